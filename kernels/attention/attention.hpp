@@ -1,0 +1,31 @@
+#pragma once
+#include "kernels/base/stream.hpp"
+
+namespace tessera {
+
+/// Shape of causal self-attention over packed projections: rows are tokens (sequence-major), columns all of Q (H D),
+/// then K (G D), then V (G D). Query head h reads key head h / (H / G).
+struct AttentionShape {
+  std::int64_t sequences = 0, length = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  std::int64_t columns() const { return (heads + 2 * kv_heads) * head_dim; }
+};
+
+/// out [tokens, H D] = softmax(q k^T / sqrt(D), causal) v; lse [sequences, H, T] (fp32, fp64 for fp64) is the
+/// logarithm of each row's sum, which backward needs. Scores and their softmax are in fp32 (fp64). Orders on `stream`.
+/// Temporaries come from `arena`.temp().
+void attention_forward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& out, const Tensor& lse,
+                       const Tensor& qkv);
+
+/// dqkv from dout; qkv, out, lse as forward left them. Every element of dqkv is written.
+void attention_backward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& dqkv, const Tensor& dout,
+                        const Tensor& qkv, const Tensor& out, const Tensor& lse);
+
+/// Rotary embedding in place on Q and K of qkv, pairs (j, j + D/2), angle = position * base^(-2j/D). `table` [T, D] holds
+/// cos in the first D/2 columns and sin in the rest, computed in fp64 and rounded once to fp32 (fp64 for fp64).
+/// `inverse` turns back, which is also the gradient.
+enum class Rotation { forward, inverse };
+void rotary(Stream& stream, const AttentionShape& shape, const Tensor& qkv, const Tensor& table, Rotation direction);
+/// Fills `table` for rotary().
+void rotary_table(Stream& stream, const Tensor& table, double base);
+
+}  // namespace tessera

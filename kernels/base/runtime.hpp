@@ -1,0 +1,19 @@
+#pragma once
+#include <string>
+
+namespace tessera {
+
+/// Starts Kokkos and ends it. One a process, outliving every Device. `threads` 0: what the environment says;
+/// `device` -1: none chosen (host builds).
+class Runtime {
+ public:
+  explicit Runtime(int threads = 0, int device = -1);
+  ~Runtime();
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  static std::string back_end();  ///< "OpenMP", "Serial" or "Cuda"
+  static int threads();           ///< host threads of one rank
+};
+
+}  // namespace tessera

@@ -1,0 +1,56 @@
+#pragma once
+#include "kernels/base/stream.hpp"
+
+namespace tessera {
+
+struct RouterShape {
+  std::int64_t sequences = 0, length = 0, experts = 0, top_k = 0;
+  bool renormalize = true;
+  std::int64_t tokens() const { return sequences * length; }
+  std::int64_t slots() const { return tokens() * top_k; }
+};
+
+/// What routing decides for M tokens and S = M k slots. Everything stays on the device.
+struct Routing {
+  Tensor probabilities;  ///< [M,E] fp32 (fp64): softmax of the router logits
+  Tensor log_sum;        ///< [M] fp32 (fp64): logsumexp of the logits
+  Tensor expert;         ///< [M,k] i32, the k most probable (ties: lower index), most probable first
+  Tensor weight;         ///< [M,k] fp32 (fp64), renormalised or the probability itself
+  Tensor offsets;        ///< [E+1] i32: rows of expert e in the permuted order
+  Tensor row_of_slot;    ///< [M,k] i32: where slot (m, j) stands in the permuted order
+  Tensor token_of_row;   ///< [S] i32: its inverse, m
+};
+
+/// logits [M,E] fp32 (fp64) -> routing. Rows of an expert stand in ascending token order.
+void route(Stream& stream, Arena& arena, const RouterShape& shape, const Routing& routing, const Tensor& logits);
+
+/// Sums of the auxiliary losses over the micro-batch: *balance += sum over sequences of E sum_e f_e P_e and
+/// *z += sum over tokens of log_sum^2 (doubles on the device, either may be null). Repeatable.
+void auxiliary_losses(Stream& stream, const RouterShape& shape, const Routing& routing, double* balance, double* z);
+
+/// x_rows [S,C] = x [M,C] gathered by token_of_row.
+void permute_forward(Stream& stream, const Tensor& x_rows, const Tensor& x, const Routing& routing);
+/// dx [M,C] = sum over the token's k rows in ascending expert order, in fp32, rounded once.
+void permute_backward(Stream& stream, const Tensor& dx, const Tensor& dx_rows, const Routing& routing);
+
+/// y [M,C] = sum over the token's slots of weight * row, experts ascending, in fp32, rounded once.
+void combine_forward(Stream& stream, const Tensor& y, const Tensor& y_rows, const Routing& routing);
+/// dy_rows [S,C] = weight * dy; dweight [M,k] fp32 (fp64) = <dy, row>.
+void combine_backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweight, const Tensor& dy, const Tensor& y_rows,
+                      const Routing& routing);
+
+/// dlogits [M,E] from dweight and both auxiliary losses. `balance_scale` and `z_scale` hold the coefficient times the
+/// scale of the loss: d/dlogits of balance_scale * sum_seq E sum f P + z_scale * sum_tokens lse^2, f constant.
+void route_backward(Stream& stream, const RouterShape& shape, const Tensor& dlogits, const Tensor& dweight,
+                    const Routing& routing, double balance_scale, double z_scale);
+
+/// Router logits [M,E] in fp32 (fp64) = x [M,C] w^T, x and w of the compute type; and its two gradients.
+void router_forward(Stream& stream, const Tensor& logits, const Tensor& x, const Operand& w);
+/// dx += dlogits w, in fp32, rounded once.
+void router_input_gradient(Stream& stream, const Tensor& dx, const Tensor& dlogits, const Operand& w);
+/// dw = beta dw + dlogits^T x, rows in a fixed order. Unfused: the product is rounded to x's type first (the
+/// definition of an unfused gradient).
+enum class Accumulation { fused, unfused };
+void router_weight_gradient(Stream& stream, const Gradient& dw, const Tensor& dlogits, const Tensor& x, Accumulation how);
+
+}  // namespace tessera

@@ -1,0 +1,30 @@
+#pragma once
+#include <cstdint>
+
+#include "kernels/base/stream.hpp"
+
+namespace tessera {
+
+/// out[i] = ((in[0][i] + in[1][i]) + in[2][i]) + ...: `in` is [parts, n], out [n], fp32 or fp64. out may be in[0].
+void sum_in_order(Stream& stream, const Tensor& out, const Tensor& in);
+
+/// An exact, order-free sum of squares: fixed-point limbs that add as integers, across elements, calls and ranks alike.
+/// Layout: `limbs` signed 64-bit words of 32-bit digits, then the count of non-finite elements.
+struct ExactSum {
+  static constexpr int limbs = 20;
+  static constexpr int words = limbs + 1;
+};
+
+/// words (i64 [ExactSum::words], on the device) += squares of the elements of x (fp32 or fp64 rounded to fp32).
+void add_squares(Stream& stream, const Tensor& words, const Tensor& x);
+
+/// Step scalars that the norm decides; doubles and flags on the device.
+struct ClipResult {
+  float norm = 0;          ///< sqrt of the sum, rounded once to fp32
+  float coefficient = 1;   ///< min(1, clip / (norm + 1e-6)); 1 when clip is 0
+  std::int32_t skip = 0;   ///< 1 when any element was not finite
+};
+/// *result (on the device) from the reduced words.
+void clip_from_squares(Stream& stream, ClipResult* result, const Tensor& words, float clip);
+
+}  // namespace tessera
