@@ -2,6 +2,7 @@
 
 #include <Kokkos_Core.hpp>
 #include <algorithm>
+#include <string>
 
 #include "kernels/base/index.hpp"
 
@@ -34,7 +35,7 @@ struct Device::State {
       return address;
     }
     // Kokkos aligns to 64 bytes on the host, so the block is a little longer than what it serves.
-    blocks.emplace_back(Kokkos::view_alloc(Kokkos::WithoutInitializing, name_of(category)),
+    blocks.emplace_back(Kokkos::view_alloc(Kokkos::WithoutInitializing, std::string(name_of(category))),
                         static_cast<std::size_t>(padded + Arena::alignment));
     const auto base = reinterpret_cast<std::int64_t>(blocks.back().data());
     return reinterpret_cast<std::byte*>(round_up(base, Arena::alignment));
