@@ -1,0 +1,67 @@
+#include "kernels/base/math.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace tessera {
+namespace {
+
+constexpr float infinity = std::numeric_limits<float>::infinity();
+constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+
+/// The distance from `got` to `exact` in units of the last place of fp32 at `exact`.
+double ulps(float got, double exact) {
+  const double size = std::max(std::abs(exact), double{std::numeric_limits<float>::min()});
+  return std::abs(got - exact) / std::ldexp(1.0, std::ilogb(size) - 23);
+}
+
+/// The worst error over every 97th float in [from, to], both of one sign.
+template <class F, class G> double worst(float from, float to, F ours, G exact) {
+  const auto a = std::bit_cast<std::uint32_t>(from), b = std::bit_cast<std::uint32_t>(to);
+  double most = 0;
+  for (std::uint64_t u = std::min(a, b); u <= std::max(a, b); u += 97) {
+    const auto x = std::bit_cast<float>(static_cast<std::uint32_t>(u));
+    const double error = ulps(ours(x), exact(double{x}));
+    if (!(error <= most)) most = error;
+  }
+  return most;
+}
+
+TEST(Math, ExponentialIsWithinAnUlp) {
+  const auto ours = [](float x) { return exp_of(x); };
+  const auto exact = [](double x) { return std::exp(x); };
+  EXPECT_LT(worst(1e-10f, 88.7f, ours, exact), 1.0);
+  EXPECT_LT(worst(-1e-10f, -87.0f, ours, exact), 1.0);
+  EXPECT_LT(worst(-87.0f, -103.0f, ours, exact), 1.5);
+  EXPECT_EQ(exp_of(0.0f), 1.0f);
+  EXPECT_EQ(exp_of(-infinity), 0.0f);
+  EXPECT_EQ(exp_of(-1e30f), 0.0f);
+  EXPECT_EQ(exp_of(89.0f), infinity);
+  EXPECT_EQ(exp_of(infinity), infinity);
+  EXPECT_TRUE(std::isnan(exp_of(nan)));
+}
+
+TEST(Math, HyperbolicTangentIsWithinTwoUlps) {
+  const auto ours = [](float x) { return tanh_of(x); };
+  const auto exact = [](double x) { return std::tanh(x); };
+  EXPECT_LT(worst(1e-30f, 100.0f, ours, exact), 2.0);
+  for (float x : {0.0f, 1e-3f, 0.5f, 0.7f, 3.0f, 50.0f, infinity}) EXPECT_EQ(tanh_of(-x), -tanh_of(x)) << x;
+  EXPECT_EQ(tanh_of(infinity), 1.0f);
+  EXPECT_TRUE(std::isnan(tanh_of(nan)));
+}
+
+TEST(Math, LogarithmIsWithinAnUlp) {
+  const auto ours = [](float x) { return log_of(x); };
+  const auto exact = [](double x) { return std::log(x); };
+  EXPECT_LT(worst(1e-45f, 3.4e38f, ours, exact), 1.0);
+  EXPECT_EQ(log_of(1.0f), 0.0f);
+  EXPECT_EQ(log_of(0.0f), -infinity);
+  EXPECT_EQ(log_of(infinity), infinity);
+  EXPECT_TRUE(std::isnan(log_of(-1.0f)));
+  EXPECT_TRUE(std::isnan(log_of(nan)));
+}
+
+}  // namespace
+}  // namespace tessera
