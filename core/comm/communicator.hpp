@@ -1,0 +1,105 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/stream.hpp"
+
+namespace tessera {
+
+enum class Collective : std::uint8_t { all_gather, all_to_all, all_reduce_max, all_reduce_sum, broadcast };
+constexpr const char* name_of(Collective c) {
+  constexpr const char* names[] = {"all_gather", "all_to_all", "all_reduce_max", "all_reduce_sum", "broadcast"};
+  return names[static_cast<int>(c)];
+}
+
+/// One buffer of a coalesced collective. Counts and displacements are in elements of `type`, one entry a rank, and
+/// must stay valid until the Pending has finished.
+///  all_gather: `receive` is the whole buffer; rank r's part is [displacements[r], +counts[r]) and already in place on r.
+///  all_to_all: `send` is cut as counts/displacements say (part r goes to rank r); `receive` is [size, counts[rank]].
+///  all_reduce_*: `receive` in place; counts unused. Sums take i64 or u64 (order-free), max takes u16, i64 or u64.
+///  broadcast: `receive` from rank 0.
+struct Exchange {
+  Tensor send;
+  Tensor receive;
+  std::span<const std::int64_t> counts;
+  std::span<const std::int64_t> displacements;
+};
+
+/// One collective as `submit` sees it; `group` (a bucket group or -1) and `label` name it in records and errors.
+struct Operation {
+  Collective collective = Collective::broadcast;
+  std::span<const Exchange> exchanges;
+  int group = -1;
+  const char* label = "";
+  /// Bytes that this rank receives from the others.
+  std::int64_t bytes(int rank, int size) const;
+};
+
+class Communicator;
+
+/// A collective under way. Move-only; wait() orders `stream` behind it, and the destructor finishes what was not waited for.
+class Pending {
+ public:
+  Pending() = default;
+  Pending(Communicator* owner, int slot) : owner_(owner), slot_(slot) {}
+  Pending(Pending&& other) noexcept : owner_(std::exchange(other.owner_, nullptr)), slot_(other.slot_) {}
+  Pending& operator=(Pending&& other) noexcept;
+  ~Pending();
+
+  explicit operator bool() const { return owner_ != nullptr; }
+  void wait(Stream& stream);
+
+ private:
+  Communicator* owner_ = nullptr;
+  int slot_ = -1;
+};
+
+/// Data collectives of one process group. Every call is collective: all ranks of the group call the same operations in
+/// the same order. Buffers belong to the caller and must live, untouched, until wait(). Failures of the transport
+/// (time-out, disagreement) are Error{communication}; see Control.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual std::string name() const = 0;  ///< back end, wrappers outermost: "delaying(mpi)"
+
+  /// Begins an operation once the work that `stream` holds so far is done.
+  virtual Pending submit(Stream& stream, const Operation& operation) = 0;
+
+ protected:
+  friend class Pending;
+  /// Orders `stream` behind the operation of `slot` and frees the slot.
+  virtual void finish(Stream& stream, int slot) = 0;
+  /// As finish, from a destructor: blocks the host.
+  virtual void abandon(int slot) noexcept = 0;
+};
+
+/// The one rank of a run without others: every collective is a copy.
+std::unique_ptr<Communicator> self_communicator();
+
+/// One finished operation, as the wrappers and the plan record it.
+struct Record {
+  Collective collective;
+  int group;
+  std::int64_t buckets;  ///< coalesced buffers
+  std::int64_t bytes;    ///< received from other ranks
+  bool operator==(const Record&) const = default;
+};
+
+/// Pretends to be rank `rank` of `size` without moving anything, for planning.
+std::unique_ptr<Communicator> planning_communicator(int rank, int size);
+
+/// Wrappers. Each forwards to `inner`.
+///  recording: appends a Record a submit to `records`.
+///  throttled: an operation completes no earlier than latency + bytes/bandwidth after it was posted, one at a time.
+///  delaying: waits a random time below `most_us` before each submit (the seed differs by rank).
+std::unique_ptr<Communicator> recording(std::unique_ptr<Communicator> inner, std::vector<Record>& records);
+std::unique_ptr<Communicator> throttled(std::unique_ptr<Communicator> inner, double latency_us, double bytes_per_second);
+std::unique_ptr<Communicator> delaying(std::unique_ptr<Communicator> inner, std::uint64_t seed, int most_us);
+
+}  // namespace tessera

@@ -1,0 +1,59 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/base/tensor.hpp"
+
+namespace tessera {
+
+/// What a parameter is for. Weight decay, quantization and the optimizer follow from it, never from the name.
+enum class Role : std::uint8_t { matrix, expert, embedding, position, head, norm, bias, router };
+
+constexpr bool decays(Role role) { return role != Role::norm && role != Role::bias && role != Role::router; }
+
+/// How a parameter starts (model.md, "Start").
+struct Start {
+  enum class Kind : std::uint8_t { normal, zero, one } kind = Kind::zero;
+  double deviation = 0;
+};
+
+/// The dataset that a parameter is in files, logs and random keys: a discrete expert weight is a part of one.
+struct Canonical {
+  std::string name;        ///< "layers.0.moe.experts.up.weight"
+  Shape shape;             ///< [E, F, C]; without vocabulary padding
+  std::int64_t first = 0;  ///< row-major index of this parameter's first element in it
+};
+
+/// One registered parameter. `members` matrices of the same shape make a grouped (single) expert weight, else 1.
+struct ParamSpec {
+  std::string name;  ///< as held: "layers.0.moe.experts.3.up.weight" when discrete
+  Shape member;      ///< shape of one member in memory, vocabulary padding included
+  int members = 1;
+  Role role = Role::matrix;
+  Start start;
+  Canonical canonical;
+
+  std::int64_t member_elements() const { return member.elements(); }
+  /// Elements of one member that exist outside memory (all but the vocabulary's padding, which is at the end).
+  std::int64_t real_elements() const;
+};
+
+struct ParamId {
+  int value = -1;
+  bool operator==(const ParamId&) const = default;
+};
+
+/// The parameters of a model in registration (forward) order: the only list of them.
+class ParamRegistry {
+ public:
+  ParamId add(ParamSpec spec);
+  const ParamSpec& operator[](ParamId id) const { return specs_[static_cast<std::size_t>(id.value)]; }
+  const std::vector<ParamSpec>& specs() const { return specs_; }
+  int size() const { return static_cast<int>(specs_.size()); }
+
+ private:
+  std::vector<ParamSpec> specs_;
+};
+
+}  // namespace tessera
