@@ -1,0 +1,129 @@
+#include "core/layout/layout.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/digest/digest.hpp"
+
+namespace tessera {
+namespace {
+
+/// Parameters of one canonical dataset, in order of their place in it.
+using Projection = std::vector<ParamId>;
+
+std::vector<Projection> projections_in_reverse(const ParamRegistry& registry) {
+  std::vector<Projection> all;
+  for (int i = 0; i < registry.size(); ++i) {
+    const std::string& name = registry[{i}].canonical.name;
+    if (all.empty() || registry[all.back().front()].canonical.name != name) all.emplace_back();
+    all.back().push_back({i});
+  }
+  std::reverse(all.begin(), all.end());
+  return all;
+}
+
+BucketKey key_of(const ParamSpec& spec, const LayoutRules& rules) {
+  const auto processes = spec.role == Role::expert ? ProcessGroup::expert : ProcessGroup::dense;
+  return {rules.storage, processes, OwnerKind::element_sharded};
+}
+
+void close(Bucket& bucket, const LayoutRules& rules) {
+  const int ranks = bucket.key.processes == ProcessGroup::dense ? rules.dense_ranks : rules.expert_ranks;
+  const std::int64_t multiple = std::lcm(ranks * rules.storage.cut_multiple, std::int64_t{128});
+  bucket.size = ElementIndex(round_up(bucket.size.value, multiple));
+  const std::int64_t slice = bucket.size.value / ranks;
+  for (int r = 0; r < ranks; ++r) {
+    bucket.counts.push_back(slice);
+    bucket.begins.push_back(r * slice);
+  }
+}
+
+std::uint64_t hash_of(const ParamRegistry& registry, const std::vector<Bucket>& buckets) {
+  std::uint64_t hash = 0;
+  const auto mix = [&hash](std::uint64_t value) { hash = mix64(hash ^ value) + value; };
+  for (const Bucket& bucket : buckets) {
+    mix(static_cast<std::uint64_t>(bucket.key.storage.element));
+    mix(static_cast<std::uint64_t>(bucket.key.processes));
+    mix(static_cast<std::uint64_t>(bucket.key.owner));
+    mix(static_cast<std::uint64_t>(bucket.size.value));
+    for (std::int64_t begin : bucket.begins) mix(static_cast<std::uint64_t>(begin));
+    for (const Placement& p : bucket.members) {
+      // Canonical names and indices, so that single and discrete expert weights have one hash.
+      const ParamSpec& spec = registry[p.param];
+      mix(fnv1a64(spec.canonical.name));
+      mix(static_cast<std::uint64_t>(spec.canonical.first + p.member * spec.member_elements()));
+      mix(static_cast<std::uint64_t>(p.offset.value));
+    }
+  }
+  return hash;
+}
+
+}  // namespace
+
+ParamLayout ParamLayout::build(const ParamRegistry& registry, const LayoutRules& rules) {
+  ParamLayout layout;
+  layout.first_.resize(static_cast<std::size_t>(registry.size()));
+  layout.strides_.resize(static_cast<std::size_t>(registry.size()));
+  std::vector<int> open;  // buckets that still take parameters, one a key
+  for (const Projection& projection : projections_in_reverse(registry)) {
+    const BucketKey key = key_of(registry[projection.front()], rules);
+    auto found = std::find_if(open.begin(), open.end(), [&](int b) { return layout.buckets_[static_cast<std::size_t>(b)].key == key; });
+    if (found == open.end()) {
+      open.push_back(static_cast<int>(layout.buckets_.size()));
+      layout.buckets_.push_back({key, {}, {}, {}, {}});
+      found = open.end() - 1;
+    }
+    const int b = *found;
+    Bucket& bucket = layout.buckets_[static_cast<std::size_t>(b)];
+    for (ParamId param : projection) {
+      const ParamSpec& spec = registry[param];
+      layout.first_[static_cast<std::size_t>(param.value)] = {b, static_cast<int>(bucket.members.size())};
+      layout.strides_[static_cast<std::size_t>(param.value)] = round_up(spec.member_elements(), alignment);
+      for (int m = 0; m < spec.members; ++m) {
+        const ElementIndex offset(round_up(bucket.size.value, alignment));
+        bucket.members.push_back({param, m, b, offset, ElementIndex(spec.member_elements())});
+        bucket.size = offset + ElementIndex(spec.member_elements());
+      }
+    }
+    if (bucket.size.value >= rules.bucket_elements) {
+      close(bucket, rules);
+      open.erase(found);
+    }
+  }
+  for (int b : open) close(layout.buckets_[static_cast<std::size_t>(b)], rules);
+
+  layout.group_of_.resize(static_cast<std::size_t>(registry.size()));
+  for (const Bucket& bucket : layout.buckets_) {
+    const int group = static_cast<int>(layout.groups_.size());
+    layout.groups_.push_back({bucket.key.processes, {group}});  // without quantized buckets, each bucket is a group
+    for (const Placement& p : bucket.members) layout.group_of_[static_cast<std::size_t>(p.param.value)] = group;
+  }
+  layout.hash_ = hash_of(registry, layout.buckets_);
+  return layout;
+}
+
+const Placement& ParamLayout::place(ParamId param) const {
+  const auto [bucket, index] = first_[static_cast<std::size_t>(param.value)];
+  return buckets_[static_cast<std::size_t>(bucket)].members[static_cast<std::size_t>(index)];
+}
+
+std::vector<Piece> ParamLayout::pieces(int b, int rank) const {
+  const Bucket& bucket = buckets_[static_cast<std::size_t>(b)];
+  const std::int64_t begin = bucket.begins[static_cast<std::size_t>(rank)];
+  const std::int64_t end = begin + bucket.counts[static_cast<std::size_t>(rank)];
+  std::vector<Piece> pieces;
+  for (const Placement& p : bucket.members) {
+    const std::int64_t from = std::max(begin, p.offset.value), to = std::min(end, (p.offset + p.size).value);
+    if (from >= to) continue;
+    pieces.push_back({p.param, p.member, ElementIndex(from) - p.offset, ElementIndex(to - from), ElementIndex(from - begin)});
+  }
+  return pieces;
+}
+
+std::vector<Piece> ParamLayout::locate(ParamId param, int rank) const {
+  std::vector<Piece> mine = pieces(place(param).bucket, rank);
+  std::erase_if(mine, [&](const Piece& piece) { return !(piece.param == param); });
+  return mine;
+}
+
+}  // namespace tessera

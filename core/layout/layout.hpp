@@ -1,0 +1,100 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/layout/param.hpp"
+#include "core/recipe/recipe.hpp"
+#include "kernels/base/index.hpp"
+
+namespace tessera {
+
+/// Which ranks share a parameter: dense ones all data-parallel ranks, experts the expert-data-parallel ones.
+enum class ProcessGroup : std::uint8_t { dense, expert };
+/// Who steps a bucket: slices of equal size, or whole matrices dealt to ranks.
+enum class OwnerKind : std::uint8_t { element_sharded, whole_matrix };
+constexpr const char* name_of(ProcessGroup g) { return g == ProcessGroup::dense ? "dense" : "expert"; }
+constexpr const char* name_of(OwnerKind k) { return k == OwnerKind::element_sharded ? "element-sharded" : "whole-matrix"; }
+
+/// What the layout depends on besides the parameters.
+struct LayoutRules {
+  int dense_ranks = 1;
+  int expert_ranks = 1;
+  std::int64_t bucket_elements = 1;  ///< a bucket closes at the first projection that brings it here
+  StorageFormat storage;
+};
+
+/// Parameters of one key lie together and never share a bucket with another key's.
+struct BucketKey {
+  StorageFormat storage;
+  ProcessGroup processes = ProcessGroup::dense;
+  OwnerKind owner = OwnerKind::element_sharded;
+  bool operator==(const BucketKey&) const = default;
+};
+
+/// One member of a parameter in its bucket. Offsets are multiples of 64 elements.
+struct Placement {
+  ParamId param;
+  int member = 0;
+  int bucket = 0;
+  ElementIndex offset, size;
+};
+
+struct Bucket {
+  BucketKey key;
+  std::vector<Placement> members;        ///< ascending offsets
+  ElementIndex size;                     ///< with padding
+  std::vector<std::int64_t> counts;      ///< elements of each rank's slice
+  std::vector<std::int64_t> begins;      ///< where each slice begins
+  int ranks() const { return static_cast<int>(counts.size()); }
+};
+
+/// The unit of one coalesced collective.
+struct BucketGroup {
+  ProcessGroup processes = ProcessGroup::dense;
+  std::vector<int> buckets;
+};
+
+/// A piece of a member inside one rank's slice of a bucket.
+struct Piece {
+  ParamId param;
+  int member = 0;
+  ElementIndex begin;   ///< within the member
+  ElementIndex count;
+  ElementIndex shard;   ///< within the rank's slice
+};
+
+/// Where every element of every parameter lies and which rank owns it: a pure value, the same on all ranks (hash()).
+/// Parameters stand in reverse registration order, projection by projection, experts ascending, so that the offsets do
+/// not depend on whether expert weights are held single or discrete.
+class ParamLayout {
+ public:
+  static constexpr std::int64_t alignment = 64;
+
+  static ParamLayout build(const ParamRegistry& registry, const LayoutRules& rules);
+
+  const std::vector<Bucket>& buckets() const { return buckets_; }
+  const std::vector<BucketGroup>& groups() const { return groups_; }
+  int group_of(ParamId param) const { return group_of_[static_cast<std::size_t>(param.value)]; }
+  /// The first member's placement; the others follow at member_stride().
+  const Placement& place(ParamId param) const;
+  std::int64_t member_stride(ParamId param) const { return strides_[static_cast<std::size_t>(param.value)]; }
+
+  /// The pieces of a bucket that `rank` owns, ascending; alignment gaps and padding are in none.
+  std::vector<Piece> pieces(int bucket, int rank) const;
+  /// All pieces of one parameter that `rank` owns.
+  std::vector<Piece> locate(ParamId param, int rank) const;
+
+  /// Of everything that ranks must agree on.
+  std::uint64_t hash() const { return hash_; }
+
+ private:
+  std::vector<Bucket> buckets_;
+  std::vector<BucketGroup> groups_;
+  std::vector<int> group_of_;
+  std::vector<std::int64_t> strides_;
+  std::vector<std::pair<int, int>> first_;  ///< bucket and index in it of each parameter's first member
+  std::uint64_t hash_ = 0;
+};
+
+}  // namespace tessera
