@@ -78,4 +78,11 @@ TESSERA_FN inline double exp_of(double x) { return ::exp(x); }
 TESSERA_FN inline double tanh_of(double x) { return ::tanh(x); }
 TESSERA_FN inline double log_of(double x) { return ::log(x); }
 
+/// 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), as x / (1 + e^-2u), which keeps its digits in the negative tail.
+/// T is float or double. The one definition: GEMM epilogues and the activation kernels give the same bits.
+template <class T> TESSERA_FN inline T gelu_of(T x) {
+  const T minus_2u = T(-1.5957691216057308) * (x + T(0.044715) * x * x * x);
+  return x / (T(1) + exp_of(minus_2u));
+}
+
 }  // namespace tessera

@@ -63,5 +63,17 @@ TEST(Math, LogarithmIsWithinAnUlp) {
   EXPECT_TRUE(std::isnan(log_of(nan)));
 }
 
+TEST(Math, GeluIsItsDefinition) {
+  for (double x = -12; x <= 12; x += 0.0137) {
+    const double inner = std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x);
+    const double exact = 0.5 * x * (1 + std::tanh(inner));
+    EXPECT_NEAR(gelu_of(x), exact, 1e-15 + 1e-15 * std::abs(x)) << x;
+    EXPECT_NEAR(gelu_of(static_cast<float>(x)), exact, 2e-6 + 1e-6 * std::abs(x)) << x;
+  }
+  EXPECT_EQ(gelu_of(0.0f), 0.0f);
+  EXPECT_EQ(gelu_of(100.0f), 100.0f);
+  EXPECT_TRUE(std::isnan(gelu_of(nan)));
+}
+
 }  // namespace
 }  // namespace tessera
