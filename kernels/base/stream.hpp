@@ -12,7 +12,6 @@ namespace tessera {
 /// What one dry pass would have done.
 struct Tape {
   double flops = 0;  ///< of GEMMs and attention
-  std::int64_t launches = 0;
 };
 
 /// A point in a stream's order. Travels inside Pending and the step's tokens; empty on the host.
@@ -30,8 +29,10 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
 
   bool dry() const { return tape_ != nullptr; }
-  /// Counts work; on a dry stream it goes to the tape.
-  void count_launch() { if (tape_) ++tape_->launches; }
+  /// Kernels and library calls so far, dry ones included.
+  std::int64_t launches() const { return launches_; }
+  void count_launch() { ++launches_; }
+  /// Of the tape, so that only a dry pass counts.
   void count_flops(double flops) { if (tape_) tape_->flops += flops; }
 
   /// Lets host communication move. Kernels call it at least once a millisecond; it never blocks.
@@ -56,6 +57,7 @@ class Stream {
   Tape* tape_;
   Progress progress_ = nullptr;
   void* progress_context_ = nullptr;
+  std::int64_t launches_ = 0;
   std::vector<std::pair<std::type_index, std::shared_ptr<void>>> libraries_;
 };
 

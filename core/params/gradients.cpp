@@ -1,0 +1,139 @@
+#include "core/params/gradients.hpp"
+
+#include <algorithm>
+
+#include "kernels/convert/convert.hpp"
+#include "kernels/reduce/reduce.hpp"
+
+namespace tessera {
+
+Gradients::Gradients(Device& device, const ParamRegistry& registry, const ParamLayout& layout, const Usage& usage,
+                     Communicator& communicator, Overlap overlap, int micro_batches)
+    : registry_(registry), layout_(layout), communicator_(communicator), overlap_(overlap) {
+  std::int64_t largest = 0;
+  for (const Bucket& bucket : layout.buckets()) {
+    storage_.push_back(device.allocate(Category::gradients, DType::f32, {bucket.size.value}));
+    largest = std::max(largest, bucket.size.value);
+  }
+  if (communicator.size() > 1)
+    for (Tensor& slot : received_) slot = device.allocate(Category::staging, DType::f32, {largest});
+  for (int writes : usage.writes) parameters_.push_back({writes * micro_batches, 0});
+  for (std::size_t g = 0; g < layout.groups().size(); ++g) {
+    groups_.push_back({GradientMachine(static_cast<int>(g)), 0});
+    for (const Tensor& slot : received_) {
+      exchanges_.emplace_back();
+      std::int64_t offset = 0;
+      for (int b : layout.groups()[g].buckets) {
+        const Bucket& bucket = layout.buckets()[static_cast<std::size_t>(b)];
+        const std::int64_t mine = bucket.counts[static_cast<std::size_t>(communicator.rank())];
+        const std::int64_t n = mine * communicator.size();
+        const Tensor received = slot ? slot.flat(offset, n).view({communicator.size(), mine}) : Tensor{};
+        exchanges_.back().push_back({storage_[static_cast<std::size_t>(b)], received, bucket.counts, bucket.begins});
+        offset += n;
+      }
+    }
+  }
+  restart();
+}
+
+void Gradients::restart() {
+  for (Group& group : groups_) group.waiting = 0;
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    parameters_[p].written = 0;
+    if (parameters_[p].expected > 0) ++groups_[static_cast<std::size_t>(layout_.group_of({static_cast<int>(p)}))].waiting;
+  }
+}
+
+Tensor Gradients::shard(int bucket) const {
+  const Bucket& b = layout_.buckets()[static_cast<std::size_t>(bucket)];
+  const auto rank = static_cast<std::size_t>(communicator_.rank());
+  return storage(bucket).flat(b.begins[rank], b.counts[rank]);
+}
+
+Gradient Gradients::slot(ParamId param) {
+  Group& group = groups_[static_cast<std::size_t>(layout_.group_of(param))];
+  if (group.machine.state() != GradientState::accumulating) group.machine.to(GradientState::accumulating);
+  const Placement& place = layout_.place(param);
+  const ParamSpec& spec = registry_[param];
+  const float beta = parameters_[static_cast<std::size_t>(param.value)].written == 0 ? 0.0f : 1.0f;
+  return {storage(place.bucket).flat(place.offset.value, spec.member_elements()).view(spec.member), beta, spec.members,
+          layout_.member_stride(param)};
+}
+
+void Gradients::written(Stream& stream, ParamId param) {
+  Parameter& parameter = parameters_[static_cast<std::size_t>(param.value)];
+  if (++parameter.written < parameter.expected) return;
+  require(parameter.written == parameter.expected, "Gradients", "a gradient got more contributions than the dry pass saw");
+  const int group = layout_.group_of(param);
+  if (--groups_[static_cast<std::size_t>(group)].waiting == 0 && overlap_ == Overlap::on) begin(stream, group);
+}
+
+/// A bucket's gaps and padding, and parameters that no micro-batch touched, may hold anything from steps before.
+void Gradients::fill_unwritten(Stream& stream, const Bucket& bucket, const Tensor& storage) {
+  std::int64_t end = 0;
+  for (const Placement& p : bucket.members) {
+    if (parameters_[static_cast<std::size_t>(p.param.value)].written == 0) continue;
+    if (p.offset.value > end) clear(stream, storage.flat(end, p.offset.value - end));
+    end = (p.offset + p.size).value;
+  }
+  if (bucket.size.value > end) clear(stream, storage.flat(end, bucket.size.value - end));
+}
+
+void Gradients::begin(Stream& stream, int g) {
+  Group& group = groups_[static_cast<std::size_t>(g)];
+  const BucketGroup& members = layout_.groups()[static_cast<std::size_t>(g)];
+  group.machine.to(GradientState::reducing);
+  for (int b : members.buckets) fill_unwritten(stream, layout_.buckets()[static_cast<std::size_t>(b)], storage(b));
+  if (communicator_.size() == 1) return;
+  if (in_flight_ == ring) finish_oldest(stream);
+  const int slot = (oldest_ + in_flight_++) % ring;
+  const auto& exchanges = exchanges_[static_cast<std::size_t>(g * ring + slot)];
+  Flight& flight = flights_[static_cast<std::size_t>(slot)];
+  flight.group = g;
+  flight.pending = communicator_.submit(stream, {Collective::all_to_all, exchanges, g, "reduce-scatter"});
+  flight.launches = stream.launches();
+}
+
+void Gradients::finish_oldest(Stream& stream) {
+  const int slot = oldest_;
+  Flight& flight = flights_[static_cast<std::size_t>(slot)];
+  if (stream.launches() > flight.launches) ++overlapped_;
+  flight.pending.wait(stream);
+  const auto& exchanges = exchanges_[static_cast<std::size_t>(flight.group * ring + slot)];
+  const auto& buckets = layout_.groups()[static_cast<std::size_t>(flight.group)].buckets;
+  for (std::size_t i = 0; i < buckets.size(); ++i) sum_in_order(stream, shard(buckets[i]), exchanges[i].receive);
+  oldest_ = (oldest_ + 1) % ring;
+  --in_flight_;
+}
+
+void Gradients::reduce(Stream& stream) {
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const GradientState state = groups_[g].machine.state();
+    if (state == GradientState::accumulating || state == GradientState::empty) {
+      begin(stream, static_cast<int>(g));
+      if (overlap_ == Overlap::off && in_flight_ > 0) finish_oldest(stream);
+    }
+  }
+  while (in_flight_ > 0) finish_oldest(stream);
+  for (Group& group : groups_) group.machine.to(GradientState::reduced);
+}
+
+void Gradients::drop() {
+  while (in_flight_ > 0) {
+    flights_[static_cast<std::size_t>(oldest_)].pending = Pending();
+    oldest_ = (oldest_ + 1) % ring;
+    --in_flight_;
+  }
+  for (Group& group : groups_) {
+    if (group.machine.state() == GradientState::reducing) group.machine.to(GradientState::reduced);
+    if (group.machine.state() != GradientState::empty) group.machine.to(GradientState::empty);
+  }
+  restart();
+}
+
+void Gradients::release() {
+  for (Group& group : groups_) group.machine.to(GradientState::empty);
+  restart();
+}
+
+}  // namespace tessera

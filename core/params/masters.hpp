@@ -1,0 +1,27 @@
+#pragma once
+#include <vector>
+
+#include "core/device/device.hpp"
+#include "core/layout/layout.hpp"
+
+namespace tessera {
+
+class Updated;
+
+/// The truth: this rank's fp32 slices of every bucket, gaps and padding zero. Initialised, stepped, saved, loaded; no
+/// weight ever is.
+class Masters {
+ public:
+  Masters(Device& device, const ParamLayout& layout, int rank);
+
+  /// [counts[rank]] of one bucket.
+  const Tensor& shard(int bucket) const { return shards_[static_cast<std::size_t>(bucket)]; }
+
+  /// Draws the initial values (model.md, "Start"): the same bits for any ranks, layout and back end.
+  Updated initialise(Stream& stream, const ParamRegistry& registry, const ParamLayout& layout, int rank, std::uint64_t seed);
+
+ private:
+  std::vector<Tensor> shards_;
+};
+
+}  // namespace tessera

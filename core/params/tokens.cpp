@@ -1,0 +1,40 @@
+#include "core/params/tokens.hpp"
+
+#include "core/params/gradients.hpp"
+#include "core/params/state.hpp"
+
+namespace tessera {
+
+Gradients& Token::held() const {
+  if (!gradients_) throw StateError(-1, -1, "a token that was moved from", "its next phase");
+  return *gradients_;
+}
+
+Gradients& Token::spend() {
+  Gradients& gradients = held();
+  gradients_ = nullptr;
+  return gradients;
+}
+
+Accumulating::~Accumulating() {
+  if (!spent()) held().drop();
+}
+Gradient Accumulating::slot(ParamId param) { return held().slot(param); }
+void Accumulating::written(Stream& stream, ParamId param) { held().written(stream, param); }
+Reduced Accumulating::reduce(Stream& stream) && {
+  Gradients& gradients = spend();
+  gradients.reduce(stream);
+  return Reduced(gradients);
+}
+
+Tensor Reduced::shard(int bucket) const { return held().shard(bucket); }
+int Reduced::buckets() const { return held().buckets(); }
+Clipped Reduced::clipped(const ClipResult* clip) && { return Clipped(spend(), clip); }
+
+Tensor Clipped::shard(int bucket) const { return held().shard(bucket); }
+Updated Clipped::updated() && {
+  spend().release();
+  return Updated();
+}
+
+}  // namespace tessera
