@@ -19,14 +19,18 @@ struct Routing {
   Tensor offsets;        ///< [E+1] i32: rows of expert e in the permuted order
   Tensor row_of_slot;    ///< [M,k] i32: where slot (m, j) stands in the permuted order
   Tensor token_of_row;   ///< [S] i32: its inverse, m
+  Tensor load;           ///< [sequences,E] i32: slots of each sequence sent to each expert
 };
 
-/// logits [M,E] fp32 (fp64) -> routing. Rows of an expert stand in ascending token order.
+/// logits [M,E] fp32 (fp64) -> routing. Rows of an expert stand in ascending token order. A NaN logit makes its token's
+/// weights NaN and still gives valid experts. Sorting space from `arena`.temp(), given back on return.
 void route(Stream& stream, Arena& arena, const RouterShape& shape, const Routing& routing, const Tensor& logits);
 
 /// Sums of the auxiliary losses over the micro-batch: *balance += sum over sequences of E sum_e f_e P_e and
-/// *z += sum over tokens of log_sum^2 (doubles on the device, either may be null). Repeatable.
-void auxiliary_losses(Stream& stream, const RouterShape& shape, const Routing& routing, double* balance, double* z);
+/// *z += sum over tokens of log_sum^2 (doubles on the device, either may be null). Summed in double in a fixed order,
+/// whatever the number of threads; one value a sequence from `arena`.temp(), given back on return.
+void auxiliary_losses(Stream& stream, Arena& arena, const RouterShape& shape, const Routing& routing, double* balance,
+                      double* z);
 
 /// x_rows [S,C] = x [M,C] gathered by token_of_row.
 void permute_forward(Stream& stream, const Tensor& x_rows, const Tensor& x, const Routing& routing);
@@ -49,8 +53,9 @@ void router_forward(Stream& stream, const Tensor& logits, const Tensor& x, const
 /// dx += dlogits w, in fp32, rounded once.
 void router_input_gradient(Stream& stream, const Tensor& dx, const Tensor& dlogits, const Operand& w);
 /// dw = beta dw + dlogits^T x, rows in a fixed order. Unfused: the product is rounded to x's type first (the
-/// definition of an unfused gradient).
+/// definition of an unfused gradient). Partial sums from `arena`.temp(), given back on return.
 enum class Accumulation { fused, unfused };
-void router_weight_gradient(Stream& stream, const Gradient& dw, const Tensor& dlogits, const Tensor& x, Accumulation how);
+void router_weight_gradient(Stream& stream, Arena& arena, const Gradient& dw, const Tensor& dlogits, const Tensor& x,
+                            Accumulation how);
 
 }  // namespace tessera

@@ -17,7 +17,7 @@ void norm_backward(Stream& stream, Norm kind, const Tensor& dx, const Tensor& dy
                    const Tensor& rstd, const Tensor& weight);
 
 /// dweight = beta dweight + sum over rows of dy (x - mean) rstd; dbias (may be empty) likewise of dy. Rows in a fixed
-/// order; temporaries from `arena`.temp().
+/// order; temporaries from `arena`.temp(), given back on return. Gradients are fp32 (fp64).
 void norm_weight_gradient(Stream& stream, Arena& arena, Norm kind, const Gradient& dweight, const Gradient& dbias,
                           const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd);
 
