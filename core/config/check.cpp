@@ -1,0 +1,87 @@
+#include <fmt/format.h>
+
+#include "core/config/config.hpp"
+
+namespace tessera {
+namespace {
+
+using Findings = std::vector<Finding>;
+
+// A reader that reports all errors at once checks configs whose broken keys are 0.
+bool divides(std::int64_t part, std::int64_t whole) { return part > 0 && whole % part == 0; }
+
+void check_attention(const ModelConfig& model, Findings& found) {
+  if (!model.head_dim.known())
+    found.push_back({{"model.heads", "model.hidden", "model.head_dim"},
+                     fmt::format("{} heads do not divide hidden {}: change one of them, or give model.head_dim",
+                                 model.heads, model.hidden)});
+  else if (model.position == Position::rotary && model.head_dim % 2 != 0)
+    found.push_back({{"model.head_dim", "model.position", "model.heads", "model.hidden"},
+                     fmt::format("{} is odd, and position rotary turns pairs", model.head_dim.get())});
+  if (!divides(model.kv_heads, model.heads))
+    found.push_back({{"model.kv_heads", "model.heads"},
+                     fmt::format("{} does not divide heads {}", model.kv_heads.get(), model.heads)});
+}
+
+void check_model(const ModelConfig& model, DataKind data, Findings& found) {
+  check_attention(model, found);
+  if (!model.vocab.known())
+    found.push_back({{"model.vocab", "data.kind"}, "missing: token files do not say how large their vocabulary is"});
+  else if (data == DataKind::text && model.vocab < 256)
+    found.push_back({{"model.vocab", "data.kind"},
+                     fmt::format("{} entries cannot hold the 256 bytes of data.kind text", model.vocab.get())});
+  if (model.moe && model.moe->top_k > model.moe->experts)
+    found.push_back({{"model.moe.top_k", "model.moe.experts"},
+                     fmt::format("{} of {} experts: at most all of them", model.moe->top_k, model.moe->experts)});
+}
+
+void check_schedule(const OptimizerConfig& optimizer, std::int64_t steps, Findings& found) {
+  if (optimizer.min_lr > optimizer.lr)
+    found.push_back({{"optimizer.min_lr", "optimizer.lr"},
+                     fmt::format("{} is above lr {}", optimizer.min_lr, optimizer.lr)});
+  if (optimizer.schedule != Schedule::wsd) return;
+  if (optimizer.decay_steps == 0)
+    found.push_back({{"optimizer.decay_steps", "optimizer.schedule"}, "missing: schedule wsd needs it"});
+  else if (optimizer.warmup_steps + optimizer.decay_steps > steps)
+    found.push_back({{"optimizer.decay_steps", "optimizer.warmup_steps", "optimizer.schedule", "run.steps"},
+                     fmt::format("warm-up {} and decay {} are longer than the run of {} steps", optimizer.warmup_steps,
+                                 optimizer.decay_steps, steps)});
+}
+
+}  // namespace
+
+Findings check(const RunConfig& config) {
+  Findings found;
+  check_model(config.model, config.data.kind, found);
+  check_schedule(config.optimizer, config.run.steps, found);
+  if (config.recompute.mode == RecomputeMode::selective && config.recompute.modules.get().empty())
+    found.push_back({{"recompute.modules", "recompute.mode"}, "mode selective needs at least one module"});
+  if (!divides(config.batch.micro, config.batch.global))
+    found.push_back({{"batch.global", "batch.micro"},
+                     fmt::format("{} is no multiple of micro {}", config.batch.global, config.batch.micro)});
+  if (config.sample.tokens > 0 && config.data.kind != DataKind::text)
+    found.push_back({{"sample.tokens", "data.kind"}, "needs data.kind text: token files carry no tokenizer"});
+  if (config.sample.tokens > 0 && config.sample.prompt.empty())
+    found.push_back({{"sample.prompt", "sample.tokens"}, "is empty: generation starts from at least one byte"});
+  return found;
+}
+
+Findings advise(const RunConfig& config) {
+  Findings found;
+  if (config.eval.every_steps > 0 && config.data.eval_fraction == 0.0)
+    found.push_back({{"eval.every_steps", "data.eval_fraction"},
+                     "no evaluation: data.eval_fraction 0 keeps no windows for it"});
+  if (config.optimizer.warmup_steps >= config.run.steps)
+    found.push_back({{"optimizer.warmup_steps", "run.steps"},
+                     fmt::format("the run of {} steps ends within warm-up", config.run.steps)});
+  if (config.optimizer.decay_steps > 0 && config.optimizer.schedule != Schedule::wsd)
+    found.push_back({{"optimizer.decay_steps", "optimizer.schedule"}, "counts with schedule wsd only"});
+  if (!config.recompute.modules.get().empty() && config.recompute.mode != RecomputeMode::selective)
+    found.push_back({{"recompute.modules", "recompute.mode"}, "counts with mode selective only"});
+  if (config.model.moe && config.model.moe->top_k == 1 && config.model.moe->renormalize)
+    found.push_back({{"model.moe.renormalize", "model.moe.top_k"},
+                     "with top_k 1 every weight is 1 and the router learns from its own losses alone"});
+  return found;
+}
+
+}  // namespace tessera

@@ -1,0 +1,93 @@
+#pragma once
+#include <optional>
+#include <string_view>
+
+#include "kernels/normalize/normalize.hpp"
+
+namespace tessera {
+
+enum class Determinism { off, repeat };
+enum class ModelKind { gpt };
+enum class Position { learned, rotary };
+enum class Activation { gelu, swiglu };
+enum class ExpertWeights { single, discrete };
+enum class RecomputeMode { none, selective, full };
+enum class RecomputeModule { attention, mlp, norm, moe };
+enum class DataKind { text, tokens };
+enum class Compute { bf16, fp32 };
+enum class ReduceOrder { rank };
+enum class OptimizerRule { adamw };
+enum class Schedule { cosine, linear, constant, wsd };
+
+/// One value and its name in decks, logs and files.
+template <class E> struct Name {
+  E value;
+  std::string_view text;
+};
+
+/// The names of a choice's values: the only list of them.
+template <class E> struct Names;
+template <> struct Names<Determinism> {
+  static constexpr Name<Determinism> table[] = {{Determinism::off, "off"}, {Determinism::repeat, "repeat"}};
+};
+template <> struct Names<ModelKind> {
+  static constexpr Name<ModelKind> table[] = {{ModelKind::gpt, "gpt"}};
+};
+template <> struct Names<Norm> {
+  static constexpr Name<Norm> table[] = {{Norm::layer, "layer"}, {Norm::rms, "rms"}};
+};
+template <> struct Names<Position> {
+  static constexpr Name<Position> table[] = {{Position::learned, "learned"}, {Position::rotary, "rotary"}};
+};
+template <> struct Names<Activation> {
+  static constexpr Name<Activation> table[] = {{Activation::gelu, "gelu"}, {Activation::swiglu, "swiglu"}};
+};
+template <> struct Names<ExpertWeights> {
+  static constexpr Name<ExpertWeights> table[] = {{ExpertWeights::single, "single"},
+                                                  {ExpertWeights::discrete, "discrete"}};
+};
+template <> struct Names<RecomputeMode> {
+  static constexpr Name<RecomputeMode> table[] = {
+      {RecomputeMode::none, "none"}, {RecomputeMode::selective, "selective"}, {RecomputeMode::full, "full"}};
+};
+template <> struct Names<RecomputeModule> {
+  static constexpr Name<RecomputeModule> table[] = {{RecomputeModule::attention, "attention"},
+                                                    {RecomputeModule::mlp, "mlp"},
+                                                    {RecomputeModule::norm, "norm"},
+                                                    {RecomputeModule::moe, "moe"}};
+};
+template <> struct Names<DataKind> {
+  static constexpr Name<DataKind> table[] = {{DataKind::text, "text"}, {DataKind::tokens, "tokens"}};
+};
+template <> struct Names<Compute> {
+  static constexpr Name<Compute> table[] = {{Compute::bf16, "bf16"}, {Compute::fp32, "fp32"}};
+};
+template <> struct Names<ReduceOrder> {
+  static constexpr Name<ReduceOrder> table[] = {{ReduceOrder::rank, "rank"}};
+};
+template <> struct Names<OptimizerRule> {
+  static constexpr Name<OptimizerRule> table[] = {{OptimizerRule::adamw, "adamw"}};
+};
+template <> struct Names<Schedule> {
+  static constexpr Name<Schedule> table[] = {{Schedule::cosine, "cosine"},
+                                             {Schedule::linear, "linear"},
+                                             {Schedule::constant, "constant"},
+                                             {Schedule::wsd, "wsd"}};
+};
+
+/// An enumeration that a deck names.
+template <class E> concept Choice = requires { Names<E>::table; };
+
+template <Choice E> constexpr std::string_view name_of(E value) {
+  for (const Name<E>& name : Names<E>::table)
+    if (name.value == value) return name.text;
+  return "?";
+}
+
+template <Choice E> constexpr std::optional<E> choice_named(std::string_view text) {
+  for (const Name<E>& name : Names<E>::table)
+    if (name.text == text) return name.value;
+  return std::nullopt;
+}
+
+}  // namespace tessera

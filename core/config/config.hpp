@@ -1,0 +1,330 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/config/choices.hpp"
+#include "core/config/rule.hpp"
+
+/// What one run was asked to do, as plain structs whose members are named like the deck's keys.
+///
+/// visit() of a struct is the only list of its keys. A visitor has
+///   key(name, member, rule, restart, help)            the member's initial value is the default,
+///   required(name, member, rule, restart, help)       a deck must give it,
+///   derived(name, member, rule, restart, how, help)   derive() fills it as `how` says,
+///   section(name, struct or optional struct, help).
+namespace tessera {
+
+struct RunSection {
+  std::string name = "run";
+  std::uint64_t seed = 1234;
+  std::int64_t steps = 0;
+  Determinism determinism = Determinism::repeat;
+  Derived<std::int64_t> threads;  ///< the program fills it: only it knows the machine
+
+  template <class Self, class V> static void visit(Self& self, V& v) {
+    using enum Restart;
+    v.key("name", self.name, Text::line, may_change, "Name of the run in logs and in the default of checkpoint.dir");
+    v.key("seed", self.seed, at_least(0), fixed, "Seed of the initial weights and of the data order");
+    v.required("steps", self.steps, from_to(1, 1e12), fixed, "Optimizer steps of the whole run, and of the schedule");
+    v.key("determinism", self.determinism, OneOf(), may_change,
+          "repeat: the same run gives the same bits; off: library algorithms that do not repeat are allowed");
+    v.derived("threads", self.threads, from_to(1, 4096), may_change, "OMP_NUM_THREADS, else the rank's share of cores",
+              "Host threads of each rank; bits may depend on it");
+  }
+  bool operator==(const RunSection&) const = default;
+};
+
+struct MoeConfig {
+  std::int64_t experts = 0;
+  std::int64_t top_k = 0;
+  ExpertWeights weights = ExpertWeights::single;
+  Derived<bool> renormalize;
+  double balance_coef = 0.01;
+  double z_coef = 0.001;
+
+  template <class Self, class V> static void visit(Self& self, V& v) {
+    using enum Restart;
+    v.required("experts", self.experts, from_to(1, 65536), fixed, "Experts of each layer");
+    v.required("top_k", self.top_k, from_to(1, 65536), fixed, "Experts that each token visits");
+    v.key("weights", self.weights, OneOf(), may_change,
+          "single: one grouped parameter for all experts; discrete: one parameter each. Same bits either way");
+    v.derived("renormalize", self.renormalize, OneOf(), fixed, "true when top_k > 1",
+              "Scale the chosen experts' probabilities to sum 1");
+    v.key("balance_coef", self.balance_coef, from_to(0, 1e3), may_change, "Weight of the balance loss (Switch)");
+    v.key("z_coef", self.z_coef, from_to(0, 1e3), may_change, "Weight of the router's z-loss (ST-MoE)");
+  }
+  bool operator==(const MoeConfig&) const = default;
+};
+
+struct ModelConfig {
+  ModelKind kind = ModelKind::gpt;
+  std::int64_t layers = 0;
+  std::int64_t hidden = 0;
+  std::int64_t heads = 0;
+  Derived<std::int64_t> kv_heads;
+  Derived<std::int64_t> head_dim;
+  Derived<std::int64_t> ffn;
+  std::int64_t seq_len = 0;
+  Norm norm = Norm::layer;
+  Position position = Position::learned;
+  double rope_base = 10000;
+  Activation activation = Activation::gelu;
+  Derived<bool> bias;
+  bool tied_head = false;
+  Derived<std::int64_t> vocab;
+  std::optional<MoeConfig> moe;
+
+  template <class Self, class V> static void visit(Self& self, V& v) {
+    using enum Restart;
+    v.key("kind", self.kind, OneOf(), fixed, "Family of the model");
+    v.required("layers", self.layers, from_to(1, 10000), fixed, "Transformer blocks");
+    v.required("hidden", self.hidden, from_to(1, 1 << 20), fixed, "Width of the residual stream");
+    v.required("heads", self.heads, from_to(1, 65536), fixed, "Query heads");
+    v.derived("kv_heads", self.kv_heads, from_to(1, 65536), fixed, "heads",
+              "Key and value heads; fewer than heads: grouped-query attention");
+    v.derived("head_dim", self.head_dim, from_to(1, 65536), fixed, "hidden / heads", "Width of one head");
+    v.derived("ffn", self.ffn, from_to(1, 1 << 24), fixed, "4 hidden; swiglu: 8/3 hidden, rounded up to 128",
+              "Inner width of the feed-forward layer, or of each expert");
+    v.required("seq_len", self.seq_len, from_to(1, 1 << 24), fixed, "Tokens of a sequence");
+    v.key("norm", self.norm, OneOf(), fixed, "layer: mean and variance; rms: root mean square, no bias");
+    v.key("position", self.position, OneOf(), fixed, "learned: an embedding added; rotary: queries and keys rotated");
+    v.key("rope_base", self.rope_base, from_to(1, 1e12), fixed, "Base of the rotary angles");
+    v.key("activation", self.activation, OneOf(), fixed, "gelu: the tanh form; swiglu: silu(gate) * up");
+    v.derived("bias", self.bias, OneOf(), fixed, "true with norm layer, false with rms",
+              "Biases of the linear layers");
+    v.key("tied_head", self.tied_head, OneOf(), fixed, "Use the token embedding as the output layer");
+    v.derived("vocab", self.vocab, from_to(1, 1 << 24), fixed, "256 for text; token files need it",
+              "Entries of the vocabulary");
+    v.section("moe", self.moe, "Mixture of experts in place of the feed-forward layer; without it the model is dense");
+  }
+  bool operator==(const ModelConfig&) const = default;
+};
+
+struct RecomputeConfig {
+  RecomputeMode mode = RecomputeMode::none;
+  Derived<std::vector<RecomputeModule>> modules;
+
+  template <class Self, class V> static void visit(Self& self, V& v) {
+    using enum Restart;
+    v.key("mode", self.mode, OneOf(), may_change,
+          "What backward computes again instead of keeping: nothing, the listed modules, or whole blocks. Same bits");
+    v.derived("modules", self.modules, OneOf(), may_change, "[attention] for selective, else []",
+              "Modules of mode selective");
+  }
+  bool operator==(const RecomputeConfig&) const = default;
+};
+
+struct DataConfig {
+  DataKind kind = DataKind::text;
+  Derived<std::string> root;  ///< absolute once a deck is read
+  std::vector<std::string> files;
+  Derived<double> eval_fraction;
+  bool shuffle = true;
+
+  template <class Self, class V> static void visit(Self& self, V& v) {
+    using enum Restart;
+    v.key("kind", self.kind, OneOf(), fixed, "text: bytes are tokens; tokens: llm.c .bin files");
+    v.derived("root", self.root, Text::line, may_change, "the deck's folder",
+              "Folder of the files, relative to the deck's folder");
+    v.required("files", self.files, Text::line, may_change, "Patterns below root; ** crosses folders");
+    v.derived("eval_fraction", self.eval_fraction, from_below(0, 1), fixed, "0.05 for text, 0 for token files",
+              "Share of the windows, at the end, kept for evaluation");
+    v.key("shuffle", self.shuffle, OneOf(), fixed, "Visit the windows of each epoch in an order drawn from the seed");
+  }
+  bool operator==(const DataConfig&) const = default;
+};
+
+struct BatchConfig {
+  std::int64_t global = 0;
+  std::int64_t micro = 0;
+
+  template <class Self, class V> static void visit(Self& self, V& v) {
+    using enum Restart;
+    v.required("global", self.global, from_to(1, 1 << 24), fixed, "Sequences of one optimizer step, over all ranks");
+    v.required("micro", self.micro, from_to(1, 1 << 24), may_change, "Sequences that a rank computes at once");
+  }
+  bool operator==(const BatchConfig&) const = default;
+};
+
+struct EvalConfig {
+  std::int64_t every_steps = 0;
+  std::int64_t batches = 8;
+
+  template <class Self, class V> static void visit(Self& self, V& v) {
+    using enum Restart;
+    v.key("every_steps", self.every_steps, from_to(0, 1e12), may_change, "Steps between evaluations; 0: none");
+    v.key("batches", self.batches, from_to(1, 1 << 24), may_change, "Global batches of one evaluation, at most");
+  }
+  bool operator==(const EvalConfig&) const = default;
+};
+
+struct SampleConfig {
+  std::int64_t tokens = 0;
+  std::string prompt = "\n";
+
+  template <class Self, class V> static void visit(Self& self, V& v) {
+    using enum Restart;
+    v.key("tokens", self.tokens, from_to(0, 1 << 20), may_change, "Tokens generated at the end of the run; 0: none");
+    v.key("prompt", self.prompt, Text::any, may_change, "Text that the generated tokens continue");
+  }
+  bool operator==(const SampleConfig&) const = default;
+};
+
+struct PrecisionConfig {
+  Compute compute = Compute::bf16;
+  bool fuse_wgrad = true;
+
+  template <class Self, class V> static void visit(Self& self, V& v) {
+    using enum Restart;
+    v.key("compute", self.compute, OneOf(), fixed, "Type of weights, activations and the residual stream");
+    v.key("fuse_wgrad", self.fuse_wgrad, OneOf(), may_change, "Accumulate weight gradients inside the GEMM");
+  }
+  bool operator==(const PrecisionConfig&) const = default;
+};
+
+struct GatherConfig {
+  bool overlap = true;
+
+  template <class Self, class V> static void visit(Self& self, V& v) {
+    using enum Restart;
+    v.key("overlap", self.overlap, OneOf(), may_change, "Gather weights under the next forward. Same bits");
+  }
+  bool operator==(const GatherConfig&) const = default;
+};
+
+struct ReduceConfig {
+  bool overlap = true;
+  double bucket_mib = 25;
+  ReduceOrder order = ReduceOrder::rank;
+
+  template <class Self, class V> static void visit(Self& self, V& v) {
+    using enum Restart;
+    v.key("overlap", self.overlap, OneOf(), may_change, "Reduce gradients under the rest of backward. Same bits");
+    v.key("bucket_mib", self.bucket_mib, above_to(0, 65536), may_change, "MiB of fp32 gradients that travel together");
+    v.key("order", self.order, OneOf(), may_change, "Order in which gradients are summed over ranks");
+  }
+  bool operator==(const ReduceConfig&) const = default;
+};
+
+struct OptimizerConfig {
+  OptimizerRule others = OptimizerRule::adamw;
+  double lr = 3e-4;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+  double clip = 1;
+  Schedule schedule = Schedule::cosine;
+  std::int64_t warmup_steps = 0;
+  std::int64_t decay_steps = 0;
+  double min_lr = 0;
+  std::int64_t max_skips = 10;
+
+  template <class Self, class V> static void visit(Self& self, V& v) {
+    using enum Restart;
+    v.key("others", self.others, OneOf(), fixed, "Rule of all parameters");
+    v.key("lr", self.lr, from_to(0, 1e3), may_change, "Learning rate after warm-up");
+    v.key("beta1", self.beta1, from_below(0, 1), fixed, "Decay of the first moment");
+    v.key("beta2", self.beta2, from_below(0, 1), fixed, "Decay of the second moment");
+    v.key("eps", self.eps, from_to(1e-30, 1), fixed, "Added to the root of the second moment");
+    v.key("weight_decay", self.weight_decay, from_to(0, 1e3), may_change, "Decoupled decay of matrices and embeddings");
+    v.key("clip", self.clip, above_to(0, 1e30), may_change, "Largest norm of the gradient of all parameters");
+    v.key("schedule", self.schedule, OneOf(), fixed, "Learning rate after warm-up; wsd: constant, then linear");
+    v.key("warmup_steps", self.warmup_steps, from_to(0, 1e12), fixed, "Steps in which the rate rises from 0 to lr");
+    v.key("decay_steps", self.decay_steps, from_to(0, 1e12), fixed, "Last steps of schedule wsd, from lr to min_lr");
+    v.key("min_lr", self.min_lr, from_to(0, 1e3), may_change, "Learning rate at the last step");
+    v.key("max_skips", self.max_skips, from_to(1, 1e12), may_change, "Steps in a row, not finite, that end the run");
+  }
+  bool operator==(const OptimizerConfig&) const = default;
+};
+
+struct CommConfig {
+  std::int64_t timeout_s = 300;
+
+  template <class Self, class V> static void visit(Self& self, V& v) {
+    using enum Restart;
+    v.key("timeout_s", self.timeout_s, from_to(1, 1e6), may_change, "Seconds that a rank waits for the others");
+  }
+  bool operator==(const CommConfig&) const = default;
+};
+
+struct CheckpointConfig {
+  Derived<std::string> dir;
+
+  template <class Self, class V> static void visit(Self& self, V& v) {
+    using enum Restart;
+    v.derived("dir", self.dir, Text::line, may_change, "runs/<run.name>",
+              "The run directory, relative to the working directory");
+  }
+  bool operator==(const CheckpointConfig&) const = default;
+};
+
+struct DebugConfig {
+  std::int64_t replica_hash_every = 0;
+  std::string trace;
+
+  template <class Self, class V> static void visit(Self& self, V& v) {
+    using enum Restart;
+    v.key("replica_hash_every", self.replica_hash_every, from_to(0, 1e12), may_change,
+          "Steps between comparisons of the weights' bits on all ranks; 0: none");
+    v.key("trace", self.trace, Text::line_or_empty, may_change, "File of digests, a JSON line per step; empty: none");
+  }
+  bool operator==(const DebugConfig&) const = default;
+};
+
+struct RunConfig {
+  std::int64_t schema_version = 1;
+  RunSection run;
+  ModelConfig model;
+  RecomputeConfig recompute;
+  DataConfig data;
+  BatchConfig batch;
+  EvalConfig eval;
+  SampleConfig sample;
+  PrecisionConfig precision;
+  GatherConfig gather;
+  ReduceConfig reduce;
+  OptimizerConfig optimizer;
+  CommConfig comm;
+  CheckpointConfig checkpoint;
+  DebugConfig debug;
+
+  template <class Self, class V> static void visit(Self& self, V& v) {
+    v.required("schema_version", self.schema_version, from_to(1, 1), Restart::fixed, "Version of the deck's keys");
+    v.section("run", self.run, "The run as a whole");
+    v.section("model", self.model, "The network");
+    v.section("recompute", self.recompute, "Memory against time in backward");
+    v.section("data", self.data, "The corpus");
+    v.section("batch", self.batch, "How much a step sees");
+    v.section("eval", self.eval, "Loss on windows that training never sees");
+    v.section("sample", self.sample, "Text generated at the end");
+    v.section("precision", self.precision, "Number formats");
+    v.section("gather", self.gather, "How weights reach all ranks");
+    v.section("reduce", self.reduce, "How gradients are summed over ranks");
+    v.section("optimizer", self.optimizer, "The update rule and its schedule");
+    v.section("comm", self.comm, "Communication");
+    v.section("checkpoint", self.checkpoint, "The run directory");
+    v.section("debug", self.debug, "Checks and traces");
+  }
+  bool operator==(const RunConfig&) const = default;
+};
+
+/// Fills every derived key that is open and can be told from the other keys alone: all but run.threads (the machine),
+/// data.root (the deck's folder), vocab of token files, and head_dim where heads do not divide hidden.
+void derive(RunConfig& config);
+
+/// One thing to say about a deck: the keys that it is about, the first being the one to change.
+struct Finding {
+  std::vector<std::string> keys;
+  std::string text;
+};
+
+/// What contradicts itself, whatever the machine and the rank count; of a derived config. Empty: all is well.
+std::vector<Finding> check(const RunConfig& config);
+
+/// What is allowed but probably not meant: keys that have no effect.
+std::vector<Finding> advise(const RunConfig& config);
+
+}  // namespace tessera

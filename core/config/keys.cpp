@@ -1,0 +1,129 @@
+#include "core/config/keys.hpp"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/config/config.hpp"
+#include "core/config/value.hpp"
+
+namespace tessera {
+namespace {
+
+class Describer {
+ public:
+  Describer(std::string prefix, std::vector<KeyDoc>& docs) : prefix_(std::move(prefix)), docs_(docs) {}
+
+  template <class T, class Rule>
+  void key(const char* name, const T& member, const Rule& rule, Restart restart, const char* help) {
+    add<T>(name, deck_text(member), rule, restart, help);
+  }
+  template <class T, class Rule>
+  void required(const char* name, const T&, const Rule& rule, Restart restart, const char* help) {
+    add<T>(name, "required", rule, restart, help);
+  }
+  template <class T, class Rule>
+  void derived(const char* name, const Derived<T>&, const Rule& rule, Restart restart, const char* how,
+               const char* help) {
+    add<T>(name, std::string("derived: ") + how, rule, restart, help);
+  }
+  template <class S> void section(const char* name, const S& member, const char* help) {
+    docs_.push_back({KeyDoc::Kind::section, prefix_ + name, "a section", "", "", Restart::may_change, help});
+    Describer inside(prefix_ + name + ".", docs_);
+    S::visit(member, inside);
+  }
+  template <class S> void section(const char* name, const std::optional<S>&, const char* help) {
+    section(name, S(), help);
+  }
+
+ private:
+  template <class T, class Rule>
+  void add(const char* name, std::string standard, const Rule& rule, Restart restart, const char* help) {
+    docs_.push_back({KeyDoc::Kind::key, prefix_ + name, TypeName<T>::text, std::move(standard), allowed_for<T>(rule),
+                     restart, help});
+  }
+
+  std::string prefix_;
+  std::vector<KeyDoc>& docs_;
+};
+
+constexpr std::size_t longest_compared = 64;
+
+/// Insertions, deletions, substitutions and swaps of neighbours that turn one word into the other.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> before, above(b.size() + 1), row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) above[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      row[j] = std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) row[j] = std::min(row[j], before[j - 2] + 1);
+    }
+    before = above;
+    above = row;
+  }
+  return above[b.size()];
+}
+
+/// Edits, but one where a word contains the other: "hidden_size" means "hidden".
+std::size_t unlikeness(std::string_view a, std::string_view b) {
+  if (a == b) return 0;
+  const std::string_view shorter = a.size() < b.size() ? a : b, longer = a.size() < b.size() ? b : a;
+  if (shorter.size() >= 4 && longer.find(shorter) != std::string_view::npos) return 1;
+  return edit_distance(a, b);
+}
+
+std::string_view last_of(std::string_view path) { return path.substr(path.rfind('.') + 1); }
+std::string_view parent_of(std::string_view path) { return path.substr(0, path.size() - last_of(path).size()); }
+std::size_t tolerance(std::string_view word) { return std::max<std::size_t>(1, word.size() / 3); }
+
+}  // namespace
+
+const std::vector<KeyDoc>& key_docs() {
+  static const std::vector<KeyDoc> docs = [] {
+    std::vector<KeyDoc> list;
+    Describer describer("", list);
+    const RunConfig defaults;
+    RunConfig::visit(defaults, describer);
+    return list;
+  }();
+  return docs;
+}
+
+const KeyDoc* find_key(std::string_view path) {
+  for (const KeyDoc& doc : key_docs())
+    if (doc.path == path) return &doc;
+  return nullptr;
+}
+
+std::string nearest_key(std::string_view path) {
+  const std::string_view last = last_of(path);
+  if (path.size() > longest_compared) return "";
+  std::string best;
+  std::size_t least = tolerance(last) + 1;
+  for (const KeyDoc& doc : key_docs()) {
+    // A key of another section is a guess further off than one of the same.
+    const std::size_t elsewhere = parent_of(doc.path) == parent_of(path) ? 0 : 1;
+    const std::size_t cost = std::min(unlikeness(last, last_of(doc.path)) + elsewhere, edit_distance(path, doc.path));
+    if (cost < least) {
+      least = cost;
+      best = doc.path;
+    }
+  }
+  return best;
+}
+
+std::string nearest_word(std::string_view word, const std::vector<std::string>& words) {
+  if (word.size() > longest_compared) return "";
+  std::string best;
+  std::size_t least = tolerance(word) + 1;
+  for (const std::string& candidate : words) {
+    const std::size_t cost = unlikeness(word, candidate);
+    if (cost < least) {
+      least = cost;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+}  // namespace tessera

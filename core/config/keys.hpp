@@ -1,0 +1,32 @@
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/config/rule.hpp"
+
+namespace tessera {
+
+/// One key or section of the deck, in words.
+struct KeyDoc {
+  enum class Kind { key, section };
+  Kind kind = Kind::key;
+  std::string path;           ///< "model.moe.experts"
+  std::string type;           ///< "an integer"
+  std::string standard;       ///< the default, "required", or "derived: ..."
+  std::string allowed;
+  Restart restart = Restart::fixed;
+  std::string help;
+};
+
+/// Every key and section, in the order of the deck. What the parser knows, in words.
+const std::vector<KeyDoc>& key_docs();
+/// The entry of a path, or null.
+const KeyDoc* find_key(std::string_view path);
+
+/// The known path most like an unknown one, or empty.
+std::string nearest_key(std::string_view path);
+/// The word of a list most like another, or empty.
+std::string nearest_word(std::string_view word, const std::vector<std::string>& words);
+
+}  // namespace tessera
