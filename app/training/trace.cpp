@@ -1,0 +1,127 @@
+#include "app/training/trace.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "kernels/convert/convert.hpp"
+#include "kernels/digest/digest.hpp"
+
+namespace tessera {
+namespace {
+
+std::string hex(std::uint64_t value) { return fmt::format("{:016x}", value); }
+
+}  // namespace
+
+Trace::Trace(const std::string& path, Device& device, const RunPlan& plan, Engine& engine, Control& control,
+             std::vector<Record>& records)
+    : device_(device), plan_(plan), engine_(engine), control_(control), records_(records) {
+  for (const ParamSpec& spec : plan.registry.specs()) {
+    if (names_.empty() || names_.back() != spec.canonical.name) names_.push_back(spec.canonical.name);
+    name_of_.push_back(static_cast<int>(names_.size()) - 1);
+  }
+  sums_ = device.allocate(Category::staging, DType::u64, {digests, static_cast<std::int64_t>(names_.size())});
+  Problems problems;
+  if (control.rank() == 0) {
+    file_.open(path, std::ios::trunc);
+    if (!file_) problems.add(Exit::environment, "debug.trace: " + path + " cannot be written; name a file in a writable folder");
+  }
+  control.agree(problems);
+  engine.observe(this);
+  engine.sync().weights().observe([this](Stream& stream, int group) { consumed(stream, group); });
+}
+
+std::uint64_t* Trace::sum(Digest which, int name) const {
+  return sums_.as<std::uint64_t>() + which * static_cast<std::int64_t>(names_.size()) + name;
+}
+
+void Trace::hash_pieces(Stream& stream, Digest which, int bucket, const Tensor& shard) {
+  for (const Piece& piece : plan_.layout.pieces(bucket, control_.rank())) {
+    const ParamSpec& spec = plan_.registry[piece.param];
+    const std::int64_t real = std::clamp<std::int64_t>(spec.real_elements() - piece.begin.value, 0, piece.count.value);
+    const std::int64_t first = spec.canonical.first + piece.member * spec.member_elements() + piece.begin.value;
+    digest(stream, sum(which, name_of_[static_cast<std::size_t>(piece.param.value)]), shard.flat(piece.shard.value, real),
+           static_cast<std::uint64_t>(first));
+  }
+}
+
+void Trace::reduced(Stream& stream, const Reduced& gradients) {
+  Row next;
+  sort_records(row_, next);
+  if (open_) write(stream);
+  row_ = std::move(next);
+  open_ = true;
+  clear(stream, sums_);
+  for (int b = 0; b < gradients.buckets(); ++b) hash_pieces(stream, gradient, b, gradients.shard(b));
+}
+
+void Trace::stepped(Stream& stream) {
+  for (std::size_t b = 0; b < plan_.layout.buckets().size(); ++b)
+    hash_pieces(stream, master, static_cast<int>(b), engine_.masters().shard(static_cast<int>(b)));
+}
+
+void Trace::consumed(Stream& stream, int group) {
+  if (!open_) return;  // the gather of the initial weights belongs to no step
+  for (int b : plan_.layout.groups()[static_cast<std::size_t>(group)].buckets) {
+    const Tensor& storage = engine_.sync().weights().storage(b);
+    for (const Placement& p : plan_.layout.buckets()[static_cast<std::size_t>(b)].members) {
+      const ParamSpec& spec = plan_.registry[p.param];
+      const auto first = static_cast<std::uint64_t>(spec.canonical.first + p.member * spec.member_elements());
+      digest(stream, sum(weight, name_of_[static_cast<std::size_t>(p.param.value)]), storage.flat(p.offset.value, spec.real_elements()), first);
+    }
+  }
+}
+
+/// Gathers finish the step before, whose weights they carry; everything else belongs to the step under way. Sums for
+/// the report are no part of the pipeline.
+void Trace::sort_records(Row& earlier, Row& current) {
+  for (const Record& record : records_) {
+    const bool gather = record.collective == Collective::all_gather;
+    if (gather && record.group < 0) continue;
+    (gather ? earlier : current).collectives.push_back(record);
+  }
+  records_.clear();
+}
+
+void Trace::report(std::int64_t step, const StepReport& report, double loss) {
+  row_.step = step;
+  row_.loss = loss;
+  row_.norm = report.clip.norm;
+  row_.logits = 0;
+  for (const StepSums& sums : report.sums) row_.logits += sums.logits;
+}
+
+void Trace::finish(Stream& stream) {
+  Row none;
+  sort_records(row_, none);
+  row_.collectives.insert(row_.collectives.end(), none.collectives.begin(), none.collectives.end());
+  if (open_) write(stream);
+  open_ = false;
+}
+
+void Trace::write(Stream& stream) {
+  const auto n = names_.size();
+  std::vector<std::uint64_t> sums(digests * n);
+  device_.download(stream, sums.data(), sums_);
+  control_.sum(sums.data(), static_cast<int>(weight * n));  // gradients and masters are shards, weights are whole
+  if (control_.rank() != 0) return;
+  nlohmann::ordered_json row{{"step", row_.step}, {"loss", row_.loss}, {"norm", row_.norm}, {"logits", hex(row_.logits)}};
+  for (std::size_t i = 0; i < n; ++i) {
+    row["gradients"][names_[i]] = hex(sums[gradient * n + i]);
+    row["masters"][names_[i]] = hex(sums[master * n + i]);
+    row["weights"][names_[i]]["rowwise"] = hex(sums[weight * n + i]);
+  }
+  row["collectives"] = nlohmann::ordered_json::array();
+  for (const Record& record : row_.collectives)
+    row["collectives"].push_back({{"op", name_of(record.collective)}, {"group", record.group}, {"buckets", record.buckets}, {"bytes", record.bytes}});
+  // How many collectives ran under computation since the row before.
+  const std::int64_t gathers = engine_.sync().weights().overlapped(), reductions = engine_.sync().gradients().overlapped();
+  row["overlapped"] = {{"gathers", gathers - gathers_}, {"reductions", reductions - reductions_}};
+  gathers_ = gathers;
+  reductions_ = reductions;
+  file_ << row.dump() << std::endl;
+  if (!file_) throw Error(Exit::environment, "debug.trace: writing failed (disk full?)");
+}
+
+}  // namespace tessera

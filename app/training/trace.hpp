@@ -1,0 +1,58 @@
+#pragma once
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "core/comm/communicator.hpp"
+#include "core/comm/control.hpp"
+#include "core/plan/engine.hpp"
+
+namespace tessera {
+
+/// debug.trace: a JSON line per step with 64-bit digests, by canonical name, of main gradients, masters and stored
+/// weights, the digest of the logits, and the step's collectives. Hashes on the device where the data is; settles
+/// nothing and moves no collective. A step's row is written once its weights have been consumed: in the next step's
+/// forward, or at finish().
+class Trace final : public StepObserver {
+ public:
+  /// `records` is filled by a recording communicator. Rank 0 writes `path`, anew; Error{environment} if it cannot.
+  Trace(const std::string& path, Device& device, const RunPlan& plan, Engine& engine, Control& control,
+        std::vector<Record>& records);
+
+  void reduced(Stream& stream, const Reduced& gradients) override;
+  void stepped(Stream& stream) override;
+  /// The last step's scalars, from its report. Not collective.
+  void report(std::int64_t step, const StepReport& report, double loss);
+  /// Writes the last row. The weights must be settled. Collective.
+  void finish(Stream& stream);
+
+ private:
+  enum Digest { gradient, master, weight, digests };
+  struct Row {
+    std::int64_t step = 0;
+    double loss = 0;
+    std::uint64_t logits = 0;
+    float norm = 0;
+    std::vector<Record> collectives;
+  };
+  std::uint64_t* sum(Digest which, int name) const;
+  void consumed(Stream& stream, int group);
+  void hash_pieces(Stream& stream, Digest which, int bucket, const Tensor& shard);
+  void sort_records(Row& earlier, Row& current);
+  void write(Stream& stream);
+
+  Device& device_;
+  const RunPlan& plan_;
+  Engine& engine_;
+  Control& control_;
+  std::vector<Record>& records_;
+  std::vector<std::string> names_;  ///< canonical, each once
+  std::vector<int> name_of_;        ///< by ParamId
+  Tensor sums_;                     ///< u64 [digests, names]
+  std::ofstream file_;
+  Row row_;
+  bool open_ = false;  ///< a step has begun whose row is still to write
+  std::int64_t gathers_ = 0, reductions_ = 0;
+};
+
+}  // namespace tessera

@@ -1,0 +1,61 @@
+#pragma once
+#include "core/comm/communicator.hpp"
+#include "core/optim/optimizers.hpp"
+#include "core/plan/plan.hpp"
+#include "core/plan/step_memory.hpp"
+
+namespace tessera {
+
+/// Sees a step from inside, on the stream, without changing it: what the trace is made of.
+class StepObserver {
+ public:
+  virtual ~StepObserver() = default;
+  virtual void reduced(Stream& stream, const Reduced& gradients) = 0;  ///< summed over ranks, before clipping
+  virtual void stepped(Stream& stream) = 0;                            ///< masters updated
+};
+
+/// What a plan describes, built: on a measuring device to plan, on a real one to run. One a rank.
+class Engine {
+ public:
+  Engine(Device& device, const RunPlan& plan, Communicator& communicator);
+
+  /// Masters, moments and clock of a fresh run; the first forward gathers. Collective.
+  void initialise();
+
+  /// One optimizer step: forward, backward, reduction, clip, update, publication. Only enqueues; the bits depend on
+  /// nothing but its arguments and the state. Collective.
+  void step(const HostSequences& batch, float rate);
+  /// Sums, norm and flags of the last step, the same on all ranks. Waits for the device.
+  StepReport report() { return memory_.report(stream_); }
+
+  /// Cross-entropy summed over this rank's sequences (any number, none too), gathered into report().sums. Settles the
+  /// weights and reads them, nothing else. Collective.
+  StepReport evaluate(const HostSequences& sequences);
+
+  /// Logits [V] (fp32) after the last of `ids`; `ids` holds at most seq_len tokens. Local, but the weights must be settled.
+  std::vector<float> next_logits(const std::vector<std::int32_t>& ids);
+
+  void observe(StepObserver* observer) { observer_ = observer; }
+  ParamSync& sync() { return sync_; }
+  const Masters& masters() const { return masters_; }
+  const Optimizers& optimizers() const { return optimizers_; }
+  Stream& stream() { return stream_; }
+
+ private:
+  void gather_sums();
+  Pass pass(GradientSink* gradients);
+
+  Device& device_;
+  const RunPlan& plan_;
+  Communicator& communicator_;
+  Stream& stream_;
+  Masters masters_;
+  ParamSync sync_;
+  Optimizers optimizers_;
+  StepMemory memory_;
+  Arena activations_;
+  std::vector<std::int64_t> sum_counts_, sum_begins_;
+  StepObserver* observer_ = nullptr;
+};
+
+}  // namespace tessera

@@ -1,0 +1,91 @@
+#include "core/plan/plan.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "core/plan/engine.hpp"
+#include "core/plan/recorder.hpp"
+
+namespace tessera {
+namespace {
+
+/// The valid global batches next to what was asked for.
+std::string nearest(std::int64_t global, std::int64_t unit) {
+  const std::int64_t below = global / unit * unit, above = below + unit;
+  return below > 0 ? fmt::format("{} or {}", below, above) : fmt::format("{}", above);
+}
+
+Problems refusals(const RunConfig& config, int ranks) {
+  Problems problems;
+  for (const Finding& finding : check(config)) problems.add(Exit::deck, finding.keys.front() + ": " + finding.text);
+  const std::int64_t unit = ranks * config.batch.micro;
+  if (config.batch.micro > 0 && config.batch.global % unit != 0)
+    problems.add(Exit::deck, fmt::format("batch.global: {} sequences cannot be shared by {} ranks x batch.micro {}; use {}",
+                                         config.batch.global, ranks, config.batch.micro, nearest(config.batch.global, unit)));
+  return problems;
+}
+
+LayoutRules rules_of(const RunConfig& config, int ranks, DType compute) {
+  const double elements = config.reduce.bucket_mib * 1024 * 1024 / static_cast<double>(size_of(DType::f32));
+  return {ranks, ranks, std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(elements))), recipe_of(compute).weight};
+}
+
+/// One micro-batch over a measuring arena: order of weights, contributions, activation memory, FLOPs.
+void run_dry(RunPlan& plan) {
+  Device device(Device::Kind::measuring);
+  UsageRecorder recorder(plan.registry, plan.layout.buckets().front().key.storage.element);
+  StepMemory memory(device, 0, plan.ranks, plan.local_sequences, plan.config.model.seq_len);
+  Arena arena;
+  const Pass pass{device.compute(), recorder, &recorder, arena, memory.sums()};
+  {
+    const Arena::Frame frame(arena);
+    plan.model.gradient(pass, memory.micro_batch(0, plan.config.batch.micro, 1));
+  }
+  plan.usage = recorder.usage();
+  plan.flops_per_step = device.tape().flops * plan.micro_batches * plan.ranks;
+  const Pass forward{device.compute(), recorder, nullptr, arena, memory.sums()};
+  {
+    const Arena::Frame frame(arena);
+    plan.model.evaluate(forward, memory.micro_batch(0, plan.config.batch.micro, 1));
+  }
+  plan.activation_bytes = arena.peak();
+}
+
+/// The whole step as it will run, on a device that measures and a communicator that only writes down.
+void measure(RunPlan& plan) {
+  Device device(Device::Kind::measuring);
+  std::vector<Record> records;
+  const auto communicator = recording(planning_communicator(0, plan.ranks), records);
+  Engine engine(device, plan, *communicator);
+  engine.initialise();
+  engine.sync().settle(engine.stream());
+  records.clear();
+  const auto tokens = static_cast<std::size_t>(plan.local_sequences * plan.config.model.seq_len);
+  HostSequences batch{std::vector<std::int32_t>(tokens), std::vector<std::int32_t>(tokens), plan.local_sequences, 0};
+  engine.step(batch, 0);
+  engine.sync().settle(engine.stream());
+  plan.memory = device.memory();
+  plan.memory[static_cast<std::size_t>(Category::activations)] = round_up(plan.activation_bytes, Arena::alignment);
+  for (const Record& record : records) plan.collectives.push_back({record.group, record.collective, record.bytes, 1});
+}
+
+}  // namespace
+
+RunPlan resolve(const RunConfig& config, int ranks) {
+  refusals(config, ranks).raise();
+  ParamRegistry registry;
+  const GptShape shape = GptShape::from(config);
+  Gpt model(registry, shape);
+  ParamLayout layout = ParamLayout::build(registry, rules_of(config, ranks, shape.compute));
+  RunPlan plan{config, ranks, config.batch.global / ranks, static_cast<int>(config.batch.global / (ranks * config.batch.micro)),
+               std::move(registry), std::move(model), std::move(layout), {}, {}, 0, 0, {}, {}};
+  plan.sync = {config.gather.overlap ? Overlap::on : Overlap::off, config.reduce.overlap ? Overlap::on : Overlap::off,
+               plan.micro_batches};
+  run_dry(plan);
+  measure(plan);
+  return plan;
+}
+
+}  // namespace tessera

@@ -1,0 +1,43 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/comm/communicator.hpp"
+#include "core/config/config.hpp"
+#include "core/device/device.hpp"
+#include "core/layout/layout.hpp"
+#include "core/model/gpt.hpp"
+#include "core/params/param_sync.hpp"
+#include "core/params/usage.hpp"
+
+namespace tessera {
+
+/// One line of the communication budget of a step.
+struct CollectiveCost {
+  int group = -1;  ///< bucket group; -1: the norm's sum and the report's sums
+  Collective collective = Collective::broadcast;
+  std::int64_t bytes = 0, count = 0;
+};
+
+/// Everything that follows from a run's configuration and its rank count, before any memory is allocated.
+struct RunPlan {
+  RunConfig config;                 ///< derived values filled in
+  int ranks = 1;
+  std::int64_t local_sequences = 0; ///< of one step, on each rank
+  int micro_batches = 0;
+  ParamRegistry registry;
+  Gpt model;
+  ParamLayout layout;
+  Usage usage;
+  SyncRules sync;
+  std::int64_t activation_bytes = 0;
+  double flops_per_step = 0;        ///< of all ranks, forward and backward
+  MemoryReport memory{};            ///< bytes of one rank
+  std::vector<CollectiveCost> collectives;
+};
+
+/// Checks the configuration against `ranks`, builds model and layout, and runs one step dry: memory, order of weights,
+/// contributions per gradient and collectives are what that step did. Throws every refusal at once (Exit::deck). Pure.
+RunPlan resolve(const RunConfig& config, int ranks);
+
+}  // namespace tessera

@@ -1,0 +1,63 @@
+#include "core/plan/step_memory.hpp"
+
+#include <cstring>
+
+#include "kernels/convert/convert.hpp"
+
+namespace tessera {
+
+static_assert(sizeof(StepSums) % 8 == 0, "sums travel as 64-bit words");
+static_assert(sizeof(AdamWClock) + sizeof(ClipResult) <= 64 && 64 + ExactSum::words * 8 <= 256, "StepMemory's offsets");
+
+StepMemory::StepMemory(Device& device, int rank, int ranks, std::int64_t sequences, std::int64_t length)
+    : device_(device), rank_(rank), ranks_(ranks), capacity_(sequences * length), length_(length) {
+  up_ = device.allocate(Category::batch, DType::u8, {tokens_offset + 2 * capacity_ * 4});
+  down_ = device.allocate(Category::batch, DType::u8, {sums_offset + ranks * static_cast<std::int64_t>(sizeof(StepSums))});
+  host_up_.resize(static_cast<std::size_t>(up_.bytes()));
+  host_down_.resize(static_cast<std::size_t>(down_.bytes()));
+}
+
+Tensor StepMemory::all_sums() const { return {at(sums_offset), DType::i64, {ranks_ * sum_words}}; }
+
+void StepMemory::initialise(Stream& stream) {
+  const StepReport start;
+  std::memcpy(host_down_.data(), &start.clock, sizeof start.clock);
+  device_.upload(stream, down_, host_down_.data());
+}
+
+void StepMemory::begin(Stream& stream, const HostSequences& batch, float rate) {
+  const auto bytes = static_cast<std::size_t>(batch.sequences * length_ * 4);
+  require(batch.sequences * length_ <= capacity_, "StepMemory", "more sequences than were planned");
+  std::memcpy(host_up_.data(), &rate, sizeof rate);
+  if (bytes > 0) {
+    std::memcpy(host_up_.data() + tokens_offset, batch.ids.data(), bytes);
+    std::memcpy(host_up_.data() + tokens_offset + capacity_ * 4, batch.targets.data(), bytes);
+  }
+  first_ = batch.first;
+  device_.upload(stream, up_, host_up_.data());
+  clear(stream, all_sums().flat(rank_ * sum_words, sum_words));
+}
+
+MicroBatch StepMemory::micro_batch(std::int64_t first, std::int64_t count, double loss_scale) const {
+  auto* tokens = static_cast<std::byte*>(up_.data) + tokens_offset;
+  const std::int64_t begin = first * length_ * 4;
+  MicroBatch batch;
+  batch.ids = {tokens + begin, DType::i32, {count * length_}};
+  batch.targets = {tokens + capacity_ * 4 + begin, DType::i32, {count * length_}};
+  batch.sequences = count;
+  batch.loss_scale = loss_scale;
+  batch.first_sequence = first_ + first;
+  return batch;
+}
+
+StepReport StepMemory::report(Stream& stream) {
+  device_.download(stream, host_down_.data(), down_);
+  StepReport report;
+  std::memcpy(&report.clock, host_down_.data(), sizeof report.clock);
+  std::memcpy(&report.clip, host_down_.data() + sizeof report.clock, sizeof report.clip);
+  report.sums.resize(static_cast<std::size_t>(ranks_));
+  std::memcpy(report.sums.data(), host_down_.data() + sums_offset, report.sums.size() * sizeof(StepSums));
+  return report;
+}
+
+}  // namespace tessera

@@ -1,0 +1,64 @@
+#pragma once
+#include <vector>
+
+#include "core/device/device.hpp"
+#include "core/model/pass.hpp"
+#include "kernels/optim/adamw.hpp"
+#include "kernels/reduce/reduce.hpp"
+
+namespace tessera {
+
+/// Sequences of one step or evaluation on the host: ids and targets, sequence by sequence.
+struct HostSequences {
+  std::vector<std::int32_t> ids, targets;
+  std::int64_t sequences = 0;
+  std::int64_t first = 0;  ///< index of the first one in the global batch
+};
+
+/// What a step leaves for the host: read from ONE block.
+struct StepReport {
+  AdamWClock clock;
+  ClipResult clip;
+  std::vector<StepSums> sums;  ///< one a rank
+};
+
+/// The device memory through which a step and the host talk: one block up (learning rate, tokens), one block down
+/// (clock, clip result, every rank's sums). The host touches it at the start and the end of a step only.
+class StepMemory {
+ public:
+  StepMemory(Device& device, int rank, int ranks, std::int64_t sequences, std::int64_t length);
+
+  /// Zero applied updates.
+  void initialise(Stream& stream);
+  /// One copy up; clears this rank's sums.
+  void begin(Stream& stream, const HostSequences& batch, float rate);
+  /// One copy down; waits for it.
+  StepReport report(Stream& stream);
+
+  /// Micro-batch of `count` sequences, from local sequence `first`.
+  MicroBatch micro_batch(std::int64_t first, std::int64_t count, double loss_scale) const;
+
+  const float* rate() const { return static_cast<const float*>(up_.data); }
+  AdamWClock* clock() const { return reinterpret_cast<AdamWClock*>(down_.data); }
+  ClipResult* clip() const { return reinterpret_cast<ClipResult*>(at(sizeof(AdamWClock))); }
+  Tensor squares() const { return {at(squares_offset), DType::i64, {ExactSum::words}}; }
+  StepSums* sums() const { return reinterpret_cast<StepSums*>(at(sums_offset)) + rank_; }
+  /// Every rank's sums as 64-bit words [ranks * words a rank], for the all-gather.
+  Tensor all_sums() const;
+  static constexpr std::int64_t sum_words = sizeof(StepSums) / 8;
+
+ private:
+  static constexpr std::int64_t tokens_offset = 256;
+  static constexpr std::int64_t squares_offset = 64;
+  static constexpr std::int64_t sums_offset = 256;
+  std::byte* at(std::int64_t offset) const { return static_cast<std::byte*>(down_.data) + offset; }
+
+  Device& device_;
+  int rank_, ranks_;
+  std::int64_t capacity_, length_;
+  std::int64_t first_ = 0;
+  Tensor up_, down_;
+  std::vector<std::byte> host_up_, host_down_;
+};
+
+}  // namespace tessera
