@@ -1,0 +1,71 @@
+#pragma once
+#include <concepts>
+#include <cstdint>
+#include <string_view>
+
+#include "kernels/base/index.hpp"
+#include "kernels/formats/side.hpp"
+
+/// What a number format is. All rules are those of the design's formats.md; matrices are [rows, columns], row-major.
+namespace tessera::formats {
+
+struct Block {
+  int rows = 1, columns = 1;
+  constexpr bool operator==(const Block&) const = default;
+};
+
+/// How an array lies in memory relative to the matrix that it comes from.
+enum class Order : std::uint8_t { as_source, transposed };
+
+/// How the columnwise copy comes to be: quantized anew from the source, transposed from the rowwise bytes, or the
+/// rowwise bytes themselves.
+enum class Columnwise : std::uint8_t { requantized, transposed, shared };
+
+/// What ranks that hold parts of a matrix must agree on before they quantize them.
+enum class Agreement : std::uint8_t { nothing, block_amax, block_and_tensor_amax };
+
+/// Where a copy's scales stand: each block's scale `repeat` times along rows and columns of the block grid, the array
+/// then transposed or not, then padded with zeros to multiples of `pad`.
+struct ScaleLayout {
+  Order order = Order::as_source;
+  Block repeat, pad;
+};
+
+/// A matrix's own scale, from which its blocks' scales are made; formats without one ignore it.
+struct TensorScale {
+  float encode = 1, inverse = 1;
+};
+
+/// A block's scale as stored, and what its values are multiplied by before they are encoded.
+template <class Scale> struct Encoding {
+  Scale scale;
+  float multiplier;
+};
+
+template <class F>
+concept Format = requires(float amax, float tensor_amax, TensorScale tensor, typename F::Scale scale, std::uint32_t code) {
+  { F::name } -> std::convertible_to<std::string_view>;
+  { F::Element::bits } -> std::convertible_to<int>;                   // 4, 8 or 16
+  { F::Element::encode(amax) } -> std::same_as<std::uint32_t>;        // the code, in the low bits
+  { F::Element::decode(code) } -> std::same_as<float>;
+  typename F::Element::Storage;                                       // what one or two codes are stored in
+  { F::block } -> std::convertible_to<Block>;                         // of the rowwise copy
+  { F::scaled } -> std::convertible_to<bool>;                         // false: blocks have no scale at all
+  { F::ragged } -> std::convertible_to<bool>;                         // the last block of a row may be shorter
+  { F::columnwise } -> std::convertible_to<Columnwise>;
+  { F::columnwise_order } -> std::convertible_to<Order>;
+  { F::agreement } -> std::convertible_to<Agreement>;
+  { F::tensor_amax } -> std::convertible_to<bool>;                    // scales depend on the largest magnitude of all
+  { F::hadamard } -> std::convertible_to<bool>;                       // activations are rotated before the columnwise copy
+  { F::scale_layout(Side::rowwise) } -> std::same_as<ScaleLayout>;
+  { F::tensor_scale(tensor_amax) } -> std::same_as<TensorScale>;
+  { F::encoding(amax, tensor) } -> std::same_as<Encoding<typename F::Scale>>;
+  { F::block_step(scale) } -> std::same_as<float>;                    // the scale as a GEMM applies it to a block
+  { F::step(scale, tensor_amax) } -> std::same_as<float>;             // what a decoded element is multiplied by
+};
+
+/// Bits per element on the wire of a sharded weight. Copies that are not derived from one another travel as their bf16
+/// source.
+template <Format F> inline constexpr int wire_bits = F::columnwise == Columnwise::requantized ? 16 : F::Element::bits;
+
+}  // namespace tessera::formats

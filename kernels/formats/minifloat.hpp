@@ -1,0 +1,69 @@
+#pragma once
+#include <bit>
+#include <cstdint>
+#include <limits>
+
+#include "kernels/base/dtype.hpp"
+
+namespace tessera::formats {
+
+/// A float of a few bits: sign, exponent with the IEEE bias, mantissa, subnormals. Encoding rounds to nearest even,
+/// saturates at `max_code` (infinities too) and maps every NaN to `nan_code`, without its sign; the sign of zero and of
+/// underflow is kept. Source: OCP Microscaling Formats v1.0.
+template <int exponent_bits, int mantissa_bits, std::uint32_t max_code, std::uint32_t nan_code> struct Minifloat {
+  using Storage = std::uint8_t;
+  static constexpr int bits = 1 + exponent_bits + mantissa_bits;
+  static constexpr int bias = (1 << (exponent_bits - 1)) - 1;
+  static constexpr std::uint32_t sign = 1u << (bits - 1);
+
+  /// The code of x, in the low bits. No branch, so that a loop over it becomes vectors.
+  TESSERA_FN static constexpr std::uint32_t encode(float x) {
+    constexpr int tail = 23 - mantissa_bits, first_normal = 128 - bias;
+    const auto u = std::bit_cast<std::uint32_t>(x);
+    const std::uint32_t magnitude = u & 0x7FFFFFFFu;
+    const auto exponent = static_cast<std::int32_t>(magnitude >> 23);
+    const std::uint32_t significand = (magnitude & 0x7FFFFFu) | 0x800000u;
+    // Below the first normal each exponent costs one bit more; from 25 on the significand is less than half a unit.
+    const std::int32_t above = exponent - first_normal;
+    const std::int32_t wanted = tail - (above < 0 ? above : 0);
+    const std::int32_t shift = wanted < 25 ? wanted : 25;
+    const std::uint32_t odd = (significand >> shift) & 1u;
+    const std::uint32_t rounded = (significand + (0xFFFFFFu >> (25 - shift)) + odd) >> shift;
+    const std::uint32_t code = rounded + (static_cast<std::uint32_t>(above < 0 ? 0 : above) << mantissa_bits);
+    const std::uint32_t finite = (code < max_code ? code : max_code) | (u >> 31) << (bits - 1);
+    return magnitude > 0x7F800000u ? nan_code : finite;
+  }
+
+  /// Exact. Codes above the largest finite one are infinity (mantissa 0) or NaN.
+  TESSERA_FN static constexpr float decode(std::uint32_t code) {
+    constexpr std::uint32_t mantissa_mask = (1u << mantissa_bits) - 1;
+    constexpr float unit = std::bit_cast<float>(static_cast<std::uint32_t>(128 - bias - mantissa_bits) << 23);
+    const std::uint32_t magnitude = code & (sign - 1);
+    const std::uint32_t mantissa = magnitude & mantissa_mask;
+    const std::uint32_t normal = (magnitude << (23 - mantissa_bits)) + (static_cast<std::uint32_t>(127 - bias) << 23);
+    const auto subnormal = std::bit_cast<std::uint32_t>(static_cast<float>(static_cast<std::int32_t>(mantissa)) * unit);
+    const std::uint32_t finite = magnitude > mantissa_mask ? normal : subnormal;
+    const std::uint32_t beyond = mantissa == 0 ? 0x7F800000u : 0x7FC00000u;
+    return std::bit_cast<float>((magnitude > max_code ? beyond : finite) | (code & sign) << (32 - bits));
+  }
+
+  static constexpr float max = decode(max_code);
+};
+
+using E4M3 = Minifloat<4, 3, 0x7E, 0x7F>;  ///< max 448, no infinity
+using E5M2 = Minifloat<5, 2, 0x7B, 0x7F>;  ///< max 57344
+using E2M1 = Minifloat<2, 1, 7, 7>;        ///< 0, .5, 1, 1.5, 2, 3, 4, 6: neither infinity nor NaN
+
+/// E2M1 rounded up or down at random: r8 is a uniform byte, u = r8/256. |x| + u * step is floored to the grid of its own
+/// region; step is the spacing at x. At most 6; NaN is code 7. (u * step is exact, so that the sum is rounded once, as
+/// by a fused multiply-add.)
+TESSERA_FN constexpr std::uint32_t e2m1_stochastic(float x, std::uint32_t r8) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  const auto magnitude = std::bit_cast<float>(bits & 0x7FFFFFFFu);
+  const float step = magnitude < 2.0f ? 0.5f / 256.0f : magnitude < 4.0f ? 1.0f / 256.0f : 2.0f / 256.0f;
+  const float t = static_cast<float>(static_cast<std::int32_t>(r8)) * step + magnitude;
+  const std::uint32_t code = (t >= 0.5f) + (t >= 1.0f) + (t >= 1.5f) + (t >= 2.0f) + (t >= 3.0f) + (t >= 4.0f) + (t >= 6.0f);
+  return (bits & 0x7FFFFFFFu) > 0x7F800000u ? 7u : code | (bits >> 31) << 3;
+}
+
+}  // namespace tessera::formats

@@ -1,0 +1,38 @@
+#pragma once
+#include "kernels/formats/e8m0.hpp"
+#include "kernels/formats/format.hpp"
+#include "kernels/formats/minifloat.hpp"
+
+namespace tessera::formats {
+
+/// The scale rule of E4M3 under E8M0, shared by both block shapes.
+struct MxScaling {
+  using Element = E4M3;
+  using Scale = std::uint8_t;
+  static constexpr bool scaled = true, ragged = false, tensor_amax = false, hadamard = false;
+  static constexpr Order columnwise_order = Order::as_source;
+
+  TESSERA_FN static constexpr TensorScale tensor_scale(float) { return {}; }
+  TESSERA_FN static constexpr Encoding<Scale> encoding(float amax, TensorScale) {
+    constexpr float reciprocal = std::bit_cast<float>(0x3B124925u);  // RN(1/448)
+    const std::uint32_t code = E8M0::encode(amax * reciprocal);
+    return {static_cast<Scale>(code), E8M0::multiplier(code)};
+  }
+  TESSERA_FN static constexpr float block_step(Scale scale) { return E8M0::decode(scale); }
+  TESSERA_FN static constexpr float step(Scale scale, float) { return E8M0::decode(scale); }
+};
+
+/// MXFP8: 32 consecutive elements of a row (rowwise) or of a column (columnwise) share a scale. Two different
+/// quantizations; neither can be made from the other's bytes.
+struct Mxfp8 : MxScaling {
+  static constexpr std::string_view name = "mxfp8";
+  static constexpr Block block{1, 32};
+  static constexpr Columnwise columnwise = Columnwise::requantized;
+  static constexpr Agreement agreement = Agreement::nothing;
+
+  TESSERA_FN static constexpr ScaleLayout scale_layout(Side side) {
+    return {Order::as_source, {1, 1}, side == Side::rowwise ? Block{128, 4} : Block{4, 128}};
+  }
+};
+
+}  // namespace tessera::formats

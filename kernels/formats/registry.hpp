@@ -1,0 +1,86 @@
+#pragma once
+#include <optional>
+#include <type_traits>
+
+#include "kernels/formats/bf16.hpp"
+#include "kernels/formats/fp8_block.hpp"
+#include "kernels/formats/layout.hpp"
+#include "kernels/formats/mxfp8.hpp"
+#include "kernels/formats/mxfp8_2d.hpp"
+#include "kernels/formats/nvfp4.hpp"
+
+namespace tessera {
+namespace formats {
+
+template <Format... F> struct FormatList {
+  static constexpr int size = sizeof...(F);
+};
+
+/// The one list of formats: a further one is its header above and a line here.
+using Registry = FormatList<
+    Bf16,
+    Fp8Block,
+    Fp8BlockOneD,
+    Mxfp8,
+    Mxfp8Tiles,
+    Nvfp4,
+    Nvfp4OneD>;
+
+}  // namespace formats
+
+/// A format of the registry, chosen at run time.
+enum class FormatId : std::uint8_t {};
+
+namespace formats {
+
+template <class F, class... All> constexpr FormatId position(FormatList<All...>) {
+  int place = 0, found = -1;
+  ((std::is_same_v<F, All> ? found = place++ : place++), ...);
+  return static_cast<FormatId>(found);
+}
+template <Format F> inline constexpr FormatId id_of = position<F>(Registry{});
+
+template <class V, class First, class... Rest> decltype(auto) visit(FormatList<First, Rest...>, int place, V&& visitor) {
+  if constexpr (sizeof...(Rest) > 0) {
+    if (place > 0) return visit(FormatList<Rest...>{}, place - 1, visitor);
+  }
+  return visitor.template operator()<First>();
+}
+
+}  // namespace formats
+
+/// visitor.template operator()<F>() of the format F that `id` names: the only way from a run-time format to its code.
+template <class V> decltype(auto) visit_format(FormatId id, V&& visitor) {
+  require(static_cast<int>(id) < formats::Registry::size, "visit_format", "no such format");
+  return formats::visit(formats::Registry{}, static_cast<int>(id), visitor);
+}
+
+/// A format's capabilities as values, for tables and reports.
+struct FormatTraits {
+  std::string_view name;
+  int bits;                       ///< per element
+  formats::Block block;           ///< of the rowwise copy
+  DType data_type, scale_type;
+  bool scaled, ragged, tensor_amax;
+  formats::Columnwise columnwise;
+  formats::Order columnwise_order;
+  formats::Agreement agreement;
+  int wire_bits;                  ///< per element
+};
+
+template <formats::Format F> constexpr FormatTraits traits_of() {
+  return {F::name, F::Element::bits, F::block, dtype_of<typename F::Element::Storage>, dtype_of<typename F::Scale>, F::scaled,
+          F::ragged, F::tensor_amax, F::columnwise, F::columnwise_order, F::agreement, formats::wire_bits<F>};
+}
+inline FormatTraits traits_of(FormatId id) {
+  return visit_format(id, []<class F>() { return traits_of<F>(); });
+}
+
+/// The format of that name, if there is one.
+inline std::optional<FormatId> find_format(std::string_view name) {
+  for (int i = 0; i < formats::Registry::size; ++i)
+    if (traits_of(static_cast<FormatId>(i)).name == name) return static_cast<FormatId>(i);
+  return std::nullopt;
+}
+
+}  // namespace tessera

@@ -1,0 +1,288 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "kernels/formats/registry.hpp"
+
+namespace tessera::formats {
+namespace {
+
+const nlohmann::json& golden() {
+  static const nlohmann::json cases = [] {
+    std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "../../oracle/formats.json");
+    return nlohmann::json::parse(file);
+  }();
+  return cases;
+}
+std::uint32_t word(const nlohmann::json& hex) { return static_cast<std::uint32_t>(std::stoul(hex.get<std::string>(), nullptr, 16)); }
+float real(const nlohmann::json& hex) { return std::bit_cast<float>(word(hex)); }
+std::uint32_t bits(float x) { return std::bit_cast<std::uint32_t>(x); }
+float from_bits(std::uint32_t u) { return std::bit_cast<float>(u); }
+
+float amax_of(const nlohmann::json& values) {
+  float top = 0;
+  for (const auto& x : values)
+    if (std::fabs(real(x)) > top) top = std::fabs(real(x));
+  return top;
+}
+
+// The code nearest to x by comparing distances in fp64 (exact here), ties to the even code: another way than the codec's.
+template <class E> std::uint32_t nearest_code(float x, std::uint32_t max_code, std::uint32_t nan_code) {
+  if (std::isnan(x)) return nan_code;
+  const double a = std::fabs(static_cast<double>(x));
+  std::uint32_t best = 0;
+  for (std::uint32_t c = 1; c <= max_code; ++c) {
+    const double d = std::fabs(E::decode(c) - a), least = std::fabs(E::decode(best) - a);
+    if (d < least || (d == least && c % 2 == 0)) best = c;
+  }
+  if (a > E::max) best = max_code;
+  return best | (std::signbit(x) ? E::sign : 0u);
+}
+
+template <class E> struct Limits;
+template <> struct Limits<E4M3> { static constexpr std::uint32_t top = 0x7E, nan = 0x7F; };
+template <> struct Limits<E5M2> { static constexpr std::uint32_t top = 0x7B, nan = 0x7F; };
+template <> struct Limits<E2M1> { static constexpr std::uint32_t top = 7, nan = 7; };
+
+template <class E> struct Codec : ::testing::Test {};
+using Codecs = ::testing::Types<E4M3, E5M2, E2M1>;
+TYPED_TEST_SUITE(Codec, Codecs);
+
+TYPED_TEST(Codec, EncodesEveryBf16ToTheNearestCode) {
+  for (std::uint32_t u = 0; u < 65536; ++u) {
+    const float x = from_bits(u << 16);
+    ASSERT_EQ(TypeParam::encode(x), nearest_code<TypeParam>(x, Limits<TypeParam>::top, Limits<TypeParam>::nan)) << std::hex << u;
+  }
+}
+
+TYPED_TEST(Codec, RoundsAtTheMidpointsAndBesideThem) {
+  for (std::uint32_t c = 0; c < Limits<TypeParam>::top; ++c) {
+    const auto middle = static_cast<float>((static_cast<double>(TypeParam::decode(c)) + TypeParam::decode(c + 1)) / 2);
+    for (float sign : {1.0f, -1.0f}) {
+      const std::uint32_t s = sign < 0 ? TypeParam::sign : 0u;
+      EXPECT_EQ(TypeParam::encode(sign * middle), (c % 2 == 0 ? c : c + 1) | s);
+      EXPECT_EQ(TypeParam::encode(sign * from_bits(bits(middle) + 1)), (c + 1) | s);
+      EXPECT_EQ(TypeParam::encode(sign * from_bits(bits(middle) - 1)), c | s);
+    }
+  }
+}
+
+TYPED_TEST(Codec, KeepsEveryFiniteCode) {
+  for (std::uint32_t c = 0; c <= Limits<TypeParam>::top; ++c) {
+    EXPECT_EQ(TypeParam::encode(TypeParam::decode(c)), c);
+    EXPECT_EQ(TypeParam::encode(TypeParam::decode(c | TypeParam::sign)), c | TypeParam::sign);
+    if (c > 0) { EXPECT_GT(TypeParam::decode(c), TypeParam::decode(c - 1)); }
+  }
+  EXPECT_EQ(TypeParam::encode(std::numeric_limits<float>::max()), Limits<TypeParam>::top);
+  EXPECT_EQ(TypeParam::encode(-std::numeric_limits<float>::infinity()), Limits<TypeParam>::top | TypeParam::sign);
+  EXPECT_EQ(TypeParam::encode(from_bits(1)), 0u);
+  EXPECT_EQ(TypeParam::encode(from_bits(0x80000001u)), TypeParam::sign);
+  EXPECT_EQ(TypeParam::encode(from_bits(0xFFC00000u)), Limits<TypeParam>::nan);
+  EXPECT_EQ(TypeParam::encode(from_bits(0x7F800001u)), Limits<TypeParam>::nan);
+}
+
+TEST(Codec, DecodesWhatIsNotFinite) {
+  EXPECT_TRUE(std::isnan(E4M3::decode(0x7F)) && std::isnan(E4M3::decode(0xFF)));
+  EXPECT_EQ(E5M2::decode(0x7C), std::numeric_limits<float>::infinity());
+  EXPECT_EQ(E5M2::decode(0xFC), -std::numeric_limits<float>::infinity());
+  EXPECT_TRUE(std::isnan(E5M2::decode(0x7D)) && std::isnan(E5M2::decode(0x7F)));
+  EXPECT_EQ(E4M3::max, 448.0f);
+  EXPECT_EQ(E5M2::max, 57344.0f);
+  EXPECT_EQ(E2M1::max, 6.0f);
+}
+
+TEST(Golden, Scalars) {
+  for (const auto& c : golden().at("scalar_fp8")) {
+    EXPECT_EQ(E4M3::encode(real(c["x"])), word(c["e4m3"])) << c["name"];
+    EXPECT_EQ(E5M2::encode(real(c["x"])), word(c["e5m2"])) << c["name"];
+  }
+  for (const auto& c : golden().at("scalar_e2m1")) EXPECT_EQ(E2M1::encode(real(c["x"])), word(c["e2m1"])) << c["name"];
+  for (const auto& c : golden().at("e8m0")) {
+    const float product = real(c["amax"]) * from_bits(0x3B124925u);
+    EXPECT_EQ(bits(product), word(c["product"])) << c["name"];
+    EXPECT_EQ(E8M0::encode(product), c["e8m0"].get<std::uint32_t>()) << c["name"];
+    EXPECT_EQ(bits(E8M0::multiplier(E8M0::encode(product))), word(c["enc_scale"])) << c["name"];
+  }
+}
+
+TEST(Golden, StochasticE2m1) {
+  int compared = 0;
+  for (const auto& c : golden().at("stochastic_e2m1_software"))
+    for (const auto& [r8, code] : c["codes"].items()) {
+      EXPECT_EQ(e2m1_stochastic(real(c["x"]), static_cast<std::uint32_t>(std::stoul(r8))), word(code)) << c["x"] << " " << r8;
+      ++compared;
+    }
+  EXPECT_GT(compared, 100);
+}
+
+TEST(Golden, Mxfp8Blocks) {
+  for (const auto& c : golden().at("mxfp8")) {
+    const auto encoding = Mxfp8::encoding(amax_of(c["x"]), {});
+    EXPECT_EQ(encoding.scale, c["scale"].get<int>()) << c["name"];
+    for (std::size_t i = 0; i < c["x"].size(); ++i)
+      EXPECT_EQ(E4M3::encode(real(c["x"][i]) * encoding.multiplier), word(c["data"][i])) << c["name"] << " " << i;
+  }
+}
+
+template <class E, Multipliers m> void compare_fp8_scale(const nlohmann::json& c, const char* key) {
+  const float s = fp8_multiplier<E, m>(real(c["amax"]), c.contains("eps") ? real(c["eps"]) : 0.0f);
+  EXPECT_EQ(bits(s), word(c[key]["scale"])) << c["name"] << key;
+  if (c[key].contains("scale_inv")) { EXPECT_EQ(bits(1.0f / s), word(c[key]["scale_inv"])) << c["name"] << key; }
+}
+
+TEST(Golden, Fp8BlockScales) {
+  for (const auto& c : golden().at("fp8_blockwise_scale")) {
+    compare_fp8_scale<E4M3, Multipliers::powers_of_two>(c, "e4m3_pow2");
+    if (!c.contains("e4m3_fp32")) continue;
+    compare_fp8_scale<E4M3, Multipliers::any>(c, "e4m3_fp32");
+    compare_fp8_scale<E5M2, Multipliers::powers_of_two>(c, "e5m2_pow2");
+    compare_fp8_scale<E5M2, Multipliers::any>(c, "e5m2_fp32");
+  }
+}
+
+TEST(Golden, Nvfp4Blocks) {
+  for (const auto& c : golden().at("nvfp4")) {
+    const TensorScale tensor = Nvfp4::tensor_scale(real(c["global_amax"]));
+    const float amax = c.contains("block_amax") ? real(c["block_amax"]) : amax_of(c["x"]);
+    const auto encoding = Nvfp4::encoding(amax, tensor);
+    EXPECT_EQ(encoding.scale, word(c["scale_e4m3"])) << c["name"];
+    if (c.contains("S_enc")) { EXPECT_EQ(bits(tensor.encode), word(c["S_enc"])) << c["name"]; }
+    if (c.contains("enc_scale")) { EXPECT_EQ(bits(encoding.multiplier), word(c["enc_scale"])) << c["name"]; }
+    if (c.contains("code")) {
+      EXPECT_EQ(bits(encoding.multiplier), word(c["enc"])) << c["name"];
+      EXPECT_EQ(E2M1::encode(real(c["x"]) * encoding.multiplier), word(c["code"])) << c["name"];
+    }
+    if (!c.contains("packed")) continue;
+    for (std::size_t i = 0; i < c["packed"].size(); ++i) {
+      const std::uint32_t low = E2M1::encode(real(c["x"][2 * i]) * encoding.multiplier);
+      const std::uint32_t high = E2M1::encode(real(c["x"][2 * i + 1]) * encoding.multiplier);
+      EXPECT_EQ(low | high << 4, word(c["packed"][i])) << c["name"] << " " << i;
+    }
+  }
+}
+
+TEST(Golden, Swizzle) {
+  for (const auto& c : golden().at("swizzle")) EXPECT_EQ(swizzled(c["r"], c["c"], c["ncols"]), c["off"].get<std::int64_t>());
+}
+
+TEST(E8m0, IsTheLeastPowerNotBelow) {
+  for (std::uint32_t u = 1; u < 0x7F80; ++u) {
+    const float p = from_bits(u << 16) * from_bits(0x3B124925u);
+    const std::uint32_t code = E8M0::encode(p);
+    ASSERT_LE(code, 247u);
+    ASSERT_LE(p, E8M0::decode(code)) << std::hex << u;
+    if (code > 0) { ASSERT_GT(p, E8M0::decode(code - 1)) << std::hex << u; }
+  }
+  for (std::uint32_t code = 0; code < 254; ++code) EXPECT_EQ(E8M0::decode(code) * E8M0::multiplier(code), 1.0f);
+  EXPECT_TRUE(std::isnan(E8M0::decode(255)) && std::isnan(E8M0::multiplier(255)));
+  EXPECT_EQ(E8M0::encode(std::numeric_limits<float>::infinity()), 254u);
+  EXPECT_EQ(E8M0::encode(from_bits(0x7FC00000u)), 255u);
+  EXPECT_EQ(E8M0::encode(from_bits(0x7F000001u)), 254u);  // never beyond 254 from a finite p
+}
+
+TEST(Fp8Block, PowersOfTwoFillTheRangeAndNeverLeaveIt) {
+  for (std::uint32_t u = 1; u < 0x7F80; ++u) {
+    const float amax = from_bits(u << 16);
+    const float s = fp8_multiplier<E4M3, Multipliers::powers_of_two>(amax);
+    ASSERT_EQ(bits(s) & 0x7FFFFFu, 0u);
+    ASSERT_LE(static_cast<double>(amax) * s, 448.0);
+    if (s < 0x1p127f) { ASSERT_GT(static_cast<double>(amax) * s * 2, 448.0) << std::hex << u; }
+    ASSERT_EQ(Fp8Block::encoding(amax, {}).scale, 1.0f / s);
+  }
+}
+
+// What the registry promises, for each of its entries and for a further format of one header and one line.
+struct Int8Block : Mxfp8 {
+  struct Element {
+    using Storage = std::uint8_t;
+    static constexpr int bits = 8;
+    TESSERA_FN static constexpr std::uint32_t encode(float x) { return static_cast<std::uint8_t>(static_cast<std::int32_t>(x)); }
+    TESSERA_FN static constexpr float decode(std::uint32_t code) { return static_cast<std::int8_t>(code); }
+  };
+  static constexpr std::string_view name = "int8_block";
+};
+
+template <class F> struct EveryFormat : ::testing::Test {};
+template <class L> struct TypesOf;
+template <class... F> struct TypesOf<FormatList<F...>> { using type = ::testing::Types<F..., Int8Block>; };
+TYPED_TEST_SUITE(EveryFormat, TypesOf<Registry>::type);
+
+TYPED_TEST(EveryFormat, ModelsTheConcept) {
+  using F = TypeParam;
+  static_assert(Format<F>);
+  static_assert(wire_bits<F> >= F::Element::bits && wire_bits<F> <= 16);
+  EXPECT_FALSE(std::string_view(F::name).empty());
+  // Patches of 128 x 128 hold whole blocks, and derived copies need blocks that look alike from both sides.
+  EXPECT_EQ(128 % F::block.rows, 0);
+  EXPECT_EQ(128 % F::block.columns, 0);
+  EXPECT_EQ(F::columnwise == Columnwise::requantized, F::block.rows != F::block.columns);
+  EXPECT_EQ(F::columnwise == Columnwise::transposed, F::columnwise_order == Order::transposed && F::block.rows == F::block.columns);
+}
+
+TYPED_TEST(EveryFormat, PlacesEveryScaleInsideItsPadding) {
+  using F = TypeParam;
+  for (std::int64_t rows : {1, 16, 33, 127, 128, 129, 288})
+    for (std::int64_t columns : {32, 48, 64, 96, 288, 2880})
+      for (Side side : {Side::rowwise, Side::columnwise}) {
+        const Matrix m{rows, columns};
+        const Matrix inner = scale_extent<F>(side, m), outer = padded_extent<F>(side, m);
+        if (!F::scaled) continue;
+        EXPECT_GE(outer.rows, inner.rows);
+        EXPECT_LT(outer.rows, inner.rows + 128);
+        EXPECT_GE(outer.columns, inner.columns);
+        EXPECT_LT(outer.columns, inner.columns + 128);
+      }
+}
+
+TYPED_TEST(EveryFormat, CountsBeyond32Bits) {
+  using F = TypeParam;
+  const Matrix m{1 << 20, 1 << 14};
+  EXPECT_EQ(data_bytes<F>(m.elements()), (std::int64_t{1} << 34) * F::Element::bits / 8);
+  EXPECT_EQ((data_shape<F>(Side::rowwise, m).elements() * size_of(dtype_of<typename F::Element::Storage>)), data_bytes<F>(m.elements()));
+  if (F::scaled) {
+    const ScaleLayout l = F::scale_layout(Side::rowwise);
+    EXPECT_EQ(scale_extent<F>(Side::rowwise, m).elements(),
+              m.elements() / (F::block.rows * F::block.columns) * l.repeat.rows * l.repeat.columns);
+  }
+}
+
+TEST(Registry, FindsEveryNameOnceAndNoOther) {
+  std::set<std::string> names;
+  for (int i = 0; i < Registry::size; ++i) {
+    const auto id = static_cast<FormatId>(i);
+    EXPECT_TRUE(names.insert(std::string(traits_of(id).name)).second);
+    EXPECT_EQ(find_format(traits_of(id).name), id);
+  }
+  for (const char* name : {"bf16", "fp8_block", "fp8_block_1d", "mxfp8", "mxfp8_2d", "nvfp4", "nvfp4_1d"})
+    EXPECT_TRUE(names.contains(name)) << name;
+  EXPECT_FALSE(find_format("fp8"));
+  EXPECT_FALSE(find_format(""));
+  EXPECT_EQ(traits_of(id_of<Nvfp4>).wire_bits, 4);
+  EXPECT_EQ(traits_of(id_of<Mxfp8>).wire_bits, 16);
+  EXPECT_THROW(traits_of(static_cast<FormatId>(Registry::size)), Error);
+}
+
+TEST(Layout, SidesTakeWhatTheirBlocksDivide) {
+  EXPECT_TRUE(takes<Mxfp8>(Side::rowwise, {33, 96}) && !takes<Mxfp8>(Side::columnwise, {33, 96}));
+  EXPECT_FALSE(takes<Mxfp8>(Side::rowwise, {33, 48}));
+  EXPECT_TRUE(takes<Nvfp4OneD>(Side::rowwise, {1, 48}) && !takes<Nvfp4OneD>(Side::columnwise, {1, 48}));
+  EXPECT_FALSE(takes<Nvfp4>(Side::rowwise, {33, 48}) || takes<Mxfp8Tiles>(Side::rowwise, {32, 48}));
+  EXPECT_TRUE(takes<Fp8Block>(Side::columnwise, {1, 7}) && takes<Fp8BlockOneD>(Side::rowwise, {127, 2880}));
+  EXPECT_EQ((padded_extent<Mxfp8>(Side::rowwise, {33, 96})), (Matrix{128, 4}));
+  EXPECT_EQ((padded_extent<Mxfp8>(Side::columnwise, {32, 96})), (Matrix{4, 128}));
+  EXPECT_EQ((padded_extent<Fp8BlockOneD>(Side::rowwise, {33, 300})), (Matrix{3, 36}));
+  EXPECT_EQ((padded_extent<Fp8BlockOneD>(Side::columnwise, {129, 30})), (Matrix{2, 32}));
+  EXPECT_EQ((padded_extent<Fp8Block>(Side::rowwise, {129, 700})), (Matrix{2, 8}));
+  EXPECT_EQ((padded_extent<Fp8Block>(Side::columnwise, {129, 700})), (Matrix{6, 4}));
+  EXPECT_EQ((padded_extent<Nvfp4>(Side::rowwise, {16, 48})), (Matrix{128, 4}));
+  EXPECT_EQ((padded_extent<Nvfp4>(Side::columnwise, {272, 48})), (Matrix{128, 20}));
+  EXPECT_EQ((data_shape<Nvfp4>(Side::columnwise, {32, 48})), (Shape{48, 16}));
+  EXPECT_EQ((data_shape<Mxfp8>(Side::columnwise, {32, 96})), (Shape{32, 96}));
+}
+
+}  // namespace
+}  // namespace tessera::formats
