@@ -105,7 +105,13 @@ void Trace::write(Stream& stream) {
   std::vector<std::uint64_t> sums(digests * n);
   device_.download(stream, sums.data(), sums_);
   control_.sum(sums.data(), static_cast<int>(weight * n));  // gradients and masters are shards, weights are whole
-  if (control_.rank() != 0) return;
+  Problems problems;
+  if (control_.rank() == 0) write_row(sums, problems);
+  control_.agree(problems);
+}
+
+void Trace::write_row(const std::vector<std::uint64_t>& sums, Problems& problems) {
+  const auto n = names_.size();
   nlohmann::ordered_json row{{"step", row_.step}, {"loss", row_.loss}, {"norm", row_.norm}, {"logits", hex(row_.logits)}};
   for (std::size_t i = 0; i < n; ++i) {
     row["gradients"][names_[i]] = hex(sums[gradient * n + i]);
@@ -121,7 +127,7 @@ void Trace::write(Stream& stream) {
   gathers_ = gathers;
   reductions_ = reductions;
   file_ << row.dump() << std::endl;
-  if (!file_) throw Error(Exit::environment, "debug.trace: writing failed (disk full?)");
+  if (!file_) problems.add(Exit::environment, "debug.trace: the row could not be written (disk full?)");
 }
 
 }  // namespace tessera

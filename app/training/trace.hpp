@@ -40,6 +40,7 @@ class Trace final : public StepObserver {
   void hash_pieces(Stream& stream, Digest which, int bucket, const Tensor& shard);
   void sort_records(Row& earlier, Row& current);
   void write(Stream& stream);
+  void write_row(const std::vector<std::uint64_t>& sums, Problems& problems);
 
   Device& device_;
   const RunPlan& plan_;

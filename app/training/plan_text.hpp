@@ -1,0 +1,13 @@
+#pragma once
+#include <string>
+
+#include "core/plan/plan.hpp"
+
+namespace tessera {
+
+/// What `tessera plan` and the head of a training log print: memory by category, collectives, groups and owners.
+std::string plan_text(const RunPlan& plan);
+/// The same for programs: {ranks, memory: {category: bytes}, collectives: [{group, op, bytes, count}], groups, ...}.
+std::string plan_json(const RunPlan& plan);
+
+}  // namespace tessera
