@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that Tessera is built and tested with: only those that are missing, and asks nothing.
+#   install-deps.sh [--slurm]        --slurm: also a Slurm of one machine, for the job scripts
+set -euo pipefail
+packages=(build-essential ca-certificates cmake git ninja-build pkg-config
+  mpich libmpich-dev libhdf5-mpich-dev hdf5-tools
+  libopenblas-openmp-dev libdnnl-dev
+  libcli11-dev libfmt-dev libspdlog-dev libyaml-cpp-dev nlohmann-json3-dev
+  libbenchmark-dev libgmock-dev libgtest-dev clang-tidy
+  python3 python3-pip python3-venv)
+for argument in "$@"; do
+  case $argument in
+    --slurm) packages+=(slurm-wlm munge) ;;
+    *) echo "install-deps.sh: unknown argument '$argument' (--slurm)" >&2; exit 2 ;;
+  esac
+done
+say() { echo "[deps] $*"; }
+
+installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "${packages[@]}" 2>/dev/null | awk '$1 == "installed" {print $2}' || true)
+missing=()
+for package in "${packages[@]}"; do
+  grep -qxF "$package" <<< "$installed" || missing+=("$package")
+done
+if [ ${#missing[@]} -eq 0 ]; then say "all ${#packages[@]} Debian packages are here"; exit 0; fi
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo > /dev/null || { say "needs root or sudo for: apt-get install ${missing[*]}" >&2; exit 1; }
+  as_root=(sudo)
+fi
+apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 "$@"; }
+say "installing ${#missing[@]} of ${#packages[@]} Debian packages: ${missing[*]}"
+apt update
+apt install -y --no-install-recommends "${missing[@]}"

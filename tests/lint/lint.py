@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""Holds the tree to rules.py and to what a pattern cannot say. Prints `file:line: rule: reason`, exits 1 if anything is found.
+
+    lint.py [ROOT]
+"""
+import pathlib
+import re
+import subprocess
+import sys
+from typing import Iterator, NamedTuple
+
+import rules
+import source
+
+
+class Finding(NamedTuple):
+    path: str
+    line: int
+    rule: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.rule}: {self.reason}"
+
+
+def read_tree(root: pathlib.Path) -> dict[str, str]:
+    """Path -> text of every file that git tracks or would."""
+    listed = subprocess.run(["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+                            check=True, capture_output=True, text=True).stdout.split("\0")
+    return {path: (root / path).read_text(encoding="utf-8", errors="replace")
+            for path in sorted(set(listed)) if path and (root / path).is_file()}
+
+
+READS = {"code": source.code, "include": source.without_comments, "text": lambda text: text}
+
+
+def by_pattern(path: str, text: str) -> Iterator[Finding]:
+    """What the rows of rules.RULES say of one file."""
+    if path.startswith("tests/lint/"):
+        return
+    for rule in rules.RULES:
+        if not re.search(rule.where, path) or re.search(rule.allowed, path):
+            continue
+        read = path if rule.reads == "path" else READS[rule.reads](text)
+        for match in re.finditer(rule.pattern, read):
+            yield Finding(path, read.count("\n", 0, match.start()) + 1, rule.name, rule.reason)
+
+
+def by_size(path: str, text: str) -> Iterator[Finding]:
+    if not re.search(rules.CPP, path):
+        return
+    lines, functions = text.count("\n"), source.functions(text)
+    if lines > rules.MOST_LINES_OF_FILE:
+        yield Finding(path, 1, "file-size", f"{lines} lines; at most {rules.MOST_LINES_OF_FILE}")
+    for f in functions:
+        if f.lines > rules.MOST_LINES_OF_FUNCTION:
+            yield Finding(path, f.line, "function-size", f"{f.name}: {f.lines} lines; at most {rules.MOST_LINES_OF_FUNCTION}")
+    if path.startswith("app/") and ".publish(" in source.code(text) and lines > rules.MOST_LINES_OF_LOOP_FILE:
+        yield Finding(path, 1, "loop-size", f"the training loop's file has {lines} lines; at most {rules.MOST_LINES_OF_LOOP_FILE}")
+
+
+def by_core_order(path: str, text: str) -> Iterator[Finding]:
+    """core/<folder> includes only the folders before it in rules.CORE_ORDER."""
+    rank = {folder: i for i, row in enumerate(rules.CORE_ORDER) for folder in row}
+    parts = path.split("/")
+    if parts[0] != "core" or len(parts) < 3 or not re.search(rules.CPP, path):
+        return
+    read = source.without_comments(text)
+    for match in re.finditer(r'#include "core/(\w+)/', read):
+        own, other = parts[1], match[1]
+        line = read.count("\n", 0, match.start()) + 1
+        if own not in rank or other not in rank:
+            yield Finding(path, line, "core-order", f"core/{own if own not in rank else other} has no place in CORE_ORDER")
+        elif own != other and rank[other] >= rank[own]:
+            yield Finding(path, line, "core-order", f"core/{own} must not include core/{other}")
+
+
+COLLECTIVE = re.compile(r"(\.|->)submit\s*\(|\bcontrol\w*(\(\))?\s*(\.|->)\s*\w+\s*\(")
+
+
+def by_throws(path: str, text: str) -> Iterator[Finding]:
+    """Between two collectives one rank must not leave by itself: only Control::agree throws."""
+    if not re.match(r"^(app|core|io)/.*\.(cpp|hpp)$", path) or path.startswith("core/comm/"):
+        return
+    for f in source.functions(text):
+        calls = [m.end() for m in COLLECTIVE.finditer(f.body)]
+        if len(calls) >= 2 and re.search(r"\bthrow\b|\brequire\s*\(", f.body[calls[0]:calls[-1]]):
+            yield Finding(path, f.line, "throw-between-collectives", f"{f.name}: return Problems, let Control::agree throw")
+
+
+def by_kernel(tree: dict[str, str]) -> Iterator[Finding]:
+    """Every kernel header has a namesake in reference/, a test and a bench line; one that only its own folder includes is no door."""
+    included = {(path.rsplit("/", 1)[0], m[1]) for path, text in tree.items() for m in re.finditer(r'#include "([\w/.]+)"', text)}
+    benches = "\n".join(text for path, text in tree.items() if re.match(r"^tests/bench/.*_bench\.cpp$", path))
+    for path, text in tree.items():
+        match = re.match(r"^(kernels/(?!base/|reference/)\w+)/(\w+)\.hpp$", path)
+        if not match or not re.search(r"\bStream\s*&\s*\w+\s*,", source.code(text)):
+            continue
+        if {folder for folder, header in included if header == path} == {match[1]}:
+            continue
+        name = match[2]
+        if f"kernels/reference/{name}.hpp" not in tree:
+            yield Finding(path, 1, "kernel-reference", f"needs kernels/reference/{name}.hpp")
+        if f"tests/unit/kernels/{name}_test.cpp" not in tree:
+            yield Finding(path, 1, "kernel-test", f"needs tests/unit/kernels/{name}_test.cpp")
+        if f'#include "{path}"' not in benches:
+            yield Finding(path, 1, "kernel-bench", "needs a line in tests/bench/*_bench.cpp")
+
+
+def by_folder(tree: dict[str, str]) -> Iterator[Finding]:
+    """Every folder of the house, and every folder in one, says what lives there and what does not."""
+    houses = {"app", "core", "io", "kernels", "inputs", "tests", "jobscripts"}
+    folders = {"/".join(parts[:depth]) for parts in (path.split("/") for path in tree) if parts[0] in houses
+               for depth in (1, 2) if len(parts) > depth}
+    for folder in sorted(folders):
+        if not tree.get(f"{folder}/README.md", "").strip():
+            yield Finding(f"{folder}/README.md", 1, "folder-readme", "each folder says what lives in it")
+
+
+def lint(tree: dict[str, str]) -> list[Finding]:
+    found = [finding for path, text in tree.items() for check in (by_pattern, by_size, by_core_order, by_throws)
+             for finding in check(path, text)]
+    return found + [*by_kernel(tree), *by_folder(tree)]
+
+
+def main() -> int:
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".")
+    tree = read_tree(root)
+    if not any(re.search(rules.SOURCE, path) for path in tree):
+        print(f"lint: no sources below {root}", file=sys.stderr)
+        return 2
+    found = lint(tree)
+    for finding in found:
+        print(finding)
+    print(f"lint: {len(tree)} files, {len(rules.RULES)} patterns, {len(found)} findings")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

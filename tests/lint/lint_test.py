@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""The lint itself: every row catches its own bad example and leaves its good one alone; so do the checks in code."""
+import unittest
+
+import lint
+import rules
+import source
+
+
+def names(findings) -> list[str]:
+    return [f.rule for f in findings]
+
+
+class Patterns(unittest.TestCase):
+    def test_each_rule_catches_its_example_and_no_more(self):
+        for rule in rules.RULES:
+            with self.subTest(rule.name):
+                self.assertIn(rule.name, names(lint.by_pattern(*rule.bad)))
+                self.assertNotIn(rule.name, names(lint.by_pattern(*rule.good)))
+                self.assertTrue(rule.reason)
+
+    def test_names_are_unique(self):
+        self.assertEqual(len(rules.RULES), len({rule.name for rule in rules.RULES}))
+
+    def test_comments_and_strings_are_not_code(self):
+        text = '// Kokkos::fence();\nconst char* s = "Kokkos::fence();";\n/* Kokkos::fence(); */\n'
+        self.assertEqual([], list(lint.by_pattern("kernels/a/a.cpp", text)))
+
+    def test_line_is_that_of_the_match(self):
+        text = "int a;\n/* two\nlines */\nKokkos::fence();\n"
+        self.assertEqual([4], [f.line for f in lint.by_pattern("kernels/a/a.cpp", text) if f.rule == "fence"])
+
+
+class Functions(unittest.TestCase):
+    def found(self, text: str):
+        return [(f.name, f.line, f.lines) for f in source.functions(text)]
+
+    def test_free_member_and_template(self):
+        text = ("namespace n {\n"
+                "template <class T, int N = 3>\nvoid f(T t, int x = {}) {\n  if (t) { g(); }\n}\n"
+                "class C : public B {\n public:\n  C(int a) : a_{a} {}\n  int get() const { return a_; }\n private:\n  int a_ = 0;\n};\n"
+                "}\n")
+        self.assertEqual([("f", 2, 4), ("C", 8, 1), ("get", 9, 1)], [f for f in self.found(text) if f[0]])
+
+    def test_tables_and_enumerations_are_not_functions(self):
+        self.assertEqual([], self.found("const int a[] = {1, 2};\nenum class E { x, y };\nconst T t = make({1, 2});\n"))
+
+    def test_braces_in_strings_and_characters(self):
+        text = "void f() {\n  puts(\"}{\"); char c = '{'; auto r = R\"x(}})x\"; int m = 1'000;\n}\nvoid g() {\n}\n"
+        self.assertEqual([("f", 1, 3), ("g", 4, 2)], self.found(text))
+
+
+class Checks(unittest.TestCase):
+    def test_long_function_and_file(self):
+        long = "void f() {\n" + "  g();\n" * rules.MOST_LINES_OF_FUNCTION + "}\n"
+        self.assertEqual(["function-size"], names(lint.by_size("io/a.cpp", long)))
+        fits = "void f() {\n" + "  g();\n" * (rules.MOST_LINES_OF_FUNCTION - 2) + "}\n"
+        self.assertEqual([], names(lint.by_size("io/a.cpp", fits)))
+        self.assertEqual(["file-size"], names(lint.by_size("io/a.cpp", "int a;\n" * (rules.MOST_LINES_OF_FILE + 1))))
+
+    def test_long_training_loop(self):
+        loop = "void f() { sync.publish(u); }\n" + "int a;\n" * rules.MOST_LINES_OF_LOOP_FILE
+        self.assertEqual(["loop-size"], names(lint.by_size("app/train/loop.cpp", loop)))
+
+    def test_core_order(self):
+        text = '#include "core/params/weights.hpp"\n'
+        self.assertEqual(["core-order"], names(lint.by_core_order("core/comm/a.cpp", text)))
+        self.assertEqual([], names(lint.by_core_order("core/model/a.cpp", text)))
+        self.assertEqual(["core-order"], names(lint.by_core_order("core/model/a.cpp", '#include "core/optim/adamw.hpp"\n')))
+        self.assertEqual(["core-order"], names(lint.by_core_order("core/odds/a.cpp", text)))
+
+    def test_throw_between_collectives(self):
+        bad = "void f() { control.agree(a); if (x) throw Error(); control.agree(b); }"
+        good = "void f() { if (x) throw Error(); control.agree(a); control.agree(b); }"
+        self.assertEqual(["throw-between-collectives"], names(lint.by_throws("core/params/a.cpp", bad)))
+        self.assertEqual([], names(lint.by_throws("core/params/a.cpp", good)))
+
+    def test_kernel_needs_reference_test_and_bench(self):
+        tree = {"kernels/a/a.hpp": "void a(Stream& stream, const Tensor& x);"}
+        self.assertEqual(["kernel-reference", "kernel-test", "kernel-bench"], names(lint.by_kernel(tree)))
+        tree |= {"kernels/reference/a.hpp": "", "tests/unit/kernels/a_test.cpp": "", "tests/bench/k_bench.cpp": '#include "kernels/a/a.hpp"'}
+        self.assertEqual([], names(lint.by_kernel(tree)))
+
+    def test_header_inside_a_kernel_folder_is_no_kernel(self):
+        tree = {"kernels/a/inner.hpp": "void a(Stream& stream, const Tensor& x);", "kernels/a/a.cpp": '#include "kernels/a/inner.hpp"'}
+        self.assertEqual([], names(lint.by_kernel(tree)))
+
+    def test_folder_needs_readme(self):
+        self.assertEqual(["core/README.md", "core/data/README.md"], [f.path for f in lint.by_folder({"core/data/a.cpp": ""})])
+        self.assertEqual([], names(lint.by_folder({"core/data/a.cpp": "", "core/README.md": "a", "core/data/README.md": "b"})))
+
+
+if __name__ == "__main__":
+    unittest.main()

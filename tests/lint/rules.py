@@ -1,0 +1,88 @@
+"""The ways in which the house would rot, one row each: what is looked for, where, where it may stand, and why.
+
+Every row carries an example that it must catch and one that it must leave alone; lint_test.py holds it to both.
+Examples of forbidden words are split so that they are not found here.
+"""
+from dataclasses import dataclass
+
+CPP = r"\.(hpp|cpp|cu|cuh)$"
+HEADER = r"\.(hpp|cuh)$"
+SOURCE = r"^(app|core|io|kernels)/.*" + CPP
+
+
+@dataclass(frozen=True)
+class Rule:
+    name: str
+    reason: str
+    pattern: str               # regular expression
+    bad: tuple[str, str]       # path, text: must be caught
+    good: tuple[str, str]      # path, text: must not
+    where: str = SOURCE        # paths that the rule reads
+    allowed: str = r"^$"       # paths that it does not
+    reads: str = "code"        # code: no comments, strings blanked | include: no comments | text: all of it | path
+
+
+RULES = [
+    # The direction of includes and the places of libraries.
+    Rule("kernels-include", "direction app -> io -> core -> kernels", r'#include [<"](core|io|app|tests)/', reads="include",
+         where=r"^kernels/", bad=("kernels/a/a.cpp", '#include "core/comm/control.hpp"'), good=("kernels/a/a.cpp", '#include "kernels/base/tensor.hpp"')),
+    Rule("core-include", "direction app -> io -> core -> kernels", r'#include [<"](io|app|tests)/', reads="include",
+         where=r"^core/", bad=("core/a/a.cpp", '#include "io/deck/deck.hpp"'), good=("core/a/a.cpp", '#include "kernels/base/tensor.hpp"')),
+    Rule("io-include", "direction app -> io -> core -> kernels", r'#include [<"](app|tests)/', reads="include",
+         where=r"^io/", bad=("io/a/a.cpp", '#include "app/train/train.hpp"'), good=("io/a/a.cpp", '#include "core/plan/plan.hpp"')),
+    Rule("app-include", "nothing includes tests", r'#include [<"]tests/', reads="include",
+         where=r"^app/", bad=("app/a.cpp", '#include "tests/support/compare.hpp"'), good=("app/a.cpp", '#include "io/deck/deck.hpp"')),
+    Rule("kokkos", "Kokkos is known to kernel sources and core/device; a header that includes it costs nvcc seconds and g++ cannot read it",
+         r"#include <Kokkos|\bKokkos::|\bKOKKOS_", allowed=r"^kernels/.*\.(cpp|cu)$|^kernels/base/launch\.hpp$|^core/device/.*\.cpp$",
+         bad=("kernels/loss/loss.hpp", "#include <Kokkos_Core.hpp>"), good=("kernels/loss/loss.cpp", "Kokkos::View<float*> v;")),
+    Rule("launch-header", "launch.hpp brings Kokkos: for kernel sources alone", r'#include "kernels/base/launch\.hpp"', reads="include",
+         allowed=r"^kernels/.*\.(cpp|cu)$", bad=("kernels/a/a.hpp", '#include "kernels/base/launch.hpp"'), good=("kernels/a/a.cpp", '#include "kernels/base/launch.hpp"')),
+    Rule("mpi", "MPI and NCCL belong to core/comm", r"#include <(mpi|nccl)\.h>", allowed=r"^core/comm/",
+         bad=("app/main/main.cpp", "#include <mpi.h>"), good=("core/comm/mpi.cpp", "#include <mpi.h>")),
+    Rule("yaml-hdf5", "YAML and HDF5 belong to io", r"#include <(yaml-cpp|hdf5|H5\w*\.h)", allowed=r"^io/",
+         bad=("core/config/config.hpp", "#include <yaml-cpp/yaml.h>"), good=("io/deck/deck.cpp", "#include <yaml-cpp/yaml.h>")),
+    Rule("cuda-switch", "one source for host and GPU: what differs lies in kernels/base and *_cuda.cu",
+         r"#\s*(if|ifdef|ifndef|elif)\b.*\b(KOKKOS_ENABLE_CUDA|__CUDACC__|__CUDA_ARCH__|TESSERA_CUDA)\b", allowed=r"^kernels/base/|_cuda\.cu$",
+         bad=("core/device/device.cpp", "#ifdef KOKKOS_ENABLE_CUDA"), good=("kernels/base/launch.hpp", "#if defined(KOKKOS_ENABLE_CUDA)")),
+    # The step.
+    Rule("parallel", "launch() is the only door: it names the instance, counts, and checks the functor's size",
+         r"\bparallel_(for|reduce|scan)\b", allowed=r"^kernels/base/launch\.hpp$",
+         bad=("kernels/a/a.cpp", "Kokkos::parallel_for(n, f);"), good=("kernels/a/a.cpp", "launch(stream, name, n, f);")),
+    Rule("fence", "the host waits in named places of core/device only", r"(\bKokkos::|\.|->)fence\s*\(|\bcuda(Device|Stream|Event)Synchronize\b",
+         allowed=r"^core/device/", bad=("kernels/a/a.cpp", "Kokkos::fence();"), good=("core/device/device.cpp", "instance.fence();")),
+    Rule("allocation", "kernels allocate nothing: temporaries come from an Arena, library state from stream.library()",
+         r"\b(malloc|calloc|realloc|aligned_alloc|cudaMalloc\w*|kokkos_malloc|new)\b\s*[(<\w]|\bstd::(vector|deque|make_unique|make_shared)\b",
+         where=r"^kernels/.*\.(cpp|cu)$", allowed=r"^kernels/(base|reference)/|^kernels/gemm/",
+         bad=("kernels/a/a.cpp", "std::vector<float> row(n);"), good=("kernels/a/a.cpp", "Tensor row = arena.temp(type, shape);")),
+    Rule("atomics", "sums have one order; only the order-free sums of integers (digest, exact sum of squares) may add in any",
+         r"\batomic(_fetch)?_(add|sub)\b|\batomicAdd\b|\bstd::atomic<\s*(float|double)", allowed=r"^kernels/(digest|reduce)/",
+         bad=("kernels/a/a.cpp", "Kokkos::atomic_add(&sum, x);"), good=("kernels/a/a.cpp", "sum += x;")),
+    # Types that speak.
+    Rule("switch-format", "a format or recipe is a row with capabilities, not a case", r"\bswitch\s*\([^)]*\b(format|recipe)\b|\bif\s*\([^)]*\brecipe\s*==",
+         allowed=r"^(kernels/formats|core/recipe)/", bad=("core/params/weights.cpp", "switch (format) {"), good=("core/params/weights.cpp", "wire.stage(stream);")),
+    Rule("two-bools", "two flags side by side say nothing at the call: use types", r"\([^();{}]*\bbool\s+\w+[^();{}]*,\s*(const\s+)?bool\s+\w+", where=r"^(app|core|io|kernels|tests)/.*" + CPP,
+         bad=("core/a.hpp", "void gather(bool overlap, int n, bool quantized);"), good=("core/a.hpp", "void gather(Overlap overlap, bool dry);")),
+    Rule("run-config", "constructors take their own struct, never the whole deck", r"\bRunConfig\b", where=r"^(core|kernels)/.*" + CPP,
+         allowed=r"^core/(config|plan)/", bad=("core/model/gpt.hpp", "Gpt(const RunConfig& c);"), good=("core/model/gpt.hpp", "Gpt(const ModelConfig& c);")),
+    Rule("role-by-name", "a parameter's role decides, never its name",
+         r'\b(ends_with|starts_with|contains|find)\s*\(\s*"[\w.]*(weight|bias|norm|embed|router|expert|head)', reads="include", where=r"^(app|core)/.*" + CPP,
+         allowed=r"^core/layout/", bad=("core/optim/adamw.cpp", 'if (name.ends_with(".bias")) decay = 0;'), good=("core/optim/adamw.cpp", "if (decays(spec.role)) rate = wd;")),
+    Rule("tolerances", "tolerances stand in one table, tests/support", r"_NEAR\s*\([^;]*\d[eE]-\d+\s*\)\s*[;<]|_NEAR\s*\([^;]*\b0\.0\d*\s*\)\s*[;<]", where=r"^tests/.*" + CPP, allowed=r"^tests/support/",
+         bad=("tests/unit/kernels/a_test.cpp", "EXPECT_NEAR(a, b, 1e-5);"), good=("tests/unit/kernels/a_test.cpp", "EXPECT_TRUE(near(a, b, tolerance<float>));")),
+    # The tree.
+    Rule("vague-names", "a file is named for what lives in it", r"(^|[/_-])(utils?|common|helpers?|misc)([/_.-]|$)", reads="path", where=r"",
+         bad=("core/utils/a.hpp", ""), good=("core/layout/layout.hpp", "")),
+    Rule("unfinished", "what is in the tree is finished", r"(?i)\b(T[O]DO|F[I]XME|X[X]X|H[A]CK|s[t]ub|place[h]older|not (yet )?imple[m]ented|for n[o]w|simplified ver[s]ion)\b",
+         reads="text", where=r"^(app|core|io|kernels|tests|inputs|jobscripts)/|^README\.md$", bad=("io/a.cpp", "// TO" "DO later"), good=("io/a.cpp", "// The last row is dropped.")),
+    Rule("tests-off", "a test that does not run proves nothing", r"DISA[B]LED_|GTEST_[S]KIP|_TRUE\(tr[u]e\)|SUC[C]EED\(\)|DISA[B]LED TRUE", reads="text", where=r"^tests/",
+         bad=("tests/unit/a_test.cpp", "TEST(A, DISA" "BLED_b) {"), good=("tests/unit/a_test.cpp", "TEST(A, b) {")),
+    Rule("machine-paths", "the tree names no machine, host or person's folder", r"/(wor)k/|/(roo)t/|/(ho)me/\w|--index-u[r]l|deb h[t]tps?:", reads="text", where=r"",
+         bad=("inputs/a.yaml", "dir: /ho" "me/ada/runs"), good=("inputs/a.yaml", "dir: runs/a")),
+]
+
+# Folders of core/, lowest first: each includes only those above it in this list; those of one row do not see each other.
+CORE_ORDER = [("config",), ("recipe",), ("layout",), ("state",), ("device",), ("comm",), ("params",), ("optim", "model", "data"), ("plan",)]
+
+MOST_LINES_OF_FILE = 600
+MOST_LINES_OF_FUNCTION = 60
+MOST_LINES_OF_LOOP_FILE = 120    # the file in app/ that holds the training loop: a screenful or two
