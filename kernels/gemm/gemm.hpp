@@ -42,7 +42,8 @@ struct ExpertGradients {
   Gradient expert(std::int64_t e) const { return count == 1 ? sums[0].member(e) : sums[e]; }
 };
 void expert_forward(Stream& stream, const Tensor& y, const Tensor& x, const ExpertOperands& w, const Tensor& offsets);
-void expert_input_gradient(Stream& stream, const Tensor& dx, const Tensor& dy, const ExpertOperands& w, const Tensor& offsets);
+void expert_input_gradient(Stream& stream, const Tensor& dx, const Tensor& dy, const ExpertOperands& w,
+                           const Tensor& offsets);
 /// `scratch` [out, in] of the operands' type makes the accumulation unfused; empty: fused.
 void expert_weight_gradient(Stream& stream, const ExpertGradients& dw, const Tensor& dy, const Tensor& x,
                             const Tensor& offsets, const Tensor& scratch);

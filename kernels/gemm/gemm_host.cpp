@@ -1,0 +1,325 @@
+// The host's back end: products cut into tiles of fixed size, each one call of a library.
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "kernels/base/index.hpp"
+#include "kernels/base/launch.hpp"
+#include "kernels/base/math.hpp"
+#include "kernels/gemm/back.hpp"
+#include "kernels/gemm/plans.hpp"
+
+namespace tessera::gemm {
+namespace {
+
+// Operations of one call: below a millisecond on one core of 2023 (0.8 TFLOP/s with AMX, 160 GFLOP/s in fp32).
+constexpr double operations(DType type) { return type == DType::bf16 ? 6e8 : type == DType::f32 ? 1.2e8 : 4e7; }
+
+constexpr std::int64_t tile_rows = 256, tile_depth = 4096, column_step = 64;
+
+// Rows come to an expert in any number; the libraries see these only, and a last one padded with zeros.
+constexpr std::int64_t row_chunks[] = {256, 128, 64, 32};
+constexpr std::int64_t depth_chunks[] = {1024, 512, 256, 128, 64, 32};
+
+// The first chunk that fits; the smallest when none does.
+std::int64_t next_chunk(std::span<const std::int64_t> chunks, std::int64_t left) {
+  for (std::int64_t size : chunks)
+    if (size <= left) return size;
+  return chunks.back();
+}
+
+std::byte* at(const Tensor& t, std::int64_t element) {
+  return static_cast<std::byte*>(t.data) + element * size_of(t.type);
+}
+
+struct Tile {
+  std::int64_t row, column, rows, columns;
+};
+
+// f(tile) for the tiles of [m,n]; a column of tiles shares its part of b while that is in the cache. The cut depends
+// on the shape alone, so it never changes the bits.
+template <class F>
+void for_each_tile(const Product& whole, const F& f) {
+  const std::int64_t rows = std::min(whole.m, tile_rows), depth = std::min(whole.k, tile_depth);
+  const double limit = operations(whole.type) / (2.0 * static_cast<double>(rows) * static_cast<double>(depth));
+  const std::int64_t strips = ceil_div(whole.n, std::max(column_step, static_cast<std::int64_t>(limit)));
+  const std::int64_t columns = strips == 1 ? whole.n : round_up(ceil_div(whole.n, strips), column_step);
+  for (std::int64_t column = 0; column < whole.n; column += columns)
+    for (std::int64_t row = 0; row < whole.m; row += rows)
+      f(Tile{row, column, std::min(rows, whole.m - row), std::min(columns, whole.n - column)});
+}
+
+// Whether a tile is summed in fp32 beside its place and rounded there once.
+bool rounds_late(const Product& whole) { return whole.sum == DType::bf16 && whole.k > tile_depth; }
+
+// The library's share: piece `index` of a tile. Only the first meets beta and the bias.
+Product part_of(const Product& whole, const Tile& tile, std::int64_t depth, std::size_t index) {
+  Product part = whole;
+  part.m = tile.rows;
+  part.n = tile.columns;
+  part.k = depth;
+  if (index > 0) {
+    part.beta = 1;
+    part.bias = Bias::none;
+  }
+  if (rounds_late(whole)) {
+    part.sum = DType::f32;
+    part.ldc = tile.columns;
+  }
+  return part;
+}
+
+// out = the tile's sum in fp32, rounded once.
+void round_tile(Stream& stream, bf16* out, std::int64_t distance, const float* sum, const Tile& tile) {
+  launch_rows(
+      stream, "gemm_round", tile.rows, KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
+        row.each(tile.columns, [&](std::int64_t j) { out[r * distance + j] = bf16(sum[r * tile.columns + j]); });
+      });
+}
+
+// c = beta c + sum over pieces of a b + bias. whole.k is the depth that the tiles are cut for; after(tile) runs while
+// the tile is in the cache.
+template <class After>
+void multiply(Stream& stream, const Product& whole, void* c, std::span<const Piece> pieces, const void* bias,
+              const After& after) {
+  Plans& plans = stream.library<Plans>();
+  const std::int64_t in = size_of(whole.type), out = size_of(whole.sum);
+  const std::int64_t step_a = (whole.a == Stored::plain ? whole.lda : 1) * in;
+  const std::int64_t step_b = (whole.b == Stored::plain ? 1 : whole.ldb) * in;
+  for_each_tile(whole, [&](const Tile& tile) {
+    std::byte* place = static_cast<std::byte*>(c) + (tile.row * whole.ldc + tile.column) * out;
+    const bool late = rounds_late(whole);
+    std::byte* target = late ? plans.sum.at_least(tile.rows * tile.columns * size_of(DType::f32)) : place;
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const Product part = part_of(whole, tile, pieces[i].depth, i);
+      const std::byte* bias_part =
+          part.bias == Bias::none ? nullptr : static_cast<const std::byte*>(bias) + tile.column * in;
+      plans.plan(part).run(target, pieces[i].a + tile.row * step_a, pieces[i].b + tile.column * step_b, bias_part);
+      stream.progress();
+    }
+    if (late)
+      round_tile(stream, reinterpret_cast<bf16*>(place), whole.ldc, reinterpret_cast<const float*>(target), tile);
+    after(tile);
+  });
+}
+
+constexpr auto nothing = [](const Tile&) {};
+
+// The summed dimension in equal pieces: a deep product is summed in fp32 before it is rounded.
+std::span<const Piece> even_pieces(Plans& plans, const Product& whole, const void* a, const void* b) {
+  const std::int64_t depth = round_up(ceil_div(whole.k, ceil_div(whole.k, tile_depth)), column_step);
+  const std::int64_t step_a = (whole.a == Stored::plain ? 1 : whole.lda) * size_of(whole.type);
+  const std::int64_t step_b = (whole.b == Stored::plain ? whole.ldb : 1) * size_of(whole.type);
+  plans.pieces.clear();
+  for (std::int64_t k = 0; k < whole.k; k += depth)
+    plans.pieces.push_back({static_cast<const std::byte*>(a) + k * step_a,
+                            static_cast<const std::byte*>(b) + k * step_b, std::min(depth, whole.k - k)});
+  return plans.pieces;
+}
+
+// out [m,n] = in [m,k] b, where b is a weight [n,k] stored transposed, or [k,n] stored plain.
+Product rows_times(const Tensor& out, const Tensor& in, Stored b, std::int64_t rows) {
+  Product p{.type = in.type, .sum = out.type, .b = b, .m = rows, .n = out.columns(), .k = in.columns()};
+  p.lda = p.k;
+  p.ldb = b == Stored::plain ? p.n : p.k;
+  p.ldc = p.n;
+  return p;
+}
+
+template <class T>
+void gelu_tile(Stream& stream, const Tensor& y, const Tensor& pre, const Tile& tile) {
+  const std::int64_t columns = y.columns();
+  const T* from = pre.as<T>() + tile.row * columns + tile.column;
+  T* to = y.as<T>() + tile.row * columns + tile.column;
+  launch_rows(
+      stream, "gemm_gelu", tile.rows, KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
+        row.each(tile.columns, [&](std::int64_t j) {
+          to[r * columns + j] = static_cast<T>(gelu_of(static_cast<Accumulator<T>>(from[r * columns + j])));
+        });
+      });
+}
+
+// Whatever number of rows an expert will have, its plans are there after the first step.
+void plan_rows(Plans& plans, Product whole) {
+  if (!plans.first(whole)) return;
+  for (std::int64_t rows : row_chunks) {
+    whole.m = rows;
+    const auto pieces = even_pieces(plans, whole, nullptr, nullptr);
+    for_each_tile(whole, [&](const Tile& tile) {
+      for (std::size_t i = 0; i < pieces.size(); ++i) plans.plan(part_of(whole, tile, pieces[i].depth, i));
+    });
+  }
+}
+void plan_depths(Plans& plans, const Product& whole) {
+  if (!plans.first(whole)) return;
+  for (std::int64_t depth : depth_chunks)
+    for_each_tile(whole, [&](const Tile& tile) {
+      for (std::size_t index : {0, 1}) plans.plan(part_of(whole, tile, depth, index));
+    });
+}
+
+// `rows` rows of `t` from `begin`, followed by zeros up to `length`, in a buffer.
+std::byte* pad(Buffer& buffer, const Tensor& t, std::int64_t begin, std::int64_t rows, std::int64_t length) {
+  const auto bytes = [&](std::int64_t n) { return static_cast<std::size_t>(n * t.columns() * size_of(t.type)); };
+  std::byte* padded = buffer.at_least(static_cast<std::int64_t>(bytes(length)));
+  std::memcpy(padded, at(t, begin * t.columns()), bytes(rows));
+  std::memset(padded + bytes(rows), 0, bytes(length - rows));
+  return padded;
+}
+
+struct Range {
+  std::int64_t begin, end;
+};
+Range rows_of(const Tensor& offsets, std::int64_t expert, std::int64_t rows) {
+  const std::int32_t* o = offsets.as<std::int32_t>();
+  const Range range{o[expert], o[expert + 1]};
+  require(range.begin >= 0 && range.begin <= range.end && range.end <= rows, "expert",
+          "offsets must ascend within the rows");
+  return range;
+}
+
+// out = in b for each expert's rows, with b as in rows_times.
+void experts_times(Stream& stream, const Tensor& out, const Tensor& in, const ExpertOperands& w, Stored b,
+                   const Tensor& offsets) {
+  Plans& plans = stream.library<Plans>();
+  Product whole = rows_times(out, in, b, row_chunks[0]);
+  plan_rows(plans, whole);
+  for (std::int64_t e = 0; e + 1 < offsets.elements(); ++e) {
+    const Range range = rows_of(offsets, e, in.rows());
+    const void* weight = w.expert(e).data.data;
+    for (std::int64_t row = range.begin; row < range.end; row += whole.m) {
+      const std::int64_t left = range.end - row;
+      whole.m = next_chunk(row_chunks, left);
+      const bool fits = whole.m <= left;
+      const void* from = fits ? at(in, row * whole.k) : pad(plans.padded[0], in, row, left, whole.m);
+      std::byte* place = at(out, row * whole.n);
+      std::byte* to = fits ? place : plans.padded[1].at_least(whole.m * whole.n * size_of(out.type));
+      multiply(stream, whole, to, even_pieces(plans, whole, from, weight), nullptr, nothing);
+      if (!fits) std::memcpy(place, to, static_cast<std::size_t>(left * whole.n * size_of(out.type)));
+    }
+  }
+}
+
+// The rows of one expert as pieces of a summed dimension, the last padded with zeros.
+std::span<const Piece> row_pieces(Plans& plans, const Tensor& dy, const Tensor& x, Range range) {
+  plans.pieces.clear();
+  for (std::int64_t row = range.begin; row < range.end;) {
+    const std::int64_t left = range.end - row, depth = next_chunk(depth_chunks, left);
+    if (depth <= left)
+      plans.pieces.push_back({at(dy, row * dy.columns()), at(x, row * x.columns()), depth});
+    else
+      plans.pieces.push_back(
+          {pad(plans.padded[0], dy, row, left, depth), pad(plans.padded[1], x, row, left, depth), depth});
+    row += depth;
+  }
+  return plans.pieces;
+}
+
+// sum [out,in] = dy^T x.
+Product transposed_times(DType sum, const Tensor& dy, const Tensor& x, std::int64_t rows) {
+  Product p{.type = x.type, .sum = sum, .a = Stored::transposed, .m = dy.columns(), .n = x.columns(), .k = rows};
+  p.lda = p.m;
+  p.ldb = p.n;
+  p.ldc = p.n;
+  return p;
+}
+
+template <class T>
+void sum_rows(Stream& stream, const Gradient& db, const Tensor& dy) {
+  using A = Accumulator<T>;
+  constexpr std::int64_t width = 128, group = 64, launch_elements = 1 << 20;
+  const std::int64_t columns = dy.columns(), rows = dy.rows();
+  const std::int64_t rows_per_launch = round_up(ceil_div(launch_elements, columns), group);
+  const T* const y = dy.as<T>();
+  A* const sum = db.sum.as<A>();
+  for (std::int64_t first = 0; first < rows; first += rows_per_launch) {
+    const std::int64_t last = std::min(rows, first + rows_per_launch);
+    const A beta = first == 0 ? static_cast<A>(db.beta) : A(1);
+    launch(
+        stream, "bias_gradient", ceil_div(columns, width), KOKKOS_LAMBDA(std::int64_t b) {
+          const std::int64_t begin = b * width, count = columns - begin < width ? columns - begin : width;
+          A total[width];
+          for (std::int64_t j = 0; j < count; ++j) total[j] = beta == A(0) ? A(0) : beta * sum[begin + j];
+          // Sixty-four rows at a time: two short chains of additions round less than one long one.
+          for (std::int64_t r0 = first; r0 < last; r0 += group) {
+            A part[width] = {};
+            for (std::int64_t r = r0; r < r0 + group && r < last; ++r)
+              for (std::int64_t j = 0; j < count; ++j) part[j] += static_cast<A>(y[r * columns + begin + j]);
+            for (std::int64_t j = 0; j < count; ++j) total[j] += part[j];
+          }
+          for (std::int64_t j = 0; j < count; ++j) sum[begin + j] = total[j];
+        });
+  }
+}
+
+}  // namespace
+
+void forward(Stream& stream, const Tensor& y, const Tensor& pre, const Tensor& x, const Operand& w,
+             const Tensor& bias) {
+  const bool activated = pre.shape.rank() > 0;
+  const Tensor& out = activated ? pre : y;
+  Product whole = rows_times(out, x, Stored::transposed, x.rows());
+  whole.bias = bias.shape.rank() > 0 ? Bias::per_column : Bias::none;
+  const auto pieces = even_pieces(stream.library<Plans>(), whole, x.data, w.data.data);
+  multiply(stream, whole, out.data, pieces, bias.data, [&](const Tile& tile) {
+    if (activated) dispatch_real(y.type, "gelu", [&]<class T>() { gelu_tile<T>(stream, y, pre, tile); });
+  });
+}
+
+void input_gradient(Stream& stream, const Tensor& dx, const Tensor& dy, const Operand& w) {
+  const Product whole = rows_times(dx, dy, Stored::plain, dy.rows());
+  const auto pieces = even_pieces(stream.library<Plans>(), whole, dy.data, w.data.data);
+  multiply(stream, whole, dx.data, pieces, nullptr, nothing);
+}
+
+void weight_gradient(Stream& stream, const Gradient& dw, const Tensor& dy, const Tensor& x) {
+  Product whole = transposed_times(dw.sum.type, dy, x, x.rows());
+  whole.beta = dw.beta;
+  const auto pieces = even_pieces(stream.library<Plans>(), whole, dy.data, x.data);
+  multiply(stream, whole, dw.sum.data, pieces, nullptr, nothing);
+}
+
+void bias_gradient(Stream& stream, const Gradient& db, const Tensor& dy) {
+  dispatch_real(dy.type, "bias_gradient", [&]<class T>() { sum_rows<T>(stream, db, dy); });
+}
+
+void expert_forward(Stream& stream, const Tensor& y, const Tensor& x, const ExpertOperands& w, const Tensor& offsets) {
+  experts_times(stream, y, x, w, Stored::transposed, offsets);
+}
+
+void expert_input_gradient(Stream& stream, const Tensor& dx, const Tensor& dy, const ExpertOperands& w,
+                           const Tensor& offsets) {
+  experts_times(stream, dx, dy, w, Stored::plain, offsets);
+}
+
+void expert_weight_gradient(Stream& stream, const ExpertGradients& dw, const Tensor& dy, const Tensor& x,
+                            const Tensor& offsets, const Tensor& scratch) {
+  Plans& plans = stream.library<Plans>();
+  const bool fused = scratch.shape.rank() == 0;
+  const DType sum = x.type == DType::f64 ? DType::f64 : DType::f32;
+  Product whole = transposed_times(sum, dy, x, depth_chunks[0]);
+  for (std::int64_t e = 0; e + 1 < offsets.elements(); ++e) {
+    const Gradient g = dw.expert(e);
+    const Range range = rows_of(offsets, e, x.rows());
+    whole.beta = fused ? g.beta : 0;
+    plan_depths(plans, whole);
+    if (range.begin == range.end) {
+      scale(stream, g);
+      continue;
+    }
+    const auto pieces = row_pieces(plans, dy, x, range);
+    if (fused) {
+      multiply(stream, whole, g.sum.data, pieces, nullptr, nothing);
+      continue;
+    }
+    // The whole product is summed before it is rounded to the operands' type, as a dense one is.
+    const bool rounds = scratch.type != sum;
+    void* place = rounds ? plans.sum.at_least(whole.m * whole.n * size_of(sum)) : scratch.data;
+    multiply(stream, whole, place, pieces, nullptr, nothing);
+    if (rounds)
+      round_tile(stream, scratch.as<bf16>(), whole.n, static_cast<const float*>(place), Tile{0, 0, whole.m, whole.n});
+    accumulate(stream, g, scratch);
+  }
+}
+
+}  // namespace tessera::gemm

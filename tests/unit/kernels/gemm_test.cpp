@@ -1,0 +1,347 @@
+#include "kernels/gemm/gemm.hpp"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "kernels/base/math.hpp"
+#include "kernels/reference/gemm.hpp"
+#include "tests/support/compare.hpp"
+#include "tests/support/norm.hpp"
+#include "tests/support/on_device.hpp"
+
+namespace tessera {
+namespace {
+
+using reference::Linear;
+using namespace test;
+
+template <class T>
+std::vector<double> wide(const std::vector<T>& v) {
+  return {v.begin(), v.end()};
+}
+
+/// The operands of one layer on a device of its own.
+template <class T>
+struct Layer {
+  Device device;
+  Stream& stream = device.compute();
+  Linear size;
+  Tensor x, dy, w, bias;
+
+  Layer() = default;
+  explicit Layer(Linear n) { fill(n); }
+  void fill(Linear n) {
+    size = n;
+    x = random({n.rows, n.in}, 1);
+    dy = random({n.rows, n.out}, 2);
+    w = random({n.out, n.in}, 3);
+    bias = random({n.out}, 4);
+  }
+  Tensor random(Shape shape, std::uint64_t seed) {
+    return on_device(device, shape, uniform<T>(shape.elements(), seed));
+  }
+  std::vector<double> values(const Tensor& t) { return wide(on_host<T>(device, t)); }
+};
+
+template <class T>
+class Gemm : public ::testing::Test {};
+using Types = ::testing::Types<double, float, bf16>;
+TYPED_TEST_SUITE(Gemm, Types);
+
+// One row, odd sizes, more than a tile of rows, strips of columns.
+constexpr Linear sizes[] = {{1, 5, 3}, {3, 1, 1}, {37, 65, 33}, {300, 17, 96}, {64, 700, 513}};
+
+TYPED_TEST(Gemm, ForwardAgreesWithTheReference) {
+  using T = TypeParam;
+  Layer<T> l;
+  for (const Linear& n : sizes) {
+    l.fill(n);
+    const Tensor y = poisoned<T>(l.device, {n.rows, n.out});
+    linear_forward(l.stream, y, l.x, {l.w}, l.bias);
+    const auto rows = l.values(l.x), weight = l.values(l.w);
+    EXPECT_TRUE(rounded_once(on_host<T>(l.device, y), reference::linear_forward(n, rows, weight, l.values(l.bias))));
+    linear_forward(l.stream, y, l.x, {l.w});
+    EXPECT_TRUE(rounded_once(on_host<T>(l.device, y), reference::linear_forward(n, rows, weight, {})));
+  }
+}
+
+TYPED_TEST(Gemm, GeluIsTakenOfTheStoredSum) {
+  using T = TypeParam;
+  Layer<T> l;
+  l.fill({70, 130, 48});
+  const Tensor plain = poisoned<T>(l.device, {70, 130});
+  const Tensor pre = poisoned<T>(l.device, {70, 130});
+  const Tensor y = poisoned<T>(l.device, {70, 130});
+  linear_forward(l.stream, plain, l.x, {l.w}, l.bias);
+  linear_gelu_forward(l.stream, y, pre, l.x, {l.w}, l.bias);
+  const auto before = on_host<T>(l.device, pre), after = on_host<T>(l.device, y);
+  EXPECT_TRUE(same_bits(before, on_host<T>(l.device, plain)));
+  std::vector<double> expected;
+  for (T v : before) expected.push_back(gelu_of(static_cast<double>(v)));
+  EXPECT_TRUE(rounded_once(after, expected));
+}
+
+TYPED_TEST(Gemm, InputGradientAgreesWithTheReference) {
+  using T = TypeParam;
+  Layer<T> l;
+  for (const Linear& n : sizes) {
+    l.fill(n);
+    const Tensor dx = poisoned<T>(l.device, {n.rows, n.in});
+    linear_input_gradient(l.stream, dx, l.dy, {l.w});
+    EXPECT_TRUE(
+        rounded_once(on_host<T>(l.device, dx), reference::linear_input_gradient(n, l.values(l.dy), l.values(l.w))));
+  }
+}
+
+TYPED_TEST(Gemm, ADeepProductIsRoundedOnce) {
+  using T = TypeParam;
+  Layer<T> l;
+  l.fill({40, 9001, 70});
+  const Tensor dx = poisoned<T>(l.device, {40, 70});
+  linear_input_gradient(l.stream, dx, l.dy, {l.w});
+  EXPECT_TRUE(
+      rounded_once(on_host<T>(l.device, dx), reference::linear_input_gradient(l.size, l.values(l.dy), l.values(l.w))));
+}
+
+TYPED_TEST(Gemm, WeightGradientAccumulates) {
+  using T = TypeParam;
+  using Sum = Accumulator<T>;
+  Layer<T> l;
+  for (const Linear& n : sizes) {
+    l.fill(n);
+    Gradient dw{poisoned<Sum>(l.device, {n.out, n.in})};
+    linear_weight_gradient(l.stream, dw, l.dy, l.x);
+    auto expected = reference::linear_weight_gradient(n, l.values(l.dy), l.values(l.x));
+    EXPECT_TRUE(near_in_norm(on_host<Sum>(l.device, dw.sum), expected, sum_tolerance<Sum>));
+    dw.beta = 1;
+    linear_weight_gradient(l.stream, dw, l.dy, l.x);
+    for (double& v : expected) v *= 2;
+    EXPECT_TRUE(near_in_norm(on_host<Sum>(l.device, dw.sum), expected, sum_tolerance<Sum>));
+  }
+}
+
+TYPED_TEST(Gemm, AnUnfusedWeightGradientIsRoundedThenAdded) {
+  using T = TypeParam;
+  using Sum = Accumulator<T>;
+  Layer<T> l;
+  const Linear n{150, 40, 24};
+  l.fill(n);
+  const Tensor rounded = poisoned<T>(l.device, {n.out, n.in});
+  linear_weight_gradient(l.stream, {rounded}, l.dy, l.x);
+  const auto product = on_host<T>(l.device, rounded);
+  EXPECT_TRUE(rounded_once(product, reference::linear_weight_gradient(n, l.values(l.dy), l.values(l.x))));
+
+  Gradient sum{poisoned<Sum>(l.device, {n.out, n.in})};
+  accumulate(l.stream, sum, rounded);
+  std::vector<Sum> once(product.begin(), product.end()), twice;
+  EXPECT_TRUE(same_bits(on_host<Sum>(l.device, sum.sum), once));
+  sum.beta = 1;
+  accumulate(l.stream, sum, rounded);
+  for (Sum v : once) twice.push_back(v + v);
+  EXPECT_TRUE(same_bits(on_host<Sum>(l.device, sum.sum), twice));
+}
+
+TYPED_TEST(Gemm, BiasGradientSumsColumns) {
+  using T = TypeParam;
+  using Sum = Accumulator<T>;
+  Layer<T> l;
+  for (const Linear& n : {Linear{1, 1, 1}, Linear{1000, 129, 1}, Linear{5000, 260, 1}}) {
+    const Tensor dy = l.random({n.rows, n.out}, 5);
+    Gradient db{poisoned<Sum>(l.device, {n.out})};
+    bias_gradient(l.stream, db, dy);
+    auto expected = reference::bias_gradient(n, l.values(dy));
+    EXPECT_TRUE(near_in_norm(on_host<Sum>(l.device, db.sum), expected, sum_tolerance<Sum>));
+    db.beta = 1;
+    bias_gradient(l.stream, db, dy);
+    for (double& v : expected) v *= 2;
+    EXPECT_TRUE(near_in_norm(on_host<Sum>(l.device, db.sum), expected, sum_tolerance<Sum>));
+  }
+}
+
+TYPED_TEST(Gemm, WithoutRowsAGradientIsScaled) {
+  using T = TypeParam;
+  using Sum = Accumulator<T>;
+  Layer<T> l;
+  const Tensor x{l.x.data, dtype_of<T>, {0, 3}}, dy{l.x.data, dtype_of<T>, {0, 2}};
+  Gradient dw{poisoned<Sum>(l.device, {2, 3})}, db{poisoned<Sum>(l.device, {2})};
+  linear_weight_gradient(l.stream, dw, dy, x);
+  bias_gradient(l.stream, db, dy);
+  EXPECT_TRUE(same_bits(on_host<Sum>(l.device, dw.sum), std::vector<Sum>(6, Sum(0))));
+  EXPECT_TRUE(same_bits(on_host<Sum>(l.device, db.sum), std::vector<Sum>(2, Sum(0))));
+  const std::vector<Sum> kept{1, 2, 3, 4, 5, 6};
+  l.device.upload(l.stream, dw.sum, kept.data());
+  dw.beta = 1;
+  linear_weight_gradient(l.stream, dw, dy, x);
+  EXPECT_TRUE(same_bits(on_host<Sum>(l.device, dw.sum), kept));
+}
+
+TYPED_TEST(Gemm, EqualOperandsGiveEqualBits) {
+  using T = TypeParam;
+  using Sum = Accumulator<T>;
+  Layer<T> l;
+  const Linear n{333, 190, 77};
+  l.fill(n);
+  const auto once = [&] {
+    const Tensor y = poisoned<T>(l.device, {n.rows, n.out}), dx = poisoned<T>(l.device, {n.rows, n.in});
+    const Gradient dw{poisoned<Sum>(l.device, {n.out, n.in})}, db{poisoned<Sum>(l.device, {n.out})};
+    linear_forward(l.stream, y, l.x, {l.w}, l.bias);
+    linear_input_gradient(l.stream, dx, l.dy, {l.w});
+    linear_weight_gradient(l.stream, dw, l.dy, l.x);
+    bias_gradient(l.stream, db, l.dy);
+    auto all = on_host<Sum>(l.device, dw.sum);
+    for (const Tensor& t : {y, dx})
+      for (T v : on_host<T>(l.device, t)) all.push_back(static_cast<Sum>(v));
+    for (Sum v : on_host<Sum>(l.device, db.sum)) all.push_back(v);
+    return all;
+  };
+  const auto first = once();
+  for (int repeat = 0; repeat < 3; ++repeat) EXPECT_TRUE(same_bits(once(), first));
+}
+
+// Rows of experts: none first, none in the middle, none last, fewer than the smallest chunk, several chunks.
+const std::vector<std::int32_t> uneven{0, 0, 7, 7, 300, 332, 332};
+
+constexpr std::int64_t experts = 6, rows = 332, out = 40, in = 72;
+
+template <class T>
+struct ExpertLayer : Layer<T> {
+  Tensor offsets;
+
+  ExpertLayer() : Layer<T>({rows, experts * out, in}) {  // w holds all members, one after the other
+    this->dy = this->random({rows, out}, 6);
+    offsets = on_device(this->device, uneven);
+  }
+  Operand grouped() const { return {this->w.row_range(0, out), experts, out * in}; }
+  std::vector<Operand> discrete() const {
+    std::vector<Operand> list;
+    for (std::int64_t e = 0; e < experts; ++e) list.push_back({this->w.row_range(e * out, out)});
+    return list;
+  }
+  /// f(size, rows of x, rows of dy, w) for each expert.
+  template <class F>
+  void each(const F& f) {
+    const auto all_x = this->values(this->x), all_dy = this->values(this->dy), all_w = this->values(this->w);
+    for (std::size_t e = 0; e < experts; ++e) {
+      const auto begin = static_cast<std::size_t>(uneven[e]), n = static_cast<std::size_t>(uneven[e + 1]) - begin;
+      f(Linear{static_cast<std::int64_t>(n), out, in}, std::span(all_x).subspan(begin * in, n * in),
+        std::span(all_dy).subspan(begin * out, n * out), std::span(all_w).subspan(e * out * in, out * in));
+    }
+  }
+};
+
+template <class T>
+class Experts : public ::testing::Test {};
+TYPED_TEST_SUITE(Experts, Types);
+
+TYPED_TEST(Experts, ForwardAndInputGradientAgreeWithTheReference) {
+  using T = TypeParam;
+  ExpertLayer<T> l;
+  std::vector<double> forward, backward;
+  l.each([&](Linear n, auto x, auto dy, auto w) {
+    for (double v : reference::linear_forward(n, x, w, {})) forward.push_back(v);
+    for (double v : reference::linear_input_gradient(n, dy, w)) backward.push_back(v);
+  });
+  const Operand grouped = l.grouped();
+  const auto discrete = l.discrete();
+  const Tensor y = poisoned<T>(l.device, {rows, out}), dx = poisoned<T>(l.device, {rows, in});
+  expert_forward(l.stream, y, l.x, {&grouped, 1}, l.offsets);
+  expert_input_gradient(l.stream, dx, l.dy, {&grouped, 1}, l.offsets);
+  const auto y1 = on_host<T>(l.device, y), dx1 = on_host<T>(l.device, dx);
+  EXPECT_TRUE(rounded_once(y1, forward));
+  EXPECT_TRUE(rounded_once(dx1, backward));
+  expert_forward(l.stream, y, l.x, {discrete.data(), 6}, l.offsets);
+  expert_input_gradient(l.stream, dx, l.dy, {discrete.data(), 6}, l.offsets);
+  EXPECT_TRUE(same_bits(on_host<T>(l.device, y), y1));
+  EXPECT_TRUE(same_bits(on_host<T>(l.device, dx), dx1));
+}
+
+TYPED_TEST(Experts, WeightGradientsAccumulate) {
+  using T = TypeParam;
+  using Sum = Accumulator<T>;
+  ExpertLayer<T> l;
+  std::vector<double> expected;
+  l.each([&](Linear n, auto x, auto dy, auto) {
+    for (double v : reference::linear_weight_gradient(n, dy, x)) expected.push_back(v);
+  });
+  const Shape member{out, in};
+  const std::int64_t stride = member.elements();
+  const Tensor sums = poisoned<Sum>(l.device, {experts * out, in});
+  Gradient grouped{sums.row_range(0, out), 0, experts, stride};
+  expert_weight_gradient(l.stream, {&grouped, 1}, l.dy, l.x, l.offsets, {});
+  const auto first = on_host<Sum>(l.device, sums);
+  EXPECT_TRUE(near_in_norm(first, expected, sum_tolerance<Sum>));
+  for (std::int64_t i = 0; i < stride; ++i)
+    ASSERT_EQ(first[static_cast<std::size_t>(i)], Sum(0)) << "an expert without rows";
+
+  std::vector<Gradient> discrete;
+  for (std::int64_t e = 0; e < experts; ++e) discrete.push_back({sums.row_range(e * out, out), 1});
+  expert_weight_gradient(l.stream, {discrete.data(), 6}, l.dy, l.x, l.offsets, {});
+  for (double& v : expected) v *= 2;
+  EXPECT_TRUE(near_in_norm(on_host<Sum>(l.device, sums), expected, sum_tolerance<Sum>));
+}
+
+TYPED_TEST(Experts, AnUnfusedWeightGradientIsRoundedThenAdded) {
+  using T = TypeParam;
+  using Sum = Accumulator<T>;
+  ExpertLayer<T> l;
+  std::vector<T> rounded;
+  std::vector<double> expected;
+  l.each([&](Linear n, auto x, auto dy, auto) {
+    for (double v : reference::linear_weight_gradient(n, dy, x)) expected.push_back(v);
+  });
+  const Tensor sums = poisoned<Sum>(l.device, {experts * out, in});
+  const Tensor scratch = poisoned<T>(l.device, {out, in});
+  Gradient grouped{sums.row_range(0, out), 0, experts, scratch.elements()};
+  expert_weight_gradient(l.stream, {&grouped, 1}, l.dy, l.x, l.offsets, scratch);
+  const auto once = on_host<Sum>(l.device, sums);
+  for (Sum v : once) {
+    rounded.push_back(T(v));
+    ASSERT_EQ(static_cast<Sum>(rounded.back()), v) << "not rounded";
+  }
+  EXPECT_TRUE(rounded_once(rounded, expected));
+  grouped.beta = 1;
+  expert_weight_gradient(l.stream, {&grouped, 1}, l.dy, l.x, l.offsets, scratch);
+  std::vector<Sum> twice;
+  for (Sum v : once) twice.push_back(v + v);
+  EXPECT_TRUE(same_bits(on_host<Sum>(l.device, sums), twice));
+}
+
+TEST(GemmChecks, RefusesWhatDoesNotFit) {
+  Device device;
+  Stream& s = device.compute();
+  const Tensor x = poisoned<float>(device, {4, 8}), y = poisoned<float>(device, {4, 6}),
+               w = poisoned<float>(device, {6, 8});
+  const Tensor narrow = poisoned<float>(device, {6, 7}), half = poisoned<bf16>(device, {6, 8}),
+               integers = poisoned<std::int32_t>(device, {4, 8});
+  EXPECT_THROW(linear_forward(s, y, x, {narrow}), Error);
+  EXPECT_THROW(linear_forward(s, y, x, {half}), Error);
+  EXPECT_THROW(linear_forward(s, y, integers, {w}), Error);
+  EXPECT_THROW(linear_forward(s, y, x, {w}, x), Error);
+  EXPECT_THROW(linear_forward(s, y.row_range(0, 3), x, {w}), Error);
+  EXPECT_THROW(linear_weight_gradient(s, {narrow}, y, x), Error);
+  EXPECT_THROW(linear_weight_gradient(s, {half, 1}, y, x), Error);
+  EXPECT_THROW(bias_gradient(s, {x}, y), Error);
+  const Operand weight{w};
+  const Tensor descending = on_device<std::int32_t>(device, {0, 5});
+  EXPECT_THROW(expert_forward(s, y, x, {&weight, 1}, descending), Error);
+}
+
+TEST(GemmChecks, ADryPassCountsWork) {
+  Device device(Device::Kind::measuring);
+  Stream& s = device.compute();
+  const auto make = [&](Shape shape) { return device.allocate(Category::activations, DType::bf16, shape); };
+  const Tensor x = make({100, 8}), y = make({100, 6});
+  const Operand w{make({6, 8})};
+  const Gradient dw{device.allocate(Category::gradients, DType::f32, {6, 8})};
+  linear_forward(s, y, x, w);
+  linear_input_gradient(s, x, y, w);
+  linear_weight_gradient(s, dw, y, x);
+  const Tensor offsets = device.allocate(Category::activations, DType::i32, {2});
+  expert_forward(s, y, x, {&w, 1}, offsets);
+  EXPECT_EQ(device.tape().flops, 4 * 2.0 * 100 * 6 * 8);
+  EXPECT_EQ(s.launches(), 4);
+}
+
+}  // namespace
+}  // namespace tessera
