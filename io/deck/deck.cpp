@@ -1,0 +1,160 @@
+#include "io/deck/deck.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <tuple>
+
+#include "core/config/keys.hpp"
+#include "io/deck/reader.hpp"
+
+namespace tessera {
+namespace {
+
+constexpr std::size_t largest_deck = std::size_t{1} << 20;
+
+/// Puts one --set into the tree, where the readers of its sections will find it.
+void apply(Node& root, const Override& asked, Complaints& complaints) {
+  const std::string argument = "--set " + asked.key + "=" + asked.value;
+  const Place place{0, 0, argument};
+  const KeyDoc* const doc = find_key(asked.key);
+  if (!doc || doc->kind == KeyDoc::Kind::section) {
+    const std::string nearest = nearest_key(asked.key);
+    std::string text = asked.key + (doc ? ": is a section, set one of its keys" : ": unknown key");
+    if (!doc && !nearest.empty()) text += ", did you mean " + nearest + "?";
+    complaints.push_back({place, text});
+    return;
+  }
+  Node value = parse_argument(argument, asked.value, complaints);
+  Node* map = &root;
+  std::size_t begin = 0;
+  for (std::size_t dot = asked.key.find('.'); dot != std::string::npos; dot = asked.key.find('.', begin)) {
+    if (map->kind != Node::Kind::map) return;  // the reader will say what is wrong with it
+    const std::string name = asked.key.substr(begin, dot - begin);
+    if (!map->find(name)) {
+      Node section;
+      section.kind = Node::Kind::map;
+      section.place = place;
+      map->entries.push_back({name, place, std::move(section)});
+    }
+    map = map->find(name);
+    begin = dot + 1;
+  }
+  if (map->kind != Node::Kind::map) return;
+  const std::string name = asked.key.substr(begin);
+  if (Node* const given = map->find(name)) *given = std::move(value);
+  else map->entries.push_back({name, place, std::move(value)});
+}
+
+void read_tree(Node& root, Reading& reading, RunConfig& config) {
+  if (root.kind == Node::Kind::broken) return;
+  if (root.kind == Node::Kind::null) {
+    reading.complaints.push_back({root.place, "is empty"});
+  } else if (root.kind != Node::Kind::map) {
+    reading.complaints.push_back({root.place, shown(root) + " is not a deck: sections of keys and values are needed"});
+  } else {
+    SectionReader reader(reading, "", root.place, &root);
+    RunConfig::visit(config, reader);
+    reader.finish();
+  }
+}
+
+/// data.root counts from the deck's folder, and is absolute from here on: the resolved deck lies elsewhere.
+void place_root(const std::string& deck, DataConfig& data) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  fs::path root = fs::absolute(fs::path(deck).parent_path(), error);
+  if (data.root.known()) root /= data.root.get();
+  const fs::path real = fs::weakly_canonical(root, error);
+  fs::path clean = error ? root.lexically_normal() : real;
+  if (!clean.has_filename() && clean.has_relative_path()) clean = clean.parent_path();
+  data.root = clean.string();
+}
+
+void check_config(const RunConfig& config, Reading& reading, std::vector<std::string>& contradictions) {
+  for (const Finding& finding : check(config)) {
+    const auto failed = [&](const std::string& key) { return reading.failed_within(key); };
+    if (std::none_of(finding.keys.begin(), finding.keys.end(), failed))
+      contradictions.push_back(reading.provenance.located(finding));
+  }
+}
+
+void report(Reading& reading, Problems& problems) {
+  const auto position = [](const Complaint& complaint) {
+    return std::tuple(!complaint.place.argument.empty(), complaint.place.line, complaint.place.column);
+  };
+  std::stable_sort(reading.complaints.begin(), reading.complaints.end(),
+                   [&](const Complaint& a, const Complaint& b) { return position(a) < position(b); });
+  for (const Complaint& complaint : reading.complaints)
+    problems.add(Exit::deck, reading.where(complaint.place) + ": " + complaint.text);
+}
+
+}  // namespace
+
+std::string Provenance::located(const Finding& finding) const {
+  std::string where = file + ":1:1";
+  for (const std::string& key : finding.keys) {
+    const auto found = origins.find(key);
+    if (found == origins.end()) continue;
+    const Origin& origin = found->second;
+    if (origin.source != Source::deck && origin.source != Source::override) continue;
+    where = origin.where;
+    break;
+  }
+  return where + ": " + finding.keys.front() + ": " + finding.text;
+}
+
+Override override_of(const std::string& argument) {
+  const std::size_t equals = argument.find('=');
+  if (equals == std::string::npos || equals == 0)
+    throw Error(Exit::usage, "--set " + argument + ": must read key=value, as --set optimizer.lr=3e-4");
+  return {argument.substr(0, equals), argument.substr(equals + 1)};
+}
+
+std::string read_deck_text(const std::string& path, Problems& problems) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    problems.add(Exit::deck, path + ": is a folder, not a deck");
+    return "";
+  }
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  std::string text(largest_deck + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!file.is_open() || file.bad()) {
+    problems.add(Exit::deck, path + ": cannot be read: " + std::strerror(errno));
+    return "";
+  }
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  if (text.size() > largest_deck) problems.add(Exit::deck, path + ": is larger than 1 MiB, no deck");
+  return text;
+}
+
+Deck parse_deck(const std::string& text, const std::string& path, const std::vector<Override>& overrides,
+                Problems& problems) {
+  Deck deck;
+  Reading reading;
+  reading.provenance.file = path;
+  Node root = parse_yaml(text, reading.complaints);
+  for (const Override& asked : overrides) apply(root, asked, reading.complaints);
+  read_tree(root, reading, deck.config);
+  place_root(path, deck.config.data);
+  derive(deck.config);
+  std::vector<std::string> contradictions;
+  if (root.kind == Node::Kind::map) check_config(deck.config, reading, contradictions);
+  report(reading, problems);
+  for (std::string& contradiction : contradictions) problems.add(Exit::deck, std::move(contradiction));
+  deck.provenance = std::move(reading.provenance);
+  return deck;
+}
+
+Deck read_deck(const std::string& path, const std::vector<Override>& overrides, Problems& problems) {
+  Problems unreadable;
+  const std::string text = read_deck_text(path, unreadable);
+  problems.add(unreadable);
+  return unreadable.empty() ? parse_deck(text, path, overrides, problems) : Deck();
+}
+
+}  // namespace tessera

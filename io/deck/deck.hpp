@@ -1,0 +1,60 @@
+#pragma once
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/config/config.hpp"
+
+namespace tessera {
+
+/// Who gave a key its value.
+enum class Source { standard, deck, override, derived };
+constexpr std::string_view name_of(Source source) {
+  constexpr std::string_view names[] = {"default", "deck", "override", "derived"};
+  return names[static_cast<int>(source)];
+}
+
+/// Where the value of every key comes from.
+struct Provenance {
+  struct Origin {
+    Source source = Source::standard;
+    std::string where;  ///< "moe.yaml:4:12" or "--set optimizer.lr=3e-4"; its section's place where nobody gave it
+  };
+  std::string file;
+  std::map<std::string, Origin, std::less<>> origins;  ///< by path
+
+  /// "place: key: text", at the first of the finding's keys that was given.
+  std::string located(const Finding& finding) const;
+};
+
+/// A deck that was read: derived, but for what only the machine knows (run.threads).
+struct Deck {
+  RunConfig config;
+  Provenance provenance;
+};
+
+/// One `--set key=value`.
+struct Override {
+  std::string key, value;
+};
+/// Throws Error{usage} unless it reads key=value.
+Override override_of(const std::string& argument);
+
+/// The bytes of a deck file, at most 1 MiB. A file that cannot be read is a problem (Exit::deck).
+std::string read_deck_text(const std::string& path, Problems& problems);
+
+/// Strict: every unknown, duplicate, missing, mistyped or out-of-range key is a problem of its own (Exit::deck):
+/// "file:line:col: key: what, allowed ..., did you mean ...?", in the order of the file; after them, every contradiction
+/// among the sound keys. `path` names the deck and says where data.root begins. The result counts only where no
+/// problem was added.
+Deck parse_deck(const std::string& text, const std::string& path, const std::vector<Override>& overrides,
+                Problems& problems);
+
+/// Both.
+Deck read_deck(const std::string& path, const std::vector<Override>& overrides, Problems& problems);
+
+/// Every key with its value and, as a comment, who gave it. Parses back to the same config.
+std::string resolved_text(const Deck& deck);
+
+}  // namespace tessera

@@ -1,0 +1,72 @@
+#include "io/deck/reader.hpp"
+
+#include <cctype>
+#include <map>
+
+namespace tessera {
+
+std::string Reading::where(const Place& place) const {
+  if (!place.argument.empty()) return place.argument;
+  return provenance.file + ":" + std::to_string(place.line) + ":" + std::to_string(place.column);
+}
+
+void Reading::fail(const Place& place, const std::string& path, const std::string& text) {
+  failed.insert(path);
+  complaints.push_back({place, path + ": " + text});
+}
+
+bool Reading::failed_within(const std::string& path) const {
+  for (std::size_t end = path.find('.'); end != std::string::npos; end = path.find('.', end + 1))
+    if (failed.contains(path.substr(0, end))) return true;
+  return failed.contains(path);
+}
+
+Node* SectionReader::take(const char* name) {
+  known_.insert(name);
+  return map_ ? map_->find(name) : nullptr;
+}
+
+bool SectionReader::is_map(const Node& node, const char* name) {
+  if (node.kind == Node::Kind::map) return true;
+  const std::string path = prefix_ + name;
+  if (node.kind == Node::Kind::broken) reading_.failed.insert(path);
+  else if (node.kind == Node::Kind::null) reading_.fail(node.place, path, "has no keys: give it some, or leave it out");
+  else reading_.fail(node.place, path, shown(node) + " is not a section of keys and values");
+  return false;
+}
+
+void SectionReader::set_origin(const char* name, Source source) {
+  reading_.provenance.origins[prefix_ + name] = {source, reading_.where(place_)};
+}
+
+namespace {
+// Nothing but a word goes into a message as it stands.
+std::string key_shown(const std::string& name) {
+  const bool word = std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '_'; });
+  return word && !name.empty() && name.size() <= 40 ? name : shown(name);
+}
+}  // namespace
+
+void SectionReader::finish() {
+  if (!map_) return;
+  std::map<std::string_view, const Place*> seen;
+  for (const Node::Entry& entry : map_->entries) {
+    const std::string path = prefix_ + key_shown(entry.name);
+    const auto [first, is_new] = seen.emplace(entry.name, &entry.place);
+    if (!is_new) {
+      reading_.fail(entry.place, path, "given twice, first at " + reading_.where(*first->second) + ": keep one");
+    } else if (!known_.contains(entry.name)) {
+      const std::string nearest = nearest_key(path);
+      reading_.fail(entry.place, path, "unknown key" + (nearest.empty() ? "" : ", did you mean " + nearest + "?"));
+    }
+  }
+}
+
+bool SectionReader::allows(Text rule, const std::string& value) {
+  if (rule == Text::any) return true;
+  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; };
+  if (std::any_of(value.begin(), value.end(), is_control)) return false;
+  return rule == Text::line_or_empty || !value.empty();
+}
+
+}  // namespace tessera

@@ -1,0 +1,27 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "core/config/value.hpp"
+#include "io/deck/tree.hpp"
+
+namespace tessera {
+
+/// A text as a message shows it, in quotes and shortened; a node as it was written, or "a list".
+std::string shown(const std::string& text);
+std::string shown(const Node& node);
+
+/// Reads a node as a member's type; returns what is wrong, or an empty string. The rule is not looked at.
+std::string read_scalar(const Node& node, bool& value);
+std::string read_scalar(const Node& node, std::int64_t& value);
+std::string read_scalar(const Node& node, std::uint64_t& value);
+std::string read_scalar(const Node& node, double& value);
+std::string read_scalar(const Node& node, std::string& value);
+template <Choice E> std::string read_scalar(const Node& node, E& value) {
+  const auto choice = node.kind == Node::Kind::scalar ? choice_named<E>(node.text) : std::nullopt;
+  if (!choice) return shown(node) + " is none of the choices";
+  value = *choice;
+  return "";
+}
+
+}  // namespace tessera

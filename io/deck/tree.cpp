@@ -1,0 +1,217 @@
+#include "io/deck/tree.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
+#include <yaml-cpp/eventhandler.h>
+
+namespace tessera {
+
+Node* Node::find(std::string_view name) {
+  for (Entry& entry : entries)
+    if (entry.name == name) return &entry.value;
+  return nullptr;
+}
+
+namespace {
+
+constexpr std::size_t deepest = 16;
+
+// Ends the parse where reading on would be harmful or pointless.
+struct Stop {
+  Complaint complaint;
+};
+
+// yaml-cpp counts lines and columns from 0; a null mark has -1.
+Place place_of(const YAML::Mark& mark) {
+  if (mark.is_null()) return {1, 1, ""};
+  return {mark.line + 1, mark.column + 1, ""};
+}
+
+/// Builds Nodes from yaml-cpp's events: unlike its own tree, these keep every duplicate and never follow an alias.
+class Builder : public YAML::EventHandler {
+ public:
+  explicit Builder(Complaints& complaints) : complaints_(complaints) {}
+
+  Node take() { return std::move(root_); }
+
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    refuse_anchor(mark, anchor);
+    leaf(make(Node::Kind::null, mark));
+  }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
+    complain(mark, "aliases are not allowed: write the value out");
+    leaf(make(Node::Kind::broken, mark));
+  }
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
+    refuse_anchor(mark, anchor);
+    Node node = make(Node::Kind::scalar, mark);
+    node.text = value;
+    // yaml-cpp tags a plain scalar "?" and a quoted one "!".
+    node.style = tag == "!" ? Node::Style::quoted : Node::Style::plain;
+    if (tag != "!") refuse_tag(mark, tag);
+    leaf(std::move(node));
+  }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
+    open(Node::Kind::list, mark, tag, anchor);
+  }
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
+    open(Node::Kind::map, mark, tag, anchor);
+  }
+  void OnSequenceEnd() override { close(); }
+  void OnMapEnd() override { close(); }
+
+ private:
+  // A container being filled; a map also holds the key whose value comes next.
+  struct Frame {
+    Node node;
+    std::optional<Node> key;
+  };
+
+  static Node make(Node::Kind kind, const YAML::Mark& mark) {
+    Node node;
+    node.kind = kind;
+    node.place = place_of(mark);
+    return node;
+  }
+  void complain(const YAML::Mark& mark, std::string text) { complaints_.push_back({place_of(mark), std::move(text)}); }
+  void refuse_anchor(const YAML::Mark& mark, YAML::anchor_t anchor) {
+    if (anchor != 0) complain(mark, "anchors are not allowed: write the value out where it is needed");
+  }
+  void refuse_tag(const YAML::Mark& mark, const std::string& tag) {
+    if (!tag.empty() && tag != "?") complain(mark, "tags are not allowed: the key says what type its value has");
+  }
+  void open(Node::Kind kind, const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
+    if (open_.size() >= deepest) throw Stop{{place_of(mark), fmt::format("nested more than {} deep", deepest)}};
+    refuse_anchor(mark, anchor);
+    refuse_tag(mark, tag);
+    open_.push_back({make(kind, mark), std::nullopt});
+  }
+  void close() {
+    Node node = std::move(open_.back().node);
+    open_.pop_back();
+    leaf(std::move(node));
+  }
+  void leaf(Node node) {
+    if (open_.empty()) {
+      root_ = std::move(node);
+      return;
+    }
+    Frame& frame = open_.back();
+    if (frame.node.kind == Node::Kind::list) {
+      frame.node.items.push_back(std::move(node));
+    } else if (!frame.key) {
+      frame.key = std::move(node);
+    } else {
+      add_entry(frame, std::move(node));
+    }
+  }
+  void add_entry(Frame& frame, Node value) {
+    const Node key = std::move(*frame.key);
+    frame.key.reset();
+    if (key.kind == Node::Kind::scalar)
+      frame.node.entries.push_back({key.text, key.place, std::move(value)});
+    else if (key.kind != Node::Kind::broken)
+      complaints_.push_back({key.place, "a key must be a word"});
+  }
+
+  Complaints& complaints_;
+  std::vector<Frame> open_;
+  Node root_;
+};
+
+/// Length of the UTF-8 character at `i`, or 0 where there is none: overlong forms, surrogates and control characters
+/// other than tab and line ends are none. (Source: the Unicode standard, table 3-7.)
+std::size_t character_at(const std::string& text, std::size_t i) {
+  const auto byte = [&](std::size_t k) { return i + k < text.size() ? static_cast<unsigned char>(text[i + k]) : 0u; };
+  const auto follows = [&](std::size_t k, unsigned low = 0x80, unsigned high = 0xBF) {
+    return byte(k) >= low && byte(k) <= high;
+  };
+  const unsigned first = byte(0);
+  if (first < 0x80) return (first >= 0x20 && first != 0x7F) || first == '\t' || first == '\n' || first == '\r' ? 1 : 0;
+  if (first >= 0xC2 && first <= 0xDF) return follows(1) ? 2 : 0;
+  if (first >= 0xE0 && first <= 0xEF)
+    return follows(1, first == 0xE0 ? 0xA0 : 0x80, first == 0xED ? 0x9F : 0xBF) && follows(2) ? 3 : 0;
+  if (first >= 0xF0 && first <= 0xF4)
+    return follows(1, first == 0xF0 ? 0x90 : 0x80, first == 0xF4 ? 0x8F : 0xBF) && follows(2) && follows(3) ? 4 : 0;
+  return 0;
+}
+
+void refuse_binary(const std::string& text) {
+  Place place{1, 1, ""};
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t length = character_at(text, i);
+    if (length == 0)
+      throw Stop{{place, fmt::format("not text: byte 0x{:02x} is no UTF-8 here", static_cast<unsigned char>(text[i]))}};
+    place = text[i] == '\n' ? Place{place.line + 1, 1, ""} : Place{place.line, place.column + 1, ""};
+    i += length;
+  }
+}
+
+Node parse(const std::string& text, Complaints& complaints) {
+  refuse_binary(text);
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  Builder builder(complaints);
+  if (!parser.HandleNextDocument(builder)) throw Stop{{{1, 1, ""}, "is empty"}};
+  Node root = builder.take();
+  Builder rest(complaints);
+  if (parser.HandleNextDocument(rest)) throw Stop{{rest.take().place, "a second document: a deck is one"}};
+  return root;
+}
+
+/// What `make` returns, or a broken node where it gave up.
+template <class Make> Node guarded(Complaints& complaints, const Make& make) {
+  try {
+    return make();
+  } catch (const Stop& stop) {
+    complaints.push_back(stop.complaint);
+  } catch (const YAML::Exception& error) {
+    complaints.push_back({place_of(error.mark), "not YAML: " + error.msg});
+  }
+  Node broken;
+  broken.kind = Node::Kind::broken;
+  return broken;
+}
+
+void move_to(Node& node, const Place& place) {
+  node.place = place;
+  for (Node& item : node.items) move_to(item, place);
+  for (Node::Entry& entry : node.entries) {
+    entry.place = place;
+    move_to(entry.value, place);
+  }
+}
+
+}  // namespace
+
+Node parse_yaml(const std::string& text, Complaints& complaints) {
+  return guarded(complaints, [&] { return parse(text, complaints); });
+}
+
+Node parse_argument(const std::string& argument, const std::string& value, Complaints& complaints) {
+  const Place place{0, 0, argument};
+  Complaints inside;
+  Node node = guarded(inside, [&] {
+    if (!value.empty() && std::string_view("[{\"'").find(value.front()) != std::string_view::npos)
+      return parse(value, inside);
+    refuse_binary(value);
+    Node word;
+    word.kind = Node::Kind::scalar;
+    word.text = value;
+    return word;
+  });
+  move_to(node, place);
+  for (Complaint& complaint : inside) complaints.push_back({place, std::move(complaint.text)});
+  return node;
+}
+
+}  // namespace tessera
