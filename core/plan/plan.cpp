@@ -17,16 +17,6 @@ std::string nearest(std::int64_t global, std::int64_t unit) {
   return below > 0 ? fmt::format("{} or {}", below, above) : fmt::format("{}", above);
 }
 
-Problems refusals(const RunConfig& config, int ranks) {
-  Problems problems;
-  for (const Finding& finding : check(config)) problems.add(Exit::deck, finding.keys.front() + ": " + finding.text);
-  const std::int64_t unit = ranks * config.batch.micro;
-  if (config.batch.micro > 0 && config.batch.global % unit != 0)
-    problems.add(Exit::deck, fmt::format("batch.global: {} sequences cannot be shared by {} ranks x batch.micro {}; use {}",
-                                         config.batch.global, ranks, config.batch.micro, nearest(config.batch.global, unit)));
-  return problems;
-}
-
 LayoutRules rules_of(const RunConfig& config, int ranks, DType compute) {
   const double elements = config.reduce.bucket_mib * 1024 * 1024 / static_cast<double>(size_of(DType::f32));
   return {ranks, ranks, std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(elements))), recipe_of(compute).weight};
@@ -73,8 +63,20 @@ void measure(RunPlan& plan) {
 
 }  // namespace
 
+std::vector<Finding> refusals(const RunConfig& config, int ranks) {
+  std::vector<Finding> findings = check(config);
+  const std::int64_t unit = ranks * config.batch.micro;
+  if (unit > 0 && config.batch.global % unit != 0)
+    findings.push_back({{"batch.global", "batch.micro"},
+                        fmt::format("{} sequences cannot be shared by {} ranks in micro-batches of {}; use {}", config.batch.global,
+                                    ranks, config.batch.micro, nearest(config.batch.global, unit))});
+  return findings;
+}
+
 RunPlan resolve(const RunConfig& config, int ranks) {
-  refusals(config, ranks).raise();
+  Problems problems;
+  for (const Finding& finding : refusals(config, ranks)) problems.add(Exit::deck, finding.keys.front() + ": " + finding.text);
+  problems.raise();
   ParamRegistry registry;
   const GptShape shape = GptShape::from(config);
   Gpt model(registry, shape);

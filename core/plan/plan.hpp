@@ -36,8 +36,11 @@ struct RunPlan {
   std::vector<CollectiveCost> collectives;
 };
 
-/// Checks the configuration against `ranks`, builds model and layout, and runs one step dry: memory, order of weights,
-/// contributions per gradient and collectives are what that step did. Throws every refusal at once (Exit::deck). Pure.
+/// What stands against running `config` (derived) on `ranks` ranks: everything, each with its keys. Pure.
+std::vector<Finding> refusals(const RunConfig& config, int ranks);
+
+/// Builds model and layout, and runs one step dry: memory, order of weights, contributions per gradient and collectives
+/// are what that step did. Allocates no device memory. Throws Error{deck} with all refusals if there are any. Pure.
 RunPlan resolve(const RunConfig& config, int ranks);
 
 }  // namespace tessera

@@ -1,0 +1,164 @@
+#include "core/layout/layout.hpp"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+
+namespace tessera {
+namespace {
+
+const StorageFormat bf16_storage = recipe_of(DType::bf16).weight;
+
+ParamSpec vector_of(const std::string& name, std::int64_t n) {
+  return {name, {n}, 1, Role::bias, {}, {name, {n}, 0}};
+}
+
+/// Experts' weights of one projection, as one parameter or as one each.
+void add_experts(ParamRegistry& registry, const std::string& name, int experts, std::int64_t out, std::int64_t in, bool single) {
+  const Shape canonical{experts, out, in};
+  if (single) {
+    registry.add({name, {out, in}, experts, Role::expert, {}, {name, canonical, 0}});
+    return;
+  }
+  for (int e = 0; e < experts; ++e)
+    registry.add({name + "." + std::to_string(e), {out, in}, 1, Role::expert, {}, {name, canonical, e * out * in}});
+}
+
+ParamRegistry odd_registry(std::mt19937& random, int count) {
+  ParamRegistry registry;
+  for (int i = 0; i < count; ++i) registry.add(vector_of("p" + std::to_string(i), 1 + static_cast<std::int64_t>(random() % 5000)));
+  add_experts(registry, "experts", 3, 7, 11, true);
+  return registry;
+}
+
+void expect_every_element_owned_once(const ParamRegistry& registry, const ParamLayout& layout) {
+  for (int p = 0; p < registry.size(); ++p) {
+    const ParamSpec& spec = registry[{p}];
+    const Bucket& bucket = layout.buckets()[static_cast<std::size_t>(layout.place({p}).bucket)];
+    std::vector<int> owners(static_cast<std::size_t>(spec.member_elements() * spec.members), 0);
+    for (int r = 0; r < bucket.ranks(); ++r)
+      for (const Piece& piece : layout.locate({p}, r))
+        for (std::int64_t i = 0; i < piece.count.value; ++i)
+          ++owners[static_cast<std::size_t>(piece.member * spec.member_elements() + piece.begin.value + i)];
+    ASSERT_FALSE(owners.empty());
+    for (int n : owners) ASSERT_EQ(n, 1) << spec.name;
+  }
+}
+
+TEST(ParamLayout, EveryElementIsOwnedOnceForAnyRankCount) {
+  std::mt19937 random(7);
+  for (int ranks : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 48, 96, 256}) {
+    for (int expert_ranks : {1, ranks}) {
+      const ParamRegistry registry = odd_registry(random, 1 + static_cast<int>(random() % 12));
+      const ParamLayout layout = ParamLayout::build(registry, {ranks, expert_ranks, 4096, bf16_storage});
+      expect_every_element_owned_once(registry, layout);
+    }
+  }
+}
+
+TEST(ParamLayout, BucketsAreAlignedPaddedAndNeverMixKeys) {
+  std::mt19937 random(11);
+  const ParamRegistry registry = odd_registry(random, 20);
+  const ParamLayout layout = ParamLayout::build(registry, {6, 3, 4096, bf16_storage});
+  for (const Bucket& bucket : layout.buckets()) {
+    EXPECT_EQ(bucket.size.value % (bucket.ranks() * 32), 0);
+    EXPECT_EQ(bucket.size.value % 128, 0);
+    EXPECT_EQ(bucket.ranks(), bucket.key.processes == ProcessGroup::dense ? 6 : 3);
+    std::int64_t end = 0;
+    for (const Placement& p : bucket.members) {
+      EXPECT_EQ(p.offset.value % ParamLayout::alignment, 0);
+      EXPECT_GE(p.offset.value, end);
+      end = (p.offset + p.size).value;
+      EXPECT_EQ(registry[p.param].role == Role::expert, bucket.key.processes == ProcessGroup::expert);
+    }
+    EXPECT_LE(end, bucket.size.value);
+    std::int64_t sum = 0;
+    for (int r = 0; r < bucket.ranks(); ++r) {
+      EXPECT_EQ(bucket.begins[static_cast<std::size_t>(r)], sum);
+      EXPECT_EQ(bucket.counts[static_cast<std::size_t>(r)] % 32, 0);
+      sum += bucket.counts[static_cast<std::size_t>(r)];
+    }
+    EXPECT_EQ(sum, bucket.size.value);
+  }
+}
+
+TEST(ParamLayout, BytesOfASliceAreTheSliceOfTheBytes) {
+  std::mt19937 random(13);
+  for (int ranks : {3, 5, 6, 12, 48, 96, 256}) {
+    const ParamRegistry registry = odd_registry(random, 9);
+    const ParamLayout layout = ParamLayout::build(registry, {ranks, ranks, 1 << 14, bf16_storage});
+    for (const Bucket& bucket : layout.buckets()) {
+      const std::int64_t wire = bytes_of(bucket.size, bucket.key.storage.element).value;
+      for (int r = 0; r < ranks; ++r) {
+        const ElementIndex begin(bucket.begins[static_cast<std::size_t>(r)]);
+        EXPECT_EQ(bytes_of(begin, bucket.key.storage.element).value, wire / ranks * r);
+      }
+    }
+  }
+}
+
+TEST(ParamLayout, TheEndOfTheModelIsBucketZero) {
+  ParamRegistry registry;
+  for (int i = 0; i < 6; ++i) registry.add(vector_of("p" + std::to_string(i), 1000));
+  const ParamLayout layout = ParamLayout::build(registry, {2, 2, 2000, bf16_storage});
+  ASSERT_EQ(layout.buckets().size(), 3u);
+  EXPECT_EQ(registry[layout.buckets()[0].members[0].param].name, "p5");
+  EXPECT_EQ(registry[layout.buckets()[2].members.back().param].name, "p0");
+}
+
+TEST(ParamLayout, SingleAndDiscreteExpertsLieAlike) {
+  for (std::int64_t bucket_elements : {1, 500, 100000}) {
+    ParamRegistry single, discrete;
+    for (ParamRegistry* registry : {&single, &discrete}) {
+      registry->add(vector_of("first", 77));
+      add_experts(*registry, "up", 5, 9, 13, registry == &single);
+      add_experts(*registry, "down", 5, 13, 9, registry == &single);
+      registry->add(vector_of("last", 3));
+    }
+    const LayoutRules rules{4, 2, bucket_elements, bf16_storage};
+    const ParamLayout a = ParamLayout::build(single, rules), b = ParamLayout::build(discrete, rules);
+    EXPECT_EQ(a.hash(), b.hash());
+    ASSERT_EQ(a.buckets().size(), b.buckets().size());
+    for (std::size_t i = 0; i < a.buckets().size(); ++i) {
+      ASSERT_EQ(a.buckets()[i].members.size(), b.buckets()[i].members.size());
+      for (std::size_t m = 0; m < a.buckets()[i].members.size(); ++m)
+        EXPECT_EQ(a.buckets()[i].members[m].offset, b.buckets()[i].members[m].offset);
+    }
+  }
+}
+
+TEST(ParamLayout, HashTellsLayoutsApart) {
+  std::mt19937 random(17);
+  const ParamRegistry registry = odd_registry(random, 8);
+  std::set<std::uint64_t> hashes;
+  for (int ranks : {1, 2, 3})
+    for (std::int64_t elements : {1, 100, 100000}) hashes.insert(ParamLayout::build(registry, {ranks, ranks, elements, bf16_storage}).hash());
+  EXPECT_EQ(hashes.size(), 9u);
+}
+
+TEST(ParamLayout, HoldsModelsSmallerThanTheirRanks) {
+  ParamRegistry registry;
+  registry.add(vector_of("only", 1));
+  const ParamLayout layout = ParamLayout::build(registry, {9, 9, 1 << 20, bf16_storage});
+  expect_every_element_owned_once(registry, layout);
+  int empty = 0;
+  for (int r = 0; r < 9; ++r) empty += layout.locate({0}, r).empty();
+  EXPECT_EQ(empty, 8);
+}
+
+TEST(ParamRegistry, RefusesANameTwice) {
+  ParamRegistry registry;
+  registry.add(vector_of("a", 1));
+  EXPECT_THROW(registry.add(vector_of("a", 2)), Error);
+}
+
+TEST(ParamSpec, CountsWhatExistsOutsideMemory) {
+  const ParamSpec padded{"embed.tokens", {128, 4}, 1, Role::embedding, {}, {"embed.tokens", {100, 4}, 0}};
+  EXPECT_EQ(padded.real_elements(), 400);
+  const ParamSpec expert{"up.2", {3, 5}, 1, Role::expert, {}, {"up", {4, 3, 5}, 30}};
+  EXPECT_EQ(expert.real_elements(), 15);
+}
+
+}  // namespace
+}  // namespace tessera
