@@ -19,8 +19,9 @@ struct AdamWClock {
 void adamw_advance(Stream& stream, AdamWClock* clock, const ClipResult* clip, double beta1, double beta2);
 
 /// One update of `n` elements in place: g' = coefficient g; m = b1 m + (1-b1) g'; v = b2 v + (1-b2) g'^2;
-/// p -= lr ((m/c1) / (sqrt(v/c2) + eps) + wd p), c = 1 - beta^t. All fp32 [n]; nothing changes when clip->skip is set.
-/// `rate` lies on the device. Source: Loshchilov and Hutter 2019.
+/// p -= lr ((m/c1) / (sqrt(v/c2) + eps) + wd p), c = 1 - beta^t. All fp32 [n], computed in fp32 in the order written;
+/// both moments may be bf16, rounded once after use. Nothing changes when clip->skip is set. `rate` lies on the device.
+/// Source: Loshchilov and Hutter 2019.
 void adamw_step(Stream& stream, const AdamWRule& rule, const Tensor& master, const Tensor& m, const Tensor& v,
                 const Tensor& gradient, const AdamWClock* clock, const ClipResult* clip, const float* rate);
 

@@ -9,7 +9,8 @@ namespace tessera {
 void sum_in_order(Stream& stream, const Tensor& out, const Tensor& in);
 
 /// An exact, order-free sum of squares: fixed-point limbs that add as integers, across elements, calls and ranks alike.
-/// Layout: `limbs` signed 64-bit words of 32-bit digits, then the count of non-finite elements.
+/// Layout: `limbs` signed 64-bit words of 32-bit digits in units of 2^-300, lowest first, then the count of non-finite
+/// elements. Starts as zeros. After add_squares the digits are canonical, so words of 2^31 ranks may be added.
 struct ExactSum {
   static constexpr int limbs = 20;
   static constexpr int words = limbs + 1;
@@ -20,9 +21,9 @@ void add_squares(Stream& stream, const Tensor& words, const Tensor& x);
 
 /// Step scalars that the norm decides; doubles and flags on the device.
 struct ClipResult {
-  float norm = 0;          ///< sqrt of the sum, rounded once to fp32
-  float coefficient = 1;   ///< min(1, clip / (norm + 1e-6)); 1 when clip is 0
-  std::int32_t skip = 0;   ///< 1 when any element was not finite
+  float norm = 0;         ///< sqrt of the sum, rounded once to fp32; NaN when an element was not finite
+  float coefficient = 1;  ///< min(1, clip / (norm + 1e-6)) in fp32; 1 when clip is 0
+  std::int32_t skip = 0;  ///< 1 when any element, or the norm itself, was not finite
 };
 /// *result (on the device) from the reduced words.
 void clip_from_squares(Stream& stream, ClipResult* result, const Tensor& words, float clip);

@@ -1,0 +1,189 @@
+#include "kernels/reduce/reduce.hpp"
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "kernels/base/index.hpp"
+#include "kernels/base/launch.hpp"
+
+namespace tessera {
+namespace {
+
+// A row of work: it stays in the first cache while it is read once for each digit, and 2^12 digits of 40 bits add up
+// exactly in fp64.
+constexpr std::int64_t chunk = 4096;
+
+template <class T>
+void sum_as(Stream& stream, const Tensor& out, const Tensor& in) {
+  const auto y = view_of<T>(out), x = view_of<T>(in);
+  const std::int64_t parts = in.shape[0], n = out.elements();
+  launch_rows(
+      stream, "sum_in_order", ceil_div(n, chunk), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
+        const std::int64_t begin = r * chunk, count = n - begin < chunk ? n - begin : chunk;
+        row.each(count, [&](std::int64_t j) { y(begin + j) = x(begin + j); });
+        for (std::int64_t p = 1; p < parts; ++p)
+          row.each(count, [&](std::int64_t j) { y(begin + j) += x(p * n + begin + j); });
+      });
+}
+
+// |x| as an integer that orders like it; 0 when x is not finite.
+TESSERA_FN inline std::int32_t magnitude(float x) {
+  const auto bits = static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFu);
+  return bits < 0x7F800000 ? bits : 0;
+}
+TESSERA_FN inline double power_of_two(int e) {
+  return std::bit_cast<double>(static_cast<std::uint64_t>(1023 + e) << 52);
+}
+
+// Digit k, of 40 bits, of squares as fixed-point numbers in units of 2^-300: a square is exact in fp64 (48 bits),
+// adding and subtracting 1.5 2^52 units of a digit rounds it to that digit, and the sum of a row's digits is exact
+// again.
+class Digit {
+ public:
+  static constexpr int bits = 40;
+  static constexpr int shift(int k) { return k * bits; }
+  // The digits that squares of numbers of these magnitudes reach: upward half a digit, since digits are signed.
+  TESSERA_FN static int top(std::int32_t largest) { return (2 * exponent(largest) + 48) / bits; }
+  TESSERA_FN static int bottom(std::int32_t smallest) { return 2 * exponent(smallest) / bits; }
+
+  TESSERA_FN explicit Digit(int k)
+      : above_(1.5 * power_of_two(52 + bits * (k + 1) - 300)),
+        own_(1.5 * power_of_two(52 + bits * k - 300)),
+        limit_(power_of_two(51 + bits * (k + 1) - 300)) {}
+  TESSERA_FN double operator()(float x) const {
+    const float finite = magnitude(x) != 0 ? x : 0.0f;
+    const double square = static_cast<double>(finite) * static_cast<double>(finite);
+    // From the limit on, all of a square's bits lie above this digit.
+    const double rest = square < limit_ ? square - ((square + above_) - above_) : 0.0;
+    return (rest + own_) - own_;
+  }
+
+ private:
+  TESSERA_FN static int exponent(std::int32_t magnitude) { return magnitude < 0x800000 ? 1 : magnitude >> 23; }
+
+  double above_, own_, limit_;
+};
+
+// words += value 2^at units, one 32-bit digit a word.
+TESSERA_FN inline void add_at(std::int64_t* words, std::int64_t value, int at) {
+  const std::int64_t low = (value & 0xFFFFFFFF) << (at % 32), high = ((value >> 32) << (at % 32)) + (low >> 32);
+  const std::int64_t digits[3] = {low & 0xFFFFFFFF, high & 0xFFFFFFFF, high >> 32};
+  for (int i = 0; i < 3; ++i)
+    if (digits[i] != 0) Kokkos::atomic_add(words + at / 32 + i, digits[i]);
+}
+
+// Leaves 32-bit digits in all limbs but the last, so that any number of calls and ranks can be added.
+TESSERA_FN inline void carry(std::int64_t* limbs) {
+  for (int i = 0; i + 1 < ExactSum::limbs; ++i) {
+    limbs[i + 1] += limbs[i] >> 32;
+    limbs[i] &= 0xFFFFFFFF;
+  }
+}
+
+template <class T>
+void add_squares_as(Stream& stream, const Tensor& words, const Tensor& x) {
+  const auto values = view_of<T>(x);
+  std::int64_t* const sums = words.as<std::int64_t>();
+  const std::int64_t n = x.elements();
+  launch_rows(
+      stream, "add_squares", ceil_div(n, chunk), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
+        const std::int64_t begin = r * chunk, count = n - begin < chunk ? n - begin : chunk;
+        const auto value = [&](std::int64_t j) { return static_cast<float>(values(begin + j)); };
+        const auto lost = row.template sum<std::int32_t>(count, [&](std::int64_t j) {
+          return (std::bit_cast<std::uint32_t>(value(j)) & 0x7F800000u) == 0x7F800000u ? 1 : 0;
+        });
+        row.once([&] {
+          if (lost != 0) Kokkos::atomic_add(sums + ExactSum::limbs, std::int64_t{lost});
+        });
+        const auto largest = row.template max<std::int32_t>(count, [&](std::int64_t j) { return magnitude(value(j)); });
+        if (largest == 0) return;
+        const auto smallest = -row.template max<std::int32_t>(count, [&](std::int64_t j) {
+          const std::int32_t m = magnitude(value(j));
+          return m != 0 ? -m : -0x7FFFFFFF;
+        });
+        for (int k = Digit::bottom(smallest); k <= Digit::top(largest); ++k) {
+          const Digit digit(k);
+          const auto sum = row.template sum<double>(count, [&](std::int64_t j) { return digit(value(j)); });
+          const auto units = static_cast<std::int64_t>(sum * power_of_two(300 - Digit::shift(k)));
+          row.once([&] { add_at(sums, units, Digit::shift(k)); });
+        }
+      });
+  launch(
+      stream, "add_squares carry", 1, KOKKOS_LAMBDA(std::int64_t) { carry(sums); });
+}
+
+// floor(sqrt(n)): the double's root is off by one at most.
+TESSERA_FN inline std::uint64_t integer_root(std::uint64_t n) {
+  auto root = static_cast<std::uint64_t>(::sqrt(static_cast<double>(n)));
+  if (root > 0xFFFFFFFFu) root = 0xFFFFFFFFu;
+  if (root * root > n) --root;
+  if (root < 0xFFFFFFFFu && (root + 1) * (root + 1) <= n) ++root;
+  return root;
+}
+
+// The correctly rounded root of the limbs' number: the root of its leading 63 or 64 bits has 32 bits, to which one
+// more is joined that says whether anything was cut off; the only rounding is the last conversion.
+TESSERA_FN inline float root_of(std::int64_t* limbs) {
+  carry(limbs);
+  int top = ExactSum::limbs - 1;
+  while (top > 0 && limbs[top] == 0) --top;
+  int bits = 0;
+  for (std::int64_t rest = limbs[top]; rest != 0; rest >>= 1) ++bits;
+  const int length = 32 * top + bits, cut = length > 64 ? (length - 63) / 2 * 2 : 0;
+  std::uint64_t leading = 0;
+  bool inexact = false;
+  for (int i = top; i >= 0; --i) {
+    const int at = 32 * i - cut;
+    const auto digit = static_cast<std::uint64_t>(limbs[i]);
+    if (at >= 0)
+      leading |= digit << at;
+    else if (at > -32)
+      leading |= digit >> -at;
+    inexact = inexact || (at <= -32 ? digit != 0 : at < 0 && (digit & ((std::uint64_t{1} << -at) - 1)) != 0);
+  }
+  const std::uint64_t root = integer_root(leading);
+  inexact = inexact || root * root != leading;
+  const auto twice = static_cast<double>(static_cast<std::int64_t>(2 * root + (inexact ? 1 : 0)));
+  return static_cast<float>(::ldexp(twice, cut / 2 - 151));
+}
+
+}  // namespace
+
+void sum_in_order(Stream& stream, const Tensor& out, const Tensor& in) {
+  require(in.shape.rank() == 2 && in.shape[0] > 0 && in.shape[1] == out.elements() && in.type == out.type,
+          "sum_in_order", "in is [parts, n] with at least one part, out [n], of one type");
+  require(out.type == DType::f32 || out.type == DType::f64, "sum_in_order", "takes f32 or f64");
+  if (out.type == DType::f32)
+    sum_as<float>(stream, out, in);
+  else
+    sum_as<double>(stream, out, in);
+}
+
+void add_squares(Stream& stream, const Tensor& words, const Tensor& x) {
+  require(words.type == DType::i64 && words.elements() == ExactSum::words, "add_squares", "words is i64 [21]");
+  require(x.type == DType::f32 || x.type == DType::f64, "add_squares", "x is f32 or f64");
+  if (x.type == DType::f32)
+    add_squares_as<float>(stream, words, x);
+  else
+    add_squares_as<double>(stream, words, x);
+}
+
+void clip_from_squares(Stream& stream, ClipResult* result, const Tensor& words, float clip) {
+  require(words.type == DType::i64 && words.elements() == ExactSum::words, "clip_from_squares", "words is i64 [21]");
+  require(clip >= 0, "clip_from_squares", "clip is not negative");
+  const std::int64_t* const sums = words.as<std::int64_t>();
+  launch(
+      stream, "clip_from_squares", 1, KOKKOS_LAMBDA(std::int64_t) {
+        std::int64_t limbs[ExactSum::limbs];
+        for (int i = 0; i < ExactSum::limbs; ++i) limbs[i] = sums[i];
+        ClipResult c;
+        c.norm = sums[ExactSum::limbs] == 0 ? root_of(limbs) : std::numeric_limits<float>::quiet_NaN();
+        c.skip = c.norm <= std::numeric_limits<float>::max() ? 0 : 1;
+        const float quotient = clip / (c.norm + 1e-6f);
+        c.coefficient = clip == 0 || quotient >= 1 ? 1.0f : quotient;
+        *result = c;
+      });
+}
+
+}  // namespace tessera
