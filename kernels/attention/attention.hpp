@@ -17,11 +17,11 @@ void attention_forward(Stream& stream, Arena& arena, const AttentionShape& shape
                        const Tensor& qkv);
 
 /// dqkv from dout; qkv, out, lse as forward left them. Every element of dqkv is written.
-void attention_backward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& dqkv, const Tensor& dout,
-                        const Tensor& qkv, const Tensor& out, const Tensor& lse);
+void attention_backward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& dqkv,
+                        const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse);
 
-/// Rotary embedding in place on Q and K of qkv, pairs (j, j + D/2), angle = position * base^(-2j/D). `table` [T, D] holds
-/// cos in the first D/2 columns and sin in the rest, computed in fp64 and rounded once to fp32 (fp64 for fp64).
+/// Rotary embedding in place on Q and K of qkv, pairs (j, j + D/2), angle = position * base^(-2j/D). `table` [T, D]
+/// holds cos in the first D/2 columns and sin in the rest, computed in fp64 and rounded once to fp32 (fp64 for fp64).
 /// `inverse` turns back, which is also the gradient.
 enum class Rotation { forward, inverse };
 void rotary(Stream& stream, const AttentionShape& shape, const Tensor& qkv, const Tensor& table, Rotation direction);

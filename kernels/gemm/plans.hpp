@@ -71,7 +71,8 @@ class Plans {
   Plans(const Plans&) = delete;
   Plans& operator=(const Plans&) = delete;
 
-  /// The plan, ready for calls in lanes [0, lanes). The reference stays valid. Not to be called while a plan runs.
+  /// The plan, ready for calls in lanes [0, lanes). The reference stays valid. A plan that has been asked for before
+  /// may be asked for by several threads.
   Plan& plan(const Product& product, int lanes = 1);
 
   /// Whether `whole` is asked about for the first time: its caller then plans every part that it may ever need.

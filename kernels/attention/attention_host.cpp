@@ -1,0 +1,344 @@
+// The host's back end: blocks of queries against strips of keys, products by the host's libraries, softmax in between.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/attention/back.hpp"
+#include "kernels/base/index.hpp"
+#include "kernels/base/launch.hpp"
+#include "kernels/base/math.hpp"
+#include "kernels/base/runtime.hpp"
+#include "kernels/gemm/plans.hpp"
+
+namespace tessera::attention {
+namespace {
+
+using gemm::Plan;
+using gemm::Plans;
+using gemm::Product;
+using gemm::Stored;
+
+constexpr std::int64_t block_rows = 128, strip_keys = 512;
+
+// Lanes are tasks that run at the same time: pairs of a sequence and a head, one a thread.
+int lanes_of(std::int64_t tasks) { return static_cast<int>(std::min<std::int64_t>(Runtime::threads(), tasks)); }
+
+// A block of queries, and the strip of keys [key, key + keys) among those that it may see.
+struct Block {
+  std::int64_t row, rows;
+  std::int64_t keys() const { return row + rows; }
+};
+struct Strip {
+  std::int64_t key, keys;
+};
+
+// Where heads lie in the packed projections, in elements.
+struct Places {
+  std::int64_t length, heads, groups, dim, columns;
+
+  explicit Places(const AttentionShape& s)
+      : length(s.length), heads(s.heads), groups(s.kv_heads), dim(s.head_dim), columns(s.columns()) {}
+  std::int64_t out_columns() const { return heads * dim; }
+  std::int64_t query(std::int64_t sequence, std::int64_t head) const {
+    return sequence * length * columns + head * dim;
+  }
+  std::int64_t key(std::int64_t sequence, std::int64_t group) const { return query(sequence, heads + group); }
+  std::int64_t value(std::int64_t sequence, std::int64_t group) const { return key(sequence, groups + group); }
+  std::int64_t out(std::int64_t sequence, std::int64_t head) const {
+    return sequence * length * out_columns() + head * dim;
+  }
+  std::int64_t lse(std::int64_t sequence, std::int64_t head) const { return (sequence * heads + head) * length; }
+  std::int64_t group_of(std::int64_t head) const { return head / (heads / groups); }
+  template <class A>
+  A scale() const {
+    return static_cast<A>(1 / std::sqrt(static_cast<double>(dim)));
+  }
+};
+
+// Elements from one row of scores to the next: not a power of two, so that rows do not all fall into the same sets of
+// the cache.
+std::int64_t padded(std::int64_t keys) { return round_up(keys, 32) + 16; }
+
+// The products of one block and strip; pointers into the plans, which stay valid.
+template <class T>
+class Products {
+ public:
+  using A = Accumulator<T>;
+  Products(Plans& plans, const Places& at, std::int64_t distance, int lanes)
+      : plans_(plans), at_(at), distance_(distance), lanes_(lanes) {}
+
+  /// scores = rows of `in` (of `in_columns` a row) times the strip's keys or values.
+  Plan& scores(const Block& block, const Strip& strip, std::int64_t in_columns) const {
+    Product p = shaped(block.rows, strip.keys, at_.dim);
+    p.b = Stored::transposed;
+    p.lda = in_columns;
+    p.ldb = at_.columns;
+    p.ldc = distance_;
+    return plans_.plan(p, lanes_);
+  }
+  /// sum [rows, D] (+)= weights times the strip's values or keys.
+  Plan& weighted(const Block& block, const Strip& strip) const {
+    Product p = shaped(block.rows, at_.dim, strip.keys);
+    p.lda = distance_;
+    p.ldb = at_.columns;
+    p.ldc = at_.dim;
+    p.beta = strip.key == 0 ? 0 : 1;
+    return plans_.plan(p, lanes_);
+  }
+  /// sum [keys, D] = beta sum + weights^T times rows of `in`.
+  Plan& transposed(const Block& block, const Strip& strip, std::int64_t in_columns, float beta) const {
+    Product p = shaped(strip.keys, at_.dim, block.rows);
+    p.a = Stored::transposed;
+    p.lda = distance_;
+    p.ldb = in_columns;
+    p.ldc = at_.dim;
+    p.beta = beta;
+    return plans_.plan(p, lanes_);
+  }
+
+ private:
+  static Product shaped(std::int64_t m, std::int64_t n, std::int64_t k) {
+    return {.type = dtype_of<T>, .sum = dtype_of<A>, .m = m, .n = n, .k = k};
+  }
+  Plans& plans_;
+  const Places& at_;
+  std::int64_t distance_;
+  int lanes_;
+};
+
+template <class F>
+void each_strip(const Block& block, const F& f) {
+  for (std::int64_t key = 0; key < block.keys(); key += strip_keys)
+    f(Strip{key, std::min(strip_keys, block.keys() - key)});
+}
+
+// Scratch of all lanes, a tensor [lanes, rows, columns].
+template <class A>
+A* lane_of(const Tensor& scratch, int lane) {
+  return scratch.as<A>() + lane * scratch.shape[1] * scratch.shape[2];
+}
+
+// Rows of `to` = factor times rows of fp32 (fp64) sums, each rounded once.
+template <class T, class A>
+void write_rows(T* to, std::int64_t distance, const A* sums, std::int64_t rows, std::int64_t dim, A factor) {
+  for (std::int64_t r = 0; r < rows; ++r)
+    Row().each(dim, [=](std::int64_t d) { to[r * distance + d] = static_cast<T>(sums[r * dim + d] * factor); });
+}
+
+template <class T>
+struct Forward {
+  using A = Accumulator<T>;
+  Places at;
+  const T* qkv;
+  T* out;
+  A* lse;
+  Tensor scores, weights, sums;  // scratch of all lanes
+  const Products<T>* products;
+
+  // One block of queries of one head.
+  void operator()(const Block& block, std::int64_t sequence, std::int64_t head, int lane) const {
+    A* const s = lane_of<A>(scores, lane);
+    T* const w = lane_of<T>(weights, lane);
+    A* const o = lane_of<A>(sums, lane);
+    const T* const q = qkv + at.query(sequence, head) + block.row * at.columns;
+    const T* const k = qkv + at.key(sequence, at.group_of(head));
+    const T* const v = qkv + at.value(sequence, at.group_of(head));
+    each_strip(block, [&](const Strip& strip) {
+      products->scores(block, strip, at.columns).run(s + strip.key, q, k + strip.key * at.columns, nullptr, lane);
+    });
+    A inverse[block_rows];
+    for (std::int64_t r = 0; r < block.rows; ++r) inverse[r] = softmax(block, r, s, w, lse + at.lse(sequence, head));
+    each_strip(block, [&](const Strip& strip) {
+      products->weighted(block, strip).run(o, w + strip.key, v + strip.key * at.columns, nullptr, lane);
+    });
+    T* const y = out + at.out(sequence, head) + block.row * at.out_columns();
+    for (std::int64_t r = 0; r < block.rows; ++r)
+      write_rows(y + r * at.out_columns(), 0, o + r * at.dim, 1, at.dim, inverse[r]);
+  }
+
+  // Row r of the block: scores s become e^(scale (s - top)), weights their rounded form with zeros behind what the
+  // query may see. Returns the inverse of their sum, which the output is multiplied with.
+  A softmax(const Block& block, std::int64_t r, A* s, T* w, A* head_lse) const {
+    const std::int64_t distance = scores.shape[2], seen = block.row + r + 1;
+    const A scale = at.scale<A>();
+    s += r * distance;
+    w += r * distance;
+    const Row row;
+    const A shift = scale * row.max<A>(seen, [=](std::int64_t j) { return s[j]; });
+    row.each(seen, [=](std::int64_t j) { s[j] = exp_of(scale * s[j] - shift); });
+    const A sum = row.sum<A>(seen, [=](std::int64_t j) { return s[j]; });
+    if constexpr (!std::is_same_v<T, A>) row.each(seen, [=](std::int64_t j) { w[j] = static_cast<T>(s[j]); });
+    row.each(block.keys() - seen, [=](std::int64_t j) { w[seen + j] = T(0.0f); });
+    head_lse[block.row + r] = shift + log_of(sum);
+    return 1 / sum;
+  }
+};
+
+template <class T>
+struct Backward {
+  using A = Accumulator<T>;
+  Places at;
+  T* dqkv;
+  const T *dout, *qkv, *out;
+  const A* lse;
+  Tensor scores, dscores, weights, dweights, dq, dk, dv;  // scratch of all lanes
+  const Products<T>* products;
+
+  // One block of queries of the heads that share a key head; dk and dv of its lane are begun where beta is 0.
+  void operator()(const Block& block, std::int64_t sequence, std::int64_t group, float beta, int lane) const {
+    const std::int64_t heads = at.heads / at.groups;
+    for (std::int64_t head = group * heads; head < (group + 1) * heads; ++head, beta = 1) {
+      const T* const q = qkv + at.query(sequence, head) + block.row * at.columns;
+      const T* const dy = dout + at.out(sequence, head) + block.row * at.out_columns();
+      A delta[block_rows];
+      for (std::int64_t r = 0; r < block.rows; ++r) delta[r] = dot(dy, out + (dy - dout), r);
+      each_strip(block, [&](const Strip& strip) {
+        const T* const k = qkv + at.key(sequence, group) + strip.key * at.columns;
+        const T* const v = qkv + at.value(sequence, group) + strip.key * at.columns;
+        products->scores(block, strip, at.columns).run(lane_of<A>(scores, lane), q, k, nullptr, lane);
+        products->scores(block, strip, at.out_columns()).run(lane_of<A>(dscores, lane), dy, v, nullptr, lane);
+        for (std::int64_t r = 0; r < block.rows; ++r)
+          differentiate(block, strip, r, lse[at.lse(sequence, head) + block.row + r], delta[r], lane);
+        const T* const p = lane_of<T>(weights, lane);
+        const T* const ds = lane_of<T>(dweights, lane);
+        const std::int64_t first = strip.key * at.dim;
+        products->transposed(block, strip, at.out_columns(), beta)
+            .run(lane_of<A>(dv, lane) + first, p, dy, nullptr, lane);
+        products->transposed(block, strip, at.columns, beta).run(lane_of<A>(dk, lane) + first, ds, q, nullptr, lane);
+        products->weighted(block, strip).run(lane_of<A>(dq, lane), ds, k, nullptr, lane);
+      });
+      write_rows(dqkv + (q - qkv), at.columns, lane_of<A>(dq, lane), block.rows, at.dim, at.scale<A>());
+    }
+  }
+
+  // The gradients of one key head, complete.
+  void finish(std::int64_t sequence, std::int64_t group, int lane) const {
+    write_rows(dqkv + at.key(sequence, group), at.columns, lane_of<A>(dk, lane), at.length, at.dim, at.scale<A>());
+    write_rows(dqkv + at.value(sequence, group), at.columns, lane_of<A>(dv, lane), at.length, at.dim, A(1));
+  }
+
+  // sum_j p_j dp_j of a row, which equals the product of its output with the output's gradient.
+  A dot(const T* dy, const T* y, std::int64_t r) const {
+    const std::int64_t begin = r * at.out_columns();
+    return Row().sum<A>(at.dim,
+                        [=](std::int64_t d) { return static_cast<A>(dy[begin + d]) * static_cast<A>(y[begin + d]); });
+  }
+
+  // Row r: p = e^(scale s - lse), ds = p (dp - delta); zeros behind what the query may see. The factor `scale` of ds is
+  // left to the sums over it.
+  void differentiate(const Block& block, const Strip& strip, std::int64_t r, A row_lse, A delta, int lane) const {
+    const std::int64_t begin = r * scores.shape[2];
+    const std::int64_t seen = std::clamp(block.row + r + 1 - strip.key, std::int64_t{0}, strip.keys);
+    const A scale = at.scale<A>();
+    const A* const s = lane_of<A>(scores, lane) + begin;
+    const A* const dp = lane_of<A>(dscores, lane) + begin;
+    T* const w = lane_of<T>(weights, lane) + begin;
+    T* const dw = lane_of<T>(dweights, lane) + begin;
+    Row().each(seen, [=](std::int64_t j) {
+      const A p = exp_of(scale * s[j] - row_lse);
+      w[j] = static_cast<T>(p);
+      dw[j] = static_cast<T>(p * (dp[j] - delta));
+    });
+    Row().each(strip.keys - seen, [=](std::int64_t j) { w[seen + j] = dw[seen + j] = T(0.0f); });
+  }
+};
+
+// The blocks of queries of one sequence.
+std::int64_t blocks_of(const Places& at) { return ceil_div(at.length, block_rows); }
+Block block_at(const Places& at, std::int64_t index) {
+  return {index * block_rows, std::min(block_rows, at.length - index * block_rows)};
+}
+
+template <class T>
+void forward_as(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& out, const Tensor& lse,
+                const Tensor& qkv) {
+  using A = Accumulator<T>;
+  const Places at(shape);
+  const std::int64_t tasks = shape.sequences * at.heads, distance = padded(at.length);
+  const int lanes = lanes_of(tasks);
+  const Tensor scores = arena.temp(dtype_of<A>, {lanes, block_rows, distance});
+  const Tensor weights = std::is_same_v<T, A> ? scores : arena.temp(dtype_of<T>, {lanes, block_rows, distance});
+  const Tensor sums = arena.temp(dtype_of<A>, {lanes, block_rows, at.dim});
+  if (stream.dry()) return;
+
+  const Products<T> products(stream.library<Plans>(), at, distance, lanes);
+  const Forward<T> head{at, qkv.as<T>(), out.as<T>(), lse.as<A>(), scores, weights, sums, &products};
+  for (std::int64_t b = 0; b < blocks_of(at); ++b) {
+    const Block block = block_at(at, b);
+    each_strip(block, [&](const Strip& strip) {
+      products.scores(block, strip, at.columns);
+      products.weighted(block, strip);
+    });
+    for (std::int64_t first = 0; first < tasks; first += lanes)
+      launch(stream, "attention_forward", std::min<std::int64_t>(lanes, tasks - first), [=](std::int64_t lane) {
+        head(block, (first + lane) / at.heads, (first + lane) % at.heads, static_cast<int>(lane));
+      });
+  }
+}
+
+template <class T>
+void plan_backward(const Products<T>& products, const Places& at) {
+  for (std::int64_t b = 0; b < blocks_of(at); ++b)
+    each_strip(block_at(at, b), [&](const Strip& strip) {
+      const Block block = block_at(at, b);
+      for (std::int64_t columns : {at.columns, at.out_columns()}) {
+        products.scores(block, strip, columns);
+        for (float beta : {0.0f, 1.0f}) products.transposed(block, strip, columns, beta);
+      }
+      products.weighted(block, strip);
+    });
+}
+
+template <class T>
+void backward_as(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& dqkv, const Tensor& dout,
+                 const Tensor& qkv, const Tensor& out, const Tensor& lse) {
+  using A = Accumulator<T>;
+  const Places at(shape);
+  const std::int64_t tasks = shape.sequences * at.groups, distance = padded(std::min(at.length, strip_keys));
+  const int lanes = lanes_of(tasks);
+  const auto scratch = [&](DType type, std::int64_t rows, std::int64_t columns) {
+    return arena.temp(type, {lanes, rows, columns});
+  };
+  constexpr DType sum = dtype_of<A>, type = dtype_of<T>;
+  const Tensor scores = scratch(sum, block_rows, distance), dscores = scratch(sum, block_rows, distance);
+  const Tensor weights = type == sum ? scores : scratch(type, block_rows, distance);
+  const Tensor dweights = type == sum ? dscores : scratch(type, block_rows, distance);
+  const Tensor dq = scratch(sum, block_rows, at.dim), dk = scratch(sum, at.length, at.dim),
+               dv = scratch(sum, at.length, at.dim);
+  if (stream.dry()) return;
+
+  const Products<T> products(stream.library<Plans>(), at, distance, lanes);
+  plan_backward(products, at);
+  const Backward<T> heads{at,      dqkv.as<T>(), dout.as<T>(), qkv.as<T>(), out.as<T>(), lse.as<A>(), scores,
+                          dscores, weights,      dweights,     dq,          dk,          dv,          &products};
+  for (std::int64_t first = 0; first < tasks; first += lanes) {
+    const std::int64_t some = std::min<std::int64_t>(lanes, tasks - first);
+    // From the last block, which sees every key, to the first: so it is the last that begins the sums.
+    for (std::int64_t b = blocks_of(at) - 1; b >= 0; --b) {
+      const Block block = block_at(at, b);
+      const float beta = block.keys() == at.length ? 0 : 1;
+      launch(stream, "attention_backward", some, [=](std::int64_t lane) {
+        heads(block, (first + lane) / at.groups, (first + lane) % at.groups, beta, static_cast<int>(lane));
+      });
+    }
+    launch(stream, "attention_backward", some, [=](std::int64_t lane) {
+      heads.finish((first + lane) / at.groups, (first + lane) % at.groups, static_cast<int>(lane));
+    });
+  }
+}
+
+}  // namespace
+
+void forward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& out, const Tensor& lse,
+             const Tensor& qkv) {
+  const Arena::Frame frame(arena);
+  dispatch_real(qkv.type, "attention_forward", [&]<class T>() { forward_as<T>(stream, arena, shape, out, lse, qkv); });
+}
+
+void backward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& dqkv, const Tensor& dout,
+              const Tensor& qkv, const Tensor& out, const Tensor& lse) {
+  const Arena::Frame frame(arena);
+  dispatch_real(qkv.type, "attention_backward",
+                [&]<class T>() { backward_as<T>(stream, arena, shape, dqkv, dout, qkv, out, lse); });
+}
+
+}  // namespace tessera::attention

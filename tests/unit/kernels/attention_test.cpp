@@ -1,0 +1,182 @@
+#include "kernels/attention/attention.hpp"
+
+#include <gtest/gtest.h>
+
+#include "kernels/reference/attention.hpp"
+#include "tests/support/compare.hpp"
+#include "tests/support/norm.hpp"
+#include "tests/support/on_device.hpp"
+
+namespace tessera {
+namespace {
+
+using namespace test;
+
+/// In bf16 the weights of the softmax are rounded before they meet the values: half an ulp each, beside the result's
+/// own.
+template <class T>
+constexpr double attention_tolerance = std::is_same_v<T, bf16> ? 6e-3 : sum_tolerance<T>;
+
+template <class T>
+std::vector<double> wide(const std::vector<T>& v) {
+  return {v.begin(), v.end()};
+}
+
+/// Columns [begin, begin + count) of a matrix.
+template <class V>
+std::vector<V> columns(const std::vector<V>& matrix, std::int64_t width, std::int64_t begin, std::int64_t count) {
+  std::vector<V> part;
+  for (std::size_t row = 0; row < matrix.size(); row += static_cast<std::size_t>(width))
+    for (std::int64_t j = begin; j < begin + count; ++j) part.push_back(matrix[row + static_cast<std::size_t>(j)]);
+  return part;
+}
+
+template <class T>
+struct Case {
+  using A = Accumulator<T>;
+  AttentionShape shape;
+  Device device;
+  Stream& stream = device.compute();
+  Arena arena = device.arena(Category::activations, 16 << 20);
+  std::int64_t tokens = shape.sequences * shape.length, out_columns = shape.heads * shape.head_dim;
+  Tensor qkv = on_device(device, {tokens, shape.columns()}, uniform<T>(tokens* shape.columns(), 1, -2, 2));
+  Tensor dout = on_device(device, {tokens, out_columns}, uniform<T>(tokens* out_columns, 2));
+  Tensor out = poisoned<T>(device, {tokens, out_columns});
+  Tensor lse = poisoned<A>(device, {shape.sequences, shape.heads, shape.length});
+  Tensor dqkv = poisoned<T>(device, {tokens, shape.columns()});
+
+  explicit Case(const AttentionShape& s) : shape(s) {}
+  void run() {
+    attention_forward(stream, arena, shape, out, lse, qkv);
+    attention_backward(stream, arena, shape, dqkv, dout, qkv, out, lse);
+  }
+};
+
+template <class T>
+class Attention : public ::testing::Test {};
+using Types = ::testing::Types<double, float, bf16>;
+TYPED_TEST_SUITE(Attention, Types);
+
+// One token; odd sizes; multi-query; grouped; more than a block; more than a strip of keys.
+constexpr AttentionShape shapes[] = {{1, 1, 1, 1, 4},    {2, 7, 3, 3, 5},    {3, 33, 4, 1, 16},
+                                     {2, 129, 4, 2, 32}, {1, 256, 2, 2, 64}, {1, 660, 2, 1, 8}};
+
+TYPED_TEST(Attention, AgreesWithTheReference) {
+  using T = TypeParam;
+  using A = Accumulator<T>;
+  for (const AttentionShape& shape : shapes) {
+    Case<T> c(shape);
+    c.run();
+    const auto qkv = wide(on_host<T>(c.device, c.qkv)), dout = wide(on_host<T>(c.device, c.dout));
+    const reference::Attention expected = reference::attention_forward(shape, qkv);
+    EXPECT_TRUE(near_in_norm(on_host<T>(c.device, c.out), expected.out, attention_tolerance<T>));
+    EXPECT_TRUE(near_in_norm(on_host<A>(c.device, c.lse), expected.lse, sum_tolerance<A>));
+    const auto got = on_host<T>(c.device, c.dqkv);
+    const auto gradient = reference::attention_backward(shape, dout, qkv);
+    if (shape.length == 1)
+      continue;  // one key: its weight is 1 whatever q and k, and their gradients are rounding alone
+    const std::int64_t q = shape.heads * shape.head_dim, kv = shape.kv_heads * shape.head_dim;
+    const auto close = [&](std::int64_t begin, std::int64_t count) {
+      return near_in_norm(columns(got, shape.columns(), begin, count), columns(gradient, shape.columns(), begin, count),
+                          2 * attention_tolerance<T>);
+    };
+    EXPECT_TRUE(close(0, q)) << "dq";
+    EXPECT_TRUE(close(q, kv)) << "dk";
+    EXPECT_TRUE(close(q + kv, kv)) << "dv";
+  }
+}
+
+TYPED_TEST(Attention, ATokenSeesNoneAfterIt) {
+  using T = TypeParam;
+  const AttentionShape shape{1, 140, 2, 1, 8};
+  Case<T> c(shape);
+  c.run();
+  const auto before = on_host<T>(c.device, c.out);
+  auto changed = on_host<T>(c.device, c.qkv);
+  const std::int64_t cut = 131;
+  for (auto i = static_cast<std::size_t>(cut * shape.columns()); i < changed.size(); ++i) changed[i] = T(3.0f);
+  c.device.upload(c.stream, c.qkv, changed.data());
+  c.run();
+  const auto after = on_host<T>(c.device, c.out);
+  const auto kept = static_cast<std::size_t>(cut * c.out_columns);
+  EXPECT_TRUE(same_bits(std::span(after).first(kept), std::span(before).first(kept)));
+  EXPECT_FALSE(same_bits(std::span(after).subspan(kept), std::span(before).subspan(kept)));
+}
+
+TYPED_TEST(Attention, EqualOperandsGiveEqualBits) {
+  using T = TypeParam;
+  const AttentionShape shape{3, 150, 4, 2, 16};
+  Case<T> c(shape);
+  c.run();
+  const auto out = on_host<T>(c.device, c.out), dqkv = on_host<T>(c.device, c.dqkv);
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    c.run();
+    EXPECT_TRUE(same_bits(on_host<T>(c.device, c.out), out));
+    EXPECT_TRUE(same_bits(on_host<T>(c.device, c.dqkv), dqkv));
+  }
+  // A sequence's bits do not depend on those beside it.
+  const AttentionShape alone{1, shape.length, shape.heads, shape.kv_heads, shape.head_dim};
+  const std::int64_t tokens = shape.length;
+  attention_forward(c.stream, c.arena, alone, c.out.row_range(0, tokens), c.lse.flat(0, shape.heads * tokens),
+                    c.qkv.row_range(tokens, tokens));
+  const auto one = on_host<T>(c.device, c.out.row_range(0, tokens));
+  EXPECT_TRUE(same_bits(one, std::span(out).subspan(one.size(), one.size())));
+}
+
+TYPED_TEST(Attention, LargeScoresDoNotOverflow) {
+  using T = TypeParam;
+  const AttentionShape shape{1, 9, 1, 1, 4};
+  Case<T> c(shape);
+  const auto large = uniform<T>(9 * shape.columns(), 3, -100, 100);
+  c.device.upload(c.stream, c.qkv, large.data());
+  c.run();
+  const auto expected = reference::attention_forward(shape, wide(large));
+  EXPECT_TRUE(near_in_norm(on_host<T>(c.device, c.out), expected.out, attention_tolerance<T>));
+}
+
+TEST(AttentionChecks, ADryPassCountsAndMeasures) {
+  Device device(Device::Kind::measuring);
+  Arena arena = device.arena(Category::activations, 0);
+  const AttentionShape shape{2, 300, 4, 2, 32};
+  const auto make = [&](DType type, std::int64_t n) { return device.allocate(Category::activations, type, {n}); };
+  const Tensor qkv = make(DType::bf16, 600 * shape.columns()), out = make(DType::bf16, 600 * 128),
+               lse = make(DType::f32, 2400);
+  attention_forward(device.compute(), arena, shape, out, lse, qkv);
+  attention_backward(device.compute(), arena, shape, qkv, out, qkv, out, lse);
+  EXPECT_EQ(device.tape().flops, 7 * 2.0 * (300 * 301 / 2) * 32 * 2 * 4);
+  EXPECT_GT(arena.peak(), 0);
+}
+
+TEST(AttentionChecks, RefusesWhatDoesNotFit) {
+  Case<float> c({1, 4, 4, 2, 8});
+  EXPECT_THROW(attention_forward(c.stream, c.arena, {1, 4, 4, 3, 8}, c.out, c.lse, c.qkv), Error);
+  EXPECT_THROW(attention_forward(c.stream, c.arena, {1, 5, 4, 2, 8}, c.out, c.lse, c.qkv), Error);
+  EXPECT_THROW(attention_forward(c.stream, c.arena, c.shape, c.out, c.out, c.qkv), Error);
+  const Tensor odd = poisoned<float>(c.device, {4, 7});
+  EXPECT_THROW(rotary_table(c.stream, odd, 10000), Error);
+  EXPECT_THROW(rotary(c.stream, c.shape, c.qkv, odd, Rotation::forward), Error);
+}
+
+TYPED_TEST(Attention, RotaryTurnsPairsAndTurnsThemBack) {
+  using T = TypeParam;
+  using A = Accumulator<T>;
+  const AttentionShape shape{2, 19, 3, 1, 10};
+  const double base = 10000;
+  Device device;
+  Stream& stream = device.compute();
+  const auto values = uniform<T>(2 * 19 * shape.columns(), 4);
+  const Tensor qkv = on_device(device, {2 * 19, shape.columns()}, values);
+  const Tensor table = poisoned<A>(device, {19, 10});
+  rotary_table(stream, table, base);
+  std::vector<A> rounded;
+  for (double v : reference::rotary_table(19, 10, base)) rounded.push_back(static_cast<A>(v));
+  EXPECT_TRUE(near(on_host<A>(device, table), rounded, std::is_same_v<A, float> ? 1e-7 : 1e-14));
+  rotary(stream, shape, qkv, table, Rotation::forward);
+  EXPECT_TRUE(rounded_once(on_host<T>(device, qkv), reference::rotary(shape, wide(values), base, 1)));
+  const auto turned = wide(on_host<T>(device, qkv));
+  rotary(stream, shape, qkv, table, Rotation::inverse);
+  EXPECT_TRUE(rounded_once(on_host<T>(device, qkv), reference::rotary(shape, turned, base, -1)));
+}
+
+}  // namespace
+}  // namespace tessera
