@@ -48,8 +48,10 @@ class Describer {
 
 constexpr std::size_t longest_compared = 64;
 
-/// Insertions, deletions, substitutions and swaps of neighbours that turn one word into the other.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
+/// Insertions, deletions, substitutions and swaps of neighbours that turn one word into the other; `limit` where there
+/// are at least as many.
+std::size_t edit_distance(std::string_view a, std::string_view b, std::size_t limit) {
+  if (std::max(a.size(), b.size()) - std::min(a.size(), b.size()) >= limit) return limit;
   std::vector<std::size_t> before, above(b.size() + 1), row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) above[j] = j;
   for (std::size_t i = 1; i <= a.size(); ++i) {
@@ -61,15 +63,15 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
     before = above;
     above = row;
   }
-  return above[b.size()];
+  return std::min(above[b.size()], limit);
 }
 
 /// Edits, but one where a word contains the other: "hidden_size" means "hidden".
-std::size_t unlikeness(std::string_view a, std::string_view b) {
+std::size_t unlikeness(std::string_view a, std::string_view b, std::size_t limit) {
   if (a == b) return 0;
   const std::string_view shorter = a.size() < b.size() ? a : b, longer = a.size() < b.size() ? b : a;
   if (shorter.size() >= 4 && longer.find(shorter) != std::string_view::npos) return 1;
-  return edit_distance(a, b);
+  return edit_distance(a, b, limit);
 }
 
 std::string_view last_of(std::string_view path) { return path.substr(path.rfind('.') + 1); }
@@ -103,7 +105,8 @@ std::string nearest_key(std::string_view path) {
   for (const KeyDoc& doc : key_docs()) {
     // A key of another section is a guess further off than one of the same.
     const std::size_t elsewhere = parent_of(doc.path) == parent_of(path) ? 0 : 1;
-    const std::size_t cost = std::min(unlikeness(last, last_of(doc.path)) + elsewhere, edit_distance(path, doc.path));
+    const std::size_t cost =
+        std::min(unlikeness(last, last_of(doc.path), least) + elsewhere, edit_distance(path, doc.path, least));
     if (cost < least) {
       least = cost;
       best = doc.path;
@@ -117,7 +120,7 @@ std::string nearest_word(std::string_view word, const std::vector<std::string>& 
   std::string best;
   std::size_t least = tolerance(word) + 1;
   for (const std::string& candidate : words) {
-    const std::size_t cost = unlikeness(word, candidate);
+    const std::size_t cost = unlikeness(word, candidate, least);
     if (cost < least) {
       least = cost;
       best = candidate;

@@ -2,6 +2,7 @@
 #include <concepts>
 #include <limits>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/base/error.hpp"
@@ -37,7 +38,9 @@ enum class Text { any, line, line_or_empty };
 template <class T> class Derived {
  public:
   Derived() = default;
-  Derived(T value) : value_(std::move(value)), known_(true) {}
+  template <std::convertible_to<T> From>
+    requires(!std::same_as<std::remove_cvref_t<From>, Derived>)
+  Derived(From&& value) : value_(std::forward<From>(value)), known_(true) {}
 
   bool known() const { return known_; }
   const T& get() const {

@@ -95,12 +95,14 @@ void report(Reading& reading, Problems& problems) {
 
 std::string Provenance::located(const Finding& finding) const {
   std::string where = file + ":1:1";
-  for (const std::string& key : finding.keys) {
-    const auto found = origins.find(key);
-    if (found == origins.end()) continue;
-    const Origin& origin = found->second;
-    if (origin.source != Source::deck && origin.source != Source::override) continue;
-    where = origin.where;
+  // What the command line said comes before what the deck said, and that before nothing.
+  for (const Source source : {Source::override, Source::deck}) {
+    const auto given = std::find_if(finding.keys.begin(), finding.keys.end(), [&](const std::string& key) {
+      const auto origin = origins.find(key);
+      return origin != origins.end() && origin->second.source == source;
+    });
+    if (given == finding.keys.end()) continue;
+    where = origins.find(*given)->second.where;
     break;
   }
   return where + ": " + finding.keys.front() + ": " + finding.text;

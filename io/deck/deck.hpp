@@ -22,9 +22,9 @@ struct Provenance {
     std::string where;  ///< "moe.yaml:4:12" or "--set optimizer.lr=3e-4"; its section's place where nobody gave it
   };
   std::string file;
-  std::map<std::string, Origin, std::less<>> origins;  ///< by path
+  std::map<std::string, Origin, std::less<>> origins;  ///< by key
 
-  /// "place: key: text", at the first of the finding's keys that was given.
+  /// "place: key: text", at the first of the finding's keys that was overridden, else that the deck gave.
   std::string located(const Finding& finding) const;
 };
 
@@ -45,8 +45,8 @@ Override override_of(const std::string& argument);
 std::string read_deck_text(const std::string& path, Problems& problems);
 
 /// Strict: every unknown, duplicate, missing, mistyped or out-of-range key is a problem of its own (Exit::deck):
-/// "file:line:col: key: what, allowed ..., did you mean ...?", in the order of the file; after them, every contradiction
-/// among the sound keys. `path` names the deck and says where data.root begins. The result counts only where no
+/// "file:line:col: key: what, allowed ..., did you mean ...?", in the order of the file; then every contradiction among
+/// the sound keys. `path` names the deck and says where data.root begins. The result counts only where no
 /// problem was added.
 Deck parse_deck(const std::string& text, const std::string& path, const std::vector<Override>& overrides,
                 Problems& problems);

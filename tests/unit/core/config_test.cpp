@@ -1,0 +1,296 @@
+#include "core/config/config.hpp"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstdlib>
+#include <limits>
+#include <set>
+
+#include "core/config/keys.hpp"
+#include "core/config/value.hpp"
+
+namespace tessera {
+namespace {
+
+RunConfig sound() {
+  RunConfig config;
+  config.run.steps = 100;
+  config.model.layers = 2;
+  config.model.hidden = 96;
+  config.model.heads = 6;
+  config.model.seq_len = 32;
+  config.data.files = {"*.txt"};
+  config.batch.global = 8;
+  config.batch.micro = 2;
+  return config;
+}
+
+std::vector<std::string> texts(const std::vector<Finding>& findings) {
+  std::vector<std::string> list;
+  for (const Finding& finding : findings) list.push_back(finding.keys.front() + ": " + finding.text);
+  return list;
+}
+std::vector<std::string> contradictions(RunConfig config) {
+  derive(config);
+  return texts(check(config));
+}
+std::vector<std::string> advice(RunConfig config) {
+  derive(config);
+  return texts(advise(config));
+}
+using List = std::vector<std::string>;
+
+TEST(Derive, FillsWhatFollows) {
+  RunConfig config = sound();
+  config.run.name = "small";
+  derive(config);
+  EXPECT_EQ(config.model.kv_heads.get(), 6);
+  EXPECT_EQ(config.model.head_dim.get(), 16);
+  EXPECT_EQ(config.model.ffn.get(), 384);
+  EXPECT_TRUE(config.model.bias.get());
+  EXPECT_EQ(config.model.vocab.get(), 256);
+  EXPECT_DOUBLE_EQ(config.data.eval_fraction.get(), 0.05);
+  EXPECT_TRUE(config.recompute.modules.get().empty());
+  EXPECT_EQ(config.checkpoint.dir.get(), "runs/small");
+  EXPECT_FALSE(config.run.threads.known());
+  EXPECT_FALSE(config.data.root.known());
+}
+
+TEST(Derive, FollowsTheOtherKeys) {
+  RunConfig config = sound();
+  config.model.activation = Activation::swiglu;
+  config.model.norm = Norm::rms;
+  config.model.moe = MoeConfig{};
+  config.model.moe->top_k = 1;
+  config.data.kind = DataKind::tokens;
+  config.recompute.mode = RecomputeMode::selective;
+  derive(config);
+  EXPECT_EQ(config.model.ffn.get(), 256);  // 8 * 96 / 3
+  EXPECT_FALSE(config.model.bias.get());
+  EXPECT_FALSE(config.model.vocab.known());
+  EXPECT_FALSE(config.model.moe->renormalize.get());
+  EXPECT_DOUBLE_EQ(config.data.eval_fraction.get(), 0.0);
+  EXPECT_EQ(config.recompute.modules.get(), std::vector{RecomputeModule::attention});
+}
+
+TEST(Derive, RoundsTheGatedWidthUp) {
+  for (const auto& [hidden, ffn] : {std::pair{48, 128}, {49, 256}, {256, 768}, {768, 2048}, {1000, 2688}}) {
+    RunConfig config = sound();
+    config.model.hidden = hidden;
+    config.model.activation = Activation::swiglu;
+    derive(config);
+    EXPECT_EQ(config.model.ffn.get(), ffn) << hidden;
+  }
+}
+
+TEST(Derive, LeavesAloneWhatWasGiven) {
+  RunConfig config = sound();
+  config.model.kv_heads = 2;
+  config.model.head_dim = 8;
+  config.model.bias = false;
+  config.checkpoint.dir = "elsewhere";
+  const RunConfig given = config;
+  derive(config);
+  EXPECT_EQ(config.model.kv_heads, given.model.kv_heads);
+  EXPECT_EQ(config.model.head_dim, given.model.head_dim);
+  EXPECT_EQ(config.model.bias, given.model.bias);
+  EXPECT_EQ(config.checkpoint.dir, given.checkpoint.dir);
+}
+
+TEST(Derived, RefusesToBeReadTooEarly) {
+  const Derived<std::int64_t> open;
+  EXPECT_THROW(open.get(), Error);
+  EXPECT_EQ(Derived<std::int64_t>(3) + 1, 4);
+}
+
+TEST(Check, AcceptsASoundConfig) { EXPECT_EQ(contradictions(sound()), List{}); }
+
+TEST(Check, NamesEveryContradiction) {
+  RunConfig config = sound();
+  config.model.heads = 5;
+  EXPECT_EQ(contradictions(config),
+            List{"model.heads: 5 heads do not divide hidden 96: change one of them, or give model.head_dim"});
+  config.model.head_dim = 16;
+  EXPECT_EQ(contradictions(config), List{});
+
+  config = sound();
+  config.model.position = Position::rotary;
+  config.model.head_dim = 15;
+  EXPECT_EQ(contradictions(config), List{"model.head_dim: 15 is odd, and position rotary turns pairs"});
+
+  config = sound();
+  config.model.kv_heads = 4;
+  EXPECT_EQ(contradictions(config), List{"model.kv_heads: 4 does not divide heads 6"});
+
+  config = sound();
+  config.model.moe = MoeConfig{};
+  config.model.moe->experts = 4;
+  config.model.moe->top_k = 5;
+  EXPECT_EQ(contradictions(config), List{"model.moe.top_k: 5 of 4 experts: at most all of them"});
+
+  config = sound();
+  config.model.vocab = 255;
+  EXPECT_EQ(contradictions(config), List{"model.vocab: 255 entries cannot hold the 256 bytes of data.kind text"});
+
+  config = sound();
+  config.optimizer.min_lr = 0.5;
+  EXPECT_EQ(contradictions(config), List{"optimizer.min_lr: 0.5 is above lr 0.0003"});
+
+  config = sound();
+  config.batch.micro = 3;
+  EXPECT_EQ(contradictions(config), List{"batch.global: 8 is no multiple of micro 3"});
+
+  config = sound();
+  config.recompute = {RecomputeMode::selective, std::vector<RecomputeModule>{}};
+  EXPECT_EQ(contradictions(config), List{"recompute.modules: mode selective needs at least one module"});
+
+  config = sound();
+  config.sample = {10, ""};
+  EXPECT_EQ(contradictions(config), List{"sample.prompt: is empty: generation starts from at least one byte"});
+}
+
+TEST(Check, TokenFilesNeedAVocabulary) {
+  RunConfig config = sound();
+  config.data.kind = DataKind::tokens;
+  config.sample.tokens = 5;
+  EXPECT_EQ(contradictions(config),
+            (List{"model.vocab: missing: token files do not say how large their vocabulary is",
+                  "sample.tokens: needs data.kind text: token files carry no tokenizer"}));
+  config.model.vocab = 50257;
+  config.sample.tokens = 0;
+  EXPECT_EQ(contradictions(config), List{});
+}
+
+TEST(Check, WsdNeedsItsDecayWithinTheRun) {
+  RunConfig config = sound();
+  config.optimizer.schedule = Schedule::wsd;
+  EXPECT_EQ(contradictions(config), List{"optimizer.decay_steps: missing: schedule wsd needs it"});
+  config.optimizer.decay_steps = 80;
+  config.optimizer.warmup_steps = 20;
+  EXPECT_EQ(contradictions(config), List{});
+  config.optimizer.warmup_steps = 21;
+  EXPECT_EQ(contradictions(config),
+            List{"optimizer.decay_steps: warm-up 21 and decay 80 are longer than the run of 100 steps"});
+}
+
+TEST(Check, SurvivesAConfigOfZeros) { EXPECT_NO_THROW(contradictions(RunConfig())); }
+
+TEST(Advise, NamesKeysWithoutEffect) {
+  EXPECT_EQ(advice(sound()), List{});
+  RunConfig config = sound();
+  config.data.eval_fraction = 0.0;
+  config.eval.every_steps = 10;
+  config.optimizer.warmup_steps = 100;
+  config.optimizer.decay_steps = 7;
+  config.recompute.modules = std::vector{RecomputeModule::mlp};
+  EXPECT_EQ(advice(config), (List{"eval.every_steps: no evaluation: data.eval_fraction 0 keeps no windows for it",
+                                  "optimizer.warmup_steps: the run of 100 steps ends within warm-up",
+                                  "optimizer.decay_steps: counts with schedule wsd only",
+                                  "recompute.modules: counts with mode selective only"}));
+}
+
+TEST(Keys, EveryKeyIsDescribedOnce) {
+  std::set<std::string> paths;
+  for (const KeyDoc& doc : key_docs()) {
+    EXPECT_TRUE(paths.insert(doc.path).second) << doc.path;
+    EXPECT_FALSE(doc.help.empty()) << doc.path;
+    if (doc.kind == KeyDoc::Kind::key) {
+      EXPECT_FALSE(doc.allowed.empty()) << doc.path;
+      EXPECT_FALSE(doc.standard.empty()) << doc.path;
+    }
+  }
+}
+
+TEST(Keys, AreThoseWithAFeatureBehindThem) {
+  std::string keys;
+  for (const KeyDoc& doc : key_docs()) {
+    const std::string last = doc.path.substr(doc.path.rfind('.') + 1);
+    keys += doc.kind == KeyDoc::Kind::section ? "\n" + doc.path + ":" : (keys.empty() ? "" : " ") + last;
+  }
+  EXPECT_EQ(keys, R"(schema_version
+run: name seed steps determinism threads
+model: kind layers hidden heads kv_heads head_dim ffn seq_len norm position rope_base activation bias tied_head vocab
+model.moe: experts top_k weights renormalize balance_coef z_coef
+recompute: mode modules
+data: kind root files eval_fraction shuffle
+batch: global micro
+eval: every_steps batches
+sample: tokens prompt
+precision: compute fuse_wgrad
+gather: overlap
+reduce: overlap bucket_mib order
+optimizer: others lr beta1 beta2 eps weight_decay clip schedule warmup_steps decay_steps min_lr max_skips
+comm: timeout_s
+checkpoint: dir
+debug: replica_hash_every trace)");
+}
+
+TEST(Keys, DescribeTypeDefaultAndRule) {
+  const KeyDoc* const steps = find_key("run.steps");
+  ASSERT_TRUE(steps);
+  EXPECT_EQ(steps->type, "an integer");
+  EXPECT_EQ(steps->standard, "required");
+  EXPECT_EQ(steps->allowed, "1 to 1000000000000");
+  EXPECT_EQ(steps->restart, Restart::fixed);
+  const KeyDoc* const schedule = find_key("optimizer.schedule");
+  ASSERT_TRUE(schedule);
+  EXPECT_EQ(schedule->standard, "cosine");
+  EXPECT_EQ(schedule->allowed, "cosine | linear | constant | wsd");
+  const KeyDoc* const kv_heads = find_key("model.kv_heads");
+  ASSERT_TRUE(kv_heads);
+  EXPECT_EQ(kv_heads->standard, "derived: heads");
+  EXPECT_EQ(find_key("model.moe")->kind, KeyDoc::Kind::section);
+  EXPECT_EQ(find_key("model.nothing"), nullptr);
+}
+
+TEST(Keys, SuggestWhatWasMeant) {
+  EXPECT_EQ(nearest_key("model.head"), "model.heads");
+  EXPECT_EQ(nearest_key("modle"), "model");
+  EXPECT_EQ(nearest_key("heads"), "model.heads");
+  EXPECT_EQ(nearest_key("model.hidden_size"), "model.hidden");
+  EXPECT_EQ(nearest_key("optimizr.lr"), "optimizer.lr");
+  EXPECT_EQ(nearest_key("model.experts"), "model.moe.experts");
+  EXPECT_EQ(nearest_key("sharding"), "");
+  EXPECT_EQ(nearest_key(std::string(100000, 'x')), "");
+  EXPECT_EQ(nearest_word("cosin", choices_of<Schedule>()), "cosine");
+  EXPECT_EQ(nearest_word("cubic", choices_of<Schedule>()), "");
+}
+
+TEST(Value, WritesWhatReadsBackToTheSameBits) {
+  const auto bits = [](double value) { return std::bit_cast<std::uint64_t>(value); };
+  for (const double value : {0.1, 3e-4, 1e-8, 25.0, 1.0 / 3.0, 5e-324, 1.7976931348623157e308, -0.0})
+    EXPECT_EQ(bits(std::strtod(deck_text(value).c_str(), nullptr)), bits(value)) << value;
+  EXPECT_EQ(deck_text(3e-4), "3e-04");
+  EXPECT_EQ(deck_text(25.0), "25");
+  EXPECT_EQ(deck_text(true), "true");
+  EXPECT_EQ(deck_text(Compute::bf16), "bf16");
+  EXPECT_EQ(deck_text(std::uint64_t{18446744073709551615u}), "18446744073709551615");
+  EXPECT_EQ(deck_text(std::string("a\"b\\c\n\t\x01")), "\"a\\\"b\\\\c\\n\\t\\x01\"");
+  EXPECT_EQ(deck_text(std::vector<std::string>{"a", "b"}), "[\"a\", \"b\"]");
+}
+
+TEST(Value, ShowsRangesAsTheDeckWould) {
+  EXPECT_EQ(from_to(1, 8).text(), "1 to 8");
+  EXPECT_EQ(from_to(1, 1).text(), "1");
+  EXPECT_EQ(at_least(0).text(), ">= 0");
+  EXPECT_EQ(from_below(0, 1).text(), "[0, 1)");
+  EXPECT_EQ(above_to(0, 0.5).text(), "(0, 0.5]");
+}
+
+TEST(Value, RangesHoldTheirEndsAndNoNan) {
+  EXPECT_TRUE(from_to(0, 1).contains(0));
+  EXPECT_TRUE(from_to(0, 1).contains(1));
+  EXPECT_FALSE(from_below(0, 1).contains(1));
+  EXPECT_FALSE(above_to(0, 1).contains(0));
+  EXPECT_FALSE(at_least(0).contains(std::numeric_limits<double>::quiet_NaN()));
+}
+
+TEST(Choices, NamesReadBack) {
+  EXPECT_EQ(choice_named<Norm>(name_of(Norm::rms)), Norm::rms);
+  EXPECT_EQ(choice_named<Schedule>("wsd"), Schedule::wsd);
+  EXPECT_EQ(choice_named<Schedule>("WSD"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,374 @@
+#include "io/deck/deck.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace tessera {
+namespace {
+
+using List = std::vector<std::string>;
+
+const std::string small = R"(schema_version: 1
+run: {name: small, steps: 10}
+model: {layers: 2, hidden: 64, heads: 4, seq_len: 32}
+data: {files: ["*.txt"]}
+batch: {global: 8, micro: 2}
+)";
+
+List texts(const Problems& problems) {
+  List list;
+  for (const Problem& problem : problems.list()) {
+    EXPECT_EQ(problem.code, Exit::deck);
+    list.push_back(problem.text);
+  }
+  return list;
+}
+
+Deck sound(const std::string& text, const std::vector<Override>& overrides = {}) {
+  Problems problems;
+  Deck deck = parse_deck(text, "/decks/small.yaml", overrides, problems);
+  EXPECT_EQ(texts(problems), List{});
+  return deck;
+}
+
+List errors(const std::string& text, const std::vector<Override>& overrides = {}) {
+  Problems problems;
+  parse_deck(text, "d.yaml", overrides, problems);
+  return texts(problems);
+}
+
+/// Errors of the small deck with one more line, its sixth.
+List errors_with(const std::string& line) { return errors(small + line + "\n"); }
+List errors_set(const std::string& argument) { return errors(small, {override_of(argument)}); }
+
+TEST(Deck, ReadsTheSmallestDeck) {
+  const Deck deck = sound(small);
+  EXPECT_EQ(deck.config.run.name, "small");
+  EXPECT_EQ(deck.config.model.hidden, 64);
+  EXPECT_EQ(deck.config.model.head_dim.get(), 16);
+  EXPECT_FALSE(deck.config.model.moe);
+  EXPECT_EQ(deck.config.data.root.get(), "/decks");
+  EXPECT_EQ(deck.config.data.files, List{"*.txt"});
+}
+
+TEST(Deck, ReadsEveryKey) {
+  const RunConfig config = sound(R"(
+schema_version: 1
+run: {name: all, seed: 18446744073709551615, steps: 200, determinism: off, threads: 3}
+model:
+  {kind: gpt, layers: 4, hidden: 256, heads: 4, kv_heads: 2, head_dim: 32, ffn: 700, seq_len: 128, norm: rms,
+   position: rotary, rope_base: 5.0e5, activation: swiglu, bias: true, tied_head: true, vocab: 1000,
+   moe: {experts: 8, top_k: 2, weights: discrete, renormalize: false, balance_coef: 0.5, z_coef: 0.25}}
+recompute: {mode: selective, modules: [mlp, moe]}
+data: {kind: tokens, root: ../corpus, files: [a.bin, "b c.bin"], eval_fraction: 0.125, shuffle: false}
+batch: {global: 32, micro: 4}
+eval: {every_steps: 50, batches: 3}
+sample: {tokens: 0, prompt: "The \"one\"\n"}
+precision: {compute: fp32, fuse_wgrad: false}
+gather: {overlap: false}
+reduce: {overlap: false, bucket_mib: 0.25, order: rank}
+optimizer: {others: adamw, lr: 1e-3, beta1: 0.8, beta2: 0.9, eps: 1e-6, weight_decay: 0, clip: 2, schedule: wsd,
+            warmup_steps: 5, decay_steps: 20, min_lr: 1.0E-4, max_skips: 2}
+comm: {timeout_s: 7}
+checkpoint: {dir: out/all}
+debug: {replica_hash_every: 5, trace: t.jsonl}
+)").config;
+  EXPECT_EQ(config.run, (RunSection{"all", 18446744073709551615u, 200, Determinism::off, 3}));
+  const MoeConfig moe{8, 2, ExpertWeights::discrete, false, 0.5, 0.25};
+  EXPECT_EQ(config.model, (ModelConfig{ModelKind::gpt, 4, 256, 4, 2, 32, 700, 128, Norm::rms, Position::rotary, 5e5,
+                                       Activation::swiglu, true, true, 1000, moe}));
+  EXPECT_EQ(config.recompute, (RecomputeConfig{RecomputeMode::selective,
+                                               std::vector{RecomputeModule::mlp, RecomputeModule::moe}}));
+  EXPECT_EQ(config.data, (DataConfig{DataKind::tokens, std::string("/corpus"), {"a.bin", "b c.bin"}, 0.125, false}));
+  EXPECT_EQ(config.batch, (BatchConfig{32, 4}));
+  EXPECT_EQ(config.eval, (EvalConfig{50, 3}));
+  EXPECT_EQ(config.sample, (SampleConfig{0, "The \"one\"\n"}));
+  EXPECT_EQ(config.precision, (PrecisionConfig{Compute::fp32, false}));
+  EXPECT_EQ(config.gather, (GatherConfig{false}));
+  EXPECT_EQ(config.reduce, (ReduceConfig{false, 0.25, ReduceOrder::rank}));
+  EXPECT_EQ(config.optimizer, (OptimizerConfig{OptimizerRule::adamw, 1e-3, 0.8, 0.9, 1e-6, 0, 2, Schedule::wsd, 5, 20,
+                                               1e-4, 2}));
+  EXPECT_EQ(config.comm, (CommConfig{7}));
+  EXPECT_EQ(config.checkpoint, (CheckpointConfig{std::string("out/all")}));
+  EXPECT_EQ(config.debug, (DebugConfig{5, "t.jsonl"}));
+}
+
+TEST(Deck, KnowsWhoGaveEachValue) {
+  const Deck deck = sound(small, {{"optimizer.lr", "1e-3"}});
+  const auto& origins = deck.provenance.origins;
+  EXPECT_EQ(origins.at("run.steps").source, Source::deck);
+  EXPECT_EQ(origins.at("run.steps").where, "/decks/small.yaml:2:27");
+  EXPECT_EQ(origins.at("optimizer.lr").source, Source::override);
+  EXPECT_EQ(origins.at("optimizer.lr").where, "--set optimizer.lr=1e-3");
+  EXPECT_EQ(origins.at("optimizer.eps").source, Source::standard);
+  EXPECT_EQ(origins.at("model.ffn").source, Source::derived);
+  EXPECT_EQ(deck.provenance.located({{"model.ffn", "batch.global"}, "wrong"}),
+            "/decks/small.yaml:5:17: model.ffn: wrong");
+}
+
+TEST(Deck, ResolvedTextReadsBackToTheSameConfig) {
+  for (const std::string& extra : {std::string(), std::string("sample: {prompt: \"a\\tb # 'x' \\\"\\u00e9\\\\\\n\"}\n"),
+                                   std::string("optimizer: {lr: 0.1234567890123456789, eps: 1.0e-12}\n")}) {
+    Deck deck = sound(small + extra, {{"model.moe.experts", "4"}, {"model.moe.top_k", "1"}});
+    deck.config.run.threads = 2;
+    const std::string text = resolved_text(deck);
+    const Deck again = sound(text);
+    EXPECT_EQ(again.config, deck.config) << text;
+    EXPECT_EQ(resolved_text({again.config, deck.provenance}), text);
+  }
+}
+
+TEST(Deck, ResolvedTextMarksEveryValue) {
+  const std::string text = resolved_text(sound(small, {{"optimizer.lr", "1e-3"}}));
+  for (const char* line : {"schema_version: 1  # deck\n", "  name: \"small\"  # deck\n", "  lr: 0.001  # override\n",
+                           "  ffn: 256  # derived\n", "  eps: 1e-08  # default\n", "  files: [\"*.txt\"]  # deck\n"})
+    EXPECT_NE(text.find(line), std::string::npos) << line << text;
+}
+
+TEST(Override, ReplacesAndAdds) {
+  const std::vector<Override> overrides = {{"run.steps", "20"}, {"data.files", "[a.txt, 'b, c.txt']"},
+                                           {"sample.prompt", "a: b # c "}, {"run.steps", "30"}, {"debug.trace", ""}};
+  const RunConfig config = sound(small, overrides).config;
+  EXPECT_EQ(config.run.steps, 30);
+  EXPECT_EQ(config.data.files, (List{"a.txt", "b, c.txt"}));
+  EXPECT_EQ(config.sample.prompt, "a: b # c ");
+  EXPECT_EQ(config.debug.trace, "");
+}
+
+TEST(Override, MendsABrokenValue) {
+  EXPECT_EQ(errors(small + "optimizer: {lr: fast}\n", {{"optimizer.lr", "1"}}), List{});
+}
+
+TEST(Override, ErrorsNameTheArgument) {
+  EXPECT_EQ(errors_set("optimizer.lr=abc"),
+            List{"--set optimizer.lr=abc: optimizer.lr: abc is not a number, allowed 0 to 1000"});
+  EXPECT_EQ(errors_set("optimizer.rl=1"),
+            List{"--set optimizer.rl=1: optimizer.rl: unknown key, did you mean optimizer.lr?"});
+  EXPECT_EQ(errors_set("model=3"), List{"--set model=3: model: is a section, set one of its keys"});
+  EXPECT_EQ(errors_set("run.steps.x=3"), List{"--set run.steps.x=3: run.steps.x: unknown key"});
+  EXPECT_EQ(errors_set("data.files=a.txt"),
+            List{"--set data.files=a.txt: data.files: a.txt is not a list of texts, allowed [one line of text, ...]"});
+  EXPECT_EQ(errors_set("data.files=[a"), List{"--set data.files=[a: not YAML: end of sequence flow not found"});
+  EXPECT_EQ(errors_set("batch.micro=3"), List{"--set batch.micro=3: batch.global: 8 is no multiple of micro 3"});
+  EXPECT_EQ(errors_set("run.name=\xff"), List{"--set run.name=\xff: not text: byte 0xff is no UTF-8 here"});
+  EXPECT_EQ(errors_set("model.moe.experts=4"),
+            List{"--set model.moe.experts=4: model.moe.top_k: missing: an integer is needed, allowed 1 to 65536"});
+}
+
+TEST(Override, MustReadKeyEqualsValue) {
+  for (const char* argument : {"optimizer.lr", "=3", ""}) {
+    try {
+      override_of(argument);
+      FAIL() << argument;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Exit::usage);
+    }
+  }
+  EXPECT_EQ(override_of("sample.prompt=a=b").value, "a=b");
+}
+
+TEST(BadDeck, ReportsEverythingAtOnceInOrder) {
+  EXPECT_EQ(errors(R"(schema_version: 2
+run: {steps: 0, seed: -1}
+model:
+  layers: abc
+  hidden: 100
+  heads: 3
+  norm: rmss
+  seq_len: 1e3
+  tied_head: yes
+sharding: optimizer
+batch: {global: 7, micro: 2}
+)", {{"optimizer.lr", "-1"}}),
+            (List{"d.yaml:1:1: data.files: missing: a list of texts is needed, allowed one line of text",
+                  "d.yaml:1:17: schema_version: 2 is out of range, allowed 1",
+                  "d.yaml:2:14: run.steps: 0 is out of range, allowed 1 to 1000000000000",
+                  "d.yaml:2:23: run.seed: -1 is out of range, allowed >= 0",
+                  "d.yaml:4:11: model.layers: abc is not an integer, allowed 1 to 10000",
+                  "d.yaml:7:9: model.norm: rmss is none of the choices, allowed layer | rms, did you mean rms?",
+                  "d.yaml:8:12: model.seq_len: 1e3 is not an integer, allowed 1 to 16777216",
+                  "d.yaml:9:14: model.tied_head: yes is not a boolean, allowed true | false",
+                  "d.yaml:10:1: sharding: unknown key",
+                  "--set optimizer.lr=-1: optimizer.lr: -1 is out of range, allowed 0 to 1000",
+                  "d.yaml:6:10: model.heads: 3 heads do not divide hidden 100: change one of them, or give "
+                  "model.head_dim",
+                  "d.yaml:11:17: batch.global: 7 is no multiple of micro 2"}));
+}
+
+TEST(BadDeck, UnknownKeys) {
+  EXPECT_EQ(errors_with("optimzer: {lr: 1}"), List{"d.yaml:6:1: optimzer: unknown key, did you mean optimizer?"});
+  EXPECT_EQ(errors_with("eval: {every_step: 1}"),
+            List{"d.yaml:6:8: eval.every_step: unknown key, did you mean eval.every_steps?"});
+  EXPECT_EQ(errors_with("eval: {lr: 1}"), List{"d.yaml:6:8: eval.lr: unknown key, did you mean optimizer.lr?"});
+  EXPECT_EQ(errors_with("<<: {lr: 1}"), List{"d.yaml:6:1: \"<<\": unknown key"});
+  EXPECT_EQ(errors_with("\"a\\nb\": 1"), List{"d.yaml:6:1: \"a\\nb\": unknown key"});
+}
+
+TEST(BadDeck, KeysOfFeaturesToComeAreUnknown) {
+  for (const char* line : {"sharding: optimizer", "parallel: {expert: 1}", "precision: {recipe: bf16}",
+                           "gather: {wire: auto}", "optimizer: {matrices: muon}", "checkpoint: {every_steps: 1}"}) {
+    const List found = errors_with(line);
+    ASSERT_EQ(found.size(), 1u) << line;
+    EXPECT_NE(found[0].find(": unknown key"), std::string::npos) << found[0];
+  }
+}
+
+TEST(BadDeck, DuplicateKeys) {
+  EXPECT_EQ(errors_with("run: {steps: 3}"), List{"d.yaml:6:1: run: given twice, first at d.yaml:2:1: keep one"});
+  EXPECT_EQ(errors_with("eval:\n  batches: 1\n  batches: 1"),
+            List{"d.yaml:8:3: eval.batches: given twice, first at d.yaml:7:3: keep one"});
+}
+
+TEST(BadDeck, WrongTypes) {
+  EXPECT_EQ(errors_with("eval: {batches: [1]}"),
+            List{"d.yaml:6:17: eval.batches: a list is not an integer, allowed 1 to 16777216"});
+  EXPECT_EQ(errors_with("eval: {batches: {a: 1}}"),
+            List{"d.yaml:6:17: eval.batches: a section is not an integer, allowed 1 to 16777216"});
+  EXPECT_EQ(errors_with("eval: {batches: \"1\"}"),
+            List{"d.yaml:6:17: eval.batches: \"1\" is not an integer, allowed 1 to 16777216"});
+  EXPECT_EQ(errors_with("eval: {batches: 1.0}"),
+            List{"d.yaml:6:17: eval.batches: 1.0 is not an integer, allowed 1 to 16777216"});
+  EXPECT_EQ(errors_with("eval: {batches: 010}"),
+            List{"d.yaml:6:17: eval.batches: 010 is not an integer, allowed 1 to 16777216"});
+  EXPECT_EQ(errors_with("sample: {prompt: [a]}"),
+            List{"d.yaml:6:18: sample.prompt: a list is not a text, allowed any text"});
+  EXPECT_EQ(errors_with("gather: {overlap: 1}"),
+            List{"d.yaml:6:19: gather.overlap: 1 is not a boolean, allowed true | false"});
+  EXPECT_EQ(errors_with("optimizer: {lr: 1e-3x}"),
+            List{"d.yaml:6:17: optimizer.lr: 1e-3x is not a number, allowed 0 to 1000"});
+  EXPECT_EQ(errors_with("recompute: {mode: selective, modules: mlp}"),
+            List{"d.yaml:6:39: recompute.modules: mlp is not a list of choices, allowed "
+                 "[attention | mlp | norm | moe, ...]"});
+  EXPECT_EQ(errors_with("recompute: {mode: selective, modules: [mlp, attn]}"),
+            List{"d.yaml:6:39: recompute.modules: attn is none of the choices, allowed attention | mlp | norm | moe"});
+  EXPECT_EQ(errors_with("recompute: {mode: selective, modules: [mlp, mlp]}"),
+            List{"d.yaml:6:39: recompute.modules: mlp is listed twice"});
+  EXPECT_EQ(errors_with("eval: [1]"), List{"d.yaml:6:7: eval: a list is not a section of keys and values"});
+  EXPECT_EQ(errors_with("eval: 3"), List{"d.yaml:6:7: eval: 3 is not a section of keys and values"});
+}
+
+TEST(BadDeck, MissingValues) {
+  const List section = errors_with("eval:");
+  ASSERT_EQ(section.size(), 1u);
+  EXPECT_NE(section[0].find(": eval: has no keys: give it some, or leave it out"), std::string::npos) << section[0];
+  const List value = errors_with("sample: {prompt: ~}");
+  EXPECT_EQ(value, List{"d.yaml:6:18: sample.prompt: has no value: a text is needed, allowed any text"});
+  EXPECT_EQ(errors("schema_version: 1\nrun: {steps: 1}\nmodel: {layers: 1, hidden: 8, heads: 1, seq_len: 8}\n"
+                   "data: {files: []}\nbatch: {global: 1}\n"),
+            (List{"d.yaml:4:15: data.files: is an empty list: at least one is needed",
+                  "d.yaml:5:8: batch.micro: missing: an integer is needed, allowed 1 to 16777216"}));
+}
+
+TEST(BadDeck, OutOfRangeAndNotFinite) {
+  EXPECT_EQ(errors_with("eval: {batches: 99999999999999999999}"),
+            List{"d.yaml:6:17: eval.batches: 99999999999999999999 is out of range, allowed 1 to 16777216"});
+  for (const char* word : {".nan", ".inf", "-.inf", "nan", "inf", "-inf"})
+    EXPECT_EQ(errors_with(std::string("optimizer: {lr: ") + word + "}"),
+              List{std::string("d.yaml:6:17: optimizer.lr: ") + word + " is not finite, allowed 0 to 1000"});
+  EXPECT_EQ(errors_with("optimizer: {lr: 1e999}"),
+            List{"d.yaml:6:17: optimizer.lr: 1e999 is out of range, allowed 0 to 1000"});
+  EXPECT_EQ(errors_with("optimizer: {beta2: 1}"),
+            List{"d.yaml:6:20: optimizer.beta2: 1 is out of range, allowed [0, 1)"});
+  EXPECT_EQ(errors_with("debug: {trace: \"a\\nb\"}"),
+            List{"d.yaml:6:16: debug.trace: \"a\\nb\" is out of range, allowed one line of text, or none"});
+}
+
+TEST(BadDeck, AnchorsAliasesTags) {
+  EXPECT_EQ(errors_with("eval: {batches: &a 3}\nsample: {tokens: *a}"),
+            (List{"d.yaml:6:17: anchors are not allowed: write the value out where it is needed",
+                  "d.yaml:7:18: aliases are not allowed: write the value out"}));
+  EXPECT_EQ(errors_with("eval: {batches: !!int 3}"),
+            List{"d.yaml:6:17: tags are not allowed: the key says what type its value has"});
+}
+
+TEST(BadDeck, AliasBombIsNotUnfolded) {
+  std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n";
+  for (int i = 1; i < 12; ++i) {
+    const std::string before = "*a" + std::to_string(i - 1), name = "a" + std::to_string(i);
+    bomb += name + ": &" + name + " [" + before;
+    for (int k = 0; k < 8; ++k) bomb += ", " + before;
+    bomb += "]\n";
+  }
+  const List found = errors(small + bomb);
+  EXPECT_EQ(found.size(), 12u + 12u + 11u * 9u);  // unknown keys, anchors, aliases
+}
+
+TEST(BadDeck, DeepNesting) {
+  EXPECT_EQ(errors("a: " + std::string(200, '[') + std::string(200, ']')),
+            List{"d.yaml:1:19: nested more than 16 deep"});
+  const List open = errors("a: " + std::string(100000, '['));
+  ASSERT_EQ(open.size(), 1u);
+  EXPECT_NE(open[0].find("nested more than 16 deep"), std::string::npos) << open[0];
+  std::string block;
+  for (int i = 0; i < 500; ++i) block += std::string(static_cast<std::size_t>(i), ' ') + "a:\n";
+  EXPECT_EQ(errors(block), List{"d.yaml:17:17: nested more than 16 deep"});
+}
+
+TEST(BadDeck, NotADeck) {
+  EXPECT_EQ(errors(""), List{"d.yaml:1:1: is empty"});
+  EXPECT_EQ(errors("# nothing\n\n"), List{"d.yaml:1:1: is empty"});
+  EXPECT_EQ(errors("---\n"), List{"d.yaml:2:1: is empty"});
+  EXPECT_EQ(errors("hello"), List{"d.yaml:1:1: hello is not a deck: sections of keys and values are needed"});
+  EXPECT_EQ(errors("[1, 2]"), List{"d.yaml:1:1: a list is not a deck: sections of keys and values are needed"});
+  EXPECT_EQ(errors(small + "---\nrun: {}\n"), List{"d.yaml:7:1: a second document: a deck is one"});
+  EXPECT_EQ(errors_with("? [a]\n: 3"), List{"d.yaml:6:3: a key must be a word"});
+}
+
+TEST(BadDeck, Binary) {
+  EXPECT_EQ(errors(std::string("run:\n  \0x", 9)), List{"d.yaml:2:3: not text: byte 0x00 is no UTF-8 here"});
+  EXPECT_EQ(errors("\x7f" "ELF"), List{"d.yaml:1:1: not text: byte 0x7f is no UTF-8 here"});
+  EXPECT_EQ(errors("a: \xc3("), List{"d.yaml:1:4: not text: byte 0xc3 is no UTF-8 here"});
+  EXPECT_EQ(errors("a: \xed\xa0\x80"), List{"d.yaml:1:4: not text: byte 0xed is no UTF-8 here"});  // a surrogate
+}
+
+TEST(BadDeck, SyntaxErrorsHaveAPlace) {
+  const List found = errors("schema_version: 1\nrun: {steps: 3\nmodel: 3\n");
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].rfind("d.yaml:3:", 0), 0u) << found[0];
+  EXPECT_NE(found[0].find(": not YAML: "), std::string::npos) << found[0];
+  EXPECT_EQ(errors("run:\n\tsteps: 3\n").front().rfind("d.yaml:2:", 0), 0u);
+}
+
+class DeckFile : public ::testing::Test {
+ protected:
+  void SetUp() override { std::filesystem::create_directories(folder); }
+  void TearDown() override { std::filesystem::remove_all(folder); }
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder / name, std::ios::binary) << text;
+    return (folder / name).string();
+  }
+  static List errors_of(const std::string& path) {
+    Problems problems;
+    read_deck(path, {}, problems);
+    return texts(problems);
+  }
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() /
+      ("tessera-deck-" + std::to_string(::getpid()) + ::testing::UnitTest::GetInstance()->current_test_info()->name());
+};
+
+TEST_F(DeckFile, RootIsTheDecksFolder) {
+  Problems problems;
+  const std::string path = write("small.yaml", small);
+  const std::filesystem::path real = std::filesystem::canonical(folder);
+  EXPECT_EQ(read_deck(path, {}, problems).config.data.root.get(), real.string());
+  EXPECT_EQ(read_deck(path, {{"data.root", "../x"}}, problems).config.data.root.get(),
+            (real.parent_path() / "x").string());
+  EXPECT_EQ(read_deck(path, {{"data.root", "/y/"}}, problems).config.data.root.get(), "/y");
+  EXPECT_TRUE(problems.empty());
+}
+
+TEST_F(DeckFile, Unreadable) {
+  const std::string gone = (folder / "gone.yaml").string();
+  EXPECT_EQ(errors_of(gone), List{gone + ": cannot be read: No such file or directory"});
+  EXPECT_EQ(errors_of(folder.string()), List{folder.string() + ": is a folder, not a deck"});
+  const std::string huge = write("huge.yaml", std::string((1 << 20) + 1, '#'));
+  EXPECT_EQ(errors_of(huge), List{huge + ": is larger than 1 MiB, no deck"});
+  EXPECT_EQ(errors_of("/dev/zero"), List{"/dev/zero: is larger than 1 MiB, no deck"});
+}
+
+}  // namespace
+}  // namespace tessera
