@@ -1,0 +1,69 @@
+#include "core/data/sampler.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "kernels/base/error.hpp"
+#include "kernels/random/random.hpp"
+
+namespace tessera {
+
+std::vector<std::int64_t> shuffled_epoch(std::int64_t windows, std::uint64_t seed, std::int64_t epoch) {
+  const RandomKey key = random_key(seed, "shuffle", "", static_cast<std::uint64_t>(epoch));
+  std::vector<std::int64_t> order(static_cast<std::size_t>(windows));
+  std::iota(order.begin(), order.end(), 0);
+  // The remainder favours small numbers by less than windows / 2^64, which no run can see.
+  for (std::size_t i = order.size(); i-- > 1;) std::swap(order[i], order[random_bits(key, i) % (i + 1)]);
+  return order;
+}
+
+Sampler::Sampler(std::int64_t windows, Order order, std::uint64_t seed)
+    : windows_(windows), order_(order), seed_(seed) {
+  require(windows > 0, "Sampler", "there must be a window to train on");
+}
+
+std::int64_t Sampler::window(std::int64_t sample) {
+  require(sample >= 0, "Sampler::window", "samples are numbered from 0");
+  if (order_ == Order::sequential) return sample % windows_;
+  if (const std::int64_t epoch = sample / windows_; epoch != epoch_) {
+    visits_ = shuffled_epoch(windows_, seed_, epoch);
+    epoch_ = epoch;
+  }
+  return visits_[static_cast<std::size_t>(sample % windows_)];
+}
+
+BatchPlan::BatchPlan(std::int64_t global, std::int64_t micro, std::int64_t ranks)
+    : global_(global), micro_(micro), ranks_(ranks) {
+  require(global > 0 && micro > 0 && ranks > 0 && global % (ranks * micro) == 0, "BatchPlan",
+          "the global batch must divide by ranks * micro");
+}
+
+SampleRange BatchPlan::share(std::int64_t step, std::int64_t rank) const {
+  require(step >= 0 && rank >= 0 && rank < ranks_, "BatchPlan::share", "no such step or rank");
+  const std::int64_t own = global_ / ranks_;
+  return {step * global_ + rank * own, own};
+}
+
+SampleRange BatchPlan::micro_batch(std::int64_t step, std::int64_t rank, std::int64_t m) const {
+  require(m >= 0 && m < micro_batches(), "BatchPlan::micro_batch", "no such micro-batch");
+  return {share(step, rank).first + m * micro_, micro_};
+}
+
+SampleRange BatchPlan::evaluation_share(const Windows& windows, std::int64_t batches, std::int64_t rank) const {
+  require(rank >= 0 && rank < ranks_, "BatchPlan::evaluation_share", "no such rank");
+  const std::int64_t all = std::min(batches * global_, windows.evaluation);
+  const std::int64_t begin = rank * all / ranks_, end = (rank + 1) * all / ranks_;
+  return {windows.train + begin, end - begin};
+}
+
+std::vector<SampleRange> BatchPlan::evaluation_pieces(const Windows& windows, std::int64_t batches,
+                                                      std::int64_t rank) const {
+  const SampleRange own = evaluation_share(windows, batches, rank);
+  std::vector<SampleRange> pieces;
+  for (std::int64_t done = 0; done < own.count; done += micro_)
+    pieces.push_back({own.first + done, std::min(micro_, own.count - done)});
+  return pieces;
+}
+
+}  // namespace tessera

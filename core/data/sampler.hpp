@@ -1,0 +1,60 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "core/data/windows.hpp"
+
+namespace tessera {
+
+/// The order in which an epoch visits the training windows.
+enum class Order { sequential, shuffled };
+
+/// The windows of one epoch in shuffled order: Fisher-Yates, drawn from Philox keyed (seed, "shuffle", epoch).
+std::vector<std::int64_t> shuffled_epoch(std::int64_t windows, std::uint64_t seed, std::int64_t epoch);
+
+/// Which training window a sample is. Samples are numbered over the whole run; the answer depends on nothing but the
+/// arguments, so a position in the data is one number and resuming is exact.
+class Sampler {
+ public:
+  Sampler(std::int64_t windows, Order order, std::uint64_t seed);
+
+  /// In [0, windows). Cheap within an epoch, whose order is kept; every sample is in epoch sample / windows.
+  std::int64_t window(std::int64_t sample);
+
+ private:
+  std::int64_t windows_;
+  Order order_;
+  std::uint64_t seed_;
+  std::int64_t epoch_ = -1;  // whose order is kept
+  std::vector<std::int64_t> visits_;
+};
+
+/// Consecutive samples, or consecutive evaluation windows.
+struct SampleRange {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  bool operator==(const SampleRange&) const = default;
+};
+
+/// How a global batch of sequences is dealt: sample j of step s (from 0) has number s global + j; rank r takes the r-th
+/// contiguous share, in micro-batches.
+class BatchPlan {
+ public:
+  /// `global` must divide by ranks * micro (Error{internal}: resolve() refuses it first).
+  BatchPlan(std::int64_t global, std::int64_t micro, std::int64_t ranks);
+
+  std::int64_t micro_batches() const { return global_ / (ranks_ * micro_); }  ///< of one rank and step
+  SampleRange share(std::int64_t step, std::int64_t rank) const;
+  SampleRange micro_batch(std::int64_t step, std::int64_t rank, std::int64_t m) const;
+
+  /// A rank's part of the first min(batches * global, windows.evaluation) evaluation windows, as windows of the corpus:
+  /// each window has one rank, and a rank may have none.
+  SampleRange evaluation_share(const Windows& windows, std::int64_t batches, std::int64_t rank) const;
+  /// The same in pieces of at most `micro` windows.
+  std::vector<SampleRange> evaluation_pieces(const Windows& windows, std::int64_t batches, std::int64_t rank) const;
+
+ private:
+  std::int64_t global_, micro_, ranks_;
+};
+
+}  // namespace tessera

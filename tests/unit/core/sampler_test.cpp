@@ -1,0 +1,205 @@
+#include "core/data/sampler.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <set>
+
+namespace tessera {
+namespace {
+
+TEST(TokenStream, JoinsPiecesOfAnyWidth) {
+  const std::array<std::uint8_t, 3> bytes{1, 2, 255};
+  const std::array<std::uint16_t, 2> shorts{300, 65535};
+  const std::array<std::uint32_t, 2> words{70000, 7};
+  TokenStream stream;
+  EXPECT_EQ(stream.count(), 0);
+  stream.append(std::span(bytes));
+  stream.append(std::span<const std::uint16_t>());
+  stream.append(std::span(shorts));
+  stream.append(std::span(words));
+  const std::vector<std::int32_t> all{1, 2, 255, 300, 65535, 70000, 7};
+  ASSERT_EQ(stream.count(), 7);
+  for (std::int64_t first = 0; first <= 7; ++first)
+    for (std::int64_t n = 0; first + n <= 7; ++n) {
+      std::vector<std::int32_t> out(static_cast<std::size_t>(n), -1);
+      stream.read(first, out);
+      EXPECT_TRUE(std::equal(out.begin(), out.end(), all.begin() + first));
+    }
+  std::vector<std::int32_t> two(2);
+  EXPECT_THROW(stream.read(6, two), Error);
+  EXPECT_THROW(stream.read(-1, two), Error);
+}
+
+Windows split(std::int64_t tokens, std::int64_t length, double fraction) {
+  Problems problems;
+  const Windows windows = Windows::split(tokens, length, fraction, problems);
+  problems.raise();
+  return windows;
+}
+
+TEST(Windows, NeedOneTokenMoreThanTheyCover) {
+  EXPECT_EQ(split(11, 5, 0).train, 2);
+  EXPECT_EQ(split(10, 5, 0).train, 1);
+  EXPECT_EQ(split(6, 5, 0).train, 1);
+  EXPECT_EQ(split(6, 5, 0).evaluation, 0);
+}
+
+TEST(Windows, KeepTheLastOnesForEvaluation) {
+  const Windows w = split(1001, 10, 0.05);
+  EXPECT_EQ(w.train, 95);
+  EXPECT_EQ(w.evaluation, 5);
+  EXPECT_EQ(split(1001, 10, 0.059).evaluation, 5) << "rounded down";
+  EXPECT_EQ(split(1001, 10, 1e-9).evaluation, 1) << "at least one when any is asked for";
+}
+
+TEST(Windows, RefuseATextThatIsTooShort) {
+  for (const auto& [tokens, length, fraction] :
+       {std::tuple{0, 4, 0.0}, {1, 4, 0.0}, {4, 4, 0.0}, {5, 4, 0.1}, {8, 4, 0.1}, {100, 1000, 0.0}}) {
+    Problems problems;
+    Windows::split(tokens, length, fraction, problems);
+    ASSERT_EQ(problems.list().size(), 1u) << tokens << " tokens, length " << length;
+    EXPECT_EQ(problems.list()[0].code, Exit::file);
+    EXPECT_NE(problems.list()[0].text.find("model.seq_len"), std::string::npos);
+  }
+  Problems none;
+  EXPECT_EQ(Windows::split(9, 4, 0.1, none).train, 1) << "the number that the message asks for is enough";
+  EXPECT_TRUE(none.empty());
+}
+
+TEST(ReadWindow, ShiftsTargetsByOneToken) {
+  std::vector<std::uint8_t> text(21);
+  std::iota(text.begin(), text.end(), std::uint8_t{0});
+  TokenStream stream;
+  stream.append(std::span<const std::uint8_t>(text).first(7));
+  stream.append(std::span<const std::uint8_t>(text).subspan(7));
+  const Windows windows = split(21, 5, 0);
+  for (std::int64_t w = 0; w < 4; ++w) {
+    std::vector<std::int32_t> ids(5), targets(5);
+    read_window(stream, windows, w, ids, targets);
+    for (std::size_t i = 0; i < 5; ++i) {
+      EXPECT_EQ(ids[i], w * 5 + static_cast<std::int32_t>(i));
+      EXPECT_EQ(targets[i], ids[i] + 1);
+    }
+  }
+  std::vector<std::int32_t> ids(5), targets(5), four(4);
+  EXPECT_THROW(read_window(stream, windows, 4, ids, targets), Error);
+  EXPECT_THROW(read_window(stream, windows, 0, ids, four), Error);
+}
+
+TEST(Sampler, VisitsEveryWindowOnceAnEpoch) {
+  for (std::int64_t n : {1, 2, 3, 17, 1000}) {
+    Sampler sampler(n, Order::shuffled, 42);
+    for (std::int64_t epoch = 0; epoch < 4; ++epoch) {
+      std::set<std::int64_t> seen;
+      for (std::int64_t i = 0; i < n; ++i) seen.insert(sampler.window(epoch * n + i));
+      EXPECT_EQ(static_cast<std::int64_t>(seen.size()), n);
+      EXPECT_EQ(*seen.begin(), 0);
+      EXPECT_EQ(*seen.rbegin(), n - 1);
+    }
+  }
+}
+
+TEST(Sampler, IsAFunctionOfTheSampleAlone) {
+  Sampler forward(50, Order::shuffled, 7), jumping(50, Order::shuffled, 7);
+  std::vector<std::int64_t> visits;
+  for (std::int64_t s = 0; s < 500; ++s) visits.push_back(forward.window(s));
+  for (std::int64_t i = 0; i < 500; ++i) {
+    const std::int64_t s = i * 373 % 500;
+    EXPECT_EQ(jumping.window(s), visits[static_cast<std::size_t>(s)]);
+  }
+}
+
+TEST(Sampler, ShufflesDifferentlyBySeedAndEpoch) {
+  const auto a = shuffled_epoch(100, 1, 0), b = shuffled_epoch(100, 1, 1), c = shuffled_epoch(100, 2, 0);
+  EXPECT_NE(a, b);
+  EXPECT_NE(a, c);
+  EXPECT_EQ(a, shuffled_epoch(100, 1, 0));
+}
+
+// Each window should come first about equally often: chi-square with 9 degrees of freedom, the 1e-4 quantile is 33.7.
+TEST(Sampler, FavoursNoWindow) {
+  std::array<double, 10> first{};
+  constexpr int epochs = 5000;
+  for (int e = 0; e < epochs; ++e) ++first[static_cast<std::size_t>(shuffled_epoch(10, 3, e)[0])];
+  double chi_square = 0;
+  for (double count : first) chi_square += (count - epochs / 10.0) * (count - epochs / 10.0) / (epochs / 10.0);
+  EXPECT_LT(chi_square, 33.7);
+}
+
+TEST(Sampler, InSequenceGoesRound) {
+  Sampler sampler(7, Order::sequential, 1);
+  for (std::int64_t s = 0; s < 30; ++s) EXPECT_EQ(sampler.window(s), s % 7);
+}
+
+TEST(Sampler, RefusesAnEmptyCorpusAndNegativeSamples) {
+  EXPECT_THROW(Sampler(0, Order::shuffled, 1), Error);
+  EXPECT_THROW(Sampler(5, Order::shuffled, 1).window(-1), Error);
+}
+
+TEST(BatchPlan, DealsEverySampleOnceWhateverTheRanks) {
+  for (std::int64_t ranks : {1, 2, 3, 4, 6, 12}) {
+    for (std::int64_t micro : {1, 2}) {
+      const BatchPlan plan(24, micro, ranks);
+      for (std::int64_t step : {0, 1, 1000}) {
+        std::vector<std::int64_t> samples;
+        for (std::int64_t rank = 0; rank < ranks; ++rank) {
+          const auto begin = static_cast<std::int64_t>(samples.size());
+          for (std::int64_t m = 0; m < plan.micro_batches(); ++m) {
+            const SampleRange range = plan.micro_batch(step, rank, m);
+            for (std::int64_t i = 0; i < range.count; ++i) samples.push_back(range.first + i);
+          }
+          EXPECT_EQ(plan.share(step, rank), (SampleRange{step * 24 + begin, 24 / ranks}));
+        }
+        std::vector<std::int64_t> expected(24);
+        std::iota(expected.begin(), expected.end(), step * 24);
+        EXPECT_EQ(samples, expected) << ranks << " ranks, micro " << micro;
+      }
+    }
+  }
+}
+
+TEST(BatchPlan, RefusesWhatDoesNotDivide) {
+  EXPECT_THROW(BatchPlan(24, 5, 1), Error);
+  EXPECT_THROW(BatchPlan(24, 1, 5), Error);
+  EXPECT_THROW(BatchPlan(24, 0, 1), Error);
+  EXPECT_THROW(BatchPlan(24, 2, 3).micro_batch(0, 0, 4), Error);
+  EXPECT_THROW(BatchPlan(24, 2, 3).share(0, 3), Error);
+}
+
+TEST(BatchPlan, EvaluatesEachWindowOnceWhateverTheRanks) {
+  for (std::int64_t held : {1, 3, 40, 1000}) {
+    for (std::int64_t ranks : {1, 2, 3, 4, 8}) {
+      const BatchPlan plan(24, 1, ranks);
+      const Windows windows{16, 100, held};
+      std::vector<std::int64_t> visited;
+      for (std::int64_t rank = 0; rank < ranks; ++rank) {
+        const SampleRange own = plan.evaluation_share(windows, 2, rank);
+        for (std::int64_t i = 0; i < own.count; ++i) visited.push_back(own.first + i);
+      }
+      std::vector<std::int64_t> expected(static_cast<std::size_t>(std::min<std::int64_t>(held, 48)));
+      std::iota(expected.begin(), expected.end(), 100);
+      EXPECT_EQ(visited, expected) << held << " windows, " << ranks << " ranks";
+    }
+  }
+}
+
+TEST(BatchPlan, MayLeaveARankWithoutEvaluation) {
+  const BatchPlan plan(8, 2, 4);
+  const Windows windows{16, 10, 2};
+  std::int64_t idle = 0;
+  for (std::int64_t rank = 0; rank < 4; ++rank) idle += plan.evaluation_pieces(windows, 5, rank).empty() ? 1 : 0;
+  EXPECT_EQ(idle, 2);
+  EXPECT_EQ(plan.evaluation_share({16, 10, 0}, 5, 0).count, 0);
+}
+
+TEST(BatchPlan, CutsEvaluationIntoPiecesOfAMicroBatch) {
+  const BatchPlan plan(24, 3, 2);
+  const auto pieces = plan.evaluation_pieces({16, 10, 14}, 1, 1);
+  EXPECT_EQ(pieces, (std::vector<SampleRange>{{17, 3}, {20, 3}, {23, 1}}));
+}
+
+}  // namespace
+}  // namespace tessera
