@@ -5,27 +5,28 @@ namespace tessera {
 
 /// Sums of one step on the device, zeroed at its start; what the log row is made of.
 struct StepSums {
-  double loss = 0;              ///< sum over this rank's tokens of the cross-entropy
-  double balance = 0;           ///< sum over sequences and MoE layers of E sum f P
-  double z = 0;                 ///< sum over tokens and MoE layers of logsumexp^2
-  std::uint64_t logits = 0;     ///< digest of the logits, when traced
+  double loss = 0;           ///< sum over this rank's tokens of the cross-entropy
+  double balance = 0;        ///< sum over sequences and MoE layers of E sum f P
+  double z = 0;              ///< sum over tokens and MoE layers of logsumexp^2
+  std::uint64_t logits = 0;  ///< digest of the logits, when traced
 };
 
-/// What a layer is called with: memory and weights come with the call, layers hold shapes and ids only.
+/// What a model is called with: memory and weights come with the call, layers hold shapes and ids only.
 struct Pass {
   Stream& stream;
   WeightSource& weights;
   GradientSink* gradients = nullptr;  ///< null: forward only
   Arena& arena;
-  StepSums* sums = nullptr;           ///< on the device
+  StepSums* sums = nullptr;                ///< on the device
+  std::uint64_t* logits_digest = nullptr;  ///< on the device (&sums->logits) when the logits are traced, else null
 };
 
 /// One micro-batch on the device: ids and targets i32 [sequences * T].
 struct MicroBatch {
   Tensor ids, targets;
   std::int64_t sequences = 0;
-  double loss_scale = 0;              ///< 1 / (global batch * seq_len)
-  std::int64_t first_sequence = 0;    ///< its first sequence's index in the global batch
+  double loss_scale = 0;            ///< 1 / (global batch * seq_len)
+  std::int64_t first_sequence = 0;  ///< its first sequence's index in the global batch
 };
 
 }  // namespace tessera

@@ -1,0 +1,108 @@
+#include "core/model/gpt.hpp"
+
+#include "kernels/attention/attention.hpp"
+
+namespace tessera {
+namespace {
+
+const GptShape& checked(const GptShape& shape) {
+  require(shape.layers >= 1 && shape.hidden >= 1 && shape.ffn >= 1 && shape.seq_len >= 1 && shape.vocabulary >= 1,
+          "Gpt", "every size must be at least 1");
+  require(shape.kv_heads >= 1 && shape.heads % shape.kv_heads == 0 && shape.head_dim >= 1, "Gpt",
+          "kv_heads must divide heads");
+  require(shape.position != Position::rotary || shape.head_dim % 2 == 0, "Gpt",
+          "rotary positions need an even head_dim");
+  require(!shape.moe || (shape.moe->top_k >= 1 && shape.moe->top_k <= shape.moe->experts), "Gpt",
+          "top_k must lie between 1 and the number of experts");
+  return shape;
+}
+
+std::vector<Recompute<Block>> blocks_of(ParamRegistry& registry, const GptShape& shape) {
+  std::vector<Recompute<Block>> blocks;
+  for (std::int64_t i = 0; i < shape.layers; ++i)
+    blocks.emplace_back(shape.keep.block, Block(registry, "layers." + std::to_string(i), shape));
+  return blocks;
+}
+
+}  // namespace
+
+Gpt::Gpt(ParamRegistry& registry, const GptShape& shape)
+    : shape_(checked(shape)),
+      embedding_(registry, shape),
+      blocks_(blocks_of(registry, shape)),
+      head_(registry, shape, embedding_.tokens()) {}
+
+Call Gpt::start(const Pass& pass, double loss_scale) const {
+  Call call{pass, loss_scale, {}};
+  if (shape_.position == Position::rotary) {
+    call.rotation = pass.arena.keep(shape_.sum_type(), {shape_.seq_len, shape_.head_dim});
+    rotary_table(pass.stream, call.rotation, shape_.rope_base);
+  }
+  return call;
+}
+
+Tensor Gpt::stream_temp(Arena& arena, std::int64_t tokens) const {
+  return arena.temp(shape_.compute, {tokens, shape_.hidden});
+}
+
+Gpt::Saved Gpt::place(Arena& arena, std::int64_t tokens) const {
+  Saved saved;
+  saved.streams.reserve(blocks_.size() + 1);
+  saved.blocks.reserve(blocks_.size());
+  for (const Recompute<Block>& block : blocks_) {
+    saved.streams.push_back(arena.keep(shape_.compute, {tokens, shape_.hidden}));
+    saved.blocks.push_back(block.place(arena, tokens));
+  }
+  saved.streams.push_back(arena.keep(shape_.compute, {tokens, shape_.hidden}));
+  return saved;
+}
+
+Residual Gpt::forward(const Call& call, const Tensor& ids, const Saved& saved, const Tensor& branch) const {
+  embedding_.forward(call, saved.streams.front(), ids);
+  Residual x = Residual::whole(saved.streams.front());
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    const Arena::Frame frame(call.arena);
+    const Block::Saved block = blocks_[i].forward(call, x, saved.blocks[i], branch);
+    x = {block.middle, branch, saved.streams[i + 1]};
+    // What the frame is about to take along is added now instead of by the next norm.
+    if (!saved.blocks[i]) x = settle(call, x);
+  }
+  return x;
+}
+
+void Gpt::gradient(const Pass& pass, const MicroBatch& batch) const {
+  const Arena::Frame frame(pass.arena);
+  const std::int64_t tokens = batch.sequences * shape_.seq_len;
+  const Call call = start(pass, batch.loss_scale);
+  const Saved saved = place(pass.arena, tokens);
+  const Tensor dx = stream_temp(pass.arena, tokens);
+  {
+    const Arena::Frame forward_only(pass.arena);
+    const Residual x = forward(call, batch.ids, saved, stream_temp(pass.arena, tokens));
+    head_.gradient(call, batch, dx, x);
+  }
+  for (std::size_t i = blocks_.size(); i-- > 0;) {
+    const Arena::Frame again(pass.arena);
+    const Tensor& x = saved.streams[i];
+    blocks_[i].layer().backward(call, dx, x, blocks_[i].again(call, Residual::whole(x), saved.blocks[i]));
+  }
+  embedding_.backward(call, dx, batch.ids);
+}
+
+void Gpt::evaluate(const Pass& pass, const MicroBatch& batch) const {
+  const Arena::Frame frame(pass.arena);
+  const std::int64_t tokens = batch.sequences * shape_.seq_len;
+  const Call call = start(pass, 0);
+  const Saved saved = place(pass.arena, tokens);
+  head_.loss(call, batch, forward(call, batch.ids, saved, stream_temp(pass.arena, tokens)));
+}
+
+void Gpt::next_logits(const Pass& pass, const Tensor& ids, std::int64_t position, const Tensor& logits) const {
+  const Arena::Frame frame(pass.arena);
+  const Call call = start(pass, 0);
+  const Saved saved = place(pass.arena, shape_.seq_len);
+  const Residual x = forward(call, ids, saved, stream_temp(pass.arena, shape_.seq_len));
+  head_.logits(call, logits, x.row_range(position, 1));
+}
+
+}  // namespace tessera

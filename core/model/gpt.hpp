@@ -1,0 +1,51 @@
+#pragma once
+#include <vector>
+
+#include "core/model/layers/block.hpp"
+#include "core/model/layers/embedding.hpp"
+#include "core/model/layers/head.hpp"
+#include "core/model/pass.hpp"
+#include "core/model/shape.hpp"
+
+namespace tessera {
+
+/// A GPT or mixture-of-experts language model: embedding, L blocks, head. It holds shapes and ids of parameters, no
+/// memory; everything a call computes lies in pass.arena and is given back on return. Calls order on pass.stream, ask
+/// for weights and give gradients in an order that depends on the shape alone, and are as collective as those two are.
+class Gpt {
+ public:
+  /// Registers all parameters in forward order. Throws Error{internal} for a shape that no kernel takes.
+  Gpt(ParamRegistry& registry, const GptShape& shape);
+
+  /// pass.gradients += d loss / d w of the micro-batch, where loss is loss_scale times the sum of cross-entropies plus
+  /// the auxiliary losses; *pass.sums += the unscaled sums.
+  void gradient(const Pass& pass, const MicroBatch& batch) const;
+
+  /// pass.sums->loss += the sum of cross-entropies, with the bits that gradient() would add; nothing else is written.
+  void evaluate(const Pass& pass, const MicroBatch& batch) const;
+
+  /// logits [V] (fp32, fp64) of the token that follows ids[position]. ids i32 [T]; what lies behind position is
+  /// ignored.
+  void next_logits(const Pass& pass, const Tensor& ids, std::int64_t position, const Tensor& logits) const;
+
+  const GptShape& shape() const { return shape_; }
+
+ private:
+  struct Saved {
+    std::vector<Tensor> streams;  ///< [M,C], the residual stream before each block, and before the head
+    std::vector<Recompute<Block>::Saved> blocks;
+  };
+
+  Call start(const Pass& pass, double loss_scale) const;
+  Saved place(Arena& arena, std::int64_t tokens) const;
+  /// The stream that enters the head. `branch` [M,C] holds what is still to be added to it.
+  Residual forward(const Call& call, const Tensor& ids, const Saved& saved, const Tensor& branch) const;
+  Tensor stream_temp(Arena& arena, std::int64_t tokens) const;
+
+  GptShape shape_;
+  Embedding embedding_;
+  std::vector<Recompute<Block>> blocks_;
+  Head head_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,46 @@
+#include "core/model/layers/block.hpp"
+
+namespace tessera {
+namespace {
+
+Branch<Attention> attention_branch(ParamRegistry& registry, const std::string& name, const GptShape& shape) {
+  Recompute<NormLayer> norm(shape.keep.norm, NormLayer(registry, name + ".norm1", shape));
+  return {std::move(norm), {shape.keep.attention, Attention(registry, name + ".attention", shape)}};
+}
+
+Branch<FeedForward> ffn_branch(ParamRegistry& registry, const std::string& name, const GptShape& shape) {
+  Recompute<NormLayer> norm(shape.keep.norm, NormLayer(registry, name + ".norm2", shape));
+  if (shape.moe) return {std::move(norm), {shape.keep.moe, FeedForward(Moe(registry, name + ".moe", shape))}};
+  return {std::move(norm), {shape.keep.mlp, FeedForward(Mlp(registry, name + ".mlp", shape))}};
+}
+
+}  // namespace
+
+Block::Block(ParamRegistry& registry, const std::string& name, const GptShape& shape)
+    : width_(shape.hidden),
+      type_(shape.compute),
+      attention_(attention_branch(registry, name, shape)),
+      ffn_(ffn_branch(registry, name, shape)) {}
+
+Block::Saved Block::place(Arena& arena, std::int64_t tokens) const {
+  Saved saved;
+  saved.attention = attention_.place(arena, tokens);
+  saved.middle = arena.keep(type_, {tokens, width_});
+  saved.ffn = ffn_.place(arena, tokens);
+  return saved;
+}
+
+void Block::forward(const Call& call, const Residual& x, const Saved& saved, const Tensor& y) const {
+  const Arena::Frame frame(call.arena);
+  // The output's place serves until the output is made; who wants none has none.
+  const Tensor attended = y ? y : call.arena.temp(type_, x.sum.shape);
+  attention_.forward(call, x, saved.attention, attended);
+  ffn_.forward(call, {x.sum, attended, saved.middle}, saved.ffn, y);
+}
+
+void Block::backward(const Call& call, const Tensor& dx, const Tensor& x, const Saved& saved) const {
+  ffn_.backward(call, dx, saved.middle, saved.ffn);
+  attention_.backward(call, dx, x, saved.attention);
+}
+
+}  // namespace tessera

@@ -1,0 +1,47 @@
+#pragma once
+#include "core/model/layers/norm.hpp"
+#include "core/model/layers/recompute.hpp"
+
+namespace tessera {
+
+/// y = inner(norm(residual stream)): what is added to the stream by the norm that follows.
+template <class Inner>
+class Branch {
+ public:
+  struct Saved {
+    typename Recompute<NormLayer>::Saved norm;
+    typename Recompute<Inner>::Saved inner;
+  };
+
+  Branch(Recompute<NormLayer> norm, Recompute<Inner> inner) : norm_(std::move(norm)), inner_(std::move(inner)) {}
+
+  Saved place(Arena& arena, std::int64_t tokens) const {
+    return {norm_.place(arena, tokens), inner_.place(arena, tokens)};
+  }
+
+  /// y may be the stream's branch, which the norm has consumed by then.
+  void forward(const Call& call, const Residual& x, const Saved& saved, const Tensor& y = {}) const {
+    const Arena::Frame frame(call.arena);
+    const NormLayer::Saved normed = norm_.forward(call, x, saved.norm);
+    inner_.forward(call, normed.y, saved.inner, y);
+  }
+
+  /// dx [M,C], the gradient of the stream after this branch was added, becomes that before it. x is the stream's sum.
+  void backward(const Call& call, const Tensor& dx, const Tensor& x, const Saved& saved) const {
+    const Arena::Frame frame(call.arena);
+    const NormLayer::Saved normed = norm_.again(call, Residual::whole(x), saved.norm);
+    const Tensor dnormed = call.arena.temp(dx.type, dx.shape);
+    {
+      const Arena::Frame inside(call.arena);
+      const typename Inner::Saved again = inner_.again(call, normed.y, saved.inner);
+      inner_.layer().backward(call, dnormed, dx, normed.y, again);
+    }
+    norm_.layer().backward(call, dx, dnormed, x, normed);
+  }
+
+ private:
+  Recompute<NormLayer> norm_;
+  Recompute<Inner> inner_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,25 @@
+#pragma once
+#include "core/model/pass.hpp"
+
+namespace tessera {
+
+/// A Pass over one micro-batch, as the layers of the model see it.
+///
+/// A layer has a struct Saved, the only list of what its backward needs besides its input x, and
+///   Saved place(Arena&, tokens)                  where that lies, from arena.keep()
+///   void forward(call, x, saved, y)              fills saved and y; without y only saved is wanted
+///   void backward(call, dx, dy, x, saved)        writes dx, adds to the gradients of its parameters
+/// Temporaries are given back on return. Nothing is summed or counted in forward, which may run twice.
+struct Call : Pass {
+  double loss_scale = 0;  ///< of the micro-batch: what the gradient of a sum over tokens is multiplied by
+  Tensor rotation;        ///< the table of rotary(); empty when positions are learned
+};
+
+/// Lets `write` add the next contribution to a parameter's gradient and says that it is there.
+template <class Write>
+void contribute(const Pass& pass, ParamId param, const Write& write) {
+  write(pass.gradients->slot(param));
+  pass.gradients->written(pass.stream, param);
+}
+
+}  // namespace tessera

@@ -1,0 +1,54 @@
+#include "core/model/layers/experts.hpp"
+
+#include "kernels/gemm/gemm.hpp"
+
+namespace tessera {
+
+Experts::Experts(ParamRegistry& registry, const std::string& name, const std::string& projection,
+                 const ExpertsShape& shape)
+    : member_{shape.out, shape.in}, accumulation_(shape.accumulation) {
+  const std::string dataset = name + "." + projection + ".weight";
+  const Shape all{shape.experts, shape.out, shape.in};
+  const Start start = normal_start(shape.deviation);
+  if (shape.weights == ExpertWeights::single) {
+    weights_.push_back(
+        registry.add({dataset, member_, static_cast<int>(shape.experts), Role::expert, start, {dataset, all, 0}}));
+    return;
+  }
+  for (std::int64_t e = 0; e < shape.experts; ++e)
+    weights_.push_back(registry.add({name + "." + std::to_string(e) + "." + projection + ".weight",
+                                     member_,
+                                     1,
+                                     Role::expert,
+                                     start,
+                                     {dataset, all, e * member_.elements()}}));
+}
+
+std::vector<Operand> Experts::operands(const Call& call, Side side) const {
+  std::vector<Operand> list;
+  list.reserve(weights_.size());
+  for (ParamId weight : weights_) list.push_back(call.weights.operand(call.stream, weight, side));
+  return list;
+}
+
+void Experts::forward(const Call& call, const Tensor& y, const Tensor& x, const Tensor& offsets) const {
+  const std::vector<Operand> w = operands(call, Side::rowwise);
+  expert_forward(call.stream, y, x, {w.data(), static_cast<int>(w.size())}, offsets);
+}
+
+void Experts::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x,
+                       const Tensor& offsets) const {
+  {
+    const Arena::Frame frame(call.arena);
+    const Tensor scratch = accumulation_ == Accumulation::unfused ? call.arena.temp(x.type, member_) : Tensor{};
+    std::vector<Gradient> sums;
+    sums.reserve(weights_.size());
+    for (ParamId weight : weights_) sums.push_back(call.gradients->slot(weight));
+    expert_weight_gradient(call.stream, {sums.data(), static_cast<int>(sums.size())}, dy, x, offsets, scratch);
+    for (ParamId weight : weights_) call.gradients->written(call.stream, weight);
+  }
+  const std::vector<Operand> w = operands(call, Side::columnwise);
+  expert_input_gradient(call.stream, dx, dy, {w.data(), static_cast<int>(w.size())}, offsets);
+}
+
+}  // namespace tessera

@@ -1,0 +1,70 @@
+#include "core/model/layers/head.hpp"
+
+#include <algorithm>
+
+#include "core/model/layers/embedding.hpp"
+#include "kernels/convert/convert.hpp"
+#include "kernels/digest/digest.hpp"
+#include "kernels/loss/loss.hpp"
+
+namespace tessera {
+
+Head::Head(ParamRegistry& registry, const GptShape& shape, ParamId tokens)
+    : norm_(registry, "final_norm", shape),
+      projection_(shape.tied_head ? tokens : add_vocabulary(registry, "head.weight", shape, Role::head),
+                  shape.accumulation),
+      vocabulary_(shape.vocabulary),
+      padded_(shape.padded_vocabulary()),
+      length_(shape.seq_len),
+      rows_at_once_(std::max<std::int64_t>(1, shape.logits_at_once / padded_)) {}
+
+template <class F>
+void Head::each_piece(const Call& call, const MicroBatch& batch, const Tensor& y, const F& f) const {
+  const std::int64_t rows = y.rows();
+  const std::int64_t step = ceil_div(rows, ceil_div(rows, rows_at_once_));  // pieces of about equal size
+  for (std::int64_t begin = 0; begin < rows; begin += step) {
+    const Arena::Frame frame(call.arena);
+    const Tensor logits = call.arena.temp(y.type, {std::min(step, rows - begin), padded_});
+    projection_.forward(call, logits, y.row_range(begin, logits.rows()));
+    const std::int64_t first_row = batch.first_sequence * length_ + begin;
+    if (call.logits_digest)
+      digest_rows(call.stream, call.logits_digest, logits, vocabulary_, static_cast<std::uint64_t>(first_row));
+    f(begin, logits);
+  }
+}
+
+void Head::loss(const Call& call, const MicroBatch& batch, const Residual& x) const {
+  const Arena::Frame frame(call.arena);
+  const NormLayer::Saved normed = norm_.place(call.arena, x.rows());
+  norm_.forward(call, x, normed);
+  each_piece(call, batch, normed.y, [&](std::int64_t begin, const Tensor& logits) {
+    const Tensor targets = batch.targets.flat(begin, logits.rows());
+    cross_entropy(call.stream, call.arena, &call.sums->loss, {}, logits, targets, vocabulary_, 0);
+  });
+}
+
+void Head::gradient(const Call& call, const MicroBatch& batch, const Tensor& dx, const Residual& x) const {
+  const Arena::Frame frame(call.arena);
+  const NormLayer::Saved normed = norm_.place(call.arena, x.rows());
+  norm_.forward(call, x, normed);
+  const Tensor dnormed = call.arena.temp(dx.type, dx.shape);
+  each_piece(call, batch, normed.y, [&](std::int64_t begin, const Tensor& logits) {
+    const std::int64_t rows = logits.rows();
+    cross_entropy(call.stream, call.arena, &call.sums->loss, logits, logits, batch.targets.flat(begin, rows),
+                  vocabulary_, call.loss_scale);
+    projection_.backward(call, dnormed.row_range(begin, rows), logits, normed.y.row_range(begin, rows));
+  });
+  clear(call.stream, dx);
+  norm_.backward(call, dx, dnormed, x.sum, normed);
+}
+
+void Head::logits(const Call& call, const Tensor& logits, const Residual& x) const {
+  const Arena::Frame frame(call.arena);
+  const NormLayer::Saved normed = norm_.place(call.arena, 1);
+  norm_.forward(call, x, normed);
+  const Tensor padded = call.arena.temp(normed.y.type, {1, padded_});
+  projection_.forward(call, padded, normed.y);
+  convert(call.stream, logits, padded.flat(0, vocabulary_));
+}
+
+}  // namespace tessera

@@ -1,0 +1,39 @@
+#include "core/model/layers/linear.hpp"
+
+#include "kernels/gemm/gemm.hpp"
+
+namespace tessera {
+
+Linear::Linear(ParamRegistry& registry, const std::string& name, const LinearShape& shape)
+    : weight_(
+          add_whole(registry, name + ".weight", {shape.out, shape.in}, Role::matrix, normal_start(shape.deviation))),
+      accumulation_(shape.accumulation) {
+  if (shape.bias) bias_ = add_whole(registry, name + ".bias", {shape.out}, Role::bias, {});
+}
+
+void Linear::forward(const Call& call, const Tensor& y, const Tensor& x) const {
+  const Operand w = call.weights.operand(call.stream, weight_, Side::rowwise);
+  linear_forward(call.stream, y, x, w, value_of(call, bias_));
+}
+
+void Linear::forward_gelu(const Call& call, const Tensor& y, const Tensor& pre, const Tensor& x) const {
+  const Operand w = call.weights.operand(call.stream, weight_, Side::rowwise);
+  linear_gelu_forward(call.stream, y, pre, x, w, value_of(call, bias_));
+}
+
+void Linear::weight_gradient(const Call& call, const Gradient& dw, const Tensor& dy, const Tensor& x) const {
+  if (accumulation_ == Accumulation::fused) return linear_weight_gradient(call.stream, dw, dy, x);
+  const Arena::Frame frame(call.arena);
+  const Tensor product = call.arena.temp(x.type, dw.sum.shape);
+  linear_weight_gradient(call.stream, {product}, dy, x);
+  accumulate(call.stream, dw, product);
+}
+
+void Linear::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x) const {
+  // Gradients first: the reduction of a finished group runs under the product that follows.
+  if (bias_) contribute(call, *bias_, [&](const Gradient& db) { bias_gradient(call.stream, db, dy); });
+  contribute(call, weight_, [&](const Gradient& dw) { weight_gradient(call, dw, dy, x); });
+  linear_input_gradient(call.stream, dx, dy, call.weights.operand(call.stream, weight_, Side::columnwise));
+}
+
+}  // namespace tessera

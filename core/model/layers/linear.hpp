@@ -1,0 +1,37 @@
+#pragma once
+#include "core/model/layers/call.hpp"
+#include "core/model/layers/parameter.hpp"
+#include "kernels/moe/moe.hpp"
+
+namespace tessera {
+
+struct LinearShape {
+  std::int64_t in = 0, out = 0;
+  double deviation = initial_deviation;
+  bool bias = false;
+  Accumulation accumulation = Accumulation::fused;
+};
+
+/// y = x W^T + b, with x [M,in], W [out,in]. Backward needs x alone, which the caller keeps.
+class Linear {
+ public:
+  /// Registers `name`.weight and, with a bias, `name`.bias.
+  Linear(ParamRegistry& registry, const std::string& name, const LinearShape& shape);
+  /// On a matrix [out,in] that is registered already.
+  Linear(ParamId weight, Accumulation accumulation) : weight_(weight), accumulation_(accumulation) {}
+
+  void forward(const Call& call, const Tensor& y, const Tensor& x) const;
+  /// pre = x W^T + b and y = gelu(pre), in one product.
+  void forward_gelu(const Call& call, const Tensor& y, const Tensor& pre, const Tensor& x) const;
+  /// Adds to the gradients, then dx = dy W.
+  void backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x) const;
+
+ private:
+  void weight_gradient(const Call& call, const Gradient& dw, const Tensor& dy, const Tensor& x) const;
+
+  ParamId weight_;
+  std::optional<ParamId> bias_;
+  Accumulation accumulation_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,38 @@
+#include "core/model/layers/mlp.hpp"
+
+#include "core/model/layers/activate.hpp"
+
+namespace tessera {
+
+Mlp::Mlp(ParamRegistry& registry, const std::string& name, const GptShape& shape)
+    : activation_(shape.activation),
+      ffn_(shape.ffn),
+      type_(shape.compute),
+      up_(registry, name + "." + inner_name(activation_),
+          {shape.hidden, inner_width(activation_, ffn_), initial_deviation, shape.bias, shape.accumulation}),
+      down_(registry, name + ".down",
+            {ffn_, shape.hidden, residual_deviation(shape.layers), shape.bias, shape.accumulation}) {}
+
+Mlp::Saved Mlp::place(Arena& arena, std::int64_t tokens) const {
+  return {arena.keep(type_, {tokens, inner_width(activation_, ffn_)}), arena.keep(type_, {tokens, ffn_})};
+}
+
+void Mlp::forward(const Call& call, const Tensor& x, const Saved& saved, const Tensor& y) const {
+  if (activation_ == Activation::gelu) {
+    up_.forward_gelu(call, saved.act, saved.pre, x);
+  } else {
+    up_.forward(call, saved.pre, x);
+    activate(call.stream, activation_, saved.act, saved.pre);
+  }
+  if (y) down_.forward(call, y, saved.act);
+}
+
+void Mlp::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x, const Saved& saved) const {
+  const Arena::Frame frame(call.arena);
+  const Tensor dact = call.arena.temp(type_, saved.act.shape);
+  down_.backward(call, dact, dy, saved.act);
+  const Tensor dpre = activate_backward(call.stream, call.arena, activation_, dact, saved.pre);
+  up_.backward(call, dx, dpre, x);
+}
+
+}  // namespace tessera

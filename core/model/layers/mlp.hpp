@@ -1,0 +1,29 @@
+#pragma once
+#include "core/model/layers/linear.hpp"
+#include "core/model/shape.hpp"
+
+namespace tessera {
+
+/// y = down(gelu(up(x))) or y = down(silu(gate(x)) * up(x)); [M,C] to [M,C].
+class Mlp {
+ public:
+  struct Saved {
+    Tensor pre;  ///< [M,F], swiglu [M,2F]
+    Tensor act;  ///< [M,F]
+  };
+
+  /// Registers `name`.up or `name`.gate_up, and `name`.down.
+  Mlp(ParamRegistry& registry, const std::string& name, const GptShape& shape);
+
+  Saved place(Arena& arena, std::int64_t tokens) const;
+  void forward(const Call& call, const Tensor& x, const Saved& saved, const Tensor& y = {}) const;
+  void backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x, const Saved& saved) const;
+
+ private:
+  Activation activation_;
+  std::int64_t ffn_;
+  DType type_;
+  Linear up_, down_;
+};
+
+}  // namespace tessera

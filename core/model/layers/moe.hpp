@@ -1,0 +1,41 @@
+#pragma once
+#include "core/model/layers/experts.hpp"
+
+namespace tessera {
+
+/// y = sum over the k most probable experts of weight times expert(x), each expert an Mlp without biases; [M,C] to
+/// [M,C]. No token is dropped, so shapes are static: S = M k rows sorted by expert. Source: Mixtral (Jiang 2024);
+/// balance loss Switch (Fedus 2021), z-loss ST-MoE (Zoph 2022).
+class Moe {
+ public:
+  struct Saved {
+    Routing routing;
+    Tensor rows;  ///< [S,C], x gathered
+    Tensor pre;   ///< [S,F], swiglu [S,2F]
+    Tensor act;   ///< [S,F]
+    Tensor out;   ///< [S,C], each row's expert's answer
+  };
+
+  /// Registers `name`.router and the projections of `name`.experts.
+  Moe(ParamRegistry& registry, const std::string& name, const GptShape& shape);
+
+  Saved place(Arena& arena, std::int64_t tokens) const;
+  void forward(const Call& call, const Tensor& x, const Saved& saved, const Tensor& y = {}) const;
+  /// Also adds the micro-batch's auxiliary losses to call.sums, and their gradients.
+  void backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x, const Saved& saved) const;
+
+ private:
+  RouterShape router_shape(std::int64_t tokens) const;
+  void router_backward(const Call& call, const Tensor& dx, const Tensor& dweight, const Tensor& x,
+                       const Routing& routing) const;
+
+  MoeShape moe_;
+  Activation activation_;
+  std::int64_t hidden_, ffn_, length_;
+  DType type_, sum_type_;
+  Accumulation accumulation_;
+  ParamId router_;
+  Experts up_, down_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,41 @@
+#include "core/model/layers/norm.hpp"
+
+namespace tessera {
+
+NormLayer::NormLayer(ParamRegistry& registry, const std::string& name, const GptShape& shape)
+    : kind_(shape.norm),
+      width_(shape.hidden),
+      type_(shape.compute),
+      sum_type_(shape.sum_type()),
+      weight_(add_whole(registry, name + ".weight", {width_}, Role::norm, {Start::Kind::one, 0})) {
+  if (shape.bias && kind_ == Norm::layer) bias_ = add_whole(registry, name + ".bias", {width_}, Role::bias, {});
+}
+
+NormLayer::Saved NormLayer::place(Arena& arena, std::int64_t tokens) const {
+  Saved saved;
+  if (kind_ == Norm::layer) saved.mean = arena.keep(sum_type_, {tokens});
+  saved.rstd = arena.keep(sum_type_, {tokens});
+  saved.y = arena.keep(type_, {tokens, width_});
+  return saved;
+}
+
+void NormLayer::forward(const Call& call, const Residual& x, const Saved& saved) const {
+  const Tensor weight = call.weights.operand(call.stream, weight_, Side::rowwise).data;
+  const Tensor bias = value_of(call, bias_);
+  norm_forward(call.stream, kind_, saved.y, x.sum, saved.mean, saved.rstd, x.x, x.branch, weight, bias);
+}
+
+void NormLayer::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x,
+                         const Saved& saved) const {
+  const auto gradients = [&](const Gradient& dweight, const Gradient& dbias) {
+    norm_weight_gradient(call.stream, call.arena, kind_, dweight, dbias, dy, x, saved.mean, saved.rstd);
+  };
+  contribute(call, weight_, [&](const Gradient& dweight) {
+    if (!bias_) return gradients(dweight, {});
+    contribute(call, *bias_, [&](const Gradient& dbias) { gradients(dweight, dbias); });
+  });
+  const Tensor weight = call.weights.operand(call.stream, weight_, Side::rowwise).data;
+  norm_backward(call.stream, kind_, dx, dy, x, saved.mean, saved.rstd, weight);
+}
+
+}  // namespace tessera

@@ -1,0 +1,54 @@
+#include "core/model/shape.hpp"
+
+namespace tessera {
+namespace {
+
+KeepRules keep_rules(const RecomputeConfig& config) {
+  KeepRules rules;
+  if (config.mode == RecomputeMode::full) rules.block = Keep::input;
+  if (config.mode != RecomputeMode::selective) return rules;
+  for (RecomputeModule module : config.modules.get()) switch (module) {
+      case RecomputeModule::attention:
+        rules.attention = Keep::input;
+        break;
+      case RecomputeModule::mlp:
+        rules.mlp = Keep::input;
+        break;
+      case RecomputeModule::norm:
+        rules.norm = Keep::input;
+        break;
+      case RecomputeModule::moe:
+        rules.moe = Keep::input;
+        break;
+    }
+  return rules;
+}
+
+}  // namespace
+
+GptShape GptShape::from(const RunConfig& config) {
+  const ModelConfig& model = config.model;
+  GptShape shape;
+  shape.layers = model.layers;
+  shape.hidden = model.hidden;
+  shape.heads = model.heads;
+  shape.kv_heads = model.kv_heads;
+  shape.head_dim = model.head_dim;
+  shape.ffn = model.ffn;
+  shape.seq_len = model.seq_len;
+  shape.vocabulary = model.vocab;
+  shape.norm = model.norm;
+  shape.position = model.position;
+  shape.rope_base = model.rope_base;
+  shape.activation = model.activation;
+  shape.bias = model.bias;
+  shape.tied_head = model.tied_head;
+  if (const auto& moe = model.moe)
+    shape.moe = MoeShape{moe->experts, moe->top_k, moe->renormalize, moe->weights, moe->balance_coef, moe->z_coef};
+  shape.compute = config.precision.compute == Compute::bf16 ? DType::bf16 : DType::f32;
+  shape.accumulation = config.precision.fuse_wgrad ? Accumulation::fused : Accumulation::unfused;
+  shape.keep = keep_rules(config.recompute);
+  return shape;
+}
+
+}  // namespace tessera

@@ -1,0 +1,60 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+
+#include "core/config/config.hpp"
+#include "kernels/base/index.hpp"
+#include "kernels/moe/moe.hpp"
+
+namespace tessera {
+
+/// The experts of a mixture-of-experts layer.
+struct MoeShape {
+  std::int64_t experts = 0, top_k = 0;
+  bool renormalize = true;
+  ExpertWeights weights = ExpertWeights::single;
+  double balance_coef = 0, z_coef = 0;
+};
+
+/// What of a layer outlives its forward: all that backward needs, or its input alone, from which backward finds the
+/// rest.
+enum class Keep : std::uint8_t { all, input };
+
+struct KeepRules {
+  Keep attention = Keep::all, mlp = Keep::all, norm = Keep::all, moe = Keep::all;
+  Keep block = Keep::all;
+};
+
+/// Everything that decides a model's parameters and arithmetic; letters as in the formulas of the layers.
+struct GptShape {
+  std::int64_t layers = 0;      ///< L
+  std::int64_t hidden = 0;      ///< C
+  std::int64_t heads = 0;       ///< H
+  std::int64_t kv_heads = 0;    ///< G
+  std::int64_t head_dim = 0;    ///< D
+  std::int64_t ffn = 0;         ///< F, of each expert
+  std::int64_t seq_len = 0;     ///< T
+  std::int64_t vocabulary = 0;  ///< V
+  Norm norm = Norm::layer;
+  Position position = Position::learned;
+  double rope_base = 10000;
+  Activation activation = Activation::gelu;
+  bool bias = true;
+  bool tied_head = false;
+  std::optional<MoeShape> moe;
+
+  DType compute = DType::bf16;
+  Accumulation accumulation = Accumulation::fused;
+  KeepRules keep;
+  /// Elements of logits that exist at once; the head works on that many rows of the batch at a time (at least one).
+  std::int64_t logits_at_once = std::int64_t{1} << 25;
+
+  /// Rows of the vocabulary's matrices in memory.
+  std::int64_t padded_vocabulary() const { return round_up(vocabulary, 128); }
+  /// The type of statistics, router logits and other small sums.
+  DType sum_type() const { return compute == DType::f64 ? DType::f64 : DType::f32; }
+
+  static GptShape from(const RunConfig& config);
+};
+
+}  // namespace tessera
