@@ -1,0 +1,46 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/data/token_stream.hpp"
+#include "io/data/file_set.hpp"
+#include "io/data/token_file.hpp"
+#include "kernels/base/error.hpp"
+
+namespace tessera {
+
+/// What a run learns from: the tokens of its files one after another. Not collective; every rank opens its own. What
+/// cannot be read, is empty or has the wrong format throws Error{file} with path, cause and remedy.
+class Corpus {
+ public:
+  /// Files joined without separator, bytes are tokens (vocabulary 256). Held in memory: the files may change meanwhile.
+  static Corpus text(const FileSet& files);
+  /// Token files one after another, mapped.
+  static Corpus token_files(const FileSet& files);
+
+  Corpus(Corpus&&) = default;
+  Corpus& operator=(Corpus&&) = default;
+
+  const TokenStream& tokens() const { return stream_; }
+  std::int64_t files() const { return static_cast<std::int64_t>(paths_.size()); }
+  /// Of the tokens alone, whatever files and types hold them: sum_i mix64(token_i xor (i + 1) phi), mixed with the
+  /// count.
+  std::uint64_t hash() const { return hash_; }
+  std::int64_t largest_token() const { return largest_; }
+
+  /// Adds a problem (Exit::file) that names file and position when a token is not below `vocabulary`.
+  void check_vocabulary(std::int64_t vocabulary, Problems& problems) const;
+
+ private:
+  Corpus(std::vector<std::filesystem::path> paths, std::vector<std::uint8_t> text, std::vector<TokenFile> mapped);
+
+  std::vector<std::filesystem::path> paths_;
+  std::vector<std::uint8_t> text_;
+  std::vector<TokenFile> mapped_;
+  TokenStream stream_;
+  std::uint64_t hash_ = 0;
+  std::int64_t largest_ = 0;
+};
+
+}  // namespace tessera

@@ -1,0 +1,288 @@
+#include "io/data/corpus.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "kernels/digest/digest.hpp"
+#include "kernels/reference/digest.hpp"
+#include "tests/support/temporary_folder.hpp"
+
+namespace tessera {
+namespace {
+namespace fs = std::filesystem;
+using test::TemporaryFolder;
+
+TEST(Pattern, MatchesWithinAComponent) {
+  EXPECT_TRUE(fits("a.md", "a.md"));
+  EXPECT_TRUE(fits("*.md", "a.md"));
+  EXPECT_TRUE(fits("*", ".hidden"));
+  EXPECT_TRUE(fits("?.md", "a.md"));
+  EXPECT_TRUE(fits("*a*b*c", "xxaybabc"));
+  EXPECT_TRUE(fits("./a/b", "a/b"));
+  EXPECT_FALSE(fits("*.md", "a/b.md"));
+  EXPECT_FALSE(fits("?.md", "ab.md"));
+  EXPECT_FALSE(fits("?", "/"));
+  EXPECT_FALSE(fits("*.md", "a.mdx"));
+  EXPECT_FALSE(fits("*a*b*c", "xxaybabcd"));
+  EXPECT_FALSE(fits("a.md", "A.md"));
+}
+
+TEST(Pattern, CrossesFolders) {
+  EXPECT_TRUE(fits("**/*.md", "a.md"));
+  EXPECT_TRUE(fits("**/*.md", "x/y/a.md"));
+  EXPECT_TRUE(fits("x/**/a.md", "x/a.md"));
+  EXPECT_TRUE(fits("x/**/a.md", "x/y/z/a.md"));
+  EXPECT_TRUE(fits("**", "x/y"));
+  EXPECT_TRUE(fits("**/y/**/z", "a/y/b/y/c/z"));
+  EXPECT_FALSE(fits("x/**/a.md", "y/a.md"));
+  EXPECT_FALSE(fits("x/*/a.md", "x/y/z/a.md"));
+  EXPECT_FALSE(fits("**/*.md", "x/y/a.cpp"));
+  EXPECT_FALSE(fits("**/y/**/z", "a/b/z"));
+}
+
+std::vector<std::string> names(const FileSet& set) {
+  std::vector<std::string> out;
+  for (const fs::path& path : list_files(set)) out.push_back(path.lexically_relative(set.root).generic_string());
+  return out;
+}
+
+/// The message and code of what f throws.
+template <class F>
+std::pair<Exit, std::string> thrown(const F& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return {error.code(), error.what()};
+  }
+  return {Exit::ok, "nothing thrown"};
+}
+template <class F>
+void expect_file_error(const F& f, std::initializer_list<std::string_view> mentions) {
+  const auto [code, text] = thrown(f);
+  EXPECT_EQ(code, Exit::file) << text;
+  for (const std::string_view word : mentions) EXPECT_NE(text.find(word), std::string::npos) << word << " in: " << text;
+}
+
+TEST(FileSet, SortsByPathBytesAndTakesEachFileOnce) {
+  const TemporaryFolder folder;
+  for (const char* name : {"b.md", "a/z.md", "a.md", "a-b/x.md", "B.md", "c.txt", "\xC3\xA9.md"})
+    folder.write(name, "x");
+  EXPECT_EQ(names({folder.path(), {"**/*.md", "*.md", "b.md"}, {}}),
+            (std::vector<std::string>{"B.md", "a-b/x.md", "a.md", "a/z.md", "b.md", "\xC3\xA9.md"}));
+}
+
+TEST(FileSet, LeavesOutHiddenBuildAndRunFolders) {
+  const TemporaryFolder folder;
+  for (const char* name : {".git/a", "build/a", "build-debug/a", "runs/demo/a", "runs/other/a", "src/.cache/a",
+                           "src/build/a", "src/a", ".a", "builder"})
+    folder.write(name, "x");
+  EXPECT_EQ(names({folder.path(), {"**"}, folder.path() / "src/../runs/demo"}),
+            (std::vector<std::string>{".a", "builder", "runs/other/a", "src/a"}));
+  expect_file_error([&] { names({folder.path(), {"build/a"}, {}}); }, {"build/a", "no such file"});
+}
+
+TEST(FileSet, FollowsLinksToFilesButNotToFolders) {
+  const TemporaryFolder folder;
+  const fs::path file = folder.write("real/a", "x");
+  fs::create_symlink(file, folder.path() / "link");
+  fs::create_directory_symlink(folder.path(), folder.path() / "real/loop");
+  fs::create_symlink(folder.path() / "nowhere", folder.path() / "broken");
+  EXPECT_EQ(names({folder.path(), {"**"}, {}}), (std::vector<std::string>{"link", "real/a"}));
+}
+
+TEST(FileSet, SaysWhatIsMissing) {
+  const TemporaryFolder folder;
+  folder.write("a.md", "x");
+  const fs::path gone = folder.path() / "gone";
+  expect_file_error([&] { names({gone, {"**"}, {}}); }, {gone.string(), "No such file", "data.root"});
+  expect_file_error([&] { names({folder.path() / "a.md", {"**"}, {}}); }, {"a.md", "data.root"});
+  expect_file_error([&] { names({folder.path(), {"*.md", "b.md"}, {}}); }, {"b.md", "data.files"});
+  expect_file_error([&] { names({folder.path(), {"*.cpp", "*.h"}, {}}); }, {"*.cpp, *.h", folder.path().string()});
+}
+
+TEST(FileSet, NamesTheFolderThatCannotBeReadIfItMustBe) {
+  const TemporaryFolder folder;
+  folder.write("open/a", "x");
+  folder.write("closed/a", "x");
+  fs::permissions(folder.path(), fs::perms::others_exec | fs::perms::others_read, fs::perm_options::add);
+  fs::permissions(folder.path() / "closed", fs::perms::none);
+  {
+    const test::WithoutPrivileges user;
+    EXPECT_EQ(names({folder.path(), {"open/*"}, {}}), std::vector<std::string>{"open/a"});
+    expect_file_error([&] { names({folder.path(), {"**"}, {}}); }, {"closed", "Permission denied"});
+  }
+  fs::permissions(folder.path() / "closed", fs::perms::owner_all);
+}
+
+std::vector<std::int32_t> all_tokens(const Corpus& corpus) {
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(corpus.tokens().count()));
+  corpus.tokens().read(0, ids);
+  return ids;
+}
+
+TEST(Corpus, JoinsTextWithoutSeparator) {
+  const TemporaryFolder folder;
+  folder.write("1.txt", "ab");
+  folder.write("2.txt", "");
+  folder.write("3.txt", std::string_view("\0\xFF\n", 3));
+  const Corpus corpus = Corpus::text({folder.path(), {"*.txt"}, {}});
+  EXPECT_EQ(all_tokens(corpus), (std::vector<std::int32_t>{'a', 'b', 0, 255, '\n'}));
+  EXPECT_EQ(corpus.files(), 3);
+  EXPECT_EQ(corpus.largest_token(), 255);
+}
+
+TEST(Corpus, HashesContentAlone) {
+  const TemporaryFolder folder;
+  std::string text;
+  std::vector<std::uint64_t> bits;
+  for (int i = 0; i < 9001; ++i) {
+    text.push_back(static_cast<char>(i * i % 251));
+    bits.push_back(static_cast<std::uint8_t>(text.back()));
+  }
+  folder.write("whole", text);
+  folder.write("parts/1", text.substr(0, 4000));
+  folder.write("parts/2", text.substr(4000));
+  const auto hash = [&](const char* pattern) { return Corpus::text({folder.path(), {pattern}, {}}).hash(); };
+  EXPECT_EQ(hash("whole"), mix64(reference::digest(bits, 0) ^ bits.size()));
+  EXPECT_EQ(hash("parts/*"), hash("whole"));
+  text[8000] ^= 1;
+  folder.write("whole", text);
+  EXPECT_NE(hash("whole"), hash("parts/*"));
+  folder.write("whole", text.substr(0, 9000));
+  folder.write("zeros/1", std::string(10, '\0'));
+  folder.write("zeros/2", std::string(11, '\0'));
+  EXPECT_NE(hash("zeros/1"), hash("zeros/2"));
+}
+
+TEST(Corpus, RefusesToBeEmptyOrUnreadable) {
+  const TemporaryFolder folder;
+  folder.write("a.txt", "");
+  expect_file_error([&] { Corpus::text({folder.path(), {"a.txt"}, {}}); }, {"a.txt", "empty"});
+  folder.write("b.txt", "text");
+  fs::permissions(folder.path(), fs::perms::others_exec | fs::perms::others_read, fs::perm_options::add);
+  fs::permissions(folder.path() / "b.txt", fs::perms::none);
+  const test::WithoutPrivileges user;
+  expect_file_error([&] { Corpus::text({folder.path(), {"b.txt"}, {}}); }, {"b.txt", "Permission denied"});
+}
+
+template <class T>
+std::string bytes_of(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+std::string llmc(std::int32_t magic, std::int32_t version, std::int32_t count, const std::string& tokens) {
+  std::vector<std::int32_t> header(256, 0);
+  header[0] = magic;
+  header[1] = version;
+  header[2] = count;
+  return bytes_of(header) + tokens;
+}
+
+TEST(TokenFiles, ReadBothWidthsOfLlmC) {
+  const TemporaryFolder folder;
+  folder.write("1.bin", llmc(20240520, 1, 3, bytes_of<std::uint16_t>({5, 50256, 65535})));
+  folder.write("2.bin", llmc(20240801, 7, 2, bytes_of<std::uint32_t>({128000, 9})));
+  folder.write("3.bin", llmc(20240520, 1, 0, ""));
+  const Corpus corpus = Corpus::token_files({folder.path(), {"*.bin"}, {}});
+  EXPECT_EQ(all_tokens(corpus), (std::vector<std::int32_t>{5, 50256, 65535, 128000, 9}));
+  EXPECT_EQ(corpus.largest_token(), 128000);
+}
+
+TEST(TokenFiles, HashLikeTheSameTokensOfAnotherWidth) {
+  const TemporaryFolder folder;
+  folder.write("narrow.bin", llmc(20240520, 1, 4, bytes_of<std::uint16_t>({1, 2, 200, 4})));
+  folder.write("wide.bin", llmc(20240801, 7, 4, bytes_of<std::uint32_t>({1, 2, 200, 4})));
+  folder.write("text", "\x01\x02\xC8\x04");
+  const auto narrow = Corpus::token_files({folder.path(), {"narrow.bin"}, {}}).hash();
+  EXPECT_EQ(narrow, Corpus::token_files({folder.path(), {"wide.bin"}, {}}).hash());
+  EXPECT_EQ(narrow, Corpus::text({folder.path(), {"text"}, {}}).hash());
+}
+
+TEST(TokenFiles, RefuseWhatIsNotOne) {
+  const TemporaryFolder folder;
+  const auto open = [&](const char* name) { return [&, name] { Corpus::token_files({folder.path(), {name}, {}}); }; };
+  const std::string two = bytes_of<std::uint16_t>({1, 2});
+  folder.write("text.bin", std::string(2000, 'x'));
+  folder.write("short.bin", "abc");
+  folder.write("header.bin", llmc(20240520, 1, 0, "").substr(0, 500));
+  folder.write("version.bin", llmc(20240520, 2, 2, two));
+  folder.write("truncated.bin", llmc(20240520, 1, 3, two));
+  folder.write("longer.bin", llmc(20240520, 1, 1, two));
+  folder.write("negative.bin", llmc(20240520, 1, -1, two));
+  folder.write("none.bin", llmc(20240520, 1, 0, ""));
+  expect_file_error(open("text.bin"), {"text.bin", "not a token file", "20240520", "data.kind: text"});
+  expect_file_error(open("short.bin"), {"short.bin", "header"});
+  expect_file_error(open("header.bin"), {"header.bin", "header"});
+  expect_file_error(open("version.bin"), {"version.bin", "version 2"});
+  expect_file_error(open("truncated.bin"), {"truncated.bin", "promises 3 tokens", "4 bytes"});
+  expect_file_error(open("longer.bin"), {"longer.bin", "promises 1 tokens"});
+  expect_file_error(open("negative.bin"), {"negative.bin", "promises -1"});
+  expect_file_error(open("none.bin"), {"none.bin", "empty"});
+}
+
+std::string megatron_index(std::uint8_t type, std::int64_t width, const std::vector<std::int32_t>& sizes) {
+  std::vector<std::int64_t> offsets, documents;
+  std::int64_t at = 0;
+  for (std::int32_t size : sizes) {
+    offsets.push_back(at * width);
+    documents.push_back(static_cast<std::int64_t>(documents.size()));
+    at += size;
+  }
+  documents.push_back(static_cast<std::int64_t>(sizes.size()));
+  return std::string("MMIDIDX\0\0", 9) + bytes_of<std::uint64_t>({1}) + static_cast<char>(type) +
+         bytes_of<std::uint64_t>({sizes.size(), documents.size()}) + bytes_of(sizes) + bytes_of(offsets) +
+         bytes_of(documents);
+}
+
+TEST(TokenFiles, ReadMegatronsPairs) {
+  const TemporaryFolder folder;
+  folder.write("short.bin", bytes_of<std::uint16_t>({7, 8, 50000}));
+  folder.write("short.idx", megatron_index(8, 2, {1, 2}));
+  folder.write("wide.bin", bytes_of<std::int32_t>({100000, 2}));
+  folder.write("wide.idx", megatron_index(4, 4, {2}));
+  EXPECT_EQ(all_tokens(Corpus::token_files({folder.path(), {"*.bin"}, {}})),
+            (std::vector<std::int32_t>{7, 8, 50000, 100000, 2}));
+}
+
+TEST(TokenFiles, RefuseABrokenMegatronIndex) {
+  const TemporaryFolder folder;
+  folder.write("a.bin", bytes_of<std::uint16_t>({7, 8, 9}));
+  const auto with = [&](const std::string& index) {
+    folder.write("a.idx", index);
+    return [&] { Corpus::token_files({folder.path(), {"a.bin"}, {}}); };
+  };
+  const std::string good = megatron_index(8, 2, {1, 2});
+  EXPECT_NO_THROW(with(good)());
+  expect_file_error(with("nonsense"), {"a.idx", "MMIDIDX"});
+  expect_file_error(with(good.substr(0, 20)), {"a.idx", "header"});
+  expect_file_error(with(good.substr(0, 40)), {"a.idx", "2 sequences"});
+  expect_file_error(with(megatron_index(6, 8, {1})), {"a.idx", "type 6"});
+  expect_file_error(with(megatron_index(8, 2, {1, 3})), {"a.bin", "promises 4 tokens"});
+  expect_file_error(with(megatron_index(8, 4, {1, 2})), {"a.idx", "sequence 1"});
+}
+
+TEST(Corpus, NamesTheFirstTokenOutsideTheVocabulary) {
+  const TemporaryFolder folder;
+  folder.write("1.bin", llmc(20240520, 1, 2, bytes_of<std::uint16_t>({5, 6})));
+  folder.write("2.bin", llmc(20240801, 7, 3, bytes_of<std::uint32_t>({1, 4000000000u, 7})));
+  const Corpus corpus = Corpus::token_files({folder.path(), {"*.bin"}, {}});
+  Problems none, some;
+  corpus.check_vocabulary(4000000001, none);
+  EXPECT_TRUE(none.empty());
+  corpus.check_vocabulary(50257, some);
+  ASSERT_EQ(some.list().size(), 1u);
+  EXPECT_EQ(some.list()[0].code, Exit::file);
+  for (const char* word : {"2.bin", "4000000000", "position 1", "50257"})
+    EXPECT_NE(some.list()[0].text.find(word), std::string::npos) << some.list()[0].text;
+}
+
+TEST(Corpus, MayBeMoved) {
+  const TemporaryFolder folder;
+  folder.write("a", "some text");
+  Corpus first = Corpus::text({folder.path(), {"a"}, {}});
+  const Corpus second = std::move(first);
+  EXPECT_EQ(all_tokens(second).front(), 's');
+}
+
+}  // namespace
+}  // namespace tessera
