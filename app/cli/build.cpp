@@ -1,0 +1,50 @@
+#include "app/cli/build.hpp"
+
+#include <algorithm>
+
+#include <CLI/Version.hpp>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <spdlog/version.h>
+
+#include "core/comm/mpi.hpp"
+#include "kernels/base/runtime.hpp"
+
+namespace tessera {
+namespace {
+
+std::string dotted(int major, int minor, int patch) { return fmt::format("{}.{}.{}", major, minor, patch); }
+
+std::string compiler() {
+#if defined(__clang__)
+  return std::string("Clang ") + __clang_version__;
+#else
+  return std::string("GCC ") + __VERSION__;
+#endif
+}
+
+std::string first_line(const std::string& text) {
+  std::string line = text.substr(0, text.find('\n'));
+  std::replace(line.begin(), line.end(), '\t', ' ');
+  return line;
+}
+
+}  // namespace
+
+Build this_build() {
+  // TESSERA_*: from CMake, of libraries whose headers do not tell their version or that only kernels include.
+  Build build{TESSERA_VERSION, compiler(), TESSERA_BUILD_TYPE, Runtime::back_end(), first_line(Mpi::version()), {}};
+  build.libraries = {
+      {"Kokkos", TESSERA_KOKKOS_VERSION},
+      {"oneDNN", TESSERA_DNNL_VERSION},
+      {"OpenBLAS", TESSERA_BLAS_VERSION},
+      {"yaml-cpp", TESSERA_YAML_VERSION},
+      {"fmt", dotted(FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100)},
+      {"spdlog", dotted(SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR, SPDLOG_VER_PATCH)},
+      {"CLI11", CLI11_VERSION},
+      {"nlohmann_json", dotted(NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH)},
+  };
+  return build;
+}
+
+}  // namespace tessera

@@ -1,0 +1,147 @@
+#include "app/cli/command_line.hpp"
+
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <system_error>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "app/cli/build.hpp"
+#include "app/verbs/verbs.hpp"
+
+namespace tessera {
+namespace {
+
+using Verb = std::function<int()>;
+
+std::vector<Override> overrides_of(const std::vector<std::string>& arguments) {
+  std::vector<Override> overrides;
+  for (const std::string& argument : arguments) overrides.push_back(override_of(argument));
+  return overrides;
+}
+
+/// All verbs with their options; parsing sets `chosen`.
+class Parser {
+ public:
+  Parser() {
+    app_.require_subcommand(1);
+    app_.set_version_flag("--version", "tessera " + this_build().version);
+    app_.failure_message(CLI::FailureMessage::simple);
+    app_.footer("Decks and their keys: `tessera explain`.\n"
+                "Exit codes: 0 ok, 1 internal, 2 usage, 3 deck, 4 environment, 5 file, 6 numerical, 7 communication, "
+                "75 stopped.");
+    add_train();
+    add_plan();
+    add_validate();
+    add_explain();
+    add_info();
+  }
+
+  /// The verb to run; throws CLI::Error.
+  Verb parse(int argc, const char* const* argv) {
+    train_.command_line.assign(argv, argv + argc);
+    app_.parse(argc, argv);
+    return chosen_;
+  }
+  int exit(const CLI::Error& error) { return app_.exit(error) == 0 ? 0 : static_cast<int>(Exit::usage); }
+
+ private:
+  CLI::App* add(const char* name, const char* help, Verb run) {
+    CLI::App* const verb = app_.add_subcommand(name, help);
+    verb->callback([this, run] { chosen_ = run; });
+    return verb;
+  }
+  void add_deck(CLI::App* verb, std::string& deck) {
+    verb->add_option("deck", deck, "The run's deck (YAML)")->required()->type_name("DECK");
+    verb->add_option("--set", set_, "Overrides a key of the deck; may be given again")
+        ->type_name("KEY=VALUE")
+        ->expected(1)
+        ->allow_extra_args(false)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  }
+  void add_json(CLI::App* verb, Format& format) {
+    verb->add_flag_callback("--json", [&format] { format = Format::json; }, "Answer in JSON");
+  }
+
+  void add_train() {
+    CLI::App* const verb = add("train", "Train a model; started by the MPI launcher, one process a rank", [this] {
+      train_.overrides = overrides_of(set_);
+      return run_train(train_);
+    });
+    add_deck(verb, train_.deck);
+  }
+  void add_plan() {
+    CLI::App* const verb = add("plan", "Print memory per rank, collectives, groups and owners of a run", [this] {
+      plan_.overrides = overrides_of(set_);
+      return run_plan(plan_);
+    });
+    add_deck(verb, plan_.deck);
+    verb->add_option("--ranks", plan_.ranks, "Ranks of the planned run")
+        ->required()
+        ->type_name("N")
+        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24));
+    add_json(verb, plan_.format);
+  }
+  void add_validate() {
+    CLI::App* const verb = add("validate", "Check a deck and print it with every value resolved", [this] {
+      validate_.overrides = overrides_of(set_);
+      return run_validate(validate_);
+    });
+    add_deck(verb, validate_.deck);
+  }
+  void add_explain() {
+    CLI::App* const verb = add("explain", "Explain a key or a section of the deck, or all of them",
+                               [this] { return run_explain(explain_); });
+    verb->add_option("key", explain_.key, "As optimizer.lr")->type_name("KEY");
+  }
+  void add_info() {
+    CLI::App* const verb = add("info", "Print versions, back end and libraries", [this] { return run_info(info_); });
+    add_json(verb, info_.format);
+  }
+
+  CLI::App app_{"Tessera trains GPT and mixture-of-experts language models with sharded optimizers.", "tessera"};
+  Verb chosen_;
+  std::vector<std::string> set_;
+  TrainOptions train_;
+  PlanOptions plan_;
+  ValidateOptions validate_;
+  ExplainOptions explain_;
+  InfoOptions info_;
+};
+
+int run_verb(const Verb& verb) {
+  try {
+    return verb();
+  } catch (const Error& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return static_cast<int>(error.code());
+  } catch (const std::system_error& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return static_cast<int>(Exit::environment);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "internal error: {}\n", error.what());
+    return static_cast<int>(Exit::internal);
+  }
+}
+
+}  // namespace
+
+int run_command_line(int argc, const char* const* argv) {
+  Parser parser;
+  Verb verb;
+  int code = 0;
+  try {
+    verb = parser.parse(argc, argv);
+  } catch (const CLI::Error& error) {
+    code = parser.exit(error);
+  }
+  if (verb) code = run_verb(verb);
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (written || code != 0) return code;
+  fmt::print(stderr, "standard output cannot be written\n");
+  return static_cast<int>(Exit::environment);
+}
+
+}  // namespace tessera

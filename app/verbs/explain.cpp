@@ -1,0 +1,59 @@
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "app/verbs/verbs.hpp"
+#include "core/config/keys.hpp"
+
+namespace tessera {
+namespace {
+
+const char* restart_text(Restart restart) {
+  return restart == Restart::fixed ? "fixed: a resumed run must keep it" : "may change in a resumed run";
+}
+
+void print_key(const KeyDoc& doc) {
+  fmt::print("{}\n  {}\n", doc.path, doc.help);
+  fmt::print("  type     {}\n  default  {}\n  allowed  {}\n  restart  {}\n", doc.type, doc.standard, doc.allowed,
+             restart_text(doc.restart));
+}
+
+/// The keys directly in a section ("" for the deck itself), one a line; the sections below it follow.
+void print_section(const std::string& path, const std::string& help) {
+  const std::string prefix = path.empty() ? "" : path + ".";
+  std::vector<const KeyDoc*> keys, sections;
+  std::size_t width = 0;
+  for (const KeyDoc& doc : key_docs()) {
+    if (doc.path.rfind(prefix, 0) != 0 || doc.path.find('.', prefix.size()) != std::string::npos) continue;
+    (doc.kind == KeyDoc::Kind::key ? keys : sections).push_back(&doc);
+    if (doc.kind == KeyDoc::Kind::key) width = std::max(width, doc.path.size() - prefix.size());
+  }
+  if (!path.empty()) fmt::print("\n{}: {}\n", path, help);
+  for (const KeyDoc* doc : keys) {
+    fmt::print("  {:<{}}  {}\n", doc->path.substr(prefix.size()), width, doc->help);
+    fmt::print("  {:<{}}  [{}; {}; {}]\n", "", width, doc->standard, doc->allowed,
+               doc->restart == Restart::fixed ? "fixed" : "may change");
+  }
+  for (const KeyDoc* doc : sections) print_section(doc->path, doc->help);
+}
+
+}  // namespace
+
+int run_explain(const ExplainOptions& options) {
+  if (options.key.empty()) {
+    fmt::print("Every key: its meaning [default; allowed values; whether a resumed run may change it]\n");
+    print_section("", "");
+    return 0;
+  }
+  const KeyDoc* const doc = find_key(options.key);
+  if (!doc) {
+    const std::string nearest = nearest_key(options.key);
+    const std::string advice = nearest.empty() ? "`tessera explain` lists all" : "did you mean " + nearest + "?";
+    throw Error(Exit::usage, fmt::format("{}: unknown key, {}", options.key, advice));
+  }
+  if (doc->kind == KeyDoc::Kind::section) print_section(doc->path, doc->help);
+  else print_key(*doc);
+  return 0;
+}
+
+}  // namespace tessera

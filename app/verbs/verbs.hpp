@@ -1,0 +1,43 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "io/deck/deck.hpp"
+
+namespace tessera {
+
+/// How a verb answers: for people, or JSON for programs.
+enum class Format { text, json };
+
+struct TrainOptions {
+  std::string deck;
+  std::vector<Override> overrides;
+  std::vector<std::string> command_line;  ///< as it was typed
+};
+struct PlanOptions {
+  std::string deck;
+  std::vector<Override> overrides;
+  std::int64_t ranks = 1;
+  Format format = Format::text;
+};
+struct ValidateOptions {
+  std::string deck;
+  std::vector<Override> overrides;
+};
+struct ExplainOptions {
+  std::string key;  ///< a key, a section, or empty: all
+};
+struct InfoOptions {
+  Format format = Format::text;
+};
+
+/// The verbs: each returns an exit code, or throws Error with one. Only train is collective and starts MPI.
+int run_train(const TrainOptions& options);
+int run_plan(const PlanOptions& options);
+/// Prints the resolved deck, and on stderr what is probably not meant.
+int run_validate(const ValidateOptions& options);
+int run_explain(const ExplainOptions& options);
+int run_info(const InfoOptions& options);
+
+}  // namespace tessera

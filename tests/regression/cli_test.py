@@ -1,0 +1,169 @@
+"""The command line without a launcher: exit codes, messages and output of every verb but train.
+
+usage: cli_test.py TESSERA
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TESSERA = ""
+SMALL = """schema_version: 1
+run: {name: small, steps: 10}
+model: {layers: 2, hidden: 64, heads: 4, seq_len: 32}
+data: {files: ["*.txt"]}
+batch: {global: 8, micro: 2}
+"""
+
+
+class Cli(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="tessera-cli-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def write(self, text, name="deck.yaml"):
+        path = os.path.join(self.folder, name)
+        with open(path, "wb") as file:
+            file.write(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    def call(self, *arguments, stdout=subprocess.PIPE, **environment):
+        return subprocess.run([TESSERA, *arguments], stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=30,
+                              cwd=self.folder, env={**os.environ, **environment})
+
+    def expect(self, code, *arguments, **environment):
+        done = self.call(*arguments, **environment)
+        self.assertEqual(done.returncode, code, (arguments, done.stdout, done.stderr))
+        if code == 0:
+            self.assertEqual(done.stderr, "")
+        else:
+            self.assertEqual(done.stdout, "")
+            self.assertNotEqual(done.stderr, "")
+        return done
+
+    def refused(self, text, *arguments):
+        return self.expect(3, "validate", self.write(text), *arguments).stderr.splitlines()
+
+
+class Usage(Cli):
+    def test_every_verb_has_help(self):
+        for verb in ([], ["train"], ["plan"], ["validate"], ["explain"], ["info"]):
+            done = self.expect(0, *verb, "--help")
+            self.assertIn("Usage: tessera", done.stdout)
+        for option in ("--set", "DECK"):
+            for verb in ("train", "plan", "validate"):
+                self.assertIn(option, self.expect(0, verb, "--help").stdout)
+
+    def test_version(self):
+        self.assertRegex(self.expect(0, "--version").stdout, r"^tessera \d+\.\d+\.\d+\n$")
+
+    def test_wrong_usage(self):
+        deck = self.write(SMALL)
+        for arguments in ([], ["trian"], ["validate"], ["validate", deck, "another"], ["validate", deck, "--sett", "a=b"],
+                          ["validate", deck, "--set"], ["validate", deck, "--set", "run.steps"], ["plan", deck],
+                          ["plan", deck, "--ranks", "0"], ["plan", deck, "--ranks", "two"], ["info", "--yaml"],
+                          ["explain", "a", "b"]):
+            self.expect(2, *arguments)
+
+    def test_a_full_disk_behind_stdout_is_noticed(self):
+        if not os.path.exists("/dev/full"):
+            self.skipTest("no /dev/full")
+        with open("/dev/full", "w") as full:
+            for arguments in (["info"], ["explain"]):
+                self.assertEqual(self.call(*arguments, stdout=full).returncode, 4, arguments)
+
+
+class Validate(Cli):
+    def test_prints_the_resolved_deck(self):
+        done = self.expect(0, "validate", self.write(SMALL), "--set", "optimizer.lr=1e-3", OMP_NUM_THREADS="3")
+        for line in ("  steps: 10  # deck", "  lr: 0.001  # override", "  head_dim: 16  # derived", "  seed: 1234  # default",
+                     "  threads: 3  # derived", f'  root: "{os.path.realpath(self.folder)}"  # derived'):
+            self.assertIn(line + "\n", done.stdout)
+
+    def test_the_resolved_deck_resolves_to_itself(self):
+        once = self.expect(0, "validate", self.write(SMALL)).stdout
+        twice = self.expect(0, "validate", self.write(once, "resolved.yaml")).stdout
+        values = [[line.split("  # ")[0] for line in text.splitlines()] for text in (once, twice)]
+        self.assertEqual(values[0], values[1])
+        self.assertGreater(len(values[0]), 60)
+
+    def test_threads_are_the_cores_without_omp(self):
+        environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+        done = subprocess.run([TESSERA, "validate", self.write(SMALL)], capture_output=True, text=True, env=environment)
+        self.assertIn(f"  threads: {len(os.sched_getaffinity(0))}  # derived\n", done.stdout)
+
+    def test_set_takes_one_value_each(self):
+        deck = self.write(SMALL)
+        done = self.expect(0, "validate", "--set", "run.steps=7", "--set", "data.files=[a.txt, b.txt]", deck)
+        self.assertIn("  steps: 7  # override\n", done.stdout)
+        self.assertIn('  files: ["a.txt", "b.txt"]  # override\n', done.stdout)
+
+    def test_reports_everything_at_once(self):
+        lines = self.refused(SMALL + "optimizer: {lr: fast}\nevaluation: {batches: 1}\n", "--set", "model.heads=5")
+        path = os.path.join(self.folder, "deck.yaml")
+        self.assertEqual(lines, [
+            f"{path}:6:17: optimizer.lr: fast is not a number, allowed 0 to 1000",
+            f"{path}:7:1: evaluation: unknown key, did you mean eval?",
+            "--set model.heads=5: model.heads: 5 heads do not divide hidden 64: change one of them, or give model.head_dim"])
+
+    def test_what_is_no_deck(self):
+        bomb = "a: &a [x, x]\n" + "".join(f"b{i}: &b{i} [*a, *a]\n" for i in range(50))
+        for text in ("", "# nothing\n", "hello", "[1, 2]", "a: [", b"\x00\x01\x02", b"\x89PNG\r\n\x1a\n", b"\xff\xfe", "\t",
+                     "a: " + "[" * 5000, "- " * 5000, bomb, SMALL + "run: {}\n", "#" * (1 << 21)):
+            with self.subTest(text=text[:20]):
+                self.refused(text)
+
+    def test_what_cannot_be_read(self):
+        self.assertIn("No such file", self.expect(3, "validate", "gone.yaml").stderr)
+        self.assertIn("folder", self.expect(3, "validate", self.folder).stderr)
+        if os.geteuid() != 0:
+            deck = self.write(SMALL)
+            os.chmod(deck, 0)
+            self.assertIn("Permission denied", self.expect(3, "validate", deck).stderr)
+
+    def test_says_what_has_no_effect(self):
+        done = self.call("validate", self.write(SMALL), "--set", "optimizer.decay_steps=3")
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("optimizer.decay_steps: counts with schedule wsd only", done.stderr)
+
+
+class Explain(Cli):
+    def test_a_key(self):
+        done = self.expect(0, "explain", "optimizer.schedule").stdout
+        for text in ("optimizer.schedule", "a choice", "cosine | linear | constant | wsd", "fixed"):
+            self.assertIn(text, done)
+
+    def test_a_section_and_all(self):
+        section = self.expect(0, "explain", "model").stdout
+        self.assertIn("model.moe:", section)
+        self.assertIn("top_k", section)
+        self.assertNotIn("optimizer", section)
+        everything = self.expect(0, "explain").stdout
+        for key in ("schema_version", "heads", "balance_coef", "max_skips", "replica_hash_every"):
+            self.assertIn(f"  {key} ", everything)
+
+    def test_an_unknown_key(self):
+        self.assertIn("did you mean optimizer.lr?", self.expect(2, "explain", "optimizer.rl").stderr)
+        self.expect(2, "explain", "parallel")
+
+
+class Info(Cli):
+    def test_json(self):
+        info = json.loads(self.expect(0, "info", "--json", OMP_NUM_THREADS="2").stdout)
+        self.assertEqual(info["threads"], 2)
+        self.assertIn(info["back_end"], ("OpenMP", "Serial", "Cuda"))
+        for key in ("version", "compiler", "build_type", "mpi"):
+            self.assertTrue(info[key], key)
+        for name in ("Kokkos", "oneDNN", "OpenBLAS", "yaml-cpp", "fmt", "spdlog", "CLI11", "nlohmann_json"):
+            self.assertRegex(info["libraries"][name], r"^\d+\.\d+")
+
+    def test_text(self):
+        self.assertIn("Kokkos", self.expect(0, "info").stdout)
+
+
+if __name__ == "__main__":
+    TESSERA = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
