@@ -18,6 +18,7 @@ class TemporaryFolder {
     std::string name = (std::filesystem::temp_directory_path() / "tessera-test-XXXXXX").string();
     if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder: " + name);
     path_ = name;
+    std::filesystem::permissions(path_, std::filesystem::perms(0755));  // WithoutPrivileges must get in
   }
   ~TemporaryFolder() {
     std::error_code ignored;

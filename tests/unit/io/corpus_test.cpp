@@ -105,7 +105,6 @@ TEST(FileSet, NamesTheFolderThatCannotBeReadIfItMustBe) {
   const TemporaryFolder folder;
   folder.write("open/a", "x");
   folder.write("closed/a", "x");
-  fs::permissions(folder.path(), fs::perms::others_exec | fs::perms::others_read, fs::perm_options::add);
   fs::permissions(folder.path() / "closed", fs::perms::none);
   {
     const test::WithoutPrivileges user;
@@ -160,7 +159,6 @@ TEST(Corpus, RefusesToBeEmptyOrUnreadable) {
   folder.write("a.txt", "");
   expect_file_error([&] { Corpus::text({folder.path(), {"a.txt"}, {}}); }, {"a.txt", "empty"});
   folder.write("b.txt", "text");
-  fs::permissions(folder.path(), fs::perms::others_exec | fs::perms::others_read, fs::perm_options::add);
   fs::permissions(folder.path() / "b.txt", fs::perms::none);
   const test::WithoutPrivileges user;
   expect_file_error([&] { Corpus::text({folder.path(), {"b.txt"}, {}}); }, {"b.txt", "Permission denied"});
