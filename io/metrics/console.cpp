@@ -1,0 +1,62 @@
+#include "io/metrics/console.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace tessera {
+namespace {
+
+// Three digits before the point, or two about it.
+std::string short_number(double x) { return x < 9.95 ? fmt::format("{:.1f}", x) : fmt::format("{:.0f}", x); }
+
+std::string norm_text(float norm) {
+  const bool plain = norm == 0 || (norm >= 0.01f && norm < 1e4f) || !std::isfinite(norm);
+  return plain ? fmt::format("{:.2f}", norm) : fmt::format("{:.2e}", norm);
+}
+
+std::string step_time(double ms) { return ms < 9999.5 ? short_number(ms) + " ms" : fmt::format("{:.1f} s", ms / 1000); }
+
+}  // namespace
+
+std::string count_text(double count) {
+  if (!(count >= 999.5)) return fmt::format("{:.0f}", count);
+  double scaled = count / 1e3;
+  for (const char* unit : {"k", "M", "G"}) {
+    if (scaled < 999.5) return short_number(scaled) + unit;
+    scaled /= 1e3;
+  }
+  return short_number(scaled) + "T";
+}
+
+std::string bytes_text(std::int64_t bytes) {
+  const double mib = static_cast<double>(bytes) / (1 << 20);
+  return mib < 1000 ? fmt::format("{:.1f} MiB", mib) : fmt::format("{:.1f} GiB", mib / 1024);
+}
+
+std::string time_text(double seconds) {
+  if (!(seconds >= 0 && seconds < 1e11)) return "?";
+  const auto s = static_cast<std::int64_t>(std::llround(seconds));
+  const std::int64_t days = s / 86400, hours = s / 3600 % 24, minutes = s / 60 % 60;
+  if (days > 0) return fmt::format("{}d {:02}:{:02}:{:02}", days, hours, minutes, s % 60);
+  if (hours > 0) return fmt::format("{}:{:02}:{:02}", hours, minutes, s % 60);
+  return fmt::format("{}:{:02}", minutes, s % 60);
+}
+
+std::string to_line(const ConsoleRow& row) {
+  std::string line = fmt::format("step {}/{} | loss {:.4f}", row.step, row.steps, row.loss);
+  if (row.eval_loss) line += fmt::format(" | eval {:.4f}", *row.eval_loss);
+  line += fmt::format(" | norm {} | lr {:.1e} | {}", norm_text(row.norm), row.lr, step_time(row.step_ms));
+  if (row.mfu) line += fmt::format(" | {:.0f}% MFU", *row.mfu * 100);
+  line += fmt::format(" | {} tok/s | {} | ETA {}", count_text(row.tokens_per_s), bytes_text(row.memory_bytes),
+                      time_text(row.seconds_left));
+  return row.skipped ? line + " | skipped" : line;
+}
+
+void print_line(std::FILE* out, std::string_view line) {
+  const std::string whole = std::string(line) + '\n';
+  std::fwrite(whole.data(), 1, whole.size(), out);
+  std::fflush(out);
+}
+
+}  // namespace tessera

@@ -1,0 +1,36 @@
+#pragma once
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace tessera {
+
+/// What a person sees of one step.
+struct ConsoleRow {
+  std::int64_t step = 0, steps = 0;
+  float loss = 0;
+  std::optional<float> eval_loss;
+  float norm = 0, lr = 0;
+  double step_ms = 0;
+  std::optional<double> mfu;  ///< share of the peak, 0..1; empty on unknown hardware
+  double tokens_per_s = 0;
+  std::int64_t memory_bytes = 0;
+  double seconds_left = 0;
+  bool skipped = false;
+};
+
+/// "step 120/5000 | loss 3.2171 | norm 1.02 | lr 3.0e-04 | 123 ms | 512k tok/s | 61.3 GiB | ETA 10:02"; "| eval 3.3012"
+/// after the loss where evaluated, "| 41% MFU" after the time where known, "| skipped" at the end.
+std::string to_line(const ConsoleRow& row);
+
+/// The parts of a row, for other lines of the log: "512k", "61.3 GiB", "10:02" or "3:10:02" or "2d 03:10:02".
+std::string count_text(double count);
+std::string bytes_text(std::int64_t bytes);
+std::string time_text(double seconds);
+
+/// Prints one line and flushes it. That nobody reads it any more is no error.
+void print_line(std::FILE* out, std::string_view line);
+
+}  // namespace tessera

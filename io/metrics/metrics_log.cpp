@@ -1,0 +1,123 @@
+#include "io/metrics/metrics_log.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+namespace tessera {
+namespace {
+
+template <class T, class... Format>
+std::string number(T value, Format... format) {
+  if (!std::isfinite(value)) return "null";
+  char text[400];  // 1e308 with three digits behind the point
+  return {text, std::to_chars(text, text + sizeof text, value, format...).ptr};
+}
+std::string measured(double value) { return number(value, std::chars_format::fixed, 3); }
+
+Error unusable(const std::filesystem::path& path, int cause) {
+  return {Exit::environment,
+          fmt::format("{}: cannot be opened for writing: {}; make room or permit it, or name another "
+                      "checkpoint.dir",
+                      path.string(), std::strerror(cause))};
+}
+
+// The whole file; 0 or an errno.
+int read_all(int file, std::string& text) {
+  char block[1 << 16];
+  for (off_t at = 0;;) {
+    const ssize_t n = ::pread(file, block, sizeof block, at);
+    if (n == 0) return 0;
+    if (n < 0 && errno != EINTR) return errno;
+    if (n < 0) continue;
+    text.append(block, static_cast<std::size_t>(n));
+    at += n;
+  }
+}
+
+// What matters of one line; nothing when it is no row.
+struct Place {
+  std::int64_t step, restart;
+};
+std::optional<Place> place_of(std::string_view line) {
+  const auto row = nlohmann::json::parse(line, nullptr, false);
+  if (!row.is_object() || !row.contains("step") || !row["step"].is_number_integer()) return std::nullopt;
+  const auto restart = row.find("restart");
+  return Place{row["step"].get<std::int64_t>(),
+               restart != row.end() && restart->is_number_integer() ? restart->get<std::int64_t>() : 0};
+}
+
+}  // namespace
+
+std::string to_json(const MetricsRow& row) {
+  const std::string evaluation = row.eval_loss ? fmt::format("\"eval_loss\":{},", number(*row.eval_loss)) : "";
+  return fmt::format(
+      "{{\"step\":{},\"loss\":{},{}\"balance_loss\":{},\"z_loss\":{},\"grad_norm\":{},\"clip_coef\":{},"
+      "\"lr\":{},\"tokens\":{},\"step_ms\":{},\"tokens_per_s\":{},\"skipped\":{},\"restart\":{}}}",
+      row.step, number(row.loss), evaluation, number(row.balance_loss), number(row.z_loss), number(row.grad_norm),
+      number(row.clip_coef), number(row.lr), row.tokens, measured(row.step_ms), measured(row.tokens_per_s), row.skipped,
+      row.restart);
+}
+
+MetricsLog::MetricsLog(const std::filesystem::path& path, std::int64_t step) : path_(path) {
+  file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (file_ < 0) throw unusable(path, errno);
+  struct ::stat about {};
+  int cause = ::fstat(file_, &about) != 0 ? errno : S_ISREG(about.st_mode) ? 0 : EINVAL;
+  std::string text;
+  if (cause == 0) cause = read_all(file_, text);
+
+  std::int64_t newest = -1;  // the restart of the newest row, kept or not
+  std::size_t kept = text.rfind('\n') + 1;
+  while (kept > 0) {
+    const std::size_t begin = kept < 2 ? 0 : text.rfind('\n', kept - 2) + 1;
+    const auto place = place_of(std::string_view(text).substr(begin, kept - 1 - begin));
+    if (place) newest = std::max(newest, place->restart);
+    if (place && place->step <= step) break;
+    kept = begin;
+  }
+  bytes_ = static_cast<std::int64_t>(kept);
+  restarts_ = newest >= 0 ? newest + 1 : step > 0 ? 1 : 0;
+  if (cause == 0 && kept < text.size() && ::ftruncate(file_, bytes_) != 0) cause = errno;
+  if (cause != 0) {
+    ::close(file_);
+    throw unusable(path, cause);
+  }
+}
+
+MetricsLog::~MetricsLog() { ::close(file_); }
+
+Problems MetricsLog::append(const MetricsRow& row) {
+  const std::string line = to_json(row) + '\n';
+  std::size_t done = 0;
+  while (done < line.size()) {
+    const ssize_t n = ::write(file_, line.data() + done, line.size() - done);
+    if (n > 0)
+      done += static_cast<std::size_t>(n);
+    else if (n == 0 || errno != EINTR)
+      break;
+  }
+  Problems problems;
+  if (done == line.size()) {
+    bytes_ += static_cast<std::int64_t>(done);
+    return problems;
+  }
+  const int cause = errno;
+  std::string rest = "it keeps its earlier rows";
+  if (::ftruncate(file_, bytes_) != 0) rest = "its last line is unfinished";
+  problems.add(Exit::environment,
+               fmt::format("{}: the row of step {} cannot be written: {}; {}; make room, then give the "
+                           "same command again",
+                           path_.string(), row.step, std::strerror(cause), rest));
+  return problems;
+}
+
+}  // namespace tessera

@@ -1,0 +1,55 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "kernels/base/error.hpp"
+
+namespace tessera {
+
+/// What one optimizer step was. Losses are those of the forward before the step's update.
+struct MetricsRow {
+  std::int64_t step = 0;  ///< from 1
+  float loss = 0;
+  std::optional<float> eval_loss;      ///< where evaluated; the key is absent elsewhere
+  float balance_loss = 0, z_loss = 0;  ///< means over MoE layers, without their coefficients; NaN without such layers
+  float grad_norm = 0;                 ///< before clipping
+  float clip_coef = 1;
+  float lr = 0;
+  std::int64_t tokens = 0;  ///< consumed so far
+  double step_ms = 0;
+  double tokens_per_s = 0;
+  bool skipped = false;      ///< a non-finite gradient: nothing was updated
+  std::int64_t restart = 0;  ///< how often the run had been resumed
+};
+
+/// The row as one JSON object, without a newline, keys in the order above: fp32 values as their shortest decimal, times
+/// to three digits behind the point, null where not finite.
+std::string to_json(const MetricsRow& row);
+
+/// metrics.jsonl, the record of a run: one line a step. One process writes it (rank 0); not collective.
+class MetricsLog {
+ public:
+  /// Opens or makes the file and drops what a run restored at `step` will write again: rows of later steps, and an
+  /// unfinished last line. Throws Error{environment} with path, cause and remedy.
+  MetricsLog(const std::filesystem::path& path, std::int64_t step);
+  ~MetricsLog();
+  MetricsLog(const MetricsLog&) = delete;
+  MetricsLog& operator=(const MetricsLog&) = delete;
+
+  /// How often the run has been resumed, as its rows say (dropped ones included).
+  std::int64_t restarts() const { return restarts_; }
+
+  /// Writes the row at once. On failure (a full disk) the file keeps its whole rows and a problem (Exit::environment)
+  /// is returned.
+  [[nodiscard]] Problems append(const MetricsRow& row);
+
+ private:
+  std::filesystem::path path_;
+  int file_ = -1;
+  std::int64_t bytes_ = 0;  // of whole rows
+  std::int64_t restarts_ = 0;
+};
+
+}  // namespace tessera

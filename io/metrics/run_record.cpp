@@ -1,0 +1,86 @@
+#include "io/metrics/run_record.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+
+namespace tessera {
+namespace {
+
+constexpr std::string_view families[] = {"OMP_",     "KOKKOS_",   "NCCL_", "MPICH_",
+                                         "TESSERA_", "OPENBLAS_", "DNNL_", "ONEDNN_"};
+constexpr std::string_view variables[] = {
+    "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "GOMP_CPU_AFFINITY",  "GOMP_SPINCOUNT",
+    "HYDRA_LAUNCHER",       "SLURM_ARRAY_TASK_ID",  "SLURM_CLUSTER_NAME", "SLURM_CPUS_PER_TASK",
+    "SLURM_GPUS_PER_TASK",  "SLURM_JOB_ID",         "SLURM_JOB_NAME",     "SLURM_JOB_NODELIST",
+    "SLURM_JOB_PARTITION",  "SLURM_NNODES",         "SLURM_NTASKS",       "SLURM_RESTART_COUNT"};
+
+bool allowed(std::string_view name) {
+  return std::ranges::find(variables, name) != std::end(variables) ||
+         std::ranges::any_of(families, [&](std::string_view family) { return name.starts_with(family); });
+}
+
+}  // namespace
+
+std::map<std::string, std::string> allowed_environment() {
+  std::map<std::string, std::string> found;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    if (const auto sign = text.find('='); sign != std::string_view::npos && allowed(text.substr(0, sign)))
+      found.emplace(text.substr(0, sign), text.substr(sign + 1));
+  }
+  return found;
+}
+
+std::string compiler_name() {
+#if defined(__clang__)
+  return __VERSION__;
+#else
+  return "GCC " __VERSION__;
+#endif
+}
+
+std::string to_json(const RunRecord& record) {
+  using Json = nlohmann::ordered_json;
+  std::set<std::string> hosts;
+  Json rank_map = Json::array();
+  for (std::size_t r = 0; r < record.ranks.size(); ++r) {
+    const RankPlace& place = record.ranks[r];
+    hosts.insert(place.host);
+    rank_map.push_back({{"rank", r}, {"host", place.host}});
+    if (place.device >= 0) rank_map.back().update({{"device", place.device}, {"device_name", place.device_name}});
+  }
+  const Json json = {
+      {"run_id", record.run_id},
+      {"name", record.name},
+      {"started", record.started},
+      {"restart", record.restart},
+      {"command_line", record.command_line},
+      {"deck",
+       {{"path", record.deck_path}, {"sha256", record.deck_hash}, {"resolved_sha256", record.resolved_deck_hash}}},
+      {"seed", record.seed},
+      {"data",
+       {{"hash", fmt::format("{:016x}", record.data_hash)},
+        {"files", record.data_files},
+        {"tokens", record.data_tokens}}},
+      {"software",
+       {{"version", record.version},
+        {"git_sha", record.git_sha},
+        {"compiler", record.compiler},
+        {"back_end", record.back_end},
+        {"libraries", record.libraries}}},
+      {"hosts", hosts},
+      {"ranks", record.ranks.size()},
+      {"threads_per_rank", record.threads_per_rank},
+      {"rank_map", rank_map},
+      {"environment", record.environment},
+  };
+  // Command lines and variables may hold any bytes; those that are no UTF-8 become replacement characters.
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
+}
+
+}  // namespace tessera

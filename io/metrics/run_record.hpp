@@ -1,0 +1,49 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kernels/base/error.hpp"
+
+namespace tessera {
+
+/// Where a rank runs.
+struct RankPlace {
+  std::string host;
+  std::int64_t device = -1;  ///< -1: none
+  std::string device_name;   ///< empty: none
+};
+
+/// What it takes to know, later, what a run was. Plain facts, gathered by the program.
+struct RunRecord {
+  std::string run_id, name;
+  std::vector<std::string> command_line;
+  std::string deck_path;
+  std::string deck_hash;           ///< of the deck's text, sha256
+  std::string resolved_deck_hash;  ///< of the deck as resolved
+  std::string version, git_sha;
+  std::string compiler, back_end;
+  std::map<std::string, std::string> libraries;  ///< name -> version
+  std::vector<RankPlace> ranks;                  ///< in rank order
+  std::int64_t threads_per_rank = 0;
+  std::map<std::string, std::string> environment;  ///< allowed_environment()
+  std::uint64_t seed = 0;
+  std::uint64_t data_hash = 0;
+  std::int64_t data_files = 0, data_tokens = 0;
+  std::string started;       ///< ISO 8601, UTC
+  std::int64_t restart = 0;  ///< how often the run had been resumed
+};
+
+/// The variables of this process that change what a run computes or how fast, by name and by family. What may hold a
+/// secret is not in the list.
+std::map<std::string, std::string> allowed_environment();
+
+/// The compiler that built this program.
+std::string compiler_name();
+
+/// run.json: an indented JSON object; hashes as hex digits, hosts listed once, the rank map in rank order.
+std::string to_json(const RunRecord& record);
+
+}  // namespace tessera
