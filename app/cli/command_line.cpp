@@ -54,7 +54,7 @@ class Parser {
     return verb;
   }
   void add_deck(CLI::App* verb, std::string& deck) {
-    verb->add_option("deck", deck, "The run's deck (YAML)")->required()->type_name("DECK");
+    verb->add_option("DECK", deck, "The run's deck (YAML)")->required()->type_name("");
     verb->add_option("--set", set_, "Overrides a key of the deck; may be given again")
         ->type_name("KEY=VALUE")
         ->expected(1)
@@ -94,7 +94,7 @@ class Parser {
   void add_explain() {
     CLI::App* const verb = add("explain", "Explain a key or a section of the deck, or all of them",
                                [this] { return run_explain(explain_); });
-    verb->add_option("key", explain_.key, "As optimizer.lr")->type_name("KEY");
+    verb->add_option("KEY", explain_.key, "As optimizer.lr, or optimizer")->type_name("");
   }
   void add_info() {
     CLI::App* const verb = add("info", "Print versions, back end and libraries", [this] { return run_info(info_); });

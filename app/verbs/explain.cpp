@@ -28,20 +28,22 @@ void print_section(const std::string& path, const std::string& help) {
     (doc.kind == KeyDoc::Kind::key ? keys : sections).push_back(&doc);
     if (doc.kind == KeyDoc::Kind::key) width = std::max(width, doc.path.size() - prefix.size());
   }
-  if (!path.empty()) fmt::print("\n{}: {}\n", path, help);
+  if (!path.empty()) fmt::print("{}: {}\n", path, help);
   for (const KeyDoc* doc : keys) {
     fmt::print("  {:<{}}  {}\n", doc->path.substr(prefix.size()), width, doc->help);
-    fmt::print("  {:<{}}  [{}; {}; {}]\n", "", width, doc->standard, doc->allowed,
+    fmt::print("  {:<{}}  default {}; allowed {}; {}\n", "", width, doc->standard, doc->allowed,
                doc->restart == Restart::fixed ? "fixed" : "may change");
   }
-  for (const KeyDoc* doc : sections) print_section(doc->path, doc->help);
+  for (const KeyDoc* doc : sections) {
+    fmt::print("\n");
+    print_section(doc->path, doc->help);
+  }
 }
 
 }  // namespace
 
 int run_explain(const ExplainOptions& options) {
   if (options.key.empty()) {
-    fmt::print("Every key: its meaning [default; allowed values; whether a resumed run may change it]\n");
     print_section("", "");
     return 0;
   }

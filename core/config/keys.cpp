@@ -19,7 +19,7 @@ class Describer {
   }
   template <class T, class Rule>
   void required(const char* name, const T&, const Rule& rule, Restart restart, const char* help) {
-    add<T>(name, "required", rule, restart, help);
+    add<T>(name, "none (required)", rule, restart, help);
   }
   template <class T, class Rule>
   void derived(const char* name, const Derived<T>&, const Rule& rule, Restart restart, const char* how,

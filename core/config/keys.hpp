@@ -13,7 +13,7 @@ struct KeyDoc {
   Kind kind = Kind::key;
   std::string path;           ///< "model.moe.experts"
   std::string type;           ///< "an integer"
-  std::string standard;       ///< the default, "required", or "derived: ..."
+  std::string standard;       ///< the default, "none (required)", or "derived: ..."
   std::string allowed;
   Restart restart = Restart::fixed;
   std::string help;

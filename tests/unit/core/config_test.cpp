@@ -230,7 +230,7 @@ TEST(Keys, DescribeTypeDefaultAndRule) {
   const KeyDoc* const steps = find_key("run.steps");
   ASSERT_TRUE(steps);
   EXPECT_EQ(steps->type, "an integer");
-  EXPECT_EQ(steps->standard, "required");
+  EXPECT_EQ(steps->standard, "none (required)");
   EXPECT_EQ(steps->allowed, "1 to 1000000000000");
   EXPECT_EQ(steps->restart, Restart::fixed);
   const KeyDoc* const schedule = find_key("optimizer.schedule");

@@ -1,0 +1,22 @@
+#include <cstdio>
+
+#include <fmt/format.h>
+
+#include "app/training/plan_text.hpp"
+#include "app/verbs/verbs.hpp"
+
+namespace tessera {
+
+int run_plan(const PlanOptions& options) {
+  Problems problems;
+  const Deck deck = read_deck(options.deck, options.overrides, problems);
+  problems.raise();
+  for (const Finding& finding : refusals(deck.config, static_cast<int>(options.ranks)))
+    problems.add(Exit::deck, deck.provenance.located(finding));
+  problems.raise();
+  const RunPlan plan = resolve(deck.config, static_cast<int>(options.ranks));
+  fmt::print("{}\n", options.format == Format::json ? plan_json(plan) : plan_text(plan));
+  return 0;
+}
+
+}  // namespace tessera
