@@ -35,13 +35,17 @@ struct Operation {
   std::span<const Exchange> exchanges;
   int group = -1;
   const char* label = "";
-  /// Bytes that this rank receives from the others.
+  /// Bytes that this rank receives from the others; for a reduction, its result counted once.
   std::int64_t bytes(int rank, int size) const;
+  /// Throws Error{internal} when counts, shapes or types are not as Exchange says. Every back end calls it first.
+  void check(int rank, int size) const;
 };
 
 class Communicator;
+class CollectiveLog;
 
-/// A collective under way. Move-only; wait() orders `stream` behind it, and the destructor finishes what was not waited for.
+/// A collective under way. Move-only; wait() orders `stream` behind it and empties this (waiting twice is
+/// Error{internal}), and the destructor finishes what was not waited for. The communicator must outlive it.
 class Pending {
  public:
   Pending() = default;
@@ -59,8 +63,8 @@ class Pending {
 };
 
 /// Data collectives of one process group. Every call is collective: all ranks of the group call the same operations in
-/// the same order. Buffers belong to the caller and must live, untouched, until wait(). Failures of the transport
-/// (time-out, disagreement) are Error{communication}; see Control.
+/// the same order. Buffers belong to the caller and must live, untouched, until wait(). A failure of the transport
+/// (time-out, disagreement) ends the program with Exit::communication on every rank; see Control::leave.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -70,6 +74,9 @@ class Communicator {
 
   /// Begins an operation once the work that `stream` holds so far is done.
   virtual Pending submit(Stream& stream, const Operation& operation) = 0;
+
+  /// What was submitted so far, for comparison over Control; null where nothing can disagree.
+  virtual const CollectiveLog* log() const { return nullptr; }
 
  protected:
   friend class Pending;
@@ -97,7 +104,7 @@ std::unique_ptr<Communicator> planning_communicator(int rank, int size);
 /// Wrappers. Each forwards to `inner`.
 ///  recording: appends a Record a submit to `records`.
 ///  throttled: an operation completes no earlier than latency + bytes/bandwidth after it was posted, one at a time.
-///  delaying: waits a random time below `most_us` before each submit (the seed differs by rank).
+///  delaying: waits a random time of at most `most_us` before each submit (drawn from `seed` and the rank).
 std::unique_ptr<Communicator> recording(std::unique_ptr<Communicator> inner, std::vector<Record>& records);
 std::unique_ptr<Communicator> throttled(std::unique_ptr<Communicator> inner, double latency_us, double bytes_per_second);
 std::unique_ptr<Communicator> delaying(std::unique_ptr<Communicator> inner, std::uint64_t seed, int most_us);

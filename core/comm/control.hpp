@@ -1,5 +1,7 @@
 #pragma once
+#include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,7 +19,7 @@ class Control {
   virtual int size() const = 0;
 
   /// The only throw between collectives: when any rank has problems, all ranks throw one Error with the lowest failing
-  /// rank's texts (prefixed with its rank) and one exit code; else all return.
+  /// rank's texts and code; else all return. The rank is named unless every rank says the same.
   void agree(const Problems& problems);
 
   virtual std::int64_t max(std::int64_t value) = 0;
@@ -26,23 +28,47 @@ class Control {
   /// ((v0 + v1) + v2) + ..., the same bits on every rank.
   virtual double sum_in_order(double value) = 0;
   virtual void sum(std::uint64_t* values, int n) = 0;
+
+  /// Ends the run with Exit::communication: rank 0 prints `why`, then every rank leaves without unwinding, because
+  /// buffers of collectives that can no longer finish must not be freed. One rank alone throws Error{communication}.
+  [[noreturn]] virtual void leave(const std::string& why) = 0;
 };
 
-/// Chains the fingerprints of a rank's data collectives (sequence, op, type, count, group) into one 64-bit hash and
-/// keeps the last 16; compare() is collective, and names the first difference when chains differ (Error{communication}
-/// on every rank; pipeline.md, collectives that disagree).
+/// The one rank of a run without others.
+std::unique_ptr<Control> self_control();
+
+/// Chains the fingerprints of a rank's data collectives (sequence, op, type, counts, group, label) into one 64-bit hash
+/// and keeps the last 16 (pipeline.md, collectives that disagree). Allocates nothing while noting.
 class CollectiveLog {
  public:
-  static constexpr int kept = 16;
-  void note(const Operation& operation, int size);
+  static constexpr std::size_t kept = 16;
+
+  void note(const Operation& operation);
   std::uint64_t chain() const { return chain_; }
+  std::uint64_t noted() const { return noted_; }
+  /// The last records, oldest first, a line each: "#12 all_gather 3 x u8, 4096 elements (cut 5fa30c12), group 2, weights".
   std::string tail() const;
+  /// Collective: returns when all ranks noted the same, else leaves by `control`, naming the first difference.
   void compare(Control& control) const;
 
  private:
+  struct Entry {
+    std::uint64_t sequence;
+    std::uint64_t cut;  ///< hash of all counts
+    std::int64_t elements, buckets;
+    Collective collective;
+    DType type;
+    int group;
+    std::array<char, 32> label;
+  };
+
   std::uint64_t chain_ = 0;
-  std::uint64_t sequence_ = 0;
-  std::vector<std::string> last_;
+  std::uint64_t noted_ = 0;
+  std::array<Entry, kept> last_{};
 };
+
+/// Names the first collective in which the tails (rank -> CollectiveLog::tail()) differ, and which ranks called what.
+/// Empty when they agree as far as they reach.
+std::string first_difference(const std::map<int, std::string>& tails);
 
 }  // namespace tessera

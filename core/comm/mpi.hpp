@@ -1,5 +1,7 @@
 #pragma once
 #include <chrono>
+#include <climits>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -8,31 +10,47 @@
 
 namespace tessera {
 
-/// MPI for the life of the program: initialises with MPI_THREAD_FUNNELED, finalises at its end. One a process. Nothing
-/// of <mpi.h> shows here.
+/// When the back end itself compares what the ranks called: never (the trainer does, by Communicator::log(), at step
+/// boundaries), or before each operation (debugging and recording).
+enum class Compare { at_boundaries, before_each };
+
+struct MpiOptions {
+  Compare compare = Compare::at_boundaries;
+  /// The most elements that one MPI call may count; tests lower it.
+  std::int64_t most = INT_MAX;
+};
+
+/// MPI for the life of the program: initialises with MPI_THREAD_FUNNELED and finalises at its end, unless somebody else
+/// did. One a process. Nothing of <mpi.h> shows here.
 class Mpi {
  public:
+  /// Collective, as all that follows unless it says otherwise.
   Mpi(int* argc, char*** argv);
   ~Mpi();
   Mpi(const Mpi&) = delete;
   Mpi& operator=(const Mpi&) = delete;
 
-  int rank() const;
+  int rank() const;        ///< not collective, nor are the next five
   int size() const;
-  int local_rank() const;                 ///< among the ranks of this host
+  int local_rank() const;  ///< among the ranks of this host
   std::string host() const;
   static std::string version();
   /// Started under a batch system or launcher as several jobs of one rank (wrong --mpi)? The remedy, else empty.
   std::string launch_mistake() const;
 
   /// Data collectives of all ranks, on a communicator of their own. Everything starts non-blocking and is waited for by
-  /// test and yield; progress hangs on the stream that is given here. A wait longer than `timeout` reports this rank's
-  /// last operations, then leaves with exit 7 on every rank.
-  std::unique_ptr<Communicator> world(Stream& stream, std::chrono::seconds timeout);
+  /// test and yield; progress hangs on the stream that is given here. A wait longer than `timeout` reports every rank's
+  /// last operations, then leaves with Exit::communication on every rank. One at a time.
+  std::unique_ptr<Communicator> world(Stream& stream, std::chrono::seconds timeout, const MpiOptions& options = {});
+  /// Votes, on a communicator of their own for each call; the same time-out.
   std::unique_ptr<Control> control(std::chrono::seconds timeout);
 
   /// For a failure that the other ranks cannot learn of: prints with rank and host, flushes, MPI_Abort(code).
   [[noreturn]] void abort(Exit code, const std::string& what);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace tessera

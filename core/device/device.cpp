@@ -3,6 +3,7 @@
 #include <Kokkos_Core.hpp>
 #include <algorithm>
 #include <string>
+#include <string_view>
 
 #include "kernels/base/index.hpp"
 
@@ -23,6 +24,7 @@ struct Device::State {
   std::vector<Bytes> blocks;
   MemoryReport memory{};
   std::int64_t allocations = 0, host_waits = 0;
+  std::vector<RegionTime> regions;
   std::int64_t measured = Arena::alignment;  // the next address that a measuring device hands out
 
   std::byte* allocate(Category category, std::int64_t bytes) {
@@ -62,6 +64,16 @@ Arena Device::arena(Category category, std::int64_t bytes) {
   if (measuring()) return Arena();
   return Arena(state_->allocate(category, bytes), bytes);
 }
+
+void Device::spent(const char* name, double seconds) {
+  for (RegionTime& region : state_->regions)
+    if (std::string_view(region.name) == name) {
+      region.seconds += seconds;
+      return;
+    }
+  state_->regions.push_back({name, seconds});
+}
+const std::vector<RegionTime>& Device::regions() const { return state_->regions; }
 
 void Device::upload(Stream& stream, const Tensor& to, const void* from) {
   if (stream.dry() || to.bytes() == 0) return;

@@ -16,6 +16,12 @@ constexpr const char* name_of(Category c) {
 }
 using MemoryReport = std::array<std::int64_t, static_cast<std::size_t>(Category::count)>;
 
+/// Host time spent under one name so far.
+struct RegionTime {
+  const char* name;
+  double seconds;
+};
+
 /// One rank's execution and memory: three streams (compute, communication, copy), every allocation, the transfers
 /// between host and device. The only place that allocates device memory. On the host the three streams are one.
 class Device {
@@ -48,6 +54,10 @@ class Device {
   void upload(Stream& stream, const Tensor& to, const void* from);
   void download(Stream& stream, void* to, const Tensor& from);
   std::int64_t host_waits() const;
+
+  /// Adds to a region's time; Region calls it.
+  void spent(const char* name, double seconds);
+  const std::vector<RegionTime>& regions() const;
 
  private:
   struct State;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/device/region.hpp"
 #include "core/optim/clip.hpp"
 
 namespace tessera {
@@ -36,7 +37,10 @@ void Engine::initialise() {
   sync_.publish(stream_, std::move(start));
 }
 
-Pass Engine::pass(GradientSink* gradients) { return {stream_, sync_.weights(), gradients, activations_, memory_.sums()}; }
+Pass Engine::pass(GradientSink* gradients) {
+  StepSums* sums = memory_.sums();
+  return {stream_, sync_.weights(), gradients, activations_, sums, observer_ && gradients ? &sums->logits : nullptr};
+}
 
 void Engine::gather_sums() {
   if (communicator_.size() == 1) return;
@@ -45,25 +49,45 @@ void Engine::gather_sums() {
 }
 
 void Engine::step(const HostSequences& batch, float rate) {
+  memory_.begin(stream_, batch, rate);
+  Accumulating sum = accumulate();
+  Reduced gradients = reduce(std::move(sum));
+  Updated updated = update(std::move(gradients));
+  const Region region(device_, "publish");
+  sync_.publish(stream_, std::move(updated));  // weight = Q(bf16(master)), gathered now or under the next forward
+}
+
+Accumulating Engine::accumulate() {
+  const Region region(device_, "gradient");
   const std::int64_t micro = plan_.config.batch.micro;
   const double scale = 1.0 / static_cast<double>(plan_.config.batch.global * plan_.config.model.seq_len);
-  memory_.begin(stream_, batch, rate);
   Accumulating sum = sync_.accumulate();
   for (int m = 0; m < plan_.micro_batches; ++m) {
     const Arena::Frame frame(activations_);
     plan_.model.gradient(pass(&sum), memory_.micro_batch(m * micro, micro, scale));  // sum += d loss / d w
   }
+  return sum;
+}
+
+Reduced Engine::reduce(Accumulating&& sum) {
+  const Region region(device_, "reduce");
   Reduced gradients = std::move(sum).reduce(stream_);  // over ranks, in rank order
   gather_sums();
   if (observer_) observer_->reduced(stream_, gradients);
+  return gradients;
+}
+
+Updated Engine::update(Reduced&& gradients) {
+  const Region region(device_, "update");
   Clipped clipped = clip(stream_, std::move(gradients), communicator_, memory_.squares(), memory_.clip(),
                          static_cast<float>(plan_.config.optimizer.clip));
   Updated updated = optimizers_.step(stream_, std::move(clipped), masters_, memory_.clock(), memory_.rate());
   if (observer_) observer_->stepped(stream_);
-  sync_.publish(stream_, std::move(updated));  // weight = Q(bf16(master)), gathered now or under the next forward
+  return updated;
 }
 
 StepReport Engine::evaluate(const HostSequences& sequences) {
+  const Region region(device_, "evaluate");
   const std::int64_t micro = plan_.config.batch.micro;
   sync_.settle(stream_);
   memory_.begin(stream_, sequences, 0);
@@ -73,6 +97,21 @@ StepReport Engine::evaluate(const HostSequences& sequences) {
   }
   gather_sums();
   return memory_.report(stream_);
+}
+
+std::vector<float> Engine::next_logits(const std::vector<std::int32_t>& ids) {
+  const auto length = static_cast<std::size_t>(plan_.config.model.seq_len);
+  require(!ids.empty() && ids.size() <= length, "Engine::next_logits", "takes 1 to seq_len tokens");
+  HostSequences sequence{ids, {}, 1, 0};
+  sequence.ids.resize(length);
+  sequence.targets.resize(length);
+  memory_.begin(stream_, sequence, 0);
+  const Arena::Frame frame(activations_);
+  const Tensor logits = activations_.keep(DType::f32, {plan_.model.shape().vocabulary});
+  plan_.model.next_logits(pass(nullptr), memory_.micro_batch(0, 1, 0).ids, static_cast<std::int64_t>(ids.size()) - 1, logits);
+  std::vector<float> values(static_cast<std::size_t>(logits.elements()));
+  device_.download(stream_, values.data(), logits);
+  return values;
 }
 
 }  // namespace tessera

@@ -42,6 +42,9 @@ class Engine {
   Stream& stream() { return stream_; }
 
  private:
+  Accumulating accumulate();
+  Reduced reduce(Accumulating&& sum);
+  Updated update(Reduced&& gradients);
   void gather_sums();
   Pass pass(GradientSink* gradients);
 

@@ -40,6 +40,11 @@ void run_dry(RunPlan& plan) {
     const Arena::Frame frame(arena);
     plan.model.evaluate(forward, memory.micro_batch(0, plan.config.batch.micro, 1));
   }
+  {
+    const Arena::Frame frame(arena);
+    const Tensor logits = arena.keep(DType::f32, {plan.model.shape().vocabulary});
+    plan.model.next_logits(forward, memory.micro_batch(0, 1, 1).ids, 0, logits);
+  }
   plan.activation_bytes = arena.peak();
 }
 

@@ -39,6 +39,10 @@ class Stream {
   void progress() { if (progress_) progress_(progress_context_); }
   void set_progress(Progress f, void* context) { progress_ = f; progress_context_ = context; }
 
+  /// Seconds that the host has waited for collectives on this stream: communication that no work hid.
+  double waited() const { return waited_; }
+  void count_wait(double seconds) { waited_ += seconds; }
+
   Event record() { return {}; }
   void wait(const Event&) {}
 
@@ -58,6 +62,7 @@ class Stream {
   Progress progress_ = nullptr;
   void* progress_context_ = nullptr;
   std::int64_t launches_ = 0;
+  double waited_ = 0;
   std::vector<std::pair<std::type_index, std::shared_ptr<void>>> libraries_;
 };
 

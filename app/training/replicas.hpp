@@ -1,0 +1,20 @@
+#pragma once
+#include "core/comm/control.hpp"
+#include "core/plan/plan.hpp"
+
+namespace tessera {
+
+/// debug.replica_hash_every: all ranks hold the same bytes of every stored weight.
+class ReplicaCheck {
+ public:
+  ReplicaCheck(Device& device, const RunPlan& plan);
+
+  /// Names buckets and ranks that differ from rank 0 (Exit::internal). The weights must be settled. Collective.
+  Problems differences(Stream& stream, const Weights& weights, Control& control, std::int64_t step);
+
+ private:
+  Device& device_;
+  Tensor sums_;  ///< u64, one a bucket
+};
+
+}  // namespace tessera

@@ -1,0 +1,49 @@
+#include "app/training/report.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+namespace tessera {
+namespace {
+
+/// Every rank's value, on every rank.
+std::vector<double> of_all_ranks(Control& control, double mine) {
+  std::vector<double> values;
+  for (const std::string& bytes : control.gather(std::string(reinterpret_cast<const char*>(&mine), sizeof mine))) {
+    values.push_back(0);
+    std::memcpy(&values.back(), bytes.data(), sizeof mine);
+  }
+  return values;
+}
+
+std::string line(const char* name, const std::vector<double>& values, double seconds) {
+  const auto [least, most] = std::minmax_element(values.begin(), values.end());
+  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+  return fmt::format("  {:<10} {:>9.3f} {:>9.3f} {:>9.3f} s {:>6.1f}%\n", name, *least, mean, *most, 100 * mean / seconds);
+}
+
+}  // namespace
+
+std::string closing_report(Device& device, const RunPlan& plan, Control& control, double seconds) {
+  std::string text = "time by region        min       avg       max  of the run\n";
+  // Every rank passes through the same regions in the same order.
+  for (const RegionTime& region : device.regions()) text += line(region.name, of_all_ranks(control, region.seconds), seconds);
+  text += line("waiting", of_all_ranks(control, device.communication().waited()), seconds);
+  text += "  (waiting: for collectives that no work hid; part of the regions above)\n";
+  text += "collectives of one step, bytes that one rank receives\n";
+  for (Collective op : {Collective::all_gather, Collective::all_to_all, Collective::all_reduce_sum}) {
+    std::int64_t bytes = 0, count = 0;
+    for (const CollectiveCost& cost : plan.collectives) {
+      if (cost.collective != op) continue;
+      bytes += cost.bytes;
+      count += cost.count;
+    }
+    text += fmt::format("  {:<16} {:>4} calls {:>12} bytes\n", name_of(op), count, bytes);
+  }
+  return control.rank() == 0 ? text : "";
+}
+
+}  // namespace tessera

@@ -1,0 +1,105 @@
+#include "app/training/training.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+
+#include "core/optim/schedule.hpp"
+
+namespace tessera {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Ranks' sums added in rank order, so that every rank holds the same bits.
+StepSums total(const StepReport& report) {
+  StepSums all;
+  for (const StepSums& sums : report.sums) {
+    all.loss += sums.loss;
+    all.balance += sums.balance;
+    all.z += sums.z;
+  }
+  return all;
+}
+
+}  // namespace
+
+Training::Training(Device& device, const RunPlan& plan, Batches batches, Communicator& communicator, Control& control,
+                   std::vector<Record>& records)
+    : device_(device), plan_(plan), batches_(std::move(batches)), communicator_(communicator), control_(control),
+      engine_(device, plan, communicator) {
+  const std::string& path = plan.config.debug.trace;
+  if (!path.empty()) trace_.emplace(path, device, plan, engine_, control, records);
+  if (plan.config.debug.replica_hash_every > 0) replicas_.emplace(device, plan);
+}
+
+bool Training::evaluation_due(std::int64_t step) const {
+  const EvalConfig& eval = plan_.config.eval;
+  return eval.every_steps > 0 && (step % eval.every_steps == 0 || step == plan_.config.run.steps);
+}
+
+void Training::run(const RowSink& sink) {
+  const RunConfig& config = plan_.config;
+  engine_.initialise();
+  for (std::int64_t step = 1; step <= config.run.steps; ++step) {
+    const auto begin = Clock::now();
+    engine_.step(batches_.training(step - 1), static_cast<float>(learning_rate(config.optimizer, config.run.steps, step)));
+    const StepReport report = engine_.report();
+    MetricsRow row = row_of(step, report, std::chrono::duration<double>(Clock::now() - begin).count());
+    if (trace_) trace_->report(step, report, row.loss);
+    if (const CollectiveLog* log = communicator_.log()) log->compare(control_);
+    check_skips(report);
+    if (replicas_ && step % config.debug.replica_hash_every == 0) compare_replicas(step);
+    if (evaluation_due(step)) row.eval_loss = static_cast<float>(evaluate());
+    if (step == 2) early_allocations_ = device_.allocations();
+    if (sink) sink(row);
+  }
+  engine_.sync().settle(engine_.stream());
+  if (trace_) trace_->finish(engine_.stream());
+}
+
+MetricsRow Training::row_of(std::int64_t step, const StepReport& report, double seconds) {
+  const RunConfig& config = plan_.config;
+  const StepSums sums = total(report);
+  const auto sequences = static_cast<double>(config.batch.global);
+  const double tokens = sequences * static_cast<double>(config.model.seq_len);
+  MetricsRow row;
+  row.step = step;
+  row.loss = static_cast<float>(sums.loss / tokens);
+  if (config.model.moe) {
+    const auto layers = static_cast<double>(config.model.layers);
+    row.balance_loss = static_cast<float>(sums.balance / (sequences * layers));
+    row.z_loss = static_cast<float>(sums.z / (tokens * layers));
+  }
+  row.grad_norm = report.clip.norm;
+  row.clip_coef = report.clip.coefficient;
+  row.lr = static_cast<float>(learning_rate(config.optimizer, config.run.steps, step));
+  row.tokens = step * config.batch.global * config.model.seq_len;
+  row.step_ms = seconds * 1e3;
+  row.tokens_per_s = tokens / seconds;
+  row.skipped = report.clip.skip != 0;
+  return row;
+}
+
+void Training::check_skips(const StepReport& report) {
+  skips_ = report.clip.skip ? skips_ + 1 : 0;
+  if (skips_ < plan_.config.optimizer.max_skips) return;
+  // Every rank sees the same report, so all ranks throw here together.
+  throw Error(Exit::numerical, fmt::format("{} steps in a row had gradients that are not finite (optimizer.max_skips); lower "
+                                           "optimizer.lr, lengthen the warm-up, or look at the data", skips_));
+}
+
+double Training::evaluate() {
+  double loss = 0;
+  for (std::int64_t round = 0; round < batches_.evaluation_rounds(); ++round)
+    loss += total(engine_.evaluate(batches_.evaluation(round))).loss;
+  return loss / static_cast<double>(batches_.evaluation_windows() * plan_.config.model.seq_len);
+}
+
+void Training::compare_replicas(std::int64_t step) {
+  engine_.sync().settle(engine_.stream());
+  control_.agree(replicas_->differences(engine_.stream(), engine_.sync().weights(), control_, step));
+}
+
+}  // namespace tessera

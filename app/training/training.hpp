@@ -1,0 +1,53 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/training/batches.hpp"
+#include "app/training/replicas.hpp"
+#include "app/training/trace.hpp"
+#include "core/comm/control.hpp"
+#include "core/plan/engine.hpp"
+#include "io/metrics/metrics.hpp"
+
+namespace tessera {
+
+/// Where a run's rows go. Rank 0 alone has one.
+using RowSink = std::function<void(const MetricsRow&)>;
+
+/// One training run, from initial weights to the last step: the loop, its evaluations and checks. One a rank; every call
+/// is collective.
+class Training {
+ public:
+  /// `records` is filled by a recording communicator when debug.trace asks for one, else unused.
+  Training(Device& device, const RunPlan& plan, Batches batches, Communicator& communicator, Control& control,
+           std::vector<Record>& records);
+
+  /// All steps. Throws Error{numerical} on all ranks after optimizer.max_skips skipped steps in a row.
+  void run(const RowSink& sink);
+
+  Engine& engine() { return engine_; }
+  /// Device allocations since the second step.
+  std::int64_t late_allocations() const { return device_.allocations() - early_allocations_; }
+
+ private:
+  MetricsRow row_of(std::int64_t step, const StepReport& report, double seconds);
+  double evaluate();
+  void check_skips(const StepReport& report);
+  void compare_replicas(std::int64_t step);
+  bool evaluation_due(std::int64_t step) const;
+
+  Device& device_;
+  const RunPlan& plan_;
+  Batches batches_;
+  Communicator& communicator_;
+  Control& control_;
+  Engine engine_;
+  std::optional<Trace> trace_;
+  std::optional<ReplicaCheck> replicas_;
+  std::int64_t skips_ = 0, early_allocations_ = 0;
+};
+
+}  // namespace tessera

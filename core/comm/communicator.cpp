@@ -1,0 +1,84 @@
+#include "core/comm/communicator.hpp"
+
+#include <chrono>
+#include <numeric>
+
+#include "kernels/base/error.hpp"
+
+namespace tessera {
+namespace {
+
+std::int64_t total(std::span<const std::int64_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+}
+
+void check_cut(const Exchange& exchange, const Tensor& cut, int size) {
+  require(std::ssize(exchange.counts) == size && std::ssize(exchange.displacements) == size, "Operation",
+          "takes one count and one displacement a rank");
+  for (std::size_t r = 0; r < exchange.counts.size(); ++r) {
+    const std::int64_t begin = exchange.displacements[r], count = exchange.counts[r];
+    require(begin >= 0 && count >= 0 && begin + count <= cut.elements(), "Operation", "a part leaves its buffer");
+  }
+}
+
+void check_exchange(Collective collective, const Exchange& exchange, int rank, int size) {
+  const Tensor& receive = exchange.receive;
+  switch (collective) {
+    case Collective::all_gather: return check_cut(exchange, receive, size);
+    case Collective::all_to_all:
+      check_cut(exchange, exchange.send, size);
+      require(exchange.send.type == receive.type, "Operation", "all_to_all keeps the type");
+      return require(receive.elements() == size * exchange.counts[static_cast<std::size_t>(rank)], "Operation",
+                     "all_to_all receives [size, counts[rank]]");
+    case Collective::all_reduce_max:
+      return require(receive.type == DType::u16 || receive.type == DType::i64 || receive.type == DType::u64, "Operation",
+                     "all_reduce_max takes u16, i64 or u64");
+    case Collective::all_reduce_sum:
+      return require(receive.type == DType::i64 || receive.type == DType::u64, "Operation",
+                     "all_reduce_sum takes i64 or u64");
+    case Collective::broadcast: return;
+  }
+}
+
+std::int64_t received(Collective collective, const Exchange& exchange, int rank, int size) {
+  const auto r = static_cast<std::size_t>(rank);
+  switch (collective) {
+    case Collective::all_gather: return (total(exchange.counts) - exchange.counts[r]) * size_of(exchange.receive.type);
+    case Collective::all_to_all: return exchange.counts[r] * (size - 1) * size_of(exchange.receive.type);
+    case Collective::broadcast: return rank == 0 ? 0 : exchange.receive.bytes();
+    default: return size == 1 ? 0 : exchange.receive.bytes();
+  }
+}
+
+}  // namespace
+
+std::int64_t Operation::bytes(int rank, int size) const {
+  std::int64_t sum = 0;
+  for (const Exchange& exchange : exchanges) sum += received(collective, exchange, rank, size);
+  return sum;
+}
+
+void Operation::check(int rank, int size) const {
+  for (const Exchange& exchange : exchanges) check_exchange(collective, exchange, rank, size);
+}
+
+Pending& Pending::operator=(Pending&& other) noexcept {
+  if (this == &other) return *this;
+  if (owner_) owner_->abandon(slot_);
+  owner_ = std::exchange(other.owner_, nullptr);
+  slot_ = other.slot_;
+  return *this;
+}
+
+Pending::~Pending() {
+  if (owner_) owner_->abandon(slot_);
+}
+
+void Pending::wait(Stream& stream) {
+  require(owner_ != nullptr, "Pending::wait", "nothing is under way");
+  const auto begin = std::chrono::steady_clock::now();
+  std::exchange(owner_, nullptr)->finish(stream, slot_);
+  stream.count_wait(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+}
+
+}  // namespace tessera

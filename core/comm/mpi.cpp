@@ -1,0 +1,72 @@
+#include "core/comm/mpi.hpp"
+
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include <cstdlib>
+
+#include "core/comm/mpi_communicator.hpp"
+#include "core/comm/mpi_control.hpp"
+#include "core/comm/mpi_watch.hpp"
+
+namespace tessera {
+
+struct Mpi::State {
+  bool finalise = false;  ///< whoever initialised MPI finalises it
+  std::unique_ptr<MpiWatch> watch;
+};
+
+Mpi::Mpi(int* argc, char*** argv) : state_(std::make_unique<State>()) {
+  int running = 0;
+  MPI_Initialized(&running);
+  if (!running) {
+    int provided = 0;
+    MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
+    state_->finalise = true;
+  }
+  state_->watch = std::make_unique<MpiWatch>(MPI_COMM_WORLD);
+}
+
+Mpi::~Mpi() {
+  state_->watch.reset();
+  if (state_->finalise) MPI_Finalize();
+}
+
+int Mpi::rank() const { return state_->watch->rank(); }
+int Mpi::size() const { return state_->watch->size(); }
+int Mpi::local_rank() const { return state_->watch->local_rank(); }
+std::string Mpi::host() const { return state_->watch->host(); }
+
+std::string Mpi::version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  const std::string all(text, static_cast<std::size_t>(length));
+  return all.substr(0, all.find('\n'));
+}
+
+std::string Mpi::launch_mistake() const {
+  if (size() > 1) return "";
+  // Each is the number of ranks that a launcher believes it has started: srun, Hydra and PMI, Open MPI's mpirun.
+  for (const char* variable : {"PMI_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"}) {
+    const char* text = std::getenv(variable);
+    if (!text) continue;
+    const long tasks = std::strtol(text, nullptr, 10);
+    // Hydra inside a Slurm step of one task a node speaks last, and is right about one rank.
+    if (tasks <= 1) return "";
+    return fmt::format(
+        "started as {} separate runs of one rank each ({}={}), not as one run of {}: this program uses {}; "
+        "start it with srun --mpi=pmi2 (srun --mpi=list shows what there is), or with that library's own mpiexec",
+        tasks, variable, text, tasks, version());
+  }
+  return "";
+}
+
+std::unique_ptr<Communicator> Mpi::world(Stream& stream, std::chrono::seconds timeout, const MpiOptions& options) {
+  return mpi_communicator(*state_->watch, stream, timeout, options);
+}
+std::unique_ptr<Control> Mpi::control(std::chrono::seconds timeout) { return mpi_control(*state_->watch, timeout); }
+
+void Mpi::abort(Exit code, const std::string& what) { state_->watch->abort(code, what); }
+
+}  // namespace tessera

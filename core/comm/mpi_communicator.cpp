@@ -1,0 +1,231 @@
+#include "core/comm/mpi_communicator.hpp"
+
+#include <array>
+#include <cstddef>
+#include <vector>
+
+#include "core/comm/mpi_control.hpp"
+#include "core/comm/mpi_counts.hpp"
+
+namespace tessera {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Elements that are only moved need their size alone.
+MPI_Datatype moved(DType type) {
+  switch (size_of(type)) {
+    case 1: return MPI_UINT8_T;
+    case 2: return MPI_UINT16_T;
+    case 4: return MPI_UINT32_T;
+    default: return MPI_UINT64_T;
+  }
+}
+
+MPI_Datatype reduced(DType type) {
+  if (type == DType::u16) return MPI_UINT16_T;
+  return type == DType::i64 ? MPI_INT64_T : MPI_UINT64_T;
+}
+
+template <class T> void keep_greater(const void* in, void* inout, int n) {
+  const T* a = static_cast<const T*>(in);
+  T* b = static_cast<T*>(inout);
+  for (int i = 0; i < n; ++i) b[i] = a[i] > b[i] ? a[i] : b[i];
+}
+
+/// Our own maximum: MPI_MAX of MPICH 4.0 compares unsigned numbers as if they were signed.
+void greater(void* in, void* inout, int* n, MPI_Datatype* type) {
+  if (*type == MPI_UINT16_T) return keep_greater<std::uint16_t>(in, inout, *n);
+  if (*type == MPI_INT64_T) return keep_greater<std::int64_t>(in, inout, *n);
+  keep_greater<std::uint64_t>(in, inout, *n);
+}
+
+/// `block` elements as one datatype, for as long as a call takes to start.
+class Block {
+ public:
+  Block(DType type, std::int64_t block) : type_(moved(type)), derived_(block != 1) {
+    if (!derived_) return;
+    MPI_Type_contiguous(static_cast<int>(block), moved(type), &type_);
+    MPI_Type_commit(&type_);
+  }
+  ~Block() {
+    if (derived_) MPI_Type_free(&type_);
+  }
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+  operator MPI_Datatype() const { return type_; }
+
+ private:
+  MPI_Datatype type_;
+  bool derived_;
+};
+
+class MpiCommunicator final : public Communicator {
+ public:
+  MpiCommunicator(MpiWatch& watch, Stream& stream, std::chrono::seconds timeout, const MpiOptions& options)
+      : watch_(watch), stream_(stream), comm_(watch.duplicate()), timeout_(timeout), most_(options.most) {
+    require(most_ >= 1 && most_ <= INT_MAX, "MpiOptions", "most lies between 1 and INT_MAX");
+    if (options.compare == Compare::before_each) control_ = mpi_control(watch, timeout);
+    MPI_Op_create(greater, 1, &max_);
+    for (Slot& slot : slots_) slot.requests.reserve(requests_at_first);
+    watch_.limit_grace(timeout);
+    watch_.quote(&log_);
+    stream_.set_progress([](void* self) { static_cast<MpiCommunicator*>(self)->progress(); }, this);
+  }
+  ~MpiCommunicator() override {
+    stream_.set_progress(nullptr, nullptr);
+    watch_.quote(nullptr);
+    MPI_Op_free(&max_);
+    MPI_Comm_free(&comm_);
+  }
+  MpiCommunicator(const MpiCommunicator&) = delete;
+  MpiCommunicator& operator=(const MpiCommunicator&) = delete;
+
+  int rank() const override { return watch_.rank(); }
+  int size() const override { return watch_.size(); }
+  std::string name() const override { return "mpi"; }
+  const CollectiveLog* log() const override { return &log_; }
+
+  Pending submit(Stream& stream, const Operation& operation) override {
+    operation.check(rank(), size());
+    std::size_t index = 0;
+    while (index < slots_.size() && slots_[index].used) ++index;
+    require(index < slots_.size(), "MPI back end", "too many collectives under way");
+    Slot& slot = slots_[index];
+    slot.used = true;
+    slot.waiting = {name_of(operation.collective), log_.noted(), operation.label};
+    if (!stream.dry()) {
+      log_.note(operation);
+      if (control_) log_.compare(*control_);
+      start(slot, operation);
+    }
+    return Pending(this, static_cast<int>(index));
+  }
+
+ protected:
+  void finish(Stream&, int slot) override { complete(slots_[static_cast<std::size_t>(slot)]); }
+  void abandon(int slot) noexcept override { complete(slots_[static_cast<std::size_t>(slot)]); }
+
+ private:
+  static constexpr std::size_t requests_at_first = 64;
+
+  /// One operation under way. Its vectors keep their memory, so that a steady state allocates nothing here.
+  struct Slot {
+    bool used = false;
+    Waiting waiting;
+    std::vector<MPI_Request> requests;
+    std::vector<int> ints;  ///< MPI reads counts and displacements until the call has ended
+    std::size_t ints_taken = 0;
+
+    MPI_Request* request() { return &requests.emplace_back(MPI_REQUEST_NULL); }
+    std::span<int> take(std::size_t n) {
+      ints_taken += n;
+      return std::span(ints).subspan(ints_taken - n, n);
+    }
+    /// The numbers in units of `block`.
+    const int* blocks(std::span<const std::int64_t> numbers, std::int64_t block) {
+      const std::span<int> out = take(numbers.size());
+      std::transform(numbers.begin(), numbers.end(), out.begin(), [block](std::int64_t n) { return int(n / block); });
+      return out.data();
+    }
+  };
+
+  void start(Slot& slot, const Operation& operation) {
+    // All at once: pointers into `ints` are already in MPI's hands while later exchanges take theirs.
+    slot.ints_taken = 0;
+    slot.ints.resize(std::max(slot.ints.size(), operation.exchanges.size() * 4 * static_cast<std::size_t>(size())));
+    for (const Exchange& exchange : operation.exchanges) {
+      switch (operation.collective) {
+        case Collective::all_gather: all_gather(slot, exchange); break;
+        case Collective::all_to_all: all_to_all(slot, exchange); break;
+        case Collective::all_reduce_max: all_reduce(slot, exchange.receive, max_); break;
+        case Collective::all_reduce_sum: all_reduce(slot, exchange.receive, MPI_SUM); break;
+        case Collective::broadcast: broadcast(slot, exchange.receive); break;
+      }
+    }
+  }
+
+  void all_gather(Slot& slot, const Exchange& x) {
+    const std::int64_t block = block_of(x.counts, x.displacements, x.receive.elements(), most_);
+    const Block type(x.receive.type, block);
+    const int* counts = slot.blocks(x.counts, block);
+    const int* displacements = slot.blocks(x.displacements, block);
+    watch_.check(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, x.receive.data, counts, displacements, type, comm_,
+                                 slot.request()), slot.waiting);
+  }
+
+  void all_to_all(Slot& slot, const Exchange& x) {
+    if (size() == 1 && x.receive.data == static_cast<std::byte*>(x.send.data) + x.displacements[0] * size_of(x.send.type))
+      return;
+    const std::int64_t mine = x.counts[static_cast<std::size_t>(rank())];
+    // The same on every rank: the largest receive buffer of all.
+    const std::int64_t extent = std::max(x.send.elements(), size() * *std::max_element(x.counts.begin(), x.counts.end()));
+    const std::int64_t block = block_of(x.counts, x.displacements, extent, most_);
+    const Block type(x.send.type, block);
+    const int* counts = slot.blocks(x.counts, block);
+    const int* displacements = slot.blocks(x.displacements, block);
+    const std::span<int> received = slot.take(x.counts.size()), begins = slot.take(x.counts.size());
+    std::fill(received.begin(), received.end(), static_cast<int>(mine / block));
+    for (std::size_t r = 0; r < begins.size(); ++r) begins[r] = static_cast<int>(static_cast<std::int64_t>(r) * mine / block);
+    watch_.check(MPI_Ialltoallv(x.send.data, counts, displacements, type, x.receive.data, received.data(), begins.data(),
+                                type, comm_, slot.request()), slot.waiting);
+  }
+
+  void all_reduce(Slot& slot, const Tensor& t, MPI_Op op) {
+    for_each_piece(t.elements(), most_, [&](std::int64_t begin, int count) {
+      watch_.check(MPI_Iallreduce(MPI_IN_PLACE, t.flat(begin, count).data, count, reduced(t.type), op, comm_,
+                                  slot.request()), slot.waiting);
+    });
+  }
+
+  void broadcast(Slot& slot, const Tensor& t) {
+    for_each_piece(t.elements(), most_, [&](std::int64_t begin, int count) {
+      watch_.check(MPI_Ibcast(t.flat(begin, count).data, count, moved(t.type), 0, comm_, slot.request()), slot.waiting);
+    });
+  }
+
+  void complete(Slot& slot) {
+    watch_.wait(slot.requests, slot.waiting, timeout_);
+    slot.requests.clear();
+    slot.used = false;
+  }
+
+  /// Hangs on the stream. MPI moves everything under way inside any one test, and an early end costs nothing.
+  void progress() {
+    using namespace std::chrono_literals;
+    const Clock::time_point now = Clock::now();
+    if (now < next_progress_) return;
+    for (Slot& slot : slots_) {
+      if (!slot.used || slot.requests.empty()) continue;
+      int all = 0;
+      watch_.check(MPI_Testall(static_cast<int>(slot.requests.size()), slot.requests.data(), &all, MPI_STATUSES_IGNORE),
+                   slot.waiting);
+      if (all) slot.requests.clear();
+    }
+    if (now >= next_look_) {
+      watch_.look({.sequence = log_.noted()});
+      next_look_ = now + 10ms;
+    }
+    next_progress_ = Clock::now() + 50us;
+  }
+
+  MpiWatch& watch_;
+  Stream& stream_;
+  MPI_Comm comm_;
+  MPI_Op max_ = MPI_OP_NULL;
+  std::chrono::seconds timeout_;
+  std::int64_t most_;
+  CollectiveLog log_;
+  std::unique_ptr<Control> control_;
+  std::array<Slot, 64> slots_;
+  Clock::time_point next_progress_{}, next_look_{};
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> mpi_communicator(MpiWatch& watch, Stream& stream, std::chrono::seconds timeout,
+                                               const MpiOptions& options) {
+  return std::make_unique<MpiCommunicator>(watch, stream, timeout, options);
+}
+
+}  // namespace tessera

@@ -1,0 +1,13 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+#include "core/comm/mpi_watch.hpp"
+
+namespace tessera {
+
+/// Control on a duplicate of the world. `watch` must outlive it.
+std::unique_ptr<Control> mpi_control(MpiWatch& watch, std::chrono::seconds timeout);
+
+}  // namespace tessera

@@ -1,0 +1,32 @@
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <span>
+
+#include "kernels/base/error.hpp"
+
+namespace tessera {
+
+/// MPI counts are ints. The block of elements to count in, so that all counts, all displacements and `extent` (the
+/// largest position) fit `most`: 1 when elements will do, else the counts' and displacements' greatest common divisor
+/// (its power of two, should it be beyond `most` itself). Throws Error{environment} when even that does not do.
+inline std::int64_t block_of(std::span<const std::int64_t> counts, std::span<const std::int64_t> displacements,
+                             std::int64_t extent, std::int64_t most) {
+  if (extent <= most) return 1;
+  std::int64_t block = 0;
+  for (std::int64_t n : counts) block = std::gcd(block, n);
+  for (std::int64_t n : displacements) block = std::gcd(block, n);
+  if (block == 0) return 1;
+  if (block > most) block &= -block;
+  if (block > most || extent / block > most)
+    throw Error(Exit::environment, "a collective counts beyond MPI's int: cut its buffer into smaller buckets");
+  return block;
+}
+
+/// Calls f(begin, count) for [0, n) in pieces of at most `most`.
+template <class F> void for_each_piece(std::int64_t n, std::int64_t most, const F& f) {
+  for (std::int64_t begin = 0; begin < n; begin += most) f(begin, static_cast<int>(std::min(most, n - begin)));
+}
+
+}  // namespace tessera

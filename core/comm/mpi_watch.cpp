@@ -1,0 +1,173 @@
+#include "core/comm/mpi_watch.hpp"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+namespace tessera {
+namespace {
+
+constexpr int tag_state = 1;  // to rank 0: what a rank waits for, then its log's tail
+constexpr int tag_alarm = 2;  // from rank 0: a report has begun
+
+std::string described(const Waiting& waiting) {
+  return fmt::format("{} #{}{}{}", waiting.call, waiting.sequence, *waiting.label ? ", " : "", waiting.label);
+}
+
+/// What rank 0 prints of the states that it heard.
+std::string summary(const std::map<int, std::string>& states, int size) {
+  std::string cause, places;
+  std::map<int, std::string> tails;
+  for (int r = 0; r < size; ++r) {
+    const auto state = states.find(r);
+    if (state == states.end()) {
+      places += fmt::format("\n  rank {} does not answer: it has ended, or computes", r);
+      continue;
+    }
+    const std::string& text = state->second;
+    const std::size_t first = text.find('\n'), second = text.find('\n', first + 1);
+    if (cause.empty()) cause = text.substr(0, first);
+    places += fmt::format("\n  rank {} {}", r, text.substr(first + 1, second - first - 1));
+    tails[r] = text.substr(second + 1);
+  }
+  std::string operations = first_difference(tails);
+  if (operations.empty()) operations = "last collectives of rank 0:\n" + tails[0];
+  return cause + places + "\n" + operations;
+}
+
+}  // namespace
+
+MpiWatch::MpiWatch(MPI_Comm world) : world_(world) {
+  comm_ = duplicate();
+  MPI_Comm_rank(comm_, &rank_);
+  MPI_Comm_size(comm_, &size_);
+  using Name = std::array<char, MPI_MAX_PROCESSOR_NAME>;
+  std::vector<Name> names(static_cast<std::size_t>(size_));
+  Name& mine = names[static_cast<std::size_t>(rank_)];
+  int length = 0;
+  MPI_Get_processor_name(mine.data(), &length);
+  host_.assign(mine.data(), static_cast<std::size_t>(length));
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, names.data(), MPI_MAX_PROCESSOR_NAME, MPI_CHAR, comm_, &request);
+  done(request, Clock::time_point::max());
+  local_rank_ = static_cast<int>(std::count(names.begin(), names.begin() + rank_, mine));
+}
+
+MpiWatch::~MpiWatch() { MPI_Comm_free(&comm_); }
+
+MPI_Comm MpiWatch::duplicate() {
+  // MPICH's blocking calls poll without yielding, which is slow where ranks share cores.
+  MPI_Comm copy;
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Comm_idup(world_, &copy, &request);
+  done(request, Clock::time_point::max());
+  MPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN);
+  return copy;
+}
+
+void MpiWatch::wait(std::span<MPI_Request> requests, const Waiting& waiting, std::chrono::seconds timeout) {
+  constexpr unsigned between_looks = 64;  // a look costs about as much as the test
+  Clock::time_point deadline{};
+  for (unsigned turn = 1;; ++turn) {
+    int all = 0;
+    check(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &all, MPI_STATUSES_IGNORE), waiting);
+    if (all) return;
+    if (turn % between_looks == 0) {
+      const Clock::time_point now = Clock::now();
+      if (deadline == Clock::time_point{}) deadline = now + timeout;
+      if (now > deadline)
+        report(fmt::format("rank {} has waited {} s in {}", rank_, timeout.count(), described(waiting)), waiting);
+      look(waiting);
+    }
+    sched_yield();
+  }
+}
+
+void MpiWatch::check(int code, const Waiting& waiting) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  report(fmt::format("MPI failed on rank {} in {}: {}", rank_, described(waiting), text), waiting);
+}
+
+void MpiWatch::look(const Waiting& waiting) {
+  int called = 0;
+  MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_, &called, MPI_STATUS_IGNORE);
+  if (called) report("", waiting);
+}
+
+bool MpiWatch::done(MPI_Request& request, Clock::time_point deadline) {
+  for (int flag = 0; Clock::now() < deadline; sched_yield()) {
+    MPI_Test(&request, &flag, MPI_STATUS_IGNORE);
+    if (flag) return true;
+  }
+  return false;
+}
+
+/// Rank 0: every rank's state, as far as it comes within the grace.
+std::map<int, std::string> MpiWatch::hear(const std::string& mine) {
+  MPI_Request unused = MPI_REQUEST_NULL;
+  for (int r = 1; r < size_; ++r) {
+    MPI_Isend(nullptr, 0, MPI_BYTE, r, tag_alarm, comm_, &unused);
+    MPI_Request_free(&unused);
+  }
+  std::map<int, std::string> states{{0, mine}};
+  for (const auto deadline = Clock::now() + grace_; Clock::now() < deadline && std::ssize(states) < size_; sched_yield()) {
+    int called = 0, bytes = 0;
+    MPI_Status status;
+    MPI_Iprobe(MPI_ANY_SOURCE, tag_state, comm_, &called, &status);
+    if (!called) continue;
+    MPI_Get_count(&status, MPI_BYTE, &bytes);
+    std::string state(static_cast<std::size_t>(bytes), '\0');
+    MPI_Recv(state.data(), bytes, MPI_BYTE, status.MPI_SOURCE, tag_state, comm_, MPI_STATUS_IGNORE);
+    states[status.MPI_SOURCE] = std::move(state);
+  }
+  return states;
+}
+
+void MpiWatch::report(const std::string& why, const Waiting& waiting) {
+  // First line: why this rank began the report, if it did. Second: where it is. Then its last operations.
+  std::string mine = fmt::format("{}\nis in {}\n{}", why, described(waiting), log_ ? log_->tail() : "");
+  if (rank_ != 0) {
+    MPI_Request sent = MPI_REQUEST_NULL;
+    MPI_Isend(mine.data(), static_cast<int>(mine.size()), MPI_BYTE, 0, tag_state, comm_, &sent);
+    if (!done(sent, Clock::now() + grace_)) abort(Exit::communication, "rank 0 does not answer; " + mine);
+    leave(mine);
+  }
+  const std::map<int, std::string> states = hear(mine);
+  const std::string text = summary(states, size_);
+  if (std::ssize(states) < size_) abort(Exit::communication, text);
+  leave(text);
+}
+
+void MpiWatch::leave(const std::string& why) {
+  if (rank_ == 0) fmt::print(stderr, "communication failed: {}\n", why);
+  std::fflush(nullptr);
+  // Nobody goes before rank 0 has spoken: a launcher may kill the rest as soon as one rank has gone.
+  MPI_Request all_here = MPI_REQUEST_NULL;
+  MPI_Ibarrier(comm_, &all_here);
+  if (!done(all_here, Clock::now() + 3 * grace_)) abort(Exit::communication, why);
+  // A launcher kills the ranks beside one that leaves without finalising, and reports their code instead of ours. What
+  // is still under way may keep MPI_Finalize for ever, hence the alarm.
+  std::signal(SIGALRM, [](int) { std::_Exit(static_cast<int>(Exit::communication)); });
+  alarm(static_cast<unsigned>(grace_.count()));
+  MPI_Finalize();
+  std::_Exit(static_cast<int>(Exit::communication));
+}
+
+void MpiWatch::abort(Exit code, const std::string& what) {
+  fmt::print(stderr, "[r{} {}] {}\n", rank_, host_, what);
+  std::fflush(nullptr);
+  MPI_Abort(world_, static_cast<int>(code));
+  std::_Exit(static_cast<int>(code));
+}
+
+}  // namespace tessera

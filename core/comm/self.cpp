@@ -1,0 +1,70 @@
+#include "core/comm/communicator.hpp"
+#include "core/comm/control.hpp"
+#include "kernels/convert/convert.hpp"
+
+namespace tessera {
+namespace {
+
+/// Whatever is submitted has ended when submit() returns, in the stream's order.
+class Immediate : public Communicator {
+ protected:
+  void finish(Stream&, int) override {}
+  void abandon(int) noexcept override {}
+};
+
+class Self final : public Immediate {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  std::string name() const override { return "self"; }
+
+  Pending submit(Stream& stream, const Operation& operation) override {
+    operation.check(0, 1);
+    if (operation.collective == Collective::all_to_all) {
+      for (const Exchange& exchange : operation.exchanges) {
+        const Tensor part = exchange.send.flat(exchange.displacements[0], exchange.counts[0]);
+        if (part.data != exchange.receive.data) copy(stream, exchange.receive, part);
+      }
+    }
+    return Pending(this, 0);
+  }
+};
+
+class Planning final : public Immediate {
+ public:
+  Planning(int rank, int size) : rank_(rank), size_(size) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::string name() const override { return "planning"; }
+
+  Pending submit(Stream&, const Operation& operation) override {
+    operation.check(rank_, size_);
+    return Pending(this, 0);
+  }
+
+ private:
+  int rank_, size_;
+};
+
+class SelfControl final : public Control {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  std::int64_t max(std::int64_t value) override { return value; }
+  std::vector<std::string> gather(const std::string& mine) override { return {mine}; }
+  std::string broadcast(const std::string& from_root) override { return from_root; }
+  double sum_in_order(double value) override { return value; }
+  void sum(std::uint64_t*, int) override {}
+  void leave(const std::string& why) override { throw Error(Exit::communication, why); }
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> self_communicator() { return std::make_unique<Self>(); }
+std::unique_ptr<Communicator> planning_communicator(int rank, int size) {
+  require(size > 0 && rank >= 0 && rank < size, "planning_communicator", "takes a rank below the size");
+  return std::make_unique<Planning>(rank, size);
+}
+std::unique_ptr<Control> self_control() { return std::make_unique<SelfControl>(); }
+
+}  // namespace tessera

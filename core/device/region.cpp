@@ -1,0 +1,17 @@
+#include "core/device/region.hpp"
+
+#include <Kokkos_Core.hpp>
+
+namespace tessera {
+
+Region::Region(Device& device, const char* name) : device_(device), name_(name), begin_(std::chrono::steady_clock::now()) {
+  if (!device.measuring()) Kokkos::Profiling::pushRegion(name);
+}
+
+Region::~Region() {
+  if (device_.measuring()) return;
+  Kokkos::Profiling::popRegion();
+  device_.spent(name_, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count());
+}
+
+}  // namespace tessera

@@ -1,0 +1,292 @@
+#include "app/training/training.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "core/comm/mpi.hpp"
+#include "kernels/random/random.hpp"
+
+namespace tessera {
+namespace {
+
+using Json = nlohmann::json;
+
+Mpi& mpi() {
+  static Mpi instance(nullptr, nullptr);
+  return instance;
+}
+
+/// Text with structure to learn: words drawn from a few, by a fixed rule.
+const std::vector<std::uint8_t>& text() {
+  static const std::vector<std::uint8_t> bytes = [] {
+    const std::string words[] = {"tile ", "mosaic ", "shard ", "stone ", "grout "};
+    std::string all;
+    for (std::uint64_t i = 0; all.size() < 6000; ++i) all += words[random_bits({5, 6}, i) % 5];
+    return std::vector<std::uint8_t>(all.begin(), all.end());
+  }();
+  return bytes;
+}
+
+RunConfig base(Compute compute) {
+  RunConfig config;
+  config.run.seed = 42;
+  config.run.steps = 4;
+  config.model.layers = 2;
+  config.model.hidden = 32;
+  config.model.heads = 4;
+  config.model.seq_len = 24;
+  config.data.files = {"in memory"};
+  config.batch = {12, 1};  // 12 sequences are shared evenly by 1, 2, 3 and 4 ranks
+  config.eval = {0, 2};
+  config.reduce.bucket_mib = 0.004;  // about a thousand elements, so that there are many groups
+  config.optimizer.lr = 0.01;
+  config.optimizer.warmup_steps = 2;
+  config.precision.compute = compute;
+  return config;
+}
+
+RunConfig dense(Compute compute) {
+  RunConfig config = base(compute);
+  config.model.tied_head = true;
+  derive(config);
+  return config;
+}
+
+RunConfig mixture(Compute compute) {
+  RunConfig config = base(compute);
+  config.model.norm = Norm::rms;
+  config.model.position = Position::rotary;
+  config.model.activation = Activation::swiglu;
+  config.model.kv_heads = std::int64_t{2};
+  config.model.ffn = std::int64_t{40};
+  config.model.moe = MoeConfig{};
+  config.model.moe->experts = 4;
+  config.model.moe->top_k = 2;
+  derive(config);
+  return config;
+}
+
+struct Outcome {
+  std::vector<MetricsRow> rows;
+  std::vector<Json> trace;  ///< on rank 0
+  std::int64_t gathers = 0, reductions = 0;  ///< that ran under computation
+};
+
+/// Trains under random delays; with a trace unless the test wants none.
+class Run {
+ public:
+  explicit Run(const RunConfig& config, int delay_us = 300)
+      : plan_(resolve(config, mpi().size())), control_(mpi().control(std::chrono::seconds(60))) {
+    tokens_.append(std::span<const std::uint8_t>(text()));
+    Problems problems;
+    const Windows windows = Windows::split(tokens_.count(), config.model.seq_len, config.data.eval_fraction, problems);
+    problems.raise();
+    communicator_ = recording(delaying(mpi().world(device_.communication(), std::chrono::seconds(60)), 3, delay_us), records_);
+    training_ = std::make_unique<Training>(device_, plan_, Batches(config, tokens_, windows, mpi().rank(), mpi().size()),
+                                           *communicator_, *control_, records_);
+  }
+
+  std::vector<MetricsRow> train() {
+    std::vector<MetricsRow> rows;
+    training_->run([&](const MetricsRow& row) { rows.push_back(row); });
+    return rows;
+  }
+
+  Training& training() { return *training_; }
+  Device& device() { return device_; }
+  const RunPlan& plan() const { return plan_; }
+  Control& control() { return *control_; }
+
+ private:
+  RunPlan plan_;
+  Device device_;
+  TokenStream tokens_;
+  std::vector<Record> records_;
+  std::unique_ptr<Control> control_;
+  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<Training> training_;
+};
+
+Outcome outcome_of(RunConfig config) {
+  const auto path = std::filesystem::temp_directory_path() / ("tessera_trace_" + std::to_string(getpid()) + ".jsonl");
+  config.debug.trace = path;
+  Outcome outcome;
+  {
+    Run run(config);
+    EXPECT_GE(run.plan().layout.groups().size(), 6u);
+    outcome.rows = run.train();
+    outcome.gathers = run.training().engine().sync().weights().overlapped();
+    outcome.reductions = run.training().engine().sync().gradients().overlapped();
+  }
+  if (mpi().rank() == 0) {
+    std::ifstream file(path);
+    for (std::string line; std::getline(file, line);) {
+      Json row = Json::parse(line);
+      row.erase("overlapped");
+      // Overlap may change when a collective begins, never which ones there are.
+      std::vector<Json> collectives = row["collectives"];
+      std::sort(collectives.begin(), collectives.end());
+      row["collectives"] = collectives;
+      outcome.trace.push_back(row);
+    }
+    std::filesystem::remove(path);
+    EXPECT_EQ(std::ssize(outcome.trace), config.run.steps);
+  }
+  EXPECT_EQ(std::ssize(outcome.rows), config.run.steps);
+  return outcome;
+}
+
+void expect_same(const Outcome& a, const Outcome& b, const std::string& what) {
+  ASSERT_FALSE(a.rows.empty());
+  ASSERT_EQ(a.rows.size(), b.rows.size()) << what;
+  for (std::size_t i = 0; i < a.rows.size(); ++i) {
+    ASSERT_TRUE(std::isfinite(a.rows[i].loss)) << what;
+    ASSERT_EQ(a.rows[i].loss, b.rows[i].loss) << what << ", step " << i + 1;
+    ASSERT_EQ(a.rows[i].grad_norm, b.rows[i].grad_norm) << what << ", step " << i + 1;
+  }
+  ASSERT_EQ(a.trace.size(), b.trace.size()) << what;
+  for (std::size_t i = 0; i < a.trace.size(); ++i) ASSERT_EQ(a.trace[i], b.trace[i]) << what << ", step " << i + 1;
+}
+
+std::vector<RunConfig> models() {
+  return {dense(Compute::bf16), dense(Compute::fp32), mixture(Compute::bf16), mixture(Compute::fp32)};
+}
+
+TEST(Training, OverlapsChangeNoBit) {
+  for (RunConfig config : models()) {
+    config.gather.overlap = config.reduce.overlap = false;
+    const Outcome off = outcome_of(config);
+    EXPECT_EQ(off.gathers, 0);
+    for (bool gather : {false, true})
+      for (bool reduce : {false, true}) {
+        config.gather.overlap = gather;
+        config.reduce.overlap = reduce;
+        const Outcome on = outcome_of(config);
+        expect_same(off, on, "overlaps");
+        if (mpi().size() > 1 && gather) EXPECT_GT(on.gathers, 4);
+        if (mpi().size() > 1 && reduce) EXPECT_GT(on.reductions, 4);
+      }
+  }
+}
+
+TEST(Training, EvaluationChangesNoBit) {
+  for (RunConfig config : models()) {
+    const Outcome never = outcome_of(config);
+    config.eval.every_steps = 1;
+    const Outcome always = outcome_of(config);
+    expect_same(never, always, "evaluation after every step");
+    for (const MetricsRow& row : always.rows) EXPECT_TRUE(row.eval_loss && std::isfinite(*row.eval_loss));
+    for (const MetricsRow& row : never.rows) EXPECT_FALSE(row.eval_loss);
+  }
+}
+
+TEST(Training, SingleAndDiscreteExpertsAreTheSameBits) {
+  for (bool fused : {false, true})
+    for (Compute compute : {Compute::bf16, Compute::fp32}) {
+      RunConfig config = mixture(compute);
+      config.precision.fuse_wgrad = fused;
+      const Outcome single = outcome_of(config);
+      config.model.moe->weights = ExpertWeights::discrete;
+      expect_same(single, outcome_of(config), "single and discrete");
+    }
+}
+
+TEST(Training, RecomputationChangesNoBit) {
+  using enum RecomputeModule;
+  for (RunConfig config : {dense(Compute::bf16), mixture(Compute::bf16)}) {
+    const Outcome none = outcome_of(config);
+    config.recompute.mode = RecomputeMode::full;
+    expect_same(none, outcome_of(config), "full");
+    config.recompute.mode = RecomputeMode::selective;
+    for (const std::vector<RecomputeModule>& modules : std::vector<std::vector<RecomputeModule>>{{attention}, {mlp}, {norm}, {moe}, {attention, mlp, norm, moe}}) {
+      config.recompute.modules = modules;
+      expect_same(none, outcome_of(config), "selective");
+    }
+  }
+}
+
+TEST(Training, TheSameRunGivesTheSameBits) {
+  const RunConfig config = mixture(Compute::bf16);
+  expect_same(outcome_of(config), outcome_of(config), "twice");
+}
+
+TEST(Training, EveryStepMovesEveryTensor) {
+  const Outcome run = outcome_of(mixture(Compute::fp32));
+  for (std::size_t i = 1; i < run.trace.size(); ++i)
+    for (const auto& [name, digest] : run.trace[i]["masters"].items()) {
+      EXPECT_NE(digest, run.trace[i - 1]["masters"][name]) << name;
+      EXPECT_NE(run.trace[i]["weights"][name], run.trace[i - 1]["weights"][name]) << name;
+    }
+}
+
+TEST(Training, LearnsATextOfFiveWords) {
+  RunConfig config = mixture(Compute::bf16);
+  config.run.steps = 60;
+  config.eval.every_steps = 60;
+  Run run(config, 0);
+  const std::vector<MetricsRow> rows = run.train();
+  ASSERT_EQ(rows.size(), 60u);
+  EXPECT_NEAR(rows.front().loss, std::log(256.0), 0.3);
+  EXPECT_LT(*rows.back().eval_loss, 1.2);
+  EXPECT_EQ(run.training().late_allocations(), 0);
+}
+
+TEST(Training, HoldsTheMemoryThatWasPlanned) {
+  for (const RunConfig& config : models()) {
+    Run run(config, 0);
+    run.train();
+    for (std::size_t c = 0; c < run.plan().memory.size(); ++c)
+      EXPECT_EQ(run.device().memory()[c], run.plan().memory[c]) << name_of(static_cast<Category>(c));
+  }
+}
+
+TEST(Training, SkipsStepsThatAreNotFiniteThenGivesUp) {
+  RunConfig config = dense(Compute::fp32);
+  config.run.steps = 20;
+  config.optimizer.lr = 1e3;
+  config.optimizer.weight_decay = 1e3;  // masters grow a millionfold a step
+  config.optimizer.warmup_steps = 0;
+  config.optimizer.max_skips = 3;
+  std::vector<MetricsRow> rows;
+  Run run(config, 0);
+  try {
+    run.training().run([&](const MetricsRow& row) { rows.push_back(row); });
+    FAIL() << "weights without bound should have ended the run";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Exit::numerical);
+  }
+  ASSERT_GE(rows.size(), 3u);
+  EXPECT_FALSE(rows.front().skipped);
+  EXPECT_TRUE(rows.back().skipped);
+}
+
+TEST(Training, ReplicaCheckFindsOneFlippedBit) {
+  RunConfig config = dense(Compute::bf16);
+  config.debug.replica_hash_every = 1;
+  Run run(config, 0);
+  EXPECT_NO_THROW(run.train());
+  if (mpi().size() == 1) return;
+  ReplicaCheck check(run.device(), run.plan());
+  Weights& weights = run.training().engine().sync().weights();
+  Stream& stream = run.device().compute();
+  EXPECT_TRUE(check.differences(stream, weights, run.control(), 1).empty());
+  if (mpi().rank() == mpi().size() - 1) {
+    const Tensor one = weights.storage(2).flat(5, 1);
+    bf16 value;
+    run.device().download(stream, &value, one);
+    value.bits ^= 1;
+    run.device().upload(stream, one, &value);
+  }
+  const Problems problems = check.differences(stream, weights, run.control(), 1);
+  ASSERT_EQ(problems.list().size(), 1u);
+  EXPECT_NE(problems.list().front().text.find("bucket 2 of rank " + std::to_string(mpi().size() - 1)), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera
