@@ -1,17 +1,65 @@
+// main() of every test program, under any number of MPI ranks: a failure on one rank is a failure of the program.
 #include <gtest/gtest.h>
 #include <mpi.h>
+#include <unistd.h>
+
+#include <cstdio>
 
 #include "kernels/base/runtime.hpp"
 
+namespace {
+
+/// On ranks other than 0: failures alone, each line with its rank.
+class FailurePrinter final : public testing::EmptyTestEventListener {
+ public:
+  explicit FailurePrinter(int rank) : rank_(rank) {}
+
+ private:
+  void OnTestPartResult(const testing::TestPartResult& result) override {
+    if (!result.failed()) return;
+    std::printf("[r%d] %s:%d: %s\n", rank_, result.file_name() ? result.file_name() : "", result.line_number(),
+                result.message());
+  }
+  void OnTestEnd(const testing::TestInfo& test) override {
+    if (test.result()->Failed()) std::printf("[r%d] failed: %s.%s\n", rank_, test.test_suite_name(), test.name());
+    std::fflush(stdout);
+  }
+
+  int rank_;
+};
+
+/// A program that runs no test proves nothing.
+int run_tests() {
+  const int failed = RUN_ALL_TESTS();
+  if (GTEST_FLAG_GET(list_tests) || testing::UnitTest::GetInstance()->test_to_run_count() > 0) return failed;
+  std::printf("no test was run\n");
+  return 1;
+}
+
+/// The worst of all ranks, whatever the launcher makes of exit codes. Sleeps, so that slower ranks have the cores.
+int worst_of_all(int failed) {
+  MPI_Request request;
+  MPI_Iallreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD, &request);
+  for (int done = 0; !done; usleep(200)) MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+  return failed;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
-  MPI_Init(&argc, &argv);
-  ::testing::InitGoogleTest(&argc, argv);
+  int provided = 0, rank = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  testing::InitGoogleTest(&argc, argv);
+  if (rank != 0) {
+    testing::TestEventListeners& listeners = testing::UnitTest::GetInstance()->listeners();
+    delete listeners.Release(listeners.default_result_printer());
+    listeners.Append(new FailurePrinter(rank));
+  }
   int failed = 0;
   {
     const tessera::Runtime runtime;
-    failed = RUN_ALL_TESTS();
-    // A failure on one rank is a failure of the test, whatever the launcher makes of exit codes.
-    MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    failed = worst_of_all(run_tests());
   }
   MPI_Finalize();
   return failed;

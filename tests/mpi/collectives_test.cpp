@@ -1,0 +1,421 @@
+// One conformance suite for every back end and wrapper, at any number of ranks.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <numeric>
+#include <random>
+
+#include "core/comm/mpi.hpp"
+#include "core/device/device.hpp"
+
+namespace tessera {
+namespace {
+
+constexpr std::chrono::seconds timeout(30);
+using Counts = std::vector<std::int64_t>;
+using Values = std::vector<std::uint64_t>;
+
+struct BackEnd {
+  const char* name;
+  bool one_rank_only;
+  std::unique_ptr<Communicator> (*make)(Mpi&, Stream&);
+};
+
+const BackEnd back_ends[] = {
+    {"self", true, [](Mpi&, Stream&) { return self_communicator(); }},
+    {"mpi", false, [](Mpi& m, Stream& s) { return m.world(s, timeout); }},
+    {"mpi_compared", false, [](Mpi& m, Stream& s) { return m.world(s, timeout, {.compare = Compare::before_each}); }},
+    // Buffers of more than 64 elements travel in blocks and in pieces, as those beyond 2^31 do.
+    {"mpi_pieces", false, [](Mpi& m, Stream& s) { return m.world(s, timeout, {.most = 64}); }},
+    {"throttled", false, [](Mpi& m, Stream& s) { return throttled(m.world(s, timeout), 20, 1e9); }},
+    {"delaying", false, [](Mpi& m, Stream& s) { return delaying(m.world(s, timeout), 7, 300); }},
+    {"recording", false,
+     [](Mpi& m, Stream& s) {
+       static std::vector<Record> records;
+       return recording(m.world(s, timeout), records);
+     }},
+    {"nested", false, [](Mpi& m, Stream& s) { return throttled(delaying(m.world(s, timeout), 3, 100), 5, 1e9); }},
+};
+
+/// What rank `rank` puts at `i` of buffer `salt`: never 0, so that memory nobody wrote shows.
+std::uint64_t value(int salt, int rank, std::int64_t i) {
+  std::uint64_t z = (static_cast<std::uint64_t>(salt) << 40) + (static_cast<std::uint64_t>(rank) << 32) +
+                    static_cast<std::uint64_t>(i) + 1;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  return z ^ (z >> 27);
+}
+
+/// Integers of any width on the device.
+struct Buffer {
+  Buffer(Device& d, DType type, std::int64_t n) : device(d), tensor(d.allocate(Category::batch, type, {n})) {}
+
+  std::uint64_t cut(std::uint64_t v) const {
+    const std::int64_t bits = 8 * size_of(tensor.type);
+    return bits == 64 ? v : v & ((std::uint64_t{1} << bits) - 1);
+  }
+  template <class F> void fill(const F& f) {
+    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(tensor.bytes()));
+    const auto width = static_cast<std::size_t>(size_of(tensor.type));
+    for (std::int64_t i = 0; i < tensor.elements(); ++i) {
+      const std::uint64_t v = f(i);
+      std::memcpy(bytes.data() + static_cast<std::size_t>(i) * width, &v, width);  // little-endian
+    }
+    device.upload(device.compute(), tensor, bytes.data());
+  }
+  Values read() const {
+    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(tensor.bytes()));
+    device.download(device.compute(), bytes.data(), tensor);
+    Values values(static_cast<std::size_t>(tensor.elements()));
+    const auto width = static_cast<std::size_t>(size_of(tensor.type));
+    for (std::size_t i = 0; i < values.size(); ++i) std::memcpy(&values[i], bytes.data() + i * width, width);
+    return values;
+  }
+
+  Device& device;
+  Tensor tensor;
+};
+
+/// One exchange with its memory and what it must lead to.
+struct Case {
+  Case(Device& device, DType type, Counts c, Counts d, std::int64_t send_size, std::int64_t receive_size)
+      : counts(std::move(c)), displacements(std::move(d)), send(device, type, send_size), receive(device, type, receive_size) {}
+  Exchange exchange() const { return {send.tensor, receive.tensor, counts, displacements}; }
+
+  Counts counts, displacements;
+  Buffer send, receive;
+  Values expected;
+};
+
+/// Displacements with `gap` elements before each part.
+Counts begins(const Counts& counts, std::int64_t gap) {
+  Counts out;
+  std::int64_t at = 0;
+  for (std::int64_t n : counts) {
+    out.push_back(at += gap);
+    at += n;
+  }
+  return out;
+}
+std::int64_t extent(const Counts& counts, const Counts& displacements) {
+  return counts.empty() ? 0 : displacements.back() + counts.back();
+}
+
+class Collectives : public testing::TestWithParam<BackEnd> {
+ protected:
+  void SetUp() override {
+    if (GetParam().one_rank_only && mpi.size() > 1) GTEST_SKIP() << "one rank only";
+    communicator = GetParam().make(mpi, stream());
+    EXPECT_EQ(communicator->rank(), mpi.rank());
+    EXPECT_EQ(communicator->size(), mpi.size());
+  }
+  void TearDown() override {
+    if (communicator && communicator->log()) communicator->log()->compare(*control);
+  }
+  Stream& stream() { return device.communication(); }
+  int rank() const { return mpi.rank(); }
+  int size() const { return mpi.size(); }
+  std::size_t index() const { return static_cast<std::size_t>(rank()); }
+
+  /// A rank's counts by the name of a cut: even, odd sizes, one rank empty, all but the last empty, all empty.
+  Counts counts_of(int cut, std::int64_t unit) const {
+    Counts counts;
+    for (int r = 0; r < size(); ++r) {
+      const std::int64_t options[] = {5, 3 + 2 * r, r == 1 ? 0 : 7, r == size() - 1 ? 11 : 0, 0};
+      counts.push_back(unit * options[cut]);
+    }
+    return counts;
+  }
+
+  Case& all_gather(DType type, const Counts& counts, std::int64_t gap) {
+    const Counts at = begins(counts, gap);
+    Case& c = cases.emplace_back(device, type, counts, at, 0, extent(counts, at));
+    const int salt = static_cast<int>(cases.size());
+    c.receive.fill([&](std::int64_t i) { return i >= at[index()] && i < at[index()] + counts[index()] ? value(salt, rank(), i) : 0; });
+    c.expected.assign(static_cast<std::size_t>(extent(counts, at)), 0);
+    for (int r = 0; r < size(); ++r)
+      for (std::int64_t i = at[std::size_t(r)]; i < at[std::size_t(r)] + counts[std::size_t(r)]; ++i)
+        c.expected[std::size_t(i)] = c.receive.cut(value(salt, r, i));
+    return c;
+  }
+
+  Case& all_to_all(DType type, const Counts& counts, std::int64_t gap) {
+    const Counts at = begins(counts, gap);
+    Case& c = cases.emplace_back(device, type, counts, at, extent(counts, at), size() * counts[index()]);
+    const int salt = static_cast<int>(cases.size());
+    c.send.fill([&](std::int64_t i) { return value(salt, rank(), i); });
+    c.receive.fill([](std::int64_t) { return 0; });
+    for (int r = 0; r < size(); ++r)
+      for (std::int64_t i = 0; i < counts[index()]; ++i) c.expected.push_back(c.receive.cut(value(salt, r, at[index()] + i)));
+    return c;
+  }
+
+  Case& reduction(Collective collective, DType type, std::int64_t n) {
+    Case& c = cases.emplace_back(device, type, Counts(), Counts(), 0, n);
+    const int salt = static_cast<int>(cases.size());
+    // Signed numbers of both signs in either width.
+    const auto of = [&](int r, std::int64_t i) { return c.receive.cut(value(salt, r, i)); };
+    c.receive.fill([&](std::int64_t i) { return of(rank(), i); });
+    for (std::int64_t i = 0; i < n; ++i) {
+      std::uint64_t result = of(0, i);
+      for (int r = 1; r < size(); ++r) {
+        const std::uint64_t v = of(r, i);
+        const bool greater = type == DType::i64 ? static_cast<std::int64_t>(v) > static_cast<std::int64_t>(result) : v > result;
+        result = collective == Collective::all_reduce_sum ? result + v : greater ? v : result;
+      }
+      c.expected.push_back(result);
+    }
+    return c;
+  }
+
+  Case& broadcast(DType type, std::int64_t n) {
+    Case& c = cases.emplace_back(device, type, Counts(), Counts(), 0, n);
+    const int salt = static_cast<int>(cases.size());
+    c.receive.fill([&](std::int64_t i) { return rank() == 0 ? value(salt, 0, i) : 0; });
+    for (std::int64_t i = 0; i < n; ++i) c.expected.push_back(c.receive.cut(value(salt, 0, i)));
+    return c;
+  }
+
+  Pending begin(Collective collective, const std::vector<const Case*>& of) {
+    std::vector<Exchange> exchanges;  // may go before the operation has ended; what it points to may not
+    for (const Case* c : of) exchanges.push_back(c->exchange());
+    return communicator->submit(stream(), {collective, exchanges, static_cast<int>(cases.size()), "conformance"});
+  }
+  void run(Collective collective, const Case& c) { begin(collective, {&c}).wait(stream()); }
+
+  void expect_all() {
+    ASSERT_FALSE(cases.empty());
+    for (std::size_t i = 0; i < cases.size(); ++i) EXPECT_EQ(cases[i].receive.read(), cases[i].expected) << "case " << i;
+  }
+
+  Device device;
+  Mpi mpi{nullptr, nullptr};
+  std::unique_ptr<Control> control = mpi.control(timeout);
+  std::unique_ptr<Communicator> communicator;
+  std::deque<Case> cases;
+};
+
+constexpr DType all_types[] = {DType::u8, DType::bf16, DType::u16, DType::f32, DType::i32, DType::f64, DType::i64, DType::u64};
+
+TEST_P(Collectives, AllGatherOfEveryTypeAndCut) {
+  for (DType type : all_types)
+    for (int cut = 0; cut < 5; ++cut) run(Collective::all_gather, all_gather(type, counts_of(cut, 4), 4));
+  expect_all();
+}
+
+TEST_P(Collectives, AllToAllOfEveryTypeAndCut) {
+  for (DType type : all_types)
+    for (int cut = 0; cut < 5; ++cut) run(Collective::all_to_all, all_to_all(type, counts_of(cut, 8), 0));
+  expect_all();
+}
+
+TEST_P(Collectives, AllToAllLeavesOutGaps) {
+  run(Collective::all_to_all, all_to_all(DType::f32, counts_of(1, 32), 32));
+  expect_all();
+}
+
+TEST_P(Collectives, LargeBuffers) {
+  const std::int64_t unit = 1 << 15;
+  if (std::string(GetParam().name) == "mpi_pieces") GTEST_SKIP() << "its calls take 64 blocks";
+  run(Collective::all_gather, all_gather(DType::u8, counts_of(1, unit), 0));
+  run(Collective::all_to_all, all_to_all(DType::f32, counts_of(1, unit), 0));
+  run(Collective::all_reduce_max, reduction(Collective::all_reduce_max, DType::u16, unit * 3 + 1));
+  run(Collective::broadcast, broadcast(DType::bf16, unit * 3 + 1));
+  expect_all();
+}
+
+TEST_P(Collectives, Reductions) {
+  for (std::int64_t n : {0, 1, 17, 100}) {
+    for (DType type : {DType::u16, DType::i64, DType::u64})
+      run(Collective::all_reduce_max, reduction(Collective::all_reduce_max, type, n));
+    for (DType type : {DType::i64, DType::u64})
+      run(Collective::all_reduce_sum, reduction(Collective::all_reduce_sum, type, n));
+  }
+  expect_all();
+}
+
+TEST_P(Collectives, Broadcast) {
+  for (DType type : all_types)
+    for (std::int64_t n : {0, 1, 133}) run(Collective::broadcast, broadcast(type, n));
+  expect_all();
+}
+
+TEST_P(Collectives, CoalescedBuffersOfDifferentTypes) {
+  const Case& bytes = all_gather(DType::u8, counts_of(1, 4), 0);
+  const Case& none = all_gather(DType::f32, counts_of(4, 4), 0);
+  const Case& scales = all_gather(DType::f32, counts_of(2, 4), 4);
+  begin(Collective::all_gather, {&bytes, &none, &scales}).wait(stream());
+  const Case& a = all_to_all(DType::f32, counts_of(0, 4), 0);
+  const Case& b = all_to_all(DType::f64, counts_of(3, 4), 0);
+  begin(Collective::all_to_all, {&a, &b}).wait(stream());
+  begin(Collective::broadcast, {}).wait(stream());
+  expect_all();
+}
+
+TEST_P(Collectives, ManyUnderWayEndInAnyOrder) {
+  std::vector<Pending> pending;
+  for (int i = 0; i < 10; ++i) {
+    pending.push_back(begin(Collective::all_gather, {&all_gather(DType::u8, counts_of(i % 5, 4), 0)}));
+    pending.push_back(begin(Collective::all_to_all, {&all_to_all(DType::f32, counts_of((i + 1) % 5, 4), 0)}));
+    pending.push_back(begin(Collective::all_reduce_max, {&reduction(Collective::all_reduce_max, DType::u16, i)}));
+    pending.push_back(begin(Collective::all_reduce_sum, {&reduction(Collective::all_reduce_sum, DType::i64, 3 * i)}));
+    pending.push_back(begin(Collective::broadcast, {&broadcast(DType::f64, i)}));
+  }
+  // Each rank in an order of its own: waiting is not collective.
+  std::shuffle(pending.begin(), pending.end(), std::mt19937(static_cast<unsigned>(rank())));
+  for (Pending& one : pending) one.wait(stream());
+  expect_all();
+}
+
+TEST_P(Collectives, DroppedPendingFinishes) {
+  { const Pending dropped = begin(Collective::all_gather, {&all_gather(DType::f32, counts_of(1, 4), 0)}); }
+  Pending replaced = begin(Collective::all_to_all, {&all_to_all(DType::f32, counts_of(2, 4), 0)});
+  replaced = begin(Collective::broadcast, {&broadcast(DType::u8, 9)});
+  replaced = Pending();
+  expect_all();
+}
+
+TEST_P(Collectives, PendingMovesAndEmpties) {
+  Pending first = begin(Collective::broadcast, {&broadcast(DType::u8, 9)});
+  EXPECT_TRUE(first);
+  Pending second = std::move(first);
+  EXPECT_FALSE(first);  // NOLINT(bugprone-use-after-move)
+  second.wait(stream());
+  EXPECT_FALSE(second);
+  EXPECT_THROW(second.wait(stream()), Error);
+  expect_all();
+}
+
+TEST_P(Collectives, RefusesWhatExchangeDoesNotAllow) {
+  const auto refused = [&](Collective collective, const Exchange& exchange) {
+    EXPECT_THROW(communicator->submit(stream(), {collective, {&exchange, 1}, -1, ""}), Error) << name_of(collective);
+  };
+  const Case& sound = all_to_all(DType::f32, counts_of(0, 4), 0);
+  Exchange wrong = sound.exchange();
+  wrong.counts = wrong.counts.subspan(1);
+  refused(Collective::all_to_all, wrong);
+  refused(Collective::all_gather, wrong);
+  wrong = sound.exchange();
+  wrong.receive.type = DType::i32;
+  refused(Collective::all_to_all, wrong);
+  wrong = sound.exchange();
+  wrong.receive = wrong.receive.flat(0, wrong.receive.elements() - 1);
+  refused(Collective::all_to_all, wrong);
+  wrong = sound.exchange();
+  wrong.send = wrong.send.flat(0, wrong.send.elements() - 1);
+  refused(Collective::all_to_all, wrong);
+  refused(Collective::all_reduce_sum, sound.exchange());
+  refused(Collective::all_reduce_max, sound.exchange());
+  run(Collective::all_to_all, sound);  // and nothing was left behind
+  expect_all();
+}
+
+INSTANTIATE_TEST_SUITE_P(BackEnds, Collectives, testing::ValuesIn(back_ends),
+                         [](const auto& back_end) { return back_end.param.name; });
+
+class OverMpi : public testing::Test {
+ protected:
+  Exchange everywhere(const Tensor& t) { return {{}, t, {}, {}}; }
+  Pending broadcast(Communicator& c, const Tensor& t) {
+    const Exchange exchange = everywhere(t);
+    return c.submit(device.communication(), {Collective::broadcast, {&exchange, 1}, 4, "test"});
+  }
+  Device device;
+  Mpi mpi{nullptr, nullptr};
+};
+
+TEST_F(OverMpi, AllToAllOfOneRankMayLieInPlace) {
+  if (mpi.size() > 1) GTEST_SKIP() << "one rank only";
+  for (auto& communicator : {self_communicator(), mpi.world(device.communication(), timeout)}) {
+    const Tensor t = device.allocate(Category::batch, DType::i32, {3});
+    std::vector<std::int32_t> in{1, 2, 3}, out(3);
+    device.upload(device.communication(), t, in.data());
+    const Counts counts{3}, at{0};
+    const Exchange exchange{t, t, counts, at};
+    communicator->submit(device.communication(), {Collective::all_to_all, {&exchange, 1}, 0, ""}).wait(device.communication());
+    device.download(device.communication(), out.data(), t);
+    EXPECT_EQ(out, in);
+  }
+}
+
+TEST_F(OverMpi, MovesWhenTheStreamProgresses) {
+  const auto communicator = mpi.world(device.communication(), timeout);
+  const std::int64_t n = 1 << 20;
+  const Tensor t = device.allocate(Category::batch, DType::u8, {n});
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(n), static_cast<std::uint8_t>(mpi.rank() == 0 ? 9 : 0));
+  device.upload(device.communication(), t, bytes.data());
+  Pending pending = broadcast(*communicator, t);
+  for (int turn = 0; turn < 20000 && t.as<std::uint8_t>()[n - 1] != 9; ++turn) {
+    device.compute().progress();
+    usleep(200);
+  }
+  EXPECT_EQ(t.as<std::uint8_t>()[n - 1], 9) << "nothing but progress() moved it";
+  pending.wait(device.communication());
+}
+
+TEST_F(OverMpi, RefusesMoreThanItsSlots) {
+  const auto communicator = mpi.world(device.communication(), timeout);
+  const Tensor t = device.allocate(Category::batch, DType::u8, {1});
+  device.upload(device.communication(), t, "a");
+  std::vector<Tensor> targets;
+  std::vector<Pending> pending;
+  for (int i = 0; i < 64; ++i) pending.push_back(broadcast(*communicator, device.allocate(Category::batch, DType::u8, {1})));
+  EXPECT_THROW(broadcast(*communicator, t), Error);
+  pending.clear();
+  broadcast(*communicator, t).wait(device.communication());
+}
+
+TEST_F(OverMpi, RecordsWhatThePlanRecords) {
+  Counts counts, at;
+  for (int r = 0; r < mpi.size(); ++r) counts.push_back(8 * r + 3);
+  at = begins(counts, 0);
+  std::vector<Record> real, planned;
+  Device measuring(Device::Kind::measuring);
+  const auto walk = [&](std::unique_ptr<Communicator> communicator, Device& on) {
+    const Tensor whole = on.allocate(Category::batch, DType::u16, {extent(counts, at)});
+    const Tensor sums = on.allocate(Category::batch, DType::i64, {21});
+    const Exchange gather[] = {{{}, whole, counts, at}, {{}, sums, Counts(), Counts()}};
+    communicator->submit(on.communication(), {Collective::all_gather, {gather, 1}, 3, ""}).wait(on.communication());
+    communicator->submit(on.communication(), {Collective::all_reduce_sum, {gather + 1, 1}, -1, ""}).wait(on.communication());
+  };
+  walk(recording(mpi.world(device.communication(), timeout), real), device);
+  walk(recording(planning_communicator(mpi.rank(), mpi.size()), planned), measuring);
+  EXPECT_EQ(real, planned);
+  ASSERT_EQ(real.size(), 2u);
+  EXPECT_EQ(real[0].bytes, 2 * (extent(counts, at) - counts[static_cast<std::size_t>(mpi.rank())]));
+  EXPECT_EQ(real[1].bytes, mpi.size() == 1 ? 0 : 21 * 8);
+}
+
+TEST_F(OverMpi, ThrottledTakesItsTimeOneAfterTheOther) {
+  if (mpi.size() == 1) GTEST_SKIP() << "one rank receives nothing";
+  using Clock = std::chrono::steady_clock;
+  const auto communicator = throttled(mpi.world(device.communication(), timeout), 1000, 1e6);  // 1 ms + 1 us a byte
+  const Tensor t = device.allocate(Category::batch, DType::u64, {500});
+  const std::vector<std::uint64_t> zeros(500);
+  device.upload(device.communication(), t, zeros.data());
+  const Exchange exchange = everywhere(t);
+  const Operation sum{Collective::all_reduce_sum, {&exchange, 1}, 0, ""};
+  const auto start = Clock::now();
+  Pending first = communicator->submit(device.communication(), sum);
+  Pending second = communicator->submit(device.communication(), sum);
+  first.wait(device.communication());
+  EXPECT_GE(Clock::now() - start, std::chrono::milliseconds(5));
+  second = Pending();
+  EXPECT_GE(Clock::now() - start, std::chrono::milliseconds(10));
+  EXPECT_EQ(communicator->name(), "throttled(mpi)");
+}
+
+TEST_F(OverMpi, ADryStreamMovesNothing) {
+  const auto communicator = mpi.world(device.communication(), timeout);
+  Device measuring(Device::Kind::measuring);
+  const Tensor t = measuring.allocate(Category::batch, DType::u8, {1000});
+  const Exchange exchange = everywhere(t);
+  communicator->submit(measuring.communication(), {Collective::broadcast, {&exchange, 1}, 0, ""}).wait(measuring.communication());
+  EXPECT_EQ(communicator->log()->noted(), 0u);
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,79 @@
+// disagree WHEN KIND: the last rank calls other collectives than the rest.
+//  WHEN  debug: compared before each; boundary: all begun, then compared; wait: each is waited for, then compared
+//  KIND  order: #2 and #3 swapped; op, count: another #2; missing: no #5, Control instead; silent: no #5, asleep;
+//        none: nothing wrong
+#include <unistd.h>
+
+#include <cstdio>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "core/comm/mpi.hpp"
+
+namespace {
+
+using namespace tessera;
+
+/// One operation over `elements` u64 a rank, with its memory.
+class Call {
+ public:
+  Call(Collective collective, std::int64_t elements, int ranks)
+      : collective_(collective), send_(static_cast<std::size_t>(elements * ranks)), receive_(send_.size()),
+        counts_(static_cast<std::size_t>(ranks), elements), begins_(counts_.size()) {
+    std::exclusive_scan(counts_.begin(), counts_.end(), begins_.begin(), std::int64_t{0});
+    const auto n = static_cast<std::int64_t>(send_.size());
+    exchange_ = {Tensor{send_.data(), DType::u64, {n}}, Tensor{receive_.data(), DType::u64, {n}}, counts_, begins_};
+  }
+  Operation operation() const { return {collective_, {&exchange_, 1}, 7, "test"}; }
+
+ private:
+  Collective collective_;
+  std::vector<std::uint64_t> send_, receive_;
+  std::vector<std::int64_t> counts_, begins_;
+  Exchange exchange_;
+};
+
+std::vector<Call> calls(const std::string& kind, bool odd, int ranks) {
+  const Collective second = odd && kind == "op" ? Collective::all_reduce_max : Collective::all_reduce_sum;
+  std::vector<Call> list;
+  list.emplace_back(Collective::all_gather, 10, ranks);
+  list.emplace_back(Collective::broadcast, 20, ranks);
+  if (kind == "op") {
+    list.emplace_back(second, 30, ranks);
+  } else {
+    list.emplace_back(Collective::all_to_all, odd && kind == "count" ? 31 : 30, ranks);
+  }
+  list.emplace_back(Collective::all_gather, 30, ranks);
+  if (odd && kind == "order") std::swap(list[2], list[3]);
+  list.emplace_back(Collective::all_reduce_max, 50, ranks);
+  if (!odd || (kind != "missing" && kind != "silent")) list.emplace_back(Collective::all_gather, 100000, ranks);
+  return list;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Mpi mpi(&argc, &argv);
+  if (argc != 3) return 2;
+  const std::string when = argv[1], kind = argv[2];
+  constexpr std::chrono::seconds timeout(2);
+  Stream stream;
+  const MpiOptions options{.compare = when == "debug" ? Compare::before_each : Compare::at_boundaries};
+  const auto communicator = mpi.world(stream, timeout, options);
+  const auto control = mpi.control(timeout);
+
+  const bool odd = mpi.rank() == mpi.size() - 1;
+  const std::vector<Call> list = calls(kind, odd, mpi.size());
+  std::vector<Pending> pending;
+  for (const Call& call : list) {
+    pending.push_back(communicator->submit(stream, call.operation()));
+    if (when != "boundary") pending.back().wait(stream);
+  }
+  if (odd && kind == "silent") sleep(20);
+  communicator->log()->compare(*control);
+  for (Pending& one : pending)
+    if (one) one.wait(stream);
+  if (mpi.rank() == 0) std::printf("all agreed\n");
+  return 0;
+}
