@@ -50,6 +50,10 @@ template <Format F> TESSERA_FN constexpr Matrix padded_extent(Side side, Matrix 
   return {tiles_along(n.rows, pad.rows) * pad.rows, tiles_along(n.columns, pad.columns) * pad.columns};
 }
 
+/// Whether block-scaled GEMMs read this format's scales in the order of swizzled(): bytes, padded to 128 along the rows of
+/// the scale matrix and to 4 across.
+template <Format F> constexpr bool swizzles() { return F::scaled && sizeof(typename F::Scale) == 1; }
+
 /// Place of an entry in the array that a block-scaled GEMM reads: blocks of 128 x 4, interleaved by 32 rows. `columns`
 /// counts the columns of the scale matrix.
 TESSERA_FN constexpr std::int64_t swizzled(std::int64_t row, std::int64_t column, std::int64_t columns) {

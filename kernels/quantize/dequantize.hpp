@@ -1,0 +1,82 @@
+#pragma once
+#include "kernels/quantize/team_columnwise.hpp"
+
+/// A patch of one copy, decoded, in the order in which the copy is stored.
+namespace tessera::quantizer {
+
+/// Whether the scale of the whole tensor is applied.
+enum class TensorPart : std::uint8_t { applied, left_out };
+
+/// What the elements of one copy are multiplied by.
+template <formats::Format F, Side side, TensorPart part> struct Steps {
+  const typename F::Scale* scales;
+  Matrix padded;
+  float amax;
+
+  TESSERA_FN Steps(const Descriptor& d, const Patch& p) : padded(formats::padded_extent<F>(side, d.matrix)), amax(0) {
+    const Place& copy = d.side[static_cast<int>(side)];
+    scales = static_cast<const typename F::Scale*>(copy.scales) + p.member * padded.elements();
+    if (copy.amax != nullptr) amax = copy.amax[p.member];
+  }
+  /// Of the element at (row, column) of the matrix.
+  TESSERA_FN float operator()(std::int64_t row, std::int64_t column) const {
+    if constexpr (!F::scaled) return 1.0f;
+    constexpr formats::Block b = formats::block_of<F>(side);
+    constexpr formats::ScaleLayout layout = F::scale_layout(side);
+    const auto scale = scales[scale_place<F>(side, padded, row / b.rows * layout.repeat.rows, column / b.columns * layout.repeat.columns)];
+    return part == TensorPart::applied ? F::step(scale, amax) : F::block_step(scale);
+  }
+};
+
+template <class T> TESSERA_FN T rounded(float x) {
+  if constexpr (std::is_same_v<T, bf16>) return bf16(x);
+  else return x;
+}
+
+/// Lines of the copy as stored: rows of the matrix, or its columns.
+template <formats::Format F, Side side, TensorPart part, class T, class Team>
+TESSERA_FN void decode_patch(const Team& team, const Descriptor& d, const Patch& p) {
+  constexpr bool turned = formats::order_of<F>(side) == formats::Order::transposed;
+  const Steps<F, side, part> step(d, p);
+  const int lines = turned ? p.columns : p.rows, length = turned ? p.rows : p.columns;
+  const std::int64_t width = turned ? d.matrix.rows : d.matrix.columns;
+  const std::int64_t first = p.member * d.stride + (turned ? p.column * width + p.row : p.row * width + p.column);
+  T* out = reinterpret_cast<T*>(d.values);
+  if constexpr (one_thread<Team>) {
+    // A line's blocks first, so that the loop over its elements becomes vectors.
+    constexpr formats::Block b = formats::block_of<F>(side);
+    constexpr int run = turned ? b.rows : b.columns;
+    float steps[patch_edge];
+    std::uint8_t codes[patch_edge];
+    for (int line = 0; line < lines; ++line) {
+      for (int i = 0; i < length; i += run) {
+        const float s = turned ? step(p.row + i, p.column + line) : step(p.row + line, p.column + i);
+        for (int k = i; k < i + run; ++k) steps[k] = s;
+      }
+      const std::int64_t at = first + line * width;
+      const std::byte* data = d.side[static_cast<int>(side)].data;
+      if constexpr (F::Element::bits == 16) {
+        const auto* in = reinterpret_cast<const typename F::Element::Storage*>(data) + at;
+        for (int k = 0; k < length; ++k) out[at + k] = rounded<T>(F::Element::decode(in[k]));
+      } else {
+        const auto* in = reinterpret_cast<const std::uint8_t*>(data) + formats::data_bytes<F>(at);
+        if constexpr (F::Element::bits == 4)
+          for (int k = 0; k < length; k += 2) {
+            codes[k] = in[k / 2] & 15;
+            codes[k + 1] = in[k / 2] >> 4;
+          }
+        const std::uint8_t* code = F::Element::bits == 4 ? codes : in;
+        for (int k = 0; k < length; ++k) out[at + k] = rounded<T>(steps[k] * F::Element::decode(code[k]));
+      }
+    }
+  } else {
+    team.each(std::int64_t{lines} * length, [&](std::int64_t q) {
+      const std::int64_t line = q / length, k = q % length, at = first + line * width + k;
+      const float s = turned ? step(p.row + k, p.column + line) : step(p.row + line, p.column + k);
+      const float x = F::Element::decode(team::load_code<F>(d, side, at));
+      out[at] = rounded<T>(F::scaled ? s * x : x);
+    });
+  }
+}
+
+}  // namespace tessera::quantizer

@@ -1,0 +1,132 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/formats/layout.hpp"
+#include "kernels/random/random.hpp"
+
+/// A table as the kernels see it: plain data in device memory.
+namespace tessera::quantizer {
+
+using formats::Matrix;
+
+/// Work is cut into patches of 128 x 128 elements: a multiple of every block, and a cache's worth.
+inline constexpr int patch_edge = 128;
+
+/// A team that is one thread (Row on the host holds nothing) walks a patch in vectors; others share it out.
+template <class Team> inline constexpr bool one_thread = std::is_empty_v<Team>;
+
+struct Place {
+  std::byte* data;
+  void* scales;
+  float* amax;
+  std::uint8_t* swizzled;
+};
+
+struct Descriptor {
+  Matrix matrix;
+  std::int64_t members, stride;
+  std::byte* values;         ///< of position `begin`
+  std::int64_t begin, end;   ///< owned positions
+  Matrix patches;            ///< of one member
+  std::int64_t first_patch_row;  ///< of all members' patch rows, the first that holds an owned element
+  std::int64_t first_block, first_member;  ///< in the amax buffer's two parts
+  Place side[2];
+  void* block_scales;
+  RandomKey keys[2];
+  std::int64_t first_row;
+  const std::int64_t* rows;
+};
+
+/// Prefix sums: entry i of the table works on units [first[i], first[i + 1]).
+struct UnitMap {
+  const std::int64_t* first;
+  int count;
+  TESSERA_FN std::int64_t units() const { return first[count]; }
+  TESSERA_FN int owner(std::int64_t unit) const {
+    int low = 0, high = count;
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      if (first[middle] <= unit) low = middle;
+      else high = middle;
+    }
+    return low;
+  }
+};
+
+struct TableView {
+  const Descriptor* items;
+  UnitMap owned, all, members;  ///< patches that hold an owned element; all patches; members
+  std::int64_t owned_units, all_units, member_units;  ///< their sums, known on the host
+  float* largest[2];            ///< scratch, one per owned patch and side
+};
+
+/// A patch, clipped to its matrix. Rows and columns are those of the member.
+struct Patch {
+  std::int64_t member, row, column;
+  int rows, columns;
+  std::int64_t low, high;  ///< owned positions of the member, relative to it
+
+  /// Columns of `r` (relative to the patch) that are owned: [first_owned, end_owned).
+  TESSERA_FN int first_owned(int r, std::int64_t width) const { return clip(low - (row + r) * width - column); }
+  TESSERA_FN int end_owned(int r, std::int64_t width) const { return clip(high - (row + r) * width - column); }
+
+ private:
+  TESSERA_FN int clip(std::int64_t c) const { return static_cast<int>(c < 0 ? 0 : c > columns ? columns : c); }
+};
+
+TESSERA_FN inline std::int64_t clamp_to(std::int64_t x, std::int64_t low, std::int64_t high) {
+  return x < low ? low : x > high ? high : x;
+}
+
+/// Patch `index` of an entry, counted from patch row `first_row` of all members.
+TESSERA_FN inline Patch patch_of(const Descriptor& d, std::int64_t first_row, std::int64_t index) {
+  const std::int64_t strip = first_row + index / d.patches.columns;
+  Patch p;
+  p.member = strip / d.patches.rows;
+  p.row = strip % d.patches.rows * patch_edge;
+  p.column = index % d.patches.columns * patch_edge;
+  p.rows = static_cast<int>(d.matrix.rows - p.row < patch_edge ? d.matrix.rows - p.row : patch_edge);
+  p.columns = static_cast<int>(d.matrix.columns - p.column < patch_edge ? d.matrix.columns - p.column : patch_edge);
+  p.low = clamp_to(d.begin - p.member * d.stride, 0, d.matrix.elements());
+  p.high = clamp_to(d.end - p.member * d.stride, 0, d.matrix.elements());
+  return p;
+}
+
+/// Largest of a member's owned patches, from table.largest[side]; 0 where none is owned.
+template <class Team>
+TESSERA_FN float largest_of_member(const Team& team, const TableView& table, int item, std::int64_t member, int side) {
+  const Descriptor& d = table.items[item];
+  if (d.patches.elements() == 0) return 0;
+  const std::int64_t first = table.owned.first[item], strips = (table.owned.first[item + 1] - first) / d.patches.columns;
+  const std::int64_t begin = clamp_to(member * d.patches.rows - d.first_patch_row, 0, strips);
+  const std::int64_t end = clamp_to((member + 1) * d.patches.rows - d.first_patch_row, 0, strips);
+  const float* top = table.largest[side] + first + begin * d.patches.columns;
+  const float most = team.template max<float>((end - begin) * d.patches.columns, [&](std::int64_t i) { return top[i]; });
+  return most > 0 ? most : 0;
+}
+
+/// Entries of a scale array that a patch writes, as block rows and columns repeated by the layout: [row, row_end) x
+/// [column, column_end); the last patches take the padding.
+struct ScaleSpan {
+  std::int64_t row, row_end, column, column_end;
+};
+
+template <formats::Format F> TESSERA_FN constexpr ScaleSpan scale_span(Side side, const Descriptor& d, const Patch& p) {
+  const formats::Block b = formats::block_of<F>(side);
+  const formats::ScaleLayout layout = F::scale_layout(side);
+  const Matrix padded = formats::in_order(layout.order, formats::padded_extent<F>(side, d.matrix));
+  const std::int64_t down = patch_edge / b.rows * layout.repeat.rows, across = patch_edge / b.columns * layout.repeat.columns;
+  const std::int64_t i = p.row / patch_edge, j = p.column / patch_edge;
+  return {i * down, i + 1 == d.patches.rows ? padded.rows : (i + 1) * down,
+          j * across, j + 1 == d.patches.columns ? padded.columns : (j + 1) * across};
+}
+
+/// Where entry (row, column) of a span stands in the member's scale array.
+template <formats::Format F>
+TESSERA_FN constexpr std::int64_t scale_place(Side side, Matrix padded, std::int64_t row, std::int64_t column) {
+  return F::scale_layout(side).order == formats::Order::as_source ? row * padded.columns + column : column * padded.columns + row;
+}
+
+}  // namespace tessera::quantizer

@@ -1,0 +1,197 @@
+#pragma once
+#include "kernels/quantize/host_patch.hpp"
+
+/// Full quantization of a patch on one thread.
+namespace tessera::quantizer::host {
+
+/// Whole rows of the patch that are owned.
+struct OwnedRows {
+  int begin, end;
+  OwnedRows(const Descriptor& d, const Patch& p)
+      : begin(static_cast<int>(clamp_to(p.low / d.matrix.columns - p.row, 0, p.rows))),
+        end(static_cast<int>(clamp_to(p.high / d.matrix.columns - p.row, 0, p.rows))) {}
+};
+
+/// Sixteen rows of a patch under the signed Hadamard transform along the columns: fp32 butterflies, then a quarter.
+template <class Source> inline void rotate(const SourcePatch<Source>& x, int first, int n, float (&y)[hadamard_block][edge]) {
+  for (int r = 0; r < hadamard_block; ++r) {
+    const auto row = x.row(first + r);
+    const std::uint32_t flip = (hadamard_signs >> r & 1u) << 31;
+    for (int c = 0; c < n; ++c) y[r][c] = std::bit_cast<float>(std::bit_cast<std::uint32_t>(row(c)) ^ flip);
+  }
+  for (int stride = 1; stride < hadamard_block; stride *= 2)
+    for (int r = 0; r < hadamard_block; ++r) {
+      if (r & stride) continue;
+      for (int c = 0; c < n; ++c) {
+        const float a = y[r][c], b = y[r + stride][c];
+        y[r][c] = a + b;
+        y[r + stride][c] = a - b;
+      }
+    }
+  for (auto& row : y)
+    for (int c = 0; c < n; ++c) row[c] *= 0.25f;
+}
+
+/// Calls f(first row, row accessor by row number) for the rows of one columnwise block: the source, or its rotation.
+template <Format F, class M, class F2> inline void with_column_block(const SourcePatch<typename M::Source>& x, int first, int n, const F2& f) {
+  if constexpr (F::hadamard && M::role != Role::weight) {
+    alignas(64) float y[hadamard_block][edge];
+    rotate(x, first, n, y);
+    f([&](int r) { return SourceRow<FromFp32>{y[r - first]}; });
+  } else {
+    f([&](int r) { return x.row(r); });
+  }
+}
+
+/// Encodes one row, at random where the mode and the format say so.
+template <Format F, class M, class Row>
+inline void encode(const Row& x, const float* multipliers, int n, const Descriptor& d, const Patch& p, int r, Side side, std::uint8_t* codes) {
+  if constexpr (F::hadamard && M::role == Role::gradient) {
+    std::uint8_t draws[edge];
+    draw_bytes(d.keys[static_cast<int>(side)], draw_index(d, p, r), n, draws);
+    encode_row_at_random(x, multipliers, draws, n, codes);
+  } else {
+    encode_row<typename F::Element>(x, multipliers, n, codes);
+  }
+}
+
+template <Format F> inline std::byte* row_of(const Descriptor& d, const Patch& p, Side side, int r) {
+  const std::int64_t element = p.member * d.stride + (p.row + r) * d.matrix.columns + p.column;
+  return d.side[static_cast<int>(side)].data + formats::data_bytes<F>(element);
+}
+
+/// Blocks along a row.
+template <Format F, class M> inline void quantize_rows(const Descriptor& d, const Patch& p, const TensorScale& tensor) {
+  using G = Grid<F, Side::rowwise>;
+  constexpr int width = F::block.columns;
+  const SourcePatch<typename M::Source> x(d, p);
+  const OwnedRows owned(d, p);
+  G grid;
+  for (int r = owned.begin; r < owned.end; ++r) {
+    std::uint32_t amax[G::columns];
+    const auto row = x.row(r);
+    for (int j = 0; j < G::columns; ++j) {
+      const int left = p.columns - j * width;
+      amax[j] = left >= width ? largest_in(row, j * width, (j + 1) * width) : left > 0 ? largest_in(row, j * width, p.columns) : 0u;
+    }
+    encode_scales<F, G::columns>(amax, tensor, grid.scales[r], grid.multipliers[r]);
+    float multipliers[edge];
+    spread<width>(grid.multipliers[r], multipliers);
+    alignas(64) std::uint8_t codes[edge];
+    encode<F, M>(row, multipliers, p.columns, d, p, r, Side::rowwise, codes);
+    store_row<typename F::Element>(codes, p.columns, row_of<F>(d, p, Side::rowwise, r));
+  }
+  store_scales<F, Side::rowwise>(d, p, grid, owned.begin, owned.end);
+}
+
+/// Blocks along a column.
+template <Format F, class M> inline void quantize_columns(const Descriptor& d, const Patch& p, const TensorScale& tensor) {
+  using G = Grid<F, Side::columnwise>;
+  constexpr int height = F::block.columns;
+  const SourcePatch<typename M::Source> x(d, p);
+  const OwnedRows owned(d, p);
+  const int first_block = owned.begin / height, end_block = (owned.end + height - 1) / height;
+  G grid;
+  Codes codes;
+  for (int i = first_block; i < end_block; ++i) {
+    const int begin = i * height, end = begin + height < p.rows ? begin + height : p.rows;
+    with_column_block<F, M>(x, begin, p.columns, [&](const auto& row) {
+      std::uint32_t amax[edge] = {};
+      for (int r = begin; r < end; ++r) largest_by_column(row(r), p.columns, amax);
+      encode_scales<F, edge>(amax, tensor, grid.scales[i], grid.multipliers[i]);
+      for (int r = begin; r < end; ++r) encode<F, M>(row(r), grid.multipliers[i], p.columns, d, p, r, Side::columnwise, codes.row(r));
+    });
+  }
+  if constexpr (F::columnwise_order == formats::Order::transposed) {
+    store_transposed<typename F::Element>(d, p, codes, owned.begin, owned.end);
+  } else {
+    for (int r = owned.begin; r < owned.end; ++r)
+      store_row<typename F::Element>(codes.row(r), p.columns, row_of<F>(d, p, Side::columnwise, r));
+  }
+  store_scales<F, Side::columnwise>(d, p, grid, first_block, end_block);
+}
+
+/// Largest magnitude of every tile of one row of tiles, over columns that may differ from row to row.
+template <int edge_of_tile> inline void fold_tiles(const std::uint32_t* by_column, std::uint32_t* by_tile) {
+  for (int j = 0; j < edge / edge_of_tile; ++j) {
+    std::uint32_t top = 0;
+    for (int c = 0; c < edge_of_tile; ++c) {
+      const std::uint32_t m = by_column[j * edge_of_tile + c];
+      top = m > top ? m : top;
+    }
+    by_tile[j] = top;
+  }
+}
+
+/// Square tiles: one encoding serves both copies.
+template <Format F, class M> inline void quantize_tiles(const Descriptor& d, const Patch& p, const TensorScale& tensor) {
+  using G = Grid<F, Side::rowwise>;
+  constexpr int tile = F::block.rows;
+  const SourcePatch<typename M::Source> x(d, p);
+  const OwnedRows owned(d, p);
+  const int first_tile = owned.begin / tile, end_tile = (owned.end + tile - 1) / tile;
+  G grid;
+  Codes codes;
+  for (int i = first_tile; i < end_tile; ++i) {
+    const int begin = i * tile, end = begin + tile < p.rows ? begin + tile : p.rows;
+    std::uint32_t by_column[edge] = {}, amax[G::columns];
+    for (int r = begin; r < end; ++r) largest_by_column(x.row(r), p.columns, by_column);
+    fold_tiles<tile>(by_column, amax);
+    encode_scales<F, G::columns>(amax, tensor, grid.scales[i], grid.multipliers[i]);
+    float multipliers[edge];
+    spread<tile>(grid.multipliers[i], multipliers);
+    for (int r = begin; r < end; ++r) {
+      encode_row<typename F::Element>(x.row(r), multipliers, p.columns, codes.row(r));
+      if (d.side[0].data) store_row<typename F::Element>(codes.row(r), p.columns, row_of<F>(d, p, Side::rowwise, r));
+    }
+  }
+  store_square_scales<F>(d, p, grid, first_tile, end_tile);
+  if constexpr (F::columnwise == formats::Columnwise::transposed)
+    if (d.side[1].data) store_transposed<typename F::Element>(d, p, codes, owned.begin, owned.end);
+}
+
+/// Values that are stored as they are.
+template <Format F, class M> inline void store_plain(const Descriptor& d, const Patch& p) {
+  const SourcePatch<typename M::Source> x(d, p);
+  const OwnedRows owned(d, p);
+  for (int r = owned.begin; r < owned.end; ++r) {
+    const auto row = x.row(r);
+    auto* out = reinterpret_cast<typename F::Element::Storage*>(row_of<F>(d, p, Side::rowwise, r));
+    for (int c = 0; c < p.columns; ++c) out[c] = static_cast<typename F::Element::Storage>(F::Element::encode(row(c)));
+  }
+}
+
+template <Format F, class M> inline void quantize_patch(const Descriptor& d, const Patch& p) {
+  if constexpr (!F::scaled) {
+    store_plain<F, M>(d, p);
+  } else {
+    TensorScale tensor[2];
+    for (int s = 0; s < 2; ++s)
+      if (d.side[s].amax) tensor[s] = F::tensor_scale(d.side[s].amax[p.member]);
+    if constexpr (F::block.rows == F::block.columns) {
+      quantize_tiles<F, M>(d, p, tensor[d.side[0].amax ? 0 : 1]);
+    } else {
+      if (d.side[0].data) quantize_rows<F, M>(d, p, tensor[0]);
+      if (d.side[1].data) quantize_columns<F, M>(d, p, tensor[1]);
+    }
+  }
+}
+
+/// Largest magnitude among the owned elements of a patch, as either copy sees them.
+template <Format F, class M> inline float largest(const Descriptor& d, const Patch& p, Side side) {
+  const SourcePatch<typename M::Source> x(d, p);
+  const OwnedRows owned(d, p);
+  std::uint32_t by_column[edge] = {}, top[1];
+  if (side == Side::rowwise) {
+    for (int r = owned.begin; r < owned.end; ++r) largest_by_column(x.row(r), p.columns, by_column);
+  } else {
+    for (int first = owned.begin; first < owned.end; first += hadamard_block)
+      with_column_block<F, M>(x, first, p.columns, [&](const auto& row) {
+        for (int r = first; r < first + hadamard_block && r < owned.end; ++r) largest_by_column(row(r), p.columns, by_column);
+      });
+  }
+  fold_tiles<edge>(by_column, top);
+  return largest_of(top[0]);
+}
+
+}  // namespace tessera::quantizer::host

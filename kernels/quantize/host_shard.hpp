@@ -1,0 +1,105 @@
+#pragma once
+#include "kernels/quantize/host_quantize.hpp"
+
+/// Amaxes, scales and data of a shard's patch on one thread.
+namespace tessera::quantizer::host {
+
+inline float amax_at(const std::uint16_t* amaxes, std::int64_t i) { return FromBf16::value(amaxes[i]); }
+
+/// Largest magnitudes of the patch's tiles over owned elements; returns the largest of them.
+template <Format F, class Source> inline float tile_amaxes(const Descriptor& d, const Patch& p, std::uint16_t* amaxes) {
+  using G = Grid<F, Side::rowwise>;
+  constexpr int tile = F::block.rows;
+  const SourcePatch<Source> x(d, p);
+  const Matrix all = formats::blocks<F>(Side::rowwise, d.matrix);
+  std::uint16_t* out = amaxes + d.first_block + p.member * all.elements() + p.row / tile * all.columns + p.column / tile;
+  std::uint32_t most = 0;
+  for (int i = 0; i * tile < p.rows; ++i) {
+    const int end = (i + 1) * tile < p.rows ? (i + 1) * tile : p.rows;
+    std::uint32_t by_column[edge] = {}, amax[G::columns];
+    for (int r = i * tile; r < end; ++r) {
+      const auto row = x.row(r);
+      const int first = p.first_owned(r, d.matrix.columns), last = p.end_owned(r, d.matrix.columns);
+      largest_by_column([&](int c) { return row(first + c); }, last - first, by_column + first);
+    }
+    fold_tiles<tile>(by_column, amax);
+    for (int j = 0; j * F::block.columns < p.columns; ++j) {
+      out[i * all.columns + j] = static_cast<std::uint16_t>(amax[j] >> 16);
+      most = amax[j] > most ? amax[j] : most;
+    }
+  }
+  return largest_of(most);
+}
+
+/// The grid of a patch from complete amaxes.
+template <Format F>
+inline void grid_from(const Descriptor& d, const Patch& p, const std::uint16_t* amaxes, const TensorScale& tensor, Grid<F, Side::rowwise>& grid) {
+  using G = Grid<F, Side::rowwise>;
+  const Matrix all = formats::blocks<F>(Side::rowwise, d.matrix);
+  const std::int64_t i0 = p.row / F::block.rows, j0 = p.column / F::block.columns;
+  const std::uint16_t* in = amaxes + d.first_block + p.member * all.elements() + i0 * all.columns + j0;
+  for (int i = 0; i < G::rows && i0 + i < all.rows; ++i) {
+    std::uint32_t amax[G::columns] = {};
+    for (int j = 0; j < G::columns && j0 + j < all.columns; ++j) amax[j] = static_cast<std::uint32_t>(in[i * all.columns + j]) << 16;
+    encode_scales<F, G::columns>(amax, tensor, grid.scales[i], grid.multipliers[i]);
+  }
+}
+
+/// Codes [first, end) of a row whose first element is number `position` of the data. Nibbles at the edges share their
+/// byte with a neighbour that is kept.
+template <class Element> inline void store_range(const std::uint8_t* codes, std::int64_t position, int first, int end, std::byte* data) {
+  if constexpr (Element::bits == 8) {
+    std::memcpy(data + position + first, codes + first, static_cast<std::size_t>(end - first));
+  } else {
+    const auto put = [&](int c) {
+      std::byte& b = data[(position + c) / 2];
+      const int shift = static_cast<int>((position + c) % 2 * 4);
+      b = (b & static_cast<std::byte>(0xF0 >> shift)) | static_cast<std::byte>(codes[c] << shift);
+    };
+    if (first < end && (position + first) % 2 != 0) put(first++);
+    if (first < end && (position + end) % 2 != 0) put(--end);
+    pack_nibbles(codes + first, end - first, reinterpret_cast<std::uint8_t*>(data + (position + first) / 2));
+  }
+}
+
+/// The data of exactly the owned elements of a patch.
+template <Format F, class Source>
+inline void cast_owned(const Descriptor& d, const Patch& p, const std::uint16_t* amaxes, const TensorScale& tensor) {
+  const SourcePatch<Source> x(d, p);
+  const std::int64_t width = d.matrix.columns;
+  alignas(64) typename F::Element::Storage codes[edge];
+  float multipliers[edge];
+  Grid<F, Side::rowwise> grid{};
+  if constexpr (F::scaled) grid_from<F>(d, p, amaxes, tensor, grid);
+  for (int r = 0; r < p.rows; ++r) {
+    const int first = p.first_owned(r, width), end = p.end_owned(r, width);
+    if (first >= end) continue;
+    const auto row = x.row(r);
+    const std::int64_t position = p.member * d.stride + (p.row + r) * width + p.column;
+    if constexpr (F::scaled) {
+      spread<F::block.columns>(grid.multipliers[r / F::block.rows], multipliers);
+      encode_row<typename F::Element>([&](int c) { return row(first + c); }, multipliers + first, end - first, codes + first);
+      store_range<typename F::Element>(codes, position, first, end, d.side[0].data);
+    } else {
+      auto* out = reinterpret_cast<typename F::Element::Storage*>(d.side[0].data) + position;
+      for (int c = first; c < end; ++c) out[c] = static_cast<typename F::Element::Storage>(F::Element::encode(row(c)));
+    }
+  }
+}
+
+/// The scales of a whole patch, whoever owns its elements; where they travel, of its owned blocks.
+template <Format F> inline void shard_scales(const Descriptor& d, const Patch& p, const std::uint16_t* amaxes, const TensorScale& tensor) {
+  Grid<F, Side::rowwise> grid{};
+  grid_from<F>(d, p, amaxes, tensor, grid);
+  if (d.block_scales != nullptr) {
+    const OwnedRows owned(d, p);
+    return store_block_scales<F>(d, p, grid, owned.begin / F::block.rows, (owned.end + F::block.rows - 1) / F::block.rows);
+  }
+  Patch whole = p;
+  whole.high = d.matrix.elements();  // padding too is everybody's
+  store_scales<F, Side::rowwise>(d, whole, grid, 0, Grid<F, Side::rowwise>::rows);
+  if constexpr (F::columnwise == formats::Columnwise::shared)
+    store_scales<F, Side::columnwise>(d, whole, grid, 0, Grid<F, Side::rowwise>::rows);
+}
+
+}  // namespace tessera::quantizer::host

@@ -1,0 +1,77 @@
+#include "kernels/quantize/quantize.hpp"
+
+#include "kernels/base/launch.hpp"
+#include "kernels/quantize/host_quantize.hpp"
+#include "kernels/quantize/team_quantize.hpp"
+
+namespace tessera {
+namespace quantizer {
+namespace {
+
+using formats::Format;
+
+template <Format F, class M, class Team> TESSERA_FN void quantize_unit(const Team& team, const TableView& table, std::int64_t unit) {
+  const int item = table.owned.owner(unit);
+  const Descriptor& d = table.items[item];
+  const Patch p = patch_of(d, d.first_patch_row, unit - table.owned.first[item]);
+  if constexpr (one_thread<Team>) host::quantize_patch<F, M>(d, p);
+  else team::quantize_patch<F, M>(team, d, p);
+}
+
+template <Format F, class M, class Team> TESSERA_FN void largest_unit(const Team& team, const TableView& table, std::int64_t unit) {
+  const int item = table.owned.owner(unit);
+  const Descriptor& d = table.items[item];
+  const Patch p = patch_of(d, d.first_patch_row, unit - table.owned.first[item]);
+  for (int s = 0; s < 2; ++s) {
+    if (d.side[s].amax == nullptr || (s == 1 && d.side[0].amax == d.side[1].amax)) continue;
+    float top;
+    if constexpr (one_thread<Team>) top = host::largest<F, M>(d, p, static_cast<Side>(s));
+    else top = team::largest<F, M>(team, d, p, static_cast<Side>(s));
+    team.once([&] { table.largest[s][unit] = top; });
+  }
+}
+
+template <class Team> TESSERA_FN void reduce_member(const Team& team, const TableView& table, std::int64_t unit) {
+  const int item = table.members.owner(unit);
+  const Descriptor& d = table.items[item];
+  const std::int64_t member = unit - table.members.first[item];
+  for (int s = 0; s < 2; ++s) {
+    if (d.side[s].amax == nullptr) continue;
+    const float top = largest_of_member(team, table, item, member, s == 1 && d.side[0].amax == d.side[1].amax ? 0 : s);
+    team.once([&] { d.side[s].amax[member] = top; });
+  }
+}
+
+template <Format F, class M> void run(Stream& stream, const TableView& table) {
+  if constexpr (F::tensor_amax) {
+    launch_rows(stream, "quantize: largest of patches", table.owned_units,
+                KOKKOS_LAMBDA(const Row& row, std::int64_t unit) { largest_unit<F, M>(row, table, unit); });
+    launch_rows(stream, "quantize: amax of members", table.member_units,
+                KOKKOS_LAMBDA(const Row& row, std::int64_t unit) { reduce_member(row, table, unit); });
+  }
+  launch_rows(stream, "quantize", table.owned_units,
+              KOKKOS_LAMBDA(const Row& row, std::int64_t unit) { quantize_unit<F, M>(row, table, unit); });
+}
+
+template <Format F, class Source> void run_role(Stream& stream, const TableView& table, Role role) {
+  if constexpr (F::hadamard) {
+    if (role == Role::activation) return run<F, Mode<Source, Role::activation>>(stream, table);
+    if (role == Role::gradient) return run<F, Mode<Source, Role::gradient>>(stream, table);
+  }
+  run<F, Mode<Source, Role::weight>>(stream, table);
+}
+
+}  // namespace
+}  // namespace quantizer
+
+void quantize(Stream& stream, const QuantizeTable& table, Precision precision, Role role) {
+  require(table.whole_block_rows(), "quantize", "what is owned must consist of whole rows of blocks");
+  const quantizer::TableView view = table.view();
+  visit_format(table.format(), [&]<class F>() {
+    if (table.values_type() == DType::bf16) quantizer::run_role<F, quantizer::FromBf16>(stream, view, role);
+    else if (precision == Precision::bf16_first) quantizer::run_role<F, quantizer::FromMaster>(stream, view, role);
+    else quantizer::run_role<F, quantizer::FromFp32>(stream, view, role);
+  });
+}
+
+}  // namespace tessera

@@ -1,0 +1,62 @@
+#pragma once
+#include "kernels/quantize/quantize.hpp"
+
+/// How the values of a table are read.
+namespace tessera::quantizer {
+
+/// What the quantizers see of a matrix: its bf16, its fp32 rounded to bf16 first (all weights), or its fp32 as it is.
+struct FromBf16 {
+  using Stored = std::uint16_t;
+  TESSERA_FN static float value(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+};
+struct FromMaster {
+  using Stored = float;
+  TESSERA_FN static float value(float x) { return bf16(x); }
+};
+struct FromFp32 {
+  using Stored = float;
+  TESSERA_FN static float value(float x) { return x; }
+};
+
+/// What quantize() does to a patch, fixed at compile time.
+template <class SourceType, Role source_role> struct Mode {
+  using Source = SourceType;
+  static constexpr Role role = source_role;
+};
+
+/// |x| as bits, which order as the magnitudes do; 0 for NaN, so that a maximum ignores it.
+TESSERA_FN inline std::uint32_t magnitude(float x) {
+  const std::uint32_t u = std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFu;
+  return u > 0x7F800000u ? 0u : u;
+}
+TESSERA_FN inline float largest_of(std::uint32_t bits) { return std::bit_cast<float>(bits); }
+
+/// One row of a patch: values by column.
+template <class Source> struct SourceRow {
+  const typename Source::Stored* first;
+  TESSERA_FN float operator()(std::int64_t c) const { return Source::value(first[c]); }
+};
+
+/// The rows of a patch. Only owned elements may be followed.
+template <class Source> struct SourcePatch {
+  const typename Source::Stored* origin;
+  std::int64_t width;
+  TESSERA_FN SourcePatch(const Descriptor& d, const Patch& p)
+      : origin(reinterpret_cast<const typename Source::Stored*>(d.values) + (p.member * d.stride - d.begin) +
+               p.row * d.matrix.columns + p.column),
+        width(d.matrix.columns) {}
+  TESSERA_FN SourceRow<Source> row(std::int64_t r) const { return {origin + r * width}; }
+};
+
+/// The canonical index of a patch row's first element in its stream of random numbers.
+TESSERA_FN inline std::uint64_t draw_index(const Descriptor& d, const Patch& p, std::int64_t r) {
+  const std::int64_t local = p.member * d.matrix.rows + p.row + r;
+  const std::int64_t row = d.rows ? d.rows[local] : d.first_row + local;
+  return static_cast<std::uint64_t>(row * d.matrix.columns + p.column);
+}
+
+/// Signs of the random Hadamard rotation: -1 where bit i, lowest first, is set.
+inline constexpr std::uint32_t hadamard_signs = 0xD7E8;
+inline constexpr int hadamard_block = 16;
+
+}  // namespace tessera::quantizer

@@ -1,0 +1,81 @@
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/formats/registry.hpp"
+#include "kernels/quantize/descriptor.hpp"
+#include "kernels/random/random.hpp"
+
+namespace tessera {
+
+/// Where one copy of a quantized matrix lies; members follow one another. An empty `data`: the copy is not made.
+struct Copy {
+  Tensor data;      ///< formats::data_shape, members at `member_stride`; u8, bf16 for the format bf16
+  Tensor scales;    ///< formats::scale_shape times members; u8 or f32
+  Tensor amax;      ///< f32, one per member; formats with a tensor scale
+  Tensor swizzled;  ///< bytes of `scales` in the order of block-scaled GEMMs; written by swizzle_scales alone
+};
+
+/// The random numbers of stochastic rounding: element (r, c) of a member takes the byte of canonical index
+/// row(r) * columns + c, where row(r) is rows[r], or first_row + r.
+struct Draws {
+  RandomKey rowwise, columnwise;
+  std::int64_t first_row = 0;
+  Tensor rows;  ///< i64 on the device, one per row of all members
+};
+
+/// One entry of a table: a matrix, or `members` of one shape (a grouped expert weight), and where everything lies.
+/// Position p = e * member_stride + r * columns + c numbers the elements; `values` holds positions [begin, begin + n),
+/// which is all of them, or what a rank owns. Its type is bf16 or f32, one for the whole table.
+struct QuantizedMatrix {
+  std::string name;  ///< for refusals
+  formats::Matrix matrix;
+  std::int64_t members = 1;
+  std::int64_t member_stride = 0;  ///< elements; 0: they touch
+  Tensor values;
+  ElementIndex begin;
+  Copy rowwise, columnwise;
+  Tensor block_scales;  ///< one scale per block and member, where scales travel; else empty
+  Draws draws;
+};
+
+/// Matrices of one format that are worked on in one launch: descriptors and the places of their units of work, in device
+/// memory. Made once; then `place`d in memory of bytes() into which the caller copies image().
+/// Construction throws Error{internal} naming tensor, shape and rule: shapes that a wanted side does not take, missing,
+/// short, misaligned or overlapping buffers, counts beyond 64 bits.
+class QuantizeTable {
+ public:
+  QuantizeTable(FormatId format, std::span<const QuantizedMatrix> matrices);
+
+  FormatId format() const { return format_; }
+  DType values_type() const { return values_type_; }
+  std::int64_t bytes() const { return static_cast<std::int64_t>(image_.size()); }
+  const std::byte* image() const { return image_.data(); }
+  void place(const Tensor& memory);  ///< u8 [bytes()]
+
+  /// Entries of the amax buffer (bf16): every block of every matrix, then the largest of each member.
+  std::int64_t block_entries() const { return block_entries_; }
+  std::int64_t member_entries() const { return member_entries_; }
+  std::int64_t amax_entries() const { return block_entries_ + member_entries_; }
+
+  bool whole_block_rows() const;     ///< what is owned splits no block of any copy that is made
+  bool whole() const;                ///< every element of every matrix is owned
+  bool scales_travel() const;        ///< some matrix has `block_scales`
+  const std::vector<quantizer::Descriptor>& descriptors() const { return descriptors_; }
+  quantizer::TableView view() const;
+
+ private:
+  template <formats::Format F> void add(const QuantizedMatrix& matrix);
+  void build_image();
+
+  FormatId format_;
+  DType values_type_ = DType::bf16;
+  std::vector<quantizer::Descriptor> descriptors_;
+  std::vector<std::int64_t> owned_{0}, all_{0}, members_{0};
+  std::int64_t block_entries_ = 0, member_entries_ = 0;
+  std::vector<std::byte> image_;
+  std::byte* memory_ = nullptr;
+};
+
+}  // namespace tessera

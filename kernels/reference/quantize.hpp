@@ -1,0 +1,104 @@
+#pragma once
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include "kernels/formats/registry.hpp"
+
+/// Quantization of one matrix, element by element, as formats.md states it.
+namespace tessera::reference {
+
+using formats::Format;
+using formats::Matrix;
+
+/// One copy: bytes as stored, scales with their padding.
+template <class Scale> struct QuantizedCopy {
+  std::vector<std::uint8_t> data;
+  std::vector<Scale> scales;
+  float amax = 0;
+};
+
+/// The byte of element (row, column) for stochastic rounding; empty: round to nearest.
+using DrawByte = std::function<std::uint32_t(std::int64_t row, std::int64_t column)>;
+
+/// bf16 of every value.
+std::vector<float> rounded_to_bf16(const std::vector<float>& values);
+
+/// Sixteen rows at a time along the columns: H16 (s * x) / 4 with fp32 butterflies.
+std::vector<float> hadamard(Matrix m, const std::vector<float>& x);
+
+/// Largest magnitude of a part of a matrix, NaN ignored.
+float largest(Matrix m, const std::vector<float>& x, std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns);
+
+/// Writes code number `i` of a copy.
+template <Format F> void put_code(std::vector<std::uint8_t>& data, std::int64_t i, std::uint32_t code) {
+  const auto at = static_cast<std::size_t>(formats::data_bytes<F>(i));
+  if (F::Element::bits == 4) data[at] = static_cast<std::uint8_t>(i % 2 == 0 ? (data[at] & 0xF0) | code : (data[at] & 0x0F) | code << 4);
+  else data[at] = static_cast<std::uint8_t>(code);
+  if (F::Element::bits == 16) data[at + 1] = static_cast<std::uint8_t>(code >> 8);
+}
+template <Format F> std::uint32_t get_code(const std::vector<std::uint8_t>& data, std::int64_t i) {
+  const auto at = static_cast<std::size_t>(formats::data_bytes<F>(i));
+  if (F::Element::bits == 4) return i % 2 == 0 ? data[at] & 15u : data[at] >> 4;
+  return F::Element::bits == 8 ? data[at] : data[at] | static_cast<std::uint32_t>(data[at + 1]) << 8;
+}
+
+/// Number of element (r, c) in a copy, and of a block's scale.
+template <Format F> std::int64_t element_place(Side side, Matrix m, std::int64_t r, std::int64_t c) {
+  return formats::order_of<F>(side) == formats::Order::transposed ? c * m.rows + r : r * m.columns + c;
+}
+template <Format F> std::vector<std::int64_t> scale_places(Side side, Matrix m, std::int64_t i, std::int64_t j) {
+  const formats::ScaleLayout layout = F::scale_layout(side);
+  const Matrix padded = formats::padded_extent<F>(side, m);
+  std::vector<std::int64_t> places;
+  for (int a = 0; a < layout.repeat.rows; ++a)
+    for (int b = 0; b < layout.repeat.columns; ++b) {
+      const std::int64_t row = i * layout.repeat.rows + a, column = j * layout.repeat.columns + b;
+      places.push_back(layout.order == formats::Order::as_source ? row * padded.columns + column : column * padded.columns + row);
+    }
+  return places;
+}
+
+/// One copy of x [rows, columns], which is already what is to be quantized (rounded, rotated).
+template <Format F>
+QuantizedCopy<typename F::Scale> quantize(Side side, Matrix m, const std::vector<float>& x, const DrawByte& draw = {}) {
+  QuantizedCopy<typename F::Scale> copy;
+  copy.data.assign(static_cast<std::size_t>(formats::data_bytes<F>(m.elements())), 0);
+  copy.scales.assign(static_cast<std::size_t>(formats::padded_extent<F>(side, m).elements()), 0);
+  copy.amax = largest(m, x, 0, m.rows, 0, m.columns);
+  const formats::TensorScale tensor = F::tensor_scale(copy.amax);
+  const formats::Block b = formats::block_of<F>(side);
+  const Matrix grid = formats::blocks<F>(side, m);
+  for (std::int64_t i = 0; i < grid.rows; ++i)
+    for (std::int64_t j = 0; j < grid.columns; ++j) {
+      const std::int64_t row_end = std::min((i + 1) * b.rows, m.rows), column_end = std::min((j + 1) * b.columns, m.columns);
+      const auto encoding = F::encoding(largest(m, x, i * b.rows, row_end - i * b.rows, j * b.columns, column_end - j * b.columns), tensor);
+      if (F::scaled)
+        for (std::int64_t place : scale_places<F>(side, m, i, j)) copy.scales[static_cast<std::size_t>(place)] = encoding.scale;
+      for (std::int64_t r = i * b.rows; r < row_end; ++r)
+        for (std::int64_t c = j * b.columns; c < column_end; ++c) {
+          const float v = x[static_cast<std::size_t>(r * m.columns + c)];
+          const float scaled = F::scaled ? v * encoding.multiplier : v;
+          const std::uint32_t code = draw ? formats::e2m1_stochastic(scaled, draw(r, c)) : F::Element::encode(scaled);
+          put_code<F>(copy.data, element_place<F>(side, m, r, c), code);
+        }
+    }
+  return copy;
+}
+
+/// Values of one copy in the matrix's own order; `step` of a scale as F::step or F::block_step give it.
+template <Format F, class Step>
+std::vector<float> dequantize(Side side, Matrix m, const QuantizedCopy<typename F::Scale>& copy, const Step& step) {
+  std::vector<float> x(static_cast<std::size_t>(m.elements()));
+  const formats::Block b = formats::block_of<F>(side);
+  for (std::int64_t r = 0; r < m.rows; ++r)
+    for (std::int64_t c = 0; c < m.columns; ++c) {
+      float v = F::Element::decode(get_code<F>(copy.data, element_place<F>(side, m, r, c)));
+      if (F::scaled) v *= step(copy.scales[static_cast<std::size_t>(scale_places<F>(side, m, r / b.rows, c / b.columns).front())]);
+      x[static_cast<std::size_t>(r * m.columns + c)] = v;
+    }
+  return x;
+}
+
+}  // namespace tessera::reference

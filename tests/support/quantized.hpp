@@ -1,0 +1,77 @@
+#pragma once
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "kernels/quantize/quantize.hpp"
+#include "tests/support/on_device.hpp"
+
+namespace tessera::test {
+
+using formats::Matrix;
+
+/// A buffer between two guard zones, all of it 0xFF at first; untouched() says whether the zones still are.
+class Guarded {
+ public:
+  Guarded() = default;
+  Guarded(Device& device, DType type, std::int64_t elements) {
+    const std::int64_t zone = guard / size_of(type);
+    whole_ = poisoned(device, type, {elements + 2 * zone});
+    inner = whole_.flat(zone, elements);
+  }
+  bool untouched(Device& device) const {
+    if (!whole_) return true;
+    const auto bytes = on_host<std::uint8_t>(device, {whole_.data, DType::u8, Shape{whole_.bytes()}});
+    for (std::int64_t i = 0; i < guard; ++i)
+      if (bytes[static_cast<std::size_t>(i)] != 0xFF || bytes[bytes.size() - 1 - static_cast<std::size_t>(i)] != 0xFF) return false;
+    return true;
+  }
+  std::vector<std::uint8_t> bytes(Device& device) const {
+    return on_host<std::uint8_t>(device, {inner.data, DType::u8, Shape{inner.bytes()}});
+  }
+  Tensor inner{nullptr, DType::u8, Shape{0}};
+
+ private:
+  static constexpr std::int64_t guard = 256;
+  Tensor whole_;
+};
+
+/// The buffers of one copy of F.
+template <formats::Format F> struct GuardedCopy {
+  Guarded data, scales, amax;
+  GuardedCopy() = default;
+  GuardedCopy(Device& device, Side side, Matrix m, std::int64_t members)
+      : data(device, dtype_of<typename F::Element::Storage>, members * formats::data_shape<F>(side, m).elements()),
+        scales(device, dtype_of<typename F::Scale>, members * formats::padded_extent<F>(side, m).elements()),
+        amax(device, DType::f32, F::tensor_amax ? members : 0) {}
+  Copy copy() const { return {data.inner, scales.inner, F::tensor_amax ? amax.inner : Tensor{}, {}}; }
+  bool untouched(Device& device) const {
+    return data.untouched(device) && scales.untouched(device) && amax.untouched(device);
+  }
+};
+
+/// A table in device memory.
+inline QuantizeTable placed(Device& device, FormatId format, const std::vector<QuantizedMatrix>& matrices) {
+  QuantizeTable table(format, matrices);
+  const Tensor memory = device.allocate(Category::weights, DType::u8, {table.bytes()});
+  device.upload(device.compute(), memory, table.image());
+  table.place(memory);
+  return table;
+}
+
+/// Values over many binades, as weights are not; with `odd` one in eight is a zero, infinity, NaN, subnormal or huge.
+inline std::vector<float> wild(std::int64_t n, std::uint64_t seed, bool odd) {
+  std::mt19937_64 bits(seed);
+  std::normal_distribution<double> normal;
+  const float specials[] = {0.0f, -0.0f, std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+                            std::nanf(""), -std::nanf(""), 1e-40f, -9.2e-41f, 3.3e38f, 1.17e-38f};
+  std::vector<float> values(static_cast<std::size_t>(n));
+  for (float& v : values) {
+    const std::uint64_t pick = bits();
+    v = static_cast<float>(normal(bits) * std::exp2(static_cast<double>(pick >> 8 & 7) - 6));
+    if (odd && pick % 8 == 0) v = specials[(pick >> 16) % std::size(specials)];
+  }
+  return values;
+}
+
+}  // namespace tessera::test
