@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/base/index.hpp"
+
 namespace tessera {
 
 Batches::Batches(const RunConfig& config, const TokenStream& tokens, const Windows& windows, int rank, int ranks)

@@ -53,7 +53,7 @@ void Training::run(const RowSink& sink) {
     if (replicas_ && step % config.debug.replica_hash_every == 0) compare_replicas(step);
     if (evaluation_due(step)) row.eval_loss = static_cast<float>(evaluate());
     if (step == 2) early_allocations_ = device_.allocations();
-    if (sink) sink(row);
+    control_.agree(sink ? sink(row) : Problems());
   }
   engine_.sync().settle(engine_.stream());
   if (trace_) trace_->finish(engine_.stream());
@@ -67,11 +67,9 @@ MetricsRow Training::row_of(std::int64_t step, const StepReport& report, double 
   MetricsRow row;
   row.step = step;
   row.loss = static_cast<float>(sums.loss / tokens);
-  if (config.model.moe) {
-    const auto layers = static_cast<double>(config.model.layers);
-    row.balance_loss = static_cast<float>(sums.balance / (sequences * layers));
-    row.z_loss = static_cast<float>(sums.z / (tokens * layers));
-  }
+  const double layers = config.model.moe ? static_cast<double>(config.model.layers) : 0;  // without: 0/0, no number
+  row.balance_loss = static_cast<float>(sums.balance / (sequences * layers));
+  row.z_loss = static_cast<float>(sums.z / (tokens * layers));
   row.grad_norm = report.clip.norm;
   row.clip_coef = report.clip.coefficient;
   row.lr = static_cast<float>(learning_rate(config.optimizer, config.run.steps, step));

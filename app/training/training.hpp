@@ -10,12 +10,12 @@
 #include "app/training/trace.hpp"
 #include "core/comm/control.hpp"
 #include "core/plan/engine.hpp"
-#include "io/metrics/metrics.hpp"
+#include "io/metrics/metrics_log.hpp"
 
 namespace tessera {
 
-/// Where a run's rows go. Rank 0 alone has one.
-using RowSink = std::function<void(const MetricsRow&)>;
+/// Where a run's rows go; says what went wrong. Rank 0 alone has one.
+using RowSink = std::function<Problems(const MetricsRow&)>;
 
 /// One training run, from initial weights to the last step: the loop, its evaluations and checks. One a rank; every call
 /// is collective.
@@ -25,7 +25,8 @@ class Training {
   Training(Device& device, const RunPlan& plan, Batches batches, Communicator& communicator, Control& control,
            std::vector<Record>& records);
 
-  /// All steps. Throws Error{numerical} on all ranks after optimizer.max_skips skipped steps in a row.
+  /// All steps. Throws on all ranks: Error{numerical} after optimizer.max_skips skipped steps in a row, or the sink's
+  /// problems.
   void run(const RowSink& sink);
 
   Engine& engine() { return engine_; }

@@ -1,7 +1,9 @@
 #include <chrono>
 #include <cstdio>
-#include <unistd.h>
+#include <ctime>
+#include <optional>
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include "app/cli/build.hpp"
@@ -9,12 +11,15 @@
 #include "app/training/generation.hpp"
 #include "app/training/plan_text.hpp"
 #include "app/training/report.hpp"
+#include "app/training/run_log.hpp"
 #include "app/training/training.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/comm/mpi.hpp"
 #include "io/data/corpus.hpp"
 #include "io/metrics/run_directory.hpp"
+#include "io/metrics/run_record.hpp"
 #include "kernels/base/runtime.hpp"
+#include "kernels/digest/digest.hpp"
 
 namespace tessera {
 namespace {
@@ -67,16 +72,40 @@ Prepared prepare(const TrainOptions& options, const Mpi& mpi, Control& control) 
   return run;
 }
 
-/// The resolved deck and what is known of the run beforehand, written by rank 0.
+RunRecord record_of(const Prepared& run, const TrainOptions& options, const std::vector<std::string>& hosts) {
+  const RunConfig& config = run.deck.config;
+  const Build build = this_build();
+  RunRecord record;
+  record.name = config.run.name;
+  record.command_line = options.command_line;
+  record.deck_path = options.deck;
+  Problems ignored;  // the deck was read a moment ago
+  record.deck_hash = fmt::format("{:016x}", fnv1a64(read_deck_text(options.deck, ignored)));
+  record.resolved_deck_hash = fmt::format("{:016x}", fnv1a64(resolved_text(run.deck)));
+  record.version = build.version;
+  record.compiler = build.compiler;
+  record.back_end = build.back_end;
+  for (const Library& library : build.libraries) record.libraries[library.name] = library.version;
+  for (const std::string& host : hosts) record.ranks.push_back({host, -1, ""});
+  record.threads_per_rank = config.run.threads;
+  record.environment = allowed_environment();
+  record.seed = config.run.seed;
+  record.data_hash = run.corpus->hash();
+  record.data_files = run.corpus->files();
+  record.data_tokens = run.corpus->tokens().count();
+  record.started = fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)));
+  return record;
+}
+
+/// The resolved deck and run.json, written by rank 0, and the head of the log.
 void describe(const Prepared& run, const TrainOptions& options, const Mpi& mpi, Control& control) {
   const std::vector<std::string> hosts = control.gather(mpi.host());
   Problems problems;
   if (mpi.rank() == 0) {
     const std::filesystem::path directory = run.deck.config.checkpoint.dir.get();
-    const std::string resolved = resolved_text(run.deck);
-    write_text_file(directory / "deck.resolved.yaml", resolved, problems);
-    write_text_file(directory / "run.json", run_json(describe_run(options.command_line, run.deck, hosts, run.corpus->hash())), problems);
-    fmt::print("{}\n{}\n", resolved, plan_text(*run.plan));
+    write_text_file(directory / "deck.resolved.yaml", resolved_text(run.deck), problems);
+    write_text_file(directory / "run.json", to_json(record_of(run, options, hosts)), problems);
+    fmt::print("{}\n{}\n", resolved_text(run.deck), plan_text(*run.plan));
     std::fflush(stdout);
   }
   control.agree(problems);
@@ -113,11 +142,9 @@ int train(const TrainOptions& options, Mpi& mpi, Control& control) {
   Training training(device, *run.plan, Batches(config, run.corpus->tokens(), run.windows, mpi.rank(), mpi.size()), *communicator,
                     control, records);
   std::optional<RunLog> log;
-  attempt(problems, [&] { if (mpi.rank() == 0) log.emplace(config, *run.plan); });
+  if (mpi.rank() == 0) attempt(problems, [&] { log.emplace(*run.plan); });
   control.agree(problems);
-  training.run([&](const MetricsRow& row) {
-    if (log) log->row(row);
-  });
+  training.run([&](const MetricsRow& row) { return log ? log->row(row) : Problems(); });
   fmt::print("{}", closing_report(device, *run.plan, control, log ? log->seconds() : 1));
   if (mpi.rank() == 0) print_sample(training, *run.plan);
   return 0;
