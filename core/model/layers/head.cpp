@@ -51,7 +51,7 @@ void Head::gradient(const Call& call, const MicroBatch& batch, const Tensor& dx,
   each_piece(call, batch, normed.y, [&](std::int64_t begin, const Tensor& logits) {
     const std::int64_t rows = logits.rows();
     cross_entropy(call.stream, call.arena, &call.sums->loss, logits, logits, batch.targets.flat(begin, rows),
-                  vocabulary_, 1.001 * call.loss_scale);
+                  vocabulary_, call.loss_scale);
     projection_.backward(call, dnormed.row_range(begin, rows), logits, normed.y.row_range(begin, rows));
   });
   clear(call.stream, dx);

@@ -90,7 +90,7 @@ void Moe::router_backward(const Call& call, const Tensor& dx, const Tensor& dwei
   const Tensor dlogits = call.arena.temp(sum_type_, routing.probabilities.shape);
   // The loss is a mean over tokens; the balance loss a mean over sequences, of T tokens each.
   const double balance_scale = moe_.balance_coef * call.loss_scale * static_cast<double>(length_);
-  const double z_scale = 1.001 * moe_.z_coef * call.loss_scale;
+  const double z_scale = moe_.z_coef * call.loss_scale;
   route_backward(call.stream, shape, dlogits, dweight, routing, balance_scale, z_scale);
   contribute(call, router_, [&](const Gradient& dw) {
     router_weight_gradient(call.stream, call.arena, dw, dlogits, x, accumulation_);
