@@ -1,0 +1,352 @@
+"""Writes goldens/<model>.json and .bin: loss, auxiliary losses, logits, every gradient and ten training losses of small
+models, from PyTorch in float64, by the model's published formulas. All but `switch` are also compared with transformers'
+implementations before anything is written.
+
+    python tests/oracle/model_goldens.py [MODEL...]
+
+Nothing random is stored. Element i of parameter `name` (canonical, row-major) is fp32(offset + scale u), and token i of
+the text is floor(V (u + 1) / 2), with u = (bits >> 40) / 2^23 - 1, bits = mix64(fnv1a64(key) + (i + 1) phi) and key
+"name:seed" or "tokens:seed". The .bin holds little-endian fp32: gradients in the order of `tensors`, then `logits`.
+"""
+import json
+import math
+import pathlib
+import sys
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+PHI = 0x9E3779B97F4A7C15
+GAP = 1e-4  # no routing decision may be closer: another rounding would flip it
+HERE = pathlib.Path(__file__).parent / "goldens"
+
+SMALL = dict(layers=2, hidden=32, heads=4, kv_heads=4, head_dim=8, seq_len=16, vocabulary=61, rope_base=10000.0)
+MODELS = {
+    "gpt2": dict(SMALL, ffn=64, norm="layer", position="learned", activation="gelu", bias=True, tied_head=True, moe=None),
+    "llama": dict(SMALL, kv_heads=2, ffn=48, norm="rms", position="rotary", activation="swiglu", bias=False,
+                  tied_head=False, moe=None),
+    "mixtral": dict(SMALL, kv_heads=2, ffn=16, norm="rms", position="rotary", activation="swiglu", bias=False,
+                    tied_head=False, rope_base=1000.0,
+                    moe=dict(experts=8, top_k=2, renormalize=True, balance_coef=0.02, z_coef=0.01)),
+    "switch": dict(SMALL, ffn=32, norm="layer", position="learned", activation="gelu", bias=True, tied_head=False,
+                   moe=dict(experts=4, top_k=1, renormalize=False, balance_coef=0.05, z_coef=0.002)),
+}
+TRAINING = dict(sequences=4, steps=10, lr=4e-3, min_lr=4e-4, warmup_steps=3, beta1=0.9, beta2=0.95, eps=1e-8,
+                weight_decay=0.1, clip=2.1)
+
+
+def fnv1a64(text):
+    h = 0xCBF29CE484222325
+    for c in text.encode():
+        h = ((h ^ c) * 0x100000001B3) % 2**64
+    return h
+
+
+def uniform(key, n, first=0):
+    """n numbers in [-1, 1), multiples of 2^-23."""
+    with np.errstate(over="ignore"):
+        z = np.uint64(fnv1a64(key)) + (np.arange(first, first + n, dtype=np.uint64) + np.uint64(1)) * np.uint64(PHI)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z = z ^ (z >> np.uint64(31))
+    return (z >> np.uint64(40)).astype(np.float64) * 2.0**-23 - 1.0
+
+
+def parameters(m):
+    """{canonical name: (shape, offset, scale)} in the order of a forward pass."""
+    C, V, T, ffn = m["hidden"], m["vocabulary"], m["seq_len"], m["ffn"]
+    q, kv = m["heads"] * m["head_dim"], m["kv_heads"] * m["head_dim"]
+    up, width = ("gate_up", 2 * ffn) if m["activation"] == "swiglu" else ("up", ffn)
+    out = {"embed.tokens": ((V, C), 0, 0.5)}
+    if m["position"] == "learned":
+        out["embed.positions"] = ((T, C), 0, 0.5)
+
+    def norm(name):
+        out[name + ".weight"] = ((C,), 1, 0.25)
+        if m["bias"] and m["norm"] == "layer":
+            out[name + ".bias"] = ((C,), 0, 0.25)
+
+    def linear(name, rows, columns):
+        out[name + ".weight"] = ((rows, columns), 0, 0.25)
+        if m["bias"]:
+            out[name + ".bias"] = ((rows,), 0, 0.25)
+
+    for i in range(m["layers"]):
+        layer = f"layers.{i}."
+        norm(layer + "norm1")
+        linear(layer + "attention.qkv", q + 2 * kv, C)
+        linear(layer + "attention.out", C, q)
+        norm(layer + "norm2")
+        if m["moe"]:
+            E = m["moe"]["experts"]
+            out[layer + "moe.router.weight"] = ((E, C), 0, 0.25)
+            out[layer + f"moe.experts.{up}.weight"] = ((E, width, C), 0, 0.25)
+            out[layer + "moe.experts.down.weight"] = ((E, C, ffn), 0, 0.25)
+        else:
+            linear(layer + f"mlp.{up}", width, C)
+            linear(layer + "mlp.down", C, ffn)
+    norm("final_norm")
+    if not m["tied_head"]:
+        out["head.weight"] = ((V, C), 0, 0.25)
+    return out
+
+
+def initial(m, seed, dtype):
+    weights = {}
+    for name, (shape, offset, scale) in parameters(m).items():
+        values = (offset + scale * uniform(f"{name}:{seed}", math.prod(shape))).astype(np.float32)
+        weights[name] = torch.tensor(values.reshape(shape)).to(dtype).requires_grad_()
+    return weights
+
+
+def batch(m, seed, step, sequences):
+    T, V = m["seq_len"], m["vocabulary"]
+    first = step * sequences * T
+    tokens = np.floor(V * (uniform(f"tokens:{seed}", sequences * T + 1, first) + 1) / 2).astype(np.int64)
+    text = torch.tensor(tokens)
+    return text[:-1].reshape(sequences, T), text[1:].reshape(sequences, T)
+
+
+class Model:
+    """The forward pass; everything else is autograd."""
+
+    def __init__(self, m, weights):
+        self.m, self.w = m, weights
+        self.gap, self.balance, self.z = math.inf, 0, 0
+
+    def norm(self, name, x):
+        w = self.w[name + ".weight"]
+        if self.m["norm"] == "rms":
+            return x / torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-5) * w
+        return F.layer_norm(x, w.shape, w, self.w.get(name + ".bias"), 1e-5)
+
+    def linear(self, name, x):
+        return F.linear(x, self.w[name + ".weight"], self.w.get(name + ".bias"))
+
+    def rotate(self, x):
+        """x [B, heads, T, D]; pairs (j, j + D/2). Angles in float64, rounded once."""
+        T, D = x.shape[-2:]
+        frequency = self.m["rope_base"] ** (-2.0 * torch.arange(D // 2, dtype=torch.float64) / D)
+        angle = torch.arange(T, dtype=torch.float64)[:, None] * frequency
+        cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+        a, b = x[..., : D // 2], x[..., D // 2:]
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+    def attention(self, name, x):
+        B, T, _ = x.shape
+        H, G, D = self.m["heads"], self.m["kv_heads"], self.m["head_dim"]
+        q, k, v = self.linear(name + ".qkv", x).split([H * D, G * D, G * D], -1)
+        q, k, v = (t.reshape(B, T, -1, D).transpose(1, 2) for t in (q, k, v))
+        if self.m["position"] == "rotary":
+            q, k = self.rotate(q), self.rotate(k)
+        k, v = (t.repeat_interleave(H // G, 1) for t in (k, v))
+        scores = q @ k.transpose(-1, -2) / math.sqrt(D)
+        scores = scores.masked_fill(~torch.ones(T, T, dtype=torch.bool).tril(), -math.inf)
+        return self.linear(name + ".out", (scores.softmax(-1) @ v).transpose(1, 2).reshape(B, T, H * D))
+
+    def activation(self, x):
+        if self.m["activation"] == "gelu":
+            return F.gelu(x, approximate="tanh")
+        gate, up = x.chunk(2, -1)
+        return F.silu(gate) * up
+
+    def moe(self, name, x):
+        moe, up = self.m["moe"], "gate_up" if self.m["activation"] == "swiglu" else "up"
+        E, k = moe["experts"], moe["top_k"]
+        logits = F.linear(x, self.w[name + ".router.weight"])
+        p = logits.softmax(-1)
+        top = p.topk(min(k + 1, E), -1)
+        if k < E:
+            self.gap = min(self.gap, (top.values[..., k - 1] - top.values[..., k]).min().item())
+        chosen = F.one_hot(top.indices[..., :k], E).sum(-2).to(x.dtype)  # [B,T,E], 0 or 1
+        weight = p * chosen
+        if moe["renormalize"]:
+            weight = weight / weight.sum(-1, keepdim=True)
+        inner = self.activation(torch.einsum("btc,efc->btef", x, self.w[f"{name}.experts.{up}.weight"]))
+        out = torch.einsum("btef,ecf->btec", inner, self.w[f"{name}.experts.down.weight"])
+        f = chosen.mean(1) / k  # share of the sequence's slots
+        self.balance = self.balance + E * (f * p.mean(1)).sum()
+        self.z = self.z + (logits.logsumexp(-1) ** 2).sum()
+        return (weight[..., None] * out).sum(-2)
+
+    def logits(self, ids):
+        x = self.w["embed.tokens"][ids]
+        if self.m["position"] == "learned":
+            x = x + self.w["embed.positions"]
+        for i in range(self.m["layers"]):
+            layer = f"layers.{i}."
+            x = x + self.attention(layer + "attention", self.norm(layer + "norm1", x))
+            h = self.norm(layer + "norm2", x)
+            if self.m["moe"]:
+                x = x + self.moe(layer + "moe", h)
+            else:
+                x = x + self.linear(layer + "mlp.down", self.activation(self.linear(
+                    layer + ("mlp.gate_up" if self.m["activation"] == "swiglu" else "mlp.up"), h)))
+        head = self.w["embed.tokens"] if self.m["tied_head"] else self.w["head.weight"]
+        return F.linear(self.norm("final_norm", x), head)
+
+
+def scalar(x):
+    return x.item() if isinstance(x, torch.Tensor) else float(x)
+
+
+def gradients(m, weights, ids, targets):
+    """One backward pass; returns what a step knows of it."""
+    for w in weights.values():
+        w.grad = None
+    model = Model(m, weights)
+    logits = model.logits(ids)
+    loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1))
+    total = loss
+    if m["moe"]:
+        total = loss + m["moe"]["balance_coef"] * model.balance / ids.shape[0] + m["moe"]["z_coef"] * model.z / ids.numel()
+    total.backward()
+    norm = math.sqrt(sum((w.grad.double() ** 2).sum().item() for w in weights.values()))
+    return dict(logits=logits.detach(), loss=loss.item(), balance=scalar(model.balance),
+                z=scalar(model.z), norm=norm,
+                gap=model.gap)
+
+
+def decays(name):
+    return "norm" not in name and not name.endswith(".bias") and "router" not in name
+
+
+def rate(t, s):
+    if s <= t["warmup_steps"]:
+        return t["lr"] * s / t["warmup_steps"]
+    q = (s - t["warmup_steps"]) / (t["steps"] - t["warmup_steps"])
+    return t["min_lr"] + (t["lr"] - t["min_lr"]) * (1 + math.cos(math.pi * q)) / 2
+
+
+def train(m, seed, dtype):
+    t, weights = TRAINING, initial(m, seed, dtype)
+    m1 = {n: torch.zeros_like(w) for n, w in weights.items()}
+    m2 = {n: torch.zeros_like(w) for n, w in weights.items()}
+    losses, norms, gap = [], [], math.inf
+    for s in range(1, t["steps"] + 1):
+        step = gradients(m, weights, *batch(m, seed, s - 1, t["sequences"]))
+        losses.append(step["loss"])
+        norms.append(step["norm"])
+        gap = min(gap, step["gap"])
+        clip = min(1.0, t["clip"] / (step["norm"] + 1e-6))
+        lr = rate(t, s)
+        with torch.no_grad():
+            for name, w in weights.items():
+                g = w.grad * clip
+                m1[name].mul_(t["beta1"]).add_(g, alpha=1 - t["beta1"])
+                m2[name].mul_(t["beta2"]).add_(g * g, alpha=1 - t["beta2"])
+                update = m1[name] / (1 - t["beta1"] ** s) / ((m2[name] / (1 - t["beta2"] ** s)).sqrt() + t["eps"])
+                w -= lr * (update + (t["weight_decay"] if decays(name) else 0) * w)
+    return losses, norms, gap
+
+
+def gpt2_elsewhere(tf, m, weights):
+    net = tf.GPT2LMHeadModel(tf.GPT2Config(vocab_size=m["vocabulary"], n_positions=m["seq_len"], n_embd=m["hidden"],
+                                           n_layer=m["layers"], n_head=m["heads"], n_inner=m["ffn"]))
+    names = {"norm1": "ln_1", "attention.qkv": "attn.c_attn", "attention.out": "attn.c_proj", "norm2": "ln_2",
+             "mlp.up": "mlp.c_fc", "mlp.down": "mlp.c_proj"}
+    state = {"transformer.wte.weight": weights["embed.tokens"], "transformer.wpe.weight": weights["embed.positions"],
+             "transformer.ln_f.weight": weights["final_norm.weight"], "transformer.ln_f.bias": weights["final_norm.bias"],
+             "lm_head.weight": weights["embed.tokens"]}
+    for i in range(m["layers"]):
+        for ours, theirs in names.items():
+            for part in ("weight", "bias"):
+                w = weights[f"layers.{i}.{ours}.{part}"]
+                state[f"transformer.h.{i}.{theirs}.{part}"] = w.T if w.dim() == 2 else w
+    return net, state
+
+
+def llama_elsewhere(tf, m, weights):
+    """Llama, and Mixtral, which differs in its feed-forward layer."""
+    sizes = dict(vocab_size=m["vocabulary"], hidden_size=m["hidden"], intermediate_size=m["ffn"], rms_norm_eps=1e-5,
+                 num_hidden_layers=m["layers"], num_attention_heads=m["heads"], num_key_value_heads=m["kv_heads"],
+                 max_position_embeddings=m["seq_len"], tie_word_embeddings=False,
+                 experts_implementation="eager", rope_parameters=dict(rope_type="default", rope_theta=m["rope_base"]))
+    if m["moe"]:
+        net = tf.MixtralForCausalLM(tf.MixtralConfig(**sizes, num_local_experts=m["moe"]["experts"],
+                                                     num_experts_per_tok=m["moe"]["top_k"]))
+    else:
+        net = tf.LlamaForCausalLM(tf.LlamaConfig(**sizes))
+    q, kv = m["heads"] * m["head_dim"], m["kv_heads"] * m["head_dim"]
+    state = {"model.embed_tokens.weight": weights["embed.tokens"], "model.norm.weight": weights["final_norm.weight"],
+             "lm_head.weight": weights["head.weight"]}
+    for i in range(m["layers"]):
+        ours, theirs = f"layers.{i}.", f"model.layers.{i}."
+        qkv = weights[ours + "attention.qkv.weight"].split([q, kv, kv])
+        state |= {theirs + f"self_attn.{n}_proj.weight": w for n, w in zip("qkv", qkv)}
+        state |= {theirs + "self_attn.o_proj.weight": weights[ours + "attention.out.weight"],
+                  theirs + "input_layernorm.weight": weights[ours + "norm1.weight"],
+                  theirs + "post_attention_layernorm.weight": weights[ours + "norm2.weight"]}
+        if m["moe"]:
+            state |= {theirs + "mlp.gate.weight": weights[ours + "moe.router.weight"],
+                      theirs + "mlp.experts.gate_up_proj": weights[ours + "moe.experts.gate_up.weight"],
+                      theirs + "mlp.experts.down_proj": weights[ours + "moe.experts.down.weight"]}
+        else:
+            gate, up = weights[ours + "mlp.gate_up.weight"].chunk(2)
+            state |= {theirs + "mlp.gate_proj.weight": gate, theirs + "mlp.up_proj.weight": up,
+                      theirs + "mlp.down_proj.weight": weights[ours + "mlp.down.weight"]}
+    return net, state
+
+
+ELSEWHERE = {"gpt2": gpt2_elsewhere, "llama": llama_elsewhere, "mixtral": llama_elsewhere}
+
+
+def check_elsewhere(name, m, weights, ids, logits):
+    """Compares the logits with transformers' model of the same kind; Switch's there is an encoder-decoder, so not that."""
+    if name not in ELSEWHERE:
+        return
+    import transformers
+    net, state = ELSEWHERE[name](transformers, m, weights)
+    net = net.double().eval()
+    net.load_state_dict({k: v.detach() for k, v in state.items()})
+    with torch.no_grad():
+        difference = relative(net(ids).logits, logits)
+    print(f"{name}: transformers {transformers.__version__} differs by {difference:.1e}")
+    assert difference < 1e-6  # its rotary angles are in float32
+
+
+def relative(a, b):
+    return ((a.double() - b.double()).norm() / b.double().norm()).item()
+
+
+def write(name):
+    m = MODELS[name]
+    seed = next(s for s in range(1000) if train(m, s, torch.float64)[2] > GAP)
+    weights = initial(m, seed, torch.float64)
+    ids, targets = batch(m, seed, 0, TRAINING["sequences"])
+    step = gradients(m, weights, ids, targets)
+    losses, norms, gap = train(m, seed, torch.float64)
+    assert gap > GAP and step["gap"] > GAP
+    check_elsewhere(name, m, weights, ids, step["logits"])
+
+    single = initial(m, seed, torch.float32)
+    noise = gradients(m, single, ids, targets)
+    worst = max((single[n].grad.double() - w.grad).norm().item() / max(w.grad.norm().item(), 1e-3 * step["norm"])
+                for n, w in weights.items())
+    single_losses = train(m, seed, torch.float32)[0]
+    drift = max(abs(a - b) / b for a, b in zip(single_losses, losses))
+    print(f"{name}: seed {seed}, loss {step['loss']:.6f}, norm {step['norm']:.4f}, gap {gap:.2e}; float32 against this: "
+          f"loss {abs(noise['loss'] - step['loss']) / step['loss']:.1e}, gradients {worst:.1e}, ten losses {drift:.1e}")
+    print("  losses", [round(x, 4) for x in losses], "norms", [round(x, 3) for x in norms])
+
+    index = dict(made_by="tests/oracle/model_goldens.py", torch=torch.__version__, model=m, seed=seed, training=TRAINING,
+                 loss=step["loss"], balance_sum=step["balance"], z_sum=step["z"], grad_norm=step["norm"], losses=losses,
+                 norms=norms, tensors=[])
+    flat, offset = [], 0
+    for tensor, w in weights.items():
+        start, scale = parameters(m)[tensor][1:]
+        index["tensors"].append(dict(name=tensor, shape=list(w.shape), offset=offset, start=start, scale=scale))
+        flat.append(w.grad.reshape(-1))
+        offset += w.numel()
+    index["logits"] = dict(shape=list(step["logits"][0].shape), offset=offset)  # of the first sequence
+    flat.append(step["logits"][0].reshape(-1))
+    torch.cat(flat).float().numpy().astype("<f4").tofile(HERE / f"{name}.bin")
+    (HERE / f"{name}.json").write_text(json.dumps(index, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    HERE.mkdir(exist_ok=True)
+    for chosen in sys.argv[1:] or MODELS:
+        write(chosen)

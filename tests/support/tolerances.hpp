@@ -1,0 +1,28 @@
+#pragma once
+
+/// How far two answers may lie apart, and why: the one table. Kernels against their references: compare.hpp.
+namespace tessera::test::tolerances {
+
+// Hand-written gradients against finite differences in fp64, relative to ||gradient|| times the step's typical element.
+// Five-point differences of step 1e-4 are good to 1e-11 of the function; the floor stands for that.
+inline constexpr double finite_difference = 1e-7;
+inline constexpr double finite_difference_floor = 1e-10;
+
+// fp32 against an independent framework in fp64: losses relative, gradients ||a-b|| <= g max(||b||, floor * global norm).
+inline constexpr double fp32_loss = 1e-5;
+inline constexpr double fp32_gradient = 1e-5;
+inline constexpr double gradient_floor = 1e-3;
+// Logits are no mean over anything: relative to their norm.
+inline constexpr double fp32_logits = 1e-5;
+
+// bf16 against the same: the unit roundoff is 2^-9 = 2e-3, met a few dozen times on the way through two layers.
+inline constexpr double bf16_loss = 2e-3;
+inline constexpr double bf16_gradient = 5e-2;
+// Where two experts are nearly as probable, rounding the router's input decides; one token's flip is in here.
+inline constexpr double bf16_gradient_moe = 5e-1;
+inline constexpr double bf16_training = 1e-2;
+
+// One sum made in another order (fp32): the head in pieces against the head at once.
+inline constexpr double reordered = 1e-6;
+
+}  // namespace tessera::test::tolerances
