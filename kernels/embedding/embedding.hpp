@@ -4,11 +4,13 @@
 namespace tessera {
 
 /// y [M,C] = tokens[id[m]] + positions[m mod T] (positions may be empty). ids: i32 [M].
-void embedding_forward(Stream& stream, const Tensor& y, const Tensor& ids, const Tensor& tokens, const Tensor& positions);
+void embedding_forward(Stream& stream, const Tensor& y, const Tensor& ids, const Tensor& tokens,
+                       const Tensor& positions);
 
-/// dtokens (fp32, fp64) = ((beta dtokens + dy[m0]) + dy[m1]) + ... over the positions m0 < m1 < ... of each token; every
-/// row of dtokens is written when beta is 0. Sorting space from `arena`.temp(), given back on return. No atomics.
-void embedding_token_gradient(Stream& stream, Arena& arena, const Gradient& dtokens, const Tensor& ids, const Tensor& dy);
+/// dtokens (fp32, fp64) = ((beta dtokens + dy[m0]) + dy[m1]) + ... over the positions m0 < m1 < ... of each token;
+/// every row of dtokens is written when beta is 0. Sorting space from `arena`.temp(), given back on return. No atomics.
+void embedding_token_gradient(Stream& stream, Arena& arena, const Gradient& dtokens, const Tensor& ids,
+                              const Tensor& dy);
 
 /// dpositions = beta dpositions + sum over sequences of dy, in ascending order.
 void embedding_position_gradient(Stream& stream, const Gradient& dpositions, const Tensor& dy);

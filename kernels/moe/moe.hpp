@@ -39,9 +39,9 @@ void permute_backward(Stream& stream, const Tensor& dx, const Tensor& dx_rows, c
 
 /// y [M,C] = sum over the token's slots of weight * row, experts ascending, in fp32, rounded once.
 void combine_forward(Stream& stream, const Tensor& y, const Tensor& y_rows, const Routing& routing);
-/// dy_rows [S,C] = weight * dy; dweight [M,k] fp32 (fp64) = <dy, row>.
-void combine_backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweight, const Tensor& dy, const Tensor& y_rows,
-                      const Routing& routing);
+/// dy_rows [S,C] = weight * dy; dweight [M,k] fp32 (fp64) = <dy, row>. dy_rows may be y_rows.
+void combine_backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweight, const Tensor& dy,
+                      const Tensor& y_rows, const Routing& routing);
 
 /// dlogits [M,E] from dweight and both auxiliary losses. `balance_scale` and `z_scale` hold the coefficient times the
 /// scale of the loss: d/dlogits of balance_scale * sum_seq E sum f P + z_scale * sum_tokens lse^2, f constant.

@@ -12,7 +12,8 @@ inline constexpr double norm_eps = 1e-5;
 void norm_forward(Stream& stream, Norm kind, const Tensor& y, const Tensor& residual_out, const Tensor& mean,
                   const Tensor& rstd, const Tensor& x, const Tensor& branch, const Tensor& weight, const Tensor& bias);
 
-/// dx = dx + d norm(x)/dx . dy, in place on dx [M,C] (the gradient of the residual stream). x is what forward normalised.
+/// dx = dx + d norm(x)/dx . dy, in place on dx [M,C] (the gradient of the residual stream). x is what forward
+/// normalised.
 void norm_backward(Stream& stream, Norm kind, const Tensor& dx, const Tensor& dy, const Tensor& x, const Tensor& mean,
                    const Tensor& rstd, const Tensor& weight);
 

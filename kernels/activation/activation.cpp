@@ -1,0 +1,104 @@
+#include "kernels/activation/activation.hpp"
+
+#include "kernels/base/math.hpp"
+#include "kernels/base/strips.hpp"
+
+namespace tessera {
+namespace {
+
+template <class A> KOKKOS_INLINE_FUNCTION A sigmoid(A x) { return A(1) / (A(1) + exp_of(-x)); }
+
+// gelu(x) = x s with s = sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3): its derivative is s + x s (1 - s) 2u'.
+template <class A> KOKKOS_INLINE_FUNCTION A gelu_slope(A x) {
+  constexpr A two_root = A(1.5957691216057308), cubic = A(0.044715);
+  const A s = sigmoid(two_root * (x + cubic * x * x * x));
+  return s + x * s * (A(1) - s) * two_root * (A(1) + A(3) * cubic * x * x);
+}
+
+template <class T> void gelu_backward_as(Stream& stream, const Tensor& dpre, const Tensor& dy, const Tensor& pre) {
+  using A = Accumulator<T>;
+  T* const out = dpre.as<T>();
+  const T *const up = dy.as<T>(), *const x = pre.as<T>();
+  launch_elements(stream, "gelu_backward", pre.elements(),
+                  KOKKOS_LAMBDA(std::int64_t i) { out[i] = T(A(up[i]) * gelu_slope(A(x[i]))); });
+}
+
+template <class T> void gelu_forward_as(Stream& stream, const Tensor& y, const Tensor& pre) {
+  using A = Accumulator<T>;
+  T* const out = y.as<T>();
+  const T* const x = pre.as<T>();
+  launch_elements(stream, "gelu_forward", pre.elements(),
+                  KOKKOS_LAMBDA(std::int64_t i) { out[i] = T(gelu_of(A(x[i]))); });
+}
+
+template <class T> void swiglu_forward_as(Stream& stream, const Tensor& y, const Tensor& gate_up) {
+  using A = Accumulator<T>;
+  const std::int64_t n = y.columns();
+  T* const out = y.as<T>();
+  const T* const in = gate_up.as<T>();
+  launch_rows(stream, "swiglu_forward", y.rows(), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
+    const T *const gate = in + 2 * r * n, *const up = gate + n;
+    T* const to = out + r * n;
+    row.each(n, [=](std::int64_t j) { to[j] = T(A(gate[j]) * sigmoid(A(gate[j])) * A(up[j])); });
+  });
+}
+
+template <class T>
+void swiglu_backward_as(Stream& stream, const Tensor& dgate_up, const Tensor& dy, const Tensor& gate_up) {
+  using A = Accumulator<T>;
+  const std::int64_t n = dy.columns();
+  T* const out = dgate_up.as<T>();
+  const T *const in = gate_up.as<T>(), *const gradient = dy.as<T>();
+  launch_rows(stream, "swiglu_backward", dy.rows(), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
+    const T *const gate = in + 2 * r * n, *const up = gate + n, *const g = gradient + r * n;
+    T *const dgate = out + 2 * r * n, *const dup = dgate + n;
+    row.each(n, [=](std::int64_t j) {
+      const A x = A(gate[j]), u = A(up[j]), s = sigmoid(x), d = A(g[j]);
+      dgate[j] = T(d * u * (s * (A(1) + x * (A(1) - s))));
+      dup[j] = T(d * (x * s));
+    });
+  });
+}
+
+template <class T> void add_as(Stream& stream, const Tensor& y, const Tensor& a, const Tensor& b) {
+  using A = Accumulator<T>;
+  T* const out = y.as<T>();
+  const T *const left = a.as<T>(), *const right = b.as<T>();
+  launch_elements(stream, "add", y.elements(),
+                  KOKKOS_LAMBDA(std::int64_t i) { out[i] = T(A(left[i]) + A(right[i])); });
+}
+
+void check_halves(const char* kernel, const Tensor& whole, const Tensor& half) {
+  require(whole.columns() == 2 * half.columns() && whole.rows() == half.rows(), kernel,
+          "gate_up is [M,2F], y is [M,F]");
+}
+
+}  // namespace
+
+void gelu_backward(Stream& stream, const Tensor& dpre, const Tensor& dy, const Tensor& pre) {
+  require(dpre.elements() == pre.elements() && dy.elements() == pre.elements(), "gelu_backward", "shapes differ");
+  dispatch_real(pre.type, "gelu_backward", [&]<class T>() { gelu_backward_as<T>(stream, dpre, dy, pre); });
+}
+
+void gelu_forward(Stream& stream, const Tensor& y, const Tensor& pre) {
+  require(y.elements() == pre.elements(), "gelu_forward", "shapes differ");
+  dispatch_real(pre.type, "gelu_forward", [&]<class T>() { gelu_forward_as<T>(stream, y, pre); });
+}
+
+void swiglu_forward(Stream& stream, const Tensor& y, const Tensor& gate_up) {
+  check_halves("swiglu_forward", gate_up, y);
+  dispatch_real(y.type, "swiglu_forward", [&]<class T>() { swiglu_forward_as<T>(stream, y, gate_up); });
+}
+
+void swiglu_backward(Stream& stream, const Tensor& dgate_up, const Tensor& dy, const Tensor& gate_up) {
+  check_halves("swiglu_backward", gate_up, dy);
+  require(dgate_up.shape == gate_up.shape, "swiglu_backward", "dgate_up has the shape of gate_up");
+  dispatch_real(dy.type, "swiglu_backward", [&]<class T>() { swiglu_backward_as<T>(stream, dgate_up, dy, gate_up); });
+}
+
+void add(Stream& stream, const Tensor& y, const Tensor& a, const Tensor& b) {
+  require(a.elements() == y.elements() && b.elements() == y.elements(), "add", "shapes differ");
+  dispatch_real(y.type, "add", [&]<class T>() { add_as<T>(stream, y, a, b); });
+}
+
+}  // namespace tessera

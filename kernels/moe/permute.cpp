@@ -1,0 +1,114 @@
+#include "kernels/base/strips.hpp"
+#include "kernels/moe/moe.hpp"
+
+namespace tessera {
+namespace {
+
+template <class T> void gather_rows(Stream& stream, const Tensor& x_rows, const Tensor& x, const Routing& routing) {
+  const std::int64_t n = x.columns();
+  T* const out = x_rows.as<T>();
+  const T* const in = x.as<T>();
+  const std::int32_t* const token = routing.token_of_row.as<std::int32_t>();
+  launch_rows(stream, "permute_forward", x_rows.rows(), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
+    T* const to = out + r * n;
+    const T* const from = in + token[r] * n;
+    row.each(n, [=](std::int64_t j) { to[j] = from[j]; });
+  });
+}
+
+// The slot of a token whose row comes next after row `last`: rows stand by expert, so this walks experts upwards.
+KOKKOS_INLINE_FUNCTION std::int64_t slot_after(std::int32_t last, const std::int32_t* rows, std::int64_t k) {
+  std::int64_t next = -1;
+  for (std::int64_t j = 0; j < k; ++j)
+    if (rows[j] > last && (next < 0 || rows[j] < rows[next])) next = j;
+  return next;
+}
+
+// y[m] = sum over the token's slots of weight (null: 1) times row, experts ascending.
+template <class T>
+void sum_slots(Stream& stream, const char* name, const Tensor& y, const Tensor& y_rows, const Accumulator<T>* weights,
+               const Routing& routing) {
+  using A = Accumulator<T>;
+  const std::int64_t n = y.columns(), k = routing.row_of_slot.columns();
+  T* const out = y.as<T>();
+  const T* const in = y_rows.as<T>();
+  const std::int32_t* const row_of_slot = routing.row_of_slot.as<std::int32_t>();
+  launch_strips(stream, name, y.rows(), n, KOKKOS_LAMBDA(std::int64_t m, const Strip& strip) {
+    const std::int32_t* const rows = row_of_slot + m * k;
+    A total[Strip::width];
+    strip.each([&](std::int64_t l, std::int64_t) { total[l] = 0; });
+    std::int32_t last = -1;
+    for (std::int64_t step = 0; step < k; ++step) {
+      const std::int64_t j = slot_after(last, rows, k);
+      last = rows[j];
+      const T* const from = in + last * n;
+      const A weight = weights != nullptr ? weights[m * k + j] : A(1);
+      strip.each([&](std::int64_t l, std::int64_t c) { total[l] += weight * A(from[c]); });
+    }
+    strip.each([&](std::int64_t l, std::int64_t c) { out[m * n + c] = T(total[l]); });
+  });
+}
+
+template <class T>
+void backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweight, const Tensor& dy, const Tensor& y_rows,
+              const Routing& routing) {
+  using A = Accumulator<T>;
+  const std::int64_t n = dy.columns(), k = routing.row_of_slot.columns();
+  T* const out = dy_rows.as<T>();
+  A* const dweights = dweight.as<A>();
+  const T *const up = dy.as<T>(), *const in = y_rows.as<T>();
+  const A* const weights = routing.weight.as<A>();
+  const std::int32_t* const row_of_slot = routing.row_of_slot.as<std::int32_t>();
+  launch_rows(stream, "combine_backward", dy.rows(), KOKKOS_LAMBDA(const Row& row, std::int64_t m) {
+    const T* const g = up + m * n;
+    for (std::int64_t s = m * k; s < (m + 1) * k; ++s) {
+      T* const d = out + row_of_slot[s] * n;
+      const T* const y = in + row_of_slot[s] * n;
+      const A weight = weights[s];
+      // First the product, since dy_rows may be y_rows.
+      const A along = buffered_sum<A>(row, n, [=](std::int64_t j) { return A(g[j]) * A(y[j]); });
+      row.each(n, [=](std::int64_t j) { d[j] = T(weight * A(g[j])); });
+      row.once([=] { dweights[s] = along; });
+    }
+  });
+}
+
+void check(const char* kernel, const Tensor& tokens, const Tensor& rows, const Routing& routing) {
+  require(routing.row_of_slot.elements() == rows.rows() && routing.token_of_row.elements() == rows.rows(), kernel,
+          "rows are one a slot");
+  require(routing.row_of_slot.rows() == tokens.rows() && rows.columns() == tokens.columns(), kernel,
+          "tokens are [M,C], rows [S,C], row_of_slot [M,k]");
+}
+
+}  // namespace
+
+void permute_forward(Stream& stream, const Tensor& x_rows, const Tensor& x, const Routing& routing) {
+  check("permute_forward", x, x_rows, routing);
+  dispatch_real(x.type, "permute_forward", [&]<class T>() { gather_rows<T>(stream, x_rows, x, routing); });
+}
+
+void permute_backward(Stream& stream, const Tensor& dx, const Tensor& dx_rows, const Routing& routing) {
+  check("permute_backward", dx, dx_rows, routing);
+  dispatch_real(dx.type, "permute_backward", [&]<class T>() {
+    sum_slots<T>(stream, "permute_backward", dx, dx_rows, nullptr, routing);
+  });
+}
+
+void combine_forward(Stream& stream, const Tensor& y, const Tensor& y_rows, const Routing& routing) {
+  check("combine_forward", y, y_rows, routing);
+  dispatch_real(y.type, "combine_forward", [&]<class T>() {
+    sum_slots<T>(stream, "combine_forward", y, y_rows, routing.weight.as<Accumulator<T>>(), routing);
+  });
+}
+
+void combine_backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweight, const Tensor& dy,
+                      const Tensor& y_rows, const Routing& routing) {
+  check("combine_backward", dy, y_rows, routing);
+  require(dy_rows.shape == y_rows.shape && dweight.elements() == routing.weight.elements(), "combine_backward",
+          "dy_rows has the shape of y_rows, dweight that of weight");
+  dispatch_real(dy.type, "combine_backward", [&]<class T>() {
+    backward<T>(stream, dy_rows, dweight, dy, y_rows, routing);
+  });
+}
+
+}  // namespace tessera
