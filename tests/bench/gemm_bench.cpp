@@ -1,138 +1,67 @@
-// Matrix products and attention in the shapes of a small model: 8 sequences of 256 tokens, 256 wide, 4 heads.
-#include <benchmark/benchmark.h>
-
-#include <random>
-#include <vector>
-
-#include "core/device/device.hpp"
-#include "kernels/attention/attention.hpp"
-#include "kernels/base/runtime.hpp"
 #include "kernels/gemm/gemm.hpp"
 
-namespace tessera {
+#include "tests/bench/timing.hpp"
+
+namespace tessera::bench {
 namespace {
 
-constexpr std::int64_t rows = 2048;
+/// Arguments: rows M, inputs K, outputs N of one linear layer.
+Work product(const benchmark::State& s) { return {2.0 * static_cast<double>(s.range(0) * s.range(1) * s.range(2))}; }
 
-/// Random data: zeros would draw less power, and denormals more time.
-template <class T>
-Tensor random(Device& device, Shape shape) {
-  std::mt19937 bits(1);
-  std::vector<T> values(static_cast<std::size_t>(shape.elements()));
-  for (T& v : values) v = T(static_cast<float>(bits()) * 0x1p-31f - 1);
-  const Tensor t = device.allocate(Category::activations, dtype_of<T>, shape);
-  device.upload(device.compute(), t, values.data());
-  return t;
+template <class T> void forward(benchmark::State& state) {
+  Bench b(state);
+  const Tensor x = b.random<T>({state.range(0), state.range(1)}), w = b.random<T>({state.range(2), state.range(1)});
+  const Tensor y = b.empty<T>({state.range(0), state.range(2)}), bias = b.random<T>({state.range(2)});
+  b.run(product(state), [&] { linear_forward(b.stream(), y, x, {w}, bias); });
 }
 
-/// Runs `work` and reports the rate of `flops` a run.
-template <class F>
-void measure(benchmark::State& state, Device& device, double flops, const F& work) {
-  const Tensor last = device.allocate(Category::activations, DType::u8, {1});
-  std::uint8_t byte = 0;
-  const auto wait = [&] { device.download(device.compute(), &byte, last); };  // a download waits for what went before
-  work();
-  wait();
-  for (auto _ : state) {
-    work();
-    wait();
-  }
-  state.counters["GFLOP/s"] =
-      benchmark::Counter(flops * 1e-9, benchmark::Counter::kIsIterationInvariantRate, benchmark::Counter::kIs1000);
+template <class T> void forward_gelu(benchmark::State& state) {
+  Bench b(state);
+  const Tensor x = b.random<T>({state.range(0), state.range(1)}), w = b.random<T>({state.range(2), state.range(1)});
+  const Tensor y = b.empty<T>({state.range(0), state.range(2)}), pre = b.empty<T>(y.shape);
+  b.run(product(state), [&] { linear_gelu_forward(b.stream(), y, pre, x, {w}); });
 }
 
-template <class T>
-struct Layer {
-  Device device;
-  Stream& stream = device.compute();
-  std::int64_t out, in;
-  Tensor x = random<T>(device, {rows, in}), dx = random<T>(device, {rows, in});
-  Tensor y = random<T>(device, {rows, out}), pre = random<T>(device, {rows, out});
-  Tensor bias = random<T>(device, {out});
-  Operand w{random<T>(device, {out, in})};
-  Gradient dw{random<Accumulator<T>>(device, {out, in}), 1}, db{random<Accumulator<T>>(device, {out}), 1};
-
-  explicit Layer(const benchmark::State& state) : out(state.range(0)), in(state.range(1)) {}
-  double flops() const { return 2.0 * static_cast<double>(rows * out * in); }
-};
-
-template <class T>
-void forward(benchmark::State& state) {
-  Layer<T> l(state);
-  measure(state, l.device, l.flops(), [&] { linear_forward(l.stream, l.y, l.x, l.w, l.bias); });
-}
-template <class T>
-void forward_gelu(benchmark::State& state) {
-  Layer<T> l(state);
-  measure(state, l.device, l.flops(), [&] { linear_gelu_forward(l.stream, l.y, l.pre, l.x, l.w, l.bias); });
-}
-template <class T>
-void input_gradient(benchmark::State& state) {
-  Layer<T> l(state);
-  measure(state, l.device, l.flops(), [&] { linear_input_gradient(l.stream, l.dx, l.y, l.w); });
-}
-template <class T>
-void weight_gradient(benchmark::State& state) {
-  Layer<T> l(state);
-  measure(state, l.device, l.flops(), [&] { linear_weight_gradient(l.stream, l.dw, l.y, l.x); });
-}
-template <class T>
-void column_sums(benchmark::State& state) {
-  Layer<T> l(state);
-  measure(state, l.device, static_cast<double>(rows * l.out), [&] { bias_gradient(l.stream, l.db, l.y); });
+template <class T> void input_gradient(benchmark::State& state) {
+  Bench b(state);
+  const Tensor dx = b.empty<T>({state.range(0), state.range(1)}), w = b.random<T>({state.range(2), state.range(1)});
+  const Tensor dy = b.random<T>({state.range(0), state.range(2)});
+  b.run(product(state), [&] { linear_input_gradient(b.stream(), dx, dy, {w}); });
 }
 
-template <class T>
-struct Heads {
-  static constexpr AttentionShape shape{8, 256, 4, 4, 64};
-  Device device;
-  Stream& stream = device.compute();
-  Arena arena = device.arena(Category::activations, std::int64_t{64} << 20);
-  Tensor qkv = random<T>(device, {rows, shape.columns()}), dqkv = random<T>(device, {rows, shape.columns()});
-  Tensor out = random<T>(device, {rows, 256}), dout = random<T>(device, {rows, 256});
-  Tensor lse = random<Accumulator<T>>(device, {8, 4, 256});
-
-  Heads() { attention_forward(stream, arena, shape, out, lse, qkv); }
-  static double flops(int products) { return products * 2.0 * 64 * 8 * 4 * 256 * 257 / 2; }
-};
-
-template <class T>
-void attend(benchmark::State& state) {
-  Heads<T> h;
-  measure(state, h.device, h.flops(2), [&] { attention_forward(h.stream, h.arena, h.shape, h.out, h.lse, h.qkv); });
-}
-template <class T>
-void attend_backward(benchmark::State& state) {
-  Heads<T> h;
-  measure(state, h.device, h.flops(5),
-          [&] { attention_backward(h.stream, h.arena, h.shape, h.dqkv, h.dout, h.qkv, h.out, h.lse); });
+template <class T> void weight_gradient(benchmark::State& state) {
+  Bench b(state);
+  const Tensor x = b.random<T>({state.range(0), state.range(1)}), dy = b.random<T>({state.range(0), state.range(2)});
+  const Gradient dw{b.random<float>({state.range(2), state.range(1)}), 1};
+  b.run(product(state), [&] { linear_weight_gradient(b.stream(), dw, dy, x); });
 }
 
-void shapes(benchmark::internal::Benchmark* b) {
-  b->ArgNames({"out", "in"})->Args({768, 256})->Args({1024, 256})->Args({256, 256})->Args({256, 1024});
-  b->Unit(benchmark::kMicrosecond);
+/// Rows spread evenly over eight experts.
+template <class T> void experts(benchmark::State& state) {
+  constexpr std::int64_t count = 8;
+  const std::int64_t m = state.range(0), k = state.range(1), n = state.range(2);
+  Bench b(state);
+  std::vector<std::int32_t> borders;
+  for (std::int64_t e = 0; e <= count; ++e) borders.push_back(static_cast<std::int32_t>(e * m / count));
+  const Tensor offsets = test::on_device(b.device(), borders);
+  const Tensor x = b.random<T>({m, k}), y = b.empty<T>({m, n}), w = b.random<T>({count, n, k});
+  const Operand all{{w.data, w.type, {n, k}}, count, n * k};
+  b.run(product(state), [&] { expert_forward(b.stream(), y, x, {&all, 1}, offsets); });
 }
 
-BENCHMARK(forward<bf16>)->Apply(shapes);
-BENCHMARK(forward<float>)->Apply(shapes);
-BENCHMARK(forward_gelu<bf16>)->Apply(shapes);
-BENCHMARK(forward_gelu<float>)->Apply(shapes);
-BENCHMARK(input_gradient<bf16>)->Apply(shapes);
-BENCHMARK(input_gradient<float>)->Apply(shapes);
-BENCHMARK(weight_gradient<bf16>)->Apply(shapes);
-BENCHMARK(weight_gradient<float>)->Apply(shapes);
-BENCHMARK(column_sums<bf16>)->Apply(shapes);
-BENCHMARK(column_sums<float>)->Apply(shapes);
-BENCHMARK(attend<bf16>)->Unit(benchmark::kMicrosecond);
-BENCHMARK(attend<float>)->Unit(benchmark::kMicrosecond);
-BENCHMARK(attend_backward<bf16>)->Unit(benchmark::kMicrosecond);
-BENCHMARK(attend_backward<float>)->Unit(benchmark::kMicrosecond);
+void sizes(benchmark::internal::Benchmark* b) {
+  b->ArgNames({"M", "K", "N"})->Args({2048, 256, 1024})->Args({2048, 1024, 256})->Args({4096, 128, 512})->Apply(timed);
+}
+BENCHMARK(forward<float>)->Apply(sizes);
+BENCHMARK(forward<bf16>)->Apply(sizes);
+BENCHMARK(forward_gelu<float>)->Apply(sizes);
+BENCHMARK(forward_gelu<bf16>)->Apply(sizes);
+BENCHMARK(input_gradient<float>)->Apply(sizes);
+BENCHMARK(input_gradient<bf16>)->Apply(sizes);
+BENCHMARK(weight_gradient<float>)->Apply(sizes);
+BENCHMARK(weight_gradient<bf16>)->Apply(sizes);
+BENCHMARK(experts<float>)->Apply(sizes);
+BENCHMARK(experts<bf16>)->Apply(sizes);
 
 }  // namespace
-}  // namespace tessera
-
-int main(int argc, char** argv) {
-  const tessera::Runtime runtime;
-  benchmark::Initialize(&argc, argv);
-  benchmark::RunSpecifiedBenchmarks();
-}
+}  // namespace tessera::bench

@@ -1,0 +1,51 @@
+#include "kernels/attention/attention.hpp"
+
+#include "tests/bench/timing.hpp"
+
+namespace tessera::bench {
+namespace {
+
+constexpr AttentionShape shape{.sequences = 8, .length = 256, .heads = 4, .kv_heads = 4, .head_dim = 64};
+constexpr std::int64_t tokens = shape.sequences * shape.length, width = shape.heads * shape.head_dim;
+
+/// Two products over the lower triangle.
+constexpr double causal_flops = 2.0 * 2.0 * tokens * (shape.length / 2.0) * width;
+
+template <class T> struct Tensors {
+  explicit Tensors(Bench& b)
+      : qkv(b.random<T>({tokens, shape.columns()})), out(b.empty<T>({tokens, width})),
+        lse(b.empty<Accumulator<T>>({shape.sequences, shape.heads, shape.length})) {}
+  Tensor qkv, out, lse;
+};
+
+template <class T> void forward(benchmark::State& state) {
+  Bench b(state);
+  const Tensors<T> t(b);
+  b.run({causal_flops}, [&] { attention_forward(b.stream(), b.arena(), shape, t.out, t.lse, t.qkv); });
+}
+
+template <class T> void backward(benchmark::State& state) {
+  Bench b(state);
+  const Tensors<T> t(b);
+  const Tensor dout = b.random<T>(t.out.shape), dqkv = b.empty<T>(t.qkv.shape);
+  attention_forward(b.stream(), b.arena(), shape, t.out, t.lse, t.qkv);
+  b.run({2.5 * causal_flops}, [&] { attention_backward(b.stream(), b.arena(), shape, dqkv, dout, t.qkv, t.out, t.lse); });
+}
+
+template <class T> void turn(benchmark::State& state) {
+  Bench b(state);
+  const Tensors<T> t(b);
+  const Tensor table = b.empty<Accumulator<T>>({shape.length, shape.head_dim});
+  rotary_table(b.stream(), table, 10000);
+  b.run({0, 2.0 * 2 / 3 * static_cast<double>(t.qkv.bytes())}, [&] { rotary(b.stream(), shape, t.qkv, table, Rotation::forward); });
+}
+
+BENCHMARK(forward<float>)->Apply(timed);
+BENCHMARK(forward<bf16>)->Apply(timed);
+BENCHMARK(backward<float>)->Apply(timed);
+BENCHMARK(backward<bf16>)->Apply(timed);
+BENCHMARK(turn<float>)->Apply(timed);
+BENCHMARK(turn<bf16>)->Apply(timed);
+
+}  // namespace
+}  // namespace tessera::bench

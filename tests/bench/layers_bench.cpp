@@ -1,0 +1,124 @@
+// The layers between the products: bounded by memory, so that B/s against copy's is what counts.
+#include "kernels/activation/activation.hpp"
+#include "kernels/convert/convert.hpp"
+#include "kernels/embedding/embedding.hpp"
+#include "kernels/loss/loss.hpp"
+#include "kernels/normalize/normalize.hpp"
+#include "tests/bench/timing.hpp"
+
+namespace tessera::bench {
+namespace {
+
+constexpr std::int64_t tokens = 4096, hidden = 512, vocabulary = 256;
+
+Work moved(std::initializer_list<Tensor> tensors) {
+  Work work;
+  for (const Tensor& t : tensors) work.bytes += static_cast<double>(t.bytes());
+  return work;
+}
+
+template <class T> void copies(benchmark::State& state) {
+  Bench b(state);
+  const Tensor from = b.random<T>({tokens, hidden}), to = b.empty<T>(from.shape);
+  b.run(moved({from, to}), [&] { copy(b.stream(), to, from); });
+}
+
+void rounding(benchmark::State& state) {
+  Bench b(state);
+  const Tensor from = b.random<float>({tokens, hidden}), to = b.empty<bf16>(from.shape);
+  b.run(moved({from, to}), [&] { convert(b.stream(), to, from); });
+}
+
+template <class T> void sums(benchmark::State& state) {
+  Bench b(state);
+  const Tensor x = b.random<T>({tokens, hidden}), y = b.random<T>(x.shape), z = b.empty<T>(x.shape);
+  b.run(moved({x, y, z}), [&] { add(b.stream(), z, x, y); });
+}
+
+template <class T> void swiglu(benchmark::State& state) {
+  Bench b(state);
+  const Tensor gate_up = b.random<T>({tokens, 2 * hidden}), y = b.empty<T>({tokens, hidden});
+  b.run(moved({gate_up, y}), [&] { swiglu_forward(b.stream(), y, gate_up); });
+}
+
+template <class T> void swiglu_gradient(benchmark::State& state) {
+  Bench b(state);
+  const Tensor gate_up = b.random<T>({tokens, 2 * hidden}), dy = b.random<T>({tokens, hidden}), d = b.empty<T>(gate_up.shape);
+  b.run(moved({gate_up, dy, d}), [&] { swiglu_backward(b.stream(), d, dy, gate_up); });
+}
+
+template <class T> void gelu_gradient(benchmark::State& state) {
+  Bench b(state);
+  const Tensor pre = b.random<T>({tokens, hidden}), dy = b.random<T>(pre.shape), d = b.empty<T>(pre.shape);
+  b.run(moved({pre, dy, d}), [&] { gelu_backward(b.stream(), d, dy, pre); });
+}
+
+template <class T> struct Normed {
+  explicit Normed(Bench& b)
+      : x(b.random<T>({tokens, hidden})), branch(b.random<T>(x.shape)), residual(b.empty<T>(x.shape)), y(b.empty<T>(x.shape)),
+        weight(b.random<T>({hidden})), mean(b.empty<Accumulator<T>>({tokens})), rstd(b.empty<Accumulator<T>>({tokens})) {}
+  void forward(Bench& b) const { norm_forward(b.stream(), Norm::rms, y, residual, {}, rstd, x, branch, weight, {}); }
+  Tensor x, branch, residual, y, weight, mean, rstd;
+};
+
+template <class T> void rms_norm(benchmark::State& state) {
+  Bench b(state);
+  const Normed<T> n(b);
+  b.run(moved({n.x, n.branch, n.residual, n.y}), [&] { n.forward(b); });
+}
+
+template <class T> void rms_norm_gradient(benchmark::State& state) {
+  Bench b(state);
+  const Normed<T> n(b);
+  n.forward(b);
+  const Tensor dx = b.random<T>(n.x.shape), dy = b.random<T>(n.x.shape);
+  b.run(moved({dx, dx, dy, n.residual}), [&] { norm_backward(b.stream(), Norm::rms, dx, dy, n.residual, {}, n.rstd, n.weight); });
+}
+
+template <class T> void rms_norm_weight_gradient(benchmark::State& state) {
+  Bench b(state);
+  const Normed<T> n(b);
+  n.forward(b);
+  const Tensor dy = b.random<T>(n.x.shape);
+  const Gradient dw{b.random<float>({hidden}), 1};
+  b.run(moved({dy, n.residual}), [&] { norm_weight_gradient(b.stream(), b.arena(), Norm::rms, dw, {}, dy, n.residual, {}, n.rstd); });
+}
+
+template <class T> void embedding(benchmark::State& state) {
+  Bench b(state);
+  const Tensor ids = b.indices({tokens}, vocabulary), table = b.random<T>({vocabulary, hidden}), y = b.empty<T>({tokens, hidden});
+  b.run(moved({y, y}), [&] { embedding_forward(b.stream(), y, ids, table, {}); });
+}
+
+template <class T> void embedding_gradient(benchmark::State& state) {
+  Bench b(state);
+  const Tensor ids = b.indices({tokens}, vocabulary), dy = b.random<T>({tokens, hidden});
+  const Gradient table{b.random<float>({vocabulary, hidden}), 1};
+  b.run(moved({dy, table.sum, table.sum}), [&] { embedding_token_gradient(b.stream(), b.arena(), table, ids, dy); });
+}
+
+template <class T> void loss(benchmark::State& state) {
+  Bench b(state);
+  const Tensor logits = b.random<T>({tokens, vocabulary}), d = b.empty<T>(logits.shape), targets = b.indices({tokens}, vocabulary);
+  const Tensor sum = b.random<double>({1});
+  b.run(moved({logits, d}), [&] { cross_entropy(b.stream(), b.arena(), sum.as<double>(), d, logits, targets, vocabulary, 1e-3); });
+}
+
+#define BOTH_TYPES(f)                \
+  BENCHMARK(f<float>)->Apply(timed); \
+  BENCHMARK(f<bf16>)->Apply(timed)
+BOTH_TYPES(copies);
+BENCHMARK(rounding)->Apply(timed);
+BOTH_TYPES(sums);
+BOTH_TYPES(swiglu);
+BOTH_TYPES(swiglu_gradient);
+BOTH_TYPES(gelu_gradient);
+BOTH_TYPES(rms_norm);
+BOTH_TYPES(rms_norm_gradient);
+BOTH_TYPES(rms_norm_weight_gradient);
+BOTH_TYPES(embedding);
+BOTH_TYPES(embedding_gradient);
+BOTH_TYPES(loss);
+
+}  // namespace
+}  // namespace tessera::bench
