@@ -2,17 +2,23 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
 #include "kernels/base/runtime.hpp"
 #include "kernels/quantize/team_quantize.hpp"
 #include "kernels/random/philox.hpp"
 #include "kernels/reference/quantize.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/quantized.hpp"
+#include "tests/support/serial_team.hpp"
 
 namespace tessera {
 namespace {
 
 using formats::Matrix;
+using test::SerialTeam;
 using test::Guarded;
 using test::GuardedCopy;
 
@@ -177,17 +183,6 @@ TYPED_TEST(Quantize, GivesEqualBitsAHundredTimes) {
   }
 }
 
-// The device's way through a patch, walked by one thread. It is a type with state, so that it is not taken for the host's.
-struct SerialTeam {
-  int state = 0;
-  template <class F> void each(std::int64_t n, const F& f) const { for (std::int64_t j = n; j-- > 0;) f(j); }
-  template <class T, class F> T max(std::int64_t n, const F& f) const {
-    T top = 0;
-    for (std::int64_t j = 0; j < n; ++j) top = std::max(top, static_cast<T>(f(j)));
-    return top;
-  }
-  template <class F> void once(const F& f) const { f(); }
-};
 static_assert(!quantizer::one_thread<SerialTeam>);
 
 template <class F, Role role> void by_team(const QuantizeTable& table) {
@@ -213,6 +208,24 @@ TYPED_TEST(Quantize, ATeamDoesWhatOneThreadDoes) {
   for (const auto& c : list)
     for (Side side : {Side::rowwise, Side::columnwise})
       if (c.has[static_cast<int>(side)]) c.compare(this->device, side, reference::rounded_to_bf16);
+}
+
+TEST(QuantizeGolden, Nvfp4TileOfBothCopies) {
+  Device device;
+  std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "../../oracle/formats.json");
+  const auto golden = nlohmann::json::parse(file).at("nvfp4_2d_tile");
+  const auto number = [](const nlohmann::json& hex) { return static_cast<std::uint32_t>(std::stoul(hex.get<std::string>(), nullptr, 16)); };
+  Case<formats::Nvfp4> c(device, {16, 16}, 1, DType::f32, 0, false);
+  for (std::size_t i = 0; i < 256; ++i) c.values[i] = std::bit_cast<float>(number(golden["x"][i / 16][i % 16]));
+  device.upload(device.compute(), c.item.values, c.values.data());
+  quantize(device.compute(), test::placed(device, formats::id_of<formats::Nvfp4>, {c.item}));
+  const auto rows = c.rowwise.data.bytes(device), columns = c.columnwise.data.bytes(device);
+  for (std::size_t i = 0; i < 128; ++i) {
+    EXPECT_EQ(rows[i], number(golden["rowwise"][i / 8][i % 8]));
+    EXPECT_EQ(columns[i], number(golden["columnwise"][i / 8][i % 8]));
+  }
+  EXPECT_EQ(std::bit_cast<std::uint32_t>(test::on_host<float>(device, c.rowwise.amax.inner)[0]), number(golden["global_amax"]));
+  EXPECT_EQ(c.rowwise.scales.bytes(device)[0], number(golden["scale_e4m3"]));
 }
 
 // ---- activations and gradients

@@ -1,0 +1,152 @@
+#include <gtest/gtest.h>
+
+#include "kernels/base/runtime.hpp"
+#include "kernels/quantize/dequantize.hpp"
+#include "kernels/reference/quantize.hpp"
+#include "tests/support/compare.hpp"
+#include "tests/support/quantized.hpp"
+#include "tests/support/serial_team.hpp"
+
+namespace tessera {
+namespace {
+
+using formats::Matrix;
+using test::SerialTeam;
+using test::GuardedCopy;
+
+template <class L> struct TypesOf;
+template <class... F> struct TypesOf<formats::FormatList<F...>> { using type = ::testing::Types<F...>; };
+template <class F> struct Dequantize : ::testing::Test { Device device; };
+TYPED_TEST_SUITE(Dequantize, TypesOf<formats::Registry>::type);
+
+// NaN has many bits, and which of them a product keeps is the machine's choice.
+template <class T> ::testing::AssertionResult same_values(const std::vector<T>& actual, const std::vector<T>& expected) {
+  if (actual.empty() || actual.size() != expected.size()) return ::testing::AssertionFailure() << "sizes";
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    const auto a = static_cast<float>(actual[i]), e = static_cast<float>(expected[i]);
+    if (std::isnan(e) ? !std::isnan(a) : std::bit_cast<std::uint32_t>(a) != std::bit_cast<std::uint32_t>(e))
+      return ::testing::AssertionFailure() << "element " << i << " is " << a << " instead of " << e;
+  }
+  return ::testing::AssertionSuccess();
+}
+
+// A quantized matrix of two members and what it decodes to, in stored order.
+template <class F, class T> struct Made {
+  Matrix matrix;
+  GuardedCopy<F> row, column;
+  std::vector<T> expected[2][2];  // [side][with the tensor's scale]
+  QuantizedMatrix item;
+
+  Made(Device& device, Matrix m, std::uint64_t seed) : matrix(m), row(device, Side::rowwise, m, 2), column(device, Side::columnwise, m, 2) {
+    const auto x = test::wild(2 * m.elements(), seed, true);
+    item.matrix = m;
+    item.members = 2;
+    item.values = test::on_device(device, {2 * m.elements()}, x);
+    item.rowwise = row.copy();
+    item.columnwise = column.copy();
+    if (F::columnwise == formats::Columnwise::shared) item.columnwise.data = item.rowwise.data;
+    quantize(device.compute(), test::placed(device, formats::id_of<F>, {item}));
+    for (std::int64_t e = 0; e < 2; ++e)
+      for (Side side : {Side::rowwise, Side::columnwise}) {
+        const auto copy = reference::quantize<F>(side, m, reference::rounded_to_bf16({x.begin() + e * m.elements(), x.begin() + (e + 1) * m.elements()}));
+        append(side, 1, reference::dequantize<F>(side, m, copy, [&](auto scale) { return F::step(scale, copy.amax); }));
+        append(side, 0, reference::dequantize<F>(side, m, copy, [&](auto scale) { return F::block_step(scale); }));
+      }
+    item.values = test::poisoned<T>(device, {2 * m.elements()});
+  }
+  void append(Side side, int which, const std::vector<float>& values) {
+    auto& list = expected[static_cast<int>(side)][which];
+    std::vector<T> stored(values.size());
+    for (std::int64_t r = 0; r < matrix.rows; ++r)
+      for (std::int64_t c = 0; c < matrix.columns; ++c)
+        stored[static_cast<std::size_t>(reference::element_place<F>(side, matrix, r, c))] = T(values[static_cast<std::size_t>(r * matrix.columns + c)]);
+    list.insert(list.end(), stored.begin(), stored.end());
+  }
+};
+
+template <class F, class T> void compare(Device& device) {
+  for (const Matrix m : {Matrix{160, 96}, Matrix{32, 288}, Matrix{128, 128}}) {
+    const Made<F, T> made(device, m, 5);
+    const QuantizeTable table = test::placed(device, formats::id_of<F>, {made.item});
+    for (Side side : {Side::rowwise, Side::columnwise}) {
+      dequantize(device.compute(), table, side);
+      EXPECT_TRUE(same_values(test::on_host<T>(device, made.item.values), made.expected[static_cast<int>(side)][1])) << F::name << name_of(side);
+      decode_operands(device.compute(), table, side);
+      EXPECT_TRUE(same_values(test::on_host<T>(device, made.item.values), made.expected[static_cast<int>(side)][0])) << F::name << name_of(side);
+    }
+  }
+}
+
+TYPED_TEST(Dequantize, EqualsTheReference) {
+  compare<TypeParam, float>(this->device);
+  compare<TypeParam, bf16>(this->device);
+}
+
+
+TYPED_TEST(Dequantize, ATeamDoesWhatOneThreadDoes) {
+  if (Runtime::back_end() == "Cuda") GTEST_SKIP() << "the test above ran the team";
+  using F = TypeParam;
+  const Made<F, float> made(this->device, {160, 96}, 6);
+  const QuantizeTable table = test::placed(this->device, formats::id_of<F>, {made.item});
+  const quantizer::TableView view = table.view();
+  for (std::int64_t unit = 0; unit < view.all_units; ++unit) {
+    const quantizer::Descriptor& d = view.items[view.all.owner(unit)];
+    quantizer::decode_patch<F, Side::columnwise, quantizer::TensorPart::applied, float>(SerialTeam(), d, quantizer::patch_of(d, 0, unit));
+  }
+  EXPECT_TRUE(same_values(test::on_host<float>(this->device, made.item.values), made.expected[1][1]));
+}
+
+// Decoded operands are exact in bf16: rounding the fp32 result changes nothing, but for extreme scales.
+TYPED_TEST(Dequantize, OperandsAreExactInBf16) {
+  using F = TypeParam;
+  const Matrix m{128, 128};
+  const auto x = test::uniform<float>(m.elements(), 9);
+  const auto copy = reference::quantize<F>(Side::rowwise, m, reference::rounded_to_bf16(x));
+  for (float v : reference::dequantize<F>(Side::rowwise, m, copy, [](auto scale) { return F::block_step(scale); }))
+    ASSERT_EQ(static_cast<float>(bf16(v)), v);
+}
+
+TYPED_TEST(Dequantize, SwizzlesAsTheGemmReads) {
+  using F = TypeParam;
+  if constexpr (formats::swizzles<F>()) {
+    for (const Matrix m : {Matrix{160, 288}, Matrix{32, 96}, Matrix{288, 160}}) {
+      Made<F, float> made(this->device, m, 8);
+      test::Guarded swizzled[2];
+      Copy* copies[2] = {&made.item.rowwise, &made.item.columnwise};
+      for (int s = 0; s < 2; ++s) {
+        swizzled[s] = test::Guarded(this->device, DType::u8, copies[s]->scales.elements());
+        copies[s]->swizzled = swizzled[s].inner;
+      }
+      swizzle_scales(this->device.compute(), test::placed(this->device, formats::id_of<F>, {made.item}));
+      for (int s = 0; s < 2; ++s) {
+        const auto in = test::on_host<std::uint8_t>(this->device, copies[s]->scales);
+        const Matrix padded = formats::padded_extent<F>(static_cast<Side>(s), m);
+        // MXFP8's columnwise scales are taken transposed; all other arrays are the scale matrix itself.
+        const bool turned = s == 1 && F::columnwise_order == formats::Order::as_source;
+        std::vector<std::uint8_t> expected(in.size());
+        for (std::int64_t e = 0; e < 2; ++e)
+          for (std::int64_t a = 0; a < padded.rows; ++a)
+            for (std::int64_t b = 0; b < padded.columns; ++b) {
+              const std::int64_t r = turned ? b : a, c = turned ? a : b, columns = turned ? padded.rows : padded.columns;
+              expected[static_cast<std::size_t>(e * padded.elements() + formats::swizzled(r, c, columns))] =
+                  in[static_cast<std::size_t>(e * padded.elements() + a * padded.columns + b)];
+            }
+        EXPECT_TRUE(test::same_bits(swizzled[s].bytes(this->device), expected)) << F::name << s;
+        EXPECT_TRUE(swizzled[s].untouched(this->device));
+      }
+    }
+  } else {
+    const Made<F, float> made(this->device, {32, 96}, 8);
+    EXPECT_THROW(swizzle_scales(this->device.compute(), test::placed(this->device, formats::id_of<F>, {made.item})), Error);
+  }
+}
+
+TYPED_TEST(Dequantize, NeedsEveryElement) {
+  using F = TypeParam;
+  Made<F, float> made(this->device, {32, 96}, 8);
+  made.item.values = made.item.values.flat(0, 96);
+  EXPECT_THROW(dequantize(this->device.compute(), test::placed(this->device, formats::id_of<F>, {made.item}), Side::rowwise), Error);
+}
+
+}  // namespace
+}  // namespace tessera

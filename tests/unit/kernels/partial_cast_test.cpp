@@ -1,0 +1,364 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "kernels/base/runtime.hpp"
+#include "kernels/quantize/team_columnwise.hpp"
+#include "kernels/quantize/team_shard.hpp"
+#include "kernels/reference/quantize.hpp"
+#include "tests/support/compare.hpp"
+#include "tests/support/quantized.hpp"
+#include "tests/support/serial_team.hpp"
+
+/// Shards of sharded masters: what the ranks make of their parts, gathered, is what one rank makes of the whole.
+namespace tessera {
+namespace {
+
+using formats::Matrix;
+using test::SerialTeam;
+using test::Guarded;
+using test::GuardedCopy;
+
+// Weights of one model, and the flat numbering over all of them in which ranks own ranges.
+struct Weight {
+  Matrix matrix;
+  std::int64_t members = 1;
+  std::int64_t elements() const { return matrix.elements() * members; }
+};
+const std::vector<Weight>& weights() {
+  static const std::vector<Weight> list = {{{32, 96}}, {{160, 288}, 2}, {{0, 32}}, {{16, 32}}, {{128, 160}, 3}, {{48, 64}}};
+  return list;
+}
+template <class F> std::vector<Weight> suitable() {
+  std::vector<Weight> list;
+  for (const Weight& w : weights())
+    if (formats::takes<F>(Side::rowwise, w.matrix) && formats::takes<F>(Side::columnwise, w.matrix)) list.push_back(w);
+  if (F::ragged) list.push_back({{129, 70}, 2});
+  return list;
+}
+
+// One simulated rank: its own copies of every weight, poisoned, and the range that it owns.
+template <class F> struct Rank {
+  std::vector<GuardedCopy<F>> rowwise, columnwise;
+  std::vector<QuantizedMatrix> items;
+  std::vector<std::int64_t> first;  // of each weight, in the flat numbering
+  std::int64_t begin, end;
+
+  Rank(Device& device, const std::vector<Weight>& list, const std::vector<std::vector<float>>& masters, std::int64_t from, std::int64_t to)
+      : begin(from), end(to) {
+    std::int64_t at = 0;
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const Weight& w = list[i];
+      rowwise.emplace_back(device, Side::rowwise, w.matrix, w.members);
+      columnwise.emplace_back(device, Side::columnwise, w.matrix, w.members);
+      QuantizedMatrix m;
+      m.matrix = w.matrix;
+      m.members = w.members;
+      const std::int64_t low = std::clamp(from - at, std::int64_t{0}, w.elements()), high = std::clamp(to - at, std::int64_t{0}, w.elements());
+      m.begin = ElementIndex(low);
+      m.values = test::on_device(device, std::vector<float>(masters[i].begin() + low, masters[i].begin() + high));
+      m.rowwise = rowwise.back().copy();
+      m.columnwise = columnwise.back().copy();
+      if (F::columnwise == formats::Columnwise::shared) m.columnwise.data = m.rowwise.data;
+      if (F::tensor_amax) m.columnwise.amax = m.rowwise.amax;
+      items.push_back(m);
+      first.push_back(at);
+      at += w.elements();
+    }
+  }
+};
+
+std::vector<std::uint16_t> max_over(const std::vector<std::vector<std::uint16_t>>& ranks) {
+  std::vector<std::uint16_t> most = ranks.front();
+  for (const auto& r : ranks)
+    for (std::size_t i = 0; i < most.size(); ++i) most[i] = std::max(most[i], r[i]);
+  return most;
+}
+
+enum class Way { launches, team };
+
+
+template <class Visit> void each_patch(const quantizer::TableView& view, const quantizer::UnitMap& map, std::int64_t units, bool owned, const Visit& visit) {
+  for (std::int64_t unit = 0; unit < units; ++unit) {
+    const int item = map.owner(unit);
+    const quantizer::Descriptor& d = view.items[item];
+    visit(d, quantizer::patch_of(d, owned ? d.first_patch_row : 0, unit - map.first[item]));
+  }
+}
+
+template <class F> void cast_by_team(const QuantizeTable& table, const Tensor& amaxes) {
+  const auto* in = static_cast<const std::uint16_t*>(amaxes.data);
+  const auto tensor = [&](const quantizer::Descriptor& d, const quantizer::Patch& p) {
+    return F::tensor_amax ? F::tensor_scale(quantizer::FromBf16::value(in[table.block_entries() + d.first_member + p.member])) : formats::TensorScale{};
+  };
+  const quantizer::TableView view = table.view();
+  if constexpr (F::scaled)
+    each_patch(view, view.all, view.all_units, false,
+               [&](const auto& d, const auto& p) { quantizer::team::shard_scales<F>(SerialTeam(), d, p, in, tensor(d, p)); });
+  each_patch(view, view.owned, view.owned_units, true, [&](const auto& d, const auto& p) {
+    quantizer::team::cast_owned<F, quantizer::FromMaster>(SerialTeam(), d, p, in, tensor(d, p));
+  });
+}
+
+template <class F> void amaxes_by_team(const QuantizeTable& table, const Tensor& amaxes) {
+  std::memset(amaxes.data, 0, static_cast<std::size_t>(table.block_entries() * 2));
+  const quantizer::TableView view = table.view();
+  each_patch(view, view.owned, view.owned_units, true, [&](const auto& d, const auto& p) {
+    quantizer::team::tile_amaxes<F, quantizer::FromMaster>(SerialTeam(), d, p, static_cast<std::uint16_t*>(amaxes.data));
+  });
+}
+
+template <class F> struct World {
+  std::vector<Weight> list = suitable<F>();
+  std::vector<std::vector<float>> masters;
+  std::int64_t total = 0;
+
+  explicit World(std::uint64_t seed) {
+    for (const Weight& w : list) {
+      masters.push_back(test::wild(w.elements(), seed, seed % 3 == 0));
+      ++seed;
+      total += w.elements();
+    }
+  }
+};
+
+// Casts on every rank, checks what each wrote and left alone, gathers, derives; then the copies are those of the whole.
+template <class F> void run(Device& device, const World<F>& world, const std::vector<std::int64_t>& cuts, Way way) {
+  std::vector<Rank<F>> ranks;
+  std::vector<QuantizeTable> tables;
+  std::vector<Tensor> amaxes;
+  std::vector<std::vector<std::uint16_t>> local;
+  Stream& stream = device.compute();
+  for (std::size_t r = 0; r + 1 < cuts.size(); ++r) {
+    ranks.emplace_back(device, world.list, world.masters, cuts[r], cuts[r + 1]);
+    tables.push_back(test::placed(device, formats::id_of<F>, ranks.back().items));
+    amaxes.push_back(test::poisoned(device, DType::bf16, {tables.back().amax_entries()}));
+    if constexpr (F::agreement != formats::Agreement::nothing) {
+      block_amax(stream, tables.back(), amaxes.back());
+      local.push_back(test::on_host<std::uint16_t>(device, {amaxes.back().data, DType::u16, amaxes.back().shape}));
+      if (way == Way::team) {
+        amaxes_by_team<F>(tables.back(), amaxes.back());
+        const auto again = test::on_host<std::uint16_t>(device, {amaxes.back().data, DType::u16, amaxes.back().shape});
+        ASSERT_TRUE(test::same_bits(again, local.back()));
+      }
+    }
+  }
+  std::vector<std::uint16_t> agreed;
+  if (!local.empty()) agreed = max_over(local);
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (!agreed.empty()) device.upload(stream, amaxes[r], agreed.data());
+    if (way == Way::launches) partial_cast(stream, tables[r], amaxes[r]);
+    else cast_by_team<F>(tables[r], amaxes[r]);
+    if (way == Way::team && F::tensor_amax) partial_cast(stream, tables[r], amaxes[r]);  // keeps the amax
+  }
+  for (std::size_t i = 0; i < world.list.size(); ++i) {
+    const Weight& w = world.list[i];
+    std::vector<std::uint8_t> row, column;
+    std::vector<typename F::Scale> row_scales, column_scales;
+    for (std::int64_t e = 0; e < w.members; ++e) {
+      const auto begin = world.masters[i].begin() + e * w.matrix.elements();
+      const auto x = reference::rounded_to_bf16({begin, begin + w.matrix.elements()});
+      const auto a = reference::quantize<F>(Side::rowwise, w.matrix, x), b = reference::quantize<F>(Side::columnwise, w.matrix, x);
+      row.insert(row.end(), a.data.begin(), a.data.end());
+      column.insert(column.end(), b.data.begin(), b.data.end());
+      row_scales.insert(row_scales.end(), a.scales.begin(), a.scales.end());
+      column_scales.insert(column_scales.end(), b.scales.begin(), b.scales.end());
+    }
+    if (w.elements() == 0) continue;
+    // What a rank wrote is its part of the whole; every other nibble still is poison.
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      const auto bytes = ranks[r].rowwise[i].data.bytes(device);
+      std::vector<std::uint8_t> expected(row.size(), 0xFF);
+      for (std::int64_t p = std::max<std::int64_t>(cuts[r] - ranks[r].first[i], 0); p < std::min(cuts[r + 1] - ranks[r].first[i], w.elements()); ++p)
+        reference::put_code<F>(expected, p, reference::get_code<F>(row, p));
+      ASSERT_TRUE(test::same_bits(bytes, expected)) << F::name << " rank " << r << " weight " << i;
+      ASSERT_TRUE(ranks[r].rowwise[i].untouched(device) && ranks[r].columnwise[i].untouched(device));
+      if (F::scaled) { ASSERT_TRUE(test::same_bits(test::on_host<typename F::Scale>(device, ranks[r].rowwise[i].scales.inner), row_scales)); }
+      device.upload(stream, {ranks[r].rowwise[i].data.inner.data, DType::u8, Shape{static_cast<std::int64_t>(row.size())}}, row.data());
+    }
+    build_columnwise(stream, tables[0]);
+    if (F::scaled) { ASSERT_TRUE(test::same_bits(test::on_host<typename F::Scale>(device, ranks[0].columnwise[i].scales.inner), column_scales)) << F::name; }
+    if (F::columnwise == formats::Columnwise::transposed) { ASSERT_TRUE(test::same_bits(ranks[0].columnwise[i].data.bytes(device), column)) << F::name; }
+    ASSERT_TRUE(ranks[0].columnwise[i].untouched(device));
+  }
+}
+
+std::vector<std::int64_t> random_cuts(std::int64_t total, int ranks, std::mt19937_64& bits) {
+  std::vector<std::int64_t> cuts{0, total};
+  for (int i = 1; i < ranks; ++i) {
+    const auto at = static_cast<std::int64_t>(bits() % static_cast<std::uint64_t>(total + 1));
+    cuts.push_back(at);
+    if (i % 3 == 0) cuts.back() = cuts[cuts.size() - 2] + static_cast<std::int64_t>(bits() % 3);  // length 0, 1 or 2
+  }
+  std::sort(cuts.begin(), cuts.end());
+  cuts.resize(static_cast<std::size_t>(ranks + 1));
+  cuts.back() = total;
+  return cuts;
+}
+
+template <class F> struct PartialCast : ::testing::Test { Device device; };
+using Sharded = ::testing::Types<formats::Bf16, formats::Fp8Block, formats::Mxfp8Tiles, formats::Nvfp4>;
+TYPED_TEST_SUITE(PartialCast, Sharded);
+
+// The types above are all formats whose shards can be cast: others travel as bf16.
+template <class... F> constexpr int castable(formats::FormatList<F...>) {
+  return ((F::columnwise != formats::Columnwise::requantized) + ...);
+}
+static_assert(castable(formats::Registry{}) == 4, "list the new format in Sharded");
+
+TYPED_TEST(PartialCast, GatheredPartsAreTheWhole) {
+  const World<TypeParam> world(17);
+  std::mt19937_64 bits(4);
+  for (int ranks = 1; ranks <= 8; ++ranks) run<TypeParam>(this->device, world, random_cuts(world.total, ranks, bits), Way::launches);
+}
+
+TYPED_TEST(PartialCast, CutsInsideOneTileAndOddOnes) {
+  const World<TypeParam> world(23);
+  const std::int64_t t = world.total;
+  run<TypeParam>(this->device, world, {0, 0, 1, 2, 5, 5, 38, t - 1, t}, Way::launches);
+  run<TypeParam>(this->device, world, {0, 3072, 3073, 3072 + 288, 3072 + 577, t / 2, t, t, t}, Way::launches);
+}
+
+TYPED_TEST(PartialCast, ATeamDoesWhatOneThreadDoes) {
+  if (Runtime::back_end() == "Cuda") GTEST_SKIP() << "the tests above ran the team";
+  const World<TypeParam> world(29);
+  run<TypeParam>(this->device, world, {0, 1, 1000, 1001, world.total / 3, world.total / 2 + 17, world.total}, Way::team);
+}
+
+TYPED_TEST(PartialCast, ScalesThatTravelAreExpandedByBuildColumnwise) {
+  using F = TypeParam;
+  if constexpr (F::scaled) {
+    const Matrix m{384, 256};
+    const auto x = test::wild(2 * m.elements(), 31, false);
+    const Matrix grid = formats::blocks<F>(Side::rowwise, m);
+    Guarded block_scales(this->device, dtype_of<typename F::Scale>, 2 * grid.elements());
+    GuardedCopy<F> row(this->device, Side::rowwise, m, 2), column(this->device, Side::columnwise, m, 2);
+    const std::int64_t cut = 512 * 256, total = 2 * m.elements();  // a tile row of the second member
+    std::vector<QuantizeTable> tables;
+    std::vector<Tensor> amaxes;
+    for (int r = 0; r < 2; ++r) {
+      QuantizedMatrix item;
+      item.matrix = m;
+      item.members = 2;
+      item.begin = ElementIndex(r == 0 ? 0 : cut);
+      item.values = test::on_device(this->device, std::vector<float>(x.begin() + item.begin.value, x.begin() + (r == 0 ? cut : total)));
+      item.rowwise = row.copy();
+      item.columnwise = column.copy();
+      if (F::columnwise == formats::Columnwise::shared) item.columnwise.data = item.rowwise.data;
+      item.block_scales = block_scales.inner;
+      tables.push_back(test::placed(this->device, formats::id_of<F>, {item}));
+      amaxes.push_back(test::poisoned(this->device, DType::bf16, {tables.back().amax_entries()}));
+      block_amax(this->device.compute(), tables.back(), amaxes.back());
+    }
+    // Tiles are whole, so only the members' amaxes are agreed on.
+    const std::int64_t blocks = tables[0].block_entries(), members = tables[0].member_entries();
+    if (members > 0) {
+      std::vector<std::vector<std::uint16_t>> local;
+      for (const Tensor& a : amaxes) {
+        const Tensor part = a.flat(blocks, members);
+        local.push_back(test::on_host<std::uint16_t>(this->device, {part.data, DType::u16, part.shape}));
+      }
+      for (const Tensor& a : amaxes) this->device.upload(this->device.compute(), a.flat(blocks, members), max_over(local).data());
+    }
+    for (int r = 0; r < 2; ++r) partial_cast(this->device.compute(), tables[static_cast<std::size_t>(r)], amaxes[static_cast<std::size_t>(r)]);
+    build_columnwise(this->device.compute(), tables[0]);
+    for (std::int64_t e = 0; e < 2; ++e)
+      for (Side side : {Side::rowwise, Side::columnwise}) {
+        const auto whole = reference::quantize<F>(side, m, reference::rounded_to_bf16({x.begin() + e * m.elements(), x.begin() + (e + 1) * m.elements()}));
+        const GuardedCopy<F>& made = side == Side::rowwise ? row : column;
+        const auto n = static_cast<std::int64_t>(whole.scales.size());
+        EXPECT_TRUE(test::same_bits(test::on_host<typename F::Scale>(this->device, made.scales.inner.flat(e * n, n)), whole.scales)) << F::name;
+        if (side == Side::columnwise && F::columnwise == formats::Columnwise::shared) continue;
+        const auto bytes = made.data.bytes(this->device);
+        const auto size = static_cast<std::ptrdiff_t>(whole.data.size());
+        EXPECT_TRUE(test::same_bits(std::vector<std::uint8_t>(bytes.begin() + e * size, bytes.begin() + (e + 1) * size), whole.data)) << F::name;
+      }
+    EXPECT_TRUE(row.untouched(this->device) && column.untouched(this->device) && block_scales.untouched(this->device));
+  }
+}
+
+TEST(PartialCast, KeepsTheOtherNibbleAsInTheGoldenCases) {
+  Device device;
+  std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "../../oracle/formats.json");
+  const auto golden = nlohmann::json::parse(file);
+  const auto number = [](const nlohmann::json& hex) { return static_cast<std::uint32_t>(std::stoul(hex.get<std::string>(), nullptr, 16)); };
+  using F = formats::Nvfp4;
+  for (const auto& c : golden.at("nibble_edge")) {
+    const std::int64_t start = c["start"].get<std::int64_t>(), count = static_cast<std::int64_t>(c["codes"].size());
+    // A tile whose amax is 6 of 2688 has scale 1, so that values are stored as they are.
+    std::vector<float> values;
+    for (const auto& code : c["codes"]) values.push_back(formats::E2M1::decode(number(code)));
+    QuantizedMatrix m;
+    m.matrix = {16, 16};
+    m.begin = ElementIndex(start);
+    m.values = test::on_device(device, values);
+    const GuardedCopy<F> row(device, Side::rowwise, m.matrix, 1);
+    m.rowwise = row.copy();
+    std::vector<std::uint8_t> before(128, 0xAA);
+    device.upload(device.compute(), row.data.inner, before.data());
+    const QuantizeTable table = test::placed(device, formats::id_of<F>, {m});
+    const Tensor amaxes = test::on_device(device, std::vector<bf16>{bf16(6.0f), bf16(2688.0f)});
+    ASSERT_EQ(table.amax_entries(), 2);
+    partial_cast(device.compute(), table, amaxes);
+    const auto after = row.data.bytes(device);
+    for (std::size_t i = 0; i < c["after"].size(); ++i) EXPECT_EQ(after[i], number(c["after"][i])) << start << " " << count;
+    for (std::size_t i = c["after"].size(); i < after.size(); ++i) EXPECT_EQ(after[i], 0xAA);
+  }
+}
+
+// A shard far beyond 2^31 elements: only its own memory exists, at the address where the whole weight would have it.
+TEST(PartialCast, FindsItsPlaceBeyond32Bits) {
+  Device device;
+  if (Runtime::back_end() == "Cuda") GTEST_SKIP() << "needs an address range that is not backed";
+  using F = formats::Mxfp8Tiles;
+  const Matrix m{std::int64_t{1} << 20, 4096};
+  const std::int64_t begin = m.elements() - 3 * 4096 - 40, count = 4096 + 100;
+  const auto x = test::wild(count, 3, false);
+  Guarded data(device, DType::u8, count);
+  quantizer::Descriptor d{};
+  d.matrix = m;
+  d.members = 1;
+  d.stride = m.elements();
+  const Tensor values = test::on_device(device, x);
+  d.values = static_cast<std::byte*>(values.data);
+  d.begin = begin;
+  d.end = begin + count;
+  d.patches = {m.rows / 128, m.columns / 128};
+  d.first_patch_row = begin / m.columns / 128;
+  d.first_block = -(d.first_patch_row * 4 * 128);  // the last row of patches alone has amaxes
+  d.side[0].data = static_cast<std::byte*>(data.inner.data) - begin;
+  std::vector<std::uint16_t> amaxes(4 * 128, bf16(2.0f).bits);
+  for (std::int64_t unit = 0; unit < d.patches.columns; ++unit) {
+    const quantizer::Patch p = quantizer::patch_of(d, d.first_patch_row, unit);
+    quantizer::team::cast_owned<F, quantizer::FromMaster>(SerialTeam(), d, p, amaxes.data(), {});
+  }
+  const float multiplier = F::encoding(2.0f, {}).multiplier;
+  std::vector<std::uint8_t> expected;
+  for (float v : x) expected.push_back(static_cast<std::uint8_t>(F::Element::encode(float(bf16(v)) * multiplier)));
+  EXPECT_TRUE(test::same_bits(data.bytes(device), expected));
+  EXPECT_TRUE(data.untouched(device));
+}
+
+TEST(PartialCast, RefusesWhatTravelsAsBf16AndWrongAmaxes) {
+  Device device;
+  const auto table = [&](FormatId id, Matrix m, Tensor data, Tensor scales, Tensor amax) {
+    QuantizedMatrix item;
+    item.matrix = m;
+    item.values = test::poisoned<float>(device, {m.rows, m.columns});
+    item.rowwise = {data, scales, amax, {}};
+    return test::placed(device, id, {item});
+  };
+  const Tensor bytes = test::poisoned<std::uint8_t>(device, {32 * 32}), scales = test::poisoned<std::uint8_t>(device, {128 * 4});
+  const QuantizeTable mx = table(formats::id_of<formats::Mxfp8>, {32, 32}, bytes, scales, {});
+  EXPECT_THROW(partial_cast(device.compute(), mx, test::poisoned(device, DType::bf16, {0})), Error);
+  EXPECT_THROW(block_amax(device.compute(), mx, test::poisoned(device, DType::bf16, {0})), Error);
+  EXPECT_THROW(build_columnwise(device.compute(), mx), Error);
+  const QuantizeTable tiles = table(formats::id_of<formats::Mxfp8Tiles>, {32, 32}, bytes, scales, {});
+  EXPECT_THROW(partial_cast(device.compute(), tiles, test::poisoned(device, DType::bf16, {2})), Error);
+  EXPECT_THROW(partial_cast(device.compute(), tiles, test::poisoned<float>(device, {1})), Error);
+}
+
+}  // namespace
+}  // namespace tessera
