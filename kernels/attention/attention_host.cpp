@@ -1,6 +1,7 @@
 // The host's back end: blocks of queries against strips of keys, products by the host's libraries, softmax in between.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kernels/attention/back.hpp"
 #include "kernels/base/index.hpp"
@@ -17,7 +18,7 @@ using gemm::Plans;
 using gemm::Product;
 using gemm::Stored;
 
-constexpr std::int64_t block_rows = 128, strip_keys = 512;
+constexpr std::int64_t block_rows = 128, strip_keys = 512, vector_length = 16;
 
 // Lanes are tasks that run at the same time: pairs of a sequence and a head, one a thread.
 int lanes_of(std::int64_t tasks) { return static_cast<int>(std::min<std::int64_t>(Runtime::threads(), tasks)); }
@@ -117,6 +118,27 @@ A* lane_of(const Tensor& scratch, int lane) {
   return scratch.as<A>() + lane * scratch.shape[1] * scratch.shape[2];
 }
 
+// Hides the scores behind the first `seen`, up to a whole number of vectors, which is returned: the compiler's loops
+// over it have no slow remainder. The row's padding leaves room for it.
+template <class A>
+std::int64_t mask(A* scores, std::int64_t seen) {
+  const std::int64_t whole = round_up(seen, 16);
+  for (std::int64_t j = seen; j < whole; ++j) scores[j] = -std::numeric_limits<A>::infinity();
+  return whole;
+}
+
+// The largest of a whole number of vectors.
+template <class A>
+A largest(const A* scores, std::int64_t whole) {
+  A lane[vector_length];
+  std::copy(scores, scores + vector_length, lane);
+  for (std::int64_t j = vector_length; j < whole; j += vector_length)
+    for (std::int64_t l = 0; l < vector_length; ++l) lane[l] = std::max(lane[l], scores[j + l]);
+  for (std::int64_t width = vector_length / 2; width > 0; width /= 2)
+    for (std::int64_t l = 0; l < width; ++l) lane[l] = std::max(lane[l], lane[l + width]);
+  return lane[0];
+}
+
 // Rows of `to` = factor times rows of fp32 (fp64) sums, each rounded once.
 template <class T, class A>
 void write_rows(T* to, std::int64_t distance, const A* sums, std::int64_t rows, std::int64_t dim, A factor) {
@@ -145,31 +167,33 @@ struct Forward {
     each_strip(block, [&](const Strip& strip) {
       products->scores(block, strip, at.columns).run(s + strip.key, q, k + strip.key * at.columns, nullptr, lane);
     });
-    A inverse[block_rows];
-    for (std::int64_t r = 0; r < block.rows; ++r) inverse[r] = softmax(block, r, s, w, lse + at.lse(sequence, head));
+    A shift[block_rows], total[block_rows];
+    for (std::int64_t r = 0; r < block.rows; ++r) total[r] = exponentials(block, r, s, w, shift[r]);
+    A* const l = lse + at.lse(sequence, head) + block.row;
+    Row().each(block.rows, [&](std::int64_t r) { l[r] = shift[r] + log_of(total[r]); });
     each_strip(block, [&](const Strip& strip) {
       products->weighted(block, strip).run(o, w + strip.key, v + strip.key * at.columns, nullptr, lane);
     });
     T* const y = out + at.out(sequence, head) + block.row * at.out_columns();
     for (std::int64_t r = 0; r < block.rows; ++r)
-      write_rows(y + r * at.out_columns(), 0, o + r * at.dim, 1, at.dim, inverse[r]);
+      write_rows(y + r * at.out_columns(), 0, o + r * at.dim, 1, at.dim, 1 / total[r]);
   }
 
-  // Row r of the block: scores s become e^(scale (s - top)), weights their rounded form with zeros behind what the
-  // query may see. Returns the inverse of their sum, which the output is multiplied with.
-  A softmax(const Block& block, std::int64_t r, A* s, T* w, A* head_lse) const {
-    const std::int64_t distance = scores.shape[2], seen = block.row + r + 1;
-    const A scale = at.scale<A>();
+  // Row r of the block: scores s become e^(scale s - shift), weights their rounded form with zeros behind what the
+  // query may see. Returns their sum.
+  A exponentials(const Block& block, std::int64_t r, A* s, T* w, A& shift) const {
+    const std::int64_t distance = scores.shape[2];
     s += r * distance;
     w += r * distance;
+    const std::int64_t whole = mask(s, block.row + r + 1);
+    const A scale = at.scale<A>(), by = scale * largest(s, whole);
     const Row row;
-    const A shift = scale * row.max<A>(seen, [=](std::int64_t j) { return s[j]; });
-    row.each(seen, [=](std::int64_t j) { s[j] = exp_of(scale * s[j] - shift); });
-    const A sum = row.sum<A>(seen, [=](std::int64_t j) { return s[j]; });
-    if constexpr (!std::is_same_v<T, A>) row.each(seen, [=](std::int64_t j) { w[j] = static_cast<T>(s[j]); });
-    row.each(block.keys() - seen, [=](std::int64_t j) { w[seen + j] = T(0.0f); });
-    head_lse[block.row + r] = shift + log_of(sum);
-    return 1 / sum;
+    row.each(whole, [=](std::int64_t j) { s[j] = exp_of(scale * s[j] - by); });
+    if constexpr (!std::is_same_v<T, A>) row.each(whole, [=](std::int64_t j) { w[j] = static_cast<T>(s[j]); });
+    const A sum = row.sum<A>(whole, [=](std::int64_t j) { return s[j]; });
+    row.each(block.keys() - whole, [=](std::int64_t j) { w[whole + j] = T(0.0f); });
+    shift = by;
+    return sum;
   }
 };
 
@@ -229,16 +253,17 @@ struct Backward {
     const std::int64_t begin = r * scores.shape[2];
     const std::int64_t seen = std::clamp(block.row + r + 1 - strip.key, std::int64_t{0}, strip.keys);
     const A scale = at.scale<A>();
-    const A* const s = lane_of<A>(scores, lane) + begin;
+    A* const s = lane_of<A>(scores, lane) + begin;
     const A* const dp = lane_of<A>(dscores, lane) + begin;
     T* const w = lane_of<T>(weights, lane) + begin;
     T* const dw = lane_of<T>(dweights, lane) + begin;
-    Row().each(seen, [=](std::int64_t j) {
+    const std::int64_t whole = mask(s, seen);
+    Row().each(whole, [=](std::int64_t j) {
       const A p = exp_of(scale * s[j] - row_lse);
       w[j] = static_cast<T>(p);
       dw[j] = static_cast<T>(p * (dp[j] - delta));
     });
-    Row().each(strip.keys - seen, [=](std::int64_t j) { w[seen + j] = dw[seen + j] = T(0.0f); });
+    Row().each(strip.keys - whole, [=](std::int64_t j) { w[whole + j] = dw[whole + j] = T(0.0f); });
   }
 };
 
