@@ -139,10 +139,9 @@ void expect_sums_in_rank_order(Bench& bench, const Reduced& reduced) {
         ++seen;
       }
     }
-    for (std::size_t i = 0; i < shard.size(); ++i)
-      if (!written[i]) ASSERT_EQ(shard[i], 0.0f) << "gap or padding of bucket " << b;
+    for (std::size_t i = 0; i < shard.size(); ++i) ASSERT_TRUE(written[i] || shard[i] == 0.0f) << "gap or padding of bucket " << b;
   }
-  EXPECT_GT(seen, mpi().size() > 16 ? -1 : 0);
+  EXPECT_GT(seen, 0);
 }
 
 std::vector<SyncRules> all_rules() {
@@ -194,8 +193,7 @@ TEST(ParamSync, OverlapBeginsCollectivesBeforeTheyAreAwaited) {
     bench.sync.weights().operand(stream, {p}, Side::rowwise);
     clear(stream, work);  // a layer's kernel
   }
-  if (mpi().size() > 1) EXPECT_GE(bench.sync.weights().overlapped(), 3);
-  else EXPECT_EQ(bench.sync.weights().overlapped(), 0);
+  EXPECT_GE(bench.sync.weights().overlapped(), mpi().size() > 1 ? 3 : 0);
 }
 
 TEST(ParamSync, ADroppedStepMayBeDoneAgain) {
@@ -209,7 +207,8 @@ TEST(ParamSync, ADroppedStepMayBeDoneAgain) {
 
 TEST(ParamSync, RefusesASecondStepBeforeTheFirstIsDone) {
   Bench bench(1000, {Overlap::off, Overlap::off, micro_batches});
-  Reduced reduced = bench.backward().reduce(bench.device.compute());
+  const Reduced reduced = bench.backward().reduce(bench.device.compute());
+  EXPECT_EQ(reduced.buckets(), bench.sync.gradients().buckets());
   Accumulating again = bench.sync.accumulate();
   EXPECT_THROW(again.slot({0}), StateError);
 }
