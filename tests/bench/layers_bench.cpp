@@ -4,6 +4,7 @@
 #include "kernels/embedding/embedding.hpp"
 #include "kernels/loss/loss.hpp"
 #include "kernels/normalize/normalize.hpp"
+#include "kernels/sort/sort.hpp"
 #include "tests/bench/timing.hpp"
 
 namespace tessera::bench {
@@ -97,6 +98,12 @@ template <class T> void embedding_gradient(benchmark::State& state) {
   b.run(moved({dy, table.sum, table.sum}), [&] { embedding_token_gradient(b.stream(), b.arena(), table, ids, dy); });
 }
 
+void sorting(benchmark::State& state) {
+  Bench b(state);
+  const Tensor keys = b.indices({tokens}, vocabulary), order = b.empty<std::int32_t>({tokens}), offsets = b.empty<std::int32_t>({vocabulary + 1});
+  b.run(moved({keys, order}), [&] { sort_by_key(b.stream(), b.arena(), order, offsets, keys); });
+}
+
 template <class T> void loss(benchmark::State& state) {
   Bench b(state);
   const Tensor logits = b.random<T>({tokens, vocabulary}), d = b.empty<T>(logits.shape), targets = b.indices({tokens}, vocabulary);
@@ -118,6 +125,7 @@ BOTH_TYPES(rms_norm_gradient);
 BOTH_TYPES(rms_norm_weight_gradient);
 BOTH_TYPES(embedding);
 BOTH_TYPES(embedding_gradient);
+BENCHMARK(sorting)->Apply(timed);
 BOTH_TYPES(loss);
 
 }  // namespace

@@ -1,0 +1,193 @@
+// Quantization, as weights and as shards, beside the copy bandwidth of the same run and the serial reference.
+#include "kernels/quantize/quantize.hpp"
+
+#include <chrono>
+
+#include "kernels/base/runtime.hpp"
+#include "kernels/convert/convert.hpp"
+#include "kernels/reference/quantize.hpp"
+#include "tests/bench/timing.hpp"
+#include "tests/support/quantized.hpp"
+
+namespace tessera::bench {
+namespace {
+
+using formats::Format;
+using formats::Matrix;
+
+/// Elements of every table: far beyond the caches of a host, or of a GPU.
+std::int64_t total_elements() { return std::int64_t{1} << (Runtime::back_end() == "Cuda" ? 28 : 24); }
+
+/// `tensors` equal matrices of that many elements, twice as wide as high.
+Matrix shape_of(std::int64_t tensors) {
+  std::int64_t rows = 32;
+  while (rows * rows * 8 * tensors <= total_elements()) rows *= 2;
+  return {rows, total_elements() / tensors / rows / 128 * 128};
+}
+
+/// Bytes per second that copy() moves, read and written counted.
+double copy_rate() {
+  static const double rate = [] {
+    Device device;
+    const Tensor from = device.allocate(Category::batch, DType::u8, {total_elements() * 2});
+    const Tensor to = device.allocate(Category::batch, DType::u8, from.shape);
+    std::uint8_t end = 0;
+    const auto once = [&] {
+      copy(device.compute(), to, from);
+      device.download(device.compute(), &end, to.flat(0, 1));
+    };
+    clear(device.compute(), from);
+    once();
+    double best = 1e30;
+    for (int i = 0; i < 20; ++i) {
+      const auto begin = std::chrono::steady_clock::now();
+      once();
+      best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    }
+    return 2.0 * static_cast<double>(from.bytes()) / best;
+  }();
+  return rate;
+}
+
+double bytes_of(const Tensor& t) { return t ? static_cast<double>(t.bytes()) : 0.0; }
+
+/// Matrices of one format with both copies, whose values are random bf16, or fp32 masters.
+template <Format F> struct Weights {
+  Weights(Bench& b, std::int64_t tensors, DType type) : matrix(shape_of(tensors)) {
+    for (std::int64_t i = 0; i < tensors; ++i) {
+      const auto buffer = [&](DType t, Shape shape) { return b.device().allocate(Category::weights, t, shape); };
+      QuantizedMatrix m;
+      m.matrix = matrix;
+      const Shape plain{matrix.elements()};
+      m.values = type == DType::bf16 ? b.random<bf16>(plain) : b.random<float>(plain);
+      for (Side side : {Side::rowwise, Side::columnwise}) {
+        Copy& copy = side == Side::rowwise ? m.rowwise : m.columnwise;
+        const bool shares = side == Side::columnwise && F::columnwise == formats::Columnwise::shared;
+        copy.data = shares ? m.rowwise.data : buffer(dtype_of<typename F::Element::Storage>, formats::data_shape<F>(side, matrix));
+        if (F::scaled) copy.scales = buffer(dtype_of<typename F::Scale>, formats::scale_shape<F>(side, matrix));
+        if (F::tensor_amax) copy.amax = buffer(DType::f32, {1});
+        if (formats::swizzles<F>()) copy.swizzled = buffer(DType::u8, formats::scale_shape<F>(side, matrix));
+      }
+      values += bytes_of(m.values);
+      data[0] += bytes_of(m.rowwise.data);
+      data[1] += m.columnwise.data.data == m.rowwise.data.data ? 0 : bytes_of(m.columnwise.data);
+      scales[0] += bytes_of(m.rowwise.scales);
+      scales[1] += bytes_of(m.columnwise.scales);
+      matrices.push_back(m);
+    }
+  }
+  Matrix matrix;
+  std::vector<QuantizedMatrix> matrices;
+  double values = 0, data[2] = {0, 0}, scales[2] = {0, 0};
+};
+
+/// Times op() and reports the bytes that it must move against the copy bandwidth.
+template <class Op> void run(benchmark::State& state, Bench& b, double bytes, const Op& op) {
+  const double copying = copy_rate();
+  b.run({0, bytes}, op);
+  state.counters["of copy"] = benchmark::Counter(bytes / copying, benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["elements/s"] =
+      benchmark::Counter(static_cast<double>(total_elements()), benchmark::Counter::kIsIterationInvariantRate);
+}
+
+template <class F, DType type> void both_copies(benchmark::State& state) {
+  Bench b(state);
+  const Weights<F> w(b, state.range(0), type);
+  const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
+  // A scale of the whole tensor needs the values twice.
+  const double read = w.values * (F::tensor_amax ? 2 : 1);
+  run(state, b, read + w.data[0] + w.data[1] + w.scales[0] + w.scales[1], [&] { quantize(b.stream(), table); });
+}
+
+template <class F> void gradients(benchmark::State& state) {
+  Bench b(state);
+  const Weights<F> w(b, state.range(0), DType::bf16);
+  const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
+  run(state, b, w.values * 2 + w.data[0] + w.data[1] + w.scales[0] + w.scales[1],
+      [&] { quantize(b.stream(), table, Precision::bf16_first, Role::gradient); });
+}
+
+template <class F> void shard_amaxes(benchmark::State& state) {
+  Bench b(state);
+  const Weights<F> w(b, state.range(0), DType::f32);
+  const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
+  const Tensor amaxes = b.empty<bf16>({table.amax_entries()});
+  run(state, b, w.values + static_cast<double>(amaxes.bytes()), [&] { block_amax(b.stream(), table, amaxes); });
+}
+
+template <class F> void shard_casts(benchmark::State& state) {
+  Bench b(state);
+  const Weights<F> w(b, state.range(0), DType::f32);
+  const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
+  const Tensor amaxes = b.empty<bf16>({table.amax_entries()});
+  if constexpr (F::scaled) block_amax(b.stream(), table, amaxes);
+  run(state, b, w.values + w.data[0] + w.scales[0] + static_cast<double>(amaxes.bytes()),
+      [&] { partial_cast(b.stream(), table, amaxes); });
+}
+
+template <class F> void derived_copies(benchmark::State& state) {
+  Bench b(state);
+  const Weights<F> w(b, state.range(0), DType::bf16);
+  const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
+  quantize(b.stream(), table);
+  run(state, b, w.data[0] + w.data[1] + w.scales[0] + w.scales[1], [&] { build_columnwise(b.stream(), table); });
+}
+
+template <class F> void decoded_operands(benchmark::State& state) {
+  Bench b(state);
+  const Weights<F> w(b, state.range(0), DType::bf16);
+  const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
+  quantize(b.stream(), table);
+  run(state, b, w.values + w.data[0] + w.scales[0], [&] { decode_operands(b.stream(), table, Side::rowwise); });
+}
+
+template <class F> void swizzled_scales(benchmark::State& state) {
+  Bench b(state);
+  const Weights<F> w(b, state.range(0), DType::bf16);
+  const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
+  quantize(b.stream(), table);
+  run(state, b, 2 * (w.scales[0] + w.scales[1]), [&] { swizzle_scales(b.stream(), table); });
+}
+
+/// The serial oracle, both copies: what the host is measured against.
+template <class F> void reference_copies(benchmark::State& state) {
+  const Matrix m{512, 512};
+  const auto x = test::uniform<float>(m.elements(), 1);
+  for (auto _ : state)
+    for (Side side : {Side::rowwise, Side::columnwise}) benchmark::DoNotOptimize(reference::quantize<F>(side, m, x).data.data());
+  state.counters["elements/s"] = benchmark::Counter(static_cast<double>(m.elements()), benchmark::Counter::kIsIterationInvariantRate);
+}
+
+void tables(benchmark::internal::Benchmark* b) { b->ArgName("tensors")->Arg(1)->Arg(16)->Arg(1000)->Apply(timed); }
+void large(benchmark::internal::Benchmark* b) { b->ArgName("tensors")->Arg(16)->Apply(timed); }
+
+BENCHMARK(both_copies<formats::Bf16, DType::f32>)->Apply(large);
+BENCHMARK(both_copies<formats::Fp8Block, DType::bf16>)->Apply(tables);
+BENCHMARK(both_copies<formats::Fp8BlockOneD, DType::bf16>)->Apply(large);
+BENCHMARK(both_copies<formats::Mxfp8, DType::bf16>)->Apply(tables);
+BENCHMARK(both_copies<formats::Mxfp8, DType::f32>)->Apply(large);
+BENCHMARK(both_copies<formats::Mxfp8Tiles, DType::bf16>)->Apply(large);
+BENCHMARK(both_copies<formats::Nvfp4, DType::bf16>)->Apply(tables);
+BENCHMARK(both_copies<formats::Nvfp4OneD, DType::bf16>)->Apply(large);
+BENCHMARK(gradients<formats::Nvfp4OneD>)->Apply(large);
+BENCHMARK(shard_amaxes<formats::Fp8Block>)->Apply(large);
+BENCHMARK(shard_amaxes<formats::Nvfp4>)->Apply(large);
+BENCHMARK(shard_casts<formats::Bf16>)->Apply(large);
+BENCHMARK(shard_casts<formats::Fp8Block>)->Apply(tables);
+BENCHMARK(shard_casts<formats::Mxfp8Tiles>)->Apply(large);
+BENCHMARK(shard_casts<formats::Nvfp4>)->Apply(tables);
+BENCHMARK(derived_copies<formats::Fp8Block>)->Apply(tables);
+BENCHMARK(derived_copies<formats::Nvfp4>)->Apply(tables);
+BENCHMARK(decoded_operands<formats::Fp8Block>)->Apply(large);
+BENCHMARK(decoded_operands<formats::Mxfp8>)->Apply(large);
+BENCHMARK(decoded_operands<formats::Nvfp4>)->Apply(large);
+BENCHMARK(swizzled_scales<formats::Mxfp8>)->Apply(large);
+BENCHMARK(reference_copies<formats::Fp8Block>)->Apply(timed);
+BENCHMARK(reference_copies<formats::Fp8BlockOneD>)->Apply(timed);
+BENCHMARK(reference_copies<formats::Mxfp8>)->Apply(timed);
+BENCHMARK(reference_copies<formats::Mxfp8Tiles>)->Apply(timed);
+BENCHMARK(reference_copies<formats::Nvfp4>)->Apply(timed);
+BENCHMARK(reference_copies<formats::Nvfp4OneD>)->Apply(timed);
+
+}  // namespace
+}  // namespace tessera::bench
