@@ -50,7 +50,7 @@ RULES = [
          bad=("kernels/a/a.cpp", "Kokkos::parallel_for(n, f);"), good=("kernels/a/a.cpp", "launch(stream, name, n, f);")),
     Rule("fence", "the host waits in named places of core/device only", r"(\bKokkos::|\.|->)fence\s*\(|\bcuda(Device|Stream|Event)Synchronize\b",
          allowed=r"^core/device/", bad=("kernels/a/a.cpp", "Kokkos::fence();"), good=("core/device/device.cpp", "instance.fence();")),
-    Rule("allocation", "kernels allocate nothing: temporaries come from an Arena, library state from stream.library()",
+    Rule("allocation", "kernels allocate nothing: temporaries come from an Arena, library state from the stream",
          r"\b(malloc|calloc|realloc|aligned_alloc|cudaMalloc\w*|kokkos_malloc|new)\b\s*[(<\w]|\bstd::(vector|deque|make_unique|make_shared)\b",
          where=r"^kernels/.*\.(cpp|cu)$", allowed=r"^kernels/(base|reference)/|^kernels/gemm/|^kernels/quantize/table\.cpp$",    # plans and tables are made before the first step
          bad=("kernels/a/a.cpp", "std::vector<float> row(n);"), good=("kernels/a/a.cpp", "Tensor row = arena.temp(type, shape);")),
