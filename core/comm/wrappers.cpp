@@ -1,5 +1,6 @@
 #include <sched.h>
 
+#include <algorithm>
 #include <array>
 #include <bitset>
 #include <chrono>
@@ -60,8 +61,8 @@ class Throttled final : public Wrapper {
     std::size_t slot = 0;
     while (slot < slots_.size() && used_[slot]) ++slot;
     require(slot < slots_.size(), "throttled", "too many collectives under way");
-    const Seconds transfer(latency_ + static_cast<double>(operation.bytes(rank(), size())) / bytes_per_second_);
     slots_[slot].inner = inner().submit(stream, operation);
+    const Seconds transfer(latency_ + static_cast<double>(operation.bytes(rank(), size())) / bytes_per_second_);
     link_free_ = std::max(Clock::now(), link_free_) + std::chrono::duration_cast<Clock::duration>(transfer);
     slots_[slot].due = link_free_;
     used_[slot] = true;
