@@ -122,7 +122,7 @@ A* lane_of(const Tensor& scratch, int lane) {
 // over it have no slow remainder. The row's padding leaves room for it.
 template <class A>
 std::int64_t mask(A* scores, std::int64_t seen) {
-  const std::int64_t whole = round_up(seen, 16);
+  const std::int64_t whole = round_up(seen, vector_length);
   for (std::int64_t j = seen; j < whole; ++j) scores[j] = -std::numeric_limits<A>::infinity();
   return whole;
 }
