@@ -1,6 +1,6 @@
 """Writes goldens/<model>.json and .bin: loss, auxiliary losses, logits, every gradient and ten training losses of small
-models, from PyTorch in float64, by the model's published formulas. All but `switch` are also compared with transformers'
-implementations before anything is written.
+models, from PyTorch in float64, by the models' published formulas. All but `switch` are also compared with the
+implementations in transformers before anything is written.
 
     python tests/oracle/model_goldens.py [MODEL...]
 
@@ -23,7 +23,8 @@ HERE = pathlib.Path(__file__).parent / "goldens"
 
 SMALL = dict(layers=2, hidden=32, heads=4, kv_heads=4, head_dim=8, seq_len=16, vocabulary=61, rope_base=10000.0)
 MODELS = {
-    "gpt2": dict(SMALL, ffn=64, norm="layer", position="learned", activation="gelu", bias=True, tied_head=True, moe=None),
+    "gpt2": dict(SMALL, ffn=64, norm="layer", position="learned", activation="gelu", bias=True, tied_head=True,
+                 moe=None),
     "llama": dict(SMALL, kv_heads=2, ffn=48, norm="rms", position="rotary", activation="swiglu", bias=False,
                   tied_head=False, moe=None),
     "mixtral": dict(SMALL, kv_heads=2, ffn=16, norm="rms", position="rotary", activation="swiglu", bias=False,
@@ -200,7 +201,8 @@ def gradients(m, weights, ids, targets):
     loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1))
     total = loss
     if m["moe"]:
-        total = loss + m["moe"]["balance_coef"] * model.balance / ids.shape[0] + m["moe"]["z_coef"] * model.z / ids.numel()
+        total = loss + m["moe"]["balance_coef"] * model.balance / ids.shape[0]
+        total = total + m["moe"]["z_coef"] * model.z / ids.numel()
     total.backward()
     norm = math.sqrt(sum((w.grad.double() ** 2).sum().item() for w in weights.values()))
     return dict(logits=logits.detach(), loss=loss.item(), balance=scalar(model.balance),
@@ -247,7 +249,8 @@ def gpt2_elsewhere(tf, m, weights):
     names = {"norm1": "ln_1", "attention.qkv": "attn.c_attn", "attention.out": "attn.c_proj", "norm2": "ln_2",
              "mlp.up": "mlp.c_fc", "mlp.down": "mlp.c_proj"}
     state = {"transformer.wte.weight": weights["embed.tokens"], "transformer.wpe.weight": weights["embed.positions"],
-             "transformer.ln_f.weight": weights["final_norm.weight"], "transformer.ln_f.bias": weights["final_norm.bias"],
+             "transformer.ln_f.weight": weights["final_norm.weight"],
+             "transformer.ln_f.bias": weights["final_norm.bias"],
              "lm_head.weight": weights["embed.tokens"]}
     for i in range(m["layers"]):
         for ours, theirs in names.items():
@@ -293,7 +296,7 @@ ELSEWHERE = {"gpt2": gpt2_elsewhere, "llama": llama_elsewhere, "mixtral": llama_
 
 
 def check_elsewhere(name, m, weights, ids, logits):
-    """Compares the logits with transformers' model of the same kind; Switch's there is an encoder-decoder, so not that."""
+    """Compares the logits with transformers' model of the same kind (its Switch is an encoder-decoder, so not that)."""
     if name not in ELSEWHERE:
         return
     import transformers
@@ -326,13 +329,14 @@ def write(name):
                 for n, w in weights.items())
     single_losses = train(m, seed, torch.float32)[0]
     drift = max(abs(a - b) / b for a, b in zip(single_losses, losses))
-    print(f"{name}: seed {seed}, loss {step['loss']:.6f}, norm {step['norm']:.4f}, gap {gap:.2e}; float32 against this: "
-          f"loss {abs(noise['loss'] - step['loss']) / step['loss']:.1e}, gradients {worst:.1e}, ten losses {drift:.1e}")
+    print(f"{name}: seed {seed}, loss {step['loss']:.6f}, norm {step['norm']:.4f}, gap {gap:.2e}; "
+          f"float32 against this: loss {abs(noise['loss'] - step['loss']) / step['loss']:.1e}, gradients {worst:.1e}, "
+          f"ten losses {drift:.1e}")
     print("  losses", [round(x, 4) for x in losses], "norms", [round(x, 3) for x in norms])
 
-    index = dict(made_by="tests/oracle/model_goldens.py", torch=torch.__version__, model=m, seed=seed, training=TRAINING,
-                 loss=step["loss"], balance_sum=step["balance"], z_sum=step["z"], grad_norm=step["norm"], losses=losses,
-                 norms=norms, tensors=[])
+    index = dict(made_by="tests/oracle/model_goldens.py", torch=torch.__version__, model=m, seed=seed,
+                 training=TRAINING, loss=step["loss"], balance_sum=step["balance"], z_sum=step["z"],
+                 grad_norm=step["norm"], losses=losses, norms=norms, tensors=[])
     flat, offset = [], 0
     for tensor, w in weights.items():
         start, scale = parameters(m)[tensor][1:]

@@ -15,8 +15,10 @@ inline void upload_real(Device& device, const Tensor& to, const std::vector<doub
   dispatch_real(to.type, "upload_real", [&]<class T>() {
     std::vector<T> rounded;
     for (double v : values) {
-      if constexpr (std::is_same_v<T, bf16>) rounded.push_back(bf16(static_cast<float>(v)));
-      else rounded.push_back(static_cast<T>(v));
+      if constexpr (std::is_same_v<T, bf16>)
+        rounded.push_back(bf16(static_cast<float>(v)));
+      else
+        rounded.push_back(static_cast<T>(v));
     }
     device.upload(device.compute(), to, rounded.data());
   });
@@ -28,8 +30,8 @@ inline std::vector<double> download_real(Device& device, const Tensor& from) {
   });
 }
 
-/// The parameters of a registry and their gradients, each in a place of its own: what Weights and Accumulating do for one
-/// rank without sharding, formats or states. Gradients start as NaN, so that a first write that reads them shows.
+/// The parameters of a registry and their gradients, each in a place of its own: what Weights and Accumulating do for
+/// one rank, without sharding, formats or states. Gradients start as NaN, so that a first write that reads them shows.
 class FlatParams final : public WeightSource, public GradientSink {
  public:
   FlatParams(Device& device, const ParamRegistry& registry, DType compute) : device_(device), registry_(registry) {
@@ -73,6 +75,20 @@ class FlatParams final : public WeightSource, public GradientSink {
       const auto first = values.begin() + m * n;
       upload_real(device_, at(id).values.flat(m * at(id).stride, n), {first, first + n});
     }
+  }
+
+  /// A member's elements that exist outside memory, as flat tensors on the device.
+  struct Piece {
+    Tensor value, gradient;
+  };
+  std::vector<Piece> pieces(ParamId id) {
+    std::vector<Piece> all;
+    for (int m = 0; m < spec(id).members; ++m) {
+      const std::int64_t first = m * at(id).stride;
+      const std::int64_t n = spec(id).members == 1 ? spec(id).real_elements() : spec(id).member_elements();
+      all.push_back({at(id).values.flat(first, n), at(id).gradients.flat(first, n)});
+    }
+    return all;
   }
 
   std::vector<ParamId> ids() const {

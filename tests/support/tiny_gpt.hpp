@@ -118,9 +118,7 @@ class TinyGpt {
   MicroBatch batch;
 
  private:
-  Pass forward_pass() {
-    return {device.compute(), params, nullptr, arena, static_cast<StepSums*>(sums.data)};
-  }
+  Pass forward_pass() { return {device.compute(), params, nullptr, arena, static_cast<StepSums*>(sums.data)}; }
   void clear_sums() {
     const StepSums zero;
     device.upload(device.compute(), sums, &zero);

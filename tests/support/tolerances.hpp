@@ -8,19 +8,21 @@ namespace tessera::test::tolerances {
 inline constexpr double finite_difference = 1e-7;
 inline constexpr double finite_difference_floor = 1e-10;
 
-// fp32 against an independent framework in fp64: losses relative, gradients ||a-b|| <= g max(||b||, floor * global norm).
+// fp32 against an independent framework in fp64: losses relative, gradients ||a-b|| <= g max(||b||, floor global norm).
 inline constexpr double fp32_loss = 1e-5;
 inline constexpr double fp32_gradient = 1e-5;
 inline constexpr double gradient_floor = 1e-3;
 // Logits are no mean over anything: relative to their norm.
 inline constexpr double fp32_logits = 1e-5;
 
-// bf16 against the same: the unit roundoff is 2^-9 = 2e-3, met a few dozen times on the way through two layers.
-inline constexpr double bf16_loss = 2e-3;
-inline constexpr double bf16_gradient = 5e-2;
-// Where two experts are nearly as probable, rounding the router's input decides; one token's flip is in here.
-inline constexpr double bf16_gradient_moe = 5e-1;
-inline constexpr double bf16_training = 1e-2;
+// bf16 against the same, whose unit roundoff is 2^-9 = 2e-3; next to each what was measured on the four goldens.
+inline constexpr double bf16_loss = 2e-3;      // 1.3e-3
+inline constexpr double bf16_logits = 2e-2;    // 1.0e-2
+inline constexpr double bf16_gradient = 3e-2;  // 1.7e-2
+inline constexpr double bf16_training = 6e-3;  // ten losses: 4.1e-3
+// Where two experts are nearly as probable, rounding the router's input decides, and an expert gains or loses a token.
+inline constexpr double bf16_gradient_moe = 3.5e-1;  // 2.2e-1
+inline constexpr double bf16_auxiliary = 3e-3;       // 1.4e-3
 
 // One sum made in another order (fp32): the head in pieces against the head at once.
 inline constexpr double reordered = 1e-6;

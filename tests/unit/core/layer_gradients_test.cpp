@@ -9,11 +9,13 @@
 namespace tessera::test {
 namespace {
 
-/// One layer [M,C] -> [M,N] with parameters and memory, and the number <r, y> (plus auxiliary losses) made of its output.
+/// One layer [M,C] -> [M,N] with parameters and memory, and the number <r, y> (plus auxiliary losses) made of it.
 class LayerBench {
  public:
   explicit LayerBench(const GptShape& s, std::int64_t sequences = 3)
-      : shape(s), tokens(sequences * s.seq_len), arena(device.arena(Category::activations, 16 << 20)),
+      : shape(s),
+        tokens(sequences * s.seq_len),
+        arena(device.arena(Category::activations, 16 << 20)),
         sums(device.allocate(Category::batch, DType::u64, {sizeof(StepSums) / 8})),
         x(device.allocate(Category::activations, DType::f64, {tokens, s.hidden})) {}
 
@@ -43,7 +45,8 @@ class LayerBench {
   }
 
   /// Checks d value / d everything. forward(call) fills y; backward(call) writes dx and adds to the gradients.
-  template <class Forward, class Backward> void check(const Forward& forward, const Backward& backward) {
+  template <class Forward, class Backward>
+  void check(const Forward& forward, const Backward& backward) {
     const auto run = [&] {
       const Arena::Frame frame(arena);
       const StepSums zero;
@@ -60,22 +63,36 @@ class LayerBench {
       EXPECT_EQ(params->writes(id), 1) << registry[id].name;
       gradients.push_back(params->gradient(id));
     }
-    EXPECT_TRUE(derivative_is([&](const auto& moved) { upload_real(device, x, moved); return run(); }, at, gradient, 7));
+    EXPECT_TRUE(derivative_is(
+        [&](const auto& moved) {
+          upload_real(device, x, moved);
+          return run();
+        },
+        at, gradient, 7));
     for (ParamId id : params->ids())
-      EXPECT_TRUE(derivative_is([&](const auto& moved) { params->set(id, moved); return run(); }, params->value(id),
-                                gradients[static_cast<std::size_t>(id.value)], 11))
+      EXPECT_TRUE(derivative_is(
+          [&](const auto& moved) {
+            params->set(id, moved);
+            return run();
+          },
+          params->value(id), gradients[static_cast<std::size_t>(id.value)], 11))
           << registry[id].name;
   }
 
   /// The same for a layer with the interface of call.hpp.
-  template <class Layer> void check(const Layer& layer) {
-    check([&](const Call& c) { const Arena::Frame f(arena); layer.forward(c, x, layer.place(arena, tokens), y); },
-          [&](const Call& c) {
-            const Arena::Frame f(arena);
-            const auto saved = layer.place(arena, tokens);
-            layer.forward(c, x, saved);
-            layer.backward(c, dx, dy, x, saved);
-          });
+  template <class Layer>
+  void check(const Layer& layer) {
+    check(
+        [&](const Call& c) {
+          const Arena::Frame f(arena);
+          layer.forward(c, x, layer.place(arena, tokens), y);
+        },
+        [&](const Call& c) {
+          const Arena::Frame f(arena);
+          const auto saved = layer.place(arena, tokens);
+          layer.forward(c, x, saved);
+          layer.backward(c, dx, dy, x, saved);
+        });
   }
 
   GptShape shape;
@@ -121,8 +138,15 @@ TEST(LayerGradients, NormAddsTheBranch) {
     const Tensor branch = on_device(bench.device, bench.x.shape, uniform<double>(bench.x.elements(), 5));
     const Tensor sum = poisoned(bench.device, DType::f64, bench.x.shape);
     const NormLayer::Saved saved = layer.place(bench.arena, bench.tokens);
-    bench.check([&](const Call& c) { layer.forward(c, {bench.x, branch, sum}, saved); copy(c.stream, bench.y, saved.y); },
-                [&](const Call& c) { clear(c.stream, bench.dx); layer.backward(c, bench.dx, bench.dy, sum, saved); });
+    bench.check(
+        [&](const Call& c) {
+          layer.forward(c, {bench.x, branch, sum}, saved);
+          copy(c.stream, bench.y, saved.y);
+        },
+        [&](const Call& c) {
+          clear(c.stream, bench.dx);
+          layer.backward(c, bench.dx, bench.dy, sum, saved);
+        });
   }
 }
 
@@ -210,10 +234,14 @@ TEST(LayerGradients, Embedding) {
     bench.initialise(shape.hidden);
     EXPECT_EQ(bench.registry.size(), position == Position::learned ? 2 : 1);
     std::vector<std::int32_t> tokens;  // some often, some never
-    for (std::int64_t i = 0; i < bench.tokens; ++i) tokens.push_back(static_cast<std::int32_t>(i * i % shape.vocabulary));
+    for (std::int64_t i = 0; i < bench.tokens; ++i)
+      tokens.push_back(static_cast<std::int32_t>(i * i % shape.vocabulary));
     const Tensor ids = on_device(bench.device, tokens);
     bench.check([&](const Call& c) { layer.forward(c, bench.y, ids); },
-                [&](const Call& c) { layer.backward(c, bench.dy, ids); clear(c.stream, bench.dx); });
+                [&](const Call& c) {
+                  layer.backward(c, bench.dy, ids);
+                  clear(c.stream, bench.dx);
+                });
   }
 }
 
@@ -228,7 +256,8 @@ TEST(LayerGradients, HeadAndLoss) {
     bench.initialise(1);
     clear(bench.device.compute(), bench.y);
     std::vector<std::int32_t> targets;
-    for (std::int64_t i = 0; i < bench.tokens; ++i) targets.push_back(static_cast<std::int32_t>(i * 5 % shape.vocabulary));
+    for (std::int64_t i = 0; i < bench.tokens; ++i)
+      targets.push_back(static_cast<std::int32_t>(i * 5 % shape.vocabulary));
     const MicroBatch batch{{}, on_device(bench.device, targets), 3, bench.loss_scale, 0};
     bench.check([](const Call&) {},
                 [&](const Call& c) { layer.gradient(c, batch, bench.dx, Residual::whole(bench.x)); });

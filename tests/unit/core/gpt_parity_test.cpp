@@ -1,0 +1,231 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "core/optim/schedule.hpp"
+#include "kernels/convert/convert.hpp"
+#include "kernels/optim/adamw.hpp"
+#include "tests/support/tiny_gpt.hpp"
+#include "tests/support/tolerances.hpp"
+
+namespace tessera::test {
+namespace {
+using nlohmann::json;
+
+/// What tests/oracle/model_goldens.py found.
+struct Golden {
+  json index;
+  std::vector<float> numbers;
+
+  std::vector<double> part(const json& where) const {
+    std::int64_t n = 1;
+    for (std::int64_t d : where.at("shape")) n *= d;
+    const auto first = numbers.begin() + where.at("offset").get<std::int64_t>();
+    return {first, first + n};
+  }
+};
+
+Golden read_golden(const std::string& name) {
+  const auto folder = std::filesystem::path(__FILE__).parent_path() / "../../oracle/goldens";
+  std::ifstream text(folder / (name + ".json")), bytes(folder / (name + ".bin"), std::ios::binary);
+  Golden golden{json::parse(text), {}};
+  for (float f; bytes.read(reinterpret_cast<char*>(&f), sizeof f);) golden.numbers.push_back(f);
+  return golden;
+}
+
+GptShape shape_of(const json& model, DType compute) {
+  GptShape shape;
+  shape.layers = model.at("layers");
+  shape.hidden = model.at("hidden");
+  shape.heads = model.at("heads");
+  shape.kv_heads = model.at("kv_heads");
+  shape.head_dim = model.at("head_dim");
+  shape.ffn = model.at("ffn");
+  shape.seq_len = model.at("seq_len");
+  shape.vocabulary = model.at("vocabulary");
+  shape.norm = choice_named<Norm>(model.at("norm").get<std::string>()).value();
+  shape.position = choice_named<Position>(model.at("position").get<std::string>()).value();
+  shape.activation = choice_named<Activation>(model.at("activation").get<std::string>()).value();
+  shape.rope_base = model.at("rope_base");
+  shape.bias = model.at("bias");
+  shape.tied_head = model.at("tied_head");
+  if (const json& moe = model.at("moe"); !moe.is_null())
+    shape.moe = MoeShape{moe.at("experts"),     moe.at("top_k"),        moe.at("renormalize"),
+                         ExpertWeights::single, moe.at("balance_coef"), moe.at("z_coef")};
+  shape.compute = compute;
+  return shape;
+}
+
+double norm_of(const std::vector<double>& v) {
+  double sum = 0;
+  for (double x : v) sum += x * x;
+  return std::sqrt(sum);
+}
+double distance(std::vector<double> a, const std::vector<double>& b) {
+  if (a.size() != b.size() || a.empty()) return NAN;
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] -= b[i];
+  return norm_of(a);
+}
+
+/// The relative errors of one model against its golden, worst first where there are many. NaN fails every comparison.
+struct Errors {
+  double loss = 0, auxiliary = 0, gradients = 0, logits = 0, training = 0;
+};
+/// NaN wins, so that none is lost among others.
+void worst(double& error, double other) { error = other <= error ? error : other; }
+
+/// AdamW on fp32 masters with the kernels themselves.
+class Trainer {
+ public:
+  Trainer(TinyGpt& gpt, const json& training) : gpt_(gpt), steps_(training.at("steps")) {
+    config_.lr = training.at("lr");
+    config_.min_lr = training.at("min_lr");
+    config_.warmup_steps = training.at("warmup_steps");
+    config_.beta1 = training.at("beta1");
+    config_.beta2 = training.at("beta2");
+    config_.eps = training.at("eps");
+    config_.weight_decay = training.at("weight_decay");
+    config_.clip = training.at("clip");
+    const AdamWClock start;
+    gpt.device.upload(stream(), clock_, &start);
+    for (ParamId id : gpt.params.ids()) {
+      const float decay = decays(gpt.registry[id].role) ? static_cast<float>(config_.weight_decay) : 0;
+      for (const FlatParams::Piece& piece : gpt.params.pieces(id)) {
+        const auto zeros = std::vector<float>(static_cast<std::size_t>(piece.value.elements()));
+        Owned owned{piece, on_device(gpt.device, zeros), on_device(gpt.device, zeros), on_device(gpt.device, zeros),
+                    decay};
+        convert(stream(), owned.master, piece.value);
+        owned_.push_back(owned);
+      }
+    }
+  }
+
+  /// One step on the golden's next batch; returns the loss before it.
+  double step(const std::string& seed) {
+    gpt_.set_batch(seed, done_++);
+    const double loss = gpt_.gradient().loss * gpt_.batch.loss_scale;
+    const auto rate = static_cast<float>(learning_rate(config_, steps_, done_));
+    gpt_.device.upload(stream(), rate_, &rate);
+    auto* clip = static_cast<ClipResult*>(clip_.data);
+    auto* clock = static_cast<AdamWClock*>(clock_.data);
+    clear(stream(), squares_);
+    for (const Owned& o : owned_) add_squares(stream(), squares_, o.piece.gradient);
+    clip_from_squares(stream(), clip, squares_, static_cast<float>(config_.clip));
+    adamw_advance(stream(), clock, clip, config_.beta1, config_.beta2);
+    for (const Owned& o : owned_) {
+      const AdamWRule rule{static_cast<float>(config_.beta1), static_cast<float>(config_.beta2),
+                           static_cast<float>(config_.eps), o.decay};
+      adamw_step(stream(), rule, o.master, o.m, o.v, o.piece.gradient, clock, clip, rate_.as<float>());
+      convert(stream(), o.piece.value, o.master);
+    }
+    return loss;
+  }
+
+ private:
+  struct Owned {
+    FlatParams::Piece piece;
+    Tensor master, m, v;
+    float decay;
+  };
+  Stream& stream() { return gpt_.device.compute(); }
+  Tensor bytes(std::size_t n) {
+    return gpt_.device.allocate(Category::optimizer, DType::u8, {static_cast<std::int64_t>(n)});
+  }
+
+  TinyGpt& gpt_;
+  std::int64_t steps_, done_ = 0;
+  OptimizerConfig config_;
+  std::vector<Owned> owned_;
+  Tensor clock_ = bytes(sizeof(AdamWClock)), clip_ = bytes(sizeof(ClipResult));
+  Tensor squares_ = gpt_.device.allocate(Category::optimizer, DType::i64, {ExactSum::words});
+  Tensor rate_ = gpt_.device.allocate(Category::optimizer, DType::f32, {1});
+};
+
+Errors errors_of(const std::string& name, DType compute, Accumulation accumulation = Accumulation::fused) {
+  const Golden golden = read_golden(name);
+  const json& index = golden.index;
+  const std::string seed = std::to_string(index.at("seed").get<int>());
+  GptShape shape = shape_of(index.at("model"), compute);
+  shape.accumulation = accumulation;
+  TinyGpt gpt(shape, index.at("training").at("sequences"));
+  gpt.initialise(seed);
+  gpt.set_batch(seed, 0);
+
+  Errors errors;
+  const StepSums sums = gpt.gradient();
+  const double loss = index.at("loss");
+  errors.loss = std::abs(sums.loss * gpt.batch.loss_scale - loss) / loss;
+  if (shape.moe) {
+    worst(errors.auxiliary, std::abs(sums.balance / index.at("balance_sum").get<double>() - 1));
+    worst(errors.auxiliary, std::abs(sums.z / index.at("z_sum").get<double>() - 1));
+  }
+  const double floor = tolerances::gradient_floor * index.at("grad_norm").get<double>();
+  const auto gradients = gpt.canonical_gradients();
+  EXPECT_EQ(gradients.size(), index.at("tensors").size());
+  for (const json& tensor : index.at("tensors")) {
+    const std::vector<double> expected = golden.part(tensor);
+    const double error = distance(gradients.at(tensor.at("name")), expected) / std::max(norm_of(expected), floor);
+    worst(errors.gradients, error);
+  }
+  std::vector<double> logits;
+  for (std::int64_t t = 0; t < shape.seq_len; ++t)
+    for (double x : gpt.next_logits(0, t)) logits.push_back(x);
+  const std::vector<double> expected = golden.part(index.at("logits"));
+  errors.logits = distance(logits, expected) / norm_of(expected);
+
+  Trainer trainer(gpt, index.at("training"));
+  for (double expected_loss : index.at("losses"))
+    worst(errors.training, std::abs(trainer.step(seed) - expected_loss) / expected_loss);
+  std::printf("%s %s: loss %.1e, auxiliary %.1e, gradients %.1e, logits %.1e, ten losses %.1e\n", name.c_str(),
+              name_of(compute), errors.loss, errors.auxiliary, errors.gradients, errors.logits, errors.training);
+  return errors;
+}
+
+class Parity : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Parity, Fp32) {
+  for (Accumulation how : {Accumulation::fused, Accumulation::unfused}) {
+    const Errors errors = errors_of(GetParam(), DType::f32, how);
+    EXPECT_LE(errors.loss, tolerances::fp32_loss);
+    EXPECT_LE(errors.auxiliary, tolerances::fp32_loss);
+    EXPECT_LE(errors.gradients, tolerances::fp32_gradient);
+    EXPECT_LE(errors.logits, tolerances::fp32_logits);
+    EXPECT_LE(errors.training, tolerances::fp32_loss);
+  }
+}
+
+TEST_P(Parity, Bf16) {
+  const Errors errors = errors_of(GetParam(), DType::bf16);
+  const bool experts = read_golden(GetParam()).index.at("model").at("moe").is_object();
+  EXPECT_LE(errors.loss, tolerances::bf16_loss);
+  EXPECT_LE(errors.auxiliary, tolerances::bf16_auxiliary);
+  EXPECT_LE(errors.logits, tolerances::bf16_logits);
+  EXPECT_LE(errors.gradients, experts ? tolerances::bf16_gradient_moe : tolerances::bf16_gradient);
+  EXPECT_LE(errors.training, tolerances::bf16_training);
+}
+
+INSTANTIATE_TEST_SUITE_P(Goldens, Parity, ::testing::Values("gpt2", "llama", "mixtral", "switch"));
+
+TEST(ParityGoldens, KnowEveryParameter) {
+  for (const char* name : {"gpt2", "llama", "mixtral", "switch"}) {
+    const Golden golden = read_golden(name);
+    ParamRegistry registry;
+    const Gpt model(registry, shape_of(golden.index.at("model"), DType::f32));
+    ASSERT_EQ(registry.specs().size(), golden.index.at("tensors").size());
+    for (std::size_t i = 0; i < registry.specs().size(); ++i) {
+      const json& tensor = golden.index.at("tensors")[i];
+      const Canonical& canonical = registry.specs()[i].canonical;
+      EXPECT_EQ(canonical.name, tensor.at("name"));
+      ASSERT_EQ(static_cast<std::size_t>(canonical.shape.rank()), tensor.at("shape").size());
+      for (int d = 0; d < canonical.shape.rank(); ++d)
+        EXPECT_EQ(canonical.shape[d], tensor.at("shape")[static_cast<std::size_t>(d)]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::test
