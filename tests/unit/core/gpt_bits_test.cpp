@@ -104,6 +104,25 @@ TEST(GptBits, SingleAndDiscreteHaveTheSameMembersInTheSameOrder) {
   EXPECT_EQ(single.size(), 1u + 2 * (2 + 4 + 2 + 1 + 2 * 5) + 3);
 }
 
+TEST(GptBits, UnfusedWeightGradientsAreRoundedBeforeTheyAreAdded) {
+  GptShape shape = experts(DType::bf16);
+  const auto all_bf16 = [](const std::vector<double>& g) {
+    return std::all_of(g.begin(), g.end(),
+                       [](double x) { return static_cast<double>(bf16(static_cast<float>(x))) == x; });
+  };
+  for (Accumulation how : {Accumulation::fused, Accumulation::unfused}) {
+    shape.accumulation = how;
+    TinyGpt gpt(shape, 3);
+    gpt.gradient();
+    for (ParamId id : gpt.params.ids()) {
+      const Role role = gpt.registry[id].role;
+      const bool product = role == Role::matrix || role == Role::expert || role == Role::router || role == Role::head;
+      if (!product) continue;
+      EXPECT_EQ(all_bf16(gpt.params.gradient(id)), how == Accumulation::unfused) << gpt.registry[id].name;
+    }
+  }
+}
+
 TEST(GptBits, EvaluationSeesTheLossOfTraining) {
   for (const GptShape& shape : {dense(DType::f32), experts(DType::bf16)}) {
     TinyGpt gpt(shape, 3);

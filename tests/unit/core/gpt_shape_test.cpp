@@ -1,0 +1,98 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "core/model/gpt.hpp"
+
+namespace tessera {
+namespace {
+
+RunConfig small() {
+  RunConfig config;
+  config.model.layers = 3;
+  config.model.hidden = 64;
+  config.model.heads = 4;
+  config.model.seq_len = 16;
+  return config;
+}
+GptShape shape_of(RunConfig config) {
+  derive(config);
+  return GptShape::from(config);
+}
+
+TEST(GptShape, FollowsTheDeck) {
+  RunConfig config = small();
+  config.model.kv_heads = 2;
+  config.model.activation = Activation::swiglu;
+  config.model.norm = Norm::rms;
+  config.model.position = Position::rotary;
+  config.model.rope_base = 500;
+  config.model.tied_head = true;
+  config.precision.compute = Compute::fp32;
+  config.precision.fuse_wgrad = false;
+  config.model.moe = MoeConfig{8, 2, ExpertWeights::discrete, {}, 0.25, 0.5};
+  const GptShape shape = shape_of(config);
+  EXPECT_EQ(shape.layers, 3);
+  EXPECT_EQ(shape.kv_heads, 2);
+  EXPECT_EQ(shape.head_dim, 16);
+  EXPECT_EQ(shape.ffn, 256);  // 8/3 of 64, rounded up to 128
+  EXPECT_EQ(shape.vocabulary, 256);
+  EXPECT_EQ(shape.norm, Norm::rms);
+  EXPECT_EQ(shape.position, Position::rotary);
+  EXPECT_EQ(shape.rope_base, 500);
+  EXPECT_EQ(shape.activation, Activation::swiglu);
+  EXPECT_FALSE(shape.bias);
+  EXPECT_TRUE(shape.tied_head);
+  EXPECT_EQ(shape.compute, DType::f32);
+  EXPECT_EQ(shape.accumulation, Accumulation::unfused);
+  ASSERT_TRUE(shape.moe);
+  EXPECT_EQ(shape.moe->experts, 8);
+  EXPECT_EQ(shape.moe->top_k, 2);
+  EXPECT_TRUE(shape.moe->renormalize);
+  EXPECT_EQ(shape.moe->weights, ExpertWeights::discrete);
+  EXPECT_EQ(shape.moe->balance_coef, 0.25);
+  EXPECT_EQ(shape.moe->z_coef, 0.5);
+}
+
+TEST(GptShape, RecomputationKeepsInputs) {
+  RunConfig config = small();
+  EXPECT_EQ(shape_of(config).compute, DType::bf16);
+  EXPECT_EQ(shape_of(config).keep.block, Keep::all);
+  config.recompute.mode = RecomputeMode::full;
+  EXPECT_EQ(shape_of(config).keep.block, Keep::input);
+  EXPECT_EQ(shape_of(config).keep.attention, Keep::all);
+  config.recompute.mode = RecomputeMode::selective;
+  config.recompute.modules = std::vector{RecomputeModule::mlp, RecomputeModule::norm};
+  const KeepRules keep = shape_of(config).keep;
+  EXPECT_EQ(keep.mlp, Keep::input);
+  EXPECT_EQ(keep.norm, Keep::input);
+  EXPECT_EQ(keep.attention, Keep::all);
+  EXPECT_EQ(keep.moe, Keep::all);
+  EXPECT_EQ(keep.block, Keep::all);
+}
+
+TEST(GptShape, ParametersStartAsTheModelSays) {
+  RunConfig config = small();
+  config.model.vocab = 200;
+  ParamRegistry registry;
+  const Gpt model(registry, shape_of(config));
+  std::map<std::string, ParamSpec> specs;
+  for (const ParamSpec& spec : registry.specs()) specs.emplace(spec.name, spec);
+  const auto deviation = [&](const std::string& name) { return specs.at(name).start.deviation; };
+  EXPECT_EQ(deviation("embed.tokens"), 0.02);
+  EXPECT_EQ(deviation("embed.positions"), 0.02);
+  EXPECT_EQ(deviation("head.weight"), 0.02);
+  EXPECT_EQ(deviation("layers.2.attention.qkv.weight"), 0.02);
+  EXPECT_EQ(deviation("layers.2.mlp.up.weight"), 0.02);
+  EXPECT_DOUBLE_EQ(deviation("layers.2.attention.out.weight"), 0.02 / std::sqrt(6.0));
+  EXPECT_DOUBLE_EQ(deviation("layers.2.mlp.down.weight"), 0.02 / std::sqrt(6.0));
+  EXPECT_EQ(specs.at("final_norm.weight").start.kind, Start::Kind::one);
+  EXPECT_EQ(specs.at("final_norm.bias").start.kind, Start::Kind::zero);
+  EXPECT_EQ(specs.at("layers.0.attention.qkv.bias").start.kind, Start::Kind::zero);
+  EXPECT_EQ(specs.at("head.weight").member, (Shape{256, 64}));
+  EXPECT_EQ(specs.at("head.weight").canonical.shape, (Shape{200, 64}));
+}
+
+}  // namespace
+}  // namespace tessera
