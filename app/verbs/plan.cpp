@@ -2,15 +2,19 @@
 
 #include <fmt/format.h>
 
+#include "app/cli/threads.hpp"
 #include "app/training/plan_text.hpp"
 #include "app/verbs/verbs.hpp"
+#include "kernels/base/runtime.hpp"
 
 namespace tessera {
 
 int run_plan(const PlanOptions& options) {
   Problems problems;
-  const Deck deck = read_deck(options.deck, options.overrides, problems);
+  Deck deck = read_deck(options.deck, options.overrides, problems);
   problems.raise();
+  deck.config.run.threads.fill(host_threads(1));
+  Runtime::plan_for(static_cast<int>(deck.config.run.threads.get()));
   for (const Finding& finding : refusals(deck.config, static_cast<int>(options.ranks)))
     problems.add(Exit::deck, deck.provenance.located(finding));
   problems.raise();

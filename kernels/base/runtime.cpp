@@ -3,6 +3,9 @@
 #include <Kokkos_Core.hpp>
 
 namespace tessera {
+namespace {
+int planned_threads = 1;
+}  // namespace
 
 Runtime::Runtime(int threads, int device) {
   Kokkos::InitializationSettings settings;
@@ -14,6 +17,9 @@ Runtime::Runtime(int threads, int device) {
 Runtime::~Runtime() { Kokkos::finalize(); }
 
 std::string Runtime::back_end() { return Kokkos::DefaultExecutionSpace::name(); }
-int Runtime::threads() { return Kokkos::DefaultHostExecutionSpace().concurrency(); }
+int Runtime::threads() {
+  return Kokkos::is_initialized() ? Kokkos::DefaultHostExecutionSpace().concurrency() : planned_threads;
+}
+void Runtime::plan_for(int threads) { planned_threads = threads; }
 
 }  // namespace tessera

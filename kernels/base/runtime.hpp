@@ -13,7 +13,10 @@ class Runtime {
   Runtime& operator=(const Runtime&) = delete;
 
   static std::string back_end();  ///< "OpenMP", "Serial" or "Cuda"
-  static int threads();           ///< host threads of one rank
+  /// Host threads of one rank: those of the Runtime that lives, else those that a plan is made for.
+  static int threads();
+  /// Planning needs no Runtime; it must only know the threads of the one to come.
+  static void plan_for(int threads);
 };
 
 }  // namespace tessera
