@@ -65,7 +65,7 @@ void read_tree(Node& root, Reading& reading, RunConfig& config) {
 void place_root(const std::string& deck, DataConfig& data) {
   namespace fs = std::filesystem;
   std::error_code error;
-  fs::path root = fs::absolute(fs::path(deck).parent_path(), error);
+  fs::path root = fs::absolute(deck, error).parent_path();
   if (data.root.known()) root /= data.root.get();
   const fs::path real = fs::weakly_canonical(root, error);
   fs::path clean = error ? root.lexically_normal() : real;
