@@ -55,13 +55,11 @@ std::string to_json(const RunRecord& record) {
     if (place.device >= 0) rank_map.back().update({{"device", place.device}, {"device_name", place.device_name}});
   }
   const Json json = {
-      {"run_id", record.run_id},
       {"name", record.name},
       {"started", record.started},
       {"restart", record.restart},
       {"command_line", record.command_line},
-      {"deck",
-       {{"path", record.deck_path}, {"sha256", record.deck_hash}, {"resolved_sha256", record.resolved_deck_hash}}},
+      {"deck", {{"path", record.deck_path}, {"hash", record.deck_hash}, {"resolved_hash", record.resolved_deck_hash}}},
       {"seed", record.seed},
       {"data",
        {{"hash", fmt::format("{:016x}", record.data_hash)},
@@ -69,7 +67,6 @@ std::string to_json(const RunRecord& record) {
         {"tokens", record.data_tokens}}},
       {"software",
        {{"version", record.version},
-        {"git_sha", record.git_sha},
         {"compiler", record.compiler},
         {"back_end", record.back_end},
         {"libraries", record.libraries}}},

@@ -18,12 +18,12 @@ struct RankPlace {
 
 /// What it takes to know, later, what a run was. Plain facts, gathered by the program.
 struct RunRecord {
-  std::string run_id, name;
+  std::string name;
   std::vector<std::string> command_line;
   std::string deck_path;
-  std::string deck_hash;           ///< of the deck's text, sha256
+  std::string deck_hash;           ///< of the deck's text
   std::string resolved_deck_hash;  ///< of the deck as resolved
-  std::string version, git_sha;
+  std::string version;
   std::string compiler, back_end;
   std::map<std::string, std::string> libraries;  ///< name -> version
   std::vector<RankPlace> ranks;                  ///< in rank order

@@ -247,7 +247,7 @@ TEST(RunRecord, SaysWhatTheRunWas) {
   record.environment = {{"OMP_NUM_THREADS", "2"}, {"KOKKOS_ODD", "\xFF"}};
   const Json json = Json::parse(to_json(record));
   EXPECT_EQ(json.at("command_line"), Json(record.command_line));
-  EXPECT_EQ(json.at("deck").at("sha256"), "abc");
+  EXPECT_EQ(json.at("deck").at("hash"), "abc");
   EXPECT_EQ(json.at("hosts"), Json({"node1", "node2"}));
   EXPECT_EQ(json.at("ranks"), 3);
   EXPECT_EQ(json.at("rank_map")[0], Json({{"rank", 0}, {"host", "node2"}}));
