@@ -30,7 +30,8 @@ void Batches::reserve(std::int64_t sequences) {
 
 void Batches::read(std::int64_t sequence, std::int64_t window) {
   const auto n = static_cast<std::size_t>(windows_.length), begin = static_cast<std::size_t>(sequence) * n;
-  read_window(tokens_, windows_, window, std::span(batch_.ids).subspan(begin, n), std::span(batch_.targets).subspan(begin, n));
+  read_window(tokens_, windows_, window, std::span(batch_.ids).subspan(begin, n),
+              std::span(batch_.targets).subspan(begin, n));
 }
 
 const HostSequences& Batches::training(std::int64_t step) {

@@ -18,21 +18,23 @@ double mib(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); 
 }  // namespace
 
 std::string plan_text(const RunPlan& plan) {
-  std::string text = fmt::format("{} ranks, {} parameters in {} tensors, layout {:016x}\n", plan.ranks, parameters(plan),
-                                 plan.registry.size(), plan.layout.hash());
+  std::string text = fmt::format("{} ranks, {} parameters in {} tensors, layout {:016x}\n", plan.ranks,
+                                 parameters(plan), plan.registry.size(), plan.layout.hash());
   text += fmt::format("{} sequences a rank and step in {} micro-batches, {:.3g} GFLOP a step\n", plan.local_sequences,
                       plan.micro_batches, plan.flops_per_step * 1e-9);
   text += "memory of one rank\n";
   for (std::size_t c = 0; c < plan.memory.size(); ++c)
     text += fmt::format("  {:<12} {:>12.3f} MiB\n", name_of(static_cast<Category>(c)), mib(plan.memory[c]));
-  text += fmt::format("  {:<12} {:>12.3f} MiB\n", "total", mib(std::accumulate(plan.memory.begin(), plan.memory.end(), std::int64_t{0})));
+  text += fmt::format("  {:<12} {:>12.3f} MiB\n", "total",
+                      mib(std::accumulate(plan.memory.begin(), plan.memory.end(), std::int64_t{0})));
   text += "groups\n";
   for (std::size_t g = 0; g < plan.layout.groups().size(); ++g)
     for (int b : plan.layout.groups()[g].buckets) {
       const Bucket& bucket = plan.layout.buckets()[static_cast<std::size_t>(b)];
       text += fmt::format("  {:>3}  {} {} {}, {} elements in {} slices, {} ... {}\n", g, bucket.key.storage.name,
                           name_of(bucket.key.processes), name_of(bucket.key.owner), bucket.size.value, bucket.ranks(),
-                          plan.registry[bucket.members.front().param].name, plan.registry[bucket.members.back().param].name);
+                          plan.registry[bucket.members.front().param].name,
+                          plan.registry[bucket.members.back().param].name);
     }
   text += "collectives of one step, bytes that one rank receives\n";
   for (const CollectiveCost& cost : plan.collectives)
@@ -46,7 +48,8 @@ std::string plan_json(const RunPlan& plan) {
                               {"parameters", parameters(plan)},
                               {"layout", fmt::format("{:016x}", plan.layout.hash())},
                               {"flops_per_step", plan.flops_per_step}};
-  for (std::size_t c = 0; c < plan.memory.size(); ++c) json["memory"][name_of(static_cast<Category>(c))] = plan.memory[c];
+  for (std::size_t c = 0; c < plan.memory.size(); ++c)
+    json["memory"][name_of(static_cast<Category>(c))] = plan.memory[c];
   json["groups"] = nlohmann::ordered_json::array();
   for (const BucketGroup& group : plan.layout.groups()) {
     nlohmann::ordered_json buckets = nlohmann::ordered_json::array();
@@ -55,14 +58,18 @@ std::string plan_json(const RunPlan& plan) {
       nlohmann::ordered_json names = nlohmann::ordered_json::array();
       for (const Placement& p : bucket.members)
         if (p.member == 0) names.push_back(plan.registry[p.param].name);
-      buckets.push_back({{"storage", bucket.key.storage.name}, {"owner", name_of(bucket.key.owner)},
-                         {"elements", bucket.size.value}, {"slice", bucket.counts.front()}, {"parameters", names}});
+      buckets.push_back({{"storage", bucket.key.storage.name},
+                         {"owner", name_of(bucket.key.owner)},
+                         {"elements", bucket.size.value},
+                         {"slice", bucket.counts.front()},
+                         {"parameters", names}});
     }
     json["groups"].push_back({{"processes", name_of(group.processes)}, {"buckets", buckets}});
   }
   json["collectives"] = nlohmann::ordered_json::array();
   for (const CollectiveCost& cost : plan.collectives)
-    json["collectives"].push_back({{"group", cost.group}, {"op", name_of(cost.collective)}, {"bytes", cost.bytes}, {"count", cost.count}});
+    json["collectives"].push_back(
+        {{"group", cost.group}, {"op", name_of(cost.collective)}, {"bytes", cost.bytes}, {"count", cost.count}});
   return json.dump(2);
 }
 

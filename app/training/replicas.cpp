@@ -9,12 +9,14 @@ namespace tessera {
 
 ReplicaCheck::ReplicaCheck(Device& device, const RunPlan& plan)
     : device_(device),
-      sums_(device.allocate(Category::staging, DType::u64, {static_cast<std::int64_t>(plan.layout.buckets().size())})) {}
+      sums_(device.allocate(Category::staging, DType::u64, {static_cast<std::int64_t>(plan.layout.buckets().size())})) {
+}
 
 Problems ReplicaCheck::differences(Stream& stream, const Weights& weights, Control& control, std::int64_t step) {
   const auto buckets = static_cast<std::size_t>(sums_.elements());
   clear(stream, sums_);
-  for (std::size_t b = 0; b < buckets; ++b) digest(stream, sums_.as<std::uint64_t>() + b, weights.storage(static_cast<int>(b)), 0);
+  for (std::size_t b = 0; b < buckets; ++b)
+    digest(stream, sums_.as<std::uint64_t>() + b, weights.storage(static_cast<int>(b)), 0);
   std::vector<std::uint64_t> mine(buckets);
   device_.download(stream, mine.data(), sums_);
   const std::string bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(std::uint64_t));
@@ -23,8 +25,10 @@ Problems ReplicaCheck::differences(Stream& stream, const Weights& weights, Contr
   for (std::size_t b = 0; b < buckets; ++b)
     for (std::size_t r = 1; r < all.size(); ++r)
       if (all[r].compare(b * 8, 8, all[0], b * 8, 8) != 0)
-        problems.add(Exit::internal, fmt::format("step {}: bucket {} of rank {} differs from rank 0's: the replicas of its weights "
-                                                 "have parted", step, b, r));
+        problems.add(Exit::internal,
+                     fmt::format("step {}: bucket {} of rank {} differs from rank 0's: the replicas of its weights "
+                                 "have parted",
+                                 step, b, r));
   return problems;
 }
 

@@ -22,7 +22,16 @@ std::vector<double> of_all_ranks(Control& control, double mine) {
 std::string line(const char* name, const std::vector<double>& values, double seconds) {
   const auto [least, most] = std::minmax_element(values.begin(), values.end());
   const double mean = std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-  return fmt::format("  {:<10} {:>9.3f} {:>9.3f} {:>9.3f} s {:>6.1f}%\n", name, *least, mean, *most, 100 * mean / seconds);
+  return fmt::format("  {:<10} {:>9.3f} {:>9.3f} {:>9.3f} s {:>6.1f}%\n", name, *least, mean, *most,
+                     100 * mean / seconds);
+}
+
+/// What was allocated, not what was planned; the two are equal without debug keys.
+std::string memory_text(const MemoryReport& memory, Control& control) {
+  std::string text = "memory of one rank, the most that any allocated\n";
+  for (std::size_t c = 0; c < memory.size(); ++c)
+    text += fmt::format("  {:<12} {:>12} bytes\n", name_of(static_cast<Category>(c)), control.max(memory[c]));
+  return text;
 }
 
 }  // namespace
@@ -30,7 +39,8 @@ std::string line(const char* name, const std::vector<double>& values, double sec
 std::string closing_report(Device& device, const RunPlan& plan, Control& control, double seconds) {
   std::string text = "time by region        min       avg       max  of the run\n";
   // Every rank passes through the same regions in the same order.
-  for (const RegionTime& region : device.regions()) text += line(region.name, of_all_ranks(control, region.seconds), seconds);
+  for (const RegionTime& region : device.regions())
+    text += line(region.name, of_all_ranks(control, region.seconds), seconds);
   text += line("waiting", of_all_ranks(control, device.communication().waited()), seconds);
   text += "  (waiting: for collectives that no work hid; part of the regions above)\n";
   text += "collectives of one step, bytes that one rank receives\n";
@@ -43,6 +53,7 @@ std::string closing_report(Device& device, const RunPlan& plan, Control& control
     }
     text += fmt::format("  {:<16} {:>4} calls {:>12} bytes\n", name_of(op), count, bytes);
   }
+  text += memory_text(device.memory(), control);
   return control.rank() == 0 ? text : "";
 }
 

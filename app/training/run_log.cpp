@@ -22,10 +22,19 @@ bool RunLog::worth_a_line(const MetricsRow& row) const {
 Problems RunLog::row(const MetricsRow& row) {
   if (worth_a_line(row)) {
     printed_ = Clock::now();
-    const double left = seconds() / static_cast<double>(row.step) * static_cast<double>(plan_.config.run.steps - row.step);
-    print_line(stdout, to_line({.step = row.step, .steps = plan_.config.run.steps, .loss = row.loss, .eval_loss = row.eval_loss,
-                                .norm = row.grad_norm, .lr = row.lr, .step_ms = row.step_ms, .mfu = std::nullopt,
-                                .tokens_per_s = row.tokens_per_s, .memory_bytes = memory_, .seconds_left = left,
+    const double left =
+        seconds() / static_cast<double>(row.step) * static_cast<double>(plan_.config.run.steps - row.step);
+    print_line(stdout, to_line({.step = row.step,
+                                .steps = plan_.config.run.steps,
+                                .loss = row.loss,
+                                .eval_loss = row.eval_loss,
+                                .norm = row.grad_norm,
+                                .lr = row.lr,
+                                .step_ms = row.step_ms,
+                                .mfu = std::nullopt,
+                                .tokens_per_s = row.tokens_per_s,
+                                .memory_bytes = memory_,
+                                .seconds_left = left,
                                 .skipped = row.skipped}));
   }
   return metrics_.append(row);

@@ -1,7 +1,7 @@
 #include "app/training/trace.hpp"
 
-#include <algorithm>
 #include <fmt/format.h>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "kernels/convert/convert.hpp"
@@ -25,7 +25,8 @@ Trace::Trace(const std::string& path, Device& device, const RunPlan& plan, Engin
   Problems problems;
   if (control.rank() == 0) {
     file_.open(path, std::ios::trunc);
-    if (!file_) problems.add(Exit::environment, "debug.trace: " + path + " cannot be written; name a file in a writable folder");
+    if (!file_)
+      problems.add(Exit::environment, "debug.trace: " + path + " cannot be written; name a file in a writable folder");
   }
   control.agree(problems);
   engine.observe(this);
@@ -41,8 +42,8 @@ void Trace::hash_pieces(Stream& stream, Digest which, int bucket, const Tensor& 
     const ParamSpec& spec = plan_.registry[piece.param];
     const std::int64_t real = std::clamp<std::int64_t>(spec.real_elements() - piece.begin.value, 0, piece.count.value);
     const std::int64_t first = spec.canonical.first + piece.member * spec.member_elements() + piece.begin.value;
-    digest(stream, sum(which, name_of_[static_cast<std::size_t>(piece.param.value)]), shard.flat(piece.shard.value, real),
-           static_cast<std::uint64_t>(first));
+    digest(stream, sum(which, name_of_[static_cast<std::size_t>(piece.param.value)]),
+           shard.flat(piece.shard.value, real), static_cast<std::uint64_t>(first));
   }
 }
 
@@ -57,6 +58,7 @@ void Trace::reduced(Stream& stream, const Reduced& gradients) {
 }
 
 void Trace::stepped(Stream& stream) {
+  sort_records(row_, row_);  // the norm's sum is of this step, not of the one whose reductions come next
   for (std::size_t b = 0; b < plan_.layout.buckets().size(); ++b)
     hash_pieces(stream, master, static_cast<int>(b), engine_.masters().shard(static_cast<int>(b)));
 }
@@ -68,7 +70,8 @@ void Trace::consumed(Stream& stream, int group) {
     for (const Placement& p : plan_.layout.buckets()[static_cast<std::size_t>(b)].members) {
       const ParamSpec& spec = plan_.registry[p.param];
       const auto first = static_cast<std::uint64_t>(spec.canonical.first + p.member * spec.member_elements());
-      digest(stream, sum(weight, name_of_[static_cast<std::size_t>(p.param.value)]), storage.flat(p.offset.value, spec.real_elements()), first);
+      digest(stream, sum(weight, name_of_[static_cast<std::size_t>(p.param.value)]),
+             storage.flat(p.offset.value, spec.real_elements()), first);
     }
   }
 }
@@ -93,9 +96,7 @@ void Trace::report(std::int64_t step, const StepReport& report, double loss) {
 }
 
 void Trace::finish(Stream& stream) {
-  Row none;
-  sort_records(row_, none);
-  row_.collectives.insert(row_.collectives.end(), none.collectives.begin(), none.collectives.end());
+  sort_records(row_, row_);
   if (open_) write(stream);
   open_ = false;
 }
@@ -112,7 +113,8 @@ void Trace::write(Stream& stream) {
 
 void Trace::write_row(const std::vector<std::uint64_t>& sums, Problems& problems) {
   const auto n = names_.size();
-  nlohmann::ordered_json row{{"step", row_.step}, {"loss", row_.loss}, {"norm", row_.norm}, {"logits", hex(row_.logits)}};
+  nlohmann::ordered_json row{
+      {"step", row_.step}, {"loss", row_.loss}, {"norm", row_.norm}, {"logits", hex(row_.logits)}};
   for (std::size_t i = 0; i < n; ++i) {
     row["gradients"][names_[i]] = hex(sums[gradient * n + i]);
     row["masters"][names_[i]] = hex(sums[master * n + i]);
@@ -120,9 +122,13 @@ void Trace::write_row(const std::vector<std::uint64_t>& sums, Problems& problems
   }
   row["collectives"] = nlohmann::ordered_json::array();
   for (const Record& record : row_.collectives)
-    row["collectives"].push_back({{"op", name_of(record.collective)}, {"group", record.group}, {"buckets", record.buckets}, {"bytes", record.bytes}});
+    row["collectives"].push_back({{"op", name_of(record.collective)},
+                                  {"group", record.group},
+                                  {"buckets", record.buckets},
+                                  {"bytes", record.bytes}});
   // How many collectives ran under computation since the row before.
-  const std::int64_t gathers = engine_.sync().weights().overlapped(), reductions = engine_.sync().gradients().overlapped();
+  const std::int64_t gathers = engine_.sync().weights().overlapped(),
+                     reductions = engine_.sync().gradients().overlapped();
   row["overlapped"] = {{"gathers", gathers - gathers_}, {"reductions", reductions - reductions_}};
   gathers_ = gathers;
   reductions_ = reductions;

@@ -27,7 +27,11 @@ StepSums total(const StepReport& report) {
 
 Training::Training(Device& device, const RunPlan& plan, Batches batches, Communicator& communicator, Control& control,
                    std::vector<Record>& records)
-    : device_(device), plan_(plan), batches_(std::move(batches)), communicator_(communicator), control_(control),
+    : device_(device),
+      plan_(plan),
+      batches_(std::move(batches)),
+      communicator_(communicator),
+      control_(control),
       engine_(device, plan, communicator) {
   const std::string& path = plan.config.debug.trace;
   if (!path.empty()) trace_.emplace(path, device, plan, engine_, control, records);
@@ -44,7 +48,8 @@ void Training::run(const RowSink& sink) {
   engine_.initialise();
   for (std::int64_t step = 1; step <= config.run.steps; ++step) {
     const auto begin = Clock::now();
-    engine_.step(batches_.training(step - 1), static_cast<float>(learning_rate(config.optimizer, config.run.steps, step)));
+    engine_.step(batches_.training(step - 1),
+                 static_cast<float>(learning_rate(config.optimizer, config.run.steps, step)));
     const StepReport report = engine_.report();
     MetricsRow row = row_of(step, report, std::chrono::duration<double>(Clock::now() - begin).count());
     if (trace_) trace_->report(step, report, row.loss);
@@ -84,8 +89,10 @@ void Training::check_skips(const StepReport& report) {
   skips_ = report.clip.skip ? skips_ + 1 : 0;
   if (skips_ < plan_.config.optimizer.max_skips) return;
   // Every rank sees the same report, so all ranks throw here together.
-  throw Error(Exit::numerical, fmt::format("{} steps in a row had gradients that are not finite (optimizer.max_skips); lower "
-                                           "optimizer.lr, lengthen the warm-up, or look at the data", skips_));
+  throw Error(Exit::numerical,
+              fmt::format("{} steps in a row had gradients that are not finite (optimizer.max_skips); lower "
+                          "optimizer.lr, lengthen the warm-up, or look at the data",
+                          skips_));
 }
 
 double Training::evaluate() {

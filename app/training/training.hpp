@@ -17,8 +17,8 @@ namespace tessera {
 /// Where a run's rows go; says what went wrong. Rank 0 alone has one.
 using RowSink = std::function<Problems(const MetricsRow&)>;
 
-/// One training run, from initial weights to the last step: the loop, its evaluations and checks. One a rank; every call
-/// is collective.
+/// One training run, from initial weights to the last step: the loop, its evaluations and checks. One a rank; every
+/// call is collective.
 class Training {
  public:
   /// `records` is filled by a recording communicator when debug.trace asks for one, else unused.

@@ -53,8 +53,10 @@ int run_explain(const ExplainOptions& options) {
     const std::string advice = nearest.empty() ? "`tessera explain` lists all" : "did you mean " + nearest + "?";
     throw Error(Exit::usage, fmt::format("{}: unknown key, {}", options.key, advice));
   }
-  if (doc->kind == KeyDoc::Kind::section) print_section(doc->path, doc->help);
-  else print_key(*doc);
+  if (doc->kind == KeyDoc::Kind::section)
+    print_section(doc->path, doc->help);
+  else
+    print_key(*doc);
   return 0;
 }
 

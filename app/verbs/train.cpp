@@ -1,6 +1,9 @@
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <ctime>
+#include <fstream>
 #include <optional>
 
 #include <fmt/chrono.h>
@@ -25,7 +28,8 @@ namespace tessera {
 namespace {
 
 /// Runs `phase` on this rank; what it throws becomes a problem, so that all ranks can agree on it afterwards.
-template <class Phase> void attempt(Problems& problems, const Phase& phase) {
+template <class Phase>
+void attempt(Problems& problems, const Phase& phase) {
   try {
     phase();
   } catch (const Error& error) {
@@ -49,8 +53,20 @@ void read_corpus(Prepared& run, Problems& problems) {
   attempt(problems, [&] {
     run.corpus.emplace(config.data.kind == DataKind::text ? Corpus::text(files) : Corpus::token_files(files));
     run.corpus->check_vocabulary(config.model.vocab, problems);
-    run.windows = Windows::split(run.corpus->tokens().count(), config.model.seq_len, config.data.eval_fraction, problems);
+    run.windows =
+        Windows::split(run.corpus->tokens().count(), config.model.seq_len, config.data.eval_fraction, problems);
   });
+}
+
+/// Last of all checks, since it makes the run directory: a refused run leaves nothing behind.
+void prepare_outputs(const RunConfig& config, Problems& problems) {
+  prepare_run_directory(config.checkpoint.dir.get(), problems);
+  const std::string& trace = config.debug.trace;
+  if (problems.empty() && !trace.empty() && !std::ofstream(trace, std::ios::app))
+    problems.add(
+        Exit::environment,
+        fmt::format("debug.trace: {} cannot be written: {}; name a file in a folder that is there and writable", trace,
+                    std::strerror(errno)));
 }
 
 Prepared prepare(const TrainOptions& options, const Mpi& mpi, Control& control) {
@@ -60,14 +76,18 @@ Prepared prepare(const TrainOptions& options, const Mpi& mpi, Control& control) 
   control.agree(problems);
   RunConfig& config = run.deck.config;
   config.run.threads.fill(host_threads(control.max(mpi.local_rank() + 1)));
-  for (const Finding& finding : refusals(config, mpi.size())) problems.add(Exit::deck, run.deck.provenance.located(finding));
+  Runtime::plan_for(static_cast<int>(config.run.threads.get()));
+  for (const Finding& finding : refusals(config, mpi.size()))
+    problems.add(Exit::deck, run.deck.provenance.located(finding));
   read_corpus(run, problems);
-  if (mpi.rank() == 0) prepare_run_directory(config.checkpoint.dir.get(), problems);
   control.agree(problems);
   attempt(problems, [&] { run.plan.emplace(resolve(config, mpi.size())); });
   control.agree(problems);
   const auto hash = static_cast<std::int64_t>(run.plan->layout.hash() >> 1);
-  if (control.max(hash) != hash) problems.add(Exit::internal, "the ranks planned different layouts: are they the same binary?");
+  if (control.max(hash) != hash)
+    problems.add(Exit::internal, "the ranks planned different layouts: are they the same binary?");
+  control.agree(problems);
+  if (mpi.rank() == 0) prepare_outputs(config, problems);
   control.agree(problems);
   return run;
 }
@@ -105,6 +125,8 @@ void describe(const Prepared& run, const TrainOptions& options, const Mpi& mpi, 
     const std::filesystem::path directory = run.deck.config.checkpoint.dir.get();
     write_text_file(directory / "deck.resolved.yaml", resolved_text(run.deck), problems);
     write_text_file(directory / "run.json", to_json(record_of(run, options, hosts)), problems);
+    for (const Finding& finding : advise(run.deck.config))
+      fmt::print(stderr, "{} (allowed)\n", run.deck.provenance.located(finding));
     fmt::print("{}\n{}\n", resolved_text(run.deck), plan_text(*run.plan));
     std::fflush(stdout);
   }
@@ -120,8 +142,10 @@ void print_sample(Training& training, const RunPlan& plan) {
   const bool text = plan.config.data.kind == DataKind::text;
   fmt::print("sample: {}", text ? sample.prompt : "");
   generate(training.engine(), plan, prompt, sample.tokens, [&](std::int32_t token) {
-    if (text) std::fputc(token, stdout);
-    else fmt::print("{} ", token);
+    if (text)
+      std::fputc(token, stdout);
+    else
+      fmt::print("{} ", token);
     std::fflush(stdout);
   });
   fmt::print("\n");
@@ -139,8 +163,8 @@ int train(const TrainOptions& options, Mpi& mpi, Control& control) {
   std::vector<Record> records;
   auto communicator = mpi.world(device.communication(), std::chrono::seconds(config.comm.timeout_s));
   if (!config.debug.trace.empty()) communicator = recording(std::move(communicator), records);
-  Training training(device, *run.plan, Batches(config, run.corpus->tokens(), run.windows, mpi.rank(), mpi.size()), *communicator,
-                    control, records);
+  Training training(device, *run.plan, Batches(config, run.corpus->tokens(), run.windows, mpi.rank(), mpi.size()),
+                    *communicator, control, records);
   std::optional<RunLog> log;
   if (mpi.rank() == 0) attempt(problems, [&] { log.emplace(*run.plan); });
   control.agree(problems);

@@ -31,7 +31,8 @@ Engine::Engine(Device& device, const RunPlan& plan, Communicator& communicator)
 }
 
 void Engine::initialise() {
-  Updated start = masters_.initialise(stream_, plan_.registry, plan_.layout, communicator_.rank(), plan_.config.run.seed);
+  Updated start =
+      masters_.initialise(stream_, plan_.registry, plan_.layout, communicator_.rank(), plan_.config.run.seed);
   optimizers_.initialise(stream_);
   memory_.initialise(stream_);
   sync_.publish(stream_, std::move(start));
@@ -108,7 +109,8 @@ std::vector<float> Engine::next_logits(const std::vector<std::int32_t>& ids) {
   memory_.begin(stream_, sequence, 0);
   const Arena::Frame frame(activations_);
   const Tensor logits = activations_.keep(DType::f32, {plan_.model.shape().vocabulary});
-  plan_.model.next_logits(pass(nullptr), memory_.micro_batch(0, 1, 0).ids, static_cast<std::int64_t>(ids.size()) - 1, logits);
+  plan_.model.next_logits(pass(nullptr), memory_.micro_batch(0, 1, 0).ids, static_cast<std::int64_t>(ids.size()) - 1,
+                          logits);
   std::vector<float> values(static_cast<std::size_t>(logits.elements()));
   device_.download(stream_, values.data(), logits);
   return values;

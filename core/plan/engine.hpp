@@ -32,7 +32,8 @@ class Engine {
   /// weights and reads them, nothing else. Collective.
   StepReport evaluate(const HostSequences& sequences);
 
-  /// Logits [V] (fp32) after the last of `ids`; `ids` holds at most seq_len tokens. Local, but the weights must be settled.
+  /// Logits [V] (fp32) after the last of `ids`; `ids` holds at most seq_len tokens. Local, but the weights must be
+  /// settled.
   std::vector<float> next_logits(const std::vector<std::int32_t>& ids);
 
   void observe(StepObserver* observer) { observer_ = observer; }

@@ -19,7 +19,8 @@ std::string nearest(std::int64_t global, std::int64_t unit) {
 
 LayoutRules rules_of(const RunConfig& config, int ranks, DType compute) {
   const double elements = config.reduce.bucket_mib * 1024 * 1024 / static_cast<double>(size_of(DType::f32));
-  return {ranks, ranks, std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(elements))), recipe_of(compute).weight};
+  return {ranks, ranks, std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(elements))),
+          recipe_of(compute).weight};
 }
 
 /// One micro-batch over a measuring arena: order of weights, contributions, activation memory, FLOPs.
@@ -72,22 +73,35 @@ std::vector<Finding> refusals(const RunConfig& config, int ranks) {
   std::vector<Finding> findings = check(config);
   const std::int64_t unit = ranks * config.batch.micro;
   if (unit > 0 && config.batch.global % unit != 0)
-    findings.push_back({{"batch.global", "batch.micro"},
-                        fmt::format("{} sequences cannot be shared by {} ranks in micro-batches of {}; use {}", config.batch.global,
-                                    ranks, config.batch.micro, nearest(config.batch.global, unit))});
+    findings.push_back(
+        {{"batch.global", "batch.micro"},
+         fmt::format("{} sequences cannot be shared by {} ranks in micro-batches of {}; use {}", config.batch.global,
+                     ranks, config.batch.micro, nearest(config.batch.global, unit))});
   return findings;
 }
 
 RunPlan resolve(const RunConfig& config, int ranks) {
   Problems problems;
-  for (const Finding& finding : refusals(config, ranks)) problems.add(Exit::deck, finding.keys.front() + ": " + finding.text);
+  for (const Finding& finding : refusals(config, ranks))
+    problems.add(Exit::deck, finding.keys.front() + ": " + finding.text);
   problems.raise();
   ParamRegistry registry;
   const GptShape shape = GptShape::from(config);
   Gpt model(registry, shape);
   ParamLayout layout = ParamLayout::build(registry, rules_of(config, ranks, shape.compute));
-  RunPlan plan{config, ranks, config.batch.global / ranks, static_cast<int>(config.batch.global / (ranks * config.batch.micro)),
-               std::move(registry), std::move(model), std::move(layout), {}, {}, 0, 0, {}, {}};
+  RunPlan plan{config,
+               ranks,
+               config.batch.global / ranks,
+               static_cast<int>(config.batch.global / (ranks * config.batch.micro)),
+               std::move(registry),
+               std::move(model),
+               std::move(layout),
+               {},
+               {},
+               0,
+               0,
+               {},
+               {}};
   plan.sync = {config.gather.overlap ? Overlap::on : Overlap::off, config.reduce.overlap ? Overlap::on : Overlap::off,
                plan.micro_batches};
   run_dry(plan);

@@ -21,9 +21,9 @@ struct CollectiveCost {
 
 /// Everything that follows from a run's configuration and its rank count, before any memory is allocated.
 struct RunPlan {
-  RunConfig config;                 ///< derived values filled in
+  RunConfig config;  ///< derived values filled in
   int ranks = 1;
-  std::int64_t local_sequences = 0; ///< of one step, on each rank
+  std::int64_t local_sequences = 0;  ///< of one step, on each rank
   int micro_batches = 0;
   ParamRegistry registry;
   Gpt model;
@@ -31,8 +31,8 @@ struct RunPlan {
   Usage usage;
   SyncRules sync;
   std::int64_t activation_bytes = 0;
-  double flops_per_step = 0;        ///< of all ranks, forward and backward
-  MemoryReport memory{};            ///< bytes of one rank
+  double flops_per_step = 0;  ///< of all ranks, forward and backward
+  MemoryReport memory{};      ///< bytes of one rank
   std::vector<CollectiveCost> collectives;
 };
 

@@ -4,8 +4,8 @@
 
 namespace tessera {
 
-/// Stands for weights and gradients in the dry pass: hands out addresses that are never followed and writes down in which
-/// order weights are asked for and how often each gradient is written.
+/// Stands for weights and gradients in the dry pass: hands out addresses that are never followed and writes down in
+/// which order weights are asked for and how often each gradient is written.
 class UsageRecorder final : public WeightSource, public GradientSink {
  public:
   UsageRecorder(const ParamRegistry& registry, DType storage);

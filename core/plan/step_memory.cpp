@@ -12,7 +12,8 @@ static_assert(sizeof(AdamWClock) + sizeof(ClipResult) <= 64 && 64 + ExactSum::wo
 StepMemory::StepMemory(Device& device, int rank, int ranks, std::int64_t sequences, std::int64_t length)
     : device_(device), rank_(rank), ranks_(ranks), capacity_(sequences * length), length_(length) {
   up_ = device.allocate(Category::batch, DType::u8, {tokens_offset + 2 * capacity_ * 4});
-  down_ = device.allocate(Category::batch, DType::u8, {sums_offset + ranks * static_cast<std::int64_t>(sizeof(StepSums))});
+  down_ =
+      device.allocate(Category::batch, DType::u8, {sums_offset + ranks * static_cast<std::int64_t>(sizeof(StepSums))});
   host_up_.resize(static_cast<std::size_t>(up_.bytes()));
   host_down_.resize(static_cast<std::size_t>(down_.bytes()));
 }
