@@ -1,0 +1,382 @@
+"""Training under the launcher, from outside: what a run writes and prints, what it refuses, and how it ends when
+something breaks.
+
+usage: train_test.py TESSERA MPIEXEC [CLASS...]
+"""
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+TESSERA = MPIEXEC = ""
+NOBODY = 65534
+TEXT = "".join(f"The quick brown fox number {i} jumps over the lazy dog.\n" for i in range(300))
+DECK = """schema_version: 1
+run: {name: tiny, steps: 6}
+model: {layers: 2, hidden: 32, heads: 2, ffn: 64, seq_len: 32}
+data: {files: ["*.txt"], eval_fraction: 0.1}
+batch: {global: 12, micro: 1}
+eval: {every_steps: 3, batches: 2}
+sample: {tokens: 20, prompt: "The "}
+reduce: {bucket_mib: 0.01}
+optimizer: {lr: 1.0e-2, warmup_steps: 1}
+checkpoint: {dir: run}
+"""
+KEYS = ["step", "loss", "balance_loss", "z_loss", "grad_norm", "clip_coef", "lr", "tokens", "step_ms", "tokens_per_s",
+        "skipped", "restart"]
+
+
+def processes_in(folder):
+    """(pid, rank) of every tessera that runs there."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if (os.readlink(f"/proc/{pid}/cwd"), os.readlink(f"/proc/{pid}/exe")) != (folder, TESSERA):
+                continue
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                rank = re.search(rb"(?:^|\0)PMI_RANK=(\d+)", file.read())
+            found.append((int(pid), int(rank[1]) if rank else 0))
+    return found
+
+
+def bits(rows):
+    """The rows without what a clock says."""
+    return [{key: value for key, value in row.items() if key not in ("step_ms", "tokens_per_s")} for row in rows]
+
+
+class Train(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="tessera-train-")
+        self.addCleanup(folder.cleanup)
+        self.folder = os.path.realpath(folder.name)
+        os.chmod(self.folder, 0o755)
+        self.write(TEXT, "corpus.txt")
+        self.write(DECK, "deck.yaml")
+
+    def path(self, *names):
+        return os.path.join(self.folder, *names)
+
+    def write(self, content, name):
+        with open(self.path(name), "wb") as file:
+            file.write(content if isinstance(content, bytes) else content.encode())
+        return self.path(name)
+
+    def read(self, *names):
+        with open(self.path(*names), encoding="utf-8") as file:
+            return file.read()
+
+    def rows(self, *names):
+        return [json.loads(line) for line in self.read(*names).splitlines()]
+
+    def command(self, ranks, settings, deck="deck.yaml"):
+        sets = [word for key, value in settings.items() for word in ("--set", f"{key.replace('__', '.')}={value}")]
+        return [MPIEXEC, "-n", str(ranks), TESSERA, "train", deck, *sets]
+
+    def launch(self, ranks, deck="deck.yaml", before=(), **settings):
+        """Runs to the end, or fails: nothing may hang."""
+        return subprocess.run([*before, *self.command(ranks, settings, deck)], capture_output=True, timeout=60,
+                              cwd=self.folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True, errors="replace")
+
+    def trained(self, ranks, **settings):
+        done = self.launch(ranks, **settings)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+        return done.stdout
+
+    def refused(self, code, *texts, ranks=(1, 2), deck="deck.yaml", before=(), left="run", **settings):
+        """On every number of ranks: the code, each text, once, and no trace of a run."""
+        for count in ranks:
+            with self.subTest(ranks=count, texts=texts):
+                done = self.launch(count, deck, before, **settings)
+                self.assertEqual(done.returncode, code, (done.stdout, done.stderr))
+                for text in texts:
+                    self.assertEqual(done.stderr.count(text), 1, (text, done.stderr))
+                self.assertNotIn("step 1/", done.stdout)
+                if left and os.path.exists(self.path(left)):
+                    self.assertEqual(os.listdir(self.path(left)) if os.path.isdir(self.path(left)) else [], [])
+
+
+class Runs(Train):
+    def test_a_run_writes_its_record_and_learns(self):
+        for ranks in (1, 2, 3, 4):
+            with self.subTest(ranks=ranks):
+                shutil.rmtree(self.path("run"), ignore_errors=True)
+                out = self.trained(ranks)
+                written = sorted(os.listdir(self.path("run")))
+                self.assertEqual(written, ["deck.resolved.yaml", "metrics.jsonl", "run.json"])
+                self.check_rows(self.rows("run", "metrics.jsonl"))
+                self.check_record(ranks)
+                self.check_console(out)
+
+    def check_rows(self, rows):
+        self.assertEqual([row["step"] for row in rows], [1, 2, 3, 4, 5, 6])
+        for row in rows:
+            evaluated = ["eval_loss"] if row["step"] in (3, 6) else []
+            self.assertEqual(list(row), KEYS[:2] + evaluated + KEYS[2:])
+            self.assertEqual(row["tokens"], row["step"] * 12 * 32)
+            self.assertIsNone(row["balance_loss"])
+            self.assertIs(row["skipped"], False)
+            self.assertEqual(row["restart"], 0)
+            self.assertGreater(row["tokens_per_s"], 0)
+            self.assertAlmostEqual(row["clip_coef"], min(1, 1 / row["grad_norm"]), places=4)
+        self.assertAlmostEqual(rows[0]["loss"], 5.545, delta=0.3)  # log 256: an untrained model knows nothing
+        self.assertLess(rows[-1]["loss"], rows[0]["loss"] - 0.5)
+        self.assertLess(rows[5]["eval_loss"], rows[2]["eval_loss"])
+        self.assertEqual((rows[0]["lr"], rows[-1]["lr"]), (0.01, 0))
+
+    def check_record(self, ranks):
+        record = json.loads(self.read("run", "run.json"))
+        self.assertEqual(record["ranks"], ranks)
+        self.assertEqual([place["rank"] for place in record["rank_map"]], list(range(ranks)))
+        self.assertEqual(record["command_line"][1:], ["train", "deck.yaml"])
+        self.assertEqual((record["seed"], record["threads_per_rank"]), (1234, 1))
+        self.assertEqual((record["data"]["files"], record["data"]["tokens"]), (1, len(TEXT)))
+        self.assertEqual(record["environment"]["OMP_NUM_THREADS"], "1")
+        for text in (record["data"]["hash"], record["deck"]["hash"], record["deck"]["resolved_hash"]):
+            self.assertRegex(text, "^[0-9a-f]{16}$")
+        self.assertRegex(record["started"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
+
+    def check_console(self, out):
+        self.assertRegex(out, r"step 1/6 \| loss 5\.\d{4} \| norm .* ms \| .* tok/s \| .* MiB \| ETA ")
+        self.assertRegex(out, r"step 3/6 \| loss \S+ \| eval \d\.\d{4} \|")
+        self.assertRegex(out, r"step 6/6 \| loss \S+ \| eval \d\.\d{4} \|")
+        self.assertRegex(out, r"(?s)\nsample: The .{10,}$")
+        for part in ("time by region", "waiting", "collectives of one step", "  lr: 0.01  # deck"):
+            self.assertIn(part, out)
+
+    def test_the_resolved_deck_is_a_deck_that_resolves_to_itself(self):
+        self.trained(2, optimizer__lr="0.02")
+        once = self.read("run", "deck.resolved.yaml")
+        self.assertIn("  lr: 0.02  # override\n", once)
+        first = self.rows("run", "metrics.jsonl")
+        done = self.launch(2, deck="run/deck.resolved.yaml", checkpoint__dir="again")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        values = [[line.split("  # ")[0] for line in text.splitlines() if "  dir: " not in line]
+                  for text in (once, self.read("again", "deck.resolved.yaml"))]
+        self.assertEqual(values[0], values[1])
+        self.assertEqual(bits(self.rows("again", "metrics.jsonl")), bits(first))
+
+    def test_the_same_run_gives_the_same_bits(self):
+        for ranks in (1, 2, 3):
+            for name in ("a", "b"):
+                self.trained(ranks, checkpoint__dir=name)
+            self.assertEqual(bits(self.rows("a", "metrics.jsonl")), bits(self.rows("b", "metrics.jsonl")))
+
+    def test_a_run_starts_its_record_anew(self):
+        for steps in (6, 2):
+            self.trained(1, run__steps=steps)
+        self.assertEqual(len(self.rows("run", "metrics.jsonl")), 2)
+
+    def test_threads_give_the_same_loss(self):
+        self.trained(1)
+        one = self.rows("run", "metrics.jsonl")
+        done = subprocess.run(self.command(1, {}), capture_output=True, timeout=60, cwd=self.folder,
+                              env={**os.environ, "OMP_NUM_THREADS": "2"})
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        for a, b in zip(one, self.rows("run", "metrics.jsonl"), strict=True):
+            self.assertAlmostEqual(a["loss"], b["loss"], delta=0.02)
+
+    def test_a_key_without_effect_is_told_of_and_allowed(self):
+        done = self.launch(2, optimizer__decay_steps=3)
+        self.assertEqual(done.returncode, 0)
+        self.assertEqual(done.stderr.count("optimizer.decay_steps: counts with schedule wsd only"), 1)
+
+    def test_the_run_does_what_the_plan_says(self):
+        for ranks in (1, 2, 4):
+            with self.subTest(ranks=ranks):
+                self.check_plan(ranks)
+
+    def check_plan(self, ranks):
+        done = subprocess.run([TESSERA, "plan", "deck.yaml", "--ranks", str(ranks), "--json"], capture_output=True,
+                              text=True, timeout=30, cwd=self.folder, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        plan = json.loads(done.stdout)
+        self.assertEqual(plan["ranks"], ranks)
+        self.assertGreaterEqual(len(plan["groups"]), 6)
+        out = self.trained(ranks)
+        held = out.split("memory of one rank, the most that any allocated\n")[1]
+        used = {name: int(size) for name, size in re.findall(r"^  (\w+) +(\d+) bytes$", held, re.MULTILINE)}
+        self.assertEqual(used, plan["memory"])
+        self.trained(ranks, debug__trace="trace.jsonl", eval__every_steps=0)
+        planned = sorted((c["group"], c["op"], c["bytes"] * c["count"]) for c in plan["collectives"]
+                         if (c["group"], c["op"]) != (-1, "all_gather"))  # the report's sums are not traced
+        self.assertEqual(bool(planned), ranks > 1)
+        trace = self.rows("trace.jsonl")
+        self.assertEqual([row["step"] for row in trace], [1, 2, 3, 4, 5, 6])
+        for row in trace:
+            self.assertEqual(sorted((c["group"], c["op"], c["bytes"]) for c in row["collectives"]), planned)
+
+    def test_a_trace_names_every_tensor(self):
+        self.trained(2, debug__trace="trace.jsonl", debug__replica_hash_every=1)
+        for row in self.rows("trace.jsonl"):
+            names = list(row["masters"])
+            self.assertIn("layers.1.mlp.down.weight", names)
+            self.assertEqual(len(names), 29)
+            self.assertEqual((list(row["gradients"]), list(row["weights"])), (names, names))
+            for digest in (*row["masters"].values(), *row["gradients"].values(), row["logits"],
+                           *(weight["rowwise"] for weight in row["weights"].values())):
+                self.assertRegex(digest, "^[0-9a-f]{16}$")
+
+
+def token_file(tokens, magic=20240520):
+    header = struct.pack("<3i", magic, 1, len(tokens)).ljust(1024, b"\0")
+    return header + struct.pack(f"<{len(tokens)}H", *tokens)
+
+
+class Refusals(Train):
+    """Bad input: found before training starts, by every rank alike."""
+
+    def unprivileged(self):
+        """What makes permissions bind, when root runs the tests."""
+        if os.geteuid() != 0:
+            return []
+        if not shutil.which("setpriv"):
+            self.skipTest("root without setpriv: permissions do not bind")
+        prefix = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+        if subprocess.run([*prefix, TESSERA, "--version"], capture_output=True).returncode != 0:
+            self.skipTest("an unprivileged user may not run " + TESSERA)
+        return prefix
+
+    def test_the_corpus(self):
+        self.refused(5, "gone", data__root="gone")
+        self.refused(5, "*.md", data__files="[\"*.md\"]")
+        self.write("", "empty.txt")
+        self.refused(5, "the corpus is empty", data__files="[empty.txt]")
+        self.write("A short text of forty bytes, more or les", "short.txt")
+        self.refused(5, "the corpus has 40 tokens, but model.seq_len 64 needs at least 129", data__files="[short.txt]",
+                     model__seq_len=64)
+
+    def test_a_corpus_that_may_not_be_read(self):
+        before = self.unprivileged()
+        os.chmod(self.path("corpus.txt"), 0)
+        self.refused(5, "corpus.txt: cannot be read: Permission denied", before=before)
+
+    def test_token_files(self):
+        tokens = {"data__kind": "tokens", "data__files": "[tokens.bin]", "sample__tokens": 0}
+        self.write(token_file(list(range(300)) * 4), "tokens.bin")
+        self.refused(3, "model.vocab", **tokens)
+        self.refused(5, "tokens.bin: token 256 at position 256 is outside the vocabulary; model.vocab is 256 and must "
+                     "be at least 300", model__vocab=256, **tokens)
+        self.assertIn("step 6/6", self.trained(2, model__vocab=300, **tokens))
+        shutil.rmtree(self.path("run"))
+        self.write(token_file([1, 2, 3] * 100, magic=7), "tokens.bin")
+        self.refused(5, "tokens.bin", model__vocab=256, **tokens)
+
+    def test_a_batch_that_the_ranks_do_not_divide(self):
+        self.refused(3, "batch.global: 12 sequences cannot be shared by 2 ranks in micro-batches of 4; use 8 or 16",
+                     ranks=[2], batch__micro=4)
+        self.refused(3, "batch.global: 2 sequences cannot be shared by 3 ranks in micro-batches of 1; use 3",
+                     ranks=[3], batch__global=2)
+
+    def test_decks(self):
+        bomb = "a: &a [x, x]\n" + "".join(f"b{i}: &b{i} [*a, *a]\n" for i in range(50))
+        for name, text, said in (("empty", "", ":1:1: is empty"), ("binary", b"\x89PNG\r\n\x1a\n\x00\x01", ":"),
+                                 ("nested", "a: " + "[" * 5000, ":"), ("bomb", bomb, ":1:1: run.steps: missing")):
+            self.write(text, name + ".yaml")
+            self.refused(3, name + ".yaml" + said, deck=name + ".yaml")
+        self.refused(3, "gone.yaml: cannot be read: No such file or directory", deck="gone.yaml")
+
+    def test_everything_that_is_wrong_with_a_deck_once(self):
+        self.write(DECK + "evaluation: {batches: 1}\n", "bad.yaml")
+        self.refused(3, "bad.yaml:11:1: evaluation: unknown key, did you mean eval?",
+                     "--set optimizer.lr=fast: optimizer.lr: fast is not a number", deck="bad.yaml",
+                     optimizer__lr="fast")
+
+    def test_a_run_directory_that_is_none(self):
+        self.write("", "file")
+        self.refused(4, "checkpoint.dir: ", "is a file", checkpoint__dir="file")
+        self.refused(4, "checkpoint.dir: ", "is a file", checkpoint__dir="file/below/it")
+        self.assertEqual(os.path.getsize(self.path("file")), 0)
+
+    def test_a_run_directory_that_is_read_only(self):
+        before = self.unprivileged()
+        os.mkdir(self.path("closed"), 0o555)
+        self.refused(4, "checkpoint.dir: nothing can be written in closed: Permission denied", before=before,
+                     left="closed", checkpoint__dir="closed")
+        self.refused(4, "checkpoint.dir: closed/run cannot be made: Permission denied", before=before, left="closed",
+                     checkpoint__dir="closed/run")
+
+    def test_a_trace_that_cannot_be_written(self):
+        self.refused(4, "debug.trace: gone/trace.jsonl cannot be written: No such file or directory",
+                     debug__trace="gone/trace.jsonl")
+        self.refused(4, "debug.trace: ", debug__trace=self.folder)
+
+
+class Faults(Train):
+    """What breaks while the run is under way."""
+
+    def small_disk(self, pages):
+        folder = self.path("disk")
+        os.mkdir(folder)
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={pages * os.sysconf('SC_PAGE_SIZE')}", "tmpfs", folder]
+        if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+            self.skipTest("this user or machine mounts no tmpfs")
+        self.addCleanup(subprocess.run, ["umount", "-l", folder], check=True)
+        return folder
+
+    def test_a_full_disk_before_the_run(self):
+        folder = self.small_disk(4)
+        with self.assertRaises(OSError), open(os.path.join(folder, "filler"), "wb", buffering=0) as filler:
+            while True:
+                if filler.write(b"." * 4096) < 4096:
+                    raise OSError("full")
+        self.refused(4, "checkpoint.dir: nothing can be written in disk: No space left on device", left="",
+                     checkpoint__dir="disk")
+        self.assertEqual(os.listdir(folder), ["filler"])
+
+    def test_a_disk_that_fills_up_during_the_run(self):
+        folder = self.small_disk(4)
+        for ranks in (1, 2):
+            for name in os.listdir(folder):
+                os.remove(os.path.join(folder, name))
+            done = self.launch(ranks, checkpoint__dir="disk", run__steps=200)
+            self.assertEqual(done.returncode, 4, (done.stdout, done.stderr))
+            self.assertEqual(done.stderr.count("metrics.jsonl"), 1, done.stderr)
+            self.assertIn("No space left on device", done.stderr)
+            steps = [row["step"] for row in self.rows("disk", "metrics.jsonl")]
+            self.assertEqual(steps, list(range(1, len(steps) + 1)))
+            self.assertTrue(5 < len(steps) < 200, steps)
+
+    def test_numbers_that_explode(self):
+        for ranks in (1, 2):
+            done = self.launch(ranks, optimizer__lr=1000, optimizer__schedule="constant", optimizer__max_skips=3,
+                               run__steps=300)
+            self.assertEqual(done.returncode, 6, (done.stdout, done.stderr))
+            self.assertEqual(done.stderr.count("3 steps in a row"), 1, done.stderr)
+            self.assertIn("optimizer.max_skips", done.stderr)
+            rows = self.rows("run", "metrics.jsonl")
+            self.assertTrue(rows[-1]["skipped"])
+            self.assertIsNone(rows[-1]["grad_norm"])
+
+    def test_a_rank_that_is_killed_ends_the_run(self):
+        with open(self.path("log"), "wb") as log:
+            run = subprocess.Popen(self.command(2, {"run__steps": 1000000}), cwd=self.folder, stdout=log, stderr=log,
+                                   start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        try:
+            deadline = time.monotonic() + 30
+            while not os.path.exists(self.path("run", "metrics.jsonl")) or not self.read("run", "metrics.jsonl"):
+                self.assertLess(time.monotonic(), deadline, self.read("log"))
+                time.sleep(0.05)
+            victims = [pid for pid, rank in processes_in(self.folder) if rank == 1]
+            self.assertEqual(len(victims), 1)
+            os.kill(victims[0], signal.SIGKILL)
+            self.assertNotEqual(run.wait(timeout=30), 0)
+            while processes_in(self.folder):
+                self.assertLess(time.monotonic(), deadline, "ranks are left over")
+                time.sleep(0.05)
+        finally:
+            if run.poll() is None:
+                os.killpg(run.pid, signal.SIGKILL)
+                run.wait()
+
+
+if __name__ == "__main__":
+    TESSERA, MPIEXEC = os.path.realpath(sys.argv.pop(1)), sys.argv.pop(1)
+    unittest.main(verbosity=2)
