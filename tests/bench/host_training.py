@@ -2,9 +2,9 @@
 """Training speed on the CPU beside PyTorch and JAX: one after the other on the same cores, same batch, length and dtype.
 
     host_training.py [--build build/host] [--python PYTHON] [--threads N] [--steps 20] [--warmup 5]
-                     [--programs tessera,eager,compile,jax] [--out FILE]
+                     [--models dense,moe] [--programs tessera,eager,compile,jax] [--out FILE]
 
-PYTHON (default: $TESSERA_PEERS_PYTHON, else python3) has PyYAML, numpy, torch and jax. Tessera runs as one rank of N
+PYTHON (default: $TESSERA_PEERS_PYTHON, else this one) has PyYAML, numpy, torch and jax. Tessera runs as one rank of N
 threads with the deck's whole batch as one micro-batch, as the others do. Medians of step times after the warm-up; a
 JSON line a run is appended to FILE, and a table of tokens/s and of the ratio to the fastest peer is printed.
 """
@@ -69,6 +69,8 @@ def table(results: list[dict], programs: list[str]) -> str:
     for model, deck in DECKS.items():
         for dtype in ("fp32", "bf16"):
             speed = {r["program"]: r["tokens_per_s"] for r in results if (r["deck"], r["dtype"]) == (deck.name, dtype)}
+            if not speed:
+                continue
             peers = [v for p, v in speed.items() if p != "tessera"]
             ratio = f"{speed['tessera'] / max(peers):.2f}x" if peers and "tessera" in speed else "-"
             lines.append(f"{model + ' ' + dtype:<12}" + "".join(f"{speed.get(p, '-'):>12}" for p in programs) + f"   {ratio}")
@@ -78,17 +80,18 @@ def table(results: list[dict], programs: list[str]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default=str(ROOT / "build/host"))
-    parser.add_argument("--python", default=os.environ.get("TESSERA_PEERS_PYTHON", "python3"))
+    parser.add_argument("--python", default=os.environ.get("TESSERA_PEERS_PYTHON", sys.executable))
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--warmup", type=int, default=5)
     parser.add_argument("--programs", default="tessera,eager,compile,jax")
+    parser.add_argument("--models", default=",".join(DECKS))
     parser.add_argument("--out")
     args = parser.parse_args()
     programs = args.programs.split(",")
     about = {"date": datetime.date.today().isoformat(), "cpu": cpu(), "cores": args.threads}
     results = []
-    for deck in DECKS.values():
+    for deck in (DECKS[model] for model in args.models.split(",")):
         for dtype in ("fp32", "bf16"):
             for program in programs:
                 run = tessera(args, deck, dtype) if program == "tessera" else peer(args, program, deck, dtype)
