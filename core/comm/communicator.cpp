@@ -31,8 +31,8 @@ void check_exchange(Collective collective, const Exchange& exchange, int rank, i
       return require(receive.elements() == size * exchange.counts[static_cast<std::size_t>(rank)], "Operation",
                      "all_to_all receives [size, counts[rank]]");
     case Collective::all_reduce_max:
-      return require(receive.type == DType::u16 || receive.type == DType::i64 || receive.type == DType::u64, "Operation",
-                     "all_reduce_max takes u16, i64 or u64");
+      return require(receive.type == DType::u16 || receive.type == DType::i64 || receive.type == DType::u64,
+                     "Operation", "all_reduce_max takes u16, i64 or u64");
     case Collective::all_reduce_sum:
       return require(receive.type == DType::i64 || receive.type == DType::u64, "Operation",
                      "all_reduce_sum takes i64 or u64");

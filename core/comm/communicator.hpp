@@ -18,7 +18,7 @@ constexpr const char* name_of(Collective c) {
 
 /// One buffer of a coalesced collective. Counts and displacements are in elements of `type`, one entry a rank, and
 /// must stay valid until the Pending has finished.
-///  all_gather: `receive` is the whole buffer; rank r's part is [displacements[r], +counts[r]) and already in place on r.
+///  all_gather: `receive` is the whole buffer; rank r's part, [displacements[r], +counts[r]), is already in place on r.
 ///  all_to_all: `send` is cut as counts/displacements say (part r goes to rank r); `receive` is [size, counts[rank]].
 ///  all_reduce_*: `receive` in place; counts unused. Sums take i64 or u64 (order-free), max takes u16, i64 or u64.
 ///  broadcast: `receive` from rank 0.
@@ -106,7 +106,8 @@ std::unique_ptr<Communicator> planning_communicator(int rank, int size);
 ///  throttled: an operation completes no earlier than latency + bytes/bandwidth after it was posted, one at a time.
 ///  delaying: waits a random time of at most `most_us` before each submit (drawn from `seed` and the rank).
 std::unique_ptr<Communicator> recording(std::unique_ptr<Communicator> inner, std::vector<Record>& records);
-std::unique_ptr<Communicator> throttled(std::unique_ptr<Communicator> inner, double latency_us, double bytes_per_second);
+std::unique_ptr<Communicator> throttled(std::unique_ptr<Communicator> inner, double latency_us,
+                                        double bytes_per_second);
 std::unique_ptr<Communicator> delaying(std::unique_ptr<Communicator> inner, std::uint64_t seed, int most_us);
 
 }  // namespace tessera

@@ -56,8 +56,14 @@ void Control::agree(const Problems& problems) {
 }
 
 void CollectiveLog::note(const Operation& operation) {
-  Entry entry{.sequence = noted_, .cut = 0, .elements = 0, .buckets = std::ssize(operation.exchanges),
-              .collective = operation.collective, .type = DType::u8, .group = operation.group, .label = {}};
+  Entry entry{.sequence = noted_,
+              .cut = 0,
+              .elements = 0,
+              .buckets = std::ssize(operation.exchanges),
+              .collective = operation.collective,
+              .type = DType::u8,
+              .group = operation.group,
+              .label = {}};
   if (!operation.exchanges.empty()) entry.type = operation.exchanges.front().receive.type;
   const bool cut = operation.collective == Collective::all_gather || operation.collective == Collective::all_to_all;
   for (const Exchange& exchange : operation.exchanges) {
@@ -96,7 +102,8 @@ void CollectiveLog::compare(Control& control) const {
   std::map<int, std::string> tails;
   for (const std::string& text : all) tails.emplace(static_cast<int>(tails.size()), text);
   const std::string difference = first_difference(tails);
-  control.leave(difference.empty() ? fmt::format("collectives disagree, before the last {} of them", kept) : difference);
+  control.leave(difference.empty() ? fmt::format("collectives disagree, before the last {} of them", kept)
+                                   : difference);
 }
 
 std::string first_difference(const std::map<int, std::string>& tails) {

@@ -46,7 +46,8 @@ class CollectiveLog {
   void note(const Operation& operation);
   std::uint64_t chain() const { return chain_; }
   std::uint64_t noted() const { return noted_; }
-  /// The last records, oldest first, a line each: "#12 all_gather 3 x u8, 4096 elements (cut 5fa30c12), group 2, weights".
+  /// The last records, oldest first, a line each:
+  /// "#12 all_gather 3 x u8, 4096 elements (cut 5fa30c12), group 2, weights".
   std::string tail() const;
   /// Collective: returns when all ranks noted the same, else leaves by `control`, naming the first difference.
   void compare(Control& control) const;

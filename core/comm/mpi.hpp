@@ -30,7 +30,7 @@ class Mpi {
   Mpi(const Mpi&) = delete;
   Mpi& operator=(const Mpi&) = delete;
 
-  int rank() const;        ///< not collective, nor are the next five
+  int rank() const;  ///< not collective, nor are the next five
   int size() const;
   int local_rank() const;  ///< among the ranks of this host
   std::string host() const;

@@ -151,30 +151,36 @@ class MpiCommunicator final : public Communicator {
     const int* counts = slot.blocks(x.counts, block);
     const int* displacements = slot.blocks(x.displacements, block);
     watch_.check(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, x.receive.data, counts, displacements, type, comm_,
-                                 slot.request()), slot.waiting);
+                                 slot.request()),
+                 slot.waiting);
   }
 
   void all_to_all(Slot& slot, const Exchange& x) {
-    if (size() == 1 && x.receive.data == static_cast<std::byte*>(x.send.data) + x.displacements[0] * size_of(x.send.type))
+    if (size() == 1 &&
+        x.receive.data == static_cast<std::byte*>(x.send.data) + x.displacements[0] * size_of(x.send.type))
       return;
     const std::int64_t mine = x.counts[static_cast<std::size_t>(rank())];
     // The same on every rank: the largest receive buffer of all.
-    const std::int64_t extent = std::max(x.send.elements(), size() * *std::max_element(x.counts.begin(), x.counts.end()));
+    const std::int64_t extent =
+        std::max(x.send.elements(), size() * *std::max_element(x.counts.begin(), x.counts.end()));
     const std::int64_t block = block_of(x.counts, x.displacements, extent, most_);
     const Block type(x.send.type, block);
     const int* counts = slot.blocks(x.counts, block);
     const int* displacements = slot.blocks(x.displacements, block);
     const std::span<int> received = slot.take(x.counts.size()), begins = slot.take(x.counts.size());
     std::fill(received.begin(), received.end(), static_cast<int>(mine / block));
-    for (std::size_t r = 0; r < begins.size(); ++r) begins[r] = static_cast<int>(static_cast<std::int64_t>(r) * mine / block);
-    watch_.check(MPI_Ialltoallv(x.send.data, counts, displacements, type, x.receive.data, received.data(), begins.data(),
-                                type, comm_, slot.request()), slot.waiting);
+    for (std::size_t r = 0; r < begins.size(); ++r)
+      begins[r] = static_cast<int>(static_cast<std::int64_t>(r) * mine / block);
+    watch_.check(MPI_Ialltoallv(x.send.data, counts, displacements, type, x.receive.data, received.data(),
+                                begins.data(), type, comm_, slot.request()),
+                 slot.waiting);
   }
 
   void all_reduce(Slot& slot, const Tensor& t, MPI_Op op) {
     for_each_piece(t.elements(), most_, [&](std::int64_t begin, int count) {
-      watch_.check(MPI_Iallreduce(MPI_IN_PLACE, t.flat(begin, count).data, count, reduced(t.type), op, comm_,
-                                  slot.request()), slot.waiting);
+      watch_.check(
+          MPI_Iallreduce(MPI_IN_PLACE, t.flat(begin, count).data, count, reduced(t.type), op, comm_, slot.request()),
+          slot.waiting);
     });
   }
 

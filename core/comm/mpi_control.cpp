@@ -3,6 +3,8 @@
 #include <climits>
 #include <numeric>
 
+#include "core/comm/mpi_handle.hpp"
+
 namespace tessera {
 namespace {
 
@@ -18,24 +20,24 @@ class MpiControl final : public Control {
 
   int rank() const override { return watch_.rank(); }
   int size() const override { return watch_.size(); }
+  MPI_Comm handle() const { return comm_; }
 
   std::int64_t max(std::int64_t value) override {
-    run("control max", [&](MPI_Request* r) {
-      return MPI_Iallreduce(MPI_IN_PLACE, &value, 1, MPI_INT64_T, MPI_MAX, comm_, r);
-    });
+    run("control max",
+        [&](MPI_Request* r) { return MPI_Iallreduce(MPI_IN_PLACE, &value, 1, MPI_INT64_T, MPI_MAX, comm_, r); });
     return value;
   }
 
   std::vector<std::string> gather(const std::string& mine) override {
     std::vector<int> counts(ranks()), begins(ranks());
     const int length = checked(mine.size());
-    run("control gather", [&](MPI_Request* r) {
-      return MPI_Iallgather(&length, 1, MPI_INT, counts.data(), 1, MPI_INT, comm_, r);
-    });
+    run("control gather",
+        [&](MPI_Request* r) { return MPI_Iallgather(&length, 1, MPI_INT, counts.data(), 1, MPI_INT, comm_, r); });
     std::exclusive_scan(counts.begin(), counts.end(), begins.begin(), 0);
     std::string all(static_cast<std::size_t>(begins.back() + counts.back()), '\0');
     run("control gather", [&](MPI_Request* r) {
-      return MPI_Iallgatherv(mine.data(), length, MPI_BYTE, all.data(), counts.data(), begins.data(), MPI_BYTE, comm_, r);
+      return MPI_Iallgatherv(mine.data(), length, MPI_BYTE, all.data(), counts.data(), begins.data(), MPI_BYTE, comm_,
+                             r);
     });
     std::vector<std::string> texts;
     for (std::size_t i = 0; i < ranks(); ++i)
@@ -53,16 +55,14 @@ class MpiControl final : public Control {
 
   double sum_in_order(double value) override {
     std::vector<double> all(ranks());
-    run("control sum_in_order", [&](MPI_Request* r) {
-      return MPI_Iallgather(&value, 1, MPI_DOUBLE, all.data(), 1, MPI_DOUBLE, comm_, r);
-    });
+    run("control sum_in_order",
+        [&](MPI_Request* r) { return MPI_Iallgather(&value, 1, MPI_DOUBLE, all.data(), 1, MPI_DOUBLE, comm_, r); });
     return std::accumulate(all.begin() + 1, all.end(), all.front());
   }
 
   void sum(std::uint64_t* values, int n) override {
-    run("control sum", [&](MPI_Request* r) {
-      return MPI_Iallreduce(MPI_IN_PLACE, values, n, MPI_UINT64_T, MPI_SUM, comm_, r);
-    });
+    run("control sum",
+        [&](MPI_Request* r) { return MPI_Iallreduce(MPI_IN_PLACE, values, n, MPI_UINT64_T, MPI_SUM, comm_, r); });
   }
 
   void leave(const std::string& why) override { watch_.leave(why); }
@@ -72,7 +72,8 @@ class MpiControl final : public Control {
 
   /// Rank-local refusals are not for this place: what goes over Control is small on every rank, by contract.
   int checked(std::size_t length) const {
-    if (length > static_cast<std::size_t>(INT_MAX) / ranks()) watch_.abort(Exit::internal, "Control carries small data");
+    if (length > static_cast<std::size_t>(INT_MAX) / ranks())
+      watch_.abort(Exit::internal, "Control carries small data");
     return static_cast<int>(length);
   }
 
@@ -93,6 +94,11 @@ class MpiControl final : public Control {
 
 std::unique_ptr<Control> mpi_control(MpiWatch& watch, std::chrono::seconds timeout) {
   return std::make_unique<MpiControl>(watch, timeout);
+}
+
+MPI_Comm mpi_handle(const Control& control) {
+  const auto* const mpi = dynamic_cast<const MpiControl*>(&control);
+  return mpi ? mpi->handle() : MPI_COMM_NULL;
 }
 
 }  // namespace tessera

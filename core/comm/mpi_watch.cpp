@@ -120,7 +120,8 @@ std::map<int, std::string> MpiWatch::hear(const std::string& mine) {
     MPI_Request_free(&unused);
   }
   std::map<int, std::string> states{{0, mine}};
-  for (const auto deadline = Clock::now() + grace_; Clock::now() < deadline && std::ssize(states) < size_; sched_yield()) {
+  for (const auto deadline = Clock::now() + grace_; Clock::now() < deadline && std::ssize(states) < size_;
+       sched_yield()) {
     int called = 0, bytes = 0;
     MPI_Status status;
     MPI_Iprobe(MPI_ANY_SOURCE, tag_state, comm_, &called, &status);

@@ -41,8 +41,8 @@ class Recording final : public Wrapper {
 
   Pending submit(Stream& stream, const Operation& operation) override {
     Pending pending = inner().submit(stream, operation);
-    records_.push_back({operation.collective, operation.group, std::ssize(operation.exchanges),
-                        operation.bytes(rank(), size())});
+    records_.push_back(
+        {operation.collective, operation.group, std::ssize(operation.exchanges), operation.bytes(rank(), size())});
     return pending;
   }
 
@@ -97,7 +97,8 @@ class Throttled final : public Wrapper {
 class Delaying final : public Wrapper {
  public:
   Delaying(std::unique_ptr<Communicator> inner, std::uint64_t seed, int most_us)
-      : Wrapper("delaying", std::move(inner)), state_(seed + static_cast<std::uint64_t>(rank()) * 0xD1B54A32D192ED03u),
+      : Wrapper("delaying", std::move(inner)),
+        state_(seed + static_cast<std::uint64_t>(rank()) * 0xD1B54A32D192ED03u),
         most_us_(most_us) {
     require(most_us >= 0, "delaying", "takes a time >= 0");
   }
@@ -124,7 +125,8 @@ class Delaying final : public Wrapper {
 std::unique_ptr<Communicator> recording(std::unique_ptr<Communicator> inner, std::vector<Record>& records) {
   return std::make_unique<Recording>(std::move(inner), records);
 }
-std::unique_ptr<Communicator> throttled(std::unique_ptr<Communicator> inner, double latency_us, double bytes_per_second) {
+std::unique_ptr<Communicator> throttled(std::unique_ptr<Communicator> inner, double latency_us,
+                                        double bytes_per_second) {
   return std::make_unique<Throttled>(std::move(inner), latency_us, bytes_per_second);
 }
 std::unique_ptr<Communicator> delaying(std::unique_ptr<Communicator> inner, std::uint64_t seed, int most_us) {

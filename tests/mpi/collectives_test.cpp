@@ -82,7 +82,10 @@ struct Buffer {
 /// One exchange with its memory and what it must lead to.
 struct Case {
   Case(Device& device, DType type, Counts c, Counts d, std::int64_t send_size, std::int64_t receive_size)
-      : counts(std::move(c)), displacements(std::move(d)), send(device, type, send_size), receive(device, type, receive_size) {}
+      : counts(std::move(c)),
+        displacements(std::move(d)),
+        send(device, type, send_size),
+        receive(device, type, receive_size) {}
   Exchange exchange() const { return {send.tensor, receive.tensor, counts, displacements}; }
 
   Counts counts, displacements;
@@ -134,7 +137,9 @@ class Collectives : public testing::TestWithParam<BackEnd> {
     const Counts at = begins(counts, gap);
     Case& c = cases.emplace_back(device, type, counts, at, 0, extent(counts, at));
     const int salt = static_cast<int>(cases.size());
-    c.receive.fill([&](std::int64_t i) { return i >= at[index()] && i < at[index()] + counts[index()] ? value(salt, rank(), i) : 0; });
+    c.receive.fill([&](std::int64_t i) {
+      return i >= at[index()] && i < at[index()] + counts[index()] ? value(salt, rank(), i) : 0;
+    });
     c.expected.assign(static_cast<std::size_t>(extent(counts, at)), 0);
     for (int r = 0; r < size(); ++r)
       for (std::int64_t i = at[std::size_t(r)]; i < at[std::size_t(r)] + counts[std::size_t(r)]; ++i)
@@ -149,7 +154,8 @@ class Collectives : public testing::TestWithParam<BackEnd> {
     c.send.fill([&](std::int64_t i) { return value(salt, rank(), i); });
     c.receive.fill([](std::int64_t) { return 0; });
     for (int r = 0; r < size(); ++r)
-      for (std::int64_t i = 0; i < counts[index()]; ++i) c.expected.push_back(c.receive.cut(value(salt, r, at[index()] + i)));
+      for (std::int64_t i = 0; i < counts[index()]; ++i)
+        c.expected.push_back(c.receive.cut(value(salt, r, at[index()] + i)));
     return c;
   }
 
@@ -163,7 +169,8 @@ class Collectives : public testing::TestWithParam<BackEnd> {
       std::uint64_t result = of(0, i);
       for (int r = 1; r < size(); ++r) {
         const std::uint64_t v = of(r, i);
-        const bool greater = type == DType::i64 ? static_cast<std::int64_t>(v) > static_cast<std::int64_t>(result) : v > result;
+        const bool greater =
+            type == DType::i64 ? static_cast<std::int64_t>(v) > static_cast<std::int64_t>(result) : v > result;
         result = collective == Collective::all_reduce_sum ? result + v : greater ? v : result;
       }
       c.expected.push_back(result);
@@ -188,7 +195,8 @@ class Collectives : public testing::TestWithParam<BackEnd> {
 
   void expect_all() {
     ASSERT_FALSE(cases.empty());
-    for (std::size_t i = 0; i < cases.size(); ++i) EXPECT_EQ(cases[i].receive.read(), cases[i].expected) << "case " << i;
+    for (std::size_t i = 0; i < cases.size(); ++i)
+      EXPECT_EQ(cases[i].receive.read(), cases[i].expected) << "case " << i;
   }
 
   Device device;
@@ -198,7 +206,8 @@ class Collectives : public testing::TestWithParam<BackEnd> {
   std::deque<Case> cases;
 };
 
-constexpr DType all_types[] = {DType::u8, DType::bf16, DType::u16, DType::f32, DType::i32, DType::f64, DType::i64, DType::u64};
+constexpr DType all_types[] = {DType::u8,  DType::bf16, DType::u16, DType::f32,
+                               DType::i32, DType::f64,  DType::i64, DType::u64};
 
 TEST_P(Collectives, AllGatherOfEveryTypeAndCut) {
   for (DType type : all_types)
@@ -335,7 +344,8 @@ TEST_F(OverMpi, AllToAllOfOneRankMayLieInPlace) {
     device.upload(device.communication(), t, in.data());
     const Counts counts{3}, at{0};
     const Exchange exchange{t, t, counts, at};
-    communicator->submit(device.communication(), {Collective::all_to_all, {&exchange, 1}, 0, ""}).wait(device.communication());
+    communicator->submit(device.communication(), {Collective::all_to_all, {&exchange, 1}, 0, ""})
+        .wait(device.communication());
     device.download(device.communication(), out.data(), t);
     EXPECT_EQ(out, in);
   }
@@ -362,7 +372,8 @@ TEST_F(OverMpi, RefusesMoreThanItsSlots) {
   device.upload(device.communication(), t, "a");
   std::vector<Tensor> targets;
   std::vector<Pending> pending;
-  for (int i = 0; i < 64; ++i) pending.push_back(broadcast(*communicator, device.allocate(Category::batch, DType::u8, {1})));
+  for (int i = 0; i < 64; ++i)
+    pending.push_back(broadcast(*communicator, device.allocate(Category::batch, DType::u8, {1})));
   EXPECT_THROW(broadcast(*communicator, t), Error);
   pending.clear();
   broadcast(*communicator, t).wait(device.communication());
@@ -379,7 +390,8 @@ TEST_F(OverMpi, RecordsWhatThePlanRecords) {
     const Tensor sums = on.allocate(Category::batch, DType::i64, {21});
     const Exchange gather[] = {{{}, whole, counts, at}, {{}, sums, Counts(), Counts()}};
     communicator->submit(on.communication(), {Collective::all_gather, {gather, 1}, 3, ""}).wait(on.communication());
-    communicator->submit(on.communication(), {Collective::all_reduce_sum, {gather + 1, 1}, -1, ""}).wait(on.communication());
+    communicator->submit(on.communication(), {Collective::all_reduce_sum, {gather + 1, 1}, -1, ""})
+        .wait(on.communication());
   };
   walk(recording(mpi.world(device.communication(), timeout), real), device);
   walk(recording(planning_communicator(mpi.rank(), mpi.size()), planned), measuring);
@@ -413,7 +425,8 @@ TEST_F(OverMpi, ADryStreamMovesNothing) {
   Device measuring(Device::Kind::measuring);
   const Tensor t = measuring.allocate(Category::batch, DType::u8, {1000});
   const Exchange exchange = everywhere(t);
-  communicator->submit(measuring.communication(), {Collective::broadcast, {&exchange, 1}, 0, ""}).wait(measuring.communication());
+  communicator->submit(measuring.communication(), {Collective::broadcast, {&exchange, 1}, 0, ""})
+      .wait(measuring.communication());
   EXPECT_EQ(communicator->log()->noted(), 0u);
 }
 

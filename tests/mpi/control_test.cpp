@@ -35,7 +35,9 @@ TEST_P(ControlTest, Max) {
 }
 
 TEST_P(ControlTest, GatherKeepsEveryRanksBytes) {
-  const auto text = [](int r) { return r == 1 ? std::string() : std::string(static_cast<std::size_t>(50000 * r + 3), char('a' + r)) + '\0'; };
+  const auto text = [](int r) {
+    return r == 1 ? std::string() : std::string(static_cast<std::size_t>(50000 * r + 3), char('a' + r)) + '\0';
+  };
   const std::vector<std::string> all = control->gather(text(rank()));
   ASSERT_EQ(std::ssize(all), size());
   for (int r = 0; r < size(); ++r) EXPECT_EQ(all[static_cast<std::size_t>(r)], text(r)) << r;
@@ -111,7 +113,8 @@ TEST_P(ControlTest, ManyVotesInARow) {
   for (int i = 0; i < 500; ++i) ASSERT_EQ(control->max(i * 8 + rank()), i * 8 + size() - 1);
 }
 
-INSTANTIATE_TEST_SUITE_P(BackEnds, ControlTest, testing::Values("self", "mpi"), [](const auto& back_end) { return back_end.param; });
+INSTANTIATE_TEST_SUITE_P(BackEnds, ControlTest, testing::Values("self", "mpi"),
+                         [](const auto& back_end) { return back_end.param; });
 
 TEST(SelfControl, LeavesByThrowing) {
   try {

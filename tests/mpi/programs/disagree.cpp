@@ -19,8 +19,11 @@ using namespace tessera;
 class Call {
  public:
   Call(Collective collective, std::int64_t elements, int ranks)
-      : collective_(collective), send_(static_cast<std::size_t>(elements * ranks)), receive_(send_.size()),
-        counts_(static_cast<std::size_t>(ranks), elements), begins_(counts_.size()) {
+      : collective_(collective),
+        send_(static_cast<std::size_t>(elements * ranks)),
+        receive_(send_.size()),
+        counts_(static_cast<std::size_t>(ranks), elements),
+        begins_(counts_.size()) {
     std::exclusive_scan(counts_.begin(), counts_.end(), begins_.begin(), std::int64_t{0});
     const auto n = static_cast<std::int64_t>(send_.size());
     exchange_ = {Tensor{send_.data(), DType::u64, {n}}, Tensor{receive_.data(), DType::u64, {n}}, counts_, begins_};
