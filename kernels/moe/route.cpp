@@ -83,7 +83,8 @@ template <class A>
 void sequence_losses(Stream& stream, const RouterShape& shape, const Routing& routing, double* balance, double* z) {
   const std::int64_t experts = shape.experts, length = shape.length;
   // E f_e P_e = E (load / (T k)) (sum p / T).
-  const double share = static_cast<double>(experts) / static_cast<double>(length * shape.top_k) / static_cast<double>(length);
+  const double slots = static_cast<double>(length * shape.top_k);
+  const double share = static_cast<double>(experts) / slots / static_cast<double>(length);
   const A *const probabilities = routing.probabilities.as<A>(), *const log_sum = routing.log_sum.as<A>();
   const std::int32_t* const load = routing.load.as<std::int32_t>();
   launch_rows(stream, "auxiliary_losses", shape.sequences, KOKKOS_LAMBDA(const Row& row, std::int64_t b) {

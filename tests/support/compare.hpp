@@ -11,6 +11,9 @@
 
 namespace tessera::test {
 
+/// The types that kernels of real numbers take: TYPED_TEST_SUITE(Suite, test::Reals).
+using Reals = ::testing::Types<double, float, bf16>;
+
 /// What one rounding of T costs a sum of moderate length; kernels are compared with references in double.
 template <class T> inline constexpr double tolerance = 1e-12;
 template <> inline constexpr double tolerance<float> = 2e-5;

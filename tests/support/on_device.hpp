@@ -35,6 +35,13 @@ template <class T> std::vector<T> on_host(Device& device, const Tensor& t) {
   return values;
 }
 
+/// The same values in double, as references take them.
+template <class T> std::vector<double> in_double(const std::vector<T>& values) {
+  std::vector<double> wide;
+  for (const T& v : values) wide.push_back(static_cast<double>(v));
+  return wide;
+}
+
 /// Repeatable test data, uniform in [low, high), rounded to T.
 template <class T> std::vector<T> uniform(std::int64_t n, std::uint64_t seed, double low = -1, double high = 1) {
   std::mt19937_64 bits(seed);

@@ -1,0 +1,32 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/moe/moe.hpp"
+
+namespace tessera::reference {
+
+/// Routing on the host, in double. The router's products are linear layers (gemm.hpp).
+struct Routed {
+  std::vector<double> probabilities, log_sum, weight;
+  std::vector<std::int32_t> expert, offsets, row_of_slot, token_of_row, load;
+};
+Routed route(const RouterShape& shape, std::span<const double> logits);
+
+struct AuxiliaryLosses {
+  double balance = 0, z = 0;
+};
+AuxiliaryLosses auxiliary_losses(const RouterShape& shape, const Routed& routed);
+
+/// d/dlogits of <dweight, weight> + balance_scale balance + z_scale z, link by link of the chain; loads constant.
+std::vector<double> route_backward(const RouterShape& shape, const Routed& routed, std::span<const double> dweight,
+                                   double balance_scale, double z_scale);
+
+/// y [M,C] = sum over slots of weight times row, experts ascending, in the accumulator of T, rounded once: bit for bit.
+/// An empty `weight` is 1 everywhere.
+template <class T>
+std::vector<T> sum_slots(const RouterShape& shape, const Routed& routed, std::span<const T> rows,
+                         std::span<const Accumulator<T>> weight, std::size_t columns);
+
+}  // namespace tessera::reference

@@ -1,0 +1,313 @@
+#include "kernels/moe/moe.hpp"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <numeric>
+
+#include "kernels/reference/gemm.hpp"
+#include "kernels/reference/moe.hpp"
+#include "tests/support/compare.hpp"
+#include "tests/support/finite_differences.hpp"
+#include "tests/support/on_device.hpp"
+
+namespace tessera {
+namespace {
+
+using test::in_double, test::near, test::on_device, test::on_host, test::poisoned, test::uniform;
+using Integers = std::vector<std::int32_t>;
+
+constexpr RouterShape shapes[] = {{1, 1, 1, 1, true},   {2, 5, 3, 1, false}, {2, 5, 3, 2, true},  {3, 7, 8, 8, true},
+                                  {2, 150, 8, 2, true}, {1, 9, 5, 2, false}, {4, 64, 70, 6, true}};
+
+// A router on the device whose logits are A, the statistics' type.
+template <class A> struct Router {
+  explicit Router(const RouterShape& s) : shape(s), m(s.tokens()), e(s.experts), k(s.top_k) {}
+
+  void route(const std::vector<A>& logits) {
+    tessera::route(device.compute(), arena, shape, routing, on_device(device, Shape{m, e}, logits));
+  }
+  Integers integers(const Tensor& t) { return on_host<std::int32_t>(device, t); }
+  std::vector<A> values(const Tensor& t) { return on_host<A>(device, t); }
+  Tensor i32(Shape s) { return poisoned(device, DType::i32, s); }
+  Tensor real(Shape s) { return poisoned<A>(device, s); }
+  /// balance, z
+  std::vector<double> auxiliary(std::vector<double> before = {0, 0}) {
+    const Tensor sums = on_device(device, before);
+    auxiliary_losses(device.compute(), arena, shape, routing, sums.as<double>(), sums.as<double>() + 1);
+    return on_host<double>(device, sums);
+  }
+
+  RouterShape shape;
+  std::int64_t m, e, k;
+  Device device;
+  Arena arena = device.arena(Category::activations, 1 << 20);
+  Routing routing{real({m, e}), real({m}), i32({m, k}), real({m, k}), i32({e + 1}), i32({m, k}), i32({m * k}),
+                  i32({shape.sequences, e})};
+};
+
+template <class A> std::vector<A> logits_for(const RouterShape& s) {
+  return uniform<A>(s.tokens() * s.experts, 41, -3, 3);
+}
+
+template <class A> class Route : public ::testing::Test {};
+using Statistics = ::testing::Types<double, float>;
+TYPED_TEST_SUITE(Route, Statistics);
+
+TYPED_TEST(Route, EqualsReference) {
+  for (const RouterShape& shape : shapes) {
+    const auto logits = logits_for<TypeParam>(shape);
+    Router<TypeParam> r(shape);
+    r.route(logits);
+    const auto wanted = reference::route(shape, in_double(logits));
+    const double tolerance = test::tolerance<TypeParam>;
+    EXPECT_TRUE(near(r.values(r.routing.probabilities), wanted.probabilities, tolerance));
+    EXPECT_TRUE(near(r.values(r.routing.log_sum), wanted.log_sum, tolerance));
+    EXPECT_TRUE(near(r.values(r.routing.weight), wanted.weight, tolerance));
+    EXPECT_TRUE(test::same_bits(r.integers(r.routing.expert), wanted.expert));
+    EXPECT_TRUE(test::same_bits(r.integers(r.routing.offsets), wanted.offsets));
+    EXPECT_TRUE(test::same_bits(r.integers(r.routing.row_of_slot), wanted.row_of_slot));
+    EXPECT_TRUE(test::same_bits(r.integers(r.routing.token_of_row), wanted.token_of_row));
+    EXPECT_TRUE(test::same_bits(r.integers(r.routing.load), wanted.load));
+  }
+}
+
+TYPED_TEST(Route, TiesGoToTheLowerIndex) {
+  Router<TypeParam> r({1, 3, 4, 3, true});
+  r.route({0, 0, 0, 0,  //
+           1, 2, 1, 2,  //
+           -5, 3, 3, 3});
+  EXPECT_TRUE(test::same_bits(r.integers(r.routing.expert), Integers{0, 1, 2, 1, 3, 0, 1, 2, 3}));
+}
+
+TYPED_TEST(Route, ExpertsWithoutRowsFirstMiddleAndLast) {
+  Router<TypeParam> r({1, 4, 5, 1, false});
+  std::vector<TypeParam> logits(20, 0);
+  for (std::size_t m = 0; m < 4; ++m) logits[m * 5 + (m == 2 ? 3 : 1)] = 4;
+  r.route(logits);
+  EXPECT_TRUE(test::same_bits(r.integers(r.routing.offsets), Integers{0, 0, 3, 3, 4, 4}));
+  EXPECT_TRUE(test::same_bits(r.integers(r.routing.token_of_row), Integers{0, 1, 3, 2}));
+  EXPECT_TRUE(test::same_bits(r.integers(r.routing.load), Integers{0, 3, 0, 1, 0}));
+}
+
+TYPED_TEST(Route, NanGivesValidExpertsAndNanWeights) {
+  for (std::size_t at : {3, 4, 5}) {
+    Router<TypeParam> r({1, 3, 3, 2, true});
+    auto logits = uniform<TypeParam>(9, 42);
+    logits[at] = std::numeric_limits<TypeParam>::quiet_NaN();
+    r.route(logits);
+    const Tensor weight = r.routing.weight.view({3, 2}), p = r.routing.probabilities;
+    EXPECT_TRUE(test::all_nan(r.values(weight.row_range(1, 1))));
+    EXPECT_TRUE(test::all_nan(r.values(p.row_range(1, 1))));
+    EXPECT_TRUE(test::all_nan(r.values(r.routing.log_sum.flat(1, 1))));
+    for (std::int64_t m : {0, 2}) EXPECT_FALSE(test::all_nan(r.values(weight.row_range(m, 1))));
+    EXPECT_TRUE(test::same_bits(r.integers(r.routing.expert.flat(2, 2)), Integers{0, 1}));
+    EXPECT_EQ(r.integers(r.routing.offsets).back(), 6);
+  }
+}
+
+TYPED_TEST(Route, NoTokens) {
+  Router<TypeParam> r({0, 7, 4, 2, true});
+  r.route({});
+  EXPECT_TRUE(test::same_bits(r.integers(r.routing.offsets), Integers(5, 0)));
+  EXPECT_EQ(r.auxiliary({3, 4}), (std::vector<double>{3, 4}));
+  const Tensor d = r.real({0, 4});
+  EXPECT_NO_THROW(route_backward(r.device.compute(), r.shape, d, r.real({0, 2}), r.routing, 1, 1));
+}
+
+TYPED_TEST(Route, AuxiliaryLossesAddTheReference) {
+  for (const RouterShape& shape : shapes) {
+    const auto logits = logits_for<TypeParam>(shape);
+    Router<TypeParam> r(shape);
+    r.route(logits);
+    const auto wanted = reference::auxiliary_losses(shape, reference::route(shape, in_double(logits)));
+    const auto sums = r.auxiliary({100, 200});
+    EXPECT_TRUE(near(sums, std::vector{100 + wanted.balance, 200 + wanted.z}, test::tolerance<TypeParam>));
+    EXPECT_EQ(r.auxiliary({100, 200}), sums) << "repeatable";
+    auxiliary_losses(r.device.compute(), r.arena, shape, r.routing, nullptr, nullptr);
+  }
+}
+
+TYPED_TEST(Route, BackwardEqualsReference) {
+  for (const RouterShape& shape : shapes) {
+    const auto logits = logits_for<TypeParam>(shape), dweight = uniform<TypeParam>(shape.slots(), 43);
+    const double balance = 0.7 * static_cast<double>(shape.length), z = 0.3;
+    Router<TypeParam> r(shape);
+    r.route(logits);
+    const Tensor d = r.real({r.m, r.e});
+    route_backward(r.device.compute(), shape, d, on_device(r.device, Shape{r.m, r.k}, dweight), r.routing, balance, z);
+    const auto wanted =
+        reference::route_backward(shape, reference::route(shape, in_double(logits)), in_double(dweight), balance, z);
+    EXPECT_TRUE(near(r.values(d), wanted, test::tolerance<TypeParam>));
+  }
+}
+
+TEST(RouteGradient, IsTheDerivative) {
+  for (const RouterShape& shape : {RouterShape{2, 3, 4, 2, true}, RouterShape{2, 3, 4, 2, false},
+                                   RouterShape{2, 3, 4, 1, false}}) {
+    Router<double> r(shape);
+    const auto logits = logits_for<double>(shape), dweight = uniform<double>(shape.slots(), 44);
+    const auto value = [&](const std::vector<double>& at) {
+      r.route(at);
+      const auto sums = r.auxiliary();
+      const auto w = r.values(r.routing.weight);
+      return std::inner_product(w.begin(), w.end(), dweight.begin(), 0.9 * sums[0] + 0.2 * sums[1]);
+    };
+    value(logits);
+    const Tensor d = r.real({r.m, r.e});
+    route_backward(r.device.compute(), shape, d, on_device(r.device, Shape{r.m, r.k}, dweight), r.routing, 0.9, 0.2);
+    EXPECT_TRUE(test::derivative_is(value, logits, r.values(d), 1));
+  }
+}
+
+// Rows of T between tokens and experts.
+template <class T> class Permute : public ::testing::Test {};
+TYPED_TEST_SUITE(Permute, test::Reals);
+constexpr std::int64_t widths[] = {1, 33, 513};
+
+TYPED_TEST(Permute, MovesRowsAndSumsThemInExpertOrder) {
+  using T = TypeParam;
+  using A = Accumulator<T>;
+  for (const RouterShape& shape : shapes)
+    for (std::int64_t columns : widths) {
+      const auto width = static_cast<std::size_t>(columns);
+      Router<A> r(shape);
+      r.route(logits_for<A>(shape));
+      const auto routed = reference::route(shape, in_double(logits_for<A>(shape)));
+      const auto x = uniform<T>(r.m * columns, 45), rows = uniform<T>(shape.slots() * columns, 46);
+      const Tensor tokens = on_device(r.device, Shape{r.m, columns}, x);
+      const Tensor x_rows = poisoned<T>(r.device, {shape.slots(), columns}), y = poisoned<T>(r.device, {r.m, columns});
+      permute_forward(r.device.compute(), x_rows, tokens, r.routing);
+      std::vector<T> gathered;
+      for (std::int32_t m : routed.token_of_row)
+        gathered.insert(gathered.end(), x.begin() + m * columns, x.begin() + (m + 1) * columns);
+      EXPECT_TRUE(test::same_bits(on_host<T>(r.device, x_rows), gathered));
+
+      const Tensor in = on_device(r.device, x_rows.shape, rows);
+      permute_backward(r.device.compute(), y, in, r.routing);
+      const auto sums = reference::sum_slots<T>(shape, routed, rows, {}, width);
+      EXPECT_TRUE(test::same_bits(on_host<T>(r.device, y), sums));
+      combine_forward(r.device.compute(), y, in, r.routing);
+      const auto weight = r.values(r.routing.weight);
+      const auto weighted = reference::sum_slots<T>(shape, routed, rows, weight, width);
+      EXPECT_TRUE(test::same_bits(on_host<T>(r.device, y), weighted));
+    }
+}
+
+TYPED_TEST(Permute, CombineBackwardEqualsItsFormula) {
+  using T = TypeParam;
+  using A = Accumulator<T>;
+  for (const RouterShape& shape : shapes)
+    for (std::int64_t columns : widths) {
+      Router<A> r(shape);
+      r.route(logits_for<A>(shape));
+      const auto width = static_cast<std::size_t>(columns);
+      const auto row_of_slot = r.integers(r.routing.row_of_slot);
+      const auto weight = r.values(r.routing.weight);
+      const auto dy = uniform<T>(r.m * columns, 47), rows = uniform<T>(shape.slots() * columns, 48);
+      std::vector<T> dy_rows(rows.size());
+      std::vector<double> dweight(row_of_slot.size());
+      for (std::size_t s = 0; s < row_of_slot.size(); ++s)
+        for (std::size_t c = 0; c < width; ++c) {
+          const A g = A(dy[s / static_cast<std::size_t>(r.k) * width + c]);
+          const std::size_t at = static_cast<std::size_t>(row_of_slot[s]) * width + c;
+          dy_rows[at] = T(weight[s] * g);
+          dweight[s] += static_cast<double>(g) * static_cast<double>(rows[at]);
+        }
+      const Tensor up = on_device(r.device, Shape{r.m, columns}, dy), dw = r.real({r.m, r.k});
+      const Tensor in = on_device(r.device, Shape{shape.slots(), columns}, rows), d = poisoned<T>(r.device, in.shape);
+      combine_backward(r.device.compute(), d, dw, up, in, r.routing);
+      EXPECT_TRUE(test::same_bits(on_host<T>(r.device, d), dy_rows));
+      EXPECT_TRUE(near(r.values(dw), dweight, test::tolerance<A>));
+      combine_backward(r.device.compute(), in, dw, up, in, r.routing);
+      EXPECT_TRUE(test::same_bits(on_host<T>(r.device, in), dy_rows)) << "in place";
+      EXPECT_TRUE(near(r.values(dw), dweight, test::tolerance<A>)) << "in place";
+    }
+}
+
+TYPED_TEST(Permute, NanOfOneRowReachesItsTokenAlone) {
+  using T = TypeParam;
+  Router<Accumulator<T>> r({1, 3, 4, 2, true});
+  r.route(logits_for<Accumulator<T>>(r.shape));
+  auto rows = uniform<T>(6, 49);
+  const auto row = static_cast<std::size_t>(r.integers(r.routing.row_of_slot)[2]);  // of token 1
+  rows[row] = T(std::numeric_limits<float>::quiet_NaN());
+  const Tensor y = poisoned<T>(r.device, {3, 1});
+  combine_forward(r.device.compute(), y, on_device(r.device, Shape{6, 1}, rows), r.routing);
+  for (std::int64_t m = 0; m < 3; ++m) EXPECT_EQ(bool(test::all_nan(on_host<T>(r.device, y.flat(m, 1)))), m == 1);
+}
+
+// The router's products.
+template <class T> class RouterProducts : public ::testing::Test {};
+TYPED_TEST_SUITE(RouterProducts, test::Reals);
+
+TYPED_TEST(RouterProducts, EqualReference) {
+  using T = TypeParam;
+  using A = Accumulator<T>;
+  Device device;
+  Stream& s = device.compute();
+  Arena arena = device.arena(Category::activations, 1 << 20);
+  for (auto [m, e, c] : {std::array<std::int64_t, 3>{0, 4, 7}, {1, 1, 1}, {5, 3, 33}, {600, 8, 96}, {7, 70, 600}}) {
+    const reference::Linear size{m, e, c};
+    const auto x = uniform<T>(m * c, 51), w = uniform<T>(e * c, 52, -0.1, 0.1), old = uniform<T>(m * c, 53);
+    const auto d = uniform<A>(m * e, 54, -0.1, 0.1), sum = uniform<A>(e * c, 55);
+    const Tensor tx = on_device(device, Shape{m, c}, x), td = on_device(device, Shape{m, e}, d);
+    const Operand tw{on_device(device, Shape{e, c}, w)};
+    const Tensor logits = poisoned<A>(device, {m, e}), dx = on_device(device, Shape{m, c}, old);
+    router_forward(s, logits, tx, tw);
+    router_input_gradient(s, dx, td, tw);
+    if (m > 0) {
+      EXPECT_TRUE(near(on_host<A>(device, logits), reference::linear_forward(size, in_double(x), in_double(w), {}),
+                       test::tolerance<A>));
+      auto wanted = reference::linear_input_gradient(size, in_double(d), in_double(w));
+      for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] += static_cast<double>(old[i]);
+      EXPECT_TRUE(near(on_host<T>(device, dx), wanted, test::tolerance<T>));
+    }
+    const auto product = reference::linear_weight_gradient(size, in_double(d), in_double(x));
+    for (float beta : {0.0f, 1.0f, 0.5f})
+      for (Accumulation how : {Accumulation::fused, Accumulation::unfused}) {
+        auto wanted = product;
+        for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] += beta * static_cast<double>(sum[i]);
+        const Shape shape{e, c};
+        const Gradient dw{beta == 0 ? poisoned<A>(device, shape) : on_device(device, shape, sum), beta};
+        router_weight_gradient(s, arena, dw, td, tx, how);
+        const double tolerance = how == Accumulation::fused ? test::tolerance<A> : test::tolerance<T>;
+        EXPECT_TRUE(near(on_host<A>(device, dw.sum), wanted, tolerance)) << m << "x" << e << "x" << c;
+      }
+  }
+}
+
+TYPED_TEST(RouterProducts, UnfusedGradientRoundsTheProductFirst) {
+  using T = TypeParam;
+  using A = Accumulator<T>;
+  Device device;
+  Arena arena = device.arena(Category::activations, 1 << 20);
+  const auto sum = uniform<A>(3 * 33, 56);
+  const Tensor x = on_device(device, Shape{300, 33}, uniform<T>(300 * 33, 57));
+  const Tensor d = on_device(device, Shape{300, 3}, uniform<A>(900, 58));
+  const Gradient fused{poisoned<A>(device, {3, 33}), 0}, unfused{on_device(device, Shape{3, 33}, sum), 1};
+  router_weight_gradient(device.compute(), arena, fused, d, x, Accumulation::fused);
+  router_weight_gradient(device.compute(), arena, unfused, d, x, Accumulation::unfused);
+  std::vector<A> wanted = on_host<A>(device, fused.sum);
+  for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] = sum[i] + A(T(wanted[i]));
+  EXPECT_TRUE(test::same_bits(on_host<A>(device, unfused.sum), wanted));
+}
+
+TEST(MoeChecks, RefuseWhatDoesNotFit) {
+  Router<float> r({1, 3, 4, 2, true});
+  Stream& s = r.device.compute();
+  const Tensor three = r.real({3, 5}), six = r.real({6, 5}), w = r.real({4, 5});
+  EXPECT_THROW(r.route(std::vector<float>(11)), Error);
+  EXPECT_THROW(route(s, r.arena, {1, 3, 4, 5, true}, r.routing, r.real({3, 4})), Error) << "top_k over experts";
+  EXPECT_THROW(route(s, r.arena, r.shape, r.routing, poisoned<bf16>(r.device, {3, 4})), Error);
+  EXPECT_THROW(permute_forward(s, three, three, r.routing), Error);
+  EXPECT_THROW(combine_forward(s, six, six, r.routing), Error);
+  EXPECT_THROW(combine_backward(s, six, r.real({3, 1}), three, six, r.routing), Error);
+  EXPECT_THROW(route_backward(s, r.shape, r.real({3, 3}), r.real({3, 2}), r.routing, 1, 1), Error);
+  EXPECT_THROW(router_forward(s, r.real({3, 3}), three, {w}), Error);
+  EXPECT_THROW(router_input_gradient(s, six, r.real({3, 4}), {w}), Error);
+  EXPECT_THROW(router_weight_gradient(s, r.arena, {w, 0}, r.real({3, 4}), six, Accumulation::fused), Error);
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,199 @@
+#include "kernels/normalize/normalize.hpp"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <numeric>
+
+#include "kernels/reference/normalize.hpp"
+#include "tests/support/compare.hpp"
+#include "tests/support/finite_differences.hpp"
+#include "tests/support/on_device.hpp"
+
+namespace tessera {
+namespace {
+
+using test::in_double, test::near, test::on_device, test::on_host, test::poisoned, test::uniform;
+
+// One norm with its tensors on the device.
+template <class T> struct Case {
+  using A = Accumulator<T>;
+  Case(Norm norm, std::int64_t m, std::int64_t n)
+      : kind(norm), rows(m), columns(n), x(uniform<T>(m * n, 1, -2, 3)), branch(uniform<T>(m * n, 2)),
+        weight(uniform<T>(n, 3, 0.5, 1.5)), bias(uniform<T>(n, 4)), dy(uniform<T>(m * n, 5)) {}
+
+  Tensor put(const std::vector<T>& values) { return on_device(device, Shape{rows, columns}, values); }
+  Tensor row(const std::vector<T>& values) { return on_device(device, Shape{columns}, values); }
+
+  void forward(bool branched, bool biased) {
+    norm_forward(device.compute(), kind, y, residual, mean, rstd, put(x), branched ? put(branch) : Tensor{},
+                 row(weight), biased ? row(bias) : Tensor{});
+  }
+
+  Norm kind;
+  std::int64_t rows, columns;
+  std::vector<T> x, branch, weight, bias, dy;
+  Device device;
+  Arena arena = device.arena(Category::activations, 1 << 20);
+  Tensor y = poisoned<T>(device, {rows, columns}), residual = poisoned<T>(device, {rows, columns});
+  Tensor mean = kind == Norm::layer ? poisoned<A>(device, {rows}) : Tensor{}, rstd = poisoned<A>(device, {rows});
+};
+
+struct Size {
+  std::int64_t rows, columns;
+};
+constexpr Size sizes[] = {{1, 1}, {3, 7}, {5, 33}, {2, 513}, {130, 96}};
+constexpr Norm kinds[] = {Norm::layer, Norm::rms};
+
+template <class T> class Normalize : public ::testing::Test {};
+TYPED_TEST_SUITE(Normalize, test::Reals);
+
+TYPED_TEST(Normalize, ForwardEqualsReference) {
+  using T = TypeParam;
+  using A = Accumulator<T>;
+  constexpr double tolerance = test::tolerance<T>, statistics = test::tolerance<A>;
+  for (Norm kind : kinds)
+    for (auto [rows, columns] : sizes)
+      for (int parts = 0; parts < 4; ++parts) {
+        Case<T> c(kind, rows, columns);
+        const bool branched = (parts & 1) != 0, biased = (parts & 2) != 0;
+        c.forward(branched, biased);
+        std::vector<T> sum = c.x;
+        if (branched) {
+          for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = T(A(c.x[i]) + A(c.branch[i]));
+          EXPECT_TRUE(test::same_bits(on_host<T>(c.device, c.residual), sum));
+        }
+        const auto wanted = reference::norm_forward(kind, in_double(sum), {}, in_double(c.weight),
+                                                    biased ? in_double(c.bias) : std::vector<double>{});
+        EXPECT_TRUE(near(on_host<T>(c.device, c.y), wanted.y, tolerance)) << rows << "x" << columns;
+        // The reciprocal deviation of a single column is 316 times as sensitive as the value.
+        if (columns > 1) {
+          EXPECT_TRUE(near(on_host<A>(c.device, c.rstd), wanted.rstd, statistics));
+        }
+        if (kind == Norm::layer) {
+          EXPECT_TRUE(near(on_host<A>(c.device, c.mean), wanted.mean, statistics));
+        }
+      }
+}
+
+TYPED_TEST(Normalize, ResidualMayBeWrittenOverX) {
+  using T = TypeParam;
+  Case<T> apart(Norm::layer, 5, 33), in_place(Norm::layer, 5, 33);
+  apart.forward(true, true);
+  const Tensor x = in_place.put(in_place.x);
+  norm_forward(in_place.device.compute(), Norm::layer, in_place.y, x, in_place.mean, in_place.rstd, x,
+               in_place.put(in_place.branch), in_place.row(in_place.weight), in_place.row(in_place.bias));
+  EXPECT_TRUE(test::same_bits(on_host<T>(in_place.device, in_place.y), on_host<T>(apart.device, apart.y)));
+  EXPECT_TRUE(test::same_bits(on_host<T>(in_place.device, x), on_host<T>(apart.device, apart.residual)));
+}
+
+TYPED_TEST(Normalize, BackwardAddsTheReference) {
+  using T = TypeParam;
+  for (Norm kind : kinds)
+    for (auto [rows, columns] : sizes) {
+      if (columns == 1) continue;  // nothing but cancellation
+      Case<T> c(kind, rows, columns);
+      c.forward(false, false);
+      const auto before = uniform<T>(rows * columns, 6);
+      const Tensor dx = c.put(before);
+      norm_backward(c.device.compute(), kind, dx, c.put(c.dy), c.put(c.x), c.mean, c.rstd, c.row(c.weight));
+      auto wanted = reference::norm_backward(kind, in_double(c.dy), in_double(c.x), in_double(c.weight)).dx;
+      for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] += static_cast<double>(before[i]);
+      EXPECT_TRUE(near(on_host<T>(c.device, dx), wanted, test::tolerance<T>)) << rows << "x" << columns;
+    }
+}
+
+TYPED_TEST(Normalize, WeightGradientEqualsReferenceForEveryBeta) {
+  using T = TypeParam;
+  using A = Accumulator<T>;
+  for (Norm kind : kinds)
+    for (auto [rows, columns] : sizes)
+      for (float beta : {0.0f, 1.0f, 0.5f}) {
+        Case<T> c(kind, rows, columns);
+        c.forward(false, false);
+        const auto before = uniform<A>(columns, 7);
+        const auto start = [&] { return beta == 0 ? poisoned<A>(c.device, {columns}) : on_device(c.device, before); };
+        const Gradient dw{start(), beta}, db{kind == Norm::layer ? start() : Tensor{}, beta};
+        norm_weight_gradient(c.device.compute(), c.arena, kind, dw, db, c.put(c.dy), c.put(c.x), c.mean, c.rstd);
+        auto wanted = reference::norm_backward(kind, in_double(c.dy), in_double(c.x), in_double(c.weight));
+        for (std::size_t i = 0; i < before.size(); ++i) {
+          wanted.dweight[i] += beta * static_cast<double>(before[i]);
+          wanted.dbias[i] += beta * static_cast<double>(before[i]);
+        }
+        const double tolerance = 10 * test::tolerance<A>;  // sums over rows of numbers of either sign
+        EXPECT_TRUE(near(on_host<A>(c.device, dw.sum), wanted.dweight, tolerance)) << rows << "x" << columns;
+        if (db.sum) {
+          EXPECT_TRUE(near(on_host<A>(c.device, db.sum), wanted.dbias, tolerance)) << rows << "x" << columns;
+        }
+      }
+}
+
+TYPED_TEST(Normalize, NoRows) {
+  using T = TypeParam;
+  using A = Accumulator<T>;
+  Case<T> c(Norm::layer, 0, 33);
+  c.forward(true, true);
+  norm_backward(c.device.compute(), c.kind, c.put({}), c.put({}), c.put({}), c.mean, c.rstd, c.row(c.weight));
+  const Gradient dw{poisoned<A>(c.device, {33}), 0}, db{on_device(c.device, std::vector<A>(33, A(2))), 1};
+  norm_weight_gradient(c.device.compute(), c.arena, c.kind, dw, db, c.put({}), c.put({}), c.mean, c.rstd);
+  EXPECT_TRUE(test::same_bits(on_host<A>(c.device, dw.sum), std::vector<A>(33, A(0))));
+  EXPECT_TRUE(test::same_bits(on_host<A>(c.device, db.sum), std::vector<A>(33, A(2))));
+}
+
+TYPED_TEST(Normalize, NanFillsItsRowAndNoOther) {
+  using T = TypeParam;
+  for (Norm kind : kinds) {
+    Case<T> c(kind, 3, 33);
+    c.forward(false, true);
+    const auto clean = on_host<T>(c.device, c.y);
+    c.x[33 + 32] = T(std::numeric_limits<float>::quiet_NaN());
+    c.forward(false, true);
+    EXPECT_TRUE(test::all_nan(on_host<T>(c.device, c.y.row_range(1, 1))));
+    for (std::int64_t r : {0, 2})
+      EXPECT_TRUE(test::same_bits(on_host<T>(c.device, c.y.row_range(r, 1)),
+                                  std::vector<T>(clean.begin() + r * 33, clean.begin() + (r + 1) * 33)));
+    const Tensor dx = c.put(c.dy);
+    norm_backward(c.device.compute(), kind, dx, c.put(c.dy), c.put(c.x), c.mean, c.rstd, c.row(c.weight));
+    EXPECT_TRUE(test::all_nan(on_host<T>(c.device, dx.row_range(1, 1))));
+  }
+}
+
+TEST(NormGradients, AreTheDerivatives) {
+  for (Norm kind : kinds) {
+    Case<double> c(kind, 4, 19);
+    const bool biased = kind == Norm::layer;
+    const auto value = [&] {
+      c.forward(false, biased);
+      const auto y = on_host<double>(c.device, c.y);
+      return std::inner_product(y.begin(), y.end(), c.dy.begin(), 0.0);
+    };
+    value();
+    const Tensor dx = c.put(std::vector<double>(c.x.size(), 0.0));
+    norm_backward(c.device.compute(), kind, dx, c.put(c.dy), c.put(c.x), c.mean, c.rstd, c.row(c.weight));
+    const Gradient dw{poisoned<double>(c.device, {19}), 0}, db{biased ? poisoned<double>(c.device, {19}) : Tensor{}, 0};
+    norm_weight_gradient(c.device.compute(), c.arena, kind, dw, db, c.put(c.dy), c.put(c.x), c.mean, c.rstd);
+    const auto moved = [&](std::vector<double>& parameter) {
+      return [&](const std::vector<double>& at) { parameter = at; return value(); };
+    };
+    EXPECT_TRUE(test::derivative_is(moved(c.x), std::vector(c.x), on_host<double>(c.device, dx), 1));
+    EXPECT_TRUE(test::derivative_is(moved(c.weight), std::vector(c.weight), on_host<double>(c.device, dw.sum), 2));
+    if (biased) {
+      EXPECT_TRUE(test::derivative_is(moved(c.bias), std::vector(c.bias), on_host<double>(c.device, db.sum), 3));
+    }
+  }
+}
+
+TEST(NormChecks, RefuseWhatDoesNotFit) {
+  Case<float> c(Norm::layer, 3, 7);
+  Stream& s = c.device.compute();
+  const Tensor x = c.put(c.x), w = c.row(c.weight), other = poisoned<float>(c.device, {3, 8});
+  EXPECT_THROW(norm_forward(s, Norm::layer, other, {}, c.mean, c.rstd, x, {}, w, {}), Error);
+  EXPECT_THROW(norm_forward(s, Norm::layer, c.y, {}, c.mean, c.rstd, x, x, w, {}), Error) << "nowhere to put the sum";
+  EXPECT_THROW(norm_forward(s, Norm::layer, c.y, {}, {}, c.rstd, x, {}, w, {}), Error);
+  EXPECT_THROW(norm_forward(s, Norm::layer, c.y, {}, c.mean, c.rstd, x, {}, c.row(c.weight).flat(0, 6), {}), Error);
+  EXPECT_THROW(norm_backward(s, Norm::rms, other, x, x, {}, c.rstd, w), Error);
+  EXPECT_THROW(norm_weight_gradient(s, c.arena, Norm::rms, {other, 0}, {}, x, x, {}, c.rstd), Error);
+}
+
+}  // namespace
+}  // namespace tessera
