@@ -12,8 +12,9 @@ struct E8M0 {
   TESSERA_FN static constexpr std::uint32_t encode(float p) {
     const auto u = std::bit_cast<std::uint32_t>(p);
     const std::uint32_t exponent = u >> 23, mantissa = u & 0x7FFFFFu;
-    const bool up = mantissa > 0 && exponent != 254 && !(exponent == 0 && mantissa <= 0x400000u);
-    return u > 0x7F800000u ? 255u : u == 0x7F800000u ? 254u : exponent + (up ? 1u : 0u);
+    const std::uint32_t up = (mantissa > 0) & (exponent != 254) & !((exponent == 0) & (mantissa <= 0x400000u));
+    const std::uint32_t code = exponent + up;
+    return (code < 255u ? code : 255u) - (u == 0x7F800000u);
   }
   /// 2^(127 - code): what values are multiplied by before they are encoded.
   TESSERA_FN static constexpr float multiplier(std::uint32_t code) {

@@ -18,20 +18,23 @@ template <int exponent_bits, int mantissa_bits, std::uint32_t max_code, std::uin
 
   /// The code of x, in the low bits. No branch, so that a loop over it becomes vectors.
   TESSERA_FN static constexpr std::uint32_t encode(float x) {
-    constexpr int tail = 23 - mantissa_bits, first_normal = 128 - bias;
     const auto u = std::bit_cast<std::uint32_t>(x);
     const std::uint32_t magnitude = u & 0x7FFFFFFFu;
-    const auto exponent = static_cast<std::int32_t>(magnitude >> 23);
     const std::uint32_t significand = (magnitude & 0x7FFFFFu) | 0x800000u;
     // Below the first normal each exponent costs one bit more; from 25 on the significand is less than half a unit.
-    const std::int32_t above = exponent - first_normal;
+    const std::int32_t above = static_cast<std::int32_t>(magnitude >> 23) - (128 - bias);
     const std::int32_t wanted = tail - (above < 0 ? above : 0);
     const std::int32_t shift = wanted < 25 ? wanted : 25;
     const std::uint32_t odd = (significand >> shift) & 1u;
     const std::uint32_t rounded = (significand + (0xFFFFFFu >> (25 - shift)) + odd) >> shift;
-    const std::uint32_t code = rounded + (static_cast<std::uint32_t>(above < 0 ? 0 : above) << mantissa_bits);
-    const std::uint32_t finite = (code < max_code ? code : max_code) | (u >> 31) << (bits - 1);
-    return magnitude > 0x7F800000u ? nan_code : finite;
+    return finish(rounded + (static_cast<std::uint32_t>(above < 0 ? 0 : above) << mantissa_bits), u);
+  }
+
+  /// The same for |x| >= least_normal (and NaN), at half the cost.
+  static constexpr std::uint32_t least_normal = static_cast<std::uint32_t>(128 - bias) << 23;
+  TESSERA_FN static constexpr std::uint32_t encode_normal(float x) {
+    const auto u = std::bit_cast<std::uint32_t>(x);
+    return finish(round_mantissa(u & 0x7FFFFFFFu), u);
   }
 
   /// Exact. Codes above the largest finite one are infinity (mantissa 0) or NaN.
@@ -48,11 +51,36 @@ template <int exponent_bits, int mantissa_bits, std::uint32_t max_code, std::uin
   }
 
   static constexpr float max = decode(max_code);
+
+ protected:
+  static constexpr int tail = 23 - mantissa_bits;  ///< mantissa bits of an fp32 that are rounded away
+
+  /// As if exponents had no lower end: codes below that of the least normal count on, through zero.
+  TESSERA_FN static constexpr std::uint32_t round_mantissa(std::uint32_t magnitude) {
+    constexpr std::uint32_t rebias = static_cast<std::uint32_t>(127 - bias) << mantissa_bits;
+    return ((magnitude + ((1u << (tail - 1)) - 1) + ((magnitude >> tail) & 1u)) >> tail) - rebias;
+  }
+  /// Saturates, and gives the code of `u` its sign or NaN.
+  TESSERA_FN static constexpr std::uint32_t finish(std::uint32_t code, std::uint32_t u) {
+    const std::uint32_t finite = (code < max_code ? code : max_code) | (u >> 31) << (bits - 1);
+    return (u & 0x7FFFFFFFu) > 0x7F800000u ? nan_code : finite;
+  }
 };
 
 using E4M3 = Minifloat<4, 3, 0x7E, 0x7F>;  ///< max 448, no infinity
 using E5M2 = Minifloat<5, 2, 0x7B, 0x7F>;  ///< max 57344
-using E2M1 = Minifloat<2, 1, 7, 7>;        ///< 0, .5, 1, 1.5, 2, 3, 4, 6: neither infinity nor NaN
+
+/// 0, .5, 1, 1.5, 2, 3, 4, 6: neither infinity nor NaN.
+struct E2M1 : Minifloat<2, 1, 7, 7> {
+  /// As in general, but its one subnormal is found by comparison.
+  TESSERA_FN static constexpr std::uint32_t encode(float x) {
+    const auto u = std::bit_cast<std::uint32_t>(x);
+    const std::uint32_t magnitude = u & 0x7FFFFFFFu;
+    const auto normal = static_cast<std::int32_t>(round_mantissa(magnitude));
+    const std::int32_t small = (magnitude > 0x3E800000u ? 1 : 0) + (magnitude >= 0x3F400000u ? 1 : 0);  // .25, .75
+    return finish(static_cast<std::uint32_t>(normal > small ? normal : small), u);
+  }
+};
 
 /// E2M1 rounded up or down at random: r8 is a uniform byte, u = r8/256. |x| + u * step is floored to the grid of its own
 /// region; step is the spacing at x. At most 6; NaN is code 7. (u * step is exact, so that the sum is rounded once, as

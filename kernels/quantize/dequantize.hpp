@@ -1,4 +1,5 @@
 #pragma once
+#include "kernels/quantize/host_patch.hpp"
 #include "kernels/quantize/team_columnwise.hpp"
 
 /// A patch of one copy, decoded, in the order in which the copy is stored.
@@ -33,6 +34,15 @@ template <class T> TESSERA_FN T rounded(float x) {
   else return x;
 }
 
+/// steps[k] times the value of codes[k], on one thread. Not inlined, so that the loop becomes vectors.
+template <class Element, class T, class Code>
+[[gnu::noinline]] void decode_row(const Code* __restrict codes, const float* __restrict steps, int n, T* __restrict out) {
+  for (int k = 0; k < n; ++k) {
+    const float x = Element::decode(codes[k]);
+    out[k] = rounded<T>(Element::bits == 16 ? x : steps[k] * x);
+  }
+}
+
 /// Lines of the copy as stored: rows of the matrix, or its columns.
 template <formats::Format F, Side side, TensorPart part, class T, class Team>
 TESSERA_FN void decode_patch(const Team& team, const Descriptor& d, const Patch& p) {
@@ -55,18 +65,11 @@ TESSERA_FN void decode_patch(const Team& team, const Descriptor& d, const Patch&
       }
       const std::int64_t at = first + line * width;
       const std::byte* data = d.side[static_cast<int>(side)].data;
-      if constexpr (F::Element::bits == 16) {
-        const auto* in = reinterpret_cast<const typename F::Element::Storage*>(data) + at;
-        for (int k = 0; k < length; ++k) out[at + k] = rounded<T>(F::Element::decode(in[k]));
+      if constexpr (F::Element::bits == 4) {
+        host::unpack_nibbles(reinterpret_cast<const std::uint8_t*>(data + at / 2), length, codes);
+        decode_row<typename F::Element>(codes, steps, length, out + at);
       } else {
-        const auto* in = reinterpret_cast<const std::uint8_t*>(data) + formats::data_bytes<F>(at);
-        if constexpr (F::Element::bits == 4)
-          for (int k = 0; k < length; k += 2) {
-            codes[k] = in[k / 2] & 15;
-            codes[k + 1] = in[k / 2] >> 4;
-          }
-        const std::uint8_t* code = F::Element::bits == 4 ? codes : in;
-        for (int k = 0; k < length; ++k) out[at + k] = rounded<T>(steps[k] * F::Element::decode(code[k]));
+        decode_row<typename F::Element>(reinterpret_cast<const typename F::Element::Storage*>(data) + at, steps, length, out + at);
       }
     }
   } else {

@@ -26,40 +26,70 @@ template <Format F, formats::Block block> struct BlockGrid {
 template <Format F, Side side> using Grid = BlockGrid<F, formats::block_of<F>(side)>;
 
 // ---- rows
+// Functions of their own, not inlined, so that the compiler sees each loop alone and turns it into vectors.
 
-template <class Row> inline void largest_by_column(const Row& x, int n, std::uint32_t* top) {
-  for (int c = 0; c < n; ++c) {
-    const std::uint32_t m = magnitude(x(c));
-    top[c] = m > top[c] ? m : top[c];
+template <class Source> using Stored = typename Source::Stored;
+
+/// top[c] = the larger of itself and |x[c]|.
+template <class Source> [[gnu::noinline]] void largest_by_column(const Stored<Source>* __restrict x, int n, std::uint32_t* __restrict top) {
+  for (int c = 0; c < n; ++c) top[c] = larger(top[c], magnitude(Source::value(x[c])));
+}
+
+/// by_block[j] = the largest magnitude of x[j * width ...], of as many as there are.
+template <class Source, int width>
+[[gnu::noinline]] void largest_by_block(const Stored<Source>* __restrict x, int n, std::uint32_t* __restrict by_block) {
+  for (int j = 0; j * width < n; ++j) {
+    std::uint32_t top = 0;
+    if ((j + 1) * width <= n)
+      for (int c = 0; c < width; ++c) top = larger(top, magnitude(Source::value(x[j * width + c])));
+    else
+      for (int c = j * width; c < n; ++c) top = larger(top, magnitude(Source::value(x[c])));
+    by_block[j] = top;
   }
 }
-template <class Row> inline std::uint32_t largest_in(const Row& x, int begin, int end) {
-  std::uint32_t top = 0;
-  for (int c = begin; c < end; ++c) {
-    const std::uint32_t m = magnitude(x(c));
-    top = m > top ? m : top;
+
+/// Largest of every `width` columns.
+template <int width> [[gnu::noinline]] void fold(const std::uint32_t* __restrict by_column, std::uint32_t* __restrict by_block) {
+  for (int j = 0; j < edge / width; ++j) {
+    std::uint32_t top = 0;
+    for (int c = 0; c < width; ++c) top = larger(top, by_column[j * width + c]);
+    by_block[j] = top;
   }
-  return top;
 }
 
-template <class Element, class Row, class Code> inline void encode_row(const Row& x, const float* multipliers, int n, Code* codes) {
-#pragma GCC ivdep
-  for (int c = 0; c < n; ++c) codes[c] = static_cast<Code>(Element::encode(x(c) * multipliers[c]));
+/// Rows with a subnormal code are rare where codes have a wide range; they are encoded again, in full.
+template <class Element, class Source>
+[[gnu::noinline]] void encode_row(const Stored<Source>* __restrict x, const float* __restrict multipliers, int n, std::uint8_t* __restrict codes) {
+  if constexpr (Element::bits == 8) {
+    std::uint32_t small = 0;
+    for (int c = 0; c < n; ++c) {
+      const float v = Source::value(x[c]) * multipliers[c];
+      small |= (std::bit_cast<std::uint32_t>(v) & 0x7FFFFFFFu) < Element::least_normal ? 1u : 0u;
+      codes[c] = static_cast<std::uint8_t>(Element::encode_normal(v));
+    }
+    if (small == 0) return;
+  }
+  for (int c = 0; c < n; ++c) codes[c] = static_cast<std::uint8_t>(Element::encode(Source::value(x[c]) * multipliers[c]));
 }
-template <class Row>
-inline void encode_row_at_random(const Row& x, const float* multipliers, const std::uint8_t* draws, int n, std::uint8_t* codes) {
-#pragma GCC ivdep
-  for (int c = 0; c < n; ++c) codes[c] = static_cast<std::uint8_t>(formats::e2m1_stochastic(x(c) * multipliers[c], draws[c]));
+template <class Source>
+[[gnu::noinline]] void encode_row_at_random(const Stored<Source>* __restrict x, const float* __restrict multipliers,
+                                            const std::uint8_t* __restrict draws, int n, std::uint8_t* __restrict codes) {
+  for (int c = 0; c < n; ++c)
+    codes[c] = static_cast<std::uint8_t>(formats::e2m1_stochastic(Source::value(x[c]) * multipliers[c], draws[c]));
 }
 
-/// Two codes a byte, the even one low. n is even; `codes` begins at a multiple of two bytes.
-inline void pack_nibbles(const std::uint8_t* codes, int n, std::uint8_t* out) {
-  for (int i = 0; i < n / 2; ++i) out[i] = static_cast<std::uint8_t>(codes[2 * i] | codes[2 * i + 1] << 4);
-}
-inline void unpack_nibbles(const std::uint8_t* packed, int n, std::uint8_t* codes) {
+/// Two codes a byte, the even one low, as pairs of bytes in one word (the host is little-endian). n is even.
+[[gnu::noinline]] inline void pack_nibbles(const std::uint8_t* __restrict codes, int n, std::uint8_t* __restrict out) {
   for (int i = 0; i < n / 2; ++i) {
-    codes[2 * i] = packed[i] & 15;
-    codes[2 * i + 1] = packed[i] >> 4;
+    std::uint16_t pair;
+    std::memcpy(&pair, codes + 2 * i, sizeof pair);
+    out[i] = static_cast<std::uint8_t>(pair | pair >> 4);
+  }
+}
+[[gnu::noinline]] inline void unpack_nibbles(const std::uint8_t* __restrict packed, int n, std::uint8_t* __restrict codes) {
+  for (int i = 0; i < n / 2; ++i) {
+    const auto pair = static_cast<std::uint16_t>((packed[i] & 15) | (packed[i] >> 4) << 8);
+    std::memcpy(codes + 2 * i, &pair, sizeof pair);
   }
 }
 
@@ -83,7 +113,7 @@ template <int distance, std::uint64_t mask> inline void swap_across(std::uint64_
   }
 }
 
-inline void transpose(const Codes& from, Codes& to) {
+[[gnu::noinline]] inline void transpose(const Codes& __restrict from, Codes& __restrict to) {
   for (int strip = 0; strip < edge / 8; ++strip) {
     std::uint64_t w[8][edge / 8];
     std::memcpy(w, from.words[strip * 8], sizeof w);
@@ -108,7 +138,8 @@ template <class Element> inline void store_transposed(const Descriptor& d, const
 // ---- scales
 
 template <Format F, int n>
-inline void encode_scales(const std::uint32_t* amax, const TensorScale& tensor, typename F::Scale* scales, float* multipliers) {
+[[gnu::noinline]] void encode_scales(const std::uint32_t* __restrict amax, TensorScale tensor, typename F::Scale* __restrict scales,
+                                     float* __restrict multipliers) {
   for (int i = 0; i < n; ++i) {
     const auto encoding = F::encoding(largest_of(amax[i]), tensor);
     scales[i] = encoding.scale;

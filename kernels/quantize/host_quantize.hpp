@@ -32,26 +32,27 @@ template <class Source> inline void rotate(const SourcePatch<Source>& x, int fir
     for (int c = 0; c < n; ++c) row[c] *= 0.25f;
 }
 
-/// Calls f(first row, row accessor by row number) for the rows of one columnwise block: the source, or its rotation.
-template <Format F, class M, class F2> inline void with_column_block(const SourcePatch<typename M::Source>& x, int first, int n, const F2& f) {
+/// Calls f(how to read, address by row number) for the rows of one columnwise block: the source, or its rotation.
+template <Format F, class M, class Use>
+inline void with_column_block(const SourcePatch<typename M::Source>& x, int first, int n, const Use& f) {
   if constexpr (F::hadamard && M::role != Role::weight) {
     alignas(64) float y[hadamard_block][edge];
     rotate(x, first, n, y);
-    f([&](int r) { return SourceRow<FromFp32>{y[r - first]}; });
+    f(FromFp32(), [&](int r) { return static_cast<const float*>(y[r - first]); });
   } else {
-    f([&](int r) { return x.row(r); });
+    f(typename M::Source(), [&](int r) { return x.row(r).first; });
   }
 }
 
 /// Encodes one row, at random where the mode and the format say so.
-template <Format F, class M, class Row>
-inline void encode(const Row& x, const float* multipliers, int n, const Descriptor& d, const Patch& p, int r, Side side, std::uint8_t* codes) {
+template <Format F, class M, class Source>
+inline void encode(const Stored<Source>* x, const float* multipliers, const Descriptor& d, const Patch& p, int r, Side side, std::uint8_t* codes) {
   if constexpr (F::hadamard && M::role == Role::gradient) {
     std::uint8_t draws[edge];
-    draw_bytes(d.keys[static_cast<int>(side)], draw_index(d, p, r), n, draws);
-    encode_row_at_random(x, multipliers, draws, n, codes);
+    draw_bytes(d.keys[static_cast<int>(side)], draw_index(d, p, r), p.columns, draws);
+    encode_row_at_random<Source>(x, multipliers, draws, p.columns, codes);
   } else {
-    encode_row<typename F::Element>(x, multipliers, n, codes);
+    encode_row<typename F::Element, Source>(x, multipliers, p.columns, codes);
   }
 }
 
@@ -61,45 +62,42 @@ template <Format F> inline std::byte* row_of(const Descriptor& d, const Patch& p
 }
 
 /// Blocks along a row.
-template <Format F, class M> inline void quantize_rows(const Descriptor& d, const Patch& p, const TensorScale& tensor) {
+template <Format F, class M>
+inline void quantize_rows(const SourcePatch<typename M::Source>& x, const Descriptor& d, const Patch& p, const TensorScale& tensor) {
+  using Source = typename M::Source;
   using G = Grid<F, Side::rowwise>;
   constexpr int width = F::block.columns;
-  const SourcePatch<typename M::Source> x(d, p);
   const OwnedRows owned(d, p);
   G grid;
+  std::uint32_t amax[G::rows][G::columns] = {};
+  for (int r = owned.begin; r < owned.end; ++r) largest_by_block<Source, width>(x.row(r).first, p.columns, amax[r]);
+  encode_scales<F, G::rows * G::columns>(amax[0], tensor, grid.scales[0], grid.multipliers[0]);
   for (int r = owned.begin; r < owned.end; ++r) {
-    std::uint32_t amax[G::columns];
-    const auto row = x.row(r);
-    for (int j = 0; j < G::columns; ++j) {
-      const int left = p.columns - j * width;
-      amax[j] = left >= width ? largest_in(row, j * width, (j + 1) * width) : left > 0 ? largest_in(row, j * width, p.columns) : 0u;
-    }
-    encode_scales<F, G::columns>(amax, tensor, grid.scales[r], grid.multipliers[r]);
     float multipliers[edge];
     spread<width>(grid.multipliers[r], multipliers);
     alignas(64) std::uint8_t codes[edge];
-    encode<F, M>(row, multipliers, p.columns, d, p, r, Side::rowwise, codes);
+    encode<F, M, Source>(x.row(r).first, multipliers, d, p, r, Side::rowwise, codes);
     store_row<typename F::Element>(codes, p.columns, row_of<F>(d, p, Side::rowwise, r));
   }
   store_scales<F, Side::rowwise>(d, p, grid, owned.begin, owned.end);
 }
 
 /// Blocks along a column.
-template <Format F, class M> inline void quantize_columns(const Descriptor& d, const Patch& p, const TensorScale& tensor) {
+template <Format F, class M>
+inline void quantize_columns(const SourcePatch<typename M::Source>& x, const Descriptor& d, const Patch& p, const TensorScale& tensor) {
   using G = Grid<F, Side::columnwise>;
   constexpr int height = F::block.columns;
-  const SourcePatch<typename M::Source> x(d, p);
   const OwnedRows owned(d, p);
   const int first_block = owned.begin / height, end_block = (owned.end + height - 1) / height;
   G grid;
   Codes codes;
   for (int i = first_block; i < end_block; ++i) {
     const int begin = i * height, end = begin + height < p.rows ? begin + height : p.rows;
-    with_column_block<F, M>(x, begin, p.columns, [&](const auto& row) {
+    with_column_block<F, M>(x, begin, p.columns, [&]<class Source>(Source, const auto& row) {
       std::uint32_t amax[edge] = {};
-      for (int r = begin; r < end; ++r) largest_by_column(row(r), p.columns, amax);
+      for (int r = begin; r < end; ++r) largest_by_column<Source>(row(r), p.columns, amax);
       encode_scales<F, edge>(amax, tensor, grid.scales[i], grid.multipliers[i]);
-      for (int r = begin; r < end; ++r) encode<F, M>(row(r), grid.multipliers[i], p.columns, d, p, r, Side::columnwise, codes.row(r));
+      for (int r = begin; r < end; ++r) encode<F, M, Source>(row(r), grid.multipliers[i], d, p, r, Side::columnwise, codes.row(r));
     });
   }
   if constexpr (F::columnwise_order == formats::Order::transposed) {
@@ -111,23 +109,12 @@ template <Format F, class M> inline void quantize_columns(const Descriptor& d, c
   store_scales<F, Side::columnwise>(d, p, grid, first_block, end_block);
 }
 
-/// Largest magnitude of every tile of one row of tiles, over columns that may differ from row to row.
-template <int edge_of_tile> inline void fold_tiles(const std::uint32_t* by_column, std::uint32_t* by_tile) {
-  for (int j = 0; j < edge / edge_of_tile; ++j) {
-    std::uint32_t top = 0;
-    for (int c = 0; c < edge_of_tile; ++c) {
-      const std::uint32_t m = by_column[j * edge_of_tile + c];
-      top = m > top ? m : top;
-    }
-    by_tile[j] = top;
-  }
-}
-
 /// Square tiles: one encoding serves both copies.
-template <Format F, class M> inline void quantize_tiles(const Descriptor& d, const Patch& p, const TensorScale& tensor) {
+template <Format F, class M>
+inline void quantize_tiles(const SourcePatch<typename M::Source>& x, const Descriptor& d, const Patch& p, const TensorScale& tensor) {
+  using Source = typename M::Source;
   using G = Grid<F, Side::rowwise>;
   constexpr int tile = F::block.rows;
-  const SourcePatch<typename M::Source> x(d, p);
   const OwnedRows owned(d, p);
   const int first_tile = owned.begin / tile, end_tile = (owned.end + tile - 1) / tile;
   G grid;
@@ -135,13 +122,13 @@ template <Format F, class M> inline void quantize_tiles(const Descriptor& d, con
   for (int i = first_tile; i < end_tile; ++i) {
     const int begin = i * tile, end = begin + tile < p.rows ? begin + tile : p.rows;
     std::uint32_t by_column[edge] = {}, amax[G::columns];
-    for (int r = begin; r < end; ++r) largest_by_column(x.row(r), p.columns, by_column);
-    fold_tiles<tile>(by_column, amax);
+    for (int r = begin; r < end; ++r) largest_by_column<Source>(x.row(r).first, p.columns, by_column);
+    fold<tile>(by_column, amax);
     encode_scales<F, G::columns>(amax, tensor, grid.scales[i], grid.multipliers[i]);
     float multipliers[edge];
     spread<tile>(grid.multipliers[i], multipliers);
     for (int r = begin; r < end; ++r) {
-      encode_row<typename F::Element>(x.row(r), multipliers, p.columns, codes.row(r));
+      encode_row<typename F::Element, Source>(x.row(r).first, multipliers, p.columns, codes.row(r));
       if (d.side[0].data) store_row<typename F::Element>(codes.row(r), p.columns, row_of<F>(d, p, Side::rowwise, r));
     }
   }
@@ -161,6 +148,21 @@ template <Format F, class M> inline void store_plain(const Descriptor& d, const 
   }
 }
 
+template <Format F, class M>
+inline void quantize_copies(const SourcePatch<typename M::Source>& x, const Descriptor& d, const Patch& p, const TensorScale (&tensor)[2]) {
+  if constexpr (F::block.rows == F::block.columns) {
+    quantize_tiles<F, M>(x, d, p, tensor[d.side[0].amax ? 0 : 1]);
+  } else {
+    if (d.side[0].data) quantize_rows<F, M>(x, d, p, tensor[0]);
+    if (d.side[1].data) quantize_columns<F, M>(x, d, p, tensor[1]);
+  }
+}
+
+template <class Staged, class Stored> inline typename Staged::Stored stage(Stored x) {
+  if constexpr (std::is_same_v<Stored, typename Staged::Stored>) return x;
+  else return bf16(x).bits;
+}
+
 template <Format F, class M> inline void quantize_patch(const Descriptor& d, const Patch& p) {
   if constexpr (!F::scaled) {
     store_plain<F, M>(d, p);
@@ -168,12 +170,17 @@ template <Format F, class M> inline void quantize_patch(const Descriptor& d, con
     TensorScale tensor[2];
     for (int s = 0; s < 2; ++s)
       if (d.side[s].amax) tensor[s] = F::tensor_scale(d.side[s].amax[p.member]);
-    if constexpr (F::block.rows == F::block.columns) {
-      quantize_tiles<F, M>(d, p, tensor[d.side[0].amax ? 0 : 1]);
-    } else {
-      if (d.side[0].data) quantize_rows<F, M>(d, p, tensor[0]);
-      if (d.side[1].data) quantize_columns<F, M>(d, p, tensor[1]);
+    // A copy in one piece, since each value is read several times and rows may lie a power of two apart. Masters are
+    // rounded on the way.
+    using Staged = std::conditional_t<std::is_same_v<typename M::Source, FromMaster>, FromBf16, typename M::Source>;
+    alignas(64) typename Staged::Stored staged[edge][edge];
+    const SourcePatch<typename M::Source> x(d, p);
+    const OwnedRows owned(d, p);
+    for (int r = owned.begin; r < owned.end; ++r) {
+      const auto row = x.row(r);
+      for (int c = 0; c < p.columns; ++c) staged[r][c] = stage<Staged>(row.first[c]);
     }
+    quantize_copies<F, Mode<Staged, M::role>>(SourcePatch<Staged>(staged[0], edge), d, p, tensor);
   }
 }
 
@@ -183,14 +190,14 @@ template <Format F, class M> inline float largest(const Descriptor& d, const Pat
   const OwnedRows owned(d, p);
   std::uint32_t by_column[edge] = {}, top[1];
   if (side == Side::rowwise) {
-    for (int r = owned.begin; r < owned.end; ++r) largest_by_column(x.row(r), p.columns, by_column);
+    for (int r = owned.begin; r < owned.end; ++r) largest_by_column<typename M::Source>(x.row(r).first, p.columns, by_column);
   } else {
     for (int first = owned.begin; first < owned.end; first += hadamard_block)
-      with_column_block<F, M>(x, first, p.columns, [&](const auto& row) {
-        for (int r = first; r < first + hadamard_block && r < owned.end; ++r) largest_by_column(row(r), p.columns, by_column);
+      with_column_block<F, M>(x, first, p.columns, [&]<class Source>(Source, const auto& row) {
+        for (int r = first; r < first + hadamard_block && r < owned.end; ++r) largest_by_column<Source>(row(r), p.columns, by_column);
       });
   }
-  fold_tiles<edge>(by_column, top);
+  fold<edge>(by_column, top);
   return largest_of(top[0]);
 }
 

@@ -18,14 +18,13 @@ template <Format F, class Source> inline float tile_amaxes(const Descriptor& d, 
     const int end = (i + 1) * tile < p.rows ? (i + 1) * tile : p.rows;
     std::uint32_t by_column[edge] = {}, amax[G::columns];
     for (int r = i * tile; r < end; ++r) {
-      const auto row = x.row(r);
       const int first = p.first_owned(r, d.matrix.columns), last = p.end_owned(r, d.matrix.columns);
-      largest_by_column([&](int c) { return row(first + c); }, last - first, by_column + first);
+      if (first < last) largest_by_column<Source>(x.row(r).first + first, last - first, by_column + first);
     }
-    fold_tiles<tile>(by_column, amax);
+    fold<tile>(by_column, amax);
     for (int j = 0; j * F::block.columns < p.columns; ++j) {
       out[i * all.columns + j] = static_cast<std::uint16_t>(amax[j] >> 16);
-      most = amax[j] > most ? amax[j] : most;
+      most = larger(most, amax[j]);
     }
   }
   return largest_of(most);
@@ -78,7 +77,7 @@ inline void cast_owned(const Descriptor& d, const Patch& p, const std::uint16_t*
     const std::int64_t position = p.member * d.stride + (p.row + r) * width + p.column;
     if constexpr (F::scaled) {
       spread<F::block.columns>(grid.multipliers[r / F::block.rows], multipliers);
-      encode_row<typename F::Element>([&](int c) { return row(first + c); }, multipliers + first, end - first, codes + first);
+      encode_row<typename F::Element, Source>(row.first + first, multipliers + first, end - first, codes + first);
       store_range<typename F::Element>(codes, position, first, end, d.side[0].data);
     } else {
       auto* out = reinterpret_cast<typename F::Element::Storage*>(d.side[0].data) + position;

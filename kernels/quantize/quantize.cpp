@@ -22,11 +22,13 @@ template <Format F, class M, class Team> TESSERA_FN void largest_unit(const Team
   const int item = table.owned.owner(unit);
   const Descriptor& d = table.items[item];
   const Patch p = patch_of(d, d.first_patch_row, unit - table.owned.first[item]);
+  constexpr bool rotated = F::hadamard && M::role != Role::weight;  // only then do the copies see different values
+  float top = 0;
   for (int s = 0; s < 2; ++s) {
-    if (d.side[s].amax == nullptr || (s == 1 && d.side[0].amax == d.side[1].amax)) continue;
-    float top;
-    if constexpr (one_thread<Team>) top = host::largest<F, M>(d, p, static_cast<Side>(s));
-    else top = team::largest<F, M>(team, d, p, static_cast<Side>(s));
+    if (s == 0 || rotated) {
+      if constexpr (one_thread<Team>) top = host::largest<F, M>(d, p, static_cast<Side>(s));
+      else top = team::largest<F, M>(team, d, p, static_cast<Side>(s));
+    }
     team.once([&] { table.largest[s][unit] = top; });
   }
 }
@@ -37,7 +39,7 @@ template <class Team> TESSERA_FN void reduce_member(const Team& team, const Tabl
   const std::int64_t member = unit - table.members.first[item];
   for (int s = 0; s < 2; ++s) {
     if (d.side[s].amax == nullptr) continue;
-    const float top = largest_of_member(team, table, item, member, s == 1 && d.side[0].amax == d.side[1].amax ? 0 : s);
+    const float top = largest_of_member(team, table, item, member, s);
     team.once([&] { d.side[s].amax[member] = top; });
   }
 }
@@ -68,6 +70,9 @@ void quantize(Stream& stream, const QuantizeTable& table, Precision precision, R
   require(table.whole_block_rows(), "quantize", "what is owned must consist of whole rows of blocks");
   const quantizer::TableView view = table.view();
   visit_format(table.format(), [&]<class F>() {
+    if (F::hadamard && role != Role::weight)
+      for (const auto& d : table.descriptors())
+        require(d.side[0].amax == nullptr || d.side[0].amax != d.side[1].amax, "quantize", "a rotated copy has an amax of its own");
     if (table.values_type() == DType::bf16) quantizer::run_role<F, quantizer::FromBf16>(stream, view, role);
     else if (precision == Precision::bf16_first) quantizer::run_role<F, quantizer::FromMaster>(stream, view, role);
     else quantizer::run_role<F, quantizer::FromFp32>(stream, view, role);

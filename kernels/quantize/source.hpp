@@ -27,8 +27,10 @@ template <class SourceType, Role source_role> struct Mode {
 /// |x| as bits, which order as the magnitudes do; 0 for NaN, so that a maximum ignores it.
 TESSERA_FN inline std::uint32_t magnitude(float x) {
   const std::uint32_t u = std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFu;
-  return u > 0x7F800000u ? 0u : u;
+  // A mask instead of a choice, which compilers turn into a branch.
+  return u & static_cast<std::uint32_t>((static_cast<std::int32_t>(u) - 0x7F800001) >> 31);
 }
+TESSERA_FN constexpr std::uint32_t larger(std::uint32_t a, std::uint32_t b) { return a > b ? a : b; }
 TESSERA_FN inline float largest_of(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 
 /// One row of a patch: values by column.
@@ -45,6 +47,7 @@ template <class Source> struct SourcePatch {
       : origin(reinterpret_cast<const typename Source::Stored*>(d.values) + (p.member * d.stride - d.begin) +
                p.row * d.matrix.columns + p.column),
         width(d.matrix.columns) {}
+  TESSERA_FN SourcePatch(const typename Source::Stored* first, std::int64_t row_length) : origin(first), width(row_length) {}
   TESSERA_FN SourceRow<Source> row(std::int64_t r) const { return {origin + r * width}; }
 };
 

@@ -118,10 +118,7 @@ template <Format F, class M> TESSERA_FN std::uint32_t encode(float scaled, const
 template <class X> TESSERA_FN std::uint32_t largest_in(const X& x, const Area& a) {
   std::uint32_t top = 0;
   for (int r = a.row; r < a.row_end; ++r)
-    for (int c = a.column; c < a.column_end; ++c) {
-      const std::uint32_t m = magnitude(x(r, c));
-      top = m > top ? m : top;
-    }
+    for (int c = a.column; c < a.column_end; ++c) top = larger(top, magnitude(x(r, c)));
   return top;
 }
 

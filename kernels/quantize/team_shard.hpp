@@ -29,10 +29,7 @@ TESSERA_FN float tile_amaxes(const Team& team, const Descriptor& d, const Patch&
       const Area a = B::area(p, q);
       std::uint32_t top = 0;
       for (int r = a.row; r < a.row_end; ++r)
-        for (int c = a.column; c < a.column_end; ++c) {
-          const std::uint32_t m = owned_magnitude(r, c);
-          top = m > top ? m : top;
-        }
+        for (int c = a.column; c < a.column_end; ++c) top = larger(top, owned_magnitude(r, c));
       if (a.row < a.row_end && a.column < a.column_end) amaxes[amax_place<F>(d, p, a.i, a.j)] = static_cast<std::uint16_t>(top >> 16);
       return top;
     };

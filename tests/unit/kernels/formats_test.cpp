@@ -59,6 +59,15 @@ TYPED_TEST(Codec, EncodesEveryBf16ToTheNearestCode) {
   }
 }
 
+TYPED_TEST(Codec, EncodesNormalsAlikeBothWays) {
+  for (std::uint32_t u = 0; u < 0x80000000u; u += 4093) {
+    if (u < TypeParam::least_normal) continue;
+    ASSERT_EQ(TypeParam::encode_normal(from_bits(u)), TypeParam::encode(from_bits(u))) << std::hex << u;
+    ASSERT_EQ(TypeParam::encode_normal(from_bits(u | 0x80000000u)), TypeParam::encode(from_bits(u | 0x80000000u))) << std::hex << u;
+  }
+  EXPECT_EQ(TypeParam::encode_normal(from_bits(TypeParam::least_normal)), TypeParam::encode(from_bits(TypeParam::least_normal)));
+}
+
 TYPED_TEST(Codec, RoundsAtTheMidpointsAndBesideThem) {
   for (std::uint32_t c = 0; c < Limits<TypeParam>::top; ++c) {
     const auto middle = static_cast<float>((static_cast<double>(TypeParam::decode(c)) + TypeParam::decode(c + 1)) / 2);
