@@ -44,19 +44,18 @@ void multiply(Stream& stream, cublasOperation_t ta, cublasOperation_t tb, std::i
         "cublasGemmEx");
 }
 
-template <class T> void add_bias_and_activate(Stream& stream, const Tensor& y, const Tensor& pre, const Tensor& bias) {
-  using A = Accumulator<T>;
+/// Every row of y = bias: the product is added to it inside the GEMM, so that the sum is rounded once.
+template <class T> void broadcast(Stream& stream, const Tensor& y, const Tensor& bias) {
   const std::int64_t columns = y.columns();
   T* out = y.as<T>();
-  T* before = pre ? pre.as<T>() : nullptr;
-  const T* b = bias ? bias.as<T>() : nullptr;
-  launch(stream, "bias_activation", y.elements(), KOKKOS_LAMBDA(std::int64_t i) {
-    T x = before ? before[i] : out[i];
-    if (b) x = T(A(x) + A(b[i % columns]));
-    if (!before) { out[i] = x; return; }
-    before[i] = x;
-    out[i] = T(gelu_of(A(x)));
-  });
+  const T* b = bias.as<T>();
+  launch(stream, "broadcast_bias", y.elements(), KOKKOS_LAMBDA(std::int64_t i) { out[i] = b[i % columns]; });
+}
+
+template <class T> void activate(Stream& stream, const Tensor& y, const Tensor& pre) {
+  T* out = y.as<T>();
+  const T* in = pre.as<T>();
+  launch(stream, "gelu", y.elements(), KOKKOS_LAMBDA(std::int64_t i) { out[i] = T(gelu_of(Accumulator<T>(in[i]))); });
 }
 
 /// Pointers of all experts' matrices, small enough to travel with the launch.
@@ -104,8 +103,10 @@ template <class T> void expert_product(Stream& stream, const Tensor& y, const Te
 
 void forward(Stream& stream, const Tensor& y, const Tensor& pre, const Tensor& x, const Operand& w, const Tensor& bias) {
   const std::int64_t m = x.rows(), n = y.columns(), k = x.columns();
-  multiply(stream, CUBLAS_OP_T, CUBLAS_OP_N, n, m, k, w.data, k, x, k, pre ? pre : y, n, 0);
-  if (pre || bias) dispatch_real(y.type, "linear_forward", [&]<class T>() { add_bias_and_activate<T>(stream, y, pre, bias); });
+  const Tensor& sum = pre ? pre : y;
+  if (bias) dispatch_real(y.type, "linear_forward", [&]<class T>() { broadcast<T>(stream, sum, bias); });
+  multiply(stream, CUBLAS_OP_T, CUBLAS_OP_N, n, m, k, w.data, k, x, k, sum, n, bias ? 1.0f : 0.0f);
+  if (pre) dispatch_real(y.type, "linear_forward", [&]<class T>() { activate<T>(stream, y, pre); });
 }
 
 void input_gradient(Stream& stream, const Tensor& dx, const Tensor& dy, const Operand& w) {
