@@ -73,7 +73,7 @@ template <formats::Format F> constexpr FormatTraits traits_of() {
           F::ragged, F::tensor_amax, F::columnwise, F::columnwise_order, F::agreement, formats::wire_bits<F>};
 }
 inline FormatTraits traits_of(FormatId id) {
-  return visit_format(id, []<class F>() { return traits_of<F>(); });
+  return visit_format(id, [&]<class F>() { return traits_of<F>(); });
 }
 
 /// The format of that name, if there is one.
