@@ -1,6 +1,8 @@
 // How much of a slow network hides behind computation: a training step whose collectives take latency +
-// bytes/bandwidth, one at a time, beside its computation alone (collectives that move nothing) and its communication
-// alone (that formula). usage: mpiexec -n RANKS throttled [STEPS]
+// bytes/bandwidth, one at a time, beside its computation alone (nothing moves) and its communication alone (that
+// formula). Ranks share the machine, so the computation alone runs on all of them at once.
+//
+//   mpiexec -n RANKS throttled [STEPS]
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -43,28 +45,52 @@ HostSequences tokens(const RunPlan& plan) {
   return batch;
 }
 
+/// Moves data until it is frozen, so that the numbers are those of training; from then on nothing.
+class Frozen final : public Communicator {
+ public:
+  Frozen(std::unique_ptr<Communicator> inner, const bool& frozen) : inner_(std::move(inner)), frozen_(frozen) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::string name() const override { return "frozen(" + inner_->name() + ")"; }
+  Pending submit(Stream& stream, const Operation& operation) override {
+    return frozen_ ? Pending(this, 0) : inner_->submit(stream, operation);
+  }
+
+ protected:
+  void finish(Stream&, int) override {}
+  void abandon(int) noexcept override {}
+
+ private:
+  std::unique_ptr<Communicator> inner_;
+  const bool& frozen_;
+};
+
 using Connect = std::function<std::unique_ptr<Communicator>(Device&)>;
 
-/// Milliseconds of a step on the slowest rank: the median of `steps`, after three to warm up.
-double step_ms(const RunPlan& plan, Control& control, int steps, const Connect& connect) {
+constexpr int warm_up = 3;
+
+/// Milliseconds of a step on the slowest rank: the median of `steps`, after `warm_up` others. `frozen` is set then.
+double step_ms(const RunPlan& plan, Control& control, int steps, const Connect& connect, bool& frozen) {
   Device device;
   const auto communicator = connect(device);
   Engine engine(device, plan, *communicator);
   engine.initialise();
   const HostSequences batch = tokens(plan);
   std::vector<double> times;
-  control.max(0);  // all ranks begin together, since they share a machine
-  for (int step = 0; step < steps + 3; ++step) {
+  for (int step = 0; step < warm_up + steps; ++step) {
+    if (step == warm_up) {
+      engine.sync().settle(engine.stream());  // nothing is under way when the network freezes
+      frozen = true;
+    }
     const auto begin = std::chrono::steady_clock::now();
     engine.step(batch, 1e-4f);
     engine.report();
-    times.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
+    times.push_back(std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count());
   }
   engine.sync().settle(engine.stream());
-  std::nth_element(times.begin() + 3, times.begin() + 3 + steps / 2, times.end());
-  return static_cast<double>(
-             control.max(static_cast<std::int64_t>(times[static_cast<std::size_t>(3 + steps / 2)] * 1e6))) *
-         1e-6;
+  const auto median = times.begin() + warm_up + steps / 2;
+  std::nth_element(times.begin() + warm_up, median, times.end());
+  return static_cast<double>(control.max(static_cast<std::int64_t>(*median))) * 1e-6;
 }
 
 double communication_ms(const RunPlan& plan, double bytes_per_second) {
@@ -77,19 +103,20 @@ double communication_ms(const RunPlan& plan, double bytes_per_second) {
 
 void compare(Mpi& mpi, Control& control, std::int64_t length, int steps) {
   const RunPlan plan = resolve(model(mpi.size(), length), mpi.size());
-  const double computation =
-      step_ms(plan, control, steps, [&](Device&) { return planning_communicator(mpi.rank(), mpi.size()); });
+  const auto world = [&](Device& device) { return mpi.world(device.communication(), std::chrono::seconds(60)); };
   for (const double gigabytes : {1.0, 10.0}) {
-    const double step = step_ms(plan, control, steps, [&](Device& device) {
-      return throttled(mpi.world(device.communication(), std::chrono::seconds(60)), latency_us, gigabytes * 1e9);
-    });
+    bool frozen = false;
+    const auto without = [&](Device& device) { return std::make_unique<Frozen>(world(device), frozen); };
+    const double computation = step_ms(plan, control, steps, without, frozen);
+    const auto slow = [&](Device& device) { return throttled(world(device), latency_us, gigabytes * 1e9); };
+    const double step = step_ms(plan, control, steps, slow, frozen);
     const double communication = communication_ms(plan, gigabytes * 1e9);
-    if (mpi.rank() == 0)
-      fmt::print(
-          "{{\"ranks\": {}, \"tokens_per_rank\": {}, \"groups\": {}, \"GB_per_s\": {}, \"computation_ms\": {:.2f}, "
-          "\"communication_ms\": {:.2f}, \"step_ms\": {:.2f}, \"ratio\": {:.3f}}}\n",
-          mpi.size(), length, plan.layout.groups().size(), gigabytes, computation, communication, step,
-          step / std::max(computation, communication));
+    if (mpi.rank() != 0) continue;
+    fmt::print(
+        "{{\"ranks\": {}, \"tokens_per_rank\": {}, \"groups\": {}, \"gb_per_s\": {}, \"computation_ms\": {:.2f}, "
+        "\"communication_ms\": {:.2f}, \"step_ms\": {:.2f}, \"ratio\": {:.3f}}}\n",
+        mpi.size(), length, plan.layout.groups().size(), gigabytes, computation, communication, step,
+        step / std::max(computation, communication));
   }
 }
 
