@@ -18,6 +18,11 @@ enum class Role : std::uint8_t { weight, activation, gradient };
 /// What is owned must consist of whole rows of blocks. With `block_scales`, scales go there instead of into the arrays.
 void quantize(Stream& stream, const QuantizeTable& table, Precision precision = Precision::bf16_first, Role role = Role::weight);
 
+/// Its two halves: the amax of every member, as each copy sees the values, for formats that have one; then the copies from
+/// the amaxes that the table's buffers hold already (of a matrix that is quantized in parts, say).
+void find_amax(Stream& stream, const QuantizeTable& table, Precision precision = Precision::bf16_first, Role role = Role::weight);
+void quantize_with_amax(Stream& stream, const QuantizeTable& table, Precision precision = Precision::bf16_first, Role role = Role::weight);
+
 /// One copy -> values [rows, columns], or [columns, rows] where the copy is stored transposed; bf16 results are rounded to
 /// nearest even. Rotated copies stay rotated.
 void dequantize(Stream& stream, const QuantizeTable& table, Side side);
