@@ -78,13 +78,25 @@ def by_core_order(path: str, text: str) -> Iterator[Finding]:
 COLLECTIVE = re.compile(r"(\.|->)submit\s*\(|\bcontrol\w*(\(\))?\s*(\.|->)\s*\w+\s*\(")
 
 
+def without_lambdas(body: str) -> str:
+    """A function's body with those of its lambdas blank: what they throw reaches whoever calls them."""
+    for match in re.finditer(r"\[[^\[\]]*\]\s*(\([^()]*\))?\s*(mutable\s*)?\{", body):
+        depth, end = 1, match.end()
+        while depth and end < len(body):
+            depth += (body[end] == "{") - (body[end] == "}")
+            end += 1
+        body = body[:match.end()] + re.sub(r"[^\n]", " ", body[match.end():end]) + body[end:]
+    return body
+
+
 def by_throws(path: str, text: str) -> Iterator[Finding]:
     """Between two collectives one rank must not leave by itself: only Control::agree throws."""
     if not re.match(r"^(app|core|io)/.*\.(cpp|hpp)$", path) or path.startswith("core/comm/"):
         return
     for f in source.functions(text):
-        calls = [m.end() for m in COLLECTIVE.finditer(f.body)]
-        if len(calls) >= 2 and re.search(r"\bthrow\b|\brequire\s*\(", f.body[calls[0]:calls[-1]]):
+        body = without_lambdas(f.body)
+        calls = [m.end() for m in COLLECTIVE.finditer(body)]
+        if len(calls) >= 2 and re.search(r"\bthrow\b|\brequire\s*\(", body[calls[0]:calls[-1]]):
             yield Finding(path, f.line, "throw-between-collectives", f"{f.name}: return Problems, let Control::agree throw")
 
 

@@ -73,7 +73,9 @@ class Checks(unittest.TestCase):
         bad = "void f() { control.agree(a); if (x) throw Error(); control.agree(b); }"
         good = "void f() { if (x) throw Error(); control.agree(a); control.agree(b); }"
         self.assertEqual(["throw-between-collectives"], names(lint.by_throws("core/params/a.cpp", bad)))
+        collected = "void f() { control.agree(a); collect(problems, [&](int i) { if (i) throw Error(); }); control.agree(problems); }"
         self.assertEqual([], names(lint.by_throws("core/params/a.cpp", good)))
+        self.assertEqual([], names(lint.by_throws("core/params/a.cpp", collected)))
 
     def test_kernel_needs_reference_test_and_bench(self):
         tree = {"kernels/a/a.hpp": "void a(Stream& stream, const Tensor& x);"}

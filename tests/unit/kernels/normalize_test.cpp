@@ -15,6 +15,9 @@ namespace {
 
 using test::in_double, test::near, test::on_device, test::on_host, test::poisoned, test::uniform;
 
+enum class Branch { no, yes };
+enum class Bias { no, yes };
+
 // One norm with its tensors on the device.
 template <class T> struct Case {
   using A = Accumulator<T>;
@@ -25,9 +28,9 @@ template <class T> struct Case {
   Tensor put(const std::vector<T>& values) { return on_device(device, Shape{rows, columns}, values); }
   Tensor row(const std::vector<T>& values) { return on_device(device, Shape{columns}, values); }
 
-  void forward(bool branched, bool biased) {
-    norm_forward(device.compute(), kind, y, residual, mean, rstd, put(x), branched ? put(branch) : Tensor{},
-                 row(weight), biased ? row(bias) : Tensor{});
+  void forward(Branch added, Bias given) {
+    norm_forward(device.compute(), kind, y, residual, mean, rstd, put(x), added == Branch::yes ? put(branch) : Tensor{},
+                 row(weight), given == Bias::yes ? row(bias) : Tensor{});
   }
 
   Norm kind;
@@ -56,15 +59,16 @@ TYPED_TEST(Normalize, ForwardEqualsReference) {
     for (auto [rows, columns] : sizes)
       for (int parts = 0; parts < 4; ++parts) {
         Case<T> c(kind, rows, columns);
-        const bool branched = (parts & 1) != 0, biased = (parts & 2) != 0;
-        c.forward(branched, biased);
+        const auto branch = (parts & 1) != 0 ? Branch::yes : Branch::no;
+        const auto bias = (parts & 2) != 0 ? Bias::yes : Bias::no;
+        c.forward(branch, bias);
         std::vector<T> sum = c.x;
-        if (branched) {
+        if (branch == Branch::yes) {
           for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = T(A(c.x[i]) + A(c.branch[i]));
           EXPECT_TRUE(test::same_bits(on_host<T>(c.device, c.residual), sum));
         }
         const auto wanted = reference::norm_forward(kind, in_double(sum), {}, in_double(c.weight),
-                                                    biased ? in_double(c.bias) : std::vector<double>{});
+                                                    bias == Bias::yes ? in_double(c.bias) : std::vector<double>{});
         EXPECT_TRUE(near(on_host<T>(c.device, c.y), wanted.y, tolerance)) << rows << "x" << columns;
         // The reciprocal deviation of a single column is 316 times as sensitive as the value.
         if (columns > 1) {
@@ -79,7 +83,7 @@ TYPED_TEST(Normalize, ForwardEqualsReference) {
 TYPED_TEST(Normalize, ResidualMayBeWrittenOverX) {
   using T = TypeParam;
   Case<T> apart(Norm::layer, 5, 33), in_place(Norm::layer, 5, 33);
-  apart.forward(true, true);
+  apart.forward(Branch::yes, Bias::yes);
   const Tensor x = in_place.put(in_place.x);
   norm_forward(in_place.device.compute(), Norm::layer, in_place.y, x, in_place.mean, in_place.rstd, x,
                in_place.put(in_place.branch), in_place.row(in_place.weight), in_place.row(in_place.bias));
@@ -93,7 +97,7 @@ TYPED_TEST(Normalize, BackwardAddsTheReference) {
     for (auto [rows, columns] : sizes) {
       if (columns == 1) continue;  // nothing but cancellation
       Case<T> c(kind, rows, columns);
-      c.forward(false, false);
+      c.forward(Branch::no, Bias::no);
       const auto before = uniform<T>(rows * columns, 6);
       const Tensor dx = c.put(before);
       norm_backward(c.device.compute(), kind, dx, c.put(c.dy), c.put(c.x), c.mean, c.rstd, c.row(c.weight));
@@ -110,7 +114,7 @@ TYPED_TEST(Normalize, WeightGradientEqualsReferenceForEveryBeta) {
     for (auto [rows, columns] : sizes)
       for (float beta : {0.0f, 1.0f, 0.5f}) {
         Case<T> c(kind, rows, columns);
-        c.forward(false, false);
+        c.forward(Branch::no, Bias::no);
         const auto before = uniform<A>(columns, 7);
         const auto start = [&] { return beta == 0 ? poisoned<A>(c.device, {columns}) : on_device(c.device, before); };
         const Gradient dw{start(), beta}, db{kind == Norm::layer ? start() : Tensor{}, beta};
@@ -132,7 +136,7 @@ TYPED_TEST(Normalize, NoRows) {
   using T = TypeParam;
   using A = Accumulator<T>;
   Case<T> c(Norm::layer, 0, 33);
-  c.forward(true, true);
+  c.forward(Branch::yes, Bias::yes);
   norm_backward(c.device.compute(), c.kind, c.put({}), c.put({}), c.put({}), c.mean, c.rstd, c.row(c.weight));
   const Gradient dw{poisoned<A>(c.device, {33}), 0}, db{on_device(c.device, std::vector<A>(33, A(2))), 1};
   norm_weight_gradient(c.device.compute(), c.arena, c.kind, dw, db, c.put({}), c.put({}), c.mean, c.rstd);
@@ -144,10 +148,10 @@ TYPED_TEST(Normalize, NanFillsItsRowAndNoOther) {
   using T = TypeParam;
   for (Norm kind : kinds) {
     Case<T> c(kind, 3, 33);
-    c.forward(false, true);
+    c.forward(Branch::no, Bias::yes);
     const auto clean = on_host<T>(c.device, c.y);
     c.x[33 + 32] = T(std::numeric_limits<float>::quiet_NaN());
-    c.forward(false, true);
+    c.forward(Branch::no, Bias::yes);
     EXPECT_TRUE(test::all_nan(on_host<T>(c.device, c.y.row_range(1, 1))));
     for (std::int64_t r : {0, 2})
       EXPECT_TRUE(test::same_bits(on_host<T>(c.device, c.y.row_range(r, 1)),
@@ -163,7 +167,7 @@ TEST(NormGradients, AreTheDerivatives) {
     Case<double> c(kind, 4, 19);
     const bool biased = kind == Norm::layer;
     const auto value = [&] {
-      c.forward(false, biased);
+      c.forward(Branch::no, biased ? Bias::yes : Bias::no);
       const auto y = on_host<double>(c.device, c.y);
       return std::inner_product(y.begin(), y.end(), c.dy.begin(), 0.0);
     };
