@@ -1,6 +1,7 @@
 #pragma once
 // The only door to Kokkos::parallel_*. Included by kernel sources alone, never by a header outside kernels/base.
 #include <Kokkos_Core.hpp>
+#include <chrono>
 #include <cstdint>
 
 #include "kernels/base/stream.hpp"
@@ -22,15 +23,45 @@ inline Space space_of(const Stream& stream) {
 /// From 512 bytes on, Kokkos passes a functor through constant memory and waits on the host for the one before it.
 template <class F> constexpr void check_functor() { static_assert(sizeof(F) <= 2048, "functor too large: pass a table"); }
 
+using Range = Kokkos::RangePolicy<Space, Kokkos::IndexType<std::int64_t>>;
+template <class F> void run_range(Stream& stream, const char* name, std::int64_t begin, std::int64_t end, const F& f) {
+  Kokkos::parallel_for(name, Kokkos::Experimental::require(Range(space_of(stream), begin, end),
+                                                           Kokkos::Experimental::WorkItemProperty::HintLightWeight), f);
+}
+
+#if defined(KOKKOS_ENABLE_CUDA)
+
+template <class F> void run_in_pieces(Stream& stream, const char* name, std::int64_t n, const F& f) {
+  run_range(stream, name, 0, n, f);  // the device works by itself
+}
+
+#else
+
+/// Host communication moves between pieces, so a piece stays well below a millisecond. Each kernel learns its own size:
+/// that of its last launch nearly always fits, and a short launch stays one piece.
+template <class F> void run_in_pieces(Stream& stream, const char* name, std::int64_t n, const F& f) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::microseconds brief(125), lengthy(500);
+  static std::int64_t piece = 4096;
+  for (std::int64_t begin = 0, end = 0; begin < n; begin = end) {
+    end = n - begin < piece ? n : begin + piece;
+    const Clock::time_point start = Clock::now();
+    run_range(stream, name, begin, end, f);
+    const Clock::duration took = Clock::now() - start;
+    if (took > lengthy && end - begin > 1) piece = (end - begin) / 2;
+    else if (took < brief && end - begin == piece) piece *= 2;
+    stream.progress();
+  }
+}
+
+#endif
+
 /// f(i) for i in [0, n), in any order.
 template <class F> void launch(Stream& stream, const char* name, std::int64_t n, const F& f) {
   check_functor<F>();
   stream.count_launch();
   if (stream.dry() || n <= 0) return;
-  using Policy = Kokkos::RangePolicy<Space, Kokkos::IndexType<std::int64_t>>;
-  Kokkos::parallel_for(name, Kokkos::Experimental::require(Policy(space_of(stream), 0, n),
-                                                           Kokkos::Experimental::WorkItemProperty::HintLightWeight), f);
-  stream.progress();
+  run_in_pieces(stream, name, n, f);
 }
 
 #if defined(KOKKOS_ENABLE_CUDA)
