@@ -1,0 +1,170 @@
+#include "io/convert/quantize_file.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "io/convert/tensor_quantizer.hpp"
+#include "io/hdf5/file.hpp"
+
+namespace tessera {
+namespace {
+
+/// Removes the unfinished output unless it was kept.
+class Unfinished {
+ public:
+  explicit Unfinished(std::filesystem::path path) : path_(std::move(path)) { remove(); }
+  ~Unfinished() { remove(); }
+  Unfinished(const Unfinished&) = delete;
+  Unfinished& operator=(const Unfinished&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  void remove() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
+  std::filesystem::path path_;
+};
+
+struct Sides {
+  bool rowwise = false, columnwise = false;
+};
+
+Sides sides_of(FormatId format, const StoredTensor& t) {
+  return visit_format(format, [&]<class F>() {
+    return Sides{formats::takes<F>(Side::rowwise, matrix_of(t)), formats::takes<F>(Side::columnwise, matrix_of(t))};
+  });
+}
+
+/// Why a tensor cannot be quantized; nothing: it can.
+std::optional<std::string> obstacle(FormatId format, const StoredTensor& t) {
+  const FormatTraits traits = traits_of(format);
+  if (!t.unreadable.empty()) return t.unreadable;
+  if (t.shape.rank() != 2 && t.shape.rank() != 3) return fmt::format("{} is neither a matrix nor a stack of matrices", t.shape.text());
+  if (t.type != DType::f32 && t.type != DType::bf16) return fmt::format("of type {}, neither fp32 nor bf16", name_of(t.type));
+  if (t.shape.elements() == 0) return fmt::format("{} is empty", t.shape.text());
+  const Sides sides = sides_of(format, t);
+  if (!sides.rowwise && !sides.columnwise)
+    return fmt::format("{} suits neither direction of {}: blocks of {} x {} do not divide it", t.shape.text(), traits.name, traits.block.rows,
+                       traits.block.columns);
+  return std::nullopt;
+}
+
+std::string without_slash(const std::string& name) { return name.starts_with('/') ? name.substr(1) : name; }
+
+std::vector<StoredTensor> chosen(const QuantizeFileOptions& options, std::vector<SkippedTensor>& skipped) {
+  const std::vector<StoredTensor> all = list_tensors(options.in);
+  std::vector<StoredTensor> list;
+  for (const std::string& name : options.tensors) {
+    const auto found = std::find_if(all.begin(), all.end(), [&](const StoredTensor& t) { return t.name == name || t.name == without_slash(name); });
+    if (found == all.end()) throw Error(Exit::file, fmt::format("{}: {}: there is no such tensor among its {}", options.in.string(), name, all.size()));
+    if (const auto why = obstacle(options.format, *found)) throw Error(Exit::file, fmt::format("{}: {}: {}", options.in.string(), name, *why));
+    const bool twice = std::any_of(list.begin(), list.end(), [&](const StoredTensor& t) { return t.name == found->name; });
+    if (!twice) list.push_back(*found);
+  }
+  if (!options.tensors.empty()) return list;
+  for (const StoredTensor& t : all) {
+    const bool candidate = !t.unreadable.empty() || t.shape.rank() == 2 || t.shape.rank() == 3;
+    if (!candidate) continue;
+    if (const auto why = obstacle(options.format, t)) skipped.push_back({t.name, *why});
+    else list.push_back(t);
+  }
+  if (list.empty()) throw Error(Exit::file, fmt::format("{}: none of its {} tensors suits {}", options.in.string(), all.size(), traits_of(options.format).name));
+  return list;
+}
+
+Shape stacked(const StoredTensor& t, Shape of_member) {
+  return t.shape.rank() == 3 ? Shape{t.shape[0], of_member[0], of_member[1]} : of_member;
+}
+
+void add_groups(hdf5::File& file, const std::string& path) {
+  for (std::size_t at = path.find('/'); at != std::string::npos; at = path.find('/', at + 1))
+    if (const std::string parent = path.substr(0, at); !parent.empty() && !file.has(parent)) file.add_group(parent);
+  file.add_group(path);
+}
+
+/// The group of one tensor, its datasets still without content.
+QuantizedPlaces add_tensor(hdf5::File& file, const StoredTensor& t, const QuantizeFileOptions& options) {
+  const std::string& group = t.name;
+  add_groups(file, group);
+  std::vector<std::int64_t> dims;
+  for (int i = 0; i < t.shape.rank(); ++i) dims.push_back(t.shape[i]);
+  file.set(group, "format", traits_of(options.format).name);
+  file.set(group, "shape", dims);
+  file.set(group, "source_dtype", std::string_view(t.type == DType::f32 ? "fp32" : "bf16"));
+  file.set(group, "bf16_first", std::int64_t{t.type == DType::bf16 || options.precision == Precision::bf16_first});
+  QuantizedPlaces places;
+  const Sides sides = sides_of(options.format, t);
+  visit_format(options.format, [&]<class F>() {
+    for (Side side : {Side::rowwise, Side::columnwise}) {
+      QuantizedPlaces::Side& place = places.sides[static_cast<std::size_t>(side)];
+      place.made = side == Side::rowwise ? sides.rowwise : sides.columnwise;
+      if (!place.made) continue;
+      const std::string path = group + "/" + name_of(side);
+      place.data = file.add_dataset(path + "_data", stacked(t, formats::data_shape<F>(side, matrix_of(t))), DType::u8).offset;
+      place.scales = file.add_dataset(path + "_scales", stacked(t, formats::scale_shape<F>(side, matrix_of(t))), dtype_of<typename F::Scale>).offset;
+    }
+  });
+  places.amax = file.add_dataset(group + "/amax", t.shape.rank() == 3 ? Shape{t.shape[0]} : Shape{}, DType::f32).offset;
+  return places;
+}
+
+nlohmann::json number(double x) { return std::isfinite(x) ? nlohmann::json(x) : nlohmann::json(); }
+
+nlohmann::ordered_json exponents(const TensorReport& t) {
+  nlohmann::ordered_json counts = nlohmann::ordered_json::object();
+  for (const auto& [exponent, count] : t.scale_exponents) counts[exponent == zero_scale ? "zero" : std::to_string(exponent)] = count;
+  return counts;
+}
+
+}  // namespace
+
+QuantizeReport quantize_file(const QuantizeFileOptions& options) {
+  if (std::filesystem::exists(options.out)) throw Error(Exit::file, options.out.string() + ": exists already");
+  QuantizeReport report;
+  const std::vector<StoredTensor> tensors = chosen(options, report.skipped);
+  const Unfinished unfinished(options.out.string() + ".tmp");
+  std::vector<QuantizedPlaces> places;
+  {
+    hdf5::File file = hdf5::File::create(unfinished.path(), *self_control());
+    for (const StoredTensor& t : tensors) places.push_back(add_tensor(file, t, options));
+    file.close();
+  }
+  const PosixFile in(options.in, PosixFile::Mode::read);
+  PosixFile out(unfinished.path(), PosixFile::Mode::write);
+  for (std::size_t i = 0; i < tensors.size(); ++i) report.tensors.push_back(quantize_tensor({tensors[i], in, out, places[i], options}));
+  out.sync();
+  std::error_code failure;
+  std::filesystem::rename(unfinished.path(), options.out, failure);
+  if (failure) throw Error(Exit::environment, options.out.string() + ": " + failure.message());
+  sync_folder(options.out.has_parent_path() ? options.out.parent_path() : ".");
+  return report;
+}
+
+std::string QuantizeReport::json() const {
+  nlohmann::ordered_json all = {{"tensors", nlohmann::ordered_json::array()}, {"skipped", nlohmann::ordered_json::array()}};
+  for (const TensorReport& t : tensors) {
+    std::vector<std::int64_t> dims;
+    for (int i = 0; i < t.shape.rank(); ++i) dims.push_back(t.shape[i]);
+    all["tensors"].push_back({{"name", t.name}, {"shape", dims}, {"format", t.format}, {"directions", t.directions}, {"snr_db", number(t.snr_db)},
+                              {"max_rel_error", number(t.max_rel_error)}, {"zeros", number(t.zeros)}, {"saturated", number(t.saturated)},
+                              {"scale_exponents", exponents(t)}});
+  }
+  for (const SkippedTensor& s : skipped) all["skipped"].push_back({{"name", s.name}, {"reason", s.reason}});
+  return all.dump();
+}
+
+std::string QuantizeReport::text() const {
+  std::string lines;
+  for (const TensorReport& t : tensors)
+    lines += fmt::format("{} {} {} {}: SNR {:.2f} dB, max relative error {:.3g}, zeros {:.3g}, saturated {:.3g}\n", t.name, t.shape.text(), t.format,
+                         fmt::join(t.directions, " + "), t.snr_db, t.max_rel_error, t.zeros, t.saturated);
+  for (const SkippedTensor& s : skipped) lines += fmt::format("{}: skipped: {}\n", s.name, s.reason);
+  return lines;
+}
+
+}  // namespace tessera

@@ -1,0 +1,252 @@
+#include "io/convert/tensor_quantizer.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "core/device/device.hpp"
+
+namespace tessera {
+namespace {
+
+using formats::Format;
+using formats::Matrix;
+using formats::Order;
+
+/// Panels end at multiples of this many rows, so that each fills whole, padded pieces of every array.
+constexpr std::int64_t panel_step = 512;
+
+/// An array of `whole` entries in a file, of which a panel makes a rectangle.
+struct Rectangle {
+  Matrix whole, piece;
+  std::int64_t row, column;
+};
+
+void write(PosixFile& file, std::int64_t offset, const Rectangle& r, std::int64_t entry_bits, const std::vector<std::byte>& bytes) {
+  const auto size = [&](std::int64_t entries) { return entries * entry_bits / 8; };
+  const std::int64_t at = r.row * r.whole.columns + r.column;
+  if (r.piece.columns == r.whole.columns) return file.write(offset + size(at), bytes.data(), size(r.piece.elements()));
+  for (std::int64_t i = 0; i < r.piece.rows; ++i)
+    file.write(offset + size(at + i * r.whole.columns), bytes.data() + size(i * r.piece.columns), size(r.piece.columns));
+}
+
+/// What statistics add up, over panels and members.
+struct Sums {
+  double signal = 0, noise = 0, worst = 0;
+  std::int64_t elements = 0, zeros = 0, saturated = 0;
+  float amax = 0;
+};
+
+template <Format F> class TensorQuantizer {
+ public:
+  explicit TensorQuantizer(const QuantizeStep& step)
+      : step_(step), matrix_(matrix_of(step.tensor)),
+        panel_rows_(std::min(matrix_.rows, std::max(step.options.panel_elements / matrix_.columns / panel_step, std::int64_t{1}) * panel_step)) {
+    const Matrix panel{panel_rows_, matrix_.columns};
+    values_ = buffer(step.tensor.type, panel.elements());
+    decoded_ = buffer(DType::f32, panel.elements());
+    for (Side side : {Side::rowwise, Side::columnwise}) {
+      if (!made(side)) continue;
+      Copy& copy = copies_[static_cast<std::size_t>(side)];
+      copy.data = shares(side) ? copies_[0].data : buffer(DType::u8, formats::data_bytes<F>(panel.elements()));
+      copy.scales = buffer(dtype_of<typename F::Scale>, formats::padded_extent<F>(side, panel).elements());
+      if (F::tensor_amax) copy.amax = buffer(DType::f32, 1);
+    }
+  }
+
+  TensorReport run() {
+    std::vector<float> amaxes;
+    for (std::int64_t e = 0; e < members_of(step_.tensor); ++e) {
+      const float amax = F::tensor_amax ? member_amax(e) : 0.0f;
+      sums_.amax = 0;
+      for (std::int64_t row = 0; row < matrix_.rows; row += panel_rows_) quantize_panel(e, row, amax);
+      amaxes.push_back(sums_.amax);
+    }
+    step_.out.write(step_.places.amax, amaxes.data(), std::ssize(amaxes) * 4);
+    return report();
+  }
+
+ private:
+  bool made(Side side) const { return step_.places.sides[static_cast<std::size_t>(side)].made; }
+  static bool shares(Side side) { return side == Side::columnwise && F::columnwise == formats::Columnwise::shared; }
+  /// The copy that statistics look at.
+  Side judged() const { return made(Side::rowwise) ? Side::rowwise : Side::columnwise; }
+
+  Tensor buffer(DType type, std::int64_t elements) { return device_.allocate(Category::staging, type, {elements}); }
+  std::vector<std::byte> download(const Tensor& t) {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(t.bytes()));
+    device_.download(device_.compute(), bytes.data(), t);
+    return bytes;
+  }
+
+  Matrix panel_at(std::int64_t row) const { return {std::min(panel_rows_, matrix_.rows - row), matrix_.columns}; }
+
+  /// Reads the panel of a member that begins at `row` to host and device.
+  void load(std::int64_t member, std::int64_t row) {
+    const Tensor part = values_.flat(0, panel_at(row).elements());
+    host_.resize(static_cast<std::size_t>(part.bytes()));
+    const std::int64_t first = member * matrix_.elements() + row * matrix_.columns;
+    step_.in.read(step_.tensor.offset + first * size_of(values_.type), host_.data(), part.bytes());
+    device_.upload(device_.compute(), part, host_.data());
+  }
+
+  QuantizeTable table(Matrix panel, const Tensor& values) {
+    QuantizedMatrix m;
+    m.name = step_.tensor.name;
+    m.matrix = panel;
+    m.values = values;
+    for (Side side : {Side::rowwise, Side::columnwise}) {
+      if (!made(side)) continue;
+      const Copy& whole = copies_[static_cast<std::size_t>(side)];
+      Copy& copy = side == Side::rowwise ? m.rowwise : m.columnwise;
+      copy.data = whole.data.flat(0, formats::data_bytes<F>(panel.elements()));
+      copy.scales = whole.scales.flat(0, formats::padded_extent<F>(side, panel).elements());
+      copy.amax = whole.amax;
+    }
+    QuantizeTable made_table(formats::id_of<F>, std::vector{m});
+    if (made_table.bytes() > table_memory_.bytes() || !table_memory_) table_memory_ = buffer(DType::u8, made_table.bytes());
+    const Tensor memory = table_memory_.flat(0, made_table.bytes());
+    device_.upload(device_.compute(), memory, made_table.image());
+    made_table.place(memory);
+    return made_table;
+  }
+
+  float member_amax(std::int64_t member) {
+    float most = 0;
+    const Copy& copy = copies_[static_cast<std::size_t>(judged())];
+    for (std::int64_t row = 0; row < matrix_.rows; row += panel_rows_) {
+      load(member, row);
+      const Matrix panel = panel_at(row);
+      find_amax(device_.compute(), table(panel, values_.flat(0, panel.elements())), step_.options.precision);
+      float amax = 0;
+      device_.download(device_.compute(), &amax, copy.amax);
+      most = std::max(most, amax);
+    }
+    return most;
+  }
+
+  void quantize_panel(std::int64_t member, std::int64_t row, float amax) {
+    load(member, row);
+    const Matrix panel = panel_at(row);
+    for (const Copy& copy : copies_)
+      if (copy.amax) device_.upload(device_.compute(), copy.amax, &amax);
+    quantize_with_amax(device_.compute(), table(panel, values_.flat(0, panel.elements())), step_.options.precision);
+    for (Side side : {Side::rowwise, Side::columnwise})
+      if (made(side)) write_side(side, member, row, panel);
+    dequantize(device_.compute(), table(panel, decoded_.flat(0, panel.elements())), judged());
+    judge(panel);
+  }
+
+  void write_side(Side side, std::int64_t member, std::int64_t row, Matrix panel) {
+    const Copy& copy = copies_[static_cast<std::size_t>(side)];
+    const QuantizedPlaces::Side& place = step_.places.sides[static_cast<std::size_t>(side)];
+    const bool turned = formats::order_of<F>(side) == Order::transposed;
+    const Rectangle data{formats::in_order(formats::order_of<F>(side), matrix_), formats::in_order(formats::order_of<F>(side), panel),
+                         turned ? 0 : row, turned ? row : 0};
+    auto codes = download(copy.data.flat(0, formats::data_bytes<F>(panel.elements())));
+    write(step_.out, place.data + member * formats::data_bytes<F>(matrix_.elements()), data, F::Element::bits, codes);
+
+    const formats::ScaleLayout layout = F::scale_layout(side);
+    const std::int64_t entry = row / formats::block_of<F>(side).rows * layout.repeat.rows;
+    const Matrix whole = formats::padded_extent<F>(side, matrix_), piece = formats::padded_extent<F>(side, panel);
+    const bool swapped = layout.order == Order::transposed;
+    auto scales = download(copy.scales.flat(0, piece.elements()));
+    constexpr std::int64_t scale_bytes = sizeof(typename F::Scale);
+    write(step_.out, place.scales + member * whole.elements() * scale_bytes, {whole, piece, swapped ? 0 : entry, swapped ? entry : 0},
+          8 * scale_bytes, scales);
+    if (side != judged()) return;
+    codes_ = std::move(codes);
+    scales_ = std::move(scales);
+  }
+
+  float source(std::int64_t i) const {
+    if (values_.type == DType::bf16) return reinterpret_cast<const bf16*>(host_.data())[i];
+    return reinterpret_cast<const float*>(host_.data())[i];
+  }
+
+  void judge(Matrix panel) {
+    const auto decoded = download(decoded_.flat(0, panel.elements()));
+    const auto* q = reinterpret_cast<const float*>(decoded.data());
+    const bool turned = formats::order_of<F>(judged()) == Order::transposed;
+    const bool rounds = step_.options.precision == Precision::bf16_first;
+    for (std::int64_t r = 0; r < panel.rows; ++r)
+      for (std::int64_t c = 0; c < panel.columns; ++c) {
+        const float x = source(r * panel.columns + c);
+        const float seen = std::fabs(rounds ? float(bf16(x)) : x);
+        if (seen > sums_.amax) sums_.amax = seen;
+        if (!std::isfinite(x)) continue;
+        const double error = std::fabs(static_cast<double>(x) - q[turned ? c * panel.rows + r : r * panel.columns + c]);
+        sums_.signal += static_cast<double>(x) * x;
+        sums_.noise += error * error;
+        if (x != 0) sums_.worst = std::max(sums_.worst, error / std::fabs(x));
+      }
+    count_codes(panel.elements());
+    count_scales(panel);
+  }
+
+  void count_codes(std::int64_t n) {
+    constexpr std::uint32_t sign = 1u << (F::Element::bits - 1), top = F::Element::encode(F::Element::max);
+    const auto* bytes = reinterpret_cast<const std::uint8_t*>(codes_.data());
+    for (std::int64_t i = 0; i < n; ++i) {
+      const std::uint32_t code = F::Element::bits == 4 ? bytes[i / 2] >> (i % 2 * 4) & 15u : bytes[i];
+      sums_.zeros += (code & (sign - 1)) == 0;
+      sums_.saturated += (code & (sign - 1)) == top;
+    }
+    sums_.elements += n;
+  }
+
+  void count_scales(Matrix panel) {
+    const Side side = judged();
+    const Matrix grid = formats::blocks<F>(side, panel), padded = formats::padded_extent<F>(side, panel);
+    const formats::Block repeat = F::scale_layout(side).repeat;
+    for (std::int64_t i = 0; i < grid.rows; ++i)
+      for (std::int64_t j = 0; j < grid.columns; ++j) {
+        const std::int64_t place = quantizer::scale_place<F>(side, padded, i * repeat.rows, j * repeat.columns);
+        typename F::Scale scale;
+        std::memcpy(&scale, scales_.data() + place * static_cast<std::int64_t>(sizeof scale), sizeof scale);
+        const float value = F::block_step(scale);
+        ++exponents_[value == 0 ? zero_scale : std::ilogb(value)];
+      }
+  }
+
+  TensorReport report() const {
+    TensorReport r;
+    r.name = step_.tensor.name;
+    r.format = F::name;
+    r.shape = step_.tensor.shape;
+    for (Side side : {Side::rowwise, Side::columnwise})
+      if (made(side)) r.directions.emplace_back(name_of(side));
+    const bool measurable = sums_.signal > 0 && sums_.noise > 0 && std::isfinite(sums_.noise);
+    r.snr_db = measurable ? 10 * std::log10(sums_.signal / sums_.noise) : std::numeric_limits<double>::quiet_NaN();
+    r.max_rel_error = sums_.worst;
+    r.zeros = static_cast<double>(sums_.zeros) / static_cast<double>(sums_.elements);
+    r.saturated = static_cast<double>(sums_.saturated) / static_cast<double>(sums_.elements);
+    r.scale_exponents = exponents_;
+    return r;
+  }
+
+  const QuantizeStep& step_;
+  Matrix matrix_;
+  std::int64_t panel_rows_;
+  Device device_;
+  Tensor values_, decoded_, table_memory_;
+  std::array<Copy, 2> copies_;
+  std::vector<std::byte> host_, codes_, scales_;
+  Sums sums_;
+  std::map<int, std::int64_t> exponents_;
+};
+
+}  // namespace
+
+Matrix matrix_of(const StoredTensor& tensor) { return {tensor.shape[-2], tensor.shape[-1]}; }
+std::int64_t members_of(const StoredTensor& tensor) { return tensor.shape.rank() == 3 ? tensor.shape[0] : 1; }
+
+TensorReport quantize_tensor(const QuantizeStep& step) {
+  return visit_format(step.options.format, [&]<class F>() -> TensorReport {
+    if constexpr (F::scaled) return TensorQuantizer<F>(step).run();
+    else throw Error(Exit::usage, std::string(F::name) + ": is no quantized format");
+  });
+}
+
+}  // namespace tessera

@@ -1,0 +1,222 @@
+#include "io/convert/quantize_file.hpp"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "io/checkpoint/posix_file.hpp"
+#include "io/convert/safetensors.hpp"
+#include "io/hdf5/file.hpp"
+#include "kernels/reference/quantize.hpp"
+#include "tests/support/compare.hpp"
+#include "tests/support/quantized.hpp"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using formats::Matrix;
+
+struct Folder {
+  fs::path path = fs::temp_directory_path() / ("tessera_quantize_" + std::to_string(::getpid()));
+  Folder() {
+    fs::remove_all(path);
+    fs::create_directories(path);
+  }
+  ~Folder() { fs::remove_all(path); }
+  fs::path operator/(const char* name) const { return path / name; }
+};
+
+// Writes tensors of fp32 values, some narrowed to bf16, as a safetensors file.
+fs::path written(const fs::path& path, std::vector<StoredTensor> tensors, const std::vector<std::vector<float>>& values) {
+  SafetensorsWriter writer(path, std::move(tensors));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    std::vector<bf16> narrow;
+    for (float v : values[i]) narrow.push_back(bf16(v));
+    const bool wide = writer.tensors()[i].type == DType::f32;
+    const std::int64_t bytes = std::ssize(values[i]) * (wide ? 4 : 2);
+    const char* from = wide ? reinterpret_cast<const char*>(values[i].data()) : reinterpret_cast<const char*>(narrow.data());
+    writer.write(i, bytes / 2, from + bytes / 2, bytes - bytes / 2);  // in pieces, the last first
+    writer.write(i, 0, from, bytes / 2);
+  }
+  writer.finish();
+  return path;
+}
+
+template <class T> std::vector<T> read(const fs::path& path, const std::string& name) {
+  const hdf5::Dataset data = hdf5::File::open(path).dataset(name);
+  std::vector<T> values(static_cast<std::size_t>(data.shape.elements()));
+  PosixFile(path, PosixFile::Mode::read).read(data.offset, values.data(), std::ssize(values) * static_cast<std::int64_t>(sizeof(T)));
+  return values;
+}
+
+template <class L> struct TypesOf;
+template <class First, class... F> struct TypesOf<formats::FormatList<First, F...>> { using type = ::testing::Types<F...>; };  // bf16 is first
+template <class F> struct QuantizeFile : ::testing::Test { Folder folder; };
+TYPED_TEST_SUITE(QuantizeFile, TypesOf<formats::Registry>::type);
+
+TYPED_TEST(QuantizeFile, EqualsTheReferenceInPanelsOfAnySize) {
+  using F = TypeParam;
+  const Matrix m{1120, 96};
+  const auto x = test::wild(2 * m.elements(), 3, false);
+  const fs::path in = written(this->folder / "in.safetensors", {{"experts.up", {2, m.rows, m.columns}, DType::f32, 0, ""}}, {x});
+  for (const std::int64_t panel : {std::int64_t{1}, std::int64_t{1} << 24}) {
+    const fs::path out = this->folder / ("out" + std::to_string(panel) + ".h5").c_str();
+    const auto report = quantize_file({in, out, {}, formats::id_of<F>, Precision::bf16_first, panel});
+    ASSERT_EQ(report.tensors.size(), 1u);
+    EXPECT_EQ(report.tensors[0].directions, (std::vector<std::string>{"rowwise", "columnwise"}));
+    for (Side side : {Side::rowwise, Side::columnwise}) {
+      std::vector<std::uint8_t> data;
+      std::vector<typename F::Scale> scales;
+      for (std::int64_t e = 0; e < 2; ++e) {
+        const auto copy = reference::quantize<F>(side, m, reference::rounded_to_bf16({x.begin() + e * m.elements(), x.begin() + (e + 1) * m.elements()}));
+        data.insert(data.end(), copy.data.begin(), copy.data.end());
+        scales.insert(scales.end(), copy.scales.begin(), copy.scales.end());
+      }
+      const std::string path = std::string("experts.up/") + name_of(side);
+      if constexpr (std::is_same_v<typename F::Scale, float>) { EXPECT_TRUE(test::same_bits(read<float>(out, path + "_scales"), scales)); }
+      else { EXPECT_TRUE(test::same_bits(read<std::uint8_t>(out, path + "_scales"), scales)); }
+      EXPECT_TRUE(test::same_bits(read<std::uint8_t>(out, path + "_data"), data)) << F::name << " " << name_of(side) << " " << panel;
+      EXPECT_EQ(hdf5::File::open(out).dataset(path + "_data").shape[0], 2);
+    }
+    const auto amax = read<float>(out, "experts.up/amax");
+    for (std::int64_t e = 0; e < 2; ++e)
+      EXPECT_EQ(amax[static_cast<std::size_t>(e)], reference::largest({2 * m.rows, m.columns}, reference::rounded_to_bf16(x), e * m.rows, m.rows, 0, m.columns));
+    EXPECT_FALSE(fs::exists(out.string() + ".tmp"));
+  }
+}
+
+TYPED_TEST(QuantizeFile, SaysHowWellItWent) {
+  using F = TypeParam;
+  const Matrix m{64, 96};
+  auto x = test::uniform<float>(m.elements(), 8);
+  x[5] = 0;
+  const fs::path in = written(this->folder / "in.safetensors", {{"w", {m.rows, m.columns}, DType::bf16, 0, ""}}, {x});
+  const auto report = quantize_file({in, this->folder / "out.h5", {"w"}, formats::id_of<F>}).tensors.at(0);
+  const auto seen = reference::rounded_to_bf16(x);
+  const auto copy = reference::quantize<F>(Side::rowwise, m, seen);
+  const auto q = reference::dequantize<F>(Side::rowwise, m, copy, [&](auto scale) { return F::step(scale, copy.amax); });
+  double signal = 0, noise = 0, worst = 0, zeros = 0;
+  for (std::size_t i = 0; i < q.size(); ++i) {
+    const double error = std::fabs(static_cast<double>(seen[i]) - q[i]);
+    signal += static_cast<double>(seen[i]) * seen[i];
+    noise += error * error;
+    if (seen[i] != 0) worst = std::max(worst, error / std::fabs(seen[i]));
+    zeros += q[i] == 0;
+  }
+  EXPECT_NEAR(report.snr_db, 10 * std::log10(signal / noise), 1e-9);
+  EXPECT_NEAR(report.max_rel_error, worst, 1e-12);
+  EXPECT_NEAR(report.zeros, zeros / static_cast<double>(q.size()), 1e-12);
+  EXPECT_GT(report.snr_db, F::Element::bits == 4 ? 15 : 25);
+  std::int64_t blocks = 0;
+  for (const auto& [exponent, count] : report.scale_exponents) blocks += count;
+  EXPECT_EQ(blocks, formats::blocks<F>(Side::rowwise, m).elements());
+}
+
+struct Files : ::testing::Test {
+  Folder folder;
+  FormatId mxfp8 = formats::id_of<formats::Mxfp8>;
+  fs::path some() {
+    return written(folder / "some.safetensors",
+                   {{"a.matrix", {64, 64}, DType::f32, 0, ""}, {"b.rows_only", {33, 64}, DType::f32, 0, ""}, {"c.neither", {33, 33}, DType::f32, 0, ""},
+                    {"d.vector", {64}, DType::f32, 0, ""}, {"e.bytes", {64, 32}, DType::u8, 0, ""}},
+                   {test::uniform<float>(4096, 1), test::uniform<float>(33 * 64, 2), test::uniform<float>(33 * 33, 3), test::uniform<float>(64, 4),
+                    std::vector<float>(1024)});
+  }
+  void expect_refusal(const QuantizeFileOptions& options, const std::string& word, Exit code = Exit::file) {
+    try {
+      quantize_file(options);
+      ADD_FAILURE() << "accepted: " << word;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
+      EXPECT_EQ(error.code(), code) << error.what();
+    }
+    EXPECT_FALSE(fs::exists(options.out) && options.out.filename() != "there.h5");
+    EXPECT_FALSE(fs::exists(options.out.string() + ".tmp"));
+  }
+};
+
+TEST_F(Files, TakesWhatSuitsAndListsTheRest) {
+  const auto report = quantize_file({some(), folder / "out.h5", {}, mxfp8});
+  ASSERT_EQ(report.tensors.size(), 2u);
+  EXPECT_EQ(report.tensors[0].directions.size(), 2u);
+  EXPECT_EQ(report.tensors[1].directions, std::vector<std::string>{"rowwise"});
+  ASSERT_EQ(report.skipped.size(), 2u);
+  EXPECT_EQ(report.skipped[0].name, "c.neither");
+  EXPECT_NE(report.skipped[1].reason.find("u8"), std::string::npos);
+  const auto json = nlohmann::json::parse(report.json());
+  EXPECT_EQ(json["tensors"][1]["name"], "b.rows_only");
+  EXPECT_EQ(json["tensors"][1]["shape"], (std::vector<int>{33, 64}));
+  EXPECT_EQ(json["tensors"][0]["format"], "mxfp8");
+  EXPECT_TRUE(json["tensors"][0]["scale_exponents"].is_object());
+  EXPECT_FALSE(hdf5::File::open(folder / "out.h5").has("b.rows_only/columnwise_data"));
+  EXPECT_EQ(hdf5::File::open(folder / "out.h5").text("a.matrix", "source_dtype"), "fp32");
+}
+
+TEST_F(Files, ReadsHdf5AsWell) {
+  const auto x = test::uniform<float>(64 * 64, 5);
+  const fs::path in = folder / "in.h5";
+  std::int64_t offset = 0;
+  {
+    hdf5::File file = hdf5::File::create(in, *self_control());
+    file.add_group("model");
+    file.add_group("model/layer");
+    offset = file.add_dataset("model/layer/w", {64, 64}, DType::f32).offset;
+    file.close();
+    PosixFile(in, PosixFile::Mode::write).write(offset, x.data(), 64 * 64 * 4);
+  }
+  const auto report = quantize_file({in, folder / "out.h5", {"/model/layer/w"}, mxfp8, Precision::as_given});
+  ASSERT_EQ(report.tensors.size(), 1u);
+  EXPECT_TRUE(test::same_bits(read<std::uint8_t>(folder / "out.h5", "model/layer/w/rowwise_data"),
+                              reference::quantize<formats::Mxfp8>(Side::rowwise, {64, 64}, x).data));
+}
+
+TEST_F(Files, RefusesWithReasonsAndLeavesNothing) {
+  const fs::path in = some();
+  expect_refusal({in, folder / "out.h5", {"nowhere"}, mxfp8}, "no such tensor");
+  expect_refusal({in, folder / "out.h5", {"c.neither"}, mxfp8}, "[33,33]");
+  expect_refusal({in, folder / "out.h5", {"d.vector"}, mxfp8}, "neither a matrix");
+  expect_refusal({folder / "missing.safetensors", folder / "out.h5", {}, mxfp8}, "missing.safetensors");
+  std::ofstream(folder / "there.h5") << "something";
+  expect_refusal({in, folder / "there.h5", {}, mxfp8}, "exists already");
+  fs::copy(in, folder / "renamed.h5");
+  expect_refusal({folder / "renamed.h5", folder / "out.h5", {}, mxfp8}, "is no HDF5 file");
+  fs::copy(in, folder / "strange.bin");
+  expect_refusal({folder / "strange.bin", folder / "out.h5", {}, mxfp8}, "neither .safetensors nor .h5");
+}
+
+// A safetensors file of that header and payload.
+fs::path raw(const fs::path& path, const std::string& header, std::size_t payload) {
+  std::ofstream file(path, std::ios::binary);
+  const std::uint64_t length = header.size();
+  file.write(reinterpret_cast<const char*>(&length), 8);
+  file << header << std::string(payload, '\0');
+  return path;
+}
+
+TEST_F(Files, RefusesDamagedSafetensors) {
+  const struct { const char* header; std::size_t payload; const char* word; } cases[] = {
+      {"{", 0, "no JSON"},
+      {"[]", 0, "no JSON object"},
+      {R"({"w":{"dtype":"F32","shape":[2,2]}})", 16, "no dtype, shape and data_offsets"},
+      {R"({"w":{"dtype":"F32","shape":[2,-2],"data_offsets":[0,16]}})", 16, "no dtype, shape and data_offsets"},
+      {R"({"w":{"dtype":"F32","shape":[2,2],"data_offsets":[0,12]}})", 12, "12 bytes for 4 elements"},
+      {R"({"w":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}})", 8, "truncated"},
+      {R"({"w":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}})", 20, "instead of"},
+      {R"({"w":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},"v":{"dtype":"F32","shape":[2,2],"data_offsets":[8,24]}})", 24, "overlap"},
+      {R"({"w":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},"w":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}})", 16, "twice"},
+      {R"({"w":{"dtype":"F32","shape":[4611686018427387903,4611686018427387903],"data_offsets":[0,16]}})", 16, "more elements"},
+  };
+  for (const auto& c : cases) {
+    const fs::path in = raw(folder / "bad.safetensors", c.header, c.payload);
+    expect_refusal({in, folder / "out.h5", {}, mxfp8}, c.word);
+  }
+  std::ofstream(folder / "short.safetensors") << "abc";
+  expect_refusal({folder / "short.safetensors", folder / "out.h5", {}, mxfp8}, "no safetensors file");
+  std::ofstream(folder / "huge.safetensors") << std::string(64, '\x7F');
+  expect_refusal({folder / "huge.safetensors", folder / "out.h5", {}, mxfp8}, "no safetensors file");
+}
+
+}  // namespace
+}  // namespace tessera
