@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "core/optim/schedule.hpp"
 
@@ -43,10 +44,33 @@ bool Training::evaluation_due(std::int64_t step) const {
   return eval.every_steps > 0 && (step % eval.every_steps == 0 || step == plan_.config.run.steps);
 }
 
-void Training::run(const RowSink& sink) {
+void Training::restore(const std::function<void(StateDict&)>& fill) {
+  engine_.restore([&](StateDict& state) {
+    fill(state);
+    step_ = state.counters.step;
+    skips_ = state.counters.skips_in_a_row;
+  });
+  ready_ = true;
+}
+
+StateDict Training::state() {
   const RunConfig& config = plan_.config;
-  engine_.initialise();
-  for (std::int64_t step = 1; step <= config.run.steps; ++step) {
+  StateDict state = engine_.state();
+  state.counters.step = step_;
+  state.counters.skips_in_a_row = skips_;
+  state.counters.next_sample = step_ * config.batch.global;
+  state.counters.tokens = state.counters.next_sample * config.model.seq_len;
+  state.counters.seed = config.run.seed;
+  return state;
+}
+
+Proceed Training::run(const RowSink& sink, const Boundary& boundary) {
+  const RunConfig& config = plan_.config;
+  if (!std::exchange(ready_, true)) engine_.initialise();
+  const std::int64_t allocations_settle = step_ + 2;
+  Proceed proceed = boundary ? boundary(step_) : Proceed::go_on;
+  while (step_ < config.run.steps && proceed == Proceed::go_on) {
+    const std::int64_t step = step_ + 1;
     const auto begin = Clock::now();
     engine_.step(batches_.training(step - 1),
                  static_cast<float>(learning_rate(config.optimizer, config.run.steps, step)));
@@ -57,11 +81,14 @@ void Training::run(const RowSink& sink) {
     check_skips(report);
     if (replicas_ && step % config.debug.replica_hash_every == 0) compare_replicas(step);
     if (evaluation_due(step)) row.eval_loss = static_cast<float>(evaluate());
-    if (step == 2) early_allocations_ = device_.allocations();
+    if (step == allocations_settle) early_allocations_ = device_.allocations();
     control_.agree(sink ? sink(row) : Problems());
+    step_ = step;
+    if (boundary) proceed = boundary(step);
   }
   engine_.sync().settle(engine_.stream());
   if (trace_) trace_->finish(engine_.stream());
+  return proceed;
 }
 
 MetricsRow Training::row_of(std::int64_t step, const StepReport& report, double seconds) {

@@ -17,6 +17,11 @@ namespace tessera {
 /// Where a run's rows go; says what went wrong. Rank 0 alone has one.
 using RowSink = std::function<Problems(const MetricsRow&)>;
 
+enum class Proceed { go_on, stop };
+/// What happens between steps besides training: saves, and whether to go on. Called before the first step and after
+/// each with the number of steps done. Collective.
+using Boundary = std::function<Proceed(std::int64_t step)>;
+
 /// One training run, from initial weights to the last step: the loop, its evaluations and checks. One a rank; every
 /// call is collective.
 class Training {
@@ -25,11 +30,18 @@ class Training {
   Training(Device& device, const RunPlan& plan, Batches batches, Communicator& communicator, Control& control,
            std::vector<Record>& records);
 
-  /// All steps. Throws on all ranks: Error{numerical} after optimizer.max_skips skipped steps in a row, or the sink's
-  /// problems.
-  void run(const RowSink& sink);
+  /// In place of initial weights: `fill` writes what a checkpoint holds, and run() goes on from there. What it throws
+  /// leaves through here.
+  void restore(const std::function<void(StateDict&)>& fill);
+  /// All that a checkpoint sees, between two steps.
+  StateDict state();
+
+  /// All steps not yet done, or as many as `boundary` lets; says which. Throws on all ranks: Error{numerical} after
+  /// optimizer.max_skips skipped steps in a row, or the sink's problems.
+  Proceed run(const RowSink& sink, const Boundary& boundary = {});
 
   Engine& engine() { return engine_; }
+  std::int64_t step() const { return step_; }  ///< steps done
   /// Device allocations since the second step.
   std::int64_t late_allocations() const { return device_.allocations() - early_allocations_; }
 
@@ -48,7 +60,8 @@ class Training {
   Engine engine_;
   std::optional<Trace> trace_;
   std::optional<ReplicaCheck> replicas_;
-  std::int64_t skips_ = 0, early_allocations_ = 0;
+  std::int64_t step_ = 0, skips_ = 0, early_allocations_ = 0;
+  bool ready_ = false;  ///< masters hold values
 };
 
 }  // namespace tessera

@@ -39,4 +39,10 @@ Updated Masters::initialise(Stream& stream, const ParamRegistry& registry, const
   return Updated();
 }
 
+Updated Masters::restore(Stream& stream, const std::function<void()>& fill) {
+  for (const Tensor& shard : shards_) clear(stream, shard);
+  fill();
+  return Updated();
+}
+
 }  // namespace tessera

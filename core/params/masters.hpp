@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <vector>
 
 #include "core/device/device.hpp"
@@ -19,6 +20,11 @@ class Masters {
 
   /// Draws the initial values (model.md, "Start"): the same bits for any ranks, layout and back end.
   Updated initialise(Stream& stream, const ParamRegistry& registry, const ParamLayout& layout, int rank, std::uint64_t seed);
+
+  const std::vector<Tensor>& shards() const { return shards_; }
+
+  /// Zeroes every slice, gaps and padding too; `fill` then writes what was saved.
+  Updated restore(Stream& stream, const std::function<void()>& fill);
 
  private:
   std::vector<Tensor> shards_;

@@ -24,6 +24,7 @@ Engine::Engine(Device& device, const RunPlan& plan, Communicator& communicator)
       optimizers_(device, plan.registry, plan.layout, communicator.rank(), settings_of(plan.config.optimizer)),
       memory_(device, communicator.rank(), communicator.size(), plan.local_sequences, plan.config.model.seq_len),
       activations_(device.arena(Category::activations, plan.activation_bytes)) {
+  digests_ = device.allocate(Category::staging, DType::u64, {std::ssize(tensors().tensors)});
   for (int r = 0; r < communicator.size(); ++r) {
     sum_counts_.push_back(StepMemory::sum_words);
     sum_begins_.push_back(r * StepMemory::sum_words);
@@ -36,6 +37,33 @@ void Engine::initialise() {
   optimizers_.initialise(stream_);
   memory_.initialise(stream_);
   sync_.publish(stream_, std::move(start));
+}
+
+StateDict Engine::tensors() const {
+  StateDict state;
+  const int rank = communicator_.rank();
+  state.add("model", plan_.registry, plan_.layout, rank, masters_.shards());
+  optimizers_.visit_state(
+      [&](const StateSlot& slot) { state.add(slot.name, plan_.registry, plan_.layout, rank, slot.shards); });
+  state.digests = digests_;
+  return state;
+}
+
+StateDict Engine::state() {
+  StateDict state = tensors();
+  const AdamWClock clock = report().clock;
+  state.counters.t = clock.t;
+  state.counters.beta1_power = clock.beta1_power;
+  state.counters.beta2_power = clock.beta2_power;
+  return state;
+}
+
+void Engine::restore(const std::function<void(StateDict&)>& fill) {
+  StateDict state = tensors();
+  optimizers_.initialise(stream_);
+  Updated loaded = masters_.restore(stream_, [&] { fill(state); });
+  memory_.initialise(stream_, {state.counters.t, state.counters.beta1_power, state.counters.beta2_power});
+  sync_.publish(stream_, std::move(loaded));
 }
 
 Pass Engine::pass(GradientSink* gradients) {

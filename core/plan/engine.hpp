@@ -1,8 +1,11 @@
 #pragma once
+#include <functional>
+
 #include "core/comm/communicator.hpp"
 #include "core/optim/optimizers.hpp"
 #include "core/plan/plan.hpp"
 #include "core/plan/step_memory.hpp"
+#include "core/state/state_dict.hpp"
 
 namespace tessera {
 
@@ -21,6 +24,14 @@ class Engine {
 
   /// Masters, moments and clock of a fresh run; the first forward gathers. Collective.
   void initialise();
+
+  /// Masters and moments as named tensors; counters are left alone. Waits for nothing.
+  StateDict tensors() const;
+  /// The same with the clock; step, tokens and position in the data are the caller's. Waits for the device.
+  StateDict state();
+  /// In place of initialise(): `fill` writes all tensors of the state and its counters; what it throws leaves through
+  /// here. Weights end Stale: the first forward gathers. Collective.
+  void restore(const std::function<void(StateDict&)>& fill);
 
   /// One optimizer step: forward, backward, reduction, clip, update, publication. Only enqueues; the bits depend on
   /// nothing but its arguments and the state. Collective.
@@ -58,6 +69,7 @@ class Engine {
   Optimizers optimizers_;
   StepMemory memory_;
   Arena activations_;
+  Tensor digests_;  ///< u64, one a tensor of state
   std::vector<std::int64_t> sum_counts_, sum_begins_;
   StepObserver* observer_ = nullptr;
 };

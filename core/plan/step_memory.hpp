@@ -28,8 +28,8 @@ class StepMemory {
  public:
   StepMemory(Device& device, int rank, int ranks, std::int64_t sequences, std::int64_t length);
 
-  /// Zero applied updates.
-  void initialise(Stream& stream);
+  /// Sets the clock: of a fresh run, zero applied updates; of a restored one, what was saved.
+  void initialise(Stream& stream, const AdamWClock& clock = {});
   /// One copy up; clears this rank's sums.
   void begin(Stream& stream, const HostSequences& batch, float rate);
   /// One copy down; waits for it.

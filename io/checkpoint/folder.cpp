@@ -1,0 +1,97 @@
+#include "io/checkpoint/folder.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+
+#include <fmt/format.h>
+
+#include "io/checkpoint/posix_file.hpp"
+#include "io/checkpoint/reader.hpp"
+#include "io/metrics/run_directory.hpp"
+
+namespace tessera {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view prefix = "step_";
+
+void move(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fs::rename(from, to, error);
+  if (error)
+    throw Error(Exit::environment,
+                fmt::format("{}: cannot become {}: {}", from.string(), to.string(), error.message()));
+}
+
+/// By rename first, so that a crash in between leaves no half of a checkpoint under its name.
+void discard(const fs::path& folder) {
+  std::error_code ignored;
+  const fs::path trash = folder.parent_path() / (".trash." + folder.filename().string());
+  fs::remove_all(trash, ignored);
+  fs::rename(folder, trash, ignored);
+  fs::remove_all(trash, ignored);
+}
+
+}  // namespace
+
+std::string step_folder(std::int64_t step) { return fmt::format("{}{:08}", prefix, step); }
+
+std::vector<StepFolder> step_folders(const fs::path& run) {
+  std::vector<StepFolder> found;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(run, error)) {
+    const std::string name = entry.path().filename().string();
+    std::int64_t step = 0;
+    if (!name.starts_with(prefix) || !entry.is_directory(error)) continue;
+    const auto [stop, failure] = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), step);
+    if (failure == std::errc() && name == step_folder(step)) found.push_back({step, entry.path()});
+  }
+  std::ranges::sort(found, {}, &StepFolder::step);
+  return found;
+}
+
+void commit_folder(const fs::path& finished, const fs::path& run, std::int64_t step) {
+  const fs::path named = run / step_folder(step);
+  // Only what proved invalid at the start of this run can be in the way.
+  if (fs::exists(named)) discard(named);
+  move(finished, named);
+  sync_folder(run);
+  Problems problems;
+  write_text_file(run / "latest", step_folder(step) + "\n", problems);
+  problems.raise();
+  sync_folder(run);
+}
+
+std::string latest_step(const fs::path& run) {
+  std::string name;
+  std::ifstream file(run / "latest");
+  std::getline(file, name);
+  return name;
+}
+
+void retire(const fs::path& run, const Retention& retention) {
+  std::vector<StepFolder> folders = step_folders(run);
+  std::ranges::reverse(folders);
+  std::int64_t valid = 0;
+  for (const StepFolder& folder : folders) {
+    if (valid < retention.keep_last) {
+      valid += why_invalid(folder.path).empty();
+      continue;
+    }
+    const bool kept = retention.keep_every > 0 && folder.step % retention.keep_every == 0;
+    if (!kept) discard(folder.path);
+  }
+  std::error_code error;
+  std::vector<fs::path> left;
+  for (const fs::directory_entry& entry : fs::directory_iterator(run, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(".trash.") || (name.starts_with(prefix) && name.find(".tmp.") != std::string::npos))
+      left.push_back(entry.path());
+  }
+  for (const fs::path& path : left) fs::remove_all(path, error);
+}
+
+}  // namespace tessera

@@ -1,0 +1,33 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// "step_00001200".
+std::string step_folder(std::int64_t step);
+
+/// One step folder of a run directory, ascending by step.
+struct StepFolder {
+  std::int64_t step;
+  std::filesystem::path path;
+};
+std::vector<StepFolder> step_folders(const std::filesystem::path& run);
+
+/// The commit: gives a finished folder its name, moving aside what has it, and points `latest` there. Every rename is
+/// made to last before the next. Throws Error{environment}.
+void commit_folder(const std::filesystem::path& finished, const std::filesystem::path& run, std::int64_t step);
+
+/// What `latest` says: a folder's name, or nothing.
+std::string latest_step(const std::filesystem::path& run);
+
+/// Removes the older checkpoints of a run but for the newest `keep_last` valid ones and multiples of `keep_every` (0:
+/// none); and what crashed saves left behind.
+struct Retention {
+  std::int64_t keep_last = 2, keep_every = 0;
+};
+void retire(const std::filesystem::path& run, const Retention& retention);
+
+}  // namespace tessera

@@ -1,0 +1,134 @@
+#include "io/checkpoint/manifest.hpp"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <nlohmann/json.hpp>
+
+#include "core/config/value.hpp"
+#include "io/checkpoint/sha256.hpp"
+#include "kernels/digest/digest.hpp"
+
+namespace tessera {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr const char* file_type = "tessera.checkpoint";
+
+std::string self_digest(Json json) {
+  json.erase("manifest_digest");
+  return hex(fnv1a64(json.dump()));
+}
+
+/// Key and value of every model key that fixes tensors.
+class Fingerprint {
+ public:
+  std::string text;
+
+  template <class T, class Rule>
+  void key(const char* name, const T& value, const Rule&, Restart restart, const char*) {
+    if (restart == Restart::fixed) text += std::string(name) + ": " + deck_text(value) + "\n";
+  }
+  template <class T, class Rule>
+  void required(const char* name, const T& value, const Rule& rule, Restart restart, const char* help) {
+    key(name, value, rule, restart, help);
+  }
+  template <class T, class Rule>
+  void derived(const char* name, const Derived<T>& value, const Rule& rule, Restart restart, const char*,
+               const char* help) {
+    key(name, value.get(), rule, restart, help);
+  }
+  template <class S>
+  void section(const char* name, const std::optional<S>& inside, const char*) {
+    if (!inside) return;
+    text += std::string(name) + ":\n";
+    S::visit(*inside, *this);
+  }
+};
+
+/// A double's bits: its decimal might lose some.
+Json exact(double value) { return hex(std::bit_cast<std::uint64_t>(value)); }
+Json exact(std::int64_t value) { return value; }
+Json exact(std::uint64_t value) { return value; }
+
+void read_exact(const Json& json, double& value) {
+  value = std::bit_cast<double>(static_cast<std::uint64_t>(std::stoull(json.get<std::string>(), nullptr, 16)));
+}
+template <class Integer>
+void read_exact(const Json& json, Integer& value) {
+  value = json.get<Integer>();
+}
+
+Manifest read(const Json& json) {
+  Manifest m;
+  m.format = {json.at("format_version").at(0), json.at("format_version").at(1)};
+  StateCounters::visit(m.counters,
+                       [&](const char* path, auto& value) { read_exact(json.at("state").at(path), value); });
+  m.content_digest = json.at("content_digest");
+  m.run_id = json.at("run_id");
+  m.version = json.at("version");
+  m.deck_sha256 = json.at("deck_sha256");
+  m.model_sha256 = json.at("model_sha256");
+  m.corpus_hash = json.at("corpus_hash");
+  m.world_size = json.at("world_size");
+  m.experts = choice_named<ExpertWeights>(json.at("expert_layout").get<std::string>()).value();
+  for (const auto& [name, bytes] : json.at("files").items()) m.files[name] = bytes;
+  return m;
+}
+
+}  // namespace
+
+std::string hex(std::uint64_t value) { return fmt::format("{:016x}", value); }
+std::string FormatVersion::text() const { return fmt::format("{}.{}", major, minor); }
+
+std::int64_t Manifest::bytes() const {
+  std::int64_t all = 0;
+  for (const auto& [name, size] : files) all += size;
+  return all;
+}
+
+std::string model_fingerprint(const ModelConfig& model) {
+  Fingerprint fingerprint;
+  ModelConfig::visit(model, fingerprint);
+  return sha256(fingerprint.text);
+}
+
+std::string to_json(const Manifest& m) {
+  Json json = {{"file_type", file_type},
+               {"format_version", {m.format.major, m.format.minor}},
+               {"step", m.counters.step},
+               {"tokens", m.counters.tokens},
+               {"content_digest", m.content_digest},
+               {"run_id", m.run_id},
+               {"version", m.version},
+               {"deck_sha256", m.deck_sha256},
+               {"model_sha256", m.model_sha256},
+               {"corpus_hash", m.corpus_hash},
+               {"world_size", m.world_size},
+               {"expert_layout", name_of(m.experts)}};
+  StateCounters::visit(m.counters, [&](const char* path, auto value) { json["state"][path] = exact(value); });
+  for (const auto& [name, bytes] : m.files) json["files"][name] = bytes;
+  json["manifest_digest"] = self_digest(json);
+  return json.dump(2) + '\n';
+}
+
+Manifest parse_manifest(const std::string& text, const std::filesystem::path& path) {
+  const auto refuse_it = [&](const std::string& why) { return Error(Exit::file, path.string() + ": " + why); };
+  const Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object() || json.value("file_type", Json()) != file_type) throw refuse_it("is no checkpoint's manifest");
+  try {
+    const FormatVersion format{json.at("format_version").at(0), json.at("format_version").at(1)}, own;
+    // Told before the digest: a later version may define that anew.
+    if (format.major != own.major || format.minor > own.minor)
+      throw refuse_it(fmt::format("format {}, this build reads {}.0-{}", format.text(), own.major, own.text()));
+    if (json.at("manifest_digest") != self_digest(json))
+      throw refuse_it("was changed after it was written: its digest does not fit");
+    return read(json);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw refuse_it(std::string("is no whole manifest: ") + error.what());
+  }
+}
+
+}  // namespace tessera

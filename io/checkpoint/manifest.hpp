@@ -1,0 +1,54 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "core/config/config.hpp"
+#include "core/state/state_dict.hpp"
+
+namespace tessera {
+
+/// The format that this build writes; it reads every minor version of the same major one up to its own.
+struct FormatVersion {
+  std::int64_t major = 1, minor = 0;
+  std::string text() const;
+  bool operator==(const FormatVersion&) const = default;
+};
+
+/// What is known of a save besides its state: facts for people, and what a restart compares. Equal on all ranks.
+struct Origin {
+  std::string run_id, version, deck;  ///< deck: the resolved one
+  std::string model_sha256;           ///< of what fixes the tensors; model_fingerprint()
+  std::uint64_t corpus_hash = 0;
+  int world_size = 1;
+  ExpertWeights experts = ExpertWeights::single;  ///< layout of expert projections in the file
+  std::string command_line, hosts;
+  std::string parent;  ///< folder and content digest of the checkpoint that the run came from, or empty
+};
+
+/// manifest.json: the last file of a checkpoint folder, and what makes it one. Names the others with their sizes.
+struct Manifest {
+  FormatVersion format;
+  StateCounters counters;
+  std::string content_digest;  ///< 16 hex digits
+  std::string run_id, version, deck_sha256, model_sha256, corpus_hash;
+  std::int64_t world_size = 1;
+  ExpertWeights experts = ExpertWeights::single;
+  std::map<std::string, std::int64_t> files;  ///< name -> bytes
+
+  std::int64_t bytes() const;
+};
+
+/// A JSON object that carries a digest of itself.
+std::string to_json(const Manifest& manifest);
+/// Throws Error{file} when the text is no manifest, was changed, or is of a version that this build cannot read.
+Manifest parse_manifest(const std::string& text, const std::filesystem::path& path);
+
+/// sha256 of the deck's model section without what does not fix tensors: moe.weights, moe.balance_coef, moe.z_coef.
+std::string model_fingerprint(const ModelConfig& model);
+
+std::string hex(std::uint64_t value);  ///< 16 lower-case digits
+
+}  // namespace tessera

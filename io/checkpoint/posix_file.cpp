@@ -1,0 +1,81 @@
+#include "io/checkpoint/posix_file.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace tessera {
+namespace {
+
+constexpr std::int64_t most = std::int64_t{1} << 30;  // of one call
+
+Error failed(Exit code, const std::filesystem::path& path, const char* what, int cause) {
+  return {code, fmt::format("{}: {}: {}", path.string(), what, std::strerror(cause))};
+}
+
+}  // namespace
+
+PosixFile::PosixFile(const std::filesystem::path& path, Mode mode)
+    : path_(path), file_(::open(path.c_str(), (mode == Mode::read ? O_RDONLY : O_WRONLY) | O_CLOEXEC)) {
+  if (file_ < 0) throw failed(mode == Mode::read ? Exit::file : Exit::environment, path, "cannot be opened", errno);
+}
+
+PosixFile::~PosixFile() {
+  if (file_ >= 0) ::close(file_);
+}
+
+std::int64_t PosixFile::size() const {
+  struct ::stat about {};
+  if (::fstat(file_, &about) != 0) throw failed(Exit::file, path_, "cannot be read", errno);
+  return about.st_size;
+}
+
+void PosixFile::read(std::int64_t offset, void* to, std::int64_t bytes) const {
+  for (std::int64_t done = 0; done < bytes;) {
+    const auto part = static_cast<std::size_t>(std::min(bytes - done, most));
+    const ssize_t n = ::pread(file_, static_cast<char*>(to) + done, part, offset + done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw failed(Exit::file, path_, "cannot be read", errno);
+    if (n == 0) throw Error(Exit::file, path_.string() + ": ends early: it was truncated");
+    done += n;
+  }
+}
+
+void PosixFile::write(std::int64_t offset, const void* from, std::int64_t bytes) {
+  for (std::int64_t done = 0; done < bytes;) {
+    const auto part = static_cast<std::size_t>(std::min(bytes - done, most));
+    const ssize_t n = ::pwrite(file_, static_cast<const char*>(from) + done, part, offset + done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) throw failed(Exit::environment, path_, "cannot be written", n < 0 ? errno : ENOSPC);
+    done += n;
+  }
+}
+
+void PosixFile::reserve(std::int64_t bytes) {
+  int failure = 0;
+  do failure = ::fallocate(file_, 0, 0, bytes) == 0 ? 0 : errno;
+  while (failure == EINTR);
+  // A file system without reservations was asked for its free space before.
+  if (failure != 0 && failure != EOPNOTSUPP && failure != ENOSYS)
+    throw failed(Exit::environment, path_, "cannot be given its space", failure);
+}
+
+void PosixFile::sync() {
+  if (::fsync(file_) != 0) throw failed(Exit::environment, path_, "cannot be written to the disk", errno);
+}
+
+void sync_folder(const std::filesystem::path& folder) { PosixFile(folder, PosixFile::Mode::read).sync(); }
+
+std::string read_text_file(const std::filesystem::path& path) {
+  const PosixFile file(path, PosixFile::Mode::read);
+  std::string text(static_cast<std::size_t>(file.size()), '\0');
+  file.read(0, text.data(), std::ssize(text));
+  return text;
+}
+
+}  // namespace tessera

@@ -1,0 +1,39 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+
+#include "kernels/base/error.hpp"
+
+namespace tessera {
+
+/// An open file of the system, read and written at offsets. Throws Error{file} on reading and Error{environment} on
+/// writing, with path and cause; interrupted and partial transfers are taken up again.
+class PosixFile {
+ public:
+  enum class Mode { read, write };
+  PosixFile(const std::filesystem::path& path, Mode mode);
+  PosixFile(PosixFile&& other) noexcept : path_(std::move(other.path_)), file_(std::exchange(other.file_, -1)) {}
+  PosixFile& operator=(PosixFile&&) = delete;
+  ~PosixFile();
+
+  std::int64_t size() const;
+  void read(std::int64_t offset, void* to, std::int64_t bytes) const;
+  void write(std::int64_t offset, const void* from, std::int64_t bytes);
+  /// Reserves the first `bytes`, so that no later write finds the disk full.
+  void reserve(std::int64_t bytes);
+  void sync();
+
+ private:
+  std::filesystem::path path_;
+  int file_;
+};
+
+/// Makes the entries of a folder last.
+void sync_folder(const std::filesystem::path& folder);
+
+/// A whole file as text.
+std::string read_text_file(const std::filesystem::path& path);
+
+}  // namespace tessera

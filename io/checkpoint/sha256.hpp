@@ -1,0 +1,10 @@
+#pragma once
+#include <string>
+#include <string_view>
+
+namespace tessera {
+
+/// FIPS 180-4, as 64 lower-case hex digits.
+std::string sha256(std::string_view bytes);
+
+}  // namespace tessera

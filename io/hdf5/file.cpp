@@ -1,0 +1,313 @@
+#include "io/hdf5/file.hpp"
+
+#include <fmt/format.h>
+#include <hdf5.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "core/comm/mpi_handle.hpp"
+
+namespace tessera::hdf5 {
+
+static_assert(std::endian::native == std::endian::little, "files are little-endian, and nothing is ever converted");
+static_assert(sizeof(hid_t) == sizeof(Object::Id));
+
+namespace {
+
+/// The innermost of HDF5's messages: what really happened.
+std::string last_error() {
+  std::string text = "unknown cause";
+  const auto keep = [](unsigned, const H5E_error2_t* error, void* out) -> herr_t {
+    if (error->desc) *static_cast<std::string*>(out) = error->desc;
+    return 1;
+  };
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep, &text);
+  H5Eclear2(H5E_DEFAULT);
+  return text;
+}
+
+/// HDF5 prints its errors itself unless told not to; here they become Errors.
+void be_quiet() { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }
+
+/// 1.8 to 1.10: from 1.8 on object headers carry checksums, without which flipped bits are read as if they were true.
+Object access_properties() {
+  be_quiet();
+  Object properties(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
+  H5Pset_libver_bounds(properties.id(), H5F_LIBVER_V18, H5F_LIBVER_V110);
+  return properties;
+}
+
+Object space_of(const std::vector<std::int64_t>& shape) {
+  if (shape.empty()) return {H5Screate(H5S_SCALAR), H5Sclose};
+  const std::vector<hsize_t> dims(shape.begin(), shape.end());
+  return {H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr), H5Sclose};
+}
+
+std::vector<std::int64_t> dims_of(const Shape& shape) {
+  std::vector<std::int64_t> dims;
+  for (int i = 0; i < shape.rank(); ++i) dims.push_back(shape[i]);
+  return dims;
+}
+
+/// bf16 as a float of HDF5's own: 1 sign bit at 15, 8 exponent bits at 7, 7 mantissa bits at 0, bias 127.
+Object bf16_type() {
+  Object type(H5Tcopy(H5T_IEEE_F32LE), H5Tclose);
+  H5Tset_fields(type.id(), 15, 7, 8, 0, 7);  // fields before precision, precision before size
+  H5Tset_precision(type.id(), 16);
+  H5Tset_size(type.id(), 2);
+  H5Tset_ebias(type.id(), 127);
+  return type;
+}
+
+constexpr DType stored_types[] = {DType::f32, DType::bf16, DType::u8};
+
+Object type_of(DType type) {
+  switch (type) {
+    case DType::f32:
+      return {H5Tcopy(H5T_IEEE_F32LE), H5Tclose};
+    case DType::bf16:
+      return bf16_type();
+    case DType::u8:
+      return {H5Tcopy(H5T_STD_U8LE), H5Tclose};
+    default:
+      throw Error(Exit::internal, fmt::format("{} is no type of checkpoints", name_of(type)));
+  }
+}
+
+Object text_type(std::size_t size) {
+  Object type(H5Tcopy(H5T_C_S1), H5Tclose);
+  H5Tset_size(type.id(), std::max<std::size_t>(size, 1));
+  H5Tset_strpad(type.id(), H5T_STR_NULLPAD);
+  return type;
+}
+
+constexpr std::size_t word = sizeof(std::uint64_t);
+
+/// {name: text of `width` bytes, digest, elements, non_finite}, packed.
+Object row_type(std::size_t width) {
+  Object type(H5Tcreate(H5T_COMPOUND, width + 3 * word), H5Tclose);
+  H5Tinsert(type.id(), "name", 0, text_type(width).id());
+  H5Tinsert(type.id(), "digest", width, H5T_STD_U64LE);
+  H5Tinsert(type.id(), "elements", width + word, H5T_STD_U64LE);
+  H5Tinsert(type.id(), "non_finite", width + 2 * word, H5T_STD_U64LE);
+  return type;
+}
+
+std::string trimmed(const char* bytes, std::size_t size) { return {bytes, strnlen(bytes, size)}; }
+
+/// No time stamps: two saves of one state are the same bytes. No space but what is asked for, and at once.
+Object contiguous() {
+  Object properties(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
+  H5Pset_layout(properties.id(), H5D_CONTIGUOUS);
+  H5Pset_alloc_time(properties.id(), H5D_ALLOC_TIME_EARLY);
+  H5Pset_fill_time(properties.id(), H5D_FILL_TIME_NEVER);
+  H5Pset_obj_track_times(properties.id(), false);
+  return properties;
+}
+
+}  // namespace
+
+Object::~Object() { close(); }
+
+bool Object::close() {
+  const Id id = std::exchange(id_, -1);
+  return id < 0 || close_(id) >= 0;
+}
+
+Object::Id File::checked(Object::Id id, std::string_view doing) const {
+  if (id < 0) throw Error(Exit::file, fmt::format("{}: {}: {}", path_.string(), doing, last_error()));
+  return id;
+}
+
+File File::create(const std::filesystem::path& path, const Control& control) {
+  File file(path);
+  const Object access = access_properties();
+  if (const MPI_Comm communicator = mpi_handle(control); communicator != MPI_COMM_NULL) {
+    file.checked(H5Pset_fapl_mpio(access.id(), communicator, MPI_INFO_NULL), "parallel access");
+    H5Pset_coll_metadata_write(access.id(), true);
+  }
+  file.file_ =
+      Object(file.checked(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.id()), "cannot be made"), H5Fclose);
+  return file;
+}
+
+File File::open(const std::filesystem::path& path) {
+  File file(path);
+  const Object access = access_properties();
+  file.file_ =
+      Object(file.checked(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), "cannot be read as HDF5"), H5Fclose);
+  return file;
+}
+
+void File::flush() { checked(H5Fflush(file_.id(), H5F_SCOPE_LOCAL), "cannot be written"); }
+void File::close() {
+  if (!file_.close()) checked(-1, "cannot be closed");
+}
+
+void File::add_group(const std::string& path) {
+  const Object properties(H5Pcreate(H5P_GROUP_CREATE), H5Pclose);
+  H5Pset_obj_track_times(properties.id(), false);
+  const Object group(checked(H5Gcreate2(file_.id(), path.c_str(), H5P_DEFAULT, properties.id(), H5P_DEFAULT), path),
+                     H5Gclose);
+}
+
+Dataset File::add_dataset(const std::string& path, const Shape& shape, DType type) {
+  const Object space = space_of(dims_of(shape)), element = type_of(type), properties = contiguous();
+  const Object data(
+      checked(H5Dcreate2(file_.id(), path.c_str(), element.id(), space.id(), H5P_DEFAULT, properties.id(), H5P_DEFAULT),
+              path),
+      H5Dclose);
+  const haddr_t offset = H5Dget_offset(data.id());
+  if (offset == HADDR_UNDEF) throw Error(Exit::internal, path + ": has no place in " + path_.string());
+  return {shape, type, static_cast<std::int64_t>(offset)};
+}
+
+Object File::at(const std::string& object) const {
+  return {checked(H5Oopen(file_.id(), object.c_str(), H5P_DEFAULT), object), H5Oclose};
+}
+
+void File::write_attribute(const std::string& object, const char* name, Object::Id type,
+                           const std::vector<std::int64_t>& shape, const void* data) {
+  const Object owner = at(object), space = space_of(shape);
+  const Object attribute(
+      checked(H5Acreate2(owner.id(), name, type, space.id(), H5P_DEFAULT, H5P_DEFAULT), object + "@" + name), H5Aclose);
+  checked(H5Awrite(attribute.id(), type, data), object + "@" + name);
+}
+
+void File::set(const std::string& object, const char* name, std::string_view text) {
+  const std::string bytes(text.empty() ? std::string_view("\0", 1) : text);
+  write_attribute(object, name, text_type(bytes.size()).id(), {}, bytes.data());
+}
+void File::set(const std::string& object, const char* name, std::int64_t value) {
+  write_attribute(object, name, H5T_STD_I64LE, {}, &value);
+}
+void File::set(const std::string& object, const char* name, std::uint64_t value) {
+  write_attribute(object, name, H5T_STD_U64LE, {}, &value);
+}
+void File::set(const std::string& object, const char* name, double value) {
+  write_attribute(object, name, H5T_IEEE_F64LE, {}, &value);
+}
+void File::set(const std::string& object, const char* name, const std::vector<std::int64_t>& values) {
+  write_attribute(object, name, H5T_STD_I64LE, {std::ssize(values)}, values.data());
+}
+
+void File::add_table(const std::string& path, std::size_t rows, std::size_t width) {
+  const Object space = space_of({static_cast<std::int64_t>(rows)}), row = row_type(width), properties = contiguous();
+  const Object table(
+      checked(H5Dcreate2(file_.id(), path.c_str(), row.id(), space.id(), H5P_DEFAULT, properties.id(), H5P_DEFAULT),
+              path),
+      H5Dclose);
+}
+
+void File::write_table(const std::string& path, const std::vector<TableRow>& rows, std::size_t width) {
+  std::vector<char> bytes(rows.size() * (width + 3 * word), '\0');
+  char* at_row = bytes.data();
+  for (const TableRow& row : rows) {
+    std::memcpy(at_row, row.name.data(), std::min(row.name.size(), width - 1));
+    const std::uint64_t words[] = {row.digest, row.elements, row.non_finite};
+    std::memcpy(at_row + width, words, sizeof words);
+    at_row += width + sizeof words;
+  }
+  const Object table(checked(H5Dopen2(file_.id(), path.c_str(), H5P_DEFAULT), path), H5Dclose);
+  checked(H5Dwrite(table.id(), row_type(width).id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()), path);
+}
+
+bool File::has(const std::string& path) const {
+  return path == "/" || H5Lexists(file_.id(), path.c_str(), H5P_DEFAULT) > 0;
+}
+bool File::has(const std::string& object, const char* attribute) const {
+  return H5Aexists(at(object).id(), attribute) > 0;
+}
+
+std::int64_t File::links(const std::string& group) const {
+  H5G_info_t about{};
+  checked(H5Gget_info(at(group).id(), &about), group);
+  return static_cast<std::int64_t>(about.nlinks);
+}
+
+Dataset File::dataset(const std::string& path) const {
+  const Object data(checked(H5Dopen2(file_.id(), path.c_str(), H5P_DEFAULT), path), H5Dclose);
+  const Object space(checked(H5Dget_space(data.id()), path), H5Sclose),
+      type(checked(H5Dget_type(data.id()), path), H5Tclose);
+  const auto stored =
+      std::ranges::find_if(stored_types, [&](DType known) { return H5Tequal(type.id(), type_of(known).id()) > 0; });
+  if (stored == std::end(stored_types))
+    throw Error(Exit::file, path_.string() + ": " + path + " has a type that no checkpoint has");
+  hsize_t dims[H5S_MAX_RANK];
+  const int rank = H5Sget_simple_extent_ndims(space.id());
+  const haddr_t offset = H5Dget_offset(data.id());
+  if (rank < 1 || rank > 3 || offset == HADDR_UNDEF)
+    throw Error(Exit::file, path_.string() + ": " + path + " is no contiguous tensor of 1 to 3 axes");
+  H5Sget_simple_extent_dims(space.id(), dims, nullptr);
+  const auto n = [&](int i) { return static_cast<std::int64_t>(dims[i]); };
+  const Shape shape = rank == 1 ? Shape{n(0)} : rank == 2 ? Shape{n(0), n(1)} : Shape{n(0), n(1), n(2)};
+  return {shape, *stored, static_cast<std::int64_t>(offset)};
+}
+
+std::int64_t File::attribute_elements(const std::string& object, const char* name) const {
+  const Object owner = at(object);
+  const Object attribute(checked(H5Aopen(owner.id(), name, H5P_DEFAULT), object + "@" + name), H5Aclose);
+  const Object space(checked(H5Aget_space(attribute.id()), object + "@" + name), H5Sclose);
+  return H5Sget_simple_extent_npoints(space.id());
+}
+
+void File::read_attribute(const std::string& object, const char* name, Object::Id type, std::int64_t count,
+                          void* data) const {
+  const std::string what = object + "@" + name;
+  if (attribute_elements(object, name) != count)
+    throw Error(Exit::file, path_.string() + ": " + what + " has another size");
+  const Object owner = at(object);
+  const Object attribute(checked(H5Aopen(owner.id(), name, H5P_DEFAULT), what), H5Aclose);
+  const Object stored(checked(H5Aget_type(attribute.id()), what), H5Tclose);
+  if (H5Tequal(stored.id(), type) <= 0) throw Error(Exit::file, path_.string() + ": " + what + " has another type");
+  checked(H5Aread(attribute.id(), type, data), what);
+}
+
+std::string File::text(const std::string& object, const char* name) const {
+  const std::string what = object + "@" + name;
+  const Object owner = at(object);
+  const Object attribute(checked(H5Aopen(owner.id(), name, H5P_DEFAULT), what), H5Aclose);
+  const Object type(checked(H5Aget_type(attribute.id()), what), H5Tclose);
+  if (H5Tget_class(type.id()) != H5T_STRING || H5Tis_variable_str(type.id()) != 0)
+    throw Error(Exit::file, path_.string() + ": " + what + " is no text");
+  std::string bytes(H5Tget_size(type.id()), '\0');
+  checked(H5Aread(attribute.id(), type.id(), bytes.data()), what);
+  return trimmed(bytes.data(), bytes.size());
+}
+
+void File::get(const std::string& object, const char* name, std::int64_t& value) const {
+  read_attribute(object, name, H5T_STD_I64LE, 1, &value);
+}
+void File::get(const std::string& object, const char* name, std::uint64_t& value) const {
+  read_attribute(object, name, H5T_STD_U64LE, 1, &value);
+}
+void File::get(const std::string& object, const char* name, double& value) const {
+  read_attribute(object, name, H5T_IEEE_F64LE, 1, &value);
+}
+void File::get(const std::string& object, const char* name, std::vector<std::int64_t>& values) const {
+  values.resize(static_cast<std::size_t>(std::max<std::int64_t>(0, attribute_elements(object, name))));
+  read_attribute(object, name, H5T_STD_I64LE, std::ssize(values), values.data());
+}
+
+std::vector<TableRow> File::table(const std::string& path) const {
+  const Object data(checked(H5Dopen2(file_.id(), path.c_str(), H5P_DEFAULT), path), H5Dclose);
+  const Object type(checked(H5Dget_type(data.id()), path), H5Tclose),
+      space(checked(H5Dget_space(data.id()), path), H5Sclose);
+  const std::size_t size = H5Tget_size(type.id());
+  const std::int64_t rows = H5Sget_simple_extent_npoints(space.id());
+  if (size <= 3 * word || rows < 0 || H5Tequal(type.id(), row_type(size - 3 * word).id()) <= 0)
+    throw Error(Exit::file, path_.string() + ": " + path + " is no table of digests");
+  std::vector<char> bytes(static_cast<std::size_t>(rows) * size);
+  checked(H5Dread(data.id(), type.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()), path);
+  std::vector<TableRow> table;
+  for (const char* row = bytes.data(); row != bytes.data() + bytes.size(); row += size) {
+    std::uint64_t words[3];
+    std::memcpy(words, row + size - sizeof words, sizeof words);
+    table.push_back({trimmed(row, size - sizeof words), words[0], words[1], words[2]});
+  }
+  return table;
+}
+
+}  // namespace tessera::hdf5

@@ -1,0 +1,106 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/comm/control.hpp"
+#include "kernels/base/tensor.hpp"
+
+namespace tessera::hdf5 {
+
+/// One HDF5 object, closed at the end of its life. hid_t is 64 bits wide; HDF5's header stays out of this one.
+class Object {
+ public:
+  using Id = std::int64_t;
+  using Close = int (*)(Id);
+
+  Object() = default;
+  Object(Id id, Close closer) : id_(id), close_(closer) {}
+  Object(Object&& other) noexcept : id_(std::exchange(other.id_, -1)), close_(other.close_) {}
+  Object& operator=(Object&& other) noexcept {
+    std::swap(id_, other.id_);
+    std::swap(close_, other.close_);
+    return *this;
+  }
+  ~Object();
+
+  Id id() const { return id_; }
+  explicit operator bool() const { return id_ >= 0; }
+  /// Closes now; says whether that went well.
+  bool close();
+
+ private:
+  Id id_ = -1;
+  Close close_ = nullptr;
+};
+
+/// Where the elements of a dataset lie: one piece of the file, row-major.
+struct Dataset {
+  Shape shape;
+  DType type = DType::f32;
+  std::int64_t offset = 0;  ///< bytes from the start of the file
+};
+
+/// One row of /integrity/table.
+struct TableRow {
+  std::string name;
+  std::uint64_t digest = 0, elements = 0, non_finite = 0;
+  bool operator==(const TableRow&) const = default;
+};
+
+/// An HDF5 file in the form that HDF5 1.10 and later read, with checksums over all metadata. Throws Error{file} with
+/// path and HDF5's own words.
+class File {
+ public:
+  /// A new file of all ranks, through MPI-IO where `control` is MPI's. Every call that changes the file is collective,
+  /// with the same arguments on all ranks; none moves payload.
+  static File create(const std::filesystem::path& path, const Control& control);
+  /// Read-only, by this process alone; needs no MPI.
+  static File open(const std::filesystem::path& path);
+
+  void add_group(const std::string& path);
+  /// Contiguous, its place in the file taken at once and nothing written there.
+  Dataset add_dataset(const std::string& path, const Shape& shape, DType type);
+  void set(const std::string& object, const char* name, std::string_view text);
+  void set(const std::string& object, const char* name, std::int64_t value);
+  void set(const std::string& object, const char* name, std::uint64_t value);
+  void set(const std::string& object, const char* name, double value);
+  void set(const std::string& object, const char* name, const std::vector<std::int64_t>& values);
+  /// Takes the table's place; rows have names of at most `width` - 1 bytes. The rows follow by write_table.
+  void add_table(const std::string& path, std::size_t rows, std::size_t width);
+  /// By one rank. Not collective.
+  void write_table(const std::string& path, const std::vector<TableRow>& rows, std::size_t width);
+  void flush();
+  void close();
+
+  bool has(const std::string& path) const;
+  bool has(const std::string& object, const char* attribute) const;
+  std::int64_t links(const std::string& group) const;  ///< how many members it has
+  Dataset dataset(const std::string& path) const;
+  std::string text(const std::string& object, const char* name) const;
+  void get(const std::string& object, const char* name, std::int64_t& value) const;
+  void get(const std::string& object, const char* name, std::uint64_t& value) const;
+  void get(const std::string& object, const char* name, double& value) const;
+  void get(const std::string& object, const char* name, std::vector<std::int64_t>& values) const;
+  std::vector<TableRow> table(const std::string& path) const;
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  explicit File(std::filesystem::path path) : path_(std::move(path)) {}
+  Object::Id checked(Object::Id id, std::string_view doing) const;
+  Object at(const std::string& object) const;
+  void write_attribute(const std::string& object, const char* name, Object::Id type,
+                       const std::vector<std::int64_t>& shape, const void* data);
+  void read_attribute(const std::string& object, const char* name, Object::Id type, std::int64_t count,
+                      void* data) const;
+  std::int64_t attribute_elements(const std::string& object, const char* name) const;
+
+  std::filesystem::path path_;
+  Object file_;
+};
+
+}  // namespace tessera::hdf5

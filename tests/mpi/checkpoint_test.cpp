@@ -1,0 +1,373 @@
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <fstream>
+
+#include "app/training/training.hpp"
+#include "core/comm/mpi.hpp"
+#include "io/checkpoint/folder.hpp"
+#include "io/checkpoint/reader.hpp"
+#include "io/checkpoint/sha256.hpp"
+#include "io/checkpoint/storage.hpp"
+#include "io/checkpoint/writer.hpp"
+#include "kernels/random/random.hpp"
+#include "tests/support/temporary_folder.hpp"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+Mpi& mpi() {
+  static Mpi* const instance = new Mpi(nullptr, nullptr);  // outlives MPI_Finalize, so it must not be destroyed
+  return *instance;
+}
+
+/// One folder for all ranks, removed by rank 0.
+class SharedFolder {
+ public:
+  explicit SharedFolder(Control& control) : control_(control) {
+    if (control.rank() == 0) mine_.emplace();
+    path_ = control.broadcast(mine_ ? mine_->path().string() : "");
+  }
+  ~SharedFolder() { control_.max(0); }  // nobody reads any more
+  const fs::path& path() const { return path_; }
+
+ private:
+  Control& control_;
+  std::optional<test::TemporaryFolder> mine_;
+  fs::path path_;
+};
+
+RunConfig config_of(ExpertWeights experts) {
+  RunConfig config;
+  config.run.seed = 42;
+  config.run.steps = 6;
+  config.model.layers = 2;
+  config.model.hidden = 32;
+  config.model.heads = 4;
+  config.model.seq_len = 24;
+  config.model.norm = Norm::rms;
+  config.model.position = Position::rotary;
+  config.model.activation = Activation::swiglu;
+  config.model.ffn = std::int64_t{40};
+  config.model.vocab = std::int64_t{259};  // padded in memory
+  config.model.moe = MoeConfig{};
+  config.model.moe->experts = 4;
+  config.model.moe->top_k = 2;
+  config.model.moe->weights = experts;
+  config.data.files = {"in memory"};
+  config.batch = {12, 1};
+  config.reduce.bucket_mib = 0.004;
+  config.optimizer.lr = 0.01;
+  config.optimizer.warmup_steps = 2;
+  derive(config);
+  return config;
+}
+
+Origin origin_of(const RunConfig& config, ExpertWeights in_file) {
+  Origin origin{"test", "0", "deck: text\n", model_fingerprint(config.model), 77, mpi().size(), in_file, "test",
+                "here", ""};
+  return origin;
+}
+
+/// A run on all ranks, or on this rank alone.
+class Trial {
+ public:
+  explicit Trial(const RunConfig& config, bool alone = false)
+      : plan_(resolve(config, alone ? 1 : mpi().size())),
+        control_(alone ? self_control() : mpi().control(std::chrono::seconds(60))),
+        communicator_(alone ? self_communicator() : mpi().world(device_.communication(), std::chrono::seconds(60))) {
+    for (std::uint64_t i = 0; i < 6000; ++i)
+      text_.push_back(static_cast<std::uint8_t>(97 + random_bits({5, 6}, i) % 7));
+    tokens_.append(std::span<const std::uint8_t>(text_));
+    Problems problems;
+    const Windows windows = Windows::split(tokens_.count(), config.model.seq_len, config.data.eval_fraction, problems);
+    problems.raise();
+    training_ = std::make_unique<Training>(device_, plan_,
+                                           Batches(config, tokens_, windows, control_->rank(), control_->size()),
+                                           *communicator_, *control_, records_);
+    writer_ = std::make_unique<CheckpointWriter>(device_, *control_);
+  }
+
+  /// Runs to the end or to `stop`.
+  std::vector<MetricsRow> train(std::int64_t stop = 1 << 30) {
+    std::vector<MetricsRow> rows;
+    const auto keep = [&](const MetricsRow& row) {
+      rows.push_back(row);
+      return Problems();
+    };
+    training_->run(keep, [stop](std::int64_t step) { return step < stop ? Proceed::go_on : Proceed::stop; });
+    return rows;
+  }
+  std::string save(const fs::path& run, ExpertWeights in_file = ExpertWeights::single) {
+    return writer_->save(run, training_->state(), origin_of(plan_.config, in_file));
+  }
+  void load(const fs::path& folder) {
+    const Checkpoint checkpoint(folder);
+    training_->restore([&](StateDict& state) { tessera::load(checkpoint, state, device_, *control_); });
+  }
+  Training& training() { return *training_; }
+  Control& control() { return *control_; }
+  Device& device() { return device_; }
+
+ private:
+  RunPlan plan_;
+  Device device_;
+  std::vector<std::uint8_t> text_;
+  TokenStream tokens_;
+  std::vector<Record> records_;
+  std::unique_ptr<Control> control_;
+  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<Training> training_;
+  std::unique_ptr<CheckpointWriter> writer_;
+};
+
+constexpr ExpertWeights layouts[] = {ExpertWeights::single, ExpertWeights::discrete};
+
+TEST(Checkpoints, LoadOnOtherRanksAndLayoutsWithTheSameDigest) {
+  Trial first(config_of(ExpertWeights::single));
+  const SharedFolder folder(first.control());
+  first.train(3);
+  for (ExpertWeights in_file : layouts) {
+    const std::string digest = first.save(folder.path(), in_file);
+    const fs::path saved = folder.path() / step_folder(3);
+    EXPECT_EQ(Checkpoint(saved).manifest().content_digest, digest);
+    EXPECT_TRUE(Checkpoint(saved).verify().empty());
+    for (ExpertWeights in_memory : layouts) {
+      Trial again(config_of(in_memory));
+      again.load(saved);
+      const SharedFolder other(again.control());
+      EXPECT_EQ(again.save(other.path(), in_memory), digest);
+      // Every rank by itself: a run of one rank that reads what all wrote, and writes what it read.
+      Trial alone(config_of(in_memory), true);
+      alone.load(saved);
+      const test::TemporaryFolder own;
+      EXPECT_EQ(alone.save(own.path(), in_memory), digest);
+      EXPECT_TRUE(Checkpoint(own.path() / step_folder(3)).verify().empty());
+      // And back: all ranks read what one wrote.
+      const fs::path from_one = again.control().broadcast((own.path() / step_folder(3)).string());
+      again.load(from_one);
+      EXPECT_EQ(again.save(other.path(), in_file), digest);
+    }
+  }
+}
+
+TEST(Checkpoints, ResumeChangesNoBit) {
+  for (ExpertWeights experts : layouts) {
+    const RunConfig config = config_of(experts);
+    Trial whole(config);
+    const std::vector<MetricsRow> expected = whole.train();
+    const SharedFolder folder(whole.control());
+    const std::string final_digest = whole.save(folder.path());
+    for (std::int64_t stop : {experts == ExpertWeights::single ? 0 : 4}) {
+      Trial before(config);
+      std::vector<MetricsRow> rows = before.train(stop);
+      before.save(folder.path());
+      Trial after(config);
+      after.load(folder.path() / step_folder(stop));
+      for (const MetricsRow& row : after.train()) rows.push_back(row);
+      ASSERT_EQ(rows.size(), expected.size());
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        ASSERT_TRUE(std::isfinite(rows[i].loss));
+        EXPECT_EQ(rows[i].loss, expected[i].loss) << stop << ", step " << i + 1;
+        EXPECT_EQ(rows[i].grad_norm, expected[i].grad_norm) << stop << ", step " << i + 1;
+      }
+      EXPECT_EQ(after.save(folder.path()), final_digest) << stop;
+    }
+  }
+}
+
+TEST(Checkpoints, SavingChangesNoBit) {
+  const RunConfig config = config_of(ExpertWeights::single);
+  Trial quiet(config), busy(config);
+  const SharedFolder folder(quiet.control());
+  const std::vector<MetricsRow> expected = quiet.train();
+  std::vector<MetricsRow> rows;
+  const auto keep = [&](const MetricsRow& row) {
+    rows.push_back(row);
+    return Problems();
+  };
+  busy.training().run(keep, [&](std::int64_t) {
+    busy.save(folder.path());
+    return Proceed::go_on;
+  });
+  ASSERT_EQ(rows.size(), expected.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(rows[i].loss, expected[i].loss) << i;
+  EXPECT_EQ(step_folders(folder.path()).size(), expected.size() + 1);
+  quiet.control().max(0);
+  if (mpi().rank() == 0) retire(folder.path(), {2, 4});
+  quiet.control().max(0);
+  std::vector<std::int64_t> left;
+  for (const StepFolder& step : step_folders(folder.path())) left.push_back(step.step);
+  EXPECT_EQ(left, (std::vector<std::int64_t>{0, 4, 5, 6}));
+}
+
+std::string refused(const std::function<void()>& attempt) {
+  try {
+    attempt();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Exit::file) << error.what();
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+TEST(Checkpoints, OfAnotherModelAreRefusedWithAList) {
+  Trial run(config_of(ExpertWeights::single));
+  const SharedFolder folder(run.control());
+  run.train(1);
+  run.save(folder.path());
+  RunConfig wider = config_of(ExpertWeights::single);
+  wider.model.ffn = std::int64_t{48};
+  Trial other(wider);
+  const std::string text = refused([&] { other.load(folder.path() / step_folder(1)); });
+  EXPECT_NE(text.find("shape: /model/layers.0.moe.experts.gate_up.weight is [4,80,32], the model has [4,96,32]"),
+            std::string::npos)
+      << text;
+  RunConfig dense = config_of(ExpertWeights::single);
+  dense.model.moe.reset();
+  Trial plain(dense);
+  const std::string list = refused([&] { plain.load(folder.path() / step_folder(1)); });
+  EXPECT_NE(list.find("missing: /model/"), std::string::npos) << list;
+  EXPECT_NE(list.find("extra: /adamw/v/layers.1.moe.router.weight"), std::string::npos) << list;
+}
+
+TEST(Checkpoints, NonFiniteStateIsRefusedAndNothingRemains) {
+  Trial run(config_of(ExpertWeights::single));
+  const SharedFolder folder(run.control());
+  run.train(1);
+  run.save(folder.path());
+  const std::string latest = read_text_file(folder.path() / "latest");
+  StateDict state = run.training().state();
+  state.counters.step = 2;
+  for (const StateTensor& tensor : state.tensors)
+    if (mpi().rank() == mpi().size() - 1 && !tensor.ranges.empty()) {
+      const float infinite = INFINITY;
+      run.device().upload(run.device().compute(), tensor.ranges.front().values.flat(0, 1), &infinite);
+      break;
+    }
+  CheckpointWriter writer(run.device(), run.control());
+  try {
+    writer.save(folder.path(), state, origin_of(config_of(ExpertWeights::single), ExpertWeights::single));
+    FAIL() << "an infinite weight was saved";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Exit::numerical);
+    EXPECT_NE(std::string(error.what()).find("1 of the "), std::string::npos) << error.what();
+  }
+  run.control().max(0);
+  EXPECT_EQ(read_text_file(folder.path() / "latest"), latest);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 2);  // the step and latest
+}
+
+class Damage {
+ public:
+  explicit Damage(fs::path file) : file_(std::move(file)), sound_(read_text_file(file_)) {}
+  ~Damage() { write(sound_); }
+  void flip(std::size_t bit) {
+    std::string bytes = sound_;
+    bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
+    write(bytes);
+  }
+  void cut(std::size_t bytes) { write(sound_.substr(0, bytes)); }
+  void append() { write(sound_ + "x"); }
+  std::size_t bytes() const { return sound_.size(); }
+
+ private:
+  void write(const std::string& bytes) {
+    std::ofstream(file_, std::ios::binary).write(bytes.data(), std::ssize(bytes));
+  }
+  fs::path file_;
+  std::string sound_;
+};
+
+/// Neither an error nor a difference: the damage lies where nothing is read.
+bool sound(const fs::path& folder, const std::string& digest) {
+  try {
+    const Checkpoint checkpoint(folder);
+    return checkpoint.verify().empty() && checkpoint.manifest().content_digest == digest;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+/// What a reader gets, payload included.
+std::vector<char> everything(const Checkpoint& checkpoint) {
+  std::vector<char> all;
+  for (const StoredTensor& tensor : checkpoint.tensors()) {
+    const std::size_t at = all.size();
+    all.resize(at + static_cast<std::size_t>(tensor.shape.elements() * size_of(tensor.type)));
+    checkpoint.read(tensor, 0, tensor.shape.elements(), all.data() + at);
+  }
+  return all;
+}
+
+TEST(Checkpoints, DamageIsFound) {
+  if (mpi().size() > 1) return;  // reading is not collective
+  Trial run(config_of(ExpertWeights::discrete));
+  const SharedFolder folder(run.control());
+  run.train(1);
+  const std::string digest = run.save(folder.path(), ExpertWeights::discrete);
+  const fs::path saved = folder.path() / step_folder(1);
+  ASSERT_TRUE(sound(saved, digest));
+  const std::vector<char> truth = everything(Checkpoint(saved));
+  for (const char* name : {model_file, optimizer_file, manifest_file, deck_file}) {
+    Damage damage(saved / name);
+    for (std::size_t left : {std::size_t{0}, std::size_t{5}, damage.bytes() / 2, damage.bytes() - 2}) {
+      damage.cut(left);
+      EXPECT_FALSE(sound(saved, digest)) << name << " cut to " << left;
+    }
+    damage.append();
+    EXPECT_TRUE(std::string(name) == manifest_file || !sound(saved, digest)) << name << " with a byte more";
+    int found = 0;
+    for (std::uint64_t i = 0; i < 75; ++i) {
+      damage.flip(static_cast<std::size_t>(random_bits({9, 9}, i) % (damage.bytes() * 8)));
+      if (!sound(saved, digest)) {
+        ++found;
+      } else {
+        EXPECT_EQ(everything(Checkpoint(saved)), truth) << name << ", flip " << i;
+      }
+    }
+    EXPECT_GT(found, 50) << name;
+  }
+  EXPECT_TRUE(sound(saved, digest));
+}
+
+TEST(Checkpoints, TheNewestValidStepIsFound) {
+  if (mpi().size() > 1) return;
+  Trial run(config_of(ExpertWeights::single));
+  const SharedFolder folder(run.control());
+  for (std::int64_t step : {1, 2, 3}) {
+    run.train(step);
+    run.save(folder.path());
+  }
+  EXPECT_EQ(find_checkpoint(folder.path()), folder.path() / step_folder(3));
+  Damage newest(folder.path() / step_folder(3) / model_file), second(folder.path() / step_folder(2) / manifest_file);
+  newest.cut(100);
+  EXPECT_EQ(find_checkpoint(folder.path()), folder.path() / step_folder(2));
+  second.cut(20);
+  EXPECT_EQ(find_checkpoint(folder.path()), folder.path() / step_folder(1));
+  fs::remove_all(folder.path() / step_folder(1));
+  EXPECT_NE(refused([&] { find_checkpoint(folder.path()); }).find("holds no valid checkpoint"), std::string::npos);
+  EXPECT_NE(refused([&] { find_checkpoint(folder.path() / "nowhere"); }).find("neither"), std::string::npos);
+}
+
+TEST(Checkpoints, OfALaterFormatSayWhatThisBuildReads) {
+  Manifest later;
+  later.format = {2, 0};
+  EXPECT_NE(refused([&] { parse_manifest(to_json(later), "m"); }).find("format 2.0, this build reads 1.0"),
+            std::string::npos);
+  later.format = {1, 1};
+  EXPECT_NE(refused([&] { parse_manifest(to_json(later), "m"); }).find("format 1.1"), std::string::npos);
+}
+
+TEST(Sha256, OfTheStandardsExamples) {
+  EXPECT_EQ(sha256(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(sha256("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"),
+            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+}
+
+}  // namespace
+}  // namespace tessera
