@@ -5,8 +5,8 @@
 #include <functional>
 #include <system_error>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include "app/cli/build.hpp"
 #include "app/verbs/verbs.hpp"
@@ -29,14 +29,16 @@ class Parser {
     app_.require_subcommand(1);
     app_.set_version_flag("--version", "tessera " + this_build().version);
     app_.failure_message(CLI::FailureMessage::simple);
-    app_.footer("Decks and their keys: `tessera explain`.\n"
-                "Exit codes: 0 ok, 1 internal, 2 usage, 3 deck, 4 environment, 5 file, 6 numerical, 7 communication, "
-                "75 stopped.");
+    app_.footer(
+        "Decks and their keys: `tessera explain`.\n"
+        "Exit codes: 0 ok, 1 internal, 2 usage, 3 deck, 4 environment, 5 file, 6 numerical, 7 communication, "
+        "75 stopped.");
     add_train();
     add_plan();
     add_validate();
     add_explain();
     add_info();
+    add_checkpoint();
   }
 
   /// The verb to run; throws CLI::Error.
@@ -62,7 +64,8 @@ class Parser {
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   }
   void add_json(CLI::App* verb, Format& format) {
-    verb->add_flag_callback("--json", [&format] { format = Format::json; }, "Answer in JSON");
+    verb->add_flag_callback(
+        "--json", [&format] { format = Format::json; }, "Answer in JSON");
   }
 
   void add_train() {
@@ -71,6 +74,14 @@ class Parser {
       return run_train(train_);
     });
     add_deck(verb, train_.deck);
+    verb->add_option("--resume", train_.resume,
+                     "auto: the newest valid checkpoint of the run directory; none; or a checkpoint")
+        ->type_name("auto|none|PATH");
+    verb->add_option("--stop-at", train_.stop_at, "Save after this step and end with code 75")
+        ->type_name("STEP")
+        ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
+    verb->add_option("--time-limit", train_.time_limit, "Save before so much time has passed and end with code 75")
+        ->type_name("HH:MM:SS");
   }
   void add_plan() {
     CLI::App* const verb = add("plan", "Print memory per rank, collectives, groups and owners of a run", [this] {
@@ -101,6 +112,27 @@ class Parser {
     add_json(verb, info_.format);
   }
 
+  void add_checkpoint() {
+    CLI::App* const group = app_.add_subcommand("checkpoint", "Look at checkpoints; needs no launcher");
+    group->require_subcommand(1);
+    const auto verb = [&](const char* name, const char* help, int (*run)(const CheckpointOptions&)) {
+      CLI::App* const made = group->add_subcommand(name, help);
+      made->callback([this, run] { chosen_ = [this, run] { return run(checkpoint_); }; });
+      made->add_option("PATH", checkpoint_.path, "A step folder, or a run directory: its newest valid step")
+          ->required()
+          ->type_name("");
+      add_json(made, checkpoint_.format);
+      return made;
+    };
+    verb("ls", "List the checkpoints of a run directory", run_checkpoint_ls);
+    verb("inspect", "Print what a checkpoint holds", run_checkpoint_inspect);
+    verb("verify", "Read every byte and compare digests", run_checkpoint_verify);
+    verb("diff", "Compare two checkpoints; code 1 where they differ", run_checkpoint_diff)
+        ->add_option("OTHER", checkpoint_.other, "The other one")
+        ->required()
+        ->type_name("");
+  }
+
   CLI::App app_{"Tessera trains GPT and mixture-of-experts language models with sharded optimizers.", "tessera"};
   Verb chosen_;
   std::vector<std::string> set_;
@@ -109,6 +141,7 @@ class Parser {
   ValidateOptions validate_;
   ExplainOptions explain_;
   InfoOptions info_;
+  CheckpointOptions checkpoint_;
 };
 
 int run_verb(const Verb& verb) {

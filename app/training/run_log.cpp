@@ -7,9 +7,10 @@
 
 namespace tessera {
 
-RunLog::RunLog(const RunPlan& plan)
+RunLog::RunLog(const RunPlan& plan, std::int64_t step)
     : plan_(plan),
-      metrics_(std::filesystem::path(plan.config.checkpoint.dir.get()) / "metrics.jsonl", 0),
+      begun_at_(step),
+      metrics_(std::filesystem::path(plan.config.checkpoint.dir.get()) / "metrics.jsonl", step),
       memory_(std::accumulate(plan.memory.begin(), plan.memory.end(), std::int64_t{0})) {}
 
 double RunLog::seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
@@ -23,7 +24,7 @@ Problems RunLog::row(const MetricsRow& row) {
   if (worth_a_line(row)) {
     printed_ = Clock::now();
     const double left =
-        seconds() / static_cast<double>(row.step) * static_cast<double>(plan_.config.run.steps - row.step);
+        seconds() / static_cast<double>(row.step - begun_at_) * static_cast<double>(plan_.config.run.steps - row.step);
     print_line(stdout, to_line({.step = row.step,
                                 .steps = plan_.config.run.steps,
                                 .loss = row.loss,
@@ -37,7 +38,9 @@ Problems RunLog::row(const MetricsRow& row) {
                                 .seconds_left = left,
                                 .skipped = row.skipped}));
   }
-  return metrics_.append(row);
+  MetricsRow whole = row;
+  whole.restart = metrics_.restarts();
+  return metrics_.append(whole);
 }
 
 }  // namespace tessera

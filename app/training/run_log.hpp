@@ -10,7 +10,8 @@ namespace tessera {
 class RunLog {
  public:
   /// Throws Error{environment} when metrics.jsonl cannot be opened.
-  explicit RunLog(const RunPlan& plan);
+  /// `step`: steps done before, whose rows stay.
+  RunLog(const RunPlan& plan, std::int64_t step);
 
   [[nodiscard]] Problems row(const MetricsRow& row);
   double seconds() const;  ///< since it was opened
@@ -20,6 +21,7 @@ class RunLog {
   bool worth_a_line(const MetricsRow& row) const;
 
   const RunPlan& plan_;
+  std::int64_t begun_at_;
   MetricsLog metrics_;
   Clock::time_point begin_ = Clock::now();
   Clock::time_point printed_;

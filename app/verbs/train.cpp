@@ -5,6 +5,7 @@
 #include <ctime>
 #include <fstream>
 #include <optional>
+#include <random>
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -15,9 +16,12 @@
 #include "app/training/plan_text.hpp"
 #include "app/training/report.hpp"
 #include "app/training/run_log.hpp"
+#include "app/training/saving.hpp"
+#include "app/training/stop.hpp"
 #include "app/training/training.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/comm/mpi.hpp"
+#include "io/checkpoint/reader.hpp"
 #include "io/data/corpus.hpp"
 #include "io/metrics/run_directory.hpp"
 #include "io/metrics/run_record.hpp"
@@ -45,7 +49,20 @@ struct Prepared {
   std::optional<RunPlan> plan;
   std::optional<Corpus> corpus;
   Windows windows;
+  std::vector<std::filesystem::path> beginnings;  ///< checkpoints to go on from, the best first
 };
+
+/// "HH:MM:SS".
+std::optional<std::chrono::seconds> seconds_of(const std::string& limit) {
+  if (limit.empty()) return std::nullopt;
+  std::int64_t hours = 0;
+  int minutes = 0, seconds = 0, end = 0;
+  const int read = std::sscanf(limit.c_str(), "%ld:%2d:%2d%n", &hours, &minutes, &seconds, &end);
+  const bool sound = read == 3 && static_cast<std::size_t>(end) == limit.size() && hours >= 0 && minutes >= 0 &&
+                     minutes < 60 && seconds >= 0 && seconds < 60;
+  if (!sound) throw Error(Exit::usage, "--time-limit " + limit + ": must read HH:MM:SS, as 03:50:00");
+  return std::chrono::seconds(hours * 3600 + minutes * 60 + seconds);
+}
 
 void read_corpus(Prepared& run, Problems& problems) {
   const RunConfig& config = run.deck.config;
@@ -86,6 +103,9 @@ Prepared prepare(const TrainOptions& options, const Mpi& mpi, Control& control) 
   const auto hash = static_cast<std::int64_t>(run.plan->layout.hash() >> 1);
   if (control.max(hash) != hash)
     problems.add(Exit::internal, "the ranks planned different layouts: are they the same binary?");
+  control.agree(problems);
+  run.beginnings = beginnings({options.resume}, config.checkpoint.dir.get(), control);
+  if (!run.beginnings.empty()) problems.add(against_resuming(run.beginnings.front(), run.deck, run.corpus->hash()));
   control.agree(problems);
   if (mpi.rank() == 0) prepare_outputs(config, problems);
   control.agree(problems);
@@ -151,8 +171,43 @@ void print_sample(Training& training, const RunPlan& plan) {
   fmt::print("\n");
 }
 
+/// Goes on from a checkpoint if there is one; says what a save records of this run.
+Origin begin(const Prepared& run, const TrainOptions& options, const Mpi& mpi, Control& control, Training& training,
+             Device& device) {
+  Origin origin;
+  const std::filesystem::path parent =
+      run.beginnings.empty() ? "" : resume_from(run.beginnings, training, device, control);
+  origin.run_id = control.broadcast(fmt::format(
+      "{:016x}", std::random_device()() * std::uint64_t{0x100000001} ^ static_cast<std::uint64_t>(std::time(nullptr))));
+  if (!parent.empty()) {
+    const Manifest manifest = Checkpoint(parent).manifest();
+    origin.run_id = manifest.run_id;
+    origin.parent = parent.string() + " " + manifest.content_digest;
+    if (mpi.rank() == 0) fmt::print("resumed from {} | {}\n", parent.string(), manifest.content_digest);
+  }
+  const RunConfig& config = run.deck.config;
+  origin.version = this_build().version;
+  origin.deck = resolved_text(run.deck);
+  origin.model_sha256 = model_fingerprint(config.model);
+  origin.corpus_hash = run.corpus->hash();
+  origin.world_size = mpi.size();
+  const ExpertLayout layout = config.checkpoint.expert_layout;
+  const ExpertWeights held = config.model.moe ? config.model.moe->weights : ExpertWeights::single;
+  origin.experts = layout == ExpertLayout::as_in_memory ? held
+                   : layout == ExpertLayout::single     ? ExpertWeights::single
+                                                        : ExpertWeights::discrete;
+  origin.command_line = fmt::format("{}", fmt::join(options.command_line, " "));
+  origin.hosts = control.broadcast(fmt::format("{}", fmt::join(control.gather(mpi.host()), " ")));
+  return origin;
+}
+
 int train(const TrainOptions& options, Mpi& mpi, Control& control) {
   Problems problems;
+  std::optional<Stop> stop;
+  attempt(problems, [&] {
+    stop.emplace(Stop::Limits{options.stop_at < 0 ? std::nullopt : std::optional(options.stop_at),
+                              seconds_of(options.time_limit)});
+  });
   if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
   control.agree(problems);
   const Prepared run = prepare(options, mpi, control);
@@ -165,11 +220,15 @@ int train(const TrainOptions& options, Mpi& mpi, Control& control) {
   if (!config.debug.trace.empty()) communicator = recording(std::move(communicator), records);
   Training training(device, *run.plan, Batches(config, run.corpus->tokens(), run.windows, mpi.rank(), mpi.size()),
                     *communicator, control, records);
+  Origin origin = begin(run, options, mpi, control, training, device);
   std::optional<RunLog> log;
-  if (mpi.rank() == 0) attempt(problems, [&] { log.emplace(*run.plan); });
+  if (mpi.rank() == 0) attempt(problems, [&] { log.emplace(*run.plan, training.step()); });
   control.agree(problems);
-  training.run([&](const MetricsRow& row) { return log ? log->row(row) : Problems(); });
+  Saving saving(device, config, control, training, *stop, std::move(origin));
+  const Proceed proceed =
+      training.run([&](const MetricsRow& row) { return log ? log->row(row) : Problems(); }, std::ref(saving));
   fmt::print("{}", closing_report(device, *run.plan, control, log ? log->seconds() : 1));
+  if (proceed == Proceed::stop) return static_cast<int>(Exit::stopped);
   if (mpi.rank() == 0) print_sample(training, *run.plan);
   return 0;
 }

@@ -13,6 +13,9 @@ enum class Format { text, json };
 struct TrainOptions {
   std::string deck;
   std::vector<Override> overrides;
+  std::string resume = "auto";     ///< auto, none, or a path
+  std::int64_t stop_at = -1;       ///< -1: no such step
+  std::string time_limit;          ///< "HH:MM:SS", or empty
   std::vector<std::string> command_line;  ///< as it was typed
 };
 struct PlanOptions {
@@ -32,6 +35,11 @@ struct InfoOptions {
   Format format = Format::text;
 };
 
+struct CheckpointOptions {
+  std::string path, other;  ///< other: what diff compares with
+  Format format = Format::text;
+};
+
 /// The verbs: each returns an exit code, or throws Error with one. Only train is collective and starts MPI.
 int run_train(const TrainOptions& options);
 int run_plan(const PlanOptions& options);
@@ -39,5 +47,10 @@ int run_plan(const PlanOptions& options);
 int run_validate(const ValidateOptions& options);
 int run_explain(const ExplainOptions& options);
 int run_info(const InfoOptions& options);
+/// Of a run directory or a step folder; diff returns 1 where two differ, verify 5 where one is damaged.
+int run_checkpoint_ls(const CheckpointOptions& options);
+int run_checkpoint_inspect(const CheckpointOptions& options);
+int run_checkpoint_verify(const CheckpointOptions& options);
+int run_checkpoint_diff(const CheckpointOptions& options);
 
 }  // namespace tessera

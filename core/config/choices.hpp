@@ -11,6 +11,7 @@ enum class ModelKind { gpt };
 enum class Position { learned, rotary };
 enum class Activation { gelu, swiglu };
 enum class ExpertWeights { single, discrete };
+enum class ExpertLayout { as_in_memory, single, discrete };
 enum class RecomputeMode { none, selective, full };
 enum class RecomputeModule { attention, mlp, norm, moe };
 enum class DataKind { text, tokens };
@@ -45,6 +46,10 @@ template <> struct Names<Activation> {
 template <> struct Names<ExpertWeights> {
   static constexpr Name<ExpertWeights> table[] = {{ExpertWeights::single, "single"},
                                                   {ExpertWeights::discrete, "discrete"}};
+};
+template <> struct Names<ExpertLayout> {
+  static constexpr Name<ExpertLayout> table[] = {
+      {ExpertLayout::as_in_memory, "auto"}, {ExpertLayout::single, "single"}, {ExpertLayout::discrete, "discrete"}};
 };
 template <> struct Names<RecomputeMode> {
   static constexpr Name<RecomputeMode> table[] = {

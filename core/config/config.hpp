@@ -27,7 +27,8 @@ struct RunSection {
     using enum Restart;
     v.key("name", self.name, Text::line, may_change, "Name of the run in logs and in the default of checkpoint.dir");
     v.key("seed", self.seed, at_least(0), fixed, "Seed of the initial weights and of the data order");
-    v.required("steps", self.steps, from_to(1, 1e12), fixed, "Optimizer steps of the whole run, and of the schedule");
+    v.required("steps", self.steps, from_to(0, 1e12), fixed,
+               "Optimizer steps of the whole run, and of the schedule; 0: initial weights alone");
     v.key("determinism", self.determinism, OneOf(), may_change,
           "repeat: the same run gives the same bits; off: library algorithms that do not repeat are allowed");
     v.derived("threads", self.threads, from_to(1, 4096), may_change, "OMP_NUM_THREADS, else the rank's share of cores",
@@ -252,11 +253,22 @@ struct CommConfig {
 
 struct CheckpointConfig {
   Derived<std::string> dir;
+  std::int64_t every_steps = 0;
+  std::int64_t keep_last = 2;
+  std::int64_t keep_every = 0;
+  ExpertLayout expert_layout = ExpertLayout::as_in_memory;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
     v.derived("dir", self.dir, Text::line, may_change, "runs/<run.name>",
               "The run directory, relative to the working directory");
+    v.key("every_steps", self.every_steps, from_to(0, 1e12), may_change,
+          "Steps between checkpoints; 0: none but the last step's, which is always saved");
+    v.key("keep_last", self.keep_last, from_to(2, 1e6), may_change, "Newest valid checkpoints that are kept");
+    v.key("keep_every", self.keep_every, from_to(0, 1e12), may_change,
+          "Checkpoints of steps that are multiples of it are kept for good; 0: none");
+    v.key("expert_layout", self.expert_layout, OneOf(), may_change,
+          "Expert weights in files: single, one dataset a projection; discrete, one an expert; auto: as in memory");
   }
   bool operator==(const CheckpointConfig&) const = default;
 };
@@ -305,7 +317,7 @@ struct RunConfig {
     v.section("reduce", self.reduce, "How gradients are summed over ranks");
     v.section("optimizer", self.optimizer, "The update rule and its schedule");
     v.section("comm", self.comm, "Communication");
-    v.section("checkpoint", self.checkpoint, "The run directory");
+    v.section("checkpoint", self.checkpoint, "The run directory and what is saved there");
     v.section("debug", self.debug, "Checks and traces");
   }
   bool operator==(const RunConfig&) const = default;
@@ -323,6 +335,9 @@ struct Finding {
 
 /// What contradicts itself, whatever the machine and the rank count; of a derived config. Empty: all is well.
 std::vector<Finding> check(const RunConfig& config);
+
+/// Keys that a resumed run must keep and that differ from those of the run that was saved. Both derived.
+std::vector<Finding> changes_at_restart(const RunConfig& saved, const RunConfig& now);
 
 /// What is allowed but probably not meant: keys that have no effect.
 std::vector<Finding> advise(const RunConfig& config);

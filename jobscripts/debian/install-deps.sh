@@ -7,7 +7,7 @@ packages=(build-essential ca-certificates cmake git ninja-build pkg-config
   libopenblas-openmp-dev libdnnl-dev
   libcli11-dev libfmt-dev libspdlog-dev libyaml-cpp-dev nlohmann-json3-dev
   libbenchmark-dev libgmock-dev libgtest-dev clang-tidy
-  python3 python3-pip python3-venv)
+  python3 python3-h5py python3-pip python3-venv)
 for argument in "$@"; do
   case $argument in
     --slurm) packages+=(slurm-wlm munge) ;;

@@ -222,7 +222,7 @@ gather: overlap
 reduce: overlap bucket_mib order
 optimizer: others lr beta1 beta2 eps weight_decay clip schedule warmup_steps decay_steps min_lr max_skips
 comm: timeout_s
-checkpoint: dir
+checkpoint: dir every_steps keep_last keep_every expert_layout
 debug: replica_hash_every trace)");
 }
 
@@ -231,7 +231,7 @@ TEST(Keys, DescribeTypeDefaultAndRule) {
   ASSERT_TRUE(steps);
   EXPECT_EQ(steps->type, "an integer");
   EXPECT_EQ(steps->standard, "none (required)");
-  EXPECT_EQ(steps->allowed, "1 to 1000000000000");
+  EXPECT_EQ(steps->allowed, "0 to 1000000000000");
   EXPECT_EQ(steps->restart, Restart::fixed);
   const KeyDoc* const schedule = find_key("optimizer.schedule");
   ASSERT_TRUE(schedule);

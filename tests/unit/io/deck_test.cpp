@@ -172,7 +172,7 @@ TEST(Override, MustReadKeyEqualsValue) {
 
 TEST(BadDeck, ReportsEverythingAtOnceInOrder) {
   EXPECT_EQ(errors(R"(schema_version: 2
-run: {steps: 0, seed: -1}
+run: {steps: -1, seed: -1}
 model:
   layers: abc
   hidden: 100
@@ -185,8 +185,8 @@ batch: {global: 7, micro: 2}
 )", {{"optimizer.lr", "-1"}}),
             (List{"d.yaml:1:1: data.files: missing: a list of texts is needed, allowed one line of text",
                   "d.yaml:1:17: schema_version: 2 is out of range, allowed 1",
-                  "d.yaml:2:14: run.steps: 0 is out of range, allowed 1 to 1000000000000",
-                  "d.yaml:2:23: run.seed: -1 is out of range, allowed >= 0",
+                  "d.yaml:2:14: run.steps: -1 is out of range, allowed 0 to 1000000000000",
+                  "d.yaml:2:24: run.seed: -1 is out of range, allowed >= 0",
                   "d.yaml:4:11: model.layers: abc is not an integer, allowed 1 to 10000",
                   "d.yaml:7:9: model.norm: rmss is none of the choices, allowed layer | rms, did you mean rms?",
                   "d.yaml:8:12: model.seq_len: 1e3 is not an integer, allowed 1 to 16777216",
@@ -209,7 +209,7 @@ TEST(BadDeck, UnknownKeys) {
 
 TEST(BadDeck, KeysOfFeaturesToComeAreUnknown) {
   for (const char* line : {"sharding: optimizer", "parallel: {expert: 1}", "precision: {recipe: bf16}",
-                           "gather: {wire: auto}", "optimizer: {matrices: muon}", "checkpoint: {every_steps: 1}"}) {
+                           "gather: {wire: auto}", "optimizer: {matrices: muon}", "checkpoint: {quantized: true}"}) {
     const List found = errors_with(line);
     ASSERT_EQ(found.size(), 1u) << line;
     EXPECT_NE(found[0].find(": unknown key"), std::string::npos) << found[0];

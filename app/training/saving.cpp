@@ -1,0 +1,140 @@
+#include "app/training/saving.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <sstream>
+
+#include "io/checkpoint/folder.hpp"
+#include "io/checkpoint/reader.hpp"
+
+namespace tessera {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Every step folder of a run whose structure is sound, newest first.
+std::vector<fs::path> sound_steps(const fs::path& run, std::string& reasons) {
+  std::vector<fs::path> sound;
+  for (const StepFolder& folder : step_folders(run)) {
+    const std::string reason = why_invalid(folder.path);
+    if (reason.empty())
+      sound.insert(sound.begin(), folder.path);
+    else
+      reasons += "\n  " + reason;
+  }
+  return sound;
+}
+
+std::vector<fs::path> candidates_of(const Resume& resume, const fs::path& run) {
+  const bool holds = !step_folders(run).empty();
+  if (resume.from == "none") {
+    if (holds)
+      throw Error(
+          Exit::file,
+          run.string() +
+              ": holds checkpoints that --resume none would train over; remove them, or name another checkpoint.dir");
+    return {};
+  }
+  if (resume.from != "auto") return {find_checkpoint(resume.from)};
+  std::string reasons;
+  std::vector<fs::path> sound = sound_steps(run, reasons);
+  if (holds && sound.empty())
+    throw Error(Exit::file, run.string() + ": holds no valid checkpoint; remove them to start anew:" + reasons);
+  if (!reasons.empty()) fmt::print(stderr, "checkpoints passed over:{}\n", reasons);
+  if (holds && latest_step(run) != sound.front().filename().string())
+    fmt::print(stderr, "{}: does not name the newest valid checkpoint {}, which is taken\n", (run / "latest").string(),
+               sound.front().string());
+  return sound;
+}
+
+}  // namespace
+
+std::vector<fs::path> beginnings(const Resume& resume, const fs::path& run, Control& control) {
+  std::string found;
+  Problems problems;
+  if (control.rank() == 0) try {
+      for (const fs::path& path : candidates_of(resume, run)) found += fs::absolute(path).string() + "\n";
+    } catch (const Error& error) {
+      problems.add(error.code(), error.what());
+    }
+  control.agree(problems);
+  std::istringstream lines(control.broadcast(found));
+  std::vector<fs::path> paths;
+  for (std::string line; std::getline(lines, line);) paths.emplace_back(line);
+  return paths;
+}
+
+Problems against_resuming(const fs::path& folder, const Deck& deck, std::uint64_t corpus_hash) {
+  Problems problems;
+  try {
+    const Checkpoint checkpoint(folder);
+    const fs::path path = folder / "deck.yaml";
+    Problems unreadable;
+    const Deck saved = parse_deck(checkpoint.deck(), path.string(), {}, unreadable);
+    for (const Problem& problem : unreadable.list()) problems.add(Exit::file, problem.text);
+    if (!unreadable.empty()) return problems;
+    for (const Finding& finding : changes_at_restart(saved.config, deck.config))
+      problems.add(Exit::deck, deck.provenance.located(finding));
+    if (checkpoint.manifest().corpus_hash != hex(corpus_hash))
+      problems.add(
+          Exit::file,
+          fmt::format("data.files: the corpus has hash {}, and had {} when {} was saved: a resumed run must keep it",
+                      hex(corpus_hash), checkpoint.manifest().corpus_hash, folder.string()));
+  } catch (const Error& error) {
+    problems.add(error.code(), error.what());
+  }
+  return problems;
+}
+
+fs::path resume_from(const std::vector<fs::path>& candidates, Training& training, Device& device, Control& control) {
+  for (std::size_t i = 0;; ++i) try {
+      const Checkpoint checkpoint(candidates[i]);
+      training.restore([&](StateDict& state) { load(checkpoint, state, device, control); });
+      return candidates[i];
+    } catch (const Error& error) {
+      // load() throws on all ranks alike, so that all turn to the next one.
+      if (error.code() != Exit::file || i + 1 == candidates.size()) throw;
+      if (control.rank() == 0) fmt::print(stderr, "{}; trying the checkpoint before\n", error.what());
+    }
+}
+
+Saving::Saving(Device& device, const RunConfig& config, Control& control, Training& training, Stop& stop, Origin origin)
+    : config_(config),
+      control_(control),
+      training_(training),
+      stop_(stop),
+      origin_(std::move(origin)),
+      run_(config.checkpoint.dir.get()),
+      writer_(device, control) {}
+
+Proceed Saving::operator()(std::int64_t step) {
+  if (saved_ < 0 && !origin_.parent.empty()) saved_ = step;  // what was loaded is there already
+  const bool last = step == config_.run.steps, stop = stop_.due(step, longest_, control_) && !last;
+  const std::int64_t every = config_.checkpoint.every_steps;
+  const bool due = every > 0 && step > 0 && step % every == 0;
+  if (step != saved_ && (last || stop))
+    save(step);
+  else if (step != saved_ && due)
+    try {
+      save(step);
+    } catch (const Error& error) {
+      if (control_.rank() == 0) fmt::print(stderr, "step {} was not saved, training goes on: {}\n", step, error.what());
+    }
+  return stop ? Proceed::stop : Proceed::go_on;
+}
+
+void Saving::save(std::int64_t step) {
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string digest = writer_.save(run_, training_.state(), origin_);
+  saved_ = step;
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  longest_ = std::max(longest_, took);
+  if (control_.rank() != 0) return;
+  fmt::print("saved {} | {} | {:.2f} s\n", (run_ / step_folder(step)).string(), digest, took.count());
+  std::fflush(stdout);
+  retire(run_, {config_.checkpoint.keep_last, config_.checkpoint.keep_every});
+}
+
+}  // namespace tessera

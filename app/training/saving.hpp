@@ -1,0 +1,56 @@
+#pragma once
+#include <chrono>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/training/stop.hpp"
+#include "app/training/training.hpp"
+#include "io/checkpoint/writer.hpp"
+#include "io/deck/deck.hpp"
+
+namespace tessera {
+
+/// `train --resume`: the newest valid checkpoint of the run directory if it holds any, a path, or a fresh start.
+struct Resume {
+  std::string from = "auto";
+};
+
+/// The checkpoints that a run may begin from, the best first; empty: from initial weights. Throws the same on all
+/// ranks: Error{file} for a directory whose checkpoints are all invalid, and where `none` would train over them.
+/// Collective.
+std::vector<std::filesystem::path> beginnings(const Resume& resume, const std::filesystem::path& run, Control& control);
+
+/// Why a run of `deck` on this corpus cannot go on from a checkpoint: keys that changed, another corpus. Not
+/// collective.
+Problems against_resuming(const std::filesystem::path& checkpoint, const Deck& deck, std::uint64_t corpus_hash);
+
+/// Loads the first of `candidates` whose payload is whole; says what was wrong with the others. Returns its folder.
+/// Collective.
+std::filesystem::path resume_from(const std::vector<std::filesystem::path>& candidates, Training& training,
+                                  Device& device, Control& control);
+
+/// Saves between steps as `checkpoint` asks, and always after the last step or before an early end. A save that fails
+/// in the middle of a run is reported and training goes on. One a rank; every call is collective.
+class Saving {
+ public:
+  Saving(Device& device, const RunConfig& config, Control& control, Training& training, Stop& stop, Origin origin);
+
+  Proceed operator()(std::int64_t step);
+
+ private:
+  void save(std::int64_t step);
+
+  const RunConfig& config_;
+  Control& control_;
+  Training& training_;
+  Stop& stop_;
+  Origin origin_;
+  std::filesystem::path run_;
+  CheckpointWriter writer_;
+  std::int64_t saved_ = -1;
+  std::chrono::duration<double> longest_{0};
+};
+
+}  // namespace tessera

@@ -1,0 +1,35 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <optional>
+
+#include "core/comm/control.hpp"
+
+namespace tessera {
+
+/// What ends a run before its last step, agreed by all ranks between two steps: a signal to any of them (TERM, USR1,
+/// USR2, INT), a step that was named, or time that runs out. A second INT more than a second after the first leaves at
+/// once. One a process, for the life of the run; the time counts from its making.
+class Stop {
+ public:
+  struct Limits {
+    std::optional<std::int64_t> step;
+    std::optional<std::chrono::seconds> time;
+  };
+  explicit Stop(const Limits& limits);
+  ~Stop();
+  Stop(const Stop&) = delete;
+  Stop& operator=(const Stop&) = delete;
+
+  /// `save` is how long a save takes, as measured; the time limit leaves room for it and for one more step. Collective.
+  bool due(std::int64_t step, std::chrono::duration<double> save, Control& control);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Limits limits_;
+  Clock::time_point begin_ = Clock::now(), last_ = begin_;
+  std::chrono::duration<double> longest_step_{0};
+  bool stepped_ = false;
+};
+
+}  // namespace tessera

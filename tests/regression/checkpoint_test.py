@@ -1,0 +1,225 @@
+"""Checkpoints from outside: resume, stop, signals, tools, and h5py as a second reader.
+
+usage: checkpoint_test.py TESSERA MPIEXEC
+"""
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import h5py
+import numpy
+
+TESSERA, MPIEXEC = "", ""
+DECK = """schema_version: 1
+run: {name: small, steps: 8, threads: 1}
+model: {layers: 2, hidden: 32, heads: 4, seq_len: 32, norm: rms, activation: swiglu, position: rotary, ffn: 48, moe: {experts: 4, top_k: 2, weights: WEIGHTS}}
+data: {files: ["*.txt"]}
+batch: {global: 12, micro: 1}
+eval: {every_steps: 3, batches: 1}
+reduce: {bucket_mib: 0.01}
+optimizer: {lr: 0.01, warmup_steps: 2}
+checkpoint: {dir: DIR, every_steps: 3}
+"""
+MASK = 2**64 - 1
+
+
+def mix64(z):
+    z = ((z ^ (z >> numpy.uint64(30))) * numpy.uint64(0xBF58476D1CE4E5B9))
+    z = ((z ^ (z >> numpy.uint64(27))) * numpy.uint64(0x94D049BB133111EB))
+    return z ^ (z >> numpy.uint64(31))
+
+
+def digest(values):
+    """FORMAT.md, written anew."""
+    bits = values.ravel().view(numpy.uint32).astype(numpy.uint64)
+    index = numpy.arange(1, bits.size + 1, dtype=numpy.uint64) * numpy.uint64(0x9E3779B97F4A7C15)
+    return int(mix64(bits ^ index).sum(dtype=numpy.uint64))
+
+
+def fnv1a64(text):
+    h = 0xCBF29CE484222325
+    for byte in text.encode():
+        h = ((h ^ byte) * 0x100000001B3) & MASK
+    return h
+
+
+class Checkpoints(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="tessera-checkpoint-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        with open(os.path.join(self.folder, "corpus.txt"), "w") as file:
+            file.write("".join(f"the {i * 7919 % 113} tiles of the {i % 17} mosaics\n" for i in range(400)))
+
+    def deck(self, directory, weights="single"):
+        path = os.path.join(self.folder, directory + ".yaml")
+        with open(path, "w") as file:
+            file.write(DECK.replace("DIR", os.path.join(self.folder, directory)).replace("WEIGHTS", weights))
+        return path
+
+    def start(self, ranks, *arguments):
+        return subprocess.Popen([MPIEXEC, "-n", str(ranks), TESSERA, "train", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                text=True, cwd=self.folder, env={**os.environ, "OMP_NUM_THREADS": "1", "TESSERA_TEST_FOLDER": self.folder})
+
+    def rank_of(self, launcher):
+        """A rank below the launcher and its proxy."""
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/environ", "rb") as file:
+                    ours = f"TESSERA_TEST_FOLDER={self.folder}".encode() in file.read()
+                if ours and os.readlink(f"/proc/{pid}/exe") == os.path.realpath(TESSERA):
+                    return int(pid)
+            except OSError:
+                continue
+        self.fail(f"no rank runs below {launcher.pid}")
+
+    def train(self, code, ranks, *arguments):
+        process = self.start(ranks, *arguments)
+        out, err = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, code, (arguments, out[-2000:], err))
+        return out, err
+
+    def tool(self, code, verb, *arguments):
+        done = subprocess.run([TESSERA, "checkpoint", verb, *arguments, "--json"], capture_output=True, text=True, timeout=60, cwd=self.folder)
+        self.assertEqual(done.returncode, code, (verb, arguments, done.stdout, done.stderr))
+        return json.loads(done.stdout) if done.stdout else done.stderr
+
+    def rows(self, directory):
+        with open(os.path.join(self.folder, directory, "metrics.jsonl")) as file:
+            rows = [json.loads(line) for line in file]
+        self.assertEqual([row["step"] for row in rows], list(range(1, 9)))
+        return [(row["loss"], row.get("eval_loss"), row["grad_norm"], row["lr"]) for row in rows]
+
+    def final(self, directory):
+        return self.tool(0, "inspect", directory)["content_digest"]
+
+    def test_a_stopped_run_is_the_run_that_was_not(self):
+        self.train(0, 2, self.deck("a"))
+        self.assertEqual([row["step"] for row in self.tool(0, "ls", "a")], [6, 8])
+        self.train(75, 2, self.deck("b"), "--stop-at", "5")
+        self.assertEqual([row["step"] for row in self.tool(0, "ls", "b")], [3, 5])
+        out, _ = self.train(0, 2, self.deck("b"))
+        self.assertIn("resumed from", out)
+        self.assertEqual(self.rows("b"), self.rows("a"))
+        self.assertEqual(self.final("b"), self.final("a"))
+        self.assertEqual(self.tool(0, "diff", "a", "b")["equal"], True)
+        self.assertEqual(self.tool(1, "diff", "a/step_00000006", "b")["equal"], False)
+        # Resumed once more, there is nothing left to do.
+        self.train(0, 2, self.deck("b"))
+        self.assertEqual(self.rows("b"), self.rows("a"))
+
+    def test_a_signal_saves_and_stops(self):
+        self.train(0, 2, self.deck("a"), "--set", "run.steps=400", "--set", "eval.every_steps=0")
+        process = self.start(2, self.deck("c"), "--set", "run.steps=400", "--set", "eval.every_steps=0")
+        metrics = os.path.join(self.folder, "c", "metrics.jsonl")
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not (os.path.exists(metrics) and os.path.getsize(metrics) > 2000):
+            time.sleep(0.02)
+        os.kill(self.rank_of(process), signal.SIGTERM)  # mpiexec's own code after a signal to it is not reliable
+        out, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 75, (out[-1000:], err))
+        step = self.tool(0, "inspect", "c")["step"]
+        self.assertTrue(0 < step < 400)
+        self.train(0, 2, self.deck("c"), "--set", "run.steps=400", "--set", "eval.every_steps=0")
+        self.assertEqual(self.final("c"), self.final("a"))
+
+    def test_time_runs_out(self):
+        out, _ = self.train(75, 1, self.deck("t"), "--set", "run.steps=1000000", "--time-limit", "00:00:03")
+        self.assertGreater(self.tool(0, "inspect", "t")["step"], 0)
+        self.train(2, 1, self.deck("t"), "--time-limit", "soon")
+
+    def test_initial_weights_alone(self):
+        self.train(0, 2, self.deck("zero"), "--set", "run.steps=0")
+        self.assertEqual(self.tool(0, "inspect", "zero")["step"], 0)
+
+    def test_other_ranks_and_layouts_have_the_same_digest(self):
+        self.train(75, 3, self.deck("a"), "--stop-at", "3")
+        want = self.final("a")
+        for ranks, weights in ((1, "discrete"), (2, "single"), (4, "discrete")):
+            target = f"r{ranks}"
+            self.train(75, ranks, self.deck(target, weights), "--resume", "a", "--stop-at", "4")
+            self.assertEqual(self.tool(0, "inspect", target)["step"], 4)
+        self.assertEqual(self.tool(0, "inspect", "r1")["expert_layout"], "discrete")
+        self.assertEqual(self.final("a"), want)
+
+    def test_h5py_reads_what_the_table_says(self):
+        self.train(75, 2, self.deck("a", "discrete"), "--stop-at", "2")
+        step = os.path.join(self.folder, "a", "step_00000002")
+        content = 0
+        for name, slots in (("model.h5", ["model"]), ("optimizer.h5", ["adamw/m", "adamw/v"])):
+            with h5py.File(os.path.join(step, name)) as file:
+                tensors = {}
+                for slot in slots:
+                    for key in file[slot]:
+                        data = file[slot][key]
+                        self.assertEqual(data.dtype, numpy.float32)
+                        canonical = data.attrs.get("canonical", key)
+                        canonical = canonical.decode() if isinstance(canonical, bytes) else canonical
+                        tensors.setdefault(f"/{slot}/{canonical}", {})[int(data.attrs.get("expert", 0))] = data[...]
+                rows = file["integrity/table"][...]
+                self.assertEqual({row["name"].decode() for row in rows}, set(tensors))
+                for row in rows:
+                    parts = tensors[row["name"].decode()]
+                    whole = numpy.concatenate([parts[e].ravel() for e in sorted(parts)])
+                    self.assertEqual(digest(whole), int(row["digest"]))
+                    self.assertEqual(whole.size, int(row["elements"]))
+                    self.assertTrue(numpy.isfinite(whole).all() and whole.size > 0)
+                    content += int(mix64(numpy.array([fnv1a64(row["name"].decode()) ^ int(row["digest"])], dtype=numpy.uint64))[0])
+                if name == "model.h5":
+                    scalars = [("/counters/" + key, file["counters"].attrs[key]) for key in
+                               ("step", "t", "beta1_power", "beta2_power", "skips_in_a_row", "tokens")]
+                    scalars += [("/data/next_sample", file["data"].attrs["next_sample"]), ("/rng/seed", file["rng"].attrs["seed"])]
+        for path, value in scalars:
+            bits = numpy.array([value]).view(numpy.uint64)
+            one = int(mix64(bits ^ numpy.uint64(0x9E3779B97F4A7C15))[0])
+            content += int(mix64(numpy.array([fnv1a64(path) ^ one], dtype=numpy.uint64))[0])
+        self.assertEqual(f"{content & MASK:016x}", self.final("a"))
+
+    def test_what_must_not_be_resumed(self):
+        self.train(75, 1, self.deck("a"), "--stop-at", "2")
+        before = self.tool(0, "ls", "a")
+        _, err = self.train(3, 1, self.deck("a"), "--set", "optimizer.beta1=0.8", "--set", "batch.global=24")
+        self.assertIn("optimizer.beta1", err)
+        self.assertIn("batch.global", err)
+        _, err = self.train(5, 1, self.deck("a"), "--resume", "none")
+        self.assertIn("--resume none", err)
+        _, err = self.train(5, 1, self.deck("a"), "--resume", "nowhere")
+        self.assertIn("nowhere", err)
+        with open(os.path.join(self.folder, "corpus.txt"), "a") as file:
+            file.write("one line more\n")
+        _, err = self.train(5, 1, self.deck("a"))
+        self.assertIn("corpus", err)
+        self.assertEqual(self.tool(0, "ls", "a"), before)
+
+    def test_damage_is_named_and_passed_over(self):
+        self.train(75, 1, self.deck("a"), "--stop-at", "4")
+        newest = os.path.join(self.folder, "a", "step_00000004", "model.h5")
+        with h5py.File(newest) as file:
+            offset = file["model"]["layers.0.moe.router.weight"].id.get_offset()
+        with open(newest, "r+b") as file:
+            file.seek(offset)
+            byte = file.read(1)
+            file.seek(offset)
+            file.write(bytes([byte[0] ^ 1]))
+        report = self.tool(5, "verify", "a")
+        self.assertEqual(report["ok"], False)
+        self.assertIn("/model/layers.0.moe.router.weight", report["failures"][0])
+        _, err = self.train(0, 1, self.deck("a"))
+        self.assertIn("layers.0.moe.router.weight", err)
+        self.assertEqual(self.tool(0, "verify", "a")["ok"], True)
+        for name in os.listdir(os.path.join(self.folder, "a")):
+            if name.startswith("step_"):
+                os.truncate(os.path.join(self.folder, "a", name, "optimizer.h5"), 100)
+        _, err = self.train(5, 1, self.deck("a"))
+        self.assertIn("holds no valid checkpoint", err)
+
+
+if __name__ == "__main__":
+    MPIEXEC = sys.argv.pop(2)
+    TESSERA = os.path.abspath(sys.argv.pop(1))
+    unittest.main(verbosity=2)
