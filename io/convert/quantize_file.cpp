@@ -124,6 +124,7 @@ nlohmann::ordered_json exponents(const TensorReport& t) {
 }  // namespace
 
 QuantizeReport quantize_file(const QuantizeFileOptions& options) {
+  if (!traits_of(options.format).scaled) throw Error(Exit::usage, fmt::format("{} is no quantized format", traits_of(options.format).name));
   if (std::filesystem::exists(options.out)) throw Error(Exit::file, options.out.string() + ": exists already");
   QuantizeReport report;
   const std::vector<StoredTensor> tensors = chosen(options, report.skipped);

@@ -245,7 +245,7 @@ std::int64_t members_of(const StoredTensor& tensor) { return tensor.shape.rank()
 TensorReport quantize_tensor(const QuantizeStep& step) {
   return visit_format(step.options.format, [&]<class F>() -> TensorReport {
     if constexpr (F::scaled) return TensorQuantizer<F>(step).run();
-    else throw Error(Exit::usage, std::string(F::name) + ": is no quantized format");
+    else refuse("quantize_tensor", "the format has no scales");
   });
 }
 

@@ -175,6 +175,7 @@ TEST_F(Files, ReadsHdf5AsWell) {
 TEST_F(Files, RefusesWithReasonsAndLeavesNothing) {
   const fs::path in = some();
   expect_refusal({in, folder / "out.h5", {"nowhere"}, mxfp8}, "no such tensor");
+  expect_refusal({in, folder / "out.h5", {}, formats::id_of<formats::Bf16>}, "no quantized format", Exit::usage);
   expect_refusal({in, folder / "out.h5", {"c.neither"}, mxfp8}, "[33,33]");
   expect_refusal({in, folder / "out.h5", {"d.vector"}, mxfp8}, "neither a matrix");
   expect_refusal({folder / "missing.safetensors", folder / "out.h5", {}, mxfp8}, "missing.safetensors");
