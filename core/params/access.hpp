@@ -1,11 +1,9 @@
 #pragma once
 #include "core/layout/param.hpp"
 #include "kernels/base/stream.hpp"
+#include "kernels/formats/side.hpp"
 
 namespace tessera {
-
-/// Which copy of a weight a product reads: fprop takes rows, dgrad takes columns.
-enum class Side : std::uint8_t { rowwise, columnwise };
 
 /// The way to a weight. Implemented by Weights (which walks the group to Ready) and by the plan's recorder.
 class WeightSource {

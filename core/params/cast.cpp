@@ -14,7 +14,8 @@ ShardedWeights::ShardedWeights(Device& device, std::span<const ShardedWeight> we
   for (const ShardedWeight& w : weights) {
     const FormatTraits format = traits_of(w.format);
     if (format.columnwise == formats::Columnwise::requantized)
-      throw Error(Exit::internal, w.matrix.name + ": " + std::string(format.name) + " travels as bf16: cast it to format bf16, quantize after the gather");
+      throw Error(Exit::internal, w.matrix.name + ": " + std::string(format.name) +
+                                      " travels as bf16: cast it to format bf16, quantize after the gather");
     QuantizedMatrix matrix = w.matrix;
     if (!matrix.values) matrix.values = {nullptr, DType::f32, Shape{0}};
     by_format[w.format].push_back(matrix);

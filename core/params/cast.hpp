@@ -37,7 +37,8 @@ class ShardedWeights {
 };
 
 /// Writes this rank's part of every weight's rowwise data, and all rowwise scales, as quantizing the whole would: the
-/// amaxes of all weights and formats are agreed on in ONE all-reduce. Collective over `communicator`; orders on `stream`.
+/// amaxes of all weights and formats are agreed on in ONE all-reduce. Collective over `communicator`; orders on
+/// `stream`.
 void cast_master_weights(Stream& stream, const ShardedWeights& weights, Communicator& communicator);
 
 /// After the gather: every columnwise copy that the rowwise bytes give. Not collective; orders on `stream`.

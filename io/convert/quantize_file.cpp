@@ -44,13 +44,15 @@ Sides sides_of(FormatId format, const StoredTensor& t) {
 std::optional<std::string> obstacle(FormatId format, const StoredTensor& t) {
   const FormatTraits traits = traits_of(format);
   if (!t.unreadable.empty()) return t.unreadable;
-  if (t.shape.rank() != 2 && t.shape.rank() != 3) return fmt::format("{} is neither a matrix nor a stack of matrices", t.shape.text());
-  if (t.type != DType::f32 && t.type != DType::bf16) return fmt::format("of type {}, neither fp32 nor bf16", name_of(t.type));
+  if (t.shape.rank() != 2 && t.shape.rank() != 3)
+    return fmt::format("{} is neither a matrix nor a stack of matrices", t.shape.text());
+  if (t.type != DType::f32 && t.type != DType::bf16)
+    return fmt::format("of type {}, neither fp32 nor bf16", name_of(t.type));
   if (t.shape.elements() == 0) return fmt::format("{} is empty", t.shape.text());
   const Sides sides = sides_of(format, t);
   if (!sides.rowwise && !sides.columnwise)
-    return fmt::format("{} suits neither direction of {}: blocks of {} x {} do not divide it", t.shape.text(), traits.name, traits.block.rows,
-                       traits.block.columns);
+    return fmt::format("{} suits neither direction of {}: blocks of {} x {} do not divide it", t.shape.text(),
+                       traits.name, traits.block.rows, traits.block.columns);
   return std::nullopt;
 }
 
@@ -60,20 +62,29 @@ std::vector<StoredTensor> chosen(const QuantizeFileOptions& options, std::vector
   const std::vector<StoredTensor> all = list_tensors(options.in);
   std::vector<StoredTensor> list;
   for (const std::string& name : options.tensors) {
-    const auto found = std::find_if(all.begin(), all.end(), [&](const StoredTensor& t) { return t.name == name || t.name == without_slash(name); });
-    if (found == all.end()) throw Error(Exit::file, fmt::format("{}: {}: there is no such tensor among its {}", options.in.string(), name, all.size()));
-    if (const auto why = obstacle(options.format, *found)) throw Error(Exit::file, fmt::format("{}: {}: {}", options.in.string(), name, *why));
-    const bool twice = std::any_of(list.begin(), list.end(), [&](const StoredTensor& t) { return t.name == found->name; });
+    const auto found = std::find_if(
+        all.begin(), all.end(), [&](const StoredTensor& t) { return t.name == name || t.name == without_slash(name); });
+    if (found == all.end())
+      throw Error(Exit::file,
+                  fmt::format("{}: {}: there is no such tensor among its {}", options.in.string(), name, all.size()));
+    if (const auto why = obstacle(options.format, *found))
+      throw Error(Exit::file, fmt::format("{}: {}: {}", options.in.string(), name, *why));
+    const bool twice =
+        std::any_of(list.begin(), list.end(), [&](const StoredTensor& t) { return t.name == found->name; });
     if (!twice) list.push_back(*found);
   }
   if (!options.tensors.empty()) return list;
   for (const StoredTensor& t : all) {
     const bool candidate = !t.unreadable.empty() || t.shape.rank() == 2 || t.shape.rank() == 3;
     if (!candidate) continue;
-    if (const auto why = obstacle(options.format, t)) skipped.push_back({t.name, *why});
-    else list.push_back(t);
+    if (const auto why = obstacle(options.format, t))
+      skipped.push_back({t.name, *why});
+    else
+      list.push_back(t);
   }
-  if (list.empty()) throw Error(Exit::file, fmt::format("{}: none of its {} tensors suits {}", options.in.string(), all.size(), traits_of(options.format).name));
+  if (list.empty())
+    throw Error(Exit::file, fmt::format("{}: none of its {} tensors suits {}", options.in.string(), all.size(),
+                                        traits_of(options.format).name));
   return list;
 }
 
@@ -105,8 +116,11 @@ QuantizedPlaces add_tensor(hdf5::File& file, const StoredTensor& t, const Quanti
       place.made = side == Side::rowwise ? sides.rowwise : sides.columnwise;
       if (!place.made) continue;
       const std::string path = group + "/" + name_of(side);
-      place.data = file.add_dataset(path + "_data", stacked(t, formats::data_shape<F>(side, matrix_of(t))), DType::u8).offset;
-      place.scales = file.add_dataset(path + "_scales", stacked(t, formats::scale_shape<F>(side, matrix_of(t))), dtype_of<typename F::Scale>).offset;
+      place.data =
+          file.add_dataset(path + "_data", stacked(t, formats::data_shape<F>(side, matrix_of(t))), DType::u8).offset;
+      place.scales = file.add_dataset(path + "_scales", stacked(t, formats::scale_shape<F>(side, matrix_of(t))),
+                                      dtype_of<typename F::Scale>)
+                         .offset;
     }
   });
   places.amax = file.add_dataset(group + "/amax", t.shape.rank() == 3 ? Shape{t.shape[0]} : Shape{}, DType::f32).offset;
@@ -117,14 +131,16 @@ nlohmann::json number(double x) { return std::isfinite(x) ? nlohmann::json(x) : 
 
 nlohmann::ordered_json exponents(const TensorReport& t) {
   nlohmann::ordered_json counts = nlohmann::ordered_json::object();
-  for (const auto& [exponent, count] : t.scale_exponents) counts[exponent == zero_scale ? "zero" : std::to_string(exponent)] = count;
+  for (const auto& [exponent, count] : t.scale_exponents)
+    counts[exponent == zero_scale ? "zero" : std::to_string(exponent)] = count;
   return counts;
 }
 
 }  // namespace
 
 QuantizeReport quantize_file(const QuantizeFileOptions& options) {
-  if (!traits_of(options.format).scaled) throw Error(Exit::usage, fmt::format("{} is no quantized format", traits_of(options.format).name));
+  if (!traits_of(options.format).scaled)
+    throw Error(Exit::usage, fmt::format("{} is no quantized format", traits_of(options.format).name));
   if (std::filesystem::exists(options.out)) throw Error(Exit::file, options.out.string() + ": exists already");
   QuantizeReport report;
   const std::vector<StoredTensor> tensors = chosen(options, report.skipped);
@@ -137,7 +153,8 @@ QuantizeReport quantize_file(const QuantizeFileOptions& options) {
   }
   const PosixFile in(options.in, PosixFile::Mode::read);
   PosixFile out(unfinished.path(), PosixFile::Mode::write);
-  for (std::size_t i = 0; i < tensors.size(); ++i) report.tensors.push_back(quantize_tensor({tensors[i], in, out, places[i], options}));
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    report.tensors.push_back(quantize_tensor({tensors[i], in, out, places[i], options}));
   out.sync();
   std::error_code failure;
   std::filesystem::rename(unfinished.path(), options.out, failure);
@@ -147,12 +164,19 @@ QuantizeReport quantize_file(const QuantizeFileOptions& options) {
 }
 
 std::string QuantizeReport::json() const {
-  nlohmann::ordered_json all = {{"tensors", nlohmann::ordered_json::array()}, {"skipped", nlohmann::ordered_json::array()}};
+  nlohmann::ordered_json all = {{"tensors", nlohmann::ordered_json::array()},
+                                {"skipped", nlohmann::ordered_json::array()}};
   for (const TensorReport& t : tensors) {
     std::vector<std::int64_t> dims;
     for (int i = 0; i < t.shape.rank(); ++i) dims.push_back(t.shape[i]);
-    all["tensors"].push_back({{"name", t.name}, {"shape", dims}, {"format", t.format}, {"directions", t.directions}, {"snr_db", number(t.snr_db)},
-                              {"max_rel_error", number(t.max_rel_error)}, {"zeros", number(t.zeros)}, {"saturated", number(t.saturated)},
+    all["tensors"].push_back({{"name", t.name},
+                              {"shape", dims},
+                              {"format", t.format},
+                              {"directions", t.directions},
+                              {"snr_db", number(t.snr_db)},
+                              {"max_rel_error", number(t.max_rel_error)},
+                              {"zeros", number(t.zeros)},
+                              {"saturated", number(t.saturated)},
                               {"scale_exponents", exponents(t)}});
   }
   for (const SkippedTensor& s : skipped) all["skipped"].push_back({{"name", s.name}, {"reason", s.reason}});
@@ -162,8 +186,9 @@ std::string QuantizeReport::json() const {
 std::string QuantizeReport::text() const {
   std::string lines;
   for (const TensorReport& t : tensors)
-    lines += fmt::format("{} {} {} {}: SNR {:.2f} dB, max relative error {:.3g}, zeros {:.3g}, saturated {:.3g}\n", t.name, t.shape.text(), t.format,
-                         fmt::join(t.directions, " + "), t.snr_db, t.max_rel_error, t.zeros, t.saturated);
+    lines += fmt::format("{} {} {} {}: SNR {:.2f} dB, max relative error {:.3g}, zeros {:.3g}, saturated {:.3g}\n",
+                         t.name, t.shape.text(), t.format, fmt::join(t.directions, " + "), t.snr_db, t.max_rel_error,
+                         t.zeros, t.saturated);
   for (const SkippedTensor& s : skipped) lines += fmt::format("{}: skipped: {}\n", s.name, s.reason);
   return lines;
 }

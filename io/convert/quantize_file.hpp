@@ -19,15 +19,15 @@ struct QuantizeFileOptions {
   std::int64_t panel_elements = std::int64_t{1} << 24;  ///< about what is held at a time
 };
 
-/// How well one tensor survived, over the rowwise copy where there is one, else over the columnwise one; errors are those
-/// against the values in the file. Numbers that do not exist (no error, no signal) are NaN.
+/// How well one tensor survived, over the rowwise copy where there is one, else over the columnwise one; errors are
+/// those against the values in the file. Numbers that do not exist (no error, no signal) are NaN.
 struct TensorReport {
   std::string name, format;
   Shape shape;
-  std::vector<std::string> directions;   ///< of "rowwise", "columnwise"
-  double snr_db = 0;                     ///< 10 log10(sum x^2 / sum (x - q)^2), finite x
-  double max_rel_error = 0;              ///< max |x - q| / |x|, finite x other than 0
-  double zeros = 0, saturated = 0;       ///< shares of elements stored as zero, and at the largest magnitude
+  std::vector<std::string> directions;          ///< of "rowwise", "columnwise"
+  double snr_db = 0;                            ///< 10 log10(sum x^2 / sum (x - q)^2), finite x
+  double max_rel_error = 0;                     ///< max |x - q| / |x|, finite x other than 0
+  double zeros = 0, saturated = 0;              ///< shares of elements stored as zero, and at the largest magnitude
   std::map<int, std::int64_t> scale_exponents;  ///< blocks by floor(log2(scale)); zero_scale: scale 0
 };
 inline constexpr int zero_scale = -1000;

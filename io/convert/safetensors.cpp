@@ -6,8 +6,8 @@
 #include <bit>
 #include <cstring>
 #include <fstream>
-#include <map>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -28,15 +28,17 @@ constexpr TypeName readable[] = {{"F32", DType::f32}, {"BF16", DType::bf16}, {"U
 /// Bits of the types that the format knows.
 std::optional<std::int64_t> bits_of(const std::string& type) {
   static const std::map<std::string, std::int64_t> known = {
-      {"F64", 64}, {"F32", 32}, {"F16", 16}, {"BF16", 16}, {"I64", 64}, {"I32", 32}, {"I16", 16}, {"I8", 8}, {"U64", 64},
-      {"U32", 32}, {"U16", 16}, {"U8", 8}, {"BOOL", 8}, {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"F4", 4}, {"C64", 64}};
+      {"F64", 64}, {"F32", 32},    {"F16", 16},    {"BF16", 16},   {"I64", 64}, {"I32", 32},
+      {"I16", 16}, {"I8", 8},      {"U64", 64},    {"U32", 32},    {"U16", 16}, {"U8", 8},
+      {"BOOL", 8}, {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"F4", 4},   {"C64", 64}};
   const auto found = known.find(type);
   return found == known.end() ? std::nullopt : std::optional(found->second);
 }
 
 class Header {
  public:
-  explicit Header(const std::filesystem::path& path) : path_(path), file_(path, PosixFile::Mode::read), size_(file_.size()) {
+  explicit Header(const std::filesystem::path& path)
+      : path_(path), file_(path, PosixFile::Mode::read), size_(file_.size()) {
     std::uint64_t length = 0;
     if (size_ < prefix) fail("is no safetensors file: shorter than its header's length");
     file_.read(0, &length, prefix);
@@ -59,10 +61,12 @@ class Header {
     std::sort(ranges.begin(), ranges.end());
     std::int64_t end = 0;
     for (const auto& [first, last] : ranges) {
-      if (first != end) fail(fmt::format("is damaged: its tensors overlap or leave a gap at byte {} of the payload", end));
+      if (first != end)
+        fail(fmt::format("is damaged: its tensors overlap or leave a gap at byte {} of the payload", end));
       end = last;
     }
-    if (end != size_ - payload_) fail(fmt::format("is damaged: {} bytes of payload instead of {}", size_ - payload_, end));
+    if (end != size_ - payload_)
+      fail(fmt::format("is damaged: {} bytes of payload instead of {}", size_ - payload_, end));
     return list;
   }
 
@@ -73,7 +77,8 @@ class Header {
     std::set<std::string> seen;
     std::string twice;
     const auto watch = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
-      if (depth == 1 && event == nlohmann::json::parse_event_t::key && !seen.insert(value.get<std::string>()).second) twice = value;
+      if (depth == 1 && event == nlohmann::json::parse_event_t::key && !seen.insert(value.get<std::string>()).second)
+        twice = value;
       return true;
     };
     auto json = nlohmann::json::parse(text, watch, false);
@@ -86,7 +91,8 @@ class Header {
     const auto shaped = [&] {
       if (!entry.is_object() || !entry.contains("dtype") || !entry["dtype"].is_string()) return false;
       if (!entry.contains("shape") || !entry["shape"].is_array()) return false;
-      if (!entry.contains("data_offsets") || !entry["data_offsets"].is_array() || entry["data_offsets"].size() != 2) return false;
+      if (!entry.contains("data_offsets") || !entry["data_offsets"].is_array() || entry["data_offsets"].size() != 2)
+        return false;
       const auto counts = [](const nlohmann::json& list) {
         return std::all_of(list.begin(), list.end(), [](const nlohmann::json& n) {
           return n.is_number_unsigned() && n.get<std::uint64_t>() < std::uint64_t{1} << 62;
@@ -99,29 +105,45 @@ class Header {
     t.name = name;
     const std::string type = entry["dtype"];
     const std::int64_t begin = entry["data_offsets"][0], end = entry["data_offsets"][1];
-    if (end < begin || end > size_ - payload_) fail(name + ": lies outside the file: it was truncated or its header is wrong");
+    if (end < begin || end > size_ - payload_)
+      fail(name + ": lies outside the file: it was truncated or its header is wrong");
     t.offset = payload_ + begin;
     std::int64_t elements = 1;
     for (const std::int64_t n : entry["shape"])
       if (__builtin_mul_overflow(elements, n, &elements)) fail(name + ": more elements than a file holds");
     const auto bits = bits_of(type);
-    if (bits && (elements > (std::numeric_limits<std::int64_t>::max() - 7) / *bits || (elements * *bits + 7) / 8 != end - begin))
+    if (bits && (elements > (std::numeric_limits<std::int64_t>::max() - 7) / *bits ||
+                 (elements * *bits + 7) / 8 != end - begin))
       fail(fmt::format("{}: {} bytes for {} elements of {}", name, end - begin, elements, type));
     describe(t, type, entry["shape"]);
     return t;
   }
 
   static void describe(StoredTensor& t, const std::string& type, const std::vector<std::int64_t>& dims) {
-    const auto known = std::find_if(std::begin(readable), std::end(readable), [&](const TypeName& k) { return type == k.name; });
-    if (known != std::end(readable)) t.type = known->type;
-    else t.unreadable = "of type " + type;
+    const auto known =
+        std::find_if(std::begin(readable), std::end(readable), [&](const TypeName& k) { return type == k.name; });
+    if (known != std::end(readable))
+      t.type = known->type;
+    else
+      t.unreadable = "of type " + type;
     switch (dims.size()) {
-      case 0: t.shape = Shape{}; break;
-      case 1: t.shape = {dims[0]}; break;
-      case 2: t.shape = {dims[0], dims[1]}; break;
-      case 3: t.shape = {dims[0], dims[1], dims[2]}; break;
-      case 4: t.shape = {dims[0], dims[1], dims[2], dims[3]}; break;
-      default: t.unreadable = fmt::format("of {} axes", dims.size());
+      case 0:
+        t.shape = Shape{};
+        break;
+      case 1:
+        t.shape = {dims[0]};
+        break;
+      case 2:
+        t.shape = {dims[0], dims[1]};
+        break;
+      case 3:
+        t.shape = {dims[0], dims[1], dims[2]};
+        break;
+      case 4:
+        t.shape = {dims[0], dims[1], dims[2], dims[3]};
+        break;
+      default:
+        t.unreadable = fmt::format("of {} axes", dims.size());
     }
   }
 
@@ -146,8 +168,10 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
     : tensors_(std::move(tensors)), path_(made(path)), file_(path_, PosixFile::Mode::write) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   for (StoredTensor& t : tensors_) {
-    const auto known = std::find_if(std::begin(readable), std::end(readable), [&](const TypeName& k) { return t.type == k.type; });
-    if (known == std::end(readable)) throw Error(Exit::internal, t.name + ": safetensors of this program hold f32, bf16 and u8");
+    const auto known =
+        std::find_if(std::begin(readable), std::end(readable), [&](const TypeName& k) { return t.type == k.type; });
+    if (known == std::end(readable))
+      throw Error(Exit::internal, t.name + ": safetensors of this program hold f32, bf16 and u8");
     if (header.contains(t.name)) throw Error(Exit::internal, t.name + ": is there twice");
     std::vector<std::int64_t> dims;
     for (int i = 0; i < t.shape.rank(); ++i) dims.push_back(t.shape[i]);
@@ -167,7 +191,8 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
 
 void SafetensorsWriter::write(std::size_t index, std::int64_t begin, const void* from, std::int64_t bytes) {
   const StoredTensor& t = tensors_.at(index);
-  require(begin >= 0 && bytes >= 0 && begin + bytes <= t.shape.elements() * size_of(t.type), "SafetensorsWriter", "the piece leaves its tensor");
+  require(begin >= 0 && bytes >= 0 && begin + bytes <= t.shape.elements() * size_of(t.type), "SafetensorsWriter",
+          "the piece leaves its tensor");
   file_.write(t.offset + begin, from, bytes);
   missing_ -= bytes;
 }

@@ -51,9 +51,12 @@ std::vector<StoredTensor> list_hdf5(const std::filesystem::path& path) {
 std::vector<StoredTensor> list_tensors(const std::filesystem::path& path) {
   const std::string extension = path.extension().string();
   std::vector<StoredTensor> list;
-  if (extension == ".h5" || extension == ".hdf5") list = list_hdf5(path);
-  else if (extension == ".safetensors") list = list_safetensors(path);
-  else throw Error(Exit::file, path.string() + ": neither .safetensors nor .h5 by its name");
+  if (extension == ".h5" || extension == ".hdf5")
+    list = list_hdf5(path);
+  else if (extension == ".safetensors")
+    list = list_safetensors(path);
+  else
+    throw Error(Exit::file, path.string() + ": neither .safetensors nor .h5 by its name");
   std::sort(list.begin(), list.end(), [](const StoredTensor& a, const StoredTensor& b) { return a.name < b.name; });
   return list;
 }

@@ -10,7 +10,7 @@ namespace tessera {
 
 /// A tensor in a file: one piece of it, row-major and little-endian.
 struct StoredTensor {
-  std::string name;         ///< a safetensors key, or an HDF5 path without its first '/'
+  std::string name;  ///< a safetensors key, or an HDF5 path without its first '/'
   Shape shape;
   DType type = DType::f32;
   std::int64_t offset = 0;  ///< bytes from the start of the file

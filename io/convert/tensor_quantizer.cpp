@@ -23,12 +23,14 @@ struct Rectangle {
   std::int64_t row, column;
 };
 
-void write(PosixFile& file, std::int64_t offset, const Rectangle& r, std::int64_t entry_bits, const std::vector<std::byte>& bytes) {
+void write(PosixFile& file, std::int64_t offset, const Rectangle& r, std::int64_t entry_bits,
+           const std::vector<std::byte>& bytes) {
   const auto size = [&](std::int64_t entries) { return entries * entry_bits / 8; };
   const std::int64_t at = r.row * r.whole.columns + r.column;
   if (r.piece.columns == r.whole.columns) return file.write(offset + size(at), bytes.data(), size(r.piece.elements()));
   for (std::int64_t i = 0; i < r.piece.rows; ++i)
-    file.write(offset + size(at + i * r.whole.columns), bytes.data() + size(i * r.piece.columns), size(r.piece.columns));
+    file.write(offset + size(at + i * r.whole.columns), bytes.data() + size(i * r.piece.columns),
+               size(r.piece.columns));
 }
 
 /// What statistics add up, over panels and members.
@@ -38,11 +40,15 @@ struct Sums {
   float amax = 0;
 };
 
-template <Format F> class TensorQuantizer {
+template <Format F>
+class TensorQuantizer {
  public:
   explicit TensorQuantizer(const QuantizeStep& step)
-      : step_(step), matrix_(matrix_of(step.tensor)),
-        panel_rows_(std::min(matrix_.rows, std::max(step.options.panel_elements / matrix_.columns / panel_step, std::int64_t{1}) * panel_step)) {
+      : step_(step),
+        matrix_(matrix_of(step.tensor)),
+        panel_rows_(std::min(
+            matrix_.rows,
+            std::max(step.options.panel_elements / matrix_.columns / panel_step, std::int64_t{1}) * panel_step)) {
     const Matrix panel{panel_rows_, matrix_.columns};
     values_ = buffer(step.tensor.type, panel.elements());
     decoded_ = buffer(DType::f32, panel.elements());
@@ -105,7 +111,8 @@ template <Format F> class TensorQuantizer {
       copy.amax = whole.amax;
     }
     QuantizeTable made_table(formats::id_of<F>, std::vector{m});
-    if (made_table.bytes() > table_memory_.bytes() || !table_memory_) table_memory_ = buffer(DType::u8, made_table.bytes());
+    if (made_table.bytes() > table_memory_.bytes() || !table_memory_)
+      table_memory_ = buffer(DType::u8, made_table.bytes());
     const Tensor memory = table_memory_.flat(0, made_table.bytes());
     device_.upload(device_.compute(), memory, made_table.image());
     made_table.place(memory);
@@ -142,8 +149,8 @@ template <Format F> class TensorQuantizer {
     const Copy& copy = copies_[static_cast<std::size_t>(side)];
     const QuantizedPlaces::Side& place = step_.places.sides[static_cast<std::size_t>(side)];
     const bool turned = formats::order_of<F>(side) == Order::transposed;
-    const Rectangle data{formats::in_order(formats::order_of<F>(side), matrix_), formats::in_order(formats::order_of<F>(side), panel),
-                         turned ? 0 : row, turned ? row : 0};
+    const Rectangle data{formats::in_order(formats::order_of<F>(side), matrix_),
+                         formats::in_order(formats::order_of<F>(side), panel), turned ? 0 : row, turned ? row : 0};
     auto codes = download(copy.data.flat(0, formats::data_bytes<F>(panel.elements())));
     write(step_.out, place.data + member * formats::data_bytes<F>(matrix_.elements()), data, F::Element::bits, codes);
 
@@ -153,8 +160,8 @@ template <Format F> class TensorQuantizer {
     const bool swapped = layout.order == Order::transposed;
     auto scales = download(copy.scales.flat(0, piece.elements()));
     constexpr std::int64_t scale_bytes = sizeof(typename F::Scale);
-    write(step_.out, place.scales + member * whole.elements() * scale_bytes, {whole, piece, swapped ? 0 : entry, swapped ? entry : 0},
-          8 * scale_bytes, scales);
+    write(step_.out, place.scales + member * whole.elements() * scale_bytes,
+          {whole, piece, swapped ? 0 : entry, swapped ? entry : 0}, 8 * scale_bytes, scales);
     if (side != judged()) return;
     codes_ = std::move(codes);
     scales_ = std::move(scales);
@@ -244,8 +251,10 @@ std::int64_t members_of(const StoredTensor& tensor) { return tensor.shape.rank()
 
 TensorReport quantize_tensor(const QuantizeStep& step) {
   return visit_format(step.options.format, [&]<class F>() -> TensorReport {
-    if constexpr (F::scaled) return TensorQuantizer<F>(step).run();
-    else refuse("quantize_tensor", "the format has no scales");
+    if constexpr (F::scaled)
+      return TensorQuantizer<F>(step).run();
+    else
+      refuse("quantize_tensor", "the format has no scales");
   });
 }
 

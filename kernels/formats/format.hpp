@@ -37,35 +37,38 @@ struct TensorScale {
 };
 
 /// A block's scale as stored, and what its values are multiplied by before they are encoded.
-template <class Scale> struct Encoding {
+template <class Scale>
+struct Encoding {
   Scale scale;
   float multiplier;
 };
 
 template <class F>
-concept Format = requires(float amax, float tensor_amax, TensorScale tensor, typename F::Scale scale, std::uint32_t code) {
+concept Format = requires(float amax, float tensor_amax, TensorScale tensor, typename F::Scale scale,
+                          std::uint32_t code) {
   { F::name } -> std::convertible_to<std::string_view>;
-  { F::Element::bits } -> std::convertible_to<int>;                   // 4, 8 or 16
-  { F::Element::encode(amax) } -> std::same_as<std::uint32_t>;        // the code, in the low bits
+  { F::Element::bits } -> std::convertible_to<int>;             // 4, 8 or 16
+  { F::Element::encode(amax) } -> std::same_as<std::uint32_t>;  // the code, in the low bits
   { F::Element::decode(code) } -> std::same_as<float>;
-  typename F::Element::Storage;                                       // what one or two codes are stored in
-  { F::block } -> std::convertible_to<Block>;                         // of the rowwise copy
-  { F::scaled } -> std::convertible_to<bool>;                         // false: blocks have no scale at all
-  { F::ragged } -> std::convertible_to<bool>;                         // the last block of a row may be shorter
+  typename F::Element::Storage;                // what one or two codes are stored in
+  { F::block } -> std::convertible_to<Block>;  // of the rowwise copy
+  { F::scaled } -> std::convertible_to<bool>;  // false: blocks have no scale at all
+  { F::ragged } -> std::convertible_to<bool>;  // the last block of a row may be shorter
   { F::columnwise } -> std::convertible_to<Columnwise>;
   { F::columnwise_order } -> std::convertible_to<Order>;
   { F::agreement } -> std::convertible_to<Agreement>;
-  { F::tensor_amax } -> std::convertible_to<bool>;                    // scales depend on the largest magnitude of all
-  { F::hadamard } -> std::convertible_to<bool>;                       // activations are rotated before the columnwise copy
+  { F::tensor_amax } -> std::convertible_to<bool>;  // scales depend on the largest magnitude of all
+  { F::hadamard } -> std::convertible_to<bool>;     // activations are rotated before the columnwise copy
   { F::scale_layout(Side::rowwise) } -> std::same_as<ScaleLayout>;
   { F::tensor_scale(tensor_amax) } -> std::same_as<TensorScale>;
   { F::encoding(amax, tensor) } -> std::same_as<Encoding<typename F::Scale>>;
-  { F::block_step(scale) } -> std::same_as<float>;                    // the scale as a GEMM applies it to a block
-  { F::step(scale, tensor_amax) } -> std::same_as<float>;             // what a decoded element is multiplied by
+  { F::block_step(scale) } -> std::same_as<float>;         // the scale as a GEMM applies it to a block
+  { F::step(scale, tensor_amax) } -> std::same_as<float>;  // what a decoded element is multiplied by
 };
 
 /// Bits per element on the wire of a sharded weight. Copies that are not derived from one another travel as their bf16
 /// source.
-template <Format F> inline constexpr int wire_bits = F::columnwise == Columnwise::requantized ? 16 : F::Element::bits;
+template <Format F>
+inline constexpr int wire_bits = F::columnwise == Columnwise::requantized ? 16 : F::Element::bits;
 
 }  // namespace tessera::formats

@@ -8,7 +8,8 @@ namespace tessera::formats {
 enum class Multipliers : std::uint8_t { powers_of_two, any };
 
 /// What a block of largest magnitude `amax`, raised to `eps` if below it, is multiplied by.
-template <class Element, Multipliers multipliers> TESSERA_FN constexpr float fp8_multiplier(float amax, float eps = 0.0f) {
+template <class Element, Multipliers multipliers>
+TESSERA_FN constexpr float fp8_multiplier(float amax, float eps = 0.0f) {
   const float a = amax < eps ? eps : amax;
   const auto bits = std::bit_cast<std::uint32_t>(a);
   if (bits == 0 || bits >= 0x7F800000u) return 1.0f;
@@ -20,7 +21,8 @@ template <class Element, Multipliers multipliers> TESSERA_FN constexpr float fp8
 
 /// FP8 with one fp32 scale per block: 128 x 128 for weights, 1 x 128 for activations and gradients. Stored scales are
 /// the reciprocals of the multipliers.
-template <class ElementCodec, Block shape, Multipliers multipliers> struct Fp8 {
+template <class ElementCodec, Block shape, Multipliers multipliers>
+struct Fp8 {
   using Element = ElementCodec;
   using Scale = float;
   static constexpr Block block = shape;

@@ -10,7 +10,8 @@ namespace tessera::formats {
 /// A float of a few bits: sign, exponent with the IEEE bias, mantissa, subnormals. Encoding rounds to nearest even,
 /// saturates at `max_code` (infinities too) and maps every NaN to `nan_code`, without its sign; the sign of zero and of
 /// underflow is kept. Source: OCP Microscaling Formats v1.0.
-template <int exponent_bits, int mantissa_bits, std::uint32_t max_code, std::uint32_t nan_code> struct Minifloat {
+template <int exponent_bits, int mantissa_bits, std::uint32_t max_code, std::uint32_t nan_code>
+struct Minifloat {
   using Storage = std::uint8_t;
   static constexpr int bits = 1 + exponent_bits + mantissa_bits;
   static constexpr int bias = (1 << (exponent_bits - 1)) - 1;
@@ -82,15 +83,16 @@ struct E2M1 : Minifloat<2, 1, 7, 7> {
   }
 };
 
-/// E2M1 rounded up or down at random: r8 is a uniform byte, u = r8/256. |x| + u * step is floored to the grid of its own
-/// region; step is the spacing at x. At most 6; NaN is code 7. (u * step is exact, so that the sum is rounded once, as
-/// by a fused multiply-add.)
+/// E2M1 rounded up or down at random: r8 is a uniform byte, u = r8/256. |x| + u * step is floored to the grid of its
+/// own region; step is the spacing at x. At most 6; NaN is code 7. (u * step is exact, so that the sum is rounded once,
+/// as by a fused multiply-add.)
 TESSERA_FN constexpr std::uint32_t e2m1_stochastic(float x, std::uint32_t r8) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   const auto magnitude = std::bit_cast<float>(bits & 0x7FFFFFFFu);
   const float step = magnitude < 2.0f ? 0.5f / 256.0f : magnitude < 4.0f ? 1.0f / 256.0f : 2.0f / 256.0f;
   const float t = static_cast<float>(static_cast<std::int32_t>(r8)) * step + magnitude;
-  const std::uint32_t code = (t >= 0.5f) + (t >= 1.0f) + (t >= 1.5f) + (t >= 2.0f) + (t >= 3.0f) + (t >= 4.0f) + (t >= 6.0f);
+  const std::uint32_t code =
+      (t >= 0.5f) + (t >= 1.0f) + (t >= 1.5f) + (t >= 2.0f) + (t >= 3.0f) + (t >= 4.0f) + (t >= 6.0f);
   return (bits & 0x7FFFFFFFu) > 0x7F800000u ? 7u : code | (bits >> 31) << 3;
 }
 

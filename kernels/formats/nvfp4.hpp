@@ -5,7 +5,8 @@
 namespace tessera::formats {
 
 /// NVFP4: E2M1 data, an E4M3 scale per block, an fp32 amax per tensor. The order of the operations shows in the bits.
-template <Block shape> struct Nvfp4Scaling {
+template <Block shape>
+struct Nvfp4Scaling {
   using Element = E2M1;
   using Scale = std::uint8_t;
   static constexpr Block block = shape;

@@ -12,19 +12,13 @@
 namespace tessera {
 namespace formats {
 
-template <Format... F> struct FormatList {
+template <Format... F>
+struct FormatList {
   static constexpr int size = sizeof...(F);
 };
 
 /// The one list of formats: a further one is its header above and a line here.
-using Registry = FormatList<
-    Bf16,
-    Fp8Block,
-    Fp8BlockOneD,
-    Mxfp8,
-    Mxfp8Tiles,
-    Nvfp4,
-    Nvfp4OneD>;
+using Registry = FormatList<Bf16, Fp8Block, Fp8BlockOneD, Mxfp8, Mxfp8Tiles, Nvfp4, Nvfp4OneD>;
 
 }  // namespace formats
 
@@ -33,14 +27,17 @@ enum class FormatId : std::uint8_t {};
 
 namespace formats {
 
-template <class F, class... All> constexpr FormatId position(FormatList<All...>) {
+template <class F, class... All>
+constexpr FormatId position(FormatList<All...>) {
   int place = 0, found = -1;
   ((std::is_same_v<F, All> ? found = place++ : place++), ...);
   return static_cast<FormatId>(found);
 }
-template <Format F> inline constexpr FormatId id_of = position<F>(Registry{});
+template <Format F>
+inline constexpr FormatId id_of = position<F>(Registry{});
 
-template <class V, class First, class... Rest> decltype(auto) visit(FormatList<First, Rest...>, int place, V&& visitor) {
+template <class V, class First, class... Rest>
+decltype(auto) visit(FormatList<First, Rest...>, int place, V&& visitor) {
   if constexpr (sizeof...(Rest) > 0) {
     if (place > 0) return visit(FormatList<Rest...>{}, place - 1, visitor);
   }
@@ -50,7 +47,8 @@ template <class V, class First, class... Rest> decltype(auto) visit(FormatList<F
 }  // namespace formats
 
 /// visitor.template operator()<F>() of the format F that `id` names: the only way from a run-time format to its code.
-template <class V> decltype(auto) visit_format(FormatId id, V&& visitor) {
+template <class V>
+decltype(auto) visit_format(FormatId id, V&& visitor) {
   require(static_cast<int>(id) < formats::Registry::size, "visit_format", "no such format");
   return formats::visit(formats::Registry{}, static_cast<int>(id), visitor);
 }
@@ -58,19 +56,30 @@ template <class V> decltype(auto) visit_format(FormatId id, V&& visitor) {
 /// A format's capabilities as values, for tables and reports.
 struct FormatTraits {
   std::string_view name;
-  int bits;                       ///< per element
-  formats::Block block;           ///< of the rowwise copy
+  int bits;              ///< per element
+  formats::Block block;  ///< of the rowwise copy
   DType data_type, scale_type;
   bool scaled, ragged, tensor_amax;
   formats::Columnwise columnwise;
   formats::Order columnwise_order;
   formats::Agreement agreement;
-  int wire_bits;                  ///< per element
+  int wire_bits;  ///< per element
 };
 
-template <formats::Format F> constexpr FormatTraits traits_of() {
-  return {F::name, F::Element::bits, F::block, dtype_of<typename F::Element::Storage>, dtype_of<typename F::Scale>, F::scaled,
-          F::ragged, F::tensor_amax, F::columnwise, F::columnwise_order, F::agreement, formats::wire_bits<F>};
+template <formats::Format F>
+constexpr FormatTraits traits_of() {
+  return {F::name,
+          F::Element::bits,
+          F::block,
+          dtype_of<typename F::Element::Storage>,
+          dtype_of<typename F::Scale>,
+          F::scaled,
+          F::ragged,
+          F::tensor_amax,
+          F::columnwise,
+          F::columnwise_order,
+          F::agreement,
+          formats::wire_bits<F>};
 }
 inline FormatTraits traits_of(FormatId id) {
   return visit_format(id, [&]<class F>() { return traits_of<F>(); });

@@ -16,18 +16,24 @@ TESSERA_FN void decode_unit(const Team& team, const TableView& table, std::int64
   decode_patch<F, side, part, T>(team, d, patch_of(d, 0, unit - table.all.first[item]));
 }
 
-template <Format F, Side side, TensorPart part, class T> void run_decode(Stream& stream, const TableView& table) {
-  launch_rows(stream, "dequantize", table.all_units,
-              KOKKOS_LAMBDA(const Row& row, std::int64_t unit) { decode_unit<F, side, part, T>(row, table, unit); });
+template <Format F, Side side, TensorPart part, class T>
+void run_decode(Stream& stream, const TableView& table) {
+  launch_rows(
+      stream, "dequantize", table.all_units,
+      KOKKOS_LAMBDA(const Row& row, std::int64_t unit) { decode_unit<F, side, part, T>(row, table, unit); });
 }
 
-template <TensorPart part> void decode(Stream& stream, const QuantizeTable& table, Side side, const char* kernel) {
+template <TensorPart part>
+void decode(Stream& stream, const QuantizeTable& table, Side side, const char* kernel) {
   require(table.whole(), kernel, "values hold every element");
   const TableView view = table.view();
   const bool narrow = table.values_type() == DType::bf16;
   visit_format(table.format(), [&]<class F>() {
-    if (side == Side::rowwise) return narrow ? run_decode<F, Side::rowwise, part, bf16>(stream, view) : run_decode<F, Side::rowwise, part, float>(stream, view);
-    return narrow ? run_decode<F, Side::columnwise, part, bf16>(stream, view) : run_decode<F, Side::columnwise, part, float>(stream, view);
+    if (side == Side::rowwise)
+      return narrow ? run_decode<F, Side::rowwise, part, bf16>(stream, view)
+                    : run_decode<F, Side::rowwise, part, float>(stream, view);
+    return narrow ? run_decode<F, Side::columnwise, part, bf16>(stream, view)
+                  : run_decode<F, Side::columnwise, part, float>(stream, view);
   });
 }
 

@@ -9,7 +9,8 @@ namespace tessera::quantizer {
 enum class TensorPart : std::uint8_t { applied, left_out };
 
 /// What the elements of one copy are multiplied by.
-template <formats::Format F, Side side, TensorPart part> struct Steps {
+template <formats::Format F, Side side, TensorPart part>
+struct Steps {
   const typename F::Scale* scales;
   Matrix padded;
   float amax;
@@ -24,19 +25,24 @@ template <formats::Format F, Side side, TensorPart part> struct Steps {
     if constexpr (!F::scaled) return 1.0f;
     constexpr formats::Block b = formats::block_of<F>(side);
     constexpr formats::ScaleLayout layout = F::scale_layout(side);
-    const auto scale = scales[scale_place<F>(side, padded, row / b.rows * layout.repeat.rows, column / b.columns * layout.repeat.columns)];
+    const auto scale = scales[scale_place<F>(side, padded, row / b.rows * layout.repeat.rows,
+                                             column / b.columns * layout.repeat.columns)];
     return part == TensorPart::applied ? F::step(scale, amax) : F::block_step(scale);
   }
 };
 
-template <class T> TESSERA_FN T rounded(float x) {
-  if constexpr (std::is_same_v<T, bf16>) return bf16(x);
-  else return x;
+template <class T>
+TESSERA_FN T rounded(float x) {
+  if constexpr (std::is_same_v<T, bf16>)
+    return bf16(x);
+  else
+    return x;
 }
 
 /// steps[k] times the value of codes[k], on one thread. Not inlined, so that the loop becomes vectors.
 template <class Element, class T, class Code>
-[[gnu::noinline]] void decode_row(const Code* __restrict codes, const float* __restrict steps, int n, T* __restrict out) {
+[[gnu::noinline]] void decode_row(const Code* __restrict codes, const float* __restrict steps, int n,
+                                  T* __restrict out) {
   for (int k = 0; k < n; ++k) {
     const float x = Element::decode(codes[k]);
     out[k] = rounded<T>(Element::bits == 16 ? x : steps[k] * x);
@@ -69,7 +75,8 @@ TESSERA_FN void decode_patch(const Team& team, const Descriptor& d, const Patch&
         host::unpack_nibbles(reinterpret_cast<const std::uint8_t*>(data + at / 2), length, codes);
         decode_row<typename F::Element>(codes, steps, length, out + at);
       } else {
-        decode_row<typename F::Element>(reinterpret_cast<const typename F::Element::Storage*>(data) + at, steps, length, out + at);
+        decode_row<typename F::Element>(reinterpret_cast<const typename F::Element::Storage*>(data) + at, steps, length,
+                                        out + at);
       }
     }
   } else {

@@ -15,7 +15,8 @@ using formats::Matrix;
 inline constexpr int patch_edge = 128;
 
 /// A team that is one thread (Row on the host holds nothing) walks a patch in vectors; others share it out.
-template <class Team> inline constexpr bool one_thread = std::is_empty_v<Team>;
+template <class Team>
+inline constexpr bool one_thread = std::is_empty_v<Team>;
 
 struct Place {
   std::byte* data;
@@ -27,10 +28,10 @@ struct Place {
 struct Descriptor {
   Matrix matrix;
   std::int64_t members, stride;
-  std::byte* values;         ///< of position `begin`
-  std::int64_t begin, end;   ///< owned positions
-  Matrix patches;            ///< of one member
-  std::int64_t first_patch_row;  ///< of all members' patch rows, the first that holds an owned element
+  std::byte* values;                       ///< of position `begin`
+  std::int64_t begin, end;                 ///< owned positions
+  Matrix patches;                          ///< of one member
+  std::int64_t first_patch_row;            ///< of all members' patch rows, the first that holds an owned element
   std::int64_t first_block, first_member;  ///< in the amax buffer's two parts
   Place side[2];
   void* block_scales;
@@ -48,8 +49,10 @@ struct UnitMap {
     int low = 0, high = count;
     while (high - low > 1) {
       const int middle = (low + high) / 2;
-      if (first[middle] <= unit) low = middle;
-      else high = middle;
+      if (first[middle] <= unit)
+        low = middle;
+      else
+        high = middle;
     }
     return low;
   }
@@ -57,9 +60,9 @@ struct UnitMap {
 
 struct TableView {
   const Descriptor* items;
-  UnitMap owned, all, members;  ///< patches that hold an owned element; all patches; members
+  UnitMap owned, all, members;                        ///< patches that hold an owned element; all patches; members
   std::int64_t owned_units, all_units, member_units;  ///< their sums, known on the host
-  float* largest[2];            ///< scratch, one per owned patch and side
+  float* largest[2];                                  ///< scratch, one per owned patch and side
 };
 
 /// A patch, clipped to its matrix. Rows and columns are those of the member.
@@ -99,11 +102,13 @@ template <class Team>
 TESSERA_FN float largest_of_member(const Team& team, const TableView& table, int item, std::int64_t member, int side) {
   const Descriptor& d = table.items[item];
   if (d.patches.elements() == 0) return 0;
-  const std::int64_t first = table.owned.first[item], strips = (table.owned.first[item + 1] - first) / d.patches.columns;
+  const std::int64_t first = table.owned.first[item],
+                     strips = (table.owned.first[item + 1] - first) / d.patches.columns;
   const std::int64_t begin = clamp_to(member * d.patches.rows - d.first_patch_row, 0, strips);
   const std::int64_t end = clamp_to((member + 1) * d.patches.rows - d.first_patch_row, 0, strips);
   const float* top = table.largest[side] + first + begin * d.patches.columns;
-  const float most = team.template max<float>((end - begin) * d.patches.columns, [&](std::int64_t i) { return top[i]; });
+  const float most =
+      team.template max<float>((end - begin) * d.patches.columns, [&](std::int64_t i) { return top[i]; });
   return most > 0 ? most : 0;
 }
 
@@ -113,20 +118,23 @@ struct ScaleSpan {
   std::int64_t row, row_end, column, column_end;
 };
 
-template <formats::Format F> TESSERA_FN constexpr ScaleSpan scale_span(Side side, const Descriptor& d, const Patch& p) {
+template <formats::Format F>
+TESSERA_FN constexpr ScaleSpan scale_span(Side side, const Descriptor& d, const Patch& p) {
   const formats::Block b = formats::block_of<F>(side);
   const formats::ScaleLayout layout = F::scale_layout(side);
   const Matrix padded = formats::in_order(layout.order, formats::padded_extent<F>(side, d.matrix));
-  const std::int64_t down = patch_edge / b.rows * layout.repeat.rows, across = patch_edge / b.columns * layout.repeat.columns;
+  const std::int64_t down = patch_edge / b.rows * layout.repeat.rows,
+                     across = patch_edge / b.columns * layout.repeat.columns;
   const std::int64_t i = p.row / patch_edge, j = p.column / patch_edge;
-  return {i * down, i + 1 == d.patches.rows ? padded.rows : (i + 1) * down,
-          j * across, j + 1 == d.patches.columns ? padded.columns : (j + 1) * across};
+  return {i * down, i + 1 == d.patches.rows ? padded.rows : (i + 1) * down, j * across,
+          j + 1 == d.patches.columns ? padded.columns : (j + 1) * across};
 }
 
 /// Where entry (row, column) of a span stands in the member's scale array.
 template <formats::Format F>
 TESSERA_FN constexpr std::int64_t scale_place(Side side, Matrix padded, std::int64_t row, std::int64_t column) {
-  return F::scale_layout(side).order == formats::Order::as_source ? row * padded.columns + column : column * padded.columns + row;
+  return F::scale_layout(side).order == formats::Order::as_source ? row * padded.columns + column
+                                                                  : column * padded.columns + row;
 }
 
 }  // namespace tessera::quantizer

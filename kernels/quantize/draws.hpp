@@ -6,8 +6,8 @@
 namespace tessera::quantizer {
 
 TESSERA_FN inline PhiloxBlock draw_block(const RandomKey& key, std::uint64_t block) {
-  return philox({{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), static_cast<std::uint32_t>(key.stream),
-                  static_cast<std::uint32_t>(key.stream >> 32)}},
+  return philox({{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
+                  static_cast<std::uint32_t>(key.stream), static_cast<std::uint32_t>(key.stream >> 32)}},
                 key.seed);
 }
 TESSERA_FN inline std::uint32_t byte_of(const PhiloxBlock& block, std::uint64_t i) {

@@ -5,7 +5,8 @@
 namespace tessera::quantizer::host {
 
 /// Scales of the patch's blocks, from where they travelled or from the rowwise array.
-template <Format F> inline void load_scales(const Descriptor& d, const Patch& p, Grid<F, Side::rowwise>& grid) {
+template <Format F>
+inline void load_scales(const Descriptor& d, const Patch& p, Grid<F, Side::rowwise>& grid) {
   using G = Grid<F, Side::rowwise>;
   const Matrix all = formats::blocks<F>(Side::rowwise, d.matrix);
   const Matrix padded = formats::padded_extent<F>(Side::rowwise, d.matrix);
@@ -15,12 +16,14 @@ template <Format F> inline void load_scales(const Descriptor& d, const Patch& p,
   const auto* array = static_cast<const typename F::Scale*>(d.side[0].scales);
   for (std::int64_t i = 0; i < G::rows && i0 + i < all.rows; ++i)
     for (std::int64_t j = 0; j < G::columns && j0 + j < all.columns; ++j)
-      grid.scales[i][j] = blocks ? blocks[p.member * all.elements() + (i0 + i) * all.columns + j0 + j]
-                                 : array[p.member * padded.elements() +
-                                         scale_place<F>(Side::rowwise, padded, (i0 + i) * repeat.rows, (j0 + j) * repeat.columns)];
+      grid.scales[i][j] =
+          blocks ? blocks[p.member * all.elements() + (i0 + i) * all.columns + j0 + j]
+                 : array[p.member * padded.elements() +
+                         scale_place<F>(Side::rowwise, padded, (i0 + i) * repeat.rows, (j0 + j) * repeat.columns)];
 }
 
-template <Format F> inline void build_columnwise(const Descriptor& d, const Patch& p) {
+template <Format F>
+inline void build_columnwise(const Descriptor& d, const Patch& p) {
   Grid<F, Side::rowwise> grid{};
   load_scales<F>(d, p, grid);
   Patch whole = p;
@@ -33,8 +36,10 @@ template <Format F> inline void build_columnwise(const Descriptor& d, const Patc
     for (int r = 0; r < p.rows; ++r) {
       const std::int64_t element = p.member * d.stride + (p.row + r) * d.matrix.columns + p.column;
       const auto* from = reinterpret_cast<const std::uint8_t*>(d.side[0].data) + formats::data_bytes<F>(element);
-      if constexpr (F::Element::bits == 8) std::memcpy(codes.row(r), from, static_cast<std::size_t>(p.columns));
-      else unpack_nibbles(from, p.columns, codes.row(r));
+      if constexpr (F::Element::bits == 8)
+        std::memcpy(codes.row(r), from, static_cast<std::size_t>(p.columns));
+      else
+        unpack_nibbles(from, p.columns, codes.row(r));
     }
     store_transposed<typename F::Element>(d, p, codes, 0, p.rows);
   }

@@ -18,20 +18,24 @@ struct Codes {
 };
 
 /// What the blocks of a patch get.
-template <Format F, formats::Block block> struct BlockGrid {
+template <Format F, formats::Block block>
+struct BlockGrid {
   static constexpr int rows = edge / block.rows, columns = edge / block.columns;
   typename F::Scale scales[rows][columns];
   float multipliers[rows][columns];
 };
-template <Format F, Side side> using Grid = BlockGrid<F, formats::block_of<F>(side)>;
+template <Format F, Side side>
+using Grid = BlockGrid<F, formats::block_of<F>(side)>;
 
 // ---- rows
 // Functions of their own, not inlined, so that the compiler sees each loop alone and turns it into vectors.
 
-template <class Source> using Stored = typename Source::Stored;
+template <class Source>
+using Stored = typename Source::Stored;
 
 /// top[c] = the larger of itself and |x[c]|.
-template <class Source> [[gnu::noinline]] void largest_by_column(const Stored<Source>* __restrict x, int n, std::uint32_t* __restrict top) {
+template <class Source>
+[[gnu::noinline]] void largest_by_column(const Stored<Source>* __restrict x, int n, std::uint32_t* __restrict top) {
   for (int c = 0; c < n; ++c) top[c] = larger(top[c], magnitude(Source::value(x[c])));
 }
 
@@ -49,7 +53,8 @@ template <class Source, int width>
 }
 
 /// Largest of every `width` columns.
-template <int width> [[gnu::noinline]] void fold(const std::uint32_t* __restrict by_column, std::uint32_t* __restrict by_block) {
+template <int width>
+[[gnu::noinline]] void fold(const std::uint32_t* __restrict by_column, std::uint32_t* __restrict by_block) {
   for (int j = 0; j < edge / width; ++j) {
     std::uint32_t top = 0;
     for (int c = 0; c < width; ++c) top = larger(top, by_column[j * width + c]);
@@ -59,8 +64,9 @@ template <int width> [[gnu::noinline]] void fold(const std::uint32_t* __restrict
 
 /// Rows with a subnormal code are rare where codes have a wide range; they are encoded again, in full.
 template <class Element, class Source>
-[[gnu::noinline]] void encode_row(const Stored<Source>* __restrict x, const float* __restrict multipliers, int n, std::uint8_t* __restrict codes) {
-  if constexpr (Element::bits == 8) {
+[[gnu::noinline]] void encode_row(const Stored<Source>* __restrict x, const float* __restrict multipliers, int n,
+                                  std::uint8_t* __restrict codes) {
+  if constexpr (Element::bits == 8 && requires { Element::least_normal; }) {
     std::uint32_t small = 0;
     for (int c = 0; c < n; ++c) {
       const float v = Source::value(x[c]) * multipliers[c];
@@ -69,11 +75,13 @@ template <class Element, class Source>
     }
     if (small == 0) return;
   }
-  for (int c = 0; c < n; ++c) codes[c] = static_cast<std::uint8_t>(Element::encode(Source::value(x[c]) * multipliers[c]));
+  for (int c = 0; c < n; ++c)
+    codes[c] = static_cast<std::uint8_t>(Element::encode(Source::value(x[c]) * multipliers[c]));
 }
 template <class Source>
 [[gnu::noinline]] void encode_row_at_random(const Stored<Source>* __restrict x, const float* __restrict multipliers,
-                                            const std::uint8_t* __restrict draws, int n, std::uint8_t* __restrict codes) {
+                                            const std::uint8_t* __restrict draws, int n,
+                                            std::uint8_t* __restrict codes) {
   for (int c = 0; c < n; ++c)
     codes[c] = static_cast<std::uint8_t>(formats::e2m1_stochastic(Source::value(x[c]) * multipliers[c], draws[c]));
 }
@@ -86,7 +94,8 @@ template <class Source>
     out[i] = static_cast<std::uint8_t>(pair | pair >> 4);
   }
 }
-[[gnu::noinline]] inline void unpack_nibbles(const std::uint8_t* __restrict packed, int n, std::uint8_t* __restrict codes) {
+[[gnu::noinline]] inline void unpack_nibbles(const std::uint8_t* __restrict packed, int n,
+                                             std::uint8_t* __restrict codes) {
   for (int i = 0; i < n / 2; ++i) {
     const auto pair = static_cast<std::uint16_t>((packed[i] & 15) | (packed[i] >> 4) << 8);
     std::memcpy(codes + 2 * i, &pair, sizeof pair);
@@ -94,15 +103,19 @@ template <class Source>
 }
 
 /// A row of n codes as stored; n is even where two share a byte.
-template <class Element> inline void store_row(const std::uint8_t* codes, int n, std::byte* out) {
-  if constexpr (Element::bits == 8) std::memcpy(out, codes, static_cast<std::size_t>(n));
-  else pack_nibbles(codes, n, reinterpret_cast<std::uint8_t*>(out));
+template <class Element>
+inline void store_row(const std::uint8_t* codes, int n, std::byte* out) {
+  if constexpr (Element::bits == 8)
+    std::memcpy(out, codes, static_cast<std::size_t>(n));
+  else
+    pack_nibbles(codes, n, reinterpret_cast<std::uint8_t*>(out));
 }
 
 // ---- transposition
 
 /// Swaps the parts of words `distance` rows apart that stand on the wrong side of the diagonal.
-template <int distance, std::uint64_t mask> inline void swap_across(std::uint64_t (&w)[8][edge / 8]) {
+template <int distance, std::uint64_t mask>
+inline void swap_across(std::uint64_t (&w)[8][edge / 8]) {
   for (int i = 0; i < 8; ++i) {
     if (i & distance) continue;
     for (int j = 0; j < edge / 8; ++j) {
@@ -126,11 +139,13 @@ template <int distance, std::uint64_t mask> inline void swap_across(std::uint64_
 }
 
 /// Rows [begin, end) of the patch's codes to the columnwise copy, transposed.
-template <class Element> inline void store_transposed(const Descriptor& d, const Patch& p, const Codes& codes, int begin, int end) {
+template <class Element>
+inline void store_transposed(const Descriptor& d, const Patch& p, const Codes& codes, int begin, int end) {
   if (begin >= end) return;
   Codes turned;
   transpose(codes, turned);
-  std::byte* out = d.side[1].data + (p.member * d.stride + p.column * d.matrix.rows + p.row + begin) * Element::bits / 8;
+  std::byte* out =
+      d.side[1].data + (p.member * d.stride + p.column * d.matrix.rows + p.row + begin) * Element::bits / 8;
   for (int c = 0; c < p.columns; ++c)
     store_row<Element>(turned.row(c) + begin, end - begin, out + c * d.matrix.rows * Element::bits / 8);
 }
@@ -138,8 +153,8 @@ template <class Element> inline void store_transposed(const Descriptor& d, const
 // ---- scales
 
 template <Format F, int n>
-[[gnu::noinline]] void encode_scales(const std::uint32_t* __restrict amax, TensorScale tensor, typename F::Scale* __restrict scales,
-                                     float* __restrict multipliers) {
+[[gnu::noinline]] void encode_scales(const std::uint32_t* __restrict amax, TensorScale tensor,
+                                     typename F::Scale* __restrict scales, float* __restrict multipliers) {
   for (int i = 0; i < n; ++i) {
     const auto encoding = F::encoding(largest_of(amax[i]), tensor);
     scales[i] = encoding.scale;
@@ -148,13 +163,14 @@ template <Format F, int n>
 }
 
 /// The multiplier of every column of a row of blocks.
-template <int width> inline void spread(const float* by_block, float* by_column) {
+template <int width>
+inline void spread(const float* by_block, float* by_column) {
   for (int j = 0; j < edge / width; ++j)
     for (int c = 0; c < width; ++c) by_column[j * width + c] = by_block[j];
 }
 
-/// The patch's part of a scale array, from block rows [begin, end) of its grid; padding below belongs to whoever owns the
-/// matrix's last row.
+/// The patch's part of a scale array, from block rows [begin, end) of its grid; padding below belongs to whoever owns
+/// the matrix's last row.
 template <Format F, Side side>
 inline void store_scales(const Descriptor& d, const Patch& p, const Grid<F, side>& grid, int begin, int end) {
   if (d.side[static_cast<int>(side)].scales == nullptr) return;
@@ -177,7 +193,9 @@ inline void store_scales(const Descriptor& d, const Patch& p, const Grid<F, side
 }
 
 /// One scale per block, where scales travel alone.
-template <Format F> inline void store_block_scales(const Descriptor& d, const Patch& p, const Grid<F, Side::rowwise>& grid, int begin, int end) {
+template <Format F>
+inline void store_block_scales(const Descriptor& d, const Patch& p, const Grid<F, Side::rowwise>& grid, int begin,
+                               int end) {
   const Matrix all = formats::blocks<F>(Side::rowwise, d.matrix);
   const std::int64_t i0 = p.row / F::block.rows, j0 = p.column / F::block.columns;
   auto* out = static_cast<typename F::Scale*>(d.block_scales) + p.member * all.elements();
@@ -187,7 +205,9 @@ template <Format F> inline void store_block_scales(const Descriptor& d, const Pa
 }
 
 /// Scales of a square format: to the arrays, or where they travel.
-template <Format F> inline void store_square_scales(const Descriptor& d, const Patch& p, const Grid<F, Side::rowwise>& grid, int begin, int end) {
+template <Format F>
+inline void store_square_scales(const Descriptor& d, const Patch& p, const Grid<F, Side::rowwise>& grid, int begin,
+                                int end) {
   if (d.block_scales != nullptr) return store_block_scales<F>(d, p, grid, begin, end);
   store_scales<F, Side::rowwise>(d, p, grid, begin, end);
   store_scales<F, Side::columnwise>(d, p, grid, begin, end);

@@ -13,7 +13,8 @@ struct OwnedRows {
 };
 
 /// Sixteen rows of a patch under the signed Hadamard transform along the columns: fp32 butterflies, then a quarter.
-template <class Source> inline void rotate(const SourcePatch<Source>& x, int first, int n, float (&y)[hadamard_block][edge]) {
+template <class Source>
+inline void rotate(const SourcePatch<Source>& x, int first, int n, float (&y)[hadamard_block][edge]) {
   for (int r = 0; r < hadamard_block; ++r) {
     const auto row = x.row(first + r);
     const std::uint32_t flip = (hadamard_signs >> r & 1u) << 31;
@@ -35,7 +36,7 @@ template <class Source> inline void rotate(const SourcePatch<Source>& x, int fir
 /// Calls f(how to read, address by row number) for the rows of one columnwise block: the source, or its rotation.
 template <Format F, class M, class Use>
 inline void with_column_block(const SourcePatch<typename M::Source>& x, int first, int n, const Use& f) {
-  if constexpr (F::hadamard && M::role != Role::weight) {
+  if constexpr (F::hadamard && M::purpose != Purpose::weight) {
     alignas(64) float y[hadamard_block][edge];
     rotate(x, first, n, y);
     f(FromFp32(), [&](int r) { return static_cast<const float*>(y[r - first]); });
@@ -46,8 +47,9 @@ inline void with_column_block(const SourcePatch<typename M::Source>& x, int firs
 
 /// Encodes one row, at random where the mode and the format say so.
 template <Format F, class M, class Source>
-inline void encode(const Stored<Source>* x, const float* multipliers, const Descriptor& d, const Patch& p, int r, Side side, std::uint8_t* codes) {
-  if constexpr (F::hadamard && M::role == Role::gradient) {
+inline void encode(const Stored<Source>* x, const float* multipliers, const Descriptor& d, const Patch& p, int r,
+                   Side side, std::uint8_t* codes) {
+  if constexpr (F::hadamard && M::purpose == Purpose::gradient) {
     std::uint8_t draws[edge];
     draw_bytes(d.keys[static_cast<int>(side)], draw_index(d, p, r), p.columns, draws);
     encode_row_at_random<Source>(x, multipliers, draws, p.columns, codes);
@@ -56,14 +58,16 @@ inline void encode(const Stored<Source>* x, const float* multipliers, const Desc
   }
 }
 
-template <Format F> inline std::byte* row_of(const Descriptor& d, const Patch& p, Side side, int r) {
+template <Format F>
+inline std::byte* row_of(const Descriptor& d, const Patch& p, Side side, int r) {
   const std::int64_t element = p.member * d.stride + (p.row + r) * d.matrix.columns + p.column;
   return d.side[static_cast<int>(side)].data + formats::data_bytes<F>(element);
 }
 
 /// Blocks along a row.
 template <Format F, class M>
-inline void quantize_rows(const SourcePatch<typename M::Source>& x, const Descriptor& d, const Patch& p, const TensorScale& tensor) {
+inline void quantize_rows(const SourcePatch<typename M::Source>& x, const Descriptor& d, const Patch& p,
+                          const TensorScale& tensor) {
   using Source = typename M::Source;
   using G = Grid<F, Side::rowwise>;
   constexpr int width = F::block.columns;
@@ -84,7 +88,8 @@ inline void quantize_rows(const SourcePatch<typename M::Source>& x, const Descri
 
 /// Blocks along a column.
 template <Format F, class M>
-inline void quantize_columns(const SourcePatch<typename M::Source>& x, const Descriptor& d, const Patch& p, const TensorScale& tensor) {
+inline void quantize_columns(const SourcePatch<typename M::Source>& x, const Descriptor& d, const Patch& p,
+                             const TensorScale& tensor) {
   using G = Grid<F, Side::columnwise>;
   constexpr int height = F::block.columns;
   const OwnedRows owned(d, p);
@@ -97,7 +102,8 @@ inline void quantize_columns(const SourcePatch<typename M::Source>& x, const Des
       std::uint32_t amax[edge] = {};
       for (int r = begin; r < end; ++r) largest_by_column<Source>(row(r), p.columns, amax);
       encode_scales<F, edge>(amax, tensor, grid.scales[i], grid.multipliers[i]);
-      for (int r = begin; r < end; ++r) encode<F, M, Source>(row(r), grid.multipliers[i], d, p, r, Side::columnwise, codes.row(r));
+      for (int r = begin; r < end; ++r)
+        encode<F, M, Source>(row(r), grid.multipliers[i], d, p, r, Side::columnwise, codes.row(r));
     });
   }
   if constexpr (F::columnwise_order == formats::Order::transposed) {
@@ -111,7 +117,8 @@ inline void quantize_columns(const SourcePatch<typename M::Source>& x, const Des
 
 /// Square tiles: one encoding serves both copies.
 template <Format F, class M>
-inline void quantize_tiles(const SourcePatch<typename M::Source>& x, const Descriptor& d, const Patch& p, const TensorScale& tensor) {
+inline void quantize_tiles(const SourcePatch<typename M::Source>& x, const Descriptor& d, const Patch& p,
+                           const TensorScale& tensor) {
   using Source = typename M::Source;
   using G = Grid<F, Side::rowwise>;
   constexpr int tile = F::block.rows;
@@ -138,7 +145,8 @@ inline void quantize_tiles(const SourcePatch<typename M::Source>& x, const Descr
 }
 
 /// Values that are stored as they are.
-template <Format F, class M> inline void store_plain(const Descriptor& d, const Patch& p) {
+template <Format F, class M>
+inline void store_plain(const Descriptor& d, const Patch& p) {
   const SourcePatch<typename M::Source> x(d, p);
   const OwnedRows owned(d, p);
   for (int r = owned.begin; r < owned.end; ++r) {
@@ -149,7 +157,8 @@ template <Format F, class M> inline void store_plain(const Descriptor& d, const 
 }
 
 template <Format F, class M>
-inline void quantize_copies(const SourcePatch<typename M::Source>& x, const Descriptor& d, const Patch& p, const TensorScale (&tensor)[2]) {
+inline void quantize_copies(const SourcePatch<typename M::Source>& x, const Descriptor& d, const Patch& p,
+                            const TensorScale (&tensor)[2]) {
   if constexpr (F::block.rows == F::block.columns) {
     quantize_tiles<F, M>(x, d, p, tensor[d.side[0].amax ? 0 : 1]);
   } else {
@@ -158,12 +167,16 @@ inline void quantize_copies(const SourcePatch<typename M::Source>& x, const Desc
   }
 }
 
-template <class Staged, class Stored> inline typename Staged::Stored stage(Stored x) {
-  if constexpr (std::is_same_v<Stored, typename Staged::Stored>) return x;
-  else return bf16(x).bits;
+template <class Staged, class Stored>
+inline typename Staged::Stored stage(Stored x) {
+  if constexpr (std::is_same_v<Stored, typename Staged::Stored>)
+    return x;
+  else
+    return bf16(x).bits;
 }
 
-template <Format F, class M> inline void quantize_patch(const Descriptor& d, const Patch& p) {
+template <Format F, class M>
+inline void quantize_patch(const Descriptor& d, const Patch& p) {
   if constexpr (!F::scaled) {
     store_plain<F, M>(d, p);
   } else {
@@ -180,21 +193,24 @@ template <Format F, class M> inline void quantize_patch(const Descriptor& d, con
       const auto row = x.row(r);
       for (int c = 0; c < p.columns; ++c) staged[r][c] = stage<Staged>(row.first[c]);
     }
-    quantize_copies<F, Mode<Staged, M::role>>(SourcePatch<Staged>(staged[0], edge), d, p, tensor);
+    quantize_copies<F, Mode<Staged, M::purpose>>(SourcePatch<Staged>(staged[0], edge), d, p, tensor);
   }
 }
 
 /// Largest magnitude among the owned elements of a patch, as either copy sees them.
-template <Format F, class M> inline float largest(const Descriptor& d, const Patch& p, Side side) {
+template <Format F, class M>
+inline float largest(const Descriptor& d, const Patch& p, Side side) {
   const SourcePatch<typename M::Source> x(d, p);
   const OwnedRows owned(d, p);
   std::uint32_t by_column[edge] = {}, top[1];
   if (side == Side::rowwise) {
-    for (int r = owned.begin; r < owned.end; ++r) largest_by_column<typename M::Source>(x.row(r).first, p.columns, by_column);
+    for (int r = owned.begin; r < owned.end; ++r)
+      largest_by_column<typename M::Source>(x.row(r).first, p.columns, by_column);
   } else {
     for (int first = owned.begin; first < owned.end; first += hadamard_block)
       with_column_block<F, M>(x, first, p.columns, [&]<class Source>(Source, const auto& row) {
-        for (int r = first; r < first + hadamard_block && r < owned.end; ++r) largest_by_column<Source>(row(r), p.columns, by_column);
+        for (int r = first; r < first + hadamard_block && r < owned.end; ++r)
+          largest_by_column<Source>(row(r), p.columns, by_column);
       });
   }
   fold<edge>(by_column, top);

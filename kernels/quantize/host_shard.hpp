@@ -4,15 +4,15 @@
 /// Amaxes, scales and data of a shard's patch on one thread.
 namespace tessera::quantizer::host {
 
-inline float amax_at(const std::uint16_t* amaxes, std::int64_t i) { return FromBf16::value(amaxes[i]); }
-
 /// Largest magnitudes of the patch's tiles over owned elements; returns the largest of them.
-template <Format F, class Source> inline float tile_amaxes(const Descriptor& d, const Patch& p, std::uint16_t* amaxes) {
+template <Format F, class Source>
+inline float tile_amaxes(const Descriptor& d, const Patch& p, std::uint16_t* amaxes) {
   using G = Grid<F, Side::rowwise>;
   constexpr int tile = F::block.rows;
   const SourcePatch<Source> x(d, p);
   const Matrix all = formats::blocks<F>(Side::rowwise, d.matrix);
-  std::uint16_t* out = amaxes + d.first_block + p.member * all.elements() + p.row / tile * all.columns + p.column / tile;
+  std::uint16_t* out =
+      amaxes + d.first_block + p.member * all.elements() + p.row / tile * all.columns + p.column / tile;
   std::uint32_t most = 0;
   for (int i = 0; i * tile < p.rows; ++i) {
     const int end = (i + 1) * tile < p.rows ? (i + 1) * tile : p.rows;
@@ -32,21 +32,24 @@ template <Format F, class Source> inline float tile_amaxes(const Descriptor& d, 
 
 /// The grid of a patch from complete amaxes.
 template <Format F>
-inline void grid_from(const Descriptor& d, const Patch& p, const std::uint16_t* amaxes, const TensorScale& tensor, Grid<F, Side::rowwise>& grid) {
+inline void grid_from(const Descriptor& d, const Patch& p, const std::uint16_t* amaxes, const TensorScale& tensor,
+                      Grid<F, Side::rowwise>& grid) {
   using G = Grid<F, Side::rowwise>;
   const Matrix all = formats::blocks<F>(Side::rowwise, d.matrix);
   const std::int64_t i0 = p.row / F::block.rows, j0 = p.column / F::block.columns;
   const std::uint16_t* in = amaxes + d.first_block + p.member * all.elements() + i0 * all.columns + j0;
   for (int i = 0; i < G::rows && i0 + i < all.rows; ++i) {
     std::uint32_t amax[G::columns] = {};
-    for (int j = 0; j < G::columns && j0 + j < all.columns; ++j) amax[j] = static_cast<std::uint32_t>(in[i * all.columns + j]) << 16;
+    for (int j = 0; j < G::columns && j0 + j < all.columns; ++j)
+      amax[j] = static_cast<std::uint32_t>(in[i * all.columns + j]) << 16;
     encode_scales<F, G::columns>(amax, tensor, grid.scales[i], grid.multipliers[i]);
   }
 }
 
 /// Codes [first, end) of a row whose first element is number `position` of the data. Nibbles at the edges share their
 /// byte with a neighbour that is kept.
-template <class Element> inline void store_range(const std::uint8_t* codes, std::int64_t position, int first, int end, std::byte* data) {
+template <class Element>
+inline void store_range(const std::uint8_t* codes, std::int64_t position, int first, int end, std::byte* data) {
   if constexpr (Element::bits == 8) {
     std::memcpy(data + position + first, codes + first, static_cast<std::size_t>(end - first));
   } else {
@@ -87,12 +90,14 @@ inline void cast_owned(const Descriptor& d, const Patch& p, const std::uint16_t*
 }
 
 /// The scales of a whole patch, whoever owns its elements; where they travel, of its owned blocks.
-template <Format F> inline void shard_scales(const Descriptor& d, const Patch& p, const std::uint16_t* amaxes, const TensorScale& tensor) {
+template <Format F>
+inline void shard_scales(const Descriptor& d, const Patch& p, const std::uint16_t* amaxes, const TensorScale& tensor) {
   Grid<F, Side::rowwise> grid{};
   grid_from<F>(d, p, amaxes, tensor, grid);
   if (d.block_scales != nullptr) {
     const OwnedRows owned(d, p);
-    return store_block_scales<F>(d, p, grid, owned.begin / F::block.rows, (owned.end + F::block.rows - 1) / F::block.rows);
+    return store_block_scales<F>(d, p, grid, owned.begin / F::block.rows,
+                                 (owned.end + F::block.rows - 1) / F::block.rows);
   }
   Patch whole = p;
   whole.high = d.matrix.elements();  // padding too is everybody's

@@ -2,9 +2,9 @@
 #include "kernels/base/stream.hpp"
 #include "kernels/quantize/table.hpp"
 
-/// Quantization, to the bit of formats.md, of all matrices of a table in one launch; equal bits on every back end. Nothing
-/// allocates. Copies are made where the table names their buffers. All throw Error{internal} on a table that does not
-/// suit; none is collective; all order on `stream`.
+/// Quantization, to the bit of formats.md, of all matrices of a table in one launch; equal bits on every back end.
+/// Nothing allocates. Copies are made where the table names their buffers. All throw Error{internal} on a table that
+/// does not suit; none is collective; all order on `stream`.
 namespace tessera {
 
 /// What fp32 values are before they are quantized: rounded to bf16 (every weight), or as they are.
@@ -12,25 +12,28 @@ enum class Precision : std::uint8_t { bf16_first, as_given };
 
 /// What the values are. Formats whose columnwise copy is rotated for activations rotate it for gradients too, and round
 /// gradients up or down at random on both copies.
-enum class Role : std::uint8_t { weight, activation, gradient };
+enum class Purpose : std::uint8_t { weight, activation, gradient };
 
 /// values -> data and scales of both copies, padding zeroed; amax where the format has one (two small launches more).
 /// What is owned must consist of whole rows of blocks. With `block_scales`, scales go there instead of into the arrays.
-void quantize(Stream& stream, const QuantizeTable& table, Precision precision = Precision::bf16_first, Role role = Role::weight);
+void quantize(Stream& stream, const QuantizeTable& table, Precision precision = Precision::bf16_first,
+              Purpose purpose = Purpose::weight);
 
-/// Its two halves: the amax of every member, as each copy sees the values, for formats that have one; then the copies from
-/// the amaxes that the table's buffers hold already (of a matrix that is quantized in parts, say).
-void find_amax(Stream& stream, const QuantizeTable& table, Precision precision = Precision::bf16_first, Role role = Role::weight);
-void quantize_with_amax(Stream& stream, const QuantizeTable& table, Precision precision = Precision::bf16_first, Role role = Role::weight);
+/// Its two halves: the amax of every member, as each copy sees the values, for formats that have one; then the copies
+/// from the amaxes that the table's buffers hold already (of a matrix that is quantized in parts, say).
+void find_amax(Stream& stream, const QuantizeTable& table, Precision precision = Precision::bf16_first,
+               Purpose purpose = Purpose::weight);
+void quantize_with_amax(Stream& stream, const QuantizeTable& table, Precision precision = Precision::bf16_first,
+                        Purpose purpose = Purpose::weight);
 
-/// One copy -> values [rows, columns], or [columns, rows] where the copy is stored transposed; bf16 results are rounded to
-/// nearest even. Rotated copies stay rotated.
+/// One copy -> values [rows, columns], or [columns, rows] where the copy is stored transposed; bf16 results are rounded
+/// to nearest even. Rotated copies stay rotated.
 void dequantize(Stream& stream, const QuantizeTable& table, Side side);
 /// The same without the tensor's scale, which belongs into a GEMM's alpha: exact in bf16 but for extreme scales.
 void decode_operands(Stream& stream, const QuantizeTable& table, Side side);
 
-/// Shards, first step: amaxes (bf16 [table.amax_entries()]) = the largest magnitude of bf16(values) in every block, over the
-/// owned elements alone, and 0 where none is owned; then of every member. A maximum over ranks completes both.
+/// Shards, first step: amaxes (bf16 [table.amax_entries()]) = the largest magnitude of bf16(values) in every block,
+/// over the owned elements alone, and 0 where none is owned; then of every member. A maximum over ranks completes both.
 void block_amax(Stream& stream, const QuantizeTable& table, const Tensor& amaxes);
 /// Second step, from complete amaxes: data of exactly the owned elements, never a byte or nibble outside; all rowwise
 /// scales with padding (columnwise ones too where the data serves both sides) and amax of the whole matrices, or, with

@@ -19,8 +19,10 @@ TESSERA_FN void amax_unit(const Team& team, const TableView& table, std::uint16_
   const Descriptor& d = table.items[item];
   const Patch p = patch_of(d, d.first_patch_row, unit - table.owned.first[item]);
   float top;
-  if constexpr (one_thread<Team>) top = host::tile_amaxes<F, Source>(d, p, amaxes);
-  else top = team::tile_amaxes<F, Source>(team, d, p, amaxes);
+  if constexpr (one_thread<Team>)
+    top = host::tile_amaxes<F, Source>(d, p, amaxes);
+  else
+    top = team::tile_amaxes<F, Source>(team, d, p, amaxes);
   if constexpr (F::tensor_amax) team.once([&] { table.largest[0][unit] = top; });
 }
 
@@ -32,24 +34,30 @@ TESSERA_FN void member_unit(const Team& team, const TableView& table, std::uint1
   team.once([&] { of_members[table.items[item].first_member + member] = bf16(top).bits; });
 }
 
-template <Format F, class Source> void run_amax(Stream& stream, const TableView& table, std::uint16_t* amaxes, std::int64_t blocks, std::int64_t members) {
+template <Format F, class Source>
+void run_amax(Stream& stream, const TableView& table, std::uint16_t* amaxes, std::int64_t blocks,
+              std::int64_t members) {
   const std::int64_t n = blocks + members;
-  launch_rows(stream, "block_amax: clear", ceil_div(n, chunk), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
-    const std::int64_t begin = r * chunk, count = n - begin < chunk ? n - begin : chunk;
-    row.each(count, [&](std::int64_t j) { amaxes[begin + j] = 0; });
-  });
-  launch_rows(stream, "block_amax", table.owned_units,
-              KOKKOS_LAMBDA(const Row& row, std::int64_t unit) { amax_unit<F, Source>(row, table, amaxes, unit); });
+  launch_rows(
+      stream, "block_amax: clear", ceil_div(n, chunk), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
+        const std::int64_t begin = r * chunk, count = n - begin < chunk ? n - begin : chunk;
+        row.each(count, [&](std::int64_t j) { amaxes[begin + j] = 0; });
+      });
+  launch_rows(
+      stream, "block_amax", table.owned_units,
+      KOKKOS_LAMBDA(const Row& row, std::int64_t unit) { amax_unit<F, Source>(row, table, amaxes, unit); });
   if constexpr (F::tensor_amax) {
     std::uint16_t* of_members = amaxes + blocks;
-    launch_rows(stream, "block_amax: members", table.member_units,
-                KOKKOS_LAMBDA(const Row& row, std::int64_t unit) { member_unit(row, table, of_members, unit); });
+    launch_rows(
+        stream, "block_amax: members", table.member_units,
+        KOKKOS_LAMBDA(const Row& row, std::int64_t unit) { member_unit(row, table, of_members, unit); });
   }
 }
 
 /// The member's scale, from its amax; the first of its patches keeps the amax with the copies.
 template <Format F, class Team>
-TESSERA_FN TensorScale tensor_of(const Team& team, const Descriptor& d, const Patch& p, const std::uint16_t* of_members, bool keep) {
+TESSERA_FN TensorScale tensor_of(const Team& team, const Descriptor& d, const Patch& p, const std::uint16_t* of_members,
+                                 bool keep) {
   if constexpr (F::tensor_amax) {
     const float amax = FromBf16::value(of_members[d.first_member + p.member]);
     if (keep && p.row == 0 && p.column == 0)
@@ -64,7 +72,8 @@ TESSERA_FN TensorScale tensor_of(const Team& team, const Descriptor& d, const Pa
 
 /// Units below table.all_units write scales, the others data.
 template <Format F, class Source, class Team>
-TESSERA_FN void cast_unit(const Team& team, const TableView& table, const std::uint16_t* amaxes, const std::uint16_t* of_members, std::int64_t unit) {
+TESSERA_FN void cast_unit(const Team& team, const TableView& table, const std::uint16_t* amaxes,
+                          const std::uint16_t* of_members, std::int64_t unit) {
   const bool data = !F::scaled || unit >= table.all_units;
   const std::int64_t local = F::scaled && data ? unit - table.all_units : unit;
   const UnitMap& map = data ? table.owned : table.all;
@@ -81,15 +90,17 @@ TESSERA_FN void cast_unit(const Team& team, const TableView& table, const std::u
   }
 }
 
-template <Format F, class Source> void run_cast(Stream& stream, const TableView& table, const std::uint16_t* amaxes, std::int64_t blocks) {
+template <Format F, class Source>
+void run_cast(Stream& stream, const TableView& table, const std::uint16_t* amaxes, std::int64_t blocks) {
   const std::uint16_t* of_members = amaxes + blocks;
-  launch_rows(stream, "partial_cast", table.owned_units + (F::scaled ? table.all_units : 0),
-              KOKKOS_LAMBDA(const Row& row, std::int64_t unit) { cast_unit<F, Source>(row, table, amaxes, of_members, unit); });
+  launch_rows(
+      stream, "partial_cast", table.owned_units + (F::scaled ? table.all_units : 0),
+      KOKKOS_LAMBDA(const Row& row, std::int64_t unit) { cast_unit<F, Source>(row, table, amaxes, of_members, unit); });
 }
 
 std::uint16_t* amax_buffer(const QuantizeTable& table, const Tensor& amaxes, const char* kernel) {
-  require(amaxes.elements() == table.amax_entries() && (amaxes.type == DType::bf16 || table.amax_entries() == 0), kernel,
-          "amaxes are bf16 [table.amax_entries()]");
+  require(amaxes.elements() == table.amax_entries() && (amaxes.type == DType::bf16 || table.amax_entries() == 0),
+          kernel, "amaxes are bf16 [table.amax_entries()]");
   return static_cast<std::uint16_t*>(amaxes.data);
 }
 
@@ -100,21 +111,27 @@ void block_amax(Stream& stream, const QuantizeTable& table, const Tensor& amaxes
   std::uint16_t* out = quantizer::amax_buffer(table, amaxes, "block_amax");
   const quantizer::TableView view = table.view();
   visit_format(table.format(), [&]<class F>() {
-    if constexpr (F::agreement == formats::Agreement::nothing) refuse("block_amax", "ranks agree on nothing for this format");
+    if constexpr (F::agreement == formats::Agreement::nothing)
+      refuse("block_amax", "ranks agree on nothing for this format");
     else if (table.values_type() == DType::bf16)
       quantizer::run_amax<F, quantizer::FromBf16>(stream, view, out, table.block_entries(), table.member_entries());
-    else quantizer::run_amax<F, quantizer::FromMaster>(stream, view, out, table.block_entries(), table.member_entries());
+    else
+      quantizer::run_amax<F, quantizer::FromMaster>(stream, view, out, table.block_entries(), table.member_entries());
   });
 }
 
 void partial_cast(Stream& stream, const QuantizeTable& table, const Tensor& amaxes) {
   const std::uint16_t* in = quantizer::amax_buffer(table, amaxes, "partial_cast");
   const quantizer::TableView view = table.view();
-  require(!table.scales_travel() || table.whole_block_rows(), "partial_cast", "scales travel in whole rows of blocks only");
+  require(!table.scales_travel() || table.whole_block_rows(), "partial_cast",
+          "scales travel in whole rows of blocks only");
   visit_format(table.format(), [&]<class F>() {
-    if constexpr (F::scaled && F::agreement == formats::Agreement::nothing) refuse("partial_cast", "this format travels as bf16");
-    else if (table.values_type() == DType::bf16) quantizer::run_cast<F, quantizer::FromBf16>(stream, view, in, table.block_entries());
-    else quantizer::run_cast<F, quantizer::FromMaster>(stream, view, in, table.block_entries());
+    if constexpr (F::scaled && F::agreement == formats::Agreement::nothing)
+      refuse("partial_cast", "this format travels as bf16");
+    else if (table.values_type() == DType::bf16)
+      quantizer::run_cast<F, quantizer::FromBf16>(stream, view, in, table.block_entries());
+    else
+      quantizer::run_cast<F, quantizer::FromMaster>(stream, view, in, table.block_entries());
   });
 }
 

@@ -7,7 +7,9 @@ namespace tessera::quantizer {
 /// What the quantizers see of a matrix: its bf16, its fp32 rounded to bf16 first (all weights), or its fp32 as it is.
 struct FromBf16 {
   using Stored = std::uint16_t;
-  TESSERA_FN static float value(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+  TESSERA_FN static float value(std::uint16_t bits) {
+    return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+  }
 };
 struct FromMaster {
   using Stored = float;
@@ -19,9 +21,10 @@ struct FromFp32 {
 };
 
 /// What quantize() does to a patch, fixed at compile time.
-template <class SourceType, Role source_role> struct Mode {
+template <class SourceType, Purpose source_purpose>
+struct Mode {
   using Source = SourceType;
-  static constexpr Role role = source_role;
+  static constexpr Purpose purpose = source_purpose;
 };
 
 /// |x| as bits, which order as the magnitudes do; 0 for NaN, so that a maximum ignores it.
@@ -34,20 +37,23 @@ TESSERA_FN constexpr std::uint32_t larger(std::uint32_t a, std::uint32_t b) { re
 TESSERA_FN inline float largest_of(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 
 /// One row of a patch: values by column.
-template <class Source> struct SourceRow {
+template <class Source>
+struct SourceRow {
   const typename Source::Stored* first;
   TESSERA_FN float operator()(std::int64_t c) const { return Source::value(first[c]); }
 };
 
 /// The rows of a patch. Only owned elements may be followed.
-template <class Source> struct SourcePatch {
+template <class Source>
+struct SourcePatch {
   const typename Source::Stored* origin;
   std::int64_t width;
   TESSERA_FN SourcePatch(const Descriptor& d, const Patch& p)
       : origin(reinterpret_cast<const typename Source::Stored*>(d.values) + (p.member * d.stride - d.begin) +
                p.row * d.matrix.columns + p.column),
         width(d.matrix.columns) {}
-  TESSERA_FN SourcePatch(const typename Source::Stored* first, std::int64_t row_length) : origin(first), width(row_length) {}
+  TESSERA_FN SourcePatch(const typename Source::Stored* first, std::int64_t row_length)
+      : origin(first), width(row_length) {}
   TESSERA_FN SourceRow<Source> row(std::int64_t r) const { return {origin + r * width}; }
 };
 

@@ -23,16 +23,19 @@ struct Range {
 };
 
 // The checks of one matrix of format F, each with its own message.
-template <Format F> class Check {
+template <Format F>
+class Check {
  public:
   explicit Check(const QuantizedMatrix& m) : m_(m) {
     std::int64_t elements = 0, span = 0;
     expect(m.matrix.rows >= 0 && m.matrix.columns >= 0 && m.members >= 0, "sizes are not negative");
-    expect(!__builtin_mul_overflow(m.matrix.rows, m.matrix.columns, &elements) &&
-               !__builtin_mul_overflow(std::max(elements, m.member_stride), std::max<std::int64_t>(m.members, 1), &span) &&
-               span < std::numeric_limits<std::int64_t>::max() / 16,
-           "more elements than an index holds");
-    expect(m.member_stride == 0 || m.member_stride >= elements, "members overlap: member_stride is less than one member");
+    expect(
+        !__builtin_mul_overflow(m.matrix.rows, m.matrix.columns, &elements) &&
+            !__builtin_mul_overflow(std::max(elements, m.member_stride), std::max<std::int64_t>(m.members, 1), &span) &&
+            span < std::numeric_limits<std::int64_t>::max() / 16,
+        "more elements than an index holds");
+    expect(m.member_stride == 0 || m.member_stride >= elements,
+           "members overlap: member_stride is less than one member");
     stride_ = m.member_stride == 0 ? elements : m.member_stride;
     span_ = m.members == 0 ? 0 : (m.members - 1) * stride_ + elements;
     expect(stride_ * F::Element::bits % 8 == 0, "members begin at whole bytes");
@@ -49,11 +52,13 @@ template <Format F> class Check {
     if (!copy.data && !copy.scales) return;
     if (!formats::takes<F>(side, m_.matrix)) {
       const formats::Block b = formats::block_of<F>(side);
-      expect(false, std::string(name_of(side)) + " needs rows divisible by " + std::to_string(b.rows) + " and columns by " +
-                        std::to_string(b.columns));
+      expect(false, std::string(name_of(side)) + " needs rows divisible by " + std::to_string(b.rows) +
+                        " and columns by " + std::to_string(b.columns));
     }
-    if (shares) expect(!copy.data || copy.data.data == m_.rowwise.data.data, "the columnwise data is the rowwise data itself");
-    else buffer(copy.data, formats::data_bytes<F>(span_), sizeof(typename F::Element::Storage), "data");
+    if (shares)
+      expect(!copy.data || copy.data.data == m_.rowwise.data.data, "the columnwise data is the rowwise data itself");
+    else
+      buffer(copy.data, formats::data_bytes<F>(span_), sizeof(typename F::Element::Storage), "data");
     if (!F::scaled) return;
     const std::int64_t entries = m_.members * formats::padded_extent<F>(side, m_.matrix).elements();
     buffer(copy.scales, entries * sizeof(typename F::Scale), sizeof(typename F::Scale), "scales");
@@ -65,7 +70,8 @@ template <Format F> class Check {
   void block_scales() {
     if (!m_.block_scales) return;
     expect(F::block.rows == F::block.columns, "only square blocks have scales that travel alone");
-    buffer(m_.block_scales, m_.members * formats::blocks<F>(Side::rowwise, m_.matrix).elements() * sizeof(typename F::Scale),
+    buffer(m_.block_scales,
+           m_.members * formats::blocks<F>(Side::rowwise, m_.matrix).elements() * sizeof(typename F::Scale),
            sizeof(typename F::Scale), "block scales");
   }
 
@@ -91,7 +97,8 @@ template <Format F> class Check {
   void buffer(const Tensor& t, std::int64_t bytes, std::size_t alignment, const char* what) {
     expect(t.data != nullptr || bytes == 0, std::string(what) + ": no buffer");
     const std::int64_t held = t ? t.bytes() : 0;
-    expect(held == bytes, std::string(what) + ": " + std::to_string(held) + " bytes instead of " + std::to_string(bytes));
+    expect(held == bytes,
+           std::string(what) + ": " + std::to_string(held) + " bytes instead of " + std::to_string(bytes));
     expect(reinterpret_cast<std::uintptr_t>(t.data) % alignment == 0, std::string(what) + ": misaligned");
     const auto* begin = static_cast<const std::byte*>(t.data);
     if (bytes > 0) ranges_.push_back({begin, begin + bytes});
@@ -117,7 +124,10 @@ std::pair<std::int64_t, std::int64_t> owned_strips(const Descriptor& d) {
   if (elements == 0 || d.begin >= d.end) return {0, 0};
   std::int64_t first = d.begin / d.stride, last = (d.end - 1) / d.stride;
   std::int64_t from = d.begin - first * d.stride;
-  if (from >= elements) { ++first; from = 0; }
+  if (from >= elements) {
+    ++first;
+    from = 0;
+  }
   const std::int64_t to = std::min(d.end - 1 - last * d.stride, elements - 1);
   const std::int64_t first_strip = first * d.patches.rows + from / d.matrix.columns / quantizer::patch_edge;
   const std::int64_t last_strip = last * d.patches.rows + to / d.matrix.columns / quantizer::patch_edge;
@@ -126,7 +136,8 @@ std::pair<std::int64_t, std::int64_t> owned_strips(const Descriptor& d) {
 
 }  // namespace
 
-template <Format F> void QuantizeTable::add(const QuantizedMatrix& m) {
+template <Format F>
+void QuantizeTable::add(const QuantizedMatrix& m) {
   Check<F> check(m);
   check.values();
   check.side(Side::rowwise, m.rowwise);
@@ -152,7 +163,8 @@ template <Format F> void QuantizeTable::add(const QuantizedMatrix& m) {
   d.rows = static_cast<const std::int64_t*>(m.draws.rows.data);
   d.first_block = block_entries_;
   d.first_member = member_entries_;
-  if (F::agreement != formats::Agreement::nothing) block_entries_ += m.members * formats::blocks<F>(Side::rowwise, m.matrix).elements();
+  if (F::agreement != formats::Agreement::nothing)
+    block_entries_ += m.members * formats::blocks<F>(Side::rowwise, m.matrix).elements();
   if (F::tensor_amax) member_entries_ += m.members;
   const auto [strip, strips] = owned_strips(d);
   d.first_patch_row = strip;
@@ -174,7 +186,8 @@ QuantizeTable::QuantizeTable(FormatId format, std::span<const QuantizedMatrix> m
   build_image();
 }
 
-// Descriptors, the three prefix sums, then scratch for the largest magnitude of every owned patch, rowwise and columnwise.
+// Descriptors, the three prefix sums, then scratch for the largest magnitude of every owned patch, rowwise and
+// columnwise.
 void QuantizeTable::build_image() {
   const std::size_t sums = owned_.size() * sizeof(std::int64_t), heads = descriptors_.size() * sizeof(Descriptor);
   image_.resize(heads + 3 * sums + 2 * static_cast<std::size_t>(owned_.back()) * sizeof(float) + sizeof(std::int64_t));
@@ -194,9 +207,16 @@ quantizer::TableView QuantizeTable::view() const {
   const int count = static_cast<int>(descriptors_.size());
   const auto* sums = reinterpret_cast<const std::int64_t*>(memory_ + descriptors_.size() * sizeof(Descriptor));
   const std::size_t step = owned_.size();
-  auto* largest = reinterpret_cast<float*>(memory_ + descriptors_.size() * sizeof(Descriptor) + 3 * step * sizeof(std::int64_t));
-  return {reinterpret_cast<const Descriptor*>(memory_), {sums, count}, {sums + step, count}, {sums + 2 * step, count},
-          owned_.back(), all_.back(), members_.back(), {largest, largest + owned_.back()}};
+  auto* largest =
+      reinterpret_cast<float*>(memory_ + descriptors_.size() * sizeof(Descriptor) + 3 * step * sizeof(std::int64_t));
+  return {reinterpret_cast<const Descriptor*>(memory_),
+          {sums, count},
+          {sums + step, count},
+          {sums + 2 * step, count},
+          owned_.back(),
+          all_.back(),
+          members_.back(),
+          {largest, largest + owned_.back()}};
 }
 
 bool QuantizeTable::whole_block_rows() const {
@@ -221,7 +241,8 @@ bool QuantizeTable::whole() const {
 }
 
 bool QuantizeTable::scales_travel() const {
-  return std::any_of(descriptors_.begin(), descriptors_.end(), [](const Descriptor& d) { return d.block_scales != nullptr; });
+  return std::any_of(descriptors_.begin(), descriptors_.end(),
+                     [](const Descriptor& d) { return d.block_scales != nullptr; });
 }
 
 }  // namespace tessera

@@ -40,10 +40,10 @@ struct QuantizedMatrix {
   Draws draws;
 };
 
-/// Matrices of one format that are worked on in one launch: descriptors and the places of their units of work, in device
-/// memory. Made once; then `place`d in memory of bytes() into which the caller copies image().
-/// Construction throws Error{internal} naming tensor, shape and rule: shapes that a wanted side does not take, missing,
-/// short, misaligned or overlapping buffers, counts beyond 64 bits.
+/// Matrices of one format that are worked on in one launch: descriptors and the places of their units of work, in
+/// device memory. Made once; then `place`d in memory of bytes() into which the caller copies image(). Construction
+/// throws Error{internal} naming tensor, shape and rule: shapes that a wanted side does not take, missing, short,
+/// misaligned or overlapping buffers, counts beyond 64 bits.
 class QuantizeTable {
  public:
   QuantizeTable(FormatId format, std::span<const QuantizedMatrix> matrices);
@@ -59,14 +59,15 @@ class QuantizeTable {
   std::int64_t member_entries() const { return member_entries_; }
   std::int64_t amax_entries() const { return block_entries_ + member_entries_; }
 
-  bool whole_block_rows() const;     ///< what is owned splits no block of any copy that is made
-  bool whole() const;                ///< every element of every matrix is owned
-  bool scales_travel() const;        ///< some matrix has `block_scales`
+  bool whole_block_rows() const;  ///< what is owned splits no block of any copy that is made
+  bool whole() const;             ///< every element of every matrix is owned
+  bool scales_travel() const;     ///< some matrix has `block_scales`
   const std::vector<quantizer::Descriptor>& descriptors() const { return descriptors_; }
   quantizer::TableView view() const;
 
  private:
-  template <formats::Format F> void add(const QuantizedMatrix& matrix);
+  template <formats::Format F>
+  void add(const QuantizedMatrix& matrix);
   void build_image();
 
   FormatId format_;

@@ -4,7 +4,8 @@
 /// The columnwise copy of a patch from the rowwise one, by a team of threads.
 namespace tessera::quantizer::team {
 
-template <Format F> TESSERA_FN typename F::Scale load_scale(const Descriptor& d, const Patch& p, const Area& a) {
+template <Format F>
+TESSERA_FN typename F::Scale load_scale(const Descriptor& d, const Patch& p, const Area& a) {
   if (d.block_scales != nullptr) {
     const Matrix all = formats::blocks<F>(Side::rowwise, d.matrix);
     return static_cast<const typename F::Scale*>(d.block_scales)[p.member * all.elements() + a.i * all.columns + a.j];
@@ -12,16 +13,21 @@ template <Format F> TESSERA_FN typename F::Scale load_scale(const Descriptor& d,
   const formats::Block repeat = F::scale_layout(Side::rowwise).repeat;
   const Matrix padded = formats::padded_extent<F>(Side::rowwise, d.matrix);
   return static_cast<const typename F::Scale*>(
-      d.side[0].scales)[p.member * padded.elements() + scale_place<F>(Side::rowwise, padded, a.i * repeat.rows, a.j * repeat.columns)];
+      d.side[0].scales)[p.member * padded.elements() +
+                        scale_place<F>(Side::rowwise, padded, a.i * repeat.rows, a.j * repeat.columns)];
 }
 
-template <Format F> TESSERA_FN std::uint32_t load_code(const Descriptor& d, Side side, std::int64_t position) {
+template <Format F>
+TESSERA_FN std::uint32_t load_code(const Descriptor& d, Side side, std::int64_t position) {
   const std::byte* data = d.side[static_cast<int>(side)].data;
-  if constexpr (F::Element::bits == 4) return static_cast<std::uint32_t>(data[position / 2]) >> (position % 2 * 4) & 15u;
-  else return reinterpret_cast<const typename F::Element::Storage*>(data)[position];
+  if constexpr (F::Element::bits == 4)
+    return static_cast<std::uint32_t>(data[position / 2]) >> (position % 2 * 4) & 15u;
+  else
+    return reinterpret_cast<const typename F::Element::Storage*>(data)[position];
 }
 
-template <Format F, class Team> TESSERA_FN void build_columnwise(const Team& team, const Descriptor& d, const Patch& p) {
+template <Format F, class Team>
+TESSERA_FN void build_columnwise(const Team& team, const Descriptor& d, const Patch& p) {
   using B = Blocks<F, Side::rowwise>;
   Descriptor expanded = d;  // the arrays are written here, wherever the scales come from
   expanded.block_scales = nullptr;

@@ -5,8 +5,8 @@
 /// Team is Row of launch.hpp, or anything with its each() and max().
 namespace tessera::quantizer::team {
 
-using formats::Format;
 using formats::Encoding;
+using formats::Format;
 using formats::TensorScale;
 
 /// Owned rows of the member, clipped to the patch.
@@ -23,7 +23,8 @@ struct Area {
   int row, row_end, column, column_end;
 };
 
-template <Format F, Side side> struct Blocks {
+template <Format F, Side side>
+struct Blocks {
   static constexpr formats::Block block = formats::block_of<F>(side);
   static constexpr int across = patch_edge / block.columns;
   static constexpr int count = patch_edge / block.rows * across;
@@ -31,8 +32,9 @@ template <Format F, Side side> struct Blocks {
   TESSERA_FN static Area area(const Patch& p, std::int64_t q) {
     const int i = static_cast<int>(q / across), j = static_cast<int>(q % across);
     const int row_end = (i + 1) * block.rows, column_end = (j + 1) * block.columns;
-    return {p.row / block.rows + i, p.column / block.columns + j, i * block.rows, row_end < p.rows ? row_end : p.rows,
-            j * block.columns, column_end < p.columns ? column_end : p.columns};
+    return {p.row / block.rows + i, p.column / block.columns + j,
+            i * block.rows,         row_end < p.rows ? row_end : p.rows,
+            j * block.columns,      column_end < p.columns ? column_end : p.columns};
   }
   TESSERA_FN static bool held(const Descriptor& d, const Patch& p, const Area& a) {
     return a.column < a.column_end && p.row + a.row >= owned_begin(d, p) && p.row + a.row < owned_end(d, p);
@@ -51,7 +53,8 @@ TESSERA_FN void store_scale(const Descriptor& d, const Patch& p, const Area& a, 
       out[scale_place<F>(side, padded, a.i * layout.repeat.rows + i, a.j * layout.repeat.columns + j)] = scale;
 }
 
-template <Format F> TESSERA_FN void store_square_scale(const Descriptor& d, const Patch& p, const Area& a, typename F::Scale scale) {
+template <Format F>
+TESSERA_FN void store_square_scale(const Descriptor& d, const Patch& p, const Area& a, typename F::Scale scale) {
   if (d.block_scales == nullptr) {
     store_scale<F, Side::rowwise>(d, p, a, scale);
     store_scale<F, Side::columnwise>(d, p, a, scale);
@@ -62,7 +65,8 @@ template <Format F> TESSERA_FN void store_square_scale(const Descriptor& d, cons
 }
 
 /// Zeroes the patch's padding: right of the matrix beside owned rows, below it where the last row is owned.
-template <Format F, Side side, class Team> TESSERA_FN void store_padding(const Team& team, const Descriptor& d, const Patch& p) {
+template <Format F, Side side, class Team>
+TESSERA_FN void store_padding(const Team& team, const Descriptor& d, const Patch& p) {
   auto* out = static_cast<typename F::Scale*>(d.side[static_cast<int>(side)].scales);
   if (out == nullptr || d.block_scales != nullptr) return;
   const formats::ScaleLayout layout = F::scale_layout(side);
@@ -81,7 +85,8 @@ template <Format F, Side side, class Team> TESSERA_FN void store_padding(const T
 }
 
 /// Codes of an area, rowwise or transposed; code(r, c) gives one. Two share a byte where they are nibbles.
-template <Format F, class Code> TESSERA_FN void store_rowwise(const Descriptor& d, const Patch& p, const Area& a, Side side, const Code& code) {
+template <Format F, class Code>
+TESSERA_FN void store_rowwise(const Descriptor& d, const Patch& p, const Area& a, Side side, const Code& code) {
   std::byte* data = d.side[static_cast<int>(side)].data;
   for (int r = a.row; r < a.row_end; ++r) {
     const std::int64_t first = p.member * d.stride + (p.row + r) * d.matrix.columns + p.column;
@@ -90,11 +95,13 @@ template <Format F, class Code> TESSERA_FN void store_rowwise(const Descriptor& 
         data[(first + c) / 2] = static_cast<std::byte>(code(r, c) | code(r, c + 1) << 4);
     } else {
       auto* out = reinterpret_cast<typename F::Element::Storage*>(data);
-      for (int c = a.column; c < a.column_end; ++c) out[first + c] = static_cast<typename F::Element::Storage>(code(r, c));
+      for (int c = a.column; c < a.column_end; ++c)
+        out[first + c] = static_cast<typename F::Element::Storage>(code(r, c));
     }
   }
 }
-template <Format F, class Code> TESSERA_FN void store_transposed(const Descriptor& d, const Patch& p, const Area& a, const Code& code) {
+template <Format F, class Code>
+TESSERA_FN void store_transposed(const Descriptor& d, const Patch& p, const Area& a, const Code& code) {
   for (int c = a.column; c < a.column_end; ++c) {
     const std::int64_t first = p.member * d.stride + (p.column + c) * d.matrix.rows + p.row;
     if constexpr (F::Element::bits == 4) {
@@ -106,8 +113,9 @@ template <Format F, class Code> TESSERA_FN void store_transposed(const Descripto
   }
 }
 
-template <Format F, class M> TESSERA_FN std::uint32_t encode(float scaled, const Descriptor& d, const Patch& p, int r, int c, Side side) {
-  if constexpr (F::hadamard && M::role == Role::gradient) {
+template <Format F, class M>
+TESSERA_FN std::uint32_t encode(float scaled, const Descriptor& d, const Patch& p, int r, int c, Side side) {
+  if constexpr (F::hadamard && M::purpose == Purpose::gradient) {
     const std::uint64_t index = draw_index(d, p, r) + static_cast<std::uint64_t>(c);
     return formats::e2m1_stochastic(scaled, byte_of(draw_block(d.keys[static_cast<int>(side)], index / 16), index));
   } else {
@@ -115,7 +123,8 @@ template <Format F, class M> TESSERA_FN std::uint32_t encode(float scaled, const
   }
 }
 
-template <class X> TESSERA_FN std::uint32_t largest_in(const X& x, const Area& a) {
+template <class X>
+TESSERA_FN std::uint32_t largest_in(const X& x, const Area& a) {
   std::uint32_t top = 0;
   for (int r = a.row; r < a.row_end; ++r)
     for (int c = a.column; c < a.column_end; ++c) top = larger(top, magnitude(x(r, c)));
@@ -125,7 +134,7 @@ template <class X> TESSERA_FN std::uint32_t largest_in(const X& x, const Area& a
 /// Calls f(x, area) with x(r, c) the area's values: the source, or sixteen of a column rotated.
 template <Format F, Side side, class M, class Use>
 TESSERA_FN void with_values(const SourcePatch<typename M::Source>& source, const Area& a, const Use& use) {
-  if constexpr (F::hadamard && side == Side::columnwise && M::role != Role::weight) {
+  if constexpr (F::hadamard && side == Side::columnwise && M::purpose != Purpose::weight) {
     float y[hadamard_block];
     for (int r = 0; r < hadamard_block; ++r) {
       const float v = source.row(a.row + r)(a.column);
@@ -155,8 +164,10 @@ TESSERA_FN void quantize_blocks(const Team& team, const Descriptor& d, const Pat
       const auto encoding = F::encoding(largest_of(largest_in(x, a)), tensor);
       store_scale<F, side>(d, p, a, encoding.scale);
       const auto code = [&](int r, int c) { return encode<F, M>(x(r, c) * encoding.multiplier, d, p, r, c, side); };
-      if constexpr (formats::order_of<F>(side) == formats::Order::transposed) store_transposed<F>(d, p, a, code);
-      else store_rowwise<F>(d, p, a, side, code);
+      if constexpr (formats::order_of<F>(side) == formats::Order::transposed)
+        store_transposed<F>(d, p, a, code);
+      else
+        store_rowwise<F>(d, p, a, side, code);
     });
   });
   store_padding<F, side>(team, d, p);
@@ -203,13 +214,15 @@ TESSERA_FN void quantize_tiles(const Team& team, const Descriptor& d, const Patc
   store_padding<F, Side::columnwise>(team, d, p);
 }
 
-template <Format F, class M, class Team> TESSERA_FN void quantize_patch(const Team& team, const Descriptor& d, const Patch& p) {
+template <Format F, class M, class Team>
+TESSERA_FN void quantize_patch(const Team& team, const Descriptor& d, const Patch& p) {
   if constexpr (!F::scaled) {
     const SourcePatch<typename M::Source> source(d, p);
     team.each(p.rows, [&](std::int64_t q) {
       const int r = static_cast<int>(q);
       if (p.row + r < owned_begin(d, p) || p.row + r >= owned_end(d, p)) return;
-      store_rowwise<F>(d, p, {0, 0, r, r + 1, 0, p.columns}, Side::rowwise, [&](int, int c) { return F::Element::encode(source.row(r)(c)); });
+      store_rowwise<F>(d, p, {0, 0, r, r + 1, 0, p.columns}, Side::rowwise,
+                       [&](int, int c) { return F::Element::encode(source.row(r)(c)); });
     });
   } else {
     TensorScale tensor[2];
@@ -225,7 +238,8 @@ template <Format F, class M, class Team> TESSERA_FN void quantize_patch(const Te
 }
 
 /// Largest magnitude among the owned elements of a patch, as either copy sees them.
-template <Format F, class M, class Team> TESSERA_FN float largest(const Team& team, const Descriptor& d, const Patch& p, Side side) {
+template <Format F, class M, class Team>
+TESSERA_FN float largest(const Team& team, const Descriptor& d, const Patch& p, Side side) {
   const SourcePatch<typename M::Source> source(d, p);
   const std::int64_t begin = owned_begin(d, p), end = owned_end(d, p);
   if (side == Side::rowwise)

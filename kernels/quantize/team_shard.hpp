@@ -4,7 +4,8 @@
 /// Amaxes, scales and data of a shard's patch by a team of threads.
 namespace tessera::quantizer::team {
 
-template <Format F> TESSERA_FN std::int64_t amax_place(const Descriptor& d, const Patch& p, std::int64_t i, std::int64_t j) {
+template <Format F>
+TESSERA_FN std::int64_t amax_place(const Descriptor& d, const Patch& p, std::int64_t i, std::int64_t j) {
   const Matrix all = formats::blocks<F>(Side::rowwise, d.matrix);
   return d.first_block + p.member * all.elements() + i * all.columns + j;
 }
@@ -30,7 +31,8 @@ TESSERA_FN float tile_amaxes(const Team& team, const Descriptor& d, const Patch&
       std::uint32_t top = 0;
       for (int r = a.row; r < a.row_end; ++r)
         for (int c = a.column; c < a.column_end; ++c) top = larger(top, owned_magnitude(r, c));
-      if (a.row < a.row_end && a.column < a.column_end) amaxes[amax_place<F>(d, p, a.i, a.j)] = static_cast<std::uint16_t>(top >> 16);
+      if (a.row < a.row_end && a.column < a.column_end)
+        amaxes[amax_place<F>(d, p, a.i, a.j)] = static_cast<std::uint16_t>(top >> 16);
       return top;
     };
     return largest_of(team.template max<std::uint32_t>(B::count, of_tile));
@@ -38,14 +40,15 @@ TESSERA_FN float tile_amaxes(const Team& team, const Descriptor& d, const Patch&
 }
 
 template <Format F>
-TESSERA_FN Encoding<typename F::Scale> encoding_of(const Descriptor& d, const Patch& p, const std::uint16_t* amaxes, const TensorScale& tensor,
-                                                   std::int64_t i, std::int64_t j) {
+TESSERA_FN Encoding<typename F::Scale> encoding_of(const Descriptor& d, const Patch& p, const std::uint16_t* amaxes,
+                                                   const TensorScale& tensor, std::int64_t i, std::int64_t j) {
   return F::encoding(FromBf16::value(amaxes[amax_place<F>(d, p, i, j)]), tensor);
 }
 
 /// A thread takes the bytes of four neighbouring columns, so that no two write one byte.
 template <Format F, class Source, class Team>
-TESSERA_FN void cast_owned(const Team& team, const Descriptor& d, const Patch& p, const std::uint16_t* amaxes, const TensorScale& tensor) {
+TESSERA_FN void cast_owned(const Team& team, const Descriptor& d, const Patch& p, const std::uint16_t* amaxes,
+                           const TensorScale& tensor) {
   constexpr int run = 4;
   const SourcePatch<Source> source(d, p);
   const std::int64_t width = d.matrix.columns, runs = (p.columns + run - 1) / run;
@@ -56,14 +59,17 @@ TESSERA_FN void cast_owned(const Team& team, const Descriptor& d, const Patch& p
     if (first >= end) return;
     float multiplier = 1;
     if constexpr (F::scaled)
-      multiplier = encoding_of<F>(d, p, amaxes, tensor, (p.row + r) / F::block.rows, (p.column + from) / F::block.columns).multiplier;
+      multiplier =
+          encoding_of<F>(d, p, amaxes, tensor, (p.row + r) / F::block.rows, (p.column + from) / F::block.columns)
+              .multiplier;
     const std::int64_t position = p.member * d.stride + (p.row + r) * width + p.column;
     for (int c = first; c < end; ++c) {
       const float x = source.row(r)(c);
       if constexpr (F::Element::bits == 4) {
         std::byte& b = d.side[0].data[(position + c) / 2];
         const int shift = static_cast<int>((position + c) % 2 * 4);
-        b = (b & static_cast<std::byte>(0xF0 >> shift)) | static_cast<std::byte>(F::Element::encode(x * multiplier) << shift);
+        b = (b & static_cast<std::byte>(0xF0 >> shift)) |
+            static_cast<std::byte>(F::Element::encode(x * multiplier) << shift);
       } else {
         reinterpret_cast<typename F::Element::Storage*>(d.side[0].data)[position + c] =
             static_cast<typename F::Element::Storage>(F::Element::encode(F::scaled ? x * multiplier : x));
@@ -73,7 +79,8 @@ TESSERA_FN void cast_owned(const Team& team, const Descriptor& d, const Patch& p
 }
 
 template <Format F, class Team>
-TESSERA_FN void shard_scales(const Team& team, const Descriptor& d, const Patch& p, const std::uint16_t* amaxes, const TensorScale& tensor) {
+TESSERA_FN void shard_scales(const Team& team, const Descriptor& d, const Patch& p, const std::uint16_t* amaxes,
+                             const TensorScale& tensor) {
   using B = Blocks<F, Side::rowwise>;
   Patch whole = p;
   if (d.block_scales == nullptr) {
@@ -84,8 +91,10 @@ TESSERA_FN void shard_scales(const Team& team, const Descriptor& d, const Patch&
     const Area a = B::area(p, q);
     if (!B::held(d, whole, a)) return;
     const auto scale = encoding_of<F>(d, p, amaxes, tensor, a.i, a.j).scale;
-    if (d.block_scales != nullptr || F::columnwise == formats::Columnwise::shared) store_square_scale<F>(d, p, a, scale);
-    else store_scale<F, Side::rowwise>(d, p, a, scale);
+    if (d.block_scales != nullptr || F::columnwise == formats::Columnwise::shared)
+      store_square_scale<F>(d, p, a, scale);
+    else
+      store_scale<F, Side::rowwise>(d, p, a, scale);
   });
   store_padding<F, Side::rowwise>(team, d, whole);
   if constexpr (F::columnwise == formats::Columnwise::shared) store_padding<F, Side::columnwise>(team, d, whole);

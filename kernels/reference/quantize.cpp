@@ -31,7 +31,8 @@ std::vector<float> hadamard(Matrix m, const std::vector<float>& x) {
   return y;
 }
 
-float largest(Matrix m, const std::vector<float>& x, std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) {
+float largest(Matrix m, const std::vector<float>& x, std::int64_t row, std::int64_t rows, std::int64_t column,
+              std::int64_t columns) {
   float top = 0;
   for (std::int64_t r = row; r < row + rows; ++r)
     for (std::int64_t c = column; c < column + columns; ++c) {

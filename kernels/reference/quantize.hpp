@@ -13,7 +13,8 @@ using formats::Format;
 using formats::Matrix;
 
 /// One copy: bytes as stored, scales with their padding.
-template <class Scale> struct QuantizedCopy {
+template <class Scale>
+struct QuantizedCopy {
   std::vector<std::uint8_t> data;
   std::vector<Scale> scales;
   float amax = 0;
@@ -29,33 +30,41 @@ std::vector<float> rounded_to_bf16(const std::vector<float>& values);
 std::vector<float> hadamard(Matrix m, const std::vector<float>& x);
 
 /// Largest magnitude of a part of a matrix, NaN ignored.
-float largest(Matrix m, const std::vector<float>& x, std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns);
+float largest(Matrix m, const std::vector<float>& x, std::int64_t row, std::int64_t rows, std::int64_t column,
+              std::int64_t columns);
 
 /// Writes code number `i` of a copy.
-template <Format F> void put_code(std::vector<std::uint8_t>& data, std::int64_t i, std::uint32_t code) {
+template <Format F>
+void put_code(std::vector<std::uint8_t>& data, std::int64_t i, std::uint32_t code) {
   const auto at = static_cast<std::size_t>(formats::data_bytes<F>(i));
-  if (F::Element::bits == 4) data[at] = static_cast<std::uint8_t>(i % 2 == 0 ? (data[at] & 0xF0) | code : (data[at] & 0x0F) | code << 4);
-  else data[at] = static_cast<std::uint8_t>(code);
+  if (F::Element::bits == 4)
+    data[at] = static_cast<std::uint8_t>(i % 2 == 0 ? (data[at] & 0xF0) | code : (data[at] & 0x0F) | code << 4);
+  else
+    data[at] = static_cast<std::uint8_t>(code);
   if (F::Element::bits == 16) data[at + 1] = static_cast<std::uint8_t>(code >> 8);
 }
-template <Format F> std::uint32_t get_code(const std::vector<std::uint8_t>& data, std::int64_t i) {
+template <Format F>
+std::uint32_t get_code(const std::vector<std::uint8_t>& data, std::int64_t i) {
   const auto at = static_cast<std::size_t>(formats::data_bytes<F>(i));
   if (F::Element::bits == 4) return i % 2 == 0 ? data[at] & 15u : data[at] >> 4;
   return F::Element::bits == 8 ? data[at] : data[at] | static_cast<std::uint32_t>(data[at + 1]) << 8;
 }
 
 /// Number of element (r, c) in a copy, and of a block's scale.
-template <Format F> std::int64_t element_place(Side side, Matrix m, std::int64_t r, std::int64_t c) {
+template <Format F>
+std::int64_t element_place(Side side, Matrix m, std::int64_t r, std::int64_t c) {
   return formats::order_of<F>(side) == formats::Order::transposed ? c * m.rows + r : r * m.columns + c;
 }
-template <Format F> std::vector<std::int64_t> scale_places(Side side, Matrix m, std::int64_t i, std::int64_t j) {
+template <Format F>
+std::vector<std::int64_t> scale_places(Side side, Matrix m, std::int64_t i, std::int64_t j) {
   const formats::ScaleLayout layout = F::scale_layout(side);
   const Matrix padded = formats::padded_extent<F>(side, m);
   std::vector<std::int64_t> places;
   for (int a = 0; a < layout.repeat.rows; ++a)
     for (int b = 0; b < layout.repeat.columns; ++b) {
       const std::int64_t row = i * layout.repeat.rows + a, column = j * layout.repeat.columns + b;
-      places.push_back(layout.order == formats::Order::as_source ? row * padded.columns + column : column * padded.columns + row);
+      places.push_back(layout.order == formats::Order::as_source ? row * padded.columns + column
+                                                                 : column * padded.columns + row);
     }
   return places;
 }
@@ -72,10 +81,13 @@ QuantizedCopy<typename F::Scale> quantize(Side side, Matrix m, const std::vector
   const Matrix grid = formats::blocks<F>(side, m);
   for (std::int64_t i = 0; i < grid.rows; ++i)
     for (std::int64_t j = 0; j < grid.columns; ++j) {
-      const std::int64_t row_end = std::min((i + 1) * b.rows, m.rows), column_end = std::min((j + 1) * b.columns, m.columns);
-      const auto encoding = F::encoding(largest(m, x, i * b.rows, row_end - i * b.rows, j * b.columns, column_end - j * b.columns), tensor);
+      const std::int64_t row_end = std::min((i + 1) * b.rows, m.rows),
+                         column_end = std::min((j + 1) * b.columns, m.columns);
+      const auto encoding = F::encoding(
+          largest(m, x, i * b.rows, row_end - i * b.rows, j * b.columns, column_end - j * b.columns), tensor);
       if (F::scaled)
-        for (std::int64_t place : scale_places<F>(side, m, i, j)) copy.scales[static_cast<std::size_t>(place)] = encoding.scale;
+        for (std::int64_t place : scale_places<F>(side, m, i, j))
+          copy.scales[static_cast<std::size_t>(place)] = encoding.scale;
       for (std::int64_t r = i * b.rows; r < row_end; ++r)
         for (std::int64_t c = j * b.columns; c < column_end; ++c) {
           const float v = x[static_cast<std::size_t>(r * m.columns + c)];
@@ -95,7 +107,8 @@ std::vector<float> dequantize(Side side, Matrix m, const QuantizedCopy<typename 
   for (std::int64_t r = 0; r < m.rows; ++r)
     for (std::int64_t c = 0; c < m.columns; ++c) {
       float v = F::Element::decode(get_code<F>(copy.data, element_place<F>(side, m, r, c)));
-      if (F::scaled) v *= step(copy.scales[static_cast<std::size_t>(scale_places<F>(side, m, r / b.rows, c / b.columns).front())]);
+      if (F::scaled)
+        v *= step(copy.scales[static_cast<std::size_t>(scale_places<F>(side, m, r / b.rows, c / b.columns).front())]);
       x[static_cast<std::size_t>(r * m.columns + c)] = v;
     }
   return x;

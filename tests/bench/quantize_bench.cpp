@@ -52,7 +52,8 @@ double copy_rate() {
 double bytes_of(const Tensor& t) { return t ? static_cast<double>(t.bytes()) : 0.0; }
 
 /// Matrices of one format with both copies, whose values are random bf16, or fp32 masters.
-template <Format F> struct Weights {
+template <Format F>
+struct Weights {
   Weights(Bench& b, std::int64_t tensors, DType type) : matrix(shape_of(tensors)) {
     for (std::int64_t i = 0; i < tensors; ++i) {
       const auto buffer = [&](DType t, Shape shape) { return b.device().allocate(Category::weights, t, shape); };
@@ -63,7 +64,8 @@ template <Format F> struct Weights {
       for (Side side : {Side::rowwise, Side::columnwise}) {
         Copy& copy = side == Side::rowwise ? m.rowwise : m.columnwise;
         const bool shares = side == Side::columnwise && F::columnwise == formats::Columnwise::shared;
-        copy.data = shares ? m.rowwise.data : buffer(dtype_of<typename F::Element::Storage>, formats::data_shape<F>(side, matrix));
+        copy.data = shares ? m.rowwise.data
+                           : buffer(dtype_of<typename F::Element::Storage>, formats::data_shape<F>(side, matrix));
         if (F::scaled) copy.scales = buffer(dtype_of<typename F::Scale>, formats::scale_shape<F>(side, matrix));
         if (F::tensor_amax) copy.amax = buffer(DType::f32, {1});
         if (formats::swizzles<F>()) copy.swizzled = buffer(DType::u8, formats::scale_shape<F>(side, matrix));
@@ -82,7 +84,8 @@ template <Format F> struct Weights {
 };
 
 /// Times op() and reports the bytes that it must move against the copy bandwidth.
-template <class Op> void run(benchmark::State& state, Bench& b, double bytes, const Op& op) {
+template <class Op>
+void run(benchmark::State& state, Bench& b, double bytes, const Op& op) {
   const double copying = copy_rate();
   b.run({0, bytes}, op);
   state.counters["of copy"] = benchmark::Counter(bytes / copying, benchmark::Counter::kIsIterationInvariantRate);
@@ -90,7 +93,8 @@ template <class Op> void run(benchmark::State& state, Bench& b, double bytes, co
       benchmark::Counter(static_cast<double>(total_elements()), benchmark::Counter::kIsIterationInvariantRate);
 }
 
-template <class F, DType type> void both_copies(benchmark::State& state) {
+template <class F, DType type>
+void both_copies(benchmark::State& state) {
   Bench b(state);
   const Weights<F> w(b, state.range(0), type);
   const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
@@ -99,15 +103,17 @@ template <class F, DType type> void both_copies(benchmark::State& state) {
   run(state, b, read + w.data[0] + w.data[1] + w.scales[0] + w.scales[1], [&] { quantize(b.stream(), table); });
 }
 
-template <class F> void gradients(benchmark::State& state) {
+template <class F>
+void gradients(benchmark::State& state) {
   Bench b(state);
   const Weights<F> w(b, state.range(0), DType::bf16);
   const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
   run(state, b, w.values * 2 + w.data[0] + w.data[1] + w.scales[0] + w.scales[1],
-      [&] { quantize(b.stream(), table, Precision::bf16_first, Role::gradient); });
+      [&] { quantize(b.stream(), table, Precision::bf16_first, Purpose::gradient); });
 }
 
-template <class F> void shard_amaxes(benchmark::State& state) {
+template <class F>
+void shard_amaxes(benchmark::State& state) {
   Bench b(state);
   const Weights<F> w(b, state.range(0), DType::f32);
   const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
@@ -115,7 +121,8 @@ template <class F> void shard_amaxes(benchmark::State& state) {
   run(state, b, w.values + static_cast<double>(amaxes.bytes()), [&] { block_amax(b.stream(), table, amaxes); });
 }
 
-template <class F> void shard_casts(benchmark::State& state) {
+template <class F>
+void shard_casts(benchmark::State& state) {
   Bench b(state);
   const Weights<F> w(b, state.range(0), DType::f32);
   const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
@@ -125,7 +132,8 @@ template <class F> void shard_casts(benchmark::State& state) {
       [&] { partial_cast(b.stream(), table, amaxes); });
 }
 
-template <class F> void derived_copies(benchmark::State& state) {
+template <class F>
+void derived_copies(benchmark::State& state) {
   Bench b(state);
   const Weights<F> w(b, state.range(0), DType::bf16);
   const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
@@ -133,7 +141,8 @@ template <class F> void derived_copies(benchmark::State& state) {
   run(state, b, w.data[0] + w.data[1] + w.scales[0] + w.scales[1], [&] { build_columnwise(b.stream(), table); });
 }
 
-template <class F> void decoded_operands(benchmark::State& state) {
+template <class F>
+void decoded_operands(benchmark::State& state) {
   Bench b(state);
   const Weights<F> w(b, state.range(0), DType::bf16);
   const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
@@ -141,7 +150,8 @@ template <class F> void decoded_operands(benchmark::State& state) {
   run(state, b, w.values + w.data[0] + w.scales[0], [&] { decode_operands(b.stream(), table, Side::rowwise); });
 }
 
-template <class F> void swizzled_scales(benchmark::State& state) {
+template <class F>
+void swizzled_scales(benchmark::State& state) {
   Bench b(state);
   const Weights<F> w(b, state.range(0), DType::bf16);
   const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
@@ -150,12 +160,15 @@ template <class F> void swizzled_scales(benchmark::State& state) {
 }
 
 /// The serial oracle, both copies: what the host is measured against.
-template <class F> void reference_copies(benchmark::State& state) {
+template <class F>
+void reference_copies(benchmark::State& state) {
   const Matrix m{512, 512};
   const auto x = test::uniform<float>(m.elements(), 1);
   for (auto _ : state)
-    for (Side side : {Side::rowwise, Side::columnwise}) benchmark::DoNotOptimize(reference::quantize<F>(side, m, x).data.data());
-  state.counters["elements/s"] = benchmark::Counter(static_cast<double>(m.elements()), benchmark::Counter::kIsIterationInvariantRate);
+    for (Side side : {Side::rowwise, Side::columnwise})
+      benchmark::DoNotOptimize(reference::quantize<F>(side, m, x).data.data());
+  state.counters["elements/s"] =
+      benchmark::Counter(static_cast<double>(m.elements()), benchmark::Counter::kIsIterationInvariantRate);
 }
 
 void tables(benchmark::internal::Benchmark* b) { b->ArgName("tensors")->Arg(1)->Arg(16)->Arg(1000)->Apply(timed); }

@@ -22,7 +22,8 @@ Mpi& mpi() {
 }
 
 // A weight of format F, cut at random multiples of 32 elements, the same on all ranks.
-template <class F> struct Weight {
+template <class F>
+struct Weight {
   Matrix matrix;
   std::int64_t members;
   std::vector<float> master;
@@ -31,10 +32,15 @@ template <class F> struct Weight {
   ShardedWeight given;
 
   Weight(Device& device, Matrix m, std::int64_t e, std::mt19937_64& bits)
-      : matrix(m), members(e), master(test::wild(m.elements() * e, bits(), true)), row(device, Side::rowwise, m, e), column(device, Side::columnwise, m, e) {
+      : matrix(m),
+        members(e),
+        master(test::wild(m.elements() * e, bits(), true)),
+        row(device, Side::rowwise, m, e),
+        column(device, Side::columnwise, m, e) {
     const std::int64_t units = m.elements() * e / 32;
     std::vector<std::int64_t> cuts{0, units};
-    for (int r = 1; r < mpi().size(); ++r) cuts.push_back(static_cast<std::int64_t>(bits() % static_cast<std::uint64_t>(units + 1)));
+    for (int r = 1; r < mpi().size(); ++r)
+      cuts.push_back(static_cast<std::int64_t>(bits() % static_cast<std::uint64_t>(units + 1)));
     if (mpi().size() > 2) cuts[2] = 0;  // an empty part
     std::sort(cuts.begin(), cuts.end());
     for (int r = 0; r < mpi().size(); ++r) {
@@ -48,7 +54,8 @@ template <class F> struct Weight {
     given.matrix.matrix = m;
     given.matrix.members = e;
     given.matrix.begin = ElementIndex(cuts[mine] * 32);
-    given.matrix.values = test::on_device(device, std::vector<float>(master.begin() + cuts[mine] * 32, master.begin() + cuts[mine + 1] * 32));
+    given.matrix.values = test::on_device(
+        device, std::vector<float>(master.begin() + cuts[mine] * 32, master.begin() + cuts[mine + 1] * 32));
     given.matrix.rowwise = row.copy();
     given.matrix.columnwise = column.copy();
     if (F::columnwise == formats::Columnwise::shared) given.matrix.columnwise.data = given.matrix.rowwise.data;
@@ -65,14 +72,19 @@ template <class F> struct Weight {
     std::vector<typename F::Scale> scales[2];
     for (std::int64_t e = 0; e < members; ++e)
       for (Side side : {Side::rowwise, Side::columnwise}) {
-        const auto copy = reference::quantize<F>(side, matrix, reference::rounded_to_bf16({master.begin() + e * matrix.elements(), master.begin() + (e + 1) * matrix.elements()}));
+        const auto copy =
+            reference::quantize<F>(side, matrix,
+                                   reference::rounded_to_bf16({master.begin() + e * matrix.elements(),
+                                                               master.begin() + (e + 1) * matrix.elements()}));
         auto& d = data[static_cast<std::size_t>(side)];
         auto& s = scales[static_cast<std::size_t>(side)];
         d.insert(d.end(), copy.data.begin(), copy.data.end());
         s.insert(s.end(), copy.scales.begin(), copy.scales.end());
       }
     EXPECT_TRUE(test::same_bits(row.data.bytes(device), data[0])) << F::name;
-    if (F::columnwise == formats::Columnwise::transposed) { EXPECT_TRUE(test::same_bits(column.data.bytes(device), data[1])) << F::name; }
+    if (F::columnwise == formats::Columnwise::transposed) {
+      EXPECT_TRUE(test::same_bits(column.data.bytes(device), data[1])) << F::name;
+    }
     if (!F::scaled) return;
     EXPECT_TRUE(test::same_bits(test::on_host<typename F::Scale>(device, row.scales.inner), scales[0])) << F::name;
     EXPECT_TRUE(test::same_bits(test::on_host<typename F::Scale>(device, column.scales.inner), scales[1])) << F::name;
@@ -94,7 +106,8 @@ TEST(CastMasterWeights, GivesEveryRankTheWholeForAnyCuts) {
     cast_master_weights(device.compute(), weights, *communicator);
     EXPECT_EQ(records.size(), 1u);  // one agreement on all of them
     const Exchange gathers[] = {a.gather(), b.gather(), c.gather(), d.gather(), e.gather(), f.gather()};
-    communicator->submit(device.communication(), {Collective::all_gather, gathers, -1, "weights"}).wait(device.compute());
+    communicator->submit(device.communication(), {Collective::all_gather, gathers, -1, "weights"})
+        .wait(device.compute());
     build_columnwise(device.compute(), weights);
     a.compare(device);
     b.compare(device);

@@ -23,7 +23,8 @@ class Guarded {
     if (!whole_) return true;
     const auto bytes = on_host<std::uint8_t>(device, {whole_.data, DType::u8, Shape{whole_.bytes()}});
     for (std::int64_t i = 0; i < guard; ++i)
-      if (bytes[static_cast<std::size_t>(i)] != 0xFF || bytes[bytes.size() - 1 - static_cast<std::size_t>(i)] != 0xFF) return false;
+      if (bytes[static_cast<std::size_t>(i)] != 0xFF || bytes[bytes.size() - 1 - static_cast<std::size_t>(i)] != 0xFF)
+        return false;
     return true;
   }
   std::vector<std::uint8_t> bytes(Device& device) const {
@@ -37,7 +38,8 @@ class Guarded {
 };
 
 /// The buffers of one copy of F.
-template <formats::Format F> struct GuardedCopy {
+template <formats::Format F>
+struct GuardedCopy {
   Guarded data, scales, amax;
   GuardedCopy() = default;
   GuardedCopy(Device& device, Side side, Matrix m, std::int64_t members)
@@ -63,8 +65,16 @@ inline QuantizeTable placed(Device& device, FormatId format, const std::vector<Q
 inline std::vector<float> wild(std::int64_t n, std::uint64_t seed, bool odd) {
   std::mt19937_64 bits(seed);
   std::normal_distribution<double> normal;
-  const float specials[] = {0.0f, -0.0f, std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
-                            std::nanf(""), -std::nanf(""), 1e-40f, -9.2e-41f, 3.3e38f, 1.17e-38f};
+  const float specials[] = {0.0f,
+                            -0.0f,
+                            std::numeric_limits<float>::infinity(),
+                            -std::numeric_limits<float>::infinity(),
+                            std::nanf(""),
+                            -std::nanf(""),
+                            1e-40f,
+                            -9.2e-41f,
+                            3.3e38f,
+                            1.17e-38f};
   std::vector<float> values(static_cast<std::size_t>(n));
   for (float& v : values) {
     const std::uint64_t pick = bits();

@@ -29,14 +29,16 @@ struct Folder {
 };
 
 // Writes tensors of fp32 values, some narrowed to bf16, as a safetensors file.
-fs::path written(const fs::path& path, std::vector<StoredTensor> tensors, const std::vector<std::vector<float>>& values) {
+fs::path written(const fs::path& path, std::vector<StoredTensor> tensors,
+                 const std::vector<std::vector<float>>& values) {
   SafetensorsWriter writer(path, std::move(tensors));
   for (std::size_t i = 0; i < values.size(); ++i) {
     std::vector<bf16> narrow;
     for (float v : values[i]) narrow.push_back(bf16(v));
     const bool wide = writer.tensors()[i].type == DType::f32;
     const std::int64_t bytes = std::ssize(values[i]) * (wide ? 4 : 2);
-    const char* from = wide ? reinterpret_cast<const char*>(values[i].data()) : reinterpret_cast<const char*>(narrow.data());
+    const char* from =
+        wide ? reinterpret_cast<const char*>(values[i].data()) : reinterpret_cast<const char*>(narrow.data());
     writer.write(i, bytes / 2, from + bytes / 2, bytes - bytes / 2);  // in pieces, the last first
     writer.write(i, 0, from, bytes / 2);
   }
@@ -44,23 +46,33 @@ fs::path written(const fs::path& path, std::vector<StoredTensor> tensors, const 
   return path;
 }
 
-template <class T> std::vector<T> read(const fs::path& path, const std::string& name) {
+template <class T>
+std::vector<T> read(const fs::path& path, const std::string& name) {
   const hdf5::Dataset data = hdf5::File::open(path).dataset(name);
   std::vector<T> values(static_cast<std::size_t>(data.shape.elements()));
-  PosixFile(path, PosixFile::Mode::read).read(data.offset, values.data(), std::ssize(values) * static_cast<std::int64_t>(sizeof(T)));
+  PosixFile(path, PosixFile::Mode::read)
+      .read(data.offset, values.data(), std::ssize(values) * static_cast<std::int64_t>(sizeof(T)));
   return values;
 }
 
-template <class L> struct TypesOf;
-template <class First, class... F> struct TypesOf<formats::FormatList<First, F...>> { using type = ::testing::Types<F...>; };  // bf16 is first
-template <class F> struct QuantizeFile : ::testing::Test { Folder folder; };
+template <class L>
+struct TypesOf;
+template <class First, class... F>
+struct TypesOf<formats::FormatList<First, F...>> {
+  using type = ::testing::Types<F...>;
+};  // bf16 is first
+template <class F>
+struct QuantizeFile : ::testing::Test {
+  Folder folder;
+};
 TYPED_TEST_SUITE(QuantizeFile, TypesOf<formats::Registry>::type);
 
 TYPED_TEST(QuantizeFile, EqualsTheReferenceInPanelsOfAnySize) {
   using F = TypeParam;
   const Matrix m{1120, 96};
   const auto x = test::wild(2 * m.elements(), 3, false);
-  const fs::path in = written(this->folder / "in.safetensors", {{"experts.up", {2, m.rows, m.columns}, DType::f32, 0, ""}}, {x});
+  const fs::path in =
+      written(this->folder / "in.safetensors", {{"experts.up", {2, m.rows, m.columns}, DType::f32, 0, ""}}, {x});
   for (const std::int64_t panel : {std::int64_t{1}, std::int64_t{1} << 24}) {
     const fs::path out = this->folder / ("out" + std::to_string(panel) + ".h5").c_str();
     const auto report = quantize_file({in, out, {}, formats::id_of<F>, Precision::bf16_first, panel});
@@ -70,19 +82,26 @@ TYPED_TEST(QuantizeFile, EqualsTheReferenceInPanelsOfAnySize) {
       std::vector<std::uint8_t> data;
       std::vector<typename F::Scale> scales;
       for (std::int64_t e = 0; e < 2; ++e) {
-        const auto copy = reference::quantize<F>(side, m, reference::rounded_to_bf16({x.begin() + e * m.elements(), x.begin() + (e + 1) * m.elements()}));
+        const auto copy = reference::quantize<F>(
+            side, m, reference::rounded_to_bf16({x.begin() + e * m.elements(), x.begin() + (e + 1) * m.elements()}));
         data.insert(data.end(), copy.data.begin(), copy.data.end());
         scales.insert(scales.end(), copy.scales.begin(), copy.scales.end());
       }
       const std::string path = std::string("experts.up/") + name_of(side);
-      if constexpr (std::is_same_v<typename F::Scale, float>) { EXPECT_TRUE(test::same_bits(read<float>(out, path + "_scales"), scales)); }
-      else { EXPECT_TRUE(test::same_bits(read<std::uint8_t>(out, path + "_scales"), scales)); }
-      EXPECT_TRUE(test::same_bits(read<std::uint8_t>(out, path + "_data"), data)) << F::name << " " << name_of(side) << " " << panel;
+      if constexpr (std::is_same_v<typename F::Scale, float>) {
+        EXPECT_TRUE(test::same_bits(read<float>(out, path + "_scales"), scales));
+      } else {
+        EXPECT_TRUE(test::same_bits(read<std::uint8_t>(out, path + "_scales"), scales));
+      }
+      EXPECT_TRUE(test::same_bits(read<std::uint8_t>(out, path + "_data"), data))
+          << F::name << " " << name_of(side) << " " << panel;
       EXPECT_EQ(hdf5::File::open(out).dataset(path + "_data").shape[0], 2);
     }
     const auto amax = read<float>(out, "experts.up/amax");
     for (std::int64_t e = 0; e < 2; ++e)
-      EXPECT_EQ(amax[static_cast<std::size_t>(e)], reference::largest({2 * m.rows, m.columns}, reference::rounded_to_bf16(x), e * m.rows, m.rows, 0, m.columns));
+      EXPECT_EQ(
+          amax[static_cast<std::size_t>(e)],
+          reference::largest({2 * m.rows, m.columns}, reference::rounded_to_bf16(x), e * m.rows, m.rows, 0, m.columns));
     EXPECT_FALSE(fs::exists(out.string() + ".tmp"));
   }
 }
@@ -96,7 +115,8 @@ TYPED_TEST(QuantizeFile, SaysHowWellItWent) {
   const auto report = quantize_file({in, this->folder / "out.h5", {"w"}, formats::id_of<F>}).tensors.at(0);
   const auto seen = reference::rounded_to_bf16(x);
   const auto copy = reference::quantize<F>(Side::rowwise, m, seen);
-  const auto q = reference::dequantize<F>(Side::rowwise, m, copy, [&](auto scale) { return F::step(scale, copy.amax); });
+  const auto q =
+      reference::dequantize<F>(Side::rowwise, m, copy, [&](auto scale) { return F::step(scale, copy.amax); });
   double signal = 0, noise = 0, worst = 0, zeros = 0;
   for (std::size_t i = 0; i < q.size(); ++i) {
     const double error = std::fabs(static_cast<double>(seen[i]) - q[i]);
@@ -105,9 +125,9 @@ TYPED_TEST(QuantizeFile, SaysHowWellItWent) {
     if (seen[i] != 0) worst = std::max(worst, error / std::fabs(seen[i]));
     zeros += q[i] == 0;
   }
-  EXPECT_NEAR(report.snr_db, 10 * std::log10(signal / noise), 1e-9);
-  EXPECT_NEAR(report.max_rel_error, worst, 1e-12);
-  EXPECT_NEAR(report.zeros, zeros / static_cast<double>(q.size()), 1e-12);
+  EXPECT_DOUBLE_EQ(report.snr_db, 10 * std::log10(signal / noise));
+  EXPECT_DOUBLE_EQ(report.max_rel_error, worst);
+  EXPECT_DOUBLE_EQ(report.zeros, zeros / static_cast<double>(q.size()));
   EXPECT_GT(report.snr_db, F::Element::bits == 4 ? 15 : 25);
   std::int64_t blocks = 0;
   for (const auto& [exponent, count] : report.scale_exponents) blocks += count;
@@ -119,10 +139,13 @@ struct Files : ::testing::Test {
   FormatId mxfp8 = formats::id_of<formats::Mxfp8>;
   fs::path some() {
     return written(folder / "some.safetensors",
-                   {{"a.matrix", {64, 64}, DType::f32, 0, ""}, {"b.rows_only", {33, 64}, DType::f32, 0, ""}, {"c.neither", {33, 33}, DType::f32, 0, ""},
-                    {"d.vector", {64}, DType::f32, 0, ""}, {"e.bytes", {64, 32}, DType::u8, 0, ""}},
-                   {test::uniform<float>(4096, 1), test::uniform<float>(33 * 64, 2), test::uniform<float>(33 * 33, 3), test::uniform<float>(64, 4),
-                    std::vector<float>(1024)});
+                   {{"a.matrix", {64, 64}, DType::f32, 0, ""},
+                    {"b.rows_only", {33, 64}, DType::f32, 0, ""},
+                    {"c.neither", {33, 33}, DType::f32, 0, ""},
+                    {"d.vector", {64}, DType::f32, 0, ""},
+                    {"e.bytes", {64, 32}, DType::u8, 0, ""}},
+                   {test::uniform<float>(4096, 1), test::uniform<float>(33 * 64, 2), test::uniform<float>(33 * 33, 3),
+                    test::uniform<float>(64, 4), std::vector<float>(1024)});
   }
   void expect_refusal(const QuantizeFileOptions& options, const std::string& word, Exit code = Exit::file) {
     try {
@@ -197,7 +220,11 @@ fs::path raw(const fs::path& path, const std::string& header, std::size_t payloa
 }
 
 TEST_F(Files, RefusesDamagedSafetensors) {
-  const struct { const char* header; std::size_t payload; const char* word; } cases[] = {
+  const struct {
+    const char* header;
+    std::size_t payload;
+    const char* word;
+  } cases[] = {
       {"{", 0, "no JSON"},
       {"[]", 0, "no JSON object"},
       {R"({"w":{"dtype":"F32","shape":[2,2]}})", 16, "no dtype, shape and data_offsets"},
@@ -205,9 +232,14 @@ TEST_F(Files, RefusesDamagedSafetensors) {
       {R"({"w":{"dtype":"F32","shape":[2,2],"data_offsets":[0,12]}})", 12, "12 bytes for 4 elements"},
       {R"({"w":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}})", 8, "truncated"},
       {R"({"w":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}})", 20, "instead of"},
-      {R"({"w":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},"v":{"dtype":"F32","shape":[2,2],"data_offsets":[8,24]}})", 24, "overlap"},
-      {R"({"w":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},"w":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}})", 16, "twice"},
-      {R"({"w":{"dtype":"F32","shape":[4611686018427387903,4611686018427387903],"data_offsets":[0,16]}})", 16, "more elements"},
+      {R"({"w":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},)"
+       R"("v":{"dtype":"F32","shape":[2,2],"data_offsets":[8,24]}})",
+       24, "overlap"},
+      {R"({"w":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},)"
+       R"("w":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}})",
+       16, "twice"},
+      {R"({"w":{"dtype":"F32","shape":[4611686018427387903,4611686018427387903],"data_offsets":[0,16]}})", 16,
+       "more elements"},
   };
   for (const auto& c : cases) {
     const fs::path in = raw(folder / "bad.safetensors", c.header, c.payload);

@@ -11,16 +11,24 @@ namespace tessera {
 namespace {
 
 using formats::Matrix;
-using test::SerialTeam;
 using test::GuardedCopy;
+using test::SerialTeam;
 
-template <class L> struct TypesOf;
-template <class... F> struct TypesOf<formats::FormatList<F...>> { using type = ::testing::Types<F...>; };
-template <class F> struct Dequantize : ::testing::Test { Device device; };
+template <class L>
+struct TypesOf;
+template <class... F>
+struct TypesOf<formats::FormatList<F...>> {
+  using type = ::testing::Types<F...>;
+};
+template <class F>
+struct Dequantize : ::testing::Test {
+  Device device;
+};
 TYPED_TEST_SUITE(Dequantize, TypesOf<formats::Registry>::type);
 
 // NaN has many bits, and which of them a product keeps is the machine's choice.
-template <class T> ::testing::AssertionResult same_values(const std::vector<T>& actual, const std::vector<T>& expected) {
+template <class T>
+::testing::AssertionResult same_values(const std::vector<T>& actual, const std::vector<T>& expected) {
   if (actual.empty() || actual.size() != expected.size()) return ::testing::AssertionFailure() << "sizes";
   for (std::size_t i = 0; i < actual.size(); ++i) {
     const auto a = static_cast<float>(actual[i]), e = static_cast<float>(expected[i]);
@@ -31,13 +39,15 @@ template <class T> ::testing::AssertionResult same_values(const std::vector<T>& 
 }
 
 // A quantized matrix of two members and what it decodes to, in stored order.
-template <class F, class T> struct Made {
+template <class F, class T>
+struct Made {
   Matrix matrix;
   GuardedCopy<F> row, column;
   std::vector<T> expected[2][2];  // [side][with the tensor's scale]
   QuantizedMatrix item;
 
-  Made(Device& device, Matrix m, std::uint64_t seed) : matrix(m), row(device, Side::rowwise, m, 2), column(device, Side::columnwise, m, 2) {
+  Made(Device& device, Matrix m, std::uint64_t seed)
+      : matrix(m), row(device, Side::rowwise, m, 2), column(device, Side::columnwise, m, 2) {
     const auto x = test::wild(2 * m.elements(), seed, true);
     item.matrix = m;
     item.members = 2;
@@ -48,7 +58,8 @@ template <class F, class T> struct Made {
     quantize(device.compute(), test::placed(device, formats::id_of<F>, {item}));
     for (std::int64_t e = 0; e < 2; ++e)
       for (Side side : {Side::rowwise, Side::columnwise}) {
-        const auto copy = reference::quantize<F>(side, m, reference::rounded_to_bf16({x.begin() + e * m.elements(), x.begin() + (e + 1) * m.elements()}));
+        const auto copy = reference::quantize<F>(
+            side, m, reference::rounded_to_bf16({x.begin() + e * m.elements(), x.begin() + (e + 1) * m.elements()}));
         append(side, 1, reference::dequantize<F>(side, m, copy, [&](auto scale) { return F::step(scale, copy.amax); }));
         append(side, 0, reference::dequantize<F>(side, m, copy, [&](auto scale) { return F::block_step(scale); }));
       }
@@ -59,20 +70,24 @@ template <class F, class T> struct Made {
     std::vector<T> stored(values.size());
     for (std::int64_t r = 0; r < matrix.rows; ++r)
       for (std::int64_t c = 0; c < matrix.columns; ++c)
-        stored[static_cast<std::size_t>(reference::element_place<F>(side, matrix, r, c))] = T(values[static_cast<std::size_t>(r * matrix.columns + c)]);
+        stored[static_cast<std::size_t>(reference::element_place<F>(side, matrix, r, c))] =
+            T(values[static_cast<std::size_t>(r * matrix.columns + c)]);
     list.insert(list.end(), stored.begin(), stored.end());
   }
 };
 
-template <class F, class T> void compare(Device& device) {
+template <class F, class T>
+void compare(Device& device) {
   for (const Matrix m : {Matrix{160, 96}, Matrix{32, 288}, Matrix{128, 128}}) {
     const Made<F, T> made(device, m, 5);
     const QuantizeTable table = test::placed(device, formats::id_of<F>, {made.item});
     for (Side side : {Side::rowwise, Side::columnwise}) {
       dequantize(device.compute(), table, side);
-      EXPECT_TRUE(same_values(test::on_host<T>(device, made.item.values), made.expected[static_cast<int>(side)][1])) << F::name << name_of(side);
+      EXPECT_TRUE(same_values(test::on_host<T>(device, made.item.values), made.expected[static_cast<int>(side)][1]))
+          << F::name << name_of(side);
       decode_operands(device.compute(), table, side);
-      EXPECT_TRUE(same_values(test::on_host<T>(device, made.item.values), made.expected[static_cast<int>(side)][0])) << F::name << name_of(side);
+      EXPECT_TRUE(same_values(test::on_host<T>(device, made.item.values), made.expected[static_cast<int>(side)][0]))
+          << F::name << name_of(side);
     }
   }
 }
@@ -82,7 +97,6 @@ TYPED_TEST(Dequantize, EqualsTheReference) {
   compare<TypeParam, bf16>(this->device);
 }
 
-
 TYPED_TEST(Dequantize, ATeamDoesWhatOneThreadDoes) {
   if (Runtime::back_end() == "Cuda") GTEST_SKIP() << "the test above ran the team";
   using F = TypeParam;
@@ -91,7 +105,8 @@ TYPED_TEST(Dequantize, ATeamDoesWhatOneThreadDoes) {
   const quantizer::TableView view = table.view();
   for (std::int64_t unit = 0; unit < view.all_units; ++unit) {
     const quantizer::Descriptor& d = view.items[view.all.owner(unit)];
-    quantizer::decode_patch<F, Side::columnwise, quantizer::TensorPart::applied, float>(SerialTeam(), d, quantizer::patch_of(d, 0, unit));
+    quantizer::decode_patch<F, Side::columnwise, quantizer::TensorPart::applied, float>(
+        SerialTeam(), d, quantizer::patch_of(d, 0, unit));
   }
   EXPECT_TRUE(same_values(test::on_host<float>(this->device, made.item.values), made.expected[1][1]));
 }
@@ -127,7 +142,8 @@ TYPED_TEST(Dequantize, SwizzlesAsTheGemmReads) {
         for (std::int64_t e = 0; e < 2; ++e)
           for (std::int64_t a = 0; a < padded.rows; ++a)
             for (std::int64_t b = 0; b < padded.columns; ++b) {
-              const std::int64_t r = turned ? b : a, c = turned ? a : b, columns = turned ? padded.rows : padded.columns;
+              const std::int64_t r = turned ? b : a, c = turned ? a : b,
+                                 columns = turned ? padded.rows : padded.columns;
               expected[static_cast<std::size_t>(e * padded.elements() + formats::swizzled(r, c, columns))] =
                   in[static_cast<std::size_t>(e * padded.elements() + a * padded.columns + b)];
             }
@@ -137,7 +153,8 @@ TYPED_TEST(Dequantize, SwizzlesAsTheGemmReads) {
     }
   } else {
     const Made<F, float> made(this->device, {32, 96}, 8);
-    EXPECT_THROW(swizzle_scales(this->device.compute(), test::placed(this->device, formats::id_of<F>, {made.item})), Error);
+    EXPECT_THROW(swizzle_scales(this->device.compute(), test::placed(this->device, formats::id_of<F>, {made.item})),
+                 Error);
   }
 }
 
@@ -145,7 +162,9 @@ TYPED_TEST(Dequantize, NeedsEveryElement) {
   using F = TypeParam;
   Made<F, float> made(this->device, {32, 96}, 8);
   made.item.values = made.item.values.flat(0, 96);
-  EXPECT_THROW(dequantize(this->device.compute(), test::placed(this->device, formats::id_of<F>, {made.item}), Side::rowwise), Error);
+  EXPECT_THROW(
+      dequantize(this->device.compute(), test::placed(this->device, formats::id_of<F>, {made.item}), Side::rowwise),
+      Error);
 }
 
 }  // namespace

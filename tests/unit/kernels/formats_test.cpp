@@ -18,7 +18,9 @@ const nlohmann::json& golden() {
   }();
   return cases;
 }
-std::uint32_t word(const nlohmann::json& hex) { return static_cast<std::uint32_t>(std::stoul(hex.get<std::string>(), nullptr, 16)); }
+std::uint32_t word(const nlohmann::json& hex) {
+  return static_cast<std::uint32_t>(std::stoul(hex.get<std::string>(), nullptr, 16));
+}
 float real(const nlohmann::json& hex) { return std::bit_cast<float>(word(hex)); }
 std::uint32_t bits(float x) { return std::bit_cast<std::uint32_t>(x); }
 float from_bits(std::uint32_t u) { return std::bit_cast<float>(u); }
@@ -30,8 +32,10 @@ float amax_of(const nlohmann::json& values) {
   return top;
 }
 
-// The code nearest to x by comparing distances in fp64 (exact here), ties to the even code: another way than the codec's.
-template <class E> std::uint32_t nearest_code(float x, std::uint32_t max_code, std::uint32_t nan_code) {
+// The code nearest to x by comparing distances in fp64 (exact here), ties to the even code: another way than the
+// codec's.
+template <class E>
+std::uint32_t nearest_code(float x, std::uint32_t max_code, std::uint32_t nan_code) {
   if (std::isnan(x)) return nan_code;
   const double a = std::fabs(static_cast<double>(x));
   std::uint32_t best = 0;
@@ -43,19 +47,31 @@ template <class E> std::uint32_t nearest_code(float x, std::uint32_t max_code, s
   return best | (std::signbit(x) ? E::sign : 0u);
 }
 
-template <class E> struct Limits;
-template <> struct Limits<E4M3> { static constexpr std::uint32_t top = 0x7E, nan = 0x7F; };
-template <> struct Limits<E5M2> { static constexpr std::uint32_t top = 0x7B, nan = 0x7F; };
-template <> struct Limits<E2M1> { static constexpr std::uint32_t top = 7, nan = 7; };
+template <class E>
+struct Limits;
+template <>
+struct Limits<E4M3> {
+  static constexpr std::uint32_t top = 0x7E, nan = 0x7F;
+};
+template <>
+struct Limits<E5M2> {
+  static constexpr std::uint32_t top = 0x7B, nan = 0x7F;
+};
+template <>
+struct Limits<E2M1> {
+  static constexpr std::uint32_t top = 7, nan = 7;
+};
 
-template <class E> struct Codec : ::testing::Test {};
+template <class E>
+struct Codec : ::testing::Test {};
 using Codecs = ::testing::Types<E4M3, E5M2, E2M1>;
 TYPED_TEST_SUITE(Codec, Codecs);
 
 TYPED_TEST(Codec, EncodesEveryBf16ToTheNearestCode) {
   for (std::uint32_t u = 0; u < 65536; ++u) {
     const float x = from_bits(u << 16);
-    ASSERT_EQ(TypeParam::encode(x), nearest_code<TypeParam>(x, Limits<TypeParam>::top, Limits<TypeParam>::nan)) << std::hex << u;
+    ASSERT_EQ(TypeParam::encode(x), nearest_code<TypeParam>(x, Limits<TypeParam>::top, Limits<TypeParam>::nan))
+        << std::hex << u;
   }
 }
 
@@ -63,9 +79,11 @@ TYPED_TEST(Codec, EncodesNormalsAlikeBothWays) {
   for (std::uint32_t u = 0; u < 0x80000000u; u += 4093) {
     if (u < TypeParam::least_normal) continue;
     ASSERT_EQ(TypeParam::encode_normal(from_bits(u)), TypeParam::encode(from_bits(u))) << std::hex << u;
-    ASSERT_EQ(TypeParam::encode_normal(from_bits(u | 0x80000000u)), TypeParam::encode(from_bits(u | 0x80000000u))) << std::hex << u;
+    ASSERT_EQ(TypeParam::encode_normal(from_bits(u | 0x80000000u)), TypeParam::encode(from_bits(u | 0x80000000u)))
+        << std::hex << u;
   }
-  EXPECT_EQ(TypeParam::encode_normal(from_bits(TypeParam::least_normal)), TypeParam::encode(from_bits(TypeParam::least_normal)));
+  EXPECT_EQ(TypeParam::encode_normal(from_bits(TypeParam::least_normal)),
+            TypeParam::encode(from_bits(TypeParam::least_normal)));
 }
 
 TYPED_TEST(Codec, RoundsAtTheMidpointsAndBesideThem) {
@@ -84,7 +102,9 @@ TYPED_TEST(Codec, KeepsEveryFiniteCode) {
   for (std::uint32_t c = 0; c <= Limits<TypeParam>::top; ++c) {
     EXPECT_EQ(TypeParam::encode(TypeParam::decode(c)), c);
     EXPECT_EQ(TypeParam::encode(TypeParam::decode(c | TypeParam::sign)), c | TypeParam::sign);
-    if (c > 0) { EXPECT_GT(TypeParam::decode(c), TypeParam::decode(c - 1)); }
+    if (c > 0) {
+      EXPECT_GT(TypeParam::decode(c), TypeParam::decode(c - 1));
+    }
   }
   EXPECT_EQ(TypeParam::encode(std::numeric_limits<float>::max()), Limits<TypeParam>::top);
   EXPECT_EQ(TypeParam::encode(-std::numeric_limits<float>::infinity()), Limits<TypeParam>::top | TypeParam::sign);
@@ -122,7 +142,8 @@ TEST(Golden, StochasticE2m1) {
   int compared = 0;
   for (const auto& c : golden().at("stochastic_e2m1_software"))
     for (const auto& [r8, code] : c["codes"].items()) {
-      EXPECT_EQ(e2m1_stochastic(real(c["x"]), static_cast<std::uint32_t>(std::stoul(r8))), word(code)) << c["x"] << " " << r8;
+      EXPECT_EQ(e2m1_stochastic(real(c["x"]), static_cast<std::uint32_t>(std::stoul(r8))), word(code))
+          << c["x"] << " " << r8;
       ++compared;
     }
   EXPECT_GT(compared, 100);
@@ -137,10 +158,13 @@ TEST(Golden, Mxfp8Blocks) {
   }
 }
 
-template <class E, Multipliers m> void compare_fp8_scale(const nlohmann::json& c, const char* key) {
+template <class E, Multipliers m>
+void compare_fp8_scale(const nlohmann::json& c, const char* key) {
   const float s = fp8_multiplier<E, m>(real(c["amax"]), c.contains("eps") ? real(c["eps"]) : 0.0f);
   EXPECT_EQ(bits(s), word(c[key]["scale"])) << c["name"] << key;
-  if (c[key].contains("scale_inv")) { EXPECT_EQ(bits(1.0f / s), word(c[key]["scale_inv"])) << c["name"] << key; }
+  if (c[key].contains("scale_inv")) {
+    EXPECT_EQ(bits(1.0f / s), word(c[key]["scale_inv"])) << c["name"] << key;
+  }
 }
 
 TEST(Golden, Fp8BlockScales) {
@@ -159,8 +183,12 @@ TEST(Golden, Nvfp4Blocks) {
     const float amax = c.contains("block_amax") ? real(c["block_amax"]) : amax_of(c["x"]);
     const auto encoding = Nvfp4::encoding(amax, tensor);
     EXPECT_EQ(encoding.scale, word(c["scale_e4m3"])) << c["name"];
-    if (c.contains("S_enc")) { EXPECT_EQ(bits(tensor.encode), word(c["S_enc"])) << c["name"]; }
-    if (c.contains("enc_scale")) { EXPECT_EQ(bits(encoding.multiplier), word(c["enc_scale"])) << c["name"]; }
+    if (c.contains("S_enc")) {
+      EXPECT_EQ(bits(tensor.encode), word(c["S_enc"])) << c["name"];
+    }
+    if (c.contains("enc_scale")) {
+      EXPECT_EQ(bits(encoding.multiplier), word(c["enc_scale"])) << c["name"];
+    }
     if (c.contains("code")) {
       EXPECT_EQ(bits(encoding.multiplier), word(c["enc"])) << c["name"];
       EXPECT_EQ(E2M1::encode(real(c["x"]) * encoding.multiplier), word(c["code"])) << c["name"];
@@ -175,7 +203,8 @@ TEST(Golden, Nvfp4Blocks) {
 }
 
 TEST(Golden, Swizzle) {
-  for (const auto& c : golden().at("swizzle")) EXPECT_EQ(swizzled(c["r"], c["c"], c["ncols"]), c["off"].get<std::int64_t>());
+  for (const auto& c : golden().at("swizzle"))
+    EXPECT_EQ(swizzled(c["r"], c["c"], c["ncols"]), c["off"].get<std::int64_t>());
 }
 
 TEST(E8m0, IsTheLeastPowerNotBelow) {
@@ -184,7 +213,9 @@ TEST(E8m0, IsTheLeastPowerNotBelow) {
     const std::uint32_t code = E8M0::encode(p);
     ASSERT_LE(code, 247u);
     ASSERT_LE(p, E8M0::decode(code)) << std::hex << u;
-    if (code > 0) { ASSERT_GT(p, E8M0::decode(code - 1)) << std::hex << u; }
+    if (code > 0) {
+      ASSERT_GT(p, E8M0::decode(code - 1)) << std::hex << u;
+    }
   }
   for (std::uint32_t code = 0; code < 254; ++code) EXPECT_EQ(E8M0::decode(code) * E8M0::multiplier(code), 1.0f);
   EXPECT_TRUE(std::isnan(E8M0::decode(255)) && std::isnan(E8M0::multiplier(255)));
@@ -199,25 +230,22 @@ TEST(Fp8Block, PowersOfTwoFillTheRangeAndNeverLeaveIt) {
     const float s = fp8_multiplier<E4M3, Multipliers::powers_of_two>(amax);
     ASSERT_EQ(bits(s) & 0x7FFFFFu, 0u);
     ASSERT_LE(static_cast<double>(amax) * s, 448.0);
-    if (s < 0x1p127f) { ASSERT_GT(static_cast<double>(amax) * s * 2, 448.0) << std::hex << u; }
+    if (s < 0x1p127f) {
+      ASSERT_GT(static_cast<double>(amax) * s * 2, 448.0) << std::hex << u;
+    }
     ASSERT_EQ(Fp8Block::encoding(amax, {}).scale, 1.0f / s);
   }
 }
 
-// What the registry promises, for each of its entries and for a further format of one header and one line.
-struct Int8Block : Mxfp8 {
-  struct Element {
-    using Storage = std::uint8_t;
-    static constexpr int bits = 8;
-    TESSERA_FN static constexpr std::uint32_t encode(float x) { return static_cast<std::uint8_t>(static_cast<std::int32_t>(x)); }
-    TESSERA_FN static constexpr float decode(std::uint32_t code) { return static_cast<std::int8_t>(code); }
-  };
-  static constexpr std::string_view name = "int8_block";
+// What the registry promises, for each of its entries.
+template <class F>
+struct EveryFormat : ::testing::Test {};
+template <class L>
+struct TypesOf;
+template <class... F>
+struct TypesOf<FormatList<F...>> {
+  using type = ::testing::Types<F...>;
 };
-
-template <class F> struct EveryFormat : ::testing::Test {};
-template <class L> struct TypesOf;
-template <class... F> struct TypesOf<FormatList<F...>> { using type = ::testing::Types<F..., Int8Block>; };
 TYPED_TEST_SUITE(EveryFormat, TypesOf<Registry>::type);
 
 TYPED_TEST(EveryFormat, ModelsTheConcept) {
@@ -229,7 +257,8 @@ TYPED_TEST(EveryFormat, ModelsTheConcept) {
   EXPECT_EQ(128 % F::block.rows, 0);
   EXPECT_EQ(128 % F::block.columns, 0);
   EXPECT_EQ(F::columnwise == Columnwise::requantized, F::block.rows != F::block.columns);
-  EXPECT_EQ(F::columnwise == Columnwise::transposed, F::columnwise_order == Order::transposed && F::block.rows == F::block.columns);
+  EXPECT_EQ(F::columnwise == Columnwise::transposed,
+            F::columnwise_order == Order::transposed && F::block.rows == F::block.columns);
 }
 
 TYPED_TEST(EveryFormat, PlacesEveryScaleInsideItsPadding) {
@@ -251,7 +280,8 @@ TYPED_TEST(EveryFormat, CountsBeyond32Bits) {
   using F = TypeParam;
   const Matrix m{1 << 20, 1 << 14};
   EXPECT_EQ(data_bytes<F>(m.elements()), (std::int64_t{1} << 34) * F::Element::bits / 8);
-  EXPECT_EQ((data_shape<F>(Side::rowwise, m).elements() * size_of(dtype_of<typename F::Element::Storage>)), data_bytes<F>(m.elements()));
+  EXPECT_EQ((data_shape<F>(Side::rowwise, m).elements() * size_of(dtype_of<typename F::Element::Storage>)),
+            data_bytes<F>(m.elements()));
   if (F::scaled) {
     const ScaleLayout l = F::scale_layout(Side::rowwise);
     EXPECT_EQ(scale_extent<F>(Side::rowwise, m).elements(),

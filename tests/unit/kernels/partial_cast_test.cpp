@@ -17,9 +17,9 @@ namespace tessera {
 namespace {
 
 using formats::Matrix;
-using test::SerialTeam;
 using test::Guarded;
 using test::GuardedCopy;
+using test::SerialTeam;
 
 // Weights of one model, and the flat numbering over all of them in which ranks own ranges.
 struct Weight {
@@ -28,10 +28,12 @@ struct Weight {
   std::int64_t elements() const { return matrix.elements() * members; }
 };
 const std::vector<Weight>& weights() {
-  static const std::vector<Weight> list = {{{32, 96}}, {{160, 288}, 2}, {{0, 32}}, {{16, 32}}, {{128, 160}, 3}, {{48, 64}}};
+  static const std::vector<Weight> list = {{{32, 96}}, {{160, 288}, 2}, {{0, 32}},
+                                           {{16, 32}}, {{128, 160}, 3}, {{48, 64}}};
   return list;
 }
-template <class F> std::vector<Weight> suitable() {
+template <class F>
+std::vector<Weight> suitable() {
   std::vector<Weight> list;
   for (const Weight& w : weights())
     if (formats::takes<F>(Side::rowwise, w.matrix) && formats::takes<F>(Side::columnwise, w.matrix)) list.push_back(w);
@@ -40,13 +42,15 @@ template <class F> std::vector<Weight> suitable() {
 }
 
 // One simulated rank: its own copies of every weight, poisoned, and the range that it owns.
-template <class F> struct Rank {
+template <class F>
+struct Rank {
   std::vector<GuardedCopy<F>> rowwise, columnwise;
   std::vector<QuantizedMatrix> items;
   std::vector<std::int64_t> first;  // of each weight, in the flat numbering
   std::int64_t begin, end;
 
-  Rank(Device& device, const std::vector<Weight>& list, const std::vector<std::vector<float>>& masters, std::int64_t from, std::int64_t to)
+  Rank(Device& device, const std::vector<Weight>& list, const std::vector<std::vector<float>>& masters,
+       std::int64_t from, std::int64_t to)
       : begin(from), end(to) {
     std::int64_t at = 0;
     for (std::size_t i = 0; i < list.size(); ++i) {
@@ -56,7 +60,8 @@ template <class F> struct Rank {
       QuantizedMatrix m;
       m.matrix = w.matrix;
       m.members = w.members;
-      const std::int64_t low = std::clamp(from - at, std::int64_t{0}, w.elements()), high = std::clamp(to - at, std::int64_t{0}, w.elements());
+      const std::int64_t low = std::clamp(from - at, std::int64_t{0}, w.elements()),
+                         high = std::clamp(to - at, std::int64_t{0}, w.elements());
       m.begin = ElementIndex(low);
       m.values = test::on_device(device, std::vector<float>(masters[i].begin() + low, masters[i].begin() + high));
       m.rowwise = rowwise.back().copy();
@@ -79,8 +84,9 @@ std::vector<std::uint16_t> max_over(const std::vector<std::vector<std::uint16_t>
 
 enum class Way { launches, team };
 
-
-template <class Visit> void each_patch(const quantizer::TableView& view, const quantizer::UnitMap& map, std::int64_t units, bool owned, const Visit& visit) {
+template <class Visit>
+void each_patch(const quantizer::TableView& view, const quantizer::UnitMap& map, std::int64_t units, bool owned,
+                const Visit& visit) {
   for (std::int64_t unit = 0; unit < units; ++unit) {
     const int item = map.owner(unit);
     const quantizer::Descriptor& d = view.items[item];
@@ -88,29 +94,36 @@ template <class Visit> void each_patch(const quantizer::TableView& view, const q
   }
 }
 
-template <class F> void cast_by_team(const QuantizeTable& table, const Tensor& amaxes) {
+template <class F>
+void cast_by_team(const QuantizeTable& table, const Tensor& amaxes) {
   const auto* in = static_cast<const std::uint16_t*>(amaxes.data);
   const auto tensor = [&](const quantizer::Descriptor& d, const quantizer::Patch& p) {
-    return F::tensor_amax ? F::tensor_scale(quantizer::FromBf16::value(in[table.block_entries() + d.first_member + p.member])) : formats::TensorScale{};
+    return F::tensor_amax
+               ? F::tensor_scale(quantizer::FromBf16::value(in[table.block_entries() + d.first_member + p.member]))
+               : formats::TensorScale{};
   };
   const quantizer::TableView view = table.view();
   if constexpr (F::scaled)
-    each_patch(view, view.all, view.all_units, false,
-               [&](const auto& d, const auto& p) { quantizer::team::shard_scales<F>(SerialTeam(), d, p, in, tensor(d, p)); });
+    each_patch(view, view.all, view.all_units, false, [&](const auto& d, const auto& p) {
+      quantizer::team::shard_scales<F>(SerialTeam(), d, p, in, tensor(d, p));
+    });
   each_patch(view, view.owned, view.owned_units, true, [&](const auto& d, const auto& p) {
     quantizer::team::cast_owned<F, quantizer::FromMaster>(SerialTeam(), d, p, in, tensor(d, p));
   });
 }
 
-template <class F> void amaxes_by_team(const QuantizeTable& table, const Tensor& amaxes) {
+template <class F>
+void amaxes_by_team(const QuantizeTable& table, const Tensor& amaxes) {
   std::memset(amaxes.data, 0, static_cast<std::size_t>(table.block_entries() * 2));
   const quantizer::TableView view = table.view();
   each_patch(view, view.owned, view.owned_units, true, [&](const auto& d, const auto& p) {
-    quantizer::team::tile_amaxes<F, quantizer::FromMaster>(SerialTeam(), d, p, static_cast<std::uint16_t*>(amaxes.data));
+    quantizer::team::tile_amaxes<F, quantizer::FromMaster>(SerialTeam(), d, p,
+                                                           static_cast<std::uint16_t*>(amaxes.data));
   });
 }
 
-template <class F> struct World {
+template <class F>
+struct World {
   std::vector<Weight> list = suitable<F>();
   std::vector<std::vector<float>> masters;
   std::int64_t total = 0;
@@ -124,64 +137,90 @@ template <class F> struct World {
   }
 };
 
-// Casts on every rank, checks what each wrote and left alone, gathers, derives; then the copies are those of the whole.
-template <class F> void run(Device& device, const World<F>& world, const std::vector<std::int64_t>& cuts, Way way) {
-  std::vector<Rank<F>> ranks;
-  std::vector<QuantizeTable> tables;
-  std::vector<Tensor> amaxes;
-  std::vector<std::vector<std::uint16_t>> local;
-  Stream& stream = device.compute();
-  for (std::size_t r = 0; r + 1 < cuts.size(); ++r) {
-    ranks.emplace_back(device, world.list, world.masters, cuts[r], cuts[r + 1]);
-    tables.push_back(test::placed(device, formats::id_of<F>, ranks.back().items));
-    amaxes.push_back(test::poisoned(device, DType::bf16, {tables.back().amax_entries()}));
-    if constexpr (F::agreement != formats::Agreement::nothing) {
-      block_amax(stream, tables.back(), amaxes.back());
-      local.push_back(test::on_host<std::uint16_t>(device, {amaxes.back().data, DType::u16, amaxes.back().shape}));
-      if (way == Way::team) {
-        amaxes_by_team<F>(tables.back(), amaxes.back());
-        const auto again = test::on_host<std::uint16_t>(device, {amaxes.back().data, DType::u16, amaxes.back().shape});
-        ASSERT_TRUE(test::same_bits(again, local.back()));
+// What quantizing one whole weight gives, members one after the other.
+template <class F>
+struct Whole {
+  std::vector<std::uint8_t> data[2];
+  std::vector<typename F::Scale> scales[2];
+
+  Whole(const Weight& w, const std::vector<float>& master) {
+    for (std::int64_t e = 0; e < w.members; ++e) {
+      const auto begin = master.begin() + e * w.matrix.elements();
+      const auto x = reference::rounded_to_bf16({begin, begin + w.matrix.elements()});
+      for (int s = 0; s < 2; ++s) {
+        const auto copy = reference::quantize<F>(static_cast<Side>(s), w.matrix, x);
+        data[s].insert(data[s].end(), copy.data.begin(), copy.data.end());
+        scales[s].insert(scales[s].end(), copy.scales.begin(), copy.scales.end());
       }
     }
   }
-  std::vector<std::uint16_t> agreed;
-  if (!local.empty()) agreed = max_over(local);
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    if (!agreed.empty()) device.upload(stream, amaxes[r], agreed.data());
-    if (way == Way::launches) partial_cast(stream, tables[r], amaxes[r]);
-    else cast_by_team<F>(tables[r], amaxes[r]);
-    if (way == Way::team && F::tensor_amax) partial_cast(stream, tables[r], amaxes[r]);  // keeps the amax
+};
+
+// Agrees on the amaxes, then casts on every rank.
+template <class F>
+void cast(Device& device, std::vector<QuantizeTable>& tables, Way way) {
+  Stream& stream = device.compute();
+  std::vector<Tensor> amaxes;
+  std::vector<std::vector<std::uint16_t>> local;
+  for (const QuantizeTable& table : tables) {
+    amaxes.push_back(test::poisoned(device, DType::bf16, {table.amax_entries()}));
+    const Tensor bits{amaxes.back().data, DType::u16, amaxes.back().shape};
+    if constexpr (F::agreement != formats::Agreement::nothing) {
+      block_amax(stream, table, amaxes.back());
+      local.push_back(test::on_host<std::uint16_t>(device, bits));
+      if (way == Way::launches) continue;
+      amaxes_by_team<F>(table, amaxes.back());
+      ASSERT_TRUE(test::same_bits(test::on_host<std::uint16_t>(device, bits), local.back()));
+    }
   }
+  for (std::size_t r = 0; r < tables.size(); ++r) {
+    if (!local.empty()) device.upload(stream, amaxes[r], max_over(local).data());
+    if (way == Way::launches || F::tensor_amax) partial_cast(stream, tables[r], amaxes[r]);  // keeps the amax too
+    if (way == Way::team) cast_by_team<F>(tables[r], amaxes[r]);
+  }
+}
+
+// Casts, checks what each rank wrote and left alone, gathers, derives; then the copies are those of the whole.
+template <class F>
+void run(Device& device, const World<F>& world, const std::vector<std::int64_t>& cuts, Way way) {
+  std::vector<Rank<F>> ranks;
+  std::vector<QuantizeTable> tables;
+  for (std::size_t r = 0; r + 1 < cuts.size(); ++r) {
+    ranks.emplace_back(device, world.list, world.masters, cuts[r], cuts[r + 1]);
+    tables.push_back(test::placed(device, formats::id_of<F>, ranks.back().items));
+  }
+  cast<F>(device, tables, way);
   for (std::size_t i = 0; i < world.list.size(); ++i) {
     const Weight& w = world.list[i];
-    std::vector<std::uint8_t> row, column;
-    std::vector<typename F::Scale> row_scales, column_scales;
-    for (std::int64_t e = 0; e < w.members; ++e) {
-      const auto begin = world.masters[i].begin() + e * w.matrix.elements();
-      const auto x = reference::rounded_to_bf16({begin, begin + w.matrix.elements()});
-      const auto a = reference::quantize<F>(Side::rowwise, w.matrix, x), b = reference::quantize<F>(Side::columnwise, w.matrix, x);
-      row.insert(row.end(), a.data.begin(), a.data.end());
-      column.insert(column.end(), b.data.begin(), b.data.end());
-      row_scales.insert(row_scales.end(), a.scales.begin(), a.scales.end());
-      column_scales.insert(column_scales.end(), b.scales.begin(), b.scales.end());
-    }
     if (w.elements() == 0) continue;
+    const Whole<F> whole(w, world.masters[i]);
     // What a rank wrote is its part of the whole; every other nibble still is poison.
-    for (std::size_t r = 0; r < ranks.size(); ++r) {
-      const auto bytes = ranks[r].rowwise[i].data.bytes(device);
-      std::vector<std::uint8_t> expected(row.size(), 0xFF);
-      for (std::int64_t p = std::max<std::int64_t>(cuts[r] - ranks[r].first[i], 0); p < std::min(cuts[r + 1] - ranks[r].first[i], w.elements()); ++p)
-        reference::put_code<F>(expected, p, reference::get_code<F>(row, p));
-      ASSERT_TRUE(test::same_bits(bytes, expected)) << F::name << " rank " << r << " weight " << i;
-      ASSERT_TRUE(ranks[r].rowwise[i].untouched(device) && ranks[r].columnwise[i].untouched(device));
-      if (F::scaled) { ASSERT_TRUE(test::same_bits(test::on_host<typename F::Scale>(device, ranks[r].rowwise[i].scales.inner), row_scales)); }
-      device.upload(stream, {ranks[r].rowwise[i].data.inner.data, DType::u8, Shape{static_cast<std::int64_t>(row.size())}}, row.data());
+    for (const Rank<F>& rank : ranks) {
+      const auto bytes = rank.rowwise[i].data.bytes(device);
+      std::vector<std::uint8_t> expected(bytes.size(), 0xFF);
+      const std::int64_t from = std::max<std::int64_t>(rank.begin - rank.first[i], 0);
+      for (std::int64_t p = from; p < std::min(rank.end - rank.first[i], w.elements()); ++p)
+        reference::put_code<F>(expected, p, reference::get_code<F>(whole.data[0], p));
+      ASSERT_TRUE(test::same_bits(bytes, expected)) << F::name << " [" << rank.begin << "," << rank.end << ") " << i;
+      ASSERT_TRUE(rank.rowwise[i].untouched(device) && rank.columnwise[i].untouched(device));
+      if (!F::scaled) continue;
+      const auto scales = test::on_host<typename F::Scale>(device, rank.rowwise[i].scales.inner);
+      ASSERT_TRUE(test::same_bits(scales, whole.scales[0])) << F::name;
     }
-    build_columnwise(stream, tables[0]);
-    if (F::scaled) { ASSERT_TRUE(test::same_bits(test::on_host<typename F::Scale>(device, ranks[0].columnwise[i].scales.inner), column_scales)) << F::name; }
-    if (F::columnwise == formats::Columnwise::transposed) { ASSERT_TRUE(test::same_bits(ranks[0].columnwise[i].data.bytes(device), column)) << F::name; }
-    ASSERT_TRUE(ranks[0].columnwise[i].untouched(device));
+    const Tensor data = ranks[0].rowwise[i].data.inner;
+    device.upload(device.compute(), {data.data, DType::u8, Shape{data.bytes()}}, whole.data[0].data());
+  }
+  build_columnwise(device.compute(), tables[0]);
+  for (std::size_t i = 0; i < world.list.size(); ++i) {
+    if (world.list[i].elements() == 0 || !F::scaled) continue;
+    const Whole<F> whole(world.list[i], world.masters[i]);
+    const GuardedCopy<F>& made = ranks[0].columnwise[i];
+    const auto scales = test::on_host<typename F::Scale>(device, made.scales.inner);
+    ASSERT_TRUE(test::same_bits(scales, whole.scales[1])) << F::name;
+    if (F::columnwise == formats::Columnwise::transposed) {
+      ASSERT_TRUE(test::same_bits(made.data.bytes(device), whole.data[1])) << F::name;
+    }
+    ASSERT_TRUE(made.untouched(device));
   }
 }
 
@@ -198,12 +237,16 @@ std::vector<std::int64_t> random_cuts(std::int64_t total, int ranks, std::mt1993
   return cuts;
 }
 
-template <class F> struct PartialCast : ::testing::Test { Device device; };
+template <class F>
+struct PartialCast : ::testing::Test {
+  Device device;
+};
 using Sharded = ::testing::Types<formats::Bf16, formats::Fp8Block, formats::Mxfp8Tiles, formats::Nvfp4>;
 TYPED_TEST_SUITE(PartialCast, Sharded);
 
 // The types above are all formats whose shards can be cast: others travel as bf16.
-template <class... F> constexpr int castable(formats::FormatList<F...>) {
+template <class... F>
+constexpr int castable(formats::FormatList<F...>) {
   return ((F::columnwise != formats::Columnwise::requantized) + ...);
 }
 static_assert(castable(formats::Registry{}) == 4, "list the new format in Sharded");
@@ -211,7 +254,8 @@ static_assert(castable(formats::Registry{}) == 4, "list the new format in Sharde
 TYPED_TEST(PartialCast, GatheredPartsAreTheWhole) {
   const World<TypeParam> world(17);
   std::mt19937_64 bits(4);
-  for (int ranks = 1; ranks <= 8; ++ranks) run<TypeParam>(this->device, world, random_cuts(world.total, ranks, bits), Way::launches);
+  for (int ranks = 1; ranks <= 8; ++ranks)
+    run<TypeParam>(this->device, world, random_cuts(world.total, ranks, bits), Way::launches);
 }
 
 TYPED_TEST(PartialCast, CutsInsideOneTileAndOddOnes) {
@@ -224,7 +268,8 @@ TYPED_TEST(PartialCast, CutsInsideOneTileAndOddOnes) {
 TYPED_TEST(PartialCast, ATeamDoesWhatOneThreadDoes) {
   if (Runtime::back_end() == "Cuda") GTEST_SKIP() << "the tests above ran the team";
   const World<TypeParam> world(29);
-  run<TypeParam>(this->device, world, {0, 1, 1000, 1001, world.total / 3, world.total / 2 + 17, world.total}, Way::team);
+  run<TypeParam>(this->device, world, {0, 1, 1000, 1001, world.total / 3, world.total / 2 + 17, world.total},
+                 Way::team);
 }
 
 TYPED_TEST(PartialCast, ScalesThatTravelAreExpandedByBuildColumnwise) {
@@ -243,7 +288,8 @@ TYPED_TEST(PartialCast, ScalesThatTravelAreExpandedByBuildColumnwise) {
       item.matrix = m;
       item.members = 2;
       item.begin = ElementIndex(r == 0 ? 0 : cut);
-      item.values = test::on_device(this->device, std::vector<float>(x.begin() + item.begin.value, x.begin() + (r == 0 ? cut : total)));
+      item.values = test::on_device(
+          this->device, std::vector<float>(x.begin() + item.begin.value, x.begin() + (r == 0 ? cut : total)));
       item.rowwise = row.copy();
       item.columnwise = column.copy();
       if (F::columnwise == formats::Columnwise::shared) item.columnwise.data = item.rowwise.data;
@@ -260,20 +306,27 @@ TYPED_TEST(PartialCast, ScalesThatTravelAreExpandedByBuildColumnwise) {
         const Tensor part = a.flat(blocks, members);
         local.push_back(test::on_host<std::uint16_t>(this->device, {part.data, DType::u16, part.shape}));
       }
-      for (const Tensor& a : amaxes) this->device.upload(this->device.compute(), a.flat(blocks, members), max_over(local).data());
+      for (const Tensor& a : amaxes)
+        this->device.upload(this->device.compute(), a.flat(blocks, members), max_over(local).data());
     }
-    for (int r = 0; r < 2; ++r) partial_cast(this->device.compute(), tables[static_cast<std::size_t>(r)], amaxes[static_cast<std::size_t>(r)]);
+    for (int r = 0; r < 2; ++r)
+      partial_cast(this->device.compute(), tables[static_cast<std::size_t>(r)], amaxes[static_cast<std::size_t>(r)]);
     build_columnwise(this->device.compute(), tables[0]);
     for (std::int64_t e = 0; e < 2; ++e)
       for (Side side : {Side::rowwise, Side::columnwise}) {
-        const auto whole = reference::quantize<F>(side, m, reference::rounded_to_bf16({x.begin() + e * m.elements(), x.begin() + (e + 1) * m.elements()}));
+        const auto whole = reference::quantize<F>(
+            side, m, reference::rounded_to_bf16({x.begin() + e * m.elements(), x.begin() + (e + 1) * m.elements()}));
         const GuardedCopy<F>& made = side == Side::rowwise ? row : column;
         const auto n = static_cast<std::int64_t>(whole.scales.size());
-        EXPECT_TRUE(test::same_bits(test::on_host<typename F::Scale>(this->device, made.scales.inner.flat(e * n, n)), whole.scales)) << F::name;
+        EXPECT_TRUE(test::same_bits(test::on_host<typename F::Scale>(this->device, made.scales.inner.flat(e * n, n)),
+                                    whole.scales))
+            << F::name;
         if (side == Side::columnwise && F::columnwise == formats::Columnwise::shared) continue;
         const auto bytes = made.data.bytes(this->device);
         const auto size = static_cast<std::ptrdiff_t>(whole.data.size());
-        EXPECT_TRUE(test::same_bits(std::vector<std::uint8_t>(bytes.begin() + e * size, bytes.begin() + (e + 1) * size), whole.data)) << F::name;
+        EXPECT_TRUE(test::same_bits(std::vector<std::uint8_t>(bytes.begin() + e * size, bytes.begin() + (e + 1) * size),
+                                    whole.data))
+            << F::name;
       }
     EXPECT_TRUE(row.untouched(this->device) && column.untouched(this->device) && block_scales.untouched(this->device));
   }
@@ -283,7 +336,9 @@ TEST(PartialCast, KeepsTheOtherNibbleAsInTheGoldenCases) {
   Device device;
   std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "../../oracle/formats.json");
   const auto golden = nlohmann::json::parse(file);
-  const auto number = [](const nlohmann::json& hex) { return static_cast<std::uint32_t>(std::stoul(hex.get<std::string>(), nullptr, 16)); };
+  const auto number = [](const nlohmann::json& hex) {
+    return static_cast<std::uint32_t>(std::stoul(hex.get<std::string>(), nullptr, 16));
+  };
   using F = formats::Nvfp4;
   for (const auto& c : golden.at("nibble_edge")) {
     const std::int64_t start = c["start"].get<std::int64_t>(), count = static_cast<std::int64_t>(c["codes"].size());
@@ -303,7 +358,8 @@ TEST(PartialCast, KeepsTheOtherNibbleAsInTheGoldenCases) {
     ASSERT_EQ(table.amax_entries(), 2);
     partial_cast(device.compute(), table, amaxes);
     const auto after = row.data.bytes(device);
-    for (std::size_t i = 0; i < c["after"].size(); ++i) EXPECT_EQ(after[i], number(c["after"][i])) << start << " " << count;
+    for (std::size_t i = 0; i < c["after"].size(); ++i)
+      EXPECT_EQ(after[i], number(c["after"][i])) << start << " " << count;
     for (std::size_t i = c["after"].size(); i < after.size(); ++i) EXPECT_EQ(after[i], 0xAA);
   }
 }
@@ -350,7 +406,8 @@ TEST(PartialCast, RefusesWhatTravelsAsBf16AndWrongAmaxes) {
     item.rowwise = {data, scales, amax, {}};
     return test::placed(device, id, {item});
   };
-  const Tensor bytes = test::poisoned<std::uint8_t>(device, {32 * 32}), scales = test::poisoned<std::uint8_t>(device, {128 * 4});
+  const Tensor bytes = test::poisoned<std::uint8_t>(device, {32 * 32}),
+               scales = test::poisoned<std::uint8_t>(device, {128 * 4});
   const QuantizeTable mx = table(formats::id_of<formats::Mxfp8>, {32, 32}, bytes, scales, {});
   EXPECT_THROW(partial_cast(device.compute(), mx, test::poisoned(device, DType::bf16, {0})), Error);
   EXPECT_THROW(block_amax(device.compute(), mx, test::poisoned(device, DType::bf16, {0})), Error);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/runtime.hpp"
+#include "kernels/quantize/host_quantize.hpp"
 #include "kernels/quantize/team_quantize.hpp"
 #include "kernels/random/philox.hpp"
 #include "kernels/reference/quantize.hpp"
@@ -18,15 +19,20 @@ namespace tessera {
 namespace {
 
 using formats::Matrix;
-using test::SerialTeam;
 using test::Guarded;
 using test::GuardedCopy;
+using test::SerialTeam;
 
-template <class L> struct TypesOf;
-template <class... F> struct TypesOf<formats::FormatList<F...>> { using type = ::testing::Types<F...>; };
+template <class L>
+struct TypesOf;
+template <class... F>
+struct TypesOf<formats::FormatList<F...>> {
+  using type = ::testing::Types<F...>;
+};
 
 // One matrix on the device, its copies poisoned, and what they must become.
-template <class F> struct Case {
+template <class F>
+struct Case {
   Matrix matrix;
   std::int64_t members;
   std::vector<float> values;
@@ -35,7 +41,9 @@ template <class F> struct Case {
   QuantizedMatrix item;
 
   Case(Device& device, Matrix m, std::int64_t count, DType type, std::uint64_t seed, bool odd)
-      : matrix(m), members(count), values(test::wild(m.elements() * count, seed, odd)),
+      : matrix(m),
+        members(count),
+        values(test::wild(m.elements() * count, seed, odd)),
         has{formats::takes<F>(Side::rowwise, m), formats::takes<F>(Side::columnwise, m)} {
     item.name = "case";
     item.matrix = m;
@@ -57,21 +65,30 @@ template <class F> struct Case {
   }
 
   // `seen`: what a side quantizes of a member's values.
-  template <class Seen> void compare(Device& device, Side side, const Seen& seen, const std::vector<reference::DrawByte>& draws = {}) const {
+  template <class Seen>
+  void compare(Device& device, Side side, const Seen& seen, const std::vector<reference::DrawByte>& draws = {}) const {
     const GuardedCopy<F>& made = side == Side::rowwise ? rowwise : columnwise;
     std::vector<std::uint8_t> data;
     std::vector<typename F::Scale> scales;
     std::vector<float> amaxes;
     for (std::int64_t e = 0; e < members; ++e) {
-      const auto copy = reference::quantize<F>(side, matrix, seen(member(e)), draws.empty() ? reference::DrawByte() : draws[static_cast<std::size_t>(e)]);
+      const auto copy = reference::quantize<F>(
+          side, matrix, seen(member(e)), draws.empty() ? reference::DrawByte() : draws[static_cast<std::size_t>(e)]);
       data.insert(data.end(), copy.data.begin(), copy.data.end());
       scales.insert(scales.end(), copy.scales.begin(), copy.scales.end());
       amaxes.push_back(copy.amax);
     }
-    const std::string where = std::string(F::name) + " " + name_of(side) + " " + Shape{members, matrix.rows, matrix.columns}.text();
-    if (side == Side::rowwise || F::columnwise != formats::Columnwise::shared) { EXPECT_TRUE(test::same_bits(made.data.bytes(device), data)) << where; }
-    if (F::scaled) { EXPECT_TRUE(test::same_bits(test::on_host<typename F::Scale>(device, made.scales.inner), scales)) << where; }
-    if (F::tensor_amax) { EXPECT_TRUE(test::same_bits(test::on_host<float>(device, made.amax.inner), amaxes)) << where; }
+    const std::string where =
+        std::string(F::name) + " " + name_of(side) + " " + Shape{members, matrix.rows, matrix.columns}.text();
+    if (side == Side::rowwise || F::columnwise != formats::Columnwise::shared) {
+      EXPECT_TRUE(test::same_bits(made.data.bytes(device), data)) << where;
+    }
+    if (F::scaled) {
+      EXPECT_TRUE(test::same_bits(test::on_host<typename F::Scale>(device, made.scales.inner), scales)) << where;
+    }
+    if (F::tensor_amax) {
+      EXPECT_TRUE(test::same_bits(test::on_host<float>(device, made.amax.inner), amaxes)) << where;
+    }
     EXPECT_TRUE(made.untouched(device)) << where;
   }
 };
@@ -89,31 +106,43 @@ const std::vector<Matrix>& shapes() {
   return all;
 }
 
-template <class F> std::vector<Case<F>> cases(Device& device, DType type, std::int64_t widest) {
+template <class F>
+std::vector<Case<F>> cases(Device& device, DType type, std::int64_t widest) {
   std::vector<Case<F>> list;
   for (const Matrix& m : shapes()) {
     if (m.columns > widest) continue;
     const bool made = formats::takes<F>(Side::rowwise, m) || formats::takes<F>(Side::columnwise, m);
-    if (made && m.elements() > 0) list.emplace_back(device, m, list.size() % 5 == 2 ? 3 : 1, type, list.size(), list.size() % 2 == 1);
+    if (made && m.elements() > 0)
+      list.emplace_back(device, m, list.size() % 5 == 2 ? 3 : 1, type, list.size(), list.size() % 2 == 1);
   }
   return list;
 }
-template <class F> std::vector<QuantizedMatrix> items(const std::vector<Case<F>>& list) {
+template <class F>
+std::vector<QuantizedMatrix> items(const std::vector<Case<F>>& list) {
   std::vector<QuantizedMatrix> matrices;
   for (const Case<F>& c : list) matrices.push_back(c.item);
   return matrices;
 }
 
-template <class F> struct Quantize : ::testing::Test { Device device; };
+template <class F>
+struct Quantize : ::testing::Test {
+  Device device;
+};
 TYPED_TEST_SUITE(Quantize, TypesOf<formats::Registry>::type);
 
 TYPED_TEST(Quantize, EqualsTheReferenceForEveryShapeInOneLaunch) {
-  const struct { DType type; Precision precision; } modes[] = {
+  const struct {
+    DType type;
+    Precision precision;
+  } modes[] = {
       {DType::bf16, Precision::bf16_first}, {DType::f32, Precision::bf16_first}, {DType::f32, Precision::as_given}};
   for (const auto& mode : modes) {
     const auto list = cases<TypeParam>(this->device, mode.type, mode.type == DType::bf16 ? 2880 : 288);
-    quantize(this->device.compute(), test::placed(this->device, formats::id_of<TypeParam>, items(list)), mode.precision);
-    const auto seen = [&](const std::vector<float>& x) { return mode.precision == Precision::as_given ? x : reference::rounded_to_bf16(x); };
+    quantize(this->device.compute(), test::placed(this->device, formats::id_of<TypeParam>, items(list)),
+             mode.precision);
+    const auto seen = [&](const std::vector<float>& x) {
+      return mode.precision == Precision::as_given ? x : reference::rounded_to_bf16(x);
+    };
     for (const auto& c : list)
       for (Side side : {Side::rowwise, Side::columnwise})
         if (c.has[static_cast<int>(side)]) c.compare(this->device, side, seen);
@@ -131,7 +160,8 @@ TYPED_TEST(Quantize, CoversEveryBf16) {
 TYPED_TEST(Quantize, OwnedRowsOfBlocksAddUpToTheWhole) {
   Case<TypeParam> c(this->device, {384, 256}, 2, DType::f32, 7, true);
   const std::int64_t total = 2 * 384 * 256;
-  if (TypeParam::tensor_amax) find_amax(this->device.compute(), test::placed(this->device, formats::id_of<TypeParam>, {c.item}));
+  if (TypeParam::tensor_amax)
+    find_amax(this->device.compute(), test::placed(this->device, formats::id_of<TypeParam>, {c.item}));
   const std::int64_t cuts[] = {0, 128 * 256, 512 * 256, 512 * 256, total};
   for (int i = 0; i + 1 < 5; ++i) {
     QuantizedMatrix part = c.item;
@@ -151,7 +181,8 @@ TYPED_TEST(Quantize, LeavesGapsBetweenMembersAlone) {
   item.matrix = m;
   item.members = 2;
   item.member_stride = stride;
-  item.values = test::on_device(this->device, {stride + m.elements()}, std::vector<float>(values.begin(), values.end() - 64));
+  item.values =
+      test::on_device(this->device, {stride + m.elements()}, std::vector<float>(values.begin(), values.end() - 64));
   Guarded data(this->device, DType::u8, formats::data_bytes<F>(stride + m.elements()));
   GuardedCopy<F> rest(this->device, Side::rowwise, m, 2);
   item.rowwise = rest.copy();
@@ -185,13 +216,15 @@ TYPED_TEST(Quantize, GivesEqualBitsAHundredTimes) {
 
 static_assert(!quantizer::one_thread<SerialTeam>);
 
-template <class F, Role role> void by_team(const QuantizeTable& table) {
-  using M = quantizer::Mode<quantizer::FromMaster, role>;
+template <class F, Purpose purpose>
+void by_team(const QuantizeTable& table) {
+  using M = quantizer::Mode<quantizer::FromMaster, purpose>;
   const quantizer::TableView view = table.view();
   for (std::int64_t unit = 0; unit < view.owned_units; ++unit) {
     const int item = view.owned.owner(unit);
     const quantizer::Descriptor& d = view.items[item];
-    quantizer::team::quantize_patch<F, M>(SerialTeam(), d, quantizer::patch_of(d, d.first_patch_row, unit - view.owned.first[item]));
+    quantizer::team::quantize_patch<F, M>(SerialTeam(), d,
+                                          quantizer::patch_of(d, d.first_patch_row, unit - view.owned.first[item]));
   }
 }
 
@@ -204,17 +237,81 @@ TYPED_TEST(Quantize, ATeamDoesWhatOneThreadDoes) {
   for (auto& c : list)
     for (const Guarded* g : {&c.rowwise.data, &c.rowwise.scales, &c.columnwise.data, &c.columnwise.scales})
       if (g->inner.bytes() > 0) std::memset(g->inner.data, 0xFF, static_cast<std::size_t>(g->inner.bytes()));
-  by_team<F, Role::weight>(table);
+  by_team<F, Purpose::weight>(table);
   for (const auto& c : list)
     for (Side side : {Side::rowwise, Side::columnwise})
       if (c.has[static_cast<int>(side)]) c.compare(this->device, side, reference::rounded_to_bf16);
+}
+
+// ---- a further format: this header's worth, and a line of the registry, are all that it would cost
+
+/// OCP's MXINT8: a signed byte of which 64 is 1, an E8M0 scale per 32.
+struct MxInt8 : formats::Mxfp8 {
+  struct Element {
+    using Storage = std::uint8_t;
+    static constexpr int bits = 8;
+    TESSERA_FN static constexpr std::uint32_t encode(float x) {
+      const float units = x * 64.0f;
+      const float bounded = units > 127.0f ? 127.0f : units < -127.0f ? -127.0f : units;
+      return static_cast<std::uint8_t>(static_cast<std::int32_t>(bounded + (bounded < 0 ? -0.5f : 0.5f)));
+    }
+    TESSERA_FN static constexpr float decode(std::uint32_t code) {
+      return static_cast<float>(static_cast<std::int8_t>(code)) / 64.0f;
+    }
+  };
+  static constexpr std::string_view name = "mxint8";
+  TESSERA_FN static constexpr formats::Encoding<Scale> encoding(float amax, formats::TensorScale) {
+    const std::uint32_t code = formats::E8M0::encode(amax * 0.5f);
+    return {static_cast<Scale>(code), formats::E8M0::multiplier(code)};
+  }
+};
+static_assert(formats::Format<MxInt8>);
+
+TEST(FurtherFormat, IsQuantizedByTheSameCode) {
+  Device device;
+  const Matrix m{160, 96};
+  const auto x = test::uniform<float>(m.elements(), 4);
+  GuardedCopy<MxInt8> row(device, Side::rowwise, m, 1), column(device, Side::columnwise, m, 1);
+  if (Runtime::back_end() == "Cuda") GTEST_SKIP() << "walks device memory on the host";
+  const Tensor values = test::on_device(device, x);
+  quantizer::Descriptor d{};
+  d.matrix = m;
+  d.members = 1;
+  d.stride = d.end = m.elements();
+  d.values = static_cast<std::byte*>(values.data);
+  d.patches = {2, 1};
+  using M = quantizer::Mode<quantizer::FromMaster, Purpose::weight>;
+  for (const bool team : {false, true}) {
+    int s = 0;
+    for (const GuardedCopy<MxInt8>* copy : {&row, &column}) {
+      std::memset(copy->data.inner.data, 0xFF, static_cast<std::size_t>(copy->data.inner.bytes()));
+      std::memset(copy->scales.inner.data, 0xFF, static_cast<std::size_t>(copy->scales.inner.bytes()));
+      d.side[s++] = {static_cast<std::byte*>(copy->data.inner.data), copy->scales.inner.data, nullptr, nullptr};
+    }
+    for (std::int64_t unit = 0; unit < 2; ++unit) {
+      const quantizer::Patch p = quantizer::patch_of(d, 0, unit);
+      if (team)
+        quantizer::team::quantize_patch<MxInt8, M>(SerialTeam(), d, p);
+      else
+        quantizer::host::quantize_patch<MxInt8, M>(d, p);
+    }
+    for (Side side : {Side::rowwise, Side::columnwise}) {
+      const GuardedCopy<MxInt8>& made = side == Side::rowwise ? row : column;
+      const auto whole = reference::quantize<MxInt8>(side, m, reference::rounded_to_bf16(x));
+      EXPECT_TRUE(test::same_bits(made.data.bytes(device), whole.data));
+      EXPECT_TRUE(test::same_bits(made.scales.bytes(device), whole.scales));
+      EXPECT_TRUE(made.untouched(device));
+    }
+  }
 }
 
 TEST(QuantizeGolden, Nvfp4TileOfBothCopies) {
   Device device;
   std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "../../oracle/formats.json");
   const auto golden = nlohmann::json::parse(file).at("nvfp4_2d_tile");
-  const auto number = [](const nlohmann::json& hex) { return static_cast<std::uint32_t>(std::stoul(hex.get<std::string>(), nullptr, 16)); };
+  const auto number = [](const nlohmann::json& hex) {
+    return static_cast<std::uint32_t>(std::stoul(hex.get<std::string>(), nullptr, 16));
+  };
   Case<formats::Nvfp4> c(device, {16, 16}, 1, DType::f32, 0, false);
   for (std::size_t i = 0; i < 256; ++i) c.values[i] = std::bit_cast<float>(number(golden["x"][i / 16][i % 16]));
   device.upload(device.compute(), c.item.values, c.values.data());
@@ -224,13 +321,16 @@ TEST(QuantizeGolden, Nvfp4TileOfBothCopies) {
     EXPECT_EQ(rows[i], number(golden["rowwise"][i / 8][i % 8]));
     EXPECT_EQ(columns[i], number(golden["columnwise"][i / 8][i % 8]));
   }
-  EXPECT_EQ(std::bit_cast<std::uint32_t>(test::on_host<float>(device, c.rowwise.amax.inner)[0]), number(golden["global_amax"]));
+  EXPECT_EQ(std::bit_cast<std::uint32_t>(test::on_host<float>(device, c.rowwise.amax.inner)[0]),
+            number(golden["global_amax"]));
   EXPECT_EQ(c.rowwise.scales.bytes(device)[0], number(golden["scale_e4m3"]));
 }
 
 // ---- activations and gradients
 
-struct Rotated : ::testing::TestWithParam<Role> { Device device; };
+struct Rotated : ::testing::TestWithParam<Purpose> {
+  Device device;
+};
 
 TEST_P(Rotated, EqualsTheReference) {
   using F = formats::Nvfp4OneD;
@@ -238,7 +338,8 @@ TEST_P(Rotated, EqualsTheReference) {
   Case<F> c(device, {160, width}, 2, DType::f32, 21, true);
   std::vector<std::int64_t> rows;
   for (std::int64_t r = 0; r < 2 * 160; ++r) rows.push_back((std::int64_t{1} << 33) + 7 * r);
-  c.item.draws = {random_key(5, "sr", "3:dy:row", 9), random_key(5, "sr", "3:dy:col", 9), 0, test::on_device(device, rows)};
+  c.item.draws = {random_key(5, "sr", "3:dy:row", 9), random_key(5, "sr", "3:dy:col", 9), 0,
+                  test::on_device(device, rows)};
   const QuantizeTable table = test::placed(device, formats::id_of<F>, {c.item});
   quantize(device.compute(), table, Precision::bf16_first, GetParam());
 
@@ -246,28 +347,37 @@ TEST_P(Rotated, EqualsTheReference) {
     return [&rows, key, e, width](std::int64_t r, std::int64_t column) {
       const auto index = static_cast<std::uint64_t>(rows[static_cast<std::size_t>(e * 160 + r)] * width + column);
       const std::uint64_t b = index / 16;
-      const PhiloxBlock block = philox({{static_cast<std::uint32_t>(b), static_cast<std::uint32_t>(b >> 32),
-                                         static_cast<std::uint32_t>(key.stream), static_cast<std::uint32_t>(key.stream >> 32)}}, key.seed);
+      const PhiloxBlock block =
+          philox({{static_cast<std::uint32_t>(b), static_cast<std::uint32_t>(b >> 32),
+                   static_cast<std::uint32_t>(key.stream), static_cast<std::uint32_t>(key.stream >> 32)}},
+                 key.seed);
       std::uint8_t bytes[16];
       std::memcpy(bytes, block.word, sizeof bytes);
       return std::uint32_t{bytes[index % 16]};
     };
   };
   std::vector<reference::DrawByte> draws[2];
-  if (GetParam() == Role::gradient)
+  if (GetParam() == Purpose::gradient)
     for (int s = 0; s < 2; ++s)
-      for (std::int64_t e = 0; e < 2; ++e) draws[s].push_back(draw(s == 0 ? c.item.draws.rowwise : c.item.draws.columnwise, e));
+      for (std::int64_t e = 0; e < 2; ++e)
+        draws[s].push_back(draw(s == 0 ? c.item.draws.rowwise : c.item.draws.columnwise, e));
   c.compare(device, Side::rowwise, reference::rounded_to_bf16, draws[0]);
-  c.compare(device, Side::columnwise, [&](const auto& x) { return reference::hadamard(c.matrix, reference::rounded_to_bf16(x)); }, draws[1]);
+  c.compare(
+      device, Side::columnwise,
+      [&](const auto& x) { return reference::hadamard(c.matrix, reference::rounded_to_bf16(x)); }, draws[1]);
   if (Runtime::back_end() == "Cuda") return;
   for (const Guarded* g : {&c.rowwise.data, &c.rowwise.scales, &c.columnwise.data, &c.columnwise.scales})
     std::memset(g->inner.data, 0xFF, static_cast<std::size_t>(g->inner.bytes()));
-  if (GetParam() == Role::gradient) by_team<F, Role::gradient>(table);
-  else by_team<F, Role::activation>(table);
+  if (GetParam() == Purpose::gradient)
+    by_team<F, Purpose::gradient>(table);
+  else
+    by_team<F, Purpose::activation>(table);
   c.compare(device, Side::rowwise, reference::rounded_to_bf16, draws[0]);
-  c.compare(device, Side::columnwise, [&](const auto& x) { return reference::hadamard(c.matrix, reference::rounded_to_bf16(x)); }, draws[1]);
+  c.compare(
+      device, Side::columnwise,
+      [&](const auto& x) { return reference::hadamard(c.matrix, reference::rounded_to_bf16(x)); }, draws[1]);
 }
-INSTANTIATE_TEST_SUITE_P(Roles, Rotated, ::testing::Values(Role::activation, Role::gradient));
+INSTANTIATE_TEST_SUITE_P(Purposes, Rotated, ::testing::Values(Purpose::activation, Purpose::gradient));
 
 TEST(Rotation, IsItsOwnInverseUpToSigns) {
   const Matrix m{16, 1};
@@ -277,7 +387,8 @@ TEST(Rotation, IsItsOwnInverseUpToSigns) {
     const auto y = reference::hadamard(m, x);
     const float sign = (0xD7E8 >> unit & 1) != 0 ? -1.0f : 1.0f;
     for (int r = 0; r < 16; ++r)
-      EXPECT_EQ(y[static_cast<std::size_t>(r)], sign * (std::popcount(static_cast<unsigned>(r & unit)) % 2 == 0 ? 0.25f : -0.25f));
+      EXPECT_EQ(y[static_cast<std::size_t>(r)],
+                sign * (std::popcount(static_cast<unsigned>(r & unit)) % 2 == 0 ? 0.25f : -0.25f));
   }
 }
 
@@ -292,7 +403,9 @@ TEST(Table, OneLaunchWhateverTheNumberOfTensors) {
       m.matrix = {i % 3 == 0 ? 0 : 32, 64};
       m.values = device.allocate(Category::weights, DType::bf16, {m.matrix.rows, 64});
       m.rowwise = {device.allocate(Category::weights, DType::u8, {m.matrix.elements()}),
-                   device.allocate(Category::weights, DType::u8, {m.matrix.rows == 0 ? 0 : 128 * 4}), {}, {}};
+                   device.allocate(Category::weights, DType::u8, {m.matrix.rows == 0 ? 0 : 128 * 4}),
+                   {},
+                   {}};
       matrices.push_back(m);
     }
     const std::int64_t before = device.compute().launches();
@@ -324,12 +437,14 @@ TEST(Table, EmptyMembersAndMatricesAnywhere) {
   EXPECT_EQ(none.amax_entries(), 0);
 }
 
-void expect_refusal(FormatId format, const std::vector<QuantizedMatrix>& matrices, const std::vector<std::string>& words) {
+void expect_refusal(FormatId format, const std::vector<QuantizedMatrix>& matrices,
+                    const std::vector<std::string>& words) {
   try {
     QuantizeTable table(format, matrices);
     ADD_FAILURE() << "accepted: " << words.front();
   } catch (const Error& error) {
-    for (const std::string& word : words) EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
+    for (const std::string& word : words)
+      EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
   }
 }
 
@@ -344,7 +459,11 @@ TEST(Table, RefusesWithTensorShapeAndRule) {
     change(m);
     return std::vector<QuantizedMatrix>{m};
   };
-  expect_refusal(id, with([](auto& m) { m.matrix = {64, 90}; m.values.shape = Shape{2 * 64 * 90}; }), {"layers.3.mlp.up.weight", "[2,64,90]", "mxfp8", "divisible"});
+  expect_refusal(id, with([](auto& m) {
+                   m.matrix = {64, 90};
+                   m.values.shape = Shape{2 * 64 * 90};
+                 }),
+                 {"layers.3.mlp.up.weight", "[2,64,90]", "mxfp8", "divisible"});
   expect_refusal(id, with([](auto& m) { m.rowwise.data.data = nullptr; }), {"data", "no buffer"});
   expect_refusal(id, with([](auto& m) { m.rowwise.scales.shape = Shape{5}; }), {"scales", "5 bytes instead of"});
   expect_refusal(id, with([](auto& m) { m.columnwise.data = m.rowwise.data; }), {"overlap"});
@@ -352,7 +471,8 @@ TEST(Table, RefusesWithTensorShapeAndRule) {
   expect_refusal(id, with([](auto& m) { m.begin = ElementIndex(1); }), {"outside"});
   expect_refusal(id, with([](auto& m) { m.matrix = {std::int64_t{1} << 40, std::int64_t{1} << 40}; }), {"index"});
   expect_refusal(id, with([](auto& m) { m.matrix.rows = -1; }), {"negative"});
-  expect_refusal(id, with([&](auto& m) { m.block_scales = device.allocate(Category::weights, DType::u8, {8}); }), {"square"});
+  expect_refusal(id, with([&](auto& m) { m.block_scales = device.allocate(Category::weights, DType::u8, {8}); }),
+                 {"square"});
   expect_refusal(id, with([](auto& m) { m.values.type = DType::f64; }), {"bf16 or f32"});
   QuantizedMatrix other = good.item;
   other.values.type = DType::bf16;
