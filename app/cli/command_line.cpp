@@ -39,6 +39,7 @@ class Parser {
     add_explain();
     add_info();
     add_checkpoint();
+    add_quantize();
   }
 
   /// The verb to run; throws CLI::Error.
@@ -133,6 +134,22 @@ class Parser {
         ->type_name("");
   }
 
+  void add_quantize() {
+    CLI::App* const verb = add("quantize", "Quantize the tensors of a file, with error statistics",
+                               [this] { return run_quantize(quantize_); });
+    verb->add_option("in", quantize_.in, "A .safetensors or HDF5 file")->required()->type_name("IN");
+    verb->add_option("--tensor", quantize_.tensors, "A tensor's name; may be given again; none: all of 2 and 3 dimensions")
+        ->type_name("NAME")
+        ->expected(1)
+        ->allow_extra_args(false)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    verb->add_option("--format", quantize_.format, "fp8_block, mxfp8, nvfp4, ...")->required()->type_name("F");
+    verb->add_option("--out", quantize_.out, "The HDF5 file to write; must not exist")->required()->type_name("OUT");
+    verb->add_flag_callback("--no-bf16", [this] { quantize_.precision = Precision::as_given; },
+                            "Quantize fp32 values as they are, not rounded to bf16 first");
+    add_json(verb, quantize_.answer);
+  }
+
   CLI::App app_{"Tessera trains GPT and mixture-of-experts language models with sharded optimizers.", "tessera"};
   Verb chosen_;
   std::vector<std::string> set_;
@@ -142,6 +159,7 @@ class Parser {
   ExplainOptions explain_;
   InfoOptions info_;
   CheckpointOptions checkpoint_;
+  QuantizeOptions quantize_;
 };
 
 int run_verb(const Verb& verb) {

@@ -216,7 +216,10 @@ int train(const TrainOptions& options, Mpi& mpi, Control& control) {
   describe(run, options, mpi, control);
   Device device;
   std::vector<Record> records;
-  auto communicator = mpi.world(device.communication(), std::chrono::seconds(config.comm.timeout_s));
+  // A traced run is being looked into: name a collective that differs before it is begun, not at the step's end.
+  const Compare compare = config.debug.trace.empty() ? Compare::at_boundaries : Compare::before_each;
+  auto communicator =
+      mpi.world(device.communication(), std::chrono::seconds(config.comm.timeout_s), {.compare = compare});
   if (!config.debug.trace.empty()) communicator = recording(std::move(communicator), records);
   Training training(device, *run.plan, Batches(config, run.corpus->tokens(), run.windows, mpi.rank(), mpi.size()),
                     *communicator, control, records);

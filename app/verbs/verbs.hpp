@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "io/deck/deck.hpp"
+#include "kernels/quantize/quantize.hpp"
 
 namespace tessera {
 
@@ -40,6 +41,14 @@ struct CheckpointOptions {
   Format format = Format::text;
 };
 
+struct QuantizeOptions {
+  std::string in, out;               ///< safetensors or HDF5; HDF5
+  std::vector<std::string> tensors;  ///< none: every matrix and stack of matrices
+  std::string format;                ///< a quantized one of the registry
+  Precision precision = Precision::bf16_first;
+  Format answer = Format::text;
+};
+
 /// The verbs: each returns an exit code, or throws Error with one. Only train is collective and starts MPI.
 int run_train(const TrainOptions& options);
 int run_plan(const PlanOptions& options);
@@ -52,5 +61,6 @@ int run_checkpoint_ls(const CheckpointOptions& options);
 int run_checkpoint_inspect(const CheckpointOptions& options);
 int run_checkpoint_verify(const CheckpointOptions& options);
 int run_checkpoint_diff(const CheckpointOptions& options);
+int run_quantize(const QuantizeOptions& options);
 
 }  // namespace tessera

@@ -34,14 +34,14 @@ struct Sides {
   bool rowwise = false, columnwise = false;
 };
 
-Sides sides_of(FormatId format, const StoredTensor& t) {
+Sides sides_of(FormatId format, const SourceTensor& t) {
   return visit_format(format, [&]<class F>() {
     return Sides{formats::takes<F>(Side::rowwise, matrix_of(t)), formats::takes<F>(Side::columnwise, matrix_of(t))};
   });
 }
 
 /// Why a tensor cannot be quantized; nothing: it can.
-std::optional<std::string> obstacle(FormatId format, const StoredTensor& t) {
+std::optional<std::string> obstacle(FormatId format, const SourceTensor& t) {
   const FormatTraits traits = traits_of(format);
   if (!t.unreadable.empty()) return t.unreadable;
   if (t.shape.rank() != 2 && t.shape.rank() != 3)
@@ -58,23 +58,23 @@ std::optional<std::string> obstacle(FormatId format, const StoredTensor& t) {
 
 std::string without_slash(const std::string& name) { return name.starts_with('/') ? name.substr(1) : name; }
 
-std::vector<StoredTensor> chosen(const QuantizeFileOptions& options, std::vector<SkippedTensor>& skipped) {
-  const std::vector<StoredTensor> all = list_tensors(options.in);
-  std::vector<StoredTensor> list;
+std::vector<SourceTensor> chosen(const QuantizeFileOptions& options, std::vector<SkippedTensor>& skipped) {
+  const std::vector<SourceTensor> all = list_tensors(options.in);
+  std::vector<SourceTensor> list;
   for (const std::string& name : options.tensors) {
     const auto found = std::find_if(
-        all.begin(), all.end(), [&](const StoredTensor& t) { return t.name == name || t.name == without_slash(name); });
+        all.begin(), all.end(), [&](const SourceTensor& t) { return t.name == name || t.name == without_slash(name); });
     if (found == all.end())
       throw Error(Exit::file,
                   fmt::format("{}: {}: there is no such tensor among its {}", options.in.string(), name, all.size()));
     if (const auto why = obstacle(options.format, *found))
       throw Error(Exit::file, fmt::format("{}: {}: {}", options.in.string(), name, *why));
     const bool twice =
-        std::any_of(list.begin(), list.end(), [&](const StoredTensor& t) { return t.name == found->name; });
+        std::any_of(list.begin(), list.end(), [&](const SourceTensor& t) { return t.name == found->name; });
     if (!twice) list.push_back(*found);
   }
   if (!options.tensors.empty()) return list;
-  for (const StoredTensor& t : all) {
+  for (const SourceTensor& t : all) {
     const bool candidate = !t.unreadable.empty() || t.shape.rank() == 2 || t.shape.rank() == 3;
     if (!candidate) continue;
     if (const auto why = obstacle(options.format, t))
@@ -88,7 +88,7 @@ std::vector<StoredTensor> chosen(const QuantizeFileOptions& options, std::vector
   return list;
 }
 
-Shape stacked(const StoredTensor& t, Shape of_member) {
+Shape stacked(const SourceTensor& t, Shape of_member) {
   return t.shape.rank() == 3 ? Shape{t.shape[0], of_member[0], of_member[1]} : of_member;
 }
 
@@ -99,7 +99,7 @@ void add_groups(hdf5::File& file, const std::string& path) {
 }
 
 /// The group of one tensor, its datasets still without content.
-QuantizedPlaces add_tensor(hdf5::File& file, const StoredTensor& t, const QuantizeFileOptions& options) {
+QuantizedPlaces add_tensor(hdf5::File& file, const SourceTensor& t, const QuantizeFileOptions& options) {
   const std::string& group = t.name;
   add_groups(file, group);
   std::vector<std::int64_t> dims;
@@ -143,12 +143,12 @@ QuantizeReport quantize_file(const QuantizeFileOptions& options) {
     throw Error(Exit::usage, fmt::format("{} is no quantized format", traits_of(options.format).name));
   if (std::filesystem::exists(options.out)) throw Error(Exit::file, options.out.string() + ": exists already");
   QuantizeReport report;
-  const std::vector<StoredTensor> tensors = chosen(options, report.skipped);
+  const std::vector<SourceTensor> tensors = chosen(options, report.skipped);
   const Unfinished unfinished(options.out.string() + ".tmp");
   std::vector<QuantizedPlaces> places;
   {
     hdf5::File file = hdf5::File::create(unfinished.path(), *self_control());
-    for (const StoredTensor& t : tensors) places.push_back(add_tensor(file, t, options));
+    for (const SourceTensor& t : tensors) places.push_back(add_tensor(file, t, options));
     file.close();
   }
   const PosixFile in(options.in, PosixFile::Mode::read);

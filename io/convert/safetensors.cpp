@@ -51,8 +51,8 @@ class Header {
     if (!json_.is_object()) fail("is no safetensors file: its header is no JSON object");
   }
 
-  std::vector<StoredTensor> tensors() const {
-    std::vector<StoredTensor> list;
+  std::vector<SourceTensor> tensors() const {
+    std::vector<SourceTensor> list;
     for (const auto& [name, entry] : json_.items())
       if (name != "__metadata__") list.push_back(tensor(name, entry));
     std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
@@ -87,7 +87,7 @@ class Header {
     return json;
   }
 
-  StoredTensor tensor(const std::string& name, const nlohmann::json& entry) const {
+  SourceTensor tensor(const std::string& name, const nlohmann::json& entry) const {
     const auto shaped = [&] {
       if (!entry.is_object() || !entry.contains("dtype") || !entry["dtype"].is_string()) return false;
       if (!entry.contains("shape") || !entry["shape"].is_array()) return false;
@@ -101,7 +101,7 @@ class Header {
       return counts(entry["shape"]) && counts(entry["data_offsets"]);
     };
     if (!shaped()) fail(name + ": no dtype, shape and data_offsets of a tensor");
-    StoredTensor t;
+    SourceTensor t;
     t.name = name;
     const std::string type = entry["dtype"];
     const std::int64_t begin = entry["data_offsets"][0], end = entry["data_offsets"][1];
@@ -119,7 +119,7 @@ class Header {
     return t;
   }
 
-  static void describe(StoredTensor& t, const std::string& type, const std::vector<std::int64_t>& dims) {
+  static void describe(SourceTensor& t, const std::string& type, const std::vector<std::int64_t>& dims) {
     const auto known =
         std::find_if(std::begin(readable), std::end(readable), [&](const TypeName& k) { return type == k.name; });
     if (known != std::end(readable))
@@ -162,12 +162,12 @@ std::filesystem::path made(const std::filesystem::path& path) {
 
 }  // namespace
 
-std::vector<StoredTensor> list_safetensors(const std::filesystem::path& path) { return Header(path).tensors(); }
+std::vector<SourceTensor> list_safetensors(const std::filesystem::path& path) { return Header(path).tensors(); }
 
-SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<StoredTensor> tensors)
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<SourceTensor> tensors)
     : tensors_(std::move(tensors)), path_(made(path)), file_(path_, PosixFile::Mode::write) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  for (StoredTensor& t : tensors_) {
+  for (SourceTensor& t : tensors_) {
     const auto known =
         std::find_if(std::begin(readable), std::end(readable), [&](const TypeName& k) { return t.type == k.type; });
     if (known == std::end(readable))
@@ -183,14 +183,14 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');  // payload begins at a multiple of 8
   const std::uint64_t length = text.size();
-  for (StoredTensor& t : tensors_) t.offset += prefix + std::ssize(text);
+  for (SourceTensor& t : tensors_) t.offset += prefix + std::ssize(text);
   file_.reserve(std::max<std::int64_t>(prefix + std::ssize(text) + missing_, 1));
   file_.write(0, &length, prefix);
   file_.write(prefix, text.data(), std::ssize(text));
 }
 
 void SafetensorsWriter::write(std::size_t index, std::int64_t begin, const void* from, std::int64_t bytes) {
-  const StoredTensor& t = tensors_.at(index);
+  const SourceTensor& t = tensors_.at(index);
   require(begin >= 0 && bytes >= 0 && begin + bytes <= t.shape.elements() * size_of(t.type), "SafetensorsWriter",
           "the piece leaves its tensor");
   file_.write(t.offset + begin, from, bytes);

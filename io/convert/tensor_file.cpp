@@ -20,8 +20,8 @@ bool begins_as_hdf5(const std::filesystem::path& path) {
   return std::memcmp(first, signature, sizeof first) == 0;
 }
 
-StoredTensor described(const hdf5::File& file, const std::string& path) {
-  StoredTensor t;
+SourceTensor described(const hdf5::File& file, const std::string& path) {
+  SourceTensor t;
   t.name = path;
   try {
     const hdf5::Dataset data = file.dataset(path);
@@ -34,13 +34,13 @@ StoredTensor described(const hdf5::File& file, const std::string& path) {
   return t;
 }
 
-std::vector<StoredTensor> list_hdf5(const std::filesystem::path& path) {
+std::vector<SourceTensor> list_hdf5(const std::filesystem::path& path) {
   if (!begins_as_hdf5(path)) throw Error(Exit::file, path.string() + ": is no HDF5 file, whatever its name says");
-  std::vector<StoredTensor> list;
+  std::vector<SourceTensor> list;
   const hdf5::File file = hdf5::File::open(path);
   for (const std::string& name : hdf5::list_datasets(path)) list.push_back(described(file, name));
   const std::int64_t size = PosixFile(path, PosixFile::Mode::read).size();
-  for (const StoredTensor& t : list)
+  for (const SourceTensor& t : list)
     if (t.unreadable.empty() && t.offset + t.shape.elements() * size_of(t.type) > size)
       throw Error(Exit::file, path.string() + ": " + t.name + ": lies outside the file: it was truncated");
   return list;
@@ -48,16 +48,16 @@ std::vector<StoredTensor> list_hdf5(const std::filesystem::path& path) {
 
 }  // namespace
 
-std::vector<StoredTensor> list_tensors(const std::filesystem::path& path) {
+std::vector<SourceTensor> list_tensors(const std::filesystem::path& path) {
   const std::string extension = path.extension().string();
-  std::vector<StoredTensor> list;
+  std::vector<SourceTensor> list;
   if (extension == ".h5" || extension == ".hdf5")
     list = list_hdf5(path);
   else if (extension == ".safetensors")
     list = list_safetensors(path);
   else
     throw Error(Exit::file, path.string() + ": neither .safetensors nor .h5 by its name");
-  std::sort(list.begin(), list.end(), [](const StoredTensor& a, const StoredTensor& b) { return a.name < b.name; });
+  std::sort(list.begin(), list.end(), [](const SourceTensor& a, const SourceTensor& b) { return a.name < b.name; });
   return list;
 }
 

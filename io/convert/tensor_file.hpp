@@ -9,7 +9,7 @@
 namespace tessera {
 
 /// A tensor in a file: one piece of it, row-major and little-endian.
-struct StoredTensor {
+struct SourceTensor {
   std::string name;  ///< a safetensors key, or an HDF5 path without its first '/'
   Shape shape;
   DType type = DType::f32;
@@ -19,6 +19,6 @@ struct StoredTensor {
 
 /// The tensors of a safetensors or HDF5 file, in the order of their names. The file's name says which it is
 /// (.safetensors, .h5, .hdf5); throws Error{file} where the file says otherwise, is damaged or cannot be read.
-std::vector<StoredTensor> list_tensors(const std::filesystem::path& path);
+std::vector<SourceTensor> list_tensors(const std::filesystem::path& path);
 
 }  // namespace tessera

@@ -246,8 +246,8 @@ class TensorQuantizer {
 
 }  // namespace
 
-Matrix matrix_of(const StoredTensor& tensor) { return {tensor.shape[-2], tensor.shape[-1]}; }
-std::int64_t members_of(const StoredTensor& tensor) { return tensor.shape.rank() == 3 ? tensor.shape[0] : 1; }
+Matrix matrix_of(const SourceTensor& tensor) { return {tensor.shape[-2], tensor.shape[-1]}; }
+std::int64_t members_of(const SourceTensor& tensor) { return tensor.shape.rank() == 3 ? tensor.shape[0] : 1; }
 
 TensorReport quantize_tensor(const QuantizeStep& step) {
   return visit_format(step.options.format, [&]<class F>() -> TensorReport {

@@ -19,7 +19,7 @@ struct QuantizedPlaces {
 
 /// One tensor on its way from file to file: member by member, in panels of rows.
 struct QuantizeStep {
-  const StoredTensor& tensor;
+  const SourceTensor& tensor;
   const PosixFile& in;
   PosixFile& out;
   const QuantizedPlaces& places;
@@ -27,8 +27,8 @@ struct QuantizeStep {
 };
 
 /// The tensor as members of matrices: [M, K] or [E, M, K].
-formats::Matrix matrix_of(const StoredTensor& tensor);
-std::int64_t members_of(const StoredTensor& tensor);
+formats::Matrix matrix_of(const SourceTensor& tensor);
+std::int64_t members_of(const SourceTensor& tensor);
 
 /// Quantizes, writes, and says how well it went.
 TensorReport quantize_tensor(const QuantizeStep& step);

@@ -4,6 +4,7 @@ usage: cli_test.py TESSERA
 """
 import json
 import os
+import struct
 import subprocess
 import sys
 import tempfile
@@ -50,7 +51,7 @@ class Cli(unittest.TestCase):
 
 class Usage(Cli):
     def test_every_verb_has_help(self):
-        for verb in ([], ["train"], ["plan"], ["validate"], ["explain"], ["info"]):
+        for verb in ([], ["train"], ["plan"], ["validate"], ["explain"], ["info"], ["quantize"], ["checkpoint"]):
             done = self.expect(0, *verb, "--help")
             self.assertIn("Usage: tessera", done.stdout)
         for option in ("--set", "DECK"):
@@ -148,6 +149,31 @@ class Explain(Cli):
     def test_an_unknown_key(self):
         self.assertIn("did you mean optimizer.lr?", self.expect(2, "explain", "optimizer.rl").stderr)
         self.expect(2, "explain", "parallel")
+
+
+class Quantize(Cli):
+    def source(self):
+        """A safetensors file with a matrix of small integers and a vector."""
+        values = struct.pack("<2048f", *[(i * 37) % 11 - 5 for i in range(2048)])
+        header = json.dumps({"w": {"dtype": "F32", "shape": [32, 64], "data_offsets": [0, 8192]},
+                             "b": {"dtype": "F32", "shape": [4], "data_offsets": [8192, 8208]}}).encode()
+        return self.write(struct.pack("<Q", len(header)) + header + values + bytes(16), "in.safetensors")
+
+    def test_reports_errors_and_what_was_left(self):
+        done = self.expect(0, "quantize", self.source(), "--format", "mxfp8", "--out", "out.h5", "--json")
+        report = json.loads(done.stdout)
+        self.assertEqual([(t["name"], t["format"], t["directions"]) for t in report["tensors"]],
+                         [("w", "mxfp8", ["rowwise", "columnwise"])])
+        self.assertEqual(report["tensors"][0]["max_rel_error"], 0)  # small integers are exact in E4M3
+        self.assertEqual(sorted(os.listdir(self.folder)), ["in.safetensors", "out.h5"])
+
+    def test_refusals(self):
+        source = self.source()
+        self.expect(2, "quantize", source, "--format", "bf16", "--out", "out.h5")
+        self.expect(5, "quantize", source, "--format", "mxfp8", "--out", "out.h5", "--tensor", "absent")
+        self.expect(5, "quantize", source, "--format", "mxfp8", "--out", source)
+        self.expect(5, "quantize", self.write("no tensors", "x.safetensors"), "--format", "mxfp8", "--out", "out.h5")
+        self.assertNotIn("out.h5", os.listdir(self.folder))
 
 
 class Info(Cli):

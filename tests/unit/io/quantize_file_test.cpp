@@ -29,7 +29,7 @@ struct Folder {
 };
 
 // Writes tensors of fp32 values, some narrowed to bf16, as a safetensors file.
-fs::path written(const fs::path& path, std::vector<StoredTensor> tensors,
+fs::path written(const fs::path& path, std::vector<SourceTensor> tensors,
                  const std::vector<std::vector<float>>& values) {
   SafetensorsWriter writer(path, std::move(tensors));
   for (std::size_t i = 0; i < values.size(); ++i) {
