@@ -14,13 +14,4 @@ TESSERA_FN inline std::uint32_t byte_of(const PhiloxBlock& block, std::uint64_t 
   return block.word[i % 16 / 4] >> (8 * (i % 4)) & 0xFFu;
 }
 
-/// out[j] = the byte of index first + j.
-TESSERA_FN inline void draw_bytes(const RandomKey& key, std::uint64_t first, int n, std::uint8_t* out) {
-  for (int j = 0; j < n;) {
-    const PhiloxBlock block = draw_block(key, (first + static_cast<std::uint64_t>(j)) / 16);
-    do out[j] = static_cast<std::uint8_t>(byte_of(block, first + static_cast<std::uint64_t>(j)));
-    while (++j < n && (first + static_cast<std::uint64_t>(j)) % 16 != 0);
-  }
-}
-
 }  // namespace tessera::quantizer

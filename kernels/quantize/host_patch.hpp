@@ -86,6 +86,20 @@ template <class Source>
     codes[c] = static_cast<std::uint8_t>(formats::e2m1_stochastic(Source::value(x[c]) * multipliers[c], draws[c]));
 }
 
+/// The bytes of n <= 128 indices from `first` on, their blocks side by side.
+[[gnu::noinline]] inline void draw_row(RandomKey key, std::uint64_t first, int n, std::uint8_t* __restrict out) {
+  constexpr int lanes = 16;  // nine blocks at most
+  std::uint32_t words[4][lanes];
+  for (int l = 0; l < lanes; ++l) {
+    const PhiloxBlock block = draw_block(key, first / 16 + static_cast<std::uint64_t>(l));
+    for (int w = 0; w < 4; ++w) words[w][l] = block.word[w];
+  }
+  std::uint32_t bytes[lanes][4];
+  for (int l = 0; l < lanes; ++l)
+    for (int w = 0; w < 4; ++w) bytes[l][w] = words[w][l];
+  std::memcpy(out, reinterpret_cast<const std::uint8_t*>(bytes) + first % 16, static_cast<std::size_t>(n));
+}
+
 /// Two codes a byte, the even one low, as pairs of bytes in one word (the host is little-endian). n is even.
 [[gnu::noinline]] inline void pack_nibbles(const std::uint8_t* __restrict codes, int n, std::uint8_t* __restrict out) {
   for (int i = 0; i < n / 2; ++i) {

@@ -51,7 +51,7 @@ inline void encode(const Stored<Source>* x, const float* multipliers, const Desc
                    Side side, std::uint8_t* codes) {
   if constexpr (F::hadamard && M::purpose == Purpose::gradient) {
     std::uint8_t draws[edge];
-    draw_bytes(d.keys[static_cast<int>(side)], draw_index(d, p, r), p.columns, draws);
+    draw_row(d.keys[static_cast<int>(side)], draw_index(d, p, r), p.columns, draws);
     encode_row_at_random<Source>(x, multipliers, draws, p.columns, codes);
   } else {
     encode_row<typename F::Element, Source>(x, multipliers, p.columns, codes);
@@ -175,6 +175,26 @@ inline typename Staged::Stored stage(Stored x) {
     return bf16(x).bits;
 }
 
+// Rows of a patch are far apart, so that no hardware sees them coming.
+
+/// The next patch's part of a row. Never faults, wherever it points.
+template <class T>
+inline void fetch_ahead(const T* x) {
+  for (std::size_t byte = 0; byte < edge * sizeof(T); byte += 64)
+    __builtin_prefetch(reinterpret_cast<const char*>(x) + byte, 0, 2);
+}
+/// Where row `r` of the patch, and its column of that number, will be written.
+template <Format F>
+inline void fetch_to_write(const Descriptor& d, const Patch& p, int r) {
+  constexpr bool turned = F::columnwise_order == formats::Order::transposed;
+  const std::int64_t row = p.member * d.stride + (p.row + r) * d.matrix.columns + p.column;
+  const std::int64_t column = turned ? p.member * d.stride + (p.column + r) * d.matrix.rows + p.row : row;
+  for (std::int64_t byte = 0; byte < formats::data_bytes<F>(edge); byte += 64) {
+    __builtin_prefetch(d.side[0].data + formats::data_bytes<F>(row) + byte, 1, 2);
+    __builtin_prefetch(d.side[1].data + formats::data_bytes<F>(column) + byte, 1, 2);
+  }
+}
+
 template <Format F, class M>
 inline void quantize_patch(const Descriptor& d, const Patch& p) {
   if constexpr (!F::scaled) {
@@ -191,7 +211,9 @@ inline void quantize_patch(const Descriptor& d, const Patch& p) {
     const OwnedRows owned(d, p);
     for (int r = owned.begin; r < owned.end; ++r) {
       const auto row = x.row(r);
+      fetch_ahead(row.first + p.columns);
       for (int c = 0; c < p.columns; ++c) staged[r][c] = stage<Staged>(row.first[c]);
+      fetch_to_write<F>(d, p, r);
     }
     quantize_copies<F, Mode<Staged, M::purpose>>(SourcePatch<Staged>(staged[0], edge), d, p, tensor);
   }
@@ -204,8 +226,10 @@ inline float largest(const Descriptor& d, const Patch& p, Side side) {
   const OwnedRows owned(d, p);
   std::uint32_t by_column[edge] = {}, top[1];
   if (side == Side::rowwise) {
-    for (int r = owned.begin; r < owned.end; ++r)
+    for (int r = owned.begin; r < owned.end; ++r) {
+      fetch_ahead(x.row(r).first + p.columns);
       largest_by_column<typename M::Source>(x.row(r).first, p.columns, by_column);
+    }
   } else {
     for (int first = owned.begin; first < owned.end; first += hadamard_block)
       with_column_block<F, M>(x, first, p.columns, [&]<class Source>(Source, const auto& row) {
