@@ -80,8 +80,10 @@ inline void quantize_rows(const SourcePatch<typename M::Source>& x, const Descri
     float multipliers[edge];
     spread<width>(grid.multipliers[r], multipliers);
     alignas(64) std::uint8_t codes[edge];
-    encode<F, M, Source>(x.row(r).first, multipliers, d, p, r, Side::rowwise, codes);
-    store_row<typename F::Element>(codes, p.columns, row_of<F>(d, p, Side::rowwise, r));
+    std::byte* out = row_of<F>(d, p, Side::rowwise, r);
+    std::uint8_t* to = F::Element::bits == 8 ? reinterpret_cast<std::uint8_t*>(out) : codes;
+    encode<F, M, Source>(x.row(r).first, multipliers, d, p, r, Side::rowwise, to);
+    if (F::Element::bits != 8) store_row<typename F::Element>(codes, p.columns, out);
   }
   store_scales<F, Side::rowwise>(d, p, grid, owned.begin, owned.end);
 }
@@ -94,6 +96,7 @@ inline void quantize_columns(const SourcePatch<typename M::Source>& x, const Des
   constexpr int height = F::block.columns;
   const OwnedRows owned(d, p);
   const int first_block = owned.begin / height, end_block = (owned.end + height - 1) / height;
+  constexpr bool in_place = F::columnwise_order == formats::Order::as_source && F::Element::bits == 8;
   G grid;
   Codes codes;
   for (int i = first_block; i < end_block; ++i) {
@@ -103,12 +106,14 @@ inline void quantize_columns(const SourcePatch<typename M::Source>& x, const Des
       for (int r = begin; r < end; ++r) largest_by_column<Source>(row(r), p.columns, amax);
       encode_scales<F, edge>(amax, tensor, grid.scales[i], grid.multipliers[i]);
       for (int r = begin; r < end; ++r)
-        encode<F, M, Source>(row(r), grid.multipliers[i], d, p, r, Side::columnwise, codes.row(r));
+        encode<F, M, Source>(
+            row(r), grid.multipliers[i], d, p, r, Side::columnwise,
+            in_place ? reinterpret_cast<std::uint8_t*>(row_of<F>(d, p, Side::columnwise, r)) : codes.row(r));
     });
   }
   if constexpr (F::columnwise_order == formats::Order::transposed) {
     store_transposed<typename F::Element>(d, p, codes, owned.begin, owned.end);
-  } else {
+  } else if constexpr (!in_place) {
     for (int r = owned.begin; r < owned.end; ++r)
       store_row<typename F::Element>(codes.row(r), p.columns, row_of<F>(d, p, Side::columnwise, r));
   }
