@@ -57,7 +57,7 @@ double bytes_of(const Tensor& t) { return t ? static_cast<double>(t.bytes()) : 0
 template <Format F>
 struct Weights {
   Weights(Bench& b, std::int64_t tensors, DType type) : Weights(b, tensors, type, shape_of(tensors)) {}
-  Weights(Bench& b, std::int64_t tensors, DType type, Matrix shape) : matrix(shape) {
+  Weights(Bench& b, std::int64_t tensors, DType type, Matrix each) : matrix(each) {
     for (std::int64_t i = 0; i < tensors; ++i) {
       const auto buffer = [&](DType t, Shape shape) { return b.device().allocate(Category::weights, t, shape); };
       QuantizedMatrix m;
