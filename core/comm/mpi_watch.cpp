@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <thread>
 #include <vector>
 
 namespace tessera {
@@ -167,6 +168,8 @@ void MpiWatch::leave(const std::string& why) {
 void MpiWatch::abort(Exit code, const std::string& what) {
   fmt::print(stderr, "[r{} {}] {}\n", rank_, host_, what);
   std::fflush(nullptr);
+  // Hydra closes the pipes as soon as it hears of the abort, unread text and all: it gets time to read.
+  std::this_thread::sleep_for(std::chrono::seconds(1));
   MPI_Abort(world_, static_cast<int>(code));
   std::_Exit(static_cast<int>(code));
 }
