@@ -8,6 +8,8 @@
 #include <spdlog/version.h>
 
 #include "core/comm/mpi.hpp"
+#include "git_sha.hpp"
+#include "io/hdf5/file.hpp"
 #include "kernels/base/runtime.hpp"
 
 namespace tessera {
@@ -33,11 +35,13 @@ std::string first_line(const std::string& text) {
 
 Build this_build() {
   // TESSERA_*: from CMake, of libraries whose headers do not tell their version or that only kernels include.
-  Build build{TESSERA_VERSION, compiler(), TESSERA_BUILD_TYPE, Runtime::back_end(), first_line(Mpi::version()), {}};
+  Build build{TESSERA_VERSION, compiler(), TESSERA_BUILD_TYPE, TESSERA_GIT_SHA, Runtime::back_end(),
+              first_line(Mpi::version()), {}};
   build.libraries = {
       {"Kokkos", TESSERA_KOKKOS_VERSION},
       {"oneDNN", TESSERA_DNNL_VERSION},
       {"OpenBLAS", TESSERA_BLAS_VERSION},
+      {"HDF5", hdf5::version()},
       {"yaml-cpp", TESSERA_YAML_VERSION},
       {"fmt", dotted(FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100)},
       {"spdlog", dotted(SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR, SPDLOG_VER_PATCH)},
@@ -45,6 +49,12 @@ Build this_build() {
       {"nlohmann_json", dotted(NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH)},
   };
   return build;
+}
+
+std::string libraries_text(const Build& build) {
+  std::string text;
+  for (const Library& library : build.libraries) text += library.name + " " + library.version + ", ";
+  return text + build.mpi;
 }
 
 }  // namespace tessera

@@ -11,11 +11,14 @@ struct Library {
 /// What this program was made of and with.
 struct Build {
   std::string version, compiler, build_type;
+  std::string git_sha;   ///< the commit, "-dirty" behind it where files differed; "unknown" outside a repository
   std::string back_end;  ///< of Kokkos: "OpenMP", "Serial" or "Cuda"
   std::string mpi;       ///< as the MPI library found at run time calls itself, on one line
   std::vector<Library> libraries;
 };
 /// Needs neither MPI nor Kokkos to be running.
 Build this_build();
+/// "Kokkos 4.7.0, oneDNN 2.6.0, ...", MPI last.
+std::string libraries_text(const Build& build);
 
 }  // namespace tessera

@@ -53,6 +53,11 @@ void Training::restore(const std::function<void(StateDict&)>& fill) {
   ready_ = true;
 }
 
+void Training::initialise(const std::function<void(StateDict&)>& fill) {
+  engine_.initialise(fill);
+  ready_ = true;
+}
+
 StateDict Training::state() {
   const RunConfig& config = plan_.config;
   StateDict state = engine_.state();

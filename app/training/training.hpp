@@ -33,12 +33,17 @@ class Training {
   /// In place of initial weights: `fill` writes what a checkpoint holds, and run() goes on from there. What it throws
   /// leaves through here.
   void restore(const std::function<void(StateDict&)>& fill);
+  /// A fresh run from other weights than drawn ones: `fill` overwrites those that it has.
+  void initialise(const std::function<void(StateDict&)>& fill);
   /// All that a checkpoint sees, between two steps.
   StateDict state();
 
   /// All steps not yet done, or as many as `boundary` lets; says which. Throws on all ranks: Error{numerical} after
   /// optimizer.max_skips skipped steps in a row, or the sink's problems.
   Proceed run(const RowSink& sink, const Boundary& boundary = {});
+
+  /// Mean cross-entropy over the tokens of the evaluation windows, as it stands. Moves nothing. Collective.
+  double evaluate();
 
   Engine& engine() { return engine_; }
   std::int64_t step() const { return step_; }  ///< steps done
@@ -47,7 +52,6 @@ class Training {
 
  private:
   MetricsRow row_of(std::int64_t step, const StepReport& report, double seconds);
-  double evaluate();
   void check_skips(const StepReport& report);
   void compare_replicas(std::int64_t step);
   bool evaluation_due(std::int64_t step) const;

@@ -11,9 +11,9 @@
 #include <fmt/format.h>
 
 #include "app/cli/build.hpp"
-#include "app/cli/threads.hpp"
 #include "app/training/generation.hpp"
 #include "app/training/plan_text.hpp"
+#include "app/training/preparation.hpp"
 #include "app/training/report.hpp"
 #include "app/training/run_log.hpp"
 #include "app/training/saving.hpp"
@@ -22,7 +22,6 @@
 #include "app/verbs/verbs.hpp"
 #include "core/comm/mpi.hpp"
 #include "io/checkpoint/reader.hpp"
-#include "io/data/corpus.hpp"
 #include "io/metrics/run_directory.hpp"
 #include "io/metrics/run_record.hpp"
 #include "kernels/base/runtime.hpp"
@@ -31,24 +30,8 @@
 namespace tessera {
 namespace {
 
-/// Runs `phase` on this rank; what it throws becomes a problem, so that all ranks can agree on it afterwards.
-template <class Phase>
-void attempt(Problems& problems, const Phase& phase) {
-  try {
-    phase();
-  } catch (const Error& error) {
-    problems.add(error.code(), error.what());
-  } catch (const std::exception& error) {
-    problems.add(Exit::internal, error.what());
-  }
-}
-
 /// Everything about a run that can be found wrong before memory is allocated.
-struct Prepared {
-  Deck deck;
-  std::optional<RunPlan> plan;
-  std::optional<Corpus> corpus;
-  Windows windows;
+struct PreparedRun : Prepared {
   std::vector<std::filesystem::path> beginnings;  ///< checkpoints to go on from, the best first
 };
 
@@ -64,17 +47,6 @@ std::optional<std::chrono::seconds> seconds_of(const std::string& limit) {
   return std::chrono::seconds(hours * 3600 + minutes * 60 + seconds);
 }
 
-void read_corpus(Prepared& run, Problems& problems) {
-  const RunConfig& config = run.deck.config;
-  const FileSet files{config.data.root.get(), config.data.files, config.checkpoint.dir.get()};
-  attempt(problems, [&] {
-    run.corpus.emplace(config.data.kind == DataKind::text ? Corpus::text(files) : Corpus::token_files(files));
-    run.corpus->check_vocabulary(config.model.vocab, problems);
-    run.windows =
-        Windows::split(run.corpus->tokens().count(), config.model.seq_len, config.data.eval_fraction, problems);
-  });
-}
-
 /// Last of all checks, since it makes the run directory: a refused run leaves nothing behind.
 void prepare_outputs(const RunConfig& config, Problems& problems) {
   prepare_run_directory(config.checkpoint.dir.get(), problems);
@@ -86,24 +58,10 @@ void prepare_outputs(const RunConfig& config, Problems& problems) {
                     std::strerror(errno)));
 }
 
-Prepared prepare(const TrainOptions& options, const Mpi& mpi, Control& control) {
-  Prepared run;
+PreparedRun prepare(const TrainOptions& options, const Mpi& mpi, Control& control) {
+  PreparedRun run{prepare(options.deck, options.overrides, Task::training, mpi, control), {}};
+  const RunConfig& config = run.deck.config;
   Problems problems;
-  attempt(problems, [&] { run.deck = read_deck(options.deck, options.overrides, problems); });
-  control.agree(problems);
-  RunConfig& config = run.deck.config;
-  config.run.threads.fill(host_threads(control.max(mpi.local_rank() + 1)));
-  Runtime::plan_for(static_cast<int>(config.run.threads.get()));
-  for (const Finding& finding : refusals(config, mpi.size()))
-    problems.add(Exit::deck, run.deck.provenance.located(finding));
-  read_corpus(run, problems);
-  control.agree(problems);
-  attempt(problems, [&] { run.plan.emplace(resolve(config, mpi.size())); });
-  control.agree(problems);
-  const auto hash = static_cast<std::int64_t>(run.plan->layout.hash() >> 1);
-  if (control.max(hash) != hash)
-    problems.add(Exit::internal, "the ranks planned different layouts: are they the same binary?");
-  control.agree(problems);
   run.beginnings = beginnings({options.resume}, config.checkpoint.dir.get(), control);
   if (!run.beginnings.empty()) problems.add(against_resuming(run.beginnings.front(), run.deck, run.corpus->hash()));
   control.agree(problems);
@@ -112,7 +70,7 @@ Prepared prepare(const TrainOptions& options, const Mpi& mpi, Control& control) 
   return run;
 }
 
-RunRecord record_of(const Prepared& run, const TrainOptions& options, const std::vector<std::string>& hosts) {
+RunRecord record_of(const PreparedRun& run, const TrainOptions& options, const std::vector<std::string>& hosts) {
   const RunConfig& config = run.deck.config;
   const Build build = this_build();
   RunRecord record;
@@ -138,7 +96,7 @@ RunRecord record_of(const Prepared& run, const TrainOptions& options, const std:
 }
 
 /// The resolved deck and run.json, written by rank 0, and the head of the log.
-void describe(const Prepared& run, const TrainOptions& options, const Mpi& mpi, Control& control) {
+void describe(const PreparedRun& run, const TrainOptions& options, const Mpi& mpi, Control& control) {
   const std::vector<std::string> hosts = control.gather(mpi.host());
   Problems problems;
   if (mpi.rank() == 0) {
@@ -172,7 +130,7 @@ void print_sample(Training& training, const RunPlan& plan) {
 }
 
 /// Goes on from a checkpoint if there is one; says what a save records of this run.
-Origin begin(const Prepared& run, const TrainOptions& options, const Mpi& mpi, Control& control, Training& training,
+Origin begin(const PreparedRun& run, const TrainOptions& options, const Mpi& mpi, Control& control, Training& training,
              Device& device) {
   Origin origin;
   const std::filesystem::path parent =
@@ -182,11 +140,18 @@ Origin begin(const Prepared& run, const TrainOptions& options, const Mpi& mpi, C
   if (!parent.empty()) {
     const Manifest manifest = Checkpoint(parent).manifest();
     origin.run_id = manifest.run_id;
-    origin.parent = parent.string() + " " + manifest.content_digest;
+    origin.parent = parent.string();
+    origin.parent_digest = manifest.content_digest;
     if (mpi.rank() == 0) fmt::print("resumed from {} | {}\n", parent.string(), manifest.content_digest);
   }
   const RunConfig& config = run.deck.config;
-  origin.version = this_build().version;
+  const Build build = this_build();
+  origin.version = build.version;
+  origin.git_sha = build.git_sha;
+  origin.libraries = libraries_text(build);
+  origin.mesh = fmt::format("data {}", mpi.size());
+  origin.steps = config.run.steps;
+  origin.optimizer = config.optimizer;
   origin.deck = resolved_text(run.deck);
   origin.model_sha256 = model_fingerprint(config.model);
   origin.corpus_hash = run.corpus->hash();
@@ -210,7 +175,7 @@ int train(const TrainOptions& options, Mpi& mpi, Control& control) {
   });
   if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
   control.agree(problems);
-  const Prepared run = prepare(options, mpi, control);
+  const PreparedRun run = prepare(options, mpi, control);
   const RunConfig& config = run.deck.config;
   const Runtime runtime(static_cast<int>(config.run.threads.get()));
   describe(run, options, mpi, control);

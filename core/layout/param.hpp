@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/tensor.hpp"
@@ -33,6 +34,7 @@ struct ParamSpec {
   Role role = Role::matrix;
   Start start;
   Canonical canonical;
+  std::string tied_to = {};  ///< a further canonical name that the model uses it as, or empty
 
   std::int64_t member_elements() const { return member.elements(); }
   /// Elements of one member that exist outside memory (all but the vocabulary's padding, which is at the end).
@@ -48,6 +50,8 @@ struct ParamId {
 class ParamRegistry {
  public:
   ParamId add(ParamSpec spec);
+  /// The model uses a parameter under a second canonical name too, in place of one of its own.
+  void tie(ParamId id, std::string name) { specs_[static_cast<std::size_t>(id.value)].tied_to = std::move(name); }
   const ParamSpec& operator[](ParamId id) const { return specs_[static_cast<std::size_t>(id.value)]; }
   const std::vector<ParamSpec>& specs() const { return specs_; }
   int size() const { return static_cast<int>(specs_.size()); }

@@ -32,8 +32,16 @@ Engine::Engine(Device& device, const RunPlan& plan, Communicator& communicator)
 }
 
 void Engine::initialise() {
+  initialise([](StateDict&) {});
+}
+
+void Engine::initialise(const std::function<void(StateDict&)>& fill) {
   Updated start =
       masters_.initialise(stream_, plan_.registry, plan_.layout, communicator_.rank(), plan_.config.run.seed);
+  StateDict weights;
+  weights.add("model", plan_.registry, plan_.layout, communicator_.rank(), masters_.shards());
+  weights.digests = digests_;
+  fill(weights);
   optimizers_.initialise(stream_);
   memory_.initialise(stream_);
   sync_.publish(stream_, std::move(start));

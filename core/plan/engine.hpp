@@ -24,6 +24,9 @@ class Engine {
 
   /// Masters, moments and clock of a fresh run; the first forward gathers. Collective.
   void initialise();
+  /// The same with other weights: `fill` overwrites what it likes of the drawn ones, which are all of the state that it
+  /// is given; what it throws leaves through here. Collective.
+  void initialise(const std::function<void(StateDict&)>& fill);
 
   /// Masters and moments as named tensors; counters are left alone. Waits for nothing.
   StateDict tensors() const;

@@ -22,6 +22,7 @@ struct StateTensor {
   DType type = DType::f32;
   Role role = Role::matrix;
   std::vector<StateRange> ranges;  ///< ascending; together the ranks hold every element once
+  std::string tied_to = {};        ///< the further canonical name of a tied parameter, or empty
 
   std::string path() const { return "/" + slot + "/" + name; }
 };
@@ -57,7 +58,7 @@ struct StateDict {
   Tensor digests;  ///< u64 [tensors] on the device: where a save and a load sum
 
   /// Appends one tensor for each canonical name of the registry, in its order: this rank's slices of every bucket seen
-  /// as flat ranges. `shards[b]` is [counts[rank]] of bucket b.
+  /// as flat ranges. `shards[b]` is [counts[rank]] of bucket b; without shards, tensors that this rank holds nothing of.
   void add(const std::string& slot, const ParamRegistry& registry, const ParamLayout& layout, int rank,
            std::span<const Tensor> shards);
 };

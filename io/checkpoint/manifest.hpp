@@ -25,7 +25,11 @@ struct Origin {
   int world_size = 1;
   ExpertWeights experts = ExpertWeights::single;  ///< layout of expert projections in the file
   std::string command_line, hosts;
-  std::string parent;  ///< folder and content digest of the checkpoint that the run came from, or empty
+  std::string parent, parent_digest;  ///< folder and content digest of the checkpoint that it came from, or empty
+  std::string git_sha, libraries;     ///< of the program: its commit; "name version, ..."
+  std::string mesh;                   ///< how the ranks were used: "data 4"
+  std::int64_t steps = 0;             ///< of the whole run
+  OptimizerConfig optimizer;          ///< for its schedule
 };
 
 /// manifest.json: the last file of a checkpoint folder, and what makes it one. Names the others with their sizes.

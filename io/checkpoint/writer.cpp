@@ -152,7 +152,8 @@ void CheckpointWriter::create(Save& save) {
   for (const char* name : {model_file, optimizer_file}) {
     OpenFile out{name, hdf5::File::create(save.folder / name, control_), {}, {}, 0};
     hdf5::File& file = out.file;
-    for (const char* group : {"/counters", "/data", "/rng", "/integrity", "/provenance"}) file.add_group(group);
+    for (const char* group : {"/counters", "/schedule", "/data", "/rng", "/integrity", "/provenance"})
+      file.add_group(group);
     for (std::size_t i = 0; i < save.state.tensors.size(); ++i) {
       const StateTensor& tensor = save.state.tensors[i];
       if (std::strcmp(file_of(tensor.slot), name) != 0) continue;
@@ -164,6 +165,7 @@ void CheckpointWriter::create(Save& save) {
         const hdf5::Dataset made = file.add_dataset(piece.path, piece.shape, tensor.type);
         file.set(piece.path, "axes", axes_of(tensor.role, piece.shape.rank()));
         file.set(piece.path, "role", name_of_role(tensor.role));
+        if (!tensor.tied_to.empty() && tensor.slot == "model") file.set(piece.path, "tied_to", tensor.tied_to);
         if (piece.expert >= 0) {
           file.set(piece.path, "canonical", tensor.name);
           file.set(piece.path, "expert", std::int64_t{piece.expert});
@@ -212,6 +214,46 @@ void CheckpointWriter::payload(Save& save) {
   }
 }
 
+namespace {
+
+/// All that a file says of its save besides tensors and counters.
+void write_facts(hdf5::File& file, const StateCounters& counters, const std::string& content_digest,
+                 const Origin& origin) {
+  const FormatVersion format;
+  file.set("/", "file_type", "tessera.checkpoint");
+  file.set("/", "format_version", std::vector<std::int64_t>{format.major, format.minor});
+  file.set("/", "required_features", "");
+  file.set("/", "software", "tessera");
+  file.set("/", "version", origin.version);
+  file.set("/", "git_sha", origin.git_sha);
+  file.set("/", "step", counters.step);
+  file.set("/", "tokens", counters.tokens);
+  file.set("/", "run_id", origin.run_id);
+  file.set("/", "world_size", std::int64_t{origin.world_size});
+  file.set("/", "mesh", origin.mesh);
+  file.set("/", "deck_sha256", sha256(origin.deck));
+  file.set("/", "model_sha256", origin.model_sha256);
+  file.set("/", "content_digest", content_digest);
+  const OptimizerConfig& optimizer = origin.optimizer;
+  file.set("/schedule", "name", name_of(optimizer.schedule));
+  file.set("/schedule", "steps", origin.steps);
+  file.set("/schedule", "warmup_steps", optimizer.warmup_steps);
+  file.set("/schedule", "decay_steps", optimizer.decay_steps);
+  file.set("/schedule", "lr", optimizer.lr);
+  file.set("/schedule", "min_lr", optimizer.min_lr);
+  file.set("/data", "corpus_hash", hex(origin.corpus_hash));
+  file.set("/rng", "algorithm", "Philox4x32-10, keyed by seed, purpose, step and index");
+  file.set("/rng", "counters", std::vector<std::int64_t>{counters.step, counters.next_sample});
+  file.set("/provenance", "deck", origin.deck);
+  file.set("/provenance", "command_line", origin.command_line);
+  file.set("/provenance", "hosts", origin.hosts);
+  file.set("/provenance", "libraries", origin.libraries);
+  file.set("/provenance", "parent", origin.parent);
+  file.set("/provenance", "parent_digest", origin.parent_digest);
+}
+
+}  // namespace
+
 void CheckpointWriter::finish(Save& save) {
   control_.sum(save.non_finite.data(), static_cast<int>(save.non_finite.size()));
   phase([&] {
@@ -231,25 +273,7 @@ void CheckpointWriter::finish(Save& save) {
         const std::size_t slash = path.rfind('/');
         file.set(path.substr(0, slash), path.c_str() + slash + 1, value);
       });
-      const FormatVersion format;
-      file.set("/", "file_type", "tessera.checkpoint");
-      file.set("/", "format_version", std::vector<std::int64_t>{format.major, format.minor});
-      file.set("/", "required_features", "");
-      file.set("/", "software", "tessera");
-      file.set("/", "version", origin.version);
-      file.set("/", "step", save.state.counters.step);
-      file.set("/", "tokens", save.state.counters.tokens);
-      file.set("/", "run_id", origin.run_id);
-      file.set("/", "world_size", std::int64_t{origin.world_size});
-      file.set("/", "deck_sha256", sha256(origin.deck));
-      file.set("/", "model_sha256", origin.model_sha256);
-      file.set("/", "content_digest", save.content_digest);
-      file.set("/data", "corpus_hash", hex(origin.corpus_hash));
-      file.set("/rng", "algorithm", "Philox4x32-10, keyed by seed, purpose, step and index");
-      file.set("/provenance", "deck", origin.deck);
-      file.set("/provenance", "command_line", origin.command_line);
-      file.set("/provenance", "hosts", origin.hosts);
-      file.set("/provenance", "parent", origin.parent);
+      write_facts(file, save.state.counters, save.content_digest, origin);
       file.set("/", "complete", std::int64_t{1});
       file.close();
     }

@@ -109,6 +109,12 @@ Object contiguous() {
 
 }  // namespace
 
+std::string version() {
+  unsigned major = 0, minor = 0, release = 0;
+  H5get_libversion(&major, &minor, &release);
+  return fmt::format("{}.{}.{}", major, minor, release);
+}
+
 Object::~Object() { close(); }
 
 bool Object::close() {

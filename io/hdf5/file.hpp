@@ -11,6 +11,9 @@
 
 namespace tessera::hdf5 {
 
+/// Of the library found at run time: "1.10.8".
+std::string version();
+
 /// One HDF5 object, closed at the end of its life. hid_t is 64 bits wide; HDF5's header stays out of this one.
 class Object {
  public:

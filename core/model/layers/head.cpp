@@ -16,7 +16,9 @@ Head::Head(ParamRegistry& registry, const GptShape& shape, ParamId tokens)
       vocabulary_(shape.vocabulary),
       padded_(shape.padded_vocabulary()),
       length_(shape.seq_len),
-      rows_at_once_(std::max<std::int64_t>(1, shape.logits_at_once / padded_)) {}
+      rows_at_once_(std::max<std::int64_t>(1, shape.logits_at_once / padded_)) {
+  if (shape.tied_head) registry.tie(tokens, "head.weight");
+}
 
 template <class F>
 void Head::each_piece(const Call& call, const MicroBatch& batch, const Tensor& y, const F& f) const {

@@ -1,0 +1,63 @@
+#include "app/training/preparation.hpp"
+
+#include <algorithm>
+
+#include "app/cli/threads.hpp"
+#include "kernels/base/index.hpp"
+#include "kernels/base/runtime.hpp"
+
+namespace tessera {
+namespace {
+
+void read_corpus(Prepared& run, Problems& problems) {
+  const RunConfig& config = run.deck.config;
+  const FileSet files{config.data.root.get(), config.data.files, config.checkpoint.dir.get()};
+  attempt(problems, [&] {
+    run.corpus.emplace(config.data.kind == DataKind::text ? Corpus::text(files) : Corpus::token_files(files));
+    run.corpus->check_vocabulary(config.model.vocab, problems);
+    run.windows =
+        Windows::split(run.corpus->tokens().count(), config.model.seq_len, config.data.eval_fraction, problems);
+  });
+}
+
+/// The windows that training would evaluate: at most `most`.
+void limit_evaluation(Prepared& run, std::int64_t most, Problems& problems) {
+  if (problems.empty() && run.windows.evaluation == 0)
+    problems.add(Exit::deck, run.deck.provenance.located({{"data.eval_fraction", "data.kind"},
+                                                          "keeps no windows to evaluate on; give a share above 0"}));
+  run.windows.evaluation = std::min(run.windows.evaluation, most);
+}
+
+void resolve_plan(Prepared& run, const Mpi& mpi, Control& control) {
+  Problems problems;
+  attempt(problems, [&] { run.plan.emplace(resolve(run.deck.config, mpi.size())); });
+  control.agree(problems);
+  const auto hash = static_cast<std::int64_t>(run.plan->layout.hash() >> 1);
+  if (control.max(hash) != hash)
+    problems.add(Exit::internal, "the ranks planned different layouts: are they the same binary?");
+  control.agree(problems);
+}
+
+}  // namespace
+
+Prepared prepare(const std::string& deck, const std::vector<Override>& overrides, Task task, const Mpi& mpi,
+                 Control& control) {
+  Prepared run;
+  Problems problems;
+  attempt(problems, [&] { run.deck = read_deck(deck, overrides, problems); });
+  control.agree(problems);
+  RunConfig& config = run.deck.config;
+  config.run.threads.fill(host_threads(control.max(mpi.local_rank() + 1)));
+  Runtime::plan_for(static_cast<int>(config.run.threads.get()));
+  const std::int64_t evaluated = config.eval.batches * config.batch.global;
+  if (task == Task::evaluation) config.batch.global = round_up(config.batch.global, mpi.size() * config.batch.micro);
+  for (const Finding& finding : refusals(config, mpi.size()))
+    problems.add(Exit::deck, run.deck.provenance.located(finding));
+  read_corpus(run, problems);
+  if (task == Task::evaluation) limit_evaluation(run, evaluated, problems);
+  control.agree(problems);
+  resolve_plan(run, mpi, control);
+  return run;
+}
+
+}  // namespace tessera

@@ -1,0 +1,42 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/comm/mpi.hpp"
+#include "core/data/windows.hpp"
+#include "core/plan/plan.hpp"
+#include "io/data/corpus.hpp"
+#include "io/deck/deck.hpp"
+
+namespace tessera {
+
+/// Runs `phase` on this rank; what it throws becomes a problem, so that all ranks can agree on it afterwards.
+template <class Phase>
+void attempt(Problems& problems, const Phase& phase) {
+  try {
+    phase();
+  } catch (const Error& error) {
+    problems.add(error.code(), error.what());
+  } catch (const std::exception& error) {
+    problems.add(Exit::internal, error.what());
+  }
+}
+
+/// What a deck asks for, on these ranks, before memory is allocated.
+struct Prepared {
+  Deck deck;
+  std::optional<RunPlan> plan;
+  std::optional<Corpus> corpus;
+  Windows windows;
+};
+
+/// training: batches must share out evenly; evaluation: any number of ranks, the same windows.
+enum class Task { training, evaluation };
+
+/// Reads deck and corpus and resolves the plan. Whatever stands against the run on any rank is thrown on all, as much
+/// of it at once as can be told. Collective.
+Prepared prepare(const std::string& deck, const std::vector<Override>& overrides, Task task, const Mpi& mpi,
+                 Control& control);
+
+}  // namespace tessera
