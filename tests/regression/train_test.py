@@ -286,6 +286,15 @@ class Refusals(Train):
                      "--set optimizer.lr=fast: optimizer.lr: fast is not a number", deck="bad.yaml",
                      optimizer__lr="fast")
 
+    def test_ranks_that_were_started_one_by_one(self):
+        """As srun with the wrong --mpi does: the launcher counts two tasks, the MPI library knows of one rank."""
+        done = subprocess.run([TESSERA, "train", "deck.yaml"], capture_output=True, timeout=60, cwd=self.folder, text=True,
+                              env={**os.environ, "SLURM_STEP_NUM_TASKS": "2"})
+        self.assertEqual(done.returncode, 4, (done.stdout, done.stderr))
+        self.assertEqual(done.stderr.count("started as 2 separate runs of one rank each (SLURM_STEP_NUM_TASKS=2)"), 1)
+        self.assertEqual(done.stderr.count("start it with srun --mpi=pmi2"), 1)
+        self.assertFalse(os.path.exists(self.path("run")))
+
     def test_a_run_directory_that_is_none(self):
         self.write("", "file")
         self.refused(4, "checkpoint.dir: ", "is a file", checkpoint__dir="file")

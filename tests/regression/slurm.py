@@ -1,0 +1,178 @@
+"""A Slurm of one machine, in a folder and on ports of its own, for as long as a `with` block."""
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel", "sinfo")
+PATH = os.environ.get("PATH", "") + os.pathsep + "/usr/sbin"
+CONFIGURATION = """ClusterName=tessera
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller}
+SlurmdPort={node}
+SlurmUser=root
+AuthType=auth/munge
+CryptoType=crypto/munge
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerType=sched/builtin
+SchedulerParameters=sched_interval=1
+JobAcctGatherType=jobacct_gather/none
+MpiDefault=pmi2
+JobRequeue=1
+ReturnToService=2
+KillWait=30
+MinJobAge=600
+NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} State=UNKNOWN
+PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:4
+"""
+
+
+def missing():
+    """Why no Slurm can be started here; empty: it can."""
+    absent = [name for name in PROGRAMS if not shutil.which(name, path=PATH)]
+    if absent:
+        return f"no {', '.join(absent)} here (jobscripts/debian/install-deps.sh --slurm)"
+    return "" if os.geteuid() == 0 else "only root can start a Slurm"
+
+
+def free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for s in sockets:
+        s.bind(("127.0.0.1", 0))
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
+
+
+def die_with_parent():
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def until(seconds, what, condition):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not within {seconds} s")
+        time.sleep(0.05)
+    return found
+
+
+class Slurm:
+    def __init__(self, folder, cpus):
+        """`folder`: empty; belongs to this Slurm until the block ends."""
+        self.folder, self.cpus, self.daemons = folder, cpus, []
+        self.host = socket.gethostname().split(".")[0]
+        self.environment = {**os.environ, "PATH": PATH, "SLURM_CONF": self.path("slurm.conf")}
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def __enter__(self):
+        try:
+            self.start()
+        except BaseException as error:
+            logs = self.logs()
+            self.stop()
+            raise RuntimeError(f"Slurm did not start: {error}\n{logs}") from error
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def start(self):
+        for name in ("state", "spool"):
+            os.mkdir(self.path(name))
+        with open(self.path("munge.key"), "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            file.write(os.urandom(128))
+        controller, node = free_ports(2)
+        with open(self.path("slurm.conf"), "w", encoding="ascii") as file:
+            file.write(CONFIGURATION.format(host=self.host, controller=controller, node=node, folder=self.folder, cpus=self.cpus))
+        open(self.path("cgroup.conf"), "w").close()
+        self.daemon("munged", "--foreground", "--force", *(f"--{key}={self.path('munge.' + end)}" for key, end in (
+            ("socket", "socket"), ("key-file", "key"), ("pid-file", "pid"), ("log-file", "log"), ("seed-file", "seed"))))
+        until(30, "munged", lambda: os.path.exists(self.path("munge.socket")))
+        self.daemon("slurmctld", "-D", "-c")
+        self.daemon("slurmd", "-D", "-N", self.host)
+        until(60, "the node", lambda: self.ask("sinfo", "--noheader", "--format=%t", check=False) == "idle")
+
+    def daemon(self, *command):
+        log = open(self.path(command[0] + ".out"), "wb")
+        self.daemons.append(subprocess.Popen(command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                             preexec_fn=die_with_parent))
+        log.close()
+
+    def logs(self):
+        text = ""
+        for name in ("munge.log", "munged.out", "slurmctld.log", "slurmctld.out", "slurmd.log", "slurmd.out"):
+            with contextlib.suppress(OSError), open(self.path(name), errors="replace") as file:
+                text += f"--- {name}\n{file.read()[-3000:]}"
+        return text
+
+    def processes(self):
+        """What runs under this Slurm's configuration, and this program not."""
+        mark, found = f"SLURM_CONF={self.path('slurm.conf')}".encode(), []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+                if mark in file.read().split(b"\0"):
+                    found.append(int(pid))
+        return found
+
+    def stop(self):
+        """Ends jobs, then daemons, and what is left in the end; returns when nothing runs any more."""
+        with contextlib.suppress(Exception):
+            self.ask("scancel", "--user=root", timeout=10)
+            until(15, "the queue", lambda: not self.ask("squeue", "--noheader", timeout=10))
+        for daemon in reversed(self.daemons):
+            daemon.terminate()
+        for daemon in self.daemons:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                daemon.wait(timeout=10)
+        deadline = time.monotonic() + 10
+        while (left := self.processes()) and time.monotonic() < deadline:
+            for pid in left:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            for daemon in self.daemons:
+                daemon.poll()
+            time.sleep(0.05)
+        if left:
+            raise RuntimeError(f"processes {left} do not end")
+
+    def ask(self, *command, check=True, timeout=60, **options):
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=timeout, **options)
+        if check and done.returncode != 0:
+            raise RuntimeError(f"{command}: {done.stderr}{done.stdout}")
+        return done.stdout.strip()
+
+    def submit(self, *arguments, environment=None, folder=None):
+        """Returns the number of the job."""
+        done = subprocess.run(("sbatch", "--parsable", *arguments), env={**self.environment, **(environment or {})}, cwd=folder,
+                              capture_output=True, text=True, timeout=60)
+        if done.returncode != 0:
+            raise RuntimeError(f"sbatch {arguments}: {done.stderr}")
+        return done.stdout.strip()
+
+    def about(self, job):
+        """The fields of `scontrol show job`."""
+        text = self.ask("scontrol", "--oneliner", "show", "job", job)
+        return dict(word.split("=", 1) for word in text.split() if "=" in word)
+
+    def ended(self, job, seconds=240):
+        """Waits for the job's last end; its fields."""
+        final = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL")
+        return until(seconds, f"the end of job {job}", lambda: (state := self.about(job))["JobState"] in final and state)

@@ -1,0 +1,174 @@
+"""The job scripts of jobscripts/slurm under a real Slurm of one machine: a run that is warned, stopped, queued again and
+resumed; sweeps; the wrong --mpi; conversion.
+
+usage: slurm_test.py TESSERA MPIEXEC BUILD; 77: no Slurm can be started here
+"""
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import slurm
+
+TESSERA = MPIEXEC = BUILD = ""
+SCRIPTS = os.path.realpath(os.path.join(os.path.dirname(__file__), "../../jobscripts/slurm"))
+TEXT = "".join(f"the {i * 7919 % 113} tiles of the {i % 17} mosaics\n" for i in range(400))
+DECK = """schema_version: 1
+run: {name: slurm, steps: 400, threads: 1}
+model: {layers: 1, hidden: 32, heads: 2, ffn: 64, seq_len: 32}
+data: {files: ["*.txt"], eval_fraction: 0.1}
+batch: {global: 4, micro: 2}
+sample: {tokens: 0}
+optimizer: {lr: 0.01, warmup_steps: 2}
+checkpoint: {dir: run, every_steps: 0}
+"""
+
+
+class Jobs(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        home = cls.enterClassContext(tempfile.TemporaryDirectory(prefix="tessera-slurm-"))
+        cls.slurm = cls.enterClassContext(slurm.Slurm(home, cpus=2))
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="tessera-job-")
+        self.addCleanup(folder.cleanup)
+        self.folder = os.path.realpath(folder.name)
+        self.write("corpus.txt", TEXT)
+        self.write("deck.yaml", DECK)
+
+    def path(self, *names):
+        return os.path.join(self.folder, *names)
+
+    def write(self, name, text):
+        with open(self.path(name), "w", encoding="utf-8") as file:
+            file.write(text)
+        return self.path(name)
+
+    def read(self, *names):
+        with open(self.path(*names), encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def submit(self, script, *arguments, options=(), **environment):
+        return self.slurm.submit(*options, os.path.join(SCRIPTS, script), *arguments, folder=self.folder,
+                                 environment={"TESSERA": TESSERA, **environment})
+
+    def train(self, *arguments, options=(), **environment):
+        return self.submit("train.sbatch", "deck.yaml", *arguments, options=("--ntasks=2", "--time=60", *options), **environment)
+
+    def started(self, *arguments, **environment):
+        """A job whose first step is done."""
+        job, metrics = self.train(*arguments, **environment), self.path("run", "metrics.jsonl")
+        slurm.until(120, "the first step", lambda: os.path.exists(metrics) and os.path.getsize(metrics))
+        return job
+
+    def log(self, job, name="tessera"):
+        return self.read(f"{name}-{job}.log")
+
+    def ended(self, job, state, code, name="tessera"):
+        """Waits for the end, which must be this one; the job's log."""
+        about = self.slurm.ended(job)
+        log = self.log(job, name)
+        self.assertEqual((about["JobState"], about["ExitCode"]), (state, f"{code}:0"), log[-3000:])
+        return log
+
+    def digest(self, directory):
+        done = subprocess.run([TESSERA, "checkpoint", "inspect", directory, "--json"], cwd=self.folder, capture_output=True,
+                              text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)["content_digest"]
+
+    def rows(self, directory):
+        return [json.loads(line) for line in self.read(directory, "metrics.jsonl").splitlines()]
+
+    def rank_of(self, job):
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+                if f"SLURM_JOB_ID={job}".encode() in file.read().split(b"\0") and os.readlink(f"/proc/{pid}/exe") == TESSERA:
+                    return int(pid)
+        return None
+
+    def stands_still(self, pid):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] == "T"
+        return False
+
+    def test_a_run_that_is_stopped_queues_again_and_ends_as_if_it_had_not(self):
+        whole = subprocess.run([MPIEXEC, "-n", "2", TESSERA, "train", "deck.yaml", "--set", "checkpoint.dir=whole"],
+                               cwd=self.folder, capture_output=True, text=True, timeout=240)
+        self.assertEqual(whole.returncode, 0, whole.stderr)
+
+        job = self.started()
+        rank = self.rank_of(job)
+        os.kill(rank, signal.SIGSTOP)  # Slurm looks at its clock twice a minute, and wakes what it signals
+        self.slurm.ask("scontrol", "update", f"JobId={job}", "TimeLimit=5")
+        slurm.until(120, "the warning", lambda: not self.stands_still(rank))
+        self.slurm.ask("scontrol", "update", f"JobId={job}", "TimeLimit=60")
+
+        log = self.ended(job, "COMPLETED", 0)
+        self.assertEqual(self.slurm.about(job)["Restarts"], "1")
+        self.assertEqual(log.count("stopped early: queued again"), 1, log)
+        self.assertEqual(log.count("resumed from"), 1, log)
+        first = [row["step"] for row in self.rows("run") if row["restart"] == 0]
+        self.assertTrue(0 < len(first) < 400)
+        self.assertEqual([row["step"] for row in self.rows("run")], list(range(1, 401)))
+        self.assertEqual(self.digest("run"), self.digest("whole"))
+
+    def test_a_job_queues_again_so_often_and_no_more(self):
+        job = self.train("--stop-at", "3", TESSERA_RESTARTS="1")
+        log = self.ended(job, "FAILED", 75)
+        self.assertEqual(log.count("stopped early: queued again"), 1, log)
+        self.assertIn("queued again 1 times already", log)
+        self.assertEqual(self.slurm.about(job)["Restarts"], "1")
+
+    def test_a_signal_to_the_script_reaches_the_run(self):
+        job = self.started("--set", "run.steps=1000000", TESSERA_RESTARTS="0")
+        self.slurm.ask("scancel", "--batch", "--signal=USR1", job)
+        self.ended(job, "FAILED", 75)
+        self.assertTrue(self.digest("run"))
+
+    def test_what_is_cancelled_saves_and_stays_cancelled(self):
+        job = self.started("--set", "run.steps=1000000")
+        self.slurm.ask("scancel", job)
+        about = self.slurm.ended(job)
+        self.assertEqual((about["JobState"], about["Restarts"]), ("CANCELLED", "0"), self.log(job)[-3000:])
+        slurm.until(60, "the end of the script", lambda: self.rank_of(job) is None)
+        self.assertNotIn("queued again", self.log(job))
+        self.assertTrue(self.digest("run"))
+
+    def test_ranks_that_start_as_jobs_of_one(self):
+        log = self.ended(self.train(SLURM_MPI_TYPE="none"), "FAILED", 4)
+        self.assertIn("srun --mpi=pmi2", log)
+        self.assertFalse(os.path.exists(self.path("run")))
+
+    def test_a_sweep(self):
+        self.write("sweep.csv", "optimizer.lr,checkpoint.dir\n0.01,one\n0.02,two\n")
+        job = self.train("--sweep", "sweep.csv", "--set", "run.steps=3", options=("--array=1-2",))
+        for task, (name, rate) in enumerate((("one", "0.01"), ("two", "0.02")), start=1):
+            number = self.slurm.ask("squeue", "--noheader", "--states=all", "--format=%A", f"--job={job}_{task}")
+            self.ended(number, "COMPLETED", 0)
+            self.assertEqual(len(self.rows(name)), 3)
+            self.assertIn(f"  lr: {rate}  # override", self.read(name, "deck.resolved.yaml"))
+        for text, task, said in (("optimizer.lr\n0.1\n", 1, "no key checkpoint.dir"), ("checkpoint.dir\na\n", 2, "0 values for 1 keys")):
+            self.write("sweep.csv", text)
+            number = self.train("--sweep", "sweep.csv", options=(f"--array={task}",))
+            self.assertIn(said, self.ended(number, "FAILED", 2))
+
+    def test_tests_and_benchmarks_of_a_build(self):
+        job = self.submit("ctest.sbatch", "-R", "^lint.rules$", TESSERA_BUILD=BUILD)
+        self.assertIn("100% tests passed", self.ended(job, "COMPLETED", 0, "tessera-ctest"))
+        job = self.submit("bench.sbatch", "--benchmark_list_tests", TESSERA_BUILD=BUILD)
+        self.assertIn("weight_gradient", self.ended(job, "COMPLETED", 0, "tessera-bench"))
+
+
+if __name__ == "__main__":
+    if reason := slurm.missing():
+        print("skipped:", reason)
+        sys.exit(77)
+    BUILD = os.path.realpath(sys.argv.pop(3))
+    TESSERA, MPIEXEC = os.path.realpath(sys.argv.pop(1)), sys.argv.pop(1)
+    unittest.main(verbosity=2)
