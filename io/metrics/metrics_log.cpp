@@ -9,6 +9,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -65,6 +66,35 @@ std::string to_json(const MetricsRow& row) {
       row.step, number(row.loss), evaluation, number(row.balance_loss), number(row.z_loss), number(row.grad_norm),
       number(row.clip_coef), number(row.lr), row.tokens, measured(row.step_ms), measured(row.tokens_per_s), row.skipped,
       row.restart);
+}
+
+std::vector<MetricsRow> read_metrics(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  if (!file) throw Error(Exit::environment, fmt::format("{}: cannot be read: {}", path.string(), std::strerror(errno)));
+  std::vector<MetricsRow> rows;
+  for (std::string line; std::getline(file, line);) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) continue;
+    const auto number = [&](const char* key) {
+      const auto found = json.find(key);
+      return found != json.end() && found->is_number() ? found->get<double>() : std::nan("");
+    };
+    MetricsRow& row = rows.emplace_back();
+    row.step = json["step"];
+    row.loss = static_cast<float>(number("loss"));
+    if (json.contains("eval_loss")) row.eval_loss = static_cast<float>(number("eval_loss"));
+    row.balance_loss = static_cast<float>(number("balance_loss"));
+    row.z_loss = static_cast<float>(number("z_loss"));
+    row.grad_norm = static_cast<float>(number("grad_norm"));
+    row.clip_coef = static_cast<float>(number("clip_coef"));
+    row.lr = static_cast<float>(number("lr"));
+    row.tokens = json.value("tokens", std::int64_t{0});
+    row.step_ms = number("step_ms");
+    row.tokens_per_s = number("tokens_per_s");
+    row.skipped = json.value("skipped", false);
+    row.restart = json.value("restart", std::int64_t{0});
+  }
+  return rows;
 }
 
 MetricsLog::MetricsLog(const std::filesystem::path& path, std::int64_t step) : path_(path) {

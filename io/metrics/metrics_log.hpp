@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "kernels/base/error.hpp"
 
@@ -27,6 +28,10 @@ struct MetricsRow {
 /// The row as one JSON object, without a newline, keys in the order above: fp32 values as their shortest decimal, times
 /// to three digits behind the point, null where not finite.
 std::string to_json(const MetricsRow& row);
+
+/// The rows of a metrics.jsonl, in its order; lines that are none are left out, null is NaN. Throws Error{environment}
+/// where the file cannot be read.
+std::vector<MetricsRow> read_metrics(const std::filesystem::path& path);
 
 /// metrics.jsonl, the record of a run: one line a step. One process writes it (rank 0); not collective.
 class MetricsLog {

@@ -1,0 +1,150 @@
+#include "io/metrics/event_file.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <utility>
+
+namespace tessera {
+namespace {
+
+// Protocol Buffers: a field is its number and wire type, then the value. Numbers of tensorflow/core/util/event.proto
+// and framework/summary.proto.
+namespace event_field {
+constexpr int wall_time = 1, step = 2, file_version = 3, summary = 5, session_log = 7;
+}
+namespace session_field {
+constexpr int status = 1;
+constexpr std::uint64_t start = 1;
+}  // namespace session_field
+constexpr int summary_value = 1;
+namespace value_field {
+constexpr int tag = 1, simple_value = 2;
+}
+
+/// Bytes as on any little-endian machine.
+template <class T>
+void put_fixed(std::string& out, T bits) {
+  for (std::size_t i = 0; i < sizeof bits; ++i) out += static_cast<char>(bits >> (8 * i) & 0xFF);
+}
+void put_varint(std::string& out, std::uint64_t value) {
+  for (; value >= 0x80; value >>= 7) out += static_cast<char>(value | 0x80);
+  out += static_cast<char>(value);
+}
+enum Wire : std::uint64_t { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
+void put_key(std::string& out, int field, Wire wire) { put_varint(out, static_cast<std::uint64_t>(field) << 3 | wire); }
+
+void put(std::string& out, int field, std::uint64_t value) {
+  put_key(out, field, varint);
+  put_varint(out, value);
+}
+void put(std::string& out, int field, double value) {
+  put_key(out, field, fixed64);
+  put_fixed(out, std::bit_cast<std::uint64_t>(value));
+}
+void put(std::string& out, int field, float value) {
+  put_key(out, field, fixed32);
+  put_fixed(out, std::bit_cast<std::uint32_t>(value));
+}
+void put(std::string& out, int field, std::string_view value) {
+  put_key(out, field, bytes);
+  put_varint(out, value.size());
+  out += value;
+}
+
+std::string event_at(std::int64_t step) {
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  std::string event;
+  put(event, event_field::wall_time, now.count());
+  put(event, event_field::step, static_cast<std::uint64_t>(step));
+  return event;
+}
+
+void put_scalar(std::string& summary, std::string_view tag, float number) {
+  if (!std::isfinite(number)) return;
+  std::string value;
+  put(value, value_field::tag, tag);
+  put(value, value_field::simple_value, number);
+  put(summary, summary_value, value);
+}
+
+constexpr auto crc_table = [] {
+  std::array<std::uint32_t, 256> table{};
+  for (std::uint32_t i = 0; i < 256; ++i) {
+    std::uint32_t crc = i;
+    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ (crc & 1 ? 0x82F63B78u : 0u);
+    table[i] = crc;
+  }
+  return table;
+}();
+
+/// TFRecord's: a CRC of data that holds CRCs would be weak.
+std::uint32_t masked(std::uint32_t crc) { return std::rotr(crc, 15) + 0xA282EAD8u; }
+
+}  // namespace
+
+std::uint32_t crc32c(std::string_view bytes) {
+  std::uint32_t crc = 0xFFFFFFFFu;
+  for (const char byte : bytes) crc = crc >> 8 ^ crc_table[(crc ^ static_cast<unsigned char>(byte)) & 0xFF];
+  return ~crc;
+}
+
+EventFile::EventFile(const std::filesystem::path& folder, std::int64_t step, std::int64_t restart)
+    : path_(folder / fmt::format("events.out.tfevents.{:010}.{:04}", std::time(nullptr), restart)),
+      file_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
+  std::string version = event_at(0), start = event_at(step + 1), status;
+  put(version, event_field::file_version, std::string_view("brain.Event:2"));
+  put(status, session_field::status, session_field::start);
+  put(start, event_field::session_log, std::string_view(status));
+  if (file_ < 0)
+    fmt::print(stderr, "{}: cannot be written: {} (training goes on)\n", path_.string(), std::strerror(errno));
+  write(version);
+  write(start);
+}
+
+EventFile::~EventFile() {
+  if (file_ >= 0) ::close(file_);
+}
+
+void EventFile::append(const MetricsRow& row) {
+  std::string summary;
+  put_scalar(summary, "loss", row.loss);
+  if (row.eval_loss) put_scalar(summary, "eval_loss", *row.eval_loss);
+  put_scalar(summary, "balance_loss", row.balance_loss);
+  put_scalar(summary, "z_loss", row.z_loss);
+  put_scalar(summary, "grad_norm", row.grad_norm);
+  put_scalar(summary, "lr", row.lr);
+  put_scalar(summary, "tokens_per_s", static_cast<float>(row.tokens_per_s));
+  put_scalar(summary, "step_ms", static_cast<float>(row.step_ms));
+  std::string event = event_at(row.step);
+  put(event, event_field::summary, std::string_view(summary));
+  write(event);
+}
+
+/// As a TFRecord: length, its CRC, the bytes, their CRC; in one call, so that a reader sees whole records.
+void EventFile::write(std::string_view event) {
+  if (file_ < 0) return;
+  std::string record;
+  put_fixed(record, std::uint64_t{event.size()});
+  put_fixed(record, masked(crc32c(record)));
+  record += event;
+  put_fixed(record, masked(crc32c(event)));
+  ssize_t written = 0;
+  do written = ::write(file_, record.data(), record.size());
+  while (written < 0 && errno == EINTR);
+  if (written == static_cast<ssize_t>(record.size())) return;
+  fmt::print(stderr, "{}: cannot be written any further: {} (training goes on)\n", path_.string(),
+             std::strerror(written < 0 ? errno : ENOSPC));
+  ::close(std::exchange(file_, -1));
+}
+
+}  // namespace tessera

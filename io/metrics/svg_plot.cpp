@@ -1,0 +1,193 @@
+#include "io/metrics/svg_plot.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace tessera {
+namespace {
+
+constexpr double width = 760, height = 260, left = 64, right = 16, top = 34, bottom = 30;
+constexpr double plot_width = width - left - right, plot_height = height - top - bottom;
+
+std::string number(double x) {
+  if (!(std::abs(x) >= 1e4)) return fmt::format("{:.4g}", x);
+  const char* units = "kMGTPE";
+  for (x /= 1e3; std::abs(x) >= 1e3 && units[1] != 0; x /= 1e3) ++units;
+  return fmt::format("{:.4g}{}", x, *units);
+}
+
+std::string head(const std::string& title, const std::string& unit, double tall) {
+  return fmt::format(
+      "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">\n<text class=\"title\" x=\"{}\" y=\"18\">{}"
+      "<tspan class=\"unit\"> {}</tspan></text>\n",
+      width, tall, escaped(title), left, escaped(title), escaped(unit));
+}
+
+/// One direction of a plot: from values to places.
+struct Axis {
+  double low, high, begin, length;
+  Scale scale = Scale::linear;
+
+  double measure(double x) const { return scale == Scale::log ? std::log10(x) : x; }
+  bool shows(double x) const { return std::isfinite(x) && (scale == Scale::linear || x > 0); }
+  double place(double x) const { return begin + length * (measure(x) - low) / (high - low); }
+  std::vector<double> ticks(int most) const {
+    if (scale == Scale::linear) return round_ticks(low, high, most);
+    std::vector<double> found;
+    for (double power = std::floor(low); power <= high; ++power)
+      for (double times : {1.0, 2.0, 5.0}) {
+        const double tick = times * std::pow(10, power);
+        const bool within = measure(tick) >= low && measure(tick) <= high;
+        if (within && (times == 1 || high - low < 3)) found.push_back(tick);
+      }
+    return found.size() > 1 ? found : round_ticks(std::pow(10, low), std::pow(10, high), most);
+  }
+};
+
+std::optional<Axis> axis_over(const std::vector<Series>& series, std::vector<double> Series::*part, Scale scale,
+                              double begin, double length) {
+  Axis axis{std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), begin, length, scale};
+  for (const Series& line : series)
+    for (std::size_t i = 0; i < line.values.size(); ++i) {
+      const double x = (line.*part)[i];
+      if (!axis.shows(x) || !std::isfinite(line.values[i])) continue;
+      axis.low = std::min(axis.low, axis.measure(x));
+      axis.high = std::max(axis.high, axis.measure(x));
+    }
+  if (!(axis.low <= axis.high)) return std::nullopt;
+  const double room = axis.high > axis.low ? 0 : std::max(std::abs(axis.high) * 0.1, 0.5);
+  axis.low -= room;
+  axis.high += room;
+  return axis;
+}
+
+/// Points that share a column of the plot become its least and its greatest, in the order in which they came. One that
+/// is not shown stays, as the gap that it is.
+std::vector<std::size_t> kept_points(const Series& line, const Axis& x, const Axis& y) {
+  std::vector<std::size_t> kept;
+  const std::size_t n = line.values.size();
+  const auto column = [&](std::size_t i) { return y.shows(line.values[i]) ? std::floor(x.place(line.steps[i])) : -1; };
+  for (std::size_t i = 0, end; i < n; i = end) {
+    std::size_t least = i, most = i;
+    for (end = i + 1; end < n && column(end) == column(i) && column(i) >= 0; ++end) {
+      if (line.values[end] < line.values[least]) least = end;
+      if (line.values[end] > line.values[most]) most = end;
+    }
+    kept.push_back(std::min(least, most));
+    if (least != most) kept.push_back(std::max(least, most));
+  }
+  return kept;
+}
+
+std::string path_of(const Series& line, const Axis& x, const Axis& y) {
+  std::string path;
+  bool drawing = false;
+  for (std::size_t i : kept_points(line, x, y)) {
+    const bool shown = y.shows(line.values[i]);
+    // A point alone is a line of no length, which round ends show as a dot.
+    if (shown)
+      path += fmt::format(fmt::runtime(drawing ? "L{:.1f} {:.1f}" : "M{:.1f} {:.1f}h0"), x.place(line.steps[i]),
+                          y.place(line.values[i]));
+    drawing = shown;
+  }
+  return path;
+}
+
+std::string grid(const Axis& x, const Axis& y) {
+  std::string svg;
+  for (double tick : y.ticks(5))
+    svg += fmt::format(
+        "<path class=\"grid\" d=\"M{} {:.1f}h{}\"/><text class=\"tick\" text-anchor=\"end\" x=\"{}\" "
+        "y=\"{:.1f}\">{}</text>\n",
+        left, y.place(tick), plot_width, left - 8, y.place(tick) + 4, number(tick));
+  for (double tick : x.ticks(8))
+    if (tick == std::floor(tick))
+      svg += fmt::format("<text class=\"tick\" text-anchor=\"middle\" x=\"{:.1f}\" y=\"{}\">{}</text>\n", x.place(tick),
+                         height - bottom + 18, number(tick));
+  return svg;
+}
+
+std::string legend(const std::vector<Series>& series) {
+  std::string svg;
+  double end = width - right;
+  for (std::size_t i = series.size(); i-- > 0;) {
+    const double words = 7.0 * static_cast<double>(series[i].name.size());
+    svg += fmt::format(
+        "<text class=\"tick\" text-anchor=\"end\" x=\"{:.0f}\" y=\"18\">{}</text><path class=\"s{}\" d=\"M{:.0f} "
+        "14h16\"/>\n",
+        end, escaped(series[i].name), i, end - words - 22);
+    end -= words + 40;
+  }
+  return svg;
+}
+
+}  // namespace
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '<')
+      out += "&lt;";
+    else if (c == '>')
+      out += "&gt;";
+    else if (c == '&')
+      out += "&amp;";
+    else if (c == '"')
+      out += "&quot;";
+    else
+      out += c;
+  }
+  return out;
+}
+
+std::vector<double> round_ticks(double low, double high, int most) {
+  const double wish = (high - low) / most, power = std::pow(10, std::floor(std::log10(wish)));
+  double gap = 10 * power;
+  for (double times : {5.0, 2.0, 1.0})
+    if (times * power >= wish) gap = times * power;
+  std::vector<double> ticks;
+  for (double k = std::ceil(low / gap); k * gap <= high; ++k) ticks.push_back(k * gap + 0.0);  // no -0
+  return ticks;
+}
+
+std::string line_plot(const std::string& title, const std::string& unit, const std::vector<Series>& series,
+                      Scale scale) {
+  const auto x = axis_over(series, &Series::steps, Scale::linear, left, plot_width);
+  const auto y = axis_over(series, &Series::values, scale, top + plot_height, -plot_height);
+  if (!x || !y) return "";
+  std::string svg = head(title, unit, height) + grid(*x, *y);
+  if (series.size() > 1) svg += legend(series);
+  for (std::size_t i = 0; i < series.size(); ++i)
+    svg += fmt::format("<path class=\"s{}\" d=\"{}\"><title>{}</title></path>\n", i, path_of(series[i], *x, *y),
+                       escaped(series[i].name));
+  return svg + "</svg>\n";
+}
+
+std::string bar_plot(const std::string& title, const std::vector<Bar>& bars) {
+  double most = 0;
+  for (const Bar& bar : bars) most = std::max(most, bar.most);
+  if (!(most > 0)) return "";
+  constexpr double row = 24, label = 110, text = 170;
+  const double scale = (width - label - text) / most;
+  std::string svg =
+      head(title, "s, mean over ranks; the line: least to greatest", top + row * static_cast<double>(bars.size()));
+  double y = top;
+  for (const Bar& bar : bars) {
+    const double middle = y + row / 2 - 3;
+    svg += fmt::format("<text class=\"tick\" text-anchor=\"end\" x=\"{}\" y=\"{:.1f}\">{}</text>", label - 8,
+                       middle + 4, escaped(bar.name));
+    svg += fmt::format("<rect class=\"bar\" x=\"{}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"12\" rx=\"2\"/>", label,
+                       middle - 6, bar.mean * scale);
+    svg += fmt::format("<path class=\"range\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>", label + bar.least * scale, middle,
+                       label + bar.most * scale);
+    svg += fmt::format("<text class=\"tick\" x=\"{:.1f}\" y=\"{:.1f}\">{:.3f} s ({:.3f} to {:.3f})</text>\n",
+                       label + bar.most * scale + 8, middle + 4, bar.mean, bar.least, bar.most);
+    y += row;
+  }
+  return svg + "</svg>\n";
+}
+
+}  // namespace tessera
