@@ -1,6 +1,14 @@
 #include "io/checkpoint/storage.hpp"
 
+#include <algorithm>
+
 namespace tessera {
+namespace {
+
+/// In the order of Role.
+constexpr const char* role_names[] = {"matrix", "expert", "embedding", "position", "head", "norm", "bias", "router"};
+
+}  // namespace
 
 std::string expert_path(const std::string& path, std::int64_t expert) {
   const std::string inner = ".experts.";
@@ -34,9 +42,12 @@ std::string axes_of(Role role, int rank) {
   }
 }
 
-std::string name_of_role(Role role) {
-  constexpr const char* names[] = {"matrix", "expert", "embedding", "position", "head", "norm", "bias", "router"};
-  return names[static_cast<int>(role)];
+std::string name_of_role(Role role) { return role_names[static_cast<int>(role)]; }
+
+std::optional<Role> role_named(const std::string& name) {
+  const auto found = std::ranges::find(role_names, name);
+  if (found == std::end(role_names)) return std::nullopt;
+  return static_cast<Role>(found - std::begin(role_names));
 }
 
 }  // namespace tessera

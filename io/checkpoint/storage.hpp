@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,5 +36,7 @@ std::vector<StoredPiece> pieces_of(const StateTensor& tensor, ExpertWeights expe
 /// "expert,out,in": what the axes of a dataset mean.
 std::string axes_of(Role role, int rank);
 std::string name_of_role(Role role);
+/// Nothing: there is no such role.
+std::optional<Role> role_named(const std::string& name);
 
 }  // namespace tessera
