@@ -6,9 +6,9 @@
 
 #include <fmt/format.h>
 
+#include "io/checkpoint/fault.hpp"
 #include "io/checkpoint/posix_file.hpp"
 #include "io/checkpoint/reader.hpp"
-#include "io/metrics/run_directory.hpp"
 
 namespace tessera {
 
@@ -20,6 +20,7 @@ constexpr std::string_view prefix = "step_";
 
 void move(const fs::path& from, const fs::path& to) {
   std::error_code error;
+  fault::strike(to);
   fs::rename(from, to, error);
   if (error)
     throw Error(Exit::environment,
@@ -58,10 +59,16 @@ void commit_folder(const fs::path& finished, const fs::path& run, std::int64_t s
   // Only what proved invalid at the start of this run can be in the way.
   if (fs::exists(named)) discard(named);
   move(finished, named);
-  sync_folder(run);
-  Problems problems;
-  write_text_file(run / "latest", step_folder(step) + "\n", problems);
-  problems.raise();
+  try {
+    sync_folder(run);
+  } catch (const Error&) {
+    discard(named);  // a name that a power failure may take back is none to retire older steps for
+    throw;
+  }
+}
+
+void point_latest(const fs::path& run, std::int64_t step) {
+  replace_text_file(run / "latest", step_folder(step) + "\n");
   sync_folder(run);
 }
 
@@ -84,6 +91,9 @@ void retire(const fs::path& run, const Retention& retention) {
     const bool kept = retention.keep_every > 0 && folder.step % retention.keep_every == 0;
     if (!kept) discard(folder.path);
   }
+}
+
+void remove_leftovers(const fs::path& run) {
   std::error_code error;
   std::vector<fs::path> left;
   for (const fs::directory_entry& entry : fs::directory_iterator(run, error)) {

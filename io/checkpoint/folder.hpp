@@ -16,15 +16,20 @@ struct StepFolder {
 };
 std::vector<StepFolder> step_folders(const std::filesystem::path& run);
 
-/// The commit: gives a finished folder its name, moving aside what has it, and points `latest` there. Every rename is
-/// made to last before the next. Throws Error{environment}.
+/// The commit: gives a finished folder its name, which lasts, moving aside what has it. Throws Error{environment}, and
+/// then no folder has the name.
 void commit_folder(const std::filesystem::path& finished, const std::filesystem::path& run, std::int64_t step);
 
+/// Lets `latest` name a step's folder. Throws Error{environment}.
+void point_latest(const std::filesystem::path& run, std::int64_t step);
 /// What `latest` says: a folder's name, or nothing.
 std::string latest_step(const std::filesystem::path& run);
 
+/// Removes what crashed saves and retirements left behind: temporary folders and trash. Not while anybody saves.
+void remove_leftovers(const std::filesystem::path& run);
+
 /// Removes the older checkpoints of a run but for the newest `keep_last` valid ones and multiples of `keep_every` (0:
-/// none); and what crashed saves left behind.
+/// none).
 struct Retention {
   std::int64_t keep_last = 2, keep_every = 0;
 };

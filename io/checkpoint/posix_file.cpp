@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "io/checkpoint/fault.hpp"
+
 namespace tessera {
 namespace {
 
@@ -18,11 +20,23 @@ Error failed(Exit code, const std::filesystem::path& path, const char* what, int
   return {code, fmt::format("{}: {}: {}", path.string(), what, std::strerror(cause))};
 }
 
+int flags_of(PosixFile::Mode mode) {
+  constexpr int flags[] = {O_RDONLY, O_WRONLY, O_WRONLY | O_CREAT | O_TRUNC};
+  return flags[static_cast<int>(mode)] | O_CLOEXEC;
+}
+
 }  // namespace
 
 PosixFile::PosixFile(const std::filesystem::path& path, Mode mode)
-    : path_(path), file_(::open(path.c_str(), (mode == Mode::read ? O_RDONLY : O_WRONLY) | O_CLOEXEC)) {
+    : PosixFile(path, ::open(path.c_str(), flags_of(mode), 0644)) {
   if (file_ < 0) throw failed(mode == Mode::read ? Exit::file : Exit::environment, path, "cannot be opened", errno);
+}
+
+std::optional<PosixFile> PosixFile::exclusive(const std::filesystem::path& path) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (file < 0 && errno == EEXIST) return std::nullopt;
+  if (file < 0) throw failed(Exit::environment, path, "cannot be made", errno);
+  return PosixFile(path, file);
 }
 
 PosixFile::~PosixFile() {
@@ -34,6 +48,14 @@ std::int64_t PosixFile::size() const {
   if (::fstat(file_, &about) != 0) throw failed(Exit::file, path_, "cannot be read", errno);
   return about.st_size;
 }
+
+std::chrono::nanoseconds PosixFile::changed() const {
+  struct ::stat about {};
+  if (::fstat(file_, &about) != 0) throw failed(Exit::file, path_, "cannot be read", errno);
+  return std::chrono::seconds(about.st_mtim.tv_sec) + std::chrono::nanoseconds(about.st_mtim.tv_nsec);
+}
+
+void PosixFile::touch() noexcept { ::futimens(file_, nullptr); }
 
 void PosixFile::read(std::int64_t offset, void* to, std::int64_t bytes) const {
   for (std::int64_t done = 0; done < bytes;) {
@@ -48,8 +70,8 @@ void PosixFile::read(std::int64_t offset, void* to, std::int64_t bytes) const {
 
 void PosixFile::write(std::int64_t offset, const void* from, std::int64_t bytes) {
   for (std::int64_t done = 0; done < bytes;) {
-    const auto part = static_cast<std::size_t>(std::min(bytes - done, most));
-    const ssize_t n = ::pwrite(file_, static_cast<const char*>(from) + done, part, offset + done);
+    const auto part = static_cast<std::size_t>(fault::portion(std::min(bytes - done, most)));
+    const ssize_t n = fault::fails() ? -1 : ::pwrite(file_, static_cast<const char*>(from) + done, part, offset + done);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) throw failed(Exit::environment, path_, "cannot be written", n < 0 ? errno : ENOSPC);
     done += n;
@@ -58,7 +80,7 @@ void PosixFile::write(std::int64_t offset, const void* from, std::int64_t bytes)
 
 void PosixFile::reserve(std::int64_t bytes) {
   int failure = 0;
-  do failure = ::fallocate(file_, 0, 0, bytes) == 0 ? 0 : errno;
+  do failure = !fault::fails() && ::fallocate(file_, 0, 0, bytes) == 0 ? 0 : errno;
   while (failure == EINTR);
   // A file system without reservations was asked for its free space before.
   if (failure != 0 && failure != EOPNOTSUPP && failure != ENOSYS)
@@ -66,7 +88,8 @@ void PosixFile::reserve(std::int64_t bytes) {
 }
 
 void PosixFile::sync() {
-  if (::fsync(file_) != 0) throw failed(Exit::environment, path_, "cannot be written to the disk", errno);
+  while (fault::fails() || ::fsync(file_) != 0)
+    if (errno != EINTR) throw failed(Exit::environment, path_, "cannot be written to the disk", errno);
 }
 
 void sync_folder(const std::filesystem::path& folder) { PosixFile(folder, PosixFile::Mode::read).sync(); }
@@ -76,6 +99,20 @@ std::string read_text_file(const std::filesystem::path& path) {
   std::string text(static_cast<std::size_t>(file.size()), '\0');
   file.read(0, text.data(), std::ssize(text));
   return text;
+}
+
+void replace_text_file(const std::filesystem::path& path, const std::string& text) {
+  const std::filesystem::path temporary = path.string() + ".tmp";
+  try {
+    PosixFile file(temporary, PosixFile::Mode::replace);
+    file.write(0, text.data(), std::ssize(text));
+    file.sync();
+    if (::rename(temporary.c_str(), path.c_str()) != 0)
+      throw failed(Exit::environment, path, "cannot be replaced", errno);
+  } catch (const Error&) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
 }
 
 }  // namespace tessera

@@ -1,6 +1,8 @@
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -12,13 +14,17 @@ namespace tessera {
 /// writing, with path and cause; interrupted and partial transfers are taken up again.
 class PosixFile {
  public:
-  enum class Mode { read, write };
+  enum class Mode { read, write, replace };  ///< write: what is there; replace: made anew, or emptied
   PosixFile(const std::filesystem::path& path, Mode mode);
+  /// A file that nobody had before; nothing where somebody has.
+  static std::optional<PosixFile> exclusive(const std::filesystem::path& path);
   PosixFile(PosixFile&& other) noexcept : path_(std::move(other.path_)), file_(std::exchange(other.file_, -1)) {}
   PosixFile& operator=(PosixFile&&) = delete;
   ~PosixFile();
 
   std::int64_t size() const;
+  std::chrono::nanoseconds changed() const;  ///< when its content or time was set, by the file system's clock
+  void touch() noexcept;                     ///< sets that time to now
   void read(std::int64_t offset, void* to, std::int64_t bytes) const;
   void write(std::int64_t offset, const void* from, std::int64_t bytes);
   /// Reserves the first `bytes`, so that no later write finds the disk full.
@@ -26,6 +32,7 @@ class PosixFile {
   void sync();
 
  private:
+  PosixFile(const std::filesystem::path& path, int file) : path_(path), file_(file) {}
   std::filesystem::path path_;
   int file_;
 };
@@ -35,5 +42,8 @@ void sync_folder(const std::filesystem::path& folder);
 
 /// A whole file as text.
 std::string read_text_file(const std::filesystem::path& path);
+
+/// The file holds `text`, or what it held before: written beside it, synced, renamed. Throws Error{environment}.
+void replace_text_file(const std::filesystem::path& path, const std::string& text);
 
 }  // namespace tessera

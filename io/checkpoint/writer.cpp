@@ -12,13 +12,13 @@
 #include "io/checkpoint/sha256.hpp"
 #include "io/checkpoint/storage.hpp"
 #include "io/hdf5/file.hpp"
-#include "io/metrics/run_directory.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/digest/digest.hpp"
 
 namespace tessera {
 
 namespace fs = std::filesystem;
+using fault::Phase;
 
 namespace {
 
@@ -28,14 +28,6 @@ constexpr std::int64_t block_bytes = std::int64_t{16} << 20;
 struct Place {
   std::size_t tensor;
   std::int64_t first, count, offset;
-};
-
-struct OpenFile {
-  std::string name;
-  hdf5::File file;
-  std::vector<Place> places;
-  std::vector<hdf5::TableRow> rows;
-  std::size_t width = 0;
 };
 
 /// Elements of fp32 and bf16 alike whose exponent bits are all set.
@@ -59,6 +51,14 @@ std::string nonce() {
 
 }  // namespace
 
+struct CheckpointWriter::OpenFile {
+  std::string name;
+  hdf5::File file;
+  std::vector<Place> places;
+  std::vector<hdf5::TableRow> rows;
+  std::size_t width = 0;
+};
+
 struct CheckpointWriter::Save {
   fs::path run, folder;  ///< folder: under its temporary name
   const StateDict& state;
@@ -68,11 +68,12 @@ struct CheckpointWriter::Save {
   std::vector<OpenFile> files;
 };
 
-template <class Phase>
-void CheckpointWriter::phase(const Phase& run) {
+template <class Work>
+void CheckpointWriter::phase(Phase phase, const Work& work) {
   Problems problems;
+  fault::enter(phase);
   try {
-    run();
+    work();
   } catch (const Error& error) {
     problems.add(error.code(), error.what());
   } catch (const std::exception& error) {
@@ -89,11 +90,18 @@ std::string CheckpointWriter::save(const fs::path& run, const StateDict& state, 
   try {
     digest_all(save);
     prepare(save);
-    phase([&] { create(save); });
-    phase([&] { guard(save); });
-    phase([&] { payload(save); });
-    finish(save);
-    phase([&] { commit(save); });
+    for (const char* name : {model_file, optimizer_file}) phase(Phase::create, [&] { create(save, name); });
+    phase(Phase::guard, [&] { guard(save); });
+    phase(Phase::payload, [&] { payload(save); });
+    refuse_non_finite(save);
+    phase(Phase::digest, [&] { write_tables(save); });
+    for (OpenFile& out : save.files) phase(Phase::digest, [&] { describe(save, out); });
+    for (OpenFile& out : save.files) phase(Phase::close, [&] { close(out); });
+    phase(Phase::manifest, [&] { complete(save); });
+    phase(Phase::rename, [&] {
+      if (control_.rank() == 0) commit_folder(save.folder, run, state.counters.step);
+    });
+    phase(Phase::latest, [&] { announce(save); });
   } catch (const Error&) {
     save.files.clear();
     std::error_code ignored;
@@ -124,23 +132,28 @@ void CheckpointWriter::digest_all(Save& save) {
   save.content_digest = hex(content.value());
 }
 
+/// Of one save; rank 0's word.
+void CheckpointWriter::refuse_if_too_big(const Save& save) const {
+  std::int64_t bytes = std::int64_t{1} << 20;  // structure, deck and manifest
+  for (const StateTensor& tensor : save.state.tensors) bytes += tensor.shape.elements() * size_of(tensor.type) + 512;
+  struct ::statvfs disk {};
+  if (::statvfs(save.run.c_str(), &disk) != 0) return;
+  const double free = static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize),
+               need = static_cast<double>(bytes);
+  if (free < need)
+    throw Error(Exit::environment,
+                fmt::format("the checkpoint of step {} needs {:.0f} MB, and {:.0f} MB are free in {}; make room",
+                            save.state.counters.step, need / 1e6, free / 1e6, save.run.string()));
+}
+
 /// The folder, and the check that it will fit: before anything is written.
 void CheckpointWriter::prepare(Save& save) {
   const std::string mark = control_.broadcast(control_.rank() == 0 ? nonce() : "");
   const fs::path folder = save.run / (step_folder(save.state.counters.step) + ".tmp." + mark);
-  phase([&] {
+  phase(Phase::mkdir, [&] {
     if (control_.rank() != 0) return;
-    std::int64_t bytes = std::int64_t{1} << 20;  // structure, deck and manifest
-    for (const StateTensor& tensor : save.state.tensors) bytes += tensor.shape.elements() * size_of(tensor.type) + 512;
-    struct ::statvfs disk {};
-    if (::statvfs(save.run.c_str(), &disk) == 0) {
-      const double free = static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize),
-                   need = static_cast<double>(bytes);
-      if (free < need)
-        throw Error(Exit::environment,
-                    fmt::format("the checkpoint of step {} needs {:.0f} MB, and {:.0f} MB are free in {}; make room",
-                                save.state.counters.step, need / 1e6, free / 1e6, save.run.string()));
-    }
+    refuse_if_too_big(save);
+    fault::strike(folder);
     std::error_code error;
     if (!fs::create_directory(folder, error))
       throw Error(Exit::environment, fmt::format("{}: cannot be made: {}", folder.string(), error.message()));
@@ -148,37 +161,38 @@ void CheckpointWriter::prepare(Save& save) {
   save.folder = folder;
 }
 
-void CheckpointWriter::create(Save& save) {
-  for (const char* name : {model_file, optimizer_file}) {
-    OpenFile out{name, hdf5::File::create(save.folder / name, control_), {}, {}, 0};
-    hdf5::File& file = out.file;
-    for (const char* group : {"/counters", "/schedule", "/data", "/rng", "/integrity", "/provenance"})
-      file.add_group(group);
-    for (std::size_t i = 0; i < save.state.tensors.size(); ++i) {
-      const StateTensor& tensor = save.state.tensors[i];
-      if (std::strcmp(file_of(tensor.slot), name) != 0) continue;
-      for (std::size_t slash = 0; slash != std::string::npos; slash = tensor.slot.find('/', slash + 1))
-        if (slash > 0 && !file.has("/" + tensor.slot.substr(0, slash)))
-          file.add_group("/" + tensor.slot.substr(0, slash));
-      if (!file.has("/" + tensor.slot)) file.add_group("/" + tensor.slot);
-      for (const StoredPiece& piece : pieces_of(tensor, save.origin.experts)) {
-        const hdf5::Dataset made = file.add_dataset(piece.path, piece.shape, tensor.type);
-        file.set(piece.path, "axes", axes_of(tensor.role, piece.shape.rank()));
-        file.set(piece.path, "role", name_of_role(tensor.role));
-        if (!tensor.tied_to.empty() && tensor.slot == "model") file.set(piece.path, "tied_to", tensor.tied_to);
-        if (piece.expert >= 0) {
-          file.set(piece.path, "canonical", tensor.name);
-          file.set(piece.path, "expert", std::int64_t{piece.expert});
-        }
-        out.places.push_back({i, piece.first, piece.shape.elements(), made.offset});
-      }
-      out.rows.push_back({tensor.path(), save.digests[i], static_cast<std::uint64_t>(tensor.shape.elements()), 0});
-      out.width = std::max(out.width, (tensor.path().size() / 8 + 1) * 8);
+/// One file's structure. It is among save.files as soon as it is open, so that all ranks close it together.
+void CheckpointWriter::create(Save& save, const char* name) {
+  save.files.push_back({name, hdf5::File::create(save.folder / name, control_), {}, {}, 0});
+  OpenFile& out = save.files.back();
+  for (const char* group : {"/counters", "/schedule", "/data", "/rng", "/integrity", "/provenance"})
+    out.file.add_group(group);
+  for (std::size_t i = 0; i < save.state.tensors.size(); ++i)
+    if (std::strcmp(file_of(save.state.tensors[i].slot), name) == 0) add_tensor(save, i, out);
+  out.file.add_table(integrity_table, out.rows.size(), out.width);
+  out.file.flush();
+  fault::strike(out.file.path());
+}
+
+void CheckpointWriter::add_tensor(const Save& save, std::size_t index, OpenFile& out) {
+  const StateTensor& tensor = save.state.tensors[index];
+  hdf5::File& file = out.file;
+  for (std::size_t slash = 0; slash != std::string::npos; slash = tensor.slot.find('/', slash + 1))
+    if (slash > 0 && !file.has("/" + tensor.slot.substr(0, slash))) file.add_group("/" + tensor.slot.substr(0, slash));
+  if (!file.has("/" + tensor.slot)) file.add_group("/" + tensor.slot);
+  for (const StoredPiece& piece : pieces_of(tensor, save.origin.experts)) {
+    const hdf5::Dataset made = file.add_dataset(piece.path, piece.shape, tensor.type);
+    file.set(piece.path, "axes", axes_of(tensor.role, piece.shape.rank()));
+    file.set(piece.path, "role", name_of_role(tensor.role));
+    if (!tensor.tied_to.empty() && tensor.slot == "model") file.set(piece.path, "tied_to", tensor.tied_to);
+    if (piece.expert >= 0) {
+      file.set(piece.path, "canonical", tensor.name);
+      file.set(piece.path, "expert", std::int64_t{piece.expert});
     }
-    file.add_table(integrity_table, out.rows.size(), out.width);
-    file.flush();
-    save.files.push_back(std::move(out));
+    out.places.push_back({index, piece.first, piece.shape.elements(), made.offset});
   }
+  out.rows.push_back({tensor.path(), save.digests[index], static_cast<std::uint64_t>(tensor.shape.elements()), 0});
+  out.width = std::max(out.width, (tensor.path().size() / 8 + 1) * 8);
 }
 
 void CheckpointWriter::guard(Save& save) {
@@ -210,8 +224,10 @@ void CheckpointWriter::payload(Save& save) {
         }
       }
     }
+    fault::enter(Phase::sync);
     file.sync();
   }
+  fault::enter(Phase::vote);
 }
 
 namespace {
@@ -254,37 +270,42 @@ void write_facts(hdf5::File& file, const StateCounters& counters, const std::str
 
 }  // namespace
 
-void CheckpointWriter::finish(Save& save) {
+/// Every rank sees the same sums, so that all throw or none.
+void CheckpointWriter::refuse_non_finite(Save& save) {
   control_.sum(save.non_finite.data(), static_cast<int>(save.non_finite.size()));
-  phase([&] {
-    for (std::size_t i = 0; i < save.non_finite.size(); ++i)
-      if (save.non_finite[i] > 0)
-        throw Error(Exit::numerical,
-                    fmt::format("the checkpoint of step {} is refused: {} of the {} elements of {} are not finite",
-                                save.state.counters.step, save.non_finite[i], save.state.tensors[i].shape.elements(),
-                                save.state.tensors[i].path()));
-  });
-  phase([&] {
-    const Origin& origin = save.origin;
-    for (OpenFile& out : save.files) {
-      hdf5::File& file = out.file;
-      if (control_.rank() == 0) file.write_table(integrity_table, out.rows, out.width);
-      StateCounters::visit(save.state.counters, [&](const std::string& path, auto value) {
-        const std::size_t slash = path.rfind('/');
-        file.set(path.substr(0, slash), path.c_str() + slash + 1, value);
-      });
-      write_facts(file, save.state.counters, save.content_digest, origin);
-      file.set("/", "complete", std::int64_t{1});
-      file.close();
-    }
-  });
+  for (std::size_t i = 0; i < save.non_finite.size(); ++i)
+    if (save.non_finite[i] > 0)
+      throw Error(Exit::numerical,
+                  fmt::format("the checkpoint of step {} is refused: {} of the {} elements of {} are not finite",
+                              save.state.counters.step, save.non_finite[i], save.state.tensors[i].shape.elements(),
+                              save.state.tensors[i].path()));
 }
 
-void CheckpointWriter::commit(Save& save) {
+void CheckpointWriter::write_tables(Save& save) {
   if (control_.rank() != 0) return;
-  Problems problems;
-  write_text_file(save.folder / deck_file, save.origin.deck, problems);
-  problems.raise();
+  for (OpenFile& out : save.files) out.file.write_table(integrity_table, out.rows, out.width);
+}
+
+void CheckpointWriter::describe(Save& save, OpenFile& out) {
+  StateCounters::visit(save.state.counters, [&](const std::string& path, auto value) {
+    const std::size_t slash = path.rfind('/');
+    out.file.set(path.substr(0, slash), path.c_str() + slash + 1, value);
+  });
+  write_facts(out.file, save.state.counters, save.content_digest, save.origin);
+  out.file.set("/", "complete", std::int64_t{1});
+  out.file.flush();
+  fault::strike(out.file.path());
+}
+
+void CheckpointWriter::close(OpenFile& out) {
+  out.file.close();
+  fault::strike(out.file.path());
+}
+
+/// The deck and the manifest: with them the folder is a checkpoint, all of it on the disk.
+void CheckpointWriter::complete(Save& save) {
+  if (control_.rank() != 0) return;
+  replace_text_file(save.folder / deck_file, save.origin.deck);
   Manifest manifest;
   manifest.counters = save.state.counters;
   manifest.content_digest = save.content_digest;
@@ -300,10 +321,17 @@ void CheckpointWriter::commit(Save& save) {
     PosixFile(save.folder / name, PosixFile::Mode::write).sync();
     manifest.files[name] = file.size();
   }
-  write_text_file(save.folder / manifest_file, to_json(manifest), problems);
-  problems.raise();
+  replace_text_file(save.folder / manifest_file, to_json(manifest));
   sync_folder(save.folder);
-  commit_folder(save.folder, save.run, save.state.counters.step);
+}
+
+/// `latest` is a hint: the checkpoint is there without it.
+void CheckpointWriter::announce(const Save& save) {
+  if (control_.rank() == 0) try {
+      point_latest(save.run, save.state.counters.step);
+    } catch (const Error& error) {
+      fmt::print(stderr, "{}; the newest valid step is found without it\n", error.what());
+    }
 }
 
 }  // namespace tessera

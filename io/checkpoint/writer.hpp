@@ -7,6 +7,7 @@
 #include "core/comm/control.hpp"
 #include "core/device/device.hpp"
 #include "core/state/state_dict.hpp"
+#include "io/checkpoint/fault.hpp"
 #include "io/checkpoint/manifest.hpp"
 
 namespace tessera {
@@ -23,16 +24,23 @@ class CheckpointWriter {
 
  private:
   struct Save;
+  struct OpenFile;
+  void refuse_if_too_big(const Save& save) const;
   void prepare(Save& save);
   void digest_all(Save& save);
-  void create(Save& save);
+  void create(Save& save, const char* name);
+  void add_tensor(const Save& save, std::size_t index, OpenFile& out);
   void guard(Save& save);
   void payload(Save& save);
-  void finish(Save& save);
-  void commit(Save& save);
+  void refuse_non_finite(Save& save);
+  void write_tables(Save& save);
+  void describe(Save& save, OpenFile& out);
+  void close(OpenFile& out);
+  void complete(Save& save);
+  void announce(const Save& save);
   /// Runs one phase on every rank, then the vote: what one rank throws, all throw.
-  template <class Phase>
-  void phase(const Phase& run);
+  template <class Work>
+  void phase(fault::Phase phase, const Work& work);
 
   Device& device_;
   Stream& stream_;

@@ -1,0 +1,70 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/comm/control.hpp"
+#include "io/checkpoint/posix_file.hpp"
+
+namespace tessera {
+
+/// One process. `started` and `pid_space` tell it from another one of the same number.
+struct Process {
+  std::string host, boot, pid_space;  ///< boot: the id that the kernel gave this boot
+  std::int64_t pid = 0, started = 0;  ///< started: clock ticks after the boot
+};
+
+Process this_process();
+
+/// What LOCK says: who trains in the directory.
+struct LockOwner {
+  std::string nonce, job;  ///< job: the batch system's and its restart count ("1234.0"), or empty
+  std::vector<Process> ranks;
+};
+
+/// JSON that carries a digest of itself.
+std::string to_json(const LockOwner& owner);
+
+/// What can be said of an owner without waiting. unclear: it lives if its LOCK is touched again.
+enum class Life { running, ended, unclear };
+
+/// Of the run that wrote `text`, whole or damaged, into LOCK, as `me`, a process of batch job `job`, sees it.
+Life life_of(const std::string& text, const Process& me, const std::string& job);
+
+/// How often an owner touches its LOCK, and after which silence it is taken for dead.
+struct Heartbeat {
+  std::chrono::milliseconds every{5000}, silence{30000};
+};
+
+/// A run directory that one run holds: the file LOCK, made exclusively, with the pids of all ranks. A second run is
+/// refused, a crashed one's LOCK is taken over, and an orderly end removes it.
+class RunLock {
+ public:
+  /// The directory exists. Rank 0 keeps a thread that touches the file. Throws Error{environment} on all ranks where
+  /// another run holds the directory or no file can be written there. Collective.
+  RunLock(const std::filesystem::path& run, Control& control, const Heartbeat& heartbeat = {});
+  /// Not collective.
+  ~RunLock();
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
+
+  /// Throws Error{environment} on all ranks where the file is this run's no more: the run was stopped for so long that
+  /// another one took over, or somebody removed it. Collective.
+  void require_held() const;
+
+ private:
+  void take(const LockOwner& owner);
+
+  std::filesystem::path path_;
+  Control& control_;
+  Heartbeat heartbeat_;
+  std::string text_;               ///< rank 0: of its LOCK
+  std::optional<PosixFile> file_;  ///< rank 0: its LOCK, whatever has that name by now
+  std::jthread heart_;
+};
+
+}  // namespace tessera
