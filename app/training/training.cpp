@@ -2,16 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
+#include "core/device/region.hpp"
 #include "core/optim/schedule.hpp"
 
 namespace tessera {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 /// Ranks' sums added in rank order, so that every rank holds the same bits.
 StepSums total(const StepReport& report) {
@@ -59,6 +58,7 @@ void Training::initialise(const std::function<void(StateDict&)>& fill) {
 }
 
 StateDict Training::state() {
+  catch_up();
   const RunConfig& config = plan_.config;
   StateDict state = engine_.state();
   state.counters.step = step_;
@@ -71,29 +71,50 @@ StateDict Training::state() {
 
 Proceed Training::run(const RowSink& sink, const Boundary& boundary) {
   const RunConfig& config = plan_.config;
+  sink_ = sink;
   if (!std::exchange(ready_, true)) engine_.initialise();
   const std::int64_t allocations_settle = step_ + 2;
+  // Where work goes on by itself, its report is read while the next step runs. A trace wants it before that.
+  const bool behind = device_.compute().native() != nullptr && !trace_;
   Proceed proceed = boundary ? boundary(step_) : Proceed::go_on;
   while (step_ < config.run.steps && proceed == Proceed::go_on) {
     const std::int64_t step = step_ + 1;
     const auto begin = Clock::now();
-    engine_.step(batches_.training(step - 1),
-                 static_cast<float>(learning_rate(config.optimizer, config.run.steps, step)));
-    const StepReport report = engine_.report();
-    MetricsRow row = row_of(step, report, std::chrono::duration<double>(Clock::now() - begin).count());
-    if (trace_) trace_->report(step, report, row.loss);
-    if (const CollectiveLog* log = communicator_.log()) log->compare(control_);
-    check_skips(report);
-    if (replicas_ && step % config.debug.replica_hash_every == 0) compare_replicas(step);
-    if (evaluation_due(step)) row.eval_loss = static_cast<float>(evaluate());
-    if (step == allocations_settle) early_allocations_ = device_.allocations();
-    control_.agree(sink ? sink(row) : Problems());
+    const Turn turn = engine_.step(batches_.training(step - 1),
+                                   static_cast<float>(learning_rate(config.optimizer, config.run.steps, step)));
+    catch_up();
+    unread_ = Unread{step, turn, begin, std::nullopt};
     step_ = step;
+    if (!behind || evaluation_due(step)) read();
+    if (const CollectiveLog* log = communicator_.log()) log->compare(control_);
+    if (replicas_ && step % config.debug.replica_hash_every == 0) compare_replicas(step);
+    if (evaluation_due(step)) unread_->row->eval_loss = static_cast<float>(evaluate());
+    if (step == allocations_settle) early_allocations_ = device_.allocations();
+    if (!behind) catch_up();
     if (boundary) proceed = boundary(step);
   }
+  catch_up();
   engine_.sync().settle(engine_.stream());
   if (trace_) trace_->finish(engine_.stream());
   return proceed;
+}
+
+void Training::read() {
+  const Region region(device_, "report");
+  const StepReport report = engine_.report(unread_->turn);
+  const auto end = Clock::now();
+  const std::chrono::duration<double> took = end - std::max(unread_->begin, last_end_);
+  last_end_ = end;
+  unread_->row = row_of(unread_->step, report, took.count());
+  if (trace_) trace_->report(unread_->step, report, unread_->row->loss);
+  check_skips(report);
+}
+
+void Training::catch_up() {
+  if (!unread_) return;
+  if (!unread_->row) read();
+  const MetricsRow row = *std::exchange(unread_, std::nullopt)->row;
+  control_.agree(sink_ ? sink_(row) : Problems());
 }
 
 MetricsRow Training::row_of(std::int64_t step, const StepReport& report, double seconds) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -35,8 +36,10 @@ class Training {
   void restore(const std::function<void(StateDict&)>& fill);
   /// A fresh run from other weights than drawn ones: `fill` overwrites those that it has.
   void initialise(const std::function<void(StateDict&)>& fill);
-  /// All that a checkpoint sees, between two steps.
+  /// All that a checkpoint sees, between two steps. Catches up.
   StateDict state();
+  /// Reads the report of the last step, should that be outstanding: its row goes to the sink. Throws as run() does.
+  void catch_up();
 
   /// All steps not yet done, or as many as `boundary` lets; says which. Throws on all ranks: Error{numerical} after
   /// optimizer.max_skips skipped steps in a row, or the sink's problems.
@@ -51,6 +54,15 @@ class Training {
   std::int64_t late_allocations() const { return device_.allocations() - early_allocations_; }
 
  private:
+  using Clock = std::chrono::steady_clock;
+  /// A step that was begun and whose row is still to be handed on.
+  struct Unread {
+    std::int64_t step;
+    Turn turn;
+    Clock::time_point begin;
+    std::optional<MetricsRow> row;  ///< once its report has been read
+  };
+  void read();
   MetricsRow row_of(std::int64_t step, const StepReport& report, double seconds);
   void check_skips(const StepReport& report);
   void compare_replicas(std::int64_t step);
@@ -64,6 +76,9 @@ class Training {
   Engine engine_;
   std::optional<Trace> trace_;
   std::optional<ReplicaCheck> replicas_;
+  RowSink sink_;
+  std::optional<Unread> unread_;
+  Clock::time_point last_end_{};
   std::int64_t step_ = 0, skips_ = 0, early_allocations_ = 0;
   bool ready_ = false;  ///< masters hold values
 };

@@ -20,7 +20,8 @@ constexpr const char* name_of(Collective c) {
 /// must stay valid until the Pending has finished.
 ///  all_gather: `receive` is the whole buffer; rank r's part, [displacements[r], +counts[r]), is already in place on r.
 ///  all_to_all: `send` is cut as counts/displacements say (part r goes to rank r); `receive` is [size, counts[rank]].
-///  all_reduce_*: `receive` in place; counts unused. Sums take i64 or u64 (order-free), max takes u16, i64 or u64.
+///  all_reduce_*: `receive` in place; counts unused. Sums take i64 or u64 (order-free), max takes i64, u64, or u16 that
+///  is the bits of bf16 numbers from 0 to infinity.
 ///  broadcast: `receive` from rank 0.
 struct Exchange {
   Tensor send;

@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 #include <mpi.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "core/comm/mpi_communicator.hpp"
 #include "core/comm/mpi_control.hpp"
 #include "core/comm/mpi_watch.hpp"
+#include "core/comm/nccl/nccl_communicator.hpp"
+#include "core/comm/staged.hpp"
+#include "kernels/base/runtime.hpp"
 
 namespace tessera {
 
@@ -62,6 +66,15 @@ std::string Mpi::launch_mistake() const {
   return "";
 }
 
+std::unique_ptr<Communicator> Mpi::world(Device& device, std::chrono::seconds timeout, const MpiOptions& options) {
+  auto over_mpi = [&] { return mpi_communicator(*state_->watch, device.communication(), timeout, options); };
+  if (!device.compute().native()) return over_mpi();
+  std::vector<std::string> gpus = mpi_control(*state_->watch, timeout)->gather(Runtime::gpu().uuid);
+  std::sort(gpus.begin(), gpus.end());
+  const bool shared = std::adjacent_find(gpus.begin(), gpus.end()) != gpus.end();
+  if (options.transport == Transport::mpi || shared) return staged(device, over_mpi());
+  return nccl_communicator(*state_->watch, device, timeout, options);
+}
 std::unique_ptr<Communicator> Mpi::world(Stream& stream, std::chrono::seconds timeout, const MpiOptions& options) {
   return mpi_communicator(*state_->watch, stream, timeout, options);
 }

@@ -7,6 +7,7 @@
 
 #include "core/comm/communicator.hpp"
 #include "core/comm/control.hpp"
+#include "core/device/device.hpp"
 
 namespace tessera {
 
@@ -14,10 +15,15 @@ namespace tessera {
 /// boundaries), or before each operation (debugging and recording).
 enum class Compare { at_boundaries, before_each };
 
+/// What carries the data: NCCL where every rank has a GPU of its own, else MPI; or MPI in any case. MPI carries device
+/// memory by way of the host's.
+enum class Transport { fastest, mpi };
+
 struct MpiOptions {
   Compare compare = Compare::at_boundaries;
   /// The most elements that one MPI call may count; tests lower it.
   std::int64_t most = INT_MAX;
+  Transport transport = Transport::fastest;
 };
 
 /// MPI for the life of the program: initialises with MPI_THREAD_FUNNELED and finalises at its end, unless somebody else
@@ -38,9 +44,12 @@ class Mpi {
   /// Started under a batch system or launcher as several jobs of one rank (wrong --mpi)? The remedy, else empty.
   std::string launch_mistake() const;
 
-  /// Data collectives of all ranks, on a communicator of their own. Everything starts non-blocking and is waited for by
-  /// test and yield; progress hangs on the stream that is given here. A wait longer than `timeout` reports every rank's
-  /// last operations, then leaves with Exit::communication on every rank. One at a time.
+  /// Data collectives of all ranks, on a communicator of their own. Everything starts non-blocking: over MPI it is waited
+  /// for by test and yield, and progress hangs on the device's communication stream; over NCCL it runs on that stream.
+  /// A wait longer than `timeout` reports every rank's last operations, then leaves with Exit::communication on every
+  /// rank. One at a time.
+  std::unique_ptr<Communicator> world(Device& device, std::chrono::seconds timeout, const MpiOptions& options = {});
+  /// The same over MPI, for host memory alone.
   std::unique_ptr<Communicator> world(Stream& stream, std::chrono::seconds timeout, const MpiOptions& options = {});
   /// Votes, on a communicator of their own for each call; the same time-out.
   std::unique_ptr<Control> control(std::chrono::seconds timeout);

@@ -161,6 +161,7 @@ void MpiWatch::leave(const std::string& why) {
   // is still under way may keep MPI_Finalize for ever, hence the alarm.
   std::signal(SIGALRM, [](int) { std::_Exit(static_cast<int>(Exit::communication)); });
   alarm(static_cast<unsigned>(grace_.count()));
+  if (before_leaving_) before_leaving_();
   MPI_Finalize();
   std::_Exit(static_cast<int>(Exit::communication));
 }

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "core/comm/control.hpp"
 
@@ -45,6 +47,10 @@ class MpiWatch {
   void wait(std::span<MPI_Request> requests, const Waiting& waiting, std::chrono::seconds timeout);
   /// Does not return unless `code` is MPI_SUCCESS.
   void check(int code, const Waiting& waiting);
+  /// Begins a report, for a failure that is not MPI's.
+  [[noreturn]] void fail(const std::string& why, const Waiting& waiting) { report(why, waiting); }
+  /// What another transport must do before this rank leaves; null for nothing.
+  void before_leaving(std::function<void()> action) { before_leaving_ = std::move(action); }
   /// Joins the report of another rank, should one have begun. Cheap.
   void look(const Waiting& waiting);
 
@@ -64,6 +70,7 @@ class MpiWatch {
   int rank_ = 0, size_ = 1, local_rank_ = 0;
   std::string host_;
   const CollectiveLog* log_ = nullptr;
+  std::function<void()> before_leaving_;
   std::chrono::seconds grace_{10};
 };
 

@@ -1,7 +1,10 @@
 #include "core/device/device.hpp"
 
+#include <sched.h>
+
 #include <Kokkos_Core.hpp>
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -9,22 +12,44 @@
 
 namespace tessera {
 namespace {
+
 using Space = Kokkos::DefaultExecutionSpace;
 using Bytes = Kokkos::View<std::byte*, Space::memory_space>;
+using PinnedBytes = Kokkos::View<std::byte*, Kokkos::SharedHostPinnedSpace>;
 using HostBytes = Kokkos::View<std::byte*, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 using DeviceBytes = Kokkos::View<std::byte*, Space::memory_space, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+
+Space space_of(const Stream& stream) {
+  return stream.instance() ? *static_cast<const Space*>(stream.instance()) : Space();
+}
+HostBytes host_bytes(const void* data, const Tensor& like) {
+  return HostBytes(static_cast<std::byte*>(const_cast<void*>(data)), static_cast<std::size_t>(like.bytes()));
+}
+DeviceBytes device_bytes(const Tensor& t) {
+  return DeviceBytes(static_cast<std::byte*>(t.data), static_cast<std::size_t>(t.bytes()));
+}
+
 }  // namespace
 
 struct Device::State {
-  explicit State(Kind kind) : measuring(kind == Kind::measuring), stream(nullptr, measuring ? &tape : nullptr) {}
+  explicit State(Kind kind)
+      : measuring(kind == Kind::measuring), compute(Priority::normal, measuring ? &tape : nullptr) {
+    open.reserve(16);
+    if (!compute.native()) return;
+    communication.emplace(Priority::highest);
+    copy.emplace(Priority::normal);
+  }
 
   bool measuring;
   Tape tape;
-  Stream stream;
   std::vector<Bytes> blocks;
+  std::vector<PinnedBytes> pinned;
+  Stream compute;
+  std::optional<Stream> communication, copy;  ///< of a GPU; the host has one stream
   MemoryReport memory{};
-  std::int64_t allocations = 0, host_waits = 0;
-  std::vector<RegionTime> regions;
+  std::int64_t allocations = 0;
+  std::vector<RegionTime> regions{{"outside", 0, 0}};
+  std::vector<std::size_t> open{0};  ///< regions that the host is in, outermost first
   std::int64_t measured = Arena::alignment;  // the next address that a measuring device hands out
 
   std::byte* allocate(Category category, std::int64_t bytes) {
@@ -42,19 +67,24 @@ struct Device::State {
     const auto base = reinterpret_cast<std::int64_t>(blocks.back().data());
     return reinterpret_cast<std::byte*>(round_up(base, Arena::alignment));
   }
+  void count_wait() { ++regions[open.back()].waits; }
 };
 
 Device::Device(Kind kind) : state_(std::make_unique<State>(kind)) {}
 Device::~Device() = default;
 
-Stream& Device::compute() { return state_->stream; }
-Stream& Device::communication() { return state_->stream; }
-Stream& Device::copy() { return state_->stream; }
+Stream& Device::compute() { return state_->compute; }
+Stream& Device::communication() { return state_->communication ? *state_->communication : state_->compute; }
+Stream& Device::copy() { return state_->copy ? *state_->copy : state_->compute; }
 bool Device::measuring() const { return state_->measuring; }
 const Tape& Device::tape() const { return state_->tape; }
 const MemoryReport& Device::memory() const { return state_->memory; }
 std::int64_t Device::allocations() const { return state_->allocations; }
-std::int64_t Device::host_waits() const { return state_->host_waits; }
+std::int64_t Device::host_waits() const {
+  std::int64_t all = 0;
+  for (const RegionTime& region : state_->regions) all += region.waits;
+  return all;
+}
 
 Tensor Device::allocate(Category category, DType type, Shape shape) {
   return {state_->allocate(category, shape.elements() * size_of(type)), type, shape};
@@ -65,29 +95,56 @@ Arena Device::arena(Category category, std::int64_t bytes) {
   return Arena(state_->allocate(category, bytes), bytes);
 }
 
-void Device::spent(const char* name, double seconds) {
-  for (RegionTime& region : state_->regions)
-    if (std::string_view(region.name) == name) {
-      region.seconds += seconds;
-      return;
-    }
-  state_->regions.push_back({name, seconds});
+void Device::enter(const char* name) {
+  std::vector<RegionTime>& regions = state_->regions;
+  const auto known = std::find_if(regions.begin(), regions.end(),
+                                  [&](const RegionTime& region) { return std::string_view(region.name) == name; });
+  state_->open.push_back(static_cast<std::size_t>(known - regions.begin()));
+  if (known == regions.end()) regions.push_back({name, 0, 0});
+}
+void Device::leave(double seconds) {
+  state_->regions[state_->open.back()].seconds += seconds;
+  state_->open.pop_back();
 }
 const std::vector<RegionTime>& Device::regions() const { return state_->regions; }
 
 void Device::upload(Stream& stream, const Tensor& to, const void* from) {
+  state_->count_wait();
   if (stream.dry() || to.bytes() == 0) return;
-  const auto n = static_cast<std::size_t>(to.bytes());
-  Kokkos::deep_copy(Space(), DeviceBytes(static_cast<std::byte*>(to.data), n),
-                    HostBytes(static_cast<std::byte*>(const_cast<void*>(from)), n));
+  Kokkos::deep_copy(space_of(stream), device_bytes(to), host_bytes(from, to));
 }
 
 void Device::download(Stream& stream, void* to, const Tensor& from) {
-  ++state_->host_waits;
-  if (stream.dry() || from.bytes() == 0) return;
-  const auto n = static_cast<std::size_t>(from.bytes());
-  Kokkos::deep_copy(Space(), HostBytes(static_cast<std::byte*>(to), n), DeviceBytes(static_cast<std::byte*>(from.data), n));
-  Space().fence("Device::download");
+  if (stream.dry() || from.bytes() == 0) return state_->count_wait();
+  // A copy to ordinary memory blocks: what it waits for ends first, while communication is watched.
+  wait(stream.record());
+  Kokkos::deep_copy(space_of(stream), host_bytes(to, from), device_bytes(from));
+  for (const Event copied = stream.record(); !copied.reached();) sched_yield();
+}
+
+std::span<std::byte> Device::pinned(std::int64_t bytes) {
+  ++state_->allocations;
+  if (measuring()) return {};
+  state_->pinned.emplace_back(Kokkos::view_alloc(Kokkos::WithoutInitializing, "pinned"),
+                              static_cast<std::size_t>(bytes));
+  return {state_->pinned.back().data(), static_cast<std::size_t>(bytes)};
+}
+
+Event Device::send(Stream& stream, const Tensor& to, const void* from) {
+  if (stream.dry() || to.bytes() == 0) return {};
+  Kokkos::deep_copy(space_of(stream), device_bytes(to), host_bytes(from, to));
+  return stream.record();
+}
+
+Event Device::fetch(Stream& stream, void* to, const Tensor& from) {
+  if (stream.dry() || from.bytes() == 0) return {};
+  Kokkos::deep_copy(space_of(stream), host_bytes(to, from), device_bytes(from));
+  return stream.record();
+}
+
+void Device::wait(const Event& event) {
+  state_->count_wait();
+  for (; !event.reached(); sched_yield()) communication().progress();
 }
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "kernels/base/stream.hpp"
@@ -16,14 +17,17 @@ constexpr const char* name_of(Category c) {
 }
 using MemoryReport = std::array<std::int64_t, static_cast<std::size_t>(Category::count)>;
 
-/// Host time spent under one name so far.
+/// Host time spent under one name so far, and how often the host waited for the device in it (an inner region's waits
+/// are its own).
 struct RegionTime {
   const char* name;
   double seconds;
+  std::int64_t waits;
 };
 
 /// One rank's execution and memory: three streams (compute, communication, copy), every allocation, the transfers
 /// between host and device. The only place that allocates device memory. On the host the three streams are one.
+/// One thread uses it.
 class Device {
  public:
   enum class Kind { real, measuring };
@@ -49,14 +53,25 @@ class Device {
   const MemoryReport& memory() const;
   std::int64_t allocations() const;
 
-  /// Bytes of equal size between host memory and the device, ordered on `stream`. download() waits for the host to
-  /// have them; it is one of the counted host waits.
+  /// Bytes of equal size between host memory and the device, ordered on `stream`. Both let the host wait: download()
+  /// until it has them, upload() until `from` may change.
   void upload(Stream& stream, const Tensor& to, const void* from);
   void download(Stream& stream, void* to, const Tensor& from);
+
+  /// Page-locked host memory, uninitialised, owned by the device until it ends.
+  std::span<std::byte> pinned(std::int64_t bytes);
+  /// As upload and download, for pinned memory: neither waits. It belongs to the copy until the event is reached.
+  Event send(Stream& stream, const Tensor& to, const void* from);
+  Event fetch(Stream& stream, void* to, const Tensor& from);
+  /// Holds the host until the event is reached, while communication moves on.
+  void wait(const Event& event);
+  /// All waits of the host so far, those of upload() and download() included; counted alike on host and GPU.
   std::int64_t host_waits() const;
 
-  /// Adds to a region's time; Region calls it.
-  void spent(const char* name, double seconds);
+  /// Opens and closes a region; Region calls them.
+  void enter(const char* name);
+  void leave(double seconds);
+  /// "outside" is what no region covers: it has waits only.
   const std::vector<RegionTime>& regions() const;
 
  private:

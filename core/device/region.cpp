@@ -4,14 +4,16 @@
 
 namespace tessera {
 
-Region::Region(Device& device, const char* name) : device_(device), name_(name), begin_(std::chrono::steady_clock::now()) {
-  if (!device.measuring()) Kokkos::Profiling::pushRegion(name);
+Region::Region(Device& device, const char* name) : device_(device), begin_(std::chrono::steady_clock::now()) {
+  if (device.measuring()) return;
+  Kokkos::Profiling::pushRegion(name);
+  device.enter(name);
 }
 
 Region::~Region() {
   if (device_.measuring()) return;
   Kokkos::Profiling::popRegion();
-  device_.spent(name_, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count());
+  device_.leave(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count());
 }
 
 }  // namespace tessera

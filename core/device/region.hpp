@@ -16,7 +16,6 @@ class Region {
 
  private:
   Device& device_;
-  const char* name_;
   std::chrono::steady_clock::time_point begin_;
 };
 

@@ -59,7 +59,7 @@ StateDict Engine::tensors() const {
 
 StateDict Engine::state() {
   StateDict state = tensors();
-  const AdamWClock clock = report().clock;
+  const AdamWClock clock = report(memory_.end(stream_)).clock;
   state.counters.t = clock.t;
   state.counters.beta1_power = clock.beta1_power;
   state.counters.beta2_power = clock.beta2_power;
@@ -85,13 +85,15 @@ void Engine::gather_sums() {
   communicator_.submit(stream_, {Collective::all_gather, {&sums, 1}, -1, "sums"}).wait(stream_);
 }
 
-void Engine::step(const HostSequences& batch, float rate) {
+Turn Engine::step(const HostSequences& batch, float rate) {
   memory_.begin(stream_, batch, rate);
   Accumulating sum = accumulate();
   Reduced gradients = reduce(std::move(sum));
   Updated updated = update(std::move(gradients));
+  const Turn turn = memory_.end(stream_);
   const Region region(device_, "publish");
   sync_.publish(stream_, std::move(updated));  // weight = Q(bf16(master)), gathered now or under the next forward
+  return turn;
 }
 
 Accumulating Engine::accumulate() {
@@ -133,7 +135,7 @@ StepReport Engine::evaluate(const HostSequences& sequences) {
     plan_.model.evaluate(pass(nullptr), memory_.micro_batch(first, std::min(micro, sequences.sequences - first), 0));
   }
   gather_sums();
-  return memory_.report(stream_);
+  return report(memory_.end(stream_));
 }
 
 std::vector<float> Engine::next_logits(const std::vector<std::int32_t>& ids) {

@@ -37,10 +37,10 @@ class Engine {
   void restore(const std::function<void(StateDict&)>& fill);
 
   /// One optimizer step: forward, backward, reduction, clip, update, publication. Only enqueues; the bits depend on
-  /// nothing but its arguments and the state. Collective.
-  void step(const HostSequences& batch, float rate);
-  /// Sums, norm and flags of the last step, the same on all ranks. Waits for the device.
-  StepReport report() { return memory_.report(stream_); }
+  /// nothing but its arguments and the state. Its report() may be read until the next step but one. Collective.
+  Turn step(const HostSequences& batch, float rate);
+  /// Sums, norm and flags of that step, the same on all ranks. Waits for the device.
+  StepReport report(Turn turn) { return memory_.report(turn); }
 
   /// Cross-entropy summed over this rank's sequences (any number, none too), gathered into report().sums. Settles the
   /// weights and reads them, nothing else. Collective.

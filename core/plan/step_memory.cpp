@@ -14,28 +14,39 @@ StepMemory::StepMemory(Device& device, int rank, int ranks, std::int64_t sequenc
   up_ = device.allocate(Category::batch, DType::u8, {tokens_offset + 2 * capacity_ * 4});
   down_ =
       device.allocate(Category::batch, DType::u8, {sums_offset + ranks * static_cast<std::int64_t>(sizeof(StepSums))});
-  host_up_.resize(static_cast<std::size_t>(up_.bytes()));
-  host_down_.resize(static_cast<std::size_t>(down_.bytes()));
+  for (Pinned& block : pinned_) block = {device.pinned(up_.bytes()), device.pinned(down_.bytes()), {}, {}};
 }
 
 Tensor StepMemory::all_sums() const { return {at(sums_offset), DType::i64, {ranks_ * sum_words}}; }
 
 void StepMemory::initialise(Stream& stream, const AdamWClock& clock) {
-  std::memcpy(host_down_.data(), &clock, sizeof clock);
-  device_.upload(stream, down_, host_down_.data());
+  std::vector<std::byte> start(static_cast<std::size_t>(down_.bytes()));
+  std::memcpy(start.data(), &clock, sizeof clock);
+  device_.upload(stream, down_, start.data());
 }
 
-void StepMemory::begin(Stream& stream, const HostSequences& batch, float rate) {
+Turn StepMemory::begin(Stream& stream, const HostSequences& batch, float rate) {
   const auto bytes = static_cast<std::size_t>(batch.sequences * length_ * 4);
   require(batch.sequences * length_ <= capacity_, "StepMemory", "more sequences than were planned");
-  std::memcpy(host_up_.data(), &rate, sizeof rate);
-  if (bytes > 0) {
-    std::memcpy(host_up_.data() + tokens_offset, batch.ids.data(), bytes);
-    std::memcpy(host_up_.data() + tokens_offset + capacity_ * 4, batch.targets.data(), bytes);
-  }
+  current_ = current_ == Turn::even ? Turn::odd : Turn::even;
   first_ = batch.first;
-  device_.upload(stream, up_, host_up_.data());
+  if (Pinned& block = pinned(current_); !stream.dry()) {
+    if (!block.sent.reached()) device_.wait(block.sent);
+    std::memcpy(block.up.data(), &rate, sizeof rate);
+    if (bytes > 0) {
+      std::memcpy(block.up.data() + tokens_offset, batch.ids.data(), bytes);
+      std::memcpy(block.up.data() + tokens_offset + capacity_ * 4, batch.targets.data(), bytes);
+    }
+    block.sent = device_.send(stream, up_, block.up.data());
+  }
   clear(stream, all_sums().flat(rank_ * sum_words, sum_words));
+  return current_;
+}
+
+Turn StepMemory::end(Stream& stream) {
+  Pinned& block = pinned(current_);
+  block.fetched = device_.fetch(stream, block.down.data(), down_);
+  return current_;
 }
 
 MicroBatch StepMemory::micro_batch(std::int64_t first, std::int64_t count, double loss_scale) const {
@@ -50,13 +61,14 @@ MicroBatch StepMemory::micro_batch(std::int64_t first, std::int64_t count, doubl
   return batch;
 }
 
-StepReport StepMemory::report(Stream& stream) {
-  device_.download(stream, host_down_.data(), down_);
+StepReport StepMemory::report(Turn turn) {
+  const Pinned& block = pinned(turn);
+  device_.wait(block.fetched);
   StepReport report;
-  std::memcpy(&report.clock, host_down_.data(), sizeof report.clock);
-  std::memcpy(&report.clip, host_down_.data() + sizeof report.clock, sizeof report.clip);
+  std::memcpy(&report.clock, block.down.data(), sizeof report.clock);
+  std::memcpy(&report.clip, block.down.data() + sizeof report.clock, sizeof report.clip);
   report.sums.resize(static_cast<std::size_t>(ranks_));
-  std::memcpy(report.sums.data(), host_down_.data() + sums_offset, report.sums.size() * sizeof(StepSums));
+  std::memcpy(report.sums.data(), block.down.data() + sums_offset, report.sums.size() * sizeof(StepSums));
   return report;
 }
 

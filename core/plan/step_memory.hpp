@@ -1,4 +1,6 @@
 #pragma once
+#include <array>
+#include <span>
 #include <vector>
 
 #include "core/device/device.hpp"
@@ -22,18 +24,24 @@ struct StepReport {
   std::vector<StepSums> sums;  ///< one a rank
 };
 
+/// Which of the two pinned blocks a step talks through.
+enum class Turn : std::uint8_t { even, odd };
+
 /// The device memory through which a step and the host talk: one block up (learning rate, tokens), one block down
-/// (clock, clip result, every rank's sums). The host touches it at the start and the end of a step only.
+/// (clock, clip result, every rank's sums). Its pinned counterparts alternate each way, so that the host fills and reads
+/// the one while the device uses the other.
 class StepMemory {
  public:
   StepMemory(Device& device, int rank, int ranks, std::int64_t sequences, std::int64_t length);
 
   /// Sets the clock: of a fresh run, zero applied updates; of a restored one, what was saved.
   void initialise(Stream& stream, const AdamWClock& clock = {});
-  /// One copy up; clears this rank's sums.
-  void begin(Stream& stream, const HostSequences& batch, float rate);
-  /// One copy down; waits for it.
-  StepReport report(Stream& stream);
+  /// Turns to the other block. One copy up; clears this rank's sums.
+  Turn begin(Stream& stream, const HostSequences& batch, float rate);
+  /// One copy down, into the block of the last begin().
+  Turn end(Stream& stream);
+  /// What end() sent down; waits for it. A block's report lasts until the next begin() but one.
+  StepReport report(Turn turn);
 
   /// Micro-batch of `count` sequences, from local sequence `first`.
   MicroBatch micro_batch(std::int64_t first, std::int64_t count, double loss_scale) const;
@@ -51,6 +59,11 @@ class StepMemory {
   static constexpr std::int64_t tokens_offset = 256;
   static constexpr std::int64_t squares_offset = 64;
   static constexpr std::int64_t sums_offset = 256;
+  struct Pinned {
+    std::span<std::byte> up, down;
+    Event sent, fetched;
+  };
+  Pinned& pinned(Turn turn) { return pinned_[static_cast<std::size_t>(turn)]; }
   std::byte* at(std::int64_t offset) const { return static_cast<std::byte*>(down_.data) + offset; }
 
   Device& device_;
@@ -58,7 +71,8 @@ class StepMemory {
   std::int64_t capacity_, length_;
   std::int64_t first_ = 0;
   Tensor up_, down_;
-  std::vector<std::byte> host_up_, host_down_;
+  std::array<Pinned, 2> pinned_;
+  Turn current_ = Turn::even;
 };
 
 }  // namespace tessera

@@ -4,7 +4,45 @@
 
 namespace tessera {
 namespace {
+
 int planned_threads = 1;
+
+#if defined(KOKKOS_ENABLE_CUDA)
+
+std::string dotted(int major, int minor) { return std::to_string(major) + "." + std::to_string(minor); }
+
+Gpu described(int index) {
+  cudaDeviceProp properties;
+  if (cudaGetDeviceProperties(&properties, index) != cudaSuccess) return {};
+  constexpr char digits[] = "0123456789abcdef";
+  std::string uuid;
+  for (const char byte : properties.uuid.bytes) {
+    uuid += digits[static_cast<unsigned char>(byte) >> 4];
+    uuid += digits[byte & 15];
+  }
+  return {properties.name, uuid, dotted(properties.major, properties.minor),
+          static_cast<std::int64_t>(properties.totalGlobalMem)};
+}
+
+int count_gpus() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+std::string driver() {
+  int version = 0;
+  if (cudaDriverGetVersion(&version) != cudaSuccess || version == 0) return "";
+  return dotted(version / 1000, version % 1000 / 10);
+}
+
+#else
+
+Gpu described(int) { return {}; }
+int count_gpus() { return 0; }
+std::string driver() { return ""; }
+
+#endif
+
 }  // namespace
 
 Runtime::Runtime(int threads, int device) {
@@ -17,6 +55,13 @@ Runtime::Runtime(int threads, int device) {
 Runtime::~Runtime() { Kokkos::finalize(); }
 
 std::string Runtime::back_end() { return Kokkos::DefaultExecutionSpace::name(); }
+std::vector<Gpu> Runtime::gpus() {
+  std::vector<Gpu> all;
+  for (int i = 0, n = count_gpus(); i < n; ++i) all.push_back(described(i));
+  return all;
+}
+Gpu Runtime::gpu() { return count_gpus() > 0 ? described(Kokkos::device_id()) : Gpu{}; }
+std::string Runtime::gpu_driver() { return driver(); }
 int Runtime::threads() {
   return Kokkos::is_initialized() ? Kokkos::DefaultHostExecutionSpace().concurrency() : planned_threads;
 }

@@ -14,17 +14,42 @@ struct Tape {
   double flops = 0;  ///< of GEMMs and attention
 };
 
-/// A point in a stream's order. Travels inside Pending and the step's tokens; empty on the host.
-class Event {};
+/// A point in a stream's order, for other streams and the host to wait for. Travels inside Pending and the step's blocks.
+/// Empty on the host, where work has ended when its call returns. Must not outlive its stream; once that has recorded
+/// Stream::events_kept further ones it stands for a later point.
+class Event {
+ public:
+  Event() = default;
+  /// Whether the device has got there. Never blocks.
+  bool reached() const;
+
+ private:
+  friend class Stream;
+  explicit Event(void* handle) : handle_(handle) {}
+  void* handle_ = nullptr;
+};
+
+/// Work of one or several streams, recorded once, that runs again as a whole. Empty: nothing was recorded.
+class Graph {
+ public:
+  Graph() = default;
+  explicit operator bool() const { return executable_ != nullptr; }
+
+ private:
+  friend class Stream;
+  std::shared_ptr<void> executable_;
+};
+
+enum class Priority : std::uint8_t { normal, highest };
 
 /// One execution-space instance with its scratch and its library handles; the order of work is the order of calls.
 /// Created by Device alone. A dry stream checks shapes, counts, and runs nothing.
 class Stream {
  public:
   using Progress = void (*)(void* context);
+  static constexpr int events_kept = 512;
 
-  /// `instance` is the Kokkos execution space (null: the default one), known to launch.hpp only.
-  explicit Stream(void* instance = nullptr, Tape* tape = nullptr) : instance_(instance), tape_(tape) {}
+  explicit Stream(Priority priority = Priority::normal, Tape* tape = nullptr);
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
@@ -43,10 +68,22 @@ class Stream {
   double waited() const { return waited_; }
   void count_wait(double seconds) { waited_ += seconds; }
 
-  Event record() { return {}; }
-  void wait(const Event&) {}
+  /// The point behind all work so far.
+  Event record();
+  /// What is launched from now on runs after `event`. The host goes on.
+  void wait(const Event& event);
 
-  void* instance() const { return instance_; }
+  /// Between the two, what is launched here, and on streams that wait for this one's events and are waited for again,
+  /// is recorded instead of run. GPU streams only. Addresses and arguments are part of what was recorded.
+  void begin_capture();
+  Graph end_capture();
+  bool capturing() const { return capturing_; }
+  void run(const Graph& graph);
+
+  /// The Kokkos execution space (null: the default one), known to launch.hpp only.
+  void* instance() const;
+  /// The cudaStream_t for libraries that take one; null on the host and where dry.
+  void* native() const;
 
   /// The stream's library state of type T (GEMM plans, handles), made at first use.
   template <class T> T& library() {
@@ -57,12 +94,14 @@ class Stream {
   }
 
  private:
-  void* instance_;
+  struct Instance;
+  std::shared_ptr<Instance> instance_;  // libraries end before it
   Tape* tape_;
   Progress progress_ = nullptr;
   void* progress_context_ = nullptr;
   std::int64_t launches_ = 0;
   double waited_ = 0;
+  bool capturing_ = false;
   std::vector<std::pair<std::type_index, std::shared_ptr<void>>> libraries_;
 };
 

@@ -83,8 +83,7 @@ double step_ms(const RunPlan& plan, Control& control, int steps, const Connect& 
       frozen = true;
     }
     const auto begin = std::chrono::steady_clock::now();
-    engine.step(batch, 1e-4f);
-    engine.report();
+    engine.report(engine.step(batch, 1e-4f));
     times.push_back(std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count());
   }
   engine.sync().settle(engine.stream());
@@ -103,7 +102,7 @@ double communication_ms(const RunPlan& plan, double bytes_per_second) {
 
 void compare(Mpi& mpi, Control& control, std::int64_t length, int steps) {
   const RunPlan plan = resolve(model(mpi.size(), length), mpi.size());
-  const auto world = [&](Device& device) { return mpi.world(device.communication(), std::chrono::seconds(60)); };
+  const auto world = [&](Device& device) { return mpi.world(device, std::chrono::seconds(60)); };
   for (const double gigabytes : {1.0, 10.0}) {
     bool frozen = false;
     const auto without = [&](Device& device) { return std::make_unique<Frozen>(world(device), frozen); };

@@ -95,7 +95,7 @@ class Trial {
     Problems problems;
     const Windows windows = Windows::split(tokens_.count(), config.model.seq_len, config.data.eval_fraction, problems);
     problems.raise();
-    communicator_ = recording(delaying(mpi().world(device_.communication(), std::chrono::seconds(60)), 3, delay_us), records_);
+    communicator_ = recording(delaying(mpi().world(device_, std::chrono::seconds(60)), 3, delay_us), records_);
     training_ = std::make_unique<Training>(device_, plan_, Batches(config, tokens_, windows, mpi().rank(), mpi().size()),
                                            *communicator_, *control_, records_);
   }

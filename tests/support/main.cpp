@@ -36,6 +36,17 @@ int run_tests() {
   return 1;
 }
 
+/// One GPU a rank of this host, in turn; -1 in a host build.
+int own_gpu() {
+  const auto gpus = static_cast<int>(tessera::Runtime::gpus().size());
+  MPI_Comm host;
+  int local = 0;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
+  MPI_Comm_rank(host, &local);
+  MPI_Comm_free(&host);
+  return gpus > 0 ? local % gpus : -1;
+}
+
 /// The worst of all ranks, whatever the launcher makes of exit codes. Sleeps, so that slower ranks have the cores.
 int worst_of_all(int failed) {
   MPI_Request request;
@@ -58,7 +69,7 @@ int main(int argc, char** argv) {
   }
   int failed = 0;
   {
-    const tessera::Runtime runtime;
+    const tessera::Runtime runtime(0, own_gpu());
     failed = worst_of_all(run_tests());
   }
   MPI_Finalize();

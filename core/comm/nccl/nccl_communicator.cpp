@@ -1,0 +1,246 @@
+#include <fmt/format.h>
+#include <nccl.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+
+#include "core/comm/mpi_control.hpp"
+#include "core/comm/nccl/nccl_communicator.hpp"
+
+namespace tessera {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Maxima of u16 are those of bf16 numbers >= 0, which order as their bits do.
+ncclDataType_t reduced(DType type) {
+  if (type == DType::u16) return ncclBfloat16;
+  return type == DType::i64 ? ncclInt64 : ncclUint64;
+}
+
+std::size_t bytes_of(const Tensor& t, std::int64_t elements) {
+  return static_cast<std::size_t>(elements * size_of(t.type));
+}
+
+/// Whether the parts are equal and lie one behind the other, as the library's own all-gather wants them.
+bool even(const Exchange& x) {
+  for (std::size_t r = 1; r < x.counts.size(); ++r)
+    if (x.counts[r] != x.counts[0] || x.displacements[r] != x.displacements[r - 1] + x.counts[0]) return false;
+  return true;
+}
+
+/// Non-blocking: every call returns at once and is then polled, so that a rank that has gone is found by the time-out.
+class NcclCommunicator final : public Communicator {
+ public:
+  NcclCommunicator(MpiWatch& watch, Device& device, std::chrono::seconds timeout, const MpiOptions& options)
+      : watch_(watch), device_(device), stream_(device.communication()), timeout_(timeout) {
+    // On hosts shared with others: a program that dies while it holds multicast groups can put their GPUs out of service.
+    setenv("NCCL_NVLS_ENABLE", "0", 0);
+    const std::unique_ptr<Control> control = mpi_control(watch, timeout);
+    ncclUniqueId id{};
+    at_ = {"NCCL's start", 0, ""};
+    if (rank() == 0) check(ncclGetUniqueId(&id));
+    const std::string bytes = control->broadcast(std::string(id.internal, sizeof id.internal));
+    std::memcpy(id.internal, bytes.data(), sizeof id.internal);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    check(ncclCommInitRankConfig(&comm_, size(), id, rank(), &config));
+    settle();
+    if (options.compare == Compare::before_each) control_ = mpi_control(watch, timeout);
+    watch_.quote(&log_);
+    watch_.before_leaving([this] { ncclCommAbort(comm_); });
+    stream_.set_progress([](void* self) { static_cast<NcclCommunicator*>(self)->progress(); }, this);
+  }
+  ~NcclCommunicator() override {
+    device_.wait(stream_.record());
+    stream_.set_progress(nullptr, nullptr);
+    at_ = {"NCCL's end", log_.noted(), ""};
+    check(ncclCommFinalize(comm_));
+    settle();
+    watch_.before_leaving(nullptr);
+    watch_.quote(nullptr);
+    ncclCommDestroy(comm_);
+  }
+  NcclCommunicator(const NcclCommunicator&) = delete;
+  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
+
+  int rank() const override { return watch_.rank(); }
+  int size() const override { return watch_.size(); }
+  std::string name() const override { return "nccl"; }
+  const CollectiveLog* log() const override { return &log_; }
+
+  Pending submit(Stream& stream, const Operation& operation) override {
+    operation.check(rank(), size());
+    const auto slot = std::find_if(slots_.begin(), slots_.end(), [](const Slot& s) { return !s.used; });
+    require(slot != slots_.end(), "NCCL back end", "too many collectives under way");
+    slot->used = true;
+    slot->done = {};
+    if (!stream.dry()) {
+      at_ = {name_of(operation.collective), log_.noted(), operation.label};
+      log_.note(operation);
+      if (control_) log_.compare(*control_);
+      stream_.wait(stream.record());
+      start(operation);
+      slot->done = stream_.record();
+      if (!stream.capturing()) watch_for(slot->done, operation.group);
+    }
+    return Pending(this, static_cast<int>(slot - slots_.begin()));
+  }
+
+ protected:
+  void finish(Stream& stream, int slot) override {
+    Slot& s = slots_[static_cast<std::size_t>(slot)];
+    stream.wait(s.done);
+    s.used = false;
+  }
+  void abandon(int slot) noexcept override {
+    Slot& s = slots_[static_cast<std::size_t>(slot)];
+    device_.wait(s.done);
+    s.used = false;
+  }
+
+ private:
+  struct Slot {
+    bool used = false;
+    Event done;
+  };
+  /// An operation that the stream may not have ended yet.
+  struct Posted {
+    Event done;
+    Waiting at;
+    int group = -1;
+  };
+
+  void start(const Operation& operation) {
+    check(ncclGroupStart());
+    for (const Exchange& exchange : operation.exchanges) {
+      switch (operation.collective) {
+        case Collective::all_gather: all_gather(exchange); break;
+        case Collective::all_to_all: all_to_all(exchange); break;
+        case Collective::all_reduce_max: all_reduce(exchange.receive, ncclMax); break;
+        case Collective::all_reduce_sum: all_reduce(exchange.receive, ncclSum); break;
+        case Collective::broadcast: broadcast(exchange.receive, exchange.receive.elements(), 0); break;
+      }
+    }
+    check(ncclGroupEnd());
+    settle();
+  }
+
+  void all_gather(const Exchange& x) {
+    if (!even(x)) {
+      for (int r = 0; r < size(); ++r) {
+        const auto at = static_cast<std::size_t>(r);
+        broadcast(x.receive.flat(x.displacements[at], x.counts[at]), x.counts[at], r);
+      }
+      return;
+    }
+    const Tensor mine = x.receive.flat(x.displacements[static_cast<std::size_t>(rank())], x.counts[0]);
+    if (x.counts[0] == 0) return;
+    check(ncclAllGather(mine.data, x.receive.flat(x.displacements[0], 0).data, bytes_of(mine, x.counts[0]), ncclUint8,
+                        comm_, native()));
+  }
+
+  void all_to_all(const Exchange& x) {
+    const std::int64_t mine = x.counts[static_cast<std::size_t>(rank())];
+    if (size() == 1 && x.send.flat(x.displacements[0], mine).data == x.receive.data) return;
+    for (int r = 0; r < size(); ++r) {
+      const auto at = static_cast<std::size_t>(r);
+      if (x.counts[at] > 0)
+        check(ncclSend(x.send.flat(x.displacements[at], x.counts[at]).data, bytes_of(x.send, x.counts[at]), ncclUint8,
+                       r, comm_, native()));
+      if (mine > 0)
+        check(ncclRecv(static_cast<std::byte*>(x.receive.data) + bytes_of(x.receive, r * mine),
+                       bytes_of(x.receive, mine), ncclUint8, r, comm_, native()));
+    }
+  }
+
+  void all_reduce(const Tensor& t, ncclRedOp_t op) {
+    if (t.elements() == 0) return;
+    check(ncclAllReduce(t.data, t.data, static_cast<std::size_t>(t.elements()), reduced(t.type), op, comm_, native()));
+  }
+
+  void broadcast(const Tensor& t, std::int64_t elements, int root) {
+    if (elements == 0) return;
+    check(ncclBroadcast(t.data, t.data, bytes_of(t, elements), ncclUint8, root, comm_, native()));
+  }
+
+  /// Returns once the library has taken what it was last asked for; the device may still be busy with it.
+  void settle() {
+    const Clock::time_point deadline = Clock::now() + timeout_;
+    for (unsigned turn = 1;; ++turn) {
+      ncclResult_t state = ncclSuccess;
+      check(ncclCommGetAsyncError(comm_, &state));
+      if (state == ncclSuccess) return;
+      check(state);
+      if (turn % 64 != 0) continue;
+      watch_.look(at_);
+      if (Clock::now() > deadline) overdue(at_, -1);
+      sched_yield();
+    }
+  }
+
+  void watch_for(const Event& done, int group) {
+    if (newest_ - oldest_ == posted_.size()) ++oldest_;
+    if (newest_ == oldest_) since_ = Clock::now();
+    posted_[newest_++ % posted_.size()] = {done, at_, group};
+  }
+
+  /// Hangs on the communication stream: called while the host waits for the device.
+  void progress() {
+    using namespace std::chrono_literals;
+    const Clock::time_point now = Clock::now();
+    if (now < next_look_) return;
+    next_look_ = now + 1ms;
+    ncclResult_t state = ncclSuccess;
+    check(ncclCommGetAsyncError(comm_, &state));
+    check(state);
+    for (; oldest_ < newest_ && posted_[oldest_ % posted_.size()].done.reached(); ++oldest_) since_ = now;
+    const Posted& first = posted_[oldest_ % posted_.size()];
+    if (oldest_ < newest_ && now - since_ > timeout_) overdue(first.at, first.group);
+    watch_.look(oldest_ < newest_ ? first.at : Waiting{.sequence = log_.noted()});
+  }
+
+  void check(ncclResult_t code) {
+    if (code == ncclSuccess || code == ncclInProgress) return;
+    const char* detail = comm_ ? ncclGetLastError(comm_) : "";
+    watch_.fail(fmt::format("NCCL failed on rank {} in {}: {} {}", rank(), at_.call, ncclGetErrorString(code), detail),
+                at_);
+  }
+  [[noreturn]] void overdue(const Waiting& at, int group) {
+    watch_.fail(fmt::format("rank {} has waited {} s in {} #{}, group {}{}{}", rank(), timeout_.count(), at.call,
+                            at.sequence, group, *at.label ? ", " : "", at.label),
+                at);
+  }
+  cudaStream_t native() const { return static_cast<cudaStream_t>(stream_.native()); }
+
+  MpiWatch& watch_;
+  Device& device_;
+  Stream& stream_;
+  ncclComm_t comm_ = nullptr;
+  std::chrono::seconds timeout_;
+  CollectiveLog log_;
+  std::unique_ptr<Control> control_;
+  Waiting at_;  ///< what the library was last asked for
+  std::array<Slot, 64> slots_;
+  std::array<Posted, 256> posted_;
+  std::uint64_t oldest_ = 0, newest_ = 0;  ///< of posted_, modulo its size
+  Clock::time_point since_{}, next_look_{};
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> nccl_communicator(MpiWatch& watch, Device& device, std::chrono::seconds timeout,
+                                                const MpiOptions& options) {
+  return std::make_unique<NcclCommunicator>(watch, device, timeout, options);
+}
+
+std::string nccl_version() {
+  int version = 0;
+  if (ncclGetVersion(&version) != ncclSuccess) return "";
+  return fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
+}
+
+}  // namespace tessera

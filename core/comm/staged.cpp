@@ -1,0 +1,123 @@
+#include "core/comm/staged.hpp"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/index.hpp"
+
+namespace tessera {
+namespace {
+
+/// What of an exchange this rank brings, and what the others bring it.
+Tensor outgoing(Collective collective, const Exchange& x, int rank) {
+  const auto at = static_cast<std::size_t>(rank);
+  switch (collective) {
+    case Collective::all_gather: return x.receive.flat(x.displacements[at], x.counts[at]);
+    case Collective::all_to_all: return x.send;
+    case Collective::broadcast: return x.receive.flat(0, rank == 0 ? x.receive.elements() : 0);
+    default: return x.receive;
+  }
+}
+
+class Staged final : public Communicator {
+ public:
+  Staged(Device& device, std::unique_ptr<Communicator> inner)
+      : device_(device), stream_(device.communication()), inner_(std::move(inner)) {}
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::string name() const override { return "staged(" + inner_->name() + ")"; }
+  const CollectiveLog* log() const override { return inner_->log(); }
+
+  Pending submit(Stream& stream, const Operation& operation) override {
+    operation.check(rank(), size());
+    const auto slot = std::find_if(slots_.begin(), slots_.end(), [](const Slot& s) { return !s.used; });
+    require(slot != slots_.end(), "staged", "too many collectives under way");
+    if (!slot->sent.reached()) device_.wait(slot->sent);
+    slot->used = true;
+    slot->host.clear();
+    if (stream.dry()) {
+      slot->inner = inner_->submit(stream, operation);
+      return Pending(this, static_cast<int>(slot - slots_.begin()));
+    }
+    mirror(*slot, operation);
+    stream_.wait(stream.record());
+    for (std::size_t i = 0; i < operation.exchanges.size(); ++i)
+      device_.fetch(stream_, outgoing(operation.collective, slot->host[i], rank()).data,
+                    outgoing(operation.collective, operation.exchanges[i], rank()));
+    device_.wait(stream_.record());
+    slot->inner = inner_->submit(stream, {operation.collective, slot->host, operation.group, operation.label});
+    return Pending(this, static_cast<int>(slot - slots_.begin()));
+  }
+
+ protected:
+  void finish(Stream& stream, int slot) override {
+    Slot& s = slots_[static_cast<std::size_t>(slot)];
+    s.inner.wait(stream_);
+    stream.wait(return_all(s));
+  }
+  void abandon(int slot) noexcept override {
+    Slot& s = slots_[static_cast<std::size_t>(slot)];
+    s.inner = Pending();
+    device_.wait(return_all(s));
+  }
+
+ private:
+  struct Slot {
+    bool used = false;
+    Pending inner;
+    std::span<std::byte> memory;     ///< grows, so that a steady state allocates nothing
+    Collective collective = Collective::broadcast;
+    std::vector<Exchange> host;      ///< the exchanges in it
+    std::vector<Tensor> receives;    ///< where what came in belongs on the device
+    Event sent;                      ///< the memory is free again
+  };
+
+  /// Gives every buffer of the operation a place in the slot's host memory.
+  void mirror(Slot& slot, const Operation& operation) {
+    const auto room = [](const Tensor& t) { return t.data ? round_up(t.bytes(), Arena::alignment) : 0; };
+    std::int64_t bytes = 0;
+    for (const Exchange& x : operation.exchanges) bytes += room(x.send) + room(x.receive);
+    if (std::ssize(slot.memory) < bytes) slot.memory = device_.pinned(bytes);
+    std::byte* next = slot.memory.data();
+    const auto copy_of = [&](const Tensor& t) {
+      return t.data ? Tensor{std::exchange(next, next + room(t)), t.type, t.shape} : Tensor{};
+    };
+    slot.collective = operation.collective;
+    slot.receives.clear();
+    for (const Exchange& x : operation.exchanges) {
+      slot.host.push_back({copy_of(x.send), copy_of(x.receive), x.counts, x.displacements});
+      slot.receives.push_back(x.receive);
+    }
+  }
+
+  Event return_all(Slot& slot) {
+    for (std::size_t i = 0; i < slot.host.size(); ++i) {
+      const Exchange& x = slot.host[i];
+      if (slot.collective != Collective::all_gather) {
+        device_.send(stream_, slot.receives[i], x.receive.data);
+        continue;
+      }
+      for (std::size_t r = 0; r < x.counts.size(); ++r)  // what lies between the parts is the caller's
+        device_.send(stream_, slot.receives[i].flat(x.displacements[r], x.counts[r]),
+                     x.receive.flat(x.displacements[r], x.counts[r]).data);
+    }
+    slot.used = false;
+    return slot.sent = stream_.record();
+  }
+
+  Device& device_;
+  Stream& stream_;
+  std::unique_ptr<Communicator> inner_;
+  std::array<Slot, 64> slots_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> staged(Device& device, std::unique_ptr<Communicator> inner) {
+  return std::make_unique<Staged>(device, std::move(inner));
+}
+
+}  // namespace tessera

@@ -1,0 +1,117 @@
+#include "kernels/base/stream.hpp"
+
+#include <Kokkos_Core.hpp>
+#include <array>
+#include <string>
+
+#include "kernels/base/error.hpp"
+
+namespace tessera {
+
+#if defined(KOKKOS_ENABLE_CUDA)
+
+namespace {
+
+void check(cudaError_t code, const char* call) {
+  if (code != cudaSuccess) throw Error(Exit::internal, std::string(call) + ": " + cudaGetErrorString(code));
+}
+
+cudaStream_t created(Priority priority) {
+  int least = 0, greatest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+  cudaStream_t stream = nullptr;
+  // Non-blocking: the legacy default stream, which a library may use, orders nothing here.
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority == Priority::highest ? greatest : least),
+        "cudaStreamCreateWithPriority");
+  return stream;
+}
+
+}  // namespace
+
+/// The events are made at once, since a step must allocate nothing, and used in turn: waiting for one that has been
+/// recorded again waits for more than was asked, never for less.
+struct Stream::Instance {
+  explicit Instance(Priority priority) : stream(created(priority)), space(std::make_unique<Kokkos::Cuda>(stream)) {
+    for (cudaEvent_t& event : events)
+      check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  }
+  ~Instance() {
+    for (cudaEvent_t event : events) cudaEventDestroy(event);
+    space.reset();
+    cudaStreamDestroy(stream);
+  }
+  Instance(const Instance&) = delete;
+  Instance& operator=(const Instance&) = delete;
+
+  cudaStream_t stream;
+  std::unique_ptr<Kokkos::Cuda> space;
+  std::array<cudaEvent_t, events_kept> events{};
+  std::size_t next = 0;
+};
+
+Stream::Stream(Priority priority, Tape* tape)
+    : instance_(tape ? nullptr : std::make_shared<Instance>(priority)), tape_(tape) {}
+
+Event Stream::record() {
+  if (!instance_) return {};
+  cudaEvent_t event = instance_->events[instance_->next++ % events_kept];
+  check(cudaEventRecord(event, instance_->stream), "cudaEventRecord");
+  return Event(event);
+}
+
+void Stream::wait(const Event& event) {
+  if (!instance_ || !event.handle_) return;
+  check(cudaStreamWaitEvent(instance_->stream, static_cast<cudaEvent_t>(event.handle_)), "cudaStreamWaitEvent");
+}
+
+void Stream::begin_capture() {
+  require(instance_ != nullptr && !capturing_, "Stream::begin_capture", "takes a GPU stream that records nothing yet");
+  // Other threads stay free to call CUDA: a library may launch its part from one of its own.
+  check(cudaStreamBeginCapture(instance_->stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  capturing_ = true;
+}
+
+Graph Stream::end_capture() {
+  capturing_ = false;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  check(cudaStreamEndCapture(instance_->stream, &graph), "cudaStreamEndCapture");
+  const cudaError_t code = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  check(code, "cudaGraphInstantiate");
+  Graph made;
+  made.executable_ = std::shared_ptr<void>(executable, [](void* e) { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(e)); });
+  return made;
+}
+
+void Stream::run(const Graph& graph) {
+  check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph.executable_.get()), instance_->stream), "cudaGraphLaunch");
+}
+
+void* Stream::instance() const { return instance_ ? instance_->space.get() : nullptr; }
+void* Stream::native() const { return instance_ ? instance_->stream : nullptr; }
+
+bool Event::reached() const {
+  if (!handle_) return true;
+  const cudaError_t code = cudaEventQuery(static_cast<cudaEvent_t>(handle_));
+  if (code != cudaErrorNotReady) check(code, "cudaEventQuery");
+  return code == cudaSuccess;
+}
+
+#else
+
+struct Stream::Instance {};
+
+Stream::Stream(Priority, Tape* tape) : tape_(tape) {}
+Event Stream::record() { return {}; }
+void Stream::wait(const Event&) {}
+void Stream::begin_capture() { throw Error(Exit::internal, "only a GPU stream can be captured"); }
+Graph Stream::end_capture() { return {}; }
+void Stream::run(const Graph&) {}
+void* Stream::instance() const { return nullptr; }
+void* Stream::native() const { return nullptr; }
+bool Event::reached() const { return true; }
+
+#endif
+
+}  // namespace tessera
