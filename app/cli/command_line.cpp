@@ -34,6 +34,7 @@ class Parser {
         "Exit codes: 0 ok, 1 internal, 2 usage, 3 deck, 4 environment, 5 file, 6 numerical, 7 communication, "
         "75 stopped.");
     add_train();
+    add_eval();
     add_plan();
     add_validate();
     add_explain();
@@ -83,6 +84,17 @@ class Parser {
         ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
     verb->add_option("--time-limit", train_.time_limit, "Save before so much time has passed and end with code 75")
         ->type_name("HH:MM:SS");
+  }
+  void add_eval() {
+    CLI::App* const verb = add("eval", "Print a checkpoint's evaluation loss; by the MPI launcher or alone", [this] {
+      eval_.overrides = overrides_of(set_);
+      return run_eval(eval_);
+    });
+    add_deck(verb, eval_.deck);
+    verb->add_option("--checkpoint", eval_.checkpoint, "A step folder, or a run directory: its newest valid step")
+        ->required()
+        ->type_name("PATH");
+    add_json(verb, eval_.format);
   }
   void add_plan() {
     CLI::App* const verb = add("plan", "Print memory per rank, collectives, groups and owners of a run", [this] {
@@ -154,6 +166,7 @@ class Parser {
   Verb chosen_;
   std::vector<std::string> set_;
   TrainOptions train_;
+  EvalOptions eval_;
   PlanOptions plan_;
   ValidateOptions validate_;
   ExplainOptions explain_;

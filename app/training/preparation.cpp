@@ -50,7 +50,10 @@ Prepared prepare(const std::string& deck, const std::vector<Override>& overrides
   config.run.threads.fill(host_threads(control.max(mpi.local_rank() + 1)));
   Runtime::plan_for(static_cast<int>(config.run.threads.get()));
   const std::int64_t evaluated = config.eval.batches * config.batch.global;
-  if (task == Task::evaluation) config.batch.global = round_up(config.batch.global, mpi.size() * config.batch.micro);
+  if (task == Task::evaluation) {
+    config.batch.global = round_up(config.batch.global, mpi.size() * config.batch.micro);
+    config.debug.trace.clear();  // training's
+  }
   for (const Finding& finding : refusals(config, mpi.size()))
     problems.add(Exit::deck, run.deck.provenance.located(finding));
   read_corpus(run, problems);

@@ -55,7 +55,8 @@ std::vector<fs::path> beginnings(const Resume& resume, const fs::path& run, Cont
   std::string found;
   Problems problems;
   if (control.rank() == 0) try {
-      for (const fs::path& path : candidates_of(resume, run)) found += fs::absolute(path).string() + "\n";
+      for (const fs::path& path : candidates_of(resume, run))
+        found += fs::absolute(path).lexically_normal().string() + "\n";
     } catch (const Error& error) {
       problems.add(error.code(), error.what());
     }
@@ -110,7 +111,9 @@ Saving::Saving(Device& device, const RunConfig& config, Control& control, Traini
       writer_(device, control) {}
 
 Proceed Saving::operator()(std::int64_t step) {
-  if (saved_ < 0 && !origin_.parent.empty()) saved_ = step;  // what was loaded is there already
+  // What was loaded from here is there already.
+  if (saved_ < 0 && fs::path(origin_.parent) == fs::absolute(run_ / step_folder(step)).lexically_normal())
+    saved_ = step;
   const bool last = step == config_.run.steps, stop = stop_.due(step, longest_, control_) && !last;
   const std::int64_t every = config_.checkpoint.every_steps;
   const bool due = every > 0 && step > 0 && step % every == 0;

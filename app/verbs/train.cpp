@@ -11,7 +11,9 @@
 #include <fmt/format.h>
 
 #include "app/cli/build.hpp"
+#include "app/cli/ranks.hpp"
 #include "app/training/generation.hpp"
+#include "app/training/given_weights.hpp"
 #include "app/training/plan_text.hpp"
 #include "app/training/preparation.hpp"
 #include "app/training/report.hpp"
@@ -33,6 +35,7 @@ namespace {
 /// Everything about a run that can be found wrong before memory is allocated.
 struct PreparedRun : Prepared {
   std::vector<std::filesystem::path> beginnings;  ///< checkpoints to go on from, the best first
+  std::optional<GivenWeights> given;  ///< where there are none: what to start with, if not with drawn weights
 };
 
 /// "HH:MM:SS".
@@ -59,11 +62,15 @@ void prepare_outputs(const RunConfig& config, Problems& problems) {
 }
 
 PreparedRun prepare(const TrainOptions& options, const Mpi& mpi, Control& control) {
-  PreparedRun run{prepare(options.deck, options.overrides, Task::training, mpi, control), {}};
+  PreparedRun run{prepare(options.deck, options.overrides, Task::training, mpi, control), {}, {}};
   const RunConfig& config = run.deck.config;
   Problems problems;
   run.beginnings = beginnings({options.resume}, config.checkpoint.dir.get(), control);
   if (!run.beginnings.empty()) problems.add(against_resuming(run.beginnings.front(), run.deck, run.corpus->hash()));
+  if (run.beginnings.empty() && !config.checkpoint.init_from.empty()) {
+    run.given = open_weights(config.checkpoint.init_from, control);
+    problems.add(against_starting(*run.given, run.deck, *run.plan));
+  }
   control.agree(problems);
   if (mpi.rank() == 0) prepare_outputs(config, problems);
   control.agree(problems);
@@ -144,6 +151,13 @@ Origin begin(const PreparedRun& run, const TrainOptions& options, const Mpi& mpi
     origin.parent_digest = manifest.content_digest;
     if (mpi.rank() == 0) fmt::print("resumed from {} | {}\n", parent.string(), manifest.content_digest);
   }
+  if (run.given) {
+    const GivenWeights& given = *run.given;
+    training.initialise([&](StateDict& weights) { load_weights(*given.source, weights, device, control); });
+    origin.parent = given.path.string();
+    origin.parent_digest = given.content_digest;
+    if (mpi.rank() == 0) fmt::print("starts with the weights of {} | {}\n", origin.parent, given.content_digest);
+  }
   const RunConfig& config = run.deck.config;
   const Build build = this_build();
   origin.version = build.version;
@@ -204,18 +218,7 @@ int train(const TrainOptions& options, Mpi& mpi, Control& control) {
 }  // namespace
 
 int run_train(const TrainOptions& options) {
-  Mpi mpi(nullptr, nullptr);
-  const auto control = mpi.control(std::chrono::seconds(300));
-  try {
-    return train(options, mpi, *control);
-  } catch (const Error& error) {
-    // Agreed failures reach every rank alike; an internal one may be this rank's own, which the others cannot learn of.
-    if (error.code() == Exit::internal && mpi.size() > 1) mpi.abort(error.code(), error.what());
-    if (mpi.rank() == 0) fmt::print(stderr, "{}\n", error.what());
-    return static_cast<int>(error.code());
-  } catch (const std::exception& error) {
-    mpi.abort(Exit::internal, error.what());
-  }
+  return on_all_ranks([&](Mpi& mpi, Control& control) { return train(options, mpi, control); });
 }
 
 }  // namespace tessera

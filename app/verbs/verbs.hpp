@@ -19,6 +19,12 @@ struct TrainOptions {
   std::string time_limit;          ///< "HH:MM:SS", or empty
   std::vector<std::string> command_line;  ///< as it was typed
 };
+struct EvalOptions {
+  std::string deck;
+  std::vector<Override> overrides;
+  std::string checkpoint;
+  Format format = Format::text;
+};
 struct PlanOptions {
   std::string deck;
   std::vector<Override> overrides;
@@ -49,8 +55,10 @@ struct QuantizeOptions {
   Format answer = Format::text;
 };
 
-/// The verbs: each returns an exit code, or throws Error with one. Only train is collective and starts MPI.
+/// The verbs: each returns an exit code, or throws Error with one. Only train and eval are collective and start MPI.
 int run_train(const TrainOptions& options);
+/// The evaluation loss of a checkpoint, as its run would have found it.
+int run_eval(const EvalOptions& options);
 int run_plan(const PlanOptions& options);
 /// Prints the resolved deck, and on stderr what is probably not meant.
 int run_validate(const ValidateOptions& options);

@@ -78,6 +78,10 @@ Findings advise(const RunConfig& config) {
     found.push_back({{"optimizer.decay_steps", "optimizer.schedule"}, "counts with schedule wsd only"});
   if (!config.recompute.modules.get().empty() && config.recompute.mode != RecomputeMode::selective)
     found.push_back({{"recompute.modules", "recompute.mode"}, "counts with mode selective only"});
+  if (config.checkpoint.init_from.empty() && !config.checkpoint.init_missing.empty())
+    found.push_back({{"checkpoint.init_missing", "checkpoint.init_from"}, "counts with init_from only"});
+  if (config.checkpoint.init_from.empty() && config.checkpoint.init_ignore_extra)
+    found.push_back({{"checkpoint.init_ignore_extra", "checkpoint.init_from"}, "counts with init_from only"});
   if (config.model.moe && config.model.moe->top_k == 1 && config.model.moe->renormalize)
     found.push_back({{"model.moe.renormalize", "model.moe.top_k"},
                      "with top_k 1 every weight is 1 and the router learns from its own losses alone"});

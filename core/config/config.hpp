@@ -257,6 +257,9 @@ struct CheckpointConfig {
   std::int64_t keep_last = 2;
   std::int64_t keep_every = 0;
   ExpertLayout expert_layout = ExpertLayout::as_in_memory;
+  std::string init_from;
+  std::vector<std::string> init_missing;
+  bool init_ignore_extra = false;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
@@ -269,6 +272,12 @@ struct CheckpointConfig {
           "Checkpoints of steps that are multiples of it are kept for good; 0: none");
     v.key("expert_layout", self.expert_layout, OneOf(), may_change,
           "Expert weights in files: single, one dataset a projection; discrete, one an expert; auto: as in memory");
+    v.key("init_from", self.init_from, Text::line_or_empty, may_change,
+          "A fresh run's first weights: a checkpoint or run directory; the step count begins at 0. Empty: drawn");
+    v.key("init_missing", self.init_missing, Text::line_or_empty, may_change,
+          "Weights, by name, that init_from may lack: they start as drawn");
+    v.key("init_ignore_extra", self.init_ignore_extra, OneOf(), may_change,
+          "Pass over weights of init_from that the model does not have");
   }
   bool operator==(const CheckpointConfig&) const = default;
 };
@@ -335,6 +344,13 @@ struct Finding {
 
 /// What contradicts itself, whatever the machine and the rank count; of a derived config. Empty: all is well.
 std::vector<Finding> check(const RunConfig& config);
+
+/// A `fixed` key whose value differs.
+struct KeyChange {
+  std::string key, before, now;  ///< values as a deck writes them; "absent" where its section is
+};
+/// Both derived.
+std::vector<KeyChange> changed_keys(const RunConfig& before, const RunConfig& now);
 
 /// Keys that a resumed run must keep and that differ from those of the run that was saved. Both derived.
 std::vector<Finding> changes_at_restart(const RunConfig& saved, const RunConfig& now);

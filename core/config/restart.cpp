@@ -48,16 +48,21 @@ std::map<std::string, std::string> fixed_of(const RunConfig& config) {
 
 }  // namespace
 
+std::vector<KeyChange> changed_keys(const RunConfig& before, const RunConfig& now) {
+  std::map<std::string, std::string> old = fixed_of(before), values = fixed_of(now);
+  std::vector<KeyChange> changes;
+  for (auto& [key, value] : old) values.try_emplace(key, "absent");
+  for (const auto& [key, value] : values)
+    if (const std::string& was = old.try_emplace(key, "absent").first->second; was != value)
+      changes.push_back({key, was, value});
+  return changes;
+}
+
 std::vector<Finding> changes_at_restart(const RunConfig& saved, const RunConfig& now) {
-  std::map<std::string, std::string> before = fixed_of(saved), after = fixed_of(now);
   std::vector<Finding> found;
-  for (auto& [key, value] : before) after.try_emplace(key, "absent");
-  for (const auto& [key, value] : after) {
-    const std::string& old = before.try_emplace(key, "absent").first->second;
-    if (old != value)
-      found.push_back(
-          {{key}, "is " + value + ", and was " + old + " when the checkpoint was saved: a resumed run must keep it"});
-  }
+  for (const auto& [key, before, value] : changed_keys(saved, now))
+    found.push_back(
+        {{key}, "is " + value + ", and was " + before + " when the checkpoint was saved: a resumed run must keep it"});
   return found;
 }
 

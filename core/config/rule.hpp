@@ -31,7 +31,7 @@ constexpr Range above_to(double low, double high) { return {low, high, false, tr
 /// A boolean, or a value with a table of names: the type lists what is allowed.
 struct OneOf {};
 
-/// The text that a key takes.
+/// The text that a key takes; a list of texts may be empty where line_or_empty says so.
 enum class Text { any, line, line_or_empty };
 
 /// A value that derive() fills when the deck leaves it out; reading one that is still open throws Error{internal}.

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 
+#include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/sha256.hpp"
 #include "io/checkpoint/storage.hpp"
@@ -22,17 +22,6 @@ namespace {
 constexpr std::int64_t block_elements = std::int64_t{1} << 22;
 
 Error unfit(const fs::path& path, const std::string& why) { return {Exit::file, path.string() + ": " + why}; }
-
-/// The digest of checkpoint.md, section 2, of host memory: for tools, which start no device.
-std::uint64_t host_digest(const std::byte* bytes, std::int64_t size, std::int64_t count, std::uint64_t first) {
-  std::uint64_t sum = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    std::uint64_t bits = 0;
-    std::memcpy(&bits, bytes + i * size, static_cast<std::size_t>(size));
-    sum += mix64(bits ^ (first + static_cast<std::uint64_t>(i) + 1) * 0x9E3779B97F4A7C15u);
-  }
-  return sum;
-}
 
 /// Where the elements of one dataset lie, all of them within the file.
 hdf5::Dataset placed(const hdf5::File& file, const std::string& path, std::int64_t bytes) {
@@ -65,13 +54,15 @@ StoredTensor assembled(const hdf5::File& file, StoredTensor tensor, std::int64_t
 StoredTensor tensor_of(const hdf5::File& file, const hdf5::TableRow& row, std::int64_t bytes) {
   const std::size_t slash = row.name.rfind('/');
   if (slash == std::string::npos || slash < 2) throw unfit(file.path(), "its table names no tensor: " + row.name);
-  StoredTensor tensor{row.name.substr(1, slash - 1), row.name.substr(slash + 1), {}, DType::f32, "", row.digest, {}};
+  StoredTensor tensor{
+      row.name.substr(1, slash - 1), row.name.substr(slash + 1), {}, DType::f32, "", row.digest, "", {}};
   const auto elements = static_cast<std::int64_t>(row.elements);
   if (file.has(row.name)) {
     const hdf5::Dataset data = placed(file, row.name, bytes);
     tensor.shape = data.shape;
     tensor.type = data.type;
     tensor.axes = file.text(row.name, "axes");
+    if (file.has(row.name, "tied_to")) tensor.tied_to = file.text(row.name, "tied_to");
     tensor.parts.push_back({0, data.shape.elements(), data.offset});
   } else {
     tensor = assembled(file, std::move(tensor), bytes, elements);
@@ -125,16 +116,18 @@ Checkpoint::Checkpoint(const fs::path& folder) : folder_(folder) {
   if (!fs::exists(folder / manifest_file, error))
     throw unfit(folder, "holds no manifest.json: it is no checkpoint, or was never finished");
   manifest_ = parse_manifest(read_text_file(folder / manifest_file), folder / manifest_file);
-  for (const char* name : {model_file, optimizer_file, deck_file}) {
-    const auto listed = manifest_.files.find(name);
-    if (listed == manifest_.files.end()) throw unfit(folder / manifest_file, std::string("does not list ") + name);
+  for (const char* name : {model_file, deck_file})
+    if (!manifest_.files.contains(name)) throw unfit(folder / manifest_file, std::string("does not list ") + name);
+  for (const auto& [name, bytes] : manifest_.files) {
+    if (fs::path(name).filename() != name) throw unfit(folder / manifest_file, "lists a file outside: " + name);
     const std::int64_t size = PosixFile(folder / name, PosixFile::Mode::read).size();
-    if (size != listed->second)
-      throw unfit(folder / name, fmt::format("has {} bytes, and the manifest says {}: it was truncated or changed",
-                                             size, listed->second));
+    if (size != bytes)
+      throw unfit(folder / name,
+                  fmt::format("has {} bytes, and the manifest says {}: it was truncated or changed", size, bytes));
   }
   if (sha256(deck()) != manifest_.deck_sha256) throw unfit(folder / deck_file, "was changed after it was written");
-  for (const char* name : {model_file, optimizer_file}) read_file(name);
+  read_file(model_file);
+  if (!weights_only()) read_file(optimizer_file);
   check_digest();
 }
 
@@ -176,7 +169,7 @@ std::vector<std::string> Checkpoint::verify() const {
       const std::int64_t count = std::min(block_elements, elements - first);
       block.resize(static_cast<std::size_t>(count * size));
       read(tensor, first, count, block.data());
-      sum += host_digest(block.data(), size, count, static_cast<std::uint64_t>(first));
+      sum += host_digest(block.data(), tensor.type, count, first);
     }
     if (sum != tensor.digest)
       wrong.push_back(fmt::format("{}: {} holds other bytes than were saved", (folder_ / file_of(tensor.slot)).string(),
@@ -187,81 +180,138 @@ std::vector<std::string> Checkpoint::verify() const {
 
 namespace {
 
-/// What differs between the state wanted and the state found, a line each.
-std::vector<std::string> differences(const Checkpoint& checkpoint, const StateDict& state) {
-  std::map<std::string, const StoredTensor*> stored;
-  for (const StoredTensor& tensor : checkpoint.tensors()) stored[tensor.path()] = &tensor;
+using Stored = std::map<std::string, const StoredTensor*>;
+
+Stored stored_of(const TensorSource& source) {
+  Stored stored;
+  for (const StoredTensor& tensor : source.tensors()) stored[tensor.path()] = &tensor;
+  return stored;
+}
+
+enum class Widening { none, bf16_to_fp32 };
+
+/// Why a tensor cannot take the values of one of its name; empty: it can.
+std::string misfit(const StoredTensor& found, const StateTensor& wanted, Widening widening) {
+  const std::string path = wanted.path(), axes = axes_of(wanted.role, wanted.shape.rank());
+  if (found.shape != wanted.shape)
+    return fmt::format("shape: {} is {}, the model has {}", path, found.shape.text(), wanted.shape.text());
+  const bool widens = widening == Widening::bf16_to_fp32 && found.type == DType::bf16 && wanted.type == DType::f32;
+  if (found.type != wanted.type && !widens)
+    return fmt::format("type: {} is {}, the model has {}", path, name_of(found.type), name_of(wanted.type));
+  if (found.axes != axes) return fmt::format("axes: {} has {}, the model {}", path, found.axes, axes);
+  return "";
+}
+
+/// What differs between the tensors wanted and those found, which end without what was wanted; a line each.
+std::vector<std::string> differences(Stored& stored, const std::vector<StateTensor>& tensors, Widening widening) {
   std::vector<std::string> lines;
-  for (const StateTensor& wanted : state.tensors) {
+  for (const StateTensor& wanted : tensors) {
     const auto found = stored.find(wanted.path());
     if (found == stored.end()) {
       lines.push_back("missing: " + wanted.path());
+      for (const auto& [path, tensor] : stored)
+        if (tensor->tied_to == wanted.name) lines.back() += " (there tied to " + path + ")";
       continue;
     }
-    const StoredTensor& tensor = *found->second;
-    if (tensor.shape != wanted.shape)
-      lines.push_back(
-          fmt::format("shape: {} is {}, the model has {}", wanted.path(), tensor.shape.text(), wanted.shape.text()));
-    else if (tensor.type != wanted.type)
-      lines.push_back(
-          fmt::format("type: {} is {}, the model has {}", wanted.path(), name_of(tensor.type), name_of(wanted.type)));
-    else if (tensor.axes != axes_of(wanted.role, wanted.shape.rank()))
-      lines.push_back(fmt::format("axes: {} has {}, the model {}", wanted.path(), tensor.axes,
-                                  axes_of(wanted.role, wanted.shape.rank())));
+    if (std::string line = misfit(*found->second, wanted, widening); !line.empty()) lines.push_back(std::move(line));
     stored.erase(found);
   }
-  for (const auto& [path, tensor] : stored) lines.push_back("extra: " + path);
   return lines;
 }
 
-const StoredTensor& stored_as(const Checkpoint& checkpoint, const std::string& path) {
-  return *std::ranges::find(checkpoint.tensors(), path, &StoredTensor::path);
-}
+/// Moves pieces of tensors from a source to the device.
+class TensorLoader {
+ public:
+  TensorLoader(const TensorSource& source, Device& device) : source_(source), device_(device) {}
 
-}  // namespace
-
-void load(const Checkpoint& checkpoint, StateDict& state, Device& device, Control& control) {
-  Problems problems;
-  if (const std::vector<std::string> lines = differences(checkpoint, state); !lines.empty()) {
-    std::string text =
-        fmt::format("{}: is of another model: {} differences", checkpoint.folder().string(), lines.size());
-    for (const std::string& line : lines) text += "\n  " + line;
-    problems.add(Exit::file, text);
-  }
-  control.agree(problems);
-  Stream& stream = device.compute();
-  const auto n = static_cast<std::int64_t>(state.tensors.size());
-  const Tensor& sums = state.digests;
-  clear(stream, sums);
-  std::vector<std::uint64_t> wanted;
-  std::vector<std::byte> block;
-  try {
-    for (std::size_t i = 0; i < state.tensors.size(); ++i) {
-      const StateTensor& tensor = state.tensors[i];
-      const StoredTensor& stored = stored_as(checkpoint, tensor.path());
-      wanted.push_back(stored.digest);
-      for (const StateRange& range : tensor.ranges) {
-        for (std::int64_t at = 0; at < range.values.elements(); at += block_elements) {
-          const std::int64_t count = std::min(block_elements, range.values.elements() - at);
-          block.resize(static_cast<std::size_t>(count * size_of(tensor.type)));
-          checkpoint.read(stored, range.first + at, count, block.data());
-          device.upload(stream, range.values.flat(at, count), block.data());
-        }
-        digest(stream, sums.as<std::uint64_t>() + i, range.values, static_cast<std::uint64_t>(range.first));
+  /// The piece as it is in the source; `sum` gains its digest, on the device after the copy, or here where it widens.
+  void load(const StoredTensor& stored, const StateTensor& tensor, const StateRange& range, std::uint64_t* device_sum,
+            std::uint64_t& host_sum) {
+    Stream& stream = device_.compute();
+    for (std::int64_t at = 0; at < range.values.elements(); at += block_elements) {
+      const std::int64_t count = std::min(block_elements, range.values.elements() - at);
+      block_.resize(static_cast<std::size_t>(count * size_of(stored.type)));
+      source_.read(stored, range.first + at, count, block_.data());
+      const std::byte* values = block_.data();
+      if (stored.type != tensor.type) {
+        host_sum += host_digest(block_.data(), stored.type, count, range.first + at);
+        widened_.resize(static_cast<std::size_t>(count * size_of(tensor.type)));
+        convert_elements(widened_.data(), tensor.type, block_.data(), stored.type, count);
+        values = widened_.data();
       }
+      device_.upload(stream, range.values.flat(at, count), values);
     }
+    if (stored.type == tensor.type) digest(stream, device_sum, range.values, static_cast<std::uint64_t>(range.first));
+  }
+
+ private:
+  const TensorSource& source_;
+  Device& device_;
+  std::vector<std::byte> block_, widened_;
+};
+
+/// Every tensor of `state` that the source has, its bytes compared with their digest.
+void load_tensors(const TensorSource& source, StateDict& state, Device& device, Control& control) {
+  Problems problems;
+  Stream& stream = device.compute();
+  const Stored stored = stored_of(source);
+  const std::size_t n = state.tensors.size();
+  const Tensor sums = state.digests.flat(0, static_cast<std::int64_t>(n));
+  clear(stream, sums);
+  std::vector<std::uint64_t> found(n), widened(n, 0);
+  try {
+    TensorLoader loader(source, device);
+    for (std::size_t i = 0; i < n; ++i)
+      if (const auto from = stored.find(state.tensors[i].path()); from != stored.end())
+        for (const StateRange& range : state.tensors[i].ranges)
+          loader.load(*from->second, state.tensors[i], range, sums.as<std::uint64_t>() + i, widened[i]);
   } catch (const Error& error) {
     problems.add(error.code(), error.what());
   }
   control.agree(problems);
-  std::vector<std::uint64_t> found(static_cast<std::size_t>(n));
   device.download(stream, found.data(), sums);
+  for (std::size_t i = 0; i < n; ++i) found[i] += widened[i];
   control.sum(found.data(), static_cast<int>(n));
-  for (std::size_t i = 0; i < found.size(); ++i)
-    if (found[i] != wanted[i])
-      problems.add(Exit::file, fmt::format("{}: {} holds other bytes than were saved", checkpoint.folder().string(),
-                                           state.tensors[i].path()));
+  for (std::size_t i = 0; i < n && source.has_digests(); ++i)
+    if (const auto from = stored.find(state.tensors[i].path());
+        from != stored.end() && found[i] != from->second->digest)
+      problems.add(Exit::file,
+                   fmt::format("{}: {} holds other bytes than were saved", source.name(), state.tensors[i].path()));
   control.agree(problems);
+}
+
+}  // namespace
+
+std::vector<std::string> misfits(const TensorSource& source, const std::vector<StateTensor>& wanted, const Fit& fit) {
+  Stored stored = stored_of(source);
+  std::erase_if(stored, [](const auto& entry) { return entry.second->slot != "model"; });
+  std::vector<StateTensor> required;
+  for (const StateTensor& tensor : wanted)
+    if (stored.contains(tensor.path()) || std::ranges::find(fit.may_miss, tensor.name) == fit.may_miss.end())
+      required.push_back(tensor);
+  std::vector<std::string> lines = differences(stored, required, Widening::bf16_to_fp32);
+  for (const auto& [path, tensor] : stored)
+    if (fit.extra == Fit::Extra::refused) lines.push_back("extra: " + path);
+  return lines;
+}
+
+void load_weights(const TensorSource& source, StateDict& state, Device& device, Control& control) {
+  load_tensors(source, state, device, control);
+}
+
+void load(const Checkpoint& checkpoint, StateDict& state, Device& device, Control& control) {
+  Problems problems;
+  Stored stored = stored_of(checkpoint);
+  std::vector<std::string> lines = differences(stored, state.tensors, Widening::none);
+  for (const auto& [path, tensor] : stored) lines.push_back("extra: " + path);
+  if (checkpoint.weights_only())
+    problems.add(Exit::file, checkpoint.name() +
+                                 ": holds weights alone, from which no run goes on; checkpoint.init_from starts one");
+  else if (!lines.empty())
+    problems.add(Exit::file, fmt::format("{}: is of another model: {} differences\n  {}", checkpoint.name(),
+                                         lines.size(), fmt::join(lines, "\n  ")));
+  control.agree(problems);
+  load_tensors(checkpoint, state, device, control);
   state.counters = checkpoint.manifest().counters;
 }
 

@@ -8,6 +8,7 @@
 #include "core/state/state_dict.hpp"
 #include "io/checkpoint/manifest.hpp"
 #include "io/checkpoint/posix_file.hpp"
+#include "io/checkpoint/storage.hpp"
 
 namespace tessera {
 
@@ -22,24 +23,40 @@ struct StoredTensor {
   DType type = DType::f32;
   std::string axes;
   std::uint64_t digest = 0;
+  std::string tied_to;      ///< the further name that the model uses it under, or empty
   std::vector<Part> parts;  ///< ascending, without gaps
 
   std::string path() const { return "/" + slot + "/" + name; }
 };
 
+/// Where tensors are read from: canonical ones, by any piece, by each rank for itself.
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+  virtual std::string name() const = 0;
+  virtual const std::vector<StoredTensor>& tensors() const = 0;
+  /// Elements [first, first + count) into host memory, in the tensor's type. Throws Error{file}.
+  virtual void read(const StoredTensor& tensor, std::int64_t first, std::int64_t count, void* to) const = 0;
+  /// Whether its tensors say which digest they must have.
+  virtual bool has_digests() const = 0;
+};
+
 /// A checkpoint folder, opened: its manifest, the structure of its files and their tables agree with each other. Reads
 /// by itself, without MPI; every rank opens its own. Throws Error{file} that names what does not fit.
-class Checkpoint {
+class Checkpoint final : public TensorSource {
  public:
   explicit Checkpoint(const std::filesystem::path& folder);
 
   const std::filesystem::path& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
-  const std::vector<StoredTensor>& tensors() const { return tensors_; }
+  std::string name() const override { return folder_.string(); }
+  const std::vector<StoredTensor>& tensors() const override { return tensors_; }
+  bool has_digests() const override { return true; }
   std::string deck() const;
+  /// Holds no optimizer state: no run can go on from it, though one may start with its weights.
+  bool weights_only() const { return !manifest_.files.contains(optimizer_file); }
 
-  /// Elements [first, first + count) into host memory.
-  void read(const StoredTensor& tensor, std::int64_t first, std::int64_t count, void* to) const;
+  void read(const StoredTensor& tensor, std::int64_t first, std::int64_t count, void* to) const override;
   /// Reads every byte of payload; what is wrong, a line each, with the tensor's name.
   std::vector<std::string> verify() const;
 
@@ -52,6 +69,20 @@ class Checkpoint {
   std::vector<StoredTensor> tensors_;
   std::vector<PosixFile> files_;  ///< model, optimizer
 };
+
+/// How a source may differ from the weights that take its values.
+struct Fit {
+  std::vector<std::string> may_miss;  ///< tensors that keep what they hold where the source has none of the name
+  enum class Extra { refused, ignored } extra = Extra::refused;
+};
+
+/// What keeps the weights `wanted` from taking the source's values, a line each: missing, extra, misshapen or mistyped
+/// tensors, other axes. Optimizer state of the source is passed over; bf16 fits fp32. Not collective.
+std::vector<std::string> misfits(const TensorSource& source, const std::vector<StateTensor>& wanted, const Fit& fit);
+
+/// The weights of `state`, which holds nothing else, take the source's values; those that it lacks are left alone.
+/// misfits() found nothing. Throws as load() does. Collective.
+void load_weights(const TensorSource& source, StateDict& state, Device& device, Control& control);
 
 /// The tensors of `state` take the checkpoint's values, whatever ranks and expert layout wrote it, and so do the
 /// counters. Strict: missing, extra, misshapen or mistyped tensors are an Error{file} with a line each, before anything

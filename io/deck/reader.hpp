@@ -112,7 +112,8 @@ class SectionReader {
       if (std::find(list.begin(), list.end(), value) != list.end()) return shown(item) + " is listed twice";
       list.push_back(std::move(value));
     }
-    if (std::is_same_v<Rule, Text> && list.empty()) return "is an empty list: at least one is needed";
+    if constexpr (std::is_same_v<Rule, Text>)
+      if (list.empty() && rule != Text::line_or_empty) return "is an empty list: at least one is needed";
     return "";
   }
 

@@ -2,29 +2,15 @@
 
 usage: checkpoint_test.py TESSERA MPIEXEC
 """
-import json
 import os
 import signal
-import subprocess
-import sys
-import tempfile
 import time
-import unittest
 
 import h5py
 import numpy
 
-TESSERA, MPIEXEC = "", ""
-DECK = """schema_version: 1
-run: {name: small, steps: 8, threads: 1}
-model: {layers: 2, hidden: 32, heads: 4, seq_len: 32, norm: rms, activation: swiglu, position: rotary, ffn: 48, moe: {experts: 4, top_k: 2, weights: WEIGHTS}}
-data: {files: ["*.txt"]}
-batch: {global: 12, micro: 1}
-eval: {every_steps: 3, batches: 1}
-reduce: {bucket_mib: 0.01}
-optimizer: {lr: 0.01, warmup_steps: 2}
-checkpoint: {dir: DIR, every_steps: 3}
-"""
+import runs
+
 MASK = 2**64 - 1
 
 
@@ -48,56 +34,7 @@ def fnv1a64(text):
     return h
 
 
-class Checkpoints(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="tessera-checkpoint-")
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-        with open(os.path.join(self.folder, "corpus.txt"), "w") as file:
-            file.write("".join(f"the {i * 7919 % 113} tiles of the {i % 17} mosaics\n" for i in range(400)))
-
-    def deck(self, directory, weights="single"):
-        path = os.path.join(self.folder, directory + ".yaml")
-        with open(path, "w") as file:
-            file.write(DECK.replace("DIR", os.path.join(self.folder, directory)).replace("WEIGHTS", weights))
-        return path
-
-    def start(self, ranks, *arguments):
-        return subprocess.Popen([MPIEXEC, "-n", str(ranks), TESSERA, "train", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                text=True, cwd=self.folder, env={**os.environ, "OMP_NUM_THREADS": "1", "TESSERA_TEST_FOLDER": self.folder})
-
-    def rank_of(self, launcher):
-        """A rank below the launcher and its proxy."""
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{pid}/environ", "rb") as file:
-                    ours = f"TESSERA_TEST_FOLDER={self.folder}".encode() in file.read()
-                if ours and os.readlink(f"/proc/{pid}/exe") == os.path.realpath(TESSERA):
-                    return int(pid)
-            except OSError:
-                continue
-        self.fail(f"no rank runs below {launcher.pid}")
-
-    def train(self, code, ranks, *arguments):
-        process = self.start(ranks, *arguments)
-        out, err = process.communicate(timeout=120)
-        self.assertEqual(process.returncode, code, (arguments, out[-2000:], err))
-        return out, err
-
-    def tool(self, code, verb, *arguments):
-        done = subprocess.run([TESSERA, "checkpoint", verb, *arguments, "--json"], capture_output=True, text=True, timeout=60, cwd=self.folder)
-        self.assertEqual(done.returncode, code, (verb, arguments, done.stdout, done.stderr))
-        return json.loads(done.stdout) if done.stdout else done.stderr
-
-    def rows(self, directory):
-        with open(os.path.join(self.folder, directory, "metrics.jsonl")) as file:
-            rows = [json.loads(line) for line in file]
-        self.assertEqual([row["step"] for row in rows], list(range(1, 9)))
-        return [(row["loss"], row.get("eval_loss"), row["grad_norm"], row["lr"]) for row in rows]
-
-    def final(self, directory):
-        return self.tool(0, "inspect", directory)["content_digest"]
-
+class Checkpoints(runs.Runs):
     def test_a_stopped_run_is_the_run_that_was_not(self):
         self.train(0, 2, self.deck("a"))
         self.assertEqual([row["step"] for row in self.tool(0, "ls", "a")], [6, 8])
@@ -220,6 +157,4 @@ class Checkpoints(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    MPIEXEC = sys.argv.pop(2)
-    TESSERA = os.path.abspath(sys.argv.pop(1))
-    unittest.main(verbosity=2)
+    runs.main()

@@ -73,7 +73,8 @@ reduce: {overlap: false, bucket_mib: 0.25, order: rank}
 optimizer: {others: adamw, lr: 1e-3, beta1: 0.8, beta2: 0.9, eps: 1e-6, weight_decay: 0, clip: 2, schedule: wsd,
             warmup_steps: 5, decay_steps: 20, min_lr: 1.0E-4, max_skips: 2}
 comm: {timeout_s: 7}
-checkpoint: {dir: out/all}
+checkpoint: {dir: out/all, every_steps: 7, keep_last: 3, keep_every: 21, expert_layout: discrete, init_from: runs/a,
+             init_missing: [a.weight, b.weight], init_ignore_extra: true}
 debug: {replica_hash_every: 5, trace: t.jsonl}
 )").config;
   EXPECT_EQ(config.run, (RunSection{"all", 18446744073709551615u, 200, Determinism::off, 3}));
@@ -92,7 +93,8 @@ debug: {replica_hash_every: 5, trace: t.jsonl}
   EXPECT_EQ(config.optimizer, (OptimizerConfig{OptimizerRule::adamw, 1e-3, 0.8, 0.9, 1e-6, 0, 2, Schedule::wsd, 5, 20,
                                                1e-4, 2}));
   EXPECT_EQ(config.comm, (CommConfig{7}));
-  EXPECT_EQ(config.checkpoint, (CheckpointConfig{std::string("out/all")}));
+  EXPECT_EQ(config.checkpoint, (CheckpointConfig{std::string("out/all"), 7, 3, 21, ExpertLayout::discrete, "runs/a",
+                                                 {"a.weight", "b.weight"}, true}));
   EXPECT_EQ(config.debug, (DebugConfig{5, "t.jsonl"}));
 }
 

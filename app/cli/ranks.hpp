@@ -1,0 +1,12 @@
+#pragma once
+#include <functional>
+
+#include "core/comm/mpi.hpp"
+
+namespace tessera {
+
+/// Runs a verb on every rank of a launch, with MPI for its life: returns its exit code, the same on all ranks whatever
+/// it throws. An error that the other ranks cannot learn of ends them all.
+int on_all_ranks(const std::function<int(Mpi&, Control&)>& verb);
+
+}  // namespace tessera

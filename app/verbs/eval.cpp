@@ -1,0 +1,50 @@
+#include <chrono>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "app/cli/ranks.hpp"
+#include "app/training/given_weights.hpp"
+#include "app/training/preparation.hpp"
+#include "app/training/training.hpp"
+#include "app/verbs/verbs.hpp"
+#include "kernels/base/runtime.hpp"
+
+namespace tessera {
+namespace {
+
+void print(const EvalOptions& options, const StateCounters& counters, float loss) {
+  const std::string number = std::isfinite(loss) ? fmt::format("{}", loss) : "null";
+  if (options.format == Format::json)
+    fmt::print("{{\"step\":{},\"eval_loss\":{},\"tokens\":{}}}\n", counters.step, number, counters.tokens);
+  else
+    fmt::print("step {} | eval_loss {} | {} tokens trained on\n", counters.step, number, counters.tokens);
+}
+
+int eval(const EvalOptions& options, Mpi& mpi, Control& control) {
+  Problems problems;
+  if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
+  control.agree(problems);
+  const Prepared run = prepare(options.deck, options.overrides, Task::evaluation, mpi, control);
+  const RunConfig& config = run.deck.config;
+  const GivenWeights given = open_weights(options.checkpoint, control);
+  control.agree(against(given, *run.plan, {}));
+  const Runtime runtime(static_cast<int>(config.run.threads.get()), run.gpu);
+  Device device;
+  const auto communicator = mpi.world(device, std::chrono::seconds(config.comm.timeout_s));
+  std::vector<Record> no_records;
+  Training training(device, *run.plan, Batches(config, run.corpus->tokens(), run.windows, mpi.rank(), mpi.size()),
+                    *communicator, control, no_records);
+  training.initialise([&](StateDict& weights) { load_weights(*given.source, weights, device, control); });
+  const auto loss = static_cast<float>(training.evaluate());
+  if (mpi.rank() == 0) print(options, given.counters, loss);
+  return 0;
+}
+
+}  // namespace
+
+int run_eval(const EvalOptions& options) {
+  return on_all_ranks([&](Mpi& mpi, Control& control) { return eval(options, mpi, control); });
+}
+
+}  // namespace tessera

@@ -1,0 +1,50 @@
+"""Checkpoints of every format version load for ever; see checkpoints/README.md.
+
+usage: old_checkpoints_test.py TESSERA MPIEXEC
+"""
+import glob
+import json
+import os
+import tarfile
+
+import runs
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class OldCheckpoints(runs.Runs):
+    def test_all_load(self):
+        archives = sorted(glob.glob(os.path.join(HERE, "checkpoints", "format-*.tar.gz")))
+        self.assertTrue(archives)
+        for archive in archives:
+            self.folder = self.path(os.path.basename(archive).removesuffix(".tar.gz"))
+            with tarfile.open(archive) as packed:
+                packed.extractall(self.folder)
+            with open(self.path("expected.json")) as file:
+                expected = json.load(file)
+            self.assertEqual(sorted(expected), ["discrete", "single"])
+            for layout in expected:
+                with self.subTest(archive=archive, layout=layout):
+                    self.check(layout, expected[layout])
+
+    def check(self, layout, expected):
+        self.assertEqual(self.tool(0, "verify", layout), {"ok": True, "failures": []})
+        told = self.tool(0, "inspect", layout)
+        # A later build may tell more; the format version is that of the file.
+        self.assertEqual({key: told[key] for key in expected if key != "eval_loss"}, {key: expected[key] for key in expected if key != "eval_loss"})
+        deck = layout + ".yaml"
+        out, _ = self.run_to_its_end(0, 2, "eval", deck, "--checkpoint", layout, "--json")
+        self.assertAlmostEqual(json.loads(out)["eval_loss"], expected["eval_loss"], places=3)
+        # Loaded and saved again it is the same state, for every number of ranks and either layout.
+        for ranks, weights in ((1, "discrete"), (3, "single")):
+            target = f"{layout}-{ranks}"
+            self.train(75, ranks, deck, "--resume", layout, "--stop-at", "3", "--set", f"checkpoint.dir={target}", "--set", f"model.moe.weights={weights}")
+            self.assertEqual(self.tool(0, "inspect", target)["content_digest"], expected["content_digest"])
+        self.train(0, 2, deck)
+        self.assertEqual(self.tool(0, "inspect", layout)["step"], 4)
+        out, _ = self.train(0, 2, deck, "--set", f"checkpoint.init_from={layout}", "--set", "checkpoint.dir=fresh-" + layout)
+        self.assertIn("starts with the weights of", out)
+
+
+if __name__ == "__main__":
+    runs.main()
