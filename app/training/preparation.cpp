@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "app/cli/gpus.hpp"
 #include "app/cli/threads.hpp"
 #include "kernels/base/index.hpp"
 #include "kernels/base/runtime.hpp"
@@ -56,6 +57,8 @@ Prepared prepare(const std::string& deck, const std::vector<Override>& overrides
   }
   for (const Finding& finding : refusals(config, mpi.size()))
     problems.add(Exit::deck, run.deck.provenance.located(finding));
+  run.gpu = own_gpu(mpi);
+  problems.add(against_gpus(mpi, control, config.parallel.oversubscribe ? Sharing::allowed : Sharing::refused));
   read_corpus(run, problems);
   if (task == Task::evaluation) limit_evaluation(run, evaluated, problems);
   control.agree(problems);

@@ -29,6 +29,7 @@ struct Prepared {
   std::optional<RunPlan> plan;
   std::optional<Corpus> corpus;
   Windows windows;
+  int gpu = -1;  ///< as own_gpu says
 };
 
 /// training: batches must share out evenly; evaluation: any number of ranks, the same windows.

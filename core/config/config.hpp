@@ -251,6 +251,17 @@ struct CommConfig {
   bool operator==(const CommConfig&) const = default;
 };
 
+struct ParallelConfig {
+  bool oversubscribe = false;
+
+  template <class Self, class V> static void visit(Self& self, V& v) {
+    using enum Restart;
+    v.key("oversubscribe", self.oversubscribe, OneOf(), may_change,
+          "Let several ranks share a GPU; they talk through host memory");
+  }
+  bool operator==(const ParallelConfig&) const = default;
+};
+
 struct CheckpointConfig {
   Derived<std::string> dir;
   std::int64_t every_steps = 0;
@@ -308,6 +319,7 @@ struct RunConfig {
   GatherConfig gather;
   ReduceConfig reduce;
   OptimizerConfig optimizer;
+  ParallelConfig parallel;
   CommConfig comm;
   CheckpointConfig checkpoint;
   DebugConfig debug;
@@ -325,6 +337,7 @@ struct RunConfig {
     v.section("gather", self.gather, "How weights reach all ranks");
     v.section("reduce", self.reduce, "How gradients are summed over ranks");
     v.section("optimizer", self.optimizer, "The update rule and its schedule");
+    v.section("parallel", self.parallel, "Which rank computes where");
     v.section("comm", self.comm, "Communication");
     v.section("checkpoint", self.checkpoint, "The run directory and what is saved there");
     v.section("debug", self.debug, "Checks and traces");
