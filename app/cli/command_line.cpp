@@ -46,6 +46,7 @@ class Parser {
   /// The verb to run; throws CLI::Error.
   Verb parse(int argc, const char* const* argv) {
     train_.command_line.assign(argv, argv + argc);
+    convert_.command_line = train_.command_line;
     app_.parse(argc, argv);
     return chosen_;
   }
@@ -144,6 +145,39 @@ class Parser {
         ->add_option("OTHER", checkpoint_.other, "The other one")
         ->required()
         ->type_name("");
+    add_convert(group);
+  }
+  void add_convert(CLI::App* group) {
+    CLI::App* const verb = group->add_subcommand(
+        "convert", "Rewrite a checkpoint: expert layout, type, with or without optimizer state, from and to safetensors");
+    verb->callback([this] { chosen_ = [this] { return run_checkpoint_convert(convert_); }; });
+    verb->footer(
+        "SRC with config.json and safetensors (a Hugging Face GPT-2, Llama or Mixtral) becomes a checkpoint of step 0, "
+        "weights only, to start from with checkpoint.init_from. Every digest of SRC is checked on the way.");
+    verb->add_option("SRC", convert_.from, "A step folder, a run directory (its newest valid step) or a Hugging Face folder")
+        ->required()
+        ->type_name("");
+    verb->add_option("DST", convert_.to, "The folder to make; must not exist")->required()->type_name("");
+    add_choice(verb, "--experts", "Expert weights in files: one dataset a projection, or one an expert",
+               {"single", "discrete"},
+               [this](const std::string& text) { convert_.experts = choice_named<ExpertWeights>(text); });
+    add_choice(verb, "--dtype", "Type of the weights; without it fp32, in safetensors as in SRC", {"fp32", "bf16"},
+               [this](const std::string& text) { convert_.type = text == "fp32" ? DType::f32 : DType::bf16; });
+    add_choice(verb, "--to", "What DST is: a checkpoint, or a Hugging Face folder", {"tessera", "safetensors"},
+               [this](const std::string& text) { convert_.target = choice_named<Target>(text).value(); });
+    verb->add_flag_callback("--weights-only", [this] { convert_.extent = Extent::weights; },
+                            "Leave optimizer state out");
+    verb->add_option("--max-shard", convert_.shard_bytes, "Most that one safetensors file holds, as 5GB")
+        ->transform(CLI::AsSizeValue(true))
+        ->check(CLI::PositiveNumber)
+        ->type_name("SIZE");
+    add_json(verb, convert_.format);
+  }
+  void add_choice(CLI::App* verb, const char* name, const char* help, const std::vector<std::string>& allowed,
+                  const std::function<void(const std::string&)>& take) {
+    verb->add_option_function<std::string>(name, take, help)
+        ->type_name(fmt::format("{}", fmt::join(allowed, "|")))
+        ->check(CLI::IsMember(allowed).description(""));
   }
 
   void add_quantize() {
@@ -172,6 +206,7 @@ class Parser {
   ExplainOptions explain_;
   InfoOptions info_;
   CheckpointOptions checkpoint_;
+  CheckpointConvertOptions convert_;
   QuantizeOptions quantize_;
 };
 

@@ -1,8 +1,10 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "io/convert/convert_checkpoint.hpp"
 #include "io/deck/deck.hpp"
 #include "kernels/quantize/quantize.hpp"
 
@@ -47,6 +49,17 @@ struct CheckpointOptions {
   Format format = Format::text;
 };
 
+struct CheckpointConvertOptions {
+  std::string from, to;  ///< a checkpoint, run directory or Hugging Face folder; a folder to be made
+  std::optional<ExpertWeights> experts;
+  std::optional<DType> type;
+  Extent extent = Extent::all;
+  Target target = Target::tessera;
+  std::int64_t shard_bytes = ConvertOptions{}.shard_bytes;
+  std::vector<std::string> command_line;  ///< as it was typed
+  Format format = Format::text;
+};
+
 struct QuantizeOptions {
   std::string in, out;               ///< safetensors or HDF5; HDF5
   std::vector<std::string> tensors;  ///< none: every matrix and stack of matrices
@@ -69,6 +82,7 @@ int run_checkpoint_ls(const CheckpointOptions& options);
 int run_checkpoint_inspect(const CheckpointOptions& options);
 int run_checkpoint_verify(const CheckpointOptions& options);
 int run_checkpoint_diff(const CheckpointOptions& options);
+int run_checkpoint_convert(const CheckpointConvertOptions& options);
 int run_quantize(const QuantizeOptions& options);
 
 }  // namespace tessera

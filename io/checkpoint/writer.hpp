@@ -8,7 +8,7 @@
 #include "core/device/device.hpp"
 #include "core/state/state_dict.hpp"
 #include "io/checkpoint/fault.hpp"
-#include "io/checkpoint/manifest.hpp"
+#include "io/checkpoint/structure.hpp"
 
 namespace tessera {
 
@@ -24,19 +24,16 @@ class CheckpointWriter {
 
  private:
   struct Save;
-  struct OpenFile;
-  void refuse_if_too_big(const Save& save) const;
   void prepare(Save& save);
   void digest_all(Save& save);
   void create(Save& save, const char* name);
-  void add_tensor(const Save& save, std::size_t index, OpenFile& out);
   void guard(Save& save);
   void payload(Save& save);
   void refuse_non_finite(Save& save);
   void write_tables(Save& save);
-  void describe(Save& save, OpenFile& out);
-  void close(OpenFile& out);
-  void complete(Save& save);
+  void describe(Save& save, CheckpointFile& out);
+  void close(CheckpointFile& out);
+  void complete(const Save& save);
   void announce(const Save& save);
   /// Runs one phase on every rank, then the vote: what one rank throws, all throw.
   template <class Work>

@@ -166,7 +166,8 @@ std::vector<SourceTensor> list_safetensors(const std::filesystem::path& path) { 
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<SourceTensor> tensors)
     : tensors_(std::move(tensors)), path_(made(path)), file_(path_, PosixFile::Mode::write) {
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  // Readers of models ask for this key before they look at any tensor.
+  nlohmann::ordered_json header = {{"__metadata__", {{"format", "pt"}}}};
   for (SourceTensor& t : tensors_) {
     const auto known =
         std::find_if(std::begin(readable), std::end(readable), [&](const TypeName& k) { return t.type == k.type; });

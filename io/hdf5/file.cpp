@@ -25,15 +25,13 @@ std::string last_error() {
   };
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep, &text);
   H5Eclear2(H5E_DEFAULT);
+  std::ranges::replace(text, '\n', ' ');  // of its time stamps
   return text;
 }
 
-/// HDF5 prints its errors itself unless told not to; here they become Errors.
-void be_quiet() { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }
-
 /// 1.8 to 1.10: from 1.8 on object headers carry checksums, without which flipped bits are read as if they were true.
 Object access_properties() {
-  be_quiet();
+  prepare_library();
   Object properties(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
   H5Pset_libver_bounds(properties.id(), H5F_LIBVER_V18, H5F_LIBVER_V110);
   return properties;
@@ -109,7 +107,13 @@ Object contiguous() {
 
 }  // namespace
 
+void prepare_library() {
+  [[maybe_unused]] static const herr_t once = H5dont_atexit();
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+}
+
 std::string version() {
+  prepare_library();
   unsigned major = 0, minor = 0, release = 0;
   H5get_libversion(&major, &minor, &release);
   return fmt::format("{}.{}.{}", major, minor, release);
@@ -123,12 +127,12 @@ bool Object::close() {
 }
 
 Object::Id File::checked(Object::Id id, std::string_view doing) const {
-  if (id < 0) throw Error(Exit::file, fmt::format("{}: {}: {}", path_.string(), doing, last_error()));
+  if (id < 0) throw Error(blame_, fmt::format("{}: {}: {}", path_.string(), doing, last_error()));
   return id;
 }
 
 File File::create(const std::filesystem::path& path, const Control& control) {
-  File file(path);
+  File file(path, Exit::environment);
   const Object access = access_properties();
   if (const MPI_Comm communicator = mpi_handle(control); communicator != MPI_COMM_NULL) {
     file.checked(H5Pset_fapl_mpio(access.id(), communicator, MPI_INFO_NULL), "parallel access");
@@ -140,7 +144,7 @@ File File::create(const std::filesystem::path& path, const Control& control) {
 }
 
 File File::open(const std::filesystem::path& path) {
-  File file(path);
+  File file(path, Exit::file);
   const Object access = access_properties();
   file.file_ =
       Object(file.checked(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), "cannot be read as HDF5"), H5Fclose);

@@ -11,6 +11,10 @@
 
 namespace tessera::hdf5 {
 
+/// Before any other call of HDF5, as often as one likes: it leaves printing errors to its callers, and does nothing at the
+/// program's end, where it would crash over a file that a full disk kept from being closed.
+void prepare_library();
+
 /// Of the library found at run time: "1.10.8".
 std::string version();
 
@@ -54,8 +58,8 @@ struct TableRow {
   bool operator==(const TableRow&) const = default;
 };
 
-/// An HDF5 file in the form that HDF5 1.10 and later read, with checksums over all metadata. Throws Error{file} with
-/// path and HDF5's own words.
+/// An HDF5 file in the form that HDF5 1.10 and later read, with checksums over all metadata. Throws Error{file} of a file
+/// that was opened, Error{environment} of one being written, with path and HDF5's own words.
 class File {
  public:
   /// A new file of all ranks, through MPI-IO where `control` is MPI's. Every call that changes the file is collective,
@@ -93,7 +97,7 @@ class File {
   const std::filesystem::path& path() const { return path_; }
 
  private:
-  explicit File(std::filesystem::path path) : path_(std::move(path)) {}
+  File(std::filesystem::path path, Exit blame) : path_(std::move(path)), blame_(blame) {}
   Object::Id checked(Object::Id id, std::string_view doing) const;
   Object at(const std::string& object) const;
   void write_attribute(const std::string& object, const char* name, Object::Id type,
@@ -103,6 +107,7 @@ class File {
   std::int64_t attribute_elements(const std::string& object, const char* name) const;
 
   std::filesystem::path path_;
+  Exit blame_;  ///< the code of what HDF5 refuses
   Object file_;
 };
 

@@ -7,7 +7,7 @@
 namespace tessera::hdf5 {
 
 std::vector<std::string> list_datasets(const std::filesystem::path& path) {
-  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+  prepare_library();
   const Object file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
   std::vector<std::string> paths;
   const auto keep = [](hid_t, const char* name, const H5O_info_t* info, void* out) -> herr_t {

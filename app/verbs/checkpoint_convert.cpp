@@ -1,0 +1,42 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <climits>
+
+#include "app/cli/build.hpp"
+#include "app/verbs/verbs.hpp"
+
+namespace tessera {
+namespace {
+
+std::string this_host() {
+  char name[HOST_NAME_MAX + 1] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
+}
+
+}  // namespace
+
+int run_checkpoint_convert(const CheckpointConvertOptions& options) {
+  if (options.target == Target::safetensors && options.experts)
+    throw Error(Exit::usage, "--experts: safetensors hold experts one by one; the option is for --to tessera");
+  ConvertOptions convert;
+  convert.from = options.from;
+  convert.to = options.to;
+  convert.experts = options.experts;
+  convert.type = options.type;
+  convert.extent = options.extent;
+  convert.target = options.target;
+  convert.shard_bytes = options.shard_bytes;
+  const Build build = this_build();
+  convert.program.version = build.version;
+  convert.program.git_sha = build.git_sha;
+  convert.program.libraries = libraries_text(build);
+  convert.program.command_line = fmt::format("{}", fmt::join(options.command_line, " "));
+  convert.program.hosts = this_host();
+  const ConvertReport report = convert_checkpoint(convert);
+  fmt::print("{}\n", options.format == Format::json ? report.json() : report.text());
+  return 0;
+}
+
+}  // namespace tessera

@@ -1,0 +1,153 @@
+#include "io/checkpoint/structure.hpp"
+
+#include <fmt/format.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+
+#include "io/checkpoint/posix_file.hpp"
+#include "io/checkpoint/sha256.hpp"
+#include "io/checkpoint/storage.hpp"
+
+namespace tessera {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// The groups that a path goes through, made where they are missing.
+void add_groups(hdf5::File& file, const std::string& path) {
+  for (std::size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
+    const std::string group = path.substr(0, slash);
+    if (!file.has(group)) file.add_group(group);
+    if (slash == std::string::npos) return;
+  }
+}
+
+void add_tensor(CheckpointFile& out, std::size_t index, const StateTensor& tensor, ExpertWeights experts) {
+  hdf5::File& file = out.file;
+  add_groups(file, "/" + tensor.slot);
+  for (const StoredPiece& piece : pieces_of(tensor, experts)) {
+    const hdf5::Dataset made = file.add_dataset(piece.path, piece.shape, tensor.type);
+    file.set(piece.path, "axes", axes_of(tensor.role, piece.shape.rank()));
+    file.set(piece.path, "role", name_of_role(tensor.role));
+    if (!tensor.tied_to.empty() && tensor.slot == "model") file.set(piece.path, "tied_to", tensor.tied_to);
+    if (piece.expert >= 0) {
+      file.set(piece.path, "canonical", tensor.name);
+      file.set(piece.path, "expert", std::int64_t{piece.expert});
+    }
+    out.places.push_back({index, piece.first, piece.shape.elements(), made.offset});
+  }
+  out.tensors.push_back(index);
+  out.width = std::max(out.width, (tensor.path().size() / 8 + 1) * 8);
+}
+
+/// All that a file says of its save besides tensors and counters.
+void write_facts(hdf5::File& file, const StateCounters& counters, const std::string& content_digest,
+                 const Origin& origin) {
+  const FormatVersion format;
+  file.set("/", "file_type", "tessera.checkpoint");
+  file.set("/", "format_version", std::vector<std::int64_t>{format.major, format.minor});
+  file.set("/", "required_features", "");
+  file.set("/", "software", "tessera");
+  file.set("/", "version", origin.version);
+  file.set("/", "git_sha", origin.git_sha);
+  file.set("/", "step", counters.step);
+  file.set("/", "tokens", counters.tokens);
+  file.set("/", "run_id", origin.run_id);
+  file.set("/", "world_size", std::int64_t{origin.world_size});
+  file.set("/", "mesh", origin.mesh);
+  file.set("/", "deck_sha256", sha256(origin.deck));
+  file.set("/", "model_sha256", origin.model_sha256);
+  file.set("/", "content_digest", content_digest);
+  const OptimizerConfig& optimizer = origin.optimizer;
+  file.set("/schedule", "name", name_of(optimizer.schedule));
+  file.set("/schedule", "steps", origin.steps);
+  file.set("/schedule", "warmup_steps", optimizer.warmup_steps);
+  file.set("/schedule", "decay_steps", optimizer.decay_steps);
+  file.set("/schedule", "lr", optimizer.lr);
+  file.set("/schedule", "min_lr", optimizer.min_lr);
+  file.set("/data", "corpus_hash", hex(origin.corpus_hash));
+  file.set("/rng", "algorithm", "Philox4x32-10, keyed by seed, purpose, step and index");
+  file.set("/rng", "counters", std::vector<std::int64_t>{counters.step, counters.next_sample});
+  file.set("/provenance", "deck", origin.deck);
+  file.set("/provenance", "command_line", origin.command_line);
+  file.set("/provenance", "hosts", origin.hosts);
+  file.set("/provenance", "libraries", origin.libraries);
+  file.set("/provenance", "parent", origin.parent);
+  file.set("/provenance", "parent_digest", origin.parent_digest);
+}
+
+}  // namespace
+
+std::int64_t CheckpointFile::end(std::span<const StateTensor> all) const {
+  std::int64_t end = 1;
+  for (const DatasetPlace& place : places)
+    end = std::max(end, place.offset + place.count * size_of(all[place.tensor].type));
+  return end;
+}
+
+void lay_out(CheckpointFile& out, std::span<const StateTensor> all, ExpertWeights experts) {
+  for (const char* group : {"/counters", "/schedule", "/data", "/rng", "/integrity", "/provenance"})
+    out.file.add_group(group);
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (file_of(all[i].slot) == out.name) add_tensor(out, i, all[i], experts);
+  out.file.add_table(integrity_table, out.tensors.size(), out.width);
+  out.file.flush();
+}
+
+void write_table(CheckpointFile& out, std::span<const StateTensor> all, std::span<const std::uint64_t> digests) {
+  std::vector<hdf5::TableRow> rows;
+  for (const std::size_t i : out.tensors)
+    rows.push_back({all[i].path(), digests[i], static_cast<std::uint64_t>(all[i].shape.elements()), 0});
+  out.file.write_table(integrity_table, rows, out.width);
+}
+
+void describe(CheckpointFile& out, const StateCounters& counters, const std::string& content_digest,
+              const Origin& origin) {
+  StateCounters::visit(counters, [&](const std::string& path, auto value) {
+    const std::size_t slash = path.rfind('/');
+    out.file.set(path.substr(0, slash), path.c_str() + slash + 1, value);
+  });
+  write_facts(out.file, counters, content_digest, origin);
+  out.file.set("/", "complete", std::int64_t{1});
+  out.file.flush();
+}
+
+void complete(const fs::path& folder, std::span<const char* const> names, const StateCounters& counters,
+              const std::string& content_digest, const Origin& origin) {
+  replace_text_file(folder / deck_file, origin.deck);
+  Manifest manifest;
+  manifest.counters = counters;
+  manifest.content_digest = content_digest;
+  manifest.run_id = origin.run_id;
+  manifest.version = origin.version;
+  manifest.deck_sha256 = sha256(origin.deck);
+  manifest.model_sha256 = origin.model_sha256;
+  manifest.corpus_hash = hex(origin.corpus_hash);
+  manifest.world_size = origin.world_size;
+  manifest.experts = origin.experts;
+  std::vector<const char*> files(names.begin(), names.end());
+  files.push_back(deck_file);
+  for (const char* name : files) {
+    const PosixFile file(folder / name, PosixFile::Mode::read);
+    PosixFile(folder / name, PosixFile::Mode::write).sync();
+    manifest.files[name] = file.size();
+  }
+  replace_text_file(folder / manifest_file, to_json(manifest));
+  sync_folder(folder);
+}
+
+void refuse_if_too_big(const fs::path& folder, std::span<const StateTensor> tensors, const std::string& what) {
+  std::int64_t bytes = std::int64_t{1} << 20;  // structure, deck and manifest
+  for (const StateTensor& tensor : tensors) bytes += tensor.shape.elements() * size_of(tensor.type) + 512;
+  struct ::statvfs disk {};
+  if (::statvfs(folder.c_str(), &disk) != 0) return;
+  const double free = static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize),
+               need = static_cast<double>(bytes);
+  if (free < need)
+    throw Error(Exit::environment, fmt::format("{} needs {:.0f} MB, and {:.0f} MB are free in {}; make room", what,
+                                               need / 1e6, free / 1e6, folder.string()));
+}
+
+}  // namespace tessera

@@ -1,0 +1,51 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "io/checkpoint/manifest.hpp"
+#include "io/hdf5/file.hpp"
+
+namespace tessera {
+
+/// A dataset that has its place in a file.
+struct DatasetPlace {
+  std::size_t tensor;  ///< its index in the state
+  std::int64_t first, count, offset;
+};
+
+/// An HDF5 file of a checkpoint in the making: first its structure, then payload, at the places, from whoever holds
+/// it, last what the file says of itself.
+struct CheckpointFile {
+  std::string name;
+  hdf5::File file;
+  std::vector<DatasetPlace> places;
+  std::vector<std::size_t> tensors;  ///< of the state: those that it holds, in order
+  std::size_t width = 0;             ///< of the names in its table
+
+  /// Bytes of the file's payload and all that comes before it.
+  std::int64_t end(std::span<const StateTensor> all) const;
+};
+
+/// Datasets and attributes of the tensors that belong into the new file, and a table without rows. Collective.
+void lay_out(CheckpointFile& out, std::span<const StateTensor> all, ExpertWeights experts);
+
+/// The rows of its table; `digests` has one for each tensor of the state. By one rank.
+void write_table(CheckpointFile& out, std::span<const StateTensor> all, std::span<const std::uint64_t> digests);
+
+/// Counters and origin; with them, and its table, the file is complete. Collective.
+void describe(CheckpointFile& out, const StateCounters& counters, const std::string& content_digest,
+              const Origin& origin);
+
+/// Deck and manifest, the last files: with them the folder is a checkpoint, and all of it is on the disk. The HDF5
+/// files named are there and closed. By one rank.
+void complete(const std::filesystem::path& folder, std::span<const char* const> names, const StateCounters& counters,
+              const std::string& content_digest, const Origin& origin);
+
+/// Throws Error{environment} where the disk of `folder` has no room for these tensors: "`what` needs ...". By one rank.
+void refuse_if_too_big(const std::filesystem::path& folder, std::span<const StateTensor> tensors,
+                       const std::string& what);
+
+}  // namespace tessera

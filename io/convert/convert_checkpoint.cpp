@@ -1,0 +1,99 @@
+#include "io/convert/convert_checkpoint.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "io/checkpoint/elements.hpp"
+#include "io/checkpoint/reader.hpp"
+#include "io/convert/hf_folder.hpp"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::unique_ptr<ModelReader> source_of(const ConvertOptions& options) {
+  if (is_hf_folder(options.from)) return read_hf_folder(options.from);
+  const Extent extent = options.target == Target::safetensors ? Extent::weights : options.extent;
+  return read_checkpoint(find_checkpoint(options.from), extent);
+}
+
+/// What is written: the source's facts, in the layout and types asked for, by this program.
+ModelFacts facts_of(const ConvertOptions& options, const ModelFacts& source) {
+  ModelFacts facts = source;
+  Origin& origin = facts.origin;
+  origin.version = options.program.version;
+  origin.git_sha = options.program.git_sha;
+  origin.libraries = options.program.libraries;
+  origin.command_line = options.program.command_line;
+  origin.hosts = options.program.hosts;
+  origin.experts = options.experts.value_or(origin.experts);
+  for (StateTensor& tensor : facts.tensors)
+    if (tensor.slot == "model")
+      tensor.type = options.type.value_or(options.target == Target::safetensors ? tensor.type : DType::f32);
+  return facts;
+}
+
+std::unique_ptr<ModelWriter> target_of(const ConvertOptions& options, const ModelFacts& facts) {
+  if (options.target == Target::safetensors) return write_hf_folder(options.to, facts, options.shard_bytes);
+  return write_checkpoint(options.to, facts);
+}
+
+}  // namespace
+
+ConvertReport convert_checkpoint(const ConvertOptions& options) {
+  const std::unique_ptr<ModelReader> source = source_of(options);
+  const ModelFacts facts = facts_of(options, source->facts());
+  const std::unique_ptr<ModelWriter> target = target_of(options, facts);
+  ConvertReport report;
+  report.from = options.from;
+  report.to = options.to;
+  report.target = options.target;
+  report.step = facts.counters.step;
+  report.tensors = std::ssize(facts.tensors);
+  report.experts = facts.origin.experts;
+  std::vector<std::byte> read, written;
+  for (std::size_t i = 0; i < facts.tensors.size(); ++i) {
+    const DType from = source->facts().tensors[i].type, to = facts.tensors[i].type;
+    const std::int64_t elements = facts.tensors[i].shape.elements();
+    for (std::int64_t first = 0; first < elements; first += options.block_elements) {
+      const std::int64_t count = std::min(options.block_elements, elements - first);
+      read.resize(static_cast<std::size_t>(count * size_of(from)));
+      written.resize(static_cast<std::size_t>(count * size_of(to)));
+      source->read(i, first, count, read.data());
+      convert_elements(written.data(), to, read.data(), from, count);
+      target->write(i, first, count, written.data());
+    }
+    source->finish(i);
+    report.elements += elements;
+    report.bytes += elements * size_of(to);
+    if (facts.tensors[i].slot == "model") report.type = to;
+  }
+  report.content_digest = target->commit();
+  return report;
+}
+
+std::string ConvertReport::json() const {
+  nlohmann::ordered_json json = {{"source", from.string()},
+                                 {"destination", to.string()},
+                                 {"to", name_of(target)},
+                                 {"step", step},
+                                 {"tensors", tensors},
+                                 {"elements", elements},
+                                 {"bytes", bytes},
+                                 {"dtype", type == DType::f32 ? "fp32" : name_of(type)},
+                                 {"expert_layout", name_of(experts)},
+                                 {"content_digest", nullptr}};
+  if (content_digest) json["content_digest"] = *content_digest;
+  return json.dump();
+}
+
+std::string ConvertReport::text() const {
+  return fmt::format("{} -> {}: step {}, {} tensors, {} elements, {:.1f} MB{}", from.string(), to.string(), step,
+                     tensors, elements, static_cast<double>(bytes) / 1e6,
+                     content_digest ? ", content digest " + *content_digest : "");
+}
+
+}  // namespace tessera

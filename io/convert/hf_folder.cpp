@@ -1,0 +1,308 @@
+#include "io/convert/hf_folder.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "io/checkpoint/elements.hpp"
+#include "io/convert/hf_config.hpp"
+#include "io/convert/new_folder.hpp"
+#include "io/convert/safetensors.hpp"
+#include "io/deck/deck.hpp"
+
+namespace tessera {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Elements [first, first + count) of a matrix of that width, as at most three rectangles: f(row, rows, column,
+/// columns).
+template <class F>
+void each_rectangle(std::int64_t first, std::int64_t count, std::int64_t width, const F& f) {
+  while (count > 0) {
+    const std::int64_t column = first % width;
+    const bool whole = column == 0 && count >= width;
+    const std::int64_t rows = whole ? count / width : 1, columns = whole ? width : std::min(count, width - column);
+    f(first / width, rows, column, columns);
+    first += rows * columns;
+    count -= rows * columns;
+  }
+}
+
+/// Elements from consecutive places to places `stride` apart, and back.
+template <class Bits>
+void spread(void* to, std::int64_t stride, const void* from, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) static_cast<Bits*>(to)[i * stride] = static_cast<const Bits*>(from)[i];
+}
+template <class Bits>
+void collect(void* to, const void* from, std::int64_t stride, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) static_cast<Bits*>(to)[i] = static_cast<const Bits*>(from)[i * stride];
+}
+
+std::byte* at(void* elements, std::int64_t index, DType type) {
+  return static_cast<std::byte*>(elements) + index * size_of(type);
+}
+const std::byte* at(const void* elements, std::int64_t index, DType type) {
+  return static_cast<const std::byte*>(elements) + index * size_of(type);
+}
+
+/// A file's tensors by name.
+struct Held {
+  std::size_t file;
+  SourceTensor tensor;
+};
+
+/// The safetensors files of a folder, and which tensor lies in which.
+class Shards {
+ public:
+  explicit Shards(const fs::path& folder) : folder_(folder) {
+    std::error_code error;
+    if (fs::exists(folder / hf_single_file, error)) {
+      open(hf_single_file);
+      return;
+    }
+    const fs::path path = folder / hf_index_file;
+    const Json index = Json::parse(read_text_file(path), nullptr, false);
+    if (!index.is_object() || !index.value("weight_map", Json()).is_object())
+      throw Error(Exit::file, path.string() + ": has no weight_map: it is no index of safetensors");
+    std::set<std::string> names;
+    for (const auto& [tensor, name] : index["weight_map"].items()) {
+      if (!name.is_string() || fs::path(name.get<std::string>()).filename() != name.get<std::string>())
+        throw Error(Exit::file,
+                    fmt::format("{}: {}: {} names no file of the folder", path.string(), tensor, name.dump()));
+      names.insert(name);
+    }
+    for (const std::string& name : names) open(name);
+    for (const auto& [tensor, name] : index["weight_map"].items())
+      if (!held_.contains(tensor))
+        throw Error(Exit::file, fmt::format("{}: {}: {} has no such tensor", path.string(), tensor, name.dump()));
+  }
+
+  /// By its name, or by its name in a folder of the model without its head ("wte.weight"); null: neither is there.
+  const Held* find(const std::string& name) const {
+    for (const std::string& one : {name, name.substr(name.find('.') + 1)})
+      if (const auto found = held_.find(one); found != held_.end()) return &found->second;
+    return nullptr;
+  }
+  const std::map<std::string, Held>& all() const { return held_; }
+  const PosixFile& file(std::size_t index) const { return files_[index]; }
+
+ private:
+  void open(const std::string& name) {
+    for (SourceTensor& tensor : list_safetensors(folder_ / name)) {
+      const std::string key = tensor.name;
+      if (!held_.emplace(key, Held{files_.size(), std::move(tensor)}).second)
+        throw Error(Exit::file, (folder_ / name).string() + ": " + key + " is in another file too");
+    }
+    files_.emplace_back(folder_ / name, PosixFile::Mode::read);
+  }
+
+  fs::path folder_;
+  std::map<std::string, Held> held_;
+  std::vector<PosixFile> files_;
+};
+
+class HfReader final : public ModelReader {
+ public:
+  explicit HfReader(const fs::path& folder)
+      : folder_(folder), foreign_(read_hf_config(folder / hf_config_file)), shards_(folder) {
+    const RunConfig& config = foreign_.config;
+    facts_.model = config.model;
+    facts_.counters.seed = config.run.seed;
+    facts_.origin.deck =
+        fmt::format("# Made from {}: its model section describes the weights, the rest is for a run to say.\n",
+                    (folder / hf_config_file).string()) +
+        resolved_text({config, {}});
+    facts_.origin.model_sha256 = model_fingerprint(config.model);
+    facts_.origin.optimizer = config.optimizer;
+    facts_.origin.parent = folder.string();
+    facts_.tensors = canonical_weights(facts_.model);
+    Problems problems;
+    std::set<std::string> used;
+    for (StateTensor& tensor : facts_.tensors) place(tensor, used, problems);
+    for (const auto& [name, held] : shards_.all())
+      if (!used.contains(name) && !is_redundant(foreign_.family, facts_.model, name))
+        problems.add(Exit::file, fmt::format("{}: extra: {} {} is no tensor of this {}", folder.string(), name,
+                                             held.tensor.shape.text(), name_of(foreign_.family)));
+    problems.raise();
+  }
+
+  const ModelFacts& facts() const override { return facts_; }
+
+  void read(std::size_t index, std::int64_t first, std::int64_t count, void* to) override {
+    const DType type = facts_.tensors[index].type;
+    for (const Piece& piece : pieces_[index]) {
+      const std::int64_t begin = std::max(first, piece.place.first), stop = std::min(first + count, piece.place.end());
+      if (begin < stop) load(piece, begin - piece.place.first, stop - begin, at(to, begin - first, type), type);
+    }
+  }
+  void finish(std::size_t) override {}  // the format has no digests
+
+ private:
+  struct Piece {
+    ForeignPiece place;
+    const Held* held;
+  };
+
+  void place(StateTensor& tensor, std::set<std::string>& used, Problems& problems) {
+    std::vector<Piece>& pieces = pieces_.emplace_back();
+    const auto complain = [&](const std::string& what) { problems.add(Exit::file, folder_.string() + ": " + what); };
+    bool narrow = true;
+    for (ForeignPiece& piece : pieces_in(foreign_.family, facts_.model, tensor)) {
+      const Held* const held = shards_.find(piece.name);
+      if (!held) {
+        complain("missing: " + piece.name);
+        continue;
+      }
+      const SourceTensor& found = held->tensor;
+      used.insert(found.name);
+      if (!found.unreadable.empty())
+        complain(fmt::format("type: {} is {}; fp32 and bf16 are read", found.name, found.unreadable));
+      else if (found.type != DType::f32 && found.type != DType::bf16)
+        complain(fmt::format("type: {} is {}; fp32 and bf16 are read", found.name, name_of(found.type)));
+      else if (found.shape != piece.shape)
+        complain(fmt::format("shape: {} is {}, and its configuration says {}", found.name, found.shape.text(),
+                             piece.shape.text()));
+      narrow = narrow && found.type == DType::bf16;
+      pieces.push_back({std::move(piece), held});
+    }
+    tensor.type = narrow ? DType::bf16 : DType::f32;
+  }
+
+  /// Consecutive elements of a file, from element `first` of their tensor.
+  void fetch(const Held& held, std::int64_t first, std::int64_t count, void* to, DType type) {
+    const std::int64_t size = size_of(held.tensor.type), offset = held.tensor.offset + first * size;
+    if (held.tensor.type == type) return shards_.file(held.file).read(offset, to, count * size);
+    narrow_.resize(static_cast<std::size_t>(count));
+    shards_.file(held.file).read(offset, narrow_.data(), count * size);
+    convert_elements(to, type, narrow_.data(), held.tensor.type, count);
+  }
+
+  void load(const Piece& piece, std::int64_t first, std::int64_t count, void* to, DType type) {
+    if (piece.place.orientation == Orientation::as_is) return fetch(*piece.held, first, count, to, type);
+    const std::int64_t width = piece.place.shape[0], height = piece.place.shape[1];
+    each_rectangle(first, count, width, [&](auto row, auto rows, auto column, auto columns) {
+      line_.resize(static_cast<std::size_t>(rows * size_of(type)));
+      for (std::int64_t c = 0; c < columns; ++c) {
+        fetch(*piece.held, (column + c) * height + row, rows, line_.data(), type);
+        void* const place = at(to, row * width + column + c - first, type);
+        type == DType::f32 ? spread<std::uint32_t>(place, width, line_.data(), rows)
+                           : spread<std::uint16_t>(place, width, line_.data(), rows);
+      }
+    });
+  }
+
+  fs::path folder_;
+  ForeignModel foreign_;
+  Shards shards_;
+  ModelFacts facts_;
+  std::vector<std::vector<Piece>> pieces_;  ///< by canonical tensor
+  std::vector<std::uint16_t> narrow_;
+  std::vector<std::byte> line_;
+};
+
+class HfWriter final : public ModelWriter {
+ public:
+  HfWriter(const fs::path& path, const ModelFacts& facts, std::int64_t shard_bytes)
+      : family_(family_of(facts.model, facts.origin.parent)), model_(facts.model), folder_(path) {
+    std::vector<std::vector<SourceTensor>> shards(1);
+    std::int64_t filled = 0;
+    for (const StateTensor& tensor : facts.tensors) {
+      types_.push_back(tensor.type);
+      std::vector<Piece>& pieces = pieces_.emplace_back();
+      for (ForeignPiece& piece : pieces_in(family_, model_, tensor)) {
+        const std::int64_t bytes = piece.shape.elements() * size_of(tensor.type);
+        if (filled > 0 && filled + bytes > shard_bytes) {
+          shards.emplace_back();
+          filled = 0;
+        }
+        filled += bytes;
+        total_ += bytes;
+        shards.back().push_back({piece.name, piece.shape, tensor.type, 0, ""});
+        pieces.push_back({std::move(piece), shards.size() - 1, shards.back().size() - 1});
+      }
+    }
+    shards_.reserve(shards.size());
+    for (std::size_t i = 0; i < shards.size(); ++i) {
+      names_.push_back(shards.size() == 1 ? hf_single_file
+                                          : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size()));
+      shards_.emplace_back(folder_.path() / names_.back(), std::move(shards[i]));
+    }
+  }
+
+  void write(std::size_t index, std::int64_t first, std::int64_t count, const void* from) override {
+    const DType type = types_[index];
+    for (const Piece& piece : pieces_[index]) {
+      const std::int64_t begin = std::max(first, piece.place.first), stop = std::min(first + count, piece.place.end());
+      if (begin < stop) store(piece, begin - piece.place.first, stop - begin, at(from, begin - first, type), type);
+    }
+  }
+
+  std::optional<std::string> commit() override {
+    for (SafetensorsWriter& shard : shards_) shard.finish();
+    Json index = {{"metadata", {{"total_size", total_}}}, {"weight_map", Json::object()}};
+    for (const std::vector<Piece>& pieces : pieces_)
+      for (const Piece& piece : pieces) index["weight_map"][piece.place.name] = names_[piece.shard];
+    const bool narrow = std::ranges::all_of(types_, [](DType type) { return type == DType::bf16; });
+    replace_text_file(folder_.path() / hf_index_file, index.dump(2) + "\n");
+    replace_text_file(folder_.path() / hf_config_file,
+                      hf_config_text(family_, model_, narrow ? DType::bf16 : DType::f32));
+    folder_.commit();
+    return std::nullopt;
+  }
+
+ private:
+  struct Piece {
+    ForeignPiece place;
+    std::size_t shard, index;
+  };
+
+  void store(const Piece& piece, std::int64_t first, std::int64_t count, const void* from, DType type) {
+    SafetensorsWriter& file = shards_[piece.shard];
+    const std::int64_t size = size_of(type);
+    if (piece.place.orientation == Orientation::as_is) return file.write(piece.index, first * size, from, count * size);
+    const std::int64_t width = piece.place.shape[0], height = piece.place.shape[1];
+    each_rectangle(first, count, width, [&](auto row, auto rows, auto column, auto columns) {
+      line_.resize(static_cast<std::size_t>(rows * size));
+      for (std::int64_t c = 0; c < columns; ++c) {
+        const void* const place = at(from, row * width + column + c - first, type);
+        type == DType::f32 ? collect<std::uint32_t>(line_.data(), place, width, rows)
+                           : collect<std::uint16_t>(line_.data(), place, width, rows);
+        file.write(piece.index, ((column + c) * height + row) * size, line_.data(), rows * size);
+      }
+    });
+  }
+
+  Family family_;
+  ModelConfig model_;
+  NewFolder folder_;
+  std::vector<DType> types_;
+  std::vector<std::vector<Piece>> pieces_;  ///< by canonical tensor
+  std::vector<SafetensorsWriter> shards_;
+  std::vector<std::string> names_;
+  std::int64_t total_ = 0;
+  std::vector<std::byte> line_;
+};
+
+}  // namespace
+
+bool is_hf_folder(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path / hf_config_file, error) &&
+         (fs::exists(path / hf_single_file, error) || fs::exists(path / hf_index_file, error));
+}
+
+std::unique_ptr<ModelReader> read_hf_folder(const fs::path& path) { return std::make_unique<HfReader>(path); }
+
+std::unique_ptr<ModelWriter> write_hf_folder(const fs::path& path, const ModelFacts& facts, std::int64_t shard_bytes) {
+  return std::make_unique<HfWriter>(path, facts, shard_bytes);
+}
+
+}  // namespace tessera

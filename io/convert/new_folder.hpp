@@ -1,0 +1,24 @@
+#pragma once
+#include <filesystem>
+
+namespace tessera {
+
+/// A folder that appears under its name whole or not at all: it is filled as `<name>.tmp.<nonce>` beside it.
+class NewFolder {
+ public:
+  /// Throws Error{file} where the name is taken, Error{environment} where the folder cannot be made.
+  explicit NewFolder(const std::filesystem::path& name);
+  /// Removes what was not committed.
+  ~NewFolder();
+  NewFolder(const NewFolder&) = delete;
+  NewFolder& operator=(const NewFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }  ///< where to fill it
+  /// The files in it have been synchronised; so are the folder, the renaming and the folder above.
+  void commit();
+
+ private:
+  std::filesystem::path name_, path_;
+};
+
+}  // namespace tessera

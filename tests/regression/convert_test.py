@@ -1,0 +1,289 @@
+"""`tessera checkpoint convert` from outside: what it makes of a trained run, read by h5py and by hand.
+
+usage: convert_test.py TESSERA MPIEXEC
+
+The safetensors library is no part of Debian; its format is read here in ten lines, and tests/oracle/hf_goldens.py reads
+the program's folders with the library itself and with transformers.
+"""
+import json
+import os
+import resource
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import h5py
+import numpy
+
+TESSERA, MPIEXEC = "", ""
+GOLDENS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "oracle", "hf")
+DECK = """schema_version: 1
+run: {name: small, steps: 8, threads: 1}
+model: {layers: 2, hidden: 32, heads: 4, kv_heads: 2, seq_len: 32, norm: rms, activation: swiglu, position: rotary, ffn: 48, moe: {experts: 4, top_k: 2}}
+data: {files: ["*.txt"]}
+batch: {global: 8, micro: 2}
+optimizer: {lr: 0.01, warmup_steps: 2}
+checkpoint: {dir: DIR, every_steps: 4}
+"""
+TYPES = {"F32": numpy.dtype("<f4"), "BF16": numpy.dtype("<u2")}
+BF16 = numpy.float32  # what h5py makes of a float with bf16's fields
+
+
+def read_safetensors(path):
+    """{name: values}, bf16 as its bits; and the metadata."""
+    with open(path, "rb") as file:
+        length, = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(length))
+        payload = file.read()
+    metadata, found, at = header.pop("__metadata__"), {}, 0
+    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        begin, end = entry["data_offsets"]
+        assert begin == at, (name, begin, at)
+        found[name] = numpy.frombuffer(payload[begin:end], TYPES[entry["dtype"]]).reshape(entry["shape"])
+        at = end
+    assert at == len(payload) and (8 + length) % 8 == 0
+    return found, metadata
+
+
+def rounded(values):
+    """fp32 to the bits of bf16, to nearest even."""
+    bits = numpy.ascontiguousarray(values, numpy.float32).view(numpy.uint32).astype(numpy.uint64)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(numpy.uint16)
+
+
+def text(value):
+    return value.decode() if isinstance(value, bytes) else value
+
+
+class Conversions(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        """One run for all: trained to the end in `a`, and stopped in the middle in `b`."""
+        cls.home = tempfile.TemporaryDirectory(prefix="tessera-convert-")
+        cls.folder = cls.home.name
+        with open(os.path.join(cls.folder, "corpus.txt"), "w") as file:
+            file.write("".join(f"the {i * 7919 % 113} tiles of the {i % 17} mosaics\n" for i in range(400)))
+        for name, stop in (("a", []), ("b", ["--stop-at", "4"])):
+            cls.train(75 if stop else 0, name, *stop)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.home.cleanup()
+
+    @classmethod
+    def train(cls, code, name, *arguments, deck=DECK):
+        path = os.path.join(cls.folder, name + ".yaml")
+        with open(path, "w") as file:
+            file.write(deck.replace("DIR", os.path.join(cls.folder, name)))
+        done = subprocess.run([MPIEXEC, "-n", "2", TESSERA, "train", path, *arguments], capture_output=True, text=True,
+                              timeout=120, cwd=cls.folder, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        assert done.returncode == code, (arguments, done.returncode, done.stdout[-2000:], done.stderr)
+        return done.stdout + done.stderr
+
+    def tool(self, code, verb, *arguments, **options):
+        done = subprocess.run([TESSERA, "checkpoint", verb, *arguments, "--json"], capture_output=True, text=True,
+                              timeout=60, cwd=self.folder, **options)
+        self.assertEqual(done.returncode, code, (verb, arguments, done.stdout, done.stderr))
+        return json.loads(done.stdout) if done.stdout else done.stderr
+
+    def convert(self, *arguments):
+        return self.tool(0, "convert", *arguments)
+
+    def path(self, *parts):
+        return os.path.join(self.folder, *parts)
+
+    def digest(self, name):
+        return self.tool(0, "inspect", name)["content_digest"]
+
+    def weights(self, name):
+        """{canonical name: values} of a checkpoint, by h5py alone."""
+        found = {}
+        with h5py.File(self.path(name, "model.h5")) as file:
+            for key, data in file["model"].items():
+                parts = found.setdefault(text(data.attrs.get("canonical", key)), {})
+                parts[int(data.attrs.get("expert", -1))] = data[...]
+        return {key: parts[-1] if -1 in parts else numpy.stack([parts[e] for e in sorted(parts)])
+                for key, parts in found.items()}
+
+    def test_layouts_and_a_run_that_goes_on(self):
+        report = self.convert("b", "discrete", "--experts", "discrete")
+        self.assertEqual(report["content_digest"], self.digest("b"))
+        self.assertEqual((report["step"], report["dtype"], report["expert_layout"], report["to"]),
+                         (4, "fp32", "discrete", "tessera"))
+        self.assertEqual(self.tool(0, "verify", "discrete"), {"ok": True, "failures": []})
+        self.assertEqual(self.tool(0, "inspect", "discrete")["expert_layout"], "discrete")
+        self.assertEqual(self.tool(0, "diff", "discrete", "b")["equal"], True)
+        with h5py.File(self.path("discrete", "optimizer.h5")) as file:
+            self.assertEqual(file["adamw/v/layers.1.moe.experts.3.down.weight"].shape, (32, 48))
+            self.assertEqual(text(file["provenance"].attrs["parent_digest"]), self.digest("b"))
+        self.convert("discrete", "single", "--experts", "single")
+        self.assertEqual(self.digest("single"), self.digest("b"))
+        with open(self.path("single", "deck.yaml")) as one, open(self.path("b", "step_00000004", "deck.yaml")) as other:
+            self.assertEqual(one.read(), other.read())
+        # A run resumed from what was converted is the run that never stopped.
+        for source in ("discrete", "single"):
+            out = self.train(0, f"from_{source}", "--resume", self.path(source))
+            self.assertIn("resumed from", out)
+            self.assertEqual(self.digest(f"from_{source}"), self.digest("a"))
+
+    def test_weights_alone(self):
+        report = self.convert("a", "weights", "--weights-only")
+        self.assertEqual(sorted(os.listdir(self.path("weights"))), ["deck.yaml", "manifest.json", "model.h5"])
+        self.assertEqual(self.tool(0, "verify", "weights")["ok"], True)
+        inspected = self.tool(0, "inspect", "weights")
+        self.assertEqual((inspected["step"], inspected["optimizer"], inspected["content_digest"]),
+                         (8, {}, report["content_digest"]))
+        self.assertNotEqual(report["content_digest"], self.digest("a"))
+        whole = {tensor["name"]: tensor["digest"] for tensor in self.tool(0, "inspect", "a")["tensors"]}
+        self.assertEqual({tensor["name"]: tensor["digest"] for tensor in inspected["tensors"]}, whole)
+        self.train(5, "not_resumed", "--resume", self.path("weights"))
+        self.convert("weights", "again", "--experts", "discrete")
+        self.assertEqual(self.digest("again"), report["content_digest"])
+        # A new run takes them for its start.
+        start = DECK.replace("every_steps: 4", "init_from: " + self.path("weights")).replace("steps: 8", "steps: 0")
+        self.train(0, "started", deck=start)
+        started = self.tool(0, "inspect", "started")
+        self.assertEqual(started["step"], 0)
+        self.assertEqual({tensor["name"]: tensor["digest"] for tensor in started["tensors"]}, whole)
+
+    def test_bf16(self):
+        report = self.convert("a", "narrow", "--dtype", "bf16")
+        self.assertEqual(report["dtype"], "bf16")
+        self.assertEqual(self.tool(0, "verify", "narrow")["ok"], True)
+        types = {tensor["dtype"] for tensor in self.tool(0, "inspect", "narrow")["tensors"]}
+        self.assertEqual(types, {"bf16"})
+        wide, narrow = self.weights("a/step_00000008"), self.weights("narrow")
+        self.assertEqual(wide.keys(), narrow.keys())
+        for name, values in narrow.items():
+            self.assertEqual(values.dtype.itemsize, 4, "h5py knows no type of 2 bytes with these fields")
+            exact = (rounded(wide[name]).astype(numpy.uint32) << 16).view(numpy.float32)
+            numpy.testing.assert_array_equal(values.astype(numpy.float32), exact, name)
+        with h5py.File(self.path("narrow", "optimizer.h5")) as file:  # moments stay what they are
+            with h5py.File(self.path("a", "step_00000008", "optimizer.h5")) as before:
+                key = "adamw/m/layers.0.attention.qkv.weight"
+                numpy.testing.assert_array_equal(file[key][...], before[key][...])
+        self.assertIn("bf16", self.train(5, "not_resumed_either", "--resume", self.path("narrow")))
+
+    def test_mixtral_for_others(self):
+        self.convert("a", "hf", "--to", "safetensors", "--max-shard", "40KB")
+        with open(self.path("hf", "model.safetensors.index.json")) as file:
+            index = json.load(file)
+        found = {}
+        for name in sorted(set(index["weight_map"].values())):
+            tensors, metadata = read_safetensors(self.path("hf", name))
+            self.assertEqual(metadata, {"format": "pt"})
+            for key in tensors:
+                self.assertEqual(index["weight_map"][key], name)
+            found.update(tensors)
+        self.assertEqual(set(found), set(index["weight_map"]))
+        self.assertEqual(index["metadata"]["total_size"], sum(values.nbytes for values in found.values()))
+        self.assertGreater(len(set(index["weight_map"].values())), 3)
+        ours, layer = self.weights("a/step_00000008"), "model.layers.1."
+        qkv, gate_up = ours["layers.1.attention.qkv.weight"], ours["layers.1.moe.experts.gate_up.weight"]
+        wanted = {"model.embed_tokens.weight": ours["embed.tokens"], "lm_head.weight": ours["head.weight"],
+                  "model.norm.weight": ours["final_norm.weight"],
+                  layer + "self_attn.q_proj.weight": qkv[:32], layer + "self_attn.k_proj.weight": qkv[32:48],
+                  layer + "self_attn.v_proj.weight": qkv[48:],
+                  layer + "self_attn.o_proj.weight": ours["layers.1.attention.out.weight"],
+                  layer + "block_sparse_moe.gate.weight": ours["layers.1.moe.router.weight"],
+                  layer + "block_sparse_moe.experts.2.w1.weight": gate_up[2, :48],
+                  layer + "block_sparse_moe.experts.2.w3.weight": gate_up[2, 48:],
+                  layer + "block_sparse_moe.experts.2.w2.weight": ours["layers.1.moe.experts.down.weight"][2]}
+        for name, values in wanted.items():
+            numpy.testing.assert_array_equal(found[name], values, name)
+        self.assertEqual(len(found), 3 + 2 * (2 + 4 + 1 + 3 * 4))
+        with open(self.path("hf", "config.json")) as file:
+            config = json.load(file)
+        self.assertEqual((config["model_type"], config["architectures"], config["num_local_experts"],
+                          config["num_key_value_heads"], config["rms_norm_eps"], config["torch_dtype"]),
+                         ("mixtral", ["MixtralForCausalLM"], 4, 2, 1e-5, "float32"))
+        # And back: the same weights, of step 0.
+        self.convert("hf", "back")
+        back = self.tool(0, "inspect", "back")
+        self.assertEqual((back["step"], back["optimizer"]), (0, {}))
+        self.assertEqual([tensor["digest"] for tensor in back["tensors"]],
+                         [tensor["digest"] for tensor in self.tool(0, "inspect", "a")["tensors"]])
+        self.assertEqual(self.tool(0, "verify", "back")["ok"], True)
+        self.convert("a", "hf16", "--to", "safetensors", "--dtype", "bf16")
+        narrow, _ = read_safetensors(self.path("hf16", "model.safetensors"))
+        for name, values in found.items():
+            numpy.testing.assert_array_equal(narrow[name], rounded(values), name)
+
+    def test_a_run_starts_from_anothers_model(self):
+        for model in ("gpt2", "llama", "mixtral"):
+            self.convert(os.path.join(GOLDENS, model), model)
+            with open(self.path(model, "deck.yaml")) as file:
+                deck = file.read()
+            done = subprocess.run([TESSERA, "validate", self.path(model, "deck.yaml")], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            # Its deck, with what only a run can say.
+            numpy.concatenate([numpy.array([20240520, 1, 4000] + [0] * 253, "<i4").view("<u2"),
+                               (numpy.arange(4000) * 7 % 61).astype("<u2")]).tofile(self.path("tokens.bin"))
+            run = deck.replace("init_from: \"\"", f"init_from: {self.path(model)}").replace("*.bin", "tokens.bin")
+            self.assertNotEqual(run, deck)
+            out = self.train(0, f"run_{model}", "--set", "run.steps=2", "--set", "batch.global=2", "--set",
+                             f"checkpoint.dir={self.path('run_' + model)}", deck=run)
+            self.assertIn("saved", out)
+            self.assertEqual(self.tool(0, "inspect", f"run_{model}")["step"], 2)
+
+    def test_what_no_other_program_can_express(self):
+        dense = DECK.replace(", moe: {experts: 4, top_k: 2}", "").replace("norm: rms", "norm: layer")
+        self.train(0, "odd", "--set", "run.steps=0", deck=dense)
+        err = self.tool(5, "convert", "odd", "odd_hf", "--to", "safetensors")
+        for key in ("model.position", "model.activation", "model.kv_heads"):
+            self.assertIn(key, err)
+        self.assertFalse(os.path.exists(self.path("odd_hf")))
+
+    def test_refusals_leave_nothing(self):
+        before = sorted(os.listdir(self.folder))
+        self.assertIn("exists already", self.tool(5, "convert", "a", "b"))
+        self.assertIn("nowhere", self.tool(5, "convert", "nowhere", "out"))
+        self.assertIn("--experts", self.tool(2, "convert", "a", "out", "--to", "safetensors", "--experts", "single"))
+        self.tool(2, "convert", "a", "out", "--dtype", "fp16")
+        self.tool(2, "convert", "a")
+        self.assertEqual(sorted(os.listdir(self.folder)), before)
+        # Damage: the tensor is named, whatever is written.
+        shutil.copytree(self.path("a", "step_00000008"), self.path("damaged"))
+        with h5py.File(self.path("damaged", "optimizer.h5")) as file:
+            offset = file["adamw/v/layers.1.moe.experts.down.weight"].id.get_offset()
+        with open(self.path("damaged", "optimizer.h5"), "r+b") as file:
+            file.seek(offset + 4097)
+            byte = file.read(1)
+            file.seek(offset + 4097)
+            file.write(bytes([byte[0] ^ 4]))
+        for arguments in ([], ["--experts", "discrete"], ["--dtype", "bf16"]):
+            self.assertIn("/adamw/v/layers.1.moe.experts.down.weight",
+                          self.tool(5, "convert", "damaged", "out", *arguments))
+        self.convert("damaged", "sound_part", "--weights-only")  # the model itself is whole
+        shutil.rmtree(self.path("sound_part"))
+        shutil.rmtree(self.path("damaged"))
+        self.assertEqual(sorted(os.listdir(self.folder)), before)
+
+    def test_a_full_disk_leaves_nothing(self):
+        before = sorted(os.listdir(self.folder))
+
+        def small_files():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+
+        for arguments in ([], ["--to", "safetensors"]):
+            err = self.tool(4, "convert", "a", "out", *arguments, preexec_fn=small_files)
+            self.assertIn("out.tmp.", err)
+            self.assertEqual(sorted(os.listdir(self.folder)), before)
+
+    def test_help_names_every_option(self):
+        done = subprocess.run([TESSERA, "checkpoint", "convert", "--help"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0)
+        for word in ("SRC", "DST", "--experts single|discrete", "--dtype fp32|bf16", "--to tessera|safetensors",
+                     "--weights-only", "--max-shard", "--json", "checkpoint.init_from"):
+            self.assertIn(word, done.stdout)
+
+
+if __name__ == "__main__":
+    MPIEXEC = sys.argv.pop(2)
+    TESSERA = os.path.abspath(sys.argv.pop(1))
+    unittest.main(verbosity=2)

@@ -1,0 +1,372 @@
+#include "io/convert/convert_checkpoint.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "io/checkpoint/reader.hpp"
+#include "io/convert/hf_config.hpp"
+#include "io/convert/hf_folder.hpp"
+#include "io/convert/safetensors.hpp"
+#include "tests/support/temporary_folder.hpp"
+
+namespace tessera::test {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+ModelConfig llama_of(std::int64_t layers, std::int64_t hidden) {
+  RunConfig config;
+  config.model.layers = layers;
+  config.model.hidden = hidden;
+  config.model.heads = 4;
+  config.model.kv_heads = std::int64_t{2};
+  config.model.seq_len = 16;
+  config.model.norm = Norm::rms;
+  config.model.position = Position::rotary;
+  config.model.activation = Activation::swiglu;
+  config.model.vocab = std::int64_t{300};
+  derive(config);
+  return config.model;
+}
+ModelConfig gpt2_of(std::int64_t layers, std::int64_t hidden) {
+  RunConfig config;
+  config.model.layers = layers;
+  config.model.hidden = hidden;
+  config.model.heads = 4;
+  config.model.seq_len = 16;
+  config.model.vocab = std::int64_t{300};
+  config.model.tied_head = true;
+  derive(config);
+  return config.model;
+}
+ModelConfig mixtral_of(std::int64_t layers, std::int64_t hidden) {
+  RunConfig config;
+  config.model = llama_of(layers, hidden);
+  config.model.moe = MoeConfig{.experts = 3, .top_k = 2, .weights = {}, .renormalize = true};
+  return config.model;
+}
+
+/// A folder as other programs leave it, its values small numbers that all differ within a tensor of up to 2^20.
+fs::path hf_folder(const fs::path& path, const ModelConfig& model) {
+  ModelFacts facts;
+  facts.model = model;
+  facts.tensors = canonical_weights(model);
+  const auto writer = write_hf_folder(path, facts, std::int64_t{1} << 40);
+  std::vector<float> values(1 << 16);
+  for (std::size_t i = 0; i < facts.tensors.size(); ++i)
+    for (std::int64_t first = 0, all = facts.tensors[i].shape.elements(); first < all; first += std::ssize(values)) {
+      const std::int64_t count = std::min<std::int64_t>(std::ssize(values), all - first);
+      for (std::int64_t j = 0; j < count; ++j)
+        values[static_cast<std::size_t>(j)] = static_cast<float>((first + j + 1) % (1 << 20)) * 0x1p-20f;
+      writer->write(i, first, count, values.data());
+    }
+  writer->commit();
+  return path;
+}
+
+class Convert : public testing::Test {
+ protected:
+  ConvertReport convert(const fs::path& from, const fs::path& to, ConvertOptions options = {}) {
+    options.from = from;
+    options.to = to;
+    return convert_checkpoint(options);
+  }
+  fs::path at(const std::string& name) const { return folder_.path() / name; }
+
+  /// A conversion to `to` is refused with that code and those words, and leaves nothing.
+  void refuses(const fs::path& from, const fs::path& to, Exit code, const std::vector<std::string>& words,
+               const ConvertOptions& options = {}) {
+    const std::vector<std::string> before = listing();
+    try {
+      convert(from, to, options);
+      ADD_FAILURE() << from << " was converted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), code) << error.what();
+      for (const std::string& word : words)
+        EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << word << " is not in: " << error.what();
+    }
+    EXPECT_EQ(listing(), before);
+  }
+  std::vector<std::string> listing() const {
+    std::vector<std::string> names;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder_.path()))
+      names.push_back(entry.path().filename());
+    std::ranges::sort(names);
+    return names;
+  }
+  static void flip(const fs::path& file, std::int64_t offset) {
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekg(offset);
+    const char byte = static_cast<char>(stream.get());
+    stream.seekp(offset);
+    stream.put(static_cast<char>(byte ^ 1));
+    ASSERT_TRUE(stream.good());
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(Convert, DestinationsThatCannotBe) {
+  const fs::path source = hf_folder(at("hf"), llama_of(1, 32));
+  convert(source, at("taken"));
+  refuses(source, at("taken"), Exit::file, {"taken: exists already"});
+  refuses(source, at("taken/"), Exit::file, {"exists already"});
+  folder_.write("file", "text");
+  refuses(source, at("file"), Exit::file, {"file: exists already"});
+  fs::create_symlink("nowhere", at("link"));
+  refuses(source, at("link"), Exit::file, {"link: exists already"});
+  refuses(source, at("nowhere/below"), Exit::environment, {"nowhere/below: cannot be made"});
+  refuses(source, at("file/below"), Exit::environment, {"cannot be made"});
+  const WithoutPrivileges bound;
+  refuses(source, at("elsewhere"), Exit::environment, {"elsewhere: cannot be made: Permission denied"});
+}
+
+TEST_F(Convert, SourcesThatAreNone) {
+  refuses(at("nothing"), at("out"), Exit::file, {"nothing: is neither a checkpoint nor a run directory"});
+  fs::create_directory(at("empty"));
+  refuses(at("empty"), at("out"), Exit::file, {"empty: holds no manifest.json"});
+  folder_.write("torch/config.json", "{}");
+  folder_.write("torch/pytorch_model.bin", "x");
+  refuses(at("torch"), at("out"), Exit::file, {"torch"});
+}
+
+TEST_F(Convert, DamageIsNamedAndNothingIsLeft) {
+  convert(hf_folder(at("hf"), mixtral_of(2, 32)), at("a"));
+  const Checkpoint sound(at("a"));
+  for (const StoredTensor& tensor : sound.tensors()) {
+    const std::int64_t last = tensor.parts.back().offset + tensor.parts.back().count * 4 - 1;
+    flip(at("a") / "model.h5", last);
+    for (Target target : {Target::tessera, Target::safetensors}) {
+      ConvertOptions options;
+      options.target = target;
+      refuses(at("a"), at("out"), Exit::file, {tensor.path() + " holds other bytes than were saved", "model.h5"},
+              options);
+    }
+    flip(at("a") / "model.h5", last);
+  }
+  fs::resize_file(at("a") / "model.h5", 1000);
+  refuses(at("a"), at("out"), Exit::file, {"model.h5", "truncated"});
+}
+
+TEST_F(Convert, NumbersThatAreNoneAreRefused) {
+  const fs::path source = hf_folder(at("hf"), gpt2_of(1, 32));
+  const std::vector<SourceTensor> list = list_safetensors(source / hf_single_file);
+  const auto found = std::ranges::find(list, "transformer.h.0.mlp.c_fc.weight", &SourceTensor::name);
+  ASSERT_NE(found, list.end());
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+    PosixFile(source / hf_single_file, PosixFile::Mode::write).write(found->offset + 44, &bad, sizeof bad);
+    refuses(source, at("out"), Exit::numerical, {"/model/layers.0.mlp.up.weight", "not finite"});
+  }
+  // Finite in fp32 alone.
+  const float large = 3.4e38f;
+  PosixFile(source / hf_single_file, PosixFile::Mode::write).write(found->offset + 44, &large, sizeof large);
+  convert(source, at("wide"));
+  ConvertOptions narrow;
+  narrow.type = DType::bf16;
+  refuses(source, at("out"), Exit::numerical, {"/model/layers.0.mlp.up.weight", "not finite in bf16"}, narrow);
+}
+
+TEST_F(Convert, FoldersWhoseTensorsAreNotTheirModels) {
+  const fs::path source = hf_folder(at("hf"), llama_of(2, 32));
+  const std::string config = read_file(source / hf_config_file);
+  const std::vector<SourceTensor> sound = list_safetensors(source / hf_single_file);
+  const auto rewrite = [&](std::vector<SourceTensor> tensors) {
+    const std::vector<char> zeros(1 << 20);
+    SafetensorsWriter writer(source / hf_single_file, std::move(tensors));
+    for (std::size_t i = 0; i < writer.tensors().size(); ++i)
+      writer.write(i, 0, zeros.data(), writer.tensors()[i].shape.elements() * size_of(writer.tensors()[i].type));
+    writer.finish();
+  };
+  std::vector<SourceTensor> changed = sound;
+  std::erase_if(changed, [](const SourceTensor& t) { return t.name == "model.layers.1.self_attn.k_proj.weight"; });
+  changed.push_back({"model.layers.1.self_attn.k_norm.weight", {8}, DType::f32, 0, ""});
+  changed.front().shape = {7, 5};
+  rewrite(changed);
+  refuses(source, at("out"), Exit::file,
+          {"missing: model.layers.1.self_attn.k_proj.weight", "extra: model.layers.1.self_attn.k_norm.weight",
+           "shape: " + changed.front().name + " is [7,5]"});
+
+  changed = sound;
+  changed.back().type = DType::u8;
+  rewrite(changed);
+  refuses(source, at("out"), Exit::file, {"type: " + changed.back().name + " is u8"});
+
+  // What says nothing new may be there, and the head may be left out of the names.
+  changed = sound;
+  changed.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", {4}, DType::f32, 0, ""});
+  for (SourceTensor& t : changed)
+    if (t.name == "model.norm.weight") t.name = "norm.weight";
+  rewrite(changed);
+  EXPECT_EQ(convert(source, at("sound")).tensors, std::ssize(canonical_weights(llama_of(2, 32))));
+
+  fs::remove(source / hf_single_file);
+  folder_.write("hf/" + std::string(hf_index_file),
+                R"({"weight_map": {"lm_head.weight": "../elsewhere.safetensors"}})");
+  refuses(source, at("out"), Exit::file, {hf_index_file, "lm_head.weight", "names no file of the folder"});
+  folder_.write("hf/" + std::string(hf_index_file), R"({"weight_map": {"lm_head.weight": "gone.safetensors"}})");
+  refuses(source, at("out"), Exit::file, {"gone.safetensors"});
+  folder_.write("hf/" + std::string(hf_index_file), "[]");
+  refuses(source, at("out"), Exit::file, {hf_index_file, "weight_map"});
+}
+
+TEST_F(Convert, ConfigurationsThatNoModelHereHas) {
+  struct Row {
+    const char* model;
+    const char* key;
+    json value;
+    const char* named;  ///< besides the key
+  };
+  const Row rows[] = {{"llama", "rms_norm_eps", 1e-6, "1e-05"},
+                      {"llama", "hidden_act", "gelu", "silu"},
+                      {"llama", "attention_bias", true, "mlp_bias"},
+                      {"llama", "rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}, "never scaled"},
+                      {"llama", "rope_parameters", {{"rope_type", "yarn"}, {"rope_theta", 1e4}}, "rope_type"},
+                      {"llama", "rope_theta", 5e5, "differs from rope_parameters.rope_theta"},
+                      {"llama", "sliding_window", 4096, "unknown here"},
+                      {"llama", "quantization_config", {{"bits", 4}}, "bits"},
+                      {"llama", "num_hidden_layers", 0, "no size"},
+                      {"llama", "hidden_size", "wide", "no size"},
+                      {"llama", "num_key_value_heads", 3, "does not divide"},
+                      {"llama", "tie_word_embeddings", 1, "neither true nor false"},
+                      {"llama", "model_type", "qwen3", "qwen3"},
+                      {"llama", "model_type", nullptr, "gpt2, llama and mixtral"},
+                      {"mixtral", "sliding_window", 4096, "4096"},
+                      {"mixtral", "num_experts_per_tok", 4, "4 of 3"},
+                      {"mixtral", "shared_expert_intermediate_size", 64, "unknown here"},
+                      {"gpt2", "layer_norm_epsilon", 1e-12, "1e-05"},
+                      {"gpt2", "activation_function", "relu", "gelu_new"},
+                      {"gpt2", "scale_attn_by_inverse_layer_idx", true, "false"},
+                      {"gpt2", "add_cross_attention", true, "false"},
+                      {"gpt2", "scale_attn_weights", false, "true"},
+                      {"gpt2", "n_head", 5, "divide"}};
+  for (const char* model : {"llama", "mixtral", "gpt2"}) {
+    const bool llama = model == std::string("llama"), gpt2 = model == std::string("gpt2");
+    const fs::path source = hf_folder(at(model), llama ? llama_of(1, 32) : gpt2 ? gpt2_of(1, 32) : mixtral_of(1, 32));
+    const json sound = json::parse(read_file(source / hf_config_file));
+    for (const Row& row : rows) {
+      if (model != std::string(row.model)) continue;
+      json changed = sound;
+      changed[row.key] = row.value;
+      folder_.write(std::string(model) + "/config.json", changed.dump());
+      const std::string named = row.key == std::string("num_experts_per_tok") ? "model.moe.top_k" : row.key;
+      const bool sizes = named == "num_key_value_heads" || named == "n_head";
+      refuses(source, at("out"), Exit::file, {"config.json: " + (sizes ? "model." : named), row.named});
+    }
+    // An absent key is transformers' default, which need not be ours.
+    json absent = sound;
+    absent.erase("rms_norm_eps");
+    folder_.write(std::string(model) + "/config.json", absent.dump());
+    if (llama) refuses(source, at("out"), Exit::file, {"rms_norm_eps: 1e-06 by default"});
+    folder_.write(std::string(model) + "/config.json", "no json");
+    refuses(source, at("out"), Exit::file, {"config.json: is no JSON object"});
+  }
+}
+
+TEST(HfConfig, SaysWhatTransformers4Said) {
+  const TemporaryFolder folder;
+  const fs::path path =
+      folder.write("config.json", R"({"model_type": "mixtral", "rope_theta": 5e5, "rope_scaling": null,
+      "hidden_size": 64, "num_attention_heads": 8, "_name_or_path": "x", "torch_dtype": "bfloat16", "sliding_window": null})");
+  const ForeignModel foreign = read_hf_config(path);
+  EXPECT_EQ(foreign.family, Family::mixtral);
+  const ModelConfig& model = foreign.config.model;
+  EXPECT_EQ(model.rope_base, 5e5);
+  EXPECT_EQ(model.head_dim, 8);
+  EXPECT_EQ(model.kv_heads, 8);
+  EXPECT_EQ(model.vocab, 32000);
+  EXPECT_EQ(model.ffn, 14336);
+  EXPECT_EQ(model.seq_len, 131072);
+  EXPECT_EQ(model.bias, false);
+  EXPECT_EQ(model.moe->experts, 8);
+  EXPECT_EQ(model.moe->renormalize, true);
+}
+
+TEST(HfConfig, BiasesInAllLinearLayersAreLlamasToo) {
+  ModelConfig model = llama_of(1, 32);
+  model.bias = true;
+  const TemporaryFolder folder;
+  const fs::path path = folder.write("config.json", hf_config_text(Family::llama, model, DType::f32));
+  EXPECT_EQ(read_hf_config(path).config.model, model);
+  std::vector<std::string> names;
+  for (const StateTensor& tensor : canonical_weights(model))
+    for (const ForeignPiece& piece : pieces_in(Family::llama, model, tensor)) names.push_back(piece.name);
+  for (const char* name : {"q_proj", "k_proj", "v_proj", "o_proj"})
+    EXPECT_EQ(std::ranges::count(names, "model.layers.0.self_attn." + std::string(name) + ".bias"), 1) << name;
+  for (const char* name : {"gate_proj", "up_proj", "down_proj"})
+    EXPECT_EQ(std::ranges::count(names, "model.layers.0.mlp." + std::string(name) + ".bias"), 1) << name;
+}
+
+TEST(HfFamily, KeysThatNoFamilyHasAreNamed) {
+  const auto refusal = [](const ModelConfig& model) -> std::string {
+    try {
+      return std::string("fits ").append(name_of(family_of(model, "run/deck.yaml")));
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Exit::file);
+      return error.what();
+    }
+  };
+  EXPECT_EQ(refusal(gpt2_of(1, 32)), "fits gpt2");
+  EXPECT_EQ(refusal(llama_of(1, 32)), "fits llama");
+  EXPECT_EQ(refusal(mixtral_of(1, 32)), "fits mixtral");
+  const auto has = [&](ModelConfig model, const auto& change, const std::vector<std::string>& keys) {
+    change(model);
+    const std::string text = refusal(model);
+    for (const std::string& key : keys)
+      EXPECT_NE(text.find("run/deck.yaml: " + key + ": "), std::string::npos) << key << " is not in: " << text;
+    EXPECT_EQ(std::ranges::count(text, '\n') + 1, std::ssize(keys)) << text;
+  };
+  has(gpt2_of(1, 32), [](ModelConfig& m) { m.position = Position::rotary; }, {"model.position"});
+  has(gpt2_of(1, 32), [](ModelConfig& m) { m.activation = Activation::swiglu, m.kv_heads = std::int64_t{2}; },
+      {"model.activation", "model.kv_heads"});
+  has(gpt2_of(1, 32), [](ModelConfig& m) { m.head_dim = std::int64_t{6}, m.bias = false; },
+      {"model.head_dim", "model.bias"});
+  has(llama_of(1, 32), [](ModelConfig& m) { m.position = Position::learned, m.activation = Activation::gelu; },
+      {"model.position", "model.activation"});
+  has(mixtral_of(1, 32), [](ModelConfig& m) { m.norm = Norm::layer, m.bias = true, m.moe->renormalize = false; },
+      {"model.norm", "model.bias", "model.moe.renormalize"});
+}
+
+/// The process' greatest resident size so far, in bytes, and how to begin anew.
+std::int64_t greatest_size() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6)) * 1024;
+  ADD_FAILURE() << "no VmHWM";
+  return 0;
+}
+void forget_greatest_size() { std::ofstream("/proc/self/clear_refs") << "5"; }
+
+TEST_F(Convert, MemoryDoesNotDependOnTheModel) {
+  struct Made {
+    ModelConfig model;
+    const char* name;
+    std::int64_t bytes = 0, grown[3] = {};
+  } small{mixtral_of(1, 128), "small"}, large{mixtral_of(4, 256), "large"};
+  for (Made* made : {&small, &large}) {  // the small one first: what the libraries keep is there then
+    const fs::path source = hf_folder(at(made->name), made->model);
+    for (std::size_t way = 0; way < 3; ++way) {  // in, from layout to layout, and out
+      ConvertOptions options;
+      options.block_elements = 1 << 14;
+      if (way == 1) options.experts = ExpertWeights::discrete;
+      if (way == 2) options.target = Target::safetensors;
+      const std::string from = made->name + std::string(way, '-');
+      forget_greatest_size();
+      const std::int64_t before = greatest_size();
+      made->bytes = convert(at(from), at(from + "-"), options).bytes;
+      made->grown[way] = greatest_size() - before;
+    }
+  }
+  EXPECT_GT(large.bytes, 10 * small.bytes);
+  for (std::size_t way = 0; way < 3; ++way) {
+    EXPECT_LT(large.grown[way], small.grown[way] + (std::int64_t{2} << 20)) << "way " << way;
+    EXPECT_LT(large.grown[way], large.bytes / 4) << "way " << way;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::test
