@@ -20,8 +20,10 @@ double mib(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); 
 std::string plan_text(const RunPlan& plan) {
   std::string text = fmt::format("{} ranks, {} parameters in {} tensors, layout {:016x}\n", plan.ranks,
                                  parameters(plan), plan.registry.size(), plan.layout.hash());
-  text += fmt::format("{} sequences a rank and step in {} micro-batches, {:.3g} GFLOP a step\n", plan.local_sequences,
+  text += fmt::format("{} sequences a rank and step in {} micro-batches, {:.3g} GFLOP a step", plan.local_sequences,
                       plan.micro_batches, plan.flops_per_step * 1e-9);
+  const double twice = plan.flops_per_step - plan.model_flops_per_step;
+  text += twice > 0 ? fmt::format(", {:.3g} of them for recomputation\n", twice * 1e-9) : "\n";
   text += "memory of one rank\n";
   for (std::size_t c = 0; c < plan.memory.size(); ++c)
     text += fmt::format("  {:<12} {:>12.3f} MiB\n", name_of(static_cast<Category>(c)), mib(plan.memory[c]));
@@ -47,7 +49,8 @@ std::string plan_json(const RunPlan& plan) {
   nlohmann::ordered_json json{{"ranks", plan.ranks},
                               {"parameters", parameters(plan)},
                               {"layout", fmt::format("{:016x}", plan.layout.hash())},
-                              {"flops_per_step", plan.flops_per_step}};
+                              {"flops_per_step", plan.flops_per_step},
+                              {"model_flops_per_step", plan.model_flops_per_step}};
   for (std::size_t c = 0; c < plan.memory.size(); ++c)
     json["memory"][name_of(static_cast<Category>(c))] = plan.memory[c];
   json["groups"] = nlohmann::ordered_json::array();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <span>
 
 namespace tessera {
 namespace {
@@ -19,11 +20,19 @@ std::vector<double> of_all_ranks(Control& control, double mine) {
   return values;
 }
 
-std::string line(const char* name, const std::vector<double>& values, double seconds) {
+Bar over_ranks(const char* name, Control& control, double mine) {
+  const std::vector<double> values = of_all_ranks(control, mine);
   const auto [least, most] = std::minmax_element(values.begin(), values.end());
   const double mean = std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-  return fmt::format("  {:<10} {:>9.3f} {:>9.3f} {:>9.3f} s {:>6.1f}%\n", name, *least, mean, *most,
-                     100 * mean / seconds);
+  return {name, *least, mean, *most};
+}
+
+std::string regions_text(const std::vector<Bar>& regions, double seconds) {
+  std::string text = "time by region        min       avg       max  of the run\n";
+  for (const Bar& bar : regions)
+    text += fmt::format("  {:<10} {:>9.3f} {:>9.3f} {:>9.3f} s {:>6.1f}%\n", bar.name, bar.least, bar.mean, bar.most,
+                        100 * bar.mean / seconds);
+  return text + "  (waiting: for collectives that no work hid; part of the regions above)\n";
 }
 
 /// What was allocated, not what was planned; the two are equal without debug keys.
@@ -36,13 +45,14 @@ std::string memory_text(const MemoryReport& memory, Control& control) {
 
 }  // namespace
 
-std::string closing_report(Device& device, const RunPlan& plan, Control& control, double seconds) {
-  std::string text = "time by region        min       avg       max  of the run\n";
+ClosingReport closing_report(Device& device, const RunPlan& plan, Control& control, double seconds) {
+  ClosingReport report;
   // Every rank passes through the same regions in the same order.
-  for (const RegionTime& region : device.regions())
-    text += line(region.name, of_all_ranks(control, region.seconds), seconds);
-  text += line("waiting", of_all_ranks(control, device.communication().waited()), seconds);
-  text += "  (waiting: for collectives that no work hid; part of the regions above)\n";
+  for (const RegionTime& region : std::span(device.regions()).subspan(1))  // the first is no region
+    report.regions.push_back(over_ranks(region.name, control, region.seconds));
+  report.regions.push_back(over_ranks("waiting", control, device.communication().waited()));
+  std::string& text = report.text;
+  text = regions_text(report.regions, seconds);
   text += "collectives of one step, bytes that one rank receives\n";
   for (Collective op : {Collective::all_gather, Collective::all_to_all, Collective::all_reduce_sum}) {
     std::int64_t bytes = 0, count = 0;
@@ -54,7 +64,7 @@ std::string closing_report(Device& device, const RunPlan& plan, Control& control
     text += fmt::format("  {:<16} {:>4} calls {:>12} bytes\n", name_of(op), count, bytes);
   }
   text += memory_text(device.memory(), control);
-  return control.rank() == 0 ? text : "";
+  return report;
 }
 
 }  // namespace tessera

@@ -1,17 +1,58 @@
 #include "app/training/run_log.hpp"
 
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <numeric>
 
-#include "io/metrics/console.hpp"
+#include "io/metrics/report_page.hpp"
+#include "io/metrics/run_directory.hpp"
 
 namespace tessera {
+namespace {
 
-RunLog::RunLog(const RunPlan& plan, std::int64_t step)
+std::filesystem::path directory_of(const RunPlan& plan) { return plan.config.checkpoint.dir.get(); }
+
+/// What report.html says in words, of the rows of all starts.
+std::vector<std::pair<std::string, std::string>> facts_of(const RunPlan& plan, const std::vector<MetricsRow>& rows,
+                                                          const std::optional<Peak>& peak) {
+  std::vector<std::pair<std::string, std::string>> facts;
+  facts.emplace_back("steps", fmt::format("{} of {}", rows.empty() ? 0 : rows.back().step, plan.config.run.steps));
+  if (rows.empty()) return facts;
+  double seconds = 0, evaluated = 0;
+  std::int64_t skipped = 0;
+  for (const MetricsRow& row : rows) {
+    seconds += row.step_ms / 1e3;
+    skipped += row.skipped;
+    if (row.eval_loss) evaluated = *row.eval_loss;
+  }
+  facts.emplace_back("loss", fmt::format("{:.4f}", rows.back().loss));
+  if (evaluated != 0) facts.emplace_back("evaluation loss", fmt::format("{:.4f}", evaluated));
+  facts.emplace_back("tokens", count_text(static_cast<double>(rows.back().tokens)));
+  facts.emplace_back("time in steps", time_text(seconds));
+  const double mean = seconds / static_cast<double>(rows.size());
+  facts.emplace_back("mean step",
+                     fmt::format("{:.1f} ms, {:.3g} TFLOP of the model, {:.3g} TFLOP/s", mean * 1e3,
+                                 plan.model_flops_per_step * 1e-12, plan.model_flops_per_step * 1e-12 / mean));
+  if (peak) facts.emplace_back("mean MFU", fmt::format("{:.1f}%", 100 * utilisation(plan, *peak, mean)));
+  facts.emplace_back("formula", utilisation_text(plan, peak));
+  facts.emplace_back("ranks", fmt::format("{}, {} threads each", plan.ranks, plan.config.run.threads.get()));
+  facts.emplace_back("restarts", fmt::format("{}", rows.back().restart));
+  facts.emplace_back("skipped steps", fmt::format("{}", skipped));
+  return facts;
+}
+
+}  // namespace
+
+RunLog::RunLog(const RunPlan& plan, std::int64_t step, std::optional<Peak> peak)
     : plan_(plan),
       begun_at_(step),
-      metrics_(std::filesystem::path(plan.config.checkpoint.dir.get()) / "metrics.jsonl", step),
-      memory_(std::accumulate(plan.memory.begin(), plan.memory.end(), std::int64_t{0})) {}
+      peak_(std::move(peak)),
+      metrics_(directory_of(plan) / "metrics.jsonl", step),
+      events_(directory_of(plan), step, metrics_.restarts()),
+      memory_(std::accumulate(plan.memory.begin(), plan.memory.end(), std::int64_t{0})) {
+  if (peak_) console_.line(utilisation_text(plan, peak_));
+}
 
 double RunLog::seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
 
@@ -20,27 +61,53 @@ bool RunLog::worth_a_line(const MetricsRow& row) const {
   return edge || row.eval_loss || row.skipped || Clock::now() - printed_ >= std::chrono::seconds(1);
 }
 
-Problems RunLog::row(const MetricsRow& row) {
+void RunLog::show(const MetricsRow& row) {
+  const std::int64_t steps = plan_.config.run.steps;
+  const double left = seconds() / static_cast<double>(row.step - begun_at_) * static_cast<double>(steps - row.step);
   if (worth_a_line(row)) {
     printed_ = Clock::now();
-    const double left =
-        seconds() / static_cast<double>(row.step - begun_at_) * static_cast<double>(plan_.config.run.steps - row.step);
-    print_line(stdout, to_line({.step = row.step,
-                                .steps = plan_.config.run.steps,
-                                .loss = row.loss,
-                                .eval_loss = row.eval_loss,
-                                .norm = row.grad_norm,
-                                .lr = row.lr,
-                                .step_ms = row.step_ms,
-                                .mfu = std::nullopt,
-                                .tokens_per_s = row.tokens_per_s,
-                                .memory_bytes = memory_,
-                                .seconds_left = left,
-                                .skipped = row.skipped}));
+    const std::string line =
+        to_line({.step = row.step,
+                 .steps = steps,
+                 .loss = row.loss,
+                 .eval_loss = row.eval_loss,
+                 .norm = row.grad_norm,
+                 .lr = row.lr,
+                 .step_ms = row.step_ms,
+                 .mfu = peak_ ? std::optional(utilisation(plan_, *peak_, row.step_ms / 1e3)) : std::nullopt,
+                 .tokens_per_s = row.tokens_per_s,
+                 .memory_bytes = memory_,
+                 .seconds_left = left,
+                 .skipped = row.skipped});
+    row.skipped ? console_.warning(line) : console_.line(line);
   }
+  if (row.step < steps && (printed_ > drawn_ || Clock::now() - drawn_ >= std::chrono::milliseconds(100))) {
+    drawn_ = Clock::now();
+    console_.bar(to_bar(row.step, steps, left));
+  }
+}
+
+Problems RunLog::row(const MetricsRow& row) {
+  show(row);
   MetricsRow whole = row;
   whole.restart = metrics_.restarts();
-  return metrics_.append(whole);
+  Problems problems = metrics_.append(whole);
+  events_.append(whole);
+  return problems;
+}
+
+void RunLog::close(const ClosingReport& closing) {
+  console_.bar("");
+  fmt::print("{}", closing.text);
+  Problems problems;
+  try {
+    const std::vector<MetricsRow> rows = read_metrics(directory_of(plan_) / "metrics.jsonl");
+    const RunReport report{plan_.config.run.name, facts_of(plan_, rows, peak_), rows, closing.regions};
+    write_text_file(directory_of(plan_) / "report.html", to_html(report), problems);
+  } catch (const Error& error) {
+    problems.add(error.code(), error.what());
+  }
+  for (const Problem& problem : problems.list()) fmt::print(stderr, "{} (the run is whole)\n", problem.text);
 }
 
 }  // namespace tessera

@@ -1,30 +1,43 @@
 #pragma once
 #include <chrono>
+#include <optional>
 
+#include "app/training/report.hpp"
+#include "app/training/utilisation.hpp"
 #include "core/plan/plan.hpp"
+#include "io/metrics/console.hpp"
+#include "io/metrics/event_file.hpp"
 #include "io/metrics/metrics_log.hpp"
 
 namespace tessera {
 
-/// Rank 0's log of a run: every step to metrics.jsonl, and to the console as many as a person can follow.
+/// Rank 0's log of a run: every step to metrics.jsonl and its copy for TensorBoard, and to the console as many as a
+/// person can follow; at the end report.html.
 class RunLog {
  public:
   /// Throws Error{environment} when metrics.jsonl cannot be opened.
-  /// `step`: steps done before, whose rows stay.
-  RunLog(const RunPlan& plan, std::int64_t step);
+  /// `step`: steps done before, whose rows stay; `peak` of each rank's device, if known.
+  RunLog(const RunPlan& plan, std::int64_t step, std::optional<Peak> peak);
 
   [[nodiscard]] Problems row(const MetricsRow& row);
   double seconds() const;  ///< since it was opened
+  /// Prints the end of the log and writes report.html. That page is for the eye: without room for it the run is whole
+  /// all the same, so that its problems are printed and end nothing.
+  void close(const ClosingReport& closing);
 
  private:
   using Clock = std::chrono::steady_clock;
   bool worth_a_line(const MetricsRow& row) const;
+  void show(const MetricsRow& row);
 
   const RunPlan& plan_;
   std::int64_t begun_at_;
+  std::optional<Peak> peak_;
   MetricsLog metrics_;
+  EventFile events_;
+  Console console_{stdout};
   Clock::time_point begin_ = Clock::now();
-  Clock::time_point printed_;
+  Clock::time_point printed_, drawn_;
   std::int64_t memory_ = 0;
 };
 

@@ -4,12 +4,14 @@
 
 #include "app/cli/build.hpp"
 #include "app/cli/threads.hpp"
+#include "app/training/utilisation.hpp"
 #include "app/verbs/verbs.hpp"
 
 namespace tessera {
 
 int run_info(const InfoOptions& options) {
   const Build build = this_build();
+  const auto bf16 = peak_here(Compute::bf16), fp32 = peak_here(Compute::fp32);
   if (options.format == Format::json) {
     nlohmann::ordered_json json = {{"version", build.version},
                                    {"git_sha", build.git_sha},
@@ -19,6 +21,8 @@ int run_info(const InfoOptions& options) {
                                    {"threads", host_threads(1)},
                                    {"mpi", build.mpi}};
     for (const Library& library : build.libraries) json["libraries"][library.name] = library.version;
+    json["peak_flops"] = nullptr;
+    if (bf16 && fp32) json["peak_flops"] = {{"device", bf16->device}, {"bf16", bf16->flops}, {"fp32", fp32->flops}};
     fmt::print("{}\n", json.dump());
     return 0;
   }
@@ -26,7 +30,12 @@ int run_info(const InfoOptions& options) {
              build.version, build.git_sha, build.compiler, build.build_type, build.back_end, host_threads(1),
              build.mpi);
   for (const Library& library : build.libraries) fmt::print(" {} {}", library.name, library.version);
-  fmt::print("\n");
+  fmt::print("\nMFU        ");
+  if (bf16 && fp32)
+    fmt::print("{}; peak: {:.1f} TFLOP/s in bf16, {:.1f} in fp32 ({})\n", mfu_formula, bf16->flops * 1e-12,
+               fp32->flops * 1e-12, bf16->device);
+  else
+    fmt::print("none: the peak of this hardware is not known\n");
   return 0;
 }
 

@@ -204,12 +204,14 @@ int train(const TrainOptions& options, Mpi& mpi, Control& control) {
                     *communicator, control, records);
   Origin origin = begin(run, options, mpi, control, training, device);
   std::optional<RunLog> log;
-  if (mpi.rank() == 0) attempt(problems, [&] { log.emplace(*run.plan, training.step()); });
+  if (mpi.rank() == 0)
+    attempt(problems, [&] { log.emplace(*run.plan, training.step(), peak_here(config.precision.compute)); });
   control.agree(problems);
   Saving saving(device, config, control, training, *stop, std::move(origin));
   const Proceed proceed =
       training.run([&](const MetricsRow& row) { return log ? log->row(row) : Problems(); }, std::ref(saving));
-  fmt::print("{}", closing_report(device, *run.plan, control, log ? log->seconds() : 1));
+  const ClosingReport closing = closing_report(device, *run.plan, control, log ? log->seconds() : 1);
+  if (log) log->close(closing);
   if (proceed == Proceed::stop) return static_cast<int>(Exit::stopped);
   if (mpi.rank() == 0) print_sample(training, *run.plan);
   return 0;

@@ -23,6 +23,18 @@ LayoutRules rules_of(const RunConfig& config, int ranks, DType compute) {
           recipe_of(compute).weight};
 }
 
+/// FLOPs of one micro-batch when nothing is computed twice.
+double model_flops(const RunPlan& plan, Device& device, UsageRecorder& recorder, StepMemory& memory) {
+  GptShape shape = plan.model.shape();
+  shape.keep = {};
+  ParamRegistry same;
+  Arena arena;
+  const double before = device.tape().flops;
+  Gpt(same, shape).gradient({device.compute(), recorder, &recorder, arena, memory.sums()},
+                            memory.micro_batch(0, plan.config.batch.micro, 1));
+  return device.tape().flops - before;
+}
+
 /// One micro-batch over a measuring arena: order of weights, contributions, activation memory, FLOPs.
 void run_dry(RunPlan& plan) {
   Device device(Device::Kind::measuring);
@@ -36,6 +48,7 @@ void run_dry(RunPlan& plan) {
   }
   plan.usage = recorder.usage();
   plan.flops_per_step = device.tape().flops * plan.micro_batches * plan.ranks;
+  plan.model_flops_per_step = model_flops(plan, device, recorder, memory) * plan.micro_batches * plan.ranks;
   const Pass forward{device.compute(), recorder, nullptr, arena, memory.sums()};
   {
     const Arena::Frame frame(arena);
@@ -98,6 +111,7 @@ RunPlan resolve(const RunConfig& config, int ranks) {
                std::move(layout),
                {},
                {},
+               0,
                0,
                0,
                {},

@@ -31,7 +31,8 @@ struct RunPlan {
   Usage usage;
   SyncRules sync;
   std::int64_t activation_bytes = 0;
-  double flops_per_step = 0;  ///< of all ranks, forward and backward
+  double flops_per_step = 0;        ///< of all ranks' GEMMs and attention, forward and backward, as they will run
+  double model_flops_per_step = 0;  ///< the same without recomputation: what the model asks for
   MemoryReport memory{};      ///< bytes of one rank
   std::vector<CollectiveCost> collectives;
 };

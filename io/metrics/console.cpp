@@ -1,11 +1,15 @@
 #include "io/metrics/console.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <cstdlib>
 
 namespace tessera {
 namespace {
+
+constexpr std::string_view clear_line = "\r\033[K", yellow = "\033[33m", uncoloured = "\033[0m";
 
 // Three digits before the point, or two about it.
 std::string short_number(double x) { return x < 9.95 ? fmt::format("{:.1f}", x) : fmt::format("{:.0f}", x); }
@@ -53,10 +57,38 @@ std::string to_line(const ConsoleRow& row) {
   return row.skipped ? line + " | skipped" : line;
 }
 
-void print_line(std::FILE* out, std::string_view line) {
-  const std::string whole = std::string(line) + '\n';
-  std::fwrite(whole.data(), 1, whole.size(), out);
-  std::fflush(out);
+std::string to_bar(std::int64_t step, std::int64_t steps, double seconds_left) {
+  constexpr std::int64_t width = 20;
+  const auto done = static_cast<std::size_t>(steps > 0 ? width * step / steps : width);
+  return fmt::format("[{:<{}}] {}% | ETA {}", std::string(done, '#'), width, steps > 0 ? 100 * step / steps : 100,
+                     time_text(seconds_left));
+}
+
+Console::Console(std::FILE* out) : out_(out) {
+  const char* const terminal = std::getenv("TERM");
+  const bool dumb = terminal == nullptr || std::string_view(terminal) == "dumb";
+  kind_ = !dumb && ::isatty(::fileno(out)) == 1 ? Kind::terminal : Kind::file;
+}
+
+void Console::write(std::string_view bytes) {
+  std::fwrite(bytes.data(), 1, bytes.size(), out_);
+  std::fflush(out_);
+}
+
+void Console::line(std::string_view text) {
+  write(fmt::format("{}{}\n", kind_ == Kind::terminal ? clear_line : "", text));
+}
+
+void Console::warning(std::string_view text) {
+  if (kind_ == Kind::terminal)
+    write(fmt::format("{}{}{}{}\n", clear_line, yellow, text, uncoloured));
+  else
+    line(text);
+}
+
+void Console::bar(std::string_view text) {
+  // The cursor goes back to the line's begin, so that what others print covers the bar.
+  if (kind_ == Kind::terminal) write(fmt::format("{}{}\r", clear_line, text));
 }
 
 }  // namespace tessera

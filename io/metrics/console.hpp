@@ -30,7 +30,27 @@ std::string count_text(double count);
 std::string bytes_text(std::int64_t bytes);
 std::string time_text(double seconds);
 
-/// Prints one line and flushes it. That nobody reads it any more is no error.
-void print_line(std::FILE* out, std::string_view line);
+/// "[########            ] 40% | ETA 10:02", short enough that any line that follows covers it.
+std::string to_bar(std::int64_t step, std::int64_t steps, double seconds_left);
+
+/// Where rows are shown, line by line. On a terminal a bar may stand below the last line, until the next one takes its
+/// place; elsewhere there are lines alone, without colour. That nobody reads them any more is no error.
+class Console {
+ public:
+  /// `out` outlives it. A terminal is one that TERM does not call dumb.
+  explicit Console(std::FILE* out);
+
+  /// Each is flushed at once.
+  void line(std::string_view text);
+  void warning(std::string_view text);  ///< a line, in colour on a terminal
+  void bar(std::string_view text);      ///< nothing but on a terminal; none: the bar goes
+
+ private:
+  enum class Kind { file, terminal };
+  void write(std::string_view bytes);
+
+  std::FILE* out_;
+  Kind kind_;
+};
 
 }  // namespace tessera

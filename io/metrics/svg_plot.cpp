@@ -22,7 +22,7 @@ std::string number(double x) {
 std::string head(const std::string& title, const std::string& unit, double tall) {
   return fmt::format(
       "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">\n<text class=\"title\" x=\"{}\" y=\"18\">{}"
-      "<tspan class=\"unit\"> {}</tspan></text>\n",
+      "<tspan class=\"unit\" dx=\"8\">{}</tspan></text>\n",
       width, tall, escaped(title), left, escaped(title), escaped(unit));
 }
 
@@ -149,7 +149,7 @@ std::vector<double> round_ticks(double low, double high, int most) {
   for (double times : {5.0, 2.0, 1.0})
     if (times * power >= wish) gap = times * power;
   std::vector<double> ticks;
-  for (double k = std::ceil(low / gap); k * gap <= high; ++k) ticks.push_back(k * gap + 0.0);  // no -0
+  for (double k = std::ceil(low / gap); k * gap <= high + 1e-9 * gap; ++k) ticks.push_back(k * gap + 0.0);  // no -0
   return ticks;
 }
 

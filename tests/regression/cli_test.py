@@ -187,7 +187,11 @@ class Info(Cli):
             self.assertRegex(info["libraries"][name], r"^\d+\.\d+")
 
     def test_text(self):
-        self.assertIn("Kokkos", self.expect(0, "info").stdout)
+        text = self.expect(0, "info").stdout
+        self.assertIn("Kokkos", text)
+        # A share of a peak is claimed where the peak is known, and only there.
+        peak = json.loads(self.expect(0, "info", "--json").stdout)["peak_flops"]
+        self.assertIn("none: the peak of this hardware is not known" if peak is None else peak["device"], text)
 
 
 if __name__ == "__main__":

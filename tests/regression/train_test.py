@@ -113,6 +113,8 @@ class Runs(Train):
                 written = os.listdir(self.path("run"))
                 self.assertLessEqual({"deck.resolved.yaml", "metrics.jsonl", "run.json"}, set(written))
                 self.assertFalse([name for name in written if name.startswith(".") or name.endswith(".tmp")])
+                self.assertEqual(sum(name.startswith("events.out.tfevents.") for name in written), 1)
+                self.check_page(self.read("run", "report.html"))
                 self.check_rows(self.rows("run", "metrics.jsonl"))
                 self.check_record(ranks)
                 self.check_console(out)
@@ -133,6 +135,13 @@ class Runs(Train):
         self.assertLess(rows[5]["eval_loss"], rows[2]["eval_loss"])
         self.assertEqual((rows[0]["lr"], rows[-1]["lr"]), (0.01, 0))
 
+    def check_page(self, page):
+        for part in ("Loss", "evaluation", "Gradient norm", "Throughput", "Time by region", "gradient", "6 of 6"):
+            self.assertIn(part, page)
+        self.assertEqual(page.count("<svg"), page.count("</svg>"))
+        for elsewhere in ("<script", "http", "src=", "href"):
+            self.assertNotIn(elsewhere, page)
+
     def check_record(self, ranks):
         record = json.loads(self.read("run", "run.json"))
         self.assertEqual(record["ranks"], ranks)
@@ -146,6 +155,7 @@ class Runs(Train):
         self.assertRegex(record["started"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
 
     def check_console(self, out):
+        self.assertNotIn("\033", out)
         self.assertRegex(out, r"step 1/6 \| loss 5\.\d{4} \| norm .* ms \| .* tok/s \| .* MiB \| ETA ")
         self.assertRegex(out, r"step 3/6 \| loss \S+ \| eval \d\.\d{4} \|")
         self.assertRegex(out, r"step 6/6 \| loss \S+ \| eval \d\.\d{4} \|")

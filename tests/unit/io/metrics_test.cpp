@@ -1,7 +1,9 @@
 #include "io/metrics/metrics_log.hpp"
 
 #include <gtest/gtest.h>
+#include <pty.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>
@@ -222,16 +224,43 @@ TEST(Console, ScalesItsUnits) {
   EXPECT_EQ(time_text(-1), "?");
 }
 
-TEST(Console, FlushesEachLine) {
+TEST(Console, FlushesEachLineAndDrawsNothingInAFile) {
   const TemporaryFolder folder;
   const auto path = folder.write("log", "");
   std::FILE* file = std::fopen(path.c_str(), "w");
   ASSERT_NE(file, nullptr);
-  print_line(file, "one");
+  Console console(file);
+  console.line("one");
   EXPECT_EQ(test::read_file(path), "one\n");
-  print_line(file, "two");
+  console.bar(to_bar(1, 2, 3));
+  console.warning("two");
   EXPECT_EQ(test::read_file(path), "one\ntwo\n");
   std::fclose(file);
+}
+
+TEST(Console, KeepsABarBelowTheLinesOfATerminal) {
+  ::setenv("TERM", "xterm", 1);
+  int terminal = 0, behind = 0;
+  ASSERT_EQ(::openpty(&behind, &terminal, nullptr, nullptr, nullptr), 0);
+  std::FILE* file = ::fdopen(terminal, "w");
+  ASSERT_NE(file, nullptr);
+  Console console(file);
+  console.line("one");
+  console.bar("[#]");
+  console.warning("two");
+  console.bar("");
+  char shown[200] = {};
+  ASSERT_GT(::read(behind, shown, sizeof shown - 1), 0);
+  EXPECT_STREQ(shown, "\r\033[Kone\r\n\r\033[K[#]\r\r\033[K\033[33mtwo\033[0m\r\n\r\033[K\r");
+  std::fclose(file);
+  ::close(behind);
+}
+
+TEST(Console, FillsItsBar) {
+  EXPECT_EQ(to_bar(0, 300, 602), "[                    ] 0% | ETA 10:02");
+  EXPECT_EQ(to_bar(120, 300, 5), "[########            ] 40% | ETA 0:05");
+  EXPECT_EQ(to_bar(300, 300, 0), "[####################] 100% | ETA 0:00");
+  EXPECT_EQ(to_bar(0, 0, 0), "[####################] 100% | ETA 0:00");
 }
 
 TEST(RunRecord, SaysWhatTheRunWas) {

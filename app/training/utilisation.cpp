@@ -1,0 +1,48 @@
+#include "app/training/utilisation.hpp"
+
+#include <fmt/format.h>
+
+#include "kernels/base/runtime.hpp"
+
+namespace tessera {
+namespace {
+
+// TFLOP/s of dense products, without sparsity: bf16 on tensor cores; fp32 outside them, as this program computes it.
+struct DataSheet {
+  std::string_view device;
+  double bf16, fp32;
+};
+constexpr DataSheet data_sheets[] = {
+    {"NVIDIA H200", 989.4, 66.9},           {"NVIDIA H200 NVL", 835.5, 60.0},
+    {"NVIDIA H100 80GB HBM3", 989.4, 66.9}, {"NVIDIA H100 PCIe", 756.0, 51.2},
+    {"NVIDIA GH200 480GB", 989.4, 66.9},    {"NVIDIA A100-SXM4-40GB", 312.0, 19.5},
+    {"NVIDIA A100-SXM4-80GB", 312.0, 19.5}, {"NVIDIA A100-PCIE-40GB", 312.0, 19.5},
+    {"NVIDIA A100 80GB PCIe", 312.0, 19.5},
+};
+
+}  // namespace
+
+std::optional<Peak> peak_of(std::string_view device, Compute compute) {
+  for (const DataSheet& sheet : data_sheets)
+    if (sheet.device == device)
+      return Peak{std::string(device), (compute == Compute::bf16 ? sheet.bf16 : sheet.fp32) * 1e12};
+  return std::nullopt;
+}
+
+std::optional<Peak> peak_here(Compute compute) {
+  const std::vector<Gpu> gpus = Runtime::gpus();
+  return gpus.empty() ? std::nullopt : peak_of(gpus.front().name, compute);
+}
+
+double utilisation(const RunPlan& plan, const Peak& peak, double seconds) {
+  return plan.model_flops_per_step / (seconds * plan.ranks * peak.flops);
+}
+
+std::string utilisation_text(const RunPlan& plan, const std::optional<Peak>& peak) {
+  if (!peak) return "no MFU: the peak of this hardware is not known";
+  return fmt::format("MFU: {}: {:.3g} TFLOP, {} ranks, {:.1f} TFLOP/s ({}, dense {})", mfu_formula,
+                     plan.model_flops_per_step * 1e-12, plan.ranks, peak->flops * 1e-12, peak->device,
+                     name_of(plan.config.precision.compute));
+}
+
+}  // namespace tessera

@@ -1,0 +1,62 @@
+#include "app/training/utilisation.hpp"
+
+#include <gtest/gtest.h>
+
+namespace tessera {
+namespace {
+
+RunConfig dense() {
+  RunConfig config;
+  config.run.steps = 1;
+  config.model.layers = 2;
+  config.model.hidden = 64;
+  config.model.heads = 2;
+  config.model.seq_len = 32;
+  config.data.files = {"none"};
+  config.batch = {8, 2};
+  derive(config);
+  return config;
+}
+
+TEST(Peak, IsKnownOrThereIsNone) {
+  EXPECT_DOUBLE_EQ(peak_of("NVIDIA H200", Compute::bf16)->flops, 989.4e12);
+  EXPECT_DOUBLE_EQ(peak_of("NVIDIA H200", Compute::fp32)->flops, 66.9e12);
+  EXPECT_EQ(peak_of("NVIDIA H200", Compute::bf16)->device, "NVIDIA H200");
+  for (const char* unknown : {"", "NVIDIA H2", "NVIDIA H200 of tomorrow", "Intel(R) Xeon(R) Processor"})
+    EXPECT_FALSE(peak_of(unknown, Compute::bf16)) << unknown;
+}
+
+TEST(Utilisation, IsTheShareOfAllRanksPeak) {
+  RunPlan plan = resolve(dense(), 2);
+  plan.model_flops_per_step = 3e12;
+  EXPECT_DOUBLE_EQ(utilisation(plan, {"", 1e12}, 2), 0.75);
+  EXPECT_EQ(utilisation_text(plan, std::nullopt), "no MFU: the peak of this hardware is not known");
+  EXPECT_EQ(utilisation_text(plan, Peak{"Abacus", 1e12}),
+            "MFU: FLOPs of the model in a step / (seconds x ranks x peak): 3 TFLOP, 2 ranks, 1.0 TFLOP/s (Abacus, "
+            "dense bf16)");
+}
+
+/// Counted by hand: products of a layer's weights with each token, three times (forward, and two gradients), and what
+/// attention does, its scores once more in backward.
+TEST(ModelFlops, AreThoseOfTheFormula) {
+  const RunConfig config = dense();
+  const double C = 64, F = 256, V = static_cast<double>(config.model.vocab), T = 32, tokens = 8 * T;
+  const double weights = 2 * (3 * C * C + C * C + 2 * C * F) + V * C;
+  const double attention = 2 * 2.0 * 7 * (T * (T + 1) / 2) * C * 8;
+  for (int ranks : {1, 2, 4})
+    EXPECT_DOUBLE_EQ(resolve(config, ranks).model_flops_per_step, 3 * 2 * weights * tokens + attention) << ranks;
+}
+
+TEST(ModelFlops, LeaveRecomputationOut) {
+  RunConfig config = dense();
+  const RunPlan none = resolve(config, 2);
+  EXPECT_EQ(none.flops_per_step, none.model_flops_per_step);
+  config.recompute.mode = RecomputeMode::full;
+  const RunPlan full = resolve(config, 2);
+  EXPECT_EQ(full.model_flops_per_step, none.model_flops_per_step);
+  EXPECT_GT(full.flops_per_step, 1.1 * none.flops_per_step);
+  EXPECT_LT(full.activation_bytes, none.activation_bytes) << "what is counted aside takes no memory";
+}
+
+}  // namespace
+}  // namespace tessera
