@@ -3,11 +3,12 @@
 
     lint.py [ROOT]
 """
+import hashlib
 import pathlib
 import re
 import subprocess
 import sys
-from typing import Iterator, NamedTuple
+from typing import Iterable, Iterator, NamedTuple
 
 import rules
 import source
@@ -129,10 +130,36 @@ def by_folder(tree: dict[str, str]) -> Iterator[Finding]:
             yield Finding(f"{folder}/README.md", 1, "folder-readme", "each folder says what lives in it")
 
 
-def lint(tree: dict[str, str]) -> list[Finding]:
+REASONS = "tests/oracle/refreshed.txt"
+
+
+def golden_hashes(root: pathlib.Path, paths: Iterable[str]) -> dict[str, str]:
+    """Path -> SHA-256 of every file of numbers from outside."""
+    return {path: hashlib.sha256((root / path).read_bytes()).hexdigest() for path in paths
+            if path.startswith("tests/oracle/") and path != REASONS and not path.endswith((".py", ".md"))}
+
+
+def by_goldens(hashes: dict[str, str], reasons: str) -> Iterator[Finding]:
+    """Every golden has its line in REASONS: hash, file, and a date with the reason of its last refresh."""
+    told = {}
+    for number, line in enumerate(reasons.splitlines(), start=1):
+        match = re.fullmatch(r"([0-9a-f]{64})  (\S+)  \d{4}-\d\d-\d\d \S.{9,}", line)
+        if match:
+            told["tests/oracle/" + match[2]] = (number, match[1])
+        elif not line.startswith("#"):
+            yield Finding(REASONS, number, "golden-reason", "a line reads: sha256  file  date reason")
+    for path, digest in hashes.items():
+        number, expected = told.pop(path, (1, None))
+        if digest != expected:
+            yield Finding(path, 1, "golden-reason", f"{'was refreshed' if expected else 'is new'}: {REASONS}:{number} must give its hash and the reason")
+    for path, (number, _) in told.items():
+        yield Finding(REASONS, number, "golden-reason", f"{path} is gone")
+
+
+def lint(tree: dict[str, str], hashes: dict[str, str]) -> list[Finding]:
     found = [finding for path, text in tree.items() for check in (by_pattern, by_size, by_core_order, by_throws)
              for finding in check(path, text)]
-    return found + [*by_kernel(tree), *by_folder(tree)]
+    return found + [*by_kernel(tree), *by_folder(tree), *by_goldens(hashes, tree.get(REASONS, ""))]
 
 
 def main() -> int:
@@ -141,7 +168,7 @@ def main() -> int:
     if not any(re.search(rules.SOURCE, path) for path in tree):
         print(f"lint: no sources below {root}", file=sys.stderr)
         return 2
-    found = lint(tree)
+    found = lint(tree, golden_hashes(root, tree))
     for finding in found:
         print(finding)
     print(f"lint: {len(tree)} files, {len(rules.RULES)} patterns, {len(found)} findings")

@@ -91,6 +91,16 @@ class Checks(unittest.TestCase):
         self.assertEqual(["core/README.md", "core/data/README.md"], [f.path for f in lint.by_folder({"core/data/a.cpp": ""})])
         self.assertEqual([], names(lint.by_folder({"core/data/a.cpp": "", "core/README.md": "a", "core/data/README.md": "b"})))
 
+    def test_goldens_change_with_a_reason(self):
+        path, old, new = "tests/oracle/goldens/a.bin", "0" * 64, "1" * 64
+        line = f"{old}  goldens/a.bin  2026-01-01 first made by a script\n"
+        self.assertEqual([], names(lint.by_goldens({path: old}, "# head\n" + line)))
+        for hashes, reasons, found in (({path: new}, line, path), ({path: old}, "", path), ({}, line, lint.REASONS),
+                                       ({path: old}, line + "note\n", lint.REASONS)):
+            self.assertEqual([("golden-reason", found)], [(f.rule, f.path) for f in lint.by_goldens(hashes, reasons)])
+        without = f"{old}  goldens/a.bin  2026-01-01 \n"
+        self.assertEqual([lint.REASONS, path], [f.path for f in lint.by_goldens({path: old}, without)])
+
 
 if __name__ == "__main__":
     unittest.main()
