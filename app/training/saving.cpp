@@ -101,11 +101,13 @@ fs::path resume_from(const std::vector<fs::path>& candidates, Training& training
     }
 }
 
-Saving::Saving(Device& device, const RunConfig& config, Control& control, Training& training, Stop& stop, Origin origin)
+Saving::Saving(Device& device, const RunConfig& config, Control& control, Training& training, Stop& stop,
+               const RunLock& lock, Origin origin)
     : config_(config),
       control_(control),
       training_(training),
       stop_(stop),
+      lock_(lock),
       origin_(std::move(origin)),
       run_(config.checkpoint.dir.get()),
       writer_(device, control) {}
@@ -117,15 +119,21 @@ Proceed Saving::operator()(std::int64_t step) {
   const bool last = step == config_.run.steps, stop = stop_.due(step, longest_, control_) && !last;
   const std::int64_t every = config_.checkpoint.every_steps;
   const bool due = every > 0 && step > 0 && step % every == 0;
-  if (step != saved_ && (last || stop))
-    save(step);
-  else if (step != saved_ && due)
-    try {
+  if (step != saved_ && (last || stop || due)) {
+    training_.catch_up();  // what these two throw is no failed save
+    lock_.require_held();
+    if (last || stop)
       save(step);
-    } catch (const Error& error) {
-      if (control_.rank() == 0) fmt::print(stderr, "step {} was not saved, training goes on: {}\n", step, error.what());
-    }
+    else
+      try_to_save(step);
+  }
   return stop ? Proceed::stop : Proceed::go_on;
+}
+
+void Saving::try_to_save(std::int64_t step) try {
+  save(step);
+} catch (const Error& error) {
+  if (control_.rank() == 0) fmt::print(stderr, "step {} was not saved, training goes on: {}\n", step, error.what());
 }
 
 void Saving::save(std::int64_t step) {

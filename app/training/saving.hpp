@@ -7,6 +7,7 @@
 
 #include "app/training/stop.hpp"
 #include "app/training/training.hpp"
+#include "io/checkpoint/lock.hpp"
 #include "io/checkpoint/writer.hpp"
 #include "io/deck/deck.hpp"
 
@@ -35,17 +36,20 @@ std::filesystem::path resume_from(const std::vector<std::filesystem::path>& cand
 /// in the middle of a run is reported and training goes on. One a rank; every call is collective.
 class Saving {
  public:
-  Saving(Device& device, const RunConfig& config, Control& control, Training& training, Stop& stop, Origin origin);
+  Saving(Device& device, const RunConfig& config, Control& control, Training& training, Stop& stop, const RunLock& lock,
+         Origin origin);
 
   Proceed operator()(std::int64_t step);
 
  private:
   void save(std::int64_t step);
+  void try_to_save(std::int64_t step);
 
   const RunConfig& config_;
   Control& control_;
   Training& training_;
   Stop& stop_;
+  const RunLock& lock_;
   Origin origin_;
   std::filesystem::path run_;
   CheckpointWriter writer_;

@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
+#include <cstdio>
 
 #include "kernels/base/error.hpp"
 
@@ -13,28 +15,28 @@ namespace {
 
 constexpr int watched[] = {SIGTERM, SIGUSR1, SIGUSR2, SIGINT};
 
-volatile std::sig_atomic_t asked = 0;
-volatile std::sig_atomic_t interrupted = 0;
-volatile time_t interrupted_at = 0;
+std::atomic<bool> asked = false;
+std::atomic<std::int64_t> interrupted = 0;  // milliseconds of the monotonic clock; 0: not yet
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free);
 
-time_t now() {
+std::int64_t milliseconds() {
   timespec time{};
   clock_gettime(CLOCK_MONOTONIC, &time);  // may be called by a handler
-  return time.tv_sec;
+  return time.tv_sec * 1000 + time.tv_nsec / 1000000;
 }
 
 extern "C" void on_signal(int signal) {
-  asked = 1;
+  asked = true;
   if (signal != SIGINT) return;
-  if (interrupted && now() - interrupted_at > 1) _exit(static_cast<int>(Exit::internal));
-  if (!interrupted) interrupted_at = now();
-  interrupted = 1;
+  const std::int64_t first = interrupted, now = milliseconds();
+  if (first != 0 && now - first > 1000) _exit(static_cast<int>(Exit::internal));
+  if (first == 0) interrupted = now;
 }
 
 }  // namespace
 
-Stop::Stop(const Limits& limits) : limits_(limits) {
-  asked = 0;
+Stop::Stop() {
+  asked = false;
   interrupted = 0;
   struct sigaction action {};
   action.sa_handler = on_signal;
@@ -54,6 +56,20 @@ bool Stop::due(std::int64_t step, std::chrono::duration<double> save, Control& c
   const bool late = limits_.time && (time - begin_) + longest_step_ + 1.5 * save >= *limits_.time;
   const bool there = limits_.step && step >= *limits_.step;
   return control.max(asked || late || there) != 0;
+}
+
+void Stop::outlast_ranks() const {
+  if (!asked) return;
+  std::fflush(nullptr);
+  if (::fork() != 0) return;
+  constexpr useconds_t tenth_of_a_second = 100'000;
+  ::close_range(STDERR_FILENO + 1, ~0U, 0);  // copies of the output's pipes among them
+  // One after the other: Hydra looks for ended ranks after each of them but the last.
+  for (int output : {STDOUT_FILENO, STDERR_FILENO}) {
+    ::usleep(tenth_of_a_second);
+    ::close(output);
+  }
+  _exit(0);
 }
 
 }  // namespace tessera

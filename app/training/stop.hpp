@@ -9,20 +9,27 @@ namespace tessera {
 
 /// What ends a run before its last step, agreed by all ranks between two steps: a signal to any of them (TERM, USR1,
 /// USR2, INT), a step that was named, or time that runs out. A second INT more than a second after the first leaves at
-/// once. One a process, for the life of the run; the time counts from its making.
+/// once. One a process; signals are remembered and the time counts from its making, which comes before MPI's.
 class Stop {
  public:
   struct Limits {
     std::optional<std::int64_t> step;
     std::optional<std::chrono::seconds> time;
   };
-  explicit Stop(const Limits& limits);
+  Stop();
   ~Stop();
   Stop(const Stop&) = delete;
   Stop& operator=(const Stop&) = delete;
 
+  void limit(const Limits& limits) { limits_ = limits; }
+
   /// `save` is how long a save takes, as measured; the time limit leaves room for it and for one more step. Collective.
   bool due(std::int64_t step, std::chrono::duration<double> save, Control& control);
+
+  /// The last act before the process ends, after MPI's end: where a signal came, leaves a child that holds the output
+  /// open for a fifth of a second. Hydra, once it has forwarded a signal, keeps the exit codes of those ranks alone that
+  /// it finds ended while their output is open, and reports 0 for the others.
+  void outlast_ranks() const;
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -23,6 +23,9 @@
 #include "app/training/training.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/comm/mpi.hpp"
+#include "io/checkpoint/fault.hpp"
+#include "io/checkpoint/folder.hpp"
+#include "io/checkpoint/lock.hpp"
 #include "io/checkpoint/reader.hpp"
 #include "io/metrics/run_directory.hpp"
 #include "io/metrics/run_record.hpp"
@@ -34,6 +37,7 @@ namespace {
 
 /// Everything about a run that can be found wrong before memory is allocated.
 struct PreparedRun : Prepared {
+  std::unique_ptr<RunLock> lock;
   std::vector<std::filesystem::path> beginnings;  ///< checkpoints to go on from, the best first
   std::optional<GivenWeights> given;  ///< where there are none: what to start with, if not with drawn weights
 };
@@ -50,20 +54,31 @@ std::optional<std::chrono::seconds> seconds_of(const std::string& limit) {
   return std::chrono::seconds(hours * 3600 + minutes * 60 + seconds);
 }
 
-/// Last of all checks, since it makes the run directory: a refused run leaves nothing behind.
-void prepare_outputs(const RunConfig& config, Problems& problems) {
-  prepare_run_directory(config.checkpoint.dir.get(), problems);
-  const std::string& trace = config.debug.trace;
-  if (problems.empty() && !trace.empty() && !std::ofstream(trace, std::ios::app))
+void check_trace(const std::string& trace, Problems& problems) {
+  if (!trace.empty() && !std::ofstream(trace, std::ios::app))
     problems.add(
         Exit::environment,
         fmt::format("debug.trace: {} cannot be written: {}; name a file in a folder that is there and writable", trace,
                     std::strerror(errno)));
 }
 
+/// Makes the run directory where there is none, and keeps others out.
+std::unique_ptr<RunLock> claim(const std::filesystem::path& directory, Control& control) {
+  Problems problems;
+  if (control.rank() == 0) prepare_run_directory(directory, problems);
+  control.agree(problems);
+  auto lock = std::make_unique<RunLock>(directory, control);
+  if (control.rank() == 0) remove_leftovers(directory);
+  return lock;
+}
+
 PreparedRun prepare(const TrainOptions& options, const Mpi& mpi, Control& control) {
-  PreparedRun run{prepare(options.deck, options.overrides, Task::training, mpi, control), {}, {}};
+  PreparedRun run{prepare(options.deck, options.overrides, Task::training, mpi, control), {}, {}, {}};
   const RunConfig& config = run.deck.config;
+  const std::filesystem::path directory = config.checkpoint.dir.get();
+  // Checkpoints are looked for under the lock. A directory that is not there has none, and is made last of all: a
+  // refused run leaves nothing behind.
+  if (control.max(control.rank() == 0 && exists(directory))) run.lock = claim(directory, control);
   Problems problems;
   run.beginnings = beginnings({options.resume}, config.checkpoint.dir.get(), control);
   if (!run.beginnings.empty()) problems.add(against_resuming(run.beginnings.front(), run.deck, run.corpus->hash()));
@@ -71,9 +86,9 @@ PreparedRun prepare(const TrainOptions& options, const Mpi& mpi, Control& contro
     run.given = open_weights(config.checkpoint.init_from, control);
     problems.add(against_starting(*run.given, run.deck, *run.plan));
   }
+  if (mpi.rank() == 0) check_trace(config.debug.trace, problems);
   control.agree(problems);
-  if (mpi.rank() == 0) prepare_outputs(config, problems);
-  control.agree(problems);
+  if (!run.lock) run.lock = claim(directory, control);
   return run;
 }
 
@@ -180,25 +195,27 @@ Origin begin(const PreparedRun& run, const TrainOptions& options, const Mpi& mpi
   return origin;
 }
 
-int train(const TrainOptions& options, Mpi& mpi, Control& control) {
+int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_deck) {
   Problems problems;
-  std::optional<Stop> stop;
   attempt(problems, [&] {
-    stop.emplace(Stop::Limits{options.stop_at < 0 ? std::nullopt : std::optional(options.stop_at),
-                              seconds_of(options.time_limit)});
+    stop.limit({options.stop_at < 0 ? std::nullopt : std::optional(options.stop_at), seconds_of(options.time_limit)});
+    fault::arm(mpi.rank());
   });
   if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
-  control.agree(problems);
-  const PreparedRun run = prepare(options, mpi, control);
+  before_deck.agree(problems);
+  const PreparedRun run = prepare(options, mpi, before_deck);
   const RunConfig& config = run.deck.config;
-  const Runtime runtime(static_cast<int>(config.run.threads.get()));
+  const std::chrono::seconds patience(config.comm.timeout_s);
+  const std::unique_ptr<Control> own_control = mpi.control(patience);
+  Control& control = *own_control;
+  const Runtime runtime(static_cast<int>(config.run.threads.get()), run.gpu);
   describe(run, options, mpi, control);
   Device device;
   std::vector<Record> records;
   // A traced run is being looked into: name a collective that differs before it is begun, not at the step's end.
   const Compare compare = config.debug.trace.empty() ? Compare::at_boundaries : Compare::before_each;
   auto communicator =
-      mpi.world(device.communication(), std::chrono::seconds(config.comm.timeout_s), {.compare = compare});
+      mpi.world(device, std::chrono::seconds(config.comm.timeout_s), {.compare = compare});
   if (!config.debug.trace.empty()) communicator = recording(std::move(communicator), records);
   Training training(device, *run.plan, Batches(config, run.corpus->tokens(), run.windows, mpi.rank(), mpi.size()),
                     *communicator, control, records);
@@ -207,7 +224,7 @@ int train(const TrainOptions& options, Mpi& mpi, Control& control) {
   if (mpi.rank() == 0)
     attempt(problems, [&] { log.emplace(*run.plan, training.step(), peak_here(config.precision.compute)); });
   control.agree(problems);
-  Saving saving(device, config, control, training, *stop, std::move(origin));
+  Saving saving(device, config, control, training, stop, *run.lock, std::move(origin));
   const Proceed proceed =
       training.run([&](const MetricsRow& row) { return log ? log->row(row) : Problems(); }, std::ref(saving));
   const ClosingReport closing = closing_report(device, *run.plan, control, log ? log->seconds() : 1);
@@ -220,7 +237,10 @@ int train(const TrainOptions& options, Mpi& mpi, Control& control) {
 }  // namespace
 
 int run_train(const TrainOptions& options) {
-  return on_all_ranks([&](Mpi& mpi, Control& control) { return train(options, mpi, control); });
+  Stop stop;
+  const int code = on_all_ranks([&](Mpi& mpi, Control& control) { return train(options, stop, mpi, control); });
+  stop.outlast_ranks();
+  return code;
 }
 
 }  // namespace tessera

@@ -1,9 +1,11 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/comm/communicator.hpp"
@@ -29,9 +31,20 @@ class Control {
   virtual double sum_in_order(double value) = 0;
   virtual void sum(std::uint64_t* values, int n) = 0;
 
+  /// Runs `work`, which waits for other ranks or for a file system without a time-out of its own (HDF5). When that takes
+  /// longer than this control's, the rank says so and ends the run with Exit::communication.
+  virtual void bounded(const std::function<void()>& work) { work(); }
+
+  /// What the ranks are about, as reports of the watchdog name it from now on; empty: nothing in particular. Not
+  /// collective.
+  void about(std::string what) { about_ = std::move(what); }
+
   /// Ends the run with Exit::communication: rank 0 prints `why`, then every rank leaves without unwinding, because
   /// buffers of collectives that can no longer finish must not be freed. One rank alone throws Error{communication}.
   [[noreturn]] virtual void leave(const std::string& why) = 0;
+
+ protected:
+  std::string about_;
 };
 
 /// The one rank of a run without others.

@@ -1,7 +1,12 @@
 #include "core/comm/mpi_control.hpp"
 
+#include <fmt/format.h>
+
 #include <climits>
+#include <condition_variable>
+#include <mutex>
 #include <numeric>
+#include <thread>
 
 #include "core/comm/mpi_handle.hpp"
 
@@ -65,6 +70,20 @@ class MpiControl final : public Control {
         [&](MPI_Request* r) { return MPI_Iallreduce(MPI_IN_PLACE, values, n, MPI_UINT64_T, MPI_SUM, comm_, r); });
   }
 
+  void bounded(const std::function<void()>& work) override {
+    const std::jthread alarm([this](const std::stop_token& done) {
+      std::mutex mutex;
+      std::unique_lock lock(mutex);
+      std::condition_variable_any end;
+      end.wait_for(lock, done, timeout_, [] { return false; });
+      if (!done.stop_requested())
+        watch_.abort(Exit::communication,
+                     fmt::format("has waited {} s in {}: another rank or the file system does not answer",
+                                 timeout_.count(), about_));
+    });
+    work();
+  }
+
   void leave(const std::string& why) override { watch_.leave(why); }
 
  private:
@@ -78,7 +97,7 @@ class MpiControl final : public Control {
   }
 
   template <class F> void run(const char* call, const F& start) {
-    at_ = {call, at_.sequence + 1, ""};
+    at_ = {call, at_.sequence + 1, about_.c_str()};
     MPI_Request request = MPI_REQUEST_NULL;
     watch_.check(start(&request), at_);
     watch_.wait({&request, 1}, at_, timeout_);

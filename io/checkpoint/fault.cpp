@@ -49,10 +49,13 @@ bool concerns(std::string_view who, int rank) {
 bool take(Kind kind) {
   if (due != kind) return false;
   due.reset();
+  fmt::print(stderr, "TESSERA_FAULT: {} strikes\n", kinds[static_cast<std::size_t>(kind)]);
   return true;
 }
 
 }  // namespace
+
+std::string_view name_of(Phase phase) { return phases[static_cast<std::size_t>(phase)]; }
 
 void arm(int rank) {
   planned.reset();

@@ -38,10 +38,14 @@ struct CheckpointWriter::Save {
   std::vector<CheckpointFile> files;
 };
 
-template <class Work>
-void CheckpointWriter::phase(Phase phase, const Work& work) {
-  Problems problems;
+void CheckpointWriter::begin(Phase phase) {
+  control_.about(fmt::format("a checkpoint's {}", fault::name_of(phase)));
   fault::enter(phase);
+}
+
+template <class Work>
+void CheckpointWriter::vote(const Work& work) {
+  Problems problems;
   try {
     work();
   } catch (const Error& error) {
@@ -52,6 +56,19 @@ void CheckpointWriter::phase(Phase phase, const Work& work) {
   control_.agree(problems);
 }
 
+template <class Work>
+void CheckpointWriter::phase(Phase phase, const Work& work) {
+  begin(phase);
+  vote(work);
+}
+
+template <class Work>
+void CheckpointWriter::together(Phase phase, const Work& work) {
+  begin(phase);
+  control_.agree({});
+  vote([&] { control_.bounded(work); });
+}
+
 CheckpointWriter::CheckpointWriter(Device& device, Control& control)
     : device_(device), stream_(device.compute()), control_(control), block_(block_bytes) {}
 
@@ -60,20 +77,22 @@ std::string CheckpointWriter::save(const fs::path& run, const StateDict& state, 
   try {
     digest_all(save);
     prepare(save);
-    for (const char* name : {model_file, optimizer_file}) phase(Phase::create, [&] { create(save, name); });
+    for (const char* name : {model_file, optimizer_file}) together(Phase::create, [&] { create(save, name); });
     phase(Phase::guard, [&] { guard(save); });
     phase(Phase::payload, [&] { payload(save); });
     refuse_non_finite(save);
     phase(Phase::digest, [&] { write_tables(save); });
-    for (CheckpointFile& out : save.files) phase(Phase::digest, [&] { describe(save, out); });
-    for (CheckpointFile& out : save.files) phase(Phase::close, [&] { close(out); });
+    for (CheckpointFile& out : save.files) together(Phase::digest, [&] { describe(save, out); });
+    for (CheckpointFile& out : save.files) together(Phase::close, [&] { close(out); });
     phase(Phase::manifest, [&] { complete(save); });
     phase(Phase::rename, [&] {
       if (control_.rank() == 0) commit_folder(save.folder, run, state.counters.step);
     });
     phase(Phase::latest, [&] { announce(save); });
+    control_.about("");
   } catch (const Error&) {
-    save.files.clear();
+    control_.bounded([&] { save.files.clear(); });
+    control_.about("");
     std::error_code ignored;
     if (control_.rank() == 0 && !save.folder.empty()) fs::remove_all(save.folder, ignored);
     throw;

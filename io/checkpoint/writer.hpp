@@ -35,9 +35,15 @@ class CheckpointWriter {
   void close(CheckpointFile& out);
   void complete(const Save& save);
   void announce(const Save& save);
-  /// Runs one phase on every rank, then the vote: what one rank throws, all throw.
+  void begin(fault::Phase phase);
+  /// What one rank throws in its work, all throw.
+  template <class Work>
+  void vote(const Work& work);
   template <class Work>
   void phase(fault::Phase phase, const Work& work);
+  /// A phase in which HDF5 waits for the other ranks, where no watchdog names one that does not come: all come first.
+  template <class Work>
+  void together(fault::Phase phase, const Work& work);
 
   Device& device_;
   Stream& stream_;
