@@ -158,6 +158,13 @@ class Jobs(unittest.TestCase):
             number = self.train("--sweep", "sweep.csv", options=(f"--array={task}",))
             self.assertIn(said, self.ended(number, "FAILED", 2))
 
+    def test_conversion(self):
+        self.ended(self.train("--set", "run.steps=2", "--set", "model.tied_head=true"), "COMPLETED", 0)
+        self.ended(self.submit("convert.sbatch", "run", "gpt2", "--to", "safetensors"), "COMPLETED", 0, "tessera-convert")
+        self.assertLessEqual({"config.json", "model.safetensors"}, set(os.listdir(self.path("gpt2"))))
+        again = self.submit("convert.sbatch", "run", "gpt2", "--to", "safetensors")
+        self.assertIn("gpt2", self.ended(again, "FAILED", 5, "tessera-convert"))
+
     def test_tests_and_benchmarks_of_a_build(self):
         job = self.submit("ctest.sbatch", "-R", "^lint.rules$", TESSERA_BUILD=BUILD)
         self.assertIn("100% tests passed", self.ended(job, "COMPLETED", 0, "tessera-ctest"))
