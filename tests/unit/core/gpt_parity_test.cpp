@@ -2,40 +2,17 @@
 
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "core/optim/schedule.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/optim/adamw.hpp"
+#include "tests/support/golden.hpp"
 #include "tests/support/tiny_gpt.hpp"
 #include "tests/support/tolerances.hpp"
 
 namespace tessera::test {
 namespace {
 using nlohmann::json;
-
-/// What tests/oracle/model_goldens.py found.
-struct Golden {
-  json index;
-  std::vector<float> numbers;
-
-  std::vector<double> part(const json& where) const {
-    std::int64_t n = 1;
-    for (std::int64_t d : where.at("shape")) n *= d;
-    const auto first = numbers.begin() + where.at("offset").get<std::int64_t>();
-    return {first, first + n};
-  }
-};
-
-Golden read_golden(const std::string& name) {
-  const auto folder = std::filesystem::path(__FILE__).parent_path() / "../../oracle/goldens";
-  std::ifstream text(folder / (name + ".json")), bytes(folder / (name + ".bin"), std::ios::binary);
-  Golden golden{json::parse(text), {}};
-  for (float f; bytes.read(reinterpret_cast<char*>(&f), sizeof f);) golden.numbers.push_back(f);
-  return golden;
-}
 
 GptShape shape_of(const json& model, DType compute) {
   GptShape shape;
@@ -148,7 +125,7 @@ class Trainer {
 Errors errors_of(const std::string& name, DType compute, Accumulation accumulation = Accumulation::fused) {
   const Golden golden = read_golden(name);
   const json& index = golden.index;
-  const std::string seed = std::to_string(index.at("seed").get<int>());
+  const std::string seed = golden.seed();
   GptShape shape = shape_of(index.at("model"), compute);
   shape.accumulation = accumulation;
   TinyGpt gpt(shape, index.at("training").at("sequences"));
@@ -208,10 +185,10 @@ TEST_P(Parity, Bf16) {
   EXPECT_LE(errors.training, tolerances::bf16_training);
 }
 
-INSTANTIATE_TEST_SUITE_P(Goldens, Parity, ::testing::Values("gpt2", "llama", "mixtral", "switch"));
+INSTANTIATE_TEST_SUITE_P(Goldens, Parity, ::testing::ValuesIn(golden_models));
 
 TEST(ParityGoldens, KnowEveryParameter) {
-  for (const char* name : {"gpt2", "llama", "mixtral", "switch"}) {
+  for (const char* name : golden_models) {
     const Golden golden = read_golden(name);
     ParamRegistry registry;
     const Gpt model(registry, shape_of(golden.index.at("model"), DType::f32));

@@ -1,0 +1,187 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+
+#include "app/training/training.hpp"
+#include "core/comm/mpi.hpp"
+#include "tests/support/golden.hpp"
+#include "tests/support/tiny_gpt.hpp"
+#include "tests/support/tolerances.hpp"
+
+// The goldens' ten steps through the real loop: sharded masters, buckets, overlapped collectives, AdamW, clipping. The
+// model alone is compared in tests/unit/core/gpt_parity_test.cpp.
+namespace tessera::test {
+namespace {
+using nlohmann::json;
+
+Mpi& mpi() {
+  static Mpi* const instance = new Mpi(nullptr, nullptr);  // outlives MPI_Finalize, so it must not be destroyed
+  return *instance;
+}
+
+template <class E>
+E choice(const json& name) {
+  return choice_named<E>(name.get<std::string>()).value();
+}
+
+ModelConfig model_of(const json& golden) {
+  ModelConfig model;
+  model.layers = golden.at("layers");
+  model.hidden = golden.at("hidden");
+  model.heads = golden.at("heads");
+  model.kv_heads = golden.at("kv_heads").get<std::int64_t>();
+  model.head_dim = golden.at("head_dim").get<std::int64_t>();
+  model.ffn = golden.at("ffn").get<std::int64_t>();
+  model.seq_len = golden.at("seq_len");
+  model.vocab = golden.at("vocabulary").get<std::int64_t>();
+  model.norm = choice<Norm>(golden.at("norm"));
+  model.position = choice<Position>(golden.at("position"));
+  model.activation = choice<Activation>(golden.at("activation"));
+  model.rope_base = golden.at("rope_base");
+  model.bias = golden.at("bias").get<bool>();
+  model.tied_head = golden.at("tied_head");
+  if (const json& moe = golden.at("moe"); !moe.is_null()) {
+    model.moe = MoeConfig{};
+    model.moe->experts = moe.at("experts");
+    model.moe->top_k = moe.at("top_k");
+    model.moe->renormalize = moe.at("renormalize").get<bool>();
+    model.moe->balance_coef = moe.at("balance_coef");
+    model.moe->z_coef = moe.at("z_coef");
+  }
+  return model;
+}
+
+RunConfig config_of(const Golden& golden, Compute compute) {
+  const json& training = golden.index.at("training");
+  RunConfig config;
+  config.run.steps = training.at("steps");
+  config.model = model_of(golden.index.at("model"));
+  config.data.kind = DataKind::tokens;
+  config.data.files = {"in memory"};
+  config.data.eval_fraction = 0.0;
+  config.data.shuffle = false;
+  config.batch = {training.at("sequences"), 1};
+  config.precision.compute = compute;
+  config.reduce.bucket_mib = 0.004;  // about a thousand elements, so that there are many groups
+  config.optimizer.lr = training.at("lr");
+  config.optimizer.min_lr = training.at("min_lr");
+  config.optimizer.warmup_steps = training.at("warmup_steps");
+  config.optimizer.beta1 = training.at("beta1");
+  config.optimizer.beta2 = training.at("beta2");
+  config.optimizer.eps = training.at("eps");
+  config.optimizer.weight_decay = training.at("weight_decay");
+  config.optimizer.clip = training.at("clip");
+  derive(config);
+  return config;
+}
+
+/// The text of all steps, from which windows are read in order.
+std::vector<std::uint8_t> text_of(const Golden& golden, const RunConfig& config) {
+  std::vector<std::uint8_t> text;
+  for (std::int64_t i = 0; i <= config.run.steps * config.batch.global * config.model.seq_len; ++i) {
+    const double u = golden_uniform("tokens:" + golden.seed(), i);
+    text.push_back(static_cast<std::uint8_t>(std::floor(static_cast<double>(config.model.vocab) * (u + 1) / 2)));
+  }
+  return text;
+}
+
+/// Masters by the goldens' formula.
+void fill_weights(StateDict& state, const Golden& golden, Device& device) {
+  for (const StateTensor& tensor : state.tensors) {
+    const auto& all = golden.index.at("tensors");
+    const auto found = std::find_if(all.begin(), all.end(), [&](const json& t) { return t.at("name") == tensor.name; });
+    ASSERT_NE(found, all.end()) << tensor.name;
+    for (const StateRange& range : tensor.ranges) {
+      std::vector<float> values;
+      for (std::int64_t i = range.first; i < range.first + range.values.elements(); ++i)
+        values.push_back(static_cast<float>(found->at("start").get<double>() +
+                                            found->at("scale").get<double>() *
+                                                golden_uniform(tensor.name + ":" + golden.seed(), i)));
+      device.upload(device.compute(), range.values, values.data());
+    }
+  }
+}
+
+std::vector<MetricsRow> train(const Golden& golden, const RunConfig& config) {
+  const RunPlan plan = resolve(config, mpi().size());
+  EXPECT_GE(plan.layout.groups().size(), 6u);
+  Device device;
+  const std::vector<std::uint8_t> text = text_of(golden, config);
+  TokenStream tokens;
+  tokens.append(std::span<const std::uint8_t>(text));
+  Problems problems;
+  const Windows windows = Windows::split(tokens.count(), config.model.seq_len, config.data.eval_fraction, problems);
+  problems.raise();
+  std::vector<Record> records;
+  const auto control = mpi().control(std::chrono::seconds(60));
+  const auto communicator = mpi().world(device, std::chrono::seconds(60));
+  Training training(device, plan, Batches(config, tokens, windows, mpi().rank(), mpi().size()), *communicator, *control,
+                    records);
+  training.initialise([&](StateDict& state) { fill_weights(state, golden, device); });
+  std::vector<MetricsRow> rows;
+  training.run([&](const MetricsRow& row) {
+    rows.push_back(row);
+    return Problems();
+  });
+  return rows;
+}
+
+struct Errors {
+  double losses = 0, norms = 0;
+};
+Errors errors_of(const Golden& golden, const RunConfig& config) {
+  const std::vector<MetricsRow> rows = train(golden, config);
+  const auto relative = [&](const char* what, float MetricsRow::*ours) {
+    const std::vector<double> expected = golden.index.at(what);
+    EXPECT_EQ(rows.size(), expected.size());
+    double worst = rows.empty() || rows.size() != expected.size() ? NAN : 0;
+    for (std::size_t i = 0; i < rows.size() && i < expected.size(); ++i) {
+      const double error = std::abs(static_cast<double>(rows[i].*ours) / expected[i] - 1);
+      worst = error <= worst ? worst : error;  // NaN wins
+    }
+    return worst;
+  };
+  return {relative("losses", &MetricsRow::loss), relative("norms", &MetricsRow::grad_norm)};
+}
+
+class GoldenTraining : public ::testing::TestWithParam<const char*> {
+ protected:
+  /// The goldens' four sequences; three ranks cannot share them, which is refused.
+  static bool shared(const RunConfig& config) {
+    if (config.batch.global % mpi().size() == 0) return true;
+    EXPECT_THROW(resolve(config, mpi().size()), Error);
+    return false;
+  }
+  static void say(const char* type, const Errors& errors) {
+    if (mpi().rank() == 0)
+      std::printf("%s %s: ten losses %.1e, norms %.1e\n", GetParam(), type, errors.losses, errors.norms);
+  }
+};
+
+TEST_P(GoldenTraining, Fp32) {
+  const Golden golden = read_golden(GetParam());
+  RunConfig config = config_of(golden, Compute::fp32);
+  if (!shared(config)) return;
+  for (Overlap overlap : {Overlap::on, Overlap::off}) {
+    config.gather.overlap = config.reduce.overlap = overlap == Overlap::on;
+    const Errors errors = errors_of(golden, config);
+    say("fp32", errors);
+    EXPECT_LE(errors.losses, tolerances::fp32_loss);
+    EXPECT_LE(errors.norms, tolerances::fp32_gradient);
+  }
+}
+
+TEST_P(GoldenTraining, Bf16) {
+  const Golden golden = read_golden(GetParam());
+  const RunConfig config = config_of(golden, Compute::bf16);
+  if (!shared(config)) return;
+  const Errors errors = errors_of(golden, config);
+  say("bf16", errors);
+  EXPECT_LE(errors.losses, tolerances::bf16_training);
+}
+
+INSTANTIATE_TEST_SUITE_P(Goldens, GoldenTraining, ::testing::ValuesIn(golden_models));
+
+}  // namespace
+}  // namespace tessera::test
