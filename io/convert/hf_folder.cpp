@@ -9,6 +9,7 @@
 #include <set>
 
 #include "io/checkpoint/elements.hpp"
+#include "io/checkpoint/storage.hpp"
 #include "io/convert/hf_config.hpp"
 #include "io/convert/new_folder.hpp"
 #include "io/convert/safetensors.hpp"
@@ -69,6 +70,9 @@ class Shards {
       return;
     }
     const fs::path path = folder / hf_index_file;
+    if (!fs::exists(path, error))
+      throw Error(Exit::file, fmt::format("{}: holds {}, and neither {} nor {}", folder.string(), hf_config_file,
+                                          hf_single_file, hf_index_file));
     const Json index = Json::parse(read_text_file(path), nullptr, false);
     if (!index.is_object() || !index.value("weight_map", Json()).is_object())
       throw Error(Exit::file, path.string() + ": has no weight_map: it is no index of safetensors");
@@ -295,8 +299,7 @@ class HfWriter final : public ModelWriter {
 
 bool is_hf_folder(const fs::path& path) {
   std::error_code error;
-  return fs::exists(path / hf_config_file, error) &&
-         (fs::exists(path / hf_single_file, error) || fs::exists(path / hf_index_file, error));
+  return fs::exists(path / hf_config_file, error) && !fs::exists(path / manifest_file, error);
 }
 
 std::unique_ptr<ModelReader> read_hf_folder(const fs::path& path) { return std::make_unique<HfReader>(path); }

@@ -10,7 +10,7 @@ namespace tessera {
 inline constexpr const char* hf_single_file = "model.safetensors";
 inline constexpr const char* hf_index_file = "model.safetensors.index.json";
 
-/// Whether a folder is what transformers' save_pretrained() leaves: config.json and safetensors.
+/// Whether a folder is meant for transformers: it has a config.json, and is no checkpoint of this program.
 bool is_hf_folder(const std::filesystem::path& path);
 
 /// Opens one. Its tensors must be those of its configuration, fp32 or bf16: whatever is missing, extra, misshapen or of

@@ -130,9 +130,9 @@ TEST_F(Convert, SourcesThatAreNone) {
   refuses(at("nothing"), at("out"), Exit::file, {"nothing: is neither a checkpoint nor a run directory"});
   fs::create_directory(at("empty"));
   refuses(at("empty"), at("out"), Exit::file, {"empty: holds no manifest.json"});
-  folder_.write("torch/config.json", "{}");
+  folder_.write("torch/config.json", R"({"model_type": "gpt2"})");
   folder_.write("torch/pytorch_model.bin", "x");
-  refuses(at("torch"), at("out"), Exit::file, {"torch"});
+  refuses(at("torch"), at("out"), Exit::file, {"torch: holds config.json, and neither model.safetensors nor"});
 }
 
 TEST_F(Convert, DamageIsNamedAndNothingIsLeft) {
@@ -331,15 +331,19 @@ TEST(HfFamily, KeysThatNoFamilyHasAreNamed) {
       {"model.norm", "model.bias", "model.moe.renormalize"});
 }
 
-/// The process' greatest resident size so far, in bytes, and how to begin anew.
-std::int64_t greatest_size() {
+/// A size of this process in bytes: VmRSS is the resident one, VmHWM its greatest so far.
+std::int64_t size_of_process(const std::string& which) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
-    if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6)) * 1024;
-  ADD_FAILURE() << "no VmHWM";
+    if (line.starts_with(which + ":")) return std::stoll(line.substr(which.size() + 1)) * 1024;
+  ADD_FAILURE() << "no " << which;
   return 0;
 }
-void forget_greatest_size() { std::ofstream("/proc/self/clear_refs") << "5"; }
+/// The greatest size is the present one.
+void forget_greatest_size() {
+  std::ofstream("/proc/self/clear_refs") << "5";
+  EXPECT_LT(size_of_process("VmHWM"), size_of_process("VmRSS") + (std::int64_t{1} << 20));
+}
 
 TEST_F(Convert, MemoryDoesNotDependOnTheModel) {
   struct Made {
@@ -356,9 +360,9 @@ TEST_F(Convert, MemoryDoesNotDependOnTheModel) {
       if (way == 2) options.target = Target::safetensors;
       const std::string from = made->name + std::string(way, '-');
       forget_greatest_size();
-      const std::int64_t before = greatest_size();
+      const std::int64_t before = size_of_process("VmHWM");
       made->bytes = convert(at(from), at(from + "-"), options).bytes;
-      made->grown[way] = greatest_size() - before;
+      made->grown[way] = size_of_process("VmHWM") - before;
     }
   }
   EXPECT_GT(large.bytes, 10 * small.bytes);
