@@ -1,6 +1,5 @@
 """A Slurm of one machine, in a folder and on ports of its own, for as long as a `with` block."""
 import contextlib
-import ctypes
 import os
 import shutil
 import signal
@@ -59,10 +58,6 @@ def free_ports(count):
     return ports
 
 
-def die_with_parent():
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
-
 def until(seconds, what, condition):
     deadline = time.monotonic() + seconds
     while not (found := condition()):
@@ -72,17 +67,35 @@ def until(seconds, what, condition):
     return found
 
 
+def end_all(mark, seconds=10):
+    """Kills every process that has `mark` in its environment; those that still run in the end."""
+    deadline = time.monotonic() + seconds
+    while True:
+        left = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+                if mark in file.read().split(b"\0"):
+                    left.append(int(pid))
+                    os.kill(int(pid), signal.SIGKILL)
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.05)
+
+
 class Slurm:
     def __init__(self, folder, cpus):
         """`folder`: empty; belongs to this Slurm until the block ends."""
         self.folder, self.cpus, self.daemons = folder, cpus, []
         self.host = socket.gethostname().split(".")[0]
         self.environment = {**os.environ, "PATH": PATH, "SLURM_CONF": self.path("slurm.conf")}
+        self.mark = f"SLURM_CONF={self.path('slurm.conf')}".encode()
+        self.alive = -1
 
     def path(self, name):
         return os.path.join(self.folder, name)
 
     def __enter__(self):
+        self.guard()
         try:
             self.start()
         except BaseException as error:
@@ -93,6 +106,22 @@ class Slurm:
 
     def __exit__(self, *_):
         self.stop()
+
+    def guard(self):
+        """Leaves a process that ends all daemons and jobs when this one is gone, killed too."""
+        gone, self.alive = os.pipe()
+        child = os.fork()
+        if child == 0:
+            if os.fork() == 0:  # nobody's child, so that what kills this program's children spares it
+                os.setsid()
+                os.close(self.alive)
+                for stream in range(3):
+                    os.dup2(os.open(os.devnull, os.O_RDWR), stream)
+                os.read(gone, 1)
+                end_all(self.mark)
+            os._exit(0)
+        os.waitpid(child, 0)
+        os.close(gone)
 
     def start(self):
         for name in ("state", "spool"):
@@ -112,8 +141,7 @@ class Slurm:
 
     def daemon(self, *command):
         log = open(self.path(command[0] + ".out"), "wb")
-        self.daemons.append(subprocess.Popen(command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                             preexec_fn=die_with_parent))
+        self.daemons.append(subprocess.Popen(command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
         log.close()
 
     def logs(self):
@@ -122,15 +150,6 @@ class Slurm:
             with contextlib.suppress(OSError), open(self.path(name), errors="replace") as file:
                 text += f"--- {name}\n{file.read()[-3000:]}"
         return text
-
-    def processes(self):
-        """What runs under this Slurm's configuration, and this program not."""
-        mark, found = f"SLURM_CONF={self.path('slurm.conf')}".encode(), []
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-                if mark in file.read().split(b"\0"):
-                    found.append(int(pid))
-        return found
 
     def stop(self):
         """Ends jobs, then daemons, and what is left in the end; returns when nothing runs any more."""
@@ -142,14 +161,10 @@ class Slurm:
         for daemon in self.daemons:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 daemon.wait(timeout=10)
-        deadline = time.monotonic() + 10
-        while (left := self.processes()) and time.monotonic() < deadline:
-            for pid in left:
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-            for daemon in self.daemons:
-                daemon.poll()
-            time.sleep(0.05)
+        left = end_all(self.mark)
+        for daemon in self.daemons:
+            daemon.wait(timeout=10)
+        os.close(self.alive)
         if left:
             raise RuntimeError(f"processes {left} do not end")
 
