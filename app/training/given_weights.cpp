@@ -3,13 +3,53 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "app/training/preparation.hpp"
+#include "io/convert/hf_folder.hpp"
 
 namespace tessera {
 namespace {
 
+/// A Hugging Face folder, under the names and in the shapes of a checkpoint.
+class ForeignWeights final : public TensorSource {
+ public:
+  explicit ForeignWeights(const std::filesystem::path& folder)
+      : name_(folder.string()), reader_(read_hf_folder(folder)) {
+    for (const StateTensor& tensor : facts().tensors) {
+      places_[tensor.path()] = tensors_.size();
+      tensors_.push_back({tensor.slot,
+                          tensor.name,
+                          tensor.shape,
+                          tensor.type,
+                          axes_of(tensor.role, tensor.shape.rank()),
+                          0,
+                          tensor.tied_to,
+                          {}});
+    }
+  }
+  const ModelFacts& facts() const { return reader_->facts(); }
+
+  std::string name() const override { return name_; }
+  const std::vector<StoredTensor>& tensors() const override { return tensors_; }
+  bool has_digests() const override { return false; }
+  void read(const StoredTensor& tensor, std::int64_t first, std::int64_t count, void* to) const override {
+    reader_->read(places_.at(tensor.path()), first, count, to);
+  }
+
+ private:
+  std::string name_;
+  std::unique_ptr<ModelReader> reader_;
+  std::vector<StoredTensor> tensors_;
+  std::map<std::string, std::size_t> places_;
+};
+
 GivenWeights opened(const std::filesystem::path& folder) {
+  if (is_hf_folder(folder)) {
+    auto foreign = std::make_unique<ForeignWeights>(folder);
+    const ModelFacts facts = foreign->facts();
+    return {folder, std::move(foreign), facts.model, facts.counters, ""};
+  }
   auto checkpoint = std::make_unique<Checkpoint>(folder);
   const Manifest manifest = checkpoint->manifest();
   Problems unreadable;
@@ -40,7 +80,11 @@ std::vector<std::string> other_keys(const ModelConfig& given, const RunConfig& w
 GivenWeights open_weights(const std::string& path, Control& control) {
   Problems problems;
   std::string folder;
-  if (control.rank() == 0) attempt(problems, [&] { folder = std::filesystem::absolute(find_checkpoint(path)); });
+  if (control.rank() == 0)
+    attempt(problems, [&] {
+      folder =
+          std::filesystem::absolute(is_hf_folder(path) ? std::filesystem::path(path) : find_checkpoint(path)).string();
+    });
   control.agree(problems);
   folder = control.broadcast(folder);
   GivenWeights given;

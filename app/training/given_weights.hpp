@@ -14,13 +14,13 @@ namespace tessera {
 struct GivenWeights {
   std::filesystem::path path;
   std::unique_ptr<TensorSource> source;
-  ModelConfig model;       ///< of the run that left them
-  StateCounters counters;  ///< of that run, as it stood
-  std::string content_digest;
+  ModelConfig model;           ///< of the run that left them
+  StateCounters counters;      ///< of that run, as it stood
+  std::string content_digest;  ///< empty for a format that has none
 };
 
-/// Opens a step folder, or the newest valid step of a run directory. Throws the same Error{file} on all ranks.
-/// Collective.
+/// Opens a step folder, the newest valid step of a run directory, or a Hugging Face folder. Throws the same Error{file}
+/// on all ranks. Collective.
 GivenWeights open_weights(const std::string& path, Control& control);
 
 /// What keeps a plan's model from taking them: keys that no tensor shows, and tensors, a line each. Not collective.

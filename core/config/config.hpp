@@ -284,7 +284,7 @@ struct CheckpointConfig {
     v.key("expert_layout", self.expert_layout, OneOf(), may_change,
           "Expert weights in files: single, one dataset a projection; discrete, one an expert; auto: as in memory");
     v.key("init_from", self.init_from, Text::line_or_empty, may_change,
-          "A fresh run's first weights: a checkpoint or run directory; the step count begins at 0. Empty: drawn");
+          "First weights of a fresh run, from step 0: a checkpoint, run directory or Hugging Face folder; empty: drawn");
     v.key("init_missing", self.init_missing, Text::line_or_empty, may_change,
           "Weights, by name, that init_from may lack: they start as drawn");
     v.key("init_ignore_extra", self.init_ignore_extra, OneOf(), may_change,

@@ -26,6 +26,8 @@ class PosixFile {
   std::chrono::nanoseconds changed() const;  ///< when its content or time was set, by the file system's clock
   void touch() noexcept;                     ///< sets that time to now
   void read(std::int64_t offset, void* to, std::int64_t bytes) const;
+  /// A hint: these bytes will be read soon, and may be fetched meanwhile.
+  void expect(std::int64_t offset, std::int64_t bytes) const noexcept;
   void write(std::int64_t offset, const void* from, std::int64_t bytes);
   /// Reserves the first `bytes`, so that no later write finds the disk full.
   void reserve(std::int64_t bytes);

@@ -19,7 +19,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::int64_t block_elements = std::int64_t{1} << 22;
+constexpr std::int64_t block_elements = std::int64_t{1} << 18;  // stay in the cache from the file to the digest
+constexpr std::int64_t elements_ahead = std::int64_t{1} << 21;  // fetched while others are placed
 
 Error unfit(const fs::path& path, const std::string& why) { return {Exit::file, path.string() + ": " + why}; }
 
@@ -148,15 +149,29 @@ void Checkpoint::check_digest() const {
     throw unfit(folder_, "the digests of its tensors do not give its content_digest");
 }
 
-void Checkpoint::read(const StoredTensor& tensor, std::int64_t first, std::int64_t count, void* to) const {
-  const PosixFile& file = files_[tensor.slot == "model" ? 0 : 1];
-  const std::int64_t size = size_of(tensor.type), end = first + count;
+namespace {
+
+/// Each consecutive piece of elements [first, first + count) in the file: f(element, offset in the file, bytes).
+template <class F>
+void each_extent(const StoredTensor& tensor, std::int64_t first, std::int64_t count, const F& f) {
+  const std::int64_t size = size_of(tensor.type);
   for (const StoredTensor::Part& part : tensor.parts) {
-    const std::int64_t begin = std::max(first, part.first), stop = std::min(end, part.first + part.count);
-    if (begin >= stop) continue;
-    file.read(part.offset + (begin - part.first) * size, static_cast<std::byte*>(to) + (begin - first) * size,
-              (stop - begin) * size);
+    const std::int64_t begin = std::max(first, part.first), end = std::min(first + count, part.first + part.count);
+    if (begin < end) f(begin, part.offset + (begin - part.first) * size, (end - begin) * size);
   }
+}
+
+}  // namespace
+
+void Checkpoint::read(const StoredTensor& tensor, std::int64_t first, std::int64_t count, void* to) const {
+  each_extent(tensor, first, count, [&](std::int64_t element, std::int64_t offset, std::int64_t bytes) {
+    holding(tensor).read(offset, static_cast<std::byte*>(to) + (element - first) * size_of(tensor.type), bytes);
+  });
+}
+
+void Checkpoint::expect(const StoredTensor& tensor, std::int64_t first, std::int64_t count) const {
+  each_extent(tensor, first, count,
+              [&](std::int64_t, std::int64_t offset, std::int64_t bytes) { holding(tensor).expect(offset, bytes); });
 }
 
 std::vector<std::string> Checkpoint::verify() const {
@@ -219,35 +234,57 @@ std::vector<std::string> differences(Stored& stored, const std::vector<StateTens
   return lines;
 }
 
-/// Moves pieces of tensors from a source to the device.
-class TensorLoader {
- public:
-  TensorLoader(const TensorSource& source, Device& device) : source_(source), device_(device) {}
+/// What one rank reads at once.
+struct Block {
+  std::size_t tensor;  ///< of the state
+  const StoredTensor* stored;
+  std::int64_t first, count;
+  Tensor values;  ///< on the device
+};
 
-  /// The piece as it is in the source; `sum` gains its digest, on the device after the copy, or here where it widens.
-  void load(const StoredTensor& stored, const StateTensor& tensor, const StateRange& range, std::uint64_t* device_sum,
-            std::uint64_t& host_sum) {
-    Stream& stream = device_.compute();
-    for (std::int64_t at = 0; at < range.values.elements(); at += block_elements) {
-      const std::int64_t count = std::min(block_elements, range.values.elements() - at);
-      block_.resize(static_cast<std::size_t>(count * size_of(stored.type)));
-      source_.read(stored, range.first + at, count, block_.data());
-      const std::byte* values = block_.data();
-      if (stored.type != tensor.type) {
-        host_sum += host_digest(block_.data(), stored.type, count, range.first + at);
-        widened_.resize(static_cast<std::size_t>(count * size_of(tensor.type)));
-        convert_elements(widened_.data(), tensor.type, block_.data(), stored.type, count);
-        values = widened_.data();
+/// This rank's part of a load, in the order of the state, which is that of the files.
+std::vector<Block> blocks_of(const StateDict& state, const Stored& stored) {
+  std::vector<Block> blocks;
+  for (std::size_t i = 0; i < state.tensors.size(); ++i) {
+    const auto from = stored.find(state.tensors[i].path());
+    if (from == stored.end()) continue;
+    for (const StateRange& range : state.tensors[i].ranges)
+      for (std::int64_t at = 0; at < range.values.elements(); at += block_elements) {
+        const std::int64_t count = std::min(block_elements, range.values.elements() - at);
+        blocks.push_back({i, from->second, range.first + at, count, range.values.flat(at, count)});
       }
-      device_.upload(stream, range.values.flat(at, count), values);
+  }
+  return blocks;
+}
+
+/// Moves blocks from a source to the device.
+class Loader {
+ public:
+  Loader(const TensorSource& source, Device& device) : source_(source), device_(device) {}
+
+  /// Digests add up on the device, from what arrived there; in `widened` those of blocks that became another type.
+  void load(const Block& block, std::uint64_t* on_device, std::uint64_t& widened) {
+    const DType type = block.stored->type, wanted = block.values.type;
+    Stream& stream = device_.compute();
+    const auto room = [&](std::vector<std::byte>& bytes, DType of) {
+      bytes.resize(static_cast<std::size_t>(block.count * size_of(of)));
+      return bytes.data();
+    };
+    std::byte* values = room(read_, type);
+    source_.read(*block.stored, block.first, block.count, values);
+    if (type != wanted) {
+      widened += host_digest(values, type, block.count, block.first);
+      convert_elements(room(wide_, wanted), wanted, values, type, block.count);
+      values = wide_.data();
     }
-    if (stored.type == tensor.type) digest(stream, device_sum, range.values, static_cast<std::uint64_t>(range.first));
+    device_.upload(stream, block.values, values);
+    if (type == wanted) digest(stream, on_device, block.values, static_cast<std::uint64_t>(block.first));
   }
 
  private:
   const TensorSource& source_;
   Device& device_;
-  std::vector<std::byte> block_, widened_;
+  std::vector<std::byte> read_, wide_;
 };
 
 /// Every tensor of `state` that the source has, its bytes compared with their digest.
@@ -260,11 +297,16 @@ void load_tensors(const TensorSource& source, StateDict& state, Device& device, 
   clear(stream, sums);
   std::vector<std::uint64_t> found(n), widened(n, 0);
   try {
-    TensorLoader loader(source, device);
-    for (std::size_t i = 0; i < n; ++i)
-      if (const auto from = stored.find(state.tensors[i].path()); from != stored.end())
-        for (const StateRange& range : state.tensors[i].ranges)
-          loader.load(*from->second, state.tensors[i], range, sums.as<std::uint64_t>() + i, widened[i]);
+    const std::vector<Block> blocks = blocks_of(state, stored);
+    Loader loader(source, device);
+    auto next = blocks.begin();
+    std::int64_t expected = 0;
+    for (const Block& block : blocks) {
+      for (; next != blocks.end() && expected < elements_ahead; expected += next++->count)
+        source.expect(*next->stored, next->first, next->count);
+      loader.load(block, sums.as<std::uint64_t>() + block.tensor, widened[block.tensor]);
+      expected -= block.count;
+    }
   } catch (const Error& error) {
     problems.add(error.code(), error.what());
   }

@@ -37,6 +37,8 @@ class TensorSource {
   virtual const std::vector<StoredTensor>& tensors() const = 0;
   /// Elements [first, first + count) into host memory, in the tensor's type. Throws Error{file}.
   virtual void read(const StoredTensor& tensor, std::int64_t first, std::int64_t count, void* to) const = 0;
+  /// A hint: they will be read soon.
+  virtual void expect(const StoredTensor&, std::int64_t /*first*/, std::int64_t /*count*/) const {}
   /// Whether its tensors say which digest they must have.
   virtual bool has_digests() const = 0;
 };
@@ -57,10 +59,12 @@ class Checkpoint final : public TensorSource {
   bool weights_only() const { return !manifest_.files.contains(optimizer_file); }
 
   void read(const StoredTensor& tensor, std::int64_t first, std::int64_t count, void* to) const override;
+  void expect(const StoredTensor& tensor, std::int64_t first, std::int64_t count) const override;
   /// Reads every byte of payload; what is wrong, a line each, with the tensor's name.
   std::vector<std::string> verify() const;
 
  private:
+  const PosixFile& holding(const StoredTensor& tensor) const { return files_[tensor.slot == "model" ? 0 : 1]; }
   void read_file(const char* name);
   void check_digest() const;
 

@@ -137,6 +137,12 @@ File File::create(const std::filesystem::path& path, const Control& control) {
   if (const MPI_Comm communicator = mpi_handle(control); communicator != MPI_COMM_NULL) {
     file.checked(H5Pset_fapl_mpio(access.id(), communicator, MPI_INFO_NULL), "parallel access");
     H5Pset_coll_metadata_write(access.id(), true);
+    // The ranks' caches meet whenever so much metadata is new: by default so often that meeting is what takes the time.
+    H5AC_cache_config_t cache{};
+    cache.version = H5AC__CURR_CACHE_CONFIG_VERSION;
+    file.checked(H5Pget_mdc_config(access.id(), &cache), "metadata cache");
+    cache.dirty_bytes_threshold = std::size_t{32} << 20;
+    file.checked(H5Pset_mdc_config(access.id(), &cache), "metadata cache");
   }
   file.file_ =
       Object(file.checked(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.id()), "cannot be made"), H5Fclose);
@@ -153,6 +159,8 @@ File File::open(const std::filesystem::path& path) {
 
 void File::flush() { checked(H5Fflush(file_.id(), H5F_SCOPE_LOCAL), "cannot be written"); }
 void File::close() {
+  open_.close();
+  open_path_.clear();
   if (!file_.close()) checked(-1, "cannot be closed");
 }
 
@@ -164,25 +172,32 @@ void File::add_group(const std::string& path) {
 }
 
 Dataset File::add_dataset(const std::string& path, const Shape& shape, DType type) {
-  const Object space = space_of(dims_of(shape)), element = type_of(type), properties = contiguous();
-  const Object data(
-      checked(H5Dcreate2(file_.id(), path.c_str(), element.id(), space.id(), H5P_DEFAULT, properties.id(), H5P_DEFAULT),
+  const Object space = space_of(dims_of(shape)), element = type_of(type);
+  if (!contiguous_) contiguous_ = contiguous();
+  Object data(
+      checked(H5Dcreate2(file_.id(), path.c_str(), element.id(), space.id(), H5P_DEFAULT, contiguous_.id(), H5P_DEFAULT),
               path),
       H5Dclose);
   const haddr_t offset = H5Dget_offset(data.id());
+  open_ = std::move(data);
+  open_path_ = path;
   if (offset == HADDR_UNDEF) throw Error(Exit::internal, path + ": has no place in " + path_.string());
   return {shape, type, static_cast<std::int64_t>(offset)};
 }
 
-Object File::at(const std::string& object) const {
-  return {checked(H5Oopen(file_.id(), object.c_str(), H5P_DEFAULT), object), H5Oclose};
+Object::Id File::at(const std::string& object) const {
+  if (!open_ || open_path_ != object) {
+    open_ = Object(checked(H5Oopen(file_.id(), object.c_str(), H5P_DEFAULT), object), H5Oclose);
+    open_path_ = object;
+  }
+  return open_.id();
 }
 
 void File::write_attribute(const std::string& object, const char* name, Object::Id type,
                            const std::vector<std::int64_t>& shape, const void* data) {
-  const Object owner = at(object), space = space_of(shape);
+  const Object space = space_of(shape);
   const Object attribute(
-      checked(H5Acreate2(owner.id(), name, type, space.id(), H5P_DEFAULT, H5P_DEFAULT), object + "@" + name), H5Aclose);
+      checked(H5Acreate2(at(object), name, type, space.id(), H5P_DEFAULT, H5P_DEFAULT), object + "@" + name), H5Aclose);
   checked(H5Awrite(attribute.id(), type, data), object + "@" + name);
 }
 
@@ -225,29 +240,28 @@ void File::write_table(const std::string& path, const std::vector<TableRow>& row
 }
 
 bool File::has(const std::string& path) const {
-  return path == "/" || H5Lexists(file_.id(), path.c_str(), H5P_DEFAULT) > 0;
+  return path == "/" || (open_ && path == open_path_) || H5Lexists(file_.id(), path.c_str(), H5P_DEFAULT) > 0;
 }
 bool File::has(const std::string& object, const char* attribute) const {
-  return H5Aexists(at(object).id(), attribute) > 0;
+  return H5Aexists(at(object), attribute) > 0;
 }
 
 std::int64_t File::links(const std::string& group) const {
   H5G_info_t about{};
-  checked(H5Gget_info(at(group).id(), &about), group);
+  checked(H5Gget_info(at(group), &about), group);
   return static_cast<std::int64_t>(about.nlinks);
 }
 
 Dataset File::dataset(const std::string& path) const {
-  const Object data(checked(H5Dopen2(file_.id(), path.c_str(), H5P_DEFAULT), path), H5Dclose);
-  const Object space(checked(H5Dget_space(data.id()), path), H5Sclose),
-      type(checked(H5Dget_type(data.id()), path), H5Tclose);
+  const Object::Id data = at(path);
+  const Object space(checked(H5Dget_space(data), path), H5Sclose), type(checked(H5Dget_type(data), path), H5Tclose);
   const auto stored =
       std::ranges::find_if(stored_types, [&](DType known) { return H5Tequal(type.id(), type_of(known).id()) > 0; });
   if (stored == std::end(stored_types))
     throw Error(Exit::file, path_.string() + ": " + path + " has a type that no checkpoint has");
   hsize_t dims[H5S_MAX_RANK];
   const int rank = H5Sget_simple_extent_ndims(space.id());
-  const haddr_t offset = H5Dget_offset(data.id());
+  const haddr_t offset = H5Dget_offset(data);
   if (rank < 1 || rank > 3 || offset == HADDR_UNDEF)
     throw Error(Exit::file, path_.string() + ": " + path + " is no contiguous tensor of 1 to 3 axes");
   H5Sget_simple_extent_dims(space.id(), dims, nullptr);
@@ -257,8 +271,7 @@ Dataset File::dataset(const std::string& path) const {
 }
 
 std::int64_t File::attribute_elements(const std::string& object, const char* name) const {
-  const Object owner = at(object);
-  const Object attribute(checked(H5Aopen(owner.id(), name, H5P_DEFAULT), object + "@" + name), H5Aclose);
+  const Object attribute(checked(H5Aopen(at(object), name, H5P_DEFAULT), object + "@" + name), H5Aclose);
   const Object space(checked(H5Aget_space(attribute.id()), object + "@" + name), H5Sclose);
   return H5Sget_simple_extent_npoints(space.id());
 }
@@ -268,8 +281,7 @@ void File::read_attribute(const std::string& object, const char* name, Object::I
   const std::string what = object + "@" + name;
   if (attribute_elements(object, name) != count)
     throw Error(Exit::file, path_.string() + ": " + what + " has another size");
-  const Object owner = at(object);
-  const Object attribute(checked(H5Aopen(owner.id(), name, H5P_DEFAULT), what), H5Aclose);
+  const Object attribute(checked(H5Aopen(at(object), name, H5P_DEFAULT), what), H5Aclose);
   const Object stored(checked(H5Aget_type(attribute.id()), what), H5Tclose);
   if (H5Tequal(stored.id(), type) <= 0) throw Error(Exit::file, path_.string() + ": " + what + " has another type");
   checked(H5Aread(attribute.id(), type, data), what);
@@ -277,8 +289,7 @@ void File::read_attribute(const std::string& object, const char* name, Object::I
 
 std::string File::text(const std::string& object, const char* name) const {
   const std::string what = object + "@" + name;
-  const Object owner = at(object);
-  const Object attribute(checked(H5Aopen(owner.id(), name, H5P_DEFAULT), what), H5Aclose);
+  const Object attribute(checked(H5Aopen(at(object), name, H5P_DEFAULT), what), H5Aclose);
   const Object type(checked(H5Aget_type(attribute.id()), what), H5Tclose);
   if (H5Tget_class(type.id()) != H5T_STRING || H5Tis_variable_str(type.id()) != 0)
     throw Error(Exit::file, path_.string() + ": " + what + " is no text");

@@ -99,7 +99,7 @@ class File {
  private:
   File(std::filesystem::path path, Exit blame) : path_(std::move(path)), blame_(blame) {}
   Object::Id checked(Object::Id id, std::string_view doing) const;
-  Object at(const std::string& object) const;
+  Object::Id at(const std::string& object) const;
   void write_attribute(const std::string& object, const char* name, Object::Id type,
                        const std::vector<std::int64_t>& shape, const void* data);
   void read_attribute(const std::string& object, const char* name, Object::Id type, std::int64_t count,
@@ -109,6 +109,10 @@ class File {
   std::filesystem::path path_;
   Exit blame_;  ///< the code of what HDF5 refuses
   Object file_;
+  Object contiguous_;  ///< how datasets are made; their properties are costly to make
+  // Calls about one object follow each other: the last one stays open.
+  mutable std::string open_path_;
+  mutable Object open_;
 };
 
 }  // namespace tessera::hdf5

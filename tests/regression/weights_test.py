@@ -100,6 +100,28 @@ class Weights(runs.Runs):
         self.assertIn("nowhere", err)
         self.assertFalse(os.path.exists(self.path("d")))
 
+    def test_converted_weights(self):
+        self.train(75, 2, self.deck("a"), "--stop-at", "2")
+        self.tool(0, "convert", "a", "half", "--weights-only", "--dtype", "bf16", "--experts", "discrete")
+        self.tool(0, "convert", "half", "rounded", "--dtype", "fp32")
+        for ranks in (1, 3):
+            self.train(0, ranks, self.deck(f"b{ranks}"), "--set", "checkpoint.init_from=half", "--set", "run.steps=0")
+            self.assertEqual(self.tensors(f"b{ranks}"), self.tensors("rounded"))
+        self.assertNotEqual(self.tensors("b1"), self.tensors("a"))
+        losses = [self.evaluate(0, 2, self.deck("a"), "--checkpoint", source, "--json")["eval_loss"] for source in ("half", "rounded")]
+        self.assertEqual(losses[0], losses[1])
+        _, err = self.train(5, 2, self.deck("c"), "--resume", "half")
+        self.assertIn("holds weights alone", err)
+
+    def test_weights_of_another_program(self):
+        self.train(75, 1, self.deck("a", ""), "--stop-at", "2")
+        self.tool(0, "convert", "a", "llama", "--to", "safetensors")
+        out, _ = self.train(0, 2, self.deck("b", ""), "--set", "checkpoint.init_from=llama", "--set", "run.steps=0")
+        self.assertIn("starts with the weights of", out)
+        self.assertEqual(self.tensors("b"), self.tensors("a"))
+        _, err = self.train(5, 2, self.deck("c", ""), "--set", "checkpoint.init_from=llama", "--set", "model.rope_base=500")
+        self.assertIn("key: model.rope_base was 10000, the deck has 500", err)
+
     def test_wrong_bytes_are_found(self):
         self.train(75, 1, self.deck("a"), "--stop-at", "1")
         with open(self.path("a", "step_00000001", "model.h5"), "r+b") as file:

@@ -1,0 +1,190 @@
+// A checkpoint's way to the disk and back, beside the file system's own speed with the same bytes from as many
+// processes, both in one run and by turns. A JSON line a measurement.
+//
+//   mpiexec -n RANKS checkpoint_disk save|load FOLDER TENSORS BYTES REPEATS
+//
+// save: CheckpointWriter::save(), the folder committed, against a file that the ranks write in blocks of 16 MiB and
+// fsync. load: the folder opened and load(), against the same files read in such blocks; nothing of them in memory.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <random>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "core/comm/mpi.hpp"
+#include "io/checkpoint/folder.hpp"
+#include "io/checkpoint/reader.hpp"
+#include "io/checkpoint/writer.hpp"
+#include "kernels/base/runtime.hpp"
+#include "kernels/random/random.hpp"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t block_bytes = std::int64_t{16} << 20;
+constexpr std::int64_t width = 64;
+
+/// A state like a run's: a third each of weights and two moments, every tensor shared out evenly over the ranks.
+class State {
+ public:
+  State(Device& device, const Control& control, std::int64_t tensors, std::int64_t bytes) {
+    const std::int64_t each = std::max<std::int64_t>(1, bytes / (4 * tensors * width)) * width;
+    const std::int64_t begin = each * control.rank() / control.size(),
+                       end = each * (control.rank() + 1) / control.size();
+    values_ = device.allocate(Category::masters, DType::f32, {tensors * (end - begin)});
+    fill_normal(device.compute(), values_, random_key(1, "bench", "state", control.rank()), 0, 1);
+    const char* const slots[] = {"model", "adamw/m", "adamw/v"};
+    for (std::int64_t i = 0; i < tensors; ++i)
+      dict_.tensors.push_back({slots[i * 3 / tensors],
+                               fmt::format("layers.{}.weight", i),
+                               {each / width, width},
+                               DType::f32,
+                               Role::matrix,
+                               {{begin, values_.flat(i * (end - begin), end - begin)}}});
+    dict_.digests = device.allocate(Category::staging, DType::u64, {tensors});
+  }
+  StateDict& dict() { return dict_; }
+  std::int64_t bytes() const { return values_.bytes(); }  ///< of this rank
+
+ private:
+  Tensor values_;
+  StateDict dict_;
+};
+
+void must(bool done, const fs::path& path) {
+  if (!done) throw Error(Exit::environment, path.string() + ": the bench cannot use it");
+}
+
+using Block = std::vector<char>;  // of block_bytes
+
+class File {
+ public:
+  File(const fs::path& path, int flags) : path_(path), file_(::open(path.c_str(), flags, 0644)) {
+    must(file_ >= 0, path);
+  }
+  ~File() { ::close(file_); }
+  void write(std::int64_t offset, std::int64_t bytes, const Block& block) {
+    for (std::int64_t at = 0; at < bytes; at += block_bytes) {
+      const auto part = static_cast<std::size_t>(std::min(block_bytes, bytes - at));
+      must(::pwrite(file_, block.data(), part, offset + at) == static_cast<ssize_t>(part), path_);
+    }
+  }
+  void read(std::int64_t offset, std::int64_t bytes, Block& block) {
+    for (std::int64_t at = 0; at < bytes; at += block_bytes) {
+      const auto part = static_cast<std::size_t>(std::min(block_bytes, bytes - at));
+      must(::pread(file_, block.data(), part, offset + at) == static_cast<ssize_t>(part), path_);
+    }
+  }
+  void sync() { must(::fsync(file_) == 0, path_); }
+  void forget() { must(::posix_fadvise(file_, 0, 0, POSIX_FADV_DONTNEED) == 0, path_); }
+
+ private:
+  fs::path path_;
+  int file_;
+};
+
+/// From all ranks' readiness to the last one's end.
+double seconds(Control& control, const std::function<void()>& work) {
+  control.max(0);
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  control.max(0);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+struct Times {
+  double ours = std::numeric_limits<double>::infinity(), raw = ours;
+};
+
+void raw_write(const fs::path& path, std::int64_t bytes, Control& control, const Block& block) {
+  File file(path, O_WRONLY | O_CREAT);
+  file.write(control.rank() * bytes, bytes, block);
+  file.sync();
+}
+
+Times save(const fs::path& folder, State& state, Device& device, Control& control, int repeats) {
+  CheckpointWriter writer(device, control);
+  const Origin origin{"bench", "0", "bench\n", "", 0, control.size(), ExpertWeights::single, "", "", "", "",
+                      "",      "",  "",        0,  {}};
+  Block block(block_bytes);
+  std::ranges::generate(block, std::minstd_rand(1));  // no disk may find it too simple
+  Times best;
+  for (int i = 0; i < repeats; ++i) {
+    best.raw = std::min(best.raw, seconds(control, [&] { raw_write(folder / "raw", state.bytes(), control, block); }));
+    if (control.rank() == 0) fs::remove(folder / "raw");
+    if (control.rank() == 0) fs::remove_all(folder / step_folder(0));
+    best.ours = std::min(best.ours, seconds(control, [&] { writer.save(folder, state.dict(), origin); }));
+  }
+  return best;
+}
+
+const char* const payload[] = {model_file, optimizer_file};
+
+void forget(const fs::path& step, Control& control) {
+  if (control.rank() == 0)
+    for (const char* name : payload) File(step / name, O_RDONLY).forget();
+  control.max(0);
+}
+
+void raw_read(const fs::path& step, Control& control, Block& block) {
+  for (const char* name : payload) {
+    const auto bytes = static_cast<std::int64_t>(fs::file_size(step / name));
+    const std::int64_t begin = bytes * control.rank() / control.size(),
+                       end = bytes * (control.rank() + 1) / control.size();
+    File(step / name, O_RDONLY).read(begin, end - begin, block);
+  }
+}
+
+Times load(const fs::path& folder, State& state, Device& device, Control& control, int repeats) {
+  const fs::path step = folder / step_folder(0);
+  Block block(block_bytes);
+  Times best;
+  for (int i = 0; i < repeats; ++i) {
+    forget(step, control);
+    best.raw = std::min(best.raw, seconds(control, [&] { raw_read(step, control, block); }));
+    forget(step, control);
+    best.ours = std::min(best.ours, seconds(control, [&] {
+                           const Checkpoint checkpoint(step);
+                           tessera::load(checkpoint, state.dict(), device, control);
+                         }));
+  }
+  return best;
+}
+
+int run(const std::string& what, const fs::path& folder, std::int64_t tensors, std::int64_t bytes, int repeats) {
+  Mpi mpi(nullptr, nullptr);
+  const auto control = mpi.control(std::chrono::seconds(300));
+  const Runtime runtime(1);
+  Device device;
+  State state(device, *control, tensors, bytes);
+  const Times best = (what == "save" ? save : load)(folder, state, device, *control, repeats);
+  const double moved = static_cast<double>(state.bytes()) * mpi.size();
+  if (mpi.rank() == 0)
+    fmt::print(
+        "{{\"what\":\"{}\",\"ranks\":{},\"tensors\":{},\"bytes\":{:.0f},\"s\":{:.3f},\"raw_s\":{:.3f},"
+        "\"gb_per_s\":{:.3f},\"of_raw\":{:.3f}}}\n",
+        what, mpi.size(), tensors, moved, best.ours, best.raw, moved / best.ours / 1e9, best.raw / best.ours);
+  return 0;
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) {
+  if (argc != 6 || (std::string_view(argv[1]) != "save" && std::string_view(argv[1]) != "load")) {
+    fmt::print(stderr, "usage: checkpoint_disk save|load FOLDER TENSORS BYTES REPEATS\n");
+    return 2;
+  }
+  return tessera::run(argv[1], argv[2], std::atoll(argv[3]), std::atoll(argv[4]), std::atoi(argv[5]));
+}
