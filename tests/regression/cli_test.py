@@ -51,11 +51,11 @@ class Cli(unittest.TestCase):
 
 class Usage(Cli):
     def test_every_verb_has_help(self):
-        for verb in ([], ["train"], ["plan"], ["validate"], ["explain"], ["info"], ["quantize"], ["checkpoint"]):
+        for verb in ([], ["train"], ["eval"], ["plan"], ["validate"], ["explain"], ["info"], ["quantize"], ["checkpoint"]):
             done = self.expect(0, *verb, "--help")
             self.assertIn("Usage: tessera", done.stdout)
         for option in ("--set", "DECK"):
-            for verb in ("train", "plan", "validate"):
+            for verb in ("train", "eval", "plan", "validate"):
                 self.assertIn(option, self.expect(0, verb, "--help").stdout)
 
     def test_version(self):
@@ -181,9 +181,9 @@ class Info(Cli):
         info = json.loads(self.expect(0, "info", "--json", OMP_NUM_THREADS="2").stdout)
         self.assertEqual(info["threads"], 2)
         self.assertIn(info["back_end"], ("OpenMP", "Serial", "Cuda"))
-        for key in ("version", "compiler", "build_type", "mpi"):
+        for key in ("version", "git_sha", "compiler", "build_type", "mpi"):
             self.assertTrue(info[key], key)
-        for name in ("Kokkos", "oneDNN", "OpenBLAS", "yaml-cpp", "fmt", "spdlog", "CLI11", "nlohmann_json"):
+        for name in ("Kokkos", "oneDNN", "OpenBLAS", "HDF5", "yaml-cpp", "fmt", "spdlog", "CLI11", "nlohmann_json"):
             self.assertRegex(info["libraries"][name], r"^\d+\.\d+")
 
     def test_text(self):
