@@ -20,8 +20,8 @@ std::optional<Peak> peak_of(std::string_view device, Compute compute);
 /// That of the device on which this process runs.
 std::optional<Peak> peak_here(Compute compute);
 
-/// The model's FLOPs are those of its GEMMs and attention, forward and backward, without recomputation
-/// (RunPlan::model_flops_per_step).
+/// The model's FLOPs are those of its GEMMs and of causal attention, forward and backward, without recomputation
+/// (RunPlan::model_flops_per_step); attention's scores, which its backward forms again, count both times.
 inline constexpr std::string_view mfu_formula = "FLOPs of the model in a step / (seconds x ranks x peak)";
 /// The share of its ranks' peak that a step used, by that formula.
 double utilisation(const RunPlan& plan, const Peak& peak, double seconds);

@@ -74,25 +74,27 @@ std::vector<MetricsRow> read_metrics(const std::filesystem::path& path) {
   std::vector<MetricsRow> rows;
   for (std::string line; std::getline(file, line);) {
     const auto json = nlohmann::json::parse(line, nullptr, false);
-    if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) continue;
-    const auto number = [&](const char* key) {
-      const auto found = json.find(key);
-      return found != json.end() && found->is_number() ? found->get<double>() : std::nan("");
+    const auto value = [&](const char* key) { return json.contains(key) ? json[key] : nlohmann::json(); };
+    if (!json.is_object() || !value("step").is_number_integer()) continue;
+    const auto real = [&](const char* key) { return value(key).is_number() ? value(key).get<double>() : std::nan(""); };
+    const auto single = [&](const char* key) { return static_cast<float>(real(key)); };
+    const auto integer = [&](const char* key) {
+      return value(key).is_number_integer() ? value(key).get<std::int64_t>() : 0;
     };
     MetricsRow& row = rows.emplace_back();
-    row.step = json["step"];
-    row.loss = static_cast<float>(number("loss"));
-    if (json.contains("eval_loss")) row.eval_loss = static_cast<float>(number("eval_loss"));
-    row.balance_loss = static_cast<float>(number("balance_loss"));
-    row.z_loss = static_cast<float>(number("z_loss"));
-    row.grad_norm = static_cast<float>(number("grad_norm"));
-    row.clip_coef = static_cast<float>(number("clip_coef"));
-    row.lr = static_cast<float>(number("lr"));
-    row.tokens = json.value("tokens", std::int64_t{0});
-    row.step_ms = number("step_ms");
-    row.tokens_per_s = number("tokens_per_s");
-    row.skipped = json.value("skipped", false);
-    row.restart = json.value("restart", std::int64_t{0});
+    row.step = integer("step");
+    row.loss = single("loss");
+    if (json.contains("eval_loss")) row.eval_loss = single("eval_loss");
+    row.balance_loss = single("balance_loss");
+    row.z_loss = single("z_loss");
+    row.grad_norm = single("grad_norm");
+    row.clip_coef = single("clip_coef");
+    row.lr = single("lr");
+    row.tokens = integer("tokens");
+    row.step_ms = real("step_ms");
+    row.tokens_per_s = real("tokens_per_s");
+    row.skipped = value("skipped") == true;
+    row.restart = integer("restart");
   }
   return rows;
 }

@@ -147,9 +147,14 @@ TEST(ReadMetrics, GivesBackWhatWasAppended) {
     MetricsLog log(path, 0);
     EXPECT_TRUE(log.append(row).empty());
   }
-  folder.write("metrics.jsonl", test::read_file(path) + "{\"step\":");
+  folder.write("metrics.jsonl", test::read_file(path) + R"({"step":4,"tokens":"many","skipped":null,"restart":[]}
+{"step":null}
+{"step":)");
   const std::vector<MetricsRow> rows = read_metrics(path);
-  ASSERT_EQ(rows.size(), 1u);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[1].step, 4);
+  EXPECT_EQ(rows[1].tokens, 0);
+  EXPECT_FALSE(rows[1].skipped);
   EXPECT_EQ(rows[0].step, 3);
   EXPECT_EQ(rows[0].loss, 0.1f);
   EXPECT_TRUE(rows[0].eval_loss && std::isnan(*rows[0].eval_loss));
