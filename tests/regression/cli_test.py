@@ -148,7 +148,7 @@ class Explain(Cli):
 
     def test_an_unknown_key(self):
         self.assertIn("did you mean optimizer.lr?", self.expect(2, "explain", "optimizer.rl").stderr)
-        self.expect(2, "explain", "parallel")
+        self.expect(2, "explain", "pipeline")
 
 
 class Quantize(Cli):
