@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -59,6 +58,7 @@ void Training::initialise(const std::function<void(StateDict&)>& fill) {
 
 StateDict Training::state() {
   catch_up();
+  straight_on_ = false;
   const RunConfig& config = plan_.config;
   StateDict state = engine_.state();
   state.counters.step = step_;
@@ -79,11 +79,10 @@ Proceed Training::run(const RowSink& sink, const Boundary& boundary) {
   Proceed proceed = boundary ? boundary(step_) : Proceed::go_on;
   while (step_ < config.run.steps && proceed == Proceed::go_on) {
     const std::int64_t step = step_ + 1;
-    const auto begin = Clock::now();
     const Turn turn = engine_.step(batches_.training(step - 1),
                                    static_cast<float>(learning_rate(config.optimizer, config.run.steps, step)));
     catch_up();
-    unread_ = Unread{step, turn, begin, std::nullopt};
+    unread_ = Unread{step, turn, std::exchange(straight_on_, true), std::nullopt};
     step_ = step;
     if (!behind || evaluation_due(step)) read();
     if (const CollectiveLog* log = communicator_.log()) log->compare(control_);
@@ -102,10 +101,9 @@ Proceed Training::run(const RowSink& sink, const Boundary& boundary) {
 void Training::read() {
   const Region region(device_, "report");
   const StepReport report = engine_.report(unread_->turn);
-  const auto end = Clock::now();
-  const std::chrono::duration<double> took = end - std::max(unread_->begin, last_end_);
-  last_end_ = end;
-  unread_->row = row_of(unread_->step, report, took.count());
+  const double seconds = report.end.seconds_since(unread_->straight_on ? last_end_ : report.begin);
+  last_end_ = report.end;
+  unread_->row = row_of(unread_->step, report, seconds);
   if (trace_) trace_->report(unread_->step, report, unread_->row->loss);
   check_skips(report);
 }
@@ -149,6 +147,7 @@ void Training::check_skips(const StepReport& report) {
 }
 
 double Training::evaluate() {
+  straight_on_ = false;
   double loss = 0;
   for (std::int64_t round = 0; round < batches_.evaluation_rounds(); ++round)
     loss += total(engine_.evaluate(batches_.evaluation(round))).loss;
@@ -156,6 +155,7 @@ double Training::evaluate() {
 }
 
 void Training::compare_replicas(std::int64_t step) {
+  straight_on_ = false;
   engine_.sync().settle(engine_.stream());
   control_.agree(replicas_->differences(engine_.stream(), engine_.sync().weights(), control_, step));
 }

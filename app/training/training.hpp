@@ -1,5 +1,4 @@
 #pragma once
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -54,12 +53,11 @@ class Training {
   std::int64_t late_allocations() const { return device_.allocations() - early_allocations_; }
 
  private:
-  using Clock = std::chrono::steady_clock;
   /// A step that was begun and whose row is still to be handed on.
   struct Unread {
     std::int64_t step;
     Turn turn;
-    Clock::time_point begin;
+    bool straight_on;  ///< nothing but the step before lay before it, so that its time begins where that one's ends
     std::optional<MetricsRow> row;  ///< once its report has been read
   };
   void read();
@@ -78,7 +76,8 @@ class Training {
   std::optional<ReplicaCheck> replicas_;
   RowSink sink_;
   std::optional<Unread> unread_;
-  Clock::time_point last_end_{};
+  Event last_end_;
+  bool straight_on_ = false;
   std::int64_t step_ = 0, skips_ = 0, early_allocations_ = 0;
   bool ready_ = false;  ///< masters hold values
 };

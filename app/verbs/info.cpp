@@ -6,11 +6,31 @@
 #include "app/cli/threads.hpp"
 #include "app/training/utilisation.hpp"
 #include "app/verbs/verbs.hpp"
+#include "kernels/base/runtime.hpp"
 
 namespace tessera {
+namespace {
+
+nlohmann::ordered_json to_json(const std::vector<Gpu>& gpus) {
+  auto json = nlohmann::ordered_json::array();
+  for (const Gpu& gpu : gpus)
+    json.push_back({{"name", gpu.name}, {"capability", gpu.capability}, {"memory", gpu.memory}, {"uuid", gpu.uuid}});
+  return json;
+}
+
+void print(const std::vector<Gpu>& gpus) {
+  if (Runtime::back_end() != "Cuda") return;
+  fmt::print("\ndriver     {}", Runtime::gpu_driver().empty() ? "none found" : Runtime::gpu_driver());
+  for (const Gpu& gpu : gpus)
+    fmt::print("\nGPU        {}, {:.0f} GiB, sm {}", gpu.name, static_cast<double>(gpu.memory) / (1 << 30),
+               gpu.capability);
+}
+
+}  // namespace
 
 int run_info(const InfoOptions& options) {
   const Build build = this_build();
+  const std::vector<Gpu> gpus = Runtime::gpus();
   const auto bf16 = peak_here(Compute::bf16), fp32 = peak_here(Compute::fp32);
   if (options.format == Format::json) {
     nlohmann::ordered_json json = {{"version", build.version},
@@ -21,6 +41,8 @@ int run_info(const InfoOptions& options) {
                                    {"threads", host_threads(1)},
                                    {"mpi", build.mpi}};
     for (const Library& library : build.libraries) json["libraries"][library.name] = library.version;
+    json["gpu_driver"] = Runtime::gpu_driver();
+    json["gpus"] = to_json(gpus);
     json["peak_flops"] = nullptr;
     if (bf16 && fp32) json["peak_flops"] = {{"device", bf16->device}, {"bf16", bf16->flops}, {"fp32", fp32->flops}};
     fmt::print("{}\n", json.dump());
@@ -30,6 +52,7 @@ int run_info(const InfoOptions& options) {
              build.version, build.git_sha, build.compiler, build.build_type, build.back_end, host_threads(1),
              build.mpi);
   for (const Library& library : build.libraries) fmt::print(" {} {}", library.name, library.version);
+  print(gpus);
   fmt::print("\nMFU        ");
   if (bf16 && fp32)
     fmt::print("{}; peak: {:.1f} TFLOP/s in bf16, {:.1f} in fp32 ({})\n", mfu_formula, bf16->flops * 1e-12,

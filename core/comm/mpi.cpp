@@ -49,6 +49,8 @@ std::string Mpi::version() {
   return all.substr(0, all.find('\n'));
 }
 
+std::string Mpi::nccl_version() { return tessera::nccl_version(); }
+
 std::string Mpi::launch_mistake() const {
   if (size() > 1) return "";
   // Each is the number of ranks that a launcher believes it has started: srun, Hydra and PMI, Open MPI's mpirun.
@@ -69,6 +71,7 @@ std::string Mpi::launch_mistake() const {
 std::unique_ptr<Communicator> Mpi::world(Device& device, std::chrono::seconds timeout, const MpiOptions& options) {
   auto over_mpi = [&] { return mpi_communicator(*state_->watch, device.communication(), timeout, options); };
   if (!device.compute().native()) return over_mpi();
+  if (size() == 1 && options.transport == Transport::fastest) return self_communicator();
   std::vector<std::string> gpus = mpi_control(*state_->watch, timeout)->gather(Runtime::gpu().uuid);
   std::sort(gpus.begin(), gpus.end());
   const bool shared = std::adjacent_find(gpus.begin(), gpus.end()) != gpus.end();

@@ -15,8 +15,8 @@ namespace tessera {
 /// boundaries), or before each operation (debugging and recording).
 enum class Compare { at_boundaries, before_each };
 
-/// What carries the data: NCCL where every rank has a GPU of its own, else MPI; or MPI in any case. MPI carries device
-/// memory by way of the host's.
+/// What carries the data. fastest: NCCL where every rank has a GPU of its own, MPI where it has not, nothing for one GPU
+/// alone; or MPI in any case, which carries device memory by way of the host's.
 enum class Transport { fastest, mpi };
 
 struct MpiOptions {
@@ -41,6 +41,7 @@ class Mpi {
   int local_rank() const;  ///< among the ranks of this host
   std::string host() const;
   static std::string version();
+  static std::string nccl_version();  ///< "2.28.3", as found at run time; empty in a host build
   /// Started under a batch system or launcher as several jobs of one rank (wrong --mpi)? The remedy, else empty.
   std::string launch_mistake() const;
 

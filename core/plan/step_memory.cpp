@@ -68,6 +68,8 @@ StepReport StepMemory::report(Turn turn) {
   std::memcpy(&report.clock, block.down.data(), sizeof report.clock);
   std::memcpy(&report.clip, block.down.data() + sizeof report.clock, sizeof report.clip);
   report.sums.resize(static_cast<std::size_t>(ranks_));
+  report.begin = block.sent;
+  report.end = block.fetched;
   std::memcpy(report.sums.data(), block.down.data() + sums_offset, report.sums.size() * sizeof(StepSums));
   return report;
 }

@@ -22,6 +22,7 @@ struct StepReport {
   AdamWClock clock;
   ClipResult clip;
   std::vector<StepSums> sums;  ///< one a rank
+  Event begin, end;            ///< of the work between StepMemory's begin() and end()
 };
 
 /// Which of the two pinned blocks a step talks through.

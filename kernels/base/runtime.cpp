@@ -1,6 +1,7 @@
 #include "kernels/base/runtime.hpp"
 
 #include <Kokkos_Core.hpp>
+#include <fstream>
 
 namespace tessera {
 namespace {
@@ -30,9 +31,11 @@ int count_gpus() {
 }
 
 std::string driver() {
-  int version = 0;
-  if (cudaDriverGetVersion(&version) != cudaSuccess || version == 0) return "";
-  return dotted(version / 1000, version % 1000 / 10);
+  int cuda = 0;
+  if (cudaDriverGetVersion(&cuda) != cudaSuccess || cuda == 0) return "";
+  std::string module;
+  std::getline(std::ifstream("/sys/module/nvidia/version"), module);
+  return (module.empty() ? "" : module + ", ") + "CUDA " + dotted(cuda / 1000, cuda % 1000 / 10);
 }
 
 #else

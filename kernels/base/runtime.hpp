@@ -27,7 +27,7 @@ class Runtime {
   /// Of a CUDA build, in the driver's order; empty in a host build and without a driver. Needs no Runtime.
   static std::vector<Gpu> gpus();
   static Gpu gpu();  ///< the one that the Runtime that lives runs on; an empty one in a host build
-  static std::string gpu_driver();  ///< the newest CUDA that the driver runs, "13.0"; empty without one
+  static std::string gpu_driver();  ///< "580.95, CUDA 13.0", the newest that it runs; empty without one
   /// Host threads of one rank: those of the Runtime that lives, else those that a plan is made for.
   static int threads();
   /// Planning needs no Runtime; it must only know the threads of the one to come.

@@ -2,6 +2,7 @@
 
 #include <Kokkos_Core.hpp>
 #include <array>
+#include <chrono>
 #include <string>
 
 #include "kernels/base/error.hpp"
@@ -32,8 +33,7 @@ cudaStream_t created(Priority priority) {
 /// recorded again waits for more than was asked, never for less.
 struct Stream::Instance {
   explicit Instance(Priority priority) : stream(created(priority)), space(std::make_unique<Kokkos::Cuda>(stream)) {
-    for (cudaEvent_t& event : events)
-      check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    for (cudaEvent_t& event : events) check(cudaEventCreate(&event), "cudaEventCreate");
   }
   ~Instance() {
     for (cudaEvent_t event : events) cudaEventDestroy(event);
@@ -45,7 +45,7 @@ struct Stream::Instance {
 
   cudaStream_t stream;
   std::unique_ptr<Kokkos::Cuda> space;
-  std::array<cudaEvent_t, events_kept> events{};
+  std::array<cudaEvent_t, 8 * events_kept> events{};  // a step of a large model records several hundred
   std::size_t next = 0;
 };
 
@@ -54,9 +54,10 @@ Stream::Stream(Priority priority, Tape* tape)
 
 Event Stream::record() {
   if (!instance_) return {};
-  cudaEvent_t event = instance_->events[instance_->next++ % events_kept];
-  check(cudaEventRecord(event, instance_->stream), "cudaEventRecord");
-  return Event(event);
+  Event event;
+  event.handle_ = instance_->events[instance_->next++ % instance_->events.size()];
+  check(cudaEventRecord(static_cast<cudaEvent_t>(event.handle_), instance_->stream), "cudaEventRecord");
+  return event;
 }
 
 void Stream::wait(const Event& event) {
@@ -98,12 +99,23 @@ bool Event::reached() const {
   return code == cudaSuccess;
 }
 
+double Event::seconds_since(const Event& earlier) const {
+  float milliseconds = 0;
+  check(cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(earlier.handle_), static_cast<cudaEvent_t>(handle_)),
+        "cudaEventElapsedTime");
+  return milliseconds * 1e-3;
+}
+
 #else
 
 struct Stream::Instance {};
 
 Stream::Stream(Priority, Tape* tape) : tape_(tape) {}
-Event Stream::record() { return {}; }
+Event Stream::record() {
+  Event event;
+  event.host_time_ = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+  return event;
+}
 void Stream::wait(const Event&) {}
 void Stream::begin_capture() { throw Error(Exit::internal, "only a GPU stream can be captured"); }
 Graph Stream::end_capture() { return {}; }
@@ -111,6 +123,9 @@ void Stream::run(const Graph&) {}
 void* Stream::instance() const { return nullptr; }
 void* Stream::native() const { return nullptr; }
 bool Event::reached() const { return true; }
+double Event::seconds_since(const Event& earlier) const {
+  return static_cast<double>(host_time_ - earlier.host_time_) * 1e-9;
+}
 
 #endif
 

@@ -15,18 +15,20 @@ struct Tape {
 };
 
 /// A point in a stream's order, for other streams and the host to wait for. Travels inside Pending and the step's blocks.
-/// Empty on the host, where work has ended when its call returns. Must not outlive its stream; once that has recorded
+/// On the host, where work has ended when its call returns, it says the time only. Must not outlive its stream; once that has recorded
 /// Stream::events_kept further ones it stands for a later point.
 class Event {
  public:
   Event() = default;
   /// Whether the device has got there. Never blocks.
   bool reached() const;
+  /// Between two events that have been reached, of a stream of the same device.
+  double seconds_since(const Event& earlier) const;
 
  private:
   friend class Stream;
-  explicit Event(void* handle) : handle_(handle) {}
   void* handle_ = nullptr;
+  std::int64_t host_time_ = 0;  ///< on the host: nanoseconds of its steady clock
 };
 
 /// Work of one or several streams, recorded once, that runs again as a whole. Empty: nothing was recorded.

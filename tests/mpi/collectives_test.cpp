@@ -435,7 +435,7 @@ TEST_F(OverMpi, ThrottledTakesItsTimeOneAfterTheOther) {
 }
 
 TEST_F(OverMpi, ADryStreamMovesNothing) {
-  const auto communicator = mpi.world(device, timeout);
+  const auto communicator = over_mpi(mpi, device);
   Device measuring(Device::Kind::measuring);
   const Tensor t = measuring.allocate(Category::batch, DType::u8, {1000});
   const Exchange exchange = everywhere(t);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
@@ -246,6 +247,25 @@ TEST(Training, LearnsATextOfFiveWords) {
   EXPECT_NEAR(rows.front().loss, std::log(256.0), 0.3);
   EXPECT_LT(*rows.back().eval_loss, 1.2);
   EXPECT_EQ(run.training().late_allocations(), 0);
+}
+
+TEST(Training, WaitsForReportsAlone) {
+  const auto waits_of = [](std::int64_t steps) {
+    RunConfig config = mixture(Compute::bf16);
+    config.run.steps = steps;
+    config.optimizer.schedule = Schedule::constant;
+    Trial run(config, 0);
+    run.train();
+    EXPECT_EQ(run.training().late_allocations(), 0);
+    std::map<std::string, std::int64_t> waits;
+    for (const RegionTime& region : run.device().regions()) waits[region.name] = region.waits;
+    return waits;
+  };
+  std::map<std::string, std::int64_t> few = waits_of(3), many = waits_of(9);
+  EXPECT_EQ(many["report"] - few["report"], 6);
+  few.erase("report");
+  many.erase("report");
+  EXPECT_EQ(many, few);
 }
 
 TEST(Training, HoldsTheMemoryThatWasPlanned) {

@@ -221,6 +221,7 @@ precision: compute fuse_wgrad
 gather: overlap
 reduce: overlap bucket_mib order
 optimizer: others lr beta1 beta2 eps weight_decay clip schedule warmup_steps decay_steps min_lr max_skips
+parallel: oversubscribe
 comm: timeout_s
 checkpoint: dir every_steps keep_last keep_every expert_layout init_from init_missing init_ignore_extra
 debug: replica_hash_every trace)");

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Configures and builds one preset where the libraries come from modules, Spack or a prefix, and says what was found.
+#   build.sh host|cuda [arguments of cmake --build, e.g. --target tessera]
+# Environment:
+#   TESSERA_MODULES            modules to load first, e.g. "gcc/12 cuda/13 mpich/4.2 hdf5/1.14-mpi kokkos/4.7-cuda"
+#   TESSERA_SPACK              a Spack environment to activate instead (spack.yaml lies beside this file)
+#   TESSERA_CUDA_ARCHITECTURE  90 unless the GPUs are others; Kokkos must have been built for the same
+#   Kokkos_ROOT, NCCL_ROOT, CMAKE_PREFIX_PATH  where modules set none
+#   TESSERA_CPU                -march of the host code; by default that of the machine which compiles
+set -euo pipefail
+preset=${1:-}
+case $preset in host | cuda) shift ;; *) sed -n '2,10p' "$0" >&2; exit 2 ;; esac
+cd "$(dirname "$0")/../.."
+if [ -n "${TESSERA_MODULES:-}" ]; then
+  # shellcheck disable=SC2086 # a list
+  module load $TESSERA_MODULES
+fi
+if [ -n "${TESSERA_SPACK:-}" ]; then
+  eval "$(spack env activate --sh "$TESSERA_SPACK")"
+fi
+
+options=()
+[ -z "${TESSERA_CPU+set}" ] || options+=("-DTESSERA_CPU=$TESSERA_CPU")
+if [ "$preset" = cuda ]; then
+  command -v nvcc > /dev/null || { echo "build.sh: no nvcc in PATH: load the site's CUDA module (13.0 was used)" >&2; exit 4; }
+  options+=("-DTESSERA_CUDA_ARCHITECTURE=${TESSERA_CUDA_ARCHITECTURE:-90}")
+fi
+cmake --preset "$preset" ${options[@]+"${options[@]}"}
+cmake --build --preset "$preset" "$@"
+if [ -x "build/$preset/tessera" ]; then "build/$preset/tessera" info; fi

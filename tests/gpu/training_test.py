@@ -1,0 +1,238 @@
+"""The quickstart deck on 1, 2 and 4 GPUs: held against the host's goldens, against itself, and across back ends.
+
+usage: training_test.py TESSERA MPIEXEC [--data FOLDER] [--host TESSERA] [TEST...]
+       training_test.py TESSERA MPIEXEC [--data FOLDER] --golden > goldens/quickstart.json
+
+TESSERA is a GPU build (with --golden: a host build), FOLDER the corpus where the deck's own is not there, --host a host
+build for what crosses back ends. Ends with 77 where there is no GPU.
+"""
+import argparse
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+HERE = os.path.dirname(os.path.realpath(__file__))
+DECK = os.path.join(HERE, "..", "..", "inputs", "quickstart", "moe_text.yaml")
+GOLDEN = os.path.join(HERE, "goldens", "quickstart.json")
+RANKS = (1, 2, 4)
+STEPS = 20
+TOLERANCE = {"bf16": 1e-2, "fp32": 1e-4}  # relative, of each of the first losses
+OPTIONS = argparse.Namespace()
+
+
+def gpus():
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return 0
+    return sum(line.startswith("GPU ") for line in listed.splitlines())
+
+
+class Folder:
+    """Runs in a folder of their own."""
+
+    def __init__(self):
+        self.temporary = tempfile.TemporaryDirectory(prefix="tessera-gpu-")
+        self.path = self.temporary.name
+
+    def command(self, ranks, run, settings, *arguments, program=None):
+        values = {"checkpoint.dir": os.path.join(self.path, run), "run.steps": STEPS, "batch.micro": 4,
+                  "eval.every_steps": 10, "eval.batches": 2, "sample.tokens": 0, "run.threads": 1, **settings}
+        if OPTIONS.data:
+            values["data.root"] = os.path.abspath(OPTIONS.data)
+        sets = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+        return [OPTIONS.mpiexec, "-n", str(ranks), program or OPTIONS.tessera, "train", DECK, *sets, *arguments]
+
+    def train(self, ranks, run, settings=None, *arguments, code=0, program=None):
+        done = subprocess.run(self.command(ranks, run, settings or {}, *arguments, program=program), check=False,
+                              capture_output=True, text=True, errors="replace", timeout=300)
+        if done.returncode != code:
+            raise AssertionError(f"{ranks} ranks, {settings}, {arguments}: ended with {done.returncode}, not {code}\n"
+                                 f"{done.stdout[-2000:]}\n{done.stderr[-3000:]}")
+        return done.stdout + done.stderr
+
+    def rows(self, run):
+        with open(os.path.join(self.path, run, "metrics.jsonl"), encoding="utf-8") as file:
+            return [json.loads(line) for line in file]
+
+    def results(self, run):
+        """The rows without what a clock or a restart says."""
+        return [{key: value for key, value in row.items() if key not in ("step_ms", "tokens_per_s", "restart")}
+                for row in self.rows(run)]
+
+    def losses(self, run):
+        return [row["loss"] for row in self.rows(run)]
+
+    def digest(self, run):
+        inspect = [OPTIONS.tessera, "checkpoint", "inspect", os.path.join(self.path, run), "--json"]
+        text = subprocess.run(inspect, capture_output=True, text=True, check=True).stdout
+        return json.loads(text)["content_digest"]
+
+    def first_trace(self, ranks, compute):
+        """Of a step that changes nothing: its weights and masters are the initial ones, gathered."""
+        trace = os.path.join(self.path, f"trace{ranks}{compute}.jsonl")
+        self.train(ranks, f"still{ranks}{compute}",
+                   {"optimizer.lr": 0, "optimizer.min_lr": 0, "run.steps": 1, "precision.compute": compute,
+                    "debug.trace": trace})
+        with open(trace, encoding="utf-8") as file:
+            row = json.loads(file.readline())
+        return {"weights": row["weights"], "masters": row["masters"]}, sorted(row["collectives"], key=json.dumps)
+
+
+def make_golden():
+    folder = Folder()
+    golden = {"command": "training_test.py build/host/tessera mpiexec --golden",
+              "losses": {}, "initial": {}, "collectives": {}}
+    folder.train(1, "start", {"run.steps": 0})
+    golden["content_digest"] = folder.digest("start")
+    for compute in TOLERANCE:
+        folder.train(2, compute, {"precision.compute": compute})
+        golden["losses"][compute] = folder.losses(compute)
+        for ranks in RANKS:
+            golden["initial"][compute], golden["collectives"][f"{compute} {ranks}"] = folder.first_trace(ranks, compute)
+    json.dump(golden, sys.stdout, indent=0)
+    print()
+
+
+class OnGpus(unittest.TestCase):
+    def setUp(self):
+        self.folder = Folder()
+        self.addCleanup(self.folder.temporary.cleanup)
+        with open(GOLDEN, encoding="utf-8") as file:
+            self.golden = json.load(file)
+
+    def rank_counts(self):
+        available = gpus()
+        for ranks in RANKS:
+            if ranks <= available:
+                with self.subTest(ranks=ranks):
+                    yield ranks
+
+    def near_golden(self, losses, compute, first=1):
+        expected = self.golden["losses"][compute][first - 1:]
+        self.assertEqual(len(losses), len(expected))
+        for step, (loss, host) in enumerate(zip(losses, expected), first):
+            self.assertLess(abs(loss - host) / host, TOLERANCE[compute], (compute, step, loss, host))
+
+    def test_initial_weights_and_what_is_gathered_are_the_hosts(self):
+        for ranks in self.rank_counts():
+            self.folder.train(ranks, f"start{ranks}", {"run.steps": 0})
+            self.assertEqual(self.folder.digest(f"start{ranks}"), self.golden["content_digest"])
+            for compute in TOLERANCE:
+                initial, collectives = self.folder.first_trace(ranks, compute)
+                self.assertEqual(initial, self.golden["initial"][compute])
+                self.assertEqual(collectives, self.golden["collectives"][f"{compute} {ranks}"])
+
+    def test_the_first_losses_are_the_hosts(self):
+        for ranks in self.rank_counts():
+            for compute in TOLERANCE:
+                self.folder.train(ranks, f"{compute}{ranks}", {"precision.compute": compute})
+                losses = self.folder.losses(f"{compute}{ranks}")
+                worst = max(abs(a - b) / b for a, b in zip(losses, self.golden["losses"][compute]))
+                print(f"{ranks} GPUs, {compute}: losses differ from the host's by {worst:.1e} at most", flush=True)
+                self.near_golden(losses, compute)
+
+    def test_a_run_repeats_and_resumes_to_the_bit(self):
+        for ranks in self.rank_counts():
+            whole, again, parts = (f"{name}{ranks}" for name in ("whole", "again", "parts"))
+            for run in (whole, again):
+                self.folder.train(ranks, run)
+            self.assertEqual(self.folder.results(again), self.folder.results(whole))
+            self.assertEqual(self.folder.digest(again), self.folder.digest(whole))
+            self.folder.train(ranks, parts, {}, "--stop-at", "7", code=75)
+            self.folder.train(ranks, parts)
+            self.assertEqual(self.folder.results(parts), self.folder.results(whole))
+            self.assertEqual(self.folder.digest(parts), self.folder.digest(whole))
+
+    def test_overlap_and_trace_change_no_bit(self):
+        for ranks in self.rank_counts():
+            runs = {"on": {}, "off": {"gather.overlap": "false", "reduce.overlap": "false"}, "trace": {}}
+            runs["trace"] = {"debug.trace": os.path.join(self.folder.path, f"trace{ranks}.jsonl")}
+            for name, settings in runs.items():
+                self.folder.train(ranks, f"{name}{ranks}", {"debug.replica_hash_every": 5, **settings})
+                self.assertEqual(self.folder.results(f"{name}{ranks}"), self.folder.results(f"on{ranks}"), name)
+
+    def test_more_ranks_than_gpus(self):
+        ranks = gpus() + 1
+        micro = {"batch.micro": 1, "batch.global": 4 * ranks}
+        refusal = self.folder.train(ranks, "refused", micro, code=3)
+        self.assertEqual(refusal.count("parallel.oversubscribe: false"), 1, refusal)
+        self.folder.train(ranks, "shared", {**micro, "parallel.oversubscribe": "true", "debug.replica_hash_every": 5})
+        losses = self.folder.losses("shared")
+        self.assertEqual(len(losses), STEPS)
+        self.assertLess(losses[-1], losses[0] - 0.5)
+
+    def test_a_rank_that_stands_still_ends_the_run(self):
+        if gpus() < 2:
+            self.skipTest("needs two GPUs")
+        log = os.path.join(self.folder.path, "log")
+        with open(log, "wb") as output:
+            endless = self.folder.command(2, "stuck", {"run.steps": 1000000, "comm.timeout_s": 5})
+            run = subprocess.Popen(endless, stdout=output, stderr=output)
+        rows = os.path.join(self.folder.path, "stuck", "metrics.jsonl")
+        deadline = time.monotonic() + 120
+        while not (os.path.exists(rows) and os.path.getsize(rows)):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.1)
+        victim = self.rank_one()
+        os.kill(victim, signal.SIGSTOP)
+        try:
+            code = run.wait(timeout=120)
+        finally:
+            for act in (lambda: os.kill(victim, signal.SIGKILL), run.kill):
+                try:
+                    act()
+                except ProcessLookupError:
+                    pass
+        with open(log, encoding="utf-8", errors="replace") as file:
+            text = file.read()
+        self.assertIn(code, (7, 9, 137), text[-3000:])  # the launcher may report the rank that was killed
+        self.assertRegex(text, re.compile(r"communication failed|rank 0 has waited 5 s in"), text[-3000:])
+
+    def rank_one(self):
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/environ", "rb") as file:
+                    environment = file.read().split(b"\0")
+                program = os.readlink(f"/proc/{pid}/exe")
+                if b"PMI_RANK=1" in environment and program == os.path.realpath(OPTIONS.tessera):
+                    return int(pid)
+            except OSError:
+                continue
+        self.fail("no rank 1 runs")
+
+    def test_checkpoints_cross_back_ends(self):
+        if not OPTIONS.host:
+            self.skipTest("needs --host")
+        # host to step 5, GPU to 12, host to the end.
+        self.folder.train(2, "crossing", {}, "--stop-at", "5", code=75, program=OPTIONS.host)
+        self.folder.train(1, "crossing", {}, "--stop-at", "12", code=75)
+        self.folder.train(2, "crossing", {}, program=OPTIONS.host)
+        self.near_golden(self.folder.losses("crossing"), "bf16")
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("tessera", type=os.path.abspath)
+    parser.add_argument("mpiexec")
+    parser.add_argument("--data", default="")
+    parser.add_argument("--host", default="", type=lambda path: path and os.path.abspath(path))
+    parser.add_argument("--golden", action="store_true")
+    parser.add_argument("tests", nargs="*")
+    parser.parse_intermixed_args(namespace=OPTIONS)
+    if OPTIONS.golden:
+        return make_golden()
+    if gpus() == 0:
+        print("no GPU here")
+        sys.exit(77)
+    return unittest.main(argv=[sys.argv[0], *OPTIONS.tests], verbosity=2)
+
+
+if __name__ == "__main__":
+    main()
