@@ -47,6 +47,7 @@ GptShape GptShape::from(const RunConfig& config) {
     shape.moe = MoeShape{moe->experts, moe->top_k, moe->renormalize, moe->weights, moe->balance_coef, moe->z_coef};
   shape.compute = config.precision.compute == Compute::bf16 ? DType::bf16 : DType::f32;
   shape.accumulation = config.precision.fuse_wgrad ? Accumulation::fused : Accumulation::unfused;
+  shape.attention_order = config.run.determinism == Determinism::repeat ? SumOrder::fixed : SumOrder::free;
   shape.keep = keep_rules(config.recompute);
   return shape;
 }

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "core/config/config.hpp"
+#include "kernels/attention/attention.hpp"
 #include "kernels/base/index.hpp"
 #include "kernels/moe/moe.hpp"
 
@@ -45,9 +46,10 @@ struct GptShape {
 
   DType compute = DType::bf16;
   Accumulation accumulation = Accumulation::fused;
+  SumOrder attention_order = SumOrder::fixed;
   KeepRules keep;
   /// Elements of logits that exist at once; the head works on that many rows of the batch at a time (at least one).
-  std::int64_t logits_at_once = std::int64_t{1} << 25;
+  std::int64_t logits_at_once = std::int64_t{1} << 28;
 
   /// Rows of the vocabulary's matrices in memory.
   std::int64_t padded_vocabulary() const { return round_up(vocabulary, 128); }

@@ -3,10 +3,14 @@
 
 namespace tessera {
 
+/// Whether additions of one gradient have an order, so that equal operands give equal bits, or may come as they are done.
+enum class SumOrder : std::uint8_t { fixed, free };
+
 /// Shape of causal self-attention over packed projections: rows are tokens (sequence-major), columns all of Q (H D),
 /// then K (G D), then V (G D). Query head h reads key head h / (H / G).
 struct AttentionShape {
   std::int64_t sequences = 0, length = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  SumOrder order = SumOrder::fixed;
   std::int64_t columns() const { return (heads + 2 * kv_heads) * head_dim; }
 };
 

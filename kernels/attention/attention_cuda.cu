@@ -1,125 +1,341 @@
+// Attention in tiles that stay in shared memory (Dao 2022), for every type and size: what cuDNN does not take.
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kernels/attention/back.hpp"
+#include "kernels/attention/library.hpp"
+#include "kernels/base/index.hpp"
 #include "kernels/base/launch.hpp"
 #include "kernels/base/math.hpp"
 
-// A team of threads a row, with all probabilities in memory: exact and repeatable, no more. The fast path for bf16 is a
-// library's.
 namespace tessera::attention {
 namespace {
 
-/// Addresses one head of the packed projections.
-template <class T> struct Heads {
-  T* data;
-  std::int64_t length, heads, kv_heads, head_dim;
+constexpr int side = 16;  // a block is side x side threads; each takes M x M elements of a tile
+constexpr std::int64_t shared_memory = 220 << 10;
 
-  KOKKOS_FUNCTION std::int64_t columns() const { return (heads + 2 * kv_heads) * head_dim; }
-  KOKKOS_FUNCTION std::int64_t kv_head(std::int64_t h) const { return h / (heads / kv_heads); }
-  KOKKOS_FUNCTION T* query(std::int64_t s, std::int64_t t, std::int64_t h) const { return data + (s * length + t) * columns() + h * head_dim; }
-  KOKKOS_FUNCTION T* key(std::int64_t s, std::int64_t t, std::int64_t g) const { return query(s, t, heads + g); }
-  KOKKOS_FUNCTION T* value(std::int64_t s, std::int64_t t, std::int64_t g) const { return query(s, t, heads + kv_heads + g); }
+/// A matrix in shared memory. Rows are one element longer than they hold, against bank conflicts.
+template <class A> struct Tile {
+  A* data;
+  int stride;
+  __device__ A& operator()(int row, int column) const { return data[row * stride + column]; }
+  __device__ static Tile take(A*& memory, int rows, int columns) {
+    const Tile tile{memory, columns + 1};
+    memory += rows * (columns + 1);
+    return tile;
+  }
 };
 
-template <class T> Heads<T> heads_of(const AttentionShape& shape, const Tensor& qkv) {
-  return {qkv.as<T>(), shape.length, shape.heads, shape.kv_heads, shape.head_dim};
+/// One head of a matrix of tokens: where its first row lies, and the distance to the next.
+template <class T> struct Head {
+  T* data;
+  std::int64_t stride;
+};
+
+/// Pointers to all of them for one sequence, head and its key head.
+template <class T> struct Operands {
+  T* qkv;
+  std::int64_t length, heads, kv_heads, dim;
+  double scale;
+
+  __device__ std::int64_t columns() const { return (heads + 2 * kv_heads) * dim; }
+  __device__ Head<T> packed(std::int64_t s, std::int64_t slot) const { return {qkv + s * length * columns() + slot * dim, columns()}; }
+  __device__ Head<T> query(std::int64_t s, std::int64_t h) const { return packed(s, h); }
+  __device__ Head<T> key(std::int64_t s, std::int64_t g) const { return packed(s, heads + g); }
+  __device__ Head<T> value(std::int64_t s, std::int64_t g) const { return packed(s, heads + kv_heads + g); }
+  template <class U> __device__ Head<U> wide(U* matrix, std::int64_t s, std::int64_t h) const {
+    return {matrix + (s * length * heads + h) * dim, heads * dim};
+  }
+};
+
+template <class T> Operands<T> operands_of(const AttentionShape& s, const Tensor& qkv) {
+  return {qkv.as<std::remove_const_t<T>>(), s.length, s.heads, s.kv_heads, s.head_dim, 1 / std::sqrt(static_cast<double>(s.head_dim))};
 }
 
-template <class A, class T> KOKKOS_FUNCTION A dot(const T* a, const T* b, std::int64_t n) {
-  A sum = 0;
-  for (std::int64_t i = 0; i < n; ++i) sum += A(a[i]) * A(b[i]);
-  return sum;
+__device__ inline int thread_of_block() { return static_cast<int>(threadIdx.y) * side + static_cast<int>(threadIdx.x); }
+
+/// Rows [first, first + rows) of a head, zeros from `length` on.
+template <class A, class T>
+__device__ void load(const Tile<A>& tile, Head<T> from, std::int64_t first, std::int64_t length, int rows, int dim) {
+  for (int i = thread_of_block(); i < rows * dim; i += side * side) {
+    const int r = i / dim, d = i % dim;
+    tile(r, d) = first + r < length ? A(from.data[(first + r) * from.stride + d]) : A(0);
+  }
 }
 
-template <class T> void forward_as(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& out, const Tensor& lse,
-                                   const Tensor& qkv) {
+template <class A> __device__ void clear(const Tile<A>& tile, int rows, int dim) {
+  for (int i = thread_of_block(); i < rows * dim; i += side * side) tile(i / dim, i % dim) = A(0);
+}
+
+template <class A, class T>
+__device__ void store(Head<T> to, const Tile<A>& tile, std::int64_t first, std::int64_t length, int rows, int dim) {
+  for (int i = thread_of_block(); i < rows * dim; i += side * side) {
+    const int r = i / dim, d = i % dim;
+    if (first + r < length) to.data[(first + r) * to.stride + d] = T(tile(r, d));
+  }
+}
+
+/// sum[i][j] = the product of row y + side i of a and row x + side j of b.
+template <int M, class A> __device__ void row_products(A (&sum)[M][M], const Tile<A>& a, const Tile<A>& b, int dim) {
+  for (auto& line : sum)
+    for (A& s : line) s = 0;
+  const int y = static_cast<int>(threadIdx.y), x = static_cast<int>(threadIdx.x);
+  for (int d = 0; d < dim; ++d) {
+    A left[M], right[M];
+    for (int i = 0; i < M; ++i) left[i] = a(y + side * i, d), right[i] = b(x + side * i, d);
+    for (int i = 0; i < M; ++i)
+      for (int j = 0; j < M; ++j) sum[i][j] = ::fma(left[i], right[j], sum[i][j]);
+  }
+}
+
+enum class Turn { none, transposed };
+
+/// to += weights b, or weights^T b, over a tile's side of the summed dimension.
+template <int M, Turn turn, class A>
+__device__ void add_product(const Tile<A>& to, const Tile<A>& weights, const Tile<A>& b, int dim) {
+  const int y = static_cast<int>(threadIdx.y), x = static_cast<int>(threadIdx.x);
+  for (int column = 0; column < dim; column += side * M) {
+    A sum[M][M] = {};
+    for (int k = 0; k < side * M; ++k) {
+      A left[M], right[M];
+      for (int i = 0; i < M; ++i) {
+        const int row = y + side * i, d = column + x + side * i;
+        left[i] = turn == Turn::none ? weights(row, k) : weights(k, row);
+        right[i] = d < dim ? b(k, d) : A(0);
+      }
+      for (int i = 0; i < M; ++i)
+        for (int j = 0; j < M; ++j) sum[i][j] = ::fma(left[i], right[j], sum[i][j]);
+    }
+    for (int i = 0; i < M; ++i)
+      for (int j = 0; j < M; ++j)
+        if (const int d = column + x + side * j; d < dim) to(y + side * i, d) += sum[i][j];
+  }
+}
+
+/// f over the threads of one row of a tile, which lie beside each other in a warp.
+template <class A, class F> __device__ A over_row(A value, const F& f) {
+  for (int lane = side / 2; lane > 0; lane /= 2) value = f(value, __shfl_xor_sync(0xFFFFFFFFu, value, lane, side));
+  return value;
+}
+
+template <class T, int M>
+__global__ void __launch_bounds__(side* side) forward_kernel(Operands<const T> in, T* y, Accumulator<T>* sums) {
   using A = Accumulator<T>;
-  const Arena::Frame frame(arena);
-  const std::int64_t rows = shape.sequences * shape.heads * shape.length, L = shape.length, H = shape.heads, D = shape.head_dim;
-  A* p = arena.temp(dtype_of<A>, {rows, L}).template as<A>();
-  const Heads<T> in = heads_of<T>(shape, qkv);
-  T* y = out.as<T>();
-  A* sums = lse.as<A>();
-  const A scale = A(1) / A(std::sqrt(static_cast<double>(D)));
-  launch_rows(stream, "attention_forward", rows, KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
-    const std::int64_t q = r % L, h = r / L % H, s = r / (L * H), g = in.kv_head(h);
-    A* scores = p + r * L;
-    row.each(q + 1, [&](std::int64_t k) { scores[k] = scale * dot<A>(in.query(s, q, h), in.key(s, k, g), D); });
-    const A top = row.template max<A>(q + 1, [&](std::int64_t k) { return scores[k]; });
-    const A sum = row.template sum<A>(q + 1, [&](std::int64_t k) { return exp_of(scores[k] - top); });
-    row.once([&] { sums[r] = top + log_of(sum); });
-    row.each(D, [&](std::int64_t d) {
-      A total = 0;
-      for (std::int64_t k = 0; k <= q; ++k) total += exp_of(scores[k] - top) * A(in.value(s, k, g)[d]);
-      y[(s * L + q) * H * D + h * D + d] = T(total / sum);
-    });
+  constexpr int rows = side * M;
+  extern __shared__ double memory[];
+  A* at = reinterpret_cast<A*>(memory);
+  const int dim = static_cast<int>(in.dim), ty = static_cast<int>(threadIdx.y), tx = static_cast<int>(threadIdx.x);
+  const Tile<A> q = Tile<A>::take(at, rows, dim), k = Tile<A>::take(at, rows, dim), v = Tile<A>::take(at, rows, dim),
+                o = Tile<A>::take(at, rows, dim), p = Tile<A>::take(at, rows, rows);
+  const std::int64_t h = blockIdx.y, s = blockIdx.z, g = h / (in.heads / in.kv_heads);
+  const std::int64_t first = static_cast<std::int64_t>(gridDim.x - 1 - blockIdx.x) * rows;  // the longest begin first
+  load(q, in.query(s, h), first, in.length, rows, dim);
+  clear(o, rows, dim);
+  A top[M], total[M];
+  for (int i = 0; i < M; ++i) top[i] = -std::numeric_limits<A>::infinity(), total[i] = 0;
+  for (std::int64_t key = 0; key < first + rows && key < in.length; key += rows) {
+    __syncthreads();
+    load(k, in.key(s, g), key, in.length, rows, dim);
+    load(v, in.value(s, g), key, in.length, rows, dim);
+    __syncthreads();
+    A score[M][M];
+    row_products<M>(score, q, k, dim);
+    for (int i = 0; i < M; ++i) {
+      const std::int64_t row = first + ty + side * i;
+      A highest = top[i], part = 0;
+      for (int j = 0; j < M; ++j) {
+        const std::int64_t column = key + tx + side * j;
+        score[i][j] = column <= row ? score[i][j] * A(in.scale) : -std::numeric_limits<A>::infinity();
+        highest = score[i][j] > highest ? score[i][j] : highest;
+      }
+      highest = over_row(highest, [](A a, A b) { return a > b ? a : b; });
+      const A shrink = exp_of(top[i] - highest);
+      for (int j = 0; j < M; ++j) {
+        const A weight = exp_of(score[i][j] - highest);
+        p(ty + side * i, tx + side * j) = weight;
+        part += weight;
+      }
+      total[i] = total[i] * shrink + over_row(part, [](A a, A b) { return a + b; });
+      top[i] = highest;
+      for (int d = tx; d < dim; d += side) o(ty + side * i, d) *= shrink;
+    }
+    __syncthreads();
+    add_product<M, Turn::none>(o, p, v, dim);
+  }
+  __syncthreads();
+  for (int i = 0; i < M; ++i) {
+    const std::int64_t row = first + ty + side * i;
+    for (int d = tx; d < dim; d += side) o(ty + side * i, d) /= total[i];
+    if (tx == 0 && row < in.length) sums[(s * in.heads + h) * in.length + row] = top[i] + log_of(total[i]);
+  }
+  __syncthreads();
+  store(in.wide(y, s, h), o, first, in.length, rows, dim);
+}
+
+/// What backward reads besides the operands; delta is the product of each row of dy and y.
+template <class T> struct Upward {
+  const T* dy;
+  const Accumulator<T>*sums, *delta;
+};
+
+/// p and ds of one tile: the probabilities, and the gradients of the scores times their scale.
+template <int M, class T, class A>
+__device__ void score_gradients(const Tile<A>& p, const Tile<A>& ds, const Tile<A>& q, const Tile<A>& k,
+                                const Tile<A>& v, const Tile<A>& dy, const Operands<const T>& in, const Upward<T>& up,
+                                std::int64_t head, std::int64_t query, std::int64_t key) {
+  const int ty = static_cast<int>(threadIdx.y), tx = static_cast<int>(threadIdx.x), dim = static_cast<int>(in.dim);
+  A score[M][M], slope[M][M];
+  row_products<M>(score, q, k, dim);
+  row_products<M>(slope, dy, v, dim);
+  for (int i = 0; i < M; ++i) {
+    const std::int64_t row = query + ty + side * i;
+    const bool real = row < in.length;
+    const A sum = real ? up.sums[head * in.length + row] : A(0), delta = real ? up.delta[head * in.length + row] : A(0);
+    for (int j = 0; j < M; ++j) {
+      const bool seen = real && key + tx + side * j <= row;
+      const A weight = seen ? exp_of(score[i][j] * A(in.scale) - sum) : A(0);
+      p(ty + side * i, tx + side * j) = weight;
+      ds(ty + side * i, tx + side * j) = weight * (slope[i][j] - delta) * A(in.scale);
+    }
+  }
+}
+
+template <class T, int M>
+__global__ void __launch_bounds__(side* side) dq_kernel(Operands<const T> in, Upward<T> up, Operands<T> gradient) {
+  using A = Accumulator<T>;
+  constexpr int rows = side * M;
+  extern __shared__ double memory[];
+  A* at = reinterpret_cast<A*>(memory);
+  const int dim = static_cast<int>(in.dim);
+  const Tile<A> q = Tile<A>::take(at, rows, dim), dy = Tile<A>::take(at, rows, dim), k = Tile<A>::take(at, rows, dim),
+                v = Tile<A>::take(at, rows, dim), dq = Tile<A>::take(at, rows, dim), p = Tile<A>::take(at, rows, rows),
+                ds = Tile<A>::take(at, rows, rows);
+  const std::int64_t h = blockIdx.y, s = blockIdx.z, g = h / (in.heads / in.kv_heads);
+  const std::int64_t first = static_cast<std::int64_t>(gridDim.x - 1 - blockIdx.x) * rows;
+  load(q, in.query(s, h), first, in.length, rows, dim);
+  load(dy, in.wide(up.dy, s, h), first, in.length, rows, dim);
+  clear(dq, rows, dim);
+  for (std::int64_t key = 0; key < first + rows && key < in.length; key += rows) {
+    __syncthreads();
+    load(k, in.key(s, g), key, in.length, rows, dim);
+    load(v, in.value(s, g), key, in.length, rows, dim);
+    __syncthreads();
+    score_gradients<M>(p, ds, q, k, v, dy, in, up, s * in.heads + h, first, key);
+    __syncthreads();
+    add_product<M, Turn::none>(dq, ds, k, dim);
+  }
+  __syncthreads();
+  store(gradient.query(s, h), dq, first, in.length, rows, dim);
+}
+
+template <class T, int M>
+__global__ void __launch_bounds__(side* side) dkv_kernel(Operands<const T> in, Upward<T> up, Operands<T> gradient) {
+  using A = Accumulator<T>;
+  constexpr int rows = side * M;
+  extern __shared__ double memory[];
+  A* at = reinterpret_cast<A*>(memory);
+  const int dim = static_cast<int>(in.dim);
+  const Tile<A> k = Tile<A>::take(at, rows, dim), v = Tile<A>::take(at, rows, dim), q = Tile<A>::take(at, rows, dim),
+                dy = Tile<A>::take(at, rows, dim), dk = Tile<A>::take(at, rows, dim), dv = Tile<A>::take(at, rows, dim),
+                p = Tile<A>::take(at, rows, rows), ds = Tile<A>::take(at, rows, rows);
+  const std::int64_t g = blockIdx.y, s = blockIdx.z, sharing = in.heads / in.kv_heads;
+  const std::int64_t key = static_cast<std::int64_t>(blockIdx.x) * rows;
+  load(k, in.key(s, g), key, in.length, rows, dim);
+  load(v, in.value(s, g), key, in.length, rows, dim);
+  clear(dk, rows, dim);
+  clear(dv, rows, dim);
+  for (std::int64_t h = g * sharing; h < (g + 1) * sharing; ++h)
+    for (std::int64_t query = key; query < in.length; query += rows) {
+      __syncthreads();
+      load(q, in.query(s, h), query, in.length, rows, dim);
+      load(dy, in.wide(up.dy, s, h), query, in.length, rows, dim);
+      __syncthreads();
+      score_gradients<M>(p, ds, q, k, v, dy, in, up, s * in.heads + h, query, key);
+      __syncthreads();
+      add_product<M, Turn::transposed>(dk, ds, q, dim);
+      add_product<M, Turn::transposed>(dv, p, dy, dim);
+    }
+  __syncthreads();
+  store(gradient.key(s, g), dk, key, in.length, rows, dim);
+  store(gradient.value(s, g), dv, key, in.length, rows, dim);
+}
+
+/// Bytes of a kernel with `wide` tiles of the head's columns and `square` tiles of scores.
+template <class T> std::int64_t bytes_of(int m, int wide, int square, std::int64_t dim) {
+  const std::int64_t rows = side * m;
+  return static_cast<std::int64_t>(sizeof(Accumulator<T>)) * rows * (wide * (dim + 1) + square * (rows + 1));
+}
+
+/// f<M>() with the largest tiles that fit.
+template <class T, class F> void with_tiles(int wide, int square, std::int64_t dim, const F& f) {
+  if (bytes_of<T>(4, wide, square, dim) <= shared_memory) return f.template operator()<4>();
+  if (bytes_of<T>(2, wide, square, dim) <= shared_memory) return f.template operator()<2>();
+  require(bytes_of<T>(1, wide, square, dim) <= shared_memory, "attention", "head_dim is too large for this GPU");
+  f.template operator()<1>();
+}
+
+template <class Kernel, class... Arguments>
+void start(Stream& stream, Kernel* kernel, dim3 grid, std::int64_t bytes, const Arguments&... arguments) {
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  kernel<<<grid, dim3(side, side), static_cast<std::size_t>(bytes), space_of(stream).cuda_stream()>>>(arguments...);
+  if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess) refuse("attention", cudaGetErrorString(status));
+}
+
+dim3 grid_of(const AttentionShape& s, std::int64_t heads, int m) {
+  return {static_cast<unsigned>(ceil_div(s.length, side * m)), static_cast<unsigned>(heads), static_cast<unsigned>(s.sequences)};
+}
+
+template <class T> void forward_as(Stream& stream, const AttentionShape& s, const Tensor& out, const Tensor& lse, const Tensor& qkv) {
+  with_tiles<T>(4, 1, s.head_dim, [&]<int M>() {
+    start(stream, forward_kernel<T, M>, grid_of(s, s.heads, M), bytes_of<T>(M, 4, 1, s.head_dim), operands_of<const T>(s, qkv), out.as<T>(),
+          lse.as<Accumulator<T>>());
   });
 }
 
-/// p and ds [rows, T]: probabilities, and gradients of the scores times their scale.
-template <class T> void score_gradients(Stream& stream, const AttentionShape& shape, Accumulator<T>* p, Accumulator<T>* ds,
-                                        const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse) {
+/// delta [sequences, H, T] = the product of each head's row of dout and out.
+template <class T> void products(Stream& stream, const AttentionShape& s, Accumulator<T>* delta, const Tensor& dout, const Tensor& out) {
   using A = Accumulator<T>;
-  const std::int64_t rows = shape.sequences * shape.heads * shape.length, L = shape.length, H = shape.heads, D = shape.head_dim;
-  const Heads<T> in = heads_of<T>(shape, qkv);
-  const T *dy = dout.as<T>(), *y = out.as<T>();
-  const A* sums = lse.as<A>();
-  const A scale = A(1) / A(std::sqrt(static_cast<double>(D)));
-  launch_rows(stream, "attention_scores", rows, KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
-    const std::int64_t q = r % L, h = r / L % H, s = r / (L * H), g = in.kv_head(h);
-    const T* gradient = dy + (s * L + q) * H * D + h * D;
-    const A delta = dot<A>(gradient, y + (s * L + q) * H * D + h * D, D);
-    row.each(q + 1, [&](std::int64_t k) {
-      const A probability = exp_of(scale * dot<A>(in.query(s, q, h), in.key(s, k, g), D) - sums[r]);
-      p[r * L + k] = probability;
-      ds[r * L + k] = probability * (dot<A>(gradient, in.value(s, k, g), D) - delta) * scale;
-    });
+  const T *const dy = dout.as<T>(), *const y = out.as<T>();
+  const std::int64_t length = s.length, heads = s.heads, dim = s.head_dim;
+  launch(stream, "attention_delta", s.sequences * heads * length, KOKKOS_LAMBDA(std::int64_t r) {
+    const std::int64_t t = r % length, h = r / length % heads, at = ((r / (length * heads) * length + t) * heads + h) * dim;
+    A sum = 0;
+    for (std::int64_t d = at; d < at + dim; ++d) sum = ::fma(A(dy[d]), A(y[d]), sum);
+    delta[r] = sum;
   });
 }
 
-template <class T> void backward_as(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& dqkv, const Tensor& dout,
-                                    const Tensor& qkv, const Tensor& out, const Tensor& lse) {
-  using A = Accumulator<T>;
-  const Arena::Frame frame(arena);
-  const std::int64_t S = shape.sequences, L = shape.length, H = shape.heads, G = shape.kv_heads, D = shape.head_dim;
-  A* p = arena.temp(dtype_of<A>, {S * H * L, L}).template as<A>();
-  A* ds = arena.temp(dtype_of<A>, {S * H * L, L}).template as<A>();
-  score_gradients<T>(stream, shape, p, ds, dout, qkv, out, lse);
-  const Heads<T> in = heads_of<T>(shape, qkv), gradient = heads_of<T>(shape, dqkv);
-  const T* dy = dout.as<T>();
-  launch_rows(stream, "attention_dq", S * H * L, KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
-    const std::int64_t q = r % L, h = r / L % H, s = r / (L * H), g = in.kv_head(h);
-    row.each(D, [&](std::int64_t d) {
-      A total = 0;
-      for (std::int64_t k = 0; k <= q; ++k) total += ds[r * L + k] * A(in.key(s, k, g)[d]);
-      gradient.query(s, q, h)[d] = T(total);
-    });
+template <class T>
+void backward_as(Stream& stream, const AttentionShape& s, const Tensor& dqkv, const Tensor& dout, const Tensor& qkv,
+                 const Tensor& lse, const Tensor& out, Accumulator<T>* delta) {
+  products<T>(stream, s, delta, dout, out);
+  const auto in = operands_of<const T>(s, qkv);
+  const auto gradient = operands_of<T>(s, dqkv);
+  const Upward<T> up{dout.as<T>(), lse.as<Accumulator<T>>(), delta};
+  with_tiles<T>(5, 2, s.head_dim, [&]<int M>() {
+    start(stream, dq_kernel<T, M>, grid_of(s, s.heads, M), bytes_of<T>(M, 5, 2, s.head_dim), in, up, gradient);
   });
-  launch_rows(stream, "attention_dkv", S * G * L, KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
-    const std::int64_t k = r % L, g = r / L % G, s = r / (L * G), heads = H / G;
-    row.each(D, [&](std::int64_t d) {
-      A dk = 0, dv = 0;
-      for (std::int64_t h = g * heads; h < (g + 1) * heads; ++h)
-        for (std::int64_t q = k; q < L; ++q) {
-          const std::int64_t at = ((s * H + h) * L + q) * L + k;
-          dk += ds[at] * A(in.query(s, q, h)[d]);
-          dv += p[at] * A(dy[(s * L + q) * H * D + h * D + d]);
-        }
-      gradient.key(s, k, g)[d] = T(dk);
-      gradient.value(s, k, g)[d] = T(dv);
-    });
+  with_tiles<T>(6, 2, s.head_dim, [&]<int M>() {
+    start(stream, dkv_kernel<T, M>, grid_of(s, s.kv_heads, M), bytes_of<T>(M, 6, 2, s.head_dim), in, up, gradient);
   });
 }
 
 }  // namespace
 
-void forward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& out, const Tensor& lse, const Tensor& qkv) {
-  dispatch_real(qkv.type, "attention_forward", [&]<class T>() { forward_as<T>(stream, arena, shape, out, lse, qkv); });
+void forward(Stream& stream, Arena&, const AttentionShape& shape, const Tensor& out, const Tensor& lse, const Tensor& qkv) {
+  if (stream.dry() || shape.sequences == 0 || library_forward(stream, shape, out, lse, qkv)) return;
+  dispatch_real(qkv.type, "attention_forward", [&]<class T>() { forward_as<T>(stream, shape, out, lse, qkv); });
 }
 
 void backward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& dqkv, const Tensor& dout, const Tensor& qkv,
               const Tensor& out, const Tensor& lse) {
-  dispatch_real(qkv.type, "attention_backward", [&]<class T>() { backward_as<T>(stream, arena, shape, dqkv, dout, qkv, out, lse); });
+  const Arena::Frame frame(arena);
+  const Tensor delta = arena.temp(lse.type, lse.shape);
+  if (stream.dry() || shape.sequences == 0 || library_backward(stream, shape, dqkv, dout, qkv, out, lse)) return;
+  dispatch_real(qkv.type, "attention_backward", [&]<class T>() {
+    backward_as<T>(stream, shape, dqkv, dout, qkv, lse, out, delta.as<Accumulator<T>>());
+  });
 }
 
 }  // namespace tessera::attention

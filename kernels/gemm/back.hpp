@@ -16,6 +16,9 @@ void expert_input_gradient(Stream& stream, const Tensor& dx, const Tensor& dy, c
 void expert_weight_gradient(Stream& stream, const ExpertGradients& dw, const Tensor& dy, const Tensor& x,
                             const Tensor& offsets, const Tensor& scratch);
 
+/// dpre = (dy w) gelu'(pre) in one product; false, with nothing done, where the back end has none.
+bool gelu_input_gradient(Stream& stream, const Tensor& dpre, const Tensor& dy, const Operand& w, const Tensor& pre);
+
 /// sum = beta sum, for a back end whose product has no rows to add.
 void scale(Stream& stream, const Gradient& sum);
 

@@ -1,5 +1,6 @@
 #include "kernels/gemm/gemm.hpp"
 
+#include "kernels/activation/activation.hpp"
 #include "kernels/base/index.hpp"
 #include "kernels/base/launch.hpp"
 #include "kernels/gemm/back.hpp"
@@ -116,6 +117,18 @@ void linear_input_gradient(Stream& stream, const Tensor& dx, const Tensor& dy, c
   count(stream, dy.rows(), dy.columns(), dx.columns());
   if (stream.dry() || dy.rows() == 0) return;
   gemm::input_gradient(stream, dx, dy, w);
+}
+
+void linear_gelu_input_gradient(Stream& stream, const Tensor& dpre, const Tensor& dy, const Operand& w,
+                                const Tensor& pre) {
+  constexpr const char* kernel = "linear_gelu_input_gradient";
+  check_member(w, dy, dy.columns(), dpre.columns(), kernel);
+  check_rows(dpre, dy, kernel);
+  require(pre.type == dpre.type && pre.shape == dpre.shape, kernel, "dpre and pre must have one shape");
+  if (!stream.dry() && dy.rows() > 0 && gemm::gelu_input_gradient(stream, dpre, dy, w, pre))
+    return stream.count_launch();
+  linear_input_gradient(stream, dpre, dy, w);
+  gelu_backward(stream, dpre, dpre, pre);
 }
 
 void linear_weight_gradient(Stream& stream, const Gradient& dw, const Tensor& dy, const Tensor& x) {

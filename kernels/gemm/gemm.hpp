@@ -10,12 +10,18 @@ namespace tessera {
 /// y [M,N] = x [M,K] w^T + bias. `bias` [N] may be empty.
 void linear_forward(Stream& stream, const Tensor& y, const Tensor& x, const Operand& w, const Tensor& bias = {});
 
-/// As linear_forward with pre [M,N] the sum before the activation, kept for backward, and y = gelu(pre) (tanh form).
+/// As linear_forward with pre [M,N] the sum before the activation, kept for backward, and y = gelu of that sum (tanh
+/// form), as it is stored or before that rounding.
 void linear_gelu_forward(Stream& stream, const Tensor& y, const Tensor& pre, const Tensor& x, const Operand& w,
                          const Tensor& bias = {});
 
 /// dx [M,K] = dy [M,N] w.
 void linear_input_gradient(Stream& stream, const Tensor& dx, const Tensor& dy, const Operand& w);
+
+/// dpre [M,K] = (dy [M,N] w) gelu'(pre [M,K]): the input gradient of the layer behind a gelu, and the gelu's own. The
+/// product may or may not be rounded before it is multiplied.
+void linear_gelu_input_gradient(Stream& stream, const Tensor& dpre, const Tensor& dy, const Operand& w,
+                                const Tensor& pre);
 
 /// dw = beta dw + dy^T x, with dy [M,N], x [M,K], dw.sum [N,K]. dw.sum is fp32 (fp64 for fp64) when accumulation is
 /// fused into the product; it may also be of the operands' type with beta 0 (unfused: the product rounded once).

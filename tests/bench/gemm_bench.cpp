@@ -1,5 +1,6 @@
 #include "kernels/gemm/gemm.hpp"
 
+#include "kernels/base/runtime.hpp"
 #include "tests/bench/timing.hpp"
 
 namespace tessera::bench {
@@ -37,20 +38,42 @@ template <class T> void weight_gradient(benchmark::State& state) {
 }
 
 /// Rows spread evenly over eight experts.
+template <class T> struct Experts {
+  static constexpr std::int64_t count = 8;
+  std::int64_t m, k, n;
+  Bench b;
+  Tensor x = b.random<T>({m, k}), y = b.random<T>({m, n}), offsets;
+
+  explicit Experts(benchmark::State& state) : m(state.range(0)), k(state.range(1)), n(state.range(2)), b(state) {
+    std::vector<std::int32_t> borders;
+    for (std::int64_t e = 0; e <= count; ++e) borders.push_back(static_cast<std::int32_t>(e * m / count));
+    offsets = test::on_device(b.device(), borders);
+  }
+  Operand weight() { return {b.random<T>({count * n, k}).row_range(0, n), count, n * k}; }
+};
+
 template <class T> void experts(benchmark::State& state) {
-  constexpr std::int64_t count = 8;
-  const std::int64_t m = state.range(0), k = state.range(1), n = state.range(2);
-  Bench b(state);
-  std::vector<std::int32_t> borders;
-  for (std::int64_t e = 0; e <= count; ++e) borders.push_back(static_cast<std::int32_t>(e * m / count));
-  const Tensor offsets = test::on_device(b.device(), borders);
-  const Tensor x = b.random<T>({m, k}), y = b.empty<T>({m, n}), w = b.random<T>({count, n, k});
-  const Operand all{{w.data, w.type, {n, k}}, count, n * k};
-  b.run(product(state), [&] { expert_forward(b.stream(), y, x, {&all, 1}, offsets); });
+  Experts<T> e(state);
+  const Operand w = e.weight();
+  e.b.run(product(state), [&] { expert_forward(e.b.stream(), e.y, e.x, {&w, 1}, e.offsets); });
+}
+
+template <class T> void experts_input_gradient(benchmark::State& state) {
+  Experts<T> e(state);
+  const Operand w = e.weight();
+  e.b.run(product(state), [&] { expert_input_gradient(e.b.stream(), e.x, e.y, {&w, 1}, e.offsets); });
+}
+
+template <class T> void experts_weight_gradient(benchmark::State& state) {
+  Experts<T> e(state);
+  const Tensor all = e.b.template random<float>({e.count * e.n, e.k});
+  const Gradient dw{all.row_range(0, e.n), 1, e.count, e.n * e.k};
+  e.b.run(product(state), [&] { expert_weight_gradient(e.b.stream(), {&dw, 1}, e.y, e.x, e.offsets, {}); });
 }
 
 void sizes(benchmark::internal::Benchmark* b) {
   b->ArgNames({"M", "K", "N"})->Args({2048, 256, 1024})->Args({2048, 1024, 256})->Args({4096, 128, 512})->Apply(timed);
+  if (Runtime::back_end() == "Cuda") b->Args({16384, 1024, 4096})->Args({16384, 4096, 1024});
 }
 BENCHMARK(forward<float>)->Apply(sizes);
 BENCHMARK(forward<bf16>)->Apply(sizes);
@@ -62,6 +85,10 @@ BENCHMARK(weight_gradient<float>)->Apply(sizes);
 BENCHMARK(weight_gradient<bf16>)->Apply(sizes);
 BENCHMARK(experts<float>)->Apply(sizes);
 BENCHMARK(experts<bf16>)->Apply(sizes);
+BENCHMARK(experts_input_gradient<float>)->Apply(sizes);
+BENCHMARK(experts_input_gradient<bf16>)->Apply(sizes);
+BENCHMARK(experts_weight_gradient<float>)->Apply(sizes);
+BENCHMARK(experts_weight_gradient<bf16>)->Apply(sizes);
 
 }  // namespace
 }  // namespace tessera::bench

@@ -3,7 +3,7 @@
 namespace tessera {
 
 Attention::Attention(ParamRegistry& registry, const std::string& name, const GptShape& shape)
-    : one_{1, shape.seq_len, shape.heads, shape.kv_heads, shape.head_dim},
+    : one_{1, shape.seq_len, shape.heads, shape.kv_heads, shape.head_dim, shape.attention_order},
       type_(shape.compute),
       sum_type_(shape.sum_type()),
       qkv_(registry, name + ".qkv", {shape.hidden, one_.columns(), initial_deviation, shape.bias, shape.accumulation}),

@@ -25,8 +25,11 @@ class Linear {
   void forward_gelu(const Call& call, const Tensor& y, const Tensor& pre, const Tensor& x) const;
   /// Adds to the gradients, then dx = dy W.
   void backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x) const;
+  /// The same where x = gelu(pre): dpre = (dy W) gelu'(pre), in one product if the back end has one.
+  void backward_gelu(const Call& call, const Tensor& dpre, const Tensor& dy, const Tensor& x, const Tensor& pre) const;
 
  private:
+  void gradients(const Call& call, const Tensor& dy, const Tensor& x) const;
   void weight_gradient(const Call& call, const Gradient& dw, const Tensor& dy, const Tensor& x) const;
 
   ParamId weight_;

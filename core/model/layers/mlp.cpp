@@ -30,9 +30,12 @@ void Mlp::forward(const Call& call, const Tensor& x, const Saved& saved, const T
 void Mlp::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x, const Saved& saved) const {
   const Arena::Frame frame(call.arena);
   const Tensor dact = call.arena.temp(type_, saved.act.shape);
+  if (activation_ == Activation::gelu) {
+    down_.backward_gelu(call, dact, dy, saved.act, saved.pre);
+    return up_.backward(call, dx, dact, x);
+  }
   down_.backward(call, dact, dy, saved.act);
-  const Tensor dpre = activate_backward(call.stream, call.arena, activation_, dact, saved.pre);
-  up_.backward(call, dx, dpre, x);
+  up_.backward(call, dx, activate_backward(call.stream, call.arena, activation_, dact, saved.pre), x);
 }
 
 }  // namespace tessera

@@ -59,7 +59,8 @@ TYPED_TEST_SUITE(Attention, Types);
 
 // One token; odd sizes; multi-query; grouped; more than a block; more than a strip of keys.
 constexpr AttentionShape shapes[] = {{1, 1, 1, 1, 4},    {2, 7, 3, 3, 5},    {3, 33, 4, 1, 16},
-                                     {2, 129, 4, 2, 32}, {1, 256, 2, 2, 64}, {1, 660, 2, 1, 8}};
+                                     {2, 129, 4, 2, 32}, {1, 256, 2, 2, 64}, {1, 660, 2, 1, 8},
+                                     {2, 200, 4, 2, 64}, {1, 130, 2, 1, 128}};
 
 TYPED_TEST(Attention, AgreesWithTheReference) {
   using T = TypeParam;

@@ -1,0 +1,207 @@
+#include "kernels/attention/library.hpp"
+
+#if __has_include(<cudnn_frontend.h>)
+
+#include <array>
+#include <cmath>
+#include <cstring>  // which cuDNN's header needs and does not include
+#include <map>
+#include <memory>
+#include <tuple>
+#include <unordered_map>
+
+#define CUDNN_FRONTEND_SKIP_JSON_LIB
+#include <cudnn_frontend.h>
+
+#include "kernels/base/launch.hpp"
+
+namespace tessera::attention {
+namespace {
+
+namespace fe = cudnn_frontend;
+using fe::graph::Graph;
+using fe::graph::Tensor_attributes;
+using Node = std::shared_ptr<Tensor_attributes>;
+using Dims = std::vector<std::int64_t>;
+
+enum Name : std::int64_t { query = 1, key, value, out, lse, dout, dquery, dkey, dvalue };
+using Places = std::unordered_map<std::int64_t, void*>;
+
+enum class Direction : std::uint8_t { forward, backward };
+
+void check(cudnnStatus_t status, const char* call) {
+  if (status != CUDNN_STATUS_SUCCESS) refuse(call, cudnnGetErrorString(status));
+}
+
+/// The tensors of one shape as cuDNN sees them: [sequences, heads, tokens, columns of a head], with strides.
+class Layout {
+ public:
+  explicit Layout(const AttentionShape& s) : s_(s) {}
+
+  Node packed(Graph& graph, Name name, std::int64_t heads) const {
+    return graph.tensor(named(name, heads, s_.head_dim).set_stride(packed_strides()));
+  }
+  Node wide(Graph& graph, Name name) const {
+    return graph.tensor(named(name, s_.heads, s_.head_dim).set_stride(wide_strides()));
+  }
+  Node sums(Graph& graph) const {
+    return graph.tensor(
+        named(lse, s_.heads, 1).set_stride({s_.heads * s_.length, s_.length, 1, 1}).set_data_type(fe::DataType_t::FLOAT));
+  }
+  void give(const Node& node, Name name, std::int64_t heads) const { give(node, name, heads, packed_strides()); }
+  void give_wide(const Node& node) const { give(node, out, s_.heads, wide_strides()); }
+  void give_sums(const Node& node) const {
+    give(node, lse, s_.heads, {s_.heads * s_.length, s_.length, 1, 1}, 1);
+    node->set_data_type(fe::DataType_t::FLOAT);
+  }
+
+ private:
+  Tensor_attributes named(Name name, std::int64_t heads, std::int64_t columns) const {
+    return Tensor_attributes().set_uid(name).set_dim({s_.sequences, heads, s_.length, columns});
+  }
+  void give(const Node& node, Name name, std::int64_t heads, const Dims& strides, std::int64_t columns = 0) const {
+    node->set_output(true).set_uid(name).set_dim({s_.sequences, heads, s_.length, columns ? columns : s_.head_dim});
+    node->set_stride(strides);
+  }
+  Dims packed_strides() const { return {s_.length * s_.columns(), s_.head_dim, s_.columns(), 1}; }
+  Dims wide_strides() const {
+    const std::int64_t width = s_.heads * s_.head_dim;
+    return {s_.length * width, s_.head_dim, width, 1};
+  }
+
+  AttentionShape s_;
+};
+
+void describe_forward(Graph& graph, const AttentionShape& s, float scale) {
+  const Layout at(s);
+  const auto options = fe::graph::SDPA_attributes()
+                           .set_name("attention_forward")
+                           .set_generate_stats(true)
+                           .set_causal_mask(true)
+                           .set_attn_scale(scale);
+  const auto [o, stats] = graph.sdpa(at.packed(graph, query, s.heads), at.packed(graph, key, s.kv_heads),
+                                     at.packed(graph, value, s.kv_heads), options);
+  at.give_wide(o);
+  at.give_sums(stats);
+}
+
+void describe_backward(Graph& graph, const AttentionShape& s, float scale) {
+  const Layout at(s);
+  const auto options = fe::graph::SDPA_backward_attributes()
+                           .set_name("attention_backward")
+                           .set_causal_mask(true)
+                           .set_attn_scale(scale)
+                           .set_deterministic_algorithm(s.order == SumOrder::fixed);
+  const auto [dq, dk, dv] = graph.sdpa_backward(
+      at.packed(graph, query, s.heads), at.packed(graph, key, s.kv_heads), at.packed(graph, value, s.kv_heads),
+      at.wide(graph, out), at.wide(graph, dout), at.sums(graph), options);
+  at.give(dq, dquery, s.heads);
+  at.give(dk, dkey, s.kv_heads);
+  at.give(dv, dvalue, s.kv_heads);
+}
+
+/// A stream's cuDNN: its handle, one graph for each shape and direction, and the workspace that they share.
+class Library {
+ public:
+  Library() { check(cudnnCreate(&handle_), "cudnnCreate"); }
+  ~Library() {
+    cudaFree(workspace_);
+    cudnnDestroy(handle_);
+  }
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+
+  /// Null where cuDNN has no kernel for the shape.
+  Graph* graph(const AttentionShape& s, Direction direction) {
+    const auto key = std::make_tuple(direction, s.sequences, s.length, s.heads, s.kv_heads, s.head_dim, s.order);
+    const auto known = graphs_.find(key);
+    if (known != graphs_.end()) return known->second.get();
+    auto made = std::make_unique<Graph>();
+    made->set_io_data_type(fe::DataType_t::BFLOAT16)
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT);
+    const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(s.head_dim)));
+    direction == Direction::forward ? describe_forward(*made, s, scale) : describe_backward(*made, s, scale);
+    if (made->build(handle_, {fe::HeurMode_t::A}).is_bad() || !reserve(*made)) made.reset();
+    return graphs_.emplace(key, std::move(made)).first->second.get();
+  }
+
+  void run(Stream& stream, Graph& graph, Places&& places) {
+    check(cudnnSetStream(handle_, space_of(stream).cuda_stream()), "cudnnSetStream");
+    auto status = graph.execute(handle_, places, workspace_);
+    if (status.is_bad()) refuse("cuDNN attention", status.get_message().c_str());
+  }
+
+ private:
+  using Key = std::tuple<Direction, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, SumOrder>;
+
+  bool reserve(Graph& graph) {
+    std::int64_t bytes = 0;
+    if (graph.get_workspace_size(bytes).is_bad()) return false;
+    if (bytes <= bytes_) return true;
+    cudaFree(workspace_);  // waits for the work that uses it
+    workspace_ = nullptr;
+    bytes_ = bytes;
+    return cudaMalloc(&workspace_, static_cast<std::size_t>(bytes)) == cudaSuccess;
+  }
+
+  cudnnHandle_t handle_ = nullptr;
+  std::map<Key, std::unique_ptr<Graph>> graphs_;
+  void* workspace_ = nullptr;
+  std::int64_t bytes_ = 0;
+};
+
+bool takes(const AttentionShape& s, const Tensor& qkv) {
+  return qkv.type == DType::bf16 && s.sequences > 0 && s.head_dim % 8 == 0 && s.head_dim >= 32 && s.head_dim <= 128 &&
+         reinterpret_cast<std::uintptr_t>(qkv.data) % 16 == 0;
+}
+
+void add_packed(Places& places, const AttentionShape& s, const Tensor& t, std::array<Name, 3> names) {
+  bf16* const first = t.as<bf16>();
+  places[names[0]] = first;
+  places[names[1]] = first + s.heads * s.head_dim;
+  places[names[2]] = first + (s.heads + s.kv_heads) * s.head_dim;
+}
+
+}  // namespace
+
+bool library_forward(Stream& stream, const AttentionShape& shape, const Tensor& y, const Tensor& sums,
+                     const Tensor& qkv) {
+  if (!takes(shape, qkv)) return false;
+  Library& library = stream.library<Library>();
+  Graph* const graph = library.graph(shape, Direction::forward);
+  if (!graph) return false;
+  Places places{{out, y.data}, {lse, sums.data}};
+  add_packed(places, shape, qkv, {query, key, value});
+  library.run(stream, *graph, std::move(places));
+  return true;
+}
+
+bool library_backward(Stream& stream, const AttentionShape& shape, const Tensor& dqkv, const Tensor& dy,
+                      const Tensor& qkv, const Tensor& y, const Tensor& sums) {
+  if (!takes(shape, qkv)) return false;
+  Library& library = stream.library<Library>();
+  Graph* const graph = library.graph(shape, Direction::backward);
+  if (!graph) return false;
+  Places places{{out, y.data}, {lse, sums.data}, {dout, dy.data}};
+  add_packed(places, shape, qkv, {query, key, value});
+  add_packed(places, shape, dqkv, {dquery, dkey, dvalue});
+  library.run(stream, *graph, std::move(places));
+  return true;
+}
+
+}  // namespace tessera::attention
+
+#else
+
+namespace tessera::attention {
+
+bool library_forward(Stream&, const AttentionShape&, const Tensor&, const Tensor&, const Tensor&) { return false; }
+bool library_backward(Stream&, const AttentionShape&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                      const Tensor&) {
+  return false;
+}
+
+}  // namespace tessera::attention
+
+#endif

@@ -1,0 +1,165 @@
+#include "kernels/gemm/lt.hpp"
+
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "kernels/base/error.hpp"
+
+namespace tessera::gemm {
+namespace {
+
+constexpr std::size_t workspace_bytes = std::size_t{64} << 20;
+
+void check(cublasStatus_t status, const char* call) {
+  if (status != CUBLAS_STATUS_SUCCESS) refuse(call, cublasLtGetStatusString(status));
+}
+
+cudaDataType_t cuda_type(DType type) {
+  return type == DType::f64 ? CUDA_R_64F : type == DType::f32 ? CUDA_R_32F : CUDA_R_16BF;
+}
+
+cublasLtEpilogue_t code_of(Epilogue epilogue) {
+  constexpr cublasLtEpilogue_t codes[] = {CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_GELU_AUX,
+                                          CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU};
+  return codes[static_cast<int>(epilogue)];
+}
+
+template <class Handle, cublasStatus_t (*destroy)(Handle)> struct Destroy {
+  using pointer = Handle;
+  void operator()(Handle handle) const { destroy(handle); }
+};
+using Matrix = std::unique_ptr<cublasLtMatrixLayout_t, Destroy<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>>;
+using Description = std::unique_ptr<cublasLtMatmulDesc_t, Destroy<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>>;
+using Preference =
+    std::unique_ptr<cublasLtMatmulPreference_t, Destroy<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>>;
+
+// The library takes columns first, where a row-major matrix is its transpose.
+Matrix matrix(DType type, std::int64_t rows, std::int64_t columns, Form form, std::int64_t distance) {
+  if (form == Form::transposed) std::swap(rows, columns);
+  cublasLtMatrixLayout_t made = nullptr;
+  check(cublasLtMatrixLayoutCreate(&made, cuda_type(type), static_cast<std::uint64_t>(columns),
+                                   static_cast<std::uint64_t>(rows), distance),
+        "cublasLtMatrixLayoutCreate");
+  return Matrix(made);
+}
+
+/// Powers of two that divide the places of a, b, c and aux, none above 256.
+using Alignments = std::array<std::uint32_t, 4>;
+
+std::uint32_t alignment_of(const void* place) {
+  const auto address = reinterpret_cast<std::uintptr_t>(place) | 256u;
+  return static_cast<std::uint32_t>(address & (~address + 1));
+}
+
+/// One product as the library wants it described, and the algorithm.
+class Plan {
+ public:
+  Plan(cublasLtHandle_t handle, const LtProduct& p, const Alignments& alignments)
+      : a_(matrix(p.type, p.m, p.k, p.a, p.lda)),
+        b_(matrix(p.type, p.k, p.n, p.b, p.ldb)),
+        c_(matrix(p.sum, p.m, p.n, Form::plain, p.ldc)),
+        wide_(p.type == DType::f64),
+        beta_(p.beta) {
+    cublasLtMatmulDesc_t made = nullptr;
+    check(cublasLtMatmulDescCreate(&made, wide_ ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, wide_ ? CUDA_R_64F : CUDA_R_32F),
+          "cublasLtMatmulDescCreate");
+    description_.reset(made);
+    // c^T = b^T a^T
+    describe(CUBLASLT_MATMUL_DESC_TRANSA, p.b == Form::plain ? CUBLAS_OP_N : CUBLAS_OP_T);
+    describe(CUBLASLT_MATMUL_DESC_TRANSB, p.a == Form::plain ? CUBLAS_OP_N : CUBLAS_OP_T);
+    describe(CUBLASLT_MATMUL_DESC_EPILOGUE, code_of(p.epilogue));
+    biased_ = p.epilogue == Epilogue::bias || p.epilogue == Epilogue::bias_gelu;
+    auxiliary_ = p.epilogue == Epilogue::gelu || p.epilogue == Epilogue::bias_gelu || p.epilogue == Epilogue::dgelu;
+    if (biased_) describe(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(p.type));
+    if (auxiliary_) describe(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n);
+    choose(handle, alignments);
+  }
+
+  bool exists() const { return exists_; }
+
+  void run(cublasLtHandle_t handle, void* workspace, cudaStream_t stream, const LtPlaces& at) {
+    if (biased_) describe(CUBLASLT_MATMUL_DESC_BIAS_POINTER, at.bias);
+    if (auxiliary_) describe(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, at.aux);
+    const double one64 = 1, beta64 = beta_;
+    const float one32 = 1;
+    const void* const alpha = wide_ ? static_cast<const void*>(&one64) : &one32;
+    const void* const beta = wide_ ? static_cast<const void*>(&beta64) : &beta_;
+    check(cublasLtMatmul(handle, description_.get(), alpha, at.b, b_.get(), at.a, a_.get(), beta, at.c, c_.get(), at.c,
+                         c_.get(), &algorithm_, workspace, workspace_bytes, stream),
+          "cublasLtMatmul");
+  }
+
+ private:
+  template <class T> void describe(cublasLtMatmulDescAttributes_t attribute, const T& value) {
+    check(cublasLtMatmulDescSetAttribute(description_.get(), attribute, &value, sizeof value),
+          "cublasLtMatmulDescSetAttribute");
+  }
+  template <class T>
+  static void prefer(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attribute, const T& value) {
+    check(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value),
+          "cublasLtMatmulPreferenceSetAttribute");
+  }
+
+  void choose(cublasLtHandle_t handle, const Alignments& alignments) {
+    cublasLtMatmulPreference_t made = nullptr;
+    check(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
+    const Preference preference(made);
+    prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
+    // Parts of a split sum are added in fp32, in order: neither in the output's type nor as they come.
+    prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+    prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignments[1]);
+    prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignments[0]);
+    prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignments[2]);
+    prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignments[2]);
+    cublasLtMatmulHeuristicResult_t best{};
+    int found = 0;
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(handle, description_.get(), b_.get(), a_.get(), c_.get(), c_.get(),
+                                       preference.get(), 1, &best, &found);
+    exists_ = status == CUBLAS_STATUS_SUCCESS && found == 1;
+    algorithm_ = best.algo;
+  }
+
+  Matrix a_, b_, c_;
+  Description description_;
+  bool wide_, biased_ = false, auxiliary_ = false, exists_ = false;
+  float beta_;
+  cublasLtMatmulAlgo_t algorithm_{};
+};
+
+}  // namespace
+
+struct LtPlans::State {
+  cublasLtHandle_t handle = nullptr;
+  void* workspace = nullptr;
+  std::map<std::pair<LtProduct, Alignments>, Plan> plans;
+};
+
+LtPlans::LtPlans() : state_(std::make_unique<State>()) {
+  check(cublasLtCreate(&state_->handle), "cublasLtCreate");
+  if (cudaMalloc(&state_->workspace, workspace_bytes) != cudaSuccess) refuse("LtPlans", "no memory for its workspace");
+}
+
+LtPlans::~LtPlans() {
+  cudaFree(state_->workspace);
+  state_->plans.clear();
+  cublasLtDestroy(state_->handle);
+}
+
+bool LtPlans::run(void* stream, const LtProduct& product, const LtPlaces& at) {
+  const Alignments alignments{alignment_of(at.a), alignment_of(at.b), alignment_of(at.c), alignment_of(at.aux)};
+  const std::pair key(product, alignments);
+  auto known = state_->plans.find(key);
+  if (known == state_->plans.end())
+    known = state_->plans.try_emplace(key, state_->handle, product, alignments).first;
+  if (!known->second.exists()) return false;
+  known->second.run(state_->handle, state_->workspace, static_cast<cudaStream_t>(stream), at);
+  return true;
+}
+
+}  // namespace tessera::gemm
