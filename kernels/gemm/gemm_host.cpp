@@ -1,4 +1,4 @@
-// The host's back end: products cut into tiles of fixed size, each one call of a library.
+// The host's back end: products cut into tiles, each one call of a library, or a launch over rows.
 #include <algorithm>
 #include <cstring>
 #include <span>
@@ -6,18 +6,23 @@
 #include "kernels/base/index.hpp"
 #include "kernels/base/launch.hpp"
 #include "kernels/base/math.hpp"
+#include "kernels/base/runtime.hpp"
 #include "kernels/gemm/back.hpp"
+#include "kernels/gemm/panels.hpp"
 #include "kernels/gemm/plans.hpp"
 
 namespace tessera::gemm {
 namespace {
 
-// Operations of one call: below a millisecond on one core of 2023 (0.8 TFLOP/s with AMX, 160 GFLOP/s in fp32).
-constexpr double operations(DType type) { return type == DType::bf16 ? 6e8 : type == DType::f32 ? 1.2e8 : 4e7; }
+// Operations of a library's call: below a millisecond on one core of 2023 (0.8 TFLOP/s with AMX).
+constexpr double operations_of_call = 6e8;
+
+// Half the second cache of such a core: the panels that all rows share.
+constexpr std::int64_t shared_bytes = 1 << 20;
 
 constexpr std::int64_t column_step = 64;
 
-// Rows come to an expert in any number; the libraries see these only, and a last one padded with zeros.
+// Rows come to an expert in any number; a library sees these only, and a last one padded with zeros.
 constexpr std::int64_t row_chunks[] = {256, 128, 64, 32};
 constexpr std::int64_t depth_chunks[] = {512, 256, 128, 64, 32};
 
@@ -36,20 +41,26 @@ struct Tile {
   std::int64_t row, column, rows, columns;
 };
 
-// How a product is cut; by its shape alone, so the cut never changes the bits.
+// How a product is cut. Columns and depth follow from its shape alone, rows change no bits: nor does the cut.
 struct Cut {
   std::int64_t rows, columns, depth;
 };
-Cut cut_of(const Product& whole) {
+Cut cut_of_panels(const Product& whole) {
+  const std::int64_t depth = std::min(whole.k, Panels::deepest);
+  const std::int64_t columns = shared_bytes / (depth * size_of(whole.type == DType::f64 ? DType::f64 : DType::f32));
+  return {whole.m, round_up(std::min(whole.n, columns), Panels::width(whole.type)), depth};
+}
+Cut cut_of_calls(const Product& whole) {
   const bool summed_over_rows = whole.a == Stored::transposed;
   // oneDNN takes a transposed factor to its AMX kernels only if all its columns are used: 1.2 times as fast.
-  const std::int64_t rows = std::min(whole.m, std::int64_t{summed_over_rows && whole.type == DType::bf16 ? 4096 : 256});
+  const std::int64_t rows = std::min(whole.m, std::int64_t{summed_over_rows ? 4096 : 256});
   // Of weight gradients, 512 rows of both factors at a time fit the second cache: 1.2 times as fast as 2048.
   const std::int64_t depth = std::min(whole.k, std::int64_t{summed_over_rows ? 512 : 4096});
-  const double limit = operations(whole.type) / (2.0 * static_cast<double>(rows) * static_cast<double>(depth));
+  const double limit = operations_of_call / (2.0 * static_cast<double>(rows) * static_cast<double>(depth));
   const std::int64_t strips = ceil_div(whole.n, std::max(column_step, static_cast<std::int64_t>(limit)));
   return {rows, strips == 1 ? whole.n : round_up(ceil_div(whole.n, strips), column_step), depth};
 }
+Cut cut_of(const Product& whole) { return by_library(whole.type) ? cut_of_calls(whole) : cut_of_panels(whole); }
 
 // f(tile) for the tiles of [m,n]; a strip of tiles shares its part of b while that is in the cache.
 template <class F>
@@ -60,10 +71,15 @@ void for_each_tile(const Product& whole, const F& f) {
       f(Tile{row, column, std::min(cut.rows, whole.m - row), std::min(cut.columns, whole.n - column)});
 }
 
+// What follows a product without an activation.
+struct Nothing {
+  void operator()(std::int64_t, std::int64_t, std::int64_t) const {}
+};
+
 // Whether a tile is summed in fp32 beside its place and rounded there once.
 bool rounds_late(const Product& whole) { return whole.sum == DType::bf16 && whole.k > cut_of(whole).depth; }
 
-// The library's share: piece `index` of a tile. Only the first meets beta and the bias.
+// One call's share: piece `index` of a tile. Only the first meets beta and the bias.
 Product part_of(const Product& whole, const Tile& tile, std::int64_t depth, std::size_t index) {
   Product part = whole;
   part.m = tile.rows;
@@ -80,41 +96,83 @@ Product part_of(const Product& whole, const Tile& tile, std::int64_t depth, std:
   return part;
 }
 
-// out = the tile's sum in fp32, rounded once.
-void round_tile(Stream& stream, bf16* out, std::int64_t distance, const float* sum, const Tile& tile) {
-  launch_rows(
-      stream, "gemm_round", tile.rows, KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
-        row.each(tile.columns, [&](std::int64_t j) { out[r * distance + j] = bf16(sum[r * tile.columns + j]); });
-      });
+// Row r of out = row r of a tile's sums in fp32, rounded once.
+struct RoundRow {
+  bf16* out;
+  std::int64_t distance;
+  const float* sum;
+  std::int64_t columns;
+
+  void operator()(std::int64_t r) const {
+    Row().each(columns, [=, *this](std::int64_t j) { out[r * distance + j] = bf16(sum[r * columns + j]); });
+  }
+};
+
+// Where a tile's factors, its bias and its sums lie; the sums beside their place if they round late.
+struct Places {
+  std::byte *c, *sums;
+  std::int64_t bias, a, b;  // bytes from where the product's begin
+
+  Places(Plans& plans, const Product& whole, void* begin, const Tile& tile) {
+    const std::int64_t in = size_of(whole.type);
+    c = static_cast<std::byte*>(begin) + (tile.row * whole.ldc + tile.column) * size_of(whole.sum);
+    sums = rounds_late(whole) ? plans.sum.at_least(tile.rows * tile.columns * size_of(DType::f32)) : c;
+    bias = tile.column * in;
+    a = tile.row * (whole.a == Stored::plain ? whole.lda : 1) * in;
+    b = tile.column * (whole.b == Stored::plain ? 1 : whole.ldb) * in;
+  }
+  RoundRow round(const Product& whole, const Tile& tile) const {
+    return {reinterpret_cast<bf16*>(c), whole.ldc, reinterpret_cast<const float*>(sums), tile.columns};
+  }
+};
+
+// One tile, a library's call for each piece.
+template <class After>
+void multiply_by_calls(Stream& stream, Plans& plans, const Product& whole, const Tile& tile, const Places& at,
+                       std::span<const Piece> pieces, const std::byte* bias, const After& after) {
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const Product part = part_of(whole, tile, pieces[i].depth, i);
+    plans.plan(part).run(at.sums, pieces[i].a + at.a, pieces[i].b + at.b,
+                         part.bias == Bias::none ? nullptr : bias + at.bias);
+    stream.progress();
+  }
+  if (rounds_late(whole)) launch(stream, "gemm_round", tile.rows, at.round(whole, tile));
+  if constexpr (!std::is_same_v<After, Nothing>)
+    launch(stream, "gemm_after", tile.rows, [=](std::int64_t r) { after(tile.row + r, tile.column, tile.columns); });
 }
 
-// c = beta c + sum over pieces of a b + bias. whole.k is the depth that the tiles are cut for; after(tile) runs while
-// the tile is in the cache.
+// One tile, for each piece a launch that packs and one over tiles of rows.
 template <class After>
-void multiply(Stream& stream, const Product& whole, void* c, std::span<const Piece> pieces, const void* bias,
-              const After& after) {
+void multiply_by_panels(Stream& stream, Plans& plans, const Product& whole, const Tile& tile, const Places& at,
+                        std::span<const Piece> pieces, const std::byte* bias, const After& after) {
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const Panels panels(part_of(whole, tile, pieces[i].depth, i), Runtime::threads());
+    std::byte* const packed = plans.packed.at_least(panels.bytes());
+    const std::byte *const a = pieces[i].a + at.a, *const b = pieces[i].b + at.b;
+    const std::byte* const row = i > 0 || whole.bias == Bias::none ? nullptr : bias + at.bias;
+    const bool last = i + 1 == pieces.size(), late = last && rounds_late(whole);
+    launch(stream, "gemm_pack", panels.shares(), [=](std::int64_t share) { panels.pack(packed, b, share); });
+    launch(stream, "gemm", panels.bands(), [=](std::int64_t band) {
+      panels.multiply(at.sums, a, packed, row, band);
+      const std::int64_t begin = band * panels.height(), end = std::min(begin + panels.height(), tile.rows);
+      for (std::int64_t r = begin; late && r < end; ++r) at.round(whole, tile)(r);
+      for (std::int64_t r = begin; last && r < end; ++r) after(tile.row + r, tile.column, tile.columns);
+    });
+  }
+}
+
+// c = beta c + sum over pieces of a b + bias. whole.k is the depth that the tiles are cut for; after(row, column,
+// columns) runs for a part of each row while that is in the cache.
+template <class After = Nothing>
+void multiply(Stream& stream, const Product& whole, void* c, std::span<const Piece> pieces, const void* bias = nullptr,
+              const After& after = {}) {
   Plans& plans = stream.library<Plans>();
-  const std::int64_t in = size_of(whole.type), out = size_of(whole.sum);
-  const std::int64_t step_a = (whole.a == Stored::plain ? whole.lda : 1) * in;
-  const std::int64_t step_b = (whole.b == Stored::plain ? 1 : whole.ldb) * in;
   for_each_tile(whole, [&](const Tile& tile) {
-    std::byte* place = static_cast<std::byte*>(c) + (tile.row * whole.ldc + tile.column) * out;
-    const bool late = rounds_late(whole);
-    std::byte* target = late ? plans.sum.at_least(tile.rows * tile.columns * size_of(DType::f32)) : place;
-    for (std::size_t i = 0; i < pieces.size(); ++i) {
-      const Product part = part_of(whole, tile, pieces[i].depth, i);
-      const std::byte* bias_part =
-          part.bias == Bias::none ? nullptr : static_cast<const std::byte*>(bias) + tile.column * in;
-      plans.plan(part).run(target, pieces[i].a + tile.row * step_a, pieces[i].b + tile.column * step_b, bias_part);
-      stream.progress();
-    }
-    if (late)
-      round_tile(stream, reinterpret_cast<bf16*>(place), whole.ldc, reinterpret_cast<const float*>(target), tile);
-    after(tile);
+    const Places at(plans, whole, c, tile);
+    const auto by = by_library(whole.type) ? multiply_by_calls<After> : multiply_by_panels<After>;
+    by(stream, plans, whole, tile, at, pieces, static_cast<const std::byte*>(bias), after);
   });
 }
-
-constexpr auto nothing = [](const Tile&) {};
 
 // The summed dimension in equal pieces: a deep product is summed in fp32 before it is rounded.
 std::span<const Piece> even_pieces(Plans& plans, const Product& whole, const void* a, const void* b) {
@@ -138,21 +196,22 @@ Product rows_times(const Tensor& out, const Tensor& in, Stored b, std::int64_t r
 }
 
 template <class T>
-void gelu_tile(Stream& stream, const Tensor& y, const Tensor& pre, const Tile& tile) {
-  const std::int64_t columns = y.columns();
-  const T* from = pre.as<T>() + tile.row * columns + tile.column;
-  T* to = y.as<T>() + tile.row * columns + tile.column;
-  launch_rows(
-      stream, "gemm_gelu", tile.rows, KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
-        row.each(tile.columns, [&](std::int64_t j) {
-          to[r * columns + j] = static_cast<T>(gelu_of(static_cast<Accumulator<T>>(from[r * columns + j])));
-        });
-      });
-}
+struct Gelu {
+  T* y;
+  const T* pre;
+  std::int64_t distance;
+
+  void operator()(std::int64_t row, std::int64_t column, std::int64_t columns) const {
+    const T* const from = pre + row * distance + column;
+    T* const to = y + row * distance + column;
+    Row().each(columns,
+               [=](std::int64_t j) { to[j] = static_cast<T>(gelu_of(static_cast<Accumulator<T>>(from[j]))); });
+  }
+};
 
 // Whatever number of rows an expert will have, its plans are there after the first step.
 void plan_rows(Plans& plans, Product whole) {
-  if (!plans.first(whole)) return;
+  if (!by_library(whole.type) || !plans.first(whole)) return;
   for (std::int64_t rows : row_chunks) {
     whole.m = rows;
     const auto pieces = even_pieces(plans, whole, nullptr, nullptr);
@@ -162,7 +221,7 @@ void plan_rows(Plans& plans, Product whole) {
   }
 }
 void plan_depths(Plans& plans, const Product& whole) {
-  if (!plans.first(whole)) return;
+  if (!by_library(whole.type) || !plans.first(whole)) return;
   for (std::int64_t depth : depth_chunks)
     for_each_tile(whole, [&](const Tile& tile) {
       for (std::size_t index : {0, 1}) plans.plan(part_of(whole, tile, depth, index));
@@ -200,12 +259,12 @@ void experts_times(Stream& stream, const Tensor& out, const Tensor& in, const Ex
     const void* weight = w.expert(e).data.data;
     for (std::int64_t row = range.begin; row < range.end; row += whole.m) {
       const std::int64_t left = range.end - row;
-      whole.m = next_chunk(row_chunks, left);
+      whole.m = by_library(in.type) ? next_chunk(row_chunks, left) : left;
       const bool fits = whole.m <= left;
       const void* from = fits ? at(in, row * whole.k) : pad(plans.padded[0], in, row, left, whole.m);
       std::byte* place = at(out, row * whole.n);
       std::byte* to = fits ? place : plans.padded[1].at_least(whole.m * whole.n * size_of(out.type));
-      multiply(stream, whole, to, even_pieces(plans, whole, from, weight), nullptr, nothing);
+      multiply(stream, whole, to, even_pieces(plans, whole, from, weight));
       if (!fits) std::memcpy(place, to, static_cast<std::size_t>(left * whole.n * size_of(out.type)));
     }
   }
@@ -215,7 +274,9 @@ void experts_times(Stream& stream, const Tensor& out, const Tensor& in, const Ex
 std::span<const Piece> row_pieces(Plans& plans, const Tensor& dy, const Tensor& x, Range range) {
   plans.pieces.clear();
   for (std::int64_t row = range.begin; row < range.end;) {
-    const std::int64_t left = range.end - row, depth = next_chunk(depth_chunks, left);
+    const std::int64_t left = range.end - row;
+    const std::int64_t depth =
+        by_library(x.type) ? next_chunk(depth_chunks, left) : std::min(Panels::deepest, left);
     if (depth <= left)
       plans.pieces.push_back({at(dy, row * dy.columns()), at(x, row * x.columns()), depth});
     else
@@ -272,22 +333,23 @@ void forward(Stream& stream, const Tensor& y, const Tensor& pre, const Tensor& x
   Product whole = rows_times(out, x, Stored::transposed, x.rows());
   whole.bias = bias.shape.rank() > 0 ? Bias::per_column : Bias::none;
   const auto pieces = even_pieces(stream.library<Plans>(), whole, x.data, w.data.data);
-  multiply(stream, whole, out.data, pieces, bias.data, [&](const Tile& tile) {
-    if (activated) dispatch_real(y.type, "gelu", [&]<class T>() { gelu_tile<T>(stream, y, pre, tile); });
+  if (!activated) return multiply(stream, whole, out.data, pieces, bias.data);
+  dispatch_real(y.type, "gelu", [&]<class T>() {
+    multiply(stream, whole, out.data, pieces, bias.data, Gelu<T>{y.as<T>(), pre.as<T>(), y.columns()});
   });
 }
 
 void input_gradient(Stream& stream, const Tensor& dx, const Tensor& dy, const Operand& w) {
   const Product whole = rows_times(dx, dy, Stored::plain, dy.rows());
   const auto pieces = even_pieces(stream.library<Plans>(), whole, dy.data, w.data.data);
-  multiply(stream, whole, dx.data, pieces, nullptr, nothing);
+  multiply(stream, whole, dx.data, pieces);
 }
 
 void weight_gradient(Stream& stream, const Gradient& dw, const Tensor& dy, const Tensor& x) {
   Product whole = transposed_times(dw.sum.type, dy, x, x.rows());
   whole.beta = dw.beta;
   const auto pieces = even_pieces(stream.library<Plans>(), whole, dy.data, x.data);
-  multiply(stream, whole, dw.sum.data, pieces, nullptr, nothing);
+  multiply(stream, whole, dw.sum.data, pieces);
 }
 
 void bias_gradient(Stream& stream, const Gradient& db, const Tensor& dy) {
@@ -320,15 +382,16 @@ void expert_weight_gradient(Stream& stream, const ExpertGradients& dw, const Ten
     }
     const auto pieces = row_pieces(plans, dy, x, range);
     if (fused) {
-      multiply(stream, whole, g.sum.data, pieces, nullptr, nothing);
+      multiply(stream, whole, g.sum.data, pieces);
       continue;
     }
     // The whole product is summed before it is rounded to the operands' type, as a dense one is.
     const bool rounds = scratch.type != sum;
     void* place = rounds ? plans.sum.at_least(whole.m * whole.n * size_of(sum)) : scratch.data;
-    multiply(stream, whole, place, pieces, nullptr, nothing);
+    multiply(stream, whole, place, pieces);
     if (rounds)
-      round_tile(stream, scratch.as<bf16>(), whole.n, static_cast<const float*>(place), Tile{0, 0, whole.m, whole.n});
+      launch(stream, "gemm_round", whole.m,
+             RoundRow{scratch.as<bf16>(), whole.n, static_cast<const float*>(place), whole.n});
     accumulate(stream, g, scratch);
   }
 }
