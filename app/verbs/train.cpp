@@ -92,7 +92,16 @@ PreparedRun prepare(const TrainOptions& options, const Mpi& mpi, Control& contro
   return run;
 }
 
-RunRecord record_of(const PreparedRun& run, const TrainOptions& options, const std::vector<std::string>& hosts) {
+/// Where every rank runs, on every rank.
+std::vector<RankPlace> places(const PreparedRun& run, const Mpi& mpi, Control& control) {
+  const std::vector<std::string> hosts = control.gather(mpi.host()), gpus = control.gather(std::to_string(run.gpu)),
+                                 names = control.gather(Runtime::gpu().name);
+  std::vector<RankPlace> all;
+  for (std::size_t r = 0; r < hosts.size(); ++r) all.push_back({hosts[r], std::stoi(gpus[r]), names[r]});
+  return all;
+}
+
+RunRecord record_of(const PreparedRun& run, const TrainOptions& options, std::vector<RankPlace> ranks) {
   const RunConfig& config = run.deck.config;
   const Build build = this_build();
   RunRecord record;
@@ -106,7 +115,7 @@ RunRecord record_of(const PreparedRun& run, const TrainOptions& options, const s
   record.compiler = build.compiler;
   record.back_end = build.back_end;
   for (const Library& library : build.libraries) record.libraries[library.name] = library.version;
-  for (const std::string& host : hosts) record.ranks.push_back({host, -1, ""});
+  record.ranks = std::move(ranks);
   record.threads_per_rank = config.run.threads;
   record.environment = allowed_environment();
   record.seed = config.run.seed;
@@ -119,12 +128,12 @@ RunRecord record_of(const PreparedRun& run, const TrainOptions& options, const s
 
 /// The resolved deck and run.json, written by rank 0, and the head of the log.
 void describe(const PreparedRun& run, const TrainOptions& options, const Mpi& mpi, Control& control) {
-  const std::vector<std::string> hosts = control.gather(mpi.host());
+  const std::vector<RankPlace> ranks = places(run, mpi, control);
   Problems problems;
   if (mpi.rank() == 0) {
     const std::filesystem::path directory = run.deck.config.checkpoint.dir.get();
     write_text_file(directory / "deck.resolved.yaml", resolved_text(run.deck), problems);
-    write_text_file(directory / "run.json", to_json(record_of(run, options, hosts)), problems);
+    write_text_file(directory / "run.json", to_json(record_of(run, options, ranks)), problems);
     for (const Finding& finding : advise(run.deck.config))
       fmt::print(stderr, "{} (allowed)\n", run.deck.provenance.located(finding));
     fmt::print("{}\n{}\n", resolved_text(run.deck), plan_text(*run.plan));

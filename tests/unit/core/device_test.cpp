@@ -1,0 +1,136 @@
+#include "core/device/device.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <string>
+
+#include "core/device/region.hpp"
+#include "kernels/convert/convert.hpp"
+#include "kernels/random/random.hpp"
+#include "tests/support/on_device.hpp"
+
+namespace tessera {
+namespace {
+
+constexpr std::int64_t n = 1 << 20;
+using Values = std::vector<float>;
+
+Tensor floats(Device& device) { return test::poisoned<float>(device, {n}); }
+
+std::map<std::string, std::int64_t> waits(const Device& device) {
+  std::map<std::string, std::int64_t> by_name;
+  for (const RegionTime& region : device.regions()) by_name[region.name] = region.waits;
+  return by_name;
+}
+
+TEST(Device, StreamsAreOrderedByEvents) {
+  Device device;
+  const Tensor source = floats(device), middle = floats(device), target = floats(device);
+  device.wait(device.compute().record());
+  for (int round = 0; round < 20; ++round) {
+    fill(device.compute(), source, round);
+    device.communication().wait(device.compute().record());
+    copy(device.communication(), middle, source);
+    device.copy().wait(device.communication().record());
+    copy(device.copy(), target, middle);
+    device.compute().wait(device.copy().record());
+  }
+  EXPECT_EQ(test::on_host<float>(device, target), Values(n, 19.0f));
+}
+
+TEST(Device, AnEventIsReachedOnceItsWorkIsDoneAndTellsTheTime) {
+  Device device;
+  const Tensor t = floats(device);
+  EXPECT_TRUE(Event().reached());
+  const Event begin = device.compute().record();
+  for (int i = 0; i < 100; ++i) fill(device.compute(), t, i);
+  const Event end = device.compute().record();
+  device.wait(end);
+  EXPECT_TRUE(begin.reached() && end.reached());
+  EXPECT_GT(end.seconds_since(begin), 0);
+  EXPECT_LT(end.seconds_since(begin), 10);
+}
+
+TEST(Device, AnEventRecordedAgainStandsForALaterPoint) {
+  Device device;
+  const Event first = device.compute().record();
+  for (int i = 0; i < 20 * Stream::events_kept; ++i) device.compute().record();
+  device.wait(first);
+  EXPECT_TRUE(first.reached());
+}
+
+TEST(Device, PinnedMemoryGoesUpAndComesDown) {
+  Device device;
+  const Tensor t = floats(device);
+  const std::int64_t before = device.host_waits();
+  const std::span<std::byte> up = device.pinned(t.bytes()), down = device.pinned(t.bytes());
+  ASSERT_EQ(std::ssize(up), t.bytes());
+  const Values values = test::uniform<float>(n, 3);
+  std::memcpy(up.data(), values.data(), up.size());
+  device.send(device.compute(), t, up.data());
+  const Event there = device.fetch(device.compute(), down.data(), t);
+  EXPECT_EQ(device.host_waits(), before);  // neither waits
+  device.wait(there);
+  EXPECT_EQ(device.host_waits(), before + 1);
+  EXPECT_EQ(std::memcmp(down.data(), values.data(), down.size()), 0);
+}
+
+TEST(Device, WaitsBelongToTheInnermostRegion) {
+  Device device;
+  const Tensor t = device.allocate(Category::batch, DType::f32, {1});
+  float value = 1;
+  {
+    const Region outer(device, "outer");
+    device.upload(device.compute(), t, &value);
+    {
+      const Region inner(device, "inner");
+      device.download(device.compute(), &value, t);
+      device.wait(device.compute().record());
+    }
+    device.download(device.compute(), &value, t);
+  }
+  device.download(device.compute(), &value, t);
+  const std::map<std::string, std::int64_t> expected{{"outside", 1}, {"outer", 2}, {"inner", 2}};
+  EXPECT_EQ(waits(device), expected);
+  EXPECT_EQ(device.host_waits(), 5);
+}
+
+TEST(Device, AMeasuringOneRunsNothing) {
+  Device device(Device::Kind::measuring);
+  const Tensor t = device.allocate(Category::weights, DType::f32, {n});
+  EXPECT_TRUE(device.pinned(8).empty());
+  EXPECT_TRUE(device.send(device.compute(), t, nullptr).reached());
+  fill(device.compute(), t, 1);
+  EXPECT_EQ(device.compute().launches(), 1);
+  EXPECT_EQ(device.memory()[static_cast<std::size_t>(Category::weights)], n * 4);
+}
+
+TEST(Device, ACapturedGraphRunsAgainOnAllItsStreams) {
+  Device device;
+  if (!device.compute().native()) GTEST_SKIP() << "only a GPU's streams can be captured";
+  const Tensor source = floats(device), middle = floats(device), target = floats(device);
+  device.wait(device.compute().record());
+  const auto work = [&] {
+    copy(device.compute(), middle, source);
+    device.communication().wait(device.compute().record());
+    copy(device.communication(), target, middle);
+    device.compute().wait(device.communication().record());
+  };
+  fill(device.compute(), source, 1);
+  work();
+  device.compute().begin_capture();
+  work();
+  const Graph graph = device.compute().end_capture();
+  ASSERT_TRUE(graph);
+  EXPECT_EQ(test::on_host<float>(device, target), Values(n, 1.0f));  // recorded, not run
+  for (float value : {2.0f, 3.0f}) {
+    fill(device.compute(), source, value);
+    device.compute().run(graph);
+    EXPECT_EQ(test::on_host<float>(device, target), Values(n, value));
+  }
+}
+
+}  // namespace
+}  // namespace tessera
