@@ -57,8 +57,8 @@ struct Tile {
   }
 };
 
-// A square of one vector a row, turned over in log2(lanes) steps: each exchanges the off-diagonal blocks of `half` lanes
-// in squares twice as wide.
+// A square of one vector a row, turned over in log2(lanes) steps: each exchanges the off-diagonal blocks, `half` wide,
+// of squares twice as wide.
 template <class A>
 struct Square {
   static constexpr int lanes = Tile<A>::lanes;
