@@ -16,7 +16,8 @@ constexpr int side = 16;  // a block is side x side threads; each takes M x M el
 constexpr std::int64_t shared_memory = 220 << 10;
 
 /// A matrix in shared memory. Rows are one element longer than they hold, against bank conflicts.
-template <class A> struct Tile {
+template <class A>
+struct Tile {
   A* data;
   int stride;
   __device__ A& operator()(int row, int column) const { return data[row * stride + column]; }
@@ -28,29 +29,40 @@ template <class A> struct Tile {
 };
 
 /// One head of a matrix of tokens: where its first row lies, and the distance to the next.
-template <class T> struct Head {
+template <class T>
+struct Head {
   T* data;
   std::int64_t stride;
 };
 
 /// Pointers to all of them for one sequence, head and its key head.
-template <class T> struct Operands {
+template <class T>
+struct Operands {
   T* qkv;
   std::int64_t length, heads, kv_heads, dim;
   double scale;
 
   __device__ std::int64_t columns() const { return (heads + 2 * kv_heads) * dim; }
-  __device__ Head<T> packed(std::int64_t s, std::int64_t slot) const { return {qkv + s * length * columns() + slot * dim, columns()}; }
+  __device__ Head<T> packed(std::int64_t s, std::int64_t slot) const {
+    return {qkv + s * length * columns() + slot * dim, columns()};
+  }
   __device__ Head<T> query(std::int64_t s, std::int64_t h) const { return packed(s, h); }
   __device__ Head<T> key(std::int64_t s, std::int64_t g) const { return packed(s, heads + g); }
   __device__ Head<T> value(std::int64_t s, std::int64_t g) const { return packed(s, heads + kv_heads + g); }
-  template <class U> __device__ Head<U> wide(U* matrix, std::int64_t s, std::int64_t h) const {
+  template <class U>
+  __device__ Head<U> wide(U* matrix, std::int64_t s, std::int64_t h) const {
     return {matrix + (s * length * heads + h) * dim, heads * dim};
   }
 };
 
-template <class T> Operands<T> operands_of(const AttentionShape& s, const Tensor& qkv) {
-  return {qkv.as<std::remove_const_t<T>>(), s.length, s.heads, s.kv_heads, s.head_dim, 1 / std::sqrt(static_cast<double>(s.head_dim))};
+template <class T>
+Operands<T> operands_of(const AttentionShape& s, const Tensor& qkv) {
+  return {qkv.as<std::remove_const_t<T>>(),
+          s.length,
+          s.heads,
+          s.kv_heads,
+          s.head_dim,
+          1 / std::sqrt(static_cast<double>(s.head_dim))};
 }
 
 __device__ inline int thread_of_block() { return static_cast<int>(threadIdx.y) * side + static_cast<int>(threadIdx.x); }
@@ -64,7 +76,8 @@ __device__ void load(const Tile<A>& tile, Head<T> from, std::int64_t first, std:
   }
 }
 
-template <class A> __device__ void clear(const Tile<A>& tile, int rows, int dim) {
+template <class A>
+__device__ void clear(const Tile<A>& tile, int rows, int dim) {
   for (int i = thread_of_block(); i < rows * dim; i += side * side) tile(i / dim, i % dim) = A(0);
 }
 
@@ -77,7 +90,8 @@ __device__ void store(Head<T> to, const Tile<A>& tile, std::int64_t first, std::
 }
 
 /// sum[i][j] = the product of row y + side i of a and row x + side j of b.
-template <int M, class A> __device__ void row_products(A (&sum)[M][M], const Tile<A>& a, const Tile<A>& b, int dim) {
+template <int M, class A>
+__device__ void row_products(A (&sum)[M][M], const Tile<A>& a, const Tile<A>& b, int dim) {
   for (auto& line : sum)
     for (A& s : line) s = 0;
   const int y = static_cast<int>(threadIdx.y), x = static_cast<int>(threadIdx.x);
@@ -114,7 +128,8 @@ __device__ void add_product(const Tile<A>& to, const Tile<A>& weights, const Til
 }
 
 /// f over the threads of one row of a tile, which lie beside each other in a warp.
-template <class A, class F> __device__ A over_row(A value, const F& f) {
+template <class A, class F>
+__device__ A over_row(A value, const F& f) {
   for (int lane = side / 2; lane > 0; lane /= 2) value = f(value, __shfl_xor_sync(0xFFFFFFFFu, value, lane, side));
   return value;
 }
@@ -174,7 +189,8 @@ __global__ void __launch_bounds__(side* side) forward_kernel(Operands<const T> i
 }
 
 /// What backward reads besides the operands; delta is the product of each row of dy and y.
-template <class T> struct Upward {
+template <class T>
+struct Upward {
   const T* dy;
   const Accumulator<T>*sums, *delta;
 };
@@ -262,13 +278,15 @@ __global__ void __launch_bounds__(side* side) dkv_kernel(Operands<const T> in, U
 }
 
 /// Bytes of a kernel with `wide` tiles of the head's columns and `square` tiles of scores.
-template <class T> std::int64_t bytes_of(int m, int wide, int square, std::int64_t dim) {
+template <class T>
+std::int64_t bytes_of(int m, int wide, int square, std::int64_t dim) {
   const std::int64_t rows = side * m;
   return static_cast<std::int64_t>(sizeof(Accumulator<T>)) * rows * (wide * (dim + 1) + square * (rows + 1));
 }
 
 /// f<M>() with the largest tiles that fit.
-template <class T, class F> void with_tiles(int wide, int square, std::int64_t dim, const F& f) {
+template <class T, class F>
+void with_tiles(int wide, int square, std::int64_t dim, const F& f) {
   if (bytes_of<T>(4, wide, square, dim) <= shared_memory) return f.template operator()<4>();
   if (bytes_of<T>(2, wide, square, dim) <= shared_memory) return f.template operator()<2>();
   require(bytes_of<T>(1, wide, square, dim) <= shared_memory, "attention", "head_dim is too large for this GPU");
@@ -279,31 +297,37 @@ template <class Kernel, class... Arguments>
 void start(Stream& stream, Kernel* kernel, dim3 grid, std::int64_t bytes, const Arguments&... arguments) {
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
   kernel<<<grid, dim3(side, side), static_cast<std::size_t>(bytes), space_of(stream).cuda_stream()>>>(arguments...);
-  if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess) refuse("attention", cudaGetErrorString(status));
+  if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess)
+    refuse("attention", cudaGetErrorString(status));
 }
 
 dim3 grid_of(const AttentionShape& s, std::int64_t heads, int m) {
-  return {static_cast<unsigned>(ceil_div(s.length, side * m)), static_cast<unsigned>(heads), static_cast<unsigned>(s.sequences)};
+  return {static_cast<unsigned>(ceil_div(s.length, side * m)), static_cast<unsigned>(heads),
+          static_cast<unsigned>(s.sequences)};
 }
 
-template <class T> void forward_as(Stream& stream, const AttentionShape& s, const Tensor& out, const Tensor& lse, const Tensor& qkv) {
+template <class T>
+void forward_as(Stream& stream, const AttentionShape& s, const Tensor& out, const Tensor& lse, const Tensor& qkv) {
   with_tiles<T>(4, 1, s.head_dim, [&]<int M>() {
-    start(stream, forward_kernel<T, M>, grid_of(s, s.heads, M), bytes_of<T>(M, 4, 1, s.head_dim), operands_of<const T>(s, qkv), out.as<T>(),
-          lse.as<Accumulator<T>>());
+    start(stream, forward_kernel<T, M>, grid_of(s, s.heads, M), bytes_of<T>(M, 4, 1, s.head_dim),
+          operands_of<const T>(s, qkv), out.as<T>(), lse.as<Accumulator<T>>());
   });
 }
 
 /// delta [sequences, H, T] = the product of each head's row of dout and out.
-template <class T> void products(Stream& stream, const AttentionShape& s, Accumulator<T>* delta, const Tensor& dout, const Tensor& out) {
+template <class T>
+void products(Stream& stream, const AttentionShape& s, Accumulator<T>* delta, const Tensor& dout, const Tensor& out) {
   using A = Accumulator<T>;
   const T *const dy = dout.as<T>(), *const y = out.as<T>();
   const std::int64_t length = s.length, heads = s.heads, dim = s.head_dim;
-  launch(stream, "attention_delta", s.sequences * heads * length, KOKKOS_LAMBDA(std::int64_t r) {
-    const std::int64_t t = r % length, h = r / length % heads, at = ((r / (length * heads) * length + t) * heads + h) * dim;
-    A sum = 0;
-    for (std::int64_t d = at; d < at + dim; ++d) sum = ::fma(A(dy[d]), A(y[d]), sum);
-    delta[r] = sum;
-  });
+  launch(
+      stream, "attention_delta", s.sequences * heads * length, KOKKOS_LAMBDA(std::int64_t r) {
+        const std::int64_t t = r % length, h = r / length % heads,
+                           at = ((r / (length * heads) * length + t) * heads + h) * dim;
+        A sum = 0;
+        for (std::int64_t d = at; d < at + dim; ++d) sum = ::fma(A(dy[d]), A(y[d]), sum);
+        delta[r] = sum;
+      });
 }
 
 template <class T>
@@ -323,13 +347,14 @@ void backward_as(Stream& stream, const AttentionShape& s, const Tensor& dqkv, co
 
 }  // namespace
 
-void forward(Stream& stream, Arena&, const AttentionShape& shape, const Tensor& out, const Tensor& lse, const Tensor& qkv) {
+void forward(Stream& stream, Arena&, const AttentionShape& shape, const Tensor& out, const Tensor& lse,
+             const Tensor& qkv) {
   if (stream.dry() || shape.sequences == 0 || library_forward(stream, shape, out, lse, qkv)) return;
   dispatch_real(qkv.type, "attention_forward", [&]<class T>() { forward_as<T>(stream, shape, out, lse, qkv); });
 }
 
-void backward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& dqkv, const Tensor& dout, const Tensor& qkv,
-              const Tensor& out, const Tensor& lse) {
+void backward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& dqkv, const Tensor& dout,
+              const Tensor& qkv, const Tensor& out, const Tensor& lse) {
   const Arena::Frame frame(arena);
   const Tensor delta = arena.temp(lse.type, lse.shape);
   if (stream.dry() || shape.sequences == 0 || library_backward(stream, shape, dqkv, dout, qkv, out, lse)) return;

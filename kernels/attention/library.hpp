@@ -1,8 +1,8 @@
 #pragma once
 #include "kernels/attention/attention.hpp"
 
-/// CUDA builds only: attention by cuDNN, where there is one and it takes the shape (bf16, head_dim a multiple of 8 up to
-/// 128). Its workspace belongs to the stream and is made at a shape's first call.
+/// CUDA builds only: attention by cuDNN, where there is one and it takes the shape (bf16, head_dim a multiple of 8 up
+/// to 128). Its workspace belongs to the stream and is made at a shape's first call.
 namespace tessera::attention {
 
 /// False, with nothing done, where cuDNN does not take the shape.

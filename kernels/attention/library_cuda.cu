@@ -45,8 +45,9 @@ class Layout {
     return graph.tensor(named(name, s_.heads, s_.head_dim).set_stride(wide_strides()));
   }
   Node sums(Graph& graph) const {
-    return graph.tensor(
-        named(lse, s_.heads, 1).set_stride({s_.heads * s_.length, s_.length, 1, 1}).set_data_type(fe::DataType_t::FLOAT));
+    return graph.tensor(named(lse, s_.heads, 1)
+                            .set_stride({s_.heads * s_.length, s_.length, 1, 1})
+                            .set_data_type(fe::DataType_t::FLOAT));
   }
   void give(const Node& node, Name name, std::int64_t heads) const { give(node, name, heads, packed_strides()); }
   void give_wide(const Node& node) const { give(node, out, s_.heads, wide_strides()); }
@@ -92,9 +93,9 @@ void describe_backward(Graph& graph, const AttentionShape& s, float scale) {
                            .set_causal_mask(true)
                            .set_attn_scale(scale)
                            .set_deterministic_algorithm(s.order == SumOrder::fixed);
-  const auto [dq, dk, dv] = graph.sdpa_backward(
-      at.packed(graph, query, s.heads), at.packed(graph, key, s.kv_heads), at.packed(graph, value, s.kv_heads),
-      at.wide(graph, out), at.wide(graph, dout), at.sums(graph), options);
+  const auto [dq, dk, dv] = graph.sdpa_backward(at.packed(graph, query, s.heads), at.packed(graph, key, s.kv_heads),
+                                                at.packed(graph, value, s.kv_heads), at.wide(graph, out),
+                                                at.wide(graph, dout), at.sums(graph), options);
   at.give(dq, dquery, s.heads);
   at.give(dk, dkey, s.kv_heads);
   at.give(dv, dvalue, s.kv_heads);

@@ -9,27 +9,33 @@
 namespace tessera::columns {
 
 /// N values that travel in one access.
-template <class T, int N> struct alignas(sizeof(T) * N) Lanes {
+template <class T, int N>
+struct alignas(sizeof(T) * N) Lanes {
   T value[N];
   __device__ static Lanes at(const T* place) { return *reinterpret_cast<const Lanes*>(place); }
   __device__ void to(T* place) const { *reinterpret_cast<Lanes*>(place) = *this; }
 };
-template <class T> inline constexpr int widest = 16 / static_cast<int>(sizeof(T));
+template <class T>
+inline constexpr int widest = 16 / static_cast<int>(sizeof(T));
 
 inline bool aligned(const Tensor& t) { return !t || reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0; }
 
 constexpr std::int64_t most_blocks = 256, warp = 32, rows_at_once = 8;
 
 /// Into how many blocks `rows` are cut; parts have as many rows.
-inline std::int64_t blocks_of(std::int64_t rows) { return std::clamp(ceil_div(rows, 4 * rows_at_once), std::int64_t{1}, most_blocks); }
+inline std::int64_t blocks_of(std::int64_t rows) {
+  return std::clamp(ceil_div(rows, 4 * rows_at_once), std::int64_t{1}, most_blocks);
+}
 
 /// parts[o] [blocks, columns] = the sums over each block's rows of what f(row, column, sum) adds to sum[o][l], the
 /// o-th quantity of column + l. Each thread has `lanes` columns, which must divide their number.
-template <int outputs, int lanes, class A> struct Parts {
+template <int outputs, int lanes, class A>
+struct Parts {
   A* to[outputs];
 };
 template <int outputs, int lanes, class A, class F>
-__global__ void __launch_bounds__(warp* rows_at_once) sum_blocks(Parts<outputs, lanes, A> parts, std::int64_t rows, std::int64_t columns, const F f) {
+__global__ void __launch_bounds__(warp* rows_at_once)
+    sum_blocks(Parts<outputs, lanes, A> parts, std::int64_t rows, std::int64_t columns, const F f) {
   const std::int64_t column = (blockIdx.x * warp + threadIdx.x) * lanes;
   const std::int64_t share = ceil_div(rows, std::int64_t{gridDim.y}), first = blockIdx.y * share;
   const std::int64_t last = first + share < rows ? first + share : rows;
@@ -68,14 +74,16 @@ __global__ void add_blocks(A* sum, const A* parts, std::int64_t blocks, std::int
 }
 
 template <int lanes, int outputs, class A, class F>
-void start_blocks(cudaStream_t stream, A* const (&parts)[outputs], std::int64_t rows, std::int64_t columns, const F& f) {
+void start_blocks(cudaStream_t stream, A* const (&parts)[outputs], std::int64_t rows, std::int64_t columns,
+                  const F& f) {
   Parts<outputs, lanes, A> to;
   for (int o = 0; o < outputs; ++o) to.to[o] = parts[o];
   const dim3 grid(static_cast<unsigned>(ceil_div(columns, warp * lanes)), static_cast<unsigned>(blocks_of(rows)));
   sum_blocks<outputs, lanes, A><<<grid, dim3(warp, rows_at_once), 0, stream>>>(to, rows, columns, f);
 }
 
-template <class A> void start_add(cudaStream_t stream, const Gradient& sum, const A* parts, std::int64_t rows, std::int64_t columns) {
+template <class A>
+void start_add(cudaStream_t stream, const Gradient& sum, const A* parts, std::int64_t rows, std::int64_t columns) {
   add_blocks<A><<<static_cast<unsigned>(ceil_div(columns, warp)), dim3(warp, 32), 0, stream>>>(
       sum.sum.as<A>(), parts, blocks_of(rows), columns, static_cast<A>(sum.beta));
 }

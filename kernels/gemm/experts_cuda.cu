@@ -11,7 +11,8 @@ namespace tessera::gemm {
 namespace {
 
 /// Pointers of all experts' matrices: one and a stride, or one each.
-template <class P> struct Pointers {
+template <class P>
+struct Pointers {
   static constexpr int most = 256;  // 2 KiB of a kernel's parameters
   P* each[most] = {};
   std::int64_t stride = 0;
@@ -19,7 +20,8 @@ template <class P> struct Pointers {
   __device__ P* operator()(int e) const { return listed == 1 ? each[0] + e * stride : each[e]; }
 };
 
-template <class P, class List, class Get> Pointers<P> pointers_of(const List& list, int count, std::int64_t stride, const Get& get) {
+template <class P, class List, class Get>
+Pointers<P> pointers_of(const List& list, int count, std::int64_t stride, const Get& get) {
   require(count <= Pointers<P>::most, "expert product", "at most 256 discrete experts on a GPU: use weights: single");
   Pointers<P> p;
   p.stride = stride;
@@ -27,10 +29,12 @@ template <class P, class List, class Get> Pointers<P> pointers_of(const List& li
   for (int e = 0; e < count; ++e) p.each[e] = get(list[e]).template as<P>();
   return p;
 }
-template <class T> Pointers<T> pointers_of(const ExpertOperands& w) {
+template <class T>
+Pointers<T> pointers_of(const ExpertOperands& w) {
   return pointers_of<T>(w.weights, w.count, w.weights[0].member_stride, [](const Operand& o) { return o.data; });
 }
-template <class A> Pointers<A> pointers_of(const ExpertGradients& dw) {
+template <class A>
+Pointers<A> pointers_of(const ExpertGradients& dw) {
   for (int e = 1; e < dw.count; ++e)
     require(dw.sums[e].beta == dw.sums[0].beta, "expert_weight_gradient", "experts must agree on beta");
   return pointers_of<A>(dw.sums, dw.count, dw.sums[0].member_stride, [](const Gradient& g) { return g.sum; });
@@ -52,7 +56,8 @@ __device__ inline Span piece_of_rows(const std::int32_t* offsets, int experts, i
 }
 
 /// y = x w or x w^T: rows of x and y by expert.
-template <class T> struct RowsTimes {
+template <class T>
+struct RowsTimes {
   T* y;
   const T* x;
   Pointers<T> w;
@@ -62,7 +67,8 @@ template <class T> struct RowsTimes {
 };
 
 /// dw = beta dw + dy^T x, a sum over each expert's rows.
-template <class T> struct SumOfRows {
+template <class T>
+struct SumOfRows {
   Pointers<Accumulator<T>> dw;
   const T *dy, *x;
   const std::int32_t* offsets;
@@ -71,7 +77,8 @@ template <class T> struct SumOfRows {
   bool rounded;  ///< to T before it is added
 };
 
-template <class T> __device__ Accumulator<T> sum_with(const SumOfRows<T>& p, Accumulator<T> old, Accumulator<T> product) {
+template <class T>
+__device__ Accumulator<T> sum_with(const SumOfRows<T>& p, Accumulator<T> old, Accumulator<T> product) {
   using A = Accumulator<T>;
   const A whole = p.rounded ? A(T(product)) : product;
   return p.beta == 0 ? whole : A(p.beta) * old + whole;
@@ -84,7 +91,8 @@ __global__ void __launch_bounds__(TensorTile::threads, 2) rows_times_tiles(const
   const Span rows = piece_of_rows(p.offsets, p.experts, static_cast<int>(blockIdx.y), TensorTile::m);
   if (rows.begin >= rows.end) return;
   const int column = static_cast<int>(blockIdx.x) * TensorTile::n;
-  const TileSource a{p.x, p.k, rows.begin, rows.end, 0, p.k}, b{p.w(rows.expert), weight == Form::plain ? p.n : p.k, column, p.n, 0, p.k};
+  const TileSource a{p.x, p.k, rows.begin, rows.end, 0, p.k},
+      b{p.w(rows.expert), weight == Form::plain ? p.n : p.k, column, p.n, 0, p.k};
   TensorTile tile;
   tile.multiply<Form::plain, weight>(a, b);
   tile.each_pair([&](int r, int c, float first, float second) {
@@ -127,18 +135,21 @@ __device__ void tile_product(A (&sum)[per_thread][per_thread], int n, const Left
     __syncthreads();
     for (int l = 0; l < depth; ++l)
       for (int i = 0; i < per_thread; ++i)
-        for (int j = 0; j < per_thread; ++j) sum[i][j] = ::fma(left[l][y + side * i], right[l][x + side * j], sum[i][j]);
+        for (int j = 0; j < per_thread; ++j)
+          sum[i][j] = ::fma(left[l][y + side * i], right[l][x + side * j], sum[i][j]);
     __syncthreads();
   }
 }
 
-template <class F> __device__ void each_of_tile(const F& f) {
+template <class F>
+__device__ void each_of_tile(const F& f) {
   for (int i = 0; i < per_thread; ++i)
     for (int j = 0; j < per_thread; ++j)
       f(i, j, static_cast<int>(threadIdx.y) + side * i, static_cast<int>(threadIdx.x) + side * j);
 }
 
-template <class T, Form weight> __global__ void rows_times_scalars(const __grid_constant__ RowsTimes<T> p) {
+template <class T, Form weight>
+__global__ void rows_times_scalars(const __grid_constant__ RowsTimes<T> p) {
   using A = Accumulator<T>;
   const Span rows = piece_of_rows(p.offsets, p.experts, static_cast<int>(blockIdx.y), block);
   if (rows.begin >= rows.end) return;
@@ -146,17 +157,21 @@ template <class T, Form weight> __global__ void rows_times_scalars(const __grid_
   const T* const w = p.w(rows.expert);
   A sum[per_thread][per_thread] = {};
   tile_product<A>(
-      sum, p.k, [&](int r, int l) { return rows.begin + r < rows.end ? A(p.x[std::int64_t{rows.begin + r} * p.k + l]) : A(0); },
+      sum, p.k,
+      [&](int r, int l) { return rows.begin + r < rows.end ? A(p.x[std::int64_t{rows.begin + r} * p.k + l]) : A(0); },
       [&](int l, int c) {
-        const std::int64_t at = weight == Form::plain ? std::int64_t{l} * p.n + column + c : std::int64_t{column + c} * p.k + l;
+        const std::int64_t at =
+            weight == Form::plain ? std::int64_t{l} * p.n + column + c : std::int64_t{column + c} * p.k + l;
         return column + c < p.n ? A(w[at]) : A(0);
       });
   each_of_tile([&](int i, int j, int r, int c) {
-    if (rows.begin + r < rows.end && column + c < p.n) p.y[std::int64_t{rows.begin + r} * p.n + column + c] = T(sum[i][j]);
+    if (rows.begin + r < rows.end && column + c < p.n)
+      p.y[std::int64_t{rows.begin + r} * p.n + column + c] = T(sum[i][j]);
   });
 }
 
-template <class T> __global__ void sum_of_rows_scalars(const __grid_constant__ SumOfRows<T> p) {
+template <class T>
+__global__ void sum_of_rows_scalars(const __grid_constant__ SumOfRows<T> p) {
   using A = Accumulator<T>;
   const int e = static_cast<int>(blockIdx.z), begin = p.offsets[e], rows = p.offsets[e + 1] - begin;
   const int row = static_cast<int>(blockIdx.y) * block, column = static_cast<int>(blockIdx.x) * block;
@@ -188,7 +203,8 @@ template <class Kernel, class Problem>
 void start(Stream& stream, Kernel* kernel, dim3 grid, dim3 threads, int shared, const Problem& problem) {
   if (shared > 0) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
   kernel<<<grid, threads, static_cast<std::size_t>(shared), space_of(stream).cuda_stream()>>>(problem);
-  if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess) refuse("expert product", cudaGetErrorString(status));
+  if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess)
+    refuse("expert product", cudaGetErrorString(status));
 }
 
 unsigned tiles(std::int64_t n, int size) { return static_cast<unsigned>(ceil_div(n, size)); }
@@ -201,7 +217,9 @@ unsigned row_tiles(std::int64_t rows, std::int64_t experts, int size) {
 template <class T, Form weight>
 void rows_times(Stream& stream, const Tensor& y, const Tensor& x, const ExpertOperands& w, const Tensor& offsets) {
   const std::int64_t experts = offsets.elements() - 1, rows = x.rows(), n = y.columns(), k = x.columns();
-  const RowsTimes<T> p{y.as<T>(), x.as<T>(), pointers_of<T>(w), offsets.as<std::int32_t>(), static_cast<int>(experts), static_cast<int>(n), static_cast<int>(k)};
+  const RowsTimes<T> p{
+      y.as<T>(),           x.as<T>(),          pointers_of<T>(w), offsets.as<std::int32_t>(), static_cast<int>(experts),
+      static_cast<int>(n), static_cast<int>(k)};
   if constexpr (std::is_same_v<T, bf16>)
     if (fits_tensor_cores(x, y, n, k) && fits_tensor_cores(w))
       return start(stream, rows_times_tiles<weight>, {tiles(n, TensorTile::n), row_tiles(rows, experts, TensorTile::m)},
@@ -210,31 +228,43 @@ void rows_times(Stream& stream, const Tensor& y, const Tensor& x, const ExpertOp
 }
 
 template <class T>
-void sum_of_rows(Stream& stream, const ExpertGradients& dw, const Tensor& dy, const Tensor& x, const Tensor& offsets, bool rounded) {
+void sum_of_rows(Stream& stream, const ExpertGradients& dw, const Tensor& dy, const Tensor& x, const Tensor& offsets,
+                 bool rounded) {
   const std::int64_t experts = offsets.elements() - 1, n = dy.columns(), k = x.columns();
-  const SumOfRows<T> p{pointers_of<Accumulator<T>>(dw), dy.as<T>(), x.as<T>(), offsets.as<std::int32_t>(), static_cast<int>(n), static_cast<int>(k), dw.sums[0].beta, rounded};
+  const SumOfRows<T> p{pointers_of<Accumulator<T>>(dw),
+                       dy.as<T>(),
+                       x.as<T>(),
+                       offsets.as<std::int32_t>(),
+                       static_cast<int>(n),
+                       static_cast<int>(k),
+                       dw.sums[0].beta,
+                       rounded};
   const auto blocks = static_cast<unsigned>(experts);
   if constexpr (std::is_same_v<T, bf16>)
     if (fits_tensor_cores(dy, x, n, k))
-      return start(stream, sum_of_rows_tiles, {tiles(k, TensorTile::n), tiles(n, TensorTile::m), blocks}, TensorTile::threads,
-                   TensorTile::shared_bytes, p);
+      return start(stream, sum_of_rows_tiles, {tiles(k, TensorTile::n), tiles(n, TensorTile::m), blocks},
+                   TensorTile::threads, TensorTile::shared_bytes, p);
   start(stream, sum_of_rows_scalars<T>, {tiles(k, block), tiles(n, block), blocks}, {side, side}, 0, p);
 }
 
 }  // namespace
 
 void expert_forward(Stream& stream, const Tensor& y, const Tensor& x, const ExpertOperands& w, const Tensor& offsets) {
-  dispatch_real(x.type, "expert_forward", [&]<class T>() { rows_times<T, Form::transposed>(stream, y, x, w, offsets); });
+  dispatch_real(x.type, "expert_forward",
+                [&]<class T>() { rows_times<T, Form::transposed>(stream, y, x, w, offsets); });
 }
 
-void expert_input_gradient(Stream& stream, const Tensor& dx, const Tensor& dy, const ExpertOperands& w, const Tensor& offsets) {
-  dispatch_real(dy.type, "expert_input_gradient", [&]<class T>() { rows_times<T, Form::plain>(stream, dx, dy, w, offsets); });
+void expert_input_gradient(Stream& stream, const Tensor& dx, const Tensor& dy, const ExpertOperands& w,
+                           const Tensor& offsets) {
+  dispatch_real(dy.type, "expert_input_gradient",
+                [&]<class T>() { rows_times<T, Form::plain>(stream, dx, dy, w, offsets); });
 }
 
-void expert_weight_gradient(Stream& stream, const ExpertGradients& dw, const Tensor& dy, const Tensor& x, const Tensor& offsets,
-                            const Tensor& scratch) {
+void expert_weight_gradient(Stream& stream, const ExpertGradients& dw, const Tensor& dy, const Tensor& x,
+                            const Tensor& offsets, const Tensor& scratch) {
   const bool rounded = static_cast<bool>(scratch);
-  dispatch_real(x.type, "expert_weight_gradient", [&]<class T>() { sum_of_rows<T>(stream, dw, dy, x, offsets, rounded); });
+  dispatch_real(x.type, "expert_weight_gradient",
+                [&]<class T>() { sum_of_rows<T>(stream, dw, dy, x, offsets, rounded); });
 }
 
 }  // namespace tessera::gemm

@@ -25,23 +25,28 @@ LtProduct rows_times(const Tensor& out, const Tensor& in, Form weight) {
   return p;
 }
 
-/// Whether the library's epilogues can be had: those of its kernels for odd sizes round a bf16 sum before they add to it.
+/// Whether the library's epilogues can be had: those of its kernels for odd sizes round a bf16 sum before they add to
+/// it.
 bool regular(const LtProduct& p, const Tensor& x, const Tensor& y) {
   return p.n % 8 == 0 && p.k % 8 == 0 && columns::aligned(x) && columns::aligned(y);
 }
 
 /// Every row of y = bias: where the library adds no bias the product is added to it, so that the sum is rounded once.
-template <class T> void broadcast(Stream& stream, const Tensor& y, const Tensor& bias) {
+template <class T>
+void broadcast(Stream& stream, const Tensor& y, const Tensor& bias) {
   const std::int64_t columns = y.columns();
   T* out = y.as<T>();
   const T* b = bias.as<T>();
-  launch(stream, "broadcast_bias", y.elements(), KOKKOS_LAMBDA(std::int64_t i) { out[i] = b[i % columns]; });
+  launch(
+      stream, "broadcast_bias", y.elements(), KOKKOS_LAMBDA(std::int64_t i) { out[i] = b[i % columns]; });
 }
 
-template <class T> void activate(Stream& stream, const Tensor& y, const Tensor& pre) {
+template <class T>
+void activate(Stream& stream, const Tensor& y, const Tensor& pre) {
   T* out = y.as<T>();
   const T* in = pre.as<T>();
-  launch(stream, "gelu", y.elements(), KOKKOS_LAMBDA(std::int64_t i) { out[i] = T(gelu_of(Accumulator<T>(in[i]))); });
+  launch(
+      stream, "gelu", y.elements(), KOKKOS_LAMBDA(std::int64_t i) { out[i] = T(gelu_of(Accumulator<T>(in[i]))); });
 }
 
 void plain_forward(Stream& stream, const Tensor& y, const Tensor& x, const Operand& w, const Tensor& bias) {
@@ -63,45 +68,54 @@ struct Parts {
   Parts(const Parts&) = delete;
   Parts& operator=(const Parts&) = delete;
   ~Parts() { cudaFree(data); }
-  template <class A> A* at_least(std::int64_t count) {
+  template <class A>
+  A* at_least(std::int64_t count) {
     const std::int64_t wanted = count * static_cast<std::int64_t>(sizeof(A));
     if (wanted > bytes) {
       cudaFree(data);
-      if (cudaMalloc(&data, static_cast<std::size_t>(wanted)) != cudaSuccess) refuse("bias_gradient", "no memory for its parts");
+      if (cudaMalloc(&data, static_cast<std::size_t>(wanted)) != cudaSuccess)
+        refuse("bias_gradient", "no memory for its parts");
       bytes = wanted;
     }
     return static_cast<A*>(data);
   }
 };
 
-template <class T, int lanes> struct AddRow {
+template <class T, int lanes>
+struct AddRow {
   const T* dy;
   std::int64_t columns;
-  template <class A> __device__ void operator()(std::int64_t row, std::int64_t column, A (&sum)[1][lanes]) const {
+  template <class A>
+  __device__ void operator()(std::int64_t row, std::int64_t column, A (&sum)[1][lanes]) const {
     const auto line = columns::Lanes<T, lanes>::at(dy + row * columns + column);
     for (int l = 0; l < lanes; ++l) sum[0][l] += A(line.value[l]);
   }
 };
 
-template <class T> void column_sums(Stream& stream, const Gradient& db, const Tensor& dy) {
+template <class T>
+void column_sums(Stream& stream, const Gradient& db, const Tensor& dy) {
   using A = Accumulator<T>;
   const std::int64_t rows = dy.rows(), n = dy.columns();
   const cudaStream_t queue = space_of(stream).cuda_stream();
   A* const parts[] = {stream.library<Parts>().template at_least<A>(columns::blocks_of(rows) * n)};
   constexpr int lanes = columns::widest<T>;
-  if (n % lanes == 0 && columns::aligned(dy)) columns::start_blocks<lanes>(queue, parts, rows, n, AddRow<T, lanes>{dy.as<T>(), n});
-  else columns::start_blocks<1>(queue, parts, rows, n, AddRow<T, 1>{dy.as<T>(), n});
+  if (n % lanes == 0 && columns::aligned(dy))
+    columns::start_blocks<lanes>(queue, parts, rows, n, AddRow<T, lanes>{dy.as<T>(), n});
+  else
+    columns::start_blocks<1>(queue, parts, rows, n, AddRow<T, 1>{dy.as<T>(), n});
   columns::start_add<A>(queue, db, parts[0], rows, n);
 }
 
 }  // namespace
 
-void forward(Stream& stream, const Tensor& y, const Tensor& pre, const Tensor& x, const Operand& w, const Tensor& bias) {
+void forward(Stream& stream, const Tensor& y, const Tensor& pre, const Tensor& x, const Operand& w,
+             const Tensor& bias) {
   if (!pre) return plain_forward(stream, y, x, w, bias);
   LtProduct p = rows_times(y, x, Form::transposed);
   p.epilogue = bias ? Epilogue::bias_gelu : Epilogue::gelu;
   // The library's gelu is single precision's and good to bf16's digits only.
-  if (y.type == DType::bf16 && regular(p, x, y) && run(stream, p, {x.data, w.data.data, y.data, bias.data, pre.data})) return;
+  if (y.type == DType::bf16 && regular(p, x, y) && run(stream, p, {x.data, w.data.data, y.data, bias.data, pre.data}))
+    return;
   plain_forward(stream, pre, x, w, bias);
   dispatch_real(y.type, "linear_forward", [&]<class T>() { activate<T>(stream, y, pre); });
 }
@@ -113,11 +127,13 @@ void input_gradient(Stream& stream, const Tensor& dx, const Tensor& dy, const Op
 bool gelu_input_gradient(Stream& stream, const Tensor& dpre, const Tensor& dy, const Operand& w, const Tensor& pre) {
   LtProduct p = rows_times(dpre, dy, Form::plain);
   p.epilogue = Epilogue::dgelu;
-  return dy.type == DType::bf16 && regular(p, dy, dpre) && run(stream, p, {dy.data, w.data.data, dpre.data, nullptr, pre.data});
+  return dy.type == DType::bf16 && regular(p, dy, dpre) &&
+         run(stream, p, {dy.data, w.data.data, dpre.data, nullptr, pre.data});
 }
 
 void weight_gradient(Stream& stream, const Gradient& dw, const Tensor& dy, const Tensor& x) {
-  LtProduct p{.type = x.type, .sum = dw.sum.type, .a = Form::transposed, .m = dy.columns(), .n = x.columns(), .k = x.rows()};
+  LtProduct p{
+      .type = x.type, .sum = dw.sum.type, .a = Form::transposed, .m = dy.columns(), .n = x.columns(), .k = x.rows()};
   p.lda = p.m;
   p.ldb = p.ldc = p.n;
   p.beta = dw.beta;

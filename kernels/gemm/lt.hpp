@@ -44,8 +44,8 @@ struct LtPlaces {
 };
 
 /// A stream's cuBLASLt: its handle, its workspace, and for each product the algorithm chosen at its first use, which
-/// depends on the product, the alignment of its places, the library's version and the GPU alone. No algorithm adds in an
-/// order that changes from run to run.
+/// depends on the product, the alignment of its places, the library's version and the GPU alone. No algorithm adds in
+/// an order that changes from run to run.
 class LtPlans {
  public:
   LtPlans();

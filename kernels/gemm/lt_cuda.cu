@@ -29,7 +29,8 @@ cublasLtEpilogue_t code_of(Epilogue epilogue) {
   return codes[static_cast<int>(epilogue)];
 }
 
-template <class Handle, cublasStatus_t (*destroy)(Handle)> struct Destroy {
+template <class Handle, cublasStatus_t (*destroy)(Handle)>
+struct Destroy {
   using pointer = Handle;
   void operator()(Handle handle) const { destroy(handle); }
 };
@@ -66,7 +67,8 @@ class Plan {
         wide_(p.type == DType::f64),
         beta_(p.beta) {
     cublasLtMatmulDesc_t made = nullptr;
-    check(cublasLtMatmulDescCreate(&made, wide_ ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, wide_ ? CUDA_R_64F : CUDA_R_32F),
+    check(cublasLtMatmulDescCreate(&made, wide_ ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+                                   wide_ ? CUDA_R_64F : CUDA_R_32F),
           "cublasLtMatmulDescCreate");
     description_.reset(made);
     // c^T = b^T a^T
@@ -95,7 +97,8 @@ class Plan {
   }
 
  private:
-  template <class T> void describe(cublasLtMatmulDescAttributes_t attribute, const T& value) {
+  template <class T>
+  void describe(cublasLtMatmulDescAttributes_t attribute, const T& value) {
     check(cublasLtMatmulDescSetAttribute(description_.get(), attribute, &value, sizeof value),
           "cublasLtMatmulDescSetAttribute");
   }
@@ -111,16 +114,16 @@ class Plan {
     const Preference preference(made);
     prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
     // Parts of a split sum are added in fp32, in order: neither in the output's type nor as they come.
-    prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+    prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+           std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignments[1]);
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignments[0]);
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignments[2]);
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignments[2]);
     cublasLtMatmulHeuristicResult_t best{};
     int found = 0;
-    const cublasStatus_t status =
-        cublasLtMatmulAlgoGetHeuristic(handle, description_.get(), b_.get(), a_.get(), c_.get(), c_.get(),
-                                       preference.get(), 1, &best, &found);
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+        handle, description_.get(), b_.get(), a_.get(), c_.get(), c_.get(), preference.get(), 1, &best, &found);
     exists_ = status == CUBLAS_STATUS_SUCCESS && found == 1;
     algorithm_ = best.algo;
   }
@@ -155,8 +158,7 @@ bool LtPlans::run(void* stream, const LtProduct& product, const LtPlaces& at) {
   const Alignments alignments{alignment_of(at.a), alignment_of(at.b), alignment_of(at.c), alignment_of(at.aux)};
   const std::pair key(product, alignments);
   auto known = state_->plans.find(key);
-  if (known == state_->plans.end())
-    known = state_->plans.try_emplace(key, state_->handle, product, alignments).first;
+  if (known == state_->plans.end()) known = state_->plans.try_emplace(key, state_->handle, product, alignments).first;
   if (!known->second.exists()) return false;
   known->second.run(state_->handle, state_->workspace, static_cast<cudaStream_t>(stream), at);
   return true;

@@ -2,6 +2,7 @@
 
 #include "kernels/base/math.hpp"
 #include "kernels/base/strips.hpp"
+#include "kernels/loss/back.hpp"
 
 namespace tessera {
 namespace {
@@ -52,7 +53,8 @@ void cross_entropy(Stream& stream, Arena& arena, double* sum, const Tensor& dlog
     using A = Accumulator<T>;
     const Arena::Frame frame(arena);
     const Tensor losses = arena.temp(dtype_of<A>, Shape{logits.rows()});
-    row_losses<T>(stream, losses, dlogits, logits, targets, vocabulary, scale);
+    if (stream.dry() || !loss::row_losses(stream, losses, dlogits, logits, targets, vocabulary, scale))
+      row_losses<T>(stream, losses, dlogits, logits, targets, vocabulary, scale);
     add_losses<A>(stream, sum, losses);
   });
 }

@@ -1,6 +1,7 @@
 #include "kernels/normalize/normalize.hpp"
 
 #include "kernels/base/strips.hpp"
+#include "kernels/normalize/back.hpp"
 
 namespace tessera {
 namespace {
@@ -121,6 +122,8 @@ void check_rows(const char* kernel, Norm kind, const Tensor& x, const Tensor& me
   require(kind == Norm::rms || mean.elements() == x.rows(), kernel, "mean is one value a row");
 }
 
+bool works(const Stream& stream, const Tensor& x) { return !stream.dry() && x.rows() > 0; }
+
 }  // namespace
 
 void norm_forward(Stream& stream, Norm kind, const Tensor& y, const Tensor& residual_out, const Tensor& mean,
@@ -131,6 +134,7 @@ void norm_forward(Stream& stream, Norm kind, const Tensor& y, const Tensor& resi
           "branch and residual_out have the shape of x");
   require(weight.elements() == x.columns() && (!bias || bias.elements() == x.columns()), "norm_forward",
           "weight and bias are one value a column");
+  if (works(stream, x) && normalize::forward(stream, kind, y, residual_out, mean, rstd, x, branch, weight, bias)) return;
   dispatch_real(x.type, "norm_forward", [&]<class T>() {
     if (kind == Norm::layer) forward<T, Norm::layer>(stream, y, residual_out, mean, rstd, x, branch, weight, bias);
     else forward<T, Norm::rms>(stream, y, residual_out, mean, rstd, x, branch, weight, bias);
@@ -142,6 +146,7 @@ void norm_backward(Stream& stream, Norm kind, const Tensor& dx, const Tensor& dy
   check_rows("norm_backward", kind, x, mean, rstd);
   require(dx.shape == x.shape && dy.shape == x.shape, "norm_backward", "dx and dy have the shape of x");
   require(weight.elements() == x.columns(), "norm_backward", "weight is one value a column");
+  if (works(stream, x) && normalize::backward(stream, kind, dx, dy, x, mean, rstd, weight)) return;
   dispatch_real(x.type, "norm_backward", [&]<class T>() {
     if (kind == Norm::layer) backward<T, Norm::layer>(stream, dx, dy, x, mean, rstd, weight);
     else backward<T, Norm::rms>(stream, dx, dy, x, mean, rstd, weight);
@@ -164,6 +169,24 @@ void norm_weight_gradient(Stream& stream, Arena& arena, Norm kind, const Gradien
     add_blocks<A>(stream, dweight, weight);
     if (bias) add_blocks<A>(stream, dbias, bias);
   });
+}
+
+void norm_gradients(Stream& stream, Arena& arena, Norm kind, const Tensor& dx, const Gradient& dweight,
+                    const Gradient& dbias, const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd,
+                    const Tensor& weight) {
+  check_rows("norm_gradients", kind, x, mean, rstd);
+  require(dx.shape == x.shape && dy.shape == x.shape, "norm_gradients", "dx and dy have the shape of x");
+  {
+    const Arena::Frame frame(arena);
+    const Shape blocks{ceil_div(x.rows(), normalize::rows_of_part), x.columns()};
+    const Tensor parts = arena.temp(rstd.type, blocks);
+    const Tensor bias_parts = dbias.sum ? arena.temp(rstd.type, blocks) : Tensor{};
+    if (works(stream, x) &&
+        normalize::gradients(stream, kind, dx, dweight, dbias, dy, x, mean, rstd, weight, parts, bias_parts))
+      return;
+  }
+  norm_weight_gradient(stream, arena, kind, dweight, dbias, dy, x, mean, rstd);
+  norm_backward(stream, kind, dx, dy, x, mean, rstd, weight);
 }
 
 }  // namespace tessera

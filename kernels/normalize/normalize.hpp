@@ -22,4 +22,9 @@ void norm_backward(Stream& stream, Norm kind, const Tensor& dx, const Tensor& dy
 void norm_weight_gradient(Stream& stream, Arena& arena, Norm kind, const Gradient& dweight, const Gradient& dbias,
                           const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd);
 
+/// norm_weight_gradient, then norm_backward, reading dy and x once where the back end can.
+void norm_gradients(Stream& stream, Arena& arena, Norm kind, const Tensor& dx, const Gradient& dweight,
+                    const Gradient& dbias, const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd,
+                    const Tensor& weight);
+
 }  // namespace tessera

@@ -4,6 +4,7 @@
 
 #include "kernels/base/index.hpp"
 #include "kernels/base/launch.hpp"
+#include "kernels/optim/back.hpp"
 
 namespace tessera {
 namespace {
@@ -55,6 +56,7 @@ void adamw_step(Stream& stream, const AdamWRule& rule, const Tensor& master, con
   require(master.type == DType::f32 && gradient.type == DType::f32, "adamw_step", "master and gradient are f32");
   require(m.type == v.type && (m.type == DType::f32 || m.type == DType::bf16), "adamw_step",
           "both moments are f32 or both bf16");
+  if (!stream.dry() && optim::adamw_step(stream, rule, master, m, v, gradient, clock, clip, rate)) return;
   if (m.type == DType::f32)
     step_as<float>(stream, rule, master, m, v, gradient, clock, clip, rate);
   else

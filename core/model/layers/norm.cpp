@@ -27,15 +27,14 @@ void NormLayer::forward(const Call& call, const Residual& x, const Saved& saved)
 
 void NormLayer::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x,
                          const Saved& saved) const {
+  const Tensor weight = call.weights.operand(call.stream, weight_, Side::rowwise).data;
   const auto gradients = [&](const Gradient& dweight, const Gradient& dbias) {
-    norm_weight_gradient(call.stream, call.arena, kind_, dweight, dbias, dy, x, saved.mean, saved.rstd);
+    norm_gradients(call.stream, call.arena, kind_, dx, dweight, dbias, dy, x, saved.mean, saved.rstd, weight);
   };
   contribute(call, weight_, [&](const Gradient& dweight) {
     if (!bias_) return gradients(dweight, {});
     contribute(call, *bias_, [&](const Gradient& dbias) { gradients(dweight, dbias); });
   });
-  const Tensor weight = call.weights.operand(call.stream, weight_, Side::rowwise).data;
-  norm_backward(call.stream, kind_, dx, dy, x, saved.mean, saved.rstd, weight);
 }
 
 }  // namespace tessera

@@ -132,6 +132,30 @@ TYPED_TEST(Normalize, WeightGradientEqualsReferenceForEveryBeta) {
       }
 }
 
+TYPED_TEST(Normalize, GradientsInOnePassEqualReference) {
+  using T = TypeParam;
+  using A = Accumulator<T>;
+  for (Norm kind : kinds)
+    for (auto [rows, columns] : {std::pair<std::int64_t, std::int64_t>{9, 33}, {70, 40}, {133, 776}, {9, 1040}}) {
+      Case<T> c(kind, rows, columns);
+      c.forward(Branch::no, Bias::no);
+      const auto before = uniform<T>(rows * columns, 6);
+      const Tensor dx = c.put(before);
+      const Gradient dw{poisoned<A>(c.device, {columns})},
+          db{kind == Norm::layer ? poisoned<A>(c.device, {columns}) : Tensor{}};
+      norm_gradients(c.device.compute(), c.arena, kind, dx, dw, db, c.put(c.dy), c.put(c.x), c.mean, c.rstd,
+                     c.row(c.weight));
+      auto wanted = reference::norm_backward(kind, in_double(c.dy), in_double(c.x), in_double(c.weight));
+      for (std::size_t i = 0; i < before.size(); ++i) wanted.dx[i] += static_cast<double>(before[i]);
+      EXPECT_TRUE(near(on_host<T>(c.device, dx), wanted.dx, test::tolerance<T>)) << rows << "x" << columns;
+      const double tolerance = 10 * test::tolerance<A>;  // sums over rows of numbers of either sign
+      EXPECT_TRUE(near(on_host<A>(c.device, dw.sum), wanted.dweight, tolerance)) << rows << "x" << columns;
+      if (db.sum) {
+        EXPECT_TRUE(near(on_host<A>(c.device, db.sum), wanted.dbias, tolerance)) << rows << "x" << columns;
+      }
+    }
+}
+
 TYPED_TEST(Normalize, NoRows) {
   using T = TypeParam;
   using A = Accumulator<T>;

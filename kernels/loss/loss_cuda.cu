@@ -1,0 +1,158 @@
+// A block of threads a row: read once for the maximum and the sum together, once more, from the second cache, to be
+// replaced by its gradient.
+#include "kernels/base/columns.cuh"
+#include "kernels/base/launch.hpp"
+#include "kernels/base/math.hpp"
+#include "kernels/loss/back.hpp"
+
+namespace tessera::loss {
+namespace {
+
+using columns::Lanes;
+
+constexpr int block_threads = 512, warps = block_threads / 32;
+
+/// Exponentials of fp32 logits: the project's own.
+template <class T>
+struct Exponential {
+  __device__ static float of(float x) { return exp_of(x); }
+  __device__ static void store(T* place, const float (&v)[columns::widest<T>]) {
+    Lanes<T, columns::widest<T>> pack;
+    for (int l = 0; l < columns::widest<T>; ++l) pack.value[l] = T(v[l]);
+    pack.to(place);
+  }
+};
+/// Of bf16 ones: the GPU's (2 ulp of fp32), and its own rounding of pairs, which gives the bits of ours.
+template <>
+struct Exponential<bf16> {
+  __device__ static float of(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
+    return y;
+  }
+  __device__ static void store(bf16* place, const float (&v)[8]) {
+    std::uint32_t pair[4];
+    for (int i = 0; i < 4; ++i) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair[i]) : "f"(v[2 * i + 1]), "f"(v[2 * i]));
+    *reinterpret_cast<uint4*>(place) = {pair[0], pair[1], pair[2], pair[3]};
+  }
+};
+
+/// The largest of some numbers, and the sum of their exponentials relative to it.
+template <class T>
+struct Peak {
+  using E = Exponential<T>;
+  float top = -3.402823466e38f, sum = 0;
+
+  template <int n>
+  __device__ void add(const float (&x)[n]) {
+    float highest = x[0];
+    for (int i = 1; i < n; ++i) highest = x[i] > highest ? x[i] : highest;
+    if (highest > top) {
+      sum *= E::of(top - highest);
+      top = highest;
+    }
+    float part[n];
+    for (int i = 0; i < n; ++i) part[i] = E::of(x[i] - top);
+    for (int width = n / 2; width > 0; width /= 2)
+      for (int i = 0; i < width; ++i) part[i] += part[i + width];
+    sum += part[0];
+  }
+  __device__ void add(const Peak& other) {
+    const float higher = top > other.top ? top : other.top;
+    sum = sum * E::of(top - higher) + other.sum * E::of(other.top - higher);
+    top = higher;
+  }
+};
+
+template <class T>
+__device__ Peak<T> over_block(Peak<T> mine) {
+  for (int lane = 16; lane > 0; lane /= 2) {
+    const Peak<T> other{__shfl_xor_sync(0xFFFFFFFFu, mine.top, lane), __shfl_xor_sync(0xFFFFFFFFu, mine.sum, lane)};
+    // Both partners add in one order, so that all lanes end with the same bits.
+    Peak<T> both = threadIdx.x & lane ? other : mine;
+    both.add(threadIdx.x & lane ? mine : other);
+    mine = both;
+  }
+  __shared__ Peak<T> all[warps];
+  if (threadIdx.x % 32 == 0) all[threadIdx.x / 32] = mine;
+  __syncthreads();
+  Peak<T> whole = all[0];
+  for (int w = 1; w < warps; ++w) whole.add(all[w]);
+  return whole;
+}
+
+template <class T>
+struct Rows {
+  float* losses;
+  T* dlogits;
+  const T* logits;
+  const std::int32_t* targets;
+  int vocabulary, padded;
+  float scale;
+};
+
+template <class T, int lanes>
+__device__ void load(float (&x)[lanes], const T* place) {
+  const auto pack = Lanes<T, lanes>::at(place);
+  for (int l = 0; l < lanes; ++l) x[l] = float(pack.value[l]);
+}
+
+template <class T>
+__global__ void __launch_bounds__(block_threads) row_kernel(const Rows<T> p) {
+  using E = Exponential<T>;
+  constexpr int lanes = columns::widest<T>, step = block_threads * lanes;
+  const std::int64_t at = std::int64_t{blockIdx.x} * p.padded;
+  const T* const z = p.logits + at;
+  const int target = p.targets[blockIdx.x], whole_packs = p.vocabulary / lanes * lanes;
+  const int first = static_cast<int>(threadIdx.x) * lanes;
+  const float wanted = float(z[target]);
+  float x[lanes];
+  Peak<T> mine;
+  for (int column = first; column < whole_packs; column += step) {
+    load(x, z + column);
+    mine.add(x);
+  }
+  // What is left of the vocabulary is less than a pack.
+  if (const int column = whole_packs + static_cast<int>(threadIdx.x); column < p.vocabulary) {
+    const float one[1] = {float(z[column])};
+    mine.add(one);
+  }
+  const Peak<T> peak = over_block(mine);
+  if (threadIdx.x == 0) p.losses[blockIdx.x] = log_of(peak.sum) + (peak.top - wanted);
+  if (p.dlogits == nullptr) return;
+  const float share = p.scale / peak.sum;
+  for (int column = first; column < p.padded; column += step) {
+    load(x, z + column);
+    for (int l = 0; l < lanes; ++l) x[l] = E::of(x[l] - peak.top) * share;
+    if (target >= column && target < column + lanes)
+      for (int l = 0; l < lanes; ++l) x[l] -= column + l == target ? p.scale : 0.0f;
+    if (column + lanes > p.vocabulary)
+      for (int l = 0; l < lanes; ++l) x[l] = column + l < p.vocabulary ? x[l] : 0.0f;
+    E::store(p.dlogits + at + column, x);
+  }
+}
+
+template <class T>
+void start(Stream& stream, const Tensor& losses, const Tensor& dlogits, const Tensor& logits, const Tensor& targets,
+           std::int64_t vocabulary, double scale) {
+  const Rows<T> p{losses.as<float>(),         dlogits ? dlogits.as<T>() : nullptr, logits.as<T>(),
+                  targets.as<std::int32_t>(), static_cast<int>(vocabulary),        static_cast<int>(logits.columns()),
+                  static_cast<float>(scale)};
+  row_kernel<T><<<static_cast<unsigned>(logits.rows()), block_threads, 0, space_of(stream).cuda_stream()>>>(p);
+}
+
+}  // namespace
+
+bool row_losses(Stream& stream, const Tensor& losses, const Tensor& dlogits, const Tensor& logits,
+                const Tensor& targets, std::int64_t vocabulary, double scale) {
+  const bool fits = logits.type != DType::f64 && logits.columns() % 8 == 0 && logits.columns() < 1 << 30;
+  if (!fits || logits.rows() == 0 || !columns::aligned(logits) || !columns::aligned(dlogits)) return false;
+  stream.count_launch();
+  if (logits.type == DType::bf16)
+    start<bf16>(stream, losses, dlogits, logits, targets, vocabulary, scale);
+  else
+    start<float>(stream, losses, dlogits, logits, targets, vocabulary, scale);
+  return true;
+}
+
+}  // namespace tessera::loss

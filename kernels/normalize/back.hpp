@@ -1,0 +1,18 @@
+#pragma once
+#include "kernels/normalize/normalize.hpp"
+
+/// What a back end does faster than the portable kernels of normalize.cpp. Arguments as there, checked; on a stream
+/// that is not dry, with at least one row. False, with nothing done: the portable kernel serves.
+namespace tessera::normalize {
+
+bool forward(Stream& stream, Norm kind, const Tensor& y, const Tensor& residual_out, const Tensor& mean,
+             const Tensor& rstd, const Tensor& x, const Tensor& branch, const Tensor& weight, const Tensor& bias);
+bool backward(Stream& stream, Norm kind, const Tensor& dx, const Tensor& dy, const Tensor& x, const Tensor& mean,
+              const Tensor& rstd, const Tensor& weight);
+/// `weight_parts` and `bias_parts` (empty without a bias) are temporaries [rows / rows_of_part, C], rounded up.
+inline constexpr std::int64_t rows_of_part = 32;
+bool gradients(Stream& stream, Norm kind, const Tensor& dx, const Gradient& dweight, const Gradient& dbias,
+               const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd, const Tensor& weight,
+               const Tensor& weight_parts, const Tensor& bias_parts);
+
+}  // namespace tessera::normalize

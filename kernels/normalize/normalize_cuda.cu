@@ -1,0 +1,344 @@
+// Rows of real training sizes: every value is read once, 16 bytes at a time, and stays in registers.
+#include "kernels/base/columns.cuh"
+#include "kernels/base/launch.hpp"
+#include "kernels/normalize/back.hpp"
+
+namespace tessera::normalize {
+namespace {
+
+using columns::aligned;
+using columns::Lanes;
+
+constexpr int most_packs = 4, block_threads = 128, most_threads = 256;
+
+/// The threads of one row, `width` of them, a multiple of 32.
+struct RowThreads {
+  int width, thread, row_of_block;
+  std::int64_t row;
+
+  __device__ RowThreads()
+      : width(static_cast<int>(blockDim.x)),
+        thread(static_cast<int>(threadIdx.x)),
+        row_of_block(static_cast<int>(threadIdx.y)),
+        row(std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y) {}
+
+  /// The sum over the row's threads, in a fixed order; all of the block call it.
+  template <int count>
+  __device__ void add(float (&value)[count]) const {
+    for (float& v : value)
+      for (int lane = 16; lane > 0; lane /= 2) v += __shfl_xor_sync(0xFFFFFFFFu, v, lane);
+    if (width == 32) return;
+    __shared__ float all[count][most_threads / 32];
+    const int warps = width / 32, first = row_of_block * warps;
+    __syncthreads();
+    if (thread % 32 == 0)
+      for (int i = 0; i < count; ++i) all[i][first + thread / 32] = value[i];
+    __syncthreads();
+    for (int i = 0; i < count; ++i) {
+      value[i] = 0;
+      for (int w = 0; w < warps; ++w) value[i] += all[i][first + w];
+    }
+  }
+};
+
+/// This thread's share of a row, in fp32.
+template <class T, int packs>
+struct Values {
+  static constexpr int lanes = columns::widest<T>;
+  float v[packs][lanes];
+
+  template <class F>
+  __device__ static void each(const RowThreads& t, int n, const F& f) {
+#pragma unroll
+    for (int p = 0; p < packs; ++p)
+      if (const int column = (p * t.width + t.thread) * lanes; column < n) f(p, column);
+  }
+  __device__ void load(const RowThreads& t, int n, const T* row) {
+    each(t, n, [&](int p, int column) {
+      const auto pack = Lanes<T, lanes>::at(row + column);
+      for (int l = 0; l < lanes; ++l) v[p][l] = float(pack.value[l]);
+    });
+  }
+};
+
+template <class T>
+struct Forward {
+  T *y, *sum;
+  float *mean, *rstd;
+  const T *x, *branch, *weight, *bias;
+  std::int64_t rows;
+  int n;
+};
+
+template <class T, Norm kind, int packs>
+__global__ void __launch_bounds__(256) forward_kernel(const Forward<T> p) {
+  constexpr int lanes = columns::widest<T>;
+  using V = Values<T, packs>;
+  const RowThreads t;
+  const bool real = t.row < p.rows;
+  const std::int64_t at = real ? t.row * p.n : 0;
+  V x;
+  x.load(t, p.n, p.x + at);
+  if (p.branch != nullptr)
+    V::each(t, p.n, [&](int i, int column) {
+      const auto branch = Lanes<T, lanes>::at(p.branch + at + column);
+      Lanes<T, lanes> sum;
+      for (int l = 0; l < lanes; ++l)
+        sum.value[l] = T(x.v[i][l] + float(branch.value[l])), x.v[i][l] = float(sum.value[l]);
+      if (real) sum.to(p.sum + at + column);
+    });
+  const float share = 1.0f / static_cast<float>(p.n);
+  float mean[1] = {};
+  if (kind == Norm::layer) {
+    V::each(t, p.n, [&](int i, int) {
+      for (float v : x.v[i]) mean[0] += v;
+    });
+    t.add(mean);
+    mean[0] *= share;
+  }
+  float square[1] = {};
+  V::each(t, p.n, [&](int i, int) {
+    for (float v : x.v[i]) square[0] += (v - mean[0]) * (v - mean[0]);
+  });
+  t.add(square);
+  const float rstd = 1.0f / ::sqrtf(square[0] * share + static_cast<float>(norm_eps));
+  if (!real) return;
+  V::each(t, p.n, [&](int i, int column) {
+    const auto weight = Lanes<T, lanes>::at(p.weight + column);
+    Lanes<T, lanes> y, bias{};
+    if (p.bias != nullptr) bias = Lanes<T, lanes>::at(p.bias + column);
+    for (int l = 0; l < lanes; ++l) {
+      const float scaled = (x.v[i][l] - mean[0]) * rstd * float(weight.value[l]);
+      y.value[l] = T(p.bias != nullptr ? scaled + float(bias.value[l]) : scaled);
+    }
+    y.to(p.y + at + column);
+  });
+  if (t.thread != 0) return;
+  if (kind == Norm::layer) p.mean[t.row] = mean[0];
+  p.rstd[t.row] = rstd;
+}
+
+template <class T>
+struct Backward {
+  T* dx;
+  const T *dy, *x, *weight;
+  const float *mean, *rstd;
+  std::int64_t rows;
+  int n;
+};
+
+template <class T, Norm kind, int packs>
+__global__ void __launch_bounds__(256) backward_kernel(const Backward<T> p) {
+  constexpr int lanes = columns::widest<T>;
+  using V = Values<T, packs>;
+  const RowThreads t;
+  const bool real = t.row < p.rows;
+  const std::int64_t at = real ? t.row * p.n : 0;
+  V normal, slope, dx;
+  normal.load(t, p.n, p.x + at);
+  slope.load(t, p.n, p.dy + at);
+  dx.load(t, p.n, p.dx + at);
+  const float center = kind == Norm::layer && real ? p.mean[t.row] : 0.0f, scale = real ? p.rstd[t.row] : 0.0f;
+  float sums[2] = {};  // of slope times normal, and of slope
+  V::each(t, p.n, [&](int i, int column) {
+    const auto weight = Lanes<T, lanes>::at(p.weight + column);
+    for (int l = 0; l < lanes; ++l) {
+      slope.v[i][l] *= float(weight.value[l]);
+      normal.v[i][l] = (normal.v[i][l] - center) * scale;
+      sums[0] += slope.v[i][l] * normal.v[i][l];
+      sums[1] += slope.v[i][l];
+    }
+  });
+  t.add(sums);
+  if (!real) return;
+  const float share = 1.0f / static_cast<float>(p.n);
+  const float along = share * sums[0], average = kind == Norm::layer ? share * sums[1] : 0.0f;
+  V::each(t, p.n, [&](int i, int column) {
+    Lanes<T, lanes> d;
+    for (int l = 0; l < lanes; ++l)
+      d.value[l] = T(dx.v[i][l] + scale * (slope.v[i][l] - average - normal.v[i][l] * along));
+    d.to(p.dx + at + column);
+  });
+}
+
+template <class T>
+struct Gradients {
+  Backward<T> rows;
+  float *weight_parts, *bias_parts;  ///< [blocks, C]; no bias: null
+};
+
+constexpr int widest_row = 8192, gradient_threads = most_threads;
+
+/// to[column] = the block's sums, its rows of threads one after the other.
+template <class T, int packs>
+__device__ void store_sums(const RowThreads& t, int n, const Values<T, packs>& mine, float* to) {
+  __shared__ float all[widest_row];
+  for (int y = 0; y < static_cast<int>(blockDim.y); ++y) {
+    __syncthreads();
+    if (t.row_of_block != y) continue;
+    mine.each(t, n, [&](int i, int column) {
+      for (int l = 0; l < mine.lanes; ++l) all[column + l] = y == 0 ? mine.v[i][l] : all[column + l] + mine.v[i][l];
+    });
+  }
+  __syncthreads();
+  for (int column = t.row_of_block * t.width + t.thread; column < n; column += gradient_threads)
+    to[column] = all[column];
+}
+
+/// Every block takes rows at a fixed distance and keeps the sums of its columns in registers.
+template <class T, Norm kind, int packs>
+__global__ void __launch_bounds__(gradient_threads, packs < 4 ? 2 : 1) gradients_kernel(const Gradients<T> g) {
+  constexpr int lanes = columns::widest<T>;
+  using V = Values<T, packs>;
+  const Backward<T>& p = g.rows;
+  RowThreads t;
+  V along{}, plain{};
+  for (std::int64_t first = std::int64_t{blockIdx.x} * blockDim.y; first < p.rows;
+       first += std::int64_t{gridDim.x} * blockDim.y) {
+    t.row = first + t.row_of_block;
+    const bool real = t.row < p.rows;
+    const std::int64_t at = real ? t.row * p.n : 0;
+    V normal, slope, dx;
+    normal.load(t, p.n, p.x + at);
+    slope.load(t, p.n, p.dy + at);
+    dx.load(t, p.n, p.dx + at);
+    const float center = kind == Norm::layer && real ? p.mean[t.row] : 0.0f, scale = real ? p.rstd[t.row] : 0.0f;
+    float sums[2] = {};  // of slope times normal, and of slope
+    V::each(t, p.n, [&](int i, int column) {
+      const auto weight = Lanes<T, lanes>::at(p.weight + column);
+      for (int l = 0; l < lanes; ++l) {
+        normal.v[i][l] = (normal.v[i][l] - center) * scale;
+        if (real) {
+          along.v[i][l] += slope.v[i][l] * normal.v[i][l];
+          plain.v[i][l] += slope.v[i][l];
+        }
+        slope.v[i][l] *= float(weight.value[l]);
+        sums[0] += slope.v[i][l] * normal.v[i][l];
+        sums[1] += slope.v[i][l];
+      }
+    });
+    t.add(sums);
+    const float share = 1.0f / static_cast<float>(p.n);
+    const float projection = share * sums[0], average = kind == Norm::layer ? share * sums[1] : 0.0f;
+    V::each(t, p.n, [&](int i, int column) {
+      Lanes<T, lanes> d;
+      for (int l = 0; l < lanes; ++l)
+        d.value[l] = T(dx.v[i][l] + scale * (slope.v[i][l] - average - normal.v[i][l] * projection));
+      if (real) d.to(p.dx + at + column);
+    });
+  }
+  store_sums(t, p.n, along, g.weight_parts + std::int64_t{blockIdx.x} * p.n);
+  if (g.bias_parts != nullptr) store_sums(t, p.n, plain, g.bias_parts + std::int64_t{blockIdx.x} * p.n);
+}
+
+bool fits(const Tensor& x, std::initializer_list<Tensor> others) {
+  const int lanes = x.type == DType::bf16 ? columns::widest<bf16> : columns::widest<float>;
+  bool fit = x.type != DType::f64 && x.columns() % lanes == 0 && x.columns() <= 256 * most_packs * lanes && aligned(x);
+  for (const Tensor& t : others) fit = fit && aligned(t);
+  return fit;
+}
+
+/// f<packs>(threads) with as few threads a row as hold it, and as many rows a block as make `block` threads.
+template <class T, class F>
+void with_threads(unsigned block, std::int64_t n, const F& f) {
+  const std::int64_t all = ceil_div(n, columns::widest<T>);
+  unsigned width = 32;
+  while (width * most_packs < all) width *= 2;
+  const dim3 threads(width, width < block ? block / width : 1);
+  switch (ceil_div(all, width)) {
+    case 1:
+      return f.template operator()<1>(threads);
+    case 2:
+      return f.template operator()<2>(threads);
+    case 3:
+      return f.template operator()<3>(threads);
+    default:
+      return f.template operator()<4>(threads);
+  }
+}
+unsigned blocks_of(std::int64_t rows, dim3 threads) { return static_cast<unsigned>(ceil_div(rows, threads.y)); }
+
+/// f<T, kind>() for bf16 and fp32.
+template <class F>
+void with_types(DType type, Norm kind, const F& f) {
+  if (type == DType::bf16)
+    kind == Norm::layer ? f.template operator()<bf16, Norm::layer>() : f.template operator()<bf16, Norm::rms>();
+  else
+    kind == Norm::layer ? f.template operator()<float, Norm::layer>() : f.template operator()<float, Norm::rms>();
+}
+
+template <class T>
+T* place_of(const Tensor& t) {
+  return t ? t.as<T>() : nullptr;
+}
+
+template <class T, Norm kind>
+Backward<T> backward_of(const Tensor& dx, const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd,
+                        const Tensor& weight) {
+  return {dx.as<T>(),
+          dy.as<T>(),
+          x.as<T>(),
+          weight.as<T>(),
+          kind == Norm::layer ? mean.as<float>() : nullptr,
+          rstd.as<float>(),
+          x.rows(),
+          static_cast<int>(x.columns())};
+}
+
+}  // namespace
+
+bool forward(Stream& stream, Norm kind, const Tensor& y, const Tensor& residual_out, const Tensor& mean,
+             const Tensor& rstd, const Tensor& x, const Tensor& branch, const Tensor& weight, const Tensor& bias) {
+  if (!fits(x, {y, residual_out, branch, weight, bias})) return false;
+  stream.count_launch();
+  with_types(x.type, kind, [&]<class T, Norm k>() {
+    const Forward<T> p{y.as<T>(),
+                       branch ? residual_out.as<T>() : nullptr,
+                       k == Norm::layer ? mean.as<float>() : nullptr,
+                       rstd.as<float>(),
+                       x.as<T>(),
+                       place_of<T>(branch),
+                       weight.as<T>(),
+                       place_of<T>(bias),
+                       x.rows(),
+                       static_cast<int>(x.columns())};
+    with_threads<T>(block_threads, x.columns(), [&]<int packs>(dim3 threads) {
+      forward_kernel<T, k, packs><<<blocks_of(p.rows, threads), threads, 0, space_of(stream).cuda_stream()>>>(p);
+    });
+  });
+  return true;
+}
+
+bool backward(Stream& stream, Norm kind, const Tensor& dx, const Tensor& dy, const Tensor& x, const Tensor& mean,
+              const Tensor& rstd, const Tensor& weight) {
+  if (!fits(x, {dx, dy, weight})) return false;
+  stream.count_launch();
+  with_types(x.type, kind, [&]<class T, Norm k>() {
+    const auto p = backward_of<T, k>(dx, dy, x, mean, rstd, weight);
+    with_threads<T>(block_threads, x.columns(), [&]<int packs>(dim3 threads) {
+      backward_kernel<T, k, packs><<<blocks_of(p.rows, threads), threads, 0, space_of(stream).cuda_stream()>>>(p);
+    });
+  });
+  return true;
+}
+
+bool gradients(Stream& stream, Norm kind, const Tensor& dx, const Gradient& dweight, const Gradient& dbias,
+               const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd, const Tensor& weight,
+               const Tensor& weight_parts, const Tensor& bias_parts) {
+  const std::int64_t rows = x.rows(), n = x.columns(), blocks = columns::blocks_of(rows);
+  if (!fits(x, {dx, dy, weight}) || blocks > weight_parts.rows()) return false;
+  stream.count_launch();
+  const cudaStream_t queue = space_of(stream).cuda_stream();
+  with_types(x.type, kind, [&]<class T, Norm k>() {
+    const Gradients<T> g{backward_of<T, k>(dx, dy, x, mean, rstd, weight), weight_parts.as<float>(),
+                         place_of<float>(bias_parts)};
+    with_threads<T>(gradient_threads, n, [&]<int packs>(dim3 threads) {
+      gradients_kernel<T, k, packs><<<static_cast<unsigned>(blocks), threads, 0, queue>>>(g);
+    });
+  });
+  columns::start_add<float>(queue, dweight, weight_parts.as<float>(), rows, n);
+  if (bias_parts) columns::start_add<float>(queue, dbias, bias_parts.as<float>(), rows, n);
+  return true;
+}
+
+}  // namespace tessera::normalize

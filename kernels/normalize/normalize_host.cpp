@@ -1,0 +1,19 @@
+// On the host the portable kernels are the fast ones.
+#include "kernels/normalize/back.hpp"
+
+namespace tessera::normalize {
+
+bool forward(Stream&, Norm, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+             const Tensor&, const Tensor&) {
+  return false;
+}
+bool backward(Stream&, Norm, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+              const Tensor&) {
+  return false;
+}
+bool gradients(Stream&, Norm, const Tensor&, const Gradient&, const Gradient&, const Tensor&, const Tensor&,
+               const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&) {
+  return false;
+}
+
+}  // namespace tessera::normalize
