@@ -84,8 +84,9 @@ std::string ConvertReport::json() const {
                                  {"elements", elements},
                                  {"bytes", bytes},
                                  {"dtype", type == DType::f32 ? "fp32" : name_of(type)},
-                                 {"expert_layout", name_of(experts)},
+                                 {"expert_layout", nullptr},
                                  {"content_digest", nullptr}};
+  if (target == Target::tessera) json["expert_layout"] = name_of(experts);
   if (content_digest) json["content_digest"] = *content_digest;
   return json.dump();
 }

@@ -32,9 +32,9 @@ struct ConvertReport {
   std::filesystem::path from, to;
   Target target = Target::tessera;
   std::int64_t step = 0, tensors = 0, elements = 0, bytes = 0;  ///< bytes: of payload
-  ExpertWeights experts = ExpertWeights::single;
-  DType type = DType::f32;                    ///< of the weights
-  std::optional<std::string> content_digest;  ///< of a checkpoint
+  ExpertWeights experts = ExpertWeights::single;  ///< of a checkpoint
+  DType type = DType::f32;                        ///< of the weights
+  std::optional<std::string> content_digest;      ///< of a checkpoint
   std::string json() const;
   std::string text() const;
 };
