@@ -14,9 +14,9 @@ struct MxScaling {
 
   TESSERA_FN static constexpr TensorScale tensor_scale(float) { return {}; }
   TESSERA_FN static constexpr Encoding<Scale> encoding(float amax, TensorScale) {
-    constexpr float reciprocal = std::bit_cast<float>(0x3B124925u);  // RN(1/448)
-    const std::uint32_t code = E8M0::encode(amax * reciprocal);
-    return {static_cast<Scale>(code), E8M0::multiplier(code)};
+    constexpr float reciprocal = std::bit_cast<float>(0x3B124925u);     // RN(1/448)
+    const std::uint32_t code = E8M0::encode_number(amax * reciprocal);  // NaN never reaches a scale
+    return {static_cast<Scale>(code), E8M0::multiplier_of_number(code)};
   }
   TESSERA_FN static constexpr float block_step(Scale scale) { return E8M0::decode(scale); }
   TESSERA_FN static constexpr float step(Scale scale, float) { return E8M0::decode(scale); }

@@ -1,7 +1,6 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 #include "kernels/formats/layout.hpp"
 #include "kernels/random/random.hpp"
@@ -14,10 +13,6 @@ using formats::Matrix;
 /// Work is cut into patches of 128 x 128 elements: a multiple of every block, and a cache's worth.
 inline constexpr int patch_edge = 128;
 
-/// A team that is one thread (Row on the host holds nothing) walks a patch in vectors; others share it out.
-template <class Team>
-inline constexpr bool one_thread = std::is_empty_v<Team>;
-
 struct Place {
   std::byte* data;
   void* scales;
@@ -25,44 +20,42 @@ struct Place {
   std::uint8_t* swizzled;
 };
 
+/// Whether rows begin at multiples of what one device thread moves at once: eight elements of a row, sixteen of a line
+/// of the transposed copy.
+struct Alignment {
+  bool values, rowwise, columnwise;
+};
+
 struct Descriptor {
   Matrix matrix;
   std::int64_t members, stride;
-  std::byte* values;                       ///< of position `begin`
-  std::int64_t begin, end;                 ///< owned positions
-  Matrix patches;                          ///< of one member
-  std::int64_t first_patch_row;            ///< of all members' patch rows, the first that holds an owned element
-  std::int64_t first_block, first_member;  ///< in the amax buffer's two parts
+  std::byte* values;                         ///< of position `begin`
+  std::int64_t begin, end;                   ///< owned positions
+  Matrix patches;                            ///< of one member
+  std::int64_t first_patch_row, patch_rows;  ///< of all members' patch rows, those that hold an owned element
+  std::int64_t first_task;                   ///< of its owned patches
+  std::int64_t first_block, first_member;    ///< in the amax buffer's two parts
   Place side[2];
   void* block_scales;
   RandomKey keys[2];
   std::int64_t first_row;
   const std::int64_t* rows;
+  Alignment aligned;
 };
 
-/// Prefix sums: entry i of the table works on units [first[i], first[i + 1]).
-struct UnitMap {
-  const std::int64_t* first;
-  int count;
-  TESSERA_FN std::int64_t units() const { return first[count]; }
-  TESSERA_FN int owner(std::int64_t unit) const {
-    int low = 0, high = count;
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      if (first[middle] <= unit)
-        low = middle;
-      else
-        high = middle;
-    }
-    return low;
-  }
+/// A unit of work: a patch, by its place in the member's grid of patches, or a member (patch 0, 0). Found once, on the
+/// host.
+struct Task {
+  std::int32_t entry, member, row, column;
 };
 
 struct TableView {
   const Descriptor* items;
-  UnitMap owned, all, members;                        ///< patches that hold an owned element; all patches; members
-  std::int64_t owned_units, all_units, member_units;  ///< their sums, known on the host
-  float* largest[2];                                  ///< scratch, one per owned patch and side
+  const Task* owned;    ///< patches that hold an owned element, those of a member side by side
+  const Task* all;      ///< all patches
+  const Task* members;  ///< all members
+  std::int64_t owned_units, all_units, member_units;
+  float* largest[2];  ///< scratch, one per owned patch and side
 };
 
 /// A patch, clipped to its matrix. Rows and columns are those of the member.
@@ -83,13 +76,11 @@ TESSERA_FN inline std::int64_t clamp_to(std::int64_t x, std::int64_t low, std::i
   return x < low ? low : x > high ? high : x;
 }
 
-/// Patch `index` of an entry, counted from patch row `first_row` of all members.
-TESSERA_FN inline Patch patch_of(const Descriptor& d, std::int64_t first_row, std::int64_t index) {
-  const std::int64_t strip = first_row + index / d.patches.columns;
+TESSERA_FN inline Patch patch_of(const Descriptor& d, const Task& task) {
   Patch p;
-  p.member = strip / d.patches.rows;
-  p.row = strip % d.patches.rows * patch_edge;
-  p.column = index % d.patches.columns * patch_edge;
+  p.member = task.member;
+  p.row = std::int64_t{task.row} * patch_edge;
+  p.column = std::int64_t{task.column} * patch_edge;
   p.rows = static_cast<int>(d.matrix.rows - p.row < patch_edge ? d.matrix.rows - p.row : patch_edge);
   p.columns = static_cast<int>(d.matrix.columns - p.column < patch_edge ? d.matrix.columns - p.column : patch_edge);
   p.low = clamp_to(d.begin - p.member * d.stride, 0, d.matrix.elements());
@@ -97,19 +88,14 @@ TESSERA_FN inline Patch patch_of(const Descriptor& d, std::int64_t first_row, st
   return p;
 }
 
-/// Largest of a member's owned patches, from table.largest[side]; 0 where none is owned.
-template <class Team>
-TESSERA_FN float largest_of_member(const Team& team, const TableView& table, int item, std::int64_t member, int side) {
-  const Descriptor& d = table.items[item];
-  if (d.patches.elements() == 0) return 0;
-  const std::int64_t first = table.owned.first[item],
-                     strips = (table.owned.first[item + 1] - first) / d.patches.columns;
-  const std::int64_t begin = clamp_to(member * d.patches.rows - d.first_patch_row, 0, strips);
-  const std::int64_t end = clamp_to((member + 1) * d.patches.rows - d.first_patch_row, 0, strips);
-  const float* top = table.largest[side] + first + begin * d.patches.columns;
-  const float most =
-      team.template max<float>((end - begin) * d.patches.columns, [&](std::int64_t i) { return top[i]; });
-  return most > 0 ? most : 0;
+/// Places in TableView::largest of a member's owned patches.
+struct UnitRange {
+  std::int64_t begin, end;
+};
+TESSERA_FN inline UnitRange owned_patches(const Descriptor& d, std::int64_t member) {
+  const std::int64_t begin = clamp_to(member * d.patches.rows - d.first_patch_row, 0, d.patch_rows);
+  const std::int64_t end = clamp_to((member + 1) * d.patches.rows - d.first_patch_row, 0, d.patch_rows);
+  return {d.first_task + begin * d.patches.columns, d.first_task + end * d.patches.columns};
 }
 
 /// Entries of a scale array that a patch writes, as block rows and columns repeated by the layout: [row, row_end) x

@@ -45,4 +45,21 @@ inline void build_columnwise(const Descriptor& d, const Patch& p) {
   }
 }
 
+/// Entries as a block-scaled GEMM reads them. Rows of the scale matrix run along the blocks' long side: that of MXFP8's
+/// columnwise copy is the array transposed.
+template <Format F>
+inline void swizzle_patch(Side side, const Descriptor& d, const Patch& p) {
+  const Place& copy = d.side[static_cast<int>(side)];
+  if (copy.swizzled == nullptr || copy.scales == nullptr) return;
+  const ScaleSpan span = scale_span<F>(side, d, p);
+  const Matrix padded = formats::padded_extent<F>(side, d.matrix);
+  const Matrix grid = formats::in_order(F::scale_layout(side).order, padded);
+  const auto* in = static_cast<const std::uint8_t*>(copy.scales) + p.member * padded.elements();
+  std::uint8_t* out = copy.swizzled + p.member * padded.elements();
+  for (std::int64_t a = span.row; a < span.row_end; ++a)
+    for (std::int64_t b = span.column; b < span.column_end; ++b)
+      out[side == Side::columnwise ? formats::swizzled(b, a, grid.rows) : formats::swizzled(a, b, grid.columns)] =
+          in[scale_place<F>(side, padded, a, b)];
+}
+
 }  // namespace tessera::quantizer::host

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/quantize/draws.hpp"
@@ -123,6 +124,14 @@ inline void store_row(const std::uint8_t* codes, int n, std::byte* out) {
     std::memcpy(out, codes, static_cast<std::size_t>(n));
   else
     pack_nibbles(codes, n, reinterpret_cast<std::uint8_t*>(out));
+}
+
+/// Largest of a member's owned patches, from `of_patches`, one a unit; 0 where none is owned.
+inline float largest_of_member(const Descriptor& d, std::int64_t member, const float* of_patches) {
+  const UnitRange range = owned_patches(d, member);
+  float most = 0;
+  for (std::int64_t i = range.begin; i < range.end; ++i) most = std::max(most, of_patches[i]);
+  return most;
 }
 
 // ---- transposition

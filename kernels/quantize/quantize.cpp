@@ -1,120 +1,89 @@
 #include "kernels/quantize/quantize.hpp"
 
-#include "kernels/base/launch.hpp"
-#include "kernels/quantize/host_quantize.hpp"
-#include "kernels/quantize/team_quantize.hpp"
+#include "kernels/quantize/back.hpp"
 
 namespace tessera {
-namespace quantizer {
 namespace {
 
-using formats::Format;
+using quantizer::Amaxes;
+using quantizer::Reading;
 
-template <Format F, class M, class Team>
-TESSERA_FN void quantize_unit(const Team& team, const TableView& table, std::int64_t unit) {
-  const int item = table.owned.owner(unit);
-  const Descriptor& d = table.items[item];
-  const Patch p = patch_of(d, d.first_patch_row, unit - table.owned.first[item]);
-  if constexpr (one_thread<Team>)
-    host::quantize_patch<F, M>(d, p);
-  else
-    team::quantize_patch<F, M>(team, d, p);
+Reading reading_of(const QuantizeTable& table, Precision precision) {
+  if (table.values_type() == DType::bf16) return Reading::bf16;
+  return precision == Precision::bf16_first ? Reading::master : Reading::fp32;
 }
 
-template <Format F, class M, class Team>
-TESSERA_FN void largest_unit(const Team& team, const TableView& table, std::int64_t unit) {
-  const int item = table.owned.owner(unit);
-  const Descriptor& d = table.items[item];
-  const Patch p = patch_of(d, d.first_patch_row, unit - table.owned.first[item]);
-  constexpr bool rotated =
-      F::hadamard && M::purpose != Purpose::weight;  // only then do the copies see different values
-  float top = 0;
-  for (int s = 0; s < 2; ++s) {
-    if (s == 0 || rotated) {
-      if constexpr (one_thread<Team>)
-        top = host::largest<F, M>(d, p, static_cast<Side>(s));
-      else
-        top = team::largest<F, M>(team, d, p, static_cast<Side>(s));
-    }
-    team.once([&] { table.largest[s][unit] = top; });
-  }
-}
-
-template <class Team>
-TESSERA_FN void reduce_member(const Team& team, const TableView& table, std::int64_t unit) {
-  const int item = table.members.owner(unit);
-  const Descriptor& d = table.items[item];
-  const std::int64_t member = unit - table.members.first[item];
-  for (int s = 0; s < 2; ++s) {
-    if (d.side[s].amax == nullptr) continue;
-    const float top = largest_of_member(team, table, item, member, s);
-    team.once([&] { d.side[s].amax[member] = top; });
-  }
-}
-
-template <class F, class M>
-struct FindAmax {
-  static void run(Stream& stream, const TableView& table) {
-    if constexpr (F::tensor_amax) {
-      launch_rows(
-          stream, "quantize: largest of patches", table.owned_units,
-          KOKKOS_LAMBDA(const Row& row, std::int64_t unit) { largest_unit<F, M>(row, table, unit); });
-      launch_rows(
-          stream, "quantize: amax of members", table.member_units,
-          KOKKOS_LAMBDA(const Row& row, std::int64_t unit) { reduce_member(row, table, unit); });
-    }
-  }
-};
-template <class F, class M>
-struct MakeCopies {
-  static void run(Stream& stream, const TableView& table) {
-    launch_rows(
-        stream, "quantize", table.owned_units,
-        KOKKOS_LAMBDA(const Row& row, std::int64_t unit) { quantize_unit<F, M>(row, table, unit); });
-  }
-};
-
-template <template <class, class> class Work, Format F, class Source>
-void run_purpose(Stream& stream, const TableView& table, Purpose purpose) {
-  if constexpr (F::hadamard) {
-    if (purpose == Purpose::activation) return Work<F, Mode<Source, Purpose::activation>>::run(stream, table);
-    if (purpose == Purpose::gradient) return Work<F, Mode<Source, Purpose::gradient>>::run(stream, table);
-  }
-  Work<F, Mode<Source, Purpose::weight>>::run(stream, table);
-}
-
-template <template <class, class> class Work>
-void run(Stream& stream, const QuantizeTable& table, Precision precision, Purpose purpose) {
+void check_source(const QuantizeTable& table, Purpose purpose) {
   require(table.whole_block_rows(), "quantize", "what is owned must consist of whole rows of blocks");
-  const TableView view = table.view();
-  visit_format(table.format(), [&]<class F>() {
-    if (F::hadamard && purpose != Purpose::weight)
-      for (const Descriptor& d : table.descriptors())
-        require(d.side[0].amax == nullptr || d.side[0].amax != d.side[1].amax, "quantize",
-                "a rotated copy has an amax of its own");
-    if (table.values_type() == DType::bf16)
-      run_purpose<Work, F, FromBf16>(stream, view, purpose);
-    else if (precision == Precision::bf16_first)
-      run_purpose<Work, F, FromMaster>(stream, view, purpose);
-    else
-      run_purpose<Work, F, FromFp32>(stream, view, purpose);
-  });
+  const bool rotates = visit_format(table.format(), [&]<class F>() { return F::hadamard; });
+  if (!rotates || purpose == Purpose::weight) return;
+  for (const quantizer::Descriptor& d : table.descriptors())
+    require(d.side[0].amax == nullptr || d.side[0].amax != d.side[1].amax, "quantize",
+            "a rotated copy has an amax of its own");
+}
+
+Amaxes amaxes_of(const QuantizeTable& table, const Tensor& amaxes, const char* kernel) {
+  require(amaxes.elements() == table.amax_entries() && (amaxes.type == DType::bf16 || table.amax_entries() == 0),
+          kernel, "amaxes are bf16 [table.amax_entries()]");
+  return {static_cast<std::uint16_t*>(amaxes.data), table.block_entries(), table.member_entries()};
 }
 
 }  // namespace
-}  // namespace quantizer
 
 void find_amax(Stream& stream, const QuantizeTable& table, Precision precision, Purpose purpose) {
-  quantizer::run<quantizer::FindAmax>(stream, table, precision, purpose);
+  check_source(table, purpose);
+  quantizer::find_amax(stream, table.format(), table.view(), reading_of(table, precision), purpose);
 }
 
 void quantize_with_amax(Stream& stream, const QuantizeTable& table, Precision precision, Purpose purpose) {
-  quantizer::run<quantizer::MakeCopies>(stream, table, precision, purpose);
+  check_source(table, purpose);
+  quantizer::make_copies(stream, table.format(), table.view(), reading_of(table, precision), purpose);
 }
 
 void quantize(Stream& stream, const QuantizeTable& table, Precision precision, Purpose purpose) {
   find_amax(stream, table, precision, purpose);
   quantize_with_amax(stream, table, precision, purpose);
+}
+
+void dequantize(Stream& stream, const QuantizeTable& table, Side side) {
+  require(table.whole(), "dequantize", "values hold every element");
+  quantizer::decode(stream, table.format(), table.view(), table.values_type(), side, quantizer::TensorPart::applied);
+}
+
+void decode_operands(Stream& stream, const QuantizeTable& table, Side side) {
+  require(table.whole(), "decode_operands", "values hold every element");
+  quantizer::decode(stream, table.format(), table.view(), table.values_type(), side, quantizer::TensorPart::left_out);
+}
+
+void block_amax(Stream& stream, const QuantizeTable& table, const Tensor& amaxes) {
+  const Amaxes out = amaxes_of(table, amaxes, "block_amax");
+  require(traits_of(table.format()).agreement != formats::Agreement::nothing, "block_amax",
+          "ranks agree on nothing for this format");
+  quantizer::find_block_amaxes(stream, table.format(), table.view(), reading_of(table, Precision::bf16_first), out);
+}
+
+void partial_cast(Stream& stream, const QuantizeTable& table, const Tensor& amaxes) {
+  const Amaxes in = amaxes_of(table, amaxes, "partial_cast");
+  const FormatTraits format = traits_of(table.format());
+  require(!table.scales_travel() || table.whole_block_rows(), "partial_cast",
+          "scales travel in whole rows of blocks only");
+  require(!format.scaled || format.agreement != formats::Agreement::nothing, "partial_cast",
+          "this format travels as bf16");
+  quantizer::cast_shards(stream, table.format(), table.view(), reading_of(table, Precision::bf16_first), in);
+}
+
+void build_columnwise(Stream& stream, const QuantizeTable& table) {
+  const FormatTraits format = traits_of(table.format());
+  if (!format.scaled) return;
+  require(format.columnwise != formats::Columnwise::requantized, "build_columnwise",
+          "this format's columnwise copy needs the source");
+  quantizer::derive_columnwise(stream, table.format(), table.view());
+}
+
+void swizzle_scales(Stream& stream, const QuantizeTable& table) {
+  require(visit_format(table.format(), [&]<class F>() { return formats::swizzles<F>(); }), "swizzle_scales",
+          "no block-scaled GEMM takes this format");
+  quantizer::swizzle(stream, table.format(), table.view());
 }
 
 }  // namespace tessera

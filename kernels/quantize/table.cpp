@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <tuple>
 
 namespace tessera {
 
@@ -118,6 +119,22 @@ Matrix patches_of(Matrix m) {
   return {formats::tiles_along(m.rows, quantizer::patch_edge), formats::tiles_along(m.columns, quantizer::patch_edge)};
 }
 
+template <Format F>
+quantizer::Alignment alignment_of(const Descriptor& d, std::int64_t value_bytes) {
+  const auto fits = [&](const std::byte* first, std::int64_t line, std::int64_t bits, std::int64_t moved) {
+    const std::int64_t bytes = moved * bits / 8;
+    return (reinterpret_cast<std::intptr_t>(first) | line * bits / 8 | d.stride * bits / 8) % bytes == 0;
+  };
+  const std::int64_t code = F::Element::bits;
+  const bool turned = F::columnwise_order == formats::Order::transposed;
+  return {(reinterpret_cast<std::intptr_t>(d.values - d.begin * value_bytes) | d.matrix.columns * value_bytes |
+           d.stride * value_bytes) %
+                  16 ==
+              0,
+          fits(d.side[0].data, d.matrix.columns, code, 8),
+          fits(d.side[1].data, turned ? d.matrix.rows : d.matrix.columns, code, turned ? 16 : 8)};
+}
+
 // Patch rows of all members that hold an owned element, as {first, count}.
 std::pair<std::int64_t, std::int64_t> owned_strips(const Descriptor& d) {
   const std::int64_t elements = d.matrix.elements();
@@ -132,6 +149,13 @@ std::pair<std::int64_t, std::int64_t> owned_strips(const Descriptor& d) {
   const std::int64_t first_strip = first * d.patches.rows + from / d.matrix.columns / quantizer::patch_edge;
   const std::int64_t last_strip = last * d.patches.rows + to / d.matrix.columns / quantizer::patch_edge;
   return {first_strip, std::max<std::int64_t>(last_strip - first_strip + 1, 0)};
+}
+
+void expect_indices(const QuantizedMatrix& m, const Descriptor& d) {
+  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+  if (d.members > most || d.patches.rows > most || d.patches.columns > most ||
+      d.patches.elements() > most / std::max<std::int64_t>(d.members, 1))
+    refuse(m, "quantize", "more patches than one launch takes");
 }
 
 }  // namespace
@@ -166,12 +190,26 @@ void QuantizeTable::add(const QuantizedMatrix& m) {
   if (F::agreement != formats::Agreement::nothing)
     block_entries_ += m.members * formats::blocks<F>(Side::rowwise, m.matrix).elements();
   if (F::tensor_amax) member_entries_ += m.members;
-  const auto [strip, strips] = owned_strips(d);
-  d.first_patch_row = strip;
-  owned_.push_back(owned_.back() + strips * d.patches.columns);
-  all_.push_back(all_.back() + m.members * d.patches.elements());
-  members_.push_back(members_.back() + m.members);
+  std::tie(d.first_patch_row, d.patch_rows) = owned_strips(d);
+  d.first_task = static_cast<std::int64_t>(owned_.size());
+  d.aligned = alignment_of<F>(d, size_of(m.values.type));
+  expect_indices(m, d);
+  add_tasks(d);
   descriptors_.push_back(d);
+}
+
+void QuantizeTable::add_tasks(const Descriptor& d) {
+  const auto entry = static_cast<std::int32_t>(descriptors_.size());
+  const auto add_rows = [&](std::vector<quantizer::Task>& tasks, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row)
+      for (std::int64_t column = 0; column < d.patches.columns; ++column)
+        tasks.push_back({entry, static_cast<std::int32_t>(row / d.patches.rows),
+                         static_cast<std::int32_t>(row % d.patches.rows), static_cast<std::int32_t>(column)});
+  };
+  add_rows(owned_, d.first_patch_row, d.first_patch_row + d.patch_rows);
+  add_rows(all_, 0, d.members * d.patches.rows);
+  for (std::int64_t member = 0; member < d.members; ++member)
+    members_.push_back({entry, static_cast<std::int32_t>(member), 0, 0});
 }
 
 QuantizeTable::QuantizeTable(FormatId format, std::span<const QuantizedMatrix> matrices) : format_(format) {
@@ -182,19 +220,20 @@ QuantizeTable::QuantizeTable(FormatId format, std::span<const QuantizedMatrix> m
       add<F>(m);
     }
   });
-  require(all_.back() < std::numeric_limits<int>::max(), "QuantizeTable", "more patches than one launch takes");
   build_image();
 }
 
-// Descriptors, the three prefix sums, then scratch for the largest magnitude of every owned patch, rowwise and
+// Descriptors, the three lists of tasks, then scratch for the largest magnitude of every owned patch, rowwise and
 // columnwise.
 void QuantizeTable::build_image() {
-  const std::size_t sums = owned_.size() * sizeof(std::int64_t), heads = descriptors_.size() * sizeof(Descriptor);
-  image_.resize(heads + 3 * sums + 2 * static_cast<std::size_t>(owned_.back()) * sizeof(float) + sizeof(std::int64_t));
-  if (heads > 0) std::memcpy(image_.data(), descriptors_.data(), heads);
-  std::memcpy(image_.data() + heads, owned_.data(), sums);
-  std::memcpy(image_.data() + heads + sums, all_.data(), sums);
-  std::memcpy(image_.data() + heads + 2 * sums, members_.data(), sums);
+  std::size_t at = descriptors_.size() * sizeof(Descriptor);
+  const std::size_t tasks = (owned_.size() + all_.size() + members_.size()) * sizeof(quantizer::Task);
+  image_.resize(at + tasks + 2 * owned_.size() * sizeof(float) + sizeof(std::int64_t));
+  if (at > 0) std::memcpy(image_.data(), descriptors_.data(), at);
+  for (const std::vector<quantizer::Task>* list : {&owned_, &all_, &members_}) {
+    if (!list->empty()) std::memcpy(image_.data() + at, list->data(), list->size() * sizeof(quantizer::Task));
+    at += list->size() * sizeof(quantizer::Task);
+  }
 }
 
 void QuantizeTable::place(const Tensor& memory) {
@@ -204,19 +243,19 @@ void QuantizeTable::place(const Tensor& memory) {
 
 quantizer::TableView QuantizeTable::view() const {
   require(memory_ != nullptr, "QuantizeTable", "not placed in device memory");
-  const int count = static_cast<int>(descriptors_.size());
-  const auto* sums = reinterpret_cast<const std::int64_t*>(memory_ + descriptors_.size() * sizeof(Descriptor));
-  const std::size_t step = owned_.size();
-  auto* largest =
-      reinterpret_cast<float*>(memory_ + descriptors_.size() * sizeof(Descriptor) + 3 * step * sizeof(std::int64_t));
+  const auto* owned = reinterpret_cast<const quantizer::Task*>(memory_ + descriptors_.size() * sizeof(Descriptor));
+  const quantizer::Task* all = owned + owned_.size();
+  const quantizer::Task* members = all + all_.size();
+  auto* largest = const_cast<float*>(reinterpret_cast<const float*>(members + members_.size()));
+  const auto count = [](const auto& list) { return static_cast<std::int64_t>(list.size()); };
   return {reinterpret_cast<const Descriptor*>(memory_),
-          {sums, count},
-          {sums + step, count},
-          {sums + 2 * step, count},
-          owned_.back(),
-          all_.back(),
-          members_.back(),
-          {largest, largest + owned_.back()}};
+          owned,
+          all,
+          members,
+          count(owned_),
+          count(all_),
+          count(members_),
+          {largest, largest + owned_.size()}};
 }
 
 bool QuantizeTable::whole_block_rows() const {

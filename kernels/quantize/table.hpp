@@ -40,8 +40,8 @@ struct QuantizedMatrix {
   Draws draws;
 };
 
-/// Matrices of one format that are worked on in one launch: descriptors and the places of their units of work, in
-/// device memory. Made once; then `place`d in memory of bytes() into which the caller copies image(). Construction
+/// Matrices of one format that are worked on in one launch: descriptors and a list of all units of work, in device
+/// memory. Made once; then `place`d in memory of bytes() into which the caller copies image(). Construction
 /// throws Error{internal} naming tensor, shape and rule: shapes that a wanted side does not take, missing, short,
 /// misaligned or overlapping buffers, counts beyond 64 bits.
 class QuantizeTable {
@@ -68,12 +68,13 @@ class QuantizeTable {
  private:
   template <formats::Format F>
   void add(const QuantizedMatrix& matrix);
+  void add_tasks(const quantizer::Descriptor& d);
   void build_image();
 
   FormatId format_;
   DType values_type_ = DType::bf16;
   std::vector<quantizer::Descriptor> descriptors_;
-  std::vector<std::int64_t> owned_{0}, all_{0}, members_{0};
+  std::vector<quantizer::Task> owned_, all_, members_;
   std::int64_t block_entries_ = 0, member_entries_ = 0;
   std::vector<std::byte> image_;
   std::byte* memory_ = nullptr;

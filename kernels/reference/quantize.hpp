@@ -99,6 +99,27 @@ QuantizedCopy<typename F::Scale> quantize(Side side, Matrix m, const std::vector
   return copy;
 }
 
+/// The columnwise copy from the rowwise one, for formats that derive it.
+template <Format F>
+QuantizedCopy<typename F::Scale> columnwise_of(Matrix m, const QuantizedCopy<typename F::Scale>& rowwise) {
+  static_assert(F::columnwise != formats::Columnwise::requantized);
+  QuantizedCopy<typename F::Scale> copy;
+  copy.data.assign(rowwise.data.size(), 0);
+  copy.scales.assign(static_cast<std::size_t>(formats::padded_extent<F>(Side::columnwise, m).elements()), 0);
+  copy.amax = rowwise.amax;
+  for (std::int64_t r = 0; r < m.rows; ++r)
+    for (std::int64_t c = 0; c < m.columns; ++c)
+      put_code<F>(copy.data, element_place<F>(Side::columnwise, m, r, c),
+                  get_code<F>(rowwise.data, element_place<F>(Side::rowwise, m, r, c)));
+  const Matrix grid = formats::blocks<F>(Side::rowwise, m);
+  for (std::int64_t i = 0; F::scaled && i < grid.rows; ++i)
+    for (std::int64_t j = 0; j < grid.columns; ++j)
+      for (const std::int64_t place : scale_places<F>(Side::columnwise, m, i, j))
+        copy.scales[static_cast<std::size_t>(place)] =
+            rowwise.scales[static_cast<std::size_t>(scale_places<F>(Side::rowwise, m, i, j).front())];
+  return copy;
+}
+
 /// Values of one copy in the matrix's own order; `step` of a scale as F::step or F::block_step give it.
 template <Format F, class Step>
 std::vector<float> dequantize(Side side, Matrix m, const QuantizedCopy<typename F::Scale>& copy, const Step& step) {

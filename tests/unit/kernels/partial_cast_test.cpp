@@ -5,12 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/runtime.hpp"
-#include "kernels/quantize/team_columnwise.hpp"
-#include "kernels/quantize/team_shard.hpp"
+#include "kernels/quantize/host_shard.hpp"
 #include "kernels/reference/quantize.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/quantized.hpp"
-#include "tests/support/serial_team.hpp"
 
 /// Shards of sharded masters: what the ranks make of their parts, gathered, is what one rank makes of the whole.
 namespace tessera {
@@ -19,7 +17,6 @@ namespace {
 using formats::Matrix;
 using test::Guarded;
 using test::GuardedCopy;
-using test::SerialTeam;
 
 // Weights of one model, and the flat numbering over all of them in which ranks own ranges.
 struct Weight {
@@ -82,46 +79,6 @@ std::vector<std::uint16_t> max_over(const std::vector<std::vector<std::uint16_t>
   return most;
 }
 
-enum class Way { launches, team };
-
-template <class Visit>
-void each_patch(const quantizer::TableView& view, const quantizer::UnitMap& map, std::int64_t units, bool owned,
-                const Visit& visit) {
-  for (std::int64_t unit = 0; unit < units; ++unit) {
-    const int item = map.owner(unit);
-    const quantizer::Descriptor& d = view.items[item];
-    visit(d, quantizer::patch_of(d, owned ? d.first_patch_row : 0, unit - map.first[item]));
-  }
-}
-
-template <class F>
-void cast_by_team(const QuantizeTable& table, const Tensor& amaxes) {
-  const auto* in = static_cast<const std::uint16_t*>(amaxes.data);
-  const auto tensor = [&](const quantizer::Descriptor& d, const quantizer::Patch& p) {
-    return F::tensor_amax
-               ? F::tensor_scale(quantizer::FromBf16::value(in[table.block_entries() + d.first_member + p.member]))
-               : formats::TensorScale{};
-  };
-  const quantizer::TableView view = table.view();
-  if constexpr (F::scaled)
-    each_patch(view, view.all, view.all_units, false, [&](const auto& d, const auto& p) {
-      quantizer::team::shard_scales<F>(SerialTeam(), d, p, in, tensor(d, p));
-    });
-  each_patch(view, view.owned, view.owned_units, true, [&](const auto& d, const auto& p) {
-    quantizer::team::cast_owned<F, quantizer::FromMaster>(SerialTeam(), d, p, in, tensor(d, p));
-  });
-}
-
-template <class F>
-void amaxes_by_team(const QuantizeTable& table, const Tensor& amaxes) {
-  std::memset(amaxes.data, 0, static_cast<std::size_t>(table.block_entries() * 2));
-  const quantizer::TableView view = table.view();
-  each_patch(view, view.owned, view.owned_units, true, [&](const auto& d, const auto& p) {
-    quantizer::team::tile_amaxes<F, quantizer::FromMaster>(SerialTeam(), d, p,
-                                                           static_cast<std::uint16_t*>(amaxes.data));
-  });
-}
-
 template <class F>
 struct World {
   std::vector<Weight> list = suitable<F>();
@@ -158,7 +115,7 @@ struct Whole {
 
 // Agrees on the amaxes, then casts on every rank.
 template <class F>
-void cast(Device& device, std::vector<QuantizeTable>& tables, Way way) {
+void cast(Device& device, std::vector<QuantizeTable>& tables) {
   Stream& stream = device.compute();
   std::vector<Tensor> amaxes;
   std::vector<std::vector<std::uint16_t>> local;
@@ -168,28 +125,24 @@ void cast(Device& device, std::vector<QuantizeTable>& tables, Way way) {
     if constexpr (F::agreement != formats::Agreement::nothing) {
       block_amax(stream, table, amaxes.back());
       local.push_back(test::on_host<std::uint16_t>(device, bits));
-      if (way == Way::launches) continue;
-      amaxes_by_team<F>(table, amaxes.back());
-      ASSERT_TRUE(test::same_bits(test::on_host<std::uint16_t>(device, bits), local.back()));
     }
   }
   for (std::size_t r = 0; r < tables.size(); ++r) {
     if (!local.empty()) device.upload(stream, amaxes[r], max_over(local).data());
-    if (way == Way::launches || F::tensor_amax) partial_cast(stream, tables[r], amaxes[r]);  // keeps the amax too
-    if (way == Way::team) cast_by_team<F>(tables[r], amaxes[r]);
+    partial_cast(stream, tables[r], amaxes[r]);
   }
 }
 
 // Casts, checks what each rank wrote and left alone, gathers, derives; then the copies are those of the whole.
 template <class F>
-void run(Device& device, const World<F>& world, const std::vector<std::int64_t>& cuts, Way way) {
+void run(Device& device, const World<F>& world, const std::vector<std::int64_t>& cuts) {
   std::vector<Rank<F>> ranks;
   std::vector<QuantizeTable> tables;
   for (std::size_t r = 0; r + 1 < cuts.size(); ++r) {
     ranks.emplace_back(device, world.list, world.masters, cuts[r], cuts[r + 1]);
     tables.push_back(test::placed(device, formats::id_of<F>, ranks.back().items));
   }
-  cast<F>(device, tables, way);
+  cast<F>(device, tables);
   for (std::size_t i = 0; i < world.list.size(); ++i) {
     const Weight& w = world.list[i];
     if (w.elements() == 0) continue;
@@ -254,22 +207,14 @@ static_assert(castable(formats::Registry{}) == 4, "list the new format in Sharde
 TYPED_TEST(PartialCast, GatheredPartsAreTheWhole) {
   const World<TypeParam> world(17);
   std::mt19937_64 bits(4);
-  for (int ranks = 1; ranks <= 8; ++ranks)
-    run<TypeParam>(this->device, world, random_cuts(world.total, ranks, bits), Way::launches);
+  for (int ranks = 1; ranks <= 8; ++ranks) run<TypeParam>(this->device, world, random_cuts(world.total, ranks, bits));
 }
 
 TYPED_TEST(PartialCast, CutsInsideOneTileAndOddOnes) {
   const World<TypeParam> world(23);
   const std::int64_t t = world.total;
-  run<TypeParam>(this->device, world, {0, 0, 1, 2, 5, 5, 38, t - 1, t}, Way::launches);
-  run<TypeParam>(this->device, world, {0, 3072, 3073, 3072 + 288, 3072 + 577, t / 2, t, t, t}, Way::launches);
-}
-
-TYPED_TEST(PartialCast, ATeamDoesWhatOneThreadDoes) {
-  if (Runtime::back_end() == "Cuda") GTEST_SKIP() << "the tests above ran the team";
-  const World<TypeParam> world(29);
-  run<TypeParam>(this->device, world, {0, 1, 1000, 1001, world.total / 3, world.total / 2 + 17, world.total},
-                 Way::team);
+  run<TypeParam>(this->device, world, {0, 0, 1, 2, 5, 5, 38, t - 1, t});
+  run<TypeParam>(this->device, world, {0, 3072, 3073, 3072 + 288, 3072 + 577, t / 2, t, t, t});
 }
 
 TYPED_TEST(PartialCast, ScalesThatTravelAreExpandedByBuildColumnwise) {
@@ -332,6 +277,35 @@ TYPED_TEST(PartialCast, ScalesThatTravelAreExpandedByBuildColumnwise) {
   }
 }
 
+TYPED_TEST(PartialCast, GivesEqualBitsAHundredTimes) {
+  using F = TypeParam;
+  const Matrix m{160, 96};
+  QuantizedMatrix item;
+  item.matrix = m;
+  item.members = 2;
+  item.begin = ElementIndex(96 * 35 + 7);
+  item.values = test::on_device(this->device, test::wild(m.elements() + 100, 14, true));
+  const GuardedCopy<F> row(this->device, Side::rowwise, m, 2), column(this->device, Side::columnwise, m, 2);
+  item.rowwise = row.copy();
+  item.columnwise = column.copy();
+  if (F::columnwise == formats::Columnwise::shared) item.columnwise.data = item.rowwise.data;
+  const QuantizeTable table = test::placed(this->device, formats::id_of<F>, {item});
+  const Tensor amaxes = test::poisoned(this->device, DType::bf16, {table.amax_entries()});
+  std::vector<std::uint8_t> first;
+  for (int run = 0; run < 100; ++run) {
+    if constexpr (F::agreement != formats::Agreement::nothing) block_amax(this->device.compute(), table, amaxes);
+    partial_cast(this->device.compute(), table, amaxes);
+    build_columnwise(this->device.compute(), table);
+    std::vector<std::uint8_t> bytes;
+    for (const Guarded* g : {&row.data, &row.scales, &column.data, &column.scales}) {
+      const auto more = g->bytes(this->device);
+      bytes.insert(bytes.end(), more.begin(), more.end());
+    }
+    if (run == 0) first = bytes;
+    ASSERT_TRUE(bytes == first) << run;
+  }
+}
+
 TEST(PartialCast, KeepsTheOtherNibbleAsInTheGoldenCases) {
   Device device;
   std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "../../oracle/formats.json");
@@ -386,9 +360,9 @@ TEST(PartialCast, FindsItsPlaceBeyond32Bits) {
   d.first_block = -(d.first_patch_row * 4 * 128);  // the last row of patches alone has amaxes
   d.side[0].data = static_cast<std::byte*>(data.inner.data) - begin;
   std::vector<std::uint16_t> amaxes(4 * 128, bf16(2.0f).bits);
-  for (std::int64_t unit = 0; unit < d.patches.columns; ++unit) {
-    const quantizer::Patch p = quantizer::patch_of(d, d.first_patch_row, unit);
-    quantizer::team::cast_owned<F, quantizer::FromMaster>(SerialTeam(), d, p, amaxes.data(), {});
+  for (std::int32_t column = 0; column < d.patches.columns; ++column) {
+    const quantizer::Patch p = quantizer::patch_of(d, {0, 0, static_cast<std::int32_t>(d.first_patch_row), column});
+    quantizer::host::cast_owned<F, quantizer::FromMaster>(d, p, amaxes.data(), {});
   }
   const float multiplier = F::encoding(2.0f, {}).multiplier;
   std::vector<std::uint8_t> expected;

@@ -5,15 +5,14 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "kernels/base/runtime.hpp"
 #include "kernels/quantize/host_quantize.hpp"
-#include "kernels/quantize/team_quantize.hpp"
 #include "kernels/random/philox.hpp"
 #include "kernels/reference/quantize.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/quantized.hpp"
-#include "tests/support/serial_team.hpp"
 
 namespace tessera {
 namespace {
@@ -21,7 +20,6 @@ namespace {
 using formats::Matrix;
 using test::Guarded;
 using test::GuardedCopy;
-using test::SerialTeam;
 
 template <class L>
 struct TypesOf;
@@ -214,35 +212,6 @@ TYPED_TEST(Quantize, GivesEqualBitsAHundredTimes) {
   }
 }
 
-static_assert(!quantizer::one_thread<SerialTeam>);
-
-template <class F, Purpose purpose>
-void by_team(const QuantizeTable& table) {
-  using M = quantizer::Mode<quantizer::FromMaster, purpose>;
-  const quantizer::TableView view = table.view();
-  for (std::int64_t unit = 0; unit < view.owned_units; ++unit) {
-    const int item = view.owned.owner(unit);
-    const quantizer::Descriptor& d = view.items[item];
-    quantizer::team::quantize_patch<F, M>(SerialTeam(), d,
-                                          quantizer::patch_of(d, d.first_patch_row, unit - view.owned.first[item]));
-  }
-}
-
-TYPED_TEST(Quantize, ATeamDoesWhatOneThreadDoes) {
-  using F = TypeParam;
-  if (Runtime::back_end() == "Cuda") GTEST_SKIP() << "the tests above ran the team";
-  auto list = cases<F>(this->device, DType::f32, 288);
-  const QuantizeTable table = test::placed(this->device, formats::id_of<F>, items(list));
-  if (F::tensor_amax) quantize(this->device.compute(), table);  // the amaxes
-  for (auto& c : list)
-    for (const Guarded* g : {&c.rowwise.data, &c.rowwise.scales, &c.columnwise.data, &c.columnwise.scales})
-      if (g->inner.bytes() > 0) std::memset(g->inner.data, 0xFF, static_cast<std::size_t>(g->inner.bytes()));
-  by_team<F, Purpose::weight>(table);
-  for (const auto& c : list)
-    for (Side side : {Side::rowwise, Side::columnwise})
-      if (c.has[static_cast<int>(side)]) c.compare(this->device, side, reference::rounded_to_bf16);
-}
-
 // ---- a further format: this header's worth, and a line of the registry, are all that it would cost
 
 /// OCP's MXINT8: a signed byte of which 64 is 1, an E8M0 scale per 32.
@@ -267,42 +236,112 @@ struct MxInt8 : formats::Mxfp8 {
 };
 static_assert(formats::Format<MxInt8>);
 
-TEST(FurtherFormat, IsQuantizedByTheSameCode) {
+// The registry with that line in it. Its kernels are compiled with the library, so that here the host's are called.
+template <class F, class... All>
+formats::FormatList<All..., F> with_line(formats::FormatList<All...>);
+using Extended = decltype(with_line<MxInt8>(formats::Registry{}));
+
+TEST(FurtherFormat, IsDispatchedAndQuantizedByTheSameCode) {
   Device device;
+  if (Runtime::back_end() == "Cuda") GTEST_SKIP() << "walks device memory on the host";
   const Matrix m{160, 96};
   const auto x = test::uniform<float>(m.elements(), 4);
-  GuardedCopy<MxInt8> row(device, Side::rowwise, m, 1), column(device, Side::columnwise, m, 1);
-  if (Runtime::back_end() == "Cuda") GTEST_SKIP() << "walks device memory on the host";
   const Tensor values = test::on_device(device, x);
-  quantizer::Descriptor d{};
-  d.matrix = m;
-  d.members = 1;
-  d.stride = d.end = m.elements();
-  d.values = static_cast<std::byte*>(values.data);
-  d.patches = {2, 1};
-  using M = quantizer::Mode<quantizer::FromMaster, Purpose::weight>;
-  for (const bool team : {false, true}) {
-    int s = 0;
-    for (const GuardedCopy<MxInt8>* copy : {&row, &column}) {
-      std::memset(copy->data.inner.data, 0xFF, static_cast<std::size_t>(copy->data.inner.bytes()));
-      std::memset(copy->scales.inner.data, 0xFF, static_cast<std::size_t>(copy->scales.inner.bytes()));
-      d.side[s++] = {static_cast<std::byte*>(copy->data.inner.data), copy->scales.inner.data, nullptr, nullptr};
-    }
-    for (std::int64_t unit = 0; unit < 2; ++unit) {
-      const quantizer::Patch p = quantizer::patch_of(d, 0, unit);
-      if (team)
-        quantizer::team::quantize_patch<MxInt8, M>(SerialTeam(), d, p);
-      else
-        quantizer::host::quantize_patch<MxInt8, M>(d, p);
-    }
-    for (Side side : {Side::rowwise, Side::columnwise}) {
-      const GuardedCopy<MxInt8>& made = side == Side::rowwise ? row : column;
-      const auto whole = reference::quantize<MxInt8>(side, m, reference::rounded_to_bf16(x));
-      EXPECT_TRUE(test::same_bits(made.data.bytes(device), whole.data));
-      EXPECT_TRUE(test::same_bits(made.scales.bytes(device), whole.scales));
-      EXPECT_TRUE(made.untouched(device));
-    }
+  std::set<std::string_view> names;
+  for (int place = 0; place < Extended::size; ++place)
+    formats::visit(Extended{}, place, [&]<class F>() {
+      EXPECT_EQ(static_cast<int>(formats::position<F>(Extended{})), place);
+      EXPECT_TRUE(names.insert(F::name).second);
+      if (!formats::takes<F>(Side::rowwise, m) || !formats::takes<F>(Side::columnwise, m) || F::tensor_amax) return;
+      GuardedCopy<F> copies[2] = {{device, Side::rowwise, m, 1}, {device, Side::columnwise, m, 1}};
+      quantizer::Descriptor d{};
+      d.matrix = m;
+      d.members = 1;
+      d.stride = d.end = m.elements();
+      d.values = static_cast<std::byte*>(values.data);
+      d.patches = {2, 1};
+      for (int s = 0; s < 2; ++s)
+        d.side[s] = {static_cast<std::byte*>(copies[s].data.inner.data), copies[s].scales.inner.data, nullptr, nullptr};
+      using M = quantizer::Mode<quantizer::FromMaster, Purpose::weight>;
+      for (std::int32_t row = 0; row < 2; ++row)
+        quantizer::host::quantize_patch<F, M>(d, quantizer::patch_of(d, {0, 0, row, 0}));
+      for (Side side : {Side::rowwise, Side::columnwise}) {
+        const GuardedCopy<F>& made = copies[static_cast<int>(side)];
+        const auto whole = reference::quantize<F>(side, m, reference::rounded_to_bf16(x));
+        if (side == Side::rowwise || F::columnwise != formats::Columnwise::shared) {
+          EXPECT_TRUE(test::same_bits(made.data.bytes(device), whole.data)) << F::name;
+        }
+        if (F::scaled) {
+          EXPECT_TRUE(test::same_bits(test::on_host<typename F::Scale>(device, made.scales.inner), whole.scales))
+              << F::name;
+        }
+        EXPECT_TRUE(made.untouched(device)) << F::name;
+      }
+    });
+  EXPECT_TRUE(names.contains("mxint8"));
+  EXPECT_EQ(names.size(), static_cast<std::size_t>(formats::Registry::size + 1));
+}
+
+// ---- what must not pass, and what must not matter
+
+TYPED_TEST(Quantize, TakesNothingButNanOrInfinity) {
+  using F = TypeParam;
+  const Matrix m{128, 160};
+  const float nan = std::nanf(""), infinity = std::numeric_limits<float>::infinity();
+  for (const auto& pattern : {std::vector<float>{nan},
+                              {-nan},
+                              {infinity},
+                              {-infinity, infinity},
+                              {nan, -infinity, 0.0f},
+                              {1.0f, -nan, 2.0f},
+                              {-0.0f}}) {
+    Case<F> c(this->device, m, 1, DType::f32, 1, false);
+    for (std::size_t i = 0; i < c.values.size(); ++i) c.values[i] = pattern[i % pattern.size()];
+    this->device.upload(this->device.compute(), c.item.values, c.values.data());
+    quantize(this->device.compute(), test::placed(this->device, formats::id_of<F>, {c.item}));
+    for (Side side : {Side::rowwise, Side::columnwise}) c.compare(this->device, side, reference::rounded_to_bf16);
   }
+}
+
+// Every fp32 is somewhere between two codes: random bit patterns, quantized as they are.
+TYPED_TEST(Quantize, RoundsRandomFp32AsTheReferenceDoes) {
+  using F = TypeParam;
+  Case<F> c(this->device, {512, 512}, 1, DType::f32, 2, false);
+  std::mt19937 bits(8);
+  for (std::size_t i = 0; i < c.values.size(); ++i) {
+    // Blocks of like exponents, so that few values vanish beside the largest; every 61st is anything.
+    const std::uint32_t u = bits(), exponent = static_cast<std::uint32_t>(i / 4096 % 250) + (u >> 23) % 5;
+    c.values[i] = std::bit_cast<float>(i % 61 == 0 ? u : (u & 0x807FFFFFu) | exponent << 23);
+  }
+  this->device.upload(this->device.compute(), c.item.values, c.values.data());
+  quantize(this->device.compute(), test::placed(this->device, formats::id_of<F>, {c.item}), Precision::as_given);
+  for (Side side : {Side::rowwise, Side::columnwise}) c.compare(this->device, side, [](const auto& x) { return x; });
+}
+
+// With an amax of 2688 and a 6 in each block the multiplier is 1: values are encoded as they are, around every
+// midpoint.
+TEST(Nvfp4, RoundsBesideEveryMidpoint) {
+  using F = formats::Nvfp4OneD;
+  Device device;
+  std::vector<float> values;
+  for (const float middle : {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f})
+    for (int ulps = -500; ulps <= 500; ++ulps) {
+      const float x = std::bit_cast<float>(
+          static_cast<std::uint32_t>(static_cast<int>(std::bit_cast<std::uint32_t>(middle)) + ulps));
+      values.push_back(values.size() % 2 == 0 ? x : -x);
+    }
+  const Matrix m{32, 256};
+  std::vector<float> x(static_cast<std::size_t>(m.elements()), 6.0f);
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < x.size(); ++i)
+    if (i % 16 != 0) x[i] = values[next++ % values.size()];
+  ASSERT_GT(next, values.size());
+  x[0] = 2688.0f;
+  Case<F> c(device, m, 1, DType::f32, 1, false);
+  c.values = x;
+  device.upload(device.compute(), c.item.values, x.data());
+  quantize(device.compute(), test::placed(device, formats::id_of<F>, {c.item}), Precision::as_given);
+  for (Side side : {Side::rowwise, Side::columnwise}) c.compare(device, side, [](const auto& v) { return v; });
 }
 
 TEST(QuantizeGolden, Nvfp4TileOfBothCopies) {
@@ -361,17 +400,6 @@ TEST_P(Rotated, EqualsTheReference) {
     for (int s = 0; s < 2; ++s)
       for (std::int64_t e = 0; e < 2; ++e)
         draws[s].push_back(draw(s == 0 ? c.item.draws.rowwise : c.item.draws.columnwise, e));
-  c.compare(device, Side::rowwise, reference::rounded_to_bf16, draws[0]);
-  c.compare(
-      device, Side::columnwise,
-      [&](const auto& x) { return reference::hadamard(c.matrix, reference::rounded_to_bf16(x)); }, draws[1]);
-  if (Runtime::back_end() == "Cuda") return;
-  for (const Guarded* g : {&c.rowwise.data, &c.rowwise.scales, &c.columnwise.data, &c.columnwise.scales})
-    std::memset(g->inner.data, 0xFF, static_cast<std::size_t>(g->inner.bytes()));
-  if (GetParam() == Purpose::gradient)
-    by_team<F, Purpose::gradient>(table);
-  else
-    by_team<F, Purpose::activation>(table);
   c.compare(device, Side::rowwise, reference::rounded_to_bf16, draws[0]);
   c.compare(
       device, Side::columnwise,
@@ -441,7 +469,7 @@ void expect_refusal(FormatId format, const std::vector<QuantizedMatrix>& matrice
                     const std::vector<std::string>& words) {
   try {
     QuantizeTable table(format, matrices);
-    ADD_FAILURE() << "accepted: " << words.front();
+    ADD_FAILURE() << "accepted" << (words.empty() ? "" : ": " + words.front());
   } catch (const Error& error) {
     for (const std::string& word : words)
       EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
@@ -482,6 +510,39 @@ TEST(Table, RefusesWithTensorShapeAndRule) {
   rows.values = good.item.values.flat(96, 64);
   EXPECT_THROW(quantize(device.compute(), test::placed(device, id, {rows})), Error);
   EXPECT_THROW(quantize(device.compute(), QuantizeTable(id, with([](auto&) {}))), Error);  // not placed
+}
+
+TYPED_TEST(Quantize, RefusesBadBuffersInEveryFormat) {
+  using F = TypeParam;
+  Case<F> good(this->device, {128, 128}, 2, DType::f32, 1, false);
+  const FormatId id = formats::id_of<F>;
+  const auto with = [&](const auto& change) {
+    QuantizedMatrix m = good.item;
+    change(m);
+    return std::vector<QuantizedMatrix>{m};
+  };
+  const auto with_data = [&](void* data) {
+    return with([&](auto& m) {
+      m.rowwise.data.data = data;
+      if (F::columnwise == formats::Columnwise::shared) m.columnwise.data.data = data;
+    });
+  };
+  expect_refusal(id, with_data(nullptr), {"data", "no buffer"});
+  expect_refusal(id, with_data(good.item.values.data), {"overlap"});
+  expect_refusal(id, with([](auto& m) { m.matrix = {std::int64_t{1} << 40, std::int64_t{1} << 40}; }), {"index"});
+  expect_refusal(id, with([](auto& m) { m.members = std::int64_t{1} << 62; }), {"index"});
+  expect_refusal(id, with([](auto& m) { m.begin = ElementIndex(1); }), {"outside"});
+  expect_refusal(id, with([](auto& m) { m.rowwise.data.shape = Shape{3}; }), {"data", "bytes instead of"});
+  if (F::scaled) {
+    expect_refusal(id, with([](auto& m) { m.rowwise.scales.data = nullptr; }), {"scales", "no buffer"});
+    expect_refusal(id, with([](auto& m) { m.columnwise.scales = m.rowwise.scales; }), {});
+  }
+  if (!F::ragged)
+    expect_refusal(id, with([](auto& m) {
+                     m.matrix = {7, 40};
+                     m.values.shape = Shape{2 * 7 * 40};
+                   }),
+                   {"divisible"});
 }
 
 }  // namespace

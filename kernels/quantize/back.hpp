@@ -1,0 +1,29 @@
+#pragma once
+#include "kernels/quantize/quantize.hpp"
+
+/// What a back end provides behind the functions of quantize.hpp, whose arguments are checked: *_host.cpp in vectors of
+/// one host thread a patch, *_cuda.cu in blocks of device threads.
+namespace tessera::quantizer {
+
+/// What the quantizers see of the values in memory.
+enum class Reading : std::uint8_t { bf16, master, fp32 };
+
+/// Whether the scale of the whole tensor is applied to decoded values.
+enum class TensorPart : std::uint8_t { applied, left_out };
+
+void find_amax(Stream& stream, FormatId format, const TableView& table, Reading reading, Purpose purpose);
+void make_copies(Stream& stream, FormatId format, const TableView& table, Reading reading, Purpose purpose);
+void decode(Stream& stream, FormatId format, const TableView& table, DType values, Side side, TensorPart part);
+
+/// Where block_amax writes and partial_cast reads: entries of blocks, then of members.
+struct Amaxes {
+  std::uint16_t* blocks;
+  std::int64_t block_entries, member_entries;
+  TESSERA_FN std::uint16_t* members() const { return blocks + block_entries; }
+};
+void find_block_amaxes(Stream& stream, FormatId format, const TableView& table, Reading reading, const Amaxes& amaxes);
+void cast_shards(Stream& stream, FormatId format, const TableView& table, Reading reading, const Amaxes& amaxes);
+void derive_columnwise(Stream& stream, FormatId format, const TableView& table);
+void swizzle(Stream& stream, FormatId format, const TableView& table);
+
+}  // namespace tessera::quantizer

@@ -1,0 +1,307 @@
+#pragma once
+#include "kernels/quantize/patch.cuh"
+
+/// Eight values to the codes of a row, sixteen rows of codes to columns, and both to memory.
+namespace tessera::quantizer::device {
+
+/// Codes of eight neighbours: 8 bytes, or 4 of nibbles.
+template <class Element>
+struct Run {
+  static constexpr int words = Element::bits / 4;
+  std::uint32_t word[words];
+};
+
+/// Two E4M3 codes as the hardware rounds, which is as E4M3::encode does.
+__device__ inline std::uint32_t e4m3_pair(float low, float high) {
+  std::uint16_t pair;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+__device__ inline Run<formats::E4M3> encode_run(formats::E4M3, const float (&v)[run]) {
+  return {{e4m3_pair(v[0], v[1]) | e4m3_pair(v[2], v[3]) << 16, e4m3_pair(v[4], v[5]) | e4m3_pair(v[6], v[7]) << 16}};
+}
+
+/// The sign bits of eight values, each on top of its nibble.
+__device__ inline std::uint32_t signs_of(const float (&v)[run]) {
+  const auto four = [&](int first) {
+    const auto two = [&](int c) { return __byte_perm(__float_as_uint(v[c]), __float_as_uint(v[c + 2]), 0x0073); };
+    return __byte_perm(two(first), two(first + 4), 0x5410);
+  };
+  return (four(0) >> 4 & 0x08080808u) | (four(1) & 0x80808080u);
+}
+
+/// E2M1 by one addition: beside a power of two whose last bit is worth half a unit of the value's own binade, the sum
+/// is rounded to the code's grid, ties to even, and its last bits count the units. v is a product, so that a NaN has no
+/// sign.
+__device__ inline Run<formats::E2M1> encode_run(formats::E2M1, const float (&v)[run]) {
+  constexpr std::uint32_t up = 22u << 23, least = 149u << 23, offset = 298u;  // 2 * 149: what the exponent adds at 1
+  std::uint32_t four[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    std::uint32_t codes = 0;
+#pragma unroll
+    for (int c = 3; c >= 0; --c) {
+      const float a = fminf(fabsf(v[half * 4 + c]), 6.0f);
+      const std::uint32_t binade = larger(__float_as_uint(a) + up, least) & 0x7F800000u;
+      const float sum = a + __uint_as_float(binade + (binade >> 22));
+      codes = (codes << 4) + __float_as_uint(sum);
+    }
+    four[half] = codes - offset * 0x1111u;  // 16 bits count; what exponents leave above them is dropped
+  }
+  return {{__byte_perm(four[0], four[1], 0x5410) | signs_of(v)}};
+}
+template <class Element>
+__device__ Run<Element> encode_run(Element, const float (&v)[run]) {
+  Run<Element> codes{};
+#pragma unroll
+  for (int c = 0; c < run; ++c) codes.word[c * Element::bits / 32] |= Element::encode(v[c]) << (c * Element::bits % 32);
+  return codes;
+}
+
+/// Row r of what a thread holds, each value times its column's multiplier.
+template <class Element, class X>
+__device__ Run<Element> encode_row(const X& x, int r, const float (&multiplier)[run]) {
+  float v[run];
+#pragma unroll
+  for (int c = 0; c < run; ++c) v[c] = x.value(r, c) * multiplier[c];
+  return encode_run(Element(), v);
+}
+
+/// The sign bits of eight bf16, each on top of its nibble.
+__device__ inline std::uint32_t signs_of(const std::uint32_t (&pair)[run / 2]) {
+  const std::uint32_t a = __byte_perm(pair[0], pair[1], 0x7351), b = __byte_perm(pair[2], pair[3], 0x7351);
+  return (__byte_perm(a, b, 0x5410) >> 4 & 0x08080808u) | (__byte_perm(a, b, 0x7632) & 0x80808080u);
+}
+/// The E2M1 code of a magnitude, in the low bits of the fp32 2^23 + code. In each of three stretches of length 2 the
+/// codes are evenly spaced; additions to 2^23 round to integers, and ties to even ones since all that is below is even.
+/// Runs in the multipliers alone, of which there are twice as many as of other units. Not for NaN.
+__device__ inline std::uint32_t e2m1_unsigned(float v) {
+  const float below2 = __saturatef(v * 0.5f), below4 = __saturatef(__fmaf_rn(v, 0.5f, -1.0f)),
+              below6 = __saturatef(__fmaf_rn(v, 0.5f, -2.0f));
+  return __float_as_uint(__fmaf_rn(below4, 2.0f, __fmaf_rn(below2, 4.0f, 0x1p23f)) + below6);
+}
+
+/// Values are bf16 without NaN, all times one multiplier.
+__device__ inline Run<formats::E2M1> encode_e2m1(const Pairs& x, int r, float multiplier) {
+  std::uint32_t codes = 0;
+#pragma unroll
+  for (int c = run - 1; c >= 0; --c) {
+    const std::uint32_t pair = x.pair[r][c / 2], bits = c % 2 == 0 ? (pair & 0x7FFFu) << 16 : pair & 0x7FFF0000u;
+    codes = codes * 16 + e2m1_unsigned(__uint_as_float(bits) * multiplier);
+  }
+  // The exponents of the two last numbers are in the upper bits still.
+  return {{codes - 0x4B000000u * 0x11u + signs_of(x.pair[r])}};
+}
+
+/// Row r of what a thread holds, times one multiplier. Of a format without NaN, values hold none.
+template <class Element, class X>
+__device__ Run<Element> encode_row(const X& x, int r, float multiplier) {
+  if constexpr (X::narrow && std::is_same_v<Element, formats::E2M1>) {
+    return encode_e2m1(x, r, multiplier);
+  } else {
+    float v[run];
+#pragma unroll
+    for (int c = 0; c < run; ++c) v[c] = x.value(r, c) * multiplier;
+    return encode_run(Element(), v);
+  }
+}
+
+/// The same rounded up or down at random, element c by the byte draw(c).
+template <class Draw>
+__device__ Run<formats::E2M1> encode_run_at_random(const float (&v)[run], const Draw& draw) {
+  Run<formats::E2M1> codes{};
+#pragma unroll
+  for (int c = 0; c < run; ++c) codes.word[0] |= formats::e2m1_stochastic(v[c], draw(c)) << (4 * c);
+  return codes;
+}
+
+/// A run of codes that is aligned to itself.
+template <class Element>
+__device__ Run<Element> load_run(const std::byte* from) {
+  Run<Element> codes;
+  if constexpr (Run<Element>::words == 1) {
+    codes.word[0] = __ldcs(reinterpret_cast<const std::uint32_t*>(from));
+  } else if constexpr (Run<Element>::words == 2) {
+    const uint2 v = load_once(reinterpret_cast<const uint2*>(from));
+    codes.word[0] = v.x, codes.word[1] = v.y;
+  } else {
+    const uint4 v = load_once(reinterpret_cast<const uint4*>(from));
+    codes.word[0] = v.x, codes.word[1] = v.y, codes.word[2] = v.z, codes.word[3] = v.w;
+  }
+  return codes;
+}
+/// Elements [0, n) of them, wherever they stand.
+template <class Element>
+__device__ Run<Element> load_some(const std::byte* from, int n) {
+  Run<Element> codes{};
+#pragma unroll
+  for (int i = 0; i < run * Element::bits / 8; ++i)
+    if (i * 8 < n * Element::bits) codes.word[i / 4] |= static_cast<std::uint32_t>(from[i]) << (8 * (i % 4));
+  return codes;
+}
+
+/// Codes [first, end) of a run to `out`. A nibble that shares its byte with one outside leaves that one as it is.
+template <class Element>
+__device__ void store_some(std::byte* out, const Run<Element>& codes, int first, int end) {
+#pragma unroll
+  for (int c = 0; c < run; ++c) {
+    if (c < first || c >= end) continue;
+    const std::uint32_t code = codes.word[c * Element::bits / 32] >> (c * Element::bits % 32);
+    if constexpr (Element::bits == 4) {
+      auto* byte = reinterpret_cast<std::uint8_t*>(out) + c / 2;
+      *byte = static_cast<std::uint8_t>(c % 2 == 0 ? (*byte & 0xF0u) | (code & 15u) : (*byte & 15u) | code << 4);
+    } else {
+      reinterpret_cast<typename Element::Storage*>(out)[c] = static_cast<typename Element::Storage>(code);
+    }
+  }
+}
+template <class Element, class Extent>
+__device__ void store_row(std::byte* out, const Run<Element>& codes, const Seat& seat, int r, const Extent& extent) {
+  if constexpr (Extent::all) {
+    store_once(out, codes.word);
+  } else {
+    const int first = extent.first(seat.row + r) - seat.column, end = extent.end(seat.row + r) - seat.column;
+    if (extent.vectors && first <= 0 && end >= run)
+      store_once(out, codes.word);
+    else
+      store_some<Element>(out, codes, first, end);
+  }
+}
+
+template <Format F>
+__device__ std::byte* row_of(const Descriptor& d, const Patch& p, Side side, const Seat& seat) {
+  return d.side[static_cast<int>(side)].data +
+         formats::data_bytes<F>(origin_of(d, p) + seat.row * d.matrix.columns + seat.column);
+}
+
+/// Values that are stored as they are, to the bit: a NaN keeps its payload.
+template <Format F, class Source, class Extent>
+__device__ void store_plain(const Descriptor& d, const Patch& p, const Extent& extent) {
+  using Element = typename F::Element;
+  const Seat seat;
+  const auto* from = SourcePatch<Source>(d, p).origin + seat.row * d.matrix.columns + seat.column;
+  std::byte* out = row_of<F>(d, p, Side::rowwise, seat);
+#pragma unroll
+  for (int r = 0; r < height; ++r) {
+    const auto* row = from + r * d.matrix.columns;
+    float v[run];
+    if constexpr (Extent::all && sizeof(*from) == sizeof(float)) {
+      load_floats(row, v);
+    } else {
+#pragma unroll
+      for (int c = 0; c < run; ++c) {
+        const bool there = seat.column + c >= extent.first(seat.row + r) && seat.column + c < extent.end(seat.row + r);
+        v[c] = there ? Source::value(row[c]) : 0.0f;
+      }
+    }
+    store_row<Element>(out + formats::data_bytes<F>(r * d.matrix.columns), encode_run(Element(), v), seat, r, extent);
+  }
+}
+
+// ---- transposition
+
+/// Bytes of four words to their columns.
+__device__ inline void turn_bytes(std::uint32_t (&w)[4]) {
+  const std::uint32_t a = __byte_perm(w[0], w[1], 0x5140), b = __byte_perm(w[2], w[3], 0x5140);
+  const std::uint32_t c = __byte_perm(w[0], w[1], 0x7362), d = __byte_perm(w[2], w[3], 0x7362);
+  w[0] = __byte_perm(a, b, 0x5410), w[1] = __byte_perm(a, b, 0x7632);
+  w[2] = __byte_perm(c, d, 0x5410), w[3] = __byte_perm(c, d, 0x7632);
+}
+
+/// Sixteen codes of a column, as stored.
+template <class Element>
+struct Column {
+  static constexpr int words = Element::bits / 2;
+  std::uint32_t word[words];
+};
+
+template <class Element>
+requires(Element::bits == 8) __device__ void turn(const Run<Element> (&rows)[height], Column<Element> (&columns)[run]) {
+#pragma unroll
+  for (int i = 0; i < height / 4; ++i)
+#pragma unroll
+    for (int j = 0; j < run / 4; ++j) {
+      std::uint32_t w[4] = {rows[4 * i].word[j], rows[4 * i + 1].word[j], rows[4 * i + 2].word[j],
+                            rows[4 * i + 3].word[j]};
+      turn_bytes(w);
+#pragma unroll
+      for (int c = 0; c < 4; ++c) columns[4 * j + c].word[i] = w[c];
+    }
+}
+/// Nibbles: rows are paired in bytes first, even and odd columns apart.
+template <class Element>
+requires(Element::bits == 4) __device__ void turn(const Run<Element> (&rows)[height], Column<Element> (&columns)[run]) {
+  constexpr std::uint32_t low = 0x0F0F0F0Fu;
+#pragma unroll
+  for (int i = 0; i < height / 8; ++i) {
+    std::uint32_t even[4], odd[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const std::uint32_t a = rows[8 * i + 2 * k].word[0], b = rows[8 * i + 2 * k + 1].word[0];
+      even[k] = (a & low) | (b << 4 & ~low);
+      odd[k] = (a >> 4 & low) | (b & ~low);
+    }
+    turn_bytes(even);
+    turn_bytes(odd);
+#pragma unroll
+    for (int c = 0; c < 4; ++c) columns[2 * c].word[i] = even[c], columns[2 * c + 1].word[i] = odd[c];
+  }
+}
+
+/// A patch of codes in shared memory, transposed: lines of 128, in units of sixteen that stand where no two lanes meet
+/// in one bank.
+template <class Element>
+class Turned {
+ public:
+  static constexpr int bytes = patch_edge * patch_edge * Element::bits / 8;
+
+  __device__ explicit Turned(std::byte* shared) : units_(reinterpret_cast<Unit*>(shared)) {}
+
+  __device__ void put(const Run<Element> (&rows)[height], const Seat& seat) const {
+    Column<Element> columns[run];
+    turn(rows, columns);
+#pragma unroll
+    for (int c = 0; c < run; ++c) put(columns[c], seat, c);
+  }
+  __device__ void put(const Column<Element>& column, const Seat& seat, int c) const {
+    Unit unit;
+    memcpy(&unit, column.word, sizeof unit);
+    units_[place(seat.column + c, seat.row / height)] = unit;
+  }
+
+  /// Lines of `length` codes from `out` on, all of them; `out` and the lines are aligned to units.
+  __device__ void store(std::byte* out, std::int64_t length) const {
+#pragma unroll
+    for (int k = 0; k < patch_edge * per_line / threads; ++k) {
+      const int line = (static_cast<int>(threadIdx.x) + k * threads) / per_line,
+                unit = static_cast<int>(threadIdx.x) % per_line;
+      __stcs(reinterpret_cast<Unit*>(out + line * (length * Element::bits / 8) + unit * sizeof(Unit)),
+             units_[place(line, unit)]);
+    }
+  }
+  /// `lines` of them, and of each the codes of rows [begin, end), where nibbles come in pairs.
+  __device__ void store(std::byte* out, std::int64_t length, int lines, int begin, int end) const {
+    constexpr int per_unit = sizeof(Unit);
+    const auto* bytes_here = reinterpret_cast<const std::byte*>(units_);
+    begin = begin * Element::bits / 8, end = end * Element::bits / 8;
+    for (int q = static_cast<int>(threadIdx.x); q < lines * (end - begin); q += threads) {
+      const int line = q / (end - begin), at = begin + q % (end - begin);
+      out[line * (length * Element::bits / 8) + at] = bytes_here[place(line, at / per_unit) * per_unit + at % per_unit];
+    }
+  }
+
+ private:
+  using Unit = std::conditional_t<Element::bits == 8, uint4, uint2>;
+  static constexpr int per_line = patch_edge / height;
+
+  /// Lanes that write together hold lines eight apart; lanes that read together, the units of one line.
+  __device__ static int place(int line, int unit) {
+    const int group = line / run;
+    if constexpr (Element::bits == 8) return line * per_line + (unit ^ group % per_line);
+    return (line ^ group % 2) * per_line + (unit ^ group / 2);
+  }
+
+  Unit* units_;
+};
+
+}  // namespace tessera::quantizer::device

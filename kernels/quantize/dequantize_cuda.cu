@@ -1,0 +1,150 @@
+#include "kernels/quantize/back.hpp"
+#include "kernels/quantize/codes.cuh"
+
+namespace tessera::quantizer {
+namespace device {
+namespace {
+
+// A patch of one copy, decoded, in the order in which the copy is stored: lines of neighbouring elements.
+
+__device__ inline void decode_run(formats::E4M3, const Run<formats::E4M3>& codes, float (&v)[run]) {
+#pragma unroll
+  for (int i = 0; i < run / 2; ++i) {
+    std::uint32_t halves;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;"
+        : "=r"(halves)
+        : "h"(static_cast<std::uint16_t>(codes.word[i / 2] >> (i % 2 * 16))));
+    asm("{.reg .f16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high;}"
+        : "=f"(v[2 * i]), "=f"(v[2 * i + 1])
+        : "r"(halves));
+  }
+}
+/// A code's exponent and mantissa are those of a tiny fp32, subnormals included.
+__device__ inline void decode_run(formats::E2M1, const Run<formats::E2M1>& codes, float (&v)[run]) {
+#pragma unroll
+  for (int c = 0; c < run; ++c) {
+    const std::uint32_t code = codes.word[0] >> (4 * c);
+    v[c] = __uint_as_float((code & 7u) << 22 | (code & 8u) << 28) * 0x1p126f;
+  }
+}
+template <class Element>
+__device__ void decode_run(Element, const Run<Element>& codes, float (&v)[run]) {
+  constexpr std::uint32_t mask = (1u << Element::bits) - 1;
+#pragma unroll
+  for (int c = 0; c < run; ++c)
+    v[c] = Element::decode(codes.word[c * Element::bits / 32] >> (c * Element::bits % 32) & mask);
+}
+
+__device__ inline void store_values(bf16* out, const float (&v)[run]) {
+  *reinterpret_cast<uint4*>(out) = make_uint4(rounded_pair(v[0], v[1]), rounded_pair(v[2], v[3]),
+                                              rounded_pair(v[4], v[5]), rounded_pair(v[6], v[7]));
+}
+__device__ inline void store_values(float* out, const float (&v)[run]) {
+  reinterpret_cast<float4*>(out)[0] = make_float4(v[0], v[1], v[2], v[3]);
+  reinterpret_cast<float4*>(out)[1] = make_float4(v[4], v[5], v[6], v[7]);
+}
+
+/// What the elements of one copy are multiplied by.
+template <Format F, Side side, TensorPart part>
+struct Steps {
+  const typename F::Scale* scales;
+  Matrix padded;
+  float amax = 0;
+
+  __device__ Steps(const Descriptor& d, const Patch& p) : padded(formats::padded_extent<F>(side, d.matrix)) {
+    const Place& copy = d.side[static_cast<int>(side)];
+    scales = static_cast<const typename F::Scale*>(copy.scales) + p.member * padded.elements();
+    if (copy.amax != nullptr) amax = copy.amax[p.member];
+  }
+  /// Of the element at (row, column) of the matrix.
+  __device__ float operator()(std::int64_t row, std::int64_t column) const {
+    constexpr formats::Block b = formats::block_of<F>(side);
+    constexpr formats::ScaleLayout layout = F::scale_layout(side);
+    const auto scale = scales[scale_place<F>(side, padded, row / b.rows * layout.repeat.rows,
+                                             column / b.columns * layout.repeat.columns)];
+    return part == TensorPart::applied ? F::step(scale, amax) : F::block_step(scale);
+  }
+};
+
+template <Format F, Side side, TensorPart part, class T>
+__device__ void decode_patch(const Descriptor& d, const Patch& p) {
+  using Element = typename F::Element;
+  constexpr bool turned = formats::order_of<F>(side) == formats::Order::transposed;
+  constexpr formats::Block b = formats::block_of<F>(side);
+  constexpr int along = turned ? b.rows : b.columns,
+                across = turned ? b.columns : b.rows;  // of a block, in the stored order
+  static_assert(!F::scaled || along >= run || across >= height);
+  const Seat seat;
+  const int lines = turned ? p.columns : p.rows, length = turned ? p.rows : p.columns, n = length - seat.column;
+  const std::int64_t width = turned ? d.matrix.rows : d.matrix.columns;
+  const std::int64_t first = (turned ? turned_origin_of(d, p) : origin_of(d, p)) + seat.row * width + seat.column;
+  if (n <= 0 || seat.row >= lines) return;
+  const Steps<F, side, part> step(d, p);
+  const auto step_at = [&](int line, int k) {
+    return turned ? step(p.row + seat.column + k, p.column + seat.row + line)
+                  : step(p.row + seat.row + line, p.column + seat.column + k);
+  };
+  float steps[run];
+  if constexpr (F::scaled && across >= height)
+#pragma unroll
+    for (int c = 0; c < run; ++c) steps[c] = along >= run && c > 0 ? steps[0] : c < n ? step_at(0, c) : 0.0f;
+  T* out = reinterpret_cast<T*>(d.values) + first;
+  const std::byte* from = d.side[static_cast<int>(side)].data + formats::data_bytes<F>(first);
+  const bool vectors = n >= run && aligned(out, 16) && width * sizeof(T) % 16 == 0 &&
+                       aligned(from, sizeof(Run<Element>)) && formats::data_bytes<F>(width) % sizeof(Run<Element>) == 0;
+  Run<Element> codes[height];
+#pragma unroll
+  for (int r = 0; r < height; ++r) {
+    const std::byte* line = from + formats::data_bytes<F>(r * width);
+    codes[r] = seat.row + r >= lines ? Run<Element>{} : vectors ? load_run<Element>(line) : load_some<Element>(line, n);
+  }
+#pragma unroll
+  for (int r = 0; r < height; ++r) {
+    if (seat.row + r >= lines) continue;
+    float v[run];
+    decode_run(Element(), codes[r], v);
+    if constexpr (F::scaled) {
+      const float of_line = across >= height ? 0.0f : step_at(r, 0);
+#pragma unroll
+      for (int c = 0; c < run; ++c) v[c] *= across >= height ? steps[c] : of_line;
+    }
+    if (vectors) {
+      store_values(out + r * width, v);
+    } else {
+#pragma unroll
+      for (int c = 0; c < run; ++c)
+        if (c < n) out[r * width + c] = T(v[c]);
+    }
+  }
+}
+
+template <Format F, Side side, TensorPart part, class T>
+__global__ void __launch_bounds__(threads, 5) decode_kernel(TableView table) {
+  const Task task = table.all[blockIdx.x];
+  const Descriptor& d = table.items[task.entry];
+  if (d.side[static_cast<int>(side)].data != nullptr) decode_patch<F, side, part, T>(d, patch_of(d, task));
+}
+
+template <Side side, TensorPart part, class T>
+void decode_as(Stream& stream, FormatId format, const TableView& table) {
+  visit_format(format, [&]<class F>() { start(stream, decode_kernel<F, side, part, T>, table.all_units, table); });
+}
+template <TensorPart part, class T>
+void decode_side(Stream& stream, FormatId format, const TableView& table, Side side) {
+  if (side == Side::rowwise) return decode_as<Side::rowwise, part, T>(stream, format, table);
+  decode_as<Side::columnwise, part, T>(stream, format, table);
+}
+
+}  // namespace
+}  // namespace device
+
+void decode(Stream& stream, FormatId format, const TableView& table, DType values, Side side, TensorPart part) {
+  const bool narrow = values == DType::bf16;
+  if (part == TensorPart::applied)
+    return narrow ? device::decode_side<TensorPart::applied, bf16>(stream, format, table, side)
+                  : device::decode_side<TensorPart::applied, float>(stream, format, table, side);
+  narrow ? device::decode_side<TensorPart::left_out, bf16>(stream, format, table, side)
+         : device::decode_side<TensorPart::left_out, float>(stream, format, table, side);
+}
+
+}  // namespace tessera::quantizer

@@ -1,0 +1,80 @@
+#pragma once
+#include "kernels/quantize/back.hpp"
+#include "kernels/quantize/host_patch.hpp"
+
+/// A patch of one copy, decoded on one thread, in the order in which the copy is stored.
+namespace tessera::quantizer::host {
+
+/// What the elements of one copy are multiplied by.
+template <formats::Format F, Side side, TensorPart part>
+struct Steps {
+  const typename F::Scale* scales;
+  Matrix padded;
+  float amax;
+
+  Steps(const Descriptor& d, const Patch& p) : padded(formats::padded_extent<F>(side, d.matrix)), amax(0) {
+    const Place& copy = d.side[static_cast<int>(side)];
+    scales = static_cast<const typename F::Scale*>(copy.scales) + p.member * padded.elements();
+    if (copy.amax != nullptr) amax = copy.amax[p.member];
+  }
+  /// Of the element at (row, column) of the matrix.
+  float operator()(std::int64_t row, std::int64_t column) const {
+    if constexpr (!F::scaled) return 1.0f;
+    constexpr formats::Block b = formats::block_of<F>(side);
+    constexpr formats::ScaleLayout layout = F::scale_layout(side);
+    const auto scale = scales[scale_place<F>(side, padded, row / b.rows * layout.repeat.rows,
+                                             column / b.columns * layout.repeat.columns)];
+    return part == TensorPart::applied ? F::step(scale, amax) : F::block_step(scale);
+  }
+};
+
+template <class T>
+T rounded(float x) {
+  if constexpr (std::is_same_v<T, bf16>)
+    return bf16(x);
+  else
+    return x;
+}
+
+/// steps[k] times the value of codes[k], on one thread. Not inlined, so that the loop becomes vectors.
+template <class Element, class T, class Code>
+[[gnu::noinline]] void decode_row(const Code* __restrict codes, const float* __restrict steps, int n,
+                                  T* __restrict out) {
+  for (int k = 0; k < n; ++k) {
+    const float x = Element::decode(codes[k]);
+    out[k] = rounded<T>(Element::bits == 16 ? x : steps[k] * x);
+  }
+}
+
+/// Lines of the copy as stored: rows of the matrix, or its columns.
+template <formats::Format F, Side side, TensorPart part, class T>
+void decode_patch(const Descriptor& d, const Patch& p) {
+  constexpr bool turned = formats::order_of<F>(side) == formats::Order::transposed;
+  const Steps<F, side, part> step(d, p);
+  const int lines = turned ? p.columns : p.rows, length = turned ? p.rows : p.columns;
+  const std::int64_t width = turned ? d.matrix.rows : d.matrix.columns;
+  const std::int64_t first = p.member * d.stride + (turned ? p.column * width + p.row : p.row * width + p.column);
+  T* out = reinterpret_cast<T*>(d.values);
+  // A line's blocks first, so that the loop over its elements becomes vectors.
+  constexpr formats::Block b = formats::block_of<F>(side);
+  constexpr int run = turned ? b.rows : b.columns;
+  float steps[patch_edge];
+  std::uint8_t codes[patch_edge];
+  for (int line = 0; line < lines; ++line) {
+    for (int i = 0; i < length; i += run) {
+      const float s = turned ? step(p.row + i, p.column + line) : step(p.row + line, p.column + i);
+      for (int k = i; k < i + run; ++k) steps[k] = s;
+    }
+    const std::int64_t at = first + line * width;
+    const std::byte* data = d.side[static_cast<int>(side)].data;
+    if constexpr (F::Element::bits == 4) {
+      unpack_nibbles(reinterpret_cast<const std::uint8_t*>(data + at / 2), length, codes);
+      decode_row<typename F::Element>(codes, steps, length, out + at);
+    } else {
+      decode_row<typename F::Element>(reinterpret_cast<const typename F::Element::Storage*>(data) + at, steps, length,
+                                      out + at);
+    }
+  }
+}
+
+}  // namespace tessera::quantizer::host

@@ -1,0 +1,379 @@
+#include "kernels/quantize/back.hpp"
+#include "kernels/quantize/draws.cuh"
+#include "kernels/quantize/scales.cuh"
+
+namespace tessera::quantizer {
+namespace device {
+namespace {
+
+using formats::Columnwise;
+using formats::TensorScale;
+
+/// Values are kept in registers: 64 of them as bf16, 128 as fp32. More blocks hide more of the latency, until registers
+/// go to memory.
+template <Format F, class Source>
+inline constexpr int blocks_a_multiprocessor = !Held<Source>::narrow                      ? 2
+                                               : F::columnwise == Columnwise::requantized ? 4
+                                                                                          : 5;
+
+/// Shared memory of a block: what of a patch is gathered before it is stored.
+template <Format F>
+struct Shared {
+  static constexpr bool turned = F::columnwise_order == Order::transposed;
+  alignas(16) std::byte codes[turned ? Turned<typename F::Element>::bytes : 16];
+  Grid<F, Side::rowwise> rowwise;
+  Grid<F, Side::columnwise> columnwise;
+  std::uint32_t warps[threads / 32];
+  std::uint32_t columns[F::block == formats::Block{1, patch_edge} ? threads / 16 : 1][patch_edge];
+};
+
+/// Rows of a patch are owned or not, so lines of the transposed copy are of one length.
+template <Format F, class Extent>
+__device__ void store_turned(const Descriptor& d, const Patch& p, const Turned<typename F::Element>& codes,
+                             const Extent& extent) {
+  std::byte* out = d.side[1].data + formats::data_bytes<F>(turned_origin_of(d, p));
+  if constexpr (Extent::all) {
+    codes.store(out, d.matrix.rows);
+  } else {
+    const OwnedRows owned(d, p);
+    codes.store(out, d.matrix.rows, p.columns, owned.begin, owned.end);
+  }
+}
+
+/// Square tiles: one encoding serves both copies.
+template <Format F, class M, class Extent>
+__device__ void quantize_tiles(Held<typename M::Source>& x, const Descriptor& d, const Patch& p, const Extent& extent,
+                               Shared<F>& shared, const TensorScale& tensor) {
+  using Element = typename F::Element;
+  constexpr int tile = F::block.rows;
+  constexpr bool turned = F::columnwise == Columnwise::transposed;
+  const Seat seat;
+  const std::int64_t width = d.matrix.columns;
+  std::uint32_t top = std::is_same_v<Element, formats::E2M1> ? largest_without_nan(x) : largest(x);
+  if constexpr (tile == patch_edge) {
+    top = largest_of_block(top, shared.warps);
+  } else {
+    static_assert(tile == height || tile == 2 * height);
+    top = largest_across<tile / run>(top);
+    if constexpr (tile > height) top = shuffled_larger(top, 16);
+  }
+  const auto encoding = F::encoding(largest_of(top), tensor);
+  if (seat.row % tile == 0 && seat.column % tile == 0) {
+    shared.rowwise.at(seat.row / tile, seat.column / tile) = encoding.scale;
+    shared.columnwise.at(seat.row / tile, seat.column / tile) = encoding.scale;
+  }
+  std::byte* out = row_of<F>(d, p, Side::rowwise, seat);
+  Run<Element> codes[height];
+#pragma unroll
+  for (int r = 0; r < height; ++r) {
+    codes[r] = encode_row<Element>(x, r, encoding.multiplier);
+    if (d.side[0].data) store_row<Element>(out + formats::data_bytes<F>(r * width), codes[r], seat, r, extent);
+  }
+  const Turned<Element> columns(shared.codes);
+  if (turned && d.side[1].data) columns.put(codes, seat);
+  __syncthreads();
+  store_square_scales<F>(d, p, shared.rowwise, shared.columnwise, Extent::all);
+  if (turned && d.side[1].data) store_turned<F>(d, p, columns, extent);
+}
+
+/// Blocks along rows: a few neighbouring lanes each.
+template <Format F, class M, class Extent>
+__device__ void quantize_rows(const Held<typename M::Source>& x, const Descriptor& d, const Patch& p,
+                              const Extent& extent, Shared<F>& shared, const TensorScale& tensor) {
+  using Element = typename F::Element;
+  constexpr int length = F::block.columns;
+  constexpr bool at_random = F::hadamard && M::purpose == Purpose::gradient;
+  const Seat seat;
+  std::byte* out = row_of<F>(d, p, Side::rowwise, seat);
+  std::uint32_t draws[at_random ? height : 1][2];
+  if constexpr (at_random) draw_runs(d, p, Side::rowwise, seat, draws);
+#pragma unroll
+  for (int r = 0; r < height; r += 2) {
+    std::uint32_t top[2];
+    largest_of_rows<length / run>(x, r, top);
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const auto encoding = F::encoding(largest_of(top[k]), tensor);
+      if (seat.column % length == 0) shared.rowwise.at(seat.row + r + k, seat.column / length) = encoding.scale;
+      float v[run];
+#pragma unroll
+      for (int c = 0; c < run; ++c) v[c] = x.value(r + k, c) * encoding.multiplier;
+      Run<Element> codes;
+      if constexpr (at_random)
+        codes = encode_run_at_random(v, [&](int c) { return drawn(draws[r + k], c); });
+      else
+        codes = encode_run(Element(), v);
+      store_row<Element>(out + formats::data_bytes<F>((r + k) * d.matrix.columns), codes, seat, r + k, extent);
+    }
+  }
+}
+
+/// Sixteen values of a column, rotated where the format says so.
+template <bool rotated, class X>
+__device__ void column_of(const X& x, int c, float (&y)[height]) {
+#pragma unroll
+  for (int r = 0; r < height; ++r) y[r] = rotated && (hadamard_signs >> r & 1u) ? -x.value(r, c) : x.value(r, c);
+  if constexpr (rotated) {
+    static_assert(height == hadamard_block);
+#pragma unroll
+    for (int stride = 1; stride < height; stride *= 2)
+#pragma unroll
+      for (int r = 0; r < height; ++r) {
+        if (r & stride) continue;
+        const float a = y[r], b = y[r + stride];
+        y[r] = a + b;
+        y[r + stride] = a - b;
+      }
+#pragma unroll
+    for (float& v : y) v *= 0.25f;
+  }
+}
+__device__ inline std::uint32_t largest_in(const float (&y)[height]) {
+  float top = 0;
+#pragma unroll
+  for (const float v : y) top = fmaxf(top, fabsf(v));
+  return __float_as_uint(top);
+}
+
+/// Largest magnitude of the thread's columns, over as many bands of sixteen rows as a block has.
+template <Format F, class X>
+__device__ void largest_of_column_blocks(const X& x, std::uint32_t (&top)[run], Shared<F>& shared) {
+  constexpr int length = F::block.columns;
+  const Seat seat;
+  largest_of_columns(x, top);
+  if constexpr (length == 2 * height) {
+#pragma unroll
+    for (std::uint32_t& t : top) t = shuffled_larger(t, 16);
+  } else if constexpr (length == patch_edge) {
+#pragma unroll
+    for (int c = 0; c < run; ++c) shared.columns[seat.row / height][seat.column + c] = top[c];
+    __syncthreads();
+#pragma unroll
+    for (int c = 0; c < run; ++c)
+#pragma unroll
+      for (int band = 0; band < threads / 16; ++band) top[c] = larger(top[c], shared.columns[band][seat.column + c]);
+  } else {
+    static_assert(length == height);
+  }
+}
+
+/// Blocks along columns, transposed: a column's sixteen codes are neighbours.
+template <Format F, class M>
+__device__ void turn_columns(const Held<typename M::Source>& x, const Descriptor& d, const Patch& p, Shared<F>& shared,
+                             const TensorScale& tensor) {
+  using Element = typename F::Element;
+  constexpr int length = F::block.columns;
+  constexpr bool rotated = F::hadamard && M::purpose != Purpose::weight,
+                 at_random = F::hadamard && M::purpose == Purpose::gradient;
+  const Seat seat;
+  std::uint32_t draws[at_random ? height : 1][2], top[run];
+  if constexpr (at_random) draw_runs(d, p, Side::columnwise, seat, draws);
+  if constexpr (!rotated) largest_of_column_blocks<F>(x, top, shared);
+  const Turned<Element> turned(shared.codes);
+#pragma unroll
+  for (int c = 0; c < run; ++c) {
+    float y[height];
+    column_of<rotated>(x, c, y);
+    const auto encoding = F::encoding(largest_of(rotated ? largest_in(y) : top[c]), tensor);
+    if (seat.row % length == 0) shared.columnwise.at(seat.row / length, seat.column + c) = encoding.scale;
+    Column<Element> codes;
+#pragma unroll
+    for (int half = 0; half < height; half += run) {
+      float v[run];
+#pragma unroll
+      for (int r = 0; r < run; ++r) v[r] = y[half + r] * encoding.multiplier;
+      Run<Element> part;
+      if constexpr (at_random) {
+        part = encode_run_at_random(v, [&](int r) { return drawn(draws[half + r], c); });
+      } else {
+        part = encode_run(Element(), v);
+      }
+#pragma unroll
+      for (int w = 0; w < Run<Element>::words; ++w) codes.word[half / run * Run<Element>::words + w] = part.word[w];
+    }
+    turned.put(codes, seat, c);
+  }
+}
+
+/// Blocks along rows and along columns, both copies in the order of the source: a row of both at a time.
+template <Format F, class M, class Extent>
+__device__ void quantize_in_place(const Held<typename M::Source>& x, const Descriptor& d, const Patch& p,
+                                  const Extent& extent, Shared<F>& shared, const TensorScale (&tensor)[2]) {
+  using Element = typename F::Element;
+  constexpr int length = F::block.columns;
+  const Seat seat;
+  std::uint32_t top[run];
+  largest_of_column_blocks<F>(x, top, shared);
+  float multiplier[run];
+#pragma unroll
+  for (int c = 0; c < run; ++c) {
+    const auto encoding = F::encoding(largest_of(top[c]), tensor[1]);
+    multiplier[c] = encoding.multiplier;
+    if (seat.row % length == 0) shared.columnwise.at(seat.row / length, seat.column + c) = encoding.scale;
+  }
+  std::byte *rows = row_of<F>(d, p, Side::rowwise, seat), *columns = row_of<F>(d, p, Side::columnwise, seat);
+  const bool rowwise = d.side[0].data != nullptr, columnwise = d.side[1].data != nullptr;
+  const std::int64_t step = formats::data_bytes<F>(d.matrix.columns);
+#pragma unroll
+  for (int r = 0; r < height; r += 2) {
+    std::uint32_t of_row[2];
+    largest_of_rows<length / run>(x, r, of_row);
+#pragma unroll
+    for (int k = 0; k < 2; ++k, rows += step, columns += step) {
+      const auto encoding = F::encoding(largest_of(of_row[k]), tensor[0]);
+      if (seat.column % length == 0) shared.rowwise.at(seat.row + r + k, seat.column / length) = encoding.scale;
+      if (rowwise) store_row<Element>(rows, encode_row<Element>(x, r + k, encoding.multiplier), seat, r + k, extent);
+      if (columnwise) store_row<Element>(columns, encode_row<Element>(x, r + k, multiplier), seat, r + k, extent);
+    }
+  }
+}
+
+template <Format F, class M, class Extent>
+__device__ void quantize_blocks(const Held<typename M::Source>& x, const Descriptor& d, const Patch& p,
+                                const Extent& extent, Shared<F>& shared, const TensorScale (&tensor)[2]) {
+  if constexpr (F::columnwise_order == Order::as_source) {
+    quantize_in_place<F, M>(x, d, p, extent, shared, tensor);
+  } else {
+    if (d.side[0].data) quantize_rows<F, M>(x, d, p, extent, shared, tensor[0]);
+    if (d.side[1].data) turn_columns<F, M>(x, d, p, shared, tensor[1]);
+  }
+  __syncthreads();
+  if (d.side[0].data) store_scales<F, Side::rowwise>(d, p, shared.rowwise, Extent::all);
+  if (d.side[1].data == nullptr) return;
+  store_scales<F, Side::columnwise>(d, p, shared.columnwise, Extent::all);
+  if constexpr (F::columnwise_order == Order::transposed)
+    store_turned<F>(d, p, Turned<typename F::Element>(shared.codes), extent);
+}
+
+template <Format F, class M, class Extent>
+__device__ void quantize_held(Held<typename M::Source> x, const Descriptor& d, const Patch& p, const Extent& extent,
+                              Shared<F>& shared) {
+  TensorScale tensor[2];
+  for (int s = 0; s < 2; ++s)
+    if (d.side[s].amax) tensor[s] = F::tensor_scale(d.side[s].amax[p.member]);
+  if constexpr (F::block.rows == F::block.columns)
+    quantize_tiles<F, M>(x, d, p, extent, shared, d.side[0].amax ? tensor[0] : tensor[1]);
+  else
+    quantize_blocks<F, M>(x, d, p, extent, shared, tensor);
+}
+template <Format F, class M, class Extent>
+__device__ void quantize_patch(const Descriptor& d, const Patch& p, const Extent& extent, Shared<F>& shared) {
+  using Source = typename M::Source;
+  if constexpr (F::scaled)
+    quantize_held<F, M>(load<Source>(SourcePatch<Source>(d, p).origin, d.matrix.columns, Seat(), extent), d, p, extent,
+                        shared);
+  else
+    store_plain<F, Source>(d, p, extent);
+}
+
+/// Apart, so that what the rare patches need takes no registers from the others.
+template <Format F, class M>
+__device__ __noinline__ void quantize_part(const Descriptor& d, Task task, bool vectors, Shared<F>& shared) {
+  const Patch p = patch_of(d, task);
+  quantize_patch<F, M>(d, p, Part{p, d.matrix.columns, vectors}, shared);
+}
+
+template <Format F, class M>
+__global__ void __launch_bounds__(threads, blocks_a_multiprocessor<F, typename M::Source>)
+    copies_kernel(TableView table) {
+  __shared__ Shared<F> shared;
+  // Backwards where the values were just read for their maximum, so that the last of them are still near.
+  const Task task = table.owned[F::tensor_amax ? gridDim.x - 1 - blockIdx.x : blockIdx.x];
+  const Descriptor& d = table.items[task.entry];
+  const Patch p = patch_of(d, task);
+  const bool vectors = d.aligned.values && d.aligned.rowwise && d.aligned.columnwise;
+  if (vectors && owned_whole(d, p))
+    quantize_patch<F, M>(d, p, Whole(), shared);
+  else
+    quantize_part<F, M>(d, task, vectors, shared);
+}
+
+/// Largest magnitude of what the thread holds, as a copy sees it.
+template <bool rotated, class X>
+__device__ std::uint32_t largest_seen(const X& x) {
+  if constexpr (!rotated) {
+    return largest(x);
+  } else {
+    std::uint32_t top = 0;
+#pragma unroll
+    for (int c = 0; c < run; ++c) {
+      float y[height];
+      column_of<true>(x, c, y);
+      top = larger(top, largest_in(y));
+    }
+    return top;
+  }
+}
+
+template <Format F, class M>
+__global__ void __launch_bounds__(threads, blocks_a_multiprocessor<F, typename M::Source>)
+    largest_kernel(TableView table) {
+  __shared__ std::uint32_t warps[2][threads / 32];
+  using Source = typename M::Source;
+  constexpr bool rotated =
+      F::hadamard && M::purpose != Purpose::weight;  // only then do the copies see different values
+  const Task task = table.owned[blockIdx.x];
+  const Descriptor& d = table.items[task.entry];
+  const Patch p = patch_of(d, task);
+  const SourcePatch<Source> source(d, p);
+  const bool vectors = d.aligned.values;
+  const auto x = vectors && owned_whole(d, p)
+                     ? load<Source>(source.origin, source.width, Seat(), Whole())
+                     : load<Source>(source.origin, source.width, Seat(), Part{p, d.matrix.columns, vectors});
+  const std::uint32_t rowwise = largest_of_block(largest_seen<false>(x), warps[0]);
+  const std::uint32_t columnwise = rotated ? largest_of_block(largest_seen<rotated>(x), warps[1]) : rowwise;
+  if (threadIdx.x != 0) return;
+  table.largest[0][blockIdx.x] = largest_of(rowwise);
+  table.largest[1][blockIdx.x] = largest_of(columnwise);
+}
+
+__global__ void __launch_bounds__(threads) members_kernel(TableView table) {
+  __shared__ std::uint32_t warps[2][threads / 32];
+  const Task task = table.members[blockIdx.x];
+  const Descriptor& d = table.items[task.entry];
+  for (int s = 0; s < 2; ++s) {
+    if (d.side[s].amax == nullptr) continue;
+    const std::uint32_t top = largest_of_block(largest_of_patches(d, task.member, table.largest[s]), warps[s]);
+    if (threadIdx.x == 0) d.side[s].amax[task.member] = largest_of(top);
+  }
+}
+
+template <Format F, class Source, class Run>
+void with_purpose(Purpose purpose, const Run& work) {
+  if constexpr (F::hadamard) {
+    if (purpose == Purpose::activation) return work.template operator()<Mode<Source, Purpose::activation>>();
+    if (purpose == Purpose::gradient) return work.template operator()<Mode<Source, Purpose::gradient>>();
+  }
+  work.template operator()<Mode<Source, Purpose::weight>>();
+}
+
+/// work.template operator()<F, M>() of the format and mode that were asked for.
+template <class Run>
+void with_mode(FormatId format, Reading reading, Purpose purpose, const Run& work) {
+  visit_format(format, [&]<class F>() {
+    const auto of_format = [&]<class M>() { work.template operator()<F, M>(); };
+    if (reading == Reading::bf16) return with_purpose<F, FromBf16>(purpose, of_format);
+    if (reading == Reading::master) return with_purpose<F, FromMaster>(purpose, of_format);
+    with_purpose<F, FromFp32>(purpose, of_format);
+  });
+}
+
+}  // namespace
+}  // namespace device
+
+void find_amax(Stream& stream, FormatId format, const TableView& table, Reading reading, Purpose purpose) {
+  device::with_mode(format, reading, purpose, [&]<class F, class M>() {
+    if constexpr (F::tensor_amax) {
+      device::start(stream, device::largest_kernel<F, M>, table.owned_units, table);
+      device::start(stream, device::members_kernel, table.member_units, table);
+    }
+  });
+}
+
+void make_copies(Stream& stream, FormatId format, const TableView& table, Reading reading, Purpose purpose) {
+  device::with_mode(format, reading, purpose, [&]<class F, class M>() {
+    device::start(stream, device::copies_kernel<F, M>, table.owned_units, table);
+  });
+}
+
+}  // namespace tessera::quantizer

@@ -1,0 +1,66 @@
+#include "kernels/base/launch.hpp"
+#include "kernels/quantize/back.hpp"
+#include "kernels/quantize/host_quantize.hpp"
+
+namespace tessera::quantizer {
+namespace {
+
+using formats::Format;
+
+/// f(unit, entry, patch) for every patch that holds an owned element.
+template <class F>
+void each_owned_patch(Stream& stream, const char* name, const TableView& table, const F& f) {
+  launch(stream, name, table.owned_units, [=](std::int64_t unit) {
+    const Descriptor& d = table.items[table.owned[unit].entry];
+    f(unit, d, patch_of(d, table.owned[unit]));
+  });
+}
+
+/// work.template operator()<F, Mode<...>>() of what was asked for.
+template <class Source, Format F, class Work>
+void with_purpose(Purpose purpose, const Work& work) {
+  if constexpr (F::hadamard) {
+    if (purpose == Purpose::activation) return work.template operator()<F, Mode<Source, Purpose::activation>>();
+    if (purpose == Purpose::gradient) return work.template operator()<F, Mode<Source, Purpose::gradient>>();
+  }
+  work.template operator()<F, Mode<Source, Purpose::weight>>();
+}
+template <class Work>
+void with_mode(FormatId format, Reading reading, Purpose purpose, const Work& work) {
+  visit_format(format, [&]<class F>() {
+    if (reading == Reading::bf16) return with_purpose<FromBf16, F>(purpose, work);
+    if (reading == Reading::master) return with_purpose<FromMaster, F>(purpose, work);
+    with_purpose<FromFp32, F>(purpose, work);
+  });
+}
+
+}  // namespace
+
+void find_amax(Stream& stream, FormatId format, const TableView& table, Reading reading, Purpose purpose) {
+  with_mode(format, reading, purpose, [&]<class F, class M>() {
+    if constexpr (F::tensor_amax) {
+      constexpr bool rotated =
+          F::hadamard && M::purpose != Purpose::weight;  // only then do the copies see different values
+      each_owned_patch(
+          stream, "quantize: largest of patches", table, [=](std::int64_t unit, const Descriptor& d, const Patch& p) {
+            table.largest[0][unit] = host::largest<F, M>(d, p, Side::rowwise);
+            table.largest[1][unit] = rotated ? host::largest<F, M>(d, p, Side::columnwise) : table.largest[0][unit];
+          });
+      launch(stream, "quantize: amax of members", table.member_units, [=](std::int64_t unit) {
+        const Task& task = table.members[unit];
+        const Descriptor& d = table.items[task.entry];
+        for (int s = 0; s < 2; ++s)
+          if (d.side[s].amax) d.side[s].amax[task.member] = host::largest_of_member(d, task.member, table.largest[s]);
+      });
+    }
+  });
+}
+
+void make_copies(Stream& stream, FormatId format, const TableView& table, Reading reading, Purpose purpose) {
+  with_mode(format, reading, purpose, [&]<class F, class M>() {
+    each_owned_patch(stream, "quantize", table,
+                     [](std::int64_t, const Descriptor& d, const Patch& p) { host::quantize_patch<F, M>(d, p); });
+  });
+}
+
+}  // namespace tessera::quantizer

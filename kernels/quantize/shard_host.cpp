@@ -1,0 +1,84 @@
+#include "kernels/base/launch.hpp"
+#include "kernels/quantize/back.hpp"
+#include "kernels/quantize/host_shard.hpp"
+
+namespace tessera::quantizer {
+namespace {
+
+using formats::Format;
+using formats::TensorScale;
+
+/// Entries of the amax buffer that one piece of a launch clears.
+constexpr std::int64_t chunk = 4096;
+
+template <class Work>
+void with_source(Reading reading, const Work& work) {
+  if (reading == Reading::bf16) return work.template operator()<FromBf16>();
+  work.template operator()<FromMaster>();
+}
+
+template <Format F, class Source>
+void find_amaxes(Stream& stream, const TableView& table, const Amaxes& amaxes) {
+  const std::int64_t n = amaxes.block_entries + amaxes.member_entries;
+  launch(stream, "block_amax: clear", ceil_div(n, chunk), [=](std::int64_t i) {
+    std::fill(amaxes.blocks + i * chunk, amaxes.blocks + (n - i * chunk < chunk ? n : (i + 1) * chunk),
+              std::uint16_t{0});
+  });
+  launch(stream, "block_amax", table.owned_units, [=](std::int64_t unit) {
+    const Descriptor& d = table.items[table.owned[unit].entry];
+    table.largest[0][unit] = host::tile_amaxes<F, Source>(d, patch_of(d, table.owned[unit]), amaxes.blocks);
+  });
+  if constexpr (F::tensor_amax)
+    launch(stream, "block_amax: members", table.member_units, [=](std::int64_t unit) {
+      const Task& task = table.members[unit];
+      const Descriptor& d = table.items[task.entry];
+      const float top = host::largest_of_member(d, task.member, table.largest[0]);
+      amaxes.members()[d.first_member + task.member] = bf16(top).bits;
+    });
+}
+
+/// The member's scale, from its amax; the first of its patches keeps the amax with the copies.
+template <Format F>
+TensorScale tensor_of(const Descriptor& d, const Patch& p, const Amaxes& amaxes, bool keep) {
+  if constexpr (F::tensor_amax) {
+    const float amax = FromBf16::value(amaxes.members()[d.first_member + p.member]);
+    if (keep && p.row == 0 && p.column == 0)
+      for (const Place& copy : d.side)
+        if (copy.amax) copy.amax[p.member] = amax;
+    return F::tensor_scale(amax);
+  }
+  return {};
+}
+
+/// Units below table.all_units write scales, the others data.
+template <Format F, class Source>
+void cast_unit(const TableView& table, const Amaxes& amaxes, std::int64_t unit) {
+  const bool data = !F::scaled || unit >= table.all_units;
+  const Task& task = data ? table.owned[F::scaled ? unit - table.all_units : unit] : table.all[unit];
+  const Descriptor& d = table.items[task.entry];
+  const Patch p = patch_of(d, task);
+  const TensorScale tensor = tensor_of<F>(d, p, amaxes, !data);
+  if (data) return host::cast_owned<F, Source>(d, p, amaxes.blocks, tensor);
+  if constexpr (F::scaled) host::shard_scales<F>(d, p, amaxes.blocks, tensor);
+}
+
+}  // namespace
+
+void find_block_amaxes(Stream& stream, FormatId format, const TableView& table, Reading reading, const Amaxes& amaxes) {
+  visit_format(format, [&]<class F>() {
+    if constexpr (F::agreement != formats::Agreement::nothing)
+      with_source(reading, [&]<class Source>() { find_amaxes<F, Source>(stream, table, amaxes); });
+  });
+}
+
+void cast_shards(Stream& stream, FormatId format, const TableView& table, Reading reading, const Amaxes& amaxes) {
+  visit_format(format, [&]<class F>() {
+    if constexpr (!F::scaled || F::agreement != formats::Agreement::nothing)
+      with_source(reading, [&]<class Source>() {
+        launch(stream, "partial_cast", table.owned_units + (F::scaled ? table.all_units : 0),
+               [=](std::int64_t unit) { cast_unit<F, Source>(table, amaxes, unit); });
+      });
+  });
+}
+
+}  // namespace tessera::quantizer

@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""What PyTorch gives for the same results as quantize_bench, on one GPU: casts written in its operations and compiled by it.
+
+    torch_quantize.py [--elements N]
+
+Prints a line per operation: microseconds, and bytes that must move over the copy bandwidth of the same run. Scales are
+left unswizzled and without padding, which the sizes need none of.
+"""
+import argparse
+import statistics
+
+import torch
+
+E4M3 = torch.float8_e4m3fn
+
+
+def microseconds(call, repeats=20):
+    for _ in range(3):
+        call()
+    spans = []
+    for _ in range(repeats):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        call()
+        end.record()
+        end.synchronize()
+        spans.append(begin.elapsed_time(end) * 1e3)
+    return statistics.median(spans)
+
+
+def mx_scale(amax):
+    """Exponent byte of amax / 448 rounded up to a power of two, and the multiplier 2^(127 - byte)."""
+    bits = (amax.float() * (1 / 448)).view(torch.int32)
+    code = torch.clamp((bits + 0x7FFFFF) >> 23, 0, 254)
+    return code.to(torch.uint8), ((254 - code) << 23).view(torch.float32)
+
+
+def mx_rowwise(x):
+    blocks = x.view(x.shape[0], -1, 32)
+    scale, multiplier = mx_scale(blocks.abs().amax(-1))
+    return (blocks.float() * multiplier[..., None]).to(E4M3).view(x.shape), scale
+
+
+def mx_columnwise(x):
+    blocks = x.view(-1, 32, x.shape[1])
+    scale, multiplier = mx_scale(blocks.abs().amax(1))
+    return (blocks.float() * multiplier[:, None]).to(E4M3).view(x.shape), scale
+
+
+def mxfp8(x):
+    return mx_rowwise(x), mx_columnwise(x)
+
+
+def fp8_block(x):
+    rows, columns = x.shape
+    blocks = x.view(rows // 128, 128, columns // 128, 128)
+    amax = blocks.abs().amax((1, 3), keepdim=True).float()
+    multiplier = ((448 / amax).view(torch.int32) & 0x7F800000).view(torch.float32)
+    data = (blocks.float() * multiplier).to(E4M3).view(rows, columns)
+    return data, data.view(torch.uint8).t().contiguous(), 1 / multiplier
+
+
+def e2m1(v):
+    magnitude = v.abs()
+    code = ((magnitude > 0.25).to(torch.uint8) + (magnitude >= 0.75) + (magnitude > 1.25) + (magnitude >= 1.75) +
+            (magnitude > 2.5) + (magnitude >= 3.5) + (magnitude > 5))
+    return code | (v < 0).to(torch.uint8) << 3
+
+
+def nvfp4(x):
+    rows, columns = x.shape
+    tiles = x.view(rows // 16, 16, columns // 16, 16)
+    amax = tiles.abs().amax((1, 3), keepdim=True).float()
+    encode = 2688 / amax.amax()
+    scale = (amax * (encode * (1 / 6))).to(E4M3)
+    codes = e2m1(tiles.float() / (scale.float() * (1 / encode))).view(rows, columns)
+    turned = codes.t().contiguous()
+    pack = lambda c: c[:, 0::2] | c[:, 1::2] << 4
+    return pack(codes), pack(turned), scale.view(torch.uint8)
+
+
+def turn(x):
+    return x.t().contiguous()
+
+
+def cast(x, multiplier):
+    rows, columns = x.shape
+    blocks = x.bfloat16().view(rows // 128, 128, columns // 128, 128)
+    return (blocks.float() * multiplier).to(E4M3).view(rows, columns)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--elements", type=int, default=1 << 28)
+    count = parser.parse_args().elements
+    rows = 32
+    while rows * rows * 8 <= count:
+        rows *= 2
+    columns = count // rows // 128 * 128
+    x = torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16)
+    to = torch.empty_like(x)
+    copied = 2 * x.numel() * 2 / microseconds(lambda: to.copy_(x))
+    print(f"# torch {torch.__version__}, CUDA {torch.version.cuda}, {torch.cuda.get_device_name()}: copy {copied * 1e-6:.2f} TB/s")
+    n = x.numel()
+    codes = torch.randint(0, 255, x.shape, device="cuda", dtype=torch.uint8)
+    multiplier = torch.full((rows // 128, 1, columns // 128, 1), 64.0, device="cuda")
+    cases = [("mxfp8, both copies", mxfp8, lambda: (x,), 4.0625), ("fp8_block, both copies", fp8_block, lambda: (x,), 4.0),
+             ("nvfp4, both copies", nvfp4, lambda: (x,), 5.0), ("byte transpose", turn, lambda: (codes,), 2.0),
+             ("fp8_block, cast of masters", cast, lambda: (x.float(), multiplier), 5.0)]
+    for name, function, arguments, bytes_each in cases:
+        compiled, values = torch.compile(function), arguments()
+        us = microseconds(lambda: compiled(*values))
+        print(f"{name:28s} {us:9.1f} us   {bytes_each * n / us / copied:6.1%} of copy", flush=True)
+
+
+if __name__ == "__main__":
+    main()
