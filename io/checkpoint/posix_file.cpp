@@ -15,6 +15,7 @@ namespace tessera {
 namespace {
 
 constexpr std::int64_t most = std::int64_t{1} << 30;  // of one call
+constexpr std::int64_t worth_sending = std::int64_t{8} << 20;
 
 Error failed(Exit code, const std::filesystem::path& path, const char* what, int cause) {
   return {code, fmt::format("{}: {}: {}", path.string(), what, std::strerror(cause))};
@@ -80,6 +81,12 @@ void PosixFile::write(std::int64_t offset, const void* from, std::int64_t bytes)
     if (n <= 0) throw failed(Exit::environment, path_, "cannot be written", n < 0 ? errno : ENOSPC);
     done += n;
   }
+  waiting_from_ = waiting_ == 0 ? offset : std::min(waiting_from_, offset);
+  waiting_ += bytes;
+  if (waiting_ < worth_sending) return;
+  // Only a beginning, on any file system that knows how: sync() decides whether it arrived.
+  ::sync_file_range(file_, waiting_from_, std::max(waiting_, offset + bytes - waiting_from_), SYNC_FILE_RANGE_WRITE);
+  waiting_ = 0;
 }
 
 void PosixFile::reserve(std::int64_t bytes) {

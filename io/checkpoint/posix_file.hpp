@@ -28,6 +28,7 @@ class PosixFile {
   void read(std::int64_t offset, void* to, std::int64_t bytes) const;
   /// A hint: these bytes will be read soon, and may be fetched meanwhile.
   void expect(std::int64_t offset, std::int64_t bytes) const noexcept;
+  /// What was written sets out for the disk every few MiB, not only at sync().
   void write(std::int64_t offset, const void* from, std::int64_t bytes);
   /// Reserves the first `bytes`, so that no later write finds the disk full.
   void reserve(std::int64_t bytes);
@@ -37,6 +38,7 @@ class PosixFile {
   PosixFile(const std::filesystem::path& path, int file) : path_(path), file_(file) {}
   std::filesystem::path path_;
   int file_;
+  std::int64_t waiting_ = 0, waiting_from_ = 0;  ///< bytes that have not set out, and where they begin
 };
 
 /// Makes the entries of a folder last.

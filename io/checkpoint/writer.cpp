@@ -20,7 +20,7 @@ using fault::Phase;
 
 namespace {
 
-constexpr std::int64_t block_bytes = std::int64_t{16} << 20;
+constexpr std::int64_t block_bytes = std::int64_t{1} << 20;  // stays in the cache from the digest to the file
 
 std::string nonce() {
   std::random_device device;
@@ -75,12 +75,14 @@ CheckpointWriter::CheckpointWriter(Device& device, Control& control)
 std::string CheckpointWriter::save(const fs::path& run, const StateDict& state, const Origin& origin) {
   Save save{run, {}, state, origin, {}, {}, {}, {}};
   try {
-    digest_all(save);
+    require(state.digests.elements() == std::ssize(state.tensors), "CheckpointWriter",
+            "the state has no memory for its digests");
     prepare(save);
     for (const char* name : {model_file, optimizer_file}) together(Phase::create, [&] { create(save, name); });
     phase(Phase::guard, [&] { guard(save); });
     phase(Phase::payload, [&] { payload(save); });
     refuse_non_finite(save);
+    sum_digests(save);
     phase(Phase::digest, [&] { write_tables(save); });
     for (CheckpointFile& out : save.files) together(Phase::digest, [&] { describe(save, out); });
     for (CheckpointFile& out : save.files) together(Phase::close, [&] { close(out); });
@@ -100,24 +102,15 @@ std::string CheckpointWriter::save(const fs::path& run, const StateDict& state, 
   return save.content_digest;
 }
 
-/// On the device, before the first copy: the digests cover transfer, host memory and file.
-void CheckpointWriter::digest_all(Save& save) {
+void CheckpointWriter::sum_digests(Save& save) {
   const std::vector<StateTensor>& tensors = save.state.tensors;
-  const Tensor& sums = save.state.digests;
-  require(sums.elements() == std::ssize(tensors), "CheckpointWriter", "the state has no memory for its digests");
-  clear(stream_, sums);
-  for (std::size_t i = 0; i < tensors.size(); ++i)
-    for (const StateRange& range : tensors[i].ranges)
-      digest(stream_, sums.as<std::uint64_t>() + i, range.values, static_cast<std::uint64_t>(range.first));
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(sums.elements()));
-  device_.download(stream_, all.data(), sums);
-  all.resize(tensors.size());
+  std::vector<std::uint64_t> all(tensors.size());
+  device_.download(stream_, all.data(), save.state.digests);
   control_.sum(all.data(), static_cast<int>(all.size()));
   ContentDigest content;
   for (std::size_t i = 0; i < tensors.size(); ++i) content.add(tensors[i].path(), all[i]);
   content.add(save.state.counters);
   save.digests = std::move(all);
-  save.non_finite.assign(tensors.size(), 0);
   save.content_digest = hex(content.value());
 }
 
@@ -149,8 +142,12 @@ void CheckpointWriter::guard(Save& save) {
     PosixFile(save.folder / out.name, PosixFile::Mode::write).reserve(out.end(save.state.tensors));
 }
 
-/// Every rank its own ranges, at the places that the structure gave them.
+/// Every rank its own ranges, at the places that the structure gave them. Digests are taken on the device, before the
+/// copy: they cover transfer, host memory and file.
 void CheckpointWriter::payload(Save& save) {
+  auto* const digests = save.state.digests.as<std::uint64_t>();
+  clear(stream_, save.state.digests);
+  save.non_finite.assign(save.state.tensors.size(), 0);
   for (const CheckpointFile& out : save.files) {
     PosixFile file(save.folder / out.name, PosixFile::Mode::write);
     for (const DatasetPlace& place : out.places) {
@@ -161,7 +158,9 @@ void CheckpointWriter::payload(Save& save) {
         const std::int64_t end = std::min(range.first + range.values.elements(), place.first + place.count);
         for (std::int64_t at = begin; at < end; at += most) {
           const std::int64_t count = std::min(most, end - at);
-          device_.download(stream_, block_.data(), range.values.flat(at - range.first, count));
+          const Tensor values = range.values.flat(at - range.first, count);
+          digest(stream_, digests + place.tensor, values, static_cast<std::uint64_t>(at));
+          device_.download(stream_, block_.data(), values);
           save.non_finite[place.tensor] += non_finite(block_.data(), tensor.type, count);
           file.write(place.offset + (at - place.first) * size, block_.data(), count * size);
         }

@@ -25,7 +25,7 @@ class CheckpointWriter {
  private:
   struct Save;
   void prepare(Save& save);
-  void digest_all(Save& save);
+  void sum_digests(Save& save);
   void create(Save& save, const char* name);
   void guard(Save& save);
   void payload(Save& save);
