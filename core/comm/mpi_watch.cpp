@@ -156,7 +156,8 @@ void MpiWatch::leave(const std::string& why) {
   // Nobody goes before rank 0 has spoken: a launcher may kill the rest as soon as one rank has gone.
   MPI_Request all_here = MPI_REQUEST_NULL;
   MPI_Ibarrier(comm_, &all_here);
-  if (!done(all_here, Clock::now() + 3 * grace_)) abort(Exit::communication, why);
+  if (!done(all_here, Clock::now() + 3 * grace_))
+    abort(Exit::communication, rank_ == 0 ? why : "rank 0 does not answer; " + why);
   // A launcher kills the ranks beside one that leaves without finalising, and reports their code instead of ours. What
   // is still under way may keep MPI_Finalize for ever, hence the alarm.
   std::signal(SIGALRM, [](int) { std::_Exit(static_cast<int>(Exit::communication)); });

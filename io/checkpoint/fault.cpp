@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "kernels/base/error.hpp"
 
@@ -30,7 +31,8 @@ struct Planned {
 };
 
 std::optional<Planned> planned;  // of this rank, until it comes
-std::optional<Kind> due;         // at the next system call
+std::optional<Phase> current;
+std::optional<Kind> due;  // at the next system call of the current phase
 
 template <class Names>
 std::size_t find(const Names& names, std::string_view name) {
@@ -73,7 +75,7 @@ void arm(int rank) {
 }
 
 void enter(Phase phase) {
-  due.reset();
+  if (std::exchange(current, phase) != phase) due.reset();
   if (!planned || planned->phase != phase) return;
   due = planned->kind;
   planned.reset();

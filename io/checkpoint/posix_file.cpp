@@ -91,7 +91,7 @@ void PosixFile::write(std::int64_t offset, const void* from, std::int64_t bytes)
 
 void PosixFile::reserve(std::int64_t bytes) {
   int failure = 0;
-  do failure = !fault::fails() && ::fallocate(file_, 0, 0, bytes) == 0 ? 0 : errno;
+  do failure = !fault::fails() && ::fallocate(file_, FALLOC_FL_KEEP_SIZE, 0, bytes) == 0 ? 0 : errno;
   while (failure == EINTR);
   // A file system without reservations was asked for its free space before.
   if (failure != 0 && failure != EOPNOTSUPP && failure != ENOSYS)

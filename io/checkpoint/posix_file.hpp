@@ -30,7 +30,7 @@ class PosixFile {
   void expect(std::int64_t offset, std::int64_t bytes) const noexcept;
   /// What was written sets out for the disk every few MiB, not only at sync().
   void write(std::int64_t offset, const void* from, std::int64_t bytes);
-  /// Reserves the first `bytes`, so that no later write finds the disk full.
+  /// Reserves the first `bytes`, so that no later write to them finds the disk full. The file's size stays.
   void reserve(std::int64_t bytes);
   void sync();
 

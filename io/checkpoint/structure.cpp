@@ -87,6 +87,20 @@ std::int64_t CheckpointFile::end(std::span<const StateTensor> all) const {
   return end;
 }
 
+std::int64_t room_for_facts(const Origin& origin) {
+  const std::size_t texts = origin.deck.size() + origin.command_line.size() + origin.hosts.size();
+  return (std::int64_t{64} << 10) + 2 * static_cast<std::int64_t>(texts);
+}
+
+std::int64_t room_for(const std::string& name, std::span<const StateTensor> all, const Origin& origin) {
+  constexpr std::int64_t header = 2048;  // of a dataset: its object header, attributes, link and row; 700 as measured
+  std::int64_t bytes = room_for_facts(origin);
+  for (const StateTensor& tensor : all)
+    if (name == file_of(tensor.slot))
+      bytes += tensor.shape.elements() * size_of(tensor.type) + header * std::ssize(pieces_of(tensor, origin.experts));
+  return bytes;
+}
+
 void lay_out(CheckpointFile& out, std::span<const StateTensor> all, ExpertWeights experts) {
   for (const char* group : {"/counters", "/schedule", "/data", "/rng", "/integrity", "/provenance"})
     out.file.add_group(group);

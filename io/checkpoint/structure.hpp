@@ -29,6 +29,10 @@ struct CheckpointFile {
   std::int64_t end(std::span<const StateTensor> all) const;
 };
 
+/// At most the bytes that a file of this name will have; and of these, what comes after the payload.
+std::int64_t room_for(const std::string& name, std::span<const StateTensor> all, const Origin& origin);
+std::int64_t room_for_facts(const Origin& origin);
+
 /// Datasets and attributes of the tensors that belong into the new file, and a table without rows. Collective.
 void lay_out(CheckpointFile& out, std::span<const StateTensor> all, ExpertWeights experts);
 

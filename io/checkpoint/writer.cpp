@@ -78,7 +78,7 @@ std::string CheckpointWriter::save(const fs::path& run, const StateDict& state, 
     require(state.digests.elements() == std::ssize(state.tensors), "CheckpointWriter",
             "the state has no memory for its digests");
     prepare(save);
-    for (const char* name : {model_file, optimizer_file}) together(Phase::create, [&] { create(save, name); });
+    for (const char* name : {model_file, optimizer_file}) create(save, name);
     phase(Phase::guard, [&] { guard(save); });
     phase(Phase::payload, [&] { payload(save); });
     refuse_non_finite(save);
@@ -129,17 +129,35 @@ void CheckpointWriter::prepare(Save& save) {
   save.folder = folder;
 }
 
-/// One file's structure. It is among save.files as soon as it is open, so that all ranks close it together.
+/// One file's structure. The file is among save.files as soon as it is open, so that all ranks close it together. Its
+/// space is taken before any rank writes: HDF5's collectives never end when the disk is full.
 void CheckpointWriter::create(Save& save, const char* name) {
-  save.files.push_back({name, hdf5::File::create(save.folder / name, control_), {}, {}, 0});
-  lay_out(save.files.back(), save.state.tensors, save.origin.experts);
-  fault::strike(save.folder / name);
+  const std::span<const StateTensor> tensors = save.state.tensors;
+  const fs::path path = save.folder / name;
+  const std::int64_t room = room_for(name, tensors, save.origin);
+  // Before the file is HDF5's as well: closing one that has no room does not end either.
+  phase(Phase::create, [&] {
+    if (control_.rank() != 0) return;
+    const fs::path trial = path.string() + ".room";
+    PosixFile(trial, PosixFile::Mode::replace).reserve(room);
+    fs::remove(trial);
+  });
+  together(Phase::create, [&] { save.files.push_back({name, hdf5::File::create(path, control_), {}, {}, 0}); });
+  phase(Phase::create, [&] {
+    if (control_.rank() == 0) PosixFile(path, PosixFile::Mode::write).reserve(room);
+  });
+  together(Phase::create, [&] {
+    lay_out(save.files.back(), tensors, save.origin.experts);
+    fault::strike(path);
+  });
 }
 
+/// Exactly now, and for the attributes that follow the payload.
 void CheckpointWriter::guard(Save& save) {
   if (control_.rank() != 0) return;
   for (const CheckpointFile& out : save.files)
-    PosixFile(save.folder / out.name, PosixFile::Mode::write).reserve(out.end(save.state.tensors));
+    PosixFile(save.folder / out.name, PosixFile::Mode::write)
+        .reserve(out.end(save.state.tensors) + room_for_facts(save.origin));
 }
 
 /// Every rank its own ranges, at the places that the structure gave them. Digests are taken on the device, before the
@@ -166,10 +184,10 @@ void CheckpointWriter::payload(Save& save) {
         }
       }
     }
-    fault::enter(Phase::sync);
+    begin(Phase::sync);
     file.sync();
   }
-  fault::enter(Phase::vote);
+  begin(Phase::vote);
 }
 
 /// Every rank sees the same sums, so that all throw or none.
@@ -184,13 +202,13 @@ void CheckpointWriter::refuse_non_finite(Save& save) {
 }
 
 void CheckpointWriter::write_tables(Save& save) {
-  if (control_.rank() != 0) return;
-  for (CheckpointFile& out : save.files) write_table(out, save.state.tensors, save.digests);
+  if (control_.rank() == 0)
+    for (CheckpointFile& out : save.files) write_table(out, save.state.tensors, save.digests);
+  fault::strike(save.folder);
 }
 
 void CheckpointWriter::describe(Save& save, CheckpointFile& out) {
   tessera::describe(out, save.state.counters, save.content_digest, save.origin);
-  fault::strike(out.file.path());
 }
 
 void CheckpointWriter::close(CheckpointFile& out) {

@@ -1,0 +1,215 @@
+"""One run of the program that is broken on purpose, and what must hold of it afterwards."""
+import concurrent.futures
+import glob
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+RANKS = 2
+STEPS, EVERY = 20, 4
+DECK = f"""schema_version: 1
+run: {{name: small, steps: {STEPS}, threads: 1}}
+model: {{layers: 1, hidden: 16, heads: 2, seq_len: 16, norm: rms, activation: swiglu, position: rotary, ffn: 24, moe: {{experts: 2, top_k: 1}}}}
+data: {{files: ["*.txt"]}}
+batch: {{global: 12, micro: 2}}
+eval: {{every_steps: 0}}
+reduce: {{bucket_mib: 0.004}}
+optimizer: {{lr: 0.01, warmup_steps: 2}}
+checkpoint: {{dir: run, every_steps: {EVERY}}}
+"""
+PHASES = ["lock", "mkdir", "create", "guard", "payload", "sync", "vote", "digest", "close", "manifest", "rename", "latest"]
+program = launcher = ""
+
+
+def bits(path):
+    """The rows of metrics.jsonl without what a clock or the count of restarts says."""
+    with open(path) as file:
+        rows = [json.loads(line) for line in file]
+    return [(row["step"], row["loss"], row["grad_norm"], row["clip_coef"], row["lr"], row["tokens"]) for row in rows]
+
+
+def processes(folder):
+    """Pids of the ranks that run in a folder, by rank."""
+    found = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.readlink(f"/proc/{pid}/cwd") != folder or os.readlink(f"/proc/{pid}/exe") != program:
+                continue
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                rank = re.search(rb"(?:^|\0)PMI_RANK=(\d+)", file.read())
+            found[int(rank[1]) if rank else 0] = int(pid)
+        except OSError:
+            continue
+    return found
+
+
+def state_of(pid):
+    """R, S, T, Z, ... or nothing for a process that is no more."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return ""
+
+
+class Done:
+    def __init__(self, code, out, err, seconds):
+        self.code, self.out, self.err, self.seconds = code, out, err, seconds
+
+    def __str__(self):
+        return f"exit {self.code} after {self.seconds:.1f} s\n{self.out[-1500:]}\n{self.err[-3000:]}"
+
+
+class Trial:
+    """A folder with a run directory `run`, and the runs in it. All use one corpus and one deck, one folder above."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        os.makedirs(folder, exist_ok=True)
+        self.run_directory = os.path.join(folder, "run")
+
+    def path(self, *names):
+        return os.path.join(self.run_directory, *names)
+
+    def command(self, *arguments, ranks=RANKS):
+        return [launcher, "-n", str(ranks), program, "train", "../deck.yaml", *arguments]
+
+    def start(self, *arguments, ranks=RANKS, **variables):
+        out, err = (open(os.path.join(self.folder, name), "w+b") for name in ("stdout", "stderr"))
+        process = subprocess.Popen(self.command(*arguments, ranks=ranks), cwd=self.folder, stdout=out, stderr=err, stdin=subprocess.DEVNULL,
+                                   start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1", **variables})
+        process.began, process.out, process.err = time.monotonic(), out, err
+        return process
+
+    def finish(self, process, limit=60):
+        """Waits for the end of launcher and ranks; what runs longer than `limit` hangs, and is an error."""
+        try:
+            process.wait(limit)
+            hangs = self.wait_for(lambda: not processes(self.folder), 10)
+        except subprocess.TimeoutExpired:
+            hangs = "the launcher does not end"
+        if hangs:
+            for pid in [*processes(self.folder).values(), process.pid]:
+                os.kill(pid, signal.SIGKILL)
+            process.wait()
+        texts = []
+        for file in (process.out, process.err):
+            file.seek(0)
+            texts.append(file.read().decode(errors="replace"))
+            file.close()
+        done = Done(process.returncode, *texts, time.monotonic() - process.began)
+        if hangs:
+            raise AssertionError(f"{hangs}\n{done}")
+        return done
+
+    def run(self, *arguments, limit=60, **variables):
+        return self.finish(self.start(*arguments, **variables), limit)
+
+    @staticmethod
+    def wait_for(condition, seconds):
+        """Nothing once the condition holds, else a complaint."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                return f"waited {seconds} s in vain"
+            time.sleep(0.01)
+        return None
+
+    def steps(self):
+        return sorted(int(os.path.basename(path)[5:]) for path in glob.glob(self.path("step_????????")))
+
+    def said(self):
+        """What the run has printed to stderr so far."""
+        with open(os.path.join(self.folder, "stderr")) as file:
+            return file.read()
+
+    def lock(self):
+        with open(self.path("LOCK")) as file:
+            return json.load(file)
+
+    def tool(self, verb, *arguments):
+        done = subprocess.run([program, "checkpoint", verb, *arguments, "--json"], capture_output=True, text=True, timeout=60, cwd=self.folder)
+        return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
+
+
+class Faults(unittest.TestCase):
+    """Compares with a run that nothing befell."""
+
+    maxDiff = 2000
+
+    @classmethod
+    def setUpClass(cls):
+        # In memory where there is such a place: a save of these sizes is little but waiting for the disk.
+        memory = "/dev/shm" if "TMPDIR" not in os.environ and os.access("/dev/shm", os.W_OK) else None
+        folder = tempfile.TemporaryDirectory(prefix="tessera-fault-", dir=memory)
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = os.path.realpath(folder.name)
+        with open(os.path.join(cls.folder, "deck.yaml"), "w") as file:
+            file.write(DECK)
+        with open(os.path.join(cls.folder, "corpus.txt"), "w") as file:
+            file.write("".join(f"the {i * 7919 % 113} tiles of the {i % 17} mosaics\n" for i in range(200)))
+        golden = Trial(os.path.join(cls.folder, "golden"))
+        done = golden.run()
+        assert done.code == 0 and not done.err, done
+        cls.digests = {int(step): digest for step, digest in re.findall(r"saved run/step_(\d+) \| (\w{16})", done.out)}
+        assert sorted(cls.digests) == list(range(EVERY, STEPS + 1, EVERY)), done
+        cls.golden_rows = bits(golden.path("metrics.jsonl"))
+        assert [row[0] for row in cls.golden_rows] == list(range(1, STEPS + 1))
+        cls.golden_names = cls.names(golden)
+        # Where most trials begin: stopped after the first save.
+        cls.begun = Trial(os.path.join(cls.folder, "begun"))
+        done = cls.begun.run("--stop-at", str(EVERY))
+        assert done.code == 75, done
+
+    @staticmethod
+    def names(trial):
+        """What stands in a run directory, event files aside: each start makes one."""
+        return sorted(name for name in os.listdir(trial.run_directory) if not name.startswith("events."))
+
+    def trial(self, name, begun=True):
+        trial = Trial(os.path.join(self.folder, re.sub(r"\W", "-", name)))
+        if begun:
+            shutil.copytree(self.begun.run_directory, trial.run_directory)
+        return trial
+
+    def each(self, cases, check, at_once=2):
+        """Runs `check(*case)` for every case, several at a time; all that fail are told."""
+        failures = []
+        with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+            for case, outcome in [(case, pool.submit(check, *case)) for case in cases]:
+                try:
+                    outcome.result()
+                except Exception as failure:  # noqa: BLE001: told below with its case
+                    failures.append(f"{case}: {type(failure).__name__}: {failure}")
+        self.assertTrue(cases)
+        self.assertFalse(failures, "\n\n".join(failures))
+
+    def check_whole(self, trial):
+        """The run directory is that of the run that nothing befell: rows, digests, names; all that is kept verifies."""
+        self.assertEqual(bits(trial.path("metrics.jsonl")), self.golden_rows)
+        self.assertEqual(self.names(trial), self.golden_names)
+        code, rows = trial.tool("ls", "run")
+        self.assertEqual(code, 0, rows)
+        self.assertEqual([(row["step"], row["content_digest"], row["valid"]) for row in rows],
+                         [(step, self.digests[step], True) for step in (STEPS - EVERY, STEPS)])
+        for step in trial.steps():
+            code, report = trial.tool("verify", trial.path(f"step_{step:08}"))
+            self.assertEqual((code, report), (0, {"ok": True, "failures": []}))
+
+    def check_recovers(self, trial, steps, ranks=RANKS):
+        """The same command line goes on from one of `steps` and ends as if nothing had been; what it said."""
+        done = trial.run(ranks=ranks)
+        self.assertEqual(done.code, 0, done)
+        resumed = re.search(r"resumed from \S*/step_(\d+) \| (\w{16})", done.out)
+        self.assertTrue(resumed, done)
+        self.assertIn(int(resumed[1]), steps, done)
+        self.assertEqual(resumed[2], self.digests[int(resumed[1])])
+        self.check_whole(trial)
+        shutil.rmtree(trial.folder)
+        return done
