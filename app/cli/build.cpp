@@ -41,7 +41,6 @@ Build this_build() {
   build.libraries = {
       {"Kokkos", TESSERA_KOKKOS_VERSION},
       {"oneDNN", TESSERA_DNNL_VERSION},
-      {"OpenBLAS", TESSERA_BLAS_VERSION},
       {"HDF5", hdf5::version()},
       {"yaml-cpp", TESSERA_YAML_VERSION},
       {"fmt", dotted(FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100)},
