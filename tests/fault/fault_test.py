@@ -437,6 +437,7 @@ class Signals(Faults):
     def test_time_runs_out(self):
         run = self.trial("time", begun=False)
         done = run.run(*self.LONG, "--time-limit", "00:00:03")
+        self.assertLess(done.seconds, 20, done)  # the limit itself, and what launching takes on shared cores
         self.check_stopped(run, done)
 
 
