@@ -44,10 +44,6 @@ Stop::Stop() {
   for (int signal : watched) sigaction(signal, &action, nullptr);
 }
 
-Stop::~Stop() {
-  for (int signal : watched) std::signal(signal, SIG_DFL);
-}
-
 bool Stop::due(std::int64_t step, std::chrono::duration<double> save, Control& control) {
   const auto time = Clock::now();
   if (stepped_) longest_step_ = std::max<std::chrono::duration<double>>(longest_step_, time - last_);

@@ -9,7 +9,8 @@ namespace tessera {
 
 /// What ends a run before its last step, agreed by all ranks between two steps: a signal to any of them (TERM, USR1,
 /// USR2, INT), a step that was named, or time that runs out. A second INT more than a second after the first leaves at
-/// once. One a process; signals are remembered and the time counts from its making, which comes before MPI's.
+/// once. One a process; signals are remembered and the time counts from its making, which comes before MPI's. Signals
+/// are heard until the process ends: one that comes after the last boundary must not take its exit code.
 class Stop {
  public:
   struct Limits {
@@ -17,7 +18,6 @@ class Stop {
     std::optional<std::chrono::seconds> time;
   };
   Stop();
-  ~Stop();
   Stop(const Stop&) = delete;
   Stop& operator=(const Stop&) = delete;
 
