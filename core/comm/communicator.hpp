@@ -10,9 +10,17 @@
 
 namespace tessera {
 
-enum class Collective : std::uint8_t { all_gather, all_to_all, all_reduce_max, all_reduce_sum, broadcast };
+enum class Collective : std::uint8_t {
+  all_gather,
+  all_to_all,
+  reduce_scatter,
+  all_reduce_max,
+  all_reduce_sum,
+  broadcast
+};
 constexpr const char* name_of(Collective c) {
-  constexpr const char* names[] = {"all_gather", "all_to_all", "all_reduce_max", "all_reduce_sum", "broadcast"};
+  constexpr const char* names[] = {"all_gather",     "all_to_all",     "reduce_scatter",
+                                   "all_reduce_max", "all_reduce_sum", "broadcast"};
   return names[static_cast<int>(c)];
 }
 
@@ -20,6 +28,8 @@ constexpr const char* name_of(Collective c) {
 /// must stay valid until the Pending has finished.
 ///  all_gather: `receive` is the whole buffer; rank r's part, [displacements[r], +counts[r]), is already in place on r.
 ///  all_to_all: `send` is cut as counts/displacements say (part r goes to rank r); `receive` is [size, counts[rank]].
+///  reduce_scatter: `receive` is the whole buffer, of f32; rank r's part, cut as for all_gather, becomes the sum over
+///  ranks on r, in an order of the library's own. What the other parts hold afterwards is not said.
 ///  all_reduce_*: `receive` in place; counts unused. Sums take i64 or u64 (order-free), max takes i64, u64, or u16 that
 ///  is the bits of bf16 numbers from 0 to infinity.
 ///  broadcast: `receive` from rank 0.
@@ -36,7 +46,8 @@ struct Operation {
   std::span<const Exchange> exchanges;
   int group = -1;
   const char* label = "";
-  /// Bytes that this rank receives from the others; for a reduction, its result counted once.
+  /// Bytes that this rank receives from the others: of a reduce_scatter those of a ring, of an all_reduce its result
+  /// counted once.
   std::int64_t bytes(int rank, int size) const;
   /// Throws Error{internal} when counts, shapes or types are not as Exchange says. Every back end calls it first.
   void check(int rank, int size) const;

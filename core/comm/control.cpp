@@ -65,7 +65,8 @@ void CollectiveLog::note(const Operation& operation) {
               .group = operation.group,
               .label = {}};
   if (!operation.exchanges.empty()) entry.type = operation.exchanges.front().receive.type;
-  const bool cut = operation.collective == Collective::all_gather || operation.collective == Collective::all_to_all;
+  const bool cut = operation.collective == Collective::all_gather || operation.collective == Collective::all_to_all ||
+                   operation.collective == Collective::reduce_scatter;
   for (const Exchange& exchange : operation.exchanges) {
     entry.cut = chained(entry.cut, static_cast<std::uint64_t>(exchange.receive.type));
     const std::int64_t whole[] = {cut ? 0 : exchange.receive.elements()};

@@ -140,6 +140,7 @@ class MpiCommunicator final : public Communicator {
         case Collective::all_to_all: all_to_all(slot, exchange); break;
         case Collective::all_reduce_max: all_reduce(slot, exchange.receive, max_); break;
         case Collective::all_reduce_sum: all_reduce(slot, exchange.receive, MPI_SUM); break;
+        case Collective::reduce_scatter: reduce_scatter(slot, exchange); break;
         case Collective::broadcast: broadcast(slot, exchange.receive); break;
       }
     }
@@ -178,6 +179,20 @@ class MpiCommunicator final : public Communicator {
 
   void all_reduce(Slot& slot, const Tensor& t, MPI_Op op) {
     for_each_piece(t.elements(), most_, [&](std::int64_t begin, int count) {
+  /// A reduction a part: MPI's own reduce-scatter cannot leave the sum where the part lies.
+  void reduce_scatter(Slot& slot, const Exchange& x) {
+    for (int r = 0; r < size(); ++r) {
+      const auto at = static_cast<std::size_t>(r);
+      for_each_piece(x.counts[at], most_, [&](std::int64_t begin, int count) {
+        void* const piece = x.receive.flat(x.displacements[at] + begin, count).data;
+        const bool mine = r == rank();
+        watch_.check(MPI_Ireduce(mine ? MPI_IN_PLACE : piece, mine ? piece : nullptr, count, MPI_FLOAT, MPI_SUM, r,
+                                 comm_, slot.request()),
+                     slot.waiting);
+      });
+    }
+  }
+
       watch_.check(
           MPI_Iallreduce(MPI_IN_PLACE, t.flat(begin, count).data, count, reduced(t.type), op, comm_, slot.request()),
           slot.waiting);

@@ -96,14 +96,18 @@ class Staged final : public Communicator {
   Event return_all(Slot& slot) {
     for (std::size_t i = 0; i < slot.host.size(); ++i) {
       const Exchange& x = slot.host[i];
-      if (slot.collective != Collective::all_gather) {
-        device_.send(stream_, slot.receives[i], x.receive.data);
-        continue;
-      }
-      for (std::size_t r = 0; r < x.counts.size(); ++r)  // what lies between the parts is the caller's
+      const auto send_part = [&](std::size_t r) {
         device_.send(stream_, slot.receives[i].flat(x.displacements[r], x.counts[r]),
                      x.receive.flat(x.displacements[r], x.counts[r]).data);
     }
+      };
+      switch (slot.collective) {
+        case Collective::all_gather:  // what lies between the parts is the caller's
+          for (std::size_t r = 0; r < x.counts.size(); ++r) send_part(r);
+          break;
+        case Collective::reduce_scatter: send_part(static_cast<std::size_t>(rank())); break;
+        default: device_.send(stream_, slot.receives[i], x.receive.data);
+      }
     slot.used = false;
     return slot.sent = stream_.record();
   }

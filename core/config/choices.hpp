@@ -16,7 +16,7 @@ enum class RecomputeMode { none, selective, full };
 enum class RecomputeModule { attention, mlp, norm, moe };
 enum class DataKind { text, tokens };
 enum class Compute { bf16, fp32 };
-enum class ReduceOrder { rank };
+enum class ReduceOrder { rank, library };
 enum class OptimizerRule { adamw };
 enum class Schedule { cosine, linear, constant, wsd };
 
@@ -68,7 +68,7 @@ template <> struct Names<Compute> {
   static constexpr Name<Compute> table[] = {{Compute::bf16, "bf16"}, {Compute::fp32, "fp32"}};
 };
 template <> struct Names<ReduceOrder> {
-  static constexpr Name<ReduceOrder> table[] = {{ReduceOrder::rank, "rank"}};
+  static constexpr Name<ReduceOrder> table[] = {{ReduceOrder::rank, "rank"}, {ReduceOrder::library, "library"}};
 };
 template <> struct Names<OptimizerRule> {
   static constexpr Name<OptimizerRule> table[] = {{OptimizerRule::adamw, "adamw"}};

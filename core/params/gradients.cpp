@@ -8,32 +8,40 @@
 namespace tessera {
 
 Gradients::Gradients(Device& device, const ParamRegistry& registry, const ParamLayout& layout, const Usage& usage,
-                     Communicator& communicator, Overlap overlap, int micro_batches)
-    : registry_(registry), layout_(layout), communicator_(communicator), overlap_(overlap) {
-  std::int64_t largest = 0;
-  for (const Bucket& bucket : layout.buckets()) {
+                     Communicator& communicator, const SyncRules& rules)
+    : registry_(registry), layout_(layout), communicator_(communicator), rules_(rules) {
+  for (const Bucket& bucket : layout.buckets())
     storage_.push_back(device.allocate(Category::gradients, DType::f32, {bucket.size.value}));
-    largest = std::max(largest, bucket.size.value);
-  }
-  if (communicator.size() > 1)
-    for (Tensor& slot : received_) slot = device.allocate(Category::staging, DType::f32, {largest});
-  for (int writes : usage.writes) parameters_.push_back({writes * micro_batches, 0});
-  for (std::size_t g = 0; g < layout.groups().size(); ++g) {
+  for (int writes : usage.writes) parameters_.push_back({writes * rules.micro_batches, 0});
+  for (std::size_t g = 0; g < layout.groups().size(); ++g)
     groups_.push_back({GradientMachine(static_cast<int>(g)), 0});
-    for (const Tensor& slot : received_) {
+  if (communicator.size() > 1) prepare_exchanges(device);
+  restart();
+}
+
+void Gradients::prepare_exchanges(Device& device) {
+  std::int64_t largest = 0;
+  for (const Tensor& storage : storage_) largest = std::max(largest, storage.elements());
+  const bool by_rank = rules_.order == ReduceOrder::rank;
+  std::array<Tensor, ring> received;
+  if (by_rank)
+    for (Tensor& slot : received) slot = device.allocate(Category::staging, DType::f32, {largest});
+  for (const BucketGroup& group : layout_.groups()) {
+    for (const Tensor& slot : received) {
       exchanges_.emplace_back();
       std::int64_t offset = 0;
-      for (int b : layout.groups()[g].buckets) {
-        const Bucket& bucket = layout.buckets()[static_cast<std::size_t>(b)];
-        const std::int64_t mine = bucket.counts[static_cast<std::size_t>(communicator.rank())];
-        const std::int64_t n = mine * communicator.size();
-        const Tensor received = slot ? slot.flat(offset, n).view({communicator.size(), mine}) : Tensor{};
-        exchanges_.back().push_back({storage_[static_cast<std::size_t>(b)], received, bucket.counts, bucket.begins});
+      for (int b : group.buckets) {
+        const Bucket& bucket = layout_.buckets()[static_cast<std::size_t>(b)];
+        const std::int64_t mine = bucket.counts[static_cast<std::size_t>(communicator_.rank())];
+        const std::int64_t n = mine * communicator_.size();
+        exchanges_.back().push_back(
+            by_rank ? Exchange{storage(b), slot.flat(offset, n).view({communicator_.size(), mine}), bucket.counts,
+                               bucket.begins}
+                    : Exchange{{}, storage(b), bucket.counts, bucket.begins});
         offset += n;
       }
     }
   }
-  restart();
 }
 
 void Gradients::restart() {
@@ -65,7 +73,7 @@ void Gradients::written(Stream& stream, ParamId param) {
   if (++parameter.written < parameter.expected) return;
   require(parameter.written == parameter.expected, "Gradients", "a gradient got more contributions than the dry pass saw");
   const int group = layout_.group_of(param);
-  if (--groups_[static_cast<std::size_t>(group)].waiting == 0 && overlap_ == Overlap::on) begin(stream, group);
+  if (--groups_[static_cast<std::size_t>(group)].waiting == 0 && rules_.reduce == Overlap::on) begin(stream, group);
 }
 
 /// A bucket's gaps and padding, and parameters that no micro-batch touched, may hold anything from steps before.
@@ -90,7 +98,8 @@ void Gradients::begin(Stream& stream, int g) {
   const auto& exchanges = exchanges_[static_cast<std::size_t>(g * ring + slot)];
   Flight& flight = flights_[static_cast<std::size_t>(slot)];
   flight.group = g;
-  flight.pending = communicator_.submit(stream, {Collective::all_to_all, exchanges, g, "reduce-scatter"});
+  const Collective how = rules_.order == ReduceOrder::rank ? Collective::all_to_all : Collective::reduce_scatter;
+  flight.pending = communicator_.submit(stream, {how, exchanges, g, "reduce-scatter"});
   flight.launches = stream.launches();
 }
 
@@ -99,9 +108,11 @@ void Gradients::finish_oldest(Stream& stream) {
   Flight& flight = flights_[static_cast<std::size_t>(slot)];
   if (stream.launches() > flight.launches) ++overlapped_;
   flight.pending.wait(stream);
-  const auto& exchanges = exchanges_[static_cast<std::size_t>(flight.group * ring + slot)];
-  const auto& buckets = layout_.groups()[static_cast<std::size_t>(flight.group)].buckets;
-  for (std::size_t i = 0; i < buckets.size(); ++i) sum_in_order(stream, shard(buckets[i]), exchanges[i].receive);
+  if (rules_.order == ReduceOrder::rank) {
+    const auto& exchanges = exchanges_[static_cast<std::size_t>(flight.group * ring + slot)];
+    const auto& buckets = layout_.groups()[static_cast<std::size_t>(flight.group)].buckets;
+    for (std::size_t i = 0; i < buckets.size(); ++i) sum_in_order(stream, shard(buckets[i]), exchanges[i].receive);
+  }
   oldest_ = (oldest_ + 1) % ring;
   --in_flight_;
 }
@@ -111,7 +122,7 @@ void Gradients::reduce(Stream& stream) {
     const GradientState state = groups_[g].machine.state();
     if (state == GradientState::accumulating || state == GradientState::empty) {
       begin(stream, static_cast<int>(g));
-      if (overlap_ == Overlap::off && in_flight_ > 0) finish_oldest(stream);
+      if (rules_.reduce == Overlap::off && in_flight_ > 0) finish_oldest(stream);
     }
   }
   while (in_flight_ > 0) finish_oldest(stream);

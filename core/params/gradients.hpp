@@ -5,19 +5,20 @@
 #include "core/comm/communicator.hpp"
 #include "core/device/device.hpp"
 #include "core/layout/layout.hpp"
-#include "core/params/overlap.hpp"
 #include "core/params/state.hpp"
+#include "core/params/sync_rules.hpp"
 #include "core/params/usage.hpp"
 
 namespace tessera {
 
-/// The gradient half of ParamSync: fp32 main gradients of every bucket, their state machines, and their reduction in
-/// rank order, ((g0 + g1) + g2) + ..., by an all-to-all of slices and one local sum. Nothing is cleared: the first write
-/// has beta 0, and what was never written is filled with zeros on the edge into Reducing.
+/// The gradient half of ParamSync: fp32 main gradients of every bucket, their state machines, and their reduction: in
+/// rank order, ((g0 + g1) + g2) + ..., by an all-to-all of slices and one local sum, or by the library's reduce-scatter.
+/// Nothing is cleared: the first write has beta 0, and what was never written is filled with zeros on the edge into
+/// Reducing.
 class Gradients {
  public:
   Gradients(Device& device, const ParamRegistry& registry, const ParamLayout& layout, const Usage& usage,
-            Communicator& communicator, Overlap overlap, int micro_batches);
+            Communicator& communicator, const SyncRules& rules);
 
   Gradient slot(ParamId param);
   void written(Stream& stream, ParamId param);
@@ -34,7 +35,7 @@ class Gradients {
   std::int64_t overlapped() const { return overlapped_; }
 
  private:
-  static constexpr int ring = 2;  ///< exchanges in flight at most; each needs a receive buffer
+  static constexpr int ring = 2;  ///< exchanges in flight at most; in rank order each needs a receive buffer
 
   struct Group {
     GradientMachine machine;
@@ -49,6 +50,7 @@ class Gradients {
     std::int64_t launches = 0;
   };
 
+  void prepare_exchanges(Device& device);
   void begin(Stream& stream, int group);
   void finish_oldest(Stream& stream);
   void fill_unwritten(Stream& stream, const Bucket& bucket, const Tensor& storage);
@@ -57,9 +59,8 @@ class Gradients {
   const ParamRegistry& registry_;
   const ParamLayout& layout_;
   Communicator& communicator_;
-  Overlap overlap_;
+  SyncRules rules_;
   std::vector<Tensor> storage_;
-  std::array<Tensor, ring> received_;
   std::vector<Group> groups_;
   std::vector<Parameter> parameters_;
   std::vector<std::vector<Exchange>> exchanges_;  ///< by group and ring slot, prepared once

@@ -6,7 +6,7 @@ ParamSync::ParamSync(Device& device, const ParamRegistry& registry, const ParamL
                      const Masters& masters, Communicator& communicator, const SyncRules& rules)
     : gather_(rules.gather),
       weights_(device, registry, layout, usage, masters, communicator, rules.gather),
-      gradients_(device, registry, layout, usage, communicator, rules.reduce, rules.micro_batches) {}
+      gradients_(device, registry, layout, usage, communicator, rules) {}
 
 void ParamSync::publish(Stream& stream, Updated&&) {
   // A group that nothing used since the last publish still has its gather to do before its memory is staged anew.

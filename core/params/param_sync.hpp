@@ -5,13 +5,6 @@
 
 namespace tessera {
 
-/// When the two collectives of a step run.
-struct SyncRules {
-  Overlap gather = Overlap::on;
-  Overlap reduce = Overlap::on;
-  int micro_batches = 1;
-};
-
 /// Keeps weights and gradients of all ranks in step: both state machines of every bucket group, and the order of their
 /// collectives. The deep module of the trainer.
 class ParamSync {

@@ -73,7 +73,7 @@ class [[nodiscard]] Accumulating : public Token, public GradientSink {
 
   Gradient slot(ParamId param) override;
   void written(Stream& stream, ParamId param) override;
-  /// Sums over ranks in rank order what backward has not yet begun to reduce, and waits for all. Collective.
+  /// Sums over ranks, as SyncRules say, what backward has not yet begun to reduce, and waits for all. Collective.
   Reduced reduce(Stream& stream) &&;
 
  private:

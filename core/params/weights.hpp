@@ -8,8 +8,8 @@
 #include "core/layout/layout.hpp"
 #include "core/params/access.hpp"
 #include "core/params/masters.hpp"
-#include "core/params/overlap.hpp"
 #include "core/params/state.hpp"
+#include "core/params/sync_rules.hpp"
 #include "core/params/usage.hpp"
 #include "core/params/wires/wire.hpp"
 

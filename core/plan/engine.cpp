@@ -110,7 +110,7 @@ Accumulating Engine::accumulate() {
 
 Reduced Engine::reduce(Accumulating&& sum) {
   const Region region(device_, "reduce");
-  Reduced gradients = std::move(sum).reduce(stream_);  // over ranks, in rank order
+  Reduced gradients = std::move(sum).reduce(stream_);  // over ranks
   gather_sums();
   if (observer_) observer_->reduced(stream_, gradients);
   return gradients;

@@ -117,7 +117,7 @@ RunPlan resolve(const RunConfig& config, int ranks) {
                {},
                {}};
   plan.sync = {config.gather.overlap ? Overlap::on : Overlap::off, config.reduce.overlap ? Overlap::on : Overlap::off,
-               plan.micro_batches};
+               plan.micro_batches, config.reduce.order};
   run_dry(plan);
   measure(plan);
   return plan;

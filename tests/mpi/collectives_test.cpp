@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstring>
 #include <deque>
@@ -98,9 +99,17 @@ struct Case {
         receive(device, type, receive_size) {}
   Exchange exchange() const { return {send.tensor, receive.tensor, counts, displacements}; }
 
+  /// What `expected` is about.
+  Values received() const {
+    Values all = receive.read();
+    if (part >= 0) all = Values(all.begin() + displacements[part], all.begin() + displacements[part] + counts[part]);
+    return all;
+  }
+
   Counts counts, displacements;
   Buffer send, receive;
   Values expected;
+  int part = -1;  ///< the only one that matters; -1: all of `receive`
 };
 
 /// Displacements with `gap` elements before each part.
@@ -169,6 +178,22 @@ class Collectives : public testing::TestWithParam<BackEnd> {
     return c;
   }
 
+  /// Whole numbers below 2^12: their sums are exact in any order.
+  Case& reduce_scatter(const Counts& counts, std::int64_t gap) {
+    const Counts at = begins(counts, gap);
+    Case& c = cases.emplace_back(device, DType::f32, counts, at, 0, extent(counts, at));
+    const int salt = static_cast<int>(cases.size());
+    const auto of = [&](int r, std::int64_t i) { return static_cast<float>(value(salt, r, i) % 4096); };
+    c.receive.fill([&](std::int64_t i) { return std::bit_cast<std::uint32_t>(of(rank(), i)); });
+    for (std::int64_t i = at[index()]; i < at[index()] + counts[index()]; ++i) {
+      float sum = 0;
+      for (int r = 0; r < size(); ++r) sum += of(r, i);
+      c.expected.push_back(std::bit_cast<std::uint32_t>(sum));
+    }
+    c.part = rank();
+    return c;
+  }
+
   Case& reduction(Collective collective, DType type, std::int64_t n) {
     Case& c = cases.emplace_back(device, type, Counts(), Counts(), 0, n);
     const int salt = static_cast<int>(cases.size());
@@ -209,7 +234,7 @@ class Collectives : public testing::TestWithParam<BackEnd> {
   void expect_all() {
     ASSERT_FALSE(cases.empty());
     for (std::size_t i = 0; i < cases.size(); ++i)
-      EXPECT_EQ(cases[i].receive.read(), cases[i].expected) << "case " << i;
+      EXPECT_EQ(cases[i].received(), cases[i].expected) << "case " << i;
   }
 
   Device device;
@@ -239,11 +264,21 @@ TEST_P(Collectives, AllToAllLeavesOutGaps) {
   expect_all();
 }
 
+TEST_P(Collectives, ReduceScatterOfEveryCut) {
+  for (int cut = 0; cut < 5; ++cut)
+    for (std::int64_t gap : {0, 3}) run(Collective::reduce_scatter, reduce_scatter(counts_of(cut, 4), gap));
+  const Case& a = reduce_scatter(counts_of(0, 32), 0);
+  const Case& b = reduce_scatter(counts_of(3, 8), 0);
+  begin(Collective::reduce_scatter, {&a, &b}).wait(stream());
+  expect_all();
+}
+
 TEST_P(Collectives, LargeBuffers) {
   const std::int64_t unit = 1 << 15;
   if (std::string(GetParam().name) == "mpi_pieces") GTEST_SKIP() << "its calls take 64 blocks";
   run(Collective::all_gather, all_gather(DType::u8, counts_of(1, unit), 0));
   run(Collective::all_to_all, all_to_all(DType::f32, counts_of(1, unit), 0));
+  for (int cut : {0, 1}) run(Collective::reduce_scatter, reduce_scatter(counts_of(cut, unit), 0));
   run(Collective::all_reduce_max, reduction(Collective::all_reduce_max, DType::u16, unit * 3 + 1));
   run(Collective::broadcast, broadcast(DType::bf16, unit * 3 + 1));
   expect_all();
@@ -285,6 +320,7 @@ TEST_P(Collectives, ManyUnderWayEndInAnyOrder) {
     pending.push_back(begin(Collective::all_reduce_max, {&reduction(Collective::all_reduce_max, DType::u16, i)}));
     pending.push_back(begin(Collective::all_reduce_sum, {&reduction(Collective::all_reduce_sum, DType::i64, 3 * i)}));
     pending.push_back(begin(Collective::broadcast, {&broadcast(DType::f64, i)}));
+    pending.push_back(begin(Collective::reduce_scatter, {&reduce_scatter(counts_of(i % 5, 3), 0)}));
   }
   // Each rank in an order of its own: waiting is not collective.
   std::shuffle(pending.begin(), pending.end(), std::mt19937(static_cast<unsigned>(rank())));
@@ -320,9 +356,11 @@ TEST_P(Collectives, RefusesWhatExchangeDoesNotAllow) {
   wrong.counts = wrong.counts.subspan(1);
   refused(Collective::all_to_all, wrong);
   refused(Collective::all_gather, wrong);
+  refused(Collective::reduce_scatter, wrong);
   wrong = sound.exchange();
   wrong.receive.type = DType::i32;
   refused(Collective::all_to_all, wrong);
+  refused(Collective::reduce_scatter, wrong);
   wrong = sound.exchange();
   wrong.receive = wrong.receive.flat(0, wrong.receive.elements() - 1);
   refused(Collective::all_to_all, wrong);

@@ -69,7 +69,7 @@ eval: {every_steps: 50, batches: 3}
 sample: {tokens: 0, prompt: "The \"one\"\n"}
 precision: {compute: fp32, fuse_wgrad: false}
 gather: {overlap: false}
-reduce: {overlap: false, bucket_mib: 0.25, order: rank}
+reduce: {overlap: false, bucket_mib: 0.25, order: library}
 optimizer: {others: adamw, lr: 1e-3, beta1: 0.8, beta2: 0.9, eps: 1e-6, weight_decay: 0, clip: 2, schedule: wsd,
             warmup_steps: 5, decay_steps: 20, min_lr: 1.0E-4, max_skips: 2}
 comm: {timeout_s: 7}
@@ -89,7 +89,7 @@ debug: {replica_hash_every: 5, trace: t.jsonl}
   EXPECT_EQ(config.sample, (SampleConfig{0, "The \"one\"\n"}));
   EXPECT_EQ(config.precision, (PrecisionConfig{Compute::fp32, false}));
   EXPECT_EQ(config.gather, (GatherConfig{false}));
-  EXPECT_EQ(config.reduce, (ReduceConfig{false, 0.25, ReduceOrder::rank}));
+  EXPECT_EQ(config.reduce, (ReduceConfig{false, 0.25, ReduceOrder::library}));
   EXPECT_EQ(config.optimizer, (OptimizerConfig{OptimizerRule::adamw, 1e-3, 0.8, 0.9, 1e-6, 0, 2, Schedule::wsd, 5, 20,
                                                1e-4, 2}));
   EXPECT_EQ(config.comm, (CommConfig{7}));
