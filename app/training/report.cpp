@@ -35,6 +35,13 @@ std::string regions_text(const std::vector<Bar>& regions, double seconds) {
   return text + "  (waiting: for collectives that no work hid; part of the regions above)\n";
 }
 
+/// Waiting as a share of the time in which collectives were under way.
+std::string exposed_text(const Bar& waiting, const Bar& busy) {
+  if (busy.mean <= 0) return "";
+  return fmt::format("communication was under way for {:.3f} s on average, {:.1f}% of it exposed\n", busy.mean,
+                     100 * std::min(1.0, waiting.mean / busy.mean));
+}
+
 /// What was allocated, not what was planned; the two are equal without debug keys.
 std::string memory_text(const MemoryReport& memory, Control& control) {
   std::string text = "memory of one rank, the most that any allocated\n";
@@ -45,14 +52,16 @@ std::string memory_text(const MemoryReport& memory, Control& control) {
 
 }  // namespace
 
-ClosingReport closing_report(Device& device, const RunPlan& plan, Control& control, double seconds) {
+ClosingReport closing_report(Device& device, const Communicator& communicator, const RunPlan& plan, Control& control,
+                             const Loop& loop) {
   ClosingReport report;
   // Every rank passes through the same regions in the same order.
   for (const RegionTime& region : std::span(device.regions()).subspan(1))  // the first is no region
     report.regions.push_back(over_ranks(region.name, control, region.seconds));
   report.regions.push_back(over_ranks("waiting", control, device.communication().waited()));
   std::string& text = report.text;
-  text = regions_text(report.regions, seconds);
+  text = regions_text(report.regions, loop.seconds);
+  text += exposed_text(report.regions.back(), over_ranks("communication", control, communicator.busy()));
   text += "collectives of one step, bytes that one rank receives\n";
   for (Collective op : {Collective::all_gather, Collective::all_to_all, Collective::all_reduce_sum}) {
     std::int64_t bytes = 0, count = 0;
@@ -65,6 +74,7 @@ ClosingReport closing_report(Device& device, const RunPlan& plan, Control& contr
   }
   text += memory_text(device.memory(), control);
   return report;
+  text += fmt::format("memory was asked for {} times after the second step\n", control.max(loop.late_allocations));
 }
 
 }  // namespace tessera

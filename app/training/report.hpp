@@ -11,11 +11,17 @@ namespace tessera {
 /// What is known when a run ends.
 struct ClosingReport {
   std::vector<Bar> regions;  ///< host time of this start over the ranks; the last is the time spent waiting
-  /// The end of a log: time by region, bytes per collective, memory by category as allocated, and the share of the time
-  /// that ranks waited for communication.
+  /// The end of a log: time by region, the share of communication that was exposed, bytes per collective, memory by
+  /// category as allocated.
   std::string text;
 };
-/// The same on every rank. `seconds`: since training began. Collective.
-ClosingReport closing_report(Device& device, const RunPlan& plan, Control& control, double seconds);
+/// What the loop knows of its run.
+struct Loop {
+  double seconds = 0;  ///< since training began
+  std::int64_t late_allocations = 0;
+};
+/// The same on every rank, but for the shares of `loop`, which are this rank's. Collective.
+ClosingReport closing_report(Device& device, const Communicator& communicator, const RunPlan& plan, Control& control,
+                             const Loop& loop);
 
 }  // namespace tessera

@@ -19,6 +19,8 @@ class RunLog {
   /// `step`: steps done before, whose rows stay; `peak` of each rank's device, if known.
   RunLog(const RunPlan& plan, std::int64_t step, std::optional<Peak> peak);
 
+  std::int64_t restarts() const { return metrics_.restarts(); }  ///< how often the run had been resumed
+
   [[nodiscard]] Problems row(const MetricsRow& row);
   double seconds() const;  ///< since it was opened
   /// Prints the end of the log and writes report.html. That page is for the eye: without room for it the run is whole

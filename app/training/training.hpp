@@ -49,8 +49,8 @@ class Training {
 
   Engine& engine() { return engine_; }
   std::int64_t step() const { return step_; }  ///< steps done
-  /// Device allocations since the second step.
-  std::int64_t late_allocations() const { return device_.allocations() - early_allocations_; }
+  /// How often device memory was asked for after run()'s second step.
+  std::int64_t late_allocations() const { return device_.allocations() - early_allocations_.value_or(device_.allocations()); }
 
  private:
   /// A step that was begun and whose row is still to be handed on.
@@ -78,7 +78,8 @@ class Training {
   std::optional<Unread> unread_;
   Event last_end_;
   bool straight_on_ = false;
-  std::int64_t step_ = 0, skips_ = 0, early_allocations_ = 0;
+  std::int64_t step_ = 0, skips_ = 0;
+  std::optional<std::int64_t> early_allocations_;  ///< once the second step is done
   bool ready_ = false;  ///< masters hold values
 };
 

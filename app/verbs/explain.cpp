@@ -4,6 +4,7 @@
 
 #include "app/verbs/verbs.hpp"
 #include "core/config/keys.hpp"
+#include "core/recipe/recipe.hpp"
 
 namespace tessera {
 namespace {
@@ -40,11 +41,26 @@ void print_section(const std::string& path, const std::string& help) {
   }
 }
 
+/// Recipe x pass x recomputation -> what is gathered, bytes of a weight in a step, why.
+void print_gathers() {
+  constexpr const char* row = "  {:<9} {:<9} {:<24} {:<10} {}\n";
+  fmt::print("What is gathered, for each weight and step\n");
+  fmt::print(fmt::runtime(row), "compute", "pass", "recompute", "bytes", "why");
+  for (const Recipe& recipe : recipes()) {
+    fmt::print(fmt::runtime(row), recipe.name, "forward", "none, selective, full", recipe.weight.wire_bytes,
+               "once, before its first use: Q of the masters that the ranks hold in parts");
+    fmt::print(fmt::runtime(row), recipe.name, "backward", "none, selective, full", 0,
+               "what forward gathered serves both directions, and what is computed again");
+  }
+}
+
 }  // namespace
 
 int run_explain(const ExplainOptions& options) {
   if (options.key.empty()) {
     print_section("", "");
+    fmt::print("\n");
+    print_gathers();
     return 0;
   }
   const KeyDoc* const doc = find_key(options.key);

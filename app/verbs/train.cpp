@@ -4,6 +4,7 @@
 #include <cstring>
 #include <ctime>
 #include <fstream>
+#include <memory>
 #include <optional>
 #include <random>
 
@@ -48,18 +49,27 @@ std::optional<std::chrono::seconds> seconds_of(const std::string& limit) {
   std::int64_t hours = 0;
   int minutes = 0, seconds = 0, end = 0;
   const int read = std::sscanf(limit.c_str(), "%ld:%2d:%2d%n", &hours, &minutes, &seconds, &end);
-  const bool sound = read == 3 && static_cast<std::size_t>(end) == limit.size() && hours >= 0 && minutes >= 0 &&
-                     minutes < 60 && seconds >= 0 && seconds < 60;
+  constexpr std::int64_t longest = 1'000'000;  // hours: what a clock's nanoseconds hold
+  const bool sound = read == 3 && static_cast<std::size_t>(end) == limit.size() && hours >= 0 && hours <= longest &&
+                     minutes >= 0 && minutes < 60 && seconds >= 0 && seconds < 60;
   if (!sound) throw Error(Exit::usage, "--time-limit " + limit + ": must read HH:MM:SS, as 03:50:00");
   return std::chrono::seconds(hours * 3600 + minutes * 60 + seconds);
 }
 
-void check_trace(const std::string& trace, Problems& problems) {
-  if (!trace.empty() && !std::ofstream(trace, std::ios::app))
+/// A run that is refused for other reasons leaves no trace behind. The run directory is not there yet, or was tried.
+void check_trace(const std::string& trace, const std::filesystem::path& directory, Problems& problems) {
+  namespace fs = std::filesystem;
+  const auto folder = [](const fs::path& file) { return fs::absolute(file).lexically_normal().parent_path(); };
+  if (trace.empty() || folder(trace) == folder(directory / "trace")) return;
+  std::error_code absent;
+  const bool was_there = fs::exists(trace, absent);
+  if (!std::ofstream(trace, std::ios::app))
     problems.add(
         Exit::environment,
         fmt::format("debug.trace: {} cannot be written: {}; name a file in a folder that is there and writable", trace,
                     std::strerror(errno)));
+  else if (!was_there)
+    fs::remove(trace, absent);
 }
 
 /// Makes the run directory where there is none, and keeps others out.
@@ -86,7 +96,7 @@ PreparedRun prepare(const TrainOptions& options, const Mpi& mpi, Control& contro
     run.given = open_weights(config.checkpoint.init_from, control);
     problems.add(against_starting(*run.given, run.deck, *run.plan));
   }
-  if (mpi.rank() == 0) check_trace(config.debug.trace, problems);
+  if (mpi.rank() == 0) check_trace(config.debug.trace, directory, problems);
   control.agree(problems);
   if (!run.lock) run.lock = claim(directory, control);
   return run;
@@ -101,21 +111,21 @@ std::vector<RankPlace> places(const PreparedRun& run, const Mpi& mpi, Control& c
   return all;
 }
 
-RunRecord record_of(const PreparedRun& run, const TrainOptions& options, std::vector<RankPlace> ranks) {
+RunRecord record_of(const PreparedRun& run, const TrainOptions& options) {
   const RunConfig& config = run.deck.config;
   const Build build = this_build();
   RunRecord record;
   record.name = config.run.name;
   record.command_line = options.command_line;
   record.deck_path = options.deck;
-  Problems ignored;  // the deck was read a moment ago
-  record.deck_hash = fmt::format("{:016x}", fnv1a64(read_deck_text(options.deck, ignored)));
+  record.deck_hash = fmt::format("{:016x}", run.deck.text_hash);
   record.resolved_deck_hash = fmt::format("{:016x}", fnv1a64(resolved_text(run.deck)));
   record.version = build.version;
+  record.git_sha = build.git_sha;
   record.compiler = build.compiler;
   record.back_end = build.back_end;
+  record.mpi = build.mpi;
   for (const Library& library : build.libraries) record.libraries[library.name] = library.version;
-  record.ranks = std::move(ranks);
   record.threads_per_rank = config.run.threads;
   record.environment = allowed_environment();
   record.seed = config.run.seed;
@@ -126,20 +136,36 @@ RunRecord record_of(const PreparedRun& run, const TrainOptions& options, std::ve
   return record;
 }
 
-/// The resolved deck and run.json, written by rank 0, and the head of the log.
-void describe(const PreparedRun& run, const TrainOptions& options, const Mpi& mpi, Control& control) {
-  const std::vector<RankPlace> ranks = places(run, mpi, control);
+/// The resolved deck, written by rank 0, and the head of the log.
+void describe(const PreparedRun& run, Control& control) {
   Problems problems;
-  if (mpi.rank() == 0) {
+  if (control.rank() == 0) {
     const std::filesystem::path directory = run.deck.config.checkpoint.dir.get();
     write_text_file(directory / "deck.resolved.yaml", resolved_text(run.deck), problems);
-    write_text_file(directory / "run.json", to_json(record_of(run, options, ranks)), problems);
     for (const Finding& finding : advise(run.deck.config))
       fmt::print(stderr, "{} (allowed)\n", run.deck.provenance.located(finding));
     fmt::print("{}\n{}\n", resolved_text(run.deck), plan_text(*run.plan));
     std::fflush(stdout);
   }
   control.agree(problems);
+}
+
+/// Rank 0's log, null elsewhere, and run.json, which says how many starts there were before. Collective.
+std::unique_ptr<RunLog> open_log(const PreparedRun& run, const TrainOptions& options, std::int64_t step, const Mpi& mpi,
+                                 Control& control) {
+  std::unique_ptr<RunLog> log;
+  RunRecord record = record_of(run, options);
+  record.ranks = places(run, mpi, control);
+  const RunConfig& config = run.deck.config;
+  Problems problems;
+  if (mpi.rank() == 0)
+    attempt(problems, [&] {
+      log = std::make_unique<RunLog>(*run.plan, step, peak_here(config.precision.compute));
+      record.restart = log->restarts();
+      write_text_file(std::filesystem::path(config.checkpoint.dir.get()) / "run.json", to_json(record), problems);
+    });
+  control.agree(problems);
+  return log;
 }
 
 void print_sample(Training& training, const RunPlan& plan) {
@@ -218,25 +244,22 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_dec
   const std::unique_ptr<Control> own_control = mpi.control(patience);
   Control& control = *own_control;
   const Runtime runtime(static_cast<int>(config.run.threads.get()), run.gpu);
-  describe(run, options, mpi, control);
+  describe(run, control);
   Device device;
   std::vector<Record> records;
   // A traced run is being looked into: name a collective that differs before it is begun, not at the step's end.
   const Compare compare = config.debug.trace.empty() ? Compare::at_boundaries : Compare::before_each;
-  auto communicator =
-      mpi.world(device, std::chrono::seconds(config.comm.timeout_s), {.compare = compare});
+  auto communicator = mpi.world(device, patience, {.compare = compare});
   if (!config.debug.trace.empty()) communicator = recording(std::move(communicator), records);
   Training training(device, *run.plan, Batches(config, run.corpus->tokens(), run.windows, mpi.rank(), mpi.size()),
                     *communicator, control, records);
   Origin origin = begin(run, options, mpi, control, training, device);
-  std::optional<RunLog> log;
-  if (mpi.rank() == 0)
-    attempt(problems, [&] { log.emplace(*run.plan, training.step(), peak_here(config.precision.compute)); });
-  control.agree(problems);
+  const std::unique_ptr<RunLog> log = open_log(run, options, training.step(), mpi, control);
   Saving saving(device, config, control, training, stop, *run.lock, std::move(origin));
   const Proceed proceed =
       training.run([&](const MetricsRow& row) { return log ? log->row(row) : Problems(); }, std::ref(saving));
-  const ClosingReport closing = closing_report(device, *run.plan, control, log ? log->seconds() : 1);
+  const ClosingReport closing = closing_report(device, *communicator, *run.plan, control,
+                                                 {log ? log->seconds() : 1, training.late_allocations()});
   if (log) log->close(closing);
   if (proceed == Proceed::stop) return static_cast<int>(Exit::stopped);
   if (mpi.rank() == 0) print_sample(training, *run.plan);

@@ -89,6 +89,9 @@ class Communicator {
 
   /// What was submitted so far, for comparison over Control; null where nothing can disagree.
   virtual const CollectiveLog* log() const { return nullptr; }
+  /// Seconds so far in which an operation was under way, as far as the host sees it: 0 where a device carries them.
+  /// Stream::waited() of them were not hidden by work.
+  virtual double busy() const { return 0; }
 
  protected:
   friend class Pending;

@@ -85,6 +85,7 @@ class MpiCommunicator final : public Communicator {
   int size() const override { return watch_.size(); }
   std::string name() const override { return "mpi"; }
   const CollectiveLog* log() const override { return &log_; }
+  double busy() const override { return busy_; }
 
   Pending submit(Stream& stream, const Operation& operation) override {
     operation.check(rank(), size());
@@ -98,6 +99,7 @@ class MpiCommunicator final : public Communicator {
       log_.note(operation);
       if (control_) log_.compare(*control_);
       start(slot, operation);
+      if (!slot.requests.empty() && moving_++ == 0) moves_since_ = Clock::now();
     }
     return Pending(this, static_cast<int>(index));
   }
@@ -207,8 +209,14 @@ class MpiCommunicator final : public Communicator {
 
   void complete(Slot& slot) {
     watch_.wait(slot.requests, slot.waiting, timeout_);
-    slot.requests.clear();
+    if (!slot.requests.empty()) arrived(slot);
     slot.used = false;
+  }
+
+  /// All requests of the slot are done.
+  void arrived(Slot& slot) {
+    slot.requests.clear();
+    if (--moving_ == 0) busy_ += std::chrono::duration<double>(Clock::now() - moves_since_).count();
   }
 
   /// Hangs on the stream. MPI moves everything under way inside any one test, and an early end costs nothing.
@@ -221,7 +229,7 @@ class MpiCommunicator final : public Communicator {
       int all = 0;
       watch_.check(MPI_Testall(static_cast<int>(slot.requests.size()), slot.requests.data(), &all, MPI_STATUSES_IGNORE),
                    slot.waiting);
-      if (all) slot.requests.clear();
+      if (all) arrived(slot);
     }
     if (now >= next_look_) {
       watch_.look({.sequence = log_.noted()});
@@ -240,6 +248,9 @@ class MpiCommunicator final : public Communicator {
   std::unique_ptr<Control> control_;
   std::array<Slot, 64> slots_;
   Clock::time_point next_progress_{}, next_look_{};
+  int moving_ = 0;  ///< slots whose requests are not all done
+  Clock::time_point moves_since_{};
+  double busy_ = 0;
 };
 
 }  // namespace

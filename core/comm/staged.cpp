@@ -30,6 +30,7 @@ class Staged final : public Communicator {
   int size() const override { return inner_->size(); }
   std::string name() const override { return "staged(" + inner_->name() + ")"; }
   const CollectiveLog* log() const override { return inner_->log(); }
+  double busy() const override { return inner_->busy(); }
 
   Pending submit(Stream& stream, const Operation& operation) override {
     operation.check(rank(), size());

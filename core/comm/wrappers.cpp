@@ -23,6 +23,7 @@ class Wrapper : public Communicator {
   int size() const override { return inner_->size(); }
   std::string name() const override { return std::string(kind_) + "(" + inner_->name() + ")"; }
   const CollectiveLog* log() const override { return inner_->log(); }
+  double busy() const override { return inner_->busy(); }
 
  protected:
   Communicator& inner() { return *inner_; }

@@ -5,6 +5,10 @@
 
 namespace tessera {
 
+Token::~Token() {
+  if (gradients_) gradients_->drop();
+}
+
 Gradients& Token::held() const {
   if (!gradients_) throw StateError(-1, -1, "a token that was moved from", "its next phase");
   return *gradients_;
@@ -16,9 +20,6 @@ Gradients& Token::spend() {
   return gradients;
 }
 
-Accumulating::~Accumulating() {
-  if (!spent()) held().drop();
-}
 Gradient Accumulating::slot(ParamId param) { return held().slot(param); }
 void Accumulating::written(Stream& stream, ParamId param) { held().written(stream, param); }
 Reduced Accumulating::reduce(Stream& stream) && {

@@ -9,17 +9,17 @@ namespace tessera {
 class Gradients;
 
 /// A phase of one step, held by whoever may take the next one. Move-only: stepping twice or publishing before stepping
-/// does not compile; use after move throws StateError.
+/// does not compile; use after move throws StateError. Destroyed unspent, it drops the gradients, and the step may be
+/// done again.
 class Token {
  protected:
   explicit Token(Gradients& gradients) : gradients_(&gradients) {}
   Token(Token&& other) noexcept : gradients_(std::exchange(other.gradients_, nullptr)) {}
   Token& operator=(Token&&) = delete;
-  ~Token() = default;
+  ~Token();
 
   Gradients& held() const;
   Gradients& spend();
-  bool spent() const { return gradients_ == nullptr; }
 
  private:
   Gradients* gradients_;
@@ -65,11 +65,10 @@ class [[nodiscard]] Reduced : public Token {
   explicit Reduced(Gradients& gradients) : Token(gradients) {}
 };
 
-/// Gradients being summed over micro-batches. Destroyed unspent, it drops them: the step may be done again.
+/// Gradients being summed over micro-batches.
 class [[nodiscard]] Accumulating : public Token, public GradientSink {
  public:
   Accumulating(Accumulating&&) noexcept = default;
-  ~Accumulating() override;
 
   Gradient slot(ParamId param) override;
   void written(Stream& stream, ParamId param) override;

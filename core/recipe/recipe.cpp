@@ -8,6 +8,8 @@ constexpr Recipe table[] = {
 };
 }  // namespace
 
+std::span<const Recipe> recipes() { return table; }
+
 const Recipe& recipe_of(DType compute) {
   for (const Recipe& recipe : table)
     if (recipe.weight.element == compute) return recipe;

@@ -1,4 +1,6 @@
 #pragma once
+#include <span>
+
 #include "kernels/base/dtype.hpp"
 
 namespace tessera {
@@ -17,6 +19,9 @@ struct Recipe {
   const char* name;
   StorageFormat weight;
 };
+
+/// The whole table.
+std::span<const Recipe> recipes();
 
 /// The row of a compute type: weights are kept and travel in it, Q is the rounding to it.
 const Recipe& recipe_of(DType compute);

@@ -9,6 +9,7 @@
 
 #include "core/config/keys.hpp"
 #include "io/deck/reader.hpp"
+#include "kernels/digest/digest.hpp"
 
 namespace tessera {
 namespace {
@@ -137,6 +138,7 @@ std::string read_deck_text(const std::string& path, Problems& problems) {
 Deck parse_deck(const std::string& text, const std::string& path, const std::vector<Override>& overrides,
                 Problems& problems) {
   Deck deck;
+  deck.text_hash = fnv1a64(text);
   Reading reading;
   reading.provenance.file = path;
   Node root = parse_yaml(text, reading.complaints);

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
@@ -32,6 +33,7 @@ struct Provenance {
 struct Deck {
   RunConfig config;
   Provenance provenance;
+  std::uint64_t text_hash = 0;  ///< fnv1a64 of the text as it was read, overrides apart
 };
 
 /// One `--set key=value`.

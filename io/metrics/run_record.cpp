@@ -36,14 +36,6 @@ std::map<std::string, std::string> allowed_environment() {
   return found;
 }
 
-std::string compiler_name() {
-#if defined(__clang__)
-  return __VERSION__;
-#else
-  return "GCC " __VERSION__;
-#endif
-}
-
 std::string to_json(const RunRecord& record) {
   using Json = nlohmann::ordered_json;
   std::set<std::string> hosts;
@@ -67,8 +59,10 @@ std::string to_json(const RunRecord& record) {
         {"tokens", record.data_tokens}}},
       {"software",
        {{"version", record.version},
+        {"git_sha", record.git_sha},
         {"compiler", record.compiler},
         {"back_end", record.back_end},
+        {"mpi", record.mpi},
         {"libraries", record.libraries}}},
       {"hosts", hosts},
       {"ranks", record.ranks.size()},

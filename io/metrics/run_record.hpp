@@ -23,8 +23,8 @@ struct RunRecord {
   std::string deck_path;
   std::string deck_hash;           ///< of the deck's text
   std::string resolved_deck_hash;  ///< of the deck as resolved
-  std::string version;
-  std::string compiler, back_end;
+  std::string version, git_sha;
+  std::string compiler, back_end, mpi;
   std::map<std::string, std::string> libraries;  ///< name -> version
   std::vector<RankPlace> ranks;                  ///< in rank order
   std::int64_t threads_per_rank = 0;
@@ -39,9 +39,6 @@ struct RunRecord {
 /// The variables of this process that change what a run computes or how fast, by name and by family. What may hold a
 /// secret is not in the list.
 std::map<std::string, std::string> allowed_environment();
-
-/// The compiler that built this program.
-std::string compiler_name();
 
 /// run.json: an indented JSON object; hashes as hex digits, hosts listed once, the rank map in rank order.
 std::string to_json(const RunRecord& record);

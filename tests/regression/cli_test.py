@@ -145,6 +145,10 @@ class Explain(Cli):
         everything = self.expect(0, "explain").stdout
         for key in ("schema_version", "heads", "balance_coef", "max_skips", "replica_hash_every"):
             self.assertIn(f"  {key} ", everything)
+        gathers = everything.split("What is gathered, for each weight and step\n")[1].splitlines()
+        self.assertEqual([line.split()[:2] for line in gathers[1:]],
+                         [["bf16", "forward"], ["bf16", "backward"], ["fp32", "forward"], ["fp32", "backward"]])
+        self.assertEqual([line.split("full")[1].split()[0] for line in gathers[1:]], ["2", "0", "4", "0"])
 
     def test_an_unknown_key(self):
         self.assertIn("did you mean optimizer.lr?", self.expect(2, "explain", "optimizer.rl").stderr)
