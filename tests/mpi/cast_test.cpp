@@ -97,7 +97,7 @@ TEST(CastMasterWeights, GivesEveryRankTheWholeForAnyCuts) {
   for (int round = 0; round < 4; ++round) {
     Device device;
     std::vector<Record> records;
-    const auto communicator = recording(mpi().world(device, std::chrono::seconds(60)), records);
+    const auto communicator = recording(mpi().world(device, std::chrono::seconds(300)), records);
     const Weight<formats::Fp8Block> a(device, {160, 96}, 1, bits), b(device, {64, 288}, 2, bits);
     const Weight<formats::Mxfp8Tiles> c(device, {96, 160}, 3, bits);
     const Weight<formats::Nvfp4> d(device, {144, 64}, 2, bits), e(device, {16, 32}, 1, bits);

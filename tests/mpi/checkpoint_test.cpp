@@ -77,8 +77,8 @@ class Trial {
  public:
   explicit Trial(const RunConfig& config, bool alone = false)
       : plan_(resolve(config, alone ? 1 : mpi().size())),
-        control_(alone ? self_control() : mpi().control(std::chrono::seconds(60))),
-        communicator_(alone ? self_communicator() : mpi().world(device_, std::chrono::seconds(60))) {
+        control_(alone ? self_control() : mpi().control(std::chrono::seconds(300))),
+        communicator_(alone ? self_communicator() : mpi().world(device_, std::chrono::seconds(300))) {
     for (std::uint64_t i = 0; i < 6000; ++i)
       text_.push_back(static_cast<std::uint8_t>(97 + random_bits({5, 6}, i) % 7));
     tokens_.append(std::span<const std::uint8_t>(text_));

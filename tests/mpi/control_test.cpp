@@ -14,7 +14,7 @@ class ControlTest : public testing::TestWithParam<const char*> {
   void SetUp() override {
     const bool self = GetParam() == std::string("self");
     if (self && mpi.size() > 1) GTEST_SKIP() << "one rank only";
-    control = self ? self_control() : mpi.control(std::chrono::seconds(30));
+    control = self ? self_control() : mpi.control(std::chrono::seconds(300));
   }
   int rank() const { return mpi.rank(); }
   int size() const { return mpi.size(); }

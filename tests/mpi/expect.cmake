@@ -1,4 +1,4 @@
-# cmake -DCODE=N -DTEXT=REGEX -P expect.cmake -- COMMAND...: the command ends with this code within 30 s, having printed
+# cmake -DCODE=N -DTEXT=REGEX -P expect.cmake -- COMMAND...: the command ends with this code within 300 s, having printed
 # what matches.
 set(command)
 set(begun FALSE)
@@ -9,7 +9,7 @@ foreach(i RANGE 1 ${CMAKE_ARGC})
     set(begun TRUE)
   endif()
 endforeach()
-execute_process(COMMAND ${command} RESULT_VARIABLE code OUTPUT_VARIABLE printed ERROR_VARIABLE printed TIMEOUT 30)
+execute_process(COMMAND ${command} RESULT_VARIABLE code OUTPUT_VARIABLE printed ERROR_VARIABLE printed TIMEOUT 300)
 message("${printed}")
 if(NOT code STREQUAL CODE)
   message(FATAL_ERROR "expected exit code ${CODE}, got ${code}")

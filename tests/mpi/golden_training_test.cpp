@@ -114,8 +114,8 @@ std::vector<MetricsRow> train(const Golden& golden, const RunConfig& config) {
   const Windows windows = Windows::split(tokens.count(), config.model.seq_len, config.data.eval_fraction, problems);
   problems.raise();
   std::vector<Record> records;
-  const auto control = mpi().control(std::chrono::seconds(60));
-  const auto communicator = mpi().world(device, std::chrono::seconds(60));
+  const auto control = mpi().control(std::chrono::seconds(300));
+  const auto communicator = mpi().world(device, std::chrono::seconds(300));
   Training training(device, plan, Batches(config, tokens, windows, mpi().rank(), mpi().size()), *communicator, *control,
                     records);
   training.initialise([&](StateDict& state) { fill_weights(state, golden, device); });

@@ -219,7 +219,21 @@ TEST(ParamSync, ADroppedStepMayBeDoneAgain) {
   for (std::size_t g = 0; g < bench.layout.groups().size(); ++g)
     EXPECT_EQ(bench.sync.gradients().state(static_cast<int>(g)), GradientState::empty);
   Reduced reduced = bench.backward().reduce(bench.device.compute());
-  expect_sums_in_rank_order(bench, reduced);
+  expect_sums(bench, reduced);
+}
+
+TEST(ParamSync, AStepMayBeDoneAgainAfterItsReduction) {
+  Bench bench(1000, {Overlap::on, Overlap::on, micro_batches}, 200);
+  Stream& stream = bench.device.compute();
+  const auto expect_empty = [&] {
+    for (std::size_t g = 0; g < bench.layout.groups().size(); ++g)
+      EXPECT_EQ(bench.sync.gradients().state(static_cast<int>(g)), GradientState::empty);
+  };
+  { const Reduced dropped = bench.backward().reduce(stream); }
+  expect_empty();
+  { const Clipped dropped = bench.backward().reduce(stream).clipped(nullptr); }
+  expect_empty();
+  expect_sums(bench, bench.backward().reduce(stream));
 }
 
 TEST(ParamSync, RefusesASecondStepBeforeTheFirstIsDone) {

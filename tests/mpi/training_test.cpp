@@ -92,12 +92,12 @@ RowSink into(std::vector<MetricsRow>& rows) {
 class Trial {
  public:
   explicit Trial(const RunConfig& config, int delay_us = 300)
-      : plan_(resolve(config, mpi().size())), control_(mpi().control(std::chrono::seconds(60))) {
+      : plan_(resolve(config, mpi().size())), control_(mpi().control(std::chrono::seconds(300))) {
     tokens_.append(std::span<const std::uint8_t>(text()));
     Problems problems;
     const Windows windows = Windows::split(tokens_.count(), config.model.seq_len, config.data.eval_fraction, problems);
     problems.raise();
-    communicator_ = recording(delaying(mpi().world(device_, std::chrono::seconds(60)), 3, delay_us), records_);
+    communicator_ = recording(delaying(mpi().world(device_, std::chrono::seconds(300)), 3, delay_us), records_);
     training_ = std::make_unique<Training>(device_, plan_, Batches(config, tokens_, windows, mpi().rank(), mpi().size()),
                                            *communicator_, *control_, records_);
   }

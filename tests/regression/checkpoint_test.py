@@ -3,8 +3,7 @@
 usage: checkpoint_test.py TESSERA MPIEXEC
 """
 import os
-import signal
-import time
+import shutil
 
 import h5py
 import numpy
@@ -52,22 +51,18 @@ class Checkpoints(runs.Runs):
 
     def test_a_signal_saves_and_stops(self):
         self.train(0, 2, self.deck("a"), "--set", "run.steps=400", "--set", "eval.every_steps=0")
-        process = self.start(2, self.deck("c"), "--set", "run.steps=400", "--set", "eval.every_steps=0")
-        metrics = os.path.join(self.folder, "c", "metrics.jsonl")
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and not (os.path.exists(metrics) and os.path.getsize(metrics) > 2000):
-            time.sleep(0.02)
-        os.kill(self.rank_of(process), signal.SIGTERM)  # mpiexec's own code after a signal to it is not reliable
-        out, err = process.communicate(timeout=60)
-        self.assertEqual(process.returncode, 75, (out[-1000:], err))
-        step = self.tool(0, "inspect", "c")["step"]
-        self.assertTrue(0 < step < 400)
+        step = self.signalled("c", 10, "--set", "run.steps=400", "--set", "eval.every_steps=0")
+        self.assertLess(step, 400)
         self.train(0, 2, self.deck("c"), "--set", "run.steps=400", "--set", "eval.every_steps=0")
         self.assertEqual(self.final("c"), self.final("a"))
 
     def test_time_runs_out(self):
-        out, _ = self.train(75, 1, self.deck("t"), "--set", "run.steps=1000000", "--time-limit", "00:00:03")
-        self.assertGreater(self.tool(0, "inspect", "t")["step"], 0)
+        for limit in ("00:00:03", "00:00:30", "00:05:00"):  # a busy machine may need the first one to start
+            shutil.rmtree(self.path("t"), ignore_errors=True)
+            self.train(75, 1, self.deck("t"), "--set", "run.steps=1000000", "--time-limit", limit)
+            if (step := self.tool(0, "inspect", "t")["step"]) > 0:
+                break
+        self.assertGreater(step, 0)
         self.train(2, 1, self.deck("t"), "--time-limit", "soon")
 
     def test_initial_weights_alone(self):

@@ -80,13 +80,13 @@ class Conversions(unittest.TestCase):
         with open(path, "w") as file:
             file.write(deck.replace("DIR", os.path.join(cls.folder, name)))
         done = subprocess.run([MPIEXEC, "-n", "2", TESSERA, "train", path, *arguments], capture_output=True, text=True,
-                              timeout=120, cwd=cls.folder, env={**os.environ, "OMP_NUM_THREADS": "1"})
+                              timeout=3000, cwd=cls.folder, env={**os.environ, "OMP_NUM_THREADS": "1"})
         assert done.returncode == code, (arguments, done.returncode, done.stdout[-2000:], done.stderr)
         return done.stdout + done.stderr
 
     def tool(self, code, verb, *arguments, **options):
         done = subprocess.run([TESSERA, "checkpoint", verb, *arguments, "--json"], capture_output=True, text=True,
-                              timeout=60, cwd=self.folder, **options)
+                              timeout=300, cwd=self.folder, **options)
         self.assertEqual(done.returncode, code, (verb, arguments, done.stdout, done.stderr))
         return json.loads(done.stdout) if done.stdout else done.stderr
 

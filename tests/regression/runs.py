@@ -1,9 +1,13 @@
 """Small runs under the launcher in a folder of their own: what the tests of checkpoints share."""
+import contextlib
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 TESSERA = MPIEXEC = ""
@@ -42,8 +46,8 @@ class Runs(unittest.TestCase):
                                 stderr=subprocess.PIPE, text=True, cwd=self.folder,
                                 env={**os.environ, "OMP_NUM_THREADS": "1", "TESSERA_TEST_FOLDER": self.folder})
 
-    def rank_of(self, launcher):
-        """A rank below the launcher and its proxy."""
+    def rank_of(self):
+        """A rank that runs in the folder, if any does."""
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
                 with open(f"/proc/{pid}/environ", "rb") as file:
@@ -52,11 +56,31 @@ class Runs(unittest.TestCase):
                     return int(pid)
             except OSError:
                 continue
-        self.fail(f"no rank runs below {launcher.pid}")
+        return None
+
+    def signalled(self, run, at, *arguments, weights="single"):
+        """Ends a run on two ranks by a signal to one of them once `at` steps are done; the step that it saved. A run that
+        was over before this process had looked is done anew."""
+        metrics = self.path(run, "metrics.jsonl")
+        for _ in range(10):
+            shutil.rmtree(self.path(run), ignore_errors=True)
+            process = self.start(2, self.deck(run, weights), *arguments)
+            while process.poll() is None and not (os.path.exists(metrics) and len(self.json_lines(run, "metrics.jsonl")) >= at):
+                time.sleep(0.005)
+            with contextlib.suppress(TypeError, ProcessLookupError):
+                os.kill(self.rank_of(), signal.SIGTERM)  # mpiexec's own code after a signal to it is not reliable
+            out, err = process.communicate(timeout=300)
+            if process.returncode == 0:
+                continue
+            self.assertEqual(process.returncode, 75, (out[-1000:], err))
+            step = self.tool(0, "inspect", run)["step"]
+            self.assertGreaterEqual(step, at)
+            return step
+        self.fail("the run was over each time")
 
     def run_to_its_end(self, code, ranks, verb, *arguments):
         process = self.start(ranks, *arguments, verb=verb)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=600)
         self.assertEqual(process.returncode, code, (arguments, out[-2000:], err))
         return out, err
 
@@ -64,14 +88,15 @@ class Runs(unittest.TestCase):
         return self.run_to_its_end(code, ranks, "train", *arguments)
 
     def tool(self, code, verb, *arguments):
-        done = subprocess.run([TESSERA, "checkpoint", verb, *arguments, "--json"], capture_output=True, text=True, timeout=60,
+        done = subprocess.run([TESSERA, "checkpoint", verb, *arguments, "--json"], capture_output=True, text=True, timeout=300,
                               cwd=self.folder)
         self.assertEqual(done.returncode, code, (verb, arguments, done.stdout, done.stderr))
         return json.loads(done.stdout) if done.stdout else done.stderr
 
     def json_lines(self, *names):
+        """Of the whole lines: a row may just be on its way."""
         with open(self.path(*names)) as file:
-            return [json.loads(line) for line in file]
+            return [json.loads(line) for line in file if line.endswith("\n")]
 
     def rows(self, directory, steps=8):
         """What a run computed, step by step."""

@@ -67,7 +67,7 @@ def until(seconds, what, condition):
     return found
 
 
-def end_all(mark, seconds=10):
+def end_all(mark, seconds=60):
     """Kills every process that has `mark` in its environment; those that still run in the end."""
     deadline = time.monotonic() + seconds
     while True:
@@ -134,10 +134,10 @@ class Slurm:
         open(self.path("cgroup.conf"), "w").close()
         self.daemon("munged", "--foreground", "--force", *(f"--{key}={self.path('munge.' + end)}" for key, end in (
             ("socket", "socket"), ("key-file", "key"), ("pid-file", "pid"), ("log-file", "log"), ("seed-file", "seed"))))
-        until(30, "munged", lambda: os.path.exists(self.path("munge.socket")))
+        until(120, "munged", lambda: os.path.exists(self.path("munge.socket")))
         self.daemon("slurmctld", "-D", "-c")
         self.daemon("slurmd", "-D", "-N", self.host)
-        until(60, "the node", lambda: self.ask("sinfo", "--noheader", "--format=%t", check=False) == "idle")
+        until(300, "the node", lambda: self.ask("sinfo", "--noheader", "--format=%t", check=False) == "idle")
 
     def daemon(self, *command):
         log = open(self.path(command[0] + ".out"), "wb")
@@ -160,15 +160,15 @@ class Slurm:
             daemon.terminate()
         for daemon in self.daemons:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                daemon.wait(timeout=10)
+                daemon.wait(timeout=60)
         left = end_all(self.mark)
         for daemon in self.daemons:
-            daemon.wait(timeout=10)
+            daemon.wait(timeout=60)
         os.close(self.alive)
         if left:
             raise RuntimeError(f"processes {left} do not end")
 
-    def ask(self, *command, check=True, timeout=60, **options):
+    def ask(self, *command, check=True, timeout=300, **options):
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=timeout, **options)
         if check and done.returncode != 0:
             raise RuntimeError(f"{command}: {done.stderr}{done.stdout}")
@@ -177,7 +177,7 @@ class Slurm:
     def submit(self, *arguments, environment=None, folder=None):
         """Returns the number of the job."""
         done = subprocess.run(("sbatch", "--parsable", *arguments), env={**self.environment, **(environment or {})}, cwd=folder,
-                              capture_output=True, text=True, timeout=60)
+                              capture_output=True, text=True, timeout=300)
         if done.returncode != 0:
             raise RuntimeError(f"sbatch {arguments}: {done.stderr}")
         return done.stdout.strip()
@@ -187,7 +187,7 @@ class Slurm:
         text = self.ask("scontrol", "--oneliner", "show", "job", job)
         return dict(word.split("=", 1) for word in text.split() if "=" in word)
 
-    def ended(self, job, seconds=240):
+    def ended(self, job, seconds=600):
         """Waits for the job's last end; its fields."""
         final = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL")
         return until(seconds, f"the end of job {job}", lambda: (state := self.about(job))["JobState"] in final and state)

@@ -63,7 +63,7 @@ class Jobs(unittest.TestCase):
     def started(self, *arguments, **environment):
         """A job whose first step is done."""
         job, metrics = self.train(*arguments, **environment), self.path("run", "metrics.jsonl")
-        slurm.until(120, "the first step", lambda: os.path.exists(metrics) and os.path.getsize(metrics))
+        slurm.until(600, "the first step", lambda: os.path.exists(metrics) and os.path.getsize(metrics))
         return job
 
     def log(self, job, name="tessera"):
@@ -78,7 +78,7 @@ class Jobs(unittest.TestCase):
 
     def digest(self, directory):
         done = subprocess.run([TESSERA, "checkpoint", "inspect", directory, "--json"], cwd=self.folder, capture_output=True,
-                              text=True, timeout=60)
+                              text=True, timeout=300)
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads(done.stdout)["content_digest"]
 
@@ -98,15 +98,17 @@ class Jobs(unittest.TestCase):
         return False
 
     def test_a_run_that_is_stopped_queues_again_and_ends_as_if_it_had_not(self):
-        whole = subprocess.run([MPIEXEC, "-n", "2", TESSERA, "train", "deck.yaml", "--set", "checkpoint.dir=whole"],
-                               cwd=self.folder, capture_output=True, text=True, timeout=240)
+        steps = 2000  # more than are done before this process looks
+        long = ("--set", f"run.steps={steps}")
+        whole = subprocess.run([MPIEXEC, "-n", "2", TESSERA, "train", "deck.yaml", *long, "--set", "checkpoint.dir=whole"],
+                               cwd=self.folder, capture_output=True, text=True, timeout=600)
         self.assertEqual(whole.returncode, 0, whole.stderr)
 
-        job = self.started()
+        job = self.started(*long)
         rank = self.rank_of(job)
         os.kill(rank, signal.SIGSTOP)  # Slurm looks at its clock twice a minute, and wakes what it signals
         self.slurm.ask("scontrol", "update", f"JobId={job}", "TimeLimit=5")
-        slurm.until(120, "the warning", lambda: not self.stands_still(rank))
+        slurm.until(600, "the warning", lambda: not self.stands_still(rank))
         self.slurm.ask("scontrol", "update", f"JobId={job}", "TimeLimit=60")
 
         log = self.ended(job, "COMPLETED", 0)
@@ -114,8 +116,8 @@ class Jobs(unittest.TestCase):
         self.assertEqual(log.count("stopped early: queued again"), 1, log)
         self.assertEqual(log.count("resumed from"), 1, log)
         first = [row["step"] for row in self.rows("run") if row["restart"] == 0]
-        self.assertTrue(0 < len(first) < 400)
-        self.assertEqual([row["step"] for row in self.rows("run")], list(range(1, 401)))
+        self.assertTrue(0 < len(first) < steps)
+        self.assertEqual([row["step"] for row in self.rows("run")], list(range(1, steps + 1)))
         self.assertEqual(self.digest("run"), self.digest("whole"))
 
     def test_a_job_queues_again_so_often_and_no_more(self):
@@ -136,7 +138,7 @@ class Jobs(unittest.TestCase):
         self.slurm.ask("scancel", job)
         about = self.slurm.ended(job)
         self.assertEqual((about["JobState"], about["Restarts"]), ("CANCELLED", "0"), self.log(job)[-3000:])
-        slurm.until(60, "the end of the script", lambda: self.rank_of(job) is None)
+        slurm.until(600, "the end of the script", lambda: self.rank_of(job) is None)
         self.assertNotIn("queued again", self.log(job))
         self.assertTrue(self.digest("run"))
 
