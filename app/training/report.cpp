@@ -63,7 +63,8 @@ ClosingReport closing_report(Device& device, const Communicator& communicator, c
   text = regions_text(report.regions, loop.seconds);
   text += exposed_text(report.regions.back(), over_ranks("communication", control, communicator.busy()));
   text += "collectives of one step, bytes that one rank receives\n";
-  for (Collective op : {Collective::all_gather, Collective::all_to_all, Collective::all_reduce_sum}) {
+  for (Collective op :
+       {Collective::all_gather, Collective::all_to_all, Collective::reduce_scatter, Collective::all_reduce_sum}) {
     std::int64_t bytes = 0, count = 0;
     for (const CollectiveCost& cost : plan.collectives) {
       if (cost.collective != op) continue;
@@ -73,8 +74,8 @@ ClosingReport closing_report(Device& device, const Communicator& communicator, c
     text += fmt::format("  {:<16} {:>4} calls {:>12} bytes\n", name_of(op), count, bytes);
   }
   text += memory_text(device.memory(), control);
-  return report;
   text += fmt::format("memory was asked for {} times after the second step\n", control.max(loop.late_allocations));
+  return report;
 }
 
 }  // namespace tessera

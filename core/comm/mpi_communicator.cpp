@@ -140,9 +140,9 @@ class MpiCommunicator final : public Communicator {
       switch (operation.collective) {
         case Collective::all_gather: all_gather(slot, exchange); break;
         case Collective::all_to_all: all_to_all(slot, exchange); break;
+        case Collective::reduce_scatter: reduce_scatter(slot, exchange); break;
         case Collective::all_reduce_max: all_reduce(slot, exchange.receive, max_); break;
         case Collective::all_reduce_sum: all_reduce(slot, exchange.receive, MPI_SUM); break;
-        case Collective::reduce_scatter: reduce_scatter(slot, exchange); break;
         case Collective::broadcast: broadcast(slot, exchange.receive); break;
       }
     }
@@ -179,8 +179,6 @@ class MpiCommunicator final : public Communicator {
                  slot.waiting);
   }
 
-  void all_reduce(Slot& slot, const Tensor& t, MPI_Op op) {
-    for_each_piece(t.elements(), most_, [&](std::int64_t begin, int count) {
   /// A reduction a part: MPI's own reduce-scatter cannot leave the sum where the part lies.
   void reduce_scatter(Slot& slot, const Exchange& x) {
     for (int r = 0; r < size(); ++r) {
@@ -195,6 +193,8 @@ class MpiCommunicator final : public Communicator {
     }
   }
 
+  void all_reduce(Slot& slot, const Tensor& t, MPI_Op op) {
+    for_each_piece(t.elements(), most_, [&](std::int64_t begin, int count) {
       watch_.check(
           MPI_Iallreduce(MPI_IN_PLACE, t.flat(begin, count).data, count, reduced(t.type), op, comm_, slot.request()),
           slot.waiting);

@@ -100,7 +100,6 @@ class Staged final : public Communicator {
       const auto send_part = [&](std::size_t r) {
         device_.send(stream_, slot.receives[i].flat(x.displacements[r], x.counts[r]),
                      x.receive.flat(x.displacements[r], x.counts[r]).data);
-    }
       };
       switch (slot.collective) {
         case Collective::all_gather:  // what lies between the parts is the caller's
@@ -109,6 +108,7 @@ class Staged final : public Communicator {
         case Collective::reduce_scatter: send_part(static_cast<std::size_t>(rank())); break;
         default: device_.send(stream_, slot.receives[i], x.receive.data);
       }
+    }
     slot.used = false;
     return slot.sent = stream_.record();
   }

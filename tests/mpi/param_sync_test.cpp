@@ -62,7 +62,7 @@ struct Bench {
         registry(odd_parameters()),
         layout(ParamLayout::build(registry, {mpi().size(), mpi().size(), bucket_elements, recipe_of(DType::bf16).weight})),
         usage(usage_of(registry)),
-        communicator(delaying(mpi().world(device, std::chrono::seconds(60)), seed, delay_us)),
+        communicator(delaying(mpi().world(device, std::chrono::seconds(300)), seed, delay_us)),
         masters(device, layout, mpi().rank()),
         sync(device, registry, layout, usage, masters, *communicator, rules) {}
 

@@ -250,6 +250,8 @@ class Runs(Train):
         planned = sorted((c["group"], c["op"], c["bytes"] * c["count"]) for c in plan["collectives"]
                          if (c["group"], c["op"]) != (-1, "all_gather"))  # the report's sums are not traced
         self.assertEqual(bool(planned), ranks > 1)
+        reductions = {op for _, op, _ in planned} & {"all_to_all", "reduce_scatter"}
+        self.assertEqual(reductions, {{"rank": "all_to_all", "library": "reduce_scatter"}[order]} if ranks > 1 else set())
         trace = self.rows("trace.jsonl")
         self.assertEqual([row["step"] for row in trace], [1, 2, 3, 4, 5, 6])
         for row in trace:
