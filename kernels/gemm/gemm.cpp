@@ -106,7 +106,7 @@ void linear_gelu_forward(Stream& stream, const Tensor& y, const Tensor& pre, con
   require(pre.shape.rank() == 0 || pre.columns() == y.columns(), kernel, "y and pre must have one shape");
   require(bias.shape.rank() == 0 || (bias.type == x.type && bias.elements() == y.columns()), kernel, "bias is [out]");
   count(stream, x.rows(), y.columns(), x.columns());
-  if (stream.dry() || x.rows() == 0) return;
+  if (x.rows() == 0) return;
   gemm::forward(stream, y, pre, x, w, bias);
 }
 
@@ -115,7 +115,7 @@ void linear_input_gradient(Stream& stream, const Tensor& dx, const Tensor& dy, c
   check_member(w, dy, dy.columns(), dx.columns(), kernel);
   check_rows(dx, dy, kernel);
   count(stream, dy.rows(), dy.columns(), dx.columns());
-  if (stream.dry() || dy.rows() == 0) return;
+  if (dy.rows() == 0) return;
   gemm::input_gradient(stream, dx, dy, w);
 }
 
@@ -125,8 +125,8 @@ void linear_gelu_input_gradient(Stream& stream, const Tensor& dpre, const Tensor
   check_member(w, dy, dy.columns(), dpre.columns(), kernel);
   check_rows(dpre, dy, kernel);
   require(pre.type == dpre.type && pre.shape == dpre.shape, kernel, "dpre and pre must have one shape");
-  if (!stream.dry() && dy.rows() > 0 && gemm::gelu_input_gradient(stream, dpre, dy, w, pre))
-    return stream.count_launch();
+  if (dy.rows() > 0 && gemm::gelu_input_gradient(stream, dpre, dy, w, pre))
+    return count(stream, dy.rows(), dy.columns(), dpre.columns());
   linear_input_gradient(stream, dpre, dy, w);
   gelu_backward(stream, dpre, dpre, pre);
 }
@@ -137,7 +137,6 @@ void linear_weight_gradient(Stream& stream, const Gradient& dw, const Tensor& dy
   check_real(x, kernel);
   check_gradient(dw, x, dy.columns() * x.columns(), kernel);
   count(stream, x.rows(), dy.columns(), x.columns());
-  if (stream.dry()) return;
   if (x.rows() == 0) return gemm::scale(stream, dw);
   gemm::weight_gradient(stream, dw, dy, x);
 }
@@ -147,7 +146,6 @@ void bias_gradient(Stream& stream, const Gradient& db, const Tensor& dy) {
   check_real(dy, kernel);
   require(db.sum.type == sum_type(dy.type) && db.sum.elements() == dy.columns(), kernel,
           "db is [out] in fp32 (fp64 for fp64)");
-  if (stream.dry()) return stream.count_launch();
   if (dy.rows() == 0) return gemm::scale(stream, db);
   gemm::bias_gradient(stream, db, dy);
 }
@@ -171,7 +169,7 @@ void expert_forward(Stream& stream, const Tensor& y, const Tensor& x, const Expe
   constexpr const char* kernel = "expert_forward";
   check_experts(y, x, w, offsets, {y.columns(), x.columns()}, kernel);
   count(stream, x.rows(), y.columns(), x.columns());
-  if (stream.dry() || x.rows() == 0) return;
+  if (x.rows() == 0) return;
   gemm::expert_forward(stream, y, x, w, offsets);
 }
 
@@ -180,7 +178,7 @@ void expert_input_gradient(Stream& stream, const Tensor& dx, const Tensor& dy, c
   constexpr const char* kernel = "expert_input_gradient";
   check_experts(dx, dy, w, offsets, {dy.columns(), dx.columns()}, kernel);
   count(stream, dy.rows(), dy.columns(), dx.columns());
-  if (stream.dry() || dy.rows() == 0) return;
+  if (dy.rows() == 0) return;
   gemm::expert_input_gradient(stream, dx, dy, w, offsets);
 }
 
@@ -199,7 +197,6 @@ void expert_weight_gradient(Stream& stream, const ExpertGradients& dw, const Ten
   require(scratch.shape.rank() == 0 || (scratch.type == x.type && scratch.elements() == dy.columns() * x.columns()),
           kernel, "scratch is [out, in] of the operands' type");
   count(stream, x.rows(), dy.columns(), x.columns());
-  if (stream.dry()) return;
   gemm::expert_weight_gradient(stream, dw, dy, x, offsets, scratch);
 }
 

@@ -1,4 +1,4 @@
-// The host's back end: products cut into tiles, each one call of a library, or a launch over rows.
+// The host's back end: products cut into tiles, each one call of a library.
 #include <algorithm>
 #include <cstring>
 #include <span>
@@ -6,9 +6,7 @@
 #include "kernels/base/index.hpp"
 #include "kernels/base/launch.hpp"
 #include "kernels/base/math.hpp"
-#include "kernels/base/runtime.hpp"
 #include "kernels/gemm/back.hpp"
-#include "kernels/gemm/panels.hpp"
 #include "kernels/gemm/plans.hpp"
 
 namespace tessera::gemm {
@@ -16,9 +14,6 @@ namespace {
 
 // Operations of a library's call: below a millisecond on one core of 2023 (0.8 TFLOP/s with AMX).
 constexpr double operations_of_call = 6e8;
-
-// Half the second cache of such a core: the panels that all rows share.
-constexpr std::int64_t shared_bytes = 1 << 20;
 
 constexpr std::int64_t column_step = 64;
 
@@ -45,12 +40,7 @@ struct Tile {
 struct Cut {
   std::int64_t rows, columns, depth;
 };
-Cut cut_of_panels(const Product& whole) {
-  const std::int64_t depth = std::min(whole.k, Panels::deepest);
-  const std::int64_t columns = shared_bytes / (depth * size_of(whole.type == DType::f64 ? DType::f64 : DType::f32));
-  return {whole.m, round_up(std::min(whole.n, columns), Panels::width(whole.type)), depth};
-}
-Cut cut_of_calls(const Product& whole) {
+Cut cut_of(const Product& whole) {
   const bool summed_over_rows = whole.a == Stored::transposed;
   // oneDNN takes a transposed factor to its AMX kernels only if all its columns are used: 1.2 times as fast.
   const std::int64_t rows = std::min(whole.m, std::int64_t{summed_over_rows ? 4096 : 256});
@@ -60,7 +50,6 @@ Cut cut_of_calls(const Product& whole) {
   const std::int64_t strips = ceil_div(whole.n, std::max(column_step, static_cast<std::int64_t>(limit)));
   return {rows, strips == 1 ? whole.n : round_up(ceil_div(whole.n, strips), column_step), depth};
 }
-Cut cut_of(const Product& whole) { return by_library(whole.type) ? cut_of_calls(whole) : cut_of_panels(whole); }
 
 // f(tile) for the tiles of [m,n]; a strip of tiles shares its part of b while that is in the cache.
 template <class F>
@@ -128,8 +117,8 @@ struct Places {
 
 // One tile, a library's call for each piece.
 template <class After>
-void multiply_by_calls(Stream& stream, Plans& plans, const Product& whole, const Tile& tile, const Places& at,
-                       std::span<const Piece> pieces, const std::byte* bias, const After& after) {
+void multiply_tile(Stream& stream, Plans& plans, const Product& whole, const Tile& tile, const Places& at,
+                   std::span<const Piece> pieces, const std::byte* bias, const After& after) {
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const Product part = part_of(whole, tile, pieces[i].depth, i);
     plans.plan(part).run(at.sums, pieces[i].a + at.a, pieces[i].b + at.b,
@@ -141,26 +130,6 @@ void multiply_by_calls(Stream& stream, Plans& plans, const Product& whole, const
     launch(stream, "gemm_after", tile.rows, [=](std::int64_t r) { after(tile.row + r, tile.column, tile.columns); });
 }
 
-// One tile, for each piece a launch that packs and one over tiles of rows.
-template <class After>
-void multiply_by_panels(Stream& stream, Plans& plans, const Product& whole, const Tile& tile, const Places& at,
-                        std::span<const Piece> pieces, const std::byte* bias, const After& after) {
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    const Panels panels(part_of(whole, tile, pieces[i].depth, i), Runtime::threads());
-    std::byte* const packed = plans.packed.at_least(panels.bytes());
-    const std::byte *const a = pieces[i].a + at.a, *const b = pieces[i].b + at.b;
-    const std::byte* const row = i > 0 || whole.bias == Bias::none ? nullptr : bias + at.bias;
-    const bool last = i + 1 == pieces.size(), late = last && rounds_late(whole);
-    launch(stream, "gemm_pack", panels.shares(), [=](std::int64_t share) { panels.pack(packed, b, share); });
-    launch(stream, "gemm", panels.bands(), [=](std::int64_t band) {
-      panels.multiply(at.sums, a, packed, row, band);
-      const std::int64_t begin = band * panels.height(), end = std::min(begin + panels.height(), tile.rows);
-      for (std::int64_t r = begin; late && r < end; ++r) at.round(whole, tile)(r);
-      for (std::int64_t r = begin; last && r < end; ++r) after(tile.row + r, tile.column, tile.columns);
-    });
-  }
-}
-
 // c = beta c + sum over pieces of a b + bias. whole.k is the depth that the tiles are cut for; after(row, column,
 // columns) runs for a part of each row while that is in the cache.
 template <class After = Nothing>
@@ -169,8 +138,7 @@ void multiply(Stream& stream, const Product& whole, void* c, std::span<const Pie
   Plans& plans = stream.library<Plans>();
   for_each_tile(whole, [&](const Tile& tile) {
     const Places at(plans, whole, c, tile);
-    const auto by = by_library(whole.type) ? multiply_by_calls<After> : multiply_by_panels<After>;
-    by(stream, plans, whole, tile, at, pieces, static_cast<const std::byte*>(bias), after);
+    multiply_tile(stream, plans, whole, tile, at, pieces, static_cast<const std::byte*>(bias), after);
   });
 }
 
@@ -204,14 +172,13 @@ struct Gelu {
   void operator()(std::int64_t row, std::int64_t column, std::int64_t columns) const {
     const T* const from = pre + row * distance + column;
     T* const to = y + row * distance + column;
-    Row().each(columns,
-               [=](std::int64_t j) { to[j] = static_cast<T>(gelu_of(static_cast<Accumulator<T>>(from[j]))); });
+    Row().each(columns, [=](std::int64_t j) { to[j] = static_cast<T>(gelu_of(static_cast<Accumulator<T>>(from[j]))); });
   }
 };
 
 // Whatever number of rows an expert will have, its plans are there after the first step.
 void plan_rows(Plans& plans, Product whole) {
-  if (!by_library(whole.type) || !plans.first(whole)) return;
+  if (!plans.first(whole)) return;
   for (std::int64_t rows : row_chunks) {
     whole.m = rows;
     const auto pieces = even_pieces(plans, whole, nullptr, nullptr);
@@ -221,7 +188,7 @@ void plan_rows(Plans& plans, Product whole) {
   }
 }
 void plan_depths(Plans& plans, const Product& whole) {
-  if (!by_library(whole.type) || !plans.first(whole)) return;
+  if (!plans.first(whole)) return;
   for (std::int64_t depth : depth_chunks)
     for_each_tile(whole, [&](const Tile& tile) {
       for (std::size_t index : {0, 1}) plans.plan(part_of(whole, tile, depth, index));
@@ -259,7 +226,7 @@ void experts_times(Stream& stream, const Tensor& out, const Tensor& in, const Ex
     const void* weight = w.expert(e).data.data;
     for (std::int64_t row = range.begin; row < range.end; row += whole.m) {
       const std::int64_t left = range.end - row;
-      whole.m = by_library(in.type) ? next_chunk(row_chunks, left) : left;
+      whole.m = next_chunk(row_chunks, left);
       const bool fits = whole.m <= left;
       const void* from = fits ? at(in, row * whole.k) : pad(plans.padded[0], in, row, left, whole.m);
       std::byte* place = at(out, row * whole.n);
@@ -275,8 +242,7 @@ std::span<const Piece> row_pieces(Plans& plans, const Tensor& dy, const Tensor& 
   plans.pieces.clear();
   for (std::int64_t row = range.begin; row < range.end;) {
     const std::int64_t left = range.end - row;
-    const std::int64_t depth =
-        by_library(x.type) ? next_chunk(depth_chunks, left) : std::min(Panels::deepest, left);
+    const std::int64_t depth = next_chunk(depth_chunks, left);
     if (depth <= left)
       plans.pieces.push_back({at(dy, row * dy.columns()), at(x, row * x.columns()), depth});
     else

@@ -51,20 +51,17 @@ struct Piece {
   std::int64_t depth = 0;
 };
 
-/// Whether a library computes products of this type: bf16 where the CPU has instructions for it. All others go through
-/// Panels, which are faster than the libraries' fp32.
-bool by_library(DType type);
-
 /// What is prepared for one Product.
 class Plan {
  public:
   virtual ~Plan() = default;
-  /// Computes the product. A library brings its own threads unless the caller is in a parallel region already; Panels
-  /// run on the caller's. `lane` numbers the calls that may run at the same time. `bias` is null where there is none.
+  /// Computes the product. The library brings its own threads unless the caller is in a parallel region already; fp64,
+  /// which it does not have, runs on the caller's. `lane` numbers the calls that may run at the same time. `bias` is
+  /// null where there is none.
   virtual void run(void* c, const void* a, const void* b, const void* bias = nullptr, int lane = 0) = 0;
 
   virtual void set_lanes(int) {}
-  virtual std::int64_t scratch_bytes() const { return 0; }
+  virtual std::int64_t scratch_bytes() const { return 0; }  ///< of one lane
 };
 
 /// All plans of a stream, made at a product's first use; after that nothing is allocated but what the libraries
@@ -84,7 +81,6 @@ class Plans {
 
   std::array<Buffer, 2> padded;  ///< rows of two matrices, padded with zeros to a length that has a plan
   Buffer sum;                    ///< a tile in fp32, not yet rounded
-  Buffer packed;                 ///< panels of the piece in hand
   std::vector<Piece> pieces;     ///< those of the product in hand
 
  private:

@@ -5,7 +5,6 @@
 
 #include "kernels/base/error.hpp"
 #include "kernels/base/index.hpp"
-#include "kernels/gemm/panels.hpp"
 #include "kernels/gemm/plans.hpp"
 
 namespace tessera::gemm {
@@ -91,28 +90,84 @@ class OneDnnPlan final : public Plan {
   std::vector<Call> calls_;
 };
 
-// All of it by the caller's thread.
-class PanelsPlan final : public Plan {
- public:
-  PanelsPlan(const Product& p, const std::vector<Buffer>& scratch) : panels_(p), scratch_(scratch) {}
+constexpr std::int64_t alignment = 256;
 
-  std::int64_t scratch_bytes() const override { return panels_.bytes(); }
+// bf16 on a CPU without its instructions: factors widened to fp32, the library's product of those, one rounding.
+class WideningPlan final : public Plan {
+ public:
+  WideningPlan(const Product& p, const std::vector<Buffer>& scratch)
+      : p_(p), sum_(widened(p), scratch), scratch_(scratch) {
+    require(rounds() ? p.beta == 0 : p.sum == DType::f32, "gemm", "a sum that goes on must be kept in fp32");
+  }
+
+  std::int64_t scratch_bytes() const override {
+    return own_begin() + (p_.m * p_.k + p_.k * p_.n + p_.n + (rounds() ? p_.m * p_.n : 0)) * size_of(DType::f32);
+  }
+  void set_lanes(int lanes) override { sum_.set_lanes(lanes); }
 
   void run(void* c, const void* a, const void* b, const void* bias, int lane) override {
-    std::byte* const packed = scratch_[static_cast<std::size_t>(lane)].data();
-    for (std::int64_t i = 0; i < panels_.shares(); ++i) panels_.pack(packed, b, i);
-    for (std::int64_t i = 0; i < panels_.bands(); ++i) panels_.multiply(c, a, packed, bias, i);
+    auto* const wide_a = reinterpret_cast<float*>(scratch_[static_cast<std::size_t>(lane)].data() + own_begin());
+    float* const wide_b = wide_a + p_.m * p_.k;
+    float* const wide_bias = wide_b + p_.k * p_.n;
+    float* const sum = wide_bias + p_.n;
+    widen(wide_a, a, rows_of(p_.a, p_.m, p_.k), p_.m * p_.k, p_.lda);
+    widen(wide_b, b, rows_of(p_.b, p_.k, p_.n), p_.k * p_.n, p_.ldb);
+    if (bias) widen(wide_bias, bias, 1, p_.n, p_.n);
+    sum_.run(rounds() ? sum : c, wide_a, wide_b, bias ? wide_bias : nullptr, lane);
+    if (!rounds()) return;
+    for (std::int64_t i = 0; i < p_.m; ++i)
+      for (std::int64_t j = 0; j < p_.n; ++j) static_cast<bf16*>(c)[i * p_.ldc + j] = bf16(sum[i * p_.n + j]);
   }
 
  private:
-  Panels panels_;
+  static std::int64_t rows_of(Stored stored, std::int64_t rows, std::int64_t columns) {
+    return stored == Stored::plain ? rows : columns;
+  }
+  static Product widened(Product p) {
+    p.type = DType::f32;
+    p.lda = p.a == Stored::plain ? p.k : p.m;
+    p.ldb = p.b == Stored::plain ? p.n : p.k;
+    if (p.sum == DType::bf16) p.ldc = p.n;
+    p.sum = DType::f32;
+    return p;
+  }
+  static void widen(float* to, const void* from, std::int64_t rows, std::int64_t elements, std::int64_t distance) {
+    const std::int64_t columns = elements / rows;
+    for (std::int64_t i = 0; i < rows; ++i)
+      for (std::int64_t j = 0; j < columns; ++j)
+        to[i * columns + j] = static_cast<float>(static_cast<const bf16*>(from)[i * distance + j]);
+  }
+  bool rounds() const { return p_.sum == DType::bf16; }
+  std::int64_t own_begin() const { return round_up(sum_.scratch_bytes(), alignment); }
+
+  Product p_;
+  OneDnnPlan sum_;
   const std::vector<Buffer>& scratch_;
 };
 
-std::unique_ptr<Plan> make(const Product& product, const std::vector<Buffer>& scratch) {
-  if (!by_library(product.type)) return std::make_unique<PanelsPlan>(product, scratch);
-  return std::make_unique<OneDnnPlan>(product, scratch);
-}
+// fp64 serves proofs by finite differences alone; the library has none.
+class DoublePlan final : public Plan {
+ public:
+  explicit DoublePlan(const Product& p) : p_(p) {}
+
+  void run(void* c, const void* a, const void* b, const void* bias, int) override {
+    const auto *const x = static_cast<const double*>(a), *const y = static_cast<const double*>(b);
+    const std::int64_t ai = p_.a == Stored::plain ? p_.lda : 1, ap = p_.a == Stored::plain ? 1 : p_.lda;
+    const std::int64_t bp = p_.b == Stored::plain ? p_.ldb : 1, bj = p_.b == Stored::plain ? 1 : p_.ldb;
+    for (std::int64_t i = 0; i < p_.m; ++i) {
+      double* const row = static_cast<double*>(c) + i * p_.ldc;
+      for (std::int64_t j = 0; j < p_.n; ++j) {
+        const double before = p_.beta == 0 ? 0 : static_cast<double>(p_.beta) * row[j];
+        row[j] = before + (bias ? static_cast<const double*>(bias)[j] : 0);
+      }
+      for (std::int64_t p = 0; p < p_.k; ++p)
+        for (std::int64_t j = 0; j < p_.n; ++j) row[j] += x[i * ai + p * ap] * y[p * bp + j * bj];
+    }
+  }
+
+ private:
+  Product p_;
+};
 
 bool library_has_bf16() {
   const Product any{.type = DType::bf16, .sum = DType::f32, .m = 64, .n = 64, .k = 64, .lda = 64, .ldb = 64, .ldc = 64};
@@ -125,15 +180,16 @@ bool library_has_bf16() {
   }
 }
 
-}  // namespace
-
-bool by_library(DType type) {
+std::unique_ptr<Plan> make(const Product& product, const std::vector<Buffer>& scratch) {
   static const bool has_bf16 = library_has_bf16();
-  return type == DType::bf16 && has_bf16;
+  if (product.type == DType::f64) return std::make_unique<DoublePlan>(product);
+  if (product.type == DType::bf16 && !has_bf16) return std::make_unique<WideningPlan>(product, scratch);
+  return std::make_unique<OneDnnPlan>(product, scratch);
 }
 
+}  // namespace
+
 std::byte* Buffer::at_least(std::int64_t bytes) {
-  constexpr std::int64_t alignment = 256;
   if (bytes > bytes_) {
     bytes_ = round_up(bytes, alignment);
     memory_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, static_cast<std::size_t>(bytes_))));
