@@ -5,6 +5,8 @@
 #include <limits>
 #include <tuple>
 
+#include "kernels/quantize/claims.hpp"
+
 namespace tessera {
 
 using formats::Format;
@@ -13,21 +15,19 @@ using quantizer::Descriptor;
 
 namespace {
 
-[[noreturn]] void refuse(const QuantizedMatrix& m, std::string_view format, const std::string& rule) {
-  throw Error(Exit::internal, std::string(format) + ": " + (m.name.empty() ? "unnamed tensor" : m.name) + " " +
-                                  Shape{m.members, m.matrix.rows, m.matrix.columns}.text() + ": " + rule);
+std::string described(const QuantizedMatrix& m) {
+  return (m.name.empty() ? "unnamed tensor" : m.name) + " " +
+         Shape{m.members, m.matrix.rows, m.matrix.columns}.text();
 }
-
-struct Range {
-  const std::byte* begin;
-  const std::byte* end;
-};
+[[noreturn]] void refuse(const QuantizedMatrix& m, std::string_view format, const std::string& rule) {
+  throw Error(Exit::internal, std::string(format) + ": " + described(m) + ": " + rule);
+}
 
 // The checks of one matrix of format F, each with its own message.
 template <Format F>
 class Check {
  public:
-  explicit Check(const QuantizedMatrix& m) : m_(m) {
+  Check(const QuantizedMatrix& m, quantizer::Claims& claims) : m_(m), claims_(claims) {
     std::int64_t elements = 0, span = 0;
     expect(m.matrix.rows >= 0 && m.matrix.columns >= 0 && m.members >= 0, "sizes are not negative");
     expect(
@@ -39,13 +39,19 @@ class Check {
            "members overlap: member_stride is less than one member");
     stride_ = m.member_stride == 0 ? elements : m.member_stride;
     span_ = m.members == 0 ? 0 : (m.members - 1) * stride_ + elements;
-    expect(stride_ * F::Element::bits % 8 == 0, "members begin at whole bytes");
   }
 
   void values() {
     expect(m_.values.type == DType::bf16 || m_.values.type == DType::f32, "values are bf16 or f32");
     expect(m_.begin.value >= 0 && m_.begin.value + count() <= span_, "values lie outside the matrix");
-    buffer(m_.values, count() * size_of(m_.values.type), size_of(m_.values.type), "values");
+    expect(m_.values || count() == 0, "values: no buffer");
+    const std::int64_t size = size_of(m_.values.type);
+    check_buffer(m_.values, count() * size, size, "values");
+    if (count() == 0) return;
+    each_member([&](std::int64_t begin, std::int64_t end) {
+      const std::int64_t first = std::max(begin, m_.begin.value), last = std::min(end, m_.begin.value + count());
+      if (first < last) claim(quantizer::Use::reads, m_.values, (first - m_.begin.value) * size, (last - first) * size);
+    });
   }
 
   void side(Side side, const Copy& copy) {
@@ -56,10 +62,15 @@ class Check {
       expect(false, std::string(name_of(side)) + " needs rows divisible by " + std::to_string(b.rows) +
                         " and columns by " + std::to_string(b.columns));
     }
-    if (shares)
+    expect(stride_ * F::Element::bits % 8 == 0, "members begin at whole bytes");
+    if (shares) {
       expect(!copy.data || copy.data.data == m_.rowwise.data.data, "the columnwise data is the rowwise data itself");
-    else
-      buffer(copy.data, formats::data_bytes<F>(span_), sizeof(typename F::Element::Storage), "data");
+    } else {
+      check_buffer(copy.data, formats::data_bytes<F>(span_), sizeof(typename F::Element::Storage), "data");
+      each_member([&](std::int64_t begin, std::int64_t end) {
+        claim(quantizer::Use::writes, copy.data, formats::data_bytes<F>(begin), formats::data_bytes<F>(end - begin));
+      });
+    }
     if (!F::scaled) return;
     const std::int64_t entries = m_.members * formats::padded_extent<F>(side, m_.matrix).elements();
     buffer(copy.scales, entries * sizeof(typename F::Scale), sizeof(typename F::Scale), "scales");
@@ -79,35 +90,43 @@ class Check {
   void rows() {
     if (!m_.draws.rows) return;
     expect(m_.draws.rows.type == DType::i64, "row indices are i64");
-    buffer(m_.draws.rows, m_.members * m_.matrix.rows * 8, 8, "row indices");
-  }
-
-  void overlaps() {
-    std::sort(ranges_.begin(), ranges_.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
-    for (std::size_t i = 1; i < ranges_.size(); ++i) expect(ranges_[i - 1].end <= ranges_[i].begin, "buffers overlap");
+    const std::int64_t bytes = m_.members * m_.matrix.rows * 8;
+    check_buffer(m_.draws.rows, bytes, 8, "row indices");
+    claim(quantizer::Use::reads, m_.draws.rows, 0, bytes);
   }
 
   std::int64_t stride() const { return stride_; }
-  /// Owned elements; an empty tensor holds none.
-  std::int64_t count() const { return m_.values ? m_.values.elements() : 0; }
+  /// Owned elements; a tensor that was never set holds none.
+  std::int64_t count() const { return m_.values || m_.values.shape.rank() > 0 ? m_.values.elements() : 0; }
 
  private:
   void expect(bool holds, const std::string& rule) const {
     if (!holds) refuse(m_, F::name, rule);
   }
-  void buffer(const Tensor& t, std::int64_t bytes, std::size_t alignment, const char* what) {
+  void check_buffer(const Tensor& t, std::int64_t bytes, std::size_t alignment, const char* what) const {
     expect(t.data != nullptr || bytes == 0, std::string(what) + ": no buffer");
     const std::int64_t held = t ? t.bytes() : 0;
     expect(held == bytes,
            std::string(what) + ": " + std::to_string(held) + " bytes instead of " + std::to_string(bytes));
     expect(reinterpret_cast<std::uintptr_t>(t.data) % alignment == 0, std::string(what) + ": misaligned");
-    const auto* begin = static_cast<const std::byte*>(t.data);
-    if (bytes > 0) ranges_.push_back({begin, begin + bytes});
+  }
+  void claim(quantizer::Use use, const Tensor& t, std::int64_t offset, std::int64_t bytes) {
+    claims_.add(use, static_cast<const std::byte*>(t.data) + offset, bytes);
+  }
+  void buffer(const Tensor& t, std::int64_t bytes, std::size_t alignment, const char* what) {
+    check_buffer(t, bytes, alignment, what);
+    claim(quantizer::Use::writes, t, 0, bytes);
+  }
+  /// f(first position, end) of every member; of all at once where they touch. What lies in gaps is another's.
+  template <class Piece>
+  void each_member(const Piece& f) const {
+    if (stride_ == m_.matrix.elements()) return f(0, span_);
+    for (std::int64_t e = 0; e < m_.members; ++e) f(e * stride_, e * stride_ + m_.matrix.elements());
   }
 
   const QuantizedMatrix& m_;
+  quantizer::Claims& claims_;
   std::int64_t stride_ = 0, span_ = 0;
-  std::vector<Range> ranges_;
 };
 
 quantizer::Place place_of(const Copy& copy) {
@@ -161,14 +180,13 @@ void expect_indices(const QuantizedMatrix& m, const Descriptor& d) {
 }  // namespace
 
 template <Format F>
-void QuantizeTable::add(const QuantizedMatrix& m) {
-  Check<F> check(m);
+void QuantizeTable::add(const QuantizedMatrix& m, quantizer::Claims& claims) {
+  Check<F> check(m, claims);
   check.values();
   check.side(Side::rowwise, m.rowwise);
   check.side(Side::columnwise, m.columnwise);
   check.block_scales();
   check.rows();
-  check.overlaps();
   Descriptor d{};
   d.matrix = m.matrix;
   d.members = m.members;
@@ -176,6 +194,7 @@ void QuantizeTable::add(const QuantizedMatrix& m) {
   d.values = static_cast<std::byte*>(m.values.data);
   d.begin = m.begin.value;
   d.end = m.begin.value + check.count();
+  claims.close(d.begin, d.end);
   d.patches = patches_of(m.matrix);
   d.side[0] = place_of(m.rowwise);
   d.side[1] = place_of(m.columnwise);
@@ -215,9 +234,15 @@ void QuantizeTable::add_tasks(const Descriptor& d) {
 QuantizeTable::QuantizeTable(FormatId format, std::span<const QuantizedMatrix> matrices) : format_(format) {
   if (!matrices.empty()) values_type_ = matrices.front().values.type;
   visit_format(format, [&]<class F>() {
+    quantizer::Claims claims;
     for (const QuantizedMatrix& m : matrices) {
       if (m.values.type != values_type_) refuse(m, F::name, "values of one table have one type");
-      add<F>(m);
+      add<F>(m, claims);
+    }
+    if (const auto pair = claims.conflict()) {
+      const auto &later = matrices[static_cast<std::size_t>(pair->first)],
+                 &earlier = matrices[static_cast<std::size_t>(pair->second)];
+      refuse(later, F::name, &later == &earlier ? "buffers overlap" : "buffers overlap those of " + described(earlier));
     }
   });
   build_image();

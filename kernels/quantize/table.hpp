@@ -9,6 +9,10 @@
 
 namespace tessera {
 
+namespace quantizer {
+class Claims;
+}
+
 /// Where one copy of a quantized matrix lies; members follow one another. An empty `data`: the copy is not made.
 struct Copy {
   Tensor data;      ///< formats::data_shape, members at `member_stride`; u8, bf16 for the format bf16
@@ -43,7 +47,8 @@ struct QuantizedMatrix {
 /// Matrices of one format that are worked on in one launch: descriptors and a list of all units of work, in device
 /// memory. Made once; then `place`d in memory of bytes() into which the caller copies image(). Construction
 /// throws Error{internal} naming tensor, shape and rule: shapes that a wanted side does not take, missing, short,
-/// misaligned or overlapping buffers, counts beyond 64 bits.
+/// misaligned or overlapping buffers (of one matrix or of two, unless these are parts of one, owned apart), counts
+/// beyond 64 bits.
 class QuantizeTable {
  public:
   QuantizeTable(FormatId format, std::span<const QuantizedMatrix> matrices);
@@ -67,7 +72,7 @@ class QuantizeTable {
 
  private:
   template <formats::Format F>
-  void add(const QuantizedMatrix& matrix);
+  void add(const QuantizedMatrix& matrix, quantizer::Claims& claims);
   void add_tasks(const quantizer::Descriptor& d);
   void build_image();
 

@@ -1,8 +1,24 @@
 #include "kernels/reference/quantize.hpp"
 
 #include <bit>
+#include <utility>
+
+#include "kernels/random/philox.hpp"
 
 namespace tessera::reference {
+
+DrawByte draw_bytes(RandomKey key, std::vector<std::int64_t> rows, std::int64_t columns) {
+  return [key, rows = std::move(rows), columns](std::int64_t row, std::int64_t column) {
+    const auto i = static_cast<std::uint64_t>(rows[static_cast<std::size_t>(row)] * columns + column), at = i / 16;
+    const PhiloxBlock block =
+        philox({{static_cast<std::uint32_t>(at), static_cast<std::uint32_t>(at >> 32),
+                 static_cast<std::uint32_t>(key.stream), static_cast<std::uint32_t>(key.stream >> 32)}},
+               key.seed);
+    std::uint8_t bytes[16];
+    std::memcpy(bytes, block.word, sizeof bytes);
+    return std::uint32_t{bytes[i % 16]};
+  };
+}
 
 std::vector<float> rounded_to_bf16(const std::vector<float>& values) {
   std::vector<float> rounded;

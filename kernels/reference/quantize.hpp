@@ -1,10 +1,13 @@
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "kernels/formats/registry.hpp"
+#include "kernels/random/random.hpp"
 
 /// Quantization of one matrix, element by element, as formats.md states it.
 namespace tessera::reference {
@@ -22,6 +25,9 @@ struct QuantizedCopy {
 
 /// The byte of element (row, column) for stochastic rounding; empty: round to nearest.
 using DrawByte = std::function<std::uint32_t(std::int64_t row, std::int64_t column)>;
+
+/// Byte i mod 16 of Philox block i / 16 under `key`, i = rows[row] * columns + column.
+DrawByte draw_bytes(RandomKey key, std::vector<std::int64_t> rows, std::int64_t columns);
 
 /// bf16 of every value.
 std::vector<float> rounded_to_bf16(const std::vector<float>& values);
@@ -44,7 +50,7 @@ void put_code(std::vector<std::uint8_t>& data, std::int64_t i, std::uint32_t cod
   if (F::Element::bits == 16) data[at + 1] = static_cast<std::uint8_t>(code >> 8);
 }
 template <Format F>
-std::uint32_t get_code(const std::vector<std::uint8_t>& data, std::int64_t i) {
+std::uint32_t get_code(std::span<const std::uint8_t> data, std::int64_t i) {
   const auto at = static_cast<std::size_t>(formats::data_bytes<F>(i));
   if (F::Element::bits == 4) return i % 2 == 0 ? data[at] & 15u : data[at] >> 4;
   return F::Element::bits == 8 ? data[at] : data[at] | static_cast<std::uint32_t>(data[at + 1]) << 8;
@@ -97,6 +103,34 @@ QuantizedCopy<typename F::Scale> quantize(Side side, Matrix m, const std::vector
         }
     }
   return copy;
+}
+
+/// The largest magnitude of every block of the rowwise copy, row-major; NaN ignored.
+template <Format F>
+std::vector<float> block_amaxes(Matrix m, const std::vector<float>& x) {
+  const Matrix grid = formats::blocks<F>(Side::rowwise, m);
+  std::vector<float> amaxes;
+  for (std::int64_t row = 0; row < grid.rows * F::block.rows; row += F::block.rows)
+    for (std::int64_t column = 0; column < grid.columns * F::block.columns; column += F::block.columns)
+      amaxes.push_back(largest(m, x, row, std::min<std::int64_t>(F::block.rows, m.rows - row), column,
+                               std::min<std::int64_t>(F::block.columns, m.columns - column)));
+  return amaxes;
+}
+
+/// The scales of one copy in the order of block-scaled GEMMs. MXFP8's columnwise array is taken transposed; all others
+/// are the scale matrix itself.
+template <Format F>
+std::vector<std::uint8_t> swizzled_scales(Side side, Matrix m, const std::vector<std::uint8_t>& scales) {
+  const Matrix padded = formats::padded_extent<F>(side, m);
+  const bool turned = side == Side::columnwise && F::columnwise_order == formats::Order::as_source;
+  std::vector<std::uint8_t> swizzled(scales.size());
+  for (std::int64_t a = 0; a < padded.rows; ++a)
+    for (std::int64_t b = 0; b < padded.columns; ++b) {
+      const std::int64_t place =
+          turned ? formats::swizzled(b, a, padded.rows) : formats::swizzled(a, b, padded.columns);
+      swizzled[static_cast<std::size_t>(place)] = scales[static_cast<std::size_t>(a * padded.columns + b)];
+    }
+  return swizzled;
 }
 
 /// The columnwise copy from the rowwise one, for formats that derive it.

@@ -2,6 +2,8 @@
 #include "kernels/quantize/quantize.hpp"
 
 #include <chrono>
+#include <map>
+#include <numeric>
 
 #include "kernels/base/runtime.hpp"
 #include "kernels/convert/convert.hpp"
@@ -44,26 +46,25 @@ class Fence {
   Tensor flag_;
 };
 
-/// Bytes per second that copy() moves, read and written counted.
-double copy_rate() {
-  static const double rate = [] {
-    Device device;
-    Fence fence(device);
-    const Tensor from = device.allocate(Category::batch, DType::u8, {total_elements() * 2});
-    const Tensor to = device.allocate(Category::batch, DType::u8, from.shape);
-    clear(device.compute(), from);
-    copy(device.compute(), to, from);
+/// Bytes per second that copy() moves of so many, read and written counted.
+double copy_rate(std::int64_t bytes) {
+  static std::map<std::int64_t, double> measured;
+  if (const auto found = measured.find(bytes); found != measured.end()) return found->second;
+  Device device;
+  Fence fence(device);
+  const Tensor from = device.allocate(Category::batch, DType::u8, {bytes});
+  const Tensor to = device.allocate(Category::batch, DType::u8, from.shape);
+  clear(device.compute(), from);
+  copy(device.compute(), to, from);
+  fence();
+  double best = 1e30;
+  for (int i = 0; i < 20; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int k = 0; k < batch(); ++k) copy(device.compute(), to, from);
     fence();
-    double best = 1e30;
-    for (int i = 0; i < 20; ++i) {
-      const auto begin = std::chrono::steady_clock::now();
-      for (int k = 0; k < batch(); ++k) copy(device.compute(), to, from);
-      fence();
-      best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / batch());
-    }
-    return 2.0 * static_cast<double>(from.bytes()) / best;
-  }();
-  return rate;
+    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / batch());
+  }
+  return measured[bytes] = 2.0 * static_cast<double>(bytes) / best;
 }
 
 /// Random values on the device. A long tensor repeats itself, since the host is slow to draw.
@@ -129,7 +130,7 @@ void time_calls(benchmark::State& state, Bench& b, std::int64_t elements, const 
 /// The same of a whole table, with the bytes that op() must move against the copy bandwidth.
 template <class Op>
 void run(benchmark::State& state, Bench& b, double bytes, const Op& op) {
-  const double copying = copy_rate();
+  const double copying = copy_rate(total_elements() * 2);
   time_calls(state, b, total_elements(), op);
   state.counters["B/s"] = benchmark::Counter(bytes, benchmark::Counter::kIsIterationInvariantRate);
   state.counters["of copy"] = benchmark::Counter(bytes / copying, benchmark::Counter::kIsIterationInvariantRate);
@@ -210,38 +211,124 @@ void time_reference(benchmark::State& state, const Op& op) {
       benchmark::Counter(static_cast<double>(cached.elements()), benchmark::Counter::kIsIterationInvariantRate);
 }
 
+/// A cached matrix of format F, quantized, and what a kernel moves against a copy of that many cached bytes.
+template <Format F>
+class Cached {
+ public:
+  explicit Cached(benchmark::State& state, DType type = DType::bf16) : state_(state), b(state), w(b, 1, type, cached) {
+    quantize(b.stream(), table(w.matrices[0]));
+  }
+  QuantizeTable table(const QuantizedMatrix& item) { return test::placed(b.device(), formats::id_of<F>, {item}); }
+  QuantizeTable table() { return table(w.matrices[0]); }
+  template <class Op>
+  void time(double bytes, const Op& op) {
+    const double copying = copy_rate(cached.elements() * 2);
+    time_calls(state_, b, cached.elements(), op);
+    state_.counters["B/s"] = benchmark::Counter(bytes, benchmark::Counter::kIsIterationInvariantRate);
+    state_.counters["of copy"] = benchmark::Counter(bytes / copying, benchmark::Counter::kIsIterationInvariantRate);
+  }
+
+ private:
+  benchmark::State& state_;
+
+ public:
+  Bench b;
+  Weights<F> w;
+};
+
+/// The copies that an operation makes.
+enum class Makes { both, rowwise, columnwise };
+constexpr bool makes(Makes which, Side side) {
+  return which == Makes::both || (which == Makes::rowwise) == (side == Side::rowwise);
+}
+
+std::vector<std::int64_t> row_numbers() {
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(cached.rows));
+  std::iota(rows.begin(), rows.end(), 0);
+  return rows;
+}
+
+template <class F, DType type, Makes which, Purpose purpose>
+void reference_quantize(benchmark::State& state) {
+  const auto x = test::uniform<float>(cached.elements(), 1);
+  const bool rotates = F::hadamard && purpose != Purpose::weight;
+  reference::DrawByte draw;
+  if (purpose == Purpose::gradient) draw = reference::draw_bytes({}, row_numbers(), cached.columns);
+  time_reference(state, [&] {
+    std::vector<float> rounded;
+    if (type == DType::f32) rounded = reference::rounded_to_bf16(x);
+    const std::vector<float>& seen = type == DType::f32 ? rounded : x;
+    for (Side side : {Side::rowwise, Side::columnwise}) {
+      if (!makes(which, side)) continue;
+      const bool rotated = rotates && side == Side::columnwise;
+      const auto copy = rotated ? reference::quantize<F>(side, cached, reference::hadamard(cached, seen), draw)
+                                : reference::quantize<F>(side, cached, seen, draw);
+      benchmark::DoNotOptimize(copy.data.data());
+    }
+  });
+}
+template <class F, DType type, Makes which, Purpose purpose>
+void cached_quantize(benchmark::State& state) {
+  Cached<F> c(state, type);
+  QuantizedMatrix item = c.w.matrices[0];
+  if (!makes(which, Side::rowwise)) item.rowwise = {};
+  if (!makes(which, Side::columnwise)) item.columnwise = {};
+  double bytes = c.w.values * (F::tensor_amax ? 2 : 1);
+  for (int s = 0; s < 2; ++s)
+    if (makes(which, static_cast<Side>(s))) bytes += c.w.data[s] + c.w.scales[s];
+  const QuantizeTable table = c.table(item);
+  c.time(bytes, [&] { quantize(c.b.stream(), table, Precision::bf16_first, purpose); });
+}
+
 template <class F>
-void reference_copies(benchmark::State& state) {
+void reference_amax(benchmark::State& state) {
   const auto x = test::uniform<float>(cached.elements(), 1);
   time_reference(state, [&] {
-    for (Side side : {Side::rowwise, Side::columnwise})
-      benchmark::DoNotOptimize(reference::quantize<F>(side, cached, x).data.data());
+    benchmark::DoNotOptimize(reference::largest(cached, x, 0, cached.rows, 0, cached.columns));
   });
 }
 template <class F>
-void cached_copies(benchmark::State& state) {
-  Bench b(state);
-  const Weights<F> w(b, 1, DType::bf16, cached);
-  const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
-  time_calls(state, b, cached.elements(), [&] { quantize(b.stream(), table); });
+void cached_amax(benchmark::State& state) {
+  Cached<F> c(state);
+  const QuantizeTable table = c.table();
+  c.time(c.w.values, [&] { find_amax(c.b.stream(), table); });
 }
 
+template <class F>
+void reference_block_amax(benchmark::State& state) {
+  const auto x = test::uniform<float>(cached.elements(), 1);
+  time_reference(state, [&] {
+    benchmark::DoNotOptimize(reference::block_amaxes<F>(cached, reference::rounded_to_bf16(x)).data());
+  });
+}
+template <class F>
+void cached_block_amax(benchmark::State& state) {
+  Cached<F> c(state, DType::f32);
+  const QuantizeTable table = c.table();
+  const Tensor amaxes = c.b.template empty<bf16>({table.amax_entries()});
+  c.time(c.w.values + bytes_of(amaxes), [&] { block_amax(c.b.stream(), table, amaxes); });
+}
+
+/// A whole partial quantization: amaxes of blocks, then data and scales.
 template <class F>
 void reference_cast(benchmark::State& state) {
   const auto x = test::uniform<float>(cached.elements(), 1);
   time_reference(state, [&] {
-    benchmark::DoNotOptimize(reference::quantize<F>(Side::rowwise, cached, reference::rounded_to_bf16(x)).data.data());
+    const auto rounded = reference::rounded_to_bf16(x);
+    if constexpr (F::scaled)
+      benchmark::DoNotOptimize(reference::quantize<F>(Side::rowwise, cached, rounded).data.data());
+    else
+      benchmark::DoNotOptimize(rounded.data());
   });
 }
 template <class F>
 void cached_cast(benchmark::State& state) {
-  Bench b(state);
-  const Weights<F> w(b, 1, DType::f32, cached);
-  const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
-  const Tensor amaxes = b.empty<bf16>({table.amax_entries()});
-  time_calls(state, b, cached.elements(), [&] {
-    block_amax(b.stream(), table, amaxes);
-    partial_cast(b.stream(), table, amaxes);
+  Cached<F> c(state, DType::f32);
+  const QuantizeTable table = c.table();
+  const Tensor amaxes = c.b.template empty<bf16>({table.amax_entries()});
+  c.time(c.w.values * (F::scaled ? 2 : 1) + c.w.data[0] + c.w.scales[0] + bytes_of(amaxes), [&] {
+    if constexpr (F::scaled) block_amax(c.b.stream(), table, amaxes);
+    partial_cast(c.b.stream(), table, amaxes);
   });
 }
 
@@ -252,29 +339,51 @@ void reference_columnwise(benchmark::State& state) {
 }
 template <class F>
 void cached_columnwise(benchmark::State& state) {
-  Bench b(state);
-  const Weights<F> w(b, 1, DType::bf16, cached);
-  const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
-  quantize(b.stream(), table);
-  time_calls(state, b, cached.elements(), [&] { build_columnwise(b.stream(), table); });
+  Cached<F> c(state);
+  const QuantizeTable table = c.table();
+  c.time(c.w.data[0] + c.w.data[1] + c.w.scales[0] + c.w.scales[1], [&] { build_columnwise(c.b.stream(), table); });
+}
+
+template <class F, DType type, Side side>
+void reference_decode(benchmark::State& state) {
+  const auto copy = reference::quantize<F>(side, cached, test::uniform<float>(cached.elements(), 1));
+  time_reference(state, [&] {
+    const auto values = reference::dequantize<F>(side, cached, copy, [&](auto scale) {
+      return type == DType::bf16 ? F::block_step(scale) : F::step(scale, copy.amax);
+    });
+    if (type == DType::bf16)
+      benchmark::DoNotOptimize(reference::rounded_to_bf16(values).data());
+    else
+      benchmark::DoNotOptimize(values.data());
+  });
+}
+/// To bf16 as the operand of a GEMM, to fp32 with the scale of the tensor.
+template <class F, DType type, Side side>
+void cached_decode(benchmark::State& state) {
+  Cached<F> c(state, type);
+  const QuantizeTable table = c.table();
+  const int s = static_cast<int>(side);
+  const double bytes = c.w.values + (c.w.data[s] > 0 ? c.w.data[s] : c.w.data[0]) + c.w.scales[s];
+  c.time(bytes, [&] { (type == DType::bf16 ? decode_operands : dequantize)(c.b.stream(), table, side); });
 }
 
 template <class F>
-void reference_decode(benchmark::State& state) {
-  const auto copy = reference::quantize<F>(Side::rowwise, cached, test::uniform<float>(cached.elements(), 1));
+void reference_swizzle(benchmark::State& state) {
+  const auto x = test::uniform<float>(cached.elements(), 1);
+  std::vector<std::uint8_t> scales[2];
+  if constexpr (formats::swizzles<F>())
+    for (Side side : {Side::rowwise, Side::columnwise})
+      scales[static_cast<int>(side)] = reference::quantize<F>(side, cached, x).scales;
   time_reference(state, [&] {
-    const auto values =
-        reference::dequantize<F>(Side::rowwise, cached, copy, [](auto scale) { return F::block_step(scale); });
-    benchmark::DoNotOptimize(reference::rounded_to_bf16(values).data());
+    for (Side side : {Side::rowwise, Side::columnwise})
+      benchmark::DoNotOptimize(reference::swizzled_scales<F>(side, cached, scales[static_cast<int>(side)]).data());
   });
 }
 template <class F>
-void cached_decode(benchmark::State& state) {
-  Bench b(state);
-  const Weights<F> w(b, 1, DType::bf16, cached);
-  const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
-  quantize(b.stream(), table);
-  time_calls(state, b, cached.elements(), [&] { decode_operands(b.stream(), table, Side::rowwise); });
+void cached_swizzle(benchmark::State& state) {
+  Cached<F> c(state);
+  const QuantizeTable table = c.table();
+  c.time(2 * (c.w.scales[0] + c.w.scales[1]), [&] { swizzle_scales(c.b.stream(), table); });
 }
 
 void tables(benchmark::internal::Benchmark* b) { b->ArgName("tensors")->Arg(1)->Arg(16)->Arg(1000)->Apply(timed); }
@@ -303,18 +412,43 @@ BENCHMARK(decoded_operands<formats::Nvfp4>)->Apply(large);
 BENCHMARK(swizzled_scales<formats::Mxfp8>)->Apply(large);
 /// An operation's reference and its kernel, one below the other.
 template <class F>
-void beside(const char* what, void (*reference)(benchmark::State&), void (*kernel)(benchmark::State&)) {
-  const std::string format(F::name), operation(what);
+void beside(const std::string& operation, void (*reference)(benchmark::State&), void (*kernel)(benchmark::State&)) {
+  const std::string format(F::name);
   timed(benchmark::RegisterBenchmark(("reference_" + operation + "/" + format).c_str(), reference));
   timed(benchmark::RegisterBenchmark(("cached_" + operation + "/" + format).c_str(), kernel));
 }
+template <class F, DType type, Makes which, Purpose purpose = Purpose::weight>
+void quantize_beside(const std::string& operation) {
+  beside<F>(operation, reference_quantize<F, type, which, purpose>, cached_quantize<F, type, which, purpose>);
+}
+template <class F, DType type, Side side>
+void decode_beside(const std::string& operation) {
+  beside<F>(operation, reference_decode<F, type, side>, cached_decode<F, type, side>);
+}
 template <class F>
 void beside_reference() {
-  if constexpr (F::scaled) beside<F>("copies", reference_copies<F>, cached_copies<F>);
-  if constexpr (F::agreement != formats::Agreement::nothing) beside<F>("cast", reference_cast<F>, cached_cast<F>);
-  if constexpr (F::columnwise == formats::Columnwise::transposed)
+  using formats::Columnwise;
+  if constexpr (F::scaled) {
+    quantize_beside<F, DType::bf16, Makes::both>("quantize_both");
+    quantize_beside<F, DType::f32, Makes::both>("quantize_both_fp32");
+    quantize_beside<F, DType::bf16, Makes::rowwise>("quantize_rowwise");
+    if constexpr (F::columnwise != Columnwise::shared)
+      quantize_beside<F, DType::bf16, Makes::columnwise>("quantize_columnwise");
+    decode_beside<F, DType::bf16, Side::rowwise>("operand_rowwise");
+    decode_beside<F, DType::bf16, Side::columnwise>("operand_columnwise");
+    decode_beside<F, DType::f32, Side::rowwise>("dequantize_rowwise");
+  }
+  if constexpr (F::hadamard) {
+    quantize_beside<F, DType::bf16, Makes::both, Purpose::activation>("activation");
+    quantize_beside<F, DType::bf16, Makes::both, Purpose::gradient>("gradient");
+  }
+  if constexpr (F::tensor_amax) beside<F>("amax", reference_amax<F>, cached_amax<F>);
+  if constexpr (F::agreement != formats::Agreement::nothing)
+    beside<F>("block_amax", reference_block_amax<F>, cached_block_amax<F>);
+  if constexpr (F::columnwise != Columnwise::requantized) beside<F>("cast", reference_cast<F>, cached_cast<F>);
+  if constexpr (F::columnwise == Columnwise::transposed)
     beside<F>("columnwise", reference_columnwise<F>, cached_columnwise<F>);
-  if constexpr (F::scaled) beside<F>("decode", reference_decode<F>, cached_decode<F>);
+  if constexpr (formats::swizzles<F>()) beside<F>("swizzle", reference_swizzle<F>, cached_swizzle<F>);
 }
 template <class... F>
 int all_beside_reference(formats::FormatList<F...>) {

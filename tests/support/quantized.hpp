@@ -1,7 +1,10 @@
 #pragma once
+#include <sys/mman.h>
+
 #include <cmath>
 #include <limits>
 #include <random>
+#include <span>
 
 #include "kernels/quantize/quantize.hpp"
 #include "tests/support/on_device.hpp"
@@ -35,6 +38,25 @@ class Guarded {
  private:
   static constexpr std::int64_t guard = 256;
   Tensor whole_;
+};
+
+/// Addresses of host memory that is found (as zeros) where it is touched: arrays far larger than the machine.
+class Reserved {
+ public:
+  explicit Reserved(std::int64_t bytes)
+      : size_(static_cast<std::size_t>(bytes)),
+        data_(::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
+    require(data_ != MAP_FAILED, "Reserved", "no addresses");
+  }
+  ~Reserved() { ::munmap(data_, size_); }
+  Reserved(const Reserved&) = delete;
+  Reserved& operator=(const Reserved&) = delete;
+  Tensor tensor(DType type) const { return {data_, type, Shape{static_cast<std::int64_t>(size_) / size_of(type)}}; }
+  std::span<std::uint8_t> bytes() const { return {static_cast<std::uint8_t*>(data_), size_}; }
+
+ private:
+  std::size_t size_;
+  void* data_;
 };
 
 /// The buffers of one copy of F.

@@ -4,6 +4,7 @@
 #include "kernels/quantize/quantize.hpp"
 #include "kernels/reference/quantize.hpp"
 #include "tests/support/compare.hpp"
+#include "tests/support/every_format.hpp"
 #include "tests/support/quantized.hpp"
 
 namespace tessera {
@@ -12,17 +13,11 @@ namespace {
 using formats::Matrix;
 using test::GuardedCopy;
 
-template <class L>
-struct TypesOf;
-template <class... F>
-struct TypesOf<formats::FormatList<F...>> {
-  using type = ::testing::Types<F...>;
-};
 template <class F>
 struct Dequantize : ::testing::Test {
   Device device;
 };
-TYPED_TEST_SUITE(Dequantize, TypesOf<formats::Registry>::type);
+TYPED_TEST_SUITE(Dequantize, test::EveryFormat);
 
 // NaN has many bits, and which of them a product keeps is the machine's choice.
 template <class T>
@@ -119,18 +114,10 @@ TYPED_TEST(Dequantize, SwizzlesAsTheGemmReads) {
       swizzle_scales(this->device.compute(), test::placed(this->device, formats::id_of<F>, {made.item}));
       for (int s = 0; s < 2; ++s) {
         const auto in = test::on_host<std::uint8_t>(this->device, copies[s]->scales);
-        const Matrix padded = formats::padded_extent<F>(static_cast<Side>(s), m);
-        // MXFP8's columnwise scales are taken transposed; all other arrays are the scale matrix itself.
-        const bool turned = s == 1 && F::columnwise_order == formats::Order::as_source;
-        std::vector<std::uint8_t> expected(in.size());
-        for (std::int64_t e = 0; e < 2; ++e)
-          for (std::int64_t a = 0; a < padded.rows; ++a)
-            for (std::int64_t b = 0; b < padded.columns; ++b) {
-              const std::int64_t r = turned ? b : a, c = turned ? a : b,
-                                 columns = turned ? padded.rows : padded.columns;
-              expected[static_cast<std::size_t>(e * padded.elements() + formats::swizzled(r, c, columns))] =
-                  in[static_cast<std::size_t>(e * padded.elements() + a * padded.columns + b)];
-            }
+        const auto half = in.begin() + std::ssize(in) / 2;
+        auto expected = reference::swizzled_scales<F>(static_cast<Side>(s), m, {in.begin(), half});
+        const auto second = reference::swizzled_scales<F>(static_cast<Side>(s), m, {half, in.end()});
+        expected.insert(expected.end(), second.begin(), second.end());
         EXPECT_TRUE(test::same_bits(swizzled[s].bytes(this->device), expected)) << F::name << s;
         EXPECT_TRUE(swizzled[s].untouched(this->device));
       }

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "kernels/formats/registry.hpp"
+#include "tests/support/every_format.hpp"
 
 namespace tessera::formats {
 namespace {
@@ -240,13 +240,7 @@ TEST(Fp8Block, PowersOfTwoFillTheRangeAndNeverLeaveIt) {
 // What the registry promises, for each of its entries.
 template <class F>
 struct EveryFormat : ::testing::Test {};
-template <class L>
-struct TypesOf;
-template <class... F>
-struct TypesOf<FormatList<F...>> {
-  using type = ::testing::Types<F...>;
-};
-TYPED_TEST_SUITE(EveryFormat, TypesOf<Registry>::type);
+TYPED_TEST_SUITE(EveryFormat, test::EveryFormat);
 
 TYPED_TEST(EveryFormat, ModelsTheConcept) {
   using F = TypeParam;

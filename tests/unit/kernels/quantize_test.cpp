@@ -5,109 +5,21 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <set>
 
-#include "kernels/base/runtime.hpp"
-#include "kernels/quantize/host_quantize.hpp"
-#include "kernels/random/philox.hpp"
-#include "kernels/reference/quantize.hpp"
-#include "tests/support/compare.hpp"
-#include "tests/support/quantized.hpp"
+#include "tests/support/quantized_case.hpp"
 
 namespace tessera {
 namespace {
 
 using formats::Matrix;
+using test::Case;
 using test::Guarded;
 using test::GuardedCopy;
-
-template <class L>
-struct TypesOf;
-template <class... F>
-struct TypesOf<formats::FormatList<F...>> {
-  using type = ::testing::Types<F...>;
-};
-
-// One matrix on the device, its copies poisoned, and what they must become.
-template <class F>
-struct Case {
-  Matrix matrix;
-  std::int64_t members;
-  std::vector<float> values;
-  GuardedCopy<F> rowwise, columnwise;
-  bool has[2];
-  QuantizedMatrix item;
-
-  Case(Device& device, Matrix m, std::int64_t count, DType type, std::uint64_t seed, bool odd)
-      : matrix(m),
-        members(count),
-        values(test::wild(m.elements() * count, seed, odd)),
-        has{formats::takes<F>(Side::rowwise, m), formats::takes<F>(Side::columnwise, m)} {
-    item.name = "case";
-    item.matrix = m;
-    item.members = count;
-    if (type == DType::bf16) {
-      std::vector<bf16> narrow;
-      for (float v : values) narrow.push_back(bf16(v));
-      item.values = test::on_device(device, {m.elements() * count}, narrow);
-    } else {
-      item.values = test::on_device(device, {m.elements() * count}, values);
-    }
-    if (has[0]) item.rowwise = (rowwise = GuardedCopy<F>(device, Side::rowwise, m, count)).copy();
-    if (has[1]) item.columnwise = (columnwise = GuardedCopy<F>(device, Side::columnwise, m, count)).copy();
-    if (F::columnwise == formats::Columnwise::shared) item.columnwise.data = item.rowwise.data;
-  }
-
-  std::vector<float> member(std::int64_t e) const {
-    return {values.begin() + e * matrix.elements(), values.begin() + (e + 1) * matrix.elements()};
-  }
-
-  // `seen`: what a side quantizes of a member's values.
-  template <class Seen>
-  void compare(Device& device, Side side, const Seen& seen, const std::vector<reference::DrawByte>& draws = {}) const {
-    const GuardedCopy<F>& made = side == Side::rowwise ? rowwise : columnwise;
-    std::vector<std::uint8_t> data;
-    std::vector<typename F::Scale> scales;
-    std::vector<float> amaxes;
-    for (std::int64_t e = 0; e < members; ++e) {
-      const auto copy = reference::quantize<F>(
-          side, matrix, seen(member(e)), draws.empty() ? reference::DrawByte() : draws[static_cast<std::size_t>(e)]);
-      data.insert(data.end(), copy.data.begin(), copy.data.end());
-      scales.insert(scales.end(), copy.scales.begin(), copy.scales.end());
-      amaxes.push_back(copy.amax);
-    }
-    const std::string where =
-        std::string(F::name) + " " + name_of(side) + " " + Shape{members, matrix.rows, matrix.columns}.text();
-    if (side == Side::rowwise || F::columnwise != formats::Columnwise::shared) {
-      EXPECT_TRUE(test::same_bits(made.data.bytes(device), data)) << where;
-    }
-    if (F::scaled) {
-      EXPECT_TRUE(test::same_bits(test::on_host<typename F::Scale>(device, made.scales.inner), scales)) << where;
-    }
-    if (F::tensor_amax) {
-      EXPECT_TRUE(test::same_bits(test::on_host<float>(device, made.amax.inner), amaxes)) << where;
-    }
-    EXPECT_TRUE(made.untouched(device)) << where;
-  }
-};
-
-const std::vector<Matrix>& shapes() {
-  static const std::vector<Matrix> all = [] {
-    std::vector<Matrix> list;
-    for (std::int64_t columns : {32, 48, 64, 96, 288, 2880})
-      for (std::int64_t rows : {1, 16, 33, 127, 129, 160}) list.push_back({rows, columns});
-    list.push_back({5, 7});
-    list.push_back({0, 64});
-    list.push_back({64, 0});
-    return list;
-  }();
-  return all;
-}
 
 template <class F>
 std::vector<Case<F>> cases(Device& device, DType type, std::int64_t widest) {
   std::vector<Case<F>> list;
-  for (const Matrix& m : shapes()) {
+  for (const Matrix& m : test::shapes()) {
     if (m.columns > widest) continue;
     const bool made = formats::takes<F>(Side::rowwise, m) || formats::takes<F>(Side::columnwise, m);
     if (made && m.elements() > 0)
@@ -126,7 +38,7 @@ template <class F>
 struct Quantize : ::testing::Test {
   Device device;
 };
-TYPED_TEST_SUITE(Quantize, TypesOf<formats::Registry>::type);
+TYPED_TEST_SUITE(Quantize, test::EveryFormat);
 
 TYPED_TEST(Quantize, EqualsTheReferenceForEveryShapeInOneLaunch) {
   const struct {
@@ -210,76 +122,6 @@ TYPED_TEST(Quantize, GivesEqualBitsAHundredTimes) {
     if (run == 0) first = bytes;
     ASSERT_TRUE(bytes == first) << run;
   }
-}
-
-// ---- a further format: this header's worth, and a line of the registry, are all that it would cost
-
-/// OCP's MXINT8: a signed byte of which 64 is 1, an E8M0 scale per 32.
-struct MxInt8 : formats::Mxfp8 {
-  struct Element {
-    using Storage = std::uint8_t;
-    static constexpr int bits = 8;
-    TESSERA_FN static constexpr std::uint32_t encode(float x) {
-      const float units = x * 64.0f;
-      const float bounded = units > 127.0f ? 127.0f : units < -127.0f ? -127.0f : units;
-      return static_cast<std::uint8_t>(static_cast<std::int32_t>(bounded + (bounded < 0 ? -0.5f : 0.5f)));
-    }
-    TESSERA_FN static constexpr float decode(std::uint32_t code) {
-      return static_cast<float>(static_cast<std::int8_t>(code)) / 64.0f;
-    }
-  };
-  static constexpr std::string_view name = "mxint8";
-  TESSERA_FN static constexpr formats::Encoding<Scale> encoding(float amax, formats::TensorScale) {
-    const std::uint32_t code = formats::E8M0::encode(amax * 0.5f);
-    return {static_cast<Scale>(code), formats::E8M0::multiplier(code)};
-  }
-};
-static_assert(formats::Format<MxInt8>);
-
-// The registry with that line in it. Its kernels are compiled with the library, so that here the host's are called.
-template <class F, class... All>
-formats::FormatList<All..., F> with_line(formats::FormatList<All...>);
-using Extended = decltype(with_line<MxInt8>(formats::Registry{}));
-
-TEST(FurtherFormat, IsDispatchedAndQuantizedByTheSameCode) {
-  Device device;
-  if (Runtime::back_end() == "Cuda") GTEST_SKIP() << "walks device memory on the host";
-  const Matrix m{160, 96};
-  const auto x = test::uniform<float>(m.elements(), 4);
-  const Tensor values = test::on_device(device, x);
-  std::set<std::string_view> names;
-  for (int place = 0; place < Extended::size; ++place)
-    formats::visit(Extended{}, place, [&]<class F>() {
-      EXPECT_EQ(static_cast<int>(formats::position<F>(Extended{})), place);
-      EXPECT_TRUE(names.insert(F::name).second);
-      if (!formats::takes<F>(Side::rowwise, m) || !formats::takes<F>(Side::columnwise, m) || F::tensor_amax) return;
-      GuardedCopy<F> copies[2] = {{device, Side::rowwise, m, 1}, {device, Side::columnwise, m, 1}};
-      quantizer::Descriptor d{};
-      d.matrix = m;
-      d.members = 1;
-      d.stride = d.end = m.elements();
-      d.values = static_cast<std::byte*>(values.data);
-      d.patches = {2, 1};
-      for (int s = 0; s < 2; ++s)
-        d.side[s] = {static_cast<std::byte*>(copies[s].data.inner.data), copies[s].scales.inner.data, nullptr, nullptr};
-      using M = quantizer::Mode<quantizer::FromMaster, Purpose::weight>;
-      for (std::int32_t row = 0; row < 2; ++row)
-        quantizer::host::quantize_patch<F, M>(d, quantizer::patch_of(d, {0, 0, row, 0}));
-      for (Side side : {Side::rowwise, Side::columnwise}) {
-        const GuardedCopy<F>& made = copies[static_cast<int>(side)];
-        const auto whole = reference::quantize<F>(side, m, reference::rounded_to_bf16(x));
-        if (side == Side::rowwise || F::columnwise != formats::Columnwise::shared) {
-          EXPECT_TRUE(test::same_bits(made.data.bytes(device), whole.data)) << F::name;
-        }
-        if (F::scaled) {
-          EXPECT_TRUE(test::same_bits(test::on_host<typename F::Scale>(device, made.scales.inner), whole.scales))
-              << F::name;
-        }
-        EXPECT_TRUE(made.untouched(device)) << F::name;
-      }
-    });
-  EXPECT_TRUE(names.contains("mxint8"));
-  EXPECT_EQ(names.size(), static_cast<std::size_t>(formats::Registry::size + 1));
 }
 
 // ---- what must not pass, and what must not matter
@@ -382,28 +224,34 @@ TEST_P(Rotated, EqualsTheReference) {
   const QuantizeTable table = test::placed(device, formats::id_of<F>, {c.item});
   quantize(device.compute(), table, Precision::bf16_first, GetParam());
 
-  const auto draw = [&](RandomKey key, std::int64_t e) -> reference::DrawByte {
-    return [&rows, key, e, width](std::int64_t r, std::int64_t column) {
-      const auto index = static_cast<std::uint64_t>(rows[static_cast<std::size_t>(e * 160 + r)] * width + column);
-      const std::uint64_t b = index / 16;
-      const PhiloxBlock block =
-          philox({{static_cast<std::uint32_t>(b), static_cast<std::uint32_t>(b >> 32),
-                   static_cast<std::uint32_t>(key.stream), static_cast<std::uint32_t>(key.stream >> 32)}},
-                 key.seed);
-      std::uint8_t bytes[16];
-      std::memcpy(bytes, block.word, sizeof bytes);
-      return std::uint32_t{bytes[index % 16]};
-    };
-  };
   std::vector<reference::DrawByte> draws[2];
   if (GetParam() == Purpose::gradient)
-    for (int s = 0; s < 2; ++s)
-      for (std::int64_t e = 0; e < 2; ++e)
-        draws[s].push_back(draw(s == 0 ? c.item.draws.rowwise : c.item.draws.columnwise, e));
+    for (std::ptrdiff_t e = 0; e < 2; ++e) {
+      const std::vector<std::int64_t> of_member(rows.begin() + e * 160, rows.begin() + (e + 1) * 160);
+      draws[0].push_back(reference::draw_bytes(c.item.draws.rowwise, of_member, width));
+      draws[1].push_back(reference::draw_bytes(c.item.draws.columnwise, of_member, width));
+    }
   c.compare(device, Side::rowwise, reference::rounded_to_bf16, draws[0]);
   c.compare(
       device, Side::columnwise,
       [&](const auto& x) { return reference::hadamard(c.matrix, reference::rounded_to_bf16(x)); }, draws[1]);
+}
+
+TEST_P(Rotated, GivesEqualBitsAHundredTimes) {
+  Case<formats::Nvfp4OneD> c(device, {160, 96}, 2, DType::bf16, 22, true);
+  c.item.draws = {random_key(5, "sr", "3:dy:row", 9), random_key(5, "sr", "3:dy:col", 9), 77, {}};
+  const QuantizeTable table = test::placed(device, formats::id_of<formats::Nvfp4OneD>, {c.item});
+  std::vector<std::uint8_t> first;
+  for (int run = 0; run < 100; ++run) {
+    quantize(device.compute(), table, Precision::bf16_first, GetParam());
+    std::vector<std::uint8_t> bytes;
+    for (const Guarded* g : {&c.rowwise.data, &c.rowwise.scales, &c.columnwise.data, &c.columnwise.scales}) {
+      const auto more = g->bytes(device);
+      bytes.insert(bytes.end(), more.begin(), more.end());
+    }
+    if (run == 0) first = bytes;
+    ASSERT_TRUE(bytes == first) << run;
+  }
 }
 INSTANTIATE_TEST_SUITE_P(Purposes, Rotated, ::testing::Values(Purpose::activation, Purpose::gradient));
 
@@ -418,131 +266,6 @@ TEST(Rotation, IsItsOwnInverseUpToSigns) {
       EXPECT_EQ(y[static_cast<std::size_t>(r)],
                 sign * (std::popcount(static_cast<unsigned>(r & unit)) % 2 == 0 ? 0.25f : -0.25f));
   }
-}
-
-// ---- tables
-
-TEST(Table, OneLaunchWhateverTheNumberOfTensors) {
-  Device device(Device::Kind::measuring);
-  for (int count : {1, 1000}) {
-    std::vector<QuantizedMatrix> matrices;
-    for (int i = 0; i < count; ++i) {
-      QuantizedMatrix m;
-      m.matrix = {i % 3 == 0 ? 0 : 32, 64};
-      m.values = device.allocate(Category::weights, DType::bf16, {m.matrix.rows, 64});
-      m.rowwise = {device.allocate(Category::weights, DType::u8, {m.matrix.elements()}),
-                   device.allocate(Category::weights, DType::u8, {m.matrix.rows == 0 ? 0 : 128 * 4}),
-                   {},
-                   {}};
-      matrices.push_back(m);
-    }
-    const std::int64_t before = device.compute().launches();
-    quantize(device.compute(), test::placed(device, formats::id_of<formats::Mxfp8>, matrices));
-    EXPECT_EQ(device.compute().launches() - before, 1);
-  }
-}
-
-TEST(Table, EmptyMembersAndMatricesAnywhere) {
-  Device device;
-  using F = formats::Nvfp4;
-  std::vector<QuantizedMatrix> matrices;
-  std::vector<Case<F>> filled;
-  const auto empty = [&](std::int64_t members, std::int64_t rows) {
-    Case<F> c(device, {rows, 64}, members, DType::f32, 1, false);
-    matrices.push_back(c.item);
-  };
-  for (std::uint64_t i = 0; i < 3; ++i) {
-    empty(0, 32);
-    empty(2, 0);
-    filled.emplace_back(device, Matrix{32, 64}, 2, DType::f32, i, false);
-    matrices.push_back(filled.back().item);
-    empty(3, 0);
-  }
-  quantize(device.compute(), test::placed(device, formats::id_of<F>, matrices));
-  for (const auto& c : filled)
-    for (Side side : {Side::rowwise, Side::columnwise}) c.compare(device, side, reference::rounded_to_bf16);
-  const QuantizeTable none(formats::id_of<F>, std::vector<QuantizedMatrix>{});
-  EXPECT_EQ(none.amax_entries(), 0);
-}
-
-void expect_refusal(FormatId format, const std::vector<QuantizedMatrix>& matrices,
-                    const std::vector<std::string>& words) {
-  try {
-    QuantizeTable table(format, matrices);
-    ADD_FAILURE() << "accepted" << (words.empty() ? "" : ": " + words.front());
-  } catch (const Error& error) {
-    for (const std::string& word : words)
-      EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
-  }
-}
-
-TEST(Table, RefusesWithTensorShapeAndRule) {
-  Device device;
-  using F = formats::Mxfp8;
-  const FormatId id = formats::id_of<F>;
-  Case<F> good(device, {64, 96}, 2, DType::f32, 1, false);
-  const auto with = [&](const auto& change) {
-    QuantizedMatrix m = good.item;
-    m.name = "layers.3.mlp.up.weight";
-    change(m);
-    return std::vector<QuantizedMatrix>{m};
-  };
-  expect_refusal(id, with([](auto& m) {
-                   m.matrix = {64, 90};
-                   m.values.shape = Shape{2 * 64 * 90};
-                 }),
-                 {"layers.3.mlp.up.weight", "[2,64,90]", "mxfp8", "divisible"});
-  expect_refusal(id, with([](auto& m) { m.rowwise.data.data = nullptr; }), {"data", "no buffer"});
-  expect_refusal(id, with([](auto& m) { m.rowwise.scales.shape = Shape{5}; }), {"scales", "5 bytes instead of"});
-  expect_refusal(id, with([](auto& m) { m.columnwise.data = m.rowwise.data; }), {"overlap"});
-  expect_refusal(id, with([](auto& m) { m.member_stride = 10; }), {"members overlap"});
-  expect_refusal(id, with([](auto& m) { m.begin = ElementIndex(1); }), {"outside"});
-  expect_refusal(id, with([](auto& m) { m.matrix = {std::int64_t{1} << 40, std::int64_t{1} << 40}; }), {"index"});
-  expect_refusal(id, with([](auto& m) { m.matrix.rows = -1; }), {"negative"});
-  expect_refusal(id, with([&](auto& m) { m.block_scales = device.allocate(Category::weights, DType::u8, {8}); }),
-                 {"square"});
-  expect_refusal(id, with([](auto& m) { m.values.type = DType::f64; }), {"bf16 or f32"});
-  QuantizedMatrix other = good.item;
-  other.values.type = DType::bf16;
-  expect_refusal(id, {good.item, other}, {"one type"});
-  QuantizedMatrix rows = good.item;
-  rows.begin = ElementIndex(96);
-  rows.values = good.item.values.flat(96, 64);
-  EXPECT_THROW(quantize(device.compute(), test::placed(device, id, {rows})), Error);
-  EXPECT_THROW(quantize(device.compute(), QuantizeTable(id, with([](auto&) {}))), Error);  // not placed
-}
-
-TYPED_TEST(Quantize, RefusesBadBuffersInEveryFormat) {
-  using F = TypeParam;
-  Case<F> good(this->device, {128, 128}, 2, DType::f32, 1, false);
-  const FormatId id = formats::id_of<F>;
-  const auto with = [&](const auto& change) {
-    QuantizedMatrix m = good.item;
-    change(m);
-    return std::vector<QuantizedMatrix>{m};
-  };
-  const auto with_data = [&](void* data) {
-    return with([&](auto& m) {
-      m.rowwise.data.data = data;
-      if (F::columnwise == formats::Columnwise::shared) m.columnwise.data.data = data;
-    });
-  };
-  expect_refusal(id, with_data(nullptr), {"data", "no buffer"});
-  expect_refusal(id, with_data(good.item.values.data), {"overlap"});
-  expect_refusal(id, with([](auto& m) { m.matrix = {std::int64_t{1} << 40, std::int64_t{1} << 40}; }), {"index"});
-  expect_refusal(id, with([](auto& m) { m.members = std::int64_t{1} << 62; }), {"index"});
-  expect_refusal(id, with([](auto& m) { m.begin = ElementIndex(1); }), {"outside"});
-  expect_refusal(id, with([](auto& m) { m.rowwise.data.shape = Shape{3}; }), {"data", "bytes instead of"});
-  if (F::scaled) {
-    expect_refusal(id, with([](auto& m) { m.rowwise.scales.data = nullptr; }), {"scales", "no buffer"});
-    expect_refusal(id, with([](auto& m) { m.columnwise.scales = m.rowwise.scales; }), {});
-  }
-  if (!F::ragged)
-    expect_refusal(id, with([](auto& m) {
-                     m.matrix = {7, 40};
-                     m.values.shape = Shape{2 * 7 * 40};
-                   }),
-                   {"divisible"});
 }
 
 }  // namespace

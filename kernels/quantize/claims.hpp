@@ -1,0 +1,61 @@
+#pragma once
+#include <algorithm>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "kernels/quantize/descriptor.hpp"
+
+/// Memory that the matrices of a table read and write, to refuse those of which one would write over another's.
+namespace tessera::quantizer {
+
+enum class Use : std::uint8_t { reads, writes };
+
+class Claims {
+ public:
+  /// Bytes [begin, begin + bytes) of the matrix that has the next number.
+  void add(Use use, const void* begin, std::int64_t bytes) {
+    const auto* first = static_cast<const std::byte*>(begin);
+    if (bytes > 0) claims_.push_back({first, first + bytes, use, static_cast<int>(owned_.size())});
+  }
+  /// Ends a matrix, whose positions [begin, end) are owned.
+  void close(std::int64_t begin, std::int64_t end) { owned_.push_back({begin, end}); }
+
+  /// Numbers of two matrices (or twice one) that meet, the later one first: what is written is used by nobody else,
+  /// unless both write the same bytes for parts of one matrix that they own apart.
+  std::optional<std::pair<int, int>> conflict() {
+    std::sort(claims_.begin(), claims_.end(), [&](const Claim& a, const Claim& b) {
+      return std::tuple(a.begin, a.end, owned_[at(a)].begin) < std::tuple(b.begin, b.end, owned_[at(b)].begin);
+    });
+    const Claim *read = nullptr, *written = nullptr;  // those that reach furthest
+    for (const Claim& c : claims_) {
+      for (const Claim* earlier : {c.use == Use::writes ? read : nullptr, written})
+        if (earlier && c.begin < earlier->end && !parts_of_one(*earlier, c))
+          return std::pair(std::max(c.matrix, earlier->matrix), std::min(c.matrix, earlier->matrix));
+      const Claim*& furthest = c.use == Use::writes ? written : read;
+      if (!furthest || c.end >= furthest->end) furthest = &c;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  struct Claim {
+    const std::byte *begin, *end;
+    Use use;
+    int matrix;
+  };
+  struct Owned {
+    std::int64_t begin, end;
+  };
+  static std::size_t at(const Claim& c) { return static_cast<std::size_t>(c.matrix); }
+  bool parts_of_one(const Claim& a, const Claim& b) const {
+    return a.use == b.use && a.matrix != b.matrix && a.begin == b.begin && a.end == b.end &&
+           owned_[at(a)].end <= owned_[at(b)].begin;
+  }
+
+  std::vector<Claim> claims_;
+  std::vector<Owned> owned_;
+};
+
+}  // namespace tessera::quantizer
