@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -101,6 +102,12 @@ void PosixFile::reserve(std::int64_t bytes) {
 void PosixFile::sync() {
   while (fault::fails() || ::fsync(file_) != 0)
     if (errno != EINTR) throw failed(Exit::environment, path_, "cannot be written to the disk", errno);
+}
+
+PosixFile::Lock PosixFile::lock() noexcept {
+  while (::flock(file_, LOCK_EX | LOCK_NB) != 0)
+    if (errno != EINTR) return errno == EWOULDBLOCK ? Lock::refused : Lock::unknown;
+  return Lock::taken;
 }
 
 void sync_folder(const std::filesystem::path& folder) { PosixFile(folder, PosixFile::Mode::read).sync(); }

@@ -14,7 +14,8 @@ namespace tessera {
 /// writing, with path and cause; interrupted and partial transfers are taken up again.
 class PosixFile {
  public:
-  enum class Mode { read, write, replace };  ///< write: what is there; replace: made anew, or emptied
+  enum class Mode { read, write, replace };     ///< write: what is there; replace: made anew, or emptied
+  enum class Lock { taken, refused, unknown };  ///< refused: another has it; unknown: the file system keeps none
   PosixFile(const std::filesystem::path& path, Mode mode);
   /// A file that nobody had before; nothing where somebody has.
   static std::optional<PosixFile> exclusive(const std::filesystem::path& path);
@@ -33,6 +34,8 @@ class PosixFile {
   /// Reserves the first `bytes`, so that no later write to them finds the disk full. The file's size stays.
   void reserve(std::int64_t bytes);
   void sync();
+  /// Takes the file's or folder's own lock, which the system drops with this object and when the process ends.
+  Lock lock() noexcept;
 
  private:
   PosixFile(const std::filesystem::path& path, int file) : path_(path), file_(file) {}

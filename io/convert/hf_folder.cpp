@@ -37,15 +37,26 @@ void each_rectangle(std::int64_t first, std::int64_t count, std::int64_t width, 
   }
 }
 
-/// Elements from consecutive places to places `stride` apart, and back.
+/// A matrix that lies the other way round: to[r][c] = from[c][r], rows of both lying `stride` elements apart.
 template <class Bits>
-void spread(void* to, std::int64_t stride, const void* from, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) static_cast<Bits*>(to)[i * stride] = static_cast<const Bits*>(from)[i];
+void transpose(Bits* to, std::int64_t to_stride, const Bits* from, std::int64_t from_stride, std::int64_t rows,
+               std::int64_t columns) {
+  constexpr std::int64_t line = 64 / sizeof(Bits);  // by lines of the cache, on both sides
+  for (std::int64_t r0 = 0; r0 < rows; r0 += line)
+    for (std::int64_t c0 = 0; c0 < columns; c0 += line)
+      for (std::int64_t r = r0; r < std::min(r0 + line, rows); ++r)
+        for (std::int64_t c = c0; c < std::min(c0 + line, columns); ++c)
+          to[r * to_stride + c] = from[c * from_stride + r];
 }
-template <class Bits>
-void collect(void* to, const void* from, std::int64_t stride, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) static_cast<Bits*>(to)[i] = static_cast<const Bits*>(from)[i * stride];
+void transpose(DType type, void* to, std::int64_t to_stride, const void* from, std::int64_t from_stride,
+               std::int64_t rows, std::int64_t columns) {
+  const auto as = [&]<class Bits>(Bits) {
+    transpose(static_cast<Bits*>(to), to_stride, static_cast<const Bits*>(from), from_stride, rows, columns);
+  };
+  size_of(type) == 4 ? as(std::uint32_t{}) : as(std::uint16_t{});
 }
+
+constexpr std::int64_t strip = 32;  // columns that are transposed at a time, a line of the file each
 
 std::byte* at(void* elements, std::int64_t index, DType type) {
   return static_cast<std::byte*>(elements) + index * size_of(type);
@@ -168,9 +179,9 @@ class HfReader final : public ModelReader {
       const SourceTensor& found = held->tensor;
       used.insert(found.name);
       if (!found.unreadable.empty())
-        complain(fmt::format("type: {} is {}; fp32 and bf16 are read", found.name, found.unreadable));
+        complain(fmt::format("type: {} is {}; fp32, fp16 and bf16 are read", found.name, found.unreadable));
       else if (found.type != DType::f32 && found.type != DType::bf16)
-        complain(fmt::format("type: {} is {}; fp32 and bf16 are read", found.name, name_of(found.type)));
+        complain(fmt::format("type: {} is {}; fp32, fp16 and bf16 are read", found.name, name_of(found.type)));
       else if (found.shape != piece.shape)
         complain(fmt::format("shape: {} is {}, and its configuration says {}", found.name, found.shape.text(),
                              piece.shape.text()));
@@ -182,10 +193,10 @@ class HfReader final : public ModelReader {
 
   /// Consecutive elements of a file, from element `first` of their tensor.
   void fetch(const Held& held, std::int64_t first, std::int64_t count, void* to, DType type) {
-    const std::int64_t size = size_of(held.tensor.type), offset = held.tensor.offset + first * size;
-    if (held.tensor.type == type) return shards_.file(held.file).read(offset, to, count * size);
+    const PosixFile& file = shards_.file(held.file);
+    if (held.tensor.type == type) return read_elements(file, held.tensor, first, count, to);
     narrow_.resize(static_cast<std::size_t>(count));
-    shards_.file(held.file).read(offset, narrow_.data(), count * size);
+    read_elements(file, held.tensor, first, count, narrow_.data());
     convert_elements(to, type, narrow_.data(), held.tensor.type, count);
   }
 
@@ -193,12 +204,12 @@ class HfReader final : public ModelReader {
     if (piece.place.orientation == Orientation::as_is) return fetch(*piece.held, first, count, to, type);
     const std::int64_t width = piece.place.shape[0], height = piece.place.shape[1];
     each_rectangle(first, count, width, [&](auto row, auto rows, auto column, auto columns) {
-      line_.resize(static_cast<std::size_t>(rows * size_of(type)));
-      for (std::int64_t c = 0; c < columns; ++c) {
-        fetch(*piece.held, (column + c) * height + row, rows, line_.data(), type);
-        void* const place = at(to, row * width + column + c - first, type);
-        type == DType::f32 ? spread<std::uint32_t>(place, width, line_.data(), rows)
-                           : spread<std::uint16_t>(place, width, line_.data(), rows);
+      lines_.resize(static_cast<std::size_t>(strip * rows * size_of(type)));
+      for (std::int64_t c = 0; c < columns; c += strip) {
+        const std::int64_t some = std::min(strip, columns - c);
+        for (std::int64_t i = 0; i < some; ++i)
+          fetch(*piece.held, (column + c + i) * height + row, rows, at(lines_.data(), i * rows, type), type);
+        transpose(type, at(to, row * width + column + c - first, type), width, lines_.data(), rows, rows, some);
       }
     });
   }
@@ -209,7 +220,7 @@ class HfReader final : public ModelReader {
   ModelFacts facts_;
   std::vector<std::vector<Piece>> pieces_;  ///< by canonical tensor
   std::vector<std::uint16_t> narrow_;
-  std::vector<std::byte> line_;
+  std::vector<std::byte> lines_;
 };
 
 class HfWriter final : public ModelWriter {
@@ -274,12 +285,13 @@ class HfWriter final : public ModelWriter {
     if (piece.place.orientation == Orientation::as_is) return file.write(piece.index, first * size, from, count * size);
     const std::int64_t width = piece.place.shape[0], height = piece.place.shape[1];
     each_rectangle(first, count, width, [&](auto row, auto rows, auto column, auto columns) {
-      line_.resize(static_cast<std::size_t>(rows * size));
-      for (std::int64_t c = 0; c < columns; ++c) {
-        const void* const place = at(from, row * width + column + c - first, type);
-        type == DType::f32 ? collect<std::uint32_t>(line_.data(), place, width, rows)
-                           : collect<std::uint16_t>(line_.data(), place, width, rows);
-        file.write(piece.index, ((column + c) * height + row) * size, line_.data(), rows * size);
+      lines_.resize(static_cast<std::size_t>(strip * rows * size));
+      for (std::int64_t c = 0; c < columns; c += strip) {
+        const std::int64_t some = std::min(strip, columns - c);
+        transpose(type, lines_.data(), rows, at(from, row * width + column + c - first, type), width, some, rows);
+        for (std::int64_t i = 0; i < some; ++i)
+          file.write(piece.index, ((column + c + i) * height + row) * size, at(lines_.data(), i * rows, type),
+                     rows * size);
       }
     });
   }
@@ -292,7 +304,7 @@ class HfWriter final : public ModelWriter {
   std::vector<SafetensorsWriter> shards_;
   std::vector<std::string> names_;
   std::int64_t total_ = 0;
-  std::vector<std::byte> line_;
+  std::vector<std::byte> lines_;
 };
 
 }  // namespace

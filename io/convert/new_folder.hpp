@@ -1,12 +1,17 @@
 #pragma once
 #include <filesystem>
+#include <optional>
+
+#include "io/checkpoint/posix_file.hpp"
 
 namespace tessera {
 
-/// A folder that appears under its name whole or not at all: it is filled as `<name>.tmp.<nonce>` beside it.
+/// A folder that appears under its name whole or not at all: it is filled as `<name>.tmp.<nonce>` beside it, which is
+/// locked meanwhile. What a killed process left of the same name is found by its missing lock, removed, and told of.
 class NewFolder {
  public:
-  /// Throws Error{file} where the name is taken, Error{environment} where the folder cannot be made.
+  /// Throws Error{file} where the name is taken, Error{environment} where the folder cannot be made or another process
+  /// is making it.
   explicit NewFolder(const std::filesystem::path& name);
   /// Removes what was not committed.
   ~NewFolder();
@@ -19,6 +24,7 @@ class NewFolder {
 
  private:
   std::filesystem::path name_, path_;
+  std::optional<PosixFile> lock_;
 };
 
 }  // namespace tessera

@@ -47,7 +47,7 @@ std::optional<std::string> obstacle(FormatId format, const SourceTensor& t) {
   if (t.shape.rank() != 2 && t.shape.rank() != 3)
     return fmt::format("{} is neither a matrix nor a stack of matrices", t.shape.text());
   if (t.type != DType::f32 && t.type != DType::bf16)
-    return fmt::format("of type {}, neither fp32 nor bf16", name_of(t.type));
+    return fmt::format("of type {}, neither fp32, fp16 nor bf16", name_of(t.type));
   if (t.shape.elements() == 0) return fmt::format("{} is empty", t.shape.text());
   const Sides sides = sides_of(format, t);
   if (!sides.rowwise && !sides.columnwise)
@@ -106,7 +106,8 @@ QuantizedPlaces add_tensor(hdf5::File& file, const SourceTensor& t, const Quanti
   for (int i = 0; i < t.shape.rank(); ++i) dims.push_back(t.shape[i]);
   file.set(group, "format", traits_of(options.format).name);
   file.set(group, "shape", dims);
-  file.set(group, "source_dtype", std::string_view(t.type == DType::f32 ? "fp32" : "bf16"));
+  const std::string_view wide = t.encoding == Encoding::half ? "fp16" : "fp32";
+  file.set(group, "source_dtype", t.type == DType::f32 ? wide : "bf16");
   file.set(group, "bf16_first", std::int64_t{t.type == DType::bf16 || options.precision == Precision::bf16_first});
   QuantizedPlaces places;
   const Sides sides = sides_of(options.format, t);

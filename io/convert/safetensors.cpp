@@ -24,7 +24,7 @@ struct TypeName {
   const char* name;
   DType type;
 };
-constexpr TypeName readable[] = {{"F32", DType::f32}, {"BF16", DType::bf16}, {"U8", DType::u8}};
+constexpr TypeName plain[] = {{"F32", DType::f32}, {"BF16", DType::bf16}, {"U8", DType::u8}};
 /// Bits of the types that the format knows.
 std::optional<std::int64_t> bits_of(const std::string& type) {
   static const std::map<std::string, std::int64_t> known = {
@@ -121,9 +121,11 @@ class Header {
 
   static void describe(SourceTensor& t, const std::string& type, const std::vector<std::int64_t>& dims) {
     const auto known =
-        std::find_if(std::begin(readable), std::end(readable), [&](const TypeName& k) { return type == k.name; });
-    if (known != std::end(readable))
+        std::find_if(std::begin(plain), std::end(plain), [&](const TypeName& k) { return type == k.name; });
+    if (known != std::end(plain))
       t.type = known->type;
+    else if (type == "F16")
+      t.encoding = Encoding::half;
     else
       t.unreadable = "of type " + type;
     switch (dims.size()) {
@@ -170,8 +172,8 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
   nlohmann::ordered_json header = {{"__metadata__", {{"format", "pt"}}}};
   for (SourceTensor& t : tensors_) {
     const auto known =
-        std::find_if(std::begin(readable), std::end(readable), [&](const TypeName& k) { return t.type == k.type; });
-    if (known == std::end(readable))
+        std::find_if(std::begin(plain), std::end(plain), [&](const TypeName& k) { return t.type == k.type; });
+    if (known == std::end(plain))
       throw Error(Exit::internal, t.name + ": safetensors of this program hold f32, bf16 and u8");
     if (header.contains(t.name)) throw Error(Exit::internal, t.name + ": is there twice");
     std::vector<std::int64_t> dims;

@@ -1,9 +1,10 @@
 #include "io/convert/tensor_file.hpp"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstring>
 
-#include "io/checkpoint/posix_file.hpp"
 #include "io/convert/safetensors.hpp"
 #include "io/hdf5/file.hpp"
 #include "io/hdf5/listing.hpp"
@@ -34,6 +35,27 @@ SourceTensor described(const hdf5::File& file, const std::string& path) {
   return t;
 }
 
+/// The fp32 of a half's value; NaN keeps its bits.
+float widened(std::uint16_t half) {
+  const std::uint32_t sign = half & 0x8000u, exponent = half >> 10 & 31u, mantissa = half & 0x3FFu;
+  constexpr std::uint32_t rebias = 127 - 15, none = 255;
+  if (exponent == 0) return (sign ? -1.0f : 1.0f) * (static_cast<float>(mantissa) * 0x1p-24f);
+  const std::uint32_t widened = exponent == 31 ? none : exponent + rebias;
+  return std::bit_cast<float>(sign << 16 | widened << 23 | mantissa << 13);
+}
+
+void read_halves(const PosixFile& file, std::int64_t offset, std::int64_t count, float* to) {
+  // Into the end of where they go: the widened ones never catch up with those that wait.
+  auto* const halves = reinterpret_cast<std::byte*>(to) + 2 * count;
+  file.read(offset, halves, 2 * count);
+  std::array<std::uint16_t, 1024> part;
+  for (std::int64_t first = 0; first < count; first += std::ssize(part)) {
+    const std::int64_t n = std::min(std::ssize(part), count - first);
+    std::memcpy(part.data(), halves + 2 * first, static_cast<std::size_t>(2 * n));
+    for (std::int64_t i = 0; i < n; ++i) to[first + i] = widened(part[static_cast<std::size_t>(i)]);
+  }
+}
+
 std::vector<SourceTensor> list_hdf5(const std::filesystem::path& path) {
   if (!begins_as_hdf5(path)) throw Error(Exit::file, path.string() + ": is no HDF5 file, whatever its name says");
   std::vector<SourceTensor> list;
@@ -47,6 +69,14 @@ std::vector<SourceTensor> list_hdf5(const std::filesystem::path& path) {
 }
 
 }  // namespace
+
+void read_elements(const PosixFile& file, const SourceTensor& tensor, std::int64_t first, std::int64_t count,
+                   void* to) {
+  if (tensor.encoding == Encoding::half)
+    read_halves(file, tensor.offset + 2 * first, count, static_cast<float*>(to));
+  else
+    file.read(tensor.offset + first * size_of(tensor.type), to, count * size_of(tensor.type));
+}
 
 std::vector<SourceTensor> list_tensors(const std::filesystem::path& path) {
   const std::string extension = path.extension().string();

@@ -93,7 +93,7 @@ class TensorQuantizer {
     const Tensor part = values_.flat(0, panel_at(row).elements());
     host_.resize(static_cast<std::size_t>(part.bytes()));
     const std::int64_t first = member * matrix_.elements() + row * matrix_.columns;
-    step_.in.read(step_.tensor.offset + first * size_of(values_.type), host_.data(), part.bytes());
+    read_elements(step_.in, step_.tensor, first, part.elements(), host_.data());
     device_.upload(device_.compute(), part, host_.data());
   }
 

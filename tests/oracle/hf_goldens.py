@@ -4,9 +4,10 @@
     python tests/oracle/hf_goldens.py            # makes them anew
     python tests/oracle/hf_goldens.py TESSERA    # checks the program: folder -> checkpoint -> folder, read by transformers
 
-`mixtral` lies in several files with an index. The check converts each folder to a checkpoint and back, in both layouts
+`mixtral` lies in several files with an index, `gpt2_fp16` in halves. The check converts each folder to a checkpoint and back, in both layouts
 of experts, and through bf16; transformers then loads what the program wrote, and must compute the same logits.
 """
+import copy
 import json
 import pathlib
 import shutil
@@ -33,8 +34,9 @@ def models():
     mixtral = tf.MixtralConfig(intermediate_size=16, num_local_experts=4, num_experts_per_tok=2, head_dim=10,
                                rope_parameters=dict(rope_type="default", rope_theta=1e6),
                                **ROTARY)
-    return {"gpt2": tf.GPT2LMHeadModel(gpt2), "llama": tf.LlamaForCausalLM(llama),
-            "mixtral": tf.MixtralForCausalLM(mixtral)}
+    net = tf.GPT2LMHeadModel(gpt2)
+    return {"gpt2": net, "llama": tf.LlamaForCausalLM(llama), "mixtral": tf.MixtralForCausalLM(mixtral),
+            "gpt2_fp16": copy.deepcopy(net)}
 
 
 def randomize(net):
@@ -68,6 +70,8 @@ def make():
     torch.manual_seed(SEED)
     for name, net in models().items():
         randomize(net)
+        if name.endswith("fp16"):
+            net.half()
         folder = HERE / name
         shutil.rmtree(folder, ignore_errors=True)
         net.save_pretrained(folder, max_shard_size="30KB" if name == "mixtral" else "1GB")
@@ -96,7 +100,7 @@ def check_one(tessera, name, work):
         out = work / f"{name}-{experts}-hf"
         convert(tessera, work / f"{name}-{experts}", out, "--to", "safetensors", "--max-shard", "20KB")
         after = tensors(out)
-        same = before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
+        same = before.keys() == after.keys() and all(torch.equal(before[key].float(), after[key]) for key in before)
         far = relative(logits(out, tokens), wanted)
         print(f"{name}, experts {experts}: tensors equal: {same}, logits differ by {far:.1e}")
         if not same or not far < 1e-6:

@@ -214,7 +214,7 @@ class Conversions(unittest.TestCase):
             numpy.testing.assert_array_equal(narrow[name], rounded(values), name)
 
     def test_a_run_starts_from_anothers_model(self):
-        for model in ("gpt2", "llama", "mixtral"):
+        for model in ("gpt2", "llama", "mixtral", "gpt2_fp16"):
             self.convert(os.path.join(GOLDENS, model), model)
             with open(self.path(model, "deck.yaml")) as file:
                 deck = file.read()
@@ -273,6 +273,21 @@ class Conversions(unittest.TestCase):
         for arguments in ([], ["--to", "safetensors"]):
             err = self.tool(4, "convert", "a", "out", *arguments, preexec_fn=small_files)
             self.assertIn("out.tmp.", err)
+            self.assertEqual(sorted(os.listdir(self.folder)), before)
+
+    def test_what_a_killed_one_left_is_cleared_away(self):
+        before = sorted(os.listdir(self.folder))
+        for arguments in ([], ["--to", "safetensors"]):
+            limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))  # SIGXFSZ kills who goes beyond
+            done = subprocess.run([TESSERA, "checkpoint", "convert", "a", "out", *arguments], cwd=self.folder, capture_output=True,
+                                  preexec_fn=limit)
+            self.assertEqual(done.returncode, -signal.SIGXFSZ, done)
+            left = [name for name in os.listdir(self.folder) if name not in before]
+            self.assertRegex(" ".join(left), r"^out\.tmp\.[0-9a-f]{8}$")
+            again = subprocess.run([TESSERA, "checkpoint", "convert", "a", "out", *arguments], cwd=self.folder, capture_output=True, text=True)
+            self.assertEqual(again.returncode, 0, again)
+            self.assertIn(f"{left[0]}: removed", again.stderr)
+            shutil.rmtree(self.path("out"))
             self.assertEqual(sorted(os.listdir(self.folder)), before)
 
     def test_help_names_every_option(self):

@@ -126,6 +126,37 @@ TEST_F(Convert, DestinationsThatCannotBe) {
   refuses(source, at("elsewhere"), Exit::environment, {"elsewhere: cannot be made: Permission denied"});
 }
 
+TEST_F(Convert, WhatAKilledOneLeftIsRemovedAndNoMore) {
+  const fs::path source = hf_folder(at("hf"), llama_of(1, 32));
+  folder_.write("out.tmp.0123abcd/model.h5", "half of it");
+  const std::vector<std::string> others = {"out.tmp.0123abcd0", "out.tmp.0123ABCD", "out.tmp.notes",
+                                           "other.tmp.0123abcd"};
+  for (const std::string& name : others) folder_.write(name + "/mine", "text");
+  folder_.write("out.tmp.01234567", "a file");
+  {
+    PosixFile held(at("out.tmp.0123abcd"), PosixFile::Mode::read);
+    EXPECT_EQ(held.lock(), PosixFile::Lock::taken);
+    refuses(source, at("out"), Exit::environment, {"out: another process is making it, as", "out.tmp.0123abcd"});
+  }
+  EXPECT_TRUE(fs::exists(at("out.tmp.0123abcd/model.h5")));
+  convert(source, at("out"));
+  EXPECT_FALSE(fs::exists(at("out.tmp.0123abcd")));
+  for (const std::string& name : others) EXPECT_TRUE(fs::exists(at(name + "/mine"))) << name;
+  EXPECT_TRUE(fs::exists(at("out.tmp.01234567")));
+}
+
+TEST_F(Convert, WhatCannotBeOpenedIsLeftAlone) {
+  const fs::path source = hf_folder(at("hf"), llama_of(1, 32));
+  folder_.write("below/out.tmp.0123abcd/model.h5", "another user's");
+  fs::permissions(at("below/out.tmp.0123abcd"), fs::perms::none);
+  fs::permissions(at("below"), fs::perms(0777));
+  {
+    const WithoutPrivileges bound;
+    convert(source, at("below/out"));
+  }
+  EXPECT_TRUE(fs::exists(at("below/out.tmp.0123abcd/model.h5")));
+}
+
 TEST_F(Convert, SourcesThatAreNone) {
   refuses(at("nothing"), at("out"), Exit::file, {"nothing: is neither a checkpoint nor a run directory"});
   fs::create_directory(at("empty"));
@@ -348,27 +379,31 @@ void forget_greatest_size() {
 TEST_F(Convert, MemoryDoesNotDependOnTheModel) {
   struct Made {
     ModelConfig model;
-    const char* name;
+    std::string name;
     std::int64_t bytes = 0, grown[3] = {};
-  } small{mixtral_of(1, 128), "small"}, large{mixtral_of(4, 256), "large"};
-  for (Made* made : {&small, &large}) {  // the small one first: what the libraries keep is there then
-    const fs::path source = hf_folder(at(made->name), made->model);
-    for (std::size_t way = 0; way < 3; ++way) {  // in, from layout to layout, and out
-      ConvertOptions options;
-      options.block_elements = 1 << 14;
-      if (way == 1) options.experts = ExpertWeights::discrete;
-      if (way == 2) options.target = Target::safetensors;
-      const std::string from = made->name + std::string(way, '-');
-      forget_greatest_size();
-      const std::int64_t before = size_of_process("VmHWM");
-      made->bytes = convert(at(from), at(from + "-"), options).bytes;
-      made->grown[way] = size_of_process("VmHWM") - before;
+  };
+  // The small ones first: what the libraries keep is there then.
+  for (auto [small, large] : {std::pair{Made{mixtral_of(1, 128), "m"}, Made{mixtral_of(4, 256), "mm"}},
+                              std::pair{Made{gpt2_of(1, 128), "g"}, Made{gpt2_of(5, 256), "gg"}}}) {
+    for (Made* made : {&small, &large}) {
+      const fs::path source = hf_folder(at(made->name), made->model);
+      for (std::size_t way = 0; way < 3; ++way) {  // in, from layout to layout, and out
+        ConvertOptions options;
+        options.block_elements = 1 << 14;
+        if (way == 1) options.experts = ExpertWeights::discrete;
+        if (way == 2) options.target = Target::safetensors;
+        const std::string from = made->name + std::string(way, '-');
+        forget_greatest_size();
+        const std::int64_t before = size_of_process("VmHWM");
+        made->bytes = convert(at(from), at(from + "-"), options).bytes;
+        made->grown[way] = size_of_process("VmHWM") - before;
+      }
     }
-  }
-  EXPECT_GT(large.bytes, 10 * small.bytes);
-  for (std::size_t way = 0; way < 3; ++way) {
-    EXPECT_LT(large.grown[way], small.grown[way] + (std::int64_t{2} << 20)) << "way " << way;
-    EXPECT_LT(large.grown[way], large.bytes / 4) << "way " << way;
+    EXPECT_GT(large.bytes, 10 * small.bytes);
+    for (std::size_t way = 0; way < 3; ++way) {
+      EXPECT_LT(large.grown[way], small.grown[way] + (std::int64_t{2} << 20)) << large.name << " way " << way;
+      EXPECT_LT(large.grown[way], large.bytes / 4) << large.name << " way " << way;
+    }
   }
 }
 

@@ -22,7 +22,7 @@ using nlohmann::json;
 
 fs::path golden_folder(const std::string& name) { return fs::path(__FILE__).parent_path() / "../../oracle/hf" / name; }
 
-/// What a folder's safetensors hold: type, shape and bytes by name.
+/// What a folder's safetensors hold: type, shape and bytes by name; halves as fp32.
 struct Content {
   DType type;
   Shape shape;
@@ -36,7 +36,7 @@ std::map<std::string, Content> content_of(const fs::path& folder) {
     const PosixFile file(entry.path(), PosixFile::Mode::read);
     for (const SourceTensor& tensor : list_safetensors(entry.path())) {
       std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.shape.elements() * size_of(tensor.type)));
-      file.read(tensor.offset, bytes.data(), std::ssize(bytes));
+      read_elements(file, tensor, 0, tensor.shape.elements(), bytes.data());
       EXPECT_TRUE(all.emplace(tensor.name, Content{tensor.type, tensor.shape, std::move(bytes)}).second) << tensor.name;
     }
   }
@@ -106,7 +106,7 @@ class HfGoldens : public testing::TestWithParam<const char*> {
   TemporaryFolder folder;
   fs::path golden = golden_folder(GetParam()), checkpoint = folder.path() / "checkpoint";
 };
-INSTANTIATE_TEST_SUITE_P(Models, HfGoldens, testing::Values("gpt2", "llama", "mixtral"),
+INSTANTIATE_TEST_SUITE_P(Models, HfGoldens, testing::Values("gpt2", "llama", "mixtral", "gpt2_fp16"),
                          [](const auto& model) { return model.param; });
 
 TEST_P(HfGoldens, OurForwardGivesTransformersLogits) {

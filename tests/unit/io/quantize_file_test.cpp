@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "io/checkpoint/posix_file.hpp"
 #include "io/convert/safetensors.hpp"
@@ -211,12 +214,59 @@ TEST_F(Files, RefusesWithReasonsAndLeavesNothing) {
 }
 
 // A safetensors file of that header and payload.
-fs::path raw(const fs::path& path, const std::string& header, std::size_t payload) {
+fs::path raw(const fs::path& path, const std::string& header, const std::string& payload) {
   std::ofstream file(path, std::ios::binary);
   const std::uint64_t length = header.size();
   file.write(reinterpret_cast<const char*>(&length), 8);
-  file << header << std::string(payload, '\0');
+  file << header << payload;
   return path;
+}
+
+// Halves by their definition.
+float value_of(std::uint16_t half) {
+  const int exponent = half >> 10 & 31, mantissa = half & 1023;
+  const double magnitude = exponent == 0    ? std::ldexp(mantissa, -24)
+                           : exponent == 31 ? (mantissa ? NAN : INFINITY)
+                                            : std::ldexp(1024 + mantissa, exponent - 25);
+  return static_cast<float>(half & 0x8000 ? -magnitude : magnitude);
+}
+
+TEST_F(Files, ReadsHalvesAsFp32) {
+  std::vector<std::uint16_t> halves(1 << 16);
+  std::iota(halves.begin(), halves.end(), std::uint16_t{0});
+  const std::string bytes(reinterpret_cast<const char*>(halves.data()), halves.size() * 2);
+  const fs::path in =
+      raw(folder / "in.safetensors", R"({"w":{"dtype":"F16","shape":[256,256],"data_offsets":[0,131072]}})", bytes);
+  const SourceTensor w = list_safetensors(in).at(0);
+  EXPECT_EQ(w.type, DType::f32);
+  const PosixFile file(in, PosixFile::Mode::read);
+  for (const auto& [first, count] : {std::pair{0, 1 << 16}, std::pair{31743, 5001}, std::pair{7, 1}}) {
+    std::vector<float> found(static_cast<std::size_t>(count));
+    read_elements(file, w, first, count, found.data());
+    for (int i = 0; i < count; ++i) {
+      const auto half = static_cast<std::uint16_t>(first + i);
+      const float wanted = value_of(half), value = found[static_cast<std::size_t>(i)];
+      if (std::isnan(wanted))
+        EXPECT_TRUE(std::isnan(value)) << half;
+      else
+        EXPECT_EQ(std::bit_cast<std::uint32_t>(value), std::bit_cast<std::uint32_t>(wanted)) << half;
+    }
+  }
+}
+
+TEST_F(Files, QuantizesHalvesLikeTheirFp32) {
+  std::vector<std::uint16_t> halves(64 * 64);
+  std::vector<float> wide;
+  for (std::size_t i = 0; i < halves.size(); ++i) {
+    halves[i] = static_cast<std::uint16_t>((i * 40503) % 0x7C00);
+    wide.push_back(value_of(halves[i]));
+  }
+  const std::string bytes(reinterpret_cast<const char*>(halves.data()), halves.size() * 2);
+  raw(folder / "in.safetensors", R"({"w":{"dtype":"F16","shape":[64,64],"data_offsets":[0,8192]}})", bytes);
+  quantize_file({folder / "in.safetensors", folder / "out.h5", {}, mxfp8, Precision::as_given});
+  EXPECT_TRUE(test::same_bits(read<std::uint8_t>(folder / "out.h5", "w/rowwise_data"),
+                              reference::quantize<formats::Mxfp8>(Side::rowwise, {64, 64}, wide).data));
+  EXPECT_EQ(hdf5::File::open(folder / "out.h5").text("w", "source_dtype"), "fp16");
 }
 
 TEST_F(Files, RefusesDamagedSafetensors) {
@@ -242,7 +292,7 @@ TEST_F(Files, RefusesDamagedSafetensors) {
        "more elements"},
   };
   for (const auto& c : cases) {
-    const fs::path in = raw(folder / "bad.safetensors", c.header, c.payload);
+    const fs::path in = raw(folder / "bad.safetensors", c.header, std::string(c.payload, '\0'));
     expect_refusal({in, folder / "out.h5", {}, mxfp8}, c.word);
   }
   std::ofstream(folder / "short.safetensors") << "abc";
