@@ -201,6 +201,7 @@ bool fits_tensor_cores(const ExpertOperands& w) {
 
 template <class Kernel, class Problem>
 void start(Stream& stream, Kernel* kernel, dim3 grid, dim3 threads, int shared, const Problem& problem) {
+  if (stream.dry()) return;
   if (shared > 0) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
   kernel<<<grid, threads, static_cast<std::size_t>(shared), space_of(stream).cuda_stream()>>>(problem);
   if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess)

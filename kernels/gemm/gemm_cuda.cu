@@ -3,13 +3,17 @@
 #include "kernels/base/launch.hpp"
 #include "kernels/base/math.hpp"
 #include "kernels/gemm/back.hpp"
+#include "kernels/gemm/choice.hpp"
 #include "kernels/gemm/lt.hpp"
 
 namespace tessera::gemm {
 namespace {
 
 bool run(Stream& stream, const LtProduct& product, const LtPlaces& at) {
-  return stream.library<LtPlans>().run(space_of(stream).cuda_stream(), product, at);
+  LibraryChoices& choices = stream.library<LibraryChoices>();
+  if (!stream.dry()) return stream.library<LtPlans>().run(space_of(stream).cuda_stream(), product, at, choices);
+  choices.of.try_emplace(LtPlans::work(product, at));
+  return true;
 }
 
 void run_always(Stream& stream, const LtProduct& product, const LtPlaces& at) {
@@ -96,6 +100,8 @@ template <class T>
 void column_sums(Stream& stream, const Gradient& db, const Tensor& dy) {
   using A = Accumulator<T>;
   const std::int64_t rows = dy.rows(), n = dy.columns();
+  stream.count_launch();
+  if (stream.dry()) return;
   const cudaStream_t queue = space_of(stream).cuda_stream();
   A* const parts[] = {stream.library<Parts>().template at_least<A>(columns::blocks_of(rows) * n)};
   constexpr int lanes = columns::widest<T>;
@@ -107,6 +113,11 @@ void column_sums(Stream& stream, const Gradient& db, const Tensor& dy) {
 }
 
 }  // namespace
+
+LibraryChoices::Words choose(Stream& stream, const LibraryChoices::Words& work,
+                             const LibraryChoices::Words& preferred) {
+  return stream.library<LtPlans>().choose(work, preferred);
+}
 
 void forward(Stream& stream, const Tensor& y, const Tensor& pre, const Tensor& x, const Operand& w,
              const Tensor& bias) {

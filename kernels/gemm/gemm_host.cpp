@@ -7,6 +7,7 @@
 #include "kernels/base/launch.hpp"
 #include "kernels/base/math.hpp"
 #include "kernels/gemm/back.hpp"
+#include "kernels/gemm/choice.hpp"
 #include "kernels/gemm/plans.hpp"
 
 namespace tessera::gemm {
@@ -218,6 +219,7 @@ Range rows_of(const Tensor& offsets, std::int64_t expert, std::int64_t rows) {
 // out = in b for each expert's rows, with b as in rows_times.
 void experts_times(Stream& stream, const Tensor& out, const Tensor& in, const ExpertOperands& w, Stored b,
                    const Tensor& offsets) {
+  if (stream.dry()) return;
   Plans& plans = stream.library<Plans>();
   Product whole = rows_times(out, in, b, row_chunks[0]);
   plan_rows(plans, whole);
@@ -294,6 +296,7 @@ void sum_rows(Stream& stream, const Gradient& db, const Tensor& dy) {
 
 void forward(Stream& stream, const Tensor& y, const Tensor& pre, const Tensor& x, const Operand& w,
              const Tensor& bias) {
+  if (stream.dry()) return;
   const bool activated = pre.shape.rank() > 0;
   const Tensor& out = activated ? pre : y;
   Product whole = rows_times(out, x, Stored::transposed, x.rows());
@@ -306,12 +309,14 @@ void forward(Stream& stream, const Tensor& y, const Tensor& pre, const Tensor& x
 }
 
 void input_gradient(Stream& stream, const Tensor& dx, const Tensor& dy, const Operand& w) {
+  if (stream.dry()) return;
   const Product whole = rows_times(dx, dy, Stored::plain, dy.rows());
   const auto pieces = even_pieces(stream.library<Plans>(), whole, dy.data, w.data.data);
   multiply(stream, whole, dx.data, pieces);
 }
 
 void weight_gradient(Stream& stream, const Gradient& dw, const Tensor& dy, const Tensor& x) {
+  if (stream.dry()) return;
   Product whole = transposed_times(dw.sum.type, dy, x, x.rows());
   whole.beta = dw.beta;
   const auto pieces = even_pieces(stream.library<Plans>(), whole, dy.data, x.data);
@@ -333,6 +338,7 @@ void expert_input_gradient(Stream& stream, const Tensor& dx, const Tensor& dy, c
 
 void expert_weight_gradient(Stream& stream, const ExpertGradients& dw, const Tensor& dy, const Tensor& x,
                             const Tensor& offsets, const Tensor& scratch) {
+  if (stream.dry()) return;
   Plans& plans = stream.library<Plans>();
   const bool fused = scratch.shape.rank() == 0;
   const DType sum = x.type == DType::f64 ? DType::f64 : DType::f32;
@@ -361,5 +367,7 @@ void expert_weight_gradient(Stream& stream, const ExpertGradients& dw, const Ten
     accumulate(stream, g, scratch);
   }
 }
+
+LibraryChoices::Words choose(Stream&, const LibraryChoices::Words&, const LibraryChoices::Words&) { return {}; }
 
 }  // namespace tessera::gemm

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "kernels/base/choices.hpp"
 #include "kernels/base/dtype.hpp"
 
 namespace tessera::gemm {
@@ -43,9 +44,9 @@ struct LtPlaces {
   void* aux = nullptr;
 };
 
-/// A stream's cuBLASLt: its handle, its workspace, and for each product the algorithm chosen at its first use, which
-/// depends on the product, the alignment of its places, the library's version and the GPU alone. No algorithm adds in
-/// an order that changes from run to run.
+/// A stream's cuBLASLt: its handle, its workspace, and for each product its algorithm: what the stream's LibraryChoices
+/// say, else the library's own first choice, which depends on the product, the alignment of its places, the library's
+/// version and the GPU alone. No algorithm adds in an order that changes from run to run.
 class LtPlans {
  public:
   LtPlans();
@@ -54,7 +55,12 @@ class LtPlans {
   LtPlans& operator=(const LtPlans&) = delete;
 
   /// Runs on `stream`, a cudaStream_t. False, with nothing done, where the library has no such product.
-  bool run(void* stream, const LtProduct& product, const LtPlaces& places);
+  bool run(void* stream, const LtProduct& product, const LtPlaces& places, const LibraryChoices& choices);
+
+  /// The product at places that are so aligned, as LibraryChoices name it.
+  static LibraryChoices::Words work(const LtProduct& product, const LtPlaces& places);
+  /// As gemm::choose.
+  LibraryChoices::Words choose(const LibraryChoices::Words& work, const LibraryChoices::Words& preferred);
 
  private:
   struct State;

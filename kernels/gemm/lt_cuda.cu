@@ -4,6 +4,8 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <bit>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <utility>
@@ -57,10 +59,32 @@ std::uint32_t alignment_of(const void* place) {
   return static_cast<std::uint32_t>(address & (~address + 1));
 }
 
-/// One product as the library wants it described, and the algorithm.
+Alignments alignments_of(const LtPlaces& at) {
+  return {alignment_of(at.a), alignment_of(at.b), alignment_of(at.c), alignment_of(at.aux)};
+}
+
+using Words = LibraryChoices::Words;
+
+Words words_of(const LtProduct& p, const Alignments& at) {
+  const auto word = [](auto value) { return static_cast<std::uint64_t>(value); };
+  return {word(p.type), word(p.sum), word(p.a),   word(p.b),   word(p.epilogue), word(p.m),
+          word(p.n),    word(p.k),   word(p.lda), word(p.ldb), word(p.ldc),      std::bit_cast<std::uint32_t>(p.beta),
+          at[0],        at[1],       at[2],       at[3]};
+}
+
+std::pair<LtProduct, Alignments> read_words(const Words& w) {
+  require(w.size() == 16, "LtPlans", "was asked for a product that it does not know");
+  const auto size = [&](std::size_t i) { return static_cast<std::int64_t>(w[i]); };
+  const auto half = [&](std::size_t i) { return static_cast<std::uint32_t>(w[i]); };
+  return {{DType(w[0]), DType(w[1]), Form(w[2]), Form(w[3]), Epilogue(w[4]), size(5), size(6), size(7), size(8), size(9),
+           size(10), std::bit_cast<float>(half(11))},
+          {half(12), half(13), half(14), half(15)}};
+}
+
+/// One product as the library wants it described, and the algorithm: `preferred` where the library accepts it.
 class Plan {
  public:
-  Plan(cublasLtHandle_t handle, const LtProduct& p, const Alignments& alignments)
+  Plan(cublasLtHandle_t handle, const LtProduct& p, const Alignments& alignments, const Words& preferred)
       : a_(matrix(p.type, p.m, p.k, p.a, p.lda)),
         b_(matrix(p.type, p.k, p.n, p.b, p.ldb)),
         c_(matrix(p.sum, p.m, p.n, Form::plain, p.ldc)),
@@ -79,10 +103,14 @@ class Plan {
     auxiliary_ = p.epilogue == Epilogue::gelu || p.epilogue == Epilogue::bias_gelu || p.epilogue == Epilogue::dgelu;
     if (biased_) describe(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(p.type));
     if (auxiliary_) describe(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n);
-    choose(handle, alignments);
+    exists_ = accept(handle, preferred) || choose(handle, alignments);
   }
 
   bool exists() const { return exists_; }
+  /// The algorithm; none where there is no such product.
+  Words words() const {
+    return exists_ ? Words(std::begin(algorithm_.data), std::end(algorithm_.data)) : Words();
+  }
 
   void run(cublasLtHandle_t handle, void* workspace, cudaStream_t stream, const LtPlaces& at) {
     if (biased_) describe(CUBLASLT_MATMUL_DESC_BIAS_POINTER, at.bias);
@@ -108,7 +136,16 @@ class Plan {
           "cublasLtMatmulPreferenceSetAttribute");
   }
 
-  void choose(cublasLtHandle_t handle, const Alignments& alignments) {
+  bool accept(cublasLtHandle_t handle, const Words& preferred) {
+    if (preferred.size() != std::size(algorithm_.data)) return false;
+    std::copy(preferred.begin(), preferred.end(), algorithm_.data);
+    cublasLtMatmulHeuristicResult_t checked{};
+    return cublasLtMatmulAlgoCheck(handle, description_.get(), b_.get(), a_.get(), c_.get(), c_.get(), &algorithm_,
+                                   &checked) == CUBLAS_STATUS_SUCCESS &&
+           checked.workspaceSize <= workspace_bytes;
+  }
+
+  bool choose(cublasLtHandle_t handle, const Alignments& alignments) {
     cublasLtMatmulPreference_t made = nullptr;
     check(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
     const Preference preference(made);
@@ -124,8 +161,8 @@ class Plan {
     int found = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         handle, description_.get(), b_.get(), a_.get(), c_.get(), c_.get(), preference.get(), 1, &best, &found);
-    exists_ = status == CUBLAS_STATUS_SUCCESS && found == 1;
     algorithm_ = best.algo;
+    return status == CUBLAS_STATUS_SUCCESS && found == 1;
   }
 
   Matrix a_, b_, c_;
@@ -154,14 +191,28 @@ LtPlans::~LtPlans() {
   cublasLtDestroy(state_->handle);
 }
 
-bool LtPlans::run(void* stream, const LtProduct& product, const LtPlaces& at) {
-  const Alignments alignments{alignment_of(at.a), alignment_of(at.b), alignment_of(at.c), alignment_of(at.aux)};
+bool LtPlans::run(void* stream, const LtProduct& product, const LtPlaces& at, const LibraryChoices& choices) {
+  const Alignments alignments = alignments_of(at);
   const std::pair key(product, alignments);
   auto known = state_->plans.find(key);
-  if (known == state_->plans.end()) known = state_->plans.try_emplace(key, state_->handle, product, alignments).first;
+  if (known == state_->plans.end()) {
+    const auto chosen = choices.of.find(work(product, at));
+    known = state_->plans
+                .try_emplace(key, state_->handle, product, alignments, chosen == choices.of.end() ? Words() : chosen->second)
+                .first;
+  }
   if (!known->second.exists()) return false;
   known->second.run(state_->handle, state_->workspace, static_cast<cudaStream_t>(stream), at);
   return true;
+}
+
+Words LtPlans::work(const LtProduct& product, const LtPlaces& places) {
+  return words_of(product, alignments_of(places));
+}
+
+Words LtPlans::choose(const Words& work, const Words& preferred) {
+  const auto [product, alignments] = read_words(work);
+  return Plan(state_->handle, product, alignments, preferred).words();
 }
 
 }  // namespace tessera::gemm
