@@ -31,12 +31,18 @@ struct Minifloat {
     return finish(rounded + (static_cast<std::uint32_t>(above < 0 ? 0 : above) << mantissa_bits), u);
   }
 
-  /// The same for |x| >= least_normal (and NaN), at half the cost.
-  static constexpr std::uint32_t least_normal = static_cast<std::uint32_t>(128 - bias) << 23;
-  TESSERA_FN static constexpr std::uint32_t encode_normal(float x) {
+  /// The same of what is regular(), at half the cost: neither NaN nor below the least normal.
+  TESSERA_FN static constexpr std::uint32_t encode_regular(float x) {
     const auto u = std::bit_cast<std::uint32_t>(x);
-    return finish(round_mantissa(u & 0x7FFFFFFFu), u);
+    return saturate(static_cast<std::uint32_t>(round_mantissa(u & 0x7FFFFFFFu)), u);
   }
+  /// Bits of |x| beyond those of the least normal; more than `last_regular` of them: x is not regular.
+  TESSERA_FN static constexpr std::uint32_t beyond_least_normal(float x) {
+    return (std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFu) - least_normal;
+  }
+  static constexpr std::uint32_t least_normal = static_cast<std::uint32_t>(128 - bias) << 23;
+  static constexpr std::uint32_t last_regular = 0x7F800000u - least_normal;
+  TESSERA_FN static constexpr bool regular(float x) { return beyond_least_normal(x) <= last_regular; }
 
   /// Exact. Codes above the largest finite one are infinity (mantissa 0) or NaN.
   TESSERA_FN static constexpr float decode(std::uint32_t code) {
@@ -57,13 +63,17 @@ struct Minifloat {
   static constexpr int tail = 23 - mantissa_bits;  ///< mantissa bits of an fp32 that are rounded away
 
   /// As if exponents had no lower end: codes below that of the least normal count on, through zero.
-  TESSERA_FN static constexpr std::uint32_t round_mantissa(std::uint32_t magnitude) {
-    constexpr std::uint32_t rebias = static_cast<std::uint32_t>(127 - bias) << mantissa_bits;
-    return ((magnitude + ((1u << (tail - 1)) - 1) + ((magnitude >> tail) & 1u)) >> tail) - rebias;
+  TESSERA_FN static constexpr std::int32_t round_mantissa(std::uint32_t magnitude) {
+    constexpr std::uint32_t rebias = static_cast<std::uint32_t>(127 - bias) << 23, below_half = (1u << (tail - 1)) - 1;
+    return static_cast<std::int32_t>(magnitude + (below_half - rebias) + ((magnitude >> tail) & 1u)) >> tail;
   }
-  /// Saturates, and gives the code of `u` its sign or NaN.
+  /// Saturates, and gives the code the sign of `u`.
+  TESSERA_FN static constexpr std::uint32_t saturate(std::uint32_t code, std::uint32_t u) {
+    return (code < max_code ? code : max_code) | (u >> 31) << (bits - 1);
+  }
+  /// The same, or NaN.
   TESSERA_FN static constexpr std::uint32_t finish(std::uint32_t code, std::uint32_t u) {
-    const std::uint32_t finite = (code < max_code ? code : max_code) | (u >> 31) << (bits - 1);
+    const std::uint32_t finite = saturate(code, u);
     return (u & 0x7FFFFFFFu) > 0x7F800000u ? nan_code : finite;
   }
 };
@@ -73,13 +83,20 @@ using E5M2 = Minifloat<5, 2, 0x7B, 0x7F>;  ///< max 57344
 
 /// 0, .5, 1, 1.5, 2, 3, 4, 6: neither infinity nor NaN.
 struct E2M1 : Minifloat<2, 1, 7, 7> {
-  /// As in general, but its one subnormal is found by comparison.
+  /// As in general, by one addition: next to 2^22 times the power of two below x (1 at least), a float ends where codes
+  /// of x's binade do, so that the sum is rounded as the code is.
   TESSERA_FN static constexpr std::uint32_t encode(float x) {
+    constexpr std::uint32_t one = 0x3F800000u;
+    constexpr float top = max;
     const auto u = std::bit_cast<std::uint32_t>(x);
-    const std::uint32_t magnitude = u & 0x7FFFFFFFu;
-    const auto normal = static_cast<std::int32_t>(round_mantissa(magnitude));
-    const std::int32_t small = (magnitude > 0x3E800000u ? 1 : 0) + (magnitude >= 0x3F400000u ? 1 : 0);  // .25, .75
-    return finish(static_cast<std::uint32_t>(normal > small ? normal : small), u);
+    const auto magnitude = std::bit_cast<float>(u & 0x7FFFFFFFu);
+    const float a = magnitude < top ? magnitude : top;  // NaN too
+    const auto bits_of_a = std::bit_cast<std::uint32_t>(a);
+    const std::uint32_t binade = (bits_of_a > one ? bits_of_a : one) & 0x7F800000u;
+    const std::uint32_t grid = binade + (22u << 23);
+    const std::uint32_t steps = std::bit_cast<std::uint32_t>(a + std::bit_cast<float>(grid)) - grid;
+    const std::uint32_t code = steps + ((binade - one) >> 22);  // each binade begins two codes above the one before
+    return (u & 0x7FFFFFFFu) > 0x7F800000u ? code : code | (u >> 31) << (bits - 1);
   }
 };
 

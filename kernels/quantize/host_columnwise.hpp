@@ -37,12 +37,30 @@ inline void build_columnwise(const Descriptor& d, const Patch& p) {
       const std::int64_t element = p.member * d.stride + (p.row + r) * d.matrix.columns + p.column;
       const auto* from = reinterpret_cast<const std::uint8_t*>(d.side[0].data) + formats::data_bytes<F>(element);
       if constexpr (F::Element::bits == 8)
-        std::memcpy(codes.row(r), from, static_cast<std::size_t>(p.columns));
+        copy_codes(from, p.columns, codes.row(r));
       else
         unpack_nibbles(from, p.columns, codes.row(r));
     }
     store_transposed<typename F::Element>(d, p, codes, 0, p.rows);
   }
+}
+
+/// 128 rows of four entries: the bytes of a row are a word, and the words of rows that lie 32 apart become neighbours.
+[[gnu::noinline]] inline void swizzle_rows(const std::uint8_t* __restrict in, std::int64_t stride,
+                                           std::uint8_t* __restrict out) {
+  for (int r = 0; r < 32; ++r)
+    for (int q = 0; q < 4; ++q) std::memcpy(out + 16 * r + 4 * q, in + (32 * q + r) * stride, 4);
+}
+/// The same of four rows of 128 entries, which are such rows transposed.
+[[gnu::noinline]] inline void swizzle_columns(const std::uint8_t* __restrict in, std::int64_t stride,
+                                              std::uint8_t* __restrict out) {
+  std::uint32_t words[edge], turned[edge];
+  for (int r = 0; r < edge; ++r)
+    words[r] = in[r] | in[stride + r] << 8 | in[2 * stride + r] << 16 |
+               static_cast<std::uint32_t>(in[3 * stride + r]) << 24;
+  for (int r = 0; r < 32; ++r)
+    for (int q = 0; q < 4; ++q) turned[4 * r + q] = words[32 * q + r];
+  std::memcpy(out, turned, sizeof turned);
 }
 
 /// Entries as a block-scaled GEMM reads them. Rows of the scale matrix run along the blocks' long side: that of MXFP8's
@@ -51,15 +69,22 @@ template <Format F>
 inline void swizzle_patch(Side side, const Descriptor& d, const Patch& p) {
   const Place& copy = d.side[static_cast<int>(side)];
   if (copy.swizzled == nullptr || copy.scales == nullptr) return;
+  const bool columnwise = side == Side::columnwise;
+  const bool turned = columnwise != (F::scale_layout(side).order == formats::Order::transposed);
   const ScaleSpan span = scale_span<F>(side, d, p);
   const Matrix padded = formats::padded_extent<F>(side, d.matrix);
-  const Matrix grid = formats::in_order(F::scale_layout(side).order, padded);
+  const std::int64_t begin = columnwise ? span.column : span.row, end = columnwise ? span.column_end : span.row_end;
+  const std::int64_t left = columnwise ? span.row : span.column, right = columnwise ? span.row_end : span.column_end;
   const auto* in = static_cast<const std::uint8_t*>(copy.scales) + p.member * padded.elements();
   std::uint8_t* out = copy.swizzled + p.member * padded.elements();
-  for (std::int64_t a = span.row; a < span.row_end; ++a)
-    for (std::int64_t b = span.column; b < span.column_end; ++b)
-      out[side == Side::columnwise ? formats::swizzled(b, a, grid.rows) : formats::swizzled(a, b, grid.columns)] =
-          in[scale_place<F>(side, padded, a, b)];
+  for (std::int64_t row = begin; row < end; row += edge)
+    for (std::int64_t column = left; column < right; column += 4)
+      if (turned)
+        swizzle_columns(in + column * padded.columns + row, padded.columns,
+                        out + formats::swizzled(row, column, padded.rows));
+      else
+        swizzle_rows(in + row * padded.columns + column, padded.columns,
+                     out + formats::swizzled(row, column, padded.columns));
 }
 
 }  // namespace tessera::quantizer::host

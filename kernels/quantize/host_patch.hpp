@@ -12,10 +12,11 @@ using formats::TensorScale;
 
 inline constexpr int edge = patch_edge;
 
-/// A patch of codes, a byte each. Written as bytes, read as wider words too.
+/// A patch of codes, a byte each.
 struct Codes {
-  alignas(64) std::uint64_t words[edge][edge / 8];
-  std::uint8_t* row(int r) { return reinterpret_cast<std::uint8_t*>(words[r]); }
+  alignas(64) std::uint8_t code[edge][edge];
+  std::uint8_t* row(int r) { return code[r]; }
+  const std::uint8_t* row(int r) const { return code[r]; }
 };
 
 /// What the blocks of a patch get.
@@ -28,68 +29,134 @@ struct BlockGrid {
 template <Format F, Side side>
 using Grid = BlockGrid<F, formats::block_of<F>(side)>;
 
+// ---- memory
+// Rows of a patch are far apart, so that no hardware sees them coming.
+
+/// The next patch's part of a row. Never faults, wherever it points.
+template <class T>
+inline void fetch_ahead(const T* x) {
+  for (std::size_t byte = 0; byte < edge * sizeof(T); byte += 64)
+    __builtin_prefetch(reinterpret_cast<const char*>(x) + byte, 0, 2);
+}
+/// Where row `r` of the patch, and its column of that number, will be written.
+template <Format F>
+inline void fetch_to_write(const Descriptor& d, const Patch& p, int r) {
+  constexpr bool turned = F::columnwise_order == formats::Order::transposed;
+  const std::int64_t row = p.member * d.stride + (p.row + r) * d.matrix.columns + p.column;
+  const std::int64_t column = turned ? p.member * d.stride + (p.column + r) * d.matrix.rows + p.row : row;
+  for (std::int64_t byte = 0; byte < formats::data_bytes<F>(edge); byte += 64) {
+    __builtin_prefetch(d.side[0].data + formats::data_bytes<F>(row) + byte, 1, 2);
+    __builtin_prefetch(d.side[1].data + formats::data_bytes<F>(column) + byte, 1, 2);
+  }
+}
+
 // ---- rows
 // Functions of their own, not inlined, so that the compiler sees each loop alone and turns it into vectors.
 
 template <class Source>
 using Stored = typename Source::Stored;
 
+/// f(n), where a whole row's n is a constant: its loop has neither a tail nor a test for one.
+template <class F>
+[[gnu::always_inline]] inline void with_length(int n, const F& f) {
+  if (n == edge)
+    f(std::integral_constant<int, edge>());
+  else
+    f(n);
+}
+
+/// Magnitudes as bits; sixteen of them where the values are bf16: twice as many a vector.
+template <class Source>
+using Bits = std::conditional_t<std::is_same_v<Source, FromBf16>, std::uint16_t, std::uint32_t>;
+
+/// |x| in order, 0 for NaN, of a value as stored: masters are rounded once the largest is known, which is the same.
+template <class Source>
+inline Bits<Source> bits_of(Stored<Source> x) {
+  if constexpr (std::is_same_v<Source, FromBf16>) {
+    const auto u = static_cast<std::uint16_t>(x & 0x7FFF);
+    return u & static_cast<std::uint16_t>(static_cast<std::int16_t>(u - 0x7F81) >> 15);  // a mask, as in magnitude()
+  } else {
+    return magnitude(x);
+  }
+}
+template <class Source>
+inline float value_of(Bits<Source> bits) {
+  return Source::value(std::bit_cast<Stored<Source>>(bits));
+}
+
 /// top[c] = the larger of itself and |x[c]|.
 template <class Source>
-[[gnu::noinline]] void largest_by_column(const Stored<Source>* __restrict x, int n, std::uint32_t* __restrict top) {
-  for (int c = 0; c < n; ++c) top[c] = larger(top[c], magnitude(Source::value(x[c])));
+[[gnu::noinline]] void largest_by_column(const Stored<Source>* __restrict x, int length, Bits<Source>* __restrict top) {
+  with_length(length, [&] [[gnu::always_inline]] (auto n) {
+    for (int c = 0; c < n; ++c) top[c] = std::max(top[c], bits_of<Source>(x[c]));
+  });
+}
+
+/// Largest of every `width` columns.
+template <int width, class T>
+[[gnu::noinline]] void fold(const T* __restrict by_column, T* __restrict by_block) {
+  for (int j = 0; j < edge / width; ++j) {
+    T top = 0;
+    for (int c = 0; c < width; ++c) top = std::max(top, by_column[j * width + c]);
+    by_block[j] = top;
+  }
 }
 
 /// by_block[j] = the largest magnitude of x[j * width ...], of as many as there are.
 template <class Source, int width>
-[[gnu::noinline]] void largest_by_block(const Stored<Source>* __restrict x, int n, std::uint32_t* __restrict by_block) {
-  for (int j = 0; j * width < n; ++j) {
-    std::uint32_t top = 0;
-    if ((j + 1) * width <= n)
-      for (int c = 0; c < width; ++c) top = larger(top, magnitude(Source::value(x[j * width + c])));
-    else
-      for (int c = j * width; c < n; ++c) top = larger(top, magnitude(Source::value(x[c])));
+[[gnu::noinline]] void largest_by_block(const Stored<Source>* __restrict x, int n, Bits<Source>* __restrict by_block) {
+  const int whole = n / width;
+  for (int j = 0; j < whole; ++j) {
+    Bits<Source> top = 0;
+    for (int c = 0; c < width; ++c) top = std::max(top, bits_of<Source>(x[j * width + c]));
     by_block[j] = top;
   }
+  if (whole * width == n) return;
+  by_block[whole] = 0;
+  for (int c = whole * width; c < n; ++c) by_block[whole] = std::max(by_block[whole], bits_of<Source>(x[c]));
 }
 
-/// Largest of every `width` columns.
-template <int width>
-[[gnu::noinline]] void fold(const std::uint32_t* __restrict by_column, std::uint32_t* __restrict by_block) {
-  for (int j = 0; j < edge / width; ++j) {
-    std::uint32_t top = 0;
-    for (int c = 0; c < width; ++c) top = larger(top, by_column[j * width + c]);
-    by_block[j] = top;
-  }
-}
-
-/// Rows with a subnormal code are rare where codes have a wide range; they are encoded again, in full.
+/// Rows with a NaN or a subnormal code are rare where codes have a wide range; they are encoded again, in full.
 template <class Element, class Source>
-[[gnu::noinline]] void encode_row(const Stored<Source>* __restrict x, const float* __restrict multipliers, int n,
+[[gnu::noinline]] void encode_row(const Stored<Source>* __restrict x, const float* __restrict multipliers, int length,
                                   std::uint8_t* __restrict codes) {
-  if constexpr (Element::bits == 8 && requires { Element::least_normal; }) {
-    std::uint32_t small = 0;
-    for (int c = 0; c < n; ++c) {
-      const float v = Source::value(x[c]) * multipliers[c];
-      small |= (std::bit_cast<std::uint32_t>(v) & 0x7FFFFFFFu) < Element::least_normal ? 1u : 0u;
-      codes[c] = static_cast<std::uint8_t>(Element::encode_normal(v));
+  with_length(length, [&] [[gnu::always_inline]] (auto n) {
+    if constexpr (requires { Element::encode_regular(0.0f); } && Element::bits == 8) {
+      std::uint32_t furthest = 0;
+      for (int c = 0; c < n; ++c) {
+        const float v = Source::value(x[c]) * multipliers[c];
+        furthest = std::max(furthest, Element::beyond_least_normal(v));
+        codes[c] = static_cast<std::uint8_t>(Element::encode_regular(v));
+      }
+      if (furthest <= Element::last_regular) return;
     }
-    if (small == 0) return;
-  }
-  for (int c = 0; c < n; ++c)
-    codes[c] = static_cast<std::uint8_t>(Element::encode(Source::value(x[c]) * multipliers[c]));
+    for (int c = 0; c < n; ++c)
+      codes[c] = static_cast<std::uint8_t>(Element::encode(Source::value(x[c]) * multipliers[c]));
+  });
 }
 template <class Source>
 [[gnu::noinline]] void encode_row_at_random(const Stored<Source>* __restrict x, const float* __restrict multipliers,
-                                            const std::uint8_t* __restrict draws, int n,
+                                            const std::uint8_t* __restrict draws, int length,
                                             std::uint8_t* __restrict codes) {
-  for (int c = 0; c < n; ++c)
-    codes[c] = static_cast<std::uint8_t>(formats::e2m1_stochastic(Source::value(x[c]) * multipliers[c], draws[c]));
+  with_length(length, [&] [[gnu::always_inline]] (auto n) {
+    for (int c = 0; c < n; ++c)
+      codes[c] = static_cast<std::uint8_t>(formats::e2m1_stochastic(Source::value(x[c]) * multipliers[c], draws[c]));
+  });
+}
+/// Values that are stored without a scale. What is rounded to bf16 at the end need not be rounded to it before.
+template <class Element, class Source>
+[[gnu::noinline]] void encode_plain_row(const Stored<Source>* __restrict x, int length,
+                                        typename Element::Storage* __restrict out) {
+  constexpr bool once = std::is_same_v<Source, FromMaster> && std::is_same_v<Element, formats::Bf16::Element>;
+  using Seen = std::conditional_t<once, FromFp32, Source>;
+  with_length(length, [&] [[gnu::always_inline]] (auto n) {
+    for (int c = 0; c < n; ++c) out[c] = static_cast<typename Element::Storage>(Element::encode(Seen::value(x[c])));
+  });
 }
 
-/// The bytes of n <= 128 indices from `first` on, their blocks side by side.
-[[gnu::noinline]] inline void draw_row(RandomKey key, std::uint64_t first, int n, std::uint8_t* __restrict out) {
-  constexpr int lanes = 16;  // nine blocks at most
+/// The bytes of n <= 128 indices from `first` on, their blocks side by side: eight, or nine where the first is cut.
+template <int lanes>
+[[gnu::noinline]] void draw_lanes(RandomKey key, std::uint64_t first, int n, std::uint8_t* __restrict out) {
   std::uint32_t words[4][lanes];
   for (int l = 0; l < lanes; ++l) {
     const PhiloxBlock block = draw_block(key, first / 16 + static_cast<std::uint64_t>(l));
@@ -99,6 +166,9 @@ template <class Source>
   for (int l = 0; l < lanes; ++l)
     for (int w = 0; w < 4; ++w) bytes[l][w] = words[w][l];
   std::memcpy(out, reinterpret_cast<const std::uint8_t*>(bytes) + first % 16, static_cast<std::size_t>(n));
+}
+inline void draw_row(RandomKey key, std::uint64_t first, int n, std::uint8_t* out) {
+  first % 16 == 0 ? draw_lanes<8>(key, first, n, out) : draw_lanes<16>(key, first, n, out);
 }
 
 /// Two codes a byte, the even one low, as pairs of bytes in one word (the host is little-endian). n is even.
@@ -117,11 +187,16 @@ template <class Source>
   }
 }
 
+/// n <= 128 codes of a byte. Nearly all rows are whole, and known sizes need no call.
+inline void copy_codes(const void* codes, int n, void* out) {
+  n == edge ? std::memcpy(out, codes, edge) : std::memcpy(out, codes, static_cast<std::size_t>(n));
+}
+
 /// A row of n codes as stored; n is even where two share a byte.
 template <class Element>
 inline void store_row(const std::uint8_t* codes, int n, std::byte* out) {
   if constexpr (Element::bits == 8)
-    std::memcpy(out, codes, static_cast<std::size_t>(n));
+    copy_codes(codes, n, out);
   else
     pack_nibbles(codes, n, reinterpret_cast<std::uint8_t*>(out));
 }
@@ -136,29 +211,57 @@ inline float largest_of_member(const Descriptor& d, std::int64_t member, const f
 
 // ---- transposition
 
-/// Swaps the parts of words `distance` rows apart that stand on the wrong side of the diagonal.
-template <int distance, std::uint64_t mask>
-inline void swap_across(std::uint64_t (&w)[8][edge / 8]) {
-  for (int i = 0; i < 8; ++i) {
-    if (i & distance) continue;
-    for (int j = 0; j < edge / 8; ++j) {
-      const std::uint64_t t = (w[i][j] >> (8 * distance) ^ w[i + distance][j]) & mask;
-      w[i + distance][j] ^= t;
-      w[i][j] ^= t << (8 * distance);
+inline constexpr int lane = 16, lanes = 4;  // bytes, of a vector that is shuffled lane by lane
+typedef std::uint8_t Vector __attribute__((vector_size(lane * lanes), may_alias));
+typedef std::uint8_t Lane __attribute__((vector_size(lane), may_alias));
+
+/// Bytes of the first (half 0) or second halves of all lanes of a and b, in turn.
+template <int half, int... k>
+inline Vector interleaved(Vector a, Vector b, std::integer_sequence<int, k...>) {
+  constexpr auto from = [](int i) { return i / lane * lane + half * lane / 2 + i % lane / 2 + (i % 2) * lane * lanes; };
+  return __builtin_shufflevector(a, b, from(k)...);
+}
+template <int l, int... k>
+inline Lane lane_of(Vector v, std::integer_sequence<int, k...>) {
+  return __builtin_shufflevector(v, v, (l * lane + k)...);
+}
+
+/// Sixteen rows of a vector each, as squares of 16 x 16 bytes, turned over: four times the upper half of all rows is
+/// riffled into the lower one. Row i then holds columns i, 16 + i, 32 + i, 48 + i.
+inline void riffle(Vector (&rows)[lane]) {
+  constexpr std::make_integer_sequence<int, lane * lanes> all;
+#pragma GCC unroll 4
+  for (int pass = 0; pass < 4; ++pass) {
+    Vector mixed[lane];
+#pragma GCC unroll 8
+    for (int i = 0; i < lane / 2; ++i) {
+      mixed[2 * i] = interleaved<0>(rows[i], rows[i + lane / 2], all);
+      mixed[2 * i + 1] = interleaved<1>(rows[i], rows[i + lane / 2], all);
     }
+#pragma GCC unroll 16
+    for (int i = 0; i < lane; ++i) rows[i] = mixed[i];
   }
 }
 
 [[gnu::noinline]] inline void transpose(const Codes& __restrict from, Codes& __restrict to) {
-  for (int strip = 0; strip < edge / 8; ++strip) {
-    std::uint64_t w[8][edge / 8];
-    std::memcpy(w, from.words[strip * 8], sizeof w);
-    swap_across<4, 0x00000000FFFFFFFFu>(w);
-    swap_across<2, 0x0000FFFF0000FFFFu>(w);
-    swap_across<1, 0x00FF00FF00FF00FFu>(w);
-    for (int j = 0; j < edge / 8; ++j)
-      for (int i = 0; i < 8; ++i) to.words[8 * j + i][strip] = w[i][j];
-  }
+  constexpr std::make_integer_sequence<int, lane> one;
+  for (int row = 0; row < edge; row += lane)
+    for (int column = 0; column < edge; column += lane * lanes) {
+      Vector rows[lane];
+#pragma GCC unroll 16
+      for (int i = 0; i < lane; ++i) rows[i] = *reinterpret_cast<const Vector*>(from.row(row + i) + column);
+      riffle(rows);
+      const auto store = [&](int i, int l, Lane part) {
+        *reinterpret_cast<Lane*>(to.row(column + l * lane + i) + row) = part;
+      };
+#pragma GCC unroll 16
+      for (int i = 0; i < lane; ++i) {
+        store(i, 0, lane_of<0>(rows[i], one));
+        store(i, 1, lane_of<1>(rows[i], one));
+        store(i, 2, lane_of<2>(rows[i], one));
+        store(i, 3, lane_of<3>(rows[i], one));
+      }
+    }
 }
 
 /// Rows [begin, end) of the patch's codes to the columnwise copy, transposed.
@@ -175,11 +278,11 @@ inline void store_transposed(const Descriptor& d, const Patch& p, const Codes& c
 
 // ---- scales
 
-template <Format F, int n>
-[[gnu::noinline]] void encode_scales(const std::uint32_t* __restrict amax, TensorScale tensor,
+template <Format F, class Source, int n>
+[[gnu::noinline]] void encode_scales(const Bits<Source>* __restrict amax, TensorScale tensor,
                                      typename F::Scale* __restrict scales, float* __restrict multipliers) {
   for (int i = 0; i < n; ++i) {
-    const auto encoding = F::encoding(largest_of(amax[i]), tensor);
+    const auto encoding = F::encoding(value_of<Source>(amax[i]), tensor);
     scales[i] = encoding.scale;
     multipliers[i] = encoding.multiplier;
   }

@@ -73,9 +73,9 @@ inline void quantize_rows(const SourcePatch<typename M::Source>& x, const Descri
   constexpr int width = F::block.columns;
   const OwnedRows owned(d, p);
   G grid;
-  std::uint32_t amax[G::rows][G::columns] = {};
+  Bits<Source> amax[G::rows][G::columns] = {};
   for (int r = owned.begin; r < owned.end; ++r) largest_by_block<Source, width>(x.row(r).first, p.columns, amax[r]);
-  encode_scales<F, G::rows * G::columns>(amax[0], tensor, grid.scales[0], grid.multipliers[0]);
+  encode_scales<F, Source, G::rows * G::columns>(amax[0], tensor, grid.scales[0], grid.multipliers[0]);
   for (int r = owned.begin; r < owned.end; ++r) {
     float multipliers[edge];
     spread<width>(grid.multipliers[r], multipliers);
@@ -102,9 +102,9 @@ inline void quantize_columns(const SourcePatch<typename M::Source>& x, const Des
   for (int i = first_block; i < end_block; ++i) {
     const int begin = i * height, end = begin + height < p.rows ? begin + height : p.rows;
     with_column_block<F, M>(x, begin, p.columns, [&]<class Source>(Source, const auto& row) {
-      std::uint32_t amax[edge] = {};
+      Bits<Source> amax[edge] = {};
       for (int r = begin; r < end; ++r) largest_by_column<Source>(row(r), p.columns, amax);
-      encode_scales<F, edge>(amax, tensor, grid.scales[i], grid.multipliers[i]);
+      encode_scales<F, Source, edge>(amax, tensor, grid.scales[i], grid.multipliers[i]);
       for (int r = begin; r < end; ++r)
         encode<F, M, Source>(
             row(r), grid.multipliers[i], d, p, r, Side::columnwise,
@@ -133,10 +133,10 @@ inline void quantize_tiles(const SourcePatch<typename M::Source>& x, const Descr
   Codes codes;
   for (int i = first_tile; i < end_tile; ++i) {
     const int begin = i * tile, end = begin + tile < p.rows ? begin + tile : p.rows;
-    std::uint32_t by_column[edge] = {}, amax[G::columns];
+    Bits<Source> by_column[edge] = {}, amax[G::columns];
     for (int r = begin; r < end; ++r) largest_by_column<Source>(x.row(r).first, p.columns, by_column);
     fold<tile>(by_column, amax);
-    encode_scales<F, G::columns>(amax, tensor, grid.scales[i], grid.multipliers[i]);
+    encode_scales<F, Source, G::columns>(amax, tensor, grid.scales[i], grid.multipliers[i]);
     float multipliers[edge];
     spread<tile>(grid.multipliers[i], multipliers);
     for (int r = begin; r < end; ++r) {
@@ -155,9 +155,9 @@ inline void store_plain(const Descriptor& d, const Patch& p) {
   const SourcePatch<typename M::Source> x(d, p);
   const OwnedRows owned(d, p);
   for (int r = owned.begin; r < owned.end; ++r) {
-    const auto row = x.row(r);
     auto* out = reinterpret_cast<typename F::Element::Storage*>(row_of<F>(d, p, Side::rowwise, r));
-    for (int c = 0; c < p.columns; ++c) out[c] = static_cast<typename F::Element::Storage>(F::Element::encode(row(c)));
+    fetch_ahead(x.row(r).first + p.columns);
+    encode_plain_row<typename F::Element, typename M::Source>(x.row(r).first, p.columns, out);
   }
 }
 
@@ -178,26 +178,6 @@ inline typename Staged::Stored stage(Stored x) {
     return x;
   else
     return bf16(x).bits;
-}
-
-// Rows of a patch are far apart, so that no hardware sees them coming.
-
-/// The next patch's part of a row. Never faults, wherever it points.
-template <class T>
-inline void fetch_ahead(const T* x) {
-  for (std::size_t byte = 0; byte < edge * sizeof(T); byte += 64)
-    __builtin_prefetch(reinterpret_cast<const char*>(x) + byte, 0, 2);
-}
-/// Where row `r` of the patch, and its column of that number, will be written.
-template <Format F>
-inline void fetch_to_write(const Descriptor& d, const Patch& p, int r) {
-  constexpr bool turned = F::columnwise_order == formats::Order::transposed;
-  const std::int64_t row = p.member * d.stride + (p.row + r) * d.matrix.columns + p.column;
-  const std::int64_t column = turned ? p.member * d.stride + (p.column + r) * d.matrix.rows + p.row : row;
-  for (std::int64_t byte = 0; byte < formats::data_bytes<F>(edge); byte += 64) {
-    __builtin_prefetch(d.side[0].data + formats::data_bytes<F>(row) + byte, 1, 2);
-    __builtin_prefetch(d.side[1].data + formats::data_bytes<F>(column) + byte, 1, 2);
-  }
 }
 
 template <Format F, class M>
@@ -229,21 +209,25 @@ template <Format F, class M>
 inline float largest(const Descriptor& d, const Patch& p, Side side) {
   const SourcePatch<typename M::Source> x(d, p);
   const OwnedRows owned(d, p);
-  std::uint32_t by_column[edge] = {}, top[1];
   if (side == Side::rowwise) {
+    Bits<typename M::Source> by_column[edge] = {}, top[1];
     for (int r = owned.begin; r < owned.end; ++r) {
       fetch_ahead(x.row(r).first + p.columns);
       largest_by_column<typename M::Source>(x.row(r).first, p.columns, by_column);
     }
-  } else {
-    for (int first = owned.begin; first < owned.end; first += hadamard_block)
-      with_column_block<F, M>(x, first, p.columns, [&]<class Source>(Source, const auto& row) {
-        for (int r = first; r < first + hadamard_block && r < owned.end; ++r)
-          largest_by_column<Source>(row(r), p.columns, by_column);
-      });
+    fold<edge>(by_column, top);
+    return value_of<typename M::Source>(top[0]);
   }
-  fold<edge>(by_column, top);
-  return largest_of(top[0]);
+  float most = 0;
+  for (int first = owned.begin; first < owned.end; first += hadamard_block)
+    with_column_block<F, M>(x, first, p.columns, [&]<class Source>(Source, const auto& row) {
+      Bits<Source> by_column[edge] = {}, top[1];
+      for (int r = first; r < first + hadamard_block && r < owned.end; ++r)
+        largest_by_column<Source>(row(r), p.columns, by_column);
+      fold<edge>(by_column, top);
+      most = std::max(most, value_of<Source>(top[0]));
+    });
+  return most;
 }
 
 }  // namespace tessera::quantizer::host

@@ -13,21 +13,23 @@ inline float tile_amaxes(const Descriptor& d, const Patch& p, std::uint16_t* ama
   const Matrix all = formats::blocks<F>(Side::rowwise, d.matrix);
   std::uint16_t* out =
       amaxes + d.first_block + p.member * all.elements() + p.row / tile * all.columns + p.column / tile;
-  std::uint32_t most = 0;
+  Bits<Source> most = 0;
   for (int i = 0; i * tile < p.rows; ++i) {
     const int end = (i + 1) * tile < p.rows ? (i + 1) * tile : p.rows;
-    std::uint32_t by_column[edge] = {}, amax[G::columns];
+    Bits<Source> by_column[edge] = {}, amax[G::columns];
     for (int r = i * tile; r < end; ++r) {
       const int first = p.first_owned(r, d.matrix.columns), last = p.end_owned(r, d.matrix.columns);
-      if (first < last) largest_by_column<Source>(x.row(r).first + first, last - first, by_column + first);
+      if (first >= last) continue;
+      fetch_ahead(x.row(r).first + p.columns);
+      largest_by_column<Source>(x.row(r).first + first, last - first, by_column + first);
     }
     fold<tile>(by_column, amax);
     for (int j = 0; j * F::block.columns < p.columns; ++j) {
-      out[i * all.columns + j] = static_cast<std::uint16_t>(amax[j] >> 16);
-      most = larger(most, amax[j]);
+      out[i * all.columns + j] = bf16(value_of<Source>(amax[j])).bits;
+      most = std::max(most, amax[j]);
     }
   }
-  return largest_of(most);
+  return value_of<Source>(most);
 }
 
 /// The grid of a patch from complete amaxes.
@@ -39,10 +41,9 @@ inline void grid_from(const Descriptor& d, const Patch& p, const std::uint16_t* 
   const std::int64_t i0 = p.row / F::block.rows, j0 = p.column / F::block.columns;
   const std::uint16_t* in = amaxes + d.first_block + p.member * all.elements() + i0 * all.columns + j0;
   for (int i = 0; i < G::rows && i0 + i < all.rows; ++i) {
-    std::uint32_t amax[G::columns] = {};
-    for (int j = 0; j < G::columns && j0 + j < all.columns; ++j)
-      amax[j] = static_cast<std::uint32_t>(in[i * all.columns + j]) << 16;
-    encode_scales<F, G::columns>(amax, tensor, grid.scales[i], grid.multipliers[i]);
+    std::uint16_t amax[G::columns] = {};
+    for (int j = 0; j < G::columns && j0 + j < all.columns; ++j) amax[j] = in[i * all.columns + j];
+    encode_scales<F, FromBf16, G::columns>(amax, tensor, grid.scales[i], grid.multipliers[i]);
   }
 }
 
@@ -51,7 +52,7 @@ inline void grid_from(const Descriptor& d, const Patch& p, const std::uint16_t* 
 template <class Element>
 inline void store_range(const std::uint8_t* codes, std::int64_t position, int first, int end, std::byte* data) {
   if constexpr (Element::bits == 8) {
-    std::memcpy(data + position + first, codes + first, static_cast<std::size_t>(end - first));
+    copy_codes(codes + first, end - first, data + position + first);
   } else {
     const auto put = [&](int c) {
       std::byte& b = data[(position + c) / 2];
@@ -77,6 +78,7 @@ inline void cast_owned(const Descriptor& d, const Patch& p, const std::uint16_t*
     const int first = p.first_owned(r, width), end = p.end_owned(r, width);
     if (first >= end) continue;
     const auto row = x.row(r);
+    fetch_ahead(row.first + p.columns);
     const std::int64_t position = p.member * d.stride + (p.row + r) * width + p.column;
     if constexpr (F::scaled) {
       spread<F::block.columns>(grid.multipliers[r / F::block.rows], multipliers);
@@ -84,7 +86,7 @@ inline void cast_owned(const Descriptor& d, const Patch& p, const std::uint16_t*
       store_range<typename F::Element>(codes, position, first, end, d.side[0].data);
     } else {
       auto* out = reinterpret_cast<typename F::Element::Storage*>(d.side[0].data) + position;
-      for (int c = first; c < end; ++c) out[c] = static_cast<typename F::Element::Storage>(F::Element::encode(row(c)));
+      encode_plain_row<typename F::Element, Source>(row.first + first, end - first, out + first);
     }
   }
 }

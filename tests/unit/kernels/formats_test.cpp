@@ -75,15 +75,23 @@ TYPED_TEST(Codec, EncodesEveryBf16ToTheNearestCode) {
   }
 }
 
-TYPED_TEST(Codec, EncodesNormalsAlikeBothWays) {
+TYPED_TEST(Codec, EncodesRegularNumbersAlikeBothWays) {
+  const auto agree = [](std::uint32_t u) {
+    const float x = from_bits(u);
+    const bool regular = !std::isnan(x) && (u & 0x7FFFFFFFu) >= TypeParam::least_normal;
+    ASSERT_EQ(TypeParam::regular(x), regular) << std::hex << u;
+    if (regular) {
+      ASSERT_EQ(TypeParam::encode_regular(x), TypeParam::encode(x)) << std::hex << u;
+    }
+  };
   for (std::uint32_t u = 0; u < 0x80000000u; u += 4093) {
-    if (u < TypeParam::least_normal) continue;
-    ASSERT_EQ(TypeParam::encode_normal(from_bits(u)), TypeParam::encode(from_bits(u))) << std::hex << u;
-    ASSERT_EQ(TypeParam::encode_normal(from_bits(u | 0x80000000u)), TypeParam::encode(from_bits(u | 0x80000000u)))
-        << std::hex << u;
+    agree(u);
+    agree(u | 0x80000000u);
   }
-  EXPECT_EQ(TypeParam::encode_normal(from_bits(TypeParam::least_normal)),
-            TypeParam::encode(from_bits(TypeParam::least_normal)));
+  for (const std::uint32_t u : {TypeParam::least_normal - 1, TypeParam::least_normal, 0x7F800000u, 0x7F800001u}) {
+    agree(u);
+    agree(u | 0x80000000u);
+  }
 }
 
 TYPED_TEST(Codec, RoundsAtTheMidpointsAndBesideThem) {
