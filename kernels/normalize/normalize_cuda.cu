@@ -127,11 +127,12 @@ struct Backward {
   int n;
 };
 
-template <class T, Norm kind, int packs>
-__global__ void __launch_bounds__(256) backward_kernel(const Backward<T> p) {
+/// dx of the row at `t`, or of none where there is no such row; each(pack, lane, slope, normal) sees the slope before
+/// the weight multiplies it.
+template <class T, Norm kind, int packs, class Each>
+__device__ void row_backward(const RowThreads& t, const Backward<T>& p, const Each& each) {
   constexpr int lanes = columns::widest<T>;
   using V = Values<T, packs>;
-  const RowThreads t;
   const bool real = t.row < p.rows;
   const std::int64_t at = real ? t.row * p.n : 0;
   V normal, slope, dx;
@@ -143,8 +144,9 @@ __global__ void __launch_bounds__(256) backward_kernel(const Backward<T> p) {
   V::each(t, p.n, [&](int i, int column) {
     const auto weight = Lanes<T, lanes>::at(p.weight + column);
     for (int l = 0; l < lanes; ++l) {
-      slope.v[i][l] *= float(weight.value[l]);
       normal.v[i][l] = (normal.v[i][l] - center) * scale;
+      if (real) each(i, l, slope.v[i][l], normal.v[i][l]);
+      slope.v[i][l] *= float(weight.value[l]);
       sums[0] += slope.v[i][l] * normal.v[i][l];
       sums[1] += slope.v[i][l];
     }
@@ -159,6 +161,11 @@ __global__ void __launch_bounds__(256) backward_kernel(const Backward<T> p) {
       d.value[l] = T(dx.v[i][l] + scale * (slope.v[i][l] - average - normal.v[i][l] * along));
     d.to(p.dx + at + column);
   });
+}
+
+template <class T, Norm kind, int packs>
+__global__ void __launch_bounds__(256) backward_kernel(const Backward<T> p) {
+  row_backward<T, kind, packs>(RowThreads(), p, [](int, int, float, float) {});
 }
 
 template <class T>
@@ -188,43 +195,15 @@ __device__ void store_sums(const RowThreads& t, int n, const Values<T, packs>& m
 /// Every block takes rows at a fixed distance and keeps the sums of its columns in registers.
 template <class T, Norm kind, int packs>
 __global__ void __launch_bounds__(gradient_threads, packs < 4 ? 2 : 1) gradients_kernel(const Gradients<T> g) {
-  constexpr int lanes = columns::widest<T>;
-  using V = Values<T, packs>;
   const Backward<T>& p = g.rows;
   RowThreads t;
-  V along{}, plain{};
+  Values<T, packs> along{}, plain{};
   for (std::int64_t first = std::int64_t{blockIdx.x} * blockDim.y; first < p.rows;
        first += std::int64_t{gridDim.x} * blockDim.y) {
     t.row = first + t.row_of_block;
-    const bool real = t.row < p.rows;
-    const std::int64_t at = real ? t.row * p.n : 0;
-    V normal, slope, dx;
-    normal.load(t, p.n, p.x + at);
-    slope.load(t, p.n, p.dy + at);
-    dx.load(t, p.n, p.dx + at);
-    const float center = kind == Norm::layer && real ? p.mean[t.row] : 0.0f, scale = real ? p.rstd[t.row] : 0.0f;
-    float sums[2] = {};  // of slope times normal, and of slope
-    V::each(t, p.n, [&](int i, int column) {
-      const auto weight = Lanes<T, lanes>::at(p.weight + column);
-      for (int l = 0; l < lanes; ++l) {
-        normal.v[i][l] = (normal.v[i][l] - center) * scale;
-        if (real) {
-          along.v[i][l] += slope.v[i][l] * normal.v[i][l];
-          plain.v[i][l] += slope.v[i][l];
-        }
-        slope.v[i][l] *= float(weight.value[l]);
-        sums[0] += slope.v[i][l] * normal.v[i][l];
-        sums[1] += slope.v[i][l];
-      }
-    });
-    t.add(sums);
-    const float share = 1.0f / static_cast<float>(p.n);
-    const float projection = share * sums[0], average = kind == Norm::layer ? share * sums[1] : 0.0f;
-    V::each(t, p.n, [&](int i, int column) {
-      Lanes<T, lanes> d;
-      for (int l = 0; l < lanes; ++l)
-        d.value[l] = T(dx.v[i][l] + scale * (slope.v[i][l] - average - normal.v[i][l] * projection));
-      if (real) d.to(p.dx + at + column);
+    row_backward<T, kind, packs>(t, p, [&](int i, int l, float slope, float normal) {
+      along.v[i][l] += slope * normal;
+      plain.v[i][l] += slope;
     });
   }
   store_sums(t, p.n, along, g.weight_parts + std::int64_t{blockIdx.x} * p.n);
