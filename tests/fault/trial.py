@@ -7,12 +7,16 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
 
+SKIPPED = 77
 RANKS = 2
+LAST = RANKS - 1
 STEPS, EVERY = 20, 4
+BEFORE, DURING = EVERY, 2 * EVERY  # the checkpoint that is there, and the one that a fault meets
 DECK = f"""schema_version: 1
 run: {{name: small, steps: {STEPS}, threads: 1}}
 model: {{layers: 1, hidden: 16, heads: 2, seq_len: 16, norm: rms, activation: swiglu, position: rotary, ffn: 24, moe: {{experts: 2, top_k: 1}}}}
@@ -24,6 +28,8 @@ optimizer: {{lr: 0.01, warmup_steps: 2}}
 checkpoint: {{dir: run, every_steps: {EVERY}}}
 """
 PHASES = ["lock", "mkdir", "create", "guard", "payload", "sync", "vote", "digest", "close", "manifest", "rename", "latest"]
+PATIENCE = 240  # seconds after which a run hangs. Nothing waits for it otherwise: a slow machine only needs longer
+SAVED = r"saved run/step_(\d+)"
 program = launcher = ""
 
 
@@ -58,6 +64,16 @@ def state_of(pid):
         return ""
 
 
+def main():
+    """usage: <test>.py TESSERA MPIEXEC [CLASS...]; 77: every test was skipped"""
+    global program, launcher
+    program, launcher = os.path.realpath(sys.argv.pop(1)), sys.argv.pop(1)
+    result = unittest.main(module="__main__", verbosity=2, exit=False).result
+    if not result.wasSuccessful():
+        sys.exit(1)
+    sys.exit(SKIPPED if result.skipped and len(result.skipped) == result.testsRun else 0)
+
+
 class Done:
     def __init__(self, code, out, err, seconds):
         self.code, self.out, self.err, self.seconds = code, out, err, seconds
@@ -87,11 +103,17 @@ class Trial:
         process.began, process.out, process.err = time.monotonic(), out, err
         return process
 
-    def finish(self, process, limit=60):
+    def finish(self, process, limit=PATIENCE):
         """Waits for the end of launcher and ranks; what runs longer than `limit` hangs, and is an error."""
+        hangs = None
         try:
             process.wait(limit)
-            hangs = self.wait_for(lambda: not processes(self.folder), 10)
+            deadline = time.monotonic() + PATIENCE
+            while processes(self.folder):
+                if time.monotonic() > deadline:
+                    hangs = "ranks outlive the launcher"
+                    break
+                time.sleep(0.01)
         except subprocess.TimeoutExpired:
             hangs = "the launcher does not end"
         if hangs:
@@ -108,18 +130,20 @@ class Trial:
             raise AssertionError(f"{hangs}\n{done}")
         return done
 
-    def run(self, *arguments, limit=60, **variables):
+    def run(self, *arguments, limit=PATIENCE, **variables):
         return self.finish(self.start(*arguments, **variables), limit)
 
-    @staticmethod
-    def wait_for(condition, seconds):
-        """Nothing once the condition holds, else a complaint."""
-        deadline = time.monotonic() + seconds
+    def until(self, process, condition):
+        """Waits for the condition; a run that ends before it holds is an error."""
+        deadline = time.monotonic() + PATIENCE
         while not condition():
-            if time.monotonic() > deadline:
-                return f"waited {seconds} s in vain"
+            if time.monotonic() > deadline or process.poll() is not None and not condition():
+                raise AssertionError(f"it did not come to what was waited for\n{self.finish(process, 0.1)}")
             time.sleep(0.01)
-        return None
+
+    def standing(self):
+        """The ranks that SIGSTOP holds."""
+        return {rank for rank, pid in processes(self.folder).items() if state_of(pid) == "T"}
 
     def steps(self):
         return sorted(int(os.path.basename(path)[5:]) for path in glob.glob(self.path("step_????????")))
@@ -134,7 +158,7 @@ class Trial:
             return json.load(file)
 
     def tool(self, verb, *arguments):
-        done = subprocess.run([program, "checkpoint", verb, *arguments, "--json"], capture_output=True, text=True, timeout=60, cwd=self.folder)
+        done = subprocess.run([program, "checkpoint", verb, *arguments, "--json"], capture_output=True, text=True, timeout=PATIENCE, cwd=self.folder)
         return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints from outside: resume, stop, signals, tools, and h5py as a second reader.
+"""Checkpoints from outside: resume, stop, tools, and h5py as a second reader.
 
 usage: checkpoint_test.py TESSERA MPIEXEC
 """
@@ -49,13 +49,6 @@ class Checkpoints(runs.Runs):
         self.train(0, 2, self.deck("b"))
         self.assertEqual(self.rows("b"), self.rows("a"))
 
-    def test_a_signal_saves_and_stops(self):
-        self.train(0, 2, self.deck("a"), "--set", "run.steps=400", "--set", "eval.every_steps=0")
-        step = self.signalled("c", 10, "--set", "run.steps=400", "--set", "eval.every_steps=0")
-        self.assertLess(step, 400)
-        self.train(0, 2, self.deck("c"), "--set", "run.steps=400", "--set", "eval.every_steps=0")
-        self.assertEqual(self.final("c"), self.final("a"))
-
     def test_time_runs_out(self):
         for limit in ("00:00:03", "00:00:30", "00:05:00"):  # a busy machine may need the first one to start
             shutil.rmtree(self.path("t"), ignore_errors=True)
@@ -64,6 +57,20 @@ class Checkpoints(runs.Runs):
                 break
         self.assertGreater(step, 0)
         self.train(2, 1, self.deck("t"), "--time-limit", "soon")
+
+    def test_going_back_keeps_what_is_saved_then(self):
+        often = ["--set", "run.steps=12", "--set", "checkpoint.every_steps=2", "--set", "checkpoint.keep_every=4"]
+        self.train(0, 2, self.deck("a"), *often)
+        final, steps = self.final("a"), lambda: [row["step"] for row in self.tool(0, "ls", "a")]
+        self.assertEqual(steps(), [4, 8, 10, 12])
+        _, err = self.train(75, 2, self.deck("a"), *often, "--resume", self.path("a", "step_00000004"), "--stop-at", "7")
+        self.assertIn("holds checkpoints of later steps than 4, up to step_00000012", err)
+        self.assertEqual(steps(), [4, 6, 7, 8, 10, 12])
+        for step in (8, 10, 12):
+            shutil.rmtree(self.path("a", f"step_{step:08}"))
+        _, err = self.train(0, 2, self.deck("a"), *often)
+        self.assertEqual(err, "")
+        self.assertEqual((self.final("a"), steps()), (final, [4, 8, 10, 12]))
 
     def test_initial_weights_alone(self):
         self.train(0, 2, self.deck("zero"), "--set", "run.steps=0")

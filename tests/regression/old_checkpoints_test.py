@@ -32,6 +32,7 @@ class OldCheckpoints(runs.Runs):
         told = self.tool(0, "inspect", layout)
         # A later build may tell more; the format version is that of the file.
         self.assertEqual({key: told[key] for key in expected if key != "eval_loss"}, {key: expected[key] for key in expected if key != "eval_loss"})
+        self.tool(0, "convert", layout, layout + "-converted", "--experts", "discrete")
         deck = layout + ".yaml"
         out, _ = self.run_to_its_end(0, 2, "eval", deck, "--checkpoint", layout, "--json")
         self.assertAlmostEqual(json.loads(out)["eval_loss"], expected["eval_loss"], places=3)

@@ -4,7 +4,10 @@ number of ranks saved, every other one loads.
 usage: resume_test.py TESSERA MPIEXEC
 """
 import json
+import os
 import random
+import shutil
+import signal
 
 import runs
 
@@ -20,11 +23,15 @@ class Resume(runs.Runs):
                          "optimizer.min_lr=0.001", *decay]
 
     def go(self, code, run, weights, settings, *arguments):
-        """On two ranks; returns the trace of the steps that were done, but for what ran under what: a run's last step hides
-        nothing under a next one."""
+        """On two ranks; returns the trace of the steps that were done."""
         trace = self.path("trace.jsonl")
         self.train(code, 2, self.deck(run, weights), *settings, "--set", f"debug.trace={trace}", *arguments)
-        return [{key: value for key, value in row.items() if key != "overlapped"} for row in self.json_lines("trace.jsonl")]
+        return self.comparable(self.json_lines("trace.jsonl"))
+
+    @staticmethod
+    def comparable(trace):
+        """But for what ran under what: a run's last step hides nothing under a next one."""
+        return [{key: value for key, value in row.items() if key != "overlapped"} for row in trace]
 
     def restarts(self, run):
         """How often a run had been resumed when it began, as run.json says."""
@@ -44,33 +51,54 @@ class Resume(runs.Runs):
                 self.assertEqual(self.final(run), self.final(f"a{number}"))
 
     def test_a_signal_at_any_step(self):
-        for number, case in enumerate(random.sample(CASES, 2)):
+        for number, case in enumerate(CASES):
             weights, settings = self.case(*case)
-            settings += ["--set", "run.steps=200"]
-            self.train(0, 2, self.deck(f"a{number}", weights), *settings)
-            run, at = f"c{number}", random.randrange(1, 100)
+            settings += ["--set", "run.steps=40"]
+            whole = self.go(0, f"a{number}", weights, settings)
+            run, at = f"c{number}", random.randrange(1, 30)
             with self.subTest(case=case, at=at):
-                self.assertLess(self.signalled(run, at, *settings, weights=weights), 200)
+                trace = runs.Paced(self.path(f"trace{number}"))
+                process = self.start(2, self.deck(run, weights), *settings, "--set", f"debug.trace={self.path(f'trace{number}')}")
+                trace.until(at)
+                os.kill(self.rank_of(), signal.SIGTERM)
+                trace.let_go()
+                out, err = process.communicate(timeout=runs.PATIENCE)
+                self.assertEqual(process.returncode, 75, (out[-1000:], err))
+                step = self.tool(0, "inspect", run)["step"]
+                self.assertTrue(at <= step < 40, (at, step))
                 self.assertEqual(self.restarts(run), 0)
-                self.train(0, 2, self.deck(run, weights), *settings)
+                parts = self.comparable(trace.all()) + self.go(0, run, weights, settings)
                 self.assertEqual(self.restarts(run), 1)
-                self.assertEqual(self.rows(run, 200), self.rows(f"a{number}", 200))
+                self.assertEqual(parts, whole)
+                self.assertEqual(self.rows(run, 40), self.rows(f"a{number}", 40))
                 self.assertEqual(self.final(run), self.final(f"a{number}"))
 
+    def saved_again(self, source, target, ranks, layout, weights):
+        """The digest of what some ranks load from a run and save, in a layout."""
+        self.train(75, ranks, self.deck(target, weights), "--resume", source, "--stop-at", "1", "--set",
+                   f"checkpoint.expert_layout={layout}", "--set", "batch.global=120")
+        found = self.tool(0, "inspect", target)
+        self.assertEqual((found["expert_layout"], found["world_size"], found["step"]), (layout, ranks, 1))
+        return found["content_digest"]
+
     def test_any_ranks_load_what_any_ranks_saved(self):
-        for saved in (1, 2, 3, 4):
-            source, layout = f"from{saved}", ("single", "discrete")[saved % 2]
-            self.train(75, saved, self.deck(source), "--stop-at", "1", "--set", f"checkpoint.expert_layout={layout}")
-            found = self.tool(0, "inspect", source)
-            self.assertEqual(found["expert_layout"], layout)
-            want = found["content_digest"]
-            for loaded in (1, 2, 3, 4):
-                for weights in ("single", "discrete"):
-                    with self.subTest(saved=saved, layout=layout, loaded=loaded, weights=weights):
-                        target = f"{source}to{loaded}{weights}"
-                        self.train(75, loaded, self.deck(target, weights), "--resume", source, "--stop-at", "1")
-                        found = self.tool(0, "inspect", target)
-                        self.assertEqual((found["content_digest"], found["expert_layout"]), (want, weights))
+        """Up to 4 ranks in every layout of files and memory, beyond in one of them by turns."""
+        layouts, counts = ("single", "discrete"), (1, 2, 3, 4, 5, 8)
+        self.train(75, 3, self.deck("base"), "--stop-at", "1", "--set", "batch.global=120")
+        want = self.final("base")
+        for saved in counts:
+            for layout in layouts:
+                self.assertEqual(self.saved_again("base", f"{saved}{layout}", saved, layout, "single"), want)
+            for loaded in counts:
+                turn = (saved + loaded) % 2
+                for layout in layouts:
+                    for weights in layouts:
+                        if max(saved, loaded) > 4 and (layout, weights) != (layouts[turn], layouts[(turn + saved) % 2]):
+                            continue
+                        with self.subTest(saved=saved, layout=layout, loaded=loaded, weights=weights):
+                            target = f"{saved}{layout}-{loaded}{weights}"
+                            self.assertEqual(self.saved_again(f"{saved}{layout}", target, loaded, weights, weights), want)
+                            shutil.rmtree(self.path(target))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,17 @@
 """Small runs under the launcher in a folder of their own: what the tests of checkpoints share."""
-import contextlib
+import fcntl
 import json
 import os
-import shutil
-import signal
+import select
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
 TESSERA = MPIEXEC = ""
+PATIENCE = 600  # seconds after which a program hangs; a slow machine only needs longer
 DECK = """schema_version: 1
 run: {name: small, steps: 8, threads: 1}
 model: {layers: 2, hidden: 32, heads: 4, seq_len: 32, norm: rms, activation: swiglu, position: rotary, ffn: 48MOE}
@@ -21,6 +22,48 @@ reduce: {bucket_mib: 0.01}
 optimizer: {lr: 0.01, warmup_steps: 2}
 checkpoint: {dir: DIR, every_steps: 3}
 """
+
+
+class Paced:
+    """A run's trace, written no faster than the test reads it: a step or two ahead the run waits for the test, whatever
+    the machine. Until let_go()."""
+
+    def __init__(self, path):
+        os.mkfifo(path)
+        self.pipe = os.open(path, os.O_RDWR)  # so that it never ends
+        fcntl.fcntl(self.pipe, 1031, 4096)  # F_SETPIPE_SZ, which Python's fcntl names from 3.10 on
+        self.rows, self.rest, self.ended, self.reader = [], b"", False, None
+
+    def read(self, seconds):
+        if select.select([self.pipe], [], [], seconds)[0]:
+            *lines, self.rest = (self.rest + os.read(self.pipe, 1 << 16)).split(b"\n")
+            self.rows += map(json.loads, lines)
+            return True
+        return False
+
+    def until(self, rows):
+        deadline = time.monotonic() + PATIENCE
+        while len(self.rows) < rows:
+            if not self.read(1) and time.monotonic() > deadline:
+                raise TimeoutError(f"{len(self.rows)} rows of {rows}")
+
+    def let_go(self):
+        """The run goes on alone."""
+        def drain():
+            while not self.ended:
+                self.read(0.1)
+
+        self.reader = threading.Thread(target=drain, daemon=True)
+        self.reader.start()
+
+    def all(self):
+        """Every row, once no run writes any more."""
+        self.ended = True
+        self.reader.join()
+        while self.read(0):
+            pass
+        os.close(self.pipe)
+        return self.rows
 
 
 class Runs(unittest.TestCase):
@@ -58,29 +101,9 @@ class Runs(unittest.TestCase):
                 continue
         return None
 
-    def signalled(self, run, at, *arguments, weights="single"):
-        """Ends a run on two ranks by a signal to one of them once `at` steps are done; the step that it saved. A run that
-        was over before this process had looked is done anew."""
-        metrics = self.path(run, "metrics.jsonl")
-        for _ in range(10):
-            shutil.rmtree(self.path(run), ignore_errors=True)
-            process = self.start(2, self.deck(run, weights), *arguments)
-            while process.poll() is None and not (os.path.exists(metrics) and len(self.json_lines(run, "metrics.jsonl")) >= at):
-                time.sleep(0.005)
-            with contextlib.suppress(TypeError, ProcessLookupError):
-                os.kill(self.rank_of(), signal.SIGTERM)  # mpiexec's own code after a signal to it is not reliable
-            out, err = process.communicate(timeout=300)
-            if process.returncode == 0:
-                continue
-            self.assertEqual(process.returncode, 75, (out[-1000:], err))
-            step = self.tool(0, "inspect", run)["step"]
-            self.assertGreaterEqual(step, at)
-            return step
-        self.fail("the run was over each time")
-
     def run_to_its_end(self, code, ranks, verb, *arguments):
         process = self.start(ranks, *arguments, verb=verb)
-        out, err = process.communicate(timeout=600)
+        out, err = process.communicate(timeout=PATIENCE)
         self.assertEqual(process.returncode, code, (arguments, out[-2000:], err))
         return out, err
 
@@ -88,7 +111,7 @@ class Runs(unittest.TestCase):
         return self.run_to_its_end(code, ranks, "train", *arguments)
 
     def tool(self, code, verb, *arguments):
-        done = subprocess.run([TESSERA, "checkpoint", verb, *arguments, "--json"], capture_output=True, text=True, timeout=300,
+        done = subprocess.run([TESSERA, "checkpoint", verb, *arguments, "--json"], capture_output=True, text=True, timeout=PATIENCE,
                               cwd=self.folder)
         self.assertEqual(done.returncode, code, (verb, arguments, done.stdout, done.stderr))
         return json.loads(done.stdout) if done.stdout else done.stderr

@@ -16,7 +16,7 @@ SlurmdPort={node}
 SlurmUser=root
 AuthType=auth/munge
 CryptoType=crypto/munge
-AuthInfo=socket={folder}/munge.socket,cred_expire=5
+AuthInfo=socket={folder}/munge.socket,cred_expire=15
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -33,7 +33,7 @@ JobAcctGatherType=jobacct_gather/none
 MpiDefault=pmi2
 JobRequeue=1
 ReturnToService=2
-KillWait=30
+KillWait=300
 MinJobAge=600
 NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} State=UNKNOWN
 PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:4

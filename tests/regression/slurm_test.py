@@ -13,6 +13,7 @@ import tempfile
 import unittest
 
 import slurm
+from runs import Paced
 
 TESSERA = MPIEXEC = BUILD = ""
 SCRIPTS = os.path.realpath(os.path.join(os.path.dirname(__file__), "../../jobscripts/slurm"))
@@ -98,26 +99,28 @@ class Jobs(unittest.TestCase):
         return False
 
     def test_a_run_that_is_stopped_queues_again_and_ends_as_if_it_had_not(self):
-        steps = 2000  # more than are done before this process looks
-        long = ("--set", f"run.steps={steps}")
-        whole = subprocess.run([MPIEXEC, "-n", "2", TESSERA, "train", "deck.yaml", *long, "--set", "checkpoint.dir=whole"],
+        whole = subprocess.run([MPIEXEC, "-n", "2", TESSERA, "train", "deck.yaml", "--set", "checkpoint.dir=whole"],
                                cwd=self.folder, capture_output=True, text=True, timeout=600)
         self.assertEqual(whole.returncode, 0, whole.stderr)
 
-        job = self.started(*long)
+        trace = Paced(self.path("trace"))
+        job = self.train("--set", "debug.trace=trace")
+        trace.until(3)
         rank = self.rank_of(job)
         os.kill(rank, signal.SIGSTOP)  # Slurm looks at its clock twice a minute, and wakes what it signals
         self.slurm.ask("scontrol", "update", f"JobId={job}", "TimeLimit=5")
         slurm.until(600, "the warning", lambda: not self.stands_still(rank))
         self.slurm.ask("scontrol", "update", f"JobId={job}", "TimeLimit=60")
+        trace.let_go()
 
         log = self.ended(job, "COMPLETED", 0)
+        self.assertEqual(len(trace.all()), 400)
         self.assertEqual(self.slurm.about(job)["Restarts"], "1")
         self.assertEqual(log.count("stopped early: queued again"), 1, log)
         self.assertEqual(log.count("resumed from"), 1, log)
         first = [row["step"] for row in self.rows("run") if row["restart"] == 0]
-        self.assertTrue(0 < len(first) < steps)
-        self.assertEqual([row["step"] for row in self.rows("run")], list(range(1, steps + 1)))
+        self.assertTrue(0 < len(first) < 400)
+        self.assertEqual([row["step"] for row in self.rows("run")], list(range(1, 401)))
         self.assertEqual(self.digest("run"), self.digest("whole"))
 
     def test_a_job_queues_again_so_often_and_no_more(self):

@@ -1,0 +1,323 @@
+"""Faults of a run around its saves: signals, a second run in the directory, ranks that stand still. What the run says,
+that nothing hangs, and that the same command line goes on as if nothing had been.
+
+usage: run_test.py TESSERA MPIEXEC [CLASS...]
+"""
+import json
+import os
+import re
+import shutil
+import signal
+import time
+
+import trial
+from trial import BEFORE, DURING, EVERY, LAST, RANKS, SAVED, Faults, Trial, bits, processes, state_of
+
+# No machine is so fast, and no test so slow, that a run of these steps ends by itself.
+LONG = ("--set", "run.steps=1000000000", "--set", "checkpoint.every_steps=1000000000")
+
+
+class Runs(Faults):
+    def begin(self, name, *arguments, **variables):
+        """A run of which some steps are done."""
+        run = self.trial(name, begun=False)
+        process = run.start(*arguments, **variables)
+        metrics = run.path("metrics.jsonl")
+        run.until(process, lambda: os.path.exists(metrics) and os.path.getsize(metrics) > 1000)
+        return run, process
+
+    def check_stopped(self, run, done):
+        """Saved once, at the step it came to; and it goes on from there. Its rows."""
+        self.assertEqual((done.code, done.err), (75, ""), done)
+        self.assertEqual(len(re.findall(SAVED, done.out)), 1, done)
+        self.assertEqual(self.names(run).count("LOCK"), 0)
+        (step,) = run.steps()
+        self.assertEqual(bits(run.path("metrics.jsonl"))[-1][0], step)
+        again = run.run(*LONG, "--stop-at", str(step + 10))
+        self.assertEqual(again.code, 75, again)
+        rows = bits(run.path("metrics.jsonl"))
+        self.assertEqual([row[0] for row in rows], list(range(1, step + 11)))
+        return rows
+
+    def check_never_stopped(self, run, rows):
+        """The rows and the state of a run that went straight on."""
+        whole = self.trial(os.path.basename(run.folder) + "-whole", begun=False)
+        done = whole.run(*LONG, "--stop-at", str(len(rows)))
+        self.assertEqual(done.code, 75, done)
+        self.assertEqual(rows, bits(whole.path("metrics.jsonl")))
+        self.assertEqual(run.tool("inspect", "run")[1]["content_digest"], whole.tool("inspect", "run")[1]["content_digest"])
+
+
+class Signals(Runs):
+    """TERM, USR1, USR2 and INT: once, again and again, in the midst of a save."""
+
+    def check_signal(self, name, to):
+        run, process = self.begin(f"{name}-{to}", *LONG)
+        lock = run.lock()
+        pids = [rank["pid"] for rank in lock["ranks"]]
+        self.assertEqual(dict(enumerate(pids)), processes(run.folder))
+        for pid in {"launcher": [process.pid], "first": pids[:1], "last": pids[-1:], "all": pids}[to]:
+            os.kill(pid, getattr(signal, name))
+        self.check_stopped(run, run.finish(process))
+        shutil.rmtree(run.folder)
+
+    def test_once_to_a_rank(self):
+        self.each([(name, to) for name in ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGINT") for to in ("first", "last", "all")], self.check_signal)
+
+    def test_once_to_the_launcher(self):
+        self.each([(name, "launcher") for name in ("SIGTERM", "SIGUSR1", "SIGINT")], self.check_signal)
+
+    def test_resumed_is_as_if_never_stopped(self):
+        run, process = self.begin("bits", *LONG)
+        os.kill(process.pid, signal.SIGTERM)
+        self.check_never_stopped(run, self.check_stopped(run, run.finish(process)))
+
+    def check_repeated(self, name):
+        run, process = self.begin(f"repeated-{name}", *LONG)
+        pid = processes(run.folder)[LAST]
+        began = time.monotonic()
+        try:
+            for _ in range(50):
+                os.kill(pid, getattr(signal, name))
+                time.sleep(0.002)
+        except ProcessLookupError:
+            pass
+        done = run.finish(process)
+        if name == "SIGINT" and done.code == 1 and time.monotonic() - began > 1:
+            return False  # on a machine so slow, a later one came more than a second after the first, and was heard
+        self.check_stopped(run, done)
+        return True
+
+    def test_again_and_again(self):
+        self.each([(name,) for name in ("SIGTERM", "SIGUSR1", "SIGUSR2")], self.check_repeated)
+        if not any(self.check_repeated("SIGINT") for _ in range(5)):
+            self.skipTest("this machine is too slow to interrupt a run twice within a second")
+
+    def check_during_a_save(self, name):
+        """All ranks stand in the midst of the save of step 8, hear the signal, and go on."""
+        run = self.trial(f"during-{name}")
+        process = run.start(TESSERA_FAULT="payload:all:stop")
+        run.until(process, lambda: run.standing() == set(range(RANKS)))
+        for pid in processes(run.folder).values():
+            os.kill(pid, getattr(signal, name))
+            os.kill(pid, signal.SIGCONT)
+        done = run.finish(process)
+        self.assertEqual(done.code, 75, done)
+        saved = [int(step) for step in re.findall(SAVED, done.out)]
+        self.assertEqual(saved[0], DURING)
+        self.assertIn(saved[1:], ([], [DURING + 1]))  # the next boundary
+        steps = run.steps()
+        self.assertEqual(steps[-1], saved[-1])
+        code, report = run.tool("verify", "run")
+        self.assertEqual((code, report["ok"]), (0, True))
+        done = run.run()
+        self.assertEqual(done.code, 0, done)
+        self.check_whole(run)
+
+    def test_during_a_save(self):
+        self.each([(name,) for name in ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGINT")], self.check_during_a_save)
+
+    @staticmethod
+    def interrupt(pid):
+        """Returns when the process has heard it, or is no more."""
+        os.kill(pid, signal.SIGINT)
+        while True:
+            try:
+                with open(f"/proc/{pid}/status") as file:
+                    waiting = [int(line.split()[1], 16) for line in file if line.startswith(("SigPnd:", "ShdPnd:"))]
+            except OSError:
+                return
+            if not any(mask >> (signal.SIGINT - 1) & 1 for mask in waiting):
+                return
+            time.sleep(0.001)
+
+    def test_a_second_interrupt_leaves_at_once(self):
+        run = self.trial("twice")
+        process = run.start(TESSERA_FAULT="payload:0:stop")
+        run.until(process, lambda: 0 in run.standing())  # so that nothing but the interrupt can end the other rank
+        pid, began = processes(run.folder)[LAST], time.monotonic()
+        self.interrupt(pid)
+        time.sleep(0.3)
+        self.interrupt(pid)
+        if time.monotonic() - began < 1:  # heard too soon after the first: ignored
+            time.sleep(0.3)
+            self.assertNotIn(state_of(pid), ("", "Z"))
+            time.sleep(0.7)
+            os.kill(pid, signal.SIGINT)
+        run.until(process, lambda: state_of(pid) in ("", "Z"))
+        done = run.finish(process)
+        self.assertEqual(done.code, 1, done)
+        self.assertEqual(run.steps(), [BEFORE])
+        self.check_recovers(run, (BEFORE,))
+
+    def test_a_second_interrupt_from_the_terminal(self):
+        run, process = self.begin("terminal", *LONG, ranks=1, TESSERA_FAULT="payload:0:stop")
+        os.kill(process.pid, signal.SIGINT)
+        run.until(process, lambda: 0 in run.standing())
+        time.sleep(1.1)
+        os.kill(process.pid, signal.SIGINT)  # Hydra itself leaves at the second one
+        done = run.finish(process)
+        self.assertNotIn(done.code, (0, 75), done)
+
+    def test_time_runs_out(self):
+        run = self.trial("time", begun=False)
+        done = run.run(*LONG, "--time-limit", "00:00:03")
+        with open(run.path("metrics.jsonl")) as file:
+            steps = [json.loads(line)["step_ms"] / 1e3 for line in file]
+        self.assertLess(sum(steps[:-1]), 3)  # it stops where another step might be too many
+        self.assertGreater(done.seconds + max(steps), 2.5)
+        self.check_stopped(run, done)
+
+
+class Locks(Faults):
+    """Two runs in one directory, and owners that are no more."""
+
+    @staticmethod
+    def age(run, seconds):
+        then = time.time() - seconds
+        os.utime(run.path("LOCK"), (then, then))
+
+    def write(self, run, content):
+        with open(run.path("LOCK"), "wb") as file:
+            file.write(content if isinstance(content, bytes) else content.encode())
+
+    def crashed(self, name):
+        """A run that was killed between two saves, its LOCK left behind; the trial and the LOCK's content."""
+        run = self.trial(name)
+        done = run.run(TESSERA_FAULT="guard:all:kill")
+        self.assertNotIn(done.code, (0, 75), done)
+        with open(run.path("LOCK"), "rb") as file:
+            return run, file.read()
+
+    def test_a_second_run_is_refused(self):
+        run = self.trial("second")
+        process = run.start(TESSERA_FAULT="payload:0:stop")
+        run.until(process, lambda: 0 in run.standing())
+        first = processes(run.folder)
+        left = sorted(os.listdir(run.run_directory))
+        elsewhere = Trial(os.path.join(self.folder, "elsewhere"))
+        done = elsewhere.run("--set", "checkpoint.dir=../second/run")
+        self.assertEqual(done.code, 4, done)
+        self.assertRegex(done.err, r"second/run: another run trains there: .* pid %d, .* pid %d; wait for it, end it with kill -TERM" % (first[0], first[1]))
+        self.assertEqual(sorted(os.listdir(run.run_directory)), left)
+        os.kill(first[0], signal.SIGCONT)
+        done = run.finish(process)
+        self.assertEqual((done.code, done.err), (0, "TESSERA_FAULT: stop strikes\n"), done)
+        self.check_whole(run)
+
+    def test_a_crashed_owner_is_taken_over_at_once(self):
+        run, _ = self.crashed("crashed")
+        again = self.check_recovers(run, (BEFORE,))
+        self.assertIn("run/LOCK: taken over from a run that has ended without removing it", again.err)
+        self.assertNotIn("waiting", again.err)
+
+    def test_what_is_no_lock_is_taken_over_once_it_is_old(self):
+        def check(name, damage):
+            run, lock = self.crashed(name)
+            self.write(run, damage(lock))
+            self.age(run, 60)
+            again = self.check_recovers(run, (BEFORE,))
+            self.assertIn("taken over", again.err)
+
+        self.each([("empty", lambda lock: b""), ("half", lambda lock: lock[:len(lock) // 2]), ("garbage", lambda lock: bytes(range(256))),
+                   ("flipped", lambda lock: lock.replace(b'"pid": 1', b'"pid": 2', 1).replace(b'"pid": 3', b'"pid": 4', 1) + b" "),
+                   ("other-boot", lambda lock: re.sub(rb'"boot": "[^"]*"', b'"boot": "00000000-0000-0000-0000-000000000000"', lock)),
+                   ("other-host", lambda lock: re.sub(rb'"host": "[^"]*"', b'"host": "elsewhere"', lock))], check)
+
+    def test_a_lock_that_is_touched_is_held(self):
+        run, _ = self.crashed("touched")
+        self.write(run, "what no run wrote")
+        process = run.start()
+        deadline = time.monotonic() + trial.PATIENCE
+        while process.poll() is None and time.monotonic() < deadline:
+            self.age(run, 0)
+            time.sleep(0.5)
+        done = run.finish(process)
+        self.assertEqual(done.code, 4, done)
+        self.assertIn("another run trains there", done.err)
+        self.age(run, 60)
+        self.check_recovers(run, (BEFORE,))
+
+    def test_a_silent_lock_from_elsewhere_is_waited_for(self):
+        run, _ = self.crashed("silent")
+        self.write(run, "what no run wrote")
+        self.age(run, 27)
+        done = self.check_recovers(run, (BEFORE,))
+        self.assertIn("waiting up to 30 s for a sign of life", done.err)
+        self.assertIn("taken over", done.err)
+
+    def test_a_job_started_again_knows_that_it_ended_before(self):
+        run = self.trial("job")
+        job = {"SLURM_JOB_ID": "4711"}
+        process = run.start(TESSERA_FAULT="payload:0:stop", **job)
+        run.until(process, lambda: 0 in run.standing())
+        lock = run.lock()
+        self.assertEqual(lock["job"], "4711.0")
+        for pid in processes(run.folder).values():
+            os.kill(pid, signal.SIGKILL)
+        run.finish(process)
+        done = run.run(SLURM_RESTART_COUNT="1", **job)
+        self.assertEqual(done.code, 0, done)
+        self.assertIn("batch job 4711.0", done.err)
+        self.check_whole(run)
+
+    def test_a_run_that_lost_its_lock_saves_no_more(self):
+        run = self.trial("lost", begun=False)
+        process = run.start(*LONG, "--set", "checkpoint.every_steps=400")
+        run.until(process, lambda: os.path.exists(run.path("metrics.jsonl")))
+        self.write(run, "another one's")
+        saved = run.steps()
+        done = run.finish(process)
+        self.assertEqual(done.code, 4, done)
+        self.assertIn("holds the directory no more", done.err)
+        self.assertLessEqual(len(run.steps()), len(saved) + 1)  # one may have been under way
+        with open(run.path("LOCK")) as file:
+            self.assertEqual(file.read(), "another one's")
+
+
+class Stopped(Runs):
+    """A rank that does not go on, or not for a while."""
+
+    SECONDS = 30
+
+    def check_told(self, phase, rank):
+        run = self.trial(f"stop-{phase}-{rank}")
+        done = run.run("--set", "comm.timeout_s=10", TESSERA_FAULT=f"{phase}:{rank}:stop")
+        self.assertEqual(done.code, 7, done)
+        self.assertIn(f"rank {rank} does not answer", done.err)
+        waits = "vote" if phase in ("payload", "sync") else phase
+        self.assertIn(f"a checkpoint's {waits}", done.err)
+        self.check_recovers(run, {"rename": (BEFORE, DURING), "latest": (DURING,)}.get(phase, (BEFORE,)))
+
+    def test_the_watchdog_names_rank_and_phase(self):
+        self.each([(phase, LAST) for phase in ("create", "payload", "sync", "vote", "digest", "close", "rename")]
+                  + [(phase, 0) for phase in ("guard", "manifest", "latest")], self.check_told, at_once=5)
+
+    def check_pause(self, phase, rank):
+        """Less than comm.timeout_s, which is 300 where nobody says otherwise: nothing is lost, and nobody complains."""
+        run = self.trial(f"pause-{phase}-{rank}")
+        process = run.start(TESSERA_FAULT=f"{phase}:{rank}:stop")
+        run.until(process, lambda: rank in run.standing())
+        time.sleep(self.SECONDS)
+        os.kill(processes(run.folder)[rank], signal.SIGCONT)
+        done = run.finish(process)
+        self.assertEqual((done.code, done.err), (0, "TESSERA_FAULT: stop strikes\n"), done)
+        self.check_whole(run)
+
+    def check_pause_between_saves(self, rank):
+        run, process = self.begin(f"pause-between-{rank}", *LONG)
+        pid = processes(run.folder)[rank]
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(self.SECONDS)
+        os.kill(pid, signal.SIGCONT)
+        os.kill(pid, signal.SIGTERM)
+        self.check_never_stopped(run, self.check_stopped(run, run.finish(process)))
+
+    def test_a_stop_within_the_time_is_no_fault(self):
+        cases = [(self.check_pause, "payload", LAST), (self.check_pause, "vote", 0), (self.check_pause_between_saves, LAST),
+                 (self.check_pause_between_saves, 0)]
+        self.each(cases, lambda check, *case: check(*case), at_once=len(cases))
+
+
+if __name__ == "__main__":
+    trial.main()
