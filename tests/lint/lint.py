@@ -56,7 +56,7 @@ def by_size(path: str, text: str) -> Iterator[Finding]:
     for f in functions:
         if f.lines > rules.MOST_LINES_OF_FUNCTION:
             yield Finding(path, f.line, "function-size", f"{f.name}: {f.lines} lines; at most {rules.MOST_LINES_OF_FUNCTION}")
-    if path.startswith("app/") and ".publish(" in source.code(text) and lines > rules.MOST_LINES_OF_LOOP_FILE:
+    if path.startswith("app/") and re.search(r"\bengine_?\.step\(", source.code(text)) and lines > rules.MOST_LINES_OF_LOOP_FILE:
         yield Finding(path, 1, "loop-size", f"the training loop's file has {lines} lines; at most {rules.MOST_LINES_OF_LOOP_FILE}")
 
 
@@ -107,7 +107,7 @@ def by_kernel(tree: dict[str, str]) -> Iterator[Finding]:
     benches = "\n".join(text for path, text in tree.items() if re.match(r"^tests/bench/.*_bench\.cpp$", path))
     for path, text in tree.items():
         match = re.match(r"^(kernels/(?!base/|reference/)\w+)/(\w+)\.hpp$", path)
-        if not match or not re.search(r"\bStream\s*&\s*\w+\s*,", source.code(text)):
+        if not match or not re.search(r"\bvoid\s+\w+\(\s*Stream\s*&\s*\w+\s*,", source.code(text)):
             continue
         if {folder for folder, header in included if header == path} == {match[1]}:
             continue

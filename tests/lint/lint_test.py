@@ -59,7 +59,7 @@ class Checks(unittest.TestCase):
         self.assertEqual(["file-size"], names(lint.by_size("io/a.cpp", "int a;\n" * (rules.MOST_LINES_OF_FILE + 1))))
 
     def test_long_training_loop(self):
-        loop = "void f() { sync.publish(u); }\n" + "int a;\n" * rules.MOST_LINES_OF_LOOP_FILE
+        loop = "void f() { engine_.step(batch); }\n" + "int a;\n" * rules.MOST_LINES_OF_LOOP_FILE
         self.assertEqual(["loop-size"], names(lint.by_size("app/train/loop.cpp", loop)))
 
     def test_core_order(self):
