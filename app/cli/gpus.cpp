@@ -30,10 +30,11 @@ Problems against_gpus(const Mpi& mpi, Control& control, Sharing sharing) {
   users.erase("");
   const auto most = std::max_element(users.begin(), users.end(), [](auto& a, auto& b) { return a.second < b.second; });
   if (sharing == Sharing::refused && most != users.end() && most->second > 1)
-    problems.add(Exit::deck,
-                 fmt::format("parallel.oversubscribe: false, but {} ranks would share one GPU; start no more ranks on a "
-                             "host than it has GPUs, or set it to true: they then talk through host memory, slowly",
-                             most->second));
+    problems.add(
+        Exit::deck,
+        fmt::format("parallel.oversubscribe: false, but {} ranks would share one GPU; start no more ranks on a "
+                    "host than it has GPUs, or set it to true: they then talk through host memory, slowly",
+                    most->second));
   return problems;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "app/cli/gpus.hpp"
+#include "app/cli/memory.hpp"
 #include "app/cli/threads.hpp"
 #include "kernels/base/index.hpp"
 #include "kernels/base/runtime.hpp"
@@ -36,6 +37,7 @@ void resolve_plan(Prepared& run, const Mpi& mpi, Control& control) {
   const auto hash = static_cast<std::int64_t>(run.plan->layout.hash() >> 1);
   if (control.max(hash) != hash)
     problems.add(Exit::internal, "the ranks planned different layouts: are they the same binary?");
+  problems.add(against_memory(mpi, control, *run.plan, run.gpu));
   control.agree(problems);
 }
 

@@ -12,6 +12,11 @@ ReplicaCheck::ReplicaCheck(Device& device, const RunPlan& plan)
       sums_(device.allocate(Category::staging, DType::u64, {static_cast<std::int64_t>(plan.layout.buckets().size())})) {
 }
 
+void ReplicaCheck::compare(Stream& stream, ParamSync& sync, Control& control, std::int64_t step) {
+  sync.settle(stream);
+  control.agree(differences(stream, sync.weights(), control, step));
+}
+
 Problems ReplicaCheck::differences(Stream& stream, const Weights& weights, Control& control, std::int64_t step) {
   const auto buckets = static_cast<std::size_t>(sums_.elements());
   clear(stream, sums_);

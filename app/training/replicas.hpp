@@ -9,6 +9,8 @@ class ReplicaCheck {
  public:
   ReplicaCheck(Device& device, const RunPlan& plan);
 
+  /// Settles the weights; throws on all ranks what differs. Collective.
+  void compare(Stream& stream, ParamSync& sync, Control& control, std::int64_t step);
   /// Names buckets and ranks that differ from rank 0 (Exit::internal). The weights must be settled. Collective.
   Problems differences(Stream& stream, const Weights& weights, Control& control, std::int64_t step);
 

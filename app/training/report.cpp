@@ -71,7 +71,7 @@ ClosingReport closing_report(Device& device, const Communicator& communicator, c
       bytes += cost.bytes;
       count += cost.count;
     }
-    text += fmt::format("  {:<16} {:>4} calls {:>12} bytes\n", name_of(op), count, bytes);
+    if (count > 0) text += fmt::format("  {:<16} {:>4} calls {:>12} bytes\n", name_of(op), count, bytes);
   }
   text += memory_text(device.memory(), control);
   text += fmt::format("memory was asked for {} times after the second step\n", control.max(loop.late_allocations));

@@ -27,6 +27,16 @@ std::vector<fs::path> sound_steps(const fs::path& run, std::string& reasons) {
   return sound;
 }
 
+void tell_of_later(const fs::path& run, std::int64_t step) {
+  const std::vector<StepFolder> folders = step_folders(run);
+  if (!folders.empty() && folders.back().step > step)
+    fmt::print(
+        stderr,
+        "{}: holds checkpoints of later steps than {}, up to {}, from which --resume auto would go on; move them "
+        "away before the next start\n",
+        run.string(), step, folders.back().path.filename().string());
+}
+
 std::vector<fs::path> candidates_of(const Resume& resume, const fs::path& run) {
   const bool holds = !step_folders(run).empty();
   if (resume.from == "none") {
@@ -37,7 +47,11 @@ std::vector<fs::path> candidates_of(const Resume& resume, const fs::path& run) {
               ": holds checkpoints that --resume none would train over; remove them, or name another checkpoint.dir");
     return {};
   }
-  if (resume.from != "auto") return {find_checkpoint(resume.from)};
+  if (resume.from != "auto") {
+    const fs::path chosen = find_checkpoint(resume.from);
+    tell_of_later(run, Checkpoint(chosen).manifest().counters.step);
+    return {chosen};
+  }
   std::string reasons;
   std::vector<fs::path> sound = sound_steps(run, reasons);
   if (holds && sound.empty())
@@ -130,9 +144,7 @@ Proceed Saving::operator()(std::int64_t step) {
   return stop ? Proceed::stop : Proceed::go_on;
 }
 
-void Saving::try_to_save(std::int64_t step) try {
-  save(step);
-} catch (const Error& error) {
+void Saving::try_to_save(std::int64_t step) try { save(step); } catch (const Error& error) {
   if (control_.rank() == 0) fmt::print(stderr, "step {} was not saved, training goes on: {}\n", step, error.what());
 }
 
@@ -145,7 +157,7 @@ void Saving::save(std::int64_t step) {
   if (control_.rank() != 0) return;
   fmt::print("saved {} | {} | {:.2f} s\n", (run_ / step_folder(step)).string(), digest, took.count());
   std::fflush(stdout);
-  retire(run_, {config_.checkpoint.keep_last, config_.checkpoint.keep_every});
+  retire(run_, {config_.checkpoint.keep_last, config_.checkpoint.keep_every, step});
 }
 
 }  // namespace tessera

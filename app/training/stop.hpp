@@ -27,8 +27,8 @@ class Stop {
   bool due(std::int64_t step, std::chrono::duration<double> save, Control& control);
 
   /// The last act before the process ends, after MPI's end: where a signal came, leaves a child that holds the output
-  /// open for a fifth of a second. Hydra, once it has forwarded a signal, keeps the exit codes of those ranks alone that
-  /// it finds ended while their output is open, and reports 0 for the others.
+  /// open for a fifth of a second. Hydra, once it has forwarded a signal, keeps the exit codes of those ranks alone
+  /// that it finds ended while their output is open, and reports 0 for the others.
   void outlast_ranks() const;
 
  private:

@@ -2,27 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <utility>
 
+#include "app/training/step_row.hpp"
 #include "core/device/region.hpp"
 #include "core/optim/schedule.hpp"
 
 namespace tessera {
-namespace {
-
-/// Ranks' sums added in rank order, so that every rank holds the same bits.
-StepSums total(const StepReport& report) {
-  StepSums all;
-  for (const StepSums& sums : report.sums) {
-    all.loss += sums.loss;
-    all.balance += sums.balance;
-    all.z += sums.z;
-  }
-  return all;
-}
-
-}  // namespace
 
 Training::Training(Device& device, const RunPlan& plan, Batches batches, Communicator& communicator, Control& control,
                    std::vector<Record>& records)
@@ -86,7 +72,10 @@ Proceed Training::run(const RowSink& sink, const Boundary& boundary) {
     step_ = step;
     if (!behind || evaluation_due(step)) read();
     if (const CollectiveLog* log = communicator_.log()) log->compare(control_);
-    if (replicas_ && step % config.debug.replica_hash_every == 0) compare_replicas(step);
+    if (replicas_ && step % config.debug.replica_hash_every == 0) {
+      straight_on_ = false;
+      replicas_->compare(engine_.stream(), engine_.sync(), control_, step);
+    }
     if (evaluation_due(step)) unread_->row->eval_loss = static_cast<float>(evaluate());
     if (step == allocations_settle) early_allocations_ = device_.allocations();
     if (!behind) catch_up();
@@ -103,9 +92,9 @@ void Training::read() {
   const StepReport report = engine_.report(unread_->turn);
   const double seconds = report.end.seconds_since(unread_->straight_on ? last_end_ : report.begin);
   last_end_ = report.end;
-  unread_->row = row_of(unread_->step, report, seconds);
+  unread_->row = row_of(plan_.config, unread_->step, report, seconds);
   if (trace_) trace_->report(unread_->step, report, unread_->row->loss);
-  check_skips(report);
+  skips_ = unread_->row->skipped ? skips_ + 1 : 0;
 }
 
 void Training::catch_up() {
@@ -113,37 +102,11 @@ void Training::catch_up() {
   if (!unread_->row) read();
   const MetricsRow row = *std::exchange(unread_, std::nullopt)->row;
   control_.agree(sink_ ? sink_(row) : Problems());
-}
-
-MetricsRow Training::row_of(std::int64_t step, const StepReport& report, double seconds) {
-  const RunConfig& config = plan_.config;
-  const StepSums sums = total(report);
-  const auto sequences = static_cast<double>(config.batch.global);
-  const double tokens = sequences * static_cast<double>(config.model.seq_len);
-  MetricsRow row;
-  row.step = step;
-  row.loss = static_cast<float>(sums.loss / tokens);
-  const double layers = config.model.moe ? static_cast<double>(config.model.layers) : 0;  // without: 0/0, no number
-  row.balance_loss = static_cast<float>(sums.balance / (sequences * layers));
-  row.z_loss = static_cast<float>(sums.z / (tokens * layers));
-  row.grad_norm = report.clip.norm;
-  row.clip_coef = report.clip.coefficient;
-  row.lr = static_cast<float>(learning_rate(config.optimizer, config.run.steps, step));
-  row.tokens = step * config.batch.global * config.model.seq_len;
-  row.step_ms = seconds * 1e3;
-  row.tokens_per_s = tokens / seconds;
-  row.skipped = report.clip.skip != 0;
-  return row;
-}
-
-void Training::check_skips(const StepReport& report) {
-  skips_ = report.clip.skip ? skips_ + 1 : 0;
-  if (skips_ < plan_.config.optimizer.max_skips) return;
-  // Every rank sees the same report, so all ranks throw here together.
-  throw Error(Exit::numerical,
-              fmt::format("{} steps in a row had gradients that are not finite (optimizer.max_skips); lower "
-                          "optimizer.lr, lengthen the warm-up, or look at the data",
-                          skips_));
+  if (skips_ >= plan_.config.optimizer.max_skips)  // every rank saw the same report, so all throw here together
+    throw Error(Exit::numerical,
+                fmt::format("{} steps in a row had gradients that are not finite (optimizer.max_skips); lower "
+                            "optimizer.lr, lengthen the warm-up, or look at the data",
+                            skips_));
 }
 
 double Training::evaluate() {
@@ -152,12 +115,6 @@ double Training::evaluate() {
   for (std::int64_t round = 0; round < batches_.evaluation_rounds(); ++round)
     loss += total(engine_.evaluate(batches_.evaluation(round))).loss;
   return loss / static_cast<double>(batches_.evaluation_windows() * plan_.config.model.seq_len);
-}
-
-void Training::compare_replicas(std::int64_t step) {
-  straight_on_ = false;
-  engine_.sync().settle(engine_.stream());
-  control_.agree(replicas_->differences(engine_.stream(), engine_.sync().weights(), control_, step));
 }
 
 }  // namespace tessera

@@ -50,7 +50,9 @@ class Training {
   Engine& engine() { return engine_; }
   std::int64_t step() const { return step_; }  ///< steps done
   /// How often device memory was asked for after run()'s second step.
-  std::int64_t late_allocations() const { return device_.allocations() - early_allocations_.value_or(device_.allocations()); }
+  std::int64_t late_allocations() const {
+    return device_.allocations() - early_allocations_.value_or(device_.allocations());
+  }
 
  private:
   /// A step that was begun and whose row is still to be handed on.
@@ -61,9 +63,6 @@ class Training {
     std::optional<MetricsRow> row;  ///< once its report has been read
   };
   void read();
-  MetricsRow row_of(std::int64_t step, const StepReport& report, double seconds);
-  void check_skips(const StepReport& report);
-  void compare_replicas(std::int64_t step);
   bool evaluation_due(std::int64_t step) const;
 
   Device& device_;
@@ -80,7 +79,7 @@ class Training {
   bool straight_on_ = false;
   std::int64_t step_ = 0, skips_ = 0;
   std::optional<std::int64_t> early_allocations_;  ///< once the second step is done
-  bool ready_ = false;  ///< masters hold values
+  bool ready_ = false;                             ///< masters hold values
 };
 
 }  // namespace tessera

@@ -15,6 +15,7 @@
 #include "app/cli/ranks.hpp"
 #include "app/training/generation.hpp"
 #include "app/training/given_weights.hpp"
+#include "app/training/library_plans.hpp"
 #include "app/training/plan_text.hpp"
 #include "app/training/preparation.hpp"
 #include "app/training/report.hpp"
@@ -28,6 +29,7 @@
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/lock.hpp"
 #include "io/checkpoint/reader.hpp"
+#include "io/data/utf8.hpp"
 #include "io/metrics/run_directory.hpp"
 #include "io/metrics/run_record.hpp"
 #include "kernels/base/runtime.hpp"
@@ -151,10 +153,11 @@ void describe(const PreparedRun& run, Control& control) {
 }
 
 /// Rank 0's log, null elsewhere, and run.json, which says how many starts there were before. Collective.
-std::unique_ptr<RunLog> open_log(const PreparedRun& run, const TrainOptions& options, std::int64_t step, const Mpi& mpi,
-                                 Control& control) {
+std::unique_ptr<RunLog> open_log(const PreparedRun& run, const TrainOptions& options, const AgreedPlans& plans,
+                                 std::int64_t step, const Mpi& mpi, Control& control) {
   std::unique_ptr<RunLog> log;
   RunRecord record = record_of(run, options);
+  record.library_plans = plans;
   record.ranks = places(run, mpi, control);
   const RunConfig& config = run.deck.config;
   Problems problems;
@@ -173,17 +176,13 @@ void print_sample(Training& training, const RunPlan& plan) {
   if (sample.tokens == 0) return;
   std::vector<std::int32_t> prompt;
   for (unsigned char c : sample.prompt) prompt.push_back(c);
-  if (prompt.empty()) prompt.push_back('\n');
-  const bool text = plan.config.data.kind == DataKind::text;
-  fmt::print("sample: {}", text ? sample.prompt : "");
+  fmt::print("sample: {}", sample.prompt);
+  Characters characters;
   generate(training.engine(), plan, prompt, sample.tokens, [&](std::int32_t token) {
-    if (text)
-      std::fputc(token, stdout);
-    else
-      fmt::print("{} ", token);
+    fmt::print("{}", characters.take(static_cast<char>(token)));
     std::fflush(stdout);
   });
-  fmt::print("\n");
+  fmt::print("{}\n", characters.rest());
 }
 
 /// Goes on from a checkpoint if there is one; says what a save records of this run.
@@ -246,6 +245,7 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_dec
   const Runtime runtime(static_cast<int>(config.run.threads.get()), run.gpu);
   describe(run, control);
   Device device;
+  const AgreedPlans plans = use_library_plans(device, *run.plan, run.beginnings, control);
   std::vector<Record> records;
   // A traced run is being looked into: name a collective that differs before it is begun, not at the step's end.
   const Compare compare = config.debug.trace.empty() ? Compare::at_boundaries : Compare::before_each;
@@ -254,7 +254,8 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_dec
   Training training(device, *run.plan, Batches(config, run.corpus->tokens(), run.windows, mpi.rank(), mpi.size()),
                     *communicator, control, records);
   Origin origin = begin(run, options, mpi, control, training, device);
-  const std::unique_ptr<RunLog> log = open_log(run, options, training.step(), mpi, control);
+  origin.library_plans = to_text(plans.plans);
+  const std::unique_ptr<RunLog> log = open_log(run, options, plans, training.step(), mpi, control);
   Saving saving(device, config, control, training, stop, *run.lock, std::move(origin));
   const Proceed proceed =
       training.run([&](const MetricsRow& row) { return log ? log->row(row) : Problems(); }, std::ref(saving));

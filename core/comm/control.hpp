@@ -31,8 +31,8 @@ class Control {
   virtual double sum_in_order(double value) = 0;
   virtual void sum(std::uint64_t* values, int n) = 0;
 
-  /// Runs `work`, which waits for other ranks or for a file system without a time-out of its own (HDF5). When that takes
-  /// longer than this control's, the rank says so and ends the run with Exit::communication.
+  /// Runs `work`, which waits for other ranks or for a file system without a time-out of its own (HDF5). When that
+  /// takes longer than this control's, the rank says so and ends the run with Exit::communication.
   virtual void bounded(const std::function<void()>& work) { work(); }
 
   /// What the ranks are about, as reports of the watchdog name it from now on; empty: nothing in particular. Not
@@ -51,7 +51,7 @@ class Control {
 std::unique_ptr<Control> self_control();
 
 /// Chains the fingerprints of a rank's data collectives (sequence, op, type, counts, group, label) into one 64-bit hash
-/// and keeps the last 16 (pipeline.md, collectives that disagree). Allocates nothing while noting.
+/// and keeps the last 16 of them for a report. Allocates nothing while noting.
 class CollectiveLog {
  public:
   static constexpr std::size_t kept = 16;

@@ -15,8 +15,8 @@ namespace tessera {
 /// boundaries), or before each operation (debugging and recording).
 enum class Compare { at_boundaries, before_each };
 
-/// What carries the data. fastest: NCCL where every rank has a GPU of its own, MPI where it has not, nothing for one GPU
-/// alone; or MPI in any case, which carries device memory by way of the host's.
+/// What carries the data. fastest: NCCL where every rank has a GPU of its own, MPI where it has not, nothing for one
+/// GPU alone; or MPI in any case, which carries device memory by way of the host's.
 enum class Transport { fastest, mpi };
 
 struct MpiOptions {
@@ -45,10 +45,10 @@ class Mpi {
   /// Started under a batch system or launcher as several jobs of one rank (wrong --mpi)? The remedy, else empty.
   std::string launch_mistake() const;
 
-  /// Data collectives of all ranks, on a communicator of their own. Everything starts non-blocking: over MPI it is waited
-  /// for by test and yield, and progress hangs on the device's communication stream; over NCCL it runs on that stream.
-  /// A wait longer than `timeout` reports every rank's last operations, then leaves with Exit::communication on every
-  /// rank. One at a time.
+  /// Data collectives of all ranks, on a communicator of their own. Everything starts non-blocking: over MPI it is
+  /// waited for by test and yield, and progress hangs on the device's communication stream; over NCCL it runs on that
+  /// stream. A wait longer than `timeout` reports every rank's last operations, then leaves with Exit::communication on
+  /// every rank. One at a time.
   std::unique_ptr<Communicator> world(Device& device, std::chrono::seconds timeout, const MpiOptions& options = {});
   /// The same over MPI, for host memory alone.
   std::unique_ptr<Communicator> world(Stream& stream, std::chrono::seconds timeout, const MpiOptions& options = {});

@@ -5,8 +5,8 @@
 
 namespace tessera {
 
-/// A named stretch of host time: a Kokkos::Profiling region that tools see, and a line in Device::regions(). `name` must
-/// be a literal. On a GPU it spans the enqueueing, not the work.
+/// A named stretch of host time: a Kokkos::Profiling region that tools see, and a line in Device::regions(). `name`
+/// must be a literal. On a GPU it spans the enqueueing, not the work.
 class Region {
  public:
   Region(Device& device, const char* name);

@@ -67,7 +67,8 @@ ParamLayout ParamLayout::build(const ParamRegistry& registry, const LayoutRules&
   std::vector<int> open;  // buckets that still take parameters, one a key
   for (const Projection& projection : projections_in_reverse(registry)) {
     const BucketKey key = key_of(registry[projection.front()], rules);
-    auto found = std::find_if(open.begin(), open.end(), [&](int b) { return layout.buckets_[static_cast<std::size_t>(b)].key == key; });
+    auto found = std::find_if(open.begin(), open.end(),
+                              [&](int b) { return layout.buckets_[static_cast<std::size_t>(b)].key == key; });
     if (found == open.end()) {
       open.push_back(static_cast<int>(layout.buckets_.size()));
       layout.buckets_.push_back({key, {}, {}, {}, {}});
@@ -115,7 +116,8 @@ std::vector<Piece> ParamLayout::pieces(int b, int rank) const {
   for (const Placement& p : bucket.members) {
     const std::int64_t from = std::max(begin, p.offset.value), to = std::min(end, (p.offset + p.size).value);
     if (from >= to) continue;
-    pieces.push_back({p.param, p.member, ElementIndex(from) - p.offset, ElementIndex(to - from), ElementIndex(from - begin)});
+    pieces.push_back(
+        {p.param, p.member, ElementIndex(from) - p.offset, ElementIndex(to - from), ElementIndex(from - begin)});
   }
   return pieces;
 }

@@ -14,7 +14,9 @@ enum class ProcessGroup : std::uint8_t { dense, expert };
 /// Who steps a bucket: slices of equal size, or whole matrices dealt to ranks.
 enum class OwnerKind : std::uint8_t { element_sharded, whole_matrix };
 constexpr const char* name_of(ProcessGroup g) { return g == ProcessGroup::dense ? "dense" : "expert"; }
-constexpr const char* name_of(OwnerKind k) { return k == OwnerKind::element_sharded ? "element-sharded" : "whole-matrix"; }
+constexpr const char* name_of(OwnerKind k) {
+  return k == OwnerKind::element_sharded ? "element-sharded" : "whole-matrix";
+}
 
 /// What the layout depends on besides the parameters.
 struct LayoutRules {
@@ -42,10 +44,10 @@ struct Placement {
 
 struct Bucket {
   BucketKey key;
-  std::vector<Placement> members;        ///< ascending offsets
-  ElementIndex size;                     ///< with padding
-  std::vector<std::int64_t> counts;      ///< elements of each rank's slice
-  std::vector<std::int64_t> begins;      ///< where each slice begins
+  std::vector<Placement> members;    ///< ascending offsets
+  ElementIndex size;                 ///< with padding
+  std::vector<std::int64_t> counts;  ///< elements of each rank's slice
+  std::vector<std::int64_t> begins;  ///< where each slice begins
   int ranks() const { return static_cast<int>(counts.size()); }
 };
 
@@ -59,9 +61,9 @@ struct BucketGroup {
 struct Piece {
   ParamId param;
   int member = 0;
-  ElementIndex begin;   ///< within the member
+  ElementIndex begin;  ///< within the member
   ElementIndex count;
-  ElementIndex shard;   ///< within the rank's slice
+  ElementIndex shard;  ///< within the rank's slice
 };
 
 /// Where every element of every parameter lies and which rank owns it: a pure value, the same on all ranks (hash()).

@@ -13,7 +13,7 @@ enum class Role : std::uint8_t { matrix, expert, embedding, position, head, norm
 
 constexpr bool decays(Role role) { return role != Role::norm && role != Role::bias && role != Role::router; }
 
-/// How a parameter starts (model.md, "Start").
+/// How a parameter starts: drawn from a normal distribution, zero or one.
 struct Start {
   enum class Kind : std::uint8_t { normal, zero, one } kind = Kind::zero;
   double deviation = 0;

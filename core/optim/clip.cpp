@@ -4,7 +4,8 @@
 
 namespace tessera {
 
-Clipped clip(Stream& stream, Reduced&& gradients, Communicator& communicator, const Tensor& words, ClipResult* result, float clip) {
+Clipped clip(Stream& stream, Reduced&& gradients, Communicator& communicator, const Tensor& words, ClipResult* result,
+             float clip) {
   clear(stream, words);
   for (int b = 0; b < gradients.buckets(); ++b) add_squares(stream, words, gradients.shard(b));
   if (communicator.size() > 1) {

@@ -8,6 +8,7 @@ namespace tessera {
 /// optimizer to multiply by. The sum of squares is exact, so it depends on no order, cut or rank count; a non-finite
 /// element sets skip, on all ranks alike. `words` (i64 [ExactSum::words]) and `result` lie on the device; clip 0: no
 /// clipping. Collective.
-Clipped clip(Stream& stream, Reduced&& gradients, Communicator& communicator, const Tensor& words, ClipResult* result, float clip);
+Clipped clip(Stream& stream, Reduced&& gradients, Communicator& communicator, const Tensor& words, ClipResult* result,
+             float clip);
 
 }  // namespace tessera

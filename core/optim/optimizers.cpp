@@ -15,7 +15,8 @@ Optimizers::Optimizers(Device& device, const ParamRegistry& registry, const Para
   }
 }
 
-std::vector<Optimizers::Run> Optimizers::runs_of(const ParamRegistry& registry, const ParamLayout& layout, int bucket, int rank) const {
+std::vector<Optimizers::Run> Optimizers::runs_of(const ParamRegistry& registry, const ParamLayout& layout, int bucket,
+                                                 int rank) const {
   std::vector<Run> runs;
   for (const Piece& piece : layout.pieces(bucket, rank)) {
     const auto decay = static_cast<float>(decays(registry[piece.param].role) ? settings_.weight_decay : 0.0);
@@ -31,7 +32,8 @@ void Optimizers::initialise(Stream& stream) {
   for (const Tensor& v : v_) clear(stream, v);
 }
 
-Updated Optimizers::step(Stream& stream, Clipped&& gradients, const Masters& masters, AdamWClock* clock, const float* rate) {
+Updated Optimizers::step(Stream& stream, Clipped&& gradients, const Masters& masters, AdamWClock* clock,
+                         const float* rate) {
   adamw_advance(stream, clock, gradients.clip(), settings_.beta1, settings_.beta2);
   for (std::size_t b = 0; b < runs_.size(); ++b) {
     const Tensor gradient = gradients.shard(static_cast<int>(b)), &master = masters.shard(static_cast<int>(b));

@@ -24,15 +24,17 @@ struct AdamWSettings {
 /// Steps the fp32 masters of this rank's slices. Holds the state of each rule; visit_state() is its only list.
 class Optimizers {
  public:
-  Optimizers(Device& device, const ParamRegistry& registry, const ParamLayout& layout, int rank, const AdamWSettings& settings);
+  Optimizers(Device& device, const ParamRegistry& registry, const ParamLayout& layout, int rank,
+             const AdamWSettings& settings);
 
   /// m and v start at zero.
   void initialise(Stream& stream);
 
-  /// AdamW on every bucket. `clock` and `rate` lie on the device; a skipped step changes nothing (pipeline.md, section 4).
+  /// AdamW on every bucket. `clock` and `rate` lie on the device; a skipped step writes the old values and leaves t.
   Updated step(Stream& stream, Clipped&& gradients, const Masters& masters, AdamWClock* clock, const float* rate);
 
-  template <class Visitor> void visit_state(Visitor&& visit) const {
+  template <class Visitor>
+  void visit_state(Visitor&& visit) const {
     visit(StateSlot{"adamw/m", m_});
     visit(StateSlot{"adamw/v", v_});
   }

@@ -6,7 +6,8 @@
 namespace tessera {
 
 /// Learning rate of step s (from 1) of `steps`, in double, rounded once by whoever stores it: lr s/warmup up to warmup;
-/// then cosine, linear, constant, or constant with a linear end (wsd), down to min_lr. Source: model.md's formulas.
+/// then with q = (s - warmup)/(steps - warmup) cosine min + (lr - min)(1 + cos(pi q))/2, linear lr + (min - lr) q,
+/// constant lr, or wsd: lr, and a line down to min over the last decay_steps.
 double learning_rate(const OptimizerConfig& optimizer, std::int64_t steps, std::int64_t s);
 
 }  // namespace tessera

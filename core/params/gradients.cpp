@@ -13,8 +13,7 @@ Gradients::Gradients(Device& device, const ParamRegistry& registry, const ParamL
   for (const Bucket& bucket : layout.buckets())
     storage_.push_back(device.allocate(Category::gradients, DType::f32, {bucket.size.value}));
   for (int writes : usage.writes) parameters_.push_back({writes * rules.micro_batches, 0});
-  for (std::size_t g = 0; g < layout.groups().size(); ++g)
-    groups_.push_back({GradientMachine(static_cast<int>(g)), 0});
+  for (std::size_t g = 0; g < layout.groups().size(); ++g) groups_.push_back({GradientMachine(static_cast<int>(g)), 0});
   if (communicator.size() > 1) prepare_exchanges(device);
   restart();
 }
@@ -34,10 +33,10 @@ void Gradients::prepare_exchanges(Device& device) {
         const Bucket& bucket = layout_.buckets()[static_cast<std::size_t>(b)];
         const std::int64_t mine = bucket.counts[static_cast<std::size_t>(communicator_.rank())];
         const std::int64_t n = mine * communicator_.size();
-        exchanges_.back().push_back(
-            by_rank ? Exchange{storage(b), slot.flat(offset, n).view({communicator_.size(), mine}), bucket.counts,
-                               bucket.begins}
-                    : Exchange{{}, storage(b), bucket.counts, bucket.begins});
+        exchanges_.back().push_back(by_rank
+                                        ? Exchange{storage(b), slot.flat(offset, n).view({communicator_.size(), mine}),
+                                                   bucket.counts, bucket.begins}
+                                        : Exchange{{}, storage(b), bucket.counts, bucket.begins});
         offset += n;
       }
     }
@@ -48,7 +47,8 @@ void Gradients::restart() {
   for (Group& group : groups_) group.waiting = 0;
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     parameters_[p].written = 0;
-    if (parameters_[p].expected > 0) ++groups_[static_cast<std::size_t>(layout_.group_of({static_cast<int>(p)}))].waiting;
+    if (parameters_[p].expected > 0)
+      ++groups_[static_cast<std::size_t>(layout_.group_of({static_cast<int>(p)}))].waiting;
   }
 }
 
@@ -71,7 +71,8 @@ Gradient Gradients::slot(ParamId param) {
 void Gradients::written(Stream& stream, ParamId param) {
   Parameter& parameter = parameters_[static_cast<std::size_t>(param.value)];
   if (++parameter.written < parameter.expected) return;
-  require(parameter.written == parameter.expected, "Gradients", "a gradient got more contributions than the dry pass saw");
+  require(parameter.written == parameter.expected, "Gradients",
+          "a gradient got more contributions than the dry pass saw");
   const int group = layout_.group_of(param);
   if (--groups_[static_cast<std::size_t>(group)].waiting == 0 && rules_.reduce == Overlap::on) begin(stream, group);
 }

@@ -12,9 +12,9 @@
 namespace tessera {
 
 /// The gradient half of ParamSync: fp32 main gradients of every bucket, their state machines, and their reduction: in
-/// rank order, ((g0 + g1) + g2) + ..., by an all-to-all of slices and one local sum, or by the library's reduce-scatter.
-/// Nothing is cleared: the first write has beta 0, and what was never written is filled with zeros on the edge into
-/// Reducing.
+/// rank order, ((g0 + g1) + g2) + ..., by an all-to-all of slices and one local sum, or by the library's
+/// reduce-scatter. Nothing is cleared: the first write has beta 0, and what was never written is filled with zeros on
+/// the edge into Reducing.
 class Gradients {
  public:
   Gradients(Device& device, const ParamRegistry& registry, const ParamLayout& layout, const Usage& usage,

@@ -14,8 +14,10 @@ void start(Stream& stream, const Tensor& shard, const Piece& piece, const ParamS
   const std::int64_t real = std::clamp<std::int64_t>(spec.real_elements() - piece.begin.value, 0, piece.count.value);
   const Tensor values = shard.flat(piece.shard.value, real);
   switch (spec.start.kind) {
-    case Start::Kind::zero: return;
-    case Start::Kind::one: return fill(stream, values, 1);
+    case Start::Kind::zero:
+      return;
+    case Start::Kind::one:
+      return fill(stream, values, 1);
     case Start::Kind::normal: {
       const std::int64_t first = spec.canonical.first + piece.member * spec.member_elements() + piece.begin.value;
       const RandomKey key = random_key(seed, "init", spec.canonical.name, 0);
@@ -31,10 +33,12 @@ Masters::Masters(Device& device, const ParamLayout& layout, int rank) {
     shards_.push_back(device.allocate(Category::masters, DType::f32, {bucket.counts[static_cast<std::size_t>(rank)]}));
 }
 
-Updated Masters::initialise(Stream& stream, const ParamRegistry& registry, const ParamLayout& layout, int rank, std::uint64_t seed) {
+Updated Masters::initialise(Stream& stream, const ParamRegistry& registry, const ParamLayout& layout, int rank,
+                            std::uint64_t seed) {
   for (std::size_t b = 0; b < shards_.size(); ++b) {
     clear(stream, shards_[b]);
-    for (const Piece& piece : layout.pieces(static_cast<int>(b), rank)) start(stream, shards_[b], piece, registry[piece.param], seed);
+    for (const Piece& piece : layout.pieces(static_cast<int>(b), rank))
+      start(stream, shards_[b], piece, registry[piece.param], seed);
   }
   return Updated();
 }

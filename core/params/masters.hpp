@@ -18,8 +18,9 @@ class Masters {
   /// [counts[rank]] of one bucket.
   const Tensor& shard(int bucket) const { return shards_[static_cast<std::size_t>(bucket)]; }
 
-  /// Draws the initial values (model.md, "Start"): the same bits for any ranks, layout and back end.
-  Updated initialise(Stream& stream, const ParamRegistry& registry, const ParamLayout& layout, int rank, std::uint64_t seed);
+  /// Draws the initial values as each ParamSpec says: the same bits for any ranks, layout and back end.
+  Updated initialise(Stream& stream, const ParamRegistry& registry, const ParamLayout& layout, int rank,
+                     std::uint64_t seed);
 
   const std::vector<Tensor>& shards() const { return shards_; }
 

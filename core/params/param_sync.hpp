@@ -9,8 +9,8 @@ namespace tessera {
 /// collectives. The deep module of the trainer.
 class ParamSync {
  public:
-  ParamSync(Device& device, const ParamRegistry& registry, const ParamLayout& layout, const Usage& usage, const Masters& masters,
-            Communicator& communicator, const SyncRules& rules);
+  ParamSync(Device& device, const ParamRegistry& registry, const ParamLayout& layout, const Usage& usage,
+            const Masters& masters, Communicator& communicator, const SyncRules& rules);
 
   Weights& weights() { return weights_; }
   Gradients& gradients() { return gradients_; }
@@ -18,8 +18,8 @@ class ParamSync {
   /// The step's gradients, all Empty before. Not collective; what it hands out is.
   Accumulating accumulate() { return Accumulating(gradients_); }
 
-  /// The masters have changed: every weight is outdated. With overlap the next forward gathers, group by group; without,
-  /// all groups are staged, then each is gathered and consumed here. Collective.
+  /// The masters have changed: every weight is outdated. With overlap the next forward gathers, group by group;
+  /// without, all groups are staged, then each is gathered and consumed here. Collective.
   void publish(Stream& stream, Updated&& updated);
 
   /// Brings every group to Ready. Collective.

@@ -14,14 +14,14 @@ const char* name_of(GradientState s) {
 }
 
 StateError::StateError(int group, std::int64_t epoch, const char* from, const char* to)
-    : Error(Exit::internal, "group " + std::to_string(group) + ", epoch " + std::to_string(epoch) + ": " + from + " -> " + to +
-                                " is not an edge of its state machine") {}
+    : Error(Exit::internal, "group " + std::to_string(group) + ", epoch " + std::to_string(epoch) + ": " + from +
+                                " -> " + to + " is not an edge of its state machine") {}
 
 void WeightMachine::to(WeightState next) {
   using enum WeightState;
   const bool edge = (state_ == ready && next == stale) || (state_ == stale && next == staged) ||
-                    (state_ == staged && (next == staged || next == in_flight)) || (state_ == in_flight && next == gathered) ||
-                    (state_ == gathered && next == ready);
+                    (state_ == staged && (next == staged || next == in_flight)) ||
+                    (state_ == in_flight && next == gathered) || (state_ == gathered && next == ready);
   if (!edge) throw StateError(group_, epoch_, name_of(state_), name_of(next));
   if (state_ == stale) ++epoch_;
   state_ = next;

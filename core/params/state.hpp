@@ -16,8 +16,8 @@ class StateError : public Error {
   StateError(int group, std::int64_t epoch, const char* from, const char* to);
 };
 
-/// ready(e) -> stale -> staged(e+1) -> in_flight -> gathered -> ready(e+1), once a step (pipeline.md, two state
-/// machines). A group starts stale at epoch 0: initialisation and load gather like any step.
+/// ready(e) -> stale -> staged(e+1) -> in_flight -> gathered -> ready(e+1), once a step.
+/// A group starts stale at epoch 0: initialisation and load gather like any step.
 class WeightMachine {
  public:
   explicit WeightMachine(int group = 0) : group_(group) {}

@@ -14,7 +14,8 @@ Weights::Weights(Device& device, const ParamRegistry& registry, const ParamLayou
   for (int p = 0; p < registry.size(); ++p) {
     const ParamSpec& spec = registry[{p}];
     const Placement& place = layout.place({p});
-    const Tensor first = storage_[static_cast<std::size_t>(place.bucket)].flat(place.offset.value, spec.member_elements());
+    const Tensor first =
+        storage_[static_cast<std::size_t>(place.bucket)].flat(place.offset.value, spec.member_elements());
     operands_.push_back({first.view(spec.member), spec.members, layout.member_stride({p})});
   }
   for (std::size_t g = 0; g < layout.groups().size(); ++g) {

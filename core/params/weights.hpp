@@ -22,8 +22,8 @@ class Weights final : public WeightSource {
   /// Called on `stream` where a group has just been consumed.
   using Observer = std::function<void(Stream& stream, int group)>;
 
-  Weights(Device& device, const ParamRegistry& registry, const ParamLayout& layout, const Usage& usage, const Masters& masters,
-          Communicator& communicator, Overlap overlap);
+  Weights(Device& device, const ParamRegistry& registry, const ParamLayout& layout, const Usage& usage,
+          const Masters& masters, Communicator& communicator, Overlap overlap);
 
   Operand operand(Stream& stream, ParamId param, Side side) override;
 

@@ -78,6 +78,7 @@ void measure(RunPlan& plan) {
   plan.memory = device.memory();
   plan.memory[static_cast<std::size_t>(Category::activations)] = round_up(plan.activation_bytes, Arena::alignment);
   for (const Record& record : records) plan.collectives.push_back({record.group, record.collective, record.bytes, 1});
+  for (const auto& [work, none] : engine.stream().library<LibraryChoices>().of) plan.library_work.push_back(work);
 }
 
 }  // namespace
@@ -114,6 +115,7 @@ RunPlan resolve(const RunConfig& config, int ranks) {
                0,
                0,
                0,
+               {},
                {},
                {}};
   plan.sync = {config.gather.overlap ? Overlap::on : Overlap::off, config.reduce.overlap ? Overlap::on : Overlap::off,

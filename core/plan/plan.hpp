@@ -9,6 +9,7 @@
 #include "core/model/gpt.hpp"
 #include "core/params/param_sync.hpp"
 #include "core/params/usage.hpp"
+#include "kernels/base/choices.hpp"
 
 namespace tessera {
 
@@ -35,6 +36,7 @@ struct RunPlan {
   double model_flops_per_step = 0;  ///< the same without recomputation: what the model asks for
   MemoryReport memory{};      ///< bytes of one rank
   std::vector<CollectiveCost> collectives;
+  std::vector<LibraryChoices::Words> library_work;  ///< of a step, for which libraries have a choice of algorithms
 };
 
 /// What stands against running `config` (derived) on `ranks` ranks: everything, each with its keys. Pure.

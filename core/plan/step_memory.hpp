@@ -29,8 +29,8 @@ struct StepReport {
 enum class Turn : std::uint8_t { even, odd };
 
 /// The device memory through which a step and the host talk: one block up (learning rate, tokens), one block down
-/// (clock, clip result, every rank's sums). Its pinned counterparts alternate each way, so that the host fills and reads
-/// the one while the device uses the other.
+/// (clock, clip result, every rank's sums). Its pinned counterparts alternate each way, so that the host fills and
+/// reads the one while the device uses the other.
 class StepMemory {
  public:
   StepMemory(Device& device, int rank, int ranks, std::int64_t sequences, std::int64_t length);

@@ -5,12 +5,13 @@
 
 namespace tessera {
 
-/// How a weight is kept, as capabilities; a further format is a row in the table of recipes, never a condition elsewhere.
+/// How a weight is kept, as capabilities; a further format is a row in the table of recipes, never a condition
+/// elsewhere.
 struct StorageFormat {
   const char* name;
-  DType element;               ///< the type of what a GEMM reads
-  std::int64_t wire_bytes;     ///< per element on the wire
-  std::int64_t cut_multiple;   ///< shard cuts are multiples of this many elements, so that no byte is split
+  DType element;              ///< the type of what a GEMM reads
+  std::int64_t wire_bytes;    ///< per element on the wire
+  std::int64_t cut_multiple;  ///< shard cuts are multiples of this many elements, so that no byte is split
   bool operator==(const StorageFormat& other) const { return element == other.element; }
 };
 

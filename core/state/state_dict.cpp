@@ -13,7 +13,8 @@ void StateDict::add(const std::string& slot, const ParamRegistry& registry, cons
   for (const ParamSpec& spec : registry.specs()) {
     // The experts of a discrete projection are registered one after another.
     const bool known = !tensor_of.empty() && tensors.back().name == spec.canonical.name;
-    if (!known) tensors.push_back({slot, spec.canonical.name, spec.canonical.shape, DType::f32, spec.role, {}, spec.tied_to});
+    if (!known)
+      tensors.push_back({slot, spec.canonical.name, spec.canonical.shape, DType::f32, spec.role, {}, spec.tied_to});
     tensor_of.push_back(tensors.size() - 1);
   }
   for (std::size_t b = 0; b < shards.size(); ++b)

@@ -67,7 +67,7 @@ struct StateDict {
 std::uint64_t scalar_digest(std::uint64_t bits);
 
 /// A digest of what training continues from, whatever ranks, shards and expert layout: sums mix64(fnv1a64(path) xor D)
-/// over tensors and counters (checkpoint.md, section 2).
+/// over tensors and counters, as io/checkpoint/FORMAT.md has it.
 class ContentDigest {
  public:
   void add(const std::string& path, std::uint64_t digest);

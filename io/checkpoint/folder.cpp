@@ -81,6 +81,7 @@ std::string latest_step(const fs::path& run) {
 
 void retire(const fs::path& run, const Retention& retention) {
   std::vector<StepFolder> folders = step_folders(run);
+  std::erase_if(folders, [&](const StepFolder& folder) { return folder.step > retention.newest; });
   std::ranges::reverse(folders);
   std::int64_t valid = 0;
   for (const StepFolder& folder : folders) {

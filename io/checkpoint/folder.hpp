@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -28,10 +29,11 @@ std::string latest_step(const std::filesystem::path& run);
 /// Removes what crashed saves and retirements left behind: temporary folders and trash. Not while anybody saves.
 void remove_leftovers(const std::filesystem::path& run);
 
-/// Removes the older checkpoints of a run but for the newest `keep_last` valid ones and multiples of `keep_every` (0:
-/// none).
+/// Removes the checkpoints of a run up to step `newest` but for the last `keep_last` valid ones of them and multiples of
+/// `keep_every` (0: none). Later steps, of a run that went back, are neither counted nor removed.
 struct Retention {
   std::int64_t keep_last = 2, keep_every = 0;
+  std::int64_t newest = std::numeric_limits<std::int64_t>::max();
 };
 void retire(const std::filesystem::path& run, const Retention& retention);
 

@@ -134,6 +134,12 @@ Checkpoint::Checkpoint(const fs::path& folder) : folder_(folder) {
 
 std::string Checkpoint::deck() const { return read_text_file(folder_ / deck_file); }
 
+std::string Checkpoint::library_plans() const {
+  const hdf5::File file = hdf5::File::open(folder_ / model_file);
+  constexpr const char *group = "/provenance", *name = "library_plans";
+  return file.has(group, name) ? file.text(group, name) : "";
+}
+
 void Checkpoint::read_file(const char* name) {
   const hdf5::File file = hdf5::File::open(folder_ / name);
   check_attributes(file, manifest_);

@@ -55,6 +55,8 @@ class Checkpoint final : public TensorSource {
   const std::vector<StoredTensor>& tensors() const override { return tensors_; }
   bool has_digests() const override { return true; }
   std::string deck() const;
+  /// Text of LibraryPlans; empty where the libraries had no choice, and in format 1.0.
+  std::string library_plans() const;
   /// Holds no optimizer state: no run can go on from it, though one may start with its weights.
   bool weights_only() const { return !manifest_.files.contains(optimizer_file); }
 

@@ -1,12 +1,13 @@
 #include "io/deck/tree.hpp"
 
-#include <cstdint>
 #include <optional>
 #include <sstream>
 
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 #include <yaml-cpp/eventhandler.h>
+
+#include "io/data/utf8.hpp"
 
 namespace tessera {
 
@@ -127,23 +128,6 @@ class Builder : public YAML::EventHandler {
   std::vector<Frame> open_;
   Node root_;
 };
-
-/// Length of the UTF-8 character at `i`, or 0 where there is none: overlong forms, surrogates and control characters
-/// other than tab and line ends are none. (Source: the Unicode standard, table 3-7.)
-std::size_t character_at(const std::string& text, std::size_t i) {
-  const auto byte = [&](std::size_t k) { return i + k < text.size() ? static_cast<unsigned char>(text[i + k]) : 0u; };
-  const auto follows = [&](std::size_t k, unsigned low = 0x80, unsigned high = 0xBF) {
-    return byte(k) >= low && byte(k) <= high;
-  };
-  const unsigned first = byte(0);
-  if (first < 0x80) return (first >= 0x20 && first != 0x7F) || first == '\t' || first == '\n' || first == '\r' ? 1 : 0;
-  if (first >= 0xC2 && first <= 0xDF) return follows(1) ? 2 : 0;
-  if (first >= 0xE0 && first <= 0xEF)
-    return follows(1, first == 0xE0 ? 0xA0 : 0x80, first == 0xED ? 0x9F : 0xBF) && follows(2) ? 3 : 0;
-  if (first >= 0xF0 && first <= 0xF4)
-    return follows(1, first == 0xF0 ? 0x90 : 0x80, first == 0xF4 ? 0x8F : 0xBF) && follows(2) && follows(3) ? 4 : 0;
-  return 0;
-}
 
 void refuse_binary(const std::string& text) {
   Place place{1, 1, ""};

@@ -17,8 +17,10 @@ int write_synced(const std::string& path, const std::string& text) {
   int failure = 0;
   for (std::size_t done = 0; done < text.size() && !failure;) {
     const ssize_t n = ::write(file, text.data() + done, text.size() - done);
-    if (n > 0) done += static_cast<std::size_t>(n);
-    else if (n < 0 && errno != EINTR) failure = errno;
+    if (n > 0)
+      done += static_cast<std::size_t>(n);
+    else if (n < 0 && errno != EINTR)
+      failure = errno;
   }
   if (!failure && ::fsync(file) != 0) failure = errno;
   if (::close(file) != 0 && !failure) failure = errno;
@@ -44,22 +46,26 @@ void prepare_run_directory(const std::filesystem::path& directory, Problems& pro
     const fs::file_status status = fs::status(part, error);
     if (!fs::exists(status)) continue;
     if (fs::is_directory(status)) break;
-    problems.add(Exit::environment, fmt::format("checkpoint.dir: {} is a file, and the run directory {} needs a directory there; "
-                                                "remove it or name another directory", part.string(), directory.string()));
+    problems.add(Exit::environment,
+                 fmt::format("checkpoint.dir: {} is a file, and the run directory {} needs a directory there; "
+                             "remove it or name another directory",
+                             part.string(), directory.string()));
     return;
   }
   fs::create_directories(directory, error);
   if (error) {
-    problems.add(Exit::environment, fmt::format("checkpoint.dir: {} cannot be made: {}; name a directory in a writable place",
-                                                directory.string(), error.message()));
+    problems.add(Exit::environment,
+                 fmt::format("checkpoint.dir: {} cannot be made: {}; name a directory in a writable place",
+                             directory.string(), error.message()));
     return;
   }
   const fs::path probe = directory / ".probe";
   const int failure = write_synced(probe.string(), std::string(4096, '.'));
   fs::remove(probe, error);
   if (failure)
-    problems.add(Exit::environment, fmt::format("checkpoint.dir: nothing can be written in {}: {}; make room or name another directory",
-                                                directory.string(), std::strerror(failure)));
+    problems.add(Exit::environment,
+                 fmt::format("checkpoint.dir: nothing can be written in {}: {}; make room or name another directory",
+                             directory.string(), std::strerror(failure)));
 }
 
 }  // namespace tessera

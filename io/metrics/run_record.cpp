@@ -6,18 +6,31 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 #include <string_view>
 
 namespace tessera {
 namespace {
 
-constexpr std::string_view families[] = {"OMP_",     "KOKKOS_",   "NCCL_", "MPICH_",
-                                         "TESSERA_", "DNNL_", "ONEDNN_"};
+constexpr std::string_view families[] = {"OMP_", "KOKKOS_", "NCCL_", "MPICH_", "TESSERA_", "DNNL_", "ONEDNN_"};
 constexpr std::string_view variables[] = {
     "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "GOMP_CPU_AFFINITY",  "GOMP_SPINCOUNT",
     "HYDRA_LAUNCHER",       "SLURM_ARRAY_TASK_ID",  "SLURM_CLUSTER_NAME", "SLURM_CPUS_PER_TASK",
     "SLURM_GPUS_PER_TASK",  "SLURM_JOB_ID",         "SLURM_JOB_NAME",     "SLURM_JOB_NODELIST",
     "SLURM_JOB_PARTITION",  "SLURM_NNODES",         "SLURM_NTASKS",       "SLURM_RESTART_COUNT"};
+
+using Json = nlohmann::ordered_json;
+
+/// Where libraries had a choice.
+Json plans_of(const AgreedPlans& agreed) {
+  Json json = {{"made_for", agreed.plans.made_for}, {"kept", agreed.kept}, {"chosen", agreed.chosen}};
+  if (!agreed.outdated.empty()) json["outdated"] = agreed.outdated;
+  std::istringstream lines(to_text(agreed.plans));
+  std::string line;
+  std::getline(lines, line);
+  for (json["plans"] = Json::array(); std::getline(lines, line);) json["plans"].push_back(line);
+  return json;
+}
 
 bool allowed(std::string_view name) {
   return std::ranges::find(variables, name) != std::end(variables) ||
@@ -37,7 +50,6 @@ std::map<std::string, std::string> allowed_environment() {
 }
 
 std::string to_json(const RunRecord& record) {
-  using Json = nlohmann::ordered_json;
   std::set<std::string> hosts;
   Json rank_map = Json::array();
   for (std::size_t r = 0; r < record.ranks.size(); ++r) {
@@ -46,7 +58,7 @@ std::string to_json(const RunRecord& record) {
     rank_map.push_back({{"rank", r}, {"host", place.host}});
     if (place.device >= 0) rank_map.back().update({{"device", place.device}, {"device_name", place.device_name}});
   }
-  const Json json = {
+  Json json = {
       {"name", record.name},
       {"started", record.started},
       {"restart", record.restart},
@@ -70,6 +82,7 @@ std::string to_json(const RunRecord& record) {
       {"rank_map", rank_map},
       {"environment", record.environment},
   };
+  if (!record.library_plans.plans.choices.of.empty()) json["library_plans"] = plans_of(record.library_plans);
   // Command lines and variables may hold any bytes; those that are no UTF-8 become replacement characters.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/plan/library_plans.hpp"
 #include "kernels/base/error.hpp"
 
 namespace tessera {
@@ -34,6 +35,7 @@ struct RunRecord {
   std::int64_t data_files = 0, data_tokens = 0;
   std::string started;       ///< ISO 8601, UTC
   std::int64_t restart = 0;  ///< how often the run had been resumed
+  AgreedPlans library_plans;
 };
 
 /// The variables of this process that change what a run computes or how fast, by name and by family. What may hold a

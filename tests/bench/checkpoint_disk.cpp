@@ -116,7 +116,7 @@ void raw_write(const fs::path& path, std::int64_t bytes, Control& control, const
 Times save(const fs::path& folder, State& state, Device& device, Control& control, int repeats) {
   CheckpointWriter writer(device, control);
   const Origin origin{"bench", "0", "bench\n", "", 0, control.size(), ExpertWeights::single, "", "", "", "",
-                      "",      "",  "",        0,  {}};
+                      "",      "",  "",        0,  {}, ""};
   Block block(block_bytes);
   std::ranges::generate(block, std::minstd_rand(1));  // no disk may find it too simple
   Times best;

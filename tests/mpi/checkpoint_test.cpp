@@ -6,6 +6,7 @@
 
 #include "app/training/training.hpp"
 #include "core/comm/mpi.hpp"
+#include "core/plan/library_plans.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/reader.hpp"
 #include "io/checkpoint/sha256.hpp"
@@ -68,7 +69,7 @@ RunConfig config_of(ExpertWeights experts) {
 
 Origin origin_of(const RunConfig& config, ExpertWeights in_file) {
   Origin origin{"test", "0", "deck: text\n", model_fingerprint(config.model), 77, mpi().size(), in_file, "test",
-                "here", "", "", "0", "none", "data", config.run.steps, config.optimizer};
+                "here", "", "", "0", "none", "data", config.run.steps, config.optimizer, ""};
   return origin;
 }
 
@@ -102,7 +103,10 @@ class Trial {
     return rows;
   }
   std::string save(const fs::path& run, ExpertWeights in_file = ExpertWeights::single) {
-    return writer_->save(run, training_->state(), origin_of(plan_.config, in_file));
+    return save(run, origin_of(plan_.config, in_file));
+  }
+  std::string save(const fs::path& run, const Origin& origin) {
+    return writer_->save(run, training_->state(), origin);
   }
   void load(const fs::path& folder) {
     const Checkpoint checkpoint(folder);
@@ -152,6 +156,22 @@ TEST(Checkpoints, LoadOnOtherRanksAndLayoutsWithTheSameDigest) {
       EXPECT_EQ(again.save(other.path(), in_file), digest);
     }
   }
+}
+
+TEST(Checkpoints, KeepTheLibrariesPlans) {
+  const RunConfig config = config_of(ExpertWeights::single);
+  Trial run(config);
+  const SharedFolder folder(run.control());
+  Origin origin = origin_of(config, ExpertWeights::single);
+  LibraryPlans plans{"Library 1.2, GPU X", {}};
+  for (std::uint64_t i = 0; i < 400; ++i) plans.choices.of[{i, ~i, 3, 4, 5, 6, 7, 8}] = {9, i * i};  // beyond 64 KiB
+  run.train(1);
+  run.save(folder.path(), origin);
+  EXPECT_EQ(Checkpoint(folder.path() / step_folder(1)).library_plans(), "");
+  origin.library_plans = to_text(plans);
+  run.train(2);
+  run.save(folder.path(), origin);
+  EXPECT_EQ(parse_library_plans(Checkpoint(folder.path() / step_folder(2)).library_plans()), plans);
 }
 
 TEST(Checkpoints, ResumeChangesNoBit) {
@@ -358,8 +378,8 @@ TEST(Checkpoints, OfALaterFormatSayWhatThisBuildReads) {
   later.format = {2, 0};
   EXPECT_NE(refused([&] { parse_manifest(to_json(later), "m"); }).find("format 2.0, this build reads 1.0"),
             std::string::npos);
-  later.format = {1, 1};
-  EXPECT_NE(refused([&] { parse_manifest(to_json(later), "m"); }).find("format 1.1"), std::string::npos);
+  later.format = {1, 2};
+  EXPECT_NE(refused([&] { parse_manifest(to_json(later), "m"); }).find("format 1.2"), std::string::npos);
 }
 
 TEST(Sha256, OfTheStandardsExamples) {

@@ -291,6 +291,19 @@ TEST(RunRecord, SaysWhatTheRunWas) {
   EXPECT_EQ(json.at("software").at("mpi"), "MPICH 4.0.2");
   EXPECT_EQ(json.at("software").at("libraries").at("fmt"), "9.1.0");
   EXPECT_EQ(json.at("environment").at("OMP_NUM_THREADS"), "2");
+  EXPECT_FALSE(json.contains("library_plans"));
+}
+
+TEST(RunRecord, SaysHowItCameByItsLibrariesPlans) {
+  RunRecord record;
+  record.library_plans = {{"Library 1.3", {{{{1, 2}, {3}}, {{4}, {}}}}}, 1, 2, ""};
+  const Json plans = Json::parse(to_json(record)).at("library_plans");
+  EXPECT_EQ(plans, Json({{"made_for", "Library 1.3"},
+                         {"kept", 1},
+                         {"chosen", 2},
+                         {"plans", {"00000000000000010000000000000002 0000000000000003", "0000000000000004 "}}}));
+  record.library_plans.outdated = "Library 1.2";
+  EXPECT_EQ(Json::parse(to_json(record)).at("library_plans").at("outdated"), "Library 1.2");
 }
 
 TEST(RunRecord, TakesTheEnvironmentThatIsAllowedAlone) {

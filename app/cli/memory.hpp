@@ -1,0 +1,11 @@
+#pragma once
+#include "core/comm/mpi.hpp"
+#include "core/plan/plan.hpp"
+
+namespace tessera {
+
+/// What stands against holding a plan's memory on the hosts, or on the GPUs (`gpu`: as own_gpu says), that the ranks run
+/// on: more than there is at all (Exit::deck). What others hold there is not looked at. Collective.
+Problems against_memory(const Mpi& mpi, Control& control, const RunPlan& plan, int gpu);
+
+}  // namespace tessera
