@@ -1,10 +1,12 @@
 #include "io/metrics/metrics_log.hpp"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <pty.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <cstdlib>
 #include <limits>
@@ -249,9 +251,16 @@ TEST(Console, KeepsABarBelowTheLinesOfATerminal) {
   console.bar("[#]");
   console.warning("two");
   console.bar("");
-  char shown[200] = {};
-  ASSERT_GT(::read(behind, shown, sizeof shown - 1), 0);
-  EXPECT_STREQ(shown, "\r\033[Kone\r\n\r\033[K[#]\r\r\033[K\033[33mtwo\033[0m\r\n\r\033[K\r");
+  const std::string expected = "\r\033[Kone\r\n\r\033[K[#]\r\r\033[K\033[33mtwo\033[0m\r\n\r\033[K\r";
+  std::string shown;  // a terminal may hand on what was written in several pieces
+  pollfd ready{behind, POLLIN, 0};
+  while (shown.size() < expected.size() && ::poll(&ready, 1, 10'000) == 1) {
+    std::array<char, 200> piece;
+    const auto size = ::read(behind, piece.data(), piece.size());
+    ASSERT_GT(size, 0);
+    shown.append(piece.data(), static_cast<std::size_t>(size));
+  }
+  EXPECT_EQ(shown, expected);
   std::fclose(file);
   ::close(behind);
 }
