@@ -164,7 +164,7 @@ TEST(Checkpoints, KeepTheLibrariesPlans) {
   const SharedFolder folder(run.control());
   Origin origin = origin_of(config, ExpertWeights::single);
   LibraryPlans plans{"Library 1.2, GPU X", {}};
-  for (std::uint64_t i = 0; i < 400; ++i) plans.choices.of[{i, ~i, 3, 4, 5, 6, 7, 8}] = {9, i * i};  // beyond 64 KiB
+  for (std::uint64_t i = 0; i < 600; ++i) plans.choices.of[{i, ~i, 3, 4, 5, 6, 7, 8}] = {9, i * i};  // beyond 64 KiB
   run.train(1);
   run.save(folder.path(), origin);
   EXPECT_EQ(Checkpoint(folder.path() / step_folder(1)).library_plans(), "");
