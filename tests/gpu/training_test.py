@@ -77,12 +77,13 @@ class Folder:
         text = subprocess.run(inspect, capture_output=True, text=True, check=True).stdout
         return json.loads(text)["content_digest"]
 
-    def first_trace(self, ranks, compute):
-        """Of a step that changes nothing: its weights and masters are the initial ones, gathered."""
-        trace = os.path.join(self.path, f"trace{ranks}{compute}.jsonl")
-        self.train(ranks, f"still{ranks}{compute}",
+    def first_trace(self, ranks, compute, beginning="", program=None):
+        """Of a step that changes nothing: its weights and masters are those it began with, gathered."""
+        name = f"{ranks}{compute}{'host' if program else ''}{os.path.basename(beginning)}"
+        trace = os.path.join(self.path, f"trace{name}.jsonl")
+        self.train(ranks, f"still{name}",
                    {"optimizer.lr": 0, "optimizer.min_lr": 0, "run.steps": 1, "precision.compute": compute,
-                    "debug.trace": trace})
+                    "debug.trace": trace, "checkpoint.init_from": beginning}, program=program)
         with open(trace, encoding="utf-8") as file:
             row = json.loads(file.readline())
         return {"weights": row["weights"], "masters": row["masters"]}, sorted(row["collectives"], key=json.dumps)
@@ -136,6 +137,18 @@ class OnGpus(unittest.TestCase):
             initial, collectives = self.folder.first_trace(ranks, compute)
             self.assertEqual(initial, self.golden["initial"][compute])
             self.assertEqual(collectives, self.golden["collectives"][f"{compute} {ranks}"])
+
+    def test_what_is_gathered_from_a_checkpoint_is_the_hosts(self):
+        if not OPTIONS.host:
+            self.skipTest("needs --host")
+        trained = os.path.join(self.folder.path, "trained")
+        self.folder.train(2, "trained", CALM, "--stop-at", "5", code=75, program=OPTIONS.host)
+        for ranks in filter(lambda ranks: ranks <= gpus(), RANKS):
+            for compute in TOLERANCE:
+                with self.subTest(ranks=ranks, compute=compute):
+                    here = self.folder.first_trace(ranks, compute, trained)
+                    self.assertEqual(here, self.folder.first_trace(ranks, compute, trained, OPTIONS.host))
+                    self.assertNotEqual(here[0], self.golden["initial"][compute])
 
     @on_every_number
     def test_the_first_losses_are_the_hosts(self, ranks):
