@@ -106,7 +106,7 @@ TEST(CastMasterWeights, GivesEveryRankTheWholeForAnyCuts) {
     cast_master_weights(device.compute(), weights, *communicator);
     EXPECT_EQ(records.size(), 1u);  // one agreement on all of them
     const Exchange gathers[] = {a.gather(), b.gather(), c.gather(), d.gather(), e.gather(), f.gather()};
-    communicator->submit(device.communication(), {Collective::all_gather, gathers, -1, "weights"})
+    communicator->submit(device.compute(), {Collective::all_gather, gathers, -1, "weights"})
         .wait(device.compute());
     build_columnwise(device.compute(), weights);
     a.compare(device);

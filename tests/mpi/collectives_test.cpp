@@ -420,6 +420,7 @@ TEST_F(OverMpi, MovesWhenTheStreamProgresses) {
 
 TEST_F(OverMpi, RefusesMoreThanItsSlots) {
   const auto communicator = mpi.world(device, timeout);
+  if (communicator->name() == "self") GTEST_SKIP() << "one rank's collectives end at once";
   const Tensor t = device.allocate(Category::batch, DType::u8, {1});
   device.upload(device.communication(), t, "a");
   std::vector<Tensor> targets;

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "core/comm/mpi.hpp"
+#include "core/device/device.hpp"
+#include "kernels/base/runtime.hpp"
 
 namespace {
 
@@ -19,39 +21,35 @@ using namespace tessera;
 /// One operation over `elements` u64 a rank, with its memory.
 class Call {
  public:
-  Call(Collective collective, std::int64_t elements, int ranks)
-      : collective_(collective),
-        send_(static_cast<std::size_t>(elements * ranks)),
-        receive_(send_.size()),
-        counts_(static_cast<std::size_t>(ranks), elements),
-        begins_(counts_.size()) {
+  Call(Device& device, Collective collective, std::int64_t elements, int ranks)
+      : collective_(collective), counts_(static_cast<std::size_t>(ranks), elements), begins_(counts_.size()) {
     std::exclusive_scan(counts_.begin(), counts_.end(), begins_.begin(), std::int64_t{0});
-    const auto n = static_cast<std::int64_t>(send_.size());
-    exchange_ = {Tensor{send_.data(), DType::u64, {n}}, Tensor{receive_.data(), DType::u64, {n}}, counts_, begins_};
+    const auto memory = [&] { return device.allocate(Category::batch, DType::u64, {elements * ranks}); };
+    exchange_ = {memory(), memory(), counts_, begins_};
   }
   Operation operation() const { return {collective_, {&exchange_, 1}, 7, "test"}; }
 
  private:
   Collective collective_;
-  std::vector<std::uint64_t> send_, receive_;
   std::vector<std::int64_t> counts_, begins_;
   Exchange exchange_;
 };
 
-std::vector<Call> calls(const std::string& kind, bool odd, int ranks) {
+std::vector<Call> calls(Device& device, const std::string& kind, bool odd, int ranks) {
   const Collective second = odd && kind == "op" ? Collective::all_reduce_max : Collective::all_reduce_sum;
   std::vector<Call> list;
-  list.emplace_back(Collective::all_gather, 10, ranks);
-  list.emplace_back(Collective::broadcast, 20, ranks);
+  const auto add = [&](Collective collective, std::int64_t n) { list.emplace_back(device, collective, n, ranks); };
+  add(Collective::all_gather, 10);
+  add(Collective::broadcast, 20);
   if (kind == "op") {
-    list.emplace_back(second, 30, ranks);
+    add(second, 30);
   } else {
-    list.emplace_back(Collective::all_to_all, odd && kind == "count" ? 31 : 30, ranks);
+    add(Collective::all_to_all, odd && kind == "count" ? 31 : 30);
   }
-  list.emplace_back(Collective::all_gather, 30, ranks);
+  add(Collective::all_gather, 30);
   if (odd && kind == "order") std::swap(list[2], list[3]);
-  list.emplace_back(Collective::all_reduce_max, 50, ranks);
-  if (!odd || (kind != "missing" && kind != "silent")) list.emplace_back(Collective::all_gather, 100000, ranks);
+  add(Collective::all_reduce_max, 50);
+  if (!odd || (kind != "missing" && kind != "silent")) add(Collective::all_gather, 100000);
   return list;
 }
 
@@ -63,22 +61,27 @@ int main(int argc, char** argv) {
   const std::string when = argv[1], kind = argv[2];
   const bool hangs = kind == "silent" || (when == "wait" && kind != "none") || (when == "debug" && kind == "missing");
   const std::chrono::seconds timeout(hangs ? 5 : 300);
-  Stream stream;
+  const Runtime runtime(0, Runtime::gpus().empty() ? -1 : mpi.local_rank() % static_cast<int>(Runtime::gpus().size()));
+  Device device;
+  Stream& stream = device.compute();
   const MpiOptions options{.compare = when == "debug" ? Compare::before_each : Compare::at_boundaries};
-  const auto communicator = mpi.world(stream, timeout, options);
+  const auto communicator = mpi.world(device, timeout, options);
   const auto control = mpi.control(timeout);
 
   const bool odd = mpi.rank() == mpi.size() - 1;
-  const std::vector<Call> list = calls(kind, odd, mpi.size());
+  const std::vector<Call> list = calls(device, kind, odd, mpi.size());
   std::vector<Pending> pending;
   for (const Call& call : list) {
     pending.push_back(communicator->submit(stream, call.operation()));
-    if (when != "boundary") pending.back().wait(stream);
+    if (when == "boundary") continue;
+    pending.back().wait(stream);
+    device.wait(stream.record());
   }
   if (odd && kind == "silent") sleep(600);  // until the others end it
   communicator->log()->compare(*control);
   for (Pending& one : pending)
     if (one) one.wait(stream);
+  device.wait(stream.record());
   if (mpi.rank() == 0) std::printf("all agreed\n");
   return 0;
 }
