@@ -9,20 +9,27 @@
 #   TESSERA_CPU                -march of the host code; by default that of the machine which compiles
 set -euo pipefail
 preset=${1:-}
-case $preset in host | cuda) shift ;; *) sed -n '2,10p' "$0" >&2; exit 2 ;; esac
+case $preset in host | cuda) shift ;; *) sed -n '2,9p' "$0" >&2; exit 2 ;; esac
 cd "$(dirname "$0")/../.."
+missing() { echo "build.sh: no $1" >&2; exit 4; }
+
+set +u  # the sites' own functions are not written for it
 if [ -n "${TESSERA_MODULES:-}" ]; then
+  command -v module > /dev/null || missing "'module' in this shell: run it by bash -l, or source the site's modules.sh first"
   # shellcheck disable=SC2086 # a list
   module load $TESSERA_MODULES
 fi
 if [ -n "${TESSERA_SPACK:-}" ]; then
-  eval "$(spack env activate --sh "$TESSERA_SPACK")"
+  command -v spack > /dev/null || missing "spack in PATH: source its setup-env.sh first"
+  activation=$(spack env activate --sh "$TESSERA_SPACK")
+  eval "$activation"
 fi
+set -u
 
 options=()
 [ -z "${TESSERA_CPU+set}" ] || options+=("-DTESSERA_CPU=$TESSERA_CPU")
 if [ "$preset" = cuda ]; then
-  command -v nvcc > /dev/null || { echo "build.sh: no nvcc in PATH: load the site's CUDA module (13.0 was used)" >&2; exit 4; }
+  command -v nvcc > /dev/null || missing "nvcc in PATH: load the site's CUDA module (13.0 was used)"
   options+=("-DTESSERA_CUDA_ARCHITECTURE=${TESSERA_CUDA_ARCHITECTURE:-90}")
 fi
 cmake --preset "$preset" ${options[@]+"${options[@]}"}
