@@ -51,6 +51,12 @@ std::int64_t PosixFile::size() const {
   return about.st_size;
 }
 
+bool PosixFile::named() const noexcept {
+  struct ::stat mine {}, found {};
+  return ::fstat(file_, &mine) == 0 && ::stat(path_.c_str(), &found) == 0 && mine.st_dev == found.st_dev &&
+         mine.st_ino == found.st_ino;
+}
+
 std::chrono::nanoseconds PosixFile::changed() const {
   struct ::stat about {};
   if (::fstat(file_, &about) != 0) throw failed(Exit::file, path_, "cannot be read", errno);

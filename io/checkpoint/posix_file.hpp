@@ -24,6 +24,7 @@ class PosixFile {
   ~PosixFile();
 
   std::int64_t size() const;
+  bool named() const noexcept;               ///< whether its path still leads to it
   std::chrono::nanoseconds changed() const;  ///< when its content or time was set, by the file system's clock
   void touch() noexcept;                     ///< sets that time to now
   void read(std::int64_t offset, void* to, std::int64_t bytes) const;

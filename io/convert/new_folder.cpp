@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "io/convert/new_file.hpp"
+
 namespace tessera {
 
 namespace fs = std::filesystem;
@@ -16,11 +18,6 @@ namespace {
 fs::path named(const fs::path& path) {
   const fs::path whole = fs::absolute(path).lexically_normal();
   return whole.has_filename() ? whole : whole.parent_path();
-}
-
-void refuse_existing(const fs::path& name) {
-  std::error_code error;
-  if (fs::exists(fs::symlink_status(name, error))) throw Error(Exit::file, name.string() + ": exists already");
 }
 
 constexpr std::string_view unfinished = ".tmp.";
@@ -38,28 +35,6 @@ std::vector<fs::path> beginnings_of(const fs::path& name) {
       found.push_back(entry.path());
   }
   return found;
-}
-
-/// Whether nobody fills a folder any more; throws where somebody does.
-bool left_behind(const fs::path& beginning, const fs::path& name) {
-  PosixFile::Lock lock = PosixFile::Lock::unknown;
-  try {
-    lock = PosixFile(beginning, PosixFile::Mode::read).lock();
-  } catch (const Error&) {
-    // Another user's, perhaps: told of below.
-  }
-  if (lock == PosixFile::Lock::refused)
-    throw Error(Exit::environment, fmt::format("{}: another process is making it, as {}; wait for its end",
-                                               name.string(), beginning.string()));
-  return lock == PosixFile::Lock::taken;
-}
-
-void clear_away(const fs::path& beginning, const fs::path& name) {
-  std::error_code error;
-  const bool removed = left_behind(beginning, name) && fs::remove_all(beginning, error) > 0 && !error;
-  fmt::print(stderr, "{}: {}\n", beginning.string(),
-             removed ? "removed; a process that did not reach its end had left it"
-                     : "may have been left behind by a process that did not reach its end; remove it if so");
 }
 
 }  // namespace

@@ -6,29 +6,14 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
+#include "io/convert/new_file.hpp"
 #include "io/convert/tensor_quantizer.hpp"
 #include "io/hdf5/file.hpp"
 
 namespace tessera {
 namespace {
-
-/// Removes the unfinished output unless it was kept.
-class Unfinished {
- public:
-  explicit Unfinished(std::filesystem::path path) : path_(std::move(path)) { remove(); }
-  ~Unfinished() { remove(); }
-  Unfinished(const Unfinished&) = delete;
-  Unfinished& operator=(const Unfinished&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  void remove() {
-    std::error_code ignored;
-    std::filesystem::remove(path_, ignored);
-  }
-  std::filesystem::path path_;
-};
 
 struct Sides {
   bool rowwise = false, columnwise = false;
@@ -40,10 +25,35 @@ Sides sides_of(FormatId format, const SourceTensor& t) {
   });
 }
 
+/// Whether a name can be a group's path: parts between slashes, none of them empty or a step.
+bool names_a_group(const std::string& name) {
+  if (name.find('\0') != std::string::npos) return false;
+  for (std::size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
+    end = name.find('/', begin);
+    const std::string part = name.substr(begin, end == std::string::npos ? end : end - begin);
+    if (part.empty() || part == "." || part == "..") return false;
+  }
+  return true;
+}
+
+/// The tensor of which `name` would take an array's place; nothing: none.
+std::optional<std::string> displaced(const std::string& name, const std::vector<SourceTensor>& chosen) {
+  static const std::set<std::string> arrays = {"rowwise_data", "rowwise_scales", "columnwise_data", "columnwise_scales",
+                                               "amax"};
+  // A tensor below such an array is in the way as well.
+  for (std::size_t at = name.find('/'); at != std::string::npos; at = name.find('/', at + 1)) {
+    const std::string first = name.substr(at + 1, name.find('/', at + 1) - at - 1), parent = name.substr(0, at);
+    const auto same = [&](const SourceTensor& t) { return t.name == parent; };
+    if (arrays.contains(first) && std::any_of(chosen.begin(), chosen.end(), same)) return parent;
+  }
+  return std::nullopt;
+}
+
 /// Why a tensor cannot be quantized; nothing: it can.
 std::optional<std::string> obstacle(FormatId format, const SourceTensor& t) {
   const FormatTraits traits = traits_of(format);
-  if (!t.unreadable.empty()) return t.unreadable;
+  if (!t.unreadable.empty()) return t.shape.rank() > 0 ? t.shape.text() + " is " + t.unreadable : t.unreadable;
+  if (!names_a_group(t.name)) return "its name cannot be that of a group in HDF5";
   if (t.shape.rank() != 2 && t.shape.rank() != 3)
     return fmt::format("{} is neither a matrix nor a stack of matrices", t.shape.text());
   if (t.type != DType::f32 && t.type != DType::bf16)
@@ -57,6 +67,16 @@ std::optional<std::string> obstacle(FormatId format, const SourceTensor& t) {
 }
 
 std::string without_slash(const std::string& name) { return name.starts_with('/') ? name.substr(1) : name; }
+
+/// The same tensors, none of whose groups stands where another's array would.
+std::vector<SourceTensor> apart(const QuantizeFileOptions& options, std::vector<SourceTensor> list) {
+  for (const SourceTensor& t : list)
+    if (const auto other = displaced(t.name, list))
+      throw Error(Exit::file, fmt::format("{}: {}: its group would take the place of an array of {}; name the tensors "
+                                          "to quantize with --tensor",
+                                          options.in.string(), t.name, *other));
+  return list;
+}
 
 std::vector<SourceTensor> chosen(const QuantizeFileOptions& options, std::vector<SkippedTensor>& skipped) {
   const std::vector<SourceTensor> all = list_tensors(options.in);
@@ -73,19 +93,20 @@ std::vector<SourceTensor> chosen(const QuantizeFileOptions& options, std::vector
         std::any_of(list.begin(), list.end(), [&](const SourceTensor& t) { return t.name == found->name; });
     if (!twice) list.push_back(*found);
   }
-  if (!options.tensors.empty()) return list;
+  if (!options.tensors.empty()) return apart(options, std::move(list));
   for (const SourceTensor& t : all) {
-    const bool candidate = !t.unreadable.empty() || t.shape.rank() == 2 || t.shape.rank() == 3;
-    if (!candidate) continue;
+    if (t.shape.rank() != 2 && t.shape.rank() != 3) continue;
     if (const auto why = obstacle(options.format, t))
       skipped.push_back({t.name, *why});
     else
       list.push_back(t);
   }
-  if (list.empty())
-    throw Error(Exit::file, fmt::format("{}: none of its {} tensors suits {}", options.in.string(), all.size(),
-                                        traits_of(options.format).name));
-  return list;
+  if (list.empty()) {
+    const std::string first = skipped.empty() ? "no matrix is among them" : skipped[0].name + ": " + skipped[0].reason;
+    throw Error(Exit::file, fmt::format("{}: none of its {} tensors suits {}; {}", options.in.string(), all.size(),
+                                        traits_of(options.format).name, first));
+  }
+  return apart(options, std::move(list));
 }
 
 Shape stacked(const SourceTensor& t, Shape of_member) {
@@ -94,8 +115,8 @@ Shape stacked(const SourceTensor& t, Shape of_member) {
 
 void add_groups(hdf5::File& file, const std::string& path) {
   for (std::size_t at = path.find('/'); at != std::string::npos; at = path.find('/', at + 1))
-    if (const std::string parent = path.substr(0, at); !parent.empty() && !file.has(parent)) file.add_group(parent);
-  file.add_group(path);
+    if (const std::string parent = path.substr(0, at); !file.has(parent)) file.add_group(parent);
+  if (!file.has(path)) file.add_group(path);  // the parent of one that was named before it
 }
 
 /// The group of one tensor, its datasets still without content.
@@ -142,25 +163,20 @@ nlohmann::ordered_json exponents(const TensorReport& t) {
 QuantizeReport quantize_file(const QuantizeFileOptions& options) {
   if (!traits_of(options.format).scaled)
     throw Error(Exit::usage, fmt::format("{} is no quantized format", traits_of(options.format).name));
-  if (std::filesystem::exists(options.out)) throw Error(Exit::file, options.out.string() + ": exists already");
+  NewFile unfinished(options.out);
   QuantizeReport report;
   const std::vector<SourceTensor> tensors = chosen(options, report.skipped);
-  const Unfinished unfinished(options.out.string() + ".tmp");
   std::vector<QuantizedPlaces> places;
   {
     hdf5::File file = hdf5::File::create(unfinished.path(), *self_control());
     for (const SourceTensor& t : tensors) places.push_back(add_tensor(file, t, options));
     file.close();
   }
+  PosixFile& out = unfinished.hold();
   const PosixFile in(options.in, PosixFile::Mode::read);
-  PosixFile out(unfinished.path(), PosixFile::Mode::write);
   for (std::size_t i = 0; i < tensors.size(); ++i)
     report.tensors.push_back(quantize_tensor({tensors[i], in, out, places[i], options}));
-  out.sync();
-  std::error_code failure;
-  std::filesystem::rename(unfinished.path(), options.out, failure);
-  if (failure) throw Error(Exit::environment, options.out.string() + ": " + failure.message());
-  sync_folder(options.out.has_parent_path() ? options.out.parent_path() : ".");
+  unfinished.commit();
   return report;
 }
 
@@ -186,10 +202,15 @@ std::string QuantizeReport::json() const {
 
 std::string QuantizeReport::text() const {
   std::string lines;
-  for (const TensorReport& t : tensors)
+  for (const TensorReport& t : tensors) {
     lines += fmt::format("{} {} {} {}: SNR {:.2f} dB, max relative error {:.3g}, zeros {:.3g}, saturated {:.3g}\n",
                          t.name, t.shape.text(), t.format, fmt::join(t.directions, " + "), t.snr_db, t.max_rel_error,
                          t.zeros, t.saturated);
+    lines += "  blocks by scale:";
+    for (const auto& [exponent, count] : t.scale_exponents)
+      lines += fmt::format(" {} {}", exponent == zero_scale ? "zero" : fmt::format("2^{}", exponent), count);
+    lines += "\n";
+  }
   for (const SkippedTensor& s : skipped) lines += fmt::format("{}: skipped: {}\n", s.name, s.reason);
   return lines;
 }

@@ -41,14 +41,15 @@ struct QuantizeReport {
   std::vector<SkippedTensor> skipped;
   /// One JSON object: {tensors: [...], skipped: [...]}. A zero scale has the key "zero"; NaN is null.
   std::string json() const;
-  /// A line a tensor, for people.
+  /// For people: two lines a tensor, the second with its blocks by scale.
   std::string text() const;
 };
 
 /// Quantizes the tensors of a file into a new HDF5 file: a group /<name> each, with rowwise_data, rowwise_scales,
-/// columnwise_data, columnwise_scales, amax and attributes, as README.md of this folder shows. Streams: memory does not
-/// depend on the sizes of tensors. Writes OUT.tmp and renames it; on failure nothing is left. Throws Error{file} for
-/// inputs and destinations, with path, tensor and rule.
+/// columnwise_data, columnwise_scales, amax and attributes, as README.md of this folder shows. Streams: memory depends
+/// on panel_elements alone. Writes OUT.tmp, which is locked and given its space before anything else, and renames it;
+/// on failure nothing is left. Throws Error{file} for inputs and destinations, with path, tensor and rule, and
+/// Error{environment} where the output cannot be written.
 QuantizeReport quantize_file(const QuantizeFileOptions& options);
 
 }  // namespace tessera

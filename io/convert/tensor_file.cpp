@@ -21,16 +21,16 @@ bool begins_as_hdf5(const std::filesystem::path& path) {
   return std::memcmp(first, signature, sizeof first) == 0;
 }
 
-SourceTensor described(const hdf5::File& file, const std::string& path) {
+SourceTensor described(const hdf5::File& file, const hdf5::ListedDataset& listed) {
   SourceTensor t;
-  t.name = path;
+  t.name = listed.path;
+  t.shape = shape_of(listed.dims);
   try {
-    const hdf5::Dataset data = file.dataset(path);
-    t.shape = data.shape;
+    const hdf5::Dataset data = file.dataset(listed.path);
     t.type = data.type;
     t.offset = data.offset;
   } catch (const Error&) {
-    t.unreadable = "not a contiguous little-endian fp32, bf16 or u8 dataset of 1 to 3 axes";
+    t.unreadable = "no contiguous little-endian dataset of fp32, bf16 or u8, of 1 to 3 axes";
   }
   return t;
 }
@@ -60,7 +60,7 @@ std::vector<SourceTensor> list_hdf5(const std::filesystem::path& path) {
   if (!begins_as_hdf5(path)) throw Error(Exit::file, path.string() + ": is no HDF5 file, whatever its name says");
   std::vector<SourceTensor> list;
   const hdf5::File file = hdf5::File::open(path);
-  for (const std::string& name : hdf5::list_datasets(path)) list.push_back(described(file, name));
+  for (const hdf5::ListedDataset& d : hdf5::list_datasets(path)) list.push_back(described(file, d));
   const std::int64_t size = PosixFile(path, PosixFile::Mode::read).size();
   for (const SourceTensor& t : list)
     if (t.unreadable.empty() && t.offset + t.shape.elements() * size_of(t.type) > size)
@@ -76,6 +76,21 @@ void read_elements(const PosixFile& file, const SourceTensor& tensor, std::int64
     read_halves(file, tensor.offset + 2 * first, count, static_cast<float*>(to));
   else
     file.read(tensor.offset + first * size_of(tensor.type), to, count * size_of(tensor.type));
+}
+
+Shape shape_of(const std::vector<std::int64_t>& dims) {
+  switch (dims.size()) {
+    case 1:
+      return {dims[0]};
+    case 2:
+      return {dims[0], dims[1]};
+    case 3:
+      return {dims[0], dims[1], dims[2]};
+    case 4:
+      return {dims[0], dims[1], dims[2], dims[3]};
+    default:
+      return {};
+  }
 }
 
 std::vector<SourceTensor> list_tensors(const std::filesystem::path& path) {

@@ -14,8 +14,21 @@ using formats::Format;
 using formats::Matrix;
 using formats::Order;
 
-/// Panels end at multiples of this many rows, so that each fills whole, padded pieces of every array.
+/// Panels end at multiples of this many rows and columns, so that each fills whole, padded pieces of every array.
 constexpr std::int64_t panel_step = 512;
+
+/// A rectangle of one member, which is worked on at a time.
+struct Panel {
+  std::int64_t row, column;
+  Matrix size;
+};
+
+/// About `elements` of whole rows where these are short enough, else parts of rows.
+Matrix largest_panel(Matrix m, std::int64_t elements) {
+  const auto steps = [](std::int64_t n) { return std::max(n / panel_step, std::int64_t{1}) * panel_step; };
+  const std::int64_t columns = std::min(m.columns, steps(elements / std::min(m.rows, panel_step)));
+  return {std::min(m.rows, steps(elements / columns)), columns};
+}
 
 /// An array of `whole` entries in a file, of which a panel makes a rectangle.
 struct Rectangle {
@@ -44,12 +57,8 @@ template <Format F>
 class TensorQuantizer {
  public:
   explicit TensorQuantizer(const QuantizeStep& step)
-      : step_(step),
-        matrix_(matrix_of(step.tensor)),
-        panel_rows_(std::min(
-            matrix_.rows,
-            std::max(step.options.panel_elements / matrix_.columns / panel_step, std::int64_t{1}) * panel_step)) {
-    const Matrix panel{panel_rows_, matrix_.columns};
+      : step_(step), matrix_(matrix_of(step.tensor)), largest_(largest_panel(matrix_, step.options.panel_elements)) {
+    const Matrix panel = largest_;
     values_ = buffer(step.tensor.type, panel.elements());
     decoded_ = buffer(DType::f32, panel.elements());
     for (Side side : {Side::rowwise, Side::columnwise}) {
@@ -66,7 +75,7 @@ class TensorQuantizer {
     for (std::int64_t e = 0; e < members_of(step_.tensor); ++e) {
       const float amax = F::tensor_amax ? member_amax(e) : 0.0f;
       sums_.amax = 0;
-      for (std::int64_t row = 0; row < matrix_.rows; row += panel_rows_) quantize_panel(e, row, amax);
+      each_panel([&](const Panel& panel) { quantize_panel(e, panel, amax); });
       amaxes.push_back(sums_.amax);
     }
     step_.out.write(step_.places.amax, amaxes.data(), std::ssize(amaxes) * 4);
@@ -86,14 +95,26 @@ class TensorQuantizer {
     return bytes;
   }
 
-  Matrix panel_at(std::int64_t row) const { return {std::min(panel_rows_, matrix_.rows - row), matrix_.columns}; }
+  template <class Work>
+  void each_panel(const Work& work) const {
+    for (std::int64_t row = 0; row < matrix_.rows; row += largest_.rows)
+      for (std::int64_t column = 0; column < matrix_.columns; column += largest_.columns)
+        work(
+            Panel{row,
+                  column,
+                  {std::min(largest_.rows, matrix_.rows - row), std::min(largest_.columns, matrix_.columns - column)}});
+  }
 
-  /// Reads the panel of a member that begins at `row` to host and device.
-  void load(std::int64_t member, std::int64_t row) {
-    const Tensor part = values_.flat(0, panel_at(row).elements());
+  /// Reads a panel of a member to host and device.
+  void load(std::int64_t member, const Panel& panel) {
+    const Tensor part = values_.flat(0, panel.size.elements());
     host_.resize(static_cast<std::size_t>(part.bytes()));
-    const std::int64_t first = member * matrix_.elements() + row * matrix_.columns;
-    read_elements(step_.in, step_.tensor, first, part.elements(), host_.data());
+    const std::int64_t first = member * matrix_.elements() + panel.row * matrix_.columns + panel.column;
+    const bool whole_rows = panel.size.columns == matrix_.columns;
+    const std::int64_t pieces = whole_rows ? 1 : panel.size.rows, length = part.elements() / pieces;
+    for (std::int64_t i = 0; i < pieces; ++i)
+      read_elements(step_.in, step_.tensor, first + i * matrix_.columns, length,
+                    host_.data() + i * length * size_of(values_.type));
     device_.upload(device_.compute(), part, host_.data());
   }
 
@@ -122,46 +143,48 @@ class TensorQuantizer {
   float member_amax(std::int64_t member) {
     float most = 0;
     const Copy& copy = copies_[static_cast<std::size_t>(judged())];
-    for (std::int64_t row = 0; row < matrix_.rows; row += panel_rows_) {
-      load(member, row);
-      const Matrix panel = panel_at(row);
-      find_amax(device_.compute(), table(panel, values_.flat(0, panel.elements())), step_.options.precision);
+    each_panel([&](const Panel& panel) {
+      load(member, panel);
+      find_amax(device_.compute(), table(panel.size, values_.flat(0, panel.size.elements())), step_.options.precision);
       float amax = 0;
       device_.download(device_.compute(), &amax, copy.amax);
       most = std::max(most, amax);
-    }
+    });
     return most;
   }
 
-  void quantize_panel(std::int64_t member, std::int64_t row, float amax) {
-    load(member, row);
-    const Matrix panel = panel_at(row);
+  void quantize_panel(std::int64_t member, const Panel& panel, float amax) {
+    load(member, panel);
+    const std::int64_t elements = panel.size.elements();
     for (const Copy& copy : copies_)
       if (copy.amax) device_.upload(device_.compute(), copy.amax, &amax);
-    quantize_with_amax(device_.compute(), table(panel, values_.flat(0, panel.elements())), step_.options.precision);
+    quantize_with_amax(device_.compute(), table(panel.size, values_.flat(0, elements)), step_.options.precision);
     for (Side side : {Side::rowwise, Side::columnwise})
-      if (made(side)) write_side(side, member, row, panel);
-    dequantize(device_.compute(), table(panel, decoded_.flat(0, panel.elements())), judged());
-    judge(panel);
+      if (made(side)) write_side(side, member, panel);
+    dequantize(device_.compute(), table(panel.size, decoded_.flat(0, elements)), judged());
+    judge(panel.size);
   }
 
-  void write_side(Side side, std::int64_t member, std::int64_t row, Matrix panel) {
+  void write_side(Side side, std::int64_t member, const Panel& panel) {
     const Copy& copy = copies_[static_cast<std::size_t>(side)];
     const QuantizedPlaces::Side& place = step_.places.sides[static_cast<std::size_t>(side)];
-    const bool turned = formats::order_of<F>(side) == Order::transposed;
-    const Rectangle data{formats::in_order(formats::order_of<F>(side), matrix_),
-                         formats::in_order(formats::order_of<F>(side), panel), turned ? 0 : row, turned ? row : 0};
-    auto codes = download(copy.data.flat(0, formats::data_bytes<F>(panel.elements())));
+    const Order order = formats::order_of<F>(side);
+    const bool turned = order == Order::transposed;
+    const Rectangle data{formats::in_order(order, matrix_), formats::in_order(order, panel.size),
+                         turned ? panel.column : panel.row, turned ? panel.row : panel.column};
+    auto codes = download(copy.data.flat(0, formats::data_bytes<F>(panel.size.elements())));
     write(step_.out, place.data + member * formats::data_bytes<F>(matrix_.elements()), data, F::Element::bits, codes);
 
     const formats::ScaleLayout layout = F::scale_layout(side);
-    const std::int64_t entry = row / formats::block_of<F>(side).rows * layout.repeat.rows;
-    const Matrix whole = formats::padded_extent<F>(side, matrix_), piece = formats::padded_extent<F>(side, panel);
+    const formats::Block block = formats::block_of<F>(side);
+    const std::int64_t row = panel.row / block.rows * layout.repeat.rows,
+                       column = panel.column / block.columns * layout.repeat.columns;
+    const Matrix whole = formats::padded_extent<F>(side, matrix_), piece = formats::padded_extent<F>(side, panel.size);
     const bool swapped = layout.order == Order::transposed;
     auto scales = download(copy.scales.flat(0, piece.elements()));
     constexpr std::int64_t scale_bytes = sizeof(typename F::Scale);
     write(step_.out, place.scales + member * whole.elements() * scale_bytes,
-          {whole, piece, swapped ? 0 : entry, swapped ? entry : 0}, 8 * scale_bytes, scales);
+          {whole, piece, swapped ? column : row, swapped ? row : column}, 8 * scale_bytes, scales);
     if (side != judged()) return;
     codes_ = std::move(codes);
     scales_ = std::move(scales);
@@ -234,8 +257,7 @@ class TensorQuantizer {
   }
 
   const QuantizeStep& step_;
-  Matrix matrix_;
-  std::int64_t panel_rows_;
+  Matrix matrix_, largest_;  ///< of a member, of a panel
   Device device_;
   Tensor values_, decoded_, table_memory_;
   std::array<Copy, 2> copies_;

@@ -17,7 +17,7 @@ struct QuantizedPlaces {
   std::int64_t amax = 0;
 };
 
-/// One tensor on its way from file to file: member by member, in panels of rows.
+/// One tensor on its way from file to file: member by member, panel by panel.
 struct QuantizeStep {
   const SourceTensor& tensor;
   const PosixFile& in;

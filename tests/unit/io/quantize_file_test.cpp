@@ -1,5 +1,6 @@
 #include "io/convert/quantize_file.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -72,8 +73,8 @@ TYPED_TEST_SUITE(QuantizeFile, TypesOf<formats::Registry>::type);
 
 TYPED_TEST(QuantizeFile, EqualsTheReferenceInPanelsOfAnySize) {
   using F = TypeParam;
-  const Matrix m{1120, 96};
-  const auto x = test::wild(2 * m.elements(), 3, false);
+  const Matrix m{544, 1120};  // with the least panel: two rows of panels, three columns of them
+  const auto x = test::wild(2 * m.elements(), 3, true);
   const fs::path in =
       written(this->folder / "in.safetensors", {{"experts.up", {2, m.rows, m.columns}, DType::f32, 0, ""}}, {x});
   for (const std::int64_t panel : {std::int64_t{1}, std::int64_t{1} << 24}) {
@@ -139,6 +140,8 @@ TYPED_TEST(QuantizeFile, SaysHowWellItWent) {
 
 struct Files : ::testing::Test {
   Folder folder;
+  const std::vector<float> matrix = test::uniform<float>(4096, 1);
+  SourceTensor square(const char* name) { return {name, {64, 64}, DType::f32, 0, ""}; }
   FormatId mxfp8 = formats::id_of<formats::Mxfp8>;
   fs::path some() {
     return written(folder / "some.safetensors",
@@ -178,6 +181,64 @@ TEST_F(Files, TakesWhatSuitsAndListsTheRest) {
   EXPECT_TRUE(json["tensors"][0]["scale_exponents"].is_object());
   EXPECT_FALSE(hdf5::File::open(folder / "out.h5").has("b.rows_only/columnwise_data"));
   EXPECT_EQ(hdf5::File::open(folder / "out.h5").text("a.matrix", "source_dtype"), "fp32");
+}
+
+TEST_F(Files, TellsPeopleTheSame) {
+  const fs::path in = written(folder / "in.safetensors", {square("w")}, {matrix});
+  const QuantizeReport report = quantize_file({in, folder / "out.h5", {}, mxfp8});
+  const std::string text = report.text();
+  EXPECT_NE(text.find("w [64,64] mxfp8 rowwise + columnwise: SNR"), std::string::npos) << text;
+  for (const auto& [exponent, count] : report.tensors[0].scale_exponents)
+    EXPECT_NE(text.find(fmt::format(" 2^{} {}", exponent, count)), std::string::npos) << text;
+  const fs::path zeros = written(folder / "zeros.safetensors", {square("w")}, {std::vector<float>(4096)});
+  EXPECT_NE(quantize_file({zeros, folder / "zeros.h5", {}, formats::id_of<formats::Nvfp4>}).text().find("zero 16"),
+            std::string::npos);
+}
+
+TEST_F(Files, GroupsMayLieInsideEachOther) {
+  const fs::path in =
+      written(folder / "in.safetensors", {square("a"), square("a/b"), square("c/d/e")}, {matrix, matrix, matrix});
+  for (const auto& names : std::vector<std::vector<std::string>>{{}, {"a/b", "a", "c/d/e", "a"}}) {
+    const fs::path out = folder / (names.empty() ? "all.h5" : "named.h5");
+    EXPECT_EQ(quantize_file({in, out, names, mxfp8}).tensors.size(), 3u);
+    for (const char* name : {"a", "a/b", "c/d/e"})
+      EXPECT_TRUE(hdf5::File::open(out).has(std::string(name) + "/rowwise_data")) << name;
+  }
+}
+
+TEST_F(Files, RefusesNamesThatStandInEachOthersPlaces) {
+  const fs::path in = written(folder / "in.safetensors",
+                              {square("a"), square("a/amax"), square("b"), square("b/rowwise_data/c"), square("d//e")},
+                              {matrix, matrix, matrix, matrix, matrix});
+  expect_refusal({in, folder / "out.h5", {}, mxfp8}, "a/amax: its group would take the place of an array of a;");
+  expect_refusal({in, folder / "out.h5", {"b/rowwise_data/c", "b"}, mxfp8}, "an array of b;");
+  expect_refusal({in, folder / "out.h5", {"d//e"}, mxfp8}, "d//e: its name cannot be that of a group");
+  EXPECT_EQ(quantize_file({in, folder / "out.h5", {"a/amax", "b"}, mxfp8}).tensors.size(), 2u);
+}
+
+TEST_F(Files, WhatNobodyWritesAnyMoreIsClearedAway) {
+  const fs::path in = written(folder / "in.safetensors", {square("w")}, {matrix}), left = folder / "out.h5.tmp";
+  std::ofstream(left) << "left by a process that was killed";
+  ::testing::internal::CaptureStderr();
+  quantize_file({in, folder / "out.h5", {}, mxfp8});
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find("did not reach its end"), std::string::npos);
+  EXPECT_TRUE(hdf5::File::open(folder / "out.h5").has("w/rowwise_data"));
+  EXPECT_FALSE(fs::exists(left));
+}
+
+TEST_F(Files, WhatAnotherWritesIsLeftAlone) {
+  const fs::path in = written(folder / "in.safetensors", {square("w")}, {matrix}), other = folder / "out.h5.tmp";
+  PosixFile held(other, PosixFile::Mode::replace);
+  held.lock();
+  try {
+    quantize_file({in, folder / "out.h5", {}, mxfp8});
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Exit::environment);
+    EXPECT_NE(std::string(error.what()).find("another process is making it"), std::string::npos) << error.what();
+  }
+  EXPECT_TRUE(fs::exists(other));
+  EXPECT_FALSE(fs::exists(folder / "out.h5"));
 }
 
 TEST_F(Files, ReadsHdf5AsWell) {

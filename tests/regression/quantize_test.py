@@ -1,0 +1,246 @@
+"""`tessera quantize` from outside: what it writes, read back by the README's own lines; what it refuses; what a killed one leaves.
+
+usage: quantize_test.py TESSERA
+"""
+import json
+import os
+import re
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import unittest
+
+import h5py
+import numpy
+
+TESSERA = ""
+HERE = os.path.dirname(os.path.abspath(__file__))
+SIZES = {"F32": 4, "F16": 2, "BF16": 2, "F64": 8, "U8": 1}
+ARRAYS = ["columnwise_data", "columnwise_scales", "rowwise_data", "rowwise_scales"]
+
+
+def bf16(values):
+    """fp32 rounded to the nearest bf16, ties to even; finite."""
+    bits = values.astype(numpy.float32).view(numpy.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(numpy.float32)
+
+
+def weights(rows, columns, seed):
+    random = numpy.random.default_rng(seed)
+    return (random.standard_normal((rows, columns)) * 2.0 ** random.integers(-9, 3, (rows, 1))).astype(numpy.float32)
+
+
+def readme_section(name):
+    with open(os.path.join(HERE, "..", "..", "README.md")) as file:
+        return re.search(rf"^## {name}\n(.*?)(?=^## )", file.read(), re.MULTILINE | re.DOTALL)[1]
+
+
+def indented(text):
+    """Blocks of lines that are code, without their indentation."""
+    return [re.sub("^    ", "", block, flags=re.MULTILINE) for block in re.findall(r"(?:^    .*\n|^\n(?=    ))+", text, re.MULTILINE)]
+
+
+class Quantize(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="tessera-quantize-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def path(self, *names):
+        return os.path.join(self.folder, *names)
+
+    def command(self, source, *arguments, out="out.h5", form="mxfp8"):
+        return [TESSERA, "quantize", source, "--format", form, "--out", out, *arguments]
+
+    def expect(self, code, *arguments, **options):
+        done = subprocess.run(self.command(*arguments, **options), capture_output=True, text=True, timeout=300, cwd=self.folder)
+        self.assertEqual(done.returncode, code, (arguments, done.stdout, done.stderr))
+        self.assertEqual(done.stderr == "", code == 0, done.stderr)
+        return done
+
+    def report(self, *arguments, **options):
+        return json.loads(self.expect(0, *arguments, "--json", **options).stdout)
+
+    def safetensors(self, tensors, name="in.safetensors"):
+        """{name: array, or (type, shape) of zeros that take no place on the disk}"""
+        header, place = {}, 0
+        for key, value in tensors.items():
+            kind, shape = value if isinstance(value, tuple) else ("F32", value.shape)
+            size = int(numpy.prod(shape, dtype=numpy.int64)) * SIZES[kind]
+            header[key] = {"dtype": kind, "shape": list(shape), "data_offsets": [place, place + size]}
+            place += size
+        text = json.dumps(header).encode()
+        with open(self.path(name), "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text)
+            begin = file.tell()
+            for key, value in tensors.items():
+                file.seek(begin + header[key]["data_offsets"][0])
+                if not isinstance(value, tuple):
+                    file.write(value.astype("<f4").tobytes())
+            file.truncate(begin + place)
+        return name
+
+
+class Written(Quantize):
+    def test_the_readme_reads_a_weight_back(self):
+        code = indented(readme_section("Number formats"))
+        self.assertEqual(len(code), 2, "a command, and how to read what it wrote")
+        command = code[0].split("#")[0].split()
+        self.assertEqual(command[:2], ["tessera", "quantize"])
+        name = re.search(r'file\["(.+?)"\]', code[1])[1]
+        given = weights(96, 160, 1)
+        given[5, 32:64] = 0
+        self.safetensors({name: given}, command[2])
+        subprocess.run([TESSERA, *command[1:]], cwd=self.folder, check=True, capture_output=True)
+        values = self.run_lines(code[1])["values"]
+        # Each is the nearest of its block's grid: half a unit in the last of 4 bits, or half the least subnormal.
+        peak = numpy.abs(bf16(given)).reshape(96, 5, 32).max(axis=2)
+        least = numpy.where(peak > 0, 2.0 ** numpy.ceil(numpy.log2(numpy.maximum(peak, 2.0**-100) / 448)), 0)
+        self.assertTrue((numpy.abs(values - bf16(given)) <= numpy.maximum(
+            numpy.abs(bf16(given)) / 16, numpy.repeat(least, 32, axis=1) * 2.0**-10)).all())
+        os.remove(self.path(command[command.index("--out") + 1]))
+        # The statistics are those of the values that were read.
+        stated = self.report(command[2], out=command[command.index("--out") + 1])["tensors"][0]
+        error = numpy.abs(values - given.astype(float))
+        self.assertAlmostEqual(stated["snr_db"], 10 * numpy.log10((given.astype(float) ** 2).sum() / (error**2).sum()), 6)
+        self.assertAlmostEqual(stated["max_rel_error"], (error[given != 0] / numpy.abs(given[given != 0])).max(), 6)
+        self.assertAlmostEqual(stated["zeros"], (values == 0).mean(), 9)
+        self.assertEqual(sum(stated["scale_exponents"].values()), 96 * 5)
+        exponents = numpy.log2(least[peak > 0]).astype(int)
+        for exponent in set(exponents):
+            self.assertEqual(stated["scale_exponents"][str(exponent)], (exponents == exponent).sum())
+
+    def run_lines(self, lines):
+        names, here = {}, os.getcwd()
+        os.chdir(self.folder)
+        try:
+            with open(os.devnull, "w") as sys.stdout:
+                exec(lines, names)
+        finally:
+            sys.stdout = sys.__stdout__
+            os.chdir(here)
+        return names
+
+    def test_a_checkpoint_is_a_source_too(self):
+        with tarfile.open(os.path.join(HERE, "checkpoints", "format-1.1.tar.gz")) as archive:
+            archive.extractall(self.folder)
+        source = os.path.join("single", "step_00000003", "model.h5")
+        report = self.report(source, form="fp8_block")
+        with h5py.File(self.path(source)) as before, h5py.File(self.path("out.h5")) as after:
+            wanted = ["model/" + name for name, data in before["model"].items() if data.ndim > 1]
+            self.assertEqual([t["name"] for t in report["tensors"]], sorted(wanted))
+            for name in wanted:
+                given, group = before[name], after[name]
+                self.assertEqual(sorted(group), ["amax", *ARRAYS])
+                self.assertEqual(tuple(group.attrs["shape"]), given.shape)
+                self.assertEqual((group.attrs["format"], group.attrs["source_dtype"]), (b"fp8_block", b"fp32"))
+                self.assertEqual(group["rowwise_data"].shape, given.shape)
+                peaks = numpy.abs(bf16(given[...])).max(axis=(-2, -1))
+                self.assertTrue((group["amax"][...].reshape(peaks.shape) == peaks).all())
+        self.assertEqual(self.report(source, "--tensor", "/" + wanted[0], form="fp8_block", out="one.h5")["skipped"], [])
+
+    def test_nan_and_infinity_are_passed_over_by_the_statistics(self):
+        for form in ("fp8_block", "fp8_block_1d", "mxfp8", "mxfp8_2d", "nvfp4", "nvfp4_1d"):
+            for name, value in (("nan", numpy.nan), ("infinite", numpy.inf)):
+                some = weights(64, 64, 2)
+                some[::7, ::5] = -value
+                source = self.safetensors({"some": some, "whole": numpy.full((64, 64), value, numpy.float32)})
+                report = self.report(source, form=form, out=f"{form}.{name}.h5")
+                some, whole = report["tensors"]
+                self.assertIsNone(whole["snr_db"])
+                self.assertEqual(whole["saturated"], form.startswith("nvfp4") or name == "infinite")  # E4M3 has a code for NaN
+                self.assertGreaterEqual(some["saturated"], 130 / 4096 if name == "infinite" else 0)
+                if name == "nan":
+                    self.assertGreater(some["snr_db"], 10)
+
+    def test_memory_is_that_of_a_panel_whatever_the_rows(self):
+        source = self.safetensors({"tall": ("BF16", (1 << 20, 32)), "wide": ("BF16", (32, 1 << 20)), "square": ("BF16", (5632, 5632))})
+        peaks = []
+        for name in ("square", "tall", "wide"):
+            child = subprocess.Popen(self.command(source, "--tensor", name, out=f"{name}.h5", form="fp8_block"), cwd=self.folder,
+                                     stdout=subprocess.DEVNULL)
+            _, status, usage = os.wait4(child.pid, 0)
+            child.returncode = os.waitstatus_to_exitcode(status)
+            self.assertEqual(child.returncode, 0)
+            peaks.append(usage.ru_maxrss)
+        self.assertLess(max(peaks), 512 << 10)
+        self.assertLess(max(peaks), 1.5 * peaks[0])
+
+
+class Refused(Quantize):
+    def refused(self, words, source, *arguments, code=5, **options):
+        before = sorted(os.listdir(self.folder))
+        message = self.expect(code, source, *arguments, **options).stderr
+        for word in words:
+            self.assertIn(word, message)
+        self.assertEqual(sorted(os.listdir(self.folder)), before)
+
+    def beginning(self, name):
+        with open(self.path(name), "rb") as file:
+            return file.read(5000)
+
+    def test_tensors(self):
+        source = self.safetensors({"scalar": ("F32", ()), "vector": ("F32", (64,)), "empty": ("F32", (0, 64)), "ragged": ("F32", (33, 33)),
+                                   "double": ("F64", (32, 32)), "bytes": ("U8", (32, 32)), "deep": ("F32", (1, 1, 32, 32))})
+        for name, words in {"scalar": "[] is neither a matrix", "vector": "[64] is neither a matrix", "empty": "[0,64] is empty",
+                            "ragged": "[33,33] suits neither direction of mxfp8: blocks of 1 x 32", "double": "[32,32] is of type F64",
+                            "bytes": "of type u8", "deep": "[1,1,32,32] is neither a matrix", "gone": "no such tensor among its 7"}.items():
+            self.refused([f"in.safetensors: {name}: ", words], source, "--tensor", name)
+        self.refused(["none of its 7 tensors suits mxfp8", "bytes: "], source)
+        self.refused(["--format: 'int4'", "mxfp8_2d"], source, code=2, form="int4")
+
+    def test_files(self):
+        source = self.safetensors({"w": weights(64, 64, 3)})
+        with h5py.File(self.path("in.h5"), "w") as file:
+            file["chunked"] = numpy.zeros((1, 1))
+            file.create_dataset("group/packed", data=weights(64, 64, 4), chunks=(32, 32), compression="gzip")
+            file["plain"] = weights(64, 64, 4)
+        self.refused(["group/packed: [64,64] is no contiguous"], "in.h5", "--tensor", "group/packed")
+        self.assertEqual([s["name"] for s in self.report("in.h5")["skipped"]], ["chunked", "group/packed"])
+        os.remove(self.path("out.h5"))
+        for name, content in (("text.safetensors", b"no tensors"), ("text.h5", b"no tensors"), ("empty.h5", b""), ("empty.safetensors", b""),
+                              ("half.h5", self.beginning("in.h5")), ("half.safetensors", self.beginning(source)), ("in.txt", b"text")):
+            with open(self.path(name), "wb") as file:
+                file.write(content)
+            self.refused([name], name)
+        self.refused(["absent.h5"], "absent.h5")
+        self.refused(["exists already"], source, out=source)
+        self.refused(["absent/out.h5.tmp: cannot be made"], source, out="absent/out.h5", code=4)
+
+    def test_a_full_disk_leaves_nothing(self):
+        source = self.safetensors({"w": ("F32", (1024, 1024))})
+        # As a disk would be: no file may grow beyond this.
+        limited = lambda: (signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)))
+        done = subprocess.run(self.command(source), cwd=self.folder, capture_output=True, text=True, preexec_fn=limited)
+        self.assertEqual((done.returncode, done.stdout), (4, ""), done.stderr)
+        self.assertIn("out.h5.tmp", done.stderr)
+        self.assertEqual(os.listdir(self.folder), [source])
+
+    def test_a_killed_one_leaves_what_the_next_clears_away(self):
+        source = self.safetensors({"w": ("F32", (4096, 4096))})
+        child = subprocess.Popen(self.command(source, form="fp8_block"), cwd=self.folder, stdout=subprocess.DEVNULL)
+        while not os.path.exists(self.path("out.h5.tmp")):
+            self.assertIsNone(child.poll())
+            time.sleep(0.001)
+        child.send_signal(signal.SIGSTOP)
+        left = os.path.exists(self.path("out.h5.tmp"))
+        self.assertTrue(left or os.path.exists(self.path("out.h5")))
+        child.kill()
+        child.wait()
+        if not left:
+            self.skipTest("it ended before it could be stopped")
+        self.assertEqual(sorted(os.listdir(self.folder)), [source, "out.h5.tmp"])
+        done = subprocess.run(self.command(source), cwd=self.folder, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("out.h5.tmp: removed; a process that did not reach its end had left it", done.stderr)
+        self.assertEqual(sorted(os.listdir(self.folder)), [source, "out.h5"])
+
+
+if __name__ == "__main__":
+    TESSERA = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
