@@ -71,7 +71,7 @@ std::vector<std::string> other_keys(const ModelConfig& given, const RunConfig& w
   std::vector<std::string> lines;
   for (const KeyChange& change : changed_keys(as_given, wanted))
     if (std::ranges::find(seen_in_tensors, change.key) == std::end(seen_in_tensors))
-      lines.push_back(fmt::format("key: {} was {}, the deck has {}", change.key, change.before, change.now));
+      lines.push_back(fmt::format("key: {} was {}, is {} in the deck", change.key, change.before, change.now));
   return lines;
 }
 

@@ -14,11 +14,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Every step folder of a run whose structure is sound, newest first.
+/// Every step folder of a run that is sound in structure and whole in state, newest first.
 std::vector<fs::path> sound_steps(const fs::path& run, std::string& reasons) {
   std::vector<fs::path> sound;
   for (const StepFolder& folder : step_folders(run)) {
-    const std::string reason = why_invalid(folder.path);
+    const std::string reason = why_not_resumed(folder.path);
     if (reason.empty())
       sound.insert(sound.begin(), folder.path);
     else
@@ -49,13 +49,14 @@ std::vector<fs::path> candidates_of(const Resume& resume, const fs::path& run) {
   }
   if (resume.from != "auto") {
     const fs::path chosen = find_checkpoint(resume.from);
+    if (const std::string reason = why_not_resumed(chosen); !reason.empty()) throw Error(Exit::file, reason);
     tell_of_later(run, Checkpoint(chosen).manifest().counters.step);
     return {chosen};
   }
   std::string reasons;
   std::vector<fs::path> sound = sound_steps(run, reasons);
   if (holds && sound.empty())
-    throw Error(Exit::file, run.string() + ": holds no valid checkpoint; remove them to start anew:" + reasons);
+    throw Error(Exit::file, run.string() + ": holds no valid checkpoint; move them away to start anew:" + reasons);
   if (!reasons.empty()) fmt::print(stderr, "checkpoints passed over:{}\n", reasons);
   if (holds && latest_step(run) != sound.front().filename().string())
     fmt::print(stderr, "{}: does not name the newest valid checkpoint {}, which is taken\n", (run / "latest").string(),

@@ -92,6 +92,8 @@ int run_checkpoint_ls(const CheckpointOptions& options) {
   if (rows.empty() && fs::exists(fs::path(options.path) / "manifest.json", error)) rows.push_back(listed(options.path));
   if (options.format == Format::json)
     fmt::print("{}\n", rows.dump());
+  else if (rows.empty())
+    fmt::print("{}: holds no checkpoints\n", options.path);
   else
     for (const Json& row : rows)
       fmt::print("{:>10}  {:>10}  {}  {}\n", row["step"].dump(), bytes_text(row["bytes"]),

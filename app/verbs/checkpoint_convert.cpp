@@ -20,6 +20,8 @@ std::string this_host() {
 int run_checkpoint_convert(const CheckpointConvertOptions& options) {
   if (options.target == Target::safetensors && options.experts)
     throw Error(Exit::usage, "--experts: safetensors hold experts one by one; the option is for --to tessera");
+  for (const auto& [name, path] : {std::pair("SRC", options.from), std::pair("DST", options.to)})
+    if (path.empty()) throw Error(Exit::usage, std::string(name) + ": is empty");
   ConvertOptions convert;
   convert.from = options.from;
   convert.to = options.to;

@@ -40,15 +40,20 @@ void discard(const fs::path& folder) {
 
 std::string step_folder(std::int64_t step) { return fmt::format("{}{:08}", prefix, step); }
 
+std::optional<std::int64_t> step_named(std::string_view name) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  std::int64_t step = 0;
+  const auto [stop, failure] = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), step);
+  if (failure != std::errc() || name != step_folder(step)) return std::nullopt;
+  return step;
+}
+
 std::vector<StepFolder> step_folders(const fs::path& run) {
   std::vector<StepFolder> found;
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(run, error)) {
-    const std::string name = entry.path().filename().string();
-    std::int64_t step = 0;
-    if (!name.starts_with(prefix) || !entry.is_directory(error)) continue;
-    const auto [stop, failure] = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), step);
-    if (failure == std::errc() && name == step_folder(step)) found.push_back({step, entry.path()});
+    const std::optional<std::int64_t> step = step_named(entry.path().filename().string());
+    if (step && entry.is_directory(error)) found.push_back({*step, entry.path()});
   }
   std::ranges::sort(found, {}, &StepFolder::step);
   return found;

@@ -117,6 +117,9 @@ Checkpoint::Checkpoint(const fs::path& folder) : folder_(folder) {
   if (!fs::exists(folder / manifest_file, error))
     throw unfit(folder, "holds no manifest.json: it is no checkpoint, or was never finished");
   manifest_ = parse_manifest(read_text_file(folder / manifest_file), folder / manifest_file);
+  if (const auto step = step_named((folder / "").parent_path().filename().string());
+      step && *step != manifest_.counters.step)
+    throw unfit(folder, fmt::format("holds step {}: it was renamed", manifest_.counters.step));
   for (const char* name : {model_file, deck_file})
     if (!manifest_.files.contains(name)) throw unfit(folder / manifest_file, std::string("does not list ") + name);
   for (const auto& [name, bytes] : manifest_.files) {
@@ -347,14 +350,26 @@ void load_weights(const TensorSource& source, StateDict& state, Device& device, 
   load_tensors(source, state, device, control);
 }
 
+namespace {
+
+std::string what_no_run_goes_on_from(const Checkpoint& checkpoint) {
+  std::string what = checkpoint.weights_only() ? "weights alone" : "";
+  for (const StoredTensor& tensor : checkpoint.tensors())
+    if (tensor.type == DType::bf16 && what.empty()) what = tensor.path() + " in bf16";
+  if (what.empty()) return what;
+  return fmt::format("{}: holds {}, from which no run goes on; checkpoint.init_from starts one", checkpoint.name(),
+                     what);
+}
+
+}  // namespace
+
 void load(const Checkpoint& checkpoint, StateDict& state, Device& device, Control& control) {
   Problems problems;
   Stored stored = stored_of(checkpoint);
   std::vector<std::string> lines = differences(stored, state.tensors, Widening::none);
   for (const auto& [path, tensor] : stored) lines.push_back("extra: " + path);
-  if (checkpoint.weights_only())
-    problems.add(Exit::file, checkpoint.name() +
-                                 ": holds weights alone, from which no run goes on; checkpoint.init_from starts one");
+  if (const std::string lack = what_no_run_goes_on_from(checkpoint); !lack.empty())
+    problems.add(Exit::file, lack);
   else if (!lines.empty())
     problems.add(Exit::file, fmt::format("{}: is of another model: {} differences\n  {}", checkpoint.name(),
                                          lines.size(), fmt::join(lines, "\n  ")));
@@ -367,6 +382,14 @@ std::string why_invalid(const fs::path& folder) {
   try {
     const Checkpoint checkpoint(folder);
     return "";
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+std::string why_not_resumed(const fs::path& folder) {
+  try {
+    return what_no_run_goes_on_from(Checkpoint(folder));
   } catch (const std::exception& error) {
     return error.what();
   }

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "io/checkpoint/elements.hpp"
+#include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/reader.hpp"
 #include "io/checkpoint/storage.hpp"
 #include "io/checkpoint/structure.hpp"
@@ -161,6 +162,8 @@ std::unique_ptr<ModelReader> read_checkpoint(const fs::path& folder, Extent exte
 }
 
 std::unique_ptr<ModelWriter> write_checkpoint(const fs::path& path, const ModelFacts& facts) {
+  if (const auto step = step_named((path / "").parent_path().filename().string()); step && *step != facts.counters.step)
+    throw Error(Exit::file, fmt::format("{}: is the name of another step than {}", path.string(), facts.counters.step));
   return std::make_unique<NewCheckpoint>(path, facts);
 }
 

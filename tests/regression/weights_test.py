@@ -36,7 +36,7 @@ class Weights(runs.Runs):
         self.assertIn("nowhere", self.evaluate(5, 2, self.deck("a"), "--checkpoint", "nowhere"))
         self.assertIn("eval_fraction", self.evaluate(3, 1, self.deck("a"), "--checkpoint", "a", "--set", "data.eval_fraction=0"))
         err = self.evaluate(5, 2, self.deck("a"), "--checkpoint", "a", "--set", "model.heads=2", "--set", "model.layers=3")
-        self.assertIn("key: model.heads was 4, the deck has 2", err)
+        self.assertIn("key: model.heads was 4, is 2 in the deck", err)
         self.assertIn("missing: /model/layers.2.attention.qkv.weight", err)
         os.truncate(self.path("a", "step_00000001", "model.h5"), 100)
         self.assertIn("model.h5", self.evaluate(5, 1, self.deck("a"), "--checkpoint", "a"))
@@ -120,7 +120,7 @@ class Weights(runs.Runs):
         self.assertIn("starts with the weights of", out)
         self.assertEqual(self.tensors("b"), self.tensors("a"))
         _, err = self.train(5, 2, self.deck("c", ""), "--set", "checkpoint.init_from=llama", "--set", "model.rope_base=500")
-        self.assertIn("key: model.rope_base was 10000, the deck has 500", err)
+        self.assertIn("key: model.rope_base was 10000, is 500 in the deck", err)
 
     def test_wrong_bytes_are_found(self):
         self.train(75, 1, self.deck("a"), "--stop-at", "1")
