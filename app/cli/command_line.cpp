@@ -1,8 +1,10 @@
 #include "app/cli/command_line.hpp"
 
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <functional>
+#include <string_view>
 #include <system_error>
 
 #include <fmt/format.h>
@@ -50,7 +52,11 @@ class Parser {
     app_.parse(argc, argv);
     return chosen_;
   }
-  int exit(const CLI::Error& error) { return app_.exit(error) == 0 ? 0 : static_cast<int>(Exit::usage); }
+  /// The exit code of what is no run, help or an error; prints it where it may.
+  int exit(const CLI::Error& error, bool speaking) {
+    if (speaking) app_.exit(error);
+    return error.get_exit_code() == 0 ? 0 : static_cast<int>(Exit::usage);
+  }
 
  private:
   CLI::App* add(const char* name, const char* help, Verb run) {
@@ -210,11 +216,21 @@ class Parser {
   QuantizeOptions quantize_;
 };
 
-int run_verb(const Verb& verb) {
+/// Whether this process says what is wrong with a command line: of a launcher's ranks, which all read the same one
+/// before they know of each other, the first alone.
+bool speaks(int argc, const char* const* argv) {
+  const std::string_view verb = argc > 1 ? argv[1] : "";
+  if (verb != "train" && verb != "eval") return true;
+  for (const char* variable : {"PMI_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"})
+    if (const char* const rank = std::getenv(variable)) return std::string_view(rank) == "0";
+  return true;
+}
+
+int run_verb(const Verb& verb, bool speaking) {
   try {
     return verb();
   } catch (const Error& error) {
-    fmt::print(stderr, "{}\n", error.what());
+    if (speaking || error.code() != Exit::usage) fmt::print(stderr, "{}\n", error.what());
     return static_cast<int>(error.code());
   } catch (const std::system_error& error) {
     fmt::print(stderr, "{}\n", error.what());
@@ -231,12 +247,13 @@ int run_command_line(int argc, const char* const* argv) {
   Parser parser;
   Verb verb;
   int code = 0;
+  const bool speaking = speaks(argc, argv);
   try {
     verb = parser.parse(argc, argv);
   } catch (const CLI::Error& error) {
-    code = parser.exit(error);
+    code = parser.exit(error, speaking);
   }
-  if (verb) code = run_verb(verb);
+  if (verb) code = run_verb(verb, speaking);
   const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
   if (written || code != 0) return code;
   fmt::print(stderr, "standard output cannot be written\n");

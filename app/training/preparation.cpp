@@ -43,6 +43,14 @@ void resolve_plan(Prepared& run, const Mpi& mpi, Control& control) {
 
 }  // namespace
 
+Deck sound_deck(const std::string& path, const std::vector<Override>& overrides) {
+  Problems problems;
+  Deck deck = read_deck(path, overrides, problems);
+  problems.raise();
+  deck.config.run.threads.fill(host_threads(1));
+  return deck;
+}
+
 Prepared prepare(const std::string& deck, const std::vector<Override>& overrides, Task task, const Mpi& mpi,
                  Control& control) {
   Prepared run;

@@ -23,6 +23,9 @@ void attempt(Problems& problems, const Phase& phase) {
   }
 }
 
+/// A deck that is sound by itself, for one rank on this machine. Throws Error{deck} with all that is wrong with it.
+Deck sound_deck(const std::string& path, const std::vector<Override>& overrides);
+
 /// What a deck asks for, on these ranks, before memory is allocated.
 struct Prepared {
   Deck deck;

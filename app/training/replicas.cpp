@@ -2,15 +2,14 @@
 
 #include <fmt/format.h>
 
+#include "core/plan/debug_memory.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/digest/digest.hpp"
 
 namespace tessera {
 
 ReplicaCheck::ReplicaCheck(Device& device, const RunPlan& plan)
-    : device_(device),
-      sums_(device.allocate(Category::staging, DType::u64, {static_cast<std::int64_t>(plan.layout.buckets().size())})) {
-}
+    : device_(device), sums_(replica_digests(device, plan)) {}
 
 void ReplicaCheck::compare(Stream& stream, ParamSync& sync, Control& control, std::int64_t step) {
   sync.settle(stream);

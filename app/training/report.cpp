@@ -42,7 +42,7 @@ std::string exposed_text(const Bar& waiting, const Bar& busy) {
                      100 * std::min(1.0, waiting.mean / busy.mean));
 }
 
-/// What was allocated, not what was planned; the two are equal without debug keys.
+/// What was allocated, not what was planned.
 std::string memory_text(const MemoryReport& memory, Control& control) {
   std::string text = "memory of one rank, the most that any allocated\n";
   for (std::size_t c = 0; c < memory.size(); ++c)

@@ -21,7 +21,7 @@ Trace::Trace(const std::string& path, Device& device, const RunPlan& plan, Engin
     if (names_.empty() || names_.back() != spec.canonical.name) names_.push_back(spec.canonical.name);
     name_of_.push_back(static_cast<int>(names_.size()) - 1);
   }
-  sums_ = device.allocate(Category::staging, DType::u64, {digests, static_cast<std::int64_t>(names_.size())});
+  sums_ = trace_digests(device, plan);
   Problems problems;
   if (control.rank() == 0) {
     file_.open(path, std::ios::trunc);
@@ -33,11 +33,11 @@ Trace::Trace(const std::string& path, Device& device, const RunPlan& plan, Engin
   engine.sync().weights().observe([this](Stream& stream, int group) { consumed(stream, group); });
 }
 
-std::uint64_t* Trace::sum(Digest which, int name) const {
-  return sums_.as<std::uint64_t>() + which * static_cast<std::int64_t>(names_.size()) + name;
+std::uint64_t* Trace::sum(Traced which, int name) const {
+  return sums_.as<std::uint64_t>() + static_cast<std::int64_t>(which) * sums_.shape[1] + name;
 }
 
-void Trace::hash_pieces(Stream& stream, Digest which, int bucket, const Tensor& shard) {
+void Trace::hash_pieces(Stream& stream, Traced which, int bucket, const Tensor& shard) {
   for (const Piece& piece : plan_.layout.pieces(bucket, control_.rank())) {
     const ParamSpec& spec = plan_.registry[piece.param];
     const std::int64_t real = std::clamp<std::int64_t>(spec.real_elements() - piece.begin.value, 0, piece.count.value);
@@ -54,13 +54,13 @@ void Trace::reduced(Stream& stream, const Reduced& gradients) {
   row_ = std::move(next);
   open_ = true;
   clear(stream, sums_);
-  for (int b = 0; b < gradients.buckets(); ++b) hash_pieces(stream, gradient, b, gradients.shard(b));
+  for (int b = 0; b < gradients.buckets(); ++b) hash_pieces(stream, Traced::gradient, b, gradients.shard(b));
 }
 
 void Trace::stepped(Stream& stream) {
   sort_records(row_, row_);  // the norm's sum is of this step, not of the one whose reductions come next
   for (std::size_t b = 0; b < plan_.layout.buckets().size(); ++b)
-    hash_pieces(stream, master, static_cast<int>(b), engine_.masters().shard(static_cast<int>(b)));
+    hash_pieces(stream, Traced::master, static_cast<int>(b), engine_.masters().shard(static_cast<int>(b)));
 }
 
 void Trace::consumed(Stream& stream, int group) {
@@ -70,7 +70,7 @@ void Trace::consumed(Stream& stream, int group) {
     for (const Placement& p : plan_.layout.buckets()[static_cast<std::size_t>(b)].members) {
       const ParamSpec& spec = plan_.registry[p.param];
       const auto first = static_cast<std::uint64_t>(spec.canonical.first + p.member * spec.member_elements());
-      digest(stream, sum(weight, name_of_[static_cast<std::size_t>(p.param.value)]),
+      digest(stream, sum(Traced::weight, name_of_[static_cast<std::size_t>(p.param.value)]),
              storage.flat(p.offset.value, spec.real_elements()), first);
     }
   }
@@ -103,9 +103,9 @@ void Trace::finish(Stream& stream) {
 
 void Trace::write(Stream& stream) {
   const auto n = names_.size();
-  std::vector<std::uint64_t> sums(digests * n);
+  std::vector<std::uint64_t> sums(static_cast<std::size_t>(sums_.elements()));
   device_.download(stream, sums.data(), sums_);
-  control_.sum(sums.data(), static_cast<int>(weight * n));  // gradients and masters are shards, weights are whole
+  control_.sum(sums.data(), static_cast<int>(static_cast<std::size_t>(Traced::weight) * n));  // gradients and masters are shards, weights are whole
   Problems problems;
   if (control_.rank() == 0) write_row(sums, problems);
   control_.agree(problems);
@@ -113,12 +113,13 @@ void Trace::write(Stream& stream) {
 
 void Trace::write_row(const std::vector<std::uint64_t>& sums, Problems& problems) {
   const auto n = names_.size();
+  const auto digest_of = [&](Traced which, std::size_t i) { return hex(sums[static_cast<std::size_t>(which) * n + i]); };
   nlohmann::ordered_json row{
       {"step", row_.step}, {"loss", row_.loss}, {"norm", row_.norm}, {"logits", hex(row_.logits)}};
   for (std::size_t i = 0; i < n; ++i) {
-    row["gradients"][names_[i]] = hex(sums[gradient * n + i]);
-    row["masters"][names_[i]] = hex(sums[master * n + i]);
-    row["weights"][names_[i]]["rowwise"] = hex(sums[weight * n + i]);
+    row["gradients"][names_[i]] = digest_of(Traced::gradient, i);
+    row["masters"][names_[i]] = digest_of(Traced::master, i);
+    row["weights"][names_[i]]["rowwise"] = digest_of(Traced::weight, i);
   }
   row["collectives"] = nlohmann::ordered_json::array();
   for (const Record& record : row_.collectives)

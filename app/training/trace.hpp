@@ -5,6 +5,7 @@
 
 #include "core/comm/communicator.hpp"
 #include "core/comm/control.hpp"
+#include "core/plan/debug_memory.hpp"
 #include "core/plan/engine.hpp"
 
 namespace tessera {
@@ -27,7 +28,6 @@ class Trace final : public StepObserver {
   void finish(Stream& stream);
 
  private:
-  enum Digest { gradient, master, weight, digests };
   struct Row {
     std::int64_t step = 0;
     double loss = 0;
@@ -35,9 +35,9 @@ class Trace final : public StepObserver {
     float norm = 0;
     std::vector<Record> collectives;
   };
-  std::uint64_t* sum(Digest which, int name) const;
+  std::uint64_t* sum(Traced which, int name) const;
   void consumed(Stream& stream, int group);
-  void hash_pieces(Stream& stream, Digest which, int bucket, const Tensor& shard);
+  void hash_pieces(Stream& stream, Traced which, int bucket, const Tensor& shard);
   void sort_records(Row& earlier, Row& current);
   void write(Stream& stream);
   void write_row(const std::vector<std::uint64_t>& sums, Problems& problems);
@@ -49,7 +49,7 @@ class Trace final : public StepObserver {
   std::vector<Record>& records_;
   std::vector<std::string> names_;  ///< canonical, each once
   std::vector<int> name_of_;        ///< by ParamId
-  Tensor sums_;                     ///< u64 [digests, names]
+  Tensor sums_;                     ///< u64 [Traced::count, names]
   std::ofstream file_;
   Row row_;
   bool open_ = false;  ///< a step has begun whose row is still to write

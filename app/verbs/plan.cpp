@@ -2,19 +2,17 @@
 
 #include <fmt/format.h>
 
-#include "app/cli/threads.hpp"
 #include "app/training/plan_text.hpp"
+#include "app/training/preparation.hpp"
 #include "app/verbs/verbs.hpp"
 #include "kernels/base/runtime.hpp"
 
 namespace tessera {
 
 int run_plan(const PlanOptions& options) {
-  Problems problems;
-  Deck deck = read_deck(options.deck, options.overrides, problems);
-  problems.raise();
-  deck.config.run.threads.fill(host_threads(1));
+  const Deck deck = sound_deck(options.deck, options.overrides);
   Runtime::plan_for(static_cast<int>(deck.config.run.threads.get()));
+  Problems problems;
   for (const Finding& finding : refusals(deck.config, static_cast<int>(options.ranks)))
     problems.add(Exit::deck, deck.provenance.located(finding));
   problems.raise();

@@ -90,7 +90,8 @@ PreparedRun prepare(const TrainOptions& options, const Mpi& mpi, Control& contro
   const std::filesystem::path directory = config.checkpoint.dir.get();
   // Checkpoints are looked for under the lock. A directory that is not there has none, and is made last of all: a
   // refused run leaves nothing behind.
-  if (control.max(control.rank() == 0 && exists(directory))) run.lock = claim(directory, control);
+  std::error_code unseen;  // claim() says what is wrong with a path
+  if (control.max(control.rank() == 0 && exists(directory, unseen))) run.lock = claim(directory, control);
   Problems problems;
   run.beginnings = beginnings({options.resume}, config.checkpoint.dir.get(), control);
   if (!run.beginnings.empty()) problems.add(against_resuming(run.beginnings.front(), run.deck, run.corpus->hash()));

@@ -35,6 +35,25 @@ void check_model(const ModelConfig& model, DataKind data, Findings& found) {
                      fmt::format("{} of {} experts: at most all of them", model.moe->top_k, model.moe->experts)});
 }
 
+/// What 64-bit sizes cannot be reckoned with: by far more than any machine holds.
+void check_size(const RunConfig& config, Findings& found) {
+  constexpr double most = 1e15;
+  const ModelConfig& m = config.model;
+  const auto real = [](std::int64_t n) { return static_cast<double>(n); };
+  const double head_dim = m.head_dim.known() ? real(m.head_dim) : 0, vocab = m.vocab.known() ? real(m.vocab) : 0;
+  const double heads = (2 * real(m.heads) + 2 * real(m.kv_heads)) * head_dim, inner = 3 * real(m.ffn);
+  const double experts = m.moe ? real(m.moe->experts) : 1, visited = m.moe ? real(m.moe->top_k) : 1;
+  const double parameters = real(m.layers) * real(m.hidden) * (heads + inner * experts) + 2 * vocab * real(m.hidden);
+  if (parameters > most)
+    found.push_back({{"model.hidden", "model.layers", "model.ffn", "model.heads", "model.vocab", "model.moe.experts"},
+                     fmt::format("{:.1g} parameters are more than {:g}, which no machine holds", parameters, most)});
+  const double of_token = real(m.layers) * (8 * real(m.hidden) + heads + inner * visited) + vocab;
+  if (const double numbers = real(config.batch.micro) * real(m.seq_len) * of_token; numbers > most)
+    found.push_back({{"batch.micro", "model.seq_len", "model.hidden", "model.layers", "model.ffn", "model.heads"},
+                     fmt::format("{:.1g} numbers in a micro-batch are more than {:g}, which no machine holds", numbers,
+                                 most)});
+}
+
 void check_schedule(const OptimizerConfig& optimizer, std::int64_t steps, Findings& found) {
   if (optimizer.min_lr > optimizer.lr)
     found.push_back({{"optimizer.min_lr", "optimizer.lr"},
@@ -53,6 +72,7 @@ void check_schedule(const OptimizerConfig& optimizer, std::int64_t steps, Findin
 Findings check(const RunConfig& config) {
   Findings found;
   check_model(config.model, config.data.kind, found);
+  check_size(config, found);
   check_schedule(config.optimizer, config.run.steps, found);
   if (config.recompute.mode == RecomputeMode::selective && config.recompute.modules.get().empty())
     found.push_back({{"recompute.modules", "recompute.mode"}, "mode selective needs at least one module"});

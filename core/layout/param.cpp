@@ -11,8 +11,7 @@ std::int64_t ParamSpec::real_elements() const {
 }
 
 ParamId ParamRegistry::add(ParamSpec spec) {
-  for (const ParamSpec& other : specs_)
-    if (other.name == spec.name) refuse("ParamRegistry", "a parameter was registered twice");
+  if (!names_.insert(spec.name).second) refuse("ParamRegistry", "a parameter was registered twice");
   specs_.push_back(std::move(spec));
   return {size() - 1};
 }

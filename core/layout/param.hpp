@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -58,6 +59,7 @@ class ParamRegistry {
 
  private:
   std::vector<ParamSpec> specs_;
+  std::unordered_set<std::string> names_;
 };
 
 }  // namespace tessera

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "core/plan/debug_memory.hpp"
 #include "core/plan/engine.hpp"
 #include "core/plan/recorder.hpp"
 
@@ -71,9 +72,8 @@ void measure(RunPlan& plan) {
   engine.initialise();
   engine.sync().settle(engine.stream());
   records.clear();
-  const auto tokens = static_cast<std::size_t>(plan.local_sequences * plan.config.model.seq_len);
-  HostSequences batch{std::vector<std::int32_t>(tokens), std::vector<std::int32_t>(tokens), plan.local_sequences, 0};
-  engine.step(batch, 0);
+  engine.step({{}, {}, plan.local_sequences, 0}, 0);  // whose tokens a dry stream does not ask for
+  allocate_for_debug(device, plan);
   engine.sync().settle(engine.stream());
   plan.memory = device.memory();
   plan.memory[static_cast<std::size_t>(Category::activations)] = round_up(plan.activation_bytes, Arena::alignment);

@@ -118,8 +118,14 @@ Override override_of(const std::string& argument) {
 
 std::string read_deck_text(const std::string& path, Problems& problems) {
   std::error_code error;
-  if (std::filesystem::is_directory(path, error)) {
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (std::filesystem::is_directory(status)) {
     problems.add(Exit::deck, path + ": is a folder, not a deck");
+    return "";
+  }
+  // Nobody might ever write to a pipe, and of several ranks each would read a part.
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    problems.add(Exit::deck, path + ": is a pipe or device, not a deck: write it to a file");
     return "";
   }
   errno = 0;

@@ -32,7 +32,7 @@ class Cli(unittest.TestCase):
         return path
 
     def call(self, *arguments, stdout=subprocess.PIPE, **environment):
-        return subprocess.run([TESSERA, *arguments], stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=30,
+        return subprocess.run([TESSERA, *arguments], stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=300,
                               cwd=self.folder, env={**os.environ, **environment})
 
     def expect(self, code, *arguments, **environment):
@@ -68,6 +68,14 @@ class Usage(Cli):
                           ["plan", deck, "--ranks", "0"], ["plan", deck, "--ranks", "two"], ["info", "--yaml"],
                           ["explain", "a", "b"]):
             self.expect(2, *arguments)
+
+    def test_of_many_ranks_the_first_speaks(self):
+        deck = self.write(SMALL)
+        for arguments in (["train"], ["train", deck, "--sett", "a=b"], ["train", deck, "--set", "run.steps"], ["eval", deck]):
+            for rank in ("0", "1"):
+                done = self.call(*arguments, PMI_RANK=rank)
+                self.assertEqual((done.returncode, done.stdout, bool(done.stderr)), (2, "", rank == "0"), arguments)
+        self.expect(2, "validate", PMI_RANK="1")
 
     def test_a_full_disk_behind_stdout_is_noticed(self):
         if not os.path.exists("/dev/full"):

@@ -78,8 +78,19 @@ class Train(unittest.TestCase):
         return [json.loads(line) for line in self.read(*names).splitlines()]
 
     def command(self, ranks, settings, deck="deck.yaml"):
-        sets = [word for key, value in settings.items() for word in ("--set", f"{key.replace('__', '.')}={value}")]
-        return [MPIEXEC, "-n", str(ranks), TESSERA, "train", deck, *sets]
+        return [MPIEXEC, "-n", str(ranks), TESSERA, "train", deck, *self.overrides(settings)]
+
+    @staticmethod
+    def overrides(settings):
+        return [word for key, value in settings.items() for word in ("--set", f"{key.replace('__', '.')}={value}")]
+
+    def planned(self, ranks, deck="deck.yaml", **settings):
+        """What `tessera plan` says."""
+        done = subprocess.run([TESSERA, "plan", deck, "--ranks", str(ranks), "--json", *self.overrides(settings)],
+                              capture_output=True, text=True, timeout=300, cwd=self.folder,
+                              env={**os.environ, "OMP_NUM_THREADS": "1"})
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return json.loads(done.stdout)
 
     def launch(self, ranks, deck="deck.yaml", before=(), **settings):
         """Runs to the end, or fails: nothing may hang."""
@@ -219,11 +230,9 @@ class Runs(Train):
                    "mixture.yaml")
         for ranks, compute in itertools.product((1, 2, 4), ("bf16", "fp32")):
             with self.subTest(ranks=ranks, compute=compute):
-                plan = subprocess.run([TESSERA, "plan", "mixture.yaml", "--ranks", str(ranks), "--json", "--set",
-                                       f"precision.compute={compute}"], capture_output=True, timeout=300, cwd=self.folder,
-                                      env={**os.environ, "OMP_NUM_THREADS": "1"})
+                plan = self.planned(ranks, deck="mixture.yaml", precision__compute=compute)
                 out = self.trained(ranks, deck="mixture.yaml", precision__compute=compute)
-                self.assertEqual(self.held(out), json.loads(plan.stdout)["memory"])
+                self.assertEqual(self.held(out), plan["memory"])
                 self.assertIn("memory was asked for 0 times after the second step", out)
                 rows = self.rows("run", "metrics.jsonl")
                 self.assertLess(rows[-1]["loss"], rows[0]["loss"] - 0.5)
@@ -231,11 +240,7 @@ class Runs(Train):
                     self.assertTrue(1 <= row["balance_loss"] < 4 and row["z_loss"] > 0, row)
 
     def check_plan(self, ranks, order):
-        done = subprocess.run([TESSERA, "plan", "deck.yaml", "--ranks", str(ranks), "--json", "--set",
-                               f"reduce.order={order}"], capture_output=True, text=True, timeout=300, cwd=self.folder,
-                              env={**os.environ, "OMP_NUM_THREADS": "1"})
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
-        plan = json.loads(done.stdout)
+        plan = self.planned(ranks, reduce__order=order)
         self.assertEqual(plan["ranks"], ranks)
         self.assertGreaterEqual(len(plan["groups"]), 6)
         out = self.trained(ranks, reduce__order=order)
@@ -258,7 +263,8 @@ class Runs(Train):
             self.assertEqual(sorted((c["group"], c["op"], c["bytes"]) for c in row["collectives"]), planned)
 
     def test_a_trace_names_every_tensor(self):
-        self.trained(2, debug__trace="trace.jsonl", debug__replica_hash_every=1)
+        debug = {"debug__trace": "trace.jsonl", "debug__replica_hash_every": 1}
+        self.assertEqual(self.held(self.trained(2, **debug)), self.planned(2, **debug)["memory"])
         for row in self.rows("trace.jsonl"):
             names = list(row["masters"])
             self.assertIn("layers.1.mlp.down.weight", names)
@@ -331,6 +337,12 @@ class Refusals(Train):
             self.write(text, name + ".yaml")
             self.refused(3, name + ".yaml" + said, deck=name + ".yaml")
         self.refused(3, "gone.yaml: cannot be read: No such file or directory", deck="gone.yaml")
+        os.mkdir(self.path("folder.yaml"))
+        self.refused(3, "folder.yaml: is a folder", deck="folder.yaml")
+        os.mkfifo(self.path("pipe.yaml"))
+        self.refused(3, "pipe.yaml: is a pipe", deck="pipe.yaml")
+        os.truncate(self.write("", "huge.yaml"), 1 << 30)
+        self.refused(3, "huge.yaml: is larger than 1 MiB", deck="huge.yaml")
 
     def test_everything_that_is_wrong_with_a_deck_once(self):
         self.write(DECK + "evaluation: {batches: 1}\n", "bad.yaml")
@@ -352,6 +364,7 @@ class Refusals(Train):
         self.refused(4, "checkpoint.dir: ", "is a file", checkpoint__dir="file")
         self.refused(4, "checkpoint.dir: ", "is a file", checkpoint__dir="file/below/it")
         self.assertEqual(os.path.getsize(self.path("file")), 0)
+        self.refused(4, "checkpoint.dir: ", "cannot be made: File name too long", left="", checkpoint__dir="x" * 300)
 
     def test_a_run_directory_that_is_read_only(self):
         before = self.unprivileged()
@@ -360,6 +373,9 @@ class Refusals(Train):
                      left="closed", checkpoint__dir="closed")
         self.refused(4, "checkpoint.dir: closed/run cannot be made: Permission denied", before=before, left="closed",
                      checkpoint__dir="closed/run")
+        os.makedirs(self.path("hidden", "run"))
+        os.chmod(self.path("hidden"), 0)
+        self.refused(4, "checkpoint.dir: ", "Permission denied", before=before, left="", checkpoint__dir="hidden/run")
 
     def test_a_trace_that_cannot_be_written(self):
         self.refused(4, "debug.trace: gone/trace.jsonl cannot be written: No such file or directory",

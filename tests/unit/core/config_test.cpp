@@ -142,6 +142,18 @@ TEST(Check, NamesEveryContradiction) {
   EXPECT_EQ(contradictions(config), List{"batch.global: 8 is no multiple of micro 3"});
 
   config = sound();
+  config.model.hidden = 1 << 20;
+  config.model.head_dim = 1;
+  config.model.layers = 10000;
+  EXPECT_EQ(contradictions(config), List{"model.hidden: 1e+17 parameters are more than 1e+15, which no machine holds"});
+
+  config = sound();
+  config.model.seq_len = 1 << 24;
+  config.batch = {1 << 24, 1 << 24};
+  EXPECT_EQ(contradictions(config),
+            List{"batch.micro: 1e+18 numbers in a micro-batch are more than 1e+15, which no machine holds"});
+
+  config = sound();
   config.recompute = {RecomputeMode::selective, std::vector<RecomputeModule>{}};
   EXPECT_EQ(contradictions(config), List{"recompute.modules: mode selective needs at least one module"});
 

@@ -1,6 +1,7 @@
 #include "io/deck/deck.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -369,7 +370,10 @@ TEST_F(DeckFile, Unreadable) {
   EXPECT_EQ(errors_of(folder.string()), List{folder.string() + ": is a folder, not a deck"});
   const std::string huge = write("huge.yaml", std::string((1 << 20) + 1, '#'));
   EXPECT_EQ(errors_of(huge), List{huge + ": is larger than 1 MiB, no deck"});
-  EXPECT_EQ(errors_of("/dev/zero"), List{"/dev/zero: is larger than 1 MiB, no deck"});
+  EXPECT_EQ(errors_of("/dev/zero"), List{"/dev/zero: is a pipe or device, not a deck: write it to a file"});
+  const std::string pipe = (folder / "pipe.yaml").string();
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(errors_of(pipe), List{pipe + ": is a pipe or device, not a deck: write it to a file"});
 }
 
 }  // namespace
