@@ -3,6 +3,7 @@ number of ranks saved, every other one loads.
 
 usage: resume_test.py TESSERA MPIEXEC
 """
+import itertools
 import json
 import os
 import random
@@ -11,6 +12,8 @@ import signal
 
 import runs
 
+SCHEDULES = ("cosine", "linear", "constant", "wsd")
+EVERY_CASE = list(itertools.product(SCHEDULES, (True, False), ("", "single", "discrete")))
 CASES = [("cosine", True, "single"), ("cosine", False, ""), ("linear", False, "discrete"), ("linear", True, ""),
          ("constant", True, "discrete"), ("constant", False, ""), ("wsd", False, "single"), ("wsd", True, "")]
 
@@ -39,7 +42,7 @@ class Resume(runs.Runs):
             return json.load(file)["restart"]
 
     def test_in_two_parts(self):
-        for number, case in enumerate(CASES):
+        for number, case in enumerate(EVERY_CASE):
             with self.subTest(case=case):
                 weights, settings = self.case(*case)
                 whole = self.go(0, f"a{number}", weights, settings)
