@@ -160,12 +160,15 @@ class Signals(Runs):
         self.assertNotIn(done.code, (0, 75), done)
 
     def test_time_runs_out(self):
-        run = self.trial("time", begun=False)
-        done = run.run(*LONG, "--time-limit", "00:00:03")
-        with open(run.path("metrics.jsonl")) as file:
-            steps = [json.loads(line)["step_ms"] / 1e3 for line in file]
-        self.assertLess(sum(steps[:-1]), 3)  # it stops where another step might be too many
-        self.assertGreater(done.seconds + max(steps), 2.5)
+        for limit in (3, 12, 48):  # a busy machine may need so long to come to a step
+            run = self.trial(f"time-{limit}", begun=False)
+            done = run.run(*LONG, "--time-limit", f"00:00:{limit:02}")
+            with open(run.path("metrics.jsonl")) as file:
+                steps = [json.loads(line)["step_ms"] / 1e3 for line in file]
+            if steps:
+                break
+        self.assertLess(sum(steps[:-1]), limit)  # it stops where another step might be too many
+        self.assertGreater(done.seconds + max(steps), limit - 0.5)
         self.check_stopped(run, done)
 
 
