@@ -5,7 +5,7 @@
 
 namespace tessera {
 
-/// The digest of checkpoint.md, section 2, of elements in host memory, the first of which has index `first`: for tools,
+/// The digest of FORMAT.md of elements in host memory, the first of which has index `first`: for tools,
 /// which start no device. Pieces of a tensor add up.
 std::uint64_t host_digest(const void* elements, DType type, std::int64_t count, std::int64_t first);
 

@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-/// Writes checkpoints of one run, complete or not at all (checkpoint.md, sections 3 and 4). One a rank.
+/// Writes checkpoints of one run, complete or not at all, in the form of FORMAT.md. One a rank.
 class CheckpointWriter {
  public:
   /// Keeps one block on the host and none on the device.

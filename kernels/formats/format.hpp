@@ -6,7 +6,7 @@
 #include "kernels/base/index.hpp"
 #include "kernels/formats/side.hpp"
 
-/// What a number format is. All rules are those of the design's formats.md; matrices are [rows, columns], row-major.
+/// What a number format is. README.md of this folder states all rules; matrices are [rows, columns], row-major.
 namespace tessera::formats {
 
 struct Block {

@@ -2,7 +2,7 @@
 #include "kernels/base/stream.hpp"
 #include "kernels/quantize/table.hpp"
 
-/// Quantization, to the bit of formats.md, of all matrices of a table in one launch; equal bits on every back end.
+/// Quantization, to the bit of kernels/formats, of all matrices of a table in one launch; equal bits on every back end.
 /// Nothing allocates. Copies are made where the table names their buffers. All throw Error{internal} on a table that
 /// does not suit; none is collective; all order on `stream`.
 namespace tessera {

@@ -6,8 +6,8 @@
 
 namespace tessera {
 
-/// The key of a counter-based stream of random numbers (model.md: Philox4x32-10, key = seed, counter = (index lo, hi,
-/// fnv1a64("purpose:name:step") lo, hi)).
+/// The key of a counter-based stream of random numbers: Philox4x32-10, key = seed, counter = (index lo, hi, then
+/// fnv1a64("purpose:name:step") lo, hi).
 struct RandomKey {
   std::uint64_t seed = 0;
   std::uint64_t stream = 0;

@@ -4,7 +4,7 @@
 
 namespace tessera::reference {
 
-/// sum_i mix64(bits_i xor (first + i + 1) phi) mod 2^64 of zero-extended bits (checkpoint.md, section 2).
+/// sum_i mix64(bits_i xor (first + i + 1) phi) mod 2^64 of zero-extended bits (io/checkpoint/FORMAT.md).
 std::uint64_t digest(std::span<const std::uint64_t> bits, std::uint64_t first);
 
 }  // namespace tessera::reference

@@ -9,7 +9,7 @@
 #include "kernels/formats/registry.hpp"
 #include "kernels/random/random.hpp"
 
-/// Quantization of one matrix, element by element, as formats.md states it.
+/// Quantization of one matrix, element by element, as kernels/formats/README.md states it.
 namespace tessera::reference {
 
 using formats::Format;

@@ -139,9 +139,14 @@ TYPED_TEST(Dequantize, GivesEqualBitsAHundredTimes) {
   std::vector<std::uint16_t> first;
   std::vector<std::uint8_t> first_swizzled;
   for (int run = 0; run < 100; ++run) {
-    dequantize(this->device.compute(), table, Side::columnwise);
+    std::vector<std::uint16_t> bits;
+    for (Side side : {Side::rowwise, Side::columnwise})
+      for (const auto work : {dequantize, decode_operands}) {
+        work(this->device.compute(), table, side);
+        const auto more = test::on_host<std::uint16_t>(this->device, raw);
+        bits.insert(bits.end(), more.begin(), more.end());
+      }
     if (formats::swizzles<F>()) swizzle_scales(this->device.compute(), table);
-    const auto bits = test::on_host<std::uint16_t>(this->device, raw);
     const auto bytes = swizzled.bytes(this->device);
     if (run == 0) first = bits, first_swizzled = bytes;
     ASSERT_TRUE(bits == first && bytes == first_swizzled) << run;

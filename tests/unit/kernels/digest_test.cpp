@@ -97,7 +97,7 @@ TEST(Digest, SeesEveryBitAndEveryExchange) {
   EXPECT_NE(of(values), whole);
 }
 
-// What checkpoint.md defines, worked out by hand in another language for 1.0f, -0.0f and the quiet NaN.
+// What io/checkpoint/FORMAT.md defines, worked out by hand in another language for 1.0f, -0.0f and the quiet NaN.
 TEST(Digest, GivesTheDocumentedNumber) {
   Device device;
   Sum sum(device);

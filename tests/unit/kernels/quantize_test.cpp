@@ -116,9 +116,12 @@ TYPED_TEST(Quantize, GivesEqualBitsAHundredTimes) {
   std::vector<std::uint8_t> first;
   for (int run = 0; run < 100; ++run) {
     quantize(this->device.compute(), table);
-    auto bytes = c.rowwise.data.bytes(this->device);
-    const auto more = c.columnwise.data.bytes(this->device);
-    bytes.insert(bytes.end(), more.begin(), more.end());
+    std::vector<std::uint8_t> bytes;
+    for (const auto* copy : {&c.rowwise, &c.columnwise})
+      for (const test::Guarded* g : {&copy->data, &copy->scales, &copy->amax}) {
+        const auto more = g->bytes(this->device);
+        bytes.insert(bytes.end(), more.begin(), more.end());
+      }
     if (run == 0) first = bytes;
     ASSERT_TRUE(bytes == first) << run;
   }
