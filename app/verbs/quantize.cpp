@@ -33,7 +33,7 @@ int run_quantize(const QuantizeOptions& options) {
                                                .tensors = options.tensors,
                                                .format = format,
                                                .precision = options.precision});
-  fmt::print("{}\n", options.answer == Format::json ? report.json() : report.text());
+  fmt::print("{}", options.answer == Format::json ? report.json() + "\n" : report.text());
   return 0;
 }
 

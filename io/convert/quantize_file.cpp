@@ -57,7 +57,7 @@ std::optional<std::string> obstacle(FormatId format, const SourceTensor& t) {
   if (t.shape.rank() != 2 && t.shape.rank() != 3)
     return fmt::format("{} is neither a matrix nor a stack of matrices", t.shape.text());
   if (t.type != DType::f32 && t.type != DType::bf16)
-    return fmt::format("of type {}, neither fp32, fp16 nor bf16", name_of(t.type));
+    return fmt::format("{} is of type {}, neither fp32, fp16 nor bf16", t.shape.text(), name_of(t.type));
   if (t.shape.elements() == 0) return fmt::format("{} is empty", t.shape.text());
   const Sides sides = sides_of(format, t);
   if (!sides.rowwise && !sides.columnwise)
@@ -203,9 +203,10 @@ std::string QuantizeReport::json() const {
 std::string QuantizeReport::text() const {
   std::string lines;
   for (const TensorReport& t : tensors) {
-    lines += fmt::format("{} {} {} {}: SNR {:.2f} dB, max relative error {:.3g}, zeros {:.3g}, saturated {:.3g}\n",
-                         t.name, t.shape.text(), t.format, fmt::join(t.directions, " + "), t.snr_db, t.max_rel_error,
-                         t.zeros, t.saturated);
+    const std::string snr = std::isnan(t.snr_db) ? "none" : fmt::format("{:.2f} dB", t.snr_db);
+    lines += fmt::format("{} {} {} {}: SNR {}, max relative error {:.3g}, zeros {:.3g}, saturated {:.3g}\n", t.name,
+                         t.shape.text(), t.format, fmt::join(t.directions, " + "), snr, t.max_rel_error, t.zeros,
+                         t.saturated);
     lines += "  blocks by scale:";
     for (const auto& [exponent, count] : t.scale_exponents)
       lines += fmt::format(" {} {}", exponent == zero_scale ? "zero" : fmt::format("2^{}", exponent), count);

@@ -110,7 +110,8 @@ class Header {
     t.offset = payload_ + begin;
     std::int64_t elements = 1;
     for (const std::int64_t n : entry["shape"])
-      if (__builtin_mul_overflow(elements, n, &elements)) fail(name + ": more elements than a file holds");
+      if (__builtin_mul_overflow(elements, n, &elements))
+        fail(fmt::format("{}: {} has more elements than a file holds", name, entry["shape"].dump()));
     const auto bits = bits_of(type);
     if (bits && (elements > (std::numeric_limits<std::int64_t>::max() - 7) / *bits ||
                  (elements * *bits + 7) / 8 != end - begin))

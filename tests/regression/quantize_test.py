@@ -126,6 +126,15 @@ class Written(Quantize):
             os.chdir(here)
         return names
 
+    def test_people_read_two_lines_a_tensor(self):
+        source = self.safetensors({"exact": numpy.ones((32, 32)), "some": weights(32, 64, 6), "vector": numpy.ones(32), "x": numpy.ones((3, 3))})
+        self.assertRegex(self.expect(0, source).stdout, r"""^exact \[32,32\] mxfp8 rowwise \+ columnwise: SNR none, max relative error 0, .*
+  blocks by scale: 2\^-8 32
+some \[32,64\] mxfp8 rowwise \+ columnwise: SNR 3\d\.\d\d dB, .*
+  blocks by scale:( 2\^-\d+ \d+)+
+x: skipped: \[3,3\] suits neither direction .*
+$""")
+
     def test_a_checkpoint_is_a_source_too(self):
         with tarfile.open(os.path.join(HERE, "checkpoints", "format-1.1.tar.gz")) as archive:
             archive.extractall(self.folder)
@@ -189,10 +198,16 @@ class Refused(Quantize):
                                    "double": ("F64", (32, 32)), "bytes": ("U8", (32, 32)), "deep": ("F32", (1, 1, 32, 32))})
         for name, words in {"scalar": "[] is neither a matrix", "vector": "[64] is neither a matrix", "empty": "[0,64] is empty",
                             "ragged": "[33,33] suits neither direction of mxfp8: blocks of 1 x 32", "double": "[32,32] is of type F64",
-                            "bytes": "of type u8", "deep": "[1,1,32,32] is neither a matrix", "gone": "no such tensor among its 7"}.items():
+                            "bytes": "[32,32] is of type u8, neither", "deep": "[1,1,32,32] is neither a matrix", "gone": "no such tensor among its 7"}.items():
             self.refused([f"in.safetensors: {name}: ", words], source, "--tensor", name)
         self.refused(["none of its 7 tensors suits mxfp8", "bytes: "], source)
         self.refused(["--format: 'int4'", "mxfp8_2d"], source, code=2, form="int4")
+
+    def test_a_header_of_more_than_an_index_holds(self):
+        text = json.dumps({"w": {"dtype": "F32", "shape": [2**62 - 1, 2**61], "data_offsets": [0, 16]}}).encode()
+        with open(self.path("in.safetensors"), "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text + bytes(16))
+        self.refused(["w: [4611686018427387903,2305843009213693952] has more elements than a file holds"], "in.safetensors")
 
     def test_files(self):
         source = self.safetensors({"w": weights(64, 64, 3)})
