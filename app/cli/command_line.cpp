@@ -175,7 +175,7 @@ class Parser {
                             "Leave optimizer state out");
     verb->add_option("--max-shard", convert_.shard_bytes, "Most that one safetensors file holds, as 5GB")
         ->transform(CLI::AsSizeValue(true))
-        ->check(CLI::PositiveNumber)
+        ->check([](const std::string& bytes) { return bytes == "0" ? "a file of 0 bytes holds nothing" : ""; })
         ->type_name("SIZE");
     add_json(verb, convert_.format);
   }
