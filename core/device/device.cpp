@@ -46,9 +46,18 @@ struct Device::State {
   explicit State(Kind kind)
       : measuring(kind == Kind::measuring), compute(Priority::normal, measuring ? &tape : nullptr) {
     open.reserve(16);
+    give_memory(compute);
     if (!compute.native()) return;
-    communication.emplace(Priority::highest);
-    copy.emplace(Priority::normal);
+    give_memory(communication.emplace(Priority::highest));
+    give_memory(copy.emplace(Priority::normal));
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  void give_memory(Stream& stream) {
+    stream.set_allocator(
+        [](void* self, std::int64_t bytes) { return static_cast<State*>(self)->allocate(Category::libraries, bytes); },
+        this);
   }
 
   bool measuring;

@@ -10,9 +10,20 @@
 namespace tessera {
 
 /// What memory is for. The report of a run and `tessera plan` have one line each.
-enum class Category : std::uint8_t { weights, masters, gradients, optimizer, staging, activations, batch, count };
+enum class Category : std::uint8_t {
+  weights,
+  masters,
+  gradients,
+  optimizer,
+  staging,
+  activations,
+  batch,
+  libraries,  ///< workspaces of kernels and their libraries
+  count
+};
 constexpr const char* name_of(Category c) {
-  constexpr const char* names[] = {"weights", "masters", "gradients", "optimizer", "staging", "activations", "batch"};
+  constexpr const char* names[] = {"weights", "masters",     "gradients", "optimizer",
+                                   "staging", "activations", "batch",     "libraries"};
   return names[static_cast<int>(c)];
 }
 using MemoryReport = std::array<std::int64_t, static_cast<std::size_t>(Category::count)>;

@@ -24,6 +24,7 @@ Engine::Engine(Device& device, const RunPlan& plan, Communicator& communicator)
       optimizers_(device, plan.registry, plan.layout, communicator.rank(), settings_of(plan.config.optimizer)),
       memory_(device, communicator.rank(), communicator.size(), plan.local_sequences, plan.config.model.seq_len),
       activations_(device.arena(Category::activations, plan.activation_bytes)) {
+  for (const Workspace& place : plan.workspaces) stream_.workspace(place.purpose, place.bytes);
   digests_ = device.allocate(Category::staging, DType::u64, {std::ssize(tensors().tensors)});
   for (int r = 0; r < communicator.size(); ++r) {
     sum_counts_.push_back(StepMemory::sum_words);

@@ -61,6 +61,7 @@ void run_dry(RunPlan& plan) {
     plan.model.next_logits(forward, memory.micro_batch(0, 1, 1).ids, 0, logits);
   }
   plan.activation_bytes = arena.peak();
+  plan.workspaces = device.compute().workspaces();
 }
 
 /// The whole step as it will run, on a device that measures and a communicator that only writes down.
@@ -77,6 +78,9 @@ void measure(RunPlan& plan) {
   engine.sync().settle(engine.stream());
   plan.memory = device.memory();
   plan.memory[static_cast<std::size_t>(Category::activations)] = round_up(plan.activation_bytes, Arena::alignment);
+  plan.workspaces = engine.stream().workspaces();  // those of run_dry() among them
+  for (const Workspace& place : plan.workspaces)
+    plan.memory[static_cast<std::size_t>(Category::libraries)] += round_up(place.bytes, Arena::alignment);
   for (const Record& record : records) plan.collectives.push_back({record.group, record.collective, record.bytes, 1});
   for (const auto& [work, none] : engine.stream().library<LibraryChoices>().of) plan.library_work.push_back(work);
 }
@@ -115,6 +119,7 @@ RunPlan resolve(const RunConfig& config, int ranks) {
                0,
                0,
                0,
+               {},
                {},
                {},
                {}};

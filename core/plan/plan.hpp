@@ -36,6 +36,7 @@ struct RunPlan {
   double model_flops_per_step = 0;  ///< the same without recomputation: what the model asks for
   MemoryReport memory{};      ///< bytes of one rank
   std::vector<CollectiveCost> collectives;
+  std::vector<Workspace> workspaces;  ///< that kernels and libraries need; their memory is a run's own
   std::vector<LibraryChoices::Words> library_work;  ///< of a step, for which libraries have a choice of algorithms
 };
 

@@ -349,7 +349,7 @@ void backward_as(Stream& stream, const AttentionShape& s, const Tensor& dqkv, co
 
 void forward(Stream& stream, Arena&, const AttentionShape& shape, const Tensor& out, const Tensor& lse,
              const Tensor& qkv) {
-  if (stream.dry() || shape.sequences == 0 || library_forward(stream, shape, out, lse, qkv)) return;
+  if (shape.sequences == 0 || library_forward(stream, shape, out, lse, qkv) || stream.dry()) return;
   dispatch_real(qkv.type, "attention_forward", [&]<class T>() { forward_as<T>(stream, shape, out, lse, qkv); });
 }
 
@@ -357,7 +357,7 @@ void backward(Stream& stream, Arena& arena, const AttentionShape& shape, const T
               const Tensor& qkv, const Tensor& out, const Tensor& lse) {
   const Arena::Frame frame(arena);
   const Tensor delta = arena.temp(lse.type, lse.shape);
-  if (stream.dry() || shape.sequences == 0 || library_backward(stream, shape, dqkv, dout, qkv, out, lse)) return;
+  if (shape.sequences == 0 || library_backward(stream, shape, dqkv, dout, qkv, out, lse) || stream.dry()) return;
   dispatch_real(qkv.type, "attention_backward", [&]<class T>() {
     backward_as<T>(stream, shape, dqkv, dout, qkv, lse, out, delta.as<Accumulator<T>>());
   });

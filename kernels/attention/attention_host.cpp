@@ -283,7 +283,6 @@ void forward_as(Stream& stream, Arena& arena, const AttentionShape& shape, const
   const Tensor scores = arena.temp(dtype_of<A>, {lanes, block_rows, distance});
   const Tensor weights = std::is_same_v<T, A> ? scores : arena.temp(dtype_of<T>, {lanes, block_rows, distance});
   const Tensor sums = arena.temp(dtype_of<A>, {lanes, block_rows, at.dim});
-  if (stream.dry()) return;
 
   const Products<T> products(stream.library<Plans>(), at, distance, lanes);
   const Forward<T> head{at, qkv.as<T>(), out.as<T>(), lse.as<A>(), scores, weights, sums, &products};
@@ -293,6 +292,7 @@ void forward_as(Stream& stream, Arena& arena, const AttentionShape& shape, const
       products.scores(block, strip, at.columns);
       products.weighted(block, strip);
     });
+    if (stream.dry()) continue;
     for (std::int64_t first = 0; first < tasks; first += lanes)
       launch(stream, "attention_forward", std::min<std::int64_t>(lanes, tasks - first), [=](std::int64_t lane) {
         head(block, (first + lane) / at.heads, (first + lane) % at.heads, static_cast<int>(lane));
@@ -329,10 +329,10 @@ void backward_as(Stream& stream, Arena& arena, const AttentionShape& shape, cons
   const Tensor dweights = type == sum ? dscores : scratch(type, block_rows, distance);
   const Tensor dq = scratch(sum, block_rows, at.dim), dk = scratch(sum, at.length, at.dim),
                dv = scratch(sum, at.length, at.dim);
-  if (stream.dry()) return;
 
   const Products<T> products(stream.library<Plans>(), at, distance, lanes);
   plan_backward(products, at);
+  if (stream.dry()) return;
   const Backward<T> heads{at,      dqkv.as<T>(), dout.as<T>(), qkv.as<T>(), out.as<T>(), lse.as<A>(), scores,
                           dscores, weights,      dweights,     dq,          dk,          dv,          &products};
   for (std::int64_t first = 0; first < tasks; first += lanes) {

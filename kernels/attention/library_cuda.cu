@@ -13,6 +13,7 @@
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
 #include <cudnn_frontend.h>
 
+#include "kernels/base/index.hpp"
 #include "kernels/base/launch.hpp"
 
 namespace tessera::attention {
@@ -101,18 +102,28 @@ void describe_backward(Graph& graph, const AttentionShape& s, float scale) {
   at.give(dv, dvalue, s.kv_heads);
 }
 
-/// A stream's cuDNN: its handle, one graph for each shape and direction, and the workspace that they share.
+/// All the workspace that cuDNN is given, as cuDNN 9.19 asks for it on sm_90 whatever the shape: each row's sum, backward
+/// the keys' and values' gradients of every query head where those share them, and either dQ in fp32 or, for a fixed
+/// order of sums, dP in bf16. So that it can be planned where there is no GPU.
+std::int64_t workspace_bytes(const AttentionShape& s, Direction direction) {
+  constexpr std::int64_t own = 256;
+  if (direction == Direction::forward) return own;
+  const std::int64_t heads = s.sequences * s.heads, rows = heads * s.length;
+  const std::int64_t shared = s.kv_heads < s.heads ? 2 * s.head_dim * size_of(DType::bf16) : 0;
+  const std::int64_t sums = rows * (size_of(DType::f32) + shared);
+  if (s.order == SumOrder::free) return own + sums + rows * s.head_dim * size_of(DType::f32);
+  return own + sums + heads * round_up(s.length, 128) * round_up(s.length, 64) * size_of(DType::bf16);
+}
+
+/// A stream's cuDNN: its handle, and one graph for each shape and direction; they share a workspace.
 class Library {
  public:
   Library() { check(cudnnCreate(&handle_), "cudnnCreate"); }
-  ~Library() {
-    cudaFree(workspace_);
-    cudnnDestroy(handle_);
-  }
+  ~Library() { cudnnDestroy(handle_); }
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
 
-  /// Null where cuDNN has no kernel for the shape.
+  /// Null where cuDNN has no kernel for the shape that is content with its workspace.
   Graph* graph(const AttentionShape& s, Direction direction) {
     const auto key = std::make_tuple(direction, s.sequences, s.length, s.heads, s.kv_heads, s.head_dim, s.order);
     const auto known = graphs_.find(key);
@@ -123,33 +134,24 @@ class Library {
         .set_compute_data_type(fe::DataType_t::FLOAT);
     const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(s.head_dim)));
     direction == Direction::forward ? describe_forward(*made, s, scale) : describe_backward(*made, s, scale);
-    if (made->build(handle_, {fe::HeurMode_t::A}).is_bad() || !reserve(*made)) made.reset();
+    std::int64_t bytes = 0;
+    if (made->build(handle_, {fe::HeurMode_t::A}).is_bad() || made->get_workspace_size(bytes).is_bad() ||
+        bytes > workspace_bytes(s, direction))
+      made.reset();
     return graphs_.emplace(key, std::move(made)).first->second.get();
   }
 
-  void run(Stream& stream, Graph& graph, Places&& places) {
+  void run(Stream& stream, Graph& graph, void* workspace, Places&& places) {
     check(cudnnSetStream(handle_, space_of(stream).cuda_stream()), "cudnnSetStream");
-    auto status = graph.execute(handle_, places, workspace_);
+    auto status = graph.execute(handle_, places, workspace);
     if (status.is_bad()) refuse("cuDNN attention", status.get_message().c_str());
   }
 
  private:
   using Key = std::tuple<Direction, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, SumOrder>;
 
-  bool reserve(Graph& graph) {
-    std::int64_t bytes = 0;
-    if (graph.get_workspace_size(bytes).is_bad()) return false;
-    if (bytes <= bytes_) return true;
-    cudaFree(workspace_);  // waits for the work that uses it
-    workspace_ = nullptr;
-    bytes_ = bytes;
-    return cudaMalloc(&workspace_, static_cast<std::size_t>(bytes)) == cudaSuccess;
-  }
-
   cudnnHandle_t handle_ = nullptr;
   std::map<Key, std::unique_ptr<Graph>> graphs_;
-  void* workspace_ = nullptr;
-  std::int64_t bytes_ = 0;
 };
 
 bool takes(const AttentionShape& s, const Tensor& qkv) {
@@ -169,25 +171,29 @@ void add_packed(Places& places, const AttentionShape& s, const Tensor& t, std::a
 bool library_forward(Stream& stream, const AttentionShape& shape, const Tensor& y, const Tensor& sums,
                      const Tensor& qkv) {
   if (!takes(shape, qkv)) return false;
+  void* const workspace = stream.workspace("cuDNN", workspace_bytes(shape, Direction::forward));
+  if (stream.dry()) return true;
   Library& library = stream.library<Library>();
   Graph* const graph = library.graph(shape, Direction::forward);
   if (!graph) return false;
   Places places{{out, y.data}, {lse, sums.data}};
   add_packed(places, shape, qkv, {query, key, value});
-  library.run(stream, *graph, std::move(places));
+  library.run(stream, *graph, workspace, std::move(places));
   return true;
 }
 
 bool library_backward(Stream& stream, const AttentionShape& shape, const Tensor& dqkv, const Tensor& dy,
                       const Tensor& qkv, const Tensor& y, const Tensor& sums) {
   if (!takes(shape, qkv)) return false;
+  void* const workspace = stream.workspace("cuDNN", workspace_bytes(shape, Direction::backward));
+  if (stream.dry()) return true;
   Library& library = stream.library<Library>();
   Graph* const graph = library.graph(shape, Direction::backward);
   if (!graph) return false;
   Places places{{out, y.data}, {lse, sums.data}, {dout, dy.data}};
   add_packed(places, shape, qkv, {query, key, value});
   add_packed(places, shape, dqkv, {dquery, dkey, dvalue});
-  library.run(stream, *graph, std::move(places));
+  library.run(stream, *graph, workspace, std::move(places));
   return true;
 }
 

@@ -3,6 +3,10 @@
 #include <Kokkos_Core.hpp>
 #include <fstream>
 
+#if defined(KOKKOS_ENABLE_OPENMP)
+#include <omp.h>
+#endif
+
 namespace tessera {
 namespace {
 
@@ -68,6 +72,11 @@ std::string Runtime::gpu_driver() { return driver(); }
 int Runtime::threads() {
   return Kokkos::is_initialized() ? Kokkos::DefaultHostExecutionSpace().concurrency() : planned_threads;
 }
-void Runtime::plan_for(int threads) { planned_threads = threads; }
+void Runtime::plan_for(int threads) {
+  planned_threads = threads;
+#if defined(KOKKOS_ENABLE_OPENMP)
+  omp_set_num_threads(threads);  // libraries size their scratch by it
+#endif
+}
 
 }  // namespace tessera

@@ -1,9 +1,11 @@
 #include "kernels/base/stream.hpp"
 
 #include <Kokkos_Core.hpp>
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <string>
+#include <string_view>
 
 #include "kernels/base/error.hpp"
 
@@ -53,7 +55,7 @@ Stream::Stream(Priority priority, Tape* tape)
     : instance_(tape ? nullptr : std::make_shared<Instance>(priority)), tape_(tape) {}
 
 Event Stream::record() {
-  if (!instance_) return {};
+  if (!instance_ || dry()) return {};
   Event event;
   event.handle_ = instance_->events[instance_->next++ % instance_->events.size()];
   check(cudaEventRecord(static_cast<cudaEvent_t>(event.handle_), instance_->stream), "cudaEventRecord");
@@ -61,12 +63,12 @@ Event Stream::record() {
 }
 
 void Stream::wait(const Event& event) {
-  if (!instance_ || !event.handle_) return;
+  if (!instance_ || dry() || !event.handle_) return;
   check(cudaStreamWaitEvent(instance_->stream, static_cast<cudaEvent_t>(event.handle_)), "cudaStreamWaitEvent");
 }
 
 void Stream::begin_capture() {
-  require(instance_ != nullptr && !capturing_, "Stream::begin_capture", "takes a GPU stream that records nothing yet");
+  require(instance_ != nullptr && !capturing_, "Stream::capture", "takes a GPU stream that records nothing yet");
   // Other threads stay free to call CUDA: a library may launch its part from one of its own.
   check(cudaStreamBeginCapture(instance_->stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
   capturing_ = true;
@@ -128,5 +130,32 @@ double Event::seconds_since(const Event& earlier) const {
 }
 
 #endif
+
+Graph Stream::capture(const std::function<void()>& work) {
+  begin_capture();
+  try {
+    work();
+  } catch (...) {
+    try {
+      end_capture();
+    } catch (const Error&) {  // what broke the work broke the recording too
+    }
+    throw;
+  }
+  return end_capture();
+}
+
+std::byte* Stream::workspace(const char* purpose, std::int64_t bytes) {
+  if (bytes == 0) return nullptr;
+  const auto known = std::find_if(workspaces_.begin(), workspaces_.end(), [&](const Workspace& w) {
+    return std::string_view(w.purpose) == purpose;
+  });
+  Workspace& place = known == workspaces_.end() ? workspaces_.emplace_back(Workspace{purpose, 0, nullptr}) : *known;
+  if (bytes <= place.bytes) return place.memory;
+  require(tape_ || allocate_, "Stream::workspace", "takes its memory from a device");
+  place.memory = tape_ ? reinterpret_cast<std::byte*>(Arena::alignment) : allocate_(allocate_context_, bytes);
+  place.bytes = bytes;
+  return place.memory;
+}
 
 }  // namespace tessera

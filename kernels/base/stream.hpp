@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <type_traits>
 #include <typeindex>
 #include <utility>
 #include <vector>
@@ -44,18 +46,26 @@ class Graph {
 
 enum class Priority : std::uint8_t { normal, highest };
 
+/// Memory that a library or kernel needs for one purpose on a stream.
+struct Workspace {
+  const char* purpose;
+  std::int64_t bytes;
+  std::byte* memory;
+};
+
 /// One execution-space instance with its scratch and its library handles; the order of work is the order of calls.
 /// Created by Device alone. A dry stream checks shapes, counts, and runs nothing.
 class Stream {
  public:
   using Progress = void (*)(void* context);
+  using Allocate = std::byte* (*)(void* context, std::int64_t bytes);
   static constexpr int events_kept = 512;
 
   explicit Stream(Priority priority = Priority::normal, Tape* tape = nullptr);
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  bool dry() const { return tape_ != nullptr; }
+  bool dry() const { return tape_ != nullptr || dry_passes_ > 0; }
   /// Kernels and library calls so far, dry ones included.
   std::int64_t launches() const { return launches_; }
   void count_launch() { ++launches_; }
@@ -66,6 +76,15 @@ class Stream {
   void progress() { if (progress_) progress_(progress_context_); }
   void set_progress(Progress f, void* context) { progress_ = f; progress_context_ = context; }
 
+  /// At least `bytes` for a purpose, 256-byte aligned and uninitialised, until the next call that asks for more; the
+  /// stream's order guards its reuse. Null for 0 bytes. A dry stream notes the need, for a run to take before its first
+  /// step, and hands out an address that must not be followed.
+  std::byte* workspace(const char* purpose, std::int64_t bytes);
+  /// One a purpose: what calls have asked for, the most of each.
+  const std::vector<Workspace>& workspaces() const { return workspaces_; }
+  /// Where workspaces come from; Device says.
+  void set_allocator(Allocate f, void* context) { allocate_ = f; allocate_context_ = context; }
+
   /// Seconds that the host has waited for collectives on this stream: communication that no work hid.
   double waited() const { return waited_; }
   void count_wait(double seconds) { waited_ += seconds; }
@@ -75,10 +94,10 @@ class Stream {
   /// What is launched from now on runs after `event`. The host goes on.
   void wait(const Event& event);
 
-  /// Between the two, what is launched here, and on streams that wait for this one's events and are waited for again,
-  /// is recorded instead of run. GPU streams only. Addresses and arguments are part of what was recorded.
-  void begin_capture();
-  Graph end_capture();
+  /// What `work` launches here, and on streams that wait for this one's events and are waited for again, is recorded
+  /// instead of run. GPU streams only. Addresses and arguments are part of what was recorded. What `work` throws leaves
+  /// through here.
+  Graph capture(const std::function<void()>& work);
   bool capturing() const { return capturing_; }
   void run(const Graph& graph);
 
@@ -87,24 +106,47 @@ class Stream {
   /// The cudaStream_t for libraries that take one; null on the host and where dry.
   void* native() const;
 
-  /// The stream's library state of type T (GEMM plans, handles), made at first use.
+  /// The stream's library state of type T (GEMM plans, handles), made at first use: of the stream, if T takes one.
   template <class T> T& library() {
     for (auto& [key, value] : libraries_)
       if (key == std::type_index(typeid(T))) return *static_cast<T*>(value.get());
-    libraries_.emplace_back(std::type_index(typeid(T)), std::make_shared<T>());
+    if constexpr (std::is_constructible_v<T, Stream&>)
+      libraries_.emplace_back(std::type_index(typeid(T)), std::make_shared<T>(*this));
+    else
+      libraries_.emplace_back(std::type_index(typeid(T)), std::make_shared<T>());
     return *static_cast<T*>(libraries_.back().second.get());
   }
 
  private:
+  friend class DryPass;
+  void begin_capture();
+  Graph end_capture();
+
   struct Instance;
   std::shared_ptr<Instance> instance_;  // libraries end before it
   Tape* tape_;
   Progress progress_ = nullptr;
   void* progress_context_ = nullptr;
+  Allocate allocate_ = nullptr;
+  void* allocate_context_ = nullptr;
+  std::vector<Workspace> workspaces_;
   std::int64_t launches_ = 0;
   double waited_ = 0;
   bool capturing_ = false;
+  int dry_passes_ = 0;
   std::vector<std::pair<std::type_index, std::shared_ptr<void>>> libraries_;
+};
+
+/// While it lives a stream is dry: what would be launched is checked and counted, nothing runs and nothing is ordered.
+class DryPass {
+ public:
+  explicit DryPass(Stream& stream) : stream_(stream) { ++stream_.dry_passes_; }
+  ~DryPass() { --stream_.dry_passes_; }
+  DryPass(const DryPass&) = delete;
+  DryPass& operator=(const DryPass&) = delete;
+
+ private:
+  Stream& stream_;
 };
 
 }  // namespace tessera

@@ -2,7 +2,7 @@
 #include "kernels/gemm/gemm.hpp"
 
 /// What a back end provides behind the functions of gemm.hpp: their arguments, already checked and counted, with at least
-/// one row. On a dry stream it notes what its libraries will be asked for (LibraryChoices) and returns. gemm_host.cpp asks
+/// one row. On a dry stream it notes what will be needed (Stream::workspace, LibraryChoices) and returns. gemm_host.cpp asks
 /// the host's libraries.
 namespace tessera::gemm {
 

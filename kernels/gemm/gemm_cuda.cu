@@ -11,7 +11,9 @@ namespace {
 
 bool run(Stream& stream, const LtProduct& product, const LtPlaces& at) {
   LibraryChoices& choices = stream.library<LibraryChoices>();
-  if (!stream.dry()) return stream.library<LtPlans>().run(space_of(stream).cuda_stream(), product, at, choices);
+  void* const workspace = stream.workspace("cuBLASLt", LtPlans::workspace_bytes);
+  if (!stream.dry())
+    return stream.library<LtPlans>().run(space_of(stream).cuda_stream(), workspace, product, at, choices);
   choices.of.try_emplace(LtPlans::work(product, at));
   return true;
 }
@@ -64,27 +66,6 @@ void plain_forward(Stream& stream, const Tensor& y, const Tensor& x, const Opera
   run_always(stream, p, {x.data, w.data.data, y.data});
 }
 
-/// Memory for the blocks' sums, which belongs to the stream.
-struct Parts {
-  void* data = nullptr;
-  std::int64_t bytes = 0;
-  Parts() = default;
-  Parts(const Parts&) = delete;
-  Parts& operator=(const Parts&) = delete;
-  ~Parts() { cudaFree(data); }
-  template <class A>
-  A* at_least(std::int64_t count) {
-    const std::int64_t wanted = count * static_cast<std::int64_t>(sizeof(A));
-    if (wanted > bytes) {
-      cudaFree(data);
-      if (cudaMalloc(&data, static_cast<std::size_t>(wanted)) != cudaSuccess)
-        refuse("bias_gradient", "no memory for its parts");
-      bytes = wanted;
-    }
-    return static_cast<A*>(data);
-  }
-};
-
 template <class T, int lanes>
 struct AddRow {
   const T* dy;
@@ -100,10 +81,11 @@ template <class T>
 void column_sums(Stream& stream, const Gradient& db, const Tensor& dy) {
   using A = Accumulator<T>;
   const std::int64_t rows = dy.rows(), n = dy.columns();
+  const std::int64_t bytes = columns::blocks_of(rows) * n * static_cast<std::int64_t>(sizeof(A));
+  A* const parts[] = {reinterpret_cast<A*>(stream.workspace("sums of rows", bytes))};
   stream.count_launch();
   if (stream.dry()) return;
   const cudaStream_t queue = space_of(stream).cuda_stream();
-  A* const parts[] = {stream.library<Parts>().template at_least<A>(columns::blocks_of(rows) * n)};
   constexpr int lanes = columns::widest<T>;
   if (n % lanes == 0 && columns::aligned(dy))
     columns::start_blocks<lanes>(queue, parts, rows, n, AddRow<T, lanes>{dy.as<T>(), n});

@@ -98,6 +98,8 @@ struct RoundRow {
   }
 };
 
+std::byte* sum_of(Plans& plans, const Tile& tile) { return plans.sum(tile.rows * tile.columns * size_of(DType::f32)); }
+
 // Where a tile's factors, its bias and its sums lie; the sums beside their place if they round late.
 struct Places {
   std::byte *c, *sums;
@@ -106,7 +108,7 @@ struct Places {
   Places(Plans& plans, const Product& whole, void* begin, const Tile& tile) {
     const std::int64_t in = size_of(whole.type);
     c = static_cast<std::byte*>(begin) + (tile.row * whole.ldc + tile.column) * size_of(whole.sum);
-    sums = rounds_late(whole) ? plans.sum.at_least(tile.rows * tile.columns * size_of(DType::f32)) : c;
+    sums = rounds_late(whole) ? sum_of(plans, tile) : c;
     bias = tile.column * in;
     a = tile.row * (whole.a == Stored::plain ? whole.lda : 1) * in;
     b = tile.column * (whole.b == Stored::plain ? 1 : whole.ldb) * in;
@@ -131,12 +133,24 @@ void multiply_tile(Stream& stream, Plans& plans, const Product& whole, const Til
     launch(stream, "gemm_after", tile.rows, [=](std::int64_t r) { after(tile.row + r, tile.column, tile.columns); });
 }
 
+// Everything that the pieces of a product will need.
+void plan_tiles(Plans& plans, const Product& whole, std::span<const Piece> pieces) {
+  for_each_tile(whole, [&](const Tile& tile) {
+    if (rounds_late(whole)) sum_of(plans, tile);
+    for (std::size_t i = 0; i < pieces.size(); ++i) plans.plan(part_of(whole, tile, pieces[i].depth, i));
+  });
+}
+
 // c = beta c + sum over pieces of a b + bias. whole.k is the depth that the tiles are cut for; after(row, column,
 // columns) runs for a part of each row while that is in the cache.
 template <class After = Nothing>
 void multiply(Stream& stream, const Product& whole, void* c, std::span<const Piece> pieces, const void* bias = nullptr,
               const After& after = {}) {
   Plans& plans = stream.library<Plans>();
+  if (stream.dry()) {
+    if (plans.first(whole)) plan_tiles(plans, whole, pieces);
+    return;
+  }
   for_each_tile(whole, [&](const Tile& tile) {
     const Places at(plans, whole, c, tile);
     multiply_tile(stream, plans, whole, tile, at, pieces, static_cast<const std::byte*>(bias), after);
@@ -177,29 +191,35 @@ struct Gelu {
   }
 };
 
-// Whatever number of rows an expert will have, its plans are there after the first step.
+// The memory of what is padded: fewer rows than the smallest chunk has.
+void plan_padding(Plans& plans, const Product& whole, std::int64_t columns, std::int64_t others) {
+  static_assert(std::end(row_chunks)[-1] == std::end(depth_chunks)[-1]);
+  plans.padded(0, std::end(row_chunks)[-1] * columns * size_of(whole.type));
+  plans.padded(1, std::end(row_chunks)[-1] * others * size_of(whole.type));
+}
+
+// Whatever number of rows an expert will have, its plans and their memory are there after the first step.
 void plan_rows(Plans& plans, Product whole) {
   if (!plans.first(whole)) return;
+  plan_padding(plans, whole, whole.k, whole.n);
   for (std::int64_t rows : row_chunks) {
     whole.m = rows;
-    const auto pieces = even_pieces(plans, whole, nullptr, nullptr);
-    for_each_tile(whole, [&](const Tile& tile) {
-      for (std::size_t i = 0; i < pieces.size(); ++i) plans.plan(part_of(whole, tile, pieces[i].depth, i));
-    });
+    plan_tiles(plans, whole, even_pieces(plans, whole, nullptr, nullptr));
   }
 }
 void plan_depths(Plans& plans, const Product& whole) {
   if (!plans.first(whole)) return;
+  plan_padding(plans, whole, whole.m, whole.n);
   for (std::int64_t depth : depth_chunks)
     for_each_tile(whole, [&](const Tile& tile) {
       for (std::size_t index : {0, 1}) plans.plan(part_of(whole, tile, depth, index));
     });
 }
 
-// `rows` rows of `t` from `begin`, followed by zeros up to `length`, in a buffer.
-std::byte* pad(Buffer& buffer, const Tensor& t, std::int64_t begin, std::int64_t rows, std::int64_t length) {
+// `rows` rows of `t` from `begin`, followed by zeros up to `length`.
+std::byte* pad(Plans& plans, int which, const Tensor& t, std::int64_t begin, std::int64_t rows, std::int64_t length) {
   const auto bytes = [&](std::int64_t n) { return static_cast<std::size_t>(n * t.columns() * size_of(t.type)); };
-  std::byte* padded = buffer.at_least(static_cast<std::int64_t>(bytes(length)));
+  std::byte* padded = plans.padded(which, static_cast<std::int64_t>(bytes(length)));
   std::memcpy(padded, at(t, begin * t.columns()), bytes(rows));
   std::memset(padded + bytes(rows), 0, bytes(length - rows));
   return padded;
@@ -219,10 +239,10 @@ Range rows_of(const Tensor& offsets, std::int64_t expert, std::int64_t rows) {
 // out = in b for each expert's rows, with b as in rows_times.
 void experts_times(Stream& stream, const Tensor& out, const Tensor& in, const ExpertOperands& w, Stored b,
                    const Tensor& offsets) {
-  if (stream.dry()) return;
   Plans& plans = stream.library<Plans>();
   Product whole = rows_times(out, in, b, row_chunks[0]);
   plan_rows(plans, whole);
+  if (stream.dry()) return;
   for (std::int64_t e = 0; e + 1 < offsets.elements(); ++e) {
     const Range range = rows_of(offsets, e, in.rows());
     const void* weight = w.expert(e).data.data;
@@ -230,9 +250,9 @@ void experts_times(Stream& stream, const Tensor& out, const Tensor& in, const Ex
       const std::int64_t left = range.end - row;
       whole.m = next_chunk(row_chunks, left);
       const bool fits = whole.m <= left;
-      const void* from = fits ? at(in, row * whole.k) : pad(plans.padded[0], in, row, left, whole.m);
+      const void* from = fits ? at(in, row * whole.k) : pad(plans, 0, in, row, left, whole.m);
       std::byte* place = at(out, row * whole.n);
-      std::byte* to = fits ? place : plans.padded[1].at_least(whole.m * whole.n * size_of(out.type));
+      std::byte* to = fits ? place : plans.padded(1, whole.m * whole.n * size_of(out.type));
       multiply(stream, whole, to, even_pieces(plans, whole, from, weight));
       if (!fits) std::memcpy(place, to, static_cast<std::size_t>(left * whole.n * size_of(out.type)));
     }
@@ -249,7 +269,7 @@ std::span<const Piece> row_pieces(Plans& plans, const Tensor& dy, const Tensor& 
       plans.pieces.push_back({at(dy, row * dy.columns()), at(x, row * x.columns()), depth});
     else
       plans.pieces.push_back(
-          {pad(plans.padded[0], dy, row, left, depth), pad(plans.padded[1], x, row, left, depth), depth});
+          {pad(plans, 0, dy, row, left, depth), pad(plans, 1, x, row, left, depth), depth});
     row += depth;
   }
   return plans.pieces;
@@ -296,7 +316,6 @@ void sum_rows(Stream& stream, const Gradient& db, const Tensor& dy) {
 
 void forward(Stream& stream, const Tensor& y, const Tensor& pre, const Tensor& x, const Operand& w,
              const Tensor& bias) {
-  if (stream.dry()) return;
   const bool activated = pre.shape.rank() > 0;
   const Tensor& out = activated ? pre : y;
   Product whole = rows_times(out, x, Stored::transposed, x.rows());
@@ -309,14 +328,12 @@ void forward(Stream& stream, const Tensor& y, const Tensor& pre, const Tensor& x
 }
 
 void input_gradient(Stream& stream, const Tensor& dx, const Tensor& dy, const Operand& w) {
-  if (stream.dry()) return;
   const Product whole = rows_times(dx, dy, Stored::plain, dy.rows());
   const auto pieces = even_pieces(stream.library<Plans>(), whole, dy.data, w.data.data);
   multiply(stream, whole, dx.data, pieces);
 }
 
 void weight_gradient(Stream& stream, const Gradient& dw, const Tensor& dy, const Tensor& x) {
-  if (stream.dry()) return;
   Product whole = transposed_times(dw.sum.type, dy, x, x.rows());
   whole.beta = dw.beta;
   const auto pieces = even_pieces(stream.library<Plans>(), whole, dy.data, x.data);
@@ -338,16 +355,19 @@ void expert_input_gradient(Stream& stream, const Tensor& dx, const Tensor& dy, c
 
 void expert_weight_gradient(Stream& stream, const ExpertGradients& dw, const Tensor& dy, const Tensor& x,
                             const Tensor& offsets, const Tensor& scratch) {
-  if (stream.dry()) return;
   Plans& plans = stream.library<Plans>();
   const bool fused = scratch.shape.rank() == 0;
   const DType sum = x.type == DType::f64 ? DType::f64 : DType::f32;
   Product whole = transposed_times(sum, dy, x, depth_chunks[0]);
+  // The whole product is summed before it is rounded to the operands' type, as a dense one is.
+  const bool rounds = !fused && scratch.type != sum;
+  void* const place = rounds ? plans.sum(whole.m * whole.n * size_of(sum)) : scratch.data;
   for (std::int64_t e = 0; e + 1 < offsets.elements(); ++e) {
     const Gradient g = dw.expert(e);
-    const Range range = rows_of(offsets, e, x.rows());
     whole.beta = fused ? g.beta : 0;
     plan_depths(plans, whole);
+    if (stream.dry()) continue;
+    const Range range = rows_of(offsets, e, x.rows());
     if (range.begin == range.end) {
       scale(stream, g);
       continue;
@@ -357,9 +377,6 @@ void expert_weight_gradient(Stream& stream, const ExpertGradients& dw, const Ten
       multiply(stream, whole, g.sum.data, pieces);
       continue;
     }
-    // The whole product is summed before it is rounded to the operands' type, as a dense one is.
-    const bool rounds = scratch.type != sum;
-    void* place = rounds ? plans.sum.at_least(whole.m * whole.n * size_of(sum)) : scratch.data;
     multiply(stream, whole, place, pieces);
     if (rounds)
       launch(stream, "gemm_round", whole.m,

@@ -44,7 +44,7 @@ struct LtPlaces {
   void* aux = nullptr;
 };
 
-/// A stream's cuBLASLt: its handle, its workspace, and for each product its algorithm: what the stream's LibraryChoices
+/// A stream's cuBLASLt: its handle, and for each product its algorithm: what the stream's LibraryChoices
 /// say, else the library's own first choice, which depends on the product, the alignment of its places, the library's
 /// version and the GPU alone. No algorithm adds in an order that changes from run to run.
 class LtPlans {
@@ -54,8 +54,11 @@ class LtPlans {
   LtPlans(const LtPlans&) = delete;
   LtPlans& operator=(const LtPlans&) = delete;
 
-  /// Runs on `stream`, a cudaStream_t. False, with nothing done, where the library has no such product.
-  bool run(void* stream, const LtProduct& product, const LtPlaces& places, const LibraryChoices& choices);
+  static constexpr std::int64_t workspace_bytes = std::int64_t{64} << 20;
+
+  /// Runs on `stream`, a cudaStream_t, in `workspace`. False, with nothing done, where the library has no such product.
+  bool run(void* stream, void* workspace, const LtProduct& product, const LtPlaces& places,
+           const LibraryChoices& choices);
 
   /// The product at places that are so aligned, as LibraryChoices name it.
   static LibraryChoices::Words work(const LtProduct& product, const LtPlaces& places);

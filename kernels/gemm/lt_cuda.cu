@@ -15,7 +15,7 @@
 namespace tessera::gemm {
 namespace {
 
-constexpr std::size_t workspace_bytes = std::size_t{64} << 20;
+constexpr auto workspace_bytes = static_cast<std::size_t>(LtPlans::workspace_bytes);
 
 void check(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS) refuse(call, cublasLtGetStatusString(status));
@@ -176,22 +176,20 @@ class Plan {
 
 struct LtPlans::State {
   cublasLtHandle_t handle = nullptr;
-  void* workspace = nullptr;
   std::map<std::pair<LtProduct, Alignments>, Plan> plans;
 };
 
 LtPlans::LtPlans() : state_(std::make_unique<State>()) {
   check(cublasLtCreate(&state_->handle), "cublasLtCreate");
-  if (cudaMalloc(&state_->workspace, workspace_bytes) != cudaSuccess) refuse("LtPlans", "no memory for its workspace");
 }
 
 LtPlans::~LtPlans() {
-  cudaFree(state_->workspace);
   state_->plans.clear();
   cublasLtDestroy(state_->handle);
 }
 
-bool LtPlans::run(void* stream, const LtProduct& product, const LtPlaces& at, const LibraryChoices& choices) {
+bool LtPlans::run(void* stream, void* workspace, const LtProduct& product, const LtPlaces& at,
+                  const LibraryChoices& choices) {
   const Alignments alignments = alignments_of(at);
   const std::pair key(product, alignments);
   auto known = state_->plans.find(key);
@@ -202,7 +200,7 @@ bool LtPlans::run(void* stream, const LtProduct& product, const LtPlaces& at, co
                 .first;
   }
   if (!known->second.exists()) return false;
-  known->second.run(state_->handle, state_->workspace, static_cast<cudaStream_t>(stream), at);
+  known->second.run(state_->handle, workspace, static_cast<cudaStream_t>(stream), at);
   return true;
 }
 

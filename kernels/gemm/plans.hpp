@@ -1,6 +1,5 @@
 #pragma once
 // Host builds only: the products of matrices that the host's libraries are asked for.
-#include <array>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "kernels/base/dtype.hpp"
+#include "kernels/base/stream.hpp"
 
 namespace tessera::gemm {
 
@@ -30,18 +30,19 @@ struct Product {
   auto operator<=>(const Product&) const = default;
 };
 
-/// Uninitialised memory that grows and never shrinks.
-class Buffer {
+/// A workspace of equal shares for calls that run at the same time.
+class Lanes {
  public:
-  std::byte* at_least(std::int64_t bytes);
-  std::byte* data() const { return memory_.get(); }
+  explicit Lanes(Stream& stream) : stream_(stream) {}
+  /// At least so many, of at least so many bytes each.
+  void reserve(int lanes, std::int64_t bytes);
+  std::byte* lane(int index) const { return memory_ + index * stride_; }
 
  private:
-  struct Free {
-    void operator()(std::byte* memory) const;
-  };
-  std::unique_ptr<std::byte, Free> memory_;
-  std::int64_t bytes_ = 0;
+  Stream& stream_;
+  std::byte* memory_ = nullptr;
+  std::int64_t stride_ = 0;
+  int lanes_ = 0;
 };
 
 /// A range of the summed dimension: where it begins in the first tile's factors, and its length.
@@ -65,10 +66,10 @@ class Plan {
 };
 
 /// All plans of a stream, made at a product's first use; after that nothing is allocated but what the libraries
-/// allocate within a call.
+/// allocate within a call. On a dry stream plans are described, for the memory that they will need, and cannot run.
 class Plans {
  public:
-  Plans() = default;
+  explicit Plans(Stream& stream) : stream_(stream), scratch_(stream) {}
   Plans(const Plans&) = delete;
   Plans& operator=(const Plans&) = delete;
 
@@ -79,17 +80,23 @@ class Plans {
   /// Whether `whole` is asked about for the first time: its caller then plans every part that it may ever need.
   bool first(const Product& whole) { return seen_.insert(whole).second; }
 
-  std::array<Buffer, 2> padded;  ///< rows of two matrices, padded with zeros to a length that has a plan
-  Buffer sum;                    ///< a tile in fp32, not yet rounded
-  std::vector<Piece> pieces;     ///< those of the product in hand
+  /// Rows of one of two matrices, padded with zeros to a length that has a plan.
+  std::byte* padded(int which, std::int64_t bytes) {
+    return stream_.workspace(which == 0 ? "padded rows" : "other padded rows", bytes);
+  }
+  /// A tile in fp32, not yet rounded.
+  std::byte* sum(std::int64_t bytes) { return stream_.workspace("sums", bytes); }
+
+  std::vector<Piece> pieces;  ///< those of the product in hand
 
  private:
   struct Entry {
     std::unique_ptr<Plan> plan;
     int lanes = 0;
   };
+  Stream& stream_;
   std::map<Product, Entry> entries_;
-  std::vector<Buffer> scratch_;  // the library's own, one a lane
+  Lanes scratch_;  // the library's own
   std::set<Product> seen_;
 };
 

@@ -1,6 +1,5 @@
-#include <cstdlib>
+#include <algorithm>
 #include <dnnl.hpp>
-#include <new>
 #include <unordered_map>
 
 #include "kernels/base/error.hpp"
@@ -13,29 +12,39 @@ namespace {
 // oneDNN's brgemm kernels: AMX for bf16 where the CPU has it.
 class OneDnnPlan final : public Plan {
  public:
-  OneDnnPlan(const Product& p, const std::vector<Buffer>& scratch)
-      : a_(matrix(p.type, p.m, p.k, p.lda, p.a)),
-        b_(matrix(p.type, p.k, p.n, p.ldb, p.b)),
-        c_(matrix(p.sum, p.m, p.n, p.ldc, Stored::plain)),
-        bias_(p.bias == Bias::none ? dnnl::memory::desc() : matrix(p.type, 1, p.n, p.n, Stored::plain)),
-        description_(describe(p)),
-        product_(description_),
-        scratch_(scratch) {}
+  OneDnnPlan(const Product& p, const Lanes& scratch)
+      : description_(describe(p)), biased_(p.bias != Bias::none), scratch_(scratch) {}
+
+  /// Throws dnnl::error where the library has no such product.
+  static dnnl::matmul::primitive_desc describe(const Product& p) {
+    dnnl::primitive_attr attributes;
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    if (p.beta != 0) {
+      dnnl::post_ops add;
+      add.append_sum(p.beta);
+      attributes.set_post_ops(add);
+    }
+    const dnnl::memory::desc a = matrix(p.type, p.m, p.k, p.lda, p.a), b = matrix(p.type, p.k, p.n, p.ldb, p.b),
+                             c = matrix(p.sum, p.m, p.n, p.ldc, Stored::plain);
+    if (p.bias == Bias::none) return {dnnl::matmul::desc(a, b, c), attributes, engine()};
+    return {dnnl::matmul::desc(a, b, matrix(p.type, 1, p.n, p.n, Stored::plain), c), attributes, engine()};
+  }
 
   std::int64_t scratch_bytes() const override {
     return static_cast<std::int64_t>(description_.scratchpad_desc().get_size());
   }
 
   void set_lanes(int lanes) override {
+    if (calls_.empty()) product_ = dnnl::matmul(description_);
     while (static_cast<int>(calls_.size()) < lanes) {
       Call call{dnnl::stream(engine()), {}};
       const auto name = [&](int argument, const dnnl::memory::desc& d) {
         call.arguments.emplace(argument, dnnl::memory(d, engine(), nullptr));
       };
-      name(DNNL_ARG_SRC, a_);
-      name(DNNL_ARG_WEIGHTS, b_);
-      name(DNNL_ARG_DST, c_);
-      if (!bias_.is_zero()) name(DNNL_ARG_BIAS, bias_);
+      name(DNNL_ARG_SRC, description_.src_desc());
+      name(DNNL_ARG_WEIGHTS, description_.weights_desc());
+      name(DNNL_ARG_DST, description_.dst_desc());
+      if (biased_) name(DNNL_ARG_BIAS, description_.bias_desc());
       if (scratch_bytes() > 0) name(DNNL_ARG_SCRATCHPAD, description_.scratchpad_desc());
       calls_.push_back(std::move(call));
     }
@@ -49,8 +58,8 @@ class OneDnnPlan final : public Plan {
     point(DNNL_ARG_SRC, a);
     point(DNNL_ARG_WEIGHTS, b);
     point(DNNL_ARG_DST, c);
-    if (!bias_.is_zero()) point(DNNL_ARG_BIAS, bias);
-    if (scratch_bytes() > 0) point(DNNL_ARG_SCRATCHPAD, scratch_[static_cast<std::size_t>(lane)].data());
+    if (biased_) point(DNNL_ARG_BIAS, bias);
+    if (scratch_bytes() > 0) point(DNNL_ARG_SCRATCHPAD, scratch_.lane(lane));
     product_.execute(call.stream, call.arguments);
     call.stream.wait();
   }
@@ -71,22 +80,10 @@ class OneDnnPlan final : public Plan {
     const bool plain = stored == Stored::plain;
     return {{rows, columns}, t, plain ? dnnl::memory::dims{distance, 1} : dnnl::memory::dims{1, distance}};
   }
-  dnnl::matmul::primitive_desc describe(const Product& p) const {
-    dnnl::primitive_attr attributes;
-    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-    if (p.beta != 0) {
-      dnnl::post_ops add;
-      add.append_sum(p.beta);
-      attributes.set_post_ops(add);
-    }
-    const auto d = bias_.is_zero() ? dnnl::matmul::desc(a_, b_, c_) : dnnl::matmul::desc(a_, b_, bias_, c_);
-    return {d, attributes, engine()};
-  }
-
-  dnnl::memory::desc a_, b_, c_, bias_;
   dnnl::matmul::primitive_desc description_;
-  dnnl::matmul product_;
-  const std::vector<Buffer>& scratch_;
+  bool biased_;
+  dnnl::matmul product_;  ///< its code, made with the first lane
+  const Lanes& scratch_;
   std::vector<Call> calls_;
 };
 
@@ -95,7 +92,7 @@ constexpr std::int64_t alignment = 256;
 // bf16 on a CPU without its instructions: factors widened to fp32, the library's product of those, one rounding.
 class WideningPlan final : public Plan {
  public:
-  WideningPlan(const Product& p, const std::vector<Buffer>& scratch)
+  WideningPlan(const Product& p, const Lanes& scratch)
       : p_(p), sum_(widened(p), scratch), scratch_(scratch) {
     require(rounds() ? p.beta == 0 : p.sum == DType::f32, "gemm", "a sum that goes on must be kept in fp32");
   }
@@ -106,7 +103,7 @@ class WideningPlan final : public Plan {
   void set_lanes(int lanes) override { sum_.set_lanes(lanes); }
 
   void run(void* c, const void* a, const void* b, const void* bias, int lane) override {
-    auto* const wide_a = reinterpret_cast<float*>(scratch_[static_cast<std::size_t>(lane)].data() + own_begin());
+    auto* const wide_a = reinterpret_cast<float*>(scratch_.lane(lane) + own_begin());
     float* const wide_b = wide_a + p_.m * p_.k;
     float* const wide_bias = wide_b + p_.k * p_.n;
     float* const sum = wide_bias + p_.n;
@@ -142,7 +139,7 @@ class WideningPlan final : public Plan {
 
   Product p_;
   OneDnnPlan sum_;
-  const std::vector<Buffer>& scratch_;
+  const Lanes& scratch_;
 };
 
 // fp64 serves proofs by finite differences alone; the library has none.
@@ -171,16 +168,15 @@ class DoublePlan final : public Plan {
 
 bool library_has_bf16() {
   const Product any{.type = DType::bf16, .sum = DType::f32, .m = 64, .n = 64, .k = 64, .lda = 64, .ldb = 64, .ldc = 64};
-  const std::vector<Buffer> none;
   try {
-    const OneDnnPlan made(any, none);
+    OneDnnPlan::describe(any);
     return true;
   } catch (const dnnl::error&) {
     return false;
   }
 }
 
-std::unique_ptr<Plan> make(const Product& product, const std::vector<Buffer>& scratch) {
+std::unique_ptr<Plan> make(const Product& product, const Lanes& scratch) {
   static const bool has_bf16 = library_has_bf16();
   if (product.type == DType::f64) return std::make_unique<DoublePlan>(product);
   if (product.type == DType::bf16 && !has_bf16) return std::make_unique<WideningPlan>(product, scratch);
@@ -189,24 +185,18 @@ std::unique_ptr<Plan> make(const Product& product, const std::vector<Buffer>& sc
 
 }  // namespace
 
-std::byte* Buffer::at_least(std::int64_t bytes) {
-  if (bytes > bytes_) {
-    bytes_ = round_up(bytes, alignment);
-    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, static_cast<std::size_t>(bytes_))));
-    if (!memory_) throw std::bad_alloc();
-  }
-  return memory_.get();
+void Lanes::reserve(int lanes, std::int64_t bytes) {
+  lanes_ = std::max(lanes_, lanes);
+  stride_ = std::max(stride_, round_up(bytes, alignment));
+  memory_ = stream_.workspace("library scratch", lanes_ * stride_);
 }
-void Buffer::Free::operator()(std::byte* memory) const { std::free(memory); }
 
 Plan& Plans::plan(const Product& product, int lanes) {
   Entry& entry = entries_[product];
   if (entry.lanes >= lanes) return *entry.plan;
   if (!entry.plan) entry.plan = make(product, scratch_);
-  entry.plan->set_lanes(lanes);
-  if (static_cast<int>(scratch_.size()) < lanes) scratch_.resize(static_cast<std::size_t>(lanes));
-  for (int lane = 0; lane < lanes; ++lane)
-    scratch_[static_cast<std::size_t>(lane)].at_least(entry.plan->scratch_bytes());
+  scratch_.reserve(lanes, entry.plan->scratch_bytes());
+  if (!stream_.dry()) entry.plan->set_lanes(lanes);
   entry.lanes = lanes;
   return *entry.plan;
 }

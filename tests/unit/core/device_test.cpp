@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/device/region.hpp"
+#include "kernels/base/error.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/random/random.hpp"
 #include "tests/support/on_device.hpp"
@@ -107,6 +108,35 @@ TEST(Device, AMeasuringOneRunsNothing) {
   EXPECT_EQ(device.memory()[static_cast<std::size_t>(Category::weights)], n * 4);
 }
 
+TEST(Device, AWorkspaceIsTakenOnceForEachPurpose) {
+  Device device;
+  Stream& stream = device.compute();
+  const std::string purpose = "sums";
+  std::byte* const first = stream.workspace(purpose.c_str(), 1000);
+  const std::int64_t allocations = device.allocations();
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first) % 256, 0u);
+  EXPECT_EQ(stream.workspace("sums", 1000), first);
+  EXPECT_EQ(stream.workspace("sums", 7), first);
+  EXPECT_EQ(stream.workspace("nothing", 0), nullptr);
+  EXPECT_EQ(device.allocations(), allocations);
+  EXPECT_NE(stream.workspace("rows", 1000), first);
+  EXPECT_EQ(device.allocations(), allocations + 1);
+  EXPECT_NE(stream.workspace("sums", 1001), first);
+  ASSERT_EQ(stream.workspaces().size(), 2u);
+  EXPECT_EQ(stream.workspaces()[0].bytes, 1001);
+  EXPECT_EQ(stream.workspaces()[1].bytes, 1000);
+  EXPECT_EQ(device.memory()[static_cast<std::size_t>(Category::libraries)], 3 * 1024);
+}
+
+TEST(Device, AMeasuringOneNotesWorkspaces) {
+  Device device(Device::Kind::measuring);
+  Stream& stream = device.compute();
+  for (std::int64_t bytes : {10, 300, 20}) EXPECT_NE(stream.workspace("sums", bytes), nullptr);
+  ASSERT_EQ(stream.workspaces().size(), 1u);
+  EXPECT_EQ(stream.workspaces()[0].bytes, 300);
+  EXPECT_EQ(device.memory(), MemoryReport{});
+}
+
 TEST(Device, ACapturedGraphRunsAgainOnAllItsStreams) {
   Device device;
   if (!device.compute().native()) GTEST_SKIP() << "only a GPU's streams can be captured";
@@ -120,9 +150,7 @@ TEST(Device, ACapturedGraphRunsAgainOnAllItsStreams) {
   };
   fill(device.compute(), source, 1);
   work();
-  device.compute().begin_capture();
-  work();
-  const Graph graph = device.compute().end_capture();
+  const Graph graph = device.compute().capture(work);
   ASSERT_TRUE(graph);
   EXPECT_EQ(test::on_host<float>(device, target), Values(n, 1.0f));  // recorded, not run
   for (float value : {2.0f, 3.0f}) {
@@ -130,6 +158,34 @@ TEST(Device, ACapturedGraphRunsAgainOnAllItsStreams) {
     device.compute().run(graph);
     EXPECT_EQ(test::on_host<float>(device, target), Values(n, value));
   }
+}
+
+TEST(Device, ADryPassRunsNothing) {
+  Device device;
+  const Tensor t = floats(device);
+  fill(device.compute(), t, 1);
+  {
+    const DryPass dry(device.compute());
+    fill(device.compute(), t, 2);
+    EXPECT_TRUE(device.compute().dry());
+    EXPECT_TRUE(device.compute().record().reached());
+  }
+  EXPECT_FALSE(device.compute().dry());
+  EXPECT_EQ(device.compute().launches(), 2) << "what was walked through counts";
+  EXPECT_EQ(test::on_host<float>(device, t), Values(n, 1.0f));
+}
+
+TEST(Device, WorkThatThrowsWhileItIsRecordedLeavesTheStreamUsable) {
+  Device device;
+  if (!device.compute().native()) GTEST_SKIP() << "only a GPU's streams can be captured";
+  const Tensor t = floats(device);
+  const auto work = [&] {
+    fill(device.compute(), t, 1);
+    throw Error(Exit::internal, "as it happens");
+  };
+  EXPECT_THROW(device.compute().capture(work), Error);
+  fill(device.compute(), t, 2);
+  EXPECT_EQ(test::on_host<float>(device, t), Values(n, 2.0f));
 }
 
 }  // namespace
