@@ -177,7 +177,9 @@ $""")
             child.returncode = os.waitstatus_to_exitcode(status)
             self.assertEqual(child.returncode, 0)
             peaks.append(usage.ru_maxrss)
-        self.assertLess(max(peaks), 512 << 10)
+        built = json.loads(subprocess.run([TESSERA, "info", "--json"], capture_output=True, check=True).stdout)
+        if built["build_type"] == "Release" and built["back_end"] != "Cuda":  # nothing else holds memory there
+            self.assertLess(max(peaks), 400 << 10)
         self.assertLess(max(peaks), 1.5 * peaks[0])
 
 
