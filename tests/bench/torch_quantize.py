@@ -1,13 +1,22 @@
 #!/usr/bin/env python3
 """What PyTorch gives for the same results as quantize_bench, on one GPU: casts written in its operations and compiled by it.
 
-    torch_quantize.py [--elements N]
+    torch_quantize.py [--elements N] [--save FOLDER]
+    torch_quantize.py --compare FOLDER
 
 Prints a line per operation: microseconds, and bytes that must move over the copy bandwidth of the same run. Scales are
 left unswizzled and without padding, which the sizes need none of.
+
+--save also writes FOLDER/input.safetensors, a seeded matrix x, and what the compiled casts make of it, FOLDER/FORMAT.npz.
+--compare, where no GPU is needed, holds those against FOLDER/FORMAT.h5, byte for byte, which come from
+`tessera quantize FOLDER/input.safetensors --format FORMAT --out FOLDER/FORMAT.h5`, FORMAT being mxfp8, fp8_block, nvfp4.
 """
 import argparse
+import json
+import pathlib
 import statistics
+import struct
+import sys
 
 import torch
 
@@ -89,10 +98,65 @@ def cast(x, multiplier):
     return (blocks.float() * multiplier).to(E4M3).view(rows, columns)
 
 
+def as_bytes(t):
+    """A tensor's bytes, as a matrix of them."""
+    return t.contiguous().view(torch.uint8).reshape(t.shape[0], -1).cpu().numpy()
+
+
+def save(folder):
+    """A matrix whose blocks are of many magnitudes, and both copies of it in three formats."""
+    import numpy
+    folder.mkdir(parents=True, exist_ok=True)
+    generator = torch.Generator().manual_seed(11)
+    x = torch.randn(512, 1024, generator=generator) * torch.exp2(torch.randint(-20, 20, (512, 32), generator=generator)
+                                                                  .repeat_interleave(32, 1).float())
+    x = x.bfloat16()
+    raw = as_bytes(x).tobytes()
+    header = json.dumps({"x": {"dtype": "BF16", "shape": list(x.shape), "data_offsets": [0, len(raw)]}}).encode()
+    (folder / "input.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + raw)
+    x = x.cuda()
+    (row, row_scale), (column, column_scale) = torch.compile(mxfp8)(x)
+    numpy.savez(folder / "mxfp8.npz", rowwise_data=as_bytes(row), rowwise_scales=as_bytes(row_scale),
+                columnwise_data=as_bytes(column), columnwise_scales=as_bytes(column_scale))
+    row, column, scale = torch.compile(fp8_block)(x)
+    numpy.savez(folder / "fp8_block.npz", rowwise_data=as_bytes(row), columnwise_data=as_bytes(column),
+                rowwise_scales=as_bytes(scale.reshape(scale.shape[0], -1)))
+    row, column, scale = torch.compile(nvfp4)(x)
+    tiles = scale.reshape(scale.shape[0], -1)
+    numpy.savez(folder / "nvfp4.npz", rowwise_data=as_bytes(row), columnwise_data=as_bytes(column),
+                rowwise_scales=as_bytes(tiles.repeat_interleave(16, 0)),
+                columnwise_scales=as_bytes(tiles.t().repeat_interleave(16, 0)))
+
+
+def compare(folder):
+    """Prints a line per array and returns how many differ."""
+    import h5py
+    import numpy
+    different = 0
+    for name in ("mxfp8", "fp8_block", "nvfp4"):
+        theirs = numpy.load(folder / f"{name}.npz")
+        with h5py.File(folder / f"{name}.h5") as ours:
+            for array in theirs.files:
+                mine = numpy.ascontiguousarray(ours["x"][array][()])
+                mine = mine.view(numpy.uint8).reshape(mine.shape[0], -1)
+                same = mine.shape == theirs[array].shape and mine.size > 0
+                unequal = int((mine != theirs[array]).sum()) if same else mine.size
+                different += not same or unequal > 0
+                print(f"{name:10s} {array:18s} {mine.shape} {unequal} of {mine.size} bytes differ")
+    return different
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--elements", type=int, default=1 << 28)
-    count = parser.parse_args().elements
+    parser.add_argument("--save", type=pathlib.Path)
+    parser.add_argument("--compare", type=pathlib.Path)
+    arguments = parser.parse_args()
+    if arguments.compare:
+        sys.exit(1 if compare(arguments.compare) else 0)
+    if arguments.save:
+        save(arguments.save)
+    count = arguments.elements
     rows = 32
     while rows * rows * 8 <= count:
         rows *= 2
@@ -107,8 +171,8 @@ def main():
     cases = [("mxfp8, both copies", mxfp8, lambda: (x,), 4.0625), ("fp8_block, both copies", fp8_block, lambda: (x,), 4.0),
              ("nvfp4, both copies", nvfp4, lambda: (x,), 5.0), ("byte transpose", turn, lambda: (codes,), 2.0),
              ("fp8_block, cast of masters", cast, lambda: (x.float(), multiplier), 5.0)]
-    for name, function, arguments, bytes_each in cases:
-        compiled, values = torch.compile(function), arguments()
+    for name, function, inputs, bytes_each in cases:
+        compiled, values = torch.compile(function), inputs()
         us = microseconds(lambda: compiled(*values))
         print(f"{name:28s} {us:9.1f} us   {bytes_each * n / us / copied:6.1%} of copy", flush=True)
 
