@@ -92,6 +92,9 @@ class Communicator {
   /// Seconds so far in which an operation was under way, as far as the host sees it: 0 where a device carries them.
   /// Stream::waited() of them were not hidden by work.
   virtual double busy() const { return 0; }
+  /// Whether streams alone carry the operations, the host taking no part: then they can be recorded (Stream::capture)
+  /// and replayed. A submit to a dry stream notes what a replay has done.
+  virtual bool on_streams() const { return false; }
 
  protected:
   friend class Pending;

@@ -17,6 +17,7 @@ class Self final : public Immediate {
   int rank() const override { return 0; }
   int size() const override { return 1; }
   std::string name() const override { return "self"; }
+  bool on_streams() const override { return true; }
 
   Pending submit(Stream& stream, const Operation& operation) override {
     operation.check(0, 1);

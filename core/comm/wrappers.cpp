@@ -24,6 +24,7 @@ class Wrapper : public Communicator {
   std::string name() const override { return std::string(kind_) + "(" + inner_->name() + ")"; }
   const CollectiveLog* log() const override { return inner_->log(); }
   double busy() const override { return inner_->busy(); }
+  bool on_streams() const override { return inner_->on_streams(); }
 
  protected:
   Communicator& inner() { return *inner_; }
@@ -57,6 +58,8 @@ class Throttled final : public Wrapper {
       : Wrapper("throttled", std::move(inner)), latency_(latency_us * 1e-6), bytes_per_second_(bytes_per_second) {
     require(latency_us >= 0 && bytes_per_second > 0, "throttled", "takes a latency >= 0 and a bandwidth > 0");
   }
+
+  bool on_streams() const override { return false; }  // the host waits until an operation is due
 
   Pending submit(Stream& stream, const Operation& operation) override {
     std::size_t slot = 0;

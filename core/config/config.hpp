@@ -21,6 +21,7 @@ struct RunSection {
   std::uint64_t seed = 1234;
   std::int64_t steps = 0;
   Determinism determinism = Determinism::repeat;
+  bool graph = false;
   Derived<std::int64_t> threads;  ///< the program fills it: only it knows the machine
 
   template <class Self, class V> static void visit(Self& self, V& v) {
@@ -31,6 +32,8 @@ struct RunSection {
                "Optimizer steps of the whole run, and of the schedule; 0: initial weights alone");
     v.key("determinism", self.determinism, OneOf(), may_change,
           "repeat: the same run gives the same bits; off: library algorithms that do not repeat are allowed");
+    v.key("graph", self.graph, OneOf(), may_change,
+          "On a GPU, record a step once and replay it as one CUDA graph; the same bits as launching kernel by kernel");
     v.derived("threads", self.threads, from_to(1, 4096), may_change, "OMP_NUM_THREADS, else the rank's share of cores",
               "Host threads of each rank; bits may depend on it");
   }

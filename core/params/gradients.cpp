@@ -44,6 +44,7 @@ void Gradients::prepare_exchanges(Device& device) {
 }
 
 void Gradients::restart() {
+  oldest_ = 0;  // nothing is in flight: every step fills the ring's slots in the same order
   for (Group& group : groups_) group.waiting = 0;
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     parameters_[p].written = 0;

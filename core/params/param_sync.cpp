@@ -19,6 +19,15 @@ void ParamSync::publish(Stream& stream, Updated&&) {
   if (gather_ == Overlap::off) settle(stream);
 }
 
+std::vector<std::uint8_t> ParamSync::state() const {
+  std::vector<std::uint8_t> all;
+  for (int group : weights_.order_) {
+    all.push_back(static_cast<std::uint8_t>(weights_.machine(group).state()));
+    all.push_back(static_cast<std::uint8_t>(gradients_.state(group)));
+  }
+  return all;
+}
+
 void ParamSync::settle(Stream& stream) {
   for (int group : weights_.order_)
     if (weights_.machine(group).state() != WeightState::ready) weights_.advance(stream, group);

@@ -1,4 +1,7 @@
 #pragma once
+#include <cstdint>
+#include <vector>
+
 #include "core/params/gradients.hpp"
 #include "core/params/tokens.hpp"
 #include "core/params/weights.hpp"
@@ -13,6 +16,7 @@ class ParamSync {
             const Masters& masters, Communicator& communicator, const SyncRules& rules);
 
   Weights& weights() { return weights_; }
+  const Weights& weights() const { return weights_; }
   Gradients& gradients() { return gradients_; }
 
   /// The step's gradients, all Empty before. Not collective; what it hands out is.
@@ -21,6 +25,9 @@ class ParamSync {
   /// The masters have changed: every weight is outdated. With overlap the next forward gathers, group by group;
   /// without, all groups are staged, then each is gathered and consumed here. Collective.
   void publish(Stream& stream, Updated&& updated);
+
+  /// Where every group's two machines stand, epochs aside: what a step does depends on nothing else here.
+  std::vector<std::uint8_t> state() const;
 
   /// Brings every group to Ready. Collective.
   void settle(Stream& stream);

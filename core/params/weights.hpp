@@ -31,6 +31,7 @@ class Weights final : public WeightSource {
   const Tensor& storage(int bucket) const { return storage_[static_cast<std::size_t>(bucket)]; }
   const WeightMachine& machine(int group) const { return groups_[static_cast<std::size_t>(group)].machine; }
   void observe(Observer observer) { observer_ = std::move(observer); }
+  bool observed() const { return static_cast<bool>(observer_); }
   /// Gathers so far under which other work was launched before anything waited for them.
   std::int64_t overlapped() const { return overlapped_; }
 

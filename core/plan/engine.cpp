@@ -23,7 +23,8 @@ Engine::Engine(Device& device, const RunPlan& plan, Communicator& communicator)
       sync_(device, plan.registry, plan.layout, plan.usage, masters_, communicator, plan.sync),
       optimizers_(device, plan.registry, plan.layout, communicator.rank(), settings_of(plan.config.optimizer)),
       memory_(device, communicator.rank(), communicator.size(), plan.local_sequences, plan.config.model.seq_len),
-      activations_(device.arena(Category::activations, plan.activation_bytes)) {
+      activations_(device.arena(Category::activations, plan.activation_bytes)),
+      repeated_(device) {
   for (const Workspace& place : plan.workspaces) stream_.workspace(place.purpose, place.bytes);
   digests_ = device.allocate(Category::staging, DType::u64, {std::ssize(tensors().tensors)});
   for (int r = 0; r < communicator.size(); ++r) {
@@ -88,13 +89,22 @@ void Engine::gather_sums() {
 
 Turn Engine::step(const HostSequences& batch, float rate) {
   memory_.begin(stream_, batch, rate);
-  Accumulating sum = accumulate();
-  Reduced gradients = reduce(std::move(sum));
-  Updated updated = update(std::move(gradients));
-  const Turn turn = memory_.end(stream_);
-  const Region region(device_, "publish");
-  sync_.publish(stream_, std::move(updated));  // weight = Q(bf16(master)), gathered now or under the next forward
-  return turn;
+  const auto work = [this] {
+    Accumulating sum = accumulate();
+    Reduced gradients = reduce(std::move(sum));
+    Updated updated = update(std::move(gradients));
+    const Region region(device_, "publish");
+    sync_.publish(stream_, std::move(updated));  // weight = Q(bf16(master)), gathered now or under the next forward
+  };
+  if (replayable())
+    repeated_.run(sync_.state(), work);
+  else
+    work();
+  return memory_.end(stream_);
+}
+
+bool Engine::replayable() const {
+  return plan_.config.run.graph && !observer_ && !sync_.weights().observed() && communicator_.on_streams();
 }
 
 Accumulating Engine::accumulate() {

@@ -2,6 +2,7 @@
 #include <functional>
 
 #include "core/comm/communicator.hpp"
+#include "core/device/repeated_work.hpp"
 #include "core/optim/optimizers.hpp"
 #include "core/plan/plan.hpp"
 #include "core/plan/step_memory.hpp"
@@ -38,6 +39,8 @@ class Engine {
 
   /// One optimizer step: forward, backward, reduction, clip, update, publication. Only enqueues; the bits depend on
   /// nothing but its arguments and the state. Its report() may be read until the next step but one. Collective.
+  /// With run.graph all but tokens and report is RepeatedWork, unless an observer or collectives that need the
+  /// host stand against it.
   Turn step(const HostSequences& batch, float rate);
   /// Sums, norm and flags of that step, the same on all ranks. Waits for the device.
   StepReport report(Turn turn) { return memory_.report(turn); }
@@ -49,6 +52,9 @@ class Engine {
   /// Logits [V] (fp32) after the last of `ids`; `ids` holds at most seq_len tokens. Local, but the weights must be
   /// settled.
   std::vector<float> next_logits(const std::vector<std::int32_t>& ids);
+
+  /// Steps so far that were replayed as one graph.
+  std::int64_t replays() const { return repeated_.replays(); }
 
   void observe(StepObserver* observer) { observer_ = observer; }
   ParamSync& sync() { return sync_; }
@@ -62,6 +68,7 @@ class Engine {
   Updated update(Reduced&& gradients);
   void gather_sums();
   Pass pass(GradientSink* gradients);
+  bool replayable() const;
 
   Device& device_;
   const RunPlan& plan_;
@@ -75,6 +82,7 @@ class Engine {
   Tensor digests_;  ///< u64, one a tensor of state
   std::vector<std::int64_t> sum_counts_, sum_begins_;
   StepObserver* observer_ = nullptr;
+  RepeatedWork repeated_;
 };
 
 }  // namespace tessera

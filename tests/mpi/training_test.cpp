@@ -7,11 +7,14 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
 #include "core/comm/mpi.hpp"
+#include "kernels/convert/convert.hpp"
+#include "kernels/digest/digest.hpp"
 #include "kernels/random/random.hpp"
 #include "tests/support/tolerances.hpp"
 
@@ -112,6 +115,7 @@ class Trial {
   Device& device() { return device_; }
   const RunPlan& plan() const { return plan_; }
   Control& control() { return *control_; }
+  const Communicator& communicator() const { return *communicator_; }
 
  private:
   RunPlan plan_;
@@ -307,6 +311,109 @@ TEST(Training, WaitsForReportsAlone) {
   few.erase("report");
   many.erase("report");
   EXPECT_EQ(many, few);
+}
+
+/// Rows, and digests of all that a run holds at its end: weights, masters, moments.
+struct Held {
+  std::vector<MetricsRow> rows;
+  std::vector<std::uint64_t> digests;
+  std::uint64_t collectives = 0;
+  std::int64_t replays = 0;
+  bool on_streams = false;
+};
+
+/// `boundary` is called between steps.
+Held held_by(const RunConfig& config, const std::function<void(Training&, std::int64_t)>& boundary = {}) {
+  Trial run(config, 0);
+  Held held;
+  run.training().run(into(held.rows), [&](std::int64_t step) {
+    if (boundary) boundary(run.training(), step);
+    return Proceed::go_on;
+  });
+  EXPECT_EQ(run.training().late_allocations(), 0);
+  Engine& engine = run.training().engine();
+  std::vector<Tensor> all = engine.masters().shards();
+  engine.optimizers().visit_state([&](const StateSlot& slot) { all.insert(all.end(), slot.shards.begin(), slot.shards.end()); });
+  for (std::size_t b = 0; b < run.plan().layout.buckets().size(); ++b)
+    all.push_back(engine.sync().weights().storage(static_cast<int>(b)));
+  const Tensor sums = run.device().allocate(Category::staging, DType::u64, {std::ssize(all)});
+  clear(engine.stream(), sums);
+  for (std::size_t i = 0; i < all.size(); ++i) digest(engine.stream(), sums.as<std::uint64_t>() + i, all[i], 0);
+  held.digests.resize(all.size());
+  run.device().download(engine.stream(), held.digests.data(), sums);
+  if (const CollectiveLog* log = run.communicator().log()) held.collectives = log->chain();
+  held.replays = engine.replays();
+  held.on_streams = run.device().compute().native() && run.communicator().on_streams();
+  return held;
+}
+
+void expect_same(const Held& eager, const Held& other, const std::string& what) {
+  ASSERT_FALSE(eager.rows.empty());
+  ASSERT_EQ(eager.rows.size(), other.rows.size()) << what;
+  for (std::size_t i = 0; i < eager.rows.size(); ++i) {
+    ASSERT_TRUE(std::isfinite(eager.rows[i].loss) && std::isfinite(eager.rows[i].grad_norm)) << what;
+    EXPECT_EQ(eager.rows[i].loss, other.rows[i].loss) << what << ", step " << i + 1;
+    EXPECT_EQ(eager.rows[i].grad_norm, other.rows[i].grad_norm) << what << ", step " << i + 1;
+    EXPECT_EQ(eager.rows[i].eval_loss, other.rows[i].eval_loss) << what << ", step " << i + 1;
+  }
+  EXPECT_EQ(eager.digests, other.digests) << what;
+  EXPECT_EQ(eager.collectives, other.collectives) << what;
+}
+
+// Two steps run as they are, the third is recorded and run, from the fourth on each is a replay: but for those that
+// follow an evaluation, which leaves the weights Ready where a step leaves them Staged.
+TEST(Training, AReplayedStepIsTheSameBits) {
+  constexpr std::int64_t steps = 9;
+  for (RunConfig config : models())
+    for (const std::int64_t micro : {1, 3})
+      for (const std::int64_t evaluated : {0, 4}) {
+        if (12 / mpi().size() % micro != 0) continue;
+        config.run.steps = steps;
+        config.batch.micro = micro;
+        config.eval.every_steps = evaluated;
+        config.run.graph = false;
+        const Held eager = held_by(config);
+        EXPECT_EQ(eager.replays, 0);
+        config.run.graph = true;
+        const Held replayed = held_by(config);
+        expect_same(eager, replayed, "replayed");
+        // Evaluations are after steps 4, 8 and 9, so that steps 5 and 9 run as they are.
+        EXPECT_EQ(replayed.replays, replayed.on_streams ? steps - 3 - (evaluated ? 2 : 0) : 0);
+      }
+}
+
+TEST(Training, ReplaysGoWithAllOverlapsAndWithWhatReadsTheStateBetween) {
+  RunConfig config = mixture(Compute::bf16);
+  config.run.steps = 8;
+  for (bool gather : {false, true})
+    for (bool reduce : {false, true}) {
+      config.gather.overlap = gather;
+      config.reduce.overlap = reduce;
+      config.run.graph = false;
+      const Held eager = held_by(config);
+      config.run.graph = true;
+      const Held saved = held_by(config, [](Training& training, std::int64_t step) {
+        if (step == 5) training.state();
+      });
+      expect_same(eager, saved, "saved");
+      EXPECT_EQ(saved.replays, saved.on_streams ? 5 : 0);
+      const Held settled = held_by(config, [](Training& training, std::int64_t step) {
+        if (step == 5) training.engine().sync().settle(training.engine().stream());
+      });
+      expect_same(eager, settled, "settled");
+      EXPECT_EQ(settled.replays, settled.on_streams ? (gather ? 4 : 5) : 0);
+    }
+}
+
+// A trace sees a step from inside, on the host: no replay then.
+TEST(Training, ATraceRunsEveryStepAsItIs) {
+  RunConfig config = dense(Compute::bf16);
+  config.run.steps = 5;
+  const Held bare = held_by(config);
+  config.run.graph = true;
+  const Outcome traced = outcome_of(config);
+  ASSERT_EQ(traced.rows.size(), bare.rows.size());
+  for (std::size_t i = 0; i < bare.rows.size(); ++i) EXPECT_EQ(traced.rows[i].loss, bare.rows[i].loss);
 }
 
 TEST(Training, HoldsTheMemoryThatWasPlanned) {

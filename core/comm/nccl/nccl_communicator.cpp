@@ -71,22 +71,22 @@ class NcclCommunicator final : public Communicator {
   int size() const override { return watch_.size(); }
   std::string name() const override { return "nccl"; }
   const CollectiveLog* log() const override { return &log_; }
+  bool on_streams() const override { return true; }
 
   Pending submit(Stream& stream, const Operation& operation) override {
     operation.check(rank(), size());
     const auto slot = std::find_if(slots_.begin(), slots_.end(), [](const Slot& s) { return !s.used; });
     require(slot != slots_.end(), "NCCL back end", "too many collectives under way");
     slot->used = true;
-    slot->done = {};
+    at_ = {name_of(operation.collective), log_.noted(), operation.label};
+    log_.note(operation);
+    if (control_) log_.compare(*control_);
     if (!stream.dry()) {
-      at_ = {name_of(operation.collective), log_.noted(), operation.label};
-      log_.note(operation);
-      if (control_) log_.compare(*control_);
       stream_.wait(stream.record());
       start(operation);
-      slot->done = stream_.record();
-      if (!stream.capturing()) watch_for(slot->done, operation.group);
     }
+    slot->done = stream_.record();
+    if (!stream.capturing()) watch_for(slot->done, operation.group);  // of a replay: the end of its graph
     return Pending(this, static_cast<int>(slot - slots_.begin()));
   }
 

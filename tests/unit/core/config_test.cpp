@@ -221,7 +221,7 @@ TEST(Keys, AreThoseWithAFeatureBehindThem) {
     keys += doc.kind == KeyDoc::Kind::section ? "\n" + doc.path + ":" : (keys.empty() ? "" : " ") + last;
   }
   EXPECT_EQ(keys, R"(schema_version
-run: name seed steps determinism threads
+run: name seed steps determinism graph threads
 model: kind layers hidden heads kv_heads head_dim ffn seq_len norm position rope_base activation bias tied_head vocab
 model.moe: experts top_k weights renormalize balance_coef z_coef
 recompute: mode modules

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "core/device/region.hpp"
+#include "core/device/repeated_work.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/random/random.hpp"
@@ -176,6 +177,27 @@ TEST(Device, ADryPassRunsNothing) {
   EXPECT_FALSE(device.compute().dry());
   EXPECT_EQ(device.compute().launches(), 2) << "what was walked through counts";
   EXPECT_EQ(test::on_host<float>(device, t), Values(n, 1.0f));
+}
+
+TEST(Device, RepeatedWorkGoesOnAsItBegan) {
+  Device device;
+  const Tensor from = floats(device), to = floats(device);
+  device.wait(device.compute().record());
+  RepeatedWork repeated(device);
+  const RepeatedWork::State usual{1, 2}, other{1, 3};
+  int calls = 0;
+  for (int round = 0; round < 9; ++round) {
+    fill(device.compute(), from, static_cast<float>(round));
+    repeated.run(round == 6 ? other : usual, [&] {
+      ++calls;
+      device.communication().wait(device.compute().record());
+      copy(device.communication(), to, from);
+      device.compute().wait(device.communication().record());
+    });
+    EXPECT_EQ(calls, round + 1) << "the host does its part every time";
+    EXPECT_EQ(test::on_host<float>(device, to), Values(n, static_cast<float>(round)));
+  }
+  EXPECT_EQ(repeated.replays(), device.compute().native() ? 5 : 0) << "not 0, 1, recorded in 2, not 6";
 }
 
 TEST(Device, WorkThatThrowsWhileItIsRecordedLeavesTheStreamUsable) {

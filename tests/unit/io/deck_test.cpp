@@ -58,7 +58,7 @@ TEST(Deck, ReadsTheSmallestDeck) {
 TEST(Deck, ReadsEveryKey) {
   const RunConfig config = sound(R"(
 schema_version: 1
-run: {name: all, seed: 18446744073709551615, steps: 200, determinism: off, threads: 3}
+run: {name: all, seed: 18446744073709551615, steps: 200, determinism: off, graph: true, threads: 3}
 model:
   {kind: gpt, layers: 4, hidden: 256, heads: 4, kv_heads: 2, head_dim: 32, ffn: 700, seq_len: 128, norm: rms,
    position: rotary, rope_base: 5.0e5, activation: swiglu, bias: true, tied_head: true, vocab: 1000,
@@ -78,7 +78,7 @@ checkpoint: {dir: out/all, every_steps: 7, keep_last: 3, keep_every: 21, expert_
              init_missing: [a.weight, b.weight], init_ignore_extra: true}
 debug: {replica_hash_every: 5, trace: t.jsonl}
 )").config;
-  EXPECT_EQ(config.run, (RunSection{"all", 18446744073709551615u, 200, Determinism::off, 3}));
+  EXPECT_EQ(config.run, (RunSection{"all", 18446744073709551615u, 200, Determinism::off, true, 3}));
   const MoeConfig moe{8, 2, ExpertWeights::discrete, false, 0.5, 0.25};
   EXPECT_EQ(config.model, (ModelConfig{ModelKind::gpt, 4, 256, 4, 2, 32, 700, 128, Norm::rms, Position::rotary, 5e5,
                                        Activation::swiglu, true, true, 1000, moe}));

@@ -1,0 +1,23 @@
+#include "core/device/repeated_work.hpp"
+
+namespace tessera {
+
+void RepeatedWork::run(const State& state, const std::function<void()>& work) {
+  Stream& stream = device_.compute();
+  if (runs_ == 0) recorded_from_ = state;
+  if (!stream.native() || state != recorded_from_ || runs_ < runs_before) {
+    ++runs_;
+    return work();
+  }
+  const bool recorded = static_cast<bool>(graph_);
+  if (!recorded) graph_ = stream.capture(work);
+  stream.run(graph_);
+  // What follows on that stream outside the graph comes after what the graph did there.
+  device_.communication().wait(stream.record());
+  if (!recorded) return;  // capturing walked through the work
+  const DryPass walk(stream);
+  work();
+  ++replays_;
+}
+
+}  // namespace tessera
