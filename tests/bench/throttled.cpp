@@ -128,6 +128,6 @@ int main(int argc, char** argv) {
   const Runtime runtime(1);
   const auto control = mpi.control(std::chrono::seconds(60));
   const int steps = argc > 1 ? std::max(1, std::atoi(argv[1])) : 20;
-  for (const std::int64_t length : {64, 128, 256}) compare(mpi, *control, length, steps);
+  for (const std::int64_t length : {64, 256, 1024}) compare(mpi, *control, length, steps);
   return 0;
 }
