@@ -1,5 +1,6 @@
 #pragma once
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <numeric>
 #include <span>
@@ -10,7 +11,8 @@ namespace tessera {
 
 /// MPI counts are ints. The block of elements to count in, so that all counts, all displacements and `extent` (the
 /// largest position) fit `most`: 1 when elements will do, else the counts' and displacements' greatest common divisor
-/// (its power of two, should it be beyond `most` itself). Throws Error{environment} when even that does not do.
+/// (its power of two, or as much of that as `most` allows, should it be beyond `most` itself). Throws
+/// Error{environment} when even that does not do.
 inline std::int64_t block_of(std::span<const std::int64_t> counts, std::span<const std::int64_t> displacements,
                              std::int64_t extent, std::int64_t most) {
   if (extent <= most) return 1;
@@ -18,8 +20,9 @@ inline std::int64_t block_of(std::span<const std::int64_t> counts, std::span<con
   for (std::int64_t n : counts) block = std::gcd(block, n);
   for (std::int64_t n : displacements) block = std::gcd(block, n);
   if (block == 0) return 1;
-  if (block > most) block &= -block;
-  if (block > most || extent / block > most)
+  if (block > most)  // smaller powers of two divide what a power of two divides
+    block = std::min(block & -block, static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(most))));
+  if (extent / block > most)
     throw Error(Exit::environment, "a collective counts beyond MPI's int: cut its buffer into smaller buckets");
   return block;
 }

@@ -274,8 +274,8 @@ TEST_P(Collectives, ReduceScatterOfEveryCut) {
 }
 
 TEST_P(Collectives, LargeBuffers) {
-  const std::int64_t unit = 1 << 15;
-  if (std::string(GetParam().name) == "mpi_pieces") GTEST_SKIP() << "its calls take 64 blocks";
+  // A call of at most 64 reaches as far as 64 blocks of 64 elements.
+  const std::int64_t unit = std::string(GetParam().name) == "mpi_pieces" ? 1 << 6 : 1 << 15;
   run(Collective::all_gather, all_gather(DType::u8, counts_of(1, unit), 0));
   run(Collective::all_to_all, all_to_all(DType::f32, counts_of(1, unit), 0));
   for (int cut : {0, 1}) run(Collective::reduce_scatter, reduce_scatter(counts_of(cut, unit), 0));
@@ -388,8 +388,10 @@ class OverMpi : public testing::Test {
 };
 
 TEST_F(OverMpi, AllToAllOfOneRankMayLieInPlace) {
-  if (mpi.size() > 1) GTEST_SKIP() << "one rank only";
-  for (auto& communicator : {self_communicator(), mpi.world(device, timeout)}) {
+  std::vector<std::unique_ptr<Communicator>> of_one_rank;
+  of_one_rank.push_back(self_communicator());
+  if (mpi.size() == 1) of_one_rank.push_back(mpi.world(device, timeout));
+  for (const auto& communicator : of_one_rank) {
     const Tensor t = device.allocate(Category::batch, DType::i32, {3});
     std::vector<std::int32_t> in{1, 2, 3}, out(3);
     device.upload(device.communication(), t, in.data());

@@ -153,6 +153,8 @@ TEST(MpiCounts, CountsInBlocksBeyond) {
   EXPECT_EQ(block, 1LL << 30);  // the divisor itself, 3 * 2^30, is beyond an int
   const std::int64_t uneven[] = {96LL << 26, 32}, at[] = {0, 96LL << 26};
   EXPECT_EQ(block_of(uneven, at, (96LL << 26) + 32, int_max), 32);
+  const std::int64_t large[] = {1LL << 33, 1LL << 33}, places[] = {0, 1LL << 33};
+  EXPECT_EQ(block_of(large, places, 1LL << 34, int_max), 1LL << 30) << "less than what divides them all";
 }
 
 TEST(MpiCounts, RefusesWhatNoBlockMakesFit) {
