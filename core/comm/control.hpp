@@ -1,7 +1,6 @@
 #pragma once
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -30,10 +29,6 @@ class Control {
   /// ((v0 + v1) + v2) + ..., the same bits on every rank.
   virtual double sum_in_order(double value) = 0;
   virtual void sum(std::uint64_t* values, int n) = 0;
-
-  /// Runs `work`, which waits for other ranks or for a file system without a time-out of its own (HDF5). When that
-  /// takes longer than this control's, the rank says so and ends the run with Exit::communication.
-  virtual void bounded(const std::function<void()>& work) { work(); }
 
   /// What the ranks are about, as reports of the watchdog name it from now on; empty: nothing in particular. Not
   /// collective.

@@ -3,12 +3,7 @@
 #include <fmt/format.h>
 
 #include <climits>
-#include <condition_variable>
-#include <mutex>
 #include <numeric>
-#include <thread>
-
-#include "core/comm/mpi_handle.hpp"
 
 namespace tessera {
 namespace {
@@ -25,7 +20,6 @@ class MpiControl final : public Control {
 
   int rank() const override { return watch_.rank(); }
   int size() const override { return watch_.size(); }
-  MPI_Comm handle() const { return comm_; }
 
   std::int64_t max(std::int64_t value) override {
     run("control max",
@@ -70,20 +64,6 @@ class MpiControl final : public Control {
         [&](MPI_Request* r) { return MPI_Iallreduce(MPI_IN_PLACE, values, n, MPI_UINT64_T, MPI_SUM, comm_, r); });
   }
 
-  void bounded(const std::function<void()>& work) override {
-    const std::jthread alarm([this](const std::stop_token& done) {
-      std::mutex mutex;
-      std::unique_lock lock(mutex);
-      std::condition_variable_any end;
-      end.wait_for(lock, done, timeout_, [] { return false; });
-      if (!done.stop_requested())
-        watch_.abort(Exit::communication,
-                     fmt::format("has waited {} s in {}: another rank or the file system does not answer",
-                                 timeout_.count(), about_));
-    });
-    work();
-  }
-
   void leave(const std::string& why) override { watch_.leave(why); }
 
  private:
@@ -113,11 +93,6 @@ class MpiControl final : public Control {
 
 std::unique_ptr<Control> mpi_control(MpiWatch& watch, std::chrono::seconds timeout) {
   return std::make_unique<MpiControl>(watch, timeout);
-}
-
-MPI_Comm mpi_handle(const Control& control) {
-  const auto* const mpi = dynamic_cast<const MpiControl*>(&control);
-  return mpi ? mpi->handle() : MPI_COMM_NULL;
 }
 
 }  // namespace tessera

@@ -52,7 +52,8 @@ std::int64_t PosixFile::size() const {
 }
 
 bool PosixFile::named() const noexcept {
-  struct ::stat mine {}, found {};
+  struct ::stat mine {
+  }, found{};
   return ::fstat(file_, &mine) == 0 && ::stat(path_.c_str(), &found) == 0 && mine.st_dev == found.st_dev &&
          mine.st_ino == found.st_ino;
 }
@@ -103,6 +104,11 @@ void PosixFile::reserve(std::int64_t bytes) {
   // A file system without reservations was asked for its free space before.
   if (failure != 0 && failure != EOPNOTSUPP && failure != ENOSYS)
     throw failed(Exit::environment, path_, "cannot be given its space", failure);
+}
+
+void PosixFile::keep_size() {
+  while (fault::fails() || ::ftruncate(file_, size()) != 0)
+    if (errno != EINTR) throw failed(Exit::environment, path_, "cannot be given its size", errno);
 }
 
 void PosixFile::sync() {

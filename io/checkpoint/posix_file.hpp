@@ -34,6 +34,8 @@ class PosixFile {
   void write(std::int64_t offset, const void* from, std::int64_t bytes);
   /// Reserves the first `bytes`, so that no later write to them finds the disk full. The file's size stays.
   void reserve(std::int64_t bytes);
+  /// Gives back what was reserved beyond the file's end.
+  void keep_size();
   void sync();
   /// Takes the file's or folder's own lock, which the system drops with this object and when the process ends.
   Lock lock() noexcept;

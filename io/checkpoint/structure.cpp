@@ -4,6 +4,7 @@
 #include <sys/statvfs.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "io/checkpoint/posix_file.hpp"
 #include "io/checkpoint/sha256.hpp"
@@ -24,9 +25,9 @@ void add_groups(hdf5::File& file, const std::string& path) {
   }
 }
 
-void add_tensor(CheckpointFile& out, std::size_t index, const StateTensor& tensor, ExpertWeights experts) {
+void add_tensor(CheckpointFile& out, std::size_t index, const StateTensor& tensor, ExpertWeights experts,
+                const std::function<void(const DatasetPlace&)>& placed) {
   hdf5::File& file = out.file;
-  add_groups(file, "/" + tensor.slot);
   for (const StoredPiece& piece : pieces_of(tensor, experts)) {
     const hdf5::Dataset made = file.add_dataset(piece.path, piece.shape, tensor.type);
     file.set(piece.path, "axes", axes_of(tensor.role, piece.shape.rank()));
@@ -37,6 +38,7 @@ void add_tensor(CheckpointFile& out, std::size_t index, const StateTensor& tenso
       file.set(piece.path, "expert", std::int64_t{piece.expert});
     }
     out.places.push_back({index, piece.first, piece.shape.elements(), made.offset});
+    placed(out.places.back());
   }
   out.tensors.push_back(index);
   out.width = std::max(out.width, (tensor.path().size() / 8 + 1) * 8);
@@ -103,13 +105,27 @@ std::int64_t room_for(const std::string& name, std::span<const StateTensor> all,
   return bytes;
 }
 
-void lay_out(CheckpointFile& out, std::span<const StateTensor> all, ExpertWeights experts) {
+std::vector<DatasetPlace> datasets_of(const std::string& name, std::span<const StateTensor> all,
+                                      ExpertWeights experts) {
+  std::vector<DatasetPlace> datasets;
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (name == file_of(all[i].slot))
+      for (const StoredPiece& piece : pieces_of(all[i], experts))
+        datasets.push_back({i, piece.first, piece.shape.elements(), -1});
+  return datasets;
+}
+
+void lay_out(CheckpointFile& out, std::span<const StateTensor> all, ExpertWeights experts,
+             const std::function<void(const DatasetPlace&)>& placed) {
   for (const char* group : {"/counters", "/schedule", "/data", "/rng", "/integrity", "/provenance"})
     out.file.add_group(group);
-  for (std::size_t i = 0; i < all.size(); ++i)
-    if (file_of(all[i].slot) == out.name) add_tensor(out, i, all[i], experts);
+  std::string slot;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (out.name != file_of(all[i].slot)) continue;
+    if (std::exchange(slot, all[i].slot) != all[i].slot) add_groups(out.file, "/" + slot);
+    add_tensor(out, i, all[i], experts, placed);
+  }
   out.file.add_table(integrity_table, out.tensors.size(), out.width);
-  out.file.flush();
 }
 
 void write_table(CheckpointFile& out, std::span<const StateTensor> all, std::span<const std::uint64_t> digests) {
@@ -127,7 +143,6 @@ void describe(CheckpointFile& out, const StateCounters& counters, const std::str
   });
   write_facts(out.file, counters, content_digest, origin);
   out.file.set("/", "complete", std::int64_t{1});
-  out.file.flush();
 }
 
 void complete(const fs::path& folder, std::span<const char* const> names, const StateCounters& counters,

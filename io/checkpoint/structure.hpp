@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,14 +11,18 @@
 
 namespace tessera {
 
-/// A dataset that has its place in a file.
+/// A dataset and its place in a file.
 struct DatasetPlace {
-  std::size_t tensor;  ///< its index in the state
-  std::int64_t first, count, offset;
+  std::size_t tensor;         ///< its index in the state
+  std::int64_t first, count;  ///< elements of the tensor
+  std::int64_t offset;        ///< bytes from the start of the file
 };
 
-/// An HDF5 file of a checkpoint in the making: first its structure, then payload, at the places, from whoever holds
-/// it, last what the file says of itself.
+/// The datasets that a file of this name has, in their order; their offsets are not known yet.
+std::vector<DatasetPlace> datasets_of(const std::string& name, std::span<const StateTensor> all, ExpertWeights experts);
+
+/// An HDF5 file of a checkpoint in the making, by one rank: first its structure, last what the file says of itself.
+/// Payload comes from whoever holds it, at the places, from when they are known.
 struct CheckpointFile {
   std::string name;
   hdf5::File file;
@@ -33,22 +38,25 @@ struct CheckpointFile {
 std::int64_t room_for(const std::string& name, std::span<const StateTensor> all, const Origin& origin);
 std::int64_t room_for_facts(const Origin& origin);
 
-/// Datasets and attributes of the tensors that belong into the new file, and a table without rows. Collective.
-void lay_out(CheckpointFile& out, std::span<const StateTensor> all, ExpertWeights experts);
+/// Datasets and attributes of the tensors that belong into the new file, and a table without rows. `placed` hears of
+/// every dataset as soon as it has its place.
+void lay_out(
+    CheckpointFile& out, std::span<const StateTensor> all, ExpertWeights experts,
+    const std::function<void(const DatasetPlace&)>& placed = [](const DatasetPlace&) {});
 
-/// The rows of its table; `digests` has one for each tensor of the state. By one rank.
+/// The rows of its table; `digests` has one for each tensor of the state.
 void write_table(CheckpointFile& out, std::span<const StateTensor> all, std::span<const std::uint64_t> digests);
 
-/// Counters and origin; with them, and its table, the file is complete. Collective.
+/// Counters and origin; with them, and its table, the file is complete.
 void describe(CheckpointFile& out, const StateCounters& counters, const std::string& content_digest,
               const Origin& origin);
 
 /// Deck and manifest, the last files: with them the folder is a checkpoint, and all of it is on the disk. The HDF5
-/// files named are there and closed. By one rank.
+/// files named are there and closed.
 void complete(const std::filesystem::path& folder, std::span<const char* const> names, const StateCounters& counters,
               const std::string& content_digest, const Origin& origin);
 
-/// Throws Error{environment} where the disk of `folder` has no room for these tensors: "`what` needs ...". By one rank.
+/// Throws Error{environment} where the disk of `folder` has no room for these tensors: "`what` needs ...".
 void refuse_if_too_big(const std::filesystem::path& folder, std::span<const StateTensor> tensors,
                        const std::string& what);
 

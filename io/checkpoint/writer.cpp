@@ -3,13 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
+#include <optional>
 #include <random>
+#include <vector>
 
 #include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/folder.hpp"
+#include "io/checkpoint/laying_out.hpp"
 #include "io/checkpoint/posix_file.hpp"
 #include "io/checkpoint/storage.hpp"
-#include "io/checkpoint/structure.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/digest/digest.hpp"
 
@@ -20,7 +23,8 @@ using fault::Phase;
 
 namespace {
 
-constexpr std::int64_t block_bytes = std::int64_t{1} << 20;  // stays in the cache from the digest to the file
+constexpr const char* names[] = {model_file, optimizer_file};
+constexpr std::int64_t step_bytes = std::int64_t{1} << 20;  // stays in the cache from its digest to its copy
 
 std::string nonce() {
   std::random_device device;
@@ -35,7 +39,7 @@ struct CheckpointWriter::Save {
   const Origin& origin;
   std::vector<std::uint64_t> digests, non_finite;
   std::string content_digest;
-  std::vector<CheckpointFile> files;
+  std::vector<CheckpointFile> files;  ///< of rank 0
 };
 
 void CheckpointWriter::begin(Phase phase) {
@@ -44,7 +48,8 @@ void CheckpointWriter::begin(Phase phase) {
 }
 
 template <class Work>
-void CheckpointWriter::vote(const Work& work) {
+void CheckpointWriter::phase(Phase phase, const Work& work) {
+  begin(phase);
   Problems problems;
   try {
     work();
@@ -56,21 +61,8 @@ void CheckpointWriter::vote(const Work& work) {
   control_.agree(problems);
 }
 
-template <class Work>
-void CheckpointWriter::phase(Phase phase, const Work& work) {
-  begin(phase);
-  vote(work);
-}
-
-template <class Work>
-void CheckpointWriter::together(Phase phase, const Work& work) {
-  begin(phase);
-  control_.agree({});
-  vote([&] { control_.bounded(work); });
-}
-
 CheckpointWriter::CheckpointWriter(Device& device, Control& control)
-    : device_(device), stream_(device.compute()), control_(control), block_(block_bytes) {}
+    : device_(device), stream_(device.compute()), control_(control) {}
 
 std::string CheckpointWriter::save(const fs::path& run, const StateDict& state, const Origin& origin) {
   Save save{run, {}, state, origin, {}, {}, {}, {}};
@@ -78,14 +70,13 @@ std::string CheckpointWriter::save(const fs::path& run, const StateDict& state, 
     require(state.digests.elements() == std::ssize(state.tensors), "CheckpointWriter",
             "the state has no memory for its digests");
     prepare(save);
-    for (const char* name : {model_file, optimizer_file}) create(save, name);
+    phase(Phase::create, [&] { create(save); });
     phase(Phase::guard, [&] { guard(save); });
     phase(Phase::payload, [&] { payload(save); });
     refuse_non_finite(save);
     sum_digests(save);
-    phase(Phase::digest, [&] { write_tables(save); });
-    for (CheckpointFile& out : save.files) together(Phase::digest, [&] { describe(save, out); });
-    for (CheckpointFile& out : save.files) together(Phase::close, [&] { close(out); });
+    phase(Phase::digest, [&] { describe(save); });
+    phase(Phase::close, [&] { close(save); });
     phase(Phase::manifest, [&] { complete(save); });
     phase(Phase::rename, [&] {
       if (control_.rank() == 0) commit_folder(save.folder, run, state.counters.step);
@@ -93,7 +84,7 @@ std::string CheckpointWriter::save(const fs::path& run, const StateDict& state, 
     phase(Phase::latest, [&] { announce(save); });
     control_.about("");
   } catch (const Error&) {
-    control_.bounded([&] { save.files.clear(); });
+    save.files.clear();
     control_.about("");
     std::error_code ignored;
     if (control_.rank() == 0 && !save.folder.empty()) fs::remove_all(save.folder, ignored);
@@ -129,65 +120,68 @@ void CheckpointWriter::prepare(Save& save) {
   save.folder = folder;
 }
 
-/// One file's structure. The file is among save.files as soon as it is open, so that all ranks close it together. Its
-/// space is taken before any rank writes: HDF5's collectives never end when the disk is full.
-void CheckpointWriter::create(Save& save, const char* name) {
-  const std::span<const StateTensor> tensors = save.state.tensors;
-  const fs::path path = save.folder / name;
-  const std::int64_t room = room_for(name, tensors, save.origin);
-  // Before the file is HDF5's as well: closing one that has no room does not end either.
-  phase(Phase::create, [&] {
-    if (control_.rank() != 0) return;
-    const fs::path trial = path.string() + ".room";
-    PosixFile(trial, PosixFile::Mode::replace).reserve(room);
-    fs::remove(trial);
-  });
-  together(Phase::create, [&] { save.files.push_back({name, hdf5::File::create(path, control_), {}, {}, 0}); });
-  phase(Phase::create, [&] {
-    if (control_.rank() == 0) PosixFile(path, PosixFile::Mode::write).reserve(room);
-  });
-  together(Phase::create, [&] {
-    lay_out(save.files.back(), tensors, save.origin.experts);
-    fault::strike(path);
-  });
+void CheckpointWriter::create(Save& save) {
+  if (control_.rank() != 0) return;
+  for (const char* name : names) save.files.push_back({name, hdf5::File::create(save.folder / name), {}, {}, 0});
+  fault::strike(save.folder);
 }
 
-/// Exactly now, and for the attributes that follow the payload.
-void CheckpointWriter::guard(Save& save) {
-  if (control_.rank() != 0) return;
+/// All that the files may need, so that no later write to them finds the disk full.
+void CheckpointWriter::guard(const Save& save) {
   for (const CheckpointFile& out : save.files)
     PosixFile(save.folder / out.name, PosixFile::Mode::write)
-        .reserve(out.end(save.state.tensors) + room_for_facts(save.origin));
+        .reserve(room_for(out.name, save.state.tensors, save.origin));
 }
 
-/// Every rank its own ranges, at the places that the structure gave them. Digests are taken on the device, before the
-/// copy: they cover transfer, host memory and file.
+/// Every rank its own ranges, at the places that the structure gives them.
 void CheckpointWriter::payload(Save& save) {
-  auto* const digests = save.state.digests.as<std::uint64_t>();
   clear(stream_, save.state.digests);
   save.non_finite.assign(save.state.tensors.size(), 0);
-  for (const CheckpointFile& out : save.files) {
-    PosixFile file(save.folder / out.name, PosixFile::Mode::write);
-    for (const DatasetPlace& place : out.places) {
-      const StateTensor& tensor = save.state.tensors[place.tensor];
-      const std::int64_t size = size_of(tensor.type), most = block_bytes / size;
-      for (const StateRange& range : tensor.ranges) {
-        const std::int64_t begin = std::max(range.first, place.first);
-        const std::int64_t end = std::min(range.first + range.values.elements(), place.first + place.count);
-        for (std::int64_t at = begin; at < end; at += most) {
-          const std::int64_t count = std::min(most, end - at);
-          const Tensor values = range.values.flat(at - range.first, count);
-          digest(stream_, digests + place.tensor, values, static_cast<std::uint64_t>(at));
-          device_.download(stream_, block_.data(), values);
-          save.non_finite[place.tensor] += non_finite(block_.data(), tensor.type, count);
-          file.write(place.offset + (at - place.first) * size, block_.data(), count * size);
-        }
+  LayingOut structure(save.files, names, save.state.tensors, save.origin.experts, control_);
+  std::exception_ptr failure;
+  std::vector<PosixFile> files;
+  std::optional<WriteBehind> out;
+  const auto attempt = [&](const auto& work) {
+    if (!failure) try {
+        work();
+      } catch (...) {
+        failure = std::current_exception();  // the other ranks wait in next()
       }
-    }
-    begin(Phase::sync);
-    file.sync();
-  }
+  };
+  attempt([&] {
+    for (const char* name : names) files.emplace_back(save.folder / name, PosixFile::Mode::write);
+    out.emplace();
+  });
+  for (auto placed = structure.next(); !placed.empty(); placed = structure.next())
+    attempt([&] {
+      for (const auto& [file, place] : placed) put(save, place, files[file], *out);
+    });
+  if (failure) std::rethrow_exception(failure);
+  out->drain();
+  structure.finish();
+  begin(Phase::sync);
+  for (PosixFile& file : files) file.sync();
   begin(Phase::vote);
+}
+
+/// Digests are taken on the device, before the copy: they cover transfer, host memory and file.
+void CheckpointWriter::put(Save& save, const DatasetPlace& place, PosixFile& file, WriteBehind& out) {
+  const StateTensor& tensor = save.state.tensors[place.tensor];
+  const std::int64_t size = size_of(tensor.type);
+  for (const StateRange& range : tensor.ranges) {
+    const std::int64_t begin = std::max(range.first, place.first);
+    const std::int64_t end = std::min(range.first + range.values.elements(), place.first + place.count);
+    for (std::int64_t at = begin; at < end;) {
+      const std::span<std::byte> room =
+          out.room(file, place.offset + (at - place.first) * size, std::min(step_bytes, (end - at) * size));
+      const std::int64_t count = std::ssize(room) / size;
+      const Tensor values = range.values.flat(at - range.first, count);
+      digest(stream_, save.state.digests.as<std::uint64_t>() + place.tensor, values, static_cast<std::uint64_t>(at));
+      device_.download(stream_, room.data(), values);
+      save.non_finite[place.tensor] += non_finite(room.data(), tensor.type, count);
+      at += count;
+    }
+  }
 }
 
 /// Every rank sees the same sums, so that all throw or none.
@@ -201,24 +195,24 @@ void CheckpointWriter::refuse_non_finite(Save& save) {
                               save.state.tensors[i].path()));
 }
 
-void CheckpointWriter::write_tables(Save& save) {
-  if (control_.rank() == 0)
-    for (CheckpointFile& out : save.files) write_table(out, save.state.tensors, save.digests);
+void CheckpointWriter::describe(Save& save) {
+  if (control_.rank() != 0) return;
+  for (CheckpointFile& out : save.files) {
+    write_table(out, save.state.tensors, save.digests);
+    tessera::describe(out, save.state.counters, save.content_digest, save.origin);
+  }
   fault::strike(save.folder);
 }
 
-void CheckpointWriter::describe(Save& save, CheckpointFile& out) {
-  tessera::describe(out, save.state.counters, save.content_digest, save.origin);
-}
-
-void CheckpointWriter::close(CheckpointFile& out) {
-  out.file.close();
-  fault::strike(out.file.path());
+void CheckpointWriter::close(Save& save) {
+  for (CheckpointFile& out : save.files) {
+    out.file.close();
+    PosixFile(save.folder / out.name, PosixFile::Mode::write).keep_size();
+  }
 }
 
 void CheckpointWriter::complete(const Save& save) {
   if (control_.rank() != 0) return;
-  constexpr const char* names[] = {model_file, optimizer_file};
   tessera::complete(save.folder, names, save.state.counters, save.content_digest, save.origin);
 }
 

@@ -168,7 +168,7 @@ QuantizeReport quantize_file(const QuantizeFileOptions& options) {
   const std::vector<SourceTensor> tensors = chosen(options, report.skipped);
   std::vector<QuantizedPlaces> places;
   {
-    hdf5::File file = hdf5::File::create(unfinished.path(), *self_control());
+    hdf5::File file = hdf5::File::create(unfinished.path());
     for (const SourceTensor& t : tensors) places.push_back(add_tensor(file, t, options));
     file.close();
   }

@@ -90,7 +90,6 @@ class NewCheckpoint final : public ModelWriter {
  public:
   NewCheckpoint(const fs::path& path, const ModelFacts& facts)
       : facts_(facts),
-        control_(self_control()),
         folder_(path),
         digests_(facts.tensors.size()),
         places_(facts.tensors.size()) {
@@ -99,7 +98,7 @@ class NewCheckpoint final : public ModelWriter {
         names_.push_back(file_of(tensor.slot));
     refuse_if_too_big(folder_.path(), facts_.tensors, path.string());
     for (const char* name : names_) {
-      structures_.push_back({name, hdf5::File::create(folder_.path() / name, *control_), {}, {}, 0});
+      structures_.push_back({name, hdf5::File::create(folder_.path() / name), {}, {}, 0});
       CheckpointFile& out = structures_.back();
       lay_out(out, facts_.tensors, facts_.origin.experts);
       for (const DatasetPlace& place : out.places) places_[place.tensor].push_back({place, files_.size()});
@@ -146,7 +145,6 @@ class NewCheckpoint final : public ModelWriter {
     std::size_t file;
   };
   ModelFacts facts_;
-  std::unique_ptr<Control> control_;
   NewFolder folder_;
   std::vector<const char*> names_;  ///< of its HDF5 files
   std::vector<CheckpointFile> structures_;

@@ -6,8 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-
-#include "core/comm/mpi_handle.hpp"
+#include <map>
 
 namespace tessera::hdf5 {
 
@@ -58,6 +57,9 @@ Object bf16_type() {
   H5Tset_ebias(type.id(), 127);
   return type;
 }
+
+/// Datasets follow each other but for such a block of metadata now and then: many are one piece of the file.
+constexpr hsize_t metadata_block = hsize_t{16} << 10;
 
 constexpr DType stored_types[] = {DType::f32, DType::bf16, DType::u8};
 
@@ -126,24 +128,38 @@ bool Object::close() {
   return id < 0 || close_(id) >= 0;
 }
 
+struct File::Kinds {
+  Object contiguous_datasets = contiguous(), scalar{H5Screate(H5S_SCALAR), H5Sclose};
+  const Object& type(DType type) {
+    Object& made = types[type];
+    if (!made) made = type_of(type);
+    return made;
+  }
+  const Object& text(std::size_t size) {
+    Object& made = texts[size];
+    if (!made) made = text_type(size);
+    return made;
+  }
+
+ private:
+  std::map<DType, Object> types;
+  std::map<std::size_t, Object> texts;
+};
+
+File::File(std::filesystem::path path, Exit blame)
+    : path_(std::move(path)), blame_(blame), kinds_((prepare_library(), std::make_unique<Kinds>())) {}
+File::File(File&&) noexcept = default;
+File::~File() = default;
+
 Object::Id File::checked(Object::Id id, std::string_view doing) const {
   if (id < 0) throw Error(blame_, fmt::format("{}: {}: {}", path_.string(), doing, last_error()));
   return id;
 }
 
-File File::create(const std::filesystem::path& path, const Control& control) {
+File File::create(const std::filesystem::path& path) {
   File file(path, Exit::environment);
   const Object access = access_properties();
-  if (const MPI_Comm communicator = mpi_handle(control); communicator != MPI_COMM_NULL) {
-    file.checked(H5Pset_fapl_mpio(access.id(), communicator, MPI_INFO_NULL), "parallel access");
-    H5Pset_coll_metadata_write(access.id(), true);
-    // The ranks' caches meet whenever so much metadata is new: by default so often that meeting is what takes the time.
-    H5AC_cache_config_t cache{};
-    cache.version = H5AC__CURR_CACHE_CONFIG_VERSION;
-    file.checked(H5Pget_mdc_config(access.id(), &cache), "metadata cache");
-    cache.dirty_bytes_threshold = std::size_t{32} << 20;
-    file.checked(H5Pset_mdc_config(access.id(), &cache), "metadata cache");
-  }
+  H5Pset_meta_block_size(access.id(), metadata_block);
   file.file_ =
       Object(file.checked(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.id()), "cannot be made"), H5Fclose);
   return file;
@@ -172,12 +188,11 @@ void File::add_group(const std::string& path) {
 }
 
 Dataset File::add_dataset(const std::string& path, const Shape& shape, DType type) {
-  const Object space = space_of(dims_of(shape)), element = type_of(type);
-  if (!contiguous_) contiguous_ = contiguous();
-  Object data(
-      checked(H5Dcreate2(file_.id(), path.c_str(), element.id(), space.id(), H5P_DEFAULT, contiguous_.id(), H5P_DEFAULT),
-              path),
-      H5Dclose);
+  const Object space = space_of(dims_of(shape));
+  Object data(checked(H5Dcreate2(file_.id(), path.c_str(), kinds_->type(type).id(), space.id(), H5P_DEFAULT,
+                                 kinds_->contiguous_datasets.id(), H5P_DEFAULT),
+                      path),
+              H5Dclose);
   const haddr_t offset = H5Dget_offset(data.id());
   open_ = std::move(data);
   open_path_ = path;
@@ -193,37 +208,36 @@ Object::Id File::at(const std::string& object) const {
   return open_.id();
 }
 
-void File::write_attribute(const std::string& object, const char* name, Object::Id type,
-                           const std::vector<std::int64_t>& shape, const void* data) {
-  const Object space = space_of(shape);
+void File::write_attribute(const std::string& object, const char* name, Object::Id type, Object::Id space,
+                           const void* data) {
   const Object attribute(
-      checked(H5Acreate2(at(object), name, type, space.id(), H5P_DEFAULT, H5P_DEFAULT), object + "@" + name), H5Aclose);
+      checked(H5Acreate2(at(object), name, type, space, H5P_DEFAULT, H5P_DEFAULT), object + "@" + name), H5Aclose);
   checked(H5Awrite(attribute.id(), type, data), object + "@" + name);
 }
 
 void File::set(const std::string& object, const char* name, std::string_view text) {
   const std::string bytes(text.empty() ? std::string_view("\0", 1) : text);
-  write_attribute(object, name, text_type(bytes.size()).id(), {}, bytes.data());
+  write_attribute(object, name, kinds_->text(bytes.size()).id(), kinds_->scalar.id(), bytes.data());
 }
 void File::set(const std::string& object, const char* name, std::int64_t value) {
-  write_attribute(object, name, H5T_STD_I64LE, {}, &value);
+  write_attribute(object, name, H5T_STD_I64LE, kinds_->scalar.id(), &value);
 }
 void File::set(const std::string& object, const char* name, std::uint64_t value) {
-  write_attribute(object, name, H5T_STD_U64LE, {}, &value);
+  write_attribute(object, name, H5T_STD_U64LE, kinds_->scalar.id(), &value);
 }
 void File::set(const std::string& object, const char* name, double value) {
-  write_attribute(object, name, H5T_IEEE_F64LE, {}, &value);
+  write_attribute(object, name, H5T_IEEE_F64LE, kinds_->scalar.id(), &value);
 }
 void File::set(const std::string& object, const char* name, const std::vector<std::int64_t>& values) {
-  write_attribute(object, name, H5T_STD_I64LE, {std::ssize(values)}, values.data());
+  write_attribute(object, name, H5T_STD_I64LE, space_of({std::ssize(values)}).id(), values.data());
 }
 
 void File::add_table(const std::string& path, std::size_t rows, std::size_t width) {
-  const Object space = space_of({static_cast<std::int64_t>(rows)}), row = row_type(width), properties = contiguous();
-  const Object table(
-      checked(H5Dcreate2(file_.id(), path.c_str(), row.id(), space.id(), H5P_DEFAULT, properties.id(), H5P_DEFAULT),
-              path),
-      H5Dclose);
+  const Object space = space_of({static_cast<std::int64_t>(rows)}), row = row_type(width);
+  const Object table(checked(H5Dcreate2(file_.id(), path.c_str(), row.id(), space.id(), H5P_DEFAULT,
+                                        kinds_->contiguous_datasets.id(), H5P_DEFAULT),
+                             path),
+                     H5Dclose);
 }
 
 void File::write_table(const std::string& path, const std::vector<TableRow>& rows, std::size_t width) {
@@ -242,9 +256,7 @@ void File::write_table(const std::string& path, const std::vector<TableRow>& row
 bool File::has(const std::string& path) const {
   return path == "/" || (open_ && path == open_path_) || H5Lexists(file_.id(), path.c_str(), H5P_DEFAULT) > 0;
 }
-bool File::has(const std::string& object, const char* attribute) const {
-  return H5Aexists(at(object), attribute) > 0;
-}
+bool File::has(const std::string& object, const char* attribute) const { return H5Aexists(at(object), attribute) > 0; }
 
 std::int64_t File::links(const std::string& group) const {
   H5G_info_t about{};
@@ -255,8 +267,8 @@ std::int64_t File::links(const std::string& group) const {
 Dataset File::dataset(const std::string& path) const {
   const Object::Id data = at(path);
   const Object space(checked(H5Dget_space(data), path), H5Sclose), type(checked(H5Dget_type(data), path), H5Tclose);
-  const auto stored =
-      std::ranges::find_if(stored_types, [&](DType known) { return H5Tequal(type.id(), type_of(known).id()) > 0; });
+  const auto stored = std::ranges::find_if(
+      stored_types, [&](DType known) { return H5Tequal(type.id(), kinds_->type(known).id()) > 0; });
   if (stored == std::end(stored_types))
     throw Error(Exit::file, path_.string() + ": " + path + " has a type that no checkpoint has");
   hsize_t dims[H5S_MAX_RANK];

@@ -1,18 +1,18 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "core/comm/control.hpp"
 #include "kernels/base/tensor.hpp"
 
 namespace tessera::hdf5 {
 
-/// Before any other call of HDF5, as often as one likes: it leaves printing errors to its callers, and does nothing at the
-/// program's end, where it would crash over a file that a full disk kept from being closed.
+/// Before any other call of HDF5, as often as one likes: it leaves printing errors to its callers, and does nothing at
+/// the program's end, where it would crash over a file that a full disk kept from being closed.
 void prepare_library();
 
 /// Of the library found at run time: "1.10.8".
@@ -58,15 +58,17 @@ struct TableRow {
   bool operator==(const TableRow&) const = default;
 };
 
-/// An HDF5 file in the form that HDF5 1.10 and later read, with checksums over all metadata. Throws Error{file} of a file
-/// that was opened, Error{environment} of one being written, with path and HDF5's own words.
+/// An HDF5 file in the form that HDF5 1.10 and later read, with checksums over all metadata. Throws Error{file} of a
+/// file that was opened, Error{environment} of one being written, with path and HDF5's own words.
 class File {
  public:
-  /// A new file of all ranks, through MPI-IO where `control` is MPI's. Every call that changes the file is collective,
-  /// with the same arguments on all ranks; none moves payload.
-  static File create(const std::filesystem::path& path, const Control& control);
-  /// Read-only, by this process alone; needs no MPI.
+  /// A new file, by this process alone, as all that follows: HDF5 makes structure and attributes, and moves no payload.
+  /// Others may write into a dataset's place from when it has one.
+  static File create(const std::filesystem::path& path);
+  /// Read-only.
   static File open(const std::filesystem::path& path);
+  File(File&&) noexcept;
+  ~File();
 
   void add_group(const std::string& path);
   /// Contiguous, its place in the file taken at once and nothing written there.
@@ -78,7 +80,6 @@ class File {
   void set(const std::string& object, const char* name, const std::vector<std::int64_t>& values);
   /// Takes the table's place; rows have names of at most `width` - 1 bytes. The rows follow by write_table.
   void add_table(const std::string& path, std::size_t rows, std::size_t width);
-  /// By one rank. Not collective.
   void write_table(const std::string& path, const std::vector<TableRow>& rows, std::size_t width);
   void flush();
   void close();
@@ -97,11 +98,12 @@ class File {
   const std::filesystem::path& path() const { return path_; }
 
  private:
-  File(std::filesystem::path path, Exit blame) : path_(std::move(path)), blame_(blame) {}
+  struct Kinds;
+  File(std::filesystem::path path, Exit blame);
   Object::Id checked(Object::Id id, std::string_view doing) const;
   Object::Id at(const std::string& object) const;
-  void write_attribute(const std::string& object, const char* name, Object::Id type,
-                       const std::vector<std::int64_t>& shape, const void* data);
+  void write_attribute(const std::string& object, const char* name, Object::Id type, Object::Id space,
+                       const void* data);
   void read_attribute(const std::string& object, const char* name, Object::Id type, std::int64_t count,
                       void* data) const;
   std::int64_t attribute_elements(const std::string& object, const char* name) const;
@@ -109,7 +111,7 @@ class File {
   std::filesystem::path path_;
   Exit blame_;  ///< the code of what HDF5 refuses
   Object file_;
-  Object contiguous_;  ///< how datasets are made; their properties are costly to make
+  std::unique_ptr<Kinds> kinds_;  ///< what datasets and attributes are made with; costly to make
   // Calls about one object follow each other: the last one stays open.
   mutable std::string open_path_;
   mutable Object open_;

@@ -246,7 +246,7 @@ TEST_F(Files, ReadsHdf5AsWell) {
   const fs::path in = folder / "in.h5";
   std::int64_t offset = 0;
   {
-    hdf5::File file = hdf5::File::create(in, *self_control());
+    hdf5::File file = hdf5::File::create(in);
     file.add_group("model");
     file.add_group("model/layer");
     offset = file.add_dataset("model/layer/w", {64, 64}, DType::f32).offset;

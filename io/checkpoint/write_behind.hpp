@@ -1,0 +1,54 @@
+#pragma once
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "io/checkpoint/posix_file.hpp"
+
+namespace tessera {
+
+/// Bytes on their way to files: their owner fills blocks of memory, which a thread of its own writes in the order in
+/// which they were filled, and which then are filled anew. The owner is one thread.
+class WriteBehind {
+ public:
+  WriteBehind();
+  /// Drops what has not been written.
+  ~WriteBehind();
+  WriteBehind(const WriteBehind&) = delete;
+  WriteBehind& operator=(const WriteBehind&) = delete;
+
+  /// Where to put what comes into `file` at `offset`: at least 8 of `bytes` or all of them. They must be there before
+  /// the next call here. Waits for memory that is free. The file is open, and the owner leaves it alone, until drain().
+  std::span<std::byte> room(PosixFile& file, std::int64_t offset, std::int64_t bytes);
+  /// Waits until all is written. Throws what kept any of it from that; then nothing more is written.
+  void drain();
+
+ private:
+  struct Piece {
+    PosixFile* file;
+    std::int64_t offset, begin, bytes;  ///< begin: in the block
+  };
+  struct Block {
+    std::vector<std::byte> memory;
+    std::vector<Piece> pieces;
+    std::int64_t used = 0;
+  };
+  void submit();
+  void run(const std::stop_token& stop);
+
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::vector<Block> blocks_;
+  std::deque<Block*> free_, full_;  ///< guarded, as all but the block being filled
+  std::exception_ptr failure_;
+  Block* filling_ = nullptr;
+  std::jthread writer_;
+};
+
+}  // namespace tessera
