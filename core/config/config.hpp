@@ -21,7 +21,7 @@ struct RunSection {
   std::uint64_t seed = 1234;
   std::int64_t steps = 0;
   Determinism determinism = Determinism::repeat;
-  bool graph = false;
+  bool graph = true;
   Derived<std::int64_t> threads;  ///< the program fills it: only it knows the machine
 
   template <class Self, class V> static void visit(Self& self, V& v) {
