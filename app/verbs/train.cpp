@@ -84,6 +84,15 @@ std::unique_ptr<RunLock> claim(const std::filesystem::path& directory, Control& 
   return lock;
 }
 
+/// What the deck starts from. Collective.
+GivenWeights starting_weights(const Deck& deck, Control& control) {
+  try {
+    return open_weights(deck.config.checkpoint.init_from, control);
+  } catch (const Error& error) {  // the same on every rank
+    throw Error(error.code(), deck.provenance.located({{"checkpoint.init_from"}, error.what()}));
+  }
+}
+
 PreparedRun prepare(const TrainOptions& options, const Mpi& mpi, Control& control) {
   PreparedRun run{prepare(options.deck, options.overrides, Task::training, mpi, control), {}, {}, {}};
   const RunConfig& config = run.deck.config;
@@ -96,7 +105,7 @@ PreparedRun prepare(const TrainOptions& options, const Mpi& mpi, Control& contro
   run.beginnings = beginnings({options.resume}, config.checkpoint.dir.get(), control);
   if (!run.beginnings.empty()) problems.add(against_resuming(run.beginnings.front(), run.deck, run.corpus->hash()));
   if (run.beginnings.empty() && !config.checkpoint.init_from.empty()) {
-    run.given = open_weights(config.checkpoint.init_from, control);
+    run.given = starting_weights(run.deck, control);
     problems.add(against_starting(*run.given, run.deck, *run.plan));
   }
   if (mpi.rank() == 0) check_trace(config.debug.trace, directory, problems);

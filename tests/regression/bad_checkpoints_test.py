@@ -46,7 +46,8 @@ class BadCheckpoints(runs.Runs):
         """Whoever is given the path to read refuses it."""
         elsewhere = ["--set", "checkpoint.dir=new"]
         self.refused(5, words, "train", self.own, "--resume", path, *elsewhere)
-        self.refused(5, words, "train", self.own, "--set", f"checkpoint.init_from={path}", *elsewhere, ranks=2)
+        self.refused(5, ["checkpoint.init_from: ", *words], "train", self.own, "--set", f"checkpoint.init_from={path}",
+                     *elsewhere, ranks=2)
         self.refused(5, words, "eval", self.own, "--checkpoint", path, "--json")
         for verb in ("inspect", "verify"):
             self.refused(5, words, verb, path)
