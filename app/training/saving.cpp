@@ -106,11 +106,11 @@ Problems against_resuming(const fs::path& folder, const Deck& deck, std::uint64_
 
 fs::path resume_from(const std::vector<fs::path>& candidates, Training& training, Device& device, Control& control) {
   for (std::size_t i = 0;; ++i) try {
-      const Checkpoint checkpoint(candidates[i]);
+      const Checkpoint checkpoint(candidates[i], control);
       training.restore([&](StateDict& state) { load(checkpoint, state, device, control); });
       return candidates[i];
     } catch (const Error& error) {
-      // load() throws on all ranks alike, so that all turn to the next one.
+      // All ranks throw alike, so that all turn to the next one.
       if (error.code() != Exit::file || i + 1 == candidates.size()) throw;
       if (control.rank() == 0) fmt::print(stderr, "{}; trying the checkpoint before\n", error.what());
     }

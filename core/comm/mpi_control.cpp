@@ -29,7 +29,7 @@ class MpiControl final : public Control {
 
   std::vector<std::string> gather(const std::string& mine) override {
     std::vector<int> counts(ranks()), begins(ranks());
-    const int length = checked(mine.size());
+    const int length = checked(mine.size(), ranks());
     run("control gather",
         [&](MPI_Request* r) { return MPI_Iallgather(&length, 1, MPI_INT, counts.data(), 1, MPI_INT, comm_, r); });
     std::exclusive_scan(counts.begin(), counts.end(), begins.begin(), 0);
@@ -45,7 +45,7 @@ class MpiControl final : public Control {
   }
 
   std::string broadcast(const std::string& from_root) override {
-    int length = rank() == 0 ? checked(from_root.size()) : 0;
+    int length = rank() == 0 ? checked(from_root.size(), 1) : 0;
     run("control broadcast", [&](MPI_Request* r) { return MPI_Ibcast(&length, 1, MPI_INT, 0, comm_, r); });
     std::string text = rank() == 0 ? from_root : std::string(static_cast<std::size_t>(length), '\0');
     run("control broadcast", [&](MPI_Request* r) { return MPI_Ibcast(text.data(), length, MPI_BYTE, 0, comm_, r); });
@@ -70,8 +70,8 @@ class MpiControl final : public Control {
   std::size_t ranks() const { return static_cast<std::size_t>(watch_.size()); }
 
   /// Rank-local refusals are not for this place: what goes over Control is small on every rank, by contract.
-  int checked(std::size_t length) const {
-    if (length > static_cast<std::size_t>(INT_MAX) / ranks())
+  int checked(std::size_t length, std::size_t senders) const {
+    if (length > static_cast<std::size_t>(INT_MAX) / senders)
       watch_.abort(Exit::internal, "Control carries small data");
     return static_cast<int>(length);
   }
@@ -80,7 +80,7 @@ class MpiControl final : public Control {
     at_ = {call, at_.sequence + 1, about_.c_str()};
     MPI_Request request = MPI_REQUEST_NULL;
     watch_.check(start(&request), at_);
-    watch_.wait({&request, 1}, at_, timeout_);
+    watch_.wait({&request, 1}, at_, timeout_, MpiWatch::Manner::patient);
   }
 
   MpiWatch& watch_;

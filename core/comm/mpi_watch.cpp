@@ -73,8 +73,10 @@ MPI_Comm MpiWatch::duplicate() {
   return copy;
 }
 
-void MpiWatch::wait(std::span<MPI_Request> requests, const Waiting& waiting, std::chrono::seconds timeout) {
+void MpiWatch::wait(std::span<MPI_Request> requests, const Waiting& waiting, std::chrono::seconds timeout,
+                    Manner manner) {
   constexpr unsigned between_looks = 64;  // a look costs about as much as the test
+  constexpr unsigned soon = 1024;         // turns: a millisecond or less
   Clock::time_point deadline{};
   for (unsigned turn = 1;; ++turn) {
     int all = 0;
@@ -87,7 +89,10 @@ void MpiWatch::wait(std::span<MPI_Request> requests, const Waiting& waiting, std
         report(fmt::format("rank {} has waited {} s in {}", rank_, timeout.count(), described(waiting)), waiting);
       look(waiting);
     }
-    sched_yield();
+    if (manner == Manner::patient && turn > soon)
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    else
+      sched_yield();
   }
 }
 

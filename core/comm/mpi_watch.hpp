@@ -43,8 +43,12 @@ class MpiWatch {
   /// Reports wait no longer than this for ranks that do not answer.
   void limit_grace(std::chrono::seconds timeout) { grace_ = std::min(grace_, timeout); }
 
-  /// Tests and yields until all requests are done; does not return when that takes longer than `timeout`.
-  void wait(std::span<MPI_Request> requests, const Waiting& waiting, std::chrono::seconds timeout);
+  /// How to wait. eager: test and yield; patient: soon also sleep in between, so that whoever is waited for has the
+  /// core.
+  enum class Manner { eager, patient };
+  /// Tests until all requests are done; does not return when that takes longer than `timeout`.
+  void wait(std::span<MPI_Request> requests, const Waiting& waiting, std::chrono::seconds timeout,
+            Manner manner = Manner::eager);
   /// Does not return unless `code` is MPI_SUCCESS.
   void check(int code, const Waiting& waiting);
   /// Begins a report, for a failure that is not MPI's.

@@ -28,7 +28,8 @@ class PosixFile {
   std::chrono::nanoseconds changed() const;  ///< when its content or time was set, by the file system's clock
   void touch() noexcept;                     ///< sets that time to now
   void read(std::int64_t offset, void* to, std::int64_t bytes) const;
-  /// A hint: these bytes will be read soon, and may be fetched meanwhile.
+  /// A hint: these bytes will be read soon, and may be fetched meanwhile. Neighbours are fetched together, a MiB or
+  /// more at a time.
   void expect(std::int64_t offset, std::int64_t bytes) const noexcept;
   /// What was written sets out for the disk every few MiB, not only at sync().
   void write(std::int64_t offset, const void* from, std::int64_t bytes);
@@ -44,7 +45,8 @@ class PosixFile {
   PosixFile(const std::filesystem::path& path, int file) : path_(path), file_(file) {}
   std::filesystem::path path_;
   int file_;
-  std::int64_t waiting_ = 0, waiting_from_ = 0;  ///< bytes that have not set out, and where they begin
+  std::int64_t waiting_ = 0, waiting_from_ = 0;           ///< bytes that have not set out, and where they begin
+  mutable std::int64_t hinted_from_ = 0, hinted_to_ = 0;  ///< hints that have not been passed on
 };
 
 /// Makes the entries of a folder last.

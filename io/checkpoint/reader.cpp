@@ -3,13 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <map>
+#include <mutex>
+#include <thread>
 
 #include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/folder.hpp"
+#include "io/checkpoint/read_ahead.hpp"
 #include "io/checkpoint/sha256.hpp"
 #include "io/checkpoint/storage.hpp"
-#include "io/hdf5/file.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/digest/digest.hpp"
 
@@ -20,116 +24,114 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::int64_t block_elements = std::int64_t{1} << 18;  // stay in the cache from the file to the digest
-constexpr std::int64_t elements_ahead = std::int64_t{1} << 21;  // fetched while others are placed
+
+constexpr const char* payload_files[] = {model_file, optimizer_file};
 
 Error unfit(const fs::path& path, const std::string& why) { return {Exit::file, path.string() + ": " + why}; }
 
-/// Where the elements of one dataset lie, all of them within the file.
-hdf5::Dataset placed(const hdf5::File& file, const std::string& path, std::int64_t bytes) {
-  const hdf5::Dataset data = file.dataset(path);
-  if (data.offset < 0 || data.offset + data.shape.elements() * size_of(data.type) > bytes)
-    throw unfit(file.path(), path + " reaches beyond the file");
-  return data;
-}
-
-/// The experts of a projection that are stored one by one, put together.
-StoredTensor assembled(const hdf5::File& file, StoredTensor tensor, std::int64_t bytes, std::int64_t elements) {
-  Shape member;
-  std::int64_t found = 0;
-  for (std::int64_t e = 0; found < elements; ++e) {
-    const std::string path = expert_path(tensor.path(), e);
-    if (path.empty() || !file.has(path)) throw unfit(file.path(), "missing: " + (path.empty() ? tensor.path() : path));
-    const hdf5::Dataset data = placed(file, path, bytes);
-    if (data.shape.rank() != 2 || (e > 0 && (data.shape != member || data.type != tensor.type)))
-      throw unfit(file.path(), path + " does not fit the other experts");
-    member = data.shape;
-    tensor.type = data.type;
-    tensor.parts.push_back({found, member.elements(), data.offset});
-    found += member.elements();
+/// Fetches this rank's share of a checkpoint's files from the disk, in their order, for as long as it lives: the disk
+/// would stand idle while structure is read. Waste at worst, and never an error.
+class Prefetch {
+ public:
+  Prefetch(const fs::path& folder, const Control& control) : rank_(control.rank()), size_(control.size()) {
+    try {
+      for (const char* name : payload_files) {
+        files_.emplace_back(folder / name, PosixFile::Mode::read);
+        if (rank_ == 0) files_.back().expect(0, piece);  // structure is at the front
+      }
+    } catch (const Error&) {
+      // Whoever reads the file says why.
+    }
+    thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
   }
-  tensor.axes = "expert," + file.text(expert_path(tensor.path(), 0), "axes");
-  tensor.shape = Shape{std::ssize(tensor.parts), member[0], member[1]};
-  return tensor;
-}
+  Prefetch(const Prefetch&) = delete;
+  Prefetch& operator=(const Prefetch&) = delete;
 
-StoredTensor tensor_of(const hdf5::File& file, const hdf5::TableRow& row, std::int64_t bytes) {
-  const std::size_t slash = row.name.rfind('/');
-  if (slash == std::string::npos || slash < 2) throw unfit(file.path(), "its table names no tensor: " + row.name);
-  StoredTensor tensor{
-      row.name.substr(1, slash - 1), row.name.substr(slash + 1), {}, DType::f32, "", row.digest, "", {}};
-  const auto elements = static_cast<std::int64_t>(row.elements);
-  if (file.has(row.name)) {
-    const hdf5::Dataset data = placed(file, row.name, bytes);
-    tensor.shape = data.shape;
-    tensor.type = data.type;
-    tensor.axes = file.text(row.name, "axes");
-    if (file.has(row.name, "tied_to")) tensor.tied_to = file.text(row.name, "tied_to");
-    tensor.parts.push_back({0, data.shape.elements(), data.offset});
-  } else {
-    tensor = assembled(file, std::move(tensor), bytes, elements);
+ private:
+  static constexpr std::int64_t piece = std::int64_t{4} << 20;
+
+  void run(const std::stop_token& stop) {
+    constexpr auto soon = std::chrono::milliseconds(10);  // structure of a few tensors has been read by then
+    std::mutex mutex;
+    std::unique_lock lock(mutex);
+    std::condition_variable_any().wait_for(lock, stop, soon, [] { return false; });
+    try {
+      for (const PosixFile& file : files_) fetch(file, stop);
+    } catch (const Error&) {
+      // As above.
+    }
   }
-  if (tensor.shape.elements() != elements || row.non_finite != 0)
-    throw unfit(file.path(), row.name + " has another size than its table says");
-  return tensor;
-}
 
-/// The tensors that a file's table names. Found by name: HDF5 1.10 frees what it never had when it lists a damaged
-/// group.
-std::vector<StoredTensor> tensors_of(const hdf5::File& file, std::int64_t bytes) {
-  std::vector<StoredTensor> tensors;
-  std::map<std::string, std::int64_t> datasets;  // by slot
-  for (const hdf5::TableRow& row : file.table(integrity_table)) {
-    tensors.push_back(tensor_of(file, row, bytes));
-    datasets["/" + tensors.back().slot] += std::ssize(tensors.back().parts);
+  /// Two pieces are on their way at a time, no more: structure must not wait behind all of payload.
+  void fetch(const PosixFile& file, const std::stop_token& stop) const {
+    const std::int64_t bytes = file.size(), begin = bytes * rank_ / size_, end = bytes * (rank_ + 1) / size_;
+    for (std::int64_t at = begin; at < end && !stop.stop_requested(); at += piece) {
+      file.expect(at, std::min(piece, end - at));
+      char last = 0;
+      if (at > begin) file.read(at - 1, &last, 1);
+    }
   }
-  for (const auto& [group, count] : datasets)
-    if (const std::int64_t links = file.links(group); links != count)
-      throw unfit(file.path(), fmt::format("{} holds {} datasets, and its table accounts for {}", group, links, count));
-  return tensors;
-}
 
-/// Counters and root attributes of a file against the manifest: both are of one save.
-void check_attributes(const hdf5::File& file, const Manifest& manifest) {
-  std::int64_t complete = 0;
-  std::vector<std::int64_t> version;
-  if (file.has("/", "complete")) file.get("/", "complete", complete);
-  if (complete != 1) throw unfit(file.path(), "is not complete");
-  file.get("/", "format_version", version);
-  if (version != std::vector<std::int64_t>{manifest.format.major, manifest.format.minor})
-    throw unfit(file.path(), "has another format version than the manifest");
-  if (file.text("/", "content_digest") != manifest.content_digest)
-    throw unfit(file.path(), "belongs to another checkpoint: its content_digest differs");
-  if (const std::string features = file.text("/", "required_features"); !features.empty())
-    throw unfit(file.path(), "needs features that this build does not have: " + features);
-  StateCounters::visit(manifest.counters, [&](const std::string& path, auto value) {
-    const std::size_t slash = path.rfind('/');
-    auto stored = value;
-    file.get(path.substr(0, slash), path.c_str() + slash + 1, stored);
-    if (stored != value) throw unfit(file.path(), path + " differs from the manifest");
-  });
-}
+  int rank_, size_;
+  std::vector<PosixFile> files_;
+  std::jthread thread_;
+};
 
 }  // namespace
 
-Checkpoint::Checkpoint(const fs::path& folder) : folder_(folder) {
+Checkpoint::Checkpoint(const fs::path& folder) : folder_(folder) { read_structure(); }
+
+Checkpoint::Checkpoint(const fs::path& folder, Control& control) : folder_(folder) {
+  const Prefetch payload(folder, control);
+  const auto agreed = [&](const auto& work) {
+    Problems problems;
+    try {
+      work();
+    } catch (const Error& error) {
+      problems.add(error.code(), error.what());
+    } catch (const std::exception& error) {
+      problems.add(Exit::file, folder_.string() + ": " + error.what());
+    }
+    control.agree(problems);
+  };
+  const bool root = control.rank() == 0;
+  agreed([&] {
+    if (root) read_structure();
+  });
+  const std::string tensors = control.broadcast(root ? to_bytes(tensors_) : "");
+  agreed([&] {
+    if (root) return;
+    read_manifest();
+    for (const char* name : payload_files)
+      if (manifest_.files.contains(name)) files_.emplace_back(folder_ / name, PosixFile::Mode::read);
+    tensors_ = tensors_from(tensors);
+    check_digest();
+  });
+}
+
+void Checkpoint::read_manifest() {
   std::error_code error;
-  if (!fs::is_directory(folder, error)) throw unfit(folder, "is no checkpoint folder");
-  if (!fs::exists(folder / manifest_file, error))
-    throw unfit(folder, "holds no manifest.json: it is no checkpoint, or was never finished");
-  manifest_ = parse_manifest(read_text_file(folder / manifest_file), folder / manifest_file);
-  if (const auto step = step_named((folder / "").parent_path().filename().string());
+  if (!fs::is_directory(folder_, error)) throw unfit(folder_, "is no checkpoint folder");
+  if (!fs::exists(folder_ / manifest_file, error))
+    throw unfit(folder_, "holds no manifest.json: it is no checkpoint, or was never finished");
+  manifest_ = parse_manifest(read_text_file(folder_ / manifest_file), folder_ / manifest_file);
+}
+
+void Checkpoint::read_structure() {
+  read_manifest();
+  if (const auto step = step_named((folder_ / "").parent_path().filename().string());
       step && *step != manifest_.counters.step)
-    throw unfit(folder, fmt::format("holds step {}: it was renamed", manifest_.counters.step));
+    throw unfit(folder_, fmt::format("holds step {}: it was renamed", manifest_.counters.step));
   for (const char* name : {model_file, deck_file})
-    if (!manifest_.files.contains(name)) throw unfit(folder / manifest_file, std::string("does not list ") + name);
+    if (!manifest_.files.contains(name)) throw unfit(folder_ / manifest_file, std::string("does not list ") + name);
   for (const auto& [name, bytes] : manifest_.files) {
-    if (fs::path(name).filename() != name) throw unfit(folder / manifest_file, "lists a file outside: " + name);
-    const std::int64_t size = PosixFile(folder / name, PosixFile::Mode::read).size();
+    if (fs::path(name).filename() != name) throw unfit(folder_ / manifest_file, "lists a file outside: " + name);
+    const std::int64_t size = PosixFile(folder_ / name, PosixFile::Mode::read).size();
     if (size != bytes)
-      throw unfit(folder / name,
+      throw unfit(folder_ / name,
                   fmt::format("has {} bytes, and the manifest says {}: it was truncated or changed", size, bytes));
   }
-  if (sha256(deck()) != manifest_.deck_sha256) throw unfit(folder / deck_file, "was changed after it was written");
+  if (sha256(deck()) != manifest_.deck_sha256) throw unfit(folder_ / deck_file, "was changed after it was written");
   read_file(model_file);
   if (!weights_only()) read_file(optimizer_file);
   check_digest();
@@ -243,58 +245,55 @@ std::vector<std::string> differences(Stored& stored, const std::vector<StateTens
   return lines;
 }
 
-/// What one rank reads at once.
-struct Block {
+/// What a load does with one read.
+struct Placement {
   std::size_t tensor;  ///< of the state
-  const StoredTensor* stored;
-  std::int64_t first, count;
-  Tensor values;  ///< on the device
+  Tensor values;       ///< on the device
 };
 
 /// This rank's part of a load, in the order of the state, which is that of the files.
-std::vector<Block> blocks_of(const StateDict& state, const Stored& stored) {
-  std::vector<Block> blocks;
+void plan_reads(const StateDict& state, const Stored& stored, std::vector<ReadRequest>& reads,
+                std::vector<Placement>& placements) {
   for (std::size_t i = 0; i < state.tensors.size(); ++i) {
     const auto from = stored.find(state.tensors[i].path());
     if (from == stored.end()) continue;
+    const std::int64_t most = ReadAhead::most_bytes / size_of(from->second->type);
     for (const StateRange& range : state.tensors[i].ranges)
-      for (std::int64_t at = 0; at < range.values.elements(); at += block_elements) {
-        const std::int64_t count = std::min(block_elements, range.values.elements() - at);
-        blocks.push_back({i, from->second, range.first + at, count, range.values.flat(at, count)});
+      for (std::int64_t at = 0; at < range.values.elements(); at += most) {
+        const std::int64_t count = std::min(most, range.values.elements() - at);
+        reads.push_back({from->second, range.first + at, count});
+        placements.push_back({i, range.values.flat(at, count)});
       }
   }
-  return blocks;
 }
 
-/// Moves blocks from a source to the device.
-class Loader {
- public:
-  Loader(const TensorSource& source, Device& device) : source_(source), device_(device) {}
-
-  /// Digests add up on the device, from what arrived there; in `widened` those of blocks that became another type.
-  void load(const Block& block, std::uint64_t* on_device, std::uint64_t& widened) {
-    const DType type = block.stored->type, wanted = block.values.type;
-    Stream& stream = device_.compute();
-    const auto room = [&](std::vector<std::byte>& bytes, DType of) {
-      bytes.resize(static_cast<std::size_t>(block.count * size_of(of)));
-      return bytes.data();
-    };
-    std::byte* values = room(read_, type);
-    source_.read(*block.stored, block.first, block.count, values);
-    if (type != wanted) {
-      widened += host_digest(values, type, block.count, block.first);
-      convert_elements(room(wide_, wanted), wanted, values, type, block.count);
-      values = wide_.data();
+/// Moves what was read to the device. Digests add up there, from what arrived; returned are those of values that became
+/// another type.
+std::vector<std::uint64_t> place(const TensorSource& source, const StateDict& state, const Stored& stored,
+                                 Device& device) {
+  std::vector<std::uint64_t> widened(state.tensors.size(), 0);
+  std::vector<ReadRequest> reads;
+  std::vector<Placement> placements;
+  plan_reads(state, stored, reads, placements);
+  ReadAhead values(source, reads);
+  std::vector<std::byte> wide;
+  Stream& stream = device.compute();
+  for (std::size_t i = 0; i < reads.size(); ++i) {
+    const auto& [tensor, to] = placements[i];
+    const DType type = reads[i].tensor->type;
+    const std::byte* from = values.next();
+    if (type != to.type) {
+      widened[tensor] += host_digest(from, type, reads[i].count, reads[i].first);
+      wide.resize(static_cast<std::size_t>(to.bytes()));
+      convert_elements(wide.data(), to.type, from, type, reads[i].count);
+      from = wide.data();
     }
-    device_.upload(stream, block.values, values);
-    if (type == wanted) digest(stream, on_device, block.values, static_cast<std::uint64_t>(block.first));
+    device.upload(stream, to, from);
+    if (type == to.type)
+      digest(stream, state.digests.as<std::uint64_t>() + tensor, to, static_cast<std::uint64_t>(reads[i].first));
   }
-
- private:
-  const TensorSource& source_;
-  Device& device_;
-  std::vector<std::byte> read_, wide_;
-};
+  return widened;
+}
 
 /// Every tensor of `state` that the source has, its bytes compared with their digest.
 void load_tensors(const TensorSource& source, StateDict& state, Device& device, Control& control) {
@@ -304,18 +303,9 @@ void load_tensors(const TensorSource& source, StateDict& state, Device& device, 
   const std::size_t n = state.tensors.size();
   const Tensor sums = state.digests.flat(0, static_cast<std::int64_t>(n));
   clear(stream, sums);
-  std::vector<std::uint64_t> found(n), widened(n, 0);
+  std::vector<std::uint64_t> found(n), widened(n);
   try {
-    const std::vector<Block> blocks = blocks_of(state, stored);
-    Loader loader(source, device);
-    auto next = blocks.begin();
-    std::int64_t expected = 0;
-    for (const Block& block : blocks) {
-      for (; next != blocks.end() && expected < elements_ahead; expected += next++->count)
-        source.expect(*next->stored, next->first, next->count);
-      loader.load(block, sums.as<std::uint64_t>() + block.tensor, widened[block.tensor]);
-      expected -= block.count;
-    }
+    widened = place(source, state, stored, device);
   } catch (const Error& error) {
     problems.add(error.code(), error.what());
   }

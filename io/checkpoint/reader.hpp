@@ -9,25 +9,9 @@
 #include "io/checkpoint/manifest.hpp"
 #include "io/checkpoint/posix_file.hpp"
 #include "io/checkpoint/storage.hpp"
+#include "io/checkpoint/stored_tensor.hpp"
 
 namespace tessera {
-
-/// A tensor of a checkpoint: canonical, wherever its parts lie.
-struct StoredTensor {
-  struct Part {
-    std::int64_t first, count;  ///< elements of the canonical tensor
-    std::int64_t offset;        ///< bytes in the file
-  };
-  std::string slot, name;
-  Shape shape;
-  DType type = DType::f32;
-  std::string axes;
-  std::uint64_t digest = 0;
-  std::string tied_to;      ///< the further name that the model uses it under, or empty
-  std::vector<Part> parts;  ///< ascending, without gaps
-
-  std::string path() const { return "/" + slot + "/" + name; }
-};
 
 /// Where tensors are read from: canonical ones, by any piece, by each rank for itself.
 class TensorSource {
@@ -35,7 +19,8 @@ class TensorSource {
   virtual ~TensorSource() = default;
   virtual std::string name() const = 0;
   virtual const std::vector<StoredTensor>& tensors() const = 0;
-  /// Elements [first, first + count) into host memory, in the tensor's type. Throws Error{file}.
+  /// Elements [first, first + count) into host memory, in the tensor's type. Throws Error{file}. By any thread, one at
+  /// a time.
   virtual void read(const StoredTensor& tensor, std::int64_t first, std::int64_t count, void* to) const = 0;
   /// A hint: they will be read soon.
   virtual void expect(const StoredTensor&, std::int64_t /*first*/, std::int64_t /*count*/) const {}
@@ -43,11 +28,15 @@ class TensorSource {
   virtual bool has_digests() const = 0;
 };
 
-/// A checkpoint folder, opened: its manifest, the structure of its files and their tables agree with each other. Reads
-/// by itself, without MPI; every rank opens its own. Throws Error{file} that names what does not fit.
+/// A checkpoint folder, opened: its manifest, the structure of its files and their tables agree with each other. Throws
+/// Error{file} that names what does not fit.
 class Checkpoint final : public TensorSource {
  public:
+  /// By this process alone, without MPI.
   explicit Checkpoint(const std::filesystem::path& folder);
+  /// By all ranks, to load from it: rank 0 alone goes through the structure and tells the others, and payload sets out
+  /// from the disk meanwhile. All ranks throw alike. Collective.
+  Checkpoint(const std::filesystem::path& folder, Control& control);
 
   const std::filesystem::path& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
@@ -67,7 +56,9 @@ class Checkpoint final : public TensorSource {
 
  private:
   const PosixFile& holding(const StoredTensor& tensor) const { return files_[tensor.slot == "model" ? 0 : 1]; }
+  void read_manifest();
   void read_file(const char* name);
+  void read_structure();
   void check_digest() const;
 
   std::filesystem::path folder_;

@@ -40,8 +40,6 @@ void add_tensor(CheckpointFile& out, std::size_t index, const StateTensor& tenso
     out.places.push_back({index, piece.first, piece.shape.elements(), made.offset});
     placed(out.places.back());
   }
-  out.tensors.push_back(index);
-  out.width = std::max(out.width, (tensor.path().size() / 8 + 1) * 8);
 }
 
 /// All that a file says of its save besides tensors and counters.
@@ -115,17 +113,24 @@ std::vector<DatasetPlace> datasets_of(const std::string& name, std::span<const S
   return datasets;
 }
 
+CheckpointFile::CheckpointFile(const fs::path& path, std::span<const StateTensor> all, ExpertWeights experts)
+    : name(path.filename().string()), file(hdf5::File::create(path, std::ssize(datasets_of(name, all, experts)))) {}
+
 void lay_out(CheckpointFile& out, std::span<const StateTensor> all, ExpertWeights experts,
              const std::function<void(const DatasetPlace&)>& placed) {
   for (const char* group : {"/counters", "/schedule", "/data", "/rng", "/integrity", "/provenance"})
     out.file.add_group(group);
-  std::string slot;
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (out.name != file_of(all[i].slot)) continue;
+    out.tensors.push_back(i);
+    out.width = std::max(out.width, (all[i].path().size() / 8 + 1) * 8);
+  }
+  out.file.add_table(integrity_table, out.tensors.size(), out.width);
+  std::string slot;
+  for (const std::size_t i : out.tensors) {
     if (std::exchange(slot, all[i].slot) != all[i].slot) add_groups(out.file, "/" + slot);
     add_tensor(out, i, all[i], experts, placed);
   }
-  out.file.add_table(integrity_table, out.tensors.size(), out.width);
 }
 
 void write_table(CheckpointFile& out, std::span<const StateTensor> all, std::span<const std::uint64_t> digests) {

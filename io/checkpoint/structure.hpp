@@ -30,6 +30,9 @@ struct CheckpointFile {
   std::vector<std::size_t> tensors;  ///< of the state: those that it holds, in order
   std::size_t width = 0;             ///< of the names in its table
 
+  /// Makes it, empty.
+  CheckpointFile(const std::filesystem::path& path, std::span<const StateTensor> all, ExpertWeights experts);
+
   /// Bytes of the file's payload and all that comes before it.
   std::int64_t end(std::span<const StateTensor> all) const;
 };

@@ -122,7 +122,7 @@ void CheckpointWriter::prepare(Save& save) {
 
 void CheckpointWriter::create(Save& save) {
   if (control_.rank() != 0) return;
-  for (const char* name : names) save.files.push_back({name, hdf5::File::create(save.folder / name), {}, {}, 0});
+  for (const char* name : names) save.files.emplace_back(save.folder / name, save.state.tensors, save.origin.experts);
   fault::strike(save.folder);
 }
 

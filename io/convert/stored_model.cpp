@@ -89,16 +89,13 @@ class StoredModel final : public ModelReader {
 class NewCheckpoint final : public ModelWriter {
  public:
   NewCheckpoint(const fs::path& path, const ModelFacts& facts)
-      : facts_(facts),
-        folder_(path),
-        digests_(facts.tensors.size()),
-        places_(facts.tensors.size()) {
+      : facts_(facts), folder_(path), digests_(facts.tensors.size()), places_(facts.tensors.size()) {
     for (const StateTensor& tensor : facts_.tensors)
       if (names_.empty() || names_.back() != std::string_view(file_of(tensor.slot)))
         names_.push_back(file_of(tensor.slot));
     refuse_if_too_big(folder_.path(), facts_.tensors, path.string());
     for (const char* name : names_) {
-      structures_.push_back({name, hdf5::File::create(folder_.path() / name), {}, {}, 0});
+      structures_.emplace_back(folder_.path() / name, facts_.tensors, facts_.origin.experts);
       CheckpointFile& out = structures_.back();
       lay_out(out, facts_.tensors, facts_.origin.experts);
       for (const DatasetPlace& place : out.places) places_[place.tensor].push_back({place, files_.size()});

@@ -58,9 +58,6 @@ Object bf16_type() {
   return type;
 }
 
-/// Datasets follow each other but for such a block of metadata now and then: many are one piece of the file.
-constexpr hsize_t metadata_block = hsize_t{16} << 10;
-
 constexpr DType stored_types[] = {DType::f32, DType::bf16, DType::u8};
 
 Object type_of(DType type) {
@@ -156,10 +153,11 @@ Object::Id File::checked(Object::Id id, std::string_view doing) const {
   return id;
 }
 
-File File::create(const std::filesystem::path& path) {
+File File::create(const std::filesystem::path& path, std::int64_t datasets) {
   File file(path, Exit::environment);
   const Object access = access_properties();
-  H5Pset_meta_block_size(access.id(), metadata_block);
+  constexpr std::int64_t facts = 8192, dataset = 512;  // 320 bytes, its name and attributes short
+  H5Pset_meta_block_size(access.id(), static_cast<hsize_t>(facts + datasets * dataset));
   file.file_ =
       Object(file.checked(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.id()), "cannot be made"), H5Fclose);
   return file;
@@ -262,6 +260,17 @@ std::int64_t File::links(const std::string& group) const {
   H5G_info_t about{};
   checked(H5Gget_info(at(group), &about), group);
   return static_cast<std::int64_t>(about.nlinks);
+}
+
+std::optional<Dataset> File::find_dataset(const std::string& path) const {
+  // At once as what it should be: to ask first takes as long.
+  Object found(H5Dopen2(file_.id(), path.c_str(), H5P_DEFAULT), H5Dclose);
+  if (!found && !has(path)) return std::nullopt;
+  if (found) {
+    open_ = std::move(found);
+    open_path_ = path;
+  }
+  return dataset(path);
 }
 
 Dataset File::dataset(const std::string& path) const {

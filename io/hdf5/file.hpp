@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -63,8 +64,9 @@ struct TableRow {
 class File {
  public:
   /// A new file, by this process alone, as all that follows: HDF5 makes structure and attributes, and moves no payload.
-  /// Others may write into a dataset's place from when it has one.
-  static File create(const std::filesystem::path& path);
+  /// Others may write into a dataset's place from when it has one. With `datasets` of them, or fewer, metadata is one
+  /// piece at the file's front, and payload another one behind it.
+  static File create(const std::filesystem::path& path, std::int64_t datasets = 0);
   /// Read-only.
   static File open(const std::filesystem::path& path);
   File(File&&) noexcept;
@@ -88,6 +90,8 @@ class File {
   bool has(const std::string& object, const char* attribute) const;
   std::int64_t links(const std::string& group) const;  ///< how many members it has
   Dataset dataset(const std::string& path) const;
+  /// Nothing where there is no object of that name.
+  std::optional<Dataset> find_dataset(const std::string& path) const;
   std::string text(const std::string& object, const char* name) const;
   void get(const std::string& object, const char* name, std::int64_t& value) const;
   void get(const std::string& object, const char* name, std::uint64_t& value) const;

@@ -155,7 +155,7 @@ Times load(const fs::path& folder, State& state, Device& device, Control& contro
     best.raw = std::min(best.raw, seconds(control, [&] { raw_read(step, control, block); }));
     forget(step, control);
     best.ours = std::min(best.ours, seconds(control, [&] {
-                           const Checkpoint checkpoint(step);
+                           const Checkpoint checkpoint(step, control);
                            tessera::load(checkpoint, state.dict(), device, control);
                          }));
   }

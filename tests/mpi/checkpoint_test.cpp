@@ -109,7 +109,7 @@ class Trial {
     return writer_->save(run, training_->state(), origin);
   }
   void load(const fs::path& folder) {
-    const Checkpoint checkpoint(folder);
+    const Checkpoint checkpoint(folder, *control_);
     training_->restore([&](StateDict& state) { tessera::load(checkpoint, state, device_, *control_); });
   }
   Training& training() { return *training_; }
@@ -156,6 +156,40 @@ TEST(Checkpoints, LoadOnOtherRanksAndLayoutsWithTheSameDigest) {
       EXPECT_EQ(again.save(other.path(), in_file), digest);
     }
   }
+}
+
+std::string refused(const std::function<void()>& attempt) {
+  try {
+    attempt();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Exit::file) << error.what();
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+TEST(Checkpoints, AreOpenedByAllRanksAlike) {
+  Trial run(config_of(ExpertWeights::discrete));
+  const SharedFolder folder(run.control());
+  run.train(1);
+  run.save(folder.path(), ExpertWeights::discrete);
+  const fs::path saved = folder.path() / step_folder(1);
+  {
+    const Checkpoint together(saved, run.control()), alone(saved);
+    EXPECT_EQ(to_bytes(together.tensors()), to_bytes(alone.tensors()));
+    EXPECT_EQ(to_json(together.manifest()), to_json(alone.manifest()));
+    EXPECT_FALSE(together.weights_only());
+    EXPECT_TRUE(together.verify().empty());
+  }
+  // Where rank 0 alone sees the damage, all refuse with its words.
+  run.control().max(0);
+  if (mpi().rank() == 0) fs::resize_file(saved / optimizer_file, 100);
+  run.control().max(0);
+  const std::string why = refused([&] { Checkpoint(saved, run.control()); });
+  EXPECT_NE(why.find("it was truncated or changed"), std::string::npos) << why;
+  EXPECT_EQ(run.control().broadcast(why), why);
+  EXPECT_NE(refused([&] { Checkpoint(folder.path() / "nowhere", run.control()); }).find("is no checkpoint folder"),
+            std::string::npos);
 }
 
 TEST(Checkpoints, KeepTheLibrariesPlans) {
@@ -222,16 +256,6 @@ TEST(Checkpoints, SavingChangesNoBit) {
   std::vector<std::int64_t> left;
   for (const StepFolder& step : step_folders(folder.path())) left.push_back(step.step);
   EXPECT_EQ(left, (std::vector<std::int64_t>{0, 4, 5, 6}));
-}
-
-std::string refused(const std::function<void()>& attempt) {
-  try {
-    attempt();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Exit::file) << error.what();
-    return error.what();
-  }
-  return "nothing was refused";
 }
 
 TEST(Checkpoints, OfAnotherModelAreRefusedWithAList) {

@@ -1,0 +1,152 @@
+// Bytes that go to and come from files on a thread of their own.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <numeric>
+
+#include "io/checkpoint/fault.hpp"
+#include "io/checkpoint/read_ahead.hpp"
+#include "io/checkpoint/write_behind.hpp"
+#include "tests/support/temporary_folder.hpp"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Bytes that tell where they belong.
+char byte_at(std::int64_t offset) { return static_cast<char>(offset * 31 % 251); }
+
+std::string bytes_at(std::int64_t offset, std::int64_t count) {
+  std::string bytes(static_cast<std::size_t>(count), '\0');
+  for (std::int64_t i = 0; i < count; ++i) bytes[static_cast<std::size_t>(i)] = byte_at(offset + i);
+  return bytes;
+}
+
+/// As a save does it: in steps, each as far as there is room.
+void put(WriteBehind& out, PosixFile& file, std::int64_t offset, std::int64_t count) {
+  for (std::int64_t at = 0; at < count;) {
+    const std::span<std::byte> room = out.room(file, offset + at, count - at);
+    ASSERT_TRUE(std::ssize(room) == count - at || room.size() >= 8);
+    ASSERT_EQ(std::ssize(room) % 8, std::ssize(room) == count - at ? count % 8 : 0);
+    for (std::size_t i = 0; i < room.size(); ++i)
+      room[i] = static_cast<std::byte>(byte_at(offset + at + static_cast<std::int64_t>(i)));
+    at += std::ssize(room);
+  }
+}
+
+TEST(WriteBehind, WritesAllOfItWhereItBelongs) {
+  const test::TemporaryFolder folder;
+  PosixFile a(folder.path() / "a", PosixFile::Mode::replace), b(folder.path() / "b", PosixFile::Mode::replace);
+  WriteBehind out;
+  constexpr std::int64_t sizes[] = {8, 24, 40'000, 0, 5'000'000, 16, 30'000'008, 7};
+  std::int64_t at = 0;
+  for (const std::int64_t size : sizes) {
+    put(out, a, at, size);
+    put(out, b, 3 * at, size);  // with holes
+    at += size;
+  }
+  out.drain();
+  EXPECT_EQ(read_text_file(folder.path() / "a"), bytes_at(0, at));
+  const std::string holes = read_text_file(folder.path() / "b");
+  at = 0;
+  for (const std::int64_t size : sizes) {
+    EXPECT_EQ(holes.substr(static_cast<std::size_t>(3 * at), static_cast<std::size_t>(size)), bytes_at(3 * at, size));
+    at += size;
+  }
+  put(out, a, 0, 8);  // and again
+  out.drain();
+}
+
+TEST(WriteBehind, ThrowsWhatKeptAnyOfItFromTheDisk) {
+  const test::TemporaryFolder folder;
+  ::setenv("TESSERA_FAULT", "payload:0:enospc", 1);
+  fault::arm(0);
+  ::unsetenv("TESSERA_FAULT");
+  fault::enter(fault::Phase::payload);
+  PosixFile file(folder.path() / "full", PosixFile::Mode::replace);
+  WriteBehind out;
+  put(out, file, 0, 50'000'000);  // more than there are blocks: nobody waits for ever
+  try {
+    out.drain();
+    FAIL() << "a full disk was not noticed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Exit::environment);
+    EXPECT_NE(std::string(error.what()).find("full: cannot be written: No space left on device"), std::string::npos);
+  }
+  EXPECT_EQ(fs::file_size(folder.path() / "full"), 0u);  // nothing behind the failure
+}
+
+TEST(WriteBehind, DropsWhatNobodyWaitsFor) {
+  const test::TemporaryFolder folder;
+  PosixFile file(folder.path() / "dropped", PosixFile::Mode::replace);
+  { put(*std::make_unique<WriteBehind>(), file, 0, 1000); }
+  EXPECT_EQ(file.size(), 0);
+}
+
+/// Element i of a tensor is i; reading `bad` fails.
+class Counted final : public TensorSource {
+ public:
+  explicit Counted(std::int64_t bad = -1) : bad_(bad) {}
+  std::string name() const override { return "counted"; }
+  const std::vector<StoredTensor>& tensors() const override { return none_; }
+  bool has_digests() const override { return false; }
+  void read(const StoredTensor&, std::int64_t first, std::int64_t count, void* to) const override {
+    if (bad_ >= first && bad_ < first + count) throw Error(Exit::file, "unreadable");
+    EXPECT_GE(expected_, first + count);  // told before it was asked for
+    std::iota(static_cast<float*>(to), static_cast<float*>(to) + count, static_cast<float>(first));
+  }
+  void expect(const StoredTensor&, std::int64_t first, std::int64_t count) const override { expected_ = first + count; }
+
+ private:
+  std::vector<StoredTensor> none_;
+  std::int64_t bad_;
+  mutable std::int64_t expected_ = 0;
+};
+
+/// Ascending, of many sizes.
+std::vector<ReadRequest> requests_of(const StoredTensor& tensor) {
+  constexpr std::int64_t most = ReadAhead::most_bytes / 4;
+  std::vector<ReadRequest> requests;
+  std::int64_t first = 0;
+  for (int round = 0; round < 12; ++round)
+    for (const std::int64_t count : {std::int64_t{1}, std::int64_t{7}, most, most - 1, std::int64_t{1000}, most / 2}) {
+      requests.push_back({&tensor, first, count});
+      first += count;
+    }
+  return requests;
+}
+
+TEST(ReadAhead, GivesEveryRequestInOrder) {
+  const StoredTensor tensor;
+  const Counted source;
+  const std::vector<ReadRequest> requests = requests_of(tensor);
+  ReadAhead values(source, requests);
+  for (const ReadRequest& request : requests) {
+    const auto* const at = reinterpret_cast<const float*>(values.next());
+    ASSERT_EQ(reinterpret_cast<std::uintptr_t>(at) % 8, 0u);
+    ASSERT_EQ(at[0], static_cast<float>(request.first));
+    ASSERT_EQ(at[request.count - 1], static_cast<float>(request.first + request.count - 1));
+  }
+}
+
+TEST(ReadAhead, ThrowsWhereAReadFailedAndNotBefore) {
+  const StoredTensor tensor;
+  const std::vector<ReadRequest> requests = requests_of(tensor);
+  for (const std::size_t bad : {std::size_t{0}, std::size_t{3}, requests.size() - 1}) {
+    const Counted source(requests[bad].first);
+    ReadAhead values(source, requests);
+    for (std::size_t i = 0; i < bad; ++i) ASSERT_NE(values.next(), nullptr);
+    EXPECT_THROW(values.next(), Error) << bad;
+    EXPECT_THROW(values.next(), Error) << bad;
+  }
+}
+
+TEST(ReadAhead, EndsWhereNobodyWaits) {
+  const StoredTensor tensor;
+  const Counted source;
+  ReadAhead unused(source, requests_of(tensor)), none(source, {});
+}
+
+}  // namespace
+}  // namespace tessera
