@@ -158,7 +158,7 @@ __device__ void store_some(std::byte* out, const Run<Element>& codes, int first,
 template <class Element, class Extent>
 __device__ void store_row(std::byte* out, const Run<Element>& codes, const Seat& seat, int r, const Extent& extent) {
   if constexpr (Extent::all) {
-    store_once(out, codes.word);
+    if (extent.holds(seat)) store_once(out, codes.word);
   } else {
     const int first = extent.first(seat.row + r) - seat.column, end = extent.end(seat.row + r) - seat.column;
     if (extent.vectors && first <= 0 && end >= run)

@@ -6,28 +6,6 @@ namespace tessera::quantizer {
 namespace device {
 namespace {
 
-/// Scales of the patch's blocks, from where they travelled or from the rowwise array.
-template <Format F>
-__device__ void gather_scales(const Descriptor& d, const Patch& p, Grid<F, Side::rowwise>& rowwise,
-                              Grid<F, Side::columnwise>& columnwise) {
-  using G = Grid<F, Side::rowwise>;
-  using Scale = typename F::Scale;
-  constexpr formats::Block repeat = G::layout.repeat;
-  const Matrix all = formats::blocks<F>(Side::rowwise, d.matrix),
-               padded = formats::padded_extent<F>(Side::rowwise, d.matrix);
-  const auto* travelled = static_cast<const Scale*>(d.block_scales) + p.member * all.elements();
-  const auto* array = static_cast<const Scale*>(d.side[0].scales) + p.member * padded.elements();
-  for (int q = static_cast<int>(threadIdx.x); q < G::rows * G::columns; q += threads) {
-    const std::int64_t i = p.row / G::block.rows + q / G::columns, j = p.column / G::block.columns + q % G::columns;
-    if (i >= all.rows || j >= all.columns) continue;
-    const Scale scale = d.block_scales
-                            ? travelled[i * all.columns + j]
-                            : array[scale_place<F>(Side::rowwise, padded, i * repeat.rows, j * repeat.columns)];
-    rowwise.at(q / G::columns, q % G::columns) = scale;
-    columnwise.at(q / G::columns, q % G::columns) = scale;
-  }
-}
-
 /// Sixteen rows of codes, the first at `from`; zero where there is nothing.
 template <class Element, class Extent>
 __device__ void load_codes(const std::byte* from, std::int64_t row_bytes, const Seat& seat, const Extent& extent,
@@ -44,48 +22,60 @@ __device__ void load_codes(const std::byte* from, std::int64_t row_bytes, const 
   }
 }
 
+/// A patch's data, which may be ragged.
 template <Format F>
-__global__ void __launch_bounds__(threads, 8) columnwise_kernel(TableView table) {
-  constexpr bool turns = F::columnwise == formats::Columnwise::transposed;
-  __shared__ Grid<F, Side::rowwise> rowwise;
-  __shared__ Grid<F, Side::columnwise> columnwise;
-  __shared__ alignas(16) std::byte codes[turns ? Turned<typename F::Element>::bytes : 16];
-  const Task task = table.all[blockIdx.x];
-  const Descriptor& d = table.items[task.entry];
-  Patch p = patch_of(d, task);
+__device__ void turn_data(const Descriptor& d, const Patch& p, std::byte* shared) {
+  using Element = typename F::Element;
+  const Seat seat;
+  const std::byte* from = row_of<F>(d, p, Side::rowwise, seat);
+  std::byte* out = d.side[1].data + formats::data_bytes<F>(turned_origin_of(d, p));
+  const Turned<Element> codes(shared);
+  const bool vectors = d.aligned.rowwise && d.aligned.columnwise,
+             whole = vectors && p.rows == patch_edge && p.columns == patch_edge;
+  const std::int64_t step = formats::data_bytes<F>(d.matrix.columns);
+  Run<Element> rows[height];
+  if (whole)
+    load_codes<Element>(from, step, seat, Whole(), rows);
+  else
+    load_codes<Element>(from, step, seat, Part{p, d.matrix.columns, vectors}, rows);
+  codes.put(rows, seat);
+  __syncthreads();
+  if (whole)
+    codes.store(out, d.matrix.rows);
+  else
+    codes.store(out, d.matrix.rows, p.columns, 0, p.rows);
+}
+
+/// Blocks of threads that move data, and those that write scales.
+template <Format F>
+__global__ void __launch_bounds__(threads, 8) columnwise_kernel(TableView table, Mixed mix) {
+  __shared__ Descriptor descriptor;
+  const unsigned unit = mix.place(blockIdx.x);
+  if (!mix.of_scales(blockIdx.x)) {
+    if constexpr (F::columnwise == formats::Columnwise::transposed) {
+      __shared__ alignas(16) std::byte codes[Turned<typename F::Element>::bytes];
+      const Task task = table.all[unit];
+      const Descriptor& d = fetch(table, task, descriptor);
+      Patch p = patch_of(d, task);
+      p.low = 0;
+      p.high = d.matrix.elements();
+      if (d.side[1].data != nullptr) turn_data<F>(d, p, codes);
+    }
+    return;
+  }
+  constexpr Area area = scale_area<F>();
+  __shared__ Grid<F, Side::rowwise, area> rowwise;
+  __shared__ Grid<F, Side::columnwise, area> columnwise;
+  const Task task = table.all_groups.tasks[unit];
+  const Descriptor& d = fetch(table, task, descriptor);
+  Patch p = patch_of(d, task, area);
   p.low = 0;
   p.high = d.matrix.elements();
-  const bool there = p.rows == patch_edge && p.columns == patch_edge,
-             vectors = d.aligned.rowwise && d.aligned.columnwise;
-  const bool moves = turns && d.side[1].data != nullptr, whole = moves && there && vectors;
-  if constexpr (turns) {
-    if (moves) {
-      const Seat seat;
-      const std::byte* from = row_of<F>(d, p, Side::rowwise, seat);
-      const std::int64_t step = formats::data_bytes<F>(d.matrix.columns);
-      Run<typename F::Element> rows[height];
-      if (whole)
-        load_codes<typename F::Element>(from, step, seat, Whole(), rows);
-      else
-        load_codes<typename F::Element>(from, step, seat, Part{p, d.matrix.columns, vectors}, rows);
-      gather_scales<F>(d, p, rowwise, columnwise);
-      Turned<typename F::Element>(codes).put(rows, seat);
-    } else {
-      gather_scales<F>(d, p, rowwise, columnwise);
-    }
-  } else {
-    gather_scales<F>(d, p, rowwise, columnwise);
-  }
+  const OwnedRows all(0, p.rows);
+  gather_scales(d, p, all, rowwise, columnwise);
   __syncthreads();
-  if constexpr (turns) {
-    std::byte* out = d.side[1].data + formats::data_bytes<F>(turned_origin_of(d, p));
-    if (whole)
-      Turned<typename F::Element>(codes).store(out, d.matrix.rows);
-    else if (moves)
-      Turned<typename F::Element>(codes).store(out, d.matrix.rows, p.columns, 0, p.rows);
-  }
-  if (d.block_scales != nullptr) store_scales<F, Side::rowwise>(d, p, rowwise, there);
-  store_scales<F, Side::columnwise>(d, p, columnwise, there);
+  if (d.block_scales != nullptr) store_scales(d, p, rowwise, all);
+  store_scales(d, p, columnwise, all);
   if (F::tensor_amax && threadIdx.x == 0 && p.row == 0 && p.column == 0 && d.side[1].amax &&
       d.side[1].amax != d.side[0].amax)
     d.side[1].amax[p.member] = d.side[0].amax[p.member];
@@ -117,8 +107,9 @@ __device__ void swizzle_patch(const Descriptor& d, const Patch& p) {
 
 template <Format F>
 __global__ void __launch_bounds__(threads) swizzle_kernel(TableView table) {
+  __shared__ Descriptor descriptor;
   const Task task = table.all[blockIdx.x];
-  const Descriptor& d = table.items[task.entry];
+  const Descriptor& d = fetch(table, task, descriptor);
   const Patch p = patch_of(d, task);
   swizzle_patch<F, Side::rowwise>(d, p);
   swizzle_patch<F, Side::columnwise>(d, p);
@@ -129,8 +120,12 @@ __global__ void __launch_bounds__(threads) swizzle_kernel(TableView table) {
 
 void derive_columnwise(Stream& stream, FormatId format, const TableView& table) {
   visit_format(format, [&]<class F>() {
-    if constexpr (F::scaled && F::columnwise != formats::Columnwise::requantized)
-      device::start(stream, device::columnwise_kernel<F>, table.all_units, table);
+    if constexpr (F::scaled && F::columnwise != formats::Columnwise::requantized) {
+      const std::int64_t of_data = F::columnwise == formats::Columnwise::transposed ? table.all_units : 0,
+                         of_scales = table.all_groups.count;
+      device::start(stream, device::columnwise_kernel<F>, of_data + of_scales, table,
+                    device::Mixed(of_data, of_scales));
+    }
   });
 }
 

@@ -13,6 +13,23 @@ using formats::Matrix;
 /// Work is cut into patches of 128 x 128 elements: a multiple of every block, and a cache's worth.
 inline constexpr int patch_edge = 128;
 
+/// Elements that are worked on together: a patch, or more where a device gains by it.
+struct Area {
+  int rows, columns;
+  constexpr bool operator==(const Area&) const = default;
+};
+inline constexpr Area one_patch{patch_edge, patch_edge};
+
+/// Patches that together fill whole sectors of memory in a format's scale arrays, along rows and along columns where
+/// the arrays run there: a device pays for a sector whatever is written of it.
+template <formats::Format F>
+constexpr Area scale_area() {
+  constexpr int sector = 32, entries = sector / static_cast<int>(sizeof(typename F::Scale));
+  constexpr bool down = F::scale_layout(Side::columnwise).order == formats::Order::transposed;
+  return {F::scaled && down ? entries * F::block.columns : patch_edge,
+          F::scaled ? entries * F::block.columns : patch_edge};
+}
+
 struct Place {
   std::byte* data;
   void* scales;
@@ -43,10 +60,16 @@ struct Descriptor {
   Alignment aligned;
 };
 
-/// A unit of work: a patch, by its place in the member's grid of patches, or a member (patch 0, 0). Found once, on the
-/// host.
+/// A unit of work: a patch, or the first one of several, by its place in the member's grid of patches, or a member
+/// (patch 0, 0). Found once, on the host.
 struct Task {
   std::int32_t entry, member, row, column;
+};
+
+/// A list of tasks.
+struct Units {
+  const Task* tasks;
+  std::int64_t count;
 };
 
 struct TableView {
@@ -55,7 +78,9 @@ struct TableView {
   const Task* all;      ///< all patches
   const Task* members;  ///< all members
   std::int64_t owned_units, all_units, member_units;
-  float* largest[2];  ///< scratch, one per owned patch and side
+  Units owned_groups;  ///< areas of scale_area() that hold an owned element
+  Units all_groups;    ///< all such areas
+  float* largest[2];   ///< scratch, one per owned patch and side
 };
 
 /// A patch, clipped to its matrix. Rows and columns are those of the member.
@@ -76,16 +101,21 @@ TESSERA_FN inline std::int64_t clamp_to(std::int64_t x, std::int64_t low, std::i
   return x < low ? low : x > high ? high : x;
 }
 
-TESSERA_FN inline Patch patch_of(const Descriptor& d, const Task& task) {
+/// The area whose first element is (row, column) of the member; nothing where that lies outside.
+TESSERA_FN inline Patch area_at(const Descriptor& d, std::int64_t member, std::int64_t row, std::int64_t column,
+                                Area area) {
   Patch p;
-  p.member = task.member;
-  p.row = std::int64_t{task.row} * patch_edge;
-  p.column = std::int64_t{task.column} * patch_edge;
-  p.rows = static_cast<int>(d.matrix.rows - p.row < patch_edge ? d.matrix.rows - p.row : patch_edge);
-  p.columns = static_cast<int>(d.matrix.columns - p.column < patch_edge ? d.matrix.columns - p.column : patch_edge);
+  p.member = member;
+  p.row = row;
+  p.column = column;
+  p.rows = static_cast<int>(clamp_to(d.matrix.rows - row, 0, area.rows));
+  p.columns = static_cast<int>(clamp_to(d.matrix.columns - column, 0, area.columns));
   p.low = clamp_to(d.begin - p.member * d.stride, 0, d.matrix.elements());
   p.high = clamp_to(d.end - p.member * d.stride, 0, d.matrix.elements());
   return p;
+}
+TESSERA_FN inline Patch patch_of(const Descriptor& d, const Task& task, Area area = one_patch) {
+  return area_at(d, task.member, std::int64_t{task.row} * patch_edge, std::int64_t{task.column} * patch_edge, area);
 }
 
 /// Places in TableView::largest of a member's owned patches.
@@ -98,22 +128,22 @@ TESSERA_FN inline UnitRange owned_patches(const Descriptor& d, std::int64_t memb
   return {d.first_task + begin * d.patches.columns, d.first_task + end * d.patches.columns};
 }
 
-/// Entries of a scale array that a patch writes, as block rows and columns repeated by the layout: [row, row_end) x
-/// [column, column_end); the last patches take the padding.
+/// Entries of a scale array that a patch, or another area, writes, as block rows and columns repeated by the layout:
+/// [row, row_end) x [column, column_end); the last patches take the padding.
 struct ScaleSpan {
   std::int64_t row, row_end, column, column_end;
 };
 
-template <formats::Format F>
+template <formats::Format F, Area area = one_patch>
 TESSERA_FN constexpr ScaleSpan scale_span(Side side, const Descriptor& d, const Patch& p) {
   const formats::Block b = formats::block_of<F>(side);
   const formats::ScaleLayout layout = F::scale_layout(side);
   const Matrix padded = formats::in_order(layout.order, formats::padded_extent<F>(side, d.matrix));
-  const std::int64_t down = patch_edge / b.rows * layout.repeat.rows,
-                     across = patch_edge / b.columns * layout.repeat.columns;
-  const std::int64_t i = p.row / patch_edge, j = p.column / patch_edge;
-  return {i * down, i + 1 == d.patches.rows ? padded.rows : (i + 1) * down, j * across,
-          j + 1 == d.patches.columns ? padded.columns : (j + 1) * across};
+  const std::int64_t down = area.rows / b.rows * layout.repeat.rows,
+                     across = area.columns / b.columns * layout.repeat.columns;
+  const std::int64_t row = p.row / area.rows * down, column = p.column / area.columns * across;
+  return {row, p.row + area.rows >= d.matrix.rows ? padded.rows : row + down, column,
+          p.column + area.columns >= d.matrix.columns ? padded.columns : column + across};
 }
 
 /// Where entry (row, column) of a span stands in the member's scale array.

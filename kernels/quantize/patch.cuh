@@ -11,12 +11,30 @@ using formats::Format;
 inline constexpr int threads = 128, run = 8, height = 16;
 inline constexpr unsigned whole_warp = 0xFFFFFFFFu;
 
-/// Where a thread's part of the patch begins.
+/// Where a thread's part of an area begins. A warp has 32 rows of 128 columns; warps stand below one another, or side
+/// by side where the area is a band.
 struct Seat {
   int row, column;
-  __device__ Seat()
-      : row(static_cast<int>(threadIdx.x) / 16 * height), column(static_cast<int>(threadIdx.x) % 16 * run) {}
+  __device__ explicit Seat(Area area = one_patch) {
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const int across = area.columns / patch_edge;
+    row = (warp / across * 2 + lane / 16) * height;
+    column = (warp % across * 16 + lane % 16) * run;
+  }
 };
+constexpr int threads_of(Area area) { return area.rows * area.columns / (height * run); }
+
+/// The descriptor of a block's task, fetched at once: field by field it would wait for memory again and again.
+__device__ inline const Descriptor& fetch(const TableView& table, const Task& task, Descriptor& shared) {
+  static_assert(sizeof(Descriptor) % sizeof(std::uint64_t) == 0 &&
+                sizeof(Descriptor) / sizeof(std::uint64_t) <= threads);
+  constexpr unsigned words = sizeof(Descriptor) / sizeof(std::uint64_t);
+  if (threadIdx.x < words)
+    reinterpret_cast<std::uint64_t*>(&shared)[threadIdx.x] =
+        __ldg(reinterpret_cast<const unsigned long long*>(table.items + task.entry) + threadIdx.x);
+  __syncthreads();
+  return shared;
+}
 
 /// Position of a patch's first element among those of all members.
 __device__ inline std::int64_t origin_of(const Descriptor& d, const Patch& p) {
@@ -33,20 +51,28 @@ __device__ inline bool aligned(const void* p, unsigned bytes) {
 
 // ---- memory: read once, written once
 
+/// All that is read and written leaves the cache first, scales included: lines of a higher rank would crowd out those
+/// in which data wait for their neighbours.
+__device__ inline std::uint64_t leave_first() {
+  std::uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
 __device__ inline uint4 load_once(const uint4* p) {
   uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0,%1,%2,%3}, [%4], %5;"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p));
+               : "l"(p), "l"(leave_first()));
   return v;
 }
 __device__ inline uint2 load_once(const uint2* p) {
   uint2 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v2.u32 {%0,%1}, [%2], %3;"
+               : "=r"(v.x), "=r"(v.y)
+               : "l"(p), "l"(leave_first()));
   return v;
 }
 
-/// Streaming stores: lines that nobody reads soon leave the cache first, which is worth a twentieth of the bandwidth.
 __device__ inline void store_once(void* p, const std::uint32_t (&words)[1]) {
   __stcs(static_cast<std::uint32_t*>(p), words[0]);
 }
@@ -87,8 +113,15 @@ __device__ inline bool owned_whole(const Descriptor& d, const Patch& p) {
 /// Which elements of a patch are there to be read and written: of each row, columns [first, end) of the patch.
 struct Whole {
   static constexpr bool all = true;
+  __device__ bool holds(const Seat&) const { return true; }
   __device__ int first(int) const { return 0; }
   __device__ int end(int) const { return patch_edge; }
+};
+/// All rows, and as many columns as there are: whole runs.
+struct WholeRows {
+  static constexpr bool all = true;
+  int columns;
+  __device__ bool holds(const Seat& seat) const { return seat.column < columns; }
 };
 /// Owned elements of a ragged patch, or of one whose rows do not begin at multiples of 16 bytes.
 struct Part {
@@ -148,7 +181,10 @@ __device__ void load_run(const typename Source::Stored* x, int r, Held<Source>& 
 template <class Source, class Extent>
 __device__ Held<Source> load(const typename Source::Stored* x, std::int64_t width, const Seat& seat,
                              const Extent& extent) {
-  Held<Source> held;
+  Held<Source> held{};
+  if constexpr (Extent::all) {
+    if (!extent.holds(seat)) return held;
+  }
 #pragma unroll
   for (int r = 0; r < height; ++r) {
     const auto* row = x + (seat.row + r) * width + seat.column;
@@ -268,37 +304,57 @@ __device__ inline void largest_of_columns(const Floats& x, std::uint32_t (&top)[
   }
 }
 
-/// Over the whole block of threads. `warps` is shared memory of one word a warp.
-__device__ inline std::uint32_t largest_of_block(std::uint32_t bits, std::uint32_t* warps) {
+/// Over a whole block of `team` threads. `warps` is shared memory of one word a warp.
+template <int team = threads>
+__device__ std::uint32_t largest_of_block(std::uint32_t bits, std::uint32_t* warps) {
   bits = __reduce_max_sync(whole_warp, bits);
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = bits;
   __syncthreads();
   std::uint32_t top = warps[0];
 #pragma unroll
-  for (int w = 1; w < threads / 32; ++w) top = larger(top, warps[w]);
+  for (int w = 1; w < team / 32; ++w) top = larger(top, warps[w]);
   return top;
 }
+
+/// Threads that reduce a member: it may have thousands of patches.
+inline constexpr int member_threads = 512;
 
 /// Largest of the thread's share of a member's owned patches, from `of_patches`, one a unit.
 __device__ inline std::uint32_t largest_of_patches(const Descriptor& d, std::int64_t member, const float* of_patches) {
   const UnitRange range = owned_patches(d, member);
   std::uint32_t top = 0;
 #pragma unroll 8
-  for (std::int64_t i = range.begin + threadIdx.x; i < range.end; i += threads)
+  for (std::int64_t i = range.begin + threadIdx.x; i < range.end; i += blockDim.x)
     top = larger(top, __float_as_uint(of_patches[i]));
   return top;
 }
+
+/// Blocks of threads that write scales, spread evenly among those that move data: they wait for memory more than they
+/// move.
+struct Mixed {
+  unsigned scales, step;
+  Mixed(std::int64_t of_data, std::int64_t of_scales)
+      : scales(static_cast<unsigned>(of_scales)),
+        step(of_scales > 0 ? static_cast<unsigned>((of_data + of_scales) / of_scales) : 1) {}
+  __device__ bool of_scales(unsigned block) const { return block % step == 0 && block / step < scales; }
+  /// Among those of its kind.
+  __device__ unsigned place(unsigned block) const {
+    if (of_scales(block)) return block / step;
+    const unsigned before = block / step + 1;
+    return block - (before < scales ? before : scales);
+  }
+};
 
 inline void check(cudaError_t status) {
   if (status != cudaSuccess) refuse("quantize", cudaGetErrorString(status));
 }
 
-/// The kernel on the stream, `blocks` blocks of `threads` threads; counted as launch() counts.
-template <class... Parameters, class... Arguments>
+/// The kernel on the stream, `blocks` blocks of `team` threads; counted as launch() counts.
+template <int team = threads, class... Parameters, class... Arguments>
 void start(Stream& stream, void (*kernel)(Parameters...), std::int64_t blocks, const Arguments&... arguments) {
   stream.count_launch();
   if (stream.dry() || blocks <= 0) return;
-  kernel<<<static_cast<unsigned>(blocks), threads, 0, static_cast<cudaStream_t>(stream.native())>>>(arguments...);
+  kernel<<<static_cast<unsigned>(blocks), team, 0, static_cast<cudaStream_t>(stream.native())>>>(arguments...);
   check(cudaGetLastError());
 }
 

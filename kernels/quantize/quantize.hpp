@@ -14,8 +14,9 @@ enum class Precision : std::uint8_t { bf16_first, as_given };
 /// gradients up or down at random on both copies.
 enum class Purpose : std::uint8_t { weight, activation, gradient };
 
-/// values -> data and scales of both copies, padding zeroed; amax where the format has one (two small launches more).
-/// What is owned must consist of whole rows of blocks. With `block_scales`, scales go there instead of into the arrays.
+/// values -> data and scales of both copies, padding zeroed; amax where the format has one (two small launches more,
+/// and one for scales that repeat). What is owned must consist of whole rows of blocks. With `block_scales`, scales go
+/// there instead of into the arrays.
 void quantize(Stream& stream, const QuantizeTable& table, Precision precision = Precision::bf16_first,
               Purpose purpose = Purpose::weight);
 

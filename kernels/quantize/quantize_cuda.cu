@@ -12,20 +12,39 @@ using formats::TensorScale;
 /// Values are kept in registers: 64 of them as bf16, 128 as fp32. More blocks hide more of the latency, until registers
 /// go to memory.
 template <Format F, class Source>
-inline constexpr int blocks_a_multiprocessor = !Held<Source>::narrow                      ? 2
-                                               : F::columnwise == Columnwise::requantized ? 4
-                                                                                          : 5;
+inline constexpr int patches_a_multiprocessor = !Held<Source>::narrow                      ? 2
+                                                : F::columnwise == Columnwise::requantized ? 4
+                                                                                           : 5;
 
-/// Shared memory of a block: what of a patch is gathered before it is stored.
+/// Where both copies lie as the source does, blocks of threads work on bands, whose scales fill sectors of both arrays.
+template <Format F>
+inline constexpr bool in_bands = F::scaled ? F::columnwise_order == Order::as_source : false;
+template <Format F>
+inline constexpr Area area_of = in_bands<F> ? Area{32, 1024} : one_patch;
+template <Format F, class Source>
+inline constexpr int blocks_a_multiprocessor = (threads * patches_a_multiprocessor<F, Source>) / threads_of(area_of<F>);
+
+/// Shared memory of a block: what of an area is gathered before it is stored.
 template <Format F>
 struct Shared {
   static constexpr bool turned = F::columnwise_order == Order::transposed;
   alignas(16) std::byte codes[turned ? Turned<typename F::Element>::bytes : 16];
-  Grid<F, Side::rowwise> rowwise;
-  Grid<F, Side::columnwise> columnwise;
+  Grid<F, Side::rowwise, area_of<F>> rowwise;
+  Grid<F, Side::columnwise, area_of<F>> columnwise;
+  ScaleLines lines[2];
   std::uint32_t warps[threads / 32];
   std::uint32_t columns[F::block == formats::Block{1, patch_edge} ? threads / 16 : 1][patch_edge];
 };
+
+/// Bands of the area that a task names.
+template <Format F>
+inline constexpr int bands_a_group = (patch_edge / area_of<F>.rows) * (scale_area<F>().columns / area_of<F>.columns);
+
+template <class Extent>
+__device__ OwnedRows owned_rows(const Descriptor& d, const Patch& p) {
+  if constexpr (Extent::all) return OwnedRows(0, p.rows);
+  return OwnedRows(d, p);
+}
 
 /// Rows of a patch are owned or not, so lines of the transposed copy are of one length.
 template <Format F, class Extent>
@@ -47,7 +66,7 @@ __device__ void quantize_tiles(Held<typename M::Source>& x, const Descriptor& d,
   using Element = typename F::Element;
   constexpr int tile = F::block.rows;
   constexpr bool turned = F::columnwise == Columnwise::transposed;
-  const Seat seat;
+  const Seat seat(area_of<F>);
   const std::int64_t width = d.matrix.columns;
   std::uint32_t top = std::is_same_v<Element, formats::E2M1> ? largest_without_nan(x) : largest(x);
   if constexpr (tile == patch_edge) {
@@ -72,7 +91,7 @@ __device__ void quantize_tiles(Held<typename M::Source>& x, const Descriptor& d,
   const Turned<Element> columns(shared.codes);
   if (turned && d.side[1].data) columns.put(codes, seat);
   __syncthreads();
-  store_square_scales<F>(d, p, shared.rowwise, shared.columnwise, Extent::all);
+  store_square_scales(d, p, shared.lines, shared.rowwise, shared.columnwise, owned_rows<Extent>(d, p));
   if (turned && d.side[1].data) store_turned<F>(d, p, columns, extent);
 }
 
@@ -139,7 +158,7 @@ __device__ inline std::uint32_t largest_in(const float (&y)[height]) {
 template <Format F, class X>
 __device__ void largest_of_column_blocks(const X& x, std::uint32_t (&top)[run], Shared<F>& shared) {
   constexpr int length = F::block.columns;
-  const Seat seat;
+  const Seat seat(area_of<F>);
   largest_of_columns(x, top);
   if constexpr (length == 2 * height) {
 #pragma unroll
@@ -201,7 +220,7 @@ __device__ void quantize_in_place(const Held<typename M::Source>& x, const Descr
                                   const Extent& extent, Shared<F>& shared, const TensorScale (&tensor)[2]) {
   using Element = typename F::Element;
   constexpr int length = F::block.columns;
-  const Seat seat;
+  const Seat seat(area_of<F>);
   std::uint32_t top[run];
   largest_of_column_blocks<F>(x, top, shared);
   float multiplier[run];
@@ -238,9 +257,10 @@ __device__ void quantize_blocks(const Held<typename M::Source>& x, const Descrip
     if (d.side[1].data) turn_columns<F, M>(x, d, p, shared, tensor[1]);
   }
   __syncthreads();
-  if (d.side[0].data) store_scales<F, Side::rowwise>(d, p, shared.rowwise, Extent::all);
+  const OwnedRows owned = owned_rows<Extent>(d, p);
+  if (d.side[0].data) store_scales(d, p, shared.lines[0], shared.rowwise, owned);
   if (d.side[1].data == nullptr) return;
-  store_scales<F, Side::columnwise>(d, p, shared.columnwise, Extent::all);
+  store_scales(d, p, shared.lines[1], shared.columnwise, owned);
   if constexpr (F::columnwise_order == Order::transposed)
     store_turned<F>(d, p, Turned<typename F::Element>(shared.codes), extent);
 }
@@ -248,6 +268,7 @@ __device__ void quantize_blocks(const Held<typename M::Source>& x, const Descrip
 template <Format F, class M, class Extent>
 __device__ void quantize_held(Held<typename M::Source> x, const Descriptor& d, const Patch& p, const Extent& extent,
                               Shared<F>& shared) {
+  find_lines<F, area_of<F>>(d, p, owned_rows<Extent>(d, p), shared.lines);
   TensorScale tensor[2];
   for (int s = 0; s < 2; ++s)
     if (d.side[s].amax) tensor[s] = F::tensor_scale(d.side[s].amax[p.member]);
@@ -260,32 +281,72 @@ template <Format F, class M, class Extent>
 __device__ void quantize_patch(const Descriptor& d, const Patch& p, const Extent& extent, Shared<F>& shared) {
   using Source = typename M::Source;
   if constexpr (F::scaled)
-    quantize_held<F, M>(load<Source>(SourcePatch<Source>(d, p).origin, d.matrix.columns, Seat(), extent), d, p, extent,
-                        shared);
+    quantize_held<F, M>(load<Source>(SourcePatch<Source>(d, p).origin, d.matrix.columns, Seat(area_of<F>), extent), d,
+                        p, extent, shared);
   else
     store_plain<F, Source>(d, p, extent);
 }
 
 /// Apart, so that what the rare patches need takes no registers from the others.
 template <Format F, class M>
-__device__ __noinline__ void quantize_part(const Descriptor& d, Task task, bool vectors, Shared<F>& shared) {
-  const Patch p = patch_of(d, task);
+__device__ __noinline__ void quantize_part(const Descriptor& d, std::int64_t member, std::int64_t row,
+                                           std::int64_t column, bool vectors, Shared<F>& shared) {
+  const Patch p = area_at(d, member, row, column, area_of<F>);
   quantize_patch<F, M>(d, p, Part{p, d.matrix.columns, vectors}, shared);
+}
+
+template <Format F, class M>
+__global__ void __launch_bounds__(threads_of(area_of<F>), blocks_a_multiprocessor<F, typename M::Source>)
+    bands_kernel(TableView table) {
+  __shared__ Descriptor descriptor;
+  __shared__ Shared<F> shared;
+  const Task task = table.owned_groups.tasks[blockIdx.x / bands_a_group<F>];
+  const int band = static_cast<int>(blockIdx.x % bands_a_group<F>);
+  constexpr int down = patch_edge / area_of<F>.rows;
+  const Descriptor& d = fetch(table, task, descriptor);
+  const Patch p = area_at(d, task.member, std::int64_t{task.row} * patch_edge + band % down * area_of<F>.rows,
+                          std::int64_t{task.column} * patch_edge + band / down * area_of<F>.columns, area_of<F>);
+  const OwnedRows owned(d, p);
+  if (owned.begin >= owned.end || p.columns == 0) return;
+  const bool vectors = d.aligned.values && d.aligned.rowwise && d.aligned.columnwise;
+  if (vectors && owned.end - owned.begin == area_of<F>.rows)
+    quantize_patch<F, M>(d, p, WholeRows{p.columns}, shared);
+  else
+    quantize_part<F, M>(d, p.member, p.row, p.column, vectors, shared);
 }
 
 template <Format F, class M>
 __global__ void __launch_bounds__(threads, blocks_a_multiprocessor<F, typename M::Source>)
     copies_kernel(TableView table) {
+  __shared__ Descriptor descriptor;
   __shared__ Shared<F> shared;
   // Backwards where the values were just read for their maximum, so that the last of them are still near.
   const Task task = table.owned[F::tensor_amax ? gridDim.x - 1 - blockIdx.x : blockIdx.x];
-  const Descriptor& d = table.items[task.entry];
+  const Descriptor& d = fetch(table, task, descriptor);
   const Patch p = patch_of(d, task);
   const bool vectors = d.aligned.values && d.aligned.rowwise && d.aligned.columnwise;
   if (vectors && owned_whole(d, p))
     quantize_patch<F, M>(d, p, Whole(), shared);
   else
-    quantize_part<F, M>(d, task, vectors, shared);
+    quantize_part<F, M>(d, p.member, p.row, p.column, vectors, shared);
+}
+
+/// Both arrays of scales from the first row of each block.
+template <Format F>
+__global__ void __launch_bounds__(2 * threads) repeat_kernel(TableView table) {
+  __shared__ Descriptor descriptor;
+  constexpr Area area = scale_area<F>();
+  __shared__ Grid<F, Side::rowwise, area> rowwise;
+  __shared__ Grid<F, Side::columnwise, area> columnwise;
+  const Task task = table.owned_groups.tasks[blockIdx.x];
+  const Descriptor& d = fetch(table, task, descriptor);
+  if (!scales_follow<F>(d)) return;
+  const Patch p = patch_of(d, task, area);
+  const OwnedRows owned(d, p);
+  gather_scales(d, p, owned, rowwise, columnwise);
+  __syncthreads();
+  store_scales(d, p, rowwise, owned);
+  store_scales(d, p, columnwise, owned);
 }
 
 /// Largest magnitude of what the thread holds, as a copy sees it.
@@ -308,12 +369,13 @@ __device__ std::uint32_t largest_seen(const X& x) {
 template <Format F, class M>
 __global__ void __launch_bounds__(threads, blocks_a_multiprocessor<F, typename M::Source>)
     largest_kernel(TableView table) {
+  __shared__ Descriptor descriptor;
   __shared__ std::uint32_t warps[2][threads / 32];
   using Source = typename M::Source;
   constexpr bool rotated =
       F::hadamard && M::purpose != Purpose::weight;  // only then do the copies see different values
   const Task task = table.owned[blockIdx.x];
-  const Descriptor& d = table.items[task.entry];
+  const Descriptor& d = fetch(table, task, descriptor);
   const Patch p = patch_of(d, task);
   const SourcePatch<Source> source(d, p);
   const bool vectors = d.aligned.values;
@@ -327,13 +389,15 @@ __global__ void __launch_bounds__(threads, blocks_a_multiprocessor<F, typename M
   table.largest[1][blockIdx.x] = largest_of(columnwise);
 }
 
-__global__ void __launch_bounds__(threads) members_kernel(TableView table) {
-  __shared__ std::uint32_t warps[2][threads / 32];
+__global__ void __launch_bounds__(member_threads) members_kernel(TableView table) {
+  __shared__ Descriptor descriptor;
+  __shared__ std::uint32_t warps[2][member_threads / 32];
   const Task task = table.members[blockIdx.x];
-  const Descriptor& d = table.items[task.entry];
+  const Descriptor& d = fetch(table, task, descriptor);
   for (int s = 0; s < 2; ++s) {
     if (d.side[s].amax == nullptr) continue;
-    const std::uint32_t top = largest_of_block(largest_of_patches(d, task.member, table.largest[s]), warps[s]);
+    const std::uint32_t top =
+        largest_of_block<member_threads>(largest_of_patches(d, task.member, table.largest[s]), warps[s]);
     if (threadIdx.x == 0) d.side[s].amax[task.member] = largest_of(top);
   }
 }
@@ -365,14 +429,20 @@ void find_amax(Stream& stream, FormatId format, const TableView& table, Reading 
   device::with_mode(format, reading, purpose, [&]<class F, class M>() {
     if constexpr (F::tensor_amax) {
       device::start(stream, device::largest_kernel<F, M>, table.owned_units, table);
-      device::start(stream, device::members_kernel, table.member_units, table);
+      device::start<device::member_threads>(stream, device::members_kernel, table.member_units, table);
     }
   });
 }
 
 void make_copies(Stream& stream, FormatId format, const TableView& table, Reading reading, Purpose purpose) {
   device::with_mode(format, reading, purpose, [&]<class F, class M>() {
-    device::start(stream, device::copies_kernel<F, M>, table.owned_units, table);
+    if constexpr (device::in_bands<F>)
+      device::start<device::threads_of(device::area_of<F>)>(stream, device::bands_kernel<F, M>,
+                                                            table.owned_groups.count * device::bands_a_group<F>, table);
+    else
+      device::start(stream, device::copies_kernel<F, M>, table.owned_units, table);
+    if constexpr (device::repeats_scales<F>)
+      device::start<2 * device::threads>(stream, device::repeat_kernel<F>, table.owned_groups.count, table);
   });
 }
 

@@ -6,15 +6,16 @@ namespace tessera::quantizer::device {
 
 using formats::Order;
 
-/// Scales of the blocks of a patch, in the order of the array that they go into, without its repetitions.
-template <Format F, Side side>
+/// Scales of the blocks of an area, in the order of the array that they go into, without its repetitions; 0 where there
+/// is no block.
+template <Format F, Side side, Area area = one_patch>
 struct Grid {
   using Scale = typename F::Scale;
   static constexpr formats::Block block = formats::block_of<F>(side);
   static constexpr formats::ScaleLayout layout = F::scale_layout(side);
   static constexpr bool turned = layout.order == Order::transposed;
-  static constexpr int rows = patch_edge / block.rows, columns = patch_edge / block.columns;
-  /// What the array has of a patch: lines of neighbouring entries.
+  static constexpr int rows = area.rows / block.rows, columns = area.columns / block.columns;
+  /// What the array has of an area: lines of neighbouring entries.
   static constexpr int lines = turned ? columns * layout.repeat.columns : rows * layout.repeat.rows;
   static constexpr int length = turned ? rows * layout.repeat.rows : columns * layout.repeat.columns;
   static constexpr int line_repeat = turned ? layout.repeat.columns : layout.repeat.rows;
@@ -23,33 +24,34 @@ struct Grid {
 
   alignas(8) Scale scale[rows * columns];
 
-  /// Of block (i, j) of the patch.
+  /// Of block (i, j) of the area.
   __device__ Scale& at(int i, int j) { return scale[turned ? j * rows + i : i * columns + j]; }
   __device__ Scale at(int i, int j) const { return scale[turned ? j * rows + i : i * columns + j]; }
 };
 
-/// Rows of a patch that are owned, whole ones.
+/// Rows of an area that are owned, whole ones.
 struct OwnedRows {
-  int begin = 0, end = patch_edge;
-  OwnedRows() = default;
+  int begin, end;
+  __device__ OwnedRows(int first, int last) : begin(first), end(last) {}
   __device__ OwnedRows(const Descriptor& d, const Patch& p)
       : begin(static_cast<int>(clamp_to(p.low / d.matrix.columns - p.row, 0, p.rows))),
         end(static_cast<int>(clamp_to(p.high / d.matrix.columns - p.row, 0, p.rows))) {}
 };
 
-/// The patch's part of an array, entry by entry, padding included: what belongs to owned rows; below the matrix, what
+/// The area's part of an array, entry by entry, padding included: what belongs to owned rows; below the matrix, what
 /// belongs to whoever owns its last row.
-template <Format F, Side side>
-__device__ void store_ragged_scales(const Descriptor& d, const Patch& p, const Grid<F, side>& grid, OwnedRows owned) {
-  using G = Grid<F, side>;
+template <Format F, Side side, Area area>
+__device__ void store_ragged_scales(const Descriptor& d, const Patch& p, const Grid<F, side, area>& grid,
+                                    OwnedRows owned) {
+  using G = Grid<F, side, area>;
   const Matrix padded = formats::padded_extent<F>(side, d.matrix);
   const Matrix valid = formats::in_order(G::layout.order, formats::scale_extent<F>(side, d.matrix));
-  const ScaleSpan span = scale_span<F>(side, d, p);
+  const ScaleSpan span = scale_span<F, area>(side, d, p);
   auto* out = static_cast<typename F::Scale*>(d.side[static_cast<int>(side)].scales) + p.member * padded.elements();
   const bool last = p.high == d.matrix.elements();
   const int width = static_cast<int>(span.column_end - span.column),
             count = static_cast<int>(span.row_end - span.row) * width;
-  for (int q = static_cast<int>(threadIdx.x); q < count; q += threads) {
+  for (int q = static_cast<int>(threadIdx.x); q < count; q += static_cast<int>(blockDim.x)) {
     const int a = q / width, b = q % width, i = a / G::layout.repeat.rows, j = b / G::layout.repeat.columns;
     const bool below = span.row + a >= valid.rows, beside = span.column + b >= valid.columns;
     const int row = i * G::block.rows;
@@ -59,62 +61,148 @@ __device__ void store_ragged_scales(const Descriptor& d, const Patch& p, const G
   }
 }
 
-/// The same for bytes where the patch is whole and the array holds no padding beside it: four entries at a time.
-template <Format F, Side side>
-__device__ void store_whole_scales(const Descriptor& d, const Patch& p, const Grid<F, side>& grid) {
-  using G = Grid<F, side>;
-  static_assert(sizeof(typename F::Scale) == 1 && G::length % 4 == 0);
+/// An area's part of an array of bytes: `lines` of `length` entries, whole words, `pitch` apart; no lines where it is
+/// not that simple. Finding it takes long, which one thread does while values are on their way.
+struct ScaleLines {
+  std::uint8_t* first;
+  std::int64_t pitch;
+  int lines, length;
+};
+
+/// Where all rows are owned and the area holds all padding of theirs.
+template <Format F, Side side, Area area>
+__device__ ScaleLines lines_of(const Descriptor& d, const Patch& p, OwnedRows owned) {
+  using G = Grid<F, side, area>;
+  ScaleLines at{};
+  auto* scales = static_cast<std::uint8_t*>(d.side[static_cast<int>(side)].scales);
+  if (sizeof(typename F::Scale) > 1 || scales == nullptr || !aligned(scales, 4)) return at;
+  const ScaleSpan span = scale_span<F, area>(side, d, p);
+  const int rows = static_cast<int>(span.row_end - span.row), columns = static_cast<int>(span.column_end - span.column);
+  if (rows > G::rows * G::layout.repeat.rows || columns > G::columns * G::layout.repeat.columns) return at;
+  if (owned.begin > 0 || owned.end < p.rows) return at;
   const Matrix padded = formats::padded_extent<F>(side, d.matrix);
-  const std::int64_t line = (G::turned ? p.column : p.row) / patch_edge * G::lines;
-  const std::int64_t entry = (G::turned ? p.row : p.column) / patch_edge * G::length;
-  auto* out = static_cast<std::uint8_t*>(d.side[static_cast<int>(side)].scales) + p.member * padded.elements() +
-              line * padded.columns + entry;
-#pragma unroll
-  for (int q = static_cast<int>(threadIdx.x); q < G::lines * G::length / 4; q += threads) {
-    const int l = q / (G::length / 4), k = q % (G::length / 4) * 4;
-    const std::uint8_t* from = grid.scale + l / G::line_repeat * G::in_line + k / G::entry_repeat;
+  at.first = scales + p.member * padded.elements() + scale_place<F>(side, padded, span.row, span.column);
+  at.pitch = padded.columns;
+  at.lines = G::turned ? columns : rows;
+  at.length = G::turned ? rows : columns;
+  return at;
+}
+
+/// Four entries at a time.
+template <Format F, Side side, Area area>
+__device__ void store_lines(const ScaleLines& at, const Grid<F, side, area>& grid, int line_repeat) {
+  using G = Grid<F, side, area>;
+  constexpr int words = G::length / 4;
+  static_assert(G::length % 4 == 0 && (G::entry_repeat == 1 || G::entry_repeat % 4 == 0));
+  for (int q = static_cast<int>(threadIdx.x); q < at.lines * words; q += static_cast<int>(blockDim.x)) {
+    const int l = q / words, k = q % words * 4;
+    if (k >= at.length) continue;
+    const std::uint8_t* from = grid.scale + l / line_repeat * G::in_line + k / G::entry_repeat;
     std::uint32_t word;
     if constexpr (G::entry_repeat == 1)
       memcpy(&word, __builtin_assume_aligned(from, 4), 4);
     else
       word = *from * 0x01010101u;
-    *reinterpret_cast<std::uint32_t*>(out + l * padded.columns + k) = word;
+    __stcs(reinterpret_cast<std::uint32_t*>(at.first + l * at.pitch + k), word);
   }
 }
 
-/// `whole`: every element of the patch is there and owned. All threads call it, once the grid is complete.
-template <Format F, Side side>
-__device__ void store_scales(const Descriptor& d, const Patch& p, const Grid<F, side>& grid, bool whole) {
-  if (d.side[static_cast<int>(side)].scales == nullptr) return;
+/// Of rows `owned`. All threads call it, once the grid is complete.
+template <Format F, Side side, Area area>
+__device__ void store_scales(const Descriptor& d, const Patch& p, const ScaleLines& at, const Grid<F, side, area>& grid,
+                             OwnedRows owned) {
   if constexpr (sizeof(typename F::Scale) == 1) {
-    static_assert(Grid<F, side>::entry_repeat == 1 || Grid<F, side>::entry_repeat % 4 == 0);
-    if (whole && aligned(d.side[static_cast<int>(side)].scales, 4)) return store_whole_scales<F, side>(d, p, grid);
+    if (at.lines > 0) return store_lines(at, grid, Grid<F, side, area>::line_repeat);
   }
-  store_ragged_scales<F, side>(d, p, grid, whole ? OwnedRows() : OwnedRows(d, p));
+  if (d.side[static_cast<int>(side)].scales != nullptr) store_ragged_scales(d, p, grid, owned);
+}
+template <Format F, Side side, Area area>
+__device__ void store_scales(const Descriptor& d, const Patch& p, const Grid<F, side, area>& grid, OwnedRows owned) {
+  store_scales(d, p, lines_of<F, side, area>(d, p, owned), grid, owned);
 }
 
-/// One scale per block, where scales travel alone: of the blocks that begin in owned rows.
-template <Format F>
-__device__ void store_block_scales(const Descriptor& d, const Patch& p, const Grid<F, Side::rowwise>& grid) {
-  using G = Grid<F, Side::rowwise>;
-  const OwnedRows owned(d, p);
-  const Matrix all = formats::blocks<F>(Side::rowwise, d.matrix);
-  auto* out = static_cast<typename F::Scale*>(d.block_scales) + p.member * all.elements();
-  for (int q = static_cast<int>(threadIdx.x); q < G::rows * G::columns; q += threads) {
+/// One scale per block, in rows of `pitch` entries, `step` rows apart: of the blocks that begin in owned rows.
+template <Format F, Area area>
+__device__ void store_each_block(const Patch& p, const Grid<F, Side::rowwise, area>& grid, OwnedRows owned,
+                                 typename F::Scale* out, std::int64_t pitch, int step) {
+  using G = Grid<F, Side::rowwise, area>;
+  for (int q = static_cast<int>(threadIdx.x); q < G::rows * G::columns; q += static_cast<int>(blockDim.x)) {
     const int i = q / G::columns, j = q % G::columns;
-    const std::int64_t column = p.column / G::block.columns + j;
-    if (i * G::block.rows >= owned.begin && i * G::block.rows < owned.end && column < all.columns)
-      out[(p.row / G::block.rows + i) * all.columns + column] = grid.at(i, j);
+    if (i * G::block.rows >= owned.begin && i * G::block.rows < owned.end && j * G::block.columns < p.columns)
+      out[(p.row / G::block.rows + i) * step * pitch + p.column / G::block.columns + j] = grid.at(i, j);
   }
 }
+/// The same to where scales travel alone.
+template <Format F, Area area>
+__device__ void store_block_scales(const Descriptor& d, const Patch& p, const Grid<F, Side::rowwise, area>& grid) {
+  const Matrix all = formats::blocks<F>(Side::rowwise, d.matrix);
+  store_each_block(p, grid, OwnedRows(d, p),
+                   static_cast<typename F::Scale*>(d.block_scales) + p.member * all.elements(), all.columns, 1);
+}
 
-/// Scales of a square format, to both arrays or to where they travel. Its grids agree but for their order.
+/// Whether one row of scales stands for several: then a launch of its own repeats them, sector by sector.
 template <Format F>
-__device__ void store_square_scales(const Descriptor& d, const Patch& p, const Grid<F, Side::rowwise>& rowwise,
-                                    const Grid<F, Side::columnwise>& columnwise, bool whole) {
+inline constexpr bool repeats_scales =
+    F::scale_layout(Side::rowwise).repeat.rows > 1 && F::columnwise == formats::Columnwise::transposed;
+template <Format F>
+__device__ bool scales_follow(const Descriptor& d) {
+  return repeats_scales<F> && d.block_scales == nullptr && d.side[0].scales != nullptr;
+}
+
+/// Where a patch's scales go: to the lines of both arrays, or, where a launch repeats them, to the first row of each
+/// block.
+template <Format F, Area area>
+__device__ void find_lines(const Descriptor& d, const Patch& p, OwnedRows owned, ScaleLines (&at)[2]) {
+  if (threadIdx.x == 0) {
+    at[0] = lines_of<F, Side::rowwise, area>(d, p, owned);
+    if (scales_follow<F>(d)) {
+      at[0].lines = at[0].lines > 0 ? (p.rows + F::block.rows - 1) / F::block.rows : 0;
+      at[0].pitch *= F::block.rows;
+    }
+  }
+  if (threadIdx.x == 32) at[1] = lines_of<F, Side::columnwise, area>(d, p, owned);
+}
+
+/// Scales of a square format, to where find_lines() says or to where they travel. Its grids agree but for their order.
+template <Format F, Area area>
+__device__ void store_square_scales(const Descriptor& d, const Patch& p, const ScaleLines (&at)[2],
+                                    const Grid<F, Side::rowwise, area>& rowwise,
+                                    const Grid<F, Side::columnwise, area>& columnwise, OwnedRows owned) {
   if (d.block_scales != nullptr) return store_block_scales<F>(d, p, rowwise);
-  store_scales<F, Side::rowwise>(d, p, rowwise, whole);
-  store_scales<F, Side::columnwise>(d, p, columnwise, whole);
+  if constexpr (repeats_scales<F>) {
+    if (scales_follow<F>(d)) {
+      if (at[0].lines > 0) return store_lines(at[0], rowwise, 1);
+      const Matrix padded = formats::padded_extent<F>(Side::rowwise, d.matrix);
+      auto* out = static_cast<typename F::Scale*>(d.side[0].scales) + p.member * padded.elements();
+      return store_each_block(p, rowwise, owned, out, padded.columns, F::block.rows);
+    }
+  }
+  store_scales(d, p, at[0], rowwise, owned);
+  store_scales(d, p, at[1], columnwise, owned);
+}
+
+/// Both grids of an area from the rowwise array's first row of each block, or from where scales travelled; of owned
+/// rows.
+template <Format F, Area area>
+__device__ void gather_scales(const Descriptor& d, const Patch& p, OwnedRows owned,
+                              Grid<F, Side::rowwise, area>& rowwise, Grid<F, Side::columnwise, area>& columnwise) {
+  using G = Grid<F, Side::rowwise, area>;
+  using Scale = typename F::Scale;
+  const Matrix all = formats::blocks<F>(Side::rowwise, d.matrix),
+               padded = formats::padded_extent<F>(Side::rowwise, d.matrix);
+  const auto* travelled = static_cast<const Scale*>(d.block_scales) + p.member * all.elements();
+  const auto* array = static_cast<const Scale*>(d.side[0].scales) + p.member * padded.elements();
+  for (int q = static_cast<int>(threadIdx.x); q < G::rows * G::columns; q += static_cast<int>(blockDim.x)) {
+    const int a = q / G::columns, b = q % G::columns;
+    const std::int64_t i = p.row / G::block.rows + a, j = p.column / G::block.columns + b;
+    const bool there = a * G::block.rows >= owned.begin && a * G::block.rows < owned.end && j < all.columns;
+    const auto at = [&] {
+      return d.block_scales ? travelled[i * all.columns + j]
+                            : array[scale_place<F>(Side::rowwise, padded, i * G::layout.repeat.rows,
+                                                   j * G::layout.repeat.columns)];
+    };
+    rowwise.at(a, b) = columnwise.at(a, b) = there ? at() : Scale{0};
+  }
 }
 
 }  // namespace tessera::quantizer::device

@@ -26,11 +26,12 @@ __device__ std::uint32_t largest_of_tile(std::uint32_t top, std::uint32_t* warps
 
 template <Format F, class Source>
 __global__ void __launch_bounds__(threads, 4) amax_kernel(TableView table, Amaxes amaxes) {
+  __shared__ Descriptor descriptor;
   __shared__ std::uint32_t warps[2][threads / 32];
   constexpr int tile = F::block.rows;
   const Seat seat;
   const Task task = table.owned[blockIdx.x];
-  const Descriptor& d = table.items[task.entry];
+  const Descriptor& d = fetch(table, task, descriptor);
   const Patch p = patch_of(d, task);
   const SourcePatch<Source> source(d, p);
   const bool vectors = d.aligned.values;
@@ -46,11 +47,13 @@ __global__ void __launch_bounds__(threads, 4) amax_kernel(TableView table, Amaxe
   }
 }
 
-__global__ void __launch_bounds__(threads) members_kernel(TableView table, Amaxes amaxes) {
-  __shared__ std::uint32_t warps[threads / 32];
+__global__ void __launch_bounds__(member_threads) members_kernel(TableView table, Amaxes amaxes) {
+  __shared__ Descriptor descriptor;
+  __shared__ std::uint32_t warps[member_threads / 32];
   const Task task = table.members[blockIdx.x];
-  const Descriptor& d = table.items[task.entry];
-  const std::uint32_t top = largest_of_block(largest_of_patches(d, task.member, table.largest[0]), warps);
+  const Descriptor& d = fetch(table, task, descriptor);
+  const std::uint32_t top =
+      largest_of_block<member_threads>(largest_of_patches(d, task.member, table.largest[0]), warps);
   if (threadIdx.x == 0) amaxes.members()[d.first_member + task.member] = static_cast<std::uint16_t>(top >> 16);
 }
 
@@ -88,40 +91,37 @@ __device__ void cast_patch(const Descriptor& d, const Patch& p, const Extent& ex
   }
 }
 
-/// The scales of a whole patch, whoever owns its elements; where they travel, of its owned blocks.
-template <Format F>
-__device__ void cast_scales(const Descriptor& d, const Patch& p, const Amaxes& amaxes, Grid<F, Side::rowwise>& rowwise,
-                            Grid<F, Side::columnwise>& columnwise) {
-  using G = Grid<F, Side::rowwise>;
+/// The scales of a whole area, whoever owns its elements; where they travel, of its owned blocks.
+template <Format F, Area area>
+__device__ void cast_scales(const Descriptor& d, Patch p, const Amaxes& amaxes, Grid<F, Side::rowwise, area>& rowwise,
+                            Grid<F, Side::columnwise, area>& columnwise) {
+  using G = Grid<F, Side::rowwise, area>;
   const TensorScale tensor = tensor_of<F>(d, p, amaxes);
   if (F::tensor_amax && threadIdx.x == 0 && p.row == 0 && p.column == 0)
     for (const Place& copy : d.side)
       if (copy.amax) copy.amax[p.member] = FromBf16::value(amaxes.members()[d.first_member + p.member]);
   for (int q = static_cast<int>(threadIdx.x); q < G::rows * G::columns; q += threads) {
     const int i = q / G::columns, j = q % G::columns;
-    if (i * G::block.rows >= p.rows || j * G::block.columns >= p.columns) continue;
-    rowwise.at(i, j) = columnwise.at(i, j) = encoding_of<F>(d, p, amaxes, tensor, i, j).scale;
+    const bool there = i * G::block.rows < p.rows && j * G::block.columns < p.columns;
+    rowwise.at(i, j) = columnwise.at(i, j) =
+        there ? encoding_of<F>(d, p, amaxes, tensor, i, j).scale : typename F::Scale{0};
   }
   __syncthreads();
-  if (d.block_scales != nullptr) return store_block_scales<F>(d, p, rowwise);
-  Patch whole = p;
-  whole.low = 0;
-  whole.high = d.matrix.elements();  // padding too is everybody's
-  const bool full = p.rows == patch_edge && p.columns == patch_edge;
-  store_scales<F, Side::rowwise>(d, whole, rowwise, full);
-  if constexpr (F::columnwise == formats::Columnwise::shared)
-    store_scales<F, Side::columnwise>(d, whole, columnwise, full);
+  if (d.block_scales != nullptr) return store_block_scales(d, p, rowwise);
+  p.low = 0;
+  p.high = d.matrix.elements();  // padding too is everybody's
+  const OwnedRows all(0, p.rows);
+  store_scales(d, p, rowwise, all);
+  if constexpr (F::columnwise == formats::Columnwise::shared) store_scales(d, p, columnwise, all);
 }
 
-/// Patches whose scales one block of threads makes, since each is little work.
-constexpr int scale_patches = 8;
-
 template <Format F, class Source>
-__global__ void __launch_bounds__(threads, 5) cast_kernel(TableView table, Amaxes amaxes) {
-  const unsigned of_data = static_cast<unsigned>(table.owned_units);
-  if (blockIdx.x < of_data) {
-    const Task task = table.owned[blockIdx.x];
-    const Descriptor& d = table.items[task.entry];
+__global__ void __launch_bounds__(threads, 5) cast_kernel(TableView table, Amaxes amaxes, Mixed mix) {
+  __shared__ Descriptor descriptor;
+  const unsigned unit = mix.place(blockIdx.x);
+  if (!F::scaled || !mix.of_scales(blockIdx.x)) {
+    const Task task = table.owned[unit];
+    const Descriptor& d = fetch(table, task, descriptor);
     const Patch p = patch_of(d, task);
     const bool vectors = d.aligned.values && d.aligned.rowwise;
     if (vectors && owned_whole(d, p))
@@ -129,13 +129,12 @@ __global__ void __launch_bounds__(threads, 5) cast_kernel(TableView table, Amaxe
     else
       cast_patch<F, Source>(d, p, Part{p, d.matrix.columns, vectors}, amaxes);
   } else if constexpr (F::scaled) {
-    __shared__ Grid<F, Side::rowwise> rowwise[2];
-    __shared__ Grid<F, Side::columnwise> columnwise[2];
-    const unsigned first = (blockIdx.x - of_data) * scale_patches;
-    for (unsigned unit = first; unit < first + scale_patches && unit < table.all_units; ++unit) {
-      const Descriptor& d = table.items[table.all[unit].entry];
-      cast_scales<F>(d, patch_of(d, table.all[unit]), amaxes, rowwise[unit % 2], columnwise[unit % 2]);
-    }
+    constexpr Area area = scale_area<F>();
+    __shared__ Grid<F, Side::rowwise, area> rowwise;
+    __shared__ Grid<F, Side::columnwise, area> columnwise;
+    const Task task = table.all_groups.tasks[unit];
+    const Descriptor& d = fetch(table, task, descriptor);
+    cast_scales(d, patch_of(d, task, area), amaxes, rowwise, columnwise);
   }
 }
 
@@ -159,7 +158,8 @@ void find_block_amaxes(Stream& stream, FormatId format, const TableView& table, 
       device::with_source(reading, [&]<class Source>() {
         device::start(stream, device::amax_kernel<F, Source>, table.owned_units, table, amaxes);
       });
-      if constexpr (F::tensor_amax) device::start(stream, device::members_kernel, table.member_units, table, amaxes);
+      if constexpr (F::tensor_amax)
+        device::start<device::member_threads>(stream, device::members_kernel, table.member_units, table, amaxes);
     }
   });
 }
@@ -167,10 +167,10 @@ void find_block_amaxes(Stream& stream, FormatId format, const TableView& table, 
 void cast_shards(Stream& stream, FormatId format, const TableView& table, Reading reading, const Amaxes& amaxes) {
   visit_format(format, [&]<class F>() {
     if constexpr (!F::scaled || F::agreement != formats::Agreement::nothing) {
-      const std::int64_t of_scales =
-          F::scaled ? (table.all_units + device::scale_patches - 1) / device::scale_patches : 0;
+      const std::int64_t of_scales = F::scaled ? table.all_groups.count : 0;
       device::with_source(reading, [&]<class Source>() {
-        device::start(stream, device::cast_kernel<F, Source>, table.owned_units + of_scales, table, amaxes);
+        device::start(stream, device::cast_kernel<F, Source>, table.owned_units + of_scales, table, amaxes,
+                      device::Mixed(table.owned_units, of_scales));
       });
     }
   });

@@ -16,8 +16,7 @@ using quantizer::Descriptor;
 namespace {
 
 std::string described(const QuantizedMatrix& m) {
-  return (m.name.empty() ? "unnamed tensor" : m.name) + " " +
-         Shape{m.members, m.matrix.rows, m.matrix.columns}.text();
+  return (m.name.empty() ? "unnamed tensor" : m.name) + " " + Shape{m.members, m.matrix.rows, m.matrix.columns}.text();
 }
 [[noreturn]] void refuse(const QuantizedMatrix& m, std::string_view format, const std::string& rule) {
   throw Error(Exit::internal, std::string(format) + ": " + described(m) + ": " + rule);
@@ -213,20 +212,32 @@ void QuantizeTable::add(const QuantizedMatrix& m, quantizer::Claims& claims) {
   d.first_task = static_cast<std::int64_t>(owned_.size());
   d.aligned = alignment_of<F>(d, size_of(m.values.type));
   expect_indices(m, d);
-  add_tasks(d);
+  add_tasks<F>(d);
   descriptors_.push_back(d);
 }
 
+template <Format F>
 void QuantizeTable::add_tasks(const Descriptor& d) {
   const auto entry = static_cast<std::int32_t>(descriptors_.size());
-  const auto add_rows = [&](std::vector<quantizer::Task>& tasks, std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row)
-      for (std::int64_t column = 0; column < d.patches.columns; ++column)
-        tasks.push_back({entry, static_cast<std::int32_t>(row / d.patches.rows),
-                         static_cast<std::int32_t>(row % d.patches.rows), static_cast<std::int32_t>(column)});
+  // Areas that hold a row of the patch rows [begin, end), which count on through the members.
+  const auto add_rows = [&](std::vector<quantizer::Task>& tasks, std::int64_t begin, std::int64_t end,
+                            quantizer::Area area) {
+    const std::int64_t down = area.rows / quantizer::patch_edge, across = area.columns / quantizer::patch_edge;
+    for (std::int64_t strip = begin; strip < end;) {
+      const std::int64_t row = strip % d.patches.rows, first = row / down * down;
+      for (std::int64_t column = 0; column < d.patches.columns; column += across)
+        tasks.push_back({entry, static_cast<std::int32_t>(strip / d.patches.rows), static_cast<std::int32_t>(first),
+                         static_cast<std::int32_t>(column)});
+      strip += std::min(first + down, d.patches.rows) - row;
+    }
   };
-  add_rows(owned_, d.first_patch_row, d.first_patch_row + d.patch_rows);
-  add_rows(all_, 0, d.members * d.patches.rows);
+  const std::int64_t owned_end = d.first_patch_row + d.patch_rows, end = d.members * d.patches.rows;
+  add_rows(owned_, d.first_patch_row, owned_end, quantizer::one_patch);
+  add_rows(all_, 0, end, quantizer::one_patch);
+  if constexpr (F::scaled) {
+    add_rows(owned_groups_, d.first_patch_row, owned_end, quantizer::scale_area<F>());
+    add_rows(all_groups_, 0, end, quantizer::scale_area<F>());
+  }
   for (std::int64_t member = 0; member < d.members; ++member)
     members_.push_back({entry, static_cast<std::int32_t>(member), 0, 0});
 }
@@ -248,14 +259,14 @@ QuantizeTable::QuantizeTable(FormatId format, std::span<const QuantizedMatrix> m
   build_image();
 }
 
-// Descriptors, the three lists of tasks, then scratch for the largest magnitude of every owned patch, rowwise and
-// columnwise.
+// Descriptors, the lists of tasks, then scratch for the largest magnitude of every owned patch, rowwise and columnwise.
 void QuantizeTable::build_image() {
-  std::size_t at = descriptors_.size() * sizeof(Descriptor);
-  const std::size_t tasks = (owned_.size() + all_.size() + members_.size()) * sizeof(quantizer::Task);
+  std::size_t at = descriptors_.size() * sizeof(Descriptor), tasks = 0;
+  const std::vector<quantizer::Task>* lists[] = {&owned_, &all_, &members_, &owned_groups_, &all_groups_};
+  for (const auto* list : lists) tasks += list->size() * sizeof(quantizer::Task);
   image_.resize(at + tasks + 2 * owned_.size() * sizeof(float) + sizeof(std::int64_t));
   if (at > 0) std::memcpy(image_.data(), descriptors_.data(), at);
-  for (const std::vector<quantizer::Task>* list : {&owned_, &all_, &members_}) {
+  for (const auto* list : lists) {
     if (!list->empty()) std::memcpy(image_.data() + at, list->data(), list->size() * sizeof(quantizer::Task));
     at += list->size() * sizeof(quantizer::Task);
   }
@@ -268,18 +279,24 @@ void QuantizeTable::place(const Tensor& memory) {
 
 quantizer::TableView QuantizeTable::view() const {
   require(memory_ != nullptr, "QuantizeTable", "not placed in device memory");
-  const auto* owned = reinterpret_cast<const quantizer::Task*>(memory_ + descriptors_.size() * sizeof(Descriptor));
-  const quantizer::Task* all = owned + owned_.size();
-  const quantizer::Task* members = all + all_.size();
-  auto* largest = const_cast<float*>(reinterpret_cast<const float*>(members + members_.size()));
-  const auto count = [](const auto& list) { return static_cast<std::int64_t>(list.size()); };
+  const auto* tasks = reinterpret_cast<const quantizer::Task*>(memory_ + descriptors_.size() * sizeof(Descriptor));
+  const auto next = [&](const std::vector<quantizer::Task>& list) {
+    const quantizer::Units units{tasks, static_cast<std::int64_t>(list.size())};
+    tasks += list.size();
+    return units;
+  };
+  const quantizer::Units owned = next(owned_), all = next(all_), members = next(members_);
+  const quantizer::Units owned_groups = next(owned_groups_), all_groups = next(all_groups_);
+  auto* largest = const_cast<float*>(reinterpret_cast<const float*>(tasks));
   return {reinterpret_cast<const Descriptor*>(memory_),
-          owned,
-          all,
-          members,
-          count(owned_),
-          count(all_),
-          count(members_),
+          owned.tasks,
+          all.tasks,
+          members.tasks,
+          owned.count,
+          all.count,
+          members.count,
+          owned_groups,
+          all_groups,
           {largest, largest + owned_.size()}};
 }
 

@@ -73,13 +73,14 @@ class QuantizeTable {
  private:
   template <formats::Format F>
   void add(const QuantizedMatrix& matrix, quantizer::Claims& claims);
+  template <formats::Format F>
   void add_tasks(const quantizer::Descriptor& d);
   void build_image();
 
   FormatId format_;
   DType values_type_ = DType::bf16;
   std::vector<quantizer::Descriptor> descriptors_;
-  std::vector<quantizer::Task> owned_, all_, members_;
+  std::vector<quantizer::Task> owned_, all_, members_, owned_groups_, all_groups_;
   std::int64_t block_entries_ = 0, member_entries_ = 0;
   std::vector<std::byte> image_;
   std::byte* memory_ = nullptr;

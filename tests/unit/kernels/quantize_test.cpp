@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "kernels/convert/convert.hpp"
 #include "tests/support/quantized_case.hpp"
 
 namespace tessera {
@@ -65,6 +66,23 @@ TYPED_TEST(Quantize, CoversEveryBf16) {
   this->device.upload(this->device.compute(), c.item.values, c.values.data());
   quantize(this->device.compute(), test::placed(this->device, formats::id_of<TypeParam>, {c.item}));
   for (Side side : {Side::rowwise, Side::columnwise}) c.compare(this->device, side, reference::rounded_to_bf16);
+}
+
+TYPED_TEST(Quantize, SpansWholeAreasAndPartsOfThemBothWays) {
+  using F = TypeParam;
+  Case<F> c(this->device, {544, 1056}, 1, DType::bf16, 5, false);
+  const QuantizeTable table = test::placed(this->device, formats::id_of<F>, {c.item});
+  const auto compare = [&] {
+    for (Side side : {Side::rowwise, Side::columnwise}) c.compare(this->device, side, reference::rounded_to_bf16);
+  };
+  quantize(this->device.compute(), table);
+  compare();
+  if constexpr (F::scaled && F::columnwise != formats::Columnwise::requantized) {
+    clear(this->device.compute(), c.item.columnwise.scales);
+    if (F::columnwise == formats::Columnwise::transposed) clear(this->device.compute(), c.item.columnwise.data);
+    build_columnwise(this->device.compute(), table);
+    compare();
+  }
 }
 
 TYPED_TEST(Quantize, OwnedRowsOfBlocksAddUpToTheWhole) {
