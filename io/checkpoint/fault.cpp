@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -33,6 +34,7 @@ struct Planned {
 std::optional<Planned> planned;  // of this rank, until it comes
 std::optional<Phase> current;
 std::optional<Kind> due;  // at the next system call of the current phase
+std::mutex mutex;         // of what is due: system calls are made by any thread
 
 template <class Names>
 std::size_t find(const Names& names, std::string_view name) {
@@ -49,6 +51,7 @@ bool concerns(std::string_view who, int rank) {
 }
 
 bool take(Kind kind) {
+  const std::lock_guard lock(mutex);
   if (due != kind) return false;
   due.reset();
   fmt::print(stderr, "TESSERA_FAULT: {} strikes\n", kinds[static_cast<std::size_t>(kind)]);
@@ -75,16 +78,18 @@ void arm(int rank) {
 }
 
 void enter(Phase phase) {
-  if (std::exchange(current, phase) != phase) due.reset();
-  if (!planned || planned->phase != phase) return;
-  due = planned->kind;
-  planned.reset();
+  {
+    const std::lock_guard lock(mutex);
+    if (std::exchange(current, phase) != phase) due.reset();
+    if (!planned || planned->phase != phase) return;
+    due = planned->kind;
+    planned.reset();
+  }
   if (take(Kind::kill)) std::raise(SIGKILL);
   if (take(Kind::stop)) std::raise(SIGSTOP);
 }
 
 bool fails() {
-  if (!due) return false;
   const int cause = take(Kind::enospc) ? ENOSPC : take(Kind::eio) ? EIO : take(Kind::eintr) ? EINTR : 0;
   errno = cause;
   return cause != 0;

@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::int64_t most = std::int64_t{1} << 30;  // of one call
 constexpr std::int64_t worth_sending = std::int64_t{8} << 20;
+constexpr std::int64_t worth_waiting = std::int64_t{32} << 20;
 constexpr std::int64_t worth_fetching = std::int64_t{1} << 20;
 constexpr std::int64_t worth_skipping = std::int64_t{128} << 10;  // what the system reads ahead by itself
 
@@ -102,12 +103,20 @@ void PosixFile::write(std::int64_t offset, const void* from, std::int64_t bytes)
     if (n <= 0) throw failed(Exit::environment, path_, "cannot be written", n < 0 ? errno : ENOSPC);
     done += n;
   }
-  waiting_from_ = waiting_ == 0 ? offset : std::min(waiting_from_, offset);
-  waiting_ += bytes;
-  if (waiting_ < worth_sending) return;
+  note_written(offset, bytes);
+}
+
+/// Written front to back, if not strictly. Where ranks write a piece each of every tensor, what lies between the pieces
+/// of one comes a little later, and disks are slow with many small pieces: so the end waits.
+void PosixFile::note_written(std::int64_t offset, std::int64_t bytes) {
+  std::unique_lock lock(mutex_);
+  if (written_to_ == 0 || offset < sent_to_) sent_to_ = written_to_ = offset;
+  written_to_ = std::max(written_to_, offset + bytes);
+  if (written_to_ - sent_to_ < worth_waiting + worth_sending) return;
+  const std::int64_t from = std::exchange(sent_to_, written_to_ - worth_waiting), to = sent_to_;
+  lock.unlock();
   // Only a beginning, on any file system that knows how: sync() decides whether it arrived.
-  ::sync_file_range(file_, waiting_from_, std::max(waiting_, offset + bytes - waiting_from_), SYNC_FILE_RANGE_WRITE);
-  waiting_ = 0;
+  ::sync_file_range(file_, from, to - from, SYNC_FILE_RANGE_WRITE);
 }
 
 void PosixFile::reserve(std::int64_t bytes) {

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -31,7 +32,7 @@ class PosixFile {
   /// A hint: these bytes will be read soon, and may be fetched meanwhile. Neighbours are fetched together, a MiB or
   /// more at a time.
   void expect(std::int64_t offset, std::int64_t bytes) const noexcept;
-  /// What was written sets out for the disk every few MiB, not only at sync().
+  /// What was written sets out for the disk soon, not only at sync(). By any number of threads.
   void write(std::int64_t offset, const void* from, std::int64_t bytes);
   /// Reserves the first `bytes`, so that no later write to them finds the disk full. The file's size stays.
   void reserve(std::int64_t bytes);
@@ -45,7 +46,10 @@ class PosixFile {
   PosixFile(const std::filesystem::path& path, int file) : path_(path), file_(file) {}
   std::filesystem::path path_;
   int file_;
-  std::int64_t waiting_ = 0, waiting_from_ = 0;           ///< bytes that have not set out, and where they begin
+  void note_written(std::int64_t offset, std::int64_t bytes);
+
+  std::mutex mutex_;
+  std::int64_t sent_to_ = 0, written_to_ = 0;             ///< what has set out ends, and what was written; guarded
   mutable std::int64_t hinted_from_ = 0, hinted_to_ = 0;  ///< hints that have not been passed on
 };
 

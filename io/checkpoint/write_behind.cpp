@@ -6,7 +6,7 @@ namespace tessera {
 namespace {
 
 constexpr std::size_t blocks = 4;
-constexpr std::int64_t block_bytes = std::int64_t{4} << 20;  // what a disk takes at once at its full speed
+constexpr std::int64_t block_bytes = std::int64_t{2} << 20;
 
 }  // namespace
 
@@ -15,7 +15,7 @@ WriteBehind::WriteBehind() : blocks_(blocks) {
     block.memory.resize(static_cast<std::size_t>(block_bytes));
     free_.push_back(&block);
   }
-  writer_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
+  for (std::jthread& writer : writers_) writer = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
 
 WriteBehind::~WriteBehind() = default;

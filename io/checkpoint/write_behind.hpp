@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -13,8 +14,8 @@
 
 namespace tessera {
 
-/// Bytes on their way to files: their owner fills blocks of memory, which a thread of its own writes in the order in
-/// which they were filled, and which then are filled anew. The owner is one thread.
+/// Bytes on their way to files: their owner fills blocks of memory, which threads of its own write, and which then are
+/// filled anew. The owner is one thread.
 class WriteBehind {
  public:
   WriteBehind();
@@ -48,7 +49,7 @@ class WriteBehind {
   std::deque<Block*> free_, full_;  ///< guarded, as all but the block being filled
   std::exception_ptr failure_;
   Block* filling_ = nullptr;
-  std::jthread writer_;
+  std::array<std::jthread, 2> writers_;  ///< one sends what was written to the disk, and waits, while one writes
 };
 
 }  // namespace tessera
