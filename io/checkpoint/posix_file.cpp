@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int64_t most = std::int64_t{1} << 30;  // of one call
 constexpr std::int64_t worth_sending = std::int64_t{8} << 20;
-constexpr std::int64_t worth_waiting = std::int64_t{32} << 20;
+constexpr std::int64_t worth_waiting = std::int64_t{64} << 20;
 constexpr std::int64_t worth_fetching = std::int64_t{1} << 20;
 constexpr std::int64_t worth_skipping = std::int64_t{128} << 10;  // what the system reads ahead by itself
 
