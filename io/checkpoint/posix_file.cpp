@@ -55,8 +55,8 @@ std::int64_t PosixFile::size() const {
 }
 
 bool PosixFile::named() const noexcept {
-  struct ::stat mine {
-  }, found{};
+  struct ::stat mine = {};
+  struct ::stat found = {};
   return ::fstat(file_, &mine) == 0 && ::stat(path_.c_str(), &found) == 0 && mine.st_dev == found.st_dev &&
          mine.st_ino == found.st_ino;
 }

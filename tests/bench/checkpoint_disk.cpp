@@ -21,6 +21,7 @@
 #include <fmt/format.h>
 
 #include "core/comm/mpi.hpp"
+#include "core/recipe/recipe.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/reader.hpp"
 #include "io/checkpoint/writer.hpp"
@@ -34,31 +35,40 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t block_bytes = std::int64_t{16} << 20;
 constexpr std::int64_t width = 64;
+constexpr std::int64_t bucket_elements = (std::int64_t{25} << 20) / 4;  // what reduce.bucket_mib is where a deck says nothing
 
-/// A state like a run's: a third each of weights and two moments, every tensor shared out evenly over the ranks.
+/// What AdamW keeps of equal matrices, master and two moments, on the rank that owns it by a run's layout.
 class State {
  public:
+  /// Of at least so many tensors.
   State(Device& device, const Control& control, std::int64_t tensors, std::int64_t bytes) {
-    const std::int64_t each = std::max<std::int64_t>(1, bytes / (4 * tensors * width)) * width;
-    const std::int64_t begin = each * control.rank() / control.size(),
-                       end = each * (control.rank() + 1) / control.size();
-    values_ = device.allocate(Category::masters, DType::f32, {tensors * (end - begin)});
-    fill_normal(device.compute(), values_, random_key(1, "bench", "state", control.rank()), 0, 1);
     const char* const slots[] = {"model", "adamw/m", "adamw/v"};
-    for (std::int64_t i = 0; i < tensors; ++i)
-      dict_.tensors.push_back({slots[i * 3 / tensors],
-                               fmt::format("layers.{}.weight", i),
-                               {each / width, width},
-                               DType::f32,
-                               Role::matrix,
-                               {{begin, values_.flat(i * (end - begin), end - begin)}}});
-    dict_.digests = device.allocate(Category::staging, DType::u64, {tensors});
+    const std::int64_t matrices = (tensors + 2) / 3;
+    const Shape shape{std::max<std::int64_t>(1, bytes / (3 * 4 * matrices * width)), width};
+    ParamRegistry registry;
+    for (std::int64_t i = 0; i < matrices; ++i) {
+      const std::string name = fmt::format("layers.{}.weight", i);
+      registry.add({name, shape, 1, Role::matrix, {Start::Kind::normal, 1}, {name, shape, 0}});
+    }
+    const ParamLayout layout = ParamLayout::build(
+        registry, {control.size(), control.size(), bucket_elements, recipe_of(DType::bf16).weight});
+    for (const char* slot : slots) {
+      std::vector<Tensor> shards;
+      for (const Bucket& bucket : layout.buckets()) {
+        const std::int64_t elements = bucket.counts[static_cast<std::size_t>(control.rank())];
+        shards.push_back(device.allocate(Category::masters, DType::f32, {elements}));
+        fill_normal(device.compute(), shards.back(), random_key(1, "bench", slot, control.rank()), 0, 1);
+      }
+      dict_.add(slot, registry, layout, control.rank(), shards);
+    }
+    dict_.digests = device.allocate(Category::staging, DType::u64, {std::ssize(dict_.tensors)});
   }
   StateDict& dict() { return dict_; }
-  std::int64_t bytes() const { return values_.bytes(); }  ///< of this rank
+  std::int64_t tensors() const { return std::ssize(dict_.tensors); }
+  /// Of all ranks.
+  std::int64_t bytes() const { return tensors() * dict_.tensors.front().shape.elements() * 4; }
 
  private:
-  Tensor values_;
   StateDict dict_;
 };
 
@@ -109,7 +119,8 @@ struct Times {
 
 void raw_write(const fs::path& path, std::int64_t bytes, Control& control, const Block& block) {
   File file(path, O_WRONLY | O_CREAT);
-  file.write(control.rank() * bytes, bytes, block);
+  const std::int64_t begin = bytes * control.rank() / control.size();
+  file.write(begin, bytes * (control.rank() + 1) / control.size() - begin, block);
   file.sync();
 }
 
@@ -169,12 +180,12 @@ int run(const std::string& what, const fs::path& folder, std::int64_t tensors, s
   Device device;
   State state(device, *control, tensors, bytes);
   const Times best = (what == "save" ? save : load)(folder, state, device, *control, repeats);
-  const double moved = static_cast<double>(state.bytes()) * mpi.size();
+  const auto moved = static_cast<double>(state.bytes());
   if (mpi.rank() == 0)
     fmt::print(
         "{{\"what\":\"{}\",\"ranks\":{},\"tensors\":{},\"bytes\":{:.0f},\"s\":{:.3f},\"raw_s\":{:.3f},"
         "\"gb_per_s\":{:.3f},\"of_raw\":{:.3f}}}\n",
-        what, mpi.size(), tensors, moved, best.ours, best.raw, moved / best.ours / 1e9, best.raw / best.ours);
+        what, mpi.size(), state.tensors(), moved, best.ours, best.raw, moved / best.ours / 1e9, best.raw / best.ours);
   return 0;
 }
 

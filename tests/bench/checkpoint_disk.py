@@ -5,7 +5,8 @@ ranks and several numbers of tensors; loads by as many ranks as saved and by oth
     checkpoint_disk.py [--program build/host/tests/bench/checkpoint_disk] [--mpiexec mpiexec] [--folder FOLDER]
                        [--mb 1024] [--tensors 100,10000] [--repeats 3] [--out FILE]
 
-FOLDER (default: the temporary one) is on the file system that is measured. A JSON line a measurement is appended to
+The state is what AdamW keeps, each rank its slices by the layout of a run; so many tensors at least. FOLDER (default:
+the temporary one) is on the file system that is measured. A JSON line a measurement is appended to
 FILE. "structure" is the time of a state of 64 elements a tensor: what metadata and commit take; "payload" is the share of
 the raw speed without it; "times same" a load's time over that of as many ranks as saved.
 """
