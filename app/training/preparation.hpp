@@ -8,20 +8,9 @@
 #include "core/plan/plan.hpp"
 #include "io/data/corpus.hpp"
 #include "io/deck/deck.hpp"
+#include "kernels/base/attempt.hpp"
 
 namespace tessera {
-
-/// Runs `phase` on this rank; what it throws becomes a problem, so that all ranks can agree on it afterwards.
-template <class Phase>
-void attempt(Problems& problems, const Phase& phase) {
-  try {
-    phase();
-  } catch (const Error& error) {
-    problems.add(error.code(), error.what());
-  } catch (const std::exception& error) {
-    problems.add(Exit::internal, error.what());
-  }
-}
 
 /// A deck that is sound by itself, for one rank on this machine. Throws Error{deck} with all that is wrong with it.
 Deck sound_deck(const std::string& path, const std::vector<Override>& overrides);

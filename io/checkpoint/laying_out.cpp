@@ -16,7 +16,12 @@ LayingOut::LayingOut(std::span<CheckpointFile> files, std::span<const char* cons
     : control_(control) {
   for (std::size_t file = 0; file < names.size(); ++file)
     for (const DatasetPlace& place : datasets_of(names[file], all, experts)) datasets_.push_back({file, place});
-  if (control.rank() == 0) maker_ = std::jthread([this, files, all, experts] { make(files, all, experts); });
+  if (control.rank() == 0) try {
+      maker_ = std::jthread([this, files, all, experts] { make(files, all, experts); });
+    } catch (...) {  // the other ranks wait in next()
+      failure_ = std::current_exception();
+      ended_ = true;
+    }
 }
 
 LayingOut::~LayingOut() = default;

@@ -14,6 +14,7 @@
 #include "io/checkpoint/read_ahead.hpp"
 #include "io/checkpoint/sha256.hpp"
 #include "io/checkpoint/storage.hpp"
+#include "kernels/base/attempt.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/digest/digest.hpp"
 
@@ -39,10 +40,10 @@ class Prefetch {
         files_.emplace_back(folder / name, PosixFile::Mode::read);
         if (rank_ == 0) files_.back().expect(0, piece);  // structure is at the front
       }
-    } catch (const Error&) {
-      // Whoever reads the file says why.
+      thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
+    } catch (const std::exception&) {
+      // Whoever reads the file says why; without a thread there is no hurry.
     }
-    thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
   }
   Prefetch(const Prefetch&) = delete;
   Prefetch& operator=(const Prefetch&) = delete;
@@ -57,7 +58,7 @@ class Prefetch {
     std::condition_variable_any().wait_for(lock, stop, soon, [] { return false; });
     try {
       for (const PosixFile& file : files_) fetch(file, stop);
-    } catch (const Error&) {
+    } catch (const std::exception&) {
       // As above.
     }
   }
@@ -79,19 +80,31 @@ class Prefetch {
 
 }  // namespace
 
-Checkpoint::Checkpoint(const fs::path& folder) : folder_(folder) { read_structure(); }
+namespace {
+
+/// What damaged lengths and counts make of memory is the files' fault.
+template <class Work>
+void blaming(const fs::path& folder, const Work& work) {
+  try {
+    work();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw unfit(folder, error.what());
+  }
+}
+
+}  // namespace
+
+Checkpoint::Checkpoint(const fs::path& folder) : folder_(folder) {
+  blaming(folder_, [&] { read_structure(); });
+}
 
 Checkpoint::Checkpoint(const fs::path& folder, Control& control) : folder_(folder) {
   const Prefetch payload(folder, control);
   const auto agreed = [&](const auto& work) {
     Problems problems;
-    try {
-      work();
-    } catch (const Error& error) {
-      problems.add(error.code(), error.what());
-    } catch (const std::exception& error) {
-      problems.add(Exit::file, folder_.string() + ": " + error.what());
-    }
+    attempt(problems, [&] { blaming(folder_, work); });
     control.agree(problems);
   };
   const bool root = control.rank() == 0;
@@ -304,11 +317,7 @@ void load_tensors(const TensorSource& source, StateDict& state, Device& device, 
   const Tensor sums = state.digests.flat(0, static_cast<std::int64_t>(n));
   clear(stream, sums);
   std::vector<std::uint64_t> found(n), widened(n);
-  try {
-    widened = place(source, state, stored, device);
-  } catch (const Error& error) {
-    problems.add(error.code(), error.what());
-  }
+  attempt(problems, [&] { widened = place(source, state, stored, device); });
   control.agree(problems);
   device.download(stream, found.data(), sums);
   for (std::size_t i = 0; i < n; ++i) found[i] += widened[i];

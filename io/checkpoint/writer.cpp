@@ -13,6 +13,7 @@
 #include "io/checkpoint/laying_out.hpp"
 #include "io/checkpoint/posix_file.hpp"
 #include "io/checkpoint/storage.hpp"
+#include "kernels/base/attempt.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/digest/digest.hpp"
 
@@ -51,13 +52,7 @@ template <class Work>
 void CheckpointWriter::phase(Phase phase, const Work& work) {
   begin(phase);
   Problems problems;
-  try {
-    work();
-  } catch (const Error& error) {
-    problems.add(error.code(), error.what());
-  } catch (const std::exception& error) {
-    problems.add(Exit::internal, error.what());
-  }
+  attempt(problems, work);
   control_.agree(problems);
 }
 
@@ -141,19 +136,19 @@ void CheckpointWriter::payload(Save& save) {
   std::exception_ptr failure;
   std::vector<PosixFile> files;
   std::optional<WriteBehind> out;
-  const auto attempt = [&](const auto& work) {
+  const auto unless_failed = [&](const auto& work) {
     if (!failure) try {
         work();
       } catch (...) {
         failure = std::current_exception();  // the other ranks wait in next()
       }
   };
-  attempt([&] {
+  unless_failed([&] {
     for (const char* name : names) files.emplace_back(save.folder / name, PosixFile::Mode::write);
     out.emplace();
   });
   for (auto placed = structure.next(); !placed.empty(); placed = structure.next())
-    attempt([&] {
+    unless_failed([&] {
       for (const auto& [file, place] : placed) put(save, place, files[file], *out);
     });
   if (failure) std::rethrow_exception(failure);

@@ -278,6 +278,38 @@ TEST(Checkpoints, OfAnotherModelAreRefusedWithAList) {
   EXPECT_NE(list.find("extra: /adamw/v/layers.1.moe.router.weight"), std::string::npos) << list;
 }
 
+/// Reads on all ranks but the last, where no Error of ours is thrown either.
+class FailsOnOneRank final : public TensorSource {
+ public:
+  explicit FailsOnOneRank(const Checkpoint& whole) : whole_(whole) {}
+  std::string name() const override { return whole_.name(); }
+  const std::vector<StoredTensor>& tensors() const override { return whole_.tensors(); }
+  bool has_digests() const override { return true; }
+  void read(const StoredTensor& tensor, std::int64_t first, std::int64_t count, void* to) const override {
+    if (mpi().rank() == mpi().size() - 1) throw std::runtime_error("no memory for this read");
+    whole_.read(tensor, first, count, to);
+  }
+
+ private:
+  const Checkpoint& whole_;
+};
+
+TEST(Checkpoints, WhatOneRankCannotReadEndsTheLoadOnAll) {
+  Trial run(config_of(ExpertWeights::single));
+  const SharedFolder folder(run.control());
+  run.train(1);
+  run.save(folder.path());
+  const Checkpoint saved(folder.path() / step_folder(1), run.control());
+  const FailsOnOneRank source(saved);
+  try {
+    run.training().restore([&](StateDict& state) { load_weights(source, state, run.device(), run.control()); });
+    ADD_FAILURE() << "one rank could not read";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Exit::internal);
+    EXPECT_NE(std::string(error.what()).find("no memory for this read"), std::string::npos) << error.what();
+  }
+}
+
 TEST(Checkpoints, NonFiniteStateIsRefusedAndNothingRemains) {
   Trial run(config_of(ExpertWeights::single));
   const SharedFolder folder(run.control());
