@@ -2,11 +2,13 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <optional>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "app/verbs/verbs.hpp"
+#include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/reader.hpp"
 #include "io/metrics/console.hpp"
@@ -52,16 +54,31 @@ Json described(const StoredTensor& tensor) {
           {"digest", hex(tensor.digest)}};
 }
 
-/// Greatest absolute difference of fp32 elements; where either is NaN and the bits differ, infinity.
+/// Reads elements of a tensor as fp32, whatever their type.
+class Floats {
+ public:
+  const float* read(const Checkpoint& from, const StoredTensor& tensor, std::int64_t first, std::int64_t count) {
+    stored_.resize(static_cast<std::size_t>(count * size_of(tensor.type)));
+    floats_.resize(static_cast<std::size_t>(count));
+    from.read(tensor, first, count, stored_.data());
+    convert_elements(floats_.data(), DType::f32, stored_.data(), tensor.type, count);
+    return floats_.data();
+  }
+
+ private:
+  std::vector<std::byte> stored_;
+  std::vector<float> floats_;
+};
+
+/// Greatest absolute difference of elements; where either is NaN and the bits differ, infinity.
 double max_difference(const Checkpoint& a, const Checkpoint& b, const StoredTensor& in_a, const StoredTensor& in_b) {
   double most = 0;
-  std::vector<float> x(static_cast<std::size_t>(block)), y(x.size());
+  Floats of_a, of_b;
   for (std::int64_t first = 0; first < in_a.shape.elements(); first += block) {
     const std::int64_t count = std::min(block, in_a.shape.elements() - first);
-    a.read(in_a, first, count, x.data());
-    b.read(in_b, first, count, y.data());
-    if (std::memcmp(x.data(), y.data(), static_cast<std::size_t>(count) * sizeof(float)) == 0) continue;
-    for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
+    const float *const x = of_a.read(a, in_a, first, count), *const y = of_b.read(b, in_b, first, count);
+    if (std::memcmp(x, y, static_cast<std::size_t>(count) * sizeof(float)) == 0) continue;
+    for (std::int64_t i = 0; i < count; ++i) {
       const double difference = std::abs(static_cast<double>(x[i]) - y[i]);
       most = std::isnan(difference) ? INFINITY : std::max(most, difference);
     }
@@ -69,13 +86,25 @@ double max_difference(const Checkpoint& a, const Checkpoint& b, const StoredTens
   return most;
 }
 
-/// Null for a tensor that one side lacks, or holds in another shape or type.
-Json difference_of(const Checkpoint& a, const Checkpoint& b, const StoredTensor* in_a, const StoredTensor* in_b) {
-  const bool comparable =
-      in_a && in_b && in_a->shape == in_b->shape && in_a->type == in_b->type && in_a->type == DType::f32;
-  if (!comparable) return nullptr;
-  return max_difference(a, b, *in_a, *in_b);
-}
+/// One tensor of two checkpoints; null where one lacks it.
+struct Pair {
+  const StoredTensor *a = nullptr, *b = nullptr;
+
+  bool alike() const { return a && b && a->shape == b->shape && a->type == b->type; }
+  bool comparable() const {
+    const auto real = [](DType type) { return type == DType::f32 || type == DType::bf16; };
+    return a && b && a->shape == b->shape && real(a->type) && real(b->type);
+  }
+  /// What a line of text says: `difference`, and how the two are stored where not alike.
+  std::string text(const std::optional<double>& difference) const {
+    const auto stored = [](const StoredTensor* tensor) {
+      return tensor ? fmt::format("{} {}", tensor->shape.text(), name_of(tensor->type)) : "absent";
+    };
+    const std::string number = difference ? fmt::format("{}", *difference) : "";
+    if (alike()) return number;
+    return fmt::format("{}{}({}; {})", number, number.empty() ? "" : " ", stored(a), stored(b));
+  }
+};
 
 }  // namespace
 
@@ -150,17 +179,18 @@ int run_checkpoint_verify(const CheckpointOptions& options) {
 
 int run_checkpoint_diff(const CheckpointOptions& options) {
   const Checkpoint a(find_checkpoint(options.path)), b(find_checkpoint(options.other));
-  std::map<std::string, std::pair<const StoredTensor*, const StoredTensor*>> all;
-  for (const StoredTensor& tensor : a.tensors()) all[tensor.path()].first = &tensor;
-  for (const StoredTensor& tensor : b.tensors()) all[tensor.path()].second = &tensor;
+  std::map<std::string, Pair> all;
+  for (const StoredTensor& tensor : a.tensors()) all[tensor.path()].a = &tensor;
+  for (const StoredTensor& tensor : b.tensors()) all[tensor.path()].b = &tensor;
   bool equal = a.manifest().content_digest == b.manifest().content_digest;
   Json tensors = Json::array();
   for (const auto& [path, pair] : all) {
-    const Json difference = difference_of(a, b, pair.first, pair.second);
-    const bool same = pair.first && pair.second && pair.first->digest == pair.second->digest && difference == 0.0;
+    std::optional<double> difference;
+    if (pair.comparable()) difference = max_difference(a, b, *pair.a, *pair.b);
+    const bool same = pair.alike() && pair.a->digest == pair.b->digest && difference.value_or(0) == 0;
     equal = equal && same;
-    tensors.push_back({{"name", path}, {"max_abs", difference}});
-    if (options.format == Format::text && !same) fmt::print("{:<60} {}\n", path, difference.dump());
+    tensors.push_back({{"name", path}, {"max_abs", difference ? Json(*difference) : Json()}});
+    if (options.format == Format::text && !same) fmt::print("{:<60} {}\n", path, pair.text(difference));
   }
   if (options.format == Format::json)
     fmt::print("{}\n", Json{{"equal", equal}, {"tensors", tensors}}.dump());

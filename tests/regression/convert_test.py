@@ -141,6 +141,9 @@ class Conversions(unittest.TestCase):
         whole = {tensor["name"]: tensor["digest"] for tensor in self.tool(0, "inspect", "a")["tensors"]}
         self.assertEqual({tensor["name"]: tensor["digest"] for tensor in inspected["tensors"]}, whole)
         self.train(5, "not_resumed", "--resume", self.path("weights"))
+        without = {row["name"]: row["max_abs"] for row in self.tool(1, "diff", "a", "weights")["tensors"]}
+        self.assertEqual({without[name] for name in without if name.startswith("/adamw/")}, {None})
+        self.assertEqual({without["/model/" + name] for name in whole}, {0.0})
         self.convert("weights", "again", "--experts", "discrete")
         self.assertEqual(self.digest("again"), report["content_digest"])
         # A new run takes them for its start.
@@ -167,6 +170,10 @@ class Conversions(unittest.TestCase):
                 key = "adamw/m/layers.0.attention.qkv.weight"
                 numpy.testing.assert_array_equal(file[key][...], before[key][...])
         self.assertIn("bf16", self.train(5, "not_resumed_either", "--resume", self.path("narrow")))
+        self.assertEqual(self.tool(0, "diff", "narrow", "narrow")["equal"], True)
+        apart = {row["name"]: row["max_abs"] for row in self.tool(1, "diff", "a", "narrow")["tensors"]}
+        for name, values in narrow.items():  # what rounding took
+            self.assertEqual(apart["/model/" + name], numpy.abs(values.astype(float) - wide[name]).max())
 
     def test_mixtral_for_others(self):
         self.convert("a", "hf", "--to", "safetensors", "--max-shard", "40KB")
