@@ -1,5 +1,6 @@
 #include "app/cli/command_line.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -12,6 +13,8 @@
 
 #include "app/cli/build.hpp"
 #include "app/verbs/verbs.hpp"
+#include "core/config/keys.hpp"
+#include "kernels/formats/registry.hpp"
 
 namespace tessera {
 namespace {
@@ -24,13 +27,51 @@ std::vector<Override> overrides_of(const std::vector<std::string>& arguments) {
   return overrides;
 }
 
+std::vector<std::string> quantized_formats() {
+  std::vector<std::string> names;
+  for (int i = 0; i < formats::Registry::size; ++i)
+    if (const FormatTraits traits = traits_of(static_cast<FormatId>(i)); traits.scaled) names.emplace_back(traits.name);
+  return names;
+}
+
+std::string unknown(const std::string& word, const char* kind, const std::vector<std::string>& known) {
+  const std::string nearest = nearest_word(word, known);
+  const std::string advice =
+      nearest.empty() ? "there are " + fmt::format("{}", fmt::join(known, ", ")) : "did you mean " + nearest + "?";
+  return fmt::format("{}: unknown {}, {}", word, kind, advice);
+}
+
+/// What CLI11 cannot say of a command line that it did not take: which verb or option was meant. Empty: nothing to add.
+std::string verdict(const CLI::App& app) {
+  if (!app.get_subcommands().empty()) return verdict(*app.get_subcommands().front());
+  const std::vector<std::string> words = app.remaining();
+  const auto option = std::ranges::find_if(words, [](const std::string& word) { return word.starts_with("-"); });
+  if (option != words.end()) {
+    std::vector<std::string> known;
+    for (const CLI::Option* each : app.get_options())
+      for (const std::string& name : each->get_lnames()) known.push_back("--" + name);
+    return unknown(option->substr(0, option->find('=')), "option", known);
+  }
+  std::vector<std::string> verbs;
+  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; }))
+    verbs.push_back(verb->get_name());
+  if (verbs.empty()) return "";
+  return words.empty() ? fmt::format("a verb is needed: {}", fmt::join(verbs, ", "))
+                       : unknown(words.front(), "verb", verbs);
+}
+
 /// All verbs with their options; parsing sets `chosen`.
 class Parser {
  public:
   Parser() {
     app_.require_subcommand(1);
     app_.set_version_flag("--version", "tessera " + this_build().version);
-    app_.failure_message(CLI::FailureMessage::simple);
+    app_.failure_message([](const CLI::App* app, const CLI::Error& error) {
+      const bool unexpected = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError) ||
+                              error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
+      const std::string better = unexpected ? verdict(*app) : "";
+      return (better.empty() ? error.what() : better) + "\nRun with --help for more information.\n";
+    });
     app_.footer(
         "Decks and their keys: `tessera explain`.\n"
         "Exit codes: 0 ok, 1 internal, 2 usage, 3 deck, 4 environment, 5 file, 6 numerical, 7 communication, "
@@ -88,7 +129,7 @@ class Parser {
         ->type_name("auto|none|PATH");
     verb->add_option("--stop-at", train_.stop_at, "Save after this step and end with code 75")
         ->type_name("STEP")
-        ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
+        ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40).description(""));
     verb->add_option("--time-limit", train_.time_limit, "Save before so much time has passed and end with code 75")
         ->type_name("HH:MM:SS");
   }
@@ -112,7 +153,7 @@ class Parser {
     verb->add_option("--ranks", plan_.ranks, "Ranks of the planned run")
         ->required()
         ->type_name("N")
-        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24));
+        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24).description(""));
     add_json(verb, plan_.format);
   }
   void add_validate() {
@@ -133,21 +174,21 @@ class Parser {
   }
 
   void add_checkpoint() {
-    CLI::App* const group = app_.add_subcommand("checkpoint", "Look at checkpoints; needs no launcher");
+    CLI::App* const group =
+        app_.add_subcommand("checkpoint", "List, inspect, verify, compare and convert checkpoints; needs no launcher");
     group->require_subcommand(1);
-    const auto verb = [&](const char* name, const char* help, int (*run)(const CheckpointOptions&)) {
+    constexpr const char* one = "A step folder, or a run directory: its newest valid step";
+    const auto verb = [&](const char* name, const char* help, const char* path, int (*run)(const CheckpointOptions&)) {
       CLI::App* const made = group->add_subcommand(name, help);
       made->callback([this, run] { chosen_ = [this, run] { return run(checkpoint_); }; });
-      made->add_option("PATH", checkpoint_.path, "A step folder, or a run directory: its newest valid step")
-          ->required()
-          ->type_name("");
+      made->add_option("PATH", checkpoint_.path, path)->required()->type_name("");
       add_json(made, checkpoint_.format);
       return made;
     };
-    verb("ls", "List the checkpoints of a run directory", run_checkpoint_ls);
-    verb("inspect", "Print what a checkpoint holds", run_checkpoint_inspect);
-    verb("verify", "Read every byte and compare digests", run_checkpoint_verify);
-    verb("diff", "Compare two checkpoints; code 1 where they differ", run_checkpoint_diff)
+    verb("ls", "List the checkpoints of a run directory", "A run directory, or a step folder", run_checkpoint_ls);
+    verb("inspect", "Print what a checkpoint holds", one, run_checkpoint_inspect);
+    verb("verify", "Read every byte and compare digests", one, run_checkpoint_verify);
+    verb("diff", "Compare two checkpoints; code 1 where they differ", one, run_checkpoint_diff)
         ->add_option("OTHER", checkpoint_.other, "The other one")
         ->required()
         ->type_name("");
@@ -155,12 +196,14 @@ class Parser {
   }
   void add_convert(CLI::App* group) {
     CLI::App* const verb = group->add_subcommand(
-        "convert", "Rewrite a checkpoint: expert layout, type, with or without optimizer state, from and to safetensors");
+        "convert",
+        "Rewrite a checkpoint: expert layout, type, with or without optimizer state, from and to safetensors");
     verb->callback([this] { chosen_ = [this] { return run_checkpoint_convert(convert_); }; });
     verb->footer(
         "SRC with config.json and safetensors (a Hugging Face GPT-2, Llama or Mixtral) becomes a checkpoint of step 0, "
         "weights only, to start from with checkpoint.init_from. Every digest of SRC is checked on the way.");
-    verb->add_option("SRC", convert_.from, "A step folder, a run directory (its newest valid step) or a Hugging Face folder")
+    verb->add_option("SRC", convert_.from,
+                     "A step folder, a run directory (its newest valid step) or a Hugging Face folder")
         ->required()
         ->type_name("");
     verb->add_option("DST", convert_.to, "The folder to make; must not exist")->required()->type_name("");
@@ -171,17 +214,17 @@ class Parser {
                [this](const std::string& text) { convert_.type = text == "fp32" ? DType::f32 : DType::bf16; });
     add_choice(verb, "--to", "What DST is: a checkpoint, or a Hugging Face folder", {"tessera", "safetensors"},
                [this](const std::string& text) { convert_.target = choice_named<Target>(text).value(); });
-    verb->add_flag_callback("--weights-only", [this] { convert_.extent = Extent::weights; },
-                            "Leave optimizer state out");
+    verb->add_flag_callback(
+        "--weights-only", [this] { convert_.extent = Extent::weights; }, "Leave optimizer state out");
     verb->add_option("--max-shard", convert_.shard_bytes, "Most that one safetensors file holds, as 5GB")
-        ->transform(CLI::AsSizeValue(true))
+        ->transform(CLI::AsSizeValue(true).description(""))
         ->check([](const std::string& bytes) { return bytes == "0" ? "a file of 0 bytes holds nothing" : ""; })
         ->type_name("SIZE");
     add_json(verb, convert_.format);
   }
-  void add_choice(CLI::App* verb, const char* name, const char* help, const std::vector<std::string>& allowed,
-                  const std::function<void(const std::string&)>& take) {
-    verb->add_option_function<std::string>(name, take, help)
+  CLI::Option* add_choice(CLI::App* verb, const char* name, const char* help, const std::vector<std::string>& allowed,
+                          const std::function<void(const std::string&)>& take) {
+    return verb->add_option_function<std::string>(name, take, help)
         ->type_name(fmt::format("{}", fmt::join(allowed, "|")))
         ->check(CLI::IsMember(allowed).description(""));
   }
@@ -189,16 +232,20 @@ class Parser {
   void add_quantize() {
     CLI::App* const verb = add("quantize", "Quantize the tensors of a file, with error statistics",
                                [this] { return run_quantize(quantize_); });
-    verb->add_option("in", quantize_.in, "A .safetensors or HDF5 file")->required()->type_name("IN");
-    verb->add_option("--tensor", quantize_.tensors, "A tensor's name; may be given again; none: all of 2 and 3 dimensions")
+    verb->add_option("IN", quantize_.in, "A .safetensors or HDF5 file")->required()->type_name("");
+    verb->add_option("--tensor", quantize_.tensors,
+                     "A tensor's name; may be given again; none: all of 2 and 3 dimensions")
         ->type_name("NAME")
         ->expected(1)
         ->allow_extra_args(false)
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-    verb->add_option("--format", quantize_.format, "fp8_block, mxfp8, nvfp4, ...")->required()->type_name("F");
+    add_choice(verb, "--format", "What to quantize to", quantized_formats(), [this](const std::string& text) {
+      quantize_.format = find_format(text).value();
+    })->required();
     verb->add_option("--out", quantize_.out, "The HDF5 file to write; must not exist")->required()->type_name("OUT");
-    verb->add_flag_callback("--no-bf16", [this] { quantize_.precision = Precision::as_given; },
-                            "Quantize fp32 values as they are, not rounded to bf16 first");
+    verb->add_flag_callback(
+        "--no-bf16", [this] { quantize_.precision = Precision::as_given; },
+        "Quantize fp32 values as they are, not rounded to bf16 first");
     add_json(verb, quantize_.answer);
   }
 

@@ -63,7 +63,7 @@ struct CheckpointConvertOptions {
 struct QuantizeOptions {
   std::string in, out;               ///< safetensors or HDF5; HDF5
   std::vector<std::string> tensors;  ///< none: every matrix and stack of matrices
-  std::string format;                ///< a quantized one of the registry
+  FormatId format{};                 ///< a quantized one
   Precision precision = Precision::bf16_first;
   Format answer = Format::text;
 };

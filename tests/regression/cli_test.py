@@ -69,6 +69,18 @@ class Usage(Cli):
                           ["explain", "a", "b"]):
             self.expect(2, *arguments)
 
+    def test_an_unknown_verb_or_option_is_named_with_its_nearest(self):
+        deck = self.write(SMALL)
+        for first, *arguments in (["trian: unknown verb, did you mean train?", "trian", deck],
+                                  ["lst: unknown verb, did you mean ls?", "checkpoint", "lst", "."],
+                                  ["--rseume: unknown option, did you mean --resume?", "train", "--rseume", "auto", deck],
+                                  ["--formt: unknown option, did you mean --format?", "quantize", "in", "--formt=mxfp8"],
+                                  ["--yaml: unknown option, there are --help, --json", "info", "--yaml"],
+                                  ["a verb is needed: ls, inspect, verify, diff, convert", "checkpoint"]):
+            self.assertEqual(self.expect(2, *arguments).stderr.splitlines()[0], first)
+        self.assertIn("a verb is needed: train, eval, ", self.expect(2).stderr)
+        self.assertIn("DECK is required", self.expect(2, "validate").stderr)
+
     def test_of_many_ranks_the_first_speaks(self):
         deck = self.write(SMALL)
         for arguments in (["train"], ["train", deck, "--sett", "a=b"], ["train", deck, "--set", "run.steps"], ["eval", deck]):
