@@ -15,7 +15,7 @@ static_assert(sizeof(hid_t) == sizeof(Object::Id));
 
 namespace {
 
-/// The innermost of HDF5's messages: what really happened.
+/// The innermost of HDF5's messages: what really happened; of a system call's, among addresses and flags, its words.
 std::string last_error() {
   std::string text = "unknown cause";
   const auto keep = [](unsigned, const H5E_error2_t* error, void* out) -> herr_t {
@@ -24,7 +24,10 @@ std::string last_error() {
   };
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep, &text);
   H5Eclear2(H5E_DEFAULT);
-  std::ranges::replace(text, '\n', ' ');  // of its time stamps
+  constexpr std::string_view quoted = "error message = '";
+  if (const std::size_t begin = text.find(quoted), end = text.find('\'', begin + quoted.size());
+      begin != std::string::npos && end != std::string::npos)
+    return text.substr(begin + quoted.size(), end - begin - quoted.size());
   return text;
 }
 
