@@ -7,6 +7,7 @@
 
 #include "io/metrics/report_page.hpp"
 #include "io/metrics/run_directory.hpp"
+#include "kernels/base/attempt.hpp"
 
 namespace tessera {
 namespace {
@@ -19,15 +20,16 @@ std::vector<std::pair<std::string, std::string>> facts_of(const RunPlan& plan, c
   std::vector<std::pair<std::string, std::string>> facts;
   facts.emplace_back("steps", fmt::format("{} of {}", rows.empty() ? 0 : rows.back().step, plan.config.run.steps));
   if (rows.empty()) return facts;
-  double seconds = 0, evaluated = 0;
+  double seconds = 0;
+  std::optional<float> evaluated;
   std::int64_t skipped = 0;
   for (const MetricsRow& row : rows) {
     seconds += row.step_ms / 1e3;
     skipped += row.skipped;
-    if (row.eval_loss) evaluated = *row.eval_loss;
+    if (row.eval_loss) evaluated = row.eval_loss;
   }
   facts.emplace_back("loss", fmt::format("{:.4f}", rows.back().loss));
-  if (evaluated != 0) facts.emplace_back("evaluation loss", fmt::format("{:.4f}", evaluated));
+  if (evaluated) facts.emplace_back("evaluation loss", fmt::format("{:.4f}", *evaluated));
   facts.emplace_back("tokens", count_text(static_cast<double>(rows.back().tokens)));
   facts.emplace_back("time in steps", time_text(seconds));
   const double mean = seconds / static_cast<double>(rows.size());
@@ -100,13 +102,11 @@ void RunLog::close(const ClosingReport& closing) {
   console_.bar("");
   fmt::print("{}", closing.text);
   Problems problems;
-  try {
+  attempt(problems, [&] {
     const std::vector<MetricsRow> rows = read_metrics(directory_of(plan_) / "metrics.jsonl");
     const RunReport report{plan_.config.run.name, facts_of(plan_, rows, peak_), rows, closing.regions};
     write_text_file(directory_of(plan_) / "report.html", to_html(report), problems);
-  } catch (const Error& error) {
-    problems.add(error.code(), error.what());
-  }
+  });
   for (const Problem& problem : problems.list()) fmt::print(stderr, "{} (the run is whole)\n", problem.text);
 }
 

@@ -7,6 +7,7 @@
 
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/reader.hpp"
+#include "kernels/base/attempt.hpp"
 
 namespace tessera {
 
@@ -69,12 +70,11 @@ std::vector<fs::path> candidates_of(const Resume& resume, const fs::path& run) {
 std::vector<fs::path> beginnings(const Resume& resume, const fs::path& run, Control& control) {
   std::string found;
   Problems problems;
-  if (control.rank() == 0) try {
+  if (control.rank() == 0)
+    attempt(problems, [&] {
       for (const fs::path& path : candidates_of(resume, run))
         found += fs::absolute(path).lexically_normal().string() + "\n";
-    } catch (const Error& error) {
-      problems.add(error.code(), error.what());
-    }
+    });
   control.agree(problems);
   std::istringstream lines(control.broadcast(found));
   std::vector<fs::path> paths;
@@ -84,13 +84,13 @@ std::vector<fs::path> beginnings(const Resume& resume, const fs::path& run, Cont
 
 Problems against_resuming(const fs::path& folder, const Deck& deck, std::uint64_t corpus_hash) {
   Problems problems;
-  try {
+  attempt(problems, [&] {
     const Checkpoint checkpoint(folder);
     const fs::path path = folder / "deck.yaml";
     Problems unreadable;
     const Deck saved = parse_deck(checkpoint.deck(), path.string(), {}, unreadable);
     for (const Problem& problem : unreadable.list()) problems.add(Exit::file, problem.text);
-    if (!unreadable.empty()) return problems;
+    if (!unreadable.empty()) return;
     for (const Finding& finding : changes_at_restart(saved.config, deck.config))
       problems.add(Exit::deck, deck.provenance.located(finding));
     if (checkpoint.manifest().corpus_hash != hex(corpus_hash))
@@ -98,9 +98,7 @@ Problems against_resuming(const fs::path& folder, const Deck& deck, std::uint64_
           Exit::file,
           fmt::format("data.files: the corpus has hash {}, and had {} when {} was saved: a resumed run must keep it",
                       hex(corpus_hash), checkpoint.manifest().corpus_hash, folder.string()));
-  } catch (const Error& error) {
-    problems.add(error.code(), error.what());
-  }
+  });
   return problems;
 }
 

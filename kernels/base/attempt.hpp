@@ -1,5 +1,6 @@
 #pragma once
 #include <exception>
+#include <system_error>
 
 #include "kernels/base/error.hpp"
 
@@ -12,6 +13,8 @@ void attempt(Problems& problems, const Work& work) {
     work();
   } catch (const Error& error) {
     problems.add(error.code(), error.what());
+  } catch (const std::system_error& error) {
+    problems.add(Exit::environment, error.what());
   } catch (const std::exception& error) {
     problems.add(Exit::internal, error.what());
   }
