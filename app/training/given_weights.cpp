@@ -52,11 +52,7 @@ GivenWeights opened(const std::filesystem::path& folder) {
   }
   auto checkpoint = std::make_unique<Checkpoint>(folder);
   const Manifest manifest = checkpoint->manifest();
-  Problems unreadable;
-  const Deck deck = parse_deck(checkpoint->deck(), (folder / deck_file).string(), {}, unreadable);
-  Problems problems;
-  for (const Problem& problem : unreadable.list()) problems.add(Exit::file, problem.text);
-  problems.raise();
+  const Deck deck = parse_saved_deck(checkpoint->deck(), (folder / deck_file).string());
   return {folder, std::move(checkpoint), deck.config.model, manifest.counters, manifest.content_digest};
 }
 

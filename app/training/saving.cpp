@@ -86,11 +86,7 @@ Problems against_resuming(const fs::path& folder, const Deck& deck, std::uint64_
   Problems problems;
   attempt(problems, [&] {
     const Checkpoint checkpoint(folder);
-    const fs::path path = folder / "deck.yaml";
-    Problems unreadable;
-    const Deck saved = parse_deck(checkpoint.deck(), path.string(), {}, unreadable);
-    for (const Problem& problem : unreadable.list()) problems.add(Exit::file, problem.text);
-    if (!unreadable.empty()) return;
+    const Deck saved = parse_saved_deck(checkpoint.deck(), (folder / deck_file).string());
     for (const Finding& finding : changes_at_restart(saved.config, deck.config))
       problems.add(Exit::deck, deck.provenance.located(finding));
     if (checkpoint.manifest().corpus_hash != hex(corpus_hash))

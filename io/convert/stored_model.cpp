@@ -55,10 +55,7 @@ class StoredModel final : public ModelReader {
 
  private:
   void read_deck() {
-    Problems unreadable, problems;
-    const Deck deck = parse_deck(facts_.origin.deck, (checkpoint_.folder() / deck_file).string(), {}, unreadable);
-    for (const Problem& problem : unreadable.list()) problems.add(Exit::file, problem.text);
-    problems.raise();
+    const Deck deck = parse_saved_deck(facts_.origin.deck, (checkpoint_.folder() / deck_file).string());
     facts_.model = deck.config.model;
     facts_.origin.steps = deck.config.run.steps;
     facts_.origin.optimizer = deck.config.optimizer;

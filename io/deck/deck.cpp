@@ -160,6 +160,14 @@ Deck parse_deck(const std::string& text, const std::string& path, const std::vec
   return deck;
 }
 
+Deck parse_saved_deck(const std::string& text, const std::string& path) {
+  Problems wrong, problems;
+  Deck deck = parse_deck(text, path, {}, wrong);
+  for (const Problem& problem : wrong.list()) problems.add(Exit::file, problem.text);
+  problems.raise();
+  return deck;
+}
+
 Deck read_deck(const std::string& path, const std::vector<Override>& overrides, Problems& problems) {
   Problems unreadable;
   const std::string text = read_deck_text(path, unreadable);

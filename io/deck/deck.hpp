@@ -53,7 +53,10 @@ std::string read_deck_text(const std::string& path, Problems& problems);
 Deck parse_deck(const std::string& text, const std::string& path, const std::vector<Override>& overrides,
                 Problems& problems);
 
-/// Both.
+/// The resolved deck that a checkpoint holds at `path`. Throws Error{file} with all that is wrong with it.
+Deck parse_saved_deck(const std::string& text, const std::string& path);
+
+/// read_deck_text, then parse_deck.
 Deck read_deck(const std::string& path, const std::vector<Override>& overrides, Problems& problems);
 
 /// Every key with its value and, as a comment, who gave it. Parses back to the same config.
