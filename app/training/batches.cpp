@@ -10,7 +10,7 @@ Batches::Batches(const RunConfig& config, const TokenStream& tokens, const Windo
     : tokens_(tokens),
       windows_(windows),
       sampler_(windows.train, config.data.shuffle ? Order::shuffled : Order::sequential, config.run.seed),
-      plan_(config.batch.global, config.batch.micro, ranks),
+      plan_(config.batch.global, ranks),
       rank_(rank),
       share_(config.batch.global / ranks),
       evaluation_(plan_.evaluation_share(windows, config.eval.batches, rank)) {

@@ -78,9 +78,7 @@ std::unique_ptr<Communicator> Mpi::world(Device& device, std::chrono::seconds ti
   if (options.transport == Transport::mpi || shared) return staged(device, over_mpi());
   return nccl_communicator(*state_->watch, device, timeout, options);
 }
-std::unique_ptr<Communicator> Mpi::world(Stream& stream, std::chrono::seconds timeout, const MpiOptions& options) {
-  return mpi_communicator(*state_->watch, stream, timeout, options);
-}
+
 std::unique_ptr<Control> Mpi::control(std::chrono::seconds timeout) { return mpi_control(*state_->watch, timeout); }
 
 void Mpi::abort(Exit code, const std::string& what) { state_->watch->abort(code, what); }

@@ -50,8 +50,6 @@ class Mpi {
   /// stream. A wait longer than `timeout` reports every rank's last operations, then leaves with Exit::communication on
   /// every rank. One at a time.
   std::unique_ptr<Communicator> world(Device& device, std::chrono::seconds timeout, const MpiOptions& options = {});
-  /// The same over MPI, for host memory alone.
-  std::unique_ptr<Communicator> world(Stream& stream, std::chrono::seconds timeout, const MpiOptions& options = {});
   /// Votes, on a communicator of their own for each call; the same time-out.
   std::unique_ptr<Control> control(std::chrono::seconds timeout);
 

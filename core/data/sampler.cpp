@@ -33,10 +33,8 @@ std::int64_t Sampler::window(std::int64_t sample) {
   return visits_[static_cast<std::size_t>(sample % windows_)];
 }
 
-BatchPlan::BatchPlan(std::int64_t global, std::int64_t micro, std::int64_t ranks)
-    : global_(global), micro_(micro), ranks_(ranks) {
-  require(global > 0 && micro > 0 && ranks > 0 && global % (ranks * micro) == 0, "BatchPlan",
-          "the global batch must divide by ranks * micro");
+BatchPlan::BatchPlan(std::int64_t global, std::int64_t ranks) : global_(global), ranks_(ranks) {
+  require(global > 0 && ranks > 0 && global % ranks == 0, "BatchPlan", "the global batch must divide by the ranks");
 }
 
 SampleRange BatchPlan::share(std::int64_t step, std::int64_t rank) const {
@@ -45,25 +43,11 @@ SampleRange BatchPlan::share(std::int64_t step, std::int64_t rank) const {
   return {step * global_ + rank * own, own};
 }
 
-SampleRange BatchPlan::micro_batch(std::int64_t step, std::int64_t rank, std::int64_t m) const {
-  require(m >= 0 && m < micro_batches(), "BatchPlan::micro_batch", "no such micro-batch");
-  return {share(step, rank).first + m * micro_, micro_};
-}
-
 SampleRange BatchPlan::evaluation_share(const Windows& windows, std::int64_t batches, std::int64_t rank) const {
   require(rank >= 0 && rank < ranks_, "BatchPlan::evaluation_share", "no such rank");
   const std::int64_t all = std::min(batches * global_, windows.evaluation);
   const std::int64_t begin = rank * all / ranks_, end = (rank + 1) * all / ranks_;
   return {windows.train + begin, end - begin};
-}
-
-std::vector<SampleRange> BatchPlan::evaluation_pieces(const Windows& windows, std::int64_t batches,
-                                                      std::int64_t rank) const {
-  const SampleRange own = evaluation_share(windows, batches, rank);
-  std::vector<SampleRange> pieces;
-  for (std::int64_t done = 0; done < own.count; done += micro_)
-    pieces.push_back({own.first + done, std::min(micro_, own.count - done)});
-  return pieces;
 }
 
 }  // namespace tessera

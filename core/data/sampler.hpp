@@ -37,24 +37,20 @@ struct SampleRange {
 };
 
 /// How a global batch of sequences is dealt: sample j of step s (from 0) has number s global + j; rank r takes the r-th
-/// contiguous share, in micro-batches.
+/// contiguous share.
 class BatchPlan {
  public:
-  /// `global` must divide by ranks * micro (Error{internal}: resolve() refuses it first).
-  BatchPlan(std::int64_t global, std::int64_t micro, std::int64_t ranks);
+  /// `global` must divide by `ranks` (Error{internal}: resolve() refuses it first).
+  BatchPlan(std::int64_t global, std::int64_t ranks);
 
-  std::int64_t micro_batches() const { return global_ / (ranks_ * micro_); }  ///< of one rank and step
   SampleRange share(std::int64_t step, std::int64_t rank) const;
-  SampleRange micro_batch(std::int64_t step, std::int64_t rank, std::int64_t m) const;
 
   /// A rank's part of the first min(batches * global, windows.evaluation) evaluation windows, as windows of the corpus:
   /// each window has one rank, and a rank may have none.
   SampleRange evaluation_share(const Windows& windows, std::int64_t batches, std::int64_t rank) const;
-  /// The same in pieces of at most `micro` windows.
-  std::vector<SampleRange> evaluation_pieces(const Windows& windows, std::int64_t batches, std::int64_t rank) const;
 
  private:
-  std::int64_t global_, micro_, ranks_;
+  std::int64_t global_, ranks_;
 };
 
 }  // namespace tessera

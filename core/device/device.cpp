@@ -49,7 +49,6 @@ struct Device::State {
     give_memory(compute);
     if (!compute.native()) return;
     give_memory(communication.emplace(Priority::highest));
-    give_memory(copy.emplace(Priority::normal));
   }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
@@ -65,7 +64,7 @@ struct Device::State {
   std::vector<Bytes> blocks;
   std::vector<PinnedBytes> pinned;
   Stream compute;
-  std::optional<Stream> communication, copy;  ///< of a GPU; the host has one stream
+  std::optional<Stream> communication;  ///< of a GPU; the host has one stream
   MemoryReport memory{};
   std::int64_t allocations = 0;
   std::vector<RegionTime> regions{{"outside", 0, 0}};
@@ -96,7 +95,6 @@ Device::~Device() = default;
 
 Stream& Device::compute() { return state_->compute; }
 Stream& Device::communication() { return state_->communication ? *state_->communication : state_->compute; }
-Stream& Device::copy() { return state_->copy ? *state_->copy : state_->compute; }
 bool Device::measuring() const { return state_->measuring; }
 const Tape& Device::tape() const { return state_->tape; }
 const MemoryReport& Device::memory() const { return state_->memory; }

@@ -36,9 +36,8 @@ struct RegionTime {
   std::int64_t waits;
 };
 
-/// One rank's execution and memory: three streams (compute, communication, copy), every allocation, the transfers
-/// between host and device. The only place that allocates device memory. On the host the three streams are one.
-/// One thread uses it.
+/// One rank's execution and memory: two streams (compute, communication), every allocation, the transfers between host
+/// and device. The only place that allocates device memory. On the host the two streams are one. One thread uses it.
 class Device {
  public:
   enum class Kind { real, measuring };
@@ -51,7 +50,6 @@ class Device {
 
   Stream& compute();
   Stream& communication();
-  Stream& copy();
   bool measuring() const;
   /// The record of a measuring device's streams.
   const Tape& tape() const;

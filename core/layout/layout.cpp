@@ -122,10 +122,4 @@ std::vector<Piece> ParamLayout::pieces(int b, int rank) const {
   return pieces;
 }
 
-std::vector<Piece> ParamLayout::locate(ParamId param, int rank) const {
-  std::vector<Piece> mine = pieces(place(param).bucket, rank);
-  std::erase_if(mine, [&](const Piece& piece) { return !(piece.param == param); });
-  return mine;
-}
-
 }  // namespace tessera

@@ -84,8 +84,6 @@ class ParamLayout {
 
   /// The pieces of a bucket that `rank` owns, ascending; alignment gaps and padding are in none.
   std::vector<Piece> pieces(int bucket, int rank) const;
-  /// All pieces of one parameter that `rank` owns.
-  std::vector<Piece> locate(ParamId param, int rank) const;
 
   /// Of everything that ranks must agree on.
   std::uint64_t hash() const { return hash_; }

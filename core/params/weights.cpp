@@ -8,7 +8,7 @@ Weights::Weights(Device& device, const ParamRegistry& registry, const ParamLayou
                  const Masters& masters, Communicator& communicator, Overlap overlap)
     : layout_(layout), masters_(masters), communicator_(communicator), overlap_(overlap) {
   const StorageFormat storage = layout.buckets().front().key.storage;
-  wire_ = plain_wire(storage);
+  wire_ = plain_wire();
   for (const Bucket& bucket : layout.buckets())
     storage_.push_back(device.allocate(Category::weights, storage.element, {bucket.size.value}));
   for (int p = 0; p < registry.size(); ++p) {

@@ -174,7 +174,6 @@ File File::open(const std::filesystem::path& path) {
   return file;
 }
 
-void File::flush() { checked(H5Fflush(file_.id(), H5F_SCOPE_LOCAL), "cannot be written"); }
 void File::close() {
   open_.close();
   open_path_.clear();

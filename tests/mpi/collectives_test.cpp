@@ -41,7 +41,8 @@ const BackEnd back_ends[] = {
     {"mpi_compared", false, [](Mpi& m, Device& d) { return over_mpi(m, d, {.compare = Compare::before_each}); }},
     // Buffers of more than 64 elements travel in blocks and in pieces, as those beyond 2^31 do.
     {"mpi_pieces", false, [](Mpi& m, Device& d) { return over_mpi(m, d, {.most = 64}); }},
-    {"staged", false, [](Mpi& m, Device& d) { return staged(d, m.world(d.communication(), timeout)); }},
+    {"staged", false,
+     [](Mpi& m, Device& d) { return d.compute().native() ? over_mpi(m, d) : staged(d, m.world(d, timeout)); }},
     {"throttled", false, [](Mpi& m, Device& d) { return throttled(m.world(d, timeout), 20, 1e9); }},
     {"delaying", false, [](Mpi& m, Device& d) { return delaying(m.world(d, timeout), 7, 300); }},
     {"recording", false,

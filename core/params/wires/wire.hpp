@@ -1,23 +1,14 @@
 #pragma once
 #include <memory>
 
-#include "core/layout/layout.hpp"
-#include "core/params/masters.hpp"
+#include "kernels/base/stream.hpp"
 
 namespace tessera {
-
-/// What a wire can do and needs; plan and pipeline follow from it.
-struct WireTraits {
-  const char* name;
-  std::int64_t bytes_per_element;  ///< that travel
-  std::int64_t cut_multiple;
-};
 
 /// How a bucket's weights travel and are rebuilt. Not collective: the gather between stage and consume is ParamSync's.
 class Wire {
  public:
   virtual ~Wire() = default;
-  virtual WireTraits traits() const = 0;
   /// Writes Q(master shard) in its wire form where the gather expects it.
   virtual void stage(Stream& stream, const Tensor& weights_slice, const Tensor& master_shard) const = 0;
   /// After the gather: makes what the GEMMs read from what has travelled. The one place of post-processing.
@@ -25,6 +16,6 @@ class Wire {
 };
 
 /// Weights that travel as they are kept: bf16 (or fp32), gathered in place.
-std::unique_ptr<Wire> plain_wire(const StorageFormat& storage);
+std::unique_ptr<Wire> plain_wire();
 
 }  // namespace tessera

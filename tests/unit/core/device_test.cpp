@@ -36,9 +36,8 @@ TEST(Device, StreamsAreOrderedByEvents) {
     fill(device.compute(), source, round);
     device.communication().wait(device.compute().record());
     copy(device.communication(), middle, source);
-    device.copy().wait(device.communication().record());
-    copy(device.copy(), target, middle);
-    device.compute().wait(device.copy().record());
+    device.compute().wait(device.communication().record());
+    copy(device.compute(), target, middle);
   }
   EXPECT_EQ(test::on_host<float>(device, target), Values(n, 19.0f));
 }

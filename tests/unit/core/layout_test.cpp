@@ -38,8 +38,8 @@ void expect_every_element_owned_once(const ParamRegistry& registry, const ParamL
     const Bucket& bucket = layout.buckets()[static_cast<std::size_t>(layout.place({p}).bucket)];
     std::vector<int> owners(static_cast<std::size_t>(spec.member_elements() * spec.members), 0);
     for (int r = 0; r < bucket.ranks(); ++r)
-      for (const Piece& piece : layout.locate({p}, r))
-        for (std::int64_t i = 0; i < piece.count.value; ++i)
+      for (const Piece& piece : layout.pieces(layout.place({p}).bucket, r))
+        for (std::int64_t i = 0; piece.param == ParamId{p} && i < piece.count.value; ++i)
           ++owners[static_cast<std::size_t>(piece.member * spec.member_elements() + piece.begin.value + i)];
     ASSERT_FALSE(owners.empty());
     for (int n : owners) ASSERT_EQ(n, 1) << spec.name;
@@ -143,7 +143,7 @@ TEST(ParamLayout, HoldsModelsSmallerThanTheirRanks) {
   const ParamLayout layout = ParamLayout::build(registry, {9, 9, 1 << 20, bf16_storage});
   expect_every_element_owned_once(registry, layout);
   int empty = 0;
-  for (int r = 0; r < 9; ++r) empty += layout.locate({0}, r).empty();
+  for (int r = 0; r < 9; ++r) empty += layout.pieces(0, r).empty();
   EXPECT_EQ(empty, 8);
 }
 

@@ -141,38 +141,33 @@ TEST(Sampler, RefusesAnEmptyCorpusAndNegativeSamples) {
 
 TEST(BatchPlan, DealsEverySampleOnceWhateverTheRanks) {
   for (std::int64_t ranks : {1, 2, 3, 4, 6, 12}) {
-    for (std::int64_t micro : {1, 2}) {
-      const BatchPlan plan(24, micro, ranks);
-      for (std::int64_t step : {0, 1, 1000}) {
-        std::vector<std::int64_t> samples;
-        for (std::int64_t rank = 0; rank < ranks; ++rank) {
-          const auto begin = static_cast<std::int64_t>(samples.size());
-          for (std::int64_t m = 0; m < plan.micro_batches(); ++m) {
-            const SampleRange range = plan.micro_batch(step, rank, m);
-            for (std::int64_t i = 0; i < range.count; ++i) samples.push_back(range.first + i);
-          }
-          EXPECT_EQ(plan.share(step, rank), (SampleRange{step * 24 + begin, 24 / ranks}));
-        }
-        std::vector<std::int64_t> expected(24);
-        std::iota(expected.begin(), expected.end(), step * 24);
-        EXPECT_EQ(samples, expected) << ranks << " ranks, micro " << micro;
+    const BatchPlan plan(24, ranks);
+    for (std::int64_t step : {0, 1, 1000}) {
+      std::vector<std::int64_t> samples;
+      for (std::int64_t rank = 0; rank < ranks; ++rank) {
+        const SampleRange share = plan.share(step, rank);
+        EXPECT_EQ(share.count, 24 / ranks);
+        for (std::int64_t i = 0; i < share.count; ++i) samples.push_back(share.first + i);
       }
+      std::vector<std::int64_t> expected(24);
+      std::iota(expected.begin(), expected.end(), step * 24);
+      EXPECT_EQ(samples, expected) << ranks << " ranks";
     }
   }
 }
 
 TEST(BatchPlan, RefusesWhatDoesNotDivide) {
-  EXPECT_THROW(BatchPlan(24, 5, 1), Error);
-  EXPECT_THROW(BatchPlan(24, 1, 5), Error);
-  EXPECT_THROW(BatchPlan(24, 0, 1), Error);
-  EXPECT_THROW(BatchPlan(24, 2, 3).micro_batch(0, 0, 4), Error);
-  EXPECT_THROW(BatchPlan(24, 2, 3).share(0, 3), Error);
+  EXPECT_THROW(BatchPlan(24, 5), Error);
+  EXPECT_THROW(BatchPlan(24, 0), Error);
+  EXPECT_THROW(BatchPlan(0, 1), Error);
+  EXPECT_THROW(BatchPlan(24, 3).share(0, 3), Error);
+  EXPECT_THROW(BatchPlan(24, 3).share(-1, 0), Error);
 }
 
 TEST(BatchPlan, EvaluatesEachWindowOnceWhateverTheRanks) {
   for (std::int64_t held : {1, 3, 40, 1000}) {
     for (std::int64_t ranks : {1, 2, 3, 4, 8}) {
-      const BatchPlan plan(24, 1, ranks);
+      const BatchPlan plan(24, ranks);
       const Windows windows{16, 100, held};
       std::vector<std::int64_t> visited;
       for (std::int64_t rank = 0; rank < ranks; ++rank) {
@@ -187,18 +182,12 @@ TEST(BatchPlan, EvaluatesEachWindowOnceWhateverTheRanks) {
 }
 
 TEST(BatchPlan, MayLeaveARankWithoutEvaluation) {
-  const BatchPlan plan(8, 2, 4);
+  const BatchPlan plan(8, 4);
   const Windows windows{16, 10, 2};
   std::int64_t idle = 0;
-  for (std::int64_t rank = 0; rank < 4; ++rank) idle += plan.evaluation_pieces(windows, 5, rank).empty() ? 1 : 0;
+  for (std::int64_t rank = 0; rank < 4; ++rank) idle += plan.evaluation_share(windows, 5, rank).count == 0 ? 1 : 0;
   EXPECT_EQ(idle, 2);
   EXPECT_EQ(plan.evaluation_share({16, 10, 0}, 5, 0).count, 0);
-}
-
-TEST(BatchPlan, CutsEvaluationIntoPiecesOfAMicroBatch) {
-  const BatchPlan plan(24, 3, 2);
-  const auto pieces = plan.evaluation_pieces({16, 10, 14}, 1, 1);
-  EXPECT_EQ(pieces, (std::vector<SampleRange>{{17, 3}, {20, 3}, {23, 1}}));
 }
 
 }  // namespace
