@@ -4,6 +4,8 @@
 
 #include <sstream>
 
+#include "kernels/base/attempt.hpp"
+
 namespace tessera {
 namespace {
 
@@ -69,11 +71,7 @@ AgreedPlans agree_on_plans(Control& control, const std::vector<Words>& work, con
                            const std::string& stored, const Chooser& choose) {
   AgreedPlans agreed;
   Problems problems;
-  if (control.rank() == 0) try {
-      agreed = planned(work, made_for, stored, choose);
-    } catch (const Error& error) {
-      problems.add(error.code(), error.what());
-    }
+  if (control.rank() == 0) attempt(problems, [&] { agreed = planned(work, made_for, stored, choose); });
   control.agree(problems);
   const std::string text = control.broadcast(to_text(agreed.plans));
   if (control.rank() != 0 && !text.empty()) agreed.plans = *parse_library_plans(text);
