@@ -35,7 +35,9 @@ AgreedPlans use_library_plans(Device& device, const RunPlan& plan, const std::ve
                      });
   stream.library<LibraryChoices>() = agreed.plans.choices;
   if (control.rank() == 0 && !agreed.outdated.empty())
-    fmt::print(stderr, "library plans are chosen anew, and bits may differ from the saved run's: those of {} were made for {}\n",
+    fmt::print(stderr,
+               "library plans are chosen anew, and bits may differ from the saved run's: those of {} were made for "
+               "{}\n",
                beginnings.front().string(), agreed.outdated);
   return agreed;
 }

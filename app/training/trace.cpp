@@ -105,7 +105,8 @@ void Trace::write(Stream& stream) {
   const auto n = names_.size();
   std::vector<std::uint64_t> sums(static_cast<std::size_t>(sums_.elements()));
   device_.download(stream, sums.data(), sums_);
-  control_.sum(sums.data(), static_cast<int>(static_cast<std::size_t>(Traced::weight) * n));  // gradients and masters are shards, weights are whole
+  // Of gradients and masters each rank has hashed its shards; weights are whole on all.
+  control_.sum(sums.data(), static_cast<int>(static_cast<std::size_t>(Traced::weight) * n));
   Problems problems;
   if (control_.rank() == 0) write_row(sums, problems);
   control_.agree(problems);
@@ -113,7 +114,9 @@ void Trace::write(Stream& stream) {
 
 void Trace::write_row(const std::vector<std::uint64_t>& sums, Problems& problems) {
   const auto n = names_.size();
-  const auto digest_of = [&](Traced which, std::size_t i) { return hex(sums[static_cast<std::size_t>(which) * n + i]); };
+  const auto digest_of = [&](Traced which, std::size_t i) {
+    return hex(sums[static_cast<std::size_t>(which) * n + i]);
+  };
   nlohmann::ordered_json row{
       {"step", row_.step}, {"loss", row_.loss}, {"norm", row_.norm}, {"logits", hex(row_.logits)}};
   for (std::size_t i = 0; i < n; ++i) {

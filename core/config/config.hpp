@@ -129,7 +129,8 @@ struct DataConfig {
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
-    v.key("kind", self.kind, OneOf(), fixed, "text: bytes are tokens; tokens: llm.c .bin files");
+    v.key("kind", self.kind, OneOf(), fixed,
+          "text: bytes are tokens; tokens: .bin files of llm.c, or of Megatron with their .idx");
     v.derived("root", self.root, Text::line, may_change, "the deck's folder",
               "Folder of the files, relative to the deck's folder");
     v.required("files", self.files, Text::line, may_change, "Patterns below root; ** crosses folders");
@@ -208,8 +209,8 @@ struct ReduceConfig {
     v.key("overlap", self.overlap, OneOf(), may_change, "Reduce gradients under the rest of backward. Same bits");
     v.key("bucket_mib", self.bucket_mib, above_to(0, 65536), may_change, "MiB of fp32 gradients that travel together");
     v.key("order", self.order, OneOf(), may_change,
-          "Order in which gradients are summed over ranks. rank: that of the ranks, the same bits on every back end and "
-          "for every cut; library: that of its reduce-scatter, where bits depend on cuts from 3 ranks on");
+          "Order in which gradients are summed over ranks. rank: that of the ranks, the same bits on every back end "
+          "and for every cut; library: that of its reduce-scatter, where bits depend on cuts from 3 ranks on");
   }
   bool operator==(const ReduceConfig&) const = default;
 };
@@ -289,7 +290,8 @@ struct CheckpointConfig {
     v.key("expert_layout", self.expert_layout, OneOf(), may_change,
           "Expert weights in files: single, one dataset a projection; discrete, one an expert; auto: as in memory");
     v.key("init_from", self.init_from, Text::line_or_empty, may_change,
-          "First weights of a fresh run, from step 0: a checkpoint, run directory or Hugging Face folder; empty: drawn");
+          "First weights of a fresh run, from step 0: a checkpoint, run directory or Hugging Face folder; empty: "
+          "drawn");
     v.key("init_missing", self.init_missing, Text::line_or_empty, may_change,
           "Weights, by name, that init_from may lack: they start as drawn");
     v.key("init_ignore_extra", self.init_ignore_extra, OneOf(), may_change,
