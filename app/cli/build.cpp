@@ -1,7 +1,5 @@
 #include "app/cli/build.hpp"
 
-#include <algorithm>
-
 #include <CLI/Version.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -26,18 +24,12 @@ std::string compiler() {
 #endif
 }
 
-std::string first_line(const std::string& text) {
-  std::string line = text.substr(0, text.find('\n'));
-  std::replace(line.begin(), line.end(), '\t', ' ');
-  return line;
-}
-
 }  // namespace
 
 Build this_build() {
   // TESSERA_*: from CMake, of libraries whose headers do not tell their version or that only kernels include.
   Build build{TESSERA_VERSION, compiler(), TESSERA_BUILD_TYPE, TESSERA_GIT_SHA, Runtime::back_end(),
-              first_line(Mpi::version()), {}};
+              Mpi::version(), {}};
   build.libraries = {
       {"Kokkos", TESSERA_KOKKOS_VERSION},
       {"oneDNN", TESSERA_DNNL_VERSION},

@@ -45,8 +45,10 @@ std::string Mpi::version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING];
   int length = 0;
   MPI_Get_library_version(text, &length);
-  const std::string all(text, static_cast<std::size_t>(length));
-  return all.substr(0, all.find('\n'));
+  std::string first(text, static_cast<std::size_t>(length));
+  first.erase(std::min(first.find('\n'), first.size()));
+  std::replace(first.begin(), first.end(), '\t', ' ');
+  return first;
 }
 
 std::string Mpi::nccl_version() { return tessera::nccl_version(); }

@@ -59,7 +59,8 @@ Deck parse_saved_deck(const std::string& text, const std::string& path);
 /// read_deck_text, then parse_deck.
 Deck read_deck(const std::string& path, const std::vector<Override>& overrides, Problems& problems);
 
-/// Every key with its value and, as a comment, who gave it. Parses back to the same config.
+/// Every key with its value and, as a comment, who gave it, where the deck was read from a text. Parses back to the
+/// same config.
 std::string resolved_text(const Deck& deck);
 
 }  // namespace tessera

@@ -31,8 +31,9 @@ class Writer {
  private:
   void line(const char* name, const std::string& value) {
     const auto origin = provenance_.origins.find(prefix_ + name);
-    const Source source = origin == provenance_.origins.end() ? Source::standard : origin->second.source;
-    out_ += indent_ + name + ": " + value + "  # " + std::string(name_of(source)) + "\n";
+    out_ += indent_ + name + ": " + value;
+    if (origin != provenance_.origins.end()) out_ += "  # " + std::string(name_of(origin->second.source));
+    out_ += "\n";
   }
 
   std::string& out_;

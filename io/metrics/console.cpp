@@ -14,9 +14,12 @@ constexpr std::string_view clear_line = "\r\033[K", yellow = "\033[33m", uncolou
 // Three digits before the point, or two about it.
 std::string short_number(double x) { return x < 9.95 ? fmt::format("{:.1f}", x) : fmt::format("{:.0f}", x); }
 
+/// The sign of a NaN says nothing.
+std::string fixed(float x, int digits) { return std::isnan(x) ? "nan" : fmt::format("{:.{}f}", x, digits); }
+
 std::string norm_text(float norm) {
   const bool plain = norm == 0 || (norm >= 0.01f && norm < 1e4f) || !std::isfinite(norm);
-  return plain ? fmt::format("{:.2f}", norm) : fmt::format("{:.2e}", norm);
+  return plain ? fixed(norm, 2) : fmt::format("{:.2e}", norm);
 }
 
 std::string step_time(double ms) { return ms < 9999.5 ? short_number(ms) + " ms" : fmt::format("{:.1f} s", ms / 1000); }
@@ -48,8 +51,8 @@ std::string time_text(double seconds) {
 }
 
 std::string to_line(const ConsoleRow& row) {
-  std::string line = fmt::format("step {}/{} | loss {:.4f}", row.step, row.steps, row.loss);
-  if (row.eval_loss) line += fmt::format(" | eval {:.4f}", *row.eval_loss);
+  std::string line = fmt::format("step {}/{} | loss {}", row.step, row.steps, fixed(row.loss, 4));
+  if (row.eval_loss) line += fmt::format(" | eval {}", fixed(*row.eval_loss, 4));
   line += fmt::format(" | norm {} | lr {:.1e} | {}", norm_text(row.norm), row.lr, step_time(row.step_ms));
   if (row.mfu) line += fmt::format(" | {:.0f}% MFU", *row.mfu * 100);
   line += fmt::format(" | {} tok/s | {} | ETA {}", count_text(row.tokens_per_s), bytes_text(row.memory_bytes),

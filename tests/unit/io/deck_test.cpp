@@ -129,6 +129,8 @@ TEST(Deck, ResolvedTextMarksEveryValue) {
   for (const char* line : {"schema_version: 1  # deck\n", "  name: \"small\"  # deck\n", "  lr: 0.001  # override\n",
                            "  ffn: 256  # derived\n", "  eps: 1e-08  # default\n", "  files: [\"*.txt\"]  # deck\n"})
     EXPECT_NE(text.find(line), std::string::npos) << line << text;
+  // Of a config that no text gave, nobody can say.
+  EXPECT_EQ(resolved_text({sound(small).config, {}}).find("  # "), std::string::npos);
 }
 
 TEST(Override, ReplacesAndAdds) {

@@ -202,7 +202,7 @@ TEST(Console, ShowsAStepInOneLine) {
   row.mfu = 0.414;
   row.eval_loss = 3.30124f;
   row.skipped = true;
-  row.norm = nan;
+  row.norm = -nan;
   EXPECT_EQ(
       to_line(row),
       "step 120/5000 | loss 3.2171 | eval 3.3012 | norm nan | lr 3.0e-04 | 123 ms | 41% MFU | 512k tok/s | 61.3 GiB | "
