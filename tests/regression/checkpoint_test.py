@@ -2,12 +2,15 @@
 
 usage: checkpoint_test.py TESSERA MPIEXEC
 """
+import json
 import os
+import re
 import shutil
 
 import h5py
 import numpy
 
+import documents
 import runs
 
 MASK = 2**64 - 1
@@ -118,6 +121,37 @@ class Checkpoints(runs.Runs):
             one = int(mix64(bits ^ numpy.uint64(0x9E3779B97F4A7C15))[0])
             content += int(mix64(numpy.array([fnv1a64(path) ^ one], dtype=numpy.uint64))[0])
         self.assertEqual(f"{content & MASK:016x}", self.final("a"))
+
+    def test_the_documents_lines_read_a_weight(self):
+        self.train(75, 1, self.deck("a"), "--stop-at", "2")
+        step = self.path("a", "step_00000002")
+        with h5py.File(os.path.join(step, "model.h5")) as file:
+            saved = {name: file["model"][name][...] for name in file["model"]}
+        readme = documents.indented(documents.section(documents.read("README.md"), "Checkpoints"))
+        page = documents.fenced(documents.section(documents.read("io/checkpoint/FORMAT.md"), "Reading a weight"), "python")
+        shows, reads = next(code for code in readme if "h5py" in code), page[0]
+        for lines in (shows, reads):
+            named = self.path(re.search(r'File\("(.+)/model\.h5"\)', lines)[1])
+            os.makedirs(os.path.dirname(named))
+            os.symlink(step, named)
+        weight = saved["layers.0.attention.qkv.weight"]
+        self.assertEqual(documents.run(shows, self.folder)[1], f"{weight.shape} float32 {weight[0, :4]}\n")
+        numpy.testing.assert_array_equal(documents.run(reads, self.folder)[0]["weight"], saved["embed.tokens"])
+
+    def test_the_format_page_names_all_that_files_hold(self):
+        self.train(75, 2, self.deck("a", "discrete"), "--set", "model.tied_head=true", "--stop-at", "2")
+        step = self.path("a", "step_00000002")
+        page = documents.read("io/checkpoint/FORMAT.md")
+        held = set()
+        for name in ("model.h5", "optimizer.h5"):
+            with h5py.File(os.path.join(step, name)) as file:
+                held |= set(file.attrs) | {"/" + group for group in file} | set(file["integrity/table"].dtype.names)
+                file.visititems(lambda path, item: held.update(item.attrs))
+        with open(os.path.join(step, "manifest.json"), encoding="utf-8") as file:
+            manifest = json.load(file)
+        held |= set(manifest) | set(manifest["state"]) | set(os.listdir(step))
+        self.assertTrue({"tied_to", "canonical", "/provenance", "non_finite", "/rng/seed", "deck.yaml"} <= held)
+        self.assertEqual([name for name in sorted(held) if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", page)], [])
 
     def test_what_must_not_be_resumed(self):
         self.train(75, 1, self.deck("a"), "--stop-at", "2")

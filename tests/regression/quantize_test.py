@@ -18,6 +18,8 @@ import unittest
 import h5py
 import numpy
 
+import documents
+
 TESSERA = ""
 HERE = os.path.dirname(os.path.abspath(__file__))
 SIZES = {"F32": 4, "F16": 2, "BF16": 2, "F64": 8, "U8": 1}
@@ -33,16 +35,6 @@ def bf16(values):
 def weights(rows, columns, seed):
     random = numpy.random.default_rng(seed)
     return (random.standard_normal((rows, columns)) * 2.0 ** random.integers(-9, 3, (rows, 1))).astype(numpy.float32)
-
-
-def readme_section(name):
-    with open(os.path.join(HERE, "..", "..", "README.md")) as file:
-        return re.search(rf"^## {name}\n(.*?)(?=^## )", file.read(), re.MULTILINE | re.DOTALL)[1]
-
-
-def indented(text):
-    """Blocks of lines that are code, without their indentation."""
-    return [re.sub("^    ", "", block, flags=re.MULTILINE) for block in re.findall(r"(?:^    .*\n|^\n(?=    ))+", text, re.MULTILINE)]
 
 
 class Quantize(unittest.TestCase):
@@ -88,7 +80,7 @@ class Quantize(unittest.TestCase):
 
 class Written(Quantize):
     def test_the_readme_reads_a_weight_back(self):
-        code = indented(readme_section("Number formats"))
+        code = documents.indented(documents.section(documents.read("README.md"), "Number formats"))
         self.assertEqual(len(code), 2, "a command, and how to read what it wrote")
         command = code[0].split("#")[0].split()
         self.assertEqual(command[:2], ["tessera", "quantize"])
@@ -97,7 +89,7 @@ class Written(Quantize):
         given[5, 32:64] = 0
         self.safetensors({name: given}, command[2])
         subprocess.run([TESSERA, *command[1:]], cwd=self.folder, check=True, capture_output=True)
-        values = self.run_lines(code[1])["values"]
+        values = documents.run(code[1], self.folder)[0]["values"]
         # Each is the nearest of its block's grid: half a unit in the last of 4 bits, or half the least subnormal.
         peak = numpy.abs(bf16(given)).reshape(96, 5, 32).max(axis=2)
         least = numpy.where(peak > 0, 2.0 ** numpy.ceil(numpy.log2(numpy.maximum(peak, 2.0**-100) / 448)), 0)
@@ -114,17 +106,6 @@ class Written(Quantize):
         exponents = numpy.log2(least[peak > 0]).astype(int)
         for exponent in set(exponents):
             self.assertEqual(stated["scale_exponents"][str(exponent)], (exponents == exponent).sum())
-
-    def run_lines(self, lines):
-        names, here = {}, os.getcwd()
-        os.chdir(self.folder)
-        try:
-            with open(os.devnull, "w") as sys.stdout:
-                exec(lines, names)
-        finally:
-            sys.stdout = sys.__stdout__
-            os.chdir(here)
-        return names
 
     def test_people_read_two_lines_a_tensor(self):
         source = self.safetensors({"exact": numpy.ones((32, 32)), "some": weights(32, 64, 6), "vector": numpy.ones(32), "x": numpy.ones((3, 3))})
