@@ -215,7 +215,8 @@ Origin begin(const PreparedRun& run, const TrainOptions& options, const Mpi& mpi
     training.initialise([&](StateDict& weights) { load_weights(*given.source, weights, device, control); });
     origin.parent = given.path.string();
     origin.parent_digest = given.content_digest;
-    if (mpi.rank() == 0) fmt::print("starts with the weights of {} | {}\n", origin.parent, given.content_digest);
+    const std::string digest = given.content_digest.empty() ? "" : " | " + given.content_digest;
+    if (mpi.rank() == 0) fmt::print("starts with the weights of {}{}\n", origin.parent, digest);
   }
   const RunConfig& config = run.deck.config;
   const Build build = this_build();
