@@ -152,7 +152,9 @@ void Saving::save(std::int64_t step) {
   if (control_.rank() != 0) return;
   fmt::print("saved {} | {} | {:.2f} s\n", (run_ / step_folder(step)).string(), digest, took.count());
   std::fflush(stdout);
-  retire(run_, {config_.checkpoint.keep_last, config_.checkpoint.keep_every, step});
+  Problems kept;  // longer than asked for, which is no reason to end a run
+  attempt(kept, [&] { retire(run_, {config_.checkpoint.keep_last, config_.checkpoint.keep_every, step}); });
+  for (const Problem& problem : kept.list()) fmt::print(stderr, "older checkpoints are kept: {}\n", problem.text);
 }
 
 }  // namespace tessera

@@ -39,7 +39,7 @@ Json listed(const fs::path& folder) {
     row["step"] = checkpoint.manifest().counters.step;
     row["content_digest"] = checkpoint.manifest().content_digest;
     row["valid"] = true;
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     row["reason"] = error.what();
   }
   return row;
@@ -166,7 +166,7 @@ int run_checkpoint_verify(const CheckpointOptions& options) {
   std::vector<std::string> failures;
   try {
     failures = Checkpoint(find_checkpoint(options.path)).verify();
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     failures.push_back(error.what());
   }
   if (options.format == Format::json)
