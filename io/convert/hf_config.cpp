@@ -232,8 +232,8 @@ template <class T>
 void demand(Problems& problems, const std::string& whose, const char* key, const T& value, const T& wanted,
             std::string_view family) {
   if (value != wanted)
-    problems.add(Exit::file, fmt::format("{}: {}: {}, and {} of Hugging Face has {}", whose, key, deck_text(value),
-                                         family, deck_text(wanted)));
+    problems.add(Exit::file, fmt::format("{}: {}: {} cannot be expressed: Hugging Face's {} has {}", whose, key,
+                                         deck_text(value), family, deck_text(wanted)));
 }
 
 }  // namespace
