@@ -1,4 +1,5 @@
-// Quantization, as weights and as shards, beside the copy bandwidth of the same run and the serial reference.
+// Quantization, as weights and as shards, beside the copy bandwidth of the same run and the serial reference. Tensors
+// lie as parameters of a run do: the values of all side by side, and so the data and the scales of each copy.
 #include "kernels/quantize/quantize.hpp"
 
 #include <chrono>
@@ -29,8 +30,8 @@ Matrix shape_of(std::int64_t tensors) {
   return {rows, total_elements() / tensors / rows / 128 * 128};
 }
 
-/// Calls between two waits of the host: a GPU's queue must not run dry.
-int batch() { return Runtime::back_end() == "Cuda" ? 20 : 1; }
+/// Calls between two waits of the host: a GPU's queue must not run dry, and a wait must not show.
+int batch() { return Runtime::back_end() == "Cuda" ? 100 : 1; }
 
 /// Waits for the device; the host's work has ended with its call.
 class Fence {
@@ -46,6 +47,18 @@ class Fence {
   Tensor flag_;
 };
 
+/// Runs op() until times are steady: a GPU that has been idle, or clears memory that was freed, takes up to a tenth
+/// longer for a while.
+template <class Op>
+void warm_up(Fence& fence, const Op& op) {
+  const std::chrono::milliseconds enough(Runtime::back_end() == "Cuda" ? 300 : 0);
+  const auto begin = std::chrono::steady_clock::now();
+  do {
+    for (int i = 0; i < batch(); ++i) op();
+    fence();
+  } while (std::chrono::steady_clock::now() - begin < enough);
+}
+
 /// Bytes per second that copy() moves of so many, read and written counted.
 double copy_rate(std::int64_t bytes) {
   static std::map<std::int64_t, double> measured;
@@ -55,8 +68,7 @@ double copy_rate(std::int64_t bytes) {
   const Tensor from = device.allocate(Category::batch, DType::u8, {bytes});
   const Tensor to = device.allocate(Category::batch, DType::u8, from.shape);
   clear(device.compute(), from);
-  copy(device.compute(), to, from);
-  fence();
+  warm_up(fence, [&] { copy(device.compute(), to, from); });
   double best = 1e30;
   for (int i = 0; i < 20; ++i) {
     const auto begin = std::chrono::steady_clock::now();
@@ -67,45 +79,48 @@ double copy_rate(std::int64_t bytes) {
   return measured[bytes] = 2.0 * static_cast<double>(bytes) / best;
 }
 
-/// Random values on the device. A long tensor repeats itself, since the host is slow to draw.
+/// Random values into a tensor of T. A long one repeats itself, since the host is slow to draw.
 template <class T>
-Tensor values_of(Device& device, std::int64_t n) {
+void draw(Device& device, const Tensor& t) {
   constexpr std::int64_t most = std::int64_t{1} << 22;
   static const std::vector<T> drawn = test::uniform<T>(most, 1);
-  const Tensor t = device.allocate(Category::weights, dtype_of<T>, {n});
-  for (std::int64_t at = 0; at < n; at += most)
-    device.upload(device.compute(), t.flat(at, std::min(most, n - at)), drawn.data());
-  return t;
+  for (std::int64_t at = 0; at < t.elements(); at += most)
+    device.upload(device.compute(), t.flat(at, std::min(most, t.elements() - at)), drawn.data());
 }
 
 double bytes_of(const Tensor& t) { return t ? static_cast<double>(t.bytes()) : 0.0; }
 
-/// Matrices of one format with both copies, whose values are random bf16, or fp32 masters.
+/// Equal matrices of one format with both copies, whose values are random bf16, or fp32 masters.
 template <Format F>
 struct Weights {
   Weights(Bench& b, std::int64_t tensors, DType type) : Weights(b, tensors, type, shape_of(tensors)) {}
-  Weights(Bench& b, std::int64_t tensors, DType type, Matrix each) : matrix(each) {
-    for (std::int64_t i = 0; i < tensors; ++i) {
-      const auto buffer = [&](DType t, Shape shape) { return b.device().allocate(Category::weights, t, shape); };
-      QuantizedMatrix m;
-      m.matrix = matrix;
-      m.values = type == DType::bf16 ? values_of<bf16>(b.device(), matrix.elements())
-                                     : values_of<float>(b.device(), matrix.elements());
-      for (Side side : {Side::rowwise, Side::columnwise}) {
-        Copy& copy = side == Side::rowwise ? m.rowwise : m.columnwise;
-        const bool shares = side == Side::columnwise && F::columnwise == formats::Columnwise::shared;
-        copy.data = shares ? m.rowwise.data
-                           : buffer(dtype_of<typename F::Element::Storage>, formats::data_shape<F>(side, matrix));
-        if (F::scaled) copy.scales = buffer(dtype_of<typename F::Scale>, formats::scale_shape<F>(side, matrix));
-        if (F::tensor_amax) copy.amax = buffer(DType::f32, {1});
-        if (formats::swizzles<F>()) copy.swizzled = buffer(DType::u8, formats::scale_shape<F>(side, matrix));
-      }
-      values += bytes_of(m.values);
-      data[0] += bytes_of(m.rowwise.data);
-      data[1] += m.columnwise.data.data == m.rowwise.data.data ? 0 : bytes_of(m.columnwise.data);
-      scales[0] += bytes_of(m.rowwise.scales);
-      scales[1] += bytes_of(m.columnwise.scales);
-      matrices.push_back(m);
+  Weights(Bench& b, std::int64_t tensors, DType type, Matrix each)
+      : matrix(each), matrices(static_cast<std::size_t>(tensors)) {
+    // One allocation for all that `place` names, in the order of the matrices.
+    const auto allocate = [&](DType t, std::int64_t elements, const auto& place) {
+      const Tensor all = b.device().allocate(Category::weights, t, {tensors * elements});
+      for (std::int64_t i = 0; i < tensors; ++i)
+        place(matrices[static_cast<std::size_t>(i)]) = all.flat(i * elements, elements);
+      return all;
+    };
+    const Tensor all = allocate(type, matrix.elements(), [](QuantizedMatrix& m) -> Tensor& { return m.values; });
+    type == DType::bf16 ? draw<bf16>(b.device(), all) : draw<float>(b.device(), all);
+    values = bytes_of(all);
+    for (QuantizedMatrix& m : matrices) m.matrix = matrix;
+    for (Side side : {Side::rowwise, Side::columnwise}) {
+      const auto copy = side == Side::rowwise ? &QuantizedMatrix::rowwise : &QuantizedMatrix::columnwise;
+      const auto buffer = [&](Tensor Copy::*of, DType t, const Shape& shape) {
+        return bytes_of(allocate(t, shape.elements(), [=](QuantizedMatrix& m) -> Tensor& { return m.*copy.*of; }));
+      };
+      const auto s = static_cast<int>(side);
+      const Shape grid = formats::scale_shape<F>(side, matrix);
+      if (side == Side::columnwise && F::columnwise == formats::Columnwise::shared)
+        for (QuantizedMatrix& m : matrices) m.columnwise.data = m.rowwise.data;
+      else
+        data[s] = buffer(&Copy::data, dtype_of<typename F::Element::Storage>, formats::data_shape<F>(side, matrix));
+      if (F::scaled) scales[s] = buffer(&Copy::scales, dtype_of<typename F::Scale>, grid);
+      if (F::tensor_amax) buffer(&Copy::amax, DType::f32, {1});
+      if (formats::swizzles<F>()) buffer(&Copy::swizzled, DType::u8, grid);
     }
   }
   Matrix matrix;
@@ -117,8 +132,7 @@ struct Weights {
 template <class Op>
 void time_calls(benchmark::State& state, Bench& b, std::int64_t elements, const Op& op) {
   Fence fence(b.device());
-  op();
-  fence();
+  warm_up(fence, op);
   while (state.KeepRunningBatch(batch())) {
     for (int i = 0; i < batch(); ++i) op();
     fence();

@@ -17,23 +17,28 @@ import pathlib
 import statistics
 import struct
 import sys
+import time
 
 import torch
 
 E4M3 = torch.float8_e4m3fn
 
 
-def microseconds(call, repeats=20):
-    for _ in range(3):
+def microseconds(call, repeats=5, calls=20):
+    """Median of several times many calls, once the GPU has been busy for a while, as quantize_bench has it."""
+    begin = time.monotonic()
+    while time.monotonic() - begin < 0.3:
         call()
+        torch.cuda.synchronize()
     spans = []
     for _ in range(repeats):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
-        call()
+        for _ in range(calls):
+            call()
         end.record()
         end.synchronize()
-        spans.append(begin.elapsed_time(end) * 1e3)
+        spans.append(begin.elapsed_time(end) * 1e3 / calls)
     return statistics.median(spans)
 
 
