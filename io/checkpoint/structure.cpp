@@ -131,6 +131,7 @@ void lay_out(CheckpointFile& out, std::span<const StateTensor> all, ExpertWeight
     if (std::exchange(slot, all[i].slot) != all[i].slot) add_groups(out.file, "/" + slot);
     add_tensor(out, i, all[i], experts, placed);
   }
+  out.file.settle();
 }
 
 void write_table(CheckpointFile& out, std::span<const StateTensor> all, std::span<const std::uint64_t> digests) {

@@ -174,6 +174,11 @@ File File::open(const std::filesystem::path& path) {
   return file;
 }
 
+void File::settle() {
+  close();
+  const Object access = access_properties();
+  file_ = Object(checked(H5Fopen(path_.c_str(), H5F_ACC_RDWR, access.id()), "cannot be opened again"), H5Fclose);
+}
 void File::close() {
   open_.close();
   open_path_.clear();
