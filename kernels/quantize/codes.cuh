@@ -248,12 +248,12 @@ requires(Element::bits == 4) __device__ void turn(const Run<Element> (&rows)[hei
   }
 }
 
-/// A patch of codes in shared memory, transposed: lines of 128, in units of sixteen that stand where no two lanes meet
-/// in one bank.
-template <class Element>
+/// The codes of an area in shared memory, transposed: a line for each of its columns, in units of sixteen that stand
+/// where no two lanes meet in one bank.
+template <class Element, Area area = one_patch>
 class Turned {
  public:
-  static constexpr int bytes = patch_edge * patch_edge * Element::bits / 8;
+  static constexpr int bytes = area.rows * area.columns * Element::bits / 8;
 
   __device__ explicit Turned(std::byte* shared) : units_(reinterpret_cast<Unit*>(shared)) {}
 
@@ -269,22 +269,26 @@ class Turned {
     units_[place(seat.column + c, seat.row / height)] = unit;
   }
 
-  /// Lines of `length` codes from `out` on, all of them; `out` and the lines are aligned to units.
-  __device__ void store(std::byte* out, std::int64_t length) const {
+  /// `lines` lines from `out` on, `length` codes apart, and of each the codes of rows [0, rows): whole units, to which
+  /// `out` and the lines are aligned. `team` threads call it.
+  template <int team = threads>
+  __device__ void store(std::byte* out, std::int64_t length, int lines = area.columns, int rows = area.rows) const {
+    const int unit = static_cast<int>(threadIdx.x) % per_line;
+    if (unit * height >= rows) return;
 #pragma unroll
-    for (int k = 0; k < patch_edge * per_line / threads; ++k) {
-      const int line = (static_cast<int>(threadIdx.x) + k * threads) / per_line,
-                unit = static_cast<int>(threadIdx.x) % per_line;
-      __stcs(reinterpret_cast<Unit*>(out + line * (length * Element::bits / 8) + unit * sizeof(Unit)),
-             units_[place(line, unit)]);
+    for (int k = 0; k < area.columns * per_line / team; ++k) {
+      const int line = (static_cast<int>(threadIdx.x) + k * team) / per_line;
+      if (line < lines)
+        __stcs(reinterpret_cast<Unit*>(out + line * (length * Element::bits / 8) + unit * sizeof(Unit)),
+               units_[place(line, unit)]);
     }
   }
-  /// `lines` of them, and of each the codes of rows [begin, end), where nibbles come in pairs.
-  __device__ void store(std::byte* out, std::int64_t length, int lines, int begin, int end) const {
+  /// The same wherever they stand, of rows [begin, end), where nibbles come in pairs.
+  __device__ void store_some(std::byte* out, std::int64_t length, int lines, int begin, int end) const {
     constexpr int per_unit = sizeof(Unit);
     const auto* bytes_here = reinterpret_cast<const std::byte*>(units_);
     begin = begin * Element::bits / 8, end = end * Element::bits / 8;
-    for (int q = static_cast<int>(threadIdx.x); q < lines * (end - begin); q += threads) {
+    for (int q = static_cast<int>(threadIdx.x); q < lines * (end - begin); q += static_cast<int>(blockDim.x)) {
       const int line = q / (end - begin), at = begin + q % (end - begin);
       out[line * (length * Element::bits / 8) + at] = bytes_here[place(line, at / per_unit) * per_unit + at % per_unit];
     }
@@ -292,12 +296,14 @@ class Turned {
 
  private:
   using Unit = std::conditional_t<Element::bits == 8, uint4, uint2>;
-  static constexpr int per_line = patch_edge / height;
+  static constexpr int per_line = area.rows / height, all_banks = 128 / sizeof(Unit);
 
-  /// Lanes that write together hold lines eight apart; lanes that read together, the units of one line.
+  /// Lanes that write together hold lines eight bytes of codes apart; lanes that read together, the units of one line.
+  /// Where a line has half of the banks, they are eight codes apart, and the units those of two lines.
   __device__ static int place(int line, int unit) {
+    static_assert(per_line == all_banks || 2 * per_line == all_banks);
+    if constexpr (per_line == all_banks) return line * per_line + (unit ^ line / (64 / Element::bits) % per_line);
     const int group = line / run;
-    if constexpr (Element::bits == 8) return line * per_line + (unit ^ group % per_line);
     return (line ^ group % 2) * per_line + (unit ^ group / 2);
   }
 

@@ -6,68 +6,68 @@ namespace tessera::quantizer {
 namespace device {
 namespace {
 
-/// Sixteen rows of codes, the first at `from`; zero where there is nothing.
-template <class Element, class Extent>
-__device__ void load_codes(const std::byte* from, std::int64_t row_bytes, const Seat& seat, const Extent& extent,
-                           Run<Element> (&codes)[height]) {
+/// A thread of those that transpose an area holds sixteen rows of eight bytes: one run of bytes, two of nibbles.
+template <Format F>
+inline constexpr int runs = 64 / (run * F::Element::bits);
+template <Format F>
+inline constexpr int turning = threads_of(turned_area<F>()) / runs<F>;
+template <Format F>
+using Codes = Run<typename F::Element>[runs<F>][height];
+
+template <Format F>
+__device__ void load_codes(const std::byte* from, std::int64_t row_bytes, Codes<F>& codes) {
 #pragma unroll
-  for (int r = 0; r < height; ++r) {
-    const std::byte* row = from + r * row_bytes;
-    if constexpr (Extent::all) {
-      codes[r] = load_run<Element>(row);
-    } else {
-      const int n = extent.end(seat.row + r) - seat.column;
-      codes[r] = extent.vectors && n >= run ? load_run<Element>(row) : load_some<Element>(row, n);
-    }
+  for (int r = 0; r < height; ++r, from += row_bytes) {
+    const uint2 v = load_once(reinterpret_cast<const uint2*>(from));
+    if constexpr (runs<F> == 1)
+      codes[0][r].word[0] = v.x, codes[0][r].word[1] = v.y;
+    else
+      codes[0][r].word[0] = v.x, codes[1][r].word[0] = v.y;
   }
 }
 
-/// A patch's data, which may be ragged.
-template <Format F>
+/// All elements of an area, whoever owns them. `vectors`: a thread's part is aligned, and there or not as a whole.
+template <Format F, bool vectors>
 __device__ void turn_data(const Descriptor& d, const Patch& p, std::byte* shared) {
   using Element = typename F::Element;
-  const Seat seat;
+  constexpr int across = turned_area<F>().columns / (runs<F> * run);
+  const int thread = static_cast<int>(threadIdx.x);
+  const Seat seat(thread / across * height, thread % across * runs<F> * run);
   const std::byte* from = row_of<F>(d, p, Side::rowwise, seat);
-  std::byte* out = d.side[1].data + formats::data_bytes<F>(turned_origin_of(d, p));
-  const Turned<Element> codes(shared);
-  const bool vectors = d.aligned.rowwise && d.aligned.columnwise,
-             whole = vectors && p.rows == patch_edge && p.columns == patch_edge;
   const std::int64_t step = formats::data_bytes<F>(d.matrix.columns);
-  Run<Element> rows[height];
-  if (whole)
-    load_codes<Element>(from, step, seat, Whole(), rows);
-  else
-    load_codes<Element>(from, step, seat, Part{p, d.matrix.columns, vectors}, rows);
-  codes.put(rows, seat);
+  Codes<F> codes;
+  if constexpr (vectors) {
+    if (seat.row < p.rows && seat.column < p.columns) load_codes<F>(from, step, codes);
+  } else {
+#pragma unroll
+    for (int k = 0; k < runs<F>; ++k)
+#pragma unroll
+      for (int r = 0; r < height; ++r)
+        codes[k][r] = load_some<Element>(from + r * step + k * sizeof(Run<Element>),
+                                         seat.row + r < p.rows ? p.columns - seat.column - k * run : 0);
+  }
+  const Turned<Element, turned_area<F>()> turned(shared);
+#pragma unroll
+  for (int k = 0; k < runs<F>; ++k) turned.put(codes[k], Seat(seat.row, seat.column + k * run));
   __syncthreads();
-  if (whole)
-    codes.store(out, d.matrix.rows);
+  std::byte* out = d.side[1].data + formats::data_bytes<F>(turned_origin_of(d, p));
+  if constexpr (vectors)
+    turned.template store<turning<F>>(out, d.matrix.rows, p.columns, p.rows);
   else
-    codes.store(out, d.matrix.rows, p.columns, 0, p.rows);
+    turned.store_some(out, d.matrix.rows, p.columns, 0, p.rows);
+}
+/// Apart, so that what it needs takes no registers from the others.
+template <Format F>
+__device__ __noinline__ void turn_misaligned(const Descriptor& d, const Task& task, std::byte* shared) {
+  turn_data<F, false>(d, patch_of(d, task, turned_area<F>()), shared);
 }
 
-/// Blocks of threads that move data, and those that write scales.
+/// All scales of an area.
 template <Format F>
-__global__ void __launch_bounds__(threads, 8) columnwise_kernel(TableView table, Mixed mix) {
-  __shared__ Descriptor descriptor;
-  const unsigned unit = mix.place(blockIdx.x);
-  if (!mix.of_scales(blockIdx.x)) {
-    if constexpr (F::columnwise == formats::Columnwise::transposed) {
-      __shared__ alignas(16) std::byte codes[Turned<typename F::Element>::bytes];
-      const Task task = table.all[unit];
-      const Descriptor& d = fetch(table, task, descriptor);
-      Patch p = patch_of(d, task);
-      p.low = 0;
-      p.high = d.matrix.elements();
-      if (d.side[1].data != nullptr) turn_data<F>(d, p, codes);
-    }
-    return;
-  }
+__device__ void turn_scales(const Descriptor& d, const Task& task) {
   constexpr Area area = scale_area<F>();
   __shared__ Grid<F, Side::rowwise, area> rowwise;
   __shared__ Grid<F, Side::columnwise, area> columnwise;
-  const Task task = table.all_groups.tasks[unit];
-  const Descriptor& d = fetch(table, task, descriptor);
   Patch p = patch_of(d, task, area);
   p.low = 0;
   p.high = d.matrix.elements();
@@ -79,6 +79,27 @@ __global__ void __launch_bounds__(threads, 8) columnwise_kernel(TableView table,
   if (F::tensor_amax && threadIdx.x == 0 && p.row == 0 && p.column == 0 && d.side[1].amax &&
       d.side[1].amax != d.side[0].amax)
     d.side[1].amax[p.member] = d.side[0].amax[p.member];
+}
+
+/// Blocks of threads that move data, and those that write scales.
+template <Format F>
+__global__ void __launch_bounds__(turning<F>, 1024 / turning<F>) columnwise_kernel(TableView table, Mixed mix) {
+  __shared__ Descriptor descriptor;
+  const unsigned unit = mix.place(blockIdx.x);
+  if (mix.of_scales(blockIdx.x)) {
+    const Task task = table.all_groups.tasks[unit];
+    return turn_scales<F>(fetch(table, task, descriptor), task);
+  }
+  if constexpr (F::columnwise == formats::Columnwise::transposed) {
+    __shared__ alignas(16) std::byte codes[Turned<typename F::Element, turned_area<F>()>::bytes];
+    const Task task = table.turned.tasks[unit];
+    const Descriptor& d = fetch(table, task, descriptor);
+    if (d.side[1].data == nullptr) return;
+    if (d.aligned.rowwise && d.aligned.columnwise)
+      turn_data<F, true>(d, patch_of(d, task, turned_area<F>()), codes);
+    else
+      turn_misaligned<F>(d, task, codes);
+  }
 }
 
 /// Four entries that a block-scaled GEMM reads together. Rows of the scale matrix run along the blocks' long side: that
@@ -121,10 +142,9 @@ __global__ void __launch_bounds__(threads) swizzle_kernel(TableView table) {
 void derive_columnwise(Stream& stream, FormatId format, const TableView& table) {
   visit_format(format, [&]<class F>() {
     if constexpr (F::scaled && F::columnwise != formats::Columnwise::requantized) {
-      const std::int64_t of_data = F::columnwise == formats::Columnwise::transposed ? table.all_units : 0,
-                         of_scales = table.all_groups.count;
-      device::start(stream, device::columnwise_kernel<F>, of_data + of_scales, table,
-                    device::Mixed(of_data, of_scales));
+      const std::int64_t of_data = table.turned.count, of_scales = table.all_groups.count;
+      device::start<device::turning<F>>(stream, device::columnwise_kernel<F>, of_data + of_scales, table,
+                                        device::Mixed(of_data, of_scales));
     }
   });
 }

@@ -30,6 +30,14 @@ constexpr Area scale_area() {
           F::scaled ? entries * F::block.columns : patch_edge};
 }
 
+/// Elements that are transposed together: sixteen rows of eight bytes for each of 128 or 256 threads of a device, so
+/// that lines of both copies are as long as a cache's.
+template <formats::Format F>
+constexpr Area turned_area() {
+  constexpr int edge = 1024 / F::Element::bits;
+  return {edge, edge};
+}
+
 struct Place {
   std::byte* data;
   void* scales;
@@ -37,8 +45,8 @@ struct Place {
   std::uint8_t* swizzled;
 };
 
-/// Whether rows begin at multiples of what one device thread moves at once: eight elements of a row, sixteen of a line
-/// of the transposed copy.
+/// Whether rows begin at multiples of what one device thread moves at once: eight elements of a row and eight bytes,
+/// sixteen elements of a line of the transposed copy.
 struct Alignment {
   bool values, rowwise, columnwise;
 };
@@ -80,6 +88,7 @@ struct TableView {
   std::int64_t owned_units, all_units, member_units;
   Units owned_groups;  ///< areas of scale_area() that hold an owned element
   Units all_groups;    ///< all such areas
+  Units turned;        ///< all areas of turned_area(), down the columns first
   float* largest[2];   ///< scratch, one per owned patch and side
 };
 

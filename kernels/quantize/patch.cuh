@@ -15,6 +15,7 @@ inline constexpr unsigned whole_warp = 0xFFFFFFFFu;
 /// by side where the area is a band.
 struct Seat {
   int row, column;
+  __device__ Seat(int first_row, int first_column) : row(first_row), column(first_column) {}
   __device__ explicit Seat(Area area = one_patch) {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int across = area.columns / patch_edge;
@@ -349,13 +350,28 @@ inline void check(cudaError_t status) {
   if (status != cudaSuccess) refuse("quantize", cudaGetErrorString(status));
 }
 
+/// When a kernel may begin: once its predecessor on the stream has ended, or as soon as that one lets it, which hides
+/// how long a launch takes. An early one has every block pass await_previous() before it reads or writes what any
+/// kernel writes, and so ends after its predecessors: those that follow need not know.
+enum class Begins { in_turn, early };
+__device__ inline void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;"); }
+__device__ inline void await_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
 /// The kernel on the stream, `blocks` blocks of `team` threads; counted as launch() counts.
-template <int team = threads, class... Parameters, class... Arguments>
+template <int team = threads, Begins begins = Begins::in_turn, class... Parameters, class... Arguments>
 void start(Stream& stream, void (*kernel)(Parameters...), std::int64_t blocks, const Arguments&... arguments) {
   stream.count_launch();
   if (stream.dry() || blocks <= 0) return;
-  kernel<<<static_cast<unsigned>(blocks), team, 0, static_cast<cudaStream_t>(stream.native())>>>(arguments...);
-  check(cudaGetLastError());
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = begins == Begins::early;
+  cudaLaunchConfig_t launch{};
+  launch.gridDim = dim3(static_cast<unsigned>(blocks));
+  launch.blockDim = dim3(team);
+  launch.stream = static_cast<cudaStream_t>(stream.native());
+  launch.attrs = &early;
+  launch.numAttrs = 1;
+  check(cudaLaunchKernelEx(&launch, kernel, arguments...));
 }
 
 }  // namespace tessera::quantizer::device

@@ -55,7 +55,7 @@ __device__ void store_turned(const Descriptor& d, const Patch& p, const Turned<t
     codes.store(out, d.matrix.rows);
   } else {
     const OwnedRows owned(d, p);
-    codes.store(out, d.matrix.rows, p.columns, owned.begin, owned.end);
+    codes.store_some(out, d.matrix.rows, p.columns, owned.begin, owned.end);
   }
 }
 
@@ -322,7 +322,9 @@ __global__ void __launch_bounds__(threads, blocks_a_multiprocessor<F, typename M
   __shared__ Shared<F> shared;
   // Backwards where the values were just read for their maximum, so that the last of them are still near.
   const Task task = table.owned[F::tensor_amax ? gridDim.x - 1 - blockIdx.x : blockIdx.x];
+  if constexpr (repeats_scales<F>) let_next_begin();
   const Descriptor& d = fetch(table, task, descriptor);
+  if constexpr (F::tensor_amax) await_previous();
   const Patch p = patch_of(d, task);
   const bool vectors = d.aligned.values && d.aligned.rowwise && d.aligned.columnwise;
   if (vectors && owned_whole(d, p))
@@ -340,6 +342,7 @@ __global__ void __launch_bounds__(2 * threads) repeat_kernel(TableView table) {
   __shared__ Grid<F, Side::columnwise, area> columnwise;
   const Task task = table.owned_groups.tasks[blockIdx.x];
   const Descriptor& d = fetch(table, task, descriptor);
+  await_previous();
   if (!scales_follow<F>(d)) return;
   const Patch p = patch_of(d, task, area);
   const OwnedRows owned(d, p);
@@ -375,6 +378,7 @@ __global__ void __launch_bounds__(threads, blocks_a_multiprocessor<F, typename M
   constexpr bool rotated =
       F::hadamard && M::purpose != Purpose::weight;  // only then do the copies see different values
   const Task task = table.owned[blockIdx.x];
+  let_next_begin();
   const Descriptor& d = fetch(table, task, descriptor);
   const Patch p = patch_of(d, task);
   const SourcePatch<Source> source(d, p);
@@ -393,7 +397,9 @@ __global__ void __launch_bounds__(member_threads) members_kernel(TableView table
   __shared__ Descriptor descriptor;
   __shared__ std::uint32_t warps[2][member_threads / 32];
   const Task task = table.members[blockIdx.x];
+  let_next_begin();
   const Descriptor& d = fetch(table, task, descriptor);
+  await_previous();
   for (int s = 0; s < 2; ++s) {
     if (d.side[s].amax == nullptr) continue;
     const std::uint32_t top =
@@ -426,23 +432,27 @@ void with_mode(FormatId format, Reading reading, Purpose purpose, const Run& wor
 }  // namespace device
 
 void find_amax(Stream& stream, FormatId format, const TableView& table, Reading reading, Purpose purpose) {
+  using device::Begins;
   device::with_mode(format, reading, purpose, [&]<class F, class M>() {
     if constexpr (F::tensor_amax) {
       device::start(stream, device::largest_kernel<F, M>, table.owned_units, table);
-      device::start<device::member_threads>(stream, device::members_kernel, table.member_units, table);
+      device::start<device::member_threads, Begins::early>(stream, device::members_kernel, table.member_units, table);
     }
   });
 }
 
 void make_copies(Stream& stream, FormatId format, const TableView& table, Reading reading, Purpose purpose) {
+  using device::Begins;
   device::with_mode(format, reading, purpose, [&]<class F, class M>() {
     if constexpr (device::in_bands<F>)
       device::start<device::threads_of(device::area_of<F>)>(stream, device::bands_kernel<F, M>,
                                                             table.owned_groups.count * device::bands_a_group<F>, table);
     else
-      device::start(stream, device::copies_kernel<F, M>, table.owned_units, table);
+      device::start<device::threads, F::tensor_amax ? Begins::early : Begins::in_turn>(
+          stream, device::copies_kernel<F, M>, table.owned_units, table);
     if constexpr (device::repeats_scales<F>)
-      device::start<2 * device::threads>(stream, device::repeat_kernel<F>, table.owned_groups.count, table);
+      device::start<2 * device::threads, Begins::early>(stream, device::repeat_kernel<F>, table.owned_groups.count,
+                                                        table);
   });
 }
 

@@ -22,7 +22,7 @@ struct Grid {
   static constexpr int entry_repeat = turned ? layout.repeat.rows : layout.repeat.columns;
   static constexpr int in_line = length / entry_repeat;
 
-  alignas(8) Scale scale[rows * columns];
+  alignas(16) Scale scale[rows * columns];
 
   /// Of block (i, j) of the area.
   __device__ Scale& at(int i, int j) { return scale[turned ? j * rows + i : i * columns + j]; }
@@ -88,23 +88,32 @@ __device__ ScaleLines lines_of(const Descriptor& d, const Patch& p, OwnedRows ow
   return at;
 }
 
-/// Four entries at a time.
-template <Format F, Side side, Area area>
-__device__ void store_lines(const ScaleLines& at, const Grid<F, side, area>& grid, int line_repeat) {
+/// So many entries at a time: whole words.
+template <int entries, Format F, Side side, Area area>
+__device__ void store_entries(const ScaleLines& at, const Grid<F, side, area>& grid, int line_repeat) {
   using G = Grid<F, side, area>;
-  constexpr int words = G::length / 4;
-  static_assert(G::length % 4 == 0 && (G::entry_repeat == 1 || G::entry_repeat % 4 == 0));
-  for (int q = static_cast<int>(threadIdx.x); q < at.lines * words; q += static_cast<int>(blockDim.x)) {
-    const int l = q / words, k = q % words * 4;
+  constexpr int a_line = G::length / entries;
+  static_assert(G::length % entries == 0 && (G::entry_repeat == 1 || G::entry_repeat % entries == 0));
+  for (int q = static_cast<int>(threadIdx.x); q < at.lines * a_line; q += static_cast<int>(blockDim.x)) {
+    const int l = q / a_line, k = q % a_line * entries;
     if (k >= at.length) continue;
     const std::uint8_t* from = grid.scale + l / line_repeat * G::in_line + k / G::entry_repeat;
-    std::uint32_t word;
+    std::uint32_t words[entries / 4];
     if constexpr (G::entry_repeat == 1)
-      memcpy(&word, __builtin_assume_aligned(from, 4), 4);
+      memcpy(words, __builtin_assume_aligned(from, entries), entries);
     else
-      word = *from * 0x01010101u;
-    __stcs(reinterpret_cast<std::uint32_t*>(at.first + l * at.pitch + k), word);
+      for (std::uint32_t& word : words) word = *from * 0x01010101u;
+    store_once(at.first + l * at.pitch + k, words);
   }
+}
+template <Format F, Side side, Area area>
+__device__ void store_lines(const ScaleLines& at, const Grid<F, side, area>& grid, int line_repeat) {
+  constexpr int most = 16;
+  if constexpr (Grid<F, side, area>::length % most == 0) {
+    if ((reinterpret_cast<std::intptr_t>(at.first) | at.pitch | at.length) % most == 0)
+      return store_entries<most>(at, grid, line_repeat);
+  }
+  store_entries<4>(at, grid, line_repeat);
 }
 
 /// Of rows `owned`. All threads call it, once the grid is complete.

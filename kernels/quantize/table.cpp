@@ -149,7 +149,7 @@ quantizer::Alignment alignment_of(const Descriptor& d, std::int64_t value_bytes)
            d.stride * value_bytes) %
                   16 ==
               0,
-          fits(d.side[0].data, d.matrix.columns, code, 8),
+          fits(d.side[0].data, d.matrix.columns, code, std::max<std::int64_t>(8, 64 / code)),
           fits(d.side[1].data, turned ? d.matrix.rows : d.matrix.columns, code, turned ? 16 : 8)};
 }
 
@@ -238,8 +238,14 @@ void QuantizeTable::add_tasks(const Descriptor& d) {
     add_rows(owned_groups_, d.first_patch_row, owned_end, quantizer::scale_area<F>());
     add_rows(all_groups_, 0, end, quantizer::scale_area<F>());
   }
-  for (std::int64_t member = 0; member < d.members; ++member)
-    members_.push_back({entry, static_cast<std::int32_t>(member), 0, 0});
+  for (std::int32_t member = 0; member < d.members; ++member) members_.push_back({entry, member, 0, 0});
+  if constexpr (F::scaled && F::columnwise == formats::Columnwise::transposed) {
+    constexpr quantizer::Area area = quantizer::turned_area<F>();
+    for (std::int32_t member = 0; member < d.members; ++member)
+      for (std::int32_t column = 0; column < d.patches.columns; column += area.columns / quantizer::patch_edge)
+        for (std::int32_t row = 0; row < d.patches.rows; row += area.rows / quantizer::patch_edge)
+          turned_.push_back({entry, member, row, column});
+  }
 }
 
 QuantizeTable::QuantizeTable(FormatId format, std::span<const QuantizedMatrix> matrices) : format_(format) {
@@ -262,7 +268,7 @@ QuantizeTable::QuantizeTable(FormatId format, std::span<const QuantizedMatrix> m
 // Descriptors, the lists of tasks, then scratch for the largest magnitude of every owned patch, rowwise and columnwise.
 void QuantizeTable::build_image() {
   std::size_t at = descriptors_.size() * sizeof(Descriptor), tasks = 0;
-  const std::vector<quantizer::Task>* lists[] = {&owned_, &all_, &members_, &owned_groups_, &all_groups_};
+  const std::vector<quantizer::Task>* lists[] = {&owned_, &all_, &members_, &owned_groups_, &all_groups_, &turned_};
   for (const auto* list : lists) tasks += list->size() * sizeof(quantizer::Task);
   image_.resize(at + tasks + 2 * owned_.size() * sizeof(float) + sizeof(std::int64_t));
   if (at > 0) std::memcpy(image_.data(), descriptors_.data(), at);
@@ -286,7 +292,7 @@ quantizer::TableView QuantizeTable::view() const {
     return units;
   };
   const quantizer::Units owned = next(owned_), all = next(all_), members = next(members_);
-  const quantizer::Units owned_groups = next(owned_groups_), all_groups = next(all_groups_);
+  const quantizer::Units owned_groups = next(owned_groups_), all_groups = next(all_groups_), turned = next(turned_);
   auto* largest = const_cast<float*>(reinterpret_cast<const float*>(tasks));
   return {reinterpret_cast<const Descriptor*>(memory_),
           owned.tasks,
@@ -297,6 +303,7 @@ quantizer::TableView QuantizeTable::view() const {
           members.count,
           owned_groups,
           all_groups,
+          turned,
           {largest, largest + owned_.size()}};
 }
 

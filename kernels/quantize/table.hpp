@@ -80,7 +80,7 @@ class QuantizeTable {
   FormatId format_;
   DType values_type_ = DType::bf16;
   std::vector<quantizer::Descriptor> descriptors_;
-  std::vector<quantizer::Task> owned_, all_, members_, owned_groups_, all_groups_;
+  std::vector<quantizer::Task> owned_, all_, members_, owned_groups_, all_groups_, turned_;
   std::int64_t block_entries_ = 0, member_entries_ = 0;
   std::vector<std::byte> image_;
   std::byte* memory_ = nullptr;

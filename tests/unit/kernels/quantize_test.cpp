@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "core/device/repeated_work.hpp"
 #include "kernels/convert/convert.hpp"
 #include "tests/support/quantized_case.hpp"
 
@@ -85,6 +86,34 @@ TYPED_TEST(Quantize, SpansWholeAreasAndPartsOfThemBothWays) {
   }
 }
 
+TYPED_TEST(Quantize, TurnsCodesWhereverTheyStand) {
+  using F = TypeParam;
+  if constexpr (F::scaled && F::columnwise == formats::Columnwise::transposed) {
+    Stream& stream = this->device.compute();
+    Case<F> c(this->device, {272, 528}, 1, DType::bf16, 6, false);
+    quantize(stream, test::placed(this->device, formats::id_of<F>, {c.item}));
+    const std::int64_t bytes = c.item.rowwise.data.bytes();
+    const Guarded row(this->device, DType::u8, bytes + 1), column(this->device, DType::u8, bytes + 1);
+    QuantizedMatrix odd = c.item;  // no vector of codes is aligned
+    odd.rowwise.data = row.inner.flat(1, bytes);
+    odd.columnwise.data = column.inner.flat(1, bytes);
+    const QuantizeTable table = test::placed(this->device, formats::id_of<F>, {odd});
+    quantize(stream, table);
+    clear(stream, odd.columnwise.data);
+    clear(stream, odd.columnwise.scales);
+    build_columnwise(stream, table);
+    const auto expect_equal = [&](const Guarded& made, const GuardedCopy<F>& like) {
+      auto codes = made.bytes(this->device);
+      EXPECT_EQ(codes.front(), 0xFF);
+      codes.erase(codes.begin());
+      EXPECT_TRUE(made.untouched(this->device) && test::same_bits(codes, like.data.bytes(this->device))) << F::name;
+    };
+    expect_equal(row, c.rowwise);
+    expect_equal(column, c.columnwise);
+    for (Side side : {Side::rowwise, Side::columnwise}) c.compare(this->device, side, reference::rounded_to_bf16);
+  }
+}
+
 TYPED_TEST(Quantize, OwnedRowsOfBlocksAddUpToTheWhole) {
   Case<TypeParam> c(this->device, {384, 256}, 2, DType::f32, 7, true);
   const std::int64_t total = 2 * 384 * 256;
@@ -142,6 +171,25 @@ TYPED_TEST(Quantize, GivesEqualBitsAHundredTimes) {
       }
     if (run == 0) first = bytes;
     ASSERT_TRUE(bytes == first) << run;
+  }
+}
+
+TYPED_TEST(Quantize, KeepsTheOrderOfTheStreamReplayedToo) {
+  using F = TypeParam;
+  Stream& stream = this->device.compute();
+  Case<F> c(this->device, {288, 544}, 1, DType::bf16, 12, false);
+  const QuantizeTable table = test::placed(this->device, formats::id_of<F>, {c.item});
+  const Tensor values = test::on_device(this->device, c.values),
+               others = test::on_device(this->device, std::vector<float>(c.values.size(), 1e4f));
+  RepeatedWork repeated(this->device);
+  for (int round = 0; round < 4; ++round) {
+    repeated.run({}, [&] {
+      for (const Tensor& source : {others, values}) {
+        convert(stream, c.item.values, source);
+        quantize(stream, table);
+      }
+    });
+    for (Side side : {Side::rowwise, Side::columnwise}) c.compare(this->device, side, reference::rounded_to_bf16);
   }
 }
 
