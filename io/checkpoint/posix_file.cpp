@@ -3,14 +3,12 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <vector>
 
 #include "io/checkpoint/fault.hpp"
 
@@ -19,8 +17,8 @@ namespace {
 
 constexpr std::int64_t most = std::int64_t{1} << 30;  // of one call
 constexpr std::int64_t worth_sending = std::int64_t{1} << 20;
-constexpr std::int64_t page = sizeof(Page);
-constexpr std::int64_t worth_going_past_the_cache = std::int64_t{256} << 10;
+constexpr std::int64_t worth_fetching = std::int64_t{1} << 20;
+constexpr std::int64_t worth_skipping = std::int64_t{128} << 10;  // what the system reads ahead by itself
 
 Error failed(Exit code, const std::filesystem::path& path, const char* what, int cause) {
   return {code, fmt::format("{}: {}: {}", path.string(), what, std::strerror(cause))};
@@ -31,25 +29,11 @@ int flags_of(PosixFile::Mode mode) {
   return flags[static_cast<int>(mode)] | O_CLOEXEC;
 }
 
-bool starts_page(std::int64_t at) { return at % page == 0; }
-
-/// Whether most of these whole pages are in the system's memory: it has fetched them, or has just written them.
-bool mostly_cached(int file, std::int64_t offset, std::int64_t bytes) {
-  const auto length = static_cast<std::size_t>(bytes);
-  void* const mapped = ::mmap(nullptr, length, PROT_READ, MAP_SHARED, file, offset);
-  if (mapped == MAP_FAILED) return false;
-  std::vector<unsigned char> pages(length / sizeof(Page));
-  const bool known = ::mincore(mapped, length, pages.data()) == 0;
-  ::munmap(mapped, length);
-  return known && 2 * std::ranges::count_if(pages, [](unsigned char p) { return (p & 1) != 0; }) > std::ssize(pages);
-}
-
 }  // namespace
 
 PosixFile::PosixFile(const std::filesystem::path& path, Mode mode)
     : PosixFile(path, ::open(path.c_str(), flags_of(mode), 0644)) {
   if (file_ < 0) throw failed(mode == Mode::read ? Exit::file : Exit::environment, path, "cannot be opened", errno);
-  if (mode == Mode::read) uncached_ = ::open(path.c_str(), flags_of(mode) | O_DIRECT);
 }
 
 std::optional<PosixFile> PosixFile::exclusive(const std::filesystem::path& path) {
@@ -61,7 +45,6 @@ std::optional<PosixFile> PosixFile::exclusive(const std::filesystem::path& path)
 
 PosixFile::~PosixFile() {
   if (file_ >= 0) ::close(file_);
-  if (uncached_ >= 0) ::close(uncached_);
 }
 
 std::int64_t PosixFile::size() const {
@@ -87,15 +70,8 @@ void PosixFile::touch() noexcept { ::futimens(file_, nullptr); }
 
 void PosixFile::read(std::int64_t offset, void* to, std::int64_t bytes) const {
   for (std::int64_t done = 0; done < bytes;) {
-    char* const memory = static_cast<char*>(to) + done;
-    const std::int64_t part = std::min(bytes - done, most), whole_pages = part / page * page;
-    const bool past_the_cache = uncached_ >= 0 && whole_pages >= worth_going_past_the_cache &&
-                                starts_page(offset + done) && starts_page(reinterpret_cast<std::intptr_t>(memory)) &&
-                                !mostly_cached(file_, offset + done, whole_pages);
-    ssize_t n = -1;
-    if (past_the_cache) n = ::pread(uncached_, memory, static_cast<std::size_t>(whole_pages), offset + done);
-    if (!past_the_cache || (n < 0 && errno == EINVAL))  // some file systems want more than whole pages
-      n = ::pread(file_, memory, static_cast<std::size_t>(part), offset + done);
+    const auto part = static_cast<std::size_t>(std::min(bytes - done, most));
+    const ssize_t n = ::pread(file_, static_cast<char*>(to) + done, part, offset + done);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw failed(Exit::file, path_, "cannot be read", errno);
     if (n == 0) throw Error(Exit::file, path_.string() + ": ends early: it was truncated");
@@ -104,7 +80,18 @@ void PosixFile::read(std::int64_t offset, void* to, std::int64_t bytes) const {
 }
 
 void PosixFile::expect(std::int64_t offset, std::int64_t bytes) const noexcept {
-  if (bytes > 0) ::posix_fadvise(file_, offset, bytes, POSIX_FADV_WILLNEED);  // none would mean all of the file
+  const auto pass_on = [this] {
+    // No bytes would mean all of the file.
+    if (hinted_to_ > hinted_from_) ::posix_fadvise(file_, hinted_from_, hinted_to_ - hinted_from_, POSIX_FADV_WILLNEED);
+  };
+  if (offset < hinted_from_ || offset - hinted_to_ > worth_skipping) {
+    pass_on();
+    hinted_from_ = hinted_to_ = offset;
+  }
+  hinted_to_ = std::max(hinted_to_, offset + bytes);
+  if (hinted_to_ - hinted_from_ < worth_fetching) return;
+  pass_on();
+  hinted_from_ = hinted_to_;
 }
 
 void PosixFile::write(std::int64_t offset, const void* from, std::int64_t bytes) {

@@ -1,6 +1,5 @@
 #pragma once
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -11,13 +10,8 @@
 
 namespace tessera {
 
-/// Memory that disks read into.
-struct alignas(4096) Page {
-  std::byte bytes[4096];
-};
-
-/// An open file of the system, read and written at offsets, by any number of threads. Throws Error{file} on reading and
-/// Error{environment} on writing, with path and cause; interrupted and partial transfers are taken up again.
+/// An open file of the system, read and written at offsets. Throws Error{file} on reading and Error{environment} on
+/// writing, with path and cause; interrupted and partial transfers are taken up again.
 class PosixFile {
  public:
   enum class Mode { read, write, replace };     ///< write: what is there; replace: made anew, or emptied
@@ -25,10 +19,7 @@ class PosixFile {
   PosixFile(const std::filesystem::path& path, Mode mode);
   /// A file that nobody had before; nothing where somebody has.
   static std::optional<PosixFile> exclusive(const std::filesystem::path& path);
-  PosixFile(PosixFile&& other) noexcept
-      : path_(std::move(other.path_)),
-        file_(std::exchange(other.file_, -1)),
-        uncached_(std::exchange(other.uncached_, -1)) {}
+  PosixFile(PosixFile&& other) noexcept : path_(std::move(other.path_)), file_(std::exchange(other.file_, -1)) {}
   PosixFile& operator=(PosixFile&&) = delete;
   ~PosixFile();
 
@@ -36,11 +27,12 @@ class PosixFile {
   bool named() const noexcept;               ///< whether its path still leads to it
   std::chrono::nanoseconds changed() const;  ///< when its content or time was set, by the file system's clock
   void touch() noexcept;                     ///< sets that time to now
-  /// Long reads from multiples of a Page into Pages come from the disk without a copy in the system's memory, unless
-  /// they are there already.
   void read(std::int64_t offset, void* to, std::int64_t bytes) const;
-  /// A hint: these bytes will be read soon, and may be fetched meanwhile.
+  /// A hint: these bytes will be read soon, and may be fetched meanwhile. Neighbours are fetched together, a MiB or
+  /// more at a time.
   void expect(std::int64_t offset, std::int64_t bytes) const noexcept;
+  /// From a MiB on, it sets out for the disk at once, not only at sync(): disks are slow with many small pieces. By any
+  /// number of threads.
   void write(std::int64_t offset, const void* from, std::int64_t bytes);
   /// Reserves the first `bytes`, so that no later write to them finds the disk full. The file's size stays.
   void reserve(std::int64_t bytes);
@@ -54,7 +46,7 @@ class PosixFile {
   PosixFile(const std::filesystem::path& path, int file) : path_(path), file_(file) {}
   std::filesystem::path path_;
   int file_;
-  int uncached_ = -1;  ///< the file once more, to be read past the system's memory; none where that cannot be
+  mutable std::int64_t hinted_from_ = 0, hinted_to_ = 0;  ///< hints that have not been passed on
 };
 
 /// Makes the entries of a folder last.

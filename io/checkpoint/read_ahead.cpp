@@ -1,6 +1,5 @@
 #include "io/checkpoint/read_ahead.hpp"
 
-#include <algorithm>
 #include <utility>
 
 #include "kernels/base/index.hpp"
@@ -8,75 +7,73 @@
 namespace tessera {
 namespace {
 
-constexpr std::int64_t page = sizeof(Page);
-constexpr std::int64_t run_bytes = 2 * ReadAhead::most_bytes;
-constexpr std::size_t block_pages = run_bytes / page + 1;  // a run begins within a page
-
-bool follows(const ReadRequest& next, const ReadRequest& last) {
-  return last.file && next.file == last.file && next.offset == last.offset + last.bytes();
-}
+constexpr std::int64_t block_bytes = 2 * ReadAhead::most_bytes;
+constexpr std::int64_t bytes_ahead = std::int64_t{16} << 20;  // on their way from the disk
+constexpr std::int64_t alignment = 8;
 
 }  // namespace
 
 ReadAhead::ReadAhead(const TensorSource& source, std::vector<ReadRequest> requests)
     : source_(source), requests_(std::move(requests)) {
-  for (std::size_t i = 0; i < requests_.size(); i = end_of(i)) runs_.push_back(i);
-  runs_.push_back(requests_.size());
-  for (std::jthread& reader : readers_) reader = std::jthread([this](const std::stop_token& stop) { run(stop); });
-}
-
-std::size_t ReadAhead::end_of(std::size_t begin) const {
-  std::int64_t bytes = requests_[begin].bytes();
-  std::size_t end = begin + 1;
-  for (; end < requests_.size() && follows(requests_[end], requests_[end - 1]); ++end) {
-    bytes += requests_[end].bytes();
-    if (bytes > run_bytes) break;
-  }
-  return end;
+  for (Block& block : blocks_) free_.push_back(&block);
+  reader_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
 
 std::byte* ReadAhead::next() {
-  std::unique_lock lock(mutex_);
-  if (at_ == runs_[done_ + 1]) {
-    blocks_[done_ % blocks_.size()].full = false;
-    ++done_;
+  if (taken_ && taken_requests_ == taken_->begins.size() && !taken_->failure) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(std::exchange(taken_, nullptr));
     changed_.notify_all();
   }
-  Block& block = blocks_[done_ % blocks_.size()];
-  changed_.wait(lock, [&] { return block.full; });
-  if (block.failure) std::rethrow_exception(block.failure);
-  const ReadRequest &first = requests_[runs_[done_]], &request = requests_[at_++];
-  return block.data() + first.offset % page + (request.offset - first.offset);
+  if (!taken_) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !full_.empty(); });
+    taken_ = full_.front();
+    full_.pop_front();
+    taken_requests_ = 0;
+  }
+  if (taken_requests_ == taken_->begins.size()) std::rethrow_exception(taken_->failure);
+  return taken_->memory.data() + taken_->begins[taken_requests_++];
 }
 
 void ReadAhead::run(const std::stop_token& stop) {
-  std::unique_lock lock(mutex_);
-  const auto ready = [this] { return begun_ + 1 == runs_.size() || begun_ < done_ + blocks_.size(); };
-  while (changed_.wait(lock, stop, ready) && !stop.stop_requested() && begun_ + 1 < runs_.size()) {
-    const std::size_t run = begun_++;
-    Block& block = blocks_[run % blocks_.size()];
+  while (read_ < requests_.size()) {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait(lock, stop, [this] { return !free_.empty(); }) || stop.stop_requested()) return;
+    Block& block = *free_.front();
+    free_.pop_front();
     lock.unlock();
-    fill(block, run);
+    fill(block);
     lock.lock();
-    block.full = true;
+    full_.push_back(&block);
     changed_.notify_all();
+    if (block.failure) return;
   }
 }
 
-/// Of a file whole pages, as disks have them.
-void ReadAhead::fill(Block& block, std::size_t run) {
-  const ReadRequest &first = requests_[runs_[run]], &last = requests_[runs_[run + 1] - 1];
+void ReadAhead::fill(Block& block) {
+  block.memory.resize(static_cast<std::size_t>(block_bytes));
+  block.begins.clear();
+  std::int64_t begin = 0;
   try {
-    block.memory.resize(block_pages);
-    if (first.file) {
-      const std::int64_t begin = first.offset / page * page, end = last.offset + last.bytes();
-      first.file->read(begin, block.data(), std::max(end, std::min(round_up(end, page), first.file->size())) - begin);
-    } else {
-      const std::lock_guard alone(source_mutex_);
-      source_.read(*first.tensor, first.first, first.count, block.data());
+    for (; read_ < requests_.size() && begin + requests_[read_].bytes() <= block_bytes; ++read_) {
+      expect_more();
+      const ReadRequest& request = requests_[read_];
+      source_.read(*request.tensor, request.first, request.count, block.memory.data() + begin);
+      block.begins.push_back(begin);
+      begin += round_up(request.bytes(), alignment);
+      bytes_expected_ -= request.bytes();
     }
   } catch (...) {
     block.failure = std::current_exception();
+  }
+}
+
+void ReadAhead::expect_more() {
+  for (; expected_ < requests_.size() && bytes_expected_ < bytes_ahead; ++expected_) {
+    const ReadRequest& request = requests_[expected_];
+    source_.expect(*request.tensor, request.first, request.count);
+    bytes_expected_ += request.bytes();
   }
 }
 

@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -16,14 +17,12 @@ namespace tessera {
 struct ReadRequest {
   const StoredTensor* tensor;
   std::int64_t first, count;  ///< elements; at most ReadAhead::most_bytes of them
-  const PosixFile* file;      ///< where they lie, or none: the source reads them
-  std::int64_t offset;        ///< in the file
 
   std::int64_t bytes() const { return count * size_of(tensor->type); }
 };
 
-/// Values on their way from a source: threads of its own read them, several requests at once where these follow each
-/// other in a file, into blocks that are read anew once their owner has gone on.
+/// Values on their way from a source: a thread of its own reads them in order, into blocks that are read anew once
+/// their owner has gone on.
 class ReadAhead {
  public:
   static constexpr std::int64_t most_bytes = std::int64_t{512} << 10;
@@ -33,31 +32,32 @@ class ReadAhead {
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
-  /// The values of the next request, until the next call. Throws what kept them from being read.
+  /// The values of the next request, aligned for any type, until the next call. Throws what kept them from being read.
   std::byte* next();
 
  private:
+  static constexpr std::size_t blocks = 4;
   struct Block {
-    std::vector<Page> memory;
-    std::exception_ptr failure;
-    bool full = false;
-    std::byte* data() { return reinterpret_cast<std::byte*>(memory.data()); }
+    std::vector<std::byte> memory;
+    std::vector<std::int64_t> begins;  ///< of its requests
+    std::exception_ptr failure;        ///< instead of the request after them
   };
   void run(const std::stop_token& stop);
-  void fill(Block& block, std::size_t run);
-  std::size_t end_of(std::size_t begin) const;
+  void fill(Block& block);
+  void expect_more();
 
   const TensorSource& source_;
   const std::vector<ReadRequest> requests_;
-  std::vector<std::size_t> runs_;  ///< the first request of each, and the end: what one block holds
-  std::mutex source_mutex_;
+  std::size_t read_ = 0, expected_ = 0;  ///< requests; of the thread
+  std::int64_t bytes_expected_ = 0;      ///< of requests that are not read yet
 
+  std::array<Block, blocks> blocks_;
+  Block* taken_ = nullptr;
+  std::size_t taken_requests_ = 0;
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::array<Block, 8> blocks_;       ///< run r goes into block r % 8
-  std::size_t begun_ = 0, done_ = 0;  ///< runs that a thread has begun, and that the owner is done with; guarded
-  std::size_t at_ = 0;                ///< the owner's next request
-  std::array<std::jthread, 2> readers_;
+  std::deque<Block*> free_, full_;  ///< guarded
+  std::jthread reader_;
 };
 
 }  // namespace tessera

@@ -189,8 +189,13 @@ void each_extent(const StoredTensor& tensor, std::int64_t first, std::int64_t co
 
 void Checkpoint::read(const StoredTensor& tensor, std::int64_t first, std::int64_t count, void* to) const {
   each_extent(tensor, first, count, [&](std::int64_t element, std::int64_t offset, std::int64_t bytes) {
-    holding(tensor)->read(offset, static_cast<std::byte*>(to) + (element - first) * size_of(tensor.type), bytes);
+    holding(tensor).read(offset, static_cast<std::byte*>(to) + (element - first) * size_of(tensor.type), bytes);
   });
+}
+
+void Checkpoint::expect(const StoredTensor& tensor, std::int64_t first, std::int64_t count) const {
+  each_extent(tensor, first, count,
+              [&](std::int64_t, std::int64_t offset, std::int64_t bytes) { holding(tensor).expect(offset, bytes); });
 }
 
 std::vector<std::string> Checkpoint::verify() const {
@@ -260,26 +265,18 @@ struct Placement {
 };
 
 /// This rank's part of a load, in the order of the state, which is that of the files.
-void plan_reads(const TensorSource& source, const StateDict& state, const Stored& stored,
-                std::vector<ReadRequest>& reads, std::vector<Placement>& placements) {
+void plan_reads(const StateDict& state, const Stored& stored, std::vector<ReadRequest>& reads,
+                std::vector<Placement>& placements) {
   for (std::size_t i = 0; i < state.tensors.size(); ++i) {
     const auto from = stored.find(state.tensors[i].path());
     if (from == stored.end()) continue;
-    const PosixFile* const file = source.holding(*from->second);
-    for (const StateRange& range : state.tensors[i].ranges) {
-      const auto add = [&](std::int64_t first, std::int64_t offset, std::int64_t bytes) {
-        const std::int64_t size = size_of(from->second->type);
-        for (std::int64_t at = 0; at < bytes; at += ReadAhead::most_bytes) {
-          const std::int64_t count = std::min(ReadAhead::most_bytes, bytes - at) / size, element = first + at / size;
-          reads.push_back({from->second, element, count, file, offset + at});
-          placements.push_back({i, range.values.flat(element - range.first, count)});
-        }
-      };
-      if (file)
-        each_extent(*from->second, range.first, range.values.elements(), add);
-      else
-        add(range.first, 0, range.values.elements() * size_of(from->second->type));
-    }
+    const std::int64_t most = ReadAhead::most_bytes / size_of(from->second->type);
+    for (const StateRange& range : state.tensors[i].ranges)
+      for (std::int64_t at = 0; at < range.values.elements(); at += most) {
+        const std::int64_t count = std::min(most, range.values.elements() - at);
+        reads.push_back({from->second, range.first + at, count});
+        placements.push_back({i, range.values.flat(at, count)});
+      }
   }
 }
 
@@ -290,7 +287,7 @@ std::vector<std::uint64_t> place(const TensorSource& source, const StateDict& st
   std::vector<std::uint64_t> widened(state.tensors.size(), 0);
   std::vector<ReadRequest> reads;
   std::vector<Placement> placements;
-  plan_reads(source, state, stored, reads, placements);
+  plan_reads(state, stored, reads, placements);
   ReadAhead values(source, reads);
   std::vector<std::byte> wide;
   Stream& stream = device.compute();

@@ -22,8 +22,8 @@ class TensorSource {
   /// Elements [first, first + count) into host memory, in the tensor's type. Throws Error{file}. By any thread, one at
   /// a time.
   virtual void read(const StoredTensor& tensor, std::int64_t first, std::int64_t count, void* to) const = 0;
-  /// The file that the tensor's parts lie in, in its type; none: only read() makes them.
-  virtual const PosixFile* holding(const StoredTensor&) const { return nullptr; }
+  /// A hint: they will be read soon.
+  virtual void expect(const StoredTensor&, std::int64_t /*first*/, std::int64_t /*count*/) const {}
   /// Whether its tensors say which digest they must have.
   virtual bool has_digests() const = 0;
 };
@@ -50,13 +50,12 @@ class Checkpoint final : public TensorSource {
   bool weights_only() const { return !manifest_.files.contains(optimizer_file); }
 
   void read(const StoredTensor& tensor, std::int64_t first, std::int64_t count, void* to) const override;
-  const PosixFile* holding(const StoredTensor& tensor) const override {
-    return &files_[tensor.slot == "model" ? 0 : 1];
-  }
+  void expect(const StoredTensor& tensor, std::int64_t first, std::int64_t count) const override;
   /// Reads every byte of payload; what is wrong, a line each, with the tensor's name.
   std::vector<std::string> verify() const;
 
  private:
+  const PosixFile& holding(const StoredTensor& tensor) const { return files_[tensor.slot == "model" ? 0 : 1]; }
   void read_manifest();
   void read_file(const char* name);
   void read_structure();

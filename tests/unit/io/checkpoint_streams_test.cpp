@@ -3,7 +3,6 @@
 
 #include <cstdlib>
 #include <numeric>
-#include <utility>
 
 #include "io/checkpoint/fault.hpp"
 #include "io/checkpoint/read_ahead.hpp"
@@ -94,15 +93,15 @@ class Counted final : public TensorSource {
   bool has_digests() const override { return false; }
   void read(const StoredTensor&, std::int64_t first, std::int64_t count, void* to) const override {
     if (bad_ >= first && bad_ < first + count) throw Error(Exit::file, "unreadable");
-    EXPECT_FALSE(std::exchange(busy_, true));  // one thread at a time
+    EXPECT_GE(expected_, first + count);  // told before it was asked for
     std::iota(static_cast<float*>(to), static_cast<float*>(to) + count, static_cast<float>(first));
-    busy_ = false;
   }
+  void expect(const StoredTensor&, std::int64_t first, std::int64_t count) const override { expected_ = first + count; }
 
  private:
   std::vector<StoredTensor> none_;
   std::int64_t bad_;
-  mutable bool busy_ = false;
+  mutable std::int64_t expected_ = 0;
 };
 
 /// Ascending, of many sizes.
@@ -112,7 +111,7 @@ std::vector<ReadRequest> requests_of(const StoredTensor& tensor) {
   std::int64_t first = 0;
   for (int round = 0; round < 12; ++round)
     for (const std::int64_t count : {std::int64_t{1}, std::int64_t{7}, most, most - 1, std::int64_t{1000}, most / 2}) {
-      requests.push_back({&tensor, first, count, nullptr, 0});
+      requests.push_back({&tensor, first, count});
       first += count;
     }
   return requests;
@@ -129,50 +128,6 @@ TEST(ReadAhead, GivesEveryRequestInOrder) {
     ASSERT_EQ(at[0], static_cast<float>(request.first));
     ASSERT_EQ(at[request.count - 1], static_cast<float>(request.first + request.count - 1));
   }
-}
-
-/// `bytes` of `file` from `offset` on, in requests of `size` elements and what is left.
-void ask_for(std::vector<ReadRequest>& requests, const StoredTensor& tensor, const PosixFile& file, std::int64_t offset,
-             std::int64_t bytes, std::int64_t size) {
-  for (std::int64_t at = 0; at < bytes; at += size * 4)
-    requests.push_back({&tensor, at / 4, std::min(size, (bytes - at) / 4), &file, offset + at});
-}
-
-TEST(ReadAhead, GivesWhatLiesInFilesWhereverItLies) {
-  const test::TemporaryFolder folder;
-  constexpr std::int64_t bytes = 9'000'004;
-  const fs::path path = folder.write("payload", bytes_at(0, bytes)), other = folder.write("other", bytes_at(7, 400));
-  const PosixFile file(path, PosixFile::Mode::read), small(other, PosixFile::Mode::read);
-  const StoredTensor tensor;
-  constexpr std::int64_t most = ReadAhead::most_bytes / 4;
-  std::vector<ReadRequest> requests;
-  ask_for(requests, tensor, file, 12, 3'000'000, most);                 // from within a page, longer than a block
-  ask_for(requests, tensor, file, 3'000'012, 400'000, 1000);            // behind it, in many pieces
-  ask_for(requests, tensor, small, 0, 400, 50);                         // another file
-  ask_for(requests, tensor, file, 4096 * 1000, 2 << 20, most);          // a gap, then whole pages
-  ask_for(requests, tensor, file, 40, 2000, 20);                        // back again
-  ask_for(requests, tensor, file, bytes - 2'000'000, 2'000'000, most);  // to the end, which is no page's
-  const Counted source;
-  for (int round = 0; round < 2; ++round) {  // from the disk, where it is one; from memory
-    ReadAhead values(source, requests);
-    for (const ReadRequest& request : requests) {
-      const std::string found(reinterpret_cast<const char*>(values.next()), static_cast<std::size_t>(request.bytes()));
-      ASSERT_EQ(found, bytes_at(request.offset + (request.file == &small ? 7 : 0), request.bytes())) << request.offset;
-    }
-  }
-}
-
-TEST(ReadAhead, ThrowsWhereAFileEndsEarly) {
-  const test::TemporaryFolder folder;
-  const PosixFile file(folder.write("short", bytes_at(0, 5'000'000)), PosixFile::Mode::read);
-  const StoredTensor tensor;
-  std::vector<ReadRequest> requests;
-  ask_for(requests, tensor, file, 0, 8'000'000, ReadAhead::most_bytes / 4);
-  const Counted source;
-  ReadAhead values(source, requests);
-  int found = 0;
-  EXPECT_THROW(for (; found < std::ssize(requests); ++found) values.next(), Error);
-  EXPECT_EQ(found, 8);  // four blocks of a MiB each
 }
 
 TEST(ReadAhead, ThrowsWhereAReadFailedAndNotBefore) {
