@@ -3,7 +3,6 @@
 #include <CLI/Version.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <spdlog/version.h>
 
 #include "core/comm/mpi.hpp"
 #include "git_sha.hpp"
@@ -36,7 +35,6 @@ Build this_build() {
       {"HDF5", hdf5::version()},
       {"yaml-cpp", TESSERA_YAML_VERSION},
       {"fmt", dotted(FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100)},
-      {"spdlog", dotted(SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR, SPDLOG_VER_PATCH)},
       {"CLI11", CLI11_VERSION},
       {"nlohmann_json", dotted(NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH)},
   };

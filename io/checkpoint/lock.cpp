@@ -14,6 +14,7 @@
 
 #include "io/checkpoint/fault.hpp"
 #include "io/checkpoint/manifest.hpp"
+#include "kernels/base/attempt.hpp"
 #include "kernels/digest/digest.hpp"
 
 namespace tessera {
@@ -192,11 +193,7 @@ RunLock::RunLock(const fs::path& run, Control& control, const Heartbeat& heartbe
     owner.ranks.push_back(process_of(Json::parse(rank)));
   Problems problems;
   fault::enter(fault::Phase::lock);
-  if (control.rank() == 0) try {
-      take(owner);
-    } catch (const Error& error) {
-      problems.add(error.code(), error.what());
-    }
+  if (control.rank() == 0) attempt(problems, [&] { take(owner); });
   control.agree(problems);
   if (!file_) return;
   heart_ = std::jthread([this](const std::stop_token& stop) {

@@ -33,21 +33,6 @@ TESSERA_FN inline float exp_of(float x) {
   return y * first * second;
 }
 
-/// tanh x within 2 ulp; odd to the bit; NaN stays NaN.
-TESSERA_FN inline float tanh_of(float x) {
-  const float a = x < 0.0f ? -x : x;
-  const float z = x * x;
-  float p = -5.70498872745e-3f;
-  p = p * z + 2.06390887954e-2f;
-  p = p * z - 5.37397155531e-2f;
-  p = p * z + 1.33314422036e-1f;
-  p = p * z - 3.33332819422e-1f;
-  const float small = p * z * x + x;
-  const float tail = 1.0f - 2.0f / (exp_of(2.0f * a) + 1.0f);
-  const float large = x < 0.0f ? -tail : tail;
-  return a < 0.625f ? small : large;
-}
-
 /// Natural logarithm within 1 ulp, denormals included; -infinity at 0, NaN below.
 TESSERA_FN inline float log_of(float x) {
   const bool tiny = x < 1.17549435e-38f;
@@ -75,7 +60,6 @@ TESSERA_FN inline float log_of(float x) {
 }
 
 TESSERA_FN inline double exp_of(double x) { return ::exp(x); }
-TESSERA_FN inline double tanh_of(double x) { return ::tanh(x); }
 TESSERA_FN inline double log_of(double x) { return ::log(x); }
 
 /// 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), as x / (1 + e^-2u), which keeps its digits in the negative tail.
