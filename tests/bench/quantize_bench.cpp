@@ -416,7 +416,7 @@ BENCHMARK(shard_amaxes<formats::Fp8Block>)->Apply(large);
 BENCHMARK(shard_amaxes<formats::Nvfp4>)->Apply(large);
 BENCHMARK(shard_casts<formats::Bf16>)->Apply(large);
 BENCHMARK(shard_casts<formats::Fp8Block>)->Apply(tables);
-BENCHMARK(shard_casts<formats::Mxfp8Tiles>)->Apply(large);
+BENCHMARK(shard_casts<formats::Mxfp8Tiles>)->Apply(tables);
 BENCHMARK(shard_casts<formats::Nvfp4>)->Apply(tables);
 BENCHMARK(derived_copies<formats::Fp8Block>)->Apply(tables);
 BENCHMARK(derived_copies<formats::Nvfp4>)->Apply(tables);
