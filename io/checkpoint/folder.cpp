@@ -62,7 +62,7 @@ std::vector<StepFolder> step_folders(const fs::path& run) {
 void commit_folder(const fs::path& finished, const fs::path& run, std::int64_t step) {
   const fs::path named = run / step_folder(step);
   // Only what proved invalid at the start of this run can be in the way.
-  if (fs::exists(named)) discard(named);
+  if (std::error_code unknown; fs::exists(named, unknown)) discard(named);
   move(finished, named);
   try {
     sync_folder(run);

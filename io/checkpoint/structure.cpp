@@ -16,15 +16,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// The groups that a path goes through, made where they are missing.
-void add_groups(hdf5::File& file, const std::string& path) {
-  for (std::size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
-    const std::string group = path.substr(0, slash);
-    if (!file.has(group)) file.add_group(group);
-    if (slash == std::string::npos) return;
-  }
-}
-
 void add_tensor(CheckpointFile& out, std::size_t index, const StateTensor& tensor, ExpertWeights experts,
                 const std::function<void(const DatasetPlace&)>& placed) {
   hdf5::File& file = out.file;
@@ -119,7 +110,7 @@ CheckpointFile::CheckpointFile(const fs::path& path, std::span<const StateTensor
 void lay_out(CheckpointFile& out, std::span<const StateTensor> all, ExpertWeights experts,
              const std::function<void(const DatasetPlace&)>& placed) {
   for (const char* group : {"/counters", "/schedule", "/data", "/rng", "/integrity", "/provenance"})
-    out.file.add_group(group);
+    out.file.add_groups(group);
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (out.name != file_of(all[i].slot)) continue;
     out.tensors.push_back(i);
@@ -128,7 +119,7 @@ void lay_out(CheckpointFile& out, std::span<const StateTensor> all, ExpertWeight
   out.file.add_table(integrity_table, out.tensors.size(), out.width);
   std::string slot;
   for (const std::size_t i : out.tensors) {
-    if (std::exchange(slot, all[i].slot) != all[i].slot) add_groups(out.file, "/" + slot);
+    if (std::exchange(slot, all[i].slot) != all[i].slot) out.file.add_groups("/" + slot);
     add_tensor(out, i, all[i], experts, placed);
   }
   out.file.settle();

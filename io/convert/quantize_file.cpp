@@ -113,16 +113,10 @@ Shape stacked(const SourceTensor& t, Shape of_member) {
   return t.shape.rank() == 3 ? Shape{t.shape[0], of_member[0], of_member[1]} : of_member;
 }
 
-void add_groups(hdf5::File& file, const std::string& path) {
-  for (std::size_t at = path.find('/'); at != std::string::npos; at = path.find('/', at + 1))
-    if (const std::string parent = path.substr(0, at); !file.has(parent)) file.add_group(parent);
-  if (!file.has(path)) file.add_group(path);  // the parent of one that was named before it
-}
-
 /// The group of one tensor, its datasets still without content.
 QuantizedPlaces add_tensor(hdf5::File& file, const SourceTensor& t, const QuantizeFileOptions& options) {
   const std::string& group = t.name;
-  add_groups(file, group);
+  file.add_groups(group);
   std::vector<std::int64_t> dims;
   for (int i = 0; i < t.shape.rank(); ++i) dims.push_back(t.shape[i]);
   file.set(group, "format", traits_of(options.format).name);

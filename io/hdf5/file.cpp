@@ -185,11 +185,15 @@ void File::close() {
   if (!file_.close()) checked(-1, "cannot be closed");
 }
 
-void File::add_group(const std::string& path) {
+void File::add_groups(const std::string& path) {
   const Object properties(H5Pcreate(H5P_GROUP_CREATE), H5Pclose);
   H5Pset_obj_track_times(properties.id(), false);
-  const Object group(checked(H5Gcreate2(file_.id(), path.c_str(), H5P_DEFAULT, properties.id(), H5P_DEFAULT), path),
-                     H5Gclose);
+  for (std::size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
+    const std::string group = path.substr(0, slash);
+    if (!has(group))
+      Object(checked(H5Gcreate2(file_.id(), group.c_str(), H5P_DEFAULT, properties.id(), H5P_DEFAULT), group), H5Gclose);
+    if (slash == std::string::npos) return;
+  }
 }
 
 Dataset File::add_dataset(const std::string& path, const Shape& shape, DType type) {

@@ -72,7 +72,8 @@ class File {
   File(File&&) noexcept;
   ~File();
 
-  void add_group(const std::string& path);
+  /// The group at `path` and those that it goes through, where they are missing.
+  void add_groups(const std::string& path);
   /// Contiguous, its place in the file taken at once and nothing written there.
   Dataset add_dataset(const std::string& path, const Shape& shape, DType type);
   void set(const std::string& object, const char* name, std::string_view text);

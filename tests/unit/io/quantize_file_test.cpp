@@ -247,8 +247,7 @@ TEST_F(Files, ReadsHdf5AsWell) {
   std::int64_t offset = 0;
   {
     hdf5::File file = hdf5::File::create(in);
-    file.add_group("model");
-    file.add_group("model/layer");
+    file.add_groups("model/layer");
     offset = file.add_dataset("model/layer/w", {64, 64}, DType::f32).offset;
     file.close();
     PosixFile(in, PosixFile::Mode::write).write(offset, x.data(), 64 * 64 * 4);
