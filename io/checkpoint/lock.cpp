@@ -113,11 +113,16 @@ struct Seen {
   std::chrono::nanoseconds changed;
 };
 
-std::optional<Seen> look(const fs::path& path) try {
+Seen read_lock(const fs::path& path) {
+  if (std::error_code unknown; fs::is_directory(path, unknown))
+    throw Error(Exit::environment, path.string() + ": is a folder, where a run keeps its lock; move it away");
   const PosixFile file(path, PosixFile::Mode::read);
   Seen seen{std::string(static_cast<std::size_t>(file.size()), '\0'), file.changed()};
   file.read(0, seen.text.data(), std::ssize(seen.text));
   return seen;
+}
+std::optional<Seen> look(const fs::path& path) try {
+  return read_lock(path);
 } catch (const Error&) {
   return std::nullopt;
 }
@@ -230,7 +235,7 @@ void RunLock::require_held() const {
 void RunLock::take(const LockOwner& owner) {
   const std::string text = to_json(owner);
   const fs::path run = path_.parent_path();
-  for (;;) {
+  for (int unseen = 0;;) {
     if (std::optional<PosixFile> made = PosixFile::exclusive(path_)) {
       try {
         made->write(0, text.data(), std::ssize(text));
@@ -244,7 +249,10 @@ void RunLock::take(const LockOwner& owner) {
       return;
     }
     const std::optional<Seen> seen = look(path_);
-    if (!seen) continue;  // it has just been removed
+    if (!seen) {  // it has just been removed; where that goes on, what keeps it from being read is told
+      if (++unseen > 100) read_lock(path_);
+      continue;
+    }
     Life life = life_of(seen->text, owner.ranks.front(), owner.job);
     if (life == Life::unclear) {
       fmt::print(stderr, "{}: waiting up to {} s for a sign of life of {}\n", path_.string(),

@@ -94,6 +94,16 @@ class Disks(Faults):
             self.assertNotIn("LOCK", os.listdir(run.run_directory))
             self.check_recovers(run, (BEFORE,))
 
+    def test_a_folder_where_the_lock_should_be(self):
+        run = self.trial("lock-folder")
+        lock = os.path.join(run.run_directory, "LOCK")
+        os.mkdir(lock)
+        done = run.run()
+        self.assertEqual(done.code, 4, done)
+        self.assertIn("run/LOCK: is a folder", done.err)
+        os.rmdir(lock)
+        self.check_recovers(run, (BEFORE,))
+
     def test_the_last_save_that_fails_ends_the_run_with_its_cause(self):
         run = self.trial("last")
         done = run.run("--stop-at", str(BEFORE + 1), TESSERA_FAULT="payload:1:enospc")
