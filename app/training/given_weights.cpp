@@ -44,16 +44,27 @@ class ForeignWeights final : public TensorSource {
   std::map<std::string, std::size_t> places_;
 };
 
-GivenWeights opened(const std::filesystem::path& folder) {
-  if (is_hf_folder(folder)) {
+GivenWeights foreign_weights(const std::filesystem::path& folder, Control& control) {
+  GivenWeights given;
+  Problems problems;
+  attempt(problems, [&] {
     auto foreign = std::make_unique<ForeignWeights>(folder);
     const ModelFacts facts = foreign->facts();
-    return {folder, std::move(foreign), facts.model, facts.counters, ""};
-  }
-  auto checkpoint = std::make_unique<Checkpoint>(folder);
+    given = {folder, std::move(foreign), facts.model, facts.counters, ""};
+  });
+  control.agree(problems);
+  return given;
+}
+
+GivenWeights saved_weights(const std::filesystem::path& folder, Control& control) {
+  auto checkpoint = std::make_unique<Checkpoint>(folder, control);
   const Manifest manifest = checkpoint->manifest();
-  const Deck deck = parse_saved_deck(checkpoint->deck(), (folder / deck_file).string());
-  return {folder, std::move(checkpoint), deck.config.model, manifest.counters, manifest.content_digest};
+  ModelConfig model;
+  Problems problems;
+  attempt(problems,
+          [&] { model = parse_saved_deck(checkpoint->deck(), (folder / deck_file).string()).config.model; });
+  control.agree(problems);
+  return {folder, std::move(checkpoint), model, manifest.counters, manifest.content_digest};
 }
 
 /// Model keys whose difference the tensors show, or that they survive: the length of sequences, unless positions are
@@ -76,17 +87,15 @@ std::vector<std::string> other_keys(const ModelConfig& given, const RunConfig& w
 GivenWeights open_weights(const std::string& path, Control& control) {
   Problems problems;
   std::string folder;
+  bool foreign = false;
   if (control.rank() == 0)
     attempt(problems, [&] {
-      folder =
-          std::filesystem::absolute(is_hf_folder(path) ? std::filesystem::path(path) : find_checkpoint(path)).string();
+      foreign = is_hf_folder(path);
+      folder = std::filesystem::absolute(foreign ? std::filesystem::path(path) : find_checkpoint(path)).string();
     });
   control.agree(problems);
   folder = control.broadcast(folder);
-  GivenWeights given;
-  attempt(problems, [&] { given = opened(folder); });
-  control.agree(problems);
-  return given;
+  return control.max(foreign) ? foreign_weights(folder, control) : saved_weights(folder, control);
 }
 
 namespace {

@@ -85,24 +85,25 @@ std::vector<fs::path> beginnings(const Resume& resume, const fs::path& run, Cont
 Problems against_resuming(const fs::path& folder, const Deck& deck, std::uint64_t corpus_hash) {
   Problems problems;
   attempt(problems, [&] {
-    const Checkpoint checkpoint(folder);
-    const Deck saved = parse_saved_deck(checkpoint.deck(), (folder / deck_file).string());
+    // Not the structure of its files, which rank 0 has judged: ten thousand tensors take a while on every rank.
+    const Manifest manifest = parse_manifest(read_text_file(folder / manifest_file), folder / manifest_file);
+    const Deck saved = parse_saved_deck(read_text_file(folder / deck_file), (folder / deck_file).string());
     for (const Finding& finding : changes_at_restart(saved.config, deck.config))
       problems.add(Exit::deck, deck.provenance.located(finding));
-    if (checkpoint.manifest().corpus_hash != hex(corpus_hash))
+    if (manifest.corpus_hash != hex(corpus_hash))
       problems.add(
           Exit::file,
           fmt::format("data.files: the corpus has hash {}, and had {} when {} was saved: a resumed run must keep it",
-                      hex(corpus_hash), checkpoint.manifest().corpus_hash, folder.string()));
+                      hex(corpus_hash), manifest.corpus_hash, folder.string()));
   });
   return problems;
 }
 
-fs::path resume_from(const std::vector<fs::path>& candidates, Training& training, Device& device, Control& control) {
+Parent resume_from(const std::vector<fs::path>& candidates, Training& training, Device& device, Control& control) {
   for (std::size_t i = 0;; ++i) try {
       const Checkpoint checkpoint(candidates[i], control);
       training.restore([&](StateDict& state) { load(checkpoint, state, device, control); });
-      return candidates[i];
+      return {candidates[i], checkpoint.manifest()};
     } catch (const Error& error) {
       // All ranks throw alike, so that all turn to the next one.
       if (error.code() != Exit::file || i + 1 == candidates.size()) throw;

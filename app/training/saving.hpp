@@ -27,10 +27,14 @@ std::vector<std::filesystem::path> beginnings(const Resume& resume, const std::f
 /// collective.
 Problems against_resuming(const std::filesystem::path& checkpoint, const Deck& deck, std::uint64_t corpus_hash);
 
-/// Loads the first of `candidates` whose payload is whole; says what was wrong with the others. Returns its folder.
-/// Collective.
-std::filesystem::path resume_from(const std::vector<std::filesystem::path>& candidates, Training& training,
-                                  Device& device, Control& control);
+/// The checkpoint that a run goes on from.
+struct Parent {
+  std::filesystem::path folder;
+  Manifest manifest;
+};
+/// Loads the first of `candidates` whose payload is whole; says what was wrong with the others. Collective.
+Parent resume_from(const std::vector<std::filesystem::path>& candidates, Training& training, Device& device,
+                   Control& control);
 
 /// Saves between steps as `checkpoint` asks, and always after the last step or before an early end. A save that fails
 /// in the middle of a run is reported and training goes on. One a rank; every call is collective.

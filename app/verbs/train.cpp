@@ -199,16 +199,14 @@ void print_sample(Training& training, const RunPlan& plan) {
 Origin begin(const PreparedRun& run, const TrainOptions& options, const Mpi& mpi, Control& control, Training& training,
              Device& device) {
   Origin origin;
-  const std::filesystem::path parent =
-      run.beginnings.empty() ? "" : resume_from(run.beginnings, training, device, control);
   origin.run_id = control.broadcast(fmt::format(
       "{:016x}", std::random_device()() * std::uint64_t{0x100000001} ^ static_cast<std::uint64_t>(std::time(nullptr))));
-  if (!parent.empty()) {
-    const Manifest manifest = Checkpoint(parent).manifest();
-    origin.run_id = manifest.run_id;
-    origin.parent = parent.string();
-    origin.parent_digest = manifest.content_digest;
-    if (mpi.rank() == 0) fmt::print("resumed from {} | {}\n", parent.string(), manifest.content_digest);
+  if (!run.beginnings.empty()) {
+    const Parent parent = resume_from(run.beginnings, training, device, control);
+    origin.run_id = parent.manifest.run_id;
+    origin.parent = parent.folder.string();
+    origin.parent_digest = parent.manifest.content_digest;
+    if (mpi.rank() == 0) fmt::print("resumed from {} | {}\n", origin.parent, origin.parent_digest);
   }
   if (run.given) {
     const GivenWeights& given = *run.given;
