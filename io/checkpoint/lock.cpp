@@ -241,7 +241,8 @@ void RunLock::take(const LockOwner& owner) {
         made->write(0, text.data(), std::ssize(text));
         made->sync();
       } catch (const Error&) {
-        fs::remove(path_);
+        std::error_code ignored;
+        fs::remove(path_, ignored);
         throw;
       }
       text_ = text;
