@@ -13,7 +13,6 @@ namespace tessera {
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr const char* file_type = "tessera.checkpoint";
 
 std::string self_digest(Json json) {
   json.erase("manifest_digest");
@@ -94,7 +93,7 @@ std::string model_fingerprint(const ModelConfig& model) {
 }
 
 std::string to_json(const Manifest& m) {
-  Json json = {{"file_type", file_type},
+  Json json = {{"file_type", checkpoint_file_type},
                {"format_version", {m.format.major, m.format.minor}},
                {"step", m.counters.step},
                {"tokens", m.counters.tokens},
@@ -115,7 +114,8 @@ std::string to_json(const Manifest& m) {
 Manifest parse_manifest(const std::string& text, const std::filesystem::path& path) {
   const auto refuse_it = [&](const std::string& why) { return Error(Exit::file, path.string() + ": " + why); };
   const Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object() || json.value("file_type", Json()) != file_type) throw refuse_it("is no checkpoint's manifest");
+  if (!json.is_object() || json.value("file_type", Json()) != checkpoint_file_type)
+    throw refuse_it("is no checkpoint's manifest");
   try {
     const FormatVersion format{json.at("format_version").at(0), json.at("format_version").at(1)}, own;
     // Told before the digest: a later version may define that anew.

@@ -33,6 +33,9 @@ struct Origin {
   std::string library_plans;          ///< to_text() of LibraryPlans
 };
 
+/// What every file of a checkpoint but the deck says that it is.
+inline constexpr const char* checkpoint_file_type = "tessera.checkpoint";
+
 /// manifest.json: the last file of a checkpoint folder, and what makes it one. Names the others with their sizes.
 struct Manifest {
   FormatVersion format;

@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <optional>
 #include <type_traits>
 
+#include "io/checkpoint/elements.hpp"
+#include "io/checkpoint/posix_file.hpp"
 #include "io/checkpoint/storage.hpp"
 
 namespace tessera {
@@ -103,6 +106,10 @@ class Unpacker {
 
 }  // namespace
 
+bool is_of_checkpoint(const hdf5::File& file) {
+  return file.has(integrity_table) && file.has("/", "file_type") && file.text("/", "file_type") == checkpoint_file_type;
+}
+
 /// Found by name: HDF5 1.10 frees what it never had when it lists a damaged group.
 std::vector<StoredTensor> tensors_of(const hdf5::File& file, std::int64_t bytes) {
   std::vector<StoredTensor> tensors;
@@ -115,6 +122,21 @@ std::vector<StoredTensor> tensors_of(const hdf5::File& file, std::int64_t bytes)
     if (const std::int64_t links = file.links(group); links != count)
       throw unfit(file.path(), fmt::format("{} holds {} datasets, and its table accounts for {}", group, links, count));
   return tensors;
+}
+
+std::uint64_t digest_in(const PosixFile& file, const StoredTensor& tensor) {
+  constexpr std::int64_t block = std::int64_t{1} << 18;  // elements: they stay in the cache from the file to the digest
+  const std::int64_t size = size_of(tensor.type);
+  std::vector<std::byte> bytes;
+  std::uint64_t sum = 0;
+  for (const StoredTensor::Part& part : tensor.parts)
+    for (std::int64_t at = 0; at < part.count; at += block) {
+      const std::int64_t count = std::min(block, part.count - at);
+      bytes.resize(static_cast<std::size_t>(count * size));
+      file.read(part.offset + at * size, bytes.data(), count * size);
+      sum += host_digest(bytes.data(), tensor.type, count, part.first + at);
+    }
+  return sum;
 }
 
 void check_attributes(const hdf5::File& file, const Manifest& manifest) {

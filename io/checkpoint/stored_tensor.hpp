@@ -9,6 +9,8 @@
 
 namespace tessera {
 
+class PosixFile;
+
 /// A tensor of a checkpoint: canonical, wherever its parts lie.
 struct StoredTensor {
   struct Part {
@@ -26,9 +28,15 @@ struct StoredTensor {
   std::string path() const { return "/" + slot + "/" + name; }
 };
 
+/// Whether a file says that it is one of a checkpoint.
+bool is_of_checkpoint(const hdf5::File& file);
+
 /// The tensors that the table of a checkpoint's file names, all their parts within its `bytes`. Throws Error{file}
 /// where table and datasets do not account for each other.
 std::vector<StoredTensor> tensors_of(const hdf5::File& file, std::int64_t bytes);
+
+/// The digest of a tensor's bytes as they lie in its file, which is read from its first to its last.
+std::uint64_t digest_in(const PosixFile& file, const StoredTensor& tensor);
 
 /// Throws Error{file} unless counters and root attributes of a file are those of the manifest: both are of one save.
 void check_attributes(const hdf5::File& file, const Manifest& manifest);

@@ -37,7 +37,7 @@ void add_tensor(CheckpointFile& out, std::size_t index, const StateTensor& tenso
 void write_facts(hdf5::File& file, const StateCounters& counters, const std::string& content_digest,
                  const Origin& origin) {
   const FormatVersion format;
-  file.set("/", "file_type", "tessera.checkpoint");
+  file.set("/", "file_type", checkpoint_file_type);
   file.set("/", "format_version", std::vector<std::int64_t>{format.major, format.minor});
   file.set("/", "required_features", "");
   file.set("/", "software", "tessera");

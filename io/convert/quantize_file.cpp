@@ -160,6 +160,7 @@ QuantizeReport quantize_file(const QuantizeFileOptions& options) {
   NewFile unfinished(options.out);
   QuantizeReport report;
   const std::vector<SourceTensor> tensors = chosen(options, report.skipped);
+  check_digests(options.in, tensors);
   std::vector<QuantizedPlaces> places;
   {
     hdf5::File file = hdf5::File::create(unfinished.path());

@@ -4,7 +4,9 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <set>
 
+#include "io/checkpoint/stored_tensor.hpp"
 #include "io/convert/safetensors.hpp"
 #include "io/hdf5/file.hpp"
 #include "io/hdf5/listing.hpp"
@@ -19,6 +21,10 @@ bool begins_as_hdf5(const std::filesystem::path& path) {
   if (file.size() < std::ssize(first)) return false;
   file.read(0, first, sizeof first);
   return std::memcmp(first, signature, sizeof first) == 0;
+}
+
+bool named_as_hdf5(const std::filesystem::path& path) {
+  return path.extension() == ".h5" || path.extension() == ".hdf5";
 }
 
 SourceTensor described(const hdf5::File& file, const hdf5::ListedDataset& listed) {
@@ -94,16 +100,29 @@ Shape shape_of(const std::vector<std::int64_t>& dims) {
 }
 
 std::vector<SourceTensor> list_tensors(const std::filesystem::path& path) {
-  const std::string extension = path.extension().string();
   std::vector<SourceTensor> list;
-  if (extension == ".h5" || extension == ".hdf5")
+  if (named_as_hdf5(path))
     list = list_hdf5(path);
-  else if (extension == ".safetensors")
+  else if (path.extension() == ".safetensors")
     list = list_safetensors(path);
   else
     throw Error(Exit::file, path.string() + ": neither .safetensors nor .h5 by its name");
   std::sort(list.begin(), list.end(), [](const SourceTensor& a, const SourceTensor& b) { return a.name < b.name; });
   return list;
+}
+
+void check_digests(const std::filesystem::path& path, const std::vector<SourceTensor>& tensors) {
+  if (!named_as_hdf5(path)) return;
+  const hdf5::File file = hdf5::File::open(path);
+  if (!is_of_checkpoint(file)) return;
+  std::set<std::int64_t> wanted;  // places: an expert by itself is a part of a tensor
+  for (const SourceTensor& t : tensors) wanted.insert(t.offset);
+  const PosixFile payload(path, PosixFile::Mode::read);
+  for (const StoredTensor& stored : tensors_of(file, payload.size())) {
+    const auto here = [&](const StoredTensor::Part& part) { return wanted.contains(part.offset); };
+    if (std::ranges::any_of(stored.parts, here) && digest_in(payload, stored) != stored.digest)
+      throw Error(Exit::file, path.string() + ": " + stored.path() + " holds other bytes than were saved");
+  }
 }
 
 }  // namespace tessera

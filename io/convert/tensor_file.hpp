@@ -32,4 +32,8 @@ void read_elements(const PosixFile& file, const SourceTensor& tensor, std::int64
 /// (.safetensors, .h5, .hdf5); throws Error{file} where the file says otherwise, is damaged or cannot be read.
 std::vector<SourceTensor> list_tensors(const std::filesystem::path& path);
 
+/// Where the file says which digests its tensors must have, as those of checkpoints do: throws Error{file} unless the
+/// bytes of `tensors`, which are some of it, have them.
+void check_digests(const std::filesystem::path& path, const std::vector<SourceTensor>& tensors);
+
 }  // namespace tessera

@@ -134,6 +134,22 @@ $""")
                 self.assertTrue((group["amax"][...].reshape(peaks.shape) == peaks).all())
         self.assertEqual(self.report(source, "--tensor", "/" + wanted[0], form="fp8_block", out="one.h5")["skipped"], [])
 
+    def test_a_checkpoints_wrong_bytes_are_refused(self):
+        """Those of another tensor are none of its business; those of another expert are, since digests are of all."""
+        with tarfile.open(os.path.join(HERE, "checkpoints", "format-1.1.tar.gz")) as archive:
+            archive.extractall(self.folder)
+        for layout, damaged, told, whole in (
+                ("single", "model/layers.0.attention.qkv.weight", "model/layers.0.attention.qkv.weight", "model/embed.tokens"),
+                ("discrete", "model/layers.0.moe.experts.1.down.weight", "model/layers.0.moe.experts.down.weight", "model/embed.tokens")):
+            source = os.path.join(layout, "step_00000003", "model.h5")
+            with h5py.File(self.path(source), "r+") as file:
+                file[damaged][0, 0] += 1
+            for chosen in ((), ("--tensor", damaged), ("--tensor", damaged.replace(".1.", ".0."))):
+                done = self.expect(5, source, *chosen, form="fp8_block")
+                self.assertIn(f"{source}: /{told} holds other bytes than were saved", done.stderr)
+                self.assertFalse([name for name in os.listdir(self.folder) if name.startswith("out")])
+            self.report(source, "--tensor", whole, form="fp8_block", out=layout + ".h5")
+
     def test_nan_and_infinity_are_passed_over_by_the_statistics(self):
         for form in ("fp8_block", "fp8_block_1d", "mxfp8", "mxfp8_2d", "nvfp4", "nvfp4_1d"):
             for name, value in (("nan", numpy.nan), ("infinite", numpy.inf)):
