@@ -55,6 +55,7 @@ void decode_patch(const Descriptor& d, const Patch& p) {
   const std::int64_t width = turned ? d.matrix.rows : d.matrix.columns;
   const std::int64_t first = p.member * d.stride + (turned ? p.column * width + p.row : p.row * width + p.column);
   T* out = reinterpret_cast<T*>(d.values);
+  const std::byte* data = d.side[static_cast<int>(side)].data;
   // A line's blocks first, so that the loop over its elements becomes vectors.
   constexpr formats::Block b = formats::block_of<F>(side);
   constexpr int run = turned ? b.rows : b.columns;
@@ -65,8 +66,9 @@ void decode_patch(const Descriptor& d, const Patch& p) {
       const float s = turned ? step(p.row + i, p.column + line) : step(p.row + line, p.column + i);
       for (int k = i; k < i + run; ++k) steps[k] = s;
     }
-    const std::int64_t at = first + line * width;
-    const std::byte* data = d.side[static_cast<int>(side)].data;
+    const std::int64_t at = first + line * width, next = at + (turned ? patch_edge * width : patch_edge);
+    fetch<formats::data_bytes<F>(patch_edge), 0>(data + formats::data_bytes<F>(next));
+    fetch<patch_edge * sizeof(T), 1>(out + next);
     if constexpr (F::Element::bits == 4) {
       unpack_nibbles(reinterpret_cast<const std::uint8_t*>(data + at / 2), length, codes);
       decode_row<typename F::Element>(codes, steps, length, out + at);

@@ -32,11 +32,16 @@ using Grid = BlockGrid<F, formats::block_of<F>(side)>;
 // ---- memory
 // Rows of a patch are far apart, so that no hardware sees them coming.
 
-/// The next patch's part of a row. Never faults, wherever it points.
+/// `bytes` from `x` on into the cache, to be read or (`write`) written. Never faults, wherever it points.
+template <std::int64_t bytes, int write>
+inline void fetch(const void* x) {
+  for (std::int64_t byte = 0; byte < bytes; byte += 64)
+    __builtin_prefetch(static_cast<const char*>(x) + byte, write, 2);
+}
+/// The next patch's part of a row.
 template <class T>
 inline void fetch_ahead(const T* x) {
-  for (std::size_t byte = 0; byte < edge * sizeof(T); byte += 64)
-    __builtin_prefetch(reinterpret_cast<const char*>(x) + byte, 0, 2);
+  fetch<edge * sizeof(T), 0>(x);
 }
 /// Where row `r` of the patch, and its column of that number, will be written.
 template <Format F>
@@ -44,10 +49,8 @@ inline void fetch_to_write(const Descriptor& d, const Patch& p, int r) {
   constexpr bool turned = F::columnwise_order == formats::Order::transposed;
   const std::int64_t row = p.member * d.stride + (p.row + r) * d.matrix.columns + p.column;
   const std::int64_t column = turned ? p.member * d.stride + (p.column + r) * d.matrix.rows + p.row : row;
-  for (std::int64_t byte = 0; byte < formats::data_bytes<F>(edge); byte += 64) {
-    __builtin_prefetch(d.side[0].data + formats::data_bytes<F>(row) + byte, 1, 2);
-    __builtin_prefetch(d.side[1].data + formats::data_bytes<F>(column) + byte, 1, 2);
-  }
+  fetch<formats::data_bytes<F>(edge), 1>(d.side[0].data + formats::data_bytes<F>(row));
+  fetch<formats::data_bytes<F>(edge), 1>(d.side[1].data + formats::data_bytes<F>(column));
 }
 
 // ---- rows
