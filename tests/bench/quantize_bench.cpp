@@ -20,11 +20,11 @@ using formats::Matrix;
 
 constexpr Matrix cached{512, 512};  // what the reference is timed on, and the kernels beside it
 
-/// Elements of every table: far beyond the caches of a host, or of a GPU.
+/// Elements of a whole table: far beyond the caches of a host, or of a GPU.
 std::int64_t total_elements() { return std::int64_t{1} << (Runtime::back_end() == "Cuda" ? 28 : 24); }
 
-/// `tensors` equal matrices of that many elements, twice as wide as high.
-Matrix shape_of(std::int64_t tensors) {
+/// One of so many equal matrices of that many elements: large for one or 16, small for 1000.
+Matrix one_of(std::int64_t tensors) {
   std::int64_t rows = 32;
   while (rows * rows * 8 * tensors <= total_elements()) rows *= 2;
   return {rows, total_elements() / tensors / rows / 128 * 128};
@@ -93,7 +93,9 @@ double bytes_of(const Tensor& t) { return t ? static_cast<double>(t.bytes()) : 0
 /// Equal matrices of one format with both copies, whose values are random bf16, or fp32 masters.
 template <Format F>
 struct Weights {
-  Weights(Bench& b, std::int64_t tensors, DType type) : Weights(b, tensors, type, shape_of(tensors)) {}
+  /// As many as the row's first argument says, of the shape that its second does.
+  Weights(Bench& b, const benchmark::State& state, DType type)
+      : Weights(b, state.range(0), type, one_of(state.range(1))) {}
   Weights(Bench& b, std::int64_t tensors, DType type, Matrix each)
       : matrix(each), matrices(static_cast<std::size_t>(tensors)) {
     // One allocation for all that `place` names, in the order of the matrices.
@@ -123,6 +125,8 @@ struct Weights {
       if (formats::swizzles<F>()) buffer(&Copy::swizzled, DType::u8, grid);
     }
   }
+  std::int64_t elements() const { return static_cast<std::int64_t>(matrices.size()) * matrix.elements(); }
+
   Matrix matrix;
   std::vector<QuantizedMatrix> matrices;
   double values = 0, data[2] = {0, 0}, scales[2] = {0, 0};
@@ -141,79 +145,83 @@ void time_calls(benchmark::State& state, Bench& b, std::int64_t elements, const 
       benchmark::Counter(static_cast<double>(elements), benchmark::Counter::kIsIterationInvariantRate);
 }
 
-/// The same of a whole table, with the bytes that op() must move against the copy bandwidth.
+/// The same, with the bytes that op() must move against the bandwidth of a copy of these elements as bf16.
 template <class Op>
-void run(benchmark::State& state, Bench& b, double bytes, const Op& op) {
-  const double copying = copy_rate(total_elements() * 2);
-  time_calls(state, b, total_elements(), op);
+void run(benchmark::State& state, Bench& b, std::int64_t elements, double bytes, const Op& op) {
+  const double copying = copy_rate(elements * 2);
+  time_calls(state, b, elements, op);
   state.counters["B/s"] = benchmark::Counter(bytes, benchmark::Counter::kIsIterationInvariantRate);
   state.counters["of copy"] = benchmark::Counter(bytes / copying, benchmark::Counter::kIsIterationInvariantRate);
 }
 
-template <class F, DType type>
+template <class F, DType type, Purpose purpose = Purpose::weight>
 void both_copies(benchmark::State& state) {
   Bench b(state);
-  const Weights<F> w(b, state.range(0), type);
+  const Weights<F> w(b, state, type);
   const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
   // A scale of the whole tensor needs the values twice.
   const double read = w.values * (F::tensor_amax ? 2 : 1);
-  run(state, b, read + w.data[0] + w.data[1] + w.scales[0] + w.scales[1], [&] { quantize(b.stream(), table); });
+  run(state, b, w.elements(), read + w.data[0] + w.data[1] + w.scales[0] + w.scales[1],
+      [&] { quantize(b.stream(), table, Precision::bf16_first, purpose); });
 }
 
 template <class F>
-void gradients(benchmark::State& state) {
+void tensor_amaxes(benchmark::State& state) {
   Bench b(state);
-  const Weights<F> w(b, state.range(0), DType::bf16);
+  const Weights<F> w(b, state, DType::bf16);
   const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
-  run(state, b, w.values * 2 + w.data[0] + w.data[1] + w.scales[0] + w.scales[1],
-      [&] { quantize(b.stream(), table, Precision::bf16_first, Purpose::gradient); });
+  run(state, b, w.elements(), w.values, [&] { find_amax(b.stream(), table); });
 }
 
 template <class F>
 void shard_amaxes(benchmark::State& state) {
   Bench b(state);
-  const Weights<F> w(b, state.range(0), DType::f32);
+  const Weights<F> w(b, state, DType::f32);
   const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
   const Tensor amaxes = b.empty<bf16>({table.amax_entries()});
-  run(state, b, w.values + static_cast<double>(amaxes.bytes()), [&] { block_amax(b.stream(), table, amaxes); });
+  run(state, b, w.elements(), w.values + static_cast<double>(amaxes.bytes()),
+      [&] { block_amax(b.stream(), table, amaxes); });
 }
 
 template <class F>
 void shard_casts(benchmark::State& state) {
   Bench b(state);
-  const Weights<F> w(b, state.range(0), DType::f32);
+  const Weights<F> w(b, state, DType::f32);
   const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
   const Tensor amaxes = b.empty<bf16>({table.amax_entries()});
   if constexpr (F::scaled) block_amax(b.stream(), table, amaxes);
-  run(state, b, w.values + w.data[0] + w.scales[0] + static_cast<double>(amaxes.bytes()),
+  run(state, b, w.elements(), w.values + w.data[0] + w.scales[0] + static_cast<double>(amaxes.bytes()),
       [&] { partial_cast(b.stream(), table, amaxes); });
 }
 
 template <class F>
 void derived_copies(benchmark::State& state) {
   Bench b(state);
-  const Weights<F> w(b, state.range(0), DType::bf16);
+  const Weights<F> w(b, state, DType::bf16);
   const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
   quantize(b.stream(), table);
-  run(state, b, w.data[0] + w.data[1] + w.scales[0] + w.scales[1], [&] { build_columnwise(b.stream(), table); });
+  run(state, b, w.elements(), w.data[0] + w.data[1] + w.scales[0] + w.scales[1],
+      [&] { build_columnwise(b.stream(), table); });
 }
 
-template <class F>
-void decoded_operands(benchmark::State& state) {
+/// To bf16 as operands of a GEMM, to fp32 with the scale of each tensor.
+template <class F, DType type>
+void decoded(benchmark::State& state) {
   Bench b(state);
-  const Weights<F> w(b, state.range(0), DType::bf16);
+  const Weights<F> w(b, state, type);
   const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
   quantize(b.stream(), table);
-  run(state, b, w.values + w.data[0] + w.scales[0], [&] { decode_operands(b.stream(), table, Side::rowwise); });
+  run(state, b, w.elements(), w.values + w.data[0] + w.scales[0],
+      [&] { (type == DType::bf16 ? decode_operands : dequantize)(b.stream(), table, Side::rowwise); });
 }
 
 template <class F>
 void swizzled_scales(benchmark::State& state) {
   Bench b(state);
-  const Weights<F> w(b, state.range(0), DType::bf16);
+  const Weights<F> w(b, state, DType::bf16);
   const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
   quantize(b.stream(), table);
-  run(state, b, 2 * (w.scales[0] + w.scales[1]), [&] { swizzle_scales(b.stream(), table); });
+  run(state, b, w.elements(), 2 * (w.scales[0] + w.scales[1]), [&] { swizzle_scales(b.stream(), table); });
 }
 
 // ---- the serial oracle, which the host's kernels must leave ten times behind, and the same matrix by them
@@ -236,10 +244,7 @@ class Cached {
   QuantizeTable table() { return table(w.matrices[0]); }
   template <class Op>
   void time(double bytes, const Op& op) {
-    const double copying = copy_rate(cached.elements() * 2);
-    time_calls(state_, b, cached.elements(), op);
-    state_.counters["B/s"] = benchmark::Counter(bytes, benchmark::Counter::kIsIterationInvariantRate);
-    state_.counters["of copy"] = benchmark::Counter(bytes / copying, benchmark::Counter::kIsIterationInvariantRate);
+    run(state_, b, cached.elements(), bytes, op);
   }
 
  private:
@@ -400,30 +405,41 @@ void cached_swizzle(benchmark::State& state) {
   c.time(2 * (c.w.scales[0] + c.w.scales[1]), [&] { swizzle_scales(c.b.stream(), table); });
 }
 
-void tables(benchmark::internal::Benchmark* b) { b->ArgName("tensors")->Arg(1)->Arg(16)->Arg(1000)->Apply(timed); }
-void large(benchmark::internal::Benchmark* b) { b->ArgName("tensors")->Arg(16)->Apply(timed); }
+/// One, 16 and 1000 tensors that fill a whole table between them; then one and 16 as small as those of the 1000.
+void tables(benchmark::internal::Benchmark* b) {
+  b->ArgNames({"tensors", "of"})->Args({1, 1})->Args({16, 16})->Args({1000, 1000})->Args({1, 1000})->Args({16, 1000});
+  timed(b);
+}
 
-BENCHMARK(both_copies<formats::Bf16, DType::f32>)->Apply(large);
+BENCHMARK(both_copies<formats::Bf16, DType::f32>)->Apply(tables);
 BENCHMARK(both_copies<formats::Fp8Block, DType::bf16>)->Apply(tables);
-BENCHMARK(both_copies<formats::Fp8BlockOneD, DType::bf16>)->Apply(large);
+BENCHMARK(both_copies<formats::Fp8BlockOneD, DType::bf16>)->Apply(tables);
 BENCHMARK(both_copies<formats::Mxfp8, DType::bf16>)->Apply(tables);
-BENCHMARK(both_copies<formats::Mxfp8, DType::f32>)->Apply(large);
-BENCHMARK(both_copies<formats::Mxfp8Tiles, DType::bf16>)->Apply(large);
+BENCHMARK(both_copies<formats::Mxfp8, DType::f32>)->Apply(tables);
+BENCHMARK(both_copies<formats::Mxfp8Tiles, DType::bf16>)->Apply(tables);
 BENCHMARK(both_copies<formats::Nvfp4, DType::bf16>)->Apply(tables);
-BENCHMARK(both_copies<formats::Nvfp4OneD, DType::bf16>)->Apply(large);
-BENCHMARK(gradients<formats::Nvfp4OneD>)->Apply(large);
-BENCHMARK(shard_amaxes<formats::Fp8Block>)->Apply(large);
-BENCHMARK(shard_amaxes<formats::Nvfp4>)->Apply(large);
-BENCHMARK(shard_casts<formats::Bf16>)->Apply(large);
+BENCHMARK(both_copies<formats::Nvfp4OneD, DType::bf16>)->Apply(tables);
+BENCHMARK(both_copies<formats::Nvfp4OneD, DType::bf16, Purpose::activation>)->Apply(tables);
+BENCHMARK(both_copies<formats::Nvfp4OneD, DType::bf16, Purpose::gradient>)->Apply(tables);
+BENCHMARK(tensor_amaxes<formats::Nvfp4>)->Apply(tables);
+BENCHMARK(shard_amaxes<formats::Fp8Block>)->Apply(tables);
+BENCHMARK(shard_amaxes<formats::Mxfp8Tiles>)->Apply(tables);
+BENCHMARK(shard_amaxes<formats::Nvfp4>)->Apply(tables);
+BENCHMARK(shard_casts<formats::Bf16>)->Apply(tables);
 BENCHMARK(shard_casts<formats::Fp8Block>)->Apply(tables);
 BENCHMARK(shard_casts<formats::Mxfp8Tiles>)->Apply(tables);
 BENCHMARK(shard_casts<formats::Nvfp4>)->Apply(tables);
 BENCHMARK(derived_copies<formats::Fp8Block>)->Apply(tables);
 BENCHMARK(derived_copies<formats::Nvfp4>)->Apply(tables);
-BENCHMARK(decoded_operands<formats::Fp8Block>)->Apply(large);
-BENCHMARK(decoded_operands<formats::Mxfp8>)->Apply(large);
-BENCHMARK(decoded_operands<formats::Nvfp4>)->Apply(large);
-BENCHMARK(swizzled_scales<formats::Mxfp8>)->Apply(large);
+BENCHMARK(decoded<formats::Fp8Block, DType::bf16>)->Apply(tables);
+BENCHMARK(decoded<formats::Fp8Block, DType::f32>)->Apply(tables);
+BENCHMARK(decoded<formats::Mxfp8, DType::bf16>)->Apply(tables);
+BENCHMARK(decoded<formats::Mxfp8, DType::f32>)->Apply(tables);
+BENCHMARK(decoded<formats::Nvfp4, DType::bf16>)->Apply(tables);
+BENCHMARK(decoded<formats::Nvfp4, DType::f32>)->Apply(tables);
+BENCHMARK(swizzled_scales<formats::Mxfp8>)->Apply(tables);
+BENCHMARK(swizzled_scales<formats::Nvfp4>)->Apply(tables);
+
 /// An operation's reference and its kernel, one below the other.
 template <class F>
 void beside(const std::string& operation, void (*reference)(benchmark::State&), void (*kernel)(benchmark::State&)) {
