@@ -239,6 +239,20 @@ checkpoint: dir every_steps keep_last keep_every expert_layout init_from init_mi
 debug: replica_hash_every trace)");
 }
 
+// What the tensors, the state or the data order of a run hang on. Another value of these would go on from other bits.
+TEST(Keys, FixedAreThoseThatAResumedRunCannotChange) {
+  std::string fixed;
+  for (const KeyDoc& doc : key_docs())
+    if (doc.kind == KeyDoc::Kind::key && doc.restart == Restart::fixed) fixed += doc.path + " ";
+  EXPECT_EQ(fixed,
+            "schema_version run.seed run.steps model.kind model.layers model.hidden model.heads model.kv_heads "
+            "model.head_dim model.ffn model.seq_len model.norm model.position model.rope_base model.activation "
+            "model.bias model.tied_head model.vocab model.moe.experts model.moe.top_k model.moe.renormalize "
+            "data.kind data.eval_fraction data.shuffle batch.global precision.compute optimizer.others "
+            "optimizer.beta1 optimizer.beta2 optimizer.eps optimizer.schedule optimizer.warmup_steps "
+            "optimizer.decay_steps ");
+}
+
 TEST(Keys, DescribeTypeDefaultAndRule) {
   const KeyDoc* const steps = find_key("run.steps");
   ASSERT_TRUE(steps);
