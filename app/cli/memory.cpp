@@ -26,10 +26,11 @@ Problems against_memory(const Mpi& mpi, Control& control, const RunPlan& plan, i
   const std::int64_t needed = std::accumulate(plan.memory.begin(), plan.memory.end(), std::int64_t{0});
   Problems problems;
   if (memory > 0 && needed > memory / ranks)
-    problems.add(Exit::deck,
-                 fmt::format("{} ranks of {} do not fit {}, which has {}: use more hosts or GPUs, a smaller batch.micro, "
-                             "recompute.mode full, or a smaller model; `tessera plan` shows what the memory is for",
-                             ranks, bytes_text(needed), name, bytes_text(memory)));
+    problems.add(
+        Exit::deck,
+        fmt::format("{} ranks of {} do not fit {}, which has {}: use more hosts or GPUs, a smaller batch.micro, "
+                    "recompute.mode full, or a smaller model; `tessera plan` shows what the memory is for",
+                    ranks, bytes_text(needed), name, bytes_text(memory)));
   return problems;
 }
 

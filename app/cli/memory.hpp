@@ -4,8 +4,8 @@
 
 namespace tessera {
 
-/// What stands against holding a plan's memory on the hosts, or on the GPUs (`gpu`: as own_gpu says), that the ranks run
-/// on: more than there is at all (Exit::deck). What others hold there is not looked at. Collective.
+/// What stands against holding a plan's memory on the hosts, or on the GPUs (`gpu`: as own_gpu says), that the ranks
+/// run on: more than there is at all (Exit::deck). What others hold there is not looked at. Collective.
 Problems against_memory(const Mpi& mpi, Control& control, const RunPlan& plan, int gpu);
 
 }  // namespace tessera

@@ -10,8 +10,8 @@
 
 namespace tessera {
 
-/// What libraries use for the work of a run, on every rank: chosen once, stored with the run and its checkpoints, so that
-/// no choice of theirs changes the bits of a resumed run.
+/// What libraries use for the work of a run, on every rank: chosen once, stored with the run and its checkpoints, so
+/// that no choice of theirs changes the bits of a resumed run.
 struct LibraryPlans {
   std::string made_for;  ///< libraries and GPU, on one line; on others the choices mean nothing
   LibraryChoices choices;
@@ -40,7 +40,7 @@ struct AgreedPlans {
 /// A choice for each piece of `work`, made by rank 0 and the same on all: the stored one (`stored`: text of plans, or
 /// empty) where it was made for the same and the library still accepts it. Rank 0's arguments alone count. Collective;
 /// what `choose` throws there, all ranks throw.
-AgreedPlans agree_on_plans(Control& control, const std::vector<LibraryChoices::Words>& work, const std::string& made_for,
-                           const std::string& stored, const Chooser& choose);
+AgreedPlans agree_on_plans(Control& control, const std::vector<LibraryChoices::Words>& work,
+                           const std::string& made_for, const std::string& stored, const Chooser& choose);
 
 }  // namespace tessera

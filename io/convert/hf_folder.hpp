@@ -14,8 +14,8 @@ inline constexpr const char* hf_index_file = "model.safetensors.index.json";
 bool is_hf_folder(const std::filesystem::path& path);
 
 /// Opens one. Its tensors must be those of its configuration, in fp32, bf16 or fp16, which becomes fp32: whatever is
-/// missing, extra, misshapen or of another type is an Error{file}, a line each. Counters are those of step 0; the origin
-/// knows model and parent alone.
+/// missing, extra, misshapen or of another type is an Error{file}, a line each. Counters are those of step 0; the
+/// origin knows model and parent alone.
 std::unique_ptr<ModelReader> read_hf_folder(const std::filesystem::path& path);
 
 /// A new one, of the weights among `facts`, in files of at most `shard_bytes` (or one tensor).

@@ -47,8 +47,8 @@ struct QuantizeReport {
 
 /// Quantizes the tensors of a file into a new HDF5 file: a group /<name> each, with rowwise_data, rowwise_scales,
 /// columnwise_data, columnwise_scales, amax and attributes, as README.md of this folder shows. Streams: memory depends
-/// on panel_elements alone. Bytes of a checkpoint are compared with their digests first. Writes OUT.tmp, which is locked
-/// and given its space before anything else, and renames it; on failure nothing is left. Throws Error{file} for inputs
+/// on panel_elements alone. Bytes of a checkpoint are compared with their digests first. Writes OUT.tmp, locked and
+/// with its space taken before anything else, and renames it; on failure nothing is left. Throws Error{file} for inputs
 /// and destinations, with path, tensor and rule, and Error{environment} where the output cannot be written.
 QuantizeReport quantize_file(const QuantizeFileOptions& options);
 

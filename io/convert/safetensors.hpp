@@ -8,9 +8,9 @@
 
 namespace tessera {
 
-/// The tensors of a safetensors file by name; F16 is read as fp32. Types other than F32, F16, BF16 and U8, and more than
-/// four axes, are listed as unreadable. Throws Error{file} with path and rule where header, sizes or offsets are not
-/// those of the format.
+/// The tensors of a safetensors file by name; F16 is read as fp32. Types other than F32, F16, BF16 and U8, and more
+/// than four axes, are listed as unreadable. Throws Error{file} with path and rule where header, sizes or offsets are
+/// not those of the format.
 std::vector<SourceTensor> list_safetensors(const std::filesystem::path& path);
 
 /// A new safetensors file: the header first, then payload in any order and in any pieces. The caller renames it once

@@ -191,7 +191,8 @@ void File::add_groups(const std::string& path) {
   for (std::size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
     const std::string group = path.substr(0, slash);
     if (!has(group))
-      Object(checked(H5Gcreate2(file_.id(), group.c_str(), H5P_DEFAULT, properties.id(), H5P_DEFAULT), group), H5Gclose);
+      Object(checked(H5Gcreate2(file_.id(), group.c_str(), H5P_DEFAULT, properties.id(), H5P_DEFAULT), group),
+             H5Gclose);
     if (slash == std::string::npos) return;
   }
 }

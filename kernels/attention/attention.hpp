@@ -3,7 +3,8 @@
 
 namespace tessera {
 
-/// Whether additions of one gradient have an order, so that equal operands give equal bits, or may come as they are done.
+/// Whether additions of one gradient have an order, so that equal operands give equal bits, or may come as they are
+/// done.
 enum class SumOrder : std::uint8_t { fixed, free };
 
 /// Shape of causal self-attention over packed projections: rows are tokens (sequence-major), columns all of Q (H D),

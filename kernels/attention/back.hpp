@@ -2,8 +2,8 @@
 #include "kernels/attention/attention.hpp"
 
 /// What a back end provides behind attention_forward and attention_backward: their arguments, checked and counted.
-/// Called on a dry stream too, to take its temporaries from the arena, note its workspaces and return. attention_host.cpp asks the host's
-/// libraries.
+/// Called on a dry stream too, to take its temporaries from the arena, note its workspaces and return.
+/// attention_host.cpp asks the host's libraries.
 namespace tessera::attention {
 
 void forward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& out, const Tensor& lse,

@@ -102,9 +102,9 @@ void describe_backward(Graph& graph, const AttentionShape& s, float scale) {
   at.give(dv, dvalue, s.kv_heads);
 }
 
-/// All the workspace that cuDNN is given, as cuDNN 9.19 asks for it on sm_90 whatever the shape: each row's sum, backward
-/// the keys' and values' gradients of every query head where those share them, and either dQ in fp32 or, for a fixed
-/// order of sums, dP in bf16. So that it can be planned where there is no GPU.
+/// All the workspace that cuDNN is given, as cuDNN 9.19 asks for it on sm_90 whatever the shape: each row's sum,
+/// backward the keys' and values' gradients of every query head where those share them, and either dQ in fp32 or, for a
+/// fixed order of sums, dP in bf16. So that it can be planned where there is no GPU.
 std::int64_t workspace_bytes(const AttentionShape& s, Direction direction) {
   constexpr std::int64_t own = 256;
   if (direction == Direction::forward) return own;

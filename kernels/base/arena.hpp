@@ -16,7 +16,8 @@ class Arena {
   Arena() = default;
   Arena(std::byte* memory, std::int64_t bytes) : memory_(memory), bytes_(bytes), measuring_(false) {}
 
-  /// Uninitialised memory; throws Error{internal} when the arena is full (a plan that measured less than the step needs).
+  /// Uninitialised memory; throws Error{internal} when the arena is full (a plan that measured less than the step
+  /// needs).
   Tensor keep(DType type, Shape shape);
   Tensor temp(DType type, Shape shape);
 

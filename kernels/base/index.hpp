@@ -23,7 +23,9 @@ using ByteIndex = Index<struct ByteUnit>;
 
 constexpr ByteIndex bytes_of(ElementIndex elements, DType type) { return ByteIndex(elements.value * size_of(type)); }
 
-constexpr std::int64_t round_up(std::int64_t n, std::int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+constexpr std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
 constexpr std::int64_t ceil_div(std::int64_t n, std::int64_t d) { return (n + d - 1) / d; }
 
 }  // namespace tessera

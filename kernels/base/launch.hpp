@@ -13,7 +13,8 @@ using Memory = Space::memory_space;
 
 /// The tensor's bytes as a typed, unmanaged view of one dimension.
 template <class T> auto view_of(const Tensor& t) {
-  return Kokkos::View<T*, Memory, Kokkos::MemoryTraits<Kokkos::Unmanaged>>(t.as<T>(), static_cast<std::size_t>(t.elements()));
+  return Kokkos::View<T*, Memory, Kokkos::MemoryTraits<Kokkos::Unmanaged>>(t.as<T>(),
+                                                                           static_cast<std::size_t>(t.elements()));
 }
 
 inline Space space_of(const Stream& stream) {
@@ -21,7 +22,10 @@ inline Space space_of(const Stream& stream) {
 }
 
 /// From 512 bytes on, Kokkos passes a functor through constant memory and waits on the host for the one before it.
-template <class F> constexpr void check_functor() { static_assert(sizeof(F) <= 2048, "functor too large: pass a table"); }
+template <class F>
+constexpr void check_functor() {
+  static_assert(sizeof(F) <= 2048, "functor too large: pass a table");
+}
 
 using Range = Kokkos::RangePolicy<Space, Kokkos::IndexType<std::int64_t>>;
 template <class F> void run_range(Stream& stream, const char* name, std::int64_t begin, std::int64_t end, const F& f) {
@@ -83,8 +87,13 @@ class Row {
   }
   template <class T, class F> KOKKOS_FUNCTION T max(std::int64_t n, const F& f) const {
     T top;
-    Kokkos::parallel_reduce(Kokkos::TeamThreadRange(member_, n),
-                            [&](std::int64_t j, T& part) { const T v = f(j); if (v > part) part = v; }, Kokkos::Max<T>(top));
+    Kokkos::parallel_reduce(
+        Kokkos::TeamThreadRange(member_, n),
+        [&](std::int64_t j, T& part) {
+          const T v = f(j);
+          if (v > part) part = v;
+        },
+        Kokkos::Max<T>(top));
     return top;
   }
   /// f() by one thread of the row.
@@ -102,10 +111,11 @@ template <class F> void launch_rows(Stream& stream, const char* name, std::int64
   check_functor<F>();
   stream.count_launch();
   if (stream.dry() || rows <= 0) return;
-  Kokkos::parallel_for(name, Kokkos::Experimental::require(
-                                 Kokkos::TeamPolicy<Space>(space_of(stream), static_cast<int>(rows), 128),
-                                 Kokkos::Experimental::WorkItemProperty::HintLightWeight),
-                       KOKKOS_LAMBDA(const Row::Member& member) { f(Row(member), std::int64_t{member.league_rank()}); });
+  Kokkos::parallel_for(
+      name,
+      Kokkos::Experimental::require(Kokkos::TeamPolicy<Space>(space_of(stream), static_cast<int>(rows), 128),
+                                    Kokkos::Experimental::WorkItemProperty::HintLightWeight),
+      KOKKOS_LAMBDA(const Row::Member& member) { f(Row(member), std::int64_t{member.league_rank()}); });
 }
 
 #else

@@ -83,7 +83,8 @@ Graph Stream::end_capture() {
   cudaGraphDestroy(graph);
   check(code, "cudaGraphInstantiate");
   Graph made;
-  made.executable_ = std::shared_ptr<void>(executable, [](void* e) { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(e)); });
+  made.executable_ =
+      std::shared_ptr<void>(executable, [](void* e) { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(e)); });
   return made;
 }
 
@@ -103,8 +104,9 @@ bool Event::reached() const {
 
 double Event::seconds_since(const Event& earlier) const {
   float milliseconds = 0;
-  check(cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(earlier.handle_), static_cast<cudaEvent_t>(handle_)),
-        "cudaEventElapsedTime");
+  check(
+      cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(earlier.handle_), static_cast<cudaEvent_t>(handle_)),
+      "cudaEventElapsedTime");
   return milliseconds * 1e-3;
 }
 

@@ -16,9 +16,9 @@ struct Tape {
   double flops = 0;  ///< of GEMMs and attention
 };
 
-/// A point in a stream's order, for other streams and the host to wait for. Travels inside Pending and the step's blocks.
-/// On the host, where work has ended when its call returns, it says the time only. Must not outlive its stream; once that has recorded
-/// Stream::events_kept further ones it stands for a later point.
+/// A point in a stream's order, for other streams and the host to wait for. Travels inside Pending and the step's
+/// blocks. On the host, where work has ended when its call returns, it says the time only. Must not outlive its stream;
+/// once that has recorded Stream::events_kept further ones it stands for a later point.
 class Event {
  public:
   Event() = default;

@@ -1,9 +1,9 @@
 #pragma once
 #include "kernels/gemm/gemm.hpp"
 
-/// What a back end provides behind the functions of gemm.hpp: their arguments, already checked and counted, with at least
-/// one row. On a dry stream it notes what will be needed (Stream::workspace, LibraryChoices) and returns. gemm_host.cpp asks
-/// the host's libraries.
+/// What a back end provides behind the functions of gemm.hpp: their arguments, already checked and counted, with at
+/// least one row. On a dry stream it notes what will be needed (Stream::workspace, LibraryChoices) and returns.
+/// gemm_host.cpp asks the host's libraries.
 namespace tessera::gemm {
 
 /// y = x w^T + bias, or pre = that and y = gelu(pre) where `pre` is not empty.

@@ -76,8 +76,8 @@ std::pair<LtProduct, Alignments> read_words(const Words& w) {
   require(w.size() == 16, "LtPlans", "was asked for a product that it does not know");
   const auto size = [&](std::size_t i) { return static_cast<std::int64_t>(w[i]); };
   const auto half = [&](std::size_t i) { return static_cast<std::uint32_t>(w[i]); };
-  return {{DType(w[0]), DType(w[1]), Form(w[2]), Form(w[3]), Epilogue(w[4]), size(5), size(6), size(7), size(8), size(9),
-           size(10), std::bit_cast<float>(half(11))},
+  return {{DType(w[0]), DType(w[1]), Form(w[2]), Form(w[3]), Epilogue(w[4]), size(5), size(6), size(7), size(8),
+           size(9), size(10), std::bit_cast<float>(half(11))},
           {half(12), half(13), half(14), half(15)}};
 }
 
@@ -196,7 +196,8 @@ bool LtPlans::run(void* stream, void* workspace, const LtProduct& product, const
   if (known == state_->plans.end()) {
     const auto chosen = choices.of.find(work(product, at));
     known = state_->plans
-                .try_emplace(key, state_->handle, product, alignments, chosen == choices.of.end() ? Words() : chosen->second)
+                .try_emplace(key, state_->handle, product, alignments,
+                             chosen == choices.of.end() ? Words() : chosen->second)
                 .first;
   }
   if (!known->second.exists()) return false;

@@ -134,7 +134,8 @@ void norm_forward(Stream& stream, Norm kind, const Tensor& y, const Tensor& resi
           "branch and residual_out have the shape of x");
   require(weight.elements() == x.columns() && (!bias || bias.elements() == x.columns()), "norm_forward",
           "weight and bias are one value a column");
-  if (works(stream, x) && normalize::forward(stream, kind, y, residual_out, mean, rstd, x, branch, weight, bias)) return;
+  if (works(stream, x) && normalize::forward(stream, kind, y, residual_out, mean, rstd, x, branch, weight, bias))
+    return;
   dispatch_real(x.type, "norm_forward", [&]<class T>() {
     if (kind == Norm::layer) forward<T, Norm::layer>(stream, y, residual_out, mean, rstd, x, branch, weight, bias);
     else forward<T, Norm::rms>(stream, y, residual_out, mean, rstd, x, branch, weight, bias);

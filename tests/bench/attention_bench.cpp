@@ -29,7 +29,8 @@ template <class T> void backward(benchmark::State& state) {
   const Tensors<T> t(b);
   const Tensor dout = b.random<T>(t.out.shape), dqkv = b.empty<T>(t.qkv.shape);
   attention_forward(b.stream(), b.arena(), shape, t.out, t.lse, t.qkv);
-  b.run({2.5 * causal_flops}, [&] { attention_backward(b.stream(), b.arena(), shape, dqkv, dout, t.qkv, t.out, t.lse); });
+  b.run({2.5 * causal_flops},
+        [&] { attention_backward(b.stream(), b.arena(), shape, dqkv, dout, t.qkv, t.out, t.lse); });
 }
 
 template <class T> void turn(benchmark::State& state) {
@@ -37,7 +38,8 @@ template <class T> void turn(benchmark::State& state) {
   const Tensors<T> t(b);
   const Tensor table = b.empty<Accumulator<T>>({shape.length, shape.head_dim});
   rotary_table(b.stream(), table, 10000);
-  b.run({0, 2.0 * 2 / 3 * static_cast<double>(t.qkv.bytes())}, [&] { rotary(b.stream(), shape, t.qkv, table, Rotation::forward); });
+  b.run({0, 2.0 * 2 / 3 * static_cast<double>(t.qkv.bytes())},
+        [&] { rotary(b.stream(), shape, t.qkv, table, Rotation::forward); });
 }
 
 BENCHMARK(forward<float>)->Apply(timed);

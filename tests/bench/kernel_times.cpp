@@ -78,8 +78,8 @@ void report() {
   std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
   double busy = 0;
   for (const auto& [name, total] : list) busy += total.seconds;
-  std::fprintf(stderr, "kernels %.3f s of %.3f s from the first to the last\n      ms  share  calls  us each  kernel\n", busy,
-               first < last ? 1e-9 * static_cast<double>(last - first) : 0.0);
+  std::fprintf(stderr, "kernels %.3f s of %.3f s from the first to the last\n      ms  share  calls  us each  kernel\n",
+               busy, first < last ? 1e-9 * static_cast<double>(last - first) : 0.0);
   for (const auto& [name, total] : list)
     std::fprintf(stderr, "%8.2f %5.1f%% %6ld %8.1f  %s\n", 1e3 * total.seconds, 100 * total.seconds / busy,
                  static_cast<long>(total.calls), 1e6 * total.seconds / static_cast<double>(total.calls), name.c_str());

@@ -44,7 +44,8 @@ template <class T> void swiglu(benchmark::State& state) {
 
 template <class T> void swiglu_gradient(benchmark::State& state) {
   Bench b(state);
-  const Tensor gate_up = b.random<T>({tokens, 2 * hidden}), dy = b.random<T>({tokens, hidden}), d = b.empty<T>(gate_up.shape);
+  const Tensor gate_up = b.random<T>({tokens, 2 * hidden}), dy = b.random<T>({tokens, hidden}),
+               d = b.empty<T>(gate_up.shape);
   b.run(moved({gate_up, dy, d}), [&] { swiglu_backward(b.stream(), d, dy, gate_up); });
 }
 
@@ -56,8 +57,13 @@ template <class T> void gelu_gradient(benchmark::State& state) {
 
 template <class T> struct Normed {
   explicit Normed(Bench& b)
-      : x(b.random<T>({tokens, hidden})), branch(b.random<T>(x.shape)), residual(b.empty<T>(x.shape)), y(b.empty<T>(x.shape)),
-        weight(b.random<T>({hidden})), mean(b.empty<Accumulator<T>>({tokens})), rstd(b.empty<Accumulator<T>>({tokens})) {}
+      : x(b.random<T>({tokens, hidden})),
+        branch(b.random<T>(x.shape)),
+        residual(b.empty<T>(x.shape)),
+        y(b.empty<T>(x.shape)),
+        weight(b.random<T>({hidden})),
+        mean(b.empty<Accumulator<T>>({tokens})),
+        rstd(b.empty<Accumulator<T>>({tokens})) {}
   void forward(Bench& b) const { norm_forward(b.stream(), Norm::rms, y, residual, {}, rstd, x, branch, weight, {}); }
   Tensor x, branch, residual, y, weight, mean, rstd;
 };
@@ -73,7 +79,8 @@ template <class T> void rms_norm_gradient(benchmark::State& state) {
   const Normed<T> n(b);
   n.forward(b);
   const Tensor dx = b.random<T>(n.x.shape), dy = b.random<T>(n.x.shape);
-  b.run(moved({dx, dx, dy, n.residual}), [&] { norm_backward(b.stream(), Norm::rms, dx, dy, n.residual, {}, n.rstd, n.weight); });
+  b.run(moved({dx, dx, dy, n.residual}),
+        [&] { norm_backward(b.stream(), Norm::rms, dx, dy, n.residual, {}, n.rstd, n.weight); });
 }
 
 template <class T> void rms_norm_weight_gradient(benchmark::State& state) {
@@ -82,12 +89,14 @@ template <class T> void rms_norm_weight_gradient(benchmark::State& state) {
   n.forward(b);
   const Tensor dy = b.random<T>(n.x.shape);
   const Gradient dw{b.random<float>({hidden}), 1};
-  b.run(moved({dy, n.residual}), [&] { norm_weight_gradient(b.stream(), b.arena(), Norm::rms, dw, {}, dy, n.residual, {}, n.rstd); });
+  b.run(moved({dy, n.residual}),
+        [&] { norm_weight_gradient(b.stream(), b.arena(), Norm::rms, dw, {}, dy, n.residual, {}, n.rstd); });
 }
 
 template <class T> void embedding(benchmark::State& state) {
   Bench b(state);
-  const Tensor ids = b.indices({tokens}, vocabulary), table = b.random<T>({vocabulary, hidden}), y = b.empty<T>({tokens, hidden});
+  const Tensor ids = b.indices({tokens}, vocabulary), table = b.random<T>({vocabulary, hidden}),
+               y = b.empty<T>({tokens, hidden});
   b.run(moved({y, y}), [&] { embedding_forward(b.stream(), y, ids, table, {}); });
 }
 
@@ -100,15 +109,18 @@ template <class T> void embedding_gradient(benchmark::State& state) {
 
 void sorting(benchmark::State& state) {
   Bench b(state);
-  const Tensor keys = b.indices({tokens}, vocabulary), order = b.empty<std::int32_t>({tokens}), offsets = b.empty<std::int32_t>({vocabulary + 1});
+  const Tensor keys = b.indices({tokens}, vocabulary), order = b.empty<std::int32_t>({tokens}),
+               offsets = b.empty<std::int32_t>({vocabulary + 1});
   b.run(moved({keys, order}), [&] { sort_by_key(b.stream(), b.arena(), order, offsets, keys); });
 }
 
 template <class T> void loss(benchmark::State& state) {
   Bench b(state);
-  const Tensor logits = b.random<T>({tokens, vocabulary}), d = b.empty<T>(logits.shape), targets = b.indices({tokens}, vocabulary);
+  const Tensor logits = b.random<T>({tokens, vocabulary}), d = b.empty<T>(logits.shape),
+               targets = b.indices({tokens}, vocabulary);
   const Tensor sum = b.random<double>({1});
-  b.run(moved({logits, d}), [&] { cross_entropy(b.stream(), b.arena(), sum.as<double>(), d, logits, targets, vocabulary, 1e-3); });
+  b.run(moved({logits, d}),
+        [&] { cross_entropy(b.stream(), b.arena(), sum.as<double>(), d, logits, targets, vocabulary, 1e-3); });
 }
 
 #define BOTH_TYPES(f)                \

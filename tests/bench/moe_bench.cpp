@@ -18,7 +18,9 @@ Routing routing_of(Bench& b) {
 /// A batch that is routed, and its rows.
 template <class T> struct Routed {
   explicit Routed(Bench& b)
-      : routing(routing_of(b)), logits(b.random<float>({shape.tokens(), shape.experts})), x(b.random<T>({shape.tokens(), hidden})),
+      : routing(routing_of(b)),
+        logits(b.random<float>({shape.tokens(), shape.experts})),
+        x(b.random<T>({shape.tokens(), hidden})),
         rows(b.random<T>({shape.slots(), hidden})) {
     route(b.stream(), b.arena(), shape, routing, logits);
   }

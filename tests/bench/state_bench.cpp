@@ -19,7 +19,8 @@ template <class M> void adamw(benchmark::State& state) {
   const Tensor clock = test::on_device(b.device(), std::vector<std::uint8_t>(sizeof(AdamWClock)));
   auto* const result = static_cast<ClipResult*>(clip.data);
   auto* const ticks = static_cast<AdamWClock*>(clock.data);
-  const double bytes = 2.0 * static_cast<double>(master.bytes() + m.bytes() + v.bytes()) + static_cast<double>(gradient.bytes());
+  const double bytes =
+      2.0 * static_cast<double>(master.bytes() + m.bytes() + v.bytes()) + static_cast<double>(gradient.bytes());
   b.run({0, bytes}, [&] { adamw_step(b.stream(), {}, master, m, v, gradient, ticks, result, rate.as<float>()); });
 }
 
@@ -45,7 +46,8 @@ template <class T> void digests(benchmark::State& state) {
 void normals(benchmark::State& state) {
   Bench b(state);
   const Tensor x = b.empty<float>({elements / 16});
-  b.run({0, static_cast<double>(x.bytes())}, [&] { fill_normal(b.stream(), x, random_key(1, "bench", "x", 0), 0, 0.02); });
+  b.run({0, static_cast<double>(x.bytes())},
+        [&] { fill_normal(b.stream(), x, random_key(1, "bench", "x", 0), 0, 0.02); });
 }
 
 BENCHMARK(adamw<float>)->Apply(timed);

@@ -33,7 +33,8 @@ class Bench {
   /// i32 in [0, limit).
   Tensor indices(Shape shape, std::int32_t limit) {
     std::vector<std::int32_t> values;
-    for (double x : test::uniform<double>(shape.elements(), ++seed_, 0, limit)) values.push_back(static_cast<std::int32_t>(x));
+    for (double x : test::uniform<double>(shape.elements(), ++seed_, 0, limit))
+      values.push_back(static_cast<std::int32_t>(x));
     return test::on_device(device_, shape, values);
   }
   template <class T> Tensor empty(Shape shape) { return test::poisoned<T>(device_, shape); }

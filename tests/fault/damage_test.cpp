@@ -118,7 +118,8 @@ Outcome read(const Saved& saved, const std::string& name) {
   } catch (const Error& error) {
     complaints.emplace_back(error.what());
   }
-  const bool named = std::ranges::any_of(complaints, [&](const std::string& text) { return text.find(name) != std::string::npos; });
+  const bool named =
+      std::ranges::any_of(complaints, [&](const std::string& text) { return text.find(name) != std::string::npos; });
   return named ? Outcome::named : Outcome::unnamed;
 }
 
@@ -141,7 +142,8 @@ std::vector<std::int64_t> some_bits(const fs::path& path, int n, const std::func
   const auto bits = static_cast<std::uint64_t>(fs::file_size(path)) * 8;
   std::vector<std::int64_t> chosen;
   for (std::uint64_t i = 0; std::ssize(chosen) < n; ++i)
-    if (const auto bit = static_cast<std::int64_t>(random_bits({4, 2}, i) % bits); wanted(bit / 8)) chosen.push_back(bit);
+    if (const auto bit = static_cast<std::int64_t>(random_bits({4, 2}, i) % bits); wanted(bit / 8))
+      chosen.push_back(bit);
   return chosen;
 }
 

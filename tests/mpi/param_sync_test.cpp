@@ -60,7 +60,8 @@ struct Bench {
   explicit Bench(std::int64_t bucket_elements, const SyncRules& sync_rules, int delay_us = 0)
       : rules(sync_rules),
         registry(odd_parameters()),
-        layout(ParamLayout::build(registry, {mpi().size(), mpi().size(), bucket_elements, recipe_of(DType::bf16).weight})),
+        layout(
+            ParamLayout::build(registry, {mpi().size(), mpi().size(), bucket_elements, recipe_of(DType::bf16).weight})),
         usage(usage_of(registry)),
         communicator(delaying(mpi().world(device, std::chrono::seconds(300)), seed, delay_us)),
         masters(device, layout, mpi().rank()),
@@ -125,7 +126,8 @@ float expected_sum(int micro, int p, std::int64_t i) {
 /// The library's order is its own: sums of at most eight terms, rounded at each addition.
 void expect_sum(float got, float expected, const SyncRules& rules, int p, std::int64_t i) {
   if (rules.order == ReduceOrder::rank || mpi().size() <= 2) {
-    ASSERT_EQ(std::bit_cast<std::uint32_t>(got), std::bit_cast<std::uint32_t>(expected)) << "parameter " << p << ", " << i;
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(got), std::bit_cast<std::uint32_t>(expected))
+        << "parameter " << p << ", " << i;
     return;
   }
   float terms = 0;
@@ -154,7 +156,8 @@ void expect_sums(Bench& bench, const Reduced& reduced) {
         ++seen;
       }
     }
-    for (std::size_t i = 0; i < shard.size(); ++i) ASSERT_TRUE(written[i] || shard[i] == 0.0f) << "gap or padding of bucket " << b;
+    for (std::size_t i = 0; i < shard.size(); ++i)
+      ASSERT_TRUE(written[i] || shard[i] == 0.0f) << "gap or padding of bucket " << b;
   }
   EXPECT_GT(seen, 0);
 }
@@ -188,7 +191,8 @@ TEST(ParamSync, EveryRankHoldsQuantizedMastersAfterPublish) {
         const ParamSpec& spec = bench.registry[{p}];
         const Operand weight = bench.sync.weights().operand(stream, {p}, Side::rowwise);
         std::vector<float> expected(static_cast<std::size_t>(spec.member_elements() * spec.members));
-        const Tensor drawn = bench.device.allocate(Category::staging, DType::f32, {static_cast<std::int64_t>(expected.size())});
+        const Tensor drawn =
+            bench.device.allocate(Category::staging, DType::f32, {static_cast<std::int64_t>(expected.size())});
         fill_normal(stream, drawn, random_key(seed, "init", spec.canonical.name, 0), 0, spec.start.deviation);
         expected = bench.values<float>(drawn);
         for (int m = 0; m < spec.members; ++m) {

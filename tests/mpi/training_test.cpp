@@ -101,8 +101,9 @@ class Trial {
     const Windows windows = Windows::split(tokens_.count(), config.model.seq_len, config.data.eval_fraction, problems);
     problems.raise();
     communicator_ = recording(delaying(mpi().world(device_, std::chrono::seconds(300)), 3, delay_us), records_);
-    training_ = std::make_unique<Training>(device_, plan_, Batches(config, tokens_, windows, mpi().rank(), mpi().size()),
-                                           *communicator_, *control_, records_);
+    training_ =
+        std::make_unique<Training>(device_, plan_, Batches(config, tokens_, windows, mpi().rank(), mpi().size()),
+                                   *communicator_, *control_, records_);
   }
 
   std::vector<MetricsRow> train() {
@@ -259,7 +260,8 @@ TEST(Training, RecomputationChangesNoBit) {
     config.recompute.mode = RecomputeMode::full;
     expect_same(none, outcome_of(config), "full");
     config.recompute.mode = RecomputeMode::selective;
-    for (const std::vector<RecomputeModule>& modules : std::vector<std::vector<RecomputeModule>>{{attention}, {mlp}, {norm}, {moe}, {attention, mlp, norm, moe}}) {
+    for (const std::vector<RecomputeModule>& modules :
+         std::vector<std::vector<RecomputeModule>>{{attention}, {mlp}, {norm}, {moe}, {attention, mlp, norm, moe}}) {
       config.recompute.modules = modules;
       expect_same(none, outcome_of(config), "selective");
     }
@@ -333,7 +335,8 @@ Held held_by(const RunConfig& config, const std::function<void(Training&, std::i
   EXPECT_EQ(run.training().late_allocations(), 0);
   Engine& engine = run.training().engine();
   std::vector<Tensor> all = engine.masters().shards();
-  engine.optimizers().visit_state([&](const StateSlot& slot) { all.insert(all.end(), slot.shards.begin(), slot.shards.end()); });
+  engine.optimizers().visit_state(
+      [&](const StateSlot& slot) { all.insert(all.end(), slot.shards.begin(), slot.shards.end()); });
   for (std::size_t b = 0; b < run.plan().layout.buckets().size(); ++b)
     all.push_back(engine.sync().weights().storage(static_cast<int>(b)));
   const Tensor sums = run.device().allocate(Category::staging, DType::u64, {std::ssize(all)});
@@ -468,7 +471,8 @@ TEST(Training, ReplicaCheckFindsOneFlippedBit) {
   }
   const Problems problems = check.differences(stream, weights, run.control(), 1);
   ASSERT_EQ(problems.list().size(), 1u);
-  EXPECT_NE(problems.list().front().text.find("bucket 2 of rank " + std::to_string(mpi().size() - 1)), std::string::npos);
+  EXPECT_NE(problems.list().front().text.find("bucket 2 of rank " + std::to_string(mpi().size() - 1)),
+            std::string::npos);
 }
 
 TEST(Training, ReplicasThatPartEndTheRunOnEveryRank) {

@@ -25,7 +25,8 @@ std::size_t bytes_of(const Tensor& t, std::int64_t elements) {
   return static_cast<std::size_t>(elements * size_of(t.type));
 }
 
-/// Whether the parts are equal and lie one behind the other, as the library's own all-gather and reduce-scatter want them.
+/// Whether the parts are equal and lie one behind the other, as the library's own all-gather and reduce-scatter want
+/// them.
 bool even(const Exchange& x) {
   for (std::size_t r = 1; r < x.counts.size(); ++r)
     if (x.counts[r] != x.counts[0] || x.displacements[r] != x.displacements[r - 1] + x.counts[0]) return false;
@@ -37,7 +38,8 @@ class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(MpiWatch& watch, Device& device, std::chrono::seconds timeout, const MpiOptions& options)
       : watch_(watch), device_(device), stream_(device.communication()), timeout_(timeout) {
-    // On hosts shared with others: a program that dies while it holds multicast groups can put their GPUs out of service.
+    // On hosts shared with others: a program that dies while it holds multicast groups can put their GPUs out of
+    // service.
     setenv("NCCL_NVLS_ENABLE", "0", 0);
     const std::unique_ptr<Control> control = mpi_control(watch, timeout);
     ncclUniqueId id{};

@@ -15,7 +15,8 @@ ParamSpec vector_of(const std::string& name, std::int64_t n) {
 }
 
 /// Experts' weights of one projection, as one parameter or as one each.
-void add_experts(ParamRegistry& registry, const std::string& name, int experts, std::int64_t out, std::int64_t in, bool single) {
+void add_experts(ParamRegistry& registry, const std::string& name, int experts, std::int64_t out, std::int64_t in,
+                 bool single) {
   const Shape canonical{experts, out, in};
   if (single) {
     registry.add({name, {out, in}, experts, Role::expert, {}, {name, canonical, 0}});
@@ -27,7 +28,8 @@ void add_experts(ParamRegistry& registry, const std::string& name, int experts, 
 
 ParamRegistry odd_registry(std::mt19937& random, int count) {
   ParamRegistry registry;
-  for (int i = 0; i < count; ++i) registry.add(vector_of("p" + std::to_string(i), 1 + static_cast<std::int64_t>(random() % 5000)));
+  for (int i = 0; i < count; ++i)
+    registry.add(vector_of("p" + std::to_string(i), 1 + static_cast<std::int64_t>(random() % 5000)));
   add_experts(registry, "experts", 3, 7, 11, true);
   return registry;
 }
@@ -133,7 +135,8 @@ TEST(ParamLayout, HashTellsLayoutsApart) {
   const ParamRegistry registry = odd_registry(random, 8);
   std::set<std::uint64_t> hashes;
   for (int ranks : {1, 2, 3})
-    for (std::int64_t elements : {1, 6000, 100000}) hashes.insert(ParamLayout::build(registry, {ranks, ranks, elements, bf16_storage}).hash());
+    for (std::int64_t elements : {1, 6000, 100000})
+      hashes.insert(ParamLayout::build(registry, {ranks, ranks, elements, bf16_storage}).hash());
   EXPECT_EQ(hashes.size(), 9u);
 }
 

@@ -16,10 +16,11 @@ const Edges<WeightState> weight_edges{{WeightState::stale, {WeightState::staged}
                                       {WeightState::in_flight, {WeightState::gathered}},
                                       {WeightState::gathered, {WeightState::ready}},
                                       {WeightState::ready, {WeightState::stale}}};
-const Edges<GradientState> gradient_edges{{GradientState::empty, {GradientState::accumulating, GradientState::reducing}},
-                                          {GradientState::accumulating, {GradientState::reducing, GradientState::empty}},
-                                          {GradientState::reducing, {GradientState::reduced}},
-                                          {GradientState::reduced, {GradientState::empty}}};
+const Edges<GradientState> gradient_edges{
+    {GradientState::empty, {GradientState::accumulating, GradientState::reducing}},
+    {GradientState::accumulating, {GradientState::reducing, GradientState::empty}},
+    {GradientState::reducing, {GradientState::reduced}},
+    {GradientState::reduced, {GradientState::empty}}};
 
 /// Random legal and illegal calls: the machine moves exactly along the edges, and a refused call changes nothing.
 template <class Machine, class State> void walk(const Edges<State>& edges, State start, int states) {

@@ -48,7 +48,9 @@ using Extended = decltype(with_line<MxInt8>(formats::Registry{}));
 template <class F>
 struct Quantized {
   Quantized(Device& device, Matrix m, const std::vector<float>& x)
-      : matrix(m), values(test::on_device(device, x)), copies{{device, Side::rowwise, m, 1}, {device, Side::columnwise, m, 1}} {
+      : matrix(m),
+        values(test::on_device(device, x)),
+        copies{{device, Side::rowwise, m, 1}, {device, Side::columnwise, m, 1}} {
     d.matrix = m;
     d.members = 1;
     d.stride = d.end = m.elements();

@@ -26,7 +26,8 @@ TYPED_TEST(GemmRows, BitsOfARowDependOnThatRowAlone) {
   const auto random = [&](Shape shape, std::uint64_t seed) {
     return on_device(device, shape, uniform<T>(shape.elements(), seed));
   };
-  const Tensor x = random({rows, in}, 1), dy = random({rows, out}, 2), w = random({out, in}, 3), bias = random({out}, 4);
+  const Tensor x = random({rows, in}, 1), dy = random({rows, out}, 2), w = random({out, in}, 3),
+               bias = random({out}, 4);
   const auto forward = [&](const Tensor& part) {
     const Tensor y = poisoned<T>(device, {part.rows(), out});
     linear_forward(stream, y, part, {w}, bias);

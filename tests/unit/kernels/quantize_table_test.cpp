@@ -337,7 +337,8 @@ TYPED_TEST(TableOf, FindsItsPlacesBeyond32Bits) {
 
     const typename Huge<F>::Side other(Side::columnwise);
     quantizer::Descriptor derived = d;
-    derived.side[1] = {static_cast<std::byte*>(other.copy().data.data), other.copy().scales.data, d.side[1].amax, nullptr};
+    derived.side[1] = {static_cast<std::byte*>(other.copy().data.data), other.copy().scales.data, d.side[1].amax,
+                       nullptr};
     last_patches(derived, [](const auto& of, const auto& p) { quantizer::host::build_columnwise<F>(of, p); });
     Copy made = other.copy();
     if (F::columnwise == formats::Columnwise::shared) made.data = big.item.rowwise.data;
@@ -355,7 +356,8 @@ TYPED_TEST(TableOf, FindsItsPlacesBeyond32Bits) {
       for (std::int64_t i = 0; i < grid.rows; ++i)
         for (std::int64_t j = 0; j < grid.columns; ++j) {
           const std::int64_t at = scale_in_huge<F>(side, i, j), a = at / padded.columns, b = at % padded.columns;
-          const std::int64_t to = turned ? formats::swizzled(b, a, padded.rows) : formats::swizzled(a, b, padded.columns);
+          const std::int64_t to =
+              turned ? formats::swizzled(b, a, padded.rows) : formats::swizzled(a, b, padded.columns);
           ASSERT_EQ(copy.swizzled.template as<std::uint8_t>()[to], copy.scales.template as<std::uint8_t>()[at]);
         }
     }
