@@ -27,6 +27,8 @@ class Kills(Faults):
         self.assertNotIn(done.code, (0, 75), done)  # what a killed rank said last, the launcher need not pass on
         # From the rename on the new checkpoint may be there, after it, it must be.
         steps = {"rename": (BEFORE, DURING), "latest": (DURING,)}.get(phase, (BEFORE,))
+        if phase not in ("rename", "latest"):
+            self.assertEqual(run.steps(), [BEFORE])  # a folder has its name once it is whole
         again = self.check_recovers(run, steps)
         if phase != "lock":  # which is the moment before
             self.assertIn("taken over", again.err)
@@ -305,6 +307,11 @@ class Damage(Faults):
         def transpose(file):
             self.replace(file, data=file[self.EMBEDDING][...].T)
 
+        def digest(file):
+            rows = file["integrity/table"][...]
+            rows["digest"][0] += numpy.uint64(1)
+            file["integrity/table"][...] = rows
+
         table = [
             ("missing", delete, "missing: /" + self.EMBEDDING),
             ("extra", lambda file: file.create_dataset("model/extra", data=numpy.zeros(4, "f4")), r"/model holds \d+ datasets, and its table accounts for \d+"),
@@ -319,6 +326,9 @@ class Damage(Faults):
             ("axes", lambda file: file[self.EMBEDDING].attrs.modify("axes", numpy.bytes_("hidden,vocabulary")),
              f"axes: /{self.EMBEDDING} has hidden,vocabulary, the model vocabulary,hidden"),
             ("step", lambda file: file["counters"].attrs.modify("step", numpy.int64(STEPS - 1)), "/counters/step differs from the manifest"),
+            ("digest", digest, "the digests of its tensors do not give its content_digest"),
+            ("other-save", lambda file: file.attrs.modify("content_digest", numpy.bytes_("0" * 16)),
+             "belongs to another checkpoint: its content_digest differs"),
             ("incomplete", lambda file: file.attrs.modify("complete", numpy.int64(0)), "is not complete"),
             ("features", lambda file: file.attrs.create("required_features", numpy.bytes_("sparse")), "needs features that this build does not have: sparse"),
         ]

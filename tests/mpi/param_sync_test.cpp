@@ -181,26 +181,31 @@ TEST(ParamSync, ReducesOverPoisonedMemory) {
     }
 }
 
+/// The weight handed out is what `number` draws, rounded.
+void expect_drawn(Bench& bench, ParamId id, std::uint64_t number) {
+  Stream& stream = bench.device.compute();
+  const ParamSpec& spec = bench.registry[id];
+  const Operand weight = bench.sync.weights().operand(stream, id, Side::rowwise);
+  const Tensor drawn = bench.device.allocate(Category::staging, DType::f32, {spec.member_elements() * spec.members});
+  fill_normal(stream, drawn, random_key(number, "init", spec.canonical.name, 0), 0, spec.start.deviation);
+  const std::vector<float> expected = bench.values<float>(drawn);
+  for (int m = 0; m < spec.members; ++m) {
+    const std::vector<bf16> held = bench.values<bf16>(weight.member(m).data);
+    ASSERT_FALSE(held.empty());
+    for (std::size_t i = 0; i < held.size(); ++i)
+      ASSERT_EQ(held[i].bits, bf16(expected[static_cast<std::size_t>(m) * held.size() + i]).bits) << spec.name;
+  }
+}
+
 TEST(ParamSync, EveryRankHoldsQuantizedMastersAfterPublish) {
   for (const SyncRules& rules : all_rules())
     for (std::int64_t bucket : {1, 1000, 1 << 20}) {
       Bench bench(bucket, rules, 200);
       Stream& stream = bench.device.compute();
-      bench.sync.publish(stream, bench.masters.initialise(stream, bench.registry, bench.layout, mpi().rank(), seed));
-      for (int p = 0; p < bench.registry.size(); ++p) {
-        const ParamSpec& spec = bench.registry[{p}];
-        const Operand weight = bench.sync.weights().operand(stream, {p}, Side::rowwise);
-        std::vector<float> expected(static_cast<std::size_t>(spec.member_elements() * spec.members));
-        const Tensor drawn =
-            bench.device.allocate(Category::staging, DType::f32, {static_cast<std::int64_t>(expected.size())});
-        fill_normal(stream, drawn, random_key(seed, "init", spec.canonical.name, 0), 0, spec.start.deviation);
-        expected = bench.values<float>(drawn);
-        for (int m = 0; m < spec.members; ++m) {
-          const std::vector<bf16> held = bench.values<bf16>(weight.member(m).data);
-          ASSERT_FALSE(held.empty());
-          for (std::size_t i = 0; i < held.size(); ++i)
-            ASSERT_EQ(held[i].bits, bf16(expected[static_cast<std::size_t>(m) * held.size() + i]).bits) << spec.name;
-        }
+      for (std::uint64_t number : {seed, seed + 1, seed + 2}) {  // masters change, as in a step
+        bench.sync.publish(stream,
+                           bench.masters.initialise(stream, bench.registry, bench.layout, mpi().rank(), number));
+        for (int p = 0; p < bench.registry.size(); ++p) expect_drawn(bench, {p}, number);
       }
     }
 }

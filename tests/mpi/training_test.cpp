@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
@@ -16,6 +17,8 @@
 #include "kernels/convert/convert.hpp"
 #include "kernels/digest/digest.hpp"
 #include "kernels/random/random.hpp"
+#include "tests/support/compare.hpp"
+#include "tests/support/on_device.hpp"
 #include "tests/support/tolerances.hpp"
 
 namespace tessera {
@@ -229,6 +232,49 @@ TEST(Training, TheLibrarysOrderOfSumsRepeatsUnderAnyOverlap) {
   expect_same(once, outcome_of(config), "twice");
   config.reduce.overlap = false;
   expect_same(once, outcome_of(config), "without overlap");
+}
+
+template <class T>
+std::vector<T> rounded(const std::vector<float>& masters) {
+  std::vector<T> all;
+  for (float x : masters) all.push_back(T(x));
+  return all;
+}
+
+/// What this rank owns of every stored weight is its master, rounded.
+void expect_rounded_masters(Device& device, Engine& engine, const RunPlan& plan, const std::string& what) {
+  const auto rank = static_cast<std::size_t>(mpi().rank());
+  for (std::size_t b = 0; b < plan.layout.buckets().size(); ++b) {
+    const Bucket& bucket = plan.layout.buckets()[b];
+    if (bucket.counts[rank] == 0) continue;
+    const Tensor stored =
+        engine.sync().weights().storage(static_cast<int>(b)).flat(bucket.begins[rank], bucket.counts[rank]);
+    const auto masters = test::on_host<float>(device, engine.masters().shard(static_cast<int>(b)));
+    if (stored.type == DType::bf16) {
+      EXPECT_TRUE(test::same_bits(test::on_host<bf16>(device, stored), rounded<bf16>(masters))) << what << b;
+    } else {
+      EXPECT_TRUE(test::same_bits(test::on_host<float>(device, stored), masters)) << what << b;
+    }
+  }
+}
+
+// The promise itself: on every rank, after every step, the stored weight is Q(bf16(master)).
+TEST(Training, StoredWeightsAreTheRoundedMastersAfterEveryStep) {
+  for (RunConfig config : {dense(Compute::fp32), mixture(Compute::bf16)}) {
+    config.eval.every_steps = 3;          // after which weights are Ready, where a step leaves them Staged
+    config.debug.replica_hash_every = 1;  // all ranks hold the same: each looks at what it owns
+    Trial run(config, 0);
+    Engine& engine = run.training().engine();
+    std::int64_t steps = 0;
+    std::vector<MetricsRow> rows;
+    run.training().run(into(rows), [&](std::int64_t step) {
+      engine.sync().settle(engine.stream());
+      expect_rounded_masters(run.device(), engine, run.plan(), "step " + std::to_string(step) + ", bucket ");
+      ++steps;
+      return Proceed::go_on;
+    });
+    EXPECT_EQ(steps, config.run.steps + 1);
+  }
 }
 
 TEST(Training, EvaluationChangesNoBit) {
@@ -450,6 +496,25 @@ TEST(Training, SkipsStepsThatAreNotFiniteThenGivesUp) {
   ASSERT_GE(rows.size(), 3u);
   EXPECT_FALSE(rows.front().skipped);
   for (std::size_t i = 1; i <= 3; ++i) EXPECT_TRUE(rows[rows.size() - i].skipped) << "the row of each is there";
+}
+
+TEST(Training, SkippedStepsBeforeARestartCount) {
+  RunConfig config = dense(Compute::fp32);
+  config.run.steps = 20;
+  config.optimizer.max_skips = 3;
+  Trial run(config, 0);
+  run.training().restore([&](StateDict& state) {
+    for (const StateTensor& tensor : state.tensors)
+      for (const StateRange& range : tensor.ranges)
+        fill(run.device().compute(), range.values, std::numeric_limits<double>::quiet_NaN());
+    state.counters.step = 5;
+    state.counters.skips_in_a_row = 2;
+  });
+  std::vector<MetricsRow> rows;
+  EXPECT_THROW(run.training().run(into(rows)), Error);
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows.front().step, 6);
+  EXPECT_TRUE(rows.front().skipped);
 }
 
 TEST(Training, ReplicaCheckFindsOneFlippedBit) {

@@ -31,6 +31,15 @@ TEST(Stop, LeavesTimeForASaveAsLongAsThoseBefore) {
   EXPECT_TRUE(stop.due(3, std::chrono::hours(7), *control));
 }
 
+TEST(Stop, LeavesTimeForAStepAsLongAsTheLongest) {
+  const auto control = self_control();
+  Stop stop;
+  stop.limit({{}, seconds(2)});
+  EXPECT_FALSE(stop.due(0, seconds(0), *control));
+  ::usleep(1'100'000);
+  EXPECT_TRUE(stop.due(1, seconds(0), *control));
+}
+
 TEST(Stop, HearsEverySignalThatItWatches) {
   const auto control = self_control();
   for (int signal : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT}) {
