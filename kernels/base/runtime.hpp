@@ -13,9 +13,8 @@ struct Gpu {
   std::int64_t memory = 0;  ///< bytes
 };
 
-/// Starts Kokkos and ends it. One a process, outliving every Device. `threads` 0: what the environment says;
-/// `device` indexes gpus(); -1: Kokkos
-/// chooses.
+/// Starts Kokkos and ends it. One a process, outliving every Device. `threads` 0: what the environment says; `device`
+/// indexes gpus(); -1: Kokkos chooses.
 class Runtime {
  public:
   explicit Runtime(int threads = 0, int device = -1);
