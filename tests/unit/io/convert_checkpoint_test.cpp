@@ -302,7 +302,8 @@ TEST(HfConfig, SaysWhatTransformers4Said) {
   const TemporaryFolder folder;
   const fs::path path =
       folder.write("config.json", R"({"model_type": "mixtral", "rope_theta": 5e5, "rope_scaling": null,
-      "hidden_size": 64, "num_attention_heads": 8, "_name_or_path": "x", "torch_dtype": "bfloat16", "sliding_window": null})");
+      "hidden_size": 64, "num_attention_heads": 8,
+      "_name_or_path": "x", "torch_dtype": "bfloat16", "sliding_window": null})");
   const ForeignModel foreign = read_hf_config(path);
   EXPECT_EQ(foreign.family, Family::mixtral);
   const ModelConfig& model = foreign.config.model;
