@@ -17,8 +17,6 @@ namespace {
 
 constexpr std::int64_t most = std::int64_t{1} << 30;  // of one call
 constexpr std::int64_t worth_sending = std::int64_t{1} << 20;
-constexpr std::int64_t worth_fetching = std::int64_t{1} << 20;
-constexpr std::int64_t worth_skipping = std::int64_t{128} << 10;  // what the system reads ahead by itself
 
 Error failed(Exit code, const std::filesystem::path& path, const char* what, int cause) {
   return {code, fmt::format("{}: {}: {}", path.string(), what, std::strerror(cause))};
@@ -80,18 +78,7 @@ void PosixFile::read(std::int64_t offset, void* to, std::int64_t bytes) const {
 }
 
 void PosixFile::expect(std::int64_t offset, std::int64_t bytes) const noexcept {
-  const auto pass_on = [this] {
-    // No bytes would mean all of the file.
-    if (hinted_to_ > hinted_from_) ::posix_fadvise(file_, hinted_from_, hinted_to_ - hinted_from_, POSIX_FADV_WILLNEED);
-  };
-  if (offset < hinted_from_ || offset - hinted_to_ > worth_skipping) {
-    pass_on();
-    hinted_from_ = hinted_to_ = offset;
-  }
-  hinted_to_ = std::max(hinted_to_, offset + bytes);
-  if (hinted_to_ - hinted_from_ < worth_fetching) return;
-  pass_on();
-  hinted_from_ = hinted_to_;
+  ::posix_fadvise(file_, offset, bytes, POSIX_FADV_WILLNEED);
 }
 
 void PosixFile::write(std::int64_t offset, const void* from, std::int64_t bytes) {

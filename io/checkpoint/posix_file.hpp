@@ -28,8 +28,7 @@ class PosixFile {
   std::chrono::nanoseconds changed() const;  ///< when its content or time was set, by the file system's clock
   void touch() noexcept;                     ///< sets that time to now
   void read(std::int64_t offset, void* to, std::int64_t bytes) const;
-  /// A hint: these bytes will be read soon, and may be fetched meanwhile. Neighbours are fetched together, a MiB or
-  /// more at a time.
+  /// A hint: these bytes, one at least, will be read soon, and may be fetched into the system's cache meanwhile.
   void expect(std::int64_t offset, std::int64_t bytes) const noexcept;
   /// From a MiB on, it sets out for the disk at once, not only at sync(): disks are slow with many small pieces. By any
   /// number of threads.
@@ -46,7 +45,6 @@ class PosixFile {
   PosixFile(const std::filesystem::path& path, int file) : path_(path), file_(file) {}
   std::filesystem::path path_;
   int file_;
-  mutable std::int64_t hinted_from_ = 0, hinted_to_ = 0;  ///< hints that have not been passed on
 };
 
 /// Makes the entries of a folder last.

@@ -2,78 +2,65 @@
 
 #include <utility>
 
-#include "kernels/base/index.hpp"
-
 namespace tessera {
 namespace {
 
 constexpr std::int64_t block_bytes = 2 * ReadAhead::most_bytes;
-constexpr std::int64_t bytes_ahead = std::int64_t{16} << 20;  // on their way from the disk
-constexpr std::int64_t alignment = 8;
+constexpr int blocks_ahead = 4;  // of those that are being read
+
+/// Cuts requests into parts that fill a block at most.
+std::vector<std::size_t> parts_of(const std::vector<ReadRequest>& requests) {
+  std::vector<std::size_t> parts{0};
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const std::int64_t more = bytes_in_room(requests[i]);
+    if (bytes > 0 && bytes + more > block_bytes) {
+      parts.push_back(i);
+      bytes = 0;
+    }
+    bytes += more;
+  }
+  if (!requests.empty()) parts.push_back(requests.size());
+  return parts;
+}
 
 }  // namespace
 
 ReadAhead::ReadAhead(const TensorSource& source, std::vector<ReadRequest> requests)
-    : source_(source), requests_(std::move(requests)) {
-  for (Block& block : blocks_) free_.push_back(&block);
-  reader_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
+    : source_(source), requests_(std::move(requests)), parts_(parts_of(requests_)) {
+  const int readers = source.readers();
+  blocks_.resize(static_cast<std::size_t>(readers + blocks_ahead));
+  for (int i = 0; i < readers; ++i) readers_.emplace_back([this] { read_parts(); });
 }
 
 std::byte* ReadAhead::next() {
-  if (taken_ && taken_requests_ == taken_->begins.size() && !taken_->failure) {
-    const std::lock_guard lock(mutex_);
-    free_.push_back(std::exchange(taken_, nullptr));
+  std::unique_lock lock(mutex_);
+  if (given_ == parts_[taken_ + 1]) {
+    block(taken_++).full = false;
     changed_.notify_all();
   }
-  if (!taken_) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return !full_.empty(); });
-    taken_ = full_.front();
-    full_.pop_front();
-    taken_requests_ = 0;
-  }
-  if (taken_requests_ == taken_->begins.size()) std::rethrow_exception(taken_->failure);
-  return taken_->memory.data() + taken_->begins[taken_requests_++];
+  Block& giving = block(taken_);
+  changed_.wait(lock, [&] { return giving.full; });
+  if (!requests_[given_].values) std::rethrow_exception(giving.failure);
+  return requests_[given_++].values;
 }
 
-void ReadAhead::run(const std::stop_token& stop) {
-  while (read_ < requests_.size()) {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait(lock, stop, [this] { return !free_.empty(); }) || stop.stop_requested()) return;
-    Block& block = *free_.front();
-    free_.pop_front();
+void ReadAhead::read_parts() {
+  const auto may_read = [this] { return begun_ + 1 == parts_.size() || begun_ < taken_ + blocks_.size(); };
+  std::unique_lock lock(mutex_);
+  while (changed_.wait(lock, stop_.get_token(), may_read) && begun_ + 1 < parts_.size() && !stop_.stop_requested()) {
+    const std::size_t part = begun_++;
+    Block& reading = block(part);
     lock.unlock();
-    fill(block);
-    lock.lock();
-    full_.push_back(&block);
-    changed_.notify_all();
-    if (block.failure) return;
-  }
-}
-
-void ReadAhead::fill(Block& block) {
-  block.memory.resize(static_cast<std::size_t>(block_bytes));
-  block.begins.clear();
-  std::int64_t begin = 0;
-  try {
-    for (; read_ < requests_.size() && begin + requests_[read_].bytes() <= block_bytes; ++read_) {
-      expect_more();
-      const ReadRequest& request = requests_[read_];
-      source_.read(*request.tensor, request.first, request.count, block.memory.data() + begin);
-      block.begins.push_back(begin);
-      begin += round_up(request.bytes(), alignment);
-      bytes_expected_ -= request.bytes();
+    try {
+      reading.room.resize(static_cast<std::size_t>(room_for(block_bytes)));
+      source_.read_all(requests_of(part), std::as_writable_bytes(std::span(reading.room)));
+    } catch (...) {
+      reading.failure = std::current_exception();
     }
-  } catch (...) {
-    block.failure = std::current_exception();
-  }
-}
-
-void ReadAhead::expect_more() {
-  for (; expected_ < requests_.size() && bytes_expected_ < bytes_ahead; ++expected_) {
-    const ReadRequest& request = requests_[expected_];
-    source_.expect(*request.tensor, request.first, request.count);
-    bytes_expected_ += request.bytes();
+    lock.lock();
+    reading.full = true;
+    changed_.notify_all();
   }
 }
 

@@ -11,10 +11,12 @@
 
 #include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/folder.hpp"
+#include "io/checkpoint/posix_file.hpp"
 #include "io/checkpoint/read_ahead.hpp"
 #include "io/checkpoint/sha256.hpp"
 #include "io/checkpoint/storage.hpp"
 #include "kernels/base/attempt.hpp"
+#include "kernels/base/index.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/digest/digest.hpp"
 
@@ -116,7 +118,7 @@ Checkpoint::Checkpoint(const fs::path& folder, Control& control) : folder_(folde
     if (root) return;
     read_manifest();
     for (const char* name : payload_files)
-      if (manifest_.files.contains(name)) files_.emplace_back(folder_ / name, PosixFile::Mode::read);
+      if (manifest_.files.contains(name)) files_.emplace_back(folder_ / name);
     tensors_ = tensors_from(tensors);
     check_digest();
   });
@@ -161,7 +163,7 @@ std::string Checkpoint::library_plans() const {
 void Checkpoint::read_file(const char* name) {
   const hdf5::File file = hdf5::File::open(folder_ / name);
   check_attributes(file, manifest_);
-  files_.emplace_back(folder_ / name, PosixFile::Mode::read);
+  files_.emplace_back(folder_ / name);
   for (StoredTensor& tensor : tensors_of(file, files_.back().size())) tensors_.push_back(std::move(tensor));
 }
 
@@ -193,9 +195,57 @@ void Checkpoint::read(const StoredTensor& tensor, std::int64_t first, std::int64
   });
 }
 
-void Checkpoint::expect(const StoredTensor& tensor, std::int64_t first, std::int64_t count) const {
-  each_extent(tensor, first, count,
-              [&](std::int64_t, std::int64_t offset, std::int64_t bytes) { holding(tensor).expect(offset, bytes); });
+/// Bytes of a file that come one after another.
+struct Checkpoint::Stretch {
+  const PayloadFile* file;  ///< null: they do not
+  std::int64_t begin, end;
+
+  /// Whether `next` may be read with it, and be as far behind its beginning in memory as in the file.
+  bool goes_on_with(const Stretch& next) const {
+    constexpr std::int64_t gap = 8;  // what a request's place in a room is rounded up to
+    return file && file == next.file && end <= next.begin && next.begin - end < gap;
+  }
+};
+
+Checkpoint::Stretch Checkpoint::place_of(const ReadRequest& request) const {
+  Stretch place{nullptr, 0, 0};
+  bool scattered = false;
+  each_extent(*request.tensor, request.first, request.count,
+              [&](std::int64_t, std::int64_t offset, std::int64_t bytes) {
+                scattered |= place.file && offset != place.end;
+                place = {&holding(*request.tensor), place.file ? place.begin : offset, offset + bytes};
+              });
+  const bool aligned = place.begin % size_of(request.tensor->type) == 0;
+  return scattered || !aligned ? Stretch{nullptr, 0, 0} : place;
+}
+
+void Checkpoint::read_all(std::span<ReadRequest> requests, std::span<std::byte> room) const {
+  constexpr std::int64_t page = sizeof(Page), worth_pages = std::int64_t{64} << 10;
+  while (!requests.empty()) {
+    Stretch all = place_of(requests.front());
+    std::size_t n = 1;
+    for (; n < requests.size(); ++n) {
+      const Stretch next = place_of(requests[n]);
+      if (!all.goes_on_with(next)) break;
+      all.end = next.end;
+    }
+    const std::span<ReadRequest> together = requests.first(n);
+    std::int64_t used = 0;
+    if (all.end - all.begin >= worth_pages) {
+      std::byte* const values = all.file->read_once(all.begin, all.end - all.begin, room);
+      for (ReadRequest& request : together) request.values = values + (place_of(request).begin - all.begin);
+      used = values - room.data() + round_up(all.end, page) - all.begin;
+    } else {
+      TensorSource::read_all(together, room);
+      for (const ReadRequest& request : together) used += bytes_in_room(request);
+    }
+    requests = requests.subspan(n);
+    room = room.subspan(static_cast<std::size_t>(used));
+  }
+}
+
+int Checkpoint::readers() const {
+  return 8;  // a disk wants many requests at once
 }
 
 std::vector<std::string> Checkpoint::verify() const {

@@ -7,26 +7,11 @@
 #include "core/device/device.hpp"
 #include "core/state/state_dict.hpp"
 #include "io/checkpoint/manifest.hpp"
-#include "io/checkpoint/posix_file.hpp"
+#include "io/checkpoint/payload_file.hpp"
 #include "io/checkpoint/storage.hpp"
-#include "io/checkpoint/stored_tensor.hpp"
+#include "io/checkpoint/tensor_source.hpp"
 
 namespace tessera {
-
-/// Where tensors are read from: canonical ones, by any piece, by each rank for itself.
-class TensorSource {
- public:
-  virtual ~TensorSource() = default;
-  virtual std::string name() const = 0;
-  virtual const std::vector<StoredTensor>& tensors() const = 0;
-  /// Elements [first, first + count) into host memory, in the tensor's type. Throws Error{file}. By any thread, one at
-  /// a time.
-  virtual void read(const StoredTensor& tensor, std::int64_t first, std::int64_t count, void* to) const = 0;
-  /// A hint: they will be read soon.
-  virtual void expect(const StoredTensor&, std::int64_t /*first*/, std::int64_t /*count*/) const {}
-  /// Whether its tensors say which digest they must have.
-  virtual bool has_digests() const = 0;
-};
 
 /// A checkpoint folder, opened: its manifest, the structure of its files and their tables agree with each other. Throws
 /// Error{file} that names what does not fit.
@@ -50,12 +35,15 @@ class Checkpoint final : public TensorSource {
   bool weights_only() const { return !manifest_.files.contains(optimizer_file); }
 
   void read(const StoredTensor& tensor, std::int64_t first, std::int64_t count, void* to) const override;
-  void expect(const StoredTensor& tensor, std::int64_t first, std::int64_t count) const override;
+  void read_all(std::span<ReadRequest> requests, std::span<std::byte> room) const override;
+  int readers() const override;
   /// Reads every byte of payload; what is wrong, a line each, with the tensor's name.
   std::vector<std::string> verify() const;
 
  private:
-  const PosixFile& holding(const StoredTensor& tensor) const { return files_[tensor.slot == "model" ? 0 : 1]; }
+  struct Stretch;
+  Stretch place_of(const ReadRequest& request) const;
+  const PayloadFile& holding(const StoredTensor& tensor) const { return files_[tensor.slot == "model" ? 0 : 1]; }
   void read_manifest();
   void read_file(const char* name);
   void read_structure();
@@ -64,7 +52,7 @@ class Checkpoint final : public TensorSource {
   std::filesystem::path folder_;
   Manifest manifest_;
   std::vector<StoredTensor> tensors_;
-  std::vector<PosixFile> files_;  ///< model, optimizer
+  std::vector<PayloadFile> files_;  ///< model, optimizer
 };
 
 /// How a source may differ from the weights that take its values.

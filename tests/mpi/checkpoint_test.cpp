@@ -13,6 +13,7 @@
 #include "io/checkpoint/storage.hpp"
 #include "io/checkpoint/writer.hpp"
 #include "kernels/random/random.hpp"
+#include "tests/support/page_cache.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 namespace tessera {
@@ -153,6 +154,32 @@ TEST(Checkpoints, LoadOnOtherRanksAndLayoutsWithTheSameDigest) {
       // And back: all ranks read what one wrote.
       const fs::path from_one = again.control().broadcast((own.path() / step_folder(3)).string());
       again.load(from_one);
+      EXPECT_EQ(again.save(other.path(), in_file), digest);
+    }
+  }
+}
+
+/// Tensors that are read past the cache, and rows of small ones that are read together so.
+TEST(Checkpoints, OfLargeTensorsLoadFromDiskAndCache) {
+  RunConfig config = config_of(ExpertWeights::single);
+  config.model.vocab = std::int64_t{2111};
+  config.model.ffn = std::int64_t{200};
+  config.reduce.bucket_mib = 0.3;
+  derive(config);
+  Trial first(config);
+  const SharedFolder folder(first.control());
+  first.train(1);
+  for (ExpertWeights in_file : layouts) {
+    const std::string digest = first.save(folder.path(), in_file);
+    const fs::path saved = folder.path() / step_folder(1);
+    for (const bool cold : {true, false}) {
+      Trial again(config), alone(config, true);
+      if (cold && mpi().rank() == 0)
+        for (const char* name : {model_file, optimizer_file}) test::drop_from_cache(saved / name);
+      again.control().max(0);
+      again.load(saved);
+      alone.load(saved);
+      const SharedFolder other(again.control());
       EXPECT_EQ(again.save(other.path(), in_file), digest);
     }
   }

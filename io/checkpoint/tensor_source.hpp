@@ -1,0 +1,48 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "io/checkpoint/stored_tensor.hpp"
+
+namespace tessera {
+
+/// Memory that a disk can fill past the system's cache.
+struct alignas(4096) Page {
+  std::byte bytes[4096];
+};
+
+/// Elements [first, first + count) of a tensor and, once they have been read, where they are.
+struct ReadRequest {
+  const StoredTensor* tensor;
+  std::int64_t first, count;
+  std::byte* values = nullptr;  ///< aligned for the tensor's type
+
+  std::int64_t bytes() const { return count * size_of(tensor->type); }
+};
+
+/// Where tensors are read from: canonical ones, by any piece, by each rank for itself.
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+  virtual std::string name() const = 0;
+  virtual const std::vector<StoredTensor>& tensors() const = 0;
+  /// Whether its tensors say which digest they must have.
+  virtual bool has_digests() const = 0;
+  /// Elements [first, first + count) into host memory, in the tensor's type. Throws Error{file}.
+  virtual void read(const StoredTensor& tensor, std::int64_t first, std::int64_t count, void* to) const = 0;
+  /// All requests, their values somewhere in `room`, which begins with a page and has room_for() them. Throws
+  /// Error{file}; those that were not read have no values.
+  virtual void read_all(std::span<ReadRequest> requests, std::span<std::byte> room) const;
+  /// How many threads may read at once.
+  virtual int readers() const { return 1; }
+};
+
+/// Bytes that a request counts for in a room.
+std::int64_t bytes_in_room(const ReadRequest& request);
+/// Pages for requests of so many bytes in all.
+std::int64_t room_for(std::int64_t bytes_in_room);
+
+}  // namespace tessera
