@@ -297,6 +297,48 @@ class Conversions(unittest.TestCase):
             shutil.rmtree(self.path("out"))
             self.assertEqual(sorted(os.listdir(self.folder)), before)
 
+    def sparse_folder(self, name, vocabulary):
+        """A GPT-2 folder of zeros, nearly all of them in two tables."""
+        width, length = 64, 1 << 19
+        shapes = {"transformer.wte.weight": (vocabulary, width), "transformer.wpe.weight": (length, width),
+                  "transformer.ln_f.weight": (width,), "transformer.ln_f.bias": (width,)}
+        for part, (rows, columns) in {"attn.c_attn": (width, 3 * width), "attn.c_proj": (width, width),
+                                      "mlp.c_fc": (width, 4 * width), "mlp.c_proj": (4 * width, width)}.items():
+            shapes |= {f"transformer.h.0.{part}.weight": (rows, columns), f"transformer.h.0.{part}.bias": (columns,)}
+        for norm in ("ln_1", "ln_2"):
+            shapes |= {f"transformer.h.0.{norm}.weight": (width,), f"transformer.h.0.{norm}.bias": (width,)}
+        header, at = {}, 0
+        for tensor, shape in shapes.items():
+            end = at + 4 * int(numpy.prod(shape))
+            header[tensor], at = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, end]}, end
+        words = json.dumps(header).encode()
+        os.mkdir(self.path(name))
+        with open(self.path(name, "model.safetensors"), "wb") as file:
+            file.write(struct.pack("<Q", len(words)) + words)
+            file.truncate(8 + len(words) + at)
+        with open(self.path(name, "config.json"), "w") as file:
+            json.dump({"model_type": "gpt2", "n_layer": 1, "n_embd": width, "n_head": 2, "n_positions": length,
+                       "vocab_size": vocabulary}, file)
+
+    def test_memory_is_that_of_two_blocks_whatever_the_model(self):
+        peaks = []
+        for name, vocabulary in (("small", 256), ("large", 1 << 18)):
+            self.sparse_folder(name, vocabulary)
+            for source, target in ((name, name + "_in"), (name + "_in", name + "_out")):
+                to = "safetensors" if target.endswith("out") else "tessera"
+                child = subprocess.Popen([TESSERA, "checkpoint", "convert", source, target, "--to", to], cwd=self.folder,
+                                         stdout=subprocess.DEVNULL)
+                _, status, usage = os.wait4(child.pid, 0)
+                child.returncode = os.waitstatus_to_exitcode(status)
+                self.assertEqual(child.returncode, 0)
+                peaks.append(usage.ru_maxrss)
+            for left in (name, name + "_in", name + "_out"):
+                shutil.rmtree(self.path(left))
+        built = json.loads(subprocess.run([TESSERA, "info", "--json"], capture_output=True, check=True).stdout)
+        if built["build_type"] == "Release" and built["back_end"] != "Cuda":  # nothing else holds memory there
+            self.assertLessEqual(max(peaks), 55 << 10)
+        self.assertLess(max(peaks[2:]), 1.1 * max(peaks[:2]))
+
     def test_help_names_every_option(self):
         done = subprocess.run([TESSERA, "checkpoint", "convert", "--help"], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0)
