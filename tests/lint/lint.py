@@ -51,6 +51,9 @@ def by_size(path: str, text: str) -> Iterator[Finding]:
     if not re.search(rules.CPP, path):
         return
     lines, functions = text.count("\n"), source.functions(text)
+    for number, line in enumerate(text.split("\n"), 1):
+        if len(line) > rules.MOST_COLUMNS:
+            yield Finding(path, number, "line-size", f"{len(line)} columns; at most {rules.MOST_COLUMNS}")
     if lines > rules.MOST_LINES_OF_FILE:
         yield Finding(path, 1, "file-size", f"{lines} lines; at most {rules.MOST_LINES_OF_FILE}")
     for f in functions:

@@ -58,6 +58,10 @@ class Checks(unittest.TestCase):
         self.assertEqual([], names(lint.by_size("io/a.cpp", fits)))
         self.assertEqual(["file-size"], names(lint.by_size("io/a.cpp", "int a;\n" * (rules.MOST_LINES_OF_FILE + 1))))
 
+    def test_long_line(self):
+        self.assertEqual([], names(lint.by_size("io/a.cpp", "/" * rules.MOST_COLUMNS + "\n")))
+        self.assertEqual(["line-size"], names(lint.by_size("io/a.cpp", "\n" + "/" * (rules.MOST_COLUMNS + 1))))
+
     def test_long_training_loop(self):
         loop = "void f() { engine_.step(batch); }\n" + "int a;\n" * rules.MOST_LINES_OF_LOOP_FILE
         self.assertEqual(["loop-size"], names(lint.by_size("app/train/loop.cpp", loop)))

@@ -84,6 +84,7 @@ RULES = [
 # Folders of core/, lowest first: each includes only those above it in this list; those of one row do not see each other.
 CORE_ORDER = [("config",), ("recipe",), ("layout",), ("state",), ("device",), ("comm",), ("params",), ("optim", "model", "data"), ("plan",)]
 
+MOST_COLUMNS = 120
 MOST_LINES_OF_FILE = 600
 MOST_LINES_OF_FUNCTION = 60
 MOST_LINES_OF_LOOP_FILE = 120    # the file in app/ that holds the training loop: a screenful or two
