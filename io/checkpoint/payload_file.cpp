@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -54,16 +53,12 @@ std::byte* PayloadFile::read_once(std::int64_t offset, std::int64_t bytes, std::
 }
 
 bool PayloadFile::in_cache(std::int64_t offset, std::int64_t bytes) const noexcept {
-  if (!mapping_ || offset < 0 || offset + bytes > size_) return true;
-  constexpr std::int64_t most = 512;  // pages a question
-  unsigned char there[most];
-  for (std::int64_t at = page_before(offset); at < offset + bytes; at += most * page) {
-    const std::int64_t part = std::min(most * page, offset + bytes - at);
-    if (::mincore(static_cast<std::byte*>(mapping_) + at, static_cast<std::size_t>(part), there) != 0) return true;
-    if (!std::ranges::all_of(there, there + ceil_div(part, page), [](unsigned char c) { return (c & 1) != 0; }))
-      return false;
-  }
-  return true;
+  if (!mapping_ || offset < 0 || bytes <= 0 || offset + bytes > size_) return true;
+  const auto holds = [this](std::int64_t at) {
+    unsigned char there = 0;
+    return ::mincore(static_cast<std::byte*>(mapping_) + page_before(at), 1, &there) != 0 || (there & 1) != 0;
+  };
+  return holds(offset) && holds(offset + bytes - 1);  // what lies between came with them, or is read through the cache
 }
 
 }  // namespace tessera

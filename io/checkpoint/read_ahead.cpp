@@ -8,58 +8,64 @@ namespace {
 constexpr std::int64_t block_bytes = 2 * ReadAhead::most_bytes;
 constexpr int blocks_ahead = 4;  // of those that are being read
 
-/// Cuts requests into parts that fill a block at most.
-std::vector<std::size_t> parts_of(const std::vector<ReadRequest>& requests) {
-  std::vector<std::size_t> parts{0};
-  std::int64_t bytes = 0;
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    const std::int64_t more = bytes_in_room(requests[i]);
-    if (bytes > 0 && bytes + more > block_bytes) {
-      parts.push_back(i);
-      bytes = 0;
-    }
-    bytes += more;
-  }
-  if (!requests.empty()) parts.push_back(requests.size());
-  return parts;
-}
-
 }  // namespace
 
 ReadAhead::ReadAhead(const TensorSource& source, std::vector<ReadRequest> requests)
     : source_(source), requests_(std::move(requests)), parts_(parts_of(requests_)) {
   const int readers = source.readers();
   blocks_.resize(static_cast<std::size_t>(readers + blocks_ahead));
-  for (int i = 0; i < readers; ++i) readers_.emplace_back([this] { read_parts(); });
+  for (int i = 0; i < readers; ++i) readers_.emplace_back([this](const std::stop_token& stop) { read_parts(stop); });
 }
 
-std::byte* ReadAhead::next() {
+std::vector<ReadAhead::Part> ReadAhead::parts_of(const std::vector<ReadRequest>& requests) {
+  std::vector<Part> parts;
+  std::int64_t bytes = block_bytes;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const std::int64_t more = bytes_in_room(requests[i]);
+    if (bytes + more > block_bytes) {
+      parts.push_back({i, i});
+      bytes = 0;
+    }
+    parts.back().end = i + 1;
+    bytes += more;
+  }
+  std::vector<Part> by_turns;
+  const std::size_t half = (parts.size() + 1) / 2;
+  for (std::size_t i = 0; i < parts.size(); ++i) by_turns.push_back(parts[i % 2 == 0 ? i / 2 : half + i / 2]);
+  return by_turns;
+}
+
+std::size_t ReadAhead::next() {
   std::unique_lock lock(mutex_);
-  if (given_ == parts_[taken_ + 1]) {
-    block(taken_++).full = false;
+  if (given_ == parts_[taken_].end - parts_[taken_].begin) {
+    block_of(taken_++).full = false;
+    given_ = 0;
     changed_.notify_all();
   }
-  Block& giving = block(taken_);
-  changed_.wait(lock, [&] { return giving.full; });
-  if (!requests_[given_].values) std::rethrow_exception(giving.failure);
-  return requests_[given_++].values;
+  const Block& block = block_of(taken_);
+  changed_.wait(lock, [&] { return block.full; });
+  const std::size_t request = parts_[taken_].begin + given_;
+  if (!requests_[request].values) std::rethrow_exception(block.failure);
+  ++given_;
+  return request;
 }
 
-void ReadAhead::read_parts() {
-  const auto may_read = [this] { return begun_ + 1 == parts_.size() || begun_ < taken_ + blocks_.size(); };
+void ReadAhead::read_parts(const std::stop_token& stop) {
+  const auto may_read = [this] { return begun_ == parts_.size() || begun_ < taken_ + blocks_.size(); };
   std::unique_lock lock(mutex_);
-  while (changed_.wait(lock, stop_.get_token(), may_read) && begun_ + 1 < parts_.size() && !stop_.stop_requested()) {
-    const std::size_t part = begun_++;
-    Block& reading = block(part);
+  while (changed_.wait(lock, stop, may_read) && begun_ < parts_.size() && !stop.stop_requested()) {
+    const Part part = parts_[begun_];
+    Block& block = block_of(begun_++);
     lock.unlock();
     try {
-      reading.room.resize(static_cast<std::size_t>(room_for(block_bytes)));
-      source_.read_all(requests_of(part), std::as_writable_bytes(std::span(reading.room)));
+      block.room.resize(static_cast<std::size_t>(room_for(block_bytes)));
+      source_.read_all(std::span(requests_).subspan(part.begin, part.end - part.begin),
+                       std::as_writable_bytes(std::span(block.room)));
     } catch (...) {
-      reading.failure = std::current_exception();
+      block.failure = std::current_exception();
     }
     lock.lock();
-    reading.full = true;
+    block.full = true;
     changed_.notify_all();
   }
 }

@@ -14,7 +14,8 @@
 namespace tessera {
 
 /// Values on their way from a source: threads of their own read them, as many as the source has readers, into blocks
-/// that are read anew once their owner has gone on.
+/// that are read anew once their owner has gone on. The second half comes by turns with the first, which the system may
+/// have in memory already: the disk is not idle while that is copied.
 class ReadAhead {
  public:
   static constexpr std::int64_t most_bytes = std::int64_t{512} << 10;  ///< of a request
@@ -23,34 +24,34 @@ class ReadAhead {
   ReadAhead(const TensorSource& source, std::vector<ReadRequest> requests);
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
-  ~ReadAhead() { stop_.request_stop(); }
 
-  /// The values of the next request, until the next call. Throws what kept them from being read.
-  std::byte* next();
+  /// The next request's index; its values are there until the next call. Throws what kept them from being read.
+  std::size_t next();
+  const ReadRequest& operator[](std::size_t index) const { return requests_[index]; }
 
  private:
+  struct Part {
+    std::size_t begin, end;  ///< requests
+  };
   struct Block {
     std::vector<Page> room;
     std::exception_ptr failure;  ///< instead of the requests without values
     bool full = false;           ///< guarded
   };
-  Block& block(std::size_t part) { return blocks_[part % blocks_.size()]; }
-  std::span<ReadRequest> requests_of(std::size_t part) {
-    return std::span(requests_).subspan(parts_[part], parts_[part + 1] - parts_[part]);
-  }
-  void read_parts();
+  Block& block_of(std::size_t part) { return blocks_[part % blocks_.size()]; }
+  static std::vector<Part> parts_of(const std::vector<ReadRequest>& requests);
+  void read_parts(const std::stop_token& stop);
 
   const TensorSource& source_;
   std::vector<ReadRequest> requests_;
-  std::vector<std::size_t> parts_;  ///< the first request of each block's worth, and the end
+  const std::vector<Part> parts_;  ///< what a block holds, in the order in which they are read
   std::vector<Block> blocks_;
-  std::size_t given_ = 0;  ///< requests
-  std::size_t taken_ = 0;  ///< parts before the one that is being given; guarded, as is the next
+  std::size_t given_ = 0;  ///< requests of the part that is being given
+  std::size_t taken_ = 0;  ///< parts before it; guarded, as is the next
   std::size_t begun_ = 0;  ///< parts that a thread reads or has read
 
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::stop_source stop_;
   std::vector<std::jthread> readers_;
 };
 

@@ -245,7 +245,7 @@ void Checkpoint::read_all(std::span<ReadRequest> requests, std::span<std::byte> 
 }
 
 int Checkpoint::readers() const {
-  return 8;  // a disk wants many requests at once
+  return 4;  // a disk wants several requests at once, and ranks share it
 }
 
 std::vector<std::string> Checkpoint::verify() const {
@@ -338,22 +338,24 @@ std::vector<std::uint64_t> place(const TensorSource& source, const StateDict& st
   std::vector<ReadRequest> reads;
   std::vector<Placement> placements;
   plan_reads(state, stored, reads, placements);
-  ReadAhead values(source, reads);
+  ReadAhead values(source, std::move(reads));
   std::vector<std::byte> wide;
   Stream& stream = device.compute();
-  for (std::size_t i = 0; i < reads.size(); ++i) {
+  for (std::size_t n = 0; n < placements.size(); ++n) {
+    const std::size_t i = values.next();
     const auto& [tensor, to] = placements[i];
-    const DType type = reads[i].tensor->type;
-    const std::byte* from = values.next();
+    const ReadRequest& read = values[i];
+    const DType type = read.tensor->type;
+    const std::byte* from = read.values;
     if (type != to.type) {
-      widened[tensor] += host_digest(from, type, reads[i].count, reads[i].first);
+      widened[tensor] += host_digest(from, type, read.count, read.first);
       wide.resize(static_cast<std::size_t>(to.bytes()));
-      convert_elements(wide.data(), to.type, from, type, reads[i].count);
+      convert_elements(wide.data(), to.type, from, type, read.count);
       from = wide.data();
     }
     device.upload(stream, to, from);
     if (type == to.type)
-      digest(stream, state.digests.as<std::uint64_t>() + tensor, to, static_cast<std::uint64_t>(reads[i].first));
+      digest(stream, state.digests.as<std::uint64_t>() + tensor, to, static_cast<std::uint64_t>(read.first));
   }
   return widened;
 }
