@@ -1,5 +1,6 @@
 #include "io/checkpoint/read_ahead.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace tessera {
@@ -11,27 +12,25 @@ constexpr int blocks_ahead = 4;  // of those that are being read
 }  // namespace
 
 ReadAhead::ReadAhead(const TensorSource& source, std::vector<ReadRequest> requests)
-    : source_(source), requests_(std::move(requests)), parts_(parts_of(requests_)) {
+    : source_(source), requests_(std::move(requests)), parts_(parts_of(source, requests_)) {
   const int readers = source.readers();
   blocks_.resize(static_cast<std::size_t>(readers + blocks_ahead));
   for (int i = 0; i < readers; ++i) readers_.emplace_back([this](const std::stop_token& stop) { read_parts(stop); });
 }
 
-std::vector<ReadAhead::Part> ReadAhead::parts_of(const std::vector<ReadRequest>& requests) {
-  std::vector<Part> parts;
-  std::int64_t bytes = block_bytes;
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    const std::int64_t more = bytes_in_room(requests[i]);
-    if (bytes + more > block_bytes) {
-      parts.push_back({i, i});
-      bytes = 0;
-    }
-    parts.back().end = i + 1;
-    bytes += more;
+std::vector<ReadAhead::Part> ReadAhead::parts_of(const TensorSource& source, const std::vector<ReadRequest>& requests) {
+  std::vector<Part> at_hand, others;
+  for (std::size_t begin = 0, end = 0; begin < requests.size(); begin = end) {
+    std::int64_t bytes = 0;
+    for (; end < requests.size() && bytes + bytes_in_room(requests[end]) <= block_bytes; ++end)
+      bytes += bytes_in_room(requests[end]);
+    (source.at_hand(requests[begin]) ? at_hand : others).push_back({begin, end});
   }
   std::vector<Part> by_turns;
-  const std::size_t half = (parts.size() + 1) / 2;
-  for (std::size_t i = 0; i < parts.size(); ++i) by_turns.push_back(parts[i % 2 == 0 ? i / 2 : half + i / 2]);
+  for (std::size_t i = 0; i < std::max(at_hand.size(), others.size()); ++i) {
+    if (i < others.size()) by_turns.push_back(others[i]);
+    if (i < at_hand.size()) by_turns.push_back(at_hand[i]);
+  }
   return by_turns;
 }
 

@@ -244,6 +244,11 @@ void Checkpoint::read_all(std::span<ReadRequest> requests, std::span<std::byte> 
   }
 }
 
+bool Checkpoint::at_hand(const ReadRequest& request) const {
+  const Stretch place = place_of(request);
+  return place.file && place.file->in_cache(place.begin, place.end - place.begin);
+}
+
 int Checkpoint::readers() const {
   return 4;  // a disk wants several requests at once, and ranks share it
 }

@@ -36,6 +36,7 @@ class Checkpoint final : public TensorSource {
 
   void read(const StoredTensor& tensor, std::int64_t first, std::int64_t count, void* to) const override;
   void read_all(std::span<ReadRequest> requests, std::span<std::byte> room) const override;
+  bool at_hand(const ReadRequest& request) const override;
   int readers() const override;
   /// Reads every byte of payload; what is wrong, a line each, with the tensor's name.
   std::vector<std::string> verify() const;
