@@ -44,6 +44,19 @@ __device__ inline void store_values(float* out, const float (&v)[run]) {
   reinterpret_cast<float4*>(out)[1] = make_float4(v[4], v[5], v[6], v[7]);
 }
 
+/// The same by a whole warp: two neighbours write the one's run, then the other's, and so whole sectors of memory.
+__device__ inline void store_by_pairs(float* out, const float (&v)[run]) {
+  const bool odd = threadIdx.x % 2 != 0;
+  float other[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) other[i] = __shfl_xor_sync(whole_warp, odd ? v[i] : v[4 + i], 1);
+  const float4 mine = odd ? make_float4(v[4], v[5], v[6], v[7]) : make_float4(v[0], v[1], v[2], v[3]);
+  const float4 theirs = make_float4(other[0], other[1], other[2], other[3]);
+  float4* const half = reinterpret_cast<float4*>(out) - (odd ? 1 : 0);
+  half[0] = odd ? theirs : mine;
+  half[2] = odd ? mine : theirs;
+}
+
 /// What the elements of one copy are multiplied by.
 template <Format F, Side side, TensorPart part>
 struct Steps {
@@ -92,6 +105,7 @@ __device__ void decode_patch(const Descriptor& d, const Patch& p) {
   const std::byte* from = d.side[static_cast<int>(side)].data + formats::data_bytes<F>(first);
   const bool vectors = n >= run && aligned(out, 16) && width * sizeof(T) % 16 == 0 &&
                        aligned(from, sizeof(Run<Element>)) && formats::data_bytes<F>(width) % sizeof(Run<Element>) == 0;
+  [[maybe_unused]] const bool whole = vectors && lines == patch_edge && length == patch_edge;  // so for all threads
   Run<Element> codes[height];
 #pragma unroll
   for (int r = 0; r < height; ++r) {
@@ -107,6 +121,12 @@ __device__ void decode_patch(const Descriptor& d, const Patch& p) {
       const float of_line = across >= height ? 0.0f : step_at(r, 0);
 #pragma unroll
       for (int c = 0; c < run; ++c) v[c] *= across >= height ? steps[c] : of_line;
+    }
+    if constexpr (std::is_same_v<T, float>) {
+      if (whole) {
+        store_by_pairs(out + r * width, v);
+        continue;
+      }
     }
     if (vectors) {
       store_values(out + r * width, v);
