@@ -10,7 +10,12 @@ void RepeatedWork::run(const State& state, const std::function<void()>& work) {
     return work();
   }
   const bool recorded = static_cast<bool>(graph_);
-  if (!recorded) graph_ = stream.capture(work);
+  if (!recorded) {
+    // Recording waits inside the driver for what is under way, where nobody notices a rank that has gone.
+    device_.wait(stream.record());
+    device_.wait(device_.communication().record());
+    graph_ = stream.capture(work);
+  }
   stream.run(graph_);
   // What follows on that stream outside the graph comes after what the graph did there.
   device_.communication().wait(stream.record());

@@ -20,7 +20,7 @@ class RepeatedWork {
   explicit RepeatedWork(Device& device) : device_(device) {}
 
   /// `work` launches on the compute stream, and on others between events of that; its addresses and arguments are the
-  /// same every time, and it waits for nothing. Only enqueues.
+  /// same every time, and it waits for nothing. Only enqueues; before it is recorded, waits for what was enqueued.
   void run(const State& state, const std::function<void()>& work);
 
   std::int64_t replays() const { return replays_; }
