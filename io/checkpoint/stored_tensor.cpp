@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "io/checkpoint/elements.hpp"
-#include "io/checkpoint/posix_file.hpp"
+#include "io/checkpoint/payload_file.hpp"
 #include "io/checkpoint/storage.hpp"
 
 namespace tessera {
@@ -124,7 +124,7 @@ std::vector<StoredTensor> tensors_of(const hdf5::File& file, std::int64_t bytes)
   return tensors;
 }
 
-std::uint64_t digest_in(const PosixFile& file, const StoredTensor& tensor) {
+std::uint64_t digest_in(const PayloadFile& file, const StoredTensor& tensor) {
   constexpr std::int64_t block = std::int64_t{1} << 18;  // elements: they stay in the cache from the file to the digest
   const std::int64_t size = size_of(tensor.type);
   std::vector<std::byte> bytes;

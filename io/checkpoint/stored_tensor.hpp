@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-class PosixFile;
+class PayloadFile;
 
 /// A tensor of a checkpoint: canonical, wherever its parts lie.
 struct StoredTensor {
@@ -36,7 +36,7 @@ bool is_of_checkpoint(const hdf5::File& file);
 std::vector<StoredTensor> tensors_of(const hdf5::File& file, std::int64_t bytes);
 
 /// The digest of a tensor's bytes as they lie in its file, which is read from its first to its last.
-std::uint64_t digest_in(const PosixFile& file, const StoredTensor& tensor);
+std::uint64_t digest_in(const PayloadFile& file, const StoredTensor& tensor);
 
 /// Throws Error{file} unless counters and root attributes of a file are those of the manifest: both are of one save.
 void check_attributes(const hdf5::File& file, const Manifest& manifest);

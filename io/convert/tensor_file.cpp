@@ -6,6 +6,7 @@
 #include <cstring>
 #include <set>
 
+#include "io/checkpoint/payload_file.hpp"
 #include "io/checkpoint/stored_tensor.hpp"
 #include "io/convert/safetensors.hpp"
 #include "io/hdf5/file.hpp"
@@ -117,7 +118,7 @@ void check_digests(const std::filesystem::path& path, const std::vector<SourceTe
   if (!is_of_checkpoint(file)) return;
   std::set<std::int64_t> wanted;  // places: an expert by itself is a part of a tensor
   for (const SourceTensor& t : tensors) wanted.insert(t.offset);
-  const PosixFile payload(path, PosixFile::Mode::read);
+  const PayloadFile payload(path);
   for (const StoredTensor& stored : tensors_of(file, payload.size())) {
     const auto here = [&](const StoredTensor::Part& part) { return wanted.contains(part.offset); };
     if (std::ranges::any_of(stored.parts, here) && digest_in(payload, stored) != stored.digest)
