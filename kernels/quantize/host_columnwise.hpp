@@ -45,11 +45,28 @@ inline void build_columnwise(const Descriptor& d, const Patch& p) {
   }
 }
 
-/// 128 rows of four entries: the bytes of a row are a word, and the words of rows that lie 32 apart become neighbours.
-[[gnu::noinline]] inline void swizzle_rows(const std::uint8_t* __restrict in, std::int64_t stride,
-                                           std::uint8_t* __restrict out) {
-  for (int r = 0; r < 32; ++r)
-    for (int q = 0; q < 4; ++q) std::memcpy(out + 16 * r + 4 * q, in + (32 * q + r) * stride, 4);
+typedef std::uint32_t Quad __attribute__((vector_size(16), may_alias));
+typedef std::uint64_t Pair __attribute__((vector_size(16), may_alias));
+
+/// Tiles of 128 x 4 entries, one or two side by side: the bytes of a row are a word, and the words of rows that lie 32
+/// apart become neighbours.
+template <int tiles>
+[[gnu::noinline]] void swizzle_rows(const std::uint8_t* __restrict in, std::int64_t stride,
+                                    std::uint8_t* __restrict out) {
+  const auto words = [&](int row) {
+    std::uint64_t both = 0;
+    std::memcpy(&both, in + row * stride, 4 * tiles);
+    return reinterpret_cast<Quad>(Pair{both, 0});
+  };
+#pragma GCC unroll 4
+  for (int r = 0; r < 32; ++r) {
+    const Quad upper = __builtin_shufflevector(words(r), words(r + 32), 0, 4, 1, 5);
+    const Quad lower = __builtin_shufflevector(words(r + 64), words(r + 96), 0, 4, 1, 5);
+    const Quad first = __builtin_shufflevector(upper, lower, 0, 1, 4, 5);
+    const Quad second = __builtin_shufflevector(upper, lower, 2, 3, 6, 7);
+    std::memcpy(out + 16 * r, &first, sizeof first);
+    if constexpr (tiles == 2) std::memcpy(out + 512 + 16 * r, &second, sizeof second);
+  }
 }
 /// The same of four rows of 128 entries, which are such rows transposed.
 [[gnu::noinline]] inline void swizzle_columns(const std::uint8_t* __restrict in, std::int64_t stride,
@@ -77,14 +94,15 @@ inline void swizzle_patch(Side side, const Descriptor& d, const Patch& p) {
   const std::int64_t left = columnwise ? span.row : span.column, right = columnwise ? span.row_end : span.column_end;
   const auto* in = static_cast<const std::uint8_t*>(copy.scales) + p.member * padded.elements();
   std::uint8_t* out = copy.swizzled + p.member * padded.elements();
+  const std::int64_t step = turned ? 4 : 8;  // a patch takes all pairs of tiles that begin in it
   for (std::int64_t row = begin; row < end; row += edge)
-    for (std::int64_t column = left; column < right; column += 4)
+    for (std::int64_t column = formats::tiles_along(left, step) * step; column < right; column += step)
       if (turned)
         swizzle_columns(in + column * padded.columns + row, padded.columns,
                         out + formats::swizzled(row, column, padded.rows));
       else
-        swizzle_rows(in + row * padded.columns + column, padded.columns,
-                     out + formats::swizzled(row, column, padded.columns));
+        (padded.columns - column > 4 ? swizzle_rows<2> : swizzle_rows<1>)(
+            in + row * padded.columns + column, padded.columns, out + formats::swizzled(row, column, padded.columns));
 }
 
 }  // namespace tessera::quantizer::host

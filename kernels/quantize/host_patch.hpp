@@ -146,15 +146,40 @@ template <class Source>
       codes[c] = static_cast<std::uint8_t>(formats::e2m1_stochastic(Source::value(x[c]) * multipliers[c], draws[c]));
   });
 }
+
+typedef std::uint32_t Words __attribute__((vector_size(64), aligned(4), may_alias));
+typedef std::uint16_t Halves __attribute__((vector_size(64), aligned(2), may_alias));
+
+template <int... k>
+inline Halves odd_halves(Words a, Words b, std::integer_sequence<int, k...>) {
+  return __builtin_shufflevector(reinterpret_cast<Halves>(a), reinterpret_cast<Halves>(b), (2 * k + 1)...);
+}
+
+/// What bf16's constructor does, for n values, a multiple of 32: the upper halves of rounded words are taken where they
+/// stand, which a compiler that sees a shift and a conversion does not find.
+inline void round_words(const float* __restrict x, std::int64_t n, std::uint16_t* __restrict out) {
+  constexpr int width = sizeof(Words) / sizeof(float), ahead = 2048;
+  const auto rounded = [x](std::int64_t i) {
+    const Words bits = *reinterpret_cast<const Words*>(x + i);
+    const auto nan = (bits & 0x7FFFFFFFu) > 0x7F800000u;
+    return nan ? bits | 0x400000u : bits + 0x7FFFu + ((bits >> 16) & 1u);
+  };
+  for (std::int64_t i = 0; i < n; i += 2 * width) {
+    fetch<2 * sizeof(Words), 0>(x + i + ahead);
+    *reinterpret_cast<Halves*>(out + i) =
+        odd_halves(rounded(i), rounded(i + width), std::make_integer_sequence<int, 2 * width>());
+  }
+}
+
 /// Values that are stored without a scale. What is rounded to bf16 at the end need not be rounded to it before.
 template <class Element, class Source>
-[[gnu::noinline]] void encode_plain_row(const Stored<Source>* __restrict x, int length,
-                                        typename Element::Storage* __restrict out) {
-  constexpr bool once = std::is_same_v<Source, FromMaster> && std::is_same_v<Element, formats::Bf16::Element>;
-  using Seen = std::conditional_t<once, FromFp32, Source>;
-  with_length(length, [&] [[gnu::always_inline]] (auto n) {
-    for (int c = 0; c < n; ++c) out[c] = static_cast<typename Element::Storage>(Element::encode(Seen::value(x[c])));
-  });
+[[gnu::noinline]] void encode_plain(const Stored<Source>* __restrict x, std::int64_t n,
+                                    typename Element::Storage* __restrict out) {
+  std::int64_t done = 0;
+  if constexpr (std::is_same_v<Stored<Source>, float> && std::is_same_v<Element, formats::Bf16::Element>)
+    round_words(x, done = n / 32 * 32, out);
+  for (std::int64_t i = done; i < n; ++i)
+    out[i] = static_cast<typename Element::Storage>(Element::encode(Source::value(x[i])));
 }
 
 /// The bytes of n <= 128 indices from `first` on, their blocks side by side: eight, or nine where the first is cut.

@@ -149,16 +149,17 @@ inline void quantize_tiles(const SourcePatch<typename M::Source>& x, const Descr
     if (d.side[1].data) store_transposed<typename F::Element>(d, p, codes, owned.begin, owned.end);
 }
 
-/// Values that are stored as they are.
-template <Format F, class M>
+/// Values stored without scales have no blocks: a row of patches deals its elements out as they lie, and each patch
+/// stores those of its part that are owned.
+template <Format F, class Source>
 inline void store_plain(const Descriptor& d, const Patch& p) {
-  const SourcePatch<typename M::Source> x(d, p);
-  const OwnedRows owned(d, p);
-  for (int r = owned.begin; r < owned.end; ++r) {
-    auto* out = reinterpret_cast<typename F::Element::Storage*>(row_of<F>(d, p, Side::rowwise, r));
-    fetch_ahead(x.row(r).first + p.columns);
-    encode_plain_row<typename F::Element, typename M::Source>(x.row(r).first, p.columns, out);
-  }
+  const std::int64_t width = d.matrix.columns, first = p.row * width, all = p.rows * width, part = p.column / edge;
+  const std::int64_t begin = std::max(p.low, first + all * part / d.patches.columns);
+  const std::int64_t end = std::min(p.high, first + all * (part + 1) / d.patches.columns);
+  if (begin >= end) return;
+  const auto* x = SourcePatch<Source>(d, p).origin - (first + p.column);
+  auto* out = reinterpret_cast<typename F::Element::Storage*>(d.side[0].data) + p.member * d.stride;
+  encode_plain<typename F::Element, Source>(x + begin, end - begin, out + begin);
 }
 
 template <Format F, class M>
@@ -183,7 +184,7 @@ inline typename Staged::Stored stage(Stored x) {
 template <Format F, class M>
 inline void quantize_patch(const Descriptor& d, const Patch& p) {
   if constexpr (!F::scaled) {
-    store_plain<F, M>(d, p);
+    store_plain<F, typename M::Source>(d, p);
   } else {
     TensorScale tensor[2];
     for (int s = 0; s < 2; ++s)

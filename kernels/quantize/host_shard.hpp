@@ -73,21 +73,16 @@ inline void cast_owned(const Descriptor& d, const Patch& p, const std::uint16_t*
   alignas(64) typename F::Element::Storage codes[edge];
   float multipliers[edge];
   Grid<F, Side::rowwise> grid{};
-  if constexpr (F::scaled) grid_from<F>(d, p, amaxes, tensor, grid);
+  grid_from<F>(d, p, amaxes, tensor, grid);
   for (int r = 0; r < p.rows; ++r) {
     const int first = p.first_owned(r, width), end = p.end_owned(r, width);
     if (first >= end) continue;
     const auto row = x.row(r);
     fetch_ahead(row.first + p.columns);
     const std::int64_t position = p.member * d.stride + (p.row + r) * width + p.column;
-    if constexpr (F::scaled) {
-      spread<F::block.columns>(grid.multipliers[r / F::block.rows], multipliers);
-      encode_row<typename F::Element, Source>(row.first + first, multipliers + first, end - first, codes + first);
-      store_range<typename F::Element>(codes, position, first, end, d.side[0].data);
-    } else {
-      auto* out = reinterpret_cast<typename F::Element::Storage*>(d.side[0].data) + position;
-      encode_plain_row<typename F::Element, Source>(row.first + first, end - first, out + first);
-    }
+    spread<F::block.columns>(grid.multipliers[r / F::block.rows], multipliers);
+    encode_row<typename F::Element, Source>(row.first + first, multipliers + first, end - first, codes + first);
+    store_range<typename F::Element>(codes, position, first, end, d.side[0].data);
   }
 }
 

@@ -53,13 +53,13 @@ TensorScale tensor_of(const Descriptor& d, const Patch& p, const Amaxes& amaxes,
 /// Units below table.all_units write scales, the others data.
 template <Format F, class Source>
 void cast_unit(const TableView& table, const Amaxes& amaxes, std::int64_t unit) {
-  const bool data = !F::scaled || unit >= table.all_units;
-  const Task& task = data ? table.owned[F::scaled ? unit - table.all_units : unit] : table.all[unit];
+  const bool data = unit >= table.all_units;
+  const Task& task = data ? table.owned[unit - table.all_units] : table.all[unit];
   const Descriptor& d = table.items[task.entry];
   const Patch p = patch_of(d, task);
   const TensorScale tensor = tensor_of<F>(d, p, amaxes, !data);
   if (data) return host::cast_owned<F, Source>(d, p, amaxes.blocks, tensor);
-  if constexpr (F::scaled) host::shard_scales<F>(d, p, amaxes.blocks, tensor);
+  host::shard_scales<F>(d, p, amaxes.blocks, tensor);
 }
 
 }  // namespace
@@ -73,11 +73,16 @@ void find_block_amaxes(Stream& stream, FormatId format, const TableView& table, 
 
 void cast_shards(Stream& stream, FormatId format, const TableView& table, Reading reading, const Amaxes& amaxes) {
   visit_format(format, [&]<class F>() {
-    if constexpr (!F::scaled || F::agreement != formats::Agreement::nothing)
-      with_source(reading, [&]<class Source>() {
-        launch(stream, "partial_cast", table.owned_units + (F::scaled ? table.all_units : 0),
+    with_source(reading, [&]<class Source>() {
+      if constexpr (!F::scaled)
+        launch(stream, "partial_cast", table.owned_units, [=](std::int64_t unit) {
+          const Descriptor& d = table.items[table.owned[unit].entry];
+          host::store_plain<F, Source>(d, patch_of(d, table.owned[unit]));
+        });
+      else if constexpr (F::agreement != formats::Agreement::nothing)
+        launch(stream, "partial_cast", table.owned_units + table.all_units,
                [=](std::int64_t unit) { cast_unit<F, Source>(table, amaxes, unit); });
-      });
+    });
   });
 }
 
