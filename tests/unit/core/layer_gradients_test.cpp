@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <tuple>
 
 #include "kernels/convert/convert.hpp"
 #include "tests/support/finite_differences.hpp"
@@ -150,20 +151,19 @@ TEST(LayerGradients, NormAddsTheBranch) {
   }
 }
 
-TEST(LayerGradients, Attention) {
-  for (Position position : {Position::learned, Position::rotary})
-    for (std::int64_t kv_heads : {1, 2, 4})
-      for (bool bias : {false, true}) {
-        GptShape shape = tiny_shape();
-        shape.position = position;
-        shape.kv_heads = kv_heads;
-        shape.bias = bias;
-        LayerBench bench(shape);
-        const Attention layer(bench.registry, "attention", shape);
-        bench.initialise(shape.hidden);
-        bench.check(layer);
-      }
+class AttentionGradients : public testing::TestWithParam<std::tuple<Position, std::int64_t, bool>> {};
+
+TEST_P(AttentionGradients, MatchFiniteDifferences) {
+  GptShape shape = tiny_shape();
+  std::tie(shape.position, shape.kv_heads, shape.bias) = GetParam();
+  LayerBench bench(shape);
+  const Attention layer(bench.registry, "attention", shape);
+  bench.initialise(shape.hidden);
+  bench.check(layer);
 }
+INSTANTIATE_TEST_SUITE_P(PositionsHeadsBias, AttentionGradients,
+                         testing::Combine(testing::Values(Position::learned, Position::rotary),
+                                          testing::Values(1, 2, 4), testing::Bool()));
 
 TEST(LayerGradients, Mlp) {
   for (Activation activation : {Activation::gelu, Activation::swiglu})
