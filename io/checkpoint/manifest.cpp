@@ -72,6 +72,8 @@ Manifest read(const Json& json) {
   m.world_size = json.at("world_size");
   m.experts = choice_named<ExpertWeights>(json.at("expert_layout").get<std::string>()).value();
   for (const auto& [name, bytes] : json.at("files").items()) m.files[name] = bytes;
+  if (json.contains("structures"))
+    for (const auto& [name, digest] : json.at("structures").items()) m.structures[name] = digest;
   return m;
 }
 
@@ -107,6 +109,7 @@ std::string to_json(const Manifest& m) {
                {"expert_layout", name_of(m.experts)}};
   StateCounters::visit(m.counters, [&](const char* path, auto value) { json["state"][path] = exact(value); });
   for (const auto& [name, bytes] : m.files) json["files"][name] = bytes;
+  for (const auto& [name, digest] : m.structures) json["structures"][name] = digest;
   json["manifest_digest"] = self_digest(json);
   return json.dump(2) + '\n';
 }

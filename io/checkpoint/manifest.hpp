@@ -12,7 +12,7 @@ namespace tessera {
 
 /// The format that this build writes; it reads every minor version of the same major one up to its own.
 struct FormatVersion {
-  std::int64_t major = 1, minor = 1;
+  std::int64_t major = 1, minor = 2;
   std::string text() const;
   bool operator==(const FormatVersion&) const = default;
 };
@@ -44,7 +44,8 @@ struct Manifest {
   std::string run_id, version, deck_sha256, model_sha256, corpus_hash;
   std::int64_t world_size = 1;
   ExpertWeights experts = ExpertWeights::single;
-  std::map<std::string, std::int64_t> files;  ///< name -> bytes
+  std::map<std::string, std::int64_t> files;      ///< name -> bytes
+  std::map<std::string, std::string> structures;  ///< of an HDF5 file -> hex(structure_digest()); none before 1.2
 
   std::int64_t bytes() const;
 };

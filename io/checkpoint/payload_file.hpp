@@ -25,10 +25,11 @@ class PayloadFile {
   /// copy; where the file system cannot, as read() does. Returns where in `room`, of three pages more than the bytes,
   /// they are: as far behind a page's beginning as in the file.
   std::byte* read_once(std::int64_t offset, std::int64_t bytes, std::span<std::byte> room) const;
+
+ private:
   /// Whether the system's cache seems to hold these bytes, or cannot be asked.
   bool in_cache(std::int64_t offset, std::int64_t bytes) const noexcept;
 
- private:
   PosixFile file_;
   std::int64_t size_;
   int direct_ = -1;          ///< past the cache; -1: the file system knows no such thing

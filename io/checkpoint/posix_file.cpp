@@ -77,10 +77,6 @@ void PosixFile::read(std::int64_t offset, void* to, std::int64_t bytes) const {
   }
 }
 
-void PosixFile::expect(std::int64_t offset, std::int64_t bytes) const noexcept {
-  ::posix_fadvise(file_, offset, bytes, POSIX_FADV_WILLNEED);
-}
-
 void PosixFile::write(std::int64_t offset, const void* from, std::int64_t bytes) {
   for (std::int64_t done = 0; done < bytes;) {
     const auto part = static_cast<std::size_t>(fault::portion(std::min(bytes - done, most)));

@@ -28,8 +28,6 @@ class PosixFile {
   std::chrono::nanoseconds changed() const;  ///< when its content or time was set, by the file system's clock
   void touch() noexcept;                     ///< sets that time to now
   void read(std::int64_t offset, void* to, std::int64_t bytes) const;
-  /// A hint: these bytes, one at least, will be read soon, and may be fetched into the system's cache meanwhile.
-  void expect(std::int64_t offset, std::int64_t bytes) const noexcept;
   /// From a MiB on, it sets out for the disk at once, not only at sync(): disks are slow with many small pieces. By any
   /// number of threads.
   void write(std::int64_t offset, const void* from, std::int64_t bytes);

@@ -1,6 +1,5 @@
 #include "io/checkpoint/read_ahead.hpp"
 
-#include <algorithm>
 #include <utility>
 
 namespace tessera {
@@ -12,26 +11,21 @@ constexpr int blocks_ahead = 4;  // of those that are being read
 }  // namespace
 
 ReadAhead::ReadAhead(const TensorSource& source, std::vector<ReadRequest> requests)
-    : source_(source), requests_(std::move(requests)), parts_(parts_of(source, requests_)) {
+    : source_(source), requests_(std::move(requests)), parts_(parts_of(requests_)) {
   const int readers = source.readers();
   blocks_.resize(static_cast<std::size_t>(readers + blocks_ahead));
   for (int i = 0; i < readers; ++i) readers_.emplace_back([this](const std::stop_token& stop) { read_parts(stop); });
 }
 
-std::vector<ReadAhead::Part> ReadAhead::parts_of(const TensorSource& source, const std::vector<ReadRequest>& requests) {
-  std::vector<Part> at_hand, others;
+std::vector<ReadAhead::Part> ReadAhead::parts_of(const std::vector<ReadRequest>& requests) {
+  std::vector<Part> parts;
   for (std::size_t begin = 0, end = 0; begin < requests.size(); begin = end) {
     std::int64_t bytes = 0;
     for (; end < requests.size() && bytes + bytes_in_room(requests[end]) <= block_bytes; ++end)
       bytes += bytes_in_room(requests[end]);
-    (source.at_hand(requests[begin]) ? at_hand : others).push_back({begin, end});
+    parts.push_back({begin, end});
   }
-  std::vector<Part> by_turns;
-  for (std::size_t i = 0; i < std::max(at_hand.size(), others.size()); ++i) {
-    if (i < others.size()) by_turns.push_back(others[i]);
-    if (i < at_hand.size()) by_turns.push_back(at_hand[i]);
-  }
-  return by_turns;
+  return parts;
 }
 
 std::size_t ReadAhead::next() {

@@ -14,8 +14,7 @@
 namespace tessera {
 
 /// Values on their way from a source: threads of their own read them, as many as the source has readers, into blocks
-/// that are read anew once their owner has gone on. What is at hand comes by turns with what is not: the disk is not
-/// idle while that is copied.
+/// that are read anew once their owner has gone on.
 class ReadAhead {
  public:
   static constexpr std::int64_t most_bytes = std::int64_t{512} << 10;  ///< of a request
@@ -39,7 +38,7 @@ class ReadAhead {
     bool full = false;           ///< guarded
   };
   Block& block_of(std::size_t part) { return blocks_[part % blocks_.size()]; }
-  static std::vector<Part> parts_of(const TensorSource& source, const std::vector<ReadRequest>& requests);
+  static std::vector<Part> parts_of(const std::vector<ReadRequest>& requests);
   void read_parts(const std::stop_token& stop);
 
   const TensorSource& source_;

@@ -3,14 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <condition_variable>
 #include <map>
-#include <mutex>
-#include <thread>
 
 #include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/folder.hpp"
+#include "io/checkpoint/index.hpp"
 #include "io/checkpoint/posix_file.hpp"
 #include "io/checkpoint/read_ahead.hpp"
 #include "io/checkpoint/sha256.hpp"
@@ -29,58 +26,6 @@ namespace {
 constexpr const char* payload_files[] = {model_file, optimizer_file};
 
 Error unfit(const fs::path& path, const std::string& why) { return {Exit::file, path.string() + ": " + why}; }
-
-/// Fetches this rank's share of a checkpoint's files from the disk, in their order, for as long as it lives: the disk
-/// would stand idle while structure is read. Waste at worst, and never an error.
-class Prefetch {
- public:
-  Prefetch(const fs::path& folder, const Control& control) : rank_(control.rank()), size_(control.size()) {
-    try {
-      for (const char* name : payload_files) {
-        files_.emplace_back(folder / name, PosixFile::Mode::read);
-        if (rank_ == 0) files_.back().expect(0, piece);  // structure is at the front
-      }
-      thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
-    } catch (const std::exception&) {
-      // Whoever reads the file says why; without a thread there is no hurry.
-    }
-  }
-  Prefetch(const Prefetch&) = delete;
-  Prefetch& operator=(const Prefetch&) = delete;
-
- private:
-  static constexpr std::int64_t piece = std::int64_t{4} << 20;
-
-  void run(const std::stop_token& stop) {
-    constexpr auto soon = std::chrono::milliseconds(10);  // structure of a few tensors has been read by then
-    std::mutex mutex;
-    std::unique_lock lock(mutex);
-    std::condition_variable_any().wait_for(lock, stop, soon, [] { return false; });
-    try {
-      for (const PosixFile& file : files_) fetch(file, stop);
-    } catch (const std::exception&) {
-      // As above.
-    }
-  }
-
-  /// Two pieces are on their way at a time, no more: structure must not wait behind all of payload.
-  void fetch(const PosixFile& file, const std::stop_token& stop) const {
-    const std::int64_t bytes = file.size(), begin = bytes * rank_ / size_, end = bytes * (rank_ + 1) / size_;
-    for (std::int64_t at = begin; at < end && !stop.stop_requested(); at += piece) {
-      file.expect(at, std::min(piece, end - at));
-      char last = 0;
-      if (at > begin) file.read(at - 1, &last, 1);
-    }
-  }
-
-  int rank_, size_;
-  std::vector<PosixFile> files_;
-  std::jthread thread_;
-};
-
-}  // namespace
-
-namespace {
 
 /// What damaged lengths and counts make of memory is the files' fault.
 template <class Work>
@@ -101,7 +46,6 @@ Checkpoint::Checkpoint(const fs::path& folder) : folder_(folder) {
 }
 
 Checkpoint::Checkpoint(const fs::path& folder, Control& control) : folder_(folder) {
-  const Prefetch payload(folder, control);
   const auto agreed = [&](const auto& work) {
     Problems problems;
     attempt(problems, [&] { blaming(folder_, work); });
@@ -162,7 +106,20 @@ void Checkpoint::read_file(const char* name) {
   const hdf5::File file = hdf5::File::open(folder_ / name);
   check_attributes(file, manifest_);
   files_.emplace_back(folder_ / name);
-  for (StoredTensor& tensor : tensors_of(file, files_.back().size())) tensors_.push_back(std::move(tensor));
+  for (StoredTensor& tensor : tensors_in(file, files_.back())) tensors_.push_back(std::move(tensor));
+}
+
+/// By the index, where all that is not payload is as it was saved; else each dataset is asked, and tells what is wrong.
+std::vector<StoredTensor> Checkpoint::tensors_in(const hdf5::File& file, const PayloadFile& payload) const {
+  const auto saved = manifest_.structures.find(file.path().filename().string());
+  if (saved == manifest_.structures.end()) return tensors_of(file, payload.size());
+  try {
+    std::vector<StoredTensor> tensors = indexed_tensors(file, payload.size());
+    if (hex(structure_digest(payload, tensors)) == saved->second) return tensors;
+  } catch (const std::exception&) {
+    // Damage, as a digest that does not fit.
+  }
+  return tensors_of(file, payload.size());
 }
 
 void Checkpoint::check_digest() const {
@@ -242,17 +199,23 @@ void Checkpoint::read_all(std::span<ReadRequest> requests, std::span<std::byte> 
   }
 }
 
-bool Checkpoint::at_hand(const ReadRequest& request) const {
-  const Stretch place = place_of(request);
-  return place.file && place.file->in_cache(place.begin, place.end - place.begin);
-}
-
 int Checkpoint::readers() const {
   return 4;  // a disk wants several requests at once, and ranks share it
 }
 
 std::vector<std::string> Checkpoint::verify() const {
   std::vector<std::string> wrong;
+  for (const auto& [name, digest] : manifest_.structures) {
+    const fs::path path = folder_ / name;
+    const PayloadFile payload(path);
+    std::vector<StoredTensor> own;
+    std::ranges::copy_if(tensors_, std::back_inserter(own),
+                         [&](const StoredTensor& tensor) { return name == file_of(tensor.slot); });
+    if (hex(structure_digest(payload, own)) != digest)
+      wrong.push_back(path.string() + ": holds other structure than was saved");
+    else if (tensors_of(hdf5::File::open(path), payload.size()) != own)
+      wrong.push_back(path.string() + ": its datasets are not what its table says");
+  }
   for (const StoredTensor& tensor : tensors_)
     if (digest_in(holding(tensor), tensor) != tensor.digest)
       wrong.push_back(fmt::format("{}: {} holds other bytes than were saved", (folder_ / file_of(tensor.slot)).string(),

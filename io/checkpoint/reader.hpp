@@ -13,14 +13,14 @@
 
 namespace tessera {
 
-/// A checkpoint folder, opened: its manifest, the structure of its files and their tables agree with each other. Throws
-/// Error{file} that names what does not fit.
+/// A checkpoint folder, opened: manifest, structure of the files and their tables agree with each other. All but
+/// payload is as it was saved, or each dataset has been asked. Throws Error{file} that names what does not fit.
 class Checkpoint final : public TensorSource {
  public:
   /// By this process alone, without MPI.
   explicit Checkpoint(const std::filesystem::path& folder);
-  /// By all ranks, to load from it: rank 0 alone goes through the structure and tells the others, and payload sets out
-  /// from the disk meanwhile. All ranks throw alike. Collective.
+  /// By all ranks, to load from it: rank 0 alone goes through the structure and tells the others. All ranks throw
+  /// alike. Collective.
   Checkpoint(const std::filesystem::path& folder, Control& control);
 
   const std::filesystem::path& folder() const { return folder_; }
@@ -36,9 +36,8 @@ class Checkpoint final : public TensorSource {
 
   void read(const StoredTensor& tensor, std::int64_t first, std::int64_t count, void* to) const override;
   void read_all(std::span<ReadRequest> requests, std::span<std::byte> room) const override;
-  bool at_hand(const ReadRequest& request) const override;
   int readers() const override;
-  /// Reads every byte of payload; what is wrong, a line each, with the tensor's name.
+  /// Reads every byte and opens every dataset; what is wrong, a line each, with the tensor's name.
   std::vector<std::string> verify() const;
 
  private:
@@ -48,6 +47,7 @@ class Checkpoint final : public TensorSource {
   void read_manifest();
   void read_file(const char* name);
   void read_structure();
+  std::vector<StoredTensor> tensors_in(const hdf5::File& file, const PayloadFile& payload) const;
   void check_digest() const;
 
   std::filesystem::path folder_;

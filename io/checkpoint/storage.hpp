@@ -14,6 +14,7 @@ inline constexpr const char* optimizer_file = "optimizer.h5";
 inline constexpr const char* deck_file = "deck.yaml";
 inline constexpr const char* manifest_file = "manifest.json";
 inline constexpr const char* integrity_table = "/integrity/table";
+inline constexpr const char* integrity_places = "/integrity/places";
 
 /// The file that holds a slot.
 inline const char* file_of(const std::string& slot) { return slot == "model" ? model_file : optimizer_file; }

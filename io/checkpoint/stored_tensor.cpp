@@ -50,10 +50,7 @@ StoredTensor assembled(const hdf5::File& file, StoredTensor tensor, std::int64_t
 }
 
 StoredTensor tensor_of(const hdf5::File& file, const hdf5::TableRow& row, std::int64_t bytes) {
-  const std::size_t slash = row.name.rfind('/');
-  if (slash == std::string::npos || slash < 2) throw unfit(file.path(), "its table names no tensor: " + row.name);
-  StoredTensor tensor{
-      row.name.substr(1, slash - 1), row.name.substr(slash + 1), {}, DType::f32, "", row.digest, "", {}};
+  StoredTensor tensor = named(file, row);
   const auto elements = static_cast<std::int64_t>(row.elements);
   if (const std::optional<hdf5::Dataset> data = placed(file, row.name, bytes)) {
     tensor.shape = data->shape;
@@ -108,6 +105,12 @@ class Unpacker {
 
 bool is_of_checkpoint(const hdf5::File& file) {
   return file.has(integrity_table) && file.has("/", "file_type") && file.text("/", "file_type") == checkpoint_file_type;
+}
+
+StoredTensor named(const hdf5::File& file, const hdf5::TableRow& row) {
+  const std::size_t slash = row.name.rfind('/');
+  if (slash == std::string::npos || slash < 2) throw unfit(file.path(), "its table names no tensor: " + row.name);
+  return {row.name.substr(1, slash - 1), row.name.substr(slash + 1), {}, DType::f32, "", row.digest, "", {}};
 }
 
 /// Found by name: HDF5 1.10 frees what it never had when it lists a damaged group.

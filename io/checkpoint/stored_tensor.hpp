@@ -16,6 +16,7 @@ struct StoredTensor {
   struct Part {
     std::int64_t first, count;  ///< elements of the canonical tensor
     std::int64_t offset;        ///< bytes in the file
+    bool operator==(const Part&) const = default;
   };
   std::string slot, name;
   Shape shape;
@@ -26,13 +27,17 @@ struct StoredTensor {
   std::vector<Part> parts;  ///< ascending, without gaps
 
   std::string path() const { return "/" + slot + "/" + name; }
+  bool operator==(const StoredTensor&) const = default;
 };
 
 /// Whether a file says that it is one of a checkpoint.
 bool is_of_checkpoint(const hdf5::File& file);
 
-/// The tensors that the table of a checkpoint's file names, all their parts within its `bytes`. Throws Error{file}
-/// where table and datasets do not account for each other.
+/// With the name and the digest of a row and nothing else yet. Throws Error{file} where it names none.
+StoredTensor named(const hdf5::File& file, const hdf5::TableRow& row);
+
+/// The tensors that the table of a checkpoint's file names, as their datasets are, each of which is opened, all their
+/// parts within the file's `bytes`. Throws Error{file} where table and datasets do not account for each other.
 std::vector<StoredTensor> tensors_of(const hdf5::File& file, std::int64_t bytes);
 
 /// The digest of a tensor's bytes as they lie in its file, which is read from its first to its last.

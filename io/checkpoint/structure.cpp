@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "io/checkpoint/index.hpp"
+#include "io/checkpoint/payload_file.hpp"
 #include "io/checkpoint/posix_file.hpp"
 #include "io/checkpoint/sha256.hpp"
 #include "io/checkpoint/storage.hpp"
@@ -16,6 +18,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
+/// What a file says that a tensor is tied to: of weights alone.
+std::string tie_of(const StateTensor& tensor) { return tensor.slot == "model" ? tensor.tied_to : ""; }
+
 void add_tensor(CheckpointFile& out, std::size_t index, const StateTensor& tensor, ExpertWeights experts,
                 const std::function<void(const DatasetPlace&)>& placed) {
   hdf5::File& file = out.file;
@@ -23,7 +28,7 @@ void add_tensor(CheckpointFile& out, std::size_t index, const StateTensor& tenso
     const hdf5::Dataset made = file.add_dataset(piece.path, piece.shape, tensor.type);
     file.set(piece.path, "axes", axes_of(tensor.role, piece.shape.rank()));
     file.set(piece.path, "role", name_of_role(tensor.role));
-    if (!tensor.tied_to.empty() && tensor.slot == "model") file.set(piece.path, "tied_to", tensor.tied_to);
+    if (const std::string tie = tie_of(tensor); !tie.empty()) file.set(piece.path, "tied_to", tie);
     if (piece.expert >= 0) {
       file.set(piece.path, "canonical", tensor.name);
       file.set(piece.path, "expert", std::int64_t{piece.expert});
@@ -114,9 +119,10 @@ void lay_out(CheckpointFile& out, std::span<const StateTensor> all, ExpertWeight
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (out.name != file_of(all[i].slot)) continue;
     out.tensors.push_back(i);
-    out.width = std::max(out.width, (all[i].path().size() / 8 + 1) * 8);
+    out.width = std::max(out.width, (std::max(all[i].path().size(), all[i].tied_to.size()) / 8 + 1) * 8);
   }
   out.file.add_table(integrity_table, out.tensors.size(), out.width);
+  out.file.add_numbers(integrity_places, datasets_of(out.name, all, experts).size());
   std::string slot;
   for (const std::size_t i : out.tensors) {
     if (std::exchange(slot, all[i].slot) != all[i].slot) out.file.add_groups("/" + slot);
@@ -127,9 +133,24 @@ void lay_out(CheckpointFile& out, std::span<const StateTensor> all, ExpertWeight
 
 void write_table(CheckpointFile& out, std::span<const StateTensor> all, std::span<const std::uint64_t> digests) {
   std::vector<hdf5::TableRow> rows;
-  for (const std::size_t i : out.tensors)
-    rows.push_back({all[i].path(), digests[i], static_cast<std::uint64_t>(all[i].shape.elements()), 0});
+  std::vector<std::uint64_t> places;
+  for (const std::size_t i : out.tensors) {
+    const StateTensor& tensor = all[i];
+    hdf5::TableRow row;
+    row.name = tensor.path();
+    row.digest = digests[i];
+    row.elements = static_cast<std::uint64_t>(tensor.shape.elements());
+    row.type = name_of(tensor.type);
+    row.axes = axes_of(tensor.role, tensor.shape.rank());
+    row.tied_to = tie_of(tensor);
+    for (int axis = 0; axis < tensor.shape.rank(); ++axis)
+      row.shape[static_cast<std::size_t>(axis)] = static_cast<std::uint64_t>(tensor.shape[axis]);
+    for (; places.size() < out.places.size() && out.places[places.size()].tensor == i; ++row.datasets)
+      places.push_back(static_cast<std::uint64_t>(out.places[places.size()].offset));
+    rows.push_back(std::move(row));
+  }
   out.file.write_table(integrity_table, rows, out.width);
+  out.file.write_numbers(integrity_places, places);
 }
 
 void describe(CheckpointFile& out, const StateCounters& counters, const std::string& content_digest,
@@ -161,6 +182,11 @@ void complete(const fs::path& folder, std::span<const char* const> names, const 
     const PosixFile file(folder / name, PosixFile::Mode::read);
     PosixFile(folder / name, PosixFile::Mode::write).sync();
     manifest.files[name] = file.size();
+  }
+  for (const char* name : names) {
+    const PayloadFile payload(folder / name);
+    const auto tensors = indexed_tensors(hdf5::File::open(folder / name), payload.size());
+    manifest.structures[name] = hex(structure_digest(payload, tensors));
   }
   replace_text_file(folder / manifest_file, to_json(manifest));
   sync_folder(folder);

@@ -36,8 +36,6 @@ class TensorSource {
   /// All requests, their values somewhere in `room`, which begins with a page and has room_for() them. Throws
   /// Error{file}; those that were not read have no values.
   virtual void read_all(std::span<ReadRequest> requests, std::span<std::byte> room) const;
-  /// Whether a request's values seem to be in memory already, so that no disk is needed.
-  virtual bool at_hand(const ReadRequest&) const { return false; }
   /// How many threads may read at once.
   virtual int readers() const { return 1; }
 };

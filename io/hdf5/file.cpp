@@ -61,8 +61,6 @@ Object bf16_type() {
   return type;
 }
 
-constexpr DType stored_types[] = {DType::f32, DType::bf16, DType::u8};
-
 Object type_of(DType type) {
   switch (type) {
     case DType::f32:
@@ -83,19 +81,110 @@ Object text_type(std::size_t size) {
   return type;
 }
 
-constexpr std::size_t word = sizeof(std::uint64_t);
+std::string trimmed(const char* bytes, std::size_t size) { return {bytes, strnlen(bytes, size)}; }
 
-/// {name: text of `width` bytes, digest, elements, non_finite}, packed.
-Object row_type(std::size_t width) {
-  Object type(H5Tcreate(H5T_COMPOUND, width + 3 * word), H5Tclose);
-  H5Tinsert(type.id(), "name", 0, text_type(width).id());
-  H5Tinsert(type.id(), "digest", width, H5T_STD_U64LE);
-  H5Tinsert(type.id(), "elements", width + word, H5T_STD_U64LE);
-  H5Tinsert(type.id(), "non_finite", width + 2 * word, H5T_STD_U64LE);
-  return type;
+enum class Columns { integrity, all };
+
+/// The members of a row in their order: texts with the bytes that they take, numbers, and an array of them.
+template <class Row, class Visitor>
+void visit_row(Row&& row, std::size_t width, Columns columns, Visitor&& member) {
+  member("name", row.name, width);
+  member("digest", row.digest);
+  member("elements", row.elements);
+  member("non_finite", row.non_finite);
+  if (columns == Columns::integrity) return;
+  constexpr std::size_t type_width = 8, axes_width = 24;
+  member("type", row.type, type_width);
+  member("axes", row.axes, axes_width);
+  member("shape", row.shape);
+  member("tied_to", row.tied_to, width);
+  member("datasets", row.datasets);
 }
 
-std::string trimmed(const char* bytes, std::size_t size) { return {bytes, strnlen(bytes, size)}; }
+struct RowBytes {
+  std::size_t total = 0;
+  void operator()(const char*, const std::string&, std::size_t bytes) { total += bytes; }
+  void operator()(const char*, const auto& numbers) { total += sizeof numbers; }
+};
+
+std::size_t row_bytes(std::size_t width, Columns columns) {
+  RowBytes bytes;
+  visit_row(TableRow{}, width, columns, bytes);
+  return bytes.total;
+}
+
+/// A row as a compound, packed.
+class RowType {
+ public:
+  RowType(std::size_t width, Columns columns)
+      : width_(width),
+        columns_(columns),
+        size_(row_bytes(width, columns)),
+        compound_(H5Tcreate(H5T_COMPOUND, size_), H5Tclose) {
+    visit_row(TableRow{}, width, columns, Insert{compound_.id()});
+  }
+  /// That of a table of such rows; of others, one that is not theirs.
+  static RowType like(Object::Id stored) {
+    const bool all = H5Tget_nmembers(stored) > 4;
+    const Columns columns = all ? Columns::all : Columns::integrity;
+    const std::size_t size = H5Tget_size(stored), numbers = row_bytes(0, columns);
+    return {size > numbers ? (size - numbers) / (all ? 2 : 1) : 1, columns};
+  }
+
+  Object::Id id() const { return compound_.id(); }
+  std::size_t size() const { return size_; }
+  void encode(const TableRow& row, char* to) const { visit_row(row, width_, columns_, Encode{to}); }
+  TableRow decode(const char* from) const {
+    TableRow row;
+    visit_row(row, width_, columns_, Decode{from});
+    return row;
+  }
+
+ private:
+  struct Insert {
+    Object::Id compound;
+    std::size_t at = 0;
+    void operator()(const char* name, const std::string&, std::size_t bytes) { add(name, text_type(bytes), bytes); }
+    void operator()(const char* name, std::uint64_t) {
+      add(name, {H5Tcopy(H5T_STD_U64LE), H5Tclose}, sizeof(std::uint64_t));
+    }
+    void operator()(const char* name, const std::array<std::uint64_t, 3>& numbers) {
+      const hsize_t count = numbers.size();
+      add(name, {H5Tarray_create2(H5T_STD_U64LE, 1, &count), H5Tclose}, sizeof numbers);
+    }
+    void add(const char* name, const Object& type, std::size_t bytes) {
+      H5Tinsert(compound, name, at, type.id());
+      at += bytes;
+    }
+  };
+  struct Encode {
+    char* to;
+    void operator()(const char*, const std::string& text, std::size_t bytes) {
+      std::memcpy(to, text.data(), std::min(text.size(), bytes - 1));
+      to += bytes;
+    }
+    void operator()(const char*, const auto& numbers) {
+      std::memcpy(to, &numbers, sizeof numbers);
+      to += sizeof numbers;
+    }
+  };
+  struct Decode {
+    const char* from;
+    void operator()(const char*, std::string& text, std::size_t bytes) {
+      text = trimmed(from, bytes);
+      from += bytes;
+    }
+    void operator()(const char*, auto& numbers) {
+      std::memcpy(&numbers, from, sizeof numbers);
+      from += sizeof numbers;
+    }
+  };
+
+  std::size_t width_;
+  Columns columns_;
+  std::size_t size_;
+  Object compound_;
+};
 
 /// No time stamps: two saves of one state are the same bytes. No space but what is asked for, and at once.
 Object contiguous() {
@@ -242,25 +331,35 @@ void File::set(const std::string& object, const char* name, const std::vector<st
   write_attribute(object, name, H5T_STD_I64LE, space_of({std::ssize(values)}).id(), values.data());
 }
 
+void File::add_contiguous(const std::string& path, Object::Id type, std::size_t elements) {
+  const Object space = space_of({static_cast<std::int64_t>(elements)});
+  const Object data(checked(H5Dcreate2(file_.id(), path.c_str(), type, space.id(), H5P_DEFAULT,
+                                       kinds_->contiguous_datasets.id(), H5P_DEFAULT),
+                            path),
+                    H5Dclose);
+}
+
+void File::write_whole(const std::string& path, Object::Id type, const void* data) {
+  const Object whole(checked(H5Dopen2(file_.id(), path.c_str(), H5P_DEFAULT), path), H5Dclose);
+  checked(H5Dwrite(whole.id(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data), path);
+}
+
 void File::add_table(const std::string& path, std::size_t rows, std::size_t width) {
-  const Object space = space_of({static_cast<std::int64_t>(rows)}), row = row_type(width);
-  const Object table(checked(H5Dcreate2(file_.id(), path.c_str(), row.id(), space.id(), H5P_DEFAULT,
-                                        kinds_->contiguous_datasets.id(), H5P_DEFAULT),
-                             path),
-                     H5Dclose);
+  add_contiguous(path, RowType(width, Columns::all).id(), rows);
 }
 
 void File::write_table(const std::string& path, const std::vector<TableRow>& rows, std::size_t width) {
-  std::vector<char> bytes(rows.size() * (width + 3 * word), '\0');
+  const RowType type(width, Columns::all);
+  std::vector<char> bytes(rows.size() * type.size(), '\0');
   char* at_row = bytes.data();
-  for (const TableRow& row : rows) {
-    std::memcpy(at_row, row.name.data(), std::min(row.name.size(), width - 1));
-    const std::uint64_t words[] = {row.digest, row.elements, row.non_finite};
-    std::memcpy(at_row + width, words, sizeof words);
-    at_row += width + sizeof words;
-  }
-  const Object table(checked(H5Dopen2(file_.id(), path.c_str(), H5P_DEFAULT), path), H5Dclose);
-  checked(H5Dwrite(table.id(), row_type(width).id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()), path);
+  for (const TableRow& row : rows) type.encode(row, std::exchange(at_row, at_row + type.size()));
+  write_whole(path, type.id(), bytes.data());
+}
+
+void File::add_numbers(const std::string& path, std::size_t count) { add_contiguous(path, H5T_STD_U64LE, count); }
+
+void File::write_numbers(const std::string& path, const std::vector<std::uint64_t>& numbers) {
+  write_whole(path, H5T_STD_U64LE, numbers.data());
 }
 
 bool File::has(const std::string& path) const {
@@ -347,21 +446,30 @@ void File::get(const std::string& object, const char* name, std::vector<std::int
 
 std::vector<TableRow> File::table(const std::string& path) const {
   const Object data(checked(H5Dopen2(file_.id(), path.c_str(), H5P_DEFAULT), path), H5Dclose);
-  const Object type(checked(H5Dget_type(data.id()), path), H5Tclose),
+  const Object stored(checked(H5Dget_type(data.id()), path), H5Tclose),
       space(checked(H5Dget_space(data.id()), path), H5Sclose);
-  const std::size_t size = H5Tget_size(type.id());
   const std::int64_t rows = H5Sget_simple_extent_npoints(space.id());
-  if (size <= 3 * word || rows < 0 || H5Tequal(type.id(), row_type(size - 3 * word).id()) <= 0)
+  const RowType type = RowType::like(stored.id());
+  if (rows < 0 || H5Tequal(stored.id(), type.id()) <= 0)
     throw Error(Exit::file, path_.string() + ": " + path + " is no table of digests");
-  std::vector<char> bytes(static_cast<std::size_t>(rows) * size);
-  checked(H5Dread(data.id(), type.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()), path);
+  std::vector<char> bytes(static_cast<std::size_t>(rows) * type.size());
+  checked(H5Dread(data.id(), stored.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()), path);
   std::vector<TableRow> table;
-  for (const char* row = bytes.data(); row != bytes.data() + bytes.size(); row += size) {
-    std::uint64_t words[3];
-    std::memcpy(words, row + size - sizeof words, sizeof words);
-    table.push_back({trimmed(row, size - sizeof words), words[0], words[1], words[2]});
-  }
+  for (const char* row = bytes.data(); row != bytes.data() + bytes.size(); row += type.size())
+    table.push_back(type.decode(row));
   return table;
+}
+
+std::vector<std::uint64_t> File::numbers(const std::string& path) const {
+  const Object data(checked(H5Dopen2(file_.id(), path.c_str(), H5P_DEFAULT), path), H5Dclose);
+  const Object stored(checked(H5Dget_type(data.id()), path), H5Tclose),
+      space(checked(H5Dget_space(data.id()), path), H5Sclose);
+  const std::int64_t count = H5Sget_simple_extent_npoints(space.id());
+  if (count < 0 || H5Tequal(stored.id(), H5T_STD_U64LE) <= 0)
+    throw Error(Exit::file, path_.string() + ": " + path + " is no row of numbers");
+  std::vector<std::uint64_t> numbers(static_cast<std::size_t>(count));
+  checked(H5Dread(data.id(), stored.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, numbers.data()), path);
+  return numbers;
 }
 
 }  // namespace tessera::hdf5

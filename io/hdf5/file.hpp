@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -45,6 +46,9 @@ class Object {
   Close close_ = nullptr;
 };
 
+/// Of which datasets are.
+inline constexpr DType stored_types[] = {DType::f32, DType::bf16, DType::u8};
+
 /// Where the elements of a dataset lie: one piece of the file, row-major.
 struct Dataset {
   Shape shape;
@@ -56,7 +60,10 @@ struct Dataset {
 struct TableRow {
   std::string name;
   std::uint64_t digest = 0, elements = 0, non_finite = 0;
-  bool operator==(const TableRow&) const = default;
+  // What older tables lack:
+  std::string type, axes, tied_to;
+  std::array<std::uint64_t, 3> shape{};  ///< 0 for axes that it does not have
+  std::uint64_t datasets = 0;            ///< that the tensor is stored in; 0 in an older table
 };
 
 /// An HDF5 file in the form that HDF5 1.10 and later read, with checksums over all metadata. Throws Error{file} of a
@@ -81,9 +88,13 @@ class File {
   void set(const std::string& object, const char* name, std::uint64_t value);
   void set(const std::string& object, const char* name, double value);
   void set(const std::string& object, const char* name, const std::vector<std::int64_t>& values);
-  /// Takes the table's place; rows have names of at most `width` - 1 bytes. The rows follow by write_table.
+  /// Takes the table's place; names and those that tensors are tied to have at most `width` - 1 bytes. The rows follow
+  /// by write_table.
   void add_table(const std::string& path, std::size_t rows, std::size_t width);
   void write_table(const std::string& path, const std::vector<TableRow>& rows, std::size_t width);
+  /// Likewise a row of numbers.
+  void add_numbers(const std::string& path, std::size_t count);
+  void write_numbers(const std::string& path, const std::vector<std::uint64_t>& numbers);
   /// All that was made goes to the file and out of memory; after ten thousand datasets close() would take a tenth of a
   /// second for it.
   void settle();
@@ -100,7 +111,9 @@ class File {
   void get(const std::string& object, const char* name, std::uint64_t& value) const;
   void get(const std::string& object, const char* name, double& value) const;
   void get(const std::string& object, const char* name, std::vector<std::int64_t>& values) const;
+  /// Of today's columns or the older ones.
   std::vector<TableRow> table(const std::string& path) const;
+  std::vector<std::uint64_t> numbers(const std::string& path) const;
 
   const std::filesystem::path& path() const { return path_; }
 
@@ -109,6 +122,8 @@ class File {
   File(std::filesystem::path path, Exit blame);
   Object::Id checked(Object::Id id, std::string_view doing) const;
   Object::Id at(const std::string& object) const;
+  void add_contiguous(const std::string& path, Object::Id type, std::size_t elements);
+  void write_whole(const std::string& path, Object::Id type, const void* data);
   void write_attribute(const std::string& object, const char* name, Object::Id type, Object::Id space,
                        const void* data);
   void read_attribute(const std::string& object, const char* name, Object::Id type, std::int64_t count,

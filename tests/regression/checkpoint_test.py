@@ -122,6 +122,39 @@ class Checkpoints(runs.Runs):
             content += int(mix64(numpy.array([fnv1a64(path) ^ one], dtype=numpy.uint64))[0])
         self.assertEqual(f"{content & MASK:016x}", self.final("a"))
 
+    def test_h5py_finds_what_the_index_says(self):
+        for layout in ("single", "discrete"):
+            self.train(75, 2, self.deck(layout, layout), "--set", "model.tied_head=true", "--stop-at", "2")
+            step = os.path.join(self.folder, layout, "step_00000002")
+            with open(os.path.join(step, "manifest.json")) as manifest:
+                structures = json.load(manifest)["structures"]
+            self.assertEqual(sorted(structures), ["model.h5", "optimizer.h5"])
+            for name, said in structures.items():
+                path, split = os.path.join(step, name), 0
+                structure = numpy.fromfile(path, numpy.uint8).astype(numpy.uint64)
+                inside = numpy.ones(structure.size, bool)
+                with h5py.File(path) as file:
+                    places = list(file["integrity/places"][...])
+                    for row in file["integrity/table"][...]:
+                        whole, members = row["name"].decode(), int(row["datasets"])
+                        paths = [whole] if whole in file else [whole.replace(".experts.", f".experts.{e}.") for e in range(members)]
+                        self.assertEqual(len(paths), members)
+                        split += whole not in file
+                        shape, axes = [int(n) for n in row["shape"] if n], row["axes"].decode()
+                        for one in paths:
+                            data = file[one]
+                            self.assertEqual(data.id.get_offset(), places.pop(0))
+                            self.assertEqual(list(data.shape), shape if one == whole else shape[1:])
+                            self.assertEqual(data.attrs["axes"].decode(), axes if one == whole else axes.removeprefix("expert,"))
+                            self.assertEqual((data.dtype, row["type"]), (numpy.float32, b"f32"))
+                            self.assertEqual(data.attrs.get("tied_to", b""), row["tied_to"])
+                            inside[data.id.get_offset() : data.id.get_offset() + data.nbytes] = False
+                self.assertEqual(places, [])
+                self.assertEqual(split > 0, layout == "discrete")
+                index = numpy.flatnonzero(inside).astype(numpy.uint64) + numpy.uint64(1)
+                sums = mix64(structure[inside] ^ index * numpy.uint64(0x9E3779B97F4A7C15)).sum(dtype=numpy.uint64)
+                self.assertEqual(f"{int(sums):016x}", said)
+
     def test_the_documents_lines_read_a_weight(self):
         self.train(75, 1, self.deck("a"), "--stop-at", "2")
         step = self.path("a", "step_00000002")
@@ -145,7 +178,7 @@ class Checkpoints(runs.Runs):
         held = set()
         for name in ("model.h5", "optimizer.h5"):
             with h5py.File(os.path.join(step, name)) as file:
-                held |= set(file.attrs) | {"/" + group for group in file} | set(file["integrity/table"].dtype.names)
+                held |= set(file.attrs) | {"/" + group for group in file} | {"/integrity/" + item for item in file["integrity"]} | set(file["integrity/table"].dtype.names)
                 file.visititems(lambda path, item: held.update(item.attrs))
         with open(os.path.join(step, "manifest.json"), encoding="utf-8") as file:
             manifest = json.load(file)

@@ -96,7 +96,6 @@ class Counted final : public TensorSource {
     if (bad_ >= first && bad_ < first + count) throw Error(Exit::file, "unreadable");
     std::iota(static_cast<float*>(to), static_cast<float*>(to) + count, static_cast<float>(first));
   }
-  bool at_hand(const ReadRequest& request) const override { return request.first < 1'000'000; }
   int readers() const override { return readers_; }
 
  private:
