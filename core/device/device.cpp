@@ -49,6 +49,7 @@ struct Device::State {
     give_memory(compute);
     if (!compute.native()) return;
     give_memory(communication.emplace(Priority::highest));
+    compute.set_progress([](void* other) { static_cast<Stream*>(other)->progress(); }, &*communication);
   }
   State(const State&) = delete;
   State& operator=(const State&) = delete;

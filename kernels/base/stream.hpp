@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -68,7 +69,8 @@ class Stream {
   bool dry() const { return tape_ != nullptr || dry_passes_ > 0; }
   /// Kernels and library calls so far, dry ones included.
   std::int64_t launches() const { return launches_; }
-  void count_launch() { ++launches_; }
+  /// Before each. Keeps the host a few hundred launches ahead of its GPU at most.
+  void count_launch() { if (++launches_ % launches_between_marks == 0) keep_in_reach(); }
   /// Of the tape, so that only a dry pass counts.
   void count_flops(double flops) { if (tape_) tape_->flops += flops; }
 
@@ -119,6 +121,8 @@ class Stream {
 
  private:
   friend class DryPass;
+  static constexpr std::int64_t launches_between_marks = 128;
+  void keep_in_reach();
   void begin_capture();
   Graph end_capture();
 
@@ -131,6 +135,7 @@ class Stream {
   void* allocate_context_ = nullptr;
   std::vector<Workspace> workspaces_;
   std::int64_t launches_ = 0;
+  std::array<Event, 2> marks_;
   double waited_ = 0;
   bool capturing_ = false;
   int dry_passes_ = 0;

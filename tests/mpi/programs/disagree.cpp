@@ -1,5 +1,6 @@
 // disagree WHEN KIND: the last rank calls other collectives than the rest.
-//  WHEN  debug: compared before each; boundary: all begun, then compared; wait: each is waited for, then compared
+//  WHEN  debug: compared before each; boundary: all begun, then compared; wait: each is waited for, then compared;
+//        ahead: all begun, then more work behind them than a GPU's queue holds
 //  KIND  order: #2 and #3 swapped; op, count: another #2; missing: no #5, Control instead; silent: no #5, asleep;
 //        none: nothing wrong
 // Where only a time-out can tell, it is a few seconds; elsewhere it is never reached, however busy the machine.
@@ -13,6 +14,7 @@
 #include "core/comm/mpi.hpp"
 #include "core/device/device.hpp"
 #include "kernels/base/runtime.hpp"
+#include "kernels/convert/convert.hpp"
 
 namespace {
 
@@ -73,14 +75,20 @@ int main(int argc, char** argv) {
 
   const bool odd = mpi.rank() == mpi.size() - 1;
   const std::vector<Call> list = calls(device, kind, odd, mpi.size());
+  const Tensor some = device.allocate(Category::batch, DType::u64, {1});
+  clear(stream, some);  // a kernel's first launch loads it, and may wait for all that is under way
   std::vector<Pending> pending;
   for (const Call& call : list) {
     pending.push_back(communicator->submit(stream, call.operation()));
-    if (when == "boundary") continue;
+    if (when == "boundary" || when == "ahead") continue;
     pending.back().wait(stream);
     device.wait(stream.record());
   }
   if (odd && kind == "silent") sleep(600);  // until the others end it
+  if (when == "ahead") {
+    for (Pending& one : pending) one.wait(stream);
+    for (int i = 0; i < 5000; ++i) clear(stream, some);
+  }
   communicator->log()->compare(*control);
   for (Pending& one : pending)
     if (one) one.wait(stream);
