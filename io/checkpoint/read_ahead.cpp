@@ -6,7 +6,8 @@ namespace tessera {
 namespace {
 
 constexpr std::int64_t block_bytes = 2 * ReadAhead::most_bytes;
-constexpr int blocks_ahead = 4;  // of those that are being read
+// Of those that are being read: a slow one, or a busy core, holds up the disk only when all the others are full.
+constexpr int blocks_ahead = 16;
 
 }  // namespace
 
