@@ -10,13 +10,9 @@
 #include <cstdlib>
 #include <map>
 
-#include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/lock.hpp"
 #include "io/checkpoint/reader.hpp"
-#include "io/checkpoint/writer.hpp"
-#include "kernels/random/random.hpp"
-#include "tests/support/on_device.hpp"
-#include "tests/support/temporary_folder.hpp"
+#include "tests/support/saved_state.hpp"
 
 namespace tessera {
 namespace {
@@ -27,21 +23,15 @@ namespace fs = std::filesystem;
 class Saved {
  public:
   Saved() {
-    add("model", "token_embedding.weight", {40, 16}, Role::embedding);
+    state_.add("model", "token_embedding.weight", {40, 16}, Role::embedding);
     for (int layer = 0; layer < 3; ++layer) {
       const std::string prefix = "layers." + std::to_string(layer) + ".";
-      add("model", prefix + "norm.weight", {16}, Role::norm);
-      add("model", prefix + "moe.experts.up.weight", {4, 24, 16}, Role::expert);
-      add("adamw/m", prefix + "moe.experts.up.weight", {4, 24, 16}, Role::expert);
-      add("adamw/v", prefix + "moe.experts.up.weight", {4, 24, 16}, Role::expert);
+      state_.add("model", prefix + "norm.weight", {16}, Role::norm);
+      state_.add("model", prefix + "moe.experts.up.weight", {4, 24, 16}, Role::expert);
+      state_.add("adamw/m", prefix + "moe.experts.up.weight", {4, 24, 16}, Role::expert);
+      state_.add("adamw/v", prefix + "moe.experts.up.weight", {4, 24, 16}, Role::expert);
     }
-    state_.counters.step = 7;
-    state_.digests = device_.allocate(Category::activations, DType::u64, {std::ssize(state_.tensors)});
-    Origin origin;
-    origin.deck = "run: {name: small}\n";
-    origin.experts = ExpertWeights::discrete;
-    const auto control = self_control();
-    CheckpointWriter(device_, *control).save(run(), state_, origin);
+    state_.save(ExpertWeights::discrete);
     const Checkpoint checkpoint(folder());
     for (const StoredTensor& tensor : checkpoint.tensors())
       for (const StoredTensor::Part& part : tensor.parts)
@@ -50,8 +40,8 @@ class Saved {
     truth_ = contents(checkpoint);
   }
 
-  const fs::path& run() const { return temporary_.path(); }
-  fs::path folder() const { return run() / step_folder(7); }
+  const fs::path& run() const { return state_.run(); }
+  fs::path folder() const { return state_.folder(); }
   /// The tensor whose payload a byte of a file belongs to; empty: metadata.
   std::string owner(const std::string& file, std::int64_t at) const {
     const auto found = payload_.find(file);
@@ -75,15 +65,7 @@ class Saved {
   const std::string& truth() const { return truth_; }
 
  private:
-  void add(const std::string& slot, const std::string& name, Shape shape, Role role) {
-    const Tensor values = test::on_device(
-        device_, test::uniform<float>(shape.elements(), 100 + static_cast<std::uint64_t>(state_.tensors.size())));
-    state_.tensors.push_back({slot, name, shape, DType::f32, role, {{0, values}}});
-  }
-
-  test::TemporaryFolder temporary_;
-  Device device_;
-  StateDict state_;
+  test::SavedState state_;
   std::map<std::string, std::map<std::int64_t, std::pair<std::int64_t, std::string>>> payload_;  // start -> end, tensor
   std::string truth_;
 };

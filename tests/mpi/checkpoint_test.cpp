@@ -69,23 +69,8 @@ RunConfig config_of(ExpertWeights experts) {
 }
 
 Origin origin_of(const RunConfig& config, ExpertWeights in_file) {
-  Origin origin{"test",
-                "0",
-                "deck: text\n",
-                model_fingerprint(config.model),
-                77,
-                mpi().size(),
-                in_file,
-                "test",
-                "here",
-                "",
-                "",
-                "0",
-                "none",
-                "data",
-                config.run.steps,
-                config.optimizer,
-                ""};
+  Origin origin{"test", "0", "deck: text\n", model_fingerprint(config.model), 77, mpi().size(), in_file, "test",
+                "here", "", "", "0", "none", "data", config.run.steps, config.optimizer, ""};
   return origin;
 }
 

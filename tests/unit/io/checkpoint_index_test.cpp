@@ -3,12 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/reader.hpp"
-#include "io/checkpoint/writer.hpp"
-#include "kernels/random/random.hpp"
-#include "tests/support/on_device.hpp"
-#include "tests/support/temporary_folder.hpp"
+#include "tests/support/saved_state.hpp"
 
 namespace tessera {
 namespace {
@@ -20,22 +16,16 @@ constexpr const char* names[] = {model_file, optimizer_file};
 class CheckpointIndex : public ::testing::TestWithParam<ExpertWeights> {
  protected:
   CheckpointIndex() {
-    for (const char* slot : {"model", "adamw/m"}) {
-      add(slot, "token_embedding.weight", {40, 16}, Role::embedding);
-      add(slot, "norm.weight", {16}, Role::norm);
-      add(slot, "moe.experts.up.weight", {4, 24, 16}, Role::expert);
+    for (const char* slot : {"model", "adamw/m"}) {  // of which the model's alone says in its file what it is tied to
+      saved_.add(slot, "token_embedding.weight", {40, 16}, Role::embedding,
+                 "head.weight.of.a.name.that.is.longer.than.any.path");
+      saved_.add(slot, "norm.weight", {16}, Role::norm);
+      saved_.add(slot, "moe.experts.up.weight", {4, 24, 16}, Role::expert);
     }
-    state_.tensors.front().tied_to = "head.weight.of.a.name.that.is.longer.than.any.path";
-    state_.counters.step = 7;
-    state_.digests = device_.allocate(Category::activations, DType::u64, {std::ssize(state_.tensors)});
-    Origin origin;
-    origin.deck = "run: {name: small}\n";
-    origin.experts = GetParam();
-    const auto control = self_control();
-    CheckpointWriter(device_, *control).save(temporary_.path(), state_, origin);
+    saved_.save(GetParam());
   }
 
-  fs::path folder() const { return temporary_.path() / step_folder(7); }
+  fs::path folder() const { return saved_.folder(); }
   fs::path file(const char* name) const { return folder() / name; }
   std::vector<StoredTensor> indexed(const char* name) const {
     return indexed_tensors(hdf5::File::open(file(name)), PayloadFile(file(name)).size());
@@ -72,15 +62,7 @@ class CheckpointIndex : public ::testing::TestWithParam<ExpertWeights> {
   }
 
  private:
-  void add(const char* slot, const char* name, Shape shape, Role role) {
-    const Tensor values = test::on_device(
-        device_, test::uniform<float>(shape.elements(), 100 + static_cast<std::uint64_t>(state_.tensors.size())));
-    state_.tensors.push_back({slot, name, shape, DType::f32, role, {{0, values}}});
-  }
-
-  test::TemporaryFolder temporary_;
-  Device device_;
-  StateDict state_;
+  test::SavedState saved_;
 };
 
 TEST_P(CheckpointIndex, SaysWhatDatasetsAre) {
