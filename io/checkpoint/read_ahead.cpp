@@ -5,24 +5,28 @@
 namespace tessera {
 namespace {
 
-constexpr std::int64_t block_bytes = 2 * ReadAhead::most_bytes;
+constexpr std::int64_t part_bytes = 3 * ReadAhead::most_bytes;
+static_assert(room_for(part_bytes) <= LargePages::bytes && part_bytes >= ReadAhead::most_bytes);
 // Of those that are being read: a slow one, or a busy core, holds up the disk only when all the others are full.
 constexpr int blocks_ahead = 16;
 
 }  // namespace
 
 ReadAhead::ReadAhead(const TensorSource& source, std::vector<ReadRequest> requests)
-    : source_(source), requests_(std::move(requests)), parts_(parts_of(requests_)) {
-  const int readers = source.readers();
-  blocks_.resize(static_cast<std::size_t>(readers + blocks_ahead));
-  for (int i = 0; i < readers; ++i) readers_.emplace_back([this](const std::stop_token& stop) { read_parts(stop); });
+    : source_(source),
+      requests_(std::move(requests)),
+      parts_(parts_of(requests_)),
+      rooms_(static_cast<std::size_t>(source.readers() + blocks_ahead)) {
+  for (std::size_t i = 0; i < rooms_.size(); ++i) blocks_.push_back({rooms_[i], nullptr, false});
+  for (int i = 0; i < source.readers(); ++i)
+    readers_.emplace_back([this](const std::stop_token& stop) { read_parts(stop); });
 }
 
 std::vector<ReadAhead::Part> ReadAhead::parts_of(const std::vector<ReadRequest>& requests) {
   std::vector<Part> parts;
   for (std::size_t begin = 0, end = 0; begin < requests.size(); begin = end) {
     std::int64_t bytes = 0;
-    for (; end < requests.size() && bytes + bytes_in_room(requests[end]) <= block_bytes; ++end)
+    for (; end < requests.size() && bytes + bytes_in_room(requests[end]) <= part_bytes; ++end)
       bytes += bytes_in_room(requests[end]);
     parts.push_back({begin, end});
   }
@@ -52,9 +56,7 @@ void ReadAhead::read_parts(const std::stop_token& stop) {
     Block& block = block_of(begun_++);
     lock.unlock();
     try {
-      block.room.resize(static_cast<std::size_t>(room_for(block_bytes)));
-      source_.read_all(std::span(requests_).subspan(part.begin, part.end - part.begin),
-                       std::as_writable_bytes(std::span(block.room)));
+      source_.read_all(std::span(requests_).subspan(part.begin, part.end - part.begin), block.room);
     } catch (...) {
       block.failure = std::current_exception();
     }

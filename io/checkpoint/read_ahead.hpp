@@ -10,11 +10,13 @@
 #include <vector>
 
 #include "io/checkpoint/tensor_source.hpp"
+#include "kernels/base/large_pages.hpp"
 
 namespace tessera {
 
 /// Values on their way from a source: threads of their own read them, as many as the source has readers, into blocks
-/// that are read anew once their owner has gone on.
+/// that are read anew once their owner has gone on. Blocks are large pages, for a disk takes few pieces of memory at a
+/// time.
 class ReadAhead {
  public:
   static constexpr std::int64_t most_bytes = std::int64_t{512} << 10;  ///< of a request
@@ -33,7 +35,7 @@ class ReadAhead {
     std::size_t begin, end;  ///< requests
   };
   struct Block {
-    std::vector<Page> room;
+    std::span<std::byte> room;
     std::exception_ptr failure;  ///< instead of the requests without values
     bool full = false;           ///< guarded
   };
@@ -44,10 +46,11 @@ class ReadAhead {
   const TensorSource& source_;
   std::vector<ReadRequest> requests_;
   const std::vector<Part> parts_;  ///< what a block holds, in the order in which they are read
-  std::vector<Block> blocks_;
-  std::size_t given_ = 0;  ///< requests of the part that is being given
-  std::size_t taken_ = 0;  ///< parts before it; guarded, as is the next
-  std::size_t begun_ = 0;  ///< parts that a thread reads or has read
+  const LargePages rooms_;
+  std::vector<Block> blocks_;  ///< a large page each
+  std::size_t given_ = 0;      ///< requests of the part that is being given
+  std::size_t taken_ = 0;      ///< parts before it; guarded, as is the next
+  std::size_t begun_ = 0;      ///< parts that a thread reads or has read
 
   std::mutex mutex_;
   std::condition_variable_any changed_;

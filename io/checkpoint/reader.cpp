@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <string_view>
+#include <utility>
 
 #include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/folder.hpp"
@@ -225,43 +228,64 @@ std::vector<std::string> Checkpoint::verify() const {
 
 namespace {
 
-using Stored = std::map<std::string, const StoredTensor*>;
+/// The source's tensor for each of those wanted, null where it has none of the name.
+using Counterparts = std::vector<const StoredTensor*>;
 
-Stored stored_of(const TensorSource& source) {
-  Stored stored;
-  for (const StoredTensor& tensor : source.tensors()) stored[tensor.path()] = &tensor;
-  return stored;
+Counterparts counterparts(const TensorSource& source, const std::vector<StateTensor>& wanted) {
+  using Name = std::pair<std::string_view, std::string_view>;  // slot and name
+  std::map<Name, const StoredTensor*> stored;
+  for (const StoredTensor& tensor : source.tensors())
+    stored.emplace_hint(stored.end(), Name(tensor.slot, tensor.name), &tensor);
+  Counterparts found;
+  for (const StateTensor& tensor : wanted) {
+    const auto at = stored.find(Name(tensor.slot, tensor.name));
+    found.push_back(at == stored.end() ? nullptr : at->second);
+  }
+  return found;
 }
 
 enum class Widening { none, bf16_to_fp32 };
 
 /// Why a tensor cannot take the values of one of its name; empty: it can.
 std::string misfit(const StoredTensor& found, const StateTensor& wanted, Widening widening) {
-  const std::string path = wanted.path(), axes = axes_of(wanted.role, wanted.shape.rank());
   if (found.shape != wanted.shape)
-    return fmt::format("shape: {} is {}, the model has {}", path, found.shape.text(), wanted.shape.text());
+    return fmt::format("shape: {} is {}, the model has {}", wanted.path(), found.shape.text(), wanted.shape.text());
   const bool widens = widening == Widening::bf16_to_fp32 && found.type == DType::bf16 && wanted.type == DType::f32;
   if (found.type != wanted.type && !widens)
-    return fmt::format("type: {} is {}, the model has {}", path, name_of(found.type), name_of(wanted.type));
-  if (found.axes != axes) return fmt::format("axes: {} has {}, the model {}", path, found.axes, axes);
+    return fmt::format("type: {} is {}, the model has {}", wanted.path(), name_of(found.type), name_of(wanted.type));
+  if (const std::string axes = axes_of(wanted.role, wanted.shape.rank()); found.axes != axes)
+    return fmt::format("axes: {} has {}, the model {}", wanted.path(), found.axes, axes);
   return "";
 }
 
-/// What differs between the tensors wanted and those found, which end without what was wanted; a line each.
-std::vector<std::string> differences(Stored& stored, const std::vector<StateTensor>& tensors, Widening widening) {
+std::string missing(const TensorSource& source, const StateTensor& wanted) {
+  std::string line = "missing: " + wanted.path();
+  for (const StoredTensor& tensor : source.tensors())
+    if (tensor.slot == wanted.slot && tensor.tied_to == wanted.name) line += " (there tied to " + tensor.path() + ")";
+  return line;
+}
+
+/// What differs between the tensors wanted and their counterparts, a line each.
+std::vector<std::string> differences(const TensorSource& source, const std::vector<StateTensor>& wanted,
+                                     const Counterparts& found, Widening widening,
+                                     const std::vector<std::string>& may_miss) {
   std::vector<std::string> lines;
-  for (const StateTensor& wanted : tensors) {
-    const auto found = stored.find(wanted.path());
-    if (found == stored.end()) {
-      lines.push_back("missing: " + wanted.path());
-      for (const auto& [path, tensor] : stored)
-        if (tensor->tied_to == wanted.name) lines.back() += " (there tied to " + path + ")";
-      continue;
-    }
-    if (std::string line = misfit(*found->second, wanted, widening); !line.empty()) lines.push_back(std::move(line));
-    stored.erase(found);
-  }
+  for (std::size_t i = 0; i < wanted.size(); ++i)
+    if (found[i])
+      lines.push_back(misfit(*found[i], wanted[i], widening));
+    else if (std::ranges::find(may_miss, wanted[i].name) == may_miss.end())
+      lines.push_back(missing(source, wanted[i]));
+  std::erase(lines, "");
   return lines;
+}
+
+/// The source's tensors that are nobody's counterpart.
+Counterparts extra(const TensorSource& source, const Counterparts& found) {
+  const std::set<const StoredTensor*> known(found.begin(), found.end());
+  Counterparts extra;
+  for (const StoredTensor& tensor : source.tensors())
+    if (!known.contains(&tensor)) extra.push_back(&tensor);
+  return extra;
 }
 
 /// What a load does with one read.
@@ -271,16 +295,15 @@ struct Placement {
 };
 
 /// This rank's part of a load, in the order of the state, which is that of the files.
-void plan_reads(const StateDict& state, const Stored& stored, std::vector<ReadRequest>& reads,
+void plan_reads(const StateDict& state, const Counterparts& found, std::vector<ReadRequest>& reads,
                 std::vector<Placement>& placements) {
   for (std::size_t i = 0; i < state.tensors.size(); ++i) {
-    const auto from = stored.find(state.tensors[i].path());
-    if (from == stored.end()) continue;
-    const std::int64_t most = ReadAhead::most_bytes / size_of(from->second->type);
+    if (!found[i]) continue;
+    const std::int64_t most = ReadAhead::most_bytes / size_of(found[i]->type);
     for (const StateRange& range : state.tensors[i].ranges)
       for (std::int64_t at = 0; at < range.values.elements(); at += most) {
         const std::int64_t count = std::min(most, range.values.elements() - at);
-        reads.push_back({from->second, range.first + at, count});
+        reads.push_back({found[i], range.first + at, count});
         placements.push_back({i, range.values.flat(at, count)});
       }
   }
@@ -288,12 +311,12 @@ void plan_reads(const StateDict& state, const Stored& stored, std::vector<ReadRe
 
 /// Moves what was read to the device. Digests add up there, from what arrived; returned are those of values that became
 /// another type.
-std::vector<std::uint64_t> place(const TensorSource& source, const StateDict& state, const Stored& stored,
+std::vector<std::uint64_t> place(const TensorSource& source, const StateDict& state, const Counterparts& found,
                                  Device& device) {
   std::vector<std::uint64_t> widened(state.tensors.size(), 0);
   std::vector<ReadRequest> reads;
   std::vector<Placement> placements;
-  plan_reads(state, stored, reads, placements);
+  plan_reads(state, found, reads, placements);
   ReadAhead values(source, std::move(reads));
   std::vector<std::byte> wide;
   Stream& stream = device.compute();
@@ -316,23 +339,22 @@ std::vector<std::uint64_t> place(const TensorSource& source, const StateDict& st
   return widened;
 }
 
-/// Every tensor of `state` that the source has, its bytes compared with their digest.
-void load_tensors(const TensorSource& source, StateDict& state, Device& device, Control& control) {
+/// Every tensor of `state` that has a counterpart, its bytes compared with their digest.
+void load_tensors(const TensorSource& source, const Counterparts& found, StateDict& state, Device& device,
+                  Control& control) {
   Problems problems;
   Stream& stream = device.compute();
-  const Stored stored = stored_of(source);
   const std::size_t n = state.tensors.size();
   const Tensor sums = state.digests.flat(0, static_cast<std::int64_t>(n));
   clear(stream, sums);
-  std::vector<std::uint64_t> found(n), widened(n);
-  attempt(problems, [&] { widened = place(source, state, stored, device); });
+  std::vector<std::uint64_t> arrived(n), widened(n);
+  attempt(problems, [&] { widened = place(source, state, found, device); });
   control.agree(problems);
-  device.download(stream, found.data(), sums);
-  for (std::size_t i = 0; i < n; ++i) found[i] += widened[i];
-  control.sum(found.data(), static_cast<int>(n));
+  device.download(stream, arrived.data(), sums);
+  for (std::size_t i = 0; i < n; ++i) arrived[i] += widened[i];
+  control.sum(arrived.data(), static_cast<int>(n));
   for (std::size_t i = 0; i < n && source.has_digests(); ++i)
-    if (const auto from = stored.find(state.tensors[i].path());
-        from != stored.end() && found[i] != from->second->digest)
+    if (found[i] && arrived[i] != found[i]->digest)
       problems.add(Exit::file,
                    fmt::format("{}: {} holds other bytes than were saved", source.name(), state.tensors[i].path()));
   control.agree(problems);
@@ -341,20 +363,15 @@ void load_tensors(const TensorSource& source, StateDict& state, Device& device, 
 }  // namespace
 
 std::vector<std::string> misfits(const TensorSource& source, const std::vector<StateTensor>& wanted, const Fit& fit) {
-  Stored stored = stored_of(source);
-  std::erase_if(stored, [](const auto& entry) { return entry.second->slot != "model"; });
-  std::vector<StateTensor> required;
-  for (const StateTensor& tensor : wanted)
-    if (stored.contains(tensor.path()) || std::ranges::find(fit.may_miss, tensor.name) == fit.may_miss.end())
-      required.push_back(tensor);
-  std::vector<std::string> lines = differences(stored, required, Widening::bf16_to_fp32);
-  for (const auto& [path, tensor] : stored)
-    if (fit.extra == Fit::Extra::refused) lines.push_back("extra: " + path);
+  const Counterparts found = counterparts(source, wanted);
+  std::vector<std::string> lines = differences(source, wanted, found, Widening::bf16_to_fp32, fit.may_miss);
+  for (const StoredTensor* tensor : extra(source, found))
+    if (fit.extra == Fit::Extra::refused && tensor->slot == "model") lines.push_back("extra: " + tensor->path());
   return lines;
 }
 
 void load_weights(const TensorSource& source, StateDict& state, Device& device, Control& control) {
-  load_tensors(source, state, device, control);
+  load_tensors(source, counterparts(source, state.tensors), state, device, control);
 }
 
 namespace {
@@ -372,16 +389,16 @@ std::string what_no_run_goes_on_from(const Checkpoint& checkpoint) {
 
 void load(const Checkpoint& checkpoint, StateDict& state, Device& device, Control& control) {
   Problems problems;
-  Stored stored = stored_of(checkpoint);
-  std::vector<std::string> lines = differences(stored, state.tensors, Widening::none);
-  for (const auto& [path, tensor] : stored) lines.push_back("extra: " + path);
+  const Counterparts found = counterparts(checkpoint, state.tensors);
+  std::vector<std::string> lines = differences(checkpoint, state.tensors, found, Widening::none, {});
+  for (const StoredTensor* tensor : extra(checkpoint, found)) lines.push_back("extra: " + tensor->path());
   if (const std::string lack = what_no_run_goes_on_from(checkpoint); !lack.empty())
     problems.add(Exit::file, lack);
   else if (!lines.empty())
     problems.add(Exit::file, fmt::format("{}: is of another model: {} differences\n  {}", checkpoint.name(),
                                          lines.size(), fmt::join(lines, "\n  ")));
   control.agree(problems);
-  load_tensors(checkpoint, state, device, control);
+  load_tensors(checkpoint, found, state, device, control);
   state.counters = checkpoint.manifest().counters;
 }
 

@@ -20,9 +20,4 @@ void TensorSource::read_all(std::span<ReadRequest> requests, std::span<std::byte
 
 std::int64_t bytes_in_room(const ReadRequest& request) { return round_up(request.bytes(), alignment); }
 
-std::int64_t room_for(std::int64_t bytes_in_room) {
-  // What is read by pages comes in stretches of 64 KiB or more, three pages longer at most.
-  return ceil_div(bytes_in_room + bytes_in_room / 4, std::int64_t{sizeof(Page)}) + 3;
-}
-
 }  // namespace tessera

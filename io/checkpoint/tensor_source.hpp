@@ -42,7 +42,10 @@ class TensorSource {
 
 /// Bytes that a request counts for in a room.
 std::int64_t bytes_in_room(const ReadRequest& request);
-/// Pages for requests of so many bytes in all.
-std::int64_t room_for(std::int64_t bytes_in_room);
+/// Bytes of a room for requests of so many in all. What is read by pages comes in stretches of 64 KiB or more, three
+/// pages longer at most.
+constexpr std::int64_t room_for(std::int64_t bytes_in_room) {
+  return bytes_in_room + bytes_in_room / 4 + 4 * std::int64_t{sizeof(Page)};
+}
 
 }  // namespace tessera
