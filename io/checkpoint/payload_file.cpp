@@ -12,9 +12,7 @@
 namespace tessera {
 namespace {
 
-constexpr std::int64_t page = sizeof(Page);
-
-std::int64_t page_before(std::int64_t offset) { return offset / page * page; }
+std::int64_t page_before(std::int64_t offset) { return offset / page_bytes * page_bytes; }
 
 }  // namespace
 
@@ -39,11 +37,10 @@ PayloadFile::~PayloadFile() {
 }
 
 std::byte* PayloadFile::read_once(std::int64_t offset, std::int64_t bytes, std::span<std::byte> room) const {
-  const std::int64_t begin = page_before(offset), end = round_up(offset + bytes, page);
+  const std::int64_t begin = page_before(offset), end = round_up(offset + bytes, page_bytes);
   void* first = room.data();
   std::size_t left = room.size();
-  require(std::align(sizeof(Page), static_cast<std::size_t>(end - begin), first, left), "read_once",
-          "room is too small");
+  require(std::align(page_bytes, static_cast<std::size_t>(end - begin), first, left), "read_once", "room is too small");
   std::byte* const to = static_cast<std::byte*>(first) + (offset - begin);
   // Whatever is short or fails past the cache is read again through it, which says why.
   if (in_cache(offset, bytes) ||

@@ -5,7 +5,6 @@
 #include <span>
 
 #include "io/checkpoint/posix_file.hpp"
-#include "io/checkpoint/tensor_source.hpp"
 
 namespace tessera {
 

@@ -11,19 +11,21 @@
 #include <cstring>
 
 #include "io/checkpoint/fault.hpp"
+#include "kernels/base/index.hpp"
 
 namespace tessera {
 namespace {
 
 constexpr std::int64_t most = std::int64_t{1} << 30;  // of one call
 constexpr std::int64_t worth_sending = std::int64_t{1} << 20;
+constexpr std::int64_t worth_pages = std::int64_t{64} << 10;
 
 Error failed(Exit code, const std::filesystem::path& path, const char* what, int cause) {
   return {code, fmt::format("{}: {}: {}", path.string(), what, std::strerror(cause))};
 }
 
 int flags_of(PosixFile::Mode mode) {
-  constexpr int flags[] = {O_RDONLY, O_WRONLY, O_WRONLY | O_CREAT | O_TRUNC};
+  constexpr int flags[] = {O_RDONLY, O_WRONLY, O_WRONLY, O_WRONLY | O_CREAT | O_TRUNC};
   return flags[static_cast<int>(mode)] | O_CLOEXEC;
 }
 
@@ -32,6 +34,7 @@ int flags_of(PosixFile::Mode mode) {
 PosixFile::PosixFile(const std::filesystem::path& path, Mode mode)
     : PosixFile(path, ::open(path.c_str(), flags_of(mode), 0644)) {
   if (file_ < 0) throw failed(mode == Mode::read ? Exit::file : Exit::environment, path, "cannot be opened", errno);
+  if (mode == Mode::payload) direct_ = ::open(path.c_str(), flags_of(mode) | O_DIRECT);
 }
 
 std::optional<PosixFile> PosixFile::exclusive(const std::filesystem::path& path) {
@@ -43,6 +46,7 @@ std::optional<PosixFile> PosixFile::exclusive(const std::filesystem::path& path)
 
 PosixFile::~PosixFile() {
   if (file_ >= 0) ::close(file_);
+  if (direct_ >= 0) ::close(direct_);
 }
 
 std::int64_t PosixFile::size() const {
@@ -78,15 +82,29 @@ void PosixFile::read(std::int64_t offset, void* to, std::int64_t bytes) const {
 }
 
 void PosixFile::write(std::int64_t offset, const void* from, std::int64_t bytes) {
+  const auto* const data = static_cast<const std::byte*>(from);
+  const std::int64_t begin = round_up(offset, page_bytes), end = (offset + bytes) / page_bytes * page_bytes;
+  const bool alike = (reinterpret_cast<std::int64_t>(from) - offset) % page_bytes == 0;
+  if (direct_ < 0 || !alike || end - begin < worth_pages) return put(file_, offset, data, bytes);
+  put(file_, offset, data, begin - offset);
+  put(direct_, begin, data + (begin - offset), end - begin);
+  put(file_, end, data + (end - offset), offset + bytes - end);
+}
+
+void PosixFile::put(int file, std::int64_t offset, const std::byte* from, std::int64_t bytes) {
   for (std::int64_t done = 0; done < bytes;) {
     const auto part = static_cast<std::size_t>(fault::portion(std::min(bytes - done, most)));
-    const ssize_t n = fault::fails() ? -1 : ::pwrite(file_, static_cast<const char*>(from) + done, part, offset + done);
+    const ssize_t n = fault::fails() ? -1 : ::pwrite(file, from + done, part, offset + done);
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) throw failed(Exit::environment, path_, "cannot be written", n < 0 ? errno : ENOSPC);
-    done += n;
+    if (n < 0 && errno == EINVAL && file == direct_)
+      file = file_;  // larger pages than these, or part of one was written
+    else if (n <= 0)
+      throw failed(Exit::environment, path_, "cannot be written", n < 0 ? errno : ENOSPC);
+    else
+      done += n;
   }
   // Only a beginning, on any file system that knows how: sync() decides whether it arrived.
-  if (bytes >= worth_sending) ::sync_file_range(file_, offset, bytes, SYNC_FILE_RANGE_WRITE);
+  if (file == file_ && bytes >= worth_sending) ::sync_file_range(file, offset, bytes, SYNC_FILE_RANGE_WRITE);
 }
 
 void PosixFile::reserve(std::int64_t bytes) {

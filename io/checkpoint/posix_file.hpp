@@ -10,16 +10,23 @@
 
 namespace tessera {
 
+/// What moves between memory and a disk past the system's cache begins at multiples of it, here and there.
+constexpr std::int64_t page_bytes = 4096;
+
 /// An open file of the system, read and written at offsets. Throws Error{file} on reading and Error{environment} on
 /// writing, with path and cause; interrupted and partial transfers are taken up again.
 class PosixFile {
  public:
-  enum class Mode { read, write, replace };     ///< write: what is there; replace: made anew, or emptied
+  /// write, payload: what is there; replace: made anew, or emptied.
+  enum class Mode { read, write, payload, replace };
   enum class Lock { taken, refused, unknown };  ///< refused: another has it; unknown: the file system keeps none
   PosixFile(const std::filesystem::path& path, Mode mode);
   /// A file that nobody had before; nothing where somebody has.
   static std::optional<PosixFile> exclusive(const std::filesystem::path& path);
-  PosixFile(PosixFile&& other) noexcept : path_(std::move(other.path_)), file_(std::exchange(other.file_, -1)) {}
+  PosixFile(PosixFile&& other) noexcept
+      : path_(std::move(other.path_)),
+        file_(std::exchange(other.file_, -1)),
+        direct_(std::exchange(other.direct_, -1)) {}
   PosixFile& operator=(PosixFile&&) = delete;
   ~PosixFile();
 
@@ -28,8 +35,9 @@ class PosixFile {
   std::chrono::nanoseconds changed() const;  ///< when its content or time was set, by the file system's clock
   void touch() noexcept;                     ///< sets that time to now
   void read(std::int64_t offset, void* to, std::int64_t bytes) const;
-  /// From a MiB on, it sets out for the disk at once, not only at sync(): disks are slow with many small pieces. By any
-  /// number of threads.
+  /// From a MiB on, it sets out for the disk at once, not only at sync(): disks are slow with many small pieces.
+  /// Payload that is as far behind a page's beginning in memory as in the file goes past the system's cache, whole
+  /// pages of it, which spares the processor a copy and the system its memory. By any number of threads.
   void write(std::int64_t offset, const void* from, std::int64_t bytes);
   /// Reserves the first `bytes`, so that no later write to them finds the disk full. The file's size stays.
   void reserve(std::int64_t bytes);
@@ -41,8 +49,11 @@ class PosixFile {
 
  private:
   PosixFile(const std::filesystem::path& path, int file) : path_(path), file_(file) {}
+  void put(int file, std::int64_t offset, const std::byte* from, std::int64_t bytes);
+
   std::filesystem::path path_;
   int file_;
+  int direct_ = -1;  ///< past the cache; -1: not asked for, or the file system knows no such thing
 };
 
 /// Makes the entries of a folder last.

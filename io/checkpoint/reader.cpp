@@ -178,7 +178,7 @@ Checkpoint::Stretch Checkpoint::place_of(const ReadRequest& request) const {
 }
 
 void Checkpoint::read_all(std::span<ReadRequest> requests, std::span<std::byte> room) const {
-  constexpr std::int64_t page = sizeof(Page), worth_pages = std::int64_t{64} << 10;
+  constexpr std::int64_t worth_pages = std::int64_t{64} << 10;
   while (!requests.empty()) {
     Stretch all = place_of(requests.front());
     std::size_t n = 1;
@@ -192,7 +192,7 @@ void Checkpoint::read_all(std::span<ReadRequest> requests, std::span<std::byte> 
     if (all.end - all.begin >= worth_pages) {
       std::byte* const values = all.file->read_once(all.begin, all.end - all.begin, room);
       for (ReadRequest& request : together) request.values = values + (place_of(request).begin - all.begin);
-      used = values - room.data() + round_up(all.end, page) - all.begin;
+      used = values - room.data() + round_up(all.end, page_bytes) - all.begin;
     } else {
       TensorSource::read_all(together, room);
       for (const ReadRequest& request : together) used += bytes_in_room(request);

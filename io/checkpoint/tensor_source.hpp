@@ -5,14 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "io/checkpoint/posix_file.hpp"
 #include "io/checkpoint/stored_tensor.hpp"
 
 namespace tessera {
-
-/// Memory that a disk can fill past the system's cache.
-struct alignas(4096) Page {
-  std::byte bytes[4096];
-};
 
 /// Elements [first, first + count) of a tensor and, once they have been read, where they are.
 struct ReadRequest {
@@ -45,7 +41,7 @@ std::int64_t bytes_in_room(const ReadRequest& request);
 /// Bytes of a room for requests of so many in all. What is read by pages comes in stretches of 64 KiB or more, three
 /// pages longer at most.
 constexpr std::int64_t room_for(std::int64_t bytes_in_room) {
-  return bytes_in_room + bytes_in_room / 4 + 4 * std::int64_t{sizeof(Page)};
+  return bytes_in_room + bytes_in_room / 4 + 4 * page_bytes;
 }
 
 }  // namespace tessera

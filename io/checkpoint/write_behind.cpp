@@ -2,18 +2,26 @@
 
 #include <algorithm>
 
+#include "kernels/base/index.hpp"
+
 namespace tessera {
 namespace {
 
 constexpr std::size_t blocks = 4;
-constexpr std::int64_t block_bytes = std::int64_t{2} << 20;
+constexpr std::int64_t word = 4;  // of any stored type, elements are words or parts of one
+
+/// The first place from `used` on for what begins at an offset of a file: as far behind a page's beginning as there.
+std::int64_t place_of(std::int64_t offset, std::int64_t used) {
+  if (offset % word != 0) return round_up(used, word);
+  return used + (offset % page_bytes - used % page_bytes + page_bytes) % page_bytes;
+}
 
 }  // namespace
 
-WriteBehind::WriteBehind() : blocks_(blocks) {
-  for (Block& block : blocks_) {
-    block.memory.resize(static_cast<std::size_t>(block_bytes));
-    free_.push_back(&block);
+WriteBehind::WriteBehind() : memory_(blocks), blocks_(blocks) {
+  for (std::size_t i = 0; i < blocks; ++i) {
+    blocks_[i].memory = memory_[i];
+    free_.push_back(&blocks_[i]);
   }
   for (std::jthread& writer : writers_) writer = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
@@ -21,8 +29,12 @@ WriteBehind::WriteBehind() : blocks_(blocks) {
 WriteBehind::~WriteBehind() = default;
 
 std::span<std::byte> WriteBehind::room(PosixFile& file, std::int64_t offset, std::int64_t bytes) {
-  constexpr std::int64_t word = 8;  // no element is cut
-  if (filling_ && (block_bytes - filling_->used) / word == 0) submit();
+  const auto goes_on = [&](const Block& block) {
+    const Piece* const last = block.pieces.empty() ? nullptr : &block.pieces.back();
+    return last && last->file == &file && last->offset + last->bytes == offset;
+  };
+  const auto begin_in = [&](const Block& block) { return goes_on(block) ? block.used : place_of(offset, block.used); };
+  if (filling_ && begin_in(*filling_) + word > LargePages::bytes) submit();
   if (!filling_) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return !free_.empty(); });
@@ -30,14 +42,13 @@ std::span<std::byte> WriteBehind::room(PosixFile& file, std::int64_t offset, std
     free_.pop_front();
   }
   Block& block = *filling_;
-  const std::int64_t begin = block.used, taken = std::min(bytes, (block_bytes - begin) / word * word);
-  block.used += taken;
-  Piece* const last = block.pieces.empty() ? nullptr : &block.pieces.back();
-  if (last && last->file == &file && last->offset + last->bytes == offset)
-    last->bytes += taken;
+  const std::int64_t begin = begin_in(block), taken = std::min(bytes, (LargePages::bytes - begin) / word * word);
+  if (goes_on(block))
+    block.pieces.back().bytes += taken;
   else
     block.pieces.push_back({&file, offset, begin, taken});
-  return std::span(block.memory).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(taken));
+  block.used = begin + taken;
+  return block.memory.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(taken));
 }
 
 void WriteBehind::submit() {

@@ -11,11 +11,13 @@
 #include <vector>
 
 #include "io/checkpoint/posix_file.hpp"
+#include "kernels/base/large_pages.hpp"
 
 namespace tessera {
 
 /// Bytes on their way to files: their owner fills blocks of memory, which threads of its own write, and which then are
-/// filled anew. The owner is one thread.
+/// filled anew. Blocks are large pages, and bytes lie there as in the file, so that a disk can fetch them. The owner is
+/// one thread.
 class WriteBehind {
  public:
   WriteBehind();
@@ -24,8 +26,9 @@ class WriteBehind {
   WriteBehind(const WriteBehind&) = delete;
   WriteBehind& operator=(const WriteBehind&) = delete;
 
-  /// Where to put what comes into `file` at `offset`: at least 8 of `bytes` or all of them. They must be there before
-  /// the next call here. Waits for memory that is free. The file is open, and the owner leaves it alone, until drain().
+  /// Where to put what comes into `file` at `offset`: at least 4 of `bytes` or all of them, no element cut; aligned as
+  /// there, or to 4. They must be there before the next call here. Waits for memory that is free. The file is open, and
+  /// the owner leaves it alone, until drain().
   std::span<std::byte> room(PosixFile& file, std::int64_t offset, std::int64_t bytes);
   /// Waits until all is written. Throws what kept any of it from that; then nothing more is written.
   void drain();
@@ -36,7 +39,7 @@ class WriteBehind {
     std::int64_t offset, begin, bytes;  ///< begin: in the block
   };
   struct Block {
-    std::vector<std::byte> memory;
+    std::span<std::byte> memory;
     std::vector<Piece> pieces;
     std::int64_t used = 0;
   };
@@ -45,6 +48,7 @@ class WriteBehind {
 
   std::mutex mutex_;
   std::condition_variable_any changed_;
+  const LargePages memory_;
   std::vector<Block> blocks_;
   std::deque<Block*> free_, full_;  ///< guarded, as all but the block being filled
   std::exception_ptr failure_;

@@ -144,7 +144,7 @@ void CheckpointWriter::payload(Save& save) {
       }
   };
   unless_failed([&] {
-    for (const char* name : names) files.emplace_back(save.folder / name, PosixFile::Mode::write);
+    for (const char* name : names) files.emplace_back(save.folder / name, PosixFile::Mode::payload);
     out.emplace();
   });
   for (auto placed = structure.next(); !placed.empty(); placed = structure.next())

@@ -1,7 +1,13 @@
-// Payload read past the system's cache and through it: the same bytes.
+// Payload read and written past the system's cache and through it: the same bytes.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "io/checkpoint/fault.hpp"
 #include "io/checkpoint/payload_file.hpp"
+#include "kernels/base/large_pages.hpp"
 #include "tests/support/page_cache.hpp"
 #include "tests/support/temporary_folder.hpp"
 
@@ -10,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t page = sizeof(Page), all = 300 * page + 1234;
+constexpr std::int64_t page = page_bytes, all = 300 * page + 1234;
 
 std::string content() {
   std::string bytes(static_cast<std::size_t>(all), '\0');
@@ -21,7 +27,7 @@ std::string content() {
 class PayloadFiles : public ::testing::Test {
  protected:
   std::string read_once(const PayloadFile& file, std::int64_t offset, std::int64_t bytes, std::int64_t into = 0) {
-    const std::span<std::byte> room = std::as_writable_bytes(std::span(room_)).subspan(static_cast<std::size_t>(into));
+    const std::span<std::byte> room = room_[0].subspan(static_cast<std::size_t>(into));
     const std::byte* const at = file.read_once(offset, bytes, room);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(at) % page, static_cast<std::uintptr_t>(offset % page));
     return {reinterpret_cast<const char*>(at), static_cast<std::size_t>(bytes)};
@@ -32,7 +38,7 @@ class PayloadFiles : public ::testing::Test {
   const fs::path path_ = folder_.write("payload", content_);
 
  private:
-  std::vector<Page> room_{all / page + 4};
+  const LargePages room_{1};
 };
 
 TEST_F(PayloadFiles, ReadTheSameFromDiskAndCache) {
@@ -79,8 +85,100 @@ TEST_F(PayloadFiles, ThatEndEarlySaySo) {
 
 TEST_F(PayloadFiles, WantRoom) {
   const PayloadFile file(path_);
-  std::vector<Page> little(3);
-  EXPECT_THROW(file.read_once(page - 1, 2 * page, std::as_writable_bytes(std::span(little)).subspan(1)), Error);
+  const LargePages room(1);
+  EXPECT_THROW(file.read_once(page - 1, 2 * page, room[0].subspan(1, 3 * page - 1)), Error);
+}
+
+class PayloadWrites : public PayloadFiles {
+ protected:
+  /// New bytes for a part of the file, `shift` away from where memory would be alike.
+  void write(PosixFile& file, std::int64_t offset, std::int64_t bytes, std::int64_t shift = 0) {
+    const LargePages memory(1);
+    std::byte* const from = memory[0].data() + offset % page + shift;
+    for (std::int64_t i = 0; i < bytes; ++i) from[i] = static_cast<std::byte>((offset + i) % 241);
+    file.write(offset, from, bytes);
+  }
+  std::string written(std::string before, std::int64_t offset, std::int64_t bytes) const {
+    for (std::int64_t i = offset; i < offset + bytes; ++i)
+      before[static_cast<std::size_t>(i)] = static_cast<char>(i % 241);
+    return before;
+  }
+  /// As the next writes to a file's payload suffer it.
+  static void arm(const char* fault) {
+    ::setenv("TESSERA_FAULT", fault, 1);
+    fault::arm(0);
+    ::unsetenv("TESSERA_FAULT");
+    fault::enter(fault::Phase::payload);
+  }
+};
+
+TEST_F(PayloadWrites, AreTheSamePastTheCacheAndThroughIt) {
+  constexpr std::int64_t pieces[][2] = {{0, 1},
+                                        {0, 16 * page},
+                                        {0, 100 * page},
+                                        {5, 20 * page},
+                                        {7 * page, 100 * page},
+                                        {12'345, 700'001},
+                                        {page - 1, 17 * page + 2},
+                                        {all - 1234, 1234},
+                                        {0, all}};
+  for (const auto& [offset, bytes] : pieces)
+    for (const std::int64_t shift : {0, 8}) {
+      folder_.write("payload", content_);
+      PosixFile file(path_, PosixFile::Mode::payload);
+      write(file, offset, bytes, shift);
+      EXPECT_EQ(read_text_file(path_), written(content_, offset, bytes)) << offset << " + " << bytes;
+      file.sync();
+      test::drop_from_cache(path_);
+      EXPECT_EQ(read_text_file(path_), written(content_, offset, bytes)) << offset << " + " << bytes << ", on the disk";
+    }
+}
+
+TEST_F(PayloadWrites, LeaveTheCacheAsItIsButForTheirEnds) {
+  PosixFile file(path_, PosixFile::Mode::payload);
+  test::drop_from_cache(path_);
+  if (test::cached_pages(path_) > 0) GTEST_SKIP() << "these files are nowhere but in memory";
+  write(file, 8 * page, 64 * page);
+  EXPECT_EQ(test::cached_pages(path_), 0);
+  write(file, 100 * page + 4, 64 * page);
+  EXPECT_LE(test::cached_pages(path_), 2);
+}
+
+TEST_F(PayloadWrites, ByNeighboursMayMeetWithinAPage) {
+  const std::int64_t ends[] = {0, 30 * page + 100, 60 * page + 4000, 61 * page + 8, 200 * page + 4, all};
+  {
+    std::vector<std::jthread> neighbours;
+    for (int i = 0; i < 5; ++i)
+      neighbours.emplace_back([&, i] {
+        PosixFile file(path_, PosixFile::Mode::payload);
+        write(file, ends[i], ends[i + 1] - ends[i]);
+        file.sync();
+      });
+  }
+  test::drop_from_cache(path_);
+  EXPECT_EQ(read_text_file(path_), written(content_, 0, all));
+}
+
+TEST_F(PayloadWrites, GoOnAfterHalfOfThemAndAfterAnInterruption) {
+  for (const char* fault : {"payload:0:short", "payload:0:eintr"}) {
+    folder_.write("payload", content_);
+    PosixFile file(path_, PosixFile::Mode::payload);
+    arm(fault);
+    write(file, 8 * page, 65 * page);  // half of it ends within a page
+    EXPECT_EQ(read_text_file(path_), written(content_, 8 * page, 65 * page)) << fault;
+  }
+}
+
+TEST_F(PayloadWrites, ThatFailSaySo) {
+  PosixFile file(path_, PosixFile::Mode::payload);
+  arm("payload:0:eio");
+  try {
+    write(file, 0, 100 * page);
+    ADD_FAILURE() << "nothing was noticed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Exit::environment);
+    EXPECT_NE(std::string(error.what()).find("payload: cannot be written: Input/output error"), std::string::npos);
+  }
 }
 
 }  // namespace
