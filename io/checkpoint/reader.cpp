@@ -261,7 +261,7 @@ std::string misfit(const StoredTensor& found, const StateTensor& wanted, Widenin
 std::string missing(const TensorSource& source, const StateTensor& wanted) {
   std::string line = "missing: " + wanted.path();
   for (const StoredTensor& tensor : source.tensors())
-    if (tensor.slot == wanted.slot && tensor.tied_to == wanted.name) line += " (there tied to " + tensor.path() + ")";
+    if (tensor.tied_to == wanted.name) line += " (there tied to " + tensor.path() + ")";
   return line;
 }
 

@@ -20,11 +20,11 @@ class LargePages {
   LargePages& operator=(const LargePages&) = delete;
   ~LargePages();
 
-  std::size_t size() const { return mapped_ / bytes - 1; }
+  std::size_t size() const { return mapped_ / bytes; }
   std::span<std::byte> operator[](std::size_t index) const;
 
  private:
-  std::size_t mapped_;  ///< bytes, a page more than those that are used
+  std::size_t mapped_;  ///< bytes, more than those that are used, wherever they begin
   void* mapping_;
   std::byte* first_;
 };

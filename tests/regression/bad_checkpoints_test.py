@@ -90,6 +90,10 @@ class BadCheckpoints(runs.Runs):
         self.refused(5, dense, "eval", self.deck("dense", ""), "--checkpoint", "a")
         self.refused(3, ["model.moe.top_k: is absent, and was 2"], "train", self.deck("dense", ""), "--resume", "a")
 
+    def test_a_tied_model(self):
+        self.train(75, 2, self.deck("tied"), "--set", "model.tied_head=true", "--stop-at", "2")
+        self.refused(5, ["missing: /model/head.weight (there tied to /model/embed.tokens)"], "eval", self.own, "--checkpoint", "tied")
+
     def test_another_corpus(self):
         with open(self.path("corpus.txt"), "a", encoding="utf-8") as file:
             file.write("one line more\n")
