@@ -18,7 +18,6 @@ namespace {
 
 constexpr std::int64_t most = std::int64_t{1} << 30;  // of one call
 constexpr std::int64_t worth_sending = std::int64_t{1} << 20;
-constexpr std::int64_t worth_pages = std::int64_t{64} << 10;
 
 Error failed(Exit code, const std::filesystem::path& path, const char* what, int cause) {
   return {code, fmt::format("{}: {}: {}", path.string(), what, std::strerror(cause))};

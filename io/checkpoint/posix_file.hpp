@@ -12,6 +12,7 @@ namespace tessera {
 
 /// What moves between memory and a disk past the system's cache begins at multiples of it, here and there.
 constexpr std::int64_t page_bytes = 4096;
+constexpr std::int64_t worth_pages = std::int64_t{64} << 10;  ///< less goes through it
 
 /// An open file of the system, read and written at offsets. Throws Error{file} on reading and Error{environment} on
 /// writing, with path and cause; interrupted and partial transfers are taken up again.

@@ -178,7 +178,6 @@ Checkpoint::Stretch Checkpoint::place_of(const ReadRequest& request) const {
 }
 
 void Checkpoint::read_all(std::span<ReadRequest> requests, std::span<std::byte> room) const {
-  constexpr std::int64_t worth_pages = std::int64_t{64} << 10;
   while (!requests.empty()) {
     Stretch all = place_of(requests.front());
     std::size_t n = 1;

@@ -38,10 +38,10 @@ class TensorSource {
 
 /// Bytes that a request counts for in a room.
 std::int64_t bytes_in_room(const ReadRequest& request);
-/// Bytes of a room for requests of so many in all. What is read by pages comes in stretches of 64 KiB or more, three
-/// pages longer at most.
+/// Bytes of a room for requests of so many in all. What is read by pages comes in stretches worth them, less than four
+/// pages longer.
 constexpr std::int64_t room_for(std::int64_t bytes_in_room) {
-  return bytes_in_room + bytes_in_room / 4 + 4 * page_bytes;
+  return bytes_in_room + (bytes_in_room / worth_pages + 1) * 4 * page_bytes;
 }
 
 }  // namespace tessera
