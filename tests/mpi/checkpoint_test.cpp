@@ -159,7 +159,16 @@ TEST(Checkpoints, LoadOnOtherRanksAndLayoutsWithTheSameDigest) {
 
 /// Tensors that are read past the system's cache, and rows of small ones that are read together so: what was cached
 /// with structure is dropped before payload is read.
-TEST(Checkpoints, OfLargeTensorsLoadPastTheCacheAndThroughIt) {
+/// Of a file just saved: where it has a disk, most of it went there past the system's cache.
+void expect_past_the_cache(const fs::path& path) {
+  const std::ptrdiff_t cached = test::cached_pages(path);
+  test::drop_from_cache(path);
+  const bool has_disk = test::cached_pages(path) == 0;
+  EXPECT_TRUE(!has_disk || 2 * cached < static_cast<std::ptrdiff_t>(fs::file_size(path)) / page_bytes)
+      << path << " has " << cached << " pages in the cache";
+}
+
+TEST(Checkpoints, OfLargeTensorsAreSavedPastTheCacheAndLoadPastAndThroughIt) {
   RunConfig config = config_of(ExpertWeights::single);
   config.model.vocab = std::int64_t{2111};
   config.model.ffn = std::int64_t{200};
@@ -171,6 +180,8 @@ TEST(Checkpoints, OfLargeTensorsLoadPastTheCacheAndThroughIt) {
   for (ExpertWeights in_file : layouts) {
     const std::string digest = first.save(folder.path(), in_file);
     const fs::path saved = folder.path() / step_folder(1);
+    if (mpi().rank() == 0)
+      for (const char* name : {model_file, optimizer_file}) expect_past_the_cache(saved / name);
     for (const bool cold : {true, false}) {
       Trial again(config), alone(config, true);
       const Checkpoint together(saved, again.control()), own(saved);
