@@ -1,7 +1,7 @@
 #pragma once
 #include "core/config/config.hpp"
 #include "core/data/sampler.hpp"
-#include "core/plan/step_memory.hpp"
+#include "core/step/step_memory.hpp"
 
 namespace tessera {
 

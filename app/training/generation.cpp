@@ -22,10 +22,10 @@ std::int32_t draw(const std::vector<float>& logits, double u) {
 
 }  // namespace
 
-void generate(Engine& engine, const RunPlan& plan, std::vector<std::int32_t> prompt, std::int64_t count,
+void generate(Engine& engine, const StepPlan& plan, std::vector<std::int32_t> prompt, std::int64_t count,
               const std::function<void(std::int32_t)>& sink) {
-  const RandomKey key = random_key(plan.config.run.seed, "sample", "", 0);
-  const auto length = static_cast<std::size_t>(plan.config.model.seq_len);
+  const RandomKey key = random_key(plan.seed, "sample", "", 0);
+  const auto length = static_cast<std::size_t>(plan.sizes.length);
   for (std::int64_t i = 0; i < count; ++i) {
     if (prompt.size() > length) prompt.erase(prompt.begin(), prompt.end() - static_cast<std::ptrdiff_t>(length));
     const double u = static_cast<double>(random_bits(key, static_cast<std::uint64_t>(i)) >> 11) * 0x1p-53;

@@ -3,13 +3,13 @@
 #include <string>
 #include <vector>
 
-#include "core/plan/engine.hpp"
+#include "core/step/engine.hpp"
 
 namespace tessera {
 
 /// Draws `count` tokens that continue `prompt`, one at a time from the model's distribution at temperature 0.8, with
 /// random numbers of (seed, "sample"). Calls `sink` with each. The weights must be settled; local.
-void generate(Engine& engine, const RunPlan& plan, std::vector<std::int32_t> prompt, std::int64_t count,
+void generate(Engine& engine, const StepPlan& plan, std::vector<std::int32_t> prompt, std::int64_t count,
               const std::function<void(std::int32_t)>& sink);
 
 }  // namespace tessera

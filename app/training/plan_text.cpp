@@ -20,8 +20,8 @@ double mib(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); 
 std::string plan_text(const RunPlan& plan) {
   std::string text = fmt::format("{} ranks, {} parameters in {} tensors, layout {:016x}\n", plan.ranks,
                                  parameters(plan), plan.registry.size(), plan.layout.hash());
-  text += fmt::format("{} sequences a rank and step in {} micro-batches, {:.3g} GFLOP a step", plan.local_sequences,
-                      plan.micro_batches, plan.flops_per_step * 1e-9);
+  text += fmt::format("{} sequences a rank and step in {} micro-batches, {:.3g} GFLOP a step", plan.sizes.local,
+                      plan.sync.micro_batches, plan.flops_per_step * 1e-9);
   const double twice = plan.flops_per_step - plan.model_flops_per_step;
   text += twice > 0 ? fmt::format(", {:.3g} of them for recomputation\n", twice * 1e-9) : "\n";
   text += "memory of one rank\n";

@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 
-#include "core/plan/debug_memory.hpp"
+#include "core/step/debug_memory.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/digest/digest.hpp"
 
 namespace tessera {
 
-ReplicaCheck::ReplicaCheck(Device& device, const RunPlan& plan)
+ReplicaCheck::ReplicaCheck(Device& device, const StepPlan& plan)
     : device_(device), sums_(replica_digests(device, plan)) {}
 
 void ReplicaCheck::compare(Stream& stream, ParamSync& sync, Control& control, std::int64_t step) {

@@ -1,13 +1,14 @@
 #pragma once
 #include "core/comm/control.hpp"
-#include "core/plan/plan.hpp"
+#include "core/params/param_sync.hpp"
+#include "core/step/step_plan.hpp"
 
 namespace tessera {
 
 /// debug.replica_hash_every: all ranks hold the same bytes of every stored weight.
 class ReplicaCheck {
  public:
-  ReplicaCheck(Device& device, const RunPlan& plan);
+  ReplicaCheck(Device& device, const StepPlan& plan);
 
   /// Settles the weights; throws on all ranks what differs. Collective.
   void compare(Stream& stream, ParamSync& sync, Control& control, std::int64_t step);

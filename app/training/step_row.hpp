@@ -1,5 +1,5 @@
 #pragma once
-#include "core/plan/engine.hpp"
+#include "core/step/engine.hpp"
 #include "io/metrics/metrics_log.hpp"
 
 namespace tessera {

@@ -14,7 +14,7 @@ std::string hex(std::uint64_t value) { return fmt::format("{:016x}", value); }
 
 }  // namespace
 
-Trace::Trace(const std::string& path, Device& device, const RunPlan& plan, Engine& engine, Control& control,
+Trace::Trace(const std::string& path, Device& device, const StepPlan& plan, Engine& engine, Control& control,
              std::vector<Record>& records)
     : device_(device), plan_(plan), engine_(engine), control_(control), records_(records) {
   for (const ParamSpec& spec : plan.registry.specs()) {

@@ -5,8 +5,8 @@
 
 #include "core/comm/communicator.hpp"
 #include "core/comm/control.hpp"
-#include "core/plan/debug_memory.hpp"
-#include "core/plan/engine.hpp"
+#include "core/step/debug_memory.hpp"
+#include "core/step/engine.hpp"
 
 namespace tessera {
 
@@ -17,7 +17,7 @@ namespace tessera {
 class Trace final : public StepObserver {
  public:
   /// `records` is filled by a recording communicator. Rank 0 writes `path`, anew; Error{environment} if it cannot.
-  Trace(const std::string& path, Device& device, const RunPlan& plan, Engine& engine, Control& control,
+  Trace(const std::string& path, Device& device, const StepPlan& plan, Engine& engine, Control& control,
         std::vector<Record>& records);
 
   void reduced(Stream& stream, const Reduced& gradients) override;
@@ -43,7 +43,7 @@ class Trace final : public StepObserver {
   void write_row(const std::vector<std::uint64_t>& sums, Problems& problems);
 
   Device& device_;
-  const RunPlan& plan_;
+  const StepPlan& plan_;
   Engine& engine_;
   Control& control_;
   std::vector<Record>& records_;

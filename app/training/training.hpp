@@ -9,7 +9,8 @@
 #include "app/training/replicas.hpp"
 #include "app/training/trace.hpp"
 #include "core/comm/control.hpp"
-#include "core/plan/engine.hpp"
+#include "core/plan/plan.hpp"
+#include "core/step/engine.hpp"
 #include "io/metrics/metrics_log.hpp"
 
 namespace tessera {

@@ -5,9 +5,9 @@
 
 #include <fmt/format.h>
 
-#include "core/plan/debug_memory.hpp"
-#include "core/plan/engine.hpp"
 #include "core/plan/recorder.hpp"
+#include "core/step/debug_memory.hpp"
+#include "core/step/engine.hpp"
 
 namespace tessera {
 namespace {
@@ -32,7 +32,7 @@ double model_flops(const RunPlan& plan, Device& device, UsageRecorder& recorder,
   Arena arena;
   const double before = device.tape().flops;
   Gpt(same, shape).gradient({device.compute(), recorder, &recorder, arena, memory.sums()},
-                            memory.micro_batch(0, plan.config.batch.micro, 1));
+                            memory.micro_batch(0, plan.sizes.micro, 1));
   return device.tape().flops - before;
 }
 
@@ -40,28 +40,28 @@ double model_flops(const RunPlan& plan, Device& device, UsageRecorder& recorder,
 void run_dry(RunPlan& plan) {
   Device device(Device::Kind::measuring);
   UsageRecorder recorder(plan.registry, plan.layout.buckets().front().key.storage.element);
-  StepMemory memory(device, 0, plan.ranks, plan.local_sequences, plan.config.model.seq_len);
+  StepMemory memory(device, 0, plan.ranks, plan.sizes.local, plan.sizes.length);
   Arena arena;
   const Pass pass{device.compute(), recorder, &recorder, arena, memory.sums()};
   {
     const Arena::Frame frame(arena);
-    plan.model.gradient(pass, memory.micro_batch(0, plan.config.batch.micro, 1));
+    plan.model.gradient(pass, memory.micro_batch(0, plan.sizes.micro, 1));
   }
   plan.usage = recorder.usage();
-  plan.flops_per_step = device.tape().flops * plan.micro_batches * plan.ranks;
-  plan.model_flops_per_step = model_flops(plan, device, recorder, memory) * plan.micro_batches * plan.ranks;
+  plan.flops_per_step = device.tape().flops * plan.sync.micro_batches * plan.ranks;
+  plan.model_flops_per_step = model_flops(plan, device, recorder, memory) * plan.sync.micro_batches * plan.ranks;
   const Pass forward{device.compute(), recorder, nullptr, arena, memory.sums()};
   {
     const Arena::Frame frame(arena);
-    plan.model.evaluate(forward, memory.micro_batch(0, plan.config.batch.micro, 1));
+    plan.model.evaluate(forward, memory.micro_batch(0, plan.sizes.micro, 1));
   }
   {
     const Arena::Frame frame(arena);
     const Tensor logits = arena.keep(DType::f32, {plan.model.shape().vocabulary});
     plan.model.next_logits(forward, memory.micro_batch(0, 1, 1).ids, 0, logits);
   }
-  plan.activation_bytes = arena.peak();
-  plan.workspaces = device.compute().workspaces();
+  plan.sizes.activation_bytes = arena.peak();
+  plan.sizes.workspaces = device.compute().workspaces();
 }
 
 /// The whole step as it will run, on a device that measures and a communicator that only writes down.
@@ -73,13 +73,14 @@ void measure(RunPlan& plan) {
   engine.initialise();
   engine.sync().settle(engine.stream());
   records.clear();
-  engine.step({{}, {}, plan.local_sequences, 0}, 0);  // whose tokens a dry stream does not ask for
-  allocate_for_debug(device, plan);
+  engine.step({{}, {}, plan.sizes.local, 0}, 0);  // whose tokens a dry stream does not ask for
+  allocate_for_debug(device, plan, plan.config.debug);
   engine.sync().settle(engine.stream());
   plan.memory = device.memory();
-  plan.memory[static_cast<std::size_t>(Category::activations)] = round_up(plan.activation_bytes, Arena::alignment);
-  plan.workspaces = engine.stream().workspaces();  // those of run_dry() among them
-  for (const Workspace& place : plan.workspaces)
+  plan.memory[static_cast<std::size_t>(Category::activations)] =
+      round_up(plan.sizes.activation_bytes, Arena::alignment);
+  plan.sizes.workspaces = engine.stream().workspaces();  // those of run_dry() among them
+  for (const Workspace& place : plan.sizes.workspaces)
     plan.memory[static_cast<std::size_t>(Category::libraries)] += round_up(place.bytes, Arena::alignment);
   for (const Record& record : records) plan.collectives.push_back({record.group, record.collective, record.bytes, 1});
   for (const auto& [work, none] : engine.stream().library<LibraryChoices>().of) plan.library_work.push_back(work);
@@ -107,24 +108,22 @@ RunPlan resolve(const RunConfig& config, int ranks) {
   const GptShape shape = GptShape::from(config);
   Gpt model(registry, shape);
   ParamLayout layout = ParamLayout::build(registry, rules_of(config, ranks, shape.compute));
-  RunPlan plan{config,
-               ranks,
-               config.batch.global / ranks,
-               static_cast<int>(config.batch.global / (ranks * config.batch.micro)),
-               std::move(registry),
-               std::move(model),
-               std::move(layout),
-               {},
-               {},
-               0,
-               0,
-               0,
-               {},
-               {},
-               {},
-               {}};
-  plan.sync = {config.gather.overlap ? Overlap::on : Overlap::off, config.reduce.overlap ? Overlap::on : Overlap::off,
-               plan.micro_batches, config.reduce.order};
+  const std::int64_t local = config.batch.global / ranks;
+  const SyncRules sync{config.gather.overlap ? Overlap::on : Overlap::off,
+                       config.reduce.overlap ? Overlap::on : Overlap::off, static_cast<int>(local / config.batch.micro),
+                       config.reduce.order};
+  const StepSizes sizes{config.model.seq_len, config.batch.global, local, config.batch.micro, 0, {}};
+  RunPlan plan{{ranks,
+                config.run.seed,
+                config.run.graph,
+                std::move(registry),
+                std::move(model),
+                std::move(layout),
+                {},
+                sync,
+                config.optimizer,
+                sizes},
+               config};
   run_dry(plan);
   measure(plan);
   return plan;

@@ -5,10 +5,7 @@
 #include "core/comm/communicator.hpp"
 #include "core/config/config.hpp"
 #include "core/device/device.hpp"
-#include "core/layout/layout.hpp"
-#include "core/model/gpt.hpp"
-#include "core/params/param_sync.hpp"
-#include "core/params/usage.hpp"
+#include "core/step/step_plan.hpp"
 #include "kernels/base/choices.hpp"
 
 namespace tessera {
@@ -21,23 +18,13 @@ struct CollectiveCost {
 };
 
 /// Everything that follows from a run's configuration and its rank count, before any memory is allocated.
-struct RunPlan {
-  RunConfig config;  ///< derived values filled in
-  int ranks = 1;
-  std::int64_t local_sequences = 0;  ///< of one step, on each rank
-  int micro_batches = 0;
-  ParamRegistry registry;
-  Gpt model;
-  ParamLayout layout;
-  Usage usage;
-  SyncRules sync;
-  std::int64_t activation_bytes = 0;
+struct RunPlan : StepPlan {
+  RunConfig config;                 ///< derived values filled in
   double flops_per_step = 0;        ///< of all ranks' GEMMs and attention, forward and backward, as they will run
   double model_flops_per_step = 0;  ///< the same without recomputation: what the model asks for
-  MemoryReport memory{};      ///< bytes of one rank
-  std::vector<CollectiveCost> collectives;
-  std::vector<Workspace> workspaces;  ///< that kernels and libraries need; their memory is a run's own
-  std::vector<LibraryChoices::Words> library_work;  ///< of a step, for which libraries have a choice of algorithms
+  MemoryReport memory{};            ///< bytes of one rank
+  std::vector<CollectiveCost> collectives{};
+  std::vector<LibraryChoices::Words> library_work{};  ///< of a step, for which libraries have a choice of algorithms
 };
 
 /// What stands against running `config` (derived) on `ranks` ranks: everything, each with its keys. Pure.

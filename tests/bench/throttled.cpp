@@ -12,7 +12,8 @@
 #include <fmt/format.h>
 
 #include "core/comm/mpi.hpp"
-#include "core/plan/engine.hpp"
+#include "core/plan/plan.hpp"
+#include "core/step/engine.hpp"
 #include "kernels/base/runtime.hpp"
 
 namespace tessera {
@@ -37,8 +38,8 @@ RunConfig model(std::int64_t ranks, std::int64_t length) {
 
 HostSequences tokens(const RunPlan& plan) {
   HostSequences batch;
-  batch.sequences = plan.local_sequences;
-  for (std::int64_t i = 0; i < plan.local_sequences * plan.config.model.seq_len; ++i) {
+  batch.sequences = plan.sizes.local;
+  for (std::int64_t i = 0; i < plan.sizes.local * plan.config.model.seq_len; ++i) {
     batch.ids.push_back(static_cast<std::int32_t>(i * 37 % 251));
     batch.targets.push_back(static_cast<std::int32_t>((i + 1) * 37 % 251));
   }

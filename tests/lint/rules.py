@@ -82,7 +82,7 @@ RULES = [
 ]
 
 # Folders of core/, lowest first: each includes only those above it in this list; those of one row do not see each other.
-CORE_ORDER = [("config",), ("recipe",), ("layout",), ("state",), ("device",), ("comm",), ("params",), ("optim", "model", "data"), ("plan",)]
+CORE_ORDER = [("config",), ("recipe",), ("layout",), ("state",), ("device",), ("comm",), ("params",), ("optim", "model", "data"), ("step",), ("plan",)]
 
 MOST_COLUMNS = 120
 MOST_LINES_OF_FILE = 600

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "core/device/region.hpp"
-#include "core/device/repeated_work.hpp"
+#include "core/step/repeated_work.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/random/random.hpp"

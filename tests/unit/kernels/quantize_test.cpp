@@ -6,7 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "core/device/repeated_work.hpp"
+#include "core/step/repeated_work.hpp"
 #include "kernels/convert/convert.hpp"
 #include "tests/support/quantized_case.hpp"
 

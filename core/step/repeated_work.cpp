@@ -1,4 +1,4 @@
-#include "core/device/repeated_work.hpp"
+#include "core/step/repeated_work.hpp"
 
 namespace tessera {
 

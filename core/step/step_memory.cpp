@@ -1,4 +1,4 @@
-#include "core/plan/step_memory.hpp"
+#include "core/step/step_memory.hpp"
 
 #include <cstring>
 

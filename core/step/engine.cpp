@@ -1,4 +1,4 @@
-#include "core/plan/engine.hpp"
+#include "core/step/engine.hpp"
 
 #include <algorithm>
 
@@ -14,18 +14,18 @@ AdamWSettings settings_of(const OptimizerConfig& optimizer) {
 
 }  // namespace
 
-Engine::Engine(Device& device, const RunPlan& plan, Communicator& communicator)
+Engine::Engine(Device& device, const StepPlan& plan, Communicator& communicator)
     : device_(device),
       plan_(plan),
       communicator_(communicator),
       stream_(device.compute()),
       masters_(device, plan.layout, communicator.rank()),
       sync_(device, plan.registry, plan.layout, plan.usage, masters_, communicator, plan.sync),
-      optimizers_(device, plan.registry, plan.layout, communicator.rank(), settings_of(plan.config.optimizer)),
-      memory_(device, communicator.rank(), communicator.size(), plan.local_sequences, plan.config.model.seq_len),
-      activations_(device.arena(Category::activations, plan.activation_bytes)),
+      optimizers_(device, plan.registry, plan.layout, communicator.rank(), settings_of(plan.optimizer)),
+      memory_(device, communicator.rank(), communicator.size(), plan.sizes.local, plan.sizes.length),
+      activations_(device.arena(Category::activations, plan.sizes.activation_bytes)),
       repeated_(device) {
-  for (const Workspace& place : plan.workspaces) stream_.workspace(place.purpose, place.bytes);
+  for (const Workspace& place : plan.sizes.workspaces) stream_.workspace(place.purpose, place.bytes);
   digests_ = device.allocate(Category::staging, DType::u64, {std::ssize(tensors().tensors)});
   for (int r = 0; r < communicator.size(); ++r) {
     sum_counts_.push_back(StepMemory::sum_words);
@@ -39,7 +39,7 @@ void Engine::initialise() {
 
 void Engine::initialise(const std::function<void(StateDict&)>& fill) {
   Updated start =
-      masters_.initialise(stream_, plan_.registry, plan_.layout, communicator_.rank(), plan_.config.run.seed);
+      masters_.initialise(stream_, plan_.registry, plan_.layout, communicator_.rank(), plan_.seed);
   StateDict weights;
   weights.add("model", plan_.registry, plan_.layout, communicator_.rank(), masters_.shards());
   weights.digests = digests_;
@@ -104,15 +104,15 @@ Turn Engine::step(const HostSequences& batch, float rate) {
 }
 
 bool Engine::replayable() const {
-  return plan_.config.run.graph && !observer_ && !sync_.weights().observed() && communicator_.on_streams();
+  return plan_.graph && !observer_ && !sync_.weights().observed() && communicator_.on_streams();
 }
 
 Accumulating Engine::accumulate() {
   const Region region(device_, "gradient");
-  const std::int64_t micro = plan_.config.batch.micro;
-  const double scale = 1.0 / static_cast<double>(plan_.config.batch.global * plan_.config.model.seq_len);
+  const std::int64_t micro = plan_.sizes.micro;
+  const double scale = 1.0 / static_cast<double>(plan_.sizes.global * plan_.sizes.length);
   Accumulating sum = sync_.accumulate();
-  for (int m = 0; m < plan_.micro_batches; ++m) {
+  for (int m = 0; m < plan_.sync.micro_batches; ++m) {
     const Arena::Frame frame(activations_);
     plan_.model.gradient(pass(&sum), memory_.micro_batch(m * micro, micro, scale));  // sum += d loss / d w
   }
@@ -130,7 +130,7 @@ Reduced Engine::reduce(Accumulating&& sum) {
 Updated Engine::update(Reduced&& gradients) {
   const Region region(device_, "update");
   Clipped clipped = clip(stream_, std::move(gradients), communicator_, memory_.squares(), memory_.clip(),
-                         static_cast<float>(plan_.config.optimizer.clip));
+                         static_cast<float>(plan_.optimizer.clip));
   Updated updated = optimizers_.step(stream_, std::move(clipped), masters_, memory_.clock(), memory_.rate());
   if (observer_) observer_->stepped(stream_);
   return updated;
@@ -138,7 +138,7 @@ Updated Engine::update(Reduced&& gradients) {
 
 StepReport Engine::evaluate(const HostSequences& sequences) {
   const Region region(device_, "evaluate");
-  const std::int64_t micro = plan_.config.batch.micro;
+  const std::int64_t micro = plan_.sizes.micro;
   sync_.settle(stream_);
   memory_.begin(stream_, sequences, 0);
   for (std::int64_t first = 0; first < sequences.sequences; first += micro) {
@@ -150,7 +150,7 @@ StepReport Engine::evaluate(const HostSequences& sequences) {
 }
 
 std::vector<float> Engine::next_logits(const std::vector<std::int32_t>& ids) {
-  const auto length = static_cast<std::size_t>(plan_.config.model.seq_len);
+  const auto length = static_cast<std::size_t>(plan_.sizes.length);
   require(!ids.empty() && ids.size() <= length, "Engine::next_logits", "takes 1 to seq_len tokens");
   HostSequences sequence{ids, {}, 1, 0};
   sequence.ids.resize(length);

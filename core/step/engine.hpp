@@ -2,11 +2,12 @@
 #include <functional>
 
 #include "core/comm/communicator.hpp"
-#include "core/device/repeated_work.hpp"
 #include "core/optim/optimizers.hpp"
-#include "core/plan/plan.hpp"
-#include "core/plan/step_memory.hpp"
+#include "core/params/param_sync.hpp"
 #include "core/state/state_dict.hpp"
+#include "core/step/repeated_work.hpp"
+#include "core/step/step_memory.hpp"
+#include "core/step/step_plan.hpp"
 
 namespace tessera {
 
@@ -18,10 +19,10 @@ class StepObserver {
   virtual void stepped(Stream& stream) = 0;                            ///< masters updated
 };
 
-/// What a plan describes, built: on a measuring device to plan, on a real one to run. One a rank.
+/// A StepPlan built on a device: a measuring one to plan, a real one to run. One a rank.
 class Engine {
  public:
-  Engine(Device& device, const RunPlan& plan, Communicator& communicator);
+  Engine(Device& device, const StepPlan& plan, Communicator& communicator);
 
   /// Masters, moments and clock of a fresh run; the first forward gathers. Collective.
   void initialise();
@@ -39,8 +40,8 @@ class Engine {
 
   /// One optimizer step: forward, backward, reduction, clip, update, publication. Only enqueues; the bits depend on
   /// nothing but its arguments and the state. Its report() may be read until the next step but one. Collective.
-  /// With run.graph all but tokens and report is RepeatedWork, unless an observer or collectives that need the
-  /// host stand against it.
+  /// With StepPlan::graph all but tokens and report is RepeatedWork, unless an observer or collectives that need the
+  /// host forbid a capture.
   Turn step(const HostSequences& batch, float rate);
   /// Sums, norm and flags of that step, the same on all ranks. Waits for the device.
   StepReport report(Turn turn) { return memory_.report(turn); }
@@ -71,7 +72,7 @@ class Engine {
   bool replayable() const;
 
   Device& device_;
-  const RunPlan& plan_;
+  const StepPlan& plan_;
   Communicator& communicator_;
   Stream& stream_;
   Masters masters_;

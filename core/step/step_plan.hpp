@@ -1,0 +1,37 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "core/config/config.hpp"
+#include "core/layout/layout.hpp"
+#include "core/model/gpt.hpp"
+#include "core/params/sync_rules.hpp"
+#include "core/params/usage.hpp"
+
+namespace tessera {
+
+/// Sizes of one training step, the same on every rank.
+struct StepSizes {
+  std::int64_t length = 0;            ///< tokens of a sequence
+  std::int64_t global = 0;            ///< sequences of the step, over all ranks
+  std::int64_t local = 0;             ///< of these, on each rank
+  std::int64_t micro = 0;             ///< sequences of a micro-batch
+  std::int64_t activation_bytes = 0;  ///< of the arena
+  std::vector<Workspace> workspaces;  ///< that kernels and libraries need
+};
+
+/// What an Engine is built from: a pure value. RunPlan adds what running it dry showed.
+struct StepPlan {
+  int ranks = 1;
+  std::uint64_t seed = 0;  ///< of the initial weights
+  bool graph = false;      ///< capture and replay, where the device can
+  ParamRegistry registry;
+  Gpt model;
+  ParamLayout layout;
+  Usage usage;
+  SyncRules sync;
+  OptimizerConfig optimizer;
+  StepSizes sizes;
+};
+
+}  // namespace tessera
