@@ -9,7 +9,7 @@
 
 /// What one run was asked to do, as plain structs whose members are named like the deck's keys.
 ///
-/// visit() of a struct is the only list of its keys. A visitor has
+/// visit() of a struct is the only list of its keys. It calls, of a visitor made from ConfigVisitor (visitor.hpp),
 ///   key(name, member, rule, restart, help)            the member's initial value is the default,
 ///   required(name, member, rule, restart, help)       a deck must give it,
 ///   derived(name, member, rule, restart, how, help)   derive() fills it as `how` says,

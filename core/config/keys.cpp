@@ -5,45 +5,38 @@
 
 #include "core/config/config.hpp"
 #include "core/config/value.hpp"
+#include "core/config/visitor.hpp"
 
 namespace tessera {
 namespace {
 
-class Describer {
+class Describer : public ConfigVisitor<Describer> {
  public:
-  Describer(std::string prefix, std::vector<KeyDoc>& docs) : prefix_(std::move(prefix)), docs_(docs) {}
+  std::vector<KeyDoc> docs;
 
-  template <class T, class Rule>
-  void key(const char* name, const T& member, const Rule& rule, Restart restart, const char* help) {
-    add<T>(name, deck_text(member), rule, restart, help);
+  template <class T, class Rule> void value(const Key& key, const T& member, const Rule& rule) {
+    using Value = typename ValueOf<T>::type;
+    docs.push_back({KeyDoc::Kind::key, key.path, TypeName<Value>::text, standard_of(key, member),
+                    allowed_for<Value>(rule), key.restart, key.help});
   }
-  template <class T, class Rule>
-  void required(const char* name, const T&, const Rule& rule, Restart restart, const char* help) {
-    add<T>(name, "none (required)", rule, restart, help);
+  template <class S> const S* enter(const Section& section, const S& member) {
+    docs.push_back({KeyDoc::Kind::section, section.path, "a section", "", "", Restart::may_change, section.help});
+    return &member;
   }
-  template <class T, class Rule>
-  void derived(const char* name, const Derived<T>&, const Rule& rule, Restart restart, const char* how,
-               const char* help) {
-    add<T>(name, std::string("derived: ") + how, rule, restart, help);
-  }
-  template <class S> void section(const char* name, const S& member, const char* help) {
-    docs_.push_back({KeyDoc::Kind::section, prefix_ + name, "a section", "", "", Restart::may_change, help});
-    Describer inside(prefix_ + name + ".", docs_);
-    S::visit(member, inside);
-  }
-  template <class S> void section(const char* name, const std::optional<S>&, const char* help) {
-    section(name, S(), help);
+  template <class S> const S* enter(const Section& section, const std::optional<S>&) {
+    static const S standard;
+    return enter(section, standard);
   }
 
  private:
-  template <class T, class Rule>
-  void add(const char* name, std::string standard, const Rule& rule, Restart restart, const char* help) {
-    docs_.push_back({KeyDoc::Kind::key, prefix_ + name, TypeName<T>::text, std::move(standard), allowed_for<T>(rule),
-                     restart, help});
+  template <class T> static std::string standard_of(const Key& key, const T& member) {
+    switch (key.standard) {
+      case Standard::value: return deck_text(member);
+      case Standard::none: return "none (required)";
+      case Standard::derived: return std::string("derived: ") + key.how;
+    }
+    return "";
   }
-
-  std::string prefix_;
-  std::vector<KeyDoc>& docs_;
 };
 
 constexpr std::size_t longest_compared = 64;
@@ -82,11 +75,10 @@ std::size_t tolerance(std::string_view word) { return std::max<std::size_t>(1, w
 
 const std::vector<KeyDoc>& key_docs() {
   static const std::vector<KeyDoc> docs = [] {
-    std::vector<KeyDoc> list;
-    Describer describer("", list);
+    Describer describer;
     const RunConfig defaults;
     RunConfig::visit(defaults, describer);
-    return list;
+    return describer.docs;
   }();
   return docs;
 }

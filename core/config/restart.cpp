@@ -2,48 +2,25 @@
 
 #include "core/config/config.hpp"
 #include "core/config/value.hpp"
+#include "core/config/visitor.hpp"
 
 namespace tessera {
 namespace {
 
 /// The text of every key that must not change.
-class Fixed {
+class Fixed : public ConfigVisitor<Fixed> {
  public:
-  Fixed(std::string prefix, std::map<std::string, std::string>& values) : prefix_(std::move(prefix)), values_(values) {}
+  std::map<std::string, std::string> values;
 
-  template <class T, class Rule>
-  void key(const char* name, const T& member, const Rule&, Restart restart, const char*) {
-    if (restart == Restart::fixed) values_[prefix_ + name] = deck_text(member);
+  template <class T, class Rule> void value(const Key& key, const T& member, const Rule&) {
+    if (key.restart == Restart::fixed && filled(member)) values[key.path] = deck_text(member);
   }
-  template <class T, class Rule>
-  void required(const char* name, const T& member, const Rule& rule, Restart restart, const char* help) {
-    key(name, member, rule, restart, help);
-  }
-  template <class T, class Rule>
-  void derived(const char* name, const Derived<T>& member, const Rule& rule, Restart restart, const char*,
-               const char* help) {
-    if (member.known()) key(name, member.get(), rule, restart, help);
-  }
-  template <class S>
-  void section(const char* name, const S& member, const char*) {
-    Fixed inside(prefix_ + name + ".", values_);
-    S::visit(member, inside);
-  }
-  template <class S>
-  void section(const char* name, const std::optional<S>& member, const char* help) {
-    if (member) section(name, *member, help);
-  }
-
- private:
-  std::string prefix_;
-  std::map<std::string, std::string>& values_;
 };
 
 std::map<std::string, std::string> fixed_of(const RunConfig& config) {
-  std::map<std::string, std::string> values;
-  Fixed visitor("", values);
+  Fixed visitor;
   RunConfig::visit(config, visitor);
-  return values;
+  return visitor.values;
 }
 
 }  // namespace

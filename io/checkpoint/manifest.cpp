@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/config/value.hpp"
+#include "core/config/visitor.hpp"
 #include "io/checkpoint/sha256.hpp"
 #include "kernels/digest/digest.hpp"
 
@@ -20,28 +21,17 @@ std::string self_digest(Json json) {
 }
 
 /// Key and value of every model key that fixes tensors.
-class Fingerprint {
+class Fingerprint : public ConfigVisitor<Fingerprint> {
  public:
   std::string text;
 
-  template <class T, class Rule>
-  void key(const char* name, const T& value, const Rule&, Restart restart, const char*) {
-    if (restart == Restart::fixed) text += std::string(name) + ": " + deck_text(value) + "\n";
+  template <class T, class Rule> void value(const Key& key, const T& member, const Rule&) {
+    if (key.restart == Restart::fixed) text += std::string(key.name) + ": " + deck_text(member) + "\n";
   }
-  template <class T, class Rule>
-  void required(const char* name, const T& value, const Rule& rule, Restart restart, const char* help) {
-    key(name, value, rule, restart, help);
-  }
-  template <class T, class Rule>
-  void derived(const char* name, const Derived<T>& value, const Rule& rule, Restart restart, const char*,
-               const char* help) {
-    key(name, value.get(), rule, restart, help);
-  }
-  template <class S>
-  void section(const char* name, const std::optional<S>& inside, const char*) {
-    if (!inside) return;
-    text += std::string(name) + ":\n";
-    S::visit(*inside, *this);
+  template <class S> auto* enter(const Section& section, const S& member) {
+    auto* const inside = present(member);
+    if (inside) text += std::string(section.name) + ":\n";
+    return inside;
   }
 };
 

@@ -56,9 +56,9 @@ void read_tree(Node& root, Reading& reading, RunConfig& config) {
   } else if (root.kind != Node::Kind::map) {
     reading.complaints.push_back({root.place, shown(root) + " is not a deck: sections of keys and values are needed"});
   } else {
-    SectionReader reader(reading, "", root.place, &root);
+    DeckReader reader(reading, root);
     RunConfig::visit(config, reader);
-    reader.finish();
+    reader.leave();
   }
 }
 

@@ -21,22 +21,22 @@ bool Reading::failed_within(const std::string& path) const {
   return failed.contains(path);
 }
 
-Node* SectionReader::take(const char* name) {
-  known_.insert(name);
-  return map_ ? map_->find(name) : nullptr;
+Node* DeckReader::take(const char* name) {
+  Map& map = maps_.back();
+  map.known.insert(name);
+  return map.node ? map.node->find(name) : nullptr;
 }
 
-bool SectionReader::is_map(const Node& node, const char* name) {
+bool DeckReader::is_map(const Node& node, const std::string& path) {
   if (node.kind == Node::Kind::map) return true;
-  const std::string path = prefix_ + name;
   if (node.kind == Node::Kind::broken) reading_.failed.insert(path);
   else if (node.kind == Node::Kind::null) reading_.fail(node.place, path, "has no keys: give it some, or leave it out");
   else reading_.fail(node.place, path, shown(node) + " is not a section of keys and values");
   return false;
 }
 
-void SectionReader::set_origin(const char* name, Source source) {
-  reading_.provenance.origins[prefix_ + name] = {source, reading_.where(place_)};
+void DeckReader::set_origin(const std::string& path, Source source) {
+  reading_.provenance.origins[path] = {source, reading_.where(maps_.back().place)};
 }
 
 namespace {
@@ -47,22 +47,24 @@ std::string key_shown(const std::string& name) {
 }
 }  // namespace
 
-void SectionReader::finish() {
-  if (!map_) return;
+void DeckReader::leave() {
+  const Map map = std::move(maps_.back());
+  maps_.pop_back();
+  if (!map.node) return;
   std::map<std::string_view, const Place*> seen;
-  for (const Node::Entry& entry : map_->entries) {
-    const std::string path = prefix_ + key_shown(entry.name);
+  for (const Node::Entry& entry : map.node->entries) {
+    const std::string path = map.prefix + key_shown(entry.name);
     const auto [first, is_new] = seen.emplace(entry.name, &entry.place);
     if (!is_new) {
       reading_.fail(entry.place, path, "given twice, first at " + reading_.where(*first->second) + ": keep one");
-    } else if (!known_.contains(entry.name)) {
+    } else if (!map.known.contains(entry.name)) {
       const std::string nearest = nearest_key(path);
       reading_.fail(entry.place, path, "unknown key" + (nearest.empty() ? "" : ", did you mean " + nearest + "?"));
     }
   }
 }
 
-bool SectionReader::allows(Text rule, const std::string& value) {
+bool DeckReader::allows(Text rule, const std::string& value) {
   if (rule == Text::any) return true;
   const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; };
   if (std::any_of(value.begin(), value.end(), is_control)) return false;

@@ -8,12 +8,13 @@
 
 #include "core/config/keys.hpp"
 #include "core/config/value.hpp"
+#include "core/config/visitor.hpp"
 #include "io/deck/deck.hpp"
 #include "io/deck/scalar.hpp"
 
 namespace tessera {
 
-/// What the readers of all sections share.
+/// What reading a deck finds out besides its values.
 struct Reading {
   Provenance provenance;
   Complaints complaints;
@@ -24,69 +25,60 @@ struct Reading {
   bool failed_within(const std::string& path) const;
 };
 
-/// Visitor that fills one section from its YAML map (null: the deck leaves it out).
-class SectionReader {
+/// Visitor that fills a config from the deck's tree: a map for each section, null where the deck leaves it out.
+class DeckReader : public ConfigVisitor<DeckReader> {
  public:
-  SectionReader(Reading& reading, std::string prefix, Place place, Node* map)
-      : reading_(reading), prefix_(std::move(prefix)), place_(std::move(place)), map_(map) {}
+  DeckReader(Reading& reading, Node& root) : reading_(reading) { maps_.push_back({root.place, &root, "", {}}); }
 
-  template <class T, class Rule> void key(const char* name, T& member, const Rule& rule, Restart, const char*) {
-    if (const Node* node = take(name)) assign(*node, name, member, rule);
-    else set_origin(name, Source::standard);
-  }
-  template <class T, class Rule> void required(const char* name, T& member, const Rule& rule, Restart, const char*) {
-    if (const Node* node = take(name)) assign(*node, name, member, rule);
+  template <class T, class Rule> void value(const Key& key, T& member, const Rule& rule) {
+    using Value = typename ValueOf<T>::type;
+    if (const Node* node = take(key.name)) assign(*node, key.path, member, rule);
+    else if (key.standard == Standard::none)
+      reading_.fail(maps_.back().place, key.path,
+                    std::string("missing: ") + TypeName<Value>::text + " is needed, allowed " +
+                        allowed_for<Value>(rule));
     else
-      reading_.fail(place_, prefix_ + name,
-                    std::string("missing: ") + TypeName<T>::text + " is needed, allowed " + allowed_for<T>(rule));
+      set_origin(key.path, key.standard == Standard::derived ? Source::derived : Source::standard);
   }
-  template <class T, class Rule>
-  void derived(const char* name, Derived<T>& member, const Rule& rule, Restart, const char*, const char*) {
-    T value{};
-    if (const Node* node = take(name)) {
-      if (assign(*node, name, value, rule)) member = value;
-    } else {
-      set_origin(name, Source::derived);
-    }
+  template <class S> S* enter(const Section& section, S& member) {
+    Node* const node = take(section.name);
+    if (node && !is_map(*node, section.path)) return nullptr;
+    maps_.push_back({node ? node->place : maps_.back().place, node, section.path + ".", {}});
+    return &member;
   }
-  template <class S> void section(const char* name, S& member, const char*) {
-    Node* const node = take(name);
-    if (!node || is_map(*node, name)) read_section(name, member, node);
+  /// An optional section is there as soon as the deck gives it.
+  template <class S> S* enter(const Section& section, std::optional<S>& member) {
+    Node* const node = take(section.name);
+    if (!node || !is_map(*node, section.path)) return nullptr;
+    maps_.push_back({node->place, node, section.path + ".", {}});
+    return &member.emplace();
   }
-  template <class S> void section(const char* name, std::optional<S>& member, const char*) {
-    Node* const node = take(name);
-    if (node && is_map(*node, name)) read_section(name, member.emplace(), node);
-  }
-
-  /// Complains about keys that nobody asked for and keys given twice.
-  void finish();
+  /// Complains about keys of the innermost section that nobody asked for, or that are given twice.
+  void leave();
 
  private:
+  struct Map {
+    Place place;
+    Node* node;
+    std::string prefix;
+    std::set<std::string, std::less<>> known;
+  };
+
   Node* take(const char* name);
-  bool is_map(const Node& node, const char* name);
-  void set_origin(const char* name, Source source);
+  bool is_map(const Node& node, const std::string& path);
+  void set_origin(const std::string& path, Source source);
 
-  template <class S> void read_section(const char* name, S& member, Node* node) {
-    SectionReader inside(reading_, prefix_ + name + ".", node ? node->place : place_, node);
-    S::visit(member, inside);
-    inside.finish();
-  }
-
-  template <class T, class Rule> bool assign(const Node& node, const char* name, T& member, const Rule& rule) {
+  template <class T, class Rule> void assign(const Node& node, const std::string& path, T& member, const Rule& rule) {
     if (node.kind == Node::Kind::broken) {
-      reading_.failed.insert(prefix_ + name);
-      return false;
+      reading_.failed.insert(path);
+      return;
     }
-    T value{};
+    typename ValueOf<T>::type value{};
     const std::string wrong = read(node, value, rule);
-    if (!wrong.empty()) {
-      reading_.fail(node.place, prefix_ + name, wrong);
-      return false;
-    }
+    if (!wrong.empty()) return reading_.fail(node.place, path, wrong);
     member = std::move(value);
-    reading_.provenance.origins[prefix_ + name] = {node.place.argument.empty() ? Source::deck : Source::override,
-                                                   reading_.where(node.place)};
-    return true;
+    reading_.provenance.origins[path] = {node.place.argument.empty() ? Source::deck : Source::override,
+                                         reading_.where(node.place)};
   }
 
   /// What is wrong with a value, with what is allowed and the nearest choice; empty when nothing is.
@@ -124,10 +116,7 @@ class SectionReader {
   static bool allows(Text rule, const std::string& value);
 
   Reading& reading_;
-  std::string prefix_;
-  Place place_;
-  Node* map_;
-  std::set<std::string, std::less<>> known_;
+  std::vector<Map> maps_;  ///< from the deck itself to the innermost section
 };
 
 }  // namespace tessera

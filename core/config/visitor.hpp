@@ -1,0 +1,80 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "core/config/rule.hpp"
+
+namespace tessera {
+
+/// What a key has when the deck leaves it out.
+enum class Standard { value, none, derived };
+
+/// What a struct's visit() says of one key.
+struct Key {
+  std::string path;  ///< "model.moe.experts"
+  const char* name;  ///< "experts"
+  Standard standard;
+  Restart restart;
+  const char* how;  ///< derive() fills it; empty without Standard::derived
+  const char* help;
+};
+
+struct Section {
+  std::string path;
+  const char* name;
+  const char* help;
+};
+
+/// A section's struct, or null where an optional one is absent.
+template <class S> S* present(S& section) { return &section; }
+template <class S> S* present(std::optional<S>& section) { return section ? &*section : nullptr; }
+template <class S> const S* present(const std::optional<S>& section) { return section ? &*section : nullptr; }
+
+/// False for a derived key that nobody has filled.
+template <class T> bool filled(const T&) { return true; }
+template <class T> bool filled(const Derived<T>& member) { return member.known(); }
+
+/// Type of a key's value: T of Derived<T>.
+template <class T> struct ValueOf { using type = T; };
+template <class T> struct ValueOf<Derived<T>> { using type = T; };
+
+/// Base of every visitor of the config: walks keys and sections and keeps the path. `Visitor` derives from it and has
+///   value(key, member, rule)    member: T, or Derived<T> with Standard::derived; const where the config is.
+/// It may have
+///   enter(section, member)      returns the struct to walk through (member: S or optional<S>), or null to pass it over;
+///   leave()                     called after each section that was entered.
+template <class Visitor> class ConfigVisitor {
+ public:
+  template <class T, class Rule>
+  void key(const char* name, T& member, const Rule& rule, Restart restart, const char* help) {
+    self().value(Key{prefix_ + name, name, Standard::value, restart, "", help}, member, rule);
+  }
+  template <class T, class Rule>
+  void required(const char* name, T& member, const Rule& rule, Restart restart, const char* help) {
+    self().value(Key{prefix_ + name, name, Standard::none, restart, "", help}, member, rule);
+  }
+  template <class T, class Rule>
+  void derived(const char* name, T& member, const Rule& rule, Restart restart, const char* how, const char* help) {
+    self().value(Key{prefix_ + name, name, Standard::derived, restart, how, help}, member, rule);
+  }
+  template <class S> void section(const char* name, S& member, const char* help) {
+    const Section section{prefix_ + name, name, help};
+    auto* const inside = self().enter(section, member);
+    if (!inside) return;
+    const std::string outer = std::exchange(prefix_, section.path + ".");
+    inside->visit(*inside, self());
+    self().leave();
+    prefix_ = outer;
+  }
+
+  template <class S> auto* enter(const Section&, S& member) { return present(member); }
+  void leave() {}
+
+ private:
+  Visitor& self() { return static_cast<Visitor&>(*this); }
+
+  std::string prefix_;
+};
+
+}  // namespace tessera
