@@ -1,11 +1,8 @@
 #include "app/training/training.hpp"
 
-#include <fmt/format.h>
-
 #include <utility>
 
 #include "app/training/step_row.hpp"
-#include "core/device/region.hpp"
 #include "core/optim/schedule.hpp"
 
 namespace tessera {
@@ -17,9 +14,11 @@ Training::Training(Device& device, const RunPlan& plan, Batches batches, Communi
       batches_(std::move(batches)),
       communicator_(communicator),
       control_(control),
-      engine_(device, plan, communicator) {
-  const std::string& path = plan.config.debug.trace;
-  if (!path.empty()) trace_.emplace(path, device, plan, engine_, control, records);
+      engine_(device, plan, communicator),
+      trace_(plan.config.debug.trace.empty()
+                 ? nullptr
+                 : std::make_unique<Trace>(plan.config.debug.trace, device, plan, engine_, control, records)),
+      report_(device, plan.config, engine_, control, trace_.get()) {
   if (plan.config.debug.replica_hash_every > 0) replicas_.emplace(device, plan);
 }
 
@@ -32,7 +31,7 @@ void Training::restore(const std::function<void(StateDict&)>& fill) {
   engine_.restore([&](StateDict& state) {
     fill(state);
     step_ = state.counters.step;
-    skips_ = state.counters.skips_in_a_row;
+    report_.resume(state.counters.skips_in_a_row);
   });
   ready_ = true;
 }
@@ -43,12 +42,12 @@ void Training::initialise(const std::function<void(StateDict&)>& fill) {
 }
 
 StateDict Training::state() {
-  catch_up();
-  straight_on_ = false;
+  report_.finish();
+  report_.pause();
   const RunConfig& config = plan_.config;
   StateDict state = engine_.state();
   state.counters.step = step_;
-  state.counters.skips_in_a_row = skips_;
+  state.counters.skips_in_a_row = report_.skips();
   state.counters.next_sample = step_ * config.batch.global;
   state.counters.tokens = state.counters.next_sample * config.model.seq_len;
   state.counters.seed = config.run.seed;
@@ -57,60 +56,39 @@ StateDict Training::state() {
 
 Proceed Training::run(const RowSink& sink, const Boundary& boundary) {
   const RunConfig& config = plan_.config;
-  sink_ = sink;
+  const std::int64_t steps = config.run.steps;
+  boundary_ = boundary;
+  settled_ = step_ + 2;
+  report_.send_to(sink);
   if (!std::exchange(ready_, true)) engine_.initialise();
-  const std::int64_t allocations_settle = step_ + 2;
-  // Where work goes on by itself, its report is read while the next step runs. A trace wants it before that.
-  const bool behind = device_.compute().native() != nullptr && !trace_;
-  Proceed proceed = boundary ? boundary(step_) : Proceed::go_on;
-  while (step_ < config.run.steps && proceed == Proceed::go_on) {
-    const std::int64_t step = step_ + 1;
-    const Turn turn = engine_.step(batches_.training(step - 1),
-                                   static_cast<float>(learning_rate(config.optimizer, config.run.steps, step)));
-    catch_up();
-    unread_ = Unread{step, turn, std::exchange(straight_on_, true), std::nullopt};
-    step_ = step;
-    if (!behind || evaluation_due(step)) read();
+  Proceed proceed = Proceed::go_on;
+  while ((proceed = at_boundary(step_)) == Proceed::go_on && step_ < steps) {
+    const double rate = learning_rate(config.optimizer, steps, step_ + 1);
+    const Turn turn = engine_.step(batches_.training(step_), static_cast<float>(rate));
+    report_.begun(++step_, turn);
     if (const CollectiveLog* log = communicator_.log()) log->compare(control_);
-    if (replicas_ && step % config.debug.replica_hash_every == 0) {
-      straight_on_ = false;
-      replicas_->compare(engine_.stream(), engine_.sync(), control_, step);
-    }
-    if (evaluation_due(step)) unread_->row->eval_loss = static_cast<float>(evaluate());
-    if (step == allocations_settle) early_allocations_ = device_.allocations();
-    if (!behind) catch_up();
-    if (boundary) proceed = boundary(step);
+    if (replicas_ && step_ % config.debug.replica_hash_every == 0) compare_replicas();
+    if (evaluation_due(step_)) report_.evaluated([this] { return evaluate(); });
   }
-  catch_up();
+  report_.finish();
   engine_.sync().settle(engine_.stream());
   if (trace_) trace_->finish(engine_.stream());
   return proceed;
 }
 
-void Training::read() {
-  const Region region(device_, "report");
-  const StepReport report = engine_.report(unread_->turn);
-  const double seconds = report.end.seconds_since(unread_->straight_on ? last_end_ : report.begin);
-  last_end_ = report.end;
-  unread_->row = row_of(plan_.config, unread_->step, report, seconds);
-  if (trace_) trace_->report(unread_->step, report, unread_->row->loss);
-  skips_ = unread_->row->skipped ? skips_ + 1 : 0;
+Proceed Training::at_boundary(std::int64_t step) {
+  if (step == settled_) early_allocations_ = device_.allocations();
+  if (!report_.behind()) report_.finish();
+  return boundary_ ? boundary_(step) : Proceed::go_on;
 }
 
-void Training::catch_up() {
-  if (!unread_) return;
-  if (!unread_->row) read();
-  const MetricsRow row = *std::exchange(unread_, std::nullopt)->row;
-  control_.agree(sink_ ? sink_(row) : Problems());
-  if (skips_ >= plan_.config.optimizer.max_skips)  // every rank saw the same report, so all throw here together
-    throw Error(Exit::numerical,
-                fmt::format("{} steps in a row had gradients that are not finite (optimizer.max_skips); lower "
-                            "optimizer.lr, lengthen the warm-up, or look at the data",
-                            skips_));
+void Training::compare_replicas() {
+  report_.pause();
+  replicas_->compare(engine_.stream(), engine_.sync(), control_, step_);
 }
 
 double Training::evaluate() {
-  straight_on_ = false;
+  report_.pause();
   double loss = 0;
   for (std::int64_t round = 0; round < batches_.evaluation_rounds(); ++round)
     loss += total(engine_.evaluate(batches_.evaluation(round))).loss;

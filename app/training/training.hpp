@@ -6,17 +6,14 @@
 #include <vector>
 
 #include "app/training/batches.hpp"
+#include "app/training/late_report.hpp"
 #include "app/training/replicas.hpp"
 #include "app/training/trace.hpp"
 #include "core/comm/control.hpp"
 #include "core/plan/plan.hpp"
 #include "core/step/engine.hpp"
-#include "io/metrics/metrics_log.hpp"
 
 namespace tessera {
-
-/// Where a run's rows go; says what went wrong. Rank 0 alone has one.
-using RowSink = std::function<Problems(const MetricsRow&)>;
 
 enum class Proceed { go_on, stop };
 /// What happens between steps besides training: saves, and whether to go on. Called before the first step and after
@@ -38,8 +35,8 @@ class Training {
   void initialise(const std::function<void(StateDict&)>& fill);
   /// All that a checkpoint sees, between two steps. Catches up.
   StateDict state();
-  /// Reads the report of the last step, should that be outstanding: its row goes to the sink. Throws as run() does.
-  void catch_up();
+  /// Hands on the row of the last step, should that be outstanding. Throws as run() does.
+  void catch_up() { report_.finish(); }
 
   /// All steps not yet done, or as many as `boundary` lets; says which. Throws on all ranks: Error{numerical} after
   /// optimizer.max_skips skipped steps in a row, or the sink's problems.
@@ -56,14 +53,8 @@ class Training {
   }
 
  private:
-  /// A step that was begun and whose row is still to be handed on.
-  struct Unread {
-    std::int64_t step;
-    Turn turn;
-    bool straight_on;  ///< nothing but the step before lay before it, so that its time begins where that one's ends
-    std::optional<MetricsRow> row;  ///< once its report has been read
-  };
-  void read();
+  Proceed at_boundary(std::int64_t step);
+  void compare_replicas();
   bool evaluation_due(std::int64_t step) const;
 
   Device& device_;
@@ -72,14 +63,13 @@ class Training {
   Communicator& communicator_;
   Control& control_;
   Engine engine_;
-  std::optional<Trace> trace_;
+  std::unique_ptr<Trace> trace_;  ///< null without debug.trace
+  LateReport report_;
   std::optional<ReplicaCheck> replicas_;
-  RowSink sink_;
-  std::optional<Unread> unread_;
-  Event last_end_;
-  bool straight_on_ = false;
-  std::int64_t step_ = 0, skips_ = 0;
-  std::optional<std::int64_t> early_allocations_;  ///< once the second step is done
+  Boundary boundary_;
+  std::int64_t step_ = 0;
+  std::int64_t settled_ = 0;                       ///< the second step of run()
+  std::optional<std::int64_t> early_allocations_;  ///< once that is done
   bool ready_ = false;                             ///< masters hold values
 };
 

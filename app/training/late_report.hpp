@@ -1,0 +1,68 @@
+#pragma once
+#include <functional>
+#include <optional>
+
+#include "app/training/trace.hpp"
+#include "core/comm/control.hpp"
+#include "core/config/config.hpp"
+#include "core/step/engine.hpp"
+#include "io/metrics/metrics_log.hpp"
+
+namespace tessera {
+
+/// Where a run's rows go; says what went wrong. Rank 0 alone has one.
+using RowSink = std::function<Problems(const MetricsRow&)>;
+
+/// Rows of the steps, in order, each read while the step after it runs. Where nothing runs by itself (on the host), and
+/// under a trace, a row is read as soon as its step has been begun. One a rank; what says so is collective.
+class LateReport {
+ public:
+  /// `trace` may be null; it gets each report when that is read.
+  LateReport(Device& device, const RunConfig& config, Engine& engine, Control& control, Trace* trace);
+
+  /// Where rows go from now on. Local.
+  void send_to(const RowSink& sink) { sink_ = sink; }
+  /// A restored run had skipped as many steps in a row. Local.
+  void resume(std::int64_t skips) { skips_ = skips; }
+  /// Step `step` (from 1) has been enqueued: hands on the row of the step before. Throws as finish() does. Collective.
+  void begun(std::int64_t step, Turn turn);
+  /// Adds an evaluation to the row of the last step. The step's report is read first, since `evaluate` goes through the
+  /// same memory. Collective as `evaluate` is.
+  void evaluated(const std::function<double()>& evaluate);
+  /// Something other than a step runs now: the next step's time begins with itself, not at the last one's end. Local.
+  void pause() { straight_on_ = false; }
+  /// Hands on the last step's row, should that be outstanding. Throws on all ranks what the sink says, and
+  /// Error{numerical} after optimizer.max_skips skipped steps in a row. Collective.
+  void finish();
+
+  /// Whether rows are read while the next step runs.
+  bool behind() const { return behind_; }
+  /// Steps that were skipped in a row, up to the last report that was read.
+  std::int64_t skips() const { return skips_; }
+
+ private:
+  /// Waits for the step.
+  void read();
+
+  /// A step that was begun and whose row is still to be handed on.
+  struct Unread {
+    std::int64_t step;
+    Turn turn;
+    bool straight_on;               ///< its time begins where that of the step before ends
+    std::optional<MetricsRow> row;  ///< once its report has been read
+  };
+
+  Device& device_;
+  const RunConfig& config_;
+  Engine& engine_;
+  Control& control_;
+  Trace* trace_;
+  bool behind_;
+  RowSink sink_;
+  std::optional<Unread> unread_;
+  Event last_end_;
+  bool straight_on_ = false;
+  std::int64_t skips_ = 0;
+};
+
+}  // namespace tessera
