@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <numeric>
 
+#include "io/files/text_file.hpp"
 #include "io/metrics/report_page.hpp"
 #include "io/metrics/run_directory.hpp"
 #include "kernels/base/attempt.hpp"
@@ -105,7 +106,7 @@ void RunLog::close(const ClosingReport& closing) {
   attempt(problems, [&] {
     const std::vector<MetricsRow> rows = read_metrics(directory_of(plan_) / "metrics.jsonl");
     const RunReport report{plan_.config.run.name, facts_of(plan_, rows, peak_), rows, closing.regions};
-    write_text_file(directory_of(plan_) / "report.html", to_html(report), problems);
+    replace_text_file(directory_of(plan_) / "report.html", to_html(report));
   });
   for (const Problem& problem : problems.list()) fmt::print(stderr, "{} (the run is whole)\n", problem.text);
 }

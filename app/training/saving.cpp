@@ -7,6 +7,7 @@
 
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/reader.hpp"
+#include "io/files/text_file.hpp"
 #include "kernels/base/attempt.hpp"
 
 namespace tessera {

@@ -7,9 +7,9 @@
 
 #include "app/training/stop.hpp"
 #include "app/training/training.hpp"
-#include "io/checkpoint/lock.hpp"
 #include "io/checkpoint/writer.hpp"
 #include "io/deck/deck.hpp"
+#include "io/files/run_lock.hpp"
 
 namespace tessera {
 

@@ -25,11 +25,12 @@
 #include "app/training/training.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/comm/mpi.hpp"
-#include "io/checkpoint/fault.hpp"
 #include "io/checkpoint/folder.hpp"
-#include "io/checkpoint/lock.hpp"
 #include "io/checkpoint/reader.hpp"
 #include "io/data/utf8.hpp"
+#include "io/files/fault.hpp"
+#include "io/files/run_lock.hpp"
+#include "io/files/text_file.hpp"
 #include "io/metrics/run_directory.hpp"
 #include "io/metrics/run_record.hpp"
 #include "kernels/base/runtime.hpp"
@@ -153,7 +154,7 @@ void describe(const PreparedRun& run, Control& control) {
   Problems problems;
   if (control.rank() == 0) {
     const std::filesystem::path directory = run.deck.config.checkpoint.dir.get();
-    write_text_file(directory / "deck.resolved.yaml", resolved_text(run.deck), problems);
+    attempt(problems, [&] { replace_text_file(directory / "deck.resolved.yaml", resolved_text(run.deck)); });
     for (const Finding& finding : advise(run.deck.config))
       fmt::print(stderr, "{} (allowed)\n", run.deck.provenance.located(finding));
     fmt::print("{}\n{}\n", resolved_text(run.deck), plan_text(*run.plan));
@@ -175,7 +176,7 @@ std::unique_ptr<RunLog> open_log(const PreparedRun& run, const TrainOptions& opt
     attempt(problems, [&] {
       log = std::make_unique<RunLog>(*run.plan, step, peak_here(config.precision.compute));
       record.restart = log->restarts();
-      write_text_file(std::filesystem::path(config.checkpoint.dir.get()) / "run.json", to_json(record), problems);
+      replace_text_file(std::filesystem::path(config.checkpoint.dir.get()) / "run.json", to_json(record));
     });
   control.agree(problems);
   return log;

@@ -6,9 +6,10 @@
 
 #include <fmt/format.h>
 
-#include "io/checkpoint/fault.hpp"
-#include "io/checkpoint/posix_file.hpp"
 #include "io/checkpoint/reader.hpp"
+#include "io/files/fault.hpp"
+#include "io/files/posix_file.hpp"
+#include "io/files/text_file.hpp"
 
 namespace tessera {
 

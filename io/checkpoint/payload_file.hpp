@@ -4,7 +4,7 @@
 #include <optional>
 #include <span>
 
-#include "io/checkpoint/posix_file.hpp"
+#include "io/files/posix_file.hpp"
 
 namespace tessera {
 

@@ -8,9 +8,10 @@
 
 #include "io/checkpoint/index.hpp"
 #include "io/checkpoint/payload_file.hpp"
-#include "io/checkpoint/posix_file.hpp"
 #include "io/checkpoint/sha256.hpp"
 #include "io/checkpoint/storage.hpp"
+#include "io/files/posix_file.hpp"
+#include "io/files/text_file.hpp"
 
 namespace tessera {
 

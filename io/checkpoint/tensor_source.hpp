@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "io/checkpoint/posix_file.hpp"
 #include "io/checkpoint/stored_tensor.hpp"
+#include "io/files/posix_file.hpp"
 
 namespace tessera {
 

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "io/checkpoint/posix_file.hpp"
+#include "io/files/posix_file.hpp"
 #include "kernels/base/large_pages.hpp"
 
 namespace tessera {

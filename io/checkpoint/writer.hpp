@@ -5,9 +5,9 @@
 #include "core/comm/control.hpp"
 #include "core/device/device.hpp"
 #include "core/state/state_dict.hpp"
-#include "io/checkpoint/fault.hpp"
 #include "io/checkpoint/structure.hpp"
 #include "io/checkpoint/write_behind.hpp"
+#include "io/files/fault.hpp"
 
 namespace tessera {
 

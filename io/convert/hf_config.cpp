@@ -7,7 +7,8 @@
 #include <set>
 
 #include "core/config/value.hpp"
-#include "io/checkpoint/posix_file.hpp"
+#include "io/files/posix_file.hpp"
+#include "io/files/text_file.hpp"
 
 namespace tessera {
 namespace {

@@ -11,9 +11,10 @@
 #include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/storage.hpp"
 #include "io/convert/hf_config.hpp"
-#include "io/convert/new_folder.hpp"
 #include "io/convert/safetensors.hpp"
 #include "io/deck/deck.hpp"
+#include "io/files/new_folder.hpp"
+#include "io/files/text_file.hpp"
 
 namespace tessera {
 

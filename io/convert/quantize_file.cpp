@@ -8,8 +8,8 @@
 #include <optional>
 #include <set>
 
-#include "io/convert/new_file.hpp"
 #include "io/convert/tensor_quantizer.hpp"
+#include "io/files/new_file.hpp"
 #include "io/hdf5/file.hpp"
 
 namespace tessera {

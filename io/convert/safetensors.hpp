@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "io/checkpoint/posix_file.hpp"
 #include "io/convert/tensor_file.hpp"
+#include "io/files/posix_file.hpp"
 
 namespace tessera {
 

@@ -10,8 +10,8 @@
 #include "io/checkpoint/reader.hpp"
 #include "io/checkpoint/storage.hpp"
 #include "io/checkpoint/structure.hpp"
-#include "io/convert/new_folder.hpp"
 #include "io/deck/deck.hpp"
+#include "io/files/new_folder.hpp"
 
 namespace tessera {
 

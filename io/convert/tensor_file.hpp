@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "io/checkpoint/posix_file.hpp"
+#include "io/files/posix_file.hpp"
 #include "kernels/base/tensor.hpp"
 
 namespace tessera {

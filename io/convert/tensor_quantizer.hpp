@@ -1,9 +1,9 @@
 #pragma once
 #include <array>
 
-#include "io/checkpoint/posix_file.hpp"
 #include "io/convert/quantize_file.hpp"
 #include "io/convert/tensor_file.hpp"
+#include "io/files/posix_file.hpp"
 
 namespace tessera {
 

@@ -1,3 +1,4 @@
+#include "io/files/posix_file.hpp"
 #include "io/metrics/event_file.hpp"
 
 #include <fcntl.h>
@@ -138,12 +139,10 @@ void EventFile::write(std::string_view event) {
   put_fixed(record, masked(crc32c(record)));
   record += event;
   put_fixed(record, masked(crc32c(event)));
-  ssize_t written = 0;
-  do written = ::write(file_, record.data(), record.size());
-  while (written < 0 && errno == EINTR);
-  if (written == static_cast<ssize_t>(record.size())) return;
+  const int cause = write_all(file_, record);
+  if (cause == 0) return;
   fmt::print(stderr, "{}: cannot be written any further: {} (training goes on)\n", path_.string(),
-             std::strerror(written < 0 ? errno : ENOSPC));
+             std::strerror(cause));
   ::close(std::exchange(file_, -1));
 }
 

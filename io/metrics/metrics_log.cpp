@@ -1,3 +1,4 @@
+#include "io/files/posix_file.hpp"
 #include "io/metrics/metrics_log.hpp"
 
 #include <fcntl.h>
@@ -129,20 +130,12 @@ MetricsLog::~MetricsLog() { ::close(file_); }
 
 Problems MetricsLog::append(const MetricsRow& row) {
   const std::string line = to_json(row) + '\n';
-  std::size_t done = 0;
-  while (done < line.size()) {
-    const ssize_t n = ::write(file_, line.data() + done, line.size() - done);
-    if (n > 0)
-      done += static_cast<std::size_t>(n);
-    else if (n == 0 || errno != EINTR)
-      break;
-  }
   Problems problems;
-  if (done == line.size()) {
-    bytes_ += static_cast<std::int64_t>(done);
+  const int cause = write_all(file_, line);
+  if (cause == 0) {
+    bytes_ += std::ssize(line);
     return problems;
   }
-  const int cause = errno;
   std::string rest = "it keeps its earlier rows";
   if (::ftruncate(file_, bytes_) != 0) rest = "its last line is unfinished";
   problems.add(Exit::environment,

@@ -10,7 +10,4 @@ namespace tessera {
 /// directory should be, read-only, full) becomes a problem (Exit::environment) before training starts.
 void prepare_run_directory(const std::filesystem::path& directory, Problems& problems);
 
-/// Writes a whole text file: to a temporary name, synced, renamed. A failure is a problem (Exit::environment).
-void write_text_file(const std::filesystem::path& path, const std::string& text, Problems& problems);
-
 }  // namespace tessera

@@ -10,8 +10,9 @@
 #include <cstdlib>
 #include <map>
 
-#include "io/checkpoint/lock.hpp"
 #include "io/checkpoint/reader.hpp"
+#include "io/files/run_lock.hpp"
+#include "io/files/text_file.hpp"
 #include "tests/support/saved_state.hpp"
 
 namespace tessera {

@@ -12,6 +12,7 @@
 #include "io/checkpoint/sha256.hpp"
 #include "io/checkpoint/storage.hpp"
 #include "io/checkpoint/writer.hpp"
+#include "io/files/text_file.hpp"
 #include "kernels/random/random.hpp"
 #include "tests/support/page_cache.hpp"
 #include "tests/support/temporary_folder.hpp"

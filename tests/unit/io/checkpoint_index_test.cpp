@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "io/checkpoint/reader.hpp"
+#include "io/files/text_file.hpp"
 #include "tests/support/saved_state.hpp"
 
 namespace tessera {

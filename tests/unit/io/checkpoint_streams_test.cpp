@@ -1,13 +1,17 @@
 // Bytes that go to and come from files on a thread of their own.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <numeric>
 #include <set>
+#include <thread>
 
-#include "io/checkpoint/fault.hpp"
 #include "io/checkpoint/read_ahead.hpp"
 #include "io/checkpoint/write_behind.hpp"
+#include "io/files/fault.hpp"
+#include "io/files/text_file.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 namespace tessera {
@@ -95,15 +99,18 @@ class Counted final : public TensorSource {
   const std::vector<StoredTensor>& tensors() const override { return none_; }
   bool has_digests() const override { return false; }
   void read(const StoredTensor&, std::int64_t first, std::int64_t count, void* to) const override {
+    ++reads_;
     if (bad_ >= first && bad_ < first + count) throw Error(Exit::file, "unreadable");
     std::iota(static_cast<float*>(to), static_cast<float*>(to) + count, static_cast<float>(first));
   }
   int readers() const override { return readers_; }
+  std::int64_t reads() const { return reads_; }
 
  private:
   std::vector<StoredTensor> none_;
   int readers_;
   std::int64_t bad_;
+  mutable std::atomic<std::int64_t> reads_ = 0;
 };
 
 /// Ascending, of many sizes.
@@ -159,10 +166,29 @@ TEST(ReadAhead, ThrowsWhereAReadFailedAndNotBefore) {
     }
 }
 
-TEST(ReadAhead, EndsWhereNobodyWaits) {
+/// Once readers have gone as far as they may.
+std::int64_t reads_at_rest(const Counted& source) {
+  std::int64_t before = 0;
+  for (std::int64_t now = 0; (now = source.reads()) == 0 || now != before; before = now)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  return before;
+}
+
+TEST(ReadAhead, EndsWhereNobodyTakesAndReadsNoMoreThanItHasRoomFor) {
   const StoredTensor tensor;
-  const Counted source(8);
-  ReadAhead unused(source, requests_of(tensor)), none(source, {});
+  for (const int readers : {1, 8}) {
+    const Counted source(readers);
+    constexpr std::int64_t most = ReadAhead::most_bytes / 4;
+    std::vector<ReadRequest> requests;
+    for (std::int64_t n = 0; n < 200; ++n) requests.push_back({&tensor, n * most, most});
+    {
+      ReadAhead unused(source, requests);
+      EXPECT_LE(reads_at_rest(source), 3 * (readers + 16)) << "a block holds three, and a reader has 16 blocks ahead";
+    }
+    const std::int64_t reads = source.reads();
+    { const ReadAhead none(source, {}); }
+    EXPECT_EQ(source.reads(), reads) << "nothing was asked for";
+  }
 }
 
 }  // namespace

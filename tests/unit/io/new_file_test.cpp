@@ -1,4 +1,5 @@
-#include "io/convert/new_file.hpp"
+#include "io/files/new_file.hpp"
+#include "io/files/text_file.hpp"
 
 #include <gtest/gtest.h>
 

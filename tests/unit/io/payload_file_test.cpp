@@ -5,8 +5,9 @@
 #include <cstring>
 #include <thread>
 
-#include "io/checkpoint/fault.hpp"
 #include "io/checkpoint/payload_file.hpp"
+#include "io/files/fault.hpp"
+#include "io/files/text_file.hpp"
 #include "kernels/base/large_pages.hpp"
 #include "tests/support/page_cache.hpp"
 #include "tests/support/temporary_folder.hpp"

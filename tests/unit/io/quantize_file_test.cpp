@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "io/checkpoint/posix_file.hpp"
 #include "io/convert/safetensors.hpp"
+#include "io/files/posix_file.hpp"
 #include "io/hdf5/file.hpp"
 #include "kernels/reference/quantize.hpp"
 #include "tests/support/compare.hpp"

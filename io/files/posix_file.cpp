@@ -1,4 +1,4 @@
-#include "io/checkpoint/posix_file.hpp"
+#include "io/files/posix_file.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "io/checkpoint/fault.hpp"
+#include "io/files/fault.hpp"
 #include "kernels/base/index.hpp"
 
 namespace tessera {
@@ -29,6 +29,22 @@ int flags_of(PosixFile::Mode mode) {
 }
 
 }  // namespace
+
+int write_all(int file, std::string_view bytes, std::optional<std::int64_t> offset) {
+  for (std::int64_t done = 0; done < std::ssize(bytes);) {
+    const char* const from = bytes.data() + done;
+    const auto part = static_cast<std::size_t>(fault::portion(std::min(std::ssize(bytes) - done, most)));
+    const ssize_t n = fault::fails() ? -1
+                      : offset       ? ::pwrite(file, from, part, *offset + done)
+                                     : ::write(file, from, part);
+    if (n == 0) return ENOSPC;
+    if (n > 0)
+      done += n;
+    else if (errno != EINTR)
+      return errno;
+  }
+  return 0;
+}
 
 PosixFile::PosixFile(const std::filesystem::path& path, Mode mode)
     : PosixFile(path, ::open(path.c_str(), flags_of(mode), 0644)) {
@@ -91,17 +107,11 @@ void PosixFile::write(std::int64_t offset, const void* from, std::int64_t bytes)
 }
 
 void PosixFile::put(int file, std::int64_t offset, const std::byte* from, std::int64_t bytes) {
-  for (std::int64_t done = 0; done < bytes;) {
-    const auto part = static_cast<std::size_t>(fault::portion(std::min(bytes - done, most)));
-    const ssize_t n = fault::fails() ? -1 : ::pwrite(file, from + done, part, offset + done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EINVAL && file == direct_)
-      file = file_;  // larger pages than these, or part of one was written
-    else if (n <= 0)
-      throw failed(Exit::environment, path_, "cannot be written", n < 0 ? errno : ENOSPC);
-    else
-      done += n;
-  }
+  const std::string_view all(reinterpret_cast<const char*>(from), static_cast<std::size_t>(bytes));
+  int failure = write_all(file, all, offset);
+  if (failure == EINVAL && file == direct_)  // larger pages than these, or part of one was written
+    failure = write_all(file = file_, all, offset);
+  if (failure) throw failed(Exit::environment, path_, "cannot be written", failure);
   // Only a beginning, on any file system that knows how: sync() decides whether it arrived.
   if (file == file_ && bytes >= worth_sending) ::sync_file_range(file, offset, bytes, SYNC_FILE_RANGE_WRITE);
 }
@@ -132,26 +142,5 @@ PosixFile::Lock PosixFile::lock() noexcept {
 }
 
 void sync_folder(const std::filesystem::path& folder) { PosixFile(folder, PosixFile::Mode::read).sync(); }
-
-std::string read_text_file(const std::filesystem::path& path) {
-  const PosixFile file(path, PosixFile::Mode::read);
-  std::string text(static_cast<std::size_t>(file.size()), '\0');
-  file.read(0, text.data(), std::ssize(text));
-  return text;
-}
-
-void replace_text_file(const std::filesystem::path& path, const std::string& text) {
-  const std::filesystem::path temporary = path.string() + ".tmp";
-  try {
-    PosixFile file(temporary, PosixFile::Mode::replace);
-    file.write(0, text.data(), std::ssize(text));
-    file.sync();
-    if (::rename(temporary.c_str(), path.c_str()) != 0)
-      throw failed(Exit::environment, path, "cannot be replaced", errno);
-  } catch (const Error&) {
-    ::unlink(temporary.c_str());
-    throw;
-  }
-}
 
 }  // namespace tessera

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "kernels/base/error.hpp"
@@ -13,6 +14,10 @@ namespace tessera {
 /// What moves between memory and a disk past the system's cache begins at multiples of it, here and there.
 constexpr std::int64_t page_bytes = 4096;
 constexpr std::int64_t worth_pages = std::int64_t{64} << 10;  ///< less goes through it
+
+/// Writes all of `bytes` at `offset`, or where the descriptor `file` stands; takes interrupted and partial writes up
+/// again. Returns the errno of what stopped it, 0 for nothing. The only loop of writes.
+int write_all(int file, std::string_view bytes, std::optional<std::int64_t> offset = std::nullopt);
 
 /// An open file of the system, read and written at offsets. Throws Error{file} on reading and Error{environment} on
 /// writing, with path and cause; interrupted and partial transfers are taken up again.
@@ -59,11 +64,5 @@ class PosixFile {
 
 /// Makes the entries of a folder last.
 void sync_folder(const std::filesystem::path& folder);
-
-/// A whole file as text.
-std::string read_text_file(const std::filesystem::path& path);
-
-/// The file holds `text`, or what it held before: written beside it, synced, renamed. Throws Error{environment}.
-void replace_text_file(const std::filesystem::path& path, const std::string& text);
 
 }  // namespace tessera

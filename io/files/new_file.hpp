@@ -2,7 +2,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "io/checkpoint/posix_file.hpp"
+#include "io/files/posix_file.hpp"
 
 namespace tessera {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/comm/control.hpp"
-#include "io/checkpoint/posix_file.hpp"
+#include "io/files/posix_file.hpp"
 
 namespace tessera {
 

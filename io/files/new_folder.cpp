@@ -1,4 +1,4 @@
-#include "io/convert/new_folder.hpp"
+#include "io/files/new_folder.hpp"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "io/convert/new_file.hpp"
+#include "io/files/new_file.hpp"
 
 namespace tessera {
 

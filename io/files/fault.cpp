@@ -1,4 +1,4 @@
-#include "io/checkpoint/fault.hpp"
+#include "io/files/fault.hpp"
 
 #include <fmt/format.h>
 

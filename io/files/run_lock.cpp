@@ -1,4 +1,4 @@
-#include "io/checkpoint/lock.hpp"
+#include "io/files/run_lock.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -12,8 +12,7 @@
 #include <random>
 #include <sstream>
 
-#include "io/checkpoint/fault.hpp"
-#include "io/checkpoint/manifest.hpp"
+#include "io/files/fault.hpp"
 #include "kernels/base/attempt.hpp"
 #include "kernels/digest/digest.hpp"
 
@@ -81,7 +80,7 @@ Process process_of(const Json& json) {
 
 std::string digest_of(Json json) {
   json.erase("digest");
-  return hex(fnv1a64(json.dump()));
+  return fmt::format("{:016x}", fnv1a64(json.dump()));
 }
 
 /// Nothing where the text is not what an owner wrote, whole.

@@ -1,4 +1,4 @@
-#include "io/convert/new_file.hpp"
+#include "io/files/new_file.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,0 +1,42 @@
+#include "io/files/text_file.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "io/files/fault.hpp"
+#include "io/files/posix_file.hpp"
+
+namespace tessera {
+
+std::string read_text_file(const std::filesystem::path& path) {
+  const PosixFile file(path, PosixFile::Mode::read);
+  std::string text(static_cast<std::size_t>(file.size()), '\0');
+  file.read(0, text.data(), std::ssize(text));
+  return text;
+}
+
+int write_synced(const std::filesystem::path& path, const std::string& text) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (file < 0) return errno;
+  int failure = write_all(file, text);
+  while (!failure && (fault::fails() || ::fsync(file) != 0))
+    if (errno != EINTR) failure = errno;
+  if (::close(file) != 0 && !failure) failure = errno;
+  return failure;
+}
+
+void replace_text_file(const std::filesystem::path& path, const std::string& text) {
+  const std::string temporary = path.string() + ".tmp";
+  int failure = write_synced(temporary, text);
+  if (!failure && std::rename(temporary.c_str(), path.c_str()) != 0) failure = errno;
+  if (!failure) return;
+  ::unlink(temporary.c_str());
+  throw Error(Exit::environment, fmt::format("{}: cannot be written: {}", path.string(), std::strerror(failure)));
+}
+
+}  // namespace tessera
