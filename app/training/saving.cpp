@@ -20,7 +20,7 @@ namespace {
 std::vector<fs::path> sound_steps(const fs::path& run, std::string& reasons) {
   std::vector<fs::path> sound;
   for (const StepFolder& folder : step_folders(run)) {
-    const std::string reason = why_not_resumed(folder.path);
+    const std::string reason = reason_not_resumable(folder.path);
     if (reason.empty())
       sound.insert(sound.begin(), folder.path);
     else
@@ -29,7 +29,7 @@ std::vector<fs::path> sound_steps(const fs::path& run, std::string& reasons) {
   return sound;
 }
 
-void tell_of_later(const fs::path& run, std::int64_t step) {
+void warn_newer_checkpoints(const fs::path& run, std::int64_t step) {
   const std::vector<StepFolder> folders = step_folders(run);
   if (!folders.empty() && folders.back().step > step)
     fmt::print(
@@ -51,8 +51,8 @@ std::vector<fs::path> candidates_of(const Resume& resume, const fs::path& run) {
   }
   if (resume.from != "auto") {
     const fs::path chosen = find_checkpoint(resume.from);
-    if (const std::string reason = why_not_resumed(chosen); !reason.empty()) throw Error(Exit::file, reason);
-    tell_of_later(run, Checkpoint(chosen).manifest().counters.step);
+    if (const std::string reason = reason_not_resumable(chosen); !reason.empty()) throw Error(Exit::file, reason);
+    warn_newer_checkpoints(run, Checkpoint(chosen).manifest().counters.step);
     return {chosen};
   }
   std::string reasons;

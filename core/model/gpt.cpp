@@ -65,7 +65,7 @@ Residual Gpt::forward(const Call& call, const Tensor& ids, const Saved& saved, c
     const Block::Saved block = blocks_[i].forward(call, x, saved.blocks[i], branch);
     x = {block.middle, branch, saved.streams[i + 1]};
     // What the frame is about to take along is added now instead of by the next norm.
-    if (!saved.blocks[i]) x = settle(call, x);
+    if (!saved.blocks[i]) x = sum(call, x);
   }
   return x;
 }

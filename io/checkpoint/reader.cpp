@@ -411,7 +411,7 @@ std::string why_invalid(const fs::path& folder) {
   }
 }
 
-std::string why_not_resumed(const fs::path& folder) {
+std::string reason_not_resumable(const fs::path& folder) {
   try {
     return what_no_run_goes_on_from(Checkpoint(folder));
   } catch (const std::exception& error) {

@@ -78,7 +78,7 @@ void load(const Checkpoint& checkpoint, StateDict& state, Device& device, Contro
 /// Why a folder is no sound checkpoint, payload left out; empty: it is.
 std::string why_invalid(const std::filesystem::path& folder);
 /// Why no run goes on from a folder, though one may start with its weights; empty: a run of its model does.
-std::string why_not_resumed(const std::filesystem::path& folder);
+std::string reason_not_resumable(const std::filesystem::path& folder);
 
 /// A step folder as it is, or the newest valid step of a run directory. Throws Error{file}.
 std::filesystem::path find_checkpoint(const std::filesystem::path& path);

@@ -129,7 +129,7 @@ void lay_out(CheckpointFile& out, std::span<const StateTensor> all, ExpertWeight
     if (std::exchange(slot, all[i].slot) != all[i].slot) out.file.add_groups("/" + slot);
     add_tensor(out, i, all[i], experts, placed);
   }
-  out.file.settle();
+  out.file.flush();
 }
 
 void write_table(CheckpointFile& out, std::span<const StateTensor> all, std::span<const std::uint64_t> digests) {

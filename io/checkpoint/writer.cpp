@@ -10,8 +10,8 @@
 
 #include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/folder.hpp"
-#include "io/checkpoint/laying_out.hpp"
 #include "io/checkpoint/storage.hpp"
+#include "io/checkpoint/structure_writer.hpp"
 #include "io/files/posix_file.hpp"
 #include "kernels/base/attempt.hpp"
 #include "kernels/convert/convert.hpp"
@@ -132,7 +132,7 @@ void CheckpointWriter::guard(const Save& save) {
 void CheckpointWriter::payload(Save& save) {
   clear(stream_, save.state.digests);
   save.non_finite.assign(save.state.tensors.size(), 0);
-  LayingOut structure(save.files, names, save.state.tensors, save.origin.experts, control_);
+  StructureWriter structure(save.files, names, save.state.tensors, save.origin.experts, control_);
   std::exception_ptr failure;
   std::vector<PosixFile> files;
   std::optional<WriteBehind> out;

@@ -263,7 +263,7 @@ File File::open(const std::filesystem::path& path) {
   return file;
 }
 
-void File::settle() {
+void File::flush() {
   close();
   const Object access = access_properties();
   file_ = Object(checked(H5Fopen(path_.c_str(), H5F_ACC_RDWR, access.id()), "cannot be opened again"), H5Fclose);

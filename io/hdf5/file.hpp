@@ -95,9 +95,9 @@ class File {
   /// Likewise a row of numbers.
   void add_numbers(const std::string& path, std::size_t count);
   void write_numbers(const std::string& path, const std::vector<std::uint64_t>& numbers);
-  /// All that was made goes to the file and out of memory; after ten thousand datasets close() would take a tenth of a
-  /// second for it.
-  void settle();
+  /// Flush: all that was made goes to the file and out of memory. After ten thousand datasets close() would take a
+  /// tenth of a second for it.
+  void flush();
   void close();
 
   bool has(const std::string& path) const;

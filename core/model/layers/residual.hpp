@@ -12,7 +12,7 @@ struct Residual {
   /// A stream to which nothing is to be added.
   static Residual whole(const Tensor& x) { return {x, {}, x}; }
   /// The same stream once its norm has run.
-  Residual settled() const { return whole(sum); }
+  Residual summed() const { return whole(sum); }
   std::int64_t rows() const { return x.rows(); }
   Residual row_range(std::int64_t begin, std::int64_t count) const {
     return {x.row_range(begin, count), branch ? branch.row_range(begin, count) : Tensor{}, sum.row_range(begin, count)};
@@ -20,9 +20,9 @@ struct Residual {
 };
 
 /// Makes the sum now; the bits are those that the next norm would have made.
-inline Residual settle(const Call& call, const Residual& stream) {
+inline Residual sum(const Call& call, const Residual& stream) {
   if (stream.branch) add(call.stream, stream.sum, stream.x, stream.branch);
-  return stream.settled();
+  return stream.summed();
 }
 
 }  // namespace tessera

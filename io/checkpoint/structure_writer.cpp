@@ -1,4 +1,4 @@
-#include "io/checkpoint/laying_out.hpp"
+#include "io/checkpoint/structure_writer.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -11,7 +11,7 @@ constexpr std::size_t at_once =
 
 }  // namespace
 
-LayingOut::LayingOut(std::span<CheckpointFile> files, std::span<const char* const> names,
+StructureWriter::StructureWriter(std::span<CheckpointFile> files, std::span<const char* const> names,
                      std::span<const StateTensor> all, ExpertWeights experts, Control& control)
     : control_(control) {
   for (std::size_t file = 0; file < names.size(); ++file)
@@ -24,9 +24,9 @@ LayingOut::LayingOut(std::span<CheckpointFile> files, std::span<const char* cons
     }
 }
 
-LayingOut::~LayingOut() = default;
+StructureWriter::~StructureWriter() = default;
 
-void LayingOut::make(std::span<CheckpointFile> files, std::span<const StateTensor> all, ExpertWeights experts) {
+void StructureWriter::make(std::span<CheckpointFile> files, std::span<const StateTensor> all, ExpertWeights experts) {
   try {
     for (CheckpointFile& file : files)
       lay_out(file, all, experts, [this](const DatasetPlace& place) {
@@ -43,7 +43,7 @@ void LayingOut::make(std::span<CheckpointFile> files, std::span<const StateTenso
 }
 
 /// Rank 0: the bytes of the next offsets.
-std::string LayingOut::made() {
+std::string StructureWriter::made() {
   const std::size_t until = std::min(told_ + at_once, datasets_.size());
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return offsets_.size() >= until || ended_; });
@@ -53,7 +53,7 @@ std::string LayingOut::made() {
   return bytes;
 }
 
-std::span<const LayingOut::Placed> LayingOut::next() {
+std::span<const StructureWriter::Placed> StructureWriter::next() {
   if (told_ == datasets_.size()) return {};
   const std::string bytes = control_.broadcast(control_.rank() == 0 ? made() : "");
   const std::span told = std::span(datasets_).subspan(told_, bytes.size() / sizeof offsets_[0]);
@@ -63,7 +63,7 @@ std::span<const LayingOut::Placed> LayingOut::next() {
   return told;
 }
 
-void LayingOut::finish() {
+void StructureWriter::finish() {
   if (maker_.joinable()) maker_.join();
   if (failure_) std::rethrow_exception(failure_);
 }

@@ -12,9 +12,9 @@
 
 namespace tessera {
 
-/// The structure of files in the making. HDF5 has one thread of rank 0 to itself for it, and all ranks hear where
+/// Writes the structure of a checkpoint's files on a thread of rank 0, which HDF5 has to itself, and broadcasts where
 /// datasets lie, some at a time: payload need not wait until ten thousand of them are made.
-class LayingOut {
+class StructureWriter {
  public:
   struct Placed {
     std::size_t file;  ///< of `names`
@@ -22,15 +22,17 @@ class LayingOut {
   };
 
   /// `files` are those of `names`, open and empty, on rank 0, which leaves them alone until finish(); none elsewhere.
-  LayingOut(std::span<CheckpointFile> files, std::span<const char* const> names, std::span<const StateTensor> all,
+  /// Local.
+  StructureWriter(std::span<CheckpointFile> files, std::span<const char* const> names, std::span<const StateTensor> all,
             ExpertWeights experts, Control& control);
-  ~LayingOut();
-  LayingOut(const LayingOut&) = delete;
-  LayingOut& operator=(const LayingOut&) = delete;
+  ~StructureWriter();
+  StructureWriter(const StructureWriter&) = delete;
+  StructureWriter& operator=(const StructureWriter&) = delete;
 
-  /// The next datasets in the order of files; none when all have been told, or when there will be no more. Collective.
+  /// The next datasets in the order of files; none when all have been told, or when there will be no more. Collective
+  /// over the world.
   std::span<const Placed> next();
-  /// Waits for the rest of the structure; throws what kept it from being made. Not collective.
+  /// Waits for the rest of the structure; throws what kept it from being made. Local.
   void finish();
 
  private:
