@@ -6,15 +6,15 @@
 
 namespace tessera {
 
-Batches::Batches(const RunConfig& config, const TokenStream& tokens, const Windows& windows, int rank, int ranks)
+Batches::Batches(const RunConfig& config, const TokenStream& tokens, const Windows& windows, const RankIn& world)
     : tokens_(tokens),
       windows_(windows),
       sampler_(windows.train, config.data.shuffle ? Order::shuffled : Order::sequential, config.run.seed),
-      plan_(config.batch.global, ranks),
-      rank_(rank),
-      share_(config.batch.global / ranks),
-      evaluation_(plan_.evaluation_share(windows, config.eval.batches, rank)) {
-  for (int r = 0; r < ranks; ++r) {
+      plan_(config.batch.global, world.size),
+      rank_(world.rank),
+      share_(config.batch.global / world.size),
+      evaluation_(plan_.evaluation_share(windows, config.eval.batches, world.rank)) {
+  for (int r = 0; r < world.size; ++r) {
     const std::int64_t count = plan_.evaluation_share(windows, config.eval.batches, r).count;
     evaluation_rounds_ = std::max(evaluation_rounds_, ceil_div(count, share_));
     evaluation_windows_ += count;

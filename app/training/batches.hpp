@@ -1,6 +1,7 @@
 #pragma once
 #include "core/config/config.hpp"
 #include "core/data/sampler.hpp"
+#include "core/layout/ranks.hpp"
 #include "core/step/step_memory.hpp"
 
 namespace tessera {
@@ -9,8 +10,8 @@ namespace tessera {
 /// never on the rank count. Reuses its memory; what it returns holds until the next call.
 class Batches {
  public:
-  /// `tokens` must outlive it.
-  Batches(const RunConfig& config, const TokenStream& tokens, const Windows& windows, int rank, int ranks);
+  /// Of one rank of `world`. `tokens` must outlive it.
+  Batches(const RunConfig& config, const TokenStream& tokens, const Windows& windows, const RankIn& world);
 
   /// This rank's share of step `step` (from 0): global / ranks sequences.
   const HostSequences& training(std::int64_t step);
@@ -28,7 +29,7 @@ class Batches {
   Windows windows_;
   Sampler sampler_;
   BatchPlan plan_;
-  int rank_;
+  std::int64_t rank_;
   std::int64_t share_;  ///< sequences of one step, and at most of one round
   SampleRange evaluation_;
   std::int64_t evaluation_rounds_ = 0, evaluation_windows_ = 0;

@@ -102,7 +102,7 @@ namespace {
 
 std::vector<StateTensor> weights_of(const RunPlan& plan) {
   StateDict state;
-  state.add("model", plan.registry, plan.layout, 0, {});
+  state.add("model", plan.registry, plan.layout, plan.ranks, {});
   return state.tensors;
 }
 

@@ -18,7 +18,7 @@ double mib(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); 
 }  // namespace
 
 std::string plan_text(const RunPlan& plan) {
-  std::string text = fmt::format("{} ranks, {} parameters in {} tensors, layout {:016x}\n", plan.ranks,
+  std::string text = fmt::format("{} ranks, {} parameters in {} tensors, layout {:016x}\n", plan.ranks.world.size,
                                  parameters(plan), plan.registry.size(), plan.layout.hash());
   text += fmt::format("{} sequences a rank and step in {} micro-batches, {:.3g} GFLOP a step", plan.sizes.local,
                       plan.sync.micro_batches, plan.flops_per_step * 1e-9);
@@ -46,7 +46,7 @@ std::string plan_text(const RunPlan& plan) {
 }
 
 std::string plan_json(const RunPlan& plan) {
-  nlohmann::ordered_json json{{"ranks", plan.ranks},
+  nlohmann::ordered_json json{{"ranks", plan.ranks.world.size},
                               {"parameters", parameters(plan)},
                               {"layout", fmt::format("{:016x}", plan.layout.hash())},
                               {"flops_per_step", plan.flops_per_step},

@@ -32,7 +32,7 @@ void limit_evaluation(Prepared& run, std::int64_t most, Problems& problems) {
 
 void resolve_plan(Prepared& run, const Mpi& mpi, Control& control) {
   Problems problems;
-  attempt(problems, [&] { run.plan.emplace(resolve(run.deck.config, mpi.size())); });
+  attempt(problems, [&] { run.plan.emplace(resolve(run.deck.config, mpi.size(), mpi.rank())); });
   control.agree(problems);
   const auto hash = static_cast<std::int64_t>(run.plan->layout.hash() >> 1);
   if (control.max(hash) != hash)

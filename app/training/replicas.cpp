@@ -9,7 +9,7 @@
 namespace tessera {
 
 ReplicaCheck::ReplicaCheck(Device& device, const StepPlan& plan)
-    : device_(device), sums_(replica_digests(device, plan)) {}
+    : device_(device), plan_(plan), sums_(replica_digests(device, plan)) {}
 
 void ReplicaCheck::compare(Stream& stream, ParamSync& sync, Control& control, std::int64_t step) {
   sync.settle(stream);
@@ -27,12 +27,15 @@ Problems ReplicaCheck::differences(Stream& stream, const Weights& weights, Contr
   const std::vector<std::string> all = control.gather(bytes);
   Problems problems;
   for (std::size_t b = 0; b < buckets; ++b)
-    for (std::size_t r = 1; r < all.size(); ++r)
-      if (all[r].compare(b * 8, 8, all[0], b * 8, 8) != 0)
+    for (std::size_t r = 1; r < all.size(); ++r) {
+      const ProcessGroup processes = plan_.layout.buckets()[b].key.processes;
+      const int first = plan_.ranks.first_sharer(processes, static_cast<int>(r));
+      if (all[r].compare(b * 8, 8, all[static_cast<std::size_t>(first)], b * 8, 8) != 0)
         problems.add(Exit::internal,
-                     fmt::format("step {}: bucket {} of rank {} differs from rank 0's: the replicas of its weights "
+                     fmt::format("step {}: bucket {} of rank {} differs from rank {}'s: the replicas of its weights "
                                  "have parted",
-                                 step, b, r));
+                                 step, b, r, first));
+    }
   return problems;
 }
 

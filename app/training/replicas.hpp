@@ -5,18 +5,20 @@
 
 namespace tessera {
 
-/// debug.replica_hash_every: all ranks hold the same bytes of every stored weight.
+/// debug.replica_hash_every: all ranks of a bucket's process group hold the same bytes of its stored weights.
 class ReplicaCheck {
  public:
   ReplicaCheck(Device& device, const StepPlan& plan);
 
   /// Settles the weights; throws on all ranks what differs. Collective.
   void compare(Stream& stream, ParamSync& sync, Control& control, std::int64_t step);
-  /// Names buckets and ranks that differ from rank 0 (Exit::internal). The weights must be settled. Collective.
+  /// Names buckets and ranks that differ from the first rank of their group (Exit::internal). The weights must be
+  /// settled. Collective.
   Problems differences(Stream& stream, const Weights& weights, Control& control, std::int64_t step);
 
  private:
   Device& device_;
+  const StepPlan& plan_;
   Tensor sums_;  ///< u64, one a bucket
 };
 

@@ -52,7 +52,7 @@ std::string memory_text(const MemoryReport& memory, Control& control) {
 
 }  // namespace
 
-ClosingReport closing_report(Device& device, const Communicator& communicator, const RunPlan& plan, Control& control,
+ClosingReport closing_report(Device& device, const Mesh& mesh, const RunPlan& plan, Control& control,
                              const Loop& loop) {
   ClosingReport report;
   // Every rank passes through the same regions in the same order.
@@ -61,7 +61,7 @@ ClosingReport closing_report(Device& device, const Communicator& communicator, c
   report.regions.push_back(over_ranks("waiting", control, device.communication().waited()));
   std::string& text = report.text;
   text = regions_text(report.regions, loop.seconds);
-  text += exposed_text(report.regions.back(), over_ranks("communication", control, communicator.busy()));
+  text += exposed_text(report.regions.back(), over_ranks("communication", control, mesh.busy()));
   text += "collectives of one step, bytes that one rank receives\n";
   for (Collective op :
        {Collective::all_gather, Collective::all_to_all, Collective::reduce_scatter, Collective::all_reduce_sum}) {

@@ -21,7 +21,7 @@ struct Loop {
   std::int64_t late_allocations = 0;
 };
 /// The same on every rank, but for the shares of `loop`, which are this rank's. Collective.
-ClosingReport closing_report(Device& device, const Communicator& communicator, const RunPlan& plan, Control& control,
+ClosingReport closing_report(Device& device, const Mesh& mesh, const RunPlan& plan, Control& control,
                              const Loop& loop);
 
 }  // namespace tessera

@@ -39,7 +39,7 @@ std::vector<std::pair<std::string, std::string>> facts_of(const RunPlan& plan, c
                                  plan.model_flops_per_step * 1e-12, plan.model_flops_per_step * 1e-12 / mean));
   if (peak) facts.emplace_back("mean MFU", fmt::format("{:.1f}%", 100 * utilisation(plan, *peak, mean)));
   facts.emplace_back("formula", utilisation_text(plan, peak));
-  facts.emplace_back("ranks", fmt::format("{}, {} threads each", plan.ranks, plan.config.run.threads.get()));
+  facts.emplace_back("ranks", fmt::format("{}, {} threads each", plan.ranks.world.size, plan.config.run.threads.get()));
   facts.emplace_back("restarts", fmt::format("{}", rows.back().restart));
   facts.emplace_back("skipped steps", fmt::format("{}", skipped));
   return facts;

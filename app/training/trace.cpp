@@ -38,7 +38,7 @@ std::uint64_t* Trace::sum(Traced which, int name) const {
 }
 
 void Trace::hash_pieces(Stream& stream, Traced which, int bucket, const Tensor& shard) {
-  for (const Piece& piece : plan_.layout.pieces(bucket, control_.rank())) {
+  for (const Piece& piece : plan_.layout.pieces(bucket, plan_.ranks)) {
     const ParamSpec& spec = plan_.registry[piece.param];
     const std::int64_t real = std::clamp<std::int64_t>(spec.real_elements() - piece.begin.value, 0, piece.count.value);
     const std::int64_t first = spec.canonical.first + piece.member * spec.member_elements() + piece.begin.value;

@@ -16,7 +16,7 @@ namespace tessera {
 /// forward, or at finish().
 class Trace final : public StepObserver {
  public:
-  /// `records` is filled by a recording communicator. Rank 0 writes `path`, anew; Error{environment} if it cannot.
+  /// `records` is filled by a recording mesh. Rank 0 writes `path`, anew; Error{environment} if it cannot.
   Trace(const std::string& path, Device& device, const StepPlan& plan, Engine& engine, Control& control,
         std::vector<Record>& records);
 

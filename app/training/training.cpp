@@ -7,14 +7,14 @@
 
 namespace tessera {
 
-Training::Training(Device& device, const RunPlan& plan, Batches batches, Communicator& communicator, Control& control,
+Training::Training(Device& device, const RunPlan& plan, Batches batches, Mesh& mesh, Control& control,
                    std::vector<Record>& records)
     : device_(device),
       plan_(plan),
       batches_(std::move(batches)),
-      communicator_(communicator),
+      mesh_(mesh),
       control_(control),
-      engine_(device, plan, communicator),
+      engine_(device, plan, mesh),
       trace_(plan.config.debug.trace.empty()
                  ? nullptr
                  : std::make_unique<Trace>(plan.config.debug.trace, device, plan, engine_, control, records)),
@@ -66,7 +66,7 @@ Proceed Training::run(const RowSink& sink, const Boundary& boundary) {
     const double rate = learning_rate(config.optimizer, steps, step_ + 1);
     const Turn turn = engine_.step(batches_.training(step_), static_cast<float>(rate));
     report_.begun(++step_, turn);
-    if (const CollectiveLog* log = communicator_.log()) log->compare(control_);
+    if (const CollectiveLog* log = mesh_.log()) log->compare(control_);
     if (replicas_ && step_ % config.debug.replica_hash_every == 0) compare_replicas();
     if (evaluation_due(step_)) report_.evaluated([this] { return evaluate(); });
   }

@@ -24,8 +24,8 @@ using Boundary = std::function<Proceed(std::int64_t step)>;
 /// call is collective.
 class Training {
  public:
-  /// `records` is filled by a recording communicator when debug.trace asks for one, else unused.
-  Training(Device& device, const RunPlan& plan, Batches batches, Communicator& communicator, Control& control,
+  /// `records` is filled by a recording mesh when debug.trace asks for one, else unused.
+  Training(Device& device, const RunPlan& plan, Batches batches, Mesh& mesh, Control& control,
            std::vector<Record>& records);
 
   /// In place of initial weights: `fill` writes what a checkpoint holds, and run() goes on from there. What it throws
@@ -60,7 +60,7 @@ class Training {
   Device& device_;
   const RunPlan& plan_;
   Batches batches_;
-  Communicator& communicator_;
+  Mesh& mesh_;
   Control& control_;
   Engine engine_;
   std::unique_ptr<Trace> trace_;  ///< null without debug.trace

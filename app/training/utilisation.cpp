@@ -35,13 +35,13 @@ std::optional<Peak> peak_here(Compute compute) {
 }
 
 double utilisation(const RunPlan& plan, const Peak& peak, double seconds) {
-  return plan.model_flops_per_step / (seconds * plan.ranks * peak.flops);
+  return plan.model_flops_per_step / (seconds * plan.ranks.world.size * peak.flops);
 }
 
 std::string utilisation_text(const RunPlan& plan, const std::optional<Peak>& peak) {
   if (!peak) return "no MFU: the peak of this hardware is not known";
   return fmt::format("MFU: {}: {:.3g} TFLOP, {} ranks, {:.1f} TFLOP/s ({}, dense {})", mfu_formula,
-                     plan.model_flops_per_step * 1e-12, plan.ranks, peak->flops * 1e-12, peak->device,
+                     plan.model_flops_per_step * 1e-12, plan.ranks.world.size, peak->flops * 1e-12, peak->device,
                      name_of(plan.config.precision.compute));
 }
 

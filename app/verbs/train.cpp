@@ -259,17 +259,18 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_dec
   std::vector<Record> records;
   // A traced run is being looked into: name a collective that differs before it is begun, not at the step's end.
   const Compare compare = config.debug.trace.empty() ? Compare::at_boundaries : Compare::before_each;
-  auto communicator = mpi.world(device, patience, {.compare = compare});
-  if (!config.debug.trace.empty()) communicator = recording(std::move(communicator), records);
-  Training training(device, *run.plan, Batches(config, run.corpus->tokens(), run.windows, mpi.rank(), mpi.size()),
-                    *communicator, control, records);
+  Mesh mesh = mpi.mesh(device, run.plan->ranks, patience, {.compare = compare});
+  if (!config.debug.trace.empty())
+    mesh.wrap([&](std::unique_ptr<Communicator> one) { return recording(std::move(one), records); });
+  Training training(device, *run.plan, Batches(config, run.corpus->tokens(), run.windows, run.plan->ranks.world), mesh,
+                    control, records);
   Origin origin = begin(run, options, mpi, control, training, device);
   origin.library_plans = to_text(plans.plans);
   const std::unique_ptr<RunLog> log = open_log(run, options, plans, training.step(), mpi, control);
   Saving saving(device, config, control, training, stop, *run.lock, std::move(origin));
   const Proceed proceed =
       training.run([&](const MetricsRow& row) { return log ? log->row(row) : Problems(); }, std::ref(saving));
-  const ClosingReport closing = closing_report(device, *communicator, *run.plan, control,
+  const ClosingReport closing = closing_report(device, mesh, *run.plan, control,
                                                  {log ? log->seconds() : 1, training.late_allocations()});
   if (log) log->close(closing);
   if (proceed == Proceed::stop) return static_cast<int>(Exit::stopped);

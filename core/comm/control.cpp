@@ -55,7 +55,7 @@ void Control::agree(const Problems& problems) {
   throw Error(static_cast<Exit>(std::stoi(failing->substr(0, space))), text);
 }
 
-void CollectiveLog::note(const Operation& operation) {
+void CollectiveLog::note(const Operation& operation, const char* processes) {
   Entry entry{.sequence = noted_,
               .cut = 0,
               .elements = 0,
@@ -63,6 +63,7 @@ void CollectiveLog::note(const Operation& operation) {
               .collective = operation.collective,
               .type = DType::u8,
               .group = operation.group,
+              .processes = processes,
               .label = {}};
   if (!operation.exchanges.empty()) entry.type = operation.exchanges.front().receive.type;
   const bool cut = operation.collective == Collective::all_gather || operation.collective == Collective::all_to_all ||
@@ -81,6 +82,7 @@ void CollectiveLog::note(const Operation& operation) {
                        static_cast<std::uint64_t>(entry.collective),
                        static_cast<std::uint64_t>(static_cast<std::int64_t>(entry.group))};
   for (std::uint64_t field : fields) chain_ = chained(chain_, field);
+  for (const char* c = processes; *c; ++c) chain_ = chained(chain_, static_cast<unsigned char>(*c));
   for (char c : entry.label) chain_ = chained(chain_, static_cast<unsigned char>(c));
   last_[noted_++ % kept] = entry;
 }
@@ -89,9 +91,9 @@ std::string CollectiveLog::tail() const {
   std::string text;
   for (std::uint64_t i = noted_ > kept ? noted_ - kept : 0; i < noted_; ++i) {
     const Entry& e = last_[i % kept];
-    text += fmt::format("#{} {} {} x {}, {} elements (cut {:08x}), group {}{}{}\n", e.sequence, name_of(e.collective),
-                        e.buckets, name_of(e.type), e.elements, e.cut & 0xFFFFFFFF, e.group, e.label[0] ? ", " : "",
-                        e.label.data());
+    text += fmt::format("#{} {} {} x {}, {} elements (cut {:08x}), group {}{}{}{}{}\n", e.sequence,
+                        name_of(e.collective), e.buckets, name_of(e.type), e.elements, e.cut & 0xFFFFFFFF, e.group,
+                        *e.processes ? " of " : "", e.processes, e.label[0] ? ", " : "", e.label.data());
   }
   return text;
 }

@@ -45,19 +45,22 @@ class Control {
 /// The one rank of a run without others.
 std::unique_ptr<Control> self_control();
 
-/// Chains the fingerprints of a rank's data collectives (sequence, op, type, counts, group, label) into one 64-bit hash
-/// and keeps the last 16 of them for a report. Allocates nothing while noting.
+/// Chains the fingerprints of a rank's data collectives in all its process groups (sequence, op, type, counts, bucket
+/// group, process group, label) into one 64-bit hash and keeps the last 16 of them for a report. note() allocates
+/// nothing.
 class CollectiveLog {
  public:
   static constexpr std::size_t kept = 16;
 
-  void note(const Operation& operation);
+  /// `processes` names the process group, empty for the world; it must live as long as this.
+  void note(const Operation& operation, const char* processes = "");
   std::uint64_t chain() const { return chain_; }
   std::uint64_t noted() const { return noted_; }
   /// The last records, oldest first, a line each:
-  /// "#12 all_gather 3 x u8, 4096 elements (cut 5fa30c12), group 2, weights".
+  /// "#12 all_gather 3 x u8, 4096 elements (cut 5fa30c12), group 2 of expert-data, weights".
   std::string tail() const;
-  /// Collective: returns when all ranks noted the same, else leaves by `control`, naming the first difference.
+  /// Returns when all ranks noted the same, else leaves by `control`, naming the first difference. Collective over the
+  /// world.
   void compare(Control& control) const;
 
  private:
@@ -68,6 +71,7 @@ class CollectiveLog {
     Collective collective;
     DType type;
     int group;
+    const char* processes;
     std::array<char, 32> label;
   };
 

@@ -70,15 +70,19 @@ std::string Mpi::launch_mistake() const {
   return "";
 }
 
-std::unique_ptr<Communicator> Mpi::world(Device& device, std::chrono::seconds timeout, const MpiOptions& options) {
-  auto over_mpi = [&] { return mpi_communicator(*state_->watch, device.communication(), timeout, options); };
+Mesh Mpi::mesh(Device& device, const Ranks& ranks, std::chrono::seconds timeout, const MpiOptions& options) {
+  require(ranks == this->ranks(ranks.experts.size), "Mpi::mesh", "takes the ranks of this process");
+  auto over_mpi = [&] { return mpi_mesh(*state_->watch, ranks, device.communication(), timeout, options); };
   if (!device.compute().native()) return over_mpi();
-  if (size() == 1 && options.transport == Transport::fastest) return self_communicator();
+  if (size() == 1 && options.transport == Transport::fastest) return self_mesh();
   std::vector<std::string> gpus = mpi_control(*state_->watch, timeout)->gather(Runtime::gpu().uuid);
   std::sort(gpus.begin(), gpus.end());
   const bool shared = std::adjacent_find(gpus.begin(), gpus.end()) != gpus.end();
-  if (options.transport == Transport::mpi || shared) return staged(device, over_mpi());
-  return nccl_communicator(*state_->watch, device, timeout, options);
+  if (options.transport == Transport::fastest && !shared)
+    return nccl_mesh(*state_->watch, ranks, device, timeout, options);
+  Mesh mesh = over_mpi();
+  mesh.wrap([&](std::unique_ptr<Communicator> one) { return staged(device, std::move(one)); });
+  return mesh;
 }
 
 std::unique_ptr<Control> Mpi::control(std::chrono::seconds timeout) { return mpi_control(*state_->watch, timeout); }

@@ -7,6 +7,7 @@
 
 #include "core/comm/communicator.hpp"
 #include "core/comm/control.hpp"
+#include "core/comm/mesh.hpp"
 #include "core/device/device.hpp"
 
 namespace tessera {
@@ -36,8 +37,9 @@ class Mpi {
   Mpi(const Mpi&) = delete;
   Mpi& operator=(const Mpi&) = delete;
 
-  int rank() const;  ///< not collective, nor are the next five
+  int rank() const;  ///< not collective, nor are the next six
   int size() const;
+  Ranks ranks(int expert = 1) const { return Ranks::in_world(size(), rank(), expert); }
   int local_rank() const;  ///< among the ranks of this host
   std::string host() const;
   static std::string version();
@@ -45,11 +47,11 @@ class Mpi {
   /// Started under a batch system or launcher as several jobs of one rank (wrong --mpi)? The remedy, else empty.
   std::string launch_mistake() const;
 
-  /// Data collectives of all ranks, on a communicator of their own. Everything starts non-blocking: over MPI it is
-  /// waited for by test and yield, and progress hangs on the device's communication stream; over NCCL it runs on that
-  /// stream. A wait longer than `timeout` reports every rank's last operations, then leaves with Exit::communication on
-  /// every rank. One at a time.
-  std::unique_ptr<Communicator> world(Device& device, std::chrono::seconds timeout, const MpiOptions& options = {});
+  /// Data collectives of the groups of `ranks`, which are this process's (else Error{internal}), each on a communicator
+  /// of its own. Everything starts non-blocking: over MPI it is waited for by test and yield, and progress hangs on the
+  /// device's communication stream; over NCCL it runs on that stream. A wait longer than `timeout` reports every rank's
+  /// last operations, then leaves with Exit::communication on every rank. One mesh at a time.
+  Mesh mesh(Device& device, const Ranks& ranks, std::chrono::seconds timeout, const MpiOptions& options = {});
   /// Votes, on a communicator of their own for each call; the same time-out.
   std::unique_ptr<Control> control(std::chrono::seconds timeout);
 

@@ -60,35 +60,57 @@ class Block {
   bool derived_;
 };
 
-class MpiCommunicator final : public Communicator {
+/// One operation under way. Its vectors keep their memory, so that a steady state allocates nothing here.
+struct Slot {
+  bool used = false;
+  Waiting waiting;
+  std::vector<MPI_Request> requests;
+  std::vector<int> ints;  ///< MPI reads counts and displacements until the call has ended
+  std::size_t ints_taken = 0;
+
+  MPI_Request* request() { return &requests.emplace_back(MPI_REQUEST_NULL); }
+  std::span<int> take(std::size_t n) {
+    ints_taken += n;
+    return std::span(ints).subspan(ints_taken - n, n);
+  }
+  /// The numbers in units of `block`.
+  const int* blocks(std::span<const std::int64_t> numbers, std::int64_t block) {
+    const std::span<int> out = take(numbers.size());
+    std::transform(numbers.begin(), numbers.end(), out.begin(), [block](std::int64_t n) { return int(n / block); });
+    return out.data();
+  }
+};
+
+/// What the groups of a mesh share: the operations under way in any of them, their log, the progress hook.
+class MpiBackEnd {
  public:
-  MpiCommunicator(MpiWatch& watch, Stream& stream, std::chrono::seconds timeout, const MpiOptions& options)
-      : watch_(watch), stream_(stream), comm_(watch.duplicate()), timeout_(timeout), most_(options.most) {
+  MpiBackEnd(MpiWatch& watch, Stream& stream, std::chrono::seconds timeout, const MpiOptions& options)
+      : watch_(watch), stream_(stream), timeout_(timeout), most_(options.most) {
     require(most_ >= 1 && most_ <= INT_MAX, "MpiOptions", "most lies between 1 and INT_MAX");
     if (options.compare == Compare::before_each) control_ = mpi_control(watch, timeout);
     MPI_Op_create(greater, 1, &max_);
     for (Slot& slot : slots_) slot.requests.reserve(requests_at_first);
     watch_.limit_grace(timeout);
     watch_.quote(&log_);
-    stream_.set_progress([](void* self) { static_cast<MpiCommunicator*>(self)->progress(); }, this);
+    stream_.set_progress([](void* self) { static_cast<MpiBackEnd*>(self)->progress(); }, this);
   }
-  ~MpiCommunicator() override {
+  ~MpiBackEnd() {
     stream_.set_progress(nullptr, nullptr);
     watch_.quote(nullptr);
     MPI_Op_free(&max_);
-    MPI_Comm_free(&comm_);
   }
-  MpiCommunicator(const MpiCommunicator&) = delete;
-  MpiCommunicator& operator=(const MpiCommunicator&) = delete;
+  MpiBackEnd(const MpiBackEnd&) = delete;
+  MpiBackEnd& operator=(const MpiBackEnd&) = delete;
 
-  int rank() const override { return watch_.rank(); }
-  int size() const override { return watch_.size(); }
-  std::string name() const override { return "mpi"; }
-  const CollectiveLog* log() const override { return &log_; }
-  double busy() const override { return busy_; }
+  MpiWatch& watch() { return watch_; }
+  MPI_Op max() const { return max_; }
+  std::int64_t most() const { return most_; }
+  const CollectiveLog& log() const { return log_; }
+  double busy() const { return busy_; }
 
-  Pending submit(Stream& stream, const Operation& operation) override {
-    operation.check(rank(), size());
+  /// Takes a slot for an operation of the group named `group`; `start` makes its requests. Returns the slot's number.
+  template <class Start>
+  int begin(Stream& stream, const Operation& operation, const char* group, const Start& start) {
     std::size_t index = 0;
     while (index < slots_.size() && slots_[index].used) ++index;
     require(index < slots_.size(), "MPI back end", "too many collectives under way");
@@ -96,42 +118,92 @@ class MpiCommunicator final : public Communicator {
     slot.used = true;
     slot.waiting = {name_of(operation.collective), log_.noted(), operation.label};
     if (!stream.dry()) {
-      log_.note(operation);
+      log_.note(operation, group);
       if (control_) log_.compare(*control_);
-      start(slot, operation);
+      start(slot);
       if (!slot.requests.empty() && moving_++ == 0) moves_since_ = Clock::now();
     }
-    return Pending(this, static_cast<int>(index));
+    return static_cast<int>(index);
   }
 
- protected:
-  void finish(Stream&, int slot) override { complete(slots_[static_cast<std::size_t>(slot)]); }
-  void abandon(int slot) noexcept override { complete(slots_[static_cast<std::size_t>(slot)]); }
+  void complete(int index) {
+    Slot& slot = slots_[static_cast<std::size_t>(index)];
+    watch_.wait(slot.requests, slot.waiting, timeout_);
+    if (!slot.requests.empty()) arrived(slot);
+    slot.used = false;
+  }
 
  private:
   static constexpr std::size_t requests_at_first = 64;
 
-  /// One operation under way. Its vectors keep their memory, so that a steady state allocates nothing here.
-  struct Slot {
-    bool used = false;
-    Waiting waiting;
-    std::vector<MPI_Request> requests;
-    std::vector<int> ints;  ///< MPI reads counts and displacements until the call has ended
-    std::size_t ints_taken = 0;
+  /// All requests of the slot are done.
+  void arrived(Slot& slot) {
+    slot.requests.clear();
+    if (--moving_ == 0) busy_ += std::chrono::duration<double>(Clock::now() - moves_since_).count();
+  }
 
-    MPI_Request* request() { return &requests.emplace_back(MPI_REQUEST_NULL); }
-    std::span<int> take(std::size_t n) {
-      ints_taken += n;
-      return std::span(ints).subspan(ints_taken - n, n);
+  /// Hangs on the stream. MPI moves everything under way inside any one test, and an early end costs nothing.
+  void progress() {
+    using namespace std::chrono_literals;
+    const Clock::time_point now = Clock::now();
+    if (now < next_progress_) return;
+    for (Slot& slot : slots_) {
+      if (!slot.used || slot.requests.empty()) continue;
+      int all = 0;
+      watch_.check(MPI_Testall(static_cast<int>(slot.requests.size()), slot.requests.data(), &all, MPI_STATUSES_IGNORE),
+                   slot.waiting);
+      if (all) arrived(slot);
     }
-    /// The numbers in units of `block`.
-    const int* blocks(std::span<const std::int64_t> numbers, std::int64_t block) {
-      const std::span<int> out = take(numbers.size());
-      std::transform(numbers.begin(), numbers.end(), out.begin(), [block](std::int64_t n) { return int(n / block); });
-      return out.data();
+    if (now >= next_look_) {
+      watch_.look({.sequence = log_.noted()});
+      next_look_ = now + 10ms;
     }
-  };
+    next_progress_ = Clock::now() + 50us;
+  }
 
+  MpiWatch& watch_;
+  Stream& stream_;
+  MPI_Op max_ = MPI_OP_NULL;
+  std::chrono::seconds timeout_;
+  std::int64_t most_;
+  CollectiveLog log_;
+  std::unique_ptr<Control> control_;
+  std::array<Slot, 64> slots_;
+  Clock::time_point next_progress_{}, next_look_{};
+  int moving_ = 0;  ///< slots whose requests are not all done
+  Clock::time_point moves_since_{};
+  double busy_ = 0;
+};
+
+class MpiCommunicator final : public Communicator {
+ public:
+  /// Frees `comm`, which connects the ranks of `group`.
+  MpiCommunicator(std::shared_ptr<MpiBackEnd> back_end, const RankGroup& group, MPI_Comm comm)
+      : back_end_(std::move(back_end)),
+        watch_(back_end_->watch()),
+        most_(back_end_->most()),
+        group_(group),
+        comm_(comm) {}
+  ~MpiCommunicator() override { MPI_Comm_free(&comm_); }
+  MpiCommunicator(const MpiCommunicator&) = delete;
+  MpiCommunicator& operator=(const MpiCommunicator&) = delete;
+
+  int rank() const override { return group_.place.rank; }
+  int size() const override { return group_.place.size; }
+  std::string name() const override { return "mpi"; }
+  const CollectiveLog* log() const override { return &back_end_->log(); }
+  double busy() const override { return back_end_->busy(); }
+
+  Pending submit(Stream& stream, const Operation& operation) override {
+    operation.check(rank(), size());
+    return Pending(this, back_end_->begin(stream, operation, group_.name, [&](Slot& s) { start(s, operation); }));
+  }
+
+ protected:
+  void finish(Stream&, int slot) override { back_end_->complete(slot); }
+  void abandon(int slot) noexcept override { back_end_->complete(slot); }
+
+ private:
   void start(Slot& slot, const Operation& operation) {
     // All at once: pointers into `ints` are already in MPI's hands while later exchanges take theirs.
     slot.ints_taken = 0;
@@ -141,7 +213,7 @@ class MpiCommunicator final : public Communicator {
         case Collective::all_gather: all_gather(slot, exchange); break;
         case Collective::all_to_all: all_to_all(slot, exchange); break;
         case Collective::reduce_scatter: reduce_scatter(slot, exchange); break;
-        case Collective::all_reduce_max: all_reduce(slot, exchange.receive, max_); break;
+        case Collective::all_reduce_max: all_reduce(slot, exchange.receive, back_end_->max()); break;
         case Collective::all_reduce_sum: all_reduce(slot, exchange.receive, MPI_SUM); break;
         case Collective::broadcast: broadcast(slot, exchange.receive); break;
       }
@@ -207,57 +279,22 @@ class MpiCommunicator final : public Communicator {
     });
   }
 
-  void complete(Slot& slot) {
-    watch_.wait(slot.requests, slot.waiting, timeout_);
-    if (!slot.requests.empty()) arrived(slot);
-    slot.used = false;
-  }
-
-  /// All requests of the slot are done.
-  void arrived(Slot& slot) {
-    slot.requests.clear();
-    if (--moving_ == 0) busy_ += std::chrono::duration<double>(Clock::now() - moves_since_).count();
-  }
-
-  /// Hangs on the stream. MPI moves everything under way inside any one test, and an early end costs nothing.
-  void progress() {
-    using namespace std::chrono_literals;
-    const Clock::time_point now = Clock::now();
-    if (now < next_progress_) return;
-    for (Slot& slot : slots_) {
-      if (!slot.used || slot.requests.empty()) continue;
-      int all = 0;
-      watch_.check(MPI_Testall(static_cast<int>(slot.requests.size()), slot.requests.data(), &all, MPI_STATUSES_IGNORE),
-                   slot.waiting);
-      if (all) arrived(slot);
-    }
-    if (now >= next_look_) {
-      watch_.look({.sequence = log_.noted()});
-      next_look_ = now + 10ms;
-    }
-    next_progress_ = Clock::now() + 50us;
-  }
-
+  std::shared_ptr<MpiBackEnd> back_end_;
   MpiWatch& watch_;
-  Stream& stream_;
-  MPI_Comm comm_;
-  MPI_Op max_ = MPI_OP_NULL;
-  std::chrono::seconds timeout_;
   std::int64_t most_;
-  CollectiveLog log_;
-  std::unique_ptr<Control> control_;
-  std::array<Slot, 64> slots_;
-  Clock::time_point next_progress_{}, next_look_{};
-  int moving_ = 0;  ///< slots whose requests are not all done
-  Clock::time_point moves_since_{};
-  double busy_ = 0;
+  RankGroup group_;
+  MPI_Comm comm_;
 };
 
 }  // namespace
 
-std::unique_ptr<Communicator> mpi_communicator(MpiWatch& watch, Stream& stream, std::chrono::seconds timeout,
-                                               const MpiOptions& options) {
-  return std::make_unique<MpiCommunicator>(watch, stream, timeout, options);
+Mesh mpi_mesh(MpiWatch& watch, const Ranks& ranks, Stream& stream, std::chrono::seconds timeout,
+              const MpiOptions& options) {
+  const auto back_end = std::make_shared<MpiBackEnd>(watch, stream, timeout, options);
+  return Mesh(ranks, [&](const RankGroup& group) {
+    const bool world = group.place.size == watch.size();
+    return std::make_unique<MpiCommunicator>(back_end, group, world ? watch.duplicate() : watch.split(group.first));
+  });
 }
 
 }  // namespace tessera

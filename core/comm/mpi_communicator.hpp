@@ -1,14 +1,14 @@
 #pragma once
 #include <chrono>
-#include <memory>
 
 #include "core/comm/mpi.hpp"
 #include "core/comm/mpi_watch.hpp"
 
 namespace tessera {
 
-/// Communicator on a duplicate of the world. `watch` and `stream` must outlive it.
-std::unique_ptr<Communicator> mpi_communicator(MpiWatch& watch, Stream& stream, std::chrono::seconds timeout,
-                                               const MpiOptions& options);
+/// The groups of `ranks` over MPI, progress on `stream`. `watch` and `stream` must outlive it. Collective over the
+/// world.
+Mesh mpi_mesh(MpiWatch& watch, const Ranks& ranks, Stream& stream, std::chrono::seconds timeout,
+              const MpiOptions& options);
 
 }  // namespace tessera

@@ -73,6 +73,13 @@ MPI_Comm MpiWatch::duplicate() {
   return copy;
 }
 
+MPI_Comm MpiWatch::split(int group) {
+  MPI_Comm part;
+  MPI_Comm_split(world_, group, rank_, &part);
+  MPI_Comm_set_errhandler(part, MPI_ERRORS_RETURN);
+  return part;
+}
+
 void MpiWatch::wait(std::span<MPI_Request> requests, const Waiting& waiting, std::chrono::seconds timeout,
                     Manner manner) {
   constexpr unsigned between_looks = 64;  // a look costs about as much as the test

@@ -3,7 +3,7 @@
 
 namespace tessera {
 
-std::unique_ptr<Communicator> nccl_communicator(MpiWatch&, Device&, std::chrono::seconds, const MpiOptions&) {
+Mesh nccl_mesh(MpiWatch&, const Ranks&, Device&, std::chrono::seconds, const MpiOptions&) {
   throw Error(Exit::internal, "a host build has no NCCL");
 }
 std::string nccl_version() { return ""; }

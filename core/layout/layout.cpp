@@ -1,6 +1,7 @@
 #include "core/layout/layout.hpp"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include "kernels/digest/digest.hpp"
@@ -38,8 +39,16 @@ void close(Bucket& bucket, const LayoutRules& rules) {
   }
 }
 
+/// Where this rank's part of each canonical dataset begins.
+std::map<std::string, std::int64_t> first_indices(const ParamRegistry& registry) {
+  std::map<std::string, std::int64_t> first;
+  for (const ParamSpec& spec : registry.specs()) first.emplace(spec.canonical.name, spec.canonical.first);
+  return first;
+}
+
 std::uint64_t hash_of(const ParamRegistry& registry, const std::vector<Bucket>& buckets) {
   std::uint64_t hash = 0;
+  const std::map<std::string, std::int64_t> first = first_indices(registry);
   const auto mix = [&hash](std::uint64_t value) { hash = mix64(hash ^ value) + value; };
   for (const Bucket& bucket : buckets) {
     mix(static_cast<std::uint64_t>(bucket.key.storage.element));
@@ -51,7 +60,8 @@ std::uint64_t hash_of(const ParamRegistry& registry, const std::vector<Bucket>& 
       // Canonical names and indices, so that single and discrete expert weights have one hash.
       const ParamSpec& spec = registry[p.param];
       mix(fnv1a64(spec.canonical.name));
-      mix(static_cast<std::uint64_t>(spec.canonical.first + p.member * spec.member_elements()));
+      const std::int64_t index = spec.canonical.first + p.member * spec.member_elements();
+      mix(static_cast<std::uint64_t>(index - first.at(spec.canonical.name)));
       mix(static_cast<std::uint64_t>(p.offset.value));
     }
   }
@@ -108,10 +118,9 @@ const Placement& ParamLayout::place(ParamId param) const {
   return buckets_[static_cast<std::size_t>(bucket)].members[static_cast<std::size_t>(index)];
 }
 
-std::vector<Piece> ParamLayout::pieces(int b, int rank) const {
+std::vector<Piece> ParamLayout::pieces(int b, const Ranks& ranks) const {
   const Bucket& bucket = buckets_[static_cast<std::size_t>(b)];
-  const std::int64_t begin = bucket.begins[static_cast<std::size_t>(rank)];
-  const std::int64_t end = begin + bucket.counts[static_cast<std::size_t>(rank)];
+  const std::int64_t begin = bucket.slice_begin(ranks), end = begin + bucket.slice(ranks);
   std::vector<Piece> pieces;
   for (const Placement& p : bucket.members) {
     const std::int64_t from = std::max(begin, p.offset.value), to = std::min(end, (p.offset + p.size).value);

@@ -4,16 +4,14 @@
 #include <vector>
 
 #include "core/layout/param.hpp"
+#include "core/layout/ranks.hpp"
 #include "core/recipe/recipe.hpp"
 #include "kernels/base/index.hpp"
 
 namespace tessera {
 
-/// Which ranks share a parameter: dense ones all data-parallel ranks, experts the expert-data-parallel ones.
-enum class ProcessGroup : std::uint8_t { dense, expert };
 /// Who steps a bucket: slices of equal size, or whole matrices dealt to ranks.
 enum class OwnerKind : std::uint8_t { element_sharded, whole_matrix };
-constexpr const char* name_of(ProcessGroup g) { return g == ProcessGroup::dense ? "dense" : "expert"; }
 constexpr const char* name_of(OwnerKind k) {
   return k == OwnerKind::element_sharded ? "element-sharded" : "whole-matrix";
 }
@@ -49,6 +47,9 @@ struct Bucket {
   std::vector<std::int64_t> counts;  ///< elements of each rank's slice
   std::vector<std::int64_t> begins;  ///< where each slice begins
   int ranks() const { return static_cast<int>(counts.size()); }
+  /// Of a rank's slice: elements, and where it begins.
+  std::int64_t slice(const Ranks& r) const { return counts[static_cast<std::size_t>(r.of(key.processes).rank)]; }
+  std::int64_t slice_begin(const Ranks& r) const { return begins[static_cast<std::size_t>(r.of(key.processes).rank)]; }
 };
 
 /// The unit of one coalesced collective.
@@ -82,10 +83,11 @@ class ParamLayout {
   const Placement& place(ParamId param) const;
   std::int64_t member_stride(ParamId param) const { return strides_[static_cast<std::size_t>(param.value)]; }
 
-  /// The pieces of a bucket that `rank` owns, ascending; alignment gaps and padding are in none.
-  std::vector<Piece> pieces(int bucket, int rank) const;
+  /// The pieces of a bucket that a rank owns, ascending; alignment gaps and padding are in none.
+  std::vector<Piece> pieces(int bucket, const Ranks& ranks) const;
 
-  /// Of everything that ranks must agree on.
+  /// Of everything that ranks must agree on. Experts count from the first one registered here, so that ranks with
+  /// different experts have the same hash.
   std::uint64_t hash() const { return hash_; }
 
  private:

@@ -4,13 +4,13 @@
 
 namespace tessera {
 
-Clipped clip(Stream& stream, Reduced&& gradients, Communicator& communicator, const Tensor& words, ClipResult* result,
+Clipped clip(Stream& stream, Reduced&& gradients, Communicator& world, const Tensor& words, ClipResult* result,
              float clip) {
   clear(stream, words);
   for (int b = 0; b < gradients.buckets(); ++b) add_squares(stream, words, gradients.shard(b));
-  if (communicator.size() > 1) {
+  if (world.size() > 1) {
     const Exchange sum{{}, words, {}, {}};
-    communicator.submit(stream, {Collective::all_reduce_sum, {&sum, 1}, -1, "norm"}).wait(stream);
+    world.submit(stream, {Collective::all_reduce_sum, {&sum, 1}, -1, "norm"}).wait(stream);
   }
   clip_from_squares(stream, result, words, clip);
   return std::move(gradients).clipped(result);

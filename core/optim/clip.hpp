@@ -7,8 +7,8 @@ namespace tessera {
 /// c = g min(1, clip / (|g| + 1e-6)), |g| over every owner's slices, each element once; the coefficient is left for the
 /// optimizer to multiply by. The sum of squares is exact, so it depends on no order, cut or rank count; a non-finite
 /// element sets skip, on all ranks alike. `words` (i64 [ExactSum::words]) and `result` lie on the device; clip 0: no
-/// clipping. Collective.
-Clipped clip(Stream& stream, Reduced&& gradients, Communicator& communicator, const Tensor& words, ClipResult* result,
+/// clipping. Collective over the world.
+Clipped clip(Stream& stream, Reduced&& gradients, Communicator& world, const Tensor& words, ClipResult* result,
              float clip);
 
 }  // namespace tessera

@@ -4,21 +4,21 @@
 
 namespace tessera {
 
-Optimizers::Optimizers(Device& device, const ParamRegistry& registry, const ParamLayout& layout, int rank,
+Optimizers::Optimizers(Device& device, const ParamRegistry& registry, const ParamLayout& layout, const Ranks& ranks,
                        const AdamWSettings& settings)
     : settings_(settings) {
   for (std::size_t b = 0; b < layout.buckets().size(); ++b) {
-    const Shape shape{layout.buckets()[b].counts[static_cast<std::size_t>(rank)]};
+    const Shape shape{layout.buckets()[b].slice(ranks)};
     m_.push_back(device.allocate(Category::optimizer, DType::f32, shape));
     v_.push_back(device.allocate(Category::optimizer, DType::f32, shape));
-    runs_.push_back(runs_of(registry, layout, static_cast<int>(b), rank));
+    runs_.push_back(runs_of(registry, layout, static_cast<int>(b), ranks));
   }
 }
 
 std::vector<Optimizers::Run> Optimizers::runs_of(const ParamRegistry& registry, const ParamLayout& layout, int bucket,
-                                                 int rank) const {
+                                                 const Ranks& ranks) const {
   std::vector<Run> runs;
-  for (const Piece& piece : layout.pieces(bucket, rank)) {
+  for (const Piece& piece : layout.pieces(bucket, ranks)) {
     const auto decay = static_cast<float>(decays(registry[piece.param].role) ? settings_.weight_decay : 0.0);
     if (runs.empty() || runs.back().weight_decay != decay) runs.push_back({piece.shard.value, 0, decay});
     // Gaps between pieces hold zeros in masters, gradients and moments, which a step leaves zero.

@@ -24,7 +24,7 @@ struct AdamWSettings {
 /// Steps the fp32 masters of this rank's slices. Holds the state of each rule; visit_state() is its only list.
 class Optimizers {
  public:
-  Optimizers(Device& device, const ParamRegistry& registry, const ParamLayout& layout, int rank,
+  Optimizers(Device& device, const ParamRegistry& registry, const ParamLayout& layout, const Ranks& ranks,
              const AdamWSettings& settings);
 
   /// m and v start at zero.
@@ -45,7 +45,8 @@ class Optimizers {
     std::int64_t begin = 0, count = 0;
     float weight_decay = 0;
   };
-  std::vector<Run> runs_of(const ParamRegistry& registry, const ParamLayout& layout, int bucket, int rank) const;
+  std::vector<Run> runs_of(const ParamRegistry& registry, const ParamLayout& layout, int bucket,
+                           const Ranks& ranks) const;
 
   AdamWSettings settings_;
   std::vector<Tensor> m_, v_;

@@ -8,13 +8,13 @@
 namespace tessera {
 
 Gradients::Gradients(Device& device, const ParamRegistry& registry, const ParamLayout& layout, const Usage& usage,
-                     Communicator& communicator, const SyncRules& rules)
-    : registry_(registry), layout_(layout), communicator_(communicator), rules_(rules) {
+                     Mesh& mesh, const SyncRules& rules)
+    : registry_(registry), layout_(layout), mesh_(mesh), rules_(rules) {
   for (const Bucket& bucket : layout.buckets())
     storage_.push_back(device.allocate(Category::gradients, DType::f32, {bucket.size.value}));
   for (int writes : usage.writes) parameters_.push_back({writes * rules.micro_batches, 0});
   for (std::size_t g = 0; g < layout.groups().size(); ++g) groups_.push_back({GradientMachine(static_cast<int>(g)), 0});
-  if (communicator.size() > 1) prepare_exchanges(device);
+  if (mesh.world().size() > 1) prepare_exchanges(device);
   restart();
 }
 
@@ -31,13 +31,12 @@ void Gradients::prepare_exchanges(Device& device) {
       std::int64_t offset = 0;
       for (int b : group.buckets) {
         const Bucket& bucket = layout_.buckets()[static_cast<std::size_t>(b)];
-        const std::int64_t mine = bucket.counts[static_cast<std::size_t>(communicator_.rank())];
-        const std::int64_t n = mine * communicator_.size();
-        exchanges_.back().push_back(by_rank
-                                        ? Exchange{storage(b), slot.flat(offset, n).view({communicator_.size(), mine}),
-                                                   bucket.counts, bucket.begins}
-                                        : Exchange{{}, storage(b), bucket.counts, bucket.begins});
-        offset += n;
+        const std::int64_t mine = bucket.slice(mesh_.ranks());
+        exchanges_.back().push_back(
+            by_rank ? Exchange{storage(b), slot.flat(offset, mine * bucket.ranks()).view({bucket.ranks(), mine}),
+                               bucket.counts, bucket.begins}
+                    : Exchange{{}, storage(b), bucket.counts, bucket.begins});
+        offset += mine * bucket.ranks();
       }
     }
   }
@@ -55,8 +54,7 @@ void Gradients::restart() {
 
 Tensor Gradients::shard(int bucket) const {
   const Bucket& b = layout_.buckets()[static_cast<std::size_t>(bucket)];
-  const auto rank = static_cast<std::size_t>(communicator_.rank());
-  return storage(bucket).flat(b.begins[rank], b.counts[rank]);
+  return storage(bucket).flat(b.slice_begin(mesh_.ranks()), b.slice(mesh_.ranks()));
 }
 
 Gradient Gradients::slot(ParamId param) {
@@ -94,14 +92,15 @@ void Gradients::begin(Stream& stream, int g) {
   const BucketGroup& members = layout_.groups()[static_cast<std::size_t>(g)];
   group.machine.to(GradientState::reducing);
   for (int b : members.buckets) fill_unwritten(stream, layout_.buckets()[static_cast<std::size_t>(b)], storage(b));
-  if (communicator_.size() == 1) return;
+  Communicator& communicator = mesh_.of(members.processes);
+  if (communicator.size() == 1) return;
   if (in_flight_ == ring) finish_oldest(stream);
   const int slot = (oldest_ + in_flight_++) % ring;
   const auto& exchanges = exchanges_[static_cast<std::size_t>(g * ring + slot)];
   Flight& flight = flights_[static_cast<std::size_t>(slot)];
   flight.group = g;
   const Collective how = rules_.order == ReduceOrder::rank ? Collective::all_to_all : Collective::reduce_scatter;
-  flight.pending = communicator_.submit(stream, {how, exchanges, g, "reduce-scatter"});
+  flight.pending = communicator.submit(stream, {how, exchanges, g, "reduce-scatter"});
   flight.launches = stream.launches();
 }
 

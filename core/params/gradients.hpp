@@ -2,7 +2,7 @@
 #include <array>
 #include <vector>
 
-#include "core/comm/communicator.hpp"
+#include "core/comm/mesh.hpp"
 #include "core/device/device.hpp"
 #include "core/layout/layout.hpp"
 #include "core/params/state.hpp"
@@ -18,7 +18,7 @@ namespace tessera {
 class Gradients {
  public:
   Gradients(Device& device, const ParamRegistry& registry, const ParamLayout& layout, const Usage& usage,
-            Communicator& communicator, const SyncRules& rules);
+            Mesh& mesh, const SyncRules& rules);
 
   Gradient slot(ParamId param);
   void written(Stream& stream, ParamId param);
@@ -58,7 +58,7 @@ class Gradients {
 
   const ParamRegistry& registry_;
   const ParamLayout& layout_;
-  Communicator& communicator_;
+  Mesh& mesh_;
   SyncRules rules_;
   std::vector<Tensor> storage_;
   std::vector<Group> groups_;

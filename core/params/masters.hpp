@@ -13,13 +13,13 @@ class Updated;
 /// weight ever is.
 class Masters {
  public:
-  Masters(Device& device, const ParamLayout& layout, int rank);
+  Masters(Device& device, const ParamLayout& layout, const Ranks& ranks);
 
-  /// [counts[rank]] of one bucket.
+  /// This rank's slice of one bucket.
   const Tensor& shard(int bucket) const { return shards_[static_cast<std::size_t>(bucket)]; }
 
   /// Draws the initial values as each ParamSpec says: the same bits for any ranks, layout and back end.
-  Updated initialise(Stream& stream, const ParamRegistry& registry, const ParamLayout& layout, int rank,
+  Updated initialise(Stream& stream, const ParamRegistry& registry, const ParamLayout& layout, const Ranks& ranks,
                      std::uint64_t seed);
 
   const std::vector<Tensor>& shards() const { return shards_; }

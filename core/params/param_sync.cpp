@@ -3,10 +3,10 @@
 namespace tessera {
 
 ParamSync::ParamSync(Device& device, const ParamRegistry& registry, const ParamLayout& layout, const Usage& usage,
-                     const Masters& masters, Communicator& communicator, const SyncRules& rules)
+                     const Masters& masters, Mesh& mesh, const SyncRules& rules)
     : gather_(rules.gather),
-      weights_(device, registry, layout, usage, masters, communicator, rules.gather),
-      gradients_(device, registry, layout, usage, communicator, rules) {}
+      weights_(device, registry, layout, usage, masters, mesh, rules.gather),
+      gradients_(device, registry, layout, usage, mesh, rules) {}
 
 void ParamSync::publish(Stream& stream, Updated&&) {
   // A group that nothing used since the last publish still has its gather to do before its memory is staged anew.

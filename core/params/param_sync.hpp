@@ -13,7 +13,7 @@ namespace tessera {
 class ParamSync {
  public:
   ParamSync(Device& device, const ParamRegistry& registry, const ParamLayout& layout, const Usage& usage,
-            const Masters& masters, Communicator& communicator, const SyncRules& rules);
+            const Masters& masters, Mesh& mesh, const SyncRules& rules);
 
   Weights& weights() { return weights_; }
   const Weights& weights() const { return weights_; }

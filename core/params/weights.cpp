@@ -5,8 +5,8 @@
 namespace tessera {
 
 Weights::Weights(Device& device, const ParamRegistry& registry, const ParamLayout& layout, const Usage& usage,
-                 const Masters& masters, Communicator& communicator, Overlap overlap)
-    : layout_(layout), masters_(masters), communicator_(communicator), overlap_(overlap) {
+                 const Masters& masters, Mesh& mesh, Overlap overlap)
+    : layout_(layout), masters_(masters), mesh_(mesh), overlap_(overlap) {
   const StorageFormat storage = layout.buckets().front().key.storage;
   wire_ = plain_wire();
   for (const Bucket& bucket : layout.buckets())
@@ -58,10 +58,10 @@ void Weights::outdate() {
 void Weights::stage(Stream& stream, int g) {
   Group& group = groups_[static_cast<std::size_t>(g)];
   if (group.machine.state() != WeightState::stale) return;
-  const auto rank = static_cast<std::size_t>(communicator_.rank());
   for (int b : layout_.groups()[static_cast<std::size_t>(g)].buckets) {
     const Bucket& bucket = layout_.buckets()[static_cast<std::size_t>(b)];
-    wire_->stage(stream, storage(b).flat(bucket.begins[rank], bucket.counts[rank]), masters_.shard(b));
+    const Tensor mine = storage(b).flat(bucket.slice_begin(mesh_.ranks()), bucket.slice(mesh_.ranks()));
+    wire_->stage(stream, mine, masters_.shard(b));
   }
   group.machine.to(WeightState::staged);
 }
@@ -69,8 +69,9 @@ void Weights::stage(Stream& stream, int g) {
 void Weights::begin(Stream& stream, int g) {
   Group& group = groups_[static_cast<std::size_t>(g)];
   if (group.machine.state() != WeightState::staged) return;
-  if (communicator_.size() > 1)
-    group.pending = communicator_.submit(stream, {Collective::all_gather, group.exchanges, g, "gather"});
+  Communicator& communicator = mesh_.of(layout_.groups()[static_cast<std::size_t>(g)].processes);
+  if (communicator.size() > 1)
+    group.pending = communicator.submit(stream, {Collective::all_gather, group.exchanges, g, "gather"});
   group.launches = stream.launches();
   group.machine.to(WeightState::in_flight);
 }

@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/comm/communicator.hpp"
+#include "core/comm/mesh.hpp"
 #include "core/device/device.hpp"
 #include "core/layout/layout.hpp"
 #include "core/params/access.hpp"
@@ -23,7 +23,7 @@ class Weights final : public WeightSource {
   using Observer = std::function<void(Stream& stream, int group)>;
 
   Weights(Device& device, const ParamRegistry& registry, const ParamLayout& layout, const Usage& usage,
-          const Masters& masters, Communicator& communicator, Overlap overlap);
+          const Masters& masters, Mesh& mesh, Overlap overlap);
 
   Operand operand(Stream& stream, ParamId param, Side side) override;
 
@@ -53,7 +53,7 @@ class Weights final : public WeightSource {
 
   const ParamLayout& layout_;
   const Masters& masters_;
-  Communicator& communicator_;
+  Mesh& mesh_;
   Overlap overlap_;
   std::unique_ptr<Wire> wire_;
   std::vector<Tensor> storage_;

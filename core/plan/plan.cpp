@@ -18,9 +18,10 @@ std::string nearest(std::int64_t global, std::int64_t unit) {
   return below > 0 ? fmt::format("{} or {}", below, above) : fmt::format("{}", above);
 }
 
-LayoutRules rules_of(const RunConfig& config, int ranks, DType compute) {
+LayoutRules rules_of(const RunConfig& config, const Ranks& ranks, DType compute) {
   const double elements = config.reduce.bucket_mib * 1024 * 1024 / static_cast<double>(size_of(DType::f32));
-  return {ranks, ranks, std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(elements))),
+  return {ranks.world.size, ranks.expert_data.size,
+          std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(elements))),
           recipe_of(compute).weight};
 }
 
@@ -40,7 +41,7 @@ double model_flops(const RunPlan& plan, Device& device, UsageRecorder& recorder,
 void run_dry(RunPlan& plan) {
   Device device(Device::Kind::measuring);
   UsageRecorder recorder(plan.registry, plan.layout.buckets().front().key.storage.element);
-  StepMemory memory(device, 0, plan.ranks, plan.sizes.local, plan.sizes.length);
+  StepMemory memory(device, plan.ranks.world, plan.sizes.local, plan.sizes.length);
   Arena arena;
   const Pass pass{device.compute(), recorder, &recorder, arena, memory.sums()};
   {
@@ -48,8 +49,9 @@ void run_dry(RunPlan& plan) {
     plan.model.gradient(pass, memory.micro_batch(0, plan.sizes.micro, 1));
   }
   plan.usage = recorder.usage();
-  plan.flops_per_step = device.tape().flops * plan.sync.micro_batches * plan.ranks;
-  plan.model_flops_per_step = model_flops(plan, device, recorder, memory) * plan.sync.micro_batches * plan.ranks;
+  const int ranks = plan.ranks.world.size;
+  plan.flops_per_step = device.tape().flops * plan.sync.micro_batches * ranks;
+  plan.model_flops_per_step = model_flops(plan, device, recorder, memory) * plan.sync.micro_batches * ranks;
   const Pass forward{device.compute(), recorder, nullptr, arena, memory.sums()};
   {
     const Arena::Frame frame(arena);
@@ -64,12 +66,13 @@ void run_dry(RunPlan& plan) {
   plan.sizes.workspaces = device.compute().workspaces();
 }
 
-/// The whole step as it will run, on a device that measures and a communicator that only writes down.
+/// The whole step as it will run, on a device that measures and a mesh that only writes down.
 void measure(RunPlan& plan) {
   Device device(Device::Kind::measuring);
   std::vector<Record> records;
-  const auto communicator = recording(planning_communicator(0, plan.ranks), records);
-  Engine engine(device, plan, *communicator);
+  Mesh mesh = planning_mesh(plan.ranks);
+  mesh.wrap([&](std::unique_ptr<Communicator> one) { return recording(std::move(one), records); });
+  Engine engine(device, plan, mesh);
   engine.initialise();
   engine.sync().settle(engine.stream());
   records.clear();
@@ -99,7 +102,7 @@ std::vector<Finding> refusals(const RunConfig& config, int ranks) {
   return findings;
 }
 
-RunPlan resolve(const RunConfig& config, int ranks) {
+RunPlan resolve(const RunConfig& config, int ranks, int rank) {
   Problems problems;
   for (const Finding& finding : refusals(config, ranks))
     problems.add(Exit::deck, finding.keys.front() + ": " + finding.text);
@@ -107,13 +110,14 @@ RunPlan resolve(const RunConfig& config, int ranks) {
   ParamRegistry registry;
   const GptShape shape = GptShape::from(config);
   Gpt model(registry, shape);
-  ParamLayout layout = ParamLayout::build(registry, rules_of(config, ranks, shape.compute));
+  const Ranks here = Ranks::in_world(ranks, rank);
+  ParamLayout layout = ParamLayout::build(registry, rules_of(config, here, shape.compute));
   const std::int64_t local = config.batch.global / ranks;
   const SyncRules sync{config.gather.overlap ? Overlap::on : Overlap::off,
                        config.reduce.overlap ? Overlap::on : Overlap::off, static_cast<int>(local / config.batch.micro),
                        config.reduce.order};
   const StepSizes sizes{config.model.seq_len, config.batch.global, local, config.batch.micro, 0, {}};
-  RunPlan plan{{ranks,
+  RunPlan plan{{here,
                 config.run.seed,
                 config.run.graph,
                 std::move(registry),

@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "core/comm/communicator.hpp"
+#include "core/comm/mesh.hpp"
 #include "core/config/config.hpp"
 #include "core/device/device.hpp"
 #include "core/step/step_plan.hpp"
@@ -17,12 +17,12 @@ struct CollectiveCost {
   std::int64_t bytes = 0, count = 0;
 };
 
-/// Everything that follows from a run's configuration and its rank count, before any memory is allocated.
+/// Everything that follows from a run's configuration for one of its ranks, before any memory is allocated.
 struct RunPlan : StepPlan {
   RunConfig config;                 ///< derived values filled in
   double flops_per_step = 0;        ///< of all ranks' GEMMs and attention, forward and backward, as they will run
   double model_flops_per_step = 0;  ///< the same without recomputation: what the model asks for
-  MemoryReport memory{};            ///< bytes of one rank
+  MemoryReport memory{};            ///< bytes of this rank
   std::vector<CollectiveCost> collectives{};
   std::vector<LibraryChoices::Words> library_work{};  ///< of a step, for which libraries have a choice of algorithms
 };
@@ -31,7 +31,8 @@ struct RunPlan : StepPlan {
 std::vector<Finding> refusals(const RunConfig& config, int ranks);
 
 /// Builds model and layout, and runs one step dry: memory, order of weights, contributions per gradient and collectives
-/// are what that step did. Allocates no device memory. Throws Error{deck} with all refusals if there are any. Pure.
-RunPlan resolve(const RunConfig& config, int ranks);
+/// are what that step did. Allocates no device memory. Throws Error{deck} with all refusals if there are any. Pure: any
+/// rank of `ranks` can be planned anywhere.
+RunPlan resolve(const RunConfig& config, int ranks, int rank);
 
 }  // namespace tessera

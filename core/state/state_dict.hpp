@@ -58,9 +58,9 @@ struct StateDict {
   Tensor digests;  ///< u64 [tensors] on the device: where a save and a load sum
 
   /// Appends one tensor for each canonical name of the registry, in its order: this rank's slices of every bucket seen
-  /// as flat ranges. `shards[b]` is [counts[rank]] of bucket b; without shards, tensors that this rank holds nothing
+  /// as flat ranges. `shards[b]` is this rank's slice of bucket b; without shards, tensors that this rank holds nothing
   /// of.
-  void add(const std::string& slot, const ParamRegistry& registry, const ParamLayout& layout, int rank,
+  void add(const std::string& slot, const ParamRegistry& registry, const ParamLayout& layout, const Ranks& ranks,
            std::span<const Tensor> shards);
 };
 

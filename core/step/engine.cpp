@@ -14,20 +14,21 @@ AdamWSettings settings_of(const OptimizerConfig& optimizer) {
 
 }  // namespace
 
-Engine::Engine(Device& device, const StepPlan& plan, Communicator& communicator)
+Engine::Engine(Device& device, const StepPlan& plan, Mesh& mesh)
     : device_(device),
       plan_(plan),
-      communicator_(communicator),
+      mesh_(mesh),
       stream_(device.compute()),
-      masters_(device, plan.layout, communicator.rank()),
-      sync_(device, plan.registry, plan.layout, plan.usage, masters_, communicator, plan.sync),
-      optimizers_(device, plan.registry, plan.layout, communicator.rank(), settings_of(plan.optimizer)),
-      memory_(device, communicator.rank(), communicator.size(), plan.sizes.local, plan.sizes.length),
+      masters_(device, plan.layout, mesh.ranks()),
+      sync_(device, plan.registry, plan.layout, plan.usage, masters_, mesh, plan.sync),
+      optimizers_(device, plan.registry, plan.layout, mesh.ranks(), settings_of(plan.optimizer)),
+      memory_(device, mesh.ranks().world, plan.sizes.local, plan.sizes.length),
       activations_(device.arena(Category::activations, plan.sizes.activation_bytes)),
       repeated_(device) {
+  require(mesh.ranks() == plan.ranks, "Engine", "runs on the ranks that were planned for");
   for (const Workspace& place : plan.sizes.workspaces) stream_.workspace(place.purpose, place.bytes);
   digests_ = device.allocate(Category::staging, DType::u64, {std::ssize(tensors().tensors)});
-  for (int r = 0; r < communicator.size(); ++r) {
+  for (int r = 0; r < mesh.world().size(); ++r) {
     sum_counts_.push_back(StepMemory::sum_words);
     sum_begins_.push_back(r * StepMemory::sum_words);
   }
@@ -39,9 +40,9 @@ void Engine::initialise() {
 
 void Engine::initialise(const std::function<void(StateDict&)>& fill) {
   Updated start =
-      masters_.initialise(stream_, plan_.registry, plan_.layout, communicator_.rank(), plan_.seed);
+      masters_.initialise(stream_, plan_.registry, plan_.layout, mesh_.ranks(), plan_.seed);
   StateDict weights;
-  weights.add("model", plan_.registry, plan_.layout, communicator_.rank(), masters_.shards());
+  weights.add("model", plan_.registry, plan_.layout, mesh_.ranks(), masters_.shards());
   weights.digests = digests_;
   fill(weights);
   optimizers_.initialise(stream_);
@@ -51,10 +52,9 @@ void Engine::initialise(const std::function<void(StateDict&)>& fill) {
 
 StateDict Engine::tensors() const {
   StateDict state;
-  const int rank = communicator_.rank();
-  state.add("model", plan_.registry, plan_.layout, rank, masters_.shards());
+  state.add("model", plan_.registry, plan_.layout, mesh_.ranks(), masters_.shards());
   optimizers_.visit_state(
-      [&](const StateSlot& slot) { state.add(slot.name, plan_.registry, plan_.layout, rank, slot.shards); });
+      [&](const StateSlot& slot) { state.add(slot.name, plan_.registry, plan_.layout, mesh_.ranks(), slot.shards); });
   state.digests = digests_;
   return state;
 }
@@ -82,9 +82,9 @@ Pass Engine::pass(GradientSink* gradients) {
 }
 
 void Engine::gather_sums() {
-  if (communicator_.size() == 1) return;
+  if (mesh_.world().size() == 1) return;
   const Exchange sums{{}, memory_.all_sums(), sum_counts_, sum_begins_};
-  communicator_.submit(stream_, {Collective::all_gather, {&sums, 1}, -1, "sums"}).wait(stream_);
+  mesh_.world().submit(stream_, {Collective::all_gather, {&sums, 1}, -1, "sums"}).wait(stream_);
 }
 
 Turn Engine::step(const HostSequences& batch, float rate) {
@@ -104,7 +104,7 @@ Turn Engine::step(const HostSequences& batch, float rate) {
 }
 
 bool Engine::replayable() const {
-  return plan_.graph && !observer_ && !sync_.weights().observed() && communicator_.on_streams();
+  return plan_.graph && !observer_ && !sync_.weights().observed() && mesh_.on_streams();
 }
 
 Accumulating Engine::accumulate() {
@@ -129,7 +129,7 @@ Reduced Engine::reduce(Accumulating&& sum) {
 
 Updated Engine::update(Reduced&& gradients) {
   const Region region(device_, "update");
-  Clipped clipped = clip(stream_, std::move(gradients), communicator_, memory_.squares(), memory_.clip(),
+  Clipped clipped = clip(stream_, std::move(gradients), mesh_.world(), memory_.squares(), memory_.clip(),
                          static_cast<float>(plan_.optimizer.clip));
   Updated updated = optimizers_.step(stream_, std::move(clipped), masters_, memory_.clock(), memory_.rate());
   if (observer_) observer_->stepped(stream_);

@@ -1,7 +1,7 @@
 #pragma once
 #include <functional>
 
-#include "core/comm/communicator.hpp"
+#include "core/comm/mesh.hpp"
 #include "core/optim/optimizers.hpp"
 #include "core/params/param_sync.hpp"
 #include "core/state/state_dict.hpp"
@@ -22,7 +22,8 @@ class StepObserver {
 /// A StepPlan built on a device: a measuring one to plan, a real one to run. One a rank.
 class Engine {
  public:
-  Engine(Device& device, const StepPlan& plan, Communicator& communicator);
+  /// `mesh` connects the ranks that were planned for (else Error{internal}).
+  Engine(Device& device, const StepPlan& plan, Mesh& mesh);
 
   /// Masters, moments and clock of a fresh run; the first forward gathers. Collective.
   void initialise();
@@ -73,7 +74,7 @@ class Engine {
 
   Device& device_;
   const StepPlan& plan_;
-  Communicator& communicator_;
+  Mesh& mesh_;
   Stream& stream_;
   Masters masters_;
   ParamSync sync_;

@@ -9,15 +9,15 @@ namespace tessera {
 static_assert(sizeof(StepSums) % 8 == 0, "sums travel as 64-bit words");
 static_assert(sizeof(AdamWClock) + sizeof(ClipResult) <= 64 && 64 + ExactSum::words * 8 <= 256, "StepMemory's offsets");
 
-StepMemory::StepMemory(Device& device, int rank, int ranks, std::int64_t sequences, std::int64_t length)
-    : device_(device), rank_(rank), ranks_(ranks), capacity_(sequences * length), length_(length) {
+StepMemory::StepMemory(Device& device, const RankIn& world, std::int64_t sequences, std::int64_t length)
+    : device_(device), world_(world), capacity_(sequences * length), length_(length) {
   up_ = device.allocate(Category::batch, DType::u8, {tokens_offset + 2 * capacity_ * 4});
-  down_ =
-      device.allocate(Category::batch, DType::u8, {sums_offset + ranks * static_cast<std::int64_t>(sizeof(StepSums))});
+  const std::int64_t sums = world.size * static_cast<std::int64_t>(sizeof(StepSums));
+  down_ = device.allocate(Category::batch, DType::u8, {sums_offset + sums});
   for (Pinned& block : pinned_) block = {device.pinned(up_.bytes()), device.pinned(down_.bytes()), {}, {}};
 }
 
-Tensor StepMemory::all_sums() const { return {at(sums_offset), DType::i64, {ranks_ * sum_words}}; }
+Tensor StepMemory::all_sums() const { return {at(sums_offset), DType::i64, {world_.size * sum_words}}; }
 
 void StepMemory::initialise(Stream& stream, const AdamWClock& clock) {
   std::vector<std::byte> start(static_cast<std::size_t>(down_.bytes()));
@@ -39,7 +39,7 @@ Turn StepMemory::begin(Stream& stream, const HostSequences& batch, float rate) {
     }
     block.sent = device_.send(stream, up_, block.up.data());
   }
-  clear(stream, all_sums().flat(rank_ * sum_words, sum_words));
+  clear(stream, all_sums().flat(world_.rank * sum_words, sum_words));
   return current_;
 }
 
@@ -67,7 +67,7 @@ StepReport StepMemory::report(Turn turn) {
   StepReport report;
   std::memcpy(&report.clock, block.down.data(), sizeof report.clock);
   std::memcpy(&report.clip, block.down.data() + sizeof report.clock, sizeof report.clip);
-  report.sums.resize(static_cast<std::size_t>(ranks_));
+  report.sums.resize(static_cast<std::size_t>(world_.size));
   report.begin = block.sent;
   report.end = block.fetched;
   std::memcpy(report.sums.data(), block.down.data() + sums_offset, report.sums.size() * sizeof(StepSums));

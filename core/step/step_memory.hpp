@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/device/device.hpp"
+#include "core/layout/ranks.hpp"
 #include "core/model/pass.hpp"
 #include "kernels/optim/adamw.hpp"
 #include "kernels/reduce/reduce.hpp"
@@ -33,7 +34,8 @@ enum class Turn : std::uint8_t { even, odd };
 /// reads the one while the device uses the other.
 class StepMemory {
  public:
-  StepMemory(Device& device, int rank, int ranks, std::int64_t sequences, std::int64_t length);
+  /// Of one rank of `world`.
+  StepMemory(Device& device, const RankIn& world, std::int64_t sequences, std::int64_t length);
 
   /// Sets the clock: of a fresh run, zero applied updates; of a restored one, what was saved.
   void initialise(Stream& stream, const AdamWClock& clock = {});
@@ -51,7 +53,7 @@ class StepMemory {
   AdamWClock* clock() const { return reinterpret_cast<AdamWClock*>(down_.data); }
   ClipResult* clip() const { return reinterpret_cast<ClipResult*>(at(sizeof(AdamWClock))); }
   Tensor squares() const { return {at(squares_offset), DType::i64, {ExactSum::words}}; }
-  StepSums* sums() const { return reinterpret_cast<StepSums*>(at(sums_offset)) + rank_; }
+  StepSums* sums() const { return reinterpret_cast<StepSums*>(at(sums_offset)) + world_.rank; }
   /// Every rank's sums as 64-bit words [ranks * words a rank], for the all-gather.
   Tensor all_sums() const;
   static constexpr std::int64_t sum_words = sizeof(StepSums) / 8;
@@ -68,7 +70,7 @@ class StepMemory {
   std::byte* at(std::int64_t offset) const { return static_cast<std::byte*>(down_.data) + offset; }
 
   Device& device_;
-  int rank_, ranks_;
+  RankIn world_;
   std::int64_t capacity_, length_;
   std::int64_t first_ = 0;
   Tensor up_, down_;

@@ -20,9 +20,9 @@ struct StepSizes {
   std::vector<Workspace> workspaces;  ///< that kernels and libraries need
 };
 
-/// What an Engine is built from: a pure value. RunPlan adds what running it dry showed.
+/// What an Engine is built from on one rank: a pure value. RunPlan adds what running it dry showed.
 struct StepPlan {
-  int ranks = 1;
+  Ranks ranks;             ///< this rank among all
   std::uint64_t seed = 0;  ///< of the initial weights
   bool graph = false;      ///< capture and replay, where the device can
   ParamRegistry registry;

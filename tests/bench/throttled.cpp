@@ -66,15 +66,15 @@ class Frozen final : public Communicator {
   const bool& frozen_;
 };
 
-using Connect = std::function<std::unique_ptr<Communicator>(Device&)>;
+using Connect = std::function<Mesh(Device&)>;
 
 constexpr int warm_up = 3;
 
 /// Milliseconds of a step on the slowest rank: the median of `steps`, after `warm_up` others. `frozen` is set then.
 double step_ms(const RunPlan& plan, Control& control, int steps, const Connect& connect, bool& frozen) {
   Device device;
-  const auto communicator = connect(device);
-  Engine engine(device, plan, *communicator);
+  Mesh mesh = connect(device);
+  Engine engine(device, plan, mesh);
   engine.initialise();
   const HostSequences batch = tokens(plan);
   std::vector<double> times;
@@ -102,13 +102,21 @@ double communication_ms(const RunPlan& plan, double bytes_per_second) {
 }
 
 void compare(Mpi& mpi, Control& control, std::int64_t length, int steps) {
-  const RunPlan plan = resolve(model(mpi.size(), length), mpi.size());
-  const auto world = [&](Device& device) { return mpi.world(device, std::chrono::seconds(60)); };
+  const RunPlan plan = resolve(model(mpi.size(), length), mpi.size(), mpi.rank());
+  const auto wrapped = [&](Device& device, const Mesh::Wrap& wrapper) {
+    Mesh mesh = mpi.mesh(device, plan.ranks, std::chrono::seconds(60));
+    mesh.wrap(wrapper);
+    return mesh;
+  };
   for (const double gigabytes : {1.0, 10.0}) {
     bool frozen = false;
-    const auto without = [&](Device& device) { return std::make_unique<Frozen>(world(device), frozen); };
+    const auto without = [&](Device& device) {
+      return wrapped(device, [&](auto one) { return std::make_unique<Frozen>(std::move(one), frozen); });
+    };
     const double computation = step_ms(plan, control, steps, without, frozen);
-    const auto slow = [&](Device& device) { return throttled(world(device), latency_us, gigabytes * 1e9); };
+    const auto slow = [&](Device& device) {
+      return wrapped(device, [&](auto one) { return throttled(std::move(one), latency_us, gigabytes * 1e9); });
+    };
     const double step = step_ms(plan, control, steps, slow, frozen);
     const double communication = communication_ms(plan, gigabytes * 1e9);
     if (mpi.rank() != 0) continue;

@@ -67,6 +67,9 @@ RULES = [
     Rule("run-config", "constructors take their own struct, never the whole deck", r"\bRunConfig\b", where=r"^(core|kernels)/.*" + CPP,
          allowed=r"^core/(config|plan)/|^core/model/shape\.",    # the one place where a deck becomes a model's shape
          bad=("core/model/gpt.hpp", "Gpt(const RunConfig& c);"), good=("core/model/gpt.hpp", "Gpt(const ModelConfig& c);")),
+    Rule("rank-numbers", "a rank has a number in each process group: constructors take the Mesh or its Ranks, never one number",
+         r"\b[A-Z]\w*\s*\([^;{}()]*\bint\s+\w*rank\b", allowed=r"^core/comm/",
+         bad=("core/params/masters.hpp", "Masters(Device& device, int rank);"), good=("core/params/masters.hpp", "Masters(Device& device, const Ranks& ranks);")),
     Rule("role-by-name", "a parameter's role decides, never its name",
          r'\b(ends_with|starts_with|contains|find)\s*\(\s*"[\w.]*(weight|bias|norm|embed|router|expert|head)', reads="include", where=r"^(app|core)/.*" + CPP,
          allowed=r"^core/layout/", bad=("core/optim/adamw.cpp", 'if (name.ends_with(".bias")) decay = 0;'), good=("core/optim/adamw.cpp", "if (decays(spec.role)) rate = wd;")),

@@ -97,17 +97,17 @@ TEST(CastMasterWeights, GivesEveryRankTheWholeForAnyCuts) {
   for (int round = 0; round < 4; ++round) {
     Device device;
     std::vector<Record> records;
-    const auto communicator = recording(mpi().world(device, std::chrono::seconds(300)), records);
+    Mesh mesh = mpi().mesh(device, mpi().ranks(), std::chrono::seconds(300));
+    mesh.wrap([&](std::unique_ptr<Communicator> one) { return recording(std::move(one), records); });
     const Weight<formats::Fp8Block> a(device, {160, 96}, 1, bits), b(device, {64, 288}, 2, bits);
     const Weight<formats::Mxfp8Tiles> c(device, {96, 160}, 3, bits);
     const Weight<formats::Nvfp4> d(device, {144, 64}, 2, bits), e(device, {16, 32}, 1, bits);
     const Weight<formats::Bf16> f(device, {33, 64}, 1, bits);
     const ShardedWeights weights(device, std::vector{a.given, c.given, d.given, f.given, b.given, e.given});
-    cast_master_weights(device.compute(), weights, *communicator);
+    cast_master_weights(device.compute(), weights, mesh.world());
     EXPECT_EQ(records.size(), 1u);  // one agreement on all of them
     const Exchange gathers[] = {a.gather(), b.gather(), c.gather(), d.gather(), e.gather(), f.gather()};
-    communicator->submit(device.compute(), {Collective::all_gather, gathers, -1, "weights"})
-        .wait(device.compute());
+    mesh.world().submit(device.compute(), {Collective::all_gather, gathers, -1, "weights"}).wait(device.compute());
     build_columnwise(device.compute(), weights);
     a.compare(device);
     b.compare(device);

@@ -79,18 +79,17 @@ Origin origin_of(const RunConfig& config, ExpertWeights in_file) {
 class Trial {
  public:
   explicit Trial(const RunConfig& config, bool alone = false)
-      : plan_(resolve(config, alone ? 1 : mpi().size())),
+      : plan_(alone ? resolve(config, 1, 0) : resolve(config, mpi().size(), mpi().rank())),
         control_(alone ? self_control() : mpi().control(std::chrono::seconds(300))),
-        communicator_(alone ? self_communicator() : mpi().world(device_, std::chrono::seconds(300))) {
+        mesh_(alone ? self_mesh() : mpi().mesh(device_, plan_.ranks, std::chrono::seconds(300))) {
     for (std::uint64_t i = 0; i < 6000; ++i)
       text_.push_back(static_cast<std::uint8_t>(97 + random_bits({5, 6}, i) % 7));
     tokens_.append(std::span<const std::uint8_t>(text_));
     Problems problems;
     const Windows windows = Windows::split(tokens_.count(), config.model.seq_len, config.data.eval_fraction, problems);
     problems.raise();
-    training_ = std::make_unique<Training>(device_, plan_,
-                                           Batches(config, tokens_, windows, control_->rank(), control_->size()),
-                                           *communicator_, *control_, records_);
+    training_ = std::make_unique<Training>(device_, plan_, Batches(config, tokens_, windows, plan_.ranks.world), mesh_,
+                                           *control_, records_);
     writer_ = std::make_unique<CheckpointWriter>(device_, *control_);
   }
 
@@ -123,7 +122,7 @@ class Trial {
   TokenStream tokens_;
   std::vector<Record> records_;
   std::unique_ptr<Control> control_;
-  std::unique_ptr<Communicator> communicator_;
+  Mesh mesh_;
   std::unique_ptr<Training> training_;
   std::unique_ptr<CheckpointWriter> writer_;
 };

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <deque>
 #include <numeric>
+#include <optional>
 #include <random>
 
 #include "core/comm/mpi.hpp"
@@ -21,36 +22,70 @@ constexpr std::chrono::seconds timeout(300);
 using Counts = std::vector<std::int64_t>;
 using Values = std::vector<std::uint64_t>;
 
+Mesh over_mpi(Mpi& mpi, Device& device, MpiOptions options = {}) {
+  options.transport = Transport::mpi;
+  return mpi.mesh(device, mpi.ranks(), timeout, options);
+}
+Mesh whole(Mpi& mpi, Device& device, const MpiOptions& options = {}) {
+  return mpi.mesh(device, mpi.ranks(), timeout, options);
+}
+Mesh wrapped(Mesh mesh, const Mesh::Wrap& wrapper) {
+  mesh.wrap(wrapper);
+  return mesh;
+}
+/// Expert groups of two ranks where that divides them.
+Mesh of_pairs(Mpi& mpi, Device& device, Transport transport) {
+  return mpi.mesh(device, mpi.ranks(mpi.size() % 2 == 0 ? 2 : 1), timeout, {.transport = transport});
+}
+
+Communicator& world_of(Mesh& mesh) { return mesh.world(); }
+Communicator& expert_data_of(Mesh& mesh) { return mesh.of(ProcessGroup::expert); }
+Communicator& experts_of(Mesh& mesh) { return mesh.experts(); }
+
+using Inner = std::unique_ptr<Communicator>;
+
 struct BackEnd {
   const char* name;
   bool one_rank_only;
-  std::unique_ptr<Communicator> (*make)(Mpi&, Device&);
+  Mesh (*make)(Mpi&, Device&);
+  Communicator& (*group)(Mesh&) = world_of;
 };
-
-std::unique_ptr<Communicator> over_mpi(Mpi& mpi, Device& device, MpiOptions options = {}) {
-  options.transport = Transport::mpi;
-  return mpi.world(device, timeout, options);
-}
 
 // "world" is NCCL where every rank has a GPU.
 const BackEnd back_ends[] = {
-    {"self", true, [](Mpi&, Device&) { return self_communicator(); }},
-    {"world", false, [](Mpi& m, Device& d) { return m.world(d, timeout); }},
-    {"world_compared", false, [](Mpi& m, Device& d) { return m.world(d, timeout, {.compare = Compare::before_each}); }},
+    {"self", true, [](Mpi&, Device&) { return self_mesh(); }},
+    {"world", false, [](Mpi& m, Device& d) { return whole(m, d); }},
+    {"world_compared", false, [](Mpi& m, Device& d) { return whole(m, d, {.compare = Compare::before_each}); }},
+    {"expert_data", false, [](Mpi& m, Device& d) { return of_pairs(m, d, Transport::fastest); }, expert_data_of},
+    {"experts", false, [](Mpi& m, Device& d) { return of_pairs(m, d, Transport::fastest); }, experts_of},
     {"mpi", false, [](Mpi& m, Device& d) { return over_mpi(m, d); }},
+    {"mpi_expert_data", false, [](Mpi& m, Device& d) { return of_pairs(m, d, Transport::mpi); }, expert_data_of},
+    {"mpi_experts", false, [](Mpi& m, Device& d) { return of_pairs(m, d, Transport::mpi); }, experts_of},
     {"mpi_compared", false, [](Mpi& m, Device& d) { return over_mpi(m, d, {.compare = Compare::before_each}); }},
     // Buffers of more than 64 elements travel in blocks and in pieces, as those beyond 2^31 do.
     {"mpi_pieces", false, [](Mpi& m, Device& d) { return over_mpi(m, d, {.most = 64}); }},
     {"staged", false,
-     [](Mpi& m, Device& d) { return d.compute().native() ? over_mpi(m, d) : staged(d, m.world(d, timeout)); }},
-    {"throttled", false, [](Mpi& m, Device& d) { return throttled(m.world(d, timeout), 20, 1e9); }},
-    {"delaying", false, [](Mpi& m, Device& d) { return delaying(m.world(d, timeout), 7, 300); }},
+     [](Mpi& m, Device& d) {
+       if (d.compute().native()) return over_mpi(m, d);
+       return wrapped(whole(m, d), [&](Inner one) { return staged(d, std::move(one)); });
+     }},
+    {"throttled", false,
+     [](Mpi& m, Device& d) {
+       return wrapped(whole(m, d), [](Inner one) { return throttled(std::move(one), 20, 1e9); });
+     }},
+    {"delaying", false,
+     [](Mpi& m, Device& d) {
+       return wrapped(whole(m, d), [](Inner one) { return delaying(std::move(one), 7, 300); });
+     }},
     {"recording", false,
      [](Mpi& m, Device& d) {
        static std::vector<Record> records;
-       return recording(m.world(d, timeout), records);
+       return wrapped(whole(m, d), [](Inner one) { return recording(std::move(one), records); });
      }},
-    {"nested", false, [](Mpi& m, Device& d) { return throttled(delaying(m.world(d, timeout), 3, 100), 5, 1e9); }},
+    {"nested", false,
+     [](Mpi& m, Device& d) {
+       return wrapped(whole(m, d), [](Inner one) { return throttled(delaying(std::move(one), 3, 100), 5, 1e9); });
+     }},
 };
 
 /// What rank `rank` puts at `i` of buffer `salt`: never 0, so that memory nobody wrote shows.
@@ -131,16 +166,19 @@ class Collectives : public testing::TestWithParam<BackEnd> {
  protected:
   void SetUp() override {
     if (GetParam().one_rank_only && mpi.size() > 1) GTEST_SKIP() << "one rank only";
-    communicator = GetParam().make(mpi, device);
-    EXPECT_EQ(communicator->rank(), mpi.rank());
-    EXPECT_EQ(communicator->size(), mpi.size());
+    mesh.emplace(GetParam().make(mpi, device));
+    communicator = &GetParam().group(*mesh);
+    if (GetParam().group == world_of) {
+      EXPECT_EQ(communicator->rank(), mpi.rank());
+      EXPECT_EQ(communicator->size(), mpi.size());
+    }
   }
   void TearDown() override {
-    if (communicator && communicator->log()) communicator->log()->compare(*control);
+    if (mesh && mesh->log()) mesh->log()->compare(*control);
   }
   Stream& stream() { return device.compute(); }
-  int rank() const { return mpi.rank(); }
-  int size() const { return mpi.size(); }
+  int rank() const { return communicator->rank(); }
+  int size() const { return communicator->size(); }
   std::size_t index() const { return static_cast<std::size_t>(rank()); }
 
   /// A rank's counts by the name of a cut: even, odd sizes, one rank empty, all but the last empty, all empty.
@@ -241,7 +279,8 @@ class Collectives : public testing::TestWithParam<BackEnd> {
   Device device;
   Mpi mpi{nullptr, nullptr};
   std::unique_ptr<Control> control = mpi.control(timeout);
-  std::unique_ptr<Communicator> communicator;
+  std::optional<Mesh> mesh;
+  Communicator* communicator = nullptr;
   std::deque<Case> cases;
 };
 
@@ -389,30 +428,71 @@ class OverMpi : public testing::Test {
 };
 
 TEST_F(OverMpi, AllToAllOfOneRankMayLieInPlace) {
-  std::vector<std::unique_ptr<Communicator>> of_one_rank;
-  of_one_rank.push_back(self_communicator());
-  if (mpi.size() == 1) of_one_rank.push_back(mpi.world(device, timeout));
-  for (const auto& communicator : of_one_rank) {
+  std::vector<Mesh> of_one_rank;
+  of_one_rank.push_back(self_mesh());
+  if (mpi.size() == 1) of_one_rank.push_back(whole(mpi, device));
+  for (Mesh& mesh : of_one_rank) {
     const Tensor t = device.allocate(Category::batch, DType::i32, {3});
     std::vector<std::int32_t> in{1, 2, 3}, out(3);
     device.upload(device.communication(), t, in.data());
     const Counts counts{3}, at{0};
     const Exchange exchange{t, t, counts, at};
-    communicator->submit(device.communication(), {Collective::all_to_all, {&exchange, 1}, 0, ""})
+    mesh.world()
+        .submit(device.communication(), {Collective::all_to_all, {&exchange, 1}, 0, ""})
         .wait(device.communication());
     device.download(device.communication(), out.data(), t);
     EXPECT_EQ(out, in);
   }
 }
 
+/// The world's numbers of the ranks that `group` connects, in its order.
+std::vector<std::int64_t> members(Device& device, Communicator& group, int rank_in_world) {
+  const auto size = static_cast<std::size_t>(group.size()), rank = static_cast<std::size_t>(group.rank());
+  std::vector<std::int64_t> numbers(size, -1);
+  numbers[rank] = rank_in_world;
+  const Tensor t = device.allocate(Category::batch, DType::i64, {group.size()});
+  device.upload(device.compute(), t, numbers.data());
+  const Counts counts(size, 1), at = begins(counts, 0);
+  const Exchange exchange{{}, t, counts, at};
+  group.submit(device.compute(), {Collective::all_gather, {&exchange, 1}, 0, "members"}).wait(device.compute());
+  device.download(device.compute(), numbers.data(), t);
+  return numbers;
+}
+
+TEST_F(OverMpi, EveryGroupOfAMeshConnectsItsOwnRanks) {
+  for (Transport transport : {Transport::fastest, Transport::mpi})
+    for (int expert = 1; expert <= mpi.size(); ++expert) {
+      if (mpi.size() % expert != 0) {
+        EXPECT_THROW(mpi.ranks(expert), Error);
+        continue;
+      }
+      Mesh mesh = mpi.mesh(device, mpi.ranks(expert), timeout, {.transport = transport});
+      std::vector<std::int64_t> all, sharing, neighbours;
+      for (int r = 0; r < mpi.size(); ++r) {
+        all.push_back(r);
+        if (r % expert == mpi.rank() % expert) sharing.push_back(r);
+        if (r / expert == mpi.rank() / expert) neighbours.push_back(r);
+      }
+      EXPECT_EQ(members(device, mesh.world(), mpi.rank()), all);
+      EXPECT_EQ(members(device, mesh.of(ProcessGroup::dense), mpi.rank()), all);
+      EXPECT_EQ(members(device, mesh.of(ProcessGroup::expert), mpi.rank()), sharing) << expert;
+      EXPECT_EQ(members(device, mesh.experts(), mpi.rank()), neighbours) << expert;
+      EXPECT_EQ(&mesh.of(ProcessGroup::expert) == &mesh.world(), expert == 1 || mpi.size() == 1);
+    }
+}
+
+TEST_F(OverMpi, RefusesAMeshOfOtherRanks) {
+  EXPECT_THROW(mpi.mesh(device, Ranks::in_world(mpi.size() + 1, mpi.rank()), timeout), Error);
+}
+
 TEST_F(OverMpi, MovesWhenTheStreamProgresses) {
   if (device.compute().native()) GTEST_SKIP() << "a GPU's stream moves by itself";
-  const auto communicator = mpi.world(device, timeout);
+  Mesh mesh = whole(mpi, device);
   const std::int64_t n = 1 << 20;
   const Tensor t = device.allocate(Category::batch, DType::u8, {n});
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(n), static_cast<std::uint8_t>(mpi.rank() == 0 ? 9 : 0));
   device.upload(device.communication(), t, bytes.data());
-  Pending pending = broadcast(*communicator, t);
+  Pending pending = broadcast(mesh.world(), t);
   for (int turn = 0; turn < 1'000'000 && t.as<std::uint8_t>()[n - 1] != 9; ++turn) {
     device.compute().progress();
     usleep(200);
@@ -422,17 +502,17 @@ TEST_F(OverMpi, MovesWhenTheStreamProgresses) {
 }
 
 TEST_F(OverMpi, RefusesMoreThanItsSlots) {
-  const auto communicator = mpi.world(device, timeout);
-  if (communicator->name() == "self") GTEST_SKIP() << "one rank's collectives end at once";
+  Mesh mesh = whole(mpi, device);
+  if (mesh.world().name() == "self") GTEST_SKIP() << "one rank's collectives end at once";
   const Tensor t = device.allocate(Category::batch, DType::u8, {1});
   device.upload(device.communication(), t, "a");
   std::vector<Tensor> targets;
   std::vector<Pending> pending;
   for (int i = 0; i < 64; ++i)
-    pending.push_back(broadcast(*communicator, device.allocate(Category::batch, DType::u8, {1})));
-  EXPECT_THROW(broadcast(*communicator, t), Error);
+    pending.push_back(broadcast(mesh.world(), device.allocate(Category::batch, DType::u8, {1})));
+  EXPECT_THROW(broadcast(mesh.world(), t), Error);
   pending.clear();
-  broadcast(*communicator, t).wait(device.communication());
+  broadcast(mesh.world(), t).wait(device.communication());
 }
 
 TEST_F(OverMpi, RecordsWhatThePlanRecords) {
@@ -441,7 +521,9 @@ TEST_F(OverMpi, RecordsWhatThePlanRecords) {
   at = begins(counts, 0);
   std::vector<Record> real, planned;
   Device measuring(Device::Kind::measuring);
-  const auto walk = [&](std::unique_ptr<Communicator> communicator, Device& on) {
+  const auto walk = [&](Mesh mesh, std::vector<Record>& records, Device& on) {
+    mesh.wrap([&](Inner one) { return recording(std::move(one), records); });
+    Communicator* const communicator = &mesh.world();
     const Tensor whole = on.allocate(Category::batch, DType::u16, {extent(counts, at)});
     const Tensor sums = on.allocate(Category::batch, DType::i64, {21});
     const Exchange gather[] = {{{}, whole, counts, at}, {{}, sums, Counts(), Counts()}};
@@ -449,8 +531,8 @@ TEST_F(OverMpi, RecordsWhatThePlanRecords) {
     communicator->submit(on.communication(), {Collective::all_reduce_sum, {gather + 1, 1}, -1, ""})
         .wait(on.communication());
   };
-  walk(recording(mpi.world(device, timeout), real), device);
-  walk(recording(planning_communicator(mpi.rank(), mpi.size()), planned), measuring);
+  walk(whole(mpi, device), real, device);
+  walk(planning_mesh(mpi.ranks()), planned, measuring);
   EXPECT_EQ(real, planned);
   ASSERT_EQ(real.size(), 2u);
   EXPECT_EQ(real[0].bytes, 2 * (extent(counts, at) - counts[static_cast<std::size_t>(mpi.rank())]));
@@ -460,7 +542,9 @@ TEST_F(OverMpi, RecordsWhatThePlanRecords) {
 TEST_F(OverMpi, ThrottledTakesItsTimeOneAfterTheOther) {
   if (mpi.size() == 1) GTEST_SKIP() << "one rank receives nothing";
   using Clock = std::chrono::steady_clock;
-  const auto communicator = throttled(mpi.world(device, timeout), 1000, 1e6);  // 1 ms + 1 us a byte
+  // 1 ms + 1 us a byte
+  Mesh mesh = wrapped(whole(mpi, device), [](Inner one) { return throttled(std::move(one), 1000, 1e6); });
+  Communicator* const communicator = &mesh.world();
   const Tensor t = device.allocate(Category::batch, DType::u64, {500});
   const std::vector<std::uint64_t> zeros(500);
   device.upload(device.communication(), t, zeros.data());
@@ -477,13 +561,14 @@ TEST_F(OverMpi, ThrottledTakesItsTimeOneAfterTheOther) {
 }
 
 TEST_F(OverMpi, ADryStreamMovesNothing) {
-  const auto communicator = over_mpi(mpi, device);
+  Mesh mesh = over_mpi(mpi, device);
   Device measuring(Device::Kind::measuring);
   const Tensor t = measuring.allocate(Category::batch, DType::u8, {1000});
   const Exchange exchange = everywhere(t);
-  communicator->submit(measuring.communication(), {Collective::broadcast, {&exchange, 1}, 0, ""})
+  mesh.world()
+      .submit(measuring.communication(), {Collective::broadcast, {&exchange, 1}, 0, ""})
       .wait(measuring.communication());
-  EXPECT_EQ(communicator->log()->noted(), 0u);
+  EXPECT_EQ(mesh.log()->noted(), 0u);
 }
 
 }  // namespace

@@ -104,7 +104,7 @@ void fill_weights(StateDict& state, const Golden& golden, Device& device) {
 }
 
 std::vector<MetricsRow> train(const Golden& golden, const RunConfig& config) {
-  const RunPlan plan = resolve(config, mpi().size());
+  const RunPlan plan = resolve(config, mpi().size(), mpi().rank());
   EXPECT_GE(plan.layout.groups().size(), 6u);
   Device device;
   const std::vector<std::uint8_t> text = text_of(golden, config);
@@ -115,9 +115,8 @@ std::vector<MetricsRow> train(const Golden& golden, const RunConfig& config) {
   problems.raise();
   std::vector<Record> records;
   const auto control = mpi().control(std::chrono::seconds(300));
-  const auto communicator = mpi().world(device, std::chrono::seconds(300));
-  Training training(device, plan, Batches(config, tokens, windows, mpi().rank(), mpi().size()), *communicator, *control,
-                    records);
+  Mesh mesh = mpi().mesh(device, plan.ranks, std::chrono::seconds(300));
+  Training training(device, plan, Batches(config, tokens, windows, plan.ranks.world), mesh, *control, records);
   training.initialise([&](StateDict& state) { fill_weights(state, golden, device); });
   std::vector<MetricsRow> rows;
   training.run([&](const MetricsRow& row) {
@@ -150,7 +149,7 @@ class GoldenTraining : public ::testing::TestWithParam<const char*> {
   /// The goldens' four sequences; three ranks cannot share them, which is refused.
   static bool shared(const RunConfig& config) {
     if (config.batch.global % mpi().size() == 0) return true;
-    EXPECT_THROW(resolve(config, mpi().size()), Error);
+    EXPECT_THROW(resolve(config, mpi().size(), mpi().rank()), Error);
     return false;
   }
   static void say(const char* type, const Errors& errors) {

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <set>
+#include <utility>
 
 #include "core/comm/mpi.hpp"
 #include "core/optim/clip.hpp"
@@ -23,13 +25,14 @@ Mpi& mpi() {
   return *instance;
 }
 
-/// Odd sizes, an expert stack, and one parameter ("unused") that no forward touches.
-ParamRegistry odd_parameters() {
+/// Odd sizes, an expert stack of which this rank holds its part, and one parameter ("unused") that no forward touches.
+ParamRegistry odd_parameters(const RankIn& experts) {
   ParamRegistry registry;
   const auto add = [&](const std::string& name, Shape shape, int members, Role role) {
-    Shape canonical = shape;
-    if (members > 1) canonical = {members, shape[0], shape[1]};
-    registry.add({name, shape, members, role, {Start::Kind::normal, 0.5}, {name, canonical, 0}});
+    Canonical canonical{name, shape, 0};
+    if (members > 1)
+      canonical = {name, {members * experts.size, shape[0], shape[1]}, experts.rank * members * shape.elements()};
+    registry.add({name, shape, members, role, {Start::Kind::normal, 0.5}, canonical});
   };
   add("a", {17, 5}, 1, Role::matrix);
   add("a.bias", {17}, 1, Role::bias);
@@ -57,15 +60,19 @@ float contribution(int rank, int micro, int p, std::int64_t i) {
 }
 
 struct Bench {
-  explicit Bench(std::int64_t bucket_elements, const SyncRules& sync_rules, int delay_us = 0)
+  /// With expert groups of `expert` ranks.
+  Bench(std::int64_t bucket_elements, const SyncRules& sync_rules, int delay_us = 0, int expert = 1)
       : rules(sync_rules),
-        registry(odd_parameters()),
-        layout(
-            ParamLayout::build(registry, {mpi().size(), mpi().size(), bucket_elements, recipe_of(DType::bf16).weight})),
+        ranks(mpi().ranks(expert)),
+        registry(odd_parameters(ranks.experts)),
+        layout(ParamLayout::build(registry, {ranks.world.size, ranks.expert_data.size, bucket_elements,
+                                             recipe_of(DType::bf16).weight})),
         usage(usage_of(registry)),
-        communicator(delaying(mpi().world(device, std::chrono::seconds(300)), seed, delay_us)),
-        masters(device, layout, mpi().rank()),
-        sync(device, registry, layout, usage, masters, *communicator, rules) {}
+        mesh(mpi().mesh(device, ranks, std::chrono::seconds(300))),
+        masters(device, layout, ranks),
+        sync(device, registry, layout, usage, masters, mesh, rules) {
+    mesh.wrap([&](std::unique_ptr<Communicator> one) { return delaying(std::move(one), seed, delay_us); });
+  }
 
   void poison_gradients() {
     for (int b = 0; b < sync.gradients().buckets(); ++b)
@@ -104,35 +111,49 @@ struct Bench {
 
   SyncRules rules;
   Device device;
+  Ranks ranks;
   ParamRegistry registry;
   ParamLayout layout;
   Usage usage;
-  std::unique_ptr<Communicator> communicator;
+  Mesh mesh;
+  std::unique_ptr<Control> control = mpi().control(std::chrono::seconds(300));
   Masters masters;
   ParamSync sync;
 };
 
+/// The ranks that share a parameter: of experts, those of equal position in their expert groups.
+std::vector<int> sharers(const Bench& bench, int p) {
+  const bool expert = bench.registry[{p}].role == Role::expert;
+  std::vector<int> all;
+  for (int r = 0; r < mpi().size(); ++r)
+    if (!expert || (r - mpi().rank()) % bench.ranks.experts.size == 0) all.push_back(r);
+  return all;
+}
+
 /// ((r0 + r1) + r2) + ... of each rank's (m0 + m1) + ..., as the trainer promises to add.
-float expected_sum(int micro, int p, std::int64_t i) {
+float expected_sum(const Bench& bench, int p, std::int64_t i) {
   float total = 0;
-  for (int r = 0; r < mpi().size(); ++r) {
+  bool first = true;
+  for (int r : sharers(bench, p)) {
     float mine = contribution(r, 0, p, i);
-    for (int m = 1; m < micro; ++m) mine = mine + contribution(r, m, p, i);
-    total = r == 0 ? mine : total + mine;
+    for (int m = 1; m < bench.rules.micro_batches; ++m) mine = mine + contribution(r, m, p, i);
+    total = std::exchange(first, false) ? mine : total + mine;
   }
   return total;
 }
 
 /// The library's order is its own: sums of at most eight terms, rounded at each addition.
-void expect_sum(float got, float expected, const SyncRules& rules, int p, std::int64_t i) {
-  if (rules.order == ReduceOrder::rank || mpi().size() <= 2) {
+void expect_sum(const Bench& bench, float got, int p, std::int64_t i) {
+  const float expected = expected_sum(bench, p, i);
+  const std::vector<int> ranks = sharers(bench, p);
+  if (bench.rules.order == ReduceOrder::rank || ranks.size() <= 2) {
     ASSERT_EQ(std::bit_cast<std::uint32_t>(got), std::bit_cast<std::uint32_t>(expected))
         << "parameter " << p << ", " << i;
     return;
   }
   float terms = 0;
-  for (int r = 0; r < mpi().size(); ++r)
-    for (int m = 0; m < rules.micro_batches; ++m) terms += std::abs(contribution(r, m, p, i));
+  for (int r : ranks)
+    for (int m = 0; m < bench.rules.micro_batches; ++m) terms += std::abs(contribution(r, m, p, i));
   ASSERT_NEAR(got, expected, std::ldexp(terms, -21)) << "parameter " << p << ", " << i;
 }
 
@@ -141,7 +162,7 @@ void expect_sums(Bench& bench, const Reduced& reduced) {
   for (int b = 0; b < reduced.buckets(); ++b) {
     const std::vector<float> shard = bench.values<float>(reduced.shard(b));
     std::vector<bool> written(shard.size(), false);
-    for (const Piece& piece : bench.layout.pieces(b, mpi().rank())) {
+    for (const Piece& piece : bench.layout.pieces(b, bench.ranks)) {
       const ParamSpec& spec = bench.registry[piece.param];
       for (std::int64_t i = 0; i < piece.count.value; ++i) {
         const auto at = static_cast<std::size_t>(piece.shard.value + i);
@@ -151,7 +172,7 @@ void expect_sums(Bench& bench, const Reduced& reduced) {
         if (spec.name == "unused") {
           ASSERT_EQ(shard[at], 0.0f) << element;
         } else {
-          expect_sum(shard[at], expected_sum(bench.rules.micro_batches, p, element), bench.rules, p, element);
+          expect_sum(bench, shard[at], p, element);
         }
         ++seen;
       }
@@ -171,14 +192,23 @@ std::vector<SyncRules> all_rules() {
   return rules;
 }
 
+/// Sizes of expert groups: none, of two ranks, of all.
+std::set<int> expert_groups() {
+  std::set<int> sizes{1, mpi().size()};
+  if (mpi().size() % 2 == 0) sizes.insert(2);
+  return sizes;
+}
+
 TEST(ParamSync, ReducesOverPoisonedMemory) {
   for (const SyncRules& rules : all_rules())
-    for (std::int64_t bucket : {1, 1000, 1 << 20}) {
-      Bench bench(bucket, rules, 200);
-      bench.poison_gradients();
-      Reduced reduced = bench.backward().reduce(bench.device.compute());
-      expect_sums(bench, reduced);
-    }
+    for (int expert : expert_groups())
+      for (std::int64_t bucket : {1, 1000, 1 << 20}) {
+        Bench bench(bucket, rules, 200, expert);
+        bench.poison_gradients();
+        Reduced reduced = bench.backward().reduce(bench.device.compute());
+        expect_sums(bench, reduced);
+        bench.mesh.log()->compare(*bench.control);
+      }
 }
 
 /// The weight handed out is what `number` draws, rounded.
@@ -187,7 +217,8 @@ void expect_drawn(Bench& bench, ParamId id, std::uint64_t number) {
   const ParamSpec& spec = bench.registry[id];
   const Operand weight = bench.sync.weights().operand(stream, id, Side::rowwise);
   const Tensor drawn = bench.device.allocate(Category::staging, DType::f32, {spec.member_elements() * spec.members});
-  fill_normal(stream, drawn, random_key(number, "init", spec.canonical.name, 0), 0, spec.start.deviation);
+  fill_normal(stream, drawn, random_key(number, "init", spec.canonical.name, 0),
+              static_cast<std::uint64_t>(spec.canonical.first), spec.start.deviation);
   const std::vector<float> expected = bench.values<float>(drawn);
   for (int m = 0; m < spec.members; ++m) {
     const std::vector<bf16> held = bench.values<bf16>(weight.member(m).data);
@@ -199,21 +230,22 @@ void expect_drawn(Bench& bench, ParamId id, std::uint64_t number) {
 
 TEST(ParamSync, EveryRankHoldsQuantizedMastersAfterPublish) {
   for (const SyncRules& rules : all_rules())
-    for (std::int64_t bucket : {1, 1000, 1 << 20}) {
-      Bench bench(bucket, rules, 200);
-      Stream& stream = bench.device.compute();
-      for (std::uint64_t number : {seed, seed + 1, seed + 2}) {  // masters change, as in a step
-        bench.sync.publish(stream,
-                           bench.masters.initialise(stream, bench.registry, bench.layout, mpi().rank(), number));
-        for (int p = 0; p < bench.registry.size(); ++p) expect_drawn(bench, {p}, number);
+    for (int expert : expert_groups())
+      for (std::int64_t bucket : {1, 1000, 1 << 20}) {
+        Bench bench(bucket, rules, 200, expert);
+        Stream& stream = bench.device.compute();
+        for (std::uint64_t number : {seed, seed + 1, seed + 2}) {  // masters change, as in a step
+          bench.sync.publish(stream,
+                             bench.masters.initialise(stream, bench.registry, bench.layout, bench.ranks, number));
+          for (int p = 0; p < bench.registry.size(); ++p) expect_drawn(bench, {p}, number);
+        }
       }
-    }
 }
 
 TEST(ParamSync, OverlapBeginsCollectivesBeforeTheyAreAwaited) {
   Bench bench(1, {Overlap::on, Overlap::on, micro_batches});
   Stream& stream = bench.device.compute();
-  bench.sync.publish(stream, bench.masters.initialise(stream, bench.registry, bench.layout, mpi().rank(), seed));
+  bench.sync.publish(stream, bench.masters.initialise(stream, bench.registry, bench.layout, bench.ranks, seed));
   const Tensor work = bench.device.allocate(Category::staging, DType::f32, {1});
   for (int p = 0; p < bench.registry.size(); ++p) {
     bench.sync.weights().operand(stream, {p}, Side::rowwise);

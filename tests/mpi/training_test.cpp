@@ -98,15 +98,18 @@ RowSink into(std::vector<MetricsRow>& rows) {
 class Trial {
  public:
   explicit Trial(const RunConfig& config, int delay_us = 300)
-      : plan_(resolve(config, mpi().size())), control_(mpi().control(std::chrono::seconds(300))) {
+      : plan_(resolve(config, mpi().size(), mpi().rank())),
+        control_(mpi().control(std::chrono::seconds(300))),
+        mesh_(mpi().mesh(device_, plan_.ranks, std::chrono::seconds(300))) {
     tokens_.append(std::span<const std::uint8_t>(text()));
     Problems problems;
     const Windows windows = Windows::split(tokens_.count(), config.model.seq_len, config.data.eval_fraction, problems);
     problems.raise();
-    communicator_ = recording(delaying(mpi().world(device_, std::chrono::seconds(300)), 3, delay_us), records_);
-    training_ =
-        std::make_unique<Training>(device_, plan_, Batches(config, tokens_, windows, mpi().rank(), mpi().size()),
-                                   *communicator_, *control_, records_);
+    mesh_.wrap([&](std::unique_ptr<Communicator> one) {
+      return recording(delaying(std::move(one), 3, delay_us), records_);
+    });
+    training_ = std::make_unique<Training>(device_, plan_, Batches(config, tokens_, windows, plan_.ranks.world), mesh_,
+                                           *control_, records_);
   }
 
   std::vector<MetricsRow> train() {
@@ -119,7 +122,7 @@ class Trial {
   Device& device() { return device_; }
   const RunPlan& plan() const { return plan_; }
   Control& control() { return *control_; }
-  const Communicator& communicator() const { return *communicator_; }
+  const Mesh& mesh() const { return mesh_; }
 
  private:
   RunPlan plan_;
@@ -127,7 +130,7 @@ class Trial {
   TokenStream tokens_;
   std::vector<Record> records_;
   std::unique_ptr<Control> control_;
-  std::unique_ptr<Communicator> communicator_;
+  Mesh mesh_;
   std::unique_ptr<Training> training_;
 };
 
@@ -390,9 +393,9 @@ Held held_by(const RunConfig& config, const std::function<void(Training&, std::i
   for (std::size_t i = 0; i < all.size(); ++i) digest(engine.stream(), sums.as<std::uint64_t>() + i, all[i], 0);
   held.digests.resize(all.size());
   run.device().download(engine.stream(), held.digests.data(), sums);
-  if (const CollectiveLog* log = run.communicator().log()) held.collectives = log->chain();
+  if (const CollectiveLog* log = run.mesh().log()) held.collectives = log->chain();
   held.replays = engine.replays();
-  held.on_streams = run.device().compute().native() && run.communicator().on_streams();
+  held.on_streams = run.device().compute().native() && run.mesh().on_streams();
   return held;
 }
 

@@ -6,6 +6,8 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "core/comm/mpi_control.hpp"
 #include "core/comm/nccl/nccl_communicator.hpp"
@@ -33,75 +35,97 @@ bool even(const Exchange& x) {
   return true;
 }
 
+/// What the groups of a mesh share: the communication stream and what is under way on it, the log, the progress hook.
 /// Non-blocking: every call returns at once and is then polled, so that a rank that has gone is found by the time-out.
-class NcclCommunicator final : public Communicator {
+class NcclBackEnd {
  public:
-  NcclCommunicator(MpiWatch& watch, Device& device, std::chrono::seconds timeout, const MpiOptions& options)
+  NcclBackEnd(MpiWatch& watch, Device& device, std::chrono::seconds timeout, const MpiOptions& options)
       : watch_(watch), device_(device), stream_(device.communication()), timeout_(timeout) {
     // On hosts shared with others: a program that dies while it holds multicast groups can put their GPUs out of
     // service.
     setenv("NCCL_NVLS_ENABLE", "0", 0);
-    const std::unique_ptr<Control> control = mpi_control(watch, timeout);
+    if (options.compare == Compare::before_each) control_ = mpi_control(watch, timeout);
+    watch_.quote(&log_);
+    watch_.before_leaving([this] {
+      for (ncclComm_t comm : comms_) ncclCommAbort(comm);
+    });
+    stream_.set_progress([](void* self) { static_cast<NcclBackEnd*>(self)->progress(); }, this);
+  }
+  ~NcclBackEnd() {
+    stream_.set_progress(nullptr, nullptr);
+    watch_.before_leaving(nullptr);
+    watch_.quote(nullptr);
+  }
+  NcclBackEnd(const NcclBackEnd&) = delete;
+  NcclBackEnd& operator=(const NcclBackEnd&) = delete;
+
+  /// A communicator of the ranks of `group`. Collective over the world: every rank calls it for a group of its own.
+  ncclComm_t connect(const RankGroup& group, Control& control) {
     ncclUniqueId id{};
     at_ = {"NCCL's start", 0, ""};
-    if (rank() == 0) check(ncclGetUniqueId(&id));
-    const std::string bytes = control->broadcast(std::string(id.internal, sizeof id.internal));
+    if (group.place.rank == 0) check(ncclGetUniqueId(&id), nullptr);
+    const std::string bytes =
+        control.gather(std::string(id.internal, sizeof id.internal))[static_cast<std::size_t>(group.first)];
     std::memcpy(id.internal, bytes.data(), sizeof id.internal);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    check(ncclCommInitRankConfig(&comm_, size(), id, rank(), &config));
-    settle();
-    if (options.compare == Compare::before_each) control_ = mpi_control(watch, timeout);
-    watch_.quote(&log_);
-    watch_.before_leaving([this] { ncclCommAbort(comm_); });
-    stream_.set_progress([](void* self) { static_cast<NcclCommunicator*>(self)->progress(); }, this);
+    ncclComm_t comm = nullptr;
+    check(ncclCommInitRankConfig(&comm, group.place.size, id, group.place.rank, &config), comm);
+    comms_.push_back(comm);
+    settle(comm);
+    return comm;
   }
-  ~NcclCommunicator() override {
+
+  void disconnect(ncclComm_t comm) {
     device_.wait(stream_.record());
-    stream_.set_progress(nullptr, nullptr);
     at_ = {"NCCL's end", log_.noted(), ""};
-    check(ncclCommFinalize(comm_));
-    settle();
-    watch_.before_leaving(nullptr);
-    watch_.quote(nullptr);
-    ncclCommDestroy(comm_);
+    check(ncclCommFinalize(comm), comm);
+    settle(comm);
+    std::erase(comms_, comm);
+    ncclCommDestroy(comm);
   }
-  NcclCommunicator(const NcclCommunicator&) = delete;
-  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
-  int rank() const override { return watch_.rank(); }
-  int size() const override { return watch_.size(); }
-  std::string name() const override { return "nccl"; }
-  const CollectiveLog* log() const override { return &log_; }
-  bool on_streams() const override { return true; }
+  const CollectiveLog& log() const { return log_; }
+  cudaStream_t native() const { return static_cast<cudaStream_t>(stream_.native()); }
 
-  Pending submit(Stream& stream, const Operation& operation) override {
-    operation.check(rank(), size());
+  /// Takes a slot for an operation of the group named `group`; `start` asks `comm` for it. Returns the slot's number.
+  template <class Start>
+  int begin(Stream& stream, const Operation& operation, const char* group, ncclComm_t comm, const Start& start) {
     const auto slot = std::find_if(slots_.begin(), slots_.end(), [](const Slot& s) { return !s.used; });
     require(slot != slots_.end(), "NCCL back end", "too many collectives under way");
     slot->used = true;
     at_ = {name_of(operation.collective), log_.noted(), operation.label};
-    log_.note(operation);
+    log_.note(operation, group);
     if (control_) log_.compare(*control_);
     if (!stream.dry()) {
       stream_.wait(stream.record());
-      start(operation);
+      check(ncclGroupStart(), comm);
+      start();
+      check(ncclGroupEnd(), comm);
+      settle(comm);
     }
     slot->done = stream_.record();
     if (!stream.capturing()) watch_for(slot->done, operation.group);  // of a replay: the end of its graph
-    return Pending(this, static_cast<int>(slot - slots_.begin()));
+    return static_cast<int>(slot - slots_.begin());
   }
 
- protected:
-  void finish(Stream& stream, int slot) override {
+  void finish(Stream& stream, int slot) {
     Slot& s = slots_[static_cast<std::size_t>(slot)];
     stream.wait(s.done);
     s.used = false;
   }
-  void abandon(int slot) noexcept override {
+  void abandon(int slot) noexcept {
     Slot& s = slots_[static_cast<std::size_t>(slot)];
     device_.wait(s.done);
     s.used = false;
+  }
+
+  void check(ncclResult_t code, ncclComm_t comm) {
+    if (code == ncclSuccess || code == ncclInProgress) return;
+    const char* detail = comm ? ncclGetLastError(comm) : "";
+    watch_.fail(fmt::format("NCCL failed on rank {} in {}: {} {}", watch_.rank(), at_.call, ncclGetErrorString(code),
+                            detail),
+                at_);
   }
 
  private:
@@ -116,8 +140,89 @@ class NcclCommunicator final : public Communicator {
     int group = -1;
   };
 
+  /// Returns once the library has taken what `comm` was last asked for; the device may still be busy with it.
+  void settle(ncclComm_t comm) {
+    const Clock::time_point deadline = Clock::now() + timeout_;
+    for (unsigned turn = 1;; ++turn) {
+      ncclResult_t state = ncclSuccess;
+      check(ncclCommGetAsyncError(comm, &state), comm);
+      if (state == ncclSuccess) return;
+      check(state, comm);
+      if (turn % 64 != 0) continue;
+      watch_.look(at_);
+      if (Clock::now() > deadline) overdue(at_, -1);
+      sched_yield();
+    }
+  }
+
+  void watch_for(const Event& done, int group) {
+    if (newest_ - oldest_ == posted_.size()) ++oldest_;
+    if (newest_ == oldest_) since_ = Clock::now();
+    posted_[newest_++ % posted_.size()] = {done, at_, group};
+  }
+
+  /// Hangs on the communication stream: called while the host waits for the device.
+  void progress() {
+    using namespace std::chrono_literals;
+    const Clock::time_point now = Clock::now();
+    if (now < next_look_) return;
+    next_look_ = now + 1ms;
+    for (ncclComm_t comm : comms_) {
+      ncclResult_t state = ncclSuccess;
+      check(ncclCommGetAsyncError(comm, &state), comm);
+      check(state, comm);
+    }
+    for (; oldest_ < newest_ && posted_[oldest_ % posted_.size()].done.reached(); ++oldest_) since_ = now;
+    const Posted& first = posted_[oldest_ % posted_.size()];
+    if (oldest_ < newest_ && now - since_ > timeout_) overdue(first.at, first.group);
+    watch_.look(oldest_ < newest_ ? first.at : Waiting{.sequence = log_.noted()});
+  }
+
+  [[noreturn]] void overdue(const Waiting& at, int group) {
+    watch_.fail(fmt::format("rank {} has waited {} s in {} #{}, group {}{}{}", watch_.rank(), timeout_.count(), at.call,
+                            at.sequence, group, *at.label ? ", " : "", at.label),
+                at);
+  }
+
+  MpiWatch& watch_;
+  Device& device_;
+  Stream& stream_;
+  std::chrono::seconds timeout_;
+  std::vector<ncclComm_t> comms_;
+  CollectiveLog log_;
+  std::unique_ptr<Control> control_;
+  Waiting at_;  ///< what the library was last asked for
+  std::array<Slot, 64> slots_;
+  std::array<Posted, 256> posted_;
+  std::uint64_t oldest_ = 0, newest_ = 0;  ///< of posted_, modulo its size
+  Clock::time_point since_{}, next_look_{};
+};
+
+class NcclCommunicator final : public Communicator {
+ public:
+  NcclCommunicator(std::shared_ptr<NcclBackEnd> back_end, const RankGroup& group, Control& control)
+      : back_end_(std::move(back_end)), group_(group), comm_(back_end_->connect(group, control)) {}
+  ~NcclCommunicator() override { back_end_->disconnect(comm_); }
+  NcclCommunicator(const NcclCommunicator&) = delete;
+  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
+
+  int rank() const override { return group_.place.rank; }
+  int size() const override { return group_.place.size; }
+  std::string name() const override { return "nccl"; }
+  const CollectiveLog* log() const override { return &back_end_->log(); }
+  bool on_streams() const override { return true; }
+
+  Pending submit(Stream& stream, const Operation& operation) override {
+    operation.check(rank(), size());
+    return Pending(this, back_end_->begin(stream, operation, group_.name, comm_, [&] { start(operation); }));
+  }
+
+ protected:
+  void finish(Stream& stream, int slot) override { back_end_->finish(stream, slot); }
+  void abandon(int slot) noexcept override { back_end_->abandon(slot); }
+
+ private:
   void start(const Operation& operation) {
-    check(ncclGroupStart());
     for (const Exchange& exchange : operation.exchanges) {
       switch (operation.collective) {
         case Collective::all_gather: all_gather(exchange); break;
@@ -128,8 +233,6 @@ class NcclCommunicator final : public Communicator {
         case Collective::broadcast: broadcast(exchange.receive, exchange.receive.elements(), 0); break;
       }
     }
-    check(ncclGroupEnd());
-    settle();
   }
 
   void all_gather(const Exchange& x) {
@@ -186,74 +289,23 @@ class NcclCommunicator final : public Communicator {
     check(ncclBroadcast(t.data, t.data, bytes_of(t, elements), ncclUint8, root, comm_, native()));
   }
 
-  /// Returns once the library has taken what it was last asked for; the device may still be busy with it.
-  void settle() {
-    const Clock::time_point deadline = Clock::now() + timeout_;
-    for (unsigned turn = 1;; ++turn) {
-      ncclResult_t state = ncclSuccess;
-      check(ncclCommGetAsyncError(comm_, &state));
-      if (state == ncclSuccess) return;
-      check(state);
-      if (turn % 64 != 0) continue;
-      watch_.look(at_);
-      if (Clock::now() > deadline) overdue(at_, -1);
-      sched_yield();
-    }
-  }
+  void check(ncclResult_t code) { back_end_->check(code, comm_); }
+  cudaStream_t native() const { return back_end_->native(); }
 
-  void watch_for(const Event& done, int group) {
-    if (newest_ - oldest_ == posted_.size()) ++oldest_;
-    if (newest_ == oldest_) since_ = Clock::now();
-    posted_[newest_++ % posted_.size()] = {done, at_, group};
-  }
-
-  /// Hangs on the communication stream: called while the host waits for the device.
-  void progress() {
-    using namespace std::chrono_literals;
-    const Clock::time_point now = Clock::now();
-    if (now < next_look_) return;
-    next_look_ = now + 1ms;
-    ncclResult_t state = ncclSuccess;
-    check(ncclCommGetAsyncError(comm_, &state));
-    check(state);
-    for (; oldest_ < newest_ && posted_[oldest_ % posted_.size()].done.reached(); ++oldest_) since_ = now;
-    const Posted& first = posted_[oldest_ % posted_.size()];
-    if (oldest_ < newest_ && now - since_ > timeout_) overdue(first.at, first.group);
-    watch_.look(oldest_ < newest_ ? first.at : Waiting{.sequence = log_.noted()});
-  }
-
-  void check(ncclResult_t code) {
-    if (code == ncclSuccess || code == ncclInProgress) return;
-    const char* detail = comm_ ? ncclGetLastError(comm_) : "";
-    watch_.fail(fmt::format("NCCL failed on rank {} in {}: {} {}", rank(), at_.call, ncclGetErrorString(code), detail),
-                at_);
-  }
-  [[noreturn]] void overdue(const Waiting& at, int group) {
-    watch_.fail(fmt::format("rank {} has waited {} s in {} #{}, group {}{}{}", rank(), timeout_.count(), at.call,
-                            at.sequence, group, *at.label ? ", " : "", at.label),
-                at);
-  }
-  cudaStream_t native() const { return static_cast<cudaStream_t>(stream_.native()); }
-
-  MpiWatch& watch_;
-  Device& device_;
-  Stream& stream_;
-  ncclComm_t comm_ = nullptr;
-  std::chrono::seconds timeout_;
-  CollectiveLog log_;
-  std::unique_ptr<Control> control_;
-  Waiting at_;  ///< what the library was last asked for
-  std::array<Slot, 64> slots_;
-  std::array<Posted, 256> posted_;
-  std::uint64_t oldest_ = 0, newest_ = 0;  ///< of posted_, modulo its size
-  Clock::time_point since_{}, next_look_{};
+  std::shared_ptr<NcclBackEnd> back_end_;
+  RankGroup group_;
+  ncclComm_t comm_;
 };
 
 }  // namespace
 
-std::unique_ptr<Communicator> nccl_communicator(MpiWatch& watch, Device& device, std::chrono::seconds timeout,
-                                                const MpiOptions& options) {
-  return std::make_unique<NcclCommunicator>(watch, device, timeout, options);
+Mesh nccl_mesh(MpiWatch& watch, const Ranks& ranks, Device& device, std::chrono::seconds timeout,
+               const MpiOptions& options) {
+  const auto back_end = std::make_shared<NcclBackEnd>(watch, device, timeout, options);
+  const std::unique_ptr<Control> control = mpi_control(watch, timeout);
+  return Mesh(ranks, [&](const RankGroup& group) {
+    return std::make_unique<NcclCommunicator>(back_end, group, *control);
+  });
 }
 
 std::string nccl_version() {

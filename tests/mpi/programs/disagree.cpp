@@ -70,7 +70,7 @@ int main(int argc, char** argv) {
   Device device;
   Stream& stream = device.compute();
   const MpiOptions options{.compare = when == "debug" ? Compare::before_each : Compare::at_boundaries};
-  const auto communicator = mpi.world(device, timeout, options);
+  Mesh mesh = mpi.mesh(device, mpi.ranks(), timeout, options);
   const auto control = mpi.control(timeout);
 
   const bool odd = mpi.rank() == mpi.size() - 1;
@@ -79,7 +79,7 @@ int main(int argc, char** argv) {
   clear(stream, some);  // a kernel's first launch loads it, and may wait for all that is under way
   std::vector<Pending> pending;
   for (const Call& call : list) {
-    pending.push_back(communicator->submit(stream, call.operation()));
+    pending.push_back(mesh.world().submit(stream, call.operation()));
     if (when == "boundary" || when == "ahead") continue;
     pending.back().wait(stream);
     device.wait(stream.record());
@@ -89,7 +89,7 @@ int main(int argc, char** argv) {
     for (Pending& one : pending) one.wait(stream);
     for (int i = 0; i < 5000; ++i) clear(stream, some);
   }
-  communicator->log()->compare(*control);
+  mesh.log()->compare(*control);
   for (Pending& one : pending)
     if (one) one.wait(stream);
   device.wait(stream.record());

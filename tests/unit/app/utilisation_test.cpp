@@ -27,7 +27,7 @@ TEST(Peak, IsKnownOrThereIsNone) {
 }
 
 TEST(Utilisation, IsTheShareOfAllRanksPeak) {
-  RunPlan plan = resolve(dense(), 2);
+  RunPlan plan = resolve(dense(), 2, 0);
   plan.model_flops_per_step = 3e12;
   EXPECT_DOUBLE_EQ(utilisation(plan, {"", 1e12}, 2), 0.75);
   EXPECT_EQ(utilisation_text(plan, std::nullopt), "no MFU: the peak of this hardware is not known");
@@ -44,15 +44,15 @@ TEST(ModelFlops, AreThoseOfTheFormula) {
   const double weights = 2 * (3 * C * C + C * C + 2 * C * F) + V * C;
   const double attention = 2 * 2.0 * 7 * (T * (T + 1) / 2) * C * 8;
   for (int ranks : {1, 2, 4})
-    EXPECT_DOUBLE_EQ(resolve(config, ranks).model_flops_per_step, 3 * 2 * weights * tokens + attention) << ranks;
+    EXPECT_DOUBLE_EQ(resolve(config, ranks, 0).model_flops_per_step, 3 * 2 * weights * tokens + attention) << ranks;
 }
 
 TEST(ModelFlops, LeaveRecomputationOut) {
   RunConfig config = dense();
-  const RunPlan none = resolve(config, 2);
+  const RunPlan none = resolve(config, 2, 0);
   EXPECT_EQ(none.flops_per_step, none.model_flops_per_step);
   config.recompute.mode = RecomputeMode::full;
-  const RunPlan full = resolve(config, 2);
+  const RunPlan full = resolve(config, 2, 0);
   EXPECT_EQ(full.model_flops_per_step, none.model_flops_per_step);
   EXPECT_GT(full.flops_per_step, 1.1 * none.flops_per_step);
   EXPECT_LT(full.sizes.activation_bytes, none.sizes.activation_bytes) << "what is counted aside takes no memory";

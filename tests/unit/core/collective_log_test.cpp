@@ -17,6 +17,7 @@ struct Sketch {
   int buckets = 1;
   int group = 2;
   const char* label = "weights";
+  const char* processes = "";
 };
 
 void note(CollectiveLog& log, const Sketch& sketch) {
@@ -25,7 +26,7 @@ void note(CollectiveLog& log, const Sketch& sketch) {
   const std::vector<std::int64_t> begins(sketch.counts.size());
   const std::vector<Exchange> exchanges(static_cast<std::size_t>(sketch.buckets),
                                         Exchange{{}, {nullptr, sketch.type, {n}}, sketch.counts, begins});
-  log.note({sketch.collective, exchanges, sketch.group, sketch.label});
+  log.note({sketch.collective, exchanges, sketch.group, sketch.label}, sketch.processes);
 }
 
 std::uint64_t chain_of(const std::vector<Sketch>& sketches) {
@@ -41,6 +42,7 @@ TEST(CollectiveLog, ChainDependsOnEveryPartOfTheFingerprint) {
       {}, {one}, {one, one}, {{.collective = Collective::all_to_all}}, {{.collective = Collective::broadcast}},
       {{.type = DType::i32}}, {{.counts = {5, 3}}}, {{.counts = {4, 4}}}, {{.counts = {8}}}, {{.buckets = 2}},
       {{.buckets = 0}}, {{.group = -1}}, {{.group = 3}}, {{.label = "grads"}}, {{.label = ""}},
+      {{.processes = "expert-data"}}, {{.processes = "experts"}},
       {one, {.group = 3}}, {{.group = 3}, one}};
   std::set<std::uint64_t> chains;
   for (const auto& sketches : others) chains.insert(chain_of(sketches));
@@ -55,6 +57,8 @@ TEST(CollectiveLog, TailHoldsTheLastSixteen) {
   EXPECT_EQ(tail.substr(0, 3), "#4 ");
   EXPECT_NE(tail.find("\n#19 all_gather 1 x f32, 8 elements (cut "), std::string::npos) << tail;
   EXPECT_NE(tail.find("), group 19, weights\n"), std::string::npos) << tail;
+  note(log, {.processes = "expert-data"});
+  EXPECT_NE(log.tail().find("), group 2 of expert-data, weights\n"), std::string::npos) << log.tail();
 }
 
 std::string tail_of(const std::vector<Sketch>& sketches) {

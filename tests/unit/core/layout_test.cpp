@@ -34,13 +34,16 @@ ParamRegistry odd_registry(std::mt19937& random, int count) {
   return registry;
 }
 
+/// Rank `r` of `n` in every group.
+Ranks at(int r, int n) { return {{r, n}, {r, n}, {}}; }
+
 void expect_every_element_owned_once(const ParamRegistry& registry, const ParamLayout& layout) {
   for (int p = 0; p < registry.size(); ++p) {
     const ParamSpec& spec = registry[{p}];
     const Bucket& bucket = layout.buckets()[static_cast<std::size_t>(layout.place({p}).bucket)];
     std::vector<int> owners(static_cast<std::size_t>(spec.member_elements() * spec.members), 0);
     for (int r = 0; r < bucket.ranks(); ++r)
-      for (const Piece& piece : layout.pieces(layout.place({p}).bucket, r))
+      for (const Piece& piece : layout.pieces(layout.place({p}).bucket, at(r, bucket.ranks())))
         for (std::int64_t i = 0; piece.param == ParamId{p} && i < piece.count.value; ++i)
           ++owners[static_cast<std::size_t>(piece.member * spec.member_elements() + piece.begin.value + i)];
     ASSERT_FALSE(owners.empty());
@@ -130,6 +133,23 @@ TEST(ParamLayout, SingleAndDiscreteExpertsLieAlike) {
   }
 }
 
+// With expert parallelism each rank registers its own experts, and all must find that they agree.
+TEST(ParamLayout, HashCountsExpertsFromTheFirstOneHere) {
+  const auto hash_of = [](std::int64_t first, std::int64_t step) {
+    ParamRegistry registry;
+    registry.add(vector_of("first", 77));
+    for (const std::string name : {"up", "down"})
+      for (std::int64_t e = 0; e < 3; ++e) {
+        const Canonical expert{name, {12, 5, 7}, (first + e * step) * 35};
+        registry.add({name + std::to_string(e), {5, 7}, 1, Role::expert, {}, expert});
+      }
+    return ParamLayout::build(registry, {4, 2, 100, bf16_storage}).hash();
+  };
+  EXPECT_EQ(hash_of(0, 1), hash_of(3, 1));
+  EXPECT_EQ(hash_of(0, 1), hash_of(9, 1));
+  EXPECT_NE(hash_of(0, 1), hash_of(0, 2)) << "their distances count";
+}
+
 TEST(ParamLayout, HashTellsLayoutsApart) {
   std::mt19937 random(17);
   const ParamRegistry registry = odd_registry(random, 8);
@@ -146,7 +166,7 @@ TEST(ParamLayout, HoldsModelsSmallerThanTheirRanks) {
   const ParamLayout layout = ParamLayout::build(registry, {9, 9, 1 << 20, bf16_storage});
   expect_every_element_owned_once(registry, layout);
   int empty = 0;
-  for (int r = 0; r < 9; ++r) empty += layout.pieces(0, r).empty();
+  for (int r = 0; r < 9; ++r) empty += layout.pieces(0, at(r, 9)).empty();
   EXPECT_EQ(empty, 8);
 }
 

@@ -1,0 +1,64 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "core/comm/communicator.hpp"
+#include "core/layout/ranks.hpp"
+
+namespace tessera {
+
+/// A group of ranks, as a back end makes its communicator.
+struct RankGroup {
+  const char* name;  ///< in logs and errors; empty for the world
+  RankIn place;
+  int first = 0;  ///< the group's lowest rank of the world, which tells groups of one kind apart
+};
+
+/// The communicators of all process groups of a run, made once: one back end, so that all have one log, one progress
+/// hook, one way out and, where they run on a stream, one stream, which puts them in one order. Groups of the same
+/// ranks share a communicator. Move-only.
+class Mesh {
+ public:
+  using Make = std::function<std::unique_ptr<Communicator>(const RankGroup&)>;
+  using Wrap = std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)>;
+
+  /// Calls `make` for the world, then for each other group of more than one rank, in one order on all ranks. A group of
+  /// one rank inside a larger world gets self_communicator().
+  Mesh(const Ranks& ranks, const Make& make);
+
+  const Ranks& ranks() const { return ranks_; }
+  int rank(ProcessGroup group) const { return ranks_.of(group).rank; }
+
+  Communicator& world() { return *communicators_.front(); }
+  const Communicator& world() const { return *communicators_.front(); }
+  /// The ranks that share the parameters of `group`.
+  Communicator& of(ProcessGroup group) {
+    return group == ProcessGroup::dense ? world() : *communicators_[expert_data_];
+  }
+  /// The expert group.
+  Communicator& experts() { return *communicators_[experts_]; }
+
+  /// Of all communicators: see Communicator.
+  const CollectiveLog* log() const { return world().log(); }
+  double busy() const { return world().busy(); }
+  bool on_streams() const;
+
+  /// Puts every communicator inside a wrapper.
+  void wrap(const Wrap& wrapper);
+
+ private:
+  std::size_t add(const RankGroup& group, const Make& make);
+
+  Ranks ranks_;
+  std::vector<std::unique_ptr<Communicator>> communicators_;  ///< each once; the world first
+  std::size_t expert_data_ = 0, experts_ = 0;                 ///< where they stand among them
+};
+
+/// The one rank of a run without others.
+Mesh self_mesh();
+
+/// Pretends to be a rank among others without moving anything, for planning.
+Mesh planning_mesh(const Ranks& ranks);
+
+}  // namespace tessera

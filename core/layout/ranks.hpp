@@ -1,0 +1,43 @@
+#pragma once
+#include <cstdint>
+
+#include "kernels/base/error.hpp"
+
+namespace tessera {
+
+/// Which ranks share a parameter: dense ones all data-parallel ranks, experts the expert-data-parallel ones.
+enum class ProcessGroup : std::uint8_t { dense, expert };
+constexpr const char* name_of(ProcessGroup g) { return g == ProcessGroup::dense ? "dense" : "expert"; }
+
+/// A rank's number in a group of ranks.
+struct RankIn {
+  int rank = 0;
+  int size = 1;
+  bool operator==(const RankIn&) const = default;
+};
+
+/// This rank's number in every group of ranks. A pure value: planning makes that of any rank.
+struct Ranks {
+  RankIn world;        ///< all ranks: they share the dense parameters
+  RankIn expert_data;  ///< the ranks that hold the same experts
+  RankIn experts;      ///< the expert group: ranks that hold all experts between them; of one rank without expert
+                       ///< parallelism
+
+  /// Rank `rank` of `ranks`, where expert groups are `expert` neighbours each: rank r has position r mod `expert` in
+  /// its expert group, and ranks of equal position make an expert-data group. Error{internal} unless `rank` is below
+  /// `ranks` and `expert` divides `ranks`.
+  static Ranks in_world(int ranks, int rank, int expert = 1) {
+    require(ranks > 0 && rank >= 0 && rank < ranks, "Ranks", "takes a rank below the number of ranks");
+    require(expert > 0 && ranks % expert == 0, "Ranks", "takes expert groups that divide the ranks");
+    return {{rank, ranks}, {rank / expert, ranks / expert}, {rank % expert, expert}};
+  }
+
+  const RankIn& of(ProcessGroup group) const { return group == ProcessGroup::dense ? world : expert_data; }
+  /// The lowest rank of the world that shares the parameters of `group` with rank `rank` of the world.
+  int first_sharer(ProcessGroup group, int rank) const {
+    return group == ProcessGroup::dense ? 0 : rank % experts.size;
+  }
+  bool operator==(const Ranks&) const = default;
+};
+
+}  // namespace tessera
