@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/base/index.hpp"
-
 namespace tessera {
 
 Batches::Batches(const RunConfig& config, const TokenStream& tokens, const Windows& windows, const RankIn& world)
@@ -13,12 +11,8 @@ Batches::Batches(const RunConfig& config, const TokenStream& tokens, const Windo
       plan_(config.batch.global, world.size),
       rank_(world.rank),
       share_(config.batch.global / world.size),
-      evaluation_(plan_.evaluation_share(windows, config.eval.batches, world.rank)) {
-  for (int r = 0; r < world.size; ++r) {
-    const std::int64_t count = plan_.evaluation_share(windows, config.eval.batches, r).count;
-    evaluation_rounds_ = std::max(evaluation_rounds_, ceil_div(count, share_));
-    evaluation_windows_ += count;
-  }
+      micro_(config.batch.micro),
+      evaluation_(windows, config.eval.batches * config.batch.global, micro_, world.size) {
   reserve(share_);
 }
 
@@ -38,15 +32,20 @@ const HostSequences& Batches::training(std::int64_t step) {
   const SampleRange samples = plan_.share(step, rank_);
   reserve(samples.count);
   batch_.first = rank_ * share_;
+  batch_.padding = 0;
   for (std::int64_t i = 0; i < samples.count; ++i) read(i, sampler_.window(samples.first + i));
   return batch_;
 }
 
-const HostSequences& Batches::evaluation(std::int64_t round) {
-  const std::int64_t begin = std::min(round * share_, evaluation_.count);
-  reserve(std::min(share_, evaluation_.count - begin));
+const HostSequences& Batches::evaluation(std::int64_t pass) {
+  const SampleRange piece = evaluation_.piece(pass, rank_);
+  reserve(micro_);
   batch_.first = 0;
-  for (std::int64_t i = 0; i < batch_.sequences; ++i) read(i, evaluation_.first + begin + i);
+  batch_.padding = micro_ - piece.count;
+  for (std::int64_t i = 0; i < piece.count; ++i) read(i, piece.first + i);
+  const auto real = static_cast<std::ptrdiff_t>(piece.count * windows_.length);
+  std::fill(batch_.ids.begin() + real, batch_.ids.end(), 0);
+  std::fill(batch_.targets.begin() + real, batch_.targets.end(), 0);
   return batch_;
 }
 

@@ -16,10 +16,9 @@ class Batches {
   /// This rank's share of step `step` (from 0): global / ranks sequences.
   const HostSequences& training(std::int64_t step);
 
-  /// Evaluation runs in rounds, as many on every rank, though a rank's part of one may be empty.
-  std::int64_t evaluation_rounds() const { return evaluation_rounds_; }
-  std::int64_t evaluation_windows() const { return evaluation_windows_; }  ///< of all ranks and rounds
-  const HostSequences& evaluation(std::int64_t round);
+  const EvaluationPlan& evaluation() const { return evaluation_; }
+  /// This rank's micro-batch of a pass of the evaluation, made up to `micro` sequences with padding: token 0.
+  const HostSequences& evaluation(std::int64_t pass);
 
  private:
   void reserve(std::int64_t sequences);
@@ -30,9 +29,9 @@ class Batches {
   Sampler sampler_;
   BatchPlan plan_;
   std::int64_t rank_;
-  std::int64_t share_;  ///< sequences of one step, and at most of one round
-  SampleRange evaluation_;
-  std::int64_t evaluation_rounds_ = 0, evaluation_windows_ = 0;
+  std::int64_t share_;  ///< sequences of one step
+  std::int64_t micro_;
+  EvaluationPlan evaluation_;
   HostSequences batch_;
 };
 

@@ -88,11 +88,9 @@ void Training::compare_replicas() {
 }
 
 double Training::evaluate() {
+  const Region region(device_, "evaluate");
   report_.pause();
-  double loss = 0;
-  for (std::int64_t round = 0; round < batches_.evaluation_rounds(); ++round)
-    loss += total(engine_.evaluate(batches_.evaluation(round))).loss;
-  return loss / static_cast<double>(batches_.evaluation_windows() * plan_.config.model.seq_len);
+  return tessera::evaluate(engine_, batches_);
 }
 
 }  // namespace tessera

@@ -42,7 +42,8 @@ class Training {
   /// optimizer.max_skips skipped steps in a row, or the sink's problems.
   Proceed run(const RowSink& sink, const Boundary& boundary = {});
 
-  /// Mean cross-entropy over the tokens of the evaluation windows, as it stands. Moves nothing. Collective.
+  /// Mean cross-entropy over the tokens of the evaluation windows, as it stands: the same bits at any number of ranks.
+  /// Moves nothing. Collective.
   double evaluate();
 
   Engine& engine() { return engine_; }

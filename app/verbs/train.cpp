@@ -182,18 +182,22 @@ std::unique_ptr<RunLog> open_log(const PreparedRun& run, const TrainOptions& opt
   return log;
 }
 
+/// All ranks generate, rank 0 prints. Collective.
 void print_sample(Training& training, const RunPlan& plan) {
   const SampleConfig& sample = plan.config.sample;
   if (sample.tokens == 0) return;
+  const auto show = [&](const std::string& text) {
+    if (plan.ranks.world.rank != 0) return;
+    fmt::print("{}", text);
+    std::fflush(stdout);
+  };
   std::vector<std::int32_t> prompt;
   for (unsigned char c : sample.prompt) prompt.push_back(c);
-  fmt::print("sample: {}", sample.prompt);
+  show("sample: " + sample.prompt);
   Characters characters;
-  generate(training.engine(), plan, prompt, sample.tokens, [&](std::int32_t token) {
-    fmt::print("{}", characters.take(static_cast<char>(token)));
-    std::fflush(stdout);
-  });
-  fmt::print("{}\n", characters.rest());
+  generate(training.engine(), plan, prompt, sample.tokens,
+           [&](std::int32_t token) { show(characters.take(static_cast<char>(token))); });
+  show(characters.rest() + "\n");
 }
 
 /// Goes on from a checkpoint if there is one; says what a save records of this run.
@@ -274,7 +278,7 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_dec
                                                  {log ? log->seconds() : 1, training.late_allocations()});
   if (log) log->close(closing);
   if (proceed == Proceed::stop) return static_cast<int>(Exit::stopped);
-  if (mpi.rank() == 0) print_sample(training, *run.plan);
+  print_sample(training, *run.plan);
   return 0;
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/base/error.hpp"
+#include "kernels/base/index.hpp"
 #include "kernels/random/random.hpp"
 
 namespace tessera {
@@ -43,11 +44,17 @@ SampleRange BatchPlan::share(std::int64_t step, std::int64_t rank) const {
   return {step * global_ + rank * own, own};
 }
 
-SampleRange BatchPlan::evaluation_share(const Windows& windows, std::int64_t batches, std::int64_t rank) const {
-  require(rank >= 0 && rank < ranks_, "BatchPlan::evaluation_share", "no such rank");
-  const std::int64_t all = std::min(batches * global_, windows.evaluation);
-  const std::int64_t begin = rank * all / ranks_, end = (rank + 1) * all / ranks_;
-  return {windows.train + begin, end - begin};
+EvaluationPlan::EvaluationPlan(const Windows& windows, std::int64_t most, std::int64_t micro, std::int64_t ranks)
+    : first_(windows.train), count_(std::min(most, windows.evaluation)), micro_(micro), ranks_(ranks) {
+  require(most >= 0 && micro > 0 && ranks > 0, "EvaluationPlan", "takes micro-batches of at least one window");
+}
+
+std::int64_t EvaluationPlan::passes() const { return ceil_div(count_, micro_ * ranks_); }
+
+SampleRange EvaluationPlan::piece(std::int64_t pass, std::int64_t rank) const {
+  require(pass >= 0 && pass < passes() && rank >= 0 && rank < ranks_, "EvaluationPlan::piece", "no such pass or rank");
+  const std::int64_t begin = std::min(count_, (pass * ranks_ + rank) * micro_);
+  return {first_ + begin, std::min(micro_, count_ - begin)};
 }
 
 }  // namespace tessera

@@ -45,12 +45,25 @@ class BatchPlan {
 
   SampleRange share(std::int64_t step, std::int64_t rank) const;
 
-  /// A rank's part of the first min(batches * global, windows.evaluation) evaluation windows, as windows of the corpus:
-  /// each window has one rank, and a rank may have none.
-  SampleRange evaluation_share(const Windows& windows, std::int64_t batches, std::int64_t rank) const;
-
  private:
   std::int64_t global_, ranks_;
+};
+
+/// How an evaluation is dealt, in whole micro-batches: piece j of `micro` windows, the last one shorter, goes to rank
+/// j mod ranks in pass j / ranks. Every rank makes every pass, be there a piece for it or not. So what a micro-batch
+/// holds depends on no rank count.
+class EvaluationPlan {
+ public:
+  /// Of the first min(most, windows.evaluation) evaluation windows, each once.
+  EvaluationPlan(const Windows& windows, std::int64_t most, std::int64_t micro, std::int64_t ranks);
+
+  std::int64_t windows() const { return count_; }
+  std::int64_t passes() const;
+  /// As windows of the corpus; of none where the rank has no piece in that pass.
+  SampleRange piece(std::int64_t pass, std::int64_t rank) const;
+
+ private:
+  std::int64_t first_, count_, micro_, ranks_;
 };
 
 }  // namespace tessera

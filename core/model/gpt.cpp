@@ -71,6 +71,7 @@ Residual Gpt::forward(const Call& call, const Tensor& ids, const Saved& saved, c
 }
 
 void Gpt::gradient(const Pass& pass, const MicroBatch& batch) const {
+  require(batch.padding == 0, "Gpt::gradient", "takes no padding");
   const Arena::Frame frame(pass.arena);
   const std::int64_t tokens = batch.sequences * shape_.seq_len;
   const Call call = start(pass, batch.loss_scale);

@@ -18,10 +18,11 @@ class Gpt {
   Gpt(ParamRegistry& registry, const GptShape& shape);
 
   /// pass.gradients += d loss / d w of the micro-batch, where loss is loss_scale times the sum of cross-entropies plus
-  /// the auxiliary losses; *pass.sums += the unscaled sums.
+  /// the auxiliary losses; *pass.sums += the unscaled sums. `batch` has no padding (else Error{internal}).
   void gradient(const Pass& pass, const MicroBatch& batch) const;
 
-  /// pass.sums->loss += the sum of cross-entropies, with the bits that gradient() would add; nothing else is written.
+  /// pass.sums->loss += the sum of cross-entropies, with the bits that gradient() would add, those of padding left out;
+  /// nothing else is written. What the padding holds changes no bit.
   void evaluate(const Pass& pass, const MicroBatch& batch) const;
 
   /// logits [V] (fp32, fp64) of the token that follows ids[position]. ids i32 [T]; what lies behind position is

@@ -21,12 +21,14 @@ struct Pass {
   std::uint64_t* logits_digest = nullptr;  ///< on the device (&sums->logits) when the logits are traced, else null
 };
 
-/// One micro-batch on the device: ids and targets i32 [sequences * T].
+/// One micro-batch on the device: ids and targets i32 [sequences * T]. Its last `padding` sequences are computed like
+/// the others, so that every rank makes the same passes, and count in no sum; training has none.
 struct MicroBatch {
   Tensor ids, targets;
   std::int64_t sequences = 0;
   double loss_scale = 0;            ///< 1 / (global batch * seq_len)
   std::int64_t first_sequence = 0;  ///< its first sequence's index in the global batch
+  std::int64_t padding = 0;         ///< sequences
 };
 
 }  // namespace tessera

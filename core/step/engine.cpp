@@ -136,23 +136,24 @@ Updated Engine::update(Reduced&& gradients) {
   return updated;
 }
 
-StepReport Engine::evaluate(const HostSequences& sequences) {
-  const Region region(device_, "evaluate");
-  const std::int64_t micro = plan_.sizes.micro;
+Turn Engine::evaluate(const HostSequences& micro_batch) {
+  require(micro_batch.sequences == plan_.sizes.micro, "Engine::evaluate", "takes one micro-batch, padding included");
   sync_.settle(stream_);
-  memory_.begin(stream_, sequences, 0);
-  for (std::int64_t first = 0; first < sequences.sequences; first += micro) {
+  memory_.begin(stream_, micro_batch, 0);
+  {
     const Arena::Frame frame(activations_);
-    plan_.model.evaluate(pass(nullptr), memory_.micro_batch(first, std::min(micro, sequences.sequences - first), 0));
+    MicroBatch batch = memory_.micro_batch(0, micro_batch.sequences, 0);
+    batch.padding = micro_batch.padding;
+    plan_.model.evaluate(pass(nullptr), batch);
   }
   gather_sums();
-  return report(memory_.end(stream_));
+  return memory_.end(stream_);
 }
 
 std::vector<float> Engine::next_logits(const std::vector<std::int32_t>& ids) {
   const auto length = static_cast<std::size_t>(plan_.sizes.length);
   require(!ids.empty() && ids.size() <= length, "Engine::next_logits", "takes 1 to seq_len tokens");
-  HostSequences sequence{ids, {}, 1, 0};
+  HostSequences sequence{ids, {}, 1, 0, 0};
   sequence.ids.resize(length);
   sequence.targets.resize(length);
   memory_.begin(stream_, sequence, 0);

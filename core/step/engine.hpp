@@ -44,15 +44,16 @@ class Engine {
   /// With StepPlan::graph all but tokens and report is RepeatedWork, unless an observer or collectives that need the
   /// host forbid a capture.
   Turn step(const HostSequences& batch, float rate);
-  /// Sums, norm and flags of that step, the same on all ranks. Waits for the device.
+  /// Sums, norm and flags of that step or evaluation, the same on all ranks. Waits for the device.
   StepReport report(Turn turn) { return memory_.report(turn); }
 
-  /// Cross-entropy summed over this rank's sequences (any number, none too), gathered into report().sums. Settles the
-  /// weights and reads them, nothing else. Collective.
-  StepReport evaluate(const HostSequences& sequences);
+  /// One pass of an evaluation: cross-entropy summed over this rank's micro-batch, which may be padding in part or
+  /// whole, gathered into the report's sums. Settles the weights and reads them, nothing else. Only enqueues; its
+  /// report() may be read until the next pass but one. Collective over the world: every rank makes as many passes.
+  Turn evaluate(const HostSequences& micro_batch);
 
-  /// Logits [V] (fp32) after the last of `ids`; `ids` holds at most seq_len tokens. Local, but the weights must be
-  /// settled.
+  /// Logits [V] (fp32) after the last of `ids`; `ids` holds at most seq_len tokens. Waits for the device. Collective
+  /// over the world: every rank asks, with the same ids.
   std::vector<float> next_logits(const std::vector<std::int32_t>& ids);
 
   /// Steps so far that were replayed as one graph.

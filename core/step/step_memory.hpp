@@ -11,11 +11,12 @@
 
 namespace tessera {
 
-/// Sequences of one step or evaluation on the host: ids and targets, sequence by sequence.
+/// Sequences of one step or one pass of an evaluation on the host: ids and targets, sequence by sequence.
 struct HostSequences {
   std::vector<std::int32_t> ids, targets;
   std::int64_t sequences = 0;
-  std::int64_t first = 0;  ///< index of the first one in the global batch
+  std::int64_t first = 0;    ///< index of the first one in the global batch
+  std::int64_t padding = 0;  ///< how many of them, the last ones, are computed and count in no sum
 };
 
 /// What a step leaves for the host: read from ONE block.

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include "app/training/generation.hpp"
 #include "core/comm/mpi.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/digest/digest.hpp"
@@ -97,18 +98,20 @@ RowSink into(std::vector<MetricsRow>& rows) {
 /// Trains under random delays; with a trace unless the test wants none.
 class Trial {
  public:
-  explicit Trial(const RunConfig& config, int delay_us = 300)
+  /// Evaluates `held` windows at most.
+  explicit Trial(const RunConfig& config, int delay_us = 300, std::int64_t held = 1000)
       : plan_(resolve(config, mpi().size(), mpi().rank())),
         control_(mpi().control(std::chrono::seconds(300))),
         mesh_(mpi().mesh(device_, plan_.ranks, std::chrono::seconds(300))) {
     tokens_.append(std::span<const std::uint8_t>(text()));
     Problems problems;
-    const Windows windows = Windows::split(tokens_.count(), config.model.seq_len, config.data.eval_fraction, problems);
+    windows_ = Windows::split(tokens_.count(), config.model.seq_len, config.data.eval_fraction, problems);
     problems.raise();
+    windows_.evaluation = std::min(windows_.evaluation, held);
     mesh_.wrap([&](std::unique_ptr<Communicator> one) {
       return recording(delaying(std::move(one), 3, delay_us), records_);
     });
-    training_ = std::make_unique<Training>(device_, plan_, Batches(config, tokens_, windows, plan_.ranks.world), mesh_,
+    training_ = std::make_unique<Training>(device_, plan_, Batches(config, tokens_, windows_, plan_.ranks.world), mesh_,
                                            *control_, records_);
   }
 
@@ -120,6 +123,8 @@ class Trial {
 
   Training& training() { return *training_; }
   Device& device() { return device_; }
+  const TokenStream& tokens() const { return tokens_; }
+  const Windows& windows() const { return windows_; }
   const RunPlan& plan() const { return plan_; }
   Control& control() { return *control_; }
   const Mesh& mesh() const { return mesh_; }
@@ -128,6 +133,7 @@ class Trial {
   RunPlan plan_;
   Device device_;
   TokenStream tokens_;
+  Windows windows_;
   std::vector<Record> records_;
   std::unique_ptr<Control> control_;
   Mesh mesh_;
@@ -289,6 +295,51 @@ TEST(Training, EvaluationChangesNoBit) {
     for (const MetricsRow& row : always.rows) EXPECT_TRUE(row.eval_loss && std::isfinite(*row.eval_loss));
     for (const MetricsRow& row : never.rows) EXPECT_FALSE(row.eval_loss);
   }
+}
+
+/// The evaluation loss of initial weights, by this rank alone.
+double evaluated_alone(const RunConfig& config, const TokenStream& tokens, const Windows& windows) {
+  const RunPlan plan = resolve(config, 1, 0);
+  Device device;
+  Mesh mesh = self_mesh();
+  const auto control = self_control();
+  std::vector<Record> records;
+  Training training(device, plan, Batches(config, tokens, windows, plan.ranks.world), mesh, *control, records);
+  training.initialise([](StateDict&) {});
+  return training.evaluate();
+}
+
+// Fewer windows than ranks, a last micro-batch that is shorter: every rank makes as many passes, and the loss is that of
+// one rank alone.
+TEST(Training, EvaluationIsTheSameBitsAtAnyNumberOfRanks) {
+  for (RunConfig config : models())
+    for (const std::int64_t micro : {1, 3})
+      for (const std::int64_t held : {2, 7, 100}) {
+        if (12 / mpi().size() % micro != 0) continue;
+        config.batch.micro = micro;
+        Trial run(config, 0, held);
+        run.training().initialise([](StateDict&) {});
+        const std::int64_t launched = run.device().compute().launches();
+        const double loss = run.training().evaluate();
+        ASSERT_TRUE(std::isfinite(loss) && loss > 0);
+        EXPECT_EQ(std::bit_cast<std::uint64_t>(loss),
+                  std::bit_cast<std::uint64_t>(evaluated_alone(config, run.tokens(), run.windows())))
+            << held << " windows, micro-batches of " << micro;
+        // A forward is dozens of launches; only the sum over no token is left out.
+        const std::int64_t mine = run.device().compute().launches() - launched;
+        EXPECT_LE(run.control().max(mine) - mine, 8) << "ranks make unequal numbers of passes";
+      }
+}
+
+TEST(Training, EveryRankGeneratesTheSameText) {
+  RunConfig config = mixture(Compute::bf16);
+  Trial run(config, 0);
+  run.train();
+  std::string text;
+  generate(run.training().engine(), run.plan(), {'t', 'i', 'l', 'e'}, 30,
+           [&](std::int32_t token) { text += static_cast<char>(token); });
+  EXPECT_EQ(text.size(), 30u);
+  for (const std::string& other : run.control().gather(text)) EXPECT_EQ(other, text);
 }
 
 TEST(Training, SingleAndDiscreteExpertsAreTheSameBits) {

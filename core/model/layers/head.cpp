@@ -39,9 +39,12 @@ void Head::loss(const Call& call, const MicroBatch& batch, const Residual& x) co
   const Arena::Frame frame(call.arena);
   const NormLayer::Saved normed = norm_.place(call.arena, x.rows());
   norm_.forward(call, x, normed);
+  const std::int64_t counted = (batch.sequences - batch.padding) * length_;
   each_piece(call, batch, normed.y, [&](std::int64_t begin, const Tensor& logits) {
-    const Tensor targets = batch.targets.flat(begin, logits.rows());
-    cross_entropy(call.stream, call.arena, &call.sums->loss, {}, logits, targets, vocabulary_, 0);
+    const std::int64_t rows = std::min(logits.rows(), counted - begin);
+    if (rows <= 0) return;
+    cross_entropy(call.stream, call.arena, &call.sums->loss, {}, logits.row_range(0, rows),
+                  batch.targets.flat(begin, rows), vocabulary_, 0);
   });
 }
 

@@ -11,7 +11,7 @@ class Head {
   /// Registers final_norm and, unless it is tied to `tokens`, head.weight.
   Head(ParamRegistry& registry, const GptShape& shape, ParamId tokens);
 
-  /// Adds the cross-entropy of every token to call.sums->loss.
+  /// Adds the cross-entropy of every token, those of padding left out, to call.sums->loss.
   void loss(const Call& call, const MicroBatch& batch, const Residual& x) const;
   /// The same, the gradients of its parameters, and dx [M,C] = d (loss_scale * loss) / d x.
   void gradient(const Call& call, const MicroBatch& batch, const Tensor& dx, const Residual& x) const;

@@ -134,6 +134,38 @@ TEST(GptBits, EvaluationSeesTheLossOfTraining) {
   }
 }
 
+/// The loss of the first sequences of three, behind which `padding` others hold one token.
+double loss_before_padding(TinyGpt& gpt, std::int64_t padding, std::int32_t token) {
+  gpt.set_batch("0", 0);
+  gpt.batch.padding = padding;
+  const std::int64_t real = (3 - padding) * gpt.model.shape().seq_len;
+  for (Tensor* tokens : {&gpt.batch.ids, &gpt.batch.targets}) {
+    auto values = on_host<std::int32_t>(gpt.device, *tokens);
+    std::fill(values.begin() + real, values.end(), token);
+    *tokens = on_device(gpt.device, values);
+  }
+  return gpt.evaluate().loss;
+}
+
+// What lies behind the real sequences of an evaluation's last micro-batch must not be seen in its loss.
+TEST(GptBits, PaddingCountsInNoSumAndChangesNoBit) {
+  for (GptShape shape : {dense(DType::f32), dense(DType::bf16), experts(DType::f32), experts(DType::bf16)})
+    for (const std::int64_t rows_at_once : {1000, 5}) {  // the head in one piece; in pieces that end in padding
+      shape.logits_at_once = rows_at_once * shape.padded_vocabulary();
+      TinyGpt gpt(shape, 3);
+      const double whole = gpt.evaluate().loss;
+      EXPECT_TRUE(same_bits(std::vector{loss_before_padding(gpt, 0, 0)}, std::vector{whole}));
+      const double two = loss_before_padding(gpt, 1, 0), one = loss_before_padding(gpt, 2, 0);
+      EXPECT_TRUE(same_bits(std::vector{loss_before_padding(gpt, 1, 7), loss_before_padding(gpt, 2, 7)},
+                            std::vector{two, one}));
+      EXPECT_LT(0, one);
+      EXPECT_LT(one, two);
+      EXPECT_LT(two, whole);
+      EXPECT_EQ(loss_before_padding(gpt, 3, 0), 0);
+      EXPECT_THROW(gpt.gradient(), Error) << "training has no padding";
+    }
+}
+
 TEST(GptBits, MicroBatchesAddUp) {
   GptShape shape = experts(DType::f64);
   TinyGpt gpt(shape, 2);

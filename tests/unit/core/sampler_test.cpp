@@ -163,30 +163,38 @@ TEST(BatchPlan, RefusesWhatDoesNotDivide) {
   EXPECT_THROW(BatchPlan(24, 3).share(-1, 0), Error);
 }
 
-TEST(BatchPlan, EvaluatesEachWindowOnceWhateverTheRanks) {
-  for (std::int64_t held : {1, 3, 40, 1000}) {
-    for (std::int64_t ranks : {1, 2, 3, 4, 8}) {
-      const BatchPlan plan(24, ranks);
+// What a micro-batch holds, and when its sum is added, is the same at any number of ranks.
+TEST(EvaluationPlan, DealsTheSamePiecesWhateverTheRanks) {
+  for (std::int64_t held : {1, 3, 40, 1000})
+    for (std::int64_t micro : {1, 3, 8}) {
       const Windows windows{16, 100, held};
-      std::vector<std::int64_t> visited;
-      for (std::int64_t rank = 0; rank < ranks; ++rank) {
-        const SampleRange own = plan.evaluation_share(windows, 2, rank);
-        for (std::int64_t i = 0; i < own.count; ++i) visited.push_back(own.first + i);
+      std::vector<SampleRange> expected;
+      for (std::int64_t w = 0; w < std::min<std::int64_t>(held, 48); w += micro)
+        expected.push_back({100 + w, std::min(micro, std::min<std::int64_t>(held, 48) - w)});
+      for (std::int64_t ranks : {1, 2, 3, 4, 8}) {
+        const EvaluationPlan plan(windows, 48, micro, ranks);
+        EXPECT_EQ(plan.windows(), std::min<std::int64_t>(held, 48));
+        std::vector<SampleRange> pieces;
+        std::int64_t idle = 0;
+        for (std::int64_t pass = 0; pass < plan.passes(); ++pass)
+          for (std::int64_t rank = 0; rank < ranks; ++rank) {
+            const SampleRange piece = plan.piece(pass, rank);
+            if (piece.count > 0) pieces.push_back(piece);
+            idle += piece.count == 0 ? 1 : 0;
+            EXPECT_TRUE(piece.count > 0 || pass == plan.passes() - 1) << "only the last pass may be short of pieces";
+          }
+        EXPECT_EQ(pieces, expected) << held << " windows, " << ranks << " ranks";
+        EXPECT_LT(idle, ranks);
       }
-      std::vector<std::int64_t> expected(static_cast<std::size_t>(std::min<std::int64_t>(held, 48)));
-      std::iota(expected.begin(), expected.end(), 100);
-      EXPECT_EQ(visited, expected) << held << " windows, " << ranks << " ranks";
     }
-  }
 }
 
-TEST(BatchPlan, MayLeaveARankWithoutEvaluation) {
-  const BatchPlan plan(8, 4);
-  const Windows windows{16, 10, 2};
-  std::int64_t idle = 0;
-  for (std::int64_t rank = 0; rank < 4; ++rank) idle += plan.evaluation_share(windows, 5, rank).count == 0 ? 1 : 0;
-  EXPECT_EQ(idle, 2);
-  EXPECT_EQ(plan.evaluation_share({16, 10, 0}, 5, 0).count, 0);
+TEST(EvaluationPlan, MakesNoPassWithoutWindows) {
+  const EvaluationPlan plan({16, 10, 0}, 48, 2, 3);
+  EXPECT_EQ(plan.passes(), 0);
+  EXPECT_EQ(plan.windows(), 0);
+  EXPECT_THROW(plan.piece(0, 0), Error);
+  EXPECT_THROW(EvaluationPlan({16, 10, 5}, 48, 0, 3), Error);
 }
 
 }  // namespace
