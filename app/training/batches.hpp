@@ -17,6 +17,7 @@ class Batches {
   const HostSequences& training(std::int64_t step);
 
   const EvaluationPlan& evaluation() const { return evaluation_; }
+  std::int64_t evaluation_tokens() const { return evaluation_.windows() * windows_.length; }
   /// This rank's micro-batch of a pass of the evaluation, made up to `micro` sequences with padding: token 0.
   const HostSequences& evaluation(std::int64_t pass);
 

@@ -2,7 +2,8 @@
 
 #include <utility>
 
-#include "app/training/step_row.hpp"
+#include "app/training/evaluation.hpp"
+#include "core/device/region.hpp"
 #include "core/optim/schedule.hpp"
 
 namespace tessera {

@@ -13,131 +13,23 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "app/training/generation.hpp"
-#include "core/comm/mpi.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/digest/digest.hpp"
-#include "kernels/random/random.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/on_device.hpp"
 #include "tests/support/tolerances.hpp"
+#include "tests/support/trial.hpp"
 
 namespace tessera {
 namespace {
 
 using Json = nlohmann::json;
-
-Mpi& mpi() {
-  static Mpi* const instance = new Mpi(nullptr, nullptr);  // outlives MPI_Finalize, so it must not be destroyed
-  return *instance;
-}
-
-/// Text with structure to learn: words drawn from a few, by a fixed rule.
-const std::vector<std::uint8_t>& text() {
-  static const std::vector<std::uint8_t> bytes = [] {
-    const std::string words[] = {"tile ", "mosaic ", "shard ", "stone ", "grout "};
-    std::string all;
-    for (std::uint64_t i = 0; all.size() < 6000; ++i) all += words[random_bits({5, 6}, i) % 5];
-    return std::vector<std::uint8_t>(all.begin(), all.end());
-  }();
-  return bytes;
-}
-
-RunConfig base(Compute compute) {
-  RunConfig config;
-  config.run.seed = 42;
-  config.run.steps = 4;
-  config.model.layers = 2;
-  config.model.hidden = 32;
-  config.model.heads = 4;
-  config.model.seq_len = 24;
-  config.data.files = {"in memory"};
-  config.batch = {12, 1};  // 12 sequences are shared evenly by 1, 2, 3 and 4 ranks
-  config.eval = {0, 2};
-  config.reduce.bucket_mib = 0.004;  // about a thousand elements, so that there are many groups
-  config.optimizer.lr = 0.01;
-  config.optimizer.warmup_steps = 2;
-  config.precision.compute = compute;
-  return config;
-}
-
-RunConfig dense(Compute compute) {
-  RunConfig config = base(compute);
-  config.model.tied_head = true;
-  derive(config);
-  return config;
-}
-
-RunConfig mixture(Compute compute) {
-  RunConfig config = base(compute);
-  config.model.norm = Norm::rms;
-  config.model.position = Position::rotary;
-  config.model.activation = Activation::swiglu;
-  config.model.kv_heads = std::int64_t{2};
-  config.model.ffn = std::int64_t{40};
-  config.model.moe = MoeConfig{};
-  config.model.moe->experts = 4;
-  config.model.moe->top_k = 2;
-  derive(config);
-  return config;
-}
+using namespace test;
 
 struct Outcome {
   std::vector<MetricsRow> rows;
   std::vector<Json> trace;  ///< on rank 0
   std::int64_t gathers = 0, reductions = 0;  ///< that ran under computation
-};
-
-RowSink into(std::vector<MetricsRow>& rows) {
-  return [&rows](const MetricsRow& row) {
-    rows.push_back(row);
-    return Problems();
-  };
-}
-
-/// Trains under random delays; with a trace unless the test wants none.
-class Trial {
- public:
-  /// Evaluates `held` windows at most.
-  explicit Trial(const RunConfig& config, int delay_us = 300, std::int64_t held = 1000)
-      : plan_(resolve(config, mpi().size(), mpi().rank())),
-        control_(mpi().control(std::chrono::seconds(300))),
-        mesh_(mpi().mesh(device_, plan_.ranks, std::chrono::seconds(300))) {
-    tokens_.append(std::span<const std::uint8_t>(text()));
-    Problems problems;
-    windows_ = Windows::split(tokens_.count(), config.model.seq_len, config.data.eval_fraction, problems);
-    problems.raise();
-    windows_.evaluation = std::min(windows_.evaluation, held);
-    mesh_.wrap([&](std::unique_ptr<Communicator> one) {
-      return recording(delaying(std::move(one), 3, delay_us), records_);
-    });
-    training_ = std::make_unique<Training>(device_, plan_, Batches(config, tokens_, windows_, plan_.ranks.world), mesh_,
-                                           *control_, records_);
-  }
-
-  std::vector<MetricsRow> train() {
-    std::vector<MetricsRow> rows;
-    training_->run(into(rows));
-    return rows;
-  }
-
-  Training& training() { return *training_; }
-  Device& device() { return device_; }
-  const TokenStream& tokens() const { return tokens_; }
-  const Windows& windows() const { return windows_; }
-  const RunPlan& plan() const { return plan_; }
-  Control& control() { return *control_; }
-  const Mesh& mesh() const { return mesh_; }
-
- private:
-  RunPlan plan_;
-  Device device_;
-  TokenStream tokens_;
-  Windows windows_;
-  std::vector<Record> records_;
-  std::unique_ptr<Control> control_;
-  Mesh mesh_;
-  std::unique_ptr<Training> training_;
 };
 
 Outcome outcome_of(RunConfig config) {
@@ -179,10 +71,6 @@ void expect_same(const Outcome& a, const Outcome& b, const std::string& what) {
   }
   ASSERT_EQ(a.trace.size(), b.trace.size()) << what;
   for (std::size_t i = 0; i < a.trace.size(); ++i) ASSERT_EQ(a.trace[i], b.trace[i]) << what << ", step " << i + 1;
-}
-
-std::vector<RunConfig> models() {
-  return {dense(Compute::bf16), dense(Compute::fp32), mixture(Compute::bf16), mixture(Compute::fp32)};
 }
 
 TEST(Training, OverlapsChangeNoBit) {
@@ -295,51 +183,6 @@ TEST(Training, EvaluationChangesNoBit) {
     for (const MetricsRow& row : always.rows) EXPECT_TRUE(row.eval_loss && std::isfinite(*row.eval_loss));
     for (const MetricsRow& row : never.rows) EXPECT_FALSE(row.eval_loss);
   }
-}
-
-/// The evaluation loss of initial weights, by this rank alone.
-double evaluated_alone(const RunConfig& config, const TokenStream& tokens, const Windows& windows) {
-  const RunPlan plan = resolve(config, 1, 0);
-  Device device;
-  Mesh mesh = self_mesh();
-  const auto control = self_control();
-  std::vector<Record> records;
-  Training training(device, plan, Batches(config, tokens, windows, plan.ranks.world), mesh, *control, records);
-  training.initialise([](StateDict&) {});
-  return training.evaluate();
-}
-
-// Fewer windows than ranks, a last micro-batch that is shorter: every rank makes as many passes, and the loss is that of
-// one rank alone.
-TEST(Training, EvaluationIsTheSameBitsAtAnyNumberOfRanks) {
-  for (RunConfig config : models())
-    for (const std::int64_t micro : {1, 3})
-      for (const std::int64_t held : {2, 7, 100}) {
-        if (12 / mpi().size() % micro != 0) continue;
-        config.batch.micro = micro;
-        Trial run(config, 0, held);
-        run.training().initialise([](StateDict&) {});
-        const std::int64_t launched = run.device().compute().launches();
-        const double loss = run.training().evaluate();
-        ASSERT_TRUE(std::isfinite(loss) && loss > 0);
-        EXPECT_EQ(std::bit_cast<std::uint64_t>(loss),
-                  std::bit_cast<std::uint64_t>(evaluated_alone(config, run.tokens(), run.windows())))
-            << held << " windows, micro-batches of " << micro;
-        // A forward is dozens of launches; only the sum over no token is left out.
-        const std::int64_t mine = run.device().compute().launches() - launched;
-        EXPECT_LE(run.control().max(mine) - mine, 8) << "ranks make unequal numbers of passes";
-      }
-}
-
-TEST(Training, EveryRankGeneratesTheSameText) {
-  RunConfig config = mixture(Compute::bf16);
-  Trial run(config, 0);
-  run.train();
-  std::string text;
-  generate(run.training().engine(), run.plan(), {'t', 'i', 'l', 'e'}, 30,
-           [&](std::int32_t token) { text += static_cast<char>(token); });
-  EXPECT_EQ(text.size(), 30u);
-  for (const std::string& other : run.control().gather(text)) EXPECT_EQ(other, text);
 }
 
 TEST(Training, SingleAndDiscreteExpertsAreTheSameBits) {

@@ -1,0 +1,22 @@
+#include "app/training/evaluation.hpp"
+
+#include <optional>
+
+namespace tessera {
+
+double evaluate(Engine& engine, Batches& batches) {
+  double loss = 0;
+  const auto add = [&](Turn turn) {
+    for (const StepSums& piece : engine.report(turn).sums) loss += piece.loss;  // piece j is rank j mod ranks'
+  };
+  std::optional<Turn> before;  // whose report is read while the next pass runs
+  for (std::int64_t pass = 0; pass < batches.evaluation().passes(); ++pass) {
+    const Turn turn = engine.evaluate(batches.evaluation(pass));
+    if (before) add(*before);
+    before = turn;
+  }
+  if (before) add(*before);
+  return loss / static_cast<double>(batches.evaluation_tokens());
+}
+
+}  // namespace tessera

@@ -1,0 +1,62 @@
+// Every rank makes the same number of forwards, whatever it has to do.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "app/training/generation.hpp"
+#include "tests/support/trial.hpp"
+
+namespace tessera {
+namespace {
+
+using namespace test;
+
+/// The evaluation loss of initial weights, by this rank alone.
+double evaluated_alone(const RunConfig& config, const TokenStream& tokens, const Windows& windows) {
+  const RunPlan plan = resolve(config, 1, 0);
+  Device device;
+  Mesh mesh = self_mesh();
+  const auto control = self_control();
+  std::vector<Record> records;
+  Training training(device, plan, Batches(config, tokens, windows, plan.ranks.world), mesh, *control, records);
+  training.initialise([](StateDict&) {});
+  return training.evaluate();
+}
+
+// Fewer windows than ranks, a last micro-batch that is shorter: every rank makes as many passes, and the loss is that
+// of one rank alone.
+TEST(Passes, EvaluationIsTheSameBitsAtAnyNumberOfRanks) {
+  for (RunConfig config : models())
+    for (const std::int64_t micro : {1, 3})
+      for (const std::int64_t held : {2, 7, 100}) {
+        if (12 / mpi().size() % micro != 0) continue;
+        config.batch.micro = micro;
+        Trial run(config, 0, held);
+        run.training().initialise([](StateDict&) {});
+        const std::int64_t launched = run.device().compute().launches();
+        const double loss = run.training().evaluate();
+        ASSERT_TRUE(std::isfinite(loss) && loss > 0);
+        EXPECT_EQ(std::bit_cast<std::uint64_t>(loss),
+                  std::bit_cast<std::uint64_t>(evaluated_alone(config, run.tokens(), run.windows())))
+            << held << " windows, micro-batches of " << micro;
+        // A forward is dozens of launches; only the sum over no token is left out.
+        const std::int64_t mine = run.device().compute().launches() - launched;
+        EXPECT_LE(run.control().max(mine) - mine, 8) << "ranks make unequal numbers of passes";
+      }
+}
+
+TEST(Passes, EveryRankGeneratesTheSameText) {
+  RunConfig config = mixture(Compute::bf16);
+  Trial run(config, 0);
+  run.train();
+  std::string text;
+  generate(run.training().engine(), run.plan(), {'t', 'i', 'l', 'e'}, 30,
+           [&](std::int32_t token) { text += static_cast<char>(token); });
+  EXPECT_EQ(text.size(), 30u);
+  for (const std::string& other : run.control().gather(text)) EXPECT_EQ(other, text);
+}
+
+}  // namespace
+}  // namespace tessera
