@@ -4,6 +4,9 @@
 
 namespace tessera {
 
+namespace {
+
+/// Ranks' sums added in rank order, so that every rank holds the same bits.
 StepSums total(const StepReport& report) {
   StepSums all;
   for (const StepSums& sums : report.sums) {
@@ -13,6 +16,8 @@ StepSums total(const StepReport& report) {
   }
   return all;
 }
+
+}  // namespace
 
 MetricsRow row_of(const RunConfig& config, std::int64_t step, const StepReport& report, double seconds) {
   const StepSums sums = total(report);

@@ -4,9 +4,6 @@
 
 namespace tessera {
 
-/// Ranks' sums added in rank order, so that every rank holds the same bits.
-StepSums total(const StepReport& report);
-
 /// What the log says of a training step that took `seconds`: sums over tokens, sequences and MoE layers become means.
 MetricsRow row_of(const RunConfig& config, std::int64_t step, const StepReport& report, double seconds);
 
