@@ -55,9 +55,9 @@ RunPlan plan_of(const RunConfig& config, int expert) {
 }
 
 /// Some steps on a mesh whose expert groups have `expert` ranks; ranks at odd places in the world contribute nothing.
-class Run {
+class ShortRun {
  public:
-  Run(const RunConfig& config, int expert)
+  ShortRun(const RunConfig& config, int expert)
       : plan_(plan_of(config, expert)), mesh_(mpi().mesh(device_, plan_.ranks, std::chrono::seconds(300))) {
     mesh_.wrap([&](std::unique_ptr<Communicator> one) -> std::unique_ptr<Communicator> {
       if (mpi().rank() % 2 == 0) return recording(std::move(one), records_);
@@ -118,7 +118,7 @@ TEST(Mesh, TwoByTwoTrainsToTheBitsOfFourRanks) {
     for (ExpertWeights held : {ExpertWeights::single, ExpertWeights::discrete}) {
       RunConfig config = mixture(compute);
       config.model.moe->weights = held;
-      Run whole(config, 1), pairs(config, 2);
+      ShortRun whole(config, 1), pairs(config, 2);
       for (std::size_t step = 0; step < steps; ++step) {
         const StepReport &a = whole.reports()[step], &b = pairs.reports()[step];
         // Every element counts once in the norm: gradients of the experts at position 1 are zero.
@@ -141,7 +141,7 @@ TEST(Mesh, TwoByTwoTrainsToTheBitsOfFourRanks) {
 
 TEST(Mesh, ReplicasAreThoseOfABucketsOwnGroup) {
   if (mpi().size() != 4) GTEST_SKIP() << "2 x 2 ranks";
-  Run run(mixture(Compute::bf16), 2);
+  ShortRun run(mixture(Compute::bf16), 2);
   ReplicaCheck check(run.device(), run.plan());
   Weights& weights = run.engine().sync().weights();
   Stream& stream = run.engine().stream();
@@ -159,7 +159,7 @@ TEST(Mesh, ReplicasAreThoseOfABucketsOwnGroup) {
 // The bytes of every collective are those that its own group moves.
 TEST(Mesh, EveryBucketTravelsInItsOwnGroup) {
   if (mpi().size() != 4) GTEST_SKIP() << "2 x 2 ranks";
-  Run run(mixture(Compute::bf16), 2);
+  ShortRun run(mixture(Compute::bf16), 2);
   std::int64_t seen[2] = {};
   for (const Record& record : run.records()) {
     if (record.collective != Collective::all_to_all) continue;
