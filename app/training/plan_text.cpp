@@ -33,7 +33,7 @@ std::string plan_text(const RunPlan& plan) {
   for (std::size_t g = 0; g < plan.layout.groups().size(); ++g)
     for (int b : plan.layout.groups()[g].buckets) {
       const Bucket& bucket = plan.layout.buckets()[static_cast<std::size_t>(b)];
-      text += fmt::format("  {:>3}  {} {} {}, {} elements in {} slices, {} ... {}\n", g, bucket.key.storage.name,
+      text += fmt::format("  {:>3}  {} {} {}, {} elements in {} slices, {} ... {}\n", g, name_of(bucket.key.format),
                           name_of(bucket.key.processes), name_of(bucket.key.owner), bucket.size.value, bucket.ranks(),
                           plan.registry[bucket.members.front().param].name,
                           plan.registry[bucket.members.back().param].name);
@@ -61,7 +61,7 @@ std::string plan_json(const RunPlan& plan) {
       nlohmann::ordered_json names = nlohmann::ordered_json::array();
       for (const Placement& p : bucket.members)
         if (p.member == 0) names.push_back(plan.registry[p.param].name);
-      buckets.push_back({{"storage", bucket.key.storage.name},
+      buckets.push_back({{"storage", name_of(bucket.key.format)},
                          {"owner", name_of(bucket.key.owner)},
                          {"elements", bucket.size.value},
                          {"slice", bucket.counts.front()},

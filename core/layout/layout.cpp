@@ -23,14 +23,14 @@ std::vector<Projection> projections_in_reverse(const ParamRegistry& registry) {
   return all;
 }
 
-BucketKey key_of(const ParamSpec& spec, const LayoutRules& rules) {
+BucketKey key_of(const ParamSpec& spec) {
   const auto processes = spec.role == Role::expert ? ProcessGroup::expert : ProcessGroup::dense;
-  return {rules.storage, processes, OwnerKind::element_sharded};
+  return {spec.format, processes, OwnerKind::element_sharded};
 }
 
 void close(Bucket& bucket, const LayoutRules& rules) {
   const int ranks = bucket.key.processes == ProcessGroup::dense ? rules.dense_ranks : rules.expert_ranks;
-  const std::int64_t multiple = std::lcm(ranks * rules.storage.cut_multiple, std::int64_t{128});
+  const std::int64_t multiple = std::lcm(ranks * ParamLayout::cut_elements, std::int64_t{128});
   bucket.size = ElementIndex(round_up(bucket.size.value, multiple));
   const std::int64_t slice = bucket.size.value / ranks;
   for (int r = 0; r < ranks; ++r) {
@@ -51,7 +51,8 @@ std::uint64_t hash_of(const ParamRegistry& registry, const std::vector<Bucket>& 
   const std::map<std::string, std::int64_t> first = first_indices(registry);
   const auto mix = [&hash](std::uint64_t value) { hash = mix64(hash ^ value) + value; };
   for (const Bucket& bucket : buckets) {
-    mix(static_cast<std::uint64_t>(bucket.key.storage.element));
+    mix(static_cast<std::uint64_t>(bucket.key.format.plain));
+    if (bucket.key.format.codes) mix(fnv1a64(name_of(bucket.key.format)));
     mix(static_cast<std::uint64_t>(bucket.key.processes));
     mix(static_cast<std::uint64_t>(bucket.key.owner));
     mix(static_cast<std::uint64_t>(bucket.size.value));
@@ -68,6 +69,24 @@ std::uint64_t hash_of(const ParamRegistry& registry, const std::vector<Bucket>& 
   return hash;
 }
 
+std::vector<BucketGroup> groups_of(const std::vector<Bucket>& buckets) {
+  std::vector<BucketGroup> groups;
+  int first_layers[] = {-1, -1};  // by process group
+  for (std::size_t b = 0; b < buckets.size(); ++b) {
+    const BucketKey& key = buckets[b].key;
+    const bool last = std::none_of(buckets.begin() + static_cast<std::ptrdiff_t>(b) + 1, buckets.end(),
+                                   [&](const Bucket& later) { return later.key == key; });
+    int& shared = first_layers[static_cast<int>(key.processes)];
+    if (last && shared >= 0) {
+      groups[static_cast<std::size_t>(shared)].buckets.push_back(static_cast<int>(b));
+      continue;
+    }
+    if (last) shared = static_cast<int>(groups.size());
+    groups.push_back({key.processes, {static_cast<int>(b)}});
+  }
+  return groups;
+}
+
 }  // namespace
 
 ParamLayout ParamLayout::build(const ParamRegistry& registry, const LayoutRules& rules) {
@@ -76,7 +95,7 @@ ParamLayout ParamLayout::build(const ParamRegistry& registry, const LayoutRules&
   layout.strides_.resize(static_cast<std::size_t>(registry.size()));
   std::vector<int> open;  // buckets that still take parameters, one a key
   for (const Projection& projection : projections_in_reverse(registry)) {
-    const BucketKey key = key_of(registry[projection.front()], rules);
+    const BucketKey key = key_of(registry[projection.front()]);
     auto found = std::find_if(open.begin(), open.end(),
                               [&](int b) { return layout.buckets_[static_cast<std::size_t>(b)].key == key; });
     if (found == open.end()) {
@@ -103,12 +122,12 @@ ParamLayout ParamLayout::build(const ParamRegistry& registry, const LayoutRules&
   }
   for (int b : open) close(layout.buckets_[static_cast<std::size_t>(b)], rules);
 
+  layout.groups_ = groups_of(layout.buckets_);
   layout.group_of_.resize(static_cast<std::size_t>(registry.size()));
-  for (const Bucket& bucket : layout.buckets_) {
-    const int group = static_cast<int>(layout.groups_.size());
-    layout.groups_.push_back({bucket.key.processes, {group}});  // without quantized buckets, each bucket is a group
-    for (const Placement& p : bucket.members) layout.group_of_[static_cast<std::size_t>(p.param.value)] = group;
-  }
+  for (std::size_t g = 0; g < layout.groups_.size(); ++g)
+    for (int b : layout.groups_[g].buckets)
+      for (const Placement& p : layout.buckets_[static_cast<std::size_t>(b)].members)
+        layout.group_of_[static_cast<std::size_t>(p.param.value)] = static_cast<int>(g);
   layout.hash_ = hash_of(registry, layout.buckets_);
   return layout;
 }

@@ -5,7 +5,6 @@
 
 #include "core/layout/param.hpp"
 #include "core/layout/ranks.hpp"
-#include "core/recipe/recipe.hpp"
 #include "kernels/base/index.hpp"
 
 namespace tessera {
@@ -16,17 +15,16 @@ constexpr const char* name_of(OwnerKind k) {
   return k == OwnerKind::element_sharded ? "element-sharded" : "whole-matrix";
 }
 
-/// What the layout depends on besides the parameters.
+/// What the layout depends on besides the parameters and their formats.
 struct LayoutRules {
   int dense_ranks = 1;
   int expert_ranks = 1;
   std::int64_t bucket_elements = 1;  ///< a bucket closes at the first projection that brings it here
-  StorageFormat storage;
 };
 
 /// Parameters of one key lie together and never share a bucket with another key's.
 struct BucketKey {
-  StorageFormat storage;
+  WeightFormat format;
   ProcessGroup processes = ProcessGroup::dense;
   OwnerKind owner = OwnerKind::element_sharded;
   bool operator==(const BucketKey&) const = default;
@@ -52,7 +50,8 @@ struct Bucket {
   std::int64_t slice_begin(const Ranks& r) const { return begins[static_cast<std::size_t>(r.of(key.processes).rank)]; }
 };
 
-/// The unit of one coalesced collective.
+/// The unit of one coalesced collective: a bucket, or the last buckets of all keys of one process group, which hold the
+/// model's first layers and are the first to be gathered and the last to be reduced.
 struct BucketGroup {
   ProcessGroup processes = ProcessGroup::dense;
   std::vector<int> buckets;
@@ -73,6 +72,8 @@ struct Piece {
 class ParamLayout {
  public:
   static constexpr std::int64_t alignment = 64;
+  /// Cuts between ranks are multiples of this many elements: no format's byte is split.
+  static constexpr std::int64_t cut_elements = 32;
 
   static ParamLayout build(const ParamRegistry& registry, const LayoutRules& rules);
 

@@ -10,8 +10,17 @@ std::int64_t ParamSpec::real_elements() const {
   return std::min(member_elements(), canonical_left);
 }
 
+WeightFormat format_of(const ParamSpec& spec, const FormatRules& rules) {
+  const bool matrix = spec.role == Role::matrix || spec.role == Role::expert;
+  const bool in_blocks = rules.first_block <= spec.block && spec.block < rules.end_block;
+  const bool quantized = (matrix && in_blocks) || (spec.role == Role::head && rules.head);
+  return quantized ? rules.weight : WeightFormat{rules.weight.plain, {}};
+}
+
 ParamId ParamRegistry::add(ParamSpec spec) {
   if (!names_.insert(spec.name).second) refuse("ParamRegistry", "a parameter was registered twice");
+  spec.block = block_;
+  spec.format = format_of(spec, rules_);
   specs_.push_back(std::move(spec));
   return {size() - 1};
 }

@@ -1,10 +1,12 @@
 #pragma once
+#include <climits>
 #include <cstdint>
 #include <string>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "core/recipe/recipe.hpp"
 #include "kernels/base/tensor.hpp"
 
 namespace tessera {
@@ -36,6 +38,8 @@ struct ParamSpec {
   Start start;
   Canonical canonical;
   std::string tied_to = {};  ///< a further canonical name that the model uses it as, or empty
+  int block = -1;            ///< the transformer block that it belongs to, set by the registry; -1: none
+  WeightFormat format = {};  ///< what format_of says, set by the registry
 
   std::int64_t member_elements() const { return member.elements(); }
   /// Elements of one member that exist outside memory (all but the vocabulary's padding, which is at the end).
@@ -47,9 +51,35 @@ struct ParamId {
   bool operator==(const ParamId&) const = default;
 };
 
-/// The parameters of a model in registration (forward) order: the only list of them.
+/// What a run quantizes of its weights.
+struct FormatRules {
+  WeightFormat weight = {};                 ///< of what is quantized; all else is plain
+  int first_block = 0, end_block = INT_MAX;  ///< the blocks whose matrices and experts are
+  bool head = false;                        ///< whether an untied head is
+};
+
+/// The format of one parameter, from its role and block: the only place that decides what is quantized. Matrices and
+/// experts of the rules' blocks are, and an untied head if it is asked for; a tied one is an embedding.
+WeightFormat format_of(const ParamSpec& spec, const FormatRules& rules);
+
+/// The parameters of a model in registration (forward) order: the only list of them, each with its format.
 class ParamRegistry {
  public:
+  ParamRegistry() = default;
+  explicit ParamRegistry(const FormatRules& rules) : rules_(rules) {}
+
+  /// What is registered while this lives belongs to one transformer block.
+  class InBlock {
+   public:
+    InBlock(ParamRegistry& registry, int block) : registry_(registry) { registry.block_ = block; }
+    ~InBlock() { registry_.block_ = -1; }
+    InBlock(const InBlock&) = delete;
+    InBlock& operator=(const InBlock&) = delete;
+
+   private:
+    ParamRegistry& registry_;
+  };
+
   ParamId add(ParamSpec spec);
   /// The model uses a parameter under a second canonical name too, in place of one of its own.
   void tie(ParamId id, std::string name) { specs_[static_cast<std::size_t>(id.value)].tied_to = std::move(name); }
@@ -58,6 +88,8 @@ class ParamRegistry {
   int size() const { return static_cast<int>(specs_.size()); }
 
  private:
+  FormatRules rules_;
+  int block_ = -1;
   std::vector<ParamSpec> specs_;
   std::unordered_set<std::string> names_;
 };

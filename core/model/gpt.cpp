@@ -19,8 +19,10 @@ const GptShape& checked(const GptShape& shape) {
 
 std::vector<Recompute<Block>> blocks_of(ParamRegistry& registry, const GptShape& shape) {
   std::vector<Recompute<Block>> blocks;
-  for (std::int64_t i = 0; i < shape.layers; ++i)
+  for (int i = 0; i < shape.layers; ++i) {
+    const ParamRegistry::InBlock block(registry, i);
     blocks.emplace_back(shape.keep.block, Block(registry, "layers." + std::to_string(i), shape));
+  }
   return blocks;
 }
 

@@ -7,10 +7,9 @@ namespace tessera {
 Weights::Weights(Device& device, const ParamRegistry& registry, const ParamLayout& layout, const Usage& usage,
                  const Masters& masters, Mesh& mesh, Overlap overlap)
     : layout_(layout), masters_(masters), mesh_(mesh), overlap_(overlap) {
-  const StorageFormat storage = layout.buckets().front().key.storage;
   wire_ = plain_wire();
   for (const Bucket& bucket : layout.buckets())
-    storage_.push_back(device.allocate(Category::weights, storage.element, {bucket.size.value}));
+    storage_.push_back(device.allocate(Category::weights, bucket.key.format.plain, {bucket.size.value}));
   for (int p = 0; p < registry.size(); ++p) {
     const ParamSpec& spec = registry[{p}];
     const Placement& place = layout.place({p});

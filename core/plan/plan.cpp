@@ -18,11 +18,10 @@ std::string nearest(std::int64_t global, std::int64_t unit) {
   return below > 0 ? fmt::format("{} or {}", below, above) : fmt::format("{}", above);
 }
 
-LayoutRules rules_of(const RunConfig& config, const Ranks& ranks, DType compute) {
+LayoutRules layout_rules(const RunConfig& config, const Ranks& ranks) {
   const double elements = config.reduce.bucket_mib * 1024 * 1024 / static_cast<double>(size_of(DType::f32));
   return {ranks.world.size, ranks.expert_data.size,
-          std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(elements))),
-          recipe_of(compute).weight};
+          std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(elements)))};
 }
 
 /// FLOPs of one micro-batch when nothing is computed twice.
@@ -40,7 +39,7 @@ double model_flops(const RunPlan& plan, Device& device, UsageRecorder& recorder,
 /// One micro-batch over a measuring arena: order of weights, contributions, activation memory, FLOPs.
 void run_dry(RunPlan& plan) {
   Device device(Device::Kind::measuring);
-  UsageRecorder recorder(plan.registry, plan.layout.buckets().front().key.storage.element);
+  UsageRecorder recorder(plan.registry);
   StepMemory memory(device, plan.ranks.world, plan.sizes.local, plan.sizes.length);
   Arena arena;
   const Pass pass{device.compute(), recorder, &recorder, arena, memory.sums()};
@@ -107,11 +106,11 @@ RunPlan resolve(const RunConfig& config, int ranks, int rank) {
   for (const Finding& finding : refusals(config, ranks))
     problems.add(Exit::deck, finding.keys.front() + ": " + finding.text);
   problems.raise();
-  ParamRegistry registry;
   const GptShape shape = GptShape::from(config);
+  ParamRegistry registry({.weight = recipe_of(shape.compute).weight});
   Gpt model(registry, shape);
   const Ranks here = Ranks::in_world(ranks, rank);
-  ParamLayout layout = ParamLayout::build(registry, rules_of(config, here, shape.compute));
+  ParamLayout layout = ParamLayout::build(registry, layout_rules(config, here));
   const std::int64_t local = config.batch.global / ranks;
   const SyncRules sync{config.gather.overlap ? Overlap::on : Overlap::off,
                        config.reduce.overlap ? Overlap::on : Overlap::off, static_cast<int>(local / config.batch.micro),

@@ -7,8 +7,8 @@ namespace {
 Tensor unreadable(DType type, const Shape& shape) { return {reinterpret_cast<void*>(Arena::alignment), type, shape}; }
 }  // namespace
 
-UsageRecorder::UsageRecorder(const ParamRegistry& registry, DType storage)
-    : registry_(registry), storage_(storage), seen_(static_cast<std::size_t>(registry.size()), false) {
+UsageRecorder::UsageRecorder(const ParamRegistry& registry)
+    : registry_(registry), seen_(static_cast<std::size_t>(registry.size()), false) {
   usage_.writes.assign(static_cast<std::size_t>(registry.size()), 0);
 }
 
@@ -17,7 +17,7 @@ Operand UsageRecorder::operand(Stream&, ParamId param, Side) {
   if (!seen_[p]) usage_.order.push_back(param);
   seen_[p] = true;
   const ParamSpec& spec = registry_[param];
-  return {unreadable(storage_, spec.member), spec.members, spec.member_elements()};
+  return {unreadable(spec.format.plain, spec.member), spec.members, spec.member_elements()};
 }
 
 Gradient UsageRecorder::slot(ParamId param) {

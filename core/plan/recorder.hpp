@@ -8,7 +8,7 @@ namespace tessera {
 /// which order weights are asked for and how often each gradient is written.
 class UsageRecorder final : public WeightSource, public GradientSink {
  public:
-  UsageRecorder(const ParamRegistry& registry, DType storage);
+  explicit UsageRecorder(const ParamRegistry& registry);
 
   Operand operand(Stream& stream, ParamId param, Side side) override;
   Gradient slot(ParamId param) override;
@@ -18,7 +18,6 @@ class UsageRecorder final : public WeightSource, public GradientSink {
 
  private:
   const ParamRegistry& registry_;
-  DType storage_;
   std::vector<bool> seen_;
   Usage usage_;
 };

@@ -1,30 +1,39 @@
 #pragma once
+#include <optional>
 #include <span>
+#include <string_view>
 
 #include "kernels/base/dtype.hpp"
+#include "kernels/base/index.hpp"
+#include "kernels/formats/id.hpp"
 
 namespace tessera {
 
-/// How a weight is kept, as capabilities; a further format is a row in the table of recipes, never a condition
-/// elsewhere.
-struct StorageFormat {
-  const char* name;
-  DType element;              ///< the type of what a GEMM reads
-  std::int64_t wire_bytes;    ///< per element on the wire
-  std::int64_t cut_multiple;  ///< shard cuts are multiples of this many elements, so that no byte is split
-  bool operator==(const StorageFormat& other) const { return element == other.element; }
+/// What a weight is: codes of a number format, or without one plain values. Compared whole.
+struct WeightFormat {
+  DType plain = DType::bf16;      ///< of values: of all products with them, and of what codes are made from
+  std::optional<FormatId> codes;  ///< none: the weight is its plain values
+  bool operator==(const WeightFormat&) const = default;
 };
 
-/// Formats of one run: what the weights are kept in.
+/// "bf16", "fp32", or the name of the format that its codes have.
+std::string_view name_of(const WeightFormat& format);
+/// Bytes of `elements` elements, scales not counted.
+std::int64_t data_bytes(const WeightFormat& format, ElementIndex elements);
+
+/// In which formats a run computes: one row of the table. A further recipe is a row, never a condition elsewhere.
 struct Recipe {
-  const char* name;
-  StorageFormat weight;
+  std::string_view name;
+  WeightFormat weight;                             ///< of what it quantizes; all else is held in weight.plain
+  std::optional<FormatId> activation, gradient;    ///< what products take x and dy in; none: as they are
+  std::int64_t rows = 1;                           ///< divides the rows of every dense product in training
+  std::int64_t expert_rows = 1;                    ///< divides the row at which each expert's begin
 };
 
 /// The whole table.
 std::span<const Recipe> recipes();
 
-/// The row of a compute type: weights are kept and travel in it, Q is the rounding to it.
+/// The row of a compute type: nothing is quantized, Q is the rounding to that type.
 const Recipe& recipe_of(DType compute);
 
 }  // namespace tessera

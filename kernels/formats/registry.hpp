@@ -4,6 +4,7 @@
 
 #include "kernels/formats/bf16.hpp"
 #include "kernels/formats/fp8_block.hpp"
+#include "kernels/formats/id.hpp"
 #include "kernels/formats/layout.hpp"
 #include "kernels/formats/mxfp8.hpp"
 #include "kernels/formats/mxfp8_2d.hpp"
@@ -21,9 +22,6 @@ struct FormatList {
 using Registry = FormatList<Bf16, Fp8Block, Fp8BlockOneD, Mxfp8, Mxfp8Tiles, Nvfp4, Nvfp4OneD>;
 
 }  // namespace formats
-
-/// A format of the registry, chosen at run time.
-enum class FormatId : std::uint8_t {};
 
 namespace formats {
 
@@ -84,6 +82,15 @@ constexpr FormatTraits traits_of() {
 inline FormatTraits traits_of(FormatId id) {
   return visit_format(id, [&]<class F>() { return traits_of<F>(); });
 }
+
+namespace formats {
+
+/// Bytes of one copy's elements.
+inline std::int64_t data_bytes(FormatId id, std::int64_t elements) {
+  return visit_format(id, [&]<class F>() { return data_bytes<F>(elements); });
+}
+
+}  // namespace formats
 
 /// The format of that name, if there is one.
 inline std::optional<FormatId> find_format(std::string_view name) {

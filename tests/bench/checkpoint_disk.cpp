@@ -23,7 +23,6 @@
 #include <fmt/ranges.h>
 
 #include "core/comm/mpi.hpp"
-#include "core/recipe/recipe.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/reader.hpp"
 #include "io/checkpoint/writer.hpp"
@@ -53,8 +52,7 @@ class State {
       const std::string name = fmt::format("layers.{}.weight", i);
       registry.add({name, shape, 1, Role::matrix, {Start::Kind::normal, 1}, {name, shape, 0}});
     }
-    const ParamLayout layout = ParamLayout::build(
-        registry, {control.size(), control.size(), bucket_elements, recipe_of(DType::bf16).weight});
+    const ParamLayout layout = ParamLayout::build(registry, {control.size(), control.size(), bucket_elements});
     for (const char* slot : slots) {
       std::vector<Tensor> shards;
       for (const Bucket& bucket : layout.buckets()) {

@@ -5,10 +5,10 @@
 #include <random>
 #include <set>
 
+#include "kernels/formats/registry.hpp"
+
 namespace tessera {
 namespace {
-
-const StorageFormat bf16_storage = recipe_of(DType::bf16).weight;
 
 ParamSpec vector_of(const std::string& name, std::int64_t n) {
   return {name, {n}, 1, Role::bias, {}, {name, {n}, 0}};
@@ -56,7 +56,7 @@ TEST(ParamLayout, EveryElementIsOwnedOnceForAnyRankCount) {
   for (int ranks : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 48, 96, 256}) {
     for (int expert_ranks : {1, ranks}) {
       const ParamRegistry registry = odd_registry(random, 1 + static_cast<int>(random() % 12));
-      const ParamLayout layout = ParamLayout::build(registry, {ranks, expert_ranks, 4096, bf16_storage});
+      const ParamLayout layout = ParamLayout::build(registry, {ranks, expert_ranks, 4096});
       expect_every_element_owned_once(registry, layout);
     }
   }
@@ -65,7 +65,7 @@ TEST(ParamLayout, EveryElementIsOwnedOnceForAnyRankCount) {
 TEST(ParamLayout, BucketsAreAlignedPaddedAndNeverMixKeys) {
   std::mt19937 random(11);
   const ParamRegistry registry = odd_registry(random, 20);
-  const ParamLayout layout = ParamLayout::build(registry, {6, 3, 4096, bf16_storage});
+  const ParamLayout layout = ParamLayout::build(registry, {6, 3, 4096});
   for (const Bucket& bucket : layout.buckets()) {
     EXPECT_EQ(bucket.size.value % (bucket.ranks() * 32), 0);
     EXPECT_EQ(bucket.size.value % 128, 0);
@@ -88,25 +88,97 @@ TEST(ParamLayout, BucketsAreAlignedPaddedAndNeverMixKeys) {
   }
 }
 
-TEST(ParamLayout, BytesOfASliceAreTheSliceOfTheBytes) {
+TEST(ParamLayout, NoCutSplitsAByteOfAnyFormat) {
   std::mt19937 random(13);
   for (int ranks : {3, 5, 6, 12, 48, 96, 256}) {
     const ParamRegistry registry = odd_registry(random, 9);
-    const ParamLayout layout = ParamLayout::build(registry, {ranks, ranks, 1 << 14, bf16_storage});
-    for (const Bucket& bucket : layout.buckets()) {
-      const std::int64_t wire = bytes_of(bucket.size, bucket.key.storage.element).value;
-      for (int r = 0; r < ranks; ++r) {
-        const ElementIndex begin(bucket.begins[static_cast<std::size_t>(r)]);
-        EXPECT_EQ(bytes_of(begin, bucket.key.storage.element).value, wire / ranks * r);
-      }
+    const ParamLayout layout = ParamLayout::build(registry, {ranks, ranks, 1 << 14});
+    for (int id = 0; id < formats::Registry::size; ++id) {
+      const WeightFormat format{DType::bf16, static_cast<FormatId>(id)};
+      const std::int64_t bits = traits_of(*format.codes).bits;
+      for (const Bucket& bucket : layout.buckets())
+        for (std::int64_t begin : bucket.begins)
+          EXPECT_EQ(data_bytes(format, ElementIndex(begin)) * 8, begin * bits) << name_of(format);
     }
   }
+}
+
+/// Three blocks between an embedding and a head, each with a matrix, its bias and two experts.
+ParamRegistry blocks_between(const FormatRules& rules) {
+  ParamRegistry registry(rules);
+  const auto add = [&](const std::string& name, Shape shape, Role role) {
+    registry.add({name, shape, 1, role, {}, {name, shape, 0}});
+  };
+  add("embed", {40, 32}, Role::embedding);
+  for (int i = 0; i < 3; ++i) {
+    const ParamRegistry::InBlock block(registry, i);
+    const std::string name = "layers." + std::to_string(i);
+    add(name + ".norm", {32}, Role::norm);
+    add(name + ".weight", {64, 32}, Role::matrix);
+    add(name + ".bias", {64}, Role::bias);
+    add(name + ".router", {2, 32}, Role::router);
+    add_experts(registry, name + ".experts", 2, 64, 32, true);
+  }
+  add("norm", {32}, Role::norm);
+  add("head", {40, 32}, Role::head);
+  return registry;
+}
+
+std::set<std::string> with_codes(const ParamRegistry& registry) {
+  std::set<std::string> names;
+  for (const ParamSpec& spec : registry.specs())
+    if (spec.format.codes) names.insert(spec.name);
+  return names;
+}
+
+const WeightFormat nvfp4{DType::bf16, formats::id_of<formats::Nvfp4>};
+
+TEST(FormatOf, QuantizesMatricesAndExpertsOfTheRulesBlocks) {
+  using Names = std::set<std::string>;
+  EXPECT_EQ(with_codes(blocks_between({.weight = {DType::f32, {}}})), Names());
+  EXPECT_EQ(with_codes(blocks_between({.weight = nvfp4, .first_block = 1, .end_block = 2})),
+            (Names{"layers.1.weight", "layers.1.experts"}));
+  EXPECT_EQ(with_codes(blocks_between({.weight = nvfp4, .first_block = 2, .head = true})),
+            (Names{"layers.2.weight", "layers.2.experts", "head"}));
+  const ParamRegistry plain = blocks_between({.weight = {DType::f32, {}}});
+  for (const ParamSpec& spec : plain.specs())
+    EXPECT_EQ(spec.format, (WeightFormat{DType::f32, {}})) << spec.name;
+}
+
+TEST(ParamLayout, FormatsShareGroupsButNoBucket) {
+  const ParamRegistry registry = blocks_between({.weight = nvfp4, .first_block = 1});
+  const ParamLayout layout = ParamLayout::build(registry, {4, 2, 2000});
+  expect_every_element_owned_once(registry, layout);
+  for (const Bucket& bucket : layout.buckets())
+    for (const Placement& p : bucket.members) EXPECT_EQ(registry[p.param].format, bucket.key.format);
+  // Of each process group, the last bucket of either format: nvfp4's of block 1, plain ones of the model's beginning.
+  std::vector<std::set<std::string>> shared;
+  for (const BucketGroup& group : layout.groups()) {
+    if (group.buckets.size() == 1) continue;
+    shared.emplace_back();
+    for (int b : group.buckets) {
+      const Bucket& bucket = layout.buckets()[static_cast<std::size_t>(b)];
+      EXPECT_EQ(bucket.key.processes, group.processes);
+      shared.back().insert(std::string(name_of(bucket.key.format)) + " " + registry[bucket.members.back().param].name);
+    }
+  }
+  EXPECT_EQ(shared, (std::vector<std::set<std::string>>{{"nvfp4 layers.1.experts", "bf16 layers.0.experts"},
+                                                        {"nvfp4 layers.1.weight", "bf16 embed"}}));
+}
+
+TEST(ParamLayout, HashTellsFormatsApart) {
+  const auto hash = [](const FormatRules& rules) { return ParamLayout::build(blocks_between(rules), {2, 2, 2000}).hash(); };
+  const WeightFormat fp8{DType::bf16, formats::id_of<formats::Fp8Block>};
+  EXPECT_EQ((std::set<std::uint64_t>{hash({}), hash({.weight = {DType::f32, {}}}), hash({.weight = nvfp4}),
+                                     hash({.weight = fp8}), hash({.weight = nvfp4, .head = true})})
+                .size(),
+            5u);
 }
 
 TEST(ParamLayout, TheEndOfTheModelIsBucketZero) {
   ParamRegistry registry;
   for (int i = 0; i < 6; ++i) registry.add(vector_of("p" + std::to_string(i), 1000));
-  const ParamLayout layout = ParamLayout::build(registry, {2, 2, 2000, bf16_storage});
+  const ParamLayout layout = ParamLayout::build(registry, {2, 2, 2000});
   ASSERT_EQ(layout.buckets().size(), 3u);
   EXPECT_EQ(registry[layout.buckets()[0].members[0].param].name, "p5");
   EXPECT_EQ(registry[layout.buckets()[2].members.back().param].name, "p0");
@@ -121,7 +193,7 @@ TEST(ParamLayout, SingleAndDiscreteExpertsLieAlike) {
       add_experts(*registry, "down", 5, 13, 9, registry == &single);
       registry->add(vector_of("last", 3));
     }
-    const LayoutRules rules{4, 2, bucket_elements, bf16_storage};
+    const LayoutRules rules{4, 2, bucket_elements};
     const ParamLayout a = ParamLayout::build(single, rules), b = ParamLayout::build(discrete, rules);
     EXPECT_EQ(a.hash(), b.hash());
     ASSERT_EQ(a.buckets().size(), b.buckets().size());
@@ -156,14 +228,14 @@ TEST(ParamLayout, HashTellsLayoutsApart) {
   std::set<std::uint64_t> hashes;
   for (int ranks : {1, 2, 3})
     for (std::int64_t elements : {1, 6000, 100000})
-      hashes.insert(ParamLayout::build(registry, {ranks, ranks, elements, bf16_storage}).hash());
+      hashes.insert(ParamLayout::build(registry, {ranks, ranks, elements}).hash());
   EXPECT_EQ(hashes.size(), 9u);
 }
 
 TEST(ParamLayout, HoldsModelsSmallerThanTheirRanks) {
   ParamRegistry registry;
   registry.add(vector_of("only", 1));
-  const ParamLayout layout = ParamLayout::build(registry, {9, 9, 1 << 20, bf16_storage});
+  const ParamLayout layout = ParamLayout::build(registry, {9, 9, 1 << 20});
   expect_every_element_owned_once(registry, layout);
   int empty = 0;
   for (int r = 0; r < 9; ++r) empty += layout.pieces(0, at(r, 9)).empty();
