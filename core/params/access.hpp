@@ -1,7 +1,7 @@
 #pragma once
 #include "core/layout/param.hpp"
 #include "kernels/base/stream.hpp"
-#include "kernels/formats/side.hpp"
+#include "kernels/gemm/operand.hpp"
 
 namespace tessera {
 

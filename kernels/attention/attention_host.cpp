@@ -13,10 +13,10 @@
 namespace tessera::attention {
 namespace {
 
+using gemm::Form;
 using gemm::Plan;
 using gemm::Plans;
 using gemm::Product;
-using gemm::Stored;
 
 constexpr std::int64_t block_rows = 128, strip_keys = 512, vector_length = 16;
 
@@ -70,7 +70,7 @@ class Products {
   /// scores = rows of `in` (of `in_columns` a row) times the strip's keys or values.
   Plan& scores(const Block& block, const Strip& strip, std::int64_t in_columns) const {
     Product p = shaped(block.rows, strip.keys, at_.dim);
-    p.b = Stored::transposed;
+    p.form = Form::forward;
     p.lda = in_columns;
     p.ldb = at_.columns;
     p.ldc = distance_;
@@ -88,7 +88,7 @@ class Products {
   /// sum [keys, D] = beta sum + weights^T times rows of `in`.
   Plan& transposed(const Block& block, const Strip& strip, std::int64_t in_columns, float beta) const {
     Product p = shaped(strip.keys, at_.dim, block.rows);
-    p.a = Stored::transposed;
+    p.form = Form::weight_gradient;
     p.lda = distance_;
     p.ldb = in_columns;
     p.ldc = at_.dim;

@@ -64,20 +64,6 @@ struct Tensor {
   }
 };
 
-/// A weight as a GEMM takes it: [out, in], or `members` of them at a fixed distance (a grouped expert weight).
-/// Plain types have no scales.
-struct Operand {
-  Tensor data;                     ///< [out, in] of the first member
-  std::int64_t members = 1;
-  std::int64_t member_stride = 0;  ///< elements from one member to the next
-
-  Operand member(std::int64_t e) const {
-    Operand one{data, 1, 0};
-    one.data.data = static_cast<std::byte*>(data.data) + e * member_stride * size_of(data.type);
-    return one;
-  }
-};
-
 /// A place where a gradient is summed: sum = beta * sum + contribution. beta is 0 on the step's first write, so
 /// that nothing ever needs clearing.
 struct Gradient {

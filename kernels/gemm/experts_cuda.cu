@@ -3,41 +3,39 @@
 
 #include "kernels/base/index.hpp"
 #include "kernels/base/launch.hpp"
-#include "kernels/gemm/back.hpp"
-#include "kernels/gemm/lt.hpp"
+#include "kernels/gemm/experts.hpp"
+#include "kernels/gemm/gemm.hpp"
 #include "kernels/gemm/tensor_cores.cuh"
 
 namespace tessera::gemm {
 namespace {
 
+constexpr int most_listed = 256;  // pointers: 2 KiB of a kernel's parameters
+
 /// Pointers of all experts' matrices: one and a stride, or one each.
 template <class P>
 struct Pointers {
-  static constexpr int most = 256;  // 2 KiB of a kernel's parameters
-  P* each[most] = {};
+  P* each[most_listed] = {};
   std::int64_t stride = 0;
   int listed = 1;
   __device__ P* operator()(int e) const { return listed == 1 ? each[0] + e * stride : each[e]; }
 };
 
-template <class P, class List, class Get>
-Pointers<P> pointers_of(const List& list, int count, std::int64_t stride, const Get& get) {
-  require(count <= Pointers<P>::most, "expert product", "at most 256 discrete experts on a GPU: use weights: single");
+template <class P, class T, class Get>
+Pointers<P> pointers_of(const Members<T>& members, const Get& get) {
   Pointers<P> p;
-  p.stride = stride;
-  p.listed = count;
-  for (int e = 0; e < count; ++e) p.each[e] = get(list[e]).template as<P>();
+  p.stride = members.list[0].member_stride;
+  p.listed = members.count;
+  for (int e = 0; e < members.count; ++e) p.each[e] = get(members.list[e]).template as<P>();
   return p;
 }
 template <class T>
 Pointers<T> pointers_of(const ExpertOperands& w) {
-  return pointers_of<T>(w.weights, w.count, w.weights[0].member_stride, [](const Operand& o) { return o.data; });
+  return pointers_of<T>(w, [](const Operand& o) { return o.data; });
 }
 template <class A>
 Pointers<A> pointers_of(const ExpertGradients& dw) {
-  for (int e = 1; e < dw.count; ++e)
-    require(dw.sums[e].beta == dw.sums[0].beta, "expert_weight_gradient", "experts must agree on beta");
-  return pointers_of<A>(dw.sums, dw.count, dw.sums[0].member_stride, [](const Gradient& g) { return g.sum; });
+  return pointers_of<A>(dw, [](const Gradient& g) { return g.sum; });
 }
 
 /// Rows [begin, end) of one expert.
@@ -86,15 +84,15 @@ __device__ Accumulator<T> sum_with(const SumOfRows<T>& p, Accumulator<T> old, Ac
 
 // bf16 on tensor cores.
 
-template <Form weight>
+template <Stored weight>
 __global__ void __launch_bounds__(TensorTile::threads, 2) rows_times_tiles(const __grid_constant__ RowsTimes<bf16> p) {
   const Span rows = piece_of_rows(p.offsets, p.experts, static_cast<int>(blockIdx.y), TensorTile::m);
   if (rows.begin >= rows.end) return;
   const int column = static_cast<int>(blockIdx.x) * TensorTile::n;
   const TileSource a{p.x, p.k, rows.begin, rows.end, 0, p.k},
-      b{p.w(rows.expert), weight == Form::plain ? p.n : p.k, column, p.n, 0, p.k};
+      b{p.w(rows.expert), weight == Stored::plain ? p.n : p.k, column, p.n, 0, p.k};
   TensorTile tile;
-  tile.multiply<Form::plain, weight>(a, b);
+  tile.multiply<Stored::plain, weight>(a, b);
   tile.each_pair([&](int r, int c, float first, float second) {
     if (rows.begin + r >= rows.end || column + c >= p.n) return;
     const std::uint32_t low = bf16(first).bits, high = bf16(second).bits;
@@ -108,7 +106,7 @@ __global__ void __launch_bounds__(TensorTile::threads, 2) sum_of_rows_tiles(cons
   const int row = static_cast<int>(blockIdx.y) * TensorTile::m, column = static_cast<int>(blockIdx.x) * TensorTile::n;
   const TileSource a{p.dy, p.n, row, p.n, begin, end}, b{p.x, p.k, column, p.k, begin, end};
   TensorTile tile;
-  tile.multiply<Form::transposed, Form::plain>(a, b);
+  tile.multiply<Stored::transposed, Stored::plain>(a, b);
   float* const dw = p.dw(e);
   tile.each_pair([&](int r, int c, float first, float second) {
     if (row + r >= p.n || column + c >= p.k) return;
@@ -148,7 +146,7 @@ __device__ void each_of_tile(const F& f) {
       f(i, j, static_cast<int>(threadIdx.y) + side * i, static_cast<int>(threadIdx.x) + side * j);
 }
 
-template <class T, Form weight>
+template <class T, Stored weight>
 __global__ void rows_times_scalars(const __grid_constant__ RowsTimes<T> p) {
   using A = Accumulator<T>;
   const Span rows = piece_of_rows(p.offsets, p.experts, static_cast<int>(blockIdx.y), block);
@@ -161,7 +159,7 @@ __global__ void rows_times_scalars(const __grid_constant__ RowsTimes<T> p) {
       [&](int r, int l) { return rows.begin + r < rows.end ? A(p.x[std::int64_t{rows.begin + r} * p.k + l]) : A(0); },
       [&](int l, int c) {
         const std::int64_t at =
-            weight == Form::plain ? std::int64_t{l} * p.n + column + c : std::int64_t{column + c} * p.k + l;
+            weight == Stored::plain ? std::int64_t{l} * p.n + column + c : std::int64_t{column + c} * p.k + l;
         return column + c < p.n ? A(w[at]) : A(0);
       });
   each_of_tile([&](int i, int j, int r, int c) {
@@ -194,8 +192,8 @@ bool fits_tensor_cores(const Tensor& a, const Tensor& b, std::int64_t n, std::in
   return a.type == DType::bf16 && n % 8 == 0 && k % 8 == 0 && aligned(a) && aligned(b);
 }
 bool fits_tensor_cores(const ExpertOperands& w) {
-  bool fits = w.weights[0].member_stride % 8 == 0;
-  for (int e = 0; e < w.count; ++e) fits = fits && reinterpret_cast<std::uintptr_t>(w.weights[e].data.data) % 16 == 0;
+  bool fits = w.list[0].member_stride % 8 == 0;
+  for (int e = 0; e < w.count; ++e) fits = fits && reinterpret_cast<std::uintptr_t>(w.list[e].data.data) % 16 == 0;
   return fits;
 }
 
@@ -215,32 +213,37 @@ unsigned row_tiles(std::int64_t rows, std::int64_t experts, int size) {
   return static_cast<unsigned>(std::min(rows, ceil_div(rows, size) + experts));
 }
 
-template <class T, Form weight>
-void rows_times(Stream& stream, const Tensor& y, const Tensor& x, const ExpertOperands& w, const Tensor& offsets) {
-  const std::int64_t experts = offsets.elements() - 1, rows = x.rows(), n = y.columns(), k = x.columns();
-  const RowsTimes<T> p{
-      y.as<T>(),           x.as<T>(),          pointers_of<T>(w), offsets.as<std::int32_t>(), static_cast<int>(experts),
-      static_cast<int>(n), static_cast<int>(k)};
+template <class T, Stored weight>
+void rows_times(Stream& stream, const Product& product, const Places& at) {
+  const Tensor &x = at.a.data, &y = at.c.list[0].sum;
+  const std::int64_t experts = product.experts, rows = product.m, n = product.n, k = product.k;
+  const RowsTimes<T> p{y.as<T>(),
+                       x.as<T>(),
+                       pointers_of<T>(at.b),
+                       at.offsets.as<std::int32_t>(),
+                       static_cast<int>(experts),
+                       static_cast<int>(n),
+                       static_cast<int>(k)};
   if constexpr (std::is_same_v<T, bf16>)
-    if (fits_tensor_cores(x, y, n, k) && fits_tensor_cores(w))
+    if (fits_tensor_cores(x, y, n, k) && fits_tensor_cores(at.b))
       return start(stream, rows_times_tiles<weight>, {tiles(n, TensorTile::n), row_tiles(rows, experts, TensorTile::m)},
                    TensorTile::threads, TensorTile::shared_bytes, p);
   start(stream, rows_times_scalars<T, weight>, {tiles(n, block), row_tiles(rows, experts, block)}, {side, side}, 0, p);
 }
 
 template <class T>
-void sum_of_rows(Stream& stream, const ExpertGradients& dw, const Tensor& dy, const Tensor& x, const Tensor& offsets,
-                 bool rounded) {
-  const std::int64_t experts = offsets.elements() - 1, n = dy.columns(), k = x.columns();
-  const SumOfRows<T> p{pointers_of<Accumulator<T>>(dw),
+void sum_of_rows(Stream& stream, const Product& product, const Places& at) {
+  const Tensor &dy = at.a.data, &x = at.b.list[0].data;
+  const std::int64_t n = product.m, k = product.n;
+  const SumOfRows<T> p{pointers_of<Accumulator<T>>(at.c),
                        dy.as<T>(),
                        x.as<T>(),
-                       offsets.as<std::int32_t>(),
+                       at.offsets.as<std::int32_t>(),
                        static_cast<int>(n),
                        static_cast<int>(k),
-                       dw.sums[0].beta,
-                       rounded};
-  const auto blocks = static_cast<unsigned>(experts);
+                       product.beta,
+                       product.epilogue == Epilogue::rounded};
+  const auto blocks = static_cast<unsigned>(product.experts);
   if constexpr (std::is_same_v<T, bf16>)
     if (fits_tensor_cores(dy, x, n, k))
       return start(stream, sum_of_rows_tiles, {tiles(k, TensorTile::n), tiles(n, TensorTile::m), blocks},
@@ -250,22 +253,20 @@ void sum_of_rows(Stream& stream, const ExpertGradients& dw, const Tensor& dy, co
 
 }  // namespace
 
-void expert_forward(Stream& stream, const Tensor& y, const Tensor& x, const ExpertOperands& w, const Tensor& offsets) {
-  dispatch_real(x.type, "expert_forward",
-                [&]<class T>() { rows_times<T, Form::transposed>(stream, y, x, w, offsets); });
-}
-
-void expert_input_gradient(Stream& stream, const Tensor& dx, const Tensor& dy, const ExpertOperands& w,
-                           const Tensor& offsets) {
-  dispatch_real(dy.type, "expert_input_gradient",
-                [&]<class T>() { rows_times<T, Form::plain>(stream, dx, dy, w, offsets); });
-}
-
-void expert_weight_gradient(Stream& stream, const ExpertGradients& dw, const Tensor& dy, const Tensor& x,
-                            const Tensor& offsets, const Tensor& scratch) {
-  const bool rounded = static_cast<bool>(scratch);
-  dispatch_real(x.type, "expert_weight_gradient",
-                [&]<class T>() { sum_of_rows<T>(stream, dw, dy, x, offsets, rounded); });
+void multiply_experts(Stream& stream, const Product& product, const Places& at) {
+  dispatch_real(product.type, "expert product", [&]<class T>() {
+    switch (product.form) {
+      case Form::forward: return rows_times<T, Stored::transposed>(stream, product, at);
+      case Form::input_gradient: return rows_times<T, Stored::plain>(stream, product, at);
+      case Form::weight_gradient: return sum_of_rows<T>(stream, product, at);
+    }
+  });
 }
 
 }  // namespace tessera::gemm
+
+namespace tessera {
+
+std::int64_t most_discrete_experts() { return gemm::most_listed; }
+
+}  // namespace tessera

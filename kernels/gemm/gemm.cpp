@@ -8,6 +8,11 @@
 namespace tessera {
 namespace {
 
+using gemm::Epilogue;
+using gemm::Form;
+using gemm::Places;
+using gemm::Product;
+
 // Elements of one piece of an elementwise kernel, and pieces between two calls of progress().
 constexpr std::int64_t block = 1024, blocks_per_launch = 256;
 
@@ -16,49 +21,91 @@ void check_real(const Tensor& t, const char* kernel) {
   require(t.shape.rank() >= 1 && t.columns() > 0, kernel, "a matrix has columns");
 }
 
-void check_member(const Operand& w, const Tensor& in, std::int64_t out_columns, std::int64_t in_columns,
-                  const char* kernel) {
-  check_real(in, kernel);
-  require(w.data.type == in.type, kernel, "the weight must be of the operands' type");
-  require(w.data.shape.rank() == 2, kernel, "a weight is [out, in]");
-  require(w.data.shape[0] == out_columns && w.data.shape[1] == in_columns, kernel,
-          "the weight does not fit the operands");
-}
-
-void check_rows(const Tensor& out, const Tensor& in, const char* kernel) {
-  check_real(out, kernel);
-  require(out.type == in.type, kernel, "operands must be of one type");
-  require(out.rows() == in.rows(), kernel, "operands must have as many rows");
-}
-
 constexpr DType sum_type(DType type) { return type == DType::f64 ? DType::f64 : DType::f32; }
 
-void check_gradient(const Gradient& g, const Tensor& in, std::int64_t elements, const char* kernel) {
-  require(g.sum.elements() == elements, kernel, "the gradient does not fit the operands");
-  const bool rounded = g.sum.type == in.type && g.beta == 0;
-  require(g.sum.type == sum_type(in.type) || rounded, kernel, "a gradient is summed in fp32 (fp64 for fp64)");
+// The product of factors as they lie, one row behind the other.
+Product described(const char* kernel, Form form, const Operand& a, const Operand& b, DType sum, float beta = 0) {
+  require(a.data.shape.rank() > 0 && b.data.shape.rank() > 0, kernel, "a factor is a matrix");
+  Product p{.type = a.data.type, .sum = sum, .form = form};
+  if (a.codes) p.a = a.codes->format;
+  if (b.codes) p.b = b.codes->format;
+  p.m = form == Form::weight_gradient ? a.columns() : a.rows();
+  p.n = form == Form::forward ? b.rows() : b.columns();
+  p.k = form == Form::weight_gradient ? a.rows() : a.columns();
+  p.lda = a.columns();
+  p.ldb = b.columns();
+  p.ldc = p.n;
+  p.beta = beta;
+  return p;
 }
 
-// Two operations a multiplication, whatever the form.
-void count(Stream& stream, std::int64_t rows, std::int64_t out, std::int64_t in) {
-  stream.count_launch();
-  stream.count_flops(2.0 * static_cast<double>(rows) * static_cast<double>(out) * static_cast<double>(in));
+void check_factor(const Operand& factor, const Product& p, std::int64_t rows, std::int64_t columns,
+                  const char* kernel) {
+  require(!factor.codes, kernel, "no back end has a product of codes");
+  check_real(factor.data, kernel);
+  require(factor.data.type == p.type, kernel, "operands must be of one type");
+  require(factor.rows() == rows && factor.columns() == columns, kernel, "operands must fit one another");
+}
+
+void check_result(const Gradient& c, const Product& p, const char* kernel) {
+  if (p.form == Form::weight_gradient) {
+    require(c.sum.elements() == p.m * p.n, kernel, "the gradient does not fit the operands");
+    const bool rounds = c.sum.type == p.type && c.beta == 0 && p.experts == 0;
+    require(c.sum.type == sum_type(p.type) || rounds, kernel, "a gradient is summed in fp32 (fp64 for fp64)");
+    require(c.beta == p.beta, kernel, "experts' gradients must have one beta");
+    return;
+  }
+  check_real(c.sum, kernel);
+  require(c.sum.type == p.type, kernel, "operands must be of one type");
+  require(c.sum.rows() == p.m && c.sum.columns() == p.n, kernel, "the result does not fit the operands");
+}
+
+void check_epilogue(const Product& p, const Places& at, const char* kernel) {
+  require(!p.biased() || (at.bias.type == p.type && at.bias.elements() == p.n), kernel, "bias is [out]");
+  if (p.epilogue == Epilogue::none || p.epilogue == Epilogue::bias) return;
+  check_real(at.aux, kernel);
+  require(at.aux.type == p.type && at.aux.rows() == p.m && at.aux.columns() == p.n, kernel,
+          "what goes beside the result must be of its shape and the operands' type");
 }
 
 // The number of experts that `offsets` and a list of weights or gradients agree on.
-std::int64_t experts_of(const Tensor& offsets, int listed, std::int64_t members, const char* kernel) {
+template <class T>
+std::int64_t experts_of(const Tensor& offsets, const Members<T>& members, const char* kernel) {
+  require(members.list && members.count > 0, kernel, "there must be a weight, or its gradient");
   require(offsets.type == DType::i32 && offsets.elements() >= 2, kernel, "offsets are i32, one more than experts");
   const std::int64_t experts = offsets.elements() - 1;
-  require((listed == 1 && members == experts) || listed == experts, kernel, "one grouped weight, or one an expert");
+  require((members.count == 1 && members.list[0].members == experts) || members.count == experts, kernel,
+          "one grouped weight, or one an expert");
   return experts;
 }
 
-void check_experts(const Tensor& out, const Tensor& in, const ExpertOperands& w, const Tensor& offsets, Shape weight,
-                   const char* kernel) {
-  require(w.weights && w.count > 0, kernel, "there must be a weight");
-  const std::int64_t experts = experts_of(offsets, w.count, w.weights[0].members, kernel);
-  for (std::int64_t e = 0; e < experts; ++e) check_member(w.expert(e), in, weight[0], weight[1], kernel);
-  check_rows(out, in, kernel);
+void check(const Product& p, const Places& at, const char* kernel) {
+  const bool summed_over_rows = p.form == Form::weight_gradient;
+  require(at.b.count <= most_discrete_experts() && at.c.count <= most_discrete_experts(), kernel,
+          "too many discrete experts: use weights: single");
+  check_factor(at.a, p, summed_over_rows ? p.k : p.m, summed_over_rows ? p.m : p.k, kernel);
+  for (int e = 0; e < at.b.count; ++e)
+    check_factor(at.b.list[e], p, p.form == Form::forward ? p.n : p.k, p.form == Form::forward ? p.k : p.n, kernel);
+  for (int e = 0; e < at.c.count; ++e) check_result(at.c.list[e], p, kernel);
+  check_epilogue(p, at, kernel);
+}
+
+// Two operations a multiplication, whatever the form.
+void count(Stream& stream, const Product& p) {
+  stream.count_launch();
+  stream.count_flops(2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k));
+}
+
+// The product, if the back end has its epilogue.
+bool multiply(Stream& stream, const Product& p, const Places& at, const char* kernel) {
+  check(p, at, kernel);
+  if (p.m > 0 && (p.k > 0 || p.experts > 0)) {
+    if (!gemm::multiply(stream, p, at)) return false;
+  } else if (p.form == Form::weight_gradient) {
+    gemm::scale(stream, at.c.list[0]);
+  }
+  count(stream, p);
+  return true;
 }
 
 // sum = beta sum + x, where x(i) is of the accumulator's type; beta 0 never reads the sum.
@@ -93,52 +140,47 @@ struct Nothing {
 
 }  // namespace
 
-void linear_forward(Stream& stream, const Tensor& y, const Tensor& x, const Operand& w, const Tensor& bias) {
-  linear_gelu_forward(stream, y, {}, x, w, bias);
-}
-
-void linear_gelu_forward(Stream& stream, const Tensor& y, const Tensor& pre, const Tensor& x, const Operand& w,
-                         const Tensor& bias) {
+void linear_forward(Stream& stream, const Tensor& y, const Operand& x, const Operand& w, const Tensor& bias) {
   constexpr const char* kernel = "linear_forward";
-  check_member(w, x, y.columns(), x.columns(), kernel);
-  check_rows(y, x, kernel);
-  if (pre.shape.rank() > 0) check_rows(pre, x, kernel);
-  require(pre.shape.rank() == 0 || pre.columns() == y.columns(), kernel, "y and pre must have one shape");
-  require(bias.shape.rank() == 0 || (bias.type == x.type && bias.elements() == y.columns()), kernel, "bias is [out]");
-  count(stream, x.rows(), y.columns(), x.columns());
-  if (x.rows() == 0) return;
-  gemm::forward(stream, y, pre, x, w, bias);
+  Product p = described(kernel, Form::forward, x, w, y.type);
+  if (bias.shape.rank() > 0) p.epilogue = Epilogue::bias;
+  const Gradient c{y};
+  multiply(stream, p, {.a = x, .b = {&w, 1}, .c = {&c, 1}, .bias = bias}, kernel);
 }
 
-void linear_input_gradient(Stream& stream, const Tensor& dx, const Tensor& dy, const Operand& w) {
+void linear_gelu_forward(Stream& stream, const Tensor& y, const Tensor& pre, const Operand& x, const Operand& w,
+                         const Tensor& bias) {
+  constexpr const char* kernel = "linear_gelu_forward";
+  Product p = described(kernel, Form::forward, x, w, y.type);
+  p.epilogue = bias.shape.rank() > 0 ? Epilogue::bias_gelu : Epilogue::gelu;
+  const Gradient c{y};
+  if (multiply(stream, p, {.a = x, .b = {&w, 1}, .c = {&c, 1}, .bias = bias, .aux = pre}, kernel)) return;
+  linear_forward(stream, pre, x, w, bias);
+  gelu_forward(stream, y, pre);
+}
+
+void linear_input_gradient(Stream& stream, const Tensor& dx, const Operand& dy, const Operand& w) {
   constexpr const char* kernel = "linear_input_gradient";
-  check_member(w, dy, dy.columns(), dx.columns(), kernel);
-  check_rows(dx, dy, kernel);
-  count(stream, dy.rows(), dy.columns(), dx.columns());
-  if (dy.rows() == 0) return;
-  gemm::input_gradient(stream, dx, dy, w);
+  const Gradient c{dx};
+  const Product p = described(kernel, Form::input_gradient, dy, w, dx.type);
+  multiply(stream, p, {.a = dy, .b = {&w, 1}, .c = {&c, 1}}, kernel);
 }
 
-void linear_gelu_input_gradient(Stream& stream, const Tensor& dpre, const Tensor& dy, const Operand& w,
+void linear_gelu_input_gradient(Stream& stream, const Tensor& dpre, const Operand& dy, const Operand& w,
                                 const Tensor& pre) {
   constexpr const char* kernel = "linear_gelu_input_gradient";
-  check_member(w, dy, dy.columns(), dpre.columns(), kernel);
-  check_rows(dpre, dy, kernel);
-  require(pre.type == dpre.type && pre.shape == dpre.shape, kernel, "dpre and pre must have one shape");
-  if (dy.rows() > 0 && gemm::gelu_input_gradient(stream, dpre, dy, w, pre))
-    return count(stream, dy.rows(), dy.columns(), dpre.columns());
+  Product p = described(kernel, Form::input_gradient, dy, w, dpre.type);
+  p.epilogue = Epilogue::dgelu;
+  const Gradient c{dpre};
+  if (multiply(stream, p, {.a = dy, .b = {&w, 1}, .c = {&c, 1}, .aux = pre}, kernel)) return;
   linear_input_gradient(stream, dpre, dy, w);
   gelu_backward(stream, dpre, dpre, pre);
 }
 
-void linear_weight_gradient(Stream& stream, const Gradient& dw, const Tensor& dy, const Tensor& x) {
+void linear_weight_gradient(Stream& stream, const Gradient& dw, const Operand& dy, const Operand& x) {
   constexpr const char* kernel = "linear_weight_gradient";
-  check_rows(dy, x, kernel);
-  check_real(x, kernel);
-  check_gradient(dw, x, dy.columns() * x.columns(), kernel);
-  count(stream, x.rows(), dy.columns(), x.columns());
-  if (x.rows() == 0) return gemm::scale(stream, dw);
-  gemm::weight_gradient(stream, dw, dy, x);
+  const Product p = described(kernel, Form::weight_gradient, dy, x, dw.sum.type, dw.beta);
+  multiply(stream, p, {.a = dy, .b = {&x, 1}, .c = {&dw, 1}}, kernel);
 }
 
 void bias_gradient(Stream& stream, const Gradient& db, const Tensor& dy) {
@@ -165,39 +207,33 @@ void gemm::scale(Stream& stream, const Gradient& sum) {
                 [&]<class T>() { add_scaled<T>(stream, "scale", sum, sum.sum.elements(), Nothing<T>()); });
 }
 
-void expert_forward(Stream& stream, const Tensor& y, const Tensor& x, const ExpertOperands& w, const Tensor& offsets) {
+void expert_forward(Stream& stream, const Tensor& y, const Operand& x, const ExpertOperands& w, const Tensor& offsets) {
   constexpr const char* kernel = "expert_forward";
-  check_experts(y, x, w, offsets, {y.columns(), x.columns()}, kernel);
-  count(stream, x.rows(), y.columns(), x.columns());
-  if (x.rows() == 0) return;
-  gemm::expert_forward(stream, y, x, w, offsets);
+  const std::int64_t experts = experts_of(offsets, w, kernel);
+  Product p = described(kernel, Form::forward, x, w[0], y.type);
+  p.experts = experts;
+  const Gradient c{y};
+  multiply(stream, p, {.a = x, .b = w, .c = {&c, 1}, .offsets = offsets}, kernel);
 }
 
-void expert_input_gradient(Stream& stream, const Tensor& dx, const Tensor& dy, const ExpertOperands& w,
+void expert_input_gradient(Stream& stream, const Tensor& dx, const Operand& dy, const ExpertOperands& w,
                            const Tensor& offsets) {
   constexpr const char* kernel = "expert_input_gradient";
-  check_experts(dx, dy, w, offsets, {dy.columns(), dx.columns()}, kernel);
-  count(stream, dy.rows(), dy.columns(), dx.columns());
-  if (dy.rows() == 0) return;
-  gemm::expert_input_gradient(stream, dx, dy, w, offsets);
+  const std::int64_t experts = experts_of(offsets, w, kernel);
+  Product p = described(kernel, Form::input_gradient, dy, w[0], dx.type);
+  p.experts = experts;
+  const Gradient c{dx};
+  multiply(stream, p, {.a = dy, .b = w, .c = {&c, 1}, .offsets = offsets}, kernel);
 }
 
-void expert_weight_gradient(Stream& stream, const ExpertGradients& dw, const Tensor& dy, const Tensor& x,
+void expert_weight_gradient(Stream& stream, const ExpertGradients& dw, const Operand& dy, const Operand& x,
                             const Tensor& offsets, const Tensor& scratch) {
   constexpr const char* kernel = "expert_weight_gradient";
-  require(dw.sums && dw.count > 0, kernel, "there must be a gradient");
-  const std::int64_t experts = experts_of(offsets, dw.count, dw.sums[0].members, kernel);
-  check_rows(dy, x, kernel);
-  check_real(x, kernel);
-  for (std::int64_t e = 0; e < experts; ++e) {
-    const Gradient g = dw.expert(e);
-    require(g.sum.type == sum_type(x.type), kernel, "a gradient is summed in fp32 (fp64 for fp64)");
-    require(g.sum.elements() == dy.columns() * x.columns(), kernel, "the gradient does not fit the operands");
-  }
-  require(scratch.shape.rank() == 0 || (scratch.type == x.type && scratch.elements() == dy.columns() * x.columns()),
-          kernel, "scratch is [out, in] of the operands' type");
-  count(stream, x.rows(), dy.columns(), x.columns());
-  gemm::expert_weight_gradient(stream, dw, dy, x, offsets, scratch);
+  const std::int64_t experts = experts_of(offsets, dw, kernel);
+  Product p = described(kernel, Form::weight_gradient, dy, x, dw[0].sum.type, dw[0].beta);
+  p.experts = experts;
+  if (scratch.shape.rank() > 0) p.epilogue = Epilogue::rounded;
+  multiply(stream, p, {.a = dy, .b = {&x, 1}, .c = dw, .aux = scratch, .offsets = offsets}, kernel);
 }
 
 }  // namespace tessera

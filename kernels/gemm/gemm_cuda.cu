@@ -1,40 +1,36 @@
 #include "kernels/base/columns.cuh"
 #include "kernels/base/index.hpp"
 #include "kernels/base/launch.hpp"
-#include "kernels/base/math.hpp"
 #include "kernels/gemm/back.hpp"
 #include "kernels/gemm/choice.hpp"
+#include "kernels/gemm/experts.hpp"
 #include "kernels/gemm/lt.hpp"
 
 namespace tessera::gemm {
 namespace {
 
-bool run(Stream& stream, const LtProduct& product, const LtPlaces& at) {
+LtPlaces places_of(const Places& at) {
+  return {at.a.data.data, at.b.list[0].data.data, at.c.list[0].sum.data, at.bias.data, at.aux.data};
+}
+
+bool run(Stream& stream, const Product& product, const Places& at) {
   LibraryChoices& choices = stream.library<LibraryChoices>();
   void* const workspace = stream.workspace("cuBLASLt", LtPlans::workspace_bytes);
+  const LtPlaces places = places_of(at);
   if (!stream.dry())
-    return stream.library<LtPlans>().run(space_of(stream).cuda_stream(), workspace, product, at, choices);
-  choices.of.try_emplace(LtPlans::work(product, at));
+    return stream.library<LtPlans>().run(space_of(stream).cuda_stream(), workspace, product, places, choices);
+  choices.of.try_emplace(LtPlans::work(product, places));
   return true;
 }
 
-void run_always(Stream& stream, const LtProduct& product, const LtPlaces& at) {
+void run_always(Stream& stream, const Product& product, const Places& at) {
   if (!run(stream, product, at)) refuse("cuBLASLt", "has no such product");
-}
-
-/// out [m,n] = in [m,k] times w or w^T, w [out,in] as it lies.
-LtProduct rows_times(const Tensor& out, const Tensor& in, Form weight) {
-  LtProduct p{.type = in.type, .sum = out.type, .b = weight, .m = in.rows(), .n = out.columns(), .k = in.columns()};
-  p.lda = p.k;
-  p.ldb = weight == Form::plain ? p.n : p.k;
-  p.ldc = p.n;
-  return p;
 }
 
 /// Whether the library's epilogues can be had: those of its kernels for odd sizes round a bf16 sum before they add to
 /// it.
-bool regular(const LtProduct& p, const Tensor& x, const Tensor& y) {
-  return p.n % 8 == 0 && p.k % 8 == 0 && columns::aligned(x) && columns::aligned(y);
+bool regular(const Product& p, const Places& at) {
+  return p.n % 8 == 0 && p.k % 8 == 0 && columns::aligned(at.a.data) && columns::aligned(at.c.list[0].sum);
 }
 
 /// Every row of y = bias: where the library adds no bias the product is added to it, so that the sum is rounded once.
@@ -47,23 +43,14 @@ void broadcast(Stream& stream, const Tensor& y, const Tensor& bias) {
       stream, "broadcast_bias", y.elements(), KOKKOS_LAMBDA(std::int64_t i) { out[i] = b[i % columns]; });
 }
 
-template <class T>
-void activate(Stream& stream, const Tensor& y, const Tensor& pre) {
-  T* out = y.as<T>();
-  const T* in = pre.as<T>();
-  launch(
-      stream, "gelu", y.elements(), KOKKOS_LAMBDA(std::int64_t i) { out[i] = T(gelu_of(Accumulator<T>(in[i]))); });
-}
-
-void plain_forward(Stream& stream, const Tensor& y, const Tensor& x, const Operand& w, const Tensor& bias) {
-  LtProduct p = rows_times(y, x, Form::transposed);
-  if (!bias) return run_always(stream, p, {x.data, w.data.data, y.data});
-  p.epilogue = Epilogue::bias;
-  if (regular(p, x, y) && run(stream, p, {x.data, w.data.data, y.data, bias.data})) return;
-  dispatch_real(y.type, "linear_forward", [&]<class T>() { broadcast<T>(stream, y, bias); });
+void run_biased(Stream& stream, Product p, Places at) {
+  if (regular(p, at) && run(stream, p, at)) return;
+  const Tensor& y = at.c.list[0].sum;
+  dispatch_real(y.type, "linear_forward", [&]<class T>() { broadcast<T>(stream, y, at.bias); });
   p.epilogue = Epilogue::none;
   p.beta = 1;
-  run_always(stream, p, {x.data, w.data.data, y.data});
+  at.bias = {};
+  run_always(stream, p, at);
 }
 
 template <class T, int lanes>
@@ -101,36 +88,18 @@ LibraryChoices::Words choose(Stream& stream, const LibraryChoices::Words& work,
   return stream.library<LtPlans>().choose(work, preferred);
 }
 
-void forward(Stream& stream, const Tensor& y, const Tensor& pre, const Tensor& x, const Operand& w,
-             const Tensor& bias) {
-  if (!pre) return plain_forward(stream, y, x, w, bias);
-  LtProduct p = rows_times(y, x, Form::transposed);
-  p.epilogue = bias ? Epilogue::bias_gelu : Epilogue::gelu;
-  // The library's gelu is single precision's and good to bf16's digits only.
-  if (y.type == DType::bf16 && regular(p, x, y) && run(stream, p, {x.data, w.data.data, y.data, bias.data, pre.data}))
-    return;
-  plain_forward(stream, pre, x, w, bias);
-  dispatch_real(y.type, "linear_forward", [&]<class T>() { activate<T>(stream, y, pre); });
-}
-
-void input_gradient(Stream& stream, const Tensor& dx, const Tensor& dy, const Operand& w) {
-  run_always(stream, rows_times(dx, dy, Form::plain), {dy.data, w.data.data, dx.data});
-}
-
-bool gelu_input_gradient(Stream& stream, const Tensor& dpre, const Tensor& dy, const Operand& w, const Tensor& pre) {
-  LtProduct p = rows_times(dpre, dy, Form::plain);
-  p.epilogue = Epilogue::dgelu;
-  return dy.type == DType::bf16 && regular(p, dy, dpre) &&
-         run(stream, p, {dy.data, w.data.data, dpre.data, nullptr, pre.data});
-}
-
-void weight_gradient(Stream& stream, const Gradient& dw, const Tensor& dy, const Tensor& x) {
-  LtProduct p{
-      .type = x.type, .sum = dw.sum.type, .a = Form::transposed, .m = dy.columns(), .n = x.columns(), .k = x.rows()};
-  p.lda = p.m;
-  p.ldb = p.ldc = p.n;
-  p.beta = dw.beta;
-  run_always(stream, p, {dy.data, x.data, dw.sum.data});
+bool multiply(Stream& stream, const Product& product, const Places& at) {
+  if (product.experts > 0) {
+    multiply_experts(stream, product, at);
+    return true;
+  }
+  if (product.epilogue == Epilogue::none)
+    run_always(stream, product, at);
+  else if (product.epilogue == Epilogue::bias)
+    run_biased(stream, product, at);
+  else  // The library's gelu is single precision's and good to bf16's digits only.
+    return product.type == DType::bf16 && regular(product, at) && run(stream, product, at);
+  return true;
 }
 
 // The library's own sums of rows beside a weight gradient are a kernel of half this one's speed.

@@ -1,6 +1,7 @@
 // The host's back end: products cut into tiles, each one call of a library.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <span>
 
 #include "kernels/base/index.hpp"
@@ -8,6 +9,7 @@
 #include "kernels/base/math.hpp"
 #include "kernels/gemm/back.hpp"
 #include "kernels/gemm/choice.hpp"
+#include "kernels/gemm/gemm.hpp"
 #include "kernels/gemm/plans.hpp"
 
 namespace tessera::gemm {
@@ -29,8 +31,8 @@ std::int64_t next_chunk(std::span<const std::int64_t> chunks, std::int64_t left)
   return chunks.back();
 }
 
-std::byte* at(const Tensor& t, std::int64_t element) {
-  return static_cast<std::byte*>(t.data) + element * size_of(t.type);
+std::byte* element(const Tensor& t, std::int64_t index) {
+  return static_cast<std::byte*>(t.data) + index * size_of(t.type);
 }
 
 struct Tile {
@@ -42,7 +44,7 @@ struct Cut {
   std::int64_t rows, columns, depth;
 };
 Cut cut_of(const Product& whole) {
-  const bool summed_over_rows = whole.a == Stored::transposed;
+  const bool summed_over_rows = whole.stored_a() == Stored::transposed;
   // oneDNN takes a transposed factor to its AMX kernels only if all its columns are used: 1.2 times as fast.
   const std::int64_t rows = std::min(whole.m, std::int64_t{summed_over_rows ? 4096 : 256});
   // Of weight gradients, 512 rows of both factors at a time fit the second cache: 1.2 times as fast as 2048.
@@ -77,7 +79,7 @@ Product part_of(const Product& whole, const Tile& tile, std::int64_t depth, std:
   part.k = depth;
   if (index > 0) {
     part.beta = 1;
-    part.bias = Bias::none;
+    part.epilogue = Epilogue::none;
   }
   if (rounds_late(whole)) {
     part.sum = DType::f32;
@@ -101,17 +103,17 @@ struct RoundRow {
 std::byte* sum_of(Plans& plans, const Tile& tile) { return plans.sum(tile.rows * tile.columns * size_of(DType::f32)); }
 
 // Where a tile's factors, its bias and its sums lie; the sums beside their place if they round late.
-struct Places {
+struct TilePlaces {
   std::byte *c, *sums;
   std::int64_t bias, a, b;  // bytes from where the product's begin
 
-  Places(Plans& plans, const Product& whole, void* begin, const Tile& tile) {
+  TilePlaces(Plans& plans, const Product& whole, void* begin, const Tile& tile) {
     const std::int64_t in = size_of(whole.type);
     c = static_cast<std::byte*>(begin) + (tile.row * whole.ldc + tile.column) * size_of(whole.sum);
     sums = rounds_late(whole) ? sum_of(plans, tile) : c;
     bias = tile.column * in;
-    a = tile.row * (whole.a == Stored::plain ? whole.lda : 1) * in;
-    b = tile.column * (whole.b == Stored::plain ? 1 : whole.ldb) * in;
+    a = tile.row * (whole.stored_a() == Stored::plain ? whole.lda : 1) * in;
+    b = tile.column * (whole.stored_b() == Stored::plain ? 1 : whole.ldb) * in;
   }
   RoundRow round(const Product& whole, const Tile& tile) const {
     return {reinterpret_cast<bf16*>(c), whole.ldc, reinterpret_cast<const float*>(sums), tile.columns};
@@ -120,12 +122,12 @@ struct Places {
 
 // One tile, a library's call for each piece.
 template <class After>
-void multiply_tile(Stream& stream, Plans& plans, const Product& whole, const Tile& tile, const Places& at,
+void multiply_tile(Stream& stream, Plans& plans, const Product& whole, const Tile& tile, const TilePlaces& at,
                    std::span<const Piece> pieces, const std::byte* bias, const After& after) {
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const Product part = part_of(whole, tile, pieces[i].depth, i);
     plans.plan(part).run(at.sums, pieces[i].a + at.a, pieces[i].b + at.b,
-                         part.bias == Bias::none ? nullptr : bias + at.bias);
+                         part.biased() ? bias + at.bias : nullptr);
     stream.progress();
   }
   if (rounds_late(whole)) launch(stream, "gemm_round", tile.rows, at.round(whole, tile));
@@ -144,15 +146,15 @@ void plan_tiles(Plans& plans, const Product& whole, std::span<const Piece> piece
 // c = beta c + sum over pieces of a b + bias. whole.k is the depth that the tiles are cut for; after(row, column,
 // columns) runs for a part of each row while that is in the cache.
 template <class After = Nothing>
-void multiply(Stream& stream, const Product& whole, void* c, std::span<const Piece> pieces, const void* bias = nullptr,
-              const After& after = {}) {
+void sum_pieces(Stream& stream, const Product& whole, void* c, std::span<const Piece> pieces,
+                const void* bias = nullptr, const After& after = {}) {
   Plans& plans = stream.library<Plans>();
   if (stream.dry()) {
     if (plans.first(whole)) plan_tiles(plans, whole, pieces);
     return;
   }
   for_each_tile(whole, [&](const Tile& tile) {
-    const Places at(plans, whole, c, tile);
+    const TilePlaces at(plans, whole, c, tile);
     multiply_tile(stream, plans, whole, tile, at, pieces, static_cast<const std::byte*>(bias), after);
   });
 }
@@ -160,8 +162,8 @@ void multiply(Stream& stream, const Product& whole, void* c, std::span<const Pie
 // The summed dimension in equal pieces: a deep product is summed in fp32 before it is rounded.
 std::span<const Piece> even_pieces(Plans& plans, const Product& whole, const void* a, const void* b) {
   const std::int64_t depth = round_up(ceil_div(whole.k, ceil_div(whole.k, cut_of(whole).depth)), column_step);
-  const std::int64_t step_a = (whole.a == Stored::plain ? 1 : whole.lda) * size_of(whole.type);
-  const std::int64_t step_b = (whole.b == Stored::plain ? whole.ldb : 1) * size_of(whole.type);
+  const std::int64_t step_a = (whole.stored_a() == Stored::plain ? 1 : whole.lda) * size_of(whole.type);
+  const std::int64_t step_b = (whole.stored_b() == Stored::plain ? whole.ldb : 1) * size_of(whole.type);
   plans.pieces.clear();
   for (std::int64_t k = 0; k < whole.k; k += depth)
     plans.pieces.push_back({static_cast<const std::byte*>(a) + k * step_a,
@@ -169,12 +171,10 @@ std::span<const Piece> even_pieces(Plans& plans, const Product& whole, const voi
   return plans.pieces;
 }
 
-// out [m,n] = in [m,k] b, where b is a weight [n,k] stored transposed, or [k,n] stored plain.
-Product rows_times(const Tensor& out, const Tensor& in, Stored b, std::int64_t rows) {
-  Product p{.type = in.type, .sum = out.type, .b = b, .m = rows, .n = out.columns(), .k = in.columns()};
-  p.lda = p.k;
-  p.ldb = b == Stored::plain ? p.n : p.k;
-  p.ldc = p.n;
+// A product as libraries are asked for it: one expert's, without what is done to its sums here.
+Product library_part(Product p) {
+  p.experts = 0;
+  p.epilogue = p.biased() ? Epilogue::bias : Epilogue::none;
   return p;
 }
 
@@ -220,7 +220,7 @@ void plan_depths(Plans& plans, const Product& whole) {
 std::byte* pad(Plans& plans, int which, const Tensor& t, std::int64_t begin, std::int64_t rows, std::int64_t length) {
   const auto bytes = [&](std::int64_t n) { return static_cast<std::size_t>(n * t.columns() * size_of(t.type)); };
   std::byte* padded = plans.padded(which, static_cast<std::int64_t>(bytes(length)));
-  std::memcpy(padded, at(t, begin * t.columns()), bytes(rows));
+  std::memcpy(padded, element(t, begin * t.columns()), bytes(rows));
   std::memset(padded + bytes(rows), 0, bytes(length - rows));
   return padded;
 }
@@ -236,24 +236,25 @@ Range rows_of(const Tensor& offsets, std::int64_t expert, std::int64_t rows) {
   return range;
 }
 
-// out = in b for each expert's rows, with b as in rows_times.
-void experts_times(Stream& stream, const Tensor& out, const Tensor& in, const ExpertOperands& w, Stored b,
-                   const Tensor& offsets) {
+// c = a b for each expert's rows.
+void experts_times(Stream& stream, const Product& product, const Places& at) {
   Plans& plans = stream.library<Plans>();
-  Product whole = rows_times(out, in, b, row_chunks[0]);
+  Product whole = library_part(product);
+  whole.m = row_chunks[0];
   plan_rows(plans, whole);
   if (stream.dry()) return;
-  for (std::int64_t e = 0; e + 1 < offsets.elements(); ++e) {
-    const Range range = rows_of(offsets, e, in.rows());
-    const void* weight = w.expert(e).data.data;
+  const Tensor &in = at.a.data, &out = at.c.list[0].sum;
+  for (std::int64_t e = 0; e < product.experts; ++e) {
+    const Range range = rows_of(at.offsets, e, product.m);
+    const void* weight = at.b[e].data.data;
     for (std::int64_t row = range.begin; row < range.end; row += whole.m) {
       const std::int64_t left = range.end - row;
       whole.m = next_chunk(row_chunks, left);
       const bool fits = whole.m <= left;
-      const void* from = fits ? at(in, row * whole.k) : pad(plans, 0, in, row, left, whole.m);
-      std::byte* place = at(out, row * whole.n);
+      const void* from = fits ? element(in, row * whole.k) : pad(plans, 0, in, row, left, whole.m);
+      std::byte* place = element(out, row * whole.n);
       std::byte* to = fits ? place : plans.padded(1, whole.m * whole.n * size_of(out.type));
-      multiply(stream, whole, to, even_pieces(plans, whole, from, weight));
+      sum_pieces(stream, whole, to, even_pieces(plans, whole, from, weight));
       if (!fits) std::memcpy(place, to, static_cast<std::size_t>(left * whole.n * size_of(out.type)));
     }
   }
@@ -266,7 +267,7 @@ std::span<const Piece> row_pieces(Plans& plans, const Tensor& dy, const Tensor& 
     const std::int64_t left = range.end - row;
     const std::int64_t depth = next_chunk(depth_chunks, left);
     if (depth <= left)
-      plans.pieces.push_back({at(dy, row * dy.columns()), at(x, row * x.columns()), depth});
+      plans.pieces.push_back({element(dy, row * dy.columns()), element(x, row * x.columns()), depth});
     else
       plans.pieces.push_back(
           {pad(plans, 0, dy, row, left, depth), pad(plans, 1, x, row, left, depth), depth});
@@ -275,13 +276,44 @@ std::span<const Piece> row_pieces(Plans& plans, const Tensor& dy, const Tensor& 
   return plans.pieces;
 }
 
-// sum [out,in] = dy^T x.
-Product transposed_times(DType sum, const Tensor& dy, const Tensor& x, std::int64_t rows) {
-  Product p{.type = x.type, .sum = sum, .a = Stored::transposed, .m = dy.columns(), .n = x.columns(), .k = rows};
-  p.lda = p.m;
-  p.ldb = p.n;
-  p.ldc = p.n;
-  return p;
+// c = beta c + a^T b over each expert's rows.
+void sum_over_experts_rows(Stream& stream, const Product& product, const Places& at) {
+  Plans& plans = stream.library<Plans>();
+  const bool fused = product.epilogue != Epilogue::rounded;
+  Product whole = library_part(product);
+  whole.k = depth_chunks[0];
+  if (!fused) whole.beta = 0;
+  // The whole product is summed before it is rounded to the operands' type, as a dense one is.
+  const bool rounds = !fused && product.type != product.sum;
+  void* const place = rounds ? plans.sum(whole.m * whole.n * size_of(whole.sum)) : at.aux.data;
+  plan_depths(plans, whole);
+  if (stream.dry()) return;
+  for (std::int64_t e = 0; e < product.experts; ++e) {
+    const Gradient sum = at.c[e];
+    const Range range = rows_of(at.offsets, e, product.k);
+    if (range.begin == range.end) {
+      scale(stream, sum);
+      continue;
+    }
+    const auto pieces = row_pieces(plans, at.a.data, at.b.list[0].data, range);
+    sum_pieces(stream, whole, fused ? sum.sum.data : place, pieces);
+    if (fused) continue;
+    if (rounds)
+      launch(stream, "gemm_round", whole.m,
+             RoundRow{at.aux.as<bf16>(), whole.n, static_cast<const float*>(place), whole.n});
+    accumulate(stream, sum, at.aux);
+  }
+}
+
+void one_product(Stream& stream, const Product& product, const Places& at) {
+  const Product whole = library_part(product);
+  const Tensor& c = at.c.list[0].sum;
+  const auto pieces = even_pieces(stream.library<Plans>(), whole, at.a.data.data, at.b.list[0].data.data);
+  const bool activated = product.epilogue == Epilogue::gelu || product.epilogue == Epilogue::bias_gelu;
+  if (!activated) return sum_pieces(stream, whole, c.data, pieces, at.bias.data);
+  dispatch_real(c.type, "gelu", [&]<class T>() {
+    sum_pieces(stream, whole, at.aux.data, pieces, at.bias.data, Gelu<T>{c.as<T>(), at.aux.as<T>(), c.columns()});
+  });
 }
 
 template <class T>
@@ -314,77 +346,28 @@ void sum_rows(Stream& stream, const Gradient& db, const Tensor& dy) {
 
 }  // namespace
 
-void forward(Stream& stream, const Tensor& y, const Tensor& pre, const Tensor& x, const Operand& w,
-             const Tensor& bias) {
-  const bool activated = pre.shape.rank() > 0;
-  const Tensor& out = activated ? pre : y;
-  Product whole = rows_times(out, x, Stored::transposed, x.rows());
-  whole.bias = bias.shape.rank() > 0 ? Bias::per_column : Bias::none;
-  const auto pieces = even_pieces(stream.library<Plans>(), whole, x.data, w.data.data);
-  if (!activated) return multiply(stream, whole, out.data, pieces, bias.data);
-  dispatch_real(y.type, "gelu", [&]<class T>() {
-    multiply(stream, whole, out.data, pieces, bias.data, Gelu<T>{y.as<T>(), pre.as<T>(), y.columns()});
-  });
-}
-
-void input_gradient(Stream& stream, const Tensor& dx, const Tensor& dy, const Operand& w) {
-  const Product whole = rows_times(dx, dy, Stored::plain, dy.rows());
-  const auto pieces = even_pieces(stream.library<Plans>(), whole, dy.data, w.data.data);
-  multiply(stream, whole, dx.data, pieces);
-}
-
-void weight_gradient(Stream& stream, const Gradient& dw, const Tensor& dy, const Tensor& x) {
-  Product whole = transposed_times(dw.sum.type, dy, x, x.rows());
-  whole.beta = dw.beta;
-  const auto pieces = even_pieces(stream.library<Plans>(), whole, dy.data, x.data);
-  multiply(stream, whole, dw.sum.data, pieces);
+// Its libraries have no product with gelu's gradient.
+bool multiply(Stream& stream, const Product& product, const Places& at) {
+  if (product.epilogue == Epilogue::dgelu) return false;
+  if (product.experts == 0)
+    one_product(stream, product, at);
+  else if (product.form == Form::weight_gradient)
+    sum_over_experts_rows(stream, product, at);
+  else
+    experts_times(stream, product, at);
+  return true;
 }
 
 void bias_gradient(Stream& stream, const Gradient& db, const Tensor& dy) {
   dispatch_real(dy.type, "bias_gradient", [&]<class T>() { sum_rows<T>(stream, db, dy); });
 }
 
-void expert_forward(Stream& stream, const Tensor& y, const Tensor& x, const ExpertOperands& w, const Tensor& offsets) {
-  experts_times(stream, y, x, w, Stored::transposed, offsets);
-}
-
-void expert_input_gradient(Stream& stream, const Tensor& dx, const Tensor& dy, const ExpertOperands& w,
-                           const Tensor& offsets) {
-  experts_times(stream, dx, dy, w, Stored::plain, offsets);
-}
-
-void expert_weight_gradient(Stream& stream, const ExpertGradients& dw, const Tensor& dy, const Tensor& x,
-                            const Tensor& offsets, const Tensor& scratch) {
-  Plans& plans = stream.library<Plans>();
-  const bool fused = scratch.shape.rank() == 0;
-  const DType sum = x.type == DType::f64 ? DType::f64 : DType::f32;
-  Product whole = transposed_times(sum, dy, x, depth_chunks[0]);
-  // The whole product is summed before it is rounded to the operands' type, as a dense one is.
-  const bool rounds = !fused && scratch.type != sum;
-  void* const place = rounds ? plans.sum(whole.m * whole.n * size_of(sum)) : scratch.data;
-  for (std::int64_t e = 0; e + 1 < offsets.elements(); ++e) {
-    const Gradient g = dw.expert(e);
-    whole.beta = fused ? g.beta : 0;
-    plan_depths(plans, whole);
-    if (stream.dry()) continue;
-    const Range range = rows_of(offsets, e, x.rows());
-    if (range.begin == range.end) {
-      scale(stream, g);
-      continue;
-    }
-    const auto pieces = row_pieces(plans, dy, x, range);
-    if (fused) {
-      multiply(stream, whole, g.sum.data, pieces);
-      continue;
-    }
-    multiply(stream, whole, place, pieces);
-    if (rounds)
-      launch(stream, "gemm_round", whole.m,
-             RoundRow{scratch.as<bf16>(), whole.n, static_cast<const float*>(place), whole.n});
-    accumulate(stream, g, scratch);
-  }
-}
-
 LibraryChoices::Words choose(Stream&, const LibraryChoices::Words&, const LibraryChoices::Words&) { return {}; }
 
 }  // namespace tessera::gemm
+
+namespace tessera {
+
+std::int64_t most_discrete_experts() { return std::numeric_limits<std::int64_t>::max(); }
+
+}  // namespace tessera

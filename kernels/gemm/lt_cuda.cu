@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <iterator>
 #include <map>
@@ -42,8 +43,8 @@ using Preference =
     std::unique_ptr<cublasLtMatmulPreference_t, Destroy<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>>;
 
 // The library takes columns first, where a row-major matrix is its transpose.
-Matrix matrix(DType type, std::int64_t rows, std::int64_t columns, Form form, std::int64_t distance) {
-  if (form == Form::transposed) std::swap(rows, columns);
+Matrix matrix(DType type, std::int64_t rows, std::int64_t columns, Stored stored, std::int64_t distance) {
+  if (stored == Stored::transposed) std::swap(rows, columns);
   cublasLtMatrixLayout_t made = nullptr;
   check(cublasLtMatrixLayoutCreate(&made, cuda_type(type), static_cast<std::uint64_t>(columns),
                                    static_cast<std::uint64_t>(rows), distance),
@@ -65,29 +66,34 @@ Alignments alignments_of(const LtPlaces& at) {
 
 using Words = LibraryChoices::Words;
 
-Words words_of(const LtProduct& p, const Alignments& at) {
+Words words_of(const Product& p, const Alignments& at) {
   const auto word = [](auto value) { return static_cast<std::uint64_t>(value); };
-  return {word(p.type), word(p.sum), word(p.a),   word(p.b),   word(p.epilogue), word(p.m),
-          word(p.n),    word(p.k),   word(p.lda), word(p.ldb), word(p.ldc),      std::bit_cast<std::uint32_t>(p.beta),
-          at[0],        at[1],       at[2],       at[3]};
+  return {word(p.type), word(p.sum), word(p.stored_a()), word(p.stored_b()),
+          word(p.epilogue), word(p.m), word(p.n), word(p.k),
+          word(p.lda), word(p.ldb), word(p.ldc), std::bit_cast<std::uint32_t>(p.beta),
+          at[0], at[1], at[2], at[3]};
 }
 
-std::pair<LtProduct, Alignments> read_words(const Words& w) {
+std::pair<Product, Alignments> read_words(const Words& w) {
   require(w.size() == 16, "LtPlans", "was asked for a product that it does not know");
   const auto size = [&](std::size_t i) { return static_cast<std::int64_t>(w[i]); };
   const auto half = [&](std::size_t i) { return static_cast<std::uint32_t>(w[i]); };
-  return {{DType(w[0]), DType(w[1]), Form(w[2]), Form(w[3]), Epilogue(w[4]), size(5), size(6), size(7), size(8),
-           size(9), size(10), std::bit_cast<float>(half(11))},
-          {half(12), half(13), half(14), half(15)}};
+  Product p{.type = DType(w[0]), .sum = DType(w[1]), .form = Form::input_gradient, .epilogue = Epilogue(w[4])};
+  if (Stored(w[2]) == Stored::transposed) p.form = Form::weight_gradient;
+  if (Stored(w[3]) == Stored::transposed) p.form = Form::forward;
+  p.m = size(5), p.n = size(6), p.k = size(7);
+  p.lda = size(8), p.ldb = size(9), p.ldc = size(10);
+  p.beta = std::bit_cast<float>(half(11));
+  return {p, {half(12), half(13), half(14), half(15)}};
 }
 
 /// One product as the library wants it described, and the algorithm: `preferred` where the library accepts it.
 class Plan {
  public:
-  Plan(cublasLtHandle_t handle, const LtProduct& p, const Alignments& alignments, const Words& preferred)
-      : a_(matrix(p.type, p.m, p.k, p.a, p.lda)),
-        b_(matrix(p.type, p.k, p.n, p.b, p.ldb)),
-        c_(matrix(p.sum, p.m, p.n, Form::plain, p.ldc)),
+  Plan(cublasLtHandle_t handle, const Product& p, const Alignments& alignments, const Words& preferred)
+      : a_(matrix(p.type, p.m, p.k, p.stored_a(), p.lda)),
+        b_(matrix(p.type, p.k, p.n, p.stored_b(), p.ldb)),
+        c_(matrix(p.sum, p.m, p.n, Stored::plain, p.ldc)),
         wide_(p.type == DType::f64),
         beta_(p.beta) {
     cublasLtMatmulDesc_t made = nullptr;
@@ -96,10 +102,10 @@ class Plan {
           "cublasLtMatmulDescCreate");
     description_.reset(made);
     // c^T = b^T a^T
-    describe(CUBLASLT_MATMUL_DESC_TRANSA, p.b == Form::plain ? CUBLAS_OP_N : CUBLAS_OP_T);
-    describe(CUBLASLT_MATMUL_DESC_TRANSB, p.a == Form::plain ? CUBLAS_OP_N : CUBLAS_OP_T);
+    describe(CUBLASLT_MATMUL_DESC_TRANSA, p.stored_b() == Stored::plain ? CUBLAS_OP_N : CUBLAS_OP_T);
+    describe(CUBLASLT_MATMUL_DESC_TRANSB, p.stored_a() == Stored::plain ? CUBLAS_OP_N : CUBLAS_OP_T);
     describe(CUBLASLT_MATMUL_DESC_EPILOGUE, code_of(p.epilogue));
-    biased_ = p.epilogue == Epilogue::bias || p.epilogue == Epilogue::bias_gelu;
+    biased_ = p.biased();
     auxiliary_ = p.epilogue == Epilogue::gelu || p.epilogue == Epilogue::bias_gelu || p.epilogue == Epilogue::dgelu;
     if (biased_) describe(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(p.type));
     if (auxiliary_) describe(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n);
@@ -176,7 +182,7 @@ class Plan {
 
 struct LtPlans::State {
   cublasLtHandle_t handle = nullptr;
-  std::map<std::pair<LtProduct, Alignments>, Plan> plans;
+  std::map<std::pair<Product, Alignments>, Plan> plans;
 };
 
 LtPlans::LtPlans() : state_(std::make_unique<State>()) {
@@ -188,7 +194,7 @@ LtPlans::~LtPlans() {
   cublasLtDestroy(state_->handle);
 }
 
-bool LtPlans::run(void* stream, void* workspace, const LtProduct& product, const LtPlaces& at,
+bool LtPlans::run(void* stream, void* workspace, const Product& product, const LtPlaces& at,
                   const LibraryChoices& choices) {
   const Alignments alignments = alignments_of(at);
   const std::pair key(product, alignments);
@@ -205,7 +211,7 @@ bool LtPlans::run(void* stream, void* workspace, const LtProduct& product, const
   return true;
 }
 
-Words LtPlans::work(const LtProduct& product, const LtPlaces& places) {
+Words LtPlans::work(const Product& product, const LtPlaces& places) {
   return words_of(product, alignments_of(places));
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 // Host builds only: the products of matrices that the host's libraries are asked for.
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -8,27 +7,10 @@
 #include <set>
 #include <vector>
 
-#include "kernels/base/dtype.hpp"
 #include "kernels/base/stream.hpp"
+#include "kernels/gemm/product.hpp"
 
 namespace tessera::gemm {
-
-enum class Stored : std::uint8_t { plain, transposed };
-enum class Bias : std::uint8_t { none, per_column };
-
-/// c [m,n] = beta c + a [m,k] b [k,n] + bias [n]. `lda` is the distance, in elements, from one row of `a` to the next
-/// as it lies in memory: of a itself if plain, of its transpose otherwise; ldb and ldc likewise.
-struct Product {
-  DType type = DType::f32;  ///< of a, b and bias
-  DType sum = DType::f32;   ///< of c
-  Stored a = Stored::plain, b = Stored::plain;
-  Bias bias = Bias::none;
-  std::int64_t m = 0, n = 0, k = 0;
-  std::int64_t lda = 0, ldb = 0, ldc = 0;
-  float beta = 0;
-
-  auto operator<=>(const Product&) const = default;
-};
 
 /// A workspace of equal shares for calls that run at the same time.
 class Lanes {
@@ -52,7 +34,7 @@ struct Piece {
   std::int64_t depth = 0;
 };
 
-/// What is prepared for one Product.
+/// What is prepared for one dense product of values, whose only epilogue is a bias.
 class Plan {
  public:
   virtual ~Plan() = default;

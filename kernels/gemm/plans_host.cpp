@@ -13,7 +13,7 @@ namespace {
 class OneDnnPlan final : public Plan {
  public:
   OneDnnPlan(const Product& p, const Lanes& scratch)
-      : description_(describe(p)), biased_(p.bias != Bias::none), scratch_(scratch) {}
+      : description_(describe(p)), biased_(p.biased()), scratch_(scratch) {}
 
   /// Throws dnnl::error where the library has no such product.
   static dnnl::matmul::primitive_desc describe(const Product& p) {
@@ -24,9 +24,10 @@ class OneDnnPlan final : public Plan {
       add.append_sum(p.beta);
       attributes.set_post_ops(add);
     }
-    const dnnl::memory::desc a = matrix(p.type, p.m, p.k, p.lda, p.a), b = matrix(p.type, p.k, p.n, p.ldb, p.b),
+    const dnnl::memory::desc a = matrix(p.type, p.m, p.k, p.lda, p.stored_a()),
+                             b = matrix(p.type, p.k, p.n, p.ldb, p.stored_b()),
                              c = matrix(p.sum, p.m, p.n, p.ldc, Stored::plain);
-    if (p.bias == Bias::none) return {dnnl::matmul::desc(a, b, c), attributes, engine()};
+    if (!p.biased()) return {dnnl::matmul::desc(a, b, c), attributes, engine()};
     return {dnnl::matmul::desc(a, b, matrix(p.type, 1, p.n, p.n, Stored::plain), c), attributes, engine()};
   }
 
@@ -107,8 +108,8 @@ class WideningPlan final : public Plan {
     float* const wide_b = wide_a + p_.m * p_.k;
     float* const wide_bias = wide_b + p_.k * p_.n;
     float* const sum = wide_bias + p_.n;
-    widen(wide_a, a, rows_of(p_.a, p_.m, p_.k), p_.m * p_.k, p_.lda);
-    widen(wide_b, b, rows_of(p_.b, p_.k, p_.n), p_.k * p_.n, p_.ldb);
+    widen(wide_a, a, rows_of(p_.stored_a(), p_.m, p_.k), p_.m * p_.k, p_.lda);
+    widen(wide_b, b, rows_of(p_.stored_b(), p_.k, p_.n), p_.k * p_.n, p_.ldb);
     if (bias) widen(wide_bias, bias, 1, p_.n, p_.n);
     sum_.run(rounds() ? sum : c, wide_a, wide_b, bias ? wide_bias : nullptr, lane);
     if (!rounds()) return;
@@ -122,8 +123,8 @@ class WideningPlan final : public Plan {
   }
   static Product widened(Product p) {
     p.type = DType::f32;
-    p.lda = p.a == Stored::plain ? p.k : p.m;
-    p.ldb = p.b == Stored::plain ? p.n : p.k;
+    p.lda = p.stored_a() == Stored::plain ? p.k : p.m;
+    p.ldb = p.stored_b() == Stored::plain ? p.n : p.k;
     if (p.sum == DType::bf16) p.ldc = p.n;
     p.sum = DType::f32;
     return p;
@@ -149,8 +150,9 @@ class DoublePlan final : public Plan {
 
   void run(void* c, const void* a, const void* b, const void* bias, int) override {
     const auto *const x = static_cast<const double*>(a), *const y = static_cast<const double*>(b);
-    const std::int64_t ai = p_.a == Stored::plain ? p_.lda : 1, ap = p_.a == Stored::plain ? 1 : p_.lda;
-    const std::int64_t bp = p_.b == Stored::plain ? p_.ldb : 1, bj = p_.b == Stored::plain ? 1 : p_.ldb;
+    const bool plain_a = p_.stored_a() == Stored::plain, plain_b = p_.stored_b() == Stored::plain;
+    const std::int64_t ai = plain_a ? p_.lda : 1, ap = plain_a ? 1 : p_.lda;
+    const std::int64_t bp = plain_b ? p_.ldb : 1, bj = plain_b ? 1 : p_.ldb;
     for (std::int64_t i = 0; i < p_.m; ++i) {
       double* const row = static_cast<double*>(c) + i * p_.ldc;
       for (std::int64_t j = 0; j < p_.n; ++j) {

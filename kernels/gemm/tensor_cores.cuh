@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "kernels/base/dtype.hpp"
-#include "kernels/gemm/lt.hpp"
+#include "kernels/gemm/product.hpp"
 
 namespace tessera::gemm {
 
@@ -25,9 +25,9 @@ class TensorTile {
   static constexpr int depth = 64, stages = 3, stage_elements = (m + n) * depth;
   static constexpr int shared_bytes = stages * stage_elements * 2;
 
-  /// sum = a b over the summed dimension. Form says how each lies in memory: a [m,k] plain or a^T, b [k,n] plain or
+  /// sum = a b over the summed dimension. Stored says how each lies in memory: a [m,k] plain or a^T, b [k,n] plain or
   /// b^T. All threads of the block, once.
-  template <Form a_form, Form b_form>
+  template <Stored a_stored, Stored b_stored>
   __device__ void multiply(const TileSource& a, const TileSource& b) {
     extern __shared__ __align__(128) unsigned char shared[];
     const auto base = static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
@@ -35,8 +35,8 @@ class TensorTile {
     const auto fetch = [&](int piece) {
       if (piece < pieces) {
         const std::uint32_t to = base + static_cast<std::uint32_t>(piece % stages) * stage_elements * 2;
-        load<a_form == Form::plain>(to, a, a.begin_sum + piece * depth);
-        load<b_form == Form::transposed>(to + m * depth * 2, b, b.begin_sum + piece * depth);
+        load<a_stored == Stored::plain>(to, a, a.begin_sum + piece * depth);
+        load<b_stored == Stored::transposed>(to + m * depth * 2, b, b.begin_sum + piece * depth);
       }
       asm volatile("cp.async.commit_group;");
     };
@@ -46,7 +46,7 @@ class TensorTile {
       __syncthreads();
       fetch(piece + stages - 1);
       const std::uint32_t from = base + static_cast<std::uint32_t>(piece % stages) * stage_elements * 2;
-      for (int k = 0; k < depth; k += 16) step<a_form == Form::plain, b_form == Form::transposed>(from, k);
+      for (int k = 0; k < depth; k += 16) step<a_stored == Stored::plain, b_stored == Stored::transposed>(from, k);
     }
     asm volatile("cp.async.wait_group 0;");
   }

@@ -49,9 +49,9 @@ void route_backward(Stream& stream, const RouterShape& shape, const Tensor& dlog
                     const Routing& routing, double balance_scale, double z_scale);
 
 /// Router logits [M,E] in fp32 (fp64) = x [M,C] w^T, x and w of the compute type; and its two gradients.
-void router_forward(Stream& stream, const Tensor& logits, const Tensor& x, const Operand& w);
+void router_forward(Stream& stream, const Tensor& logits, const Tensor& x, const Tensor& w);
 /// dx += dlogits w, in fp32, rounded once.
-void router_input_gradient(Stream& stream, const Tensor& dx, const Tensor& dlogits, const Operand& w);
+void router_input_gradient(Stream& stream, const Tensor& dx, const Tensor& dlogits, const Tensor& w);
 /// dw = beta dw + dlogits^T x, rows in a fixed order. Unfused: the product is rounded to x's type first (the
 /// definition of an unfused gradient). Partial sums from `arena`.temp(), given back on return.
 enum class Accumulation { fused, unfused };

@@ -8,11 +8,11 @@ namespace {
 // the experts take turns.
 constexpr std::int64_t block = 256;
 
-template <class T> void forward(Stream& stream, const Tensor& logits, const Tensor& x, const Operand& w) {
+template <class T> void forward(Stream& stream, const Tensor& logits, const Tensor& x, const Tensor& w) {
   using A = Accumulator<T>;
   const std::int64_t n = x.columns(), experts = logits.columns();
   A* const out = logits.as<A>();
-  const T *const in = x.as<T>(), *const weight = w.data.as<T>();
+  const T *const in = x.as<T>(), *const weight = w.as<T>();
   launch_rows(stream, "router_forward", x.rows(), KOKKOS_LAMBDA(const Row& row, std::int64_t m) {
     const T* const v = in + m * n;
     for (std::int64_t e = 0; e < experts; ++e) {
@@ -23,12 +23,12 @@ template <class T> void forward(Stream& stream, const Tensor& logits, const Tens
   });
 }
 
-template <class T> void input_gradient(Stream& stream, const Tensor& dx, const Tensor& dlogits, const Operand& w) {
+template <class T> void input_gradient(Stream& stream, const Tensor& dx, const Tensor& dlogits, const Tensor& w) {
   using A = Accumulator<T>;
   const std::int64_t n = dx.columns(), experts = dlogits.columns();
   T* const out = dx.as<T>();
   const A* const up = dlogits.as<A>();
-  const T* const weight = w.data.as<T>();
+  const T* const weight = w.as<T>();
   launch_strips(stream, "router_input_gradient", dx.rows(), n, KOKKOS_LAMBDA(std::int64_t m, const Strip& strip) {
     A total[Strip::width];
     strip.each([&](std::int64_t l, std::int64_t c) { total[l] = A(out[m * n + c]); });
@@ -86,13 +86,13 @@ void check(const char* kernel, const Tensor& x, const Tensor& logits, const Tens
 
 }  // namespace
 
-void router_forward(Stream& stream, const Tensor& logits, const Tensor& x, const Operand& w) {
-  check("router_forward", x, logits, w.data);
+void router_forward(Stream& stream, const Tensor& logits, const Tensor& x, const Tensor& w) {
+  check("router_forward", x, logits, w);
   dispatch_real(x.type, "router_forward", [&]<class T>() { forward<T>(stream, logits, x, w); });
 }
 
-void router_input_gradient(Stream& stream, const Tensor& dx, const Tensor& dlogits, const Operand& w) {
-  check("router_input_gradient", dx, dlogits, w.data);
+void router_input_gradient(Stream& stream, const Tensor& dx, const Tensor& dlogits, const Tensor& w) {
+  check("router_input_gradient", dx, dlogits, w);
   dispatch_real(dx.type, "router_input_gradient", [&]<class T>() { input_gradient<T>(stream, dx, dlogits, w); });
 }
 

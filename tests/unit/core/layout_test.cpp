@@ -167,7 +167,9 @@ TEST(ParamLayout, FormatsShareGroupsButNoBucket) {
 }
 
 TEST(ParamLayout, HashTellsFormatsApart) {
-  const auto hash = [](const FormatRules& rules) { return ParamLayout::build(blocks_between(rules), {2, 2, 2000}).hash(); };
+  const auto hash = [](const FormatRules& rules) {
+    return ParamLayout::build(blocks_between(rules), {2, 2, 2000}).hash();
+  };
   const WeightFormat fp8{DType::bf16, formats::id_of<formats::Fp8Block>};
   EXPECT_EQ((std::set<std::uint64_t>{hash({}), hash({.weight = {DType::f32, {}}}), hash({.weight = nvfp4}),
                                      hash({.weight = fp8}), hash({.weight = nvfp4, .head = true})})

@@ -252,7 +252,7 @@ TYPED_TEST(RouterProducts, EqualReference) {
     const auto x = uniform<T>(m * c, 51), w = uniform<T>(e * c, 52, -0.1, 0.1), old = uniform<T>(m * c, 53);
     const auto d = uniform<A>(m * e, 54, -0.1, 0.1), sum = uniform<A>(e * c, 55);
     const Tensor tx = on_device(device, Shape{m, c}, x), td = on_device(device, Shape{m, e}, d);
-    const Operand tw{on_device(device, Shape{e, c}, w)};
+    const Tensor tw = on_device(device, Shape{e, c}, w);
     const Tensor logits = poisoned<A>(device, {m, e}), dx = on_device(device, Shape{m, c}, old);
     router_forward(s, logits, tx, tw);
     router_input_gradient(s, dx, td, tw);

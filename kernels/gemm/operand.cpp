@@ -1,0 +1,32 @@
+#include "kernels/gemm/operand.hpp"
+
+#include "kernels/formats/registry.hpp"
+
+namespace tessera {
+namespace {
+
+formats::Matrix matrix_of(const Tensor& bytes, const Codes& codes) {
+  const FormatTraits format = traits_of(codes.format);
+  const formats::Matrix lying{bytes.rows(), bytes.columns() * size_of(bytes.type) * 8 / format.bits};
+  return formats::in_order(codes.side == Side::rowwise ? formats::Order::as_source : format.columnwise_order, lying);
+}
+
+Tensor further(Tensor one, std::int64_t bytes) {
+  if (one) one.data = static_cast<std::byte*>(one.data) + bytes;
+  return one;
+}
+
+}  // namespace
+
+std::int64_t Operand::rows() const { return codes ? matrix_of(data, *codes).rows : data.rows(); }
+std::int64_t Operand::columns() const { return codes ? matrix_of(data, *codes).columns : data.columns(); }
+
+Operand Operand::member(std::int64_t e) const {
+  const std::int64_t elements = e * member_stride;
+  if (!codes) return {further(data, elements * size_of(data.type))};
+  const Codes own{codes->format, codes->side, further(codes->scales, e * codes->scales.bytes()),
+                  further(codes->amax, e * size_of(DType::f32))};
+  return {further(data, formats::data_bytes(codes->format, elements)), own};
+}
+
+}  // namespace tessera
