@@ -47,7 +47,8 @@ void print_gathers() {
   fmt::print("What is gathered, for each weight and step\n");
   fmt::print(fmt::runtime(row), "compute", "pass", "recompute", "bytes", "why");
   for (const Recipe& recipe : recipes()) {
-    fmt::print(fmt::runtime(row), recipe.name, "forward", "none, selective, full", data_bytes(recipe.weight, ElementIndex(1)),
+    const std::int64_t bytes = data_bytes(recipe.weight, ElementIndex(1));
+    fmt::print(fmt::runtime(row), recipe.name, "forward", "none, selective, full", bytes,
                "once, before its first use: Q of the masters that the ranks hold in parts");
     fmt::print(fmt::runtime(row), recipe.name, "backward", "none, selective, full", 0,
                "what forward gathered serves both directions, and what is computed again");

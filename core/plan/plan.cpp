@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "core/plan/recorder.hpp"
+#include "kernels/gemm/gemm.hpp"
 #include "core/step/debug_memory.hpp"
 #include "core/step/engine.hpp"
 
@@ -98,6 +99,12 @@ std::vector<Finding> refusals(const RunConfig& config, int ranks) {
         {{"batch.global", "batch.micro"},
          fmt::format("{} sequences cannot be shared by {} ranks in micro-batches of {}; use {}", config.batch.global,
                      ranks, config.batch.micro, nearest(config.batch.global, unit))});
+  const auto& moe = config.model.moe;
+  if (moe && moe->weights == ExpertWeights::discrete && moe->experts > most_discrete_experts())
+    findings.push_back({{"model.moe.experts", "model.moe.weights"},
+                        fmt::format("{} discrete experts are more than the {} that a product takes here; use `weights: "
+                                    "single`, which computes the same, or fewer experts",
+                                    moe->experts, most_discrete_experts())});
   return findings;
 }
 

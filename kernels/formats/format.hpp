@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "kernels/base/dtype.hpp"
 #include "kernels/base/index.hpp"
 #include "kernels/formats/side.hpp"
 

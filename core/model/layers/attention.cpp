@@ -22,7 +22,7 @@ Attention::Saved Attention::place(Arena& arena, std::int64_t tokens) const {
   Saved saved;
   saved.qkv = arena.keep(type_, {tokens, shape.columns()});
   saved.lse = arena.keep(sum_type_, {shape.sequences, shape.heads, shape.length});
-  saved.out = arena.keep(type_, {tokens, shape.heads * shape.head_dim});
+  saved.out.x = arena.keep(type_, {tokens, shape.heads * shape.head_dim});
   return saved;
 }
 
@@ -31,8 +31,8 @@ void Attention::forward(const Call& call, const Tensor& x, const Saved& saved, c
   qkv_.forward(call, saved.qkv, x);
   if (call.rotation) rotary(call.stream, shape, saved.qkv, call.rotation, Rotation::forward);
   const Arena::Frame frame(call.arena);
-  attention_forward(call.stream, call.arena, shape, saved.out, saved.lse, saved.qkv);
-  if (y) out_.forward(call, y, saved.out);
+  attention_forward(call.stream, call.arena, shape, saved.out.x, saved.lse, saved.qkv);
+  if (y) out_.forward(call, y, saved.out.x);
 }
 
 void Attention::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x,
@@ -42,12 +42,12 @@ void Attention::backward(const Call& call, const Tensor& dx, const Tensor& dy, c
   const Tensor dqkv = call.arena.temp(type_, saved.qkv.shape);
   {
     const Arena::Frame inner(call.arena);
-    const Tensor dout = call.arena.temp(type_, saved.out.shape);
+    const Tensor dout = call.arena.temp(type_, saved.out.x.shape);
     out_.backward(call, dout, dy, saved.out);
-    attention_backward(call.stream, call.arena, shape, dqkv, dout, saved.qkv, saved.out, saved.lse);
+    attention_backward(call.stream, call.arena, shape, dqkv, dout, saved.qkv, saved.out.x, saved.lse);
   }
   if (call.rotation) rotary(call.stream, shape, dqkv, call.rotation, Rotation::inverse);
-  qkv_.backward(call, dx, dqkv, x);
+  qkv_.backward(call, dx, dqkv, {x});
 }
 
 }  // namespace tessera

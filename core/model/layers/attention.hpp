@@ -9,9 +9,9 @@ namespace tessera {
 class Attention {
  public:
   struct Saved {
-    Tensor qkv;  ///< [M, (H + 2G) D], rotated where positions are rotary
-    Tensor lse;  ///< [sequences, H, T]
-    Tensor out;  ///< [M, H D], before the projection back
+    Tensor qkv;         ///< [M, (H + 2G) D], rotated where positions are rotary
+    Tensor lse;         ///< [sequences, H, T]
+    Linear::Saved out;  ///< [M, H D], of the projection back
   };
 
   /// Registers `name`.qkv and `name`.out.

@@ -36,15 +36,15 @@ void Experts::forward(const Call& call, const Tensor& y, const Tensor& x, const 
   expert_forward(call.stream, y, x, {w.data(), static_cast<int>(w.size())}, offsets);
 }
 
-void Experts::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x,
+void Experts::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Saved& saved,
                        const Tensor& offsets) const {
   {
     const Arena::Frame frame(call.arena);
-    const Tensor scratch = accumulation_ == Accumulation::unfused ? call.arena.temp(x.type, member_) : Tensor{};
+    const Tensor scratch = accumulation_ == Accumulation::unfused ? call.arena.temp(dy.type, member_) : Tensor{};
     std::vector<Gradient> sums;
     sums.reserve(weights_.size());
     for (ParamId weight : weights_) sums.push_back(call.gradients->slot(weight));
-    expert_weight_gradient(call.stream, {sums.data(), static_cast<int>(sums.size())}, dy, x, offsets, scratch);
+    expert_weight_gradient(call.stream, {sums.data(), static_cast<int>(sums.size())}, dy, saved.x, offsets, scratch);
     for (ParamId weight : weights_) call.gradients->written(call.stream, weight);
   }
   const std::vector<Operand> w = operands(call, Side::columnwise);

@@ -18,13 +18,18 @@ struct ExpertsShape {
 /// with the same members in the same order, and the same bits.
 class Experts {
  public:
+  /// All that backward needs besides the offsets.
+  struct Saved {
+    Tensor x;  ///< [S,in]
+  };
+
   /// Registers `name`.`projection`.weight with E members, or `name`.<e>.`projection`.weight for each expert, which are
   /// parts of that dataset.
   Experts(ParamRegistry& registry, const std::string& name, const std::string& projection, const ExpertsShape& shape);
 
   /// Rows of expert e are [offsets[e], offsets[e+1]).
   void forward(const Call& call, const Tensor& y, const Tensor& x, const Tensor& offsets) const;
-  void backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x, const Tensor& offsets) const;
+  void backward(const Call& call, const Tensor& dx, const Tensor& dy, const Saved& saved, const Tensor& offsets) const;
 
  private:
   std::vector<Operand> operands(const Call& call, Side side) const;

@@ -57,7 +57,7 @@ void Head::gradient(const Call& call, const MicroBatch& batch, const Tensor& dx,
     const std::int64_t rows = logits.rows();
     cross_entropy(call.stream, call.arena, &call.sums->loss, logits, logits, batch.targets.flat(begin, rows),
                   vocabulary_, call.loss_scale);
-    projection_.backward(call, dnormed.row_range(begin, rows), logits, normed.y.row_range(begin, rows));
+    projection_.backward(call, dnormed.row_range(begin, rows), logits, {normed.y.row_range(begin, rows)});
   });
   clear(call.stream, dx);
   norm_.backward(call, dx, dnormed, x.sum, normed);

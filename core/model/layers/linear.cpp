@@ -29,20 +29,20 @@ void Linear::weight_gradient(const Call& call, const Gradient& dw, const Tensor&
   accumulate(call.stream, dw, product);
 }
 
-void Linear::gradients(const Call& call, const Tensor& dy, const Tensor& x) const {
+void Linear::gradients(const Call& call, const Tensor& dy, const Saved& saved) const {
   if (bias_) contribute(call, *bias_, [&](const Gradient& db) { bias_gradient(call.stream, db, dy); });
-  contribute(call, weight_, [&](const Gradient& dw) { weight_gradient(call, dw, dy, x); });
+  contribute(call, weight_, [&](const Gradient& dw) { weight_gradient(call, dw, dy, saved.x); });
 }
 
 // Gradients first: the reduction of a finished group runs under the product that follows.
-void Linear::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x) const {
-  gradients(call, dy, x);
+void Linear::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Saved& saved) const {
+  gradients(call, dy, saved);
   linear_input_gradient(call.stream, dx, dy, call.weights.operand(call.stream, weight_, Side::columnwise));
 }
 
-void Linear::backward_gelu(const Call& call, const Tensor& dpre, const Tensor& dy, const Tensor& x,
+void Linear::backward_gelu(const Call& call, const Tensor& dpre, const Tensor& dy, const Saved& saved,
                            const Tensor& pre) const {
-  gradients(call, dy, x);
+  gradients(call, dy, saved);
   const Operand w = call.weights.operand(call.stream, weight_, Side::columnwise);
   linear_gelu_input_gradient(call.stream, dpre, dy, w, pre);
 }

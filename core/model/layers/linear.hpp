@@ -12,9 +12,14 @@ struct LinearShape {
   Accumulation accumulation = Accumulation::fused;
 };
 
-/// y = x W^T + b, with x [M,in], W [out,in]. Backward needs x alone, which the caller keeps.
+/// y = x W^T + b, with x [M,in], W [out,in].
 class Linear {
  public:
+  /// All that backward needs: who makes x keeps it, in the compute type.
+  struct Saved {
+    Tensor x;  ///< [M,in]
+  };
+
   /// Registers `name`.weight and, with a bias, `name`.bias.
   Linear(ParamRegistry& registry, const std::string& name, const LinearShape& shape);
   /// On a matrix [out,in] that is registered already.
@@ -24,12 +29,13 @@ class Linear {
   /// pre = x W^T + b and y = gelu(pre), in one product.
   void forward_gelu(const Call& call, const Tensor& y, const Tensor& pre, const Tensor& x) const;
   /// Adds to the gradients, then dx = dy W.
-  void backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x) const;
-  /// The same where x = gelu(pre): dpre = (dy W) gelu'(pre), in one product if the back end has one.
-  void backward_gelu(const Call& call, const Tensor& dpre, const Tensor& dy, const Tensor& x, const Tensor& pre) const;
+  void backward(const Call& call, const Tensor& dx, const Tensor& dy, const Saved& saved) const;
+  /// The same where saved.x = gelu(pre): dpre = (dy W) gelu'(pre), in one product if the back end has one.
+  void backward_gelu(const Call& call, const Tensor& dpre, const Tensor& dy, const Saved& saved,
+                     const Tensor& pre) const;
 
  private:
-  void gradients(const Call& call, const Tensor& dy, const Tensor& x) const;
+  void gradients(const Call& call, const Tensor& dy, const Saved& saved) const;
   void weight_gradient(const Call& call, const Gradient& dw, const Tensor& dy, const Tensor& x) const;
 
   ParamId weight_;

@@ -8,8 +8,8 @@ namespace tessera {
 class Mlp {
  public:
   struct Saved {
-    Tensor pre;  ///< [M,F], swiglu [M,2F]
-    Tensor act;  ///< [M,F]
+    Tensor pre;          ///< [M,F], swiglu [M,2F]
+    Linear::Saved down;  ///< [M,F], the activation's output
   };
 
   /// Registers `name`.up or `name`.gate_up, and `name`.down.

@@ -44,9 +44,9 @@ Moe::Saved Moe::place(Arena& arena, std::int64_t tokens) const {
   r.row_of_slot = arena.keep(DType::i32, {tokens, moe_.top_k});
   r.token_of_row = arena.keep(DType::i32, {slots});
   r.load = arena.keep(DType::i32, {shape.sequences, moe_.experts});
-  saved.rows = arena.keep(type_, {slots, hidden_});
+  saved.up.x = arena.keep(type_, {slots, hidden_});
   saved.pre = arena.keep(type_, {slots, inner_width(activation_, ffn_)});
-  saved.act = arena.keep(type_, {slots, ffn_});
+  saved.down.x = arena.keep(type_, {slots, ffn_});
   saved.out = arena.keep(type_, {slots, hidden_});
   return saved;
 }
@@ -59,10 +59,10 @@ void Moe::forward(const Call& call, const Tensor& x, const Saved& saved, const T
     router_forward(call.stream, logits, x, call.weights.operand(call.stream, router_, Side::rowwise).data);
     route(call.stream, call.arena, router_shape(x.rows()), routing, logits);
   }
-  permute_forward(call.stream, saved.rows, x, routing);
-  up_.forward(call, saved.pre, saved.rows, routing.offsets);
-  activate(call.stream, activation_, saved.act, saved.pre);
-  down_.forward(call, saved.out, saved.act, routing.offsets);
+  permute_forward(call.stream, saved.up.x, x, routing);
+  up_.forward(call, saved.pre, saved.up.x, routing.offsets);
+  activate(call.stream, activation_, saved.down.x, saved.pre);
+  down_.forward(call, saved.out, saved.down.x, routing.offsets);
   if (y) combine_forward(call.stream, y, saved.out, routing);
 }
 
@@ -72,12 +72,12 @@ void Moe::backward(const Call& call, const Tensor& dx, const Tensor& dy, const T
   const Tensor dweight = call.arena.temp(sum_type_, routing.weight.shape);
   {
     const Arena::Frame inner(call.arena);
-    const Tensor drows = call.arena.temp(type_, saved.rows.shape);  // of the answers, then of what was asked
+    const Tensor drows = call.arena.temp(type_, saved.up.x.shape);  // of the answers, then of what was asked
     combine_backward(call.stream, drows, dweight, dy, saved.out, routing);
-    const Tensor dact = call.arena.temp(type_, saved.act.shape);
-    down_.backward(call, dact, drows, saved.act, routing.offsets);
+    const Tensor dact = call.arena.temp(type_, saved.down.x.shape);
+    down_.backward(call, dact, drows, saved.down, routing.offsets);
     const Tensor dpre = activate_backward(call.stream, call.arena, activation_, dact, saved.pre);
-    up_.backward(call, drows, dpre, saved.rows, routing.offsets);
+    up_.backward(call, drows, dpre, saved.up, routing.offsets);
     permute_backward(call.stream, dx, drows, routing);
   }
   router_backward(call, dx, dweight, x, routing);

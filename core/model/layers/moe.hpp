@@ -10,10 +10,10 @@ class Moe {
  public:
   struct Saved {
     Routing routing;
-    Tensor rows;  ///< [S,C], x gathered
-    Tensor pre;   ///< [S,F], swiglu [S,2F]
-    Tensor act;   ///< [S,F]
-    Tensor out;   ///< [S,C], each row's expert's answer
+    Experts::Saved up;    ///< [S,C], x gathered
+    Tensor pre;           ///< [S,F], swiglu [S,2F]
+    Experts::Saved down;  ///< [S,F], the activation's output
+    Tensor out;           ///< [S,C], each row's expert's answer
   };
 
   /// Registers `name`.router and the projections of `name`.experts.
