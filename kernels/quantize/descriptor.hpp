@@ -3,7 +3,6 @@
 #include <cstdint>
 
 #include "kernels/formats/layout.hpp"
-#include "kernels/random/random.hpp"
 
 /// A table as the kernels see it: plain data in device memory.
 namespace tessera::quantizer {
@@ -62,7 +61,8 @@ struct Descriptor {
   std::int64_t first_block, first_member;    ///< in the amax buffer's two parts
   Place side[2];
   void* block_scales;
-  RandomKey keys[2];
+  std::uint64_t seed, draws[2];  ///< of random numbers: the run's, and a name of each side's
+  const std::uint64_t* step;
   std::int64_t first_row;
   const std::int64_t* rows;
   Alignment aligned;

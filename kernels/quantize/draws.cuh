@@ -24,7 +24,7 @@ __device__ inline void draw_run(const RandomKey& key, std::uint64_t index, std::
 /// they exchange halves.
 __device__ inline void draw_runs(const Descriptor& d, const Patch& p, Side side, const Seat& seat,
                                  std::uint32_t (&bytes)[height][2]) {
-  const RandomKey key = d.keys[static_cast<int>(side)];
+  const RandomKey key = draw_key(d, side);
   const auto index = [&](int r) {
     return draw_index(d, p, seat.row + r < p.rows ? seat.row + r : p.rows - 1) +
            static_cast<std::uint64_t>(seat.column);

@@ -1,9 +1,19 @@
 #pragma once
+#include "kernels/digest/digest.hpp"
 #include "kernels/quantize/source.hpp"
 #include "kernels/random/philox.hpp"
+#include "kernels/random/random.hpp"
 
 /// Uniform bytes for stochastic rounding: byte i mod 16 of Philox block i / 16, i the element's canonical index.
 namespace tessera::quantizer {
+
+/// Of one weight, side and step.
+TESSERA_FN constexpr RandomKey draw_key(std::uint64_t seed, std::uint64_t name, std::uint64_t step) {
+  return {seed, mix64(name + step)};
+}
+TESSERA_FN inline RandomKey draw_key(const Descriptor& d, Side side) {
+  return draw_key(d.seed, d.draws[static_cast<int>(side)], *d.step);
+}
 
 TESSERA_FN inline PhiloxBlock draw_block(const RandomKey& key, std::uint64_t block) {
   return philox({{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),

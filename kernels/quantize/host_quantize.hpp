@@ -51,7 +51,7 @@ inline void encode(const Stored<Source>* x, const float* multipliers, const Desc
                    Side side, std::uint8_t* codes) {
   if constexpr (F::hadamard && M::purpose == Purpose::gradient) {
     std::uint8_t draws[edge];
-    draw_row(d.keys[static_cast<int>(side)], draw_index(d, p, r), p.columns, draws);
+    draw_row(draw_key(d, side), draw_index(d, p, r), p.columns, draws);
     encode_row_at_random<Source>(x, multipliers, draws, p.columns, codes);
   } else {
     encode_row<typename F::Element, Source>(x, multipliers, p.columns, codes);

@@ -17,9 +17,11 @@ void check_source(const QuantizeTable& table, Purpose purpose) {
   require(table.whole_block_rows(), "quantize", "what is owned must consist of whole rows of blocks");
   const bool rotates = visit_format(table.format(), [&]<class F>() { return F::hadamard; });
   if (!rotates || purpose == Purpose::weight) return;
-  for (const quantizer::Descriptor& d : table.descriptors())
+  for (const quantizer::Descriptor& d : table.descriptors()) {
+    require(d.step || purpose != Purpose::gradient, "quantize", "gradients that are rounded at random need a step");
     require(d.side[0].amax == nullptr || d.side[0].amax != d.side[1].amax, "quantize",
             "a rotated copy has an amax of its own");
+  }
 }
 
 Amaxes amaxes_of(const QuantizeTable& table, const Tensor& amaxes, const char* kernel) {

@@ -86,7 +86,11 @@ class Check {
            sizeof(typename F::Scale), "block scales");
   }
 
-  void rows() {
+  void draws() {
+    if (m_.draws.step) {
+      expect(m_.draws.step.type == DType::u64 && m_.draws.step.elements() == 1, "a step is one u64");
+      claim(quantizer::Use::reads, m_.draws.step, 0, size_of(DType::u64));
+    }
     if (!m_.draws.rows) return;
     expect(m_.draws.rows.type == DType::i64, "row indices are i64");
     const std::int64_t bytes = m_.members * m_.matrix.rows * 8;
@@ -185,7 +189,7 @@ void QuantizeTable::add(const QuantizedMatrix& m, quantizer::Claims& claims) {
   check.side(Side::rowwise, m.rowwise);
   check.side(Side::columnwise, m.columnwise);
   check.block_scales();
-  check.rows();
+  check.draws();
   Descriptor d{};
   d.matrix = m.matrix;
   d.members = m.members;
@@ -199,8 +203,10 @@ void QuantizeTable::add(const QuantizedMatrix& m, quantizer::Claims& claims) {
   d.side[1] = place_of(m.columnwise);
   if (F::columnwise == formats::Columnwise::shared && d.side[1].scales) d.side[1].data = d.side[0].data;
   d.block_scales = m.block_scales.data;
-  d.keys[0] = m.draws.rowwise;
-  d.keys[1] = m.draws.columnwise;
+  d.seed = m.draws.seed;
+  d.draws[0] = m.draws.rowwise;
+  d.draws[1] = m.draws.columnwise;
+  d.step = static_cast<const std::uint64_t*>(m.draws.step.data);
   d.first_row = m.draws.first_row;
   d.rows = static_cast<const std::int64_t*>(m.draws.rows.data);
   d.first_block = block_entries_;

@@ -5,7 +5,6 @@
 
 #include "kernels/formats/registry.hpp"
 #include "kernels/quantize/descriptor.hpp"
-#include "kernels/random/random.hpp"
 
 namespace tessera {
 
@@ -22,9 +21,12 @@ struct Copy {
 };
 
 /// The random numbers of stochastic rounding: element (r, c) of a member takes the byte of canonical index
-/// row(r) * columns + c, where row(r) is rows[r], or first_row + r.
+/// row(r) * columns + c, where row(r) is rows[r], or first_row + r, in the stream that draw_key() says. The step is
+/// read where the kernel runs, so that work which is captured once draws anew in each step.
 struct Draws {
-  RandomKey rowwise, columnwise;
+  std::uint64_t seed = 0;
+  std::uint64_t rowwise = 0, columnwise = 0;  ///< fnv1a64("sr:<canonical weight>:row"), and ":col"
+  Tensor step;                                ///< u64 [1] on the device, from 1; needed where gradients are rounded
   std::int64_t first_row = 0;
   Tensor rows;  ///< i64 on the device, one per row of all members
 };

@@ -108,7 +108,11 @@ struct Weights {
     const Tensor all = allocate(type, matrix.elements(), [](QuantizedMatrix& m) -> Tensor& { return m.values; });
     type == DType::bf16 ? draw<bf16>(b.device(), all) : draw<float>(b.device(), all);
     values = bytes_of(all);
-    for (QuantizedMatrix& m : matrices) m.matrix = matrix;
+    const Tensor step = test::on_device<std::uint64_t>(b.device(), {1});
+    for (QuantizedMatrix& m : matrices) {
+      m.matrix = matrix;
+      m.draws.step = step;
+    }
     for (Side side : {Side::rowwise, Side::columnwise}) {
       const auto copy = side == Side::rowwise ? &QuantizedMatrix::rowwise : &QuantizedMatrix::columnwise;
       const auto buffer = [&](Tensor Copy::*of, DType t, const Shape& shape) {

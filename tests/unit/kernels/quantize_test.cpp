@@ -8,6 +8,7 @@
 
 #include "core/step/repeated_work.hpp"
 #include "kernels/convert/convert.hpp"
+#include "kernels/digest/digest.hpp"
 #include "tests/support/quantized_case.hpp"
 
 namespace tessera {
@@ -282,33 +283,52 @@ struct Rotated : ::testing::TestWithParam<Purpose> {
   Device device;
 };
 
-TEST_P(Rotated, EqualsTheReference) {
+/// Of one side in one step.
+RandomKey draw_key_of(const char* name, std::uint64_t step) { return {5, mix64(fnv1a64(name) + step)}; }
+
+Draws draws_in(Device& device, std::uint64_t step, std::int64_t first_row, const Tensor& rows) {
+  return {5, fnv1a64("sr:3:dy:row"), fnv1a64("sr:3:dy:col"), test::on_device<std::uint64_t>(device, {step}), first_row,
+          rows};
+}
+
+TEST_P(Rotated, EqualsTheReferenceInEachStep) {
   using F = formats::Nvfp4OneD;
   const std::int64_t width = 96;
   Case<F> c(device, {160, width}, 2, DType::f32, 21, true);
   std::vector<std::int64_t> rows;
   for (std::int64_t r = 0; r < 2 * 160; ++r) rows.push_back((std::int64_t{1} << 33) + 7 * r);
-  c.item.draws = {random_key(5, "sr", "3:dy:row", 9), random_key(5, "sr", "3:dy:col", 9), 0,
-                  test::on_device(device, rows)};
+  c.item.draws = draws_in(device, 0, 0, test::on_device(device, rows));
   const QuantizeTable table = test::placed(device, formats::id_of<F>, {c.item});
-  quantize(device.compute(), table, Precision::bf16_first, GetParam());
+  for (const std::uint64_t step : {std::uint64_t{9}, std::uint64_t{10}}) {
+    device.upload(device.compute(), c.item.draws.step, &step);  // one table for all steps
+    quantize(device.compute(), table, Precision::bf16_first, GetParam());
+    std::vector<reference::DrawByte> draws[2];
+    if (GetParam() == Purpose::gradient)
+      for (std::ptrdiff_t e = 0; e < 2; ++e) {
+        const std::vector<std::int64_t> of_member(rows.begin() + e * 160, rows.begin() + (e + 1) * 160);
+        draws[0].push_back(reference::draw_bytes(draw_key_of("sr:3:dy:row", step), of_member, width));
+        draws[1].push_back(reference::draw_bytes(draw_key_of("sr:3:dy:col", step), of_member, width));
+      }
+    c.compare(device, Side::rowwise, reference::rounded_to_bf16, draws[0]);
+    c.compare(
+        device, Side::columnwise,
+        [&](const auto& x) { return reference::hadamard(c.matrix, reference::rounded_to_bf16(x)); }, draws[1]);
+  }
+}
 
-  std::vector<reference::DrawByte> draws[2];
+TEST_P(Rotated, NeedsAStepWhereItDraws) {
+  Case<formats::Nvfp4OneD> c(device, {160, 96}, 2, DType::bf16, 23, true);
+  const QuantizeTable table = test::placed(device, formats::id_of<formats::Nvfp4OneD>, {c.item});
+  const auto run = [&] { quantize(device.compute(), table, Precision::bf16_first, GetParam()); };
   if (GetParam() == Purpose::gradient)
-    for (std::ptrdiff_t e = 0; e < 2; ++e) {
-      const std::vector<std::int64_t> of_member(rows.begin() + e * 160, rows.begin() + (e + 1) * 160);
-      draws[0].push_back(reference::draw_bytes(c.item.draws.rowwise, of_member, width));
-      draws[1].push_back(reference::draw_bytes(c.item.draws.columnwise, of_member, width));
-    }
-  c.compare(device, Side::rowwise, reference::rounded_to_bf16, draws[0]);
-  c.compare(
-      device, Side::columnwise,
-      [&](const auto& x) { return reference::hadamard(c.matrix, reference::rounded_to_bf16(x)); }, draws[1]);
+    EXPECT_THROW(run(), Error);
+  else
+    EXPECT_NO_THROW(run());
 }
 
 TEST_P(Rotated, GivesEqualBitsAHundredTimes) {
   Case<formats::Nvfp4OneD> c(device, {160, 96}, 2, DType::bf16, 22, true);
-  c.item.draws = {random_key(5, "sr", "3:dy:row", 9), random_key(5, "sr", "3:dy:col", 9), 77, {}};
+  c.item.draws = draws_in(device, 9, 77, {});
   const QuantizeTable table = test::placed(device, formats::id_of<formats::Nvfp4OneD>, {c.item});
   std::vector<std::uint8_t> first;
   for (int run = 0; run < 100; ++run) {
