@@ -48,8 +48,7 @@ RunPlan plan_of(const RunConfig& config, int expert) {
   const std::uint64_t hash = plan.layout.hash();
   plan.ranks = mpi().ranks(expert);
   const auto elements = static_cast<std::int64_t>(std::ceil(config.reduce.bucket_mib * (1 << 18)));
-  plan.layout = ParamLayout::build(plan.registry, {plan.ranks.world.size, plan.ranks.expert_data.size, elements,
-                                                   plan.layout.buckets().front().key.storage});
+  plan.layout = ParamLayout::build(plan.registry, {plan.ranks.world.size, plan.ranks.expert_data.size, elements});
   EXPECT_EQ(plan.layout.hash() == hash, expert == 1);
   return plan;
 }
