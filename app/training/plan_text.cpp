@@ -30,10 +30,11 @@ std::string plan_text(const RunPlan& plan) {
   text += fmt::format("  {:<12} {:>12.3f} MiB\n", "total",
                       mib(std::accumulate(plan.memory.begin(), plan.memory.end(), std::int64_t{0})));
   text += "groups\n";
-  for (std::size_t g = 0; g < plan.layout.groups().size(); ++g)
-    for (int b : plan.layout.groups()[g].buckets) {
-      const Bucket& bucket = plan.layout.buckets()[static_cast<std::size_t>(b)];
-      text += fmt::format("  {:>3}  {} {} {}, {} elements in {} slices, {} ... {}\n", g, name_of(bucket.key.format),
+  for (GroupId g : plan.layout.groups().ids())
+    for (BucketId b : plan.layout.groups()[g].buckets) {
+      const Bucket& bucket = plan.layout.buckets()[b];
+      text += fmt::format("  {:>3}  {} {} {}, {} elements in {} slices, {} ... {}\n", g.value,
+                          name_of(bucket.key.format),
                           name_of(bucket.key.processes), name_of(bucket.key.owner), bucket.size.value, bucket.ranks(),
                           plan.registry[bucket.members.front().param].name,
                           plan.registry[bucket.members.back().param].name);
@@ -56,8 +57,8 @@ std::string plan_json(const RunPlan& plan) {
   json["groups"] = nlohmann::ordered_json::array();
   for (const BucketGroup& group : plan.layout.groups()) {
     nlohmann::ordered_json buckets = nlohmann::ordered_json::array();
-    for (int b : group.buckets) {
-      const Bucket& bucket = plan.layout.buckets()[static_cast<std::size_t>(b)];
+    for (BucketId b : group.buckets) {
+      const Bucket& bucket = plan.layout.buckets()[b];
       nlohmann::ordered_json names = nlohmann::ordered_json::array();
       for (const Placement& p : bucket.members)
         if (p.member == 0) names.push_back(plan.registry[p.param].name);

@@ -19,8 +19,9 @@ void ReplicaCheck::compare(Stream& stream, ParamSync& sync, Control& control, st
 Problems ReplicaCheck::differences(Stream& stream, const Weights& weights, Control& control, std::int64_t step) {
   const auto buckets = static_cast<std::size_t>(sums_.elements());
   clear(stream, sums_);
-  for (std::size_t b = 0; b < buckets; ++b)
-    digest(stream, sums_.as<std::uint64_t>() + b, weights.storage(static_cast<int>(b)), 0);
+  weights.visit_planes([&](const Plane& plane) {
+    digest(stream, sums_.as<std::uint64_t>() + plane.bucket.value, plane.values, 0);
+  });
   std::vector<std::uint64_t> mine(buckets);
   device_.download(stream, mine.data(), sums_);
   const std::string bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(std::uint64_t));
@@ -28,7 +29,7 @@ Problems ReplicaCheck::differences(Stream& stream, const Weights& weights, Contr
   Problems problems;
   for (std::size_t b = 0; b < buckets; ++b)
     for (std::size_t r = 1; r < all.size(); ++r) {
-      const ProcessGroup processes = plan_.layout.buckets()[b].key.processes;
+      const ProcessGroup processes = plan_.layout.buckets()[{static_cast<int>(b)}].key.processes;
       const int first = plan_.ranks.first_sharer(processes, static_cast<int>(r));
       if (all[r].compare(b * 8, 8, all[static_cast<std::size_t>(first)], b * 8, 8) != 0)
         problems.add(Exit::internal,

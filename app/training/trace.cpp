@@ -30,14 +30,14 @@ Trace::Trace(const std::string& path, Device& device, const StepPlan& plan, Engi
   }
   control.agree(problems);
   engine.observe(this);
-  engine.sync().weights().observe([this](Stream& stream, int group) { consumed(stream, group); });
+  engine.sync().weights().observe([this](Stream& stream, GroupId group) { consumed(stream, group); });
 }
 
 std::uint64_t* Trace::sum(Traced which, int name) const {
   return sums_.as<std::uint64_t>() + static_cast<std::int64_t>(which) * sums_.shape[1] + name;
 }
 
-void Trace::hash_pieces(Stream& stream, Traced which, int bucket, const Tensor& shard) {
+void Trace::hash_pieces(Stream& stream, Traced which, BucketId bucket, const Tensor& shard) {
   for (const Piece& piece : plan_.layout.pieces(bucket, plan_.ranks)) {
     const ParamSpec& spec = plan_.registry[piece.param];
     const std::int64_t real = std::clamp<std::int64_t>(spec.real_elements() - piece.begin.value, 0, piece.count.value);
@@ -54,26 +54,26 @@ void Trace::reduced(Stream& stream, const Reduced& gradients) {
   row_ = std::move(next);
   open_ = true;
   clear(stream, sums_);
-  for (int b = 0; b < gradients.buckets(); ++b) hash_pieces(stream, Traced::gradient, b, gradients.shard(b));
+  for (BucketId b : plan_.layout.buckets().ids()) hash_pieces(stream, Traced::gradient, b, gradients.shard(b));
 }
 
 void Trace::stepped(Stream& stream) {
   sort_records(row_, row_);  // the norm's sum is of this step, not of the one whose reductions come next
-  for (std::size_t b = 0; b < plan_.layout.buckets().size(); ++b)
-    hash_pieces(stream, Traced::master, static_cast<int>(b), engine_.masters().shard(static_cast<int>(b)));
+  for (BucketId b : plan_.layout.buckets().ids())
+    hash_pieces(stream, Traced::master, b, engine_.masters().shard(b));
 }
 
-void Trace::consumed(Stream& stream, int group) {
+void Trace::consumed(Stream& stream, GroupId group) {
   if (!open_) return;  // the gather of the initial weights belongs to no step
-  for (int b : plan_.layout.groups()[static_cast<std::size_t>(group)].buckets) {
-    const Tensor& storage = engine_.sync().weights().storage(b);
-    for (const Placement& p : plan_.layout.buckets()[static_cast<std::size_t>(b)].members) {
+  engine_.sync().weights().visit_planes([&](const Plane& plane) {
+    if (plane.group != group) return;
+    for (const Placement& p : plan_.layout.buckets()[plane.bucket].members) {
       const ParamSpec& spec = plan_.registry[p.param];
       const auto first = static_cast<std::uint64_t>(spec.canonical.first + p.member * spec.member_elements());
       digest(stream, sum(Traced::weight, name_of_[static_cast<std::size_t>(p.param.value)]),
-             storage.flat(p.offset.value, spec.real_elements()), first);
+             plane.values.flat(p.offset.value, spec.real_elements()), first);
     }
-  }
+  });
 }
 
 /// Gathers finish the step before, whose weights they carry; everything else belongs to the step under way. Sums for

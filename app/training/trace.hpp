@@ -36,8 +36,8 @@ class Trace final : public StepObserver {
     std::vector<Record> collectives;
   };
   std::uint64_t* sum(Traced which, int name) const;
-  void consumed(Stream& stream, int group);
-  void hash_pieces(Stream& stream, Traced which, int bucket, const Tensor& shard);
+  void consumed(Stream& stream, GroupId group);
+  void hash_pieces(Stream& stream, Traced which, BucketId bucket, const Tensor& shard);
   void sort_records(Row& earlier, Row& current);
   void write(Stream& stream);
   void write_row(const std::vector<std::uint64_t>& sums, Problems& problems);

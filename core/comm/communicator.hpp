@@ -82,7 +82,7 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual std::string name() const = 0;  ///< back end, wrappers outermost: "delaying(mpi)"
+  virtual std::string name() const = 0;  ///< back end, wrappers outermost: "recording(mpi)"
 
   /// Begins an operation once the work that `stream` holds so far is done.
   virtual Pending submit(Stream& stream, const Operation& operation) = 0;
@@ -119,13 +119,7 @@ struct Record {
 /// Pretends to be rank `rank` of `size` without moving anything, for planning.
 std::unique_ptr<Communicator> planning_communicator(int rank, int size);
 
-/// Wrappers. Each forwards to `inner`.
-///  recording: appends a Record a submit to `records`.
-///  throttled: an operation completes no earlier than latency + bytes/bandwidth after it was posted, one at a time.
-///  delaying: waits a random time of at most `most_us` before each submit (drawn from `seed` and the rank).
+/// Hands everything to `inner` and appends a Record a submit to `records`.
 std::unique_ptr<Communicator> recording(std::unique_ptr<Communicator> inner, std::vector<Record>& records);
-std::unique_ptr<Communicator> throttled(std::unique_ptr<Communicator> inner, double latency_us,
-                                        double bytes_per_second);
-std::unique_ptr<Communicator> delaying(std::unique_ptr<Communicator> inner, std::uint64_t seed, int most_us);
 
 }  // namespace tessera

@@ -39,7 +39,9 @@ struct Device::State {
     give_memory(compute);
     if (!compute.native()) return;
     give_memory(communication.emplace(Priority::highest));
-    compute.set_progress([](void* other) { static_cast<Stream*>(other)->progress(); }, &*communication);
+    give_memory(copies.emplace(Priority::normal));
+    for (Stream* stream : {&compute, &*copies})
+      stream->set_progress([](void* other) { static_cast<Stream*>(other)->progress(); }, &*communication);
   }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
@@ -55,7 +57,7 @@ struct Device::State {
   std::vector<Bytes> blocks;
   std::vector<PinnedBytes> pinned;
   Stream compute;
-  std::optional<Stream> communication;  ///< of a GPU; the host has one stream
+  std::optional<Stream> communication, copies;  ///< of a GPU; the host has one stream
   MemoryReport memory{};
   std::int64_t allocations = 0;
   std::vector<RegionTime> regions{{"outside", 0, 0}};
@@ -87,6 +89,7 @@ Device::~Device() = default;
 
 Stream& Device::compute() { return state_->compute; }
 Stream& Device::communication() { return state_->communication ? *state_->communication : state_->compute; }
+Stream& Device::copies() { return state_->copies ? *state_->copies : state_->compute; }
 bool Device::measuring() const { return state_->measuring; }
 const Tape& Device::tape() const { return state_->tape; }
 const MemoryReport& Device::memory() const { return state_->memory; }

@@ -36,8 +36,12 @@ struct RegionTime {
   std::int64_t waits;
 };
 
-/// One rank's execution and memory: two streams (compute, communication), every allocation, the transfers between host
-/// and device. The only place that allocates device memory. On the host the two streams are one. One thread uses it.
+/// One rank's execution and memory: three streams, every allocation, the transfers between host and device. The only
+/// place that allocates device memory. One thread uses it.
+///  compute: the model, the optimizer, and all else that has no stream of its own.
+///  communication, of the highest priority: every collective of the rank.
+///  copies: the local sums of reductions, under the rest of backward.
+/// On the host the three are one.
 class Device {
  public:
   enum class Kind { real, measuring };
@@ -50,6 +54,7 @@ class Device {
 
   Stream& compute();
   Stream& communication();
+  Stream& copies();
   bool measuring() const;
   /// The record of a measuring device's streams.
   const Tape& tape() const;

@@ -1,6 +1,7 @@
 #include "core/layout/layout.hpp"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <numeric>
 
@@ -46,7 +47,7 @@ std::map<std::string, std::int64_t> first_indices(const ParamRegistry& registry)
   return first;
 }
 
-std::uint64_t hash_of(const ParamRegistry& registry, const std::vector<Bucket>& buckets) {
+std::uint64_t hash_of(const ParamRegistry& registry, const IndexedBy<BucketId, Bucket>& buckets) {
   std::uint64_t hash = 0;
   const std::map<std::string, std::int64_t> first = first_indices(registry);
   const auto mix = [&hash](std::uint64_t value) { hash = mix64(hash ^ value) + value; };
@@ -69,20 +70,16 @@ std::uint64_t hash_of(const ParamRegistry& registry, const std::vector<Bucket>& 
   return hash;
 }
 
-std::vector<BucketGroup> groups_of(const std::vector<Bucket>& buckets) {
-  std::vector<BucketGroup> groups;
-  int first_layers[] = {-1, -1};  // by process group
-  for (std::size_t b = 0; b < buckets.size(); ++b) {
+IndexedBy<GroupId, BucketGroup> groups_of(const IndexedBy<BucketId, Bucket>& buckets) {
+  IndexedBy<GroupId, BucketGroup> groups;
+  std::array<GroupId, 2> first_layers;  // by process group
+  for (BucketId b : buckets.ids()) {
     const BucketKey& key = buckets[b].key;
-    const bool last = std::none_of(buckets.begin() + static_cast<std::ptrdiff_t>(b) + 1, buckets.end(),
+    const bool last = std::none_of(buckets.begin() + b.value + 1, buckets.end(),
                                    [&](const Bucket& later) { return later.key == key; });
-    int& shared = first_layers[static_cast<int>(key.processes)];
-    if (last && shared >= 0) {
-      groups[static_cast<std::size_t>(shared)].buckets.push_back(static_cast<int>(b));
-      continue;
-    }
-    if (last) shared = static_cast<int>(groups.size());
-    groups.push_back({key.processes, {static_cast<int>(b)}});
+    GroupId own, &group = last ? first_layers[static_cast<std::size_t>(key.processes)] : own;
+    if (group == GroupId{}) group = groups.add({key.processes, {}});
+    groups[group].buckets.push_back(b);
   }
   return groups;
 }
@@ -91,54 +88,46 @@ std::vector<BucketGroup> groups_of(const std::vector<Bucket>& buckets) {
 
 ParamLayout ParamLayout::build(const ParamRegistry& registry, const LayoutRules& rules) {
   ParamLayout layout;
-  layout.first_.resize(static_cast<std::size_t>(registry.size()));
-  layout.strides_.resize(static_cast<std::size_t>(registry.size()));
-  std::vector<int> open;  // buckets that still take parameters, one a key
+  layout.params_ = IndexedBy<ParamId, Param>(registry.size());
+  std::vector<BucketId> open;  // buckets that still take parameters, one a key
   for (const Projection& projection : projections_in_reverse(registry)) {
     const BucketKey key = key_of(registry[projection.front()]);
-    auto found = std::find_if(open.begin(), open.end(),
-                              [&](int b) { return layout.buckets_[static_cast<std::size_t>(b)].key == key; });
+    auto found = std::find_if(open.begin(), open.end(), [&](BucketId b) { return layout.buckets_[b].key == key; });
     if (found == open.end()) {
-      open.push_back(static_cast<int>(layout.buckets_.size()));
-      layout.buckets_.push_back({key, {}, {}, {}, {}});
+      open.push_back(layout.buckets_.add({key, {}, {}, {}, {}}));
       found = open.end() - 1;
     }
-    const int b = *found;
-    Bucket& bucket = layout.buckets_[static_cast<std::size_t>(b)];
-    for (ParamId param : projection) {
-      const ParamSpec& spec = registry[param];
-      layout.first_[static_cast<std::size_t>(param.value)] = {b, static_cast<int>(bucket.members.size())};
-      layout.strides_[static_cast<std::size_t>(param.value)] = round_up(spec.member_elements(), alignment);
-      for (int m = 0; m < spec.members; ++m) {
-        const ElementIndex offset(round_up(bucket.size.value, alignment));
-        bucket.members.push_back({param, m, b, offset, ElementIndex(spec.member_elements())});
-        bucket.size = offset + ElementIndex(spec.member_elements());
-      }
-    }
+    for (ParamId param : projection) layout.put(registry, param, *found);
+    Bucket& bucket = layout.buckets_[*found];
     if (bucket.size.value >= rules.bucket_elements) {
       close(bucket, rules);
       open.erase(found);
     }
   }
-  for (int b : open) close(layout.buckets_[static_cast<std::size_t>(b)], rules);
+  for (BucketId b : open) close(layout.buckets_[b], rules);
 
   layout.groups_ = groups_of(layout.buckets_);
-  layout.group_of_.resize(static_cast<std::size_t>(registry.size()));
-  for (std::size_t g = 0; g < layout.groups_.size(); ++g)
-    for (int b : layout.groups_[g].buckets)
-      for (const Placement& p : layout.buckets_[static_cast<std::size_t>(b)].members)
-        layout.group_of_[static_cast<std::size_t>(p.param.value)] = static_cast<int>(g);
+  layout.group_of_ = IndexedBy<BucketId, GroupId>(layout.buckets_.size());
+  for (GroupId group : layout.groups_.ids())
+    for (BucketId b : layout.groups_[group].buckets) layout.group_of_[b] = group;
   layout.hash_ = hash_of(registry, layout.buckets_);
   return layout;
 }
 
-const Placement& ParamLayout::place(ParamId param) const {
-  const auto [bucket, index] = first_[static_cast<std::size_t>(param.value)];
-  return buckets_[static_cast<std::size_t>(bucket)].members[static_cast<std::size_t>(index)];
+/// Appends all members of a parameter.
+void ParamLayout::put(const ParamRegistry& registry, ParamId param, BucketId id) {
+  const ParamSpec& spec = registry[param];
+  Bucket& bucket = buckets_[id];
+  for (int m = 0; m < spec.members; ++m) {
+    const ElementIndex offset(round_up(bucket.size.value, alignment));
+    bucket.members.push_back({param, m, id, offset, ElementIndex(spec.member_elements())});
+    bucket.size = offset + ElementIndex(spec.member_elements());
+    if (m == 0) params_[param] = {bucket.members.back(), round_up(spec.member_elements(), alignment)};
+  }
 }
 
-std::vector<Piece> ParamLayout::pieces(int b, const Ranks& ranks) const {
-  const Bucket& bucket = buckets_[static_cast<std::size_t>(b)];
+std::vector<Piece> ParamLayout::pieces(BucketId b, const Ranks& ranks) const {
+  const Bucket& bucket = buckets_[b];
   const std::int64_t begin = bucket.slice_begin(ranks), end = begin + bucket.slice(ranks);
   std::vector<Piece> pieces;
   for (const Placement& p : bucket.members) {

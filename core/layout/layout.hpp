@@ -6,6 +6,7 @@
 #include "core/layout/param.hpp"
 #include "core/layout/ranks.hpp"
 #include "kernels/base/index.hpp"
+#include "kernels/base/indexed_by.hpp"
 
 namespace tessera {
 
@@ -30,11 +31,21 @@ struct BucketKey {
   bool operator==(const BucketKey&) const = default;
 };
 
+/// A bucket, and a group of them, of one layout.
+struct BucketId {
+  int value = -1;
+  bool operator==(const BucketId&) const = default;
+};
+struct GroupId {
+  int value = -1;
+  bool operator==(const GroupId&) const = default;
+};
+
 /// One member of a parameter in its bucket. Offsets are multiples of 64 elements.
 struct Placement {
   ParamId param;
   int member = 0;
-  int bucket = 0;
+  BucketId bucket;
   ElementIndex offset, size;
 };
 
@@ -48,13 +59,15 @@ struct Bucket {
   /// Of a rank's slice: elements, and where it begins.
   std::int64_t slice(const Ranks& r) const { return counts[static_cast<std::size_t>(r.of(key.processes).rank)]; }
   std::int64_t slice_begin(const Ranks& r) const { return begins[static_cast<std::size_t>(r.of(key.processes).rank)]; }
+  /// That slice of an array [size].
+  Tensor slice(const Tensor& whole, const Ranks& r) const { return whole.flat(slice_begin(r), slice(r)); }
 };
 
 /// The unit of one coalesced collective: a bucket, or the last buckets of all keys of one process group, which hold the
 /// model's first layers and are the first to be gathered and the last to be reduced.
 struct BucketGroup {
   ProcessGroup processes = ProcessGroup::dense;
-  std::vector<int> buckets;
+  std::vector<BucketId> buckets;  ///< ascending
 };
 
 /// A piece of a member inside one rank's slice of a bucket.
@@ -77,26 +90,31 @@ class ParamLayout {
 
   static ParamLayout build(const ParamRegistry& registry, const LayoutRules& rules);
 
-  const std::vector<Bucket>& buckets() const { return buckets_; }
-  const std::vector<BucketGroup>& groups() const { return groups_; }
-  int group_of(ParamId param) const { return group_of_[static_cast<std::size_t>(param.value)]; }
+  const IndexedBy<BucketId, Bucket>& buckets() const { return buckets_; }
+  const IndexedBy<GroupId, BucketGroup>& groups() const { return groups_; }
+  GroupId group_of(ParamId param) const { return group_of_[place(param).bucket]; }
   /// The first member's placement; the others follow at member_stride().
-  const Placement& place(ParamId param) const;
-  std::int64_t member_stride(ParamId param) const { return strides_[static_cast<std::size_t>(param.value)]; }
+  const Placement& place(ParamId param) const { return params_[param].first; }
+  std::int64_t member_stride(ParamId param) const { return params_[param].stride; }
 
   /// The pieces of a bucket that a rank owns, ascending; alignment gaps and padding are in none.
-  std::vector<Piece> pieces(int bucket, const Ranks& ranks) const;
+  std::vector<Piece> pieces(BucketId bucket, const Ranks& ranks) const;
 
   /// Of everything that ranks must agree on. Experts count from the first one registered here, so that ranks with
   /// different experts have the same hash.
   std::uint64_t hash() const { return hash_; }
 
  private:
-  std::vector<Bucket> buckets_;
-  std::vector<BucketGroup> groups_;
-  std::vector<int> group_of_;
-  std::vector<std::int64_t> strides_;
-  std::vector<std::pair<int, int>> first_;  ///< bucket and index in it of each parameter's first member
+  struct Param {
+    Placement first;  ///< of its first member
+    std::int64_t stride = 0;
+  };
+  void put(const ParamRegistry& registry, ParamId param, BucketId bucket);
+
+  IndexedBy<BucketId, Bucket> buckets_;
+  IndexedBy<GroupId, BucketGroup> groups_;
+  IndexedBy<BucketId, GroupId> group_of_;
+  IndexedBy<ParamId, Param> params_;
   std::uint64_t hash_ = 0;
 };
 

@@ -7,16 +7,16 @@ namespace tessera {
 Optimizers::Optimizers(Device& device, const ParamRegistry& registry, const ParamLayout& layout, const Ranks& ranks,
                        const AdamWSettings& settings)
     : settings_(settings) {
-  for (std::size_t b = 0; b < layout.buckets().size(); ++b) {
+  for (BucketId b : layout.buckets().ids()) {
     const Shape shape{layout.buckets()[b].slice(ranks)};
     m_.push_back(device.allocate(Category::optimizer, DType::f32, shape));
     v_.push_back(device.allocate(Category::optimizer, DType::f32, shape));
-    runs_.push_back(runs_of(registry, layout, static_cast<int>(b), ranks));
+    runs_.push_back(runs_of(registry, layout, b, ranks));
   }
 }
 
-std::vector<Optimizers::Run> Optimizers::runs_of(const ParamRegistry& registry, const ParamLayout& layout, int bucket,
-                                                 const Ranks& ranks) const {
+std::vector<Optimizers::Run> Optimizers::runs_of(const ParamRegistry& registry, const ParamLayout& layout,
+                                                 BucketId bucket, const Ranks& ranks) const {
   std::vector<Run> runs;
   for (const Piece& piece : layout.pieces(bucket, ranks)) {
     const auto decay = static_cast<float>(decays(registry[piece.param].role) ? settings_.weight_decay : 0.0);
@@ -36,7 +36,8 @@ Updated Optimizers::step(Stream& stream, Clipped&& gradients, const Masters& mas
                          const float* rate) {
   adamw_advance(stream, clock, gradients.clip(), settings_.beta1, settings_.beta2);
   for (std::size_t b = 0; b < runs_.size(); ++b) {
-    const Tensor gradient = gradients.shard(static_cast<int>(b)), &master = masters.shard(static_cast<int>(b));
+    const BucketId bucket{static_cast<int>(b)};
+    const Tensor gradient = gradients.shard(bucket), &master = masters.shard(bucket);
     for (const Run& run : runs_[b]) {
       const AdamWRule rule{static_cast<float>(settings_.beta1), static_cast<float>(settings_.beta2),
                            static_cast<float>(settings_.eps), run.weight_decay};

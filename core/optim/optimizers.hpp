@@ -45,7 +45,7 @@ class Optimizers {
     std::int64_t begin = 0, count = 0;
     float weight_decay = 0;
   };
-  std::vector<Run> runs_of(const ParamRegistry& registry, const ParamLayout& layout, int bucket,
+  std::vector<Run> runs_of(const ParamRegistry& registry, const ParamLayout& layout, BucketId bucket,
                            const Ranks& ranks) const;
 
   AdamWSettings settings_;

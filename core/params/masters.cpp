@@ -30,14 +30,14 @@ void start(Stream& stream, const Tensor& shard, const Piece& piece, const ParamS
 
 Masters::Masters(Device& device, const ParamLayout& layout, const Ranks& ranks) {
   for (const Bucket& bucket : layout.buckets())
-    shards_.push_back(device.allocate(Category::masters, DType::f32, {bucket.slice(ranks)}));
+    shards_.add(device.allocate(Category::masters, DType::f32, {bucket.slice(ranks)}));
 }
 
 Updated Masters::initialise(Stream& stream, const ParamRegistry& registry, const ParamLayout& layout,
                             const Ranks& ranks, std::uint64_t seed) {
-  for (std::size_t b = 0; b < shards_.size(); ++b) {
+  for (BucketId b : shards_.ids()) {
     clear(stream, shards_[b]);
-    for (const Piece& piece : layout.pieces(static_cast<int>(b), ranks))
+    for (const Piece& piece : layout.pieces(b, ranks))
       start(stream, shards_[b], piece, registry[piece.param], seed);
   }
   return Updated();

@@ -16,19 +16,19 @@ class Masters {
   Masters(Device& device, const ParamLayout& layout, const Ranks& ranks);
 
   /// This rank's slice of one bucket.
-  const Tensor& shard(int bucket) const { return shards_[static_cast<std::size_t>(bucket)]; }
+  const Tensor& shard(BucketId bucket) const { return shards_[bucket]; }
 
   /// Draws the initial values as each ParamSpec says: the same bits for any ranks, layout and back end.
   Updated initialise(Stream& stream, const ParamRegistry& registry, const ParamLayout& layout, const Ranks& ranks,
                      std::uint64_t seed);
 
-  const std::vector<Tensor>& shards() const { return shards_; }
+  const std::vector<Tensor>& shards() const { return shards_.rows(); }
 
   /// Zeroes every slice, gaps and padding too; `fill` then writes what was saved.
   Updated restore(Stream& stream, const std::function<void()>& fill);
 
  private:
-  std::vector<Tensor> shards_;
+  IndexedBy<BucketId, Tensor> shards_;
 };
 
 }  // namespace tessera

@@ -1,7 +1,5 @@
 #include "core/params/state.hpp"
 
-#include <string>
-
 namespace tessera {
 
 const char* name_of(WeightState s) {
@@ -13,9 +11,9 @@ const char* name_of(GradientState s) {
   return names[static_cast<int>(s)];
 }
 
-StateError::StateError(int group, std::int64_t epoch, const char* from, const char* to)
-    : Error(Exit::internal, "group " + std::to_string(group) + ", epoch " + std::to_string(epoch) + ": " + from +
-                                " -> " + to + " is not an edge of its state machine") {}
+StateError::StateError(GroupId group, std::int64_t epoch, const char* from, const char* to)
+    : StateError("group " + std::to_string(group.value) + ", epoch " + std::to_string(epoch) + ": " + from + " -> " +
+                 to + " is not an edge of its state machine") {}
 
 void WeightMachine::to(WeightState next) {
   using enum WeightState;

@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
+#include <string>
 
+#include "core/layout/layout.hpp"
 #include "kernels/base/error.hpp"
 
 namespace tessera {
@@ -10,37 +12,38 @@ enum class GradientState : std::uint8_t { empty, accumulating, reducing, reduced
 const char* name_of(WeightState s);
 const char* name_of(GradientState s);
 
-/// A step of a group's state machine that its edges do not allow.
+/// A state machine was asked for an edge that it does not have, or a token for a phase that is over.
 class StateError : public Error {
  public:
-  StateError(int group, std::int64_t epoch, const char* from, const char* to);
+  explicit StateError(const std::string& what) : Error(Exit::internal, what) {}
+  StateError(GroupId group, std::int64_t epoch, const char* from, const char* to);
 };
 
-/// ready(e) -> stale -> staged(e+1) -> in_flight -> gathered -> ready(e+1), once a step.
-/// A group starts stale at epoch 0: initialisation and load gather like any step.
+/// The weights of one group: ready(e) -> stale -> staged(e+1) -> in_flight -> gathered -> ready(e+1), once a step. They
+/// start stale at epoch 0: initialisation and load gather like any step.
 class WeightMachine {
  public:
-  explicit WeightMachine(int group = 0) : group_(group) {}
+  explicit WeightMachine(GroupId group = {}) : group_(group) {}
   WeightState state() const { return state_; }
   std::int64_t epoch() const { return epoch_; }
   void to(WeightState next);
 
  private:
-  int group_;
+  GroupId group_;
   WeightState state_ = WeightState::stale;
   std::int64_t epoch_ = 0;
 };
 
-/// empty -first write-> accumulating -last write-> reducing -wait-> reduced -step or drop-> empty; empty -nothing
-/// written-> reducing; accumulating -drop-> empty.
+/// The gradients of one group: empty -first write-> accumulating -last write-> reducing -wait-> reduced -step or drop->
+/// empty; empty -nothing written-> reducing; accumulating -drop-> empty.
 class GradientMachine {
  public:
-  explicit GradientMachine(int group = 0) : group_(group) {}
+  explicit GradientMachine(GroupId group = {}) : group_(group) {}
   GradientState state() const { return state_; }
   void to(GradientState next);
 
  private:
-  int group_;
+  GroupId group_;
   GradientState state_ = GradientState::empty;
   std::int64_t epoch_ = 0;
 };

@@ -10,7 +10,7 @@ Token::~Token() {
 }
 
 Gradients& Token::held() const {
-  if (!gradients_) throw StateError(-1, -1, "a token that was moved from", "its next phase");
+  if (!gradients_) throw StateError("a token of a step was used after it had been moved from");
   return *gradients_;
 }
 
@@ -28,11 +28,11 @@ Reduced Accumulating::reduce(Stream& stream) && {
   return Reduced(gradients);
 }
 
-Tensor Reduced::shard(int bucket) const { return held().shard(bucket); }
+Tensor Reduced::shard(BucketId bucket) const { return held().shard(bucket); }
 int Reduced::buckets() const { return held().buckets(); }
 Clipped Reduced::clipped(const ClipResult* clip) && { return Clipped(spend(), clip); }
 
-Tensor Clipped::shard(int bucket) const { return held().shard(bucket); }
+Tensor Clipped::shard(BucketId bucket) const { return held().shard(bucket); }
 Updated Clipped::updated() && {
   spend().release();
   return Updated();

@@ -1,6 +1,7 @@
 #pragma once
 #include <utility>
 
+#include "core/layout/layout.hpp"
 #include "core/params/access.hpp"
 #include "kernels/reduce/reduce.hpp"
 
@@ -41,7 +42,7 @@ class [[nodiscard]] Clipped : public Token {
  public:
   Clipped(Clipped&&) noexcept = default;
   /// This rank's slice of a bucket, before clipping; the optimizer multiplies by clip()->coefficient.
-  Tensor shard(int bucket) const;
+  Tensor shard(BucketId bucket) const;
   const ClipResult* clip() const { return clip_; }  ///< on the device
   /// The optimizer has stepped: the gradients are empty again.
   Updated updated() &&;
@@ -56,7 +57,7 @@ class [[nodiscard]] Clipped : public Token {
 class [[nodiscard]] Reduced : public Token {
  public:
   Reduced(Reduced&&) noexcept = default;
-  Tensor shard(int bucket) const;
+  Tensor shard(BucketId bucket) const;
   int buckets() const;
   Clipped clipped(const ClipResult* clip) &&;
 

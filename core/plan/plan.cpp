@@ -26,10 +26,11 @@ LayoutRules layout_rules(const RunConfig& config, const Ranks& ranks) {
 }
 
 /// FLOPs of one micro-batch when nothing is computed twice.
-double model_flops(const RunPlan& plan, Device& device, UsageRecorder& recorder, StepMemory& memory) {
+double model_flops(const RunPlan& plan, Device& device, StepMemory& memory) {
   GptShape shape = plan.model.shape();
   shape.keep = {};
   ParamRegistry same;
+  UsageRecorder recorder(plan.registry);
   Arena arena;
   const double before = device.tape().flops;
   Gpt(same, shape).gradient({device.compute(), recorder, &recorder, arena, memory.sums()},
@@ -48,15 +49,17 @@ void run_dry(RunPlan& plan) {
     const Arena::Frame frame(arena);
     plan.model.gradient(pass, memory.micro_batch(0, plan.sizes.micro, 1));
   }
-  plan.usage = recorder.usage();
+  plan.usage.training = recorder.take_accesses();
+  plan.usage.writes = recorder.writes();
   const int ranks = plan.ranks.world.size;
   plan.flops_per_step = device.tape().flops * plan.sync.micro_batches * ranks;
-  plan.model_flops_per_step = model_flops(plan, device, recorder, memory) * plan.sync.micro_batches * ranks;
+  plan.model_flops_per_step = model_flops(plan, device, memory) * plan.sync.micro_batches * ranks;
   const Pass forward{device.compute(), recorder, nullptr, arena, memory.sums()};
   {
     const Arena::Frame frame(arena);
     plan.model.evaluate(forward, memory.micro_batch(0, plan.sizes.micro, 1));
   }
+  plan.usage.evaluation = recorder.take_accesses();
   {
     const Arena::Frame frame(arena);
     const Tensor logits = arena.keep(DType::f32, {plan.model.shape().vocabulary});

@@ -1,25 +1,30 @@
 #pragma once
+#include <vector>
+
 #include "core/params/access.hpp"
 #include "core/params/usage.hpp"
 
 namespace tessera {
 
-/// Stands for weights and gradients in the dry pass: hands out addresses that are never followed and writes down in
-/// which order weights are asked for and how often each gradient is written.
+/// Stands for weights and gradients in a dry pass: hands out addresses that are never followed, and writes down every
+/// access to a weight and how often each gradient is written.
 class UsageRecorder final : public WeightSource, public GradientSink {
  public:
   explicit UsageRecorder(const ParamRegistry& registry);
 
-  Operand operand(Stream& stream, ParamId param, Side side) override;
+  Use operand(Stream& stream, ParamId param, Side side) override;
   Gradient slot(ParamId param) override;
   void written(Stream& stream, ParamId param) override;
 
-  const Usage& usage() const { return usage_; }
+  /// All accesses since the last call.
+  std::vector<Access> take_accesses();
+  const IndexedBy<ParamId, int>& writes() const { return writes_; }
 
  private:
   const ParamRegistry& registry_;
-  std::vector<bool> seen_;
-  Usage usage_;
+  Half half_ = Half::forward;
+  std::vector<Access> accesses_;
+  IndexedBy<ParamId, int> writes_;
 };
 
 }  // namespace tessera

@@ -18,7 +18,7 @@ void StateDict::add(const std::string& slot, const ParamRegistry& registry, cons
     tensor_of.push_back(tensors.size() - 1);
   }
   for (std::size_t b = 0; b < shards.size(); ++b)
-    for (const Piece& piece : layout.pieces(static_cast<int>(b), ranks)) {
+    for (const Piece& piece : layout.pieces({static_cast<int>(b)}, ranks)) {
       const ParamSpec& spec = registry[piece.param];
       const std::int64_t real = std::min(spec.real_elements() - piece.begin.value, piece.count.value);
       if (real <= 0) continue;  // vocabulary padding

@@ -13,7 +13,7 @@ Tensor trace_digests(Device& device, const StepPlan& plan) {
 }
 
 Tensor replica_digests(Device& device, const StepPlan& plan) {
-  return device.allocate(Category::staging, DType::u64, {std::ssize(plan.layout.buckets())});
+  return device.allocate(Category::staging, DType::u64, {plan.layout.buckets().size()});
 }
 
 void allocate_for_debug(Device& device, const StepPlan& plan, const DebugConfig& debug) {

@@ -14,13 +14,16 @@ void RepeatedWork::run(const State& state, const std::function<void()>& work) {
     // Recording waits inside the driver for what is under way, where nobody notices a rank that has gone.
     device_.wait(stream.record());
     device_.wait(device_.communication().record());
+    device_.wait(device_.copies().record());
     graph_ = stream.capture(work);
   }
   stream.run(graph_);
-  // What follows on that stream outside the graph comes after what the graph did there.
-  device_.communication().wait(stream.record());
+  // What follows on those streams outside the graph comes after what the graph did there.
+  const Event done = stream.record();
+  device_.communication().wait(done);
+  device_.copies().wait(done);
   if (!recorded) return;  // capturing walked through the work
-  const DryPass walk(stream);
+  const DryPass walk(stream), sums(device_.copies());
   work();
   ++replays_;
 }

@@ -9,8 +9,8 @@ namespace tessera {
 
 /// Captures a step as a CUDA graph and replays it while the host state is unchanged, with the same bits. The first two
 /// runs are eager, so that libraries have their plans and memory; the capture happens in the state that the first run
-/// began in. A replay also calls the work with the compute stream dry, so that state machines, counters and the log of
-/// collectives end as after an eager run. In any other state, and on the host, runs are eager.
+/// began in. A replay also calls the work with the streams of compute and copies dry, so that state machines,
+/// counters and the log of collectives end as after an eager run. In any other state, and on the host, runs are eager.
 class RepeatedWork {
  public:
   /// Everything on the host that decides what the work does.

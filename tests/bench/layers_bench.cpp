@@ -30,6 +30,21 @@ void rounding(benchmark::State& state) {
   b.run(moved({from, to}), [&] { convert(b.stream(), to, from); });
 }
 
+/// The same bytes as 64 pairs in one launch.
+void rounding_many(benchmark::State& state) {
+  constexpr std::int64_t pairs = 64;
+  Bench b(state);
+  const Tensor from = b.random<float>({tokens, hidden}), to = b.empty<bf16>(from.shape);
+  const std::int64_t each = from.elements() / pairs;
+  std::vector<ConvertTable::Pair> list;
+  for (std::int64_t i = 0; i < pairs; ++i) list.push_back({to.flat(i * each, each), from.flat(i * each, each)});
+  ConvertTable table(list);
+  const Tensor memory = b.device().allocate(Category::staging, DType::u8, {table.bytes()});
+  b.device().upload(b.stream(), memory, table.image());
+  table.place(memory);
+  b.run(moved({from, to}), [&] { convert(b.stream(), table, 0, table.pairs()); });
+}
+
 template <class T> void sums(benchmark::State& state) {
   Bench b(state);
   const Tensor x = b.random<T>({tokens, hidden}), y = b.random<T>(x.shape), z = b.empty<T>(x.shape);
@@ -128,6 +143,7 @@ template <class T> void loss(benchmark::State& state) {
   BENCHMARK(f<bf16>)->Apply(timed)
 BOTH_TYPES(copies);
 BENCHMARK(rounding)->Apply(timed);
+BENCHMARK(rounding_many)->Apply(timed);
 BOTH_TYPES(sums);
 BOTH_TYPES(swiglu);
 BOTH_TYPES(swiglu_gradient);

@@ -15,6 +15,7 @@
 #include "core/plan/plan.hpp"
 #include "core/step/engine.hpp"
 #include "kernels/base/runtime.hpp"
+#include "tests/support/throttled.hpp"
 
 namespace tessera {
 namespace {
@@ -115,7 +116,7 @@ void compare(Mpi& mpi, Control& control, std::int64_t length, int steps) {
     };
     const double computation = step_ms(plan, control, steps, without, frozen);
     const auto slow = [&](Device& device) {
-      return wrapped(device, [&](auto one) { return throttled(std::move(one), latency_us, gigabytes * 1e9); });
+      return wrapped(device, [&](auto one) { return test::throttled(std::move(one), latency_us, gigabytes * 1e9); });
     };
     const double step = step_ms(plan, control, steps, slow, frozen);
     const double communication = communication_ms(plan, gigabytes * 1e9);

@@ -14,6 +14,8 @@
 #include "core/comm/mpi.hpp"
 #include "core/comm/staged.hpp"
 #include "core/device/device.hpp"
+#include "tests/support/delaying.hpp"
+#include "tests/support/throttled.hpp"
 
 namespace tessera {
 namespace {
@@ -71,11 +73,11 @@ const BackEnd back_ends[] = {
      }},
     {"throttled", false,
      [](Mpi& m, Device& d) {
-       return wrapped(whole(m, d), [](Inner one) { return throttled(std::move(one), 20, 1e9); });
+       return wrapped(whole(m, d), [](Inner one) { return test::throttled(std::move(one), 20, 1e9); });
      }},
     {"delaying", false,
      [](Mpi& m, Device& d) {
-       return wrapped(whole(m, d), [](Inner one) { return delaying(std::move(one), 7, 300); });
+       return wrapped(whole(m, d), [](Inner one) { return test::delaying(std::move(one), 7, 300); });
      }},
     {"recording", false,
      [](Mpi& m, Device& d) {
@@ -84,7 +86,8 @@ const BackEnd back_ends[] = {
      }},
     {"nested", false,
      [](Mpi& m, Device& d) {
-       return wrapped(whole(m, d), [](Inner one) { return throttled(delaying(std::move(one), 3, 100), 5, 1e9); });
+       return wrapped(whole(m, d),
+                      [](Inner one) { return test::throttled(test::delaying(std::move(one), 3, 100), 5, 1e9); });
      }},
 };
 
@@ -543,7 +546,7 @@ TEST_F(OverMpi, ThrottledTakesItsTimeOneAfterTheOther) {
   if (mpi.size() == 1) GTEST_SKIP() << "one rank receives nothing";
   using Clock = std::chrono::steady_clock;
   // 1 ms + 1 us a byte
-  Mesh mesh = wrapped(whole(mpi, device), [](Inner one) { return throttled(std::move(one), 1000, 1e6); });
+  Mesh mesh = wrapped(whole(mpi, device), [](Inner one) { return test::throttled(std::move(one), 1000, 1e6); });
   Communicator* const communicator = &mesh.world();
   const Tensor t = device.allocate(Category::batch, DType::u64, {500});
   const std::vector<std::uint64_t> zeros(500);

@@ -105,7 +105,7 @@ void fill_weights(StateDict& state, const Golden& golden, Device& device) {
 
 std::vector<MetricsRow> train(const Golden& golden, const RunConfig& config) {
   const RunPlan plan = resolve(config, mpi().size(), mpi().rank());
-  EXPECT_GE(plan.layout.groups().size(), 6u);
+  EXPECT_GE(plan.layout.groups().size(), 6);
   Device device;
   const std::vector<std::uint8_t> text = text_of(golden, config);
   TokenStream tokens;

@@ -10,6 +10,7 @@
 #include "kernels/convert/convert.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/on_device.hpp"
+#include "tests/support/stored.hpp"
 #include "tests/support/trial.hpp"
 
 namespace tessera {
@@ -85,10 +86,10 @@ class ShortRun {
 
   /// The stored weight, widened; in fp32 the master itself.
   std::vector<float> weight(ParamId id) {
-    const Operand operand = engine_->sync().weights().operand(engine_->stream(), id, Side::rowwise);
+    const Use weight = engine_->sync().weights().operand(engine_->stream(), id, Side::rowwise);
     std::vector<float> all;
     for (int m = 0; m < plan_.registry[id].members; ++m) {
-      const Tensor member = operand.member(m).data;
+      const Tensor member = weight->member(m).data;
       if (member.type == DType::f32) {
         const auto values = on_host<float>(device_, member);
         all.insert(all.end(), values.begin(), values.end());
@@ -148,7 +149,7 @@ TEST(Mesh, ReplicasAreThoseOfABucketsOwnGroup) {
   const auto& buckets = run.plan().layout.buckets();
   const auto expert = std::ranges::find(buckets, ProcessGroup::expert, [](const Bucket& b) { return b.key.processes; });
   const auto b = static_cast<int>(expert - buckets.begin());
-  if (mpi().rank() == 3) fill(stream, weights.storage(b).flat(5, 1), 77);
+  if (mpi().rank() == 3) fill(stream, stored(weights, {b}).flat(5, 1), 77);
   const Problems problems = check.differences(stream, weights, run.control(), 1);
   ASSERT_EQ(problems.list().size(), 1u);
   const std::string& text = problems.list().front().text;
@@ -162,10 +163,10 @@ TEST(Mesh, EveryBucketTravelsInItsOwnGroup) {
   std::int64_t seen[2] = {};
   for (const Record& record : run.records()) {
     if (record.collective != Collective::all_to_all) continue;
-    const BucketGroup& group = run.plan().layout.groups()[static_cast<std::size_t>(record.group)];
+    const BucketGroup& group = run.plan().layout.groups()[{record.group}];
     std::int64_t bytes = 0;
-    for (int b : group.buckets) {
-      const Bucket& bucket = run.plan().layout.buckets()[static_cast<std::size_t>(b)];
+    for (BucketId b : group.buckets) {
+      const Bucket& bucket = run.plan().layout.buckets()[b];
       EXPECT_EQ(bucket.ranks(), group.processes == ProcessGroup::dense ? 4 : 2);
       bytes += 4 * bucket.slice(run.plan().ranks) * (bucket.ranks() - 1);
     }

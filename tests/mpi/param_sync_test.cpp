@@ -13,6 +13,7 @@
 #include "core/optim/clip.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/random/random.hpp"
+#include "tests/support/delaying.hpp"
 
 namespace tessera {
 namespace {
@@ -47,8 +48,8 @@ Usage usage_of(const ParamRegistry& registry) {
   Usage usage;
   for (int p = 0; p < registry.size(); ++p) {
     const bool used = registry[{p}].name != "unused";
-    if (used) usage.order.push_back({p});
-    usage.writes.push_back(used ? 1 : 0);
+    if (used) usage.training.push_back({{p}});
+    usage.writes.add(used ? 1 : 0);
   }
   return usage;
 }
@@ -70,11 +71,11 @@ struct Bench {
         mesh(mpi().mesh(device, ranks, std::chrono::seconds(300))),
         masters(device, layout, ranks),
         sync(device, registry, layout, usage, masters, mesh, rules) {
-    mesh.wrap([&](std::unique_ptr<Communicator> one) { return delaying(std::move(one), seed, delay_us); });
+    mesh.wrap([&](std::unique_ptr<Communicator> one) { return test::delaying(std::move(one), seed, delay_us); });
   }
 
   void poison_gradients() {
-    for (int b = 0; b < sync.gradients().buckets(); ++b)
+    for (BucketId b : layout.buckets().ids())
       fill(device.compute(), sync.gradients().storage(b), std::numeric_limits<double>::quiet_NaN());
   }
 
@@ -83,7 +84,7 @@ struct Bench {
     Accumulating sum = sync.accumulate();
     for (int m = 0; m < rules.micro_batches; ++m)
       for (int p = registry.size() - 1; p >= 0; --p) {
-        if (usage.writes[static_cast<std::size_t>(p)] == 0) continue;
+        if (usage.writes[{p}] == 0) continue;
         const Gradient slot = sum.slot({p});
         for (int e = 0; e < slot.members; ++e) add(slot.member(e), m, p, e);
         sum.written(stream, {p});
@@ -158,7 +159,7 @@ void expect_sum(const Bench& bench, float got, int p, std::int64_t i) {
 
 void expect_sums(Bench& bench, const Reduced& reduced) {
   std::int64_t seen = 0;
-  for (int b = 0; b < reduced.buckets(); ++b) {
+  for (BucketId b : bench.layout.buckets().ids()) {
     const std::vector<float> shard = bench.values<float>(reduced.shard(b));
     std::vector<bool> written(shard.size(), false);
     for (const Piece& piece : bench.layout.pieces(b, bench.ranks)) {
@@ -177,7 +178,7 @@ void expect_sums(Bench& bench, const Reduced& reduced) {
       }
     }
     for (std::size_t i = 0; i < shard.size(); ++i)
-      ASSERT_TRUE(written[i] || shard[i] == 0.0f) << "gap or padding of bucket " << b;
+      ASSERT_TRUE(written[i] || shard[i] == 0.0f) << "gap or padding of bucket " << b.value;
   }
   EXPECT_GT(seen, 0);
 }
@@ -214,13 +215,13 @@ TEST(ParamSync, ReducesOverPoisonedMemory) {
 void expect_drawn(Bench& bench, ParamId id, std::uint64_t number) {
   Stream& stream = bench.device.compute();
   const ParamSpec& spec = bench.registry[id];
-  const Operand weight = bench.sync.weights().operand(stream, id, Side::rowwise);
+  const Use weight = bench.sync.weights().operand(stream, id, Side::rowwise);
   const Tensor drawn = bench.device.allocate(Category::staging, DType::f32, {spec.member_elements() * spec.members});
   fill_normal(stream, drawn, random_key(number, "init", spec.canonical.name, 0),
               static_cast<std::uint64_t>(spec.canonical.first), spec.start.deviation);
   const std::vector<float> expected = bench.values<float>(drawn);
   for (int m = 0; m < spec.members; ++m) {
-    const std::vector<bf16> held = bench.values<bf16>(weight.member(m).data);
+    const std::vector<bf16> held = bench.values<bf16>(weight->member(m).data);
     ASSERT_FALSE(held.empty());
     for (std::size_t i = 0; i < held.size(); ++i)
       ASSERT_EQ(held[i].bits, bf16(expected[static_cast<std::size_t>(m) * held.size() + i]).bits) << spec.name;
@@ -247,17 +248,17 @@ TEST(ParamSync, OverlapBeginsCollectivesBeforeTheyAreAwaited) {
   bench.sync.publish(stream, bench.masters.initialise(stream, bench.registry, bench.layout, bench.ranks, seed));
   const Tensor work = bench.device.allocate(Category::staging, DType::f32, {1});
   for (int p = 0; p < bench.registry.size(); ++p) {
-    bench.sync.weights().operand(stream, {p}, Side::rowwise);
+    const Use use = bench.sync.weights().operand(stream, {p}, Side::rowwise);
     clear(stream, work);  // a layer's kernel
   }
-  EXPECT_GE(bench.sync.weights().overlapped(), mpi().size() > 1 ? 3 : 0);
+  EXPECT_EQ(bench.sync.weights().overlapped() >= 3, mpi().size() > 1);
 }
 
 TEST(ParamSync, ADroppedStepMayBeDoneAgain) {
   Bench bench(1000, {Overlap::on, Overlap::on, micro_batches}, 200);
   { Accumulating dropped = bench.backward(); }
-  for (std::size_t g = 0; g < bench.layout.groups().size(); ++g)
-    EXPECT_EQ(bench.sync.gradients().state(static_cast<int>(g)), GradientState::empty);
+  for (GroupId g : bench.layout.groups().ids())
+    EXPECT_EQ(bench.sync.gradients().state(g), GradientState::empty);
   Reduced reduced = bench.backward().reduce(bench.device.compute());
   expect_sums(bench, reduced);
 }
@@ -266,8 +267,8 @@ TEST(ParamSync, AStepMayBeDoneAgainAfterItsReduction) {
   Bench bench(1000, {Overlap::on, Overlap::on, micro_batches}, 200);
   Stream& stream = bench.device.compute();
   const auto expect_empty = [&] {
-    for (std::size_t g = 0; g < bench.layout.groups().size(); ++g)
-      EXPECT_EQ(bench.sync.gradients().state(static_cast<int>(g)), GradientState::empty);
+    for (GroupId g : bench.layout.groups().ids())
+      EXPECT_EQ(bench.sync.gradients().state(g), GradientState::empty);
   };
   { const Reduced dropped = bench.backward().reduce(stream); }
   expect_empty();

@@ -44,10 +44,11 @@ class FlatParams final : public WeightSource, public GradientSink {
     }
   }
 
-  Operand operand(Stream&, ParamId id, Side) override {
+  Use operand(Stream&, ParamId id, Side) override {
     const Place& p = at(id);
     used_.push_back(spec(id).name);
-    return {p.values.flat(0, spec(id).member_elements()).view(spec(id).member), spec(id).members, p.stride};
+    return {*this, id,
+            {p.values.flat(0, spec(id).member_elements()).view(spec(id).member), spec(id).members, p.stride}};
   }
   Gradient slot(ParamId id) override {
     const Place& p = at(id);

@@ -6,6 +6,7 @@
 #include "app/training/training.hpp"
 #include "core/comm/mpi.hpp"
 #include "kernels/random/random.hpp"
+#include "tests/support/delaying.hpp"
 
 /// Small training runs on all ranks of a test, without files.
 namespace tessera::test {

@@ -21,8 +21,8 @@ Embedding::Embedding(ParamRegistry& registry, const GptShape& shape)
 }
 
 void Embedding::forward(const Call& call, const Tensor& x, const Tensor& ids) const {
-  const Tensor tokens = call.weights.operand(call.stream, tokens_, Side::rowwise).data;
-  embedding_forward(call.stream, x, ids, tokens, value_of(call, positions_));
+  const Use tokens = call.weights.operand(call.stream, tokens_, Side::rowwise);
+  embedding_forward(call.stream, x, ids, tokens->data, use_of(call, positions_)->data);
 }
 
 void Embedding::backward(const Call& call, const Tensor& dx, const Tensor& ids) const {

@@ -24,16 +24,19 @@ Experts::Experts(ParamRegistry& registry, const std::string& name, const std::st
                                      {dataset, all, e * member_.elements()}}));
 }
 
-std::vector<Operand> Experts::operands(const Call& call, Side side) const {
-  std::vector<Operand> list;
-  list.reserve(weights_.size());
-  for (ParamId weight : weights_) list.push_back(call.weights.operand(call.stream, weight, side));
-  return list;
+template <class F>
+void Experts::with_operands(const Call& call, Side side, const F& f) const {
+  std::vector<Use> uses;
+  std::vector<Operand> operands;
+  uses.reserve(weights_.size());
+  operands.reserve(weights_.size());
+  for (ParamId weight : weights_)
+    operands.push_back(*uses.emplace_back(call.weights.operand(call.stream, weight, side)));
+  f(ExpertOperands{operands.data(), static_cast<int>(operands.size())});
 }
 
 void Experts::forward(const Call& call, const Tensor& y, const Tensor& x, const Tensor& offsets) const {
-  const std::vector<Operand> w = operands(call, Side::rowwise);
-  expert_forward(call.stream, y, x, {w.data(), static_cast<int>(w.size())}, offsets);
+  with_operands(call, Side::rowwise, [&](const ExpertOperands& w) { expert_forward(call.stream, y, x, w, offsets); });
 }
 
 void Experts::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Saved& saved,
@@ -47,8 +50,8 @@ void Experts::backward(const Call& call, const Tensor& dx, const Tensor& dy, con
     expert_weight_gradient(call.stream, {sums.data(), static_cast<int>(sums.size())}, dy, saved.x, offsets, scratch);
     for (ParamId weight : weights_) call.gradients->written(call.stream, weight);
   }
-  const std::vector<Operand> w = operands(call, Side::columnwise);
-  expert_input_gradient(call.stream, dx, dy, {w.data(), static_cast<int>(w.size())}, offsets);
+  with_operands(call, Side::columnwise,
+                [&](const ExpertOperands& w) { expert_input_gradient(call.stream, dx, dy, w, offsets); });
 }
 
 }  // namespace tessera

@@ -32,7 +32,9 @@ class Experts {
   void backward(const Call& call, const Tensor& dx, const Tensor& dy, const Saved& saved, const Tensor& offsets) const;
 
  private:
-  std::vector<Operand> operands(const Call& call, Side side) const;
+  /// Calls `f` with an operand for each parameter, all in use.
+  template <class F>
+  void with_operands(const Call& call, Side side, const F& f) const;
 
   Shape member_;
   Accumulation accumulation_;

@@ -12,13 +12,13 @@ Linear::Linear(ParamRegistry& registry, const std::string& name, const LinearSha
 }
 
 void Linear::forward(const Call& call, const Tensor& y, const Tensor& x) const {
-  const Operand w = call.weights.operand(call.stream, weight_, Side::rowwise);
-  linear_forward(call.stream, y, x, w, value_of(call, bias_));
+  const Use w = call.weights.operand(call.stream, weight_, Side::rowwise);
+  linear_forward(call.stream, y, x, *w, use_of(call, bias_)->data);
 }
 
 void Linear::forward_gelu(const Call& call, const Tensor& y, const Tensor& pre, const Tensor& x) const {
-  const Operand w = call.weights.operand(call.stream, weight_, Side::rowwise);
-  linear_gelu_forward(call.stream, y, pre, x, w, value_of(call, bias_));
+  const Use w = call.weights.operand(call.stream, weight_, Side::rowwise);
+  linear_gelu_forward(call.stream, y, pre, x, *w, use_of(call, bias_)->data);
 }
 
 void Linear::weight_gradient(const Call& call, const Gradient& dw, const Tensor& dy, const Tensor& x) const {
@@ -37,14 +37,14 @@ void Linear::gradients(const Call& call, const Tensor& dy, const Saved& saved) c
 // Gradients first: the reduction of a finished group runs under the product that follows.
 void Linear::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Saved& saved) const {
   gradients(call, dy, saved);
-  linear_input_gradient(call.stream, dx, dy, call.weights.operand(call.stream, weight_, Side::columnwise));
+  linear_input_gradient(call.stream, dx, dy, *call.weights.operand(call.stream, weight_, Side::columnwise));
 }
 
 void Linear::backward_gelu(const Call& call, const Tensor& dpre, const Tensor& dy, const Saved& saved,
                            const Tensor& pre) const {
   gradients(call, dy, saved);
-  const Operand w = call.weights.operand(call.stream, weight_, Side::columnwise);
-  linear_gelu_input_gradient(call.stream, dpre, dy, w, pre);
+  const Use w = call.weights.operand(call.stream, weight_, Side::columnwise);
+  linear_gelu_input_gradient(call.stream, dpre, dy, *w, pre);
 }
 
 }  // namespace tessera

@@ -56,7 +56,7 @@ void Moe::forward(const Call& call, const Tensor& x, const Saved& saved, const T
   {
     const Arena::Frame frame(call.arena);
     const Tensor logits = call.arena.temp(sum_type_, routing.probabilities.shape);
-    router_forward(call.stream, logits, x, call.weights.operand(call.stream, router_, Side::rowwise).data);
+    router_forward(call.stream, logits, x, call.weights.operand(call.stream, router_, Side::rowwise)->data);
     route(call.stream, call.arena, router_shape(x.rows()), routing, logits);
   }
   permute_forward(call.stream, saved.up.x, x, routing);
@@ -95,7 +95,7 @@ void Moe::router_backward(const Call& call, const Tensor& dx, const Tensor& dwei
   contribute(call, router_, [&](const Gradient& dw) {
     router_weight_gradient(call.stream, call.arena, dw, dlogits, x, accumulation_);
   });
-  router_input_gradient(call.stream, dx, dlogits, call.weights.operand(call.stream, router_, Side::columnwise).data);
+  router_input_gradient(call.stream, dx, dlogits, call.weights.operand(call.stream, router_, Side::columnwise)->data);
 }
 
 }  // namespace tessera

@@ -20,9 +20,9 @@ inline ParamId add_whole(ParamRegistry& registry, const std::string& name, Shape
   return registry.add({name, shape, 1, role, start, {name, shape, 0}});
 }
 
-/// The value of a parameter that a layer may lack: empty then.
-inline Tensor value_of(const Pass& pass, const std::optional<ParamId>& param) {
-  return param ? pass.weights.operand(pass.stream, *param, Side::rowwise).data : Tensor{};
+/// A parameter that a layer may lack: empty then.
+inline Use use_of(const Pass& pass, const std::optional<ParamId>& param) {
+  return param ? pass.weights.operand(pass.stream, *param, Side::rowwise) : Use();
 }
 
 }  // namespace tessera

@@ -40,7 +40,7 @@ Ranks at(int r, int n) { return {{r, n}, {r, n}, {}}; }
 void expect_every_element_owned_once(const ParamRegistry& registry, const ParamLayout& layout) {
   for (int p = 0; p < registry.size(); ++p) {
     const ParamSpec& spec = registry[{p}];
-    const Bucket& bucket = layout.buckets()[static_cast<std::size_t>(layout.place({p}).bucket)];
+    const Bucket& bucket = layout.buckets()[layout.place({p}).bucket];
     std::vector<int> owners(static_cast<std::size_t>(spec.member_elements() * spec.members), 0);
     for (int r = 0; r < bucket.ranks(); ++r)
       for (const Piece& piece : layout.pieces(layout.place({p}).bucket, at(r, bucket.ranks())))
@@ -156,8 +156,8 @@ TEST(ParamLayout, FormatsShareGroupsButNoBucket) {
   for (const BucketGroup& group : layout.groups()) {
     if (group.buckets.size() == 1) continue;
     shared.emplace_back();
-    for (int b : group.buckets) {
-      const Bucket& bucket = layout.buckets()[static_cast<std::size_t>(b)];
+    for (BucketId b : group.buckets) {
+      const Bucket& bucket = layout.buckets()[b];
       EXPECT_EQ(bucket.key.processes, group.processes);
       shared.back().insert(std::string(name_of(bucket.key.format)) + " " + registry[bucket.members.back().param].name);
     }
@@ -181,9 +181,9 @@ TEST(ParamLayout, TheEndOfTheModelIsBucketZero) {
   ParamRegistry registry;
   for (int i = 0; i < 6; ++i) registry.add(vector_of("p" + std::to_string(i), 1000));
   const ParamLayout layout = ParamLayout::build(registry, {2, 2, 2000});
-  ASSERT_EQ(layout.buckets().size(), 3u);
-  EXPECT_EQ(registry[layout.buckets()[0].members[0].param].name, "p5");
-  EXPECT_EQ(registry[layout.buckets()[2].members.back().param].name, "p0");
+  ASSERT_EQ(layout.buckets().size(), 3);
+  EXPECT_EQ(registry[layout.buckets()[{0}].members[0].param].name, "p5");
+  EXPECT_EQ(registry[layout.buckets()[{2}].members.back().param].name, "p0");
 }
 
 TEST(ParamLayout, SingleAndDiscreteExpertsLieAlike) {
@@ -199,7 +199,7 @@ TEST(ParamLayout, SingleAndDiscreteExpertsLieAlike) {
     const ParamLayout a = ParamLayout::build(single, rules), b = ParamLayout::build(discrete, rules);
     EXPECT_EQ(a.hash(), b.hash());
     ASSERT_EQ(a.buckets().size(), b.buckets().size());
-    for (std::size_t i = 0; i < a.buckets().size(); ++i) {
+    for (BucketId i : a.buckets().ids()) {
       ASSERT_EQ(a.buckets()[i].members.size(), b.buckets()[i].members.size());
       for (std::size_t m = 0; m < a.buckets()[i].members.size(); ++m)
         EXPECT_EQ(a.buckets()[i].members[m].offset, b.buckets()[i].members[m].offset);
@@ -240,7 +240,7 @@ TEST(ParamLayout, HoldsModelsSmallerThanTheirRanks) {
   const ParamLayout layout = ParamLayout::build(registry, {9, 9, 1 << 20});
   expect_every_element_owned_once(registry, layout);
   int empty = 0;
-  for (int r = 0; r < 9; ++r) empty += layout.pieces(0, at(r, 9)).empty();
+  for (int r = 0; r < 9; ++r) empty += layout.pieces({0}, at(r, 9)).empty();
   EXPECT_EQ(empty, 8);
 }
 

@@ -2,48 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <map>
-#include <random>
-#include <set>
-
 namespace tessera {
 namespace {
-
-template <class State> using Edges = std::map<State, std::set<State>>;
-
-const Edges<WeightState> weight_edges{{WeightState::stale, {WeightState::staged}},
-                                      {WeightState::staged, {WeightState::staged, WeightState::in_flight}},
-                                      {WeightState::in_flight, {WeightState::gathered}},
-                                      {WeightState::gathered, {WeightState::ready}},
-                                      {WeightState::ready, {WeightState::stale}}};
-const Edges<GradientState> gradient_edges{
-    {GradientState::empty, {GradientState::accumulating, GradientState::reducing}},
-    {GradientState::accumulating, {GradientState::reducing, GradientState::empty}},
-    {GradientState::reducing, {GradientState::reduced}},
-    {GradientState::reduced, {GradientState::empty}}};
-
-/// Random legal and illegal calls: the machine moves exactly along the edges, and a refused call changes nothing.
-template <class Machine, class State> void walk(const Edges<State>& edges, State start, int states) {
-  std::mt19937 random(3);
-  Machine machine(5);
-  State expected = start;
-  int refused = 0;
-  for (int i = 0; i < 20000; ++i) {
-    const auto next = static_cast<State>(random() % static_cast<unsigned>(states));
-    if (edges.at(expected).contains(next)) {
-      ASSERT_NO_THROW(machine.to(next));
-      expected = next;
-    } else {
-      ASSERT_THROW(machine.to(next), StateError);
-      ++refused;
-    }
-    ASSERT_EQ(machine.state(), expected);
-  }
-  EXPECT_GT(refused, 1000);
-}
-
-TEST(WeightMachine, FollowsItsEdges) { walk<WeightMachine>(weight_edges, WeightState::stale, 5); }
-TEST(GradientMachine, FollowsItsEdges) { walk<GradientMachine>(gradient_edges, GradientState::empty, 4); }
 
 TEST(WeightMachine, CountsOneEpochAStep) {
   WeightMachine machine;
@@ -58,8 +18,32 @@ TEST(WeightMachine, CountsOneEpochAStep) {
   }
 }
 
+// What ParamSync does to the machines is held to a model in tests/mpi; this is what it must never get away with.
+TEST(WeightMachine, HandsOutNothingThatWasNotGathered) {
+  WeightMachine machine;
+  EXPECT_THROW(machine.to(WeightState::ready), StateError);
+  EXPECT_THROW(machine.to(WeightState::in_flight), StateError);
+  machine.to(WeightState::staged);
+  EXPECT_THROW(machine.to(WeightState::gathered), StateError);
+  machine.to(WeightState::in_flight);
+  EXPECT_THROW(machine.to(WeightState::staged), StateError);
+  EXPECT_THROW(machine.to(WeightState::ready), StateError);
+  EXPECT_EQ(machine.state(), WeightState::in_flight);
+}
+
+TEST(GradientMachine, StepsNothingThatWasNotReduced) {
+  GradientMachine machine;
+  EXPECT_THROW(machine.to(GradientState::reduced), StateError);
+  machine.to(GradientState::accumulating);
+  EXPECT_THROW(machine.to(GradientState::reduced), StateError);
+  machine.to(GradientState::reducing);
+  EXPECT_THROW(machine.to(GradientState::accumulating), StateError);
+  EXPECT_THROW(machine.to(GradientState::empty), StateError);
+  EXPECT_EQ(machine.state(), GradientState::reducing);
+}
+
 TEST(StateError, NamesGroupEpochAndEdge) {
-  WeightMachine machine(7);
+  WeightMachine machine(GroupId{7});
   try {
     machine.to(WeightState::ready);
     FAIL() << "an edge that does not exist was taken";

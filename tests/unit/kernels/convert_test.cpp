@@ -110,5 +110,52 @@ TEST(ConvertChecks, NothingOfNothingAndRefusals) {
   EXPECT_THROW(copy(s, two, three), Error);
 }
 
+template <class To> class ConvertPairs : public ::testing::Test {};
+TYPED_TEST_SUITE(ConvertPairs, test::Reals);
+
+// Every range of a table whose pairs are shorter, longer and as long as what is worked on at once, and one is empty.
+TYPED_TEST(ConvertPairs, EqualsConvertingEachAndTouchesNoOther) {
+  Device device;
+  std::vector<ConvertTable::Pair> pairs;
+  std::vector<std::vector<TypeParam>> wanted;
+  for (std::int64_t n : {1, 4096, 0, 9001, 33, 0, 8192, 2}) {
+    const Tensor from = on_device(device, uniform<float>(n, static_cast<std::uint64_t>(n) + 7, -1000, 1000));
+    const Tensor one = poisoned<TypeParam>(device, {n});
+    convert(device.compute(), one, from);
+    wanted.push_back(on_host<TypeParam>(device, one));
+    pairs.push_back({poisoned<TypeParam>(device, {n}), from});
+  }
+  const std::vector<TypeParam> poison = on_host<TypeParam>(device, poisoned<TypeParam>(device, {9001}));
+  ConvertTable table(pairs);
+  const Tensor memory = device.allocate(Category::staging, DType::u8, {table.bytes()});
+  device.upload(device.compute(), memory, table.image());
+  table.place(memory);
+  for (int first = 0; first <= table.pairs(); ++first)
+    for (int last = first; last <= table.pairs(); ++last) {
+      const std::int64_t before = device.compute().launches();
+      convert(device.compute(), table, first, last);
+      EXPECT_EQ(device.compute().launches() - before, first < last ? 1 : 0);
+      for (int i = 0; i < table.pairs(); ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        std::vector<TypeParam> expected = wanted[at];
+        if (i < first || i >= last) expected.assign(poison.begin(), poison.begin() + std::ssize(wanted[at]));
+        const Tensor& to = pairs[at].to;
+        if (!expected.empty()) {
+          EXPECT_TRUE(test::same_bits(on_host<TypeParam>(device, to), expected)) << i;
+        }
+        device.upload(device.compute(), to, poison.data());
+      }
+    }
+}
+
+TEST(ConvertTable, RefusesWhatDoesNotFit) {
+  Device device;
+  using Pairs = std::vector<ConvertTable::Pair>;
+  const Tensor a = poisoned<float>(device, {4}), b = poisoned<float>(device, {5}), c = poisoned<bf16>(device, {4});
+  EXPECT_THROW(ConvertTable(Pairs{{a, b}}), Error);
+  EXPECT_THROW(ConvertTable(Pairs{{a, a}, {c, a}}), Error);
+  EXPECT_THROW(convert(device.compute(), ConvertTable(Pairs{{c, a}}), 0, 2), Error);
+}
+
 }  // namespace
 }  // namespace tessera

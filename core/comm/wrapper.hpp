@@ -1,0 +1,32 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "core/comm/communicator.hpp"
+
+namespace tessera {
+
+/// A communicator that hands everything to another and adds something of its own to submit(). It hands out the inner
+/// one's Pending; whoever needs its own overrides finish and abandon too.
+class Wrapper : public Communicator {
+ public:
+  Wrapper(const char* kind, std::unique_ptr<Communicator> inner) : kind_(kind), inner_(std::move(inner)) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::string name() const override { return std::string(kind_) + "(" + inner_->name() + ")"; }
+  const CollectiveLog* log() const override { return inner_->log(); }
+  double busy() const override { return inner_->busy(); }
+  bool on_streams() const override { return inner_->on_streams(); }
+
+ protected:
+  Communicator& inner() { return *inner_; }
+  void finish(Stream&, int) override {}
+  void abandon(int) noexcept override {}
+
+ private:
+  const char* kind_;
+  std::unique_ptr<Communicator> inner_;
+};
+
+}  // namespace tessera

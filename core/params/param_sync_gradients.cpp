@@ -1,0 +1,114 @@
+#include "core/params/param_sync.hpp"
+#include "kernels/convert/convert.hpp"
+#include "kernels/reduce/reduce.hpp"
+
+/// The gradients' half of ParamSync: gradient accumulation, then a reduce-scatter in rank order,
+/// ((g0 + g1) + g2) + ..., as an all-to-all of slices and a local sum, or by the library's own. Nothing is cleared: the
+/// first write has beta 0, and what was never written is filled with zeros on the edge into Reducing.
+namespace tessera {
+
+void ParamSync::restart() {
+  summed_ = {};
+  oldest_ = 0;  // nothing is in flight: every step fills the receive slots in the same order
+  for (ParamGroup& group : groups_) group.unfinished = 0;
+  for (ParamId param : contributions_.ids()) {
+    contributions_[param].written = 0;
+    if (contributions_[param].expected > 0) ++group_of(param).unfinished;
+  }
+}
+
+Gradient ParamSync::slot(ParamId param) {
+  ParamGroup& group = group_of(param);
+  if (group.gradients.state() != GradientState::accumulating) group.gradients.to(GradientState::accumulating);
+  const Placement& place = layout_.place(param);
+  const ParamSpec& spec = registry_[param];
+  const float beta = contributions_[param].written == 0 ? 0.0f : 1.0f;
+  return {bucket(place.bucket).gradients.flat(place.offset.value, spec.member_elements()).view(spec.member), beta,
+          spec.members, layout_.member_stride(param)};
+}
+
+void ParamSync::written(Stream& stream, ParamId param) {
+  ParamGroup& group = group_of(param);
+  Contributions& contributions = contributions_[param];
+  require(group.gradients.state() == GradientState::accumulating, "Gradients", "a contribution came without its slot");
+  require(contributions.written < contributions.expected, "Gradients",
+          "a gradient got more contributions than the dry pass saw");
+  if (++contributions.written < contributions.expected) return;
+  if (--group.unfinished == 0 && rules_.reduce == Overlap::on) begin_reduction(stream, group);
+}
+
+/// A bucket's gaps and padding, and parameters that no micro-batch touched, may hold anything from steps before.
+void ParamSync::fill_unwritten(Stream& stream, const ParamBucket& own) {
+  const Bucket& bucket = layout_.buckets()[own.id];
+  std::int64_t end = 0;
+  for (const Placement& p : bucket.members) {
+    if (contributions_[p.param].written == 0) continue;
+    if (p.offset.value > end) clear(stream, own.gradients.flat(end, p.offset.value - end));
+    end = (p.offset + p.size).value;
+  }
+  if (bucket.size.value > end) clear(stream, own.gradients.flat(end, bucket.size.value - end));
+}
+
+void ParamSync::begin_reduction(Stream& stream, ParamGroup& group) {
+  group.gradients.to(GradientState::reducing);
+  for (const ParamBucket& own : group.buckets) fill_unwritten(stream, own);
+  if (group.place.size == 1) return;
+  if (in_flight_ == receive_slots) finish_oldest_reduction(stream);
+  const std::size_t slot = (oldest_ + in_flight_++) % receive_slots;
+  // Behind backward's writes on `stream`, and on the copies' stream behind the sum that read the receive slot before.
+  Stream& copies = device_.copies();
+  copies.wait(stream.record());
+  const Collective how = rules_.order == ReduceOrder::rank ? Collective::all_to_all : Collective::reduce_scatter;
+  flights_[slot] = {&group,
+                    mesh_.of(group.processes).submit(copies, {how, group.reduction[slot], group.id.value, "gradients"}),
+                    stream.launches()};
+}
+
+/// The local sum runs on the copies' stream, so that backward does not wait for it.
+void ParamSync::finish_oldest_reduction(Stream& stream) {
+  Stream& copies = device_.copies();
+  Flight& flight = flights_[oldest_];
+  if (stream.launches() > flight.launches_before) ++overlapped_reductions_;
+  flight.pending.wait(copies);
+  if (rules_.order == ReduceOrder::rank) {
+    const std::vector<Exchange>& received = flight.group->reduction[oldest_];
+    for (std::size_t i = 0; i < received.size(); ++i)
+      sum_in_order(copies, flight.group->buckets[i].gradients_slice, received[i].receive);
+  }
+  summed_ = copies.record();
+  oldest_ = (oldest_ + 1) % receive_slots;
+  --in_flight_;
+}
+
+/// Every group to Reduced: begins what backward has not begun, waits for all.
+void ParamSync::reduce(Stream& stream) {
+  for (ParamGroup& group : groups_) {
+    const GradientState state = group.gradients.state();
+    if (state != GradientState::accumulating && state != GradientState::empty) continue;
+    begin_reduction(stream, group);
+    if (rules_.reduce == Overlap::off && in_flight_ > 0) finish_oldest_reduction(stream);
+  }
+  while (in_flight_ > 0) finish_oldest_reduction(stream);
+  stream.wait(summed_);
+  for (ParamGroup& group : groups_) group.gradients.to(GradientState::reduced);
+}
+
+void ParamSync::drop() {
+  for (; in_flight_ > 0; --in_flight_) {
+    flights_[oldest_].pending = Pending();
+    oldest_ = (oldest_ + 1) % receive_slots;
+  }
+  device_.compute().wait(summed_);  // sums that still run would meet the next step's writes
+  for (ParamGroup& group : groups_) {
+    if (group.gradients.state() == GradientState::reducing) group.gradients.to(GradientState::reduced);
+    if (group.gradients.state() != GradientState::empty) group.gradients.to(GradientState::empty);
+  }
+  restart();
+}
+
+void ParamSync::release() {
+  for (ParamGroup& group : groups_) group.gradients.to(GradientState::empty);
+  restart();
+}
+
+}  // namespace tessera

@@ -1,0 +1,57 @@
+#include "kernels/convert/convert.hpp"
+
+#include "kernels/base/strips.hpp"
+
+namespace tessera {
+namespace {
+
+/// The pair among [first, last) that a chunk belongs to.
+TESSERA_FN inline int pair_of(const ConvertTable::Row* rows, int first, int last, std::int64_t chunk) {
+  while (last - first > 1) {
+    const int middle = first + (last - first) / 2;
+    (rows[middle].first_chunk <= chunk ? first : last) = middle;
+  }
+  return first;
+}
+
+template <class To, class From> void convert_as(Stream& stream, const ConvertTable& table, int first, int last) {
+  const ConvertTable::Row* const rows = table.memory();
+  const std::int64_t before = table.rows()[static_cast<std::size_t>(first)].first_chunk;
+  const std::int64_t end = table.rows()[static_cast<std::size_t>(last)].first_chunk;
+  launch_rows(stream, "convert_table", end - before, KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
+    const ConvertTable::Row& pair = rows[pair_of(rows, first, last, before + r)];
+    constexpr std::int64_t chunk = ConvertTable::chunk;
+    const std::int64_t begin = (before + r - pair.first_chunk) * chunk, rest = pair.count - begin;
+    To* const out = static_cast<To*>(pair.to) + begin;
+    const From* const in = static_cast<const From*>(pair.from) + begin;
+    row.each(rest < chunk ? rest : chunk,
+             [&](std::int64_t j) { out[j] = To(static_cast<Accumulator<To>>(in[j])); });
+  });
+}
+
+}  // namespace
+
+ConvertTable::ConvertTable(std::span<const Pair> pairs) {
+  if (!pairs.empty()) {
+    to_ = pairs.front().to.type;
+    from_ = pairs.front().from.type;
+  }
+  std::int64_t chunks = 0;
+  for (const Pair& pair : pairs) {
+    require(pair.to.type == to_ && pair.from.type == from_, "ConvertTable", "all pairs have the same two types");
+    require(pair.to.elements() == pair.from.elements(), "ConvertTable", "element counts differ");
+    rows_.push_back({pair.to.data, pair.from.data, pair.to.elements(), chunks});
+    chunks += ceil_div(pair.to.elements(), chunk);
+  }
+  rows_.push_back({nullptr, nullptr, 0, chunks});
+}
+
+void convert(Stream& stream, const ConvertTable& table, int first, int last) {
+  require(0 <= first && first <= last && last <= table.pairs(), "convert", "takes a range of the table's pairs");
+  if (first == last) return;
+  dispatch_real(table.to(), "convert", [&]<class To>() {
+    dispatch_real(table.from(), "convert", [&]<class From>() { convert_as<To, From>(stream, table, first, last); });
+  });
+}
+
+}  // namespace tessera

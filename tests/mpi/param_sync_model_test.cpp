@@ -1,0 +1,311 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <optional>
+#include <random>
+
+#include "core/comm/mpi.hpp"
+#include "core/params/param_sync.hpp"
+#include "kernels/random/random.hpp"
+#include "tests/support/delaying.hpp"
+#include "tests/support/on_device.hpp"
+
+/// Random legal and illegal calls on ParamSync, under random delays, beside a model of it: the state of every group
+/// after each call, and the values of every operand and every sum.
+namespace tessera {
+namespace {
+
+constexpr int contributions = 2;  // to each gradient and step
+
+Mpi& mpi() {
+  static Mpi* const instance = new Mpi(nullptr, nullptr);  // outlives MPI_Finalize, so it must not be destroyed
+  return *instance;
+}
+
+/// Which calls are legal, and where every group's machines stand after them.
+struct Model {
+  SyncRules rules;
+  const ParamLayout& layout;
+  std::vector<GroupId> order;  ///< of first use
+  IndexedBy<GroupId, WeightState> weights;
+  IndexedBy<GroupId, GradientState> gradients;
+  IndexedBy<ParamId, int> expected, written;
+  int uses = 0;
+
+  void walk(GroupId group) {
+    if (weights[group] == WeightState::ready) return;
+    weights[group] = WeightState::ready;
+    const auto next = std::find(order.begin(), order.end(), group) + 1;
+    if (rules.gather == Overlap::on && next != order.end() && weights[*next] != WeightState::ready)
+      weights[*next] = WeightState::in_flight;
+  }
+  void settle() { std::ranges::for_each(order, [this](GroupId group) { walk(group); }); }
+  bool publish() {
+    if (uses > 0) return false;
+    for (GroupId group : order)
+      if (weights[group] != WeightState::stale) walk(group);
+    std::ranges::fill(weights, WeightState::staged);
+    if (rules.gather == Overlap::off) settle();
+    return true;
+  }
+  bool slot(ParamId param) {
+    GradientState& state = gradients[layout.group_of(param)];
+    if (state == GradientState::empty) state = GradientState::accumulating;
+    return state == GradientState::accumulating;
+  }
+  bool write(ParamId param) {
+    const GroupId group = layout.group_of(param);
+    if (gradients[group] != GradientState::accumulating || written[param] == expected[param]) return false;
+    bool complete = ++written[param] == expected[param] && rules.reduce == Overlap::on;
+    for (ParamId other : written.ids())
+      complete &= layout.group_of(other) != group || written[other] == expected[other];
+    if (complete) gradients[group] = GradientState::reducing;
+    return true;
+  }
+  bool reduce() {
+    if (gradients[{0}] == GradientState::reduced) return false;  // then all are
+    std::ranges::fill(gradients, GradientState::reduced);
+    return true;
+  }
+  void empty() {
+    std::ranges::fill(gradients, GradientState::empty);
+    std::ranges::fill(written, 0);
+  }
+};
+
+/// Odd sizes, an expert stack, and one parameter ("unused") that no pass touches.
+ParamRegistry odd_parameters() {
+  ParamRegistry registry;
+  const auto add = [&](const std::string& name, Shape shape, int members, Role role) {
+    const Shape canonical = members > 1 ? Shape{members, shape[0], shape[1]} : shape;
+    registry.add({name, shape, members, role, {Start::Kind::normal, 0.5}, {name, canonical, 0}});
+  };
+  add("a", {17, 5}, 1, Role::matrix);
+  add("a.bias", {17}, 1, Role::bias);
+  add("experts", {7, 9}, 3, Role::expert);
+  add("unused", {33}, 1, Role::norm);
+  add("b", {300, 11}, 1, Role::matrix);
+  add("c", {1}, 1, Role::bias);
+  return registry;
+}
+
+/// In another order than that of registration, so that prefetch does not follow the numbers of groups.
+Usage usage_of(const ParamRegistry& registry) {
+  Usage usage;
+  for (int p : {0, 4, 1, 2}) usage.training.push_back({{p}});
+  usage.evaluation.push_back({{5}});
+  for (const ParamSpec& spec : registry.specs()) usage.writes.add(spec.name == "unused" ? 0 : 1);
+  return usage;
+}
+
+float contribution(int rank, ParamId param, int number, std::int64_t i) {
+  std::mt19937 random(static_cast<unsigned>(rank * 7919 + number * 104729 + param.value * 1299709 + i));
+  return static_cast<float>(random()) - 2147483648.0f;
+}
+
+class Walk {
+ public:
+  Walk(const SyncRules& rules, std::int64_t bucket_elements, unsigned seed)
+      : registry_(odd_parameters()),
+        layout_(ParamLayout::build(registry_, {mpi().size(), mpi().size(), bucket_elements})),
+        usage_(usage_of(registry_)),
+        mesh_(mpi().mesh(device_, mpi().ranks(), std::chrono::seconds(300))),
+        masters_(device_, layout_, mesh_.ranks()),
+        sync_(device_, registry_, layout_, usage_, masters_, mesh_, rules),
+        model_{rules, layout_, {}, {}, {}, {}, IndexedBy<ParamId, int>(registry_.size(), 0)},
+        random_(seed) {
+    mesh_.wrap([&](std::unique_ptr<Communicator> one) { return test::delaying(std::move(one), seed, 150); });
+    model_.weights = IndexedBy<GroupId, WeightState>(layout_.groups().size(), WeightState::stale);
+    model_.gradients = IndexedBy<GroupId, GradientState>(layout_.groups().size(), GradientState::empty);
+    for (int writes : usage_.writes) model_.expected.add(writes * contributions);
+    const auto append = [this](GroupId group) {
+      if (std::ranges::find(model_.order, group) == model_.order.end()) model_.order.push_back(group);
+    };
+    for (int p : {0, 4, 1, 2, 5, 3}) append(layout_.group_of(ParamId{p}));
+    publish();  // nothing is readable before
+  }
+
+  void step() {
+    const ParamId param{static_cast<int>(random_() % static_cast<unsigned>(registry_.size()))};
+    switch (random_() % 12) {
+      case 0: case 1: return read(param);
+      case 2: case 3: case 4: case 5: return contribute(param);
+      case 6: return finish_all();
+      case 7: return illegal_write(param);
+      case 8: return reduce();
+      case 9: return end_step();
+      case 10: return publish();
+      default: return random_() % 2 == 0 ? drop() : settle();
+    }
+  }
+
+  void expect_model() {
+    for (GroupId group : layout_.groups().ids()) {
+      ASSERT_EQ(sync_.weights().state(group), model_.weights[group]) << "group " << group.value;
+      ASSERT_EQ(sync_.gradients().state(group), model_.gradients[group]) << "group " << group.value;
+    }
+  }
+  int refused() const { return refused_; }
+
+ private:
+  Stream& stream() { return device_.compute(); }
+  template <class F> void expect_refused(const F& call) {
+    EXPECT_THROW(call(), Error);
+    ++refused_;
+  }
+  Accumulating& sum() {
+    if (!sum_) sum_.emplace(sync_.accumulate());
+    return *sum_;
+  }
+
+  void read(ParamId param) {
+    Use use = sync_.weights().operand(stream(), param, Side::rowwise);
+    model_.walk(layout_.group_of(param));
+    const ParamSpec& spec = registry_[param];
+    const std::int64_t n = spec.member_elements();
+    const Tensor drawn = device_.allocate(Category::staging, DType::f32, {n * spec.members});
+    fill_normal(stream(), drawn, random_key(number_, "init", spec.canonical.name, 0), 0, spec.start.deviation);
+    const std::vector<float> masters = test::on_host<float>(device_, drawn);
+    for (int m = 0; m < spec.members; ++m) {
+      const std::vector<bf16> held = test::on_host<bf16>(device_, use->member(m).data.view({n}));
+      for (std::int64_t i = 0; i < n; ++i)
+        ASSERT_EQ(held[static_cast<std::size_t>(i)].bits, bf16(masters[static_cast<std::size_t>(m * n + i)]).bits);
+    }
+    if (random_() % 3 > 0) return;
+    kept_.emplace_back(std::move(use));
+    ++model_.uses;
+  }
+
+  void contribute(ParamId param) {
+    const int number = model_.written[param];
+    if (!model_.slot(param)) return expect_refused([&] { sum().slot(param); });
+    const Gradient slot = sum().slot(param);
+    EXPECT_EQ(slot.beta, number == 0 ? 0.0f : 1.0f);
+    if (number == model_.expected[param]) return expect_refused([&] { sum().written(stream(), param); });
+    const std::int64_t n = slot.sum.elements();
+    for (int m = 0; m < slot.members; ++m) {
+      const Tensor to = slot.member(m).sum.view({n});
+      std::vector<float> values = test::on_host<float>(device_, to);
+      for (std::int64_t i = 0; i < n; ++i) {
+        float& value = values[static_cast<std::size_t>(i)];
+        value = (number == 0 ? 0.0f : value) + contribution(mpi().rank(), param, number, m * n + i);
+      }
+      device_.upload(stream(), to, values.data());
+    }
+    EXPECT_TRUE(model_.write(param));
+    sum().written(stream(), param);
+  }
+  void finish_all() {
+    for (ParamId param : model_.written.ids())
+      while (model_.written[param] < model_.expected[param] &&
+             model_.gradients[layout_.group_of(param)] <= GradientState::accumulating)
+        contribute(param);
+  }
+  /// One that has no slot, or comes after the last.
+  void illegal_write(ParamId param) {
+    const bool legal = model_.gradients[layout_.group_of(param)] == GradientState::accumulating &&
+                       model_.written[param] < model_.expected[param];
+    if (!legal) expect_refused([&] { sum().written(stream(), param); });
+  }
+
+  void reduce() {
+    Accumulating sum = std::move(this->sum());
+    sum_.reset();
+    if (!model_.reduce()) {
+      expect_refused([&] { const Reduced again = std::move(sum).reduce(stream()); });
+      return;
+    }
+    reduced_.emplace(std::move(sum).reduce(stream()));
+    expect_sums();
+  }
+  void expect_sums() {
+    for (BucketId b : layout_.buckets().ids()) {
+      const std::vector<float> shard = test::on_host<float>(device_, reduced_->shard(b));
+      std::vector<float> wanted(shard.size(), 0.0f);  // gaps, padding, and what nobody wrote
+      for (const Piece& piece : layout_.pieces(b, mesh_.ranks()))
+        for (std::int64_t i = 0; i < piece.count.value; ++i)
+          wanted[static_cast<std::size_t>(piece.shard.value + i)] = sum_of(
+              piece.param, piece.member * registry_[piece.param].member_elements() + piece.begin.value + i);
+      for (std::size_t i = 0; i < shard.size(); ++i)
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(shard[i]), std::bit_cast<std::uint32_t>(wanted[i])) << b.value;
+    }
+  }
+  float sum_of(ParamId param, std::int64_t i) const {
+    float total = 0;
+    for (int r = 0; r < mpi().size(); ++r) {
+      float mine = 0;
+      for (int n = 0; n < model_.written[param]; ++n)
+        mine = n == 0 ? contribution(r, param, n, i) : mine + contribution(r, param, n, i);
+      total = r == 0 ? mine : total + mine;
+    }
+    return total;
+  }
+
+  /// The optimizer has stepped.
+  void end_step() {
+    if (!reduced_) return;
+    Updated updated = std::move(*reduced_).clipped(nullptr).updated();
+    reduced_.reset();
+    sum_.reset();  // drops what is empty already
+    model_.empty();
+    publish(std::move(updated));
+  }
+  void drop() {
+    if (!sum_ && !reduced_) return;
+    sum_.reset();
+    reduced_.reset();
+    model_.empty();
+  }
+  void publish() {
+    publish(masters_.initialise(stream(), registry_, layout_, mesh_.ranks(), number_));
+  }
+  void publish(Updated&& updated) {
+    if (!model_.publish()) {
+      expect_refused([&] { sync_.publish(stream(), std::move(updated)); });
+      kept_.clear();
+      model_.uses = 0;
+      return;
+    }
+    sync_.publish(stream(), masters_.initialise(stream(), registry_, layout_, mesh_.ranks(), ++number_));
+  }
+  void settle() {
+    model_.settle();
+    sync_.settle(stream());
+  }
+
+  Device device_;
+  ParamRegistry registry_;
+  ParamLayout layout_;
+  Usage usage_;
+  Mesh mesh_;
+  Masters masters_;
+  ParamSync sync_;
+  Model model_;
+  std::mt19937 random_;
+  std::uint64_t number_ = 0;  ///< of the masters that were published last
+  std::optional<Accumulating> sum_;
+  std::optional<Reduced> reduced_;
+  std::vector<Use> kept_;
+  int refused_ = 0;
+};
+
+TEST(ParamSyncModel, RandomCallsFollowTheModel) {
+  int refused = 0;
+  for (Overlap gather : {Overlap::off, Overlap::on})
+    for (Overlap reduce : {Overlap::off, Overlap::on})
+      for (std::int64_t bucket_elements : {1, 400, 1 << 20})
+        for (unsigned seed : {1u, 2u}) {
+          Walk walk({gather, reduce, contributions}, bucket_elements, seed);
+          for (int i = 0; i < 120; ++i) {
+            walk.step();
+            walk.expect_model();
+            if (::testing::Test::HasFatalFailure()) return;
+          }
+          refused += walk.refused();
+        }
+  EXPECT_GT(refused, 100);
+}
+
+}  // namespace
+}  // namespace tessera

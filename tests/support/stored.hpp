@@ -1,0 +1,16 @@
+#pragma once
+#include "core/params/weights.hpp"
+
+namespace tessera::test {
+
+/// What is stored of a bucket's weights, of a format that has one array.
+inline Tensor stored(const Weights& weights, BucketId bucket) {
+  Tensor found;
+  weights.visit_planes([&](const Plane& plane) {
+    if (plane.bucket == bucket) found = plane.values;
+  });
+  require(static_cast<bool>(found), "stored", "takes a bucket of the layout");
+  return found;
+}
+
+}  // namespace tessera::test

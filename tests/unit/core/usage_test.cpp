@@ -1,0 +1,67 @@
+#include "core/params/usage.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "core/plan/plan.hpp"
+
+namespace tessera {
+namespace {
+
+RunPlan plan_of(RecomputeMode mode) {
+  RunConfig config;
+  config.run.steps = 1;
+  config.model.layers = 2;
+  config.model.hidden = 16;
+  config.model.heads = 2;
+  config.model.seq_len = 8;
+  config.batch.global = 2;
+  config.batch.micro = 1;
+  config.recompute.mode = mode;
+  derive(config);
+  return resolve(config, 1, 0);
+}
+
+std::vector<Access> half_of(const std::vector<Access>& accesses, Half half) {
+  std::vector<Access> some;
+  std::ranges::copy_if(accesses, std::back_inserter(some), [=](const Access& a) { return a.half == half; });
+  return some;
+}
+
+bool reads(const std::vector<Access>& accesses, ParamId param, Side side) {
+  return std::ranges::any_of(accesses, [=](const Access& a) { return a.param == param && a.side == side; });
+}
+
+TEST(Usage, ListsEveryAccessOfForwardBackwardAndEvaluation) {
+  const RunPlan plan = plan_of(RecomputeMode::none);
+  const std::vector<Access> forward = half_of(plan.usage.training, Half::forward);
+  const std::vector<Access> backward = half_of(plan.usage.training, Half::backward);
+  ASSERT_FALSE(plan.usage.evaluation.empty());
+  for (const Access& access : plan.usage.evaluation) EXPECT_EQ(access.half, Half::forward);
+  for (int p = 0; p < plan.registry.size(); ++p) {
+    const ParamId param{p};
+    const Role role = plan.registry[param].role;
+    EXPECT_TRUE(reads(forward, param, Side::rowwise)) << plan.registry[param].name;
+    EXPECT_TRUE(reads(plan.usage.evaluation, param, Side::rowwise)) << plan.registry[param].name;
+    EXPECT_EQ(reads(backward, param, Side::columnwise), role == Role::matrix || role == Role::head)
+        << plan.registry[param].name;
+    EXPECT_EQ(plan.usage.writes[param], 1) << plan.registry[param].name;
+  }
+  EXPECT_TRUE(std::equal(forward.begin(), forward.begin() + 5, plan.usage.evaluation.begin()));
+  // Forward's first is the embedding, backward's last the first block's.
+  EXPECT_EQ(plan.registry[forward.front().param].role, Role::embedding);
+  EXPECT_TRUE(plan.registry[backward.back().param].name.starts_with("layers.0."));
+}
+
+TEST(Usage, ARecomputedForwardBelongsToBackward) {
+  const RunPlan kept = plan_of(RecomputeMode::none), again = plan_of(RecomputeMode::full);
+  EXPECT_EQ(half_of(again.usage.training, Half::forward), half_of(kept.usage.training, Half::forward));
+  const std::vector<Access> backward = half_of(again.usage.training, Half::backward);
+  EXPECT_GT(backward.size(), half_of(kept.usage.training, Half::backward).size());
+  for (int p = 0; p < again.registry.size(); ++p)
+    EXPECT_TRUE(again.registry[{p}].role != Role::matrix || reads(backward, {p}, Side::rowwise));
+}
+
+}  // namespace
+}  // namespace tessera
