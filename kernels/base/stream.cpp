@@ -31,6 +31,13 @@ cudaStream_t created(Priority priority) {
   return stream;
 }
 
+/// Whether a native stream's launches are recorded now: by its own capture, or by that of a stream that it waited for.
+bool recorded(void* native) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(static_cast<cudaStream_t>(native), &status), "cudaStreamIsCapturing");
+  return status == cudaStreamCaptureStatusActive;
+}
+
 }  // namespace
 
 /// The events are made at once, since a step must allocate nothing, and used in turn: waiting for one that has been
@@ -70,19 +77,14 @@ void Stream::wait(const Event& event) {
 }
 
 void Stream::begin_capture() {
-  require(instance_ != nullptr && !capturing(), "Stream::capture", "takes a GPU stream that records nothing yet");
+  require(instance_ != nullptr && !capturing_, "Stream::capture", "takes a GPU stream that records nothing yet");
   // Other threads stay free to call CUDA: a library may launch its part from one of its own.
   check(cudaStreamBeginCapture(instance_->stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-}
-
-bool Stream::capturing() const {
-  if (!instance_) return false;
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  check(cudaStreamIsCapturing(instance_->stream, &status), "cudaStreamIsCapturing");
-  return status == cudaStreamCaptureStatusActive;
+  capturing_ = true;
 }
 
 Graph Stream::end_capture() {
+  capturing_ = false;
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
   check(cudaStreamEndCapture(instance_->stream, &graph), "cudaStreamEndCapture");
@@ -119,6 +121,10 @@ double Event::seconds_since(const Event& earlier) const {
 
 #else
 
+namespace {
+bool recorded(void*) { return false; }
+}  // namespace
+
 struct Stream::Instance {};
 
 Stream::Stream(Priority, Tape* tape) : tape_(tape) {}
@@ -129,7 +135,6 @@ Event Stream::record() {
 }
 void Stream::wait(const Event&) {}
 void Stream::begin_capture() { throw Error(Exit::internal, "only a GPU stream can be captured"); }
-bool Stream::capturing() const { return false; }
 Graph Stream::end_capture() { return {}; }
 void Stream::run(const Graph&) {}
 void* Stream::instance() const { return nullptr; }
@@ -144,7 +149,7 @@ double Event::seconds_since(const Event& earlier) const {
 /// The driver takes about a thousand launches and then holds the host inside a call, where nothing watches
 /// communication: behind a collective of a rank that has gone, for ever.
 void Stream::keep_in_reach() {
-  if (!instance_ || dry() || capturing()) return;
+  if (!instance_ || dry() || recorded(native())) return;
   Event& mark = marks_[static_cast<std::size_t>(launches_ / launches_between_marks) % marks_.size()];
   for (; !mark.reached(); sched_yield()) progress();
   mark = record();

@@ -100,8 +100,7 @@ class Stream {
   /// instead of run. GPU streams only. Addresses and arguments are part of what was recorded. What `work` throws leaves
   /// through here.
   Graph capture(const std::function<void()>& work);
-  /// Whether what is launched here is recorded now, by capture() of this stream or of one that it has waited for.
-  bool capturing() const;
+  bool capturing() const { return capturing_; }
   void run(const Graph& graph);
 
   /// The Kokkos execution space (null: the default one), known to launch.hpp only.
@@ -138,6 +137,7 @@ class Stream {
   std::int64_t launches_ = 0;
   std::array<Event, 2> marks_;
   double waited_ = 0;
+  bool capturing_ = false;
   int dry_passes_ = 0;
   std::vector<std::pair<std::type_index, std::shared_ptr<void>>> libraries_;
 };

@@ -105,7 +105,8 @@ class NcclBackEnd {
       settle(comm);
     }
     slot->done = stream_.record();
-    if (!stream.capturing()) watch_for(slot->done, operation.group);  // of a replay: the end of its graph
+    // Of what is captured nothing runs now; of a replay its graph's end is watched for.
+    if (!device_.compute().capturing()) watch_for(slot->done, operation.group);
     return static_cast<int>(slot - slots_.begin());
   }
 
