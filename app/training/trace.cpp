@@ -1,7 +1,6 @@
 #include "app/training/trace.hpp"
 
 #include <fmt/format.h>
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "kernels/convert/convert.hpp"
@@ -17,9 +16,9 @@ std::string hex(std::uint64_t value) { return fmt::format("{:016x}", value); }
 Trace::Trace(const std::string& path, Device& device, const StepPlan& plan, Engine& engine, Control& control,
              std::vector<Record>& records)
     : device_(device), plan_(plan), engine_(engine), control_(control), records_(records) {
-  for (const ParamSpec& spec : plan.registry.specs()) {
-    if (names_.empty() || names_.back() != spec.canonical.name) names_.push_back(spec.canonical.name);
-    name_of_.push_back(static_cast<int>(names_.size()) - 1);
+  for (const Dataset& dataset : plan.registry.datasets()) {
+    name_of_.insert(name_of_.end(), dataset.params.size(), static_cast<int>(names_.size()));
+    names_.push_back(plan.registry.canonical(dataset).name);
   }
   sums_ = trace_digests(device, plan);
   Problems problems;
@@ -38,13 +37,9 @@ std::uint64_t* Trace::sum(Traced which, int name) const {
 }
 
 void Trace::hash_pieces(Stream& stream, Traced which, BucketId bucket, const Tensor& shard) {
-  for (const Piece& piece : plan_.layout.pieces(bucket, plan_.ranks)) {
-    const ParamSpec& spec = plan_.registry[piece.param];
-    const std::int64_t real = std::clamp<std::int64_t>(spec.real_elements() - piece.begin.value, 0, piece.count.value);
-    const std::int64_t first = spec.canonical.first + piece.member * spec.member_elements() + piece.begin.value;
+  for (const Piece& piece : plan_.layout.pieces(bucket, plan_.ranks))
     digest(stream, sum(which, name_of_[static_cast<std::size_t>(piece.param.value)]),
-           shard.flat(piece.shard.value, real), static_cast<std::uint64_t>(first));
-  }
+           shard.flat(piece.shard.value, piece.real.value), static_cast<std::uint64_t>(piece.canonical.value));
 }
 
 void Trace::reduced(Stream& stream, const Reduced& gradients) {
@@ -67,12 +62,9 @@ void Trace::consumed(Stream& stream, GroupId group) {
   if (!open_) return;  // the gather of the initial weights belongs to no step
   engine_.sync().weights().visit_planes([&](const Plane& plane) {
     if (plane.group != group) return;
-    for (const Placement& p : plan_.layout.buckets()[plane.bucket].members) {
-      const ParamSpec& spec = plan_.registry[p.param];
-      const auto first = static_cast<std::uint64_t>(spec.canonical.first + p.member * spec.member_elements());
+    for (const Placement& p : plan_.layout.buckets()[plane.bucket].members)
       digest(stream, sum(Traced::weight, name_of_[static_cast<std::size_t>(p.param.value)]),
-             plane.values.flat(p.offset.value, spec.real_elements()), first);
-    }
+             plane.values.flat(p.offset.value, p.real.value), static_cast<std::uint64_t>(p.canonical.value));
   });
 }
 

@@ -2,27 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <numeric>
+#include <ranges>
 
 #include "kernels/digest/digest.hpp"
 
 namespace tessera {
 namespace {
-
-/// Parameters of one canonical dataset, in order of their place in it.
-using Projection = std::vector<ParamId>;
-
-std::vector<Projection> projections_in_reverse(const ParamRegistry& registry) {
-  std::vector<Projection> all;
-  for (int i = 0; i < registry.size(); ++i) {
-    const std::string& name = registry[{i}].canonical.name;
-    if (all.empty() || registry[all.back().front()].canonical.name != name) all.emplace_back();
-    all.back().push_back({i});
-  }
-  std::reverse(all.begin(), all.end());
-  return all;
-}
 
 BucketKey key_of(const ParamSpec& spec) {
   const auto processes = spec.role == Role::expert ? ProcessGroup::expert : ProcessGroup::dense;
@@ -40,16 +26,17 @@ void close(Bucket& bucket, const LayoutRules& rules) {
   }
 }
 
-/// Where this rank's part of each canonical dataset begins.
-std::map<std::string, std::int64_t> first_indices(const ParamRegistry& registry) {
-  std::map<std::string, std::int64_t> first;
-  for (const ParamSpec& spec : registry.specs()) first.emplace(spec.canonical.name, spec.canonical.first);
-  return first;
+/// Where this rank's part of each parameter's dataset begins.
+IndexedBy<ParamId, std::int64_t> dataset_begins(const ParamRegistry& registry) {
+  IndexedBy<ParamId, std::int64_t> begins(registry.size());
+  for (const Dataset& dataset : registry.datasets())
+    for (ParamId param : dataset.params) begins[param] = registry.canonical(dataset).first;
+  return begins;
 }
 
 std::uint64_t hash_of(const ParamRegistry& registry, const IndexedBy<BucketId, Bucket>& buckets) {
   std::uint64_t hash = 0;
-  const std::map<std::string, std::int64_t> first = first_indices(registry);
+  const IndexedBy<ParamId, std::int64_t> begins = dataset_begins(registry);
   const auto mix = [&hash](std::uint64_t value) { hash = mix64(hash ^ value) + value; };
   for (const Bucket& bucket : buckets) {
     mix(static_cast<std::uint64_t>(bucket.key.format.plain));
@@ -60,10 +47,8 @@ std::uint64_t hash_of(const ParamRegistry& registry, const IndexedBy<BucketId, B
     for (std::int64_t begin : bucket.begins) mix(static_cast<std::uint64_t>(begin));
     for (const Placement& p : bucket.members) {
       // Canonical names and indices, so that single and discrete expert weights have one hash.
-      const ParamSpec& spec = registry[p.param];
-      mix(fnv1a64(spec.canonical.name));
-      const std::int64_t index = spec.canonical.first + p.member * spec.member_elements();
-      mix(static_cast<std::uint64_t>(index - first.at(spec.canonical.name)));
+      mix(fnv1a64(registry[p.param].canonical.name));
+      mix(static_cast<std::uint64_t>(p.canonical.value - begins[p.param]));
       mix(static_cast<std::uint64_t>(p.offset.value));
     }
   }
@@ -90,14 +75,14 @@ ParamLayout ParamLayout::build(const ParamRegistry& registry, const LayoutRules&
   ParamLayout layout;
   layout.params_ = IndexedBy<ParamId, Param>(registry.size());
   std::vector<BucketId> open;  // buckets that still take parameters, one a key
-  for (const Projection& projection : projections_in_reverse(registry)) {
-    const BucketKey key = key_of(registry[projection.front()]);
+  for (const Dataset& dataset : std::views::reverse(registry.datasets())) {
+    const BucketKey key = key_of(registry[dataset.params.front()]);
     auto found = std::find_if(open.begin(), open.end(), [&](BucketId b) { return layout.buckets_[b].key == key; });
     if (found == open.end()) {
       open.push_back(layout.buckets_.add({key, {}, {}, {}, {}}));
       found = open.end() - 1;
     }
-    for (ParamId param : projection) layout.put(registry, param, *found);
+    for (ParamId param : dataset.params) layout.put(registry, param, *found);
     Bucket& bucket = layout.buckets_[*found];
     if (bucket.size.value >= rules.bucket_elements) {
       close(bucket, rules);
@@ -120,7 +105,8 @@ void ParamLayout::put(const ParamRegistry& registry, ParamId param, BucketId id)
   Bucket& bucket = buckets_[id];
   for (int m = 0; m < spec.members; ++m) {
     const ElementIndex offset(round_up(bucket.size.value, alignment));
-    bucket.members.push_back({param, m, id, offset, ElementIndex(spec.member_elements())});
+    bucket.members.push_back({param, m, id, offset, ElementIndex(spec.member_elements()),
+                              ElementIndex(spec.canonical_index(m)), ElementIndex(spec.real_elements())});
     bucket.size = offset + ElementIndex(spec.member_elements());
     if (m == 0) params_[param] = {bucket.members.back(), round_up(spec.member_elements(), alignment)};
   }
@@ -133,8 +119,10 @@ std::vector<Piece> ParamLayout::pieces(BucketId b, const Ranks& ranks) const {
   for (const Placement& p : bucket.members) {
     const std::int64_t from = std::max(begin, p.offset.value), to = std::min(end, (p.offset + p.size).value);
     if (from >= to) continue;
+    const ElementIndex within = ElementIndex(from) - p.offset, count = ElementIndex(to - from);
+    const std::int64_t real = std::clamp<std::int64_t>((p.real - within).value, 0, count.value);
     pieces.push_back(
-        {p.param, p.member, ElementIndex(from) - p.offset, ElementIndex(to - from), ElementIndex(from - begin)});
+        {p.param, p.member, within, count, ElementIndex(from - begin), p.canonical + within, ElementIndex(real)});
   }
   return pieces;
 }

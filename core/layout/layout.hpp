@@ -20,7 +20,7 @@ constexpr const char* name_of(OwnerKind k) {
 struct LayoutRules {
   int dense_ranks = 1;
   int expert_ranks = 1;
-  std::int64_t bucket_elements = 1;  ///< a bucket closes at the first projection that brings it here
+  std::int64_t bucket_elements = 1;  ///< a bucket closes at the first dataset that brings it here
 };
 
 /// Parameters of one key lie together and never share a bucket with another key's.
@@ -47,6 +47,8 @@ struct Placement {
   int member = 0;
   BucketId bucket;
   ElementIndex offset, size;
+  ElementIndex canonical;  ///< index of its first element in the canonical dataset
+  ElementIndex real;       ///< elements that exist outside memory: all but the vocabulary's padding, at the end
 };
 
 struct Bucket {
@@ -76,11 +78,13 @@ struct Piece {
   int member = 0;
   ElementIndex begin;  ///< within the member
   ElementIndex count;
-  ElementIndex shard;  ///< within the rank's slice
+  ElementIndex shard;      ///< within the rank's slice
+  ElementIndex canonical;  ///< index of its first element in the canonical dataset
+  ElementIndex real;       ///< elements, from its beginning, that exist outside memory
 };
 
 /// Where every element of every parameter lies and which rank owns it: a pure value, the same on all ranks (hash()).
-/// Parameters stand in reverse registration order, projection by projection, experts ascending, so that the offsets do
+/// Parameters stand in reverse registration order, dataset by dataset, experts ascending, so that the offsets do
 /// not depend on whether expert weights are held single or discrete.
 class ParamLayout {
  public:

@@ -21,7 +21,9 @@ ParamId ParamRegistry::add(ParamSpec spec) {
   if (!names_.insert(spec.name).second) refuse("ParamRegistry", "a parameter was registered twice");
   spec.block = block_;
   spec.format = format_of(spec, rules_);
+  if (datasets_.empty() || canonical(datasets_.back()).name != spec.canonical.name) datasets_.emplace_back();
   specs_.push_back(std::move(spec));
+  datasets_.back().params.push_back({size() - 1});
   return {size() - 1};
 }
 

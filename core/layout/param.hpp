@@ -44,11 +44,18 @@ struct ParamSpec {
   std::int64_t member_elements() const { return member.elements(); }
   /// Elements of one member that exist outside memory (all but the vocabulary's padding, which is at the end).
   std::int64_t real_elements() const;
+  /// Row-major index of a member's first element in the canonical dataset.
+  std::int64_t canonical_index(int m) const { return canonical.first + m * member_elements(); }
 };
 
 struct ParamId {
   int value = -1;
   bool operator==(const ParamId&) const = default;
+};
+
+/// A canonical dataset: the run of parameters of that name, one, or the experts of a discrete projection.
+struct Dataset {
+  std::vector<ParamId> params;  ///< registered one after another, ascending in the dataset; at least one
 };
 
 /// What a run quantizes of its weights.
@@ -85,12 +92,16 @@ class ParamRegistry {
   void tie(ParamId id, std::string name) { specs_[static_cast<std::size_t>(id.value)].tied_to = std::move(name); }
   const ParamSpec& operator[](ParamId id) const { return specs_[static_cast<std::size_t>(id.value)]; }
   const std::vector<ParamSpec>& specs() const { return specs_; }
+  /// The canonical datasets in registration order.
+  const std::vector<Dataset>& datasets() const { return datasets_; }
+  const Canonical& canonical(const Dataset& dataset) const { return (*this)[dataset.params.front()].canonical; }
   int size() const { return static_cast<int>(specs_.size()); }
 
  private:
   FormatRules rules_;
   int block_ = -1;
   std::vector<ParamSpec> specs_;
+  std::vector<Dataset> datasets_;
   std::unordered_set<std::string> names_;
 };
 

@@ -1,7 +1,5 @@
 #include "core/params/masters.hpp"
 
-#include <algorithm>
-
 #include "core/params/tokens.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/random/random.hpp"
@@ -11,17 +9,15 @@ namespace {
 
 /// Fills the part of `piece` that exists outside memory; the vocabulary's padding stays zero.
 void start(Stream& stream, const Tensor& shard, const Piece& piece, const ParamSpec& spec, std::uint64_t seed) {
-  const std::int64_t real = std::clamp<std::int64_t>(spec.real_elements() - piece.begin.value, 0, piece.count.value);
-  const Tensor values = shard.flat(piece.shard.value, real);
+  const Tensor values = shard.flat(piece.shard.value, piece.real.value);
   switch (spec.start.kind) {
     case Start::Kind::zero:
       return;
     case Start::Kind::one:
       return fill(stream, values, 1);
     case Start::Kind::normal: {
-      const std::int64_t first = spec.canonical.first + piece.member * spec.member_elements() + piece.begin.value;
       const RandomKey key = random_key(seed, "init", spec.canonical.name, 0);
-      return fill_normal(stream, values, key, static_cast<std::uint64_t>(first), spec.start.deviation);
+      return fill_normal(stream, values, key, static_cast<std::uint64_t>(piece.canonical.value), spec.start.deviation);
     }
   }
 }

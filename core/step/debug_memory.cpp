@@ -3,12 +3,7 @@
 namespace tessera {
 
 Tensor trace_digests(Device& device, const StepPlan& plan) {
-  std::int64_t names = 0;
-  const std::string* last = nullptr;
-  for (const ParamSpec& spec : plan.registry.specs()) {
-    names += !last || *last != spec.canonical.name;
-    last = &spec.canonical.name;
-  }
+  const std::int64_t names = std::ssize(plan.registry.datasets());
   return device.allocate(Category::staging, DType::u64, {static_cast<std::int64_t>(Traced::count), names});
 }
 

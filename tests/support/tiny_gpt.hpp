@@ -39,7 +39,7 @@ class TinyGpt {
       std::vector<double> values;
       for (int m = 0; m < spec.members; ++m)
         for (std::int64_t i = 0; i < spec.member_elements(); ++i) {
-          const std::int64_t index = spec.canonical.first + m * spec.member_elements() + i;
+          const std::int64_t index = spec.canonical_index(m) + i;
           const double u = golden_uniform(spec.canonical.name + ":" + seed, index);
           const double value = norm ? 1 + 0.25 * u : (table ? 0.5 : 0.25) * u;
           values.push_back(i < spec.real_elements() ? static_cast<float>(value) : 3.0);

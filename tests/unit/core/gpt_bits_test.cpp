@@ -96,7 +96,7 @@ TEST(GptBits, SingleAndDiscreteHaveTheSameMembersInTheSameOrder) {
     std::vector<std::string> list;
     for (const ParamSpec& spec : registry.specs())
       for (int m = 0; m < spec.members; ++m)
-        list.push_back(spec.canonical.name + " " + std::to_string(spec.canonical.first + m * spec.member_elements()));
+        list.push_back(spec.canonical.name + " " + std::to_string(spec.canonical_index(m)));
     return list;
   };
   const auto single = members(ExpertWeights::single);

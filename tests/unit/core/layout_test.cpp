@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <random>
 #include <set>
 
@@ -242,6 +243,50 @@ TEST(ParamLayout, HoldsModelsSmallerThanTheirRanks) {
   int empty = 0;
   for (int r = 0; r < 9; ++r) empty += layout.pieces({0}, at(r, 9)).empty();
   EXPECT_EQ(empty, 8);
+}
+
+/// A padded embedding, experts and a vector.
+ParamRegistry mixed_registry(bool single) {
+  ParamRegistry registry;
+  registry.add({"embed.tokens", {128, 4}, 1, Role::embedding, {}, {"embed.tokens", {101, 4}, 0}});
+  add_experts(registry, "up", 5, 7, 11, single);
+  add_experts(registry, "down", 5, 11, 7, single);
+  registry.add(vector_of("norm", 7));
+  return registry;
+}
+
+TEST(ParamLayout, EveryRealElementOfADatasetIsInOnePiece) {
+  for (const bool single : {true, false})
+    for (int ranks = 1; ranks <= 9; ++ranks) {
+      const ParamRegistry registry = mixed_registry(single);
+      const ParamLayout layout = ParamLayout::build(registry, {ranks, ranks, 1});
+      std::map<std::string, std::vector<int>> owners;
+      for (const Dataset& dataset : registry.datasets()) {
+        const Canonical& canonical = registry.canonical(dataset);
+        owners[canonical.name].resize(static_cast<std::size_t>(canonical.shape.elements()));
+      }
+      for (BucketId b : layout.buckets().ids())
+        for (int r = 0; r < ranks; ++r)
+          for (const Piece& piece : layout.pieces(b, at(r, ranks)))
+            for (std::int64_t i = 0; i < piece.real.value; ++i)
+              ++owners[registry[piece.param].canonical.name].at(static_cast<std::size_t>(piece.canonical.value + i));
+      for (const auto& [name, times] : owners)
+        EXPECT_EQ(times, std::vector<int>(times.size(), 1)) << name << " on " << ranks << " ranks";
+    }
+}
+
+TEST(ParamRegistry, ADatasetIsARunOfEqualNames) {
+  const auto sizes = [](const ParamRegistry& registry) {
+    std::vector<std::pair<std::string, std::size_t>> list;
+    for (const Dataset& dataset : registry.datasets())
+      list.emplace_back(registry.canonical(dataset).name, dataset.params.size());
+    return list;
+  };
+  using Sizes = std::vector<std::pair<std::string, std::size_t>>;
+  EXPECT_EQ(sizes(mixed_registry(true)), (Sizes{{"embed.tokens", 1}, {"up", 1}, {"down", 1}, {"norm", 1}}));
+  const ParamRegistry discrete = mixed_registry(false);
+  EXPECT_EQ(sizes(discrete), (Sizes{{"embed.tokens", 1}, {"up", 5}, {"down", 5}, {"norm", 1}}));
+  EXPECT_EQ(discrete.datasets()[2].params.front(), ParamId{6});
 }
 
 TEST(ParamRegistry, RefusesANameTwice) {
