@@ -72,7 +72,7 @@ class NcclBackEnd {
     ncclComm_t comm = nullptr;
     check(ncclCommInitRankConfig(&comm, group.place.size, id, group.place.rank, &config), comm);
     comms_.push_back(comm);
-    settle(comm);
+    wait_ready(comm);
     return comm;
   }
 
@@ -80,7 +80,7 @@ class NcclBackEnd {
     device_.wait(stream_.record());
     at_ = {"NCCL's end", log_.noted(), ""};
     check(ncclCommFinalize(comm), comm);
-    settle(comm);
+    wait_ready(comm);
     std::erase(comms_, comm);
     ncclCommDestroy(comm);
   }
@@ -102,7 +102,7 @@ class NcclBackEnd {
       check(ncclGroupStart(), comm);
       start();
       check(ncclGroupEnd(), comm);
-      settle(comm);
+      wait_ready(comm);
     }
     slot->done = stream_.record();
     // Of what is captured nothing runs now; of a replay its graph's end is watched for.
@@ -142,7 +142,7 @@ class NcclBackEnd {
   };
 
   /// Returns once the library has taken what `comm` was last asked for; the device may still be busy with it.
-  void settle(ncclComm_t comm) {
+  void wait_ready(ncclComm_t comm) {
     const Clock::time_point deadline = Clock::now() + timeout_;
     for (unsigned turn = 1;; ++turn) {
       ncclResult_t state = ncclSuccess;
