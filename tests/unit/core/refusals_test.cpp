@@ -37,7 +37,7 @@ TEST(Refusals, NameTheMostDiscreteExperts) {
   if (!limited) return;
   EXPECT_EQ(found.front().keys, (std::vector<std::string>{"model.moe.experts", "model.moe.weights"}));
   EXPECT_NE(found.front().text.find("300 discrete experts are more than the 256"), std::string::npos);
-  EXPECT_THROW(resolve(with_experts(300, ExpertWeights::discrete), 1), Error);
+  EXPECT_THROW(resolve(with_experts(300, ExpertWeights::discrete), 1, 0), Error);
 }
 
 }  // namespace
