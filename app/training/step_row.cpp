@@ -3,7 +3,6 @@
 #include "core/optim/schedule.hpp"
 
 namespace tessera {
-
 namespace {
 
 /// Ranks' sums added in rank order, so that every rank holds the same bits.

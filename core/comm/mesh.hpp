@@ -28,7 +28,6 @@ class Mesh {
   Mesh(const Ranks& ranks, const Make& make);
 
   const Ranks& ranks() const { return ranks_; }
-  int rank(ProcessGroup group) const { return ranks_.of(group).rank; }
 
   Communicator& world() { return *communicators_.front(); }
   const Communicator& world() const { return *communicators_.front(); }

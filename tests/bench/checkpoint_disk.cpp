@@ -53,14 +53,14 @@ class State {
       registry.add({name, shape, 1, Role::matrix, {Start::Kind::normal, 1}, {name, shape, 0}});
     }
     const ParamLayout layout = ParamLayout::build(registry, {control.size(), control.size(), bucket_elements});
+    const Ranks ranks = Ranks::in_world(control.size(), control.rank());
     for (const char* slot : slots) {
       std::vector<Tensor> shards;
       for (const Bucket& bucket : layout.buckets()) {
-        const std::int64_t elements = bucket.counts[static_cast<std::size_t>(control.rank())];
-        shards.push_back(device.allocate(Category::masters, DType::f32, {elements}));
+        shards.push_back(device.allocate(Category::masters, DType::f32, {bucket.slice(ranks)}));
         fill_normal(device.compute(), shards.back(), random_key(1, "bench", slot, control.rank()), 0, 1);
       }
-      dict_.add(slot, registry, layout, control.rank(), shards);
+      dict_.add(slot, registry, layout, ranks, shards);
     }
     dict_.digests = device.allocate(Category::staging, DType::u64, {std::ssize(dict_.tensors)});
   }
