@@ -22,7 +22,8 @@ struct Grouped {
 
   Grouped(Device& device, Side side, std::int64_t count)
       : data(poisoned(device, dtype_of<typename F::Element::Storage>,
-                      {formats::data_bytes<F>(count * stride) / std::int64_t{sizeof(typename F::Element::Storage)}})),
+                      {formats::data_bytes<F>((count - 1) * stride + matrix.elements()) /
+                       std::int64_t{sizeof(typename F::Element::Storage)}})),
         scales(poisoned(device, dtype_of<typename F::Scale>,
                         {count * formats::padded_extent<F>(side, matrix).elements()})),
         amax(poisoned(device, DType::f32, {count})) {}
