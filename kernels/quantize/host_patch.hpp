@@ -147,8 +147,18 @@ template <class Source>
   });
 }
 
-typedef std::uint32_t Words __attribute__((vector_size(64), aligned(4), may_alias));
-typedef std::uint16_t Halves __attribute__((vector_size(64), aligned(2), may_alias));
+/// Vectors are as wide as this CPU's registers: wider ones would be taken apart element by element where they are
+/// shuffled, and how a function takes or returns them would depend on the compiler's options.
+#if defined(__AVX512BW__)
+inline constexpr int vector_bytes = 64;
+#elif defined(__AVX2__)
+inline constexpr int vector_bytes = 32;
+#else
+inline constexpr int vector_bytes = 16;
+#endif
+
+typedef std::uint32_t Words __attribute__((vector_size(vector_bytes), aligned(4), may_alias));
+typedef std::uint16_t Halves __attribute__((vector_size(vector_bytes), aligned(2), may_alias));
 
 template <int... k>
 inline Halves odd_halves(Words a, Words b, std::integer_sequence<int, k...>) {
@@ -239,8 +249,8 @@ inline float largest_of_member(const Descriptor& d, std::int64_t member, const f
 
 // ---- transposition
 
-inline constexpr int lane = 16, lanes = 4;  // bytes, of a vector that is shuffled lane by lane
-typedef std::uint8_t Vector __attribute__((vector_size(lane * lanes), may_alias));
+inline constexpr int lane = 16, lanes = vector_bytes / lane;  // bytes, of a vector that is shuffled lane by lane
+typedef std::uint8_t Vector __attribute__((vector_size(vector_bytes), may_alias));
 typedef std::uint8_t Lane __attribute__((vector_size(lane), may_alias));
 
 /// Bytes of the first (half 0) or second halves of all lanes of a and b, in turn.
@@ -255,7 +265,7 @@ inline Lane lane_of(Vector v, std::integer_sequence<int, k...>) {
 }
 
 /// Sixteen rows of a vector each, as squares of 16 x 16 bytes, turned over: four times the upper half of all rows is
-/// riffled into the lower one. Row i then holds columns i, 16 + i, 32 + i, 48 + i.
+/// riffled into the lower one. Row i then holds columns i, 16 + i, ... of as many lanes as there are.
 inline void riffle(Vector (&rows)[lane]) {
   constexpr std::make_integer_sequence<int, lane * lanes> all;
 #pragma GCC unroll 4
@@ -279,16 +289,11 @@ inline void riffle(Vector (&rows)[lane]) {
 #pragma GCC unroll 16
       for (int i = 0; i < lane; ++i) rows[i] = *reinterpret_cast<const Vector*>(from.row(row + i) + column);
       riffle(rows);
-      const auto store = [&](int i, int l, Lane part) {
-        *reinterpret_cast<Lane*>(to.row(column + l * lane + i) + row) = part;
+      const auto store = [&]<int... l>(int i, std::integer_sequence<int, l...>) {
+        ((*reinterpret_cast<Lane*>(to.row(column + l * lane + i) + row) = lane_of<l>(rows[i], one)), ...);
       };
 #pragma GCC unroll 16
-      for (int i = 0; i < lane; ++i) {
-        store(i, 0, lane_of<0>(rows[i], one));
-        store(i, 1, lane_of<1>(rows[i], one));
-        store(i, 2, lane_of<2>(rows[i], one));
-        store(i, 3, lane_of<3>(rows[i], one));
-      }
+      for (int i = 0; i < lane; ++i) store(i, std::make_integer_sequence<int, lanes>());
     }
 }
 
