@@ -20,8 +20,7 @@ constexpr double operations_of_call = 6e8;
 
 constexpr std::int64_t column_step = 64;
 
-// Rows come to an expert in any number; a library sees these only, and a last one padded with zeros.
-constexpr std::int64_t row_chunks[] = {256, 128, 64, 32};
+// Rows come to an expert in any number; a library sees these or row_chunks() only, and a last one padded with zeros.
 constexpr std::int64_t depth_chunks[] = {512, 256, 128, 64, 32};
 
 // The first chunk that fits; the smallest when none does.
@@ -45,8 +44,7 @@ struct Cut {
 };
 Cut cut_of(const Product& whole) {
   const bool summed_over_rows = whole.stored_a() == Stored::transposed;
-  // oneDNN takes a transposed factor to its AMX kernels only if all its columns are used: 1.2 times as fast.
-  const std::int64_t rows = std::min(whole.m, std::int64_t{summed_over_rows ? 4096 : 256});
+  const std::int64_t rows = std::min(whole.m, rows_of_call(whole));
   // Of weight gradients, 512 rows of both factors at a time fit the second cache: 1.2 times as fast as 2048.
   const std::int64_t depth = std::min(whole.k, std::int64_t{summed_over_rows ? 512 : 4096});
   const double limit = operations_of_call / (2.0 * static_cast<double>(rows) * static_cast<double>(depth));
@@ -193,16 +191,16 @@ struct Gelu {
 
 // The memory of what is padded: fewer rows than the smallest chunk has.
 void plan_padding(Plans& plans, const Product& whole, std::int64_t columns, std::int64_t others) {
-  static_assert(std::end(row_chunks)[-1] == std::end(depth_chunks)[-1]);
-  plans.padded(0, std::end(row_chunks)[-1] * columns * size_of(whole.type));
-  plans.padded(1, std::end(row_chunks)[-1] * others * size_of(whole.type));
+  const std::int64_t rows = std::max(row_chunks(whole.type).back(), std::end(depth_chunks)[-1]);
+  plans.padded(0, rows * columns * size_of(whole.type));
+  plans.padded(1, rows * others * size_of(whole.type));
 }
 
 // Whatever number of rows an expert will have, its plans and their memory are there after the first step.
 void plan_rows(Plans& plans, Product whole) {
   if (!plans.first(whole)) return;
   plan_padding(plans, whole, whole.k, whole.n);
-  for (std::int64_t rows : row_chunks) {
+  for (std::int64_t rows : row_chunks(whole.type)) {
     whole.m = rows;
     plan_tiles(plans, whole, even_pieces(plans, whole, nullptr, nullptr));
   }
@@ -240,7 +238,7 @@ Range rows_of(const Tensor& offsets, std::int64_t expert, std::int64_t rows) {
 void experts_times(Stream& stream, const Product& product, const Places& at) {
   Plans& plans = stream.library<Plans>();
   Product whole = library_part(product);
-  whole.m = row_chunks[0];
+  whole.m = row_chunks(product.type)[0];
   plan_rows(plans, whole);
   if (stream.dry()) return;
   const Tensor &in = at.a.data, &out = at.c.list[0].sum;
@@ -249,7 +247,7 @@ void experts_times(Stream& stream, const Product& product, const Places& at) {
     const void* weight = at.b[e].data.data;
     for (std::int64_t row = range.begin; row < range.end; row += whole.m) {
       const std::int64_t left = range.end - row;
-      whole.m = next_chunk(row_chunks, left);
+      whole.m = next_chunk(row_chunks(in.type), left);
       const bool fits = whole.m <= left;
       const void* from = fits ? element(in, row * whole.k) : pad(plans, 0, in, row, left, whole.m);
       std::byte* place = element(out, row * whole.n);

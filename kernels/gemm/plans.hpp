@@ -5,6 +5,8 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/stream.hpp"
@@ -38,11 +40,11 @@ struct Piece {
 class Plan {
  public:
   virtual ~Plan() = default;
-  /// Computes the product. The library brings its own threads unless the caller is in a parallel region already; fp64,
-  /// which it does not have, runs on the caller's. `lane` numbers the calls that may run at the same time. `bias` is
-  /// null where there is none.
+  /// Computes the product, on all threads where it was asked for without lanes; fp64, which the library does not have,
+  /// on the caller's. `lane` numbers the calls that may run at the same time. `bias` is null where there is none.
   virtual void run(void* c, const void* a, const void* b, const void* bias = nullptr, int lane = 0) = 0;
 
+  virtual int lanes() const { return 1; }  ///< of the library's scratch that one call takes
   virtual void set_lanes(int) {}
   virtual std::int64_t scratch_bytes() const { return 0; }  ///< of one lane
 };
@@ -55,9 +57,10 @@ class Plans {
   Plans(const Plans&) = delete;
   Plans& operator=(const Plans&) = delete;
 
-  /// The plan, ready for calls in lanes [0, lanes). The reference stays valid. A plan that has been asked for before
-  /// may be asked for by several threads.
-  Plan& plan(const Product& product, int lanes = 1);
+  /// The plan, ready for calls by threads of a parallel region in lanes [0, lanes); with 0 lanes for one call at a time
+  /// outside of such regions, which brings its own threads. The reference stays valid. A plan that has been asked for
+  /// before may be asked for by several threads.
+  Plan& plan(const Product& product, int lanes = 0);
 
   /// Whether `whole` is asked about for the first time: its caller then plans every part that it may ever need.
   bool first(const Product& whole) { return seen_.insert(whole).second; }
@@ -77,9 +80,14 @@ class Plans {
     int lanes = 0;
   };
   Stream& stream_;
-  std::map<Product, Entry> entries_;
+  std::map<std::pair<Product, bool>, Entry> entries_;  // of calls outside of parallel regions, and in lanes
   Lanes scratch_;  // the library's own
   std::set<Product> seen_;
 };
+
+/// Rows that one call should have at most, of a product that is cut into tiles. On dry streams and others alike.
+std::int64_t rows_of_call(const Product& whole);
+/// Numbers of rows that need no further padding, descending.
+std::span<const std::int64_t> row_chunks(DType type);
 
 }  // namespace tessera::gemm

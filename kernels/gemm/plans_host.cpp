@@ -1,9 +1,12 @@
 #include <algorithm>
 #include <dnnl.hpp>
+#include <string_view>
 #include <unordered_map>
 
 #include "kernels/base/error.hpp"
 #include "kernels/base/index.hpp"
+#include "kernels/base/launch.hpp"
+#include "kernels/base/runtime.hpp"
 #include "kernels/gemm/plans.hpp"
 
 namespace tessera::gemm {
@@ -30,6 +33,9 @@ class OneDnnPlan final : public Plan {
     if (!p.biased()) return {dnnl::matmul::desc(a, b, c), attributes, engine()};
     return {dnnl::matmul::desc(a, b, matrix(p.type, 1, p.n, p.n, Stored::plain), c), attributes, engine()};
   }
+
+  /// Whether its brgemm kernels compute it: of these alone the bits of a row are that row's own.
+  static bool by_brgemm(const Product& p) { return std::string_view(describe(p).impl_info_str()).starts_with("brg"); }
 
   std::int64_t scratch_bytes() const override {
     return static_cast<std::int64_t>(description_.scratchpad_desc().get_size());
@@ -90,12 +96,49 @@ class OneDnnPlan final : public Plan {
 
 constexpr std::int64_t alignment = 256;
 
-// bf16 on a CPU without its instructions: factors widened to fp32, the library's product of those, one rounding.
+// Where a factor's elements lie: row r of a, or column c of b.
+std::int64_t row_of_a(const Product& p, std::int64_t r) { return p.stored_a() == Stored::plain ? r * p.lda : r; }
+std::int64_t column_of_b(const Product& p, std::int64_t c) { return p.stored_b() == Stored::plain ? c : c * p.ldb; }
+
+// A factor as it lies in memory: lines of so many elements.
+struct Lines {
+  std::int64_t count, length, distance;
+};
+Lines lines_of_a(const Product& p) {
+  return p.stored_a() == Stored::plain ? Lines{p.m, p.k, p.lda} : Lines{p.k, p.m, p.lda};
+}
+Lines lines_of_b(const Product& p) {
+  return p.stored_b() == Stored::plain ? Lines{p.k, p.n, p.ldb} : Lines{p.n, p.k, p.ldb};
+}
+template <class T>
+void widen(float* to, const T* from, std::int64_t n) {
+  for (std::int64_t j = 0; j < n; ++j) to[j] = static_cast<float>(from[j]);
+}
+// Line i of a factor of T, without gaps.
+template <class T>
+void widen_line(float* to, const void* factor, const Lines& lines, std::int64_t i) {
+  widen(to + i * lines.length, static_cast<const T*>(factor) + i * lines.distance, lines.length);
+}
+
+// The product of widened factors.
+Product widened(Product p) {
+  p.type = DType::f32;
+  p.lda = lines_of_a(p).length;
+  p.ldb = lines_of_b(p).length;
+  if (p.sum == DType::bf16) p.ldc = p.n;
+  p.sum = DType::f32;
+  return p;
+}
+void require_one_rounding(const Product& p) {
+  require(p.sum == DType::f32 || p.beta == 0, "gemm", "a sum that goes on must be kept in fp32");
+}
+
+// bf16 on a CPU without its instructions, by a caller in a parallel region: factors widened to fp32, the library's
+// product of those, one rounding.
 class WideningPlan final : public Plan {
  public:
-  WideningPlan(const Product& p, const Lanes& scratch)
-      : p_(p), sum_(widened(p), scratch), scratch_(scratch) {
-    require(rounds() ? p.beta == 0 : p.sum == DType::f32, "gemm", "a sum that goes on must be kept in fp32");
+  WideningPlan(const Product& p, const Lanes& scratch) : p_(p), sum_(widened(p), scratch), scratch_(scratch) {
+    require_one_rounding(p);
   }
 
   std::int64_t scratch_bytes() const override {
@@ -108,9 +151,10 @@ class WideningPlan final : public Plan {
     float* const wide_b = wide_a + p_.m * p_.k;
     float* const wide_bias = wide_b + p_.k * p_.n;
     float* const sum = wide_bias + p_.n;
-    widen(wide_a, a, rows_of(p_.stored_a(), p_.m, p_.k), p_.m * p_.k, p_.lda);
-    widen(wide_b, b, rows_of(p_.stored_b(), p_.k, p_.n), p_.k * p_.n, p_.ldb);
-    if (bias) widen(wide_bias, bias, 1, p_.n, p_.n);
+    const Lines of_a = lines_of_a(p_), of_b = lines_of_b(p_);
+    for (std::int64_t i = 0; i < of_a.count; ++i) widen_line<bf16>(wide_a, a, of_a, i);
+    for (std::int64_t i = 0; i < of_b.count; ++i) widen_line<bf16>(wide_b, b, of_b, i);
+    if (bias) widen(wide_bias, static_cast<const bf16*>(bias), p_.n);
     sum_.run(rounds() ? sum : c, wide_a, wide_b, bias ? wide_bias : nullptr, lane);
     if (!rounds()) return;
     for (std::int64_t i = 0; i < p_.m; ++i)
@@ -118,29 +162,138 @@ class WideningPlan final : public Plan {
   }
 
  private:
-  static std::int64_t rows_of(Stored stored, std::int64_t rows, std::int64_t columns) {
-    return stored == Stored::plain ? rows : columns;
-  }
-  static Product widened(Product p) {
-    p.type = DType::f32;
-    p.lda = p.stored_a() == Stored::plain ? p.k : p.m;
-    p.ldb = p.stored_b() == Stored::plain ? p.n : p.k;
-    if (p.sum == DType::bf16) p.ldc = p.n;
-    p.sum = DType::f32;
-    return p;
-  }
-  static void widen(float* to, const void* from, std::int64_t rows, std::int64_t elements, std::int64_t distance) {
-    const std::int64_t columns = elements / rows;
-    for (std::int64_t i = 0; i < rows; ++i)
-      for (std::int64_t j = 0; j < columns; ++j)
-        to[i * columns + j] = static_cast<float>(static_cast<const bf16*>(from)[i * distance + j]);
-  }
   bool rounds() const { return p_.sum == DType::bf16; }
   std::int64_t own_begin() const { return round_up(sum_.scratch_bytes(), alignment); }
 
   Product p_;
   OneDnnPlan sum_;
   const Lanes& scratch_;
+};
+
+// Without its brgemm kernels oneDNN gives a row bits that depend on how many rows a call has and how its threads share
+// them, but for rows by the dozen, at most 264 of them, on one thread (seen of 2.6 at SSE4.1, AVX and AVX2).
+constexpr std::int64_t dozen = 12, most_rows = 240;
+
+// A product in blocks, each a call of the library on one thread; rows are padded with zeros to whole dozens. For fp32
+// without brgemm kernels; and for bf16 without its instructions, whose factors are widened to fp32, and whose sum is
+// rounded once, on all threads.
+class BlocksPlan final : public Plan {
+ public:
+  BlocksPlan(const Product& p, const Lanes& scratch, Stream& stream)
+      : p_(p), rows_(p.stored_a() == Stored::plain ? round_up(p.m, dozen) : p.m), stream_(stream) {
+    require_one_rounding(p);
+    const std::int64_t threads = Runtime::threads();
+    columns_ = std::min(p.n, std::max(least_columns, round_up(ceil_div(p.n, threads), column_step)));
+    across_ = ceil_div(p.n, columns_);
+    const std::int64_t down = std::max(ceil_div(threads, across_), ceil_div(rows_, most_rows));
+    height_ = std::min(rows_, round_up(ceil_div(rows_, down), dozen));
+    for (std::int64_t i = 0; i < blocks(); ++i) {
+      const Product call = call_of(block(i));
+      if (!calls_.contains(call)) calls_.emplace(call, std::make_unique<OneDnnPlan>(call, scratch));
+    }
+    workspace();
+  }
+
+  std::int64_t scratch_bytes() const override {
+    std::int64_t most = 0;
+    for (const auto& [call, plan] : calls_) most = std::max(most, plan->scratch_bytes());
+    return most;
+  }
+  int lanes() const override { return static_cast<int>(blocks()); }
+  void set_lanes(int lanes) override {
+    for (auto& [call, plan] : calls_) plan->set_lanes(lanes);
+  }
+
+  void run(void* c, const void* a, const void* b, const void* bias, int) override {
+    const Parts own = workspace();
+    if (copies_a()) {
+      copy_lines(own.a, a, lines_of_a(p_));
+      std::fill(own.a + p_.m * p_.k, own.a + rows_ * p_.k, 0.0f);
+    }
+    if (wide()) copy_lines(own.b, b, lines_of_b(p_));
+    if (wide() && bias) widen(own.bias, static_cast<const bf16*>(bias), p_.n);
+    const Places from{copies_a() ? own.a : static_cast<const float*>(a), wide() ? own.b : static_cast<const float*>(b),
+                      wide() && bias ? own.bias : static_cast<const float*>(bias)};
+    run_range(stream_, "gemm_blocks", 0, blocks(), [=, this](std::int64_t i) { run_block(i, c, own.sum, from); });
+  }
+
+ private:
+  static constexpr std::int64_t column_step = 16, least_columns = 64;
+
+  struct Block {
+    std::int64_t row, column, rows, columns;
+  };
+  struct Parts {  // of the workspace; `sum` where sums do not go to their place at once
+    float *a, *b, *bias, *sum;
+  };
+  struct Places {
+    const float *a, *b, *bias;
+  };
+
+  bool wide() const { return p_.type == DType::bf16; }
+  bool copies_a() const { return wide() || rows_ != p_.m; }
+  bool copies_c() const { return p_.sum == DType::bf16 || rows_ != p_.m; }
+  std::int64_t blocks() const { return across_ * ceil_div(rows_, height_); }
+  Block block(std::int64_t i) const {
+    const std::int64_t row = i / across_ * height_, column = i % across_ * columns_;
+    return {row, column, std::min(height_, rows_ - row), std::min(columns_, p_.n - column)};
+  }
+  /// All blocks' products, as one.
+  Product inner() const {
+    Product p = wide() ? widened(p_) : p_;
+    if (copies_a()) p.lda = lines_of_a(p_).length;
+    if (copies_c()) p.ldc = p_.n;
+    return p;
+  }
+  Product call_of(const Block& block) const {
+    Product p = inner();
+    p.m = block.rows;
+    p.n = block.columns;
+    return p;
+  }
+
+  Parts workspace() {
+    const std::int64_t a = copies_a() ? rows_ * p_.k : 0, b = wide() ? p_.k * p_.n : 0, bias = wide() ? p_.n : 0,
+                       sum = copies_c() ? rows_ * p_.n : 0;
+    auto* const begin = reinterpret_cast<float*>(
+        stream_.workspace("padded and widened factors", (a + b + bias + sum) * size_of(DType::f32)));
+    return {begin, begin + a, begin + a + b, begin + a + b + bias};
+  }
+
+  void copy_lines(float* to, const void* from, const Lines& lines) {
+    const bool widens = wide();
+    run_range(stream_, "gemm_copy", 0, lines.count, [=](std::int64_t i) {
+      widens ? widen_line<bf16>(to, from, lines, i) : widen_line<float>(to, from, lines, i);
+    });
+  }
+
+  void run_block(std::int64_t i, void* c, float* sum, const Places& from) {
+    const Block at = block(i);
+    const Product p = inner();
+    float* const to = (copies_c() ? sum : static_cast<float*>(c)) + at.row * p.ldc + at.column;
+    const std::int64_t real = std::min(at.rows, p_.m - at.row);  // rows that are not padding
+    const std::int64_t place = at.row * p_.ldc + at.column;
+    if (copies_c() && p_.beta != 0)
+      for (std::int64_t r = 0; r < real; ++r)
+        widen(to + r * p.ldc, static_cast<const float*>(c) + place + r * p_.ldc, at.columns);
+    calls_.at(call_of(at))->run(to, from.a + row_of_a(p, at.row), from.b + column_of_b(p, at.column),
+                                from.bias ? from.bias + at.column : nullptr, static_cast<int>(i));
+    if (!copies_c()) return;
+    for (std::int64_t r = 0; r < real; ++r) {
+      const float* const row = to + r * p.ldc;
+      const std::int64_t out = place + r * p_.ldc;
+      if (p_.sum == DType::bf16)
+        for (std::int64_t j = 0; j < at.columns; ++j) static_cast<bf16*>(c)[out + j] = bf16(row[j]);
+      else
+        widen(static_cast<float*>(c) + out, row, at.columns);
+    }
+  }
+
+  Product p_;
+  std::int64_t rows_;  ///< with padding
+  Stream& stream_;
+  std::int64_t columns_, height_, across_;  ///< of a block, and blocks side by side
+  std::map<Product, std::unique_ptr<OneDnnPlan>> calls_;
 };
 
 // fp64 serves proofs by finite differences alone; the library has none.
@@ -168,21 +321,28 @@ class DoublePlan final : public Plan {
   Product p_;
 };
 
-bool library_has_bf16() {
-  const Product any{.type = DType::bf16, .sum = DType::f32, .m = 64, .n = 64, .k = 64, .lda = 64, .ldb = 64, .ldc = 64};
+// Whether the library has kernels of these for which nothing needs to be done here.
+bool serves(DType type) {
+  const Product any{.type = type, .sum = DType::f32, .m = 64, .n = 64, .k = 64, .lda = 64, .ldb = 64, .ldc = 64};
   try {
-    OneDnnPlan::describe(any);
-    return true;
+    return OneDnnPlan::by_brgemm(any);
   } catch (const dnnl::error&) {
     return false;
   }
 }
+bool library_serves(DType type) {
+  static const bool fp32 = serves(DType::f32), bf16 = serves(DType::bf16);
+  return type == DType::bf16 ? bf16 : fp32;
+}
 
-std::unique_ptr<Plan> make(const Product& product, const Lanes& scratch) {
-  static const bool has_bf16 = library_has_bf16();
-  if (product.type == DType::f64) return std::make_unique<DoublePlan>(product);
-  if (product.type == DType::bf16 && !has_bf16) return std::make_unique<WideningPlan>(product, scratch);
-  return std::make_unique<OneDnnPlan>(product, scratch);
+std::unique_ptr<Plan> make(const Product& p, bool in_lanes, const Lanes& scratch, Stream& stream) {
+  if (p.type == DType::f64) return std::make_unique<DoublePlan>(p);
+  const bool wide = p.type == DType::bf16 && !library_serves(DType::bf16);
+  if (in_lanes && wide) return std::make_unique<WideningPlan>(p, scratch);
+  // A sum over rows has none whose bits could be its own.
+  if (in_lanes || (!wide && (p.stored_a() == Stored::transposed || OneDnnPlan::by_brgemm(p))))
+    return std::make_unique<OneDnnPlan>(p, scratch);
+  return std::make_unique<BlocksPlan>(p, scratch, stream);
 }
 
 }  // namespace
@@ -194,13 +354,24 @@ void Lanes::reserve(int lanes, std::int64_t bytes) {
 }
 
 Plan& Plans::plan(const Product& product, int lanes) {
-  Entry& entry = entries_[product];
-  if (entry.lanes >= lanes) return *entry.plan;
-  if (!entry.plan) entry.plan = make(product, scratch_);
-  scratch_.reserve(lanes, entry.plan->scratch_bytes());
-  if (!stream_.dry()) entry.plan->set_lanes(lanes);
-  entry.lanes = lanes;
+  Entry& entry = entries_[{product, lanes > 0}];
+  if (entry.plan && entry.lanes >= lanes) return *entry.plan;
+  if (!entry.plan) entry.plan = make(product, lanes > 0, scratch_, stream_);
+  entry.lanes = std::max(lanes, entry.plan->lanes());
+  scratch_.reserve(entry.lanes, entry.plan->scratch_bytes());
+  if (!stream_.dry()) entry.plan->set_lanes(entry.lanes);
   return *entry.plan;
+}
+
+std::int64_t rows_of_call(const Product& whole) {
+  if (!library_serves(whole.type) && (whole.stored_a() == Stored::plain || whole.type == DType::bf16)) return most_rows;
+  // oneDNN takes a transposed factor to its AMX kernels only if all its columns are used: 1.2 times as fast.
+  return whole.stored_a() == Stored::plain ? 256 : 4096;
+}
+
+std::span<const std::int64_t> row_chunks(DType type) {
+  static constexpr std::int64_t chunks[] = {256, 128, 64, 32}, dozens[] = {most_rows, 120, 60, 36};
+  return library_serves(type) ? chunks : dozens;
 }
 
 }  // namespace tessera::gemm
