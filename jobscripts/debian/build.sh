@@ -1,14 +1,20 @@
 #!/usr/bin/env bash
-# Packages, Kokkos, for CUDA cuDNN's headers, configuration and build of one preset: host, debug, asan or cuda. Does only what is not yet done.
+# Packages, Kokkos, for CUDA cuDNN's headers, configuration and build of one preset: host, v2, v3, v4, debug, asan or cuda. Does only what is not yet done.
 #   build.sh PRESET [arguments of cmake --build, e.g. --target tessera]
+# TESSERA_WERROR=ON in the environment makes warnings errors.
 set -euo pipefail
-preset=${1:?host, debug, asan or cuda}; shift
+preset=${1:?host, v2, v3, v4, debug, asan or cuda}; shift
 cd "$(dirname "$0")/../.."
 here=jobscripts/debian
 step() { printf '\n[%s] %s\n' "$preset" "$*"; }
 
 step "packages"; $here/install-deps.sh
-step "Kokkos"; $here/install-kokkos.sh "${preset/asan/debug}"
+case $preset in
+  v2 | v3 | v4) kokkos=host ;;
+  asan) kokkos=debug ;;
+  *) kokkos=$preset ;;
+esac
+step "Kokkos"; $here/install-kokkos.sh "$kokkos"
 if [ "$preset" = cuda ]; then step "headers of cuDNN's graph API"; $here/install-cudnn-frontend.sh; fi
-step "configuration"; cmake --preset "$preset"
+step "configuration"; cmake --preset "$preset" -DTESSERA_WERROR="${TESSERA_WERROR:-OFF}"
 step "build"; cmake --build --preset "$preset" "$@"

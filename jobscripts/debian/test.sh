@@ -1,8 +1,24 @@
 #!/usr/bin/env bash
 # Builds everything for the CPU and runs the tests. Arguments go to ctest, e.g. -L unit, or -R layout.
+#   test.sh [v2|v3|v4] [arguments of ctest]
+# With a level: the kernels and their tests alone, built for x86-64 CPUs of that level, oneDNN held to it; passed over on
+# a CPU that has less.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-jobscripts/debian/install-deps.sh --slurm
-jobscripts/debian/build.sh host
+level=host
+case ${1:-} in v2 | v3 | v4) level=$1; shift ;; esac
+
+if [ "$level" = host ]; then
+  jobscripts/debian/install-deps.sh --slurm
+  jobscripts/debian/build.sh host
+else
+  declare -A newest=([v2]=sse4_2 [v3]=avx2 [v4]=avx512vl)
+  if ! grep -qw "${newest[$level]}" /proc/cpuinfo; then
+    echo "[test] this CPU is below x86-64-$level: nothing to run"
+    exit 0
+  fi
+  jobscripts/debian/build.sh "$level" --target unit_kernels_tests
+  set -- -L 'unit\.kernels' "$@"
+fi
 printf '\n[test] ctest\n'
-exec ctest --preset host -j2 "$@"
+exec ctest --preset "$level" -j2 "$@"

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "kernels/formats/registry.hpp"
+#include "tests/support/portable_bits.hpp"
 
 namespace tessera {
 namespace {
@@ -300,6 +301,24 @@ TEST(ParamSpec, CountsWhatExistsOutsideMemory) {
   EXPECT_EQ(padded.real_elements(), 400);
   const ParamSpec expert{"up.2", {3, 5}, 1, Role::expert, {}, {"up", {4, 3, 5}, 30}};
   EXPECT_EQ(expert.real_elements(), 15);
+}
+
+TEST(Layout, IsTheSameOnEveryCpu) {
+  std::mt19937 random(17);
+  std::vector<std::int64_t> places;
+  for (const int ranks : {1, 6}) {
+    const ParamRegistry registry = odd_registry(random, 20);
+    const ParamLayout layout = ParamLayout::build(registry, {ranks, ranks == 6 ? 3 : 1, 4096, bf16_storage});
+    for (const Bucket& bucket : layout.buckets()) {
+      for (const Placement& place : bucket.members)
+        places.insert(places.end(), {place.param.value, place.member, place.offset.value, place.size.value});
+      for (int rank = 0; rank < bucket.ranks(); ++rank) {
+        const auto r = static_cast<std::size_t>(rank);
+        places.insert(places.end(), {bucket.begins[r], bucket.counts[r]});
+      }
+    }
+  }
+  test::expect_portable("layouts", places);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "io/convert/hf_config.hpp"
 #include "io/convert/hf_folder.hpp"
 #include "io/convert/safetensors.hpp"
+#include "tests/support/portable_bits.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 namespace tessera::test {
@@ -182,6 +183,16 @@ TEST_F(Convert, DamageIsNamedAndNothingIsLeft) {
   }
   fs::resize_file(at("a") / "model.h5", 1000);
   refuses(at("a"), at("out"), Exit::file, {"model.h5", "truncated"});
+}
+
+TEST_F(Convert, HasTheSameDigestsOnEveryCpu) {
+  convert(hf_folder(at("hf"), mixtral_of(2, 32)), at("fp32"));
+  ConvertOptions narrow;
+  narrow.type = DType::bf16;
+  convert(at("fp32"), at("bf16"), narrow);
+  for (const std::string name : {"fp32", "bf16"})
+    expect_portable("content digest of a converted checkpoint " + name,
+                    Checkpoint(at(name)).manifest().content_digest);
 }
 
 TEST_F(Convert, NumbersThatAreNoneAreRefused) {
