@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "kernels/base/runtime.hpp"
+#include "kernels/gemm/instructions.hpp"
 
 namespace tessera {
 namespace {
@@ -32,6 +33,12 @@ std::optional<Peak> peak_of(std::string_view device, Compute compute) {
 std::optional<Peak> peak_here(Compute compute) {
   const std::vector<Gpu> gpus = Runtime::gpus();
   return gpus.empty() ? std::nullopt : peak_of(gpus.front().name, compute);
+}
+
+std::string slow_products_text(Compute compute) {
+  if (gemm::has_instructions(compute == Compute::bf16 ? DType::bf16 : DType::f32)) return "";
+  return fmt::format("{} products are computed in fp32 here, since this CPU has no instructions for them: "
+                     "precision.compute: fp32 is as fast or faster, in more memory", name_of(compute));
 }
 
 double utilisation(const RunPlan& plan, const Peak& peak, double seconds) {

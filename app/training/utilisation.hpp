@@ -20,6 +20,9 @@ std::optional<Peak> peak_of(std::string_view device, Compute compute);
 /// That of the device on which this process runs.
 std::optional<Peak> peak_here(Compute compute);
 
+/// That products in the type of `compute` are not what this machine is made for, and what is faster; else empty.
+std::string slow_products_text(Compute compute);
+
 /// The model's FLOPs are those of its GEMMs and of causal attention, forward and backward, without recomputation
 /// (RunPlan::model_flops_per_step); attention's scores, which its backward forms again, count both times.
 inline constexpr std::string_view mfu_formula = "FLOPs of the model in a step / (seconds x ranks x peak)";

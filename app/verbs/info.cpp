@@ -41,7 +41,8 @@ int run_info(const InfoOptions& options) {
                                    {"back_end", build.back_end},
                                    {"threads", host_threads(1)},
                                    {"waiting", thread_waiting()},
-                                   {"mpi", build.mpi}};
+                                   {"mpi", build.mpi},
+                                   {"bf16_instructions", slow_products_text(Compute::bf16).empty()}};
     for (const Library& library : build.libraries) json["libraries"][library.name] = library.version;
     json["gpu_driver"] = Runtime::gpu_driver();
     json["gpus"] = to_json(gpus);
@@ -55,6 +56,7 @@ int run_info(const InfoOptions& options) {
   fmt::print("threads    {}\nwaiting    {}\nMPI        {}\nlibraries ", host_threads(1), thread_waiting(), build.mpi);
   for (const Library& library : build.libraries) fmt::print(" {} {}", library.name, library.version);
   print(gpus);
+  if (const std::string slow = slow_products_text(Compute::bf16); !slow.empty()) fmt::print("\nspeed      {}", slow);
   fmt::print("\nMFU        ");
   if (bf16 && fp32)
     fmt::print("{}; peak: {:.1f} TFLOP/s in bf16, {:.1f} in fp32 ({})\n", mfu_formula, bf16->flops * 1e-12,

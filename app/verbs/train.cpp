@@ -158,6 +158,8 @@ void describe(const PreparedRun& run, Control& control) {
     for (const Finding& finding : advise(run.deck.config))
       fmt::print(stderr, "{} (allowed)\n", run.deck.provenance.located(finding));
     fmt::print("{}\n{}\n{}\n", resolved_text(run.deck), corpus_text(run), plan_text(*run.plan));
+    if (const std::string slow = slow_products_text(run.deck.config.precision.compute); !slow.empty())
+      fmt::print("speed: {}\n", slow);
     std::fflush(stdout);
   }
   control.agree(problems);

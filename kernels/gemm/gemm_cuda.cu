@@ -4,6 +4,7 @@
 #include "kernels/gemm/back.hpp"
 #include "kernels/gemm/choice.hpp"
 #include "kernels/gemm/experts.hpp"
+#include "kernels/gemm/instructions.hpp"
 #include "kernels/gemm/lt.hpp"
 
 namespace tessera::gemm {
@@ -82,6 +83,8 @@ void column_sums(Stream& stream, const Gradient& db, const Tensor& dy) {
 }
 
 }  // namespace
+
+bool has_instructions(DType) { return true; }
 
 LibraryChoices::Words choose(Stream& stream, const LibraryChoices::Words& work,
                              const LibraryChoices::Words& preferred) {

@@ -7,6 +7,7 @@
 #include "kernels/base/index.hpp"
 #include "kernels/base/launch.hpp"
 #include "kernels/base/runtime.hpp"
+#include "kernels/gemm/instructions.hpp"
 #include "kernels/gemm/plans.hpp"
 
 namespace tessera::gemm {
@@ -362,6 +363,8 @@ Plan& Plans::plan(const Product& product, int lanes) {
   if (!stream_.dry()) entry.plan->set_lanes(entry.lanes);
   return *entry.plan;
 }
+
+bool has_instructions(DType type) { return type != DType::bf16 || library_serves(type); }
 
 std::int64_t rows_of_call(const Product& whole) {
   if (!library_serves(whole.type) && (whole.stored_a() == Stored::plain || whole.type == DType::bf16)) return most_rows;

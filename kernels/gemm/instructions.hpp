@@ -1,0 +1,10 @@
+#pragma once
+#include "kernels/base/dtype.hpp"
+
+namespace tessera::gemm {
+
+/// Whether this machine has instructions for products of `type`. Without them they are computed in fp32, no faster than
+/// those of fp32. Local.
+bool has_instructions(DType type);
+
+}  // namespace tessera::gemm
