@@ -212,9 +212,11 @@ class Parser {
       add_json(made, checkpoint_.format);
       return made;
     };
-    verb("ls", "List the checkpoints of a run directory", "A run directory, or a step folder", run_checkpoint_ls);
+    verb("ls", "List the checkpoints of a run directory; valid: complete, all but weights and moments read",
+         "A run directory, or a step folder", run_checkpoint_ls);
     verb("inspect", "Print what a checkpoint holds", one, run_checkpoint_inspect);
-    verb("verify", "Read every byte and compare digests", one, run_checkpoint_verify);
+    verb("verify", "Read every byte and compare digests", "A step folder, or a run directory: every step in it",
+         run_checkpoint_verify);
     verb("diff", "Compare two checkpoints; code 1 where they differ", one, run_checkpoint_diff)
         ->add_option("OTHER", checkpoint_.other, "The other one")
         ->required()

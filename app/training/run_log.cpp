@@ -51,7 +51,7 @@ RunLog::RunLog(const RunPlan& plan, std::int64_t step, std::optional<Peak> peak)
     : plan_(plan),
       begun_at_(step),
       peak_(std::move(peak)),
-      metrics_(directory_of(plan) / "metrics.jsonl", step),
+      metrics_(directory_of(plan) / metrics_file, step),
       events_(directory_of(plan), step, metrics_.restarts()),
       memory_(std::accumulate(plan.memory.begin(), plan.memory.end(), std::int64_t{0})) {
   if (peak_) console_.line(utilisation_text(plan, peak_));
@@ -99,16 +99,17 @@ Problems RunLog::row(const MetricsRow& row) {
   return problems;
 }
 
-void RunLog::close(const ClosingReport& closing) {
+void RunLog::close(const ClosingReport& closing, const std::string& end) {
   console_.bar("");
   fmt::print("{}", closing.text);
   Problems problems;
   attempt(problems, [&] {
-    const std::vector<MetricsRow> rows = read_metrics(directory_of(plan_) / "metrics.jsonl");
-    const RunReport report{plan_.config.run.name, facts_of(plan_, rows, peak_), rows, closing.regions};
+    const std::vector<MetricsRow> rows = read_metrics(directory_of(plan_) / metrics_file);
+    RunReport report{plan_.config.run.name, facts_of(plan_, rows, peak_), rows, closing.regions};
+    report.facts.emplace_back("end", end);
     replace_text_file(directory_of(plan_) / "report.html", to_html(report));
   });
-  for (const Problem& problem : problems.list()) fmt::print(stderr, "{} (the run is whole)\n", problem.text);
+  for (const Problem& problem : problems.list()) fmt::print(stderr, "{} (nothing else is missing)\n", problem.text);
 }
 
 }  // namespace tessera

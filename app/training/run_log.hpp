@@ -23,9 +23,9 @@ class RunLog {
 
   [[nodiscard]] Problems row(const MetricsRow& row);
   double seconds() const;  ///< since it was opened
-  /// Prints the end of the log and writes report.html. That page is for the eye: without room for it the run is whole
-  /// all the same, so that its problems are printed and end nothing.
-  void close(const ClosingReport& closing);
+  /// Prints the end of the log and writes report.html, which says with `end` how the run ended. That page is for the
+  /// eye: its problems are printed and change no end.
+  void close(const ClosingReport& closing, const std::string& end);
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -29,16 +29,6 @@ std::vector<fs::path> sound_steps(const fs::path& run, std::string& reasons) {
   return sound;
 }
 
-void warn_newer_checkpoints(const fs::path& run, std::int64_t step) {
-  const std::vector<StepFolder> folders = step_folders(run);
-  if (!folders.empty() && folders.back().step > step)
-    fmt::print(
-        stderr,
-        "{}: holds checkpoints of later steps than {}, up to {}, from which --resume auto would go on; move them "
-        "away before the next start\n",
-        run.string(), step, folders.back().path.filename().string());
-}
-
 std::vector<fs::path> candidates_of(const Resume& resume, const fs::path& run) {
   const bool holds = !step_folders(run).empty();
   if (resume.from == "none") {
@@ -52,7 +42,6 @@ std::vector<fs::path> candidates_of(const Resume& resume, const fs::path& run) {
   if (resume.from != "auto") {
     const fs::path chosen = find_checkpoint(resume.from);
     if (const std::string reason = reason_not_resumable(chosen); !reason.empty()) throw Error(Exit::file, reason);
-    warn_newer_checkpoints(run, Checkpoint(chosen).manifest().counters.step);
     return {chosen};
   }
   std::string reasons;
@@ -100,11 +89,24 @@ Problems against_resuming(const fs::path& folder, const Deck& deck, std::uint64_
   return problems;
 }
 
-Parent resume_from(const std::vector<fs::path>& candidates, Training& training, Device& device, Control& control) {
+namespace {
+
+/// As Parent has it: what rank 0 sees. Collective.
+std::int64_t kept_step(const Checkpoint& checkpoint, const fs::path& run, Control& control) {
+  const std::int64_t step = checkpoint.manifest().counters.step;
+  std::error_code absent;
+  const bool own = control.rank() == 0 && fs::equivalent(checkpoint.folder(), run / step_folder(step), absent);
+  return control.max(own) != 0 ? step : -1;
+}
+
+}  // namespace
+
+Parent resume_from(const std::vector<fs::path>& candidates, const fs::path& run, Training& training, Device& device,
+                   Control& control) {
   for (std::size_t i = 0;; ++i) try {
       const Checkpoint checkpoint(candidates[i], control);
       training.restore([&](StateDict& state) { load(checkpoint, state, device, control); });
-      return {candidates[i], checkpoint.manifest()};
+      return {candidates[i], checkpoint.manifest(), kept_step(checkpoint, run, control)};
     } catch (const Error& error) {
       // All ranks throw alike, so that all turn to the next one.
       if (error.code() != Exit::file || i + 1 == candidates.size()) throw;
@@ -113,7 +115,7 @@ Parent resume_from(const std::vector<fs::path>& candidates, Training& training, 
 }
 
 Saving::Saving(Device& device, const RunConfig& config, Control& control, Training& training, Stop& stop,
-               const RunLock& lock, Origin origin)
+               const RunLock& lock, Origin origin, std::int64_t saved)
     : config_(config),
       control_(control),
       training_(training),
@@ -121,12 +123,10 @@ Saving::Saving(Device& device, const RunConfig& config, Control& control, Traini
       lock_(lock),
       origin_(std::move(origin)),
       run_(config.checkpoint.dir.get()),
-      writer_(device, control) {}
+      writer_(device, control),
+      saved_(saved) {}
 
 Proceed Saving::operator()(std::int64_t step) {
-  // What was loaded from here is there already.
-  if (saved_ < 0 && fs::path(origin_.parent) == fs::absolute(run_ / step_folder(step)).lexically_normal())
-    saved_ = step;
   const bool last = step == config_.run.steps, stop = stop_.due(step, longest_, control_) && !last;
   const std::int64_t every = config_.checkpoint.every_steps;
   const bool due = every > 0 && step > 0 && step % every == 0;
@@ -142,7 +142,8 @@ Proceed Saving::operator()(std::int64_t step) {
 }
 
 void Saving::try_to_save(std::int64_t step) try { save(step); } catch (const Error& error) {
-  if (control_.rank() == 0) fmt::print(stderr, "step {} was not saved, training goes on: {}\n", step, error.what());
+  const char* const how = saved_ == step ? "is saved" : "was not saved";
+  if (control_.rank() == 0) fmt::print(stderr, "step {} {}, training goes on: {}\n", step, how, error.what());
 }
 
 void Saving::save(std::int64_t step) {
@@ -151,8 +152,10 @@ void Saving::save(std::int64_t step) {
   saved_ = step;
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   longest_ = std::max(longest_, took);
+  if (control_.rank() == 0)
+    fmt::print("saved {} | {} | {:.2f} s\n", (run_ / step_folder(step)).string(), digest, took.count());
+  writer_.set_aside(run_);
   if (control_.rank() != 0) return;
-  fmt::print("saved {} | {} | {:.2f} s\n", (run_ / step_folder(step)).string(), digest, took.count());
   std::fflush(stdout);
   Problems kept;  // longer than asked for, which is no reason to end a run
   attempt(kept, [&] { retire(run_, {config_.checkpoint.keep_last, config_.checkpoint.keep_every, step}); });

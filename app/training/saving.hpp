@@ -31,19 +31,23 @@ Problems against_resuming(const std::filesystem::path& checkpoint, const Deck& d
 struct Parent {
   std::filesystem::path folder;
   Manifest manifest;
+  std::int64_t kept = -1;  ///< its step where it is a step folder of the run directory; -1: it lies elsewhere
 };
-/// Loads the first of `candidates` whose payload is whole; says what was wrong with the others. Collective.
-Parent resume_from(const std::vector<std::filesystem::path>& candidates, Training& training, Device& device,
-                   Control& control);
+/// Loads the first of `candidates` whose payload is whole, for the run in `run`; says what was wrong with the others.
+/// Collective.
+Parent resume_from(const std::vector<std::filesystem::path>& candidates, const std::filesystem::path& run,
+                   Training& training, Device& device, Control& control);
 
 /// Saves between steps as `checkpoint` asks, and always after the last step or before an early end. A save that fails
 /// in the middle of a run is reported and training goes on. One a rank; every call is collective.
 class Saving {
  public:
+  /// `saved`: the step that the run directory's newest checkpoint holds already; -1: none.
   Saving(Device& device, const RunConfig& config, Control& control, Training& training, Stop& stop, const RunLock& lock,
-         Origin origin);
+         Origin origin, std::int64_t saved);
 
   Proceed operator()(std::int64_t step);
+  std::int64_t saved() const { return saved_; }  ///< the step that was saved last; -1: none. Local.
 
  private:
   void save(std::int64_t step);
@@ -57,7 +61,7 @@ class Saving {
   Origin origin_;
   std::filesystem::path run_;
   CheckpointWriter writer_;
-  std::int64_t saved_ = -1;
+  std::int64_t saved_;
   std::chrono::duration<double> longest_{0};
 };
 

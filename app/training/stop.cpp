@@ -13,11 +13,23 @@
 namespace tessera {
 namespace {
 
-constexpr int watched[] = {SIGTERM, SIGUSR1, SIGUSR2, SIGINT};
+/// What may end a run, the least first: where ranks have seen several, the last of them is told.
+struct Cause {
+  const char* name;
+  int signal = 0;
+};
+constexpr Cause causes[] = {{"--time-limit"},     {"--stop-at"},        {"SIGUSR2", SIGUSR2},
+                            {"SIGUSR1", SIGUSR1}, {"SIGTERM", SIGTERM}, {"SIGINT", SIGINT}};
+constexpr int time_limit = 1, stop_at = 2;  // numbers of causes; 0: none
 
-std::atomic<bool> asked = false;
+int number_of(int signal) {
+  const auto found = std::ranges::find(causes, signal, &Cause::signal);
+  return static_cast<int>(found - std::begin(causes)) + 1;
+}
+
+std::atomic<int> asked = 0;                 // the signal that came first; 0: none
 std::atomic<std::int64_t> interrupted = 0;  // milliseconds of the monotonic clock; 0: not yet
-static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free);
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free);
 
 std::int64_t milliseconds() {
   timespec time{};
@@ -26,7 +38,8 @@ std::int64_t milliseconds() {
 }
 
 extern "C" void on_signal(int signal) {
-  asked = true;
+  int none = 0;
+  asked.compare_exchange_strong(none, signal);
   if (signal != SIGINT) return;
   const std::int64_t first = interrupted, now = milliseconds();
   if (first != 0 && now - first > 1000) _exit(static_cast<int>(Exit::internal));
@@ -36,12 +49,13 @@ extern "C" void on_signal(int signal) {
 }  // namespace
 
 Stop::Stop() {
-  asked = false;
+  asked = 0;
   interrupted = 0;
   struct sigaction action {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
-  for (int signal : watched) sigaction(signal, &action, nullptr);
+  for (const Cause& cause : causes)
+    if (cause.signal != 0) sigaction(cause.signal, &action, nullptr);
 }
 
 bool Stop::due(std::int64_t step, std::chrono::duration<double> save, Control& control) {
@@ -51,11 +65,15 @@ bool Stop::due(std::int64_t step, std::chrono::duration<double> save, Control& c
   last_ = time;
   const bool late = limits_.time && (time - begin_) + longest_step_ + 1.5 * save >= *limits_.time;
   const bool there = limits_.step && step >= *limits_.step;
-  return control.max(asked || late || there) != 0;
+  const int signal = asked;
+  const int mine = signal != 0 ? number_of(signal) : there ? stop_at : late ? time_limit : 0;
+  const auto cause = static_cast<std::size_t>(control.max(mine));
+  if (cause > 0) cause_ = causes[cause - 1].name;
+  return cause > 0;
 }
 
 void Stop::outlast_ranks() const {
-  if (!asked) return;
+  if (asked == 0) return;
   std::fflush(nullptr);
   if (::fork() != 0) return;
   constexpr useconds_t tenth_of_a_second = 100'000;

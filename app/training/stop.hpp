@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "core/comm/control.hpp"
 
@@ -25,6 +26,8 @@ class Stop {
 
   /// `save` is how long a save takes, as measured; the time limit leaves room for it and for one more step. Collective.
   bool due(std::int64_t step, std::chrono::duration<double> save, Control& control);
+  /// What was due: a signal's name, --stop-at, or --time-limit; the same on every rank.
+  const std::string& cause() const { return cause_; }
 
   /// The last act before the process ends, after MPI's end: where a signal came, leaves a child that holds the output
   /// open for a fifth of a second. Hydra, once it has forwarded a signal, keeps the exit codes of those ranks alone
@@ -37,6 +40,7 @@ class Stop {
   Clock::time_point begin_ = Clock::now(), last_ = begin_;
   std::chrono::duration<double> longest_step_{0};
   bool stepped_ = false;
+  std::string cause_;
 };
 
 }  // namespace tessera

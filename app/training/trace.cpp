@@ -15,19 +15,12 @@ std::string hex(std::uint64_t value) { return fmt::format("{:016x}", value); }
 
 Trace::Trace(const std::string& path, Device& device, const StepPlan& plan, Engine& engine, Control& control,
              std::vector<Record>& records)
-    : device_(device), plan_(plan), engine_(engine), control_(control), records_(records) {
+    : path_(path), device_(device), plan_(plan), engine_(engine), control_(control), records_(records) {
   for (const Dataset& dataset : plan.registry.datasets()) {
     name_of_.insert(name_of_.end(), dataset.params.size(), static_cast<int>(names_.size()));
     names_.push_back(plan.registry.canonical(dataset).name);
   }
   sums_ = trace_digests(device, plan);
-  Problems problems;
-  if (control.rank() == 0) {
-    file_.open(path, std::ios::trunc);
-    if (!file_)
-      problems.add(Exit::environment, "debug.trace: " + path + " cannot be written; name a file in a writable folder");
-  }
-  control.agree(problems);
   engine.observe(this);
   engine.sync().weights().observe([this](Stream& stream, GroupId group) { consumed(stream, group); });
 }
@@ -128,8 +121,9 @@ void Trace::write_row(const std::vector<std::uint64_t>& sums, Problems& problems
   row["overlapped"] = {{"gathers", gathers - gathers_}, {"reductions", reductions - reductions_}};
   gathers_ = gathers;
   reductions_ = reductions;
+  if (!file_.is_open()) file_.open(path_, std::ios::trunc);
   file_ << row.dump() << std::endl;
-  if (!file_) problems.add(Exit::environment, "debug.trace: the row could not be written (disk full?)");
+  if (!file_) problems.add(Exit::environment, "debug.trace: " + path_ + ": a row cannot be written (disk full?)");
 }
 
 }  // namespace tessera

@@ -16,7 +16,8 @@ namespace tessera {
 /// forward, or at finish().
 class Trace final : public StepObserver {
  public:
-  /// `records` is filled by a recording mesh. Rank 0 writes `path`, anew; Error{environment} if it cannot.
+  /// `records` is filled by a recording mesh. Rank 0 writes `path`, anew once there is a row;
+  /// Error{environment} if it cannot.
   Trace(const std::string& path, Device& device, const StepPlan& plan, Engine& engine, Control& control,
         std::vector<Record>& records);
 
@@ -42,6 +43,7 @@ class Trace final : public StepObserver {
   void write(Stream& stream);
   void write_row(const std::vector<std::uint64_t>& sums, Problems& problems);
 
+  std::string path_;
   Device& device_;
   const StepPlan& plan_;
   Engine& engine_;

@@ -31,9 +31,24 @@ std::int64_t bytes_below(const fs::path& folder) {
   return bytes;
 }
 
+Error neither(const std::string& path) { return {Exit::file, path + ": is neither a checkpoint nor a run directory"}; }
+
+/// One checkpoint of a run directory, and whether a branch has left it behind.
+struct Held {
+  StepFolder folder;
+  bool abandoned;
+};
+std::vector<Held> all_in(const fs::path& run) {
+  std::vector<Held> all;
+  for (const StepFolder& folder : step_folders(run)) all.push_back({folder, false});
+  for (const StepFolder& folder : abandoned_folders(run)) all.push_back({folder, true});
+  return all;
+}
+
 Json listed(const fs::path& folder) {
-  Json row = {{"step", nullptr}, {"path", folder.string()},      {"valid", false},
-              {"reason", ""},    {"bytes", bytes_below(folder)}, {"content_digest", nullptr}};
+  Json row = {{"step", nullptr},   {"path", folder.string()},      {"valid", false},
+              {"reason", ""},      {"bytes", bytes_below(folder)}, {"content_digest", nullptr},
+              {"abandoned", false}};
   try {
     const Checkpoint checkpoint(folder);
     row["step"] = checkpoint.manifest().counters.step;
@@ -43,6 +58,25 @@ Json listed(const fs::path& folder) {
     row["reason"] = error.what();
   }
   return row;
+}
+
+void print_listed(const Json& row) {
+  const bool valid = row["valid"];
+  const std::string digest = valid ? row["content_digest"] : Json("-");
+  const std::string where = valid ? row["path"] : row["reason"];  // which names the path
+  fmt::print("{:>10}  {:>10}  {:<7}  {:<16}  {}{}\n", row["step"].dump(), bytes_text(row["bytes"]),
+             valid ? "valid" : "invalid", digest, where, row["abandoned"] ? " (abandoned)" : "");
+}
+
+/// What is wrong with a checkpoint, every byte read.
+std::vector<std::string> failures_of(const fs::path& folder) {
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) return {neither(folder.string()).what()};
+  try {
+    return Checkpoint(folder).verify();
+  } catch (const std::exception& failure) {
+    return {failure.what()};
+  }
 }
 
 Json described(const StoredTensor& tensor) {
@@ -110,12 +144,12 @@ struct Pair {
 
 int run_checkpoint_ls(const CheckpointOptions& options) {
   std::error_code error;
-  if (!fs::is_directory(options.path, error))
-    throw Error(Exit::file, options.path + ": is neither a checkpoint nor a run directory");
+  if (!fs::is_directory(options.path, error)) throw neither(options.path);
   Json rows = Json::array();
-  for (const StepFolder& folder : step_folders(options.path)) {
-    Json row = listed(folder.path);
-    row["step"] = folder.step;
+  for (const Held& held : all_in(options.path)) {
+    Json row = listed(held.folder.path);
+    row["step"] = held.folder.step;
+    row["abandoned"] = held.abandoned;
     rows.push_back(row);
   }
   if (rows.empty() && fs::exists(fs::path(options.path) / "manifest.json", error)) rows.push_back(listed(options.path));
@@ -124,10 +158,7 @@ int run_checkpoint_ls(const CheckpointOptions& options) {
   else if (rows.empty())
     fmt::print("{}: holds no checkpoints\n", options.path);
   else
-    for (const Json& row : rows)
-      fmt::print("{:>10}  {:>10}  {}  {}\n", row["step"].dump(), bytes_text(row["bytes"]),
-                 row["valid"] ? row["content_digest"].get<std::string>() : "invalid",
-                 row["valid"] ? row["path"].get<std::string>() : row["reason"].get<std::string>());
+    for (const Json& row : rows) print_listed(row);
   return 0;
 }
 
@@ -163,17 +194,19 @@ int run_checkpoint_inspect(const CheckpointOptions& options) {
 }
 
 int run_checkpoint_verify(const CheckpointOptions& options) {
+  std::vector<fs::path> folders;
+  for (const Held& held : all_in(options.path)) folders.push_back(held.folder.path);
+  if (folders.empty()) folders.emplace_back(options.path);  // a step folder, or what proves to be none
   std::vector<std::string> failures;
-  try {
-    failures = Checkpoint(find_checkpoint(options.path)).verify();
-  } catch (const std::exception& error) {
-    failures.push_back(error.what());
+  for (const fs::path& folder : folders) {
+    const std::vector<std::string> found = failures_of(folder);
+    failures.insert(failures.end(), found.begin(), found.end());
+    for (const std::string& failure : found) fmt::print(stderr, "{}\n", failure);
+    if (options.format == Format::text && found.empty())
+      fmt::print("{}: every byte is as it was saved\n", folder.string());
+    std::fflush(stdout);
   }
-  if (options.format == Format::json)
-    fmt::print("{}\n", Json{{"ok", failures.empty()}, {"failures", failures}}.dump());
-  else if (failures.empty())
-    fmt::print("{}: every byte is as it was saved\n", options.path);
-  for (const std::string& failure : failures) fmt::print(stderr, "{}\n", failure);
+  if (options.format == Format::json) fmt::print("{}\n", Json{{"ok", failures.empty()}, {"failures", failures}}.dump());
   return failures.empty() ? 0 : static_cast<int>(Exit::file);
 }
 

@@ -25,6 +25,7 @@
 #include "app/training/training.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/comm/mpi.hpp"
+#include "io/checkpoint/branch.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/reader.hpp"
 #include "io/data/utf8.hpp"
@@ -75,13 +76,18 @@ void check_trace(const std::string& trace, const std::filesystem::path& director
     fs::remove(trace, absent);
 }
 
-/// Makes the run directory where there is none, and keeps others out.
+/// Makes the run directory where there is none, keeps others out, and puts in order what a killed run left behind.
 std::unique_ptr<RunLock> claim(const std::filesystem::path& directory, Control& control) {
   Problems problems;
   if (control.rank() == 0) prepare_run_directory(directory, problems);
   control.agree(problems);
   auto lock = std::make_unique<RunLock>(directory, control);
-  if (control.rank() == 0) remove_leftovers(directory);
+  if (control.rank() == 0)
+    attempt(problems, [&] {
+      remove_leftovers(directory);
+      settle_branch(directory);
+    });
+  control.agree(problems);
   return lock;
 }
 
@@ -149,36 +155,65 @@ RunRecord record_of(const PreparedRun& run, const TrainOptions& options) {
   return record;
 }
 
-/// The resolved deck, written by rank 0, and the head of the log.
-void describe(const PreparedRun& run, Control& control) {
-  Problems problems;
-  if (control.rank() == 0) {
-    const std::filesystem::path directory = run.deck.config.checkpoint.dir.get();
-    attempt(problems, [&] { replace_text_file(directory / "deck.resolved.yaml", resolved_text(run.deck)); });
-    for (const Finding& finding : advise(run.deck.config))
-      fmt::print(stderr, "{} (allowed)\n", run.deck.provenance.located(finding));
-    fmt::print("{}\n{}\n{}\n", resolved_text(run.deck), corpus_text(run), plan_text(*run.plan));
-    if (const std::string slow = slow_products_text(run.deck.config.precision.compute); !slow.empty())
-      fmt::print("speed: {}\n", slow);
-    std::fflush(stdout);
-  }
-  control.agree(problems);
+/// The head of the log, by rank 0.
+void describe(const PreparedRun& run) {
+  for (const Finding& finding : advise(run.deck.config))
+    fmt::print(stderr, "{} (allowed)\n", run.deck.provenance.located(finding));
+  fmt::print("{}\n{}\n{}\n", resolved_text(run.deck), corpus_text(run), plan_text(*run.plan));
+  if (const std::string slow = slow_products_text(run.deck.config.precision.compute); !slow.empty())
+    fmt::print("speed: {}\n", slow);
+  std::fflush(stdout);
 }
 
-/// Rank 0's log, null elsewhere, and run.json, which says how many starts there were before. Collective.
-std::unique_ptr<RunLog> open_log(const PreparedRun& run, const TrainOptions& options, const AgreedPlans& plans,
-                                 std::int64_t step, const Mpi& mpi, Control& control) {
+/// What a run begins with.
+struct Beginning {
+  Origin origin;
+  std::int64_t step = 0;   ///< steps done
+  std::int64_t kept = -1;  ///< as Parent's; -1 too where there is no parent
+};
+
+bool rewinds(const TrainOptions& options) { return options.resume != "auto" && options.resume != "none"; }
+
+/// From here on the directory holds two lines of steps, until the first checkpoint of the new one. Local.
+void branch_off(const std::filesystem::path& directory, const Beginning& beginning) {
+  const std::vector<std::string> left = begin_branch(directory, beginning.origin.parent, beginning.kept, metrics_file);
+  if (!left.empty())
+    fmt::print("a branch begins after step {}: its first checkpoint sets {} aside\n", beginning.step,
+               fmt::join(left, ", "));
+}
+
+/// run.json with this start and those before.
+std::string record_text(const RunRecord& record, const std::filesystem::path& path) {
+  std::error_code unknown;
+  if (!exists(path, unknown)) return to_json(record, "");
+  try {
+    return to_json(record, read_text_file(path));
+  } catch (const Error& error) {
+    fmt::print(stderr, "{}: {}; the starts before this one are not listed\n", path.string(), error.what());
+    return to_json(record, "");
+  }
+}
+
+/// Rank 0's log, null elsewhere, and what else the run directory says of this start: the resolved deck, run.json, a
+/// branch that begins. Collective.
+std::unique_ptr<RunLog> open_records(const PreparedRun& run, const TrainOptions& options, const AgreedPlans& plans,
+                                     const Beginning& beginning, const Mpi& mpi, Control& control) {
   std::unique_ptr<RunLog> log;
   RunRecord record = record_of(run, options);
   record.library_plans = plans;
   record.ranks = places(run, mpi, control);
+  record.step = beginning.step;
+  if (!run.beginnings.empty()) record.resumed_from = beginning.origin.parent;
   const RunConfig& config = run.deck.config;
+  const std::filesystem::path directory = config.checkpoint.dir.get();
   Problems problems;
   if (mpi.rank() == 0)
     attempt(problems, [&] {
-      log = std::make_unique<RunLog>(*run.plan, step, peak_here(config.precision.compute));
+      if (rewinds(options)) branch_off(directory, beginning);
+      log = std::make_unique<RunLog>(*run.plan, beginning.step, peak_here(config.precision.compute));
       record.restart = log->restarts();
-      replace_text_file(std::filesystem::path(config.checkpoint.dir.get()) / "run.json", to_json(record));
+      replace_text_file(directory / "deck.resolved.yaml", resolved_text(run.deck));
+      replace_text_file(directory / "run.json", record_text(record, directory / "run.json"));
     });
   control.agree(problems);
   return log;
@@ -203,13 +238,17 @@ void print_sample(Training& training, const RunPlan& plan) {
 }
 
 /// Goes on from a checkpoint if there is one; says what a save records of this run.
-Origin begin(const PreparedRun& run, const TrainOptions& options, const Mpi& mpi, Control& control, Training& training,
-             Device& device) {
-  Origin origin;
+Beginning begin(const PreparedRun& run, const TrainOptions& options, const Mpi& mpi, Control& control,
+                Training& training, Device& device) {
+  Beginning beginning;
+  Origin& origin = beginning.origin;
+  const RunConfig& config = run.deck.config;
   origin.run_id = control.broadcast(fmt::format(
       "{:016x}", std::random_device()() * std::uint64_t{0x100000001} ^ static_cast<std::uint64_t>(std::time(nullptr))));
   if (!run.beginnings.empty()) {
-    const Parent parent = resume_from(run.beginnings, training, device, control);
+    const Parent parent = resume_from(run.beginnings, config.checkpoint.dir.get(), training, device, control);
+    beginning.step = parent.manifest.counters.step;
+    beginning.kept = parent.kept;
     origin.run_id = parent.manifest.run_id;
     origin.parent = parent.folder.string();
     origin.parent_digest = parent.manifest.content_digest;
@@ -223,7 +262,6 @@ Origin begin(const PreparedRun& run, const TrainOptions& options, const Mpi& mpi
     const std::string digest = given.content_digest.empty() ? "" : " | " + given.content_digest;
     if (mpi.rank() == 0) fmt::print("starts with the weights of {}{}\n", origin.parent, digest);
   }
-  const RunConfig& config = run.deck.config;
   const Build build = this_build();
   origin.version = build.version;
   origin.git_sha = build.git_sha;
@@ -242,8 +280,23 @@ Origin begin(const PreparedRun& run, const TrainOptions& options, const Mpi& mpi
                                                         : ExpertWeights::discrete;
   origin.command_line = fmt::format("{}", fmt::join(options.command_line, " "));
   origin.hosts = control.broadcast(fmt::format("{}", fmt::join(control.gather(mpi.host()), " ")));
-  return origin;
+  return beginning;
 }
+
+/// What one says of a run that stopped, and how it goes on.
+std::string stopped_text(std::int64_t step, std::int64_t steps, const Stop& stop) {
+  return fmt::format("stopped after step {} of {} ({})", step, steps, stop.cause());
+}
+/// `saved`: the newest step in the run directory, as `before` was when the run began.
+std::string ways_on(const TrainOptions& options, const Stop& stop, std::int64_t saved, std::int64_t before) {
+  std::vector<std::string> without;  // what would go back from what was saved, or stop at once
+  if (options.resume != "auto" && saved != before) without.push_back("--resume " + options.resume);
+  if (stop.cause() == "--stop-at") without.push_back(stop.cause());
+  return "the same command goes on" + (without.empty() ? "" : fmt::format(" without {}", fmt::join(without, " and ")));
+}
+
+/// Whether all ranks threw an error alike, so that they may go on together.
+bool agreed(const Error& error) { return error.code() != Exit::internal && error.code() != Exit::communication; }
 
 int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_deck) {
   Problems problems;
@@ -259,7 +312,7 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_dec
   const std::unique_ptr<Control> own_control = mpi.control(patience);
   Control& control = *own_control;
   const Runtime runtime(static_cast<int>(config.run.threads.get()), run.gpu);
-  describe(run, control);
+  if (mpi.rank() == 0) describe(run);
   Device device;
   const AgreedPlans plans = use_library_plans(device, *run.plan, run.beginnings, control);
   std::vector<Record> records;
@@ -270,16 +323,32 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_dec
     mesh.wrap([&](std::unique_ptr<Communicator> one) { return recording(std::move(one), records); });
   Training training(device, *run.plan, Batches(config, run.corpus->tokens(), run.windows, run.plan->ranks.world), mesh,
                     control, records);
-  Origin origin = begin(run, options, mpi, control, training, device);
-  origin.library_plans = to_text(plans.plans);
-  const std::unique_ptr<RunLog> log = open_log(run, options, plans, training.step(), mpi, control);
-  Saving saving(device, config, control, training, stop, *run.lock, std::move(origin));
-  const Proceed proceed =
-      training.run([&](const MetricsRow& row) { return log ? log->row(row) : Problems(); }, std::ref(saving));
-  const ClosingReport closing = closing_report(device, mesh, *run.plan, control,
+  Beginning beginning = begin(run, options, mpi, control, training, device);
+  if (beginning.kept >= config.run.steps) {
+    if (mpi.rank() == 0) fmt::print("{} of {} steps done, nothing to do\n", beginning.kept, config.run.steps);
+    return 0;
+  }
+  beginning.origin.library_plans = to_text(plans.plans);
+  const std::unique_ptr<RunLog> log = open_records(run, options, plans, beginning, mpi, control);
+  Saving saving(device, config, control, training, stop, *run.lock, std::move(beginning.origin), beginning.kept);
+  const auto close = [&](const std::string& end) {
+    const ClosingReport closing = closing_report(device, mesh, *run.plan, control,
                                                  {log ? log->seconds() : 1, training.late_allocations()});
-  if (log) log->close(closing);
-  if (proceed == Proceed::stop) return static_cast<int>(Exit::stopped);
+    if (log && run.lock->held()) log->close(closing, end);
+  };
+  Proceed proceed = Proceed::go_on;
+  try {
+    proceed = training.run([&](const MetricsRow& row) { return log ? log->row(row) : Problems(); }, std::ref(saving));
+  } catch (const Error& error) {
+    if (agreed(error)) close(error.what());
+    throw;
+  }
+  const std::string stopped = stopped_text(training.step(), config.run.steps, stop);
+  close(proceed == Proceed::stop ? stopped : "all steps done");
+  if (proceed == Proceed::stop) {
+    if (mpi.rank() == 0) fmt::print("{}; {}\n", stopped, ways_on(options, stop, saving.saved(), beginning.kept));
+    return static_cast<int>(Exit::stopped);
+  }
   print_sample(training, *run.plan);
   return 0;
 }

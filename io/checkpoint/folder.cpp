@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
+#include <utility>
 
 #include <fmt/format.h>
 
+#include "io/checkpoint/branch.hpp"
 #include "io/checkpoint/reader.hpp"
 #include "io/files/fault.hpp"
 #include "io/files/posix_file.hpp"
@@ -17,16 +19,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::string_view prefix = "step_";
-
-void move(const fs::path& from, const fs::path& to) {
-  std::error_code error;
-  fault::strike(to);
-  fs::rename(from, to, error);
-  if (error)
-    throw Error(Exit::environment,
-                fmt::format("{}: cannot become {}: {}", from.string(), to.string(), error.message()));
-}
+constexpr std::string_view prefix = "step_", left_behind = "abandoned-";
 
 /// By rename first, so that a crash in between leaves no half of a checkpoint under its name.
 void discard(const fs::path& folder) {
@@ -49,6 +42,43 @@ std::optional<std::int64_t> step_named(std::string_view name) {
   return step;
 }
 
+std::string abandoned_name(std::int64_t branch, std::string_view name) {
+  return fmt::format("{}{}_{}", left_behind, branch, name);
+}
+
+std::optional<AbandonedName> abandoned(std::string_view name) {
+  const std::size_t cut = name.find('_');
+  if (!name.starts_with(left_behind) || cut == std::string_view::npos) return std::nullopt;
+  AbandonedName parts{0, name.substr(cut + 1)};
+  std::from_chars(name.data() + left_behind.size(), name.data() + cut, parts.branch);
+  if (parts.branch < 1 || name != abandoned_name(parts.branch, parts.name)) return std::nullopt;
+  return parts;
+}
+
+std::vector<StepFolder> abandoned_folders(const fs::path& run) {
+  std::vector<std::pair<std::int64_t, StepFolder>> found;  // branch and folder
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(run, error)) {
+    const std::string name = entry.path().filename().string();
+    const std::optional<AbandonedName> parts = abandoned(name);
+    const std::optional<std::int64_t> step = parts ? step_named(parts->name) : std::nullopt;
+    if (step && entry.is_directory(error)) found.push_back({parts->branch, {*step, entry.path()}});
+  }
+  std::ranges::sort(found, {}, [](const auto& each) { return std::pair(each.first, each.second.step); });
+  std::vector<StepFolder> folders;
+  for (auto& [branch, folder] : found) folders.push_back(std::move(folder));
+  return folders;
+}
+
+void move_entry(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fault::strike(to);
+  fs::rename(from, to, error);
+  if (error)
+    throw Error(Exit::environment,
+                fmt::format("{}: cannot become {}: {}", from.string(), to.string(), error.message()));
+}
+
 std::vector<StepFolder> step_folders(const fs::path& run) {
   std::vector<StepFolder> found;
   std::error_code error;
@@ -62,9 +92,9 @@ std::vector<StepFolder> step_folders(const fs::path& run) {
 
 void commit_folder(const fs::path& finished, const fs::path& run, std::int64_t step) {
   const fs::path named = run / step_folder(step);
-  // Only what proved invalid at the start of this run can be in the way.
+  make_way(run, named.filename().string());
   if (std::error_code unknown; fs::exists(named, unknown)) discard(named);
-  move(finished, named);
+  move_entry(finished, named);
   try {
     sync_folder(run);
   } catch (const Error&) {
@@ -105,7 +135,8 @@ void remove_leftovers(const fs::path& run) {
   std::vector<fs::path> left;
   for (const fs::directory_entry& entry : fs::directory_iterator(run, error)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with(".trash.") || (name.starts_with(prefix) && name.find(".tmp.") != std::string::npos))
+    if (name.starts_with(".trash.") || (name.starts_with(prefix) && name.find(".tmp.") != std::string::npos) ||
+        (name.starts_with(left_behind) && name.ends_with(".tmp")))
       left.push_back(entry.path());
   }
   for (const fs::path& path : left) fs::remove_all(path, error);

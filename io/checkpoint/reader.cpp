@@ -80,8 +80,9 @@ void Checkpoint::read_manifest() {
 
 void Checkpoint::read_structure() {
   read_manifest();
-  if (const auto step = step_named((folder_ / "").parent_path().filename().string());
-      step && *step != manifest_.counters.step)
+  const std::string called = (folder_ / "").parent_path().filename().string();
+  const std::optional<AbandonedName> aside = abandoned(called);
+  if (const auto step = step_named(aside ? aside->name : called); step && *step != manifest_.counters.step)
     throw unfit(folder_, fmt::format("holds step {}: it was renamed", manifest_.counters.step));
   for (const char* name : {model_file, deck_file})
     if (!manifest_.files.contains(name)) throw unfit(folder_ / manifest_file, std::string("does not list ") + name);

@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "io/checkpoint/branch.hpp"
 #include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/storage.hpp"
@@ -31,6 +32,12 @@ std::string nonce() {
   std::random_device device;
   return fmt::format("{:08x}", device());
 }
+
+/// However a save ends, the ranks are about it no more.
+struct Told {
+  Control& control;
+  ~Told() { control.about(""); }
+};
 
 }  // namespace
 
@@ -61,6 +68,7 @@ CheckpointWriter::CheckpointWriter(Device& device, Control& control)
 
 std::string CheckpointWriter::save(const fs::path& run, const StateDict& state, const Origin& origin) {
   Save save{run, {}, state, origin, {}, {}, {}, {}};
+  const Told told{control_};
   try {
     require(state.digests.elements() == std::ssize(state.tensors), "CheckpointWriter",
             "the state has no memory for its digests");
@@ -77,15 +85,20 @@ std::string CheckpointWriter::save(const fs::path& run, const StateDict& state, 
       if (control_.rank() == 0) commit_folder(save.folder, run, state.counters.step);
     });
     phase(Phase::latest, [&] { announce(save); });
-    control_.about("");
   } catch (const Error&) {
     save.files.clear();
-    control_.about("");
     std::error_code ignored;
     if (control_.rank() == 0 && !save.folder.empty()) fs::remove_all(save.folder, ignored);
     throw;
   }
   return save.content_digest;
+}
+
+void CheckpointWriter::set_aside(const fs::path& run) {
+  const Told told{control_};
+  phase(Phase::aside, [&] {
+    if (control_.rank() == 0) settle_branch(run);
+  });
 }
 
 void CheckpointWriter::sum_digests(Save& save) {

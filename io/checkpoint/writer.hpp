@@ -21,6 +21,10 @@ class CheckpointWriter {
   /// every older checkpoint does. Collective.
   std::string save(const std::filesystem::path& run, const StateDict& state, const Origin& origin);
 
+  /// After a save: sets aside what a branch leaves behind (settle_branch). When rank 0 fails, all throw the same Error,
+  /// and the next save or start of a run takes it up again. Collective.
+  void set_aside(const std::filesystem::path& run);
+
  private:
   struct Save;
   void prepare(Save& save);

@@ -3,15 +3,20 @@
 #include <filesystem>
 #include <string_view>
 
-/// Failures on purpose, for tests: TESSERA_FAULT=phase:rank:kind strikes one rank (or `all`) once, at the first save or
-/// lock that comes to the phase, and says so on stderr. Without the variable nothing here does anything.
+/// Failures on purpose, for tests: TESSERA_FAULT=phase:rank:kind strikes one rank (or `all`) once, the first time that
+/// it comes to the phase, or with phase:rank:kind:n the n-th time, and says so on stderr. Without the variable nothing
+/// here does anything.
 ///   kill, stop            the signals SIGKILL and SIGSTOP, at the phase's beginning
 ///   enospc, eio, eintr    the phase's next system call on a file fails with that error
 ///   short                 the phase's next write takes half of what it was given
 namespace tessera::fault {
 
-/// The phases of a save in their order, after the run's lock; TESSERA_FAULT has their names.
-enum class Phase { lock, mkdir, create, guard, payload, sync, vote, digest, close, manifest, rename, latest };
+/// The run's lock, a branch's beginning (before each of its writes), and the phases of a save in their order;
+/// TESSERA_FAULT has their names. In the last one a branch sets aside what it leaves behind; it comes again after each
+/// rename.
+enum class Phase {
+  lock, branch, mkdir, create, guard, payload, sync, vote, digest, close, manifest, rename, latest, aside
+};
 
 std::string_view name_of(Phase phase);
 

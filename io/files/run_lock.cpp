@@ -214,9 +214,14 @@ RunLock::RunLock(const fs::path& run, Control& control, const Heartbeat& heartbe
 RunLock::~RunLock() {
   if (!file_) return;
   heart_ = {};
-  const std::optional<Seen> there = look(path_);
   std::error_code ignored;
-  if (there && there->text == text_) fs::remove(path_, ignored);
+  if (held()) fs::remove(path_, ignored);
+}
+
+bool RunLock::held() const {
+  if (!file_) return true;
+  const std::optional<Seen> there = look(path_);
+  return there && there->text == text_;
 }
 
 void RunLock::require_held() const {

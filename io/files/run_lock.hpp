@@ -52,6 +52,8 @@ class RunLock {
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
+  /// Whether the file is still this run's, on rank 0; true elsewhere. Local.
+  bool held() const;
   /// Throws Error{environment} on all ranks where the file is this run's no more: the run was stopped for so long that
   /// another one took over, or somebody removed it. Collective.
   void require_held() const;

@@ -33,6 +33,8 @@ std::string to_json(const MetricsRow& row);
 /// where the file cannot be read.
 std::vector<MetricsRow> read_metrics(const std::filesystem::path& path);
 
+inline constexpr const char* metrics_file = "metrics.jsonl";
+
 /// metrics.jsonl, the record of a run: one line a step. One process writes it (rank 0); not collective.
 class MetricsLog {
  public:

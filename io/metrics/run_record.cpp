@@ -37,6 +37,25 @@ bool allowed(std::string_view name) {
          std::ranges::any_of(families, [&](std::string_view family) { return name.starts_with(family); });
 }
 
+/// What `starts` says of each.
+Json start_of(const Json& record) {
+  Json start = Json::object();
+  for (const char* key : {"started", "restart", "step", "resumed_from", "command_line", "deck", "software", "hosts",
+                          "ranks", "threads_per_rank"})
+    if (record.contains(key)) start[key] = record[key];
+  return start;
+}
+
+/// An older version's record is that of one start.
+Json starts_in(const std::string& text) {
+  if (text.empty()) return Json::array();
+  const Json record = Json::parse(text, nullptr, false);
+  if (!record.is_object()) throw Error(Exit::file, "is no JSON object");
+  const Json starts = record.value("starts", Json::array({start_of(record)}));
+  if (!starts.is_array()) throw Error(Exit::file, "lists no starts");
+  return starts;
+}
+
 }  // namespace
 
 std::map<std::string, std::string> allowed_environment() {
@@ -49,7 +68,7 @@ std::map<std::string, std::string> allowed_environment() {
   return found;
 }
 
-std::string to_json(const RunRecord& record) {
+std::string to_json(const RunRecord& record, const std::string& earlier) {
   std::set<std::string> hosts;
   Json rank_map = Json::array();
   for (std::size_t r = 0; r < record.ranks.size(); ++r) {
@@ -62,6 +81,8 @@ std::string to_json(const RunRecord& record) {
       {"name", record.name},
       {"started", record.started},
       {"restart", record.restart},
+      {"step", record.step},
+      {"resumed_from", record.resumed_from.empty() ? Json() : Json(record.resumed_from)},
       {"command_line", record.command_line},
       {"deck", {{"path", record.deck_path}, {"hash", record.deck_hash}, {"resolved_hash", record.resolved_deck_hash}}},
       {"seed", record.seed},
@@ -83,6 +104,8 @@ std::string to_json(const RunRecord& record) {
       {"environment", record.environment},
   };
   if (!record.library_plans.plans.choices.of.empty()) json["library_plans"] = plans_of(record.library_plans);
+  json["starts"] = starts_in(earlier);
+  json["starts"].push_back(start_of(json));
   // Command lines and variables may hold any bytes; those that are no UTF-8 become replacement characters.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
 }

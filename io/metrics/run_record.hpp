@@ -35,6 +35,8 @@ struct RunRecord {
   std::int64_t data_files = 0, data_tokens = 0;
   std::string started;       ///< ISO 8601, UTC
   std::int64_t restart = 0;  ///< how often the run had been resumed
+  std::int64_t step = 0;     ///< steps done before this start
+  std::string resumed_from;  ///< the checkpoint that holds them; empty: none
   AgreedPlans library_plans;
 };
 
@@ -42,7 +44,9 @@ struct RunRecord {
 /// secret is not in the list.
 std::map<std::string, std::string> allowed_environment();
 
-/// run.json: an indented JSON object; hashes as hex digits, hosts listed once, the rank map in rank order.
-std::string to_json(const RunRecord& record);
+/// run.json: an indented JSON object of this start; hashes as hex digits, hosts listed once, the rank map in rank
+/// order. `starts` lists every start of the run, this one last, without what is long; `earlier`: run.json as the start
+/// before left it, or empty. Throws Error{file} where that is no such object.
+std::string to_json(const RunRecord& record, const std::string& earlier);
 
 }  // namespace tessera

@@ -26,8 +26,8 @@ class Kills(Faults):
         done = run.run(TESSERA_FAULT=f"{phase}:{rank}:kill")
         self.assertNotIn(done.code, (0, 75), done)  # what a killed rank said last, the launcher need not pass on
         # From the rename on the new checkpoint may be there, after it, it must be.
-        steps = {"rename": (BEFORE, DURING), "latest": (DURING,)}.get(phase, (BEFORE,))
-        if phase not in ("rename", "latest"):
+        steps = {"rename": (BEFORE, DURING), "latest": (DURING,), "aside": (DURING,)}.get(phase, (BEFORE,))
+        if phase not in ("rename", "latest", "aside"):
             self.assertEqual(run.steps(), [BEFORE])  # a folder has its name once it is whole
         again = self.check_recovers(run, steps)
         if phase != "lock":  # which is the moment before
@@ -41,6 +41,155 @@ class Kills(Faults):
 
     def test_all_ranks(self):
         self.each([(phase, "all") for phase in PHASES], self.check_kill)
+
+
+class Branches(Faults):
+    """A run that goes back to step 4 of a directory with steps 4, 8 and 12, and is broken on the way."""
+
+    KEEP = ("--set", "checkpoint.keep_last=9")
+    OLD = (EVERY, 2 * EVERY, 3 * EVERY)
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.old = Trial(os.path.join(cls.folder, "old"))
+        done = cls.old.run(*cls.KEEP, "--stop-at", str(cls.OLD[-1]))
+        assert done.code == 75 and cls.old.steps() == list(cls.OLD), done
+
+    def rewound(self, name):
+        run = Trial(os.path.join(self.folder, re.sub(r"\W", "-", name)))
+        shutil.copytree(self.old.run_directory, run.run_directory)
+        return run
+
+    def check_line(self, run, steps, digests):
+        """The run's own checkpoints, and those set aside, are there, whole, and what they were."""
+        rows = run.tool("ls", "run")[1]
+        self.assertTrue(all(row["valid"] for row in rows), rows)
+        self.assertEqual({row["step"]: row["content_digest"] for row in rows if not row["abandoned"]}, {step: digests[step] for step in steps})
+        self.assertEqual(run.tool("verify", "run"), (0, {"ok": True, "failures": []}))
+        return {os.path.basename(row["path"]): row["content_digest"] for row in rows if row["abandoned"]}
+
+    def check_old_line_aside(self, run, aside):
+        self.assertEqual(aside, {f"abandoned-1_step_{step:08}": self.digests[step] for step in self.OLD[1:]})
+        self.assertEqual(bits(run.path("abandoned-1_metrics.jsonl")), self.golden_rows[:self.OLD[-1]])
+
+    def check_kill(self, fault, came):
+        """came: whether the branch's first checkpoint was committed; None: it may have been. Its step is 6, which the old line has not."""
+        run = self.rewound(f"kill-{fault}")
+        done = run.run(*self.KEEP, "--resume", f"run/step_{EVERY:08}", "--stop-at", str(EVERY + 2), TESSERA_FAULT=fault)
+        self.assertNotIn(done.code, (0, 75), done)
+        there = EVERY + 2 in run.steps()
+        self.assertEqual(there, there if came is None else came, done)
+        again = run.run(*self.KEEP)
+        self.assertEqual(again.code, 0, again)
+        begins = EVERY + 2 if there else self.OLD[-1]
+        self.assertRegex(again.out, rf"resumed from \S*/run/step_{begins:08} \| {self.digest_at(begins)}")
+        self.check_whole_line(run, [EVERY, EVERY + 2] if there else list(self.OLD))
+        shutil.rmtree(run.folder)
+
+    def digest_at(self, step):
+        return self.digests.get(step, r"\w{16}")
+
+    def check_whole_line(self, run, begun):
+        """Begun by these steps, and gone on to the end: rows, digests, names; nothing is lost, nothing half renamed."""
+        self.assertEqual(bits(run.path("metrics.jsonl")), self.golden_rows)
+        branched = EVERY + 2 in begun
+        steps = begun + [step for step in range(begun[-1] // EVERY * EVERY + EVERY, STEPS + 1, EVERY)]
+        digests = {**self.digests, EVERY + 2: run.tool("inspect", run.path(f"step_{EVERY + 2:08}"))[1]["content_digest"]} if branched else self.digests
+        aside = self.check_line(run, steps, digests)
+        if branched:
+            self.check_old_line_aside(run, aside)
+        others = [name for name in self.golden_names if not name.startswith("step_")] + (["abandoned-1_metrics.jsonl", *aside] if branched else [])
+        self.assertEqual(self.names(run), sorted([*others, *(f"step_{step:08}" for step in steps)]))
+
+    def test_a_branch_that_nothing_befalls(self):
+        run = self.rewound("whole")
+        done = run.run(*self.KEEP, "--resume", f"run/step_{EVERY:08}", "--stop-at", str(EVERY + 2))
+        self.assertEqual((done.code, done.err), (75, ""), done)
+        self.assertIn("a branch begins after step 4: its first checkpoint sets step_00000008, step_00000012 aside\n", done.out)
+        self.assertIn("set aside in run: abandoned-1_step_00000008, abandoned-1_step_00000012; the run goes on from step_00000006\n", done.out)
+        self.assertRegex(done.out, r"stopped after step 6 of 20 \(--stop-at\); the same command goes on without --resume run/step_00000004 and --stop-at\n$")
+        self.assertEqual(bits(run.path("metrics.jsonl")), self.golden_rows[:EVERY + 2])
+        again = run.run(*self.KEEP)
+        self.assertEqual((again.code, again.err), (0, ""), again)
+        self.check_whole_line(run, [EVERY, EVERY + 2])
+
+    def test_a_branch_that_takes_no_step(self):
+        run = self.rewound("no-step")
+        done = run.run(*self.KEEP, "--resume", f"run/step_{EVERY:08}", "--stop-at", "1")
+        self.assertEqual(done.code, 75, done)
+        self.assertRegex(done.out, r"stopped after step 4 of 20 \(--stop-at\); the same command goes on without --stop-at\n$")
+        again = run.run(*self.KEEP)
+        self.assertEqual(again.code, 0, again)
+        self.assertRegex(again.err, r"run: a branch from \S*/run/step_00000004 ended before its first checkpoint; the run goes on as if it had not begun\n")
+        self.check_whole_line(run, list(self.OLD))
+
+    def test_kills_before_the_commit(self):
+        faults = [f"branch:0:kill:{n}" for n in (1, 2, 3)] + [f"{phase}:0:kill" for phase in PHASES[:PHASES.index("rename")]]
+        self.each([(fault, False) for fault in faults] + [("payload:1:kill", False), ("guard:all:kill", False)], self.check_kill)
+
+    def test_kills_after_the_commit(self):
+        # The first rank, as it comes to a rename, has not made it; the others come there at any time.
+        faults = [("rename:0:kill", False), ("rename:1:kill", None), ("latest:0:kill", True), ("latest:all:kill", True)]
+        faults += [(f"aside:0:kill:{n}", True) for n in (1, 2, 3)] + [("aside:1:kill", True)]
+        self.each(faults, self.check_kill)
+
+    def test_a_kill_while_a_killed_branch_is_set_aside(self):
+        run = self.rewound("twice")
+        run.run(*self.KEEP, "--resume", f"run/step_{EVERY:08}", "--stop-at", str(EVERY + 2), TESSERA_FAULT="latest:0:kill")
+        done = run.run(*self.KEEP, TESSERA_FAULT="aside:0:kill")  # after the first rename
+        self.assertNotIn(done.code, (0, 75), done)
+        self.assertEqual(sorted(run.steps()), [EVERY, EVERY + 2, 3 * EVERY])
+        self.assertEqual(run.run(*self.KEEP).code, 0)
+        self.check_whole_line(run, [EVERY, EVERY + 2])
+
+    def check_same_step(self, fault, came):
+        """The branch's first checkpoint has the number of an old one. One rank adds in another order, so that its bits tell them apart."""
+        run = self.rewound(f"same-{fault}")
+        done = run.finish(run.start(*self.KEEP, "--resume", f"run/step_{EVERY:08}", "--stop-at", str(2 * EVERY), ranks=1, TESSERA_FAULT=fault))
+        self.assertNotIn(done.code, (0, 75), done)
+        again = run.run(*self.KEEP)
+        self.assertEqual(again.code, 0, again)
+        resumed = re.search(r"resumed from \S*/run/step_(\d+) \| (\w{16})", again.out)
+        if came:
+            self.assertEqual(int(resumed[1]), 2 * EVERY)
+            self.assertNotEqual(resumed[2], self.digests[2 * EVERY])
+            self.check_old_line_aside(run, {os.path.basename(row["path"]): row["content_digest"] for row in run.tool("ls", "run")[1] if row["abandoned"]})
+            self.assertEqual([row[0] for row in bits(run.path("metrics.jsonl"))], list(range(1, STEPS + 1)))
+        else:
+            self.assertEqual((int(resumed[1]), resumed[2]), (3 * EVERY, self.digests[3 * EVERY]))
+            self.check_whole_line(run, list(self.OLD))
+        self.assertEqual(run.tool("verify", "run"), (0, {"ok": True, "failures": []}))
+        shutil.rmtree(run.folder)
+
+    def test_kills_of_a_branch_that_takes_an_old_ones_name(self):
+        self.each([("manifest:0:kill", False), ("rename:0:kill", False), ("latest:0:kill", True), ("aside:0:kill:1", True), ("aside:0:kill:2", True)],
+                  self.check_same_step)
+
+    def test_a_branch_that_cannot_begin(self):
+        run = self.rewound("begin")
+        done = run.run(*self.KEEP, "--resume", f"run/step_{EVERY:08}", TESSERA_FAULT="branch:0:eio")
+        self.assertEqual(done.code, 4, done)
+        self.assertIn("run/branch.json: cannot be written: Input/output error", done.err)
+        self.assertEqual(run.run(*self.KEEP).code, 0)
+        self.check_whole_line(run, list(self.OLD))
+
+    def test_steps_that_cannot_be_set_aside(self):
+        """The save that ends a run tells of it on all ranks, and the next start sets them aside; after any other one training goes on to the next save."""
+        run = self.rewound("stuck")
+        done = run.run(*self.KEEP, "--resume", f"run/step_{EVERY:08}", "--stop-at", str(EVERY + 2), TESSERA_FAULT="aside:0:eio")
+        self.assertEqual(done.code, 4, done)
+        self.assertIn("abandoned-1_step_00000008: cannot be written: Input/output error", done.err)
+        self.assertEqual(run.steps(), [EVERY, EVERY + 2, *self.OLD[1:]])
+        again = run.run(*self.KEEP)
+        self.assertEqual(again.code, 0, again)
+        self.check_whole_line(run, [EVERY, EVERY + 2])
+        run = self.rewound("stuck-once")
+        done = run.run(*self.KEEP, "--resume", f"run/step_{EVERY:08}", "--set", "checkpoint.every_steps=2", TESSERA_FAULT="aside:0:eio")
+        self.assertEqual(done.code, 0, done)
+        self.assertRegex(done.err, "step 6 is saved, training goes on: .*abandoned-1_step_00000008")
+        self.assertEqual(bits(run.path("metrics.jsonl")), self.golden_rows)
+        self.check_old_line_aside(run, self.check_line(run, [EVERY, *range(EVERY + 2, STEPS + 1, 2)], {row["step"]: row["content_digest"] for row in run.tool("ls", "run")[1]}))
 
 
 class Disks(Faults):
@@ -68,7 +217,7 @@ class Disks(Faults):
         shutil.rmtree(run.folder)
 
     def test_a_save_that_fails_on_the_first_rank_is_dropped(self):
-        phases = [phase for phase in PHASES if phase not in ("lock", "vote", "latest")]
+        phases = [phase for phase in PHASES if phase not in ("lock", "vote", "latest", "aside")]
         self.each([(phase, 0, kind) for phase in phases for kind in ("enospc", "eio")], self.check_dropped)
 
     def test_a_save_that_fails_on_the_last_rank_is_dropped(self):

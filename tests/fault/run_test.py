@@ -26,10 +26,12 @@ class Runs(Faults):
         run.until(process, lambda: os.path.exists(metrics) and os.path.getsize(metrics) > 1000)
         return run, process
 
-    def check_stopped(self, run, done):
+    def check_stopped(self, run, done, cause="SIGTERM"):
         """Saved once, at the step it came to; and it goes on from there. Its rows."""
         self.assertEqual((done.code, done.err), (75, ""), done)
         self.assertEqual(len(re.findall(SAVED, done.out)), 1, done)
+        said = re.search(r"stopped after step (\d+) of 1000000000 \(([\w-]+)\); the same command goes on\n", done.out)
+        self.assertEqual((int(said[1]), said[2]), (run.steps()[-1], cause), done)
         self.assertEqual(self.names(run).count("LOCK"), 0)
         (step,) = run.steps()
         self.assertEqual(bits(run.path("metrics.jsonl"))[-1][0], step)
@@ -58,7 +60,7 @@ class Signals(Runs):
         self.assertEqual(dict(enumerate(pids)), processes(run.folder))
         for pid in {"launcher": [process.pid], "first": pids[:1], "last": pids[-1:], "all": pids}[to]:
             os.kill(pid, getattr(signal, name))
-        self.check_stopped(run, run.finish(process))
+        self.check_stopped(run, run.finish(process), name)
         shutil.rmtree(run.folder)
 
     def test_once_to_a_rank(self):
@@ -85,7 +87,7 @@ class Signals(Runs):
         done = run.finish(process)
         if name == "SIGINT" and done.code == 1 and time.monotonic() - began > 1:
             return False  # on a machine so slow, a later one came more than a second after the first, and was heard
-        self.check_stopped(run, done)
+        self.check_stopped(run, done, name)
         return True
 
     def test_again_and_again(self):
@@ -169,7 +171,7 @@ class Signals(Runs):
                 break
         self.assertLess(sum(steps[:-1]), limit)  # it stops where another step might be too many
         self.assertGreater(done.seconds + max(steps), limit - 0.5)
-        self.check_stopped(run, done)
+        self.check_stopped(run, done, "--time-limit")
 
 
 class Locks(Faults):

@@ -27,7 +27,7 @@ reduce: {{bucket_mib: 0.004}}
 optimizer: {{lr: 0.01, warmup_steps: 2}}
 checkpoint: {{dir: run, every_steps: {EVERY}}}
 """
-PHASES = ["lock", "mkdir", "create", "guard", "payload", "sync", "vote", "digest", "close", "manifest", "rename", "latest"]
+PHASES = ["lock", "mkdir", "create", "guard", "payload", "sync", "vote", "digest", "close", "manifest", "rename", "latest", "aside"]
 PATIENCE = 240  # seconds after which a run hangs. Nothing waits for it otherwise: a slow machine only needs longer
 SAVED = r"saved run/step_(\d+)"
 program = launcher = ""

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 
 import h5py
 import numpy
@@ -48,9 +49,64 @@ class Checkpoints(runs.Runs):
         self.assertEqual(self.final("b"), self.final("a"))
         self.assertEqual(self.tool(0, "diff", "a", "b")["equal"], True)
         self.assertEqual(self.tool(1, "diff", "a/step_00000006", "b")["equal"], False)
-        # Resumed once more, there is nothing left to do.
-        self.train(0, 2, self.deck("b"))
-        self.assertEqual(self.rows("b"), self.rows("a"))
+
+    def contents(self, *names):
+        """Every file below with its bytes and the time of its last change."""
+        found = {}
+        for folder, _, files in os.walk(self.path(*names)):
+            for path in (os.path.join(folder, name) for name in files):
+                with open(path, "rb") as file:
+                    found[path] = (file.read(), os.stat(path).st_mtime_ns)
+        return found
+
+    def test_a_finished_run_has_nothing_to_do(self):
+        trace = ["--set", f"debug.trace={self.path('trace.jsonl')}"]
+        self.train(0, 2, self.deck("a"), *trace)
+        before = self.contents()
+        self.assertTrue({"run.json", "report.html", "deck.resolved.yaml", "trace.jsonl"} <= {os.path.basename(path) for path in before})
+        for arguments in ([], ["--set", "optimizer.lr=0.5"], ["--stop-at", "3"], ["--resume", "a/step_00000008"]):
+            out, err = self.train(0, 2, self.path("a.yaml"), *trace, *arguments)
+            self.assertTrue(out.endswith("\n8 of 8 steps done, nothing to do\n"), out[-300:])
+            self.assertEqual(err, "")
+            self.assertEqual(self.contents(), before)
+        self.train(0, 2, self.deck("zero"), "--set", "run.steps=0")
+        out, _ = self.train(0, 2, self.deck("zero"), "--set", "run.steps=0")
+        self.assertIn("0 of 0 steps done, nothing to do", out)
+
+    def starts(self, run):
+        with open(self.path(run, "run.json"), encoding="utf-8") as file:
+            record = json.load(file)
+        for key, value in record["starts"][-1].items():
+            self.assertEqual(value, record[key])
+        return [(start["step"], os.path.basename(start["resumed_from"] or ""), start["ranks"], start["command_line"][3:]) for start in record["starts"]]
+
+    def test_the_record_lists_every_start(self):
+        self.train(75, 2, self.deck("a"), "--stop-at", "3")
+        self.train(75, 1, self.deck("a"), "--stop-at", "5")
+        self.train(75, 2, self.deck("a"), "--resume", "a/step_00000003", "--stop-at", "4")
+        self.train(0, 2, self.deck("a"))
+        expected = [(0, "", 2, ["--stop-at", "3"]), (3, "step_00000003", 1, ["--stop-at", "5"]),
+                    (3, "step_00000003", 2, ["--resume", "a/step_00000003", "--stop-at", "4"]), (4, "step_00000004", 2, [])]
+        self.assertEqual(self.starts("a"), expected)
+        self.train(0, 2, self.deck("a"))  # which does nothing, and so is none
+        self.assertEqual(self.starts("a"), expected)
+
+    def test_a_record_that_is_none_is_told_of(self):
+        self.train(75, 1, self.deck("a"), "--stop-at", "2")
+        with open(self.path("a", "run.json"), "w") as file:
+            file.write("{")
+        _, err = self.train(75, 1, self.deck("a"), "--stop-at", "3")
+        self.assertRegex(err, r"a/run\.json: is no JSON object; the starts before this one are not listed")
+        self.assertEqual([start[0] for start in self.starts("a")], [2])
+
+    def test_a_stop_says_how_the_run_goes_on(self):
+        for arguments, code, said in ((["--stop-at", "2"], 75, r"stopped after step 2 of 8 \(--stop-at\); the same command goes on without --stop-at\n$"),
+                                      (["--time-limit", "00:00:00"], 75, r"stopped after step 0 of 8 \(--time-limit\); the same command goes on\n$")):
+            shutil.rmtree(self.path("a"), ignore_errors=True)
+            out, _ = self.train(code, 2, self.deck("a"), *arguments)
+            self.assertRegex(out, said)
+            with open(self.path("a", "report.html"), encoding="utf-8") as page:
+                self.assertIn(re.search(r"stopped after[^;]*", out)[0], page.read())
 
     def test_time_runs_out(self):
         for limit in ("00:00:03", "00:00:30", "00:05:00"):  # a busy machine may need the first one to start
@@ -66,14 +122,77 @@ class Checkpoints(runs.Runs):
         self.train(0, 2, self.deck("a"), *often)
         final, steps = self.final("a"), lambda: [row["step"] for row in self.tool(0, "ls", "a")]
         self.assertEqual(steps(), [4, 8, 10, 12])
-        _, err = self.train(75, 2, self.deck("a"), *often, "--resume", self.path("a", "step_00000004"), "--stop-at", "7")
-        self.assertIn("holds checkpoints of later steps than 4, up to step_00000012", err)
+        self.train(75, 2, self.deck("a"), *often, "--resume", self.path("a", "step_00000004"), "--stop-at", "7")
         self.assertEqual(steps(), [4, 6, 7, 8, 10, 12])
-        for step in (8, 10, 12):
-            shutil.rmtree(self.path("a", f"step_{step:08}"))
+        aside = [row["path"] for row in self.tool(0, "ls", "a") if row["abandoned"]]
+        self.assertEqual(aside, [f"a/abandoned-1_step_{step:08}" for step in (8, 10, 12)])
+        self.assertEqual(self.tool(0, "inspect", "a")["step"], 7)
+        self.assertEqual([row["step"] for row in self.json_lines("a", "metrics.jsonl")], list(range(1, 8)))
+        # Retention neither counts nor deletes what was set aside.
         _, err = self.train(0, 2, self.deck("a"), *often)
         self.assertEqual(err, "")
-        self.assertEqual((self.final("a"), steps()), (final, [4, 8, 10, 12]))
+        self.assertEqual((self.final("a"), steps()), (final, [4, 8, 10, 12, 8, 10, 12]))
+        self.rows("a", 12)  # each step once
+        self.assertEqual([row["path"] for row in self.tool(0, "ls", "a") if row["abandoned"]], aside)
+        for path in aside:
+            self.assertEqual(self.tool(0, "verify", path), {"ok": True, "failures": []})
+        self.assertEqual(self.tool(0, "inspect", aside[-1])["content_digest"], final)
+        self.assertEqual(self.tool(0, "diff", "a", aside[-1])["equal"], True)
+
+    def test_a_run_goes_on_from_what_was_set_aside(self):
+        often = ["--set", "run.steps=12", "--set", "checkpoint.every_steps=3", "--set", "checkpoint.keep_last=9"]
+        self.train(0, 2, self.deck("whole"), *often)
+        self.train(75, 2, self.deck("a"), *often, "--stop-at", "9")
+        self.train(75, 1, self.deck("a"), *often, "--resume", "a/step_00000003", "--stop-at", "5")  # other bits: other ranks
+        out, _ = self.train(75, 2, self.deck("a"), *often, "--resume", "a/abandoned-1_step_00000009", "--stop-at", "10")
+        self.assertIn("set aside in " + self.path("a") + ": abandoned-2_step_00000003, abandoned-2_step_00000005;", out)
+        self.train(0, 2, self.deck("a"), *often)
+        self.assertEqual(self.rows("a", 12), self.rows("whole", 12))
+        self.assertEqual(self.final("a"), self.final("whole"))
+        names = [os.path.basename(row["path"]) for row in self.tool(0, "ls", "a")]
+        self.assertEqual(names, ["step_00000010", "step_00000012", "abandoned-1_step_00000006", "abandoned-1_step_00000009",
+                                 "abandoned-2_step_00000003", "abandoned-2_step_00000005"])
+        self.assertEqual([row["step"] for row in self.json_lines("a", "abandoned-2_metrics.jsonl")], [1, 2, 3, 4, 5])
+        shutil.move(self.path("a", names[2]), self.path("a", "abandoned-1_step_00000007"))
+        self.assertIn("it was renamed", self.tool(0, "ls", "a")[2]["reason"])
+
+    def test_a_branch_from_another_directory(self):
+        self.train(75, 2, self.deck("a"), "--stop-at", "6")
+        self.train(75, 2, self.deck("b"), "--stop-at", "5")
+        self.train(75, 2, self.deck("b"), "--resume", "a", "--stop-at", "7")
+        self.assertEqual([(row["step"], row["abandoned"]) for row in self.tool(0, "ls", "b")], [(7, False), (3, True), (5, True)])
+        self.assertEqual([row["step"] for row in self.json_lines("b", "metrics.jsonl")], [7])
+        self.assertEqual([row["step"] for row in self.json_lines("b", "abandoned-1_metrics.jsonl")], [1, 2, 3, 4, 5])
+
+    def test_every_step_of_a_run_directory_is_verified(self):
+        self.train(0, 1, self.deck("a"), "--set", "checkpoint.keep_last=9", "--stop-at", "8")
+        self.train(75, 1, self.deck("a"), "--set", "checkpoint.keep_last=9", "--resume", "a/step_00000003", "--stop-at", "5")
+        out = self.told("verify", "a")
+        folders = ["a/step_00000003", "a/step_00000005", "a/abandoned-1_step_00000006", "a/abandoned-1_step_00000008"]
+        self.assertEqual(out, "".join(f"{folder}: every byte is as it was saved\n" for folder in folders))
+        with h5py.File(self.path(folders[2], "optimizer.h5")) as file:
+            offset = file["adamw/v/embed.tokens"].id.get_offset()
+        with open(self.path(folders[2], "optimizer.h5"), "r+b") as file:
+            file.seek(offset + 5)
+            byte = file.read(1)
+            file.seek(offset + 5)
+            file.write(bytes([255 - byte[0]]))
+        os.truncate(self.path(folders[0], "model.h5"), 100)
+        failures = self.tool(5, "verify", "a")["failures"]
+        self.assertEqual(len(failures), 2)
+        self.assertIn(folders[0] + "/model.h5: has 100 bytes", failures[0])
+        self.assertEqual(failures[1], folders[2] + "/optimizer.h5: /adamw/v/embed.tokens holds other bytes than were saved")
+        out = self.told("ls", "a")
+        lines = out.splitlines()
+        self.assertRegex(lines[0], r"^ +3 +\S+ [MG]iB  invalid  -  +a/step_00000003/model.h5: has 100 bytes")
+        self.assertRegex(lines[1], r"^ +5 +\S+ [MG]iB  valid    \w{16}  a/step_00000005$")
+        self.assertRegex(lines[2], r"^ +6 +\S+ [MG]iB  valid    \w{16}  a/abandoned-1_step_00000006 \(abandoned\)$")
+
+    def told(self, verb, *arguments):
+        """What a verb says to people."""
+        done = subprocess.run([runs.TESSERA, "checkpoint", verb, *arguments], capture_output=True, text=True, timeout=runs.PATIENCE, cwd=self.folder)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return done.stdout
 
     def test_initial_weights_alone(self):
         self.train(0, 2, self.deck("zero"), "--set", "run.steps=0")

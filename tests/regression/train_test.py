@@ -457,6 +457,19 @@ class Faults(Train):
             rows = self.rows("run", "metrics.jsonl")
             self.assertEqual([row["skipped"] for row in rows[-4:]], [False, True, True, True])
             self.assertIsNone(rows[-1]["grad_norm"])
+            page = self.read("run", "report.html")
+            self.assertIn("3 steps in a row had gradients that are not finite", page)
+            self.assertIn(f"{len(rows)} of 300", page)
+            self.assertIn("Time by region", page)
+            self.assertIn("time by region", done.stdout)
+
+    def test_a_last_save_that_fails_has_a_report(self):
+        done = subprocess.run(self.command(2, {}), capture_output=True, timeout=300, cwd=self.folder, text=True,
+                              env={**os.environ, "OMP_NUM_THREADS": "1", "TESSERA_FAULT": "payload:1:eio"})
+        self.assertEqual(done.returncode, 4, (done.stdout, done.stderr))
+        page = self.read("run", "report.html")
+        self.assertIn("6 of 6", page)
+        self.assertIn("Input/output error", page)
 
     def test_a_rank_that_is_killed_ends_the_run(self):
         with open(self.path("log"), "wb") as log:

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstring>
 
 #include "kernels/base/error.hpp"
 
@@ -19,6 +20,7 @@ TEST(Stop, ComesAtItsStepAndAfter) {
   EXPECT_FALSE(stop.due(0, seconds(0), *control));
   EXPECT_FALSE(stop.due(4, seconds(0), *control));
   EXPECT_TRUE(stop.due(5, seconds(0), *control));
+  EXPECT_EQ(stop.cause(), "--stop-at");
   EXPECT_TRUE(stop.due(7, seconds(0), *control));
 }
 
@@ -29,6 +31,7 @@ TEST(Stop, LeavesTimeForASaveAsLongAsThoseBefore) {
   EXPECT_FALSE(stop.due(1, seconds(0), *control));
   EXPECT_FALSE(stop.due(2, std::chrono::hours(5), *control));
   EXPECT_TRUE(stop.due(3, std::chrono::hours(7), *control));
+  EXPECT_EQ(stop.cause(), "--time-limit");
 }
 
 TEST(Stop, LeavesTimeForAStepAsLongAsTheLongest) {
@@ -48,6 +51,7 @@ TEST(Stop, HearsEverySignalThatItWatches) {
     std::raise(signal);
     if (signal != SIGINT) std::raise(signal);  // which a busy machine might delay by the second that makes it count
     EXPECT_TRUE(stop.due(2, seconds(0), *control)) << signal;
+    EXPECT_EQ(stop.cause(), std::string("SIG") + sigabbrev_np(signal));
   }
 }
 

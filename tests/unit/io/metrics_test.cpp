@@ -286,7 +286,7 @@ TEST(RunRecord, SaysWhatTheRunWas) {
   record.libraries = {{"fmt", "9.1.0"}};
   record.restart = 2;
   record.environment = {{"OMP_NUM_THREADS", "2"}, {"KOKKOS_ODD", "\xFF"}};
-  const Json json = Json::parse(to_json(record));
+  const Json json = Json::parse(to_json(record, ""));
   EXPECT_EQ(json.at("command_line"), Json(record.command_line));
   EXPECT_EQ(json.at("deck").at("hash"), "abc");
   EXPECT_EQ(json.at("hosts"), Json({"node1", "node2"}));
@@ -306,13 +306,41 @@ TEST(RunRecord, SaysWhatTheRunWas) {
 TEST(RunRecord, SaysHowItCameByItsLibrariesPlans) {
   RunRecord record;
   record.library_plans = {{"Library 1.3", {{{{1, 2}, {3}}, {{4}, {}}}}}, 1, 2, ""};
-  const Json plans = Json::parse(to_json(record)).at("library_plans");
+  const Json plans = Json::parse(to_json(record, "")).at("library_plans");
   EXPECT_EQ(plans, Json({{"made_for", "Library 1.3"},
                          {"kept", 1},
                          {"chosen", 2},
                          {"plans", {"00000000000000010000000000000002 0000000000000003", "0000000000000004 "}}}));
   record.library_plans.outdated = "Library 1.2";
-  EXPECT_EQ(Json::parse(to_json(record)).at("library_plans").at("outdated"), "Library 1.2");
+  EXPECT_EQ(Json::parse(to_json(record, "")).at("library_plans").at("outdated"), "Library 1.2");
+}
+
+TEST(RunRecord, ListsEveryStart) {
+  RunRecord record;
+  record.command_line = {"tessera", "train", "a.yaml"};
+  record.started = "2026-01-01T00:00:00Z";
+  const std::string first = to_json(record, "");
+  record.command_line.push_back("--stop-at");
+  record.restart = 1;
+  record.step = 20;
+  record.resumed_from = "/run/step_00000020";
+  const std::string second = to_json(record, first);
+  record.restart = 2;
+  const Json json = Json::parse(to_json(record, second)), starts = json.at("starts");
+  ASSERT_EQ(starts.size(), 3);
+  EXPECT_EQ(starts[0].at("started"), "2026-01-01T00:00:00Z");
+  EXPECT_EQ(starts[0].at("command_line").size(), 3);
+  EXPECT_EQ(starts[0].at("resumed_from"), Json());
+  EXPECT_EQ(starts[1].at("step"), 20);
+  EXPECT_EQ(starts[1].at("resumed_from"), "/run/step_00000020");
+  for (const auto& [key, value] : starts[2].items()) EXPECT_EQ(value, json.at(key)) << key;
+  EXPECT_FALSE(starts[2].contains("starts"));
+
+  // A record of before there was a list is one start.
+  Json old = Json::parse(second);
+  old.erase("starts");
+  EXPECT_EQ(Json::parse(to_json(record, old.dump())).at("starts"), Json({starts[1], starts[2]}));
+  for (const char* broken : {"{", "[]", "7", R"({"starts": 7})"}) EXPECT_THROW(to_json(record, broken), Error);
 }
 
 TEST(RunRecord, TakesTheEnvironmentThatIsAllowedAlone) {

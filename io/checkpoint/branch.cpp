@@ -1,0 +1,164 @@
+#include "io/checkpoint/branch.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "io/checkpoint/folder.hpp"
+#include "io/files/fault.hpp"
+#include "io/files/posix_file.hpp"
+#include "io/files/text_file.hpp"
+
+namespace tessera {
+
+namespace fs = std::filesystem;
+using fault::Phase;
+
+namespace {
+
+using Names = std::vector<std::string>;
+
+bool contains(const Names& names, std::string_view name) { return std::ranges::find(names, name) != names.end(); }
+
+bool there(const fs::path& path) {
+  std::error_code unknown;
+  return fs::exists(path, unknown);
+}
+
+/// What branch.json says.
+struct Branch {
+  fs::path run;
+  std::int64_t number = 1;  ///< of this branch among those of the run
+  std::string parent;       ///< the checkpoint that it goes on from
+  Names keeps, leaves;      ///< step folders that were there when it began
+  std::string record;
+
+  fs::path aside(const std::string& name) const { return run / abandoned_name(number, name); }
+  bool still_to_leave(const std::string& name) const {
+    return contains(leaves, name) && there(run / name) && !there(aside(name));
+  }
+  /// Whether a step folder is its own: one that was not there before it began, or took the name of one set aside.
+  bool committed() const {
+    return std::ranges::any_of(step_folders(run), [&](const StepFolder& folder) {
+      const std::string name = folder.path.filename().string();
+      return !contains(keeps, name) && !still_to_leave(name);
+    });
+  }
+};
+
+fs::path file_of(const fs::path& run) { return run / "branch.json"; }
+
+void write(const Branch& branch) {
+  const nlohmann::ordered_json json = {{"number", branch.number},
+                                       {"parent", branch.parent},
+                                       {"keeps", branch.keeps},
+                                       {"leaves", branch.leaves},
+                                       {"record", branch.record}};
+  replace_text_file(file_of(branch.run), json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + '\n');
+  sync_folder(branch.run);
+}
+
+std::optional<Branch> under_way(const fs::path& run) {
+  if (!there(file_of(run))) return std::nullopt;
+  try {
+    const auto json = nlohmann::json::parse(read_text_file(file_of(run)));
+    return Branch{run,
+                  json.at("number"),
+                  json.at("parent"),
+                  json.at("keeps").get<Names>(),
+                  json.at("leaves").get<Names>(),
+                  json.at("record")};
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(Exit::file, fmt::format("{}: does not say which steps a branch of the run leaves behind: {}; rename "
+                                        "those steps as others are, or keep them, and remove the file",
+                                        file_of(run).string(), error.what()));
+  }
+}
+
+std::int64_t next_number(const fs::path& run) {
+  std::int64_t most = 0;
+  for (const fs::directory_entry& entry : fs::directory_iterator(run)) {
+    const std::string name = entry.path().filename().string();
+    if (const std::optional<AbandonedName> parts = abandoned(name)) most = std::max(most, parts->branch);
+  }
+  return most + 1;
+}
+
+/// The rows of a checkpoint that was set aside in the directory; of any other one nothing is known.
+std::string record_of(const Branch& branch) {
+  const fs::path parent = fs::path(branch.parent) / "", folder = parent.parent_path();
+  const std::string name = folder.filename().string();
+  const std::optional<AbandonedName> parts = abandoned(name);
+  std::error_code unknown;
+  if (!parts || !fs::equivalent(folder.parent_path(), branch.run, unknown)) return "";
+  const fs::path rows = branch.run / abandoned_name(parts->branch, branch.record);
+  return there(rows) ? read_text_file(rows) : "";
+}
+
+/// The last act of a branch.
+void forget(const Branch& branch) {
+  sync_folder(branch.run);
+  std::error_code error;
+  if (!fs::remove(file_of(branch.run), error))
+    throw Error(Exit::environment,
+                fmt::format("{}: cannot be removed: {}", file_of(branch.run).string(), error.message()));
+  sync_folder(branch.run);
+}
+
+void finish(const Branch& branch) {
+  Names aside;
+  for (const std::string& name : branch.leaves) {
+    if (branch.still_to_leave(name)) {
+      move_entry(branch.run / name, branch.aside(name));
+      fault::enter(Phase::aside);
+    }
+    if (there(branch.aside(name))) aside.push_back(branch.aside(name).filename().string());
+  }
+  forget(branch);
+  fmt::print("set aside in {}: {}; the run goes on from {}\n", branch.run.string(), fmt::join(aside, ", "),
+             step_folders(branch.run).back().path.filename().string());
+}
+
+void take_back(const Branch& branch) {
+  for (const std::string& name : branch.leaves)
+    if (!there(branch.run / name) && there(branch.aside(name))) move_entry(branch.aside(name), branch.run / name);
+  if (there(branch.aside(branch.record))) move_entry(branch.aside(branch.record), branch.run / branch.record);
+  forget(branch);
+  fmt::print(stderr, "{}: a branch from {} ended before its first checkpoint; the run goes on as if it had not begun\n",
+             branch.run.string(), branch.parent);
+}
+
+}  // namespace
+
+std::vector<std::string> begin_branch(const fs::path& run, const fs::path& parent, std::int64_t kept,
+                                      const std::string& record) {
+  Branch branch{run, next_number(run), parent.string(), {}, {}, record};
+  for (const StepFolder& folder : step_folders(run))
+    (folder.step <= kept ? branch.keeps : branch.leaves).push_back(folder.path.filename().string());
+  if (branch.leaves.empty()) return {};
+  fault::enter(Phase::branch);
+  fault::strike(file_of(run));
+  write(branch);
+  fault::enter(Phase::branch);
+  replace_text_file(branch.aside(record), there(run / record) ? read_text_file(run / record) : "");
+  sync_folder(run);
+  fault::enter(Phase::branch);
+  if (kept < 0) replace_text_file(run / record, record_of(branch));
+  return branch.leaves;
+}
+
+void make_way(const fs::path& run, std::string_view step) {
+  const std::optional<Branch> branch = under_way(run);
+  const std::string name(step);
+  if (branch && branch->still_to_leave(name)) move_entry(run / name, branch->aside(name));
+}
+
+void settle_branch(const fs::path& run) {
+  const std::optional<Branch> branch = under_way(run);
+  if (!branch) return;
+  branch->committed() ? finish(*branch) : take_back(*branch);
+}
+
+}  // namespace tessera
