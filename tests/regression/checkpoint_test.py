@@ -150,17 +150,17 @@ class Checkpoints(runs.Runs):
         self.assertEqual(self.rows("a", 12), self.rows("whole", 12))
         self.assertEqual(self.final("a"), self.final("whole"))
         names = [os.path.basename(row["path"]) for row in self.tool(0, "ls", "a")]
-        self.assertEqual(names, ["step_00000010", "step_00000012", "abandoned-1_step_00000006", "abandoned-1_step_00000009",
+        self.assertEqual(names, ["step_00000009", "step_00000010", "step_00000012", "abandoned-1_step_00000006", "abandoned-1_step_00000009",
                                  "abandoned-2_step_00000003", "abandoned-2_step_00000005"])
         self.assertEqual([row["step"] for row in self.json_lines("a", "abandoned-2_metrics.jsonl")], [1, 2, 3, 4, 5])
-        shutil.move(self.path("a", names[2]), self.path("a", "abandoned-1_step_00000007"))
-        self.assertIn("it was renamed", self.tool(0, "ls", "a")[2]["reason"])
+        shutil.move(self.path("a", names[3]), self.path("a", "abandoned-1_step_00000007"))
+        self.assertIn("it was renamed", self.tool(0, "ls", "a")[3]["reason"])
 
     def test_a_branch_from_another_directory(self):
         self.train(75, 2, self.deck("a"), "--stop-at", "6")
         self.train(75, 2, self.deck("b"), "--stop-at", "5")
         self.train(75, 2, self.deck("b"), "--resume", "a", "--stop-at", "7")
-        self.assertEqual([(row["step"], row["abandoned"]) for row in self.tool(0, "ls", "b")], [(7, False), (3, True), (5, True)])
+        self.assertEqual([(row["step"], row["abandoned"]) for row in self.tool(0, "ls", "b")], [(6, False), (7, False), (3, True), (5, True)])  # 6 was due
         self.assertEqual([row["step"] for row in self.json_lines("b", "metrics.jsonl")], [7])
         self.assertEqual([row["step"] for row in self.json_lines("b", "abandoned-1_metrics.jsonl")], [1, 2, 3, 4, 5])
 
