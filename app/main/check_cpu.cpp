@@ -1,9 +1,7 @@
 // A program built for a newer CPU ends with a message, not with SIGILL. Compiled for any x86-64, whatever TESSERA_CPU.
 #ifdef __x86_64__
-#include <unistd.h>
-
+#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 
 #include "app/main/built_for.hpp"
 
@@ -25,18 +23,14 @@ const char* lacking() {
   return nullptr;
 }
 
-void say(const char* text) {
-  if (::write(STDERR_FILENO, text, std::strlen(text)) < 0) std::_Exit(4);
-}
-
 // Before all other initialisation of the program, which may use any instruction. 4: Exit::environment.
 [[gnu::constructor(101)]] void check_cpu() {
   const char* const missing = lacking();
   if (missing == nullptr) return;
-  say("tessera: this CPU lacks ");
-  say(missing);
-  say(", for which the program was built. Build it on this machine, or elsewhere for a level that this CPU has: "
-      "cmake --preset host -DTESSERA_CPU=x86-64-v2 (or -v3)\n");
+  std::fprintf(stderr,
+               "tessera: this CPU lacks %s, for which the program was built. Build it on this machine, or elsewhere "
+               "for a level that this CPU has: cmake --preset host -DTESSERA_CPU=x86-64-v2 (or -v3)\n",
+               missing);
   std::_Exit(4);
 }
 
