@@ -39,7 +39,6 @@ void check_exchange(Collective collective, const Exchange& exchange, int rank, i
     case Collective::all_reduce_sum:
       return require(receive.type == DType::i64 || receive.type == DType::u64, "Operation",
                      "all_reduce_sum takes i64 or u64");
-    case Collective::broadcast: return;
   }
 }
 
@@ -49,7 +48,6 @@ std::int64_t received(Collective collective, const Exchange& exchange, int rank,
     case Collective::all_gather: return (total(exchange.counts) - exchange.counts[r]) * size_of(exchange.receive.type);
     case Collective::all_to_all:
     case Collective::reduce_scatter: return exchange.counts[r] * (size - 1) * size_of(exchange.receive.type);
-    case Collective::broadcast: return rank == 0 ? 0 : exchange.receive.bytes();
     default: return size == 1 ? 0 : exchange.receive.bytes();
   }
 }

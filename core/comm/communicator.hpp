@@ -10,17 +10,9 @@
 
 namespace tessera {
 
-enum class Collective : std::uint8_t {
-  all_gather,
-  all_to_all,
-  reduce_scatter,
-  all_reduce_max,
-  all_reduce_sum,
-  broadcast
-};
+enum class Collective : std::uint8_t { all_gather, all_to_all, reduce_scatter, all_reduce_max, all_reduce_sum };
 constexpr const char* name_of(Collective c) {
-  constexpr const char* names[] = {"all_gather",     "all_to_all",     "reduce_scatter",
-                                   "all_reduce_max", "all_reduce_sum", "broadcast"};
+  constexpr const char* names[] = {"all_gather", "all_to_all", "reduce_scatter", "all_reduce_max", "all_reduce_sum"};
   return names[static_cast<int>(c)];
 }
 
@@ -32,7 +24,6 @@ constexpr const char* name_of(Collective c) {
 ///  ranks on r, in an order of the library's own. What the other parts hold afterwards is not said.
 ///  all_reduce_*: `receive` in place; counts unused. Sums take i64 or u64 (order-free), max takes i64, u64, or u16 that
 ///  is the bits of bf16 numbers from 0 to infinity.
-///  broadcast: `receive` from rank 0.
 struct Exchange {
   Tensor send;
   Tensor receive;
@@ -42,7 +33,7 @@ struct Exchange {
 
 /// One collective as `submit` sees it; `group` (a bucket group or -1) and `label` name it in records and errors.
 struct Operation {
-  Collective collective = Collective::broadcast;
+  Collective collective = Collective::all_gather;
   std::span<const Exchange> exchanges;
   int group = -1;
   const char* label = "";

@@ -215,7 +215,6 @@ class MpiCommunicator final : public Communicator {
         case Collective::reduce_scatter: reduce_scatter(slot, exchange); break;
         case Collective::all_reduce_max: all_reduce(slot, exchange.receive, back_end_->max()); break;
         case Collective::all_reduce_sum: all_reduce(slot, exchange.receive, MPI_SUM); break;
-        case Collective::broadcast: broadcast(slot, exchange.receive); break;
       }
     }
   }
@@ -270,12 +269,6 @@ class MpiCommunicator final : public Communicator {
       watch_.check(
           MPI_Iallreduce(MPI_IN_PLACE, t.flat(begin, count).data, count, reduced(t.type), op, comm_, slot.request()),
           slot.waiting);
-    });
-  }
-
-  void broadcast(Slot& slot, const Tensor& t) {
-    for_each_piece(t.elements(), most_, [&](std::int64_t begin, int count) {
-      watch_.check(MPI_Ibcast(t.flat(begin, count).data, count, moved(t.type), 0, comm_, slot.request()), slot.waiting);
     });
   }
 

@@ -16,7 +16,6 @@ Tensor outgoing(Collective collective, const Exchange& x, int rank) {
   switch (collective) {
     case Collective::all_gather: return x.receive.flat(x.displacements[at], x.counts[at]);
     case Collective::all_to_all: return x.send;
-    case Collective::broadcast: return x.receive.flat(0, rank == 0 ? x.receive.elements() : 0);
     default: return x.receive;
   }
 }
@@ -70,7 +69,7 @@ class Staged final : public Communicator {
     bool used = false;
     Pending inner;
     std::span<std::byte> memory;     ///< grows, so that a steady state allocates nothing
-    Collective collective = Collective::broadcast;
+    Collective collective = Collective::all_gather;
     std::vector<Exchange> host;      ///< the exchanges in it
     std::vector<Tensor> receives;    ///< where what came in belongs on the device
     Event sent;                      ///< the memory is free again

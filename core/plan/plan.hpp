@@ -13,7 +13,7 @@ namespace tessera {
 /// One line of the communication budget of a step.
 struct CollectiveCost {
   int group = -1;  ///< bucket group; -1: the norm's sum and the report's sums
-  Collective collective = Collective::broadcast;
+  Collective collective = Collective::all_gather;
   std::int64_t bytes = 0, count = 0;
 };
 

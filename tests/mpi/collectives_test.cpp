@@ -258,14 +258,6 @@ class Collectives : public testing::TestWithParam<BackEnd> {
     return c;
   }
 
-  Case& broadcast(DType type, std::int64_t n) {
-    Case& c = cases.emplace_back(device, type, Counts(), Counts(), 0, n);
-    const int salt = static_cast<int>(cases.size());
-    c.receive.fill([&](std::int64_t i) { return rank() == 0 ? value(salt, 0, i) : 0; });
-    for (std::int64_t i = 0; i < n; ++i) c.expected.push_back(c.receive.cut(value(salt, 0, i)));
-    return c;
-  }
-
   Pending begin(Collective collective, const std::vector<const Case*>& of) {
     std::vector<Exchange> exchanges;  // may go before the operation has ended; what it points to may not
     for (const Case* c : of) exchanges.push_back(c->exchange());
@@ -323,7 +315,6 @@ TEST_P(Collectives, LargeBuffers) {
   run(Collective::all_to_all, all_to_all(DType::f32, counts_of(1, unit), 0));
   for (int cut : {0, 1}) run(Collective::reduce_scatter, reduce_scatter(counts_of(cut, unit), 0));
   run(Collective::all_reduce_max, reduction(Collective::all_reduce_max, DType::u16, unit * 3 + 1));
-  run(Collective::broadcast, broadcast(DType::bf16, unit * 3 + 1));
   expect_all();
 }
 
@@ -337,12 +328,6 @@ TEST_P(Collectives, Reductions) {
   expect_all();
 }
 
-TEST_P(Collectives, Broadcast) {
-  for (DType type : all_types)
-    for (std::int64_t n : {0, 1, 133}) run(Collective::broadcast, broadcast(type, n));
-  expect_all();
-}
-
 TEST_P(Collectives, CoalescedBuffersOfDifferentTypes) {
   const Case& bytes = all_gather(DType::u8, counts_of(1, 4), 0);
   const Case& none = all_gather(DType::f32, counts_of(4, 4), 0);
@@ -351,7 +336,7 @@ TEST_P(Collectives, CoalescedBuffersOfDifferentTypes) {
   const Case& a = all_to_all(DType::f32, counts_of(0, 4), 0);
   const Case& b = all_to_all(DType::f64, counts_of(3, 4), 0);
   begin(Collective::all_to_all, {&a, &b}).wait(stream());
-  begin(Collective::broadcast, {}).wait(stream());
+  begin(Collective::all_reduce_sum, {}).wait(stream());
   expect_all();
 }
 
@@ -362,7 +347,6 @@ TEST_P(Collectives, ManyUnderWayEndInAnyOrder) {
     pending.push_back(begin(Collective::all_to_all, {&all_to_all(DType::f32, counts_of((i + 1) % 5, 4), 0)}));
     pending.push_back(begin(Collective::all_reduce_max, {&reduction(Collective::all_reduce_max, DType::u16, i)}));
     pending.push_back(begin(Collective::all_reduce_sum, {&reduction(Collective::all_reduce_sum, DType::i64, 3 * i)}));
-    pending.push_back(begin(Collective::broadcast, {&broadcast(DType::f64, i)}));
     pending.push_back(begin(Collective::reduce_scatter, {&reduce_scatter(counts_of(i % 5, 3), 0)}));
   }
   // Each rank in an order of its own: waiting is not collective.
@@ -374,13 +358,13 @@ TEST_P(Collectives, ManyUnderWayEndInAnyOrder) {
 TEST_P(Collectives, DroppedPendingFinishes) {
   { const Pending dropped = begin(Collective::all_gather, {&all_gather(DType::f32, counts_of(1, 4), 0)}); }
   Pending replaced = begin(Collective::all_to_all, {&all_to_all(DType::f32, counts_of(2, 4), 0)});
-  replaced = begin(Collective::broadcast, {&broadcast(DType::u8, 9)});
+  replaced = begin(Collective::all_reduce_max, {&reduction(Collective::all_reduce_max, DType::u16, 9)});
   replaced = Pending();
   expect_all();
 }
 
 TEST_P(Collectives, PendingMovesAndEmpties) {
-  Pending first = begin(Collective::broadcast, {&broadcast(DType::u8, 9)});
+  Pending first = begin(Collective::all_reduce_max, {&reduction(Collective::all_reduce_max, DType::u16, 9)});
   EXPECT_TRUE(first);
   Pending second = std::move(first);
   EXPECT_FALSE(first);  // NOLINT(bugprone-use-after-move)
@@ -422,9 +406,9 @@ INSTANTIATE_TEST_SUITE_P(BackEnds, Collectives, testing::ValuesIn(back_ends),
 class OverMpi : public testing::Test {
  protected:
   Exchange everywhere(const Tensor& t) { return {{}, t, {}, {}}; }
-  Pending broadcast(Communicator& c, const Tensor& t) {
+  Pending largest(Communicator& c, const Tensor& t) {
     const Exchange exchange = everywhere(t);
-    return c.submit(device.communication(), {Collective::broadcast, {&exchange, 1}, 4, "test"});
+    return c.submit(device.communication(), {Collective::all_reduce_max, {&exchange, 1}, 4, "test"});
   }
   Device device;
   Mpi mpi{nullptr, nullptr};
@@ -492,30 +476,33 @@ TEST_F(OverMpi, MovesWhenTheStreamProgresses) {
   if (device.compute().native()) GTEST_SKIP() << "a GPU's stream moves by itself";
   Mesh mesh = whole(mpi, device);
   const std::int64_t n = 1 << 20;
-  const Tensor t = device.allocate(Category::batch, DType::u8, {n});
-  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(n), static_cast<std::uint8_t>(mpi.rank() == 0 ? 9 : 0));
-  device.upload(device.communication(), t, bytes.data());
-  Pending pending = broadcast(mesh.world(), t);
-  for (int turn = 0; turn < 1'000'000 && t.as<std::uint8_t>()[n - 1] != 9; ++turn) {
+  const Tensor t = device.allocate(Category::batch, DType::u16, {n});
+  std::vector<std::uint16_t> values(static_cast<std::size_t>(n), static_cast<std::uint16_t>(mpi.rank() == 0 ? 9 : 0));
+  device.upload(device.communication(), t, values.data());
+  Pending pending = largest(mesh.world(), t);
+  for (int turn = 0; turn < 1'000'000 && t.as<std::uint16_t>()[n - 1] != 9; ++turn) {
     device.compute().progress();
     usleep(200);
   }
-  EXPECT_EQ(t.as<std::uint8_t>()[n - 1], 9) << "nothing but progress() moved it";
+  EXPECT_EQ(t.as<std::uint16_t>()[n - 1], 9) << "nothing but progress() moved it";
   pending.wait(device.communication());
 }
 
 TEST_F(OverMpi, RefusesMoreThanItsSlots) {
   Mesh mesh = whole(mpi, device);
   if (mesh.world().name() == "self") GTEST_SKIP() << "one rank's collectives end at once";
-  const Tensor t = device.allocate(Category::batch, DType::u8, {1});
-  device.upload(device.communication(), t, "a");
-  std::vector<Tensor> targets;
+  const std::uint16_t one = 1;
+  const auto number = [&] {
+    const Tensor t = device.allocate(Category::batch, DType::u16, {1});
+    device.upload(device.communication(), t, &one);
+    return t;
+  };
+  const Tensor t = number();
   std::vector<Pending> pending;
-  for (int i = 0; i < 64; ++i)
-    pending.push_back(broadcast(mesh.world(), device.allocate(Category::batch, DType::u8, {1})));
-  EXPECT_THROW(broadcast(mesh.world(), t), Error);
+  for (int i = 0; i < 64; ++i) pending.push_back(largest(mesh.world(), number()));
+  EXPECT_THROW(largest(mesh.world(), t), Error);
   pending.clear();
-  broadcast(mesh.world(), t).wait(device.communication());
+  largest(mesh.world(), t).wait(device.communication());
 }
 
 TEST_F(OverMpi, RecordsWhatThePlanRecords) {
@@ -566,10 +553,10 @@ TEST_F(OverMpi, ThrottledTakesItsTimeOneAfterTheOther) {
 TEST_F(OverMpi, ADryStreamMovesNothing) {
   Mesh mesh = over_mpi(mpi, device);
   Device measuring(Device::Kind::measuring);
-  const Tensor t = measuring.allocate(Category::batch, DType::u8, {1000});
+  const Tensor t = measuring.allocate(Category::batch, DType::u16, {1000});
   const Exchange exchange = everywhere(t);
   mesh.world()
-      .submit(measuring.communication(), {Collective::broadcast, {&exchange, 1}, 0, ""})
+      .submit(measuring.communication(), {Collective::all_reduce_max, {&exchange, 1}, 0, ""})
       .wait(measuring.communication());
   EXPECT_EQ(mesh.log()->noted(), 0u);
 }

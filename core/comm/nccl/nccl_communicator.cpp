@@ -231,7 +231,6 @@ class NcclCommunicator final : public Communicator {
         case Collective::reduce_scatter: reduce_scatter(exchange); break;
         case Collective::all_reduce_max: all_reduce(exchange.receive, ncclMax); break;
         case Collective::all_reduce_sum: all_reduce(exchange.receive, ncclSum); break;
-        case Collective::broadcast: broadcast(exchange.receive, exchange.receive.elements(), 0); break;
       }
     }
   }

@@ -42,7 +42,7 @@ std::vector<Call> calls(Device& device, const std::string& kind, bool odd, int r
   std::vector<Call> list;
   const auto add = [&](Collective collective, std::int64_t n) { list.emplace_back(device, collective, n, ranks); };
   add(Collective::all_gather, 10);
-  add(Collective::broadcast, 20);
+  add(Collective::all_reduce_max, 20);
   if (kind == "op") {
     add(second, 30);
   } else {

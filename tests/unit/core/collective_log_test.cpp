@@ -39,7 +39,7 @@ TEST(CollectiveLog, ChainDependsOnEveryPartOfTheFingerprint) {
   const Sketch one;
   EXPECT_EQ(chain_of({one, one}), chain_of({one, one}));
   const std::vector<std::vector<Sketch>> others = {
-      {}, {one}, {one, one}, {{.collective = Collective::all_to_all}}, {{.collective = Collective::broadcast}},
+      {}, {one}, {one, one}, {{.collective = Collective::all_to_all}}, {{.collective = Collective::all_reduce_sum}},
       {{.type = DType::i32}}, {{.counts = {5, 3}}}, {{.counts = {4, 4}}}, {{.counts = {8}}}, {{.buckets = 2}},
       {{.buckets = 0}}, {{.group = -1}}, {{.group = 3}}, {{.label = "grads"}}, {{.label = ""}},
       {{.processes = "expert-data"}}, {{.processes = "experts"}},
