@@ -102,7 +102,7 @@ namespace {
 
 std::vector<StateTensor> weights_of(const RunPlan& plan) {
   StateDict state;
-  state.add("model", plan.registry, plan.layout, plan.ranks, {});
+  state.add("model", plan.registry);
   return state.tensors;
 }
 

@@ -1,51 +1,92 @@
 #include "core/optim/optimizers.hpp"
 
-#include "kernels/convert/convert.hpp"
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "core/optim/adamw.hpp"
 
 namespace tessera {
 
-Optimizers::Optimizers(Device& device, const ParamRegistry& registry, const ParamLayout& layout, const Ranks& ranks,
-                       const AdamWSettings& settings)
-    : settings_(settings) {
-  for (BucketId b : layout.buckets().ids()) {
-    const Shape shape{layout.buckets()[b].slice(ranks)};
-    m_.push_back(device.allocate(Category::optimizer, DType::f32, shape));
-    v_.push_back(device.allocate(Category::optimizer, DType::f32, shape));
-    runs_.push_back(runs_of(registry, layout, b, ranks));
-  }
+std::vector<std::unique_ptr<Rule>> rules_of(const OptimizerConfig& config, Device& device,
+                                            const ParamRegistry& registry, const ParamLayout& layout,
+                                            const Ranks& ranks) {
+  std::vector<BucketId> element_sharded;
+  for (BucketId b : layout.buckets().ids())
+    if (layout.buckets()[b].key.owner == OwnerKind::element_sharded) element_sharded.push_back(b);
+  std::vector<std::unique_ptr<Rule>> rules;
+  rules.push_back(std::make_unique<AdamW>(device, registry, layout, ranks, std::move(element_sharded),
+                                          AdamWCoefficients{config.beta1, config.beta2, config.eps},
+                                          config.weight_decay));
+  return rules;
 }
 
-std::vector<Optimizers::Run> Optimizers::runs_of(const ParamRegistry& registry, const ParamLayout& layout,
-                                                 BucketId bucket, const Ranks& ranks) const {
-  std::vector<Run> runs;
-  for (const Piece& piece : layout.pieces(bucket, ranks)) {
-    const auto decay = static_cast<float>(decays(registry[piece.param].role) ? settings_.weight_decay : 0.0);
-    if (runs.empty() || runs.back().weight_decay != decay) runs.push_back({piece.shard.value, 0, decay});
-    // Gaps between pieces hold zeros in masters, gradients and moments, which a step leaves zero.
-    runs.back().count = (piece.shard + piece.count).value - runs.back().begin;
+Optimizers::Optimizers(std::vector<std::unique_ptr<Rule>> rules, const ParamLayout& layout) : rules_(std::move(rules)) {
+  for (const auto& rule : rules_) {
+    const auto before = std::ssize(counters_);
+    rule->visit_counters([&](const RuleCounter& counter) { counters_.push_back(counter); });
+    counts_.push_back(std::ssize(counters_) - before);
   }
-  return runs;
+  require_one_rule_each(layout);
+  require_own_names();
+}
+
+void Optimizers::require_one_rule_each(const ParamLayout& layout) const {
+  IndexedBy<BucketId, int> rules_of_bucket(layout.buckets().size());
+  for (const auto& rule : rules_)
+    for (BucketId b : rule->buckets()) ++rules_of_bucket[b];
+  for (BucketId b : rules_of_bucket.ids())
+    if (rules_of_bucket[b] != 1)
+      throw Error(Exit::internal, "Optimizers: bucket " + std::to_string(b.value) + " has " +
+                                      std::to_string(rules_of_bucket[b]) + " rules; each needs exactly one");
+}
+
+void Optimizers::require_own_names() const {
+  std::set<std::string> names;
+  const auto add = [&](const std::string& path) {
+    if (!names.insert(path).second) throw Error(Exit::internal, "Optimizers: two rules have " + path);
+  };
+  visit_state([&](const StateSlot& slot) { add(std::string("/") + slot.name); });
+  // Neither may it be one of the run's own.
+  StateCounters run;
+  run.rules = counters_;
+  StateCounters::visit(run, [&](const char* path, auto) { add(path); });
 }
 
 void Optimizers::initialise(Stream& stream) {
-  for (const Tensor& m : m_) clear(stream, m);
-  for (const Tensor& v : v_) clear(stream, v);
+  for (const auto& rule : rules_) rule->initialise(stream);
 }
 
-Updated Optimizers::step(Stream& stream, Clipped&& gradients, const Masters& masters, AdamWClock* clock,
-                         const float* rate) {
-  adamw_advance(stream, clock, gradients.clip(), settings_.beta1, settings_.beta2);
-  for (std::size_t b = 0; b < runs_.size(); ++b) {
-    const BucketId bucket{static_cast<int>(b)};
-    const Tensor gradient = gradients.shard(bucket), &master = masters.shard(bucket);
-    for (const Run& run : runs_[b]) {
-      const AdamWRule rule{static_cast<float>(settings_.beta1), static_cast<float>(settings_.beta2),
-                           static_cast<float>(settings_.eps), run.weight_decay};
-      adamw_step(stream, rule, master.flat(run.begin, run.count), m_[b].flat(run.begin, run.count),
-                 v_[b].flat(run.begin, run.count), gradient.flat(run.begin, run.count), clock, gradients.clip(), rate);
-    }
+Updated Optimizers::step(Stream& stream, Clipped&& gradients, const Masters& masters, const RulePlaces& places) {
+  std::int64_t first = 0;
+  for (std::size_t i = 0; i < rules_.size(); ++i) {
+    rules_[i]->step(stream, gradients, masters, {places.rate, places.counters.flat(first, counts_[i])});
+    first += counts_[i];
   }
   return std::move(gradients).updated();
+}
+
+void Optimizers::visit_state(const Rule::SlotVisitor& visit) const {
+  for (const auto& rule : rules_) rule->visit_state(visit);
+}
+
+std::vector<RuleCounter> Optimizers::counters_of(std::span<const std::uint64_t> words) const {
+  require(words.size() == counters_.size(), "Optimizers", "there is a word for each counter");
+  std::vector<RuleCounter> counters;
+  for (std::size_t i = 0; i < words.size(); ++i) counters.push_back(counters_[i].with_bits(words[i]));
+  return counters;
+}
+
+std::vector<std::uint64_t> Optimizers::words_of(const std::vector<RuleCounter>& counters) const {
+  require(counters.size() == counters_.size(), "Optimizers", "every counter of the rules has a value, and no other");
+  std::vector<std::uint64_t> words;
+  for (const RuleCounter& own : counters_) {
+    const auto found = std::ranges::find(counters, own.name, &RuleCounter::name);
+    require(found != counters.end() && found->value.index() == own.value.index(), "Optimizers",
+            "a counter of the rules has no value of its type");
+    words.push_back(found->bits());
+  }
+  return words;
 }
 
 }  // namespace tessera

@@ -1,56 +1,50 @@
 #pragma once
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "core/config/config.hpp"
 #include "core/device/device.hpp"
-#include "core/layout/layout.hpp"
-#include "core/params/masters.hpp"
-#include "core/params/tokens.hpp"
-#include "kernels/optim/adamw.hpp"
+#include "core/optim/rule.hpp"
 
 namespace tessera {
 
-/// One named slot of optimizer state: this rank's slice of every bucket, fp32, laid out as the masters are.
-struct StateSlot {
-  const char* name;  ///< "adamw/m"
-  std::span<const Tensor> shards;
-};
+/// The rules of a deck's `optimizer` for the buckets of a layout: AdamW where slices are cut by elements.
+std::vector<std::unique_ptr<Rule>> rules_of(const OptimizerConfig& config, Device& device,
+                                            const ParamRegistry& registry, const ParamLayout& layout,
+                                            const Ranks& ranks);
 
-/// Coefficients that do not change during a run.
-struct AdamWSettings {
-  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
-};
-
-/// Steps the fp32 masters of this rank's slices. Holds the state of each rule; visit_state() is its only list.
+/// Steps the fp32 masters of this rank's slices: a list of rules, each bucket with exactly one.
 class Optimizers {
  public:
-  Optimizers(Device& device, const ParamRegistry& registry, const ParamLayout& layout, const Ranks& ranks,
-             const AdamWSettings& settings);
+  /// Throws Error{internal} where a bucket of `layout` has no rule or several, or two rules share the name of a slot or
+  /// a counter.
+  Optimizers(std::vector<std::unique_ptr<Rule>> rules, const ParamLayout& layout);
 
-  /// m and v start at zero.
+  /// The state of a fresh run. Local; orders on `stream`.
   void initialise(Stream& stream);
 
-  /// AdamW on every bucket. `clock` and `rate` lie on the device; a skipped step writes the old values and leaves t.
-  Updated step(Stream& stream, Clipped&& gradients, const Masters& masters, AdamWClock* clock, const float* rate);
+  /// Every rule on its buckets. `places.counters` holds the words of counters(), rule by rule. A skipped step leaves
+  /// masters, state and counters. Local; orders on `stream`.
+  Updated step(Stream& stream, Clipped&& gradients, const Masters& masters, const RulePlaces& places);
 
-  template <class Visitor>
-  void visit_state(Visitor&& visit) const {
-    visit(StateSlot{"adamw/m", m_});
-    visit(StateSlot{"adamw/v", v_});
-  }
+  /// The slots of every rule.
+  void visit_state(const Rule::SlotVisitor& visit) const;
+
+  /// Every rule's counters, of a fresh run.
+  const std::vector<RuleCounter>& counters() const { return counters_; }
+  /// The same from their words, in order, and back from counters in any order. words_of() throws Error{internal} unless
+  /// they are those of the rules by name and type.
+  std::vector<RuleCounter> counters_of(std::span<const std::uint64_t> words) const;
+  std::vector<std::uint64_t> words_of(const std::vector<RuleCounter>& counters) const;
 
  private:
-  /// A run of a rank's slice in which one rule holds: neighbours of equal decay, with the gaps between them.
-  struct Run {
-    std::int64_t begin = 0, count = 0;
-    float weight_decay = 0;
-  };
-  std::vector<Run> runs_of(const ParamRegistry& registry, const ParamLayout& layout, BucketId bucket,
-                           const Ranks& ranks) const;
+  void require_one_rule_each(const ParamLayout& layout) const;
+  void require_own_names() const;
 
-  AdamWSettings settings_;
-  std::vector<Tensor> m_, v_;
-  std::vector<std::vector<Run>> runs_;
+  std::vector<std::unique_ptr<Rule>> rules_;
+  std::vector<RuleCounter> counters_;
+  std::vector<std::int64_t> counts_;  ///< of counters, by rule
 };
 
 }  // namespace tessera

@@ -37,7 +37,7 @@ double model_flops(const RunPlan& plan, Device& device, StepMemory& memory) {
 void run_dry(RunPlan& plan) {
   Device device(Device::Kind::measuring);
   UsageRecorder recorder(plan.registry);
-  StepMemory memory(device, plan.ranks.world, plan.sizes.local, plan.sizes.length);
+  StepMemory memory(device, plan.ranks.world, plan.sizes.local, plan.sizes.length, 0);
   Arena arena;
   const Pass pass{device.compute(), recorder, &recorder, arena, memory.sums()};
   {

@@ -2,25 +2,61 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "kernels/digest/digest.hpp"
 
 namespace tessera {
+namespace {
 
-void StateDict::add(const std::string& slot, const ParamRegistry& registry, const ParamLayout& layout,
-                    const Ranks& ranks, std::span<const Tensor> shards) {
-  IndexedBy<ParamId, std::size_t> tensor_of(registry.size());
+/// A parameter whose dataset is not in the slot.
+constexpr std::size_t none = static_cast<std::size_t>(-1);
+
+/// Appends the canonical tensors of the datasets for whose parameters `covered` holds. Returns each parameter's index.
+template <class Covered>
+IndexedBy<ParamId, std::size_t> add_names(std::vector<StateTensor>& tensors, const std::string& slot,
+                                          const ParamRegistry& registry, const Covered& covered) {
+  IndexedBy<ParamId, std::size_t> tensor_of(registry.size(), none);
   for (const Dataset& dataset : registry.datasets()) {
-    const ParamSpec& spec = registry[dataset.params.front()];
-    for (ParamId param : dataset.params) tensor_of[param] = tensors.size();
-    tensors.push_back({slot, spec.canonical.name, spec.canonical.shape, DType::f32, spec.role, {}, spec.tied_to});
+    bool known = false;
+    for (ParamId param : dataset.params) {
+      if (!covered(param)) continue;
+      tensor_of[param] = known ? tensors.size() - 1 : tensors.size();
+      if (std::exchange(known, true)) continue;
+      const ParamSpec& spec = registry[param];
+      tensors.push_back({slot, spec.canonical.name, spec.canonical.shape, DType::f32, spec.role, {}, spec.tied_to});
+    }
   }
-  for (std::size_t b = 0; b < shards.size(); ++b)
-    for (const Piece& piece : layout.pieces({static_cast<int>(b)}, ranks))
+  return tensor_of;
+}
+
+}  // namespace
+
+std::uint64_t RuleCounter::bits() const {
+  return std::visit([](auto held) { return std::bit_cast<std::uint64_t>(held); }, value);
+}
+
+RuleCounter RuleCounter::with_bits(std::uint64_t bits) const {
+  RuleCounter other = *this;
+  std::visit([bits](auto& held) { held = std::bit_cast<std::remove_reference_t<decltype(held)>>(bits); }, other.value);
+  return other;
+}
+
+void StateDict::add(const StateSlot& slot, const ParamRegistry& registry, const ParamLayout& layout,
+                    const Ranks& ranks) {
+  const IndexedBy<ParamId, std::size_t> tensor_of = add_names(tensors, slot.name, registry, [&](ParamId param) {
+    return std::ranges::find(slot.slices, layout.place(param).bucket, &BucketSlice::bucket) != slot.slices.end();
+  });
+  for (const BucketSlice& slice : slot.slices)
+    for (const Piece& piece : layout.pieces(slice.bucket, ranks))
       if (piece.real.value > 0)  // else vocabulary padding
         tensors[tensor_of[piece.param]].ranges.push_back(
-            {piece.canonical.value, shards[b].flat(piece.shard.value, piece.real.value)});
+            {piece.canonical.value, slice.values.flat(piece.shard.value, piece.real.value)});
   for (StateTensor& tensor : tensors) std::ranges::sort(tensor.ranges, {}, &StateRange::first);
+}
+
+void StateDict::add(const std::string& slot, const ParamRegistry& registry) {
+  add_names(tensors, slot, registry, [](ParamId) { return true; });
 }
 
 std::uint64_t scalar_digest(std::uint64_t bits) { return mix64(bits ^ 0x9E3779B97F4A7C15u); }

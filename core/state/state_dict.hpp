@@ -2,6 +2,8 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
+#include <variant>
 #include <vector>
 
 #include "core/layout/layout.hpp"
@@ -27,26 +29,55 @@ struct StateTensor {
   std::string path() const { return "/" + slot + "/" + name; }
 };
 
-/// The scalars of a run's state. visit() is their only list: path in files and value.
+/// This rank's slice of one bucket, [counts[rank]] fp32 on the device.
+struct BucketSlice {
+  BucketId bucket;
+  Tensor values;
+};
+
+/// A named array of state over the parameters of some buckets, laid out as their masters are.
+struct StateSlot {
+  const char* name;  ///< "model", or the optimizer's: "adamw/m"
+  std::span<const BucketSlice> slices;
+};
+
+/// A scalar of an optimizer rule's state, by name: unique among the rules of a run.
+struct RuleCounter {
+  static constexpr std::string_view group = "/counters/";
+  std::string name;  ///< "beta1_power"
+  std::variant<std::int64_t, double> value;
+
+  std::string path() const { return std::string(group) + name; }
+  /// The value's 64 bits, as the device holds them; and this counter with the value of other bits.
+  std::uint64_t bits() const;
+  RuleCounter with_bits(std::uint64_t bits) const;
+  bool operator==(const RuleCounter&) const = default;
+};
+
+/// The scalars of a run's state: those of the run itself, and of its optimizer's rules. visit() is their only list:
+/// path in files and value.
 struct StateCounters {
-  std::int64_t step = 0;                    ///< steps done
-  std::int64_t t = 0;                       ///< updates applied; skipped steps apply none
-  double beta1_power = 1, beta2_power = 1;  ///< beta^t as running products
+  std::int64_t step = 0;  ///< steps done
   std::int64_t skips_in_a_row = 0;
   std::int64_t tokens = 0;       ///< consumed
   std::int64_t next_sample = 0;  ///< global index of the next training sample
   std::uint64_t seed = 0;
+  std::vector<RuleCounter> rules = {};
 
+  /// Of the run alone.
   template <class Self, class V>
-  static void visit(Self& self, V&& v) {
+  static void visit_run(Self& self, V&& v) {
     v("/counters/step", self.step);
-    v("/counters/t", self.t);
-    v("/counters/beta1_power", self.beta1_power);
-    v("/counters/beta2_power", self.beta2_power);
     v("/counters/skips_in_a_row", self.skips_in_a_row);
     v("/counters/tokens", self.tokens);
     v("/data/next_sample", self.next_sample);
     v("/rng/seed", self.seed);
+  }
+  template <class Self, class V>
+  static void visit(Self& self, V&& v) {
+    visit_run(self, v);
+    for (auto& counter : self.rules)
+      std::visit([&, path = counter.path()](auto& value) { v(path.c_str(), value); }, counter.value);
   }
   bool operator==(const StateCounters&) const = default;
 };
@@ -57,11 +88,11 @@ struct StateDict {
   StateCounters counters;
   Tensor digests;  ///< u64 [tensors] on the device: where a save and a load sum
 
-  /// Appends one tensor for each canonical name of the registry, in its order: this rank's slices of every bucket seen
-  /// as flat ranges. `shards[b]` is this rank's slice of bucket b; without shards, tensors that this rank holds nothing
-  /// of.
-  void add(const std::string& slot, const ParamRegistry& registry, const ParamLayout& layout, const Ranks& ranks,
-           std::span<const Tensor> shards);
+  /// Appends one tensor for each canonical name of the registry that lies in the slot's buckets, in registration order:
+  /// this rank's slices seen as flat ranges.
+  void add(const StateSlot& slot, const ParamRegistry& registry, const ParamLayout& layout, const Ranks& ranks);
+  /// The same for every canonical name, without ranges: what a rank knows of tensors that it does not hold.
+  void add(const std::string& slot, const ParamRegistry& registry);
 };
 
 /// Of one element, as a tensor of one would have: what counters enter content_digest with.

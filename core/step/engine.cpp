@@ -6,13 +6,6 @@
 #include "core/optim/clip.hpp"
 
 namespace tessera {
-namespace {
-
-AdamWSettings settings_of(const OptimizerConfig& optimizer) {
-  return {optimizer.beta1, optimizer.beta2, optimizer.eps, optimizer.weight_decay};
-}
-
-}  // namespace
 
 Engine::Engine(Device& device, const StepPlan& plan, Mesh& mesh)
     : device_(device),
@@ -21,13 +14,13 @@ Engine::Engine(Device& device, const StepPlan& plan, Mesh& mesh)
       stream_(device.compute()),
       masters_(device, plan.layout, mesh.ranks()),
       sync_(device, plan.registry, plan.layout, plan.usage, masters_, mesh, plan.sync),
-      optimizers_(device, plan.registry, plan.layout, mesh.ranks(), settings_of(plan.optimizer)),
-      memory_(device, mesh.ranks().world, plan.sizes.local, plan.sizes.length),
+      optimizers_(rules_of(plan.optimizer, device, plan.registry, plan.layout, mesh.ranks()), plan.layout),
+      memory_(device, mesh.ranks().world, plan.sizes.local, plan.sizes.length, std::ssize(optimizers_.counters())),
       activations_(device.arena(Category::activations, plan.sizes.activation_bytes)),
       repeated_(device) {
   require(mesh.ranks() == plan.ranks, "Engine", "runs on the ranks that were planned for");
   for (const Workspace& place : plan.sizes.workspaces) stream_.workspace(place.purpose, place.bytes);
-  digests_ = device.allocate(Category::staging, DType::u64, {std::ssize(tensors().tensors)});
+  digests_ = device.allocate(Category::staging, DType::u64, {std::ssize(fresh_state().tensors)});
   for (int r = 0; r < mesh.world().size(); ++r) {
     sum_counts_.push_back(StepMemory::sum_words);
     sum_begins_.push_back(r * StepMemory::sum_words);
@@ -41,38 +34,41 @@ void Engine::initialise() {
 void Engine::initialise(const std::function<void(StateDict&)>& fill) {
   Updated start =
       masters_.initialise(stream_, plan_.registry, plan_.layout, mesh_.ranks(), plan_.seed);
-  StateDict weights;
-  weights.add("model", plan_.registry, plan_.layout, mesh_.ranks(), masters_.shards());
-  weights.digests = digests_;
-  fill(weights);
+  StateDict state = weights();
+  fill(state);
   optimizers_.initialise(stream_);
-  memory_.initialise(stream_);
+  memory_.initialise(stream_, optimizers_.words_of(optimizers_.counters()));
   sync_.publish(stream_, std::move(start));
 }
 
-StateDict Engine::tensors() const {
+StateDict Engine::weights() const {
+  std::vector<BucketSlice> slices;
+  for (BucketId b : plan_.layout.buckets().ids()) slices.push_back({b, masters_.shard(b)});
   StateDict state;
-  state.add("model", plan_.registry, plan_.layout, mesh_.ranks(), masters_.shards());
-  optimizers_.visit_state(
-      [&](const StateSlot& slot) { state.add(slot.name, plan_.registry, plan_.layout, mesh_.ranks(), slot.shards); });
+  state.add({"model", slices}, plan_.registry, plan_.layout, mesh_.ranks());
   state.digests = digests_;
   return state;
 }
 
+StateDict Engine::fresh_state() const {
+  StateDict state = weights();
+  optimizers_.visit_state(
+      [&](const StateSlot& slot) { state.add(slot, plan_.registry, plan_.layout, mesh_.ranks()); });
+  state.counters.rules = optimizers_.counters();
+  return state;
+}
+
 StateDict Engine::state() {
-  StateDict state = tensors();
-  const AdamWClock clock = report(memory_.end(stream_)).clock;
-  state.counters.t = clock.t;
-  state.counters.beta1_power = clock.beta1_power;
-  state.counters.beta2_power = clock.beta2_power;
+  StateDict state = fresh_state();
+  state.counters.rules = optimizers_.counters_of(report(memory_.end(stream_)).counters);
   return state;
 }
 
 void Engine::restore(const std::function<void(StateDict&)>& fill) {
-  StateDict state = tensors();
+  StateDict state = fresh_state();
   optimizers_.initialise(stream_);
   Updated loaded = masters_.restore(stream_, [&] { fill(state); });
-  memory_.initialise(stream_, {state.counters.t, state.counters.beta1_power, state.counters.beta2_power});
+  memory_.initialise(stream_, optimizers_.words_of(state.counters.rules));
   sync_.publish(stream_, std::move(loaded));
 }
 
@@ -131,7 +127,7 @@ Updated Engine::update(Reduced&& gradients) {
   const Region region(device_, "update");
   Clipped clipped = clip(stream_, std::move(gradients), mesh_.world(), memory_.squares(), memory_.clip(),
                          static_cast<float>(plan_.optimizer.clip));
-  Updated updated = optimizers_.step(stream_, std::move(clipped), masters_, memory_.clock(), memory_.rate());
+  Updated updated = optimizers_.step(stream_, std::move(clipped), masters_, {memory_.rate(), memory_.counters()});
   if (observer_) observer_->stepped(stream_);
   return updated;
 }

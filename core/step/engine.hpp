@@ -25,18 +25,17 @@ class Engine {
   /// `mesh` connects the ranks that were planned for (else Error{internal}).
   Engine(Device& device, const StepPlan& plan, Mesh& mesh);
 
-  /// Masters, moments and clock of a fresh run; the first forward gathers. Collective.
+  /// Masters, state and counters of the rules of a fresh run; the first forward gathers. Collective.
   void initialise();
   /// The same with other weights: `fill` overwrites what it likes of the drawn ones, which are all of the state that it
   /// is given; what it throws leaves through here. Collective.
   void initialise(const std::function<void(StateDict&)>& fill);
 
-  /// Masters and moments as named tensors; counters are left alone. Waits for nothing.
-  StateDict tensors() const;
-  /// The same with the clock; step, tokens and position in the data are the caller's. Waits for the device.
+  /// Masters and state of the rules as named tensors, and the rules' counters; step, tokens and position in the data
+  /// are the caller's. Waits for the device.
   StateDict state();
-  /// In place of initialise(): `fill` writes all tensors of the state and its counters; what it throws leaves through
-  /// here. Weights end Stale: the first forward gathers. Collective.
+  /// In place of initialise(): `fill` writes all tensors of the state and its counters, which it is given as those of a
+  /// fresh run; what it throws leaves through here. Weights end Stale: the first forward gathers. Collective.
   void restore(const std::function<void(StateDict&)>& fill);
 
   /// One optimizer step: forward, backward, reduction, clip, update, publication. Only enqueues; the bits depend on
@@ -72,6 +71,10 @@ class Engine {
   void gather_sums();
   Pass pass(GradientSink* gradients);
   bool replayable() const;
+  /// Masters alone, as named tensors.
+  StateDict weights() const;
+  /// With the state of the rules, whose counters are a fresh run's.
+  StateDict fresh_state() const;
 
   Device& device_;
   const StepPlan& plan_;

@@ -2,26 +2,38 @@
 
 #include <cstring>
 
+#include "kernels/base/index.hpp"
 #include "kernels/convert/convert.hpp"
 
 namespace tessera {
 
 static_assert(sizeof(StepSums) % 8 == 0, "sums travel as 64-bit words");
-static_assert(sizeof(AdamWClock) + sizeof(ClipResult) <= 64 && 64 + ExactSum::words * 8 <= 256, "StepMemory's offsets");
 
-StepMemory::StepMemory(Device& device, const RankIn& world, std::int64_t sequences, std::int64_t length)
-    : device_(device), world_(world), capacity_(sequences * length), length_(length) {
+StepMemory::StepMemory(Device& device, const RankIn& world, std::int64_t sequences, std::int64_t length,
+                       std::int64_t counters)
+    : device_(device),
+      world_(world),
+      capacity_(sequences * length),
+      length_(length),
+      counters_(counters) {
   up_ = device.allocate(Category::batch, DType::u8, {tokens_offset + 2 * capacity_ * 4});
-  const std::int64_t sums = world.size * static_cast<std::int64_t>(sizeof(StepSums));
-  down_ = device.allocate(Category::batch, DType::u8, {sums_offset + sums});
+  down_ = device.allocate(Category::batch, DType::u8, {sums_offset() + world.size * std::int64_t{sizeof(StepSums)}});
   for (Pinned& block : pinned_) block = {device.pinned(up_.bytes()), device.pinned(down_.bytes()), {}, {}};
 }
 
-Tensor StepMemory::all_sums() const { return {at(sums_offset), DType::i64, {world_.size * sum_words}}; }
+std::int64_t StepMemory::squares_offset() const {
+  return round_up(clip_offset() + std::int64_t{sizeof(ClipResult)}, std::int64_t{64});
+}
+std::int64_t StepMemory::sums_offset() const {
+  return round_up(squares_offset() + ExactSum::words * 8, Arena::alignment);
+}
 
-void StepMemory::initialise(Stream& stream, const AdamWClock& clock) {
+Tensor StepMemory::all_sums() const { return {at(sums_offset()), DType::i64, {world_.size * sum_words}}; }
+
+void StepMemory::initialise(Stream& stream, const std::vector<std::uint64_t>& counters) {
+  require(std::ssize(counters) == counters_, "StepMemory", "every counter has a word");
   std::vector<std::byte> start(static_cast<std::size_t>(down_.bytes()));
-  std::memcpy(start.data(), &clock, sizeof clock);
+  std::memcpy(start.data(), counters.data(), counters.size() * sizeof counters[0]);
   device_.upload(stream, down_, start.data());
 }
 
@@ -65,12 +77,13 @@ StepReport StepMemory::report(Turn turn) {
   const Pinned& block = pinned(turn);
   device_.wait(block.fetched);
   StepReport report;
-  std::memcpy(&report.clock, block.down.data(), sizeof report.clock);
-  std::memcpy(&report.clip, block.down.data() + sizeof report.clock, sizeof report.clip);
+  report.counters.resize(static_cast<std::size_t>(counters_));
+  std::memcpy(report.counters.data(), block.down.data(), report.counters.size() * sizeof report.counters[0]);
+  std::memcpy(&report.clip, block.down.data() + clip_offset(), sizeof report.clip);
   report.sums.resize(static_cast<std::size_t>(world_.size));
   report.begin = block.sent;
   report.end = block.fetched;
-  std::memcpy(report.sums.data(), block.down.data() + sums_offset, report.sums.size() * sizeof(StepSums));
+  std::memcpy(report.sums.data(), block.down.data() + sums_offset(), report.sums.size() * sizeof(StepSums));
   return report;
 }
 

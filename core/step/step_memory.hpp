@@ -6,7 +6,6 @@
 #include "core/device/device.hpp"
 #include "core/layout/ranks.hpp"
 #include "core/model/pass.hpp"
-#include "kernels/optim/adamw.hpp"
 #include "kernels/reduce/reduce.hpp"
 
 namespace tessera {
@@ -21,7 +20,7 @@ struct HostSequences {
 
 /// What a step leaves for the host: read from ONE block.
 struct StepReport {
-  AdamWClock clock;
+  std::vector<std::uint64_t> counters;  ///< words of the rules' counters
   ClipResult clip;
   std::vector<StepSums> sums;  ///< one a rank
   Event begin, end;            ///< of the work between StepMemory's begin() and end()
@@ -31,15 +30,15 @@ struct StepReport {
 enum class Turn : std::uint8_t { even, odd };
 
 /// The device memory through which a step and the host talk: one block up (learning rate, tokens), one block down
-/// (clock, clip result, every rank's sums). Its pinned counterparts alternate each way, so that the host fills and
-/// reads the one while the device uses the other.
+/// (the rules' counters, clip result, every rank's sums). Its pinned counterparts alternate each way, so that the host
+/// fills and reads the one while the device uses the other.
 class StepMemory {
  public:
-  /// Of one rank of `world`.
-  StepMemory(Device& device, const RankIn& world, std::int64_t sequences, std::int64_t length);
+  /// Of one rank of `world`, whose rules have `counters`, 64 bits each.
+  StepMemory(Device& device, const RankIn& world, std::int64_t sequences, std::int64_t length, std::int64_t counters);
 
-  /// Sets the clock: of a fresh run, zero applied updates; of a restored one, what was saved.
-  void initialise(Stream& stream, const AdamWClock& clock = {});
+  /// Sets the words of the rules' counters: of a fresh run, or what was saved.
+  void initialise(Stream& stream, const std::vector<std::uint64_t>& counters);
   /// Turns to the other block. One copy up; clears this rank's sums.
   Turn begin(Stream& stream, const HostSequences& batch, float rate);
   /// One copy down, into the block of the last begin().
@@ -51,18 +50,20 @@ class StepMemory {
   MicroBatch micro_batch(std::int64_t first, std::int64_t count, double loss_scale) const;
 
   const float* rate() const { return static_cast<const float*>(up_.data); }
-  AdamWClock* clock() const { return reinterpret_cast<AdamWClock*>(down_.data); }
-  ClipResult* clip() const { return reinterpret_cast<ClipResult*>(at(sizeof(AdamWClock))); }
-  Tensor squares() const { return {at(squares_offset), DType::i64, {ExactSum::words}}; }
-  StepSums* sums() const { return reinterpret_cast<StepSums*>(at(sums_offset)) + world_.rank; }
+  Tensor counters() const { return {down_.data, DType::i64, {counters_}}; }
+  ClipResult* clip() const { return reinterpret_cast<ClipResult*>(at(clip_offset())); }
+  Tensor squares() const { return {at(squares_offset()), DType::i64, {ExactSum::words}}; }
+  StepSums* sums() const { return reinterpret_cast<StepSums*>(at(sums_offset())) + world_.rank; }
   /// Every rank's sums as 64-bit words [ranks * words a rank], for the all-gather.
   Tensor all_sums() const;
   static constexpr std::int64_t sum_words = sizeof(StepSums) / 8;
 
  private:
   static constexpr std::int64_t tokens_offset = 256;
-  static constexpr std::int64_t squares_offset = 64;
-  static constexpr std::int64_t sums_offset = 256;
+  // Of the block down, which begins with the counters.
+  std::int64_t clip_offset() const { return counters_ * std::int64_t{sizeof(std::uint64_t)}; }
+  std::int64_t squares_offset() const;
+  std::int64_t sums_offset() const;
   struct Pinned {
     std::span<std::byte> up, down;
     Event sent, fetched;
@@ -72,7 +73,7 @@ class StepMemory {
 
   Device& device_;
   RankIn world_;
-  std::int64_t capacity_, length_;
+  std::int64_t capacity_, length_, counters_;
   std::int64_t first_ = 0;
   Tensor up_, down_;
   std::array<Pinned, 2> pinned_;

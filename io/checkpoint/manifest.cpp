@@ -4,6 +4,8 @@
 
 #include <bit>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <stdexcept>
 
 #include "core/config/value.hpp"
 #include "core/config/visitor.hpp"
@@ -48,11 +50,30 @@ void read_exact(const Json& json, Integer& value) {
   value = json.get<Integer>();
 }
 
+/// The run's own by path; all others are counters of rules, doubles where they are texts. AdamW's are the same in every
+/// version.
+StateCounters read_counters(const Json& json) {
+  StateCounters counters;
+  std::set<std::string> own;
+  StateCounters::visit_run(counters, [&](const char* path, auto& value) {
+    read_exact(json.at(path), value);
+    own.insert(path);
+  });
+  for (const auto& [path, value] : json.items()) {
+    if (own.contains(path)) continue;
+    if (!path.starts_with(RuleCounter::group)) throw std::runtime_error(path + " is no counter");
+    RuleCounter counter{path.substr(RuleCounter::group.size()), std::int64_t{0}};
+    if (value.is_string()) counter.value = 0.0;
+    std::visit([&stored = value](auto& held) { read_exact(stored, held); }, counter.value);
+    counters.rules.push_back(std::move(counter));
+  }
+  return counters;
+}
+
 Manifest read(const Json& json) {
   Manifest m;
   m.format = {json.at("format_version").at(0), json.at("format_version").at(1)};
-  StateCounters::visit(m.counters,
-                       [&](const char* path, auto& value) { read_exact(json.at("state").at(path), value); });
+  m.counters = read_counters(json.at("state"));
   m.content_digest = json.at("content_digest");
   m.run_id = json.at("run_id");
   m.version = json.at("version");

@@ -12,7 +12,7 @@ namespace tessera {
 
 /// The format that this build writes; it reads every minor version of the same major one up to its own.
 struct FormatVersion {
-  std::int64_t major = 1, minor = 2;
+  std::int64_t major = 1, minor = 3;
   std::string text() const;
   bool operator==(const FormatVersion&) const = default;
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string_view>
@@ -386,6 +387,24 @@ std::string what_no_run_goes_on_from(const Checkpoint& checkpoint) {
                      what);
 }
 
+/// What differs between the counters of a run's rules and those saved, by name and type, a line each.
+std::vector<std::string> differences(const std::vector<RuleCounter>& saved, const std::vector<RuleCounter>& wanted) {
+  const auto type_of = [](const RuleCounter& counter) {
+    return std::holds_alternative<double>(counter.value) ? "f64" : "i64";
+  };
+  std::vector<std::string> lines;
+  for (const RuleCounter& counter : wanted)
+    if (const auto found = std::ranges::find(saved, counter.name, &RuleCounter::name); found == saved.end())
+      lines.push_back("missing: " + counter.path());
+    else if (found->value.index() != counter.value.index())
+      lines.push_back(
+          fmt::format("type: {} is {}, the optimizer has {}", counter.path(), type_of(*found), type_of(counter)));
+  for (const RuleCounter& counter : saved)
+    if (std::ranges::find(wanted, counter.name, &RuleCounter::name) == wanted.end())
+      lines.push_back("extra: " + counter.path());
+  return lines;
+}
+
 }  // namespace
 
 void load(const Checkpoint& checkpoint, StateDict& state, Device& device, Control& control) {
@@ -393,6 +412,7 @@ void load(const Checkpoint& checkpoint, StateDict& state, Device& device, Contro
   const Counterparts found = counterparts(checkpoint, state.tensors);
   std::vector<std::string> lines = differences(checkpoint, state.tensors, found, Widening::none, {});
   for (const StoredTensor* tensor : extra(checkpoint, found)) lines.push_back("extra: " + tensor->path());
+  std::ranges::move(differences(checkpoint.manifest().counters.rules, state.counters.rules), std::back_inserter(lines));
   if (const std::string lack = what_no_run_goes_on_from(checkpoint); !lack.empty())
     problems.add(Exit::file, lack);
   else if (!lines.empty())

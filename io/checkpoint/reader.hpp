@@ -71,8 +71,9 @@ std::vector<std::string> misfits(const TensorSource& source, const std::vector<S
 void load_weights(const TensorSource& source, StateDict& state, Device& device, Control& control);
 
 /// The tensors of `state` take the checkpoint's values, whatever ranks and expert layout wrote it, and so do the
-/// counters. Strict: missing, extra, misshapen or mistyped tensors are an Error{file} with a line each, before anything
-/// is read; payload that does not fit its digest is one too. All ranks throw alike. Collective.
+/// counters. Strict: missing, extra, misshapen or mistyped tensors, and missing, extra or mistyped counters of the
+/// optimizer's rules, are an Error{file} with a line each, before anything is read; payload that does not fit its
+/// digest is one too. All ranks throw alike. Collective.
 void load(const Checkpoint& checkpoint, StateDict& state, Device& device, Control& control);
 
 /// Why a folder is no sound checkpoint, payload left out; empty: it is.

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/optim/adamw.hpp"
 #include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/storage.hpp"
 #include "io/convert/hf_config.hpp"
@@ -132,6 +133,7 @@ class HfReader final : public ModelReader {
     const RunConfig& config = foreign_.config;
     facts_.model = config.model;
     facts_.counters.seed = config.run.seed;
+    facts_.counters.rules = fresh_adamw_counters();
     facts_.origin.deck =
         fmt::format("# Made from {}: its model section describes the weights, the rest is for a run to say.\n",
                     (folder / hf_config_file).string()) +

@@ -111,7 +111,7 @@ std::vector<StateTensor> canonical_weights(const ModelConfig& model) {
   ParamRegistry registry;
   const Gpt gpt(registry, GptShape::from(config));
   StateDict state;
-  state.add("model", registry, {}, {}, {});
+  state.add("model", registry);
   return std::move(state.tensors);
 }
 

@@ -1,6 +1,6 @@
 #include "kernels/optim/adamw.hpp"
 
-#include <cmath>
+#include <cstring>
 
 #include "kernels/base/index.hpp"
 #include "kernels/base/launch.hpp"
@@ -9,58 +9,76 @@
 namespace tessera {
 namespace {
 
-constexpr std::int64_t chunk = 2048;
-
 // M is the type in which the moments are kept.
 template <class M>
-void step_as(Stream& stream, const AdamWRule& rule, const Tensor& master, const Tensor& m, const Tensor& v,
-             const Tensor& gradient, const AdamWClock* clock, const ClipResult* clip, const float* rate) {
-  const auto p = view_of<float>(master), g = view_of<float>(gradient);
-  const auto first = view_of<M>(m), second = view_of<M>(v);
-  const std::int64_t n = master.elements();
+void step_as(Stream& stream, const optim::AdamWStep& step) {
   launch_rows(
-      stream, "adamw_step", ceil_div(n, chunk), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
-        if (clip->skip != 0) return;
-        const std::int64_t begin = r * chunk, count = n - begin < chunk ? n - begin : chunk;
-        const float coefficient = clip->coefficient, lr = *rate;
-        const float b1 = rule.beta1, b2 = rule.beta2, eps = rule.eps, decay = rule.weight_decay;
-        const auto c1 = static_cast<float>(1.0 - clock->beta1_power), c2 = static_cast<float>(1.0 - clock->beta2_power);
-        row.each(count, [=](std::int64_t j) {
-          const std::int64_t i = begin + j;
-          const float clipped = coefficient * g(i);
-          const float mean = b1 * static_cast<float>(first(i)) + (1.0f - b1) * clipped;
-          const float square = b2 * static_cast<float>(second(i)) + (1.0f - b2) * (clipped * clipped);
-          p(i) -= lr * ((mean / c1) / (::sqrtf(square / c2) + eps) + decay * p(i));
-          first(i) = static_cast<M>(mean);
-          second(i) = static_cast<M>(square);
+      stream, "adamw_step", step.blocks(), KOKKOS_LAMBDA(const Row& row, std::int64_t block) {
+        if (step.clip->skip != 0) return;
+        if (block < step.table.chunks) {
+          const optim::AdamWFactors factors(step);
+          const AdamWTable::Row& run = step.row_of(block);
+          const std::int64_t begin = (block - run.first_chunk) * AdamWTable::chunk, left = run.count - begin;
+          float* const p = run.master + begin;
+          const float* const g = run.gradient + begin;
+          M *const m = static_cast<M*>(run.m) + begin, *const v = static_cast<M*>(run.v) + begin;
+          const float decay = run.weight_decay;
+          row.each(left < AdamWTable::chunk ? left : AdamWTable::chunk,
+                   [=](std::int64_t j) { factors.update(p[j], m[j], v[j], g[j], decay); });
+        }
+        row.once([&] {
+          Kokkos::memory_fence();
+          if (Kokkos::atomic_fetch_add(step.table.finished, std::uint64_t{1}) + 1 ==
+              static_cast<std::uint64_t>(step.blocks())) {
+            *step.table.finished = 0;
+            *step.clock = step.now();
+          }
         });
       });
 }
 
-}  // namespace
+bool aligned(const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0; }
 
-void adamw_advance(Stream& stream, AdamWClock* clock, const ClipResult* clip, double beta1, double beta2) {
-  launch(
-      stream, "adamw_advance", 1, KOKKOS_LAMBDA(std::int64_t) {
-        if (clip->skip != 0) return;
-        clock->t += 1;
-        clock->beta1_power *= beta1;
-        clock->beta2_power *= beta2;
-      });
+AdamWTable::Row row_of(const AdamWRun& run, DType moments, std::int64_t first_chunk) {
+  const std::int64_t n = run.master.elements();
+  for (const Tensor& other : {run.m, run.v, run.gradient})
+    require(other.elements() == n, "AdamWTable", "all tensors of a run are [n]");
+  require(run.master.type == DType::f32 && run.gradient.type == DType::f32, "AdamWTable",
+          "master and gradient are f32");
+  require((moments == DType::f32 || moments == DType::bf16) && run.m.type == moments && run.v.type == moments,
+          "AdamWTable", "the moments of all runs are f32, or all bf16");
+  return {run.master.as<float>(), run.m.data, run.v.data, run.gradient.as<float>(), first_chunk, n, run.weight_decay};
 }
 
-void adamw_step(Stream& stream, const AdamWRule& rule, const Tensor& master, const Tensor& m, const Tensor& v,
-                const Tensor& gradient, const AdamWClock* clock, const ClipResult* clip, const float* rate) {
-  const std::int64_t n = master.elements();
-  require(m.elements() == n && v.elements() == n && gradient.elements() == n, "adamw_step", "all tensors are [n]");
-  require(master.type == DType::f32 && gradient.type == DType::f32, "adamw_step", "master and gradient are f32");
-  require(m.type == v.type && (m.type == DType::f32 || m.type == DType::bf16), "adamw_step",
-          "both moments are f32 or both bf16");
-  if (!stream.dry() && optim::adamw_step(stream, rule, master, m, v, gradient, clock, clip, rate)) return;
-  if (m.type == DType::f32)
-    step_as<float>(stream, rule, master, m, v, gradient, clock, clip, rate);
+}  // namespace
+
+AdamWTable::AdamWTable(std::span<const AdamWRun> runs) : image_(static_cast<std::size_t>(bytes(std::ssize(runs)))) {
+  view_ = {nullptr, nullptr, std::ssize(runs), 0, runs.empty() ? DType::f32 : runs.front().m.type, true};
+  std::byte* at = image_.data();
+  for (const AdamWRun& run : runs) {
+    const Row row = tessera::row_of(run, view_.moments, view_.chunks);
+    std::memcpy(at, &row, sizeof row);
+    at += sizeof row;
+    view_.chunks += ceil_div(row.count, chunk);
+    for (const Tensor& part : {run.master, run.m, run.v, run.gradient}) view_.aligned = view_.aligned && aligned(part);
+  }
+}
+
+void AdamWTable::place(const Tensor& memory) {
+  require(memory.bytes() == std::ssize(image_), "AdamWTable", "has another size than its memory");
+  view_.rows = static_cast<const Row*>(memory.data);
+  view_.finished = reinterpret_cast<std::uint64_t*>(static_cast<std::byte*>(memory.data) + view_.count * sizeof(Row));
+}
+
+void adamw_step(Stream& stream, const AdamWCoefficients& coefficients, const AdamWTable& table, AdamWClock* clock,
+                const ClipResult* clip, const float* rate) {
+  require(table.view().rows != nullptr, "adamw_step", "the table has no place in device memory");
+  const optim::AdamWStep step{coefficients, table.view(), clock, clip, rate};
+  if (!stream.dry() && optim::adamw_step(stream, step)) return;
+  if (step.table.moments == DType::f32)
+    step_as<float>(stream, step);
   else
-    step_as<bf16>(stream, rule, master, m, v, gradient, clock, clip, rate);
+    step_as<bf16>(stream, step);
 }
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// Four elements a thread, 16 bytes an access, so that even a small parameter fills the chip.
+// Four elements a thread, 16 bytes an access; a block a chunk of the table.
 #include "kernels/base/columns.cuh"
 #include "kernels/base/launch.hpp"
 #include "kernels/optim/back.hpp"
@@ -10,69 +10,60 @@ using columns::Lanes;
 
 constexpr int lanes = 4, block_threads = 256;
 
+/// Elements [i, i + lanes) of a run, but for those behind its end.
 template <class M>
-struct Step {
-  AdamWRule rule;
-  float* p;
-  M *m, *v;
-  const float* g;
-  std::int64_t n;
-  const AdamWClock* clock;
-  const ClipResult* clip;
-  const float* rate;
-};
+__device__ void update_lanes(const AdamWTable::Row& run, std::int64_t i, const AdamWFactors& factors) {
+  float* const master = run.master + i;
+  const float* const gradient = run.gradient + i;
+  M *const first = static_cast<M*>(run.m) + i, *const second = static_cast<M*>(run.v) + i;
+  if (i + lanes > run.count) {
+    for (int l = 0; i + l < run.count; ++l)
+      factors.update(master[l], first[l], second[l], gradient[l], run.weight_decay);
+    return;
+  }
+  auto p = Lanes<float, lanes>::at(master);
+  auto m = Lanes<M, lanes>::at(first), v = Lanes<M, lanes>::at(second);
+  const auto g = Lanes<float, lanes>::at(gradient);
+  for (int l = 0; l < lanes; ++l)
+    factors.update(p.value[l], m.value[l], v.value[l], g.value[l], run.weight_decay);
+  p.to(master), m.to(first), v.to(second);
+}
 
 template <class M>
-__global__ void __launch_bounds__(block_threads) step_kernel(const Step<M> s) {
-  const std::int64_t i = (std::int64_t{blockIdx.x} * block_threads + threadIdx.x) * lanes;
-  if (i >= s.n || s.clip->skip != 0) return;
-  const bool whole = i + lanes <= s.n;
-  Lanes<float, lanes> p{}, g{};
-  Lanes<M, lanes> m{}, v{};
-  if (whole) {
-    p = Lanes<float, lanes>::at(s.p + i), g = Lanes<float, lanes>::at(s.g + i);
-    m = Lanes<M, lanes>::at(s.m + i), v = Lanes<M, lanes>::at(s.v + i);
-  } else {
-    for (int l = 0; i + l < s.n; ++l)
-      p.value[l] = s.p[i + l], g.value[l] = s.g[i + l], m.value[l] = s.m[i + l], v.value[l] = s.v[i + l];
+__global__ void __launch_bounds__(block_threads) step_kernel(const AdamWStep s) {
+  if (s.clip->skip != 0) return;
+  if (blockIdx.x < s.table.chunks) {
+    const AdamWFactors factors(s);
+    const AdamWTable::Row run = s.row_of(blockIdx.x);
+    const std::int64_t begin = (blockIdx.x - run.first_chunk) * AdamWTable::chunk;
+    const std::int64_t end = begin + AdamWTable::chunk < run.count ? begin + AdamWTable::chunk : run.count;
+#pragma unroll 1
+    for (std::int64_t i = begin + threadIdx.x * lanes; i < end; i += block_threads * lanes)
+      update_lanes<M>(run, i, factors);
   }
-  const float coefficient = s.clip->coefficient, lr = *s.rate, b1 = s.rule.beta1, b2 = s.rule.beta2;
-  const auto c1 = static_cast<float>(1.0 - s.clock->beta1_power), c2 = static_cast<float>(1.0 - s.clock->beta2_power);
-  for (int l = 0; l < lanes; ++l) {
-    const float clipped = coefficient * g.value[l];
-    const float mean = b1 * static_cast<float>(m.value[l]) + (1.0f - b1) * clipped;
-    const float square = b2 * static_cast<float>(v.value[l]) + (1.0f - b2) * (clipped * clipped);
-    p.value[l] -= lr * ((mean / c1) / (::sqrtf(square / c2) + s.rule.eps) + s.rule.weight_decay * p.value[l]);
-    m.value[l] = static_cast<M>(mean);
-    v.value[l] = static_cast<M>(square);
-  }
-  if (whole) {
-    p.to(s.p + i), m.to(s.m + i), v.to(s.v + i);
-  } else {
-    for (int l = 0; i + l < s.n; ++l) s.p[i + l] = p.value[l], s.m[i + l] = m.value[l], s.v[i + l] = v.value[l];
+  __syncthreads();  // every thread has read the old clock
+  if (threadIdx.x != 0) return;
+  __threadfence();
+  if (atomicAdd(reinterpret_cast<unsigned long long*>(s.table.finished), 1ull) + 1 == gridDim.x) {
+    *s.table.finished = 0;
+    *s.clock = s.now();
   }
 }
 
 template <class M>
-void start(Stream& stream, const Step<M>& s) {
-  const auto blocks = static_cast<unsigned>(ceil_div(s.n, block_threads * lanes));
-  step_kernel<M><<<blocks, block_threads, 0, space_of(stream).cuda_stream()>>>(s);
+void start(Stream& stream, const AdamWStep& s) {
+  step_kernel<M><<<static_cast<unsigned>(s.blocks()), block_threads, 0, space_of(stream).cuda_stream()>>>(s);
 }
 
 }  // namespace
 
-bool adamw_step(Stream& stream, const AdamWRule& rule, const Tensor& master, const Tensor& m, const Tensor& v,
-                const Tensor& gradient, const AdamWClock* clock, const ClipResult* clip, const float* rate) {
-  const std::int64_t n = master.elements();
-  if (n == 0 || !columns::aligned(master) || !columns::aligned(m) || !columns::aligned(v) ||
-      !columns::aligned(gradient))
-    return false;
+bool adamw_step(Stream& stream, const AdamWStep& s) {
+  if (!s.table.aligned) return false;
   stream.count_launch();
-  float *const p = master.as<float>(), *const g = gradient.as<float>();
-  if (m.type == DType::f32)
-    start<float>(stream, {rule, p, m.as<float>(), v.as<float>(), g, n, clock, clip, rate});
+  if (s.table.moments == DType::f32)
+    start<float>(stream, s);
   else
-    start<bf16>(stream, {rule, p, m.as<bf16>(), v.as<bf16>(), g, n, clock, clip, rate});
+    start<bf16>(stream, s);
   return true;
 }
 

@@ -3,9 +3,6 @@
 
 namespace tessera::optim {
 
-bool adamw_step(Stream&, const AdamWRule&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                const AdamWClock*, const ClipResult*, const float*) {
-  return false;
-}
+bool adamw_step(Stream&, const AdamWStep&) { return false; }
 
 }  // namespace tessera::optim

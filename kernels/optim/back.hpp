@@ -1,11 +1,67 @@
 #pragma once
+#include <cmath>
+
+#include "kernels/base/platform.hpp"
 #include "kernels/optim/adamw.hpp"
 
-/// What a back end does faster than the portable kernel of adamw.cpp: false, with nothing done, where it does not.
+/// What the back ends share, and what one does faster than the portable kernel: false, with nothing done, where it does
+/// not.
 namespace tessera::optim {
 
+/// All arguments of one adamw_step().
+struct AdamWStep {
+  AdamWCoefficients coefficients;
+  AdamWTable::View table;
+  AdamWClock* clock;
+  const ClipResult* clip;
+  const float* rate;
+
+  /// Blocks of a launch, one a chunk. A rank that holds nothing has one too: its clock advances.
+  TESSERA_FN std::int64_t blocks() const { return table.chunks > 0 ? table.chunks : 1; }
+  /// The clock of this step. Every block computes it; the last one to finish stores it, when none reads the old one.
+  TESSERA_FN AdamWClock now() const {
+    return {clock->t + 1, clock->beta1_power * coefficients.beta1, clock->beta2_power * coefficients.beta2};
+  }
+  /// The run that a chunk is of.
+  TESSERA_FN const AdamWTable::Row& row_of(std::int64_t chunk) const {
+    std::int64_t low = 0, high = table.count;
+    while (high - low > 1) {
+      const std::int64_t middle = (low + high) / 2;
+      if (table.rows[middle].first_chunk <= chunk)
+        low = middle;
+      else
+        high = middle;
+    }
+    return table.rows[low];
+  }
+};
+
+/// The factors of a step in fp32.
+struct AdamWFactors {
+  float coefficient, rate, b1, b2, c1, c2, eps;
+
+  TESSERA_FN explicit AdamWFactors(const AdamWStep& step)
+      : coefficient(step.clip->coefficient),
+        rate(*step.rate),
+        b1(static_cast<float>(step.coefficients.beta1)),
+        b2(static_cast<float>(step.coefficients.beta2)),
+        c1(static_cast<float>(1.0 - step.now().beta1_power)),
+        c2(static_cast<float>(1.0 - step.now().beta2_power)),
+        eps(static_cast<float>(step.coefficients.eps)) {}
+
+  /// One element. M is the type in which the moments are kept.
+  template <class M>
+  TESSERA_FN void update(float& p, M& m, M& v, float gradient, float weight_decay) const {
+    const float clipped = coefficient * gradient;
+    const float mean = b1 * static_cast<float>(m) + (1.0f - b1) * clipped;
+    const float square = b2 * static_cast<float>(v) + (1.0f - b2) * (clipped * clipped);
+    p -= rate * ((mean / c1) / (::sqrtf(square / c2) + eps) + weight_decay * p);
+    m = static_cast<M>(mean);
+    v = static_cast<M>(square);
+  }
+};
+
 /// adamw_step() with its bits; arguments checked, on a stream that is not dry.
-bool adamw_step(Stream& stream, const AdamWRule& rule, const Tensor& master, const Tensor& m, const Tensor& v,
-                const Tensor& gradient, const AdamWClock* clock, const ClipResult* clip, const float* rate);
+bool adamw_step(Stream& stream, const AdamWStep& step);
 
 }  // namespace tessera::optim

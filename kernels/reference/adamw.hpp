@@ -5,11 +5,13 @@
 
 namespace tessera::reference {
 
-void adamw_advance(AdamWClock& clock, const ClipResult& clip, double beta1, double beta2);
+void adamw_advance(const AdamWCoefficients& coefficients, AdamWClock& clock, const ClipResult& clip);
 
-/// One AdamW update in fp32, bit for bit what adamw_step does. M, the moments' type, is float or bf16.
+/// One run's update in fp32 by an advanced clock, bit for bit what adamw_step does. M, the moments' type, is float or
+/// bf16.
 template <class M>
-void adamw_step(const AdamWRule& rule, std::span<float> master, std::span<M> m, std::span<M> v,
-                std::span<const float> gradient, const AdamWClock& clock, const ClipResult& clip, float rate);
+void adamw_step(const AdamWCoefficients& coefficients, float weight_decay, std::span<float> master, std::span<M> m,
+                std::span<M> v, std::span<const float> gradient, const AdamWClock& clock, const ClipResult& clip,
+                float rate);
 
 }  // namespace tessera::reference

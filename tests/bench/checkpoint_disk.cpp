@@ -55,12 +55,13 @@ class State {
     const ParamLayout layout = ParamLayout::build(registry, {control.size(), control.size(), bucket_elements});
     const Ranks ranks = Ranks::in_world(control.size(), control.rank());
     for (const char* slot : slots) {
-      std::vector<Tensor> shards;
+      std::vector<BucketSlice> slices;
       for (const Bucket& bucket : layout.buckets()) {
-        shards.push_back(device.allocate(Category::masters, DType::f32, {bucket.slice(ranks)}));
-        fill_normal(device.compute(), shards.back(), random_key(1, "bench", slot, control.rank()), 0, 1);
+        const Tensor values = device.allocate(Category::masters, DType::f32, {bucket.slice(ranks)});
+        fill_normal(device.compute(), values, random_key(1, "bench", slot, control.rank()), 0, 1);
+        slices.push_back({{static_cast<int>(slices.size())}, values});
       }
-      dict_.add(slot, registry, layout, ranks, shards);
+      dict_.add({slot, slices}, registry, layout, ranks);
     }
     dict_.digests = device.allocate(Category::staging, DType::u64, {std::ssize(dict_.tensors)});
   }

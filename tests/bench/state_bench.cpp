@@ -10,10 +10,20 @@ namespace {
 
 constexpr std::int64_t elements = std::int64_t{4} << 20;
 
+/// Of as many runs of equal length, with and without decay by turns.
 template <class M> void adamw(benchmark::State& state) {
   Bench b(state);
   const Tensor master = b.random<float>({elements}), gradient = b.random<float>({elements});
   const Tensor m = b.random<M>({elements}), v = b.random<M>({elements}, 0, 1);
+  std::vector<AdamWRun> runs;
+  for (std::int64_t r = 0, length = elements / state.range(0); r < state.range(0); ++r) {
+    const auto part = [&](const Tensor& whole) { return whole.flat(r * length, length); };
+    runs.push_back({part(master), part(m), part(v), part(gradient), r % 2 == 0 ? 0.1f : 0.0f});
+  }
+  AdamWTable table(runs);
+  const Tensor memory = b.empty<std::uint8_t>({AdamWTable::bytes(state.range(0))});
+  table.place(memory);
+  b.device().upload(b.stream(), memory, table.image());
   const Tensor rate = b.random<float>({1}, 1e-4, 2e-4);
   const Tensor clip = test::on_device(b.device(), std::vector<std::uint8_t>(sizeof(ClipResult)));
   const Tensor clock = test::on_device(b.device(), std::vector<std::uint8_t>(sizeof(AdamWClock)));
@@ -21,7 +31,7 @@ template <class M> void adamw(benchmark::State& state) {
   auto* const ticks = static_cast<AdamWClock*>(clock.data);
   const double bytes =
       2.0 * static_cast<double>(master.bytes() + m.bytes() + v.bytes()) + static_cast<double>(gradient.bytes());
-  b.run({0, bytes}, [&] { adamw_step(b.stream(), {}, master, m, v, gradient, ticks, result, rate.as<float>()); });
+  b.run({0, bytes}, [&] { adamw_step(b.stream(), {}, table, ticks, result, rate.as<float>()); });
 }
 
 void squares(benchmark::State& state) {
@@ -50,8 +60,8 @@ void normals(benchmark::State& state) {
         [&] { fill_normal(b.stream(), x, random_key(1, "bench", "x", 0), 0, 0.02); });
 }
 
-BENCHMARK(adamw<float>)->Apply(timed);
-BENCHMARK(adamw<bf16>)->Apply(timed);
+BENCHMARK(adamw<float>)->Apply(timed)->ArgName("runs")->Arg(1)->Arg(512);
+BENCHMARK(adamw<bf16>)->Apply(timed)->ArgName("runs")->Arg(1)->Arg(512);
 BENCHMARK(squares)->Apply(timed);
 BENCHMARK(rank_sums)->Apply(timed);
 BENCHMARK(digests<float>)->Apply(timed);

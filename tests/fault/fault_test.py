@@ -475,6 +475,8 @@ class Damage(Faults):
             ("axes", lambda file: file[self.EMBEDDING].attrs.modify("axes", numpy.bytes_("hidden,vocabulary")),
              f"axes: /{self.EMBEDDING} has hidden,vocabulary, the model vocabulary,hidden"),
             ("step", lambda file: file["counters"].attrs.modify("step", numpy.int64(STEPS - 1)), "/counters/step differs from the manifest"),
+            ("updates", lambda file: file["counters"].attrs.modify("t", numpy.int64(STEPS + 1)), "/counters/t differs from the manifest"),
+            ("no-counter", lambda file: file["counters"].attrs.__delitem__("beta1_power"), "/counters@beta1_power"),
             ("digest", digest, "the digests of its tensors do not give its content_digest"),
             ("other-save", lambda file: file.attrs.modify("content_digest", numpy.bytes_("0" * 16)),
              "belongs to another checkpoint: its content_digest differs"),

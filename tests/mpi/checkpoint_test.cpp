@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 #include <fstream>
+#include <set>
 
 #include "app/training/training.hpp"
 #include "core/comm/mpi.hpp"
@@ -12,6 +13,8 @@
 #include "io/checkpoint/sha256.hpp"
 #include "io/checkpoint/storage.hpp"
 #include "io/checkpoint/writer.hpp"
+#include "io/convert/convert_checkpoint.hpp"
+#include "io/deck/deck.hpp"
 #include "io/files/text_file.hpp"
 #include "kernels/random/random.hpp"
 #include "tests/support/page_cache.hpp"
@@ -317,6 +320,98 @@ TEST(Checkpoints, OfAnotherModelAreRefusedWithAList) {
   EXPECT_NE(list.find("extra: /adamw/v/layers.1.moe.router.weight"), std::string::npos) << list;
 }
 
+TEST(Checkpoints, CountersOfRulesAreMatchedByName) {
+  const RunConfig config = config_of(ExpertWeights::single);
+  Trial run(config);
+  const SharedFolder folder(run.control());
+  run.train(2);
+  StateDict state = run.training().state();
+  const std::vector<RuleCounter> own = state.counters.rules;
+  ASSERT_EQ(own.size(), 3u);
+  EXPECT_EQ(own[0], (RuleCounter{"t", std::int64_t{2}}));
+  EXPECT_EQ(own[1], (RuleCounter{"beta1_power", config.optimizer.beta1 * config.optimizer.beta1}));
+  CheckpointWriter writer(run.device(), run.control());
+  const auto saved_with = [&](const std::vector<RuleCounter>& counters) {
+    state.counters.rules = counters;
+    return writer.save(folder.path(), state, origin_of(config, ExpertWeights::single));
+  };
+  const fs::path saved = folder.path() / step_folder(2);
+  const std::string digest = saved_with(own);
+  Trial other(config);
+  const auto why_refused = [&](const std::vector<RuleCounter>& counters) {
+    EXPECT_NE(saved_with(counters), digest);
+    EXPECT_TRUE(Checkpoint(saved).verify().empty());
+    return refused([&] { other.load(saved); });
+  };
+  const RuleCounter further{"further_updates", std::int64_t{7}};
+  EXPECT_NE(why_refused({own[0], own[1], own[2], further}).find("1 differences\n  extra: /counters/further_updates"),
+            std::string::npos);
+  EXPECT_NE(why_refused({own[1], own[2]}).find("1 differences\n  missing: /counters/t"), std::string::npos);
+  const std::string both = why_refused({own[0], own[1], {"beta2_power", std::int64_t{1}}, further});
+  EXPECT_NE(both.find("type: /counters/beta2_power is i64, the optimizer has f64"), std::string::npos) << both;
+  EXPECT_NE(both.find("2 differences"), std::string::npos) << both;
+  // By name, not by place.
+  EXPECT_EQ(saved_with({own[2], own[0], own[1]}), digest);
+  other.load(saved);
+  EXPECT_EQ(other.training().state().counters.rules, own);
+}
+
+TEST(Checkpoints, ASlotMayCoverSomeTensorsAlone) {
+  const RunConfig config = config_of(ExpertWeights::single);
+  Trial run(config);
+  const SharedFolder folder(run.control());
+  run.train(2);
+  // As if another rule stepped the experts: AdamW's second moments of them are gone, the first ones that rule's.
+  const auto with_two_rules = [](Trial& trial) {
+    StateDict state = trial.training().state();
+    std::erase_if(state.tensors, [](const StateTensor& t) { return t.slot == "adamw/v" && t.role == Role::expert; });
+    for (StateTensor& tensor : state.tensors)
+      if (tensor.slot == "adamw/m" && tensor.role == Role::expert) tensor.slot = "other/momentum";
+    state.counters.rules.push_back({"other_updates", std::int64_t{3}});
+    state.digests = trial.device().allocate(Category::staging, DType::u64, {std::ssize(state.tensors)});
+    return state;
+  };
+  Origin origin = origin_of(config, ExpertWeights::single);
+  origin.deck = resolved_text({config, {}});
+  const StateDict state = with_two_rules(run);
+  const std::string digest = CheckpointWriter(run.device(), run.control()).save(folder.path(), state, origin);
+  const fs::path saved = folder.path() / step_folder(2);
+  const auto paths = [](const auto& tensors) {
+    std::set<std::string> all;
+    for (const auto& tensor : tensors) all.insert(tensor.path());
+    return all;
+  };
+  EXPECT_TRUE(paths(state.tensors).contains("/other/momentum/layers.1.moe.experts.down.weight"));
+  EXPECT_EQ(paths(Checkpoint(saved).tensors()), paths(state.tensors));
+
+  // A run of one rule is told of both.
+  Trial plain(config);
+  const std::string why = refused([&] { plain.load(saved); });
+  for (const char* line : {"missing: /adamw/m/layers.0.moe.experts.down.weight",
+                           "missing: /adamw/v/layers.0.moe.experts.down.weight",
+                           "extra: /other/momentum/layers.0.moe.experts.down.weight", "extra: /counters/other_updates"})
+    EXPECT_NE(why.find(line), std::string::npos) << line << " is not in " << why;
+
+  // One of the same rules takes it all: saved again it is the same, as it is converted.
+  Trial again(config);
+  StateDict wanted = with_two_rules(again);
+  const Checkpoint checkpoint(saved, again.control());
+  load(checkpoint, wanted, again.device(), again.control());
+  EXPECT_EQ(wanted.counters, state.counters);
+  const SharedFolder other(again.control());
+  EXPECT_EQ(CheckpointWriter(again.device(), again.control()).save(other.path(), wanted, origin), digest);
+  if (mpi().rank() == 0) {
+    ConvertOptions options;
+    options.from = saved;
+    options.to = other.path() / "discrete";
+    options.experts = ExpertWeights::discrete;
+    EXPECT_EQ(convert_checkpoint(options).content_digest, digest);
+    const Checkpoint converted(options.to);
+    EXPECT_TRUE(converted.verify().empty());
+    EXPECT_EQ(converted.manifest().counters, state.counters);
+  }
+}
+
 /// Reads on all ranks but the last, where no Error of ours is thrown either.
 class FailsOnOneRank final : public TensorSource {
  public:
@@ -473,8 +568,9 @@ TEST(Checkpoints, OfALaterFormatSayWhatThisBuildReads) {
   later.format = {2, 0};
   EXPECT_NE(refused([&] { parse_manifest(to_json(later), "m"); }).find("format 2.0, this build reads 1.0"),
             std::string::npos);
-  later.format = {1, 3};
-  EXPECT_NE(refused([&] { parse_manifest(to_json(later), "m"); }).find("format 1.3"), std::string::npos);
+  later.format = {1, 4};
+  EXPECT_NE(refused([&] { parse_manifest(to_json(later), "m"); }).find("format 1.4, this build reads 1.0-1.3"),
+            std::string::npos);
 }
 
 TEST(Sha256, OfTheStandardsExamples) {

@@ -277,8 +277,9 @@ Held held_by(const RunConfig& config, const std::function<void(Training&, std::i
   EXPECT_EQ(run.training().late_allocations(), 0);
   Engine& engine = run.training().engine();
   std::vector<Tensor> all = engine.masters().shards();
-  engine.optimizers().visit_state(
-      [&](const StateSlot& slot) { all.insert(all.end(), slot.shards.begin(), slot.shards.end()); });
+  engine.optimizers().visit_state([&](const StateSlot& slot) {
+    for (const BucketSlice& slice : slot.slices) all.push_back(slice.values);
+  });
   engine.sync().weights().visit_planes([&](const Plane& plane) { all.push_back(plane.values); });
   const Tensor sums = run.device().allocate(Category::staging, DType::u64, {std::ssize(all)});
   clear(engine.stream(), sums);

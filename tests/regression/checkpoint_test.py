@@ -232,8 +232,8 @@ class Checkpoints(runs.Runs):
                     self.assertTrue(numpy.isfinite(whole).all() and whole.size > 0)
                     content += int(mix64(numpy.array([fnv1a64(row["name"].decode()) ^ int(row["digest"])], dtype=numpy.uint64))[0])
                 if name == "model.h5":
-                    scalars = [("/counters/" + key, file["counters"].attrs[key]) for key in
-                               ("step", "t", "beta1_power", "beta2_power", "skips_in_a_row", "tokens")]
+                    self.assertEqual(set(file["counters"].attrs), {"step", "skips_in_a_row", "tokens", "t", "beta1_power", "beta2_power"})
+                    scalars = [("/counters/" + key, value) for key, value in file["counters"].attrs.items()]
                     scalars += [("/data/next_sample", file["data"].attrs["next_sample"]), ("/rng/seed", file["rng"].attrs["seed"])]
         for path, value in scalars:
             bits = numpy.array([value]).view(numpy.uint64)

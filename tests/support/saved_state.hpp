@@ -21,6 +21,7 @@ class SavedState {
   /// Once, when all tensors are there.
   void save(ExpertWeights experts) {
     state_.counters.step = 7;
+    state_.counters.rules = {{"t", std::int64_t{6}}, {"beta1_power", 0.53}, {"beta2_power", 0.74}};
     state_.digests = device_.allocate(Category::activations, DType::u64, {std::ssize(state_.tensors)});
     Origin origin;
     origin.deck = "run: {name: small}\n";

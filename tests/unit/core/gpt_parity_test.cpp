@@ -69,16 +69,21 @@ class Trainer {
     config_.clip = training.at("clip");
     const AdamWClock start;
     gpt.device.upload(stream(), clock_, &start);
+    std::vector<AdamWRun> runs;
     for (ParamId id : gpt.params.ids()) {
       const float decay = decays(gpt.registry[id].role) ? static_cast<float>(config_.weight_decay) : 0;
       for (const FlatParams::Piece& piece : gpt.params.pieces(id)) {
         const auto zeros = std::vector<float>(static_cast<std::size_t>(piece.value.elements()));
-        Owned owned{piece, on_device(gpt.device, zeros), on_device(gpt.device, zeros), on_device(gpt.device, zeros),
-                    decay};
-        convert(stream(), owned.master, piece.value);
-        owned_.push_back(owned);
+        const Tensor master = on_device(gpt.device, zeros);
+        convert(stream(), master, piece.value);
+        runs.push_back({master, on_device(gpt.device, zeros), on_device(gpt.device, zeros), piece.gradient, decay});
+        owned_.push_back({piece, master});
       }
     }
+    table_ = AdamWTable(runs);
+    const Tensor memory = bytes(static_cast<std::size_t>(AdamWTable::bytes(std::ssize(runs))));
+    table_.place(memory);
+    gpt.device.upload(stream(), memory, table_.image());
   }
 
   /// One step on the golden's next batch; returns the loss before it.
@@ -92,21 +97,15 @@ class Trainer {
     clear(stream(), squares_);
     for (const Owned& o : owned_) add_squares(stream(), squares_, o.piece.gradient);
     clip_from_squares(stream(), clip, squares_, static_cast<float>(config_.clip));
-    adamw_advance(stream(), clock, clip, config_.beta1, config_.beta2);
-    for (const Owned& o : owned_) {
-      const AdamWRule rule{static_cast<float>(config_.beta1), static_cast<float>(config_.beta2),
-                           static_cast<float>(config_.eps), o.decay};
-      adamw_step(stream(), rule, o.master, o.m, o.v, o.piece.gradient, clock, clip, rate_.as<float>());
-      convert(stream(), o.piece.value, o.master);
-    }
+    adamw_step(stream(), {config_.beta1, config_.beta2, config_.eps}, table_, clock, clip, rate_.as<float>());
+    for (const Owned& o : owned_) convert(stream(), o.piece.value, o.master);
     return loss;
   }
 
  private:
   struct Owned {
     FlatParams::Piece piece;
-    Tensor master, m, v;
-    float decay;
+    Tensor master;
   };
   Stream& stream() { return gpt_.device.compute(); }
   Tensor bytes(std::size_t n) {
@@ -117,6 +116,7 @@ class Trainer {
   std::int64_t steps_, done_ = 0;
   OptimizerConfig config_;
   std::vector<Owned> owned_;
+  AdamWTable table_;
   Tensor clock_ = bytes(sizeof(AdamWClock)), clip_ = bytes(sizeof(ClipResult));
   Tensor squares_ = gpt_.device.allocate(Category::optimizer, DType::i64, {ExactSum::words});
   Tensor rate_ = gpt_.device.allocate(Category::optimizer, DType::f32, {1});

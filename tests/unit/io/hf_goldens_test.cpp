@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "core/optim/adamw.hpp"
 #include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/reader.hpp"
 #include "io/convert/convert_checkpoint.hpp"
@@ -118,7 +119,7 @@ TEST_P(HfGoldens, OurForwardGivesTransformersLogits) {
   const Checkpoint made(checkpoint);
   EXPECT_EQ(made.verify(), std::vector<std::string>{});
   EXPECT_EQ(made.manifest().content_digest, report.content_digest);
-  EXPECT_EQ(made.manifest().counters, StateCounters({.seed = RunConfig{}.run.seed}));
+  EXPECT_EQ(made.manifest().counters, StateCounters({.seed = RunConfig{}.run.seed, .rules = fresh_adamw_counters()}));
   EXPECT_LT(logits_error(made, wanted), tolerances::fp32_logits);
 }
 

@@ -12,15 +12,18 @@
 namespace tessera {
 namespace {
 
+constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+
 /// One value on the device, in bytes.
 template <class T>
 class Cell {
  public:
   Cell(Device& device, const T& value)
       : device_(device), bytes_(device.allocate(Category::optimizer, DType::u8, {std::int64_t{sizeof(T)}})) {
-    device.upload(device.compute(), bytes_, &value);
+    set(value);
   }
   T* get() const { return static_cast<T*>(bytes_.data); }
+  void set(const T& value) { device_.upload(device_.compute(), bytes_, &value); }
   T value() const {
     T out;
     device_.download(device_.compute(), &out, bytes_);
@@ -32,27 +35,63 @@ class Cell {
   Tensor bytes_;
 };
 
+/// Runs as the reference has them.
 template <class M>
-struct State {
+struct HostRun {
   std::vector<float> master;
   std::vector<M> m, v;
+  float weight_decay;
 };
 template <class M>
-State<M> start(std::int64_t n) {
-  return {test::uniform<float>(n, 1), test::uniform<M>(n, 2, -0.1, 0.1), test::uniform<M>(n, 3, 0, 0.01)};
+HostRun<M> start(std::int64_t n, std::uint64_t seed, float weight_decay) {
+  return {test::uniform<float>(n, seed), test::uniform<M>(n, seed + 1, -0.1, 0.1),
+          test::uniform<M>(n, seed + 2, 0, 0.01), weight_decay};
 }
 
+/// Runs in device memory, each of its own tensors, and their table.
 template <class M>
-struct OnDevice {
-  OnDevice(Device& d, const State<M>& s)
-      : device(d), master(test::on_device(d, s.master)), m(test::on_device(d, s.m)), v(test::on_device(d, s.v)) {}
-  ::testing::AssertionResult equals(const State<M>& s) const {
-    if (auto same = test::same_bits(test::on_host<float>(device, master), s.master); !same) return same << " (master)";
-    if (auto same = test::same_bits(test::on_host<M>(device, m), s.m); !same) return same << " (m)";
-    return test::same_bits(test::on_host<M>(device, v), s.v);
+class DeviceRuns {
+ public:
+  /// Every tensor begins `shift` elements into its memory.
+  DeviceRuns(Device& device, const std::vector<HostRun<M>>& host, std::int64_t shift = 0) : device_(device) {
+    for (const HostRun<M>& run : host)
+      runs_.push_back({shifted(run.master, shift), shifted(run.m, shift), shifted(run.v, shift),
+                       shifted(std::vector<float>(run.master.size(), nan), shift), run.weight_decay});
+    table_ = AdamWTable(runs_);
+    const Tensor memory = device.allocate(Category::optimizer, DType::u8, {AdamWTable::bytes(std::ssize(host))});
+    table_.place(memory);
+    device.upload(device.compute(), memory, table_.image());
   }
-  Device& device;
-  Tensor master, m, v;
+  const AdamWTable& table() const { return table_; }
+  const Tensor& master(std::size_t run) const { return runs_[run].master; }
+  void set_gradient(std::size_t run, const std::vector<float>& gradient) {
+    device_.upload(device_.compute(), runs_[run].gradient, gradient.data());
+  }
+  ::testing::AssertionResult equal(const std::vector<HostRun<M>>& host) const {
+    for (std::size_t i = 0; i < host.size(); ++i) {
+      const auto same = [&]<class T>(const Tensor& part, const std::vector<T>& expected) {
+        return test::same_bits(test::on_host<T>(device_, part), expected);
+      };
+      if (host[i].master.empty()) continue;
+      if (auto result = same(runs_[i].master, host[i].master); !result) return result << " (master " << i << ")";
+      if (auto result = same(runs_[i].m, host[i].m); !result) return result << " (m " << i << ")";
+      if (auto result = same(runs_[i].v, host[i].v); !result) return result << " (v " << i << ")";
+    }
+    return ::testing::AssertionSuccess();
+  }
+
+ private:
+  template <class T>
+  Tensor shifted(const std::vector<T>& values, std::int64_t shift) {
+    const auto n = std::ssize(values);
+    const Tensor part = device_.allocate(Category::optimizer, dtype_of<T>, {n + shift}).flat(shift, n);
+    device_.upload(device_.compute(), part, values.data());
+    return part;
+  }
+
+  Device& device_;
+  std::vector<AdamWRun> runs_;
+  AdamWTable table_;
 };
 
 template <class M>
@@ -60,96 +99,149 @@ class AdamWTest : public ::testing::Test {};
 using Moments = ::testing::Types<float, bf16>;
 TYPED_TEST_SUITE(AdamWTest, Moments);
 
+/// Runs of these lengths, with and without decay by turns.
+template <class M>
+std::vector<HostRun<M>> runs_of(const std::vector<std::int64_t>& lengths) {
+  std::vector<HostRun<M>> runs;
+  for (const std::int64_t n : lengths)
+    runs.push_back(start<M>(n, 10 * runs.size() + 1, runs.size() % 2 == 0 ? 0.1f : 0.0f));
+  return runs;
+}
+
 TYPED_TEST(AdamWTest, EqualsItsReferenceToTheBitOverSteps) {
+  const std::vector<std::vector<std::int64_t>> tables{
+      {1}, {31}, {2048}, {5003}, {0, 7, 2049, 0, 0, 4096, 1, 2047, 300, 0}, std::vector<std::int64_t>(300, 65)};
   Device device;
   Stream& stream = device.compute();
-  for (std::int64_t n : {1, 31, 2048, 5003}) {
-    for (float decay : {0.0f, 0.1f}) {
-      const AdamWRule rule{0.9f, 0.95f, 1e-8f, decay};
-      auto expected = start<TypeParam>(n);
-      const OnDevice<TypeParam> state(device, expected);
+  const AdamWCoefficients coefficients{0.9, 0.95, 1e-8};
+  for (const std::vector<std::int64_t>& lengths : tables)
+    for (const std::int64_t shift : {0, 1}) {  // a GPU moves what is not aligned in another way
+      auto expected = runs_of<TypeParam>(lengths);
+      DeviceRuns<TypeParam> runs(device, expected, shift);
       AdamWClock clock;
       const Cell<AdamWClock> device_clock(device, clock);
       for (std::uint64_t step = 0; step < 4; ++step) {
         const ClipResult clip{3.5f, step == 0 ? 1.0f : 0.3f / static_cast<float>(step), step == 2 ? 1 : 0};
         const float rate = 1e-3f * static_cast<float>(step + 1);
-        auto gradient = test::uniform<float>(n, 10 + step, -2, 2);
-        if (step == 2) gradient[0] = std::numeric_limits<float>::quiet_NaN();
         const Cell<ClipResult> device_clip(device, clip);
         const Cell<float> device_rate(device, rate);
-        adamw_advance(stream, device_clock.get(), device_clip.get(), 0.9, 0.95);
-        adamw_step(stream, rule, state.master, state.m, state.v, test::on_device(device, gradient), device_clock.get(),
-                   device_clip.get(), device_rate.get());
-        reference::adamw_advance(clock, clip, 0.9, 0.95);
-        reference::adamw_step<TypeParam>(rule, expected.master, expected.m, expected.v, gradient, clock, clip, rate);
-        EXPECT_TRUE(state.equals(expected)) << "n " << n << ", step " << step;
+        reference::adamw_advance(coefficients, clock, clip);
+        for (std::size_t i = 0; i < lengths.size(); ++i) {
+          auto gradient = test::uniform<float>(lengths[i], 1000 * (step + 1) + i, -2, 2);
+          if (step == 2 && !gradient.empty()) gradient[0] = nan;
+          runs.set_gradient(i, gradient);
+          HostRun<TypeParam>& run = expected[i];
+          reference::adamw_step<TypeParam>(coefficients, run.weight_decay, run.master, run.m, run.v, gradient, clock,
+                                           clip, rate);
+        }
+        const std::int64_t launches = stream.launches();
+        adamw_step(stream, coefficients, runs.table(), device_clock.get(), device_clip.get(), device_rate.get());
+        EXPECT_EQ(stream.launches() - launches, 1) << "whatever the number of runs";
+        EXPECT_TRUE(runs.equal(expected)) << lengths.size() << " runs, the first of " << lengths[0] << ", step " << step
+                                          << ", shift " << shift;
       }
       EXPECT_EQ(device_clock.value().t, 3) << "a skipped step is not applied";
       EXPECT_EQ(device_clock.value().beta1_power, 0.9 * 0.9 * 0.9);
       EXPECT_EQ(device_clock.value().beta2_power, 0.95 * 0.95 * 0.95);
     }
-  }
 }
 
 TYPED_TEST(AdamWTest, ASkippedStepChangesNothing) {
   Device device;
-  const auto before = start<TypeParam>(300);
-  const OnDevice<TypeParam> state(device, before);
-  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const auto before = runs_of<TypeParam>({300, 5000});
+  const DeviceRuns<TypeParam> runs(device, before);  // whose gradients are NaN
   const Cell<ClipResult> clip(device, {nan, nan, 1});
   const Cell<AdamWClock> clock(device, {7, 0.5, 0.6});
   const Cell<float> rate(device, 1.0f);
-  adamw_advance(device.compute(), clock.get(), clip.get(), 0.9, 0.95);
-  adamw_step(device.compute(), {}, state.master, state.m, state.v,
-             test::on_device(device, std::vector<float>(300, nan)), clock.get(), clip.get(), rate.get());
-  EXPECT_TRUE(state.equals(before));
+  adamw_step(device.compute(), {}, runs.table(), clock.get(), clip.get(), rate.get());
+  EXPECT_TRUE(runs.equal(before));
   EXPECT_EQ(clock.value().t, 7);
   EXPECT_EQ(clock.value().beta1_power, 0.5);
+  EXPECT_EQ(clock.value().beta2_power, 0.6);
+}
+
+// Of neighbours in one memory each run changes its own elements, with its own decay.
+TEST(AdamW, WritesNothingBetweenRuns) {
+  constexpr std::int64_t n = 5000, gap = 3, all = 3 * (n + gap);
+  Device device;
+  const std::vector<float> ones(all, 1), poison(all, nan);
+  const Tensor master = test::on_device(device, ones), m = test::on_device(device, poison),
+               v = test::on_device(device, poison), gradient = test::on_device(device, poison);
+  std::vector<AdamWRun> runs;
+  for (int i = 0; i < 3; ++i) {
+    const auto part = [&](const Tensor& whole) { return whole.flat(i * (n + gap), n); };
+    const std::vector<float> zeros(n, 0);
+    for (const Tensor& whole : {m, v, gradient}) device.upload(device.compute(), part(whole), zeros.data());
+    runs.push_back({part(master), part(m), part(v), part(gradient), 0.25f * static_cast<float>(i)});
+  }
+  AdamWTable table(runs);
+  const Tensor memory = device.allocate(Category::optimizer, DType::u8, {AdamWTable::bytes(3)});
+  table.place(memory);
+  device.upload(device.compute(), memory, table.image());
+  const Cell<AdamWClock> clock(device, {});
+  const Cell<ClipResult> clip(device, {});
+  const Cell<float> rate(device, 1.0f);
+  adamw_step(device.compute(), {}, table, clock.get(), clip.get(), rate.get());
+  const auto masters = test::on_host<float>(device, master), first = test::on_host<float>(device, m);
+  for (std::int64_t i = 0; i < all; ++i) {
+    const std::int64_t run = i / (n + gap);
+    const bool inside = i % (n + gap) < n;
+    ASSERT_EQ(masters[static_cast<std::size_t>(i)], inside ? 1 - 0.25f * static_cast<float>(run) : 1) << i;
+    ASSERT_EQ(std::isnan(first[static_cast<std::size_t>(i)]), !inside) << i;
+  }
 }
 
 // The formula itself in double, so that kernel and reference cannot share a mistake: first step, where m/c1 = g and
 // sqrt(v/c2) = |g|.
 TEST(AdamW, FirstStepMovesByTheRateAgainstTheSign) {
   Device device;
-  const std::vector<float> weights{1, -2, 0.5f, 3}, gradients{0.3f, -4, 1e-4f, 0};
-  const Tensor master = test::on_device(device, weights);
-  const Tensor m = test::on_device(device, std::vector<float>(4, 0)),
-               v = test::on_device(device, std::vector<float>(4, 0));
+  const std::vector<float> weights{1, -2, 0.5f, 3}, gradients{0.3f, -4, 1e-4f, 0}, zeros(4, 0);
+  const std::vector<HostRun<float>> before{{weights, zeros, zeros, 0.1f}};
+  DeviceRuns<float> runs(device, before);
+  runs.set_gradient(0, gradients);
   const Cell<AdamWClock> clock(device, {});
   const Cell<ClipResult> clip(device, {});
   const Cell<float> rate(device, 0.01f);
-  adamw_advance(device.compute(), clock.get(), clip.get(), 0.9, 0.95);
-  adamw_step(device.compute(), {0.9f, 0.95f, 1e-8f, 0.1f}, master, m, v, test::on_device(device, gradients),
-             clock.get(), clip.get(), rate.get());
+  adamw_step(device.compute(), {0.9, 0.95, 1e-8}, runs.table(), clock.get(), clip.get(), rate.get());
   std::vector<double> expected;
   for (std::size_t i = 0; i < 4; ++i) {
     const double g = gradients[i], w = weights[i];
     expected.push_back(w - 0.01 * (g / (std::abs(g) + 1e-8) + 0.1 * w));
   }
-  EXPECT_TRUE(test::near(test::on_host<float>(device, master), expected, 1e-6));
+  EXPECT_TRUE(test::near(test::on_host<float>(device, runs.master(0)), expected, 1e-6));
 }
 
-TEST(AdamW, AnEmptyShardIsAnOrdinaryCase) {
-  Device device;
-  const Tensor none = device.allocate(Category::masters, DType::f32, {0});
-  const Cell<AdamWClock> clock(device, {});
-  const Cell<ClipResult> clip(device, {});
-  const Cell<float> rate(device, 1.0f);
-  EXPECT_NO_THROW(adamw_step(device.compute(), {}, none, none, none, none, clock.get(), clip.get(), rate.get()));
+// Ranks that hold nothing count with the others.
+TEST(AdamW, TheClockOfAnEmptyTableAdvances) {
+  for (const std::vector<std::int64_t>& lengths : {std::vector<std::int64_t>{}, {0}, {0, 0}}) {
+    Device device;
+    const DeviceRuns<float> runs(device, runs_of<float>(lengths));
+    const Cell<AdamWClock> clock(device, {4, 0.5, 0.25});
+    const Cell<ClipResult> clip(device, {});
+    const Cell<float> rate(device, 1.0f);
+    for (int step = 0; step < 2; ++step)
+      adamw_step(device.compute(), {0.5, 0.25, 1e-8}, runs.table(), clock.get(), clip.get(), rate.get());
+    EXPECT_EQ(clock.value().t, 6);
+    EXPECT_EQ(clock.value().beta1_power, 0.125);
+    EXPECT_EQ(clock.value().beta2_power, 0.015625);
+  }
 }
 
 TEST(AdamW, RefusesOtherTypesAndSizes) {
   Device device;
   const Tensor four = test::poisoned<float>(device, {4}), five = test::poisoned<float>(device, {5});
   const Tensor half = test::poisoned<bf16>(device, {4});
-  const auto step = [&](const Tensor& p, const Tensor& m, const Tensor& v, const Tensor& g) {
-    adamw_step(device.compute(), {}, p, m, v, g, nullptr, nullptr, nullptr);
-  };
-  EXPECT_THROW(step(four, four, four, five), Error);
-  EXPECT_THROW(step(four, five, four, four), Error);
-  EXPECT_THROW(step(half, four, four, four), Error);
-  EXPECT_THROW(step(four, half, four, four), Error);
-  EXPECT_THROW(step(four, four, four, half), Error);
+  const auto table = [](const std::vector<AdamWRun>& runs) { return AdamWTable(runs); };
+  EXPECT_NO_THROW(table({{four, four, four, four}}));
+  EXPECT_THROW(table({{four, four, four, five}}), Error);
+  EXPECT_THROW(table({{four, five, four, four}}), Error);
+  EXPECT_THROW(table({{half, four, four, four}}), Error);
+  EXPECT_THROW(table({{four, half, four, four}}), Error);
+  EXPECT_THROW(table({{four, four, four, half}}), Error);
+  EXPECT_THROW(table({{four, four, four, four}, {four, half, half, four}}), Error);
+  AdamWTable one = table({{four, four, four, four}});
+  EXPECT_THROW(one.place(four), Error) << "of another size";
+  EXPECT_THROW(adamw_step(device.compute(), {}, one, nullptr, nullptr, nullptr), Error) << "without a place";
 }
 
 }  // namespace

@@ -1,0 +1,42 @@
+#pragma once
+#include "core/device/device.hpp"
+#include "core/optim/rule.hpp"
+#include "kernels/optim/adamw.hpp"
+
+namespace tessera {
+
+/// AdamW on element-sharded buckets: moments m and v in fp32, weight decay by role.
+class AdamW final : public Rule {
+ public:
+  AdamW(Device& device, const ParamRegistry& registry, const ParamLayout& layout, const Ranks& ranks,
+        std::vector<BucketId> buckets, const AdamWCoefficients& coefficients, double weight_decay);
+
+  void initialise(Stream& stream) override;
+  void step(Stream& stream, const Clipped& gradients, const Masters& masters, const RulePlaces& places) override;
+  void visit_state(const SlotVisitor& visit) const override;
+  void visit_counters(const CounterVisitor& visit) const override;
+
+ private:
+  /// Neighbours of equal decay in a slice, with the gaps between them: zeros in masters, gradients and moments, which a
+  /// step leaves zero.
+  struct Run {
+    std::size_t slice;  ///< of m_ and v_
+    std::int64_t begin, count;
+    float weight_decay;
+  };
+  void add_runs(const ParamRegistry& registry, const std::vector<Piece>& pieces, double weight_decay);
+  void place_table(Stream& stream, const Clipped& gradients, const Masters& masters);
+
+  Device& device_;
+  AdamWCoefficients coefficients_;
+  std::vector<BucketSlice> m_, v_;
+  std::vector<Run> runs_;
+  AdamWTable table_;
+  Tensor table_memory_;  ///< as large on every rank, as the plan has it
+  std::vector<const void*> addresses_;  ///< that the table was made of
+};
+
+/// AdamW's counters before its first update.
+std::vector<RuleCounter> fresh_adamw_counters();
+
+}  // namespace tessera

@@ -1,0 +1,48 @@
+#pragma once
+#include <functional>
+#include <vector>
+
+#include "core/params/masters.hpp"
+#include "core/params/tokens.hpp"
+#include "core/state/state_dict.hpp"
+
+namespace tessera {
+
+/// What a step keeps on the device for the rules, at the same addresses every step.
+struct RulePlaces {
+  const float* rate;  ///< the step's learning rate
+  Tensor counters;    ///< i64, one 64-bit word each, in the order of visit_counters(); travels down with the report
+};
+
+/// How some buckets are stepped. Owns their state; reads and writes no other bucket.
+class Rule {
+ public:
+  using SlotVisitor = std::function<void(const StateSlot&)>;
+  using CounterVisitor = std::function<void(const RuleCounter&)>;
+
+  virtual ~Rule() = default;
+
+  /// Those that it steps, ascending.
+  const std::vector<BucketId>& buckets() const { return buckets_; }
+
+  /// The slots of a fresh run. Local; orders on `stream`.
+  virtual void initialise(Stream& stream) = 0;
+
+  /// Updates this rank's masters of its buckets from clipped gradients, and advances its counters: in one launch,
+  /// whatever the number of parameters. A step whose clip() says skip changes nothing. Masters and gradients keep their
+  /// addresses from step to step. Local; orders on `stream`.
+  virtual void step(Stream& stream, const Clipped& gradients, const Masters& masters, const RulePlaces& places) = 0;
+
+  /// Its slots, each over the parameters of its own buckets.
+  virtual void visit_state(const SlotVisitor& visit) const = 0;
+  /// Its counters with the values of a fresh run.
+  virtual void visit_counters(const CounterVisitor& visit) const = 0;
+
+ protected:
+  explicit Rule(std::vector<BucketId> buckets) : buckets_(std::move(buckets)) {}
+
+ private:
+  std::vector<BucketId> buckets_;
+};
+
+}  // namespace tessera
