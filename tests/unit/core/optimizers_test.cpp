@@ -38,18 +38,18 @@ ParamRegistry parameters() {
 /// Sets every master of its buckets to the number of its steps.
 class Counting final : public Rule {
  public:
-  Counting(Device& device, const ParamLayout& layout, std::vector<int> buckets, const char* slot, std::string counter)
+  Counting(Device& device, const ParamLayout& layout, std::vector<BucketId> buckets, const char* slot,
+           std::string counter)
       : Rule(std::move(buckets)), device_(device), slot_(slot), counter_(std::move(counter)) {
-    for (const int b : this->buckets())
-      slices_.push_back({b, device.allocate(Category::optimizer, DType::f32,
-                                            {layout.buckets()[static_cast<std::size_t>(b)].counts[0]})});
+    for (BucketId b : this->buckets())
+      slices_.push_back({b, device.allocate(Category::optimizer, DType::f32, {layout.buckets()[b].counts[0]})});
   }
   void initialise(Stream& stream) override {
     for (const BucketSlice& slice : slices_) clear(stream, slice.values);
   }
   void step(Stream& stream, const Clipped&, const Masters& masters, const RulePlaces& places) override {
     ++steps_;
-    for (const int b : buckets()) fill(stream, masters.shard(b), static_cast<double>(steps_));
+    for (BucketId b : buckets()) fill(stream, masters.shard(b), static_cast<double>(steps_));
     ASSERT_EQ(places.counters.elements(), 1);
     device_.upload(stream, places.counters, &steps_);
   }
@@ -68,22 +68,22 @@ class OptimizersTest : public ::testing::Test {
  protected:
   using Rules = std::vector<std::unique_ptr<Rule>>;
 
-  std::vector<int> buckets(const std::function<bool(const Bucket&)>& wanted) const {
-    std::vector<int> found;
-    for (int b = 0; b < std::ssize(layout_.buckets()); ++b)
-      if (wanted(layout_.buckets()[static_cast<std::size_t>(b)])) found.push_back(b);
+  std::vector<BucketId> buckets(const std::function<bool(const Bucket&)>& wanted) const {
+    std::vector<BucketId> found;
+    for (BucketId b : layout_.buckets().ids())
+      if (wanted(layout_.buckets()[b])) found.push_back(b);
     return found;
   }
-  std::vector<int> dense() const {
+  std::vector<BucketId> dense() const {
     return buckets([](const Bucket& b) { return b.key.processes == ProcessGroup::dense; });
   }
-  std::vector<int> experts() const {
+  std::vector<BucketId> experts() const {
     return buckets([](const Bucket& b) { return b.key.processes == ProcessGroup::expert; });
   }
-  std::unique_ptr<Rule> adamw(std::vector<int> buckets) {
-    return std::make_unique<AdamW>(device_, registry_, layout_, 0, std::move(buckets), coefficients_, decay);
+  std::unique_ptr<Rule> adamw(std::vector<BucketId> buckets) {
+    return std::make_unique<AdamW>(device_, registry_, layout_, Ranks{}, std::move(buckets), coefficients_, decay);
   }
-  std::unique_ptr<Rule> counting(std::vector<int> buckets, const char* slot = "counting/x",
+  std::unique_ptr<Rule> counting(std::vector<BucketId> buckets, const char* slot = "counting/x",
                                  std::string counter = "counting_steps") {
     return std::make_unique<Counting>(device_, layout_, std::move(buckets), slot, std::move(counter));
   }
@@ -105,7 +105,7 @@ class OptimizersTest : public ::testing::Test {
 
   Device device_;
   ParamRegistry registry_ = parameters();
-  ParamLayout layout_ = ParamLayout::build(registry_, {1, 1, 100, recipe_of(DType::f32).weight});
+  ParamLayout layout_ = ParamLayout::build(registry_, {1, 1, 100});
   AdamWCoefficients coefficients_{0.875, 0.9, 1e-8};
 };
 
@@ -113,10 +113,10 @@ TEST_F(OptimizersTest, EachBucketHasExactlyOneRule) {
   ASSERT_EQ(dense().size(), 2u);
   ASSERT_EQ(experts().size(), 1u);
   EXPECT_NO_THROW(Optimizers(both(adamw(dense()), counting(experts())), layout_));
-  std::vector<int> fewer = dense(), more = dense();
+  std::vector<BucketId> fewer = dense(), more = dense();
   fewer.pop_back();
   more.push_back(experts().front());
-  const std::string lost = std::to_string(dense().back()), shared = std::to_string(experts().front());
+  const std::string lost = std::to_string(dense().back().value), shared = std::to_string(experts().front().value);
   EXPECT_NE(refused(both(adamw(fewer), counting(experts()))).find("bucket " + lost + " has 0 rules"),
             std::string::npos);
   EXPECT_NE(refused(both(adamw(more), counting(experts()))).find("bucket " + shared + " has 2 rules"),
@@ -134,7 +134,7 @@ TEST_F(OptimizersTest, NamesAreEachRulesOwn) {
 }
 
 TEST_F(OptimizersTest, RulesOfADeckCoverEveryBucket) {
-  const Optimizers optimizers(rules_of(OptimizerConfig{}, device_, registry_, layout_, 0), layout_);
+  const Optimizers optimizers(rules_of(OptimizerConfig{}, device_, registry_, layout_, Ranks{}), layout_);
   std::vector<std::string> slots;
   optimizers.visit_state([&](const StateSlot& slot) {
     slots.emplace_back(slot.name);
@@ -147,7 +147,7 @@ TEST_F(OptimizersTest, RulesOfADeckCoverEveryBucket) {
 TEST_F(OptimizersTest, ASlotHoldsItsRulesParametersAlone) {
   const Optimizers optimizers(both(adamw(dense()), counting(experts())), layout_);
   StateDict state;
-  optimizers.visit_state([&](const StateSlot& slot) { state.add(slot, registry_, layout_, 0); });
+  optimizers.visit_state([&](const StateSlot& slot) { state.add(slot, registry_, layout_, Ranks{}); });
   std::vector<std::string> paths;
   for (const StateTensor& tensor : state.tensors) {
     paths.push_back(tensor.path());
@@ -191,15 +191,15 @@ class SteppedTest : public OptimizersTest {
   };
 
   SteppedTest() : optimizers_(both(counting(experts()), adamw(dense())), layout_) {
-    sync_.publish(stream(), masters_.initialise(stream(), registry_, layout_, 0, 3));
+    sync_.publish(stream(), masters_.initialise(stream(), registry_, layout_, Ranks{}, 3));
     optimizers_.initialise(stream());
     const std::vector<std::uint64_t> words = optimizers_.words_of(optimizers_.counters());
     device_.upload(stream(), counters_, words.data());
     device_.upload(stream(), clip_memory_, &clip_);
     device_.upload(stream(), rate_memory_, &rate_);
-    for (const int b : dense()) {
+    for (BucketId b : dense()) {
       const std::vector<float> master = test::on_host<float>(device_, masters_.shard(b));
-      expected_[b] = {master, std::vector<float>(master.size(), 0), std::vector<float>(master.size(), 0)};
+      expected_[b.value] = {master, std::vector<float>(master.size(), 0), std::vector<float>(master.size(), 0)};
     }
   }
 
@@ -207,8 +207,8 @@ class SteppedTest : public OptimizersTest {
   static Usage usage_of(const ParamRegistry& registry) {
     Usage usage;
     for (int p = 0; p < registry.size(); ++p) {
-      usage.order.push_back({p});
-      usage.writes.push_back(1);
+      usage.training.push_back({{p}, Side::rowwise, Half::forward});
+      usage.writes.add(1);
     }
     return usage;
   }
@@ -227,8 +227,8 @@ class SteppedTest : public OptimizersTest {
   void step_reference(const Reduced& gradients) {
     reference::adamw_advance(coefficients_, clock_, clip_);
     for (auto& [b, bucket] : expected_) {
-      const std::vector<float> gradient = test::on_host<float>(device_, gradients.shard(b));
-      for (const Piece& piece : layout_.pieces(b, 0)) {
+      const std::vector<float> gradient = test::on_host<float>(device_, gradients.shard({b}));
+      for (const Piece& piece : layout_.pieces({b}, Ranks{})) {
         const auto part = [&](auto& all) {
           return std::span(all).subspan(static_cast<std::size_t>(piece.shard.value),
                                         static_cast<std::size_t>(piece.count.value));
@@ -252,9 +252,9 @@ class SteppedTest : public OptimizersTest {
   }
 
   Usage usage_ = usage_of(registry_);
-  std::unique_ptr<Communicator> communicator_ = self_communicator();
-  Masters masters_{device_, layout_, 0};
-  ParamSync sync_{device_, registry_, layout_, usage_, masters_, *communicator_, {}};
+  Mesh mesh_ = self_mesh();
+  Masters masters_{device_, layout_, Ranks{}};
+  ParamSync sync_{device_, registry_, layout_, usage_, masters_, mesh_, {}};
   Optimizers optimizers_;
   ClipResult clip_{2, 0.5f, 0};
   float rate_ = 0.125f;
@@ -273,14 +273,14 @@ TEST_F(SteppedTest, EachRuleStepsItsOwnBucketsWithItsOwnCounters) {
   }
   std::map<std::string, std::map<int, Tensor>> slots;
   optimizers_.visit_state([&](const StateSlot& slot) {
-    for (const BucketSlice& slice : slot.slices) slots[slot.name][slice.bucket] = slice.values;
+    for (const BucketSlice& slice : slot.slices) slots[slot.name][slice.bucket.value] = slice.values;
   });
   for (const auto& [b, bucket] : expected_) {
-    EXPECT_TRUE(test::same_bits(test::on_host<float>(device_, masters_.shard(b)), bucket.master)) << b;
+    EXPECT_TRUE(test::same_bits(test::on_host<float>(device_, masters_.shard({b})), bucket.master)) << b;
     EXPECT_TRUE(test::same_bits(test::on_host<float>(device_, slots["adamw/m"].at(b)), bucket.m)) << b;
     EXPECT_TRUE(test::same_bits(test::on_host<float>(device_, slots["adamw/v"].at(b)), bucket.v)) << b;
   }
-  for (const int b : experts())
+  for (BucketId b : experts())
     for (const float value : test::on_host<float>(device_, masters_.shard(b))) ASSERT_EQ(value, 3);
   const Tensor words{counters_.data, DType::u64, counters_.shape};
   EXPECT_EQ(optimizers_.counters_of(test::on_host<std::uint64_t>(device_, words)),
