@@ -133,7 +133,8 @@ struct DataConfig {
           "text: bytes are tokens; tokens: .bin files of llm.c, or of Megatron with their .idx");
     v.derived("root", self.root, Text::line, may_change, "the deck's folder",
               "Folder of the files, relative to the deck's folder");
-    v.required("files", self.files, Text::line, may_change, "Patterns below root; ** crosses folders");
+    v.required("files", self.files, Text::line, may_change,
+               "Patterns below root, or absolute ones; * within a folder's name, ** crosses folders");
     v.derived("eval_fraction", self.eval_fraction, from_below(0, 1), fixed, "0.05 for text, 0 for token files",
               "Share of the windows, at the end, kept for evaluation");
     v.key("shuffle", self.shuffle, OneOf(), fixed, "Visit the windows of each epoch in an order drawn from the seed");
@@ -237,7 +238,7 @@ struct OptimizerConfig {
     v.key("beta2", self.beta2, from_below(0, 1), fixed, "Decay of the second moment");
     v.key("eps", self.eps, from_to(1e-30, 1), fixed, "Added to the root of the second moment");
     v.key("weight_decay", self.weight_decay, from_to(0, 1e3), may_change, "Decoupled decay of matrices and embeddings");
-    v.key("clip", self.clip, above_to(0, 1e30), may_change, "Largest norm of the gradient of all parameters");
+    v.key("clip", self.clip, from_to(0, 1e30), may_change, "Largest norm of all parameters' gradient; 0: no limit");
     v.key("schedule", self.schedule, OneOf(), fixed, "Learning rate after warm-up; wsd: constant, then linear");
     v.key("warmup_steps", self.warmup_steps, from_to(0, 1e12), fixed, "Steps in which the rate rises from 0 to lr");
     v.key("decay_steps", self.decay_steps, from_to(0, 1e12), fixed, "Last steps of schedule wsd, from lr to min_lr");

@@ -183,6 +183,10 @@ class Validate(Cli):
         self.assertEqual(self.refused(text)[0].split("deck.yaml:")[1],
                          "4:3: run.steps: has no value: an integer is needed, allowed 0 to 1000000000000")
 
+    def test_clipping_may_be_turned_off(self):
+        self.assertIn("  clip: 0  # override\n", self.expect(0, "validate", self.write(SMALL), "--set", "optimizer.clip=0").stdout)
+        self.assertIn("0: no limit", self.expect(0, "explain", "optimizer.clip").stdout)
+
     def test_set_takes_one_value_each(self):
         self.write(TEXT, "a.txt")
         self.write(TEXT, "b.txt")

@@ -224,6 +224,16 @@ class Runs(Train):
         for a, b in zip(one, self.rows("two", "metrics.jsonl"), strict=True):
             self.assertAlmostEqual(a["loss"], b["loss"], delta=0.02)
 
+    def test_a_clip_of_0_clips_nothing(self):
+        self.trained(1)
+        clipped = self.rows("run", "metrics.jsonl")
+        self.trained(1, optimizer__clip=0)
+        free = self.rows("run", "metrics.jsonl")
+        self.assertEqual({row["clip_coef"] for row in free}, {1})
+        self.assertLess(clipped[0]["clip_coef"], 1)
+        self.assertEqual((free[0]["loss"], free[0]["grad_norm"]), (clipped[0]["loss"], clipped[0]["grad_norm"]))
+        self.assertNotEqual(free[-1]["loss"], clipped[-1]["loss"])
+
     def test_threads_that_wait_sleep_soon_unless_the_user_said_otherwise(self):
         said = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
         own = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "0"}
