@@ -308,7 +308,7 @@ TEST(Layout, IsTheSameOnEveryCpu) {
   std::vector<std::int64_t> places;
   for (const int ranks : {1, 6}) {
     const ParamRegistry registry = odd_registry(random, 20);
-    const ParamLayout layout = ParamLayout::build(registry, {ranks, ranks == 6 ? 3 : 1, 4096, bf16_storage});
+    const ParamLayout layout = ParamLayout::build(registry, {ranks, ranks == 6 ? 3 : 1, 4096});
     for (const Bucket& bucket : layout.buckets()) {
       for (const Placement& place : bucket.members)
         places.insert(places.end(), {place.param.value, place.member, place.offset.value, place.size.value});
