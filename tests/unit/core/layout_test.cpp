@@ -92,7 +92,7 @@ TEST(ParamLayout, BucketsAreAlignedPaddedAndNeverMixKeys) {
 
 TEST(ParamLayout, NoCutSplitsAByteOfAnyFormat) {
   std::mt19937 random(13);
-  for (int ranks : {3, 5, 6, 12, 48, 96, 256}) {
+  for (int ranks : {3, 5, 6, 12, 48, 96, 256, 512, 1024}) {
     const ParamRegistry registry = odd_registry(random, 9);
     const ParamLayout layout = ParamLayout::build(registry, {ranks, ranks, 1 << 14});
     for (int id = 0; id < formats::Registry::size; ++id) {
