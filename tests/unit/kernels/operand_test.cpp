@@ -57,7 +57,9 @@ TYPED_TEST_SUITE(OperandOfCodes, EveryFormat);
 
 TYPED_TEST(OperandOfCodes, AMemberIsTheMatrixQuantizedAlone) {
   using F = TypeParam;
-  const auto values = uniform<bf16>((members - 1) * stride + matrix.elements(), 5);
+  auto values = uniform<bf16>((members - 1) * stride + matrix.elements(), 5);
+  for (std::size_t i = 0; i < values.size(); ++i)  // so that no member has another's largest magnitude
+    values[i] = bf16(values[i] * static_cast<float>(1 + i / stride));
   const Tensor all = on_device(this->device, values);
   const Quantized<F> together(this->device, all, members);
   for (std::int64_t e = 0; e < members; ++e) {
