@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "core/config/batch_advice.hpp"
 #include "core/config/config.hpp"
 
 namespace tessera {
@@ -67,7 +68,34 @@ void check_schedule(const OptimizerConfig& optimizer, std::int64_t steps, Findin
                                  optimizer.decay_steps, steps)});
 }
 
+/// Every divisor, the smallest first.
+std::vector<std::int64_t> divisors(std::int64_t n) {
+  std::vector<std::int64_t> small, large;
+  for (std::int64_t i = 1; i * i <= n; ++i) {
+    if (n % i != 0) continue;
+    small.push_back(i);
+    if (i * i != n) large.insert(large.begin(), n / i);
+  }
+  small.insert(small.end(), large.begin(), large.end());
+  return small;
+}
+
+/// "1, 2 or 4".
+std::string one_of(const std::vector<std::int64_t>& numbers) {
+  if (numbers.size() == 1) return fmt::format("{}", numbers.front());
+  return fmt::format("{} or {}", fmt::join(numbers.begin(), std::prev(numbers.end()), ", "), numbers.back());
+}
+
 }  // namespace
+
+std::string batch_advice(const BatchConfig& batch, std::int64_t ranks) {
+  const bool shared = batch.global > 0 && batch.global % ranks == 0;
+  const std::string micro = shared ? "use batch.micro " + one_of(divisors(batch.global / ranks)) + ", or "
+                                   : "no batch.micro divides it: use ";
+  if (batch.micro <= 0) return micro;  // a broken key, reported elsewhere
+  const std::int64_t unit = ranks * batch.micro, below = batch.global / unit * unit;
+  return micro + "batch.global " + one_of(below > 0 ? std::vector{below, below + unit} : std::vector{unit});
+}
 
 Findings check(const RunConfig& config) {
   Findings found;
@@ -78,7 +106,8 @@ Findings check(const RunConfig& config) {
     found.push_back({{"recompute.modules", "recompute.mode"}, "mode selective needs at least one module"});
   if (!divides(config.batch.micro, config.batch.global))
     found.push_back({{"batch.global", "batch.micro"},
-                     fmt::format("{} is no multiple of micro {}", config.batch.global, config.batch.micro)});
+                     fmt::format("{} is no multiple of micro {}: {}", config.batch.global, config.batch.micro,
+                                 batch_advice(config.batch, 1))});
   if (config.sample.tokens > 0 && config.data.kind != DataKind::text)
     found.push_back({{"sample.tokens", "data.kind"}, "needs data.kind text: token files carry no tokenizer"});
   if (config.sample.tokens > 0 && config.sample.prompt.empty())

@@ -5,18 +5,13 @@
 
 #include <fmt/format.h>
 
+#include "core/config/batch_advice.hpp"
 #include "core/plan/recorder.hpp"
 #include "core/step/debug_memory.hpp"
 #include "core/step/engine.hpp"
 
 namespace tessera {
 namespace {
-
-/// The valid global batches next to what was asked for.
-std::string nearest(std::int64_t global, std::int64_t unit) {
-  const std::int64_t below = global / unit * unit, above = below + unit;
-  return below > 0 ? fmt::format("{} or {}", below, above) : fmt::format("{}", above);
-}
 
 LayoutRules rules_of(const RunConfig& config, int ranks, DType compute) {
   const double elements = config.reduce.bucket_mib * 1024 * 1024 / static_cast<double>(size_of(DType::f32));
@@ -90,12 +85,12 @@ void measure(RunPlan& plan) {
 
 std::vector<Finding> refusals(const RunConfig& config, int ranks) {
   std::vector<Finding> findings = check(config);
-  const std::int64_t unit = ranks * config.batch.micro;
-  if (unit > 0 && config.batch.global % unit != 0)
-    findings.push_back(
-        {{"batch.global", "batch.micro"},
-         fmt::format("{} sequences cannot be shared by {} ranks in micro-batches of {}; use {}", config.batch.global,
-                     ranks, config.batch.micro, nearest(config.batch.global, unit))});
+  const BatchConfig& batch = config.batch;
+  const bool whole = batch.micro > 0 && batch.global % batch.micro == 0;  // else check() has said so
+  if (whole && batch.global % (ranks * batch.micro) != 0)
+    findings.push_back({{"batch.global", "batch.micro"},
+                        fmt::format("{} sequences cannot be shared by {} ranks in micro-batches of {}: {}",
+                                    batch.global, ranks, batch.micro, batch_advice(batch, ranks))});
   return findings;
 }
 

@@ -118,6 +118,8 @@ class Builder : public YAML::EventHandler {
   void add_entry(Frame& frame, Node value) {
     const Node key = std::move(*frame.key);
     frame.key.reset();
+    // yaml-cpp places an empty value at whatever comes next, lines below its key.
+    if (value.kind == Node::Kind::null) value.place = key.place;
     if (key.kind == Node::Kind::scalar)
       frame.node.entries.push_back({key.text, key.place, std::move(value)});
     else if (key.kind != Node::Kind::broken)

@@ -1,3 +1,4 @@
+#include "core/config/batch_advice.hpp"
 #include "core/config/config.hpp"
 
 #include <gtest/gtest.h>
@@ -139,7 +140,8 @@ TEST(Check, NamesEveryContradiction) {
 
   config = sound();
   config.batch.micro = 3;
-  EXPECT_EQ(contradictions(config), List{"batch.global: 8 is no multiple of micro 3"});
+  EXPECT_EQ(contradictions(config), List{"batch.global: 8 is no multiple of micro 3: use batch.micro 1, 2, 4 or 8, or "
+                                         "batch.global 6 or 9"});
 
   config = sound();
   config.model.hidden = 1 << 20;
@@ -160,6 +162,13 @@ TEST(Check, NamesEveryContradiction) {
   config = sound();
   config.sample = {10, ""};
   EXPECT_EQ(contradictions(config), List{"sample.prompt: is empty: generation starts from at least one byte"});
+}
+
+TEST(Check, NamesEveryMicroBatchThatWouldDo) {
+  EXPECT_EQ(batch_advice({12, 4}, 2), "use batch.micro 1, 2, 3 or 6, or batch.global 8 or 16");
+  EXPECT_EQ(batch_advice({36, 5}, 1), "use batch.micro 1, 2, 3, 4, 6, 9, 12, 18 or 36, or batch.global 35 or 40");
+  EXPECT_EQ(batch_advice({3, 2}, 3), "use batch.micro 1, or batch.global 6");
+  EXPECT_EQ(batch_advice({2, 1}, 3), "no batch.micro divides it: use batch.global 3");
 }
 
 TEST(Check, TokenFilesNeedAVocabulary) {
