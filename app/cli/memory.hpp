@@ -8,4 +8,7 @@ namespace tessera {
 /// run on: more than there is at all (Exit::deck). What others hold there is not looked at. Collective.
 Problems against_memory(const Mpi& mpi, Control& control, const RunPlan& plan, int gpu);
 
+/// The same of one rank, alone on this machine or on its first GPU; nothing where a GPU build sees none. Local.
+Problems against_memory(const RunPlan& plan);
+
 }  // namespace tessera

@@ -2,9 +2,13 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "app/cli/gpus.hpp"
 #include "app/cli/memory.hpp"
 #include "app/cli/threads.hpp"
+#include "io/data/file_set.hpp"
+#include "io/metrics/run_directory.hpp"
 #include "kernels/base/index.hpp"
 #include "kernels/base/runtime.hpp"
 
@@ -13,9 +17,13 @@ namespace {
 
 void read_corpus(Prepared& run, Problems& problems) {
   const RunConfig& config = run.deck.config;
-  const FileSet files{config.data.root.get(), config.data.files, config.checkpoint.dir.get()};
   attempt(problems, [&] {
-    run.corpus.emplace(config.data.kind == DataKind::text ? Corpus::text(files) : Corpus::token_files(files));
+    std::vector<Finding> findings;
+    auto files = list_files({config.data.root.get(), config.data.files, config.checkpoint.dir.get()}, findings);
+    for (const Finding& finding : findings) problems.add(Exit::file, run.deck.provenance.located(finding));
+    if (!findings.empty()) return;
+    const bool text = config.data.kind == DataKind::text;
+    run.corpus.emplace(text ? Corpus::text(std::move(files)) : Corpus::token_files(std::move(files)));
     run.corpus->check_vocabulary(config.model.vocab, problems);
     run.windows =
         Windows::split(run.corpus->tokens().count(), config.model.seq_len, config.data.eval_fraction, problems);
@@ -49,6 +57,31 @@ Deck sound_deck(const std::string& path, const std::vector<Override>& overrides)
   problems.raise();
   deck.config.run.threads.fill(host_threads(1));
   return deck;
+}
+
+Prepared examine(const std::string& deck, const std::vector<Override>& overrides, int ranks) {
+  Prepared run{sound_deck(deck, overrides), {}, {}, {}};
+  const RunConfig& config = run.deck.config;
+  Runtime::plan_for(static_cast<int>(config.run.threads.get()));
+  Problems problems;
+  const std::vector<Finding> refused = refusals(config, ranks);
+  for (const Finding& finding : refused) problems.add(Exit::deck, run.deck.provenance.located(finding));
+  read_corpus(run, problems);
+  check_run_directory(config.checkpoint.dir.get(), problems);
+  if (refused.empty())
+    attempt(problems, [&] { problems.add(against_memory(run.plan.emplace(resolve(config, ranks)))); });
+  problems.raise();
+  return run;
+}
+
+std::string corpus_text(const Prepared& run) {
+  const RunConfig& config = run.deck.config;
+  const double sequences = static_cast<double>(config.run.steps) * static_cast<double>(config.batch.global);
+  return fmt::format(
+      "corpus: files {}, tokens {}, windows {} for training and {} for evaluation ({} tokens each), epochs {:.2f} ({} "
+      "steps of {} sequences)",
+      run.corpus->files(), run.corpus->tokens().count(), run.windows.train, run.windows.evaluation, run.windows.length,
+      sequences / static_cast<double>(run.windows.train), config.run.steps, config.batch.global);
 }
 
 Prepared prepare(const std::string& deck, const std::vector<Override>& overrides, Task task, const Mpi& mpi,

@@ -24,6 +24,13 @@ struct Prepared {
   int gpu = -1;  ///< as own_gpu says
 };
 
+/// The same without a launch: throws what one process can tell of what stands against the run on `ranks` ranks, all of
+/// it at once, with the machine's memory for one rank alone. Makes nothing. Local.
+Prepared examine(const std::string& deck, const std::vector<Override>& overrides, int ranks);
+
+/// Files, tokens, windows and epochs of a run, on one line.
+std::string corpus_text(const Prepared& run);
+
 /// training: batches must share out evenly; evaluation: any number of ranks, the same windows.
 enum class Task { training, evaluation };
 

@@ -157,7 +157,7 @@ void describe(const PreparedRun& run, Control& control) {
     attempt(problems, [&] { replace_text_file(directory / "deck.resolved.yaml", resolved_text(run.deck)); });
     for (const Finding& finding : advise(run.deck.config))
       fmt::print(stderr, "{} (allowed)\n", run.deck.provenance.located(finding));
-    fmt::print("{}\n{}\n", resolved_text(run.deck), plan_text(*run.plan));
+    fmt::print("{}\n{}\n{}\n", resolved_text(run.deck), corpus_text(run), plan_text(*run.plan));
     std::fflush(stdout);
   }
   control.agree(problems);

@@ -8,10 +8,10 @@
 namespace tessera {
 
 int run_validate(const ValidateOptions& options) {
-  const Deck deck = sound_deck(options.deck, options.overrides);
-  for (const Finding& finding : advise(deck.config))
-    fmt::print(stderr, "{} (allowed)\n", deck.provenance.located(finding));
-  fmt::print("{}", resolved_text(deck));
+  const Prepared run = examine(options.deck, options.overrides, static_cast<int>(options.ranks));
+  for (const Finding& finding : advise(run.deck.config))
+    fmt::print(stderr, "{} (allowed)\n", run.deck.provenance.located(finding));
+  fmt::print("{}# {}\n", resolved_text(run.deck), corpus_text(run));  // a deck still
   return 0;
 }
 

@@ -36,6 +36,7 @@ struct PlanOptions {
 struct ValidateOptions {
   std::string deck;
   std::vector<Override> overrides;
+  std::int64_t ranks = 1;
 };
 struct ExplainOptions {
   std::string key;  ///< a key, a section, or empty: all
@@ -73,7 +74,7 @@ int run_train(const TrainOptions& options);
 /// The evaluation loss of a checkpoint, as its run would have found it.
 int run_eval(const EvalOptions& options);
 int run_plan(const PlanOptions& options);
-/// Prints the resolved deck, and on stderr what is probably not meant.
+/// Prints the resolved deck and the corpus, and on stderr what is probably not meant; throws what train would refuse.
 int run_validate(const ValidateOptions& options);
 int run_explain(const ExplainOptions& options);
 int run_info(const InfoOptions& options);

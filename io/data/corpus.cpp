@@ -39,8 +39,7 @@ std::uint32_t largest_of(std::span<const std::int32_t> ids) {
 
 }  // namespace
 
-Corpus Corpus::text(const FileSet& files) {
-  auto paths = list_files(files);
+Corpus Corpus::text(std::vector<fs::path> paths) {
   std::vector<std::uint8_t> text;
   for (const fs::path& path : paths) {
     const MappedFile file(path);
@@ -50,8 +49,7 @@ Corpus Corpus::text(const FileSet& files) {
   return Corpus(std::move(paths), std::move(text), {});
 }
 
-Corpus Corpus::token_files(const FileSet& files) {
-  auto paths = list_files(files);
+Corpus Corpus::token_files(std::vector<fs::path> paths) {
   std::vector<TokenFile> mapped;
   for (const fs::path& path : paths) mapped.emplace_back(path);
   return Corpus(std::move(paths), {}, std::move(mapped));
@@ -61,6 +59,7 @@ Corpus::Corpus(std::vector<fs::path> paths, std::vector<std::uint8_t> text, std:
     : paths_(std::move(paths)), text_(std::move(text)), mapped_(std::move(mapped)) {
   stream_.append(std::span<const std::uint8_t>(text_));
   for (const TokenFile& file : mapped_) stream_.append(file.tokens());
+  require(!paths_.empty(), "Corpus", "a corpus has files");
   if (stream_.count() == 0)
     throw Error(Exit::file, fmt::format("{}: the corpus is empty: its {} file(s) hold no token; check data.files",
                                         paths_.front().string(), paths_.size()));

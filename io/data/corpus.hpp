@@ -1,10 +1,10 @@
 #pragma once
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "core/data/token_stream.hpp"
-#include "io/data/file_set.hpp"
 #include "io/data/token_file.hpp"
 #include "kernels/base/error.hpp"
 
@@ -15,9 +15,9 @@ namespace tessera {
 class Corpus {
  public:
   /// Files joined without separator, bytes are tokens (vocabulary 256). Held in memory: the files may change meanwhile.
-  static Corpus text(const FileSet& files);
+  static Corpus text(std::vector<std::filesystem::path> files);
   /// Token files one after another, mapped.
-  static Corpus token_files(const FileSet& files);
+  static Corpus token_files(std::vector<std::filesystem::path> files);
 
   Corpus(Corpus&&) = default;
   Corpus& operator=(Corpus&&) = default;

@@ -3,9 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
-
-#include "kernels/base/error.hpp"
 
 namespace tessera {
 namespace fs = std::filesystem;
@@ -71,60 +70,117 @@ bool leads_to(std::string_view pattern, std::string_view folder) {
   return std::find(reached.begin(), std::prev(reached.end()), true) != std::prev(reached.end());
 }
 
-// Whether to look into a folder, `path` below the root.
-bool enters(const FileSet& set, const fs::directory_entry& folder, const std::string& path) {
-  const std::string name = folder.path().filename().string();
-  if (name.starts_with('.') || name.starts_with("build")) return false;
-  std::error_code absent;  // a run directory that does not exist yet is nobody's equivalent
-  if (!set.run_directory.empty() && fs::equivalent(folder.path(), set.run_directory, absent)) return false;
-  return std::ranges::any_of(set.patterns, [&](const std::string& pattern) { return leads_to(pattern, path); });
+bool has_wildcard(std::string_view text) { return text.find_first_of("*?") != std::string_view::npos; }
+
+// A pattern and the folder that it counts from, with links resolved.
+struct Search {
+  fs::path folder;
+  std::string pattern;
+};
+
+fs::path resolved(const fs::path& path) {
+  std::error_code unreadable;  // which reading it reports
+  const fs::path real = fs::weakly_canonical(path, unreadable);
+  return unreadable ? path : real;
 }
 
-// Adds every regular file below a folder, as its path below the root, but for folders that are not entered.
-void walk(const FileSet& set, const std::string& below, std::vector<std::string>& files) {
-  const fs::path folder = below.empty() ? set.root : set.root / below;
-  std::error_code failure, broken_link;
-  for (fs::directory_iterator at(folder, failure), end; !failure && at != end; at.increment(failure)) {
-    const std::string name = at->path().filename().string(), path = below.empty() ? name : below + '/' + name;
-    if (at->is_regular_file(broken_link))
-      files.push_back(path);
-    else if (at->is_directory(broken_link) && !at->is_symlink(broken_link) && enters(set, *at, path))
-      walk(set, path, files);
-  }
-  if (failure)
-    throw Error(Exit::file,
-                fmt::format("{}: cannot be read: {}; data.root must be a folder that this user may read, with "
-                            "those below it that data.files leads to",
-                            folder.string(), failure.message()));
+// An absolute pattern counts from as much of it as holds no wildcard and is not its last part.
+Search search_of(const fs::path& root, const fs::path& pattern) {
+  if (pattern.is_relative()) return {root, pattern.string()};
+  fs::path folder;
+  std::string rest;
+  for (auto part = pattern.begin(); part != pattern.end(); ++part)
+    if (rest.empty() && !has_wildcard(part->native()) && std::next(part) != pattern.end())
+      folder /= *part;
+    else
+      rest += (rest.empty() ? "" : "/") + part->string();
+  return {resolved(folder), rest};
 }
+
+class Listing {
+ public:
+  Listing(const FileSet& set, std::vector<Finding>& findings)
+      : root_(resolved(set.root)), run_directory_(set.run_directory), findings_(findings) {}
+
+  void add(const std::string& pattern) {
+    const Search search = search_of(root_, pattern);
+    if (fs::path(pattern).is_absolute() && !has_wildcard(pattern)) return take(search.folder / search.pattern);
+    const std::size_t findings = findings_.size();
+    const bool any = walk(search, "");
+    if (any || findings_.size() > findings || !readable(search.folder)) return;
+    const char* const what = has_wildcard(pattern) ? "fits no file" : "no such file";
+    find("data.files", fmt::format("{}: {} below {} (folders that begin with '.' or 'build' and the run directory are "
+                                   "left out)",
+                                   pattern, what, search.folder.string()));
+  }
+  std::vector<fs::path> files() const {
+    std::vector<fs::path> paths;
+    for (const auto& [key, path] : chosen_) paths.push_back(path);
+    return paths;
+  }
+
+ private:
+  void find(const char* key, std::string text) { findings_.push_back({{key, "data.files"}, std::move(text)}); }
+  bool readable(const fs::path& folder) const { return !unreadable_.contains(folder); }
+
+  // Sorted by its path below the root, or by the whole one where it lies elsewhere.
+  void choose(const fs::path& file) {
+    const fs::path below = file.lexically_relative(root_);
+    chosen_.emplace(below.empty() || *below.begin() == ".." ? file.string() : below.string(), file);
+  }
+
+  void take(const fs::path& file) {
+    std::error_code failure;
+    if (fs::is_regular_file(file, failure)) return choose(file);
+    find("data.files", fmt::format("{}: {}", file.string(), failure ? failure.message() : "is no file"));
+  }
+
+  // Whether to look into a folder, `path` below that of the search.
+  bool enters(const Search& search, const fs::directory_entry& folder, const std::string& path) const {
+    const std::string name = folder.path().filename().string();
+    if (name.starts_with('.') || name.starts_with("build")) return false;
+    std::error_code absent;  // a run directory that does not exist yet is nobody's equivalent
+    if (!run_directory_.empty() && fs::equivalent(folder.path(), run_directory_, absent)) return false;
+    return leads_to(search.pattern, path);
+  }
+
+  // Chooses the regular files below a folder that fit; says whether there are any.
+  bool walk(const Search& search, const std::string& below) {
+    const fs::path folder = below.empty() ? search.folder : search.folder / below;
+    std::error_code failure, broken_link;
+    bool any = false;
+    for (fs::directory_iterator at(folder, failure), end; !failure && at != end; at.increment(failure)) {
+      const std::string name = at->path().filename().string(), path = below.empty() ? name : below + '/' + name;
+      if (at->is_regular_file(broken_link)) {
+        if (!fits(search.pattern, path)) continue;
+        choose(search.folder / path);
+        any = true;
+      } else if (at->is_directory(broken_link) && !at->is_symlink(broken_link) && enters(search, *at, path)) {
+        any = walk(search, path) || any;
+      }
+    }
+    if (failure && unreadable_.insert(folder).second)
+      find(search.folder == root_ ? "data.root" : "data.files",
+           fmt::format("{} cannot be read: {}; it must be a folder that this user may read, with those below it that "
+                       "data.files leads to",
+                       folder.string(), failure.message()));
+    return any;
+  }
+
+  fs::path root_, run_directory_;
+  std::vector<Finding>& findings_;
+  std::map<std::string, fs::path> chosen_;
+  std::set<fs::path> unreadable_;
+};
 
 }  // namespace
 
 bool fits(std::string_view pattern, std::string_view path) { return progress(pattern, path).back(); }
 
-std::vector<fs::path> list_files(const FileSet& set) {
-  std::vector<std::string> found;
-  walk(set, "", found);
-  std::set<std::string> chosen;
-  for (const std::string& pattern : set.patterns) {
-    bool any = false;
-    for (const std::string& path : found)
-      if (fits(pattern, path)) {
-        chosen.insert(path);
-        any = true;
-      }
-    if (!any && pattern.find_first_of("*?") == std::string::npos)
-      throw Error(Exit::file,
-                  fmt::format("{}: no such file; data.files names it (paths are relative to data.root; folders "
-                              "that begin with '.' or 'build' and the run directory are left out)",
-                              (set.root / pattern).string()));
-  }
-  if (chosen.empty())
-    throw Error(Exit::file, fmt::format("{}: no file fits data.files [{}]; check data.root and the patterns",
-                                        set.root.string(), fmt::join(set.patterns, ", ")));
-  std::vector<fs::path> paths;
-  for (const std::string& path : chosen) paths.push_back(set.root / path);
-  return paths;
+std::vector<fs::path> list_files(const FileSet& set, std::vector<Finding>& findings) {
+  Listing listing(set, findings);
+  for (const std::string& pattern : set.patterns) listing.add(pattern);
+  return listing.files();
 }
 
 }  // namespace tessera

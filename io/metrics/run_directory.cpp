@@ -1,40 +1,73 @@
 #include "io/metrics/run_directory.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 
 #include "io/files/text_file.hpp"
 
 namespace tessera {
+namespace {
+
+/// The errno of what keeps this user from making files in a folder, 0 for nothing that can be told beforehand.
+int obstacle_to_files(const std::filesystem::path& folder) {
+  if (::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0) return errno;
+  struct ::statvfs disk {};
+  if (::statvfs(folder.c_str(), &disk) != 0) return errno;
+  const auto room = ::geteuid() == 0 ? disk.f_bfree : disk.f_bavail;
+  return disk.f_blocks > 0 && room == 0 ? ENOSPC : 0;
+}
+
+std::string cannot_be_made(const std::filesystem::path& directory, const std::string& why) {
+  return fmt::format("checkpoint.dir: {} cannot be made: {}; name a directory in a writable place", directory.string(),
+                     why);
+}
+std::string nothing_written(const std::filesystem::path& directory, int failure) {
+  return fmt::format("checkpoint.dir: nothing can be written in {}: {}; make room or name another directory",
+                     directory.string(), std::strerror(failure));
+}
+
+}  // namespace
+
+void check_run_directory(const std::filesystem::path& directory, Problems& problems) {
+  namespace fs = std::filesystem;
+  const fs::path whole = fs::absolute(directory);
+  // The nearest ancestor that exists decides: a file there would make create_directories fail without saying where.
+  for (fs::path part = whole;; part = part.parent_path()) {
+    std::error_code error;
+    const fs::file_status status = fs::status(part, error);
+    if (status.type() == fs::file_type::not_found && part.has_relative_path()) continue;
+    if (fs::exists(status) && !fs::is_directory(status)) {
+      problems.add(Exit::environment,
+                   fmt::format("checkpoint.dir: {} is a file, and the run directory {} needs a directory there; "
+                               "remove it or name another directory",
+                               part.string(), directory.string()));
+    } else if (const int failure = fs::is_directory(status) ? obstacle_to_files(part) : error.value()) {
+      const bool there = fs::is_directory(status) && part == whole;
+      problems.add(Exit::environment,
+                   there ? nothing_written(directory, failure) : cannot_be_made(directory, std::strerror(failure)));
+    }
+    return;
+  }
+}
+
 void prepare_run_directory(const std::filesystem::path& directory, Problems& problems) {
   namespace fs = std::filesystem;
+  Problems found;
+  check_run_directory(directory, found);
+  problems.add(found);
+  if (!found.empty()) return;
   std::error_code error;
-  // The nearest ancestor that exists decides: a file there would make create_directories fail without saying where.
-  for (fs::path part = fs::absolute(directory); part.has_relative_path(); part = part.parent_path()) {
-    const fs::file_status status = fs::status(part, error);
-    if (!fs::exists(status)) continue;
-    if (fs::is_directory(status)) break;
-    problems.add(Exit::environment,
-                 fmt::format("checkpoint.dir: {} is a file, and the run directory {} needs a directory there; "
-                             "remove it or name another directory",
-                             part.string(), directory.string()));
-    return;
-  }
   fs::create_directories(directory, error);
-  if (error) {
-    problems.add(Exit::environment,
-                 fmt::format("checkpoint.dir: {} cannot be made: {}; name a directory in a writable place",
-                             directory.string(), error.message()));
-    return;
-  }
+  if (error) return problems.add(Exit::environment, cannot_be_made(directory, error.message()));
   const fs::path probe = directory / ".probe";
   const int failure = write_synced(probe, std::string(4096, '.'));
   fs::remove(probe, error);
-  if (failure)
-    problems.add(Exit::environment,
-                 fmt::format("checkpoint.dir: nothing can be written in {}: {}; make room or name another directory",
-                             directory.string(), std::strerror(failure)));
+  if (failure) problems.add(Exit::environment, nothing_written(directory, failure));
 }
 
 }  // namespace tessera

@@ -6,6 +6,10 @@
 
 namespace tessera {
 
+/// Whether the run directory is there or could be made, as far as can be told without touching anything: what is wrong
+/// (a file where a directory should be, no permission, no room, a name too long) becomes a problem (Exit::environment).
+void check_run_directory(const std::filesystem::path& directory, Problems& problems);
+
 /// Makes the run directory, parents too, and proves that files can be written there. What is wrong (a file where a
 /// directory should be, read-only, full) becomes a problem (Exit::environment) before training starts.
 void prepare_run_directory(const std::filesystem::path& directory, Problems& problems);

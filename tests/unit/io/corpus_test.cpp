@@ -1,4 +1,5 @@
 #include "io/data/corpus.hpp"
+#include "io/data/file_set.hpp"
 
 #include <gtest/gtest.h>
 
@@ -41,9 +42,18 @@ TEST(Pattern, CrossesFolders) {
   EXPECT_FALSE(fits("**/y/**/z", "a/b/z"));
 }
 
+/// Throws what stands against it, a line each, as a run does.
+std::vector<fs::path> listed(const FileSet& set) {
+  std::vector<Finding> findings;
+  std::vector<fs::path> files = list_files(set, findings);
+  Problems problems;
+  for (const Finding& finding : findings) problems.add(Exit::file, finding.keys.front() + ": " + finding.text);
+  problems.raise();
+  return files;
+}
 std::vector<std::string> names(const FileSet& set) {
   std::vector<std::string> out;
-  for (const fs::path& path : list_files(set)) out.push_back(path.lexically_relative(set.root).generic_string());
+  for (const fs::path& path : listed(set)) out.push_back(path.lexically_relative(set.root).generic_string());
   return out;
 }
 
@@ -98,7 +108,37 @@ TEST(FileSet, SaysWhatIsMissing) {
   expect_file_error([&] { names({gone, {"**"}, {}}); }, {gone.string(), "No such file", "data.root"});
   expect_file_error([&] { names({folder.path() / "a.md", {"**"}, {}}); }, {"a.md", "data.root"});
   expect_file_error([&] { names({folder.path(), {"*.md", "b.md"}, {}}); }, {"b.md", "data.files"});
-  expect_file_error([&] { names({folder.path(), {"*.cpp", "*.h"}, {}}); }, {"*.cpp, *.h", folder.path().string()});
+  expect_file_error([&] { names({folder.path(), {"*.cpp", "a.md", "*.h"}, {}}); },
+                    {"*.cpp: fits no file below " + folder.path().string(), "*.h: fits no file"});
+  EXPECT_EQ(thrown([&] { names({folder.path(), {"*.cpp", "a.md", "b.md"}, {}}); }).second.find("data.files: a.md"),
+            std::string::npos);
+  // A folder that cannot be read is said once, whatever the patterns below it.
+  const std::string text = thrown([&] { names({gone, {"*.md", "a", "**"}, {}}); }).second;
+  EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+}
+
+TEST(FileSet, TakesAbsolutePathsAsTheyAre) {
+  const TemporaryFolder folder, other;
+  for (const char* name : {"b.txt", "d.txt", "build/x.txt"}) folder.write(name, "x");
+  for (const char* name : {"a.txt", "c/1.txt", "c/build/2.txt", ".hidden/3.txt"}) other.write(name, "x");
+  const auto at = [](const TemporaryFolder& place, const char* name) { return (place.path() / name).string(); };
+  using Paths = std::vector<fs::path>;
+  // Left out by patterns, and taken by name.
+  EXPECT_EQ(listed({folder.path(), {at(folder, "build/x.txt"), at(other, ".hidden/3.txt")}, {}}),
+            (Paths{at(other, ".hidden/3.txt"), at(folder, "build/x.txt")}));
+  EXPECT_EQ(listed({folder.path(), {at(other, "**/*.txt")}, {}}), (Paths{at(other, "a.txt"), at(other, "c/1.txt")}));
+  EXPECT_EQ(listed({folder.path(), {at(other, "?/1.*")}, {}}), Paths{at(other, "c/1.txt")});
+  // The same files in the same order, whichever way they are named, each once.
+  EXPECT_EQ(listed({folder.path(), {at(folder, "d.txt"), at(folder, "*.txt"), "b.txt"}, {}}),
+            listed({folder.path(), {"*.txt"}, {}}));
+  // data.root counts for nothing where it names nothing.
+  EXPECT_EQ(listed({folder.path() / "gone", {at(other, "a.txt")}, {}}), Paths{at(other, "a.txt")});
+  expect_file_error([&] { listed({folder.path(), {at(other, "gone.txt")}, {}}); },
+                    {"data.files: " + at(other, "gone.txt") + ": No such file"});
+  expect_file_error([&] { listed({folder.path(), {at(other, "c")}, {}}); }, {at(other, "c") + ": is no file"});
+  expect_file_error([&] { listed({folder.path(), {at(other, "*.md")}, {}}); }, {"*.md: fits no file"});
+  expect_file_error([&] { listed({folder.path(), {at(other, "gone/*.md")}, {}}); },
+                    {"data.files", "gone cannot be read"});
 }
 
 TEST(FileSet, NamesTheFolderThatCannotBeReadIfItMustBe) {
@@ -125,7 +165,7 @@ TEST(Corpus, JoinsTextWithoutSeparator) {
   folder.write("1.txt", "ab");
   folder.write("2.txt", "");
   folder.write("3.txt", std::string_view("\0\xFF\n", 3));
-  const Corpus corpus = Corpus::text({folder.path(), {"*.txt"}, {}});
+  const Corpus corpus = Corpus::text(listed({folder.path(), {"*.txt"}, {}}));
   EXPECT_EQ(all_tokens(corpus), (std::vector<std::int32_t>{'a', 'b', 0, 255, '\n'}));
   EXPECT_EQ(corpus.files(), 3);
   EXPECT_EQ(corpus.largest_token(), 255);
@@ -142,7 +182,7 @@ TEST(Corpus, HashesContentAlone) {
   folder.write("whole", text);
   folder.write("parts/1", text.substr(0, 4000));
   folder.write("parts/2", text.substr(4000));
-  const auto hash = [&](const char* pattern) { return Corpus::text({folder.path(), {pattern}, {}}).hash(); };
+  const auto hash = [&](const char* pattern) { return Corpus::text(listed({folder.path(), {pattern}, {}})).hash(); };
   EXPECT_EQ(hash("whole"), mix64(reference::digest(bits, 0) ^ bits.size()));
   EXPECT_EQ(hash("parts/*"), hash("whole"));
   text[8000] ^= 1;
@@ -157,11 +197,11 @@ TEST(Corpus, HashesContentAlone) {
 TEST(Corpus, RefusesToBeEmptyOrUnreadable) {
   const TemporaryFolder folder;
   folder.write("a.txt", "");
-  expect_file_error([&] { Corpus::text({folder.path(), {"a.txt"}, {}}); }, {"a.txt", "empty"});
+  expect_file_error([&] { Corpus::text(listed({folder.path(), {"a.txt"}, {}})); }, {"a.txt", "empty"});
   folder.write("b.txt", "text");
   fs::permissions(folder.path() / "b.txt", fs::perms::none);
   const test::WithoutPrivileges user;
-  expect_file_error([&] { Corpus::text({folder.path(), {"b.txt"}, {}}); }, {"b.txt", "Permission denied"});
+  expect_file_error([&] { Corpus::text(listed({folder.path(), {"b.txt"}, {}})); }, {"b.txt", "Permission denied"});
 }
 
 template <class T>
@@ -181,7 +221,7 @@ TEST(TokenFiles, ReadBothWidthsOfLlmC) {
   folder.write("1.bin", llmc(20240520, 1, 3, bytes_of<std::uint16_t>({5, 50256, 65535})));
   folder.write("2.bin", llmc(20240801, 7, 2, bytes_of<std::uint32_t>({128000, 9})));
   folder.write("3.bin", llmc(20240520, 1, 0, ""));
-  const Corpus corpus = Corpus::token_files({folder.path(), {"*.bin"}, {}});
+  const Corpus corpus = Corpus::token_files(listed({folder.path(), {"*.bin"}, {}}));
   EXPECT_EQ(all_tokens(corpus), (std::vector<std::int32_t>{5, 50256, 65535, 128000, 9}));
   EXPECT_EQ(corpus.largest_token(), 128000);
 }
@@ -191,14 +231,16 @@ TEST(TokenFiles, HashLikeTheSameTokensOfAnotherWidth) {
   folder.write("narrow.bin", llmc(20240520, 1, 4, bytes_of<std::uint16_t>({1, 2, 200, 4})));
   folder.write("wide.bin", llmc(20240801, 7, 4, bytes_of<std::uint32_t>({1, 2, 200, 4})));
   folder.write("text", "\x01\x02\xC8\x04");
-  const auto narrow = Corpus::token_files({folder.path(), {"narrow.bin"}, {}}).hash();
-  EXPECT_EQ(narrow, Corpus::token_files({folder.path(), {"wide.bin"}, {}}).hash());
-  EXPECT_EQ(narrow, Corpus::text({folder.path(), {"text"}, {}}).hash());
+  const auto narrow = Corpus::token_files(listed({folder.path(), {"narrow.bin"}, {}})).hash();
+  EXPECT_EQ(narrow, Corpus::token_files(listed({folder.path(), {"wide.bin"}, {}})).hash());
+  EXPECT_EQ(narrow, Corpus::text(listed({folder.path(), {"text"}, {}})).hash());
 }
 
 TEST(TokenFiles, RefuseWhatIsNotOne) {
   const TemporaryFolder folder;
-  const auto open = [&](const char* name) { return [&, name] { Corpus::token_files({folder.path(), {name}, {}}); }; };
+  const auto open = [&](const char* name) {
+    return [&, name] { Corpus::token_files(listed({folder.path(), {name}, {}})); };
+  };
   const std::string two = bytes_of<std::uint16_t>({1, 2});
   folder.write("text.bin", std::string(2000, 'x'));
   folder.write("short.bin", "abc");
@@ -238,7 +280,7 @@ TEST(TokenFiles, ReadMegatronsPairs) {
   folder.write("short.idx", megatron_index(8, 2, {1, 2}));
   folder.write("wide.bin", bytes_of<std::int32_t>({100000, 2}));
   folder.write("wide.idx", megatron_index(4, 4, {2}));
-  EXPECT_EQ(all_tokens(Corpus::token_files({folder.path(), {"*.bin"}, {}})),
+  EXPECT_EQ(all_tokens(Corpus::token_files(listed({folder.path(), {"*.bin"}, {}}))),
             (std::vector<std::int32_t>{7, 8, 50000, 100000, 2}));
 }
 
@@ -247,7 +289,7 @@ TEST(TokenFiles, RefuseABrokenMegatronIndex) {
   folder.write("a.bin", bytes_of<std::uint16_t>({7, 8, 9}));
   const auto with = [&](const std::string& index) {
     folder.write("a.idx", index);
-    return [&] { Corpus::token_files({folder.path(), {"a.bin"}, {}}); };
+    return [&] { Corpus::token_files(listed({folder.path(), {"a.bin"}, {}})); };
   };
   const std::string good = megatron_index(8, 2, {1, 2});
   EXPECT_NO_THROW(with(good)());
@@ -263,7 +305,7 @@ TEST(Corpus, NamesTheFirstTokenOutsideTheVocabulary) {
   const TemporaryFolder folder;
   folder.write("1.bin", llmc(20240520, 1, 2, bytes_of<std::uint16_t>({5, 6})));
   folder.write("2.bin", llmc(20240801, 7, 3, bytes_of<std::uint32_t>({1, 4000000000u, 7})));
-  const Corpus corpus = Corpus::token_files({folder.path(), {"*.bin"}, {}});
+  const Corpus corpus = Corpus::token_files(listed({folder.path(), {"*.bin"}, {}}));
   Problems none, some;
   corpus.check_vocabulary(4000000001, none);
   EXPECT_TRUE(none.empty());
@@ -277,7 +319,7 @@ TEST(Corpus, NamesTheFirstTokenOutsideTheVocabulary) {
 TEST(Corpus, MayBeMoved) {
   const TemporaryFolder folder;
   folder.write("a", "some text");
-  Corpus first = Corpus::text({folder.path(), {"a"}, {}});
+  Corpus first = Corpus::text(listed({folder.path(), {"a"}, {}}));
   const Corpus second = std::move(first);
   EXPECT_EQ(all_tokens(second).front(), 's');
 }
