@@ -12,6 +12,7 @@
 #include <CLI/CLI.hpp>
 
 #include "app/cli/build.hpp"
+#include "app/cli/waiting.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/config/keys.hpp"
 #include "kernels/formats/registry.hpp"
@@ -41,23 +42,32 @@ std::string unknown(const std::string& word, const char* kind, const std::vector
   return fmt::format("{}: unknown {}, {}", word, kind, advice);
 }
 
-/// What CLI11 cannot say of a command line that it did not take: which verb or option was meant. Empty: nothing to add.
-std::string verdict(const CLI::App& app) {
-  if (!app.get_subcommands().empty()) return verdict(*app.get_subcommands().front());
-  const std::vector<std::string> words = app.remaining();
-  const auto option = std::ranges::find_if(words, [](const std::string& word) { return word.starts_with("-"); });
-  if (option != words.end()) {
-    std::vector<std::string> known;
-    for (const CLI::Option* each : app.get_options())
-      for (const std::string& name : each->get_lnames()) known.push_back("--" + name);
-    return unknown(option->substr(0, option->find('=')), "option", known);
-  }
+std::vector<std::string> verbs_of(const CLI::App& app) {
   std::vector<std::string> verbs;
   for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; }))
     verbs.push_back(verb->get_name());
-  if (verbs.empty()) return "";
-  return words.empty() ? fmt::format("a verb is needed: {}", fmt::join(verbs, ", "))
-                       : unknown(words.front(), "verb", verbs);
+  return verbs;
+}
+
+/// The message about a word that stands where a verb is taken and is none. Empty: there is no such word.
+std::string unknown_verb(const CLI::App& app) {
+  if (!app.get_subcommands().empty()) return unknown_verb(*app.get_subcommands().front());
+  const std::vector<std::string> words = app.remaining(), verbs = verbs_of(app);
+  const auto word = std::ranges::find_if(words, [](const std::string& each) { return !each.starts_with("-"); });
+  return verbs.empty() || word == words.end() ? "" : unknown(*word, "verb", verbs);
+}
+
+/// What CLI11 cannot say of a command line that it did not take: which verb or option was meant. Empty: nothing to add.
+std::string verdict(const CLI::App& app) {
+  if (const std::string verb = unknown_verb(app); !verb.empty()) return verb;
+  if (!app.get_subcommands().empty()) return verdict(*app.get_subcommands().front());
+  const std::vector<std::string> words = app.remaining(), verbs = verbs_of(app);
+  const auto option = std::ranges::find_if(words, [](const std::string& word) { return word.starts_with("-"); });
+  if (option == words.end()) return verbs.empty() ? "" : fmt::format("a verb is needed: {}", fmt::join(verbs, ", "));
+  std::vector<std::string> known;
+  for (const CLI::Option* each : app.get_options())
+    for (const std::string& name : each->get_lnames()) known.push_back("--" + name);
+  return unknown(option->substr(0, option->find('=')), "option", known);
 }
 
 /// All verbs with their options; parsing sets `chosen`.
@@ -87,7 +97,8 @@ class Parser {
   }
 
   /// The verb to run; throws CLI::Error.
-  Verb parse(int argc, const char* const* argv) {
+  Verb parse(int argc, char* const* argv) {
+    argv_ = argv;
     train_.command_line.assign(argv, argv + argc);
     convert_.command_line = train_.command_line;
     app_.parse(argc, argv);
@@ -95,11 +106,20 @@ class Parser {
   }
   /// The exit code of what is no run, help or an error; prints it where it may.
   int exit(const CLI::Error& error, bool speaking) {
+    if (error.get_exit_code() == 0 && !unknown_verb(app_).empty())  // --help of what is not there
+      return exit(CLI::ExtrasError(app_.remaining(true)), speaking);
     if (speaking) app_.exit(error);
     return error.get_exit_code() == 0 ? 0 : static_cast<int>(Exit::usage);
   }
 
  private:
+  /// A verb whose threads compute.
+  Verb computing(const Verb& run) {
+    return [this, run] {
+      bound_spinning(argv_);
+      return run();
+    };
+  }
   CLI::App* add(const char* name, const char* help, Verb run) {
     CLI::App* const verb = app_.add_subcommand(name, help);
     verb->callback([this, run] { chosen_ = run; });
@@ -113,16 +133,22 @@ class Parser {
         ->allow_extra_args(false)
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   }
+  CLI::Option* add_ranks(CLI::App* verb, std::int64_t& ranks, const char* help) {
+    return verb->add_option("--ranks", ranks, help)
+        ->type_name("N")
+        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24).description(""));
+  }
   void add_json(CLI::App* verb, Format& format) {
     verb->add_flag_callback(
         "--json", [&format] { format = Format::json; }, "Answer in JSON");
   }
 
   void add_train() {
-    CLI::App* const verb = add("train", "Train a model; started by the MPI launcher, one process a rank", [this] {
-      train_.overrides = overrides_of(set_);
-      return run_train(train_);
-    });
+    CLI::App* const verb =
+        add("train", "Train a model; started by the MPI launcher, one process a rank", computing([this] {
+              train_.overrides = overrides_of(set_);
+              return run_train(train_);
+            }));
     add_deck(verb, train_.deck);
     verb->add_option("--resume", train_.resume,
                      "auto: the newest valid checkpoint of the run directory; none; or a checkpoint")
@@ -134,10 +160,11 @@ class Parser {
         ->type_name("HH:MM:SS");
   }
   void add_eval() {
-    CLI::App* const verb = add("eval", "Print a checkpoint's evaluation loss; by the MPI launcher or alone", [this] {
-      eval_.overrides = overrides_of(set_);
-      return run_eval(eval_);
-    });
+    CLI::App* const verb =
+        add("eval", "Print a checkpoint's evaluation loss; by the MPI launcher or alone", computing([this] {
+              eval_.overrides = overrides_of(set_);
+              return run_eval(eval_);
+            }));
     add_deck(verb, eval_.deck);
     verb->add_option("--checkpoint", eval_.checkpoint, "A step folder, or a run directory: its newest valid step")
         ->required()
@@ -150,18 +177,18 @@ class Parser {
       return run_plan(plan_);
     });
     add_deck(verb, plan_.deck);
-    verb->add_option("--ranks", plan_.ranks, "Ranks of the planned run")
-        ->required()
-        ->type_name("N")
-        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24).description(""));
+    add_ranks(verb, plan_.ranks, "Ranks of the planned run")->required();
     add_json(verb, plan_.format);
   }
   void add_validate() {
-    CLI::App* const verb = add("validate", "Check a deck and print it with every value resolved", [this] {
-      validate_.overrides = overrides_of(set_);
-      return run_validate(validate_);
-    });
+    CLI::App* const verb =
+        add("validate", "Check a deck, its files and this machine as train would; print every value and the corpus",
+            [this] {
+              validate_.overrides = overrides_of(set_);
+              return run_validate(validate_);
+            });
     add_deck(verb, validate_.deck);
+    add_ranks(verb, validate_.ranks, "Ranks of the run to be; without it 1");
   }
   void add_explain() {
     CLI::App* const verb = add("explain", "Explain a key or a section of the deck, or all of them",
@@ -231,7 +258,7 @@ class Parser {
 
   void add_quantize() {
     CLI::App* const verb = add("quantize", "Quantize the tensors of a file, with error statistics",
-                               [this] { return run_quantize(quantize_); });
+                               computing([this] { return run_quantize(quantize_); }));
     verb->add_option("IN", quantize_.in, "A .safetensors or HDF5 file")->required()->type_name("");
     verb->add_option("--tensor", quantize_.tensors,
                      "A tensor's name; may be given again; none: all of 2 and 3 dimensions")
@@ -251,6 +278,7 @@ class Parser {
 
   CLI::App app_{"Tessera trains GPT and mixture-of-experts language models with sharded optimizers.", "tessera"};
   Verb chosen_;
+  char* const* argv_ = nullptr;
   std::vector<std::string> set_;
   TrainOptions train_;
   EvalOptions eval_;
@@ -265,7 +293,7 @@ class Parser {
 
 /// Whether this process says what is wrong with a command line: of a launcher's ranks, which all read the same one
 /// before they know of each other, the first alone.
-bool speaks(int argc, const char* const* argv) {
+bool speaks(int argc, char* const* argv) {
   const std::string_view verb = argc > 1 ? argv[1] : "";
   if (verb != "train" && verb != "eval") return true;
   for (const char* variable : {"PMI_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"})
@@ -290,7 +318,7 @@ int run_verb(const Verb& verb, bool speaking) {
 
 }  // namespace
 
-int run_command_line(int argc, const char* const* argv) {
+int run_command_line(int argc, char* const* argv) {
   Parser parser;
   Verb verb;
   int code = 0;

@@ -4,6 +4,7 @@
 
 #include "app/cli/build.hpp"
 #include "app/cli/threads.hpp"
+#include "app/cli/waiting.hpp"
 #include "app/training/utilisation.hpp"
 #include "app/verbs/verbs.hpp"
 #include "kernels/base/runtime.hpp"
@@ -39,6 +40,7 @@ int run_info(const InfoOptions& options) {
                                    {"build_type", build.build_type},
                                    {"back_end", build.back_end},
                                    {"threads", host_threads(1)},
+                                   {"waiting", thread_waiting()},
                                    {"mpi", build.mpi}};
     for (const Library& library : build.libraries) json["libraries"][library.name] = library.version;
     json["gpu_driver"] = Runtime::gpu_driver();
@@ -48,9 +50,9 @@ int run_info(const InfoOptions& options) {
     fmt::print("{}\n", json.dump());
     return 0;
   }
-  fmt::print("tessera    {}, {}\ncompiler   {}, {}\nback end   {}\nthreads    {}\nMPI        {}\nlibraries ",
-             build.version, build.git_sha, build.compiler, build.build_type, build.back_end, host_threads(1),
-             build.mpi);
+  fmt::print("tessera    {}, {}\ncompiler   {}, {}\nback end   {}\n", build.version, build.git_sha, build.compiler,
+             build.build_type, build.back_end);
+  fmt::print("threads    {}\nwaiting    {}\nMPI        {}\nlibraries ", host_threads(1), thread_waiting(), build.mpi);
   for (const Library& library : build.libraries) fmt::print(" {} {}", library.name, library.version);
   print(gpus);
   fmt::print("\nMFU        ");

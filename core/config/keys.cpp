@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 
 #include "core/config/config.hpp"
 #include "core/config/value.hpp"
@@ -107,18 +108,20 @@ std::string nearest_key(std::string_view path) {
   return best;
 }
 
+std::vector<std::string> near_words(std::string_view word, const std::vector<std::string>& words, std::size_t most) {
+  if (word.size() > longest_compared) return {};
+  const std::size_t limit = tolerance(word) + 1;
+  std::multimap<std::size_t, std::string> near;  // equals stay in the order of the list
+  for (const std::string& candidate : words)
+    if (const std::size_t cost = unlikeness(word, candidate, limit); cost < limit) near.emplace(cost, candidate);
+  std::vector<std::string> nearest;
+  for (auto at = near.begin(); at != near.end() && nearest.size() < most; ++at) nearest.push_back(at->second);
+  return nearest;
+}
+
 std::string nearest_word(std::string_view word, const std::vector<std::string>& words) {
-  if (word.size() > longest_compared) return "";
-  std::string best;
-  std::size_t least = tolerance(word) + 1;
-  for (const std::string& candidate : words) {
-    const std::size_t cost = unlikeness(word, candidate, least);
-    if (cost < least) {
-      least = cost;
-      best = candidate;
-    }
-  }
-  return best;
+  const std::vector<std::string> nearest = near_words(word, words, 1);
+  return nearest.empty() ? "" : nearest.front();
 }
 
 }  // namespace tessera

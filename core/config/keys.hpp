@@ -26,7 +26,9 @@ const KeyDoc* find_key(std::string_view path);
 
 /// The known path most like an unknown one, or empty.
 std::string nearest_key(std::string_view path);
-/// The word of a list most like another, or empty.
+/// The words of a list that are like another, the most alike first, `most` at most; of equals the first in the list.
+std::vector<std::string> near_words(std::string_view word, const std::vector<std::string>& words, std::size_t most);
+/// The first of them, or empty.
 std::string nearest_word(std::string_view word, const std::vector<std::string>& words);
 
 }  // namespace tessera

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 
+#include "core/config/keys.hpp"
 #include "io/convert/tensor_quantizer.hpp"
 #include "io/files/new_file.hpp"
 #include "io/hdf5/file.hpp"
@@ -68,6 +69,15 @@ std::optional<std::string> obstacle(FormatId format, const SourceTensor& t) {
 
 std::string without_slash(const std::string& name) { return name.starts_with('/') ? name.substr(1) : name; }
 
+/// ", did you mean a, b or c?", or nothing.
+std::string near_misses(const std::string& name, const std::vector<SourceTensor>& all) {
+  constexpr std::size_t most = 3;
+  std::vector<std::string> names;
+  for (const SourceTensor& t : all) names.push_back(t.name);
+  const std::vector<std::string> near = near_words(without_slash(name), names, most);
+  return near.empty() ? "" : fmt::format(", did you mean {}?", fmt::join(near, " or "));
+}
+
 /// The same tensors, none of whose groups stands where another's array would.
 std::vector<SourceTensor> apart(const QuantizeFileOptions& options, std::vector<SourceTensor> list) {
   for (const SourceTensor& t : list)
@@ -85,8 +95,8 @@ std::vector<SourceTensor> chosen(const QuantizeFileOptions& options, std::vector
     const auto found = std::find_if(
         all.begin(), all.end(), [&](const SourceTensor& t) { return t.name == name || t.name == without_slash(name); });
     if (found == all.end())
-      throw Error(Exit::file,
-                  fmt::format("{}: {}: there is no such tensor among its {}", options.in.string(), name, all.size()));
+      throw Error(Exit::file, fmt::format("{}: {}: there is no such tensor among its {}{}", options.in.string(), name,
+                                          all.size(), near_misses(name, all)));
     if (const auto why = obstacle(options.format, *found))
       throw Error(Exit::file, fmt::format("{}: {}: {}", options.in.string(), name, *why));
     const bool twice =

@@ -58,6 +58,16 @@ class Usage(Cli):
             for verb in ("train", "eval", "plan", "validate"):
                 self.assertIn(option, self.expect(0, verb, "--help").stdout)
 
+    def test_help_of_an_unknown_verb(self):
+        for first, *arguments in (["anything: unknown verb, there are train, eval, plan, validate, explain, info, checkpoint, quantize",
+                                   "anything", "--help"],
+                                  ["trian: unknown verb, did you mean train?", "trian", "-h"],
+                                  ["trian: unknown verb, did you mean train?", "--help", "trian"],
+                                  ["verfy: unknown verb, did you mean verify?", "checkpoint", "verfy", "--help"]):
+            self.assertEqual(self.expect(2, *arguments).stderr.splitlines()[0], first)
+        self.expect(0, "checkpoint", "verify", "--help")
+        self.expect(0, "train", "deck.yaml", "--help")
+
     def test_version(self):
         self.assertRegex(self.expect(0, "--version").stdout, r"^tessera \d+\.\d+\.\d+\n$")
 
@@ -97,7 +107,14 @@ class Usage(Cli):
                 self.assertEqual(self.call(*arguments, stdout=full).returncode, 4, arguments)
 
 
+TEXT = "the tiles of a mosaic\n" * 100
+
+
 class Validate(Cli):
+    def setUp(self):
+        super().setUp()
+        self.write(TEXT, "corpus.txt")
+
     def test_prints_the_resolved_deck(self):
         done = self.expect(0, "validate", self.write(SMALL), "--set", "optimizer.lr=1e-3", OMP_NUM_THREADS="3")
         for line in ("  steps: 10  # deck", "  lr: 0.001  # override", "  head_dim: 16  # derived", "  seed: 1234  # default",
@@ -116,7 +133,59 @@ class Validate(Cli):
         done = subprocess.run([TESSERA, "validate", self.write(SMALL)], capture_output=True, text=True, env=environment)
         self.assertIn(f"  threads: {len(os.sched_getaffinity(0))}  # derived\n", done.stdout)
 
+    def test_prints_the_corpus(self):
+        """2200 tokens are 68 windows of 32, 3 of them (5%) for evaluation; 10 steps of 8 visit 65 windows 1.23 times."""
+        self.assertIn("# corpus: files 1, tokens 2200, windows 65 for training and 3 for evaluation (32 tokens each), "
+                      "epochs 1.23 (10 steps of 8 sequences)\n", self.expect(0, "validate", self.write(SMALL)).stdout)
+
+    def test_checks_what_train_would(self):
+        deck = self.write(SMALL.replace("]}", "], eval_fraction: 0.1}") + "checkpoint: {dir: run}\n")
+        before = sorted(os.listdir(self.folder))
+        place = os.path.join(self.folder, "deck.yaml") + ":"
+        folder = os.path.realpath(self.folder)
+        rest = "(folders that begin with '.' or 'build' and the run directory are left out)"
+        for code, settings, lines in (
+                (5, ["data.root=gone"], [f"--set data.root=gone: data.root: {folder}/gone cannot be read: No such file or directory"]),
+                (5, ['data.files=["*.md", "*.txt", "none.txt"]'],
+                 [f'--set data.files=["*.md", "*.txt", "none.txt"]: data.files: *.md: fits no file below {folder} {rest}',
+                  f'--set data.files=["*.md", "*.txt", "none.txt"]: data.files: none.txt: no such file below {folder} {rest}']),
+                (5, ["data.files=[/gone/a.txt]"], ["--set data.files=[/gone/a.txt]: data.files: /gone/a.txt: No such file or directory"]),
+                (5, ["model.seq_len=2000"], ["the corpus has 2200 tokens, but model.seq_len 2000 needs at least 4001"]),
+                (4, ["checkpoint.dir=corpus.txt/run"], ["is a file, and the run directory corpus.txt/run needs a directory there"]),
+                (4, ["checkpoint.dir=" + "x" * 300], ["cannot be made: File name too long"]),
+                (3, ["model.hidden=131072", "model.layers=100"], ["1 ranks of ", "`tessera plan` shows what the memory is for"]),
+                (5, ["data.root=gone", "checkpoint.dir=corpus.txt"], ["gone cannot be read", "corpus.txt is a file"])):
+            with self.subTest(settings=settings):
+                said = self.expect(code, "validate", deck, *(word for text in settings for word in ("--set", text))).stderr
+                for line in lines:
+                    self.assertEqual(said.count(line), 1, said)
+        self.write(SMALL.replace('"*.txt"', '"*.txt", "*.md"'))
+        self.assertIn(f"{place}4:15: data.files: *.md: fits no file", self.expect(5, "validate", deck).stderr)
+        self.assertEqual(sorted(os.listdir(self.folder)), before)
+
+    def test_the_ranks_that_are_to_be(self):
+        deck = self.write(SMALL)
+        self.expect(0, "validate", deck, "--ranks", "4")
+        self.assertIn("8 sequences cannot be shared by 3 ranks in micro-batches of 2: no batch.micro divides it: use batch.global 6 or 12",
+                      self.expect(3, "validate", deck, "--ranks", "3").stderr)
+        self.assertIn("by 8 ranks in micro-batches of 2: use batch.micro 1, or batch.global 16",
+                      self.expect(3, "validate", deck, "--ranks", "8").stderr)
+
+    def test_absolute_paths_are_taken_as_they_are(self):
+        with tempfile.TemporaryDirectory(prefix="tessera-elsewhere-") as folder:
+            os.mkdir(os.path.join(folder, "build"))
+            path = self.write(TEXT, os.path.join(folder, "build", "other.text"))
+            deck = self.write(SMALL.replace('"*.txt"', f'"*.txt", {path}'))
+            self.assertIn("# corpus: files 2, tokens 4400,", self.expect(0, "validate", deck).stdout)
+
+    def test_a_key_without_a_value_is_reported_at_its_line(self):
+        text = SMALL.replace("run: {name: small, steps: 10}", "run:\n  name: small\n  steps:\n\n\n  seed: 3")
+        self.assertEqual(self.refused(text)[0].split("deck.yaml:")[1],
+                         "4:3: run.steps: has no value: an integer is needed, allowed 0 to 1000000000000")
+
     def test_set_takes_one_value_each(self):
+        self.write(TEXT, "a.txt")
+        self.write(TEXT, "b.txt")
         deck = self.write(SMALL)
         done = self.expect(0, "validate", "--set", "run.steps=7", "--set", "data.files=[a.txt, b.txt]", deck)
         self.assertIn("  steps: 7  # override\n", done.stdout)
@@ -195,6 +264,16 @@ class Quantize(Cli):
         source = self.source()
         self.expect(2, "quantize", source, "--format", "bf16", "--out", "out.h5")
         self.expect(5, "quantize", source, "--format", "mxfp8", "--out", "out.h5", "--tensor", "absent")
+        values = bytes(4 * 64)
+        names = ["layers.0.attention.qkv.weight", "layers.1.attention.qkv.weight", "layers.0.mlp.up.weight"]
+        header = json.dumps({name: {"dtype": "F32", "shape": [1, 64], "data_offsets": [i * 256, i * 256 + 256]}
+                             for i, name in enumerate(names)}).encode()
+        named = self.write(struct.pack("<Q", len(header)) + header + values * 3, "named.safetensors")
+        for asked, said in (("layers.1.attention.qvk.weight", "did you mean layers.1.attention.qkv.weight or layers.0.attention.qkv.weight?"),
+                            ("/layers.0.mlp.up.wieght", "did you mean layers.0.mlp.up.weight?"),
+                            ("attention.qkv", "did you mean layers.0.attention.qkv.weight or layers.1.attention.qkv.weight?"),
+                            ("embedding", "no such tensor among its 3\n")):
+            self.assertIn(said, self.expect(5, "quantize", named, "--format", "mxfp8", "--out", "out.h5", "--tensor", asked).stderr)
         self.expect(5, "quantize", source, "--format", "mxfp8", "--out", source)
         self.expect(5, "quantize", self.write("no tensors", "x.safetensors"), "--format", "mxfp8", "--out", "out.h5")
         self.assertNotIn("out.h5", os.listdir(self.folder))
@@ -205,10 +284,18 @@ class Info(Cli):
         info = json.loads(self.expect(0, "info", "--json", OMP_NUM_THREADS="2").stdout)
         self.assertEqual(info["threads"], 2)
         self.assertIn(info["back_end"], ("OpenMP", "Serial", "Cuda"))
-        for key in ("version", "git_sha", "compiler", "build_type", "mpi"):
+        for key in ("version", "git_sha", "compiler", "build_type", "mpi", "waiting"):
             self.assertTrue(info[key], key)
         for name in ("Kokkos", "oneDNN", "HDF5", "yaml-cpp", "fmt", "CLI11", "nlohmann_json"):
             self.assertRegex(info["libraries"][name], r"^\d+\.\d+")
+
+    def test_how_threads_wait(self):
+        said = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
+        for asked, waiting in (({}, "GOMP_SPINCOUNT=1000 KMP_BLOCKTIME=0"), ({"OMP_WAIT_POLICY": "active"}, "OMP_WAIT_POLICY=active"),
+                               ({"GOMP_SPINCOUNT": "7", "KMP_BLOCKTIME": "1"}, "GOMP_SPINCOUNT=7 KMP_BLOCKTIME=1")):
+            environment = {name: value for name, value in os.environ.items() if name not in said} | asked
+            done = subprocess.run([TESSERA, "info"], capture_output=True, text=True, timeout=300, env=environment)
+            self.assertIn(f"\nwaiting    {waiting}\n", done.stdout)
 
     def test_text(self):
         text = self.expect(0, "info").stdout

@@ -116,6 +116,18 @@ class Train(unittest.TestCase):
                 if left and os.path.exists(self.path(left)):
                     self.assertEqual(os.listdir(self.path(left)) if os.path.isdir(self.path(left)) else [], [])
 
+    def refused_by_validate_too(self, code, *texts, **settings):
+        """What needs no launch to be seen."""
+        self.refused(code, *texts, **settings)
+        before, _ = settings.pop("before", ()), settings.pop("left", None)
+        found = os.listdir(self.folder)
+        done = subprocess.run([*before, TESSERA, "validate", "deck.yaml", *self.overrides(settings)], capture_output=True, timeout=300,
+                              cwd=self.folder, text=True)
+        self.assertEqual((done.returncode, done.stdout), (code, ""), done.stderr)
+        for text in texts:
+            self.assertEqual(done.stderr.count(text), 1, (text, done.stderr))
+        self.assertEqual(os.listdir(self.folder), found)
+
 
 class Runs(Train):
     def test_a_run_writes_its_record_and_learns(self):
@@ -174,7 +186,9 @@ class Runs(Train):
         self.assertRegex(out, r"step 6/6 \| loss \S+ \| eval \d\.\d{4} \|")
         self.assertRegex(out, r"(?s)\nsample: The .{10,}$")
         for part in ("time by region", "waiting", "collectives of one step", "  lr: 0.01  # deck",
-                     "memory was asked for 0 times after the second step"):
+                     "memory was asked for 0 times after the second step",
+                     f"corpus: files 1, tokens {len(TEXT)}, windows 469 for training and 52 for evaluation (32 tokens each), "
+                     "epochs 0.15 (6 steps of 12 sequences)"):
             self.assertIn(part, out)
 
     def check_exposure(self, ranks, out):
@@ -209,6 +223,21 @@ class Runs(Train):
         self.assertEqual((done.returncode, done.stderr), (0, b""))
         for a, b in zip(one, self.rows("two", "metrics.jsonl"), strict=True):
             self.assertAlmostEqual(a["loss"], b["loss"], delta=0.02)
+
+    def test_threads_that_wait_sleep_soon_unless_the_user_said_otherwise(self):
+        said = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
+        own = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "0"}
+        for asked, found in (({}, own), ({"OMP_WAIT_POLICY": "passive"},) * 2, ({"GOMP_SPINCOUNT": "50"},) * 2,
+                             ({"LD_PRELOAD": "vgpreload_none.so"}, {})):  # as valgrind does, which would not follow
+            for ranks in (1, 2):
+                shutil.rmtree(self.path("run"), ignore_errors=True)
+                environment = {name: value for name, value in os.environ.items() if name not in said}
+                done = subprocess.run(self.command(ranks, {"run.steps": 1}), capture_output=True, timeout=300, cwd=self.folder,
+                                      text=True, env={**environment, **asked, "OMP_NUM_THREADS": "2"})
+                self.assertEqual(done.returncode, 0, done.stderr)
+                record = json.loads(self.read("run", "run.json"))
+                self.assertEqual({name: record["environment"][name] for name in said if name in record["environment"]}, found)
+                self.assertEqual((record["ranks"], record["command_line"][1:3]), (ranks, ["train", "deck.yaml"]))
 
     def test_a_key_without_effect_is_told_of_and_allowed(self):
         done = self.launch(2, optimizer__decay_steps=3)
@@ -295,18 +324,18 @@ class Refusals(Train):
         return prefix
 
     def test_the_corpus(self):
-        self.refused(5, "gone", data__root="gone")
-        self.refused(5, "*.md", data__files="[\"*.md\"]")
+        self.refused_by_validate_too(5, "gone cannot be read: No such file or directory", data__root="gone")
+        self.refused_by_validate_too(5, "*.md: fits no file below", "none: no such file below", data__files="[\"*.md\", \"*.txt\", none]")
         self.write("", "empty.txt")
-        self.refused(5, "the corpus is empty", data__files="[empty.txt]")
+        self.refused_by_validate_too(5, "the corpus is empty", data__files="[empty.txt]")
         self.write("A short text of forty bytes, more or les", "short.txt")
-        self.refused(5, "the corpus has 40 tokens, but model.seq_len 64 needs at least 129", data__files="[short.txt]",
+        self.refused_by_validate_too(5, "the corpus has 40 tokens, but model.seq_len 64 needs at least 129", data__files="[short.txt]",
                      model__seq_len=64)
 
     def test_a_corpus_that_may_not_be_read(self):
         before = self.unprivileged()
         os.chmod(self.path("corpus.txt"), 0)
-        self.refused(5, "corpus.txt: cannot be read: Permission denied", before=before)
+        self.refused_by_validate_too(5, "corpus.txt: cannot be read: Permission denied", before=before)
 
     def test_token_files(self):
         tokens = {"data__kind": "tokens", "data__files": "[tokens.bin]", "sample__tokens": 0}
@@ -320,14 +349,14 @@ class Refusals(Train):
         self.refused(5, "tokens.bin", model__vocab=256, **tokens)
 
     def test_a_batch_that_the_ranks_do_not_divide(self):
-        self.refused(3, "batch.global: 12 sequences cannot be shared by 2 ranks in micro-batches of 4; use 8 or 16",
-                     ranks=[2], batch__micro=4)
-        self.refused(3, "batch.global: 2 sequences cannot be shared by 3 ranks in micro-batches of 1; use 3",
-                     ranks=[3], batch__global=2)
+        self.refused(3, "batch.global: 12 sequences cannot be shared by 2 ranks in micro-batches of 4: use batch.micro 1, 2, 3 "
+                     "or 6, or batch.global 8 or 16", ranks=[2], batch__micro=4)
+        self.refused(3, "batch.global: 2 sequences cannot be shared by 3 ranks in micro-batches of 1: no batch.micro divides it: "
+                     "use batch.global 3", ranks=[3], batch__global=2)
 
     def test_a_model_that_no_machine_holds(self):
         """Some 370 TB of weights, gradients and optimizer state."""
-        self.refused(3, "do not fit", "`tessera plan` shows what the memory is for", model__hidden=131072, model__layers=100,
+        self.refused_by_validate_too(3, "do not fit", "`tessera plan` shows what the memory is for", model__hidden=131072, model__layers=100,
                      model__ffn=524288)
 
     def test_decks(self):
@@ -361,21 +390,21 @@ class Refusals(Train):
 
     def test_a_run_directory_that_is_none(self):
         self.write("", "file")
-        self.refused(4, "checkpoint.dir: ", "is a file", checkpoint__dir="file")
-        self.refused(4, "checkpoint.dir: ", "is a file", checkpoint__dir="file/below/it")
+        self.refused_by_validate_too(4, "checkpoint.dir: ", "is a file", checkpoint__dir="file")
+        self.refused_by_validate_too(4, "checkpoint.dir: ", "is a file", checkpoint__dir="file/below/it")
         self.assertEqual(os.path.getsize(self.path("file")), 0)
-        self.refused(4, "checkpoint.dir: ", "cannot be made: File name too long", left="", checkpoint__dir="x" * 300)
+        self.refused_by_validate_too(4, "checkpoint.dir: ", "cannot be made: File name too long", left="", checkpoint__dir="x" * 300)
 
     def test_a_run_directory_that_is_read_only(self):
         before = self.unprivileged()
         os.mkdir(self.path("closed"), 0o555)
-        self.refused(4, "checkpoint.dir: nothing can be written in closed: Permission denied", before=before,
+        self.refused_by_validate_too(4, "checkpoint.dir: nothing can be written in closed: Permission denied", before=before,
                      left="closed", checkpoint__dir="closed")
-        self.refused(4, "checkpoint.dir: closed/run cannot be made: Permission denied", before=before, left="closed",
+        self.refused_by_validate_too(4, "checkpoint.dir: closed/run cannot be made: Permission denied", before=before, left="closed",
                      checkpoint__dir="closed/run")
         os.makedirs(self.path("hidden", "run"))
         os.chmod(self.path("hidden"), 0)
-        self.refused(4, "checkpoint.dir: ", "Permission denied", before=before, left="", checkpoint__dir="hidden/run")
+        self.refused_by_validate_too(4, "checkpoint.dir: ", "Permission denied", before=before, left="", checkpoint__dir="hidden/run")
 
     def test_a_trace_that_cannot_be_written(self):
         self.refused(4, "debug.trace: gone/trace.jsonl cannot be written: No such file or directory",
