@@ -67,13 +67,14 @@ class Jobs(unittest.TestCase):
         slurm.until(600, "the first step", lambda: os.path.exists(metrics) and os.path.getsize(metrics))
         return job
 
-    def log(self, job, name="tessera"):
-        return self.read(f"{name}-{job}.log")
+    def log(self, job):
+        """As the job's script, or Slurm, names it."""
+        return self.read(os.path.basename(self.slurm.about(job)["StdOut"]))
 
-    def ended(self, job, state, code, name="tessera"):
+    def ended(self, job, state, code):
         """Waits for the end, which must be this one; the job's log."""
         about = self.slurm.ended(job)
-        log = self.log(job, name)
+        log = self.log(job)
         self.assertEqual((about["JobState"], about["ExitCode"]), (state, f"{code}:0"), log[-3000:])
         return log
 
@@ -130,6 +131,16 @@ class Jobs(unittest.TestCase):
         self.assertIn("queued again 1 times already", log)
         self.assertEqual(self.slurm.about(job)["Restarts"], "1")
 
+    def test_a_job_that_begins_at_a_checkpoint_goes_on_from_its_newest_step(self):
+        """Where the run was before stays as it is: the job has a directory of its own."""
+        self.ended(self.train("--stop-at", "4", TESSERA_RESTARTS="0"), "FAILED", 75)
+        job = self.train("--resume", "run/step_00000004", "--set", "checkpoint.dir=branch", "--stop-at", "8", TESSERA_RESTARTS="1")
+        log = self.ended(job, "FAILED", 75)
+        self.assertEqual(log.count(f"resumed from {self.path('run', 'step_00000004')} "), 1, log)
+        self.assertEqual(log.count(f"resumed from {self.path('branch', 'step_00000008')} "), 1, log)
+        self.assertLess(log.index("step_00000004"), log.index("goes on from the newest step"))
+        self.assertEqual([row["step"] for row in self.rows("branch")], [5, 6, 7, 8])
+
     def test_a_signal_to_the_script_reaches_the_run(self):
         job = self.started("--set", "run.steps=1000000", TESSERA_RESTARTS="0")
         self.slurm.ask("scancel", "--batch", "--signal=USR1", job)
@@ -156,6 +167,7 @@ class Jobs(unittest.TestCase):
         for task, (name, rate) in enumerate((("one", "0.01"), ("two", "0.02")), start=1):
             number = self.slurm.ask("squeue", "--noheader", "--states=all", "--format=%A", f"--job={job}_{task}")
             self.ended(number, "COMPLETED", 0)
+            self.assertIn(f"[train] task {task}: optimizer.lr={rate} checkpoint.dir={name}\n", self.read(f"slurm-{job}_{task}.out"))
             self.assertEqual(len(self.rows(name)), 3)
             self.assertIn(f"  lr: {rate}  # override", self.read(name, "deck.resolved.yaml"))
         for text, task, said in (("optimizer.lr\n0.1\n", 1, "no key checkpoint.dir"), ("checkpoint.dir\na\n", 2, "0 values for 1 keys")):
@@ -165,16 +177,16 @@ class Jobs(unittest.TestCase):
 
     def test_conversion(self):
         self.ended(self.train("--set", "run.steps=2", "--set", "model.tied_head=true"), "COMPLETED", 0)
-        self.ended(self.submit("convert.sbatch", "run", "gpt2", "--to", "safetensors"), "COMPLETED", 0, "tessera-convert")
+        self.ended(self.submit("convert.sbatch", "run", "gpt2", "--to", "safetensors"), "COMPLETED", 0)
         self.assertLessEqual({"config.json", "model.safetensors"}, set(os.listdir(self.path("gpt2"))))
         again = self.submit("convert.sbatch", "run", "gpt2", "--to", "safetensors")
-        self.assertIn("gpt2", self.ended(again, "FAILED", 5, "tessera-convert"))
+        self.assertIn("gpt2", self.ended(again, "FAILED", 5))
 
     def test_tests_and_benchmarks_of_a_build(self):
         job = self.submit("ctest.sbatch", "-R", "^lint.rules$", TESSERA_BUILD=BUILD)
-        self.assertIn("100% tests passed", self.ended(job, "COMPLETED", 0, "tessera-ctest"))
+        self.assertIn("100% tests passed", self.ended(job, "COMPLETED", 0))
         job = self.submit("bench.sbatch", "--benchmark_list_tests", TESSERA_BUILD=BUILD)
-        self.assertIn("weight_gradient", self.ended(job, "COMPLETED", 0, "tessera-bench"))
+        self.assertIn("weight_gradient", self.ended(job, "COMPLETED", 0))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,145 @@
+"""jobscripts/local/sweep.sh: the array of jobscripts/slurm/train.sbatch on a machine without Slurm; and from which step
+that script's job goes on.
+
+usage: sweep_test.py TESSERA MPIEXEC
+"""
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from slurm_test import DECK, TEXT
+
+TESSERA = MPIEXEC = ""
+JOBSCRIPTS = os.path.realpath(os.path.join(os.path.dirname(__file__), "../../jobscripts"))
+PATIENCE = 600
+
+
+class Script(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="tessera-sweep-")
+        self.addCleanup(folder.cleanup)
+        self.folder = os.path.realpath(folder.name)
+        self.write("corpus.txt", TEXT)
+        self.write("deck.yaml", DECK)
+
+    def path(self, *names):
+        return os.path.join(self.folder, *names)
+
+    def write(self, name, text):
+        with open(self.path(name), "w", encoding="utf-8") as file:
+            file.write(text)
+        return self.path(name)
+
+    def read(self, *names):
+        with open(self.path(*names), encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def start(self, script, *arguments, **environment):
+        """A process group of its own, as a terminal's foreground is."""
+        return subprocess.Popen(["bash", os.path.join(JOBSCRIPTS, script), *arguments], cwd=self.folder, text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+                                env={**os.environ, "TESSERA": TESSERA, "MPIEXEC": MPIEXEC, "OMP_NUM_THREADS": "1", **environment})
+
+    def end(self, process, code):
+        out, err = process.communicate(timeout=PATIENCE)
+        self.assertEqual(process.returncode, code, (out, err))
+        return out, err
+
+    def rows(self, directory):
+        return [json.loads(line) for line in self.read(directory, "metrics.jsonl").splitlines()]
+
+
+class Sweep(Script):
+    def sweep(self, code, *arguments, **environment):
+        return self.end(self.start("local/sweep.sh", *arguments, **environment), code)
+
+    def test_each_line_of_values_is_a_run(self):
+        self.write("rates.csv", "optimizer.lr,checkpoint.dir\n0.01,one\n0.02,two\n")
+        out, err = self.sweep(0, "--ntasks=2", "deck.yaml", "--sweep", "rates.csv", "--set", "run.steps=3")
+        self.assertEqual(err, "")
+        for task, (name, rate) in enumerate((("one", "0.01"), ("two", "0.02")), start=1):
+            self.assertEqual(len(self.rows(name)), 3)
+            self.assertIn(f"  lr: {rate}  # override", self.read(name, "deck.resolved.yaml"))
+            log = self.read(f"rates-{task}.log")
+            self.assertIn(f"[train] task {task}: optimizer.lr={rate} checkpoint.dir={name}\n", log)
+            self.assertIn("2 ranks", log)
+            self.assertIn(f"rates-{task}.log", out)
+
+    def test_chosen_tasks_and_those_after_one_that_fails(self):
+        self.write("rates.csv", "optimizer.lr,checkpoint.dir\n0.01,one\nfast,two\n0.02,three\n0.03\n0.04,five")
+        _, err = self.sweep(3, "--array=2-3,4,5", "deck.yaml", "--sweep", "rates.csv", "--set", "run.steps=2")
+        self.assertIn("task 2: ended with 3; --set optimizer.lr=fast", err)
+        self.assertIn("task 4: ended with 2; train.sbatch: rates.csv: task 4 has 1 values for 2 keys", err)
+        self.assertEqual([os.path.isdir(self.path(name)) for name in ("one", "two", "three", "five")], [False, False, True, True])
+
+    def test_usage(self):
+        self.write("rates.csv", "checkpoint.dir\none\n")
+        self.write("keys.csv", "checkpoint.dir\n")
+        for arguments, said in ((("deck.yaml",), "usage: sweep.sh"), (("deck.yaml", "--sweep", "gone.csv"), "gone.csv cannot be read"),
+                                (("--array=a", "deck.yaml", "--sweep", "rates.csv"), "--array=a: numbers"),
+                                (("--ntasks=0", "deck.yaml", "--sweep", "rates.csv"), "--ntasks=0 is no"),
+                                (("deck.yaml", "--sweep", "keys.csv"), "no line of values")):
+            self.assertIn(said, self.sweep(2, *arguments)[1])
+
+    def test_a_run_that_stops_early_is_started_again(self):
+        self.write("runs.csv", "checkpoint.dir\none\n")
+        out, _ = self.sweep(75, "deck.yaml", "--sweep", "runs.csv", "--stop-at", "3", TESSERA_RESTARTS="1")
+        self.assertEqual(out.count("started again"), 1)
+        log = self.read("runs-1.log")
+        self.assertEqual((log.count(", start 1,"), log.count(", start 2,"), log.count("resumed from")), (1, 1, 1), log)
+
+    def test_what_is_interrupted_saves_and_the_same_command_goes_on(self):
+        self.write("runs.csv", "checkpoint.dir\none\ntwo\n")
+        command = ("local/sweep.sh", "--ntasks=2", "deck.yaml", "--sweep", "runs.csv")
+        process = self.start(*command, "--set", "run.steps=1000000")
+        deadline = time.monotonic() + PATIENCE
+        while not os.path.exists(self.path("one", "metrics.jsonl")) or not self.rows("one"):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        _, err = self.end(process, 75)
+        self.assertIn("interrupted in task 1", err)
+        self.assertFalse(os.path.exists(self.path("two")))
+        done = len(self.rows("one"))
+        self.end(self.start(*command, "--set", "run.steps=1000000", "--stop-at", str(done + 2), TESSERA_RESTARTS="0"), 75)
+        self.assertEqual([row["step"] for row in self.rows("one")], list(range(1, done + 3)))
+        self.assertIn("resumed from", self.read("runs-1.log"))
+
+
+class WhereAJobGoesOn(Script):
+    """train.sbatch alone, with an srun that says how it was called."""
+
+    def resumed(self, before, *arguments, restarts="1"):
+        """Where the run begins when the job's log holds `before`."""
+        self.write("log", before)
+        os.makedirs(self.path("bin"), exist_ok=True)
+        os.chmod(self.write("bin/srun", "#!/bin/sh\necho ran: $*\n"), 0o755)
+        with open(self.path("log"), "a") as log:
+            subprocess.run(["bash", os.path.join(JOBSCRIPTS, "slurm/train.sbatch"), "deck.yaml", *arguments], cwd=self.folder,
+                           stdout=log, check=True, timeout=PATIENCE,
+                           env={**os.environ, "PATH": self.path("bin") + os.pathsep + os.environ["PATH"], "TESSERA": TESSERA,
+                                "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": restarts})
+        ran = self.read("log").rsplit("ran: ", 1)[1].split()
+        self.assertEqual(ran.count("--resume"), 1, ran)
+        return ran[ran.index("--resume") + 1]
+
+    def test_a_path_counts_until_the_job_has_saved(self):
+        first, saved = "[train] job 7, start 1, 2026\n", "saved run/step_00000030 | 0 | 0.10 s\n"
+        self.assertEqual(self.resumed("", restarts="0"), "auto")
+        self.assertEqual(self.resumed("", "--resume", "a/step", restarts="0"), "a/step")
+        self.assertEqual(self.resumed("", "--set", "run.steps=3", "--resume=a/step", restarts="0"), "a/step")
+        self.assertEqual(self.resumed(first, "--resume", "a/step"), "a/step")
+        self.assertEqual(self.resumed(first + saved, "--resume", "a/step"), "auto")
+        self.assertEqual(self.resumed(first + "step 1\n" + saved + "[train] job 7, start 2, 2026\n", "--resume", "none"), "auto")
+        # What another job said before in the same file does not count.
+        self.assertEqual(self.resumed("[train] job 6, start 1, 2026\n" + saved + first, "--resume", "a/step"), "a/step")
+
+
+if __name__ == "__main__":
+    TESSERA, MPIEXEC = os.path.realpath(sys.argv.pop(1)), sys.argv.pop(1)
+    unittest.main(verbosity=2)
