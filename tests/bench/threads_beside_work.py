@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""A training step of one rank and two threads, alone on the machine and beside one process that computes, for ways in
+which threads wait at a barrier; by turns, so that what else the machine does meets all of them.
+
+    threads_beside_work.py [--build build/host] [--deck inputs/quickstart/moe_text.yaml] [--ways shipped,1000,passive,300000]
+                           [--rounds 5] [--steps 8] [--out FILE]
+
+A way: shipped, with nothing said by the environment; a GOMP_SPINCOUNT (300000 is what libgomp does by itself);
+OMP_WAIT_POLICY's passive or active. A run's first two steps do not count. Prints medians of the runs' medians, in ms, and
+the median over the rounds of beside / alone; a JSON line a run is appended to FILE.
+"""
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+SAID = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
+UNCOUNTED = 2
+
+
+def cpu() -> str:
+    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def environment(way: str) -> dict:
+    said = {} if way == "shipped" else {"GOMP_SPINCOUNT": way} if way.isdigit() else {"OMP_WAIT_POLICY": way}
+    return {name: value for name, value in os.environ.items() if name not in SAID} | {"OMP_NUM_THREADS": "2"} | said
+
+
+def step_ms(args, way: str, beside: bool) -> list[float]:
+    other = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if beside else None
+    try:
+        with tempfile.TemporaryDirectory() as run:
+            settings = {"run.steps": UNCOUNTED + args.steps, "optimizer.warmup_steps": 0, "eval.every_steps": 0, "sample.tokens": 0,
+                        "checkpoint.dir": run}
+            command = [str(pathlib.Path(args.build) / "tessera"), "train", args.deck]
+            command += [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+            done = subprocess.run(command, capture_output=True, text=True, env=environment(way))
+            if done.returncode:
+                raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+            rows = [json.loads(line) for line in (pathlib.Path(run) / "metrics.jsonl").read_text().splitlines()]
+    finally:
+        if other:
+            other.kill()
+            other.wait()
+    return [row["step_ms"] for row in rows[UNCOUNTED:]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default=str(ROOT / "build/host"))
+    parser.add_argument("--deck", default=str(ROOT / "inputs/quickstart/moe_text.yaml"))
+    parser.add_argument("--ways", default="shipped,1000,passive,300000")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--out")
+    args = parser.parse_args()
+    ways, medians = args.ways.split(","), {}
+    for round_ in range(args.rounds):
+        for way in ways:
+            for beside in (False, True):
+                steps = step_ms(args, way, beside)
+                medians.setdefault((way, beside), []).append(statistics.median(steps))
+                record = {"date": datetime.date.today().isoformat(), "cpu": cpu(), "cores": len(os.sched_getaffinity(0)),
+                          "deck": os.path.basename(args.deck), "way": way, "beside": beside, "round": round_,
+                          "step_ms": [round(ms, 1) for ms in steps]}
+                print(f"{way} {'beside' if beside else 'alone'}: {medians[way, beside][-1]:.1f} ms, at most {max(steps):.1f}",
+                      file=sys.stderr, flush=True)
+                if args.out:
+                    with open(args.out, "a", encoding="utf-8") as file:
+                        file.write(json.dumps(record) + "\n")
+    print(f"{cpu()}, {len(os.sched_getaffinity(0))} cores, one rank of 2 threads, {args.rounds} rounds of {args.steps} steps")
+    print(f"{'way':<12}{'alone':>10}{'beside':>10}{'beside / alone':>16}")
+    for way in ways:
+        ratios = [b / a for a, b in zip(medians[way, False], medians[way, True], strict=True)]
+        print(f"{way:<12}{statistics.median(medians[way, False]):>10.1f}{statistics.median(medians[way, True]):>10.1f}"
+              f"{statistics.median(ratios):>16.2f}")
+
+
+if __name__ == "__main__":
+    main()
