@@ -226,7 +226,8 @@ class Conversions(unittest.TestCase):
             with open(self.path(model, "deck.yaml")) as file:
                 deck = file.read()
             done = subprocess.run([TESSERA, "validate", self.path(model, "deck.yaml")], capture_output=True, text=True)
-            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual((done.returncode, len(done.stderr.splitlines())), (5, 1), done.stderr)
+            self.assertIn("data.files: *.bin: fits no file", done.stderr)
             # Its deck, with what only a run can say.
             numpy.concatenate([numpy.array([20240520, 1, 4000] + [0] * 253, "<i4").view("<u2"),
                                (numpy.arange(4000) * 7 % 61).astype("<u2")]).tofile(self.path("tokens.bin"))
@@ -236,6 +237,8 @@ class Conversions(unittest.TestCase):
                              f"checkpoint.dir={self.path('run_' + model)}", deck=run)
             self.assertIn("saved", out)
             self.assertEqual(self.tool(0, "inspect", f"run_{model}")["step"], 2)
+            done = subprocess.run([TESSERA, "validate", self.path(f"run_{model}.yaml")], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_what_no_other_program_can_express(self):
         dense = DECK.replace(", moe: {experts: 4, top_k: 2}", "").replace("norm: rms", "norm: layer")
