@@ -2,7 +2,7 @@
 # Installs the Debian packages that Tessera is built and tested with: only those that are missing, and asks nothing.
 #   install-deps.sh [--slurm]        --slurm: also a Slurm of one machine, for the job scripts
 set -euo pipefail
-packages=(build-essential ca-certificates cmake git ninja-build pkg-config
+packages=(build-essential ca-certificates ccache cmake git ninja-build pkg-config
   mpich libmpich-dev libhdf5-mpich-dev hdf5-tools
   libdnnl-dev ocl-icd-opencl-dev  # dnnl's CMake package asks for OpenCL, which apt only recommends with it
   libcli11-dev libfmt-dev libyaml-cpp-dev nlohmann-json3-dev
