@@ -150,7 +150,7 @@ class Parser {
               return run_train(train_);
             }));
     add_deck(verb, train_.deck);
-    verb->add_option("--resume", train_.resume,
+    verb->add_option("--resume", train_.resume.from,
                      "auto: the newest valid checkpoint of the run directory; none; or a checkpoint")
         ->type_name("auto|none|PATH");
     verb->add_option("--stop-at", train_.stop_at, "Save after this step and end with code 75")

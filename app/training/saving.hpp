@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "app/training/run_request.hpp"
 #include "app/training/stop.hpp"
 #include "app/training/training.hpp"
 #include "io/checkpoint/writer.hpp"
@@ -12,11 +13,6 @@
 #include "io/files/run_lock.hpp"
 
 namespace tessera {
-
-/// `train --resume`: the newest valid checkpoint of the run directory if it holds any, a path, or a fresh start.
-struct Resume {
-  std::string from = "auto";
-};
 
 /// The checkpoints that a run may begin from, the best first; empty: from initial weights. Throws the same on all
 /// ranks: Error{file} for a directory whose checkpoints are all invalid, and where `none` would train over them.

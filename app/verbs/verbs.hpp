@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "app/training/run_request.hpp"
 #include "io/convert/convert_checkpoint.hpp"
 #include "io/deck/deck.hpp"
 #include "kernels/quantize/quantize.hpp"
@@ -13,13 +14,9 @@ namespace tessera {
 /// How a verb answers: for people, or JSON for programs.
 enum class Format { text, json };
 
-struct TrainOptions {
-  std::string deck;
-  std::vector<Override> overrides;
-  std::string resume = "auto";     ///< auto, none, or a path
-  std::int64_t stop_at = -1;       ///< -1: no such step
-  std::string time_limit;          ///< "HH:MM:SS", or empty
-  std::vector<std::string> command_line;  ///< as it was typed
+struct TrainOptions : RunRequest {
+  std::int64_t stop_at = -1;  ///< -1: no such step
+  std::string time_limit;     ///< "HH:MM:SS", or empty
 };
 struct EvalOptions {
   std::string deck;

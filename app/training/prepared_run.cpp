@@ -1,0 +1,80 @@
+#include "app/training/prepared_run.hpp"
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include <fmt/format.h>
+
+#include "app/training/saving.hpp"
+#include "io/checkpoint/branch.hpp"
+#include "io/checkpoint/folder.hpp"
+#include "io/metrics/run_directory.hpp"
+#include "kernels/base/attempt.hpp"
+
+namespace tessera {
+namespace {
+
+/// A run that is refused for other reasons leaves no trace behind. The run directory is not there yet, or was tried.
+void check_trace(const std::string& trace, const std::filesystem::path& directory, Problems& problems) {
+  namespace fs = std::filesystem;
+  const auto folder = [](const fs::path& file) { return fs::absolute(file).lexically_normal().parent_path(); };
+  if (trace.empty() || folder(trace) == folder(directory / "trace")) return;
+  std::error_code absent;
+  const bool was_there = fs::exists(trace, absent);
+  if (!std::ofstream(trace, std::ios::app))
+    problems.add(
+        Exit::environment,
+        fmt::format("debug.trace: {} cannot be written: {}; name a file in a folder that is there and writable", trace,
+                    std::strerror(errno)));
+  else if (!was_there)
+    fs::remove(trace, absent);
+}
+
+/// Makes the run directory where there is none, keeps others out, and puts in order what a killed run left behind.
+std::unique_ptr<RunLock> claim(const std::filesystem::path& directory, Control& control) {
+  Problems problems;
+  if (control.rank() == 0) prepare_run_directory(directory, problems);
+  control.agree(problems);
+  auto lock = std::make_unique<RunLock>(directory, control);
+  if (control.rank() == 0)
+    attempt(problems, [&] {
+      remove_leftovers(directory);
+      settle_branch(directory);
+    });
+  control.agree(problems);
+  return lock;
+}
+
+/// What the deck starts from. Collective.
+GivenWeights starting_weights(const Deck& deck, Control& control) {
+  try {
+    return open_weights(deck.config.checkpoint.init_from, control);
+  } catch (const Error& error) {  // the same on every rank
+    throw Error(error.code(), deck.provenance.located({{"checkpoint.init_from"}, error.what()}));
+  }
+}
+
+}  // namespace
+
+PreparedRun prepare(const RunRequest& request, const Mpi& mpi, Control& control) {
+  PreparedRun run{prepare(request.deck, request.overrides, Task::training, mpi, control), {}, {}, {}};
+  const RunConfig& config = run.deck.config;
+  const std::filesystem::path directory = config.checkpoint.dir.get();
+  // Checkpoints are looked for under the lock. A directory that is not there has none.
+  std::error_code unseen;  // claim() says what is wrong with a path
+  if (control.max(control.rank() == 0 && exists(directory, unseen))) run.lock = claim(directory, control);
+  Problems problems;
+  run.beginnings = beginnings(request.resume, config.checkpoint.dir.get(), control);
+  if (!run.beginnings.empty()) problems.add(against_resuming(run.beginnings.front(), run.deck, run.corpus->hash()));
+  if (run.beginnings.empty() && !config.checkpoint.init_from.empty()) {
+    run.given = starting_weights(run.deck, control);
+    problems.add(against_starting(*run.given, run.deck, *run.plan));
+  }
+  if (mpi.rank() == 0) check_trace(config.debug.trace, directory, problems);
+  control.agree(problems);
+  if (!run.lock) run.lock = claim(directory, control);
+  return run;
+}
+
+}  // namespace tessera

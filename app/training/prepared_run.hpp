@@ -1,0 +1,25 @@
+#pragma once
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "app/training/given_weights.hpp"
+#include "app/training/preparation.hpp"
+#include "app/training/run_request.hpp"
+#include "io/files/run_lock.hpp"
+
+namespace tessera {
+
+/// Everything about a run that can be found wrong before memory is allocated.
+struct PreparedRun : Prepared {
+  std::unique_ptr<RunLock> lock;
+  std::vector<std::filesystem::path> beginnings;  ///< checkpoints to go on from, the best first
+  std::optional<GivenWeights> given;  ///< where there are none: what to start with, if not with drawn weights
+};
+
+/// Prepares the run, looks for what it begins from and takes its directory, which is made last of all: a run that is
+/// refused leaves nothing behind. Throws the same on all ranks. Collective.
+PreparedRun prepare(const RunRequest& request, const Mpi& mpi, Control& control);
+
+}  // namespace tessera

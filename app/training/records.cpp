@@ -1,0 +1,100 @@
+#include "app/training/records.hpp"
+
+#include <cstdio>
+#include <ctime>
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include "app/cli/build.hpp"
+#include "io/checkpoint/branch.hpp"
+#include "io/files/text_file.hpp"
+#include "io/metrics/run_directory.hpp"
+#include "io/metrics/run_record.hpp"
+#include "kernels/base/attempt.hpp"
+#include "kernels/base/runtime.hpp"
+#include "kernels/digest/digest.hpp"
+
+namespace tessera {
+namespace {
+
+/// Where every rank runs, on every rank.
+std::vector<RankPlace> places(const PreparedRun& run, const Mpi& mpi, Control& control) {
+  const std::vector<std::string> hosts = control.gather(mpi.host()), gpus = control.gather(std::to_string(run.gpu)),
+                                 names = control.gather(Runtime::gpu().name);
+  std::vector<RankPlace> all;
+  for (std::size_t r = 0; r < hosts.size(); ++r) all.push_back({hosts[r], std::stoi(gpus[r]), names[r]});
+  return all;
+}
+
+RunRecord record_of(const PreparedRun& run, const RunRequest& request) {
+  const RunConfig& config = run.deck.config;
+  const Build build = this_build();
+  RunRecord record;
+  record.name = config.run.name;
+  record.command_line = request.command_line;
+  record.deck_path = request.deck;
+  record.deck_hash = fmt::format("{:016x}", run.deck.text_hash);
+  record.resolved_deck_hash = fmt::format("{:016x}", fnv1a64(resolved_text(run.deck)));
+  record.version = build.version;
+  record.git_sha = build.git_sha;
+  record.compiler = build.compiler;
+  record.back_end = build.back_end;
+  record.mpi = build.mpi;
+  for (const Library& library : build.libraries) record.libraries[library.name] = library.version;
+  record.threads_per_rank = config.run.threads;
+  record.environment = allowed_environment();
+  record.seed = config.run.seed;
+  record.data_hash = run.corpus->hash();
+  record.data_files = run.corpus->files();
+  record.data_tokens = run.corpus->tokens().count();
+  record.started = fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)));
+  return record;
+}
+
+/// From here on the directory holds two lines of steps, until the first checkpoint of the new one. Local.
+void branch_off(const std::filesystem::path& directory, const Beginning& beginning) {
+  const std::vector<std::string> left = begin_branch(directory, beginning.origin.parent, beginning.kept, metrics_file);
+  if (!left.empty())
+    fmt::print("a branch begins after step {}: its first checkpoint sets {} aside\n", beginning.step,
+               fmt::join(left, ", "));
+}
+
+/// run.json with this start and those before.
+std::string record_text(const RunRecord& record, const std::filesystem::path& path) {
+  std::error_code unknown;
+  if (!exists(path, unknown)) return to_json(record, "");
+  try {
+    return to_json(record, read_text_file(path));
+  } catch (const Error& error) {
+    fmt::print(stderr, "{}: {}; the starts before this one are not listed\n", path.string(), error.what());
+    return to_json(record, "");
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<RunLog> open_records(const PreparedRun& run, const RunRequest& request, const AgreedPlans& plans,
+                                     const Beginning& beginning, const Mpi& mpi, Control& control) {
+  std::unique_ptr<RunLog> log;
+  RunRecord record = record_of(run, request);
+  record.library_plans = plans;
+  record.ranks = places(run, mpi, control);
+  record.step = beginning.step;
+  if (!run.beginnings.empty()) record.resumed_from = beginning.origin.parent;
+  const RunConfig& config = run.deck.config;
+  const std::filesystem::path directory = config.checkpoint.dir.get();
+  Problems problems;
+  if (mpi.rank() == 0)
+    attempt(problems, [&] {
+      if (request.resume.at_path()) branch_off(directory, beginning);
+      log = std::make_unique<RunLog>(*run.plan, beginning.step, peak_here(config.precision.compute));
+      record.restart = log->restarts();
+      replace_text_file(directory / "deck.resolved.yaml", resolved_text(run.deck));
+      replace_text_file(directory / "run.json", record_text(record, directory / "run.json"));
+    });
+  control.agree(problems);
+  return log;
+}
+
+}  // namespace tessera
