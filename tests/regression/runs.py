@@ -1,4 +1,5 @@
-"""Small runs under the launcher in a folder of their own: what the tests of checkpoints share."""
+"""Small runs in a folder of their own: under the launcher, which the tests of checkpoints share, and by job scripts."""
+import contextlib
 import fcntl
 import json
 import os
@@ -21,6 +22,17 @@ eval: {every_steps: 3, batches: 1}
 reduce: {bucket_mib: 0.01}
 optimizer: {lr: 0.01, warmup_steps: 2}
 checkpoint: {dir: DIR, every_steps: 3}
+"""
+CORPUS = "".join(f"the {i * 7919 % 113} tiles of the {i % 17} mosaics\n" for i in range(400))
+JOBSCRIPTS = os.path.realpath(os.path.join(os.path.dirname(__file__), "../../jobscripts"))
+JOB_DECK = """schema_version: 1
+run: {name: job, steps: 400, threads: 1}
+model: {layers: 1, hidden: 32, heads: 2, ffn: 64, seq_len: 32}
+data: {files: ["*.txt"], eval_fraction: 0.1}
+batch: {global: 4, micro: 2}
+sample: {tokens: 0}
+optimizer: {lr: 0.01, warmup_steps: 2}
+checkpoint: {dir: run, every_steps: 0}
 """
 
 
@@ -66,23 +78,57 @@ class Paced:
         return self.rows
 
 
-class Runs(unittest.TestCase):
+def rank_with(entry, program):
+    """A process of this program with this entry in its environment, if there is one."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+            if entry.encode() in file.read().split(b"\0") and os.readlink(f"/proc/{pid}/exe") == os.path.realpath(program):
+                return int(pid)
+    return None
+
+
+class InFolder(unittest.TestCase):
+    """A test with a folder of its own, which holds a corpus."""
+
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="tessera-runs-")
         self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-        with open(self.path("corpus.txt"), "w") as file:
-            file.write("".join(f"the {i * 7919 % 113} tiles of the {i % 17} mosaics\n" for i in range(400)))
+        self.folder = os.path.realpath(folder.name)
+        self.write("corpus.txt", CORPUS)
 
     def path(self, *names):
         return os.path.join(self.folder, *names)
 
+    def write(self, name, text):
+        with open(self.path(name), "w", encoding="utf-8") as file:
+            file.write(text)
+        return self.path(name)
+
+    def read(self, *names):
+        with open(self.path(*names), encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def json_lines(self, *names):
+        """Of the whole lines: a row may just be on its way."""
+        return [json.loads(line) for line in self.read(*names).splitlines(keepends=True) if line.endswith("\n")]
+
+
+class Jobs(InFolder):
+    """Runs by the job scripts, of deck.yaml."""
+
+    def setUp(self):
+        super().setUp()
+        self.write("deck.yaml", JOB_DECK)
+
+    def rows(self, directory):
+        return self.json_lines(directory, "metrics.jsonl")
+
+
+class Runs(InFolder):
     def deck(self, directory, weights="single"):
         """weights: of the experts; none: a dense model."""
         moe = f", moe: {{experts: 4, top_k: 2, weights: {weights}}}" if weights else ""
-        with open(self.path(directory + ".yaml"), "w") as file:
-            file.write(DECK.replace("DIR", self.path(directory)).replace("MOE", moe))
-        return self.path(directory + ".yaml")
+        return self.write(directory + ".yaml", DECK.replace("DIR", self.path(directory)).replace("MOE", moe))
 
     def start(self, ranks, *arguments, verb="train"):
         return subprocess.Popen([MPIEXEC, "-n", str(ranks), TESSERA, verb, *arguments], stdout=subprocess.PIPE,
@@ -91,15 +137,7 @@ class Runs(unittest.TestCase):
 
     def rank_of(self):
         """A rank that runs in the folder, if any does."""
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{pid}/environ", "rb") as file:
-                    ours = f"TESSERA_TEST_FOLDER={self.folder}".encode() in file.read()
-                if ours and os.readlink(f"/proc/{pid}/exe") == os.path.realpath(TESSERA):
-                    return int(pid)
-            except OSError:
-                continue
-        return None
+        return rank_with(f"TESSERA_TEST_FOLDER={self.folder}", TESSERA)
 
     def run_to_its_end(self, code, ranks, verb, *arguments):
         process = self.start(ranks, *arguments, verb=verb)
@@ -115,11 +153,6 @@ class Runs(unittest.TestCase):
                               cwd=self.folder)
         self.assertEqual(done.returncode, code, (verb, arguments, done.stdout, done.stderr))
         return json.loads(done.stdout) if done.stdout else done.stderr
-
-    def json_lines(self, *names):
-        """Of the whole lines: a row may just be on its way."""
-        with open(self.path(*names)) as file:
-            return [json.loads(line) for line in file if line.endswith("\n")]
 
     def rows(self, directory, steps=8):
         """What a run computed, step by step."""

@@ -13,46 +13,17 @@ import tempfile
 import unittest
 
 import slurm
-from runs import Paced
+from runs import JOBSCRIPTS, Jobs, Paced, rank_with
 
 TESSERA = MPIEXEC = BUILD = ""
-SCRIPTS = os.path.realpath(os.path.join(os.path.dirname(__file__), "../../jobscripts/slurm"))
-TEXT = "".join(f"the {i * 7919 % 113} tiles of the {i % 17} mosaics\n" for i in range(400))
-DECK = """schema_version: 1
-run: {name: slurm, steps: 400, threads: 1}
-model: {layers: 1, hidden: 32, heads: 2, ffn: 64, seq_len: 32}
-data: {files: ["*.txt"], eval_fraction: 0.1}
-batch: {global: 4, micro: 2}
-sample: {tokens: 0}
-optimizer: {lr: 0.01, warmup_steps: 2}
-checkpoint: {dir: run, every_steps: 0}
-"""
+SCRIPTS = os.path.join(JOBSCRIPTS, "slurm")
 
 
-class Jobs(unittest.TestCase):
+class SlurmJobs(Jobs):
     @classmethod
     def setUpClass(cls):
         home = cls.enterClassContext(tempfile.TemporaryDirectory(prefix="tessera-slurm-"))
         cls.slurm = cls.enterClassContext(slurm.Slurm(home, cpus=2))
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="tessera-job-")
-        self.addCleanup(folder.cleanup)
-        self.folder = os.path.realpath(folder.name)
-        self.write("corpus.txt", TEXT)
-        self.write("deck.yaml", DECK)
-
-    def path(self, *names):
-        return os.path.join(self.folder, *names)
-
-    def write(self, name, text):
-        with open(self.path(name), "w", encoding="utf-8") as file:
-            file.write(text)
-        return self.path(name)
-
-    def read(self, *names):
-        with open(self.path(*names), encoding="utf-8", errors="replace") as file:
-            return file.read()
 
     def submit(self, script, *arguments, options=(), **environment):
         return self.slurm.submit(*options, os.path.join(SCRIPTS, script), *arguments, folder=self.folder,
@@ -84,16 +55,6 @@ class Jobs(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads(done.stdout)["content_digest"]
 
-    def rows(self, directory):
-        return [json.loads(line) for line in self.read(directory, "metrics.jsonl").splitlines()]
-
-    def rank_of(self, job):
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-                if f"SLURM_JOB_ID={job}".encode() in file.read().split(b"\0") and os.readlink(f"/proc/{pid}/exe") == TESSERA:
-                    return int(pid)
-        return None
-
     def stands_still(self, pid):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="ascii") as file:
             return file.read().rsplit(")", 1)[1].split()[0] == "T"
@@ -107,7 +68,7 @@ class Jobs(unittest.TestCase):
         trace = Paced(self.path("trace"))
         job = self.train("--set", "debug.trace=trace")
         trace.until(3)
-        rank = self.rank_of(job)
+        rank = rank_with(f"SLURM_JOB_ID={job}", TESSERA)
         os.kill(rank, signal.SIGSTOP)  # Slurm looks at its clock twice a minute, and wakes what it signals
         self.slurm.ask("scontrol", "update", f"JobId={job}", "TimeLimit=5")
         slurm.until(600, "the warning", lambda: not self.stands_still(rank))
@@ -152,7 +113,7 @@ class Jobs(unittest.TestCase):
         self.slurm.ask("scancel", job)
         about = self.slurm.ended(job)
         self.assertEqual((about["JobState"], about["Restarts"]), ("CANCELLED", "0"), self.log(job)[-3000:])
-        slurm.until(600, "the end of the script", lambda: self.rank_of(job) is None)
+        slurm.until(600, "the end of the script", lambda: rank_with(f"SLURM_JOB_ID={job}", TESSERA) is None)
         self.assertNotIn("queued again", self.log(job))
         self.assertTrue(self.digest("run"))
 

@@ -3,42 +3,19 @@ that script's job goes on.
 
 usage: sweep_test.py TESSERA MPIEXEC
 """
-import json
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
-from slurm_test import DECK, TEXT
+from runs import JOBSCRIPTS, PATIENCE, Jobs
 
 TESSERA = MPIEXEC = ""
-JOBSCRIPTS = os.path.realpath(os.path.join(os.path.dirname(__file__), "../../jobscripts"))
-PATIENCE = 600
 
 
-class Script(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="tessera-sweep-")
-        self.addCleanup(folder.cleanup)
-        self.folder = os.path.realpath(folder.name)
-        self.write("corpus.txt", TEXT)
-        self.write("deck.yaml", DECK)
-
-    def path(self, *names):
-        return os.path.join(self.folder, *names)
-
-    def write(self, name, text):
-        with open(self.path(name), "w", encoding="utf-8") as file:
-            file.write(text)
-        return self.path(name)
-
-    def read(self, *names):
-        with open(self.path(*names), encoding="utf-8", errors="replace") as file:
-            return file.read()
-
+class Sweep(Jobs):
     def start(self, script, *arguments, **environment):
         """A process group of its own, as a terminal's foreground is."""
         return subprocess.Popen(["bash", os.path.join(JOBSCRIPTS, script), *arguments], cwd=self.folder, text=True,
@@ -50,11 +27,6 @@ class Script(unittest.TestCase):
         self.assertEqual(process.returncode, code, (out, err))
         return out, err
 
-    def rows(self, directory):
-        return [json.loads(line) for line in self.read(directory, "metrics.jsonl").splitlines()]
-
-
-class Sweep(Script):
     def sweep(self, code, *arguments, **environment):
         return self.end(self.start("local/sweep.sh", *arguments, **environment), code)
 
@@ -111,7 +83,7 @@ class Sweep(Script):
         self.assertIn("resumed from", self.read("runs-1.log"))
 
 
-class WhereAJobGoesOn(Script):
+class WhereAJobGoesOn(Jobs):
     """train.sbatch alone, with an srun that says how it was called."""
 
     def resumed(self, before, *arguments, restarts="1"):
