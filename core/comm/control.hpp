@@ -35,15 +35,12 @@ class Control {
   void about(std::string what) { about_ = std::move(what); }
 
   /// Ends the run with Exit::communication: rank 0 prints `why`, then every rank leaves without unwinding, because
-  /// buffers of collectives that can no longer finish must not be freed. One rank alone throws Error{communication}.
+  /// buffers of collectives that can no longer finish must not be freed.
   [[noreturn]] virtual void leave(const std::string& why) = 0;
 
  protected:
   std::string about_;
 };
-
-/// The one rank of a run without others.
-std::unique_ptr<Control> self_control();
 
 /// Chains the fingerprints of a rank's data collectives in all its process groups (sequence, op, type, counts, bucket
 /// group, process group, label) into one 64-bit hash and keeps the last 16 of them for a report. note() allocates

@@ -1,5 +1,4 @@
 #include "core/comm/communicator.hpp"
-#include "core/comm/control.hpp"
 #include "kernels/convert/convert.hpp"
 
 namespace tessera {
@@ -47,18 +46,6 @@ class Planning final : public Immediate {
   int rank_, size_;
 };
 
-class SelfControl final : public Control {
- public:
-  int rank() const override { return 0; }
-  int size() const override { return 1; }
-  std::int64_t max(std::int64_t value) override { return value; }
-  std::vector<std::string> gather(const std::string& mine) override { return {mine}; }
-  std::string broadcast(const std::string& from_root) override { return from_root; }
-  double sum_in_order(double value) override { return value; }
-  void sum(std::uint64_t*, int) override {}
-  void leave(const std::string& why) override { throw Error(Exit::communication, why); }
-};
-
 }  // namespace
 
 std::unique_ptr<Communicator> self_communicator() { return std::make_unique<Self>(); }
@@ -66,6 +53,5 @@ std::unique_ptr<Communicator> planning_communicator(int rank, int size) {
   require(size > 0 && rank >= 0 && rank < size, "planning_communicator", "takes a rank below the size");
   return std::make_unique<Planning>(rank, size);
 }
-std::unique_ptr<Control> self_control() { return std::make_unique<SelfControl>(); }
 
 }  // namespace tessera

@@ -27,7 +27,6 @@ class Corpus {
   /// Of the tokens alone, whatever files and types hold them: sum_i mix64(token_i xor (i + 1) phi), mixed with the
   /// count.
   std::uint64_t hash() const { return hash_; }
-  std::int64_t largest_token() const { return largest_; }
 
   /// Adds a problem (Exit::file) that names file and position when a token is not below `vocabulary`.
   void check_vocabulary(std::int64_t vocabulary, Problems& problems) const;

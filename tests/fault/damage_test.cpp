@@ -14,6 +14,7 @@
 #include "io/files/run_lock.hpp"
 #include "io/files/text_file.hpp"
 #include "tests/support/saved_state.hpp"
+#include "tests/support/self_control.hpp"
 
 namespace tessera {
 namespace {
@@ -247,26 +248,26 @@ TEST(Locks, AreJudgedByBootHostAndJob) {
 
 TEST(Locks, AreTakenReleasedAndTakenOver) {
   const test::TemporaryFolder folder;
-  const auto control = self_control();
+  test::SelfControl control;
   const fs::path path = folder.path() / "LOCK";
   const Heartbeat quick{std::chrono::milliseconds(20), std::chrono::milliseconds(400)};
   {
-    const RunLock first(folder.path(), *control, quick);
+    const RunLock first(folder.path(), control, quick);
     first.require_held();
-    EXPECT_THROW(RunLock(folder.path(), *control, quick), Error);
+    EXPECT_THROW(RunLock(folder.path(), control, quick), Error);
     first.require_held();
   }
   EXPECT_FALSE(fs::exists(path));
   folder.write("LOCK", "what no run wrote");
   {
-    const RunLock second(folder.path(), *control, quick);
+    const RunLock second(folder.path(), control, quick);
     folder.write("LOCK", to_json(LockOwner{"another", "", {this_process()}}));
     EXPECT_THROW(second.require_held(), Error);
   }
   EXPECT_TRUE(fs::exists(path));  // it is not the second run's
   fs::remove(path);
   {
-    const RunLock third(folder.path(), *control, quick);
+    const RunLock third(folder.path(), control, quick);
     fs::remove(path);
     EXPECT_THROW(third.require_held(), Error);
   }
@@ -275,7 +276,7 @@ TEST(Locks, AreTakenReleasedAndTakenOver) {
 
 TEST(Locks, OfAnOwnerThatCannotBeSeenAreHeldWhileTouched) {
   const test::TemporaryFolder folder;
-  const auto control = self_control();
+  test::SelfControl control;
   // One sign of life is enough, so that patience costs nothing.
   const Heartbeat patient{std::chrono::milliseconds(20), std::chrono::minutes(1)};
   const Heartbeat quick{std::chrono::milliseconds(20), std::chrono::milliseconds(400)};
@@ -287,9 +288,9 @@ TEST(Locks, OfAnOwnerThatCannotBeSeenAreHeldWhileTouched) {
     const std::jthread heart([&](const std::stop_token& stop) {
       for (; !stop.stop_requested(); std::this_thread::sleep_for(std::chrono::milliseconds(20))) file.touch();
     });
-    EXPECT_THROW(RunLock(folder.path(), *control, patient), Error);
+    EXPECT_THROW(RunLock(folder.path(), control, patient), Error);
   }
-  const RunLock taken(folder.path(), *control, quick);
+  const RunLock taken(folder.path(), control, quick);
   const PosixFile now(folder.write("now", ""), PosixFile::Mode::read);
   EXPECT_GE(now.changed() - file.changed(), std::chrono::milliseconds(380));  // the clock of files ticks
 }

@@ -18,6 +18,8 @@
 #include "io/files/text_file.hpp"
 #include "kernels/random/random.hpp"
 #include "tests/support/page_cache.hpp"
+#include "tests/support/self_control.hpp"
+#include "tests/support/small_runs.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 namespace tessera {
@@ -47,28 +49,10 @@ class SharedFolder {
 };
 
 RunConfig config_of(ExpertWeights experts) {
-  RunConfig config;
-  config.run.seed = 42;
+  RunConfig config = test::mixture(Compute::bf16);
   config.run.steps = 6;
-  config.model.layers = 2;
-  config.model.hidden = 32;
-  config.model.heads = 4;
-  config.model.seq_len = 24;
-  config.model.norm = Norm::rms;
-  config.model.position = Position::rotary;
-  config.model.activation = Activation::swiglu;
-  config.model.ffn = std::int64_t{40};
   config.model.vocab = std::int64_t{259};  // padded in memory
-  config.model.moe = MoeConfig{};
-  config.model.moe->experts = 4;
-  config.model.moe->top_k = 2;
   config.model.moe->weights = experts;
-  config.data.files = {"in memory"};
-  config.batch = {12, 1};
-  config.reduce.bucket_mib = 0.004;
-  config.optimizer.lr = 0.01;
-  config.optimizer.warmup_steps = 2;
-  derive(config);
   return config;
 }
 
@@ -83,7 +67,7 @@ class Trial {
  public:
   explicit Trial(const RunConfig& config, bool alone = false)
       : plan_(alone ? resolve(config, 1, 0) : resolve(config, mpi().size(), mpi().rank())),
-        control_(alone ? self_control() : mpi().control(std::chrono::seconds(300))),
+        control_(alone ? std::make_unique<test::SelfControl>() : mpi().control(std::chrono::seconds(300))),
         mesh_(alone ? self_mesh() : mpi().mesh(device_, plan_.ranks, std::chrono::seconds(300))) {
     for (std::uint64_t i = 0; i < 6000; ++i)
       text_.push_back(static_cast<std::uint8_t>(97 + random_bits({5, 6}, i) % 7));

@@ -9,32 +9,27 @@
 namespace tessera {
 namespace {
 
-class ControlTest : public testing::TestWithParam<const char*> {
+class ControlTest : public testing::Test {
  protected:
-  void SetUp() override {
-    const bool self = GetParam() == std::string("self");
-    if (self && mpi.size() > 1) GTEST_SKIP() << "one rank only";
-    control = self ? self_control() : mpi.control(std::chrono::seconds(300));
-  }
   int rank() const { return mpi.rank(); }
   int size() const { return mpi.size(); }
   bool last() const { return rank() == size() - 1; }
 
   Mpi mpi{nullptr, nullptr};
-  std::unique_ptr<Control> control;
+  std::unique_ptr<Control> control = mpi.control(std::chrono::seconds(300));
 };
 
-TEST_P(ControlTest, KnowsItsPlace) {
+TEST_F(ControlTest, KnowsItsPlace) {
   EXPECT_EQ(control->rank(), rank());
   EXPECT_EQ(control->size(), size());
 }
 
-TEST_P(ControlTest, Max) {
+TEST_F(ControlTest, Max) {
   EXPECT_EQ(control->max(-5 - rank()), -5);
   EXPECT_EQ(control->max(std::int64_t{1} << (40 + rank())), std::int64_t{1} << (40 + size() - 1));
 }
 
-TEST_P(ControlTest, GatherKeepsEveryRanksBytes) {
+TEST_F(ControlTest, GatherKeepsEveryRanksBytes) {
   const auto text = [](int r) {
     return r == 1 ? std::string() : std::string(static_cast<std::size_t>(50000 * r + 3), char('a' + r)) + '\0';
   };
@@ -43,20 +38,20 @@ TEST_P(ControlTest, GatherKeepsEveryRanksBytes) {
   for (int r = 0; r < size(); ++r) EXPECT_EQ(all[static_cast<std::size_t>(r)], text(r)) << r;
 }
 
-TEST_P(ControlTest, BroadcastFromRoot) {
+TEST_F(ControlTest, BroadcastFromRoot) {
   const std::string root(100001, 'x');
   EXPECT_EQ(control->broadcast(rank() == 0 ? root : "ignored"), root);
   EXPECT_EQ(control->broadcast(rank() == 0 ? "" : "ignored"), "");
 }
 
-TEST_P(ControlTest, SumsInRankOrder) {
+TEST_F(ControlTest, SumsInRankOrder) {
   const double values[] = {0.1, 1e16, -1e16, 0.3};  // any other order gives other bits
   double expected = values[0];
   for (int r = 1; r < size(); ++r) expected += values[r];
   EXPECT_EQ(control->sum_in_order(values[rank()]), expected);
 }
 
-TEST_P(ControlTest, SumsIntegers) {
+TEST_F(ControlTest, SumsIntegers) {
   std::uint64_t sums[] = {1, static_cast<std::uint64_t>(rank()), ~std::uint64_t{0}};
   control->sum(sums, 3);
   const auto n = static_cast<std::uint64_t>(size());
@@ -65,9 +60,9 @@ TEST_P(ControlTest, SumsIntegers) {
   EXPECT_EQ(sums[2], std::uint64_t{0} - n);  // modulo 2^64
 }
 
-TEST_P(ControlTest, AgreesWhenNobodyHasProblems) { EXPECT_NO_THROW(control->agree({})); }
+TEST_F(ControlTest, AgreesWhenNobodyHasProblems) { EXPECT_NO_THROW(control->agree({})); }
 
-TEST_P(ControlTest, OneRanksProblemIsThrownByAll) {
+TEST_F(ControlTest, OneRanksProblemIsThrownByAll) {
   Problems problems;
   if (last()) {
     problems.add(Exit::file, "no such file\nreally");
@@ -84,7 +79,7 @@ TEST_P(ControlTest, OneRanksProblemIsThrownByAll) {
   EXPECT_NO_THROW(control->agree({}));  // the next vote is sound
 }
 
-TEST_P(ControlTest, TheLowestFailingRankSpeaks) {
+TEST_F(ControlTest, TheLowestFailingRankSpeaks) {
   Problems problems;
   if (rank() != 0 || size() == 1) problems.add(static_cast<Exit>(rank() + 2), "mine is " + std::to_string(rank()));
   const int lowest = size() == 1 ? 0 : 1;
@@ -97,7 +92,7 @@ TEST_P(ControlTest, TheLowestFailingRankSpeaks) {
   }
 }
 
-TEST_P(ControlTest, WhatAllSayNeedsNoRank) {
+TEST_F(ControlTest, WhatAllSayNeedsNoRank) {
   Problems problems;
   problems.add(Exit::deck, "unknown key");
   try {
@@ -109,21 +104,8 @@ TEST_P(ControlTest, WhatAllSayNeedsNoRank) {
   }
 }
 
-TEST_P(ControlTest, ManyVotesInARow) {
+TEST_F(ControlTest, ManyVotesInARow) {
   for (int i = 0; i < 500; ++i) ASSERT_EQ(control->max(i * 8 + rank()), i * 8 + size() - 1);
-}
-
-INSTANTIATE_TEST_SUITE_P(BackEnds, ControlTest, testing::Values("self", "mpi"),
-                         [](const auto& back_end) { return back_end.param; });
-
-TEST(SelfControl, LeavesByThrowing) {
-  try {
-    self_control()->leave("why");
-    FAIL() << "nothing thrown";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Exit::communication);
-    EXPECT_STREQ(error.what(), "why");
-  }
 }
 
 TEST(MpiProgram, KnowsWhereItRuns) {

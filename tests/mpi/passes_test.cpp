@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "app/training/generation.hpp"
+#include "tests/support/self_control.hpp"
 #include "tests/support/trial.hpp"
 
 namespace tessera {
@@ -18,9 +19,9 @@ double evaluated_alone(const RunConfig& config, const TokenStream& tokens, const
   const RunPlan plan = resolve(config, 1, 0);
   Device device;
   Mesh mesh = self_mesh();
-  const auto control = self_control();
+  SelfControl control;
   std::vector<Record> records;
-  Training training(device, plan, Batches(config, tokens, windows, plan.ranks.world), mesh, *control, records);
+  Training training(device, plan, Batches(config, tokens, windows, plan.ranks.world), mesh, control, records);
   training.initialise([](StateDict&) {});
   return training.evaluate();
 }

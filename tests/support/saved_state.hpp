@@ -5,6 +5,7 @@
 #include "io/checkpoint/writer.hpp"
 #include "kernels/random/random.hpp"
 #include "tests/support/on_device.hpp"
+#include "tests/support/self_control.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 namespace tessera::test {
@@ -26,8 +27,8 @@ class SavedState {
     Origin origin;
     origin.deck = "run: {name: small}\n";
     origin.experts = experts;
-    const auto control = self_control();
-    CheckpointWriter(device_, *control).save(run(), state_, origin);
+    SelfControl control;
+    CheckpointWriter(device_, control).save(run(), state_, origin);
   }
 
   const std::filesystem::path& run() const { return temporary_.path(); }

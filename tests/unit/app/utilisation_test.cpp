@@ -2,19 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/small_runs.hpp"
+
 namespace tessera {
 namespace {
 
-RunConfig dense() {
-  RunConfig config;
-  config.run.steps = 1;
-  config.model.layers = 2;
-  config.model.hidden = 64;
-  config.model.heads = 2;
-  config.model.seq_len = 32;
-  config.data.files = {"none"};
-  config.batch = {8, 2};
-  derive(config);
+RunConfig untied() {
+  RunConfig config = test::dense(Compute::bf16);
+  config.model.tied_head = false;
   return config;
 }
 
@@ -27,7 +22,7 @@ TEST(Peak, IsKnownOrThereIsNone) {
 }
 
 TEST(Utilisation, IsTheShareOfAllRanksPeak) {
-  RunPlan plan = resolve(dense(), 2, 0);
+  RunPlan plan = resolve(untied(), 2, 0);
   plan.model_flops_per_step = 3e12;
   EXPECT_DOUBLE_EQ(utilisation(plan, {"", 1e12}, 2), 0.75);
   EXPECT_EQ(utilisation_text(plan, std::nullopt), "no MFU: the peak of this hardware is not known");
@@ -39,16 +34,16 @@ TEST(Utilisation, IsTheShareOfAllRanksPeak) {
 /// Counted by hand: products of a layer's weights with each token, three times (forward, and two gradients), and what
 /// attention does, its scores once more in backward.
 TEST(ModelFlops, AreThoseOfTheFormula) {
-  const RunConfig config = dense();
-  const double C = 64, F = 256, V = static_cast<double>(config.model.vocab), T = 32, tokens = 8 * T;
+  const RunConfig config = untied();
+  const double C = 32, F = 128, V = static_cast<double>(config.model.vocab), T = 24, tokens = 12 * T;
   const double weights = 2 * (3 * C * C + C * C + 2 * C * F) + V * C;
-  const double attention = 2 * 2.0 * 7 * (T * (T + 1) / 2) * C * 8;
+  const double attention = 2 * 2.0 * 7 * (T * (T + 1) / 2) * C * 12;
   for (int ranks : {1, 2, 4})
     EXPECT_DOUBLE_EQ(resolve(config, ranks, 0).model_flops_per_step, 3 * 2 * weights * tokens + attention) << ranks;
 }
 
 TEST(ModelFlops, LeaveRecomputationOut) {
-  RunConfig config = dense();
+  RunConfig config = untied();
   const RunPlan none = resolve(config, 2, 0);
   EXPECT_EQ(none.flops_per_step, none.model_flops_per_step);
   config.recompute.mode = RecomputeMode::full;

@@ -4,26 +4,15 @@
 #include "core/plan/plan.hpp"
 #include "kernels/base/runtime.hpp"
 #include "kernels/gemm/gemm.hpp"
+#include "tests/support/small_runs.hpp"
 
 namespace tessera {
 namespace {
 
 RunConfig with_experts(std::int64_t experts, ExpertWeights weights) {
-  RunConfig config;
-  config.run.steps = 1;
-  config.model.layers = 1;
-  config.model.hidden = 16;
-  config.model.heads = 2;
-  config.model.seq_len = 16;
-  config.model.ffn = 8;
-  config.model.activation = Activation::swiglu;
-  config.model.moe = MoeConfig{};
+  RunConfig config = test::mixture(Compute::bf16);
   config.model.moe->experts = experts;
-  config.model.moe->top_k = 1;
   config.model.moe->weights = weights;
-  config.data.files = {"none"};
-  config.batch = {2, 2};
-  derive(config);
   return config;
 }
 

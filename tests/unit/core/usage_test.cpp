@@ -5,21 +5,15 @@
 #include <algorithm>
 
 #include "core/plan/plan.hpp"
+#include "tests/support/small_runs.hpp"
 
 namespace tessera {
 namespace {
 
 RunPlan plan_of(RecomputeMode mode) {
-  RunConfig config;
-  config.run.steps = 1;
-  config.model.layers = 2;
-  config.model.hidden = 16;
-  config.model.heads = 2;
-  config.model.seq_len = 8;
-  config.batch.global = 2;
-  config.batch.micro = 1;
+  RunConfig config = test::dense(Compute::bf16);
+  config.model.tied_head = false;
   config.recompute.mode = mode;
-  derive(config);
   return resolve(config, 1, 0);
 }
 

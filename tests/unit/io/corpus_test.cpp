@@ -160,6 +160,16 @@ std::vector<std::int32_t> all_tokens(const Corpus& corpus) {
   return ids;
 }
 
+/// What check_vocabulary says; empty: every token is below `vocabulary`.
+std::string outside(const Corpus& corpus, std::int64_t vocabulary) {
+  Problems problems;
+  corpus.check_vocabulary(vocabulary, problems);
+  EXPECT_LE(problems.list().size(), 1u);
+  if (problems.empty()) return "";
+  EXPECT_EQ(problems.list()[0].code, Exit::file);
+  return problems.list()[0].text;
+}
+
 TEST(Corpus, JoinsTextWithoutSeparator) {
   const TemporaryFolder folder;
   folder.write("1.txt", "ab");
@@ -168,7 +178,8 @@ TEST(Corpus, JoinsTextWithoutSeparator) {
   const Corpus corpus = Corpus::text(listed({folder.path(), {"*.txt"}, {}}));
   EXPECT_EQ(all_tokens(corpus), (std::vector<std::int32_t>{'a', 'b', 0, 255, '\n'}));
   EXPECT_EQ(corpus.files(), 3);
-  EXPECT_EQ(corpus.largest_token(), 255);
+  EXPECT_EQ(outside(corpus, 256), "");
+  EXPECT_NE(outside(corpus, 255).find("byte 255"), std::string::npos);
 }
 
 TEST(Corpus, HashesContentAlone) {
@@ -223,7 +234,8 @@ TEST(TokenFiles, ReadBothWidthsOfLlmC) {
   folder.write("3.bin", llmc(20240520, 1, 0, ""));
   const Corpus corpus = Corpus::token_files(listed({folder.path(), {"*.bin"}, {}}));
   EXPECT_EQ(all_tokens(corpus), (std::vector<std::int32_t>{5, 50256, 65535, 128000, 9}));
-  EXPECT_EQ(corpus.largest_token(), 128000);
+  EXPECT_EQ(outside(corpus, 128001), "");
+  EXPECT_NE(outside(corpus, 128000).find("at least 128001"), std::string::npos);
 }
 
 TEST(TokenFiles, HashLikeTheSameTokensOfAnotherWidth) {
@@ -306,14 +318,10 @@ TEST(Corpus, NamesTheFirstTokenOutsideTheVocabulary) {
   folder.write("1.bin", llmc(20240520, 1, 2, bytes_of<std::uint16_t>({5, 6})));
   folder.write("2.bin", llmc(20240801, 7, 3, bytes_of<std::uint32_t>({1, 4000000000u, 7})));
   const Corpus corpus = Corpus::token_files(listed({folder.path(), {"*.bin"}, {}}));
-  Problems none, some;
-  corpus.check_vocabulary(4000000001, none);
-  EXPECT_TRUE(none.empty());
-  corpus.check_vocabulary(50257, some);
-  ASSERT_EQ(some.list().size(), 1u);
-  EXPECT_EQ(some.list()[0].code, Exit::file);
+  EXPECT_EQ(outside(corpus, 4000000001), "");
+  const std::string text = outside(corpus, 50257);
   for (const char* word : {"2.bin", "4000000000", "position 1", "50257"})
-    EXPECT_NE(some.list()[0].text.find(word), std::string::npos) << some.list()[0].text;
+    EXPECT_NE(text.find(word), std::string::npos) << text;
 }
 
 TEST(Corpus, MayBeMoved) {
