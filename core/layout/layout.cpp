@@ -4,25 +4,58 @@
 #include <array>
 #include <numeric>
 #include <ranges>
+#include <span>
 
 #include "kernels/digest/digest.hpp"
 
 namespace tessera {
 namespace {
 
-BucketKey key_of(const ParamSpec& spec) {
+BucketKey key_of(const ParamSpec& spec, const LayoutRules& rules) {
   const auto processes = spec.role == Role::expert ? ProcessGroup::expert : ProcessGroup::dense;
-  return {spec.format, processes, OwnerKind::element_sharded};
+  return {spec.format, processes, is_matrix(spec.role) ? rules.matrices : OwnerKind::element_sharded};
 }
 
+int ranks_of(ProcessGroup processes, const LayoutRules& rules) {
+  return processes == ProcessGroup::dense ? rules.dense_ranks : rules.expert_ranks;
+}
+
+/// Whether a bucket takes no further dataset. One of whole matrices has about one for each rank: a link of the network
+/// that took a bucket alone would be the step's slowest.
+bool full(const Bucket& bucket, const LayoutRules& rules) {
+  if (bucket.size.value < rules.bucket_elements) return false;
+  if (bucket.key.owner == OwnerKind::element_sharded) return true;
+  const auto largest = std::ranges::max_element(bucket.members, {}, &Placement::size);
+  return 10 * bucket.size.value >= 9 * ranks_of(bucket.key.processes, rules) * largest->size.value;
+}
+
+/// Whole matrices get their slices when all buckets are there: ParamLayout::deal().
 void close(Bucket& bucket, const LayoutRules& rules) {
-  const int ranks = bucket.key.processes == ProcessGroup::dense ? rules.dense_ranks : rules.expert_ranks;
+  if (bucket.key.owner == OwnerKind::whole_matrix) {
+    bucket.size = ElementIndex(round_up(bucket.size.value, std::int64_t{128}));
+    return;
+  }
+  const int ranks = ranks_of(bucket.key.processes, rules);
   const std::int64_t multiple = std::lcm(ranks * ParamLayout::cut_elements, std::int64_t{128});
   bucket.size = ElementIndex(round_up(bucket.size.value, multiple));
   const std::int64_t slice = bucket.size.value / ranks;
   for (int r = 0; r < ranks; ++r) {
     bucket.counts.push_back(slice);
     bucket.begins.push_back(r * slice);
+  }
+}
+
+/// The slices of a whole-matrix bucket. A gap belongs to the slice before it; an empty slice lies at the end.
+void cut(Bucket& bucket, const std::vector<OwnedRun>& runs, int ranks) {
+  bucket.counts.assign(static_cast<std::size_t>(ranks), 0);
+  bucket.begins.assign(static_cast<std::size_t>(ranks), bucket.size.value);
+  auto member = bucket.members.begin();
+  for (const OwnedRun& run : runs) {
+    const auto rank = static_cast<std::size_t>(run.rank);
+    bucket.begins[rank] = member->offset.value;
+    member += run.members;
+    const std::int64_t end = member == bucket.members.end() ? bucket.size.value : member->offset.value;
+    bucket.counts[rank] = end - bucket.begins[rank];
   }
 }
 
@@ -76,7 +109,7 @@ ParamLayout ParamLayout::build(const ParamRegistry& registry, const LayoutRules&
   layout.params_ = IndexedBy<ParamId, Param>(registry.size());
   std::vector<BucketId> open;  // buckets that still take parameters, one a key
   for (const Dataset& dataset : std::views::reverse(registry.datasets())) {
-    const BucketKey key = key_of(registry[dataset.params.front()]);
+    const BucketKey key = key_of(registry[dataset.params.front()], rules);
     auto found = std::find_if(open.begin(), open.end(), [&](BucketId b) { return layout.buckets_[b].key == key; });
     if (found == open.end()) {
       open.push_back(layout.buckets_.add({key, {}, {}, {}, {}}));
@@ -84,12 +117,14 @@ ParamLayout ParamLayout::build(const ParamRegistry& registry, const LayoutRules&
     }
     for (ParamId param : dataset.params) layout.put(registry, param, *found);
     Bucket& bucket = layout.buckets_[*found];
-    if (bucket.size.value >= rules.bucket_elements) {
+    if (full(bucket, rules)) {
       close(bucket, rules);
       open.erase(found);
     }
   }
   for (BucketId b : open) close(layout.buckets_[b], rules);
+  for (ProcessGroup processes : {ProcessGroup::dense, ProcessGroup::expert})
+    layout.deal(registry, processes, ranks_of(processes, rules));
 
   layout.groups_ = groups_of(layout.buckets_);
   layout.group_of_ = IndexedBy<BucketId, GroupId>(layout.buckets_.size());
@@ -110,6 +145,23 @@ void ParamLayout::put(const ParamRegistry& registry, ParamId param, BucketId id)
     bucket.size = offset + ElementIndex(spec.member_elements());
     if (m == 0) params_[param] = {bucket.members.back(), round_up(spec.member_elements(), alignment)};
   }
+}
+
+void ParamLayout::deal(const ParamRegistry& registry, ProcessGroup processes, int ranks) {
+  std::vector<Bucket*> dealt;
+  std::vector<OwnerLoad> members;
+  for (Bucket& bucket : buckets_) {
+    if (bucket.key.processes != processes || bucket.key.owner != OwnerKind::whole_matrix) continue;
+    dealt.push_back(&bucket);
+    for (const Placement& p : bucket.members) members.push_back({newton_schulz_cost(registry[p.param]), p.size.value});
+  }
+  Dealing dealing(ranks, members);
+  std::span<const OwnerLoad> rest(members);
+  for (Bucket* bucket : dealt) {
+    cut(*bucket, dealing.deal(rest.first(bucket->members.size())), ranks);
+    rest = rest.subspan(bucket->members.size());
+  }
+  owners_[static_cast<std::size_t>(processes)] = dealing.loads();
 }
 
 std::vector<Piece> ParamLayout::pieces(BucketId b, const Ranks& ranks) const {

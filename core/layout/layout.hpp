@@ -1,8 +1,10 @@
 #pragma once
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "core/layout/dealing.hpp"
 #include "core/layout/param.hpp"
 #include "core/layout/ranks.hpp"
 #include "kernels/base/index.hpp"
@@ -21,6 +23,7 @@ struct LayoutRules {
   int dense_ranks = 1;
   int expert_ranks = 1;
   std::int64_t bucket_elements = 1;  ///< a bucket closes at the first dataset that brings it here
+  OwnerKind matrices = OwnerKind::element_sharded;  ///< of matrices and experts; all else is element-sharded
 };
 
 /// Parameters of one key lie together and never share a bucket with another key's.
@@ -85,7 +88,8 @@ struct Piece {
 
 /// Where every element of every parameter lies and which rank owns it: a pure value, the same on all ranks (hash()).
 /// Parameters stand in reverse registration order, dataset by dataset, experts ascending, so that the offsets do
-/// not depend on whether expert weights are held single or discrete.
+/// not depend on whether expert weights are held single or discrete. A slice of an element-sharded bucket is as long as
+/// any other; of a whole-matrix bucket a rank owns a run of members, with the gaps behind them, or nothing.
 class ParamLayout {
  public:
   static constexpr std::int64_t alignment = 64;
@@ -104,6 +108,11 @@ class ParamLayout {
   /// The pieces of a bucket that a rank owns, ascending; alignment gaps and padding are in none.
   std::vector<Piece> pieces(BucketId bucket, const Ranks& ranks) const;
 
+  /// What each rank of a process group owns of the whole-matrix buckets.
+  const std::vector<OwnerLoad>& owners(ProcessGroup processes) const {
+    return owners_[static_cast<std::size_t>(processes)];
+  }
+
   /// Of everything that ranks must agree on. Experts count from the first one registered here, so that ranks with
   /// different experts have the same hash.
   std::uint64_t hash() const { return hash_; }
@@ -114,11 +123,13 @@ class ParamLayout {
     std::int64_t stride = 0;
   };
   void put(const ParamRegistry& registry, ParamId param, BucketId bucket);
+  void deal(const ParamRegistry& registry, ProcessGroup processes, int ranks);
 
   IndexedBy<BucketId, Bucket> buckets_;
   IndexedBy<GroupId, BucketGroup> groups_;
   IndexedBy<BucketId, GroupId> group_of_;
   IndexedBy<ParamId, Param> params_;
+  std::array<std::vector<OwnerLoad>, 2> owners_;  ///< by process group
   std::uint64_t hash_ = 0;
 };
 

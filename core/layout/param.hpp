@@ -14,6 +14,8 @@ namespace tessera {
 /// What a parameter is for. Weight decay, quantization and the optimizer follow from it, never from the name.
 enum class Role : std::uint8_t { matrix, expert, embedding, position, head, norm, bias, router };
 
+/// Whether it is a matrix of a block, or a stack of them: what an optimizer of matrices serves and recipes quantize.
+constexpr bool is_matrix(Role role) { return role == Role::matrix || role == Role::expert; }
 constexpr bool decays(Role role) { return role != Role::norm && role != Role::bias && role != Role::router; }
 
 /// How a parameter starts: drawn from a normal distribution, zero or one.
@@ -38,10 +40,14 @@ struct ParamSpec {
   Start start;
   Canonical canonical;
   std::string tied_to = {};  ///< a further canonical name that the model uses it as, or empty
+  Shape parts = {};  ///< rows of each of the matrices that are fused into a member (query, key and value; gate and
+                     ///< up), in order; empty: the member is one
   int block = -1;            ///< the transformer block that it belongs to, set by the registry; -1: none
   WeightFormat format = {};  ///< what format_of says, set by the registry
 
   std::int64_t member_elements() const { return member.elements(); }
+  /// Rows of each part of a member: one at least.
+  Shape part_rows() const { return parts.rank() > 0 ? parts : Shape{member[0]}; }
   /// Elements of one member that exist outside memory (all but the vocabulary's padding, which is at the end).
   std::int64_t real_elements() const;
   /// Row-major index of a member's first element in the canonical dataset.

@@ -10,6 +10,11 @@ constexpr std::int64_t inner_width(Activation kind, std::int64_t ffn) {
   return kind == Activation::swiglu ? 2 * ffn : ffn;
 }
 
+/// Rows of the matrices that are fused into that projection, as ParamSpec has them: gate and up.
+constexpr Shape inner_parts(Activation kind, std::int64_t ffn) {
+  return kind == Activation::swiglu ? Shape{ffn, ffn} : Shape();
+}
+
 /// y [M,F] from pre [M, inner_width].
 inline void activate(Stream& stream, Activation kind, const Tensor& y, const Tensor& pre) {
   kind == Activation::swiglu ? swiglu_forward(stream, y, pre) : gelu_forward(stream, y, pre);

@@ -1,12 +1,22 @@
 #include "core/model/layers/attention.hpp"
 
 namespace tessera {
+namespace {
+
+/// Query, key and value rows of the projection.
+Shape parts_of(const AttentionShape& shape) {
+  const std::int64_t keys = shape.kv_heads * shape.head_dim;
+  return {shape.heads * shape.head_dim, keys, keys};
+}
+
+}  // namespace
 
 Attention::Attention(ParamRegistry& registry, const std::string& name, const GptShape& shape)
     : one_{1, shape.seq_len, shape.heads, shape.kv_heads, shape.head_dim, shape.attention_order},
       type_(shape.compute),
       sum_type_(shape.sum_type()),
-      qkv_(registry, name + ".qkv", {shape.hidden, one_.columns(), initial_deviation, shape.bias, shape.accumulation}),
+      qkv_(registry, name + ".qkv",
+           {shape.hidden, one_.columns(), initial_deviation, shape.bias, shape.accumulation, parts_of(one_)}),
       out_(registry, name + ".out",
            {one_.heads * one_.head_dim, shape.hidden, residual_deviation(shape.layers), shape.bias,
             shape.accumulation}) {}

@@ -10,9 +10,10 @@ Experts::Experts(ParamRegistry& registry, const std::string& name, const std::st
   const std::string dataset = name + "." + projection + ".weight";
   const Shape all{shape.experts, shape.out, shape.in};
   const Start start = normal_start(shape.deviation);
+  const int experts = static_cast<int>(shape.experts);
   if (shape.weights == ExpertWeights::single) {
     weights_.push_back(
-        registry.add({dataset, member_, static_cast<int>(shape.experts), Role::expert, start, {dataset, all, 0}}));
+        registry.add({dataset, member_, experts, Role::expert, start, {dataset, all, 0}, {}, shape.parts}));
     return;
   }
   for (std::int64_t e = 0; e < shape.experts; ++e)
@@ -21,7 +22,9 @@ Experts::Experts(ParamRegistry& registry, const std::string& name, const std::st
                                      1,
                                      Role::expert,
                                      start,
-                                     {dataset, all, e * member_.elements()}}));
+                                     {dataset, all, e * member_.elements()},
+                                     {},
+                                     shape.parts}));
 }
 
 template <class F>

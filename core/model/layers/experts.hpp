@@ -12,6 +12,7 @@ struct ExpertsShape {
   double deviation = initial_deviation;
   ExpertWeights weights = ExpertWeights::single;
   Accumulation accumulation = Accumulation::fused;
+  Shape parts = {};  ///< of one expert, as in ParamSpec
 };
 
 /// One projection of E experts, y = x W_e^T over rows sorted by expert: one grouped parameter (single) or E (discrete),

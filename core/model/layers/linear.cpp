@@ -5,8 +5,8 @@
 namespace tessera {
 
 Linear::Linear(ParamRegistry& registry, const std::string& name, const LinearShape& shape)
-    : weight_(
-          add_whole(registry, name + ".weight", {shape.out, shape.in}, Role::matrix, normal_start(shape.deviation))),
+    : weight_(add_whole(registry, name + ".weight", {shape.out, shape.in}, Role::matrix, normal_start(shape.deviation),
+                        shape.parts)),
       accumulation_(shape.accumulation) {
   if (shape.bias) bias_ = add_whole(registry, name + ".bias", {shape.out}, Role::bias, {});
 }

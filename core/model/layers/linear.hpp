@@ -10,6 +10,7 @@ struct LinearShape {
   double deviation = initial_deviation;
   bool bias = false;
   Accumulation accumulation = Accumulation::fused;
+  Shape parts = {};  ///< of the weight, as in ParamSpec
 };
 
 /// y = x W^T + b, with x [M,in], W [out,in].

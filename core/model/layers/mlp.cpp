@@ -9,7 +9,8 @@ Mlp::Mlp(ParamRegistry& registry, const std::string& name, const GptShape& shape
       ffn_(shape.ffn),
       type_(shape.compute),
       up_(registry, name + "." + inner_name(activation_),
-          {shape.hidden, inner_width(activation_, ffn_), initial_deviation, shape.bias, shape.accumulation}),
+          {shape.hidden, inner_width(activation_, ffn_), initial_deviation, shape.bias, shape.accumulation,
+           inner_parts(activation_, ffn_)}),
       down_(registry, name + ".down",
             {ffn_, shape.hidden, residual_deviation(shape.layers), shape.bias, shape.accumulation}) {}
 

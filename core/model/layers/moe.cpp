@@ -6,7 +6,14 @@ namespace tessera {
 namespace {
 
 ExpertsShape experts_shape(const GptShape& shape, std::int64_t in, std::int64_t out, double deviation) {
-  return {shape.moe->experts, in, out, deviation, shape.moe->weights, shape.accumulation};
+  return {shape.moe->experts, in, out, deviation, shape.moe->weights, shape.accumulation, {}};
+}
+
+ExpertsShape inner_shape(const GptShape& shape) {
+  ExpertsShape inner =
+      experts_shape(shape, shape.hidden, inner_width(shape.activation, shape.ffn), initial_deviation);
+  inner.parts = inner_parts(shape.activation, shape.ffn);
+  return inner;
 }
 
 }  // namespace
@@ -22,8 +29,7 @@ Moe::Moe(ParamRegistry& registry, const std::string& name, const GptShape& shape
       accumulation_(shape.accumulation),
       router_(add_whole(registry, name + ".router.weight", {moe_.experts, hidden_}, Role::router,
                         normal_start(initial_deviation))),
-      up_(registry, name + ".experts", inner_name(activation_),
-          experts_shape(shape, hidden_, inner_width(activation_, ffn_), initial_deviation)),
+      up_(registry, name + ".experts", inner_name(activation_), inner_shape(shape)),
       down_(registry, name + ".experts", "down",
             experts_shape(shape, ffn_, hidden_, residual_deviation(shape.layers))) {}
 
