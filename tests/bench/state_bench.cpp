@@ -1,6 +1,8 @@
-// What works on the flat shard: optimizer, norm, reduction in rank order, digest, initial values.
+// What works on the flat shard: optimizers, norm, reduction in rank order, digest, initial values.
 #include "kernels/digest/digest.hpp"
+#include "kernels/newton_schulz/newton_schulz.hpp"
 #include "kernels/optim/adamw.hpp"
+#include "kernels/optim/muon.hpp"
 #include "kernels/random/random.hpp"
 #include "kernels/reduce/reduce.hpp"
 #include "tests/bench/timing.hpp"
@@ -34,6 +36,48 @@ template <class M> void adamw(benchmark::State& state) {
   b.run({0, bytes}, [&] { adamw_step(b.stream(), {}, table, ticks, result, rate.as<float>()); });
 }
 
+/// What comes before and after orthogonalisation.
+void muon(benchmark::State& state) {
+  Bench b(state);
+  const Tensor master = b.random<float>({elements}), gradient = b.random<float>({elements});
+  const Tensor momentum = b.random<float>({elements});
+  std::vector<MuonPart> parts;
+  for (std::int64_t r = 0, length = elements / state.range(0); r < state.range(0); ++r) {
+    const auto part = [&](const Tensor& whole) { return whole.flat(r * length, length); };
+    parts.push_back({part(master), part(momentum), part(gradient), 1});
+  }
+  MuonTable table(parts);
+  const Tensor memory = b.empty<std::uint8_t>({MuonTable::bytes(state.range(0))});
+  table.place(memory);
+  b.device().upload(b.stream(), memory, table.image());
+  const Tensor rate = b.random<float>({1}, 1e-4, 2e-4);
+  const Tensor clip = test::on_device(b.device(), std::vector<std::uint8_t>(sizeof(ClipResult)));
+  const auto* const result = static_cast<const ClipResult*>(clip.data);
+  b.run({0, 7.0 * static_cast<double>(master.bytes())}, [&] {
+    muon_momentum(b.stream(), {}, table, result);
+    muon_update(b.stream(), 0.1, table, result, rate.as<float>());
+  });
+}
+
+/// Four matrices of a width, twice and half as many rows among them; five steps.
+void orthogonalisation(benchmark::State& state) {
+  Bench b(state);
+  const std::int64_t n = state.range(0);
+  std::vector<Tensor> matrices;
+  double flops = 0;
+  for (const std::int64_t rows : {n, n, 2 * n, n / 2}) {
+    matrices.push_back(b.random<float>({rows, n}));
+    const auto small = static_cast<double>(std::min(rows, n)), big = static_cast<double>(std::max(rows, n));
+    flops += 5 * (4 * small * small * big + 2 * small * small * small);
+  }
+  NewtonSchulzTable table(matrices);
+  const Tensor memory = b.empty<std::uint8_t>({NewtonSchulzTable::bytes(table.count())});
+  table.place(memory);
+  b.device().upload(b.stream(), memory, table.image());
+  const std::vector<NewtonSchulzStep> steps(5, {3.4445f, -4.7750f, 2.0315f});
+  b.run({flops, 0}, [&] { newton_schulz(b.stream(), steps, table); });
+}
+
 void squares(benchmark::State& state) {
   Bench b(state);
   const Tensor x = b.random<float>({elements});
@@ -62,6 +106,8 @@ void normals(benchmark::State& state) {
 
 BENCHMARK(adamw<float>)->Apply(timed)->ArgName("runs")->Arg(1)->Arg(512);
 BENCHMARK(adamw<bf16>)->Apply(timed)->ArgName("runs")->Arg(1)->Arg(512);
+BENCHMARK(muon)->Apply(timed)->ArgName("parts")->Arg(1)->Arg(512);
+BENCHMARK(orthogonalisation)->Apply(timed)->ArgName("width")->Arg(256)->Arg(1024);
 BENCHMARK(squares)->Apply(timed);
 BENCHMARK(rank_sums)->Apply(timed);
 BENCHMARK(digests<float>)->Apply(timed);

@@ -1,0 +1,15 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/newton_schulz/newton_schulz.hpp"
+
+namespace tessera::reference {
+
+/// What newton_schulz() makes of one matrix [rows, columns]. Sums are made in double and rounded to fp32, so that bits
+/// may differ where another order of sums rounds to another bf16.
+std::vector<float> newton_schulz(std::span<const float> matrix, std::int64_t rows, std::int64_t columns,
+                                 std::span<const NewtonSchulzStep> steps);
+
+}  // namespace tessera::reference
