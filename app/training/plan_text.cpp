@@ -1,8 +1,12 @@
 #include "app/training/plan_text.hpp"
 
 #include <fmt/format.h>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <vector>
+
+#include "core/optim/rule.hpp"
 
 namespace tessera {
 namespace {
@@ -15,6 +19,69 @@ std::int64_t parameters(const RunPlan& plan) {
 
 double mib(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
+/// Who owns the whole matrices of one process group, rank by rank.
+struct Owners {
+  ProcessGroup processes;
+  std::vector<double> cost;  ///< of Newton-Schulz: multiplications of one product
+  std::vector<std::int64_t> elements, momentum_bytes;
+};
+
+/// Of the process groups that have whole-matrix buckets.
+std::vector<Owners> owners(const RunPlan& plan) {
+  std::vector<Owners> all;
+  for (ProcessGroup processes : {ProcessGroup::dense, ProcessGroup::expert}) {
+    Owners group{processes, {}, {}, {}};
+    std::vector<std::int64_t> slices(plan.layout.owners(processes).size());
+    for (const Bucket& bucket : plan.layout.buckets())
+      for (std::size_t r = 0; r < slices.size(); ++r)
+        if (bucket.key.processes == processes && bucket.key.owner == OwnerKind::whole_matrix)
+          slices[r] += bucket.counts[r];
+    for (std::size_t r = 0; r < slices.size(); ++r) {
+      group.cost.push_back(plan.layout.owners(processes)[r].cost);
+      group.elements.push_back(plan.layout.owners(processes)[r].elements);
+      group.momentum_bytes.push_back(slices[r] * size_of(type_of(plan.optimizer.moments)));
+    }
+    if (std::reduce(slices.begin(), slices.end()) > 0) all.push_back(std::move(group));
+  }
+  return all;
+}
+
+template <class T> double most_over_mean(const std::vector<T>& values) {
+  const double sum = static_cast<double>(std::reduce(values.begin(), values.end()));
+  return static_cast<double>(std::ranges::max(values)) * static_cast<double>(values.size()) / sum;
+}
+
+std::string owners_text(const RunPlan& plan) {
+  std::string text;
+  for (const Owners& group : owners(plan)) {
+    if (text.empty()) text = "owners of whole matrices, the most of any rank\n";
+    text += fmt::format("  {}: Newton-Schulz cost {:.3g}, {:.2f} of the mean; {} elements, {:.2f} of the mean; momentum "
+                        "{:.3f} MiB\n",
+                        name_of(group.processes), std::ranges::max(group.cost), most_over_mean(group.cost),
+                        std::ranges::max(group.elements), most_over_mean(group.elements),
+                        mib(std::ranges::max(group.momentum_bytes)));
+  }
+  return text;
+}
+
+nlohmann::ordered_json owners_json(const RunPlan& plan) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const Owners& group : owners(plan))
+    json.push_back({{"processes", name_of(group.processes)},
+                    {"cost", group.cost},
+                    {"elements", group.elements},
+                    {"momentum_bytes", group.momentum_bytes},
+                    {"cost_over_mean", most_over_mean(group.cost)},
+                    {"elements_over_mean", most_over_mean(group.elements)}});
+  return json;
+}
+
+std::string slices_text(const Bucket& bucket) {
+  const auto slices = std::ranges::count_if(bucket.counts, [](std::int64_t n) { return n > 0; });
+  if (bucket.key.owner == OwnerKind::element_sharded) return fmt::format("{} slices", slices);
+  return fmt::format("{} slices of at most {}", slices, std::ranges::max(bucket.counts));
+}
+
 }  // namespace
 
 std::string plan_text(const RunPlan& plan) {
@@ -24,7 +91,8 @@ std::string plan_text(const RunPlan& plan) {
                       plan.sync.micro_batches, plan.flops_per_step * 1e-9);
   const double twice = plan.flops_per_step - plan.model_flops_per_step;
   text += twice > 0 ? fmt::format(", {:.3g} of them for recomputation\n", twice * 1e-9) : "\n";
-  text += "memory of one rank\n";
+  text += plan.ranks.world.rank == 0 ? "memory of one rank\n"
+                                     : fmt::format("memory of rank {}, which owns most\n", plan.ranks.world.rank);
   for (std::size_t c = 0; c < plan.memory.size(); ++c)
     text += fmt::format("  {:<12} {:>12.3f} MiB\n", name_of(static_cast<Category>(c)), mib(plan.memory[c]));
   text += fmt::format("  {:<12} {:>12.3f} MiB\n", "total",
@@ -33,12 +101,13 @@ std::string plan_text(const RunPlan& plan) {
   for (GroupId g : plan.layout.groups().ids())
     for (BucketId b : plan.layout.groups()[g].buckets) {
       const Bucket& bucket = plan.layout.buckets()[b];
-      text += fmt::format("  {:>3}  {} {} {}, {} elements in {} slices, {} ... {}\n", g.value,
+      text += fmt::format("  {:>3}  {} {} {}, {} elements in {}, {} ... {}\n", g.value,
                           name_of(bucket.key.format),
-                          name_of(bucket.key.processes), name_of(bucket.key.owner), bucket.size.value, bucket.ranks(),
+                          name_of(bucket.key.processes), name_of(bucket.key.owner), bucket.size.value, slices_text(bucket),
                           plan.registry[bucket.members.front().param].name,
                           plan.registry[bucket.members.back().param].name);
     }
+  text += owners_text(plan);
   text += "collectives of one step, bytes that one rank receives\n";
   for (const CollectiveCost& cost : plan.collectives)
     text += fmt::format("  {:<16} {:<10} {:>12} bytes\n", name_of(cost.collective),
@@ -65,11 +134,12 @@ std::string plan_json(const RunPlan& plan) {
       buckets.push_back({{"storage", name_of(bucket.key.format)},
                          {"owner", name_of(bucket.key.owner)},
                          {"elements", bucket.size.value},
-                         {"slice", bucket.counts.front()},
+                         {"slices", bucket.counts},
                          {"parameters", names}});
     }
     json["groups"].push_back({{"processes", name_of(group.processes)}, {"buckets", buckets}});
   }
+  json["owners"] = owners_json(plan);
   json["collectives"] = nlohmann::ordered_json::array();
   for (const CollectiveCost& cost : plan.collectives)
     json["collectives"].push_back(

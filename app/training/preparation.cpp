@@ -69,7 +69,7 @@ Prepared examine(const std::string& deck, const std::vector<Override>& overrides
   read_corpus(run, problems);
   check_run_directory(config.checkpoint.dir.get(), problems);
   if (refused.empty())
-    attempt(problems, [&] { problems.add(against_memory(run.plan.emplace(resolve(config, ranks, 0)))); });
+    attempt(problems, [&] { problems.add(against_memory(run.plan.emplace(resolve_largest(config, ranks)))); });
   problems.raise();
   return run;
 }

@@ -16,7 +16,7 @@ int run_plan(const PlanOptions& options) {
   for (const Finding& finding : refusals(deck.config, static_cast<int>(options.ranks)))
     problems.add(Exit::deck, deck.provenance.located(finding));
   problems.raise();
-  const RunPlan plan = resolve(deck.config, static_cast<int>(options.ranks), 0);
+  const RunPlan plan = resolve_largest(deck.config, static_cast<int>(options.ranks));
   fmt::print("{}\n", options.format == Format::json ? plan_json(plan) : plan_text(plan));
   return 0;
 }

@@ -125,6 +125,11 @@ Findings advise(const RunConfig& config) {
                      fmt::format("the run of {} steps ends within warm-up", config.run.steps)});
   if (config.optimizer.decay_steps > 0 && config.optimizer.schedule != Schedule::wsd)
     found.push_back({{"optimizer.decay_steps", "optimizer.schedule"}, "counts with schedule wsd only"});
+  RunConfig standard = config;
+  standard.optimizer.muon = MuonConfig();
+  if (config.optimizer.matrices != MatrixRule::muon)
+    for (const KeyChange& other : changed_keys(standard, config))
+      found.push_back({{other.key, "optimizer.matrices"}, "counts with matrices: muon only"});
   if (!config.recompute.modules.get().empty() && config.recompute.mode != RecomputeMode::selective)
     found.push_back({{"recompute.modules", "recompute.mode"}, "counts with mode selective only"});
   if (config.checkpoint.init_from.empty() && !config.checkpoint.init_missing.empty())

@@ -18,6 +18,10 @@ enum class DataKind { text, tokens };
 enum class Compute { bf16, fp32 };
 enum class ReduceOrder { rank, library };
 enum class OptimizerRule { adamw };
+enum class MatrixRule { adamw, muon };
+enum class Moments { fp32, bf16 };
+enum class MuonCoefficients { quintic, simple, polar_express };
+enum class MuonScale { spectral, shape, rms };
 enum class Schedule { cosine, linear, constant, wsd };
 
 /// One value and its name in decks, logs and files.
@@ -72,6 +76,21 @@ template <> struct Names<ReduceOrder> {
 };
 template <> struct Names<OptimizerRule> {
   static constexpr Name<OptimizerRule> table[] = {{OptimizerRule::adamw, "adamw"}};
+};
+template <> struct Names<MatrixRule> {
+  static constexpr Name<MatrixRule> table[] = {{MatrixRule::adamw, "adamw"}, {MatrixRule::muon, "muon"}};
+};
+template <> struct Names<Moments> {
+  static constexpr Name<Moments> table[] = {{Moments::fp32, "fp32"}, {Moments::bf16, "bf16"}};
+};
+template <> struct Names<MuonCoefficients> {
+  static constexpr Name<MuonCoefficients> table[] = {{MuonCoefficients::quintic, "quintic"},
+                                                     {MuonCoefficients::simple, "simple"},
+                                                     {MuonCoefficients::polar_express, "polar_express"}};
+};
+template <> struct Names<MuonScale> {
+  static constexpr Name<MuonScale> table[] = {
+      {MuonScale::spectral, "spectral"}, {MuonScale::shape, "shape"}, {MuonScale::rms, "rms"}};
 };
 template <> struct Names<Schedule> {
   static constexpr Name<Schedule> table[] = {{Schedule::cosine, "cosine"},

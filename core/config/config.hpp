@@ -216,34 +216,60 @@ struct ReduceConfig {
   bool operator==(const ReduceConfig&) const = default;
 };
 
+struct MuonConfig {
+  double momentum = 0.95;
+  bool nesterov = true;
+  MuonCoefficients coefficients = MuonCoefficients::quintic;
+  MuonScale scale = MuonScale::spectral;
+
+  template <class Self, class V> static void visit(Self& self, V& v) {
+    using enum Restart;
+    v.key("momentum", self.momentum, from_below(0, 1), fixed, "Decay of the momentum");
+    v.key("nesterov", self.nesterov, OneOf(), fixed, "Step along what the momentum will be, not what it is");
+    v.key("coefficients", self.coefficients, OneOf(), fixed,
+          "Newton-Schulz steps that make a matrix orthogonal: 5, 5 or 8 of them");
+    v.key("scale", self.scale, OneOf(), fixed,
+          "Of an orthogonal step [out, in], beside the rate: sqrt(max(out, in)), sqrt(max(1, out/in)), or 0.2 "
+          "sqrt(max(out, in))");
+  }
+  bool operator==(const MuonConfig&) const = default;
+};
+
 struct OptimizerConfig {
+  MatrixRule matrices = MatrixRule::adamw;
   OptimizerRule others = OptimizerRule::adamw;
   double lr = 3e-4;
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;
+  Moments moments = Moments::fp32;
   double clip = 1;
   Schedule schedule = Schedule::cosine;
   std::int64_t warmup_steps = 0;
   std::int64_t decay_steps = 0;
   double min_lr = 0;
   std::int64_t max_skips = 10;
+  MuonConfig muon;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
-    v.key("others", self.others, OneOf(), fixed, "Rule of all parameters");
+    v.key("matrices", self.matrices, OneOf(), fixed, "Rule of the blocks' matrices and experts");
+    v.key("others", self.others, OneOf(), fixed, "Rule of all other parameters");
     v.key("lr", self.lr, from_to(0, 1e3), may_change, "Learning rate after warm-up");
     v.key("beta1", self.beta1, from_below(0, 1), fixed, "Decay of the first moment");
     v.key("beta2", self.beta2, from_below(0, 1), fixed, "Decay of the second moment");
     v.key("eps", self.eps, from_to(1e-30, 1), fixed, "Added to the root of the second moment");
     v.key("weight_decay", self.weight_decay, from_to(0, 1e3), may_change, "Decoupled decay of matrices and embeddings");
+    v.key("moments", self.moments, OneOf(), fixed,
+          "Type in which AdamW's moments and Muon's momentum are kept: rounded once after use");
     v.key("clip", self.clip, from_to(0, 1e30), may_change, "Largest norm of all parameters' gradient; 0: no limit");
     v.key("schedule", self.schedule, OneOf(), fixed, "Learning rate after warm-up; wsd: constant, then linear");
     v.key("warmup_steps", self.warmup_steps, from_to(0, 1e12), fixed, "Steps in which the rate rises from 0 to lr");
     v.key("decay_steps", self.decay_steps, from_to(0, 1e12), fixed, "Last steps of schedule wsd, from lr to min_lr");
     v.key("min_lr", self.min_lr, from_to(0, 1e3), may_change, "Learning rate at the last step");
     v.key("max_skips", self.max_skips, from_to(1, 1e12), may_change, "Steps in a row, not finite, that end the run");
+    v.section("muon", self.muon, "Muon, where matrices says so: momentum, made orthogonal matrix by matrix");
   }
   bool operator==(const OptimizerConfig&) const = default;
 };

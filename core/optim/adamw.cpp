@@ -32,15 +32,16 @@ std::vector<RuleCounter> fresh_adamw_counters() {
 }
 
 AdamW::AdamW(Device& device, const ParamRegistry& registry, const ParamLayout& layout, const Ranks& ranks,
-             std::vector<BucketId> buckets, const AdamWCoefficients& coefficients, double weight_decay)
+             std::vector<BucketId> buckets, const AdamWCoefficients& coefficients, double weight_decay,
+             DType moments)
     : Rule(std::move(buckets)), device_(device), coefficients_(coefficients) {
   std::int64_t most_runs = 0;
   for (BucketId b : this->buckets()) {
     const Bucket& bucket = layout.buckets()[b];
     const Shape shape{bucket.slice(ranks)};
     most_runs += runs_of(registry, bucket);
-    m_.push_back({b, device.allocate(Category::optimizer, DType::f32, shape)});
-    v_.push_back({b, device.allocate(Category::optimizer, DType::f32, shape)});
+    m_.push_back({b, device.allocate(Category::optimizer, moments, shape)});
+    v_.push_back({b, device.allocate(Category::optimizer, moments, shape)});
     add_runs(registry, layout.pieces(b, ranks), weight_decay);
   }
   table_memory_ = device.allocate(Category::optimizer, DType::u8, {AdamWTable::bytes(most_runs)});

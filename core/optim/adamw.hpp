@@ -5,11 +5,12 @@
 
 namespace tessera {
 
-/// AdamW on element-sharded buckets: moments m and v in fp32, weight decay by role.
+/// AdamW on element-sharded buckets: moments m and v in fp32 or bf16, weight decay by role.
 class AdamW final : public Rule {
  public:
   AdamW(Device& device, const ParamRegistry& registry, const ParamLayout& layout, const Ranks& ranks,
-        std::vector<BucketId> buckets, const AdamWCoefficients& coefficients, double weight_decay);
+        std::vector<BucketId> buckets, const AdamWCoefficients& coefficients, double weight_decay,
+        DType moments = DType::f32);
 
   void initialise(Stream& stream) override;
   void step(Stream& stream, const Clipped& gradients, const Masters& masters, const RulePlaces& places) override;

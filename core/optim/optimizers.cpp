@@ -5,19 +5,25 @@
 #include <string>
 
 #include "core/optim/adamw.hpp"
+#include "core/optim/muon.hpp"
 
 namespace tessera {
 
 std::vector<std::unique_ptr<Rule>> rules_of(const OptimizerConfig& config, Device& device,
                                             const ParamRegistry& registry, const ParamLayout& layout,
                                             const Ranks& ranks) {
-  std::vector<BucketId> element_sharded;
-  for (BucketId b : layout.buckets().ids())
-    if (layout.buckets()[b].key.owner == OwnerKind::element_sharded) element_sharded.push_back(b);
+  const auto owned_as = [&](OwnerKind kind) {
+    std::vector<BucketId> buckets;
+    for (BucketId b : layout.buckets().ids())
+      if (layout.buckets()[b].key.owner == kind) buckets.push_back(b);
+    return buckets;
+  };
   std::vector<std::unique_ptr<Rule>> rules;
-  rules.push_back(std::make_unique<AdamW>(device, registry, layout, ranks, std::move(element_sharded),
+  rules.push_back(std::make_unique<AdamW>(device, registry, layout, ranks, owned_as(OwnerKind::element_sharded),
                                           AdamWCoefficients{config.beta1, config.beta2, config.eps},
-                                          config.weight_decay));
+                                          config.weight_decay, type_of(config.moments)));
+  if (std::vector<BucketId> whole = owned_as(OwnerKind::whole_matrix); !whole.empty())
+    rules.push_back(std::make_unique<Muon>(device, registry, layout, ranks, std::move(whole), config));
   return rules;
 }
 

@@ -9,7 +9,8 @@
 
 namespace tessera {
 
-/// The rules of a deck's `optimizer` for the buckets of a layout: AdamW where slices are cut by elements.
+/// The rules of a deck's `optimizer` for the buckets of a layout: AdamW where slices are cut by elements, Muon where
+/// matrices are owned whole.
 std::vector<std::unique_ptr<Rule>> rules_of(const OptimizerConfig& config, Device& device,
                                             const ParamRegistry& registry, const ParamLayout& layout,
                                             const Ranks& ranks);

@@ -2,11 +2,15 @@
 #include <functional>
 #include <vector>
 
+#include "core/config/choices.hpp"
 #include "core/params/masters.hpp"
 #include "core/params/tokens.hpp"
 #include "core/state/state_dict.hpp"
 
 namespace tessera {
+
+/// The type of a deck's `moments`.
+constexpr DType type_of(Moments moments) { return moments == Moments::bf16 ? DType::bf16 : DType::f32; }
 
 /// What a step keeps on the device for the rules, at the same addresses every step.
 struct RulePlaces {
@@ -28,8 +32,9 @@ class Rule {
   /// The slots of a fresh run. Local; orders on `stream`.
   virtual void initialise(Stream& stream) = 0;
 
-  /// Updates this rank's masters of its buckets from clipped gradients, and advances its counters: in one launch,
-  /// whatever the number of parameters. A step whose clip() says skip changes nothing. Masters and gradients keep their
+  /// Updates this rank's masters of its buckets from clipped gradients, which it may overwrite, and advances its
+  /// counters: in as many launches whatever the number of parameters, but for matrix products of the host and of more
+  /// than a batch. A step whose clip() says skip changes nothing. Masters and gradients keep their
   /// addresses from step to step. Local; orders on `stream`.
   virtual void step(Stream& stream, const Clipped& gradients, const Masters& masters, const RulePlaces& places) = 0;
 

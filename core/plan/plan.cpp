@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "core/config/batch_advice.hpp"
+#include "core/optim/muon.hpp"
 #include "core/plan/recorder.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "core/step/debug_memory.hpp"
@@ -17,7 +18,8 @@ namespace {
 LayoutRules layout_rules(const RunConfig& config, const Ranks& ranks) {
   const double elements = config.reduce.bucket_mib * 1024 * 1024 / static_cast<double>(size_of(DType::f32));
   return {ranks.world.size, ranks.expert_data.size,
-          std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(elements)))};
+          std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(elements))),
+          config.optimizer.matrices == MatrixRule::muon ? OwnerKind::whole_matrix : OwnerKind::element_sharded};
 }
 
 /// FLOPs of one micro-batch when nothing is computed twice.
@@ -87,6 +89,13 @@ void measure(RunPlan& plan) {
   for (const auto& [work, none] : engine.stream().library<LibraryChoices>().of) plan.library_work.push_back(work);
 }
 
+/// Elements of all slices of a rank.
+std::int64_t owned(const ParamLayout& layout, const Ranks& ranks) {
+  std::int64_t elements = 0;
+  for (const Bucket& bucket : layout.buckets()) elements += bucket.slice(ranks);
+  return elements;
+}
+
 }  // namespace
 
 std::vector<Finding> refusals(const RunConfig& config, int ranks) {
@@ -115,6 +124,7 @@ RunPlan resolve(const RunConfig& config, int ranks, int rank) {
   ParamRegistry registry({.weight = recipe_of(shape.compute).weight});
   Gpt model(registry, shape);
   const Ranks here = Ranks::in_world(ranks, rank);
+  if (config.optimizer.matrices == MatrixRule::muon) problems_with_muon(registry).raise();
   ParamLayout layout = ParamLayout::build(registry, layout_rules(config, here));
   const std::int64_t local = config.batch.global / ranks;
   const SyncRules sync{config.gather.overlap ? Overlap::on : Overlap::off,
@@ -135,6 +145,18 @@ RunPlan resolve(const RunConfig& config, int ranks, int rank) {
   run_dry(plan);
   measure(plan);
   return plan;
+}
+
+RunPlan resolve_largest(const RunConfig& config, int ranks) {
+  RunPlan first = resolve(config, ranks, 0);
+  int largest = 0;
+  std::int64_t most = owned(first.layout, first.ranks);
+  for (int rank = 1; rank < ranks; ++rank)
+    if (const std::int64_t elements = owned(first.layout, Ranks::in_world(ranks, rank)); elements > most) {
+      most = elements;
+      largest = rank;
+    }
+  return largest == 0 ? std::move(first) : resolve(config, ranks, largest);
 }
 
 }  // namespace tessera

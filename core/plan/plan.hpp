@@ -35,4 +35,7 @@ std::vector<Finding> refusals(const RunConfig& config, int ranks);
 /// rank of `ranks` can be planned anywhere.
 RunPlan resolve(const RunConfig& config, int ranks, int rank);
 
+/// The plan of the rank that owns most, whose memory is the most that a rank needs; of rank 0 where all own as much.
+RunPlan resolve_largest(const RunConfig& config, int ranks);
+
 }  // namespace tessera

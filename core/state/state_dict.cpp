@@ -14,7 +14,7 @@ constexpr std::size_t none = static_cast<std::size_t>(-1);
 
 /// Appends the canonical tensors of the datasets for whose parameters `covered` holds. Returns each parameter's index.
 template <class Covered>
-IndexedBy<ParamId, std::size_t> add_names(std::vector<StateTensor>& tensors, const std::string& slot,
+IndexedBy<ParamId, std::size_t> add_names(std::vector<StateTensor>& tensors, const std::string& slot, DType type,
                                           const ParamRegistry& registry, const Covered& covered) {
   IndexedBy<ParamId, std::size_t> tensor_of(registry.size(), none);
   for (const Dataset& dataset : registry.datasets()) {
@@ -24,7 +24,7 @@ IndexedBy<ParamId, std::size_t> add_names(std::vector<StateTensor>& tensors, con
       tensor_of[param] = known ? tensors.size() - 1 : tensors.size();
       if (std::exchange(known, true)) continue;
       const ParamSpec& spec = registry[param];
-      tensors.push_back({slot, spec.canonical.name, spec.canonical.shape, DType::f32, spec.role, {}, spec.tied_to});
+      tensors.push_back({slot, spec.canonical.name, spec.canonical.shape, type, spec.role, {}, spec.tied_to});
     }
   }
   return tensor_of;
@@ -44,7 +44,7 @@ RuleCounter RuleCounter::with_bits(std::uint64_t bits) const {
 
 void StateDict::add(const StateSlot& slot, const ParamRegistry& registry, const ParamLayout& layout,
                     const Ranks& ranks) {
-  const IndexedBy<ParamId, std::size_t> tensor_of = add_names(tensors, slot.name, registry, [&](ParamId param) {
+  const IndexedBy<ParamId, std::size_t> tensor_of = add_names(tensors, slot.name, slot.type(), registry, [&](ParamId param) {
     return std::ranges::find(slot.slices, layout.place(param).bucket, &BucketSlice::bucket) != slot.slices.end();
   });
   for (const BucketSlice& slice : slot.slices)
@@ -56,7 +56,7 @@ void StateDict::add(const StateSlot& slot, const ParamRegistry& registry, const 
 }
 
 void StateDict::add(const std::string& slot, const ParamRegistry& registry) {
-  add_names(tensors, slot, registry, [](ParamId) { return true; });
+  add_names(tensors, slot, DType::f32, registry, [](ParamId) { return true; });
 }
 
 std::uint64_t scalar_digest(std::uint64_t bits) { return mix64(bits ^ 0x9E3779B97F4A7C15u); }

@@ -29,7 +29,7 @@ struct StateTensor {
   std::string path() const { return "/" + slot + "/" + name; }
 };
 
-/// This rank's slice of one bucket, [counts[rank]] fp32 on the device.
+/// This rank's slice of one bucket, [counts[rank]] on the device.
 struct BucketSlice {
   BucketId bucket;
   Tensor values;
@@ -39,6 +39,8 @@ struct BucketSlice {
 struct StateSlot {
   const char* name;  ///< "model", or the optimizer's: "adamw/m"
   std::span<const BucketSlice> slices;
+  /// Of all its tensors.
+  DType type() const { return slices.empty() ? DType::f32 : slices.front().values.type; }
 };
 
 /// A scalar of an optimizer rule's state, by name: unique among the rules of a run.

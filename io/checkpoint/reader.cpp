@@ -381,7 +381,7 @@ namespace {
 std::string what_no_run_goes_on_from(const Checkpoint& checkpoint) {
   std::string what = checkpoint.weights_only() ? "weights alone" : "";
   for (const StoredTensor& tensor : checkpoint.tensors())
-    if (tensor.type == DType::bf16 && what.empty()) what = tensor.path() + " in bf16";
+    if (tensor.slot == "model" && tensor.type == DType::bf16 && what.empty()) what = tensor.path() + " in bf16";
   if (what.empty()) return what;
   return fmt::format("{}: holds {}, from which no run goes on; checkpoint.init_from starts one", checkpoint.name(),
                      what);

@@ -58,6 +58,17 @@ TEST(Derive, FillsWhatFollows) {
   EXPECT_FALSE(config.data.root.known());
 }
 
+TEST(Advise, MuonsKeysCountWithMuonAlone) {
+  RunConfig config = sound();
+  EXPECT_EQ(advice(config), List{});
+  config.optimizer.muon.momentum = 0.9;
+  config.optimizer.muon.scale = MuonScale::rms;
+  EXPECT_EQ(advice(config), (List{"optimizer.muon.momentum: counts with matrices: muon only",
+                                  "optimizer.muon.scale: counts with matrices: muon only"}));
+  config.optimizer.matrices = MatrixRule::muon;
+  EXPECT_EQ(advice(config), List{});
+}
+
 TEST(Derive, FollowsTheOtherKeys) {
   RunConfig config = sound();
   config.model.activation = Activation::swiglu;
@@ -241,7 +252,8 @@ sample: tokens prompt
 precision: compute fuse_wgrad
 gather: overlap
 reduce: overlap bucket_mib order
-optimizer: others lr beta1 beta2 eps weight_decay clip schedule warmup_steps decay_steps min_lr max_skips
+optimizer: matrices others lr beta1 beta2 eps weight_decay moments clip schedule warmup_steps decay_steps min_lr max_skips
+optimizer.muon: momentum nesterov coefficients scale
 parallel: oversubscribe
 comm: timeout_s
 checkpoint: dir every_steps keep_last keep_every expert_layout init_from init_missing init_ignore_extra
@@ -257,9 +269,10 @@ TEST(Keys, FixedAreThoseThatAResumedRunCannotChange) {
             "schema_version run.seed run.steps model.kind model.layers model.hidden model.heads model.kv_heads "
             "model.head_dim model.ffn model.seq_len model.norm model.position model.rope_base model.activation "
             "model.bias model.tied_head model.vocab model.moe.experts model.moe.top_k model.moe.renormalize "
-            "data.kind data.eval_fraction data.shuffle batch.global precision.compute optimizer.others "
-            "optimizer.beta1 optimizer.beta2 optimizer.eps optimizer.schedule optimizer.warmup_steps "
-            "optimizer.decay_steps ");
+            "data.kind data.eval_fraction data.shuffle batch.global precision.compute optimizer.matrices "
+            "optimizer.others optimizer.beta1 optimizer.beta2 optimizer.eps optimizer.moments optimizer.schedule "
+            "optimizer.warmup_steps optimizer.decay_steps optimizer.muon.momentum optimizer.muon.nesterov "
+            "optimizer.muon.coefficients optimizer.muon.scale ");
 }
 
 TEST(Keys, DescribeTypeDefaultAndRule) {

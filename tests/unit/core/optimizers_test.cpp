@@ -5,8 +5,10 @@
 #include <bit>
 #include <functional>
 #include <map>
+#include <set>
 
 #include "core/optim/adamw.hpp"
+#include "core/optim/muon.hpp"
 #include "core/params/param_sync.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/random/random.hpp"
@@ -142,6 +144,37 @@ TEST_F(OptimizersTest, RulesOfADeckCoverEveryBucket) {
   });
   EXPECT_EQ(slots, (std::vector<std::string>{"adamw/m", "adamw/v"}));
   EXPECT_EQ(optimizers.counters(), fresh_adamw_counters());
+}
+
+TEST_F(OptimizersTest, MuonStepsWhatIsOwnedWhole) {
+  const ParamLayout owned = ParamLayout::build(registry_, {1, 1, 100, OwnerKind::whole_matrix});
+  OptimizerConfig config;
+  config.matrices = MatrixRule::muon;
+  config.moments = Moments::bf16;
+  const Optimizers optimizers(rules_of(config, device_, registry_, owned, Ranks{}), owned);
+  std::map<std::string, std::set<std::string>> held;
+  optimizers.visit_state([&](const StateSlot& slot) {
+    EXPECT_EQ(slot.type(), DType::bf16) << slot.name;
+    StateDict state;
+    state.add(slot, registry_, owned, Ranks{});
+    for (const StateTensor& tensor : state.tensors) held[slot.name].insert(tensor.name);
+  });
+  const std::set<std::string> others{"embed", "norm", "bias"};
+  EXPECT_EQ(held, (std::map<std::string, std::set<std::string>>{
+                      {"adamw/m", others}, {"adamw/v", others}, {"muon/momentum", {"experts", "proj"}}}));
+  EXPECT_EQ(optimizers.counters(), fresh_adamw_counters()) << "Muon counts nothing";
+}
+
+TEST_F(OptimizersTest, MuonRefusesSlicesOfElements) {
+  EXPECT_THROW(Muon(device_, registry_, layout_, Ranks{}, experts(), OptimizerConfig{}), Error);
+}
+
+TEST(MuonScales, AreThoseOfTheirNames) {
+  EXPECT_EQ(scale_of(MuonScale::spectral, 4, 9), 3);
+  EXPECT_EQ(scale_of(MuonScale::spectral, 16, 9), 4);
+  EXPECT_EQ(scale_of(MuonScale::shape, 4, 9), 1);
+  EXPECT_EQ(scale_of(MuonScale::shape, 36, 9), 2);
+  EXPECT_EQ(scale_of(MuonScale::rms, 25, 9), 1);
 }
 
 TEST_F(OptimizersTest, ASlotHoldsItsRulesParametersAlone) {

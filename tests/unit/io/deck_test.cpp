@@ -71,8 +71,9 @@ sample: {tokens: 0, prompt: "The \"one\"\n"}
 precision: {compute: fp32, fuse_wgrad: false}
 gather: {overlap: false}
 reduce: {overlap: false, bucket_mib: 0.25, order: library}
-optimizer: {others: adamw, lr: 1e-3, beta1: 0.8, beta2: 0.9, eps: 1e-6, weight_decay: 0, clip: 2, schedule: wsd,
-            warmup_steps: 5, decay_steps: 20, min_lr: 1.0E-4, max_skips: 2}
+optimizer: {matrices: muon, others: adamw, lr: 1e-3, beta1: 0.8, beta2: 0.9, eps: 1e-6, weight_decay: 0, moments: bf16,
+            clip: 2, schedule: wsd, warmup_steps: 5, decay_steps: 20, min_lr: 1.0E-4, max_skips: 2,
+            muon: {momentum: 0.9, nesterov: false, coefficients: polar_express, scale: rms}}
 comm: {timeout_s: 7}
 checkpoint: {dir: out/all, every_steps: 7, keep_last: 3, keep_every: 21, expert_layout: discrete, init_from: runs/a,
              init_missing: [a.weight, b.weight], init_ignore_extra: true}
@@ -91,8 +92,9 @@ debug: {replica_hash_every: 5, trace: t.jsonl}
   EXPECT_EQ(config.precision, (PrecisionConfig{Compute::fp32, false}));
   EXPECT_EQ(config.gather, (GatherConfig{false}));
   EXPECT_EQ(config.reduce, (ReduceConfig{false, 0.25, ReduceOrder::library}));
-  EXPECT_EQ(config.optimizer, (OptimizerConfig{OptimizerRule::adamw, 1e-3, 0.8, 0.9, 1e-6, 0, 2, Schedule::wsd, 5, 20,
-                                               1e-4, 2}));
+  EXPECT_EQ(config.optimizer, (OptimizerConfig{MatrixRule::muon, OptimizerRule::adamw, 1e-3, 0.8, 0.9, 1e-6, 0,
+                                               Moments::bf16, 2, Schedule::wsd, 5, 20, 1e-4, 2,
+                                               {0.9, false, MuonCoefficients::polar_express, MuonScale::rms}}));
   EXPECT_EQ(config.comm, (CommConfig{7}));
   EXPECT_EQ(config.checkpoint, (CheckpointConfig{std::string("out/all"), 7, 3, 21, ExpertLayout::discrete, "runs/a",
                                                  {"a.weight", "b.weight"}, true}));
@@ -217,7 +219,7 @@ TEST(BadDeck, UnknownKeys) {
 
 TEST(BadDeck, KeysOfFeaturesToComeAreUnknown) {
   for (const char* line : {"sharding: optimizer", "parallel: {expert: 1}", "precision: {recipe: bf16}",
-                           "gather: {wire: auto}", "optimizer: {matrices: muon}", "checkpoint: {quantized: true}"}) {
+                           "gather: {wire: auto}", "optimizer: {skip_spikes: 3}", "checkpoint: {quantized: true}"}) {
     const List found = errors_with(line);
     ASSERT_EQ(found.size(), 1u) << line;
     EXPECT_NE(found[0].find(": unknown key"), std::string::npos) << found[0];
