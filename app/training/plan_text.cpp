@@ -55,8 +55,8 @@ std::string owners_text(const RunPlan& plan) {
   std::string text;
   for (const Owners& group : owners(plan)) {
     if (text.empty()) text = "owners of whole matrices, the most of any rank\n";
-    text += fmt::format("  {}: Newton-Schulz cost {:.3g}, {:.2f} of the mean; {} elements, {:.2f} of the mean; momentum "
-                        "{:.3f} MiB\n",
+    text += fmt::format("  {}: Newton-Schulz cost {:.3g}, {:.2f} of the mean; {} elements, {:.2f} of the mean; "
+                        "momentum {:.3f} MiB\n",
                         name_of(group.processes), std::ranges::max(group.cost), most_over_mean(group.cost),
                         std::ranges::max(group.elements), most_over_mean(group.elements),
                         mib(std::ranges::max(group.momentum_bytes)));
@@ -103,7 +103,8 @@ std::string plan_text(const RunPlan& plan) {
       const Bucket& bucket = plan.layout.buckets()[b];
       text += fmt::format("  {:>3}  {} {} {}, {} elements in {}, {} ... {}\n", g.value,
                           name_of(bucket.key.format),
-                          name_of(bucket.key.processes), name_of(bucket.key.owner), bucket.size.value, slices_text(bucket),
+                          name_of(bucket.key.processes), name_of(bucket.key.owner), bucket.size.value,
+                          slices_text(bucket),
                           plan.registry[bucket.members.front().param].name,
                           plan.registry[bucket.members.back().param].name);
     }

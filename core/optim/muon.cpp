@@ -78,7 +78,8 @@ Muon::Muon(Device& device, const ParamRegistry& registry, const ParamLayout& lay
 void Muon::add_parts(const ParamRegistry& registry, const std::vector<Piece>& pieces) {
   for (const Piece& piece : pieces) {
     const ParamSpec& spec = registry[piece.param];
-    require(spec.member.rank() == 2 && piece.count.value == spec.member_elements(), "Muon", "a piece is a whole matrix");
+    const bool whole = spec.member.rank() == 2 && piece.count.value == spec.member_elements();
+    require(whole, "Muon", "a piece is a whole matrix");
     const Shape rows = spec.part_rows();
     std::int64_t begin = piece.shard.value;
     for (int i = 0; i < rows.rank(); ++i) {

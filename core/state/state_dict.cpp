@@ -44,9 +44,10 @@ RuleCounter RuleCounter::with_bits(std::uint64_t bits) const {
 
 void StateDict::add(const StateSlot& slot, const ParamRegistry& registry, const ParamLayout& layout,
                     const Ranks& ranks) {
-  const IndexedBy<ParamId, std::size_t> tensor_of = add_names(tensors, slot.name, slot.type(), registry, [&](ParamId param) {
+  const auto covered = [&](ParamId param) {
     return std::ranges::find(slot.slices, layout.place(param).bucket, &BucketSlice::bucket) != slot.slices.end();
-  });
+  };
+  const IndexedBy<ParamId, std::size_t> tensor_of = add_names(tensors, slot.name, slot.type(), registry, covered);
   for (const BucketSlice& slice : slot.slices)
     for (const Piece& piece : layout.pieces(slice.bucket, ranks))
       if (piece.real.value > 0)  // else vocabulary padding

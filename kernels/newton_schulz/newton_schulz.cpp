@@ -21,8 +21,9 @@ void measure(Stream& stream, const NewtonSchulzTable& table, double* sums, float
         const Matrix& matrix = row_of_piece(rows, 0, count, &Matrix::first_chunk, r);
         const std::int64_t begin = (r - matrix.first_chunk) * chunk, left = matrix.rows * matrix.columns - begin;
         const float* const u = matrix.values + begin;
-        const auto sum = row.template sum<double>(
-            left < chunk ? left : chunk, [&](std::int64_t j) { return static_cast<double>(u[j]) * static_cast<double>(u[j]); });
+        const auto sum = row.template sum<double>(left < chunk ? left : chunk, [&](std::int64_t j) {
+          return static_cast<double>(u[j]) * static_cast<double>(u[j]);
+        });
         row.once([&] { sums[r] = sum; });
       });
   launch_rows(

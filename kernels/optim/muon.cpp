@@ -63,7 +63,8 @@ MuonTable::MuonTable(std::span<const MuonPart> parts) {
   if (!parts.empty()) moments_ = parts.front().momentum.type;
   for (const MuonPart& part : parts) {
     const std::int64_t n = part.master.elements();
-    require(part.momentum.elements() == n && part.gradient.elements() == n, "MuonTable", "all tensors of a part are [n]");
+    require(part.momentum.elements() == n && part.gradient.elements() == n, "MuonTable",
+            "all tensors of a part are [n]");
     require(part.master.type == DType::f32 && part.gradient.type == DType::f32, "MuonTable",
             "master and gradient are f32");
     require((moments_ == DType::f32 || moments_ == DType::bf16) && part.momentum.type == moments_, "MuonTable",

@@ -27,7 +27,7 @@ inline constexpr double bf16_auxiliary = 3e-3;       // 1.4e-3
 // One sum made in another order (fp32): the head in pieces against the head at once.
 inline constexpr double reordered = 1e-6;
 
-// Newton-Schulz steps in bf16, ||a-b|| over ||b||: another order of a sum may round to another bf16, which five steps amplify.
+// Newton-Schulz steps in bf16, ||a-b|| over ||b||: another order of a sum may round to another bf16.
 inline constexpr double newton_schulz = 2e-2;
 
 }  // namespace tessera::test::tolerances

@@ -252,7 +252,8 @@ sample: tokens prompt
 precision: compute fuse_wgrad
 gather: overlap
 reduce: overlap bucket_mib order
-optimizer: matrices others lr beta1 beta2 eps weight_decay moments clip schedule warmup_steps decay_steps min_lr max_skips
+optimizer: matrices others lr beta1 beta2 eps weight_decay moments clip schedule )"
+            R"(warmup_steps decay_steps min_lr max_skips
 optimizer.muon: momentum nesterov coefficients scale
 parallel: oversubscribe
 comm: timeout_s

@@ -198,7 +198,8 @@ TEST(WholeMatrixLayout, SingleAndDiscreteExpertsHaveTheSameOwners) {
       const ParamLayout a = ParamLayout::build(single, muon(ranks, ranks, elements));
       const ParamLayout b = ParamLayout::build(discrete, muon(ranks, ranks, elements));
       EXPECT_EQ(a.hash(), b.hash());
-      for (ProcessGroup group : {ProcessGroup::dense, ProcessGroup::expert}) EXPECT_EQ(a.owners(group), b.owners(group));
+      for (ProcessGroup group : {ProcessGroup::dense, ProcessGroup::expert})
+        EXPECT_EQ(a.owners(group), b.owners(group));
     }
 }
 

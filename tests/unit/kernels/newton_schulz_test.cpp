@@ -70,7 +70,8 @@ constexpr std::pair<std::int64_t, std::int64_t> shapes[] = {{1, 1},   {1, 9},   
 TEST(NewtonSchulz, EqualsItsReference) {
   for (const auto& [rows, columns] : shapes) {
     const HostMatrix matrix = drawn(rows, columns, static_cast<std::uint64_t>(rows * 1000 + columns));
-    const auto got = orthogonal({matrix}).front(), expected = reference::newton_schulz(matrix.values, rows, columns, quintic);
+    const auto got = orthogonal({matrix}).front();
+    const auto expected = reference::newton_schulz(matrix.values, rows, columns, quintic);
     EXPECT_LE(distance(got, expected), test::tolerances::newton_schulz) << rows << " x " << columns;
   }
 }
@@ -138,7 +139,8 @@ TEST(NewtonSchulz, ZeroStaysZeroAndNaNStaysInItsMatrix) {
 
 TEST(NewtonSchulz, WithoutAStepItOnlyNormalises) {
   const HostMatrix matrix{2, 2, {3, 0, 0, 4}};
-  EXPECT_TRUE(test::near(orthogonal({matrix}, {}).front(), std::vector<double>{0.6, 0, 0, 0.8}, test::tolerance<bf16>));
+  const std::vector<double> expected{0.6, 0, 0, 0.8};
+  EXPECT_TRUE(test::near(orthogonal({matrix}, {}).front(), expected, test::tolerance<bf16>));
 }
 
 TEST(NewtonSchulz, AllocatesNothingAfterADryPassHasPlannedIt) {
@@ -153,7 +155,8 @@ TEST(NewtonSchulz, AllocatesNothingAfterADryPassHasPlannedIt) {
   Device measuring(Device::Kind::measuring), device;
   newton_schulz(measuring.compute(), quintic, make(measuring));
   const NewtonSchulzTable table = make(device);
-  for (const Workspace& place : measuring.compute().workspaces()) device.compute().workspace(place.purpose, place.bytes);
+  for (const Workspace& place : measuring.compute().workspaces())
+    device.compute().workspace(place.purpose, place.bytes);
   const std::int64_t before = device.allocations();
   newton_schulz(device.compute(), quintic, table);
   EXPECT_EQ(device.allocations(), before);
