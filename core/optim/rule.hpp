@@ -33,8 +33,8 @@ class Rule {
   virtual void initialise(Stream& stream) = 0;
 
   /// Updates this rank's masters of its buckets from clipped gradients, which it may overwrite, and advances its
-  /// counters: in as many launches whatever the number of parameters, but for matrix products of the host and of more
-  /// than a batch. A step whose clip() says skip changes nothing. Masters and gradients keep their
+  /// counters. The number of launches does not follow that of parameters, but for matrix products: a GPU makes them by
+  /// batches, the host one by one. A step whose clip() says skip changes nothing. Masters and gradients keep their
   /// addresses from step to step. Local; orders on `stream`.
   virtual void step(Stream& stream, const Clipped& gradients, const Masters& masters, const RulePlaces& places) = 0;
 
