@@ -54,12 +54,12 @@ template <class T> double most_over_mean(const std::vector<T>& values) {
 std::string owners_text(const RunPlan& plan) {
   std::string text;
   for (const Owners& group : owners(plan)) {
-    if (text.empty()) text = "owners of whole matrices, the most of any rank\n";
-    text += fmt::format("  {}: Newton-Schulz cost {:.3g}, {:.2f} of the mean; {} elements, {:.2f} of the mean; "
-                        "momentum {:.3f} MiB\n",
-                        name_of(group.processes), std::ranges::max(group.cost), most_over_mean(group.cost),
-                        std::ranges::max(group.elements), most_over_mean(group.elements),
-                        mib(std::ranges::max(group.momentum_bytes)));
+    if (text.empty()) text = "owners of whole matrices: cost of Newton-Schulz, elements, momentum\n";
+    for (std::size_t r = 0; r < group.cost.size(); ++r)
+      text += fmt::format("  {} rank {:<4} {:>10.3g} {:>12} {:>12.3f} MiB\n", name_of(group.processes), r, group.cost[r],
+                          group.elements[r], mib(group.momentum_bytes[r]));
+    text += fmt::format("  {} most over mean {:.3f} {:>12.3f}\n", name_of(group.processes), most_over_mean(group.cost),
+                        most_over_mean(group.elements));
   }
   return text;
 }
