@@ -56,8 +56,8 @@ std::string owners_text(const RunPlan& plan) {
   for (const Owners& group : owners(plan)) {
     if (text.empty()) text = "owners of whole matrices: cost of Newton-Schulz, elements, momentum\n";
     for (std::size_t r = 0; r < group.cost.size(); ++r)
-      text += fmt::format("  {} rank {:<4} {:>10.3g} {:>12} {:>12.3f} MiB\n", name_of(group.processes), r, group.cost[r],
-                          group.elements[r], mib(group.momentum_bytes[r]));
+      text += fmt::format("  {} rank {:<4} {:>10.3g} {:>12} {:>12.3f} MiB\n", name_of(group.processes), r,
+                          group.cost[r], group.elements[r], mib(group.momentum_bytes[r]));
     text += fmt::format("  {} most over mean {:.3f} {:>12.3f}\n", name_of(group.processes), most_over_mean(group.cost),
                         most_over_mean(group.elements));
   }
