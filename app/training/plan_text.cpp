@@ -92,7 +92,7 @@ std::string plan_text(const RunPlan& plan) {
   const double twice = plan.flops_per_step - plan.model_flops_per_step;
   text += twice > 0 ? fmt::format(", {:.3g} of them for recomputation\n", twice * 1e-9) : "\n";
   text += plan.ranks.world.rank == 0 ? "memory of one rank\n"
-                                     : fmt::format("memory of rank {}, which owns most\n", plan.ranks.world.rank);
+                                     : fmt::format("memory of rank {}, which needs most\n", plan.ranks.world.rank);
   for (std::size_t c = 0; c < plan.memory.size(); ++c)
     text += fmt::format("  {:<12} {:>12.3f} MiB\n", name_of(static_cast<Category>(c)), mib(plan.memory[c]));
   text += fmt::format("  {:<12} {:>12.3f} MiB\n", "total",

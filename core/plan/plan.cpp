@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <set>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -89,11 +92,33 @@ void measure(RunPlan& plan) {
   for (const auto& [work, none] : engine.stream().library<LibraryChoices>().of) plan.library_work.push_back(work);
 }
 
-/// Elements of all slices of a rank.
-std::int64_t owned(const ParamLayout& layout, const Ranks& ranks) {
+std::int64_t total(const MemoryReport& memory) {
+  return std::accumulate(memory.begin(), memory.end(), std::int64_t{0});
+}
+
+/// Elements of a rank's slices in some buckets.
+std::int64_t owned(const ParamLayout& layout, const std::vector<BucketId>& buckets, const Ranks& ranks) {
   std::int64_t elements = 0;
-  for (const Bucket& bucket : layout.buckets()) elements += bucket.slice(ranks);
+  for (BucketId b : buckets) elements += layout.buckets()[b].slice(ranks);
   return elements;
+}
+
+/// Who may need most: the rank that owns most, and the one that receives most at a time when gradients are reduced.
+/// The first of equals.
+std::set<int> largest_ranks(const ParamLayout& layout, int ranks) {
+  std::pair<std::int64_t, int> all{-1, 0}, group_of_most{-1, 0};
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Ranks here = Ranks::in_world(ranks, rank);
+    std::int64_t sum = 0, most = 0;
+    for (const BucketGroup& group : layout.groups()) {
+      const std::int64_t elements = owned(layout, group.buckets, here);
+      sum += elements;
+      most = std::max(most, elements * here.of(group.processes).size);
+    }
+    if (sum > all.first) all = {sum, rank};
+    if (most > group_of_most.first) group_of_most = {most, rank};
+  }
+  return {all.second, group_of_most.second};
 }
 
 }  // namespace
@@ -148,15 +173,13 @@ RunPlan resolve(const RunConfig& config, int ranks, int rank) {
 }
 
 RunPlan resolve_largest(const RunConfig& config, int ranks) {
-  RunPlan first = resolve(config, ranks, 0);
-  int largest = 0;
-  std::int64_t most = owned(first.layout, first.ranks);
-  for (int rank = 1; rank < ranks; ++rank)
-    if (const std::int64_t elements = owned(first.layout, Ranks::in_world(ranks, rank)); elements > most) {
-      most = elements;
-      largest = rank;
-    }
-  return largest == 0 ? std::move(first) : resolve(config, ranks, largest);
+  RunPlan largest = resolve(config, ranks, 0);
+  for (int rank : largest_ranks(largest.layout, ranks)) {
+    if (rank == 0) continue;
+    RunPlan other = resolve(config, ranks, rank);
+    if (total(other.memory) > total(largest.memory)) largest = std::move(other);
+  }
+  return largest;
 }
 
 }  // namespace tessera

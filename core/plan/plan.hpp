@@ -35,7 +35,7 @@ std::vector<Finding> refusals(const RunConfig& config, int ranks);
 /// rank of `ranks` can be planned anywhere.
 RunPlan resolve(const RunConfig& config, int ranks, int rank);
 
-/// The plan of the rank that owns most, whose memory is the most that a rank needs; of rank 0 where all own as much.
+/// The plan of the rank that needs most memory, by what ranks own and receive; of rank 0 where all need as much.
 RunPlan resolve_largest(const RunConfig& config, int ranks);
 
 }  // namespace tessera
