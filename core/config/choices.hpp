@@ -16,6 +16,8 @@ enum class RecomputeMode { none, selective, full };
 enum class RecomputeModule { attention, mlp, norm, moe };
 enum class DataKind { text, tokens };
 enum class Compute { bf16, fp32 };
+enum class RecipeName { bf16, fp8_block, mxfp8, mxfp8_2d, nvfp4 };
+enum class PrimaryWeights { bf16, quantized };
 enum class ReduceOrder { rank, library };
 enum class OptimizerRule { adamw };
 enum class MatrixRule { adamw, muon };
@@ -70,6 +72,17 @@ template <> struct Names<DataKind> {
 };
 template <> struct Names<Compute> {
   static constexpr Name<Compute> table[] = {{Compute::bf16, "bf16"}, {Compute::fp32, "fp32"}};
+};
+template <> struct Names<RecipeName> {
+  static constexpr Name<RecipeName> table[] = {{RecipeName::bf16, "bf16"},
+                                               {RecipeName::fp8_block, "fp8_block"},
+                                               {RecipeName::mxfp8, "mxfp8"},
+                                               {RecipeName::mxfp8_2d, "mxfp8_2d"},
+                                               {RecipeName::nvfp4, "nvfp4"}};
+};
+template <> struct Names<PrimaryWeights> {
+  static constexpr Name<PrimaryWeights> table[] = {{PrimaryWeights::bf16, "bf16"},
+                                                   {PrimaryWeights::quantized, "quantized"}};
 };
 template <> struct Names<ReduceOrder> {
   static constexpr Name<ReduceOrder> table[] = {{ReduceOrder::rank, "rank"}, {ReduceOrder::library, "library"}};

@@ -180,12 +180,26 @@ struct SampleConfig {
 
 struct PrecisionConfig {
   Compute compute = Compute::bf16;
+  RecipeName recipe = RecipeName::bf16;
+  Derived<PrimaryWeights> primary_weights;
   bool fuse_wgrad = true;
+  bool quantize_head = false;
+  std::int64_t bf16_first = 0;
+  std::int64_t bf16_last = 0;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
     v.key("compute", self.compute, OneOf(), fixed, "Type of weights, activations and the residual stream");
+    v.key("recipe", self.recipe, OneOf(), may_change,
+          "Format in which every linear and expert layer multiplies: weights, activations and gradients are quantized "
+          "for each product; bf16: none is");
+    v.derived("primary_weights", self.primary_weights, OneOf(), may_change, "bf16",
+              "How weights that the recipe quantizes are held and gathered; bf16: they are quantized at each use. Same "
+              "bits");
     v.key("fuse_wgrad", self.fuse_wgrad, OneOf(), may_change, "Accumulate weight gradients inside the GEMM");
+    v.key("quantize_head", self.quantize_head, OneOf(), may_change, "Quantize an untied output layer too");
+    v.key("bf16_first", self.bf16_first, from_to(0, 10000), may_change, "First blocks whose matrices stay in bf16");
+    v.key("bf16_last", self.bf16_last, from_to(0, 10000), may_change, "Last blocks whose matrices stay in bf16");
   }
   bool operator==(const PrecisionConfig&) const = default;
 };

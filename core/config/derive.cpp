@@ -21,6 +21,7 @@ void derive(RunConfig& config) {
   using Modules = std::vector<RecomputeModule>;
   const bool selective = config.recompute.mode == RecomputeMode::selective;
   config.recompute.modules.fill(selective ? Modules{RecomputeModule::attention} : Modules{});
+  config.precision.primary_weights.fill(PrimaryWeights::bf16);
   config.data.eval_fraction.fill(config.data.kind == DataKind::text ? 0.05 : 0.0);
   config.checkpoint.dir.fill("runs/" + config.run.name);
 }

@@ -46,6 +46,7 @@ GptShape GptShape::from(const RunConfig& config) {
   if (const auto& moe = model.moe)
     shape.moe = MoeShape{moe->experts, moe->top_k, moe->renormalize, moe->weights, moe->balance_coef, moe->z_coef};
   shape.compute = config.precision.compute == Compute::bf16 ? DType::bf16 : DType::f32;
+  shape.recipe = recipe_of(config.precision);
   shape.accumulation = config.precision.fuse_wgrad ? Accumulation::fused : Accumulation::unfused;
   shape.attention_order = config.run.determinism == Determinism::repeat ? SumOrder::fixed : SumOrder::free;
   shape.keep = keep_rules(config.recompute);

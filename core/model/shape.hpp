@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "core/config/config.hpp"
+#include "core/recipe/recipe.hpp"
 #include "kernels/attention/attention.hpp"
 #include "kernels/base/index.hpp"
 #include "kernels/moe/moe.hpp"
@@ -45,6 +46,7 @@ struct GptShape {
   std::optional<MoeShape> moe;
 
   DType compute = DType::bf16;
+  Recipe recipe;  ///< in which formats its products take their factors
   Accumulation accumulation = Accumulation::fused;
   SumOrder attention_order = SumOrder::fixed;
   KeepRules keep;

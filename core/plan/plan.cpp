@@ -25,6 +25,12 @@ LayoutRules layout_rules(const RunConfig& config, const Ranks& ranks) {
           config.optimizer.matrices == MatrixRule::muon ? OwnerKind::whole_matrix : OwnerKind::element_sharded};
 }
 
+FormatRules format_rules(const RunConfig& config) {
+  const PrecisionConfig& precision = config.precision;
+  return {recipe_of(precision).weight, static_cast<int>(precision.bf16_first),
+          static_cast<int>(config.model.layers - precision.bf16_last), precision.quantize_head};
+}
+
 /// FLOPs of one micro-batch when nothing is computed twice.
 double model_flops(const RunPlan& plan, Device& device, StepMemory& memory) {
   GptShape shape = plan.model.shape();
@@ -146,7 +152,7 @@ RunPlan resolve(const RunConfig& config, int ranks, int rank) {
     problems.add(Exit::deck, finding.keys.front() + ": " + finding.text);
   problems.raise();
   const GptShape shape = GptShape::from(config);
-  ParamRegistry registry({.weight = recipe_of(shape.compute).weight});
+  ParamRegistry registry(format_rules(config));
   Gpt model(registry, shape);
   const Ranks here = Ranks::in_world(ranks, rank);
   if (config.optimizer.matrices == MatrixRule::muon) problems_with_muon(registry).raise();

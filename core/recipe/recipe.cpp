@@ -4,9 +4,20 @@
 
 namespace tessera {
 namespace {
+using formats::id_of;
+
+template <formats::Format W, formats::Format X>
+constexpr Recipe quantized(std::int64_t matrix, std::int64_t rows, std::int64_t expert_rows) {
+  return {W::name, {DType::bf16, id_of<W>}, id_of<X>, id_of<X>, matrix, rows, expert_rows};
+}
+
 constexpr Recipe table[] = {
     {"bf16", {DType::bf16, {}}, {}, {}},
     {"fp32", {DType::f32, {}}, {}, {}},
+    quantized<formats::Fp8Block, formats::Fp8BlockOneD>(16, 16, 128),
+    quantized<formats::Mxfp8, formats::Mxfp8>(32, 32, 32),
+    quantized<formats::Mxfp8Tiles, formats::Mxfp8>(32, 32, 32),
+    quantized<formats::Nvfp4, formats::Nvfp4OneD>(16, 16, 16),
 };
 }  // namespace
 
@@ -21,10 +32,12 @@ std::int64_t data_bytes(const WeightFormat& format, ElementIndex elements) {
 
 std::span<const Recipe> recipes() { return table; }
 
-const Recipe& recipe_of(DType compute) {
+const Recipe& recipe_of(const PrecisionConfig& precision) {
+  const bool fp32 = precision.recipe == RecipeName::bf16 && precision.compute == Compute::fp32;
+  const std::string_view name = fp32 ? "fp32" : name_of(precision.recipe);
   for (const Recipe& recipe : table)
-    if (recipe.weight == WeightFormat{compute, {}}) return recipe;
-  refuse("recipe_of", "weights are kept in bf16 or fp32");
+    if (recipe.name == name) return recipe;
+  refuse("recipe_of", "the table has no such recipe");
 }
 
 }  // namespace tessera

@@ -3,6 +3,7 @@
 #include <span>
 #include <string_view>
 
+#include "core/config/config.hpp"
 #include "kernels/base/dtype.hpp"
 #include "kernels/base/index.hpp"
 #include "kernels/formats/id.hpp"
@@ -24,16 +25,17 @@ std::int64_t data_bytes(const WeightFormat& format, ElementIndex elements);
 /// In which formats a run computes: one row of the table. A further recipe is a row, never a condition elsewhere.
 struct Recipe {
   std::string_view name;
-  WeightFormat weight;                             ///< of what it quantizes; all else is held in weight.plain
-  std::optional<FormatId> activation, gradient;    ///< what products take x and dy in; none: as they are
-  std::int64_t rows = 1;                           ///< divides the rows of every dense product in training
-  std::int64_t expert_rows = 1;                    ///< divides the row at which each expert's begin
+  WeightFormat weight;                           ///< of what it quantizes; all else is held in weight.plain
+  std::optional<FormatId> activation, gradient;  ///< what products take x and dy in; none: as they are
+  std::int64_t matrix = 1;                       ///< divides both sides of every matrix that it quantizes
+  std::int64_t rows = 1;                         ///< divides the rows of every dense product in training
+  std::int64_t expert_rows = 1;                  ///< divides the row at which each expert's begin
 };
 
 /// The whole table.
 std::span<const Recipe> recipes();
 
-/// The row of a compute type: nothing is quantized, Q is the rounding to that type.
-const Recipe& recipe_of(DType compute);
+/// The row that a deck asks for: with `bf16` that of its compute type, where Q is the rounding to that type.
+const Recipe& recipe_of(const PrecisionConfig& precision);
 
 }  // namespace tessera
