@@ -33,6 +33,7 @@ const HostSequences& Batches::training(std::int64_t step) {
   reserve(samples.count);
   batch_.first = rank_ * share_;
   batch_.padding = 0;
+  batch_.step = static_cast<std::uint64_t>(step) + 1;
   for (std::int64_t i = 0; i < samples.count; ++i) read(i, sampler_.window(samples.first + i));
   return batch_;
 }
@@ -41,6 +42,7 @@ const HostSequences& Batches::evaluation(std::int64_t pass) {
   const SampleRange piece = evaluation_.piece(pass, rank_);
   reserve(micro_);
   batch_.first = 0;
+  batch_.step = 0;
   batch_.padding = micro_ - piece.count;
   for (std::int64_t i = 0; i < piece.count; ++i) read(i, piece.first + i);
   const auto real = static_cast<std::ptrdiff_t>(piece.count * windows_.length);

@@ -34,8 +34,8 @@ Gpt::Gpt(ParamRegistry& registry, const GptShape& shape)
       blocks_(blocks_of(registry, shape)),
       head_(registry, shape, embedding_.tokens()) {}
 
-Call Gpt::start(const Pass& pass, double loss_scale) const {
-  Call call{pass, loss_scale, {}};
+Call Gpt::start(const Pass& pass, const MicroBatch& batch) const {
+  Call call{pass, batch.loss_scale, {}, batch.first_sequence * shape_.seq_len};
   if (shape_.position == Position::rotary) {
     call.rotation = pass.arena.keep(shape_.sum_type(), {shape_.seq_len, shape_.head_dim});
     rotary_table(pass.stream, call.rotation, shape_.rope_base);
@@ -76,7 +76,7 @@ void Gpt::gradient(const Pass& pass, const MicroBatch& batch) const {
   require(batch.padding == 0, "Gpt::gradient", "takes no padding");
   const Arena::Frame frame(pass.arena);
   const std::int64_t tokens = batch.sequences * shape_.seq_len;
-  const Call call = start(pass, batch.loss_scale);
+  const Call call = start(pass, batch);
   const Saved saved = place(pass.arena, tokens);
   const Tensor dx = stream_temp(pass.arena, tokens);
   {
@@ -95,14 +95,14 @@ void Gpt::gradient(const Pass& pass, const MicroBatch& batch) const {
 void Gpt::evaluate(const Pass& pass, const MicroBatch& batch) const {
   const Arena::Frame frame(pass.arena);
   const std::int64_t tokens = batch.sequences * shape_.seq_len;
-  const Call call = start(pass, 0);
+  const Call call = start(pass, batch);
   const Saved saved = place(pass.arena, tokens);
   head_.loss(call, batch, forward(call, batch.ids, saved, stream_temp(pass.arena, tokens)));
 }
 
 void Gpt::next_logits(const Pass& pass, const Tensor& ids, std::int64_t position, const Tensor& logits) const {
   const Arena::Frame frame(pass.arena);
-  const Call call = start(pass, 0);
+  const Call call = start(pass, {});
   const Saved saved = place(pass.arena, shape_.seq_len);
   const Residual x = forward(call, ids, saved, stream_temp(pass.arena, shape_.seq_len));
   head_.logits(call, logits, x.row_range(position, 1));

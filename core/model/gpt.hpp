@@ -37,7 +37,7 @@ class Gpt {
     std::vector<Recompute<Block>::Saved> blocks;
   };
 
-  Call start(const Pass& pass, double loss_scale) const;
+  Call start(const Pass& pass, const MicroBatch& batch) const;
   Saved place(Arena& arena, std::int64_t tokens) const;
   /// The stream that enters the head. `branch` [M,C] holds what is still to be added to it.
   Residual forward(const Call& call, const Tensor& ids, const Saved& saved, const Tensor& branch) const;

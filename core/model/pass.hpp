@@ -9,6 +9,13 @@ struct StepSums {
   double balance = 0;        ///< sum over sequences and MoE layers of E sum f P
   double z = 0;              ///< sum over tokens and MoE layers of logsumexp^2
   std::uint64_t logits = 0;  ///< digest of the logits, when traced
+  std::uint64_t not_finite = 0;  ///< 1 when a factor of a product held NaN or infinity before it was quantized
+};
+
+/// What random rounding is keyed by besides a weight's name and an element's place.
+struct StepKey {
+  std::uint64_t seed = 0;
+  Tensor step;  ///< u64 [1] on the device, counted from 1
 };
 
 /// What a model is called with: memory and weights come with the call, layers hold shapes and ids only.
@@ -19,6 +26,10 @@ struct Pass {
   Arena& arena;
   StepSums* sums = nullptr;                ///< on the device
   std::uint64_t* logits_digest = nullptr;  ///< on the device (&sums->logits) when the logits are traced, else null
+  StepKey key = {};
+
+  /// The step's word for values that are not finite, where quantizers set it.
+  Tensor not_finite() const { return sums ? Tensor{&sums->not_finite, DType::u64, {1}} : Tensor{}; }
 };
 
 /// One micro-batch on the device: ids and targets i32 [sequences * T]. Its last `padding` sequences are computed like

@@ -31,15 +31,17 @@ FormatRules format_rules(const RunConfig& config) {
           static_cast<int>(config.model.layers - precision.bf16_last), precision.quantize_head};
 }
 
+StepKey key_of(const StepMemory& memory) { return {0, memory.step()}; }
+
 /// FLOPs of one micro-batch when nothing is computed twice.
 double model_flops(const RunPlan& plan, Device& device, StepMemory& memory) {
   GptShape shape = plan.model.shape();
   shape.keep = {};
-  ParamRegistry same;
+  ParamRegistry same(format_rules(plan.config));
   UsageRecorder recorder(plan.registry);
   Arena arena;
   const double before = device.tape().flops;
-  Gpt(same, shape).gradient({device.compute(), recorder, &recorder, arena, memory.sums()},
+  Gpt(same, shape).gradient({device.compute(), recorder, &recorder, arena, memory.sums(), nullptr, key_of(memory)},
                             memory.micro_batch(0, plan.sizes.micro, 1));
   return device.tape().flops - before;
 }
@@ -50,7 +52,7 @@ void run_dry(RunPlan& plan) {
   UsageRecorder recorder(plan.registry);
   StepMemory memory(device, plan.ranks.world, plan.sizes.local, plan.sizes.length, 0);
   Arena arena;
-  const Pass pass{device.compute(), recorder, &recorder, arena, memory.sums()};
+  const Pass pass{device.compute(), recorder, &recorder, arena, memory.sums(), nullptr, key_of(memory)};
   {
     const Arena::Frame frame(arena);
     plan.model.gradient(pass, memory.micro_batch(0, plan.sizes.micro, 1));

@@ -74,7 +74,14 @@ void Engine::restore(const std::function<void(StateDict&)>& fill) {
 
 Pass Engine::pass(GradientSink* gradients) {
   StepSums* sums = memory_.sums();
-  return {stream_, sync_.weights(), gradients, activations_, sums, observer_ && gradients ? &sums->logits : nullptr};
+  return {stream_, sync_.weights(), gradients,
+          activations_, sums, observer_ && gradients ? &sums->logits : nullptr,
+          {plan_.seed, memory_.step()}};
+}
+
+/// Empty where the recipe quantizes nothing, so that nothing could hide.
+Tensor Engine::not_finite() const {
+  return plan_.model.shape().recipe.activation ? Tensor{&memory_.sums()->not_finite, DType::u64, {1}} : Tensor{};
 }
 
 void Engine::gather_sums() {
@@ -126,7 +133,7 @@ Reduced Engine::reduce(Accumulating&& sum) {
 Updated Engine::update(Reduced&& gradients) {
   const Region region(device_, "update");
   Clipped clipped = clip(stream_, std::move(gradients), mesh_.world(), memory_.squares(), memory_.clip(),
-                         static_cast<float>(plan_.optimizer.clip));
+                         static_cast<float>(plan_.optimizer.clip), not_finite());
   Updated updated = optimizers_.step(stream_, std::move(clipped), masters_, {memory_.rate(), memory_.counters()});
   if (observer_) observer_->stepped(stream_);
   return updated;
@@ -142,6 +149,7 @@ Turn Engine::evaluate(const HostSequences& micro_batch) {
     batch.padding = micro_batch.padding;
     plan_.model.evaluate(pass(nullptr), batch);
   }
+  if (const Tensor found = not_finite()) spoil(stream_, &memory_.sums()->loss, found);
   gather_sums();
   return memory_.end(stream_);
 }

@@ -70,6 +70,8 @@ class Engine {
   Updated update(Reduced&& gradients);
   void gather_sums();
   Pass pass(GradientSink* gradients);
+  /// The step's word for values that are not finite before they are quantized.
+  Tensor not_finite() const;
   bool replayable() const;
   /// Masters alone, as named tensors.
   StateDict weights() const;

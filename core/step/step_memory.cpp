@@ -45,6 +45,7 @@ Turn StepMemory::begin(Stream& stream, const HostSequences& batch, float rate) {
   if (Pinned& block = pinned(current_); !stream.dry()) {
     if (!block.sent.reached()) device_.wait(block.sent);
     std::memcpy(block.up.data(), &rate, sizeof rate);
+    std::memcpy(block.up.data() + step_offset, &batch.step, sizeof batch.step);
     if (bytes > 0) {
       std::memcpy(block.up.data() + tokens_offset, batch.ids.data(), bytes);
       std::memcpy(block.up.data() + tokens_offset + capacity_ * 4, batch.targets.data(), bytes);

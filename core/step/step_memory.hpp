@@ -16,6 +16,7 @@ struct HostSequences {
   std::int64_t sequences = 0;
   std::int64_t first = 0;    ///< index of the first one in the global batch
   std::int64_t padding = 0;  ///< how many of them, the last ones, are computed and count in no sum
+  std::uint64_t step = 0;    ///< the optimizer step that they are of, from 1; 0: none
 };
 
 /// What a step leaves for the host: read from ONE block.
@@ -29,7 +30,7 @@ struct StepReport {
 /// Which of the two pinned blocks a step talks through.
 enum class Turn : std::uint8_t { even, odd };
 
-/// The device memory through which a step and the host talk: one block up (learning rate, tokens), one block down
+/// The device memory through which a step and the host talk: one block up (learning rate, step, tokens), one block down
 /// (the rules' counters, clip result, every rank's sums). Its pinned counterparts alternate each way, so that the host
 /// fills and reads the one while the device uses the other.
 class StepMemory {
@@ -50,6 +51,8 @@ class StepMemory {
   MicroBatch micro_batch(std::int64_t first, std::int64_t count, double loss_scale) const;
 
   const float* rate() const { return static_cast<const float*>(up_.data); }
+  /// The number of the step, u64 [1].
+  Tensor step() const { return {static_cast<std::byte*>(up_.data) + step_offset, DType::u64, {1}}; }
   Tensor counters() const { return {down_.data, DType::i64, {counters_}}; }
   ClipResult* clip() const { return reinterpret_cast<ClipResult*>(at(clip_offset())); }
   Tensor squares() const { return {at(squares_offset()), DType::i64, {ExactSum::words}}; }
@@ -59,7 +62,7 @@ class StepMemory {
   static constexpr std::int64_t sum_words = sizeof(StepSums) / 8;
 
  private:
-  static constexpr std::int64_t tokens_offset = 256;
+  static constexpr std::int64_t step_offset = 8, tokens_offset = 256;
   // Of the block down, which begins with the counters.
   std::int64_t clip_offset() const { return counters_ * std::int64_t{sizeof(std::uint64_t)}; }
   std::int64_t squares_offset() const;

@@ -62,6 +62,8 @@ struct RowsTimes {
   const std::int32_t* offsets;
   int experts;
   int n, k;  ///< columns of y and of x
+  const float* alpha;  ///< one an expert; null: 1
+  __device__ float scaled(int expert, float sum) const { return alpha == nullptr ? sum : alpha[expert] * sum; }
 };
 
 /// dw = beta dw + dy^T x, a sum over each expert's rows.
@@ -72,12 +74,14 @@ struct SumOfRows {
   const std::int32_t* offsets;
   int n, k;  ///< columns of dy and of x
   float beta;
-  bool rounded;  ///< to T before it is added
+  bool rounded;        ///< to T before it is added
+  const float* alpha;  ///< of the sums; null: 1
 };
 
 template <class T>
 __device__ Accumulator<T> sum_with(const SumOfRows<T>& p, Accumulator<T> old, Accumulator<T> product) {
   using A = Accumulator<T>;
+  if (p.alpha != nullptr) product = A(*p.alpha) * product;
   const A whole = p.rounded ? A(T(product)) : product;
   return p.beta == 0 ? whole : A(p.beta) * old + whole;
 }
@@ -95,7 +99,7 @@ __global__ void __launch_bounds__(TensorTile::threads, 2) rows_times_tiles(const
   tile.multiply<Stored::plain, weight>(a, b);
   tile.each_pair([&](int r, int c, float first, float second) {
     if (rows.begin + r >= rows.end || column + c >= p.n) return;
-    const std::uint32_t low = bf16(first).bits, high = bf16(second).bits;
+    const std::uint32_t low = bf16(p.scaled(rows.expert, first)).bits, high = bf16(p.scaled(rows.expert, second)).bits;
     *reinterpret_cast<std::uint32_t*>(p.y + std::int64_t{rows.begin + r} * p.n + column + c) = low | high << 16;
   });
 }
@@ -164,7 +168,7 @@ __global__ void rows_times_scalars(const __grid_constant__ RowsTimes<T> p) {
       });
   each_of_tile([&](int i, int j, int r, int c) {
     if (rows.begin + r < rows.end && column + c < p.n)
-      p.y[std::int64_t{rows.begin + r} * p.n + column + c] = T(sum[i][j]);
+      p.y[std::int64_t{rows.begin + r} * p.n + column + c] = T(p.alpha == nullptr ? sum[i][j] : A(p.alpha[rows.expert]) * sum[i][j]);
   });
 }
 
@@ -223,7 +227,8 @@ void rows_times(Stream& stream, const Product& product, const Places& at) {
                        at.offsets.as<std::int32_t>(),
                        static_cast<int>(experts),
                        static_cast<int>(n),
-                       static_cast<int>(k)};
+                       static_cast<int>(k),
+                       product.scaled ? at.alpha.as<float>() : nullptr};
   if constexpr (std::is_same_v<T, bf16>)
     if (fits_tensor_cores(x, y, n, k) && fits_tensor_cores(at.b))
       return start(stream, rows_times_tiles<weight>, {tiles(n, TensorTile::n), row_tiles(rows, experts, TensorTile::m)},
@@ -242,7 +247,8 @@ void sum_of_rows(Stream& stream, const Product& product, const Places& at) {
                        static_cast<int>(n),
                        static_cast<int>(k),
                        product.beta,
-                       product.epilogue == Epilogue::rounded};
+                       product.epilogue == Epilogue::rounded,
+                       product.scaled ? at.alpha.as<float>() : nullptr};
   const auto blocks = static_cast<unsigned>(product.experts);
   if constexpr (std::is_same_v<T, bf16>)
     if (fits_tensor_cores(dy, x, n, k))

@@ -4,6 +4,7 @@
 #include "kernels/base/index.hpp"
 #include "kernels/base/launch.hpp"
 #include "kernels/gemm/back.hpp"
+#include "kernels/gemm/decoded.hpp"
 
 namespace tessera {
 namespace {
@@ -26,9 +27,10 @@ constexpr DType sum_type(DType type) { return type == DType::f64 ? DType::f64 : 
 // The product of factors as they lie, one row behind the other.
 Product described(const char* kernel, Form form, const Operand& a, const Operand& b, DType sum, float beta = 0) {
   require(a.data.shape.rank() > 0 && b.data.shape.rank() > 0, kernel, "a factor is a matrix");
-  Product p{.type = a.data.type, .sum = sum, .form = form};
+  Product p{.type = a.codes ? DType::bf16 : a.data.type, .sum = sum, .form = form};
   if (a.codes) p.a = a.codes->format;
   if (b.codes) p.b = b.codes->format;
+  p.scaled = a.codes && b.codes && a.codes->amax && b.codes->amax;
   p.m = form == Form::weight_gradient ? a.columns() : a.rows();
   p.n = form == Form::forward ? b.rows() : b.columns();
   p.k = form == Form::weight_gradient ? a.rows() : a.columns();
@@ -41,9 +43,10 @@ Product described(const char* kernel, Form form, const Operand& a, const Operand
 
 void check_factor(const Operand& factor, const Product& p, std::int64_t rows, std::int64_t columns,
                   const char* kernel) {
-  require(!factor.codes, kernel, "no back end has a product of codes");
-  check_real(factor.data, kernel);
-  require(factor.data.type == p.type, kernel, "operands must be of one type");
+  if (!factor.codes) {
+    check_real(factor.data, kernel);
+    require(factor.data.type == p.type, kernel, "operands must be of one type");
+  }
   require(factor.rows() == rows && factor.columns() == columns, kernel, "operands must fit one another");
 }
 
@@ -79,7 +82,21 @@ std::int64_t experts_of(const Tensor& offsets, const Members<T>& members, const 
   return experts;
 }
 
+// The copies that a form multiplies: blocks run along the summed dimension.
+void check_codes(const Product& p, const Places& at, const char* kernel) {
+  const Side of_a = p.form == Form::weight_gradient ? Side::columnwise : Side::rowwise;
+  const Side of_b = p.form == Form::forward ? Side::rowwise : Side::columnwise;
+  const auto fits = [&](const Operand& factor, std::optional<FormatId> format, Side side) {
+    const bool same = factor.codes ? format == factor.codes->format && factor.codes->side == side : !format;
+    require(same, kernel, "factors of codes are of one format, and of the copy whose blocks run along the sum");
+  };
+  require(p.a.has_value() == p.b.has_value(), kernel, "both factors are codes, or neither");
+  fits(at.a, p.a, of_a);
+  for (int e = 0; e < at.b.count; ++e) fits(at.b.list[e], p.b, of_b);
+}
+
 void check(const Product& p, const Places& at, const char* kernel) {
+  check_codes(p, at, kernel);
   const bool summed_over_rows = p.form == Form::weight_gradient;
   require(at.b.count <= most_discrete_experts() && at.c.count <= most_discrete_experts(), kernel,
           "too many discrete experts: use weights: single");
@@ -96,11 +113,20 @@ void count(Stream& stream, const Product& p) {
   stream.count_flops(2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k));
 }
 
+// By the back end, on decoded factors where they are codes. Sums that are scaled have no activation in one product.
+bool multiplied(Stream& stream, const Product& p, const Places& at) {
+  if (!p.a) return gemm::multiply(stream, p, at);
+  if (p.scaled && p.epilogue != Epilogue::none && p.epilogue != Epilogue::bias && p.epilogue != Epilogue::rounded)
+    return false;
+  const gemm::Decoded values(stream, p, at);
+  return gemm::multiply(stream, values.product(), values.places());
+}
+
 // The product, if the back end has its epilogue.
 bool multiply(Stream& stream, const Product& p, const Places& at, const char* kernel) {
   check(p, at, kernel);
   if (p.m > 0 && (p.k > 0 || p.experts > 0)) {
-    if (!gemm::multiply(stream, p, at)) return false;
+    if (!multiplied(stream, p, at)) return false;
   } else if (p.form == Form::weight_gradient) {
     gemm::scale(stream, at.c.list[0]);
   }

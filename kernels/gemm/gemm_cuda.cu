@@ -10,14 +10,19 @@
 namespace tessera::gemm {
 namespace {
 
-LtPlaces places_of(const Places& at) {
-  return {at.a.data.data, at.b.list[0].data.data, at.c.list[0].sum.data, at.bias.data, at.aux.data};
+LtPlaces places_of(const Product& product, const Places& at) {
+  LtPlaces places{at.a.data.data, at.b.list[0].data.data, at.c.list[0].sum.data, at.bias.data, at.aux.data};
+  if (!product.scaled) return places;
+  require(product.beta == 0 || product.beta == 1, "scaled product", "beta is 0 or 1");
+  places.alpha = at.alpha.as<float>();
+  places.beta = places.alpha + (product.beta == 0 ? 1 : 2);
+  return places;
 }
 
 bool run(Stream& stream, const Product& product, const Places& at) {
   LibraryChoices& choices = stream.library<LibraryChoices>();
   void* const workspace = stream.workspace("cuBLASLt", LtPlans::workspace_bytes);
-  const LtPlaces places = places_of(at);
+  const LtPlaces places = places_of(product, at);
   if (!stream.dry())
     return stream.library<LtPlans>().run(space_of(stream).cuda_stream(), workspace, product, places, choices);
   choices.of.try_emplace(LtPlans::work(product, places));

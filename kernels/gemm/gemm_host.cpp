@@ -66,20 +66,23 @@ struct Nothing {
   void operator()(std::int64_t, std::int64_t, std::int64_t) const {}
 };
 
-// Whether a tile is summed in fp32 beside its place and rounded there once.
-bool rounds_late(const Product& whole) { return whole.sum == DType::bf16 && whole.k > cut_of(whole).depth; }
+// Whether a tile is summed in fp32 beside its place, and scaled or rounded there once.
+bool finished_late(const Product& whole) {
+  return whole.scaled || (whole.sum == DType::bf16 && whole.k > cut_of(whole).depth);
+}
 
-// One call's share: piece `index` of a tile. Only the first meets beta and the bias.
+// One call's share: piece `index` of a tile. Only the first meets beta and the bias, which a scaled sum meets later.
 Product part_of(const Product& whole, const Tile& tile, std::int64_t depth, std::size_t index) {
   Product part = whole;
   part.m = tile.rows;
   part.n = tile.columns;
   part.k = depth;
-  if (index > 0) {
-    part.beta = 1;
+  if (index > 0 || whole.scaled) {
+    part.beta = index > 0 ? 1 : 0;
     part.epilogue = Epilogue::none;
   }
-  if (rounds_late(whole)) {
+  part.scaled = false;
+  if (finished_late(whole)) {
     part.sum = DType::f32;
     part.ldc = tile.columns;
   }
@@ -98,6 +101,28 @@ struct RoundRow {
   }
 };
 
+// Row r of c = alpha times a tile's sums, + bias, + beta c: rounded to fp32 each time, then to what c is.
+template <class T>
+struct ScaleRow {
+  T* c;
+  std::int64_t distance;
+  const float* sum;
+  std::int64_t columns;
+  float alpha, beta;
+  const bf16* bias;
+
+  void operator()(std::int64_t r) const {
+    const float* const from = sum + r * columns;
+    T* const to = c + r * distance;
+    if (bias != nullptr)
+      Row().each(columns, [=, *this](std::int64_t j) { to[j] = T(alpha * from[j] + static_cast<float>(bias[j])); });
+    else if (beta != 0)
+      Row().each(columns, [=, *this](std::int64_t j) { to[j] = T(alpha * from[j] + beta * static_cast<float>(to[j])); });
+    else
+      Row().each(columns, [=, *this](std::int64_t j) { to[j] = T(alpha * from[j]); });
+  }
+};
+
 std::byte* sum_of(Plans& plans, const Tile& tile) { return plans.sum(tile.rows * tile.columns * size_of(DType::f32)); }
 
 // Where a tile's factors, its bias and its sums lie; the sums beside their place if they round late.
@@ -108,7 +133,7 @@ struct TilePlaces {
   TilePlaces(Plans& plans, const Product& whole, void* begin, const Tile& tile) {
     const std::int64_t in = size_of(whole.type);
     c = static_cast<std::byte*>(begin) + (tile.row * whole.ldc + tile.column) * size_of(whole.sum);
-    sums = rounds_late(whole) ? sum_of(plans, tile) : c;
+    sums = finished_late(whole) ? sum_of(plans, tile) : c;
     bias = tile.column * in;
     a = tile.row * (whole.stored_a() == Stored::plain ? whole.lda : 1) * in;
     b = tile.column * (whole.stored_b() == Stored::plain ? 1 : whole.ldb) * in;
@@ -118,17 +143,35 @@ struct TilePlaces {
   }
 };
 
+// What is added to sums and what multiplies them; null where there is none.
+struct Added {
+  const void* bias = nullptr;
+  const float* alpha = nullptr;
+};
+
+void finish_tile(Stream& stream, const Product& whole, const Tile& tile, const TilePlaces& at, const Added& added) {
+  if (!finished_late(whole)) return;
+  if (!whole.scaled) return launch(stream, "gemm_round", tile.rows, at.round(whole, tile));
+  const bf16* const bias = added.bias ? static_cast<const bf16*>(added.bias) + tile.column : nullptr;
+  const auto scale = [&]<class T>(T* c) {
+    launch(stream, "gemm_scale", tile.rows,
+           ScaleRow<T>{c, whole.ldc, reinterpret_cast<const float*>(at.sums), tile.columns, *added.alpha, whole.beta,
+                       bias});
+  };
+  whole.sum == DType::bf16 ? scale(reinterpret_cast<bf16*>(at.c)) : scale(reinterpret_cast<float*>(at.c));
+}
+
 // One tile, a library's call for each piece.
 template <class After>
 void multiply_tile(Stream& stream, Plans& plans, const Product& whole, const Tile& tile, const TilePlaces& at,
-                   std::span<const Piece> pieces, const std::byte* bias, const After& after) {
+                   std::span<const Piece> pieces, const Added& added, const After& after) {
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const Product part = part_of(whole, tile, pieces[i].depth, i);
     plans.plan(part).run(at.sums, pieces[i].a + at.a, pieces[i].b + at.b,
-                         part.biased() ? bias + at.bias : nullptr);
+                         part.biased() ? static_cast<const std::byte*>(added.bias) + at.bias : nullptr);
     stream.progress();
   }
-  if (rounds_late(whole)) launch(stream, "gemm_round", tile.rows, at.round(whole, tile));
+  finish_tile(stream, whole, tile, at, added);
   if constexpr (!std::is_same_v<After, Nothing>)
     launch(stream, "gemm_after", tile.rows, [=](std::int64_t r) { after(tile.row + r, tile.column, tile.columns); });
 }
@@ -136,16 +179,16 @@ void multiply_tile(Stream& stream, Plans& plans, const Product& whole, const Til
 // Everything that the pieces of a product will need.
 void plan_tiles(Plans& plans, const Product& whole, std::span<const Piece> pieces) {
   for_each_tile(whole, [&](const Tile& tile) {
-    if (rounds_late(whole)) sum_of(plans, tile);
+    if (finished_late(whole)) sum_of(plans, tile);
     for (std::size_t i = 0; i < pieces.size(); ++i) plans.plan(part_of(whole, tile, pieces[i].depth, i));
   });
 }
 
-// c = beta c + sum over pieces of a b + bias. whole.k is the depth that the tiles are cut for; after(row, column,
+// c = beta c + alpha (sum over pieces of a b) + bias. whole.k is the depth that the tiles are cut for; after(row, column,
 // columns) runs for a part of each row while that is in the cache.
 template <class After = Nothing>
 void sum_pieces(Stream& stream, const Product& whole, void* c, std::span<const Piece> pieces,
-                const void* bias = nullptr, const After& after = {}) {
+                const Added& added = {}, const After& after = {}) {
   Plans& plans = stream.library<Plans>();
   if (stream.dry()) {
     if (plans.first(whole)) plan_tiles(plans, whole, pieces);
@@ -153,7 +196,7 @@ void sum_pieces(Stream& stream, const Product& whole, void* c, std::span<const P
   }
   for_each_tile(whole, [&](const Tile& tile) {
     const TilePlaces at(plans, whole, c, tile);
-    multiply_tile(stream, plans, whole, tile, at, pieces, static_cast<const std::byte*>(bias), after);
+    multiply_tile(stream, plans, whole, tile, at, pieces, added, after);
   });
 }
 
@@ -210,6 +253,7 @@ void plan_depths(Plans& plans, const Product& whole) {
   plan_padding(plans, whole, whole.m, whole.n);
   for (std::int64_t depth : depth_chunks)
     for_each_tile(whole, [&](const Tile& tile) {
+      if (finished_late(whole)) sum_of(plans, tile);
       for (std::size_t index : {0, 1}) plans.plan(part_of(whole, tile, depth, index));
     });
 }
@@ -242,6 +286,7 @@ void experts_times(Stream& stream, const Product& product, const Places& at) {
   plan_rows(plans, whole);
   if (stream.dry()) return;
   const Tensor &in = at.a.data, &out = at.c.list[0].sum;
+  const float* const alpha = product.scaled ? at.alpha.as<float>() : nullptr;
   for (std::int64_t e = 0; e < product.experts; ++e) {
     const Range range = rows_of(at.offsets, e, product.m);
     const void* weight = at.b[e].data.data;
@@ -252,7 +297,7 @@ void experts_times(Stream& stream, const Product& product, const Places& at) {
       const void* from = fits ? element(in, row * whole.k) : pad(plans, 0, in, row, left, whole.m);
       std::byte* place = element(out, row * whole.n);
       std::byte* to = fits ? place : plans.padded(1, whole.m * whole.n * size_of(out.type));
-      sum_pieces(stream, whole, to, even_pieces(plans, whole, from, weight));
+      sum_pieces(stream, whole, to, even_pieces(plans, whole, from, weight), {nullptr, alpha ? alpha + e : nullptr});
       if (!fits) std::memcpy(place, to, static_cast<std::size_t>(left * whole.n * size_of(out.type)));
     }
   }
@@ -283,7 +328,8 @@ void sum_over_experts_rows(Stream& stream, const Product& product, const Places&
   if (!fused) whole.beta = 0;
   // The whole product is summed before it is rounded to the operands' type, as a dense one is.
   const bool rounds = !fused && product.type != product.sum;
-  void* const place = rounds ? plans.sum(whole.m * whole.n * size_of(whole.sum)) : at.aux.data;
+  const std::int64_t bytes = whole.m * whole.n * size_of(whole.sum);
+  void* const place = !rounds ? at.aux.data : product.scaled ? plans.whole_sum(bytes) : plans.sum(bytes);
   plan_depths(plans, whole);
   if (stream.dry()) return;
   for (std::int64_t e = 0; e < product.experts; ++e) {
@@ -294,7 +340,7 @@ void sum_over_experts_rows(Stream& stream, const Product& product, const Places&
       continue;
     }
     const auto pieces = row_pieces(plans, at.a.data, at.b.list[0].data, range);
-    sum_pieces(stream, whole, fused ? sum.sum.data : place, pieces);
+    sum_pieces(stream, whole, fused ? sum.sum.data : place, pieces, {nullptr, at.alpha.as<float>()});
     if (fused) continue;
     if (rounds)
       launch(stream, "gemm_round", whole.m,
@@ -308,9 +354,10 @@ void one_product(Stream& stream, const Product& product, const Places& at) {
   const Tensor& c = at.c.list[0].sum;
   const auto pieces = even_pieces(stream.library<Plans>(), whole, at.a.data.data, at.b.list[0].data.data);
   const bool activated = product.epilogue == Epilogue::gelu || product.epilogue == Epilogue::bias_gelu;
-  if (!activated) return sum_pieces(stream, whole, c.data, pieces, at.bias.data);
+  const Added added{at.bias.data, at.alpha.as<float>()};
+  if (!activated) return sum_pieces(stream, whole, c.data, pieces, added);
   dispatch_real(c.type, "gelu", [&]<class T>() {
-    sum_pieces(stream, whole, at.aux.data, pieces, at.bias.data, Gelu<T>{c.as<T>(), at.aux.as<T>(), c.columns()});
+    sum_pieces(stream, whole, at.aux.data, pieces, added, Gelu<T>{c.as<T>(), at.aux.as<T>(), c.columns()});
   });
 }
 

@@ -15,6 +15,8 @@ struct LtPlaces {
   void* c = nullptr;
   const void* bias = nullptr;
   void* aux = nullptr;
+  const float* alpha = nullptr;  ///< of a scaled product, on the device, and what its beta is read from
+  const float* beta = nullptr;
 };
 
 /// A stream's cuBLASLt: its handle, and for each product its algorithm: what the stream's LibraryChoices

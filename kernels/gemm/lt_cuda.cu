@@ -69,7 +69,7 @@ using Words = LibraryChoices::Words;
 Words words_of(const Product& p, const Alignments& at) {
   const auto word = [](auto value) { return static_cast<std::uint64_t>(value); };
   return {word(p.type), word(p.sum), word(p.stored_a()), word(p.stored_b()),
-          word(p.epilogue), word(p.m), word(p.n), word(p.k),
+          word(p.epilogue) | word(p.scaled) << 8, word(p.m), word(p.n), word(p.k),
           word(p.lda), word(p.ldb), word(p.ldc), std::bit_cast<std::uint32_t>(p.beta),
           at[0], at[1], at[2], at[3]};
 }
@@ -78,7 +78,9 @@ std::pair<Product, Alignments> read_words(const Words& w) {
   require(w.size() == 16, "LtPlans", "was asked for a product that it does not know");
   const auto size = [&](std::size_t i) { return static_cast<std::int64_t>(w[i]); };
   const auto half = [&](std::size_t i) { return static_cast<std::uint32_t>(w[i]); };
-  Product p{.type = DType(w[0]), .sum = DType(w[1]), .form = Form::input_gradient, .epilogue = Epilogue(w[4])};
+  Product p{.type = DType(w[0]), .sum = DType(w[1]), .form = Form::input_gradient,
+            .epilogue = Epilogue(w[4] & 0xFF)};
+  p.scaled = w[4] >> 8 != 0;
   if (Stored(w[2]) == Stored::transposed) p.form = Form::weight_gradient;
   if (Stored(w[3]) == Stored::transposed) p.form = Form::forward;
   p.m = size(5), p.n = size(6), p.k = size(7);
@@ -105,6 +107,8 @@ class Plan {
     describe(CUBLASLT_MATMUL_DESC_TRANSA, p.stored_b() == Stored::plain ? CUBLAS_OP_N : CUBLAS_OP_T);
     describe(CUBLASLT_MATMUL_DESC_TRANSB, p.stored_a() == Stored::plain ? CUBLAS_OP_N : CUBLAS_OP_T);
     describe(CUBLASLT_MATMUL_DESC_EPILOGUE, code_of(p.epilogue));
+    if (p.scaled) describe(CUBLASLT_MATMUL_DESC_POINTER_MODE, std::int32_t{CUBLASLT_POINTER_MODE_DEVICE});
+    scaled_ = p.scaled;
     biased_ = p.biased();
     auxiliary_ = p.epilogue == Epilogue::gelu || p.epilogue == Epilogue::bias_gelu || p.epilogue == Epilogue::dgelu;
     if (biased_) describe(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(p.type));
@@ -123,8 +127,8 @@ class Plan {
     if (auxiliary_) describe(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, at.aux);
     const double one64 = 1, beta64 = beta_;
     const float one32 = 1;
-    const void* const alpha = wide_ ? static_cast<const void*>(&one64) : &one32;
-    const void* const beta = wide_ ? static_cast<const void*>(&beta64) : &beta_;
+    const void* const alpha = scaled_ ? at.alpha : wide_ ? static_cast<const void*>(&one64) : &one32;
+    const void* const beta = scaled_ ? at.beta : wide_ ? static_cast<const void*>(&beta64) : &beta_;
     check(cublasLtMatmul(handle, description_.get(), alpha, at.b, b_.get(), at.a, a_.get(), beta, at.c, c_.get(), at.c,
                          c_.get(), &algorithm_, workspace, workspace_bytes, stream),
           "cublasLtMatmul");
@@ -173,7 +177,7 @@ class Plan {
 
   Matrix a_, b_, c_;
   Description description_;
-  bool wide_, biased_ = false, auxiliary_ = false, exists_ = false;
+  bool wide_, scaled_ = false, biased_ = false, auxiliary_ = false, exists_ = false;
   float beta_;
   cublasLtMatmulAlgo_t algorithm_{};
 };

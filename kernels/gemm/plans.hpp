@@ -71,6 +71,8 @@ class Plans {
   }
   /// A tile in fp32, not yet rounded.
   std::byte* sum(std::int64_t bytes) { return stream_.workspace("sums", bytes); }
+  /// A product in fp32 whose tiles are sums of their own.
+  std::byte* whole_sum(std::int64_t bytes) { return stream_.workspace("whole sums", bytes); }
 
   std::vector<Piece> pieces;  ///< those of the product in hand
 

@@ -28,8 +28,9 @@ enum class Epilogue : std::uint8_t {
               ///< use. Of experts' weight gradients alone
 };
 
-/// Everything that decides how a product is computed: c [m,n] = epilogue(beta c + product of a and b), row-major,
-/// summed over k in fp32 (fp64 for fp64; fp32 stays fp32) and rounded once. The key of library plans. `lda` is the
+/// Everything that decides how a product is computed: c [m,n] = epilogue(beta c + alpha (product of a and b)),
+/// row-major, summed over k in fp32 (fp64 for fp64; fp32 stays fp32); the sum times alpha is rounded to fp32, what
+/// follows is rounded once. The key of library plans. `lda` is the
 /// distance, in elements, from one row of `a` to the next as it lies in memory: of a itself if plain, of its transpose
 /// otherwise; ldb and ldc likewise.
 struct Product {
@@ -41,6 +42,7 @@ struct Product {
   std::int64_t m = 0, n = 0, k = 0;
   std::int64_t lda = 0, ldb = 0, ldc = 0;
   float beta = 0;
+  bool scaled = false;  ///< whether sums are multiplied by an alpha that lies on the device
   /// 0: dense. Else that many share the rows, the summed ones of a weight gradient: each multiplies its own with its
   /// own b, or has its own c.
   std::int64_t experts = 0;
@@ -58,6 +60,7 @@ struct Places {
   ExpertOperands b = {};
   ExpertGradients c = {};  ///< whose beta is the product's
   Tensor bias = {}, aux = {};
+  Tensor alpha = {};  ///< f32: of a scaled product its alpha, one an expert where each has its own b; then 0 and 1
   Tensor offsets = {};  ///< i32 [experts + 1] on the device: rows of expert e are [offsets[e], offsets[e+1])
 };
 

@@ -6,11 +6,14 @@ namespace tessera {
 struct RouterShape {
   std::int64_t sequences = 0, length = 0, experts = 0, top_k = 0;
   bool renormalize = true;
+  std::int64_t row_multiple = 1;  ///< at which each expert's rows begin
   std::int64_t tokens() const { return sequences * length; }
   std::int64_t slots() const { return tokens() * top_k; }
+  /// Room for all slots however they are dealt.
+  std::int64_t rows() const { return (slots() + experts * (row_multiple - 1)) / row_multiple * row_multiple; }
 };
 
-/// What routing decides for M tokens and S = M k slots. Everything stays on the device.
+/// What routing decides for M tokens and M k slots, in S = RouterShape::rows() rows. Everything stays on the device.
 struct Routing {
   Tensor probabilities;  ///< [M,E] fp32 (fp64): softmax of the router logits
   Tensor log_sum;        ///< [M] fp32 (fp64): logsumexp of the logits
@@ -18,12 +21,12 @@ struct Routing {
   Tensor weight;         ///< [M,k] fp32 (fp64), renormalised or the probability itself
   Tensor offsets;        ///< [E+1] i32: rows of expert e in the permuted order
   Tensor row_of_slot;    ///< [M,k] i32: where slot (m, j) stands in the permuted order
-  Tensor token_of_row;   ///< [S] i32: its inverse, m
+  Tensor token_of_row;   ///< [S] i32: its inverse, m; -1: no token's row
   Tensor load;           ///< [sequences,E] i32: slots of each sequence sent to each expert
 };
 
 /// logits [M,E] fp32 (fp64) -> routing. Rows of an expert stand in ascending token order. A NaN logit makes its token's
-/// weights NaN and still gives valid experts. Sorting space from `arena`.temp(), given back on return.
+/// weights NaN and still gives valid experts. offsets[e] are multiples of shape.row_multiple. Sorting space from `arena`.temp(), given back on return.
 void route(Stream& stream, Arena& arena, const RouterShape& shape, const Routing& routing, const Tensor& logits);
 
 /// Sums of the auxiliary losses over the micro-batch: *balance += sum over sequences of E sum_e f_e P_e and
@@ -32,16 +35,21 @@ void route(Stream& stream, Arena& arena, const RouterShape& shape, const Routing
 void auxiliary_losses(Stream& stream, Arena& arena, const RouterShape& shape, const Routing& routing, double* balance,
                       double* z);
 
-/// x_rows [S,C] = x [M,C] gathered by token_of_row.
+/// x_rows [S,C] = x [M,C] gathered by token_of_row; zero in rows that are no token's.
 void permute_forward(Stream& stream, const Tensor& x_rows, const Tensor& x, const Routing& routing);
 /// dx [M,C] = sum over the token's k rows in ascending expert order, in fp32, rounded once.
 void permute_backward(Stream& stream, const Tensor& dx, const Tensor& dx_rows, const Routing& routing);
 
 /// y [M,C] = sum over the token's slots of weight * row, experts ascending, in fp32, rounded once.
 void combine_forward(Stream& stream, const Tensor& y, const Tensor& y_rows, const Routing& routing);
-/// dy_rows [S,C] = weight * dy; dweight [M,k] fp32 (fp64) = <dy, row>. dy_rows may be y_rows.
+/// dy_rows [S,C] = weight * dy, zero in rows that are no token's; dweight [M,k] fp32 (fp64) = <dy, row>. dy_rows may be y_rows.
 void combine_backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweight, const Tensor& dy,
                       const Tensor& y_rows, const Routing& routing);
+
+/// rows [S,C] from offsets[E] on = 0.
+void clear_rows_behind(Stream& stream, const Tensor& rows, const Routing& routing);
+/// numbers (i64 [S]) of each row: (first_token + m) k + j for slot (m, j); 0 in rows that are no token's.
+void number_rows(Stream& stream, const Tensor& numbers, const Routing& routing, std::int64_t first_token);
 
 /// dlogits [M,E] from dweight and both auxiliary losses. `balance_scale` and `z_scale` hold the coefficient times the
 /// scale of the loss: d/dlogits of balance_scale * sum_seq E sum f P + z_scale * sum_tokens lse^2, f constant.

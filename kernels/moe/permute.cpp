@@ -11,8 +11,9 @@ template <class T> void gather_rows(Stream& stream, const Tensor& x_rows, const 
   const std::int32_t* const token = routing.token_of_row.as<std::int32_t>();
   launch_rows(stream, "permute_forward", x_rows.rows(), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
     T* const to = out + r * n;
-    const T* const from = in + token[r] * n;
-    row.each(n, [=](std::int64_t j) { to[j] = from[j]; });
+    const std::int64_t m = token[r];
+    const T* const from = in + m * n;
+    row.each(n, [=](std::int64_t j) { to[j] = m < 0 ? T(0) : from[j]; });
   });
 }
 
@@ -73,9 +74,22 @@ void backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweight, cons
   });
 }
 
+// Rows that are no token's; there are none where there is a row a slot.
+void clear_others(Stream& stream, const Tensor& rows, const Routing& routing) {
+  if (rows.rows() == routing.row_of_slot.elements()) return;
+  const std::int64_t bytes = rows.columns() * size_of(rows.type);
+  auto* const out = static_cast<std::byte*>(rows.data);
+  const std::int32_t* const token = routing.token_of_row.as<std::int32_t>();
+  launch_rows(stream, "clear_others", rows.rows(), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
+    if (token[r] >= 0) return;
+    std::byte* const to = out + r * bytes;
+    row.each(bytes, [=](std::int64_t i) { to[i] = std::byte{0}; });
+  });
+}
+
 void check(const char* kernel, const Tensor& tokens, const Tensor& rows, const Routing& routing) {
-  require(routing.row_of_slot.elements() == rows.rows() && routing.token_of_row.elements() == rows.rows(), kernel,
-          "rows are one a slot");
+  require(routing.row_of_slot.elements() <= rows.rows() && routing.token_of_row.elements() == rows.rows(), kernel,
+          "there is a row for each slot");
   require(routing.row_of_slot.rows() == tokens.rows() && rows.columns() == tokens.columns(), kernel,
           "tokens are [M,C], rows [S,C], row_of_slot [M,k]");
 }
@@ -108,6 +122,35 @@ void combine_backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweig
           "dy_rows has the shape of y_rows, dweight that of weight");
   dispatch_real(dy.type, "combine_backward", [&]<class T>() {
     backward<T>(stream, dy_rows, dweight, dy, y_rows, routing);
+  });
+  clear_others(stream, dy_rows, routing);
+}
+
+void clear_rows_behind(Stream& stream, const Tensor& rows, const Routing& routing) {
+  if (rows.rows() == routing.row_of_slot.elements()) return;
+  const std::int64_t bytes = rows.columns() * size_of(rows.type), experts = routing.offsets.elements() - 1;
+  auto* const out = static_cast<std::byte*>(rows.data);
+  const std::int32_t* const end = routing.offsets.as<std::int32_t>() + experts;
+  launch_rows(stream, "clear_rows_behind", rows.rows(), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
+    if (r < *end) return;
+    std::byte* const to = out + r * bytes;
+    row.each(bytes, [=](std::int64_t i) { to[i] = std::byte{0}; });
+  });
+}
+
+void number_rows(Stream& stream, const Tensor& numbers, const Routing& routing, std::int64_t first_token) {
+  require(numbers.type == DType::i64 && numbers.elements() == routing.token_of_row.elements(), "number_rows",
+          "numbers are i64 [S]");
+  const std::int64_t k = routing.row_of_slot.columns();
+  auto* const out = numbers.as<std::int64_t>();
+  const std::int32_t* const token = routing.token_of_row.as<std::int32_t>();
+  const std::int32_t* const row_of_slot = routing.row_of_slot.as<std::int32_t>();
+  launch(stream, "number_rows", numbers.elements(), KOKKOS_LAMBDA(std::int64_t r) {
+    const std::int64_t m = token[r];
+    std::int64_t number = 0;
+    for (std::int64_t j = 0; m >= 0 && j < k; ++j)
+      if (row_of_slot[m * k + j] == r) number = (first_token + m) * k + j;
+    out[r] = number;
   });
 }
 

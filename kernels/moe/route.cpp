@@ -55,6 +55,34 @@ void choose_experts(Stream& stream, const RouterShape& shape, const Routing& rou
   });
 }
 
+// Offsets without gaps -> those at which experts' rows begin.
+void spread(Stream& stream, const RouterShape& shape, const Routing& routing, const Tensor& compact) {
+  const std::int64_t multiple = shape.row_multiple, experts = shape.experts;
+  std::int32_t* const spread = routing.offsets.as<std::int32_t>();
+  const std::int32_t* const begins = compact.as<std::int32_t>();
+  launch(stream, "route_spread", experts + 1, KOKKOS_LAMBDA(std::int64_t e) {
+    std::int64_t begin = 0;
+    for (std::int64_t i = 0; i < e; ++i) begin += (begins[i + 1] - begins[i] + multiple - 1) / multiple * multiple;
+    spread[e] = static_cast<std::int32_t>(begin);
+  });
+}
+
+// The same as invert() where rows have gaps between experts.
+void invert_spread(Stream& stream, const RouterShape& shape, const Routing& routing, const Tensor& order,
+                   const Tensor& compact) {
+  const std::int64_t k = shape.top_k;
+  const std::int32_t *const slot = order.as<std::int32_t>(), *const expert = routing.expert.as<std::int32_t>();
+  const std::int32_t *const begins = compact.as<std::int32_t>(), *const spread = routing.offsets.as<std::int32_t>();
+  std::int32_t *const row_of_slot = routing.row_of_slot.as<std::int32_t>();
+  std::int32_t *const token_of_row = routing.token_of_row.as<std::int32_t>();
+  launch(stream, "route_no_token", shape.rows(), KOKKOS_LAMBDA(std::int64_t row) { token_of_row[row] = -1; });
+  launch(stream, "route_invert", shape.slots(), KOKKOS_LAMBDA(std::int64_t i) {
+    const std::int32_t s = slot[i], e = expert[s], row = spread[e] + static_cast<std::int32_t>(i) - begins[e];
+    row_of_slot[s] = row;
+    token_of_row[row] = static_cast<std::int32_t>(s / k);
+  });
+}
+
 void invert(Stream& stream, const RouterShape& shape, const Routing& routing, const Tensor& order) {
   const std::int64_t k = shape.top_k;
   const std::int32_t* const slot = order.as<std::int32_t>();
@@ -158,13 +186,20 @@ void route(Stream& stream, Arena& arena, const RouterShape& shape, const Routing
   check("route", shape, routing);
   require(logits.elements() == shape.tokens() * shape.experts, "route", "logits are [M,E]");
   require(routing.offsets.elements() == shape.experts + 1 && routing.row_of_slot.elements() == shape.slots() &&
-              routing.token_of_row.elements() == shape.slots(),
+              routing.token_of_row.elements() == shape.rows(),
           "route", "offsets are [E+1], row_of_slot [M,k], token_of_row [S]");
   dispatch_statistic(logits.type, "route", [&]<class A>() { choose_experts<A>(stream, shape, routing, logits); });
   const Arena::Frame frame(arena);
   const Tensor order = arena.temp(DType::i32, Shape{shape.slots()});
-  sort_by_key(stream, arena, order, routing.offsets, routing.expert);
-  invert(stream, shape, routing, order);
+  if (shape.row_multiple == 1) {
+    sort_by_key(stream, arena, order, routing.offsets, routing.expert);
+    invert(stream, shape, routing, order);
+  } else {
+    const Tensor compact = arena.temp(DType::i32, routing.offsets.shape);
+    sort_by_key(stream, arena, order, compact, routing.expert);
+    spread(stream, shape, routing, compact);
+    invert_spread(stream, shape, routing, order, compact);
+  }
   count_load(stream, shape, routing);
 }
 

@@ -8,12 +8,15 @@ namespace tessera::quantizer {
 /// What the quantizers see of the values in memory.
 enum class Reading : std::uint8_t { bf16, master, fp32 };
 
-/// Whether the scale of the whole tensor is applied to decoded values.
-enum class TensorPart : std::uint8_t { applied, left_out };
+/// What values are decoded for.
+enum class Decoding : std::uint8_t {
+  tensor,  ///< to be looked at: in the stored order, the scale of the whole tensor applied
+  factor,  ///< to be multiplied: in the order of the matrix, that scale left out
+};
 
 void find_amax(Stream& stream, FormatId format, const TableView& table, Reading reading, Purpose purpose);
 void make_copies(Stream& stream, FormatId format, const TableView& table, Reading reading, Purpose purpose);
-void decode(Stream& stream, FormatId format, const TableView& table, DType values, Side side, TensorPart part);
+void decode(Stream& stream, FormatId format, const TableView& table, DType values, Side side, Decoding how);
 
 /// Where block_amax writes and partial_cast reads: entries of blocks, then of members.
 struct Amaxes {

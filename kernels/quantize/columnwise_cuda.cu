@@ -83,16 +83,16 @@ __device__ void turn_scales(const Descriptor& d, const Task& task) {
 
 /// Blocks of threads that move data, and those that write scales.
 template <Format F>
-__global__ void __launch_bounds__(turning<F>, 1024 / turning<F>) columnwise_kernel(TableView table, Mixed mix) {
+__global__ void __launch_bounds__(turning<F>, 1024 / turning<F>) columnwise_kernel(const __grid_constant__ TableView table, Mixed mix) {
   __shared__ Descriptor descriptor;
   const unsigned unit = mix.place(blockIdx.x);
   if (mix.of_scales(blockIdx.x)) {
-    const Task task = table.all_groups.tasks[unit];
+    const Task task = table.all_groups[unit];
     return turn_scales<F>(fetch(table, task, descriptor), task);
   }
   if constexpr (F::columnwise == formats::Columnwise::transposed) {
     __shared__ alignas(16) std::byte codes[Turned<typename F::Element, turned_area<F>()>::bytes];
-    const Task task = table.turned.tasks[unit];
+    const Task task = table.turned[unit];
     const Descriptor& d = fetch(table, task, descriptor);
     if (d.side[1].data == nullptr) return;
     if (d.aligned.rowwise && d.aligned.columnwise)
@@ -127,7 +127,7 @@ __device__ void swizzle_patch(const Descriptor& d, const Patch& p) {
 }
 
 template <Format F>
-__global__ void __launch_bounds__(threads) swizzle_kernel(TableView table) {
+__global__ void __launch_bounds__(threads) swizzle_kernel(const __grid_constant__ TableView table) {
   __shared__ Descriptor descriptor;
   const Task task = table.all[blockIdx.x];
   const Descriptor& d = fetch(table, task, descriptor);
@@ -151,7 +151,7 @@ void derive_columnwise(Stream& stream, FormatId format, const TableView& table) 
 
 void swizzle(Stream& stream, FormatId format, const TableView& table) {
   visit_format(format, [&]<class F>() {
-    if constexpr (formats::swizzles<F>()) device::start(stream, device::swizzle_kernel<F>, table.all_units, table);
+    if constexpr (formats::swizzles<F>()) device::start(stream, device::swizzle_kernel<F>, table.all.count, table);
   });
 }
 

@@ -10,8 +10,8 @@ using formats::Format;
 /// f(entry, patch) for every patch.
 template <class F>
 void each_patch(Stream& stream, const char* name, const TableView& table, const F& f) {
-  launch(stream, name, table.all_units, [=](std::int64_t unit) {
-    const Descriptor& d = table.items[table.all[unit].entry];
+  launch(stream, name, table.all.count, [=](std::int64_t unit) {
+    const Descriptor& d = table[table.all[unit]];
     f(d, patch_of(d, table.all[unit]));
   });
 }

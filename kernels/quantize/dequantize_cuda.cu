@@ -58,7 +58,7 @@ __device__ inline void store_by_pairs(float* out, const float (&v)[run]) {
 }
 
 /// What the elements of one copy are multiplied by.
-template <Format F, Side side, TensorPart part>
+template <Format F, Side side, Decoding how>
 struct Steps {
   const typename F::Scale* scales;
   Matrix padded;
@@ -75,12 +75,26 @@ struct Steps {
     constexpr formats::ScaleLayout layout = F::scale_layout(side);
     const auto scale = scales[scale_place<F>(side, padded, row / b.rows * layout.repeat.rows,
                                              column / b.columns * layout.repeat.columns)];
-    return part == TensorPart::applied ? F::step(scale, amax) : F::block_step(scale);
+    return how == Decoding::tensor ? F::step(scale, amax) : F::block_step(scale);
   }
 };
 
-template <Format F, Side side, TensorPart part, class T>
-__device__ void decode_patch(const Descriptor& d, const Patch& p) {
+/// A patch of a copy that is stored transposed, gathered so that rows of the matrix are written whole. Rows of an odd
+/// number of words, so that neighbours do not meet in a bank.
+struct TurnedBack {
+  std::uint16_t bits[patch_edge][patch_edge + 1];
+};
+
+__device__ inline void store_turned_back(const Descriptor& d, const Patch& p, const TurnedBack& tile) {
+  auto* const out = reinterpret_cast<std::uint16_t*>(d.values) + origin_of(d, p);
+  for (int i = static_cast<int>(threadIdx.x); i < p.rows * patch_edge; i += threads) {
+    const int r = i / patch_edge, c = i % patch_edge;
+    if (c < p.columns) out[r * d.matrix.columns + c] = tile.bits[r][c];
+  }
+}
+
+template <Format F, Side side, Decoding how, class T>
+__device__ void decode_patch(const Descriptor& d, const Patch& p, [[maybe_unused]] TurnedBack* tile) {
   using Element = typename F::Element;
   constexpr bool turned = formats::order_of<F>(side) == formats::Order::transposed;
   constexpr formats::Block b = formats::block_of<F>(side);
@@ -92,7 +106,7 @@ __device__ void decode_patch(const Descriptor& d, const Patch& p) {
   const std::int64_t width = turned ? d.matrix.rows : d.matrix.columns;
   const std::int64_t first = (turned ? turned_origin_of(d, p) : origin_of(d, p)) + seat.row * width + seat.column;
   if (n <= 0 || seat.row >= lines) return;
-  const Steps<F, side, part> step(d, p);
+  const Steps<F, side, how> step(d, p);
   const auto step_at = [&](int line, int k) {
     return turned ? step(p.row + seat.column + k, p.column + seat.row + line)
                   : step(p.row + seat.row + line, p.column + seat.column + k);
@@ -122,6 +136,12 @@ __device__ void decode_patch(const Descriptor& d, const Patch& p) {
 #pragma unroll
       for (int c = 0; c < run; ++c) v[c] *= across >= height ? steps[c] : of_line;
     }
+    if constexpr (turned && how == Decoding::factor) {
+#pragma unroll
+      for (int c = 0; c < run; ++c)
+        if (c < n) tile->bits[seat.column + c][seat.row + r] = bf16(v[c]).bits;
+      continue;
+    }
     if constexpr (std::is_same_v<T, float>) {
       if (whole) {
         store_by_pairs(out + r * width, v);
@@ -138,33 +158,41 @@ __device__ void decode_patch(const Descriptor& d, const Patch& p) {
   }
 }
 
-template <Format F, Side side, TensorPart part, class T>
-__global__ void __launch_bounds__(threads, 5) decode_kernel(TableView table) {
+template <Format F, Side side, Decoding how, class T>
+__global__ void __launch_bounds__(threads, 5) decode_kernel(const __grid_constant__ TableView table) {
   const Task task = table.all[blockIdx.x];
-  const Descriptor& d = table.items[task.entry];
-  if (d.side[static_cast<int>(side)].data != nullptr) decode_patch<F, side, part, T>(d, patch_of(d, task));
+  const Descriptor& d = table[task];
+  if (d.side[static_cast<int>(side)].data == nullptr) return;
+  const Patch p = patch_of(d, task);
+  if constexpr (how == Decoding::factor && formats::order_of<F>(side) == formats::Order::transposed) {
+    __shared__ TurnedBack tile;
+    decode_patch<F, side, how, T>(d, p, &tile);
+    __syncthreads();
+    store_turned_back(d, p, tile);
+  } else {
+    decode_patch<F, side, how, T>(d, p, nullptr);
+  }
 }
 
-template <Side side, TensorPart part, class T>
+template <Side side, Decoding how, class T>
 void decode_as(Stream& stream, FormatId format, const TableView& table) {
-  visit_format(format, [&]<class F>() { start(stream, decode_kernel<F, side, part, T>, table.all_units, table); });
+  visit_format(format, [&]<class F>() { start(stream, decode_kernel<F, side, how, T>, table.all.count, table); });
 }
-template <TensorPart part, class T>
+template <Decoding how, class T>
 void decode_side(Stream& stream, FormatId format, const TableView& table, Side side) {
-  if (side == Side::rowwise) return decode_as<Side::rowwise, part, T>(stream, format, table);
-  decode_as<Side::columnwise, part, T>(stream, format, table);
+  if (side == Side::rowwise) return decode_as<Side::rowwise, how, T>(stream, format, table);
+  decode_as<Side::columnwise, how, T>(stream, format, table);
 }
 
 }  // namespace
 }  // namespace device
 
-void decode(Stream& stream, FormatId format, const TableView& table, DType values, Side side, TensorPart part) {
+void decode(Stream& stream, FormatId format, const TableView& table, DType values, Side side, Decoding how) {
   const bool narrow = values == DType::bf16;
-  if (part == TensorPart::applied)
-    return narrow ? device::decode_side<TensorPart::applied, bf16>(stream, format, table, side)
-                  : device::decode_side<TensorPart::applied, float>(stream, format, table, side);
-  narrow ? device::decode_side<TensorPart::left_out, bf16>(stream, format, table, side)
-         : device::decode_side<TensorPart::left_out, float>(stream, format, table, side);
+  if (how == Decoding::tensor)
+    return narrow ? device::decode_side<Decoding::tensor, bf16>(stream, format, table, side)
+                  : device::decode_side<Decoding::tensor, float>(stream, format, table, side);
+  device::decode_side<Decoding::factor, bf16>(stream, format, table, side);
 }
 
 }  // namespace tessera::quantizer

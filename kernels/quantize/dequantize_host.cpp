@@ -4,30 +4,29 @@
 namespace tessera::quantizer {
 namespace {
 
-template <Side side, TensorPart part, class T>
+template <Side side, Decoding how, class T>
 void decode_as(Stream& stream, FormatId format, const TableView& table) {
   visit_format(format, [&]<class F>() {
-    launch(stream, "dequantize", table.all_units, [=](std::int64_t unit) {
-      const Descriptor& d = table.items[table.all[unit].entry];
-      if (d.side[static_cast<int>(side)].data) host::decode_patch<F, side, part, T>(d, patch_of(d, table.all[unit]));
+    launch(stream, "dequantize", table.all.count, [=](std::int64_t unit) {
+      const Descriptor& d = table[table.all[unit]];
+      if (d.side[static_cast<int>(side)].data) host::decode_patch<F, side, how, T>(d, patch_of(d, table.all[unit]));
     });
   });
 }
-template <TensorPart part, class T>
+template <Decoding how, class T>
 void decode_side(Stream& stream, FormatId format, const TableView& table, Side side) {
-  if (side == Side::rowwise) return decode_as<Side::rowwise, part, T>(stream, format, table);
-  decode_as<Side::columnwise, part, T>(stream, format, table);
+  if (side == Side::rowwise) return decode_as<Side::rowwise, how, T>(stream, format, table);
+  decode_as<Side::columnwise, how, T>(stream, format, table);
 }
 
 }  // namespace
 
-void decode(Stream& stream, FormatId format, const TableView& table, DType values, Side side, TensorPart part) {
+void decode(Stream& stream, FormatId format, const TableView& table, DType values, Side side, Decoding how) {
   const bool narrow = values == DType::bf16;
-  if (part == TensorPart::applied)
-    return narrow ? decode_side<TensorPart::applied, bf16>(stream, format, table, side)
-                  : decode_side<TensorPart::applied, float>(stream, format, table, side);
-  narrow ? decode_side<TensorPart::left_out, bf16>(stream, format, table, side)
-         : decode_side<TensorPart::left_out, float>(stream, format, table, side);
+  if (how == Decoding::tensor)
+    return narrow ? decode_side<Decoding::tensor, bf16>(stream, format, table, side)
+                  : decode_side<Decoding::tensor, float>(stream, format, table, side);
+  decode_side<Decoding::factor, bf16>(stream, format, table, side);
 }
 
 }  // namespace tessera::quantizer

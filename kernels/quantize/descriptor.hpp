@@ -65,6 +65,7 @@ struct Descriptor {
   const std::uint64_t* step;
   std::int64_t first_row;
   const std::int64_t* rows;
+  std::uint64_t* not_finite;  ///< set to 1 where a value is NaN or infinite; null: not looked for
   Alignment aligned;
 };
 
@@ -74,22 +75,34 @@ struct Task {
   std::int32_t entry, member, row, column;
 };
 
-/// A list of tasks.
+/// A list of tasks: in device memory, or all areas of one matrix, counted out.
 struct Units {
-  const Task* tasks;
-  std::int64_t count;
+  const Task* tasks = nullptr;  ///< null: counted
+  std::int64_t count = 0;
+  std::int32_t down = 1, across = 1;   ///< areas of a member
+  std::int32_t rows = 1, columns = 1;  ///< patches of an area
+
+  TESSERA_FN Task operator[](std::int64_t i) const {
+    if (tasks != nullptr) return tasks[i];
+    const auto unit = static_cast<std::int32_t>(i), of_member = down * across, place = unit % of_member;
+    return {0, unit / of_member, place / across * rows, place % across * columns};
+  }
 };
 
 struct TableView {
-  const Descriptor* items;
-  const Task* owned;    ///< patches that hold an owned element, those of a member side by side
-  const Task* all;      ///< all patches
-  const Task* members;  ///< all members
-  std::int64_t owned_units, all_units, member_units;
+  const Descriptor* items = nullptr;  ///< null: `one` alone
+  Units owned;         ///< patches that hold an owned element, those of a member side by side
+  Units all;           ///< all patches
+  Units members;       ///< all members
   Units owned_groups;  ///< areas of scale_area() that hold an owned element
   Units all_groups;    ///< all such areas
   Units turned;        ///< all areas of turned_area(), down the columns first
-  float* largest[2];   ///< scratch, one per owned patch and side
+  float* largest[2] = {};  ///< scratch, one per owned patch and side
+  Descriptor one = {};
+
+  TESSERA_FN const Descriptor& operator[](const Task& task) const {
+    return items != nullptr ? items[task.entry] : one;
+  }
 };
 
 /// A patch, clipped to its matrix. Rows and columns are those of the member.

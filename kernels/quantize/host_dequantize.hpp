@@ -6,7 +6,7 @@
 namespace tessera::quantizer::host {
 
 /// What the elements of one copy are multiplied by.
-template <formats::Format F, Side side, TensorPart part>
+template <formats::Format F, Side side, Decoding how>
 struct Steps {
   const typename F::Scale* scales;
   Matrix padded;
@@ -24,7 +24,7 @@ struct Steps {
     constexpr formats::ScaleLayout layout = F::scale_layout(side);
     const auto scale = scales[scale_place<F>(side, padded, row / b.rows * layout.repeat.rows,
                                              column / b.columns * layout.repeat.columns)];
-    return part == TensorPart::applied ? F::step(scale, amax) : F::block_step(scale);
+    return how == Decoding::tensor ? F::step(scale, amax) : F::block_step(scale);
   }
 };
 
@@ -46,15 +46,47 @@ template <class Element, class T, class Code>
   }
 }
 
+/// Where the lines of a patch go: one behind the other as they are stored, or, of a copy that is stored transposed and
+/// decoded for a product, turned.
+template <class T>
+struct InPlace {
+  T* out;
+  std::int64_t width;
+
+  T* line(int i) { return out + i * width; }
+  void finish(int, int) {}
+};
+template <class T>
+struct TurnedBack {
+  T* out;              ///< of the patch's first element
+  std::int64_t width;  ///< of the matrix
+  alignas(64) T lines[patch_edge][patch_edge];
+
+  TurnedBack(T* first, std::int64_t columns) : out(first), width(columns) {}
+  T* line(int i) { return lines[i]; }
+  /// In blocks of sixteen lines, so that what is read stays in the first cache.
+  void finish(int count, int length) {
+    constexpr int block = 16;
+    for (int first = 0; first < count; first += block) {
+      const int n = std::min(block, count - first);
+      for (int r = 0; r < length; ++r)
+        for (int c = 0; c < n; ++c) out[r * width + first + c] = lines[first + c][r];
+    }
+  }
+};
+
 /// Lines of the copy as stored: rows of the matrix, or its columns.
-template <formats::Format F, Side side, TensorPart part, class T>
+template <formats::Format F, Side side, Decoding how, class T>
 void decode_patch(const Descriptor& d, const Patch& p) {
   constexpr bool turned = formats::order_of<F>(side) == formats::Order::transposed;
-  const Steps<F, side, part> step(d, p);
+  const Steps<F, side, how> step(d, p);
   const int lines = turned ? p.columns : p.rows, length = turned ? p.rows : p.columns;
-  const std::int64_t width = turned ? d.matrix.rows : d.matrix.columns;
-  const std::int64_t first = p.member * d.stride + (turned ? p.column * width + p.row : p.row * width + p.column);
-  T* out = reinterpret_cast<T*>(d.values);
+  const std::int64_t width = turned ? d.matrix.rows : d.matrix.columns, origin = p.member * d.stride;
+  const std::int64_t first = origin + (turned ? p.column * width + p.row : p.row * width + p.column);
+  T* const values = reinterpret_cast<T*>(d.values);
+  std::conditional_t<turned && how == Decoding::factor, TurnedBack<T>, InPlace<T>> out{
+      turned && how == Decoding::factor ? values + origin + p.row * d.matrix.columns + p.column : values + first,
+      turned && how == Decoding::factor ? d.matrix.columns : width};
   const std::byte* data = d.side[static_cast<int>(side)].data;
   // A line's blocks first, so that the loop over its elements becomes vectors.
   constexpr formats::Block b = formats::block_of<F>(side);
@@ -68,15 +100,15 @@ void decode_patch(const Descriptor& d, const Patch& p) {
     }
     const std::int64_t at = first + line * width, next = at + (turned ? patch_edge * width : patch_edge);
     fetch<formats::data_bytes<F>(patch_edge), 0>(data + formats::data_bytes<F>(next));
-    fetch<patch_edge * sizeof(T), 1>(out + next);
     if constexpr (F::Element::bits == 4) {
       unpack_nibbles(reinterpret_cast<const std::uint8_t*>(data + at / 2), length, codes);
-      decode_row<typename F::Element>(codes, steps, length, out + at);
+      decode_row<typename F::Element>(codes, steps, length, out.line(line));
     } else {
       decode_row<typename F::Element>(reinterpret_cast<const typename F::Element::Storage*>(data) + at, steps, length,
-                                      out + at);
+                                      out.line(line));
     }
   }
+  out.finish(lines, length);
 }
 
 }  // namespace tessera::quantizer::host

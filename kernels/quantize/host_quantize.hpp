@@ -1,4 +1,6 @@
 #pragma once
+#include <atomic>
+
 #include "kernels/quantize/host_patch.hpp"
 
 /// Full quantization of a patch on one thread.
@@ -195,12 +197,16 @@ inline void quantize_patch(const Descriptor& d, const Patch& p) {
     alignas(64) typename Staged::Stored staged[edge][edge];
     const SourcePatch<typename M::Source> x(d, p);
     const OwnedRows owned(d, p);
+    std::uint32_t found = 0;
     for (int r = owned.begin; r < owned.end; ++r) {
       const auto row = x.row(r);
       fetch_ahead(row.first + p.columns);
       for (int c = 0; c < p.columns; ++c) staged[r][c] = stage<Staged>(row.first[c]);
+      if constexpr (std::is_same_v<typename M::Source, FromBf16>)
+        for (int c = 0; c < p.columns; ++c) found |= ((staged[r][c] & 0x7F80u) + 0x0080u) & 0x8000u;
       fetch_to_write<F>(d, p, r);
     }
+    if (found != 0 && d.not_finite) std::atomic_ref(*d.not_finite).store(1, std::memory_order_relaxed);
     quantize_copies<F, Mode<Staged, M::purpose>>(SourcePatch<Staged>(staged[0], edge), d, p, tensor);
   }
 }

@@ -30,9 +30,12 @@ __device__ inline const Descriptor& fetch(const TableView& table, const Task& ta
   static_assert(sizeof(Descriptor) % sizeof(std::uint64_t) == 0 &&
                 sizeof(Descriptor) / sizeof(std::uint64_t) <= threads);
   constexpr unsigned words = sizeof(Descriptor) / sizeof(std::uint64_t);
-  if (threadIdx.x < words)
-    reinterpret_cast<std::uint64_t*>(&shared)[threadIdx.x] =
-        __ldg(reinterpret_cast<const unsigned long long*>(table.items + task.entry) + threadIdx.x);
+  if (threadIdx.x < words) {
+    const unsigned i = threadIdx.x;
+    reinterpret_cast<std::uint64_t*>(&shared)[i] =
+        table.items != nullptr ? __ldg(reinterpret_cast<const unsigned long long*>(table.items + task.entry) + i)
+                               : reinterpret_cast<const unsigned long long*>(&table.one)[i];
+  }
   __syncthreads();
   return shared;
 }

@@ -6,6 +6,7 @@ namespace tessera {
 namespace {
 
 using quantizer::Amaxes;
+using quantizer::Decoding;
 using quantizer::Reading;
 
 Reading reading_of(const QuantizeTable& table, Precision precision) {
@@ -49,12 +50,28 @@ void quantize(Stream& stream, const QuantizeTable& table, Precision precision, P
 
 void dequantize(Stream& stream, const QuantizeTable& table, Side side) {
   require(table.whole(), "dequantize", "values hold every element");
-  quantizer::decode(stream, table.format(), table.view(), table.values_type(), side, quantizer::TensorPart::applied);
+  quantizer::decode(stream, table.format(), table.view(), table.values_type(), side, Decoding::tensor);
 }
 
-void decode_operands(Stream& stream, const QuantizeTable& table, Side side) {
-  require(table.whole(), "decode_operands", "values hold every element");
-  quantizer::decode(stream, table.format(), table.view(), table.values_type(), side, quantizer::TensorPart::left_out);
+void decode_factors(Stream& stream, const QuantizeTable& table, Side side) {
+  require(table.whole() && table.values_type() == DType::bf16, "decode_factors", "values are bf16, every element");
+  quantizer::decode(stream, table.format(), table.view(), DType::bf16, side, Decoding::factor);
+}
+
+void quantize_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose) {
+  require(matrix.values.type == DType::bf16, "quantize_one", "values are bf16");
+  const bool random = visit_format(format, [&]<class F>() { return F::hadamard; }) && purpose == Purpose::gradient;
+  require(!random || matrix.draws.step.type == DType::u64, "quantize_one",
+          "gradients that are rounded at random need a step");
+  const quantizer::TableView view = quantizer::view_of_one(stream, format, matrix);
+  quantizer::find_amax(stream, format, view, Reading::bf16, purpose);
+  quantizer::make_copies(stream, format, view, Reading::bf16, purpose);
+}
+
+void decode_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Side side) {
+  require(matrix.values.type == DType::bf16, "decode_one", "values are bf16");
+  quantizer::decode(stream, format, quantizer::view_of_one(stream, format, matrix), DType::bf16, side,
+                    Decoding::factor);
 }
 
 void block_amax(Stream& stream, const QuantizeTable& table, const Tensor& amaxes) {

@@ -30,8 +30,14 @@ void quantize_with_amax(Stream& stream, const QuantizeTable& table, Precision pr
 /// One copy -> values [rows, columns], or [columns, rows] where the copy is stored transposed; bf16 results are rounded
 /// to nearest even. Rotated copies stay rotated.
 void dequantize(Stream& stream, const QuantizeTable& table, Side side);
-/// The same without the tensor's scale, which belongs into a GEMM's alpha: exact in bf16 but for extreme scales.
-void decode_operands(Stream& stream, const QuantizeTable& table, Side side);
+/// One copy -> bf16 values [rows, columns] as products take them, however the copy is stored, without the tensor's
+/// scale, which belongs into a product's alpha: exact but for extreme scales.
+void decode_factors(Stream& stream, const QuantizeTable& table, Side side);
+
+/// quantize() and decode_factors() of one matrix, all of it, bf16, whose description travels with the launch: nothing
+/// is uploaded, so a captured launch needs no memory but its factors'.
+void quantize_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose);
+void decode_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Side side);
 
 /// Shards, first step: amaxes (bf16 [table.amax_entries()]) = the largest magnitude of bf16(values) in every block,
 /// over the owned elements alone, and 0 where none is owned; then of every member. A maximum over ranks completes both.

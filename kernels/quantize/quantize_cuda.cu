@@ -265,9 +265,21 @@ __device__ void quantize_blocks(const Held<typename M::Source>& x, const Descrip
     store_turned<F>(d, p, Turned<typename F::Element>(shared.codes), extent);
 }
 
+/// Whether one of the thread's values is NaN or infinite: only an exponent of ones carries into the sign.
+__device__ inline bool not_finite(const Pairs& x) {
+  std::uint32_t carried = 0;
+#pragma unroll
+  for (int r = 0; r < height; ++r)
+#pragma unroll
+    for (int i = 0; i < run / 2; ++i) carried |= (x.pair[r][i] & 0x7F807F80u) + 0x00800080u;
+  return (carried & 0x80008000u) != 0;
+}
+
 template <Format F, class M, class Extent>
 __device__ void quantize_held(Held<typename M::Source> x, const Descriptor& d, const Patch& p, const Extent& extent,
                               Shared<F>& shared) {
+  if constexpr (std::is_same_v<typename M::Source, FromBf16>)
+    if (d.not_finite != nullptr && not_finite(x)) *d.not_finite = 1;
   find_lines<F, area_of<F>>(d, p, owned_rows<Extent>(d, p), shared.lines);
   TensorScale tensor[2];
   for (int s = 0; s < 2; ++s)
@@ -297,10 +309,10 @@ __device__ __noinline__ void quantize_part(const Descriptor& d, std::int64_t mem
 
 template <Format F, class M>
 __global__ void __launch_bounds__(threads_of(area_of<F>), blocks_a_multiprocessor<F, typename M::Source>)
-    bands_kernel(TableView table) {
+    bands_kernel(const __grid_constant__ TableView table) {
   __shared__ Descriptor descriptor;
   __shared__ Shared<F> shared;
-  const Task task = table.owned_groups.tasks[blockIdx.x / bands_a_group<F>];
+  const Task task = table.owned_groups[blockIdx.x / bands_a_group<F>];
   const int band = static_cast<int>(blockIdx.x % bands_a_group<F>);
   constexpr int down = patch_edge / area_of<F>.rows;
   const Descriptor& d = fetch(table, task, descriptor);
@@ -317,7 +329,7 @@ __global__ void __launch_bounds__(threads_of(area_of<F>), blocks_a_multiprocesso
 
 template <Format F, class M>
 __global__ void __launch_bounds__(threads, blocks_a_multiprocessor<F, typename M::Source>)
-    copies_kernel(TableView table) {
+    copies_kernel(const __grid_constant__ TableView table) {
   __shared__ Descriptor descriptor;
   __shared__ Shared<F> shared;
   // Backwards where the values were just read for their maximum, so that the last of them are still near.
@@ -335,12 +347,12 @@ __global__ void __launch_bounds__(threads, blocks_a_multiprocessor<F, typename M
 
 /// Both arrays of scales from the first row of each block.
 template <Format F>
-__global__ void __launch_bounds__(2 * threads) repeat_kernel(TableView table) {
+__global__ void __launch_bounds__(2 * threads) repeat_kernel(const __grid_constant__ TableView table) {
   __shared__ Descriptor descriptor;
   constexpr Area area = scale_area<F>();
   __shared__ Grid<F, Side::rowwise, area> rowwise;
   __shared__ Grid<F, Side::columnwise, area> columnwise;
-  const Task task = table.owned_groups.tasks[blockIdx.x];
+  const Task task = table.owned_groups[blockIdx.x];
   const Descriptor& d = fetch(table, task, descriptor);
   await_previous();
   if (!scales_follow<F>(d)) return;
@@ -371,7 +383,7 @@ __device__ std::uint32_t largest_seen(const X& x) {
 
 template <Format F, class M>
 __global__ void __launch_bounds__(threads, blocks_a_multiprocessor<F, typename M::Source>)
-    largest_kernel(TableView table) {
+    largest_kernel(const __grid_constant__ TableView table) {
   __shared__ Descriptor descriptor;
   __shared__ std::uint32_t warps[2][threads / 32];
   using Source = typename M::Source;
@@ -393,7 +405,7 @@ __global__ void __launch_bounds__(threads, blocks_a_multiprocessor<F, typename M
   table.largest[1][blockIdx.x] = largest_of(columnwise);
 }
 
-__global__ void __launch_bounds__(member_threads) members_kernel(TableView table) {
+__global__ void __launch_bounds__(member_threads) members_kernel(const __grid_constant__ TableView table) {
   __shared__ Descriptor descriptor;
   __shared__ std::uint32_t warps[2][member_threads / 32];
   const Task task = table.members[blockIdx.x];
@@ -435,8 +447,8 @@ void find_amax(Stream& stream, FormatId format, const TableView& table, Reading 
   using device::Begins;
   device::with_mode(format, reading, purpose, [&]<class F, class M>() {
     if constexpr (F::tensor_amax) {
-      device::start(stream, device::largest_kernel<F, M>, table.owned_units, table);
-      device::start<device::member_threads, Begins::early>(stream, device::members_kernel, table.member_units, table);
+      device::start(stream, device::largest_kernel<F, M>, table.owned.count, table);
+      device::start<device::member_threads, Begins::early>(stream, device::members_kernel, table.members.count, table);
     }
   });
 }
@@ -449,7 +461,7 @@ void make_copies(Stream& stream, FormatId format, const TableView& table, Readin
                                                             table.owned_groups.count * device::bands_a_group<F>, table);
     else
       device::start<device::threads, F::tensor_amax ? Begins::early : Begins::in_turn>(
-          stream, device::copies_kernel<F, M>, table.owned_units, table);
+          stream, device::copies_kernel<F, M>, table.owned.count, table);
     if constexpr (device::repeats_scales<F>)
       device::start<2 * device::threads, Begins::early>(stream, device::repeat_kernel<F>, table.owned_groups.count,
                                                         table);

@@ -10,8 +10,8 @@ using formats::Format;
 /// f(unit, entry, patch) for every patch that holds an owned element.
 template <class F>
 void each_owned_patch(Stream& stream, const char* name, const TableView& table, const F& f) {
-  launch(stream, name, table.owned_units, [=](std::int64_t unit) {
-    const Descriptor& d = table.items[table.owned[unit].entry];
+  launch(stream, name, table.owned.count, [=](std::int64_t unit) {
+    const Descriptor& d = table[table.owned[unit]];
     f(unit, d, patch_of(d, table.owned[unit]));
   });
 }
@@ -46,9 +46,9 @@ void find_amax(Stream& stream, FormatId format, const TableView& table, Reading 
             table.largest[0][unit] = host::largest<F, M>(d, p, Side::rowwise);
             table.largest[1][unit] = rotated ? host::largest<F, M>(d, p, Side::columnwise) : table.largest[0][unit];
           });
-      launch(stream, "quantize: amax of members", table.member_units, [=](std::int64_t unit) {
+      launch(stream, "quantize: amax of members", table.members.count, [=](std::int64_t unit) {
         const Task& task = table.members[unit];
-        const Descriptor& d = table.items[task.entry];
+        const Descriptor& d = table[task];
         for (int s = 0; s < 2; ++s)
           if (d.side[s].amax) d.side[s].amax[task.member] = host::largest_of_member(d, task.member, table.largest[s]);
       });

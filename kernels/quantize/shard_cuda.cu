@@ -25,7 +25,7 @@ __device__ std::uint32_t largest_of_tile(std::uint32_t top, std::uint32_t* warps
 }
 
 template <Format F, class Source>
-__global__ void __launch_bounds__(threads, 4) amax_kernel(TableView table, Amaxes amaxes) {
+__global__ void __launch_bounds__(threads, 4) amax_kernel(const __grid_constant__ TableView table, Amaxes amaxes) {
   __shared__ Descriptor descriptor;
   __shared__ std::uint32_t warps[2][threads / 32];
   constexpr int tile = F::block.rows;
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(threads, 4) amax_kernel(TableView table, Amaxe
   }
 }
 
-__global__ void __launch_bounds__(member_threads) members_kernel(TableView table, Amaxes amaxes) {
+__global__ void __launch_bounds__(member_threads) members_kernel(const __grid_constant__ TableView table, Amaxes amaxes) {
   __shared__ Descriptor descriptor;
   __shared__ std::uint32_t warps[member_threads / 32];
   const Task task = table.members[blockIdx.x];
@@ -116,7 +116,7 @@ __device__ void cast_scales(const Descriptor& d, Patch p, const Amaxes& amaxes, 
 }
 
 template <Format F, class Source>
-__global__ void __launch_bounds__(threads, 5) cast_kernel(TableView table, Amaxes amaxes, Mixed mix) {
+__global__ void __launch_bounds__(threads, 5) cast_kernel(const __grid_constant__ TableView table, Amaxes amaxes, Mixed mix) {
   __shared__ Descriptor descriptor;
   const unsigned unit = mix.place(blockIdx.x);
   if (!F::scaled || !mix.of_scales(blockIdx.x)) {
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(threads, 5) cast_kernel(TableView table, Amaxe
     constexpr Area area = scale_area<F>();
     __shared__ Grid<F, Side::rowwise, area> rowwise;
     __shared__ Grid<F, Side::columnwise, area> columnwise;
-    const Task task = table.all_groups.tasks[unit];
+    const Task task = table.all_groups[unit];
     const Descriptor& d = fetch(table, task, descriptor);
     cast_scales(d, patch_of(d, task, area), amaxes, rowwise, columnwise);
   }
@@ -156,10 +156,10 @@ void find_block_amaxes(Stream& stream, FormatId format, const TableView& table, 
         device::check(cudaMemsetAsync(amaxes.blocks, 0, entries * sizeof(std::uint16_t),
                                       static_cast<cudaStream_t>(stream.native())));
       device::with_source(reading, [&]<class Source>() {
-        device::start(stream, device::amax_kernel<F, Source>, table.owned_units, table, amaxes);
+        device::start(stream, device::amax_kernel<F, Source>, table.owned.count, table, amaxes);
       });
       if constexpr (F::tensor_amax)
-        device::start<device::member_threads>(stream, device::members_kernel, table.member_units, table, amaxes);
+        device::start<device::member_threads>(stream, device::members_kernel, table.members.count, table, amaxes);
     }
   });
 }
@@ -169,8 +169,8 @@ void cast_shards(Stream& stream, FormatId format, const TableView& table, Readin
     if constexpr (!F::scaled || F::agreement != formats::Agreement::nothing) {
       const std::int64_t of_scales = F::scaled ? table.all_groups.count : 0;
       device::with_source(reading, [&]<class Source>() {
-        device::start(stream, device::cast_kernel<F, Source>, table.owned_units + of_scales, table, amaxes,
-                      device::Mixed(table.owned_units, of_scales));
+        device::start(stream, device::cast_kernel<F, Source>, table.owned.count + of_scales, table, amaxes,
+                      device::Mixed(table.owned.count, of_scales));
       });
     }
   });

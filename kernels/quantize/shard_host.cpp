@@ -24,14 +24,14 @@ void find_amaxes(Stream& stream, const TableView& table, const Amaxes& amaxes) {
     std::fill(amaxes.blocks + i * chunk, amaxes.blocks + (n - i * chunk < chunk ? n : (i + 1) * chunk),
               std::uint16_t{0});
   });
-  launch(stream, "block_amax", table.owned_units, [=](std::int64_t unit) {
-    const Descriptor& d = table.items[table.owned[unit].entry];
+  launch(stream, "block_amax", table.owned.count, [=](std::int64_t unit) {
+    const Descriptor& d = table[table.owned[unit]];
     table.largest[0][unit] = host::tile_amaxes<F, Source>(d, patch_of(d, table.owned[unit]), amaxes.blocks);
   });
   if constexpr (F::tensor_amax)
-    launch(stream, "block_amax: members", table.member_units, [=](std::int64_t unit) {
+    launch(stream, "block_amax: members", table.members.count, [=](std::int64_t unit) {
       const Task& task = table.members[unit];
-      const Descriptor& d = table.items[task.entry];
+      const Descriptor& d = table[task];
       const float top = host::largest_of_member(d, task.member, table.largest[0]);
       amaxes.members()[d.first_member + task.member] = bf16(top).bits;
     });
@@ -50,12 +50,12 @@ TensorScale tensor_of(const Descriptor& d, const Patch& p, const Amaxes& amaxes,
   return {};
 }
 
-/// Units below table.all_units write scales, the others data.
+/// Units below table.all.count write scales, the others data.
 template <Format F, class Source>
 void cast_unit(const TableView& table, const Amaxes& amaxes, std::int64_t unit) {
-  const bool data = unit >= table.all_units;
-  const Task& task = data ? table.owned[unit - table.all_units] : table.all[unit];
-  const Descriptor& d = table.items[task.entry];
+  const bool data = unit >= table.all.count;
+  const Task& task = data ? table.owned[unit - table.all.count] : table.all[unit];
+  const Descriptor& d = table[task];
   const Patch p = patch_of(d, task);
   const TensorScale tensor = tensor_of<F>(d, p, amaxes, !data);
   if (data) return host::cast_owned<F, Source>(d, p, amaxes.blocks, tensor);
@@ -75,12 +75,12 @@ void cast_shards(Stream& stream, FormatId format, const TableView& table, Readin
   visit_format(format, [&]<class F>() {
     with_source(reading, [&]<class Source>() {
       if constexpr (!F::scaled)
-        launch(stream, "partial_cast", table.owned_units, [=](std::int64_t unit) {
-          const Descriptor& d = table.items[table.owned[unit].entry];
+        launch(stream, "partial_cast", table.owned.count, [=](std::int64_t unit) {
+          const Descriptor& d = table[table.owned[unit]];
           host::store_plain<F, Source>(d, patch_of(d, table.owned[unit]));
         });
       else if constexpr (F::agreement != formats::Agreement::nothing)
-        launch(stream, "partial_cast", table.owned_units + table.all_units,
+        launch(stream, "partial_cast", table.owned.count + table.all.count,
                [=](std::int64_t unit) { cast_unit<F, Source>(table, amaxes, unit); });
     });
   });

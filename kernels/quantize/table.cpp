@@ -26,7 +26,7 @@ std::string described(const QuantizedMatrix& m) {
 template <Format F>
 class Check {
  public:
-  Check(const QuantizedMatrix& m, quantizer::Claims& claims) : m_(m), claims_(claims) {
+  Check(const QuantizedMatrix& m, quantizer::Claims* claims) : m_(m), claims_(claims) {
     std::int64_t elements = 0, span = 0;
     expect(m.matrix.rows >= 0 && m.matrix.columns >= 0 && m.members >= 0, "sizes are not negative");
     expect(
@@ -54,7 +54,7 @@ class Check {
   }
 
   void side(Side side, const Copy& copy) {
-    const bool shares = side == Side::columnwise && F::columnwise == formats::Columnwise::shared;
+    const bool shares = side == Side::columnwise && F::columnwise == formats::Columnwise::shared && m_.rowwise.data;
     if (!copy.data && !copy.scales) return;
     if (!formats::takes<F>(side, m_.matrix)) {
       const formats::Block b = formats::block_of<F>(side);
@@ -98,6 +98,12 @@ class Check {
     claim(quantizer::Use::reads, m_.draws.rows, 0, bytes);
   }
 
+  void not_finite() const {
+    if (!m_.not_finite) return;
+    expect(m_.not_finite.type == DType::u64 && m_.not_finite.elements() == 1, "the word of what is not finite is u64");
+    expect(m_.values.type == DType::bf16, "what is not finite is looked for in bf16 alone");
+  }
+
   std::int64_t stride() const { return stride_; }
   /// Owned elements; a tensor that was never set holds none.
   std::int64_t count() const { return m_.values || m_.values.shape.rank() > 0 ? m_.values.elements() : 0; }
@@ -114,7 +120,7 @@ class Check {
     expect(reinterpret_cast<std::uintptr_t>(t.data) % alignment == 0, std::string(what) + ": misaligned");
   }
   void claim(quantizer::Use use, const Tensor& t, std::int64_t offset, std::int64_t bytes) {
-    claims_.add(use, static_cast<const std::byte*>(t.data) + offset, bytes);
+    if (claims_) claims_->add(use, static_cast<const std::byte*>(t.data) + offset, bytes);
   }
   void buffer(const Tensor& t, std::int64_t bytes, std::size_t alignment, const char* what) {
     check_buffer(t, bytes, alignment, what);
@@ -128,7 +134,7 @@ class Check {
   }
 
   const QuantizedMatrix& m_;
-  quantizer::Claims& claims_;
+  quantizer::Claims* claims_;  ///< null: not kept
   std::int64_t stride_ = 0, span_ = 0;
 };
 
@@ -180,16 +186,16 @@ void expect_indices(const QuantizedMatrix& m, const Descriptor& d) {
     refuse(m, "quantize", "more patches than one launch takes");
 }
 
-}  // namespace
-
+// A matrix that has been checked, but for its place among others.
 template <Format F>
-void QuantizeTable::add(const QuantizedMatrix& m, quantizer::Claims& claims) {
+Descriptor described_by(const QuantizedMatrix& m, quantizer::Claims* claims) {
   Check<F> check(m, claims);
   check.values();
   check.side(Side::rowwise, m.rowwise);
   check.side(Side::columnwise, m.columnwise);
   check.block_scales();
   check.draws();
+  check.not_finite();
   Descriptor d{};
   d.matrix = m.matrix;
   d.members = m.members;
@@ -197,11 +203,11 @@ void QuantizeTable::add(const QuantizedMatrix& m, quantizer::Claims& claims) {
   d.values = static_cast<std::byte*>(m.values.data);
   d.begin = m.begin.value;
   d.end = m.begin.value + check.count();
-  claims.close(d.begin, d.end);
   d.patches = patches_of(m.matrix);
   d.side[0] = place_of(m.rowwise);
   d.side[1] = place_of(m.columnwise);
-  if (F::columnwise == formats::Columnwise::shared && d.side[1].scales) d.side[1].data = d.side[0].data;
+  if (F::columnwise == formats::Columnwise::shared && d.side[0].data && d.side[1].scales)
+    d.side[1].data = d.side[0].data;
   d.block_scales = m.block_scales.data;
   d.seed = m.draws.seed;
   d.draws[0] = m.draws.rowwise;
@@ -209,15 +215,33 @@ void QuantizeTable::add(const QuantizedMatrix& m, quantizer::Claims& claims) {
   d.step = static_cast<const std::uint64_t*>(m.draws.step.data);
   d.first_row = m.draws.first_row;
   d.rows = static_cast<const std::int64_t*>(m.draws.rows.data);
+  d.not_finite = static_cast<std::uint64_t*>(m.not_finite.data);
+  std::tie(d.first_patch_row, d.patch_rows) = owned_strips(d);
+  d.aligned = alignment_of<F>(d, size_of(m.values.type));
+  expect_indices(m, d);
+  return d;
+}
+
+// All areas of a matrix.
+quantizer::Units counted(const Descriptor& d, quantizer::Area area) {
+  const std::int64_t rows = area.rows / quantizer::patch_edge, columns = area.columns / quantizer::patch_edge;
+  const std::int64_t down = (d.patches.rows + rows - 1) / rows, across = (d.patches.columns + columns - 1) / columns;
+  const auto narrow = [](std::int64_t n) { return static_cast<std::int32_t>(std::max<std::int64_t>(n, 1)); };
+  return {nullptr, d.members * down * across, narrow(down), narrow(across), narrow(rows), narrow(columns)};
+}
+
+}  // namespace
+
+template <Format F>
+void QuantizeTable::add(const QuantizedMatrix& m, quantizer::Claims& claims) {
+  Descriptor d = described_by<F>(m, &claims);
+  claims.close(d.begin, d.end);
   d.first_block = block_entries_;
   d.first_member = member_entries_;
   if (F::agreement != formats::Agreement::nothing)
     block_entries_ += m.members * formats::blocks<F>(Side::rowwise, m.matrix).elements();
   if (F::tensor_amax) member_entries_ += m.members;
-  std::tie(d.first_patch_row, d.patch_rows) = owned_strips(d);
   d.first_task = static_cast<std::int64_t>(owned_.size());
-  d.aligned = alignment_of<F>(d, size_of(m.values.type));
-  expect_indices(m, d);
   add_tasks<F>(d);
   descriptors_.push_back(d);
 }
@@ -297,20 +321,34 @@ quantizer::TableView QuantizeTable::view() const {
     tasks += list.size();
     return units;
   };
-  const quantizer::Units owned = next(owned_), all = next(all_), members = next(members_);
-  const quantizer::Units owned_groups = next(owned_groups_), all_groups = next(all_groups_), turned = next(turned_);
-  auto* largest = const_cast<float*>(reinterpret_cast<const float*>(tasks));
-  return {reinterpret_cast<const Descriptor*>(memory_),
-          owned.tasks,
-          all.tasks,
-          members.tasks,
-          owned.count,
-          all.count,
-          members.count,
-          owned_groups,
-          all_groups,
-          turned,
-          {largest, largest + owned_.size()}};
+  quantizer::TableView view;
+  view.items = reinterpret_cast<const Descriptor*>(memory_);
+  view.owned = next(owned_);
+  view.all = next(all_);
+  view.members = next(members_);
+  view.owned_groups = next(owned_groups_);
+  view.all_groups = next(all_groups_);
+  view.turned = next(turned_);
+  view.largest[0] = const_cast<float*>(reinterpret_cast<const float*>(tasks));
+  view.largest[1] = view.largest[0] + owned_.size();
+  return view;
+}
+
+quantizer::TableView quantizer::view_of_one(Stream& stream, FormatId format, const QuantizedMatrix& m) {
+  return visit_format(format, [&]<class F>() {
+    TableView view;
+    Descriptor& d = view.one = described_by<F>(m, nullptr);
+    view.owned = view.all = counted(d, one_patch);
+    view.members = {nullptr, d.members};
+    if constexpr (F::scaled) view.owned_groups = view.all_groups = counted(d, scale_area<F>());
+    if constexpr (F::tensor_amax) {
+      const std::int64_t bytes = view.owned.count * static_cast<std::int64_t>(sizeof(float));
+      std::byte* const scratch = stream.workspace("largest of patches", 2 * bytes);
+      view.largest[0] = reinterpret_cast<float*>(scratch);
+      view.largest[1] = reinterpret_cast<float*>(scratch + bytes);
+    }
+    return view;
+  });
 }
 
 bool QuantizeTable::whole_block_rows() const {

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/stream.hpp"
 #include "kernels/formats/registry.hpp"
 #include "kernels/quantize/descriptor.hpp"
 
@@ -43,6 +44,7 @@ struct QuantizedMatrix {
   ElementIndex begin;
   Copy rowwise, columnwise;
   Tensor block_scales;  ///< one scale per block and member, where scales travel; else empty
+  Tensor not_finite;    ///< u64 [1], set to 1 where quantize() meets NaN or infinity in bf16; empty: it does not look
   Draws draws;
 };
 
@@ -87,5 +89,14 @@ class QuantizeTable {
   std::vector<std::byte> image_;
   std::byte* memory_ = nullptr;
 };
+
+namespace quantizer {
+
+/// One matrix, all of it owned, as a table whose description travels with the launch: of factors of products, which
+/// change from call to call. Nothing is allocated; scratch is the stream's. Throws as QuantizeTable does, but for
+/// buffers that overlap.
+TableView view_of_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix);
+
+}  // namespace quantizer
 
 }  // namespace tessera

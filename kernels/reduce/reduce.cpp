@@ -169,6 +169,23 @@ void add_squares(Stream& stream, const Tensor& words, const Tensor& x) {
     add_squares_as<double>(stream, words, x);
 }
 
+void add_not_finite(Stream& stream, const Tensor& words, const Tensor& found) {
+  require(found.type == DType::u64 && found.elements() == 1, "add_not_finite", "takes one u64");
+  std::int64_t* const sums = words.as<std::int64_t>();
+  const std::uint64_t* const more = found.as<std::uint64_t>();
+  launch(
+      stream, "add_not_finite", 1,
+      KOKKOS_LAMBDA(std::int64_t) { sums[ExactSum::limbs] += static_cast<std::int64_t>(*more); });
+}
+
+void spoil(Stream& stream, double* sum, const Tensor& found) {
+  const std::uint64_t* const word = found.as<std::uint64_t>();
+  launch(
+      stream, "spoil", 1, KOKKOS_LAMBDA(std::int64_t) {
+        if (*word != 0) *sum = std::numeric_limits<double>::quiet_NaN();
+      });
+}
+
 void clip_from_squares(Stream& stream, ClipResult* result, const Tensor& words, float clip) {
   require(words.type == DType::i64 && words.elements() == ExactSum::words, "clip_from_squares", "words is i64 [21]");
   require(clip >= 0, "clip_from_squares", "clip is not negative");

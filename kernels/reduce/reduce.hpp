@@ -19,6 +19,12 @@ struct ExactSum {
 /// words (i64 [ExactSum::words], on the device) += squares of the elements of x (fp32 or fp64 rounded to fp32).
 void add_squares(Stream& stream, const Tensor& words, const Tensor& x);
 
+/// words += *found to the count of non-finite elements: what has been met elsewhere (u64 [1], on the device).
+void add_not_finite(Stream& stream, const Tensor& words, const Tensor& found);
+
+/// *sum (a double on the device) = NaN where *found (u64 [1]) is not 0.
+void spoil(Stream& stream, double* sum, const Tensor& found);
+
 /// Step scalars that the norm decides; doubles and flags on the device.
 struct ClipResult {
   float norm = 0;         ///< sqrt of the sum, rounded once to fp32; NaN when an element was not finite

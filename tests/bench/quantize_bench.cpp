@@ -216,7 +216,7 @@ void decoded(benchmark::State& state) {
   const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
   quantize(b.stream(), table);
   run(state, b, w.elements(), w.values + w.data[0] + w.scales[0],
-      [&] { (type == DType::bf16 ? decode_operands : dequantize)(b.stream(), table, Side::rowwise); });
+      [&] { (type == DType::bf16 ? decode_factors : dequantize)(b.stream(), table, Side::rowwise); });
 }
 
 template <class F>
@@ -387,7 +387,7 @@ void cached_decode(benchmark::State& state) {
   const QuantizeTable table = c.table();
   const int s = static_cast<int>(side);
   const double bytes = c.w.values + (c.w.data[s] > 0 ? c.w.data[s] : c.w.data[0]) + c.w.scales[s];
-  c.time(bytes, [&] { (type == DType::bf16 ? decode_operands : dequantize)(c.b.stream(), table, side); });
+  c.time(bytes, [&] { (type == DType::bf16 ? decode_factors : dequantize)(c.b.stream(), table, side); });
 }
 
 template <class F>

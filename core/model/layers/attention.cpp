@@ -16,10 +16,11 @@ Attention::Attention(ParamRegistry& registry, const std::string& name, const Gpt
       type_(shape.compute),
       sum_type_(shape.sum_type()),
       qkv_(registry, name + ".qkv",
-           {shape.hidden, one_.columns(), initial_deviation, shape.bias, shape.accumulation, parts_of(one_)}),
+           {shape.hidden, one_.columns(), initial_deviation, shape.bias, shape.accumulation, shape.recipe,
+            parts_of(one_)}),
       out_(registry, name + ".out",
            {one_.heads * one_.head_dim, shape.hidden, residual_deviation(shape.layers), shape.bias,
-            shape.accumulation}) {}
+            shape.accumulation, shape.recipe, {}}) {}
 
 AttentionShape Attention::shape_of(std::int64_t tokens) const {
   AttentionShape shape = one_;

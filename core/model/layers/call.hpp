@@ -13,6 +13,7 @@ namespace tessera {
 struct Call : Pass {
   double loss_scale = 0;  ///< of the micro-batch: what the gradient of a sum over tokens is multiplied by
   Tensor rotation;        ///< the table of rotary(); empty when positions are learned
+  std::int64_t first_token = 0;  ///< of the micro-batch, in the global batch
 };
 
 /// Lets `write` add the next contribution to a parameter's gradient and says that it is there.

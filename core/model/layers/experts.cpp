@@ -6,55 +6,78 @@ namespace tessera {
 
 Experts::Experts(ParamRegistry& registry, const std::string& name, const std::string& projection,
                  const ExpertsShape& shape)
-    : member_{shape.out, shape.in}, accumulation_(shape.accumulation) {
+    : member_{shape.out, shape.in},
+      accumulation_(shape.accumulation),
+      row_multiple_(shape.recipe.expert_rows),
+      weights_(add(registry, name, projection, shape)),
+      factors_(registry[weights_.front()], shape.recipe) {}
+
+std::vector<ParamId> Experts::add(ParamRegistry& registry, const std::string& name, const std::string& projection,
+                                  const ExpertsShape& shape) {
   const std::string dataset = name + "." + projection + ".weight";
-  const Shape all{shape.experts, shape.out, shape.in};
+  const Shape member{shape.out, shape.in}, all{shape.experts, shape.out, shape.in};
   const Start start = normal_start(shape.deviation);
   const int experts = static_cast<int>(shape.experts);
-  if (shape.weights == ExpertWeights::single) {
-    weights_.push_back(
-        registry.add({dataset, member_, experts, Role::expert, start, {dataset, all, 0}, {}, shape.parts}));
-    return;
-  }
+  if (shape.weights == ExpertWeights::single)
+    return {registry.add({dataset, member, experts, Role::expert, start, {dataset, all, 0}, {}, shape.parts})};
+  std::vector<ParamId> weights;
   for (std::int64_t e = 0; e < shape.experts; ++e)
-    weights_.push_back(registry.add({name + "." + std::to_string(e) + "." + projection + ".weight",
-                                     member_,
-                                     1,
-                                     Role::expert,
-                                     start,
-                                     {dataset, all, e * member_.elements()},
-                                     {},
-                                     shape.parts}));
+    weights.push_back(registry.add({name + "." + std::to_string(e) + "." + projection + ".weight",
+                                    member,
+                                    1,
+                                    Role::expert,
+                                    start,
+                                    {dataset, all, e * member.elements()},
+                                    {},
+                                    shape.parts}));
+  return weights;
 }
 
 template <class F>
 void Experts::with_operands(const Call& call, Side side, const F& f) const {
+  const Arena::Frame frame(call.arena);
   std::vector<Use> uses;
-  std::vector<Operand> operands;
+  std::vector<Operand> held;
   uses.reserve(weights_.size());
-  operands.reserve(weights_.size());
-  for (ParamId weight : weights_)
-    operands.push_back(*uses.emplace_back(call.weights.operand(call.stream, weight, side)));
+  held.reserve(weights_.size());
+  for (ParamId weight : weights_) held.push_back(*uses.emplace_back(call.weights.operand(call.stream, weight, side)));
+  const std::vector<Operand> operands = factors_.weights(call, held, side);
   f(ExpertOperands{operands.data(), static_cast<int>(operands.size())});
 }
 
-void Experts::forward(const Call& call, const Tensor& y, const Tensor& x, const Tensor& offsets) const {
-  with_operands(call, Side::rowwise, [&](const ExpertOperands& w) { expert_forward(call.stream, y, x, w, offsets); });
+void Experts::forward(const Call& call, const Tensor& y, const Tensor& x, const Routing& routing) const {
+  const Arena::Frame frame(call.arena);
+  const Operand rows = factors_.activation(call, x, Side::rowwise);
+  with_operands(call, Side::rowwise,
+                [&](const ExpertOperands& w) { expert_forward(call.stream, y, rows, w, routing.offsets); });
+  clear_rows_behind(call.stream, y, routing);
+}
+
+void Experts::weight_gradient(const Call& call, const Operand& dy, const Saved& saved, const Tensor& offsets) const {
+  const Arena::Frame frame(call.arena);
+  const Operand x = factors_.activation(call, saved.x, Side::columnwise);
+  const Tensor scratch = accumulation_ == Accumulation::unfused ? call.arena.temp(saved.x.type, member_) : Tensor{};
+  std::vector<Gradient> sums;
+  sums.reserve(weights_.size());
+  for (ParamId weight : weights_) sums.push_back(call.gradients->slot(weight));
+  expert_weight_gradient(call.stream, {sums.data(), static_cast<int>(sums.size())}, dy, x, offsets, scratch);
+  for (ParamId weight : weights_) call.gradients->written(call.stream, weight);
 }
 
 void Experts::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Saved& saved,
-                       const Tensor& offsets) const {
-  {
-    const Arena::Frame frame(call.arena);
-    const Tensor scratch = accumulation_ == Accumulation::unfused ? call.arena.temp(dy.type, member_) : Tensor{};
-    std::vector<Gradient> sums;
-    sums.reserve(weights_.size());
-    for (ParamId weight : weights_) sums.push_back(call.gradients->slot(weight));
-    expert_weight_gradient(call.stream, {sums.data(), static_cast<int>(sums.size())}, dy, saved.x, offsets, scratch);
-    for (ParamId weight : weights_) call.gradients->written(call.stream, weight);
+                       const Routing& routing) const {
+  const Arena::Frame frame(call.arena);
+  Tensor rows;
+  if (factors_.draws()) {
+    rows = call.arena.temp(DType::i64, {dy.rows()});
+    number_rows(call.stream, rows, routing, call.first_token);
   }
-  with_operands(call, Side::columnwise,
-                [&](const ExpertOperands& w) { expert_input_gradient(call.stream, dx, dy, w, offsets); });
+  const Factors::Gradient factor = factors_.gradient(call, dy, rows);
+  weight_gradient(call, factor.columnwise, saved, routing.offsets);
+  with_operands(call, Side::columnwise, [&](const ExpertOperands& w) {
+    expert_input_gradient(call.stream, dx, factor.rowwise, w, routing.offsets);
+  });
+  clear_rows_behind(call.stream, dx, routing);
 }
 
 }  // namespace tessera

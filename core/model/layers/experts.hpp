@@ -1,7 +1,7 @@
 #pragma once
 #include <vector>
 
-#include "core/model/layers/call.hpp"
+#include "core/model/layers/factors.hpp"
 #include "core/model/layers/parameter.hpp"
 #include "core/model/shape.hpp"
 
@@ -12,6 +12,7 @@ struct ExpertsShape {
   double deviation = initial_deviation;
   ExpertWeights weights = ExpertWeights::single;
   Accumulation accumulation = Accumulation::fused;
+  Recipe recipe = {};
   Shape parts = {};  ///< of one expert, as in ParamSpec
 };
 
@@ -19,7 +20,7 @@ struct ExpertsShape {
 /// with the same members in the same order, and the same bits.
 class Experts {
  public:
-  /// All that backward needs besides the offsets.
+  /// All that backward needs besides the routing.
   struct Saved {
     Tensor x;  ///< [S,in]
   };
@@ -28,18 +29,28 @@ class Experts {
   /// parts of that dataset.
   Experts(ParamRegistry& registry, const std::string& name, const std::string& projection, const ExpertsShape& shape);
 
-  /// Rows of expert e are [offsets[e], offsets[e+1]).
-  void forward(const Call& call, const Tensor& y, const Tensor& x, const Tensor& offsets) const;
-  void backward(const Call& call, const Tensor& dx, const Tensor& dy, const Saved& saved, const Tensor& offsets) const;
+  /// At multiples of so many rows each expert's begin.
+  std::int64_t row_multiple() const { return factors_.coded() ? row_multiple_ : 1; }
+
+  /// Rows of expert e are those of routing.offsets; the results of rows behind the last expert's are zero.
+  void forward(const Call& call, const Tensor& y, const Tensor& x, const Routing& routing) const;
+  void backward(const Call& call, const Tensor& dx, const Tensor& dy, const Saved& saved, const Routing& routing) const;
 
  private:
   /// Calls `f` with an operand for each parameter, all in use.
   template <class F>
   void with_operands(const Call& call, Side side, const F& f) const;
 
+  void weight_gradient(const Call& call, const Operand& dy, const Saved& saved, const Tensor& offsets) const;
+
+  static std::vector<ParamId> add(ParamRegistry& registry, const std::string& name, const std::string& projection,
+                                  const ExpertsShape& shape);
+
   Shape member_;
   Accumulation accumulation_;
+  std::int64_t row_multiple_;
   std::vector<ParamId> weights_;  ///< one, or E
+  Factors factors_;
 };
 
 }  // namespace tessera

@@ -11,8 +11,8 @@ namespace tessera {
 
 Head::Head(ParamRegistry& registry, const GptShape& shape, ParamId tokens)
     : norm_(registry, "final_norm", shape),
-      projection_(shape.tied_head ? tokens : add_vocabulary(registry, "head.weight", shape, Role::head),
-                  shape.accumulation),
+      projection_(registry, shape.tied_head ? tokens : add_vocabulary(registry, "head.weight", shape, Role::head),
+                  shape.accumulation, shape.recipe),
       vocabulary_(shape.vocabulary),
       padded_(shape.padded_vocabulary()),
       length_(shape.seq_len),
@@ -23,7 +23,9 @@ Head::Head(ParamRegistry& registry, const GptShape& shape, ParamId tokens)
 template <class F>
 void Head::each_piece(const Call& call, const MicroBatch& batch, const Tensor& y, const F& f) const {
   const std::int64_t rows = y.rows();
-  const std::int64_t step = ceil_div(rows, ceil_div(rows, rows_at_once_));  // pieces of about equal size
+  // Pieces of about equal size; those whose amax counts end where they do on every machine.
+  const std::int64_t even = ceil_div(rows, ceil_div(rows, rows_at_once_));
+  const std::int64_t step = projection_.coded() ? round_up(even, std::int64_t{128}) : even;
   for (std::int64_t begin = 0; begin < rows; begin += step) {
     const Arena::Frame frame(call.arena);
     const Tensor logits = call.arena.temp(y.type, {std::min(step, rows - begin), padded_});
@@ -57,7 +59,9 @@ void Head::gradient(const Call& call, const MicroBatch& batch, const Tensor& dx,
     const std::int64_t rows = logits.rows();
     cross_entropy(call.stream, call.arena, &call.sums->loss, logits, logits, batch.targets.flat(begin, rows),
                   vocabulary_, call.loss_scale);
-    projection_.backward(call, dnormed.row_range(begin, rows), logits, {normed.y.row_range(begin, rows)});
+    Call piece = call;
+    piece.first_token += begin;
+    projection_.backward(piece, dnormed.row_range(begin, rows), logits, {normed.y.row_range(begin, rows)});
   });
   clear(call.stream, dx);
   norm_.backward(call, dx, dnormed, x.sum, normed);

@@ -1,5 +1,5 @@
 #pragma once
-#include "core/model/layers/call.hpp"
+#include "core/model/layers/factors.hpp"
 #include "core/model/layers/parameter.hpp"
 #include "kernels/moe/moe.hpp"
 
@@ -10,6 +10,7 @@ struct LinearShape {
   double deviation = initial_deviation;
   bool bias = false;
   Accumulation accumulation = Accumulation::fused;
+  Recipe recipe = {};
   Shape parts = {};  ///< of the weight, as in ParamSpec
 };
 
@@ -24,7 +25,8 @@ class Linear {
   /// Registers `name`.weight and, with a bias, `name`.bias.
   Linear(ParamRegistry& registry, const std::string& name, const LinearShape& shape);
   /// On a matrix [out,in] that is registered already.
-  Linear(ParamId weight, Accumulation accumulation) : weight_(weight), accumulation_(accumulation) {}
+  Linear(const ParamRegistry& registry, ParamId weight, Accumulation accumulation, const Recipe& recipe)
+      : weight_(weight), accumulation_(accumulation), factors_(registry[weight], recipe) {}
 
   void forward(const Call& call, const Tensor& y, const Tensor& x) const;
   /// pre = x W^T + b and y = gelu(pre), in one product.
@@ -35,13 +37,18 @@ class Linear {
   void backward_gelu(const Call& call, const Tensor& dpre, const Tensor& dy, const Saved& saved,
                      const Tensor& pre) const;
 
+  /// Whether products take codes.
+  bool coded() const { return factors_.coded(); }
+
  private:
-  void gradients(const Call& call, const Tensor& dy, const Saved& saved) const;
-  void weight_gradient(const Call& call, const Gradient& dw, const Tensor& dy, const Tensor& x) const;
+  /// Of bias and weight; returns the copy of dy that dx is made from, in the caller's Frame.
+  Operand gradients(const Call& call, const Tensor& dy, const Saved& saved) const;
+  void weight_gradient(const Call& call, const Gradient& dw, const Operand& dy, const Tensor& x) const;
 
   ParamId weight_;
   std::optional<ParamId> bias_;
   Accumulation accumulation_;
+  Factors factors_;
 };
 
 }  // namespace tessera

@@ -10,9 +10,9 @@ Mlp::Mlp(ParamRegistry& registry, const std::string& name, const GptShape& shape
       type_(shape.compute),
       up_(registry, name + "." + inner_name(activation_),
           {shape.hidden, inner_width(activation_, ffn_), initial_deviation, shape.bias, shape.accumulation,
-           inner_parts(activation_, ffn_)}),
+           shape.recipe, inner_parts(activation_, ffn_)}),
       down_(registry, name + ".down",
-            {ffn_, shape.hidden, residual_deviation(shape.layers), shape.bias, shape.accumulation}) {}
+            {ffn_, shape.hidden, residual_deviation(shape.layers), shape.bias, shape.accumulation, shape.recipe, {}}) {}
 
 Mlp::Saved Mlp::place(Arena& arena, std::int64_t tokens) const {
   return {arena.keep(type_, {tokens, inner_width(activation_, ffn_)}), {arena.keep(type_, {tokens, ffn_})}};

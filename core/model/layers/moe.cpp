@@ -6,7 +6,7 @@ namespace tessera {
 namespace {
 
 ExpertsShape experts_shape(const GptShape& shape, std::int64_t in, std::int64_t out, double deviation) {
-  return {shape.moe->experts, in, out, deviation, shape.moe->weights, shape.accumulation, {}};
+  return {shape.moe->experts, in, out, deviation, shape.moe->weights, shape.accumulation, shape.recipe, {}};
 }
 
 ExpertsShape inner_shape(const GptShape& shape) {
@@ -34,12 +34,12 @@ Moe::Moe(ParamRegistry& registry, const std::string& name, const GptShape& shape
             experts_shape(shape, ffn_, hidden_, residual_deviation(shape.layers))) {}
 
 RouterShape Moe::router_shape(std::int64_t tokens) const {
-  return {tokens / length_, length_, moe_.experts, moe_.top_k, moe_.renormalize};
+  return {tokens / length_, length_, moe_.experts, moe_.top_k, moe_.renormalize, up_.row_multiple()};
 }
 
 Moe::Saved Moe::place(Arena& arena, std::int64_t tokens) const {
   const RouterShape shape = router_shape(tokens);
-  const std::int64_t slots = shape.slots();
+  const std::int64_t rows = shape.rows();
   Saved saved;
   Routing& r = saved.routing;
   r.probabilities = arena.keep(sum_type_, {tokens, moe_.experts});
@@ -48,12 +48,12 @@ Moe::Saved Moe::place(Arena& arena, std::int64_t tokens) const {
   r.weight = arena.keep(sum_type_, {tokens, moe_.top_k});
   r.offsets = arena.keep(DType::i32, {moe_.experts + 1});
   r.row_of_slot = arena.keep(DType::i32, {tokens, moe_.top_k});
-  r.token_of_row = arena.keep(DType::i32, {slots});
+  r.token_of_row = arena.keep(DType::i32, {rows});
   r.load = arena.keep(DType::i32, {shape.sequences, moe_.experts});
-  saved.up.x = arena.keep(type_, {slots, hidden_});
-  saved.pre = arena.keep(type_, {slots, inner_width(activation_, ffn_)});
-  saved.down.x = arena.keep(type_, {slots, ffn_});
-  saved.out = arena.keep(type_, {slots, hidden_});
+  saved.up.x = arena.keep(type_, {rows, hidden_});
+  saved.pre = arena.keep(type_, {rows, inner_width(activation_, ffn_)});
+  saved.down.x = arena.keep(type_, {rows, ffn_});
+  saved.out = arena.keep(type_, {rows, hidden_});
   return saved;
 }
 
@@ -66,9 +66,9 @@ void Moe::forward(const Call& call, const Tensor& x, const Saved& saved, const T
     route(call.stream, call.arena, router_shape(x.rows()), routing, logits);
   }
   permute_forward(call.stream, saved.up.x, x, routing);
-  up_.forward(call, saved.pre, saved.up.x, routing.offsets);
+  up_.forward(call, saved.pre, saved.up.x, routing);
   activate(call.stream, activation_, saved.down.x, saved.pre);
-  down_.forward(call, saved.out, saved.down.x, routing.offsets);
+  down_.forward(call, saved.out, saved.down.x, routing);
   if (y) combine_forward(call.stream, y, saved.out, routing);
 }
 
@@ -81,9 +81,9 @@ void Moe::backward(const Call& call, const Tensor& dx, const Tensor& dy, const T
     const Tensor drows = call.arena.temp(type_, saved.up.x.shape);  // of the answers, then of what was asked
     combine_backward(call.stream, drows, dweight, dy, saved.out, routing);
     const Tensor dact = call.arena.temp(type_, saved.down.x.shape);
-    down_.backward(call, dact, drows, saved.down, routing.offsets);
+    down_.backward(call, dact, drows, saved.down, routing);
     const Tensor dpre = activate_backward(call.stream, call.arena, activation_, dact, saved.pre);
-    up_.backward(call, drows, dpre, saved.up, routing.offsets);
+    up_.backward(call, drows, dpre, saved.up, routing);
     permute_backward(call.stream, dx, drows, routing);
   }
   router_backward(call, dx, dweight, x, routing);

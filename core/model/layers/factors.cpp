@@ -1,0 +1,117 @@
+#include "core/model/layers/factors.hpp"
+
+#include "kernels/digest/digest.hpp"
+
+namespace tessera {
+namespace {
+
+std::uint64_t draw_name(const ParamSpec& weight, const char* side) {
+  return fnv1a64("sr:" + weight.canonical.name + ":" + side);
+}
+
+/// A place for one copy of `members` matrices.
+Copy place_copy(Arena& arena, FormatId format, Side side, formats::Matrix m, std::int64_t members) {
+  return visit_format(format, [&]<class F>() {
+    const auto all = [&](const Shape& one) { return Shape{members * one[0], one[1]}; };
+    Copy copy;
+    copy.data = arena.temp(dtype_of<typename F::Element::Storage>, all(formats::data_shape<F>(side, m)));
+    copy.scales = arena.temp(dtype_of<typename F::Scale>, all(formats::scale_shape<F>(side, m)));
+    if (F::tensor_amax) copy.amax = arena.temp(DType::f32, {members});
+    return copy;
+  });
+}
+
+/// Places for what `side` needs; copies that share their data are made together.
+void place(Arena& arena, FormatId format, QuantizedMatrix& matrix, bool rowwise, bool columnwise) {
+  const bool shared = traits_of(format).columnwise == formats::Columnwise::shared;
+  if (rowwise || shared) matrix.rowwise = place_copy(arena, format, Side::rowwise, matrix.matrix, matrix.members);
+  if (!columnwise) return;
+  if (!shared) {
+    matrix.columnwise = place_copy(arena, format, Side::columnwise, matrix.matrix, matrix.members);
+    return;
+  }
+  matrix.columnwise.data = matrix.rowwise.data;
+  matrix.columnwise.scales = visit_format(format, [&]<class F>() {
+    const Shape one = formats::scale_shape<F>(Side::columnwise, matrix.matrix);
+    return arena.temp(dtype_of<typename F::Scale>, {matrix.members * one[0], one[1]});
+  });
+}
+
+/// What products read of a copy.
+Operand operand_of(FormatId format, Side side, const QuantizedMatrix& matrix) {
+  const Copy& copy = side == Side::rowwise ? matrix.rowwise : matrix.columnwise;
+  const auto one = [&](Tensor all) {
+    all.shape = {all.rows() / matrix.members, all.columns()};
+    return all;
+  };
+  return {one(copy.data), Codes{format, side, one(copy.scales), copy.amax}, matrix.members, matrix.matrix.elements()};
+}
+
+QuantizedMatrix matrix_of(const Tensor& values) {
+  QuantizedMatrix matrix;
+  matrix.matrix = {values.rows(), values.columns()};
+  matrix.values = values;
+  return matrix;
+}
+
+}  // namespace
+
+Factors::Factors(const ParamSpec& weight, const Recipe& recipe)
+    : format_(weight.format.codes),
+      rowwise_draws_(draw_name(weight, "row")),
+      columnwise_draws_(draw_name(weight, "col")) {
+  if (!format_) return;
+  activation_ = recipe.activation.value();
+  gradient_ = recipe.gradient.value();
+}
+
+Operand Factors::activation(const Call& call, const Tensor& x, Side side) const {
+  if (!coded()) return x;
+  QuantizedMatrix matrix = matrix_of(x);
+  matrix.not_finite = call.not_finite();
+  place(call.arena, *activation_, matrix, side == Side::rowwise, side == Side::columnwise);
+  quantize_one(call.stream, *activation_, matrix, Purpose::activation);
+  return operand_of(*activation_, side, matrix);
+}
+
+bool Factors::draws() const {
+  return gradient_ && visit_format(*gradient_, [&]<class F>() { return F::hadamard; });
+}
+
+Factors::Gradient Factors::gradient(const Call& call, const Tensor& dy, const Tensor& rows) const {
+  if (!coded()) return {dy, dy};
+  QuantizedMatrix matrix = matrix_of(dy);
+  matrix.not_finite = call.not_finite();
+  matrix.draws = {call.key.seed, rowwise_draws_, columnwise_draws_, call.key.step, call.first_token, rows};
+  place(call.arena, *gradient_, matrix, true, true);
+  quantize_one(call.stream, *gradient_, matrix, Purpose::gradient);
+  return {operand_of(*gradient_, Side::rowwise, matrix), operand_of(*gradient_, Side::columnwise, matrix)};
+}
+
+Operand Factors::weight(const Call& call, const Operand& held, Side side) const {
+  return weights(call, {&held, 1}, side).front();
+}
+
+std::vector<Operand> Factors::weights(const Call& call, std::span<const Operand> held, Side side) const {
+  if (!coded() || held.front().codes) return {held.begin(), held.end()};
+  const auto parts = static_cast<std::int64_t>(held.size());
+  const Operand& first = held.front();
+  QuantizedMatrix all;
+  all.matrix = {first.rows(), first.columns()};
+  all.members = first.members * parts;
+  place(call.arena, *format_, all, side == Side::rowwise, side == Side::columnwise);
+  for (std::int64_t i = 0; i < parts; ++i) {
+    const Operand& one = held[static_cast<std::size_t>(i)];
+    QuantizedMatrix part = all;
+    part.members = one.members;
+    part.member_stride = one.members > 1 ? one.member_stride : 0;
+    part.values = {one.data.data, DType::bf16, {one.members * one.rows(), one.columns()}};
+    for (Copy* copy : {&part.rowwise, &part.columnwise})
+      for (Tensor* t : {&copy->data, &copy->scales, &copy->amax})
+        if (*t) *t = t->row_range(i * t->rows() / parts, t->rows() / parts);
+    quantize_one(call.stream, *format_, part, Purpose::weight);
+  }
+  return {operand_of(*format_, side, all)};
+}
+
+}  // namespace tessera

@@ -1,0 +1,41 @@
+#pragma once
+#include <span>
+#include <vector>
+
+#include "core/model/layers/call.hpp"
+#include "kernels/quantize/quantize.hpp"
+
+namespace tessera {
+
+/// Makes the factors of one weight's products: values as they are where the recipe does not quantize the weight, else
+/// codes, by one launch each, in the caller's arena.temp(). The only place where a layer meets a recipe.
+class Factors {
+ public:
+  Factors(const ParamSpec& weight, const Recipe& recipe);
+
+  /// Whether factors are codes.
+  bool coded() const { return format_.has_value(); }
+
+  /// One copy of x [M,in].
+  Operand activation(const Call& call, const Tensor& x, Side side) const;
+
+  /// Both copies of dy [M,out]: rowwise for dx, columnwise for dw.
+  struct Gradient {
+    Operand rowwise, columnwise;
+  };
+  /// `rows` (i64 [M]) numbers the rows for random rounding where they are not the micro-batch's tokens in order.
+  Gradient gradient(const Call& call, const Tensor& dy, const Tensor& rows = {}) const;
+  /// Whether gradient() draws random numbers.
+  bool draws() const;
+
+  /// One copy of the weight, as it is held: values are quantized here, codes are taken as they are.
+  Operand weight(const Call& call, const Operand& held, Side side) const;
+  /// The same of several parameters of one shape (discrete experts): one operand for all, or one each.
+  std::vector<Operand> weights(const Call& call, std::span<const Operand> held, Side side) const;
+
+ private:
+  std::optional<FormatId> format_, activation_, gradient_;
+  std::uint64_t rowwise_draws_, columnwise_draws_;
+};
+
+}  // namespace tessera
