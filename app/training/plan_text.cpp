@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "core/optim/rule.hpp"
+#include "kernels/formats/registry.hpp"
 
 namespace tessera {
 namespace {
@@ -15,6 +17,16 @@ std::int64_t parameters(const RunPlan& plan) {
   std::int64_t n = 0;
   for (const ParamSpec& spec : plan.registry.specs()) n += spec.real_elements() * spec.members;
   return n;
+}
+
+/// Weights whose products take codes, each dataset once.
+template <class F>
+void each_quantized(const RunPlan& plan, const F& f) {
+  const Recipe& recipe = plan.model.shape().recipe;
+  for (const Dataset& dataset : plan.registry.datasets())
+    if (const ParamSpec& spec = plan.registry[dataset.params.front()]; spec.format.codes)
+      f(spec.canonical.name, name_of(spec.format), traits_of(recipe.activation.value()).name,
+        traits_of(recipe.gradient.value()).name);
 }
 
 double mib(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
@@ -109,6 +121,11 @@ std::string plan_text(const RunPlan& plan) {
                           plan.registry[bucket.members.back().param].name);
     }
   text += owners_text(plan);
+  bool headed = false;
+  each_quantized(plan, [&](const std::string& name, std::string_view weight, std::string_view x, std::string_view dy) {
+    if (!std::exchange(headed, true)) text += "products of codes, decoded to bf16 where they are multiplied\n";
+    text += fmt::format("  {}: weight {}, x {}, dy {}\n", name, weight, x, dy);
+  });
   text += "collectives of one step, bytes that one rank receives\n";
   for (const CollectiveCost& cost : plan.collectives)
     text += fmt::format("  {:<16} {:<10} {:>12} bytes\n", name_of(cost.collective),
@@ -141,6 +158,11 @@ std::string plan_json(const RunPlan& plan) {
     json["groups"].push_back({{"processes", name_of(group.processes)}, {"buckets", buckets}});
   }
   json["owners"] = owners_json(plan);
+  json["products"] = nlohmann::ordered_json::array();
+  each_quantized(plan, [&](const std::string& name, std::string_view weight, std::string_view x, std::string_view dy) {
+    json["products"].push_back(
+        {{"parameter", name}, {"weight", weight}, {"activation", x}, {"gradient", dy}, {"route", "decoded"}});
+  });
   json["collectives"] = nlohmann::ordered_json::array();
   for (const CollectiveCost& cost : plan.collectives)
     json["collectives"].push_back(

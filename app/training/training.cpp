@@ -1,10 +1,12 @@
 #include "app/training/training.hpp"
 
+#include <limits>
 #include <utility>
 
 #include "app/training/evaluation.hpp"
 #include "core/device/region.hpp"
 #include "core/optim/schedule.hpp"
+#include "io/files/fault.hpp"
 
 namespace tessera {
 
@@ -65,6 +67,7 @@ Proceed Training::run(const RowSink& sink, const Boundary& boundary) {
   Proceed proceed = Proceed::go_on;
   while ((proceed = at_boundary(step_)) == Proceed::go_on && step_ < steps) {
     const double rate = learning_rate(config.optimizer, steps, step_ + 1);
+    plan_faults();
     const Turn turn = engine_.step(batches_.training(step_), static_cast<float>(rate));
     report_.begun(++step_, turn);
     if (const CollectiveLog* log = mesh_.log()) log->compare(control_);
@@ -75,6 +78,15 @@ Proceed Training::run(const RowSink& sink, const Boundary& boundary) {
   engine_.sync().settle(engine_.stream());
   if (trace_) trace_->finish(engine_.stream());
   return proceed;
+}
+
+void Training::plan_faults() {
+  const std::optional<fault::StepFault> fault = fault::in_step(step_ + 1);
+  if (fault == fault::StepFault::redo)
+    engine_.redo_next();
+  else if (fault)
+    engine_.spoil_next(fault == fault::StepFault::nan ? std::numeric_limits<float>::quiet_NaN()
+                                                      : std::numeric_limits<float>::infinity());
 }
 
 Proceed Training::at_boundary(std::int64_t step) {

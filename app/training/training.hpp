@@ -56,6 +56,7 @@ class Training {
  private:
   Proceed at_boundary(std::int64_t step);
   void compare_replicas();
+  void plan_faults();
   bool evaluation_due(std::int64_t step) const;
 
   Device& device_;

@@ -5,6 +5,7 @@
 #include "app/verbs/verbs.hpp"
 #include "core/config/keys.hpp"
 #include "core/recipe/recipe.hpp"
+#include "kernels/formats/registry.hpp"
 
 namespace tessera {
 namespace {
@@ -45,9 +46,9 @@ void print_section(const std::string& path, const std::string& help) {
 void print_gathers() {
   constexpr const char* row = "  {:<9} {:<9} {:<24} {:<10} {}\n";
   fmt::print("What is gathered, for each weight and step\n");
-  fmt::print(fmt::runtime(row), "compute", "pass", "recompute", "bytes", "why");
+  fmt::print(fmt::runtime(row), "recipe", "pass", "recompute", "bytes", "why");
   for (const Recipe& recipe : recipes()) {
-    const std::int64_t bytes = data_bytes(recipe.weight, ElementIndex(1));
+    const std::int64_t bytes = size_of(recipe.weight.plain);
     fmt::print(fmt::runtime(row), recipe.name, "forward", "none, selective, full", bytes,
                "once, before its first use: Q of the masters that the ranks hold in parts");
     fmt::print(fmt::runtime(row), recipe.name, "backward", "none, selective, full", 0,
@@ -55,11 +56,25 @@ void print_gathers() {
   }
 }
 
+/// Recipe -> in which formats products take their factors.
+void print_formats() {
+  constexpr const char* row = "  {:<9} {:<13} {:<13} {:<13} {:<16} {}\n";
+  const auto format = [](const std::optional<FormatId>& id) { return id ? traits_of(*id).name : "as it is"; };
+  fmt::print("What products of linear and expert layers take, of matrices that the recipe quantizes\n");
+  fmt::print(fmt::runtime(row), "recipe", "weight", "activation", "gradient", "sides and rows", "experts' rows begin");
+  for (const Recipe& recipe : recipes())
+    fmt::print(fmt::runtime(row), recipe.name, name_of(recipe.weight), format(recipe.activation),
+               format(recipe.gradient), fmt::format("of {} and {}", recipe.matrix, recipe.rows),
+               fmt::format("at multiples of {}", recipe.expert_rows));
+}
+
 }  // namespace
 
 int run_explain(const ExplainOptions& options) {
   if (options.key.empty()) {
     print_section("", "");
+    fmt::print("\n");
+    print_formats();
     fmt::print("\n");
     print_gathers();
     return 0;

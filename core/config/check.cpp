@@ -97,8 +97,28 @@ std::string batch_advice(const BatchConfig& batch, std::int64_t ranks) {
   return micro + "batch.global " + one_of(below > 0 ? std::vector{below, below + unit} : std::vector{unit});
 }
 
+void check_precision(const RunConfig& config, Findings& found) {
+  const PrecisionConfig& precision = config.precision;
+  const bool plain = precision.recipe == RecipeName::bf16;
+  if (!plain && precision.compute == Compute::fp32)
+    found.push_back({{"precision.recipe", "precision.compute"},
+                     fmt::format("{} quantizes bf16 values: use compute bf16, or recipe bf16",
+                                 name_of(precision.recipe))});
+  if (plain && precision.primary_weights == PrimaryWeights::quantized)
+    found.push_back({{"precision.primary_weights", "precision.recipe"},
+                     "recipe bf16 quantizes no weight: leave primary_weights out, or choose another recipe"});
+  if (precision.quantize_head && config.model.tied_head)
+    found.push_back({{"precision.quantize_head", "model.tied_head"},
+                     "a tied head is the token embedding, which stays in bf16: use tied_head false, or leave it out"});
+  if (precision.bf16_first + precision.bf16_last > config.model.layers)
+    found.push_back({{"precision.bf16_first", "precision.bf16_last", "model.layers"},
+                     fmt::format("{} first and {} last blocks are more than the {} there are", precision.bf16_first,
+                                 precision.bf16_last, config.model.layers)});
+}
+
 Findings check(const RunConfig& config) {
   Findings found;
+  check_precision(config, found);
   check_model(config.model, config.data.kind, found);
   check_size(config, found);
   check_schedule(config.optimizer, config.run.steps, found);
@@ -136,6 +156,10 @@ Findings advise(const RunConfig& config) {
     found.push_back({{"checkpoint.init_missing", "checkpoint.init_from"}, "counts with init_from only"});
   if (config.checkpoint.init_from.empty() && config.checkpoint.init_ignore_extra)
     found.push_back({{"checkpoint.init_ignore_extra", "checkpoint.init_from"}, "counts with init_from only"});
+  if (config.precision.recipe == RecipeName::bf16 &&
+      (config.precision.quantize_head || config.precision.bf16_first > 0 || config.precision.bf16_last > 0))
+    found.push_back({{"precision.recipe", "precision.quantize_head", "precision.bf16_first", "precision.bf16_last"},
+                     "recipe bf16 quantizes nothing: the other keys have no effect"});
   if (config.model.moe && config.model.moe->top_k == 1 && config.model.moe->renormalize)
     found.push_back({{"model.moe.renormalize", "model.moe.top_k"},
                      "with top_k 1 every weight is 1 and the router learns from its own losses alone"});

@@ -87,7 +87,9 @@ void Gpt::gradient(const Pass& pass, const MicroBatch& batch) const {
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     const Arena::Frame again(pass.arena);
     const Tensor& x = saved.streams[i];
-    blocks_[i].layer().backward(call, dx, x, blocks_[i].again(call, Residual::whole(x), saved.blocks[i]));
+    Call of_block = call;
+    if (i > 0) of_block.fault.reset();
+    blocks_[i].layer().backward(of_block, dx, x, blocks_[i].again(call, Residual::whole(x), saved.blocks[i]));
   }
   embedding_.backward(call, dx, batch.ids);
 }

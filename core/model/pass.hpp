@@ -1,4 +1,6 @@
 #pragma once
+#include <optional>
+
 #include "core/params/access.hpp"
 
 namespace tessera {
@@ -27,6 +29,7 @@ struct Pass {
   StepSums* sums = nullptr;                ///< on the device
   std::uint64_t* logits_digest = nullptr;  ///< on the device (&sums->logits) when the logits are traced, else null
   StepKey key = {};
+  std::optional<float> fault = {};  ///< of a test: stands in the gradient that enters the first block's last branch
 
   /// The step's word for values that are not finite, where quantizers set it.
   Tensor not_finite() const { return sums ? Tensor{&sums->not_finite, DType::u64, {1}} : Tensor{}; }

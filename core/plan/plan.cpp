@@ -131,6 +131,57 @@ std::set<int> largest_ranks(const ParamLayout& layout, int ranks) {
 
 }  // namespace
 
+namespace {
+
+/// Matrices that the recipe's format does not take, each dataset of the first block that has it.
+void add_matrix_findings(const RunConfig& config, const Recipe& recipe, std::vector<Finding>& findings) {
+  ParamRegistry registry(format_rules(config));
+  Gpt(registry, GptShape::from(config));
+  int first_block = -2;
+  for (const Dataset& dataset : registry.datasets()) {
+    const ParamSpec& spec = registry[dataset.params.front()];
+    if (!spec.format.codes) continue;
+    if (first_block == -2) first_block = spec.block;
+    const bool repeated = spec.block != first_block && spec.block >= 0;
+    if (repeated || (spec.member[0] % recipe.matrix == 0 && spec.member[1] % recipe.matrix == 0)) continue;
+    findings.push_back({{"precision.recipe", "model.hidden", "model.ffn", "model.heads"},
+                        fmt::format("{} takes matrices whose sides are multiples of {}, and {} is [{}, {}]: change the "
+                                    "model's sizes, or use recipe bf16",
+                                    recipe.name, recipe.matrix, spec.canonical.name, spec.member[0], spec.member[1])});
+  }
+}
+
+/// Token counts of a micro-batch that the recipe does not take.
+void add_row_findings(const RunConfig& config, const Recipe& recipe, std::vector<Finding>& findings) {
+  const std::int64_t micro = config.batch.micro, length = config.model.seq_len, tokens = micro * length;
+  if (micro <= 0 || length <= 0 || tokens % recipe.rows == 0) return;
+  const std::int64_t unit = recipe.rows / std::gcd(length, recipe.rows), below = micro / unit * unit;
+  const std::int64_t of_length = recipe.rows / std::gcd(micro, recipe.rows), shorter = length / of_length * of_length;
+  const auto nearest = [](std::int64_t low, std::int64_t step) {
+    return low > 0 ? fmt::format("{} or {}", low, low + step) : fmt::format("{}", low + step);
+  };
+  findings.push_back({{"batch.micro", "model.seq_len", "precision.recipe"},
+                      fmt::format("{} takes micro-batches of a multiple of {} tokens, and {} x seq_len {} is {}: use "
+                                  "batch.micro {}, or model.seq_len {}",
+                                  recipe.name, recipe.rows, micro, length, tokens, nearest(below, unit),
+                                  nearest(shorter, of_length))});
+}
+
+/// What only the recipe's formats forbid; of a model that is sound else.
+void add_recipe_findings(const RunConfig& config, std::vector<Finding>& findings) {
+  const Recipe& recipe = recipe_of(config.precision);
+  if (!recipe.activation) return;
+  const auto of_model = [](const Finding& finding) {
+    return std::any_of(finding.keys.begin(), finding.keys.end(),
+                       [](const std::string& key) { return key.starts_with("model.") || key == "precision.compute"; });
+  };
+  const bool sound = std::none_of(findings.begin(), findings.end(), of_model);
+  add_row_findings(config, recipe, findings);
+  if (sound) add_matrix_findings(config, recipe, findings);
+}
+
+}  // namespace
+
 std::vector<Finding> refusals(const RunConfig& config, int ranks) {
   std::vector<Finding> findings = check(config);
   const BatchConfig& batch = config.batch;
@@ -145,6 +196,7 @@ std::vector<Finding> refusals(const RunConfig& config, int ranks) {
                         fmt::format("{} discrete experts are more than the {} that a product takes here; use `weights: "
                                     "single`, which computes the same, or fewer experts",
                                     moe->experts, most_discrete_experts())});
+  add_recipe_findings(config, findings);
   return findings;
 }
 

@@ -93,6 +93,10 @@ void Engine::gather_sums() {
 Turn Engine::step(const HostSequences& batch, float rate) {
   memory_.begin(stream_, batch, rate);
   const auto work = [this] {
+    if (std::exchange(redo_, false)) {
+      { const Reduced dropped = accumulate().reduce(stream_); }
+      memory_.clear_sums(stream_);
+    }
     Accumulating sum = accumulate();
     Reduced gradients = reduce(std::move(sum));
     Updated updated = update(std::move(gradients));
@@ -107,7 +111,7 @@ Turn Engine::step(const HostSequences& batch, float rate) {
 }
 
 bool Engine::replayable() const {
-  return plan_.graph && !observer_ && !sync_.weights().observed() && mesh_.on_streams();
+  return plan_.graph && !observer_ && !fault_ && !redo_ && !sync_.weights().observed() && mesh_.on_streams();
 }
 
 Accumulating Engine::accumulate() {
@@ -117,7 +121,9 @@ Accumulating Engine::accumulate() {
   Accumulating sum = sync_.accumulate();
   for (int m = 0; m < plan_.sync.micro_batches; ++m) {
     const Arena::Frame frame(activations_);
-    plan_.model.gradient(pass(&sum), memory_.micro_batch(m * micro, micro, scale));  // sum += d loss / d w
+    Pass one = pass(&sum);
+    one.fault = std::exchange(fault_, std::nullopt);
+    plan_.model.gradient(one, memory_.micro_batch(m * micro, micro, scale));  // sum += d loss / d w
   }
   return sum;
 }

@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <optional>
 
 #include "core/comm/mesh.hpp"
 #include "core/optim/optimizers.hpp"
@@ -43,6 +44,10 @@ class Engine {
   /// With StepPlan::graph all but tokens and report is RepeatedWork, unless an observer or collectives that need the
   /// host forbid a capture.
   Turn step(const HostSequences& batch, float rate);
+  /// Of tests: what befalls the next step on this rank. One that a fault meets is never captured or replayed.
+  void spoil_next(float value) { fault_ = value; }  ///< Pass::fault of its first micro-batch
+  void redo_next() { redo_ = true; }                ///< its reduced gradients are dropped and made again; on all ranks
+
   /// Sums, norm and flags of that step or evaluation, the same on all ranks. Waits for the device.
   StepReport report(Turn turn) { return memory_.report(turn); }
 
@@ -91,6 +96,8 @@ class Engine {
   std::vector<std::int64_t> sum_counts_, sum_begins_;
   StepObserver* observer_ = nullptr;
   RepeatedWork repeated_;
+  std::optional<float> fault_;
+  bool redo_ = false;
 };
 
 }  // namespace tessera

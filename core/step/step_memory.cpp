@@ -52,8 +52,12 @@ Turn StepMemory::begin(Stream& stream, const HostSequences& batch, float rate) {
     }
     block.sent = device_.send(stream, up_, block.up.data());
   }
-  clear(stream, all_sums().flat(world_.rank * sum_words, sum_words));
+  clear_sums(stream);
   return current_;
+}
+
+void StepMemory::clear_sums(Stream& stream) {
+  clear(stream, all_sums().flat(world_.rank * sum_words, sum_words));
 }
 
 Turn StepMemory::end(Stream& stream) {

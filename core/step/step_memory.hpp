@@ -42,6 +42,8 @@ class StepMemory {
   void initialise(Stream& stream, const std::vector<std::uint64_t>& counters);
   /// Turns to the other block. One copy up; clears this rank's sums.
   Turn begin(Stream& stream, const HostSequences& batch, float rate);
+  /// Of this rank.
+  void clear_sums(Stream& stream);
   /// One copy down, into the block of the last begin().
   Turn end(Stream& stream);
   /// What end() sent down; waits for it. A block's report lasts until the next begin() but one.

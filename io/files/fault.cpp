@@ -35,6 +35,13 @@ struct Planned {
 };
 
 std::optional<Planned> planned;  // of this rank, until it comes
+struct PlannedStep {
+  std::int64_t step;
+  StepFault fault;
+};
+constexpr std::array<std::string_view, 3> step_faults = {"nan", "inf", "redo"};
+
+std::optional<PlannedStep> planned_step;  // of this rank, until it comes
 std::optional<Phase> current;
 std::optional<Kind> due;  // at the next system call of the current phase
 std::mutex mutex;         // of what is due: system calls are made by any thread
@@ -65,6 +72,17 @@ std::vector<std::string_view> parts_of(std::string_view text) {
   return parts;
 }
 
+/// step<N>:rank:fault, or nothing where it reads otherwise. A step is made again by all ranks or by none.
+std::optional<PlannedStep> step_of(const std::vector<std::string_view>& parts) {
+  constexpr std::string_view word = "step";
+  if (parts.size() != 3 || !parts[0].starts_with(word)) return std::nullopt;
+  const std::optional<int> step = number(parts[0].substr(word.size()));
+  const std::size_t fault = find(step_faults, parts[2]);
+  const bool alone = static_cast<StepFault>(fault) == StepFault::redo && parts[1] != "all";
+  if (!step || *step < 1 || fault == step_faults.size() || alone) return std::nullopt;
+  return PlannedStep{*step, static_cast<StepFault>(fault)};
+}
+
 bool take(Kind kind) {
   const std::lock_guard lock(mutex);
   if (due != kind) return false;
@@ -79,18 +97,31 @@ std::string_view name_of(Phase phase) { return phases[static_cast<std::size_t>(p
 
 void arm(int rank) {
   planned.reset();
+  planned_step.reset();
   const char* text = std::getenv("TESSERA_FAULT");
   if (!text || !*text) return;
   const std::vector<std::string_view> parts = parts_of(text);
+  if (const std::optional<PlannedStep> step = step_of(parts)) {
+    if (concerns(parts[1], rank)) planned_step = step;
+    return;
+  }
   const bool counted = parts.size() == 4;
   const std::size_t phase = find(phases, parts[0]);
   const std::size_t kind = parts.size() == 3 || counted ? find(kinds, parts[2]) : kinds.size();
   const std::optional<int> times = counted ? number(parts[3]) : 1;
   if (phase == phases.size() || kind == kinds.size() || !times || *times < 1)
     throw Error(Exit::usage,
-                fmt::format("TESSERA_FAULT={}: must read phase:rank:kind or phase:rank:kind:n; phases: {}; kinds: {}",
+                fmt::format("TESSERA_FAULT={}: must read phase:rank:kind or phase:rank:kind:n; phases: {}; kinds: {}; "
+                            "or step<N>:rank:nan, step<N>:rank:inf, step<N>:all:redo",
                             text, fmt::join(phases, ", "), fmt::join(kinds, ", ")));
   if (concerns(parts[1], rank)) planned = Planned{static_cast<Phase>(phase), static_cast<Kind>(kind), *times};
+}
+
+std::optional<StepFault> in_step(std::int64_t step) {
+  if (!planned_step || planned_step->step != step) return std::nullopt;
+  const StepFault fault = std::exchange(planned_step, std::nullopt)->fault;
+  fmt::print(stderr, "TESSERA_FAULT: {} strikes\n", step_faults[static_cast<std::size_t>(fault)]);
+  return fault;
 }
 
 void enter(Phase phase) {

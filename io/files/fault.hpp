@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string_view>
 
 /// Failures on purpose, for tests: TESSERA_FAULT=phase:rank:kind strikes one rank (or `all`) once, the first time that
@@ -9,6 +10,8 @@
 ///   kill, stop            the signals SIGKILL and SIGSTOP, at the phase's beginning
 ///   enospc, eio, eintr    the phase's next system call on a file fails with that error
 ///   short                 the phase's next write takes half of what it was given
+/// TESSERA_FAULT=step<N>:rank:nan (or inf) puts that value into the gradient which enters the first block's last branch
+/// in step N, once; step<N>:all:redo drops the reduced gradients of step N and makes them again.
 namespace tessera::fault {
 
 /// The run's lock, a branch's beginning (before each of its writes), and the phases of a save in their order;
@@ -22,6 +25,10 @@ std::string_view name_of(Phase phase);
 
 /// Reads TESSERA_FAULT for this rank. Throws Error{usage} where it cannot be understood.
 void arm(int rank);
+
+/// What befalls this rank in step N, counted from 1; once.
+enum class StepFault { nan, inf, redo };
+std::optional<StepFault> in_step(std::int64_t step);
 
 /// This rank comes to a phase; what the one before was to suffer and did not is forgotten.
 void enter(Phase phase);

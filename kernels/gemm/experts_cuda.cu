@@ -63,7 +63,10 @@ struct RowsTimes {
   int experts;
   int n, k;  ///< columns of y and of x
   const float* alpha;  ///< one an expert; null: 1
-  __device__ float scaled(int expert, float sum) const { return alpha == nullptr ? sum : alpha[expert] * sum; }
+  template <class A>
+  __device__ A scaled(int expert, A sum) const {
+    return alpha == nullptr ? sum : A(alpha[expert]) * sum;
+  }
 };
 
 /// dw = beta dw + dy^T x, a sum over each expert's rows.
@@ -168,7 +171,7 @@ __global__ void rows_times_scalars(const __grid_constant__ RowsTimes<T> p) {
       });
   each_of_tile([&](int i, int j, int r, int c) {
     if (rows.begin + r < rows.end && column + c < p.n)
-      p.y[std::int64_t{rows.begin + r} * p.n + column + c] = T(p.alpha == nullptr ? sum[i][j] : A(p.alpha[rows.expert]) * sum[i][j]);
+      p.y[std::int64_t{rows.begin + r} * p.n + column + c] = T(p.scaled(rows.expert, sum[i][j]));
   });
 }
 

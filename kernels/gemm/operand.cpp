@@ -24,8 +24,8 @@ std::int64_t Operand::columns() const { return codes ? matrix_of(data, *codes).c
 Operand Operand::member(std::int64_t e) const {
   const std::int64_t elements = e * member_stride;
   if (!codes) return {further(data, elements * size_of(data.type))};
-  const Codes own{codes->format, codes->side, further(codes->scales, e * codes->scales.bytes()),
-                  further(codes->amax, e * size_of(DType::f32))};
+  const Tensor amax = codes->amax ? codes->amax.flat(e, 1) : Tensor{};
+  const Codes own{codes->format, codes->side, further(codes->scales, e * codes->scales.bytes()), amax};
   return {further(data, formats::data_bytes(codes->format, elements)), own};
 }
 

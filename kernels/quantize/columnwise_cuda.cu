@@ -83,7 +83,8 @@ __device__ void turn_scales(const Descriptor& d, const Task& task) {
 
 /// Blocks of threads that move data, and those that write scales.
 template <Format F>
-__global__ void __launch_bounds__(turning<F>, 1024 / turning<F>) columnwise_kernel(const __grid_constant__ TableView table, Mixed mix) {
+__global__ void __launch_bounds__(turning<F>, 1024 / turning<F>)
+    columnwise_kernel(const __grid_constant__ TableView table, Mixed mix) {
   __shared__ Descriptor descriptor;
   const unsigned unit = mix.place(blockIdx.x);
   if (mix.of_scales(blockIdx.x)) {

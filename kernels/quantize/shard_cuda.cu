@@ -25,7 +25,8 @@ __device__ std::uint32_t largest_of_tile(std::uint32_t top, std::uint32_t* warps
 }
 
 template <Format F, class Source>
-__global__ void __launch_bounds__(threads, 4) amax_kernel(const __grid_constant__ TableView table, Amaxes amaxes) {
+__global__ void __launch_bounds__(threads, 4)
+    amax_kernel(const __grid_constant__ TableView table, Amaxes amaxes) {
   __shared__ Descriptor descriptor;
   __shared__ std::uint32_t warps[2][threads / 32];
   constexpr int tile = F::block.rows;
@@ -47,7 +48,8 @@ __global__ void __launch_bounds__(threads, 4) amax_kernel(const __grid_constant_
   }
 }
 
-__global__ void __launch_bounds__(member_threads) members_kernel(const __grid_constant__ TableView table, Amaxes amaxes) {
+__global__ void __launch_bounds__(member_threads)
+    members_kernel(const __grid_constant__ TableView table, Amaxes amaxes) {
   __shared__ Descriptor descriptor;
   __shared__ std::uint32_t warps[member_threads / 32];
   const Task task = table.members[blockIdx.x];
@@ -116,7 +118,8 @@ __device__ void cast_scales(const Descriptor& d, Patch p, const Amaxes& amaxes, 
 }
 
 template <Format F, class Source>
-__global__ void __launch_bounds__(threads, 5) cast_kernel(const __grid_constant__ TableView table, Amaxes amaxes, Mixed mix) {
+__global__ void __launch_bounds__(threads, 5)
+    cast_kernel(const __grid_constant__ TableView table, Amaxes amaxes, Mixed mix) {
   __shared__ Descriptor descriptor;
   const unsigned unit = mix.place(blockIdx.x);
   if (!F::scaled || !mix.of_scales(blockIdx.x)) {

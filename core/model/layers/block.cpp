@@ -40,7 +40,9 @@ void Block::forward(const Call& call, const Residual& x, const Saved& saved, con
 
 void Block::backward(const Call& call, const Tensor& dx, const Tensor& x, const Saved& saved) const {
   ffn_.backward(call, dx, saved.middle, saved.ffn);
-  attention_.backward(call, dx, x, saved.attention);
+  Call without_fault = call;
+  without_fault.fault.reset();
+  attention_.backward(without_fault, dx, x, saved.attention);
 }
 
 }  // namespace tessera

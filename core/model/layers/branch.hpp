@@ -1,8 +1,31 @@
 #pragma once
 #include "core/model/layers/norm.hpp"
 #include "core/model/layers/recompute.hpp"
+#include "kernels/convert/convert.hpp"
+#include "kernels/random/random.hpp"
 
 namespace tessera {
+
+/// While it lives, the first element of a gradient is the value of a call's fault, if it has one.
+class Spoiled {
+ public:
+  Spoiled(const Call& call, const Tensor& gradient) : stream_(call.stream) {
+    if (!call.fault) return;
+    first_ = gradient.flat(0, 1);
+    before_ = {stream_.workspace("fault", first_.bytes()), first_.type, {1}};
+    copy(stream_, before_, first_);
+    fill(stream_, first_, double{*call.fault});
+  }
+  ~Spoiled() {
+    if (first_) copy(stream_, first_, before_);
+  }
+  Spoiled(const Spoiled&) = delete;
+  Spoiled& operator=(const Spoiled&) = delete;
+
+ private:
+  Stream& stream_;
+  Tensor first_, before_;
+};
 
 /// y = inner(norm(residual stream)): what is added to the stream by the norm that follows.
 template <class Inner>
@@ -34,6 +57,7 @@ class Branch {
     {
       const Arena::Frame inside(call.arena);
       const typename Inner::Saved again = inner_.again(call, normed.y, saved.inner);
+      const Spoiled spoiled(call, dx);
       inner_.layer().backward(call, dnormed, dx, normed.y, again);
     }
     norm_.layer().backward(call, dx, dnormed, x, normed);

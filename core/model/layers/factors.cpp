@@ -108,7 +108,7 @@ std::vector<Operand> Factors::weights(const Call& call, std::span<const Operand>
     part.values = {one.data.data, DType::bf16, {one.members * one.rows(), one.columns()}};
     for (Copy* copy : {&part.rowwise, &part.columnwise})
       for (Tensor* t : {&copy->data, &copy->scales, &copy->amax})
-        if (*t) *t = t->row_range(i * t->rows() / parts, t->rows() / parts);
+        if (*t) *t = t->flat(i * t->elements() / parts, t->elements() / parts);
     quantize_one(call.stream, *format_, part, Purpose::weight);
   }
   return {operand_of(*format_, side, all)};

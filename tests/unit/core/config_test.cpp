@@ -249,7 +249,7 @@ data: kind root files eval_fraction shuffle
 batch: global micro
 eval: every_steps batches
 sample: tokens prompt
-precision: compute fuse_wgrad
+precision: compute recipe primary_weights fuse_wgrad quantize_head bf16_first bf16_last
 gather: overlap
 reduce: overlap bucket_mib order
 optimizer: matrices others lr beta1 beta2 eps weight_decay moments clip schedule )"

@@ -68,7 +68,8 @@ data: {kind: tokens, root: ../corpus, files: [a.bin, "b c.bin"], eval_fraction: 
 batch: {global: 32, micro: 4}
 eval: {every_steps: 50, batches: 3}
 sample: {tokens: 0, prompt: "The \"one\"\n"}
-precision: {compute: fp32, fuse_wgrad: false}
+precision: {compute: fp32, recipe: mxfp8_2d, primary_weights: bf16, fuse_wgrad: false, quantize_head: true,
+            bf16_first: 1, bf16_last: 2}
 gather: {overlap: false}
 reduce: {overlap: false, bucket_mib: 0.25, order: library}
 optimizer: {matrices: muon, others: adamw, lr: 1e-3, beta1: 0.8, beta2: 0.9, eps: 1e-6, weight_decay: 0, moments: bf16,
@@ -89,7 +90,8 @@ debug: {replica_hash_every: 5, trace: t.jsonl}
   EXPECT_EQ(config.batch, (BatchConfig{32, 4}));
   EXPECT_EQ(config.eval, (EvalConfig{50, 3}));
   EXPECT_EQ(config.sample, (SampleConfig{0, "The \"one\"\n"}));
-  EXPECT_EQ(config.precision, (PrecisionConfig{Compute::fp32, false}));
+  EXPECT_EQ(config.precision, (PrecisionConfig{Compute::fp32, RecipeName::mxfp8_2d, PrimaryWeights::bf16, false, true,
+                                               1, 2}));
   EXPECT_EQ(config.gather, (GatherConfig{false}));
   EXPECT_EQ(config.reduce, (ReduceConfig{false, 0.25, ReduceOrder::library}));
   EXPECT_EQ(config.optimizer, (OptimizerConfig{MatrixRule::muon, OptimizerRule::adamw, 1e-3, 0.8, 0.9, 1e-6, 0,
@@ -218,7 +220,7 @@ TEST(BadDeck, UnknownKeys) {
 }
 
 TEST(BadDeck, KeysOfFeaturesToComeAreUnknown) {
-  for (const char* line : {"sharding: optimizer", "parallel: {expert: 1}", "precision: {recipe: bf16}",
+  for (const char* line : {"sharding: optimizer", "parallel: {expert: 1}", "precision: {scaling: delayed}",
                            "gather: {wire: auto}", "optimizer: {skip_spikes: 3}", "checkpoint: {quantized: true}"}) {
     const List found = errors_with(line);
     ASSERT_EQ(found.size(), 1u) << line;

@@ -87,7 +87,7 @@ void compare(Device& device, Quantized<F>& q, const std::vector<float>& x) {
   const Tensor decoded = test::poisoned<float>(device, {q.matrix.elements()});
   if (F::columnwise == formats::Columnwise::shared) q.d.side[1].data = q.d.side[0].data;
   q.each_patch(decoded, [](const auto& d, const auto& p) {
-    quantizer::host::decode_patch<F, side, quantizer::TensorPart::applied, float>(d, p);
+    quantizer::host::decode_patch<F, side, quantizer::Decoding::tensor, float>(d, p);
   });
   EXPECT_TRUE(test::same_bits(
       test::on_host<float>(device, decoded),

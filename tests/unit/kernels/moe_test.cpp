@@ -42,7 +42,7 @@ template <class A> struct Router {
   std::int64_t m, e, k;
   Device device;
   Arena arena = device.arena(Category::activations, 1 << 20);
-  Routing routing{real({m, e}), real({m}), i32({m, k}), real({m, k}), i32({e + 1}), i32({m, k}), i32({m * k}),
+  Routing routing{real({m, e}), real({m}), i32({m, k}), real({m, k}), i32({e + 1}), i32({m, k}), i32({shape.rows()}),
                   i32({shape.sequences, e})};
 };
 
@@ -88,6 +88,72 @@ TYPED_TEST(Route, ExpertsWithoutRowsFirstMiddleAndLast) {
   EXPECT_TRUE(test::same_bits(r.integers(r.routing.offsets), Integers{0, 0, 3, 3, 4, 4}));
   EXPECT_TRUE(test::same_bits(r.integers(r.routing.token_of_row), Integers{0, 1, 3, 2}));
   EXPECT_TRUE(test::same_bits(r.integers(r.routing.load), Integers{0, 3, 0, 1, 0}));
+}
+
+// Rows of each expert begin at multiples; the others are no token's, and stay zero.
+TYPED_TEST(Route, RowsBeginAtMultiples) {
+  for (RouterShape shape : shapes) {
+    const auto logits = logits_for<TypeParam>(shape);
+    Router<TypeParam> compact(shape);
+    compact.route(logits);
+    for (const std::int64_t multiple : {16, 128}) {
+      shape.row_multiple = multiple;
+      Router<TypeParam> spread(shape);
+      spread.route(logits);
+      const Integers begins = compact.integers(compact.routing.offsets), wide = spread.integers(spread.routing.offsets);
+      const Integers token = compact.integers(compact.routing.token_of_row);
+      Integers wanted(static_cast<std::size_t>(shape.rows()), -1);
+      std::int32_t next = 0;
+      for (std::int64_t e = 0; e < shape.experts; ++e) {
+        const auto at = static_cast<std::size_t>(e);
+        EXPECT_EQ(wide[at], next);
+        std::copy(token.begin() + begins[at], token.begin() + begins[at + 1], wanted.begin() + next);
+        next += static_cast<std::int32_t>((begins[at + 1] - begins[at] + multiple - 1) / multiple * multiple);
+      }
+      EXPECT_EQ(wide.back(), next);
+      EXPECT_LE(next, shape.rows());
+      EXPECT_TRUE(test::same_bits(spread.integers(spread.routing.token_of_row), wanted));
+      const Integers rows = spread.integers(spread.routing.row_of_slot);
+      for (std::size_t slot = 0; slot < rows.size(); ++slot)
+        ASSERT_EQ(wanted[static_cast<std::size_t>(rows[slot])], static_cast<std::int32_t>(slot) / shape.top_k);
+    }
+  }
+}
+
+TYPED_TEST(Route, RowsOfNoTokenAreZeroAndNumberedZero) {
+  using T = TypeParam;
+  Router<T> r({2, 5, 3, 2, true, 16});
+  r.route(logits_for<T>(r.shape));
+  const std::int64_t width = 7;
+  const Tensor x = on_device(r.device, Shape{r.m, width}, uniform<T>(r.m * width, 3, 1, 2));
+  const Tensor rows = r.real({r.shape.rows(), width}), drows = r.real({r.shape.rows(), width}),
+               dweight = r.real({r.m, r.k});
+  permute_forward(r.device.compute(), rows, x, r.routing);
+  combine_backward(r.device.compute(), drows, dweight, x, rows, r.routing);
+  const Tensor behind = r.real({r.shape.rows(), width});
+  clear_rows_behind(r.device.compute(), behind, r.routing);
+  const Tensor number = poisoned(r.device, DType::i64, Shape{r.shape.rows()});
+  number_rows(r.device.compute(), number, r.routing, 100);
+  const Integers token = r.integers(r.routing.token_of_row), slots = r.integers(r.routing.row_of_slot);
+  const auto values = r.values(rows), gradients = r.values(drows), tail = r.values(behind);
+  const auto numbered = on_host<std::int64_t>(r.device, number);
+  const std::int32_t end = r.integers(r.routing.offsets).back();
+  std::int64_t others = 0;
+  for (std::int64_t row = 0; row < r.shape.rows(); ++row) {
+    const auto at = static_cast<std::size_t>(row);
+    std::int64_t wanted = 0;
+    for (std::size_t slot = 0; slot < slots.size(); ++slot)
+      if (slots[slot] == row) wanted = 100 * r.k + static_cast<std::int64_t>(slot);
+    EXPECT_EQ(numbered[at], wanted);
+    for (std::int64_t c = 0; c < width; ++c) {
+      const auto element = static_cast<std::size_t>(row * width + c);
+      EXPECT_EQ(values[element] == T(0), token[at] < 0);
+      EXPECT_EQ(gradients[element] == T(0), token[at] < 0);
+      EXPECT_EQ(tail[element] == T(0), row >= end);
+    }
+    others += token[at] < 0;
+  }
+  EXPECT_EQ(others, r.shape.rows() - r.shape.slots());
 }
 
 TYPED_TEST(Route, NanGivesValidExpertsAndNanWeights) {

@@ -298,7 +298,7 @@ void expect_decoded(const quantizer::Descriptor& given,
   d.values = static_cast<std::byte*>(decoded.tensor(DType::f32).data);
   const auto column = static_cast<std::int32_t>(d.patches.columns - 1);
   const auto p = quantizer::patch_of(d, {0, 0, static_cast<std::int32_t>(d.patches.rows - 1), column});
-  quantizer::host::decode_patch<F, side, quantizer::TensorPart::applied, float>(d, p);
+  quantizer::host::decode_patch<F, side, quantizer::Decoding::tensor, float>(d, p);
   const auto expected =
       reference::dequantize<F>(side, last, copy, [&](auto scale) { return F::step(scale, copy.amax); });
   std::int64_t wrong = 0;

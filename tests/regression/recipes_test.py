@@ -1,0 +1,232 @@
+"""Training in low precision, from outside: what may change without a changed bit, what a restart and an evaluation
+give, and that nothing non-finite hides.
+
+usage: recipes_test.py TESSERA MPIEXEC [CLASS.test...]
+"""
+import json
+import math
+import os
+
+import runs
+
+RECIPES = ("fp8_block", "mxfp8", "mxfp8_2d", "nvfp4")
+MODELS = {
+    # Both kinds of block; sizes that are no multiple of 128, the first with biases and gelu.
+    "dense": "hidden: 64, heads: 4, ffn: 160, norm: layer, position: learned, activation: gelu",
+    "odd": "hidden: 96, heads: 3, kv_heads: 1, ffn: 224, norm: rms, position: rotary, activation: swiglu",
+    "moe": "hidden: 32, heads: 4, ffn: 64, norm: rms, position: rotary, activation: swiglu, "
+           "moe: {experts: 5, top_k: 2, weights: WEIGHTS}",
+}
+DECK = """schema_version: 1
+run: {name: recipes, seed: 11, steps: 6, threads: 1}
+model: {layers: 2, seq_len: 32, MODEL}
+data: {files: ["*.txt"], eval_fraction: 0.1}
+batch: {global: 12, micro: 1}
+eval: {every_steps: 0, batches: 1}
+reduce: {bucket_mib: 0.05}
+optimizer: {lr: 0.01, warmup_steps: 2}
+checkpoint: {dir: DIR}
+precision: {recipe: RECIPE, primary_weights: bf16}
+"""
+
+
+def core(row):
+    """What must not change: all but where and when things travelled."""
+    return {key: row[key] for key in ("step", "loss", "norm", "logits", "gradients", "masters")}
+
+
+class Recipes(runs.Runs):
+    def run_of(self, name, recipe, model, ranks, *settings, weights="single", code=0, verb="train", extra=(), fault=""):
+        """The trace of one run, as core() sees it."""
+        deck = self.path(name + ".yaml")
+        with open(deck, "w") as file:
+            file.write(DECK.replace("MODEL", MODELS[model]).replace("WEIGHTS", weights).replace("RECIPE", recipe)
+                       .replace("DIR", self.path(name)))
+        trace = self.path(name + ".trace")
+        arguments = [deck, *extra, "--set", f"debug.trace={trace}"]
+        for setting in settings:
+            arguments += ["--set", setting]
+        os.environ["TESSERA_FAULT"] = fault
+        try:
+            self.run_to_its_end(code, ranks, verb, *arguments)
+        finally:
+            del os.environ["TESSERA_FAULT"]
+        with open(trace) as file:
+            rows = [json.loads(line) for line in file]
+        self.assertGreater(len(rows), 0)
+        self.assertTrue(all(len(row["gradients"]) > 10 for row in rows))
+        return [core(row) for row in rows]
+
+    def metrics(self, name):
+        return self.json_lines(name, "metrics.jsonl")
+
+    def unchanged(self, recipe, model, ranks):
+        """Against one run, others of which something differs that may not change a bit."""
+        first = self.run_of("first", recipe, model, ranks)
+        self.assertEqual([row["step"] for row in first], list(range(1, 7)))
+        self.assertTrue(all(math.isfinite(row["loss"]) for row in first))
+        changes = {
+            "no overlap": ("gather.overlap=false", "reduce.overlap=false"),
+            "one overlap": ("gather.overlap=false", "recompute.mode=full"),
+            "the other": ("reduce.overlap=false", "recompute.mode=selective"),
+            "modules": ("recompute.mode=selective", "recompute.modules=[attention, mlp, norm, moe]"),
+            "evaluated": ("eval.every_steps=1",),
+            "saved": ("checkpoint.every_steps=1", "reduce.bucket_mib=25"),
+        }
+        for i, (what, settings) in enumerate(changes.items()):
+            with self.subTest(recipe=recipe, model=model, ranks=ranks, what=what):
+                self.assertEqual(self.run_of(f"other{i}", recipe, model, ranks, *settings), first)
+        if model == "moe":
+            self.assertEqual(self.run_of("discrete", recipe, model, ranks, weights="discrete"), first)
+        return first
+
+    def test_dense(self):
+        for recipe in RECIPES:
+            for ranks in (1, 2):
+                self.unchanged(recipe, "dense", ranks)
+
+    def test_odd(self):
+        for recipe in RECIPES:
+            self.unchanged(recipe, "odd", 3)
+
+    def test_moe(self):
+        for recipe in RECIPES:
+            for ranks in (1, 4):
+                self.unchanged(recipe, "moe", ranks)
+
+    def test_unfused_gradients_are_another_definition_that_repeats(self):
+        for recipe in RECIPES:
+            for model in ("dense", "moe"):
+                with self.subTest(recipe=recipe, model=model):
+                    fused = self.run_of("fused", recipe, model, 2)
+                    unfused = [self.run_of(f"unfused{weights}", recipe, model, 2, "precision.fuse_wgrad=false",
+                                           weights=weights) for weights in ("single", "discrete")]
+                    self.assertEqual(unfused[0], unfused[1])
+                    self.assertNotEqual(unfused[0], fused)
+
+    def test_recipes_differ(self):
+        first = {recipe: self.run_of(recipe, recipe, "moe", 2)[0]["gradients"] for recipe in ("bf16", *RECIPES)}
+        for one in first:
+            for other in first:
+                if one < other:
+                    self.assertNotEqual(first[one], first[other], (one, other))
+
+    def test_a_run_in_two_parts_equals_the_whole(self):
+        """Random rounding goes on where it was."""
+        for recipe in RECIPES:
+            with self.subTest(recipe=recipe):
+                whole = self.run_of("whole", recipe, "moe", 2, "run.steps=20")
+                head = self.run_of("parts", recipe, "moe", 2, "run.steps=20", code=75, extra=("--stop-at", "7"))
+                tail = self.run_of("parts", recipe, "moe", 2, "run.steps=20")
+                self.assertEqual(head + tail, whole)
+                self.assertEqual(self.final("parts"), self.final("whole"))
+
+    def test_an_evaluation_knows_no_rank_count(self):
+        for recipe in RECIPES:
+            for model in ("odd", "moe"):
+                with self.subTest(recipe=recipe, model=model):
+                    self.run_of("saved", recipe, model, 2)
+                    losses = set()
+                    for ranks in (1, 2, 3, 4):
+                        out, _ = self.run_to_its_end(0, ranks, "eval", self.path("saved.yaml"), "--checkpoint",
+                                                     self.path("saved"), "--json")
+                        losses.add(json.loads(out)["eval_loss"])
+                    self.assertEqual(len(losses), 1, losses)
+                    self.assertTrue(math.isfinite(losses.pop()))
+
+    def test_some_blocks_and_the_head(self):
+        first = self.run_of("all", "mxfp8", "dense", 2)
+        last = self.run_of("last", "mxfp8", "dense", 2, "precision.bf16_last=1")
+        both = self.run_of("none", "mxfp8", "dense", 2, "precision.bf16_first=1", "precision.bf16_last=1")
+        head = self.run_of("head", "mxfp8", "dense", 2, "precision.quantize_head=true")
+        plain = self.run_of("plain", "bf16", "dense", 2)
+        self.assertEqual(both, plain)
+        losses = [run[0]["loss"] for run in (first, last, head, plain)]
+        self.assertEqual(len(set(losses)), 4, losses)
+
+
+class NotFinite(Recipes):
+    """A value that is not finite skips the step on all ranks, though formats saturate."""
+
+    def check(self, recipe, model, ranks, value):
+        poisoned = self.run_of("poisoned", recipe, model, ranks, fault=f"step3:1:{value}")
+        sound = self.run_of("sound", recipe, model, ranks)
+        rows = self.metrics("poisoned")
+        self.assertEqual([row["skipped"] for row in rows], [False, False, True, False, False, False])
+        self.assertIsNone(rows[2]["grad_norm"])
+        self.assertEqual(poisoned[:2], sound[:2])
+        self.assertEqual(poisoned[2]["masters"], poisoned[1]["masters"])
+        self.assertNotEqual(poisoned[3]["masters"], poisoned[2]["masters"])
+        for row in rows[:2] + rows[3:]:
+            self.assertTrue(math.isfinite(row["loss"]) and math.isfinite(row["grad_norm"]))
+
+    def test_a_gradient(self):
+        for recipe in ("bf16", *RECIPES):
+            for value in ("nan", "inf"):
+                with self.subTest(recipe=recipe, value=value):
+                    self.check(recipe, "dense", 2, value)
+
+    def test_a_gradient_among_experts(self):
+        for recipe in RECIPES:
+            with self.subTest(recipe=recipe):
+                self.check(recipe, "moe", 4, "inf")
+
+    def test_a_step_made_again(self):
+        for recipe in ("bf16", "nvfp4"):
+            with self.subTest(recipe=recipe):
+                again = self.run_of("again", recipe, "moe", 3, "eval.every_steps=2", fault="step4:all:redo")
+                self.assertEqual(again, self.run_of("once", recipe, "moe", 3, "eval.every_steps=2"))
+
+
+class Refused(Recipes):
+    def refusal(self, recipe, model, *settings):
+        deck = self.path("refused.yaml")
+        with open(deck, "w") as file:
+            file.write(DECK.replace("MODEL", MODELS[model]).replace("WEIGHTS", "single").replace("RECIPE", recipe)
+                       .replace("DIR", self.path("refused")))
+        arguments = [deck]
+        for setting in settings:
+            arguments += ["--set", setting]
+        _, err = self.run_to_its_end(3, 1, "validate", *arguments)
+        return err
+
+    def test_what_cannot_be(self):
+        cases = [
+            ("mxfp8", "dense", ("precision.compute=fp32",), ("mxfp8 quantizes bf16 values", "compute bf16")),
+            ("mxfp8", "dense", ("model.hidden=40",),
+             ("layers.0.attention.qkv.weight is [120, 40]", "multiples of 32")),
+            ("nvfp4", "moe", ("model.ffn=40",), ("layers.0.moe.experts.down.weight is [32, 40]", "multiples of 16")),
+            ("mxfp8", "dense", ("batch.micro=2", "model.seq_len=24"),
+             ("is 48", "batch.micro 4", "model.seq_len 16 or 32")),
+            ("mxfp8", "dense", ("precision.quantize_head=true", "model.tied_head=true"), ("tied head",)),
+            ("nvfp4", "dense", ("precision.bf16_first=2", "precision.bf16_last=1"),
+             ("2 first and 1 last", "2 there are")),
+            ("bf16", "dense", ("precision.primary_weights=quantized",), ("recipe bf16 quantizes no weight",)),
+        ]
+        for recipe, model, settings, texts in cases:
+            with self.subTest(settings=settings):
+                said = self.refusal(recipe, model, *settings)
+                for text in texts:
+                    self.assertIn(text, said)
+
+    def test_everything_at_once(self):
+        said = self.refusal("mxfp8", "dense", "model.hidden=40", "model.seq_len=24", "precision.bf16_first=3")
+        for text in ("[120, 40]", "is 24", "3 first"):
+            self.assertIn(text, said)
+
+    def test_a_plan_says_what_is_quantized(self):
+        deck = self.path("planned.yaml")
+        with open(deck, "w") as file:
+            file.write(DECK.replace("MODEL", MODELS["odd"]).replace("RECIPE", "nvfp4")
+                       .replace("DIR", self.path("planned")))
+        out, _ = self.run_to_its_end(0, 1, "plan", deck, "--ranks", "2", "--json", "--set", "precision.bf16_last=1")
+        products = json.loads(out)["products"]
+        self.assertEqual([product["parameter"] for product in products],
+                         [f"layers.0.{name}.weight"
+                          for name in ("attention.qkv", "attention.out", "mlp.gate_up", "mlp.down")])
+        self.assertEqual({(p["weight"], p["activation"], p["gradient"]) for p in products},
+                         {("nvfp4", "nvfp4_1d", "nvfp4_1d")})
+
+
+if __name__ == "__main__":
+    runs.main()
