@@ -240,8 +240,9 @@ class Explain(Cli):
             self.assertIn(f"  {key} ", everything)
         gathers = everything.split("What is gathered, for each weight and step\n")[1].splitlines()
         self.assertEqual([line.split()[:2] for line in gathers[1:]],
-                         [["bf16", "forward"], ["bf16", "backward"], ["fp32", "forward"], ["fp32", "backward"]])
-        self.assertEqual([line.split("full")[1].split()[0] for line in gathers[1:]], ["2", "0", "4", "0"])
+                         [[recipe, way] for recipe in ("bf16", "fp32", "fp8_block", "mxfp8", "mxfp8_2d", "nvfp4")
+                          for way in ("forward", "backward")])
+        self.assertEqual([line.split("full")[1].split()[0] for line in gathers[1:]], ["2", "0", "4", "0"] + 4 * ["2", "0"])
 
     def test_an_unknown_key(self):
         self.assertIn("did you mean optimizer.lr?", self.expect(2, "explain", "optimizer.rl").stderr)

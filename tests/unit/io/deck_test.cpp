@@ -68,7 +68,7 @@ data: {kind: tokens, root: ../corpus, files: [a.bin, "b c.bin"], eval_fraction: 
 batch: {global: 32, micro: 4}
 eval: {every_steps: 50, batches: 3}
 sample: {tokens: 0, prompt: "The \"one\"\n"}
-precision: {compute: fp32, recipe: mxfp8_2d, primary_weights: bf16, fuse_wgrad: false, quantize_head: true,
+precision: {compute: bf16, recipe: mxfp8_2d, primary_weights: bf16, fuse_wgrad: false, quantize_head: false,
             bf16_first: 1, bf16_last: 2}
 gather: {overlap: false}
 reduce: {overlap: false, bucket_mib: 0.25, order: library}
@@ -90,7 +90,7 @@ debug: {replica_hash_every: 5, trace: t.jsonl}
   EXPECT_EQ(config.batch, (BatchConfig{32, 4}));
   EXPECT_EQ(config.eval, (EvalConfig{50, 3}));
   EXPECT_EQ(config.sample, (SampleConfig{0, "The \"one\"\n"}));
-  EXPECT_EQ(config.precision, (PrecisionConfig{Compute::fp32, RecipeName::mxfp8_2d, PrimaryWeights::bf16, false, true,
+  EXPECT_EQ(config.precision, (PrecisionConfig{Compute::bf16, RecipeName::mxfp8_2d, PrimaryWeights::bf16, false, false,
                                                1, 2}));
   EXPECT_EQ(config.gather, (GatherConfig{false}));
   EXPECT_EQ(config.reduce, (ReduceConfig{false, 0.25, ReduceOrder::library}));
