@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cmath>
 
 #include "kernels/convert/convert.hpp"
 #include "kernels/random/random.hpp"
@@ -24,6 +25,13 @@ std::vector<float> spread(std::int64_t n) {
     const auto bits = (static_cast<std::uint32_t>(random) & 0x807FFFFFu) | exponent << 23;
     values[i] = std::bit_cast<float>(random >> 40 & 127 ? bits : specials[(random >> 48) % std::size(specials)]);
   }
+  return values;
+}
+
+// Which of a NaN's many bits a product keeps is the machine's choice.
+std::vector<float> with_one_nan(std::vector<float> values) {
+  for (float& v : values)
+    if (std::isnan(v)) v = std::bit_cast<float>(0x7FC00000u);
   return values;
 }
 
