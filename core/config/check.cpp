@@ -156,8 +156,9 @@ Findings advise(const RunConfig& config) {
     found.push_back({{"checkpoint.init_missing", "checkpoint.init_from"}, "counts with init_from only"});
   if (config.checkpoint.init_from.empty() && config.checkpoint.init_ignore_extra)
     found.push_back({{"checkpoint.init_ignore_extra", "checkpoint.init_from"}, "counts with init_from only"});
-  if (config.precision.recipe == RecipeName::bf16 &&
-      (config.precision.quantize_head || config.precision.bf16_first > 0 || config.precision.bf16_last > 0))
+  const PrecisionConfig& precision = config.precision;
+  const bool plain = precision.recipe == RecipeName::bf16;
+  if (plain && (precision.quantize_head || precision.bf16_first > 0 || precision.bf16_last > 0))
     found.push_back({{"precision.recipe", "precision.quantize_head", "precision.bf16_first", "precision.bf16_last"},
                      "recipe bf16 quantizes nothing: the other keys have no effect"});
   if (config.model.moe && config.model.moe->top_k == 1 && config.model.moe->renormalize)

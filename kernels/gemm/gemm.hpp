@@ -5,11 +5,11 @@
 /// Matrix products of a linear layer, y = x W^T + b with W [out, in]. Sums run in fp32 (fp64 for fp64) and are rounded
 /// once. Each call is described by one gemm::Product, which its back end hands on to its library. All tensors are of
 /// one type unless said otherwise. Factors may be codes, both of them, of the copies whose blocks run along the sum
-/// (x and w rowwise in forward; dy rowwise and w columnwise for dx; dy and x columnwise for dw): they count as bf16, and
-/// are decoded where no unit multiplies them; products with tensor scales are multiplied by those of both factors, in
-/// fp32, before anything is added. Everything orders on `stream`; nothing allocates
-/// after the first call of a shape. On the host products are cut into fixed tiles, with progress between them, so equal
-/// operands give equal bits whatever the number of ranks.
+/// (x and w rowwise in forward; dy rowwise and w columnwise for dx; dy and x columnwise for dw): they count as bf16,
+/// and are decoded where no unit multiplies them; products with tensor scales are multiplied by those of both factors,
+/// in fp32, before anything is added. Everything orders on `stream`; nothing allocates after the first call of a shape.
+/// On the host products are cut into fixed tiles, with progress between them, so equal operands give equal bits whatever
+/// the number of ranks.
 namespace tessera {
 
 /// y [M,N] = x [M,K] w^T + bias. `bias` [N] may be empty.

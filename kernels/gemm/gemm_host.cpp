@@ -115,9 +115,9 @@ struct ScaleRow {
     const float* const from = sum + r * columns;
     T* const to = c + r * distance;
     if (bias != nullptr)
-      Row().each(columns, [=, *this](std::int64_t j) { to[j] = T(alpha * from[j] + static_cast<float>(bias[j])); });
+      Row().each(columns, [=, *this](std::int64_t j) { to[j] = T(alpha * from[j] + float(bias[j])); });
     else if (beta != 0)
-      Row().each(columns, [=, *this](std::int64_t j) { to[j] = T(alpha * from[j] + beta * static_cast<float>(to[j])); });
+      Row().each(columns, [=, *this](std::int64_t j) { to[j] = T(alpha * from[j] + beta * float(to[j])); });
     else
       Row().each(columns, [=, *this](std::int64_t j) { to[j] = T(alpha * from[j]); });
   }
@@ -184,8 +184,8 @@ void plan_tiles(Plans& plans, const Product& whole, std::span<const Piece> piece
   });
 }
 
-// c = beta c + alpha (sum over pieces of a b) + bias. whole.k is the depth that the tiles are cut for; after(row, column,
-// columns) runs for a part of each row while that is in the cache.
+// c = beta c + alpha (sum over pieces of a b) + bias. whole.k is the depth that the tiles are cut for; after(row,
+// column, columns) runs for a part of each row while that is in the cache.
 template <class After = Nothing>
 void sum_pieces(Stream& stream, const Product& whole, void* c, std::span<const Piece> pieces,
                 const Added& added = {}, const After& after = {}) {

@@ -26,7 +26,8 @@ struct Routing {
 };
 
 /// logits [M,E] fp32 (fp64) -> routing. Rows of an expert stand in ascending token order. A NaN logit makes its token's
-/// weights NaN and still gives valid experts. offsets[e] are multiples of shape.row_multiple. Sorting space from `arena`.temp(), given back on return.
+/// weights NaN and still gives valid experts. offsets[e] are multiples of shape.row_multiple. Sorting
+/// space from `arena`.temp(), given back on return.
 void route(Stream& stream, Arena& arena, const RouterShape& shape, const Routing& routing, const Tensor& logits);
 
 /// Sums of the auxiliary losses over the micro-batch: *balance += sum over sequences of E sum_e f_e P_e and
@@ -42,7 +43,8 @@ void permute_backward(Stream& stream, const Tensor& dx, const Tensor& dx_rows, c
 
 /// y [M,C] = sum over the token's slots of weight * row, experts ascending, in fp32, rounded once.
 void combine_forward(Stream& stream, const Tensor& y, const Tensor& y_rows, const Routing& routing);
-/// dy_rows [S,C] = weight * dy, zero in rows that are no token's; dweight [M,k] fp32 (fp64) = <dy, row>. dy_rows may be y_rows.
+/// dy_rows [S,C] = weight * dy, zero in rows that are no token's; dweight [M,k] fp32 (fp64) = <dy, row>.
+/// dy_rows may be y_rows.
 void combine_backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweight, const Tensor& dy,
                       const Tensor& y_rows, const Routing& routing);
 

@@ -93,6 +93,19 @@ __device__ inline void store_turned_back(const Descriptor& d, const Patch& p, co
   }
 }
 
+/// What a thread may store at once: a run with its neighbours', a run, or the first few values alone.
+enum class Reach { warp, run, some };
+
+template <class T>
+__device__ void store_line(T* out, const float (&v)[run], int n, Reach reach) {
+  if constexpr (std::is_same_v<T, float>)
+    if (reach == Reach::warp) return store_by_pairs(out, v);
+  if (reach != Reach::some) return store_values(out, v);
+#pragma unroll
+  for (int c = 0; c < run; ++c)
+    if (c < n) out[c] = T(v[c]);
+}
+
 template <Format F, Side side, Decoding how, class T>
 __device__ void decode_patch(const Descriptor& d, const Patch& p, [[maybe_unused]] TurnedBack* tile) {
   using Element = typename F::Element;
@@ -142,19 +155,7 @@ __device__ void decode_patch(const Descriptor& d, const Patch& p, [[maybe_unused
         if (c < n) tile->bits[seat.column + c][seat.row + r] = bf16(v[c]).bits;
       continue;
     }
-    if constexpr (std::is_same_v<T, float>) {
-      if (whole) {
-        store_by_pairs(out + r * width, v);
-        continue;
-      }
-    }
-    if (vectors) {
-      store_values(out + r * width, v);
-    } else {
-#pragma unroll
-      for (int c = 0; c < run; ++c)
-        if (c < n) out[r * width + c] = T(v[c]);
-    }
+    store_line(out + r * width, v, n, vectors ? whole ? Reach::warp : Reach::run : Reach::some);
   }
 }
 

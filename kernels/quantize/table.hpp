@@ -44,7 +44,7 @@ struct QuantizedMatrix {
   ElementIndex begin;
   Copy rowwise, columnwise;
   Tensor block_scales;  ///< one scale per block and member, where scales travel; else empty
-  Tensor not_finite = {};  ///< u64 [1], set to 1 where quantize() meets NaN or infinity in bf16; empty: it does not look
+  Tensor not_finite = {};  ///< u64 [1], set to 1 where quantize() meets NaN or infinity in bf16; empty: not sought
   Draws draws;
 };
 

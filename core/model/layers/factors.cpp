@@ -21,11 +21,12 @@ Copy place_copy(Arena& arena, FormatId format, Side side, formats::Matrix m, std
   });
 }
 
-/// Places for what `side` needs; copies that share their data are made together.
-void place(Arena& arena, FormatId format, QuantizedMatrix& matrix, bool rowwise, bool columnwise) {
+/// Places for one copy, or (no side) both; copies that share their data are made together.
+void place(Arena& arena, FormatId format, QuantizedMatrix& matrix, std::optional<Side> side) {
   const bool shared = traits_of(format).columnwise == formats::Columnwise::shared;
-  if (rowwise || shared) matrix.rowwise = place_copy(arena, format, Side::rowwise, matrix.matrix, matrix.members);
-  if (!columnwise) return;
+  if (side != Side::columnwise || shared)
+    matrix.rowwise = place_copy(arena, format, Side::rowwise, matrix.matrix, matrix.members);
+  if (side == Side::rowwise) return;
   if (!shared) {
     matrix.columnwise = place_copy(arena, format, Side::columnwise, matrix.matrix, matrix.members);
     return;
@@ -69,7 +70,7 @@ Operand Factors::activation(const Call& call, const Tensor& x, Side side) const 
   if (!coded()) return x;
   QuantizedMatrix matrix = matrix_of(x);
   matrix.not_finite = call.not_finite();
-  place(call.arena, *activation_, matrix, side == Side::rowwise, side == Side::columnwise);
+  place(call.arena, *activation_, matrix, side);
   quantize_one(call.stream, *activation_, matrix, Purpose::activation);
   return operand_of(*activation_, side, matrix);
 }
@@ -83,7 +84,7 @@ Factors::Gradient Factors::gradient(const Call& call, const Tensor& dy, const Te
   QuantizedMatrix matrix = matrix_of(dy);
   matrix.not_finite = call.not_finite();
   matrix.draws = {call.key.seed, rowwise_draws_, columnwise_draws_, call.key.step, call.first_token, rows};
-  place(call.arena, *gradient_, matrix, true, true);
+  place(call.arena, *gradient_, matrix, std::nullopt);
   quantize_one(call.stream, *gradient_, matrix, Purpose::gradient);
   return {operand_of(*gradient_, Side::rowwise, matrix), operand_of(*gradient_, Side::columnwise, matrix)};
 }
@@ -99,7 +100,7 @@ std::vector<Operand> Factors::weights(const Call& call, std::span<const Operand>
   QuantizedMatrix all;
   all.matrix = {first.rows(), first.columns()};
   all.members = first.members * parts;
-  place(call.arena, *format_, all, side == Side::rowwise, side == Side::columnwise);
+  place(call.arena, *format_, all, side);
   for (std::int64_t i = 0; i < parts; ++i) {
     const Operand& one = held[static_cast<std::size_t>(i)];
     QuantizedMatrix part = all;

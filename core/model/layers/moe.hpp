@@ -4,9 +4,9 @@
 namespace tessera {
 
 /// y = sum over the k most probable experts of weight times expert(x), each expert an Mlp without biases; [M,C] to
-/// [M,C]. No token is dropped, so shapes are static: S = M k rows sorted by
-/// expert, those of each beginning at a multiple that the recipe says, with zeros between. Source: Mixtral (Jiang 2024);
-/// balance loss Switch (Fedus 2021), z-loss ST-MoE (Zoph 2022).
+/// [M,C]. No token is dropped, so shapes are static: S rows sorted by expert, M k where the recipe quantizes
+/// none, else more: those of each expert begin at a multiple, with zeros between. Source: Mixtral (Jiang 2024); balance
+/// loss Switch (Fedus 2021), z-loss ST-MoE (Zoph 2022).
 class Moe {
  public:
   struct Saved {
