@@ -8,8 +8,8 @@
 /// (x and w rowwise in forward; dy rowwise and w columnwise for dx; dy and x columnwise for dw): they count as bf16,
 /// and are decoded where no unit multiplies them; products with tensor scales are multiplied by those of both factors,
 /// in fp32, before anything is added. Everything orders on `stream`; nothing allocates after the first call of a shape.
-/// On the host products are cut into fixed tiles, with progress between them, so equal operands give equal bits whatever
-/// the number of ranks.
+/// On the host products are cut into fixed tiles, with progress between them, so equal operands give equal bits
+/// whatever the number of ranks.
 namespace tessera {
 
 /// y [M,N] = x [M,K] w^T + bias. `bias` [N] may be empty.
