@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/optim/rule.hpp"
+#include "core/params/planes.hpp"
 #include "kernels/formats/registry.hpp"
 
 namespace tessera {
@@ -88,10 +89,52 @@ nlohmann::ordered_json owners_json(const RunPlan& plan) {
   return json;
 }
 
-std::string slices_text(const Bucket& bucket) {
+Way way_of(const RunPlan& plan, const Bucket& bucket) { return way_of(bucket.key.format, plan.sync.weights); }
+
+/// Where a bucket's slices wait for their gather.
+std::string_view staged_in(const RunPlan& plan, const Bucket& bucket) {
+  if (way_of(plan, bucket) != Way::source) return "in place";
+  return name_of(plan.sync.weights.staging == GatherStaging::ring ? GatherStaging::ring : GatherStaging::alias_grads);
+}
+
+/// The all-gather of one group.
+struct GatherCost {
+  GroupId group;
+  const char* pass;
+  std::int64_t bytes = 0;
+  std::string why;
+};
+
+/// Each group once a step: under the next forward, or right behind the update.
+std::vector<GatherCost> gathers_of(const RunPlan& plan) {
+  std::vector<GatherCost> gathers;
+  for (GroupId g : plan.layout.groups().ids()) {
+    GatherCost gather{g, plan.sync.gather == Overlap::on ? "forward" : "publish", 0, {}};
+    for (const CollectiveCost& cost : plan.collectives)
+      if (cost.group == g.value && cost.collective == Collective::all_gather) gather.bytes += cost.bytes * cost.count;
+    for (BucketId b : plan.layout.groups()[g].buckets) {
+      const Bucket& bucket = plan.layout.buckets()[b];
+      const std::string why = travels_as(bucket.key.format, way_of(plan, bucket)) + ": " +
+                              reason_of(bucket.key.format, way_of(plan, bucket));
+      if (gather.why.find(why) == std::string::npos) gather.why += (gather.why.empty() ? "" : "; ") + why;
+    }
+    gathers.push_back(std::move(gather));
+  }
+  return gathers;
+}
+
+std::string bucket_text(const RunPlan& plan, const Bucket& bucket) {
+  const auto [least, most] = std::ranges::minmax(bucket.counts);
+  const Way way = way_of(plan, bucket);
+  std::string text = fmt::format("{} {} {}, held {}, wire {}", name_of(bucket.key.format),
+                                 name_of(bucket.key.processes), name_of(bucket.key.owner),
+                                 held_as(bucket.key.format, way), travels_as(bucket.key.format, way));
+  if (way == Way::source) text += fmt::format(" staged in {}", staged_in(plan, bucket));
   const auto slices = std::ranges::count_if(bucket.counts, [](std::int64_t n) { return n > 0; });
-  if (bucket.key.owner == OwnerKind::element_sharded) return fmt::format("{} slices", slices);
-  return fmt::format("{} slices of at most {}", slices, std::ranges::max(bucket.counts));
+  text += fmt::format(", {} elements in {} slices", bucket.size.value, slices);
+  if (least != most) text += fmt::format(" of at most {}", most);
+  return text + fmt::format(", {} ... {}", plan.registry[bucket.members.front().param].name,
+                            plan.registry[bucket.members.back().param].name);
 }
 
 }  // namespace
@@ -111,21 +154,18 @@ std::string plan_text(const RunPlan& plan) {
                       mib(std::accumulate(plan.memory.begin(), plan.memory.end(), std::int64_t{0})));
   text += "groups\n";
   for (GroupId g : plan.layout.groups().ids())
-    for (BucketId b : plan.layout.groups()[g].buckets) {
-      const Bucket& bucket = plan.layout.buckets()[b];
-      text += fmt::format("  {:>3}  {} {} {}, {} elements in {}, {} ... {}\n", g.value,
-                          name_of(bucket.key.format),
-                          name_of(bucket.key.processes), name_of(bucket.key.owner), bucket.size.value,
-                          slices_text(bucket),
-                          plan.registry[bucket.members.front().param].name,
-                          plan.registry[bucket.members.back().param].name);
-    }
+    for (BucketId b : plan.layout.groups()[g].buckets)
+      text += fmt::format("  {:>3}  {}\n", g.value, bucket_text(plan, plan.layout.buckets()[b]));
   text += owners_text(plan);
   bool headed = false;
   each_quantized(plan, [&](const std::string& name, std::string_view weight, std::string_view x, std::string_view dy) {
     if (!std::exchange(headed, true)) text += "products of codes, decoded to bf16 where they are multiplied\n";
     text += fmt::format("  {}: weight {}, x {}, dy {}\n", name, weight, x, dy);
   });
+  text += "gathers of one step, bytes that one rank receives\n";
+  for (const GatherCost& gather : gathers_of(plan))
+    text += fmt::format("  group {:<10} {:<9} {:>12} bytes  {}\n", gather.group.value, gather.pass, gather.bytes,
+                        gather.why);
   text += "collectives of one step, bytes that one rank receives\n";
   for (const CollectiveCost& cost : plan.collectives)
     text += fmt::format("  {:<16} {:<10} {:>12} bytes\n", name_of(cost.collective),
@@ -149,8 +189,12 @@ std::string plan_json(const RunPlan& plan) {
       nlohmann::ordered_json names = nlohmann::ordered_json::array();
       for (const Placement& p : bucket.members)
         if (p.member == 0) names.push_back(plan.registry[p.param].name);
-      buckets.push_back({{"storage", name_of(bucket.key.format)},
+      const Way way = way_of(plan, bucket);
+      buckets.push_back({{"format", name_of(bucket.key.format)},
+                         {"held", held_as(bucket.key.format, way)},
                          {"owner", name_of(bucket.key.owner)},
+                         {"wire", travels_as(bucket.key.format, way)},
+                         {"staged", staged_in(plan, bucket)},
                          {"elements", bucket.size.value},
                          {"slices", bucket.counts},
                          {"parameters", names}});
@@ -167,6 +211,13 @@ std::string plan_json(const RunPlan& plan) {
   for (const CollectiveCost& cost : plan.collectives)
     json["collectives"].push_back(
         {{"group", cost.group}, {"op", name_of(cost.collective)}, {"bytes", cost.bytes}, {"count", cost.count}});
+  json["gathers"] = nlohmann::ordered_json::array();
+  for (const GatherCost& gather : gathers_of(plan))
+    json["gathers"].push_back({{"unit", fmt::format("group {}", gather.group.value)},
+                               {"pass", gather.pass},
+                               {"side", "both"},
+                               {"bytes", gather.bytes},
+                               {"why", gather.why}});
   return json.dump(2);
 }
 

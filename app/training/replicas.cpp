@@ -20,7 +20,8 @@ Problems ReplicaCheck::differences(Stream& stream, const Weights& weights, Contr
   const auto buckets = static_cast<std::size_t>(sums_.elements());
   clear(stream, sums_);
   weights.visit_planes([&](const Plane& plane) {
-    digest(stream, sums_.as<std::uint64_t>() + plane.bucket.value, plane.values, 0);
+    const auto first = static_cast<std::uint64_t>(plane.kind) << 56;  // arrays that change places differ
+    digest(stream, sums_.as<std::uint64_t>() + plane.bucket.value, plane.values, first);
   });
   std::vector<std::uint64_t> mine(buckets);
   device_.download(stream, mine.data(), sums_);

@@ -11,6 +11,10 @@ namespace {
 
 std::string hex(std::uint64_t value) { return fmt::format("{:016x}", value); }
 
+std::int64_t trace_row(PlaneKind kind) {
+  return static_cast<std::int64_t>(Traced::weights) + static_cast<std::int64_t>(kind);
+}
+
 }  // namespace
 
 Trace::Trace(const std::string& path, Device& device, const StepPlan& plan, Engine& engine, Control& control,
@@ -21,17 +25,22 @@ Trace::Trace(const std::string& path, Device& device, const StepPlan& plan, Engi
     names_.push_back(plan.registry.canonical(dataset).name);
   }
   sums_ = trace_digests(device, plan);
+  stored_.resize(names_.size());
+  engine.sync().weights().visit_planes([&](const Plane& plane) {
+    for (const Placement& p : plan.layout.buckets()[plane.bucket].members)
+      stored_[static_cast<std::size_t>(name_of_[static_cast<std::size_t>(p.param.value)])].insert(plane.kind);
+  });
   engine.observe(this);
   engine.sync().weights().observe([this](Stream& stream, GroupId group) { consumed(stream, group); });
 }
 
-std::uint64_t* Trace::sum(Traced which, int name) const {
-  return sums_.as<std::uint64_t>() + static_cast<std::int64_t>(which) * sums_.shape[1] + name;
+std::uint64_t* Trace::sum(std::int64_t which, int name) const {
+  return sums_.as<std::uint64_t>() + which * sums_.shape[1] + name;
 }
 
 void Trace::hash_pieces(Stream& stream, Traced which, BucketId bucket, const Tensor& shard) {
   for (const Piece& piece : plan_.layout.pieces(bucket, plan_.ranks))
-    digest(stream, sum(which, name_of_[static_cast<std::size_t>(piece.param.value)]),
+    digest(stream, sum(static_cast<std::int64_t>(which), name_of_[static_cast<std::size_t>(piece.param.value)]),
            shard.flat(piece.shard.value, piece.real.value), static_cast<std::uint64_t>(piece.canonical.value));
 }
 
@@ -40,6 +49,10 @@ void Trace::reduced(Stream& stream, const Reduced& gradients) {
   sort_records(row_, next);
   if (open_) write(stream);
   row_ = std::move(next);
+  const QuantizeLaunches now = stream.library<QuantizeLaunches>();
+  row_.quantize = {now.weights - launched_.weights, now.activations - launched_.activations,
+                   now.gradients - launched_.gradients};
+  launched_ = now;
   open_ = true;
   clear(stream, sums_);
   for (BucketId b : plan_.layout.buckets().ids()) hash_pieces(stream, Traced::gradient, b, gradients.shard(b));
@@ -54,20 +67,33 @@ void Trace::stepped(Stream& stream) {
 void Trace::consumed(Stream& stream, GroupId group) {
   if (!open_) return;  // the gather of the initial weights belongs to no step
   engine_.sync().weights().visit_planes([&](const Plane& plane) {
-    if (plane.group != group) return;
-    for (const Placement& p : plan_.layout.buckets()[plane.bucket].members)
-      digest(stream, sum(Traced::weight, name_of_[static_cast<std::size_t>(p.param.value)]),
-             plane.values.flat(p.offset.value, p.real.value), static_cast<std::uint64_t>(p.canonical.value));
+    if (plane.group == group) hash_plane(stream, plane);
   });
 }
 
-/// Gathers finish the step before, whose weights they carry; everything else belongs to the step under way. Sums for
-/// the report are no part of the pipeline.
+/// Entries count from the first of the tensor's first member, as files hold them; of rows that exist in memory alone
+/// there are none.
+void Trace::hash_plane(Stream& stream, const Plane& plane) {
+  const std::vector<Placement>& members = plan_.layout.buckets()[plane.bucket].members;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    const Placement& p = members[i];
+    const Entries& entries = plane.members[i];
+    const std::int64_t real = plane.kind == PlaneKind::rowwise ? entries.count * p.real.value / p.size.value
+                                                               : entries.count;
+    const std::int64_t first = p.canonical.value / p.size.value * entries.count;
+    digest(stream, sum(trace_row(plane.kind), name_of_[static_cast<std::size_t>(p.param.value)]),
+           plane.values.flat(entries.first, real), static_cast<std::uint64_t>(first));
+  }
+}
+
+/// Gathers, and the amaxes that ranks agree on for them, finish the step before, whose weights they carry; everything
+/// else belongs to the step under way. Sums for the report are no part of the pipeline.
 void Trace::sort_records(Row& earlier, Row& current) {
   for (const Record& record : records_) {
     const bool gather = record.collective == Collective::all_gather;
     if (gather && record.group < 0) continue;
-    (gather ? earlier : current).collectives.push_back(record);
+    const bool publishes = gather || record.collective == Collective::all_reduce_max;
+    (publishes ? earlier : current).collectives.push_back(record);
   }
   records_.clear();
 }
@@ -91,7 +117,7 @@ void Trace::write(Stream& stream) {
   std::vector<std::uint64_t> sums(static_cast<std::size_t>(sums_.elements()));
   device_.download(stream, sums.data(), sums_);
   // Of gradients and masters each rank has hashed its shards; weights are whole on all.
-  control_.sum(sums.data(), static_cast<int>(static_cast<std::size_t>(Traced::weight) * n));
+  control_.sum(sums.data(), static_cast<int>(static_cast<std::size_t>(Traced::weights) * n));
   Problems problems;
   if (control_.rank() == 0) write_row(sums, problems);
   control_.agree(problems);
@@ -99,15 +125,14 @@ void Trace::write(Stream& stream) {
 
 void Trace::write_row(const std::vector<std::uint64_t>& sums, Problems& problems) {
   const auto n = names_.size();
-  const auto digest_of = [&](Traced which, std::size_t i) {
-    return hex(sums[static_cast<std::size_t>(which) * n + i]);
-  };
+  const auto digest_of = [&](auto which, std::size_t i) { return hex(sums[static_cast<std::size_t>(which) * n + i]); };
   nlohmann::ordered_json row{
       {"step", row_.step}, {"loss", row_.loss}, {"norm", row_.norm}, {"logits", hex(row_.logits)}};
   for (std::size_t i = 0; i < n; ++i) {
     row["gradients"][names_[i]] = digest_of(Traced::gradient, i);
     row["masters"][names_[i]] = digest_of(Traced::master, i);
-    row["weights"][names_[i]]["rowwise"] = digest_of(Traced::weight, i);
+    for (const PlaneKind kind : stored_[i])
+      row["weights"][names_[i]][name_of(kind)] = digest_of(trace_row(kind), i);
   }
   row["collectives"] = nlohmann::ordered_json::array();
   for (const Record& record : row_.collectives)
@@ -121,6 +146,10 @@ void Trace::write_row(const std::vector<std::uint64_t>& sums, Problems& problems
   row["overlapped"] = {{"gathers", gathers - gathers_}, {"reductions", reductions - reductions_}};
   gathers_ = gathers;
   reductions_ = reductions;
+  if (plan_.model.shape().recipe.activation)
+    row["quantize"] = {{"weights", row_.quantize.weights},
+                       {"activations", row_.quantize.activations},
+                       {"gradients", row_.quantize.gradients}};
   if (!file_.is_open()) file_.open(path_, std::ios::trunc);
   file_ << row.dump() << std::endl;
   if (!file_) problems.add(Exit::environment, "debug.trace: " + path_ + ": a row cannot be written (disk full?)");

@@ -1,5 +1,6 @@
 #pragma once
 #include <fstream>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -7,6 +8,7 @@
 #include "core/comm/control.hpp"
 #include "core/step/debug_memory.hpp"
 #include "core/step/engine.hpp"
+#include "kernels/quantize/quantize.hpp"
 
 namespace tessera {
 
@@ -35,9 +37,11 @@ class Trace final : public StepObserver {
     std::uint64_t logits = 0;
     float norm = 0;
     std::vector<Record> collectives;
+    QuantizeLaunches quantize;  ///< since the gradients of the step before were reduced
   };
-  std::uint64_t* sum(Traced which, int name) const;
+  std::uint64_t* sum(std::int64_t which, int name) const;
   void consumed(Stream& stream, GroupId group);
+  void hash_plane(Stream& stream, const Plane& plane);
   void hash_pieces(Stream& stream, Traced which, BucketId bucket, const Tensor& shard);
   void sort_records(Row& earlier, Row& current);
   void write(Stream& stream);
@@ -51,11 +55,13 @@ class Trace final : public StepObserver {
   std::vector<Record>& records_;
   std::vector<std::string> names_;  ///< canonical, each once
   std::vector<int> name_of_;        ///< by ParamId
-  Tensor sums_;                     ///< u64 [Traced::count, names]
+  std::vector<std::set<PlaneKind>> stored_;  ///< by name: what is stored of the weight
+  Tensor sums_;                     ///< u64 [digests_of_tensor, names]
   std::ofstream file_;
   Row row_;
   bool open_ = false;  ///< a step has begun whose row is still to write
   std::int64_t gathers_ = 0, reductions_ = 0;
+  QuantizeLaunches launched_;  ///< until the row under way
 };
 
 }  // namespace tessera

@@ -4,6 +4,7 @@
 
 #include "app/verbs/verbs.hpp"
 #include "core/config/keys.hpp"
+#include "core/params/planes.hpp"
 #include "core/recipe/recipe.hpp"
 #include "kernels/formats/registry.hpp"
 
@@ -42,18 +43,27 @@ void print_section(const std::string& path, const std::string& help) {
   }
 }
 
-/// Recipe x pass x recomputation -> what is gathered, bytes of a weight in a step, why.
+/// Recipe x how its weights are held and travel x pass x recomputation -> bytes of a weight's element in a step, why.
 void print_gathers() {
-  constexpr const char* row = "  {:<9} {:<9} {:<24} {:<10} {}\n";
+  constexpr const char* row = "  {:<9} {:<9} {:<9} {:<9} {:<24} {:<8} {}\n";
   fmt::print("What is gathered, for each weight and step\n");
-  fmt::print(fmt::runtime(row), "recipe", "pass", "recompute", "bytes", "why");
-  for (const Recipe& recipe : recipes()) {
-    const std::int64_t bytes = size_of(recipe.weight.plain);
-    fmt::print(fmt::runtime(row), recipe.name, "forward", "none, selective, full", bytes,
-               "once, before its first use: Q of the masters that the ranks hold in parts");
-    fmt::print(fmt::runtime(row), recipe.name, "backward", "none, selective, full", 0,
+  fmt::print(fmt::runtime(row), "recipe", "held", "wire", "pass", "recompute", "bytes", "why");
+  const auto print = [&](const Recipe& recipe, Way way) {
+    const std::string held = way == Way::values ? "bf16" : "quantized", wire = travels_as(recipe.weight, way);
+    const bool plain = recipe.weight.plain == DType::f32;
+    fmt::print(fmt::runtime(row), recipe.name, plain ? "fp32" : held, wire, "forward", "none, selective, full",
+               wire_bytes(recipe.weight, way),
+               "once, before its first use: " + reason_of(recipe.weight, way));
+    fmt::print(fmt::runtime(row), recipe.name, plain ? "fp32" : held, wire, "backward", "none, selective, full", 0,
                "what forward gathered serves both directions, and what is computed again");
+  };
+  for (const Recipe& recipe : recipes()) {
+    print(recipe, Way::values);
+    if (!recipe.weight.codes) continue;
+    print(recipe, Way::source);
+    print(recipe, Way::codes);
   }
+  fmt::print("  wire auto takes the fewer bytes. Cuts tile add one scale a block, where none is counted above.\n");
 }
 
 /// Recipe -> in which formats products take their factors.

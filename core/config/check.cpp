@@ -68,6 +68,23 @@ void check_schedule(const OptimizerConfig& optimizer, std::int64_t steps, Findin
                                  optimizer.decay_steps, steps)});
 }
 
+void check_gather(const RunConfig& config, Findings& found) {
+  const bool quantized = config.precision.primary_weights == PrimaryWeights::quantized;
+  if (!quantized && config.gather.wire == GatherWire::quantized)
+    found.push_back({{"gather.wire", "precision.primary_weights"},
+                     "is quantized, and weights that are held in bf16 have no codes that could travel: use wire auto, "
+                     "or primary_weights quantized"});
+  if (config.gather.staging != GatherStaging::automatic && !stages_values(config))
+    found.push_back({{"gather.staging", "gather.wire", "precision.primary_weights"},
+                     fmt::format("is {}, and nothing is staged: only weights that are held quantized and travel as "
+                                 "bf16 are; use auto",
+                                 name_of(config.gather.staging))});
+  if (config.gather.cuts == GatherCuts::flat && ships_both_copies(config))
+    found.push_back({{"gather.cuts", "gather.wire"},
+                     fmt::format("is flat, and codes of {} travel by whole rows of blocks: use cuts tile, or wire bf16",
+                                 name_of(config.precision.recipe))});
+}
+
 /// Every divisor, the smallest first.
 std::vector<std::int64_t> divisors(std::int64_t n) {
   std::vector<std::int64_t> small, large;
@@ -122,6 +139,7 @@ Findings check(const RunConfig& config) {
   check_model(config.model, config.data.kind, found);
   check_size(config, found);
   check_schedule(config.optimizer, config.run.steps, found);
+  check_gather(config, found);
   if (config.recompute.mode == RecomputeMode::selective && config.recompute.modules.get().empty())
     found.push_back({{"recompute.modules", "recompute.mode"}, "mode selective needs at least one module"});
   if (!divides(config.batch.micro, config.batch.global))
@@ -137,6 +155,12 @@ Findings check(const RunConfig& config) {
 
 Findings advise(const RunConfig& config) {
   Findings found;
+  const bool plain = config.precision.recipe == RecipeName::bf16;
+  if (config.gather.cuts == GatherCuts::tile && plain)
+    found.push_back({{"gather.cuts", "precision.recipe"}, "counts for weights that the recipe quantizes only"});
+  if (config.gather.wire == GatherWire::bf16 && config.precision.primary_weights == PrimaryWeights::bf16)
+    found.push_back({{"gather.wire", "precision.primary_weights"},
+                     "weights that are held in bf16 travel in it anyway"});
   if (config.eval.every_steps > 0 && config.data.eval_fraction == 0.0)
     found.push_back({{"eval.every_steps", "data.eval_fraction"},
                      "no evaluation: data.eval_fraction 0 keeps no windows for it"});
@@ -156,9 +180,8 @@ Findings advise(const RunConfig& config) {
     found.push_back({{"checkpoint.init_missing", "checkpoint.init_from"}, "counts with init_from only"});
   if (config.checkpoint.init_from.empty() && config.checkpoint.init_ignore_extra)
     found.push_back({{"checkpoint.init_ignore_extra", "checkpoint.init_from"}, "counts with init_from only"});
-  const PrecisionConfig& precision = config.precision;
-  const bool plain = precision.recipe == RecipeName::bf16;
-  if (plain && (precision.quantize_head || precision.bf16_first > 0 || precision.bf16_last > 0))
+  if (plain &&
+      (config.precision.quantize_head || config.precision.bf16_first > 0 || config.precision.bf16_last > 0))
     found.push_back({{"precision.recipe", "precision.quantize_head", "precision.bf16_first", "precision.bf16_last"},
                      "recipe bf16 quantizes nothing: the other keys have no effect"});
   if (config.model.moe && config.model.moe->top_k == 1 && config.model.moe->renormalize)

@@ -18,6 +18,9 @@ enum class DataKind { text, tokens };
 enum class Compute { bf16, fp32 };
 enum class RecipeName { bf16, fp8_block, mxfp8, mxfp8_2d, nvfp4 };
 enum class PrimaryWeights { bf16, quantized };
+enum class GatherWire { automatic, bf16, quantized };
+enum class GatherCuts { flat, tile };
+enum class GatherStaging { automatic, alias_grads, ring };
 enum class ReduceOrder { rank, library };
 enum class OptimizerRule { adamw };
 enum class MatrixRule { adamw, muon };
@@ -83,6 +86,18 @@ template <> struct Names<RecipeName> {
 template <> struct Names<PrimaryWeights> {
   static constexpr Name<PrimaryWeights> table[] = {{PrimaryWeights::bf16, "bf16"},
                                                    {PrimaryWeights::quantized, "quantized"}};
+};
+template <> struct Names<GatherWire> {
+  static constexpr Name<GatherWire> table[] = {
+      {GatherWire::automatic, "auto"}, {GatherWire::bf16, "bf16"}, {GatherWire::quantized, "quantized"}};
+};
+template <> struct Names<GatherCuts> {
+  static constexpr Name<GatherCuts> table[] = {{GatherCuts::flat, "flat"}, {GatherCuts::tile, "tile"}};
+};
+template <> struct Names<GatherStaging> {
+  static constexpr Name<GatherStaging> table[] = {{GatherStaging::automatic, "auto"},
+                                                  {GatherStaging::alias_grads, "alias_grads"},
+                                                  {GatherStaging::ring, "ring"}};
 };
 template <> struct Names<ReduceOrder> {
   static constexpr Name<ReduceOrder> table[] = {{ReduceOrder::rank, "rank"}, {ReduceOrder::library, "library"}};

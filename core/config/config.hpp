@@ -193,9 +193,9 @@ struct PrecisionConfig {
     v.key("recipe", self.recipe, OneOf(), may_change,
           "Format in which every linear and expert layer multiplies: weights, activations and gradients are quantized "
           "for each product; bf16: none is");
-    v.derived("primary_weights", self.primary_weights, OneOf(), may_change, "bf16",
-              "How weights that the recipe quantizes are held and gathered; bf16: they are quantized at each use. Same "
-              "bits");
+    v.derived("primary_weights", self.primary_weights, OneOf(), may_change, "bf16 with recipe bf16, else quantized",
+              "How weights that the recipe quantizes are held. quantized: as codes; bf16: each product quantizes its weight. "
+              "Same bits");
     v.key("fuse_wgrad", self.fuse_wgrad, OneOf(), may_change, "Accumulate weight gradients inside the GEMM");
     v.key("quantize_head", self.quantize_head, OneOf(), may_change, "Quantize an untied output layer too");
     v.key("bf16_first", self.bf16_first, from_to(0, 10000), may_change, "First blocks whose matrices stay in bf16");
@@ -206,10 +206,22 @@ struct PrecisionConfig {
 
 struct GatherConfig {
   bool overlap = true;
+  GatherWire wire = GatherWire::automatic;
+  Derived<GatherCuts> cuts;
+  GatherStaging staging = GatherStaging::automatic;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
     v.key("overlap", self.overlap, OneOf(), may_change, "Gather weights under the next forward. Same bits");
+    v.key("wire", self.wire, OneOf(), may_change,
+          "What travels of weights that are held quantized: their codes, or their bf16, which every rank quantizes; "
+          "auto: the fewer bytes. Same bits");
+    v.derived("cuts", self.cuts, OneOf(), may_change, "tile where the codes of mxfp8 travel, else flat",
+              "Where weights that the recipe quantizes are cut between ranks. flat: anywhere, in equal slices; tile: "
+              "between rows of scale blocks. Same bits");
+    v.key("staging", self.staging, OneOf(), may_change,
+          "Where the bf16 of weights that are held quantized waits for its gather. alias_grads: in the first half of "
+          "their gradients; ring: in two slots as large as the largest group; auto: alias_grads. Same bits");
   }
   bool operator==(const GatherConfig&) const = default;
 };
@@ -396,6 +408,12 @@ struct RunConfig {
 /// Fills every derived key that is open and can be told from the other keys alone: all but run.threads (the machine),
 /// data.root (the deck's folder), vocab of token files, and head_dim where heads do not divide hidden.
 void derive(RunConfig& config);
+
+/// Whether weights that are held quantized travel as their bf16, which is staged; and whether as the codes of both
+/// copies, of which neither follows from the other, so that cuts stand between rows of blocks. Of a config whose
+/// primary_weights are known.
+bool stages_values(const RunConfig& config);
+bool ships_both_copies(const RunConfig& config);
 
 /// One thing to say about a deck: the keys that it is about, the first being the one to change.
 struct Finding {

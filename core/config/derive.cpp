@@ -1,5 +1,6 @@
 #include "core/config/config.hpp"
 #include "kernels/base/index.hpp"
+#include "kernels/formats/registry.hpp"
 
 namespace tessera {
 namespace {
@@ -14,14 +15,33 @@ void derive_model(ModelConfig& model, DataKind data) {
   if (model.moe) model.moe->renormalize.fill(model.moe->top_k > 1);
 }
 
+/// Whether one copy's codes are enough, from which the other follows.
+bool travels_smaller_as_codes(const RunConfig& config) {
+  const std::optional<FormatId> format = find_format(name_of(config.precision.recipe));
+  return format && traits_of(*format).columnwise != formats::Columnwise::requantized;
+}
+
 }  // namespace
+
+bool stages_values(const RunConfig& config) {
+  if (config.precision.primary_weights == PrimaryWeights::bf16 || config.gather.wire == GatherWire::quantized)
+    return false;
+  return config.gather.wire == GatherWire::bf16 || !travels_smaller_as_codes(config);
+}
+
+bool ships_both_copies(const RunConfig& config) {
+  return config.precision.primary_weights == PrimaryWeights::quantized &&
+         config.gather.wire == GatherWire::quantized && !travels_smaller_as_codes(config);
+}
 
 void derive(RunConfig& config) {
   derive_model(config.model, config.data.kind);
   using Modules = std::vector<RecomputeModule>;
   const bool selective = config.recompute.mode == RecomputeMode::selective;
   config.recompute.modules.fill(selective ? Modules{RecomputeModule::attention} : Modules{});
-  config.precision.primary_weights.fill(PrimaryWeights::bf16);
+  const bool plain = config.precision.recipe == RecipeName::bf16;
+  config.precision.primary_weights.fill(plain ? PrimaryWeights::bf16 : PrimaryWeights::quantized);
+  config.gather.cuts.fill(ships_both_copies(config) ? GatherCuts::tile : GatherCuts::flat);
   config.data.eval_fraction.fill(config.data.kind == DataKind::text ? 0.05 : 0.0);
   config.checkpoint.dir.fill("runs/" + config.run.name);
 }

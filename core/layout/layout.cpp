@@ -6,6 +6,7 @@
 #include <ranges>
 #include <span>
 
+#include "core/layout/cuts.hpp"
 #include "kernels/digest/digest.hpp"
 
 namespace tessera {
@@ -30,7 +31,7 @@ bool full(const Bucket& bucket, const LayoutRules& rules) {
 }
 
 /// Whole matrices get their slices when all buckets are there: ParamLayout::deal().
-void close(Bucket& bucket, const LayoutRules& rules) {
+void close(Bucket& bucket, const ParamRegistry& registry, const LayoutRules& rules) {
   if (bucket.key.owner == OwnerKind::whole_matrix) {
     bucket.size = ElementIndex(round_up(bucket.size.value, std::int64_t{128}));
     return;
@@ -38,10 +39,15 @@ void close(Bucket& bucket, const LayoutRules& rules) {
   const int ranks = ranks_of(bucket.key.processes, rules);
   const std::int64_t multiple = std::lcm(ranks * ParamLayout::cut_elements, std::int64_t{128});
   bucket.size = ElementIndex(round_up(bucket.size.value, multiple));
-  const std::int64_t slice = bucket.size.value / ranks;
-  for (int r = 0; r < ranks; ++r) {
-    bucket.counts.push_back(slice);
-    bucket.begins.push_back(r * slice);
+  const std::optional<FormatId>& codes = bucket.key.format.codes;
+  bucket.cuts = codes ? rules.cuts : GatherCuts::flat;
+  const std::vector<std::int64_t> cuts =
+      bucket.cuts == GatherCuts::flat
+          ? flat_cuts(bucket.size.value, ranks)
+          : tile_cuts(tile_positions(registry, *codes, bucket.members, bucket.size.value), ranks);
+  for (std::size_t r = 0; r + 1 < cuts.size(); ++r) {
+    bucket.counts.push_back(cuts[r + 1] - cuts[r]);
+    bucket.begins.push_back(cuts[r]);
   }
 }
 
@@ -118,11 +124,11 @@ ParamLayout ParamLayout::build(const ParamRegistry& registry, const LayoutRules&
     for (ParamId param : dataset.params) layout.put(registry, param, *found);
     Bucket& bucket = layout.buckets_[*found];
     if (full(bucket, rules)) {
-      close(bucket, rules);
+      close(bucket, registry, rules);
       open.erase(found);
     }
   }
-  for (BucketId b : open) close(layout.buckets_[b], rules);
+  for (BucketId b : open) close(layout.buckets_[b], registry, rules);
   for (ProcessGroup processes : {ProcessGroup::dense, ProcessGroup::expert})
     layout.deal(registry, processes, ranks_of(processes, rules));
 

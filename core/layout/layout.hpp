@@ -24,6 +24,7 @@ struct LayoutRules {
   int expert_ranks = 1;
   std::int64_t bucket_elements = 1;  ///< a bucket closes at the first dataset that brings it here
   OwnerKind matrices = OwnerKind::element_sharded;  ///< of matrices and experts; all else is element-sharded
+  GatherCuts cuts = GatherCuts::flat;  ///< of element-sharded buckets whose format has codes; all others: flat
 };
 
 /// Parameters of one key lie together and never share a bucket with another key's.
@@ -60,7 +61,10 @@ struct Bucket {
   ElementIndex size;                 ///< with padding
   std::vector<std::int64_t> counts;  ///< elements of each rank's slice
   std::vector<std::int64_t> begins;  ///< where each slice begins
+  GatherCuts cuts = GatherCuts::flat;  ///< tile: no slice begins inside a row of the format's blocks
   int ranks() const { return static_cast<int>(counts.size()); }
+  /// Whether each block of the format has one owner.
+  bool owns_blocks() const { return key.owner == OwnerKind::whole_matrix || cuts == GatherCuts::tile; }
   /// Of a rank's slice: elements, and where it begins.
   std::int64_t slice(const Ranks& r) const { return counts[static_cast<std::size_t>(r.of(key.processes).rank)]; }
   std::int64_t slice_begin(const Ranks& r) const { return begins[static_cast<std::size_t>(r.of(key.processes).rank)]; }

@@ -2,6 +2,8 @@
 
 #include <map>
 
+#include "core/params/placed_table.hpp"
+
 namespace tessera {
 namespace {
 
@@ -22,29 +24,34 @@ ShardedWeights::ShardedWeights(Device& device, std::span<const ShardedWeight> we
   }
   std::int64_t entries = 0;
   for (const auto& [format, matrices] : by_format) {
-    QuantizeTable table(format, matrices);
-    const Tensor memory = device.allocate(Category::weights, DType::u8, {table.bytes()});
-    device.upload(device.compute(), memory, table.image());
-    table.place(memory);
     first_.push_back(entries);
-    entries += table.amax_entries();
-    tables_.push_back(std::move(table));
+    tables_.push_back(placed_table(device, format, matrices));
+    entries += tables_.back().amax_entries();
   }
   amaxes_ = device.allocate(Category::staging, DType::bf16, {entries});
 }
 
 Tensor ShardedWeights::amaxes(std::size_t i) const { return amaxes_.flat(first_[i], tables_[i].amax_entries()); }
 
-void cast_master_weights(Stream& stream, const ShardedWeights& weights, Communicator& communicator) {
+void measure_master_weights(Stream& stream, const ShardedWeights& weights) {
   const std::vector<QuantizeTable>& tables = weights.tables();
   for (std::size_t i = 0; i < tables.size(); ++i)
     if (agrees(tables[i])) block_amax(stream, tables[i], weights.amaxes(i));
+}
+
+void write_master_weights(Stream& stream, const ShardedWeights& weights) {
+  const std::vector<QuantizeTable>& tables = weights.tables();
+  for (std::size_t i = 0; i < tables.size(); ++i) partial_cast(stream, tables[i], weights.amaxes(i));
+}
+
+void cast_master_weights(Stream& stream, const ShardedWeights& weights, Communicator& communicator) {
+  measure_master_weights(stream, weights);
   if (const Tensor bits = weights.agreed_bits(); bits.elements() > 0) {
     // Magnitudes order as their bits do, and NaN is in none of them.
     const Exchange exchange{{}, bits, {}, {}};
     communicator.submit(stream, {Collective::all_reduce_max, {&exchange, 1}, -1, "block amaxes"}).wait(stream);
   }
-  for (std::size_t i = 0; i < tables.size(); ++i) partial_cast(stream, tables[i], weights.amaxes(i));
+  write_master_weights(stream, weights);
 }
 
 void build_columnwise(Stream& stream, const ShardedWeights& weights) {

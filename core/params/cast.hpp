@@ -41,6 +41,11 @@ class ShardedWeights {
 /// `stream`.
 void cast_master_weights(Stream& stream, const ShardedWeights& weights, Communicator& communicator);
 
+/// Its two local halves: what ranks agree on, to ShardedWeights::amaxes(), and from those of all ranks the bytes. Order
+/// on `stream`.
+void measure_master_weights(Stream& stream, const ShardedWeights& weights);
+void write_master_weights(Stream& stream, const ShardedWeights& weights);
+
 /// After the gather: every columnwise copy that the rowwise bytes give. Not collective; orders on `stream`.
 void build_columnwise(Stream& stream, const ShardedWeights& weights);
 

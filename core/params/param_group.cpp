@@ -55,8 +55,8 @@ void prepare_reductions(Device& device, const ParamLayout& layout, IndexedBy<Gro
 
 }  // namespace
 
-IndexedBy<GroupId, ParamGroup> allocate_groups(Device& device, const ParamLayout& layout, const Ranks& ranks,
-                                               ReduceOrder order) {
+IndexedBy<GroupId, ParamGroup> allocate_groups(Device& device, const ParamRegistry& registry,
+                                               const ParamLayout& layout, const Ranks& ranks, const SyncRules& rules) {
   IndexedBy<GroupId, ParamGroup> groups;
   for (GroupId id : layout.groups().ids()) {
     ParamGroup group;
@@ -68,12 +68,43 @@ IndexedBy<GroupId, ParamGroup> allocate_groups(Device& device, const ParamLayout
     for (BucketId b : layout.groups()[id].buckets) {
       const Bucket& bucket = layout.buckets()[b];
       const Tensor gradients = device.allocate(Category::gradients, DType::f32, {bucket.size.value});
-      group.buckets.push_back({b, Planes(device, bucket), nullptr, gradients, bucket.slice(gradients, ranks)});
+      const Way way = way_of(bucket.key.format, rules.weights);
+      group.buckets.push_back({b, way, Planes(device, registry, bucket, way), {}, nullptr, gradients,
+                               bucket.slice(gradients, ranks)});
     }
     groups.add(std::move(group));
   }
-  prepare_reductions(device, layout, groups, order);
+  prepare_reductions(device, layout, groups, rules.order);
   return groups;
+}
+
+void place_staging(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups,
+                   std::span<const GroupId> order, GatherStaging how) {
+  const auto elements = [&](const ParamBucket& own) {
+    return own.way == Way::source ? layout.buckets()[own.id].size.value : 0;
+  };
+  std::int64_t most = 0;
+  for (const ParamGroup& group : groups) {
+    std::int64_t sum = 0;
+    for (const ParamBucket& own : group.buckets) sum += elements(own);
+    most = std::max(most, sum);
+  }
+  if (most == 0) return;
+  const bool ring = how == GatherStaging::ring;
+  std::array<Tensor, ring_slots> slots;
+  if (ring)
+    for (Tensor& slot : slots) slot = device.allocate(Category::staging, DType::bf16, {most});
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    ParamGroup& group = groups[order[i]];
+    std::int64_t offset = 0;
+    for (ParamBucket& own : group.buckets) {
+      const std::int64_t size = elements(own);
+      if (size == 0) continue;
+      group.staging = {ring ? Staging::Place::ring : Staging::Place::gradients, static_cast<int>(i % ring_slots)};
+      own.staged = ring ? slots[i % ring_slots].flat(offset, size) : Tensor{own.gradients.data, DType::bf16, {size}};
+      offset += size;
+    }
+  }
 }
 
 }  // namespace tessera

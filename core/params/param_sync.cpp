@@ -11,15 +11,16 @@ ParamSync::ParamSync(Device& device, const ParamRegistry& registry, const ParamL
       layout_(layout),
       mesh_(mesh),
       rules_(rules),
-      groups_(allocate_groups(device, layout, mesh.ranks(), rules.order)),
+      groups_(allocate_groups(device, registry, layout, mesh.ranks(), rules)),
       buckets_(layout.buckets().size()),
       contributions_(registry.size()),
       weights_(*this),
       gradients_(*this) {
   for (ParamGroup& group : groups_)
     for (ParamBucket& own : group.buckets) buckets_[own.id] = &own;
-  make_wires(masters);
   order_groups(usage);
+  place_staging(device, layout, groups_, order_, rules.weights.staging);
+  make_wires(masters);
   staging_.reserve(order_.size());
   for (ParamId param : contributions_.ids())
     contributions_[param].expected = usage.writes[param] * rules.micro_batches;
@@ -37,8 +38,9 @@ void ParamSync::make_wires(const Masters& masters) {
     for (const ParamGroup& group : groups_)
       for (const ParamBucket& own : group.buckets)
         if (same(layout_.buckets()[own.id].key))
-          buckets.push_back({group.id, own.id, own.planes, masters.shard(own.id)});
-    wires_.push_back(plain_wire(device_, registry_, layout_, mesh_.ranks(), buckets));
+          buckets.push_back({group.id, own.id, &own.planes, own.staged, masters.shard(own.id)});
+    wires_.push_back(make_wire({device_, registry_, layout_, mesh_.ranks()},
+                               way_of(first.key.format, rules_.weights), buckets));
     for (const WireBucket& own : buckets) buckets_[own.id]->wire = wires_.back().get();
   }
   for (ParamGroup& group : groups_)

@@ -64,6 +64,9 @@ class ParamSync {
   // Weights.
   Operand operand(Stream& stream, ParamId param, Side side);
   void walk_to_ready(Stream& stream, ParamGroup& group);
+  void conclude(Stream& stream, ParamGroup& group);
+  ParamGroup* slot_holder(const ParamGroup& group);
+  void end_lease(Stream& stream, ParamGroup& group);
   void outdate(Stream& stream);
   void agree(Stream& stream);
   void stage(Stream& stream, std::span<const GroupId> groups);

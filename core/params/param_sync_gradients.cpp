@@ -19,7 +19,10 @@ void ParamSync::restart() {
 
 Gradient ParamSync::slot(ParamId param) {
   ParamGroup& group = group_of(param);
-  if (group.gradients.state() != GradientState::accumulating) group.gradients.to(GradientState::accumulating);
+  if (group.gradients.state() != GradientState::accumulating) {
+    end_lease(device_.compute(), group);
+    group.gradients.to(GradientState::accumulating);
+  }
   const Placement& place = layout_.place(param);
   const ParamSpec& spec = registry_[param];
   const float beta = contributions_[param].written == 0 ? 0.0f : 1.0f;
@@ -50,6 +53,7 @@ void ParamSync::fill_unwritten(Stream& stream, const ParamBucket& own) {
 }
 
 void ParamSync::begin_reduction(Stream& stream, ParamGroup& group) {
+  end_lease(stream, group);
   group.gradients.to(GradientState::reducing);
   for (const ParamBucket& own : group.buckets) fill_unwritten(stream, own);
   if (group.place.size == 1) return;

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "core/params/param_sync.hpp"
 
 /// The weights' half of ParamSync: Stale -> Staged -> InFlight -> Gathered -> Ready, once a step.
@@ -12,25 +14,50 @@ Operand ParamSync::operand(Stream& stream, ParamId param, Side side) {
 
 /// Whatever is left to Ready. With overlap the next group's all-gather is begun before this one's is awaited.
 void ParamSync::walk_to_ready(Stream& stream, ParamGroup& group) {
-  const auto begin = [&](GroupId id) {
-    stage(stream, {&id, 1});
-    begin_gather(stream, groups_[id]);
-  };
-  begin(group.id);
-  if (rules_.gather == Overlap::on && group.next != GroupId{}) begin(group.next);
+  if (group.weights.state() == WeightState::stale)
+    if (ParamGroup* holder = slot_holder(group)) conclude(stream, *holder);
+  stage(stream, {&group.id, 1});
+  begin_gather(stream, group);
+  if (rules_.gather == Overlap::on && group.next != GroupId{}) stage(stream, {&group.next, 1});
+  conclude(stream, group);
+}
+
+/// Staged or InFlight -> Ready; begins the next group's all-gather if that is staged.
+void ParamSync::conclude(Stream& stream, ParamGroup& group) {
+  begin_gather(stream, group);
+  if (rules_.gather == Overlap::on && group.next != GroupId{}) begin_gather(stream, groups_[group.next]);
   finish_gather(stream, group);
 }
 
+/// Who has staged bytes in the slot of the ring that a group needs.
+ParamGroup* ParamSync::slot_holder(const ParamGroup& group) {
+  if (group.staging.place != Staging::Place::ring) return nullptr;
+  const auto holds = [&](const ParamGroup& other) {
+    const bool chosen = std::ranges::find(staging_, other.id) != staging_.end();
+    return other.id != group.id && other.staging.place == Staging::Place::ring &&
+           other.staging.slot == group.staging.slot && (chosen || other.in_transit());
+  };
+  const auto holder = std::ranges::find_if(groups_, holds);
+  return holder == groups_.end() ? nullptr : &*holder;
+}
+
+/// Before a group's gradients are written: what is staged in them has its all-gather first. Only groups that no
+/// forward used are not there.
+void ParamSync::end_lease(Stream& stream, ParamGroup& group) {
+  if (group.leased()) walk_to_ready(stream, group);
+}
+
 /// Ready -> Stale, every group. One that nothing used since the last publish has its all-gather still to do, before
-/// its memory is staged anew.
+/// its memory is staged anew; one that waits for a slot of the ring stays Stale.
 void ParamSync::outdate(Stream& stream) {
-  for (const ParamGroup& group : groups_)
+  for (const ParamGroup& group : groups_) {
     if (group.uses > 0)
       throw StateError(group.id, group.weights.epoch(), "an operand in use", name_of(WeightState::stale));
-  for (GroupId id : order_) {
-    const WeightState state = groups_[id].weights.state();
-    if (state == WeightState::staged || state == WeightState::in_flight) walk_to_ready(stream, groups_[id]);
+    if (group.staging.place == Staging::Place::gradients && group.gradients.state() != GradientState::empty)
+      throw StateError(group.id, group.weights.epoch(), name_of(group.gradients.state()), "gradients on lease");
   }
+  for (GroupId id : order_)
+    if (groups_[id].in_transit()) conclude(stream, groups_[id]);
   for (ParamGroup& group : groups_)
     if (group.weights.state() == WeightState::ready) group.weights.to(WeightState::stale);
 }
@@ -41,21 +68,22 @@ void ParamSync::agree(Stream& stream) {
   for (ProcessGroup processes : {ProcessGroup::dense, ProcessGroup::expert}) {
     agreement_.clear();
     for (const std::unique_ptr<Wire>& wire : wires_)
-      if (const Tensor amaxes = wire->agreed(processes)) agreement_.push_back({{}, amaxes, {}, {}});
+      for (const Tensor& amaxes : wire->agreed(processes)) agreement_.push_back({{}, amaxes, {}, {}});
     Communicator& ranks = mesh_.of(processes);
     if (agreement_.empty() || ranks.size() == 1) continue;
     ranks.submit(stream, {Collective::all_reduce_max, agreement_, -1, "amaxes"}).wait(stream);
   }
 }
 
-/// Stale -> Staged. Groups that are not Stale are left as they are.
+/// Stale -> Staged. Groups that are not Stale, or whose slot of the ring is in use, are left as they are.
 void ParamSync::stage(Stream& stream, std::span<const GroupId> groups) {
   staging_.clear();
   for (GroupId id : groups)
-    if (groups_[id].weights.state() == WeightState::stale) staging_.push_back(id);
+    if (groups_[id].weights.state() == WeightState::stale && !slot_holder(groups_[id])) staging_.push_back(id);
   if (staging_.empty()) return;
   for (const std::unique_ptr<Wire>& wire : wires_) wire->stage(stream, staging_);
   for (GroupId id : staging_) groups_[id].weights.to(WeightState::staged);
+  staging_.clear();
 }
 
 /// Staged -> InFlight. A group under way or Ready is left as it is.

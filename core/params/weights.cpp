@@ -14,7 +14,9 @@ WeightState Weights::state(GroupId group) const { return sync_.groups_[group].we
 void Weights::visit_planes(const std::function<void(const Plane&)>& visit) const {
   for (const ParamGroup& group : sync_.groups_)
     for (const ParamBucket& own : group.buckets)
-      own.planes.visit([&](const char* name, const Tensor& values) { visit({group.id, own.id, name, values}); });
+      own.planes.visit([&](PlaneKind kind, const StoredArray& array) {
+        visit({group.id, own.id, kind, array.values, array.members});
+      });
 }
 
 void Weights::observe(Observer observer) { sync_.observer_ = std::move(observer); }

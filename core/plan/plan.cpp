@@ -22,7 +22,8 @@ LayoutRules layout_rules(const RunConfig& config, const Ranks& ranks) {
   const double elements = config.reduce.bucket_mib * 1024 * 1024 / static_cast<double>(size_of(DType::f32));
   return {ranks.world.size, ranks.expert_data.size,
           std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(elements))),
-          config.optimizer.matrices == MatrixRule::muon ? OwnerKind::whole_matrix : OwnerKind::element_sharded};
+          config.optimizer.matrices == MatrixRule::muon ? OwnerKind::whole_matrix : OwnerKind::element_sharded,
+          config.gather.cuts};
 }
 
 FormatRules format_rules(const RunConfig& config) {
@@ -38,7 +39,7 @@ double model_flops(const RunPlan& plan, Device& device, StepMemory& memory) {
   GptShape shape = plan.model.shape();
   shape.keep = {};
   ParamRegistry same(format_rules(plan.config));
-  UsageRecorder recorder(plan.registry);
+  UsageRecorder recorder(plan.registry, plan.sync.weights);
   Arena arena;
   const double before = device.tape().flops;
   Gpt(same, shape).gradient({device.compute(), recorder, &recorder, arena, memory.sums(), nullptr, key_of(memory)},
@@ -49,7 +50,7 @@ double model_flops(const RunPlan& plan, Device& device, StepMemory& memory) {
 /// One micro-batch over a measuring arena: order of weights, contributions, activation memory, FLOPs.
 void run_dry(RunPlan& plan) {
   Device device(Device::Kind::measuring);
-  UsageRecorder recorder(plan.registry);
+  UsageRecorder recorder(plan.registry, plan.sync.weights);
   StepMemory memory(device, plan.ranks.world, plan.sizes.local, plan.sizes.length, 0);
   Arena arena;
   const Pass pass{device.compute(), recorder, &recorder, arena, memory.sums(), nullptr, key_of(memory)};
@@ -214,7 +215,8 @@ RunPlan resolve(const RunConfig& config, int ranks, int rank) {
   const std::int64_t local = config.batch.global / ranks;
   const SyncRules sync{config.gather.overlap ? Overlap::on : Overlap::off,
                        config.reduce.overlap ? Overlap::on : Overlap::off, static_cast<int>(local / config.batch.micro),
-                       config.reduce.order};
+                       config.reduce.order,
+                       {config.precision.primary_weights, config.gather.wire, config.gather.staging}};
   const StepSizes sizes{config.model.seq_len, config.batch.global, local, config.batch.micro, 0, {}};
   RunPlan plan{{here,
                 config.run.seed,

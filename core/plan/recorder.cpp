@@ -1,5 +1,6 @@
 #include "core/plan/recorder.hpp"
 
+#include "core/params/planes.hpp"
 #include "kernels/base/arena.hpp"
 
 namespace tessera {
@@ -7,12 +8,17 @@ namespace {
 Tensor unreadable(DType type, const Shape& shape) { return {reinterpret_cast<void*>(Arena::alignment), type, shape}; }
 }  // namespace
 
-UsageRecorder::UsageRecorder(const ParamRegistry& registry) : registry_(registry), writes_(registry.size()) {}
+UsageRecorder::UsageRecorder(const ParamRegistry& registry, const WeightRules& rules)
+    : registry_(registry), rules_(rules), writes_(registry.size()) {}
 
 Use UsageRecorder::operand(Stream&, ParamId param, Side side) {
   accesses_.push_back({param, side, half_});
   const ParamSpec& spec = registry_[param];
-  return {*this, param, {unreadable(spec.format.plain, spec.member), spec.members, spec.member_elements()}};
+  const Tensor values = unreadable(spec.format.plain, spec.member);
+  if (way_of(spec.format, rules_) == Way::values)
+    return {*this, param, {values, spec.members, spec.member_elements()}};
+  return {*this, param,
+          coded_operand(*spec.format.codes, spec, side, spec.member_elements(), values.data, values.data, values.data)};
 }
 
 /// Backward begins with the first gradient.

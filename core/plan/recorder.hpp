@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "core/params/access.hpp"
+#include "core/params/sync_rules.hpp"
 #include "core/params/usage.hpp"
 
 namespace tessera {
@@ -10,7 +11,8 @@ namespace tessera {
 /// access to a weight and how often each gradient is written.
 class UsageRecorder final : public WeightSource, public GradientSink {
  public:
-  explicit UsageRecorder(const ParamRegistry& registry);
+  /// Hands out weights as they will be held.
+  explicit UsageRecorder(const ParamRegistry& registry, const WeightRules& rules = {});
 
   Use operand(Stream& stream, ParamId param, Side side) override;
   Gradient slot(ParamId param) override;
@@ -22,6 +24,7 @@ class UsageRecorder final : public WeightSource, public GradientSink {
 
  private:
   const ParamRegistry& registry_;
+  WeightRules rules_;
   Half half_ = Half::forward;
   std::vector<Access> accesses_;
   IndexedBy<ParamId, int> writes_;

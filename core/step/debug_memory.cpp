@@ -4,7 +4,7 @@ namespace tessera {
 
 Tensor trace_digests(Device& device, const StepPlan& plan) {
   const std::int64_t names = std::ssize(plan.registry.datasets());
-  return device.allocate(Category::staging, DType::u64, {static_cast<std::int64_t>(Traced::count), names});
+  return device.allocate(Category::staging, DType::u64, {digests_of_tensor, names});
 }
 
 Tensor replica_digests(Device& device, const StepPlan& plan) {

@@ -25,6 +25,27 @@ void check_source(const QuantizeTable& table, Purpose purpose) {
   }
 }
 
+/// Counts what is launched while it lives.
+class Counted {
+ public:
+  Counted(Stream& stream, Purpose purpose)
+      : stream_(stream), counter_(counter_of(stream, purpose)), before_(stream.launches()) {}
+  ~Counted() { counter_ += stream_.launches() - before_; }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+
+ private:
+  static std::int64_t& counter_of(Stream& stream, Purpose purpose) {
+    auto& all = stream.library<QuantizeLaunches>();
+    if (purpose == Purpose::activation) return all.activations;
+    return purpose == Purpose::gradient ? all.gradients : all.weights;
+  }
+
+  Stream& stream_;
+  std::int64_t& counter_;
+  std::int64_t before_;
+};
+
 Amaxes amaxes_of(const QuantizeTable& table, const Tensor& amaxes, const char* kernel) {
   require(amaxes.elements() == table.amax_entries() && (amaxes.type == DType::bf16 || table.amax_entries() == 0),
           kernel, "amaxes are bf16 [table.amax_entries()]");
@@ -35,11 +56,13 @@ Amaxes amaxes_of(const QuantizeTable& table, const Tensor& amaxes, const char* k
 
 void find_amax(Stream& stream, const QuantizeTable& table, Precision precision, Purpose purpose) {
   check_source(table, purpose);
+  const Counted counted(stream, purpose);
   quantizer::find_amax(stream, table.format(), table.view(), reading_of(table, precision), purpose);
 }
 
 void quantize_with_amax(Stream& stream, const QuantizeTable& table, Precision precision, Purpose purpose) {
   check_source(table, purpose);
+  const Counted counted(stream, purpose);
   quantizer::make_copies(stream, table.format(), table.view(), reading_of(table, precision), purpose);
 }
 
@@ -64,6 +87,7 @@ void quantize_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix
   require(!random || matrix.draws.step.type == DType::u64, "quantize_one",
           "gradients that are rounded at random need a step");
   const quantizer::TableView view = quantizer::view_of_one(stream, format, matrix);
+  const Counted counted(stream, purpose);
   quantizer::find_amax(stream, format, view, Reading::bf16, purpose);
   quantizer::make_copies(stream, format, view, Reading::bf16, purpose);
 }
@@ -78,6 +102,7 @@ void block_amax(Stream& stream, const QuantizeTable& table, const Tensor& amaxes
   const Amaxes out = amaxes_of(table, amaxes, "block_amax");
   require(traits_of(table.format()).agreement != formats::Agreement::nothing, "block_amax",
           "ranks agree on nothing for this format");
+  const Counted counted(stream, Purpose::weight);
   quantizer::find_block_amaxes(stream, table.format(), table.view(), reading_of(table, Precision::bf16_first), out);
 }
 
@@ -88,6 +113,7 @@ void partial_cast(Stream& stream, const QuantizeTable& table, const Tensor& amax
           "scales travel in whole rows of blocks only");
   require(!format.scaled || format.agreement != formats::Agreement::nothing, "partial_cast",
           "this format travels as bf16");
+  const Counted counted(stream, Purpose::weight);
   quantizer::cast_shards(stream, table.format(), table.view(), reading_of(table, Precision::bf16_first), in);
 }
 
@@ -96,6 +122,7 @@ void build_columnwise(Stream& stream, const QuantizeTable& table) {
   if (!format.scaled) return;
   require(format.columnwise != formats::Columnwise::requantized, "build_columnwise",
           "this format's columnwise copy needs the source");
+  const Counted counted(stream, Purpose::weight);
   quantizer::derive_columnwise(stream, table.format(), table.view());
 }
 

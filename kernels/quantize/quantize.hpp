@@ -14,6 +14,12 @@ enum class Precision : std::uint8_t { bf16_first, as_given };
 /// gradients up or down at random on both copies.
 enum class Purpose : std::uint8_t { weight, activation, gradient };
 
+/// Launches of quantizers on a stream so far, of which Stream::library holds one: by what was quantized. Derived copies
+/// count as their weights.
+struct QuantizeLaunches {
+  std::int64_t weights = 0, activations = 0, gradients = 0;
+};
+
 /// values -> data and scales of both copies, padding zeroed; amax where the format has one (two small launches more,
 /// and one for scales that repeat). What is owned must consist of whole rows of blocks. With `block_scales`, scales go
 /// there instead of into the arrays.

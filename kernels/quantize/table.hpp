@@ -67,6 +67,13 @@ class QuantizeTable {
   std::int64_t block_entries() const { return block_entries_; }
   std::int64_t member_entries() const { return member_entries_; }
   std::int64_t amax_entries() const { return block_entries_ + member_entries_; }
+  /// Where a matrix's blocks and members begin among them; of the number behind the last matrix, where they end.
+  std::int64_t first_block(std::size_t matrix) const {
+    return matrix < descriptors_.size() ? descriptors_[matrix].first_block : block_entries_;
+  }
+  std::int64_t first_member(std::size_t matrix) const {
+    return block_entries_ + (matrix < descriptors_.size() ? descriptors_[matrix].first_member : member_entries_);
+  }
 
   bool whole_block_rows() const;  ///< what is owned splits no block of any copy that is made
   bool whole() const;             ///< every element of every matrix is owned

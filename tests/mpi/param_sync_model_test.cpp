@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <optional>
 #include <random>
 
@@ -10,7 +11,7 @@
 #include "kernels/formats/registry.hpp"
 #include "kernels/random/random.hpp"
 #include "tests/support/delaying.hpp"
-#include "tests/support/on_device.hpp"
+#include "tests/support/held_weights.hpp"
 
 /// Random legal and illegal calls on ParamSync, under random delays, beside a model of it: the state of every group
 /// after each call, and the values of every operand and every sum.
@@ -32,26 +33,64 @@ struct Model {
   IndexedBy<GroupId, WeightState> weights;
   IndexedBy<GroupId, GradientState> gradients;
   IndexedBy<ParamId, int> expected, written;
+  IndexedBy<GroupId, std::ptrdiff_t> stages;  ///< buckets whose bf16 waits for its gather
   int uses = 0;
 
+  bool ring() const { return rules.weights.staging == GatherStaging::ring; }
+  bool in_transit(GroupId group) const {
+    return weights[group] == WeightState::staged || weights[group] == WeightState::in_flight;
+  }
+  /// In prefetch order; slots of the ring alternate.
+  std::ptrdiff_t place(GroupId group) const { return std::ranges::find(order, group) - order.begin(); }
+  std::optional<GroupId> slot_holder(GroupId group) const {
+    if (!ring() || stages[group] == 0) return {};
+    for (GroupId other : order)
+      if (other != group && stages[other] > 0 && in_transit(other) && (place(other) - place(group)) % 2 == 0)
+        return other;
+    return {};
+  }
+  void stage(GroupId group) {
+    if (weights[group] == WeightState::stale && !slot_holder(group)) weights[group] = WeightState::staged;
+  }
+  std::optional<GroupId> prefetched_with(GroupId group) const {
+    const auto next = std::ranges::find(order, group) + 1;
+    if (rules.gather == Overlap::off || next == order.end()) return {};
+    return *next;
+  }
+  void conclude(GroupId group) {
+    weights[group] = WeightState::ready;
+    const std::optional<GroupId> next = prefetched_with(group);
+    if (next && weights[*next] == WeightState::staged) weights[*next] = WeightState::in_flight;
+  }
   void walk(GroupId group) {
     if (weights[group] == WeightState::ready) return;
-    weights[group] = WeightState::ready;
-    const auto next = std::find(order.begin(), order.end(), group) + 1;
-    if (rules.gather == Overlap::on && next != order.end() && weights[*next] != WeightState::ready)
-      weights[*next] = WeightState::in_flight;
+    if (weights[group] == WeightState::stale)
+      if (const std::optional<GroupId> holder = slot_holder(group)) conclude(*holder);
+    stage(group);
+    if (const std::optional<GroupId> next = prefetched_with(group)) stage(*next);
+    conclude(group);
   }
   void settle() { std::ranges::for_each(order, [this](GroupId group) { walk(group); }); }
+  /// Gradients in use hold no staged bytes, and nothing outdates an operand in use.
   bool publish() {
+    for (GroupId group : order)
+      if (!ring() && stages[group] > 0 && gradients[group] != GradientState::empty) return false;
     if (uses > 0) return false;
     for (GroupId group : order)
-      if (weights[group] != WeightState::stale) walk(group);
-    std::ranges::fill(weights, WeightState::staged);
+      if (in_transit(group)) conclude(group);
+    std::ranges::fill(weights, WeightState::stale);
+    for (GroupId group : order) stage(group);
     if (rules.gather == Overlap::off) settle();
     return true;
   }
+  /// Before gradients are written that hold staged bytes.
+  void end_lease(GroupId group) {
+    if (!ring() && stages[group] > 0 && gradients[group] == GradientState::empty && in_transit(group)) walk(group);
+  }
   bool slot(ParamId param) {
-    GradientState& state = gradients[layout.group_of(param)];
+    const GroupId group = layout.group_of(param);
+    GradientState& state = gradients[group];
+    end_lease(group);
     if (state == GradientState::empty) state = GradientState::accumulating;
     return state == GradientState::accumulating;
   }
@@ -66,6 +105,7 @@ struct Model {
   }
   bool reduce() {
     if (gradients[{0}] == GradientState::reduced) return false;  // then all are
+    for (GroupId group : gradients.ids()) end_lease(group);
     std::ranges::fill(gradients, GradientState::reduced);
     return true;
   }
@@ -78,7 +118,7 @@ struct Model {
 /// Odd sizes, an expert stack, and one parameter ("unused") that no pass touches. Matrices have a format of their own,
 /// so that the last buckets of either make groups of several, uneven buckets.
 ParamRegistry odd_parameters() {
-  ParamRegistry registry({.weight = {DType::bf16, formats::id_of<formats::Nvfp4>}});
+  ParamRegistry registry({.weight = {DType::bf16, formats::id_of<formats::Fp8Block>}});
   const ParamRegistry::InBlock block(registry, 0);
   const auto add = [&](const std::string& name, Shape shape, int members, Role role) {
     const Shape canonical = members > 1 ? Shape{members, shape[0], shape[1]} : shape;
@@ -109,19 +149,23 @@ float contribution(int rank, ParamId param, int number, std::int64_t i) {
 
 class Walk {
  public:
-  Walk(const SyncRules& rules, std::int64_t bucket_elements, unsigned seed)
+  Walk(const SyncRules& rules, GatherCuts cuts, std::int64_t bucket_elements, unsigned seed)
       : registry_(odd_parameters()),
-        layout_(ParamLayout::build(registry_, {mpi().size(), mpi().size(), bucket_elements})),
+        layout_(ParamLayout::build(registry_, {mpi().size(), mpi().size(), bucket_elements, OwnerKind::element_sharded, cuts})),
         usage_(usage_of(registry_)),
         mesh_(mpi().mesh(device_, mpi().ranks(), std::chrono::seconds(300))),
         masters_(device_, layout_, mesh_.ranks()),
         sync_(device_, registry_, layout_, usage_, masters_, mesh_, rules),
-        model_{rules, layout_, {}, {}, {}, {}, IndexedBy<ParamId, int>(registry_.size(), 0)},
+        model_{rules, layout_, {}, {}, {}, {}, IndexedBy<ParamId, int>(registry_.size(), 0), {}},
         random_(seed) {
     mesh_.wrap([&](std::unique_ptr<Communicator> one) { return test::delaying(std::move(one), seed, 150); });
     model_.weights = IndexedBy<GroupId, WeightState>(layout_.groups().size(), WeightState::stale);
     model_.gradients = IndexedBy<GroupId, GradientState>(layout_.groups().size(), GradientState::empty);
     for (int writes : usage_.writes) model_.expected.add(writes * contributions);
+    for (const BucketGroup& group : layout_.groups())
+      model_.stages.add(std::ranges::count_if(group.buckets, [&](BucketId b) {
+        return way_of(layout_.buckets()[b].key.format, rules.weights) == Way::source;
+      }));
     const auto append = [this](GroupId group) {
       if (std::ranges::find(model_.order, group) == model_.order.end()) model_.order.push_back(group);
     };
@@ -167,18 +211,12 @@ class Walk {
   }
 
   void read(ParamId param) {
-    Use use = sync_.weights().operand(stream(), param, Side::rowwise);
+    const Side side = random_() % 2 == 0 ? Side::rowwise : Side::columnwise;
+    Use use = sync_.weights().operand(stream(), param, side);
     model_.walk(layout_.group_of(param));
     const ParamSpec& spec = registry_[param];
-    const std::int64_t n = spec.member_elements();
-    const Tensor drawn = device_.allocate(Category::staging, DType::f32, {n * spec.members});
-    fill_normal(stream(), drawn, random_key(number_, "init", spec.canonical.name, 0), 0, spec.start.deviation);
-    const std::vector<float> masters = test::on_host<float>(device_, drawn);
-    for (int m = 0; m < spec.members; ++m) {
-      const std::vector<bf16> held = test::on_host<bf16>(device_, use->member(m).data.view({n}));
-      for (std::int64_t i = 0; i < n; ++i)
-        ASSERT_EQ(held[static_cast<std::size_t>(i)].bits, bf16(masters[static_cast<std::size_t>(m * n + i)]).bits);
-    }
+    test::expect_quantized(device_, *use, spec, test::drawn(device_, spec, number_), side, spec.name);
+    if (::testing::Test::HasFatalFailure()) return;
     if (random_() % 3 > 0) return;
     kept_.emplace_back(std::move(use));
     ++model_.uses;
@@ -256,6 +294,8 @@ class Walk {
     reduced_.reset();
     sum_.reset();  // drops what is empty already
     model_.empty();
+    for (BucketId b : layout_.buckets().ids())  // none on lease: they were reduced
+      fill(stream(), sync_.gradients().storage(b), std::numeric_limits<double>::quiet_NaN());
     publish(std::move(updated));
   }
   void drop() {
@@ -297,22 +337,44 @@ class Walk {
   int refused_ = 0;
 };
 
+/// How weights are held, and where they are cut.
+struct Held {
+  WeightRules weights;
+  GatherCuts cuts;
+};
+std::vector<Held> ways_to_hold() {
+  using enum GatherStaging;
+  const auto quantized = [](GatherWire wire, GatherStaging staging, GatherCuts cuts) {
+    return Held{{PrimaryWeights::quantized, wire, staging}, cuts};
+  };
+  return {{{}, GatherCuts::flat},
+          {{}, GatherCuts::tile},
+          quantized(GatherWire::quantized, automatic, GatherCuts::flat),
+          quantized(GatherWire::quantized, automatic, GatherCuts::tile),
+          quantized(GatherWire::bf16, alias_grads, GatherCuts::flat),
+          quantized(GatherWire::bf16, alias_grads, GatherCuts::tile),
+          quantized(GatherWire::bf16, ring, GatherCuts::flat),
+          quantized(GatherWire::bf16, ring, GatherCuts::tile)};
+}
+
 TEST(ParamSyncModel, RandomCallsFollowTheModel) {
   int refused = 0;
   std::ptrdiff_t shared = 0;
   unsigned seed = 0;
-  for (Overlap gather : {Overlap::off, Overlap::on})
-    for (Overlap reduce : {Overlap::off, Overlap::on})
-      for (std::int64_t bucket_elements : {1, 400, 1 << 20}) {
-        Walk walk({gather, reduce, contributions}, bucket_elements, ++seed);
-        for (int i = 0; i < 60; ++i) {
-          walk.step();
-          walk.expect_model();
-          if (::testing::Test::HasFatalFailure()) return;
+  for (const Held& held : ways_to_hold())
+    for (Overlap gather : {Overlap::off, Overlap::on})
+      for (Overlap reduce : {Overlap::off, Overlap::on})
+        for (std::int64_t bucket_elements : {1, 400, 1 << 20}) {
+          SCOPED_TRACE("seed " + std::to_string(++seed));
+          Walk walk({gather, reduce, contributions, ReduceOrder::rank, held.weights}, held.cuts, bucket_elements, seed);
+          for (int i = 0; i < 60; ++i) {
+            walk.step();
+            walk.expect_model();
+            if (::testing::Test::HasFatalFailure()) return;
+          }
+          refused += walk.refused();
+          shared += walk.shared_groups();
         }
-        refused += walk.refused();
-        shared += walk.shared_groups();
-      }
   EXPECT_GT(refused, 50);
   EXPECT_GT(shared, 0);
 }

@@ -239,10 +239,16 @@ class Explain(Cli):
         for key in ("schema_version", "heads", "balance_coef", "max_skips", "replica_hash_every"):
             self.assertIn(f"  {key} ", everything)
         gathers = everything.split("What is gathered, for each weight and step\n")[1].splitlines()
-        self.assertEqual([line.split()[:2] for line in gathers[1:]],
-                         [[recipe, way] for recipe in ("bf16", "fp32", "fp8_block", "mxfp8", "mxfp8_2d", "nvfp4")
-                          for way in ("forward", "backward")])
-        self.assertEqual([line.split("full")[1].split()[0] for line in gathers[1:]], ["2", "0", "4", "0"] + 4 * ["2", "0"])
+        rows = [line.split() for line in gathers[1:-1]]
+        forward = {tuple(row[:3]): float(row[7]) for row in rows if row[3] == "forward"}
+        quantized = {"fp8_block": 1, "mxfp8": 2 + 1 / 16, "mxfp8_2d": 1, "nvfp4": 0.5}
+        expected = {("bf16", "bf16", "bf16"): 2, ("fp32", "fp32", "fp32"): 4}
+        for recipe, size in quantized.items():
+            expected |= {(recipe, "bf16", "bf16"): 2, (recipe, "quantized", "bf16"): 2,
+                         (recipe, "quantized", "quantized"): size}
+        self.assertEqual(forward, expected)
+        backward = {tuple(row[:3]): float(row[7]) for row in rows if row[3] == "backward"}
+        self.assertEqual(backward, dict.fromkeys(expected, 0))
 
     def test_an_unknown_key(self):
         self.assertIn("did you mean optimizer.lr?", self.expect(2, "explain", "optimizer.rl").stderr)

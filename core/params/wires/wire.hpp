@@ -7,33 +7,27 @@
 #include "core/comm/communicator.hpp"
 #include "core/device/device.hpp"
 #include "core/layout/layout.hpp"
+#include "core/params/planes.hpp"
 #include "kernels/gemm/operand.hpp"
 
 namespace tessera {
 
-/// The stored arrays of one bucket's weights, whole on every rank: those that its format has.
-struct Planes {
-  Tensor values;  ///< [size], padding included; serves both sides
-
-  Planes(Device& device, const Bucket& bucket);
-  /// f(name, array) for each of them: the only list.
-  template <class F> void visit(const F& f) const { f("rowwise", values); }
-};
-
-/// One of them, as Weights shows it.
+/// A stored array, as Weights shows it.
 struct Plane {
   GroupId group;
   BucketId bucket;
-  const char* name;
+  PlaneKind kind;
   Tensor values;
+  std::span<const Entries> members;  ///< where each member's entries lie, by place in Bucket::members
 };
 
 /// One bucket as its wire sees it.
 struct WireBucket {
   GroupId group;
   BucketId id;
-  Planes planes;
-  Tensor master;  ///< this rank's slice, fp32
+  const Planes* planes;  ///< live as long as the wire
+  Tensor staged;         ///< where its bf16 waits for the all-gather and lies until consume(); Way::source alone
+  Tensor master;         ///< this rank's slice, fp32
 };
 
 /// How the buckets of one format travel and are rebuilt. A call works on all buckets of the groups that it names, in
@@ -45,8 +39,8 @@ class Wire {
   /// Amaxes of what this rank owns, for the ranks to agree on.
   virtual void measure(Stream& stream) = 0;
   /// The amaxes of one process group's buckets, u16 bits of bf16 numbers >= 0: after measure() this rank's, whose
-  /// maximum over ranks stage() expects in their place. Empty where ranks need not agree.
-  virtual Tensor agreed(ProcessGroup processes) const = 0;
+  /// maximum over ranks stage() expects in their place. Nothing where ranks need not agree.
+  virtual std::span<const Tensor> agreed(ProcessGroup processes) const = 0;
   /// Writes Q(bf16(master)) of this rank's slices, in wire form, where the all-gather expects it.
   virtual void stage(Stream& stream, std::span<const GroupId> groups) = 0;
   /// The arrays of a group that the all-gather completes; valid as long as the wire.
@@ -57,8 +51,25 @@ class Wire {
   virtual Operand operand(ParamId param, Side side) const = 0;
 };
 
+/// What wires are made from.
+struct WireContext {
+  Device& device;
+  const ParamRegistry& registry;
+  const ParamLayout& layout;
+  const Ranks& ranks;
+};
+
+/// The wire of buckets of one format, in that way.
+std::unique_ptr<Wire> make_wire(const WireContext& context, Way way, std::span<const WireBucket> buckets);
+
 /// Weights that travel as they are kept, in a plain type, gathered in place: nothing to agree on or to rebuild.
-std::unique_ptr<Wire> plain_wire(Device& device, const ParamRegistry& registry, const ParamLayout& layout,
-                                 const Ranks& ranks, std::span<const WireBucket> buckets);
+std::unique_ptr<Wire> plain_wire(const WireContext& context, std::span<const WireBucket> buckets);
+/// Codes of formats whose columnwise copy follows from the rowwise one: each rank casts its slices, by amaxes that all
+/// agree on where blocks have several owners; scales travel where they have one.
+std::unique_ptr<Wire> cast_wire(const WireContext& context, std::span<const WireBucket> buckets);
+/// Codes and scales of both copies, neither of which follows from the other: each rank quantizes its rows of blocks.
+std::unique_ptr<Wire> tile_wire(const WireContext& context, std::span<const WireBucket> buckets);
+/// Codes that every rank makes of the bf16 that travels.
+std::unique_ptr<Wire> source_wire(const WireContext& context, std::span<const WireBucket> buckets);
 
 }  // namespace tessera

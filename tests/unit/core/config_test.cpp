@@ -206,6 +206,66 @@ TEST(Check, WsdNeedsItsDecayWithinTheRun) {
             List{"optimizer.decay_steps: warm-up 21 and decay 80 are longer than the run of 100 steps"});
 }
 
+/// With weights held so.
+RunConfig holding(RecipeName recipe, PrimaryWeights held, GatherWire wire = GatherWire::automatic) {
+  RunConfig config = sound();
+  config.precision.recipe = recipe;
+  config.precision.primary_weights = held;
+  config.gather.wire = wire;
+  return config;
+}
+
+TEST(Derive, CutsFollowFromWhatTravels) {
+  const auto cuts = [](const RunConfig& config) {
+    RunConfig derived = config;
+    derive(derived);
+    return derived.gather.cuts.get();
+  };
+  using enum PrimaryWeights;
+  RunConfig derived = holding(RecipeName::nvfp4, bf16);
+  derived.precision.primary_weights = {};
+  derive(derived);
+  EXPECT_EQ(derived.precision.primary_weights.get(), quantized);
+  EXPECT_EQ(cuts(sound()), GatherCuts::flat);
+  EXPECT_EQ(cuts(holding(RecipeName::mxfp8, quantized)), GatherCuts::flat);  // auto: bf16 travels
+  EXPECT_EQ(cuts(holding(RecipeName::mxfp8, quantized, GatherWire::quantized)), GatherCuts::tile);
+  EXPECT_EQ(cuts(holding(RecipeName::mxfp8, quantized, GatherWire::bf16)), GatherCuts::flat);
+  for (RecipeName recipe : {RecipeName::fp8_block, RecipeName::mxfp8_2d, RecipeName::nvfp4})
+    EXPECT_EQ(cuts(holding(recipe, quantized, GatherWire::quantized)), GatherCuts::flat);
+}
+
+TEST(Check, WeightsTravelAsTheyAreHeld) {
+  using enum PrimaryWeights;
+  EXPECT_EQ(contradictions(holding(RecipeName::nvfp4, bf16, GatherWire::quantized)),
+            List{"gather.wire: is quantized, and weights that are held in bf16 have no codes that could travel: use "
+                 "wire auto, or primary_weights quantized"});
+  RunConfig flat = holding(RecipeName::mxfp8, quantized, GatherWire::quantized);
+  flat.gather.cuts = GatherCuts::flat;
+  EXPECT_EQ(contradictions(flat), List{"gather.cuts: is flat, and codes of mxfp8 travel by whole rows of blocks: use "
+                                       "cuts tile, or wire bf16"});
+  flat.gather.cuts = GatherCuts::tile;
+  EXPECT_EQ(contradictions(flat), List());
+}
+
+TEST(Check, StagingNeedsSomethingThatIsStaged) {
+  using enum PrimaryWeights;
+  const auto staged = [](RunConfig config, GatherStaging staging) {
+    config.gather.staging = staging;
+    return contradictions(config);
+  };
+  for (const GatherStaging staging : {GatherStaging::alias_grads, GatherStaging::ring}) {
+    const List nothing{"gather.staging: is " + std::string(name_of(staging)) +
+                       ", and nothing is staged: only weights that are held quantized and travel as bf16 are; use "
+                       "auto"};
+    EXPECT_EQ(staged(sound(), staging), nothing);
+    EXPECT_EQ(staged(holding(RecipeName::mxfp8, bf16), staging), nothing);
+    EXPECT_EQ(staged(holding(RecipeName::nvfp4, quantized), staging), nothing);
+    EXPECT_EQ(staged(holding(RecipeName::mxfp8, quantized, GatherWire::quantized), staging), nothing);
+    EXPECT_EQ(staged(holding(RecipeName::mxfp8, quantized), staging), List());
+    EXPECT_EQ(staged(holding(RecipeName::nvfp4, quantized, GatherWire::bf16), staging), List());
+  }
+}
+
 TEST(Check, SurvivesAConfigOfZeros) { EXPECT_NO_THROW(contradictions(RunConfig())); }
 
 TEST(Advise, NamesKeysWithoutEffect) {
@@ -220,6 +280,11 @@ TEST(Advise, NamesKeysWithoutEffect) {
                                   "optimizer.warmup_steps: the run of 100 steps ends within warm-up",
                                   "optimizer.decay_steps: counts with schedule wsd only",
                                   "recompute.modules: counts with mode selective only"}));
+  RunConfig plain = sound();
+  plain.gather.cuts = GatherCuts::tile;
+  plain.gather.wire = GatherWire::bf16;
+  EXPECT_EQ(advice(plain), (List{"gather.cuts: counts for weights that the recipe quantizes only",
+                                 "gather.wire: weights that are held in bf16 travel in it anyway"}));
 }
 
 TEST(Keys, EveryKeyIsDescribedOnce) {
@@ -250,7 +315,7 @@ batch: global micro
 eval: every_steps batches
 sample: tokens prompt
 precision: compute recipe primary_weights fuse_wgrad quantize_head bf16_first bf16_last
-gather: overlap
+gather: overlap wire cuts staging
 reduce: overlap bucket_mib order
 optimizer: matrices others lr beta1 beta2 eps weight_decay moments clip schedule )"
             R"(warmup_steps decay_steps min_lr max_skips

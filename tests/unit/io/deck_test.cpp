@@ -70,7 +70,7 @@ eval: {every_steps: 50, batches: 3}
 sample: {tokens: 0, prompt: "The \"one\"\n"}
 precision: {compute: bf16, recipe: mxfp8_2d, primary_weights: bf16, fuse_wgrad: false, quantize_head: false,
             bf16_first: 1, bf16_last: 2}
-gather: {overlap: false}
+gather: {overlap: false, wire: auto, cuts: tile, staging: auto}
 reduce: {overlap: false, bucket_mib: 0.25, order: library}
 optimizer: {matrices: muon, others: adamw, lr: 1e-3, beta1: 0.8, beta2: 0.9, eps: 1e-6, weight_decay: 0, moments: bf16,
             clip: 2, schedule: wsd, warmup_steps: 5, decay_steps: 20, min_lr: 1.0E-4, max_skips: 2,
@@ -92,7 +92,7 @@ debug: {replica_hash_every: 5, trace: t.jsonl}
   EXPECT_EQ(config.sample, (SampleConfig{0, "The \"one\"\n"}));
   EXPECT_EQ(config.precision, (PrecisionConfig{Compute::bf16, RecipeName::mxfp8_2d, PrimaryWeights::bf16, false, false,
                                                1, 2}));
-  EXPECT_EQ(config.gather, (GatherConfig{false}));
+  EXPECT_EQ(config.gather, (GatherConfig{false, GatherWire::automatic, GatherCuts::tile, GatherStaging::automatic}));
   EXPECT_EQ(config.reduce, (ReduceConfig{false, 0.25, ReduceOrder::library}));
   EXPECT_EQ(config.optimizer, (OptimizerConfig{MatrixRule::muon, OptimizerRule::adamw, 1e-3, 0.8, 0.9, 1e-6, 0,
                                                Moments::bf16, 2, Schedule::wsd, 5, 20, 1e-4, 2,
@@ -221,7 +221,8 @@ TEST(BadDeck, UnknownKeys) {
 
 TEST(BadDeck, KeysOfFeaturesToComeAreUnknown) {
   for (const char* line : {"sharding: optimizer", "parallel: {expert: 1}", "precision: {scaling: delayed}",
-                           "gather: {wire: auto}", "optimizer: {skip_spikes: 3}", "checkpoint: {quantized: true}"}) {
+                           "gather: {granularity: auto}", "optimizer: {skip_spikes: 3}",
+                           "checkpoint: {quantized: true}"}) {
     const List found = errors_with(line);
     ASSERT_EQ(found.size(), 1u) << line;
     EXPECT_NE(found[0].find(": unknown key"), std::string::npos) << found[0];

@@ -1,0 +1,46 @@
+#include "core/layout/cuts.hpp"
+
+#include <algorithm>
+
+#include "core/layout/layout.hpp"
+#include "kernels/formats/registry.hpp"
+
+namespace tessera {
+
+std::vector<std::int64_t> flat_cuts(std::int64_t size, int ranks) {
+  std::vector<std::int64_t> cuts;
+  for (int r = 0; r <= ranks; ++r) cuts.push_back(r * (size / ranks));
+  return cuts;
+}
+
+std::vector<std::int64_t> tile_cuts(std::span<const std::int64_t> allowed, int ranks) {
+  const std::int64_t size = allowed.back();
+  std::vector<std::int64_t> cuts{0};
+  for (int r = 1; r < ranks; ++r) {
+    // Distances to r size / ranks, times ranks.
+    const std::int64_t wanted = r * size;
+    const auto above = std::ranges::lower_bound(allowed, wanted, {}, [&](std::int64_t p) { return p * ranks; });
+    const bool lower = above != allowed.begin() && wanted - *(above - 1) * ranks <= *above * ranks - wanted;
+    cuts.push_back(std::max(cuts.back(), lower ? *(above - 1) : *above));
+  }
+  cuts.push_back(size);
+  return cuts;
+}
+
+std::vector<std::int64_t> tile_positions(const ParamRegistry& registry, FormatId format,
+                                         std::span<const Placement> members, std::int64_t size) {
+  std::vector<std::int64_t> allowed;
+  for (const Placement& p : members) {
+    const std::int64_t tile = tile_rows(format) * registry[p.param].member[-1];
+    for (std::int64_t begin = 0; begin < p.size.value; begin += tile) allowed.push_back(p.offset.value + begin);
+  }
+  allowed.push_back(size);
+  return allowed;
+}
+
+std::int64_t tile_rows(FormatId format) {
+  const formats::Block block = traits_of(format).block;
+  return std::max(block.rows, block.columns);
+}
+
+}  // namespace tessera

@@ -1,0 +1,121 @@
+#include "core/params/planes.hpp"
+
+#include "kernels/convert/convert.hpp"
+#include "kernels/formats/registry.hpp"
+
+namespace tessera {
+namespace {
+
+formats::Matrix matrix_of(const ParamSpec& spec) {
+  require(spec.member.rank() == 2, "Planes", "only matrices have codes");
+  return {spec.member[0], spec.member[1]};
+}
+
+/// At the bucket's offsets, in units of `entries(elements)`.
+template <class F>
+StoredArray at_offsets(Device& device, DType type, const Bucket& bucket, const F& entries) {
+  StoredArray array{device.allocate(Category::weights, type, {entries(bucket.size)}), {}};
+  for (const Placement& p : bucket.members) array.members.push_back({entries(p.offset), entries(p.size)});
+  return array;
+}
+
+/// `entries(spec)` of each member, behind one another.
+template <class F>
+StoredArray packed(Device& device, Category category, DType type, const ParamRegistry& registry, const Bucket& bucket,
+                   const F& entries) {
+  StoredArray array;
+  std::int64_t end = 0;
+  for (const Placement& p : bucket.members) {
+    array.members.push_back({end, entries(registry[p.param])});
+    end = array.members.back().end();
+  }
+  array.values = device.allocate(category, type, {end});
+  return array;
+}
+
+}  // namespace
+
+Way way_of(const WeightFormat& format, const WeightRules& rules) {
+  if (!format.codes || rules.held == PrimaryWeights::bf16) return Way::values;
+  if (rules.wire == GatherWire::bf16) return Way::source;
+  if (rules.wire == GatherWire::quantized) return Way::codes;
+  const int as_source = 8 * static_cast<int>(size_of(format.plain));
+  return traits_of(*format.codes).wire_bits < as_source ? Way::codes : Way::source;
+}
+
+double wire_bytes(const WeightFormat& format, Way way) {
+  if (way != Way::codes) return static_cast<double>(size_of(format.plain));
+  return visit_format(*format.codes, []<class F>() {
+    constexpr bool both = F::columnwise == formats::Columnwise::requantized;
+    constexpr double data = F::Element::bits / 8.0;
+    constexpr double scales = sizeof(typename F::Scale) / static_cast<double>(F::block.rows * F::block.columns);
+    return both ? 2 * (data + scales) : data;
+  });
+}
+
+std::string held_as(const WeightFormat& format, Way way) {
+  return std::string(way == Way::values ? name_of(WeightFormat{format.plain, {}}) : name_of(format));
+}
+std::string travels_as(const WeightFormat& format, Way way) {
+  return std::string(way == Way::codes ? "quantized" : name_of(WeightFormat{format.plain, {}}));
+}
+std::string reason_of(const WeightFormat& format, Way way) {
+  if (way == Way::values) return "Q of the masters that the ranks hold in parts";
+  if (way == Way::source) return "every rank quantizes both copies from it";
+  const formats::Columnwise columnwise = traits_of(*format.codes).columnwise;
+  switch (columnwise) {
+    case formats::Columnwise::requantized: return "codes and scales of both copies, neither of which gives the other";
+    case formats::Columnwise::transposed: return "rowwise codes, which give the columnwise ones";
+    case formats::Columnwise::shared: return "codes, which serve both directions";
+  }
+  return "";
+}
+
+Planes::Planes(Device& device, const ParamRegistry& registry, const Bucket& bucket, Way way) {
+  const auto array = [this](PlaneKind kind) -> StoredArray& { return arrays_[static_cast<std::size_t>(kind)]; };
+  if (way == Way::values) {
+    array(PlaneKind::rowwise) =
+        at_offsets(device, bucket.key.format.plain, bucket, [](ElementIndex elements) { return elements.value; });
+    return;
+  }
+  visit_format(*bucket.key.format.codes, [&]<class F>() {
+    const auto bytes = [](ElementIndex elements) { return formats::data_bytes<F>(elements.value); };
+    array(PlaneKind::rowwise) = at_offsets(device, DType::u8, bucket, bytes);
+    if (F::columnwise != formats::Columnwise::shared)
+      array(PlaneKind::columnwise) = at_offsets(device, DType::u8, bucket, bytes);
+    for (const Side side : {Side::rowwise, Side::columnwise})
+      array(scales_of(side)) =
+          packed(device, Category::weights, dtype_of<typename F::Scale>, registry, bucket,
+                 [&](const ParamSpec& spec) { return formats::padded_extent<F>(side, matrix_of(spec)).elements(); });
+    if (F::tensor_amax)
+      array(PlaneKind::amax) = packed(device, Category::weights, DType::f32, registry, bucket,
+                                      [](const ParamSpec&) { return std::int64_t{1}; });
+  });
+  for (const StoredArray& stored : arrays_)
+    if (stored) clear(device.compute(), stored.values);
+}
+
+StoredArray block_scales_of(Device& device, const ParamRegistry& registry, const Bucket& bucket) {
+  return visit_format(*bucket.key.format.codes, [&]<class F>() {
+    return packed(device, Category::staging, dtype_of<typename F::Scale>, registry, bucket,
+                  [](const ParamSpec& spec) { return formats::blocks<F>(Side::rowwise, matrix_of(spec)).elements(); });
+  });
+}
+
+PlaneKind data_of(FormatId format, Side side) {
+  const bool own = traits_of(format).columnwise != formats::Columnwise::shared;
+  return side == Side::columnwise && own ? PlaneKind::columnwise : PlaneKind::rowwise;
+}
+
+Operand coded_operand(FormatId format, const ParamSpec& spec, Side side, std::int64_t stride, void* data, void* scales,
+                      void* amax) {
+  return visit_format(format, [&]<class F>() {
+    const formats::Matrix matrix = matrix_of(spec);
+    Codes codes{format, side, {scales, dtype_of<typename F::Scale>, formats::scale_shape<F>(side, matrix)}, {}};
+    if (F::tensor_amax) codes.amax = {amax, DType::f32, {spec.members}};
+    return Operand({data, dtype_of<typename F::Element::Storage>, formats::data_shape<F>(side, matrix)}, codes,
+                   spec.members, stride);
+  });
+}
+
+}  // namespace tessera

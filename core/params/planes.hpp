@@ -1,0 +1,88 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/device/device.hpp"
+#include "core/layout/layout.hpp"
+#include "core/params/sync_rules.hpp"
+#include "kernels/gemm/operand.hpp"
+
+namespace tessera {
+
+/// How the weights of one format are held, and what of them travels.
+enum class Way : std::uint8_t {
+  values,  ///< held in the plain type, which travels
+  codes,   ///< held as codes, which travel: quantized by the owners
+  source,  ///< held as codes; their bf16 travels, and every rank quantizes it
+};
+
+/// `wire: auto` takes the fewer bytes, by the bits of an element. The only place that decides it.
+Way way_of(const WeightFormat& format, const WeightRules& rules);
+/// Bytes of an element on the wire; compact scales, which some cuts and owners add, not counted.
+double wire_bytes(const WeightFormat& format, Way way);
+/// What is held of a weight, what travels, and why that is enough: for plans and explanations.
+std::string held_as(const WeightFormat& format, Way way);
+std::string travels_as(const WeightFormat& format, Way way);
+std::string reason_of(const WeightFormat& format, Way way);
+
+/// The stored arrays of weights; most formats have some of them.
+enum class PlaneKind : std::uint8_t { rowwise, columnwise, rowwise_scales, columnwise_scales, amax, count };
+inline constexpr auto plane_kinds = static_cast<std::size_t>(PlaneKind::count);
+constexpr const char* name_of(PlaneKind kind) {
+  constexpr const char* names[] = {"rowwise", "columnwise", "rowwise_scales", "columnwise_scales", "amax"};
+  return names[static_cast<int>(kind)];
+}
+
+/// Entries of one member in an array.
+struct Entries {
+  std::int64_t first = 0, count = 0;
+  std::int64_t end() const { return first + count; }
+};
+
+/// An array of one bucket's weights, of one dimension, and each member's entries in it, by place in Bucket::members.
+struct StoredArray {
+  Tensor values;
+  std::vector<Entries> members;
+
+  explicit operator bool() const { return static_cast<bool>(values); }
+  /// The entries of `count` members from `first` on, and of what lies between them.
+  Tensor of(std::size_t first, std::size_t count) const {
+    return values.flat(members[first].first, members[first + count - 1].end() - members[first].first);
+  }
+};
+
+/// The stored arrays of one bucket's weights, whole on every rank: those that its format has. Data stand at the
+/// bucket's offsets, gaps and padding included; of scales and amaxes a member's lie right behind the one's before.
+class Planes {
+ public:
+  /// Allocates; codes begin as zeros, of which those in gaps stay.
+  Planes(Device& device, const ParamRegistry& registry, const Bucket& bucket, Way way);
+
+  const StoredArray& operator[](PlaneKind kind) const { return arrays_[static_cast<std::size_t>(kind)]; }
+  /// f(kind, array) for each of them: the only list.
+  template <class F> void visit(const F& f) const {
+    for (std::size_t i = 0; i < plane_kinds; ++i)
+      if (arrays_[i]) f(static_cast<PlaneKind>(i), arrays_[i]);
+  }
+
+ private:
+  std::array<StoredArray, plane_kinds> arrays_;
+};
+
+/// One scale a block, where scales travel: of square formats. Allocates; no array that is kept.
+StoredArray block_scales_of(Device& device, const ParamRegistry& registry, const Bucket& bucket);
+
+/// Which array holds the data of a side, and which its scales.
+PlaneKind data_of(FormatId format, Side side);
+constexpr PlaneKind scales_of(Side side) {
+  return side == Side::rowwise ? PlaneKind::rowwise_scales : PlaneKind::columnwise_scales;
+}
+
+/// One side of a weight that is held as codes, [out, in] or `members` of them at `stride`, from where its data, scales
+/// and amaxes begin.
+Operand coded_operand(FormatId format, const ParamSpec& spec, Side side, std::int64_t stride, void* data, void* scales,
+                      void* amax);
+
+}  // namespace tessera

@@ -1,0 +1,138 @@
+#include <algorithm>
+
+#include "core/params/cast.hpp"
+#include "core/params/placed_table.hpp"
+#include "core/params/wires/coded.hpp"
+
+namespace tessera {
+namespace {
+
+/// One process group's part of the packed amaxes, as ranges of two kinds.
+class Agreement {
+ public:
+  explicit Agreement(const Tensor& bits) : bits_(bits) {}
+
+  void add(std::int64_t first, std::int64_t end) {
+    if (first == end) return;
+    if (!ranges_.empty() && end_ == first) {
+      Tensor& last = ranges_.back();
+      last = {last.data, last.type, Shape{last.elements() + end - first}};
+    } else {
+      ranges_.push_back(bits_.flat(first, end - first));
+    }
+    end_ = end;
+  }
+  std::vector<Tensor> ranges() && { return std::move(ranges_); }
+
+ private:
+  Tensor bits_;
+  std::vector<Tensor> ranges_;
+  std::int64_t end_ = 0;  ///< of the last one
+};
+
+class CastWire final : public CodedWire {
+ public:
+  /// `buckets` of dense parameters before those of experts, so that few ranges hold what a process group agrees on.
+  CastWire(const WireContext& context, std::span<const WireBucket> buckets)
+      : CodedWire(context, buckets),
+        block_scales_(block_scales(context, buckets)),
+        shards_(context.device, shards_of(buckets)),
+        gathered_(context.layout.groups().size()) {
+    agree(buckets);
+    for (std::size_t i = 0; i < buckets.size(); ++i) send(buckets[i], block_scales_[i]);
+    build_tables(buckets);
+  }
+
+  void measure(Stream& stream) override { measure_master_weights(stream, shards_); }
+  std::span<const Tensor> agreed(ProcessGroup processes) const override {
+    return agreed_[static_cast<std::size_t>(processes)];
+  }
+  void stage(Stream& stream, std::span<const GroupId> groups) override {
+    const auto own = std::ranges::count_if(groups, [this](GroupId group) { return gathered_[group].has_value(); });
+    require(own == groups_, "CastWire", "casts all its groups at once, by what all ranks agreed on");
+    write_master_weights(stream, shards_);
+  }
+  void consume(Stream& stream, GroupId group) override {
+    if (gathered_[group]) build_columnwise(stream, *gathered_[group]);
+  }
+
+ private:
+  static std::vector<StoredArray> block_scales(const WireContext& context, std::span<const WireBucket> buckets) {
+    std::vector<StoredArray> arrays;
+    for (const WireBucket& own : buckets) {
+      const Bucket& bucket = context.layout.buckets()[own.id];
+      arrays.push_back(bucket.owns_blocks() ? block_scales_of(context.device, context.registry, bucket)
+                                            : StoredArray());
+    }
+    return arrays;
+  }
+
+  std::vector<ShardedWeight> shards_of(std::span<const WireBucket> buckets) const {
+    std::vector<ShardedWeight> shards;
+    for (std::size_t i = 0; i < buckets.size(); ++i)
+      for (QuantizedMatrix& matrix : owned_matrices_of(buckets[i], block_scales_[i]))
+        shards.push_back({format(), std::move(matrix)});
+    return shards;
+  }
+
+  /// Amaxes of blocks where a block may have several owners, of members unless each has one.
+  void agree(std::span<const WireBucket> buckets) {
+    const QuantizeTable& table = shards_.tables().front();
+    const Tensor bits = shards_.agreed_bits();
+    for (const ProcessGroup processes : {ProcessGroup::dense, ProcessGroup::expert}) {
+      Agreement blocks(bits), members(bits);
+      std::size_t matrix = 0;
+      for (const WireBucket& own : buckets) {
+        const Bucket& bucket = context_.layout.buckets()[own.id];
+        const std::size_t first = matrix;
+        for (const Placement& p : bucket.members) matrix += p.member == 0 ? 1 : 0;
+        if (bucket.key.processes != processes) continue;
+        if (!bucket.owns_blocks()) blocks.add(table.first_block(first), table.first_block(matrix));
+        if (bucket.key.owner == OwnerKind::element_sharded)
+          members.add(table.first_member(first), table.first_member(matrix));
+      }
+      std::vector<Tensor>& all = agreed_[static_cast<std::size_t>(processes)];
+      all = std::move(blocks).ranges();
+      for (const Tensor& range : std::move(members).ranges()) all.push_back(range);
+    }
+  }
+
+  void send(const WireBucket& own, const StoredArray& scales) {
+    const Bucket& bucket = context_.layout.buckets()[own.id];
+    travels(own, (*own.planes)[PlaneKind::rowwise].values, parts_of_data(bucket, format()));
+    if (scales)
+      travels(own, scales.values, parts_of(bucket, scales, block_scale_densities(context_.registry, bucket)));
+    const StoredArray& amax = (*own.planes)[PlaneKind::amax];
+    if (amax && bucket.key.owner == OwnerKind::whole_matrix)
+      travels(own, amax.values, parts_of(bucket, amax, member_densities(bucket)));
+  }
+
+  void build_tables(std::span<const WireBucket> buckets) {
+    IndexedBy<GroupId, std::vector<QuantizedMatrix>> matrices(gathered_.size());
+    for (std::size_t i = 0; i < buckets.size(); ++i)
+      for (QuantizedMatrix& matrix : matrices_of(buckets[i], block_scales_[i]))
+        matrices[buckets[i].group].push_back(std::move(matrix));
+    for (GroupId group : matrices.ids()) {
+      if (matrices[group].empty()) continue;
+      gathered_[group] = placed_table(context_.device, format(), matrices[group]);
+      ++groups_;
+    }
+  }
+
+  std::vector<StoredArray> block_scales_;  ///< by bucket; empty where all ranks can make the scales
+  ShardedWeights shards_;
+  IndexedBy<GroupId, std::optional<QuantizeTable>> gathered_;
+  std::int64_t groups_ = 0;  ///< that have a table
+  std::array<std::vector<Tensor>, 2> agreed_;
+};
+
+}  // namespace
+
+std::unique_ptr<Wire> cast_wire(const WireContext& context, std::span<const WireBucket> buckets) {
+  std::vector<WireBucket> sorted(buckets.begin(), buckets.end());
+  std::ranges::stable_sort(sorted, {},
+                           [&](const WireBucket& own) { return context.layout.buckets()[own.id].key.processes; });
+  return std::make_unique<CastWire>(context, sorted);
+}
+
+}  // namespace tessera

@@ -1,0 +1,97 @@
+#include "core/params/wires/coded.hpp"
+
+#include <algorithm>
+
+#include "kernels/formats/registry.hpp"
+
+namespace tessera {
+namespace {
+
+/// One side of `count` members from place `i` of their bucket on.
+Copy copy_of(const Planes& planes, FormatId format, Side side, std::size_t i, std::size_t count) {
+  Copy copy{planes[data_of(format, side)].of(i, count), planes[scales_of(side)].of(i, count), {}, {}};
+  if (const StoredArray& amax = planes[PlaneKind::amax]) copy.amax = amax.of(i, count);
+  return copy;
+}
+
+}  // namespace
+
+CodedWire::CodedWire(const WireContext& context, std::span<const WireBucket> buckets)
+    : context_(context),
+      format_(*context.layout.buckets()[buckets.front().id].key.format.codes),
+      exchanges_(context.layout.groups().size()),
+      operands_(context.registry.size()) {
+  for (const WireBucket& own : buckets) {
+    const std::vector<Placement>& members = context.layout.buckets()[own.id].members;
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      const ParamId param = members[i].param;
+      if (members[i].member > 0) continue;
+      for (const Side side : {Side::rowwise, Side::columnwise}) {
+        const Copy copy = copy_of(*own.planes, format_, side, i, 1);
+        operands_[param][static_cast<std::size_t>(side)] =
+            coded_operand(format_, context.registry[param], side, context.layout.member_stride(param), copy.data.data,
+                          copy.scales.data, copy.amax.data);
+      }
+    }
+  }
+}
+
+std::vector<QuantizedMatrix> CodedWire::matrices_of(const WireBucket& own, const StoredArray& block_scales) const {
+  std::vector<QuantizedMatrix> matrices;
+  const std::vector<Placement>& members = context_.layout.buckets()[own.id].members;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    if (members[i].member > 0) continue;
+    const ParamSpec& spec = context_.registry[members[i].param];
+    const auto count = static_cast<std::size_t>(spec.members);
+    QuantizedMatrix matrix;
+    matrix.name = spec.name;
+    matrix.matrix = {spec.member[0], spec.member[1]};
+    matrix.members = spec.members;
+    matrix.member_stride = context_.layout.member_stride(members[i].param);
+    matrix.values = {nullptr, DType::f32, Shape{0}};
+    matrix.rowwise = copy_of(*own.planes, format_, Side::rowwise, i, count);
+    matrix.columnwise = copy_of(*own.planes, format_, Side::columnwise, i, count);
+    if (block_scales) matrix.block_scales = block_scales.of(i, count);
+    matrices.push_back(std::move(matrix));
+  }
+  return matrices;
+}
+
+std::vector<QuantizedMatrix> CodedWire::owned_matrices_of(const WireBucket& own,
+                                                          const StoredArray& block_scales) const {
+  std::vector<QuantizedMatrix> matrices = matrices_of(own, block_scales);
+  const Bucket& bucket = context_.layout.buckets()[own.id];
+  const std::int64_t slice = bucket.slice_begin(context_.ranks), end = slice + bucket.slice(context_.ranks);
+  auto matrix = matrices.begin();
+  for (const Placement& p : bucket.members) {
+    if (p.member > 0) continue;
+    const std::int64_t elements = positions_of(*matrix), offset = p.offset.value;
+    const std::int64_t first = std::clamp<std::int64_t>(slice - offset, 0, elements);
+    const std::int64_t last = std::clamp<std::int64_t>(end - offset, 0, elements);
+    if (first < last) {
+      matrix->begin = ElementIndex(first);
+      matrix->values = own.master.flat(offset + first - slice, last - first);
+    }
+    ++matrix;
+  }
+  return matrices;
+}
+
+void CodedWire::travels(const WireBucket& own, const Tensor& array, Parts parts) {
+  const Parts& kept = parts_.emplace_back(std::move(parts));
+  exchanges_[own.group].push_back({{}, array, kept.counts, kept.begins});
+}
+
+std::unique_ptr<Wire> make_wire(const WireContext& context, Way way, std::span<const WireBucket> buckets) {
+  const std::optional<FormatId>& codes = context.layout.buckets()[buckets.front().id].key.format.codes;
+  if (way == Way::values) return plain_wire(context, buckets);
+  if (way == Way::source) return source_wire(context, buckets);
+  const bool both = traits_of(*codes).columnwise == formats::Columnwise::requantized;
+  return both ? tile_wire(context, buckets) : cast_wire(context, buckets);
+}
+
+std::int64_t positions_of(const QuantizedMatrix& matrix) {
+  return (matrix.members - 1) * matrix.member_stride + matrix.matrix.elements();
+}
+
+}  // namespace tessera

@@ -1,0 +1,43 @@
+#pragma once
+#include <array>
+#include <deque>
+#include <optional>
+
+#include "core/params/wires/parts.hpp"
+#include "core/params/wires/wire.hpp"
+#include "kernels/quantize/quantize.hpp"
+
+namespace tessera {
+
+/// What wires of weights that are held as codes have in common: their operands, the entries of their tables, and the
+/// arrays that travel.
+class CodedWire : public Wire {
+ public:
+  std::span<const Exchange> exchanges(GroupId group) const final { return exchanges_[group]; }
+  Operand operand(ParamId param, Side side) const final { return operands_[param][static_cast<std::size_t>(side)]; }
+
+ protected:
+  CodedWire(const WireContext& context, std::span<const WireBucket> buckets);
+
+  FormatId format() const { return format_; }
+  /// Entries of a table without values, one a parameter of a bucket in the order of its members; scales, where they
+  /// travel, lie in `block_scales`.
+  std::vector<QuantizedMatrix> matrices_of(const WireBucket& own, const StoredArray& block_scales = {}) const;
+  /// The same with this rank's part of the masters as values.
+  std::vector<QuantizedMatrix> owned_matrices_of(const WireBucket& own, const StoredArray& block_scales = {}) const;
+
+  void travels(const WireBucket& own, const Tensor& array, Parts parts);
+
+  const WireContext context_;
+
+ private:
+  FormatId format_;
+  std::deque<Parts> parts_;  ///< that exchanges refer to
+  IndexedBy<GroupId, std::vector<Exchange>> exchanges_;
+  IndexedBy<ParamId, std::array<Operand, 2>> operands_;
+};
+
+/// Elements of a parameter, with the gaps between its members.
+std::int64_t positions_of(const QuantizedMatrix& matrix);
+
+}  // namespace tessera

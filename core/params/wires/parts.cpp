@@ -1,0 +1,79 @@
+#include "core/params/wires/parts.hpp"
+
+#include <algorithm>
+
+#include "kernels/formats/registry.hpp"
+
+namespace tessera {
+namespace {
+
+/// The entry with which a part begins that begins at element `position`. What lies behind a member's last element
+/// belongs to whoever has that one.
+std::int64_t entry_at(const Bucket& bucket, const StoredArray& array, const std::vector<Density>& densities,
+                      std::int64_t position) {
+  const auto next = std::ranges::upper_bound(bucket.members, ElementIndex(position), {}, &Placement::offset);
+  const auto m = static_cast<std::size_t>(next - bucket.members.begin()) - 1;  // the first begins at 0
+  const std::int64_t within = position - bucket.members[m].offset.value;
+  if (within >= bucket.members[m].size.value) return array.members[m].end();
+  const Density& density = densities[m];
+  require(within % density.elements == 0, "parts_of", "a cut splits a row of blocks");
+  return array.members[m].first + within / density.elements * density.entries;
+}
+
+template <class F>
+std::vector<Density> densities_of(const ParamRegistry& registry, const Bucket& bucket, const F& density) {
+  std::vector<Density> all;
+  for (const Placement& p : bucket.members) {
+    const Shape& member = registry[p.param].member;
+    all.push_back(density(formats::Matrix{member[0], member[1]}));
+  }
+  return all;
+}
+
+}  // namespace
+
+Parts parts_of_data(const Bucket& bucket, FormatId format) {
+  Parts parts;
+  for (std::size_t r = 0; r < bucket.counts.size(); ++r) {
+    parts.begins.push_back(formats::data_bytes(format, bucket.begins[r]));
+    parts.counts.push_back(formats::data_bytes(format, bucket.begins[r] + bucket.counts[r]) - parts.begins[r]);
+  }
+  return parts;
+}
+
+Parts parts_of(const Bucket& bucket, const StoredArray& array, const std::vector<Density>& densities) {
+  Parts parts;
+  for (std::size_t r = 0; r < bucket.counts.size(); ++r) {
+    const std::int64_t begin = bucket.begins[r], end = begin + bucket.counts[r];
+    parts.begins.push_back(entry_at(bucket, array, densities, begin));
+    parts.counts.push_back(entry_at(bucket, array, densities, end) - parts.begins[r]);
+  }
+  return parts;
+}
+
+std::vector<Density> scale_densities(const ParamRegistry& registry, const Bucket& bucket, Side side) {
+  return visit_format(*bucket.key.format.codes, [&]<class F>() {
+    require(F::scale_layout(side).order == formats::Order::as_source, "scale_densities",
+            "scales that lie transposed are in no rank's part");
+    return densities_of(registry, bucket, [&](formats::Matrix m) {
+      return Density{formats::block_of<F>(side).rows * m.columns,
+                     F::scale_layout(side).repeat.rows * formats::padded_extent<F>(side, m).columns};
+    });
+  });
+}
+
+std::vector<Density> block_scale_densities(const ParamRegistry& registry, const Bucket& bucket) {
+  return visit_format(*bucket.key.format.codes, [&]<class F>() {
+    return densities_of(registry, bucket, [](formats::Matrix m) {
+      return Density{F::block.rows * m.columns, formats::blocks<F>(Side::rowwise, m).columns};
+    });
+  });
+}
+
+std::vector<Density> member_densities(const Bucket& bucket) {
+  std::vector<Density> all;
+  for (const Placement& p : bucket.members) all.push_back({p.size.value, 1});
+  return all;
+}
+
+}  // namespace tessera
