@@ -151,7 +151,8 @@ class Walk {
  public:
   Walk(const SyncRules& rules, GatherCuts cuts, std::int64_t bucket_elements, unsigned seed)
       : registry_(odd_parameters()),
-        layout_(ParamLayout::build(registry_, {mpi().size(), mpi().size(), bucket_elements, OwnerKind::element_sharded, cuts})),
+        layout_(ParamLayout::build(
+            registry_, {mpi().size(), mpi().size(), bucket_elements, OwnerKind::element_sharded, cuts})),
         usage_(usage_of(registry_)),
         mesh_(mpi().mesh(device_, mpi().ranks(), std::chrono::seconds(300))),
         masters_(device_, layout_, mesh_.ranks()),

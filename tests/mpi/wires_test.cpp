@@ -84,10 +84,14 @@ Usage usage_of(const ParamRegistry& registry) {
   return usage;
 }
 
+LayoutRules rules(std::int64_t bucket_elements, GatherCuts cuts) {
+  return {mpi().size(), mpi().size(), bucket_elements, OwnerKind::element_sharded, cuts};
+}
+
 struct Bench {
   Bench(const Case& one, std::int64_t bucket_elements, ParamRegistry given)
       : registry(std::move(given)),
-        layout(ParamLayout::build(registry, {mpi().size(), mpi().size(), bucket_elements, OwnerKind::element_sharded, one.cuts})),
+        layout(ParamLayout::build(registry, rules(bucket_elements, one.cuts))),
         usage(usage_of(registry)),
         mesh(mpi().mesh(device, mpi().ranks(), std::chrono::seconds(300))),
         masters(device, layout, mesh.ranks()),
@@ -289,7 +293,7 @@ TEST(Wires, LaunchesDoNotDependOnHowManyWeightsOrExpertsThereAre) {
       Usage usage;
       for (const ParamSpec& spec : registry.specs()) usage.writes.add(spec.members > 0 ? 1 : 0);
       Device device;
-      const ParamLayout layout = ParamLayout::build(registry, {mpi().size(), mpi().size(), 1 << 24, OwnerKind::element_sharded, one.cuts});
+      const ParamLayout layout = ParamLayout::build(registry, rules(1 << 24, one.cuts));
       Mesh mesh = mpi().mesh(device, mpi().ranks(), std::chrono::seconds(300));
       Masters masters(device, layout, mesh.ranks());
       ParamSync sync(device, registry, layout, usage, masters, mesh, one.rules);

@@ -41,6 +41,10 @@ ParamRegistry random_registry(FormatId format, std::mt19937& random, int count) 
   return registry;
 }
 
+LayoutRules rules(int ranks, std::int64_t bucket_elements, GatherCuts cuts) {
+  return {ranks, ranks, bucket_elements, OwnerKind::element_sharded, cuts};
+}
+
 std::vector<std::int64_t> cuts_of(const Bucket& bucket) {
   std::vector<std::int64_t> cuts = bucket.begins;
   cuts.push_back(bucket.size.value);
@@ -66,7 +70,7 @@ TEST(Cuts, StandAtTheNearestRowOfBlocks) {
     for (const int ranks : rank_counts)
       for (const std::int64_t bucket_elements : {1, 20000, 1 << 24}) {
         const ParamRegistry registry = random_registry(format, random, 1 + static_cast<int>(random() % 4));
-        const ParamLayout layout = ParamLayout::build(registry, {ranks, ranks, bucket_elements, OwnerKind::element_sharded, GatherCuts::tile});
+        const ParamLayout layout = ParamLayout::build(registry, rules(ranks, bucket_elements, GatherCuts::tile));
         for (const Bucket& bucket : layout.buckets()) {
           if (!bucket.key.format.codes) {
             EXPECT_EQ(cuts_of(bucket), flat_cuts(bucket.size.value, ranks));
@@ -100,8 +104,8 @@ TEST(Cuts, MoveNoOffsetOwnEachElementOnceAndChangeTheHash) {
   for (const FormatId format : weight_formats())
     for (const int ranks : rank_counts) {
       const ParamRegistry registry = random_registry(format, random, 3);
-      const ParamLayout flat = ParamLayout::build(registry, {ranks, ranks, 30000, OwnerKind::element_sharded, GatherCuts::flat});
-      const ParamLayout tile = ParamLayout::build(registry, {ranks, ranks, 30000, OwnerKind::element_sharded, GatherCuts::tile});
+      const ParamLayout flat = ParamLayout::build(registry, rules(ranks, 30000, GatherCuts::flat));
+      const ParamLayout tile = ParamLayout::build(registry, rules(ranks, 30000, GatherCuts::tile));
       bool same = true;
       for (BucketId b : flat.buckets().ids()) same &= flat.buckets()[b].begins == tile.buckets()[b].begins;
       EXPECT_EQ(flat.hash() == tile.hash(), same) << ranks << " ranks";
@@ -156,7 +160,7 @@ TEST(Parts, AreWhatTheSlicesElementsAreMadeInto) {
     for (const int ranks : {3, 5, 6, 12, 48, 96, 256}) {
       const ParamRegistry registry = random_registry(format, random, 2);
       for (const GatherCuts cuts : {GatherCuts::flat, GatherCuts::tile}) {
-        const ParamLayout layout = ParamLayout::build(registry, {ranks, ranks, 40000, OwnerKind::element_sharded, cuts});
+        const ParamLayout layout = ParamLayout::build(registry, rules(ranks, 40000, cuts));
         for (const Bucket& bucket : layout.buckets()) {
           if (!bucket.key.format.codes) continue;
           visit_format(format, [&]<class F>() {
