@@ -194,8 +194,8 @@ struct PrecisionConfig {
           "Format in which every linear and expert layer multiplies: weights, activations and gradients are quantized "
           "for each product; bf16: none is");
     v.derived("primary_weights", self.primary_weights, OneOf(), may_change, "bf16 with recipe bf16, else quantized",
-              "How weights that the recipe quantizes are held. quantized: as codes; bf16: each product quantizes its weight. "
-              "Same bits");
+              "How weights that the recipe quantizes are held. quantized: as codes; bf16: each product quantizes its "
+              "weight. Same bits");
     v.key("fuse_wgrad", self.fuse_wgrad, OneOf(), may_change, "Accumulate weight gradients inside the GEMM");
     v.key("quantize_head", self.quantize_head, OneOf(), may_change, "Quantize an untied output layer too");
     v.key("bf16_first", self.bf16_first, from_to(0, 10000), may_change, "First blocks whose matrices stay in bf16");

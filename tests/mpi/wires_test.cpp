@@ -24,14 +24,17 @@ Mpi& mpi() {
 /// A way in which weights of one format are cut, held and moved.
 struct Case {
   FormatId format;
+  OwnerKind owner;  ///< of matrices and experts
   GatherCuts cuts;
   SyncRules rules;
 
   std::string name() const {
     return std::string(traits_of(format).name) + " wire " + std::string(name_of(rules.weights.wire)) + " cuts " +
-           std::string(name_of(cuts)) + " staging " + std::string(name_of(rules.weights.staging)) +
-           (rules.gather == Overlap::on ? " overlap" : "");
+           std::string(name_of(cuts)) + " " + name_of(owner) + " staging " +
+           std::string(name_of(rules.weights.staging)) + (rules.gather == Overlap::on ? " overlap" : "");
   }
+  /// Whether each block has one owner.
+  bool owns_blocks() const { return owner == OwnerKind::whole_matrix || cuts == GatherCuts::tile; }
   Way way() const { return way_of({DType::bf16, format}, rules.weights); }
 };
 
@@ -45,13 +48,15 @@ std::vector<Case> cases() {
   std::vector<Case> all;
   for (const FormatId format : weight_formats())
     for (const GatherWire wire : {GatherWire::bf16, GatherWire::quantized})
-      for (const GatherCuts cuts : {GatherCuts::flat, GatherCuts::tile})
+      for (const auto& [owner, cuts] : {std::pair{OwnerKind::element_sharded, GatherCuts::flat},
+                                        std::pair{OwnerKind::element_sharded, GatherCuts::tile},
+                                        std::pair{OwnerKind::whole_matrix, GatherCuts::flat}})
         for (const GatherStaging staging : {GatherStaging::alias_grads, GatherStaging::ring}) {
-          Case one{format, cuts, {Overlap::on, Overlap::on, 1, ReduceOrder::rank, {}}};
+          Case one{format, owner, cuts, {Overlap::on, Overlap::on, 1, ReduceOrder::rank, {}}};
           one.rules.weights = {PrimaryWeights::quantized, wire, staging};
           if (one.way() == Way::codes && staging == GatherStaging::ring) continue;  // nothing is staged
           const bool both = traits_of(format).columnwise == formats::Columnwise::requantized;
-          if (one.way() == Way::codes && both && cuts == GatherCuts::flat) continue;
+          if (one.way() == Way::codes && both && !one.owns_blocks()) continue;
           all.push_back(one);
         }
   return all;
@@ -84,14 +89,14 @@ Usage usage_of(const ParamRegistry& registry) {
   return usage;
 }
 
-LayoutRules rules(std::int64_t bucket_elements, GatherCuts cuts) {
-  return {mpi().size(), mpi().size(), bucket_elements, OwnerKind::element_sharded, cuts};
+LayoutRules layout_of(const Case& one, std::int64_t bucket_elements) {
+  return {mpi().size(), mpi().size(), bucket_elements, one.owner, one.cuts};
 }
 
 struct Bench {
   Bench(const Case& one, std::int64_t bucket_elements, ParamRegistry given)
       : registry(std::move(given)),
-        layout(ParamLayout::build(registry, rules(bucket_elements, one.cuts))),
+        layout(ParamLayout::build(registry, layout_of(one, bucket_elements))),
         usage(usage_of(registry)),
         mesh(mpi().mesh(device, mpi().ranks(), std::chrono::seconds(300))),
         masters(device, layout, mesh.ranks()),
@@ -231,15 +236,16 @@ std::int64_t expected_bytes(const Bench& bench, const Case& one, BucketId b) {
     return 2 * elements + whole - own;
   }
   const FormatTraits format = traits_of(one.format);
-  const std::int64_t scales = one.cuts == GatherCuts::tile
-                                  ? blocks_of_others(bench, b, format.block.rows) * size_of(format.scale_type)
-                                  : 0;
-  return elements * format.bits / 8 + scales;
+  std::int64_t bytes = elements * format.bits / 8;
+  if (one.owns_blocks()) bytes += blocks_of_others(bench, b, format.block.rows) * size_of(format.scale_type);
+  if (one.owner == OwnerKind::whole_matrix && format.tensor_amax)
+    bytes += 4 * (std::ssize(bucket.members) - std::ssize(bench.layout.pieces(b, bench.mesh.ranks())));
+  return bytes;
 }
 
 TEST(Wires, GathersMoveWhatTheFormatsSay) {
   for (const Case& one : cases()) {
-    if (traits_of(one.format).ragged && one.cuts == GatherCuts::tile) continue;  // blocks of odd shapes are not counted
+    if (traits_of(one.format).ragged && one.owns_blocks()) continue;  // blocks of odd shapes are not counted
     Bench bench(one, 12000, parameters(one.format));
     bench.publish(1);
     bench.sync.settle(bench.stream());
@@ -258,7 +264,7 @@ TEST(Wires, GathersMoveWhatTheFormatsSay) {
     const bool many = mpi().size() > 1;
     const bool cast = one.way() == Way::codes && one.format != formats::id_of<formats::Mxfp8>;
     const bool tensor = traits_of(one.format).tensor_amax;
-    const bool agree = cast && (one.cuts == GatherCuts::flat || tensor);
+    const bool agree = cast && one.owner == OwnerKind::element_sharded && (one.cuts == GatherCuts::flat || tensor);
     // Dense and experts: one each, over the whole world here.
     EXPECT_EQ(agreements, many && agree ? 2 : 0) << one.name();
     if (many && agree && one.cuts == GatherCuts::tile) {
@@ -293,7 +299,7 @@ TEST(Wires, LaunchesDoNotDependOnHowManyWeightsOrExpertsThereAre) {
       Usage usage;
       for (const ParamSpec& spec : registry.specs()) usage.writes.add(spec.members > 0 ? 1 : 0);
       Device device;
-      const ParamLayout layout = ParamLayout::build(registry, rules(1 << 24, one.cuts));
+      const ParamLayout layout = ParamLayout::build(registry, layout_of(one, 1 << 24));
       Mesh mesh = mpi().mesh(device, mpi().ranks(), std::chrono::seconds(300));
       Masters masters(device, layout, mesh.ranks());
       ParamSync sync(device, registry, layout, usage, masters, mesh, one.rules);
