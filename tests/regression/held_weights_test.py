@@ -141,6 +141,19 @@ class HeldWeights(runs.Runs):
                 if row["step"] == 2 and number > 0:
                     break
 
+    def launches(self, recipe):
+        """Of quantizers of weights: by format and group, however many weights, experts and micro-batches there are."""
+        quantize = lambda held: held[0][2]["quantize"]
+        sizes = ((), ("batch.micro=2",), ("model.moe.experts=8",))
+        for number, way in enumerate(ways(recipe)):
+            found = [quantize(self.held(f"l{number}.{i}", recipe, "single", 1, way, "reduce.bucket_mib=25", *sets))
+                     for i, sets in enumerate(sizes)]
+            self.assertEqual(len({one["weights"] for one in found}), 1, (recipe, way, found))
+            self.assertGreater(found[0]["weights"], 0)
+            self.assertEqual(found[0]["activations"], 2 * found[1]["activations"])  # half as many micro-batches
+        off = [quantize(self.run_of(f"l{i}", recipe, "single", 1, *sets)) for i, sets in enumerate(sizes[:2])]
+        self.assertEqual(off[0]["weights"], 2 * off[1]["weights"])
+
     def expect_stored(self, weights, file, what):
         seen = 0
         for name, arrays in weights.items():
@@ -160,7 +173,7 @@ class HeldWeights(runs.Runs):
 
 
 for one in RECIPES:
-    for case in ("every_model", "every_way", "evaluations_saves_and_resumes", "stored_bytes"):
+    for case in ("every_model", "every_way", "evaluations_saves_and_resumes", "stored_bytes", "launches"):
         setattr(HeldWeights, f"test_{case}_{one}", lambda self, one=one, case=case: getattr(self, case)(one))
 
 if __name__ == "__main__":
