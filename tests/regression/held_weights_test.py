@@ -101,11 +101,12 @@ class HeldWeights(runs.Runs):
                 self.expect_same(off, on, (recipe, name, sets))
 
     def every_way(self, recipe):
-        for model, ranks in (("odd", 2), ("single", 3)):
-            off = self.run_of(f"{model}.off", recipe, model, ranks)
+        for model, ranks, rule in (("odd", 2, "adamw"), ("single", 3, "adamw"), ("single", 3, "muon")):
+            rules = "optimizer.matrices=" + rule
+            off = self.run_of(f"{model}.{rule}", recipe, model, ranks, rules)
             for number, way in enumerate(ways(recipe)):
-                on = self.held(f"{model}.{number}", recipe, model, ranks, way, "debug.replica_hash_every=2")
-                self.expect_same(off, on, (recipe, model, ranks, way))
+                on = self.held(f"{model}.{rule}.{number}", recipe, model, ranks, way, rules, "debug.replica_hash_every=2")
+                self.expect_same(off, on, (recipe, model, ranks, rule, way))
 
     def evaluations_saves_and_resumes(self, recipe):
         """None of them changes a bit, nor does a resume that holds weights otherwise."""
