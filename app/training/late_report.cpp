@@ -9,18 +9,18 @@
 
 namespace tessera {
 
-LateReport::LateReport(Device& device, const RunConfig& config, Engine& engine, Control& control, Trace* trace)
-    : device_(device),
-      config_(config),
-      engine_(engine),
-      control_(control),
-      trace_(trace),
-      behind_(device.compute().native() != nullptr && !trace) {}
+Reading reading_of(Device& device, const Trace* trace) {
+  return device.compute().native() != nullptr && !trace ? Reading::late : Reading::at_once;
+}
+
+LateReport::LateReport(Device& device, const RunConfig& config, Engine& engine, Control& control, Trace* trace,
+                       Reading reading)
+    : device_(device), config_(config), engine_(engine), control_(control), trace_(trace), reading_(reading) {}
 
 void LateReport::begun(std::int64_t step, Turn turn) {
   finish();
   unread_ = Unread{step, turn, std::exchange(straight_on_, true), std::nullopt};
-  if (!behind_) read();
+  if (!behind()) read();
 }
 
 void LateReport::read() {

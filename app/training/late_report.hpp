@@ -13,12 +13,17 @@ namespace tessera {
 /// Where a run's rows go; says what went wrong. Rank 0 alone has one.
 using RowSink = std::function<Problems(const MetricsRow&)>;
 
-/// Rows of the steps, in order, each read while the step after it runs. Where nothing runs by itself (on the host), and
-/// under a trace, a row is read as soon as its step has been begun. One a rank; what says so is collective.
+/// When a step's row is read: while the step after it runs, or as soon as it has been begun.
+enum class Reading { late, at_once };
+
+/// Late, but where nothing runs by itself (on the host) and under a trace.
+Reading reading_of(Device& device, const Trace* trace);
+
+/// Rows of the steps, in order, each read as `reading` says. One a rank; what says so is collective.
 class LateReport {
  public:
   /// `trace` may be null; it gets each report when that is read.
-  LateReport(Device& device, const RunConfig& config, Engine& engine, Control& control, Trace* trace);
+  LateReport(Device& device, const RunConfig& config, Engine& engine, Control& control, Trace* trace, Reading reading);
 
   /// Where rows go from now on. Local.
   void send_to(const RowSink& sink) { sink_ = sink; }
@@ -36,7 +41,7 @@ class LateReport {
   void finish();
 
   /// Whether rows are read while the next step runs.
-  bool behind() const { return behind_; }
+  bool behind() const { return reading_ == Reading::late; }
   /// Steps that were skipped in a row, up to the last report that was read.
   std::int64_t skips() const { return skips_; }
 
@@ -57,7 +62,7 @@ class LateReport {
   Engine& engine_;
   Control& control_;
   Trace* trace_;
-  bool behind_;
+  Reading reading_;
   RowSink sink_;
   std::optional<Unread> unread_;
   Event last_end_;

@@ -21,7 +21,7 @@ Training::Training(Device& device, const RunPlan& plan, Batches batches, Mesh& m
       trace_(plan.config.debug.trace.empty()
                  ? nullptr
                  : std::make_unique<Trace>(plan.config.debug.trace, device, plan, engine_, control, records)),
-      report_(device, plan.config, engine_, control, trace_.get()) {
+      report_(device, plan.config, engine_, control, trace_.get(), reading_of(device, trace_.get())) {
   if (plan.config.debug.replica_hash_every > 0) replicas_.emplace(device, plan);
 }
 
