@@ -4,6 +4,7 @@ usage: cli_test.py TESSERA
 """
 import json
 import os
+import platform
 import struct
 import subprocess
 import sys
@@ -307,6 +308,13 @@ class Info(Cli):
             environment = {name: value for name, value in os.environ.items() if name not in said} | asked
             done = subprocess.run([TESSERA, "info"], capture_output=True, text=True, timeout=300, env=environment)
             self.assertIn(f"\nwaiting    {waiting}\n", done.stdout)
+
+    def test_a_cpu_without_instructions_for_bf16_is_told_of_once(self):
+        if json.loads(self.expect(0, "info", "--json").stdout)["back_end"] == "Cuda" or platform.machine() != "x86_64":
+            self.skipTest("oneDNN's products are those of host builds, and held to AVX2 on x86-64 alone")
+        held = {"ONEDNN_MAX_CPU_ISA": "AVX2"}
+        self.assertIs(json.loads(self.expect(0, "info", "--json", **held).stdout)["bf16_instructions"], False)
+        self.assertEqual(self.expect(0, "info", **held).stdout.count("precision.compute: fp32 is as fast or faster"), 1)
 
     def test_text(self):
         text = self.expect(0, "info").stdout

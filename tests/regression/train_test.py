@@ -254,6 +254,13 @@ class Runs(Train):
         self.assertEqual(done.returncode, 0)
         self.assertEqual(done.stderr.count("optimizer.decay_steps: counts with schedule wsd only"), 1)
 
+    def test_products_without_instructions_are_told_of_once(self):
+        info = subprocess.run([TESSERA, "info", "--json"], capture_output=True, text=True, timeout=300, check=True).stdout
+        slow = {"bf16": not json.loads(info)["bf16_instructions"], "fp32": False}
+        for compute in slow:
+            out = self.trained(2, precision__compute=compute)
+            self.assertEqual(out.count("speed: "), int(slow[compute]), out)
+
     def test_the_run_does_what_the_plan_says(self):
         for ranks, order in ((1, "rank"), (2, "rank"), (4, "rank"), (3, "library")):
             with self.subTest(ranks=ranks, order=order):
