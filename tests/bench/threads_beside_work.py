@@ -3,10 +3,11 @@
 which threads wait at a barrier; by turns, so that what else the machine does meets all of them.
 
     threads_beside_work.py [--build build/host] [--deck inputs/quickstart/moe_text.yaml] [--ways shipped,1000,passive,300000]
-                           [--rounds 5] [--steps 8] [--out FILE]
+                           [--alone 300000] [--rounds 5] [--steps 8] [--out FILE]
 
 A way: shipped, with nothing said by the environment; a GOMP_SPINCOUNT (300000 is what libgomp does by itself);
-OMP_WAIT_POLICY's passive or active. A run's first two steps do not count. Prints medians of the runs' medians, in ms, and
+OMP_WAIT_POLICY's passive or active. Ways of --alone are timed without the other process, beside which a step may take a
+minute. A run's first two steps do not count. Prints medians of the runs' medians, in ms, and
 the median over the rounds of beside / alone; a JSON line a run is appended to FILE.
 """
 import argparse
@@ -58,14 +59,16 @@ def main() -> None:
     parser.add_argument("--build", default=str(ROOT / "build/host"))
     parser.add_argument("--deck", default=str(ROOT / "inputs/quickstart/moe_text.yaml"))
     parser.add_argument("--ways", default="shipped,1000,passive,300000")
+    parser.add_argument("--alone", default="")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--out")
     args = parser.parse_args()
-    ways, medians = args.ways.split(","), {}
+    only_alone, medians = args.alone.split(",") if args.alone else [], {}
+    ways = args.ways.split(",") + only_alone
     for round_ in range(args.rounds):
         for way in ways:
-            for beside in (False, True):
+            for beside in (False,) if way in only_alone else (False, True):
                 steps = step_ms(args, way, beside)
                 medians.setdefault((way, beside), []).append(statistics.median(steps))
                 record = {"date": datetime.date.today().isoformat(), "cpu": cpu(), "cores": len(os.sched_getaffinity(0)),
@@ -79,6 +82,9 @@ def main() -> None:
     print(f"{cpu()}, {len(os.sched_getaffinity(0))} cores, one rank of 2 threads, {args.rounds} rounds of {args.steps} steps")
     print(f"{'way':<12}{'alone':>10}{'beside':>10}{'beside / alone':>16}")
     for way in ways:
+        if way in only_alone:
+            print(f"{way:<12}{statistics.median(medians[way, False]):>10.1f}{'-':>10}{'-':>16}")
+            continue
         ratios = [b / a for a, b in zip(medians[way, False], medians[way, True], strict=True)]
         print(f"{way:<12}{statistics.median(medians[way, False]):>10.1f}{statistics.median(medians[way, True]):>10.1f}"
               f"{statistics.median(ratios):>16.2f}")
