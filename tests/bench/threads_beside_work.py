@@ -7,18 +7,20 @@ which threads wait at a barrier; by turns, so that what else the machine does me
 
 A way: shipped, with nothing said by the environment; a GOMP_SPINCOUNT (300000 is what libgomp does by itself);
 OMP_WAIT_POLICY's passive or active. Ways of --alone are timed without the other process, beside which a step may take a
-minute. A run's first two steps do not count. Prints medians of the runs' medians, in ms, and
-the median over the rounds of beside / alone; a JSON line a run is appended to FILE.
+minute. A run's first two steps do not count. Prints medians of the runs' medians, in ms, the median over the rounds of
+beside / alone, and how much of the cores' time other processes took at most; a JSON line a run is appended to FILE.
 """
 import argparse
 import datetime
 import json
 import os
 import pathlib
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SAID = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
@@ -30,9 +32,25 @@ def cpu() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
+def cpu_seconds() -> tuple[float, float]:
+    """Of the whole machine, the time that a host took from it included; of this process's ended children."""
+    user, nice, system, _, _, irq, softirq, steal = map(int, pathlib.Path("/proc/stat").read_text().split()[1:9])
+    own = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK"), own.ru_utime + own.ru_stime
+
+
 def environment(way: str) -> dict:
     said = {} if way == "shipped" else {"GOMP_SPINCOUNT": way} if way.isdigit() else {"OMP_WAIT_POLICY": way}
     return {name: value for name, value in os.environ.items() if name not in SAID} | {"OMP_NUM_THREADS": "2"} | said
+
+
+def timed(args, way: str, beside: bool) -> tuple[list[float], float]:
+    """Milliseconds of each step, and the share of the cores' time that other processes took meanwhile."""
+    begin, (all_before, own_before) = time.monotonic(), cpu_seconds()
+    steps = step_ms(args, way, beside)
+    seconds, (all_after, own_after) = time.monotonic() - begin, cpu_seconds()
+    others = (all_after - all_before) - (own_after - own_before)
+    return steps, max(0.0, others / (seconds * os.cpu_count()))
 
 
 def step_ms(args, way: str, beside: bool) -> list[float]:
@@ -65,21 +83,23 @@ def main() -> None:
     parser.add_argument("--out")
     args = parser.parse_args()
     only_alone, medians = args.alone.split(",") if args.alone else [], {}
-    ways = args.ways.split(",") + only_alone
+    ways, most_others = args.ways.split(",") + only_alone, 0.0
     for round_ in range(args.rounds):
         for way in ways:
             for beside in (False,) if way in only_alone else (False, True):
-                steps = step_ms(args, way, beside)
+                steps, others = timed(args, way, beside)
+                most_others = max(most_others, others)
                 medians.setdefault((way, beside), []).append(statistics.median(steps))
                 record = {"date": datetime.date.today().isoformat(), "cpu": cpu(), "cores": len(os.sched_getaffinity(0)),
-                          "deck": os.path.basename(args.deck), "way": way, "beside": beside, "round": round_,
+                          "deck": os.path.basename(args.deck), "way": way, "beside": beside, "round": round_, "others": round(others, 3),
                           "step_ms": [round(ms, 1) for ms in steps]}
-                print(f"{way} {'beside' if beside else 'alone'}: {medians[way, beside][-1]:.1f} ms, at most {max(steps):.1f}",
-                      file=sys.stderr, flush=True)
+                print(f"{way} {'beside' if beside else 'alone'}: {medians[way, beside][-1]:.1f} ms, at most {max(steps):.1f}; "
+                      f"others {others:.1%}", file=sys.stderr, flush=True)
                 if args.out:
                     with open(args.out, "a", encoding="utf-8") as file:
                         file.write(json.dumps(record) + "\n")
-    print(f"{cpu()}, {len(os.sched_getaffinity(0))} cores, one rank of 2 threads, {args.rounds} rounds of {args.steps} steps")
+    print(f"{cpu()}, {len(os.sched_getaffinity(0))} cores, one rank of 2 threads, {args.rounds} rounds of {args.steps} steps; "
+          f"others took at most {most_others:.1%} of the cores' time")
     print(f"{'way':<12}{'alone':>10}{'beside':>10}{'beside / alone':>16}")
     for way in ways:
         if way in only_alone:
