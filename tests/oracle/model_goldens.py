@@ -4,20 +4,19 @@ implementations in transformers before anything is written.
 
     python tests/oracle/model_goldens.py [MODEL...]
 
-Nothing random is stored. Element i of parameter `name` (canonical, row-major) is fp32(offset + scale u), and token i of
-the text is floor(V (u + 1) / 2), with u = (bits >> 40) / 2^23 - 1, bits = mix64(fnv1a64(key) + (i + 1) phi) and key
-"name:seed" or "tokens:seed". The .bin holds little-endian fp32: gradients in the order of `tensors`, then `logits`.
+Nothing random is stored: weights and texts are those of small_models.py. The .bin holds little-endian fp32: gradients
+in the order of `tensors`, then `logits`.
 """
 import json
 import math
 import pathlib
 import sys
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
-PHI = 0x9E3779B97F4A7C15
+import small_models
+
 GAP = 1e-4  # no routing decision may be closer: another rounding would flip it
 HERE = pathlib.Path(__file__).parent / "goldens"
 
@@ -37,76 +36,13 @@ TRAINING = dict(sequences=4, steps=10, lr=4e-3, min_lr=4e-4, warmup_steps=3, bet
                 weight_decay=0.1, clip=2.1)
 
 
-def fnv1a64(text):
-    h = 0xCBF29CE484222325
-    for c in text.encode():
-        h = ((h ^ c) * 0x100000001B3) % 2**64
-    return h
-
-
-def uniform(key, n, first=0):
-    """n numbers in [-1, 1), multiples of 2^-23."""
-    with np.errstate(over="ignore"):
-        z = np.uint64(fnv1a64(key)) + (np.arange(first, first + n, dtype=np.uint64) + np.uint64(1)) * np.uint64(PHI)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z = z ^ (z >> np.uint64(31))
-    return (z >> np.uint64(40)).astype(np.float64) * 2.0**-23 - 1.0
-
-
-def parameters(m):
-    """{canonical name: (shape, offset, scale)} in the order of a forward pass."""
-    C, V, T, ffn = m["hidden"], m["vocabulary"], m["seq_len"], m["ffn"]
-    q, kv = m["heads"] * m["head_dim"], m["kv_heads"] * m["head_dim"]
-    up, width = ("gate_up", 2 * ffn) if m["activation"] == "swiglu" else ("up", ffn)
-    out = {"embed.tokens": ((V, C), 0, 0.5)}
-    if m["position"] == "learned":
-        out["embed.positions"] = ((T, C), 0, 0.5)
-
-    def norm(name):
-        out[name + ".weight"] = ((C,), 1, 0.25)
-        if m["bias"] and m["norm"] == "layer":
-            out[name + ".bias"] = ((C,), 0, 0.25)
-
-    def linear(name, rows, columns):
-        out[name + ".weight"] = ((rows, columns), 0, 0.25)
-        if m["bias"]:
-            out[name + ".bias"] = ((rows,), 0, 0.25)
-
-    for i in range(m["layers"]):
-        layer = f"layers.{i}."
-        norm(layer + "norm1")
-        linear(layer + "attention.qkv", q + 2 * kv, C)
-        linear(layer + "attention.out", C, q)
-        norm(layer + "norm2")
-        if m["moe"]:
-            E = m["moe"]["experts"]
-            out[layer + "moe.router.weight"] = ((E, C), 0, 0.25)
-            out[layer + f"moe.experts.{up}.weight"] = ((E, width, C), 0, 0.25)
-            out[layer + "moe.experts.down.weight"] = ((E, C, ffn), 0, 0.25)
-        else:
-            linear(layer + f"mlp.{up}", width, C)
-            linear(layer + "mlp.down", C, ffn)
-    norm("final_norm")
-    if not m["tied_head"]:
-        out["head.weight"] = ((V, C), 0, 0.25)
-    return out
-
-
 def initial(m, seed, dtype):
-    weights = {}
-    for name, (shape, offset, scale) in parameters(m).items():
-        values = (offset + scale * uniform(f"{name}:{seed}", math.prod(shape))).astype(np.float32)
-        weights[name] = torch.tensor(values.reshape(shape)).to(dtype).requires_grad_()
-    return weights
+    return {name: torch.tensor(values).to(dtype).requires_grad_()
+            for name, values in small_models.weights_of(m, seed).items()}
 
 
 def batch(m, seed, step, sequences):
-    T, V = m["seq_len"], m["vocabulary"]
-    first = step * sequences * T
-    tokens = np.floor(V * (uniform(f"tokens:{seed}", sequences * T + 1, first) + 1) / 2).astype(np.int64)
-    text = torch.tensor(tokens)
-    return text[:-1].reshape(sequences, T), text[1:].reshape(sequences, T)
+    return tuple(torch.tensor(part) for part in small_models.batch_of(m, seed, step, sequences))
 
 
 class Model:
@@ -339,7 +275,7 @@ def write(name):
                  grad_norm=step["norm"], losses=losses, norms=norms, tensors=[])
     flat, offset = [], 0
     for tensor, w in weights.items():
-        start, scale = parameters(m)[tensor][1:]
+        start, scale = small_models.parameters(m)[tensor][1:]
         index["tensors"].append(dict(name=tensor, shape=list(w.shape), offset=offset, start=start, scale=scale))
         flat.append(w.grad.reshape(-1))
         offset += w.numel()

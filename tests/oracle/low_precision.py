@@ -1,0 +1,156 @@
+"""The three products of a linear layer under every recipe: which factor is quantized how, in numpy, sums in float64.
+
+Y = X W^T takes X and W rowwise, dX = dY W takes dY rowwise and W columnwise, dW = dY^T X takes both columnwise: blocks
+of a rowwise copy run along the last axis, those of a columnwise copy along the rows. Under nvfp4 columnwise copies of X
+and dY are rotated by a Hadamard matrix first, and both copies of dY are rounded at random.
+
+Rows belong to `Rows`: one part for a dense layer; for experts a part each, which begins at a multiple of a block, with
+zero rows up to the next.
+"""
+from dataclasses import dataclass
+
+import numpy as np
+
+import draws
+import number_formats as formats
+from number_formats import F32
+
+
+def turned(block):
+    return block[1], block[0]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a product's factors, part by part, and each row's number in the run's order, from which draws follow:
+    the token in the global batch, or token * k + slot."""
+    count: int
+    parts: tuple  # (first, end) of each
+    number: np.ndarray
+
+    @staticmethod
+    def dense(first, count):
+        return Rows(count, ((0, count),), np.arange(first, first + count))
+
+
+class Exact:
+    """No quantizer: factors as they are."""
+    rows_begin_at = 1  # multiples of this
+
+    def weight_rowwise(self, w):
+        return formats.Copy(None, None, w)
+
+    weight_columnwise = weight_rowwise
+
+    def activation_rowwise(self, x):
+        return formats.Copy(None, None, x)
+
+    activation_columnwise = activation_rowwise
+
+    def gradient_rowwise(self, name, dy, rows):
+        return formats.Copy(None, None, dy)
+
+    gradient_columnwise = gradient_rowwise
+
+
+class Scaled:
+    """E4M3 with a scale a block."""
+
+    def __init__(self, quantize, rows_begin_at, weight, activation):
+        self.quantize, self.rows_begin_at = quantize, rows_begin_at
+        self.weight, self.activation = weight, activation  # rowwise blocks
+
+    def weight_rowwise(self, w):
+        return self.quantize(formats.bf16(w), self.weight)
+
+    def weight_columnwise(self, w):
+        return self.quantize(formats.bf16(w), turned(self.weight))
+
+    def activation_rowwise(self, x):
+        return self.quantize(x.astype(F32), self.activation)
+
+    def activation_columnwise(self, x):
+        return self.quantize(x.astype(F32), turned(self.activation))
+
+    def gradient_rowwise(self, name, dy, rows):
+        return self.activation_rowwise(dy)
+
+    def gradient_columnwise(self, name, dy, rows):
+        return self.activation_columnwise(dy)
+
+
+class Nvfp4(Scaled):
+    def __init__(self, seed, step):
+        super().__init__(formats.nvfp4, 16, weight=(16, 16), activation=(1, 16))
+        self.seed, self.step = seed, step
+
+    def activation_columnwise(self, x):
+        return formats.nvfp4(formats.hadamard(x.astype(F32)), turned(self.activation))
+
+    def drawn(self, name, side, dy, rows):
+        index = rows.number[:, None] * dy.shape[1] + np.arange(dy.shape[1])
+        return draws.rounding_bytes(self.seed, name, side, self.step, index)
+
+    def gradient_rowwise(self, name, dy, rows):
+        return formats.nvfp4(dy.astype(F32), self.activation, self.drawn(name, "row", dy, rows))
+
+    def gradient_columnwise(self, name, dy, rows):
+        rotated = formats.hadamard(dy.astype(F32))
+        return formats.nvfp4(rotated, turned(self.activation), self.drawn(name, "col", dy, rows))
+
+
+RECIPES = {
+    "bf16": lambda seed, step: Exact(),
+    "fp8_block": lambda seed, step: Scaled(formats.fp8_block, 128, weight=(128, 128), activation=(1, 128)),
+    "mxfp8": lambda seed, step: Scaled(formats.mxfp8, 32, weight=(1, 32), activation=(1, 32)),
+    "mxfp8_2d": lambda seed, step: Scaled(formats.mxfp8, 32, weight=(32, 32), activation=(1, 32)),
+    "nvfp4": Nvfp4,
+}
+
+
+def factor(copy, part=slice(None)):
+    """(values, tensor amax or None) of a copy's rows."""
+    return copy.values[part], copy.amax
+
+
+def turned_factor(copy, part=slice(None)):
+    return copy.values[part].T, copy.amax
+
+
+class Products:
+    """Of one recipe. `weights` [E, out, in], one a part; rounding is done by who asks."""
+
+    def __init__(self, quantizer, sums):
+        self.q, self.sums = quantizer, sums  # sums: rounds what a product has summed
+
+    def sum(self, a, b):
+        return a @ b.T
+
+    def multiply(self, a, b):
+        """alpha a b^T of two factors, where alpha has the tensors' scales."""
+        sums = self.sums(self.sum(a[0], b[0]))
+        if a[1] is None:
+            return sums
+        alpha = (a[1] * formats.INVERSE_2688) * (b[1] * formats.INVERSE_2688)
+        return alpha * sums.astype(F32)
+
+    def forward(self, x, weights, rows):
+        """x [M, in] -> [M, out], before bias and rounding; zero between the parts."""
+        y = np.zeros((rows.count, weights.shape[1]))
+        quantized = self.q.activation_rowwise(x)
+        for w, (first, end) in zip(weights, rows.parts):
+            y[first:end] = self.multiply(factor(quantized, slice(first, end)), factor(self.q.weight_rowwise(w)))
+        return y
+
+    def backward(self, name, dy, x, weights, rows):
+        """dy [M, out], x [M, in] -> dx [M, in] before rounding, dw [E, out, in]."""
+        dx, dw = np.zeros_like(x), np.zeros_like(weights)
+        row = self.q.gradient_rowwise(name, dy, rows)
+        columns, inputs = self.q.gradient_columnwise(name, dy, rows), self.q.activation_columnwise(x)
+        for e, (first, end) in enumerate(rows.parts):
+            w = self.q.weight_columnwise(weights[e])
+            dx[first:end] = self.multiply(factor(row, slice(first, end)), turned_factor(w))
+            # Rotation spreads tokens over all rows of a block, those between the parts too.
+            end = first + -(-(end - first) // self.q.rows_begin_at) * self.q.rows_begin_at
+            dw[e] = self.multiply(turned_factor(columns, slice(first, end)), turned_factor(inputs, slice(first, end)))
+        return dx, dw
