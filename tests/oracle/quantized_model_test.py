@@ -195,7 +195,7 @@ class Goldens(unittest.TestCase):
         return max(goldens.errors(goldens.step(model, index["seed"]).gradients, wanted).values())
 
     def told_apart(self, name, recipe, what, spoil):
-        self.assertGreater(self.worst(name, recipe, spoil), 2 * goldens.GRADIENT_LIMIT, (name, recipe, what))
+        self.assertGreater(self.worst(name, recipe, spoil), goldens.GRADIENT_LIMIT, (name, recipe, what))
 
     def test_a_factor_that_is_not_quantized_shows(self):
         kinds = [f"{factor}_{side}" for factor in ("weight", "activation", "gradient")
