@@ -89,9 +89,9 @@ class ParamSync {
   const ParamLayout& layout_;
   Mesh& mesh_;
   SyncRules rules_;
+  std::vector<std::unique_ptr<Wire>> wires_;  ///< before the groups: what they have in flight refers to them
   IndexedBy<GroupId, ParamGroup> groups_;
   IndexedBy<BucketId, ParamBucket*> buckets_;
-  std::vector<std::unique_ptr<Wire>> wires_;
   std::vector<GroupId> order_;       ///< by first use; every group once
   std::vector<GroupId> staging_;     ///< memory of stage(), kept so that a step allocates nothing
   std::vector<Exchange> agreement_;  ///< likewise of agree()
