@@ -68,6 +68,19 @@ void check_schedule(const OptimizerConfig& optimizer, std::int64_t steps, Findin
                                  optimizer.decay_steps, steps)});
 }
 
+/// Of what full sharding forbids beside what is forbidden anyway.
+void check_full_sharding(const RunConfig& config, Findings& found) {
+  const bool plain = config.precision.recipe == RecipeName::bf16;
+  if (config.precision.primary_weights == PrimaryWeights::quantized && config.gather.wire == GatherWire::bf16)
+    found.push_back({{"gather.wire", "sharding", "precision.primary_weights"},
+                     "is bf16, and full sharding gathers what it keeps, which is codes: use wire auto, primary_weights "
+                     "bf16, or sharding optimizer"});
+  if (!plain && config.gather.cuts == GatherCuts::flat)
+    found.push_back({{"gather.cuts", "sharding"},
+                     "is flat, and full sharding cuts what a recipe quantizes between rows of blocks: use cuts tile, "
+                     "or sharding optimizer"});
+}
+
 void check_gather(const RunConfig& config, Findings& found) {
   const bool quantized = config.precision.primary_weights == PrimaryWeights::quantized;
   if (!quantized && config.gather.wire == GatherWire::quantized)
@@ -79,6 +92,12 @@ void check_gather(const RunConfig& config, Findings& found) {
                      fmt::format("is {}, and nothing is staged: only weights that are held quantized and travel as "
                                  "bf16 are; use auto",
                                  name_of(config.gather.staging))});
+  if (config.sharding == Sharding::full) return check_full_sharding(config, found);
+  if (config.gather.granularity != GatherGranularity::automatic)
+    found.push_back({{"gather.granularity", "sharding"},
+                     fmt::format("is {}, and weights are gathered for use only where sharding is full: use auto, or "
+                                 "sharding full",
+                                 name_of(config.gather.granularity))});
   if (config.gather.cuts == GatherCuts::flat && ships_both_copies(config))
     found.push_back({{"gather.cuts", "gather.wire"},
                      fmt::format("is flat, and codes of {} travel by whole rows of blocks: use cuts tile, or wire bf16",
@@ -161,6 +180,9 @@ Findings advise(const RunConfig& config) {
   if (config.gather.wire == GatherWire::bf16 && config.precision.primary_weights == PrimaryWeights::bf16)
     found.push_back({{"gather.wire", "precision.primary_weights"},
                      "weights that are held in bf16 travel in it anyway"});
+  if (config.sharding == Sharding::full && config.reduce.bucket_mib != ReduceConfig().bucket_mib)
+    found.push_back({{"reduce.bucket_mib", "sharding"},
+                     "counts with sharding: optimizer only: under full sharding gradients travel module by module"});
   if (config.eval.every_steps > 0 && config.data.eval_fraction == 0.0)
     found.push_back({{"eval.every_steps", "data.eval_fraction"},
                      "no evaluation: data.eval_fraction 0 keeps no windows for it"});

@@ -18,12 +18,17 @@
 namespace tessera {
 namespace {
 
+GatherUnit gather_unit(const RunConfig& config) {
+  if (config.sharding == Sharding::optimizer) return GatherUnit::bucket;
+  return gathers_modules(config) ? GatherUnit::module : GatherUnit::block;
+}
+
 LayoutRules layout_rules(const RunConfig& config, const Ranks& ranks) {
   const double elements = config.reduce.bucket_mib * 1024 * 1024 / static_cast<double>(size_of(DType::f32));
   return {ranks.world.size, ranks.expert_data.size,
           std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(elements))),
           config.optimizer.matrices == MatrixRule::muon ? OwnerKind::whole_matrix : OwnerKind::element_sharded,
-          config.gather.cuts};
+          config.gather.cuts, gather_unit(config)};
 }
 
 FormatRules format_rules(const RunConfig& config) {
@@ -59,7 +64,7 @@ void run_dry(RunPlan& plan) {
     plan.model.gradient(pass, memory.micro_batch(0, plan.sizes.micro, 1));
   }
   plan.usage.training = recorder.take_accesses();
-  plan.usage.writes = recorder.writes();
+  plan.usage.contributions = recorder.take_contributions();
   const int ranks = plan.ranks.world.size;
   plan.flops_per_step = device.tape().flops * plan.sync.micro_batches * ranks;
   plan.model_flops_per_step = model_flops(plan, device, memory) * plan.sync.micro_batches * ranks;
@@ -216,7 +221,7 @@ RunPlan resolve(const RunConfig& config, int ranks, int rank) {
   const SyncRules sync{config.gather.overlap ? Overlap::on : Overlap::off,
                        config.reduce.overlap ? Overlap::on : Overlap::off, static_cast<int>(local / config.batch.micro),
                        config.reduce.order,
-                       {config.precision.primary_weights, config.gather.wire, config.gather.staging}};
+                       {config.precision.primary_weights, config.gather.wire, config.gather.staging, config.sharding}};
   const StepSizes sizes{config.model.seq_len, config.batch.global, local, config.batch.micro, 0, {}};
   RunPlan plan{{here,
                 config.run.seed,
