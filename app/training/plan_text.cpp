@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "app/training/plan_gathers.hpp"
 #include "core/optim/rule.hpp"
 #include "core/params/planes.hpp"
 #include "kernels/formats/registry.hpp"
@@ -97,32 +98,6 @@ std::string_view staged_in(const RunPlan& plan, const Bucket& bucket) {
   return name_of(plan.sync.weights.staging == GatherStaging::ring ? GatherStaging::ring : GatherStaging::alias_grads);
 }
 
-/// The all-gather of one group.
-struct GatherCost {
-  GroupId group;
-  const char* pass;
-  std::int64_t bytes = 0;
-  std::string why;
-};
-
-/// Each group once a step: under the next forward, or right behind the update.
-std::vector<GatherCost> gathers_of(const RunPlan& plan) {
-  std::vector<GatherCost> gathers;
-  for (GroupId g : plan.layout.groups().ids()) {
-    GatherCost gather{g, plan.sync.gather == Overlap::on ? "forward" : "publish", 0, {}};
-    for (const CollectiveCost& cost : plan.collectives)
-      if (cost.group == g.value && cost.collective == Collective::all_gather) gather.bytes += cost.bytes * cost.count;
-    for (BucketId b : plan.layout.groups()[g].buckets) {
-      const Bucket& bucket = plan.layout.buckets()[b];
-      const std::string why = travels_as(bucket.key.format, way_of(plan, bucket)) + ": " +
-                              reason_of(bucket.key.format, way_of(plan, bucket));
-      if (gather.why.find(why) == std::string::npos) gather.why += (gather.why.empty() ? "" : "; ") + why;
-    }
-    gathers.push_back(std::move(gather));
-  }
-  return gathers;
-}
-
 std::string bucket_text(const RunPlan& plan, const Bucket& bucket) {
   const auto [least, most] = std::ranges::minmax(bucket.counts);
   const Way way = way_of(plan, bucket);
@@ -139,7 +114,7 @@ std::string bucket_text(const RunPlan& plan, const Bucket& bucket) {
 
 }  // namespace
 
-std::string plan_text(const RunPlan& plan) {
+std::string plan_text(const RunPlan& plan, const std::optional<GranularityPeaks>& peaks) {
   std::string text = fmt::format("{} ranks, {} parameters in {} tensors, layout {:016x}\n", plan.ranks.world.size,
                                  parameters(plan), plan.registry.size(), plan.layout.hash());
   text += fmt::format("{} sequences a rank and step in {} micro-batches, {:.3g} GFLOP a step", plan.sizes.local,
@@ -163,9 +138,12 @@ std::string plan_text(const RunPlan& plan) {
     text += fmt::format("  {}: weight {}, x {}, dy {}\n", name, weight, x, dy);
   });
   text += "gathers of one step, bytes that one rank receives\n";
-  for (const GatherCost& gather : gathers_of(plan))
-    text += fmt::format("  group {:<10} {:<9} {:>12} bytes  {}\n", gather.group.value, gather.pass, gather.bytes,
-                        gather.why);
+  for (const PlannedGather& gather : gathers_of(plan))
+    text += fmt::format("  {:<20} {:<9} {:<20} {:>12} bytes x {}  {}\n", gather.unit, gather.pass, gather.side,
+                        gather.bytes, gather.count, gather.why);
+  if (peaks)
+    text += fmt::format("memory with gather.granularity unit: {:.3f} MiB, module: {:.3f} MiB\n", mib(peaks->unit),
+                        mib(peaks->module));
   text += "collectives of one step, bytes that one rank receives\n";
   for (const CollectiveCost& cost : plan.collectives)
     text += fmt::format("  {:<16} {:<10} {:>12} bytes\n", name_of(cost.collective),
@@ -173,7 +151,7 @@ std::string plan_text(const RunPlan& plan) {
   return text;
 }
 
-std::string plan_json(const RunPlan& plan) {
+std::string plan_json(const RunPlan& plan, const std::optional<GranularityPeaks>& peaks) {
   nlohmann::ordered_json json{{"ranks", plan.ranks.world.size},
                               {"parameters", parameters(plan)},
                               {"layout", fmt::format("{:016x}", plan.layout.hash())},
@@ -212,12 +190,14 @@ std::string plan_json(const RunPlan& plan) {
     json["collectives"].push_back(
         {{"group", cost.group}, {"op", name_of(cost.collective)}, {"bytes", cost.bytes}, {"count", cost.count}});
   json["gathers"] = nlohmann::ordered_json::array();
-  for (const GatherCost& gather : gathers_of(plan))
-    json["gathers"].push_back({{"unit", fmt::format("group {}", gather.group.value)},
+  for (const PlannedGather& gather : gathers_of(plan))
+    json["gathers"].push_back({{"unit", gather.unit},
                                {"pass", gather.pass},
-                               {"side", "both"},
+                               {"side", gather.side},
                                {"bytes", gather.bytes},
+                               {"count", gather.count},
                                {"why", gather.why}});
+  if (peaks) json["granularity"] = {{"unit", peaks->unit}, {"module", peaks->module}};
   return json.dump(2);
 }
 

@@ -17,7 +17,8 @@ int run_plan(const PlanOptions& options) {
     problems.add(Exit::deck, deck.provenance.located(finding));
   problems.raise();
   const RunPlan plan = resolve_largest(deck.config, static_cast<int>(options.ranks));
-  fmt::print("{}\n", options.format == Format::json ? plan_json(plan) : plan_text(plan));
+  const std::optional<GranularityPeaks> peaks = granularity_peaks(deck.config, static_cast<int>(options.ranks));
+  fmt::print("{}\n", options.format == Format::json ? plan_json(plan, peaks) : plan_text(plan, peaks));
   return 0;
 }
 

@@ -72,7 +72,7 @@ struct ParamGroup {
   int unfinished = 0;  ///< parameters whose last contribution (of a pool: of the micro-batch) is still to come
   int pool_slot = -1;  ///< where its gradients are lent
   int begun = 0, summed = 0;  ///< of a pool: micro-batches that were written, and that the slices hold
-  Event sent;          ///< of a pool: behind the last collective that read its gradients
+  Event sent;          ///< of a pool: behind the last sum of its gradients, which are free again
 };
 
 /// The groups of a layout with the memory of their weights and gradients, and two receive slots: each ranks x this

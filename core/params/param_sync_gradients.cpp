@@ -108,9 +108,8 @@ void ParamSync::finish_oldest_reduction(Stream& stream) {
   Flight& flight = flights_[oldest_];
   if (stream.launches() > flight.launches_before) ++overlapped_reductions_;
   flight.pending.wait(copies);
-  flight.group->sent = copies.record();
   add_up(copies, *flight.group, flight.group->reduction[oldest_]);
-  summed_ = copies.record();
+  flight.group->sent = summed_ = copies.record();
   oldest_ = (oldest_ + 1) % receive_slots;
   --in_flight_;
 }

@@ -58,6 +58,13 @@ double wire_bytes(const WeightFormat& format, Way way) {
   });
 }
 
+double kept_bytes(const WeightFormat& format, Way way) {
+  if (way == Way::values) return static_cast<double>(size_of(format.plain));
+  return visit_format(*format.codes, []<class F>() {
+    return F::Element::bits / 8.0 + sizeof(typename F::Scale) / static_cast<double>(F::block.rows * F::block.columns);
+  });
+}
+
 Sides payload_of(const WeightFormat& format, Way way, Side side) {
   if (way == Way::values) return Sides::none;
   return side == Side::columnwise && travel_apart(format, way) ? Sides::columnwise : Sides::rowwise;

@@ -35,6 +35,9 @@ constexpr const char* name_of(Sides sides) {
 Way way_of(const WeightFormat& format, const WeightRules& rules);
 /// Bytes of an element on the wire; compact scales, which some cuts and owners add, not counted.
 double wire_bytes(const WeightFormat& format, Way way);
+/// Bytes of an element in one all-gather where ranks keep slices: of one of two copies that travel apart; with compact
+/// scales.
+double kept_bytes(const WeightFormat& format, Way way);
 /// What must have been gathered for an access to one side: of values nothing in particular, since they travel with every
 /// gather of their group; of codes whose copies travel apart that side, of others the one payload (rowwise).
 Sides payload_of(const WeightFormat& format, Way way, Side side);

@@ -249,4 +249,14 @@ RunPlan resolve_largest(const RunConfig& config, int ranks) {
   return largest;
 }
 
+std::optional<GranularityPeaks> granularity_peaks(const RunConfig& config, int ranks) {
+  if (config.sharding != Sharding::full) return std::nullopt;
+  const auto bytes = [&](GatherGranularity granularity) {
+    RunConfig asked = config;
+    asked.gather.granularity = granularity;
+    return total(resolve_largest(asked, ranks).memory);
+  };
+  return GranularityPeaks{bytes(GatherGranularity::unit), bytes(GatherGranularity::module)};
+}
+
 }  // namespace tessera

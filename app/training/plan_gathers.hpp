@@ -1,0 +1,22 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/plan/plan.hpp"
+
+namespace tessera {
+
+/// One all-gather of weights, as a plan shows it.
+struct PlannedGather {
+  std::string unit;        ///< "group 3", or the block or module that is visited
+  std::string pass;        ///< "forward", "backward", or "publish": right behind the update
+  std::string side;        ///< "both" where one payload serves both
+  std::int64_t bytes = 0;  ///< that this rank receives
+  std::int64_t count = 1;  ///< a step
+  std::string why;
+};
+
+/// Of a step: each group once; under full sharding each visit, in order, as often as there are micro-batches.
+std::vector<PlannedGather> gathers_of(const RunPlan& plan);
+
+}  // namespace tessera
