@@ -56,7 +56,7 @@ class Trace final : public StepObserver {
   std::vector<Record>& records_;
   std::vector<std::string> names_;  ///< canonical, each once
   std::vector<int> name_of_;        ///< by ParamId
-  std::set<std::pair<int, PlaneKind>> hashed_;  ///< arrays of buckets that the row has: gathered again, they are the same
+  std::set<std::pair<int, PlaneKind>> hashed_;  ///< arrays that the row has: gathered again they are the same
   std::vector<std::set<PlaneKind>> stored_;  ///< by name: what is stored of the weight
   Tensor sums_;                     ///< u64 [digests_of_tensor, names]
   std::ofstream file_;

@@ -18,8 +18,8 @@ constexpr const char* name_of(Collective c) {
 
 /// One buffer of a coalesced collective. Counts and displacements are in elements of `type`, one entry a rank, and
 /// must stay valid until the Pending has finished.
-///  all_gather: `receive` is the whole buffer; rank r's part, [displacements[r], +counts[r]), is already in place on r, or
-///  is r's `send`, of the same type: on all ranks the one or the other.
+///  all_gather: `receive` is the whole buffer; rank r's part, [displacements[r], +counts[r]), is already in place on r,
+///  or is r's `send`, of the same type: on all ranks the one or the other.
 ///  all_to_all: `send` is cut as counts/displacements say (part r goes to rank r); `receive` is [size, counts[rank]].
 ///  reduce_scatter: `receive` is the whole buffer, of f32; rank r's part, cut as for all_gather, becomes the sum over
 ///  ranks on r, in an order of the library's own. What the other parts hold afterwards is not said.

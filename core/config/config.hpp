@@ -217,7 +217,8 @@ struct GatherConfig {
     v.key("wire", self.wire, OneOf(), may_change,
           "What travels of weights that are held quantized: their codes, or their bf16, which every rank quantizes; "
           "auto: the fewer bytes. Same bits");
-    v.derived("cuts", self.cuts, OneOf(), may_change, "tile where sharding is full or the codes of mxfp8 travel, else flat",
+    v.derived("cuts", self.cuts, OneOf(), may_change,
+              "tile where sharding is full or the codes of mxfp8 travel, else flat",
               "Where weights that the recipe quantizes are cut between ranks. flat: anywhere, in equal slices; tile: "
               "between rows of scale blocks. Same bits");
     v.key("staging", self.staging, OneOf(), may_change,

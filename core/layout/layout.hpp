@@ -79,7 +79,8 @@ struct Bucket {
 };
 
 /// The unit of one coalesced collective: a bucket, or the last buckets of all keys of one process group, which hold the
-/// model's first layers and are the first to be gathered and the last to be reduced; or all buckets of a module or block of one process group.
+/// model's first layers and are the first to be gathered and the last to be reduced; or all buckets of a module or
+/// block of one process group.
 struct BucketGroup {
   ProcessGroup processes = ProcessGroup::dense;
   std::vector<BucketId> buckets;  ///< ascending

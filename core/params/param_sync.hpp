@@ -43,8 +43,8 @@ class ParamSync {
   /// Brings every group's weights to Ready, but those that visit a pool. Collective over the world.
   void settle(Stream& stream);
 
-  /// see(array) for every stored array of weights, whole: settles, and where ranks keep slices gathers group by group, one
-  /// copy after the other, for as long as it is seen. Collective over the world.
+  /// see(array) for every stored array of weights, whole: settles, and where ranks keep slices gathers group by group,
+  /// one copy after the other, for as long as it is seen. Collective over the world.
   void inspect(Stream& stream, const std::function<void(const Plane&)>& see);
 
   /// Where every group's two machines stand, epochs aside: what a step does depends on nothing else here.

@@ -1,7 +1,8 @@
 #include "core/params/param_sync.hpp"
 
 /// Weights of which ranks keep slices: whole in a slot of the pool for as long as a visit lasts. Staged -> InFlight ->
-/// Gathered -> Ready -release-> Staged. With overlap the next visit's all-gather runs under this one, in the other slot.
+/// Gathered -> Ready -release-> Staged. With overlap the next visit's all-gather runs under this one, in the other
+/// slot.
 namespace tessera {
 
 void ParamSync::start_passes(const std::array<std::vector<Visit>, 2>& visits, int passes) {

@@ -2,8 +2,8 @@
 
 #include "core/params/param_sync.hpp"
 
-/// The weights' half of ParamSync: Stale -> Staged -> InFlight -> Gathered -> Ready, once a step. Those that visit a pool
-/// go on, Ready -> Staged, as often as they are used: param_sync_visits.cpp.
+/// The weights' half of ParamSync: Stale -> Staged -> InFlight -> Gathered -> Ready, once a step. Those that visit a
+/// pool go on, Ready -> Staged, as often as they are used: param_sync_visits.cpp.
 namespace tessera {
 
 Operand ParamSync::operand(Stream& stream, ParamId param, Side side) {
@@ -55,12 +55,14 @@ void ParamSync::end_lease(Stream& stream, ParamGroup& group) {
 }
 
 /// Ready -> Stale, every group. One that nothing used since the last publish has its all-gather still to do, before
-/// its memory is staged anew; one that waits for a slot of the ring stays Stale. Those that visit a pool end their visit.
+/// its memory is staged anew; one that waits for a slot of the ring stays Stale. Those that visit a pool end their
+/// visit.
 void ParamSync::outdate(Stream& stream) {
   end_passes();
   for (const ParamGroup& group : groups_) {
     if (group.uses > 0)
-      throw StateError(group.id, group.residences.front().weights.epoch(), "an operand in use", name_of(WeightState::stale));
+      throw StateError(group.id, group.residences.front().weights.epoch(), "an operand in use",
+                       name_of(WeightState::stale));
     if (group.staging.place == Staging::Place::gradients && group.gradients.state() != GradientState::empty)
       throw StateError(group.id, group.residences.front().weights.epoch(), name_of(group.gradients.state()),
                        "gradients on lease");

@@ -30,16 +30,16 @@ constexpr const char* name_of(Sides sides) {
   return names[static_cast<int>(sides)];
 }
 
-/// `wire: auto` takes the fewer bytes, by the bits of an element; what is kept in slices travels as it is kept. The only
-/// place that decides it.
+/// `wire: auto` takes the fewer bytes, by the bits of an element; what is kept in slices travels as it is kept. The
+/// only place that decides it.
 Way way_of(const WeightFormat& format, const WeightRules& rules);
 /// Bytes of an element on the wire; compact scales, which some cuts and owners add, not counted.
 double wire_bytes(const WeightFormat& format, Way way);
 /// Bytes of an element in one all-gather where ranks keep slices: of one of two copies that travel apart; with compact
 /// scales.
 double kept_bytes(const WeightFormat& format, Way way);
-/// What must have been gathered for an access to one side: of values nothing in particular, since they travel with every
-/// gather of their group; of codes whose copies travel apart that side, of others the one payload (rowwise).
+/// What must have been gathered for an access to one side: of values nothing in particular, since they travel with
+/// every gather of their group; of codes whose copies travel apart that side, of others the one payload (rowwise).
 Sides payload_of(const WeightFormat& format, Way way, Side side);
 /// What is held of a weight, what travels, and why that is enough: for plans and explanations.
 std::string held_as(const WeightFormat& format, Way way);

@@ -64,8 +64,8 @@ std::vector<Lifetime> lifetimes(const ParamLayout& layout, IndexedBy<GroupId, Pa
   return all;
 }
 
-/// Gives each group a slot; returns how many there are. A slot is free again when its group was written before the group
-/// that comes before the new one: that one accumulates while it is reduced.
+/// Gives each group a slot; returns how many there are. A slot is free again when its group was written before the
+/// group that comes before the new one: that one accumulates while it is reduced.
 int deal_slots(std::span<const Lifetime> all) {
   std::vector<std::int64_t> last;  // contribution to each slot
   for (std::size_t i = 0; i < all.size(); ++i) {

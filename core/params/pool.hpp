@@ -4,12 +4,12 @@
 #include "core/params/param_group.hpp"
 #include "core/params/visits.hpp"
 
-/// Memory that groups whose ranks keep slices share: weights are whole there during a visit, gradients from a micro-batch's
-/// first contribution to their reduction. Planned, so that addresses never change. Both allocate; local.
+/// Memory that groups whose ranks keep slices share: weights are whole there during a visit, gradients from a
+/// micro-batch's first contribution to their reduction. Planned, so that addresses never change. Both allocate; local.
 namespace tessera {
 
-/// Two slots a process group, each as large as what is held at once in the largest of `visits`, derived copies included;
-/// every pooled group has a place in both.
+/// Two slots a process group, each as large as what is held at once in the largest of `visits`, derived copies
+/// included; every pooled group has a place in both.
 void place_weights(Device& device, const ParamRegistry& registry, const ParamLayout& layout,
                    IndexedBy<GroupId, ParamGroup>& groups, std::span<const Visit> visits);
 

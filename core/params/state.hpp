@@ -22,9 +22,9 @@ class StateError : public Error {
 /// Whether a group's weights and gradients are whole on every rank always, or during visits, ranks keeping slices.
 enum class Residing : std::uint8_t { always, visiting };
 
-/// The weights of one group in one place: ready(e) -> stale -> staged(e+1) -> in_flight -> gathered -> ready(e+1), once a
-/// step. They start stale at epoch 0: initialisation and load gather like any step. Of visits ready -release-> staged,
-/// staged -step-> stale.
+/// The weights of one group in one place: ready(e) -> stale -> staged(e+1) -> in_flight -> gathered -> ready(e+1),
+/// once a step. They start stale at epoch 0: initialisation and load gather like any step. Of visits ready -release->
+/// staged, staged -step-> stale.
 class WeightMachine {
  public:
   explicit WeightMachine(GroupId group = {}, Residing residing = Residing::always)

@@ -24,8 +24,8 @@ struct Visit {
 std::vector<Visit> visits_of(std::span<const Access> accesses, const ParamRegistry& registry, const ParamLayout& layout,
                              const WeightRules& rules);
 
-/// How far a pass has come through the visits of one process group. The slot of a visit is its number in the step mod 2,
-/// so that a step that is repeated meets the same addresses.
+/// How far a pass has come through the visits of one process group. The slot of a visit is its number in the step mod
+/// 2, so that a step that is repeated meets the same addresses.
 class Walk {
  public:
   Walk() = default;

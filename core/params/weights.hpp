@@ -15,8 +15,8 @@ class ParamSync;
 /// masters. operand() is the only way to one and never hands out an older epoch than the masters'.
 class Weights final : public WeightSource {
  public:
-  /// Called on `stream` for each array that has just been gathered or rebuilt: of what lies in one place once a step, of
-  /// what visits a pool at each visit.
+  /// Called on `stream` for each array that has just been gathered or rebuilt: of what lies in one place once a step,
+  /// of what visits a pool at each visit.
   using Observer = std::function<void(Stream& stream, const Plane& array)>;
 
   explicit Weights(ParamSync& sync) : sync_(sync) {}

@@ -145,7 +145,8 @@ TEST(Mesh, ReplicasAreThoseOfABucketsOwnGroup) {
   ReplicaCheck check(run.device(), run.plan());
   Weights& weights = run.engine().sync().weights();
   Stream& stream = run.engine().stream();
-  EXPECT_TRUE(check.differences(stream, run.engine().sync(), run.control(), 1).empty()) << "positions may differ in their experts";
+  EXPECT_TRUE(check.differences(stream, run.engine().sync(), run.control(), 1).empty())
+      << "positions may differ in their experts";
   const auto& buckets = run.plan().layout.buckets();
   const auto expert = std::ranges::find(buckets, ProcessGroup::expert, [](const Bucket& b) { return b.key.processes; });
   const auto b = static_cast<int>(expert - buckets.begin());

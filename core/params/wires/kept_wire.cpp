@@ -7,9 +7,11 @@
 namespace tessera {
 namespace {
 
-/// The address that a whole array would have of which `part` is the entries from `begin` on. Never followed outside them.
+/// The address that a whole array would have of which `part` is the entries from `begin` on. Never followed outside
+/// them.
 Tensor whole_around(const Tensor& part, std::int64_t begin, const Shape& whole) {
-  const auto address = reinterpret_cast<std::uintptr_t>(part.data) - static_cast<std::uintptr_t>(begin * size_of(part.type));
+  const auto bytes = static_cast<std::uintptr_t>(begin * size_of(part.type));
+  const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(part.data) - bytes;
   return {reinterpret_cast<void*>(address), part.type, whole};
 }
 
