@@ -26,8 +26,8 @@ ParamSync::ParamSync(Device& device, const ParamRegistry& registry, const ParamL
   place_staging(device, layout, groups_, order_, rules.weights.staging);
   make_wires(masters);
   staging_.reserve(order_.size());
-  for (ParamId param : contributions_.ids())
-    contributions_[param].expected = usage.writes(param) * (group_of(param).pooled() ? 1 : rules.micro_batches);
+  for (ParamId param : usage.contributions)
+    contributions_[param].expected += group_of(param).pooled() ? 1 : rules.micro_batches;
   restart();
 }
 

@@ -5,6 +5,7 @@
 #include "core/params/access.hpp"
 #include "core/params/sync_rules.hpp"
 #include "core/params/usage.hpp"
+#include "kernels/base/indexed_by.hpp"
 
 namespace tessera {
 
@@ -30,6 +31,7 @@ class UsageRecorder final : public WeightSource, public GradientSink {
   Half half_ = Half::forward;
   std::vector<Access> accesses_;
   std::vector<ParamId> contributions_;
+  IndexedBy<ParamId, int> written_;  ///< how often
 };
 
 }  // namespace tessera

@@ -15,7 +15,7 @@ using test::mpi;
 using test::Trial;
 
 /// A rank has one micro-batch a step unless `micro` says otherwise.
-RunConfig full(RunConfig config, std::int64_t micro = 0) {
+RunConfig sharded(RunConfig config, std::int64_t micro = 0) {
   config.sharding = Sharding::full;
   config.batch.micro = micro > 0 ? micro : config.batch.global / mpi().size();
   return config;
@@ -33,17 +33,17 @@ RunConfig coded(RecipeName recipe, RecomputeMode mode, GatherGranularity granula
   config.precision.recipe = recipe;
   config.gather.granularity = granularity;
   config.recompute.mode = mode;
-  config = full(config, 1);
+  config = sharded(config, 1);
   derive(config);
   return config;
 }
 
 std::vector<RunConfig> some_ways() {
-  using enum RecomputeMode;
+  using Mode = RecomputeMode;
   using enum GatherGranularity;
-  return {full(test::dense(Compute::fp32), 1), full(test::mixture(Compute::bf16)),
-          coded(RecipeName::mxfp8, selective, automatic), coded(RecipeName::mxfp8, RecomputeMode::full, unit),
-          coded(RecipeName::nvfp4, none, module), coded(RecipeName::fp8_block, none, unit)};
+  return {sharded(test::dense(Compute::fp32), 1), sharded(test::mixture(Compute::bf16)),
+          coded(RecipeName::mxfp8, Mode::selective, automatic), coded(RecipeName::mxfp8, Mode::full, unit),
+          coded(RecipeName::nvfp4, Mode::none, module), coded(RecipeName::fp8_block, Mode::none, unit)};
 }
 
 TEST(FullSharding, TakesTheMemoryThatWasPlanned) {
@@ -61,7 +61,7 @@ TEST(FullSharding, EqualsShardedOptimizersUnderDelays) {
   for (RunConfig config : {test::dense(Compute::bf16), test::mixture(Compute::fp32)}) {
     config.run.steps = 6;
     config.batch.micro = config.batch.global / mpi().size();
-    const std::vector<MetricsRow> kept = Trial(config, 0).train(), visiting = Trial(full(config), 300).train();
+    const std::vector<MetricsRow> kept = Trial(config, 0).train(), visiting = Trial(sharded(config), 300).train();
     ASSERT_EQ(std::ssize(kept), config.run.steps);
     ASSERT_EQ(kept.size(), visiting.size());
     for (std::size_t i = 0; i < kept.size(); ++i) {
@@ -73,7 +73,7 @@ TEST(FullSharding, EqualsShardedOptimizersUnderDelays) {
 
 class Small : public testing::Test {
  protected:
-  explicit Small() : run(full(test::mixture(Compute::bf16)), 0) { run.train(); }
+  explicit Small() : run(sharded(test::mixture(Compute::bf16)), 0) { run.train(); }
   ParamSync& sync() { return run.training().engine().sync(); }
   Stream& stream() { return run.device().compute(); }
   const std::vector<Access>& accesses() const { return run.plan().usage.evaluation; }

@@ -147,7 +147,9 @@ class Moved(Bench):
         rows = self.run_of(name, recipe, "dense", 2, *settings, micro=micro)
         plan = self.planned(name, 2, *settings)
         found = self.gathers(rows)
-        self.assertEqual(sum(size for _, size in found), sum(one["bytes"] * one["count"] for one in plan["gathers"]))
+        self.assertEqual(len(found), sum(one["count"] for one in plan["gathers"]))
+        if recipe == "bf16":  # else slices are uneven, and the plan is that of the rank that needs most
+            self.assertEqual(sum(size for _, size in found), sum(one["bytes"] * one["count"] for one in plan["gathers"]))
         return found, plan["gathers"]
 
     def test_copies(self):

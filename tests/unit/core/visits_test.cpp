@@ -10,9 +10,9 @@
 namespace tessera {
 namespace {
 
-using enum RecomputeMode;
+using Mode = RecomputeMode;
 
-RunConfig full(RunConfig config, RecipeName recipe, RecomputeMode mode, GatherGranularity granularity) {
+RunConfig sharded(RunConfig config, RecipeName recipe, Mode mode, GatherGranularity granularity) {
   config.sharding = Sharding::full;
   config.model.tied_head = false;
   config.model.hidden = 64;
@@ -24,7 +24,7 @@ RunConfig full(RunConfig config, RecipeName recipe, RecomputeMode mode, GatherGr
   config.gather.granularity = granularity;
   config.gather.cuts = recipe == RecipeName::bf16 ? GatherCuts::flat : GatherCuts::tile;
   config.recompute.mode = mode;
-  config.recompute.modules = {RecomputeModule::attention};
+  config.recompute.modules = std::vector{RecomputeModule::attention};
   return config;
 }
 
@@ -50,37 +50,37 @@ std::string training(const RunConfig& config, ProcessGroup processes = ProcessGr
 TEST(Visits, OneForwardAndOneBackwardWhereOnePayloadServesBoth) {
   using enum GatherGranularity;
   const RunConfig dense = test::dense(Compute::bf16);
-  for (RecomputeMode mode : {none, selective, RecomputeMode::full})
-    EXPECT_EQ(training(full(dense, RecipeName::bf16, mode, unit)), "embed 0 1 head. 1 0");
+  for (Mode mode : {Mode::none, Mode::selective, Mode::full})
+    EXPECT_EQ(training(sharded(dense, RecipeName::bf16, mode, unit)), "embed 0 1 head. 1 0");
   for (RecipeName recipe : {RecipeName::fp8_block, RecipeName::mxfp8_2d, RecipeName::nvfp4})
-    EXPECT_EQ(training(full(dense, recipe, RecomputeMode::full, unit)), "embed 0r 1r head. 1r 0r");
-  EXPECT_EQ(training(full(dense, RecipeName::bf16, none, module)), "embed 0 0 1 1 head. 1 1 0 0");
+    EXPECT_EQ(training(sharded(dense, recipe, Mode::full, unit)), "embed 0r 1r head. 1r 0r");
+  EXPECT_EQ(training(sharded(dense, RecipeName::bf16, Mode::none, module)), "embed 0 0 1 1 head. 1 1 0 0");
 }
 
 TEST(Visits, OnlyTheCopyThatIsReadWhereCopiesTravelApart) {
   using enum GatherGranularity;
   const RunConfig dense = test::dense(Compute::bf16);
-  EXPECT_EQ(training(full(dense, RecipeName::mxfp8, none, unit)), "embed 0r 1r head. 1c 0c");
-  EXPECT_EQ(training(full(dense, RecipeName::mxfp8, RecomputeMode::full, unit)), "embed 0r 1r head. 1r 1c 0r 0c");
-  EXPECT_EQ(training(full(dense, RecipeName::mxfp8, selective, unit)), "embed 0r 1r head. 1rc 0rc");
-  EXPECT_EQ(training(full(dense, RecipeName::mxfp8, selective, module)), "embed 0r 0r 1r 1r head. 1c 1r 1c 0c 0r 0c");
+  EXPECT_EQ(training(sharded(dense, RecipeName::mxfp8, Mode::none, unit)), "embed 0r 1r head. 1c 0c");
+  EXPECT_EQ(training(sharded(dense, RecipeName::mxfp8, Mode::full, unit)), "embed 0r 1r head. 1r 1c 0r 0c");
+  EXPECT_EQ(training(sharded(dense, RecipeName::mxfp8, Mode::selective, unit)), "embed 0r 1r head. 1rc 0rc");
+  EXPECT_EQ(training(sharded(dense, RecipeName::mxfp8, Mode::selective, module)), "embed 0r 0r 1r 1r head. 1c 1r 1c 0c 0r 0c");
 }
 
 TEST(Visits, ExpertsAreVisitedWithTheirBlock) {
   using enum GatherGranularity;
-  const RunConfig moe = full(test::mixture(Compute::bf16), RecipeName::mxfp8, none, unit);
+  const RunConfig moe = sharded(test::mixture(Compute::bf16), RecipeName::mxfp8, Mode::none, unit);
   EXPECT_EQ(training(moe, ProcessGroup::dense), "embed 0r 1r head. 1c 0c");
   EXPECT_EQ(training(moe, ProcessGroup::expert), "0r 1r 1c 0c");
 }
 
 TEST(Visits, AnEvaluationOnlyGoesForward) {
   const RunPlan plan =
-      resolve(full(test::dense(Compute::bf16), RecipeName::mxfp8, RecomputeMode::full, GatherGranularity::unit), 2, 0);
+      resolve(sharded(test::dense(Compute::bf16), RecipeName::mxfp8, Mode::full, GatherGranularity::unit), 2, 0);
   EXPECT_EQ(text(plan, plan.usage.evaluation, ProcessGroup::dense), "embed 0r 1r head.");
 }
 
 TEST(Visits, ATiedEmbeddingIsVisitedByTheHead) {
-  RunConfig config = full(test::dense(Compute::bf16), RecipeName::bf16, none, GatherGranularity::unit);
+  RunConfig config = sharded(test::dense(Compute::bf16), RecipeName::bf16, Mode::none, GatherGranularity::unit);
   config.model.tied_head = true;
   EXPECT_EQ(training(config), "embed 0 1 final embed final 1 0");
 }
