@@ -116,6 +116,7 @@ BENCHMARK(muon)->Apply(timed)->ArgName("parts")->Arg(1)->Arg(512);
 BENCHMARK(orthogonalisation)->Apply(timed)->ArgName("width")->Arg(256)->Arg(1024);
 BENCHMARK(squares)->Apply(timed);
 BENCHMARK(rank_sums)->Apply(timed);
+BENCHMARK(rank_sums_added)->Apply(timed);
 BENCHMARK(digests<float>)->Apply(timed);
 BENCHMARK(digests<bf16>)->Apply(timed);
 BENCHMARK(normals)->Apply(timed);
