@@ -63,7 +63,8 @@ TEST(Visits, OnlyTheCopyThatIsReadWhereCopiesTravelApart) {
   EXPECT_EQ(training(sharded(dense, RecipeName::mxfp8, Mode::none, unit)), "embed 0r 1r head. 1c 0c");
   EXPECT_EQ(training(sharded(dense, RecipeName::mxfp8, Mode::full, unit)), "embed 0r 1r head. 1r 1c 0r 0c");
   EXPECT_EQ(training(sharded(dense, RecipeName::mxfp8, Mode::selective, unit)), "embed 0r 1r head. 1rc 0rc");
-  EXPECT_EQ(training(sharded(dense, RecipeName::mxfp8, Mode::selective, module)), "embed 0r 0r 1r 1r head. 1c 1r 1c 0c 0r 0c");
+  EXPECT_EQ(training(sharded(dense, RecipeName::mxfp8, Mode::selective, module)),
+            "embed 0r 0r 1r 1r head. 1c 1r 1c 0c 0r 0c");
 }
 
 TEST(Visits, ExpertsAreVisitedWithTheirBlock) {
