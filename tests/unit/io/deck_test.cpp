@@ -92,7 +92,8 @@ debug: {replica_hash_every: 5, trace: t.jsonl}
   EXPECT_EQ(config.sample, (SampleConfig{0, "The \"one\"\n"}));
   EXPECT_EQ(config.precision, (PrecisionConfig{Compute::bf16, RecipeName::mxfp8_2d, PrimaryWeights::bf16, false, false,
                                                1, 2}));
-  EXPECT_EQ(config.gather, (GatherConfig{false, GatherWire::automatic, GatherCuts::tile, GatherStaging::automatic}));
+  EXPECT_EQ(config.gather, (GatherConfig{false, GatherWire::automatic, GatherCuts::tile, GatherStaging::automatic,
+                                        GatherGranularity::automatic}));
   EXPECT_EQ(config.reduce, (ReduceConfig{false, 0.25, ReduceOrder::library}));
   EXPECT_EQ(config.optimizer, (OptimizerConfig{MatrixRule::muon, OptimizerRule::adamw, 1e-3, 0.8, 0.9, 1e-6, 0,
                                                Moments::bf16, 2, Schedule::wsd, 5, 20, 1e-4, 2,
