@@ -192,7 +192,7 @@ model:
   norm: rmss
   seq_len: 1e3
   tied_head: yes
-sharding: optimizer
+pipeline_stages: 2
 batch: {global: 7, micro: 2}
 )", {{"optimizer.lr", "-1"}}),
             (List{"d.yaml:1:1: data.files: missing: a list of texts is needed, allowed one line of text",
@@ -203,7 +203,7 @@ batch: {global: 7, micro: 2}
                   "d.yaml:7:9: model.norm: rmss is none of the choices, allowed layer | rms, did you mean rms?",
                   "d.yaml:8:12: model.seq_len: 1e3 is not an integer, allowed 1 to 16777216",
                   "d.yaml:9:14: model.tied_head: yes is not a boolean, allowed true | false",
-                  "d.yaml:10:1: sharding: unknown key",
+                  "d.yaml:10:1: pipeline_stages: unknown key",
                   "--set optimizer.lr=-1: optimizer.lr: -1 is out of range, allowed 0 to 1000",
                   "d.yaml:6:10: model.heads: 3 heads do not divide hidden 100: change one of them, or give "
                   "model.head_dim",
@@ -221,8 +221,7 @@ TEST(BadDeck, UnknownKeys) {
 }
 
 TEST(BadDeck, KeysOfFeaturesToComeAreUnknown) {
-  for (const char* line : {"sharding: optimizer", "parallel: {expert: 1}", "precision: {scaling: delayed}",
-                           "gather: {granularity: auto}", "optimizer: {skip_spikes: 3}",
+  for (const char* line : {"parallel: {expert: 1}", "precision: {scaling: delayed}", "optimizer: {skip_spikes: 3}",
                            "checkpoint: {quantized: true}"}) {
     const List found = errors_with(line);
     ASSERT_EQ(found.size(), 1u) << line;
