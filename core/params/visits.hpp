@@ -24,8 +24,9 @@ struct Visit {
 std::vector<Visit> visits_of(std::span<const Access> accesses, const ParamRegistry& registry, const ParamLayout& layout,
                              const WeightRules& rules);
 
-/// How far a pass has come through the visits of one process group. The slot of a visit is its number in the step mod
-/// 2, so that a step that is repeated meets the same addresses.
+/// How far a pass has come through the visits of one process group. Slots alternate, from the first of the step on, so
+/// that a step that is repeated meets the same addresses. A visit that the one before it serves (experts of the last
+/// block, backward, and of the first block in the next micro-batch) is left out: they stay where they are.
 class Walk {
  public:
   Walk() = default;
@@ -34,18 +35,28 @@ class Walk {
 
   /// The visit under way, or null.
   const Visit* current() const { return at(current_); }
-  const Visit* next() const { return at(current_ + 1); }
-  int current_slot() const { return static_cast<int>(current_ % 2); }
-  int next_slot() const { return static_cast<int>((current_ + 1) % 2); }
-  void advance() { ++current_; }
+  const Visit* next() const { return at(following()); }
+  int current_slot() const { return slot_; }
+  int next_slot() const { return 1 - slot_; }
+  void advance() {
+    current_ = following();
+    slot_ = next_slot();
+  }
 
  private:
   const Visit* at(std::int64_t number) const {
     return number >= 0 && number < end_ ? &visits_[static_cast<std::size_t>(number % std::ssize(visits_))] : nullptr;
   }
+  std::int64_t following() const {
+    std::int64_t number = current_ + 1;
+    const Visit* const now = current();
+    while (now && at(number) && now->serves(at(number)->group, at(number)->sides)) ++number;
+    return number;
+  }
 
   std::span<const Visit> visits_;
   std::int64_t end_ = 0, current_ = -1;
+  int slot_ = 1;
 };
 
 }  // namespace tessera

@@ -101,5 +101,23 @@ TEST(Walk, SlotsAlternateThroughAllPasses) {
   EXPECT_EQ(Walk().next(), nullptr);
 }
 
+TEST(Walk, StaysWhereTheNextVisitIsServed) {
+  const std::vector<Visit> visits{{{4}}, {{5}}, {{5}}, {{4}}};
+  Walk walk(visits, 2);
+  std::vector<int> groups;
+  for (int slot = 0; walk.next(); slot = 1 - slot) {
+    EXPECT_EQ(walk.next_slot(), slot);
+    walk.advance();
+    EXPECT_EQ(walk.current_slot(), slot);
+    groups.push_back(walk.current()->group.value);
+  }
+  EXPECT_EQ(groups, (std::vector{4, 5, 4, 5, 4}));
+  const std::vector<Visit> apart{{{5}, Sides::rowwise}, {{5}, Sides::columnwise}};
+  Walk copies(apart, 1);
+  copies.advance();
+  ASSERT_NE(copies.next(), nullptr);
+  EXPECT_EQ(copies.next()->sides, Sides::columnwise);
+}
+
 }  // namespace
 }  // namespace tessera
