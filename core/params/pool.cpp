@@ -25,13 +25,17 @@ std::int64_t bytes_of(const ParamRegistry& registry, const ParamLayout& layout, 
   return slot.peak();
 }
 
-/// Values and what is rowwise from below, what is columnwise from above: each visit finds what it holds apart. Amaxes,
-/// which all ranks agree on once a step, lie outside for good.
+/// Values, then what is rowwise from below, what is columnwise from above: each visit finds what it holds apart.
+/// Amaxes, which all ranks agree on once a step, lie outside for good.
 void put(Device& device, const ParamRegistry& registry, const ParamLayout& layout, ParamGroup& group,
          const Tensor& slot) {
   auto* memory = static_cast<std::byte*>(slot.data);
   Arena below(memory, slot.bytes()), above(memory, slot.bytes());
-  for (ParamBucket& own : group.buckets) {
+  std::vector<ParamBucket*> buckets;
+  for (ParamBucket& own : group.buckets) buckets.push_back(&own);
+  std::ranges::stable_partition(buckets, [](const ParamBucket* own) { return own->way == Way::values; });
+  for (ParamBucket* const bucket_of_group : buckets) {
+    ParamBucket& own = *bucket_of_group;
     const Bucket& bucket = layout.buckets()[own.id];
     const bool apart = !holds(bucket.key.format, own.way, Sides::rowwise, PlaneKind::columnwise);
     const auto place = [&](PlaneKind kind, DType type, const Shape& shape) {
