@@ -88,6 +88,7 @@ class Parser {
         "75 stopped.");
     add_train();
     add_eval();
+    add_generate();
     add_plan();
     add_validate();
     add_explain();
@@ -171,6 +172,37 @@ class Parser {
         ->type_name("PATH");
     add_json(verb, eval_.format);
   }
+  void add_generate() {
+    CLI::App* const verb =
+        add("generate", "Print text that a model writes; by the MPI launcher or alone",
+            computing([this] { return run_generate(generate_); }));
+    verb->add_option("MODEL", generate_.model,
+                     "A deck (its run's newest step), a checkpoint, a run directory or a Hugging Face folder")
+        ->required()
+        ->type_name("");
+    CLI::Option* const prompt =
+        verb->add_option("--prompt", generate_.prompt, "What to continue; -: standard input; without it the deck's")
+            ->type_name("TEXT|-");
+    verb->add_option("--prompt-ids", generate_.prompt_ids, "The same as token ids, for a model without a tokenizer")
+        ->delimiter(',')
+        ->excludes(prompt)
+        ->type_name("ID,...");
+    verb->add_option("--tokens", generate_.tokens, "How many to generate (128, or as many as there is room for)")
+        ->type_name("N")
+        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24).description(""));
+    Sampling& sampling = generate_.sampling;
+    verb->add_option("--temperature", sampling.temperature, "Logits are divided by it (0.8); 0: the most likely token")
+        ->type_name("T")
+        ->check(CLI::Range(0.0, 1e6).description(""));
+    verb->add_option("--top-k", sampling.top_k, "Draw from the K most likely alone; 0: from all")
+        ->type_name("K")
+        ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 24).description(""));
+    verb->add_option("--top-p", sampling.top_p, "Draw from the fewest that together have this probability")
+        ->type_name("P")
+        ->check(CLI::Range(1e-9, 1.0).description(""));
+    verb->add_option("--seed", sampling.seed, "Of the random numbers (1234)")->type_name("S");
+    add_json(verb, generate_.format);
+  }
   void add_plan() {
     CLI::App* const verb = add("plan", "Print memory per rank, collectives, groups and owners of a run", [this] {
       plan_.overrides = overrides_of(set_);
@@ -229,7 +261,8 @@ class Parser {
         "Rewrite a checkpoint: expert layout, type, with or without optimizer state, from and to safetensors");
     verb->callback([this] { chosen_ = [this] { return run_checkpoint_convert(convert_); }; });
     verb->footer(
-        "SRC with config.json and safetensors (a Hugging Face GPT-2, Llama or Mixtral) becomes a checkpoint of step 0, "
+        "SRC with config.json and safetensors (Hugging Face: GPT-2, Llama, Mistral, Mixtral, Qwen) becomes a "
+        "checkpoint of step 0, "
         "weights only, to start from with checkpoint.init_from. Every digest of SRC is checked on the way.");
     verb->add_option("SRC", convert_.from,
                      "A step folder, a run directory (its newest valid step) or a Hugging Face folder")
@@ -284,6 +317,7 @@ class Parser {
   std::vector<std::string> set_;
   TrainOptions train_;
   EvalOptions eval_;
+  GenerateOptions generate_;
   PlanOptions plan_;
   ValidateOptions validate_;
   ExplainOptions explain_;
@@ -297,7 +331,7 @@ class Parser {
 /// before they know of each other, the first alone.
 bool speaks(int argc, char* const* argv) {
   const std::string_view verb = argc > 1 ? argv[1] : "";
-  if (verb != "train" && verb != "eval") return true;
+  if (verb != "train" && verb != "eval" && verb != "generate") return true;
   for (const char* variable : {"PMI_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"})
     if (const char* const rank = std::getenv(variable)) return std::string_view(rank) == "0";
   return true;

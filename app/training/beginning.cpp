@@ -44,6 +44,7 @@ Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi
   origin.steps = config.run.steps;
   origin.optimizer = config.optimizer;
   origin.deck = resolved_text(run.deck);
+  if (run.tokenizer) origin.tokenizer = run.tokenizer->text();
   origin.model_sha256 = model_fingerprint(config.model);
   origin.corpus_hash = run.corpus->hash();
   origin.world_size = mpi.size();

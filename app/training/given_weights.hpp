@@ -14,7 +14,7 @@ namespace tessera {
 struct GivenWeights {
   std::filesystem::path path;
   std::unique_ptr<TensorSource> source;
-  ModelConfig model;           ///< of the run that left them
+  RunConfig config;            ///< of the run that left them; of another program's, model and precision.compute alone
   StateCounters counters;      ///< of that run, as it stood
   std::string content_digest;  ///< empty for a format that has none
 };

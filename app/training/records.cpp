@@ -8,6 +8,7 @@
 
 #include "app/cli/build.hpp"
 #include "io/checkpoint/branch.hpp"
+#include "io/checkpoint/storage.hpp"
 #include "io/files/text_file.hpp"
 #include "io/metrics/run_directory.hpp"
 #include "io/metrics/run_record.hpp"
@@ -91,6 +92,7 @@ std::unique_ptr<RunLog> open_records(const PreparedRun& run, const RunRequest& r
       log = std::make_unique<RunLog>(*run.plan, beginning.step, peak_here(config.precision.compute));
       record.restart = log->restarts();
       replace_text_file(directory / "deck.resolved.yaml", resolved_text(run.deck));
+      if (run.tokenizer) replace_text_file(directory / tokenizer_file, run.tokenizer->text());
       replace_text_file(directory / "run.json", record_text(record, directory / "run.json"));
     });
   control.agree(problems);

@@ -1,5 +1,6 @@
 #include "app/training/training.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -104,6 +105,13 @@ double Training::evaluate() {
   const Region region(device_, "evaluate");
   report_.pause();
   return tessera::evaluate(engine_, batches_);
+}
+
+std::vector<float> Training::next_logits(const std::vector<std::int32_t>& ids) {
+  report_.finish();
+  report_.pause();
+  const auto length = static_cast<std::ptrdiff_t>(plan_.sizes.length);
+  return engine_.next_logits({ids.end() - std::min(length, std::ssize(ids)), ids.end()});
 }
 
 }  // namespace tessera

@@ -46,6 +46,10 @@ class Training {
   /// Moves nothing. Collective.
   double evaluate();
 
+  /// Logits [V] of the token that follows the last seq_len of `ids`, from the weights as they stand. Catches up; moves
+  /// nothing. Collective.
+  std::vector<float> next_logits(const std::vector<std::int32_t>& ids);
+
   Engine& engine() { return engine_; }
   std::int64_t step() const { return step_; }  ///< steps done
   /// How often device memory was asked for after run()'s second step.

@@ -48,7 +48,7 @@ void describe(const PreparedRun& run) {
 }
 
 /// All ranks generate, rank 0 prints. Collective.
-void print_sample(Training& training, const RunPlan& plan) {
+void print_sample(Training& training, const RunPlan& plan, const TextEncoding& encoding) {
   const SampleConfig& sample = plan.config.sample;
   if (sample.tokens == 0) return;
   const auto show = [&](const std::string& text) {
@@ -56,13 +56,20 @@ void print_sample(Training& training, const RunPlan& plan) {
     fmt::print("{}", text);
     std::fflush(stdout);
   };
-  std::vector<std::int32_t> prompt;
-  for (unsigned char c : sample.prompt) prompt.push_back(c);
+  const NextLogits next = [&](const std::vector<std::int32_t>& ids) { return training.next_logits(ids); };
   show("sample: " + sample.prompt);
   Characters characters;
-  generate(training.engine(), plan, prompt, sample.tokens,
-           [&](std::int32_t token) { show(characters.take(static_cast<char>(token))); });
+  generate(next, {.seed = plan.seed}, encoding.encode(sample.prompt), sample.tokens, [&](std::int32_t token) {
+    show(characters.take(encoding.bytes_of(token)));
+    return token != encoding.end_of_text();
+  });
   show(characters.rest() + "\n");
+}
+
+/// Whether a step that is not the last has a sample.
+bool sample_due(const RunConfig& config, std::int64_t step) {
+  const std::int64_t every = config.sample.every_steps;
+  return every > 0 && step % every == 0 && step < config.run.steps;
 }
 
 /// What one says of a run that stopped, and how it goes on.
@@ -103,8 +110,7 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_dec
   Mesh mesh = mpi.mesh(device, run.plan->ranks, patience, {.compare = compare});
   if (!config.debug.trace.empty())
     mesh.wrap([&](std::unique_ptr<Communicator> one) { return recording(std::move(one), records); });
-  Training training(device, *run.plan, Batches(config, run.corpus->tokens(), run.windows, run.plan->ranks.world), mesh,
-                    control, records);
+  Training training(device, *run.plan, run.batches(), mesh, control, records);
   Beginning beginning = begin_run(run, options, mpi, control, training, device);
   if (beginning.kept >= config.run.steps) {
     if (mpi.rank() == 0) fmt::print("{} of {} steps done, nothing to do\n", beginning.kept, config.run.steps);
@@ -120,7 +126,11 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_dec
   };
   Proceed proceed = Proceed::go_on;
   try {
-    proceed = training.run([&](const MetricsRow& row) { return log ? log->row(row) : Problems(); }, std::ref(saving));
+    const auto boundary = [&, begun = training.step()](std::int64_t step) {
+      if (step > begun && sample_due(config, step)) print_sample(training, *run.plan, run.encoding());
+      return saving(step);
+    };
+    proceed = training.run([&](const MetricsRow& row) { return log ? log->row(row) : Problems(); }, boundary);
   } catch (const Error& error) {
     if (agreed(error)) close(error.what());
     throw;
@@ -131,7 +141,7 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_dec
     if (mpi.rank() == 0) fmt::print("{}; {}\n", stopped, ways_on(options, stop, saving.saved(), beginning.kept));
     return static_cast<int>(Exit::stopped);
   }
-  print_sample(training, *run.plan);
+  print_sample(training, *run.plan, run.encoding());
   return 0;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "app/training/generation.hpp"
 #include "app/training/run_request.hpp"
 #include "io/convert/convert_checkpoint.hpp"
 #include "io/deck/deck.hpp"
@@ -22,6 +23,14 @@ struct EvalOptions {
   std::string deck;
   std::vector<Override> overrides;
   std::string checkpoint;
+  Format format = Format::text;
+};
+struct GenerateOptions {
+  std::string model;                     ///< a deck, a checkpoint or a Hugging Face folder
+  std::optional<std::string> prompt;     ///< "-": standard input; none: the deck's
+  std::vector<std::int32_t> prompt_ids;  ///< in place of text
+  std::optional<std::int64_t> tokens;
+  Sampling sampling = {.seed = 1234};
   Format format = Format::text;
 };
 struct PlanOptions {
@@ -66,10 +75,13 @@ struct QuantizeOptions {
   Format answer = Format::text;
 };
 
-/// The verbs: each returns an exit code, or throws Error with one. Only train and eval are collective and start MPI.
+/// The verbs: each returns an exit code, or throws Error with one. Only train, eval and generate are collective and
+/// start MPI.
 int run_train(const TrainOptions& options);
 /// The evaluation loss of a checkpoint, as its run would have found it.
 int run_eval(const EvalOptions& options);
+/// Text that a model writes.
+int run_generate(const GenerateOptions& options);
 int run_plan(const PlanOptions& options);
 /// Prints the resolved deck and the corpus, and on stderr what is probably not meant; throws what train would refuse.
 int run_validate(const ValidateOptions& options);

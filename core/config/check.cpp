@@ -19,6 +19,10 @@ void check_attention(const ModelConfig& model, Findings& found) {
   else if (model.position == Position::rotary && model.head_dim % 2 != 0)
     found.push_back({{"model.head_dim", "model.position", "model.heads", "model.hidden"},
                      fmt::format("{} is odd, and position rotary turns pairs", model.head_dim.get())});
+  if (const auto& scaling = model.rope_scaling; scaling && scaling->low_freq_factor >= scaling->high_freq_factor)
+    found.push_back({{"model.rope_scaling.low_freq_factor", "model.rope_scaling.high_freq_factor"},
+                     fmt::format("{} is not below high_freq_factor {}", scaling->low_freq_factor,
+                                 scaling->high_freq_factor)});
   if (!divides(model.kv_heads, model.heads))
     found.push_back({{"model.kv_heads", "model.heads"},
                      fmt::format("{} does not divide heads {}", model.kv_heads.get(), model.heads)});
@@ -27,7 +31,8 @@ void check_attention(const ModelConfig& model, Findings& found) {
 void check_model(const ModelConfig& model, DataKind data, Findings& found) {
   check_attention(model, found);
   if (!model.vocab.known())
-    found.push_back({{"model.vocab", "data.kind"}, "missing: token files do not say how large their vocabulary is"});
+    found.push_back({{"model.vocab", "data.kind", "data.tokenizer"},
+                     "missing: token files do not say how large their vocabulary is; give it, or data.tokenizer"});
   else if (data == DataKind::text && model.vocab < 256)
     found.push_back({{"model.vocab", "data.kind"},
                      fmt::format("{} entries cannot hold the 256 bytes of data.kind text", model.vocab.get())});
@@ -146,8 +151,17 @@ Findings check(const RunConfig& config) {
     found.push_back({{"batch.global", "batch.micro"},
                      fmt::format("{} is no multiple of micro {}: {}", config.batch.global, config.batch.micro,
                                  batch_advice(config.batch, 1))});
-  if (config.sample.tokens > 0 && config.data.kind != DataKind::text)
-    found.push_back({{"sample.tokens", "data.kind"}, "needs data.kind text: token files carry no tokenizer"});
+  if (config.sample.tokens > 0 && config.data.kind != DataKind::text && config.data.tokenizer.empty())
+    found.push_back({{"sample.tokens", "data.kind", "data.tokenizer"}, "needs data.tokenizer, or data.kind text"});
+  if (config.data.kind == DataKind::text && !config.data.tokenizer.empty())
+    found.push_back({{"data.tokenizer", "data.kind"},
+                     "is of no use with data.kind text, whose bytes are tokens: make token files of the text "
+                     "(examples/prepare_data) and use data.kind tokens"});
+  if (!config.data.eval_files.empty() && config.data.eval_fraction > 0.0)
+    found.push_back({{"data.eval_fraction", "data.eval_files"},
+                     fmt::format("keeps a share of {} of the files for evaluation, and eval_files are for it: leave "
+                                 "one of them out",
+                                 config.data.eval_fraction.get())});
   if (config.sample.tokens > 0 && config.sample.prompt.empty())
     found.push_back({{"sample.prompt", "sample.tokens"}, "is empty: generation starts from at least one byte"});
   return found;
@@ -161,7 +175,13 @@ Findings advise(const RunConfig& config) {
   if (config.gather.wire == GatherWire::bf16 && config.precision.primary_weights == PrimaryWeights::bf16)
     found.push_back({{"gather.wire", "precision.primary_weights"},
                      "weights that are held in bf16 travel in it anyway"});
-  if (config.eval.every_steps > 0 && config.data.eval_fraction == 0.0)
+  if (config.model.rope_scaling && config.model.position != Position::rotary)
+    found.push_back({{"model.rope_scaling.factor", "model.position"}, "counts with position rotary only"});
+  if (config.model.qkv_bias && config.model.bias)
+    found.push_back({{"model.qkv_bias", "model.bias"}, "bias true gives one to every linear layer anyway"});
+  if (config.sample.every_steps > 0 && config.sample.tokens == 0)
+    found.push_back({{"sample.every_steps", "sample.tokens"}, "no sample: sample.tokens is 0"});
+  if (config.eval.every_steps > 0 && config.data.eval_fraction == 0.0 && config.data.eval_files.empty())
     found.push_back({{"eval.every_steps", "data.eval_fraction"},
                      "no evaluation: data.eval_fraction 0 keeps no windows for it"});
   if (config.optimizer.warmup_steps >= config.run.steps)

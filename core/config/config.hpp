@@ -62,6 +62,25 @@ struct MoeConfig {
   bool operator==(const MoeConfig&) const = default;
 };
 
+struct RopeScalingConfig {
+  double factor = 0;
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  std::int64_t original_seq_len = 0;
+
+  template <class Self, class V> static void visit(Self& self, V& v) {
+    using enum Restart;
+    v.required("factor", self.factor, from_to(1, 1e6), fixed, "How much slower the slowest pairs turn");
+    v.key("low_freq_factor", self.low_freq_factor, from_to(1e-6, 1e6), fixed,
+          "Pairs that turn fewer times in original_seq_len positions are slowed down by factor");
+    v.key("high_freq_factor", self.high_freq_factor, from_to(1e-6, 1e6), fixed,
+          "Pairs that turn more often in original_seq_len positions are left alone; those between slow down in part");
+    v.required("original_seq_len", self.original_seq_len, from_to(1, 1 << 24), fixed,
+               "Tokens of the sequences that the model learned from before");
+  }
+  bool operator==(const RopeScalingConfig&) const = default;
+};
+
 struct ModelConfig {
   ModelKind kind = ModelKind::gpt;
   std::int64_t layers = 0;
@@ -79,6 +98,10 @@ struct ModelConfig {
   bool tied_head = false;
   Derived<std::int64_t> vocab;
   std::optional<MoeConfig> moe;
+  double norm_eps = tessera::norm_eps;
+  bool qk_norm = false;
+  bool qkv_bias = false;
+  std::optional<RopeScalingConfig> rope_scaling;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
@@ -93,14 +116,21 @@ struct ModelConfig {
               "Inner width of the feed-forward layer, or of each expert");
     v.required("seq_len", self.seq_len, from_to(1, 1 << 24), fixed, "Tokens of a sequence");
     v.key("norm", self.norm, OneOf(), fixed, "layer: mean and variance; rms: root mean square, no bias");
+    v.key("norm_eps", self.norm_eps, from_to(1e-30, 1), fixed, "Added to the mean square before its root");
+    v.key("qk_norm", self.qk_norm, OneOf(), fixed,
+          "Normalise queries and keys by their root mean square, head by head");
     v.key("position", self.position, OneOf(), fixed, "learned: an embedding added; rotary: queries and keys rotated");
     v.key("rope_base", self.rope_base, from_to(1, 1e12), fixed, "Base of the rotary angles");
     v.key("activation", self.activation, OneOf(), fixed, "gelu: the tanh form; swiglu: silu(gate) * up");
     v.derived("bias", self.bias, OneOf(), fixed, "true with norm layer, false with rms",
               "Biases of the linear layers");
+    v.key("qkv_bias", self.qkv_bias, OneOf(), fixed, "Biases of queries, keys and values, where bias gives none");
     v.key("tied_head", self.tied_head, OneOf(), fixed, "Use the token embedding as the output layer");
-    v.derived("vocab", self.vocab, from_to(1, 1 << 24), fixed, "256 for text; token files need it",
+    v.derived("vocab", self.vocab, from_to(1, 1 << 24), fixed,
+              "256 for text, or data.tokenizer's; else token files need it",
               "Entries of the vocabulary");
+    v.section("rope_scaling", self.rope_scaling,
+              "Slower rotary angles for longer texts, by the rule of Llama 3; without it none is changed");
     v.section("moe", self.moe, "Mixture of experts in place of the feed-forward layer; without it the model is dense");
   }
   bool operator==(const ModelConfig&) const = default;
@@ -126,6 +156,8 @@ struct DataConfig {
   std::vector<std::string> files;
   Derived<double> eval_fraction;
   bool shuffle = true;
+  std::vector<std::string> eval_files;
+  std::string tokenizer;  ///< absolute once a deck is read
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
@@ -135,7 +167,12 @@ struct DataConfig {
               "Folder of the files, relative to the deck's folder");
     v.required("files", self.files, Text::line, may_change,
                "Patterns below root, or absolute ones; * within a folder's name, ** crosses folders");
-    v.derived("eval_fraction", self.eval_fraction, from_below(0, 1), fixed, "0.05 for text, 0 for token files",
+    v.key("eval_files", self.eval_files, Text::line, may_change,
+          "Patterns, as those of files, of a corpus that is evaluated on alone; none: eval_fraction says");
+    v.key("tokenizer", self.tokenizer, Text::line_or_empty, may_change,
+          "tokenizer.json of token files, relative to the deck's folder: for prompts, samples and the vocabulary");
+    v.derived("eval_fraction", self.eval_fraction, from_below(0, 1), fixed,
+              "0.05 for text, 0 for token files and with eval_files",
               "Share of the windows, at the end, kept for evaluation");
     v.key("shuffle", self.shuffle, OneOf(), fixed, "Visit the windows of each epoch in an order drawn from the seed");
   }
@@ -169,10 +206,12 @@ struct EvalConfig {
 struct SampleConfig {
   std::int64_t tokens = 0;
   std::string prompt = "\n";
+  std::int64_t every_steps = 0;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
-    v.key("tokens", self.tokens, from_to(0, 1 << 20), may_change, "Tokens generated at the end of the run; 0: none");
+    v.key("tokens", self.tokens, from_to(0, 1 << 20), may_change, "Tokens of a sample, generated at the end; 0: none");
+    v.key("every_steps", self.every_steps, from_to(0, 1e12), may_change, "Steps between samples; 0: at the end alone");
     v.key("prompt", self.prompt, Text::any, may_change, "Text that the generated tokens continue");
   }
   bool operator==(const SampleConfig&) const = default;
@@ -392,7 +431,7 @@ struct RunConfig {
     v.section("data", self.data, "The corpus");
     v.section("batch", self.batch, "How much a step sees");
     v.section("eval", self.eval, "Loss on windows that training never sees");
-    v.section("sample", self.sample, "Text generated at the end");
+    v.section("sample", self.sample, "Text generated from the model while it trains");
     v.section("precision", self.precision, "Number formats");
     v.section("gather", self.gather, "How weights reach all ranks");
     v.section("reduce", self.reduce, "How gradients are summed over ranks");

@@ -42,7 +42,7 @@ void derive(RunConfig& config) {
   const bool plain = config.precision.recipe == RecipeName::bf16;
   config.precision.primary_weights.fill(plain ? PrimaryWeights::bf16 : PrimaryWeights::quantized);
   config.gather.cuts.fill(ships_both_copies(config) ? GatherCuts::tile : GatherCuts::flat);
-  config.data.eval_fraction.fill(config.data.kind == DataKind::text ? 0.05 : 0.0);
+  config.data.eval_fraction.fill(config.data.kind == DataKind::text && config.data.eval_files.empty() ? 0.05 : 0.0);
   config.checkpoint.dir.fill("runs/" + config.run.name);
 }
 

@@ -39,9 +39,15 @@ GptShape GptShape::from(const RunConfig& config) {
   shape.vocabulary = model.vocab;
   shape.norm = model.norm;
   shape.position = model.position;
+  shape.eps = model.norm_eps;
   shape.rope_base = model.rope_base;
+  if (const auto& scaling = model.rope_scaling)
+    shape.rope_scaling = {scaling->factor, scaling->low_freq_factor, scaling->high_freq_factor,
+                          static_cast<double>(scaling->original_seq_len)};
   shape.activation = model.activation;
   shape.bias = model.bias;
+  shape.qkv_bias = model.qkv_bias;
+  shape.qk_norm = model.qk_norm;
   shape.tied_head = model.tied_head;
   if (const auto& moe = model.moe)
     shape.moe = MoeShape{moe->experts, moe->top_k, moe->renormalize, moe->weights, moe->balance_coef, moe->z_coef};

@@ -38,10 +38,14 @@ struct GptShape {
   std::int64_t seq_len = 0;     ///< T
   std::int64_t vocabulary = 0;  ///< V
   Norm norm = Norm::layer;
+  double eps = norm_eps;  ///< of every norm
   Position position = Position::learned;
   double rope_base = 10000;
+  RopeScaling rope_scaling;
   Activation activation = Activation::gelu;
   bool bias = true;
+  bool qkv_bias = false;  ///< queries, keys and values have one where no other product has
+  bool qk_norm = false;   ///< queries and keys are normalised head by head
   bool tied_head = false;
   std::optional<MoeShape> moe;
 

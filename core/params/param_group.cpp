@@ -67,14 +67,16 @@ IndexedBy<GroupId, ParamGroup> allocate_groups(Device& device, const ParamRegist
     group.gradients = GradientMachine(id);
     for (BucketId b : layout.groups()[id].buckets) {
       const Bucket& bucket = layout.buckets()[b];
-      const Tensor gradients = device.allocate(Category::gradients, DType::f32, {bucket.size.value});
       const Way way = way_of(bucket.key.format, rules.weights);
-      group.buckets.push_back({b, way, Planes(device, registry, bucket, way), {}, nullptr, gradients,
-                               bucket.slice(gradients, ranks)});
+      group.buckets.push_back({b, way, Planes(device, registry, bucket, way), {}, nullptr, {}, {}});
+      if (rules.micro_batches == 0) continue;
+      ParamBucket& own = group.buckets.back();
+      own.gradients = device.allocate(Category::gradients, DType::f32, {bucket.size.value});
+      own.gradients_slice = bucket.slice(own.gradients, ranks);
     }
     groups.add(std::move(group));
   }
-  prepare_reductions(device, layout, groups, rules.order);
+  if (rules.micro_batches > 0) prepare_reductions(device, layout, groups, rules.order);
   return groups;
 }
 

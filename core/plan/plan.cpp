@@ -13,6 +13,7 @@
 #include "core/plan/recorder.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "core/step/debug_memory.hpp"
+#include "core/step/decoder.hpp"
 #include "core/step/engine.hpp"
 
 namespace tessera {
@@ -78,6 +79,15 @@ void run_dry(RunPlan& plan) {
   plan.sizes.workspaces = device.compute().workspaces();
 }
 
+/// What was allocated on a measuring device, and what the plan says of arena and workspaces.
+void add_memory(RunPlan& plan, const Device& device) {
+  plan.memory = device.memory();
+  plan.memory[static_cast<std::size_t>(Category::activations)] =
+      round_up(plan.sizes.activation_bytes, Arena::alignment);
+  for (const Workspace& place : plan.sizes.workspaces)
+    plan.memory[static_cast<std::size_t>(Category::libraries)] += round_up(place.bytes, Arena::alignment);
+}
+
 /// The whole step as it will run, on a device that measures and a mesh that only writes down.
 void measure(RunPlan& plan) {
   Device device(Device::Kind::measuring);
@@ -91,12 +101,8 @@ void measure(RunPlan& plan) {
   engine.step({{}, {}, plan.sizes.local, 0}, 0);  // whose tokens a dry stream does not ask for
   allocate_for_debug(device, plan, plan.config.debug);
   engine.sync().settle(engine.stream());
-  plan.memory = device.memory();
-  plan.memory[static_cast<std::size_t>(Category::activations)] =
-      round_up(plan.sizes.activation_bytes, Arena::alignment);
   plan.sizes.workspaces = engine.stream().workspaces();  // those of run_dry() among them
-  for (const Workspace& place : plan.sizes.workspaces)
-    plan.memory[static_cast<std::size_t>(Category::libraries)] += round_up(place.bytes, Arena::alignment);
+  add_memory(plan, device);
   for (const Record& record : records) plan.collectives.push_back({record.group, record.collective, record.bytes, 1});
   for (const auto& [work, none] : engine.stream().library<LibraryChoices>().of) plan.library_work.push_back(work);
 }
@@ -201,7 +207,10 @@ std::vector<Finding> refusals(const RunConfig& config, int ranks) {
   return findings;
 }
 
-RunPlan resolve(const RunConfig& config, int ranks, int rank) {
+namespace {
+
+/// All but what running it dry shows.
+RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
   Problems problems;
   for (const Finding& finding : refusals(config, ranks))
     problems.add(Exit::deck, finding.keys.front() + ": " + finding.text);
@@ -218,19 +227,72 @@ RunPlan resolve(const RunConfig& config, int ranks, int rank) {
                        config.reduce.order,
                        {config.precision.primary_weights, config.gather.wire, config.gather.staging}};
   const StepSizes sizes{config.model.seq_len, config.batch.global, local, config.batch.micro, 0, {}};
-  RunPlan plan{{here,
-                config.run.seed,
-                config.run.graph,
-                std::move(registry),
-                std::move(model),
-                std::move(layout),
-                {},
-                sync,
-                config.optimizer,
-                sizes},
-               config};
+  return {{here,
+           config.run.seed,
+           config.run.graph,
+           std::move(registry),
+           std::move(model),
+           std::move(layout),
+           {},
+           sync,
+           config.optimizer,
+           sizes},
+          config};
+}
+
+/// As a run that only generates has it: a batch of one sequence a rank, and nothing of training.
+RunConfig only_generating(const RunConfig& config, int ranks) {
+  RunConfig plain;
+  plain.run.seed = config.run.seed;
+  plain.run.threads = config.run.threads;
+  plain.model = config.model;
+  if (plain.model.moe) plain.model.moe->weights = ExpertWeights::single;
+  plain.precision.compute = config.precision.compute;
+  plain.data.kind = DataKind::tokens;
+  plain.batch = {ranks, 1};
+  plain.parallel.oversubscribe = config.parallel.oversubscribe;
+  plain.comm = config.comm;
+  derive(plain);
+  return plain;
+}
+
+/// Passes of every size that a Decoder makes, of which each weight's first use, memory and workspaces are noted.
+void decode_dry(RunPlan& plan) {
+  Device device(Device::Kind::measuring);
+  UsageRecorder recorder(plan.registry, plan.sync.weights);
+  Arena arena;
+  Sequence sequence = plan.model.sequence(device.compute(), arena, plan.sizes.length);
+  const Pass pass{device.compute(), recorder, nullptr, arena};
+  const Tensor ids = device.allocate(Category::batch, DType::i32, {Decoder::most_at_once});
+  const Tensor logits = device.allocate(Category::batch, DType::f32, {plan.model.shape().vocabulary});
+  for (std::int64_t some = 1; some <= std::min(Decoder::most_at_once, plan.sizes.length); some *= 2) {
+    sequence.length = plan.sizes.length - some;
+    plan.model.extend(pass, sequence, ids.flat(0, some), logits);
+  }
+  plan.usage.evaluation = recorder.take_accesses();
+  plan.usage.writes = recorder.writes();
+  plan.sizes.activation_bytes = arena.peak();
+  plan.sizes.workspaces = device.compute().workspaces();
+}
+
+}  // namespace
+
+RunPlan resolve(const RunConfig& config, int ranks, int rank) {
+  RunPlan plan = laid_out(config, ranks, rank);
   run_dry(plan);
   measure(plan);
+  return plan;
+}
+
+RunPlan resolve_decoding(const RunConfig& config, int ranks, int rank, std::int64_t capacity) {
+  RunPlan plan = laid_out(only_generating(config, ranks), ranks, rank);
+  plan.sync.micro_batches = 0;
+  plan.sizes.length = capacity;
+  decode_dry(plan);
+  Device device(Device::Kind::measuring);
+  Mesh mesh = planning_mesh(plan.ranks);
+  Decoder(device, plan, mesh).initialise([](StateDict&) {});
+  add_memory(plan, device);
   return plan;
 }
 

@@ -35,6 +35,10 @@ std::vector<Finding> refusals(const RunConfig& config, int ranks);
 /// rank of `ranks` can be planned anywhere.
 RunPlan resolve(const RunConfig& config, int ranks, int rank);
 
+/// The plan of a Decoder for sequences of at most `capacity` tokens, no more than seq_len: the model in the types of
+/// precision.compute, nothing quantized. Else as resolve(). Throws Error{deck}. Pure.
+RunPlan resolve_decoding(const RunConfig& config, int ranks, int rank, std::int64_t capacity);
+
 /// The plan of the rank that needs most memory, by what ranks own and receive; of rank 0 where all need as much.
 RunPlan resolve_largest(const RunConfig& config, int ranks);
 

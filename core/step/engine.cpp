@@ -42,10 +42,7 @@ void Engine::initialise(const std::function<void(StateDict&)>& fill) {
 }
 
 StateDict Engine::weights() const {
-  std::vector<BucketSlice> slices;
-  for (BucketId b : plan_.layout.buckets().ids()) slices.push_back({b, masters_.shard(b)});
-  StateDict state;
-  state.add({"model", slices}, plan_.registry, plan_.layout, mesh_.ranks());
+  StateDict state = masters_.state(plan_.registry, plan_.layout, mesh_.ranks());
   state.digests = digests_;
   return state;
 }

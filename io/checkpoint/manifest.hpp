@@ -31,6 +31,7 @@ struct Origin {
   std::int64_t steps = 0;             ///< of the whole run
   OptimizerConfig optimizer;          ///< for its schedule
   std::string library_plans;          ///< to_text() of LibraryPlans
+  std::string tokenizer = {};         ///< tokenizer.json, or empty
 };
 
 /// What every file of a checkpoint but the deck says that it is.

@@ -102,6 +102,10 @@ void Checkpoint::read_structure() {
 
 std::string Checkpoint::deck() const { return read_text_file(folder_ / deck_file); }
 
+std::string Checkpoint::tokenizer() const {
+  return manifest_.files.contains(tokenizer_file) ? read_text_file(folder_ / tokenizer_file) : "";
+}
+
 std::string Checkpoint::library_plans() const {
   const hdf5::File file = hdf5::File::open(folder_ / model_file);
   constexpr const char *group = "/provenance", *name = "library_plans";
@@ -248,9 +252,15 @@ Counterparts counterparts(const TensorSource& source, const std::vector<StateTen
 
 enum class Widening { none, bf16_to_fp32 };
 
+/// Whether a model of shorter sequences takes the first positions of one of longer ones.
+bool takes_first_rows(const StoredTensor& found, const StateTensor& wanted) {
+  const bool positions = wanted.role == Role::position && found.shape.rank() == 2 && wanted.shape.rank() == 2;
+  return positions && found.shape[1] == wanted.shape[1] && found.shape[0] > wanted.shape[0];
+}
+
 /// Why a tensor cannot take the values of one of its name; empty: it can.
 std::string misfit(const StoredTensor& found, const StateTensor& wanted, Widening widening) {
-  if (found.shape != wanted.shape)
+  if (found.shape != wanted.shape && !(widening == Widening::bf16_to_fp32 && takes_first_rows(found, wanted)))
     return fmt::format("shape: {} is {}, the model has {}", wanted.path(), found.shape.text(), wanted.shape.text());
   const bool widens = widening == Widening::bf16_to_fp32 && found.type == DType::bf16 && wanted.type == DType::f32;
   if (found.type != wanted.type && !widens)
@@ -356,7 +366,7 @@ void load_tensors(const TensorSource& source, const Counterparts& found, StateDi
   for (std::size_t i = 0; i < n; ++i) arrived[i] += widened[i];
   control.sum(arrived.data(), static_cast<int>(n));
   for (std::size_t i = 0; i < n && source.has_digests(); ++i)
-    if (found[i] && arrived[i] != found[i]->digest)
+    if (found[i] && found[i]->shape == state.tensors[i].shape && arrived[i] != found[i]->digest)
       problems.add(Exit::file,
                    fmt::format("{}: {} holds other bytes than were saved", source.name(), state.tensors[i].path()));
   control.agree(problems);

@@ -29,6 +29,8 @@ class Checkpoint final : public TensorSource {
   const std::vector<StoredTensor>& tensors() const override { return tensors_; }
   bool has_digests() const override { return true; }
   std::string deck() const;
+  /// The tokenizer.json of its run; empty where that has none.
+  std::string tokenizer() const;
   /// Text of LibraryPlans; empty where the libraries had no choice, and in format 1.0.
   std::string library_plans() const;
   /// Holds no optimizer state: no run can go on from it, though one may start with its weights.
@@ -63,7 +65,8 @@ struct Fit {
 };
 
 /// What keeps the weights `wanted` from taking the source's values, a line each: missing, extra, misshapen or mistyped
-/// tensors, other axes. Optimizer state of the source is passed over; bf16 fits fp32. Not collective.
+/// tensors, other axes. Optimizer state of the source is passed over; bf16 fits fp32, and learned positions of longer
+/// sequences fit shorter ones, which take the first. Not collective.
 std::vector<std::string> misfits(const TensorSource& source, const std::vector<StateTensor>& wanted, const Fit& fit);
 
 /// The weights of `state`, which holds nothing else, take the source's values; those that it lacks are left alone.

@@ -87,7 +87,8 @@ std::int64_t CheckpointFile::end(std::span<const StateTensor> all) const {
 
 std::int64_t room_for_facts(const Origin& origin) {
   const std::size_t texts =
-      origin.deck.size() + origin.command_line.size() + origin.hosts.size() + origin.library_plans.size();
+      origin.deck.size() + origin.command_line.size() + origin.hosts.size() + origin.library_plans.size() +
+      origin.tokenizer.size();
   return (std::int64_t{64} << 10) + 2 * static_cast<std::int64_t>(texts);
 }
 
@@ -167,6 +168,7 @@ void describe(CheckpointFile& out, const StateCounters& counters, const std::str
 void complete(const fs::path& folder, std::span<const char* const> names, const StateCounters& counters,
               const std::string& content_digest, const Origin& origin) {
   replace_text_file(folder / deck_file, origin.deck);
+  if (!origin.tokenizer.empty()) replace_text_file(folder / tokenizer_file, origin.tokenizer);
   Manifest manifest;
   manifest.counters = counters;
   manifest.content_digest = content_digest;
@@ -179,6 +181,7 @@ void complete(const fs::path& folder, std::span<const char* const> names, const 
   manifest.experts = origin.experts;
   std::vector<const char*> files(names.begin(), names.end());
   files.push_back(deck_file);
+  if (!origin.tokenizer.empty()) files.push_back(tokenizer_file);
   for (const char* name : files) {
     const PosixFile file(folder / name, PosixFile::Mode::read);
     PosixFile(folder / name, PosixFile::Mode::write).sync();

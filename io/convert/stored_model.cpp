@@ -27,6 +27,7 @@ class StoredModel final : public ModelReader {
     Origin& origin = facts_.origin;
     origin.run_id = manifest.run_id;
     origin.deck = checkpoint_.deck();
+    origin.tokenizer = checkpoint_.tokenizer();
     origin.model_sha256 = manifest.model_sha256;
     origin.corpus_hash = std::stoull(manifest.corpus_hash, nullptr, 16);
     origin.world_size = static_cast<int>(manifest.world_size);

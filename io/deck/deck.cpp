@@ -9,6 +9,8 @@
 
 #include "core/config/keys.hpp"
 #include "io/deck/reader.hpp"
+#include "io/text/tokenizer.hpp"
+#include "kernels/base/attempt.hpp"
 #include "kernels/digest/digest.hpp"
 
 namespace tessera {
@@ -72,6 +74,21 @@ void place_root(const std::string& deck, DataConfig& data) {
   fs::path clean = error ? root.lexically_normal() : real;
   if (!clean.has_filename() && clean.has_relative_path()) clean = clean.parent_path();
   data.root = clean.string();
+}
+
+/// data.tokenizer counts from the deck's folder too; where the deck does not say how large the vocabulary is, it does.
+void place_tokenizer(const std::string& deck, RunConfig& config, Reading& reading, Problems& problems) {
+  namespace fs = std::filesystem;
+  std::string& tokenizer = config.data.tokenizer;
+  if (tokenizer.empty()) return;
+  std::error_code error;
+  tokenizer = (fs::absolute(deck, error).parent_path() / tokenizer).lexically_normal().string();
+  if (config.model.vocab.known() || config.data.kind == DataKind::text) return;
+  Problems unreadable;
+  attempt(unreadable, [&] { config.model.vocab.fill(Tokenizer(fs::path(tokenizer)).vocabulary()); });
+  for (const Problem& problem : unreadable.list())
+    problems.add(problem.code, reading.provenance.located({{"data.tokenizer"}, problem.text}));
+  if (!unreadable.empty()) reading.failed.insert("model.vocab");
 }
 
 void check_config(const RunConfig& config, Reading& reading, std::vector<std::string>& contradictions) {
@@ -151,6 +168,7 @@ Deck parse_deck(const std::string& text, const std::string& path, const std::vec
   for (const Override& asked : overrides) apply(root, asked, reading.complaints);
   read_tree(root, reading, deck.config);
   place_root(path, deck.config.data);
+  place_tokenizer(path, deck.config, reading, problems);
   derive(deck.config);
   std::vector<std::string> contradictions;
   if (root.kind == Node::Kind::map) check_config(deck.config, reading, contradictions);

@@ -32,14 +32,25 @@ void rotate(Stream& stream, const AttentionShape& shape, const Tensor& qkv, cons
   }
 }
 
+// Angle a position of a pair that would turn by `turn`.
+KOKKOS_INLINE_FUNCTION double slowed(double turn, const RopeScaling& by) {
+  if (by.factor == 1) return turn;
+  const double turns = by.original_seq_len * turn / 6.283185307179586476925;
+  if (turns < by.low_freq_factor) return turn / by.factor;
+  if (turns > by.high_freq_factor) return turn;
+  const double share = (turns - by.low_freq_factor) / (by.high_freq_factor - by.low_freq_factor);
+  return (1 - share) * turn / by.factor + share * turn;
+}
+
 template <class A>
-void fill_table(Stream& stream, const Tensor& table, double base) {
+void fill_table(Stream& stream, const Tensor& table, double base, const RopeScaling& scaling) {
   const auto t = view_of<A>(table);
   const std::int64_t dim = table.columns(), half = dim / 2;
   launch_rows(
       stream, "rotary_table", table.rows(), KOKKOS_LAMBDA(const Row& row, std::int64_t position) {
         row.each(half, [&](std::int64_t j) {
-          const double turn = Kokkos::pow(base, -2.0 * static_cast<double>(j) / static_cast<double>(dim));
+          const double turn =
+              slowed(Kokkos::pow(base, -2.0 * static_cast<double>(j) / static_cast<double>(dim)), scaling);
           const double angle = static_cast<double>(position) * turn;
           t(position * dim + j) = static_cast<A>(Kokkos::cos(angle));
           t(position * dim + half + j) = static_cast<A>(Kokkos::sin(angle));
@@ -60,12 +71,13 @@ void rotary(Stream& stream, const AttentionShape& shape, const Tensor& qkv, cons
                 [&]<class T>() { rotate<T>(stream, shape, qkv, table, direction == Rotation::forward ? 1 : -1); });
 }
 
-void rotary_table(Stream& stream, const Tensor& table, double base) {
+void rotary_table(Stream& stream, const Tensor& table, double base, const RopeScaling& scaling) {
   constexpr const char* kernel = "rotary_table";
   require(table.shape.rank() == 2 && table.columns() % 2 == 0 && base > 0, kernel, "the table is [T, D] with D even");
-  if (table.type == DType::f64) return fill_table<double>(stream, table, base);
+  require(scaling.factor > 0 && scaling.high_freq_factor > scaling.low_freq_factor, kernel, "scales what turns slower");
+  if (table.type == DType::f64) return fill_table<double>(stream, table, base, scaling);
   require(table.type == DType::f32, kernel, "the table is fp32 or fp64");
-  fill_table<float>(stream, table, base);
+  fill_table<float>(stream, table, base, scaling);
 }
 
 }  // namespace tessera

@@ -53,8 +53,11 @@ TEST(Passes, EveryRankGeneratesTheSameText) {
   Trial run(config, 0);
   run.train();
   std::string text;
-  generate(run.training().engine(), run.plan(), {'t', 'i', 'l', 'e'}, 30,
-           [&](std::int32_t token) { text += static_cast<char>(token); });
+  generate([&](const std::vector<std::int32_t>& ids) { return run.training().next_logits(ids); },
+           {.seed = run.plan().seed}, {'t', 'i', 'l', 'e'}, 30, [&](std::int32_t token) {
+             text += static_cast<char>(token);
+             return true;
+           });
   EXPECT_EQ(text.size(), 30u);
   for (const std::string& other : run.control().gather(text)) EXPECT_EQ(other, text);
 }

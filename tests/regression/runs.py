@@ -124,6 +124,12 @@ class Jobs(InFolder):
         return self.json_lines(directory, "metrics.jsonl")
 
 
+def reads_tokenizers():
+    """Whether the program was built with ICU."""
+    done = subprocess.run([TESSERA, "info", "--json"], capture_output=True, text=True, check=True)
+    return "ICU" in done.stdout
+
+
 class Runs(InFolder):
     def deck(self, directory, weights="single"):
         """weights: of the experts; none: a dense model."""
@@ -131,7 +137,7 @@ class Runs(InFolder):
         return self.write(directory + ".yaml", DECK.replace("DIR", self.path(directory)).replace("MOE", moe))
 
     def start(self, ranks, *arguments, verb="train"):
-        return subprocess.Popen([MPIEXEC, "-n", str(ranks), TESSERA, verb, *arguments], stdout=subprocess.PIPE,
+        return subprocess.Popen([MPIEXEC, "-n", str(ranks), TESSERA, verb, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True, cwd=self.folder,
                                 env={**os.environ, "OMP_NUM_THREADS": "1", "TESSERA_TEST_FOLDER": self.folder})
 
@@ -139,9 +145,9 @@ class Runs(InFolder):
         """A rank that runs in the folder, if any does."""
         return rank_with(f"TESSERA_TEST_FOLDER={self.folder}", TESSERA)
 
-    def run_to_its_end(self, code, ranks, verb, *arguments):
+    def run_to_its_end(self, code, ranks, verb, *arguments, input=None):
         process = self.start(ranks, *arguments, verb=verb)
-        out, err = process.communicate(timeout=PATIENCE)
+        out, err = process.communicate(input, timeout=PATIENCE)
         self.assertEqual(process.returncode, code, (arguments, out[-2000:], err))
         return out, err
 

@@ -1,5 +1,7 @@
 #include "core/model/layers/moe.hpp"
 
+#include <algorithm>
+
 #include "core/model/layers/activate.hpp"
 
 namespace tessera {
@@ -33,8 +35,10 @@ Moe::Moe(ParamRegistry& registry, const std::string& name, const GptShape& shape
       down_(registry, name + ".experts", "down",
             experts_shape(shape, ffn_, hidden_, residual_deviation(shape.layers))) {}
 
+/// Whole sequences, or a part of one.
 RouterShape Moe::router_shape(std::int64_t tokens) const {
-  return {tokens / length_, length_, moe_.experts, moe_.top_k, moe_.renormalize, up_.row_multiple()};
+  const std::int64_t length = std::min(tokens, length_);
+  return {tokens / length, length, moe_.experts, moe_.top_k, moe_.renormalize, up_.row_multiple()};
 }
 
 Moe::Saved Moe::place(Arena& arena, std::int64_t tokens) const {

@@ -187,10 +187,20 @@ TEST(Check, TokenFilesNeedAVocabulary) {
   config.data.kind = DataKind::tokens;
   config.sample.tokens = 5;
   EXPECT_EQ(contradictions(config),
-            (List{"model.vocab: missing: token files do not say how large their vocabulary is",
-                  "sample.tokens: needs data.kind text: token files carry no tokenizer"}));
+            (List{"model.vocab: missing: token files do not say how large their vocabulary is; give it, or "
+                  "data.tokenizer",
+                  "sample.tokens: needs data.tokenizer, or data.kind text"}));
   config.model.vocab = 50257;
+  config.data.tokenizer = "/some/tokenizer.json";
+  EXPECT_EQ(contradictions(config), List{});
+  config.data.tokenizer.clear();
   config.sample.tokens = 0;
+  EXPECT_EQ(contradictions(config), List{});
+  config.data.eval_files = {"val.bin"};
+  config.data.eval_fraction = 0.1;
+  EXPECT_EQ(contradictions(config), List{"data.eval_fraction: keeps a share of 0.1 of the files for evaluation, and "
+                                         "eval_files are for it: leave one of them out"});
+  config.data.eval_fraction = 0;
   EXPECT_EQ(contradictions(config), List{});
 }
 
@@ -307,13 +317,15 @@ TEST(Keys, AreThoseWithAFeatureBehindThem) {
   }
   EXPECT_EQ(keys, R"(schema_version
 run: name seed steps determinism graph threads
-model: kind layers hidden heads kv_heads head_dim ffn seq_len norm position rope_base activation bias tied_head vocab
+model: kind layers hidden heads kv_heads head_dim ffn seq_len norm norm_eps qk_norm position rope_base )"
+            R"(activation bias qkv_bias tied_head vocab
+model.rope_scaling: factor low_freq_factor high_freq_factor original_seq_len
 model.moe: experts top_k weights renormalize balance_coef z_coef
 recompute: mode modules
-data: kind root files eval_fraction shuffle
+data: kind root files eval_files tokenizer eval_fraction shuffle
 batch: global micro
 eval: every_steps batches
-sample: tokens prompt
+sample: tokens every_steps prompt
 precision: compute recipe primary_weights fuse_wgrad quantize_head bf16_first bf16_last
 gather: overlap wire cuts staging
 reduce: overlap bucket_mib order
@@ -333,8 +345,10 @@ TEST(Keys, FixedAreThoseThatAResumedRunCannotChange) {
     if (doc.kind == KeyDoc::Kind::key && doc.restart == Restart::fixed) fixed += doc.path + " ";
   EXPECT_EQ(fixed,
             "schema_version run.seed run.steps model.kind model.layers model.hidden model.heads model.kv_heads "
-            "model.head_dim model.ffn model.seq_len model.norm model.position model.rope_base model.activation "
-            "model.bias model.tied_head model.vocab model.moe.experts model.moe.top_k model.moe.renormalize "
+            "model.head_dim model.ffn model.seq_len model.norm model.norm_eps model.qk_norm model.position "
+            "model.rope_base model.activation model.bias model.qkv_bias model.tied_head model.vocab "
+            "model.rope_scaling.factor model.rope_scaling.low_freq_factor model.rope_scaling.high_freq_factor "
+            "model.rope_scaling.original_seq_len model.moe.experts model.moe.top_k model.moe.renormalize "
             "data.kind data.eval_fraction data.shuffle batch.global precision.compute optimizer.matrices "
             "optimizer.others optimizer.beta1 optimizer.beta2 optimizer.eps optimizer.moments optimizer.schedule "
             "optimizer.warmup_steps optimizer.decay_steps optimizer.muon.momentum optimizer.muon.nesterov "

@@ -69,6 +69,15 @@ TEST(Windows, RefuseATextThatIsTooShort) {
   EXPECT_TRUE(none.empty());
 }
 
+TEST(Windows, MayAllBeForEvaluation) {
+  Problems problems;
+  const Windows held = Windows::held(13, 4, problems);
+  EXPECT_TRUE(held.train == 0 && held.evaluation == 3 && held.length == 4 && problems.empty());
+  EXPECT_EQ(Windows::held(4, 4, problems).evaluation, 0);
+  ASSERT_EQ(problems.list().size(), 1u);
+  EXPECT_NE(problems.list()[0].text.find("needs at least 5"), std::string::npos);
+}
+
 TEST(ReadWindow, ShiftsTargetsByOneToken) {
   std::vector<std::uint8_t> text(21);
   std::iota(text.begin(), text.end(), std::uint8_t{0});

@@ -61,13 +61,16 @@ schema_version: 1
 run: {name: all, seed: 18446744073709551615, steps: 200, determinism: off, graph: true, threads: 3}
 model:
   {kind: gpt, layers: 4, hidden: 256, heads: 4, kv_heads: 2, head_dim: 32, ffn: 700, seq_len: 128, norm: rms,
-   position: rotary, rope_base: 5.0e5, activation: swiglu, bias: true, tied_head: true, vocab: 1000,
+   norm_eps: 1e-6, qk_norm: true, position: rotary, rope_base: 5.0e5, activation: swiglu, bias: true, qkv_bias: true,
+   tied_head: true, vocab: 1000,
+   rope_scaling: {factor: 8, low_freq_factor: 2, high_freq_factor: 5, original_seq_len: 8192},
    moe: {experts: 8, top_k: 2, weights: discrete, renormalize: false, balance_coef: 0.5, z_coef: 0.25}}
 recompute: {mode: selective, modules: [mlp, moe]}
-data: {kind: tokens, root: ../corpus, files: [a.bin, "b c.bin"], eval_fraction: 0.125, shuffle: false}
+data: {kind: tokens, root: ../corpus, files: [a.bin, "b c.bin"], eval_fraction: 0, shuffle: false,
+       eval_files: [val.bin], tokenizer: ../tok.json}
 batch: {global: 32, micro: 4}
 eval: {every_steps: 50, batches: 3}
-sample: {tokens: 0, prompt: "The \"one\"\n"}
+sample: {tokens: 0, prompt: "The \"one\"\n", every_steps: 20}
 precision: {compute: bf16, recipe: mxfp8_2d, primary_weights: bf16, fuse_wgrad: false, quantize_head: false,
             bf16_first: 1, bf16_last: 2}
 gather: {overlap: false, wire: auto, cuts: tile, staging: auto}
@@ -83,13 +86,15 @@ debug: {replica_hash_every: 5, trace: t.jsonl}
   EXPECT_EQ(config.run, (RunSection{"all", 18446744073709551615u, 200, Determinism::off, true, 3}));
   const MoeConfig moe{8, 2, ExpertWeights::discrete, false, 0.5, 0.25};
   EXPECT_EQ(config.model, (ModelConfig{ModelKind::gpt, 4, 256, 4, 2, 32, 700, 128, Norm::rms, Position::rotary, 5e5,
-                                       Activation::swiglu, true, true, 1000, moe}));
+                                       Activation::swiglu, true, true, 1000, moe, 1e-6, true, true,
+                                       RopeScalingConfig{8, 2, 5, 8192}}));
   EXPECT_EQ(config.recompute, (RecomputeConfig{RecomputeMode::selective,
                                                std::vector{RecomputeModule::mlp, RecomputeModule::moe}}));
-  EXPECT_EQ(config.data, (DataConfig{DataKind::tokens, std::string("/corpus"), {"a.bin", "b c.bin"}, 0.125, false}));
+  EXPECT_EQ(config.data, (DataConfig{DataKind::tokens, std::string("/corpus"), {"a.bin", "b c.bin"}, 0.0, false,
+                                     {"val.bin"}, "/tok.json"}));
   EXPECT_EQ(config.batch, (BatchConfig{32, 4}));
   EXPECT_EQ(config.eval, (EvalConfig{50, 3}));
-  EXPECT_EQ(config.sample, (SampleConfig{0, "The \"one\"\n"}));
+  EXPECT_EQ(config.sample, (SampleConfig{0, "The \"one\"\n", 20}));
   EXPECT_EQ(config.precision, (PrecisionConfig{Compute::bf16, RecipeName::mxfp8_2d, PrimaryWeights::bf16, false, false,
                                                1, 2}));
   EXPECT_EQ(config.gather, (GatherConfig{false, GatherWire::automatic, GatherCuts::tile, GatherStaging::automatic}));
