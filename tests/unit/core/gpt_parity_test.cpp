@@ -196,7 +196,7 @@ TEST(ParityGoldens, KnowEveryParameter) {
     for (std::size_t i = 0; i < registry.specs().size(); ++i) {
       const json& tensor = golden.index.at("tensors")[i];
       const Canonical& canonical = registry.specs()[i].canonical;
-      EXPECT_EQ(canonical.name, tensor.at("name"));
+      EXPECT_EQ(canonical.name, tensor.at("name").get<std::string>());
       ASSERT_EQ(static_cast<std::size_t>(canonical.shape.rank()), tensor.at("shape").size());
       for (int d = 0; d < canonical.shape.rank(); ++d)
         EXPECT_EQ(canonical.shape[d], tensor.at("shape")[static_cast<std::size_t>(d)]);
