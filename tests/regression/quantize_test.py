@@ -1,4 +1,4 @@
-"""`tessera quantize` from outside: what it writes, read back by the README's own lines; what it refuses; what a killed one leaves.
+"""`tessera quantize` from outside: what it writes, read back by the documents' own lines; what it refuses; what a killed one leaves.
 
 usage: quantize_test.py TESSERA
 """
