@@ -421,7 +421,7 @@ struct Finding {
   std::string text;
 };
 
-/// What contradicts itself, whatever the machine and the rank count; of a derived config. Empty: all is well.
+/// Contradictions of a derived config that depend on neither machine nor rank count; empty: none.
 std::vector<Finding> check(const RunConfig& config);
 
 /// A `fixed` key whose value differs.
@@ -434,7 +434,7 @@ std::vector<KeyChange> changed_keys(const RunConfig& before, const RunConfig& no
 /// Keys that a resumed run must keep and that differ from those of the run that was saved. Both derived.
 std::vector<Finding> changes_at_restart(const RunConfig& saved, const RunConfig& now);
 
-/// What is allowed but probably not meant: keys that have no effect.
+/// Advice: keys that are allowed and have no effect beside the others.
 std::vector<Finding> advise(const RunConfig& config);
 
 }  // namespace tessera

@@ -12,8 +12,8 @@ enum class Order { sequential, shuffled };
 /// The windows of one epoch in shuffled order: Fisher-Yates, drawn from Philox keyed (seed, "shuffle", epoch).
 std::vector<std::int64_t> shuffled_epoch(std::int64_t windows, std::uint64_t seed, std::int64_t epoch);
 
-/// Which training window a sample is. Samples are numbered over the whole run; the answer depends on nothing but the
-/// arguments, so a position in the data is one number and resuming is exact.
+/// Maps a sample's number to a training window. Samples are numbered over the whole run and the map depends on its
+/// arguments alone, so a position in the data is one number and resuming is exact.
 class Sampler {
  public:
   Sampler(std::int64_t windows, Order order, std::uint64_t seed);
@@ -49,9 +49,9 @@ class BatchPlan {
   std::int64_t global_, ranks_;
 };
 
-/// How an evaluation is dealt, in whole micro-batches: piece j of `micro` windows, the last one shorter, goes to rank
-/// j mod ranks in pass j / ranks. Every rank makes every pass, be there a piece for it or not. So what a micro-batch
-/// holds depends on no rank count.
+/// Deals an evaluation to ranks in whole micro-batches: piece j of `micro` windows, the last one shorter, goes to rank
+/// j mod ranks in pass j / ranks. Every rank makes every pass, with padding where it has no piece. The contents of a
+/// micro-batch do not depend on the rank count.
 class EvaluationPlan {
  public:
   /// Of the first min(most, windows.evaluation) evaluation windows, each once.
