@@ -23,10 +23,11 @@ std::vector<std::pair<std::string, std::string>> facts_of(const RunPlan& plan, c
   if (rows.empty()) return facts;
   double seconds = 0;
   std::optional<float> evaluated;
-  std::int64_t skipped = 0;
+  std::int64_t skipped = 0, spikes = 0;
   for (const MetricsRow& row : rows) {
     seconds += row.step_ms / 1e3;
     skipped += row.skipped;
+    spikes += row.spike;
     if (row.eval_loss) evaluated = row.eval_loss;
   }
   facts.emplace_back("loss", fmt::format("{:.4f}", rows.back().loss));
@@ -41,7 +42,7 @@ std::vector<std::pair<std::string, std::string>> facts_of(const RunPlan& plan, c
   facts.emplace_back("formula", utilisation_text(plan, peak));
   facts.emplace_back("ranks", fmt::format("{}, {} threads each", plan.ranks.world.size, plan.config.run.threads.get()));
   facts.emplace_back("restarts", fmt::format("{}", rows.back().restart));
-  facts.emplace_back("skipped steps", fmt::format("{}", skipped));
+  facts.emplace_back("skipped", counted(skipped, "step") + (spikes > 0 ? ", " + counted(spikes, "spike") : ""));
   return facts;
 }
 
@@ -81,7 +82,8 @@ void RunLog::show(const MetricsRow& row) {
                  .tokens_per_s = row.tokens_per_s,
                  .memory_bytes = memory_,
                  .seconds_left = left,
-                 .skipped = row.skipped});
+                 .skipped = row.skipped,
+                 .spike = row.spike});
     row.skipped ? console_.warning(line) : console_.line(line);
   }
   if (row.step < steps && (printed_ > drawn_ || Clock::now() - drawn_ >= std::chrono::milliseconds(100))) {
@@ -94,6 +96,10 @@ Problems RunLog::row(const MetricsRow& row) {
   show(row);
   MetricsRow whole = row;
   whole.restart = metrics_.restarts();
+  whole.ranks = plan_.ranks.world.size;
+  whole.memory_bytes = memory_;
+  whole.time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  if (peak_) whole.mfu = utilisation(plan_, *peak_, row.step_ms / 1e3);
   Problems problems = metrics_.append(whole);
   events_.append(whole);
   return problems;

@@ -24,10 +24,13 @@ struct EvalOptions {
   std::string checkpoint;
   Format format = Format::text;
 };
+enum class Detail { summary, all };
 struct PlanOptions {
   std::string deck;
   std::vector<Override> overrides;
   std::int64_t ranks = 1;
+  std::int64_t memory = 0;  ///< that a rank has; 0: not asked
+  Detail detail = Detail::summary;
   Format format = Format::text;
 };
 struct ValidateOptions {
@@ -36,7 +39,9 @@ struct ValidateOptions {
   std::int64_t ranks = 1;
 };
 struct ExplainOptions {
-  std::string key;  ///< a key, a section, or empty: all
+  std::string key;   ///< a key, a section, or empty: all
+  std::string deck;  ///< whose values and their places are told; empty: none's
+  std::vector<Override> overrides;
 };
 struct InfoOptions {
   Format format = Format::text;
