@@ -92,6 +92,7 @@ class Parser {
     add_plan();
     add_validate();
     add_explain();
+    add_compare();
     add_info();
     add_checkpoint();
     add_quantize();
@@ -218,6 +219,13 @@ class Parser {
     verb->add_option("--deck", explain_.deck, "Tell its values, and where each comes from")->type_name("DECK");
     add_overrides(verb);
   }
+  void add_compare() {
+    CLI::App* const verb = add("compare", "Put runs side by side: losses, throughput and differing settings",
+                               [this] { return run_compare(compare_); });
+    verb->add_option("RUN", compare_.runs, "Run directories")->required()->type_name("");
+    verb->add_option("--out", compare_.out, "The page to write; without it compare.html")->type_name("PAGE");
+    add_json(verb, compare_.format);
+  }
   void add_info() {
     CLI::App* const verb = add("info", "Print versions, back end and libraries", [this] { return run_info(info_); });
     add_json(verb, info_.format);
@@ -310,6 +318,7 @@ class Parser {
   PlanOptions plan_;
   ValidateOptions validate_;
   ExplainOptions explain_;
+  CompareOptions compare_;
   InfoOptions info_;
   CheckpointOptions checkpoint_;
   CheckpointConvertOptions convert_;

@@ -79,7 +79,7 @@ std::string corpus_text(const Prepared& run) {
   const RunConfig& config = run.deck.config;
   const double sequences = static_cast<double>(config.run.steps) * static_cast<double>(config.batch.global);
   return fmt::format(
-      "corpus:   {}, {}; {} of {} for training, {} for evaluation; {:.2f} epochs in {} of {}",
+      "{}, {}; {} of {} for training, {} for evaluation; {:.2f} epochs in {} of {}",
       counted(run.corpus->files(), "file"), counted(run.corpus->tokens().count(), "token"),
       counted(run.windows.train, "window"), counted(run.windows.length, "token"), run.windows.evaluation,
       sequences / static_cast<double>(run.windows.train), counted(config.run.steps, "step"),

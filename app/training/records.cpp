@@ -90,7 +90,8 @@ std::unique_ptr<RunLog> open_records(const PreparedRun& run, const RunRequest& r
   if (mpi.rank() == 0)
     attempt(problems, [&] {
       if (request.resume.at_path()) branch_off(directory, beginning);
-      log = std::make_unique<RunLog>(*run.plan, beginning.step, peak_of_run(config));
+      log = std::make_unique<RunLog>(*run.plan, beginning.step, peak_of_run(config),
+                                     RunTexts{corpus_text(run), resolved_text(run.deck)});
       record.restart = log->restarts();
       replace_text_file(directory / "deck.resolved.yaml", resolved_text(run.deck));
       replace_text_file(directory / plan_file, plan_text(*run.plan));

@@ -45,7 +45,7 @@ void describe(const PreparedRun& run) {
   const RunConfig& config = run.deck.config;
   fmt::print("run:      {}, {}, {} of {}\n", config.run.name, counted(config.run.steps, "step"),
              counted(run.plan->ranks.world.size, "rank"), counted(config.run.threads.get(), "thread"));
-  fmt::print("{}{}\n", summary_text(*run.plan), corpus_text(run));
+  fmt::print("{}corpus:   {}\n", summary_text(*run.plan), corpus_text(run));
   if (const std::string slow = slow_products_text(config.precision.compute); !slow.empty())
     fmt::print("speed:    {}\n", slow);
   fmt::print("records:  {}: checkpoints, metrics.jsonl, report.html, run.json, deck.resolved.yaml (every value), {} "
@@ -127,7 +127,13 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_dec
   };
   Proceed proceed = Proceed::go_on;
   try {
-    proceed = training.run([&](const MetricsRow& row) { return log ? log->row(row) : Problems(); }, std::ref(saving));
+    const auto at_boundary = [&](std::int64_t step) {
+      const std::int64_t before = saving.saved();
+      const Proceed next = saving(step);
+      if (log && saving.saved() != before) log->saved(step);
+      return next;
+    };
+    proceed = training.run([&](const MetricsRow& row) { return log ? log->row(row) : Problems(); }, at_boundary);
   } catch (const Error& error) {
     if (agreed(error)) close(error.what());
     throw;

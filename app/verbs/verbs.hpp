@@ -43,6 +43,11 @@ struct ExplainOptions {
   std::string deck;  ///< whose values and their places are told; empty: none's
   std::vector<Override> overrides;
 };
+struct CompareOptions {
+  std::vector<std::string> runs;  ///< run directories
+  std::string out = "compare.html";
+  Format format = Format::text;
+};
 struct InfoOptions {
   Format format = Format::text;
 };
@@ -79,6 +84,8 @@ int run_plan(const PlanOptions& options);
 /// Prints the resolved deck and the corpus, and on stderr what is probably not meant; throws what train would refuse.
 int run_validate(const ValidateOptions& options);
 int run_explain(const ExplainOptions& options);
+/// Prints what runs came to and where their decks differ, and writes a page of it.
+int run_compare(const CompareOptions& options);
 int run_info(const InfoOptions& options);
 /// Of a run directory or a step folder; diff returns 1 where two differ, verify 5 where one is damaged.
 int run_checkpoint_ls(const CheckpointOptions& options);

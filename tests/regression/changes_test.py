@@ -5,6 +5,7 @@ usage: changes_test.py TESSERA MPIEXEC
 import json
 import math
 import os
+import subprocess
 
 import runs
 
@@ -56,11 +57,30 @@ class Changes(runs.Runs):
         # In two parts it was the same run as in one.
         self.go(0, "whole", *wsd, *allowed)
         self.assertEqual(self.final("whole"), self.final("branch"))
+        self.compared("base", "branch")
         if h5py := self.h5py():
             with h5py.File(self.path("branch", "step_00000012", "model.h5")) as file:
                 lines = file["provenance"].attrs["changes"].decode().split("\n")
             self.assertEqual(lines, ["step 8: optimizer.decay_steps: 0 -> 4", "step 8: optimizer.schedule: constant -> wsd",
                                      "step 8: run.steps: 8 -> 12", ""])
+
+    def compared(self, *run_names):
+        done = subprocess.run([runs.TESSERA, "compare", *run_names, "--json"], capture_output=True, text=True, timeout=60, cwd=self.folder)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        told = json.loads(done.stdout)
+        self.assertEqual(told["differing"], ["optimizer.decay_steps", "optimizer.schedule", "run.steps"])
+        self.assertEqual([run["settings"]["run.steps"] for run in told["runs"]], ["8", "12"])
+        self.assertEqual([run["step"] for run in told["runs"]], [8, 12])
+        for text in ("branch", "optimizer.schedule", "Throughput"):
+            self.assertIn(text, self.read("compare.html"))
+        os.remove(self.path("compare.html"))
+        done = subprocess.run([runs.TESSERA, "compare", "base", "nothing"], capture_output=True, text=True, timeout=60, cwd=self.folder)
+        self.assertEqual(done.returncode, 5)
+        self.assertIn("nothing: is no run directory", done.stderr)
+        self.assertFalse(os.path.exists(self.path("compare.html")))
+        for name in run_names:  # pages of runs: the deck and the saves
+            for text in ("<summary>Deck</summary>", 'class="save"', "windows of 32 tokens"):
+                self.assertIn(text, self.read(name, "report.html"))
 
     def test_a_run_goes_on_with_larger_batches(self):
         self.base()

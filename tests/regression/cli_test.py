@@ -52,7 +52,7 @@ class Cli(unittest.TestCase):
 
 class Usage(Cli):
     def test_every_verb_has_help(self):
-        for verb in ([], ["train"], ["eval"], ["plan"], ["validate"], ["explain"], ["info"], ["quantize"], ["checkpoint"]):
+        for verb in ([], ["train"], ["eval"], ["plan"], ["validate"], ["explain"], ["compare"], ["info"], ["quantize"], ["checkpoint"]):
             done = self.expect(0, *verb, "--help")
             self.assertIn("Usage: tessera", done.stdout)
         for option in ("--set", "DECK"):
@@ -60,7 +60,7 @@ class Usage(Cli):
                 self.assertIn(option, self.expect(0, verb, "--help").stdout)
 
     def test_help_of_an_unknown_verb(self):
-        for first, *arguments in (["anything: unknown verb, there are train, eval, plan, validate, explain, info, checkpoint, quantize",
+        for first, *arguments in (["anything: unknown verb, there are train, eval, plan, validate, explain, compare, info, checkpoint, quantize",
                                    "anything", "--help"],
                                   ["trian: unknown verb, did you mean train?", "trian", "-h"],
                                   ["trian: unknown verb, did you mean train?", "--help", "trian"],
