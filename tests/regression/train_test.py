@@ -457,7 +457,7 @@ class Faults(Train):
         self.assertEqual(os.listdir(folder), ["filler"])
 
     def test_a_disk_that_fills_up_during_the_run(self):
-        folder = self.small_disk(8)
+        folder = self.small_disk(12)
         for ranks in (1, 2):
             shutil.rmtree(self.path("disk", "run"), ignore_errors=True)
             done = self.launch(ranks, checkpoint__dir="disk/run", run__steps=200)
