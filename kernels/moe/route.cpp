@@ -220,12 +220,11 @@ void add_busiest_expert(Stream& stream, const RouterShape& shape, const Routing&
   const std::int64_t sequences = shape.sequences, experts = shape.experts;
   const std::int32_t* const load = routing.load.as<std::int32_t>();
   launch_rows(stream, "busiest_expert", 1, KOKKOS_LAMBDA(const Row& row, std::int64_t) {
-    std::int64_t most = 0;
-    for (std::int64_t e = 0; e < experts; ++e) {
-      const std::int64_t own =
-          row.sum<std::int64_t>(sequences, [=](std::int64_t b) { return std::int64_t{load[b * experts + e]}; });
-      most = own > most ? own : most;
-    }
+    const std::int64_t most = row.max<std::int64_t>(experts, [=](std::int64_t e) {
+      std::int64_t own = 0;
+      for (std::int64_t b = 0; b < sequences; ++b) own += load[b * experts + e];
+      return own;
+    });
     row.once([=] { *slots += static_cast<double>(most); });
   });
 }
