@@ -72,8 +72,7 @@ Proceed Training::run(const RowSink& sink, const Boundary& boundary) {
     plan_faults();
     const Turn turn = engine_.step(batches_.training(step_, next_sample_),
                                    {static_cast<float>(rate), report_.norm_limit(step_ + 1)});
-    next_sample_ += config.batch.global;
-    report_.begun(++step_, next_sample_, turn);
+    report_.begun(++step_, next_sample_ += config.batch.global, turn);
     if (const CollectiveLog* log = mesh_.log()) log->compare(control_);
     if (replicas_ && step_ % config.debug.replica_hash_every == 0) compare_replicas();
     if (evaluation_due(step_)) report_.evaluated([this] { return evaluate(); });
