@@ -36,14 +36,14 @@ struct SampleRange {
   bool operator==(const SampleRange&) const = default;
 };
 
-/// How a global batch of sequences is dealt: sample j of step s (from 0) has number s global + j; rank r takes the r-th
-/// contiguous share.
+/// How a global batch of sequences is dealt: rank r takes the r-th contiguous share of the samples from number `first`
+/// on. Samples are numbered over the whole run, whatever batches it went through.
 class BatchPlan {
  public:
   /// `global` must divide by `ranks` (Error{internal}: resolve() refuses it first).
   BatchPlan(std::int64_t global, std::int64_t ranks);
 
-  SampleRange share(std::int64_t step, std::int64_t rank) const;
+  SampleRange share(std::int64_t first, std::int64_t rank) const;
 
  private:
   std::int64_t global_, ranks_;
