@@ -24,9 +24,13 @@ Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi
     beginning.step = parent.manifest.counters.step;
     beginning.kept = parent.kept;
     origin.run_id = parent.manifest.run_id;
+    origin.changes = parent.changes;
+    for (const KeyChange& change : run.changes)
+      origin.changes += fmt::format("step {}: {}: {} -> {}\n", beginning.step, change.key, change.before, change.now);
     origin.parent = parent.folder.string();
     origin.parent_digest = parent.manifest.content_digest;
-    if (mpi.rank() == 0) fmt::print("resumed from {} | {}\n", origin.parent, origin.parent_digest);
+    if (mpi.rank() == 0)
+      fmt::print("resumed from {} | {}\n{}", origin.parent, origin.parent_digest, run.changes_text);
   }
   if (run.given) {
     const GivenWeights& given = *run.given;

@@ -9,16 +9,18 @@
 
 #include "core/optim/rule.hpp"
 #include "core/params/planes.hpp"
+#include "io/metrics/console.hpp"
 #include "kernels/formats/registry.hpp"
 
 namespace tessera {
-namespace {
 
 std::int64_t parameters(const RunPlan& plan) {
   std::int64_t n = 0;
   for (const ParamSpec& spec : plan.registry.specs()) n += spec.real_elements() * spec.members;
   return n;
 }
+
+namespace {
 
 /// Weights whose products take codes, each dataset once.
 template <class F>
@@ -131,7 +133,7 @@ std::string bucket_text(const RunPlan& plan, const Bucket& bucket) {
                                  held_as(bucket.key.format, way), travels_as(bucket.key.format, way));
   if (way == Way::source) text += fmt::format(" staged in {}", staged_in(plan, bucket));
   const auto slices = std::ranges::count_if(bucket.counts, [](std::int64_t n) { return n > 0; });
-  text += fmt::format(", {} elements in {} slices", bucket.size.value, slices);
+  text += fmt::format(", {} in {}", counted(bucket.size.value, "element"), counted(slices, "slice"));
   if (least != most) text += fmt::format(" of at most {}", most);
   return text + fmt::format(", {} ... {}", plan.registry[bucket.members.front().param].name,
                             plan.registry[bucket.members.back().param].name);
@@ -140,10 +142,12 @@ std::string bucket_text(const RunPlan& plan, const Bucket& bucket) {
 }  // namespace
 
 std::string plan_text(const RunPlan& plan) {
-  std::string text = fmt::format("{} ranks, {} parameters in {} tensors, layout {:016x}\n", plan.ranks.world.size,
-                                 parameters(plan), plan.registry.size(), plan.layout.hash());
-  text += fmt::format("{} sequences a rank and step in {} micro-batches, {:.3g} GFLOP a step", plan.sizes.local,
-                      plan.sync.micro_batches, plan.flops_per_step * 1e-9);
+  std::string text = fmt::format("{}, {} in {}, layout {:016x}\n", counted(plan.ranks.world.size, "rank"),
+                                 counted(parameters(plan), "parameter"),
+                                 counted(static_cast<std::int64_t>(plan.registry.size()), "tensor"),
+                                 plan.layout.hash());
+  text += fmt::format("{} a rank and step in {}, {:.3g} GFLOP a step", counted(plan.sizes.local, "sequence"),
+                      counted(plan.sync.micro_batches, "micro-batch"), plan.flops_per_step * 1e-9);
   const double twice = plan.flops_per_step - plan.model_flops_per_step;
   text += twice > 0 ? fmt::format(", {:.3g} of them for recomputation\n", twice * 1e-9) : "\n";
   text += plan.ranks.world.rank == 0 ? "memory of one rank\n"

@@ -58,7 +58,7 @@ GivenWeights starting_weights(const Deck& deck, Control& control) {
 }  // namespace
 
 PreparedRun prepare(const RunRequest& request, const Mpi& mpi, Control& control) {
-  PreparedRun run{prepare(request.deck, request.overrides, Task::training, mpi, control), {}, {}, {}};
+  PreparedRun run{prepare(request.deck, request.overrides, Task::training, mpi, control), {}, {}, {}, {}, {}};
   const RunConfig& config = run.deck.config;
   const std::filesystem::path directory = config.checkpoint.dir.get();
   // Checkpoints are looked for under the lock. A directory that is not there has none.
@@ -66,7 +66,12 @@ PreparedRun prepare(const RunRequest& request, const Mpi& mpi, Control& control)
   if (control.max(control.rank() == 0 && exists(directory, unseen))) run.lock = claim(directory, control);
   Problems problems;
   run.beginnings = beginnings(request.resume, config.checkpoint.dir.get(), control);
-  if (!run.beginnings.empty()) problems.add(against_resuming(run.beginnings.front(), run.deck, run.corpus->hash()));
+  if (!run.beginnings.empty()) attempt(problems, [&] {
+      const SavedRun saved(run.beginnings.front());
+      problems.add(against_resuming(saved, run.deck, run.corpus->hash(), request.changes));
+      run.changes = changes_since(saved, run.deck, run.corpus->hash());
+      run.changes_text = changes_text(saved, config, run.changes, run.windows.train);
+    });
   if (run.beginnings.empty() && !config.checkpoint.init_from.empty()) {
     run.given = starting_weights(run.deck, control);
     problems.add(against_starting(*run.given, run.deck, *run.plan));

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "app/training/changes.hpp"
 #include "app/training/given_weights.hpp"
 #include "app/training/preparation.hpp"
 #include "app/training/run_request.hpp"
@@ -15,6 +16,8 @@ namespace tessera {
 struct PreparedRun : Prepared {
   std::unique_ptr<RunLock> lock;
   std::vector<std::filesystem::path> beginnings;  ///< checkpoints to go on from, the best first
+  std::vector<KeyChange> changes;                 ///< by request, against the first of them
+  std::string changes_text;                       ///< and what they do
   std::optional<GivenWeights> given;  ///< where there are none: what to start with, if not with drawn weights
 };
 

@@ -72,23 +72,6 @@ std::vector<fs::path> beginnings(const Resume& resume, const fs::path& run, Cont
   return paths;
 }
 
-Problems against_resuming(const fs::path& folder, const Deck& deck, std::uint64_t corpus_hash) {
-  Problems problems;
-  attempt(problems, [&] {
-    // Not the structure of its files, which rank 0 has judged: ten thousand tensors take a while on every rank.
-    const Manifest manifest = parse_manifest(read_text_file(folder / manifest_file), folder / manifest_file);
-    const Deck saved = parse_saved_deck(read_text_file(folder / deck_file), (folder / deck_file).string());
-    for (const Finding& finding : changes_at_restart(saved.config, deck.config))
-      problems.add(Exit::deck, deck.provenance.located(finding));
-    if (manifest.corpus_hash != hex(corpus_hash))
-      problems.add(
-          Exit::file,
-          fmt::format("data.files: the corpus has hash {}, and had {} when {} was saved: a resumed run must keep it",
-                      hex(corpus_hash), manifest.corpus_hash, folder.string()));
-  });
-  return problems;
-}
-
 namespace {
 
 /// As Parent has it: what rank 0 sees. Collective.
@@ -99,6 +82,15 @@ std::int64_t kept_step(const Checkpoint& checkpoint, const fs::path& run, Contro
   return control.max(own) != 0 ? step : -1;
 }
 
+/// Those of rank 0, which alone opens the file. Collective.
+std::string changes_of(const Checkpoint& checkpoint, Control& control) {
+  std::string changes;
+  Problems problems;
+  if (control.rank() == 0) attempt(problems, [&] { changes = checkpoint.changes(); });
+  control.agree(problems);
+  return control.broadcast(changes);
+}
+
 }  // namespace
 
 Parent resume_from(const std::vector<fs::path>& candidates, const fs::path& run, Training& training, Device& device,
@@ -106,7 +98,8 @@ Parent resume_from(const std::vector<fs::path>& candidates, const fs::path& run,
   for (std::size_t i = 0;; ++i) try {
       const Checkpoint checkpoint(candidates[i], control);
       training.restore([&](StateDict& state) { load(checkpoint, state, device, control); });
-      return {candidates[i], checkpoint.manifest(), kept_step(checkpoint, run, control)};
+      return {candidates[i], checkpoint.manifest(), changes_of(checkpoint, control),
+              kept_step(checkpoint, run, control)};
     } catch (const Error& error) {
       // All ranks throw alike, so that all turn to the next one.
       if (error.code() != Exit::file || i + 1 == candidates.size()) throw;

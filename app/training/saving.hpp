@@ -9,7 +9,6 @@
 #include "app/training/stop.hpp"
 #include "app/training/training.hpp"
 #include "io/checkpoint/writer.hpp"
-#include "io/deck/deck.hpp"
 #include "io/files/run_lock.hpp"
 
 namespace tessera {
@@ -19,14 +18,11 @@ namespace tessera {
 /// Collective.
 std::vector<std::filesystem::path> beginnings(const Resume& resume, const std::filesystem::path& run, Control& control);
 
-/// Why a run of `deck` on this corpus cannot go on from a checkpoint: keys that changed, another corpus. Not
-/// collective.
-Problems against_resuming(const std::filesystem::path& checkpoint, const Deck& deck, std::uint64_t corpus_hash);
-
 /// The checkpoint that a run goes on from.
 struct Parent {
   std::filesystem::path folder;
   Manifest manifest;
+  std::string changes;     ///< Origin's, as it was saved
   std::int64_t kept = -1;  ///< its step where it is a step folder of the run directory; -1: it lies elsewhere
 };
 /// Loads the first of `candidates` whose payload is whole, for the run in `run`; says what was wrong with the others.

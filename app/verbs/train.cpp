@@ -9,16 +9,17 @@
 #include "app/training/beginning.hpp"
 #include "app/training/generation.hpp"
 #include "app/training/library_plans.hpp"
-#include "app/training/plan_text.hpp"
 #include "app/training/prepared_run.hpp"
 #include "app/training/records.hpp"
 #include "app/training/report.hpp"
 #include "app/training/saving.hpp"
 #include "app/training/stop.hpp"
+#include "app/training/summary.hpp"
 #include "app/training/training.hpp"
 #include "app/verbs/verbs.hpp"
 #include "io/data/utf8.hpp"
 #include "io/files/fault.hpp"
+#include "io/metrics/console.hpp"
 #include "kernels/base/runtime.hpp"
 
 namespace tessera {
@@ -41,9 +42,15 @@ std::optional<std::chrono::seconds> seconds_of(const std::string& limit) {
 void describe(const PreparedRun& run) {
   for (const Finding& finding : advise(run.deck.config))
     fmt::print(stderr, "{} (allowed)\n", run.deck.provenance.located(finding));
-  fmt::print("{}\n{}\n{}\n", resolved_text(run.deck), corpus_text(run), plan_text(*run.plan));
-  if (const std::string slow = slow_products_text(run.deck.config.precision.compute); !slow.empty())
-    fmt::print("speed: {}\n", slow);
+  const RunConfig& config = run.deck.config;
+  fmt::print("run:      {}, {}, {} of {}\n", config.run.name, counted(config.run.steps, "step"),
+             counted(run.plan->ranks.world.size, "rank"), counted(config.run.threads.get(), "thread"));
+  fmt::print("{}corpus:   {}\n", summary_text(*run.plan), corpus_text(run));
+  if (const std::string slow = slow_products_text(config.precision.compute); !slow.empty())
+    fmt::print("speed:    {}\n", slow);
+  fmt::print("records:  {}: checkpoints, metrics.jsonl, report.html, run.json, deck.resolved.yaml (every value), {} "
+             "(groups, collectives)\n",
+             config.checkpoint.dir.get(), plan_file);
   std::fflush(stdout);
 }
 
@@ -126,11 +133,14 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_dec
   };
   Proceed proceed = Proceed::go_on;
   try {
-    const auto boundary = [&, begun = training.step()](std::int64_t step) {
+    const auto at_boundary = [&, begun = training.step()](std::int64_t step) {
       if (step > begun && sample_due(config, step)) print_sample(training, *run.plan, run.encoding());
-      return saving(step);
+      const std::int64_t before = saving.saved();
+      const Proceed next = saving(step);
+      if (log && saving.saved() != before) log->saved(step);
+      return next;
     };
-    proceed = training.run([&](const MetricsRow& row) { return log ? log->row(row) : Problems(); }, boundary);
+    proceed = training.run([&](const MetricsRow& row) { return log ? log->row(row) : Problems(); }, at_boundary);
   } catch (const Error& error) {
     if (agreed(error)) close(error.what());
     throw;

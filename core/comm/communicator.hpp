@@ -47,8 +47,8 @@ struct Operation {
 class Communicator;
 class CollectiveLog;
 
-/// A collective under way. Move-only; wait() orders `stream` behind it and empties this (waiting twice is
-/// Error{internal}), and the destructor finishes what was not waited for. The communicator must outlive it.
+/// Handle of a non-blocking collective. Move-only; wait() orders `stream` behind it and empties this (waiting twice is
+/// Error{internal}), the destructor blocks until the end of what was not waited for. The communicator must outlive it.
 class Pending {
  public:
   Pending() = default;
@@ -80,11 +80,11 @@ class Communicator {
 
   /// What was submitted so far, for comparison over Control; null where nothing can disagree.
   virtual const CollectiveLog* log() const { return nullptr; }
-  /// Seconds so far in which an operation was under way, as far as the host sees it: 0 where a device carries them.
-  /// Stream::waited() of them were not hidden by work.
+  /// Seconds so far in which an operation was under way, by the host's clock; 0 where a device carries them. Of these,
+  /// Stream::waited() were exposed: not overlapped by computation.
   virtual double busy() const { return 0; }
-  /// Whether streams alone carry the operations, the host taking no part: then they can be recorded (Stream::capture)
-  /// and replayed. A submit to a dry stream notes what a replay has done.
+  /// Whether operations run on streams without the host (NCCL): then they can be captured in a CUDA graph
+  /// (Stream::capture) and replayed. A submit to a dry stream only logs what a replay has done.
   virtual bool on_streams() const { return false; }
 
  protected:
@@ -107,10 +107,10 @@ struct Record {
   bool operator==(const Record&) const = default;
 };
 
-/// Pretends to be rank `rank` of `size` without moving anything, for planning.
+/// A communicator for planning: stands for rank `rank` of `size` and moves nothing.
 std::unique_ptr<Communicator> planning_communicator(int rank, int size);
 
-/// Hands everything to `inner` and appends a Record a submit to `records`.
+/// Passes everything to `inner` and appends a Record of each submit to `records`.
 std::unique_ptr<Communicator> recording(std::unique_ptr<Communicator> inner, std::vector<Record>& records);
 
 }  // namespace tessera

@@ -12,15 +12,15 @@
 
 namespace tessera {
 
-/// Host votes and small host data among all ranks of a run, over a communicator of their own. Every call is collective.
+/// Votes and small host data of all ranks, over a communicator of its own. Collective over the world, but for about().
 class Control {
  public:
   virtual ~Control() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  /// The only throw between collectives: when any rank has problems, all ranks throw one Error with the lowest failing
-  /// rank's texts and code; else all return. The rank is named unless every rank says the same.
+  /// All ranks throw one Error if any rank has problems, with the texts and code of the lowest failing rank; else all
+  /// return. The only throw between collectives. The rank is named unless every rank says the same.
   void agree(const Problems& problems);
 
   virtual std::int64_t max(std::int64_t value) = 0;
@@ -30,8 +30,8 @@ class Control {
   virtual double sum_in_order(double value) = 0;
   virtual void sum(std::uint64_t* values, int n) = 0;
 
-  /// What the ranks are about, as reports of the watchdog name it from now on; empty: nothing in particular. Not
-  /// collective.
+  /// Names the phase (a save, say) that the watchdog's reports quote from now on; empty: none.
+  /// Local.
   void about(std::string what) { about_ = std::move(what); }
 
   /// Ends the run with Exit::communication: rank 0 prints `why`, then every rank leaves without unwinding, because

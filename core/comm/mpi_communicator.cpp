@@ -12,7 +12,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Elements that are only moved need their size alone.
+/// The MPI type of elements that are moved and not computed with: by size alone.
 MPI_Datatype moved(DType type) {
   switch (size_of(type)) {
     case 1: return MPI_UINT8_T;
@@ -142,7 +142,7 @@ class MpiBackEnd {
     if (--moving_ == 0) busy_ += std::chrono::duration<double>(Clock::now() - moves_since_).count();
   }
 
-  /// Hangs on the stream. MPI moves everything under way inside any one test, and an early end costs nothing.
+  /// The stream's progress hook. Any one MPI_Test moves every operation under way; ending early costs nothing.
   void progress() {
     using namespace std::chrono_literals;
     const Clock::time_point now = Clock::now();

@@ -4,7 +4,7 @@
 namespace tessera {
 namespace {
 
-/// Whatever is submitted has ended when submit() returns, in the stream's order.
+/// Operations are complete, in the stream's order, when submit() returns.
 class Immediate : public Communicator {
  protected:
   void finish(Stream&, int) override {}

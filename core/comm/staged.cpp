@@ -10,7 +10,7 @@
 namespace tessera {
 namespace {
 
-/// What of an exchange this rank brings, and what the others bring it.
+/// The parts of an exchange that this rank sends, and those that it receives.
 Tensor outgoing(Collective collective, const Exchange& x, int rank) {
   const auto at = static_cast<std::size_t>(rank);
   switch (collective) {

@@ -8,7 +8,7 @@ namespace {
 
 using Findings = std::vector<Finding>;
 
-// A reader that reports all errors at once checks configs whose broken keys are 0.
+// False for 0: all errors are reported at once, so configs are checked whose refused keys are still 0.
 bool divides(std::int64_t part, std::int64_t whole) { return part > 0 && whole % part == 0; }
 
 void check_attention(const ModelConfig& model, Findings& found) {
@@ -41,7 +41,7 @@ void check_model(const ModelConfig& model, DataKind data, Findings& found) {
                      fmt::format("{} of {} experts: at most all of them", model.moe->top_k, model.moe->experts)});
 }
 
-/// What 64-bit sizes cannot be reckoned with: by far more than any machine holds.
+/// Sizes whose products would overflow 64 bits, by far more than any machine holds.
 void check_size(const RunConfig& config, Findings& found) {
   constexpr double most = 1e15;
   const ModelConfig& m = config.model;

@@ -15,7 +15,7 @@ void derive_model(ModelConfig& model, DataKind data) {
   if (model.moe) model.moe->renormalize.fill(model.moe->top_k > 1);
 }
 
-/// Whether one copy's codes are enough, from which the other follows.
+/// Whether codes of one copy suffice, since the other is derived from them.
 bool travels_smaller_as_codes(const RunConfig& config) {
   const std::optional<FormatId> format = find_format(name_of(config.precision.recipe));
   return format && traits_of(*format).columnwise != formats::Columnwise::requantized;

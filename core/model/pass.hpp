@@ -10,6 +10,7 @@ struct StepSums {
   double loss = 0;           ///< sum over this rank's tokens of the cross-entropy
   double balance = 0;        ///< sum over sequences and MoE layers of E sum f P
   double z = 0;              ///< sum over tokens and MoE layers of logsumexp^2
+  double busiest = 0;        ///< sum over micro-batches and MoE layers of the slots of the expert that got most
   std::uint64_t logits = 0;  ///< digest of the logits, when traced
   std::uint64_t not_finite = 0;  ///< 1 when a factor of a product held NaN or infinity before it was quantized
 };

@@ -87,8 +87,8 @@ void Engine::gather_sums() {
   mesh_.world().submit(stream_, {Collective::all_gather, {&sums, 1}, -1, "sums"}).wait(stream_);
 }
 
-Turn Engine::step(const HostSequences& batch, float rate) {
-  memory_.begin(stream_, batch, rate);
+Turn Engine::step(const HostSequences& batch, const StepScalars& scalars) {
+  memory_.begin(stream_, batch, scalars);
   const auto work = [this] {
     if (std::exchange(redo_, false)) {
       { const Reduced dropped = accumulate().reduce(stream_); }
@@ -136,7 +136,7 @@ Reduced Engine::reduce(Accumulating&& sum) {
 Updated Engine::update(Reduced&& gradients) {
   const Region region(device_, "update");
   Clipped clipped = clip(stream_, std::move(gradients), mesh_.world(), memory_.squares(), memory_.clip(),
-                         static_cast<float>(plan_.optimizer.clip), not_finite());
+                         static_cast<float>(plan_.optimizer.clip), memory_.norm_limit(), not_finite());
   Updated updated = optimizers_.step(stream_, std::move(clipped), masters_, {memory_.rate(), memory_.counters()});
   if (observer_) observer_->stepped(stream_);
   return updated;
@@ -145,7 +145,7 @@ Updated Engine::update(Reduced&& gradients) {
 Turn Engine::evaluate(const HostSequences& micro_batch) {
   require(micro_batch.sequences == plan_.sizes.micro, "Engine::evaluate", "takes one micro-batch, padding included");
   sync_.settle(stream_);
-  memory_.begin(stream_, micro_batch, 0);
+  memory_.begin(stream_, micro_batch);
   {
     const Arena::Frame frame(activations_);
     MicroBatch batch = memory_.micro_batch(0, micro_batch.sequences, 0);
@@ -163,7 +163,7 @@ std::vector<float> Engine::next_logits(const std::vector<std::int32_t>& ids) {
   HostSequences sequence{ids, {}, 1, 0, 0};
   sequence.ids.resize(length);
   sequence.targets.resize(length);
-  memory_.begin(stream_, sequence, 0);
+  memory_.begin(stream_, sequence);
   const Arena::Frame frame(activations_);
   const Tensor logits = activations_.keep(DType::f32, {plan_.model.shape().vocabulary});
   plan_.model.next_logits(pass(nullptr), memory_.micro_batch(0, 1, 0).ids, static_cast<std::int64_t>(ids.size()) - 1,

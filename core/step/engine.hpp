@@ -43,7 +43,7 @@ class Engine {
   /// nothing but its arguments and the state. Its report() may be read until the next step but one. Collective.
   /// With StepPlan::graph all but tokens and report is RepeatedWork, unless an observer or collectives that need the
   /// host forbid a capture.
-  Turn step(const HostSequences& batch, float rate);
+  Turn step(const HostSequences& batch, const StepScalars& scalars);
   /// Of tests: what befalls the next step on this rank. One that a fault meets is never captured or replayed.
   void spoil_next(float value) { fault_ = value; }  ///< Pass::fault of its first micro-batch
   void redo_next() { redo_ = true; }                ///< its reduced gradients are dropped and made again; on all ranks

@@ -106,10 +106,12 @@ std::string Checkpoint::tokenizer() const {
   return manifest_.files.contains(tokenizer_file) ? read_text_file(folder_ / tokenizer_file) : "";
 }
 
-std::string Checkpoint::library_plans() const {
+std::string Checkpoint::library_plans() const { return provenance("library_plans"); }
+std::string Checkpoint::changes() const { return provenance("changes"); }
+
+std::string Checkpoint::provenance(const char* name) const {
   const hdf5::File file = hdf5::File::open(folder_ / model_file);
-  constexpr const char *group = "/provenance", *name = "library_plans";
-  return file.has(group, name) ? file.text(group, name) : "";
+  return file.has("/provenance", name) ? file.text("/provenance", name) : "";
 }
 
 void Checkpoint::read_file(const char* name) {

@@ -33,6 +33,7 @@ class Checkpoint final : public TensorSource {
   std::string tokenizer() const;
   /// Text of LibraryPlans; empty where the libraries had no choice, and in format 1.0.
   std::string library_plans() const;
+  std::string changes() const;  ///< Origin's; empty before format 1.4
   /// Holds no optimizer state: no run can go on from it, though one may start with its weights.
   bool weights_only() const { return !manifest_.files.contains(optimizer_file); }
 
@@ -46,6 +47,7 @@ class Checkpoint final : public TensorSource {
   struct Stretch;
   Stretch place_of(const ReadRequest& request) const;
   const PayloadFile& holding(const StoredTensor& tensor) const { return files_[tensor.slot == "model" ? 0 : 1]; }
+  std::string provenance(const char* name) const;
   void read_manifest();
   void read_file(const char* name);
   void read_structure();

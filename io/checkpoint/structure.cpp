@@ -72,6 +72,7 @@ void write_facts(hdf5::File& file, const StateCounters& counters, const std::str
   file.set("/provenance", "hosts", origin.hosts);
   file.set("/provenance", "libraries", origin.libraries);
   file.set("/provenance", "library_plans", origin.library_plans);
+  file.set("/provenance", "changes", origin.changes);
   file.set("/provenance", "parent", origin.parent);
   file.set("/provenance", "parent_digest", origin.parent_digest);
 }
@@ -87,8 +88,8 @@ std::int64_t CheckpointFile::end(std::span<const StateTensor> all) const {
 
 std::int64_t room_for_facts(const Origin& origin) {
   const std::size_t texts =
-      origin.deck.size() + origin.command_line.size() + origin.hosts.size() + origin.library_plans.size() +
-      origin.tokenizer.size();
+      origin.deck.size() + origin.command_line.size() + origin.hosts.size() + origin.changes.size() +
+      origin.library_plans.size() + origin.tokenizer.size();
   return (std::int64_t{64} << 10) + 2 * static_cast<std::int64_t>(texts);
 }
 

@@ -32,6 +32,7 @@ class StoredModel final : public ModelReader {
     origin.corpus_hash = std::stoull(manifest.corpus_hash, nullptr, 16);
     origin.world_size = static_cast<int>(manifest.world_size);
     origin.experts = manifest.experts;
+    origin.changes = checkpoint_.changes();
     origin.library_plans = checkpoint_.library_plans();
     origin.parent = folder.string();
     origin.parent_digest = manifest.content_digest;

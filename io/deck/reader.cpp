@@ -7,7 +7,8 @@ namespace tessera {
 
 std::string Reading::where(const Place& place) const {
   if (!place.argument.empty()) return place.argument;
-  return provenance.file + ":" + std::to_string(place.line) + ":" + std::to_string(place.column);
+  const std::string& file = place.base.empty() ? provenance.file : place.base;
+  return file + ":" + std::to_string(place.line) + ":" + std::to_string(place.column);
 }
 
 void Reading::fail(const Place& place, const std::string& path, const std::string& text) {
@@ -36,7 +37,7 @@ bool DeckReader::is_map(const Node& node, const std::string& path) {
 }
 
 void DeckReader::set_origin(const std::string& path, Source source) {
-  reading_.provenance.origins[path] = {source, reading_.where(maps_.back().place)};
+  reading_.provenance.origins[path] = {source, reading_.where(maps_.back().place), ""};
 }
 
 namespace {

@@ -77,8 +77,9 @@ class DeckReader : public ConfigVisitor<DeckReader> {
     const std::string wrong = read(node, value, rule);
     if (!wrong.empty()) return reading_.fail(node.place, path, wrong);
     member = std::move(value);
-    reading_.provenance.origins[path] = {node.place.argument.empty() ? Source::deck : Source::override,
-                                         reading_.where(node.place)};
+    const Place& place = node.place;
+    const Source source = !place.argument.empty() ? Source::override : place.base.empty() ? Source::deck : Source::base;
+    reading_.provenance.origins[path] = {source, reading_.where(place), place.base};
   }
 
   /// What is wrong with a value, with what is allowed and the nearest choice; empty when nothing is.

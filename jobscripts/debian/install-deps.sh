@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that Tessera is built and tested with: only those that are missing, and asks nothing.
-#   install-deps.sh [--slurm]        --slurm: also a Slurm of one machine, for the job scripts
+#   install-deps.sh [--slurm] [--arm64]        --slurm: also a Slurm of one machine, for the job scripts
+#                                              --arm64: also a cross compiler for 64-bit Arm, and qemu
 set -euo pipefail
 packages=(build-essential ca-certificates ccache cmake git ninja-build pkg-config
   mpich libmpich-dev libhdf5-mpich-dev hdf5-tools
@@ -11,7 +12,8 @@ packages=(build-essential ca-certificates ccache cmake git ninja-build pkg-confi
 for argument in "$@"; do
   case $argument in
     --slurm) packages+=(slurm-wlm munge) ;;
-    *) echo "install-deps.sh: unknown argument '$argument' (--slurm)" >&2; exit 2 ;;
+    --arm64) packages+=(g++-aarch64-linux-gnu qemu-user) ;;
+    *) echo "install-deps.sh: unknown argument '$argument' (--slurm, --arm64)" >&2; exit 2 ;;
   esac
 done
 say() { echo "[deps] $*"; }

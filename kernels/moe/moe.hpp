@@ -36,6 +36,9 @@ void route(Stream& stream, Arena& arena, const RouterShape& shape, const Routing
 void auxiliary_losses(Stream& stream, Arena& arena, const RouterShape& shape, const Routing& routing, double* balance,
                       double* z);
 
+/// *slots (a double on the device) += those of the micro-batch that went to the expert that got most of them.
+void add_busiest_expert(Stream& stream, const RouterShape& shape, const Routing& routing, double* slots);
+
 /// x_rows [S,C] = x [M,C] gathered by token_of_row; zero in rows that are no token's.
 void permute_forward(Stream& stream, const Tensor& x_rows, const Tensor& x, const Routing& routing);
 /// dx [M,C] = sum over the token's k rows in ascending expert order, in fp32, rounded once.

@@ -186,7 +186,7 @@ void spoil(Stream& stream, double* sum, const Tensor& found) {
       });
 }
 
-void clip_from_squares(Stream& stream, ClipResult* result, const Tensor& words, float clip) {
+void clip_from_squares(Stream& stream, ClipResult* result, const Tensor& words, float clip, const float* limit) {
   require(words.type == DType::i64 && words.elements() == ExactSum::words, "clip_from_squares", "words is i64 [21]");
   require(clip >= 0, "clip_from_squares", "clip is not negative");
   const std::int64_t* const sums = words.as<std::int64_t>();
@@ -196,7 +196,8 @@ void clip_from_squares(Stream& stream, ClipResult* result, const Tensor& words, 
         for (int i = 0; i < ExactSum::limbs; ++i) limbs[i] = sums[i];
         ClipResult c;
         c.norm = sums[ExactSum::limbs] == 0 ? root_of(limbs) : std::numeric_limits<float>::quiet_NaN();
-        c.skip = c.norm <= std::numeric_limits<float>::max() ? 0 : 1;
+        const bool finite = c.norm <= std::numeric_limits<float>::max();
+        c.skip = !finite ? ClipResult::not_finite : c.norm > *limit ? ClipResult::spike : 0;
         const float quotient = clip / (c.norm + 1e-6f);
         c.coefficient = clip == 0 || quotient >= 1 ? 1.0f : quotient;
         *result = c;

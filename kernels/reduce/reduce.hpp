@@ -29,9 +29,11 @@ void spoil(Stream& stream, double* sum, const Tensor& found);
 struct ClipResult {
   float norm = 0;         ///< sqrt of the sum, rounded once to fp32; NaN when an element was not finite
   float coefficient = 1;  ///< min(1, clip / (norm + 1e-6)) in fp32; 1 when clip is 0
-  std::int32_t skip = 0;  ///< 1 when any element, or the norm itself, was not finite
+  std::int32_t skip = 0;  ///< not 0: the step changes nothing
+  static constexpr std::int32_t not_finite = 1;  ///< an element, or the norm itself
+  static constexpr std::int32_t spike = 2;       ///< the norm is above the step's limit
 };
-/// *result (on the device) from the reduced words.
-void clip_from_squares(Stream& stream, ClipResult* result, const Tensor& words, float clip);
+/// *result (on the device) from the reduced words; *limit (on the device): the largest norm that is not skipped.
+void clip_from_squares(Stream& stream, ClipResult* result, const Tensor& words, float clip, const float* limit);
 
 }  // namespace tessera

@@ -73,6 +73,12 @@ AuxiliaryLosses auxiliary_losses(const RouterShape& shape, const Routed& routed)
   return out;
 }
 
+std::int64_t busiest_expert(const RouterShape& shape, const Routed& routed) {
+  std::vector<std::int64_t> slots(static_cast<std::size_t>(shape.experts));
+  for (const std::int32_t expert : routed.expert) ++slots[static_cast<std::size_t>(expert)];
+  return *std::max_element(slots.begin(), slots.end());
+}
+
 std::vector<double> route_backward(const RouterShape& shape, const Routed& routed, std::span<const double> dweight,
                                    double balance_scale, double z_scale) {
   const Sizes n(shape);

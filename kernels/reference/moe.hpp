@@ -18,6 +18,8 @@ struct AuxiliaryLosses {
   double balance = 0, z = 0;
 };
 AuxiliaryLosses auxiliary_losses(const RouterShape& shape, const Routed& routed);
+/// Slots of the expert that got most of them.
+std::int64_t busiest_expert(const RouterShape& shape, const Routed& routed);
 
 /// d/dlogits of <dweight, weight> + balance_scale balance + z_scale z, link by link of the chain; loads constant.
 std::vector<double> route_backward(const RouterShape& shape, const Routed& routed, std::span<const double> dweight,

@@ -279,9 +279,9 @@ class Checkpoints(runs.Runs):
         step = self.path("a", "step_00000002")
         with h5py.File(os.path.join(step, "model.h5")) as file:
             saved = {name: file["model"][name][...] for name in file["model"]}
-        readme = documents.indented(documents.section(documents.read("README.md"), "Checkpoints"))
+        use = documents.indented(documents.section(documents.read("docs/checkpoints.md"), "Reading one"))
         page = documents.fenced(documents.section(documents.read("io/checkpoint/FORMAT.md"), "Reading a weight"), "python")
-        shows, reads = next(code for code in readme if "h5py" in code), page[0]
+        shows, reads = next(code for code in use if "h5py" in code), page[0]
         for lines in (shows, reads):
             named = self.path(re.search(r'File\("(.+)/model\.h5"\)', lines)[1])
             os.makedirs(os.path.dirname(named))

@@ -136,23 +136,23 @@ class Runs(InFolder):
         moe = f", moe: {{experts: 4, top_k: 2, weights: {weights}}}" if weights else ""
         return self.write(directory + ".yaml", DECK.replace("DIR", self.path(directory)).replace("MOE", moe))
 
-    def start(self, ranks, *arguments, verb="train"):
+    def start(self, ranks, *arguments, verb="train", fault=""):
         return subprocess.Popen([MPIEXEC, "-n", str(ranks), TESSERA, verb, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True, cwd=self.folder,
-                                env={**os.environ, "OMP_NUM_THREADS": "1", "TESSERA_TEST_FOLDER": self.folder})
+                                env={**os.environ, "OMP_NUM_THREADS": "1", "TESSERA_TEST_FOLDER": self.folder, "TESSERA_FAULT": fault})
 
     def rank_of(self):
         """A rank that runs in the folder, if any does."""
         return rank_with(f"TESSERA_TEST_FOLDER={self.folder}", TESSERA)
 
-    def run_to_its_end(self, code, ranks, verb, *arguments, input=None):
-        process = self.start(ranks, *arguments, verb=verb)
+    def run_to_its_end(self, code, ranks, verb, *arguments, fault="", input=None):
+        process = self.start(ranks, *arguments, verb=verb, fault=fault)
         out, err = process.communicate(input, timeout=PATIENCE)
         self.assertEqual(process.returncode, code, (arguments, out[-2000:], err))
         return out, err
 
-    def train(self, code, ranks, *arguments):
-        return self.run_to_its_end(code, ranks, "train", *arguments)
+    def train(self, code, ranks, *arguments, fault=""):
+        return self.run_to_its_end(code, ranks, "train", *arguments, fault=fault)
 
     def tool(self, code, verb, *arguments):
         done = subprocess.run([TESSERA, "checkpoint", verb, *arguments, "--json"], capture_output=True, text=True, timeout=PATIENCE,

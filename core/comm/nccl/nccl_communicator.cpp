@@ -41,8 +41,8 @@ class NcclBackEnd {
  public:
   NcclBackEnd(MpiWatch& watch, Device& device, std::chrono::seconds timeout, const MpiOptions& options)
       : watch_(watch), device_(device), stream_(device.communication()), timeout_(timeout) {
-    // On hosts shared with others: a program that dies while it holds multicast groups can put their GPUs out of
-    // service.
+    // NVLink multicast is off: on shared hosts, a program that dies while it holds multicast groups can put the GPUs
+    // out of service.
     setenv("NCCL_NVLS_ENABLE", "0", 0);
     if (options.compare == Compare::before_each) control_ = mpi_control(watch, timeout);
     watch_.quote(&log_);
@@ -105,7 +105,7 @@ class NcclBackEnd {
       wait_ready(comm);
     }
     slot->done = stream_.record();
-    // Of what is captured nothing runs now; of a replay its graph's end is watched for.
+    // A captured operation does not run now; for a replay the watchdog watches the end of the graph.
     if (!device_.compute().capturing()) watch_for(slot->done, operation.group);
     return static_cast<int>(slot - slots_.begin());
   }
@@ -162,7 +162,7 @@ class NcclBackEnd {
     posted_[newest_++ % posted_.size()] = {done, at_, group};
   }
 
-  /// Hangs on the communication stream: called while the host waits for the device.
+  /// The communication stream's progress hook: called while the host waits for the device.
   void progress() {
     using namespace std::chrono_literals;
     const Clock::time_point now = Clock::now();

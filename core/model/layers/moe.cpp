@@ -97,6 +97,7 @@ void Moe::router_backward(const Call& call, const Tensor& dx, const Tensor& dwei
                           const Routing& routing) const {
   const RouterShape shape = router_shape(x.rows());
   auxiliary_losses(call.stream, call.arena, shape, routing, &call.sums->balance, &call.sums->z);
+  add_busiest_expert(call.stream, shape, routing, &call.sums->busiest);
   const Tensor dlogits = call.arena.temp(sum_type_, routing.probabilities.shape);
   // The loss is a mean over tokens; the balance loss a mean over sequences, of T tokens each.
   const double balance_scale = moe_.balance_coef * call.loss_scale * static_cast<double>(length_);

@@ -316,7 +316,7 @@ TEST(Keys, AreThoseWithAFeatureBehindThem) {
     keys += doc.kind == KeyDoc::Kind::section ? "\n" + doc.path + ":" : (keys.empty() ? "" : " ") + last;
   }
   EXPECT_EQ(keys, R"(schema_version
-run: name seed steps determinism graph threads
+run: name seed steps determinism graph mfu_peak threads
 model: kind layers hidden heads kv_heads head_dim ffn seq_len norm norm_eps qk_norm position rope_base )"
             R"(activation bias qkv_bias tied_head vocab
 model.rope_scaling: factor low_freq_factor high_freq_factor original_seq_len
@@ -330,7 +330,7 @@ precision: compute recipe primary_weights fuse_wgrad quantize_head bf16_first bf
 gather: overlap wire cuts staging
 reduce: overlap bucket_mib order
 optimizer: matrices others lr beta1 beta2 eps weight_decay moments clip schedule )"
-            R"(warmup_steps decay_steps min_lr max_skips
+            R"(warmup_steps decay_steps min_lr max_skips skip_spikes
 optimizer.muon: momentum nesterov coefficients scale
 parallel: oversubscribe
 comm: timeout_s
@@ -340,19 +340,23 @@ debug: replica_hash_every trace)");
 
 // What the tensors, the state or the data order of a run hang on. Another value of these would go on from other bits.
 TEST(Keys, FixedAreThoseThatAResumedRunCannotChange) {
-  std::string fixed;
-  for (const KeyDoc& doc : key_docs())
-    if (doc.kind == KeyDoc::Kind::key && doc.restart == Restart::fixed) fixed += doc.path + " ";
+  std::string fixed, on_request;
+  for (const KeyDoc& doc : key_docs()) {
+    if (doc.kind != KeyDoc::Kind::key || doc.restart == Restart::may_change) continue;
+    (doc.restart == Restart::fixed ? fixed : on_request) += doc.path + " ";
+  }
   EXPECT_EQ(fixed,
-            "schema_version run.seed run.steps model.kind model.layers model.hidden model.heads model.kv_heads "
+            "schema_version run.seed model.kind model.layers model.hidden model.heads model.kv_heads "
             "model.head_dim model.ffn model.seq_len model.norm model.norm_eps model.qk_norm model.position "
             "model.rope_base model.activation model.bias model.qkv_bias model.tied_head model.vocab "
             "model.rope_scaling.factor model.rope_scaling.low_freq_factor model.rope_scaling.high_freq_factor "
             "model.rope_scaling.original_seq_len model.moe.experts model.moe.top_k model.moe.renormalize "
-            "data.kind data.eval_fraction data.shuffle batch.global precision.compute optimizer.matrices "
-            "optimizer.others optimizer.beta1 optimizer.beta2 optimizer.eps optimizer.moments optimizer.schedule "
-            "optimizer.warmup_steps optimizer.decay_steps optimizer.muon.momentum optimizer.muon.nesterov "
-            "optimizer.muon.coefficients optimizer.muon.scale ");
+            "precision.compute optimizer.matrices optimizer.others optimizer.beta1 optimizer.beta2 optimizer.eps "
+            "optimizer.moments optimizer.muon.momentum optimizer.muon.nesterov optimizer.muon.coefficients "
+            "optimizer.muon.scale ");
+  EXPECT_EQ(on_request,
+            "run.steps data.kind data.eval_fraction data.shuffle batch.global optimizer.schedule "
+            "optimizer.warmup_steps optimizer.decay_steps ");
 }
 
 TEST(Keys, DescribeTypeDefaultAndRule) {
@@ -361,7 +365,7 @@ TEST(Keys, DescribeTypeDefaultAndRule) {
   EXPECT_EQ(steps->type, "an integer");
   EXPECT_EQ(steps->standard, "none (required)");
   EXPECT_EQ(steps->allowed, "0 to 1000000000000");
-  EXPECT_EQ(steps->restart, Restart::fixed);
+  EXPECT_EQ(steps->restart, Restart::on_request);
   const KeyDoc* const schedule = find_key("optimizer.schedule");
   ASSERT_TRUE(schedule);
   EXPECT_EQ(schedule->standard, "cosine");

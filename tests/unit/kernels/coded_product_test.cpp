@@ -34,12 +34,22 @@ struct Factor {
       : matrix(m), members(count), row(device, Side::rowwise, m, count), column(device, Side::columnwise, m, count) {
     item.matrix = m;
     item.members = count;
-    item.values =
-        test::on_device(device, {count * m.elements()}, test::uniform<bf16>(count * m.elements(), seed, -3, 3));
+    item.values = test::on_device(device, {count * m.elements()}, members_of(m.elements(), count, seed));
     item.rowwise = row.copy();
     item.columnwise = column.copy();
     if (F::columnwise == formats::Columnwise::shared) item.columnwise.data = item.rowwise.data;
     quantize_one(device.compute(), formats::id_of<F>, item, Purpose::weight);
+  }
+  /// Of unequal magnitudes, like factors of unequal seeds, so that no scale passes for another.
+  static std::vector<bf16> members_of(std::int64_t elements, std::int64_t count, std::uint64_t seed) {
+    std::vector<bf16> all;
+    for (std::int64_t e = 0; e < count; ++e) {
+      const double most = static_cast<double>(seed) + static_cast<double>(e);
+      const std::uint64_t own = seed + 10 * static_cast<std::uint64_t>(e);
+      const std::vector<bf16> one = test::uniform<bf16>(elements, own, -most, most);
+      all.insert(all.end(), one.begin(), one.end());
+    }
+    return all;
   }
   Operand operand(Side side) const {
     const Copy& copy = side == Side::rowwise ? item.rowwise : item.columnwise;

@@ -194,6 +194,18 @@ TYPED_TEST(Route, AuxiliaryLossesAddTheReference) {
   }
 }
 
+TYPED_TEST(Route, BusiestExpertIsTheReferences) {
+  for (const RouterShape& shape : shapes) {
+    const auto logits = logits_for<TypeParam>(shape);
+    Router<TypeParam> r(shape);
+    r.route(logits);
+    const Tensor slots = on_device(r.device, std::vector<double>{100});
+    add_busiest_expert(r.device.compute(), shape, r.routing, slots.as<double>());
+    const std::int64_t wanted = reference::busiest_expert(shape, reference::route(shape, in_double(logits)));
+    EXPECT_EQ(on_host<double>(r.device, slots), std::vector{100 + static_cast<double>(wanted)});
+  }
+}
+
 TYPED_TEST(Route, BackwardEqualsReference) {
   for (const RouterShape& shape : shapes) {
     const auto logits = logits_for<TypeParam>(shape), dweight = uniform<TypeParam>(shape.slots(), 43);

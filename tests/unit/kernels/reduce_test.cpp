@@ -64,9 +64,11 @@ Words words_of(Device& device, const std::vector<T>& values) {
   return test::on_host<std::int64_t>(device, words);
 }
 
-ClipResult clip_of(Device& device, const Words& words, float limit) {
+ClipResult clip_of(Device& device, const Words& words, float clip, float limit = inf) {
   const Tensor result = device.allocate(Category::batch, DType::u8, {std::int64_t{sizeof(ClipResult)}});
-  clip_from_squares(device.compute(), static_cast<ClipResult*>(result.data), test::on_device(device, words), limit);
+  const Tensor most = test::on_device(device, std::vector{limit});
+  clip_from_squares(device.compute(), static_cast<ClipResult*>(result.data), test::on_device(device, words), clip,
+                    most.as<float>());
   ClipResult out;
   device.download(device.compute(), &out, result);
   return out;
@@ -215,8 +217,9 @@ TEST(ClipFromSquares, EqualsItsReference) {
   cases.push_back({inf});
   cases.push_back(std::vector<float>(2, largest));
   for (const auto& values : cases)
-    for (float limit : {0.0f, 1.0f, 0.3f, 1e6f})
-      expect_same(clip_of(device, words_of(device, values), limit), reference::clip(values, limit));
+    for (float clip : {0.0f, 1.0f, 0.3f, 1e6f})
+      for (float limit : {inf, 0.5f, 1e6f})
+        expect_same(clip_of(device, words_of(device, values), clip, limit), reference::clip(values, clip, limit));
 }
 
 TEST(ClipFromSquares, ScalesDownOnlyAndSaysWhatToSkip) {
@@ -225,7 +228,10 @@ TEST(ClipFromSquares, ScalesDownOnlyAndSaysWhatToSkip) {
   EXPECT_EQ(clip_of(device, words_of(device, std::vector<float>{3, 4}), 10).coefficient, 1);
   EXPECT_EQ(clip_of(device, words_of(device, std::vector<float>{3, 4}), 0).coefficient, 1);
   EXPECT_EQ(clip_of(device, words_of(device, std::vector<float>{3, 4}), 1).skip, 0);
-  EXPECT_EQ(clip_of(device, words_of(device, std::vector<float>{3, nan}), 1).skip, 1);
+  EXPECT_EQ(clip_of(device, words_of(device, std::vector<float>{3, nan}), 1).skip, ClipResult::not_finite);
+  EXPECT_EQ(clip_of(device, words_of(device, std::vector<float>{3, nan}), 1, 2).skip, ClipResult::not_finite);
+  EXPECT_EQ(clip_of(device, words_of(device, std::vector<float>{3, 4}), 1, 5).skip, 0) << "at the limit";
+  EXPECT_EQ(clip_of(device, words_of(device, std::vector<float>{3, 4}), 1, 4.9f).skip, ClipResult::spike);
   EXPECT_EQ(clip_of(device, words_of(device, std::vector<float>{largest, largest}), 1).skip, 1) << "the norm overflows";
 }
 
