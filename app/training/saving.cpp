@@ -102,9 +102,9 @@ std::int64_t kept_step(const Checkpoint& checkpoint, const fs::path& run, Contro
 }  // namespace
 
 Parent resume_from(const std::vector<fs::path>& candidates, const fs::path& run, Training& training, Device& device,
-                   Control& control) {
+                   Control& control, const hdf5::Parallel* parallel) {
   for (std::size_t i = 0;; ++i) try {
-      const Checkpoint checkpoint(candidates[i], control);
+      const Checkpoint checkpoint(candidates[i], control, parallel);
       training.restore([&](StateDict& state) { load(checkpoint, state, device, control); });
       return {candidates[i], checkpoint.manifest(), kept_step(checkpoint, run, control)};
     } catch (const Error& error) {
@@ -115,7 +115,7 @@ Parent resume_from(const std::vector<fs::path>& candidates, const fs::path& run,
 }
 
 Saving::Saving(Device& device, const RunConfig& config, Control& control, Training& training, Stop& stop,
-               const RunLock& lock, Origin origin, std::int64_t saved)
+               const RunLock& lock, const hdf5::Parallel* parallel, Origin origin, std::int64_t saved)
     : config_(config),
       control_(control),
       training_(training),
@@ -123,7 +123,7 @@ Saving::Saving(Device& device, const RunConfig& config, Control& control, Traini
       lock_(lock),
       origin_(std::move(origin)),
       run_(config.checkpoint.dir.get()),
-      writer_(device, control),
+      writer_(device, control, parallel),
       saved_(saved) {}
 
 Proceed Saving::operator()(std::int64_t step) {

@@ -184,6 +184,8 @@ Findings advise(const RunConfig& config) {
       (config.precision.quantize_head || config.precision.bf16_first > 0 || config.precision.bf16_last > 0))
     found.push_back({{"precision.recipe", "precision.quantize_head", "precision.bf16_first", "precision.bf16_last"},
                      "recipe bf16 quantizes nothing: the other keys have no effect"});
+  if (config.checkpoint.io == CheckpointIo::direct && !config.checkpoint.mpio_hints.empty())
+    found.push_back({{"checkpoint.mpio_hints", "checkpoint.io"}, "count with io mpio only"});
   if (config.model.moe && config.model.moe->top_k == 1 && config.model.moe->renormalize)
     found.push_back({{"model.moe.renormalize", "model.moe.top_k"},
                      "with top_k 1 every weight is 1 and the router learns from its own losses alone"});

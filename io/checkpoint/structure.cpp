@@ -22,8 +22,7 @@ namespace {
 /// What a file says that a tensor is tied to: of weights alone.
 std::string tie_of(const StateTensor& tensor) { return tensor.slot == "model" ? tensor.tied_to : ""; }
 
-void add_tensor(CheckpointFile& out, std::size_t index, const StateTensor& tensor, ExpertWeights experts,
-                const std::function<void(const DatasetPlace&)>& placed) {
+void add_tensor(CheckpointFile& out, std::size_t index, const StateTensor& tensor, ExpertWeights experts) {
   hdf5::File& file = out.file;
   for (const StoredPiece& piece : pieces_of(tensor, experts)) {
     const hdf5::Dataset made = file.add_dataset(piece.path, piece.shape, tensor.type);
@@ -34,8 +33,7 @@ void add_tensor(CheckpointFile& out, std::size_t index, const StateTensor& tenso
       file.set(piece.path, "canonical", tensor.name);
       file.set(piece.path, "expert", std::int64_t{piece.expert});
     }
-    out.places.push_back({index, piece.first, piece.shape.elements(), made.offset});
-    placed(out.places.back());
+    out.places.push_back({piece.path, index, piece.first, piece.shape.elements(), made.offset});
   }
 }
 
@@ -106,15 +104,14 @@ std::vector<DatasetPlace> datasets_of(const std::string& name, std::span<const S
   for (std::size_t i = 0; i < all.size(); ++i)
     if (name == file_of(all[i].slot))
       for (const StoredPiece& piece : pieces_of(all[i], experts))
-        datasets.push_back({i, piece.first, piece.shape.elements(), -1});
+        datasets.push_back({piece.path, i, piece.first, piece.shape.elements(), -1});
   return datasets;
 }
 
 CheckpointFile::CheckpointFile(const fs::path& path, std::span<const StateTensor> all, ExpertWeights experts)
     : name(path.filename().string()), file(hdf5::File::create(path, std::ssize(datasets_of(name, all, experts)))) {}
 
-void lay_out(CheckpointFile& out, std::span<const StateTensor> all, ExpertWeights experts,
-             const std::function<void(const DatasetPlace&)>& placed) {
+void lay_out(CheckpointFile& out, std::span<const StateTensor> all, ExpertWeights experts) {
   for (const char* group : {"/counters", "/schedule", "/data", "/rng", "/integrity", "/provenance"})
     out.file.add_groups(group);
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -127,7 +124,7 @@ void lay_out(CheckpointFile& out, std::span<const StateTensor> all, ExpertWeight
   std::string slot;
   for (const std::size_t i : out.tensors) {
     if (std::exchange(slot, all[i].slot) != all[i].slot) out.file.add_groups("/" + slot);
-    add_tensor(out, i, all[i], experts, placed);
+    add_tensor(out, i, all[i], experts);
   }
   out.file.flush();
 }

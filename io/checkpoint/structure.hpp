@@ -1,7 +1,6 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,6 +12,7 @@ namespace tessera {
 
 /// A dataset and its place in a file.
 struct DatasetPlace {
+  std::string path;
   std::size_t tensor;         ///< its index in the state
   std::int64_t first, count;  ///< elements of the tensor
   std::int64_t offset;        ///< bytes from the start of the file
@@ -41,11 +41,8 @@ struct CheckpointFile {
 std::int64_t room_for(const std::string& name, std::span<const StateTensor> all, const Origin& origin);
 std::int64_t room_for_facts(const Origin& origin);
 
-/// Datasets and attributes of the tensors that belong into the new file, and a table without rows. `placed` hears of
-/// every dataset as soon as it has its place.
-void lay_out(
-    CheckpointFile& out, std::span<const StateTensor> all, ExpertWeights experts,
-    const std::function<void(const DatasetPlace&)>& placed = [](const DatasetPlace&) {});
+/// Datasets and attributes of the tensors that belong into the new file, and a table without rows.
+void lay_out(CheckpointFile& out, std::span<const StateTensor> all, ExpertWeights experts);
 
 /// The rows of its table; `digests` has one for each tensor of the state.
 void write_table(CheckpointFile& out, std::span<const StateTensor> all, std::span<const std::uint64_t> digests);

@@ -3,18 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <exception>
-#include <optional>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "io/checkpoint/branch.hpp"
 #include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/storage.hpp"
-#include "io/checkpoint/structure_writer.hpp"
 #include "io/files/posix_file.hpp"
 #include "kernels/base/attempt.hpp"
+#include "kernels/base/index.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/digest/digest.hpp"
 
@@ -27,6 +28,7 @@ namespace {
 
 constexpr const char* names[] = {model_file, optimizer_file};
 constexpr std::int64_t step_bytes = std::int64_t{1} << 20;  // stays in the cache from its digest to its copy
+constexpr std::int64_t call_bytes = std::int64_t{16} << 20;  // of one call of HDF5
 
 std::string nonce() {
   std::random_device device;
@@ -39,6 +41,18 @@ struct Told {
   ~Told() { control.about(""); }
 };
 
+/// The elements of a dataset that this rank holds, in steps of at most `most` bytes: f(values, canonical index).
+template <class F>
+void each_step(const StateTensor& tensor, const DatasetPlace& place, std::int64_t most, const F& f) {
+  for (const StateRange& range : tensor.ranges) {
+    const std::int64_t end = std::min(range.first + range.values.elements(), place.first + place.count);
+    for (std::int64_t at = std::max(range.first, place.first), count = 0; at < end; at += count) {
+      count = std::min(most / size_of(tensor.type), end - at);
+      f(range.values.flat(at - range.first, count), at);
+    }
+  }
+}
+
 }  // namespace
 
 struct CheckpointWriter::Save {
@@ -47,7 +61,8 @@ struct CheckpointWriter::Save {
   const Origin& origin;
   std::vector<std::uint64_t> digests, non_finite;
   std::string content_digest;
-  std::vector<CheckpointFile> files;  ///< of rank 0
+  std::vector<CheckpointFile> files;                ///< of rank 0
+  std::vector<std::vector<DatasetPlace>> places{};  ///< of each file
 };
 
 void CheckpointWriter::begin(Phase phase) {
@@ -63,19 +78,25 @@ void CheckpointWriter::phase(Phase phase, const Work& work) {
   control_.agree(problems);
 }
 
-CheckpointWriter::CheckpointWriter(Device& device, Control& control)
-    : device_(device), stream_(device.compute()), control_(control) {}
+CheckpointWriter::CheckpointWriter(Device& device, Control& control, const hdf5::Parallel* parallel)
+    : device_(device), stream_(device.compute()), control_(control), parallel_(parallel) {}
 
 std::string CheckpointWriter::save(const fs::path& run, const StateDict& state, const Origin& origin) {
   Save save{run, {}, state, origin, {}, {}, {}, {}};
+  const std::vector<StateTensor>& tensors = state.tensors;
   const Told told{control_};
   try {
-    require(state.digests.elements() == std::ssize(state.tensors), "CheckpointWriter",
+    require(state.digests.elements() == std::ssize(tensors), "CheckpointWriter",
             "the state has no memory for its digests");
     prepare(save);
     phase(Phase::create, [&] { create(save); });
     phase(Phase::guard, [&] { guard(save); });
-    phase(Phase::payload, [&] { payload(save); });
+    phase(Phase::structure, [&] { lay_out(save); });
+    tell_places(save);
+    phase(Phase::payload, [&] {
+      parallel_ ? write_parallel(save) : write_direct(save);
+      sync(save);
+    });
     refuse_non_finite(save);
     sum_digests(save);
     phase(Phase::digest, [&] { describe(save); });
@@ -141,55 +162,112 @@ void CheckpointWriter::guard(const Save& save) {
         .reserve(room_for(out.name, save.state.tensors, save.origin));
 }
 
-/// Every rank its own ranges, at the places that the structure gives them.
-void CheckpointWriter::payload(Save& save) {
-  clear(stream_, save.state.digests);
-  save.non_finite.assign(save.state.tensors.size(), 0);
-  StructureWriter structure(save.files, names, save.state.tensors, save.origin.experts, control_);
-  std::exception_ptr failure;
-  std::vector<PosixFile> files;
-  std::optional<WriteBehind> out;
-  const auto unless_failed = [&](const auto& work) {
-    if (!failure) try {
-        work();
-      } catch (...) {
-        failure = std::current_exception();  // the other ranks wait in next()
-      }
-  };
-  unless_failed([&] {
-    for (const char* name : names) files.emplace_back(save.folder / name, PosixFile::Mode::payload);
-    out.emplace();
-  });
-  for (auto placed = structure.next(); !placed.empty(); placed = structure.next())
-    unless_failed([&] {
-      for (const auto& [file, place] : placed) put(save, place, files[file], *out);
-    });
-  if (failure) std::rethrow_exception(failure);
-  out->drain();
-  structure.finish();
-  begin(Phase::sync);
-  for (PosixFile& file : files) file.sync();
-  begin(Phase::vote);
+/// By rank 0 alone, whoever writes payload then: where ranks make structure together, HDF5 puts parts of it in other
+/// places, and none of them comes back from a full disk.
+void CheckpointWriter::lay_out(Save& save) {
+  for (CheckpointFile& out : save.files) tessera::lay_out(out, save.state.tensors, save.origin.experts);
+  fault::strike(save.folder);
+}
+
+/// Rank 0 tells the others where datasets lie.
+void CheckpointWriter::tell_places(Save& save) {
+  for (const char* name : names)
+    save.places.push_back(datasets_of(name, save.state.tensors, save.origin.experts));
+  std::string bytes;
+  for (const CheckpointFile& out : save.files)
+    for (const DatasetPlace& place : out.places)
+      bytes.append(reinterpret_cast<const char*>(&place.offset), sizeof place.offset);
+  bytes = control_.broadcast(bytes);
+  const char* from = bytes.data();
+  for (std::vector<DatasetPlace>& places : save.places)
+    for (DatasetPlace& place : places)
+      std::memcpy(&place.offset, std::exchange(from, from + sizeof place.offset), sizeof place.offset);
 }
 
 /// Digests are taken on the device, before the copy: they cover transfer, host memory and file.
+void CheckpointWriter::count(Save& save, std::size_t tensor, const Tensor& values, std::int64_t first,
+                             std::byte* copy) {
+  digest(stream_, save.state.digests.as<std::uint64_t>() + tensor, values, static_cast<std::uint64_t>(first));
+  device_.download(stream_, copy, values);
+  save.non_finite[tensor] += non_finite(copy, values.type, values.elements());
+}
+
+/// Every rank its own ranges, at the places that the structure gives them.
+void CheckpointWriter::write_direct(Save& save) {
+  clear(stream_, save.state.digests);
+  save.non_finite.assign(save.state.tensors.size(), 0);
+  std::vector<PosixFile> files;
+  for (const char* name : names) files.emplace_back(save.folder / name, PosixFile::Mode::payload);
+  WriteBehind out;
+  for (std::size_t i = 0; i < files.size(); ++i)
+    for (const DatasetPlace& place : save.places[i]) put(save, place, files[i], out);
+  out.drain();
+}
+
 void CheckpointWriter::put(Save& save, const DatasetPlace& place, PosixFile& file, WriteBehind& out) {
-  const StateTensor& tensor = save.state.tensors[place.tensor];
-  const std::int64_t size = size_of(tensor.type);
-  for (const StateRange& range : tensor.ranges) {
-    const std::int64_t begin = std::max(range.first, place.first);
-    const std::int64_t end = std::min(range.first + range.values.elements(), place.first + place.count);
-    for (std::int64_t at = begin; at < end;) {
+  each_step(save.state.tensors[place.tensor], place, step_bytes, [&](const Tensor& values, std::int64_t first) {
+    const std::int64_t size = size_of(values.type);
+    for (std::int64_t at = 0; at < values.elements();) {
       const std::span<std::byte> room =
-          out.room(file, place.offset + (at - place.first) * size, std::min(step_bytes, (end - at) * size));
+          out.room(file, place.offset + (first + at - place.first) * size, (values.elements() - at) * size);
       const std::int64_t count = std::ssize(room) / size;
-      const Tensor values = range.values.flat(at - range.first, count);
-      digest(stream_, save.state.digests.as<std::uint64_t>() + place.tensor, values, static_cast<std::uint64_t>(at));
-      device_.download(stream_, room.data(), values);
-      save.non_finite[place.tensor] += non_finite(room.data(), tensor.type, count);
+      this->count(save, place.tensor, values.flat(at, count), first + at, room.data());
       at += count;
     }
-  }
+  });
+}
+
+/// Where transfers are collective every rank makes as many calls for a dataset as any may need, the last ones without
+/// elements; so does a rank that has failed.
+void CheckpointWriter::write_parallel(Save& save) {
+  clear(stream_, save.state.digests);
+  save.non_finite.assign(save.state.tensors.size(), 0);
+  control_.max(0);  // nobody begins alone: in a vote, the others learn of a rank that stands still
+  const bool collective = parallel_->collective(hdf5::Parallel::Transfer::write);
+  std::vector<hdf5::File> files;
+  for (const char* name : names) files.push_back(hdf5::File::open_to_write(save.folder / name, *parallel_));
+  std::vector<std::byte> bytes(call_bytes);
+  std::vector<hdf5::ElementRange> ranges;
+  std::int64_t used = 0;
+  std::exception_ptr failure;
+  for (std::size_t i = 0; i < files.size(); ++i)
+    for (const DatasetPlace& place : save.places[i]) {
+      const StateTensor& tensor = save.state.tensors[place.tensor];
+      std::int64_t calls = collective ? ceil_div(place.count * size_of(tensor.type), call_bytes - step_bytes) : 0;
+      const auto write = [&] {
+        --calls;
+        files[i].write(place.path, ranges, bytes.data());
+        ranges.clear();
+        used = 0;
+      };
+      if (!failure) try {
+          each_step(tensor, place, step_bytes, [&](const Tensor& values, std::int64_t first) {
+            if (used + values.bytes() > call_bytes) write();
+            count(save, place.tensor, values, first, bytes.data() + used);
+            fault::strike(save.folder / names[i]);
+            ranges.push_back({first - place.first, values.elements()});
+            used += values.bytes();
+          });
+          if (!ranges.empty()) write();
+        } catch (...) {
+          failure = std::current_exception();
+          ranges.clear();
+        }
+      while (calls > 0) try {
+          write();
+        } catch (...) {
+          failure = failure ? failure : std::current_exception();
+        }
+    }
+  for (hdf5::File& file : files) file.close();
+  if (failure) std::rethrow_exception(failure);
+}
+
+/// What this rank wrote is on the disk.
+void CheckpointWriter::sync(const Save& save) {
+  begin(Phase::sync);
+  for (const char* name : names) PosixFile(save.folder / name, PosixFile::Mode::write).sync();
+  begin(Phase::vote);
 }
 
 /// Every rank sees the same sums, so that all throw or none.

@@ -8,13 +8,16 @@
 #include "io/checkpoint/structure.hpp"
 #include "io/checkpoint/write_behind.hpp"
 #include "io/files/fault.hpp"
+#include "io/hdf5/parallel.hpp"
 
 namespace tessera {
 
 /// Writes checkpoints of one run, complete or not at all, in the form of FORMAT.md. One a rank.
 class CheckpointWriter {
  public:
-  CheckpointWriter(Device& device, Control& control);
+  /// With `parallel` all ranks write payload by HDF5 and MPI-IO; null: by the system's own calls. The files are the
+  /// same.
+  CheckpointWriter(Device& device, Control& control, const hdf5::Parallel* parallel = nullptr);
 
   /// Saves `state` as `run`/step_<N>; returns its content digest. Waits for the device and the disk, and takes 16 MiB
   /// of the host's memory meanwhile. When any rank fails, all throw the same Error, nothing of this save remains and
@@ -30,14 +33,20 @@ class CheckpointWriter {
   void prepare(Save& save);
   void create(Save& save);
   void guard(const Save& save);
-  void payload(Save& save);
+  void lay_out(Save& save);
+  void tell_places(Save& save);
+  void write_direct(Save& save);
   void put(Save& save, const DatasetPlace& place, PosixFile& file, WriteBehind& out);
+  void write_parallel(Save& save);
+  void count(Save& save, std::size_t tensor, const Tensor& values, std::int64_t first, std::byte* copy);
+  void sync(const Save& save);
   void refuse_non_finite(Save& save);
   void sum_digests(Save& save);
   void describe(Save& save);
   void close(Save& save);
   void complete(const Save& save);
   void announce(const Save& save);
+
   void begin(fault::Phase phase);
   /// What one rank throws in its work, all throw.
   template <class Work>
@@ -46,6 +55,7 @@ class CheckpointWriter {
   Device& device_;
   Stream& stream_;
   Control& control_;
+  const hdf5::Parallel* parallel_;
 };
 
 }  // namespace tessera

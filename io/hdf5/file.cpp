@@ -31,14 +31,6 @@ std::string last_error() {
   return text;
 }
 
-/// 1.8 to 1.10: from 1.8 on object headers carry checksums, without which flipped bits are read as if they were true.
-Object access_properties() {
-  prepare_library();
-  Object properties(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
-  H5Pset_libver_bounds(properties.id(), H5F_LIBVER_V18, H5F_LIBVER_V110);
-  return properties;
-}
-
 Object space_of(const std::vector<std::int64_t>& shape) {
   if (shape.empty()) return {H5Screate(H5S_SCALAR), H5Sclose};
   const std::vector<hsize_t> dims(shape.begin(), shape.end());
@@ -235,8 +227,11 @@ struct File::Kinds {
   std::map<std::size_t, Object> texts;
 };
 
-File::File(std::filesystem::path path, Exit blame)
-    : path_(std::move(path)), blame_(blame), kinds_((prepare_library(), std::make_unique<Kinds>())) {}
+File::File(std::filesystem::path path, Exit blame, const Parallel* parallel)
+    : path_(std::move(path)),
+      blame_(blame),
+      parallel_(parallel),
+      kinds_((prepare_library(), std::make_unique<Kinds>())) {}
 File::File(File&&) noexcept = default;
 File::~File() = default;
 
@@ -245,28 +240,47 @@ Object::Id File::checked(Object::Id id, std::string_view doing) const {
   return id;
 }
 
+/// 1.8 to 1.10: from 1.8 on object headers carry checksums, without which flipped bits are read as if they were true.
+Object File::access() const {
+  Object properties(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
+  H5Pset_libver_bounds(properties.id(), H5F_LIBVER_V18, H5F_LIBVER_V110);
+  if (parallel_) parallel_->add_to(properties.id());
+  return properties;
+}
+
 File File::create(const std::filesystem::path& path, std::int64_t datasets) {
-  File file(path, Exit::environment);
-  const Object access = access_properties();
+  File file(path, Exit::environment, nullptr);
+  const Object access = file.access();
   constexpr std::int64_t facts = 8192, dataset = 512;  // 320 bytes, its name and attributes short
   H5Pset_meta_block_size(access.id(), static_cast<hsize_t>(facts + datasets * dataset));
+  const Object root(H5Pcreate(H5P_FILE_CREATE), H5Pclose);
+  H5Pset_obj_track_times(root.id(), false);
   file.file_ =
-      Object(file.checked(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.id()), "cannot be made"), H5Fclose);
+      Object(file.checked(H5Fcreate(path.c_str(), H5F_ACC_EXCL, root.id(), access.id()), "cannot be made"), H5Fclose);
   return file;
 }
 
-File File::open(const std::filesystem::path& path) {
-  File file(path, Exit::file);
-  const Object access = access_properties();
-  file.file_ =
-      Object(file.checked(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), "cannot be read as HDF5"), H5Fclose);
+File File::open(const std::filesystem::path& path, const Parallel* parallel) {
+  File file(path, Exit::file, parallel);
+  file.reopen(H5F_ACC_RDONLY, "cannot be read as HDF5");
   return file;
+}
+
+File File::open_to_write(const std::filesystem::path& path, const Parallel& parallel) {
+  File file(path, Exit::environment, &parallel);
+  file.reopen(H5F_ACC_RDWR, "cannot be opened by MPI-IO");
+  return file;
+}
+
+void File::reopen(unsigned flags, std::string_view otherwise) {
+  const Object access = this->access();
+  file_ = Object(checked(H5Fopen(path_.c_str(), flags, access.id()), otherwise), H5Fclose);
+  if (parallel_) parallel_->tell_unknown(file_.id());
 }
 
 void File::flush() {
   close();
-  const Object access = access_properties();
-  file_ = Object(checked(H5Fopen(path_.c_str(), H5F_ACC_RDWR, access.id()), "cannot be opened again"), H5Fclose);
+  reopen(H5F_ACC_RDWR, "cannot be opened again");
 }
 void File::close() {
   open_.close();
@@ -297,6 +311,78 @@ Dataset File::add_dataset(const std::string& path, const Shape& shape, DType typ
   open_path_ = path;
   if (offset == HADDR_UNDEF) throw Error(Exit::internal, path + ": has no place in " + path_.string());
   return {shape, type, static_cast<std::int64_t>(offset)};
+}
+
+namespace {
+
+/// A range of elements in row-major order as boxes, at most 2 N - 1 of them in N axes: part of a row, whole rows, part
+/// of a row. Adds those behind `axis` to the selection of a dataspace.
+class Boxes {
+ public:
+  explicit Boxes(Object::Id space) : space_(space) {
+    hsize_t dims[H5S_MAX_RANK];
+    dims_.assign(dims, dims + std::max(0, H5Sget_simple_extent_dims(space, dims, nullptr)));
+    begin_.assign(dims_.size(), 0);
+    H5Sselect_none(space);
+  }
+  void add(hsize_t first, hsize_t count, std::size_t axis = 0) {
+    hsize_t row = 1;  // elements that an index of this axis stands for
+    for (std::size_t inner = axis + 1; inner < dims_.size(); ++inner) row *= dims_[inner];
+    if (const hsize_t before = first % row; before != 0 && count > 0) {
+      const hsize_t part = std::min(count, row - before);
+      begin_[axis] = first / row;
+      add(before, part, axis + 1);
+      first += part;
+      count -= part;
+    }
+    begin_[axis] = first / row;
+    if (count >= row) select(axis, count / row);
+    begin_[axis] += count / row;
+    if (count % row != 0) add(0, count % row, axis + 1);
+    begin_[axis] = 0;
+  }
+
+ private:
+  void select(std::size_t axis, hsize_t indices) {
+    std::vector<hsize_t> counts(dims_.size(), 1);
+    counts[axis] = indices;
+    std::copy(dims_.begin() + static_cast<std::ptrdiff_t>(axis) + 1, dims_.end(),
+              counts.begin() + static_cast<std::ptrdiff_t>(axis) + 1);
+    H5Sselect_hyperslab(space_, H5S_SELECT_OR, begin_.data(), nullptr, counts.data(), nullptr);
+  }
+
+  Object::Id space_;
+  std::vector<hsize_t> dims_, begin_;
+};
+
+/// What H5Dwrite and H5Dread are told of elements: their places in the file, and as many in memory, one after another.
+struct Selection {
+  Object type, file, memory;
+  Selection(Object::Id data, std::span<const ElementRange> ranges)
+      : type(H5Dget_type(data), H5Tclose), file(H5Dget_space(data), H5Sclose) {
+    std::int64_t count = 0;
+    Boxes boxes(file.id());
+    for (const ElementRange& range : ranges) {
+      boxes.add(static_cast<hsize_t>(range.first), static_cast<hsize_t>(range.count));
+      count += range.count;
+    }
+    memory = space_of({std::max<std::int64_t>(count, 1)});
+    if (count == 0) H5Sselect_none(memory.id());
+  }
+};
+
+}  // namespace
+
+void File::write(const std::string& path, std::span<const ElementRange> ranges, const void* from) {
+  const Object::Id data = at(path), how = parallel_ ? parallel_->properties(Parallel::Transfer::write) : H5P_DEFAULT;
+  const Selection selection(data, ranges);
+  checked(H5Dwrite(data, selection.type.id(), selection.memory.id(), selection.file.id(), how, from), path);
+}
+
+void File::read(const std::string& path, std::span<const ElementRange> ranges, void* to) const {
+  const Object::Id data = at(path), how = parallel_ ? parallel_->properties(Parallel::Transfer::read) : H5P_DEFAULT;
+  const Selection selection(data, ranges);
+  checked(H5Dread(data, selection.type.id(), selection.memory.id(), selection.file.id(), how, to), path);
 }
 
 Object::Id File::at(const std::string& object) const {

@@ -15,7 +15,7 @@ import time
 import h5py
 import numpy
 import trial
-from trial import BEFORE, DURING, EVERY, LAST, PHASES, RANKS, SAVED, STEPS, Faults, Trial, bits, processes
+from trial import BEFORE, DURING, EVERY, IO, LAST, PHASES, RANKS, SAVED, STEPS, Faults, Trial, bits, processes
 
 
 class Kills(Faults):
@@ -224,9 +224,11 @@ class Disks(Faults):
         self.each([(phase, LAST, kind) for phase in ("payload", "sync") for kind in ("enospc", "eio")], self.check_dropped)
 
     def test_interrupted_and_short_calls_are_taken_up_again(self):
-        self.each([(phase, 0, kind) for kind, phases in (("eintr", ("lock", "guard", "payload", "sync", "manifest", "latest")),
-                                                         ("short", ("lock", "payload", "manifest", "latest"))) for phase in phases]
-                  + [("payload", LAST, "short"), ("payload", LAST, "eintr"), ("sync", LAST, "eintr")], self.check_retried)
+        cases = [(phase, 0, kind) for kind, phases in (("eintr", ("lock", "guard", "payload", "sync", "manifest", "latest")),
+                                                       ("short", ("lock", "payload", "manifest", "latest"))) for phase in phases]
+        cases += [("payload", LAST, "short"), ("payload", LAST, "eintr"), ("sync", LAST, "eintr")]
+        # What HDF5 writes is not ours to cut short.
+        self.each([case for case in cases if IO == "direct" or (case[0], case[2]) != ("payload", "short")], self.check_retried)
 
     def test_latest_is_no_part_of_a_checkpoint(self):
         run = self.trial("latest")
