@@ -37,12 +37,6 @@ Object space_of(const std::vector<std::int64_t>& shape) {
   return {H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr), H5Sclose};
 }
 
-std::vector<std::int64_t> dims_of(const Shape& shape) {
-  std::vector<std::int64_t> dims;
-  for (int i = 0; i < shape.rank(); ++i) dims.push_back(shape[i]);
-  return dims;
-}
-
 /// bf16 as a float of HDF5's own: 1 sign bit at 15, 8 exponent bits at 7, 7 mantissa bits at 0, bias 127.
 Object bf16_type() {
   Object type(H5Tcopy(H5T_IEEE_F32LE), H5Tclose);
@@ -193,6 +187,27 @@ Object contiguous() {
 void prepare_library() {
   [[maybe_unused]] static const herr_t once = H5dont_atexit();
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+}
+
+Shape shape_of(const std::vector<std::int64_t>& dims) {
+  switch (dims.size()) {
+    case 1:
+      return {dims[0]};
+    case 2:
+      return {dims[0], dims[1]};
+    case 3:
+      return {dims[0], dims[1], dims[2]};
+    case 4:
+      return {dims[0], dims[1], dims[2], dims[3]};
+    default:
+      return {};
+  }
+}
+
+std::vector<std::int64_t> dims_of(const Shape& shape) {
+  std::vector<std::int64_t> dims;
+  for (int i = 0; i < shape.rank(); ++i) dims.push_back(shape[i]);
+  return dims;
 }
 
 std::string version() {
@@ -483,9 +498,7 @@ Dataset File::dataset(const std::string& path) const {
   if (rank < 1 || rank > 3 || offset == HADDR_UNDEF)
     throw Error(Exit::file, path_.string() + ": " + path + " is no contiguous tensor of 1 to 3 axes");
   H5Sget_simple_extent_dims(space.id(), dims, nullptr);
-  const auto n = [&](int i) { return static_cast<std::int64_t>(dims[i]); };
-  const Shape shape = rank == 1 ? Shape{n(0)} : rank == 2 ? Shape{n(0), n(1)} : Shape{n(0), n(1), n(2)};
-  return {shape, *stored, static_cast<std::int64_t>(offset)};
+  return {shape_of(std::vector<std::int64_t>(dims, dims + rank)), *stored, static_cast<std::int64_t>(offset)};
 }
 
 std::int64_t File::attribute_elements(const std::string& object, const char* name) const {

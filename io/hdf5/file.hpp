@@ -58,6 +58,10 @@ struct Dataset {
   std::int64_t offset = 0;  ///< bytes from the start of the file
 };
 
+/// Of one to four axes; of other numbers no shape says more than that of a scalar.
+Shape shape_of(const std::vector<std::int64_t>& dims);
+std::vector<std::int64_t> dims_of(const Shape& shape);
+
 /// Elements of a dataset, numbered row by row.
 struct ElementRange {
   std::int64_t first, count;

@@ -358,6 +358,25 @@ class Places(Faults):
         self.assertNotIn("step 5/", done.out)
         self.assertEqual(sorted(os.listdir(run.run_directory)), before)
 
+    def test_a_file_system_without_locks(self):
+        """MPI-IO would end the run in the midst of a save; the system's own calls need none."""
+        run = self.trial("no-locks", begun=False)
+        done = run.run("--stop-at", str(EVERY), LD_PRELOAD=os.environ["TESSERA_TEST_NO_LOCKS"])
+        if IO == "mpio":
+            self.assertEqual(done.code, 4, done)
+            self.assertRegex(done.err, "checkpoint.io: mpio needs locks of files, and the file system of run keeps none: No locks available; .*checkpoint.io: direct")
+            self.assertEqual(os.listdir(run.run_directory), [])
+        else:
+            self.assertEqual((done.code, done.err, run.steps()), (75, "", [EVERY]), done)
+
+    def test_hints_that_nobody_knows(self):
+        run = self.trial("hints", begun=False)
+        done = run.run("--stop-at", str(2 * EVERY), "--set", "checkpoint.mpio_hints={no_such_hint: 1, cb_buffer_size: 65536}")
+        self.assertEqual((done.code, run.steps()), (75, [EVERY, 2 * EVERY]), done)
+        told = {"mpio": "checkpoint.mpio_hints: the MPI-IO of this machine does not know no_such_hint and goes on without\n",
+                "direct": "--set checkpoint.mpio_hints={no_such_hint: 1, cb_buffer_size: 65536}: checkpoint.mpio_hints: count with io mpio only (allowed)\n"}
+        self.assertEqual(done.err, told[IO])
+
     def test_latest_is_a_hint(self):
         def check(name, content):
             run = self.trial("latest-" + name)
