@@ -16,7 +16,7 @@ struct PreparedRun : Prepared {
   std::unique_ptr<RunLock> lock;
   std::vector<std::filesystem::path> beginnings;  ///< checkpoints to go on from, the best first
   std::unique_ptr<hdf5::Parallel> parallel;       ///< with checkpoint.io mpio
-  std::optional<GivenWeights> given;              ///< where there are none: what to start with, if not with drawn weights
+  std::optional<GivenWeights> given;              ///< where there are none: what to start with, if not drawn weights
 };
 
 /// Prepares the run, looks for what it begins from and takes its directory, which is made last of all: a run that is

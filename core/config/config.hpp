@@ -346,7 +346,7 @@ struct CheckpointConfig {
     v.key("expert_layout", self.expert_layout, OneOf(), may_change,
           "Expert weights in files: single, one dataset a projection; discrete, one an expert; auto: as in memory");
     v.derived("io", self.io, OneOf(), may_change, "mpio",
-              "How ranks write and read payload: mpio, through HDF5's MPI-IO driver; direct, by the system's own calls");
+              "How ranks move payload: mpio, through HDF5's MPI-IO driver; direct, by the system's own calls");
     v.key("mpio_hints", self.mpio_hints, Text::line, may_change,
           "Hints for MPI-IO, by name, as its library knows them, with io mpio: {striping_factor: 8}");
     v.key("init_from", self.init_from, Text::line_or_empty, may_change,

@@ -172,9 +172,10 @@ struct Checkpoint::Stretch {
 
 Checkpoint::Stretch Checkpoint::place_of(const ReadRequest& request) const {
   Stretch place{nullptr, 0, 0};
-  each_extent(*request.tensor, request.first, request.count, [&](std::int64_t, std::int64_t offset, std::int64_t bytes) {
-    place = {&holding(*request.tensor), offset, offset + bytes};
-  });
+  each_extent(*request.tensor, request.first, request.count,
+              [&](std::int64_t, std::int64_t offset, std::int64_t bytes) {
+                place = {&holding(*request.tensor), offset, offset + bytes};
+              });
   return place.begin % size_of(request.tensor->type) == 0 ? place : Stretch{nullptr, 0, 0};
 }
 

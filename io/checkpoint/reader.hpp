@@ -20,8 +20,8 @@ class Checkpoint final : public TensorSource {
  public:
   /// By this process alone, without MPI.
   explicit Checkpoint(const std::filesystem::path& folder);
-  /// By all ranks, to load from it: rank 0 alone goes through the structure and tells the others. With `parallel` (null:
-  /// without) payload is read by HDF5 and MPI-IO. All ranks throw alike. Collective.
+  /// By all ranks, to load from it: rank 0 alone goes through the structure and tells the others. With `parallel`,
+  /// which may be null, payload is read by HDF5 and MPI-IO. All ranks throw alike. Collective.
   Checkpoint(const std::filesystem::path& folder, Control& control, const hdf5::Parallel* parallel = nullptr);
 
   const std::filesystem::path& folder() const { return folder_; }

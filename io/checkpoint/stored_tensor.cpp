@@ -133,7 +133,8 @@ std::string to_bytes(const std::vector<StoredTensor>& tensors) {
   for (const StoredTensor& t : tensors) {
     Json parts = Json::array();
     for (const StoredTensor::Part& part : t.parts) parts.push_back({part.first, part.count, part.offset});
-    all.push_back({t.slot, t.name, t.axes, t.tied_to, t.digest, static_cast<int>(t.type), hdf5::dims_of(t.shape), parts});
+    const int type = static_cast<int>(t.type);
+    all.push_back({t.slot, t.name, t.axes, t.tied_to, t.digest, type, hdf5::dims_of(t.shape), parts});
   }
   std::string bytes;
   Json::to_msgpack(all, bytes);

@@ -35,8 +35,8 @@ class TensorSource {
   virtual void read_all(std::span<ReadRequest> requests, std::span<std::byte> room) const;
   /// How many threads may read at once.
   virtual int readers() const { return 1; }
-  /// Reads this rank's requests, ascending in `tensors`, and hands each on in that order with its values, which are there
-  /// until the next one. `tensors` are those that any rank reads, the same on all of them. Collective.
+  /// Reads this rank's requests, ascending in `tensors`, and hands each on in that order with its values, which are
+  /// there until the next one. `tensors` are those that any rank reads, the same on all of them. Collective.
   virtual void read_each(std::span<const StoredTensor* const> tensors, std::vector<ReadRequest> requests,
                          const std::function<void(std::size_t, const ReadRequest&)>& take) const;
 };

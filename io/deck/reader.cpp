@@ -41,7 +41,9 @@ void DeckReader::set_origin(const std::string& path, Source source) {
 
 namespace {
 // Nothing but a word goes into a message as it stands.
-std::string key_shown(const std::string& name, bool is_word) { return is_word && name.size() <= 40 ? name : shown(name); }
+std::string key_shown(const std::string& name, bool is_word) {
+  return is_word && name.size() <= 40 ? name : shown(name);
+}
 }  // namespace
 
 bool DeckReader::is_word(const std::string& name) {

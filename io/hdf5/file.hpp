@@ -81,8 +81,8 @@ struct TableRow {
 /// file that was opened, Error{environment} of one being written, with path and HDF5's own words.
 class File {
  public:
-  /// A new file, by this process alone. Others may write into a dataset's place from when it has one. With `datasets` of
-  /// them, or fewer, metadata is one piece at the file's front, and payload another one behind it.
+  /// A new file, by this process alone. Others may write into a dataset's place from when it has one. With `datasets`
+  /// of them, or fewer, metadata is one piece at the file's front, and payload another one behind it.
   static File create(const std::filesystem::path& path, std::int64_t datasets = 0);
   /// Read-only, by this process alone or by all ranks.
   static File open(const std::filesystem::path& path, const Parallel* parallel = nullptr);

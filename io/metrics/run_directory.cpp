@@ -73,8 +73,8 @@ void prepare_run_directory(const std::filesystem::path& directory, WrittenBy by,
   if (failure) problems.add(Exit::environment, nothing_written(directory, failure));
   if (unlocked)
     problems.add(Exit::environment,
-                 fmt::format("checkpoint.io: mpio needs locks of files, and the file system of {} keeps none: {}; mount "
-                             "it with locks (NFS: with lockd; Lustre: -o flock), or use checkpoint.io: direct",
+                 fmt::format("checkpoint.io: mpio needs locks of files, and the file system of {} keeps none: {}; "
+                             "mount it with locks (NFS: with lockd; Lustre: -o flock), or use checkpoint.io: direct",
                              directory.string(), std::strerror(unlocked)));
 }
 

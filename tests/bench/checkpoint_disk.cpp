@@ -200,8 +200,10 @@ int run(const std::string& what, const std::string& io, const fs::path& folder, 
   const Times times = (what == "save" ? save : load)(folder, state, device, *control,
                                                      io == "mpio" ? &parallel : nullptr, repeats);
   if (mpi.rank() == 0)
-    fmt::print("{{\"what\":\"{}\",\"io\":\"{}\",\"ranks\":{},\"tensors\":{},\"bytes\":{},\"s\":[{:.3f}],\"raw_s\":[{:.3f}]}}\n",
-               what, io, mpi.size(), state.tensors(), state.bytes(), fmt::join(times.ours, ","), fmt::join(times.raw, ","));
+    fmt::print("{{\"what\":\"{}\",\"io\":\"{}\",\"ranks\":{},\"tensors\":{},\"bytes\":{},"
+               "\"s\":[{:.3f}],\"raw_s\":[{:.3f}]}}\n",
+               what, io, mpi.size(), state.tensors(), state.bytes(), fmt::join(times.ours, ","),
+               fmt::join(times.raw, ","));
   return 0;
 }
 

@@ -3,7 +3,6 @@
 #include <bit>
 #include <cmath>
 #include <fstream>
-#include <map>
 #include <set>
 
 #include "app/training/training.hpp"
@@ -18,6 +17,7 @@
 #include "io/deck/deck.hpp"
 #include "io/files/text_file.hpp"
 #include "kernels/random/random.hpp"
+#include "tests/support/checkpoint_trial.hpp"
 #include "tests/support/page_cache.hpp"
 #include "tests/support/self_control.hpp"
 #include "tests/support/small_runs.hpp"
@@ -27,101 +27,7 @@ namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
-
-Mpi& mpi() {
-  static Mpi* const instance = new Mpi(nullptr, nullptr);  // outlives MPI_Finalize, so it must not be destroyed
-  return *instance;
-}
-
-/// One folder for all ranks, removed by rank 0.
-class SharedFolder {
- public:
-  explicit SharedFolder(Control& control) : control_(control) {
-    if (control.rank() == 0) mine_.emplace();
-    path_ = control.broadcast(mine_ ? mine_->path().string() : "");
-  }
-  ~SharedFolder() { control_.max(0); }  // nobody reads any more
-  const fs::path& path() const { return path_; }
-
- private:
-  Control& control_;
-  std::optional<test::TemporaryFolder> mine_;
-  fs::path path_;
-};
-
-RunConfig config_of(ExpertWeights experts) {
-  RunConfig config = test::mixture(Compute::bf16);
-  config.run.steps = 6;
-  config.model.vocab = std::int64_t{259};  // padded in memory
-  config.model.moe->weights = experts;
-  return config;
-}
-
-Origin origin_of(const RunConfig& config, ExpertWeights in_file) {
-  Origin origin{"test", "0", "deck: text\n", model_fingerprint(config.model), 77, mpi().size(), in_file, "test",
-                "here", "", "", "0", "none", "data", config.run.steps, config.optimizer, ""};
-  return origin;
-}
-
-/// A run on all ranks, or on this rank alone.
-class Trial {
- public:
-  explicit Trial(const RunConfig& config, bool alone = false)
-      : plan_(alone ? resolve(config, 1, 0) : resolve(config, mpi().size(), mpi().rank())),
-        control_(alone ? std::make_unique<test::SelfControl>() : mpi().control(std::chrono::seconds(300))),
-        mesh_(alone ? self_mesh() : mpi().mesh(device_, plan_.ranks, std::chrono::seconds(300))) {
-    for (std::uint64_t i = 0; i < 6000; ++i)
-      text_.push_back(static_cast<std::uint8_t>(97 + random_bits({5, 6}, i) % 7));
-    tokens_.append(std::span<const std::uint8_t>(text_));
-    Problems problems;
-    const Windows windows = Windows::split(tokens_.count(), config.model.seq_len, config.data.eval_fraction, problems);
-    problems.raise();
-    training_ = std::make_unique<Training>(device_, plan_, Batches(config, tokens_, windows, plan_.ranks.world), mesh_,
-                                           *control_, records_);
-    writer_ = std::make_unique<CheckpointWriter>(device_, *control_);
-  }
-
-  /// Runs to the end or to `stop`.
-  std::vector<MetricsRow> train(std::int64_t stop = 1 << 30) {
-    std::vector<MetricsRow> rows;
-    const auto keep = [&](const MetricsRow& row) {
-      rows.push_back(row);
-      return Problems();
-    };
-    training_->run(keep, [stop](std::int64_t step) { return step < stop ? Proceed::go_on : Proceed::stop; });
-    return rows;
-  }
-  std::string save(const fs::path& run, ExpertWeights in_file = ExpertWeights::single) {
-    return save(run, origin_of(plan_.config, in_file));
-  }
-  std::string save(const fs::path& run, const Origin& origin) { return writer_->save(run, training_->state(), origin); }
-  std::string save(const fs::path& run, ExpertWeights in_file, const hdf5::Parallel* parallel) {
-    return CheckpointWriter(device_, *control_, parallel)
-        .save(run, training_->state(), origin_of(plan_.config, in_file));
-  }
-  void load(const fs::path& folder, const hdf5::Parallel* parallel = nullptr) {
-    load(Checkpoint(folder, *control_, parallel));
-  }
-  void load(const Checkpoint& checkpoint) {
-    training_->restore([&](StateDict& state) { tessera::load(checkpoint, state, device_, *control_); });
-  }
-  Training& training() { return *training_; }
-  Control& control() { return *control_; }
-  Device& device() { return device_; }
-
- private:
-  RunPlan plan_;
-  Device device_;
-  std::vector<std::uint8_t> text_;
-  TokenStream tokens_;
-  std::vector<Record> records_;
-  std::unique_ptr<Control> control_;
-  Mesh mesh_;
-  std::unique_ptr<Training> training_;
-  std::unique_ptr<CheckpointWriter> writer_;
-};
-
-constexpr ExpertWeights layouts[] = {ExpertWeights::single, ExpertWeights::discrete};
+using namespace test;
 
 TEST(Checkpoints, LoadOnOtherRanksAndLayoutsWithTheSameDigest) {
   Trial first(config_of(ExpertWeights::single));
@@ -223,101 +129,6 @@ TEST(Checkpoints, AreOpenedByAllRanksAlike) {
   EXPECT_EQ(run.control().broadcast(why), why);
   EXPECT_NE(refused([&] { Checkpoint(folder.path() / "nowhere", run.control()); }).find("is no checkpoint folder"),
             std::string::npos);
-}
-
-/// Every file of a step, by name.
-std::map<std::string, std::string> contents(const fs::path& folder) {
-  std::map<std::string, std::string> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
-    files[entry.path().filename().string()] = read_text_file(entry.path());
-  return files;
-}
-
-void expect_same(const fs::path& a, const fs::path& b) {
-  if (mpi().rank() == 0) {
-    const auto files = contents(a), others = contents(b);
-    EXPECT_EQ(files.size(), 4u);
-    for (const auto& [name, bytes] : others) {
-      const std::string& own = files.at(name);
-      const auto differs = std::ranges::mismatch(own, bytes).in1 - own.begin();
-      EXPECT_TRUE(own == bytes) << a / name << " and " << b / name << " differ from byte " << differs << " of "
-                                << own.size() << " and " << bytes.size();
-    }
-  }
-}
-
-RunConfig dense_config() {
-  RunConfig config = config_of(ExpertWeights::single);
-  config.model.moe.reset();
-  derive(config);
-  return config;
-}
-
-/// What a save is to a rank that holds pieces of every dataset, of some, or of none; by independent transfers, and by
-/// collective ones, in which it takes part without any.
-TEST(Checkpoints, AreTheSameBytesByEitherWayOfWritingAndEachReadsTheOthers) {
-  const std::map<std::string, std::string> hints[] = {
-      {}, {{"collective_buffering", "true"}}, {{"romio_cb_write", "enable"}, {"romio_cb_read", "enable"}}};
-  for (const RunConfig& config :
-       {config_of(ExpertWeights::single), config_of(ExpertWeights::discrete), dense_config()}) {
-    Trial run(config);
-    run.train(2);
-    const SharedFolder direct(run.control()), parallel(run.control()), back(run.control());
-    const fs::path step = step_folder(2);
-    for (ExpertWeights in_file : layouts) {
-      const std::string digest = run.save(direct.path(), in_file);
-      for (const auto& hint : hints) {
-        // Where ranks share cores each collective call takes as long as a time slice.
-        if (!hint.empty() && (config.model.moe || in_file == ExpertWeights::discrete)) continue;
-        const hdf5::Parallel files(run.control(), hint);
-        EXPECT_EQ(files.collective(hdf5::Parallel::Transfer::write), !hint.empty());
-        EXPECT_EQ(run.save(parallel.path(), in_file, &files), digest);
-        expect_same(parallel.path() / step, direct.path() / step);
-        EXPECT_TRUE(Checkpoint(parallel.path() / step).verify().empty());
-        Trial reads(config);
-        const hdf5::Parallel own(reads.control(), hint);
-        reads.load(direct.path() / step, &own);
-        EXPECT_EQ(reads.save(back.path(), in_file), digest);
-        reads.load(parallel.path() / step);
-        EXPECT_EQ(reads.save(back.path(), in_file, &own), digest);
-        expect_same(back.path() / step, direct.path() / step);
-        run.control().max(0);
-      }
-    }
-  }
-}
-
-TEST(Checkpoints, SavedByOneWayLoadByTheOtherOnOtherRanksAndLayouts) {
-  Trial first(config_of(ExpertWeights::single));
-  const SharedFolder folder(first.control());
-  const hdf5::Parallel files(first.control(), {});
-  first.train(3);
-  for (ExpertWeights in_file : layouts) {
-    const std::string digest = first.save(folder.path(), in_file, &files);
-    for (ExpertWeights in_memory : layouts) {
-      Trial alone(config_of(in_memory), true), again(config_of(in_memory));
-      const hdf5::Parallel of_one(alone.control(), {}), of_all(again.control(), {});
-      alone.load(folder.path() / step_folder(3), &of_one);
-      const test::TemporaryFolder own;
-      EXPECT_EQ(alone.save(own.path(), in_memory, &of_one), digest);
-      again.load(again.control().broadcast((own.path() / step_folder(3)).string()), &of_all);
-      const SharedFolder other(again.control());
-      EXPECT_EQ(again.save(other.path(), in_file), digest);
-    }
-  }
-}
-
-TEST(Checkpoints, UnknownHintsAreToldOfOnce) {
-  Trial run(config_of(ExpertWeights::single));
-  const SharedFolder folder(run.control());
-  run.train(1);
-  const hdf5::Parallel files(run.control(), {{"cb_buffer_size", "1048576"}, {"no_such_hint", "1"}});
-  testing::internal::CaptureStderr();
-  for (int i = 0; i < 2; ++i) run.save(folder.path(), ExpertWeights::single, &files);
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
-            mpi().rank() > 0
-                ? ""
-                : "checkpoint.mpio_hints: the MPI-IO of this machine does not know no_such_hint and goes on without\n");
 }
 
 TEST(Checkpoints, KeepTheLibrariesPlans) {

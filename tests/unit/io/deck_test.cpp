@@ -99,7 +99,8 @@ debug: {replica_hash_every: 5, trace: t.jsonl}
                                                Moments::bf16, 2, Schedule::wsd, 5, 20, 1e-4, 2,
                                                {0.9, false, MuonCoefficients::polar_express, MuonScale::rms}}));
   EXPECT_EQ(config.comm, (CommConfig{7}));
-  EXPECT_EQ(config.checkpoint, (CheckpointConfig{std::string("out/all"), 7, 3, 21, ExpertLayout::discrete, CheckpointIo::direct,
+  EXPECT_EQ(config.checkpoint, (CheckpointConfig{std::string("out/all"), 7, 3, 21, ExpertLayout::discrete,
+                                                 CheckpointIo::direct,
                                                  {{"romio_cb_write", "enable"}, {"striping_factor", "8"}}, "runs/a",
                                                  {"a.weight", "b.weight"}, true}));
   EXPECT_EQ(config.debug, (DebugConfig{5, "t.jsonl"}));
@@ -263,7 +264,8 @@ TEST(BadDeck, WrongTypes) {
   EXPECT_EQ(errors_with("recompute: {mode: selective, modules: [mlp, mlp]}"),
             List{"d.yaml:6:39: recompute.modules: mlp is listed twice"});
   EXPECT_EQ(errors_with("checkpoint: {mpio_hints: [a]}"),
-            List{"d.yaml:6:26: checkpoint.mpio_hints: a list is not a map of texts, allowed {name: one line of text, ...}"});
+            List{"d.yaml:6:26: checkpoint.mpio_hints: a list is not a map of texts, allowed "
+                 "{name: one line of text, ...}"});
   EXPECT_EQ(errors_with("checkpoint: {mpio_hints: {a: 1, a: 2}}"),
             List{"d.yaml:6:26: checkpoint.mpio_hints: a is given twice"});
   EXPECT_EQ(errors_with("checkpoint: {mpio_hints: {a: }}"),
