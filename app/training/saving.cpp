@@ -5,8 +5,10 @@
 #include <cstdio>
 #include <sstream>
 
+#include "core/recipe/recipe.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/reader.hpp"
+#include "io/convert/quantize_file.hpp"
 #include "io/files/text_file.hpp"
 #include "kernels/base/attempt.hpp"
 
@@ -114,6 +116,27 @@ Parent resume_from(const std::vector<fs::path>& candidates, const fs::path& run,
     }
 }
 
+namespace {
+
+/// Weights in the recipe's format, as `tessera quantize` makes them of the masters.
+std::optional<DerivedFile> quantized_weights(const RunConfig& config) {
+  if (!config.checkpoint.quantized) return std::nullopt;
+  const auto work_in = [format = *recipe_of(config.precision).weight.codes](const fs::path& folder) {
+    QuantizeFileOptions options;
+    options.in = folder / model_file;
+    options.out = folder / quantized_file;
+    options.format = format;
+    options.panel_elements = std::int64_t{1} << 20;  // beside a run's own memory
+    return options;
+  };
+  return DerivedFile{quantized_file, [=](const fs::path& folder) { make_quantized_file(work_in(folder)); },
+                     [=](const fs::path& folder, int rank, int ranks) {
+                       fill_quantized_file(work_in(folder), rank, ranks);
+                     }};
+}
+
+}  // namespace
+
 Saving::Saving(Device& device, const RunConfig& config, Control& control, Training& training, Stop& stop,
                const RunLock& lock, const hdf5::Parallel* parallel, Origin origin, std::int64_t saved)
     : config_(config),
@@ -123,7 +146,7 @@ Saving::Saving(Device& device, const RunConfig& config, Control& control, Traini
       lock_(lock),
       origin_(std::move(origin)),
       run_(config.checkpoint.dir.get()),
-      writer_(device, control, parallel),
+      writer_(device, control, parallel, quantized_weights(config)),
       saved_(saved) {}
 
 Proceed Saving::operator()(std::int64_t step) {

@@ -133,6 +133,14 @@ void check_precision(const RunConfig& config, Findings& found) {
                                  precision.bf16_last, config.model.layers)});
 }
 
+void check_checkpoint(const RunConfig& config, Findings& found) {
+  const CheckpointConfig& checkpoint = config.checkpoint;
+  const bool plain = config.precision.recipe == RecipeName::bf16;
+  if (checkpoint.quantized && plain)
+    found.push_back({{"checkpoint.quantized", "precision.recipe"},
+                     "recipe bf16 quantizes no weight: leave quantized out, or choose another recipe"});
+}
+
 Findings check(const RunConfig& config) {
   Findings found;
   check_precision(config, found);
@@ -140,6 +148,7 @@ Findings check(const RunConfig& config) {
   check_size(config, found);
   check_schedule(config.optimizer, config.run.steps, found);
   check_gather(config, found);
+  check_checkpoint(config, found);
   if (config.recompute.mode == RecomputeMode::selective && config.recompute.modules.get().empty())
     found.push_back({{"recompute.modules", "recompute.mode"}, "mode selective needs at least one module"});
   if (!divides(config.batch.micro, config.batch.global))

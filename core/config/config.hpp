@@ -330,6 +330,7 @@ struct CheckpointConfig {
   ExpertLayout expert_layout = ExpertLayout::as_in_memory;
   Derived<CheckpointIo> io;
   std::map<std::string, std::string> mpio_hints;
+  bool quantized = false;
   std::string init_from;
   std::vector<std::string> init_missing;
   bool init_ignore_extra = false;
@@ -349,6 +350,8 @@ struct CheckpointConfig {
               "How ranks move payload: mpio, through HDF5's MPI-IO driver; direct, by the system's own calls");
     v.key("mpio_hints", self.mpio_hints, Text::line, may_change,
           "Hints for MPI-IO, by name, as its library knows them, with io mpio: {striping_factor: 8}");
+    v.key("quantized", self.quantized, OneOf(), may_change,
+          "Write quantized.h5 too: what `tessera quantize` makes of model.h5 in the format of the recipe's weights");
     v.key("init_from", self.init_from, Text::line_or_empty, may_change,
           "First weights of a fresh run, from step 0: a checkpoint, run directory or Hugging Face folder; empty: "
           "drawn");

@@ -59,10 +59,9 @@ struct CheckpointWriter::Save {
   fs::path run, folder;  ///< folder: under its temporary name
   const StateDict& state;
   const Origin& origin;
-  std::vector<std::uint64_t> digests, non_finite;
-  std::string content_digest;
-  std::vector<CheckpointFile> files;                ///< of rank 0
-  std::vector<std::vector<DatasetPlace>> places{};  ///< of each file
+  std::vector<std::uint64_t> digests{}, non_finite{};
+  std::string content_digest{};
+  std::vector<CheckpointFile> files{};
 };
 
 void CheckpointWriter::begin(Phase phase) {
@@ -78,11 +77,16 @@ void CheckpointWriter::phase(Phase phase, const Work& work) {
   control_.agree(problems);
 }
 
-CheckpointWriter::CheckpointWriter(Device& device, Control& control, const hdf5::Parallel* parallel)
-    : device_(device), stream_(device.compute()), control_(control), parallel_(parallel) {}
+CheckpointWriter::CheckpointWriter(Device& device, Control& control, const hdf5::Parallel* parallel,
+                                   std::optional<DerivedFile> derived)
+    : device_(device),
+      stream_(device.compute()),
+      control_(control),
+      parallel_(parallel),
+      derived_(std::move(derived)) {}
 
 std::string CheckpointWriter::save(const fs::path& run, const StateDict& state, const Origin& origin) {
-  Save save{run, {}, state, origin, {}, {}, {}, {}};
+  Save save{run, {}, state, origin};
   const std::vector<StateTensor>& tensors = state.tensors;
   const Told told{control_};
   try {
@@ -91,9 +95,10 @@ std::string CheckpointWriter::save(const fs::path& run, const StateDict& state, 
     prepare(save);
     phase(Phase::create, [&] { create(save); });
     phase(Phase::guard, [&] { guard(save); });
-    phase(Phase::structure, [&] { lay_out(save); });
-    tell_places(save);
+    lay_out(save);
     phase(Phase::payload, [&] {
+      clear(stream_, save.state.digests);
+      save.non_finite.assign(state.tensors.size(), 0);
       parallel_ ? write_parallel(save) : write_direct(save);
       sync(save);
     });
@@ -101,6 +106,7 @@ std::string CheckpointWriter::save(const fs::path& run, const StateDict& state, 
     sum_digests(save);
     phase(Phase::digest, [&] { describe(save); });
     phase(Phase::close, [&] { close(save); });
+    if (derived_) derive(save);
     phase(Phase::manifest, [&] { complete(save); });
     phase(Phase::rename, [&] {
       if (control_.rank() == 0) commit_folder(save.folder, run, state.counters.step);
@@ -149,39 +155,50 @@ void CheckpointWriter::prepare(Save& save) {
   save.folder = folder;
 }
 
+/// By rank 0 alone: until there is room for all, no rank waits for others within HDF5, where a full disk would leave
+/// it.
 void CheckpointWriter::create(Save& save) {
-  if (control_.rank() != 0) return;
   for (const char* name : names) save.files.emplace_back(save.folder / name, save.state.tensors, save.origin.experts);
+  if (control_.rank() != 0) return;
+  for (const CheckpointFile& out : save.files) tessera::create(out);
   fault::strike(save.folder);
 }
 
 /// All that the files may need, so that no later write to them finds the disk full.
 void CheckpointWriter::guard(const Save& save) {
+  if (control_.rank() != 0) return;
   for (const CheckpointFile& out : save.files)
-    PosixFile(save.folder / out.name, PosixFile::Mode::write)
-        .reserve(room_for(out.name, save.state.tensors, save.origin));
+    PosixFile(out.path, PosixFile::Mode::write).reserve(out.room(save.state.tensors, save.origin));
 }
 
-/// By rank 0 alone, whoever writes payload then: where ranks make structure together, HDF5 puts parts of it in other
-/// places, and none of them comes back from a full disk.
 void CheckpointWriter::lay_out(Save& save) {
-  for (CheckpointFile& out : save.files) tessera::lay_out(out, save.state.tensors, save.origin.experts);
-  fault::strike(save.folder);
+  phase(Phase::structure, [&] {
+    if (parallel_) meet();
+    if (parallel_ || control_.rank() == 0)
+      for (CheckpointFile& out : save.files) {
+        tessera::lay_out(out, save.state.tensors, save.origin.experts,
+                         parallel_ ? *parallel_ : hdf5::Parallel::alone());
+        if (!parallel_) out.close();
+      }
+    fault::strike(save.folder);
+  });
+  if (!parallel_) tell_places(save);
 }
+
+/// Nobody begins alone what ranks do together within HDF5: in a vote, the others learn of one that stands still.
+void CheckpointWriter::meet() { control_.max(0); }
 
 /// Rank 0 tells the others where datasets lie.
 void CheckpointWriter::tell_places(Save& save) {
-  for (const char* name : names)
-    save.places.push_back(datasets_of(name, save.state.tensors, save.origin.experts));
+  const auto each = [&](const auto& f) {
+    for (CheckpointFile& out : save.files)
+      for (DatasetPlace& place : out.places) f(place.offset);
+  };
   std::string bytes;
-  for (const CheckpointFile& out : save.files)
-    for (const DatasetPlace& place : out.places)
-      bytes.append(reinterpret_cast<const char*>(&place.offset), sizeof place.offset);
+  each([&](const std::int64_t& offset) { bytes.append(reinterpret_cast<const char*>(&offset), sizeof offset); });
   bytes = control_.broadcast(bytes);
   const char* from = bytes.data();
-  for (std::vector<DatasetPlace>& places : save.places)
-    for (DatasetPlace& place : places)
-      std::memcpy(&place.offset, std::exchange(from, from + sizeof place.offset), sizeof place.offset);
+  each([&](std::int64_t& offset) { std::memcpy(&offset, std::exchange(from, from + sizeof offset), sizeof offset); });
 }
 
 /// Digests are taken on the device, before the copy: they cover transfer, host memory and file.
@@ -194,13 +211,11 @@ void CheckpointWriter::count(Save& save, std::size_t tensor, const Tensor& value
 
 /// Every rank its own ranges, at the places that the structure gives them.
 void CheckpointWriter::write_direct(Save& save) {
-  clear(stream_, save.state.digests);
-  save.non_finite.assign(save.state.tensors.size(), 0);
   std::vector<PosixFile> files;
-  for (const char* name : names) files.emplace_back(save.folder / name, PosixFile::Mode::payload);
+  for (const CheckpointFile& out : save.files) files.emplace_back(out.path, PosixFile::Mode::payload);
   WriteBehind out;
   for (std::size_t i = 0; i < files.size(); ++i)
-    for (const DatasetPlace& place : save.places[i]) put(save, place, files[i], out);
+    for (const DatasetPlace& place : save.files[i].places) put(save, place, files[i], out);
   out.drain();
 }
 
@@ -217,56 +232,78 @@ void CheckpointWriter::put(Save& save, const DatasetPlace& place, PosixFile& fil
   });
 }
 
+namespace {
+
+/// A rank's part of a dataset's payload on its way into HDF5, gathered until a call is worth it.
+class ParallelDataset {
+ public:
+  ParallelDataset(hdf5::File& file, const DatasetPlace& place, std::vector<std::byte>& memory)
+      : file_(file), place_(place), memory_(memory) {}
+
+  /// Where to put elements from `first` of the tensor on.
+  std::byte* room(const Tensor& values, std::int64_t first) {
+    if (used_ + values.bytes() > std::ssize(memory_)) write();
+    ranges_.push_back({first - place_.first, values.elements()});
+    return memory_.data() + std::exchange(used_, used_ + values.bytes());
+  }
+  /// What has been gathered, or nothing, as a part in the call of other ranks.
+  void write() {
+    ++calls_;
+    used_ = 0;
+    file_.write(place_.path, std::exchange(ranges_, {}), memory_.data());
+  }
+  void drop() { ranges_.clear(); }
+  bool empty() const { return ranges_.empty(); }
+  std::int64_t calls() const { return calls_; }
+
+ private:
+  hdf5::File& file_;
+  const DatasetPlace& place_;
+  std::vector<std::byte>& memory_;
+  std::vector<hdf5::ElementRange> ranges_;
+  std::int64_t used_ = 0, calls_ = 0;
+};
+
+}  // namespace
+
 /// Where transfers are collective every rank makes as many calls for a dataset as any may need, the last ones without
 /// elements; so does a rank that has failed.
 void CheckpointWriter::write_parallel(Save& save) {
-  clear(stream_, save.state.digests);
-  save.non_finite.assign(save.state.tensors.size(), 0);
-  control_.max(0);  // nobody begins alone: in a vote, the others learn of a rank that stands still
+  meet();
   const bool collective = parallel_->collective(hdf5::Parallel::Transfer::write);
-  std::vector<hdf5::File> files;
-  for (const char* name : names) files.push_back(hdf5::File::open_to_write(save.folder / name, *parallel_));
-  std::vector<std::byte> bytes(call_bytes);
-  std::vector<hdf5::ElementRange> ranges;
-  std::int64_t used = 0;
+  std::vector<std::byte> memory(call_bytes);
   std::exception_ptr failure;
-  for (std::size_t i = 0; i < files.size(); ++i)
-    for (const DatasetPlace& place : save.places[i]) {
+  for (CheckpointFile& out : save.files)
+    for (const DatasetPlace& place : out.places) {
       const StateTensor& tensor = save.state.tensors[place.tensor];
-      std::int64_t calls = collective ? ceil_div(place.count * size_of(tensor.type), call_bytes - step_bytes) : 0;
-      const auto write = [&] {
-        --calls;
-        files[i].write(place.path, ranges, bytes.data());
-        ranges.clear();
-        used = 0;
-      };
+      const std::int64_t calls =
+          collective ? ceil_div(place.count * size_of(tensor.type), call_bytes - step_bytes) : 0;
+      ParallelDataset data(*out.file, place, memory);
       if (!failure) try {
           each_step(tensor, place, step_bytes, [&](const Tensor& values, std::int64_t first) {
-            if (used + values.bytes() > call_bytes) write();
-            count(save, place.tensor, values, first, bytes.data() + used);
-            fault::strike(save.folder / names[i]);
-            ranges.push_back({first - place.first, values.elements()});
-            used += values.bytes();
+            std::byte* const room = data.room(values, first);
+            count(save, place.tensor, values, first, room);
+            fault::strike(out.path);
           });
-          if (!ranges.empty()) write();
+          if (!data.empty()) data.write();
         } catch (...) {
           failure = std::current_exception();
-          ranges.clear();
+          data.drop();
         }
-      while (calls > 0) try {
-          write();
+      while (data.calls() < calls) try {
+          data.write();
         } catch (...) {
           failure = failure ? failure : std::current_exception();
         }
     }
-  for (hdf5::File& file : files) file.close();
+  for (CheckpointFile& out : save.files) out.close();
   if (failure) std::rethrow_exception(failure);
 }
 
 /// What this rank wrote is on the disk.
 void CheckpointWriter::sync(const Save& save) {
   begin(Phase::sync);
-  for (const char* name : names) PosixFile(save.folder / name, PosixFile::Mode::write).sync();
+  for (const CheckpointFile& out : save.files) PosixFile(out.path, PosixFile::Mode::write).sync();
   begin(Phase::vote);
 }
 
@@ -283,23 +320,30 @@ void CheckpointWriter::refuse_non_finite(Save& save) {
 
 void CheckpointWriter::describe(Save& save) {
   if (control_.rank() != 0) return;
-  for (CheckpointFile& out : save.files) {
-    write_table(out, save.state.tensors, save.digests);
-    tessera::describe(out, save.state.counters, save.content_digest, save.origin);
-  }
+  for (CheckpointFile& out : save.files)
+    tessera::describe(out, save.state.tensors, save.digests, save.state.counters, save.content_digest, save.origin);
   fault::strike(save.folder);
 }
 
 void CheckpointWriter::close(Save& save) {
+  if (control_.rank() != 0) return;
   for (CheckpointFile& out : save.files) {
-    out.file.close();
-    PosixFile(save.folder / out.name, PosixFile::Mode::write).keep_size();
+    out.close();
+    PosixFile(out.path, PosixFile::Mode::write).keep_size();
   }
+}
+
+void CheckpointWriter::derive(const Save& save) {
+  phase(Phase::close, [&] {
+    if (control_.rank() == 0) derived_->make(save.folder);
+  });
+  phase(Phase::close, [&] { derived_->fill(save.folder, control_.rank(), control_.size()); });
 }
 
 void CheckpointWriter::complete(const Save& save) {
   if (control_.rank() != 0) return;
-  tessera::complete(save.folder, names, save.state.counters, save.content_digest, save.origin);
+  tessera::complete(save.folder, names, derived_ ? derived_->name : nullptr, save.state.counters, save.content_digest,
+                    save.origin);
 }
 
 /// `latest` is a hint: the checkpoint is there without it.

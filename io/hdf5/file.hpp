@@ -81,13 +81,13 @@ struct TableRow {
 /// file that was opened, Error{environment} of one being written, with path and HDF5's own words.
 class File {
  public:
-  /// A new file, by this process alone. Others may write into a dataset's place from when it has one. With `datasets`
-  /// of them, or fewer, metadata is one piece at the file's front, and payload another one behind it.
-  static File create(const std::filesystem::path& path, std::int64_t datasets = 0);
+  /// A new file, by this process alone. Others may write into a dataset's place from when it has one.
+  static File create(const std::filesystem::path& path, const Parallel* parallel = nullptr);
   /// Read-only, by this process alone or by all ranks.
   static File open(const std::filesystem::path& path, const Parallel* parallel = nullptr);
-  /// For write(), by all ranks; structure stays as it is.
-  static File open_to_write(const std::filesystem::path& path, const Parallel& parallel);
+  /// To go on with it. Where `datasets` are added to an empty file, or fewer, metadata is one piece at its front, and
+  /// payload another one behind it.
+  static File open_to_write(const std::filesystem::path& path, const Parallel& parallel, std::int64_t datasets = 0);
   File(File&&) noexcept;
   ~File();
 
@@ -111,15 +111,14 @@ class File {
   /// Likewise a row of numbers.
   void add_numbers(const std::string& path, std::size_t count);
   void write_numbers(const std::string& path, const std::vector<std::uint64_t>& numbers);
-  /// Flush: all that was made goes to the file and out of memory. After ten thousand datasets close() would take a
-  /// tenth of a second for it.
-  void flush();
   void close();
 
   bool has(const std::string& path) const;
   bool has(const std::string& object, const char* attribute) const;
   std::int64_t links(const std::string& group) const;  ///< how many members it has
   Dataset dataset(const std::string& path) const;
+  /// Where a contiguous dataset of any shape and type begins, in bytes from the start of the file.
+  std::int64_t place(const std::string& path) const;
   /// Nothing where there is no object of that name.
   std::optional<Dataset> find_dataset(const std::string& path) const;
   std::string text(const std::string& object, const char* name) const;
@@ -137,7 +136,8 @@ class File {
   struct Kinds;
   File(std::filesystem::path path, Exit blame, const Parallel* parallel);
   Object access() const;
-  void reopen(unsigned flags, std::string_view otherwise);
+  Object access_to_write(std::int64_t datasets) const;
+  void take(Object::Id opened, std::string_view otherwise);
   Object::Id checked(Object::Id id, std::string_view doing) const;
   Object::Id at(const std::string& object) const;
   void add_contiguous(const std::string& path, Object::Id type, std::size_t elements);

@@ -21,7 +21,7 @@ struct Parallel::Handles {
 };
 
 Parallel::Parallel(Control& control, Hints hints)
-    : control_(control), hints_(std::move(hints)), handles_(std::make_unique<Handles>()) {
+    : control_(&control), hints_(std::move(hints)), handles_(std::make_unique<Handles>()) {
   prepare_library();
   if (!hints_.empty()) MPI_Info_create(&handles_->info);
   for (const auto& [name, value] : hints_) MPI_Info_set(handles_->info, name.c_str(), value.c_str());
@@ -34,17 +34,30 @@ Parallel::Parallel(Control& control, Hints hints)
   }
 }
 
+Parallel::Parallel() : handles_(std::make_unique<Handles>()) { prepare_library(); }
 Parallel::~Parallel() = default;
+
+const Parallel& Parallel::alone() {
+  static const Parallel instance;
+  return instance;
+}
 
 bool Parallel::asks_for(const char* hint, const char* value) const {
   const auto found = hints_.find(hint);
   return found != hints_.end() && found->second == value;
 }
 
-void Parallel::add_to(Id access) const { H5Pset_fapl_mpio(access, communicator_of(control_), handles_->info); }
+void Parallel::add_to(Id access) const {
+  int begun = 0, over = 0;
+  MPI_Initialized(&begun);
+  MPI_Finalized(&over);
+  if (begun && !over)
+    H5Pset_fapl_mpio(access, control_ ? communicator_of(*control_) : MPI_COMM_SELF, handles_->info);
+}
 
 Parallel::Id Parallel::properties(Transfer transfer) const {
-  return handles_->transfers[static_cast<int>(transfer)].id();
+  const Object& made = handles_->transfers[static_cast<int>(transfer)];
+  return made ? made.id() : H5P_DEFAULT;
 }
 
 /// A file that MPI-IO has opened lists the hints that it goes by.

@@ -8,9 +8,9 @@
 
 namespace tessera::hdf5 {
 
-/// How all ranks open one file: with HDF5's MPI-IO driver, on a communicator of its own. Every call of a File opened so
-/// is collective over the world, but for those that read structure, and for write() and read() of independent
-/// transfers.
+/// How ranks open one file: with HDF5's MPI-IO driver, on a communicator of its own. Every call of a File that all of
+/// them opened so is collective over the world, but for those that read structure, and for write() and read() of
+/// independent transfers.
 class Parallel {
  public:
   using Hints = std::map<std::string, std::string>;
@@ -19,6 +19,9 @@ class Parallel {
   /// `hints` are for MPI-IO; those that it does not know are told of on stderr, once, when it has opened a file.
   /// `control` must outlive it. Local.
   Parallel(Control& control, Hints hints);
+  /// This process alone. HDF5 then puts structure where it does for all ranks together, which its other drivers do
+  /// not. Without MPI it is the system's own driver. Local.
+  static const Parallel& alone();
   ~Parallel();
   Parallel(const Parallel&) = delete;
   Parallel& operator=(const Parallel&) = delete;
@@ -31,16 +34,17 @@ class Parallel {
  private:
   friend class File;
   using Id = std::int64_t;
+  Parallel();
   bool asks_for(const char* hint, const char* value) const;
   void add_to(Id access) const;             ///< of a file
   Id properties(Transfer transfer) const;   ///< of a transfer
-  bool first() const { return control_.rank() == 0; }
+  bool first() const { return control_ && control_->rank() == 0; }
   void tell_unknown(Id file) const;
 
   struct Handles;
-  Control& control_;
+  Control* control_ = nullptr;  ///< null: this process alone
   Hints hints_;
-  bool collective_[2];
+  bool collective_[2] = {};
   std::unique_ptr<Handles> handles_;
   mutable bool told_ = false;
 };

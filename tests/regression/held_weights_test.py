@@ -4,6 +4,7 @@ what `tessera quantize` makes of the masters.
 
 usage: held_weights_test.py TESSERA MPIEXEC [TEST...]
 """
+import filecmp
 import itertools
 import json
 import os
@@ -131,12 +132,13 @@ class HeldWeights(runs.Runs):
         for number, (way, ranks) in enumerate(itertools.product(ways(recipe), (1, 3))):
             name = f"bytes{number}"
             rows, _ = self.held(name, recipe, "single", ranks, way, "checkpoint.every_steps=1",
-                                "checkpoint.keep_every=1", "debug.replica_hash_every=1")
+                                "checkpoint.keep_every=1", "checkpoint.quantized=true", "debug.replica_hash_every=1")
             for row in rows:
                 step = next(entry for entry in os.listdir(self.path(name))
                             if entry.startswith("step_") and int(entry.split("_")[1]) == row["step"])
                 out = self.path(name, f"q{row['step']}.h5")
                 self.run_tool("quantize", self.path(name, step, "model.h5"), "--format", recipe, "--out", out)
+                self.assertTrue(filecmp.cmp(out, self.path(name, step, "quantized.h5"), shallow=False), (recipe, ranks, step))
                 with h5py.File(out) as file:
                     self.expect_stored(row["weights"], file, (recipe, way, ranks, row["step"]))
                 if row["step"] == 2 and number > 0:

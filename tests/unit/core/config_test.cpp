@@ -247,6 +247,13 @@ TEST(Check, WeightsTravelAsTheyAreHeld) {
   EXPECT_EQ(contradictions(flat), List());
 }
 
+TEST(Check, WhatCheckpointsCannotBe) {
+  RunConfig config = sound();
+  config.checkpoint.quantized = true;
+  EXPECT_EQ(contradictions(config), List{"checkpoint.quantized: recipe bf16 quantizes no weight: leave quantized out, "
+                                         "or choose another recipe"});
+}
+
 TEST(Check, StagingNeedsSomethingThatIsStaged) {
   using enum PrimaryWeights;
   const auto staged = [](RunConfig config, GatherStaging staging) {
@@ -325,7 +332,8 @@ optimizer: matrices others lr beta1 beta2 eps weight_decay moments clip schedule
 optimizer.muon: momentum nesterov coefficients scale
 parallel: oversubscribe
 comm: timeout_s
-checkpoint: dir every_steps keep_last keep_every expert_layout io mpio_hints init_from init_missing init_ignore_extra
+checkpoint: dir every_steps keep_last keep_every expert_layout io mpio_hints quantized )"
+            R"(init_from init_missing init_ignore_extra
 debug: replica_hash_every trace)");
 }
 

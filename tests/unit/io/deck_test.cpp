@@ -77,8 +77,8 @@ optimizer: {matrices: muon, others: adamw, lr: 1e-3, beta1: 0.8, beta2: 0.9, eps
             muon: {momentum: 0.9, nesterov: false, coefficients: polar_express, scale: rms}}
 comm: {timeout_s: 7}
 checkpoint: {dir: out/all, every_steps: 7, keep_last: 3, keep_every: 21, expert_layout: discrete, io: direct,
-             mpio_hints: {striping_factor: 8, romio_cb_write: "enable"}, init_from: runs/a,
-             init_missing: [a.weight, b.weight], init_ignore_extra: true}
+             mpio_hints: {striping_factor: 8, romio_cb_write: "enable"}, quantized: true,
+             init_from: runs/a, init_missing: [a.weight, b.weight], init_ignore_extra: true}
 debug: {replica_hash_every: 5, trace: t.jsonl}
 )").config;
   EXPECT_EQ(config.run, (RunSection{"all", 18446744073709551615u, 200, Determinism::off, true, 3}));
@@ -101,8 +101,8 @@ debug: {replica_hash_every: 5, trace: t.jsonl}
   EXPECT_EQ(config.comm, (CommConfig{7}));
   EXPECT_EQ(config.checkpoint, (CheckpointConfig{std::string("out/all"), 7, 3, 21, ExpertLayout::discrete,
                                                  CheckpointIo::direct,
-                                                 {{"romio_cb_write", "enable"}, {"striping_factor", "8"}}, "runs/a",
-                                                 {"a.weight", "b.weight"}, true}));
+                                                 {{"romio_cb_write", "enable"}, {"striping_factor", "8"}}, true,
+                                                 "runs/a", {"a.weight", "b.weight"}, true}));
   EXPECT_EQ(config.debug, (DebugConfig{5, "t.jsonl"}));
 }
 
@@ -225,8 +225,7 @@ TEST(BadDeck, UnknownKeys) {
 
 TEST(BadDeck, KeysOfFeaturesToComeAreUnknown) {
   for (const char* line : {"sharding: optimizer", "parallel: {expert: 1}", "precision: {scaling: delayed}",
-                           "gather: {granularity: auto}", "optimizer: {skip_spikes: 3}",
-                           "checkpoint: {quantized: true}"}) {
+                           "gather: {granularity: auto}", "optimizer: {skip_spikes: 3}"}) {
     const List found = errors_with(line);
     ASSERT_EQ(found.size(), 1u) << line;
     EXPECT_NE(found[0].find(": unknown key"), std::string::npos) << found[0];

@@ -39,7 +39,7 @@ TEST(Elements, AreWrittenAndReadWhereTheirNumbersSay) {
     for (int turn = 0; turn < 40; ++turn) {
       const test::TemporaryFolder folder;
       const auto path = folder.path() / "a.h5";
-      hdf5::File file = hdf5::File::create(path, 1);
+      hdf5::File file = hdf5::File::create(path);
       file.add_groups("/g");
       const hdf5::Dataset data = file.add_dataset("/g/x", shape, DType::f32);
       const auto n = static_cast<std::size_t>(shape.elements());
@@ -65,7 +65,7 @@ TEST(Elements, AreWrittenAndReadWhereTheirNumbersSay) {
 
 TEST(Elements, NoneAreWrittenByNoRange) {
   const test::TemporaryFolder folder;
-  hdf5::File file = hdf5::File::create(folder.path() / "a.h5", 1);
+  hdf5::File file = hdf5::File::create(folder.path() / "a.h5");
   file.add_dataset("/x", {2, 3}, DType::f32);
   const std::vector<float> values(6, 5.0f);
   file.write("/x", std::vector<ElementRange>{{0, 6}}, values.data());
@@ -81,7 +81,7 @@ TEST(Elements, TwoFilesOfTheSameCallsAreTheSameBytes) {
   std::string bytes[2];
   for (int i = 0; i < 2; ++i) {
     const auto path = folder.path() / std::to_string(i);
-    hdf5::File file = hdf5::File::create(path, 1);
+    hdf5::File file = hdf5::File::create(path);
     file.add_groups("/g/h");
     file.add_dataset("/g/h/x", {4}, DType::f32);
     file.set("/", "text", "same");
