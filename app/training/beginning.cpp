@@ -20,7 +20,8 @@ Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi
   origin.run_id = control.broadcast(fmt::format(
       "{:016x}", std::random_device()() * std::uint64_t{0x100000001} ^ static_cast<std::uint64_t>(std::time(nullptr))));
   if (!run.beginnings.empty()) {
-    const Parent parent = resume_from(run.beginnings, config.checkpoint.dir.get(), training, device, control);
+    const Parent parent =
+        resume_from(run.beginnings, config.checkpoint.dir.get(), training, device, control, run.parallel.get());
     beginning.step = parent.manifest.counters.step;
     beginning.kept = parent.kept;
     origin.run_id = parent.manifest.run_id;

@@ -119,7 +119,8 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_dec
   }
   beginning.origin.library_plans = to_text(plans.plans);
   const std::unique_ptr<RunLog> log = open_records(run, options, plans, beginning, mpi, control);
-  Saving saving(device, config, control, training, stop, *run.lock, std::move(beginning.origin), beginning.kept);
+  Saving saving(device, config, control, training, stop, *run.lock, run.parallel.get(), std::move(beginning.origin),
+                beginning.kept);
   const auto close = [&](const std::string& end) {
     const ClosingReport closing = closing_report(device, mesh, *run.plan, control,
                                                  {log ? log->seconds() : 1, training.late_allocations()});

@@ -38,6 +38,9 @@ class Control {
   /// buffers of collectives that can no longer finish must not be freed.
   [[noreturn]] virtual void leave(const std::string& why) = 0;
 
+  /// The MPI_Comm that it talks over, for mpi_handle.hpp alone; null without MPI. Local.
+  virtual const void* native() const { return nullptr; }
+
  protected:
   std::string about_;
 };

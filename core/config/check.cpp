@@ -133,6 +133,14 @@ void check_precision(const RunConfig& config, Findings& found) {
                                  precision.bf16_last, config.model.layers)});
 }
 
+void check_checkpoint(const RunConfig& config, Findings& found) {
+  const CheckpointConfig& checkpoint = config.checkpoint;
+  const bool plain = config.precision.recipe == RecipeName::bf16;
+  if (checkpoint.quantized && plain)
+    found.push_back({{"checkpoint.quantized", "precision.recipe"},
+                     "recipe bf16 quantizes no weight: leave quantized out, or choose another recipe"});
+}
+
 Findings check(const RunConfig& config) {
   Findings found;
   check_precision(config, found);
@@ -140,6 +148,7 @@ Findings check(const RunConfig& config) {
   check_size(config, found);
   check_schedule(config.optimizer, config.run.steps, found);
   check_gather(config, found);
+  check_checkpoint(config, found);
   if (config.recompute.mode == RecomputeMode::selective && config.recompute.modules.get().empty())
     found.push_back({{"recompute.modules", "recompute.mode"}, "mode selective needs at least one module"});
   if (!divides(config.batch.micro, config.batch.global))
@@ -184,6 +193,8 @@ Findings advise(const RunConfig& config) {
       (config.precision.quantize_head || config.precision.bf16_first > 0 || config.precision.bf16_last > 0))
     found.push_back({{"precision.recipe", "precision.quantize_head", "precision.bf16_first", "precision.bf16_last"},
                      "recipe bf16 quantizes nothing: the other keys have no effect"});
+  if (config.checkpoint.io == CheckpointIo::direct && !config.checkpoint.mpio_hints.empty())
+    found.push_back({{"checkpoint.mpio_hints", "checkpoint.io"}, "count with io mpio only"});
   if (config.model.moe && config.model.moe->top_k == 1 && config.model.moe->renormalize)
     found.push_back({{"model.moe.renormalize", "model.moe.top_k"},
                      "with top_k 1 every weight is 1 and the router learns from its own losses alone"});

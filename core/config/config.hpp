@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -339,6 +340,9 @@ struct CheckpointConfig {
   std::int64_t keep_last = 2;
   std::int64_t keep_every = 0;
   ExpertLayout expert_layout = ExpertLayout::as_in_memory;
+  Derived<CheckpointIo> io;
+  std::map<std::string, std::string> mpio_hints;
+  bool quantized = false;
   std::string init_from;
   std::vector<std::string> init_missing;
   bool init_ignore_extra = false;
@@ -354,6 +358,12 @@ struct CheckpointConfig {
           "Checkpoints of steps that are multiples of it are kept for good; 0: none");
     v.key("expert_layout", self.expert_layout, OneOf(), may_change,
           "Expert weights in files: single, one dataset a projection; discrete, one an expert; auto: as in memory");
+    v.derived("io", self.io, OneOf(), may_change, "mpio",
+              "How ranks move payload: mpio, through HDF5's MPI-IO driver; direct, by the system's own calls");
+    v.key("mpio_hints", self.mpio_hints, Text::line, may_change,
+          "Hints for MPI-IO, by name, as its library knows them, with io mpio: {striping_factor: 8}");
+    v.key("quantized", self.quantized, OneOf(), may_change,
+          "Write quantized.h5 too: what `tessera quantize` makes of model.h5 in the format of the recipe's weights");
     v.key("init_from", self.init_from, Text::line_or_empty, may_change,
           "First weights of a fresh run, from step 0: a checkpoint, run directory or Hugging Face folder; empty: "
           "drawn");

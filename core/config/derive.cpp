@@ -44,6 +44,7 @@ void derive(RunConfig& config) {
   config.gather.cuts.fill(ships_both_copies(config) ? GatherCuts::tile : GatherCuts::flat);
   config.data.eval_fraction.fill(config.data.kind == DataKind::text ? 0.05 : 0.0);
   config.checkpoint.dir.fill("runs/" + config.run.name);
+  config.checkpoint.io.fill(CheckpointIo::mpio);
 }
 
 }  // namespace tessera

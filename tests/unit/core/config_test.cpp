@@ -247,6 +247,13 @@ TEST(Check, WeightsTravelAsTheyAreHeld) {
   EXPECT_EQ(contradictions(flat), List());
 }
 
+TEST(Check, WhatCheckpointsCannotBe) {
+  RunConfig config = sound();
+  config.checkpoint.quantized = true;
+  EXPECT_EQ(contradictions(config), List{"checkpoint.quantized: recipe bf16 quantizes no weight: leave quantized out, "
+                                         "or choose another recipe"});
+}
+
 TEST(Check, StagingNeedsSomethingThatIsStaged) {
   using enum PrimaryWeights;
   const auto staged = [](RunConfig config, GatherStaging staging) {
@@ -276,10 +283,13 @@ TEST(Advise, NamesKeysWithoutEffect) {
   config.optimizer.warmup_steps = 100;
   config.optimizer.decay_steps = 7;
   config.recompute.modules = std::vector{RecomputeModule::mlp};
+  config.checkpoint.io = CheckpointIo::direct;
+  config.checkpoint.mpio_hints = {{"cb_nodes", "2"}};
   EXPECT_EQ(advice(config), (List{"eval.every_steps: no evaluation: data.eval_fraction 0 keeps no windows for it",
                                   "optimizer.warmup_steps: the run of 100 steps ends within warm-up",
                                   "optimizer.decay_steps: counts with schedule wsd only",
-                                  "recompute.modules: counts with mode selective only"}));
+                                  "recompute.modules: counts with mode selective only",
+                                  "checkpoint.mpio_hints: count with io mpio only"}));
   RunConfig plain = sound();
   plain.gather.cuts = GatherCuts::tile;
   plain.gather.wire = GatherWire::bf16;
@@ -322,7 +332,8 @@ optimizer: matrices others lr beta1 beta2 eps weight_decay moments clip schedule
 optimizer.muon: momentum nesterov coefficients scale
 parallel: oversubscribe
 comm: timeout_s
-checkpoint: dir every_steps keep_last keep_every expert_layout init_from init_missing init_ignore_extra
+checkpoint: dir every_steps keep_last keep_every expert_layout io mpio_hints quantized )"
+            R"(init_from init_missing init_ignore_extra
 debug: replica_hash_every trace)");
 }
 
