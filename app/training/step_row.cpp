@@ -1,5 +1,7 @@
 #include "app/training/step_row.hpp"
 
+#include <algorithm>
+
 #include "core/optim/schedule.hpp"
 
 namespace tessera {
@@ -34,6 +36,9 @@ MetricsRow row_of(const RunConfig& config, std::int64_t step, const StepReport& 
   row.tokens = step * config.batch.global * config.model.seq_len;
   row.step_ms = seconds * 1e3;
   row.tokens_per_s = tokens / seconds;
+  if (config.parallel.expert > 1)
+    for (const StepSums& one : report.sums)
+      row.expert_rows = std::max(row.expert_rows.value_or(0), one.arrivals.most);
   row.skipped = report.clip.skip != 0;
   return row;
 }

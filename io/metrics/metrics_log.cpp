@@ -61,12 +61,13 @@ std::optional<Place> place_of(std::string_view line) {
 
 std::string to_json(const MetricsRow& row) {
   const std::string evaluation = row.eval_loss ? fmt::format("\"eval_loss\":{},", number(*row.eval_loss)) : "";
+  const std::string experts = row.expert_rows ? fmt::format("\"expert_rows\":{},", measured(*row.expert_rows)) : "";
   return fmt::format(
       "{{\"step\":{},\"loss\":{},{}\"balance_loss\":{},\"z_loss\":{},\"grad_norm\":{},\"clip_coef\":{},"
-      "\"lr\":{},\"tokens\":{},\"step_ms\":{},\"tokens_per_s\":{},\"skipped\":{},\"restart\":{}}}",
+      "\"lr\":{},\"tokens\":{},\"step_ms\":{},\"tokens_per_s\":{},{}\"skipped\":{},\"restart\":{}}}",
       row.step, number(row.loss), evaluation, number(row.balance_loss), number(row.z_loss), number(row.grad_norm),
-      number(row.clip_coef), number(row.lr), row.tokens, measured(row.step_ms), measured(row.tokens_per_s), row.skipped,
-      row.restart);
+      number(row.clip_coef), number(row.lr), row.tokens, measured(row.step_ms), measured(row.tokens_per_s), experts,
+      row.skipped, row.restart);
 }
 
 std::vector<MetricsRow> read_metrics(const std::filesystem::path& path) {
@@ -94,6 +95,7 @@ std::vector<MetricsRow> read_metrics(const std::filesystem::path& path) {
     row.tokens = integer("tokens");
     row.step_ms = real("step_ms");
     row.tokens_per_s = real("tokens_per_s");
+    if (json.contains("expert_rows")) row.expert_rows = real("expert_rows");
     row.skipped = value("skipped") == true;
     row.restart = integer("restart");
   }

@@ -21,6 +21,9 @@ struct MetricsRow {
   std::int64_t tokens = 0;  ///< consumed so far
   double step_ms = 0;
   double tokens_per_s = 0;
+  /// The most rows that arrived at a rank's experts in one layer, over its even share; the key is absent without expert
+  /// parallelism.
+  std::optional<double> expert_rows;
   bool skipped = false;      ///< a non-finite gradient: nothing was updated
   std::int64_t restart = 0;  ///< how often the run had been resumed
 };
