@@ -214,8 +214,8 @@ void add_expert_findings(const RunConfig& config, int ranks, std::vector<Finding
   const std::int64_t expert = config.parallel.expert;
   if (expert > 0 && ranks % expert != 0)
     findings.push_back({{"parallel.expert"},
-                        fmt::format("{} does not divide {} ranks, which form groups of so many neighbours: use a number "
-                                    "that does, or other ranks",
+                        fmt::format("{} does not divide {} ranks, which form groups of so many neighbours: use a "
+                                    "number that does, or other ranks",
                                     expert, ranks)});
   const auto& moe = config.model.moe;
   if (!moe || expert <= 0 || moe->weights == ExpertWeights::single || moe->experts / expert <= most_discrete_experts())

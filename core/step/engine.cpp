@@ -136,7 +136,8 @@ Turn Engine::step(const HostSequences& batch, float rate) {
 }
 
 bool Engine::replayable() const {
-  return plan_.graph && !exchange_ && !observer_ && !fault_ && !redo_ && !sync_.weights().observed() && mesh_.on_streams();
+  return plan_.graph && !exchange_ && !observer_ && !fault_ && !redo_ && !sync_.weights().observed() &&
+         mesh_.on_streams();
 }
 
 Accumulating Engine::accumulate() {

@@ -9,7 +9,9 @@ struct Counts {
   const std::int32_t* rows;
   std::int64_t ranks, experts, held, multiple, share, room;
 
-  KOKKOS_FUNCTION std::int64_t at(std::int64_t rank, std::int64_t expert) const { return rows[rank * experts + expert]; }
+  KOKKOS_FUNCTION std::int64_t at(std::int64_t rank, std::int64_t expert) const {
+    return rows[rank * experts + expert];
+  }
   KOKKOS_FUNCTION std::int64_t of_expert(std::int64_t expert) const {
     std::int64_t sum = 0;
     for (std::int64_t r = 0; r < ranks; ++r) sum += at(r, expert);

@@ -14,7 +14,7 @@ struct Routed {
 };
 Routed route(const RouterShape& shape, std::span<const double> logits);
 
-/// Rows that arrive at a rank of an expert group, one at a time: offsets, and where the m-th that arrives stands and back.
+/// Rows that arrive at a rank of an expert group, one at a time: offsets, where the m-th that arrives stands, and back.
 struct Arrived {
   std::vector<std::int32_t> offsets, row_of_slot, token_of_row;  ///< -1: nothing's row
   Arrivals seen;

@@ -320,7 +320,7 @@ reduce: overlap bucket_mib order
 optimizer: matrices others lr beta1 beta2 eps weight_decay moments clip schedule )"
             R"(warmup_steps decay_steps min_lr max_skips
 optimizer.muon: momentum nesterov coefficients scale
-parallel: oversubscribe
+parallel: expert expert_room oversubscribe
 comm: timeout_s
 checkpoint: dir every_steps keep_last keep_every expert_layout init_from init_missing init_ignore_extra
 debug: replica_hash_every trace)");

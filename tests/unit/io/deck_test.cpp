@@ -220,7 +220,7 @@ TEST(BadDeck, UnknownKeys) {
 }
 
 TEST(BadDeck, KeysOfFeaturesToComeAreUnknown) {
-  for (const char* line : {"sharding: optimizer", "parallel: {expert: 1}", "precision: {scaling: delayed}",
+  for (const char* line : {"sharding: optimizer", "parallel: {pipeline: 1}", "precision: {scaling: delayed}",
                            "gather: {granularity: auto}", "optimizer: {skip_spikes: 3}",
                            "checkpoint: {quantized: true}"}) {
     const List found = errors_with(line);
