@@ -12,8 +12,8 @@ LAYOUTS = ("single", "discrete")
 
 
 class Experts(runs.Runs):
-    def spread(self, expert, *more):
-        settings = (f"parallel.expert={expert}", "model.moe.experts=12", *more)
+    def spread(self, expert, *more, experts=12):
+        settings = (f"parallel.expert={expert}", f"model.moe.experts={experts}", *more)
         return [word for setting in settings for word in ("--set", setting)]
 
     def test_any_group_loads_what_any_group_saved(self):
@@ -75,7 +75,7 @@ class Experts(runs.Runs):
     def test_what_cannot_be_is_refused_by_name(self):
         for ranks, weights, settings, said in (
                 (2, "single", self.spread(3), "parallel.expert: 3 does not divide 2 ranks"),
-                (2, "single", self.spread(2, "model.moe.experts=3"), "parallel.expert: 2 does not divide 3 experts"),
+                (2, "single", self.spread(2, experts=3), "parallel.expert: 2 does not divide 3 experts"),
                 (2, "", ["--set", "parallel.expert=2"], "parallel.expert: 2 ranks would hold the experts"),
                 (2, "single", self.spread(2, "parallel.expert_room=0.5"), "parallel.expert_room")):
             with self.subTest(said=said):
