@@ -220,9 +220,9 @@ void add_expert_findings(const RunConfig& config, int ranks, std::vector<Finding
   const auto& moe = config.model.moe;
   if (!moe || expert <= 0 || moe->weights == ExpertWeights::single || moe->experts / expert <= most_discrete_experts())
     return;
-  findings.push_back({{"model.moe.experts", "model.moe.weights", "parallel.expert"},
-                      fmt::format("{} discrete experts on a rank are more than the {} that a product takes here; use "
-                                  "`weights: single`, which computes the same, or fewer experts",
+  findings.push_back({{"model.moe.experts", "model.moe.weights"},
+                      fmt::format("{} discrete experts are more than the {} that a product takes here; use `weights: "
+                                  "single`, which computes the same, or fewer experts on a rank",
                                   moe->experts / expert, most_discrete_experts())});
 }
 
