@@ -187,8 +187,8 @@ RunConfig with_experts(std::int64_t experts, std::int64_t top_k, std::int64_t ex
 TEST(Check, ExpertsAreSharedEvenly) {
   EXPECT_EQ(contradictions(with_experts(6, 2, 3)), List{});
   EXPECT_EQ(contradictions(with_experts(6, 2, 4)),
-            List{"parallel.expert: 4 does not divide 6 experts, of which each rank of a group holds as many: use 1, 2, 3 "
-                 "or 6"});
+            List{"parallel.expert: 4 does not divide 6 experts, of which each rank of a group holds as many: use 1, 2, "
+                 "3 or 6"});
   RunConfig config = sound();
   config.parallel.expert = 2;
   EXPECT_EQ(contradictions(config), List{"parallel.expert: 2 ranks would hold the experts between them, and the model "
