@@ -1,8 +1,10 @@
 // Expert parallelism: experts spread over the ranks of expert groups. What changes no bit, what is that of one group,
-// and that no token is dropped.
+// and that no token is dropped. TESSERA_MATRIX=whole tries every change by itself, in every group.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -214,51 +216,72 @@ TEST(Experts, TrainLikeOneGroup) {
   }
 }
 
+/// With TESSERA_MATRIX=whole every case by itself in every group; else cases together, in the largest.
+bool whole_matrix() {
+  const char* const asked = std::getenv("TESSERA_MATRIX");
+  return asked != nullptr && std::string(asked) == "whole";
+}
+std::vector<std::int64_t> tried_groups() {
+  const std::vector<std::int64_t> all = groups();
+  return whole_matrix() || all.empty() ? all : std::vector{all.back()};
+}
+
+struct Change {
+  const char* name;
+  void (*make)(RunConfig&);
+};
+const Change changes[] = {
+    {"no overlap", [](RunConfig& c) { c.gather.overlap = c.reduce.overlap = false; }},
+    {"discrete", [](RunConfig& c) { c.model.moe->weights = ExpertWeights::discrete; }},
+    {"recomputed blocks", [](RunConfig& c) { c.recompute.mode = RecomputeMode::full; }},
+    {"evaluations", [](RunConfig& c) { c.eval.every_steps = 1; }},
+    {"small buckets", [](RunConfig& c) { c.reduce.bucket_mib = 0.001; }},
+    {"recomputed experts",
+     [](RunConfig& c) {
+       c.recompute.mode = RecomputeMode::selective;
+       c.recompute.modules = std::vector<RecomputeModule>{RecomputeModule::moe, RecomputeModule::norm};
+     }},
+    {"much room", [](RunConfig& c) { c.parallel.expert_room = 100.0; }},
+};
+
 TEST(Experts, WhenAndHowChangesNoBit) {
-  for (std::int64_t p : groups())
+  const std::size_t at_once = whole_matrix() ? 1 : 3;
+  for (std::int64_t p : tried_groups())
     for (Compute compute : {Compute::bf16, Compute::fp32}) {
-      RunConfig config = spread(mixture(compute), p);
+      if (compute == Compute::fp32 && !whole_matrix()) continue;
+      const RunConfig config = spread(mixture(compute), p);
       const Outcome plain = outcome_of(config);
-      const auto same = [&](const char* what, const auto& change, int delay_us = 0) {
+      for (std::size_t i = 0; i < std::size(changes); i += at_once) {
         RunConfig other = config;
-        change(other);
-        expect_same(plain, outcome_of(other, true, delay_us), what);
-      };
-      same("no overlap", [](RunConfig& c) { c.gather.overlap = c.reduce.overlap = false; });
-      same("delays", [](RunConfig&) {}, 2000);
-      same("evaluations", [](RunConfig& c) { c.eval.every_steps = 1; });
-      same("discrete", [](RunConfig& c) { c.model.moe->weights = ExpertWeights::discrete; });
-      same("small buckets", [](RunConfig& c) { c.reduce.bucket_mib = 0.001; });
-      same("recomputed blocks", [](RunConfig& c) { c.recompute.mode = RecomputeMode::full; });
-      same("recomputed experts", [](RunConfig& c) {
-        c.recompute.mode = RecomputeMode::selective;
-        c.recompute.modules = std::vector<RecomputeModule>{RecomputeModule::moe, RecomputeModule::norm};
-      });
-      if (p == mpi().size()) same("much room", [](RunConfig& c) { c.parallel.expert_room = 100.0; });
+        std::string names;
+        for (std::size_t j = i; j < std::min(i + at_once, std::size(changes)); ++j) {
+          changes[j].make(other);
+          names += std::string(names.empty() ? "" : ", ") + changes[j].name;
+        }
+        expect_same(plain, outcome_of(other, true, i == 0 ? 2000 : 0), names);
+      }
     }
 }
 
 // ON == OFF, whatever codes rows are multiplied in and rounding is keyed by.
 TEST(Experts, HeldAsCodesAreThoseQuantizedForEachProduct) {
-  for (std::int64_t p : groups())
+  for (std::int64_t p : tried_groups())
     for (RecipeName recipe : {RecipeName::mxfp8, RecipeName::nvfp4}) {
       RunConfig config = coded(recipe);
       config.model.moe->experts = mpi().size() == 3 ? 6 : 8;
       config.parallel.expert = p;
       RunConfig off = config;
       off.precision.primary_weights = PrimaryWeights::bf16;
-      derive(config);
-      derive(off);
-      const Outcome held = outcome_of(config, false);
-      expect_same(held, outcome_of(off, false, 0), "bf16");
       off.model.moe->weights = ExpertWeights::discrete;
       off.recompute.mode = RecomputeMode::full;
-      expect_same(held, outcome_of(off, false, 0), "discrete, recomputed");
+      derive(config);
+      derive(off);
+      expect_same(outcome_of(config, false), outcome_of(off, false, 0), "bf16, discrete, recomputed");
     }
 }
 
 TEST(Experts, AreSteppedByMuonInTheirOwnGroups) {
-  for (std::int64_t p : groups()) {
+  for (std::int64_t p : tried_groups()) {
     RunConfig config = spread(mixture(Compute::bf16), p);
     config.optimizer.matrices = MatrixRule::muon;
     const Outcome single = outcome_of(config);
