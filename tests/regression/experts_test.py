@@ -72,6 +72,13 @@ class Experts(runs.Runs):
         text = plan(*self.spread(2))
         self.assertIn("4 ranks in 2 expert groups of 2; each rank holds 6 of 12 experts", text)
 
+    def test_without_room_a_run_ends_on_all_ranks(self):
+        """At 1.0 times the even share some layer of some step has too little; nothing of that step is left."""
+        _, err = self.train(6, 2, self.deck("a"), *self.spread(2, "parallel.expert_room=1.0"))
+        self.assertRegex(err, r"parallel.expert_room: at rank [01] 1\.\d+ times .* room for 1: 1\.\d+ would have done")
+        self.assertEqual(self.tool(0, "ls", "a"), [])
+        self.assertEqual(self.json_lines("a", "metrics.jsonl"), [])
+
     def test_what_cannot_be_is_refused_by_name(self):
         for ranks, weights, settings, said in (
                 (2, "single", self.spread(3), "parallel.expert: 3 does not divide 2 ranks"),
