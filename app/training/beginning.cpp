@@ -46,6 +46,7 @@ Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi
   origin.git_sha = build.git_sha;
   origin.libraries = libraries_text(build);
   origin.mesh = fmt::format("data {}", mpi.size());
+  if (config.parallel.expert > 1) origin.mesh += fmt::format(", expert {}", config.parallel.expert);
   origin.steps = config.run.steps;
   origin.optimizer = config.optimizer;
   origin.deck = resolved_text(run.deck);

@@ -46,8 +46,8 @@ class Control {
 };
 
 /// Chains the fingerprints of a rank's data collectives in all its process groups (sequence, op, type, counts, bucket
-/// group, process group, label) into one 64-bit hash and keeps the last 16 of them for a report. note() allocates
-/// nothing.
+/// group, process group, label) into one 64-bit hash and keeps the last 16 of them for a report; of exchange_rows,
+/// whose counts are data, without the counts. note() allocates nothing.
 class CollectiveLog {
  public:
   static constexpr std::size_t kept = 16;

@@ -324,10 +324,18 @@ struct CommConfig {
 };
 
 struct ParallelConfig {
+  std::int64_t expert = 1;
+  Derived<double> expert_room;
   bool oversubscribe = false;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
+    v.key("expert", self.expert, from_to(1, 65536), may_change,
+          "Neighbouring ranks that hold the experts between them (expert parallelism): rows of tokens travel to their "
+          "experts' ranks and back; divides the ranks and the experts");
+    v.derived("expert_room", self.expert_room, from_to(1, 65536), may_change,
+              "always enough: expert * min(top_k, experts / expert) / top_k",
+              "Rows that a rank has memory for, over its even share of a layer's; a run in which more arrive ends");
     v.key("oversubscribe", self.oversubscribe, OneOf(), may_change,
           "Let several ranks share a GPU; they talk through host memory");
   }
@@ -430,6 +438,10 @@ struct RunConfig {
 /// Fills every derived key that is open and can be told from the other keys alone: all but run.threads (the machine),
 /// data.root (the deck's folder), vocab of token files, and head_dim where heads do not divide hidden.
 void derive(RunConfig& config);
+
+/// parallel.expert_room that is enough however tokens are routed: each rank of an expert group sends a token at most
+/// once to each expert.
+double ample_room(const RunConfig& config);
 
 /// Whether weights that are held quantized travel as their bf16, which is staged; and whether as the codes of both
 /// copies, of which neither follows from the other, so that cuts stand between rows of blocks. Of a config whose

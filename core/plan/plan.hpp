@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/comm/mesh.hpp"
@@ -12,9 +13,10 @@ namespace tessera {
 
 /// One line of the communication budget of a step.
 struct CollectiveCost {
-  int group = -1;  ///< bucket group; -1: the norm's sum and the report's sums
+  int group = -1;  ///< bucket group; -1: sums of the norm and of the report, exchanges of experts' rows
   Collective collective = Collective::all_gather;
-  std::int64_t bytes = 0, count = 0;
+  std::int64_t bytes = 0, count = 0;  ///< bytes of one; of exchanged rows those of even routing
+  std::string_view label = {};
 };
 
 /// Everything that follows from a run's configuration for one of its ranks, before any memory is allocated.

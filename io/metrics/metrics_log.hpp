@@ -28,6 +28,9 @@ struct MetricsRow {
   std::int64_t memory_bytes = 0;  ///< of one rank, planned and allocated
   std::int64_t ranks = 0;
   double time = 0;           ///< when the row was written: seconds since 1970, UTC
+  /// The most rows that arrived at a rank's experts in one layer, over its even share; the key is absent without expert
+  /// parallelism.
+  std::optional<double> expert_rows;
   bool skipped = false;      ///< nothing was updated: a gradient was not finite, or
   bool spike = false;        ///< its norm was a spike (optimizer.skip_spikes)
   std::int64_t restart = 0;  ///< how often the run had been resumed

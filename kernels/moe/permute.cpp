@@ -4,10 +4,11 @@
 namespace tessera {
 namespace {
 
+// T: of the elements' width.
 template <class T> void gather_rows(Stream& stream, const Tensor& x_rows, const Tensor& x, const Routing& routing) {
   const std::int64_t n = x.columns();
-  T* const out = x_rows.as<T>();
-  const T* const in = x.as<T>();
+  T* const out = static_cast<T*>(x_rows.data);
+  const T* const in = static_cast<const T*>(x.data);
   const std::int32_t* const token = routing.token_of_row.as<std::int32_t>();
   launch_rows(stream, "permute_forward", x_rows.rows(), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
     T* const to = out + r * n;
@@ -98,7 +99,13 @@ void check(const char* kernel, const Tensor& tokens, const Tensor& rows, const R
 
 void permute_forward(Stream& stream, const Tensor& x_rows, const Tensor& x, const Routing& routing) {
   check("permute_forward", x, x_rows, routing);
-  dispatch_real(x.type, "permute_forward", [&]<class T>() { gather_rows<T>(stream, x_rows, x, routing); });
+  require(x.type == x_rows.type, "permute_forward", "rows keep their type");
+  switch (size_of(x.type)) {
+    case 2: return gather_rows<std::uint16_t>(stream, x_rows, x, routing);
+    case 4: return gather_rows<std::uint32_t>(stream, x_rows, x, routing);
+    case 8: return gather_rows<std::uint64_t>(stream, x_rows, x, routing);
+    default: return gather_rows<std::uint8_t>(stream, x_rows, x, routing);
+  }
 }
 
 void permute_backward(Stream& stream, const Tensor& dx, const Tensor& dx_rows, const Routing& routing) {

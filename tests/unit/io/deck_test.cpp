@@ -228,7 +228,7 @@ TEST(BadDeck, UnknownKeys) {
 }
 
 TEST(BadDeck, KeysOfFeaturesToComeAreUnknown) {
-  for (const char* line : {"sharding: optimizer", "parallel: {expert: 1}", "precision: {scaling: delayed}",
+  for (const char* line : {"sharding: optimizer", "parallel: {pipeline: 1}", "precision: {scaling: delayed}",
                             "gather: {granularity: auto}"}) {
     const List found = errors_with(line);
     ASSERT_EQ(found.size(), 1u) << line;
