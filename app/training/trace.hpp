@@ -26,7 +26,7 @@ class Trace final : public StepObserver {
   void begun() override { drop_exchanges(); }
   void reduced(Stream& stream, const Reduced& gradients) override;
   void stepped(Stream& stream) override;
-  /// The last step's scalars, from its report. Not collective.
+  /// The last step's scalars, from its report. Local.
   void report(std::int64_t step, const StepReport& report, double loss);
   /// Writes the last row. The weights must be settled. Collective.
   void finish(Stream& stream);

@@ -33,7 +33,7 @@ constexpr const char* payload_files[] = {model_file, optimizer_file};
 
 Error unfit(const fs::path& path, const std::string& why) { return {Exit::file, path.string() + ": " + why}; }
 
-/// What damaged lengths and counts make of memory is the files' fault.
+/// Runs `work`; any other exception than Error, such as bad_alloc from a damaged length, becomes Error{file}.
 template <class Work>
 void blaming(const fs::path& folder, const Work& work) {
   try {

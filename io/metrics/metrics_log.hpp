@@ -46,7 +46,7 @@ std::vector<MetricsRow> read_metrics(const std::filesystem::path& path);
 
 inline constexpr const char* metrics_file = "metrics.jsonl";
 
-/// metrics.jsonl, the record of a run: one line a step. One process writes it (rank 0); not collective.
+/// metrics.jsonl, the record of a run: one line a step. Local: rank 0 alone writes it.
 class MetricsLog {
  public:
   /// Opens or makes the file and drops what a run restored at `step` will write again: rows of later steps, and an
