@@ -66,8 +66,8 @@ Table table_of(const std::vector<ComparedRun>& runs) {
     std::vector<std::string>& row = table.emplace_back();
     row = {run.name, fmt::format("{}", outcome.step), shown(outcome.loss, 4), shown(outcome.eval_loss, 4),
            shown(outcome.best, 4), count_text(static_cast<double>(outcome.tokens)), count_text(outcome.tokens_per_s),
-           outcome.mfu ? fmt::format("{:.1f}%", 100 * *outcome.mfu) : "-", shown(outcome.expert_load, 2), time_text(outcome.seconds),
-           fmt::format("{}", outcome.skipped)};
+           outcome.mfu ? fmt::format("{:.1f}%", 100 * *outcome.mfu) : "-", shown(outcome.expert_load, 2),
+           time_text(outcome.seconds), fmt::format("{}", outcome.skipped)};
     for (const std::string& key : keys) row.push_back(setting(run, key));
   }
   return table;
