@@ -181,7 +181,7 @@ class Runs(Train):
 
     def check_console(self, out):
         self.assertNotIn("\033", out)
-        self.assertRegex(out, r"step 1/6 \| loss 5\.\d{4} \| norm .* ms \| .* tok/s \| .* MiB \| ETA ")
+        self.assertRegex(out, r"step 1/6 \| loss 5\.\d{4} \| norm .* ms \| .* tok/s \| .* KiB \| ETA ")
         self.assertRegex(out, r"step 3/6 \| loss \S+ \| eval \d\.\d{4} \|")
         self.assertRegex(out, r"step 6/6 \| loss \S+ \| eval \d\.\d{4} \|")
         self.assertRegex(out, r"(?s)\nsample: The .{10,}$")
