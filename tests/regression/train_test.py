@@ -296,7 +296,7 @@ class Runs(Train):
         self.assertGreaterEqual(len(plan["groups"]), 6)
         out = self.trained(ranks, reduce__order=order)
         table = {op: (int(count), int(size))
-                 for op, count, size in re.findall(r"^  (\w+) +(\d+) calls +(\d+) bytes$", out, re.MULTILINE)}
+                 for op, count, size in re.findall(r"^  (\w+) +(\d+) calls? +(\d+) bytes$", out, re.MULTILINE)}
         self.assertLessEqual({c["op"] for c in plan["collectives"]}, set(table))
         for op, row in table.items():
             of_op = [c for c in plan["collectives"] if c["op"] == op]
