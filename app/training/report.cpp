@@ -7,6 +7,8 @@
 #include <numeric>
 #include <span>
 
+#include "io/metrics/console.hpp"
+
 namespace tessera {
 namespace {
 
@@ -72,7 +74,7 @@ ClosingReport closing_report(Device& device, const Mesh& mesh, const RunPlan& pl
       bytes += cost.bytes * cost.count;
       count += cost.count;
     }
-    if (count > 0) text += fmt::format("  {:<16} {:>4} calls {:>12} bytes\n", name_of(op), count, bytes);
+    if (count > 0) text += fmt::format("  {:<16} {:>10} {:>12} bytes\n", name_of(op), counted(count, "call"), bytes);
   }
   text += memory_text(device.memory(), control);
   text += fmt::format("memory was asked for {} times after the second step\n", control.max(loop.late_allocations));

@@ -129,9 +129,8 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_dec
   Proceed proceed = Proceed::go_on;
   try {
     const auto at_boundary = [&](std::int64_t step) {
-      const std::int64_t before = saving.saved();
       const Proceed next = saving(step);
-      if (log && saving.saved() != before) log->saved(step);
+      if (log && saving.saved() == step) log->saved(step);
       return next;
     };
     proceed = training.run([&](const MetricsRow& row) { return log ? log->row(row) : Problems(); }, at_boundary);
