@@ -114,7 +114,8 @@ void count(Stream& stream, const Product& p) {
   stream.count_flops(2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k));
 }
 
-// By the back end, on decoded factors where they are codes that no unit multiplies. Sums that are scaled have no activation in one product.
+// By the back end, on decoded factors where they are codes that no unit multiplies. Sums that are scaled have no
+// activation in one product.
 bool multiplied(Stream& stream, const Product& p, const Places& at) {
   if (!p.a) return gemm::multiply(stream, p, at);
   const gemm::Route route = gemm::route_of(p);

@@ -117,7 +117,7 @@ bool multiply(Stream& stream, const Product& described, const Places& at) {
     run_always(stream, product, at);
   else if (product.epilogue == Epilogue::bias)
     run_biased(stream, product, at);
-  else  // The library's gelu is good to bf16's digits only. Of codes it has its gradient alone, at a fifth of their speed.
+  else  // The library's gelu is good to bf16's digits only. Of codes it has the gradient alone, five times slower.
     return !product.a && product.type == DType::bf16 && regular(product, at) && run(stream, product, at);
   return true;
 }

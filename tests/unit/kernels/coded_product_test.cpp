@@ -321,8 +321,9 @@ TEST_P(Fp8Blocks, AreThoseOfTheirDecodedValues) {
   linear_forward(stream, y, x.operand(Side::rowwise), w.operand(Side::rowwise));
   linear_input_gradient(stream, dx, dy.operand(Side::rowwise), w.operand(Side::columnwise));
   linear_weight_gradient(stream, {dw}, dy.operand(Side::columnwise), x.operand(Side::columnwise));
-  const auto x_rows = decoded(x, Side::rowwise), w_rows = decoded(w, Side::rowwise), dy_rows = decoded(dy, Side::rowwise),
-             x_columns = decoded(x, Side::columnwise), dy_columns = decoded(dy, Side::columnwise);
+  const auto x_rows = decoded(x, Side::rowwise), w_rows = decoded(w, Side::rowwise),
+             dy_rows = decoded(dy, Side::rowwise), x_columns = decoded(x, Side::columnwise),
+             dy_columns = decoded(dy, Side::columnwise);
   compare(test::in_double(test::on_host<bf16>(device, y)), tokens, wide_out, wide_in, rounded, rows_of(x_rows, wide_in),
           columns_of(w_rows, wide_in));
   compare(test::in_double(test::on_host<bf16>(device, dx)), tokens, wide_in, wide_out, rounded,
@@ -340,7 +341,8 @@ TEST_P(Fp8Blocks, TakeTheirBiasAndAGelusGradient) {
                bias = test::on_device(device, {wide_out}, test::uniform<bf16>(wide_out, 5, -40, 40));
   linear_forward(stream, y, x.operand(Side::rowwise), w.operand(Side::rowwise), bias);
   linear_forward(stream, plain, x.operand(Side::rowwise), w.operand(Side::rowwise));
-  auto with = test::in_double(test::on_host<bf16>(device, y)), without = test::in_double(test::on_host<bf16>(device, plain));
+  const auto with = test::in_double(test::on_host<bf16>(device, y));
+  auto without = test::in_double(test::on_host<bf16>(device, plain));
   const auto b = test::in_double(test::on_host<bf16>(device, bias));
   for (std::size_t i = 0; i < without.size(); ++i) without[i] += b[i % b.size()];
   EXPECT_TRUE(close(with, without, 1e-2));
@@ -357,7 +359,8 @@ TEST_P(Fp8Blocks, TakeTheirBiasAndAGelusGradient) {
 // What a captured product reads lies on the device: scales too.
 TEST_P(Fp8Blocks, CapturedReadTheScalesOfTheirReplay) {
   if (Runtime::back_end() != "Cuda") GTEST_SKIP() << "no capture on the host";
-  const Tensor y = test::poisoned<bf16>(device, {tokens, wide_out}), dw = test::poisoned<float>(device, {wide_out, wide_in});
+  const Tensor y = test::poisoned<bf16>(device, {tokens, wide_out}),
+               dw = test::poisoned<float>(device, {wide_out, wide_in});
   const auto products = [&] {
     linear_forward(stream, y, x.operand(Side::rowwise), w.operand(Side::rowwise));
     linear_weight_gradient(stream, {dw}, dy.operand(Side::columnwise), x.operand(Side::columnwise));
@@ -365,8 +368,8 @@ TEST_P(Fp8Blocks, CapturedReadTheScalesOfTheirReplay) {
   products();
   const auto first = test::on_host<bf16>(device, y);
   const Graph graph = stream.capture(products);
-  const auto other = test::on_device(device, {x.matrix.elements()}, test::uniform<bf16>(x.matrix.elements(), 9, -90, 90));
-  x.item.values = other;
+  const std::int64_t n = x.matrix.elements();
+  x.item.values = test::on_device(device, {n}, test::uniform<bf16>(n, 9, -90, 90));
   quantize_one(stream, formats::id_of<formats::Fp8BlockOneD>, x.item, Purpose::activation);
   products();
   const auto y_eager = test::on_host<bf16>(device, y);
@@ -378,7 +381,7 @@ TEST_P(Fp8Blocks, CapturedReadTheScalesOfTheirReplay) {
   EXPECT_FALSE(test::same_bits(y_eager, first));
 }
 
-/// Tokens, inputs and outputs: what GPT-2's four sizes have, and sides that are multiples of 16 alone, or not even that.
+/// Tokens, inputs and outputs: GPT-2's four sizes, and sides that are multiples of 16 alone, or not even that.
 std::vector<std::array<std::int64_t, 3>> layer_shapes() {
   std::vector<std::array<std::int64_t, 3>> all{{272, 208, 144}, {160, 1296, 400}, {48, 200, 88}};
   if (Runtime::back_end() == "Cuda")
