@@ -33,14 +33,15 @@ bool fp8_blocks(const Product& p) {
   return p.a == x && p.b == (p.form == Form::weight_gradient ? x : w);
 }
 
-/// Weight gradients for which the library's first choice takes longer than decoding and a product in bf16.
+/// Weight gradients for which the library's first choice takes longer than decoding and a product in bf16, on an H200.
+/// tests/bench/results/fp8_products_h200.md has all shapes.
 struct Sizes {
   std::int64_t m, n, k;
   bool operator==(const Sizes&) const = default;
 };
 constexpr Sizes declined[] = {
-    {1600, 1600, 16384},  // 192 us; 115 and 40 to decode
-    {3840, 1280, 16384},  // 288 us; 214 and 65
+    {1600, 1600, 16384},  // 192 us; 115, and 40 to decode, by bytes
+    {3840, 1280, 16384},  // 288 us; 214, and 65
 };
 
 }  // namespace

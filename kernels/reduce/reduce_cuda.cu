@@ -126,7 +126,8 @@ void start(Stream& stream, const Tensor& words, const Pieces& pieces) {
   const std::int64_t chunks = pieces.first[pieces.count];
   if (stream.dry() || chunks == 0) return;
   const auto blocks = static_cast<unsigned>(std::min(chunks, most_blocks));
-  squares<<<blocks, threads, 0, space_of(stream).cuda_stream()>>>(words.as<unsigned long long>(), pieces);
+  auto* const to = reinterpret_cast<unsigned long long*>(words.as<std::int64_t>());
+  squares<<<blocks, threads, 0, space_of(stream).cuda_stream()>>>(to, pieces);
 }
 
 }  // namespace
