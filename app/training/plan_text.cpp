@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -11,6 +13,7 @@
 #include "core/params/planes.hpp"
 #include "io/metrics/console.hpp"
 #include "kernels/formats/registry.hpp"
+#include "kernels/gemm/route.hpp"
 
 namespace tessera {
 
@@ -61,6 +64,17 @@ void each_quantized(const RunPlan& plan, const F& f) {
     if (const ParamSpec& spec = plan.registry[dataset.params.front()]; spec.format.codes)
       f(spec.canonical.name, name_of(spec.format), traits_of(recipe.activation.value()).name,
         traits_of(recipe.gradient.value()).name);
+}
+
+/// Products of codes by form and shape, each once, and their routes.
+template <class F>
+void each_route(const RunPlan& plan, const F& f) {
+  constexpr const char* forms[] = {"forward", "input_gradient", "weight_gradient"};
+  constexpr const char* routes[] = {"decoded", "native"};
+  std::set<std::tuple<gemm::Form, std::int64_t, std::int64_t, std::int64_t, std::int64_t>> seen;
+  for (const auto& [p, route] : plan.routes.of)
+    if (seen.emplace(p.form, p.m, p.n, p.k, p.experts).second)
+      f(forms[static_cast<int>(p.form)], p, routes[static_cast<int>(route)]);
 }
 
 double mib(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
@@ -195,8 +209,13 @@ std::string plan_text(const RunPlan& plan) {
   text += owners_text(plan);
   bool headed = false;
   each_quantized(plan, [&](const std::string& name, std::string_view weight, std::string_view x, std::string_view dy) {
-    if (!std::exchange(headed, true)) text += "products of codes, decoded to bf16 where they are multiplied\n";
+    if (!std::exchange(headed, true)) text += "products of codes\n";
     text += fmt::format("  {}: weight {}, x {}, dy {}\n", name, weight, x, dy);
+  });
+  if (headed) text += "their routes: native by units that multiply codes, decoded to bf16 elsewhere\n";
+  each_route(plan, [&](const char* form, const gemm::Product& p, const char* route) {
+    const std::string experts = p.experts > 0 ? fmt::format(" over {} experts", p.experts) : "";
+    text += fmt::format("  {:<16} {} x {} x {}{}: {}\n", form, p.m, p.n, p.k, experts, route);
   });
   text += "gathers of one step, bytes that one rank receives\n";
   for (const GatherCost& gather : gathers_of(plan))
@@ -251,8 +270,12 @@ std::string plan_json(const RunPlan& plan) {
   json["owners"] = owners_json(plan);
   json["products"] = nlohmann::ordered_json::array();
   each_quantized(plan, [&](const std::string& name, std::string_view weight, std::string_view x, std::string_view dy) {
-    json["products"].push_back(
-        {{"parameter", name}, {"weight", weight}, {"activation", x}, {"gradient", dy}, {"route", "decoded"}});
+    json["products"].push_back({{"parameter", name}, {"weight", weight}, {"activation", x}, {"gradient", dy}});
+  });
+  json["routes"] = nlohmann::ordered_json::array();
+  each_route(plan, [&](const char* form, const gemm::Product& p, const char* route) {
+    json["routes"].push_back(
+        {{"form", form}, {"m", p.m}, {"n", p.n}, {"k", p.k}, {"experts", p.experts}, {"route", route}});
   });
   json["collectives"] = nlohmann::ordered_json::array();
   for (const CollectiveCost& cost : plan.collectives)

@@ -127,6 +127,7 @@ void measure(RunPlan& plan) {
     plan.memory[static_cast<std::size_t>(Category::libraries)] += round_up(place.bytes, Arena::alignment);
   for (const Record& record : records) add_cost(plan.collectives, record);
   for (const auto& [work, none] : engine.stream().library<LibraryChoices>().of) plan.library_work.push_back(work);
+  plan.routes = engine.stream().library<gemm::Routes>();
 }
 
 std::int64_t total(const MemoryReport& memory) {

@@ -8,6 +8,7 @@
 #include "core/device/device.hpp"
 #include "core/step/step_plan.hpp"
 #include "kernels/base/choices.hpp"
+#include "kernels/gemm/route.hpp"
 
 namespace tessera {
 
@@ -27,6 +28,7 @@ struct RunPlan : StepPlan {
   MemoryReport memory{};            ///< bytes of this rank
   std::vector<CollectiveCost> collectives{};
   std::vector<LibraryChoices::Words> library_work{};  ///< of a step, for which libraries have a choice of algorithms
+  gemm::Routes routes{};  ///< of a step's products of codes
 };
 
 /// What stands against running `config` (derived) on `ranks` ranks: everything, each with its keys. Pure.

@@ -306,7 +306,7 @@ TEST(RouteGradient, IsTheDerivative) {
 // Rows of T between tokens and experts.
 template <class T> class Permute : public ::testing::Test {};
 TYPED_TEST_SUITE(Permute, test::Reals);
-constexpr std::int64_t widths[] = {1, 33, 513};
+constexpr std::int64_t widths[] = {1, 33, 72, 513};
 
 TYPED_TEST(Permute, MovesRowsAndSumsThemInExpertOrder) {
   using T = TypeParam;
