@@ -11,9 +11,10 @@ import sys
 PAGE = pathlib.Path(__file__).with_name("keys.md")
 HEAD = """# Every key of a deck
 
-Made from `tessera explain` by `docs/keys.py PROGRAM`; `tessera explain KEY` says the same of one. "resume" says whether a resumed run may change the key. A deck is YAML; `--set KEY=VALUE` on
-the command line overrides it. Unknown keys, wrong types and values out of range are refused, all at once, with line and column.
+Made from `tessera explain` by `docs/keys.py PROGRAM`; `tessera explain KEY` says the same of one. "resume" says whether a resumed run may change the key
+(`--allow-change`: where that option names it). A deck is YAML; `--set KEY=VALUE` on the command line overrides it. Unknown keys, wrong types and values out of range are refused, all at once, with line and column.
 """
+TABLE = ["", "| key | what | default | allowed | resume |", "|---|---|---|---|---|"]
 
 
 def cell(text: str) -> str:
@@ -23,19 +24,17 @@ def cell(text: str) -> str:
 def page(text: str) -> str:
     """Markdown of explain's sections and keys; what follows them (tables of recipes) as it is printed."""
     keys, _, tables = text.partition("\nWhat products")
-    lines, section, pending = [HEAD], "", None
-    table = ["", "| key | what | default | allowed | resume |", "|---|---|---|---|---|"]
-    lines += table
+    lines, section, pending, fresh = [HEAD.rstrip("\n")], "", None, True
     for line in keys.splitlines():
         if match := re.fullmatch(r"([a-z_.]+): (.*)", line):
-            section = match[1] + "."
-            lines += ["", f"## {match[1]}", match[2] + ".", *table]
-        elif match := re.fullmatch(r" +default (.*); allowed (.*); (fixed|may change)", line):
+            section, fresh = match[1] + ".", True
+            lines += ["", f"## {match[1]}", match[2] + "."]
+        elif match := re.fullmatch(r" +default (.*); allowed (.*); (fixed|may change|--allow-change)", line):
             if not pending:
                 raise ValueError(f"a default without its key: {line}")
-            key, what = pending
-            lines.append(f"| `{section}{key}` | {cell(what)} | {cell(match[1])} | {cell(match[2])} | {match[3]} |")
-            pending = None
+            lines += TABLE if fresh else []
+            lines.append(f"| `{section}{pending[0]}` | {cell(pending[1])} | {cell(match[1])} | {cell(match[2])} | {match[3]} |")
+            pending, fresh = None, False
         elif match := re.fullmatch(r"  (\S+) +(.*)", line):
             pending = (match[1], match[2])
         elif line.strip():

@@ -20,7 +20,8 @@ Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi
   origin.run_id = control.broadcast(fmt::format(
       "{:016x}", std::random_device()() * std::uint64_t{0x100000001} ^ static_cast<std::uint64_t>(std::time(nullptr))));
   if (!run.beginnings.empty()) {
-    const Parent parent = resume_from(run.beginnings, config.checkpoint.dir.get(), training, device, control);
+    const Parent parent =
+        resume_from(run.beginnings, config.checkpoint.dir.get(), training, device, control, run.parallel.get());
     beginning.step = parent.manifest.counters.step;
     beginning.kept = parent.kept;
     origin.run_id = parent.manifest.run_id;
@@ -45,6 +46,7 @@ Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi
   origin.git_sha = build.git_sha;
   origin.libraries = libraries_text(build);
   origin.mesh = fmt::format("data {}", mpi.size());
+  if (config.parallel.expert > 1) origin.mesh += fmt::format(", expert {}", config.parallel.expert);
   origin.steps = config.run.steps;
   origin.optimizer = config.optimizer;
   origin.deck = resolved_text(run.deck);

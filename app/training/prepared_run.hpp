@@ -18,7 +18,8 @@ struct PreparedRun : Prepared {
   std::vector<std::filesystem::path> beginnings;  ///< checkpoints to go on from, the best first
   std::vector<KeyChange> changes;                 ///< by request, against the first of them
   std::string changes_text;                       ///< and what they do
-  std::optional<GivenWeights> given;  ///< where there are none: what to start with, if not with drawn weights
+  std::unique_ptr<hdf5::Parallel> parallel;       ///< with checkpoint.io mpio
+  std::optional<GivenWeights> given;              ///< where there are none: what to start with, if not drawn weights
 };
 
 /// Prepares the run, looks for what it begins from and takes its directory, which is made last of all: a run that is

@@ -5,8 +5,10 @@
 #include <cstdio>
 #include <sstream>
 
+#include "core/recipe/recipe.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/reader.hpp"
+#include "io/convert/quantize_file.hpp"
 #include "io/files/text_file.hpp"
 #include "kernels/base/attempt.hpp"
 
@@ -94,9 +96,9 @@ std::string changes_of(const Checkpoint& checkpoint, Control& control) {
 }  // namespace
 
 Parent resume_from(const std::vector<fs::path>& candidates, const fs::path& run, Training& training, Device& device,
-                   Control& control) {
+                   Control& control, const hdf5::Parallel* parallel) {
   for (std::size_t i = 0;; ++i) try {
-      const Checkpoint checkpoint(candidates[i], control);
+      const Checkpoint checkpoint(candidates[i], control, parallel);
       training.restore([&](StateDict& state) { load(checkpoint, state, device, control); });
       return {candidates[i], checkpoint.manifest(), changes_of(checkpoint, control),
               kept_step(checkpoint, run, control)};
@@ -107,8 +109,29 @@ Parent resume_from(const std::vector<fs::path>& candidates, const fs::path& run,
     }
 }
 
+namespace {
+
+/// Weights in the recipe's format, as `tessera quantize` makes them of the masters.
+std::optional<DerivedFile> quantized_weights(const RunConfig& config) {
+  if (!config.checkpoint.quantized) return std::nullopt;
+  const auto work_in = [format = *recipe_of(config.precision).weight.codes](const fs::path& folder) {
+    QuantizeFileOptions options;
+    options.in = folder / model_file;
+    options.out = folder / quantized_file;
+    options.format = format;
+    options.panel_elements = std::int64_t{1} << 20;  // beside a run's own memory
+    return options;
+  };
+  return DerivedFile{quantized_file, [=](const fs::path& folder) { make_quantized_file(work_in(folder)); },
+                     [=](const fs::path& folder, int rank, int ranks) {
+                       fill_quantized_file(work_in(folder), rank, ranks);
+                     }};
+}
+
+}  // namespace
+
 Saving::Saving(Device& device, const RunConfig& config, Control& control, Training& training, Stop& stop,
-               const RunLock& lock, Origin origin, std::int64_t saved)
+               const RunLock& lock, const hdf5::Parallel* parallel, Origin origin, std::int64_t saved)
     : config_(config),
       control_(control),
       training_(training),
@@ -116,7 +139,7 @@ Saving::Saving(Device& device, const RunConfig& config, Control& control, Traini
       lock_(lock),
       origin_(std::move(origin)),
       run_(config.checkpoint.dir.get()),
-      writer_(device, control),
+      writer_(device, control, parallel, quantized_weights(config)),
       saved_(saved) {}
 
 Proceed Saving::operator()(std::int64_t step) {

@@ -1,5 +1,7 @@
 #include "app/training/step_row.hpp"
 
+#include <algorithm>
+
 #include "core/optim/schedule.hpp"
 
 namespace tessera {
@@ -38,6 +40,9 @@ MetricsRow row_of(const RunConfig& config, const Progress& progress, const StepR
   row.tokens = progress.samples * config.model.seq_len;
   row.step_ms = seconds * 1e3;
   row.tokens_per_s = tokens / seconds;
+  if (config.parallel.expert > 1)
+    for (const StepSums& one : report.sums)
+      row.expert_rows = std::max(row.expert_rows.value_or(0), one.arrivals.most);
   row.skipped = report.clip.skip != 0;
   row.spike = report.clip.skip == ClipResult::spike;
   return row;

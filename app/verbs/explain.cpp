@@ -59,9 +59,10 @@ class Values : public ConfigVisitor<Values> {
   std::map<std::string, std::string> texts_;
 };
 
-constexpr const char* base_help =
-    "base: other.yaml, at the top of a deck: another deck that gives what this one leaves out, key by key; lists are "
-    "taken whole. Its path counts from this deck's folder, and it may have a base of its own";
+/// No key of a run, but of its deck: whoever reads that fills in what the other one gives.
+const KeyDoc base_doc = {KeyDoc::Kind::key, "base", "a text", "none", "the path of a deck", Restart::may_change,
+                         "Another deck, as base: other.yaml, that gives what this one leaves out, key by key; lists "
+                         "are taken whole. Its path counts from this deck's folder; it may have a base of its own"};
 
 void print_key(const KeyDoc& doc, const Values& values) {
   fmt::print("{}\n  {}\n", doc.path, doc.help);
@@ -134,15 +135,18 @@ void print_formats() {
 int run_explain(const ExplainOptions& options) {
   const Values values(options);
   if (options.key.empty()) {
+    fmt::print("  {:<14}  {}\n", base_doc.path, base_doc.help);
+    fmt::print("  {:<14}  default {}; allowed {}; {}\n", "", base_doc.standard, base_doc.allowed,
+               short_text(base_doc.restart));
     print_section("", "", values);
-    fmt::print("\n{}\n\n", base_help);
+    fmt::print("\n");
     print_formats();
     fmt::print("\n");
     print_gathers();
     return 0;
   }
   if (options.key == "base") {
-    fmt::print("{}\n", base_help);
+    print_key(base_doc, values);
     return 0;
   }
   const KeyDoc* const doc = find_key(options.key);

@@ -125,7 +125,8 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_dec
   }
   beginning.origin.library_plans = to_text(plans.plans);
   const std::unique_ptr<RunLog> log = open_records(run, options, plans, beginning, mpi, control);
-  Saving saving(device, config, control, training, stop, *run.lock, std::move(beginning.origin), beginning.kept);
+  Saving saving(device, config, control, training, stop, *run.lock, run.parallel.get(), std::move(beginning.origin),
+                beginning.kept);
   const auto close = [&](const std::string& end) {
     const ClosingReport closing = closing_report(device, mesh, *run.plan, control,
                                                  {log ? log->seconds() : 1, training.late_allocations()});
@@ -135,9 +136,8 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_dec
   try {
     const auto at_boundary = [&, begun = training.step()](std::int64_t step) {
       if (step > begun && sample_due(config, step)) print_sample(training, *run.plan, run.encoding());
-      const std::int64_t before = saving.saved();
       const Proceed next = saving(step);
-      if (log && saving.saved() != before) log->saved(step);
+      if (log && saving.saved() == step) log->saved(step);
       return next;
     };
     proceed = training.run([&](const MetricsRow& row) { return log ? log->row(row) : Problems(); }, at_boundary);

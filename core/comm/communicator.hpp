@@ -3,6 +3,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -10,9 +11,12 @@
 
 namespace tessera {
 
-enum class Collective : std::uint8_t { all_gather, all_to_all, reduce_scatter, all_reduce_max, all_reduce_sum };
+enum class Collective : std::uint8_t {
+  all_gather, all_to_all, exchange_rows, reduce_scatter, all_reduce_max, all_reduce_sum
+};
 constexpr const char* name_of(Collective c) {
-  constexpr const char* names[] = {"all_gather", "all_to_all", "reduce_scatter", "all_reduce_max", "all_reduce_sum"};
+  constexpr const char* names[] = {"all_gather",     "all_to_all",     "exchange_rows",
+                                   "reduce_scatter", "all_reduce_max", "all_reduce_sum"};
   return names[static_cast<int>(c)];
 }
 
@@ -20,6 +24,9 @@ constexpr const char* name_of(Collective c) {
 /// must stay valid until the Pending has finished.
 ///  all_gather: `receive` is the whole buffer; rank r's part, [displacements[r], +counts[r]), is already in place on r.
 ///  all_to_all: `send` is cut as counts/displacements say (part r goes to rank r); `receive` is [size, counts[rank]].
+///  exchange_rows: an all-to-all whose counts are data, those of each pair of ranks their own. `send` is cut as
+///  counts/displacements say; `receive` begins with arrivals[r] elements of each rank r, one behind the other in rank
+///  order, and its rest stays as it is. Both ranks of a pair must give the same count; no fingerprint holds it.
 ///  reduce_scatter: `receive` is the whole buffer, of f32; rank r's part, cut as for all_gather, becomes the sum over
 ///  ranks on r, in an order of the library's own. What the other parts hold afterwards is not said.
 ///  all_reduce_*: `receive` in place; counts unused. Sums take i64 or u64 (order-free), max takes i64, u64, or u16 that
@@ -29,6 +36,7 @@ struct Exchange {
   Tensor receive;
   std::span<const std::int64_t> counts;
   std::span<const std::int64_t> displacements;
+  std::span<const std::int64_t> arrivals = {};  ///< of exchange_rows alone
 };
 
 /// One collective as `submit` sees it; `group` (a bucket group or -1) and `label` name it in records and errors.
@@ -104,6 +112,7 @@ struct Record {
   int group;
   std::int64_t buckets;  ///< coalesced buffers
   std::int64_t bytes;    ///< received from other ranks
+  std::string_view label = {};
   bool operator==(const Record&) const = default;
 };
 

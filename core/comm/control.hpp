@@ -38,13 +38,16 @@ class Control {
   /// buffers of collectives that can no longer finish must not be freed.
   [[noreturn]] virtual void leave(const std::string& why) = 0;
 
+  /// The MPI_Comm that it talks over, for mpi_handle.hpp alone; null without MPI. Local.
+  virtual const void* native() const { return nullptr; }
+
  protected:
   std::string about_;
 };
 
 /// Chains the fingerprints of a rank's data collectives in all its process groups (sequence, op, type, counts, bucket
-/// group, process group, label) into one 64-bit hash and keeps the last 16 of them for a report. note() allocates
-/// nothing.
+/// group, process group, label) into one 64-bit hash and keeps the last 16 of them for a report; of exchange_rows,
+/// whose counts are data, without the counts. note() allocates nothing.
 class CollectiveLog {
  public:
   static constexpr std::size_t kept = 16;

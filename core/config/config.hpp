@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -171,7 +172,7 @@ struct DataConfig {
               "Folder of the files, relative to the deck's folder");
     v.required("files", self.files, Text::line, may_change,
                "Patterns below root, or absolute ones; * within a folder's name, ** crosses folders");
-    v.key("eval_files", self.eval_files, Text::line, may_change,
+    v.key("eval_files", self.eval_files, Text::line_or_empty, may_change,
           "Patterns, as those of files, of a corpus that is evaluated on alone; none: eval_fraction says");
     v.key("tokenizer", self.tokenizer, Text::line_or_empty, may_change,
           "tokenizer.json of token files, relative to the deck's folder: for prompts, samples and the vocabulary");
@@ -362,10 +363,18 @@ struct CommConfig {
 };
 
 struct ParallelConfig {
+  std::int64_t expert = 1;
+  Derived<double> expert_room;
   bool oversubscribe = false;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
+    v.key("expert", self.expert, from_to(1, 65536), may_change,
+          "Neighbouring ranks that hold the experts between them (expert parallelism): rows of tokens travel to their "
+          "experts' ranks and back; divides the ranks and the experts");
+    v.derived("expert_room", self.expert_room, from_to(1, 65536), may_change,
+              "always enough: expert * min(top_k, experts / expert) / top_k",
+              "Rows that a rank has memory for, over its even share of a layer's; a run in which more arrive ends");
     v.key("oversubscribe", self.oversubscribe, OneOf(), may_change,
           "Let several ranks share a GPU; they talk through host memory");
   }
@@ -378,6 +387,9 @@ struct CheckpointConfig {
   std::int64_t keep_last = 2;
   std::int64_t keep_every = 0;
   ExpertLayout expert_layout = ExpertLayout::as_in_memory;
+  Derived<CheckpointIo> io;
+  std::map<std::string, std::string> mpio_hints;
+  bool quantized = false;
   std::string init_from;
   std::vector<std::string> init_missing;
   bool init_ignore_extra = false;
@@ -393,6 +405,12 @@ struct CheckpointConfig {
           "Checkpoints of steps that are multiples of it are kept for good; 0: none");
     v.key("expert_layout", self.expert_layout, OneOf(), may_change,
           "Expert weights in files: single, one dataset a projection; discrete, one an expert; auto: as in memory");
+    v.derived("io", self.io, OneOf(), may_change, "mpio",
+              "How ranks move payload: mpio, through HDF5's MPI-IO driver; direct, by the system's own calls");
+    v.key("mpio_hints", self.mpio_hints, Text::line, may_change,
+          "Hints for MPI-IO, by name, as its library knows them, with io mpio: {striping_factor: 8}");
+    v.key("quantized", self.quantized, OneOf(), may_change,
+          "Write quantized.h5 too: what `tessera quantize` makes of model.h5 in the format of the recipe's weights");
     v.key("init_from", self.init_from, Text::line_or_empty, may_change,
           "First weights of a fresh run, from step 0: a checkpoint, run directory or Hugging Face folder; empty: "
           "drawn");
@@ -459,6 +477,10 @@ struct RunConfig {
 /// Fills every derived key that is open and can be told from the other keys alone: all but run.threads (the machine),
 /// data.root (the deck's folder), vocab of token files, and head_dim where heads do not divide hidden.
 void derive(RunConfig& config);
+
+/// parallel.expert_room that is enough however tokens are routed: each rank of an expert group sends a token at most
+/// once to each expert.
+double ample_room(const RunConfig& config);
 
 /// Whether weights that are held quantized travel as their bf16, which is staged; and whether as the codes of both
 /// copies, of which neither follows from the other, so that cuts stand between rows of blocks. Of a config whose

@@ -42,11 +42,15 @@ void DeckReader::set_origin(const std::string& path, Source source) {
 
 namespace {
 // Nothing but a word goes into a message as it stands.
-std::string key_shown(const std::string& name) {
-  const bool word = std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '_'; });
-  return word && !name.empty() && name.size() <= 40 ? name : shown(name);
+std::string key_shown(const std::string& name, bool is_word) {
+  return is_word && name.size() <= 40 ? name : shown(name);
 }
 }  // namespace
+
+bool DeckReader::is_word(const std::string& name) {
+  const auto letter = [](unsigned char c) { return std::isalnum(c) || c == '_'; };
+  return !name.empty() && std::all_of(name.begin(), name.end(), letter);
+}
 
 void DeckReader::leave() {
   const Map map = std::move(maps_.back());
@@ -54,7 +58,7 @@ void DeckReader::leave() {
   if (!map.node) return;
   std::map<std::string_view, const Place*> seen;
   for (const Node::Entry& entry : map.node->entries) {
-    const std::string path = map.prefix + key_shown(entry.name);
+    const std::string path = map.prefix + key_shown(entry.name, is_word(entry.name));
     const auto [first, is_new] = seen.emplace(entry.name, &entry.place);
     if (!is_new) {
       reading_.fail(entry.place, path, "given twice, first at " + reading_.where(*first->second) + ": keep one");

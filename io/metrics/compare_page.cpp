@@ -63,12 +63,11 @@ Table table_of(const std::vector<ComparedRun>& runs) {
   table.front().insert(table.front().end(), keys.begin(), keys.end());
   for (const ComparedRun& run : runs) {
     const Outcome outcome = outcome_of(run.rows);
-    const std::optional<double> percent = outcome.mfu ? std::optional(100 * *outcome.mfu) : std::nullopt;
     std::vector<std::string>& row = table.emplace_back();
     row = {run.name, fmt::format("{}", outcome.step), shown(outcome.loss, 4), shown(outcome.eval_loss, 4),
            shown(outcome.best, 4), count_text(static_cast<double>(outcome.tokens)), count_text(outcome.tokens_per_s),
-           percent ? shown(percent, 1) + "%" : "-", shown(outcome.expert_load, 2), time_text(outcome.seconds),
-           fmt::format("{}", outcome.skipped)};
+           outcome.mfu ? fmt::format("{:.1f}%", 100 * *outcome.mfu) : "-", shown(outcome.expert_load, 2),
+           time_text(outcome.seconds), fmt::format("{}", outcome.skipped)};
     for (const std::string& key : keys) row.push_back(setting(run, key));
   }
   return table;

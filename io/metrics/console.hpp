@@ -38,7 +38,7 @@ std::string time_text(double seconds);
 std::string to_bar(std::int64_t step, std::int64_t steps, double seconds_left);
 
 /// Where rows are shown, line by line. On a terminal a bar may stand below the last line, until the next one takes its
-/// place; elsewhere there are lines alone, without colour. That nobody reads them any more is no error.
+/// place; elsewhere there are lines alone, without colour. A closed pipe is no error.
 class Console {
  public:
   /// `out` outlives it. A terminal is one that TERM does not call dumb.

@@ -28,6 +28,9 @@ struct MetricsRow {
   std::int64_t memory_bytes = 0;  ///< of one rank, planned and allocated
   std::int64_t ranks = 0;
   double time = 0;           ///< when the row was written: seconds since 1970, UTC
+  /// The most rows that arrived at a rank's experts in one layer, over its even share; the key is absent without expert
+  /// parallelism.
+  std::optional<double> expert_rows;
   bool skipped = false;      ///< nothing was updated: a gradient was not finite, or
   bool spike = false;        ///< its norm was a spike (optimizer.skip_spikes)
   std::int64_t restart = 0;  ///< how often the run had been resumed
@@ -43,7 +46,7 @@ std::vector<MetricsRow> read_metrics(const std::filesystem::path& path);
 
 inline constexpr const char* metrics_file = "metrics.jsonl";
 
-/// metrics.jsonl, the record of a run: one line a step. One process writes it (rank 0); not collective.
+/// metrics.jsonl, the record of a run: one line a step. Local: rank 0 alone writes it.
 class MetricsLog {
  public:
   /// Opens or makes the file and drops what a run restored at `step` will write again: rows of later steps, and an

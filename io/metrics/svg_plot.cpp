@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-constexpr double width = 760, height = 260, left = 64, right = 16, top = 34, bottom = 44;
+constexpr double width = 760, height = 274, left = 64, right = 16, top = 34, bottom = 44;
 constexpr double plot_width = width - left - right, plot_height = height - top - bottom;
 
 std::string number(double x) {

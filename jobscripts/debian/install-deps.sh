@@ -6,7 +6,7 @@ set -euo pipefail
 packages=(build-essential ca-certificates ccache cmake git ninja-build pkg-config
   mpich libmpich-dev libhdf5-mpich-dev hdf5-tools
   libdnnl-dev ocl-icd-opencl-dev  # dnnl's CMake package asks for OpenCL, which apt only recommends with it
-  libcli11-dev libfmt-dev libicu-dev libyaml-cpp-dev nlohmann-json3-dev
+  libcli11-dev libfmt-dev libicu-dev libssl-dev libyaml-cpp-dev nlohmann-json3-dev
   libbenchmark-dev libgmock-dev libgtest-dev clang-tidy
   python3 python3-h5py python3-pip python3-venv)
 for argument in "$@"; do

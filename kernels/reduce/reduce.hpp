@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <span>
 
 #include "kernels/base/stream.hpp"
 
@@ -16,8 +17,8 @@ struct ExactSum {
   static constexpr int words = limbs + 1;
 };
 
-/// words (i64 [ExactSum::words], on the device) += squares of the elements of x (fp32 or fp64 rounded to fp32).
-void add_squares(Stream& stream, const Tensor& words, const Tensor& x);
+/// words (i64 [ExactSum::words], on the device) += squares of the elements of all of xs (fp32 or fp64 rounded to fp32).
+void add_squares(Stream& stream, const Tensor& words, std::span<const Tensor> xs);
 
 /// words += *found to the count of non-finite elements: what has been met elsewhere (u64 [1], on the device).
 void add_not_finite(Stream& stream, const Tensor& words, const Tensor& found);

@@ -14,6 +14,13 @@ struct Routed {
 };
 Routed route(const RouterShape& shape, std::span<const double> logits);
 
+/// Rows that arrive at a rank of an expert group, one at a time: offsets, where the m-th that arrives stands, and back.
+struct Arrived {
+  std::vector<std::int32_t> offsets, row_of_slot, token_of_row;  ///< -1: nothing's row
+  Arrivals seen;
+};
+Arrived arrive(const ArrivalShape& shape, std::span<const std::int32_t> counts);
+
 struct AuxiliaryLosses {
   double balance = 0, z = 0;
 };

@@ -39,6 +39,8 @@ RULES = [
          allowed=r"^kernels/.*\.(cpp|cu)$|^kernels/base/", bad=("kernels/a/a.hpp", '#include "kernels/base/launch.hpp"'), good=("kernels/a/a.cpp", '#include "kernels/base/launch.hpp"')),
     Rule("mpi", "MPI and NCCL belong to core/comm", r"#include <(mpi|nccl)\.h>", allowed=r"^core/comm/",
          bad=("app/main/main.cpp", "#include <mpi.h>"), good=("core/comm/mpi.cpp", "#include <mpi.h>")),
+    Rule("mpi-handle", "the one header that shows MPI is for HDF5's MPI-IO driver", r'#include "core/comm/mpi_handle\.hpp"', reads="include", allowed=r"^io/hdf5/",
+         bad=("io/checkpoint/writer.cpp", '#include "core/comm/mpi_handle.hpp"'), good=("io/hdf5/parallel.cpp", '#include "core/comm/mpi_handle.hpp"')),
     Rule("yaml-hdf5", "YAML and HDF5 belong to io", r"#include <(yaml-cpp|hdf5|H5\w*\.h)", allowed=r"^io/",
          bad=("core/config/config.hpp", "#include <yaml-cpp/yaml.h>"), good=("io/deck/deck.cpp", "#include <yaml-cpp/yaml.h>")),
     Rule("writes", "loops of writes, atomic text writes and locks of files live in io/files, once each", r"(?<!\w)::(p?writev?|fsync|flock|rename)\s*\(",

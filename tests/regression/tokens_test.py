@@ -108,7 +108,7 @@ class Tokens(runs.Runs):
         deck = self.words("a", DECK.replace(", tokenizer: tok/tokenizer.json", "").replace("tokens: 8", "tokens: 0").replace(
             "norm: rms", "vocab: 420, norm: rms"))
         out, _ = self.train(0, 2, deck)
-        self.assertIn("for training and 31 for evaluation", out)
+        self.assertIn("for training, 31 for evaluation", out)
         self.assertTrue(self.rows("a", 6)[2][1])
         self.assertFalse(os.path.exists(self.path("a", "tokenizer.json")))
         _, err = self.train(5, 1, deck, "--set", "data.eval_files=[nothing_*.bin]")

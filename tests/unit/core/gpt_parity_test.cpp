@@ -98,7 +98,7 @@ class Trainer {
     auto* clip = static_cast<ClipResult*>(clip_.data);
     auto* clock = static_cast<AdamWClock*>(clock_.data);
     clear(stream(), squares_);
-    for (const Owned& o : owned_) add_squares(stream(), squares_, o.piece.gradient);
+    for (const Owned& o : owned_) add_squares(stream(), squares_, {&o.piece.gradient, 1});
     clip_from_squares(stream(), clip, squares_, static_cast<float>(config_.clip), limit_.as<float>());
     adamw_step(stream(), {config_.beta1, config_.beta2, config_.eps}, table_, clock, clip, rate_.as<float>());
     for (const Owned& o : owned_) convert(stream(), o.piece.value, o.master);

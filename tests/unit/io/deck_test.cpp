@@ -83,8 +83,9 @@ optimizer: {matrices: muon, others: adamw, lr: 1e-3, beta1: 0.8, beta2: 0.9, eps
             skip_spikes: 4.5,
             muon: {momentum: 0.9, nesterov: false, coefficients: polar_express, scale: rms}}
 comm: {timeout_s: 7}
-checkpoint: {dir: out/all, every_steps: 7, keep_last: 3, keep_every: 21, expert_layout: discrete, init_from: runs/a,
-             init_missing: [a.weight, b.weight], init_ignore_extra: true}
+checkpoint: {dir: out/all, every_steps: 7, keep_last: 3, keep_every: 21, expert_layout: discrete, io: direct,
+             mpio_hints: {striping_factor: 8, romio_cb_write: "enable"}, quantized: true,
+             init_from: runs/a, init_missing: [a.weight, b.weight], init_ignore_extra: true}
 debug: {replica_hash_every: 5, trace: t.jsonl}
 )").config;
   EXPECT_EQ(config.run, (RunSection{"all", 18446744073709551615u, 200, Determinism::off, true, 1.5, 3}));
@@ -107,8 +108,10 @@ debug: {replica_hash_every: 5, trace: t.jsonl}
                                                Moments::bf16, 2, Schedule::wsd, 5, 20, 1e-4, 2, 4.5,
                                                {0.9, false, MuonCoefficients::polar_express, MuonScale::rms}}));
   EXPECT_EQ(config.comm, (CommConfig{7}));
-  EXPECT_EQ(config.checkpoint, (CheckpointConfig{std::string("out/all"), 7, 3, 21, ExpertLayout::discrete, "runs/a",
-                                                 {"a.weight", "b.weight"}, true}));
+  EXPECT_EQ(config.checkpoint, (CheckpointConfig{std::string("out/all"), 7, 3, 21, ExpertLayout::discrete,
+                                                 CheckpointIo::direct,
+                                                 {{"romio_cb_write", "enable"}, {"striping_factor", "8"}}, true,
+                                                 "runs/a", {"a.weight", "b.weight"}, true}));
   EXPECT_EQ(config.debug, (DebugConfig{5, "t.jsonl"}));
 }
 
@@ -127,7 +130,8 @@ TEST(Deck, KnowsWhoGaveEachValue) {
 
 TEST(Deck, ResolvedTextReadsBackToTheSameConfig) {
   for (const std::string& extra : {std::string(), std::string("sample: {prompt: \"a\\tb # 'x' \\\"\\u00e9\\\\\\n\"}\n"),
-                                   std::string("optimizer: {lr: 0.1234567890123456789, eps: 1.0e-12}\n")}) {
+                                   std::string("optimizer: {lr: 0.1234567890123456789, eps: 1.0e-12}\n"),
+                                   std::string("checkpoint: {mpio_hints: {cb_nodes: 4, b: \"x: {#\"}}\n")}) {
     Deck deck = sound(small + extra, {{"model.moe.experts", "4"}, {"model.moe.top_k", "1"}});
     deck.config.run.threads = 2;
     const std::string text = resolved_text(deck);
@@ -229,8 +233,8 @@ TEST(BadDeck, UnknownKeys) {
 }
 
 TEST(BadDeck, KeysOfFeaturesToComeAreUnknown) {
-  for (const char* line : {"sharding: optimizer", "parallel: {expert: 1}", "precision: {scaling: delayed}",
-                           "gather: {granularity: auto}", "checkpoint: {quantized: true}"}) {
+  for (const char* line : {"sharding: optimizer", "parallel: {pipeline: 1}", "precision: {scaling: delayed}",
+                            "gather: {granularity: auto}"}) {
     const List found = errors_with(line);
     ASSERT_EQ(found.size(), 1u) << line;
     EXPECT_NE(found[0].find(": unknown key"), std::string::npos) << found[0];
@@ -267,6 +271,15 @@ TEST(BadDeck, WrongTypes) {
             List{"d.yaml:6:39: recompute.modules: attn is none of the choices, allowed attention | mlp | norm | moe"});
   EXPECT_EQ(errors_with("recompute: {mode: selective, modules: [mlp, mlp]}"),
             List{"d.yaml:6:39: recompute.modules: mlp is listed twice"});
+  EXPECT_EQ(errors_with("checkpoint: {mpio_hints: [a]}"),
+            List{"d.yaml:6:26: checkpoint.mpio_hints: a list is not a map of texts, allowed "
+                 "{name: one line of text, ...}"});
+  EXPECT_EQ(errors_with("checkpoint: {mpio_hints: {a: 1, a: 2}}"),
+            List{"d.yaml:6:26: checkpoint.mpio_hints: a is given twice"});
+  EXPECT_EQ(errors_with("checkpoint: {mpio_hints: {a: }}"),
+            List{"d.yaml:6:26: checkpoint.mpio_hints: a: has no value: a text is needed, allowed one line of text"});
+  EXPECT_EQ(errors_with("checkpoint: {mpio_hints: {\"a b\": c}}"),
+            List{"d.yaml:6:26: checkpoint.mpio_hints: \"a b\" is no name: letters, digits and _ make one"});
   EXPECT_EQ(errors_with("eval: [1]"), List{"d.yaml:6:7: eval: a list is not a section of keys and values"});
   EXPECT_EQ(errors_with("eval: 3"), List{"d.yaml:6:7: eval: 3 is not a section of keys and values"});
 }

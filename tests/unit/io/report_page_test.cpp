@@ -132,9 +132,10 @@ TEST(ReportPage, NeedsNothingElse) {
     EXPECT_EQ(page.find(from_elsewhere), std::string::npos) << from_elsewhere;
   EXPECT_EQ(stretches(page, "s1").front().size(), 4u);
   const auto marks = [&](const char* name) {
-    const std::size_t at = page.find("<path class=\"" + std::string(name) + "\"");
-    const std::string path = at == std::string::npos ? "" : page.substr(at, page.find('>', at) - at);
-    return std::count(path.begin(), path.end(), 'v');
+    const std::string head = "<path class=\"" + std::string(name) + "\" d=\"";
+    const std::size_t at = page.find(head);
+    const std::string path = at == std::string::npos ? "" : page.substr(at + head.size(), page.find('>', at) - at);
+    return std::count(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(path.find('"')), 'v');
   };
   EXPECT_EQ(marks("restart"), 1);
   EXPECT_EQ(marks("save"), 2);

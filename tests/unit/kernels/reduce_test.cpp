@@ -60,7 +60,8 @@ Tensor no_words(Device& device) { return test::on_device(device, Words(ExactSum:
 template <class T>
 Words words_of(Device& device, const std::vector<T>& values) {
   const Tensor words = no_words(device);
-  add_squares(device.compute(), words, test::on_device(device, values));
+  const Tensor x = test::on_device(device, values);
+  add_squares(device.compute(), words, {&x, 1});
   return test::on_host<std::int64_t>(device, words);
 }
 
@@ -146,7 +147,8 @@ TEST(AddSquares, AddsUpOverCallsAndRanks) {
     const Tensor calls = no_words(device), t = test::on_device(device, values);
     for (std::int64_t begin = 0; begin < t.elements();) {
       const std::int64_t size = std::min<std::int64_t>(t.elements() - begin, random() % 2000);
-      add_squares(device.compute(), calls, t.flat(begin, size));
+      const Tensor part = t.flat(begin, size);
+      add_squares(device.compute(), calls, {&part, 1});
       begin += size;
     }
     EXPECT_TRUE(test::same_bits(test::on_host<std::int64_t>(device, calls), whole));
@@ -160,6 +162,29 @@ TEST(AddSquares, AddsUpOverCallsAndRanks) {
       }
       EXPECT_EQ(bits(clip_of(device, sum, 0).norm), bits(clip_of(device, whole, 0).norm)) << ranks << " ranks";
     }
+  }
+}
+
+TEST(AddSquares, TakesManyTensorsAtOnce) {
+  Device device;
+  // More than a launch takes, none of them and empty ones among them, some at odd addresses.
+  const auto values = test::uniform<float>(200000, 9, -3, 3);
+  const Tensor all = test::on_device(device, values);
+  for (const std::int64_t step : {1, 4}) {
+    std::vector<Tensor> parts;
+    std::int64_t begin = 0;
+    for (std::int64_t i = 0; i < 150; ++i) {
+      const std::int64_t size = i % 7 == 0 ? 0 : std::min(step * (i * i % 2000), all.elements() - begin);
+      parts.push_back(all.flat(begin, size));
+      begin += size;
+    }
+    const Tensor words = no_words(device);
+    add_squares(device.compute(), words, parts);
+    EXPECT_TRUE(test::same_bits(test::on_host<std::int64_t>(device, words),
+                                words_of(device, std::vector<float>(values.begin(), values.begin() + begin))));
+    const Tensor none = no_words(device);
+    add_squares(device.compute(), none, {});
+    EXPECT_TRUE(test::same_bits(test::on_host<std::int64_t>(device, none), Words(ExactSum::words, 0)));
   }
 }
 

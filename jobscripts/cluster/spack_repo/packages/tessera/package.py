@@ -22,7 +22,7 @@ class Tessera(CMakePackage, CudaPackage):
         depends_on(f"kokkos cuda_arch={arch}", when=f"+cuda cuda_arch={arch}")
     depends_on("nccl", when="+cuda")
     depends_on("cudnn@9", when="+cuda")
-    depends_on("onednn")
+    depends_on("onednn", when="~cuda")
     depends_on("fmt@9:")
     depends_on("yaml-cpp")
     depends_on("cli11@2")
