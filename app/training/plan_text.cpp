@@ -56,6 +56,20 @@ std::string experts_text(const RunPlan& plan) {
                      rows.most, rows.even, reason_for_no_graph(plan));
 }
 
+/// Mesh, graph and, with expert parallelism, rows.
+void add_mesh(nlohmann::ordered_json& json, const RunPlan& plan) {
+  json["mesh"] = {{"data", plan.ranks.world.size}, {"expert", plan.ranks.experts.size}};
+  const std::string no_graph = reason_for_no_graph(plan);
+  json["graph"] = no_graph.empty() ? nlohmann::ordered_json(true) : nlohmann::ordered_json(no_graph);
+  if (plan.ranks.experts.size > 1) {
+    const PlannedRows rows = planned_rows(plan);
+    json["expert"] = {{"ranks", plan.ranks.experts.size},
+                      {"held", plan.model.shape().moe->held()},
+                      {"rows_planned", rows.most},
+                      {"rows_even", rows.even}};
+  }
+}
+
 /// Weights whose products take codes, each dataset once.
 template <class F>
 void each_quantized(const RunPlan& plan, const F& f) {
@@ -237,16 +251,7 @@ std::string plan_json(const RunPlan& plan) {
                               {"model_flops_per_step", plan.model_flops_per_step}};
   for (std::size_t c = 0; c < plan.memory.size(); ++c)
     json["memory"][name_of(static_cast<Category>(c))] = plan.memory[c];
-  json["mesh"] = {{"data", plan.ranks.world.size}, {"expert", plan.ranks.experts.size}};
-  const std::string no_graph = reason_for_no_graph(plan);
-  json["graph"] = no_graph.empty() ? nlohmann::ordered_json(true) : nlohmann::ordered_json(no_graph);
-  if (plan.ranks.experts.size > 1) {
-    const PlannedRows rows = planned_rows(plan);
-    json["expert"] = {{"ranks", plan.ranks.experts.size},
-                      {"held", plan.model.shape().moe->held()},
-                      {"rows_planned", rows.most},
-                      {"rows_even", rows.even}};
-  }
+  add_mesh(json, plan);
   json["groups"] = nlohmann::ordered_json::array();
   for (const BucketGroup& group : plan.layout.groups()) {
     nlohmann::ordered_json buckets = nlohmann::ordered_json::array();
