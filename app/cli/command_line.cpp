@@ -13,6 +13,7 @@
 
 #include "app/cli/build.hpp"
 #include "app/cli/waiting.hpp"
+#include "app/training/changes.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/config/keys.hpp"
 #include "kernels/formats/registry.hpp"
@@ -91,6 +92,7 @@ class Parser {
     add_plan();
     add_validate();
     add_explain();
+    add_compare();
     add_info();
     add_checkpoint();
     add_quantize();
@@ -127,6 +129,9 @@ class Parser {
   }
   void add_deck(CLI::App* verb, std::string& deck) {
     verb->add_option("DECK", deck, "The run's deck (YAML)")->required()->type_name("");
+    add_overrides(verb);
+  }
+  void add_overrides(CLI::App* verb) {
     verb->add_option("--set", set_, "Overrides a key of the deck; may be given again")
         ->type_name("KEY=VALUE")
         ->expected(1)
@@ -147,12 +152,20 @@ class Parser {
     CLI::App* const verb =
         add("train", "Train a model; started by the MPI launcher, one process a rank", computing([this] {
               train_.overrides = overrides_of(set_);
+              train_.changes = changeable(allowed_);
               return run_train(train_);
             }));
     add_deck(verb, train_.deck);
     verb->add_option("--resume", train_.resume.from,
                      "auto: the newest valid checkpoint of the run directory; none; or a checkpoint")
         ->type_name("auto|none|PATH");
+    verb->add_option("--allow-change", allowed_,
+                     "Keys that this resume changes: run.steps, optimizer.schedule, batch.global, data.files, ...")
+        ->type_name("KEY,...")
+        ->delimiter(',')
+        ->expected(1)
+        ->allow_extra_args(false)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     verb->add_option("--stop-at", train_.stop_at, "Save after this step and end with code 75")
         ->type_name("STEP")
         ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40).description(""));
@@ -178,6 +191,12 @@ class Parser {
     });
     add_deck(verb, plan_.deck);
     add_ranks(verb, plan_.ranks, "Ranks of the planned run")->required();
+    verb->add_option("--memory", plan_.memory, "What a rank has, as 80GiB: say whether the run fits")
+        ->transform(CLI::AsSizeValue(true).description(""))
+        ->check([](const std::string& bytes) { return bytes == "0" ? "a rank needs some memory" : ""; })
+        ->type_name("SIZE");
+    verb->add_flag_callback(
+        "--verbose", [this] { plan_.detail = Detail::all; }, "List groups, owners, gathers and collectives too");
     add_json(verb, plan_.format);
   }
   void add_validate() {
@@ -192,8 +211,20 @@ class Parser {
   }
   void add_explain() {
     CLI::App* const verb = add("explain", "Explain a key or a section of the deck, or all of them",
-                               [this] { return run_explain(explain_); });
+                               [this] {
+                                 explain_.overrides = overrides_of(set_);
+                                 return run_explain(explain_);
+                               });
     verb->add_option("KEY", explain_.key, "As optimizer.lr, or optimizer")->type_name("");
+    verb->add_option("--deck", explain_.deck, "Tell its values, and where each comes from")->type_name("DECK");
+    add_overrides(verb);
+  }
+  void add_compare() {
+    CLI::App* const verb = add("compare", "Put runs side by side: losses, throughput and differing settings",
+                               [this] { return run_compare(compare_); });
+    verb->add_option("RUN", compare_.runs, "Run directories")->required()->type_name("");
+    verb->add_option("--out", compare_.out, "The page to write; without it compare.html")->type_name("PAGE");
+    add_json(verb, compare_.format);
   }
   void add_info() {
     CLI::App* const verb = add("info", "Print versions, back end and libraries", [this] { return run_info(info_); });
@@ -281,12 +312,13 @@ class Parser {
   CLI::App app_{"Tessera trains GPT and mixture-of-experts language models with sharded optimizers.", "tessera"};
   Verb chosen_;
   char* const* argv_ = nullptr;
-  std::vector<std::string> set_;
+  std::vector<std::string> set_, allowed_;
   TrainOptions train_;
   EvalOptions eval_;
   PlanOptions plan_;
   ValidateOptions validate_;
   ExplainOptions explain_;
+  CompareOptions compare_;
   InfoOptions info_;
   CheckpointOptions checkpoint_;
   CheckpointConvertOptions convert_;

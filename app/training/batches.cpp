@@ -28,8 +28,8 @@ void Batches::read(std::int64_t sequence, std::int64_t window) {
               std::span(batch_.targets).subspan(begin, n));
 }
 
-const HostSequences& Batches::training(std::int64_t step) {
-  const SampleRange samples = plan_.share(step, rank_);
+const HostSequences& Batches::training(std::int64_t step, std::int64_t first) {
+  const SampleRange samples = plan_.share(first, rank_);
   reserve(samples.count);
   batch_.first = rank_ * share_;
   batch_.padding = 0;

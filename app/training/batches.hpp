@@ -13,8 +13,8 @@ class Batches {
   /// Of one rank of `world`. `tokens` must outlive it.
   Batches(const RunConfig& config, const TokenStream& tokens, const Windows& windows, const RankIn& world);
 
-  /// This rank's share of step `step` (from 0): global / ranks sequences.
-  const HostSequences& training(std::int64_t step);
+  /// This rank's share of step `step` (from 0), whose samples begin with number `first`: global / ranks sequences.
+  const HostSequences& training(std::int64_t step, std::int64_t first);
 
   const EvaluationPlan& evaluation() const { return evaluation_; }
   std::int64_t evaluation_tokens() const { return evaluation_.windows() * windows_.length; }

@@ -56,8 +56,8 @@ GivenWeights foreign_weights(const std::filesystem::path& folder, Control& contr
   return given;
 }
 
-GivenWeights saved_weights(const std::filesystem::path& folder, Control& control) {
-  auto checkpoint = std::make_unique<Checkpoint>(folder, control);
+GivenWeights saved_weights(const std::filesystem::path& folder, Control& control, const hdf5::Parallel* parallel) {
+  auto checkpoint = std::make_unique<Checkpoint>(folder, control, parallel);
   const Manifest manifest = checkpoint->manifest();
   ModelConfig model;
   Problems problems;
@@ -84,7 +84,7 @@ std::vector<std::string> other_keys(const ModelConfig& given, const RunConfig& w
 
 }  // namespace
 
-GivenWeights open_weights(const std::string& path, Control& control) {
+GivenWeights open_weights(const std::string& path, Control& control, const hdf5::Parallel* parallel) {
   Problems problems;
   std::string folder;
   bool foreign = false;
@@ -95,7 +95,7 @@ GivenWeights open_weights(const std::string& path, Control& control) {
     });
   control.agree(problems);
   folder = control.broadcast(folder);
-  return control.max(foreign) ? foreign_weights(folder, control) : saved_weights(folder, control);
+  return control.max(foreign) ? foreign_weights(folder, control) : saved_weights(folder, control, parallel);
 }
 
 namespace {

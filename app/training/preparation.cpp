@@ -8,6 +8,7 @@
 #include "app/cli/memory.hpp"
 #include "app/cli/threads.hpp"
 #include "io/data/file_set.hpp"
+#include "io/metrics/console.hpp"
 #include "io/metrics/run_directory.hpp"
 #include "kernels/base/index.hpp"
 #include "kernels/base/runtime.hpp"
@@ -78,10 +79,11 @@ std::string corpus_text(const Prepared& run) {
   const RunConfig& config = run.deck.config;
   const double sequences = static_cast<double>(config.run.steps) * static_cast<double>(config.batch.global);
   return fmt::format(
-      "corpus: files {}, tokens {}, windows {} for training and {} for evaluation ({} tokens each), epochs {:.2f} ({} "
-      "steps of {} sequences)",
-      run.corpus->files(), run.corpus->tokens().count(), run.windows.train, run.windows.evaluation, run.windows.length,
-      sequences / static_cast<double>(run.windows.train), config.run.steps, config.batch.global);
+      "{}, {}; {} of {} for training, {} for evaluation; {:.2f} epochs in {} of {}",
+      counted(run.corpus->files(), "file"), counted(run.corpus->tokens().count(), "token"),
+      counted(run.windows.train, "window"), counted(run.windows.length, "token"), run.windows.evaluation,
+      sequences / static_cast<double>(run.windows.train), counted(config.run.steps, "step"),
+      counted(config.batch.global, "sequence"));
 }
 
 Prepared prepare(const std::string& deck, const std::vector<Override>& overrides, Task task, const Mpi& mpi,

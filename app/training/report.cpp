@@ -7,6 +7,8 @@
 #include <numeric>
 #include <span>
 
+#include "io/metrics/console.hpp"
+
 namespace tessera {
 namespace {
 
@@ -64,14 +66,15 @@ ClosingReport closing_report(Device& device, const Mesh& mesh, const RunPlan& pl
   text += exposed_text(report.regions.back(), over_ranks("communication", control, mesh.busy()));
   text += "collectives of one step, bytes that one rank receives\n";
   for (Collective op :
-       {Collective::all_gather, Collective::all_to_all, Collective::reduce_scatter, Collective::all_reduce_sum}) {
+       {Collective::all_gather, Collective::all_to_all, Collective::exchange_rows, Collective::reduce_scatter,
+        Collective::all_reduce_max, Collective::all_reduce_sum}) {
     std::int64_t bytes = 0, count = 0;
     for (const CollectiveCost& cost : plan.collectives) {
       if (cost.collective != op) continue;
-      bytes += cost.bytes;
+      bytes += cost.bytes * cost.count;
       count += cost.count;
     }
-    if (count > 0) text += fmt::format("  {:<16} {:>4} calls {:>12} bytes\n", name_of(op), count, bytes);
+    if (count > 0) text += fmt::format("  {:<16} {:>10} {:>12} bytes\n", name_of(op), counted(count, "call"), bytes);
   }
   text += memory_text(device.memory(), control);
   text += fmt::format("memory was asked for {} times after the second step\n", control.max(loop.late_allocations));

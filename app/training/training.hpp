@@ -70,6 +70,7 @@ class Training {
   std::optional<ReplicaCheck> replicas_;
   Boundary boundary_;
   std::int64_t step_ = 0;
+  std::int64_t next_sample_ = 0;  ///< of the next step
   std::int64_t settled_ = 0;                       ///< the second step of run()
   std::optional<std::int64_t> early_allocations_;  ///< once that is done
   bool ready_ = false;                             ///< masters hold values

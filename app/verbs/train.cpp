@@ -9,16 +9,17 @@
 #include "app/training/beginning.hpp"
 #include "app/training/generation.hpp"
 #include "app/training/library_plans.hpp"
-#include "app/training/plan_text.hpp"
 #include "app/training/prepared_run.hpp"
 #include "app/training/records.hpp"
 #include "app/training/report.hpp"
 #include "app/training/saving.hpp"
 #include "app/training/stop.hpp"
+#include "app/training/summary.hpp"
 #include "app/training/training.hpp"
 #include "app/verbs/verbs.hpp"
 #include "io/data/utf8.hpp"
 #include "io/files/fault.hpp"
+#include "io/metrics/console.hpp"
 #include "kernels/base/runtime.hpp"
 
 namespace tessera {
@@ -41,9 +42,15 @@ std::optional<std::chrono::seconds> seconds_of(const std::string& limit) {
 void describe(const PreparedRun& run) {
   for (const Finding& finding : advise(run.deck.config))
     fmt::print(stderr, "{} (allowed)\n", run.deck.provenance.located(finding));
-  fmt::print("{}\n{}\n{}\n", resolved_text(run.deck), corpus_text(run), plan_text(*run.plan));
-  if (const std::string slow = slow_products_text(run.deck.config.precision.compute); !slow.empty())
-    fmt::print("speed: {}\n", slow);
+  const RunConfig& config = run.deck.config;
+  fmt::print("run:      {}, {}, {} of {}\n", config.run.name, counted(config.run.steps, "step"),
+             counted(run.plan->ranks.world.size, "rank"), counted(config.run.threads.get(), "thread"));
+  fmt::print("{}corpus:   {}\n", summary_text(*run.plan), corpus_text(run));
+  if (const std::string slow = slow_products_text(config.precision.compute); !slow.empty())
+    fmt::print("speed:    {}\n", slow);
+  fmt::print("records:  {}: checkpoints, metrics.jsonl, report.html, run.json, deck.resolved.yaml (every value), {} "
+             "(groups, collectives)\n",
+             config.checkpoint.dir.get(), plan_file);
   std::fflush(stdout);
 }
 
@@ -112,7 +119,8 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_dec
   }
   beginning.origin.library_plans = to_text(plans.plans);
   const std::unique_ptr<RunLog> log = open_records(run, options, plans, beginning, mpi, control);
-  Saving saving(device, config, control, training, stop, *run.lock, std::move(beginning.origin), beginning.kept);
+  Saving saving(device, config, control, training, stop, *run.lock, run.parallel.get(), std::move(beginning.origin),
+                beginning.kept);
   const auto close = [&](const std::string& end) {
     const ClosingReport closing = closing_report(device, mesh, *run.plan, control,
                                                  {log ? log->seconds() : 1, training.late_allocations()});
@@ -120,7 +128,12 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_dec
   };
   Proceed proceed = Proceed::go_on;
   try {
-    proceed = training.run([&](const MetricsRow& row) { return log ? log->row(row) : Problems(); }, std::ref(saving));
+    const auto at_boundary = [&](std::int64_t step) {
+      const Proceed next = saving(step);
+      if (log && saving.saved() == step) log->saved(step);
+      return next;
+    };
+    proceed = training.run([&](const MetricsRow& row) { return log ? log->row(row) : Problems(); }, at_boundary);
   } catch (const Error& error) {
     if (agreed(error)) close(error.what());
     throw;

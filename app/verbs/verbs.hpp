@@ -24,10 +24,13 @@ struct EvalOptions {
   std::string checkpoint;
   Format format = Format::text;
 };
+enum class Detail { summary, all };
 struct PlanOptions {
   std::string deck;
   std::vector<Override> overrides;
   std::int64_t ranks = 1;
+  std::int64_t memory = 0;  ///< that a rank has; 0: not asked
+  Detail detail = Detail::summary;
   Format format = Format::text;
 };
 struct ValidateOptions {
@@ -36,7 +39,14 @@ struct ValidateOptions {
   std::int64_t ranks = 1;
 };
 struct ExplainOptions {
-  std::string key;  ///< a key, a section, or empty: all
+  std::string key;   ///< a key, a section, or empty: all
+  std::string deck;  ///< whose values and their places are told; empty: none's
+  std::vector<Override> overrides;
+};
+struct CompareOptions {
+  std::vector<std::string> runs;  ///< run directories
+  std::string out = "compare.html";
+  Format format = Format::text;
 };
 struct InfoOptions {
   Format format = Format::text;
@@ -74,6 +84,8 @@ int run_plan(const PlanOptions& options);
 /// Prints the resolved deck and the corpus, and on stderr what is probably not meant; throws what train would refuse.
 int run_validate(const ValidateOptions& options);
 int run_explain(const ExplainOptions& options);
+/// Prints what runs came to and where their decks differ, and writes a page of it.
+int run_compare(const CompareOptions& options);
 int run_info(const InfoOptions& options);
 /// Of a run directory or a step folder; diff returns 1 where two differ, verify 5 where one is damaged.
 int run_checkpoint_ls(const CheckpointOptions& options);

@@ -8,7 +8,7 @@ namespace {
 
 using Findings = std::vector<Finding>;
 
-// A reader that reports all errors at once checks configs whose broken keys are 0.
+// False for 0: all errors are reported at once, so configs are checked whose refused keys are still 0.
 bool divides(std::int64_t part, std::int64_t whole) { return part > 0 && whole % part == 0; }
 
 void check_attention(const ModelConfig& model, Findings& found) {
@@ -36,7 +36,7 @@ void check_model(const ModelConfig& model, DataKind data, Findings& found) {
                      fmt::format("{} of {} experts: at most all of them", model.moe->top_k, model.moe->experts)});
 }
 
-/// What 64-bit sizes cannot be reckoned with: by far more than any machine holds.
+/// Sizes whose products would overflow 64 bits, by far more than any machine holds.
 void check_size(const RunConfig& config, Findings& found) {
   constexpr double most = 1e15;
   const ModelConfig& m = config.model;
@@ -103,6 +103,20 @@ std::string one_of(const std::vector<std::int64_t>& numbers) {
   return fmt::format("{} or {}", fmt::join(numbers.begin(), std::prev(numbers.end()), ", "), numbers.back());
 }
 
+void check_experts(const RunConfig& config, Findings& found) {
+  const std::int64_t expert = config.parallel.expert;
+  const auto& moe = config.model.moe;
+  if (expert > 1 && !moe)
+    found.push_back({{"parallel.expert", "model.moe"},
+                     fmt::format("{} ranks would hold the experts between them, and the model has none: use 1, or give "
+                                 "model.moe",
+                                 expert)});
+  else if (moe && moe->experts > 0 && !divides(expert, moe->experts))
+    found.push_back({{"parallel.expert", "model.moe.experts"},
+                     fmt::format("{} does not divide {} experts, of which each rank of a group holds as many: use {}",
+                                 expert, moe->experts, one_of(divisors(moe->experts)))});
+}
+
 }  // namespace
 
 std::string batch_advice(const BatchConfig& batch, std::int64_t ranks) {
@@ -133,6 +147,14 @@ void check_precision(const RunConfig& config, Findings& found) {
                                  precision.bf16_last, config.model.layers)});
 }
 
+void check_checkpoint(const RunConfig& config, Findings& found) {
+  const CheckpointConfig& checkpoint = config.checkpoint;
+  const bool plain = config.precision.recipe == RecipeName::bf16;
+  if (checkpoint.quantized && plain)
+    found.push_back({{"checkpoint.quantized", "precision.recipe"},
+                     "recipe bf16 quantizes no weight: leave quantized out, or choose another recipe"});
+}
+
 Findings check(const RunConfig& config) {
   Findings found;
   check_precision(config, found);
@@ -140,6 +162,8 @@ Findings check(const RunConfig& config) {
   check_size(config, found);
   check_schedule(config.optimizer, config.run.steps, found);
   check_gather(config, found);
+  check_checkpoint(config, found);
+  check_experts(config, found);
   if (config.recompute.mode == RecomputeMode::selective && config.recompute.modules.get().empty())
     found.push_back({{"recompute.modules", "recompute.mode"}, "mode selective needs at least one module"});
   if (!divides(config.batch.micro, config.batch.global))
@@ -184,6 +208,14 @@ Findings advise(const RunConfig& config) {
       (config.precision.quantize_head || config.precision.bf16_first > 0 || config.precision.bf16_last > 0))
     found.push_back({{"precision.recipe", "precision.quantize_head", "precision.bf16_first", "precision.bf16_last"},
                      "recipe bf16 quantizes nothing: the other keys have no effect"});
+  if (config.checkpoint.io == CheckpointIo::direct && !config.checkpoint.mpio_hints.empty())
+    found.push_back({{"checkpoint.mpio_hints", "checkpoint.io"}, "count with io mpio only"});
+  if (config.parallel.expert == 1 && config.parallel.expert_room != 1.0)
+    found.push_back({{"parallel.expert_room", "parallel.expert"}, "counts with parallel.expert above 1 only"});
+  if (config.parallel.expert > 1 && config.parallel.expert_room > ample_room(config))
+    found.push_back({{"parallel.expert_room", "parallel.expert", "model.moe.top_k"},
+                     fmt::format("{} is more than can arrive: {} is always enough, and all that is planned",
+                                 config.parallel.expert_room.get(), ample_room(config))});
   if (config.model.moe && config.model.moe->top_k == 1 && config.model.moe->renormalize)
     found.push_back({{"model.moe.renormalize", "model.moe.top_k"},
                      "with top_k 1 every weight is 1 and the router learns from its own losses alone"});

@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,18 +24,21 @@ struct RunSection {
   std::int64_t steps = 0;
   Determinism determinism = Determinism::repeat;
   bool graph = true;
+  double mfu_peak = 0;
   Derived<std::int64_t> threads;  ///< the program fills it: only it knows the machine
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
     v.key("name", self.name, Text::line, may_change, "Name of the run in logs and in the default of checkpoint.dir");
     v.key("seed", self.seed, at_least(0), fixed, "Seed of the initial weights and of the data order");
-    v.required("steps", self.steps, from_to(0, 1e12), fixed,
+    v.required("steps", self.steps, from_to(0, 1e12), on_request,
                "Optimizer steps of the whole run, and of the schedule; 0: initial weights alone");
     v.key("determinism", self.determinism, OneOf(), may_change,
           "repeat: the same run gives the same bits; off: library algorithms that do not repeat are allowed");
     v.key("graph", self.graph, OneOf(), may_change,
           "On a GPU, record a step once and replay it as one CUDA graph; the same bits as launching kernel by kernel");
+    v.key("mfu_peak", self.mfu_peak, from_to(0, 1e9), may_change,
+          "What a rank's device computes at most, dense, in TFLOP/s, for MFU; 0: as its data sheet says, where known");
     v.derived("threads", self.threads, from_to(1, 4096), may_change, "OMP_NUM_THREADS, else the rank's share of cores",
               "Host threads of each rank; bits may depend on it");
   }
@@ -129,15 +134,16 @@ struct DataConfig {
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
-    v.key("kind", self.kind, OneOf(), fixed,
+    v.key("kind", self.kind, OneOf(), on_request,
           "text: bytes are tokens; tokens: .bin files of llm.c, or of Megatron with their .idx");
     v.derived("root", self.root, Text::line, may_change, "the deck's folder",
               "Folder of the files, relative to the deck's folder");
     v.required("files", self.files, Text::line, may_change,
                "Patterns below root, or absolute ones; * within a folder's name, ** crosses folders");
-    v.derived("eval_fraction", self.eval_fraction, from_below(0, 1), fixed, "0.05 for text, 0 for token files",
+    v.derived("eval_fraction", self.eval_fraction, from_below(0, 1), on_request, "0.05 for text, 0 for token files",
               "Share of the windows, at the end, kept for evaluation");
-    v.key("shuffle", self.shuffle, OneOf(), fixed, "Visit the windows of each epoch in an order drawn from the seed");
+    v.key("shuffle", self.shuffle, OneOf(), on_request,
+          "Visit the windows of each epoch in an order drawn from the seed");
   }
   bool operator==(const DataConfig&) const = default;
 };
@@ -148,7 +154,8 @@ struct BatchConfig {
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
-    v.required("global", self.global, from_to(1, 1 << 24), fixed, "Sequences of one optimizer step, over all ranks");
+    v.required("global", self.global, from_to(1, 1 << 24), on_request,
+               "Sequences of one optimizer step, over all ranks");
     v.required("micro", self.micro, from_to(1, 1 << 24), may_change, "Sequences that a rank computes at once");
   }
   bool operator==(const BatchConfig&) const = default;
@@ -276,6 +283,7 @@ struct OptimizerConfig {
   std::int64_t decay_steps = 0;
   double min_lr = 0;
   std::int64_t max_skips = 10;
+  double skip_spikes = 0;
   MuonConfig muon;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
@@ -290,11 +298,16 @@ struct OptimizerConfig {
     v.key("moments", self.moments, OneOf(), fixed,
           "Type in which AdamW's moments and Muon's momentum are kept: rounded once after use");
     v.key("clip", self.clip, from_to(0, 1e30), may_change, "Largest norm of all parameters' gradient; 0: no limit");
-    v.key("schedule", self.schedule, OneOf(), fixed, "Learning rate after warm-up; wsd: constant, then linear");
-    v.key("warmup_steps", self.warmup_steps, from_to(0, 1e12), fixed, "Steps in which the rate rises from 0 to lr");
-    v.key("decay_steps", self.decay_steps, from_to(0, 1e12), fixed, "Last steps of schedule wsd, from lr to min_lr");
+    v.key("schedule", self.schedule, OneOf(), on_request, "Learning rate after warm-up; wsd: constant, then linear");
+    v.key("warmup_steps", self.warmup_steps, from_to(0, 1e12), on_request,
+          "Steps in which the rate rises from 0 to lr");
+    v.key("decay_steps", self.decay_steps, from_to(0, 1e12), on_request,
+          "Last steps of schedule wsd, from lr to min_lr");
     v.key("min_lr", self.min_lr, from_to(0, 1e3), may_change, "Learning rate at the last step");
     v.key("max_skips", self.max_skips, from_to(1, 1e12), may_change, "Steps in a row, not finite, that end the run");
+    v.key("skip_spikes", self.skip_spikes, from_to(0, 1e3), may_change,
+          "Skip a step whose gradient norm lies more than so many standard deviations above the mean of 128 steps, "
+          "those before the last one; 0: none. Where a checkpoint lacks these norms, they are gathered first");
     v.section("muon", self.muon, "Muon, where matrices says so: momentum, made orthogonal matrix by matrix");
   }
   bool operator==(const OptimizerConfig&) const = default;
@@ -311,10 +324,18 @@ struct CommConfig {
 };
 
 struct ParallelConfig {
+  std::int64_t expert = 1;
+  Derived<double> expert_room;
   bool oversubscribe = false;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
+    v.key("expert", self.expert, from_to(1, 65536), may_change,
+          "Neighbouring ranks that hold the experts between them (expert parallelism): rows of tokens travel to their "
+          "experts' ranks and back; divides the ranks and the experts");
+    v.derived("expert_room", self.expert_room, from_to(1, 65536), may_change,
+              "always enough: expert * min(top_k, experts / expert) / top_k",
+              "Rows that a rank has memory for, over its even share of a layer's; a run in which more arrive ends");
     v.key("oversubscribe", self.oversubscribe, OneOf(), may_change,
           "Let several ranks share a GPU; they talk through host memory");
   }
@@ -327,6 +348,9 @@ struct CheckpointConfig {
   std::int64_t keep_last = 2;
   std::int64_t keep_every = 0;
   ExpertLayout expert_layout = ExpertLayout::as_in_memory;
+  Derived<CheckpointIo> io;
+  std::map<std::string, std::string> mpio_hints;
+  bool quantized = false;
   std::string init_from;
   std::vector<std::string> init_missing;
   bool init_ignore_extra = false;
@@ -342,6 +366,12 @@ struct CheckpointConfig {
           "Checkpoints of steps that are multiples of it are kept for good; 0: none");
     v.key("expert_layout", self.expert_layout, OneOf(), may_change,
           "Expert weights in files: single, one dataset a projection; discrete, one an expert; auto: as in memory");
+    v.derived("io", self.io, OneOf(), may_change, "mpio",
+              "How ranks move payload: mpio, through HDF5's MPI-IO driver; direct, by the system's own calls");
+    v.key("mpio_hints", self.mpio_hints, Text::line, may_change,
+          "Hints for MPI-IO, by name, as its library knows them, with io mpio: {striping_factor: 8}");
+    v.key("quantized", self.quantized, OneOf(), may_change,
+          "Write quantized.h5 too: what `tessera quantize` makes of model.h5 in the format of the recipe's weights");
     v.key("init_from", self.init_from, Text::line_or_empty, may_change,
           "First weights of a fresh run, from step 0: a checkpoint, run directory or Hugging Face folder; empty: "
           "drawn");
@@ -409,6 +439,10 @@ struct RunConfig {
 /// data.root (the deck's folder), vocab of token files, and head_dim where heads do not divide hidden.
 void derive(RunConfig& config);
 
+/// parallel.expert_room that is enough however tokens are routed: each rank of an expert group sends a token at most
+/// once to each expert.
+double ample_room(const RunConfig& config);
+
 /// Whether weights that are held quantized travel as their bf16, which is staged; and whether as the codes of both
 /// copies, of which neither follows from the other, so that cuts stand between rows of blocks. Of a config whose
 /// primary_weights are known.
@@ -421,20 +455,26 @@ struct Finding {
   std::string text;
 };
 
-/// What contradicts itself, whatever the machine and the rank count; of a derived config. Empty: all is well.
+/// Contradictions of a derived config that depend on neither machine nor rank count; empty: none.
 std::vector<Finding> check(const RunConfig& config);
 
-/// A `fixed` key whose value differs.
+/// A key that a resumed run must keep, unless asked to change it, and whose value differs.
 struct KeyChange {
   std::string key, before, now;  ///< values as a deck writes them; "absent" where its section is
+  Restart restart = Restart::fixed;
 };
 /// Both derived.
 std::vector<KeyChange> changed_keys(const RunConfig& before, const RunConfig& now);
 
-/// Keys that a resumed run must keep and that differ from those of the run that was saved. Both derived.
-std::vector<Finding> changes_at_restart(const RunConfig& saved, const RunConfig& now);
+/// The end of a sentence on what a resumed run must keep: "..., unless `train --allow-change KEY` lets it change".
+std::string keep_it_text(const std::string& key, Restart restart);
 
-/// What is allowed but probably not meant: keys that have no effect.
+/// Keys that a resumed run must keep and that differ from those of the run that was saved, but for those that it was
+/// asked to change. Both derived.
+std::vector<Finding> changes_at_restart(const RunConfig& saved, const RunConfig& now,
+                                        const std::set<std::string>& asked = {});
+
+/// Advice: keys that are allowed and have no effect beside the others.
 std::vector<Finding> advise(const RunConfig& config);
 
 }  // namespace tessera

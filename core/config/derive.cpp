@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "core/config/config.hpp"
 #include "kernels/base/index.hpp"
 #include "kernels/formats/registry.hpp"
@@ -15,7 +17,7 @@ void derive_model(ModelConfig& model, DataKind data) {
   if (model.moe) model.moe->renormalize.fill(model.moe->top_k > 1);
 }
 
-/// Whether one copy's codes are enough, from which the other follows.
+/// Whether codes of one copy suffice, since the other is derived from them.
 bool travels_smaller_as_codes(const RunConfig& config) {
   const std::optional<FormatId> format = find_format(name_of(config.precision.recipe));
   return format && traits_of(*format).columnwise != formats::Columnwise::requantized;
@@ -34,6 +36,14 @@ bool ships_both_copies(const RunConfig& config) {
          config.gather.wire == GatherWire::quantized && !travels_smaller_as_codes(config);
 }
 
+double ample_room(const RunConfig& config) {
+  const auto& moe = config.model.moe;
+  const std::int64_t ranks = config.parallel.expert;
+  if (!moe || moe->top_k <= 0 || ranks <= 0) return 1;
+  const std::int64_t held = std::max<std::int64_t>(1, moe->experts / ranks);
+  return static_cast<double>(ranks * std::min(moe->top_k, held)) / static_cast<double>(moe->top_k);
+}
+
 void derive(RunConfig& config) {
   derive_model(config.model, config.data.kind);
   using Modules = std::vector<RecomputeModule>;
@@ -42,8 +52,10 @@ void derive(RunConfig& config) {
   const bool plain = config.precision.recipe == RecipeName::bf16;
   config.precision.primary_weights.fill(plain ? PrimaryWeights::bf16 : PrimaryWeights::quantized);
   config.gather.cuts.fill(ships_both_copies(config) ? GatherCuts::tile : GatherCuts::flat);
+  config.parallel.expert_room.fill(ample_room(config));
   config.data.eval_fraction.fill(config.data.kind == DataKind::text ? 0.05 : 0.0);
   config.checkpoint.dir.fill("runs/" + config.run.name);
+  config.checkpoint.io.fill(CheckpointIo::mpio);
 }
 
 }  // namespace tessera

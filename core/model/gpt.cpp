@@ -14,6 +14,8 @@ const GptShape& checked(const GptShape& shape) {
           "rotary positions need an even head_dim");
   require(!shape.moe || (shape.moe->top_k >= 1 && shape.moe->top_k <= shape.moe->experts), "Gpt",
           "top_k must lie between 1 and the number of experts");
+  require(!shape.moe || shape.moe->experts % shape.moe->group.size == 0, "Gpt",
+          "ranks of an expert group hold equal shares of the experts");
   return shape;
 }
 

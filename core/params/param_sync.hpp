@@ -30,7 +30,7 @@ class ParamSync {
   /// The step's gradients, all Empty before. Local; the token's reduce() is collective over the world.
   Accumulating accumulate() { return Accumulating(gradients_); }
 
-  /// The masters have changed: every weight is outdated, and all are staged. With overlap the next forward gathers,
+  /// After an update of the masters: outdates and stages every weight. With overlap the next forward all-gathers,
   /// group by group; without, every group is gathered and consumed here. Collective over the world.
   void publish(Stream& stream, Updated&& updated);
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/comm/mesh.hpp"
@@ -7,14 +8,16 @@
 #include "core/device/device.hpp"
 #include "core/step/step_plan.hpp"
 #include "kernels/base/choices.hpp"
+#include "kernels/gemm/route.hpp"
 
 namespace tessera {
 
 /// One line of the communication budget of a step.
 struct CollectiveCost {
-  int group = -1;  ///< bucket group; -1: the norm's sum and the report's sums
+  int group = -1;  ///< bucket group; -1: sums of the norm and of the report, exchanges of experts' rows
   Collective collective = Collective::all_gather;
-  std::int64_t bytes = 0, count = 0;
+  std::int64_t bytes = 0, count = 0;  ///< bytes of one; of exchanged rows those of even routing
+  std::string_view label = {};
 };
 
 /// Everything that follows from a run's configuration for one of its ranks, before any memory is allocated.
@@ -25,6 +28,7 @@ struct RunPlan : StepPlan {
   MemoryReport memory{};            ///< bytes of this rank
   std::vector<CollectiveCost> collectives{};
   std::vector<LibraryChoices::Words> library_work{};  ///< of a step, for which libraries have a choice of algorithms
+  gemm::Routes routes{};  ///< of a step's products of codes
 };
 
 /// What stands against running `config` (derived) on `ranks` ranks: everything, each with its keys. Pure.

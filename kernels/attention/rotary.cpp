@@ -1,12 +1,10 @@
 #include "kernels/attention/attention.hpp"
+#include "kernels/attention/back.hpp"
 #include "kernels/base/index.hpp"
 #include "kernels/base/launch.hpp"
 
 namespace tessera {
 namespace {
-
-// Elements between two calls of progress().
-constexpr std::int64_t elements_per_launch = 1 << 18;
 
 // A row of work is one head of one token: x'[j] = x[j] cos - x[j + D/2] sin, x'[j + D/2] = x[j + D/2] cos + x[j] sin.
 template <class T>
@@ -16,20 +14,17 @@ void rotate(Stream& stream, const AttentionShape& shape, const Tensor& qkv, cons
   const auto angle = view_of<A>(table);
   const std::int64_t length = shape.length, dim = shape.head_dim, half = dim / 2, columns = shape.columns();
   const std::int64_t heads = shape.heads + shape.kv_heads, rows = shape.sequences * length * heads;
-  const std::int64_t step = ceil_div(elements_per_launch, dim);
-  for (std::int64_t from = 0; from < rows; from += step) {
-    launch_rows(
-        stream, "rotary", rows - from < step ? rows - from : step, KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
-          const std::int64_t token = (from + r) / heads, head = (from + r) % heads;
-          const std::int64_t begin = token * columns + head * dim, at = token % length * dim;
-          row.each(half, [&](std::int64_t j) {
-            const A cosine = angle(at + j), sine = sign * angle(at + half + j);
-            const A low = static_cast<A>(x(begin + j)), high = static_cast<A>(x(begin + half + j));
-            x(begin + j) = static_cast<T>(low * cosine - high * sine);
-            x(begin + half + j) = static_cast<T>(high * cosine + low * sine);
-          });
+  launch_rows(
+      stream, "rotary", rows, KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
+        const std::int64_t token = r / heads, head = r % heads;
+        const std::int64_t begin = token * columns + head * dim, at = token % length * dim;
+        row.each(half, [&](std::int64_t j) {
+          const A cosine = angle(at + j), sine = sign * angle(at + half + j);
+          const A low = static_cast<A>(x(begin + j)), high = static_cast<A>(x(begin + half + j));
+          x(begin + j) = static_cast<T>(low * cosine - high * sine);
+          x(begin + half + j) = static_cast<T>(high * cosine + low * sine);
         });
-  }
+      });
 }
 
 template <class A>
@@ -56,8 +51,9 @@ void rotary(Stream& stream, const AttentionShape& shape, const Tensor& qkv, cons
   require(table.type == (qkv.type == DType::f64 ? DType::f64 : DType::f32), kernel,
           "the table is fp32 (fp64 for fp64)");
   require(table.elements() == shape.length * shape.head_dim, kernel, "the table is [T, D]");
-  dispatch_real(qkv.type, kernel,
-                [&]<class T>() { rotate<T>(stream, shape, qkv, table, direction == Rotation::forward ? 1 : -1); });
+  const int sign = direction == Rotation::forward ? 1 : -1;
+  if (attention::rotary(stream, shape, qkv, table, static_cast<float>(sign))) return;
+  dispatch_real(qkv.type, kernel, [&]<class T>() { rotate<T>(stream, shape, qkv, table, sign); });
 }
 
 void rotary_table(Stream& stream, const Tensor& table, double base) {

@@ -3,6 +3,7 @@ many launches however many weights there are.
 
 usage: held_weights_test.py TESSERA MPIEXEC [TEST...]
 """
+import filecmp
 import itertools
 import os
 import subprocess
@@ -36,13 +37,14 @@ class HeldWeights(held_runs.HeldRuns):
         for number, way in enumerate(ways(recipe)):
             name, count = f"bytes{number}", next(ranks)
             rows, _ = self.run_of(name, recipe, "single", count, QUANTIZED, *way, "checkpoint.every_steps=1",
-                                  "checkpoint.keep_every=1", "debug.replica_hash_every=1",
+                                  "checkpoint.keep_every=1", "checkpoint.quantized=true", "debug.replica_hash_every=1",
                                   "optimizer.matrices=" + ("muon" if number % 2 else "adamw"))
             for row in rows:
                 step = next(entry for entry in os.listdir(self.path(name))
                             if entry.startswith("step_") and int(entry.split("_")[1]) == row["step"])
                 out = self.path(name, f"q{row['step']}.h5")
                 self.run_tool("quantize", self.path(name, step, "model.h5"), "--format", recipe, "--out", out)
+                self.assertTrue(filecmp.cmp(out, self.path(name, step, "quantized.h5"), shallow=False), (recipe, count, step))
                 with h5py.File(out) as file:
                     self.expect_stored(row["weights"], file, (recipe, way, count, row["step"]))
                 if row["step"] == 2 and number > 0:

@@ -234,12 +234,15 @@ class Refused(Bench):
             file.write(DECK.replace("MODEL", MODELS["odd"]).replace("RECIPE", "nvfp4")
                        .replace("DIR", self.path("planned")))
         out, _ = self.run_to_its_end(0, 1, "plan", deck, "--ranks", "2", "--json", "--set", "precision.bf16_last=1")
-        products = json.loads(out)["products"]
+        plan = json.loads(out)
+        products = plan["products"]
         self.assertEqual([product["parameter"] for product in products],
                          [f"layers.0.{name}.weight"
                           for name in ("attention.qkv", "attention.out", "mlp.gate_up", "mlp.down")])
         self.assertEqual({(p["weight"], p["activation"], p["gradient"]) for p in products},
                          {("nvfp4", "nvfp4_1d", "nvfp4_1d")})
+        self.assertEqual({r["form"] for r in plan["routes"]}, {"forward", "input_gradient", "weight_gradient"})
+        self.assertEqual({r["route"] for r in plan["routes"]}, {"decoded"})  # no unit multiplies nibbles before Blackwell
 
 
 if __name__ == "__main__":

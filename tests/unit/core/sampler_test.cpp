@@ -141,15 +141,15 @@ TEST(Sampler, RefusesAnEmptyCorpusAndNegativeSamples) {
 TEST(BatchPlan, DealsEverySampleOnceWhateverTheRanks) {
   for (std::int64_t ranks : {1, 2, 3, 4, 6, 12}) {
     const BatchPlan plan(24, ranks);
-    for (std::int64_t step : {0, 1, 1000}) {
+    for (std::int64_t first : {0, 24, 1001}) {
       std::vector<std::int64_t> samples;
       for (std::int64_t rank = 0; rank < ranks; ++rank) {
-        const SampleRange share = plan.share(step, rank);
+        const SampleRange share = plan.share(first, rank);
         EXPECT_EQ(share.count, 24 / ranks);
         for (std::int64_t i = 0; i < share.count; ++i) samples.push_back(share.first + i);
       }
       std::vector<std::int64_t> expected(24);
-      std::iota(expected.begin(), expected.end(), step * 24);
+      std::iota(expected.begin(), expected.end(), first);
       EXPECT_EQ(samples, expected) << ranks << " ranks";
     }
   }

@@ -161,22 +161,23 @@ TEST(AttentionChecks, RefusesWhatDoesNotFit) {
 TYPED_TEST(Attention, RotaryTurnsPairsAndTurnsThemBack) {
   using T = TypeParam;
   using A = Accumulator<T>;
-  const AttentionShape shape{2, 19, 3, 1, 10};
   const double base = 10000;
   Device device;
   Stream& stream = device.compute();
-  const auto values = uniform<T>(2 * 19 * shape.columns(), 4);
-  const Tensor qkv = on_device(device, {2 * 19, shape.columns()}, values);
-  const Tensor table = poisoned<A>(device, {19, 10});
-  rotary_table(stream, table, base);
-  std::vector<A> rounded;
-  for (double v : reference::rotary_table(19, 10, base)) rounded.push_back(static_cast<A>(v));
-  EXPECT_TRUE(near(on_host<A>(device, table), rounded, std::is_same_v<A, float> ? 1e-7 : 1e-14));
-  rotary(stream, shape, qkv, table, Rotation::forward);
-  EXPECT_TRUE(rounded_once(on_host<T>(device, qkv), reference::rotary(shape, wide(values), base, 1)));
-  const auto turned = wide(on_host<T>(device, qkv));
-  rotary(stream, shape, qkv, table, Rotation::inverse);
-  EXPECT_TRUE(rounded_once(on_host<T>(device, qkv), reference::rotary(shape, turned, base, -1)));
+  for (const AttentionShape& shape : {AttentionShape{2, 19, 3, 1, 10}, AttentionShape{2, 19, 3, 1, 48}}) {
+    const auto values = uniform<T>(2 * 19 * shape.columns(), 4);
+    const Tensor qkv = on_device(device, {2 * 19, shape.columns()}, values);
+    const Tensor table = poisoned<A>(device, {19, shape.head_dim});
+    rotary_table(stream, table, base);
+    std::vector<A> rounded;
+    for (double v : reference::rotary_table(19, shape.head_dim, base)) rounded.push_back(static_cast<A>(v));
+    EXPECT_TRUE(near(on_host<A>(device, table), rounded, std::is_same_v<A, float> ? 1e-7 : 1e-14));
+    rotary(stream, shape, qkv, table, Rotation::forward);
+    EXPECT_TRUE(rounded_once(on_host<T>(device, qkv), reference::rotary(shape, wide(values), base, 1)));
+    const auto turned = wide(on_host<T>(device, qkv));
+    rotary(stream, shape, qkv, table, Rotation::inverse);
+    EXPECT_TRUE(rounded_once(on_host<T>(device, qkv), reference::rotary(shape, turned, base, -1)));
+  }
 }
 
 }  // namespace
