@@ -37,7 +37,8 @@ Build this_build() {
       {"CLI11", CLI11_VERSION},
       {"nlohmann_json", dotted(NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH)},
   };
-  if (*TESSERA_DNNL_VERSION != '\0') build.libraries.push_back({"oneDNN", TESSERA_DNNL_VERSION});  // of the host's build alone
+  // Of the host's build alone.
+  if (*TESSERA_DNNL_VERSION != '\0') build.libraries.push_back({"oneDNN", TESSERA_DNNL_VERSION});
   for (const LibraryVersion& library : gpu_libraries()) build.libraries.push_back({library.name, library.version});
   if (const std::string nccl = Mpi::nccl_version(); !nccl.empty()) build.libraries.push_back({"NCCL", nccl});
   return build;
