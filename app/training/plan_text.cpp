@@ -198,6 +198,30 @@ std::string bucket_text(const RunPlan& plan, const Bucket& bucket) {
                             plan.registry[bucket.members.back().param].name);
 }
 
+nlohmann::ordered_json groups_json(const RunPlan& plan) {
+  nlohmann::ordered_json groups = nlohmann::ordered_json::array();
+  for (const BucketGroup& group : plan.layout.groups()) {
+    nlohmann::ordered_json buckets = nlohmann::ordered_json::array();
+    for (BucketId b : group.buckets) {
+      const Bucket& bucket = plan.layout.buckets()[b];
+      nlohmann::ordered_json names = nlohmann::ordered_json::array();
+      for (const Placement& p : bucket.members)
+        if (p.member == 0) names.push_back(plan.registry[p.param].name);
+      const Way way = way_of(plan, bucket);
+      buckets.push_back({{"format", name_of(bucket.key.format)},
+                         {"held", held_as(bucket.key.format, way)},
+                         {"owner", name_of(bucket.key.owner)},
+                         {"wire", travels_as(bucket.key.format, way)},
+                         {"staged", staged_in(plan, bucket)},
+                         {"elements", bucket.size.value},
+                         {"slices", bucket.counts},
+                         {"parameters", names}});
+    }
+    groups.push_back({{"processes", name_of(group.processes)}, {"buckets", buckets}});
+  }
+  return groups;
+}
+
 }  // namespace
 
 std::string plan_text(const RunPlan& plan) {
@@ -252,26 +276,7 @@ std::string plan_json(const RunPlan& plan) {
   for (std::size_t c = 0; c < plan.memory.size(); ++c)
     json["memory"][name_of(static_cast<Category>(c))] = plan.memory[c];
   add_mesh(json, plan);
-  json["groups"] = nlohmann::ordered_json::array();
-  for (const BucketGroup& group : plan.layout.groups()) {
-    nlohmann::ordered_json buckets = nlohmann::ordered_json::array();
-    for (BucketId b : group.buckets) {
-      const Bucket& bucket = plan.layout.buckets()[b];
-      nlohmann::ordered_json names = nlohmann::ordered_json::array();
-      for (const Placement& p : bucket.members)
-        if (p.member == 0) names.push_back(plan.registry[p.param].name);
-      const Way way = way_of(plan, bucket);
-      buckets.push_back({{"format", name_of(bucket.key.format)},
-                         {"held", held_as(bucket.key.format, way)},
-                         {"owner", name_of(bucket.key.owner)},
-                         {"wire", travels_as(bucket.key.format, way)},
-                         {"staged", staged_in(plan, bucket)},
-                         {"elements", bucket.size.value},
-                         {"slices", bucket.counts},
-                         {"parameters", names}});
-    }
-    json["groups"].push_back({{"processes", name_of(group.processes)}, {"buckets", buckets}});
-  }
+  json["groups"] = groups_json(plan);
   json["owners"] = owners_json(plan);
   json["products"] = nlohmann::ordered_json::array();
   each_quantized(plan, [&](const std::string& name, std::string_view weight, std::string_view x, std::string_view dy) {
