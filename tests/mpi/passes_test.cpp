@@ -81,11 +81,11 @@ TEST(Passes, EveryStepDrawsAnew) {
     run.training().initialise([](StateDict&) {});
     Engine& engine = run.training().engine();
     Batches batches(run.plan().config, run.tokens(), run.windows(), run.plan().ranks.world);
-    HostSequences batch = batches.training(0);
+    HostSequences batch = batches.training(0, 0);
     std::vector<float> all;
     for (const std::uint64_t step : {1u, 2u, 1u}) {
       batch.step = step;
-      all.push_back(engine.report(engine.step(batch, 0)).clip.norm);
+      all.push_back(engine.report(engine.step(batch, {})).clip.norm);
       EXPECT_TRUE(std::isfinite(all.back()) && all.back() > 0);
     }
     return all;
