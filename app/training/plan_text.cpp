@@ -56,6 +56,20 @@ std::string experts_text(const RunPlan& plan) {
                      rows.most, rows.even, reason_for_no_graph(plan));
 }
 
+/// Mesh, graph and, with expert parallelism, rows.
+void add_mesh(nlohmann::ordered_json& json, const RunPlan& plan) {
+  json["mesh"] = {{"data", plan.ranks.world.size}, {"expert", plan.ranks.experts.size}};
+  const std::string no_graph = reason_for_no_graph(plan);
+  json["graph"] = no_graph.empty() ? nlohmann::ordered_json(true) : nlohmann::ordered_json(no_graph);
+  if (plan.ranks.experts.size > 1) {
+    const PlannedRows rows = planned_rows(plan);
+    json["expert"] = {{"ranks", plan.ranks.experts.size},
+                      {"held", plan.model.shape().moe->held()},
+                      {"rows_planned", rows.most},
+                      {"rows_even", rows.even}};
+  }
+}
+
 /// Weights whose products take codes, each dataset once.
 template <class F>
 void each_quantized(const RunPlan& plan, const F& f) {
@@ -184,6 +198,30 @@ std::string bucket_text(const RunPlan& plan, const Bucket& bucket) {
                             plan.registry[bucket.members.back().param].name);
 }
 
+nlohmann::ordered_json groups_json(const RunPlan& plan) {
+  nlohmann::ordered_json groups = nlohmann::ordered_json::array();
+  for (const BucketGroup& group : plan.layout.groups()) {
+    nlohmann::ordered_json buckets = nlohmann::ordered_json::array();
+    for (BucketId b : group.buckets) {
+      const Bucket& bucket = plan.layout.buckets()[b];
+      nlohmann::ordered_json names = nlohmann::ordered_json::array();
+      for (const Placement& p : bucket.members)
+        if (p.member == 0) names.push_back(plan.registry[p.param].name);
+      const Way way = way_of(plan, bucket);
+      buckets.push_back({{"format", name_of(bucket.key.format)},
+                         {"held", held_as(bucket.key.format, way)},
+                         {"owner", name_of(bucket.key.owner)},
+                         {"wire", travels_as(bucket.key.format, way)},
+                         {"staged", staged_in(plan, bucket)},
+                         {"elements", bucket.size.value},
+                         {"slices", bucket.counts},
+                         {"parameters", names}});
+    }
+    groups.push_back({{"processes", name_of(group.processes)}, {"buckets", buckets}});
+  }
+  return groups;
+}
+
 }  // namespace
 
 std::string plan_text(const RunPlan& plan) {
@@ -237,36 +275,8 @@ std::string plan_json(const RunPlan& plan) {
                               {"model_flops_per_step", plan.model_flops_per_step}};
   for (std::size_t c = 0; c < plan.memory.size(); ++c)
     json["memory"][name_of(static_cast<Category>(c))] = plan.memory[c];
-  json["mesh"] = {{"data", plan.ranks.world.size}, {"expert", plan.ranks.experts.size}};
-  const std::string no_graph = reason_for_no_graph(plan);
-  json["graph"] = no_graph.empty() ? nlohmann::ordered_json(true) : nlohmann::ordered_json(no_graph);
-  if (plan.ranks.experts.size > 1) {
-    const PlannedRows rows = planned_rows(plan);
-    json["expert"] = {{"ranks", plan.ranks.experts.size},
-                      {"held", plan.model.shape().moe->held()},
-                      {"rows_planned", rows.most},
-                      {"rows_even", rows.even}};
-  }
-  json["groups"] = nlohmann::ordered_json::array();
-  for (const BucketGroup& group : plan.layout.groups()) {
-    nlohmann::ordered_json buckets = nlohmann::ordered_json::array();
-    for (BucketId b : group.buckets) {
-      const Bucket& bucket = plan.layout.buckets()[b];
-      nlohmann::ordered_json names = nlohmann::ordered_json::array();
-      for (const Placement& p : bucket.members)
-        if (p.member == 0) names.push_back(plan.registry[p.param].name);
-      const Way way = way_of(plan, bucket);
-      buckets.push_back({{"format", name_of(bucket.key.format)},
-                         {"held", held_as(bucket.key.format, way)},
-                         {"owner", name_of(bucket.key.owner)},
-                         {"wire", travels_as(bucket.key.format, way)},
-                         {"staged", staged_in(plan, bucket)},
-                         {"elements", bucket.size.value},
-                         {"slices", bucket.counts},
-                         {"parameters", names}});
-    }
-    json["groups"].push_back({{"processes", name_of(group.processes)}, {"buckets", buckets}});
-  }
+  add_mesh(json, plan);
+  json["groups"] = groups_json(plan);
   json["owners"] = owners_json(plan);
   json["products"] = nlohmann::ordered_json::array();
   each_quantized(plan, [&](const std::string& name, std::string_view weight, std::string_view x, std::string_view dy) {

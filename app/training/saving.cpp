@@ -147,7 +147,7 @@ Proceed Saving::operator()(std::int64_t step) {
   const std::int64_t every = config_.checkpoint.every_steps;
   const bool due = every > 0 && step > 0 && step % every == 0;
   if (step != saved_ && (last || stop || due)) {
-    training_.catch_up();  // what these two throw is no failed save
+    training_.catch_up();  // an error here ends the run: no save has failed
     lock_.require_held();
     if (last || stop)
       save(step);
@@ -173,7 +173,7 @@ void Saving::save(std::int64_t step) {
   writer_.set_aside(run_);
   if (control_.rank() != 0) return;
   std::fflush(stdout);
-  Problems kept;  // longer than asked for, which is no reason to end a run
+  Problems kept;  // failing to delete older checkpoints is told and ends no run
   attempt(kept, [&] { retire(run_, {config_.checkpoint.keep_last, config_.checkpoint.keep_every, step}); });
   for (const Problem& problem : kept.list()) fmt::print(stderr, "older checkpoints are kept: {}\n", problem.text);
 }

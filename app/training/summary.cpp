@@ -61,7 +61,8 @@ std::string travel_text(const RunPlan& plan) {
   std::string text;
   std::int64_t all = 0;
   for (Collective op :
-       {Collective::all_gather, Collective::all_to_all, Collective::reduce_scatter, Collective::all_reduce_sum}) {
+       {Collective::all_gather, Collective::all_to_all, Collective::exchange_rows, Collective::reduce_scatter,
+        Collective::all_reduce_max, Collective::all_reduce_sum}) {
     std::int64_t bytes = 0, count = 0;
     for (const CollectiveCost& cost : plan.collectives) {
       if (cost.collective != op) continue;

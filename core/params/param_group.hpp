@@ -33,7 +33,7 @@ struct Staging {
   int slot = 0;
 };
 
-/// A group of buckets, the unit of all-gather and reduce-scatter: what is true of it now. ParamSync's own.
+/// A group of buckets, the unit of all-gather and reduce-scatter, with its present state. ParamSync's own.
 struct ParamGroup {
   GroupId id;
   ProcessGroup processes = ProcessGroup::dense;

@@ -126,7 +126,7 @@ void measure(RunPlan& plan) {
   engine.initialise();
   engine.sync().settle(engine.stream());
   records.clear();
-  engine.step({{}, {}, plan.sizes.local, 0}, {});  // whose tokens a dry stream does not ask for
+  engine.step({{}, {}, plan.sizes.local, 0}, {});  // no tokens: a dry stream reads none
   allocate_for_debug(device, plan, plan.config.debug);
   engine.sync().settle(engine.stream());
   plan.sizes.workspaces = engine.stream().workspaces();  // those of run_dry() among them

@@ -149,7 +149,7 @@ MUTATIONS = [
     mutation("every_gradient_is_written_once", "how often a gradient is written is not what the dry pass counted", SYNC,
              "    contributions_[param].expected = usage.writes[param] * rules.micro_batches;",
              "    contributions_[param].expected = rules.micro_batches;",
-             "mpi.param_sync_test.2 ParamSync.ReducesOverPoisonedMemory"),
+             "mpi.training_test.1 Training.EvaluationChangesNoBit"),
     mutation("norm_of_one_rank", "the norm counts the elements of one rank", "core/optim/clip.cpp",
              "  if (world.size() > 1) {", "  if (world.size() < 0) {", "mpi.golden_training_test.2 *Fp32*"),
     Mutation("one_rank_skips", "what is not finite on a rank skips the step on that rank alone",

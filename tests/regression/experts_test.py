@@ -69,7 +69,7 @@ class Experts(runs.Runs):
         self.assertIn("host reads", two["graph"])
         self.assertEqual({len(b["slices"]) for g in two["groups"] if g["processes"] == "expert" for b in g["buckets"]}, {2})
         self.assertLess(two["memory"]["weights"], one["memory"]["weights"])
-        text = plan(*self.spread(2))
+        text = plan("--verbose", *self.spread(2))
         self.assertIn("4 ranks in 2 expert groups of 2; each rank holds 6 of 12 experts", text)
 
     def test_without_room_a_run_ends_on_all_ranks(self):
