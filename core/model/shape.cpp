@@ -62,7 +62,8 @@ GptShape GptShape::from(const RunConfig& config, const RankIn& experts) {
   shape.tied_head = model.tied_head;
   if (const auto& moe = model.moe)
     shape.moe = MoeShape{moe->experts,      moe->top_k,  moe->renormalize, moe->weights,
-                         moe->balance_coef, moe->z_coef, experts,          config.parallel.expert_room};
+                         moe->balance_coef, moe->z_coef, experts,
+                         config.parallel.expert > 1 ? config.parallel.expert_room.get() : 0};
   shape.compute = config.precision.compute == Compute::bf16 ? DType::bf16 : DType::f32;
   shape.recipe = recipe_of(config.precision);
   shape.accumulation = config.precision.fuse_wgrad ? Accumulation::fused : Accumulation::unfused;

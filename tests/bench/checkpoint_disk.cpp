@@ -146,7 +146,7 @@ Times save(const fs::path& folder, State& state, Device& device, Control& contro
            int repeats) {
   CheckpointWriter writer(device, control, parallel);
   const Origin origin{"bench", "0", "bench\n", "", 0, control.size(), ExpertWeights::single, "", "", "", "",
-                      "",      "",  "",        0,  {}, ""};
+                      "",      "",  "",        0,  {}, "", ""};
   Block block(block_bytes);
   std::ranges::generate(block, std::minstd_rand(1));  // no disk may find it too simple
   const auto remove = [&](const char* name) {

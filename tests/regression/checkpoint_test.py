@@ -184,9 +184,9 @@ class Checkpoints(runs.Runs):
         self.assertEqual(failures[1], folders[2] + "/optimizer.h5: /adamw/v/embed.tokens holds other bytes than were saved")
         out = self.told("ls", "a")
         lines = out.splitlines()
-        self.assertRegex(lines[0], r"^ +3 +\S+ [MG]iB  invalid  -  +a/step_00000003/model.h5: has 100 bytes")
-        self.assertRegex(lines[1], r"^ +5 +\S+ [MG]iB  valid    \w{16}  a/step_00000005$")
-        self.assertRegex(lines[2], r"^ +6 +\S+ [MG]iB  valid    \w{16}  a/abandoned-1_step_00000006 \(abandoned\)$")
+        self.assertRegex(lines[0], r"^ +3 +\S+ [KMG]iB  invalid  -  +a/step_00000003/model.h5: has 100 bytes")
+        self.assertRegex(lines[1], r"^ +5 +\S+ [KMG]iB  valid    \w{16}  a/step_00000005$")
+        self.assertRegex(lines[2], r"^ +6 +\S+ [KMG]iB  valid    \w{16}  a/abandoned-1_step_00000006 \(abandoned\)$")
 
     def told(self, verb, *arguments):
         """What a verb says to people."""

@@ -48,7 +48,7 @@ inline RunConfig config_of(ExpertWeights experts) {
 
 inline Origin origin_of(const RunConfig& config, ExpertWeights in_file) {
   Origin origin{"test", "0", "deck: text\n", model_fingerprint(config.model), 77, mpi().size(), in_file, "test",
-                "here", "", "", "0", "none", "data", config.run.steps, config.optimizer, ""};
+                "here", "", "", "0", "none", "data", config.run.steps, config.optimizer, "", ""};
   return origin;
 }
 
