@@ -154,7 +154,7 @@ void read_scaling(Reader& reader, const std::string& name, ModelConfig& model) {
       reader.refuse(name + "." + key, value.dump() + ": positions here are plain rotary ones, or Llama 3's");
   }
   if (type != "llama3" && type != "default")
-    return reader.refuse(name, type.dump() + ": frequencies here are plain, or scaled as Llama 3's are");
+    return reader.refuse(name + ".rope_type", type.dump() + ": frequencies here are plain, or scaled as Llama 3's are");
   if (type == "default") return;
   scaling.original_seq_len = static_cast<std::int64_t>(original);
   if (!(scaling.factor >= 1) || original < 1)

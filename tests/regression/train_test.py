@@ -378,7 +378,7 @@ class Refusals(Train):
 
     def test_a_model_that_no_machine_holds(self):
         """Some 370 TB of weights, gradients and optimizer state."""
-        self.refused_by_validate_too(3, "does not fit", "`tessera plan` shows what the memory is for", model__hidden=131072, model__layers=100,
+        self.refused_by_validate_too(3, " not fit ", "`tessera plan` shows what the memory is for", model__hidden=131072, model__layers=100,
                      model__ffn=524288)
 
     def test_decks(self):

@@ -136,9 +136,7 @@ TEST_P(HfGoldens, OutAgainIsWhatCameIn) {
                      after = read_hf_config(folder.path() / "out" / hf_config_file);
   // A Mistral without windows is a Llama.
   EXPECT_EQ(before.family == Family::mistral ? Family::llama : before.family, after.family);
-  RunConfig wanted = before.config;
-  wanted.run.name = after.config.run.name;
-  EXPECT_EQ(wanted, after.config);
+  EXPECT_EQ(before.config.model, after.config.model);
 
   // The index knows every tensor, and no file is larger than it may be.
   const json index = json::parse(read_file(folder.path() / "out" / hf_index_file));
