@@ -60,22 +60,31 @@ std::string work_text(const RunPlan& plan) {
 std::string travel_text(const RunPlan& plan) {
   std::string text;
   std::int64_t all = 0;
-  for (Collective op :
-       {Collective::all_gather, Collective::all_to_all, Collective::exchange_rows, Collective::reduce_scatter,
-        Collective::all_reduce_max, Collective::all_reduce_sum}) {
-    std::int64_t bytes = 0, count = 0;
-    for (const CollectiveCost& cost : plan.collectives) {
-      if (cost.collective != op) continue;
-      bytes += cost.bytes * cost.count;
-      count += cost.count;
-    }
-    if (count > 0) text += fmt::format(", {} {} in {}", name_of(op), bytes_text(bytes), counted(count, "call"));
-    all += bytes;
+  for (const CollectiveTotal& total : totals_of(plan.collectives)) {
+    text += fmt::format(", {} {} in {}", name_of(total.collective), bytes_text(total.bytes),
+                        counted(total.calls, "call"));
+    all += total.bytes;
   }
   return text.empty() ? "nothing" : fmt::format("{} a step and rank{}", bytes_text(all), text.replace(0, 1, ":"));
 }
 
 }  // namespace
+
+std::vector<CollectiveTotal> totals_of(std::span<const CollectiveCost> costs) {
+  std::vector<CollectiveTotal> totals;
+  for (Collective kind :
+       {Collective::all_gather, Collective::all_to_all, Collective::exchange_rows, Collective::reduce_scatter,
+        Collective::all_reduce_max, Collective::all_reduce_sum}) {
+    CollectiveTotal total{kind};
+    for (const CollectiveCost& cost : costs) {
+      if (cost.collective != kind) continue;
+      total.calls += cost.count;
+      total.bytes += cost.bytes * cost.count;
+    }
+    if (total.calls > 0) totals.push_back(total);
+  }
+  return totals;
+}
 
 std::string summary_text(const RunPlan& plan) {
   const int rank = plan.ranks.world.rank;

@@ -232,12 +232,18 @@ ModelConfig llama(Reader& reader) {
   return model;
 }
 
-ModelConfig mistral(Reader& reader) {
-  ModelConfig model = rotary(reader, 10000, 1e-6);
+/// What Mistral and Mixtral leave out of their files alike.
+ModelConfig of_mistral_sizes(Reader& reader, double rope_base, double eps) {
+  ModelConfig model = rotary(reader, rope_base, eps);
   model.kv_heads = reader.size("num_key_value_heads", 8);
   model.ffn = reader.size("intermediate_size", 14336);
   model.seq_len = reader.size("max_position_embeddings", 131072);
   model.bias = false;
+  return model;
+}
+
+ModelConfig mistral(Reader& reader) {
+  ModelConfig model = of_mistral_sizes(reader, 10000, 1e-6);
   if (!reader.says_null("sliding_window")) reader.expect("sliding_window", 4096, {nullptr});
   return model;
 }
@@ -265,11 +271,7 @@ ModelConfig qwen(Reader& reader, Family family) {
 }
 
 ModelConfig mixtral(Reader& reader) {
-  ModelConfig model = rotary(reader, 1e6, 1e-5);
-  model.kv_heads = reader.size("num_key_value_heads", 8);
-  model.ffn = reader.size("intermediate_size", 14336);
-  model.seq_len = reader.size("max_position_embeddings", 131072);
-  model.bias = false;
+  ModelConfig model = of_mistral_sizes(reader, 1e6, 1e-5);
   reader.expect("sliding_window", nullptr, {nullptr});
   MoeConfig moe;
   moe.experts = reader.size("num_local_experts", 8);
