@@ -7,6 +7,7 @@
 #include "core/comm/mpi.hpp"
 #include "git_sha.hpp"
 #include "io/hdf5/file.hpp"
+#include "io/text/splitting.hpp"
 #include "kernels/base/gpu_libraries.hpp"
 #include "kernels/base/runtime.hpp"
 
@@ -31,13 +32,15 @@ Build this_build() {
               Mpi::version(), {}};
   build.libraries = {
       {"Kokkos", TESSERA_KOKKOS_VERSION},
-      {"oneDNN", TESSERA_DNNL_VERSION},
       {"HDF5", hdf5::version()},
       {"yaml-cpp", TESSERA_YAML_VERSION},
       {"fmt", dotted(FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100)},
       {"CLI11", CLI11_VERSION},
       {"nlohmann_json", dotted(NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH)},
   };
+  if (*TESSERA_DNNL_VERSION != '\0')  // of the host's build alone
+    build.libraries.push_back({"oneDNN", TESSERA_DNNL_VERSION});
+  if (const std::string icu = unicode_library(); !icu.empty()) build.libraries.push_back({"ICU", icu});
   for (const LibraryVersion& library : gpu_libraries()) build.libraries.push_back({library.name, library.version});
   if (const std::string nccl = Mpi::nccl_version(); !nccl.empty()) build.libraries.push_back({"NCCL", nccl});
   return build;

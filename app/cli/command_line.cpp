@@ -13,6 +13,7 @@
 
 #include "app/cli/build.hpp"
 #include "app/cli/waiting.hpp"
+#include "app/training/changes.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/config/keys.hpp"
 #include "kernels/formats/registry.hpp"
@@ -88,9 +89,11 @@ class Parser {
         "75 stopped.");
     add_train();
     add_eval();
+    add_generate();
     add_plan();
     add_validate();
     add_explain();
+    add_compare();
     add_info();
     add_checkpoint();
     add_quantize();
@@ -127,6 +130,9 @@ class Parser {
   }
   void add_deck(CLI::App* verb, std::string& deck) {
     verb->add_option("DECK", deck, "The run's deck (YAML)")->required()->type_name("");
+    add_overrides(verb);
+  }
+  void add_overrides(CLI::App* verb) {
     verb->add_option("--set", set_, "Overrides a key of the deck; may be given again")
         ->type_name("KEY=VALUE")
         ->expected(1)
@@ -147,12 +153,20 @@ class Parser {
     CLI::App* const verb =
         add("train", "Train a model; started by the MPI launcher, one process a rank", computing([this] {
               train_.overrides = overrides_of(set_);
+              train_.changes = changeable(allowed_);
               return run_train(train_);
             }));
     add_deck(verb, train_.deck);
     verb->add_option("--resume", train_.resume.from,
                      "auto: the newest valid checkpoint of the run directory; none; or a checkpoint")
         ->type_name("auto|none|PATH");
+    verb->add_option("--allow-change", allowed_,
+                     "Keys that this resume changes: run.steps, optimizer.schedule, batch.global, data.files, ...")
+        ->type_name("KEY,...")
+        ->delimiter(',')
+        ->expected(1)
+        ->allow_extra_args(false)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     verb->add_option("--stop-at", train_.stop_at, "Save after this step and end with code 75")
         ->type_name("STEP")
         ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40).description(""));
@@ -171,6 +185,37 @@ class Parser {
         ->type_name("PATH");
     add_json(verb, eval_.format);
   }
+  void add_generate() {
+    CLI::App* const verb =
+        add("generate", "Print text that a model writes; by the MPI launcher or alone",
+            computing([this] { return run_generate(generate_); }));
+    verb->add_option("MODEL", generate_.model,
+                     "A deck (its run's newest step), a checkpoint, a run directory or a Hugging Face folder")
+        ->required()
+        ->type_name("");
+    CLI::Option* const prompt =
+        verb->add_option("--prompt", generate_.prompt, "What to continue; -: standard input; without it the deck's")
+            ->type_name("TEXT|-");
+    verb->add_option("--prompt-ids", generate_.prompt_ids, "The same as token ids, for a model without a tokenizer")
+        ->delimiter(',')
+        ->excludes(prompt)
+        ->type_name("ID,...");
+    verb->add_option("--tokens", generate_.tokens, "How many to generate (128, or as many as there is room for)")
+        ->type_name("N")
+        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24).description(""));
+    Sampling& sampling = generate_.sampling;
+    verb->add_option("--temperature", sampling.temperature, "Logits are divided by it (0.8); 0: the most likely token")
+        ->type_name("T")
+        ->check(CLI::Range(0.0, 1e6).description(""));
+    verb->add_option("--top-k", sampling.top_k, "Draw from the K most likely alone; 0: from all")
+        ->type_name("K")
+        ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 24).description(""));
+    verb->add_option("--top-p", sampling.top_p, "Draw from the fewest that together have this probability")
+        ->type_name("P")
+        ->check(CLI::Range(1e-9, 1.0).description(""));
+    verb->add_option("--seed", sampling.seed, "Of the random numbers (1234)")->type_name("S");
+    add_json(verb, generate_.format);
+  }
   void add_plan() {
     CLI::App* const verb = add("plan", "Print memory per rank, collectives, groups and owners of a run", [this] {
       plan_.overrides = overrides_of(set_);
@@ -178,6 +223,12 @@ class Parser {
     });
     add_deck(verb, plan_.deck);
     add_ranks(verb, plan_.ranks, "Ranks of the planned run")->required();
+    verb->add_option("--memory", plan_.memory, "What a rank has, as 80GiB: say whether the run fits")
+        ->transform(CLI::AsSizeValue(true).description(""))
+        ->check([](const std::string& bytes) { return bytes == "0" ? "a rank needs some memory" : ""; })
+        ->type_name("SIZE");
+    verb->add_flag_callback(
+        "--verbose", [this] { plan_.detail = Detail::all; }, "List groups, owners, gathers and collectives too");
     add_json(verb, plan_.format);
   }
   void add_validate() {
@@ -192,8 +243,20 @@ class Parser {
   }
   void add_explain() {
     CLI::App* const verb = add("explain", "Explain a key or a section of the deck, or all of them",
-                               [this] { return run_explain(explain_); });
+                               [this] {
+                                 explain_.overrides = overrides_of(set_);
+                                 return run_explain(explain_);
+                               });
     verb->add_option("KEY", explain_.key, "As optimizer.lr, or optimizer")->type_name("");
+    verb->add_option("--deck", explain_.deck, "Tell its values, and where each comes from")->type_name("DECK");
+    add_overrides(verb);
+  }
+  void add_compare() {
+    CLI::App* const verb = add("compare", "Put runs side by side: losses, throughput and differing settings",
+                               [this] { return run_compare(compare_); });
+    verb->add_option("RUN", compare_.runs, "Run directories")->required()->type_name("");
+    verb->add_option("--out", compare_.out, "The page to write; without it compare.html")->type_name("PAGE");
+    add_json(verb, compare_.format);
   }
   void add_info() {
     CLI::App* const verb = add("info", "Print versions, back end and libraries", [this] { return run_info(info_); });
@@ -229,7 +292,8 @@ class Parser {
         "Rewrite a checkpoint: expert layout, type, with or without optimizer state, from and to safetensors");
     verb->callback([this] { chosen_ = [this] { return run_checkpoint_convert(convert_); }; });
     verb->footer(
-        "SRC with config.json and safetensors (a Hugging Face GPT-2, Llama or Mixtral) becomes a checkpoint of step 0, "
+        "SRC with config.json and safetensors (Hugging Face: GPT-2, Llama, Mistral, Mixtral, Qwen) becomes a "
+        "checkpoint of step 0, "
         "weights only, to start from with checkpoint.init_from. Every digest of SRC is checked on the way.");
     verb->add_option("SRC", convert_.from,
                      "A step folder, a run directory (its newest valid step) or a Hugging Face folder")
@@ -281,12 +345,14 @@ class Parser {
   CLI::App app_{"Tessera trains GPT and mixture-of-experts language models with sharded optimizers.", "tessera"};
   Verb chosen_;
   char* const* argv_ = nullptr;
-  std::vector<std::string> set_;
+  std::vector<std::string> set_, allowed_;
   TrainOptions train_;
   EvalOptions eval_;
+  GenerateOptions generate_;
   PlanOptions plan_;
   ValidateOptions validate_;
   ExplainOptions explain_;
+  CompareOptions compare_;
   InfoOptions info_;
   CheckpointOptions checkpoint_;
   CheckpointConvertOptions convert_;
@@ -297,7 +363,7 @@ class Parser {
 /// before they know of each other, the first alone.
 bool speaks(int argc, char* const* argv) {
   const std::string_view verb = argc > 1 ? argv[1] : "";
-  if (verb != "train" && verb != "eval") return true;
+  if (verb != "train" && verb != "eval" && verb != "generate") return true;
   for (const char* variable : {"PMI_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"})
     if (const char* const rank = std::getenv(variable)) return std::string_view(rank) == "0";
   return true;

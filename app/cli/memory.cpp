@@ -32,9 +32,10 @@ Problems against(const Holder& holder, const RunPlan& plan, std::int64_t ranks) 
   if (holder.memory > 0 && needed > holder.memory / ranks)
     problems.add(
         Exit::deck,
-        fmt::format("{} ranks of {} do not fit {}, which has {}: use more hosts or GPUs, a smaller batch.micro, "
+        fmt::format("{} of {} {} not fit {}, which has {}: use more hosts or GPUs, a smaller batch.micro, "
                     "recompute.mode full, or a smaller model; `tessera plan` shows what the memory is for",
-                    ranks, bytes_text(needed), holder.name, bytes_text(holder.memory)));
+                    counted(ranks, "rank"), bytes_text(needed), ranks == 1 ? "does" : "do", holder.name,
+                    bytes_text(holder.memory)));
   return problems;
 }
 

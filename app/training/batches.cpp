@@ -4,37 +4,37 @@
 
 namespace tessera {
 
-Batches::Batches(const RunConfig& config, const TokenStream& tokens, const Windows& windows, const RankIn& world)
-    : tokens_(tokens),
-      windows_(windows),
-      sampler_(windows.train, config.data.shuffle ? Order::shuffled : Order::sequential, config.run.seed),
+Batches::Batches(const RunConfig& config, const CutTokens& training, const CutTokens& held, const RankIn& world)
+    : training_(training),
+      held_(held),
+      sampler_(training.windows.train, config.data.shuffle ? Order::shuffled : Order::sequential, config.run.seed),
       plan_(config.batch.global, world.size),
       rank_(world.rank),
       share_(config.batch.global / world.size),
       micro_(config.batch.micro),
-      evaluation_(windows, config.eval.batches * config.batch.global, micro_, world.size) {
+      evaluation_(held.windows, config.eval.batches * config.batch.global, micro_, world.size) {
   reserve(share_);
 }
 
 void Batches::reserve(std::int64_t sequences) {
   batch_.sequences = sequences;
-  batch_.ids.resize(static_cast<std::size_t>(sequences * windows_.length));
+  batch_.ids.resize(static_cast<std::size_t>(sequences * training_.windows.length));
   batch_.targets.resize(batch_.ids.size());
 }
 
-void Batches::read(std::int64_t sequence, std::int64_t window) {
-  const auto n = static_cast<std::size_t>(windows_.length), begin = static_cast<std::size_t>(sequence) * n;
-  read_window(tokens_, windows_, window, std::span(batch_.ids).subspan(begin, n),
+void Batches::read(const CutTokens& from, std::int64_t sequence, std::int64_t window) {
+  const auto n = static_cast<std::size_t>(from.windows.length), begin = static_cast<std::size_t>(sequence) * n;
+  read_window(from.tokens, from.windows, window, std::span(batch_.ids).subspan(begin, n),
               std::span(batch_.targets).subspan(begin, n));
 }
 
-const HostSequences& Batches::training(std::int64_t step) {
-  const SampleRange samples = plan_.share(step, rank_);
+const HostSequences& Batches::training(std::int64_t step, std::int64_t first) {
+  const SampleRange samples = plan_.share(first, rank_);
   reserve(samples.count);
   batch_.first = rank_ * share_;
   batch_.padding = 0;
   batch_.step = static_cast<std::uint64_t>(step) + 1;
-  for (std::int64_t i = 0; i < samples.count; ++i) read(i, sampler_.window(samples.first + i));
+  for (std::int64_t i = 0; i < samples.count; ++i) read(training_, i, sampler_.window(samples.first + i));
   return batch_;
 }
 
@@ -44,8 +44,8 @@ const HostSequences& Batches::evaluation(std::int64_t pass) {
   batch_.first = 0;
   batch_.step = 0;
   batch_.padding = micro_ - piece.count;
-  for (std::int64_t i = 0; i < piece.count; ++i) read(i, piece.first + i);
-  const auto real = static_cast<std::ptrdiff_t>(piece.count * windows_.length);
+  for (std::int64_t i = 0; i < piece.count; ++i) read(held_, i, piece.first + i);
+  const auto real = static_cast<std::ptrdiff_t>(piece.count * held_.windows.length);
   std::fill(batch_.ids.begin() + real, batch_.ids.end(), 0);
   std::fill(batch_.targets.begin() + real, batch_.targets.end(), 0);
   return batch_;

@@ -20,13 +20,18 @@ Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi
   origin.run_id = control.broadcast(fmt::format(
       "{:016x}", std::random_device()() * std::uint64_t{0x100000001} ^ static_cast<std::uint64_t>(std::time(nullptr))));
   if (!run.beginnings.empty()) {
-    const Parent parent = resume_from(run.beginnings, config.checkpoint.dir.get(), training, device, control);
+    const Parent parent =
+        resume_from(run.beginnings, config.checkpoint.dir.get(), training, device, control, run.parallel.get());
     beginning.step = parent.manifest.counters.step;
     beginning.kept = parent.kept;
     origin.run_id = parent.manifest.run_id;
+    origin.changes = parent.changes;
+    for (const KeyChange& change : run.changes)
+      origin.changes += fmt::format("step {}: {}: {} -> {}\n", beginning.step, change.key, change.before, change.now);
     origin.parent = parent.folder.string();
     origin.parent_digest = parent.manifest.content_digest;
-    if (mpi.rank() == 0) fmt::print("resumed from {} | {}\n", origin.parent, origin.parent_digest);
+    if (mpi.rank() == 0)
+      fmt::print("resumed from {} | {}\n{}", origin.parent, origin.parent_digest, run.changes_text);
   }
   if (run.given) {
     const GivenWeights& given = *run.given;
@@ -41,9 +46,11 @@ Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi
   origin.git_sha = build.git_sha;
   origin.libraries = libraries_text(build);
   origin.mesh = fmt::format("data {}", mpi.size());
+  if (config.parallel.expert > 1) origin.mesh += fmt::format(", expert {}", config.parallel.expert);
   origin.steps = config.run.steps;
   origin.optimizer = config.optimizer;
   origin.deck = resolved_text(run.deck);
+  if (run.tokenizer) origin.tokenizer = run.tokenizer->text();
   origin.model_sha256 = model_fingerprint(config.model);
   origin.corpus_hash = run.corpus->hash();
   origin.world_size = mpi.size();

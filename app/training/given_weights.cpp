@@ -50,27 +50,33 @@ GivenWeights foreign_weights(const std::filesystem::path& folder, Control& contr
   attempt(problems, [&] {
     auto foreign = std::make_unique<ForeignWeights>(folder);
     const ModelFacts facts = foreign->facts();
-    given = {folder, std::move(foreign), facts.model, facts.counters, ""};
+    RunConfig config;
+    config.model = facts.model;
+    config.data.kind = DataKind::tokens;
+    const auto narrow = [](const StateTensor& tensor) { return tensor.type == DType::bf16; };
+    config.precision.compute = std::ranges::all_of(facts.tensors, narrow) ? Compute::bf16 : Compute::fp32;
+    config.sample.prompt.clear();
+    given = {folder, std::move(foreign), config, facts.counters, ""};
   });
   control.agree(problems);
   return given;
 }
 
-GivenWeights saved_weights(const std::filesystem::path& folder, Control& control) {
-  auto checkpoint = std::make_unique<Checkpoint>(folder, control);
+GivenWeights saved_weights(const std::filesystem::path& folder, Control& control, const hdf5::Parallel* parallel) {
+  auto checkpoint = std::make_unique<Checkpoint>(folder, control, parallel);
   const Manifest manifest = checkpoint->manifest();
-  ModelConfig model;
+  RunConfig config;
   Problems problems;
-  attempt(problems,
-          [&] { model = parse_saved_deck(checkpoint->deck(), (folder / deck_file).string()).config.model; });
+  attempt(problems, [&] { config = parse_saved_deck(checkpoint->deck(), (folder / deck_file).string()).config; });
   control.agree(problems);
-  return {folder, std::move(checkpoint), model, manifest.counters, manifest.content_digest};
+  return {folder, std::move(checkpoint), config, manifest.counters, manifest.content_digest};
 }
 
 /// Model keys whose difference the tensors show, or that they survive: the length of sequences, unless positions are
 /// learned, which is a tensor.
 constexpr const char* seen_in_tensors[] = {"model.layers", "model.hidden",    "model.seq_len", "model.ffn",
-                                           "model.vocab",  "model.tied_head", "model.bias",    "model.moe.experts"};
+                                           "model.vocab",  "model.tied_head", "model.bias",    "model.moe.experts",
+                                           "model.qk_norm", "model.qkv_bias"};
 
 std::vector<std::string> other_keys(const ModelConfig& given, const RunConfig& wanted) {
   RunConfig as_given = wanted;
@@ -84,7 +90,7 @@ std::vector<std::string> other_keys(const ModelConfig& given, const RunConfig& w
 
 }  // namespace
 
-GivenWeights open_weights(const std::string& path, Control& control) {
+GivenWeights open_weights(const std::string& path, Control& control, const hdf5::Parallel* parallel) {
   Problems problems;
   std::string folder;
   bool foreign = false;
@@ -95,7 +101,7 @@ GivenWeights open_weights(const std::string& path, Control& control) {
     });
   control.agree(problems);
   folder = control.broadcast(folder);
-  return control.max(foreign) ? foreign_weights(folder, control) : saved_weights(folder, control);
+  return control.max(foreign) ? foreign_weights(folder, control) : saved_weights(folder, control, parallel);
 }
 
 namespace {
@@ -109,7 +115,7 @@ std::vector<StateTensor> weights_of(const RunPlan& plan) {
 }  // namespace
 
 Problems against(const GivenWeights& given, const RunPlan& plan, const Fit& fit) {
-  std::vector<std::string> lines = other_keys(given.model, plan.config);
+  std::vector<std::string> lines = other_keys(given.config.model, plan.config);
   for (std::string& line : misfits(*given.source, weights_of(plan), fit)) lines.push_back(std::move(line));
   Problems problems;
   if (!lines.empty())

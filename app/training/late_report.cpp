@@ -17,9 +17,19 @@ LateReport::LateReport(Device& device, const RunConfig& config, Engine& engine, 
                        Reading reading)
     : device_(device), config_(config), engine_(engine), control_(control), trace_(trace), reading_(reading) {}
 
-void LateReport::begun(std::int64_t step, Turn turn) {
+void LateReport::resume(const StateCounters& counters) {
+  skips_ = counters.skips_in_a_row;
+  if (config_.optimizer.skip_spikes > 0) window_.resume(counters.norms, counters.step);
+}
+
+float LateReport::norm_limit(std::int64_t step) const {
+  const double deviations = config_.optimizer.skip_spikes;
+  return deviations > 0 ? window_.limit(step, deviations) : StepScalars().norm_limit;
+}
+
+void LateReport::begun(std::int64_t step, std::int64_t samples, Turn turn) {
   finish();
-  unread_ = Unread{step, turn, std::exchange(straight_on_, true), std::nullopt};
+  unread_ = Unread{step, samples, turn, std::exchange(straight_on_, true), std::nullopt};
   if (!behind()) read();
 }
 
@@ -29,9 +39,10 @@ void LateReport::read() {
   const StepReport report = engine_.report(unread_->turn);
   const double seconds = report.end.seconds_since(unread_->straight_on ? last_end_ : report.begin);
   last_end_ = report.end;
-  unread_->row = row_of(config_, unread_->step, report, seconds);
+  unread_->row = row_of(config_, {unread_->step, unread_->samples}, report, seconds);
   if (trace_) trace_->report(unread_->step, report, unread_->row->loss);
-  skips_ = unread_->row->skipped ? skips_ + 1 : 0;
+  skips_ = report.clip.skip == ClipResult::not_finite ? skips_ + 1 : 0;
+  if (config_.optimizer.skip_spikes > 0) window_.add(report.clip.norm);
 }
 
 void LateReport::evaluated(const std::function<double()>& evaluate) {

@@ -5,6 +5,7 @@
 #include "app/training/trace.hpp"
 #include "core/comm/control.hpp"
 #include "core/config/config.hpp"
+#include "core/optim/norm_window.hpp"
 #include "core/step/engine.hpp"
 #include "io/metrics/metrics_log.hpp"
 
@@ -27,10 +28,13 @@ class LateReport {
 
   /// Where rows go from now on. Local.
   void send_to(const RowSink& sink) { sink_ = sink; }
-  /// A restored run had skipped as many steps in a row. Local.
-  void resume(std::int64_t skips) { skips_ = skips; }
-  /// Step `step` (from 1) has been enqueued: hands on the row of the step before. Throws as finish() does. Collective.
-  void begun(std::int64_t step, Turn turn);
+  /// Goes on where a restored run stood. Local.
+  void resume(const StateCounters& counters);
+  /// The largest gradient norm of step `step`, the next to be enqueued, that is no spike. Local.
+  float norm_limit(std::int64_t step) const;
+  /// Step `step` (from 1) has been enqueued, after which `samples` have been trained on: hands on the row of the step
+  /// before. Throws as finish() does. Collective.
+  void begun(std::int64_t step, std::int64_t samples, Turn turn);
   /// Adds an evaluation to the row of the last step. The step's report is read first, since `evaluate` goes through the
   /// same memory. Collective as `evaluate` is.
   void evaluated(const std::function<double()>& evaluate);
@@ -42,8 +46,9 @@ class LateReport {
 
   /// Whether rows are read while the next step runs.
   bool behind() const { return reading_ == Reading::late; }
-  /// Steps that were skipped in a row, up to the last report that was read.
+  /// Steps in a row that were not finite, and norms for StateCounters, up to the last report that was read.
   std::int64_t skips() const { return skips_; }
+  const std::vector<double>& norms() const { return window_.norms(); }
 
  private:
   /// Waits for the step.
@@ -51,7 +56,7 @@ class LateReport {
 
   /// A step that was begun and whose row is still to be handed on.
   struct Unread {
-    std::int64_t step;
+    std::int64_t step, samples;
     Turn turn;
     bool straight_on;               ///< its time begins where that of the step before ends
     std::optional<MetricsRow> row;  ///< once its report has been read
@@ -68,6 +73,7 @@ class LateReport {
   Event last_end_;
   bool straight_on_ = false;
   std::int64_t skips_ = 0;
+  NormWindow window_;  ///< of no norms without optimizer.skip_spikes
 };
 
 }  // namespace tessera

@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+#include <span>
+
 #include "core/params/visits.hpp"
 
 namespace tessera {
@@ -61,27 +65,55 @@ std::string side_of(const RunPlan& plan, const Visit& visit) {
   return visit.sides == Sides::both ? "rowwise, columnwise" : name_of(visit.sides);
 }
 
-/// The k-th all-gather of a group is its k-th visit.
-std::vector<PlannedGather> by_visit(const RunPlan& plan) {
+/// Where each visit of one pass stands among the all-gathers of its group in a step, and how many of them are its own:
+/// none, where the visit before it always serves it.
+struct Gathered {
+  std::size_t first = 0;
+  std::int64_t count = 0;
+};
+std::vector<Gathered> walked(const RunPlan& plan, std::span<const Visit> visits) {
+  std::vector<Gathered> all(visits.size());
+  IndexedBy<GroupId, std::size_t> gathers(plan.layout.groups().size(), 0);
+  Walk walk(visits, plan.sync.micro_batches);
+  for (walk.advance(); const Visit* visit = walk.current(); walk.advance()) {
+    Gathered& own = all[static_cast<std::size_t>(visit - visits.data())];
+    if (own.count++ == 0) own.first = gathers[visit->group];
+    ++gathers[visit->group];
+  }
+  return all;
+}
+
+std::int64_t bytes_of(const RunPlan& plan, GroupId group, std::size_t number) {
+  for (const CollectiveCost& cost : plan.collectives)
+    if (cost.group == group.value && cost.collective == Collective::all_gather && number-- == 0) return cost.bytes;
+  return 0;
+}
+
+std::vector<PlannedGather> by_visit(const RunPlan& plan, ProcessGroup processes) {
+  std::vector<Visit> visits = visits_of(plan.usage.training, plan.registry, plan.layout, plan.sync.weights);
+  std::erase_if(visits, [&](const Visit& one) { return plan.layout.groups()[one.group].processes != processes; });
+  const std::vector<Gathered> gathered = walked(plan, visits);
   std::vector<PlannedGather> gathers;
-  IndexedBy<GroupId, std::size_t> seen(plan.layout.groups().size(), 0);
-  const auto bytes = [&](GroupId group) {
-    std::size_t number = seen[group]++;
-    for (const CollectiveCost& cost : plan.collectives)
-      if (cost.group == group.value && cost.collective == Collective::all_gather && number-- == 0) return cost.bytes;
-    return std::int64_t{0};  // one process holds all
-  };
-  for (const Visit& visit : visits_of(plan.usage.training, plan.registry, plan.layout, plan.sync.weights))
+  for (std::size_t i = 0; i < visits.size(); ++i) {
+    const Visit& visit = visits[i];
+    const std::int64_t count = gathered[i].count;
     gathers.push_back({unit_of(plan, visit.group), visit.half == Half::forward ? "forward" : "backward",
-                       side_of(plan, visit), bytes(visit.group), plan.sync.micro_batches, why_of(plan, visit)});
+                       side_of(plan, visit), count > 0 ? bytes_of(plan, visit.group, gathered[i].first) : 0, count,
+                       count > 0 ? why_of(plan, visit) : "still there from the visit before"});
+  }
   return gathers;
 }
 
 }  // namespace
 
 std::vector<PlannedGather> gathers_of(const RunPlan& plan) {
-  if (plan.sync.weights.sharding == Sharding::full) return by_visit(plan);
   std::vector<PlannedGather> gathers;
+  if (plan.sync.weights.sharding == Sharding::full) {
+    for (ProcessGroup processes : {ProcessGroup::dense, ProcessGroup::expert})
+      if (plan.ranks.of(processes).size > 1)  // one process holds all, and gathers nothing
+        std::ranges::move(by_visit(plan, processes), std::back_inserter(gathers));
+    return gathers;
+  }
   for (GroupId group : plan.layout.groups().ids()) gathers.push_back(once_a_step(plan, group));
   return gathers;
 }

@@ -4,21 +4,71 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "app/training/plan_gathers.hpp"
 #include "core/optim/rule.hpp"
 #include "core/params/planes.hpp"
+#include "io/metrics/console.hpp"
 #include "kernels/formats/registry.hpp"
+#include "kernels/gemm/route.hpp"
 
 namespace tessera {
-namespace {
 
 std::int64_t parameters(const RunPlan& plan) {
   std::int64_t n = 0;
-  for (const ParamSpec& spec : plan.registry.specs()) n += spec.real_elements() * spec.members;
+  for (const ParamSpec& spec : plan.registry.specs())
+    n += spec.real_elements() * spec.members * (spec.role == Role::expert ? plan.ranks.experts.size : 1);
   return n;
+}
+
+namespace {
+
+/// Rows of a layer at one rank's experts, without gaps.
+struct PlannedRows {
+  std::int64_t most, even;
+};
+PlannedRows planned_rows(const RunPlan& plan) {
+  const MoeShape& moe = plan.model.shape().moe.value();
+  const std::int64_t tokens = plan.sizes.micro * plan.sizes.length;
+  return {moe.arrival(tokens, 1).room, tokens * moe.top_k};
+}
+
+/// Why steps run kernel by kernel; empty where a GPU replays them as one graph.
+std::string reason_for_no_graph(const RunPlan& plan) {
+  if (plan.ranks.experts.size > 1) return "parallel.expert: the host reads how many rows arrive, layer by layer";
+  return plan.graph ? "" : "run.graph is false";
+}
+
+std::string experts_text(const RunPlan& plan) {
+  const Ranks& ranks = plan.ranks;
+  if (ranks.experts.size == 1) return "";
+  const MoeShape& moe = plan.model.shape().moe.value();
+  const PlannedRows rows = planned_rows(plan);
+  return fmt::format("mesh: {} ranks in {} expert groups of {}; each rank holds {} of {} experts, which {} share\n"
+                     "experts' rows: memory for {} a layer, {} of them at even routing\n"
+                     "no graph: {}\n",
+                     ranks.world.size, ranks.expert_data.size, ranks.experts.size, moe.held(), moe.experts,
+                     ranks.expert_data.size == 1 ? std::string("no ranks")
+                                                 : fmt::format("{} ranks", ranks.expert_data.size),
+                     rows.most, rows.even, reason_for_no_graph(plan));
+}
+
+/// Mesh, graph and, with expert parallelism, rows.
+void add_mesh(nlohmann::ordered_json& json, const RunPlan& plan) {
+  json["mesh"] = {{"data", plan.ranks.world.size}, {"expert", plan.ranks.experts.size}};
+  const std::string no_graph = reason_for_no_graph(plan);
+  json["graph"] = no_graph.empty() ? nlohmann::ordered_json(true) : nlohmann::ordered_json(no_graph);
+  if (plan.ranks.experts.size > 1) {
+    const PlannedRows rows = planned_rows(plan);
+    json["expert"] = {{"ranks", plan.ranks.experts.size},
+                      {"held", plan.model.shape().moe->held()},
+                      {"rows_planned", rows.most},
+                      {"rows_even", rows.even}};
+  }
 }
 
 /// Weights whose products take codes, each dataset once.
@@ -29,6 +79,17 @@ void each_quantized(const RunPlan& plan, const F& f) {
     if (const ParamSpec& spec = plan.registry[dataset.params.front()]; spec.format.codes)
       f(spec.canonical.name, name_of(spec.format), traits_of(recipe.activation.value()).name,
         traits_of(recipe.gradient.value()).name);
+}
+
+/// Products of codes by form and shape, each once, and their routes.
+template <class F>
+void each_route(const RunPlan& plan, const F& f) {
+  constexpr const char* forms[] = {"forward", "input_gradient", "weight_gradient"};
+  constexpr const char* routes[] = {"decoded", "native"};
+  std::set<std::tuple<gemm::Form, std::int64_t, std::int64_t, std::int64_t, std::int64_t>> seen;
+  for (const auto& [p, route] : plan.routes.of)
+    if (seen.emplace(p.form, p.m, p.n, p.k, p.experts).second)
+      f(forms[static_cast<int>(p.form)], p, routes[static_cast<int>(route)]);
 }
 
 double mib(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
@@ -106,60 +167,23 @@ std::string bucket_text(const RunPlan& plan, const Bucket& bucket) {
                                  held_as(bucket.key.format, way), travels_as(bucket.key.format, way));
   if (way == Way::source) text += fmt::format(" staged in {}", staged_in(plan, bucket));
   const auto slices = std::ranges::count_if(bucket.counts, [](std::int64_t n) { return n > 0; });
-  text += fmt::format(", {} elements in {} slices", bucket.size.value, slices);
+  text += fmt::format(", {} in {}", counted(bucket.size.value, "element"), counted(slices, "slice"));
   if (least != most) text += fmt::format(" of at most {}", most);
   return text + fmt::format(", {} ... {}", plan.registry[bucket.members.front().param].name,
                             plan.registry[bucket.members.back().param].name);
 }
 
-}  // namespace
-
-std::string plan_text(const RunPlan& plan, const std::optional<GranularityPeaks>& peaks) {
-  std::string text = fmt::format("{} ranks, {} parameters in {} tensors, layout {:016x}\n", plan.ranks.world.size,
-                                 parameters(plan), plan.registry.size(), plan.layout.hash());
-  text += fmt::format("{} sequences a rank and step in {} micro-batches, {:.3g} GFLOP a step", plan.sizes.local,
-                      plan.sync.micro_batches, plan.flops_per_step * 1e-9);
-  const double twice = plan.flops_per_step - plan.model_flops_per_step;
-  text += twice > 0 ? fmt::format(", {:.3g} of them for recomputation\n", twice * 1e-9) : "\n";
-  text += plan.ranks.world.rank == 0 ? "memory of one rank\n"
-                                     : fmt::format("memory of rank {}, which needs most\n", plan.ranks.world.rank);
-  for (std::size_t c = 0; c < plan.memory.size(); ++c)
-    text += fmt::format("  {:<12} {:>12.3f} MiB\n", name_of(static_cast<Category>(c)), mib(plan.memory[c]));
-  text += fmt::format("  {:<12} {:>12.3f} MiB\n", "total",
-                      mib(std::accumulate(plan.memory.begin(), plan.memory.end(), std::int64_t{0})));
-  text += "groups\n";
-  for (GroupId g : plan.layout.groups().ids())
-    for (BucketId b : plan.layout.groups()[g].buckets)
-      text += fmt::format("  {:>3}  {}\n", g.value, bucket_text(plan, plan.layout.buckets()[b]));
-  text += owners_text(plan);
-  bool headed = false;
-  each_quantized(plan, [&](const std::string& name, std::string_view weight, std::string_view x, std::string_view dy) {
-    if (!std::exchange(headed, true)) text += "products of codes, decoded to bf16 where they are multiplied\n";
-    text += fmt::format("  {}: weight {}, x {}, dy {}\n", name, weight, x, dy);
-  });
-  text += "gathers of one step, bytes that one rank receives\n";
-  for (const PlannedGather& gather : gathers_of(plan))
-    text += fmt::format("  {:<20} {:<9} {:<20} {:>12} bytes x {}  {}\n", gather.unit, gather.pass, gather.side,
-                        gather.bytes, gather.count, gather.why);
-  if (peaks)
-    text += fmt::format("memory with gather.granularity unit: {:.3f} MiB, module: {:.3f} MiB\n", mib(peaks->unit),
-                        mib(peaks->module));
-  text += "collectives of one step, bytes that one rank receives\n";
-  for (const CollectiveCost& cost : plan.collectives)
-    text += fmt::format("  {:<16} {:<10} {:>12} bytes\n", name_of(cost.collective),
-                        cost.group < 0 ? "-" : fmt::format("group {}", cost.group), cost.bytes * cost.count);
-  return text;
+std::string recomputed_text(const RecomputeConfig& recompute) {
+  if (recompute.mode == RecomputeMode::none) return "";
+  std::string modules;
+  if (recompute.mode == RecomputeMode::selective)
+    for (const RecomputeModule module : recompute.modules.get())
+      modules += std::string(modules.empty() ? "" : ", ") + name_of(module);
+  return fmt::format("computed again in backward: {}\n", modules.empty() ? "each block" : modules + " of each block");
 }
 
-std::string plan_json(const RunPlan& plan, const std::optional<GranularityPeaks>& peaks) {
-  nlohmann::ordered_json json{{"ranks", plan.ranks.world.size},
-                              {"parameters", parameters(plan)},
-                              {"layout", fmt::format("{:016x}", plan.layout.hash())},
-                              {"flops_per_step", plan.flops_per_step},
-                              {"model_flops_per_step", plan.model_flops_per_step}};
-  for (std::size_t c = 0; c < plan.memory.size(); ++c)
-    json["memory"][name_of(static_cast<Category>(c))] = plan.memory[c];
-  json["groups"] = nlohmann::ordered_json::array();
+nlohmann::ordered_json groups_json(const RunPlan& plan) {
+  nlohmann::ordered_json groups = nlohmann::ordered_json::array();
   for (const BucketGroup& group : plan.layout.groups()) {
     nlohmann::ordered_json buckets = nlohmann::ordered_json::array();
     for (BucketId b : group.buckets) {
@@ -177,18 +201,82 @@ std::string plan_json(const RunPlan& plan, const std::optional<GranularityPeaks>
                          {"slices", bucket.counts},
                          {"parameters", names}});
     }
-    json["groups"].push_back({{"processes", name_of(group.processes)}, {"buckets", buckets}});
+    groups.push_back({{"processes", name_of(group.processes)}, {"buckets", buckets}});
   }
+  return groups;
+}
+
+}  // namespace
+
+std::string plan_text(const RunPlan& plan) {
+  std::string text = fmt::format("{}, {} in {}, layout {:016x}\n", counted(plan.ranks.world.size, "rank"),
+                                 counted(parameters(plan), "parameter"),
+                                 counted(static_cast<std::int64_t>(plan.registry.size()), "tensor"),
+                                 plan.layout.hash());
+  text += fmt::format("{} a rank and step in {}, {:.3g} GFLOP a step", counted(plan.sizes.local, "sequence"),
+                      counted(plan.sync.micro_batches, "micro-batch"), plan.flops_per_step * 1e-9);
+  const double twice = plan.flops_per_step - plan.model_flops_per_step;
+  text += twice > 0 ? fmt::format(", {:.3g} of them for recomputation\n", twice * 1e-9) : "\n";
+  text += experts_text(plan);
+  text += plan.ranks.world.rank == 0 ? "memory of one rank\n"
+                                     : fmt::format("memory of rank {}, which needs most\n", plan.ranks.world.rank);
+  for (std::size_t c = 0; c < plan.memory.size(); ++c)
+    text += fmt::format("  {:<12} {:>12.3f} MiB\n", name_of(static_cast<Category>(c)), mib(plan.memory[c]));
+  text += fmt::format("  {:<12} {:>12.3f} MiB\n", "total",
+                      mib(std::accumulate(plan.memory.begin(), plan.memory.end(), std::int64_t{0})));
+  text += "groups\n";
+  for (GroupId g : plan.layout.groups().ids())
+    for (BucketId b : plan.layout.groups()[g].buckets)
+      text += fmt::format("  {:>3}  {}\n", g.value, bucket_text(plan, plan.layout.buckets()[b]));
+  text += owners_text(plan);
+  bool headed = false;
+  each_quantized(plan, [&](const std::string& name, std::string_view weight, std::string_view x, std::string_view dy) {
+    if (!std::exchange(headed, true)) text += "products of codes\n";
+    text += fmt::format("  {}: weight {}, x {}, dy {}\n", name, weight, x, dy);
+  });
+  if (headed) text += "their routes: native by units that multiply codes, decoded to bf16 elsewhere\n";
+  each_route(plan, [&](const char* form, const gemm::Product& p, const char* route) {
+    const std::string experts = p.experts > 0 ? fmt::format(" over {} experts", p.experts) : "";
+    text += fmt::format("  {:<16} {} x {} x {}{}: {}\n", form, p.m, p.n, p.k, experts, route);
+  });
+  text += recomputed_text(plan.config.recompute);
+  text += "gathers of one step, bytes that one rank receives\n";
+  for (const PlannedGather& gather : gathers_of(plan))
+    text += fmt::format("  {:<20} {:<9} {:<20} {:>12} bytes x {}  {}\n", gather.unit, gather.pass, gather.side,
+                        gather.bytes, gather.count, gather.why);
+  text += "collectives of one step, bytes that one rank receives\n";
+  for (const CollectiveCost& cost : plan.collectives)
+    text += fmt::format("  {:<16} {:<16} {:>12} bytes\n", name_of(cost.collective),
+                        cost.group < 0 ? std::string(cost.label) : fmt::format("group {}", cost.group),
+                        cost.bytes * cost.count);
+  return text;
+}
+
+std::string plan_json(const RunPlan& plan, const std::optional<GranularityPeaks>& peaks) {
+  nlohmann::ordered_json json{{"ranks", plan.ranks.world.size},
+                              {"parameters", parameters(plan)},
+                              {"layout", fmt::format("{:016x}", plan.layout.hash())},
+                              {"flops_per_step", plan.flops_per_step},
+                              {"model_flops_per_step", plan.model_flops_per_step}};
+  for (std::size_t c = 0; c < plan.memory.size(); ++c)
+    json["memory"][name_of(static_cast<Category>(c))] = plan.memory[c];
+  add_mesh(json, plan);
+  json["groups"] = groups_json(plan);
   json["owners"] = owners_json(plan);
   json["products"] = nlohmann::ordered_json::array();
   each_quantized(plan, [&](const std::string& name, std::string_view weight, std::string_view x, std::string_view dy) {
-    json["products"].push_back(
-        {{"parameter", name}, {"weight", weight}, {"activation", x}, {"gradient", dy}, {"route", "decoded"}});
+    json["products"].push_back({{"parameter", name}, {"weight", weight}, {"activation", x}, {"gradient", dy}});
+  });
+  json["routes"] = nlohmann::ordered_json::array();
+  each_route(plan, [&](const char* form, const gemm::Product& p, const char* route) {
+    json["routes"].push_back(
+        {{"form", form}, {"m", p.m}, {"n", p.n}, {"k", p.k}, {"experts", p.experts}, {"route", route}});
   });
   json["collectives"] = nlohmann::ordered_json::array();
   for (const CollectiveCost& cost : plan.collectives)
     json["collectives"].push_back(
-        {{"group", cost.group}, {"op", name_of(cost.collective)}, {"bytes", cost.bytes}, {"count", cost.count}});
+        {{"group", cost.group}, {"op", name_of(cost.collective)}, {"label", cost.label}, {"bytes", cost.bytes},
+         {"count", cost.count}});
   json["gathers"] = nlohmann::ordered_json::array();
   for (const PlannedGather& gather : gathers_of(plan))
     json["gathers"].push_back({{"unit", gather.unit},

@@ -7,7 +7,10 @@
 #include "app/cli/gpus.hpp"
 #include "app/cli/memory.hpp"
 #include "app/cli/threads.hpp"
+#include "io/checkpoint/storage.hpp"
 #include "io/data/file_set.hpp"
+#include "io/files/text_file.hpp"
+#include "io/metrics/console.hpp"
 #include "io/metrics/run_directory.hpp"
 #include "kernels/base/index.hpp"
 #include "kernels/base/runtime.hpp"
@@ -15,27 +18,79 @@
 namespace tessera {
 namespace {
 
+/// Token files lie beside the tokenizer that they were made with, if any: it must be the deck's.
+void against_another_tokenizer(const Prepared& run, const std::filesystem::path& file, Problems& problems) {
+  const std::filesystem::path beside = file.parent_path() / tokenizer_file;
+  std::error_code absent;
+  if (run.tokenizer && std::filesystem::exists(beside, absent) && read_text_file(beside) != run.tokenizer->text())
+    problems.add(Exit::file, run.deck.provenance.located(
+                                 {{"data.tokenizer"}, fmt::format("is not the one that {} was made with, {}",
+                                                                  file.string(), beside.string())}));
+}
+
+/// The files of some patterns of the deck, none where they are not sound.
+std::optional<Corpus> corpus_of(const Prepared& run, const char* key, const std::vector<std::string>& patterns,
+                                Problems& problems) {
+  const RunConfig& config = run.deck.config;
+  std::vector<Finding> findings;
+  auto files = list_files({config.data.root.get(), patterns, config.checkpoint.dir.get(), key}, findings);
+  for (const Finding& finding : findings) problems.add(Exit::file, run.deck.provenance.located(finding));
+  if (!findings.empty()) return std::nullopt;
+  for (const std::filesystem::path& file : files) against_another_tokenizer(run, file, problems);
+  const bool text = config.data.kind == DataKind::text;
+  Corpus corpus = text ? Corpus::text(std::move(files)) : Corpus::token_files(std::move(files));
+  const std::int64_t vocab = config.model.vocab;
+  corpus.check_vocabulary(run.tokenizer ? std::min(vocab, run.tokenizer->vocabulary()) : vocab, problems);
+  return corpus;
+}
+
+void read_tokenizer(Prepared& run, Problems& problems) {
+  const RunConfig& config = run.deck.config;
+  if (config.data.tokenizer.empty() || config.data.kind == DataKind::text) return;
+  const auto refuse = [&](Exit code, const char* key, const std::string& text) {
+    problems.add(code, run.deck.provenance.located({{key}, text}));
+  };
+  try {
+    run.tokenizer = std::make_shared<const Tokenizer>(std::filesystem::path(config.data.tokenizer));
+  } catch (const Error& error) {
+    return refuse(error.code(), "data.tokenizer", error.what());
+  }
+  if (run.tokenizer->vocabulary() > config.model.vocab)
+    refuse(Exit::deck, "model.vocab",
+           fmt::format("is {}, and data.tokenizer has {} tokens: leave it out, or give at least as many",
+                       config.model.vocab.get(), run.tokenizer->vocabulary()));
+  if (config.sample.tokens == 0) return;
+  try {
+    if (run.tokenizer->encode(config.sample.prompt).empty()) throw Error(Exit::deck, "has no token");
+  } catch (const Error& error) {
+    refuse(Exit::deck, "sample.prompt", error.what());
+  }
+}
+
 void read_corpus(Prepared& run, Problems& problems) {
   const RunConfig& config = run.deck.config;
+  read_tokenizer(run, problems);
   attempt(problems, [&] {
-    std::vector<Finding> findings;
-    auto files = list_files({config.data.root.get(), config.data.files, config.checkpoint.dir.get()}, findings);
-    for (const Finding& finding : findings) problems.add(Exit::file, run.deck.provenance.located(finding));
-    if (!findings.empty()) return;
-    const bool text = config.data.kind == DataKind::text;
-    run.corpus.emplace(text ? Corpus::text(std::move(files)) : Corpus::token_files(std::move(files)));
-    run.corpus->check_vocabulary(config.model.vocab, problems);
-    run.windows =
-        Windows::split(run.corpus->tokens().count(), config.model.seq_len, config.data.eval_fraction, problems);
+    run.corpus = corpus_of(run, "data.files", config.data.files, problems);
+    if (run.corpus)
+      run.windows =
+          Windows::split(run.corpus->tokens().count(), config.model.seq_len, config.data.eval_fraction, problems);
+  });
+  if (config.data.eval_files.empty()) return;
+  attempt(problems, [&] {
+    run.held = corpus_of(run, "data.eval_files", config.data.eval_files, problems);
+    if (run.held) run.held_windows = Windows::held(run.held->tokens().count(), config.model.seq_len, problems);
   });
 }
 
 /// The windows that training would evaluate: at most `most`.
 void limit_evaluation(Prepared& run, std::int64_t most, Problems& problems) {
-  if (problems.empty() && run.windows.evaluation == 0)
-    problems.add(Exit::deck, run.deck.provenance.located({{"data.eval_fraction", "data.kind"},
-                                                          "keeps no windows to evaluate on; give a share above 0"}));
-  run.windows.evaluation = std::min(run.windows.evaluation, most);
+  Windows& windows = run.held ? run.held_windows : run.windows;
+  if (problems.empty() && windows.evaluation == 0)
+    problems.add(Exit::deck, run.deck.provenance.located(
+                                 {{"data.eval_fraction", "data.kind"},
+                                  "keeps no windows to evaluate on; give a share above 0, or data.eval_files"}));
+  windows.evaluation = std::min(windows.evaluation, most);
 }
 
 void resolve_plan(Prepared& run, const Mpi& mpi, Control& control) {
@@ -60,7 +115,8 @@ Deck sound_deck(const std::string& path, const std::vector<Override>& overrides)
 }
 
 Prepared examine(const std::string& deck, const std::vector<Override>& overrides, int ranks) {
-  Prepared run{sound_deck(deck, overrides), {}, {}, {}};
+  Prepared run;
+  run.deck = sound_deck(deck, overrides);
   const RunConfig& config = run.deck.config;
   Runtime::plan_for(static_cast<int>(config.run.threads.get()));
   Problems problems;
@@ -74,14 +130,26 @@ Prepared examine(const std::string& deck, const std::vector<Override>& overrides
   return run;
 }
 
+Batches Prepared::batches() const {
+  const CutTokens training{corpus->tokens(), windows};
+  return {deck.config, training, held ? CutTokens{held->tokens(), held_windows} : training, plan->ranks.world};
+}
+
+const TextEncoding& Prepared::encoding() const {
+  static const ByteEncoding bytes;
+  return tokenizer ? static_cast<const TextEncoding&>(*tokenizer) : bytes;
+}
+
 std::string corpus_text(const Prepared& run) {
   const RunConfig& config = run.deck.config;
   const double sequences = static_cast<double>(config.run.steps) * static_cast<double>(config.batch.global);
   return fmt::format(
-      "corpus: files {}, tokens {}, windows {} for training and {} for evaluation ({} tokens each), epochs {:.2f} ({} "
-      "steps of {} sequences)",
-      run.corpus->files(), run.corpus->tokens().count(), run.windows.train, run.windows.evaluation, run.windows.length,
-      sequences / static_cast<double>(run.windows.train), config.run.steps, config.batch.global);
+      "{}, {}; {} of {} for training, {} for evaluation; {:.2f} epochs in {} of {}",
+      counted(run.corpus->files(), "file"), counted(run.corpus->tokens().count(), "token"),
+      counted(run.windows.train, "window"), counted(run.windows.length, "token"),
+      run.held ? run.held_windows.evaluation : run.windows.evaluation,
+      sequences / static_cast<double>(run.windows.train), counted(config.run.steps, "step"),
+      counted(config.batch.global, "sequence"));
 }
 
 Prepared prepare(const std::string& deck, const std::vector<Override>& overrides, Task task, const Mpi& mpi,

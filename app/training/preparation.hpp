@@ -1,13 +1,16 @@
 #pragma once
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "app/training/batches.hpp"
 #include "core/comm/mpi.hpp"
 #include "core/data/windows.hpp"
 #include "core/plan/plan.hpp"
 #include "io/data/corpus.hpp"
 #include "io/deck/deck.hpp"
+#include "io/text/tokenizer.hpp"
 #include "kernels/base/attempt.hpp"
 
 namespace tessera {
@@ -21,6 +24,14 @@ struct Prepared {
   std::optional<RunPlan> plan;
   std::optional<Corpus> corpus;
   Windows windows;
+  std::optional<Corpus> held;                   ///< of data.eval_files, where there are any
+  Windows held_windows;                         ///< its windows
+  std::shared_ptr<const Tokenizer> tokenizer;  ///< of data.tokenizer; null without one
+
+  /// What is learned from and evaluated on, of a rank.
+  Batches batches() const;
+  /// How prompts and samples are text. Valid as long as this.
+  const TextEncoding& encoding() const;
   int gpu = -1;  ///< as own_gpu says
 };
 

@@ -32,9 +32,11 @@ void check_trace(const std::string& trace, const std::filesystem::path& director
 }
 
 /// Makes the run directory where there is none, keeps others out, and puts in order what a killed run left behind.
-std::unique_ptr<RunLock> claim(const std::filesystem::path& directory, Control& control) {
+std::unique_ptr<RunLock> claim(const CheckpointConfig& checkpoint, Control& control) {
+  const std::filesystem::path directory = checkpoint.dir.get();
+  const WrittenBy by = checkpoint.io == CheckpointIo::mpio ? WrittenBy::mpi_io : WrittenBy::system_calls;
   Problems problems;
-  if (control.rank() == 0) prepare_run_directory(directory, problems);
+  if (control.rank() == 0) prepare_run_directory(directory, by, problems);
   control.agree(problems);
   auto lock = std::make_unique<RunLock>(directory, control);
   if (control.rank() == 0)
@@ -47,9 +49,9 @@ std::unique_ptr<RunLock> claim(const std::filesystem::path& directory, Control& 
 }
 
 /// What the deck starts from. Collective.
-GivenWeights starting_weights(const Deck& deck, Control& control) {
+GivenWeights starting_weights(const Deck& deck, Control& control, const hdf5::Parallel* parallel) {
   try {
-    return open_weights(deck.config.checkpoint.init_from, control);
+    return open_weights(deck.config.checkpoint.init_from, control, parallel);
   } catch (const Error& error) {  // the same on every rank
     throw Error(error.code(), deck.provenance.located({{"checkpoint.init_from"}, error.what()}));
   }
@@ -58,22 +60,29 @@ GivenWeights starting_weights(const Deck& deck, Control& control) {
 }  // namespace
 
 PreparedRun prepare(const RunRequest& request, const Mpi& mpi, Control& control) {
-  PreparedRun run{prepare(request.deck, request.overrides, Task::training, mpi, control), {}, {}, {}};
+  PreparedRun run{prepare(request.deck, request.overrides, Task::training, mpi, control), {}, {}, {}, {}, {}, {}};
   const RunConfig& config = run.deck.config;
   const std::filesystem::path directory = config.checkpoint.dir.get();
   // Checkpoints are looked for under the lock. A directory that is not there has none.
   std::error_code unseen;  // claim() says what is wrong with a path
-  if (control.max(control.rank() == 0 && exists(directory, unseen))) run.lock = claim(directory, control);
+  if (control.max(control.rank() == 0 && exists(directory, unseen))) run.lock = claim(config.checkpoint, control);
+  if (config.checkpoint.io == CheckpointIo::mpio)
+    run.parallel = std::make_unique<hdf5::Parallel>(control, config.checkpoint.mpio_hints);
   Problems problems;
   run.beginnings = beginnings(request.resume, config.checkpoint.dir.get(), control);
-  if (!run.beginnings.empty()) problems.add(against_resuming(run.beginnings.front(), run.deck, run.corpus->hash()));
+  if (!run.beginnings.empty()) attempt(problems, [&] {
+      const SavedRun saved(run.beginnings.front());
+      problems.add(against_resuming(saved, run.deck, run.corpus->hash(), request.changes));
+      run.changes = changes_since(saved, run.deck, run.corpus->hash());
+      run.changes_text = changes_text(saved, config, run.changes, run.windows.train);
+    });
   if (run.beginnings.empty() && !config.checkpoint.init_from.empty()) {
-    run.given = starting_weights(run.deck, control);
+    run.given = starting_weights(run.deck, control, run.parallel.get());
     problems.add(against_starting(*run.given, run.deck, *run.plan));
   }
   if (mpi.rank() == 0) check_trace(config.debug.trace, directory, problems);
   control.agree(problems);
-  if (!run.lock) run.lock = claim(directory, control);
+  if (!run.lock) run.lock = claim(config.checkpoint, control);
   return run;
 }
 

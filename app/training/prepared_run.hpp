@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "app/training/changes.hpp"
 #include "app/training/given_weights.hpp"
 #include "app/training/preparation.hpp"
 #include "app/training/run_request.hpp"
@@ -15,7 +16,10 @@ namespace tessera {
 struct PreparedRun : Prepared {
   std::unique_ptr<RunLock> lock;
   std::vector<std::filesystem::path> beginnings;  ///< checkpoints to go on from, the best first
-  std::optional<GivenWeights> given;  ///< where there are none: what to start with, if not with drawn weights
+  std::vector<KeyChange> changes;                 ///< by request, against the first of them
+  std::string changes_text;                       ///< and what they do
+  std::unique_ptr<hdf5::Parallel> parallel;       ///< with checkpoint.io mpio
+  std::optional<GivenWeights> given;              ///< where there are none: what to start with, if not drawn weights
 };
 
 /// Prepares the run, looks for what it begins from and takes its directory, which is made last of all: a run that is

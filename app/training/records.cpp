@@ -7,7 +7,9 @@
 #include <fmt/format.h>
 
 #include "app/cli/build.hpp"
+#include "app/training/plan_text.hpp"
 #include "io/checkpoint/branch.hpp"
+#include "io/checkpoint/storage.hpp"
 #include "io/files/text_file.hpp"
 #include "io/metrics/run_directory.hpp"
 #include "io/metrics/run_record.hpp"
@@ -81,6 +83,7 @@ std::unique_ptr<RunLog> open_records(const PreparedRun& run, const RunRequest& r
   record.library_plans = plans;
   record.ranks = places(run, mpi, control);
   record.step = beginning.step;
+  for (const KeyChange& change : run.changes) record.changes.push_back({change.key, change.before, change.now});
   if (!run.beginnings.empty()) record.resumed_from = beginning.origin.parent;
   const RunConfig& config = run.deck.config;
   const std::filesystem::path directory = config.checkpoint.dir.get();
@@ -88,9 +91,12 @@ std::unique_ptr<RunLog> open_records(const PreparedRun& run, const RunRequest& r
   if (mpi.rank() == 0)
     attempt(problems, [&] {
       if (request.resume.at_path()) branch_off(directory, beginning);
-      log = std::make_unique<RunLog>(*run.plan, beginning.step, peak_here(config.precision.compute));
+      log = std::make_unique<RunLog>(*run.plan, beginning.step, peak_of_run(config),
+                                     RunTexts{corpus_text(run), resolved_text(run.deck)});
       record.restart = log->restarts();
       replace_text_file(directory / "deck.resolved.yaml", resolved_text(run.deck));
+      if (run.tokenizer) replace_text_file(directory / tokenizer_file, run.tokenizer->text());
+      replace_text_file(directory / plan_file, plan_text(*run.plan));
       replace_text_file(directory / "run.json", record_text(record, directory / "run.json"));
     });
   control.agree(problems);

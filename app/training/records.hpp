@@ -9,8 +9,10 @@
 
 namespace tessera {
 
-/// Rank 0's log, null elsewhere, and what else the run directory says of this start: the resolved deck, run.json, a
-/// branch that begins. Collective.
+inline constexpr const char* plan_file = "plan.txt";
+
+/// Rank 0's log, null elsewhere, and what else the run directory says of this start: the resolved deck, the plan,
+/// run.json, a branch that begins. Collective.
 std::unique_ptr<RunLog> open_records(const PreparedRun& run, const RunRequest& request, const AgreedPlans& plans,
                                      const Beginning& beginning, const Mpi& mpi, Control& control);
 

@@ -7,6 +7,9 @@
 #include <numeric>
 #include <span>
 
+#include "app/training/summary.hpp"
+#include "io/metrics/console.hpp"
+
 namespace tessera {
 namespace {
 
@@ -63,16 +66,9 @@ ClosingReport closing_report(Device& device, const Mesh& mesh, const RunPlan& pl
   text = regions_text(report.regions, loop.seconds);
   text += exposed_text(report.regions.back(), over_ranks("communication", control, mesh.busy()));
   text += "collectives of one step, bytes that one rank receives\n";
-  for (Collective op :
-       {Collective::all_gather, Collective::all_to_all, Collective::reduce_scatter, Collective::all_reduce_sum}) {
-    std::int64_t bytes = 0, count = 0;
-    for (const CollectiveCost& cost : plan.collectives) {
-      if (cost.collective != op) continue;
-      bytes += cost.bytes;
-      count += cost.count;
-    }
-    if (count > 0) text += fmt::format("  {:<16} {:>4} calls {:>12} bytes\n", name_of(op), count, bytes);
-  }
+  for (const CollectiveTotal& total : totals_of(plan.collectives))
+    text += fmt::format("  {:<16} {:>10} {:>12} bytes\n", name_of(total.collective), counted(total.calls, "call"),
+                        total.bytes);
   text += memory_text(device.memory(), control);
   text += fmt::format("memory was asked for {} times after the second step\n", control.max(loop.late_allocations));
   return report;

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <numeric>
 
+#include "io/checkpoint/folder.hpp"
 #include "io/files/text_file.hpp"
 #include "io/metrics/report_page.hpp"
 #include "io/metrics/run_directory.hpp"
@@ -23,10 +25,11 @@ std::vector<std::pair<std::string, std::string>> facts_of(const RunPlan& plan, c
   if (rows.empty()) return facts;
   double seconds = 0;
   std::optional<float> evaluated;
-  std::int64_t skipped = 0;
+  std::int64_t skipped = 0, spikes = 0;
   for (const MetricsRow& row : rows) {
     seconds += row.step_ms / 1e3;
     skipped += row.skipped;
+    spikes += row.spike;
     if (row.eval_loss) evaluated = row.eval_loss;
   }
   facts.emplace_back("loss", fmt::format("{:.4f}", rows.back().loss));
@@ -39,21 +42,25 @@ std::vector<std::pair<std::string, std::string>> facts_of(const RunPlan& plan, c
                                  plan.model_flops_per_step * 1e-12, plan.model_flops_per_step * 1e-12 / mean));
   if (peak) facts.emplace_back("mean MFU", fmt::format("{:.1f}%", 100 * utilisation(plan, *peak, mean)));
   facts.emplace_back("formula", utilisation_text(plan, peak));
-  facts.emplace_back("ranks", fmt::format("{}, {} threads each", plan.ranks.world.size, plan.config.run.threads.get()));
+  facts.emplace_back("ranks", fmt::format("{}, {} each", plan.ranks.world.size,
+                                          counted(plan.config.run.threads.get(), "thread")));
+  facts.emplace_back("memory", bytes_text(rows.back().memory_bytes) + " a rank");
   facts.emplace_back("restarts", fmt::format("{}", rows.back().restart));
-  facts.emplace_back("skipped steps", fmt::format("{}", skipped));
+  facts.emplace_back("skipped", counted(skipped, "step") + (spikes > 0 ? ", " + counted(spikes, "spike") : ""));
   return facts;
 }
 
 }  // namespace
 
-RunLog::RunLog(const RunPlan& plan, std::int64_t step, std::optional<Peak> peak)
+RunLog::RunLog(const RunPlan& plan, std::int64_t step, std::optional<Peak> peak, RunTexts texts)
     : plan_(plan),
       begun_at_(step),
       peak_(std::move(peak)),
+      texts_(std::move(texts)),
       metrics_(directory_of(plan) / metrics_file, step),
       events_(directory_of(plan), step, metrics_.restarts()),
       memory_(std::accumulate(plan.memory.begin(), plan.memory.end(), std::int64_t{0})) {
+  for (const StepFolder& folder : step_folders(directory_of(plan))) saves_.push_back(folder.step);
   if (peak_) console_.line(utilisation_text(plan, peak_));
 }
 
@@ -81,7 +88,8 @@ void RunLog::show(const MetricsRow& row) {
                  .tokens_per_s = row.tokens_per_s,
                  .memory_bytes = memory_,
                  .seconds_left = left,
-                 .skipped = row.skipped});
+                 .skipped = row.skipped,
+                 .spike = row.spike});
     row.skipped ? console_.warning(line) : console_.line(line);
   }
   if (row.step < steps && (printed_ > drawn_ || Clock::now() - drawn_ >= std::chrono::milliseconds(100))) {
@@ -94,18 +102,33 @@ Problems RunLog::row(const MetricsRow& row) {
   show(row);
   MetricsRow whole = row;
   whole.restart = metrics_.restarts();
+  whole.ranks = plan_.ranks.world.size;
+  whole.memory_bytes = memory_;
+  whole.time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  if (peak_) whole.mfu = utilisation(plan_, *peak_, row.step_ms / 1e3);
   Problems problems = metrics_.append(whole);
   events_.append(whole);
+  if (Clock::now() >= page_due_) {
+    const Clock::time_point begin = Clock::now();
+    write_page({}, fmt::format("running since {:.0f} s", seconds()));
+    // A long run's page takes a while: no more than a fiftieth of the time goes into it.
+    page_due_ = begin + std::max<Clock::duration>(std::chrono::seconds(30), 50 * (Clock::now() - begin));
+  }
   return problems;
 }
 
 void RunLog::close(const ClosingReport& closing, const std::string& end) {
   console_.bar("");
   fmt::print("{}", closing.text);
+  write_page(closing.regions, end);
+}
+
+void RunLog::write_page(const std::vector<Bar>& regions, const std::string& end) {
   Problems problems;
   attempt(problems, [&] {
     const std::vector<MetricsRow> rows = read_metrics(directory_of(plan_) / metrics_file);
-    RunReport report{plan_.config.run.name, facts_of(plan_, rows, peak_), rows, closing.regions};
+    RunReport report{plan_.config.run.name, facts_of(plan_, rows, peak_), rows, regions, saves_, texts_.deck};
+    report.facts.emplace_back("corpus", texts_.corpus);
     report.facts.emplace_back("end", end);
     replace_text_file(directory_of(plan_) / "report.html", to_html(report));
   });

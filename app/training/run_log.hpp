@@ -11,17 +11,23 @@
 
 namespace tessera {
 
+/// What a page says of a run besides its rows and its plan.
+struct RunTexts {
+  std::string corpus, deck;  ///< a line; the resolved deck
+};
+
 /// Rank 0's log of a run: every step to metrics.jsonl and its copy for TensorBoard, and to the console as many as a
-/// person can follow; at the end report.html.
+/// person can follow; report.html while it runs and at every end.
 class RunLog {
  public:
   /// Throws Error{environment} when metrics.jsonl cannot be opened.
   /// `step`: steps done before, whose rows stay; `peak` of each rank's device, if known.
-  RunLog(const RunPlan& plan, std::int64_t step, std::optional<Peak> peak);
+  RunLog(const RunPlan& plan, std::int64_t step, std::optional<Peak> peak, RunTexts texts);
 
   std::int64_t restarts() const { return metrics_.restarts(); }  ///< how often the run had been resumed
 
   [[nodiscard]] Problems row(const MetricsRow& row);
+  void saved(std::int64_t step) { saves_.push_back(step); }  ///< for the page
   double seconds() const;  ///< since it was opened
   /// Prints the end of the log and writes report.html, which says with `end` how the run ended. That page is for the
   /// eye: its problems are printed and change no end.
@@ -31,15 +37,19 @@ class RunLog {
   using Clock = std::chrono::steady_clock;
   bool worth_a_line(const MetricsRow& row) const;
   void show(const MetricsRow& row);
+  /// Writes report.html; what goes wrong is printed and changes nothing.
+  void write_page(const std::vector<Bar>& regions, const std::string& end);
 
   const RunPlan& plan_;
   std::int64_t begun_at_;
   std::optional<Peak> peak_;
+  RunTexts texts_;
+  std::vector<std::int64_t> saves_;
   MetricsLog metrics_;
   EventFile events_;
   Console console_{stdout};
   Clock::time_point begin_ = Clock::now();
-  Clock::time_point printed_, drawn_;
+  Clock::time_point printed_, drawn_, page_due_;
   std::int64_t memory_ = 0;
 };
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@ struct RunRequest {
   std::string deck;
   std::vector<Override> overrides;
   Resume resume;
+  std::set<std::string> changes;          ///< keys that a resume may change: of --allow-change
   std::vector<std::string> command_line;  ///< as it was typed
 };
 

@@ -5,8 +5,10 @@
 #include <cstdio>
 #include <sstream>
 
+#include "core/recipe/recipe.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/reader.hpp"
+#include "io/convert/quantize_file.hpp"
 #include "io/files/text_file.hpp"
 #include "kernels/base/attempt.hpp"
 
@@ -72,23 +74,6 @@ std::vector<fs::path> beginnings(const Resume& resume, const fs::path& run, Cont
   return paths;
 }
 
-Problems against_resuming(const fs::path& folder, const Deck& deck, std::uint64_t corpus_hash) {
-  Problems problems;
-  attempt(problems, [&] {
-    // Not the structure of its files, which rank 0 has judged: ten thousand tensors take a while on every rank.
-    const Manifest manifest = parse_manifest(read_text_file(folder / manifest_file), folder / manifest_file);
-    const Deck saved = parse_saved_deck(read_text_file(folder / deck_file), (folder / deck_file).string());
-    for (const Finding& finding : changes_at_restart(saved.config, deck.config))
-      problems.add(Exit::deck, deck.provenance.located(finding));
-    if (manifest.corpus_hash != hex(corpus_hash))
-      problems.add(
-          Exit::file,
-          fmt::format("data.files: the corpus has hash {}, and had {} when {} was saved: a resumed run must keep it",
-                      hex(corpus_hash), manifest.corpus_hash, folder.string()));
-  });
-  return problems;
-}
-
 namespace {
 
 /// As Parent has it: what rank 0 sees. Collective.
@@ -99,14 +84,24 @@ std::int64_t kept_step(const Checkpoint& checkpoint, const fs::path& run, Contro
   return control.max(own) != 0 ? step : -1;
 }
 
+/// Those of rank 0, which alone opens the file. Collective.
+std::string changes_of(const Checkpoint& checkpoint, Control& control) {
+  std::string changes;
+  Problems problems;
+  if (control.rank() == 0) attempt(problems, [&] { changes = checkpoint.changes(); });
+  control.agree(problems);
+  return control.broadcast(changes);
+}
+
 }  // namespace
 
 Parent resume_from(const std::vector<fs::path>& candidates, const fs::path& run, Training& training, Device& device,
-                   Control& control) {
+                   Control& control, const hdf5::Parallel* parallel) {
   for (std::size_t i = 0;; ++i) try {
-      const Checkpoint checkpoint(candidates[i], control);
+      const Checkpoint checkpoint(candidates[i], control, parallel);
       training.restore([&](StateDict& state) { load(checkpoint, state, device, control); });
-      return {candidates[i], checkpoint.manifest(), kept_step(checkpoint, run, control)};
+      return {candidates[i], checkpoint.manifest(), changes_of(checkpoint, control),
+              kept_step(checkpoint, run, control)};
     } catch (const Error& error) {
       // All ranks throw alike, so that all turn to the next one.
       if (error.code() != Exit::file || i + 1 == candidates.size()) throw;
@@ -114,8 +109,29 @@ Parent resume_from(const std::vector<fs::path>& candidates, const fs::path& run,
     }
 }
 
+namespace {
+
+/// Weights in the recipe's format, as `tessera quantize` makes them of the masters.
+std::optional<DerivedFile> quantized_weights(const RunConfig& config) {
+  if (!config.checkpoint.quantized) return std::nullopt;
+  const auto work_in = [format = *recipe_of(config.precision).weight.codes](const fs::path& folder) {
+    QuantizeFileOptions options;
+    options.in = folder / model_file;
+    options.out = folder / quantized_file;
+    options.format = format;
+    options.panel_elements = std::int64_t{1} << 20;  // beside a run's own memory
+    return options;
+  };
+  return DerivedFile{quantized_file, [=](const fs::path& folder) { make_quantized_file(work_in(folder)); },
+                     [=](const fs::path& folder, int rank, int ranks) {
+                       fill_quantized_file(work_in(folder), rank, ranks);
+                     }};
+}
+
+}  // namespace
+
 Saving::Saving(Device& device, const RunConfig& config, Control& control, Training& training, Stop& stop,
-               const RunLock& lock, Origin origin, std::int64_t saved)
+               const RunLock& lock, const hdf5::Parallel* parallel, Origin origin, std::int64_t saved)
     : config_(config),
       control_(control),
       training_(training),
@@ -123,7 +139,7 @@ Saving::Saving(Device& device, const RunConfig& config, Control& control, Traini
       lock_(lock),
       origin_(std::move(origin)),
       run_(config.checkpoint.dir.get()),
-      writer_(device, control),
+      writer_(device, control, parallel, quantized_weights(config)),
       saved_(saved) {}
 
 Proceed Saving::operator()(std::int64_t step) {
@@ -131,7 +147,7 @@ Proceed Saving::operator()(std::int64_t step) {
   const std::int64_t every = config_.checkpoint.every_steps;
   const bool due = every > 0 && step > 0 && step % every == 0;
   if (step != saved_ && (last || stop || due)) {
-    training_.catch_up();  // what these two throw is no failed save
+    training_.catch_up();  // an error here ends the run: no save has failed
     lock_.require_held();
     if (last || stop)
       save(step);
@@ -157,7 +173,7 @@ void Saving::save(std::int64_t step) {
   writer_.set_aside(run_);
   if (control_.rank() != 0) return;
   std::fflush(stdout);
-  Problems kept;  // longer than asked for, which is no reason to end a run
+  Problems kept;  // failing to delete older checkpoints is told and ends no run
   attempt(kept, [&] { retire(run_, {config_.checkpoint.keep_last, config_.checkpoint.keep_every, step}); });
   for (const Problem& problem : kept.list()) fmt::print(stderr, "older checkpoints are kept: {}\n", problem.text);
 }

@@ -9,7 +9,6 @@
 #include "app/training/stop.hpp"
 #include "app/training/training.hpp"
 #include "io/checkpoint/writer.hpp"
-#include "io/deck/deck.hpp"
 #include "io/files/run_lock.hpp"
 
 namespace tessera {
@@ -19,28 +18,26 @@ namespace tessera {
 /// Collective.
 std::vector<std::filesystem::path> beginnings(const Resume& resume, const std::filesystem::path& run, Control& control);
 
-/// Why a run of `deck` on this corpus cannot go on from a checkpoint: keys that changed, another corpus. Not
-/// collective.
-Problems against_resuming(const std::filesystem::path& checkpoint, const Deck& deck, std::uint64_t corpus_hash);
-
 /// The checkpoint that a run goes on from.
 struct Parent {
   std::filesystem::path folder;
   Manifest manifest;
+  std::string changes;     ///< Origin's, as it was saved
   std::int64_t kept = -1;  ///< its step where it is a step folder of the run directory; -1: it lies elsewhere
 };
 /// Loads the first of `candidates` whose payload is whole, for the run in `run`; says what was wrong with the others.
 /// Collective.
 Parent resume_from(const std::vector<std::filesystem::path>& candidates, const std::filesystem::path& run,
-                   Training& training, Device& device, Control& control);
+                   Training& training, Device& device, Control& control, const hdf5::Parallel* parallel);
 
 /// Saves between steps as `checkpoint` asks, and always after the last step or before an early end. A save that fails
 /// in the middle of a run is reported and training goes on. One a rank; every call is collective.
 class Saving {
  public:
-  /// `saved`: the step that the run directory's newest checkpoint holds already; -1: none.
+  /// `parallel`: as CheckpointWriter takes it. `saved`: the step that the run directory's newest checkpoint holds
+  /// already; -1: none.
   Saving(Device& device, const RunConfig& config, Control& control, Training& training, Stop& stop, const RunLock& lock,
-         Origin origin, std::int64_t saved);
+         const hdf5::Parallel* parallel, Origin origin, std::int64_t saved);
 
   Proceed operator()(std::int64_t step);
   std::int64_t saved() const { return saved_; }  ///< the step that was saved last; -1: none. Local.

@@ -4,7 +4,14 @@
 
 namespace tessera {
 
+/// How far a run is after a step.
+struct Progress {
+  std::int64_t step = 0;     ///< from 1
+  std::int64_t samples = 0;  ///< trained on so far
+};
+
 /// What the log says of a training step that took `seconds`: sums over tokens, sequences and MoE layers become means.
-MetricsRow row_of(const RunConfig& config, std::int64_t step, const StepReport& report, double seconds);
+/// What only the log knows (time, memory, ranks, MFU, restart) is left to it.
+MetricsRow row_of(const RunConfig& config, const Progress& progress, const StepReport& report, double seconds);
 
 }  // namespace tessera

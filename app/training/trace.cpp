@@ -23,6 +23,8 @@ Trace::Trace(const std::string& path, Device& device, const StepPlan& plan, Engi
   for (const Dataset& dataset : plan.registry.datasets()) {
     name_of_.insert(name_of_.end(), dataset.params.size(), static_cast<int>(names_.size()));
     names_.push_back(plan.registry.canonical(dataset).name);
+    const BucketId bucket = plan.layout.place(dataset.params.front()).bucket;
+    shared_by_.push_back(plan.layout.buckets()[bucket].key.processes);
   }
   sums_ = trace_digests(device, plan);
   stored_.resize(names_.size());
@@ -97,6 +99,18 @@ void Trace::sort_records(Row& earlier, Row& current) {
   records_.clear();
 }
 
+/// Rows that evaluations have exchanged are no step's.
+void Trace::drop_exchanges() {
+  std::erase_if(records_, [](const Record& record) { return record.collective == Collective::exchange_rows; });
+}
+
+/// Stored weights are whole on all ranks that share them: the lowest of these speaks for them.
+void Trace::leave_to_owners(std::vector<std::uint64_t>& sums) const {
+  const std::size_t n = names_.size(), weights = static_cast<std::size_t>(Traced::weights) * n;
+  for (std::size_t i = weights; i < sums.size(); ++i)
+    if (plan_.ranks.first_sharer(shared_by_[i % n], plan_.ranks.world.rank) != plan_.ranks.world.rank) sums[i] = 0;
+}
+
 void Trace::report(std::int64_t step, const StepReport& report, double loss) {
   row_.step = step;
   row_.loss = loss;
@@ -106,6 +120,7 @@ void Trace::report(std::int64_t step, const StepReport& report, double loss) {
 }
 
 void Trace::finish(Stream& stream) {
+  drop_exchanges();
   engine_.sync().inspect(stream, [](const Plane&) {});
   sort_records(row_, row_);
   if (open_) write(stream);
@@ -113,11 +128,10 @@ void Trace::finish(Stream& stream) {
 }
 
 void Trace::write(Stream& stream) {
-  const auto n = names_.size();
   std::vector<std::uint64_t> sums(static_cast<std::size_t>(sums_.elements()));
   device_.download(stream, sums.data(), sums_);
-  // Of gradients and masters each rank has hashed its shards; weights are whole on all.
-  control_.sum(sums.data(), static_cast<int>(static_cast<std::size_t>(Traced::weights) * n));
+  leave_to_owners(sums);  // of gradients and masters each rank has hashed its shards
+  control_.sum(sums.data(), static_cast<int>(sums.size()));
   Problems problems;
   if (control_.rank() == 0) write_row(sums, problems);
   control_.agree(problems);
@@ -137,6 +151,7 @@ void Trace::write_row(const std::vector<std::uint64_t>& sums, Problems& problems
   row["collectives"] = nlohmann::ordered_json::array();
   for (const Record& record : row_.collectives)
     row["collectives"].push_back({{"op", name_of(record.collective)},
+                                  {"label", record.label},
                                   {"group", record.group},
                                   {"buckets", record.buckets},
                                   {"bytes", record.bytes}});

@@ -24,9 +24,10 @@ class Trace final : public StepObserver {
   Trace(const std::string& path, Device& device, const StepPlan& plan, Engine& engine, Control& control,
         std::vector<Record>& records);
 
+  void begun() override { drop_exchanges(); }
   void reduced(Stream& stream, const Reduced& gradients) override;
   void stepped(Stream& stream) override;
-  /// The last step's scalars, from its report. Not collective.
+  /// The last step's scalars, from its report. Local.
   void report(std::int64_t step, const StepReport& report, double loss);
   /// Writes the last row, after a look at all weights. Collective.
   void finish(Stream& stream);
@@ -45,6 +46,8 @@ class Trace final : public StepObserver {
   void hash_plane(Stream& stream, const Plane& plane);
   void hash_pieces(Stream& stream, Traced which, BucketId bucket, const Tensor& shard);
   void sort_records(Row& earlier, Row& current);
+  void drop_exchanges();
+  void leave_to_owners(std::vector<std::uint64_t>& sums) const;
   void write(Stream& stream);
   void write_row(const std::vector<std::uint64_t>& sums, Problems& problems);
 
@@ -57,6 +60,7 @@ class Trace final : public StepObserver {
   std::vector<std::string> names_;  ///< canonical, each once
   std::vector<int> name_of_;        ///< by ParamId
   std::set<std::pair<int, PlaneKind>> hashed_;  ///< arrays that the row has: gathered again they are the same
+  std::vector<ProcessGroup> shared_by_;  ///< by name
   std::vector<std::set<PlaneKind>> stored_;  ///< by name: what is stored of the weight
   Tensor sums_;                     ///< u64 [digests_of_tensor, names]
   std::ofstream file_;

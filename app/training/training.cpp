@@ -1,5 +1,6 @@
 #include "app/training/training.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -34,7 +35,8 @@ void Training::restore(const std::function<void(StateDict&)>& fill) {
   engine_.restore([&](StateDict& state) {
     fill(state);
     step_ = state.counters.step;
-    report_.resume(state.counters.skips_in_a_row);
+    next_sample_ = state.counters.next_sample;
+    report_.resume(state.counters);
   });
   ready_ = true;
 }
@@ -51,8 +53,9 @@ StateDict Training::state() {
   StateDict state = engine_.state();
   state.counters.step = step_;
   state.counters.skips_in_a_row = report_.skips();
-  state.counters.next_sample = step_ * config.batch.global;
-  state.counters.tokens = state.counters.next_sample * config.model.seq_len;
+  state.counters.norms = report_.norms();
+  state.counters.next_sample = next_sample_;
+  state.counters.tokens = next_sample_ * config.model.seq_len;
   state.counters.seed = config.run.seed;
   return state;
 }
@@ -68,8 +71,9 @@ Proceed Training::run(const RowSink& sink, const Boundary& boundary) {
   while ((proceed = at_boundary(step_)) == Proceed::go_on && step_ < steps) {
     const double rate = learning_rate(config.optimizer, steps, step_ + 1);
     plan_faults();
-    const Turn turn = engine_.step(batches_.training(step_), static_cast<float>(rate));
-    report_.begun(++step_, turn);
+    const Turn turn = engine_.step(batches_.training(step_, next_sample_),
+                                   {static_cast<float>(rate), report_.norm_limit(step_ + 1)});
+    report_.begun(++step_, next_sample_ += config.batch.global, turn);
     if (const CollectiveLog* log = mesh_.log()) log->compare(control_);
     if (replicas_ && step_ % config.debug.replica_hash_every == 0) compare_replicas();
     if (evaluation_due(step_)) report_.evaluated([this] { return evaluate(); });
@@ -104,6 +108,13 @@ double Training::evaluate() {
   const Region region(device_, "evaluate");
   report_.pause();
   return tessera::evaluate(engine_, batches_);
+}
+
+std::vector<float> Training::next_logits(const std::vector<std::int32_t>& ids) {
+  report_.finish();
+  report_.pause();
+  const auto length = static_cast<std::ptrdiff_t>(plan_.sizes.length);
+  return engine_.next_logits({ids.end() - std::min(length, std::ssize(ids)), ids.end()});
 }
 
 }  // namespace tessera

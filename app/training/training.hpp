@@ -46,6 +46,10 @@ class Training {
   /// Moves nothing. Collective.
   double evaluate();
 
+  /// Logits [V] of the token that follows the last seq_len of `ids`, from the weights as they stand. Catches up; moves
+  /// nothing. Collective.
+  std::vector<float> next_logits(const std::vector<std::int32_t>& ids);
+
   Engine& engine() { return engine_; }
   std::int64_t step() const { return step_; }  ///< steps done
   /// How often device memory was asked for after run()'s second step.
@@ -70,6 +74,7 @@ class Training {
   std::optional<ReplicaCheck> replicas_;
   Boundary boundary_;
   std::int64_t step_ = 0;
+  std::int64_t next_sample_ = 0;  ///< of the next step
   std::int64_t settled_ = 0;                       ///< the second step of run()
   std::optional<std::int64_t> early_allocations_;  ///< once that is done
   bool ready_ = false;                             ///< masters hold values

@@ -35,6 +35,11 @@ std::optional<Peak> peak_here(Compute compute) {
   return gpus.empty() ? std::nullopt : peak_of(gpus.front().name, compute);
 }
 
+std::optional<Peak> peak_of_run(const RunConfig& config) {
+  if (config.run.mfu_peak > 0) return Peak{"run.mfu_peak", config.run.mfu_peak * 1e12};
+  return peak_here(config.precision.compute);
+}
+
 std::string slow_products_text(Compute compute) {
   if (gemm::has_instructions(compute == Compute::bf16 ? DType::bf16 : DType::f32)) return "";
   return fmt::format("{} products are computed in fp32 here, since this CPU has no instructions for them: "
@@ -46,7 +51,7 @@ double utilisation(const RunPlan& plan, const Peak& peak, double seconds) {
 }
 
 std::string utilisation_text(const RunPlan& plan, const std::optional<Peak>& peak) {
-  if (!peak) return "no MFU: the peak of this hardware is not known";
+  if (!peak) return "no MFU: the peak of this hardware is not known, and run.mfu_peak does not say it";
   return fmt::format("MFU: {}: {:.3g} TFLOP, {} ranks, {:.1f} TFLOP/s ({}, dense {})", mfu_formula,
                      plan.model_flops_per_step * 1e-12, plan.ranks.world.size, peak->flops * 1e-12, peak->device,
                      name_of(plan.config.precision.compute));

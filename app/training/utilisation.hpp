@@ -19,6 +19,8 @@ std::optional<Peak> peak_of(std::string_view device, Compute compute);
 
 /// That of the device on which this process runs.
 std::optional<Peak> peak_here(Compute compute);
+/// That of a run's ranks: as run.mfu_peak says, else as peak_here does.
+std::optional<Peak> peak_of_run(const RunConfig& config);
 
 /// That products in the type of `compute` are not what this machine is made for, and what is faster; else empty.
 std::string slow_products_text(Compute compute);

@@ -33,8 +33,7 @@ int eval(const EvalOptions& options, Mpi& mpi, Control& control) {
   Device device;
   Mesh mesh = mpi.mesh(device, run.plan->ranks, std::chrono::seconds(config.comm.timeout_s));
   std::vector<Record> no_records;
-  Training training(device, *run.plan, Batches(config, run.corpus->tokens(), run.windows, run.plan->ranks.world), mesh,
-                    control, no_records);
+  Training training(device, *run.plan, run.batches(), mesh, control, no_records);
   training.initialise([&](StateDict& weights) { load_weights(*given.source, weights, device, control); });
   const auto loss = static_cast<float>(training.evaluate());
   if (mpi.rank() == 0) print(options, given.counters, loss);

@@ -1,9 +1,12 @@
 #include <algorithm>
+#include <map>
 
 #include <fmt/format.h>
 
 #include "app/verbs/verbs.hpp"
 #include "core/config/keys.hpp"
+#include "core/config/value.hpp"
+#include "core/config/visitor.hpp"
 #include "core/params/planes.hpp"
 #include "core/recipe/recipe.hpp"
 #include "kernels/formats/registry.hpp"
@@ -12,17 +15,64 @@ namespace tessera {
 namespace {
 
 const char* restart_text(Restart restart) {
-  return restart == Restart::fixed ? "fixed: a resumed run must keep it" : "may change in a resumed run";
+  switch (restart) {
+    case Restart::fixed: return "fixed: a resumed run must keep it";
+    case Restart::on_request: return "fixed, unless `train --allow-change` names it";
+    case Restart::may_change: return "may change in a resumed run";
+  }
+  return "";
 }
 
-void print_key(const KeyDoc& doc) {
+const char* short_text(Restart restart) {
+  constexpr const char* names[] = {"fixed", "--allow-change", "may change"};
+  return names[static_cast<int>(restart)];
+}
+
+/// The values of a deck, with who gave them and where; none where no deck was named.
+class Values : public ConfigVisitor<Values> {
+ public:
+  explicit Values(const ExplainOptions& options) {
+    if (options.deck.empty()) return;
+    Problems problems;
+    deck_ = read_deck(options.deck, options.overrides, problems);
+    problems.raise();
+    RunConfig::visit(deck_.config, *this);
+  }
+
+  template <class T, class Rule> void value(const Key& key, const T& member, const Rule&) {
+    const auto origin = deck_.provenance.origins.find(key.path);
+    if (origin == deck_.provenance.origins.end()) return;
+    const auto& [source, where, base] = origin->second;
+    const bool given = source != Source::standard && source != Source::derived;
+    texts_[key.path] = fmt::format("{}, {}{}", filled(member) ? deck_text(member) : "open until a run begins",
+                                   name_of(source), given ? ": " + where : "");
+  }
+
+  /// Empty: the deck has no such section.
+  std::string of(const std::string& key) const {
+    const auto found = texts_.find(key);
+    return found == texts_.end() ? "" : found->second;
+  }
+
+ private:
+  Deck deck_;
+  std::map<std::string, std::string> texts_;
+};
+
+/// No key of a run, but of its deck: whoever reads that fills in what the other one gives.
+const KeyDoc base_doc = {KeyDoc::Kind::key, "base", "a text", "none", "the path of a deck", Restart::may_change,
+                         "Another deck, as base: other.yaml, that gives what this one leaves out, key by key; lists "
+                         "are taken whole. Its path counts from this deck's folder; it may have a base of its own"};
+
+void print_key(const KeyDoc& doc, const Values& values) {
   fmt::print("{}\n  {}\n", doc.path, doc.help);
+  if (const std::string value = values.of(doc.path); !value.empty()) fmt::print("  value    {}\n", value);
   fmt::print("  type     {}\n  default  {}\n  allowed  {}\n  restart  {}\n", doc.type, doc.standard, doc.allowed,
              restart_text(doc.restart));
 }
 
 /// The keys directly in a section ("" for the deck itself), one a line; the sections below it follow.
-void print_section(const std::string& path, const std::string& help) {
+void print_section(const std::string& path, const std::string& help, const Values& values) {
   const std::string prefix = path.empty() ? "" : path + ".";
   std::vector<const KeyDoc*> keys, sections;
   std::size_t width = 0;
@@ -35,11 +85,13 @@ void print_section(const std::string& path, const std::string& help) {
   for (const KeyDoc* doc : keys) {
     fmt::print("  {:<{}}  {}\n", doc->path.substr(prefix.size()), width, doc->help);
     fmt::print("  {:<{}}  default {}; allowed {}; {}\n", "", width, doc->standard, doc->allowed,
-               doc->restart == Restart::fixed ? "fixed" : "may change");
+               short_text(doc->restart));
+    if (const std::string value = values.of(doc->path); !value.empty())
+      fmt::print("  {:<{}}  value {}\n", "", width, value);
   }
   for (const KeyDoc* doc : sections) {
     fmt::print("\n");
-    print_section(doc->path, doc->help);
+    print_section(doc->path, doc->help, values);
   }
 }
 
@@ -109,14 +161,22 @@ void print_formats() {
 }  // namespace
 
 int run_explain(const ExplainOptions& options) {
+  const Values values(options);
   if (options.key.empty()) {
-    print_section("", "");
+    fmt::print("  {:<14}  {}\n", base_doc.path, base_doc.help);
+    fmt::print("  {:<14}  default {}; allowed {}; {}\n", "", base_doc.standard, base_doc.allowed,
+               short_text(base_doc.restart));
+    print_section("", "", values);
     fmt::print("\n");
     print_formats();
     fmt::print("\n");
     print_gathers();
     fmt::print("\n");
     print_visits();
+    return 0;
+  }
+  if (options.key == "base") {
+    print_key(base_doc, values);
     return 0;
   }
   const KeyDoc* const doc = find_key(options.key);
@@ -126,9 +186,9 @@ int run_explain(const ExplainOptions& options) {
     throw Error(Exit::usage, fmt::format("{}: unknown key, {}", options.key, advice));
   }
   if (doc->kind == KeyDoc::Kind::section)
-    print_section(doc->path, doc->help);
+    print_section(doc->path, doc->help, values);
   else
-    print_key(*doc);
+    print_key(*doc, values);
   return 0;
 }
 

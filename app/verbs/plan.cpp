@@ -4,7 +4,9 @@
 
 #include "app/training/plan_text.hpp"
 #include "app/training/preparation.hpp"
+#include "app/training/summary.hpp"
 #include "app/verbs/verbs.hpp"
+#include "io/metrics/console.hpp"
 #include "kernels/base/runtime.hpp"
 
 namespace tessera {
@@ -18,7 +20,23 @@ int run_plan(const PlanOptions& options) {
   problems.raise();
   const RunPlan plan = resolve_largest(deck.config, static_cast<int>(options.ranks));
   const std::optional<GranularityPeaks> peaks = granularity_peaks(deck.config, static_cast<int>(options.ranks));
-  fmt::print("{}\n", options.format == Format::json ? plan_json(plan, peaks) : plan_text(plan, peaks));
+  if (options.format == Format::json) {
+    fmt::print("{}
+", plan_json(plan, peaks));
+    return 0;
+  }
+  fmt::print("{}groups:   {} of {}, layout {:016x}; {}
+", summary_text(plan),
+             counted(static_cast<std::int64_t>(plan.layout.groups().size()), "group"),
+             counted(static_cast<std::int64_t>(plan.layout.buckets().size()), "bucket"), plan.layout.hash(),
+             options.detail == Detail::all ? "each below" : "--verbose lists them");
+  if (peaks)
+    fmt::print("sharding: full; memory with gather.granularity unit {}, module {}
+", bytes_text(peaks->unit),
+               bytes_text(peaks->module));
+  if (options.memory > 0) fmt::print("{}", verdict_text(plan, options.memory));
+  if (options.detail == Detail::all) fmt::print("
+{}", plan_text(plan));
   return 0;
 }
 

@@ -9,16 +9,17 @@
 #include "app/training/beginning.hpp"
 #include "app/training/generation.hpp"
 #include "app/training/library_plans.hpp"
-#include "app/training/plan_text.hpp"
 #include "app/training/prepared_run.hpp"
 #include "app/training/records.hpp"
 #include "app/training/report.hpp"
 #include "app/training/saving.hpp"
 #include "app/training/stop.hpp"
+#include "app/training/summary.hpp"
 #include "app/training/training.hpp"
 #include "app/verbs/verbs.hpp"
 #include "io/data/utf8.hpp"
 #include "io/files/fault.hpp"
+#include "io/metrics/console.hpp"
 #include "kernels/base/runtime.hpp"
 
 namespace tessera {
@@ -41,14 +42,20 @@ std::optional<std::chrono::seconds> seconds_of(const std::string& limit) {
 void describe(const PreparedRun& run) {
   for (const Finding& finding : advise(run.deck.config))
     fmt::print(stderr, "{} (allowed)\n", run.deck.provenance.located(finding));
-  fmt::print("{}\n{}\n{}\n", resolved_text(run.deck), corpus_text(run), plan_text(*run.plan));
-  if (const std::string slow = slow_products_text(run.deck.config.precision.compute); !slow.empty())
-    fmt::print("speed: {}\n", slow);
+  const RunConfig& config = run.deck.config;
+  fmt::print("run:      {}, {}, {} of {}\n", config.run.name, counted(config.run.steps, "step"),
+             counted(run.plan->ranks.world.size, "rank"), counted(config.run.threads.get(), "thread"));
+  fmt::print("{}corpus:   {}\n", summary_text(*run.plan), corpus_text(run));
+  if (const std::string slow = slow_products_text(config.precision.compute); !slow.empty())
+    fmt::print("speed:    {}\n", slow);
+  fmt::print("records:  {}: checkpoints, metrics.jsonl, report.html, run.json, deck.resolved.yaml (every value), {} "
+             "(groups, collectives)\n",
+             config.checkpoint.dir.get(), plan_file);
   std::fflush(stdout);
 }
 
 /// All ranks generate, rank 0 prints. Collective.
-void print_sample(Training& training, const RunPlan& plan) {
+void print_sample(Training& training, const RunPlan& plan, const TextEncoding& encoding) {
   const SampleConfig& sample = plan.config.sample;
   if (sample.tokens == 0) return;
   const auto show = [&](const std::string& text) {
@@ -56,13 +63,20 @@ void print_sample(Training& training, const RunPlan& plan) {
     fmt::print("{}", text);
     std::fflush(stdout);
   };
-  std::vector<std::int32_t> prompt;
-  for (unsigned char c : sample.prompt) prompt.push_back(c);
+  const NextLogits next = [&](const std::vector<std::int32_t>& ids) { return training.next_logits(ids); };
   show("sample: " + sample.prompt);
   Characters characters;
-  generate(training.engine(), plan, prompt, sample.tokens,
-           [&](std::int32_t token) { show(characters.take(static_cast<char>(token))); });
+  generate(next, {.seed = plan.seed}, encoding.encode(sample.prompt), sample.tokens, [&](std::int32_t token) {
+    show(characters.take(encoding.bytes_of(token)));
+    return token != encoding.end_of_text();
+  });
   show(characters.rest() + "\n");
+}
+
+/// Whether a step that is not the last has a sample.
+bool sample_due(const RunConfig& config, std::int64_t step) {
+  const std::int64_t every = config.sample.every_steps;
+  return every > 0 && step % every == 0 && step < config.run.steps;
 }
 
 /// What one says of a run that stopped, and how it goes on.
@@ -103,8 +117,7 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_dec
   Mesh mesh = mpi.mesh(device, run.plan->ranks, patience, {.compare = compare});
   if (!config.debug.trace.empty())
     mesh.wrap([&](std::unique_ptr<Communicator> one) { return recording(std::move(one), records); });
-  Training training(device, *run.plan, Batches(config, run.corpus->tokens(), run.windows, run.plan->ranks.world), mesh,
-                    control, records);
+  Training training(device, *run.plan, run.batches(), mesh, control, records);
   Beginning beginning = begin_run(run, options, mpi, control, training, device);
   if (beginning.kept >= config.run.steps) {
     if (mpi.rank() == 0) fmt::print("{} of {} steps done, nothing to do\n", beginning.kept, config.run.steps);
@@ -112,7 +125,8 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_dec
   }
   beginning.origin.library_plans = to_text(plans.plans);
   const std::unique_ptr<RunLog> log = open_records(run, options, plans, beginning, mpi, control);
-  Saving saving(device, config, control, training, stop, *run.lock, std::move(beginning.origin), beginning.kept);
+  Saving saving(device, config, control, training, stop, *run.lock, run.parallel.get(), std::move(beginning.origin),
+                beginning.kept);
   const auto close = [&](const std::string& end) {
     const ClosingReport closing = closing_report(device, mesh, *run.plan, control,
                                                  {log ? log->seconds() : 1, training.late_allocations()});
@@ -120,7 +134,13 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_dec
   };
   Proceed proceed = Proceed::go_on;
   try {
-    proceed = training.run([&](const MetricsRow& row) { return log ? log->row(row) : Problems(); }, std::ref(saving));
+    const auto at_boundary = [&, begun = training.step()](std::int64_t step) {
+      if (step > begun && sample_due(config, step)) print_sample(training, *run.plan, run.encoding());
+      const Proceed next = saving(step);
+      if (log && saving.saved() == step) log->saved(step);
+      return next;
+    };
+    proceed = training.run([&](const MetricsRow& row) { return log ? log->row(row) : Problems(); }, at_boundary);
   } catch (const Error& error) {
     if (agreed(error)) close(error.what());
     throw;
@@ -131,7 +151,7 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_dec
     if (mpi.rank() == 0) fmt::print("{}; {}\n", stopped, ways_on(options, stop, saving.saved(), beginning.kept));
     return static_cast<int>(Exit::stopped);
   }
-  print_sample(training, *run.plan);
+  print_sample(training, *run.plan, run.encoding());
   return 0;
 }
 

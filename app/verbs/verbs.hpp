@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "app/training/generation.hpp"
 #include "app/training/run_request.hpp"
 #include "io/convert/convert_checkpoint.hpp"
 #include "io/deck/deck.hpp"
@@ -24,10 +25,21 @@ struct EvalOptions {
   std::string checkpoint;
   Format format = Format::text;
 };
+struct GenerateOptions {
+  std::string model;                     ///< a deck, a checkpoint or a Hugging Face folder
+  std::optional<std::string> prompt;     ///< "-": standard input; none: the deck's
+  std::vector<std::int32_t> prompt_ids;  ///< in place of text
+  std::optional<std::int64_t> tokens;
+  Sampling sampling = {.seed = 1234};
+  Format format = Format::text;
+};
+enum class Detail { summary, all };
 struct PlanOptions {
   std::string deck;
   std::vector<Override> overrides;
   std::int64_t ranks = 1;
+  std::int64_t memory = 0;  ///< that a rank has; 0: not asked
+  Detail detail = Detail::summary;
   Format format = Format::text;
 };
 struct ValidateOptions {
@@ -36,7 +48,14 @@ struct ValidateOptions {
   std::int64_t ranks = 1;
 };
 struct ExplainOptions {
-  std::string key;  ///< a key, a section, or empty: all
+  std::string key;   ///< a key, a section, or empty: all
+  std::string deck;  ///< whose values and their places are told; empty: none's
+  std::vector<Override> overrides;
+};
+struct CompareOptions {
+  std::vector<std::string> runs;  ///< run directories
+  std::string out = "compare.html";
+  Format format = Format::text;
 };
 struct InfoOptions {
   Format format = Format::text;
@@ -66,14 +85,19 @@ struct QuantizeOptions {
   Format answer = Format::text;
 };
 
-/// The verbs: each returns an exit code, or throws Error with one. Only train and eval are collective and start MPI.
+/// The verbs: each returns an exit code, or throws Error with one. Only train, eval and generate are collective and
+/// start MPI.
 int run_train(const TrainOptions& options);
 /// The evaluation loss of a checkpoint, as its run would have found it.
 int run_eval(const EvalOptions& options);
+/// Text that a model writes.
+int run_generate(const GenerateOptions& options);
 int run_plan(const PlanOptions& options);
 /// Prints the resolved deck and the corpus, and on stderr what is probably not meant; throws what train would refuse.
 int run_validate(const ValidateOptions& options);
 int run_explain(const ExplainOptions& options);
+/// Prints what runs came to and where their decks differ, and writes a page of it.
+int run_compare(const CompareOptions& options);
 int run_info(const InfoOptions& options);
 /// Of a run directory or a step folder; diff returns 1 where two differ, verify 5 where one is damaged.
 int run_checkpoint_ls(const CheckpointOptions& options);

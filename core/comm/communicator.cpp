@@ -1,5 +1,6 @@
 #include "core/comm/communicator.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <numeric>
 
@@ -34,6 +35,15 @@ void check_exchange(Collective collective, const Exchange& exchange, int rank, i
       require(exchange.send.type == receive.type, "Operation", "all_to_all keeps the type");
       return require(receive.elements() == size * exchange.counts[static_cast<std::size_t>(rank)], "Operation",
                      "all_to_all receives [size, counts[rank]]");
+    case Collective::exchange_rows:
+      check_cut(exchange, exchange.send, size);
+      require(exchange.send.type == receive.type, "Operation", "exchange_rows keeps the type");
+      require(std::ssize(exchange.arrivals) == size && std::ranges::min(exchange.arrivals) >= 0 &&
+                  total(exchange.arrivals) <= receive.elements(),
+              "Operation", "exchange_rows receives arrivals[r] elements of each rank r");
+      return require(exchange.arrivals[static_cast<std::size_t>(rank)] ==
+                         exchange.counts[static_cast<std::size_t>(rank)],
+                     "Operation", "a rank receives of itself what it sends itself");
     case Collective::reduce_scatter:
       check_cut(exchange, receive, size);
       return require(receive.type == DType::f32, "Operation", "reduce_scatter takes f32");
@@ -52,6 +62,8 @@ std::int64_t received(Collective collective, const Exchange& exchange, int rank,
     case Collective::all_gather: return (total(exchange.counts) - exchange.counts[r]) * size_of(exchange.receive.type);
     case Collective::all_to_all:
     case Collective::reduce_scatter: return exchange.counts[r] * (size - 1) * size_of(exchange.receive.type);
+    case Collective::exchange_rows:
+      return (total(exchange.arrivals) - exchange.arrivals[r]) * size_of(exchange.receive.type);
     default: return size == 1 ? 0 : exchange.receive.bytes();
   }
 }

@@ -3,6 +3,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -10,9 +11,12 @@
 
 namespace tessera {
 
-enum class Collective : std::uint8_t { all_gather, all_to_all, reduce_scatter, all_reduce_max, all_reduce_sum };
+enum class Collective : std::uint8_t {
+  all_gather, all_to_all, exchange_rows, reduce_scatter, all_reduce_max, all_reduce_sum
+};
 constexpr const char* name_of(Collective c) {
-  constexpr const char* names[] = {"all_gather", "all_to_all", "reduce_scatter", "all_reduce_max", "all_reduce_sum"};
+  constexpr const char* names[] = {"all_gather",     "all_to_all",     "exchange_rows",
+                                   "reduce_scatter", "all_reduce_max", "all_reduce_sum"};
   return names[static_cast<int>(c)];
 }
 
@@ -21,6 +25,9 @@ constexpr const char* name_of(Collective c) {
 ///  all_gather: `receive` is the whole buffer; rank r's part, [displacements[r], +counts[r]), is already in place on r,
 ///  or is r's `send`, of the same type: on all ranks the one or the other.
 ///  all_to_all: `send` is cut as counts/displacements say (part r goes to rank r); `receive` is [size, counts[rank]].
+///  exchange_rows: an all-to-all whose counts are data, those of each pair of ranks their own. `send` is cut as
+///  counts/displacements say; `receive` begins with arrivals[r] elements of each rank r, one behind the other in rank
+///  order, and its rest stays as it is. Both ranks of a pair must give the same count; no fingerprint holds it.
 ///  reduce_scatter: `receive` is the whole buffer, of f32; rank r's part, cut as for all_gather, becomes the sum over
 ///  ranks on r, in an order of the library's own. What the other parts hold afterwards is not said.
 ///  all_reduce_*: `receive` in place; counts unused. Sums take i64 or u64 (order-free), max takes i64, u64, or u16 that
@@ -30,6 +37,7 @@ struct Exchange {
   Tensor receive;
   std::span<const std::int64_t> counts;
   std::span<const std::int64_t> displacements;
+  std::span<const std::int64_t> arrivals = {};  ///< of exchange_rows alone
 };
 
 /// One collective as `submit` sees it; `group` (a bucket group or -1) and `label` name it in records and errors.
@@ -48,8 +56,8 @@ struct Operation {
 class Communicator;
 class CollectiveLog;
 
-/// A collective under way. Move-only; wait() orders `stream` behind it and empties this (waiting twice is
-/// Error{internal}), and the destructor finishes what was not waited for. The communicator must outlive it.
+/// Handle of a non-blocking collective. Move-only; wait() orders `stream` behind it and empties this (waiting twice is
+/// Error{internal}), the destructor blocks until the end of what was not waited for. The communicator must outlive it.
 class Pending {
  public:
   Pending() = default;
@@ -81,11 +89,11 @@ class Communicator {
 
   /// What was submitted so far, for comparison over Control; null where nothing can disagree.
   virtual const CollectiveLog* log() const { return nullptr; }
-  /// Seconds so far in which an operation was under way, as far as the host sees it: 0 where a device carries them.
-  /// Stream::waited() of them were not hidden by work.
+  /// Seconds so far in which an operation was under way, by the host's clock; 0 where a device carries them. Of these,
+  /// Stream::waited() were exposed: not overlapped by computation.
   virtual double busy() const { return 0; }
-  /// Whether streams alone carry the operations, the host taking no part: then they can be recorded (Stream::capture)
-  /// and replayed. A submit to a dry stream notes what a replay has done.
+  /// Whether operations run on streams without the host (NCCL): then they can be captured in a CUDA graph
+  /// (Stream::capture) and replayed. A submit to a dry stream only logs what a replay has done.
   virtual bool on_streams() const { return false; }
 
  protected:
@@ -105,13 +113,14 @@ struct Record {
   int group;
   std::int64_t buckets;  ///< coalesced buffers
   std::int64_t bytes;    ///< received from other ranks
+  std::string_view label = {};
   bool operator==(const Record&) const = default;
 };
 
-/// Pretends to be rank `rank` of `size` without moving anything, for planning.
+/// A communicator for planning: stands for rank `rank` of `size` and moves nothing.
 std::unique_ptr<Communicator> planning_communicator(int rank, int size);
 
-/// Hands everything to `inner` and appends a Record a submit to `records`.
+/// Passes everything to `inner` and appends a Record of each submit to `records`.
 std::unique_ptr<Communicator> recording(std::unique_ptr<Communicator> inner, std::vector<Record>& records);
 
 }  // namespace tessera

@@ -12,15 +12,15 @@
 
 namespace tessera {
 
-/// Host votes and small host data among all ranks of a run, over a communicator of their own. Every call is collective.
+/// Votes and small host data of all ranks, over a communicator of its own. Collective over the world, but for about().
 class Control {
  public:
   virtual ~Control() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  /// The only throw between collectives: when any rank has problems, all ranks throw one Error with the lowest failing
-  /// rank's texts and code; else all return. The rank is named unless every rank says the same.
+  /// All ranks throw one Error if any rank has problems, with the texts and code of the lowest failing rank; else all
+  /// return. The only throw between collectives. The rank is named unless every rank says the same.
   void agree(const Problems& problems);
 
   virtual std::int64_t max(std::int64_t value) = 0;
@@ -30,21 +30,24 @@ class Control {
   virtual double sum_in_order(double value) = 0;
   virtual void sum(std::uint64_t* values, int n) = 0;
 
-  /// What the ranks are about, as reports of the watchdog name it from now on; empty: nothing in particular. Not
-  /// collective.
+  /// Names the phase (a save, say) that the watchdog's reports quote from now on; empty: none.
+  /// Local.
   void about(std::string what) { about_ = std::move(what); }
 
   /// Ends the run with Exit::communication: rank 0 prints `why`, then every rank leaves without unwinding, because
   /// buffers of collectives that can no longer finish must not be freed.
   [[noreturn]] virtual void leave(const std::string& why) = 0;
 
+  /// The MPI_Comm that it talks over, for mpi_handle.hpp alone; null without MPI. Local.
+  virtual const void* native() const { return nullptr; }
+
  protected:
   std::string about_;
 };
 
 /// Chains the fingerprints of a rank's data collectives in all its process groups (sequence, op, type, counts, bucket
-/// group, process group, label) into one 64-bit hash and keeps the last 16 of them for a report. note() allocates
-/// nothing.
+/// group, process group, label) into one 64-bit hash and keeps the last 16 of them for a report; of exchange_rows,
+/// whose counts are data, without the counts. note() allocates nothing.
 class CollectiveLog {
  public:
   static constexpr std::size_t kept = 16;

@@ -15,9 +15,9 @@ struct RankGroup {
   int first = 0;  ///< the group's lowest rank of the world, which tells groups of one kind apart
 };
 
-/// The communicators of all process groups of a run, made once: one back end, so that all have one log, one progress
-/// hook, one way out and, where they run on a stream, one stream, which puts them in one order. Groups of the same
-/// ranks share a communicator. Move-only.
+/// The communicators of all process groups of a run, made once by one back end: they share one log, one progress hook,
+/// one way out and, on GPUs, one stream, so that a rank's collectives have one total order. Groups of the same ranks
+/// share a communicator. Move-only.
 class Mesh {
  public:
   using Make = std::function<std::unique_ptr<Communicator>(const RankGroup&)>;
@@ -57,7 +57,7 @@ class Mesh {
 /// The one rank of a run without others.
 Mesh self_mesh();
 
-/// Pretends to be a rank among others without moving anything, for planning.
+/// The mesh for planning: stands for one rank of `ranks` and moves nothing.
 Mesh planning_mesh(const Ranks& ranks);
 
 }  // namespace tessera

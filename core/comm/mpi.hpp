@@ -12,12 +12,12 @@
 
 namespace tessera {
 
-/// When the back end itself compares what the ranks called: never (the trainer does, by Communicator::log(), at step
-/// boundaries), or before each operation (debugging and recording).
+/// When ranks compare which collectives they called: at step boundaries, by the trainer (Communicator::log()), or
+/// before each operation, by the back end (debugging and recording).
 enum class Compare { at_boundaries, before_each };
 
-/// What carries the data. fastest: NCCL where every rank has a GPU of its own, MPI where it has not, nothing for one
-/// GPU alone; or MPI in any case, which carries device memory by way of the host's.
+/// The transport of data. fastest: NCCL if every rank has a GPU of its own, none for one rank on a GPU, else MPI. mpi:
+/// MPI in any case, staging device memory through the host's.
 enum class Transport { fastest, mpi };
 
 struct MpiOptions {
@@ -37,14 +37,14 @@ class Mpi {
   Mpi(const Mpi&) = delete;
   Mpi& operator=(const Mpi&) = delete;
 
-  int rank() const;  ///< not collective, nor are the next six
+  int rank() const;  ///< Local, as the next six.
   int size() const;
   Ranks ranks(int expert = 1) const { return Ranks::in_world(size(), rank(), expert); }
   int local_rank() const;  ///< among the ranks of this host
   std::string host() const;
   static std::string version();
   static std::string nccl_version();  ///< "2.28.3", as found at run time; empty in a host build
-  /// Started under a batch system or launcher as several jobs of one rank (wrong --mpi)? The remedy, else empty.
+  /// The remedy if the launcher started several runs of one rank instead of one run (wrong --mpi), else empty. Local.
   std::string launch_mistake() const;
 
   /// Data collectives of the groups of `ranks`, which are this process's (else Error{internal}), each on a communicator

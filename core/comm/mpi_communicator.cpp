@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstddef>
+#include <numeric>
 #include <vector>
 
 #include "core/comm/mpi_control.hpp"
@@ -12,7 +13,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Elements that are only moved need their size alone.
+/// The MPI type of elements that are moved and not computed with: by size alone.
 MPI_Datatype moved(DType type) {
   switch (size_of(type)) {
     case 1: return MPI_UINT8_T;
@@ -142,7 +143,7 @@ class MpiBackEnd {
     if (--moving_ == 0) busy_ += std::chrono::duration<double>(Clock::now() - moves_since_).count();
   }
 
-  /// Hangs on the stream. MPI moves everything under way inside any one test, and an early end costs nothing.
+  /// The stream's progress hook. Any one MPI_Test moves every operation under way; ending early costs nothing.
   void progress() {
     using namespace std::chrono_literals;
     const Clock::time_point now = Clock::now();
@@ -212,6 +213,7 @@ class MpiCommunicator final : public Communicator {
       switch (operation.collective) {
         case Collective::all_gather: all_gather(slot, exchange); break;
         case Collective::all_to_all: all_to_all(slot, exchange); break;
+        case Collective::exchange_rows: exchange_rows(slot, exchange); break;
         case Collective::reduce_scatter: reduce_scatter(slot, exchange); break;
         case Collective::all_reduce_max: all_reduce(slot, exchange.receive, back_end_->max()); break;
         case Collective::all_reduce_sum: all_reduce(slot, exchange.receive, MPI_SUM); break;
@@ -248,6 +250,21 @@ class MpiCommunicator final : public Communicator {
       begins[r] = static_cast<int>(static_cast<std::int64_t>(r) * mine / block);
     watch_.check(MPI_Ialltoallv(x.send.data, counts, displacements, type, x.receive.data, received.data(),
                                 begins.data(), type, comm_, slot.request()),
+                 slot.waiting);
+  }
+
+  /// Either side counts in a block of its own: what a pair moves is the same elements in both.
+  void exchange_rows(Slot& slot, const Exchange& x) {
+    const std::int64_t sent = block_of(x.counts, x.displacements, x.send.elements(), most_);
+    const std::int64_t arriving = block_of(x.arrivals, x.arrivals, x.receive.elements(), most_);
+    const Block from(x.send.type, sent), to(x.receive.type, arriving);
+    const int* counts = slot.blocks(x.counts, sent);
+    const int* displacements = slot.blocks(x.displacements, sent);
+    const int* arrivals = slot.blocks(x.arrivals, arriving);
+    const std::span<int> begins = slot.take(x.arrivals.size());
+    std::exclusive_scan(arrivals, arrivals + x.arrivals.size(), begins.begin(), 0);
+    watch_.check(MPI_Ialltoallv(x.send.data, counts, displacements, from, x.receive.data, arrivals, begins.data(), to,
+                                comm_, slot.request()),
                  slot.waiting);
   }
 

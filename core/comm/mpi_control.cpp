@@ -65,6 +65,7 @@ class MpiControl final : public Control {
   }
 
   void leave(const std::string& why) override { watch_.leave(why); }
+  const void* native() const override { return &comm_; }
 
  private:
   std::size_t ranks() const { return static_cast<std::size_t>(watch_.size()); }

@@ -22,7 +22,7 @@ std::string described(const Waiting& waiting) {
   return fmt::format("{} #{}{}{}", waiting.call, waiting.sequence, *waiting.label ? ", " : "", waiting.label);
 }
 
-/// What rank 0 prints of the states that it heard.
+/// The text that rank 0 prints: first difference, or what each rank was doing.
 std::string summary(const std::map<int, std::string>& states, int size) {
   std::string cause, places;
   std::map<int, std::string> tails;
@@ -125,7 +125,7 @@ bool MpiWatch::done(MPI_Request& request, Clock::time_point deadline) {
   return false;
 }
 
-/// Rank 0: every rank's state, as far as it comes within the grace.
+/// On rank 0: collects the states of all ranks that answer within the grace period.
 std::map<int, std::string> MpiWatch::hear(const std::string& mine) {
   MPI_Request unused = MPI_REQUEST_NULL;
   for (int r = 1; r < size_; ++r) {
@@ -165,13 +165,13 @@ void MpiWatch::report(const std::string& why, const Waiting& waiting) {
 void MpiWatch::leave(const std::string& why) {
   if (rank_ == 0) fmt::print(stderr, "communication failed: {}\n", why);
   std::fflush(nullptr);
-  // Nobody goes before rank 0 has spoken: a launcher may kill the rest as soon as one rank has gone.
+  // All ranks wait until rank 0 has printed: a launcher may kill the rest as soon as one rank ends.
   MPI_Request all_here = MPI_REQUEST_NULL;
   MPI_Ibarrier(comm_, &all_here);
   if (!done(all_here, Clock::now() + 3 * grace_))
     abort(Exit::communication, rank_ == 0 ? why : "rank 0 does not answer; " + why);
-  // A launcher kills the ranks beside one that leaves without finalising, and reports their code instead of ours. What
-  // is still under way may keep MPI_Finalize for ever, hence the alarm.
+  // MPI_Finalize, since a launcher kills the ranks beside one that leaves without it and reports their code instead of
+  // ours. Operations under way may block it for ever, hence the alarm.
   std::signal(SIGALRM, [](int) { std::_Exit(static_cast<int>(Exit::communication)); });
   alarm(static_cast<unsigned>(grace_.count()));
   if (before_leaving_) before_leaving_();
@@ -182,7 +182,7 @@ void MpiWatch::leave(const std::string& why) {
 void MpiWatch::abort(Exit code, const std::string& what) {
   fmt::print(stderr, "[r{} {}] {}\n", rank_, host_, what);
   std::fflush(nullptr);
-  // Hydra closes the pipes as soon as it hears of the abort, unread text and all: it gets time to read.
+  // Hydra drops unread output as soon as it hears of the abort: give it time to read.
   std::this_thread::sleep_for(std::chrono::seconds(1));
   MPI_Abort(world_, static_cast<int>(code));
   std::_Exit(static_cast<int>(code));

@@ -14,15 +14,15 @@
 
 namespace tessera {
 
-/// Where a rank is, as a report names it.
+/// What a rank is waiting for, as a report names it.
 struct Waiting {
   const char* call = "computation before";
   std::uint64_t sequence = 0;
   const char* label = "";
 };
 
-/// The one way in which the MPI back end waits, and the way out when a wait fails: every rank hears of it over a
-/// communicator used for nothing else, rank 0 says what the ranks were doing, all leave with Exit::communication.
+/// The watchdog of the MPI back end: the one way to wait, with a time-out, and the way out when a wait fails. All ranks
+/// hear of it over a communicator of its own, rank 0 prints what each was doing, all leave with Exit::communication.
 class MpiWatch {
  public:
   /// Collective over `world`.
@@ -45,19 +45,19 @@ class MpiWatch {
   /// Reports wait no longer than this for ranks that do not answer.
   void limit_grace(std::chrono::seconds timeout) { grace_ = std::min(grace_, timeout); }
 
-  /// How to wait. eager: test and yield; patient: soon also sleep in between, so that whoever is waited for has the
-  /// core.
+  /// How to wait. eager: test and yield. patient: after about a millisecond also sleep in between, so that the rank
+  /// that is waited for gets the core.
   enum class Manner { eager, patient };
   /// Tests until all requests are done; does not return when that takes longer than `timeout`.
   void wait(std::span<MPI_Request> requests, const Waiting& waiting, std::chrono::seconds timeout,
             Manner manner = Manner::eager);
   /// Does not return unless `code` is MPI_SUCCESS.
   void check(int code, const Waiting& waiting);
-  /// Begins a report, for a failure that is not MPI's.
+  /// Begins a report of a failure outside MPI (NCCL).
   [[noreturn]] void fail(const std::string& why, const Waiting& waiting) { report(why, waiting); }
-  /// What another transport must do before this rank leaves; null for nothing.
+  /// An action of another transport (NCCL's abort) to run before this rank leaves; null: none.
   void before_leaving(std::function<void()> action) { before_leaving_ = std::move(action); }
-  /// Joins the report of another rank, should one have begun. Cheap.
+  /// Polls for a report that another rank has begun, and joins it: then does not return. Costs one MPI_Iprobe. Local.
   void look(const Waiting& waiting);
 
   /// As Control::leave.
@@ -67,7 +67,7 @@ class MpiWatch {
 
  private:
   using Clock = std::chrono::steady_clock;
-  /// Called on any number of ranks, and brings in the others.
+  /// Any rank may begin it; the others join at their next look().
   [[noreturn]] void report(const std::string& why, const Waiting& waiting);
   std::map<int, std::string> hear(const std::string& mine);
   bool done(MPI_Request& request, Clock::time_point deadline);

@@ -11,7 +11,8 @@ class Recording final : public Wrapper {
   Pending submit(Stream& stream, const Operation& operation) override {
     Pending pending = inner().submit(stream, operation);
     records_.push_back(
-        {operation.collective, operation.group, std::ssize(operation.exchanges), operation.bytes(rank(), size())});
+        {operation.collective, operation.group, std::ssize(operation.exchanges), operation.bytes(rank(), size()),
+         operation.label});
     return pending;
   }
 

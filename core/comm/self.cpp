@@ -4,7 +4,7 @@
 namespace tessera {
 namespace {
 
-/// Whatever is submitted has ended when submit() returns, in the stream's order.
+/// Operations are complete, in the stream's order, when submit() returns.
 class Immediate : public Communicator {
  protected:
   void finish(Stream&, int) override {}
@@ -25,10 +25,10 @@ class Self final : public Immediate {
         if (exchange.send)
           copy(stream, exchange.receive.flat(exchange.displacements[0], exchange.counts[0]), exchange.send);
     }
-    if (operation.collective == Collective::all_to_all) {
+    if (operation.collective == Collective::all_to_all || operation.collective == Collective::exchange_rows) {
       for (const Exchange& exchange : operation.exchanges) {
         const Tensor part = exchange.send.flat(exchange.displacements[0], exchange.counts[0]);
-        if (part.data != exchange.receive.data) copy(stream, exchange.receive, part);
+        if (part.data != exchange.receive.data) copy(stream, exchange.receive.flat(0, part.elements()), part);
       }
     }
     return Pending(this, 0);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -10,12 +11,13 @@
 namespace tessera {
 namespace {
 
-/// What of an exchange this rank brings, and what the others bring it.
+/// The parts of an exchange that this rank sends, and those that it receives.
 Tensor outgoing(Collective collective, const Exchange& x, int rank) {
   const auto at = static_cast<std::size_t>(rank);
   switch (collective) {
     case Collective::all_gather: return x.send ? x.send : x.receive.flat(x.displacements[at], x.counts[at]);
-    case Collective::all_to_all: return x.send;
+    case Collective::all_to_all:
+    case Collective::exchange_rows: return x.send;
     default: return x.receive;
   }
 }
@@ -88,7 +90,7 @@ class Staged final : public Communicator {
     slot.collective = operation.collective;
     slot.receives.clear();
     for (const Exchange& x : operation.exchanges) {
-      slot.host.push_back({copy_of(x.send), copy_of(x.receive), x.counts, x.displacements});
+      slot.host.push_back({copy_of(x.send), copy_of(x.receive), x.counts, x.displacements, x.arrivals});
       slot.receives.push_back(x.receive);
     }
   }
@@ -104,6 +106,11 @@ class Staged final : public Communicator {
         case Collective::all_gather:  // what lies between the parts is the caller's
           for (std::size_t r = 0; r < x.counts.size(); ++r) send_part(r);
           break;
+        case Collective::exchange_rows: {
+          const std::int64_t n = std::accumulate(x.arrivals.begin(), x.arrivals.end(), std::int64_t{0});
+          device_.send(stream_, slot.receives[i].flat(0, n), x.receive.data);
+          break;
+        }
         case Collective::reduce_scatter: send_part(static_cast<std::size_t>(rank())); break;
         default: device_.send(stream_, slot.receives[i], x.receive.data);
       }

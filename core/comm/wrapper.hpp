@@ -7,8 +7,8 @@
 
 namespace tessera {
 
-/// A communicator that hands everything to another and adds something of its own to submit(). It hands out the inner
-/// one's Pending; whoever needs its own overrides finish and abandon too.
+/// Base of communicators that decorate another's submit() and pass on everything else. Returns the inner Pending; a
+/// wrapper with a Pending of its own overrides finish and abandon too.
 class Wrapper : public Communicator {
  public:
   Wrapper(const char* kind, std::unique_ptr<Communicator> inner) : kind_(kind), inner_(std::move(inner)) {}

@@ -8,7 +8,7 @@ namespace {
 
 using Findings = std::vector<Finding>;
 
-// A reader that reports all errors at once checks configs whose broken keys are 0.
+// False for 0: all errors are reported at once, so configs are checked whose refused keys are still 0.
 bool divides(std::int64_t part, std::int64_t whole) { return part > 0 && whole % part == 0; }
 
 void check_attention(const ModelConfig& model, Findings& found) {
@@ -19,6 +19,10 @@ void check_attention(const ModelConfig& model, Findings& found) {
   else if (model.position == Position::rotary && model.head_dim % 2 != 0)
     found.push_back({{"model.head_dim", "model.position", "model.heads", "model.hidden"},
                      fmt::format("{} is odd, and position rotary turns pairs", model.head_dim.get())});
+  if (const auto& scaling = model.rope_scaling; scaling && scaling->low_freq_factor >= scaling->high_freq_factor)
+    found.push_back({{"model.rope_scaling.low_freq_factor", "model.rope_scaling.high_freq_factor"},
+                     fmt::format("{} is not below high_freq_factor {}", scaling->low_freq_factor,
+                                 scaling->high_freq_factor)});
   if (!divides(model.kv_heads, model.heads))
     found.push_back({{"model.kv_heads", "model.heads"},
                      fmt::format("{} does not divide heads {}", model.kv_heads.get(), model.heads)});
@@ -27,7 +31,8 @@ void check_attention(const ModelConfig& model, Findings& found) {
 void check_model(const ModelConfig& model, DataKind data, Findings& found) {
   check_attention(model, found);
   if (!model.vocab.known())
-    found.push_back({{"model.vocab", "data.kind"}, "missing: token files do not say how large their vocabulary is"});
+    found.push_back({{"model.vocab", "data.kind", "data.tokenizer"},
+                     "missing: token files do not say how large their vocabulary is; give it, or data.tokenizer"});
   else if (data == DataKind::text && model.vocab < 256)
     found.push_back({{"model.vocab", "data.kind"},
                      fmt::format("{} entries cannot hold the 256 bytes of data.kind text", model.vocab.get())});
@@ -36,7 +41,7 @@ void check_model(const ModelConfig& model, DataKind data, Findings& found) {
                      fmt::format("{} of {} experts: at most all of them", model.moe->top_k, model.moe->experts)});
 }
 
-/// What 64-bit sizes cannot be reckoned with: by far more than any machine holds.
+/// Sizes whose products would overflow 64 bits, by far more than any machine holds.
 void check_size(const RunConfig& config, Findings& found) {
   constexpr double most = 1e15;
   const ModelConfig& m = config.model;
@@ -75,6 +80,10 @@ void check_full_sharding(const RunConfig& config, Findings& found) {
     found.push_back({{"gather.wire", "sharding", "precision.primary_weights"},
                      "is bf16, and full sharding gathers what it keeps, which is codes: use wire auto, primary_weights "
                      "bf16, or sharding optimizer"});
+  if (config.checkpoint.quantized)
+    found.push_back({{"checkpoint.quantized", "sharding"},
+                     "is true, and with sharding full no rank holds whole weights: leave it out and run `tessera "
+                     "quantize` on model.h5, or use sharding optimizer"});
   if (!plain && config.gather.cuts == GatherCuts::flat)
     found.push_back({{"gather.cuts", "sharding"},
                      "is flat, and full sharding cuts what a recipe quantizes between rows of blocks: use cuts tile, "
@@ -122,6 +131,20 @@ std::string one_of(const std::vector<std::int64_t>& numbers) {
   return fmt::format("{} or {}", fmt::join(numbers.begin(), std::prev(numbers.end()), ", "), numbers.back());
 }
 
+void check_experts(const RunConfig& config, Findings& found) {
+  const std::int64_t expert = config.parallel.expert;
+  const auto& moe = config.model.moe;
+  if (expert > 1 && !moe)
+    found.push_back({{"parallel.expert", "model.moe"},
+                     fmt::format("{} ranks would hold the experts between them, and the model has none: use 1, or give "
+                                 "model.moe",
+                                 expert)});
+  else if (moe && moe->experts > 0 && !divides(expert, moe->experts))
+    found.push_back({{"parallel.expert", "model.moe.experts"},
+                     fmt::format("{} does not divide {} experts, of which each rank of a group holds as many: use {}",
+                                 expert, moe->experts, one_of(divisors(moe->experts)))});
+}
+
 }  // namespace
 
 std::string batch_advice(const BatchConfig& batch, std::int64_t ranks) {
@@ -152,6 +175,14 @@ void check_precision(const RunConfig& config, Findings& found) {
                                  precision.bf16_last, config.model.layers)});
 }
 
+void check_checkpoint(const RunConfig& config, Findings& found) {
+  const CheckpointConfig& checkpoint = config.checkpoint;
+  const bool plain = config.precision.recipe == RecipeName::bf16;
+  if (checkpoint.quantized && plain)
+    found.push_back({{"checkpoint.quantized", "precision.recipe"},
+                     "recipe bf16 quantizes no weight: leave quantized out, or choose another recipe"});
+}
+
 Findings check(const RunConfig& config) {
   Findings found;
   check_precision(config, found);
@@ -159,14 +190,25 @@ Findings check(const RunConfig& config) {
   check_size(config, found);
   check_schedule(config.optimizer, config.run.steps, found);
   check_gather(config, found);
+  check_checkpoint(config, found);
+  check_experts(config, found);
   if (config.recompute.mode == RecomputeMode::selective && config.recompute.modules.get().empty())
     found.push_back({{"recompute.modules", "recompute.mode"}, "mode selective needs at least one module"});
   if (!divides(config.batch.micro, config.batch.global))
     found.push_back({{"batch.global", "batch.micro"},
                      fmt::format("{} is no multiple of micro {}: {}", config.batch.global, config.batch.micro,
                                  batch_advice(config.batch, 1))});
-  if (config.sample.tokens > 0 && config.data.kind != DataKind::text)
-    found.push_back({{"sample.tokens", "data.kind"}, "needs data.kind text: token files carry no tokenizer"});
+  if (config.sample.tokens > 0 && config.data.kind != DataKind::text && config.data.tokenizer.empty())
+    found.push_back({{"sample.tokens", "data.kind", "data.tokenizer"}, "needs data.tokenizer, or data.kind text"});
+  if (config.data.kind == DataKind::text && !config.data.tokenizer.empty())
+    found.push_back({{"data.tokenizer", "data.kind"},
+                     "is of no use with data.kind text, whose bytes are tokens: make token files of the text "
+                     "(examples/prepare_data) and use data.kind tokens"});
+  if (!config.data.eval_files.empty() && config.data.eval_fraction > 0.0)
+    found.push_back({{"data.eval_fraction", "data.eval_files"},
+                     fmt::format("keeps a share of {} of the files for evaluation, and eval_files are for it: leave "
+                                 "one of them out",
+                                 config.data.eval_fraction.get())});
   if (config.sample.tokens > 0 && config.sample.prompt.empty())
     found.push_back({{"sample.prompt", "sample.tokens"}, "is empty: generation starts from at least one byte"});
   return found;
@@ -183,7 +225,13 @@ Findings advise(const RunConfig& config) {
   if (config.sharding == Sharding::full && config.reduce.bucket_mib != ReduceConfig().bucket_mib)
     found.push_back({{"reduce.bucket_mib", "sharding"},
                      "counts with sharding: optimizer only: under full sharding gradients travel module by module"});
-  if (config.eval.every_steps > 0 && config.data.eval_fraction == 0.0)
+  if (config.model.rope_scaling && config.model.position != Position::rotary)
+    found.push_back({{"model.rope_scaling.factor", "model.position"}, "counts with position rotary only"});
+  if (config.model.qkv_bias && config.model.bias)
+    found.push_back({{"model.qkv_bias", "model.bias"}, "bias true gives one to every linear layer anyway"});
+  if (config.sample.every_steps > 0 && config.sample.tokens == 0)
+    found.push_back({{"sample.every_steps", "sample.tokens"}, "no sample: sample.tokens is 0"});
+  if (config.eval.every_steps > 0 && config.data.eval_fraction == 0.0 && config.data.eval_files.empty())
     found.push_back({{"eval.every_steps", "data.eval_fraction"},
                      "no evaluation: data.eval_fraction 0 keeps no windows for it"});
   if (config.optimizer.warmup_steps >= config.run.steps)
@@ -206,6 +254,14 @@ Findings advise(const RunConfig& config) {
       (config.precision.quantize_head || config.precision.bf16_first > 0 || config.precision.bf16_last > 0))
     found.push_back({{"precision.recipe", "precision.quantize_head", "precision.bf16_first", "precision.bf16_last"},
                      "recipe bf16 quantizes nothing: the other keys have no effect"});
+  if (config.checkpoint.io == CheckpointIo::direct && !config.checkpoint.mpio_hints.empty())
+    found.push_back({{"checkpoint.mpio_hints", "checkpoint.io"}, "count with io mpio only"});
+  if (config.parallel.expert == 1 && config.parallel.expert_room != 1.0)
+    found.push_back({{"parallel.expert_room", "parallel.expert"}, "counts with parallel.expert above 1 only"});
+  if (config.parallel.expert > 1 && config.parallel.expert_room > ample_room(config))
+    found.push_back({{"parallel.expert_room", "parallel.expert", "model.moe.top_k"},
+                     fmt::format("{} is more than can arrive: {} is always enough, and all that is planned",
+                                 config.parallel.expert_room.get(), ample_room(config))});
   if (config.model.moe && config.model.moe->top_k == 1 && config.model.moe->renormalize)
     found.push_back({{"model.moe.renormalize", "model.moe.top_k"},
                      "with top_k 1 every weight is 1 and the router learns from its own losses alone"});

@@ -12,6 +12,7 @@ enum class Position { learned, rotary };
 enum class Activation { gelu, swiglu };
 enum class ExpertWeights { single, discrete };
 enum class ExpertLayout { as_in_memory, single, discrete };
+enum class CheckpointIo { mpio, direct };
 enum class RecomputeMode { none, selective, full };
 enum class RecomputeModule { attention, mlp, norm, moe };
 enum class DataKind { text, tokens };
@@ -61,6 +62,9 @@ template <> struct Names<ExpertWeights> {
 template <> struct Names<ExpertLayout> {
   static constexpr Name<ExpertLayout> table[] = {
       {ExpertLayout::as_in_memory, "auto"}, {ExpertLayout::single, "single"}, {ExpertLayout::discrete, "discrete"}};
+};
+template <> struct Names<CheckpointIo> {
+  static constexpr Name<CheckpointIo> table[] = {{CheckpointIo::mpio, "mpio"}, {CheckpointIo::direct, "direct"}};
 };
 template <> struct Names<RecomputeMode> {
   static constexpr Name<RecomputeMode> table[] = {

@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,18 +24,21 @@ struct RunSection {
   std::int64_t steps = 0;
   Determinism determinism = Determinism::repeat;
   bool graph = true;
+  double mfu_peak = 0;
   Derived<std::int64_t> threads;  ///< the program fills it: only it knows the machine
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
     v.key("name", self.name, Text::line, may_change, "Name of the run in logs and in the default of checkpoint.dir");
     v.key("seed", self.seed, at_least(0), fixed, "Seed of the initial weights and of the data order");
-    v.required("steps", self.steps, from_to(0, 1e12), fixed,
+    v.required("steps", self.steps, from_to(0, 1e12), on_request,
                "Optimizer steps of the whole run, and of the schedule; 0: initial weights alone");
     v.key("determinism", self.determinism, OneOf(), may_change,
           "repeat: the same run gives the same bits; off: library algorithms that do not repeat are allowed");
     v.key("graph", self.graph, OneOf(), may_change,
           "On a GPU, record a step once and replay it as one CUDA graph; the same bits as launching kernel by kernel");
+    v.key("mfu_peak", self.mfu_peak, from_to(0, 1e9), may_change,
+          "What a rank's device computes at most, dense, in TFLOP/s, for MFU; 0: as its data sheet says, where known");
     v.derived("threads", self.threads, from_to(1, 4096), may_change, "OMP_NUM_THREADS, else the rank's share of cores",
               "Host threads of each rank; bits may depend on it");
   }
@@ -62,6 +67,25 @@ struct MoeConfig {
   bool operator==(const MoeConfig&) const = default;
 };
 
+struct RopeScalingConfig {
+  double factor = 0;
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  std::int64_t original_seq_len = 0;
+
+  template <class Self, class V> static void visit(Self& self, V& v) {
+    using enum Restart;
+    v.required("factor", self.factor, from_to(1, 1e6), fixed, "How much slower the slowest pairs turn");
+    v.key("low_freq_factor", self.low_freq_factor, from_to(1e-6, 1e6), fixed,
+          "Pairs that turn fewer times in original_seq_len positions are slowed down by factor");
+    v.key("high_freq_factor", self.high_freq_factor, from_to(1e-6, 1e6), fixed,
+          "Pairs that turn more often in original_seq_len positions are left alone; those between slow down in part");
+    v.required("original_seq_len", self.original_seq_len, from_to(1, 1 << 24), fixed,
+               "Tokens of the sequences that the model learned from before");
+  }
+  bool operator==(const RopeScalingConfig&) const = default;
+};
+
 struct ModelConfig {
   ModelKind kind = ModelKind::gpt;
   std::int64_t layers = 0;
@@ -79,6 +103,10 @@ struct ModelConfig {
   bool tied_head = false;
   Derived<std::int64_t> vocab;
   std::optional<MoeConfig> moe;
+  double norm_eps = tessera::norm_eps;
+  bool qk_norm = false;
+  bool qkv_bias = false;
+  std::optional<RopeScalingConfig> rope_scaling;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
@@ -93,14 +121,21 @@ struct ModelConfig {
               "Inner width of the feed-forward layer, or of each expert");
     v.required("seq_len", self.seq_len, from_to(1, 1 << 24), fixed, "Tokens of a sequence");
     v.key("norm", self.norm, OneOf(), fixed, "layer: mean and variance; rms: root mean square, no bias");
+    v.key("norm_eps", self.norm_eps, from_to(1e-30, 1), fixed, "Added to the mean square before its root");
+    v.key("qk_norm", self.qk_norm, OneOf(), fixed,
+          "Normalise queries and keys by their root mean square, head by head");
     v.key("position", self.position, OneOf(), fixed, "learned: an embedding added; rotary: queries and keys rotated");
     v.key("rope_base", self.rope_base, from_to(1, 1e12), fixed, "Base of the rotary angles");
     v.key("activation", self.activation, OneOf(), fixed, "gelu: the tanh form; swiglu: silu(gate) * up");
     v.derived("bias", self.bias, OneOf(), fixed, "true with norm layer, false with rms",
               "Biases of the linear layers");
+    v.key("qkv_bias", self.qkv_bias, OneOf(), fixed, "Biases of queries, keys and values, where bias gives none");
     v.key("tied_head", self.tied_head, OneOf(), fixed, "Use the token embedding as the output layer");
-    v.derived("vocab", self.vocab, from_to(1, 1 << 24), fixed, "256 for text; token files need it",
+    v.derived("vocab", self.vocab, from_to(1, 1 << 24), fixed,
+              "256 for text, or data.tokenizer's; else token files need it",
               "Entries of the vocabulary");
+    v.section("rope_scaling", self.rope_scaling,
+              "Slower rotary angles for longer texts, by the rule of Llama 3; without it none is changed");
     v.section("moe", self.moe, "Mixture of experts in place of the feed-forward layer; without it the model is dense");
   }
   bool operator==(const ModelConfig&) const = default;
@@ -126,18 +161,26 @@ struct DataConfig {
   std::vector<std::string> files;
   Derived<double> eval_fraction;
   bool shuffle = true;
+  std::vector<std::string> eval_files;
+  std::string tokenizer;  ///< absolute once a deck is read
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
-    v.key("kind", self.kind, OneOf(), fixed,
+    v.key("kind", self.kind, OneOf(), on_request,
           "text: bytes are tokens; tokens: .bin files of llm.c, or of Megatron with their .idx");
     v.derived("root", self.root, Text::line, may_change, "the deck's folder",
               "Folder of the files, relative to the deck's folder");
     v.required("files", self.files, Text::line, may_change,
                "Patterns below root, or absolute ones; * within a folder's name, ** crosses folders");
-    v.derived("eval_fraction", self.eval_fraction, from_below(0, 1), fixed, "0.05 for text, 0 for token files",
+    v.key("eval_files", self.eval_files, Text::line_or_empty, may_change,
+          "Patterns, as those of files, of a corpus that is evaluated on alone; none: eval_fraction says");
+    v.key("tokenizer", self.tokenizer, Text::line_or_empty, may_change,
+          "tokenizer.json of token files, relative to the deck's folder: for prompts, samples and the vocabulary");
+    v.derived("eval_fraction", self.eval_fraction, from_below(0, 1), on_request,
+              "0.05 for text, 0 for token files and with eval_files",
               "Share of the windows, at the end, kept for evaluation");
-    v.key("shuffle", self.shuffle, OneOf(), fixed, "Visit the windows of each epoch in an order drawn from the seed");
+    v.key("shuffle", self.shuffle, OneOf(), on_request,
+          "Visit the windows of each epoch in an order drawn from the seed");
   }
   bool operator==(const DataConfig&) const = default;
 };
@@ -148,7 +191,8 @@ struct BatchConfig {
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
-    v.required("global", self.global, from_to(1, 1 << 24), fixed, "Sequences of one optimizer step, over all ranks");
+    v.required("global", self.global, from_to(1, 1 << 24), on_request,
+               "Sequences of one optimizer step, over all ranks");
     v.required("micro", self.micro, from_to(1, 1 << 24), may_change, "Sequences that a rank computes at once");
   }
   bool operator==(const BatchConfig&) const = default;
@@ -169,10 +213,12 @@ struct EvalConfig {
 struct SampleConfig {
   std::int64_t tokens = 0;
   std::string prompt = "\n";
+  std::int64_t every_steps = 0;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
-    v.key("tokens", self.tokens, from_to(0, 1 << 20), may_change, "Tokens generated at the end of the run; 0: none");
+    v.key("tokens", self.tokens, from_to(0, 1 << 20), may_change, "Tokens of a sample, generated at the end; 0: none");
+    v.key("every_steps", self.every_steps, from_to(0, 1e12), may_change, "Steps between samples; 0: at the end alone");
     v.key("prompt", self.prompt, Text::any, may_change, "Text that the generated tokens continue");
   }
   bool operator==(const SampleConfig&) const = default;
@@ -281,6 +327,7 @@ struct OptimizerConfig {
   std::int64_t decay_steps = 0;
   double min_lr = 0;
   std::int64_t max_skips = 10;
+  double skip_spikes = 0;
   MuonConfig muon;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
@@ -295,11 +342,16 @@ struct OptimizerConfig {
     v.key("moments", self.moments, OneOf(), fixed,
           "Type in which AdamW's moments and Muon's momentum are kept: rounded once after use");
     v.key("clip", self.clip, from_to(0, 1e30), may_change, "Largest norm of all parameters' gradient; 0: no limit");
-    v.key("schedule", self.schedule, OneOf(), fixed, "Learning rate after warm-up; wsd: constant, then linear");
-    v.key("warmup_steps", self.warmup_steps, from_to(0, 1e12), fixed, "Steps in which the rate rises from 0 to lr");
-    v.key("decay_steps", self.decay_steps, from_to(0, 1e12), fixed, "Last steps of schedule wsd, from lr to min_lr");
+    v.key("schedule", self.schedule, OneOf(), on_request, "Learning rate after warm-up; wsd: constant, then linear");
+    v.key("warmup_steps", self.warmup_steps, from_to(0, 1e12), on_request,
+          "Steps in which the rate rises from 0 to lr");
+    v.key("decay_steps", self.decay_steps, from_to(0, 1e12), on_request,
+          "Last steps of schedule wsd, from lr to min_lr");
     v.key("min_lr", self.min_lr, from_to(0, 1e3), may_change, "Learning rate at the last step");
     v.key("max_skips", self.max_skips, from_to(1, 1e12), may_change, "Steps in a row, not finite, that end the run");
+    v.key("skip_spikes", self.skip_spikes, from_to(0, 1e3), may_change,
+          "Skip a step whose gradient norm lies more than so many standard deviations above the mean of 128 steps, "
+          "those before the last one; 0: none. Where a checkpoint lacks these norms, they are gathered first");
     v.section("muon", self.muon, "Muon, where matrices says so: momentum, made orthogonal matrix by matrix");
   }
   bool operator==(const OptimizerConfig&) const = default;
@@ -316,10 +368,18 @@ struct CommConfig {
 };
 
 struct ParallelConfig {
+  std::int64_t expert = 1;
+  Derived<double> expert_room;
   bool oversubscribe = false;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
+    v.key("expert", self.expert, from_to(1, 65536), may_change,
+          "Neighbouring ranks that hold the experts between them (expert parallelism): rows of tokens travel to their "
+          "experts' ranks and back; divides the ranks and the experts");
+    v.derived("expert_room", self.expert_room, from_to(1, 65536), may_change,
+              "always enough: expert * min(top_k, experts / expert) / top_k",
+              "Rows that a rank has memory for, over its even share of a layer's; a run in which more arrive ends");
     v.key("oversubscribe", self.oversubscribe, OneOf(), may_change,
           "Let several ranks share a GPU; they talk through host memory");
   }
@@ -332,6 +392,9 @@ struct CheckpointConfig {
   std::int64_t keep_last = 2;
   std::int64_t keep_every = 0;
   ExpertLayout expert_layout = ExpertLayout::as_in_memory;
+  Derived<CheckpointIo> io;
+  std::map<std::string, std::string> mpio_hints;
+  bool quantized = false;
   std::string init_from;
   std::vector<std::string> init_missing;
   bool init_ignore_extra = false;
@@ -347,6 +410,12 @@ struct CheckpointConfig {
           "Checkpoints of steps that are multiples of it are kept for good; 0: none");
     v.key("expert_layout", self.expert_layout, OneOf(), may_change,
           "Expert weights in files: single, one dataset a projection; discrete, one an expert; auto: as in memory");
+    v.derived("io", self.io, OneOf(), may_change, "mpio",
+              "How ranks move payload: mpio, through HDF5's MPI-IO driver; direct, by the system's own calls");
+    v.key("mpio_hints", self.mpio_hints, Text::line, may_change,
+          "Hints for MPI-IO, by name, as its library knows them, with io mpio: {striping_factor: 8}");
+    v.key("quantized", self.quantized, OneOf(), may_change,
+          "Write quantized.h5 too: what `tessera quantize` makes of model.h5 in the format of the recipe's weights");
     v.key("init_from", self.init_from, Text::line_or_empty, may_change,
           "First weights of a fresh run, from step 0: a checkpoint, run directory or Hugging Face folder; empty: "
           "drawn");
@@ -398,7 +467,7 @@ struct RunConfig {
     v.section("data", self.data, "The corpus");
     v.section("batch", self.batch, "How much a step sees");
     v.section("eval", self.eval, "Loss on windows that training never sees");
-    v.section("sample", self.sample, "Text generated at the end");
+    v.section("sample", self.sample, "Text generated from the model while it trains");
     v.section("precision", self.precision, "Number formats");
     v.key("sharding", self.sharding, OneOf(), Restart::may_change,
           "What a rank keeps a part of. optimizer: masters and moments; full: weights and gradients too, which are "
@@ -418,6 +487,9 @@ struct RunConfig {
 /// data.root (the deck's folder), vocab of token files, and head_dim where heads do not divide hidden.
 void derive(RunConfig& config);
 
+/// parallel.expert_room that is enough however tokens are routed: each rank of an expert group sends a token at most
+/// once to each expert.
+double ample_room(const RunConfig& config);
 /// Whether full sharding gathers a module at a time: where the copy that backward needs does not serve what it computes
 /// again. Of a config whose primary_weights are known.
 bool gathers_modules(const RunConfig& config);
@@ -434,20 +506,26 @@ struct Finding {
   std::string text;
 };
 
-/// What contradicts itself, whatever the machine and the rank count; of a derived config. Empty: all is well.
+/// Contradictions of a derived config that depend on neither machine nor rank count; empty: none.
 std::vector<Finding> check(const RunConfig& config);
 
-/// A `fixed` key whose value differs.
+/// A key that a resumed run must keep, unless asked to change it, and whose value differs.
 struct KeyChange {
   std::string key, before, now;  ///< values as a deck writes them; "absent" where its section is
+  Restart restart = Restart::fixed;
 };
 /// Both derived.
 std::vector<KeyChange> changed_keys(const RunConfig& before, const RunConfig& now);
 
-/// Keys that a resumed run must keep and that differ from those of the run that was saved. Both derived.
-std::vector<Finding> changes_at_restart(const RunConfig& saved, const RunConfig& now);
+/// The end of a sentence on what a resumed run must keep: "..., unless `train --allow-change KEY` lets it change".
+std::string keep_it_text(const std::string& key, Restart restart);
 
-/// What is allowed but probably not meant: keys that have no effect.
+/// Keys that a resumed run must keep and that differ from those of the run that was saved, but for those that it was
+/// asked to change. Both derived.
+std::vector<Finding> changes_at_restart(const RunConfig& saved, const RunConfig& now,
+                                        const std::set<std::string>& asked = {});
+
+/// Advice: keys that are allowed and have no effect beside the others.
 std::vector<Finding> advise(const RunConfig& config);
 
 }  // namespace tessera

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "core/config/config.hpp"
 #include "kernels/base/index.hpp"
 #include "kernels/formats/registry.hpp"
@@ -15,7 +17,7 @@ void derive_model(ModelConfig& model, DataKind data) {
   if (model.moe) model.moe->renormalize.fill(model.moe->top_k > 1);
 }
 
-/// Whether one copy's codes are enough, from which the other follows.
+/// Whether codes of one copy suffice, since the other is derived from them.
 bool travels_smaller_as_codes(const RunConfig& config) {
   const std::optional<FormatId> format = find_format(name_of(config.precision.recipe));
   return format && traits_of(*format).columnwise != formats::Columnwise::requantized;
@@ -40,6 +42,14 @@ bool gathers_modules(const RunConfig& config) {
   return ships_both_copies(config) && config.recompute.mode == RecomputeMode::selective;
 }
 
+double ample_room(const RunConfig& config) {
+  const auto& moe = config.model.moe;
+  const std::int64_t ranks = config.parallel.expert;
+  if (!moe || moe->top_k <= 0 || ranks <= 0) return 1;
+  const std::int64_t held = std::max<std::int64_t>(1, moe->experts / ranks);
+  return static_cast<double>(ranks * std::min(moe->top_k, held)) / static_cast<double>(moe->top_k);
+}
+
 void derive(RunConfig& config) {
   derive_model(config.model, config.data.kind);
   using Modules = std::vector<RecomputeModule>;
@@ -49,8 +59,10 @@ void derive(RunConfig& config) {
   config.precision.primary_weights.fill(plain ? PrimaryWeights::bf16 : PrimaryWeights::quantized);
   const bool tile = ships_both_copies(config) || (config.sharding == Sharding::full && !plain);
   config.gather.cuts.fill(tile ? GatherCuts::tile : GatherCuts::flat);
-  config.data.eval_fraction.fill(config.data.kind == DataKind::text ? 0.05 : 0.0);
+  config.parallel.expert_room.fill(ample_room(config));
+  config.data.eval_fraction.fill(config.data.kind == DataKind::text && config.data.eval_files.empty() ? 0.05 : 0.0);
   config.checkpoint.dir.fill("runs/" + config.run.name);
+  config.checkpoint.io.fill(CheckpointIo::mpio);
 }
 
 }  // namespace tessera

@@ -60,7 +60,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b, std::size_t li
   return std::min(above[b.size()], limit);
 }
 
-/// Edits, but one where a word contains the other: "hidden_size" means "hidden".
+/// Edit distance, but 1 if a word contains the other: "hidden_size" means "hidden".
 std::size_t unlikeness(std::string_view a, std::string_view b, std::size_t limit) {
   if (a == b) return 0;
   const std::string_view shorter = a.size() < b.size() ? a : b, longer = a.size() < b.size() ? b : a;

@@ -7,17 +7,23 @@
 namespace tessera {
 namespace {
 
-/// The text of every key that must not change.
+/// What a deck writes, and what a restart may do with it.
+struct Kept {
+  std::string text;
+  Restart restart;
+};
+
+/// Every key that does not change by itself.
 class Fixed : public ConfigVisitor<Fixed> {
  public:
-  std::map<std::string, std::string> values;
+  std::map<std::string, Kept> values;
 
   template <class T, class Rule> void value(const Key& key, const T& member, const Rule&) {
-    if (key.restart == Restart::fixed && filled(member)) values[key.path] = deck_text(member);
+    if (key.restart != Restart::may_change && filled(member)) values[key.path] = {deck_text(member), key.restart};
   }
 };
 
-std::map<std::string, std::string> fixed_of(const RunConfig& config) {
+std::map<std::string, Kept> fixed_of(const RunConfig& config) {
   Fixed visitor;
   RunConfig::visit(config, visitor);
   return visitor.values;
@@ -26,20 +32,28 @@ std::map<std::string, std::string> fixed_of(const RunConfig& config) {
 }  // namespace
 
 std::vector<KeyChange> changed_keys(const RunConfig& before, const RunConfig& now) {
-  std::map<std::string, std::string> old = fixed_of(before), values = fixed_of(now);
+  std::map<std::string, Kept> old = fixed_of(before), values = fixed_of(now);
   std::vector<KeyChange> changes;
-  for (auto& [key, value] : old) values.try_emplace(key, "absent");
+  for (auto& [key, value] : old) values.try_emplace(key, Kept{"absent", value.restart});
   for (const auto& [key, value] : values)
-    if (const std::string& was = old.try_emplace(key, "absent").first->second; was != value)
-      changes.push_back({key, was, value});
+    if (const Kept& was = old.try_emplace(key, Kept{"absent", value.restart}).first->second; was.text != value.text)
+      changes.push_back({key, was.text, value.text, value.restart});
   return changes;
 }
 
-std::vector<Finding> changes_at_restart(const RunConfig& saved, const RunConfig& now) {
+std::string keep_it_text(const std::string& key, Restart restart) {
+  const std::string keep = "a resumed run must keep it";
+  return restart == Restart::on_request ? keep + ", unless `train --allow-change " + key + "` lets it change" : keep;
+}
+
+std::vector<Finding> changes_at_restart(const RunConfig& saved, const RunConfig& now,
+                                        const std::set<std::string>& asked) {
   std::vector<Finding> found;
-  for (const auto& [key, before, value] : changed_keys(saved, now))
-    found.push_back(
-        {{key}, "is " + value + ", and was " + before + " when the checkpoint was saved: a resumed run must keep it"});
+  for (const auto& [key, before, value, restart] : changed_keys(saved, now))
+    if (!asked.contains(key))
+      found.push_back({{key},
+                       "is " + value + ", and was " + before +
+                           " when the checkpoint was saved: " + keep_it_text(key, restart)});
   return found;
 }
 

@@ -9,8 +9,8 @@
 
 namespace tessera {
 
-/// What a resumed run may do with a key.
-enum class Restart { fixed, may_change };
+/// What a resumed run may do with a key: keep it, change it where `train --allow-change` names it, or change it.
+enum class Restart { fixed, on_request, may_change };
 
 /// The numbers that a key takes.
 struct Range {

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <map>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -10,7 +11,7 @@
 namespace tessera {
 
 /// A value as a deck writes it: numbers as their shortest decimal that reads back to the same bits, text in double
-/// quotes with escapes, lists in brackets.
+/// quotes with escapes, lists in brackets, maps in braces.
 std::string deck_text(double value);
 std::string deck_text(const std::string& value);
 template <class T> std::string deck_text(const T& value);
@@ -18,6 +19,11 @@ template <class T> std::string deck_text(const std::vector<T>& list) {
   std::string text;
   for (const T& item : list) text += (text.empty() ? "" : ", ") + deck_text(item);
   return "[" + text + "]";
+}
+inline std::string deck_text(const std::map<std::string, std::string>& words) {
+  std::string text;
+  for (const auto& [word, value] : words) text += (text.empty() ? "" : ", ") + word + ": " + deck_text(value);
+  return "{" + text + "}";
 }
 template <class T> std::string deck_text(const Derived<T>& value) { return deck_text(value.get()); }
 template <class T> std::string deck_text(const T& value) {
@@ -35,6 +41,9 @@ template <> struct TypeName<double> { static constexpr const char* text = "a num
 template <> struct TypeName<std::string> { static constexpr const char* text = "a text"; };
 template <Choice E> struct TypeName<E> { static constexpr const char* text = "a choice"; };
 template <> struct TypeName<std::vector<std::string>> { static constexpr const char* text = "a list of texts"; };
+template <> struct TypeName<std::map<std::string, std::string>> {
+  static constexpr const char* text = "a map of texts";
+};
 template <Choice E> struct TypeName<std::vector<E>> { static constexpr const char* text = "a list of choices"; };
 
 /// The names that a boolean, a choice or a list of choices allows.

@@ -7,10 +7,10 @@
 
 namespace tessera {
 
-/// What a key has when the deck leaves it out.
+/// The kind of a key's default.
 enum class Standard { value, none, derived };
 
-/// What a struct's visit() says of one key.
+/// One key, as a struct's visit() declares it.
 struct Key {
   std::string path;  ///< "model.moe.experts"
   const char* name;  ///< "experts"

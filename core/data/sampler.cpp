@@ -38,10 +38,10 @@ BatchPlan::BatchPlan(std::int64_t global, std::int64_t ranks) : global_(global),
   require(global > 0 && ranks > 0 && global % ranks == 0, "BatchPlan", "the global batch must divide by the ranks");
 }
 
-SampleRange BatchPlan::share(std::int64_t step, std::int64_t rank) const {
-  require(step >= 0 && rank >= 0 && rank < ranks_, "BatchPlan::share", "no such step or rank");
+SampleRange BatchPlan::share(std::int64_t first, std::int64_t rank) const {
+  require(first >= 0 && rank >= 0 && rank < ranks_, "BatchPlan::share", "no such sample or rank");
   const std::int64_t own = global_ / ranks_;
-  return {step * global_ + rank * own, own};
+  return {first + rank * own, own};
 }
 
 EvaluationPlan::EvaluationPlan(const Windows& windows, std::int64_t most, std::int64_t micro, std::int64_t ranks)

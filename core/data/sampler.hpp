@@ -12,8 +12,8 @@ enum class Order { sequential, shuffled };
 /// The windows of one epoch in shuffled order: Fisher-Yates, drawn from Philox keyed (seed, "shuffle", epoch).
 std::vector<std::int64_t> shuffled_epoch(std::int64_t windows, std::uint64_t seed, std::int64_t epoch);
 
-/// Which training window a sample is. Samples are numbered over the whole run; the answer depends on nothing but the
-/// arguments, so a position in the data is one number and resuming is exact.
+/// Maps a sample's number to a training window. Samples are numbered over the whole run and the map depends on its
+/// arguments alone, so a position in the data is one number and resuming is exact.
 class Sampler {
  public:
   Sampler(std::int64_t windows, Order order, std::uint64_t seed);
@@ -36,22 +36,22 @@ struct SampleRange {
   bool operator==(const SampleRange&) const = default;
 };
 
-/// How a global batch of sequences is dealt: sample j of step s (from 0) has number s global + j; rank r takes the r-th
-/// contiguous share.
+/// How a global batch of sequences is dealt: rank r takes the r-th contiguous share of the samples from number `first`
+/// on. Samples are numbered over the whole run, whatever batches it went through.
 class BatchPlan {
  public:
   /// `global` must divide by `ranks` (Error{internal}: resolve() refuses it first).
   BatchPlan(std::int64_t global, std::int64_t ranks);
 
-  SampleRange share(std::int64_t step, std::int64_t rank) const;
+  SampleRange share(std::int64_t first, std::int64_t rank) const;
 
  private:
   std::int64_t global_, ranks_;
 };
 
-/// How an evaluation is dealt, in whole micro-batches: piece j of `micro` windows, the last one shorter, goes to rank
-/// j mod ranks in pass j / ranks. Every rank makes every pass, be there a piece for it or not. So what a micro-batch
-/// holds depends on no rank count.
+/// Deals an evaluation to ranks in whole micro-batches: piece j of `micro` windows, the last one shorter, goes to rank
+/// j mod ranks in pass j / ranks. Every rank makes every pass, with padding where it has no piece. The contents of a
+/// micro-batch do not depend on the rank count.
 class EvaluationPlan {
  public:
   /// Of the first min(most, windows.evaluation) evaluation windows, each once.

@@ -24,6 +24,15 @@ Windows Windows::split(std::int64_t tokens, std::int64_t length, double eval_fra
   return {length, all - evaluation, evaluation};
 }
 
+Windows Windows::held(std::int64_t tokens, std::int64_t length, Problems& problems) {
+  const std::int64_t all = tokens > 0 ? (tokens - 1) / length : 0;
+  if (all == 0)
+    problems.add(Exit::file, fmt::format("the corpus of data.eval_files has {} tokens, but model.seq_len {} needs at "
+                                         "least {} (one window, and one token more)",
+                                         tokens, length, length + 1));
+  return {length, 0, all};
+}
+
 void read_window(const TokenStream& tokens, const Windows& windows, std::int64_t window, std::span<std::int32_t> ids,
                  std::span<std::int32_t> targets) {
   const auto length = static_cast<std::size_t>(windows.length);

@@ -15,8 +15,10 @@ struct Windows {
   std::int64_t evaluation = 0;
 
   /// (tokens - 1) / length windows, of which the last max(1, floor(eval_fraction windows)) are for evaluation when
-  /// eval_fraction > 0. A text too short for one training window becomes a problem (Exit::file).
+  /// eval_fraction > 0. A text too short for one training window is a problem (Exit::file).
   static Windows split(std::int64_t tokens, std::int64_t length, double eval_fraction, Problems& problems);
+  /// All for evaluation. A text too short for one becomes a problem (Exit::file).
+  static Windows held(std::int64_t tokens, std::int64_t length, Problems& problems);
   std::int64_t count() const { return train + evaluation; }
 };
 

@@ -73,7 +73,7 @@ struct Device::State {
       measured += padded;
       return address;
     }
-    // Kokkos aligns to 64 bytes on the host, so the block is a little longer than what it serves.
+    // Over-allocates, since Kokkos aligns to 64 bytes only on the host.
     blocks.emplace_back(Kokkos::view_alloc(Kokkos::WithoutInitializing, std::string(name_of(category))),
                         static_cast<std::size_t>(padded + Arena::alignment));
     if constexpr (Kokkos::SpaceAccessibility<Kokkos::HostSpace, Space::memory_space>::accessible)
@@ -130,7 +130,7 @@ void Device::upload(Stream& stream, const Tensor& to, const void* from) {
 
 void Device::download(Stream& stream, void* to, const Tensor& from) {
   if (stream.dry() || from.bytes() == 0) return state_->count_wait();
-  // A copy to ordinary memory blocks: what it waits for ends first, while communication is watched.
+  // A copy to pageable memory blocks in the driver: wait for the stream first, where communication is watched.
   wait(stream.record());
   Kokkos::deep_copy(space_of(stream), host_bytes(to, from), device_bytes(from));
   for (const Event copied = stream.record(); !copied.reached();) sched_yield();

@@ -28,8 +28,8 @@ constexpr const char* name_of(Category c) {
 }
 using MemoryReport = std::array<std::int64_t, static_cast<std::size_t>(Category::count)>;
 
-/// Host time spent under one name so far, and how often the host waited for the device in it (an inner region's waits
-/// are its own).
+/// Host time spent in regions of one name so far, and how often the host waited for the device in them; waits count for
+/// the innermost region.
 struct RegionTime {
   const char* name;
   double seconds;
@@ -45,8 +45,8 @@ struct RegionTime {
 class Device {
  public:
   enum class Kind { real, measuring };
-  /// A measuring device hands out addresses that must not be followed and streams that run nothing: whatever is built
-  /// on it is planned, not done.
+  /// A measuring device is for planning: its addresses must not be dereferenced and its streams run nothing; it counts
+  /// what is asked of it.
   explicit Device(Kind kind = Kind::real);
   ~Device();
   Device(const Device&) = delete;
@@ -67,19 +67,19 @@ class Device {
   const MemoryReport& memory() const;
   std::int64_t allocations() const;
 
-  /// Bytes of equal size between host memory and the device, ordered on `stream`. Both let the host wait: download()
-  /// until it has them, upload() until `from` may change.
+  /// Blocking copies between host memory and the device, ordered on `stream`: download() returns once the bytes are
+  /// there, upload() once `from` may change.
   void upload(Stream& stream, const Tensor& to, const void* from);
   void download(Stream& stream, void* to, const Tensor& from);
 
   /// Page-locked host memory, uninitialised, owned by the device until it ends.
   std::span<std::byte> pinned(std::int64_t bytes);
-  /// As upload and download, for pinned memory: neither waits. It belongs to the copy until the event is reached.
+  /// Non-blocking copies from and to pinned memory, which belongs to the copy until the event is reached.
   Event send(Stream& stream, const Tensor& to, const void* from);
   Event fetch(Stream& stream, void* to, const Tensor& from);
-  /// Holds the host until the event is reached, while communication moves on.
+  /// Blocks the host until the event is reached, and lets communication progress meanwhile.
   void wait(const Event& event);
-  /// All waits of the host so far, those of upload() and download() included; counted alike on host and GPU.
+  /// Waits of the host so far, those of upload() and download() included; counted alike in host and GPU builds.
   std::int64_t host_waits() const;
 
   /// Opens and closes a region; Region calls them.

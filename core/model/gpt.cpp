@@ -1,5 +1,6 @@
 #include "core/model/gpt.hpp"
 
+#include "kernels/activation/activation.hpp"
 #include "kernels/attention/attention.hpp"
 
 namespace tessera {
@@ -14,6 +15,8 @@ const GptShape& checked(const GptShape& shape) {
           "rotary positions need an even head_dim");
   require(!shape.moe || (shape.moe->top_k >= 1 && shape.moe->top_k <= shape.moe->experts), "Gpt",
           "top_k must lie between 1 and the number of experts");
+  require(!shape.moe || shape.moe->experts % shape.moe->group.size == 0, "Gpt",
+          "ranks of an expert group hold equal shares of the experts");
   return shape;
 }
 
@@ -38,7 +41,7 @@ Call Gpt::start(const Pass& pass, const MicroBatch& batch) const {
   Call call{pass, batch.loss_scale, {}, batch.first_sequence * shape_.seq_len};
   if (shape_.position == Position::rotary) {
     call.rotation = pass.arena.keep(shape_.sum_type(), {shape_.seq_len, shape_.head_dim});
-    rotary_table(pass.stream, call.rotation, shape_.rope_base);
+    rotary_table(pass.stream, call.rotation, shape_.rope_base, shape_.rope_scaling);
   }
   return call;
 }
@@ -100,6 +103,39 @@ void Gpt::evaluate(const Pass& pass, const MicroBatch& batch) const {
   const Call call = start(pass, batch);
   const Saved saved = place(pass.arena, tokens);
   head_.loss(call, batch, forward(call, batch.ids, saved, stream_temp(pass.arena, tokens)));
+}
+
+Sequence Gpt::sequence(Stream& stream, Arena& arena, std::int64_t capacity) const {
+  Sequence sequence;
+  sequence.cache =
+      arena.keep(shape_.compute, {shape_.layers, capacity, 2 * shape_.kv_heads * shape_.head_dim});
+  if (shape_.position == Position::rotary) {
+    sequence.rotation = arena.keep(shape_.sum_type(), {capacity, shape_.head_dim});
+    rotary_table(stream, sequence.rotation, shape_.rope_base, shape_.rope_scaling);
+  }
+  return sequence;
+}
+
+void Gpt::extend(const Pass& pass, Sequence& sequence, const Tensor& ids, const Tensor& logits) const {
+  const std::int64_t tokens = ids.elements(), block = sequence.cache.elements() / shape_.layers;
+  require(tokens > 0 && sequence.length + tokens <= sequence.capacity(), "Gpt::extend", "the sequence is full");
+  const Arena::Frame frame(pass.arena);
+  Call call{pass, 0, {}, sequence.length, {}, sequence.length};
+  if (sequence.rotation) call.rotation = sequence.rotation.row_range(sequence.length, tokens);
+  call.cache = sequence.cache;
+  const Tensor x = pass.arena.keep(shape_.compute, {tokens, shape_.hidden});
+  embedding_.forward(call, x, ids);
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    const Arena::Frame of_block(pass.arena);
+    call.cache = sequence.cache.flat(static_cast<std::int64_t>(i) * block, block)
+                     .view({sequence.capacity(), sequence.cache.columns()});
+    const Tensor branch = stream_temp(pass.arena, tokens);
+    const Block::Saved saved = blocks_[i].layer().place(pass.arena, tokens);
+    blocks_[i].layer().forward(call, Residual::whole(x), saved, branch);
+    add(pass.stream, x, saved.middle, branch);
+  }
+  if (logits) head_.logits(call, logits, Residual::whole(x).row_range(tokens - 1, 1));
+  sequence.length += tokens;
 }
 
 void Gpt::next_logits(const Pass& pass, const Tensor& ids, std::int64_t position, const Tensor& logits) const {

@@ -9,6 +9,14 @@
 
 namespace tessera {
 
+/// A sequence that grows, and what its tokens leave for those to come.
+struct Sequence {
+  Tensor cache;             ///< [L, T, 2 G D] in the compute type: keys and values by block and position
+  Tensor rotation;          ///< [T, D]: the table of rotary(); empty where positions are learned
+  std::int64_t length = 0;  ///< tokens so far
+  std::int64_t capacity() const { return cache.shape[1]; }
+};
+
 /// A GPT or mixture-of-experts language model: embedding, L blocks, head. It holds shapes and ids of parameters, no
 /// memory; everything a call computes lies in pass.arena and is given back on return. Calls order on pass.stream, ask
 /// for weights and give gradients in an order that depends on the shape alone, and are as collective as those two are.
@@ -28,6 +36,13 @@ class Gpt {
   /// logits [V] (fp32, fp64) of the token that follows ids[position]. ids i32 [T]; what lies behind position is
   /// ignored.
   void next_logits(const Pass& pass, const Tensor& ids, std::int64_t position, const Tensor& logits) const;
+
+  /// Memory of an empty sequence of at most `capacity` tokens, from `arena`.keep().
+  Sequence sequence(Stream& stream, Arena& arena, std::int64_t capacity) const;
+  /// Appends ids, i32 [n], to `sequence`, and unless `logits` is empty writes [V] (fp32, fp64) of the token that
+  /// follows. Each token is computed once, against the cache of those before; its bits do not depend on how the
+  /// sequence was taken apart, as long as those of a product's row do not depend on the other rows.
+  void extend(const Pass& pass, Sequence& sequence, const Tensor& ids, const Tensor& logits) const;
 
   const GptShape& shape() const { return shape_; }
 

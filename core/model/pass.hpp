@@ -2,15 +2,20 @@
 #include <optional>
 
 #include "core/params/access.hpp"
+#include "kernels/moe/moe.hpp"
 
 namespace tessera {
+
+class RowExchange;
 
 /// Sums of one step on the device, zeroed at its start; what the log row is made of.
 struct StepSums {
   double loss = 0;           ///< sum over this rank's tokens of the cross-entropy
   double balance = 0;        ///< sum over sequences and MoE layers of E sum f P
   double z = 0;              ///< sum over tokens and MoE layers of logsumexp^2
+  double busiest = 0;        ///< sum over micro-batches and MoE layers of the slots of the expert that got most
   std::uint64_t logits = 0;  ///< digest of the logits, when traced
+  Arrivals arrivals;         ///< of rows at this rank's experts
   std::uint64_t not_finite = 0;  ///< 1 when a factor of a product held NaN or infinity before it was quantized
 };
 
@@ -29,6 +34,7 @@ struct Pass {
   StepSums* sums = nullptr;                ///< on the device
   std::uint64_t* logits_digest = nullptr;  ///< on the device (&sums->logits) when the logits are traced, else null
   StepKey key = {};
+  RowExchange* exchange = nullptr;  ///< null without expert parallelism
   std::optional<float> fault = {};  ///< of a test: stands in the gradient that enters the first block's last branch
 
   /// The step's word for values that are not finite, where quantizers set it.

@@ -1,5 +1,8 @@
 #include "core/model/shape.hpp"
 
+#include <algorithm>
+#include <cmath>
+
 namespace tessera {
 namespace {
 
@@ -26,7 +29,15 @@ KeepRules keep_rules(const RecomputeConfig& config) {
 
 }  // namespace
 
-GptShape GptShape::from(const RunConfig& config) {
+ArrivalShape MoeShape::arrival(std::int64_t tokens, std::int64_t row_multiple) const {
+  // A token comes at most once to an expert, and at most k times to a rank.
+  const std::int64_t most = group.size * tokens * std::min(top_k, held()), share = tokens * top_k;
+  const double asked = std::ceil(room * static_cast<double>(share));
+  const bool ample = room == 0 || asked >= static_cast<double>(most);
+  return {group.size, group.rank, experts, row_multiple, share, ample ? most : static_cast<std::int64_t>(asked)};
+}
+
+GptShape GptShape::from(const RunConfig& config, const RankIn& experts) {
   const ModelConfig& model = config.model;
   GptShape shape;
   shape.layers = model.layers;
@@ -39,12 +50,20 @@ GptShape GptShape::from(const RunConfig& config) {
   shape.vocabulary = model.vocab;
   shape.norm = model.norm;
   shape.position = model.position;
+  shape.eps = model.norm_eps;
   shape.rope_base = model.rope_base;
+  if (const auto& scaling = model.rope_scaling)
+    shape.rope_scaling = {scaling->factor, scaling->low_freq_factor, scaling->high_freq_factor,
+                          static_cast<double>(scaling->original_seq_len)};
   shape.activation = model.activation;
   shape.bias = model.bias;
+  shape.qkv_bias = model.qkv_bias;
+  shape.qk_norm = model.qk_norm;
   shape.tied_head = model.tied_head;
   if (const auto& moe = model.moe)
-    shape.moe = MoeShape{moe->experts, moe->top_k, moe->renormalize, moe->weights, moe->balance_coef, moe->z_coef};
+    shape.moe = MoeShape{moe->experts,      moe->top_k,  moe->renormalize, moe->weights,
+                         moe->balance_coef, moe->z_coef, experts,
+                         config.parallel.expert > 1 ? config.parallel.expert_room.get() : 0};
   shape.compute = config.precision.compute == Compute::bf16 ? DType::bf16 : DType::f32;
   shape.recipe = recipe_of(config.precision);
   shape.accumulation = config.precision.fuse_wgrad ? Accumulation::fused : Accumulation::unfused;

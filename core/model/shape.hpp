@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "core/config/config.hpp"
+#include "core/layout/ranks.hpp"
 #include "core/recipe/recipe.hpp"
 #include "kernels/attention/attention.hpp"
 #include "kernels/base/index.hpp"
@@ -16,6 +17,13 @@ struct MoeShape {
   bool renormalize = true;
   ExpertWeights weights = ExpertWeights::single;
   double balance_coef = 0, z_coef = 0;
+  RankIn group = {};  ///< this rank's place among those that hold the experts between them
+  double room = 0;    ///< rows that it can take over its even share, M k; 0: always enough
+
+  std::int64_t held() const { return experts / group.size; }
+  std::int64_t first() const { return group.rank * held(); }  ///< of the experts that this rank holds
+  /// Of the rows of as many tokens on each rank of the group.
+  ArrivalShape arrival(std::int64_t tokens, std::int64_t row_multiple) const;
 };
 
 /// What of a layer outlives its forward: all that backward needs, or its input alone, from which backward finds the
@@ -38,10 +46,14 @@ struct GptShape {
   std::int64_t seq_len = 0;     ///< T
   std::int64_t vocabulary = 0;  ///< V
   Norm norm = Norm::layer;
+  double eps = norm_eps;  ///< of every norm
   Position position = Position::learned;
   double rope_base = 10000;
+  RopeScaling rope_scaling;
   Activation activation = Activation::gelu;
   bool bias = true;
+  bool qkv_bias = false;  ///< queries, keys and values have one where no other product has
+  bool qk_norm = false;   ///< queries and keys are normalised head by head
   bool tied_head = false;
   std::optional<MoeShape> moe;
 
@@ -58,7 +70,8 @@ struct GptShape {
   /// The type of statistics, router logits and other small sums.
   DType sum_type() const { return compute == DType::f64 ? DType::f64 : DType::f32; }
 
-  static GptShape from(const RunConfig& config);
+  /// Of a rank at `experts` in its expert group.
+  static GptShape from(const RunConfig& config, const RankIn& experts = {});
 };
 
 }  // namespace tessera

@@ -19,7 +19,7 @@ struct ShardedWeight {
 };
 
 /// The tables of all weights, in device memory. Every rank lists the same weights in the same order; masters keep their
-/// addresses. Throws Error{internal} naming tensor, shape and rule; not collective.
+/// addresses. Throws Error{internal} naming tensor, shape and rule. Local.
 class ShardedWeights {
  public:
   ShardedWeights(Device& device, std::span<const ShardedWeight> weights);
@@ -46,7 +46,7 @@ void cast_master_weights(Stream& stream, const ShardedWeights& weights, Communic
 void measure_master_weights(Stream& stream, const ShardedWeights& weights);
 void write_master_weights(Stream& stream, const ShardedWeights& weights);
 
-/// After the gather: every columnwise copy that the rowwise bytes give. Not collective; orders on `stream`.
+/// After the gather: makes every columnwise copy that follows from the rowwise bytes. Orders on `stream`. Local.
 void build_columnwise(Stream& stream, const ShardedWeights& weights);
 
 }  // namespace tessera

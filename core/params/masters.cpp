@@ -1,6 +1,7 @@
 #include "core/params/masters.hpp"
 
 #include "core/params/tokens.hpp"
+#include "core/state/state_dict.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/random/random.hpp"
 
@@ -37,6 +38,14 @@ Updated Masters::initialise(Stream& stream, const ParamRegistry& registry, const
       start(stream, shards_[b], piece, registry[piece.param], seed);
   }
   return Updated();
+}
+
+StateDict Masters::state(const ParamRegistry& registry, const ParamLayout& layout, const Ranks& ranks) const {
+  std::vector<BucketSlice> slices;
+  for (BucketId b : shards_.ids()) slices.push_back({b, shards_[b]});
+  StateDict state;
+  state.add({"model", slices}, registry, layout, ranks);
+  return state;
 }
 
 Updated Masters::restore(Stream& stream, const std::function<void()>& fill) {

@@ -8,6 +8,7 @@
 namespace tessera {
 
 class Updated;
+struct StateDict;
 
 /// The truth: this rank's fp32 slices of every bucket, gaps and padding zero. Initialised, stepped, saved, loaded; no
 /// weight ever is.
@@ -17,6 +18,8 @@ class Masters {
 
   /// This rank's slice of one bucket.
   const Tensor& shard(BucketId bucket) const { return shards_[bucket]; }
+  /// All of them as the named tensors of slot "model", without digests: ranges of this memory.
+  StateDict state(const ParamRegistry& registry, const ParamLayout& layout, const Ranks& ranks) const;
 
   /// Draws the initial values as each ParamSpec says: the same bits for any ranks, layout and back end.
   Updated initialise(Stream& stream, const ParamRegistry& registry, const ParamLayout& layout, const Ranks& ranks,

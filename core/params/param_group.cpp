@@ -35,21 +35,19 @@ std::vector<Exchange> in_place(const ParamLayout& layout, const ParamGroup& grou
   return exchanges;
 }
 
-/// The gradients of a bucket, and the weights unless they are pooled.
+/// The gradients of a bucket, if there are steps, and the weights unless they are pooled.
 ParamBucket allocate_bucket(Device& device, const ParamRegistry& registry, BucketId id, const Bucket& bucket,
                             const Ranks& ranks, const SyncRules& rules, bool pooled) {
   ParamBucket own;
   own.id = id;
   own.way = way_of(bucket.key.format, rules.weights);
-  const Shape gradients{pooled ? bucket.slice(ranks) : bucket.size.value};
-  const Tensor memory = device.allocate(Category::gradients, DType::f32, gradients);
-  if (pooled) {
-    own.gradients_slice = memory;
-    return own;
+  if (rules.micro_batches > 0) {
+    const Shape gradients{pooled ? bucket.slice(ranks) : bucket.size.value};
+    const Tensor memory = device.allocate(Category::gradients, DType::f32, gradients);
+    if (!pooled) own.gradients = memory;
+    own.gradients_slice = pooled ? memory : bucket.slice(memory, ranks);
   }
-  own.gradients = memory;
-  own.gradients_slice = bucket.slice(memory, ranks);
-  own.places.push_back(Planes::allocated(device, registry, bucket, own.way));
+  if (!pooled) own.places.push_back(Planes::allocated(device, registry, bucket, own.way));
   return own;
 }
 

@@ -45,7 +45,7 @@ struct Residence {
   std::int64_t launches_before_gather = 0;
 };
 
-/// A group of buckets, the unit of all-gather and reduce-scatter: what is true of it now. ParamSync's own.
+/// A group of buckets, the unit of all-gather and reduce-scatter, with its present state. ParamSync's own.
 struct ParamGroup {
   GroupId id;
   ProcessGroup processes = ProcessGroup::dense;

@@ -21,7 +21,7 @@ ParamSync::ParamSync(Device& device, const ParamRegistry& registry, const ParamL
   for (ParamGroup& group : groups_)
     for (ParamBucket& own : group.buckets) buckets_[own.id] = &own;
   place_pools(usage);
-  place_reductions(device, layout, groups_, rules.order);
+  if (rules.micro_batches > 0) place_reductions(device, layout, groups_, rules.order);
   order_groups(usage);
   place_staging(device, layout, groups_, order_, rules.weights.staging);
   make_wires(masters);

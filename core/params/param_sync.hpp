@@ -36,7 +36,7 @@ class ParamSync {
   /// place is brought to Ready. Collective over the world.
   Forward forward(Stream& stream);
 
-  /// The masters have changed: every weight is outdated, and all are staged. With overlap the next forward gathers,
+  /// After an update of the masters: outdates and stages every weight. With overlap the next forward all-gathers,
   /// group by group; without, every group is gathered and consumed here. Collective over the world.
   void publish(Stream& stream, Updated&& updated);
 

@@ -19,7 +19,7 @@ struct WeightRules {
 struct SyncRules {
   Overlap gather = Overlap::on;
   Overlap reduce = Overlap::on;
-  int micro_batches = 1;
+  int micro_batches = 1;  ///< 0: weights alone, that no step changes; gradients have no memory
   ReduceOrder order = ReduceOrder::rank;
   WeightRules weights = {};
 };

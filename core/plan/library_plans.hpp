@@ -23,7 +23,7 @@ struct LibraryPlans {
 
 /// A line `made_for`, then one a piece of work: it and its choice in hex digits. Empty without work.
 std::string to_text(const LibraryPlans& plans);
-/// None where the text is not such a one.
+/// Parses it; empty if the text has another form.
 std::optional<LibraryPlans> parse_library_plans(const std::string& text);
 
 /// What `choose` of a back end says: `preferred` if that will do, else a choice of its own, or nothing.

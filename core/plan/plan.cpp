@@ -13,6 +13,7 @@
 #include "core/plan/recorder.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "core/step/debug_memory.hpp"
+#include "core/step/decoder.hpp"
 #include "core/step/engine.hpp"
 
 namespace tessera {
@@ -39,48 +40,85 @@ FormatRules format_rules(const RunConfig& config) {
 
 StepKey key_of(const StepMemory& memory) { return {0, memory.step()}; }
 
-/// FLOPs of one micro-batch when nothing is computed twice.
-double model_flops(const RunPlan& plan, Device& device, StepMemory& memory) {
-  GptShape shape = plan.model.shape();
-  shape.keep = {};
-  ParamRegistry same(format_rules(plan.config));
-  UsageRecorder recorder(plan.registry, plan.sync.weights);
+/// Where one rank's model is run dry, by itself: a device that measures and a mesh that moves nothing.
+struct DryModel {
+  DryModel(const RunPlan& plan, DryRows rows)
+      : recorder(plan.registry, plan.sync.weights),
+        mesh(planning_mesh(plan.ranks)),
+        memory(device, plan.ranks.world, plan.sizes.local, plan.sizes.length, 0) {
+    if (const auto& moe = plan.model.shape().moe; moe && moe->group.size > 1)
+      exchange.emplace(device, mesh.experts(), moe->experts, rows);
+  }
+  DryModel(const DryModel&) = delete;
+  DryModel& operator=(const DryModel&) = delete;
+
+  Pass pass(GradientSink* gradients) {
+    return {device.compute(), recorder, gradients, arena, memory.sums(), nullptr, key_of(memory),
+            exchange ? &*exchange : nullptr};
+  }
+  MicroBatch micro_batch(std::int64_t sequences) const { return memory.micro_batch(0, sequences, 1); }
+
+  Device device{Device::Kind::measuring};
+  UsageRecorder recorder;
   Arena arena;
-  const double before = device.tape().flops;
-  Gpt(same, shape).gradient({device.compute(), recorder, &recorder, arena, memory.sums(), nullptr, key_of(memory)},
-                            memory.micro_batch(0, plan.sizes.micro, 1));
-  return device.tape().flops - before;
+  Mesh mesh;
+  StepMemory memory;
+  std::optional<RowExchange> exchange;
+};
+
+/// FLOPs of one micro-batch that keeps as `keep` says; of experts' rows an even share.
+double flops(const RunPlan& plan, const KeepRules& keep) {
+  GptShape shape = plan.model.shape();
+  shape.keep = keep;
+  ParamRegistry same(format_rules(plan.config));
+  DryModel dry(plan, DryRows::even);
+  Gpt(same, shape).gradient(dry.pass(&dry.recorder), dry.micro_batch(plan.sizes.micro));
+  return dry.device.tape().flops;
 }
 
 /// One micro-batch over a measuring arena: order of weights, contributions, activation memory, FLOPs.
 void run_dry(RunPlan& plan) {
-  Device device(Device::Kind::measuring);
-  UsageRecorder recorder(plan.registry, plan.sync.weights);
-  StepMemory memory(device, plan.ranks.world, plan.sizes.local, plan.sizes.length, 0);
-  Arena arena;
-  const Pass pass{device.compute(), recorder, &recorder, arena, memory.sums(), nullptr, key_of(memory)};
+  DryModel dry(plan, DryRows::most);
   {
-    const Arena::Frame frame(arena);
-    plan.model.gradient(pass, memory.micro_batch(0, plan.sizes.micro, 1));
+    const Arena::Frame frame(dry.arena);
+    plan.model.gradient(dry.pass(&dry.recorder), dry.micro_batch(plan.sizes.micro));
   }
-  plan.usage.training = recorder.take_accesses();
-  plan.usage.contributions = recorder.take_contributions();
+  plan.usage.training = dry.recorder.take_accesses();
+  plan.usage.contributions = dry.recorder.take_contributions();
   const int ranks = plan.ranks.world.size;
-  plan.flops_per_step = device.tape().flops * plan.sync.micro_batches * ranks;
-  plan.model_flops_per_step = model_flops(plan, device, memory) * plan.sync.micro_batches * ranks;
-  const Pass forward{device.compute(), recorder, nullptr, arena, memory.sums()};
+  plan.flops_per_step = flops(plan, plan.model.shape().keep) * plan.sync.micro_batches * ranks;
+  plan.model_flops_per_step = flops(plan, {}) * plan.sync.micro_batches * ranks;
   {
-    const Arena::Frame frame(arena);
-    plan.model.evaluate(forward, memory.micro_batch(0, plan.sizes.micro, 1));
+    const Arena::Frame frame(dry.arena);
+    plan.model.evaluate(dry.pass(nullptr), dry.micro_batch(plan.sizes.micro));
   }
-  plan.usage.evaluation = recorder.take_accesses();
+  plan.usage.evaluation = dry.recorder.take_accesses();
   {
-    const Arena::Frame frame(arena);
-    const Tensor logits = arena.keep(DType::f32, {plan.model.shape().vocabulary});
-    plan.model.next_logits(forward, memory.micro_batch(0, 1, 1).ids, 0, logits);
+    const Arena::Frame frame(dry.arena);
+    const Tensor logits = dry.arena.keep(DType::f32, {plan.model.shape().vocabulary});
+    plan.model.next_logits(dry.pass(nullptr), dry.micro_batch(1).ids, 0, logits);
   }
-  plan.sizes.activation_bytes = arena.peak();
-  plan.sizes.workspaces = device.compute().workspaces();
+  plan.sizes.activation_bytes = dry.arena.peak();
+  plan.sizes.workspaces = dry.device.compute().workspaces();
+}
+
+/// Appends a line, or counts one more of the same that is no bucket group's.
+void add_cost(std::vector<CollectiveCost>& costs, const Record& record) {
+  const auto same = std::ranges::find_if(costs, [&](const CollectiveCost& cost) {
+    return record.group < 0 && cost.group < 0 && cost.collective == record.collective && cost.label == record.label &&
+           cost.bytes == record.bytes;
+  });
+  if (same != costs.end()) ++same->count;
+  else costs.push_back({record.group, record.collective, record.bytes, 1, record.label});
+}
+
+/// What was allocated on a measuring device, and what the plan says of arena and workspaces.
+void add_memory(RunPlan& plan, const Device& device) {
+  plan.memory = device.memory();
+  plan.memory[static_cast<std::size_t>(Category::activations)] =
+      round_up(plan.sizes.activation_bytes, Arena::alignment);
+  for (const Workspace& place : plan.sizes.workspaces)
+    plan.memory[static_cast<std::size_t>(Category::libraries)] += round_up(place.bytes, Arena::alignment);
 }
 
 /// The whole step as it will run, on a device that measures and a mesh that only writes down.
@@ -93,17 +131,14 @@ void measure(RunPlan& plan) {
   engine.initialise();
   engine.sync().settle(engine.stream());
   records.clear();
-  engine.step({{}, {}, plan.sizes.local, 0}, 0);  // whose tokens a dry stream does not ask for
+  engine.step({{}, {}, plan.sizes.local, 0}, {});  // no tokens: a dry stream reads none
   allocate_for_debug(device, plan, plan.config.debug);
   engine.sync().settle(engine.stream());
-  plan.memory = device.memory();
-  plan.memory[static_cast<std::size_t>(Category::activations)] =
-      round_up(plan.sizes.activation_bytes, Arena::alignment);
   plan.sizes.workspaces = engine.stream().workspaces();  // those of run_dry() among them
-  for (const Workspace& place : plan.sizes.workspaces)
-    plan.memory[static_cast<std::size_t>(Category::libraries)] += round_up(place.bytes, Arena::alignment);
-  for (const Record& record : records) plan.collectives.push_back({record.group, record.collective, record.bytes, 1});
+  add_memory(plan, device);
+  for (const Record& record : records) add_cost(plan.collectives, record);
   for (const auto& [work, none] : engine.stream().library<LibraryChoices>().of) plan.library_work.push_back(work);
+  plan.routes = engine.stream().library<gemm::Routes>();
 }
 
 std::int64_t total(const MemoryReport& memory) {
@@ -119,10 +154,10 @@ std::int64_t owned(const ParamLayout& layout, const std::vector<BucketId>& bucke
 
 /// Who may need most: the rank that owns most, and the one that receives most at a time when gradients are reduced.
 /// The first of equals.
-std::set<int> largest_ranks(const ParamLayout& layout, int ranks) {
+std::set<int> largest_ranks(const ParamLayout& layout, int ranks, int expert) {
   std::pair<std::int64_t, int> all{-1, 0}, group_of_most{-1, 0};
   for (int rank = 0; rank < ranks; ++rank) {
-    const Ranks here = Ranks::in_world(ranks, rank);
+    const Ranks here = Ranks::in_world(ranks, rank, expert);
     std::int64_t sum = 0, most = 0;
     for (const BucketGroup& group : layout.groups()) {
       const std::int64_t elements = owned(layout, group.buckets, here);
@@ -186,6 +221,23 @@ void add_recipe_findings(const RunConfig& config, std::vector<Finding>& findings
   if (sound) add_matrix_findings(config, recipe, findings);
 }
 
+/// What of the experts goes against the ranks, or against the products of one.
+void add_expert_findings(const RunConfig& config, int ranks, std::vector<Finding>& findings) {
+  const std::int64_t expert = config.parallel.expert;
+  if (expert > 0 && ranks % expert != 0)
+    findings.push_back({{"parallel.expert"},
+                        fmt::format("{} does not divide {} ranks, which form groups of so many neighbours: use a "
+                                    "number that does, or other ranks",
+                                    expert, ranks)});
+  const auto& moe = config.model.moe;
+  if (!moe || expert <= 0 || moe->weights == ExpertWeights::single || moe->experts / expert <= most_discrete_experts())
+    return;
+  findings.push_back({{"model.moe.experts", "model.moe.weights"},
+                      fmt::format("{} discrete experts are more than the {} that a product takes here; use `weights: "
+                                  "single`, which computes the same, or fewer experts on a rank",
+                                  moe->experts / expert, most_discrete_experts())});
+}
+
 }  // namespace
 
 std::vector<Finding> refusals(const RunConfig& config, int ranks) {
@@ -196,25 +248,22 @@ std::vector<Finding> refusals(const RunConfig& config, int ranks) {
     findings.push_back({{"batch.global", "batch.micro"},
                         fmt::format("{} sequences cannot be shared by {} ranks in micro-batches of {}: {}",
                                     batch.global, ranks, batch.micro, batch_advice(batch, ranks))});
-  const auto& moe = config.model.moe;
-  if (moe && moe->weights == ExpertWeights::discrete && moe->experts > most_discrete_experts())
-    findings.push_back({{"model.moe.experts", "model.moe.weights"},
-                        fmt::format("{} discrete experts are more than the {} that a product takes here; use `weights: "
-                                    "single`, which computes the same, or fewer experts",
-                                    moe->experts, most_discrete_experts())});
+  add_expert_findings(config, ranks, findings);
   add_recipe_findings(config, findings);
   return findings;
 }
 
-RunPlan resolve(const RunConfig& config, int ranks, int rank) {
+namespace {
+
+/// All but what running it dry shows.
+RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
   Problems problems;
   for (const Finding& finding : refusals(config, ranks))
     problems.add(Exit::deck, finding.keys.front() + ": " + finding.text);
   problems.raise();
-  const GptShape shape = GptShape::from(config);
+  const Ranks here = Ranks::in_world(ranks, rank, static_cast<int>(config.parallel.expert));
   ParamRegistry registry(format_rules(config));
-  Gpt model(registry, shape);
-  const Ranks here = Ranks::in_world(ranks, rank);
+  Gpt model(registry, GptShape::from(config, here.experts));
   if (config.optimizer.matrices == MatrixRule::muon) problems_with_muon(registry).raise();
   ParamLayout layout = ParamLayout::build(registry, layout_rules(config, here));
   const std::int64_t local = config.batch.global / ranks;
@@ -223,25 +272,78 @@ RunPlan resolve(const RunConfig& config, int ranks, int rank) {
                        config.reduce.order,
                        {config.precision.primary_weights, config.gather.wire, config.gather.staging, config.sharding}};
   const StepSizes sizes{config.model.seq_len, config.batch.global, local, config.batch.micro, 0, {}};
-  RunPlan plan{{here,
-                config.run.seed,
-                config.run.graph,
-                std::move(registry),
-                std::move(model),
-                std::move(layout),
-                {},
-                sync,
-                config.optimizer,
-                sizes},
-               config};
+  return {{here,
+           config.run.seed,
+           config.run.graph,
+           std::move(registry),
+           std::move(model),
+           std::move(layout),
+           {},
+           sync,
+           config.optimizer,
+           sizes},
+          config};
+}
+
+/// As a run that only generates has it: a batch of one sequence a rank, and nothing of training.
+RunConfig only_generating(const RunConfig& config, int ranks) {
+  RunConfig plain;
+  plain.run.seed = config.run.seed;
+  plain.run.threads = config.run.threads;
+  plain.model = config.model;
+  if (plain.model.moe) plain.model.moe->weights = ExpertWeights::single;
+  plain.precision.compute = config.precision.compute;
+  plain.data.kind = DataKind::tokens;
+  plain.batch = {ranks, 1};
+  plain.parallel.oversubscribe = config.parallel.oversubscribe;
+  plain.comm = config.comm;
+  derive(plain);
+  return plain;
+}
+
+/// Passes of every size that a Decoder makes, of which each weight's first use, memory and workspaces are noted.
+void decode_dry(RunPlan& plan) {
+  Device device(Device::Kind::measuring);
+  UsageRecorder recorder(plan.registry, plan.sync.weights);
+  Arena arena;
+  Sequence sequence = plan.model.sequence(device.compute(), arena, plan.sizes.length);
+  const Pass pass{device.compute(), recorder, nullptr, arena};
+  const Tensor ids = device.allocate(Category::batch, DType::i32, {Decoder::most_at_once});
+  const Tensor logits = device.allocate(Category::batch, DType::f32, {plan.model.shape().vocabulary});
+  for (std::int64_t some = 1; some <= std::min(Decoder::most_at_once, plan.sizes.length); some *= 2) {
+    sequence.length = plan.sizes.length - some;
+    plan.model.extend(pass, sequence, ids.flat(0, some), logits);
+  }
+  plan.usage.evaluation = recorder.take_accesses();
+  plan.usage.contributions = recorder.take_contributions();
+  plan.sizes.activation_bytes = arena.peak();
+  plan.sizes.workspaces = device.compute().workspaces();
+}
+
+}  // namespace
+
+RunPlan resolve(const RunConfig& config, int ranks, int rank) {
+  RunPlan plan = laid_out(config, ranks, rank);
   run_dry(plan);
   measure(plan);
   return plan;
 }
 
+RunPlan resolve_decoding(const RunConfig& config, int ranks, int rank, std::int64_t capacity) {
+  RunPlan plan = laid_out(only_generating(config, ranks), ranks, rank);
+  plan.sync.micro_batches = 0;
+  plan.sizes.length = capacity;
+  decode_dry(plan);
+  Device device(Device::Kind::measuring);
+  Mesh mesh = planning_mesh(plan.ranks);
+  Decoder(device, plan, mesh).initialise([](StateDict&) {});
+  add_memory(plan, device);
+  return plan;
+}
+
 RunPlan resolve_largest(const RunConfig& config, int ranks) {
   RunPlan largest = resolve(config, ranks, 0);
-  for (int rank : largest_ranks(largest.layout, ranks)) {
+  for (int rank : largest_ranks(largest.layout, ranks, largest.ranks.experts.size)) {
     if (rank == 0) continue;
     RunPlan other = resolve(config, ranks, rank);
     if (total(other.memory) > total(largest.memory)) largest = std::move(other);

@@ -60,6 +60,11 @@ void StateDict::add(const std::string& slot, const ParamRegistry& registry) {
   add_names(tensors, slot, DType::f32, registry, [](ParamId) { return true; });
 }
 
+std::string StateCounters::norm_path(std::size_t i) {
+  const std::string digits = std::to_string(1000 + i);
+  return std::string(norm_prefix) + digits.substr(digits.size() - 3);
+}
+
 std::uint64_t scalar_digest(std::uint64_t bits) { return mix64(bits ^ 0x9E3779B97F4A7C15u); }
 
 void ContentDigest::add(const std::string& path, std::uint64_t digest) { sum_ += mix64(fnv1a64(path) ^ digest); }

@@ -56,8 +56,8 @@ struct RuleCounter {
   bool operator==(const RuleCounter&) const = default;
 };
 
-/// The scalars of a run's state: those of the run itself, and of its optimizer's rules. visit() is their only list:
-/// path in files and value.
+/// The scalars of a run's state: those of the run itself, of its optimizer's rules, and the gradient norms by which
+/// spikes are told. visit() is their only list: path in files and value.
 struct StateCounters {
   std::int64_t step = 0;  ///< steps done
   std::int64_t skips_in_a_row = 0;
@@ -65,6 +65,10 @@ struct StateCounters {
   std::int64_t next_sample = 0;  ///< global index of the next training sample
   std::uint64_t seed = 0;
   std::vector<RuleCounter> rules = {};
+  std::vector<double> norms = {};  ///< of the last steps, the newest last: NormWindow's; none without skip_spikes
+
+  static constexpr std::string_view norm_prefix = "/counters/norm_";  ///< and three digits, 000 the oldest
+  static std::string norm_path(std::size_t i);
 
   /// Of the run alone.
   template <class Self, class V>
@@ -80,6 +84,7 @@ struct StateCounters {
     visit_run(self, v);
     for (auto& counter : self.rules)
       std::visit([&, path = counter.path()](auto& value) { v(path.c_str(), value); }, counter.value);
+    for (std::size_t i = 0; i < self.norms.size(); ++i) v(norm_path(i).c_str(), self.norms[i]);
   }
   bool operator==(const StateCounters&) const = default;
 };

@@ -1,6 +1,9 @@
 #include "core/step/engine.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 
 #include "core/device/region.hpp"
 #include "core/optim/clip.hpp"
@@ -20,6 +23,8 @@ Engine::Engine(Device& device, const StepPlan& plan, Mesh& mesh)
       repeated_(device) {
   require(mesh.ranks() == plan.ranks, "Engine", "runs on the ranks that were planned for");
   for (const Workspace& place : plan.sizes.workspaces) stream_.workspace(place.purpose, place.bytes);
+  if (const auto& moe = plan.model.shape().moe; moe && moe->group.size > 1)
+    exchange_.emplace(device, mesh.experts(), moe->experts);
   digests_ = device.allocate(Category::staging, DType::u64, {std::ssize(fresh_state().tensors)});
   for (int r = 0; r < mesh.world().size(); ++r) {
     sum_counts_.push_back(StepMemory::sum_words);
@@ -42,10 +47,7 @@ void Engine::initialise(const std::function<void(StateDict&)>& fill) {
 }
 
 StateDict Engine::weights() const {
-  std::vector<BucketSlice> slices;
-  for (BucketId b : plan_.layout.buckets().ids()) slices.push_back({b, masters_.shard(b)});
-  StateDict state;
-  state.add({"model", slices}, plan_.registry, plan_.layout, mesh_.ranks());
+  StateDict state = masters_.state(plan_.registry, plan_.layout, mesh_.ranks());
   state.digests = digests_;
   return state;
 }
@@ -76,7 +78,7 @@ Pass Engine::pass(GradientSink* gradients) {
   StepSums* sums = memory_.sums();
   return {stream_, sync_.weights(), gradients,
           activations_, sums, observer_ && gradients ? &sums->logits : nullptr,
-          {plan_.seed, memory_.step()}};
+          {plan_.seed, memory_.step()}, exchange_ ? &*exchange_ : nullptr};
 }
 
 /// Empty where the recipe quantizes nothing, so that nothing could hide.
@@ -90,8 +92,28 @@ void Engine::gather_sums() {
   mesh_.world().submit(stream_, {Collective::all_gather, {&sums, 1}, -1, "sums"}).wait(stream_);
 }
 
-Turn Engine::step(const HostSequences& batch, float rate) {
-  memory_.begin(stream_, batch, rate);
+StepReport Engine::report(Turn turn) {
+  StepReport report = memory_.report(turn);
+  if (exchange_) require_room(report);
+  return report;
+}
+
+void Engine::require_room(const StepReport& report) const {
+  const auto refused = [](const StepSums& sums) { return sums.arrivals.refused != 0; };
+  if (std::ranges::none_of(report.sums, refused)) return;
+  const auto share = [](const StepSums& sums) { return sums.arrivals.most; };
+  const auto most = std::ranges::max_element(report.sums, {}, share);
+  throw Error(Exit::numerical,
+              fmt::format("parallel.expert_room: at rank {} {:.3f} times its even share of a layer's rows would have "
+                          "arrived, and there is room for {}: {:.2f} would have done here; left out, it is always "
+                          "enough",
+                          most - report.sums.begin(), most->arrivals.most, plan_.model.shape().moe->room,
+                          std::ceil(most->arrivals.most * 100) / 100));
+}
+
+Turn Engine::step(const HostSequences& batch, const StepScalars& scalars) {
+  if (observer_) observer_->begun();
+  memory_.begin(stream_, batch, scalars);
   const auto work = [this] {
     if (std::exchange(redo_, false)) {
       { const Reduced dropped = accumulate().reduce(stream_); }
@@ -111,7 +133,8 @@ Turn Engine::step(const HostSequences& batch, float rate) {
 }
 
 bool Engine::replayable() const {
-  return plan_.graph && !observer_ && !fault_ && !redo_ && !sync_.weights().observed() && mesh_.on_streams();
+  return plan_.graph && !exchange_ && !observer_ && !fault_ && !redo_ && !sync_.weights().observed() &&
+         mesh_.on_streams();
 }
 
 Accumulating Engine::accumulate() {
@@ -139,7 +162,7 @@ Reduced Engine::reduce(Accumulating&& sum) {
 Updated Engine::update(Reduced&& gradients) {
   const Region region(device_, "update");
   Clipped clipped = clip(stream_, std::move(gradients), mesh_.world(), memory_.squares(), memory_.clip(),
-                         static_cast<float>(plan_.optimizer.clip), not_finite());
+                         static_cast<float>(plan_.optimizer.clip), memory_.norm_limit(), not_finite());
   Updated updated = optimizers_.step(stream_, std::move(clipped), masters_, {memory_.rate(), memory_.counters()});
   if (observer_) observer_->stepped(stream_);
   return updated;
@@ -148,7 +171,7 @@ Updated Engine::update(Reduced&& gradients) {
 Turn Engine::evaluate(const HostSequences& micro_batch) {
   require(micro_batch.sequences == plan_.sizes.micro, "Engine::evaluate", "takes one micro-batch, padding included");
   const Forward forward = sync_.forward(stream_);
-  memory_.begin(stream_, micro_batch, 0);
+  memory_.begin(stream_, micro_batch);
   {
     const Arena::Frame frame(activations_);
     MicroBatch batch = memory_.micro_batch(0, micro_batch.sequences, 0);
@@ -167,11 +190,15 @@ std::vector<float> Engine::next_logits(const std::vector<std::int32_t>& ids) {
   sequence.ids.resize(length);
   sequence.targets.resize(length);
   const Forward forward = sync_.forward(stream_);
-  memory_.begin(stream_, sequence, 0);
+  memory_.begin(stream_, sequence);
   const Arena::Frame frame(activations_);
   const Tensor logits = activations_.keep(DType::f32, {plan_.model.shape().vocabulary});
   plan_.model.next_logits(pass(nullptr), memory_.micro_batch(0, 1, 0).ids, static_cast<std::int64_t>(ids.size()) - 1,
                           logits);
+  if (exchange_) {
+    gather_sums();
+    report(memory_.end(stream_));
+  }
   std::vector<float> values(static_cast<std::size_t>(logits.elements()));
   device_.download(stream_, values.data(), logits);
   return values;

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "core/comm/mesh.hpp"
+#include "core/model/row_exchange.hpp"
 #include "core/optim/optimizers.hpp"
 #include "core/params/param_sync.hpp"
 #include "core/state/state_dict.hpp"
@@ -16,6 +17,7 @@ namespace tessera {
 class StepObserver {
  public:
   virtual ~StepObserver() = default;
+  virtual void begun() = 0;                                            ///< what follows is the step's
   virtual void reduced(Stream& stream, const Reduced& gradients) = 0;  ///< summed over ranks, before clipping
   virtual void stepped(Stream& stream) = 0;                            ///< masters updated
 };
@@ -41,15 +43,17 @@ class Engine {
 
   /// One optimizer step: forward, backward, reduction, clip, update, publication. Only enqueues; the bits depend on
   /// nothing but its arguments and the state. Its report() may be read until the next step but one. Collective.
-  /// With StepPlan::graph all but tokens and report is RepeatedWork, unless an observer or collectives that need the
-  /// host forbid a capture.
-  Turn step(const HostSequences& batch, float rate);
+  /// With StepPlan::graph all but tokens and report is RepeatedWork, unless an observer, an exchange of rows, whose
+  /// counts the host reads, or collectives that need the host forbid a capture.
+  Turn step(const HostSequences& batch, const StepScalars& scalars);
   /// Of tests: what befalls the next step on this rank. One that a fault meets is never captured or replayed.
   void spoil_next(float value) { fault_ = value; }  ///< Pass::fault of its first micro-batch
   void redo_next() { redo_ = true; }                ///< its reduced gradients are dropped and made again; on all ranks
 
-  /// Sums, norm and flags of that step or evaluation, the same on all ranks. Waits for the device.
-  StepReport report(Turn turn) { return memory_.report(turn); }
+  /// Sums, norm and flags of that step or evaluation, the same on all ranks. Waits for the device. Throws
+  /// Error{numerical} on all ranks where more rows arrived at a rank's experts than there is room for; what else it
+  /// holds is worth nothing then.
+  StepReport report(Turn turn);
 
   /// One pass of an evaluation: cross-entropy summed over this rank's micro-batch, which may be padding in part or
   /// whole, gathered into the report's sums. Settles the weights and reads them, nothing else. Only enqueues; its
@@ -78,6 +82,7 @@ class Engine {
   /// The step's word for values that are not finite before they are quantized.
   Tensor not_finite() const;
   bool replayable() const;
+  void require_room(const StepReport& report) const;
   /// Masters alone, as named tensors.
   StateDict weights() const;
   /// With the state of the rules, whose counters are a fresh run's.
@@ -96,6 +101,7 @@ class Engine {
   std::vector<std::int64_t> sum_counts_, sum_begins_;
   StepObserver* observer_ = nullptr;
   RepeatedWork repeated_;
+  std::optional<RowExchange> exchange_;  ///< with expert parallelism
   std::optional<float> fault_;
   bool redo_ = false;
 };

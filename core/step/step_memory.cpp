@@ -37,14 +37,14 @@ void StepMemory::initialise(Stream& stream, const std::vector<std::uint64_t>& co
   device_.upload(stream, down_, start.data());
 }
 
-Turn StepMemory::begin(Stream& stream, const HostSequences& batch, float rate) {
+Turn StepMemory::begin(Stream& stream, const HostSequences& batch, const StepScalars& scalars) {
   const auto bytes = static_cast<std::size_t>(batch.sequences * length_ * 4);
   require(batch.sequences * length_ <= capacity_, "StepMemory", "more sequences than were planned");
   current_ = current_ == Turn::even ? Turn::odd : Turn::even;
   first_ = batch.first;
   if (Pinned& block = pinned(current_); !stream.dry()) {
     if (!block.sent.reached()) device_.wait(block.sent);
-    std::memcpy(block.up.data(), &rate, sizeof rate);
+    std::memcpy(block.up.data(), &scalars, sizeof scalars);
     std::memcpy(block.up.data() + step_offset, &batch.step, sizeof batch.step);
     if (bytes > 0) {
       std::memcpy(block.up.data() + tokens_offset, batch.ids.data(), bytes);

@@ -1,5 +1,6 @@
 #pragma once
 #include <array>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -19,6 +20,12 @@ struct HostSequences {
   std::uint64_t step = 0;    ///< the optimizer step that they are of, from 1; 0: none
 };
 
+/// What the host decides of a step besides its tokens.
+struct StepScalars {
+  float rate = 0;                                            ///< learning rate
+  float norm_limit = std::numeric_limits<float>::infinity();  ///< largest gradient norm that is not skipped
+};
+
 /// What a step leaves for the host: read from ONE block.
 struct StepReport {
   std::vector<std::uint64_t> counters;  ///< words of the rules' counters
@@ -30,7 +37,7 @@ struct StepReport {
 /// Which of the two pinned blocks a step talks through.
 enum class Turn : std::uint8_t { even, odd };
 
-/// The device memory through which a step and the host talk: one block up (learning rate, step, tokens), one block down
+/// The device memory through which a step and the host talk: one block up (scalars, step, tokens), one block down
 /// (the rules' counters, clip result, every rank's sums). Its pinned counterparts alternate each way, so that the host
 /// fills and reads the one while the device uses the other.
 class StepMemory {
@@ -41,7 +48,7 @@ class StepMemory {
   /// Sets the words of the rules' counters: of a fresh run, or what was saved.
   void initialise(Stream& stream, const std::vector<std::uint64_t>& counters);
   /// Turns to the other block. One copy up; clears this rank's sums.
-  Turn begin(Stream& stream, const HostSequences& batch, float rate);
+  Turn begin(Stream& stream, const HostSequences& batch, const StepScalars& scalars = {});
   /// Of this rank.
   void clear_sums(Stream& stream);
   /// One copy down, into the block of the last begin().
@@ -52,7 +59,8 @@ class StepMemory {
   /// Micro-batch of `count` sequences, from local sequence `first`.
   MicroBatch micro_batch(std::int64_t first, std::int64_t count, double loss_scale) const;
 
-  const float* rate() const { return static_cast<const float*>(up_.data); }
+  const float* rate() const { return &static_cast<const StepScalars*>(up_.data)->rate; }
+  const float* norm_limit() const { return &static_cast<const StepScalars*>(up_.data)->norm_limit; }
   /// The number of the step, u64 [1].
   Tensor step() const { return {static_cast<std::byte*>(up_.data) + step_offset, DType::u64, {1}}; }
   Tensor counters() const { return {down_.data, DType::i64, {counters_}}; }
@@ -64,7 +72,7 @@ class StepMemory {
   static constexpr std::int64_t sum_words = sizeof(StepSums) / 8;
 
  private:
-  static constexpr std::int64_t step_offset = 8, tokens_offset = 256;
+  static constexpr std::int64_t step_offset = sizeof(StepScalars), tokens_offset = 256;
   // Of the block down, which begins with the counters.
   std::int64_t clip_offset() const { return counters_ * std::int64_t{sizeof(std::uint64_t)}; }
   std::int64_t squares_offset() const;

@@ -17,10 +17,9 @@ Error unfit(const hdf5::File& file, const std::string& why) { return {Exit::file
 Shape shape_of(const hdf5::File& file, const hdf5::TableRow& row) {
   const auto end = std::ranges::find(row.shape, std::uint64_t{0});
   const auto product = std::accumulate(row.shape.begin(), end, std::uint64_t{1}, std::multiplies<>());
-  const auto n = [&](std::size_t axis) { return static_cast<std::int64_t>(row.shape[axis]); };
-  const auto rank = end - row.shape.begin();
-  if (rank == 0 || product != row.elements) throw unfit(file, row.name + " has no shape of its elements");
-  return rank == 1 ? Shape{n(0)} : rank == 2 ? Shape{n(0), n(1)} : Shape{n(0), n(1), n(2)};
+  if (end == row.shape.begin() || product != row.elements)
+    throw unfit(file, row.name + " has no shape of its elements");
+  return hdf5::shape_of({row.shape.begin(), end});
 }
 
 /// In the next of the `places`, as many as it takes.

@@ -50,8 +50,8 @@ void read_exact(const Json& json, Integer& value) {
   value = json.get<Integer>();
 }
 
-/// The run's own by path; all others are counters of rules, doubles where they are texts. AdamW's are the same in every
-/// version.
+/// The run's own by path, and the norms in their order; all others are counters of rules, doubles where they are texts.
+/// AdamW's are the same in every version.
 StateCounters read_counters(const Json& json) {
   StateCounters counters;
   std::set<std::string> own;
@@ -61,6 +61,10 @@ StateCounters read_counters(const Json& json) {
   });
   for (const auto& [path, value] : json.items()) {
     if (own.contains(path)) continue;
+    if (path.starts_with(StateCounters::norm_prefix)) {
+      read_exact(value, counters.norms.emplace_back());
+      continue;
+    }
     if (!path.starts_with(RuleCounter::group)) throw std::runtime_error(path + " is no counter");
     RuleCounter counter{path.substr(RuleCounter::group.size()), std::int64_t{0}};
     if (value.is_string()) counter.value = 0.0;

@@ -12,7 +12,7 @@ namespace tessera {
 
 /// The format that this build writes; it reads every minor version of the same major one up to its own.
 struct FormatVersion {
-  std::int64_t major = 1, minor = 3;
+  std::int64_t major = 1, minor = 4;
   std::string text() const;
   bool operator==(const FormatVersion&) const = default;
 };
@@ -30,7 +30,9 @@ struct Origin {
   std::string mesh;                   ///< how the ranks were used: "data 4"
   std::int64_t steps = 0;             ///< of the whole run
   OptimizerConfig optimizer;          ///< for its schedule
+  std::string changes;                ///< by `train --allow-change` so far, "step N: key: before -> now" a line
   std::string library_plans;          ///< to_text() of LibraryPlans
+  std::string tokenizer = {};         ///< tokenizer.json, or empty
 };
 
 /// What every file of a checkpoint but the deck says that it is.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <iterator>
 #include <map>
 #include <set>
@@ -32,7 +33,7 @@ constexpr const char* payload_files[] = {model_file, optimizer_file};
 
 Error unfit(const fs::path& path, const std::string& why) { return {Exit::file, path.string() + ": " + why}; }
 
-/// What damaged lengths and counts make of memory is the files' fault.
+/// Runs `work`; any other exception than Error, such as bad_alloc from a damaged length, becomes Error{file}.
 template <class Work>
 void blaming(const fs::path& folder, const Work& work) {
   try {
@@ -50,7 +51,8 @@ Checkpoint::Checkpoint(const fs::path& folder) : folder_(folder) {
   blaming(folder_, [&] { read_structure(); });
 }
 
-Checkpoint::Checkpoint(const fs::path& folder, Control& control) : folder_(folder) {
+Checkpoint::Checkpoint(const fs::path& folder, Control& control, const hdf5::Parallel* parallel)
+    : folder_(folder), parallel_(parallel) {
   const auto agreed = [&](const auto& work) {
     Problems problems;
     attempt(problems, [&] { blaming(folder_, work); });
@@ -102,10 +104,16 @@ void Checkpoint::read_structure() {
 
 std::string Checkpoint::deck() const { return read_text_file(folder_ / deck_file); }
 
-std::string Checkpoint::library_plans() const {
+std::string Checkpoint::tokenizer() const {
+  return manifest_.files.contains(tokenizer_file) ? read_text_file(folder_ / tokenizer_file) : "";
+}
+
+std::string Checkpoint::library_plans() const { return provenance("library_plans"); }
+std::string Checkpoint::changes() const { return provenance("changes"); }
+
+std::string Checkpoint::provenance(const char* name) const {
   const hdf5::File file = hdf5::File::open(folder_ / model_file);
-  constexpr const char *group = "/provenance", *name = "library_plans";
-  return file.has(group, name) ? file.text(group, name) : "";
+  return file.has("/provenance", name) ? file.text("/provenance", name) : "";
 }
 
 void Checkpoint::read_file(const char* name) {
@@ -170,14 +178,11 @@ struct Checkpoint::Stretch {
 
 Checkpoint::Stretch Checkpoint::place_of(const ReadRequest& request) const {
   Stretch place{nullptr, 0, 0};
-  bool scattered = false;
   each_extent(*request.tensor, request.first, request.count,
               [&](std::int64_t, std::int64_t offset, std::int64_t bytes) {
-                scattered |= place.file && offset != place.end;
-                place = {&holding(*request.tensor), place.file ? place.begin : offset, offset + bytes};
+                place = {&holding(*request.tensor), offset, offset + bytes};
               });
-  const bool aligned = place.begin % size_of(request.tensor->type) == 0;
-  return scattered || !aligned ? Stretch{nullptr, 0, 0} : place;
+  return place.begin % size_of(request.tensor->type) == 0 ? place : Stretch{nullptr, 0, 0};
 }
 
 void Checkpoint::read_all(std::span<ReadRequest> requests, std::span<std::byte> room) const {
@@ -208,6 +213,72 @@ int Checkpoint::readers() const {
   return 4;  // a disk wants several requests at once, and ranks share it
 }
 
+namespace {
+
+/// What a rank reads of one dataset by HDF5, as many requests at a time as there is room for; where transfers are
+/// collective, in as many calls as any rank may need, the last ones without elements. It goes on so when it has failed.
+class ParallelReading {
+ public:
+  ParallelReading(std::span<ReadRequest> requests, const std::function<void(std::size_t, const ReadRequest&)>& take,
+                  const hdf5::Parallel& parallel)
+      : requests_(requests), take_(take), collective_(parallel.collective(hdf5::Parallel::Transfer::read)) {}
+
+  void read(const hdf5::File& file, const StoredTensor& tensor, std::size_t part_index) {
+    const StoredTensor::Part& part = tensor.parts[part_index];
+    const bool whole = tensor.parts.size() == 1 && file.has(tensor.path());
+    const std::string path = whole ? tensor.path() : expert_path(tensor.path(), static_cast<std::int64_t>(part_index));
+    const auto is_here = [&] {
+      return next_ < requests_.size() && requests_[next_].tensor == &tensor &&
+             requests_[next_].first < part.first + part.count;
+    };
+    const std::int64_t bytes = part.count * size_of(tensor.type);
+    std::int64_t calls = collective_ ? ceil_div(bytes, call_bytes - ReadAhead::most_bytes) : 0;
+    while (calls-- > 0 || is_here()) try {
+        std::vector<hdf5::ElementRange> ranges;
+        const std::size_t begin = next_;
+        for (std::int64_t used = 0; is_here() && used + requests_[next_].bytes() <= call_bytes; ++next_) {
+          ranges.push_back({requests_[next_].first - part.first, requests_[next_].count});
+          requests_[next_].values = memory_.data() + std::exchange(used, used + requests_[next_].bytes());
+        }
+        if (failure_) ranges.clear();
+        if (collective_ || !ranges.empty()) file.read(path, ranges, memory_.data());
+        for (std::size_t i = begin; i < next_ && !failure_; ++i) take_(i, requests_[i]);
+      } catch (...) {
+        failure_ = failure_ ? failure_ : std::current_exception();
+      }
+  }
+  void finish() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  static constexpr std::int64_t call_bytes = std::int64_t{16} << 20;
+  std::span<ReadRequest> requests_;
+  const std::function<void(std::size_t, const ReadRequest&)>& take_;
+  bool collective_;
+  std::vector<std::byte> memory_ = std::vector<std::byte>(call_bytes);
+  std::size_t next_ = 0;  ///< request
+  std::exception_ptr failure_;
+};
+
+}  // namespace
+
+void Checkpoint::read_each(std::span<const StoredTensor* const> tensors, std::vector<ReadRequest> requests,
+                           const std::function<void(std::size_t, const ReadRequest&)>& take) const {
+  if (!parallel_) return TensorSource::read_each(tensors, std::move(requests), take);
+  ParallelReading reading(requests, take, *parallel_);
+  std::map<std::string, hdf5::File> files;
+  for (const StoredTensor* tensor : tensors) {
+    if (!tensor) continue;
+    const std::string name = file_of(tensor->slot);
+    auto file = files.find(name);
+    if (file == files.end()) file = files.emplace(name, hdf5::File::open(folder_ / name, parallel_)).first;
+    for (std::size_t part = 0; part < tensor->parts.size(); ++part) reading.read(file->second, *tensor, part);
+  }
+  for (auto& [name, file] : files) file.close();
+  reading.finish();
+}
+
 std::vector<std::string> Checkpoint::verify() const {
   std::vector<std::string> wrong;
   for (const auto& [name, digest] : manifest_.structures) {
@@ -217,7 +288,10 @@ std::vector<std::string> Checkpoint::verify() const {
     std::ranges::copy_if(tensors_, std::back_inserter(own),
                          [&](const StoredTensor& tensor) { return name == file_of(tensor.slot); });
     if (hex(structure_digest(payload, own)) != digest)
-      wrong.push_back(path.string() + ": holds other structure than was saved");
+      wrong.push_back(fmt::format("{}: holds other {} saved", path.string(),
+                                  own.empty() ? "bytes than were" : "structure than was"));
+    else if (own.empty())
+      continue;  // a derived file
     else if (tensors_of(hdf5::File::open(path), payload.size()) != own)
       wrong.push_back(path.string() + ": its datasets are not what its table says");
   }
@@ -248,9 +322,15 @@ Counterparts counterparts(const TensorSource& source, const std::vector<StateTen
 
 enum class Widening { none, bf16_to_fp32 };
 
+/// Whether a model of shorter sequences takes the first positions of one of longer ones.
+bool takes_first_rows(const StoredTensor& found, const StateTensor& wanted) {
+  const bool positions = wanted.role == Role::position && found.shape.rank() == 2 && wanted.shape.rank() == 2;
+  return positions && found.shape[1] == wanted.shape[1] && found.shape[0] > wanted.shape[0];
+}
+
 /// Why a tensor cannot take the values of one of its name; empty: it can.
 std::string misfit(const StoredTensor& found, const StateTensor& wanted, Widening widening) {
-  if (found.shape != wanted.shape)
+  if (found.shape != wanted.shape && !(widening == Widening::bf16_to_fp32 && takes_first_rows(found, wanted)))
     return fmt::format("shape: {} is {}, the model has {}", wanted.path(), found.shape.text(), wanted.shape.text());
   const bool widens = widening == Widening::bf16_to_fp32 && found.type == DType::bf16 && wanted.type == DType::f32;
   if (found.type != wanted.type && !widens)
@@ -302,11 +382,17 @@ void plan_reads(const StateDict& state, const Counterparts& found, std::vector<R
   for (std::size_t i = 0; i < state.tensors.size(); ++i) {
     if (!found[i]) continue;
     const std::int64_t most = ReadAhead::most_bytes / size_of(found[i]->type);
+    // Of other programs' files nothing is known of parts.
+    const std::vector<StoredTensor::Part> whole{{0, found[i]->shape.elements(), 0}};
+    const std::vector<StoredTensor::Part>& parts = found[i]->parts.empty() ? whole : found[i]->parts;
     for (const StateRange& range : state.tensors[i].ranges)
-      for (std::int64_t at = 0; at < range.values.elements(); at += most) {
-        const std::int64_t count = std::min(most, range.values.elements() - at);
-        reads.push_back({found[i], range.first + at, count});
-        placements.push_back({i, range.values.flat(at, count)});
+      for (const StoredTensor::Part& part : parts) {
+        const std::int64_t end = std::min(range.first + range.values.elements(), part.first + part.count);
+        for (std::int64_t at = std::max(range.first, part.first), count = 0; at < end; at += count) {
+          count = std::min(most, end - at);
+          reads.push_back({found[i], at, count});
+          placements.push_back({i, range.values.flat(at - range.first, count)});
+        }
       }
   }
 }
@@ -319,13 +405,10 @@ std::vector<std::uint64_t> place(const TensorSource& source, const StateDict& st
   std::vector<ReadRequest> reads;
   std::vector<Placement> placements;
   plan_reads(state, found, reads, placements);
-  ReadAhead values(source, std::move(reads));
   std::vector<std::byte> wide;
   Stream& stream = device.compute();
-  for (std::size_t n = 0; n < placements.size(); ++n) {
-    const std::size_t i = values.next();
+  source.read_each(found, std::move(reads), [&](std::size_t i, const ReadRequest& read) {
     const auto& [tensor, to] = placements[i];
-    const ReadRequest& read = values[i];
     const DType type = read.tensor->type;
     const std::byte* from = read.values;
     if (type != to.type) {
@@ -337,7 +420,7 @@ std::vector<std::uint64_t> place(const TensorSource& source, const StateDict& st
     device.upload(stream, to, from);
     if (type == to.type)
       digest(stream, state.digests.as<std::uint64_t>() + tensor, to, static_cast<std::uint64_t>(read.first));
-  }
+  });
   return widened;
 }
 
@@ -356,7 +439,7 @@ void load_tensors(const TensorSource& source, const Counterparts& found, StateDi
   for (std::size_t i = 0; i < n; ++i) arrived[i] += widened[i];
   control.sum(arrived.data(), static_cast<int>(n));
   for (std::size_t i = 0; i < n && source.has_digests(); ++i)
-    if (found[i] && arrived[i] != found[i]->digest)
+    if (found[i] && found[i]->shape == state.tensors[i].shape && arrived[i] != found[i]->digest)
       problems.add(Exit::file,
                    fmt::format("{}: {} holds other bytes than were saved", source.name(), state.tensors[i].path()));
   control.agree(problems);

@@ -10,6 +10,7 @@
 #include "io/checkpoint/payload_file.hpp"
 #include "io/checkpoint/storage.hpp"
 #include "io/checkpoint/tensor_source.hpp"
+#include "io/hdf5/parallel.hpp"
 
 namespace tessera {
 
@@ -19,9 +20,9 @@ class Checkpoint final : public TensorSource {
  public:
   /// By this process alone, without MPI.
   explicit Checkpoint(const std::filesystem::path& folder);
-  /// By all ranks, to load from it: rank 0 alone goes through the structure and tells the others. All ranks throw
-  /// alike. Collective.
-  Checkpoint(const std::filesystem::path& folder, Control& control);
+  /// By all ranks, to load from it: rank 0 alone goes through the structure and tells the others. With `parallel`,
+  /// which may be null, payload is read by HDF5 and MPI-IO. All ranks throw alike. Collective.
+  Checkpoint(const std::filesystem::path& folder, Control& control, const hdf5::Parallel* parallel = nullptr);
 
   const std::filesystem::path& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
@@ -29,14 +30,19 @@ class Checkpoint final : public TensorSource {
   const std::vector<StoredTensor>& tensors() const override { return tensors_; }
   bool has_digests() const override { return true; }
   std::string deck() const;
+  /// The tokenizer.json of its run; empty where that has none.
+  std::string tokenizer() const;
   /// Text of LibraryPlans; empty where the libraries had no choice, and in format 1.0.
   std::string library_plans() const;
+  std::string changes() const;  ///< Origin's; empty before format 1.4
   /// Holds no optimizer state: no run can go on from it, though one may start with its weights.
   bool weights_only() const { return !manifest_.files.contains(optimizer_file); }
 
   void read(const StoredTensor& tensor, std::int64_t first, std::int64_t count, void* to) const override;
   void read_all(std::span<ReadRequest> requests, std::span<std::byte> room) const override;
   int readers() const override;
+  void read_each(std::span<const StoredTensor* const> tensors, std::vector<ReadRequest> requests,
+                 const std::function<void(std::size_t, const ReadRequest&)>& take) const override;
   /// Reads every byte and opens every dataset; what is wrong, a line each, with the tensor's name.
   std::vector<std::string> verify() const;
 
@@ -44,6 +50,7 @@ class Checkpoint final : public TensorSource {
   struct Stretch;
   Stretch place_of(const ReadRequest& request) const;
   const PayloadFile& holding(const StoredTensor& tensor) const { return files_[tensor.slot == "model" ? 0 : 1]; }
+  std::string provenance(const char* name) const;
   void read_manifest();
   void read_file(const char* name);
   void read_structure();
@@ -51,6 +58,7 @@ class Checkpoint final : public TensorSource {
   void check_digest() const;
 
   std::filesystem::path folder_;
+  const hdf5::Parallel* parallel_ = nullptr;
   Manifest manifest_;
   std::vector<StoredTensor> tensors_;
   std::vector<PayloadFile> files_;  ///< model, optimizer
@@ -63,7 +71,8 @@ struct Fit {
 };
 
 /// What keeps the weights `wanted` from taking the source's values, a line each: missing, extra, misshapen or mistyped
-/// tensors, other axes. Optimizer state of the source is passed over; bf16 fits fp32. Not collective.
+/// tensors, other axes. Optimizer state of the source is passed over; bf16 fits fp32, and learned positions of longer
+/// sequences fit shorter ones, which take the first. Not collective.
 std::vector<std::string> misfits(const TensorSource& source, const std::vector<StateTensor>& wanted, const Fit& fit);
 
 /// The weights of `state`, which holds nothing else, take the source's values; those that it lacks are left alone.

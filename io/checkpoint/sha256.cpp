@@ -1,61 +1,19 @@
 #include "io/checkpoint/sha256.hpp"
 
 #include <fmt/format.h>
+#include <openssl/evp.h>
 
-#include <array>
-#include <bit>
-#include <cstdint>
+#include "kernels/base/error.hpp"
 
 namespace tessera {
-namespace {
-
-using Words = std::array<std::uint32_t, 8>;
-
-constexpr std::uint32_t constants[64] = {
-    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
-    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
-    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
-    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
-    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
-    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
-    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
-    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
-
-void absorb(Words& state, const char* block) {
-  std::uint32_t w[64];
-  for (int i = 0; i < 16; ++i) {
-    w[i] = 0;
-    for (int b = 0; b < 4; ++b) w[i] = w[i] << 8 | static_cast<unsigned char>(block[4 * i + b]);
-  }
-  for (int i = 16; i < 64; ++i) {
-    const std::uint32_t a = w[i - 15], b = w[i - 2];
-    w[i] = w[i - 16] + (std::rotr(a, 7) ^ std::rotr(a, 18) ^ a >> 3) + w[i - 7] +
-           (std::rotr(b, 17) ^ std::rotr(b, 19) ^ b >> 10);
-  }
-  Words v = state;
-  for (int i = 0; i < 64; ++i) {
-    const std::uint32_t choice = (v[4] & v[5]) ^ (~v[4] & v[6]),
-                        majority = (v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]);
-    const std::uint32_t one =
-        v[7] + (std::rotr(v[4], 6) ^ std::rotr(v[4], 11) ^ std::rotr(v[4], 25)) + choice + constants[i] + w[i];
-    const std::uint32_t two = (std::rotr(v[0], 2) ^ std::rotr(v[0], 13) ^ std::rotr(v[0], 22)) + majority;
-    v = {one + two, v[0], v[1], v[2], v[3] + one, v[4], v[5], v[6]};
-  }
-  for (std::size_t i = 0; i < state.size(); ++i) state[i] += v[i];
-}
-
-}  // namespace
 
 std::string sha256(std::string_view bytes) {
-  std::string padded(bytes);
-  padded += '\x80';
-  padded.append((119 - bytes.size() % 64) % 64, '\0');
-  for (int shift = 56; shift >= 0; shift -= 8)
-    padded += static_cast<char>(static_cast<std::uint64_t>(bytes.size()) * 8 >> shift);
-  Words state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-  for (std::size_t at = 0; at < padded.size(); at += 64) absorb(state, padded.data() + at);
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned size = 0;
+  if (EVP_Digest(bytes.data(), bytes.size(), digest, &size, EVP_sha256(), nullptr) != 1)
+    throw Error(Exit::environment, "libcrypto has no SHA-256: its configuration (openssl.cnf) forbids it");
   std::string text;
-  for (std::uint32_t word : state) text += fmt::format("{:08x}", word);
+  for (unsigned i = 0; i < size; ++i) text += fmt::format("{:02x}", digest[i]);
   return text;
 }
 

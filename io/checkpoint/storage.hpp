@@ -11,8 +11,10 @@ namespace tessera {
 
 inline constexpr const char* model_file = "model.h5";
 inline constexpr const char* optimizer_file = "optimizer.h5";
+inline constexpr const char* quantized_file = "quantized.h5";  ///< derived from model_file: no tensor of it is state
 inline constexpr const char* deck_file = "deck.yaml";
 inline constexpr const char* manifest_file = "manifest.json";
+inline constexpr const char* tokenizer_file = "tokenizer.json";
 inline constexpr const char* integrity_table = "/integrity/table";
 inline constexpr const char* integrity_places = "/integrity/places";
 

@@ -3,10 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
-#include <type_traits>
 
 #include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/payload_file.hpp"
@@ -17,6 +16,8 @@ namespace tessera {
 namespace fs = std::filesystem;
 
 namespace {
+
+using Json = nlohmann::json;
 
 Error unfit(const fs::path& path, const std::string& why) { return {Exit::file, path.string() + ": " + why}; }
 
@@ -65,41 +66,6 @@ StoredTensor tensor_of(const hdf5::File& file, const hdf5::TableRow& row, std::i
     throw unfit(file.path(), row.name + " has another size than its table says");
   return tensor;
 }
-
-/// Values and texts one after another.
-class Packer {
- public:
-  std::string bytes;
-  template <class T>
-  requires std::is_trivially_copyable_v<T>
-  void add(const T& value) { bytes.append(reinterpret_cast<const char*>(&value), sizeof value); }
-  void add(const std::string& text) {
-    add(text.size());
-    bytes += text;
-  }
-};
-
-class Unpacker {
- public:
-  explicit Unpacker(const std::string& bytes) : bytes_(bytes) {}
-  bool done() const { return at_ == bytes_.size(); }
-  template <class T>
-  requires std::is_trivially_copyable_v<T>
-  void take(T& value) {
-    std::memcpy(&value, bytes_.data() + at_, sizeof value);
-    at_ += sizeof value;
-  }
-  void take(std::string& text) {
-    std::size_t size = 0;
-    take(size);
-    text = bytes_.substr(at_, size);
-    at_ += size;
-  }
-
- private:
-  const std::string& bytes_;
-  std::size_t at_ = 0;
-};
 
 }  // namespace
 
@@ -163,30 +129,30 @@ void check_attributes(const hdf5::File& file, const Manifest& manifest) {
 }
 
 std::string to_bytes(const std::vector<StoredTensor>& tensors) {
-  Packer out;
-  for (const StoredTensor& tensor : tensors) {
-    for (const std::string& text : {tensor.slot, tensor.name, tensor.axes, tensor.tied_to}) out.add(text);
-    out.add(tensor.shape);
-    out.add(tensor.type);
-    out.add(tensor.digest);
-    out.add(tensor.parts.size());
-    for (const StoredTensor::Part& part : tensor.parts) out.add(part);
+  Json all = Json::array();
+  for (const StoredTensor& t : tensors) {
+    Json parts = Json::array();
+    for (const StoredTensor::Part& part : t.parts) parts.push_back({part.first, part.count, part.offset});
+    const int type = static_cast<int>(t.type);
+    all.push_back({t.slot, t.name, t.axes, t.tied_to, t.digest, type, hdf5::dims_of(t.shape), parts});
   }
-  return std::move(out.bytes);
+  std::string bytes;
+  Json::to_msgpack(all, bytes);
+  return bytes;
 }
 
 std::vector<StoredTensor> tensors_from(const std::string& bytes) {
   std::vector<StoredTensor> tensors;
-  for (Unpacker in(bytes); !in.done();) {
-    StoredTensor& tensor = tensors.emplace_back();
-    for (std::string* text : {&tensor.slot, &tensor.name, &tensor.axes, &tensor.tied_to}) in.take(*text);
-    in.take(tensor.shape);
-    in.take(tensor.type);
-    in.take(tensor.digest);
-    std::size_t parts = 0;
-    in.take(parts);
-    tensor.parts.resize(parts);
-    for (StoredTensor::Part& part : tensor.parts) in.take(part);
+  for (const Json& json : Json::from_msgpack(bytes)) {
+    StoredTensor& t = tensors.emplace_back();
+    t.slot = json[0];
+    t.name = json[1];
+    t.axes = json[2];
+    t.tied_to = json[3];
+    t.digest = json[4];
+    t.type = static_cast<DType>(json[5].get<int>());
+    t.shape = hdf5::shape_of(json[6].get<std::vector<std::int64_t>>());
+    for (const Json& part : json[7]) t.parts.push_back({part[0], part[1], part[2]});
   }
   return tensors;
 }

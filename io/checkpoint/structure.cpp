@@ -22,11 +22,10 @@ namespace {
 /// What a file says that a tensor is tied to: of weights alone.
 std::string tie_of(const StateTensor& tensor) { return tensor.slot == "model" ? tensor.tied_to : ""; }
 
-void add_tensor(CheckpointFile& out, std::size_t index, const StateTensor& tensor, ExpertWeights experts,
-                const std::function<void(const DatasetPlace&)>& placed) {
-  hdf5::File& file = out.file;
+/// The datasets of a tensor; `place`: the first of them.
+void add_tensor(hdf5::File& file, const StateTensor& tensor, ExpertWeights experts, DatasetPlace* place) {
   for (const StoredPiece& piece : pieces_of(tensor, experts)) {
-    const hdf5::Dataset made = file.add_dataset(piece.path, piece.shape, tensor.type);
+    (place++)->offset = file.add_dataset(piece.path, piece.shape, tensor.type).offset;
     file.set(piece.path, "axes", axes_of(tensor.role, piece.shape.rank()));
     file.set(piece.path, "role", name_of_role(tensor.role));
     if (const std::string tie = tie_of(tensor); !tie.empty()) file.set(piece.path, "tied_to", tie);
@@ -34,8 +33,6 @@ void add_tensor(CheckpointFile& out, std::size_t index, const StateTensor& tenso
       file.set(piece.path, "canonical", tensor.name);
       file.set(piece.path, "expert", std::int64_t{piece.expert});
     }
-    out.places.push_back({index, piece.first, piece.shape.elements(), made.offset});
-    placed(out.places.back());
   }
 }
 
@@ -72,11 +69,23 @@ void write_facts(hdf5::File& file, const StateCounters& counters, const std::str
   file.set("/provenance", "hosts", origin.hosts);
   file.set("/provenance", "libraries", origin.libraries);
   file.set("/provenance", "library_plans", origin.library_plans);
+  file.set("/provenance", "changes", origin.changes);
   file.set("/provenance", "parent", origin.parent);
   file.set("/provenance", "parent_digest", origin.parent_digest);
 }
 
 }  // namespace
+
+CheckpointFile::CheckpointFile(fs::path made, std::span<const StateTensor> all, ExpertWeights experts)
+    : path(std::move(made)) {
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (name() != file_of(all[i].slot)) continue;
+    tensors.push_back(i);
+    width = std::max(width, (std::max(all[i].path().size(), all[i].tied_to.size()) / 8 + 1) * 8);
+    for (const StoredPiece& piece : pieces_of(all[i], experts))
+      places.push_back({piece.path, i, piece.first, piece.shape.elements()});
+  }
+}
 
 std::int64_t CheckpointFile::end(std::span<const StateTensor> all) const {
   std::int64_t end = 1;
@@ -85,54 +94,45 @@ std::int64_t CheckpointFile::end(std::span<const StateTensor> all) const {
   return end;
 }
 
-std::int64_t room_for_facts(const Origin& origin) {
-  const std::size_t texts =
-      origin.deck.size() + origin.command_line.size() + origin.hosts.size() + origin.library_plans.size();
-  return (std::int64_t{64} << 10) + 2 * static_cast<std::int64_t>(texts);
-}
-
-std::int64_t room_for(const std::string& name, std::span<const StateTensor> all, const Origin& origin) {
+std::int64_t CheckpointFile::room(std::span<const StateTensor> all, const Origin& origin) const {
   constexpr std::int64_t header = 2048;  // of a dataset: its object header, attributes, link and row; 700 as measured
-  std::int64_t bytes = room_for_facts(origin);
-  for (const StateTensor& tensor : all)
-    if (name == file_of(tensor.slot))
-      bytes += tensor.shape.elements() * size_of(tensor.type) + header * std::ssize(pieces_of(tensor, origin.experts));
+  const std::size_t texts =
+      origin.deck.size() + origin.command_line.size() + origin.hosts.size() + origin.changes.size() +
+      origin.library_plans.size() + origin.tokenizer.size();
+  std::int64_t bytes = (std::int64_t{64} << 10) + 2 * static_cast<std::int64_t>(texts);
+  for (const DatasetPlace& place : places) bytes += place.count * size_of(all[place.tensor].type) + header;
   return bytes;
 }
 
-std::vector<DatasetPlace> datasets_of(const std::string& name, std::span<const StateTensor> all,
-                                      ExpertWeights experts) {
-  std::vector<DatasetPlace> datasets;
-  for (std::size_t i = 0; i < all.size(); ++i)
-    if (name == file_of(all[i].slot))
-      for (const StoredPiece& piece : pieces_of(all[i], experts))
-        datasets.push_back({i, piece.first, piece.shape.elements(), -1});
-  return datasets;
+void CheckpointFile::close() {
+  file->close();
+  file.reset();
 }
 
-CheckpointFile::CheckpointFile(const fs::path& path, std::span<const StateTensor> all, ExpertWeights experts)
-    : name(path.filename().string()), file(hdf5::File::create(path, std::ssize(datasets_of(name, all, experts)))) {}
+void create(const CheckpointFile& out) {
+  hdf5::File::create(out.path, &hdf5::Parallel::alone()).close();
+}
 
 void lay_out(CheckpointFile& out, std::span<const StateTensor> all, ExpertWeights experts,
-             const std::function<void(const DatasetPlace&)>& placed) {
+             const hdf5::Parallel& parallel) {
+  hdf5::File& file = out.file.emplace(hdf5::File::open_to_write(out.path, parallel, std::ssize(out.places)));
   for (const char* group : {"/counters", "/schedule", "/data", "/rng", "/integrity", "/provenance"})
-    out.file.add_groups(group);
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (out.name != file_of(all[i].slot)) continue;
-    out.tensors.push_back(i);
-    out.width = std::max(out.width, (std::max(all[i].path().size(), all[i].tied_to.size()) / 8 + 1) * 8);
-  }
-  out.file.add_table(integrity_table, out.tensors.size(), out.width);
-  out.file.add_numbers(integrity_places, datasets_of(out.name, all, experts).size());
+    file.add_groups(group);
+  file.add_table(integrity_table, out.tensors.size(), out.width);
+  file.add_numbers(integrity_places, out.places.size());
   std::string slot;
+  DatasetPlace* place = out.places.data();
   for (const std::size_t i : out.tensors) {
-    if (std::exchange(slot, all[i].slot) != all[i].slot) out.file.add_groups("/" + slot);
-    add_tensor(out, i, all[i], experts, placed);
+    if (std::exchange(slot, all[i].slot) != all[i].slot) file.add_groups("/" + slot);
+    add_tensor(file, all[i], experts, place);
+    while (place != out.places.data() + out.places.size() && place->tensor == i) ++place;
   }
-  out.file.flush();
 }
 
-void write_table(CheckpointFile& out, std::span<const StateTensor> all, std::span<const std::uint64_t> digests) {
+namespace {
+
+/// The rows of the table and the places that they speak of.
+void write_index(CheckpointFile& out, std::span<const StateTensor> all, std::span<const std::uint64_t> digests) {
   std::vector<hdf5::TableRow> rows;
   std::vector<std::uint64_t> places;
   for (const std::size_t i : out.tensors) {
@@ -150,23 +150,28 @@ void write_table(CheckpointFile& out, std::span<const StateTensor> all, std::spa
       places.push_back(static_cast<std::uint64_t>(out.places[places.size()].offset));
     rows.push_back(std::move(row));
   }
-  out.file.write_table(integrity_table, rows, out.width);
-  out.file.write_numbers(integrity_places, places);
+  out.file->write_table(integrity_table, rows, out.width);
+  out.file->write_numbers(integrity_places, places);
 }
 
-void describe(CheckpointFile& out, const StateCounters& counters, const std::string& content_digest,
-              const Origin& origin) {
+}  // namespace
+
+void describe(CheckpointFile& out, std::span<const StateTensor> all, std::span<const std::uint64_t> digests,
+              const StateCounters& counters, const std::string& content_digest, const Origin& origin) {
+  hdf5::File& file = out.file.emplace(hdf5::File::open_to_write(out.path, hdf5::Parallel::alone()));
+  write_index(out, all, digests);
   StateCounters::visit(counters, [&](const std::string& path, auto value) {
     const std::size_t slash = path.rfind('/');
-    out.file.set(path.substr(0, slash), path.c_str() + slash + 1, value);
+    file.set(path.substr(0, slash), path.c_str() + slash + 1, value);
   });
-  write_facts(out.file, counters, content_digest, origin);
-  out.file.set("/", "complete", std::int64_t{1});
+  write_facts(file, counters, content_digest, origin);
+  file.set("/", "complete", std::int64_t{1});
 }
 
-void complete(const fs::path& folder, std::span<const char* const> names, const StateCounters& counters,
-              const std::string& content_digest, const Origin& origin) {
+void complete(const fs::path& folder, std::span<const char* const> names, const char* derived,
+              const StateCounters& counters, const std::string& content_digest, const Origin& origin) {
   replace_text_file(folder / deck_file, origin.deck);
+  if (!origin.tokenizer.empty()) replace_text_file(folder / tokenizer_file, origin.tokenizer);
   Manifest manifest;
   manifest.counters = counters;
   manifest.content_digest = content_digest;
@@ -179,6 +184,8 @@ void complete(const fs::path& folder, std::span<const char* const> names, const 
   manifest.experts = origin.experts;
   std::vector<const char*> files(names.begin(), names.end());
   files.push_back(deck_file);
+  if (!origin.tokenizer.empty()) files.push_back(tokenizer_file);
+  if (derived) files.push_back(derived);
   for (const char* name : files) {
     const PosixFile file(folder / name, PosixFile::Mode::read);
     PosixFile(folder / name, PosixFile::Mode::write).sync();
@@ -189,6 +196,7 @@ void complete(const fs::path& folder, std::span<const char* const> names, const 
     const auto tensors = indexed_tensors(hdf5::File::open(folder / name), payload.size());
     manifest.structures[name] = hex(structure_digest(payload, tensors));
   }
+  if (derived) manifest.structures[derived] = hex(structure_digest(PayloadFile(folder / derived), {}));
   replace_text_file(folder / manifest_file, to_json(manifest));
   sync_folder(folder);
 }

@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
-#include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,51 +13,48 @@ namespace tessera {
 
 /// A dataset and its place in a file.
 struct DatasetPlace {
+  std::string path;
   std::size_t tensor;         ///< its index in the state
   std::int64_t first, count;  ///< elements of the tensor
-  std::int64_t offset;        ///< bytes from the start of the file
+  std::int64_t offset = -1;   ///< bytes from the start of the file; -1: lay_out() has yet to say
 };
 
-/// The datasets that a file of this name has, in their order; their offsets are not known yet.
-std::vector<DatasetPlace> datasets_of(const std::string& name, std::span<const StateTensor> all, ExpertWeights experts);
-
-/// An HDF5 file of a checkpoint in the making, by one rank: first its structure, last what the file says of itself.
-/// Payload comes from whoever holds it, at the places, from when they are known.
+/// An HDF5 file of a checkpoint in the making: create(), lay_out(), payload from whoever holds it, describe().
 struct CheckpointFile {
-  std::string name;
-  hdf5::File file;
-  std::vector<DatasetPlace> places;
+  std::filesystem::path path;
   std::vector<std::size_t> tensors;  ///< of the state: those that it holds, in order
+  std::vector<DatasetPlace> places;
   std::size_t width = 0;             ///< of the names in its table
+  std::optional<hdf5::File> file{};  ///< while it is open
 
-  /// Makes it, empty.
-  CheckpointFile(const std::filesystem::path& path, std::span<const StateTensor> all, ExpertWeights experts);
+  /// Of the state's tensors, those that belong into a file of this name.
+  CheckpointFile(std::filesystem::path path, std::span<const StateTensor> all, ExpertWeights experts);
 
+  std::string name() const { return path.filename().string(); }
   /// Bytes of the file's payload and all that comes before it.
   std::int64_t end(std::span<const StateTensor> all) const;
+  /// At most the bytes that it will have.
+  std::int64_t room(std::span<const StateTensor> all, const Origin& origin) const;
+  void close();
 };
 
-/// At most the bytes that a file of this name will have; and of these, what comes after the payload.
-std::int64_t room_for(const std::string& name, std::span<const StateTensor> all, const Origin& origin);
-std::int64_t room_for_facts(const Origin& origin);
+/// The file without datasets, closed. By one process.
+void create(const CheckpointFile& out);
 
-/// Datasets and attributes of the tensors that belong into the new file, and a table without rows. `placed` hears of
-/// every dataset as soon as it has its place.
-void lay_out(
-    CheckpointFile& out, std::span<const StateTensor> all, ExpertWeights experts,
-    const std::function<void(const DatasetPlace&)>& placed = [](const DatasetPlace&) {});
+/// Opens it, for payload too, and makes datasets and attributes of its tensors, and a table without rows. By all ranks
+/// of `parallel`, which all know the places then.
+void lay_out(CheckpointFile& out, std::span<const StateTensor> all, ExpertWeights experts,
+             const hdf5::Parallel& parallel);
 
-/// The rows of its table; `digests` has one for each tensor of the state.
-void write_table(CheckpointFile& out, std::span<const StateTensor> all, std::span<const std::uint64_t> digests);
-
-/// Counters and origin; with them, and its table, the file is complete.
-void describe(CheckpointFile& out, const StateCounters& counters, const std::string& content_digest,
-              const Origin& origin);
+/// Opens it and writes what the file says of itself: the rows of its table, `digests` having one for each tensor of the
+/// state, counters and origin. With them it is complete. By one process.
+void describe(CheckpointFile& out, std::span<const StateTensor> all, std::span<const std::uint64_t> digests,
+              const StateCounters& counters, const std::string& content_digest, const Origin& origin);
 
 /// Deck and manifest, the last files: with them the folder is a checkpoint, and all of it is on the disk. The HDF5
-/// files named are there and closed.
-void complete(const std::filesystem::path& folder, std::span<const char* const> names, const StateCounters& counters,
-              const std::string& content_digest, const Origin& origin);
+/// files `names` are there and closed, and so is `derived`, which may be null.
+void complete(const std::filesystem::path& folder, std::span<const char* const> names, const char* derived,
+              const StateCounters& counters, const std::string& content_digest, const Origin& origin);
 
 /// Throws Error{environment} where the disk of `folder` has no room for these tensors: "`what` needs ...".
 void refuse_if_too_big(const std::filesystem::path& folder, std::span<const StateTensor> tensors,

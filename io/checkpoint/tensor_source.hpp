@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,7 +11,7 @@
 
 namespace tessera {
 
-/// Elements [first, first + count) of a tensor and, once they have been read, where they are.
+/// Elements [first, first + count) of a tensor, of one of its parts, and, once they have been read, where they are.
 struct ReadRequest {
   const StoredTensor* tensor;
   std::int64_t first, count;
@@ -19,7 +20,7 @@ struct ReadRequest {
   std::int64_t bytes() const { return count * size_of(tensor->type); }
 };
 
-/// Where tensors are read from: canonical ones, by any piece, by each rank for itself.
+/// Where tensors are read from: canonical ones, by any piece, by each rank for itself but for read_each().
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
@@ -34,6 +35,10 @@ class TensorSource {
   virtual void read_all(std::span<ReadRequest> requests, std::span<std::byte> room) const;
   /// How many threads may read at once.
   virtual int readers() const { return 1; }
+  /// Reads this rank's requests, ascending in `tensors`, and hands each on in that order with its values, which are
+  /// there until the next one. `tensors` are those that any rank reads, the same on all of them. Collective.
+  virtual void read_each(std::span<const StoredTensor* const> tensors, std::vector<ReadRequest> requests,
+                         const std::function<void(std::size_t, const ReadRequest&)>& take) const;
 };
 
 /// Bytes that a request counts for in a room.

@@ -3,18 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <exception>
-#include <optional>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "io/checkpoint/branch.hpp"
 #include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/storage.hpp"
-#include "io/checkpoint/structure_writer.hpp"
 #include "io/files/posix_file.hpp"
 #include "kernels/base/attempt.hpp"
+#include "kernels/base/index.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/digest/digest.hpp"
 
@@ -27,6 +28,7 @@ namespace {
 
 constexpr const char* names[] = {model_file, optimizer_file};
 constexpr std::int64_t step_bytes = std::int64_t{1} << 20;  // stays in the cache from its digest to its copy
+constexpr std::int64_t call_bytes = std::int64_t{16} << 20;  // of one call of HDF5
 
 std::string nonce() {
   std::random_device device;
@@ -39,15 +41,27 @@ struct Told {
   ~Told() { control.about(""); }
 };
 
+/// The elements of a dataset that this rank holds, in steps of at most `most` bytes: f(values, canonical index).
+template <class F>
+void each_step(const StateTensor& tensor, const DatasetPlace& place, std::int64_t most, const F& f) {
+  for (const StateRange& range : tensor.ranges) {
+    const std::int64_t end = std::min(range.first + range.values.elements(), place.first + place.count);
+    for (std::int64_t at = std::max(range.first, place.first), count = 0; at < end; at += count) {
+      count = std::min(most / size_of(tensor.type), end - at);
+      f(range.values.flat(at - range.first, count), at);
+    }
+  }
+}
+
 }  // namespace
 
 struct CheckpointWriter::Save {
   fs::path run, folder;  ///< folder: under its temporary name
   const StateDict& state;
   const Origin& origin;
-  std::vector<std::uint64_t> digests, non_finite;
-  std::string content_digest;
-  std::vector<CheckpointFile> files;  ///< of rank 0
+  std::vector<std::uint64_t> digests{}, non_finite{};
+  std::string content_digest{};
+  std::vector<CheckpointFile> files{};
 };
 
 void CheckpointWriter::begin(Phase phase) {
@@ -63,23 +77,36 @@ void CheckpointWriter::phase(Phase phase, const Work& work) {
   control_.agree(problems);
 }
 
-CheckpointWriter::CheckpointWriter(Device& device, Control& control)
-    : device_(device), stream_(device.compute()), control_(control) {}
+CheckpointWriter::CheckpointWriter(Device& device, Control& control, const hdf5::Parallel* parallel,
+                                   std::optional<DerivedFile> derived)
+    : device_(device),
+      stream_(device.compute()),
+      control_(control),
+      parallel_(parallel),
+      derived_(std::move(derived)) {}
 
 std::string CheckpointWriter::save(const fs::path& run, const StateDict& state, const Origin& origin) {
-  Save save{run, {}, state, origin, {}, {}, {}, {}};
+  Save save{run, {}, state, origin};
+  const std::vector<StateTensor>& tensors = state.tensors;
   const Told told{control_};
   try {
-    require(state.digests.elements() == std::ssize(state.tensors), "CheckpointWriter",
+    require(state.digests.elements() == std::ssize(tensors), "CheckpointWriter",
             "the state has no memory for its digests");
     prepare(save);
     phase(Phase::create, [&] { create(save); });
     phase(Phase::guard, [&] { guard(save); });
-    phase(Phase::payload, [&] { payload(save); });
+    lay_out(save);
+    phase(Phase::payload, [&] {
+      clear(stream_, save.state.digests);
+      save.non_finite.assign(state.tensors.size(), 0);
+      parallel_ ? write_parallel(save) : write_direct(save);
+      sync(save);
+    });
     refuse_non_finite(save);
     sum_digests(save);
     phase(Phase::digest, [&] { describe(save); });
     phase(Phase::close, [&] { close(save); });
+    if (derived_) derive(save);
     phase(Phase::manifest, [&] { complete(save); });
     phase(Phase::rename, [&] {
       if (control_.rank() == 0) commit_folder(save.folder, run, state.counters.step);
@@ -128,68 +155,156 @@ void CheckpointWriter::prepare(Save& save) {
   save.folder = folder;
 }
 
+/// By rank 0 alone: until there is room for all, no rank waits for others within HDF5, where a full disk would leave
+/// it.
 void CheckpointWriter::create(Save& save) {
-  if (control_.rank() != 0) return;
   for (const char* name : names) save.files.emplace_back(save.folder / name, save.state.tensors, save.origin.experts);
+  if (control_.rank() != 0) return;
+  for (const CheckpointFile& out : save.files) tessera::create(out);
   fault::strike(save.folder);
 }
 
 /// All that the files may need, so that no later write to them finds the disk full.
 void CheckpointWriter::guard(const Save& save) {
+  if (control_.rank() != 0) return;
   for (const CheckpointFile& out : save.files)
-    PosixFile(save.folder / out.name, PosixFile::Mode::write)
-        .reserve(room_for(out.name, save.state.tensors, save.origin));
+    PosixFile(out.path, PosixFile::Mode::write).reserve(out.room(save.state.tensors, save.origin));
 }
 
-/// Every rank its own ranges, at the places that the structure gives them.
-void CheckpointWriter::payload(Save& save) {
-  clear(stream_, save.state.digests);
-  save.non_finite.assign(save.state.tensors.size(), 0);
-  StructureWriter structure(save.files, names, save.state.tensors, save.origin.experts, control_);
-  std::exception_ptr failure;
-  std::vector<PosixFile> files;
-  std::optional<WriteBehind> out;
-  const auto unless_failed = [&](const auto& work) {
-    if (!failure) try {
-        work();
-      } catch (...) {
-        failure = std::current_exception();  // the other ranks wait in next()
+void CheckpointWriter::lay_out(Save& save) {
+  phase(Phase::structure, [&] {
+    if (parallel_) meet();
+    if (parallel_ || control_.rank() == 0)
+      for (CheckpointFile& out : save.files) {
+        tessera::lay_out(out, save.state.tensors, save.origin.experts,
+                         parallel_ ? *parallel_ : hdf5::Parallel::alone());
+        if (!parallel_) out.close();
       }
-  };
-  unless_failed([&] {
-    for (const char* name : names) files.emplace_back(save.folder / name, PosixFile::Mode::payload);
-    out.emplace();
+    fault::strike(save.folder);
   });
-  for (auto placed = structure.next(); !placed.empty(); placed = structure.next())
-    unless_failed([&] {
-      for (const auto& [file, place] : placed) put(save, place, files[file], *out);
-    });
-  if (failure) std::rethrow_exception(failure);
-  out->drain();
-  structure.finish();
-  begin(Phase::sync);
-  for (PosixFile& file : files) file.sync();
-  begin(Phase::vote);
+  if (!parallel_) tell_places(save);
+}
+
+/// Nobody begins alone what ranks do together within HDF5: in a vote, the others learn of one that stands still.
+void CheckpointWriter::meet() { control_.max(0); }
+
+/// Rank 0 tells the others where datasets lie.
+void CheckpointWriter::tell_places(Save& save) {
+  const auto each = [&](const auto& f) {
+    for (CheckpointFile& out : save.files)
+      for (DatasetPlace& place : out.places) f(place.offset);
+  };
+  std::string bytes;
+  each([&](const std::int64_t& offset) { bytes.append(reinterpret_cast<const char*>(&offset), sizeof offset); });
+  bytes = control_.broadcast(bytes);
+  const char* from = bytes.data();
+  each([&](std::int64_t& offset) { std::memcpy(&offset, std::exchange(from, from + sizeof offset), sizeof offset); });
 }
 
 /// Digests are taken on the device, before the copy: they cover transfer, host memory and file.
+void CheckpointWriter::count(Save& save, std::size_t tensor, const Tensor& values, std::int64_t first,
+                             std::byte* copy) {
+  digest(stream_, save.state.digests.as<std::uint64_t>() + tensor, values, static_cast<std::uint64_t>(first));
+  device_.download(stream_, copy, values);
+  save.non_finite[tensor] += non_finite(copy, values.type, values.elements());
+}
+
+/// Every rank its own ranges, at the places that the structure gives them.
+void CheckpointWriter::write_direct(Save& save) {
+  std::vector<PosixFile> files;
+  for (const CheckpointFile& out : save.files) files.emplace_back(out.path, PosixFile::Mode::payload);
+  WriteBehind out;
+  for (std::size_t i = 0; i < files.size(); ++i)
+    for (const DatasetPlace& place : save.files[i].places) put(save, place, files[i], out);
+  out.drain();
+}
+
 void CheckpointWriter::put(Save& save, const DatasetPlace& place, PosixFile& file, WriteBehind& out) {
-  const StateTensor& tensor = save.state.tensors[place.tensor];
-  const std::int64_t size = size_of(tensor.type);
-  for (const StateRange& range : tensor.ranges) {
-    const std::int64_t begin = std::max(range.first, place.first);
-    const std::int64_t end = std::min(range.first + range.values.elements(), place.first + place.count);
-    for (std::int64_t at = begin; at < end;) {
+  each_step(save.state.tensors[place.tensor], place, step_bytes, [&](const Tensor& values, std::int64_t first) {
+    const std::int64_t size = size_of(values.type);
+    for (std::int64_t at = 0; at < values.elements();) {
       const std::span<std::byte> room =
-          out.room(file, place.offset + (at - place.first) * size, std::min(step_bytes, (end - at) * size));
+          out.room(file, place.offset + (first + at - place.first) * size, (values.elements() - at) * size);
       const std::int64_t count = std::ssize(room) / size;
-      const Tensor values = range.values.flat(at - range.first, count);
-      digest(stream_, save.state.digests.as<std::uint64_t>() + place.tensor, values, static_cast<std::uint64_t>(at));
-      device_.download(stream_, room.data(), values);
-      save.non_finite[place.tensor] += non_finite(room.data(), tensor.type, count);
+      this->count(save, place.tensor, values.flat(at, count), first + at, room.data());
       at += count;
     }
+  });
+}
+
+namespace {
+
+/// A rank's part of a dataset's payload on its way into HDF5, gathered until a call is worth it.
+class ParallelDataset {
+ public:
+  ParallelDataset(hdf5::File& file, const DatasetPlace& place, std::vector<std::byte>& memory)
+      : file_(file), place_(place), memory_(memory) {}
+
+  /// Where to put elements from `first` of the tensor on.
+  std::byte* room(const Tensor& values, std::int64_t first) {
+    if (used_ + values.bytes() > std::ssize(memory_)) write();
+    ranges_.push_back({first - place_.first, values.elements()});
+    return memory_.data() + std::exchange(used_, used_ + values.bytes());
   }
+  /// What has been gathered, or nothing, as a part in the call of other ranks.
+  void write() {
+    ++calls_;
+    used_ = 0;
+    file_.write(place_.path, std::exchange(ranges_, {}), memory_.data());
+  }
+  void drop() { ranges_.clear(); }
+  bool empty() const { return ranges_.empty(); }
+  std::int64_t calls() const { return calls_; }
+
+ private:
+  hdf5::File& file_;
+  const DatasetPlace& place_;
+  std::vector<std::byte>& memory_;
+  std::vector<hdf5::ElementRange> ranges_;
+  std::int64_t used_ = 0, calls_ = 0;
+};
+
+}  // namespace
+
+/// Where transfers are collective every rank makes as many calls for a dataset as any may need, the last ones without
+/// elements; so does a rank that has failed.
+void CheckpointWriter::write_parallel(Save& save) {
+  meet();
+  const bool collective = parallel_->collective(hdf5::Parallel::Transfer::write);
+  std::vector<std::byte> memory(call_bytes);
+  std::exception_ptr failure;
+  for (CheckpointFile& out : save.files)
+    for (const DatasetPlace& place : out.places) {
+      const StateTensor& tensor = save.state.tensors[place.tensor];
+      const std::int64_t calls =
+          collective ? ceil_div(place.count * size_of(tensor.type), call_bytes - step_bytes) : 0;
+      ParallelDataset data(*out.file, place, memory);
+      if (!failure) try {
+          each_step(tensor, place, step_bytes, [&](const Tensor& values, std::int64_t first) {
+            std::byte* const room = data.room(values, first);
+            count(save, place.tensor, values, first, room);
+            fault::strike(out.path);
+          });
+          if (!data.empty()) data.write();
+        } catch (...) {
+          failure = std::current_exception();
+          data.drop();
+        }
+      while (data.calls() < calls) try {
+          data.write();
+        } catch (...) {
+          failure = failure ? failure : std::current_exception();
+        }
+    }
+  for (CheckpointFile& out : save.files) out.close();
+  if (failure) std::rethrow_exception(failure);
+}
+
+/// What this rank wrote is on the disk.
+void CheckpointWriter::sync(const Save& save) {
+  begin(Phase::sync);
+  for (const CheckpointFile& out : save.files) PosixFile(out.path, PosixFile::Mode::write).sync();
+  begin(Phase::vote);
 }
 
 /// Every rank sees the same sums, so that all throw or none.
@@ -205,23 +320,30 @@ void CheckpointWriter::refuse_non_finite(Save& save) {
 
 void CheckpointWriter::describe(Save& save) {
   if (control_.rank() != 0) return;
-  for (CheckpointFile& out : save.files) {
-    write_table(out, save.state.tensors, save.digests);
-    tessera::describe(out, save.state.counters, save.content_digest, save.origin);
-  }
+  for (CheckpointFile& out : save.files)
+    tessera::describe(out, save.state.tensors, save.digests, save.state.counters, save.content_digest, save.origin);
   fault::strike(save.folder);
 }
 
 void CheckpointWriter::close(Save& save) {
+  if (control_.rank() != 0) return;
   for (CheckpointFile& out : save.files) {
-    out.file.close();
-    PosixFile(save.folder / out.name, PosixFile::Mode::write).keep_size();
+    out.close();
+    PosixFile(out.path, PosixFile::Mode::write).keep_size();
   }
+}
+
+void CheckpointWriter::derive(const Save& save) {
+  phase(Phase::close, [&] {
+    if (control_.rank() == 0) derived_->make(save.folder);
+  });
+  phase(Phase::close, [&] { derived_->fill(save.folder, control_.rank(), control_.size()); });
 }
 
 void CheckpointWriter::complete(const Save& save) {
   if (control_.rank() != 0) return;
-  tessera::complete(save.folder, names, save.state.counters, save.content_digest, save.origin);
+  tessera::complete(save.folder, names, derived_ ? derived_->name : nullptr, save.state.counters, save.content_digest,
+                    save.origin);
 }
 
 /// `latest` is a hint: the checkpoint is there without it.

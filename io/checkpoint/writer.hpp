@@ -1,5 +1,7 @@
 #pragma once
 #include <filesystem>
+#include <functional>
+#include <optional>
 #include <string>
 
 #include "core/comm/control.hpp"
@@ -8,13 +10,25 @@
 #include "io/checkpoint/structure.hpp"
 #include "io/checkpoint/write_behind.hpp"
 #include "io/files/fault.hpp"
+#include "io/hdf5/parallel.hpp"
 
 namespace tessera {
+
+/// A file that all ranks make of a checkpoint's model.h5, in its folder.
+struct DerivedFile {
+  const char* name;
+  std::function<void(const std::filesystem::path& folder)> make;  ///< by rank 0: with its space, without content
+  /// By each rank its part, synced.
+  std::function<void(const std::filesystem::path& folder, int rank, int ranks)> fill;
+};
 
 /// Writes checkpoints of one run, complete or not at all, in the form of FORMAT.md. One a rank.
 class CheckpointWriter {
  public:
-  CheckpointWriter(Device& device, Control& control);
+  /// With `parallel` all ranks make datasets and write payload by HDF5 and MPI-IO; null: rank 0 makes datasets, and
+  /// payload is written by the system's own calls. The files are the same.
+  CheckpointWriter(Device& device, Control& control, const hdf5::Parallel* parallel = nullptr,
+                   std::optional<DerivedFile> derived = {});
 
   /// Saves `state` as `run`/step_<N>; returns its content digest. Waits for the device and the disk, and takes 16 MiB
   /// of the host's memory meanwhile. When any rank fails, all throw the same Error, nothing of this save remains and
@@ -30,14 +44,22 @@ class CheckpointWriter {
   void prepare(Save& save);
   void create(Save& save);
   void guard(const Save& save);
-  void payload(Save& save);
+  void lay_out(Save& save);
+  void meet();
+  void tell_places(Save& save);
+  void write_direct(Save& save);
   void put(Save& save, const DatasetPlace& place, PosixFile& file, WriteBehind& out);
+  void write_parallel(Save& save);
+  void count(Save& save, std::size_t tensor, const Tensor& values, std::int64_t first, std::byte* copy);
+  void sync(const Save& save);
   void refuse_non_finite(Save& save);
   void sum_digests(Save& save);
   void describe(Save& save);
   void close(Save& save);
+  void derive(const Save& save);
   void complete(const Save& save);
   void announce(const Save& save);
+
   void begin(fault::Phase phase);
   /// What one rank throws in its work, all throw.
   template <class Work>
@@ -46,6 +68,8 @@ class CheckpointWriter {
   Device& device_;
   Stream& stream_;
   Control& control_;
+  const hdf5::Parallel* parallel_;
+  std::optional<DerivedFile> derived_;
 };
 
 }  // namespace tessera

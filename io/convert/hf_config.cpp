@@ -76,6 +76,11 @@ class Reader {
     seen_.insert(key);
     return json_.contains(key) && !json_[key].is_null();
   }
+  /// Whether the key is there and says null, where its absence would mean something.
+  bool says_null(const std::string& key) {
+    seen_.insert(key);
+    return json_.contains(key) && json_[key].is_null();
+  }
   std::int64_t size(const std::string& key, std::int64_t otherwise) {
     if (!has(key)) return otherwise;
     const Json& value = json_[key];
@@ -87,6 +92,13 @@ class Reader {
     if (!has(key)) return otherwise;
     if (json_[key].is_number()) return json_[key];
     refuse(key, json_[key].dump() + " is no number");
+    return otherwise;
+  }
+  /// Added to a mean square.
+  double small(const std::string& key, double otherwise) {
+    const double value = number(key, otherwise);
+    if (value >= 1e-30 && value <= 1) return value;
+    refuse(key, fmt::format("{}, and must be at least 1e-30 and at most 1", value));
     return otherwise;
   }
   bool truth(const std::string& key, bool otherwise) {
@@ -121,32 +133,49 @@ class Reader {
   Problems problems_;
 };
 
-/// The base of plain rotary positions, as transformers 4 (rope_theta, rope_scaling) or 5 (rope_parameters) says it.
-double rope_base(Reader& reader, double otherwise) {
-  if (reader.has("rope_scaling")) {
-    const Json& scaling = reader["rope_scaling"];
-    const Json type = scaling.is_object() ? scaling.value("rope_type", scaling.value("type", Json())) : Json();
-    if (type != "default") reader.refuse("rope_scaling", scaling.dump() + ": frequencies here are never scaled");
-  }
-  double base = reader.number("rope_theta", otherwise);
-  if (!reader.has("rope_parameters")) return base;
-  const Json& parameters = reader["rope_parameters"];
-  if (!parameters.is_object()) {
-    reader.refuse("rope_parameters", "is no object");
-    return base;
-  }
-  for (const auto& [key, value] : parameters.items()) {
-    const std::string name = "rope_parameters." + key;
-    const bool plain = value.is_null() || (key == "rope_type" && value == "default") ||
+/// One of the objects that say how rotary positions are scaled: plain, or as Llama 3's are.
+void read_scaling(Reader& reader, const std::string& name, ModelConfig& model) {
+  const Json& said = reader[name];
+  if (!said.is_object()) return reader.refuse(name, "is no object");
+  const Json type = said.value("rope_type", said.value("type", Json("default")));
+  RopeScalingConfig scaling;
+  double original = 0;
+  const std::pair<const char*, double*> numbers[] = {{"factor", &scaling.factor},
+                                                     {"low_freq_factor", &scaling.low_freq_factor},
+                                                     {"high_freq_factor", &scaling.high_freq_factor},
+                                                     {"original_max_position_embeddings", &original}};
+  for (const auto& [key, value] : said.items()) {
+    const auto number = std::ranges::find(numbers, key, [](const auto& one) { return std::string(one.first); });
+    const bool known = value.is_null() || key == "rope_type" || key == "type" || key == "rope_theta" ||
                        (key == "partial_rotary_factor" && value == 1.0);
-    if (key == "rope_theta" && value.is_number())
-      base = value;
-    else if (!plain)
-      reader.refuse(name, value.dump() + ": positions here are plain rotary ones");
+    if (type == "llama3" && number != std::end(numbers) && value.is_number())
+      *number->second = value;
+    else if (!known)
+      reader.refuse(name + "." + key, value.dump() + ": positions here are plain rotary ones, or Llama 3's");
   }
-  if (reader.has("rope_theta") && reader.number("rope_theta", base) != base)
+  if (type != "llama3" && type != "default")
+    return reader.refuse(name + ".rope_type", type.dump() + ": frequencies here are plain, or scaled as Llama 3's are");
+  if (type == "default") return;
+  scaling.original_seq_len = static_cast<std::int64_t>(original);
+  if (!(scaling.factor >= 1) || original < 1)
+    reader.refuse(name, said.dump() + ": needs a factor from 1 on and original_max_position_embeddings");
+  model.rope_scaling = scaling;
+}
+
+/// Rotary positions, as transformers 4 (rope_theta, rope_scaling) or 5 (rope_parameters) says them.
+void read_rope(Reader& reader, double otherwise, ModelConfig& model) {
+  if (reader.has("rope_scaling")) read_scaling(reader, "rope_scaling", model);
+  model.rope_base = reader.number("rope_theta", otherwise);
+  if (!reader.has("rope_parameters")) return;
+  const auto before = model.rope_scaling;
+  read_scaling(reader, "rope_parameters", model);
+  if (before && model.rope_scaling != before) reader.refuse("rope_scaling", "differs from rope_parameters");
+  const Json& parameters = reader["rope_parameters"];
+  if (!parameters.is_object() || !parameters.contains("rope_theta") || !parameters["rope_theta"].is_number()) return;
+  const double base = parameters["rope_theta"];
+  if (reader.has("rope_theta") && model.rope_base != base)
     reader.refuse("rope_theta", "differs from rope_parameters.rope_theta");
-  return base;
+  model.rope_base = base;
 }
 
 ModelConfig gpt2(Reader& reader) {
@@ -163,7 +192,7 @@ ModelConfig gpt2(Reader& reader) {
   model.activation = Activation::gelu;
   model.bias = true;
   model.tied_head = reader.truth("tie_word_embeddings", true);
-  reader.expect("layer_norm_epsilon", 1e-5, {norm_eps});
+  model.norm_eps = reader.small("layer_norm_epsilon", 1e-5);
   reader.expect("activation_function", "gelu_new", {"gelu_new", "gelu_pytorch_tanh"});
   reader.expect("scale_attn_weights", true, {true});
   reader.expect("scale_attn_by_inverse_layer_idx", false, {false});
@@ -171,7 +200,7 @@ ModelConfig gpt2(Reader& reader) {
   return model;
 }
 
-/// What Llama and Mixtral have in common.
+/// What Llama, Mistral, Mixtral and Qwen have in common.
 ModelConfig rotary(Reader& reader, double default_base, double default_eps) {
   ModelConfig model;
   model.layers = reader.size("num_hidden_layers", 32);
@@ -181,10 +210,10 @@ ModelConfig rotary(Reader& reader, double default_base, double default_eps) {
   model.vocab = reader.size("vocab_size", 32000);
   model.norm = Norm::rms;
   model.position = Position::rotary;
-  model.rope_base = rope_base(reader, default_base);
+  read_rope(reader, default_base, model);
   model.activation = Activation::swiglu;
   model.tied_head = reader.truth("tie_word_embeddings", false);
-  reader.expect("rms_norm_eps", default_eps, {norm_eps});
+  model.norm_eps = reader.small("rms_norm_eps", default_eps);
   reader.expect("hidden_act", "silu", {"silu"});
   return model;
 }
@@ -203,12 +232,46 @@ ModelConfig llama(Reader& reader) {
   return model;
 }
 
-ModelConfig mixtral(Reader& reader) {
-  ModelConfig model = rotary(reader, 1e6, 1e-5);
+/// What Mistral and Mixtral leave out of their files alike.
+ModelConfig of_mistral_sizes(Reader& reader, double rope_base, double eps) {
+  ModelConfig model = rotary(reader, rope_base, eps);
   model.kv_heads = reader.size("num_key_value_heads", 8);
   model.ffn = reader.size("intermediate_size", 14336);
   model.seq_len = reader.size("max_position_embeddings", 131072);
   model.bias = false;
+  return model;
+}
+
+ModelConfig mistral(Reader& reader) {
+  ModelConfig model = of_mistral_sizes(reader, 10000, 1e-6);
+  if (!reader.says_null("sliding_window")) reader.expect("sliding_window", 4096, {nullptr});
+  return model;
+}
+
+/// Qwen 2 and 3; what they say of windows counts with use_sliding_window alone.
+ModelConfig qwen(Reader& reader, Family family) {
+  ModelConfig model = rotary(reader, 10000, 1e-6);
+  model.kv_heads = reader.size("num_key_value_heads", 32);
+  model.ffn = reader.size("intermediate_size", 22016);
+  model.seq_len = reader.size("max_position_embeddings", 32768);
+  model.bias = false;
+  model.qkv_bias = family == Family::qwen2;
+  model.qk_norm = family == Family::qwen3;
+  if (family == Family::qwen3) {
+    if (!model.head_dim.known()) model.head_dim = 128;
+    reader.expect("attention_bias", false, {false});
+  }
+  reader.expect("use_sliding_window", false, {false});
+  for (const char* key : {"sliding_window", "max_window_layers"}) reader.has(key);
+  if (reader.has("layer_types"))
+    for (const Json& type : reader["layer_types"])
+      if (type != "full_attention")
+        reader.refuse("layer_types", type.dump() + ": every layer here sees the whole text");
+  return model;
+}
+
+ModelConfig mixtral(Reader& reader) {
+  ModelConfig model = of_mistral_sizes(reader, 1e6, 1e-5);
   reader.expect("sliding_window", nullptr, {nullptr});
   MoeConfig moe;
   moe.experts = reader.size("num_local_experts", 8);
@@ -245,11 +308,14 @@ ForeignModel read_hf_config(const std::filesystem::path& path) {
       reader.has("model_type") && reader["model_type"].is_string() ? reader["model_type"].get<std::string>() : "";
   const auto family = choice_named<Family>(type);
   if (!family)
-    throw Error(Exit::file, fmt::format("{}: model_type: \"{}\", and this program reads gpt2, llama and mixtral",
+    throw Error(Exit::file, fmt::format("{}: model_type: \"{}\", and this program reads gpt2, llama, mistral, mixtral, "
+                                        "qwen2 and qwen3",
                                         path.string(), type));
-  const ModelConfig model = *family == Family::gpt2    ? gpt2(reader)
-                            : *family == Family::llama ? llama(reader)
-                                                       : mixtral(reader);
+  const ModelConfig model = *family == Family::gpt2      ? gpt2(reader)
+                            : *family == Family::llama   ? llama(reader)
+                            : *family == Family::mistral ? mistral(reader)
+                            : *family == Family::mixtral ? mixtral(reader)
+                                                         : qwen(reader, *family);
   for (const char* key : {"is_decoder", "is_encoder_decoder", "tie_encoder_decoder", "cross_attention_hidden_size",
                           "pruned_heads", "quantization_config", "use_bfloat16"})
     if (reader.has(key) && !reader[key].empty() && reader[key] != false)
@@ -261,7 +327,11 @@ ForeignModel read_hf_config(const std::filesystem::path& path) {
 }
 
 Family family_of(const ModelConfig& model, const std::string& whose) {
-  const Family family = model.moe ? Family::mixtral : model.norm == Norm::rms ? Family::llama : Family::gpt2;
+  const Family family = model.moe                                 ? Family::mixtral
+                        : model.norm == Norm::layer               ? Family::gpt2
+                        : model.qk_norm                           ? Family::qwen3
+                        : model.qkv_bias && !model.bias.get()     ? Family::qwen2
+                                                                  : Family::llama;
   const std::string_view name = name_of(family);
   Problems problems;
   const auto wants = [&](const char* key, const auto& value, const auto& wanted) {
@@ -274,6 +344,8 @@ Family family_of(const ModelConfig& model, const std::string& whose) {
     wants("model.kv_heads", model.kv_heads.get(), model.heads);
     wants("model.head_dim", model.head_dim.get(), model.hidden / model.heads);
   }
+  if (family != Family::qwen3) wants("model.qk_norm", model.qk_norm, false);
+  if (family != Family::qwen2 && !model.bias) wants("model.qkv_bias", model.qkv_bias, false);
   if (family == Family::llama && model.hidden % model.heads != 0)
     problems.add(Exit::file, fmt::format("{}: model.heads: {} do not divide hidden {}, which transformers demands",
                                          whose, model.heads, model.hidden));
@@ -282,6 +354,20 @@ Family family_of(const ModelConfig& model, const std::string& whose) {
   problems.raise();
   return family;
 }
+
+namespace {
+
+Json rope_parameters(const ModelConfig& model) {
+  Json parameters = {{"rope_type", model.rope_scaling ? "llama3" : "default"}, {"rope_theta", model.rope_base}};
+  if (const auto& scaling = model.rope_scaling)
+    parameters.update({{"factor", scaling->factor},
+                       {"low_freq_factor", scaling->low_freq_factor},
+                       {"high_freq_factor", scaling->high_freq_factor},
+                       {"original_max_position_embeddings", scaling->original_seq_len}});
+  return parameters;
+}
+
+}  // namespace
 
 std::string hf_config_text(Family family, const ModelConfig& model, DType type) {
   const char* dtype = type == DType::bf16 ? "bfloat16" : "float32";
@@ -296,7 +382,7 @@ std::string hf_config_text(Family family, const ModelConfig& model, DType type) 
                  {"n_inner", model.ffn.get()},
                  {"n_positions", model.seq_len},
                  {"activation_function", "gelu_new"},
-                 {"layer_norm_epsilon", norm_eps},
+                 {"layer_norm_epsilon", model.norm_eps},
                  {"scale_attn_weights", true},
                  {"attn_pdrop", 0.0},
                  {"embd_pdrop", 0.0},
@@ -311,11 +397,15 @@ std::string hf_config_text(Family family, const ModelConfig& model, DType type) 
                {"intermediate_size", model.ffn.get()},
                {"max_position_embeddings", model.seq_len},
                {"hidden_act", "silu"},
-               {"rms_norm_eps", norm_eps},
+               {"rms_norm_eps", model.norm_eps},
                {"rope_theta", model.rope_base},
-               {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", model.rope_base}}},
+               {"rope_parameters", rope_parameters(model)},
                {"attention_dropout", 0.0}});
-  if (model.moe)
+  if (model.rope_scaling) json["rope_scaling"] = rope_parameters(model);
+  if (family == Family::qwen2 || family == Family::qwen3)
+    json.update({{"architectures", Json::array({family == Family::qwen2 ? "Qwen2ForCausalLM" : "Qwen3ForCausalLM"})},
+                 {"use_sliding_window", false}});
+  else if (model.moe)
     json.update({{"architectures", Json::array({"MixtralForCausalLM"})},
                  {"num_local_experts", model.moe->experts},
                  {"num_experts_per_tok", model.moe->top_k},

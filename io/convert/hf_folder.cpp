@@ -16,6 +16,7 @@
 #include "io/deck/deck.hpp"
 #include "io/files/new_folder.hpp"
 #include "io/files/text_file.hpp"
+#include "io/text/tokenizer.hpp"
 
 namespace tessera {
 
@@ -141,6 +142,9 @@ class HfReader final : public ModelReader {
     facts_.origin.model_sha256 = model_fingerprint(config.model);
     facts_.origin.optimizer = config.optimizer;
     facts_.origin.parent = folder.string();
+    std::error_code absent;
+    if (fs::exists(folder / tokenizer_file, absent))
+      facts_.origin.tokenizer = read_text_file(folder / tokenizer_file);
     facts_.tensors = canonical_weights(facts_.model);
     Problems problems;
     std::set<std::string> used;
@@ -229,7 +233,10 @@ class HfReader final : public ModelReader {
 class HfWriter final : public ModelWriter {
  public:
   HfWriter(const fs::path& path, const ModelFacts& facts, std::int64_t shard_bytes)
-      : family_(family_of(facts.model, facts.origin.parent)), model_(facts.model), folder_(path) {
+      : family_(family_of(facts.model, facts.origin.parent)),
+        model_(facts.model),
+        tokenizer_(facts.origin.tokenizer),
+        folder_(path) {
     std::vector<std::vector<SourceTensor>> shards(1);
     std::int64_t filled = 0;
     for (const StateTensor& tensor : facts.tensors) {
@@ -272,6 +279,7 @@ class HfWriter final : public ModelWriter {
     replace_text_file(folder_.path() / hf_index_file, index.dump(2) + "\n");
     replace_text_file(folder_.path() / hf_config_file,
                       hf_config_text(family_, model_, narrow ? DType::bf16 : DType::f32));
+    if (!tokenizer_.empty()) write_tokenizer();
     folder_.commit();
     return std::nullopt;
   }
@@ -281,6 +289,22 @@ class HfWriter final : public ModelWriter {
     ForeignPiece place;
     std::size_t shard, index;
   };
+
+  /// With what transformers' text generation asks for besides.
+  void write_tokenizer() {
+    const std::optional<EndOfText> end = end_of_text_in(tokenizer_);
+    Json tokenizer = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                      {"model_max_length", model_.seq_len},
+                      {"clean_up_tokenization_spaces", false}};
+    Json generation = Json::object();
+    if (end) {
+      tokenizer["eos_token"] = end->name;
+      generation.update({{"eos_token_id", end->id}, {"pad_token_id", end->id}});
+    }
+    replace_text_file(folder_.path() / tokenizer_file, tokenizer_);
+    replace_text_file(folder_.path() / "tokenizer_config.json", tokenizer.dump(2) + "\n");
+    replace_text_file(folder_.path() / "generation_config.json", generation.dump(2) + "\n");
+  }
 
   void store(const Piece& piece, std::int64_t first, std::int64_t count, const void* from, DType type) {
     SafetensorsWriter& file = shards_[piece.shard];
@@ -301,6 +325,7 @@ class HfWriter final : public ModelWriter {
 
   Family family_;
   ModelConfig model_;
+  std::string tokenizer_;
   NewFolder folder_;
   std::vector<DType> types_;
   std::vector<std::vector<Piece>> pieces_;  ///< by canonical tensor

@@ -30,6 +30,8 @@ const std::vector<Renaming> in_layer[] = {
     {{"norm1", {"input_layernorm"}},
      {"norm2", {"post_attention_layernorm"}},
      {"attention.qkv", {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}},
+     {"attention.q_norm", {"self_attn.q_norm"}},
+     {"attention.k_norm", {"self_attn.k_norm"}},
      {"attention.out", {"self_attn.o_proj"}},
      {"mlp.gate_up", {"mlp.gate_proj", "mlp.up_proj"}},
      {"mlp.down", {"mlp.down_proj"}},

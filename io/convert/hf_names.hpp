@@ -8,11 +8,12 @@
 namespace tessera {
 
 /// The models that both this program and Hugging Face's transformers know; named by their model_type.
-enum class Family { gpt2, llama, mixtral };
+enum class Family { gpt2, llama, mistral, mixtral, qwen2, qwen3 };
 template <>
 struct Names<Family> {
-  static constexpr Name<Family> table[] = {
-      {Family::gpt2, "gpt2"}, {Family::llama, "llama"}, {Family::mixtral, "mixtral"}};
+  static constexpr Name<Family> table[] = {{Family::gpt2, "gpt2"},       {Family::llama, "llama"},
+                                           {Family::mistral, "mistral"}, {Family::mixtral, "mixtral"},
+                                           {Family::qwen2, "qwen2"},     {Family::qwen3, "qwen3"}};
 };
 
 /// Whether a file holds a matrix as [out, in], or as [in, out] like GPT-2's Conv1D.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -123,33 +124,48 @@ Shape stacked(const SourceTensor& t, Shape of_member) {
   return t.shape.rank() == 3 ? Shape{t.shape[0], of_member[0], of_member[1]} : of_member;
 }
 
+std::string array_of(const SourceTensor& t, Side side, const char* what) {
+  return t.name + "/" + name_of(side) + "_" + what;
+}
+
 /// The group of one tensor, its datasets still without content.
-QuantizedPlaces add_tensor(hdf5::File& file, const SourceTensor& t, const QuantizeFileOptions& options) {
+void add_tensor(hdf5::File& file, const SourceTensor& t, const QuantizeFileOptions& options) {
   const std::string& group = t.name;
   file.add_groups(group);
-  std::vector<std::int64_t> dims;
-  for (int i = 0; i < t.shape.rank(); ++i) dims.push_back(t.shape[i]);
   file.set(group, "format", traits_of(options.format).name);
-  file.set(group, "shape", dims);
+  file.set(group, "shape", hdf5::dims_of(t.shape));
   const std::string_view wide = t.encoding == Encoding::half ? "fp16" : "fp32";
   file.set(group, "source_dtype", t.type == DType::f32 ? wide : "bf16");
   file.set(group, "bf16_first", std::int64_t{t.type == DType::bf16 || options.precision == Precision::bf16_first});
-  QuantizedPlaces places;
   const Sides sides = sides_of(options.format, t);
   visit_format(options.format, [&]<class F>() {
     for (Side side : {Side::rowwise, Side::columnwise}) {
-      QuantizedPlaces::Side& place = places.sides[static_cast<std::size_t>(side)];
-      place.made = side == Side::rowwise ? sides.rowwise : sides.columnwise;
-      if (!place.made) continue;
-      const std::string path = group + "/" + name_of(side);
-      place.data =
-          file.add_dataset(path + "_data", stacked(t, formats::data_shape<F>(side, matrix_of(t))), DType::u8).offset;
-      place.scales = file.add_dataset(path + "_scales", stacked(t, formats::scale_shape<F>(side, matrix_of(t))),
-                                      dtype_of<typename F::Scale>)
-                         .offset;
+      if (side == Side::rowwise ? !sides.rowwise : !sides.columnwise) continue;
+      file.add_dataset(array_of(t, side, "data"), stacked(t, formats::data_shape<F>(side, matrix_of(t))), DType::u8);
+      file.add_dataset(array_of(t, side, "scales"), stacked(t, formats::scale_shape<F>(side, matrix_of(t))),
+                       dtype_of<typename F::Scale>);
     }
   });
-  places.amax = file.add_dataset(group + "/amax", t.shape.rank() == 3 ? Shape{t.shape[0]} : Shape{}, DType::f32).offset;
+  file.add_dataset(group + "/amax", t.shape.rank() == 3 ? Shape{t.shape[0]} : Shape{}, DType::f32);
+}
+
+void lay_out(const std::filesystem::path& path, const std::vector<SourceTensor>& tensors,
+             const QuantizeFileOptions& options) {
+  hdf5::File file = hdf5::File::create(path);
+  for (const SourceTensor& t : tensors) add_tensor(file, t, options);
+  file.close();
+}
+
+QuantizedPlaces places_of(const hdf5::File& file, const SourceTensor& t) {
+  QuantizedPlaces places;
+  for (Side side : {Side::rowwise, Side::columnwise}) {
+    QuantizedPlaces::Side& place = places.sides[static_cast<std::size_t>(side)];
+    place.made = file.has(array_of(t, side, "data"));
+    if (!place.made) continue;
+    place.data = file.place(array_of(t, side, "data"));
+    place.scales = file.place(array_of(t, side, "scales"));
+  }
+  places.amax = file.place(t.name + "/amax");
   return places;
 }
 
@@ -171,18 +187,50 @@ QuantizeReport quantize_file(const QuantizeFileOptions& options) {
   QuantizeReport report;
   const std::vector<SourceTensor> tensors = chosen(options, report.skipped);
   check_digests(options.in, tensors);
+  lay_out(unfinished.path(), tensors, options);
   std::vector<QuantizedPlaces> places;
-  {
-    hdf5::File file = hdf5::File::create(unfinished.path());
-    for (const SourceTensor& t : tensors) places.push_back(add_tensor(file, t, options));
-    file.close();
-  }
+  for (const hdf5::File made = hdf5::File::open(unfinished.path()); const SourceTensor& t : tensors)
+    places.push_back(places_of(made, t));
   PosixFile& out = unfinished.hold();
   const PosixFile in(options.in, PosixFile::Mode::read);
   for (std::size_t i = 0; i < tensors.size(); ++i)
     report.tensors.push_back(quantize_tensor({tensors[i], in, out, places[i], options}));
   unfinished.commit();
   return report;
+}
+
+void make_quantized_file(const QuantizeFileOptions& options) {
+  std::vector<SkippedTensor> skipped;
+  lay_out(options.out, chosen(options, skipped), options);
+  PosixFile out(options.out, PosixFile::Mode::write);
+  out.reserve(out.size());
+}
+
+namespace {
+
+/// Tensors of about equal elements for each part: the largest first, each to the part that has least.
+std::vector<SourceTensor> share(std::vector<SourceTensor> tensors, int part, int parts) {
+  std::ranges::stable_sort(tensors, std::greater<>(), [](const SourceTensor& t) { return t.shape.elements(); });
+  std::vector<std::int64_t> load(static_cast<std::size_t>(parts), 0);
+  std::vector<SourceTensor> own;
+  for (SourceTensor& t : tensors) {
+    const auto least = std::ranges::min_element(load);
+    *least += t.shape.elements();
+    if (least - load.begin() == part) own.push_back(std::move(t));
+  }
+  return own;
+}
+
+}  // namespace
+
+void fill_quantized_file(const QuantizeFileOptions& options, int part, int parts) {
+  std::vector<SkippedTensor> skipped;
+  const PosixFile in(options.in, PosixFile::Mode::read);
+  PosixFile out(options.out, PosixFile::Mode::write);
+  const hdf5::File made = hdf5::File::open(options.out);
+  for (const SourceTensor& t : share(chosen(options, skipped), part, parts))
+    quantize_tensor({t, in, out, places_of(made, t), options});
+  out.sync();
 }
 
 std::string QuantizeReport::json() const {

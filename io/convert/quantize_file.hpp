@@ -52,4 +52,10 @@ struct QuantizeReport {
 /// and destinations, with path, tensor and rule, and Error{environment} where the output cannot be written.
 QuantizeReport quantize_file(const QuantizeFileOptions& options);
 
+/// The same file by several processes, `out` itself and the bytes of `in` taken at their word: one makes it, with its
+/// space and without content; then each fills in its part of the tensors, dealt by size, and syncs it. Local; throw
+/// alike.
+void make_quantized_file(const QuantizeFileOptions& options);
+void fill_quantized_file(const QuantizeFileOptions& options, int part, int parts);
+
 }  // namespace tessera

@@ -27,10 +27,12 @@ class StoredModel final : public ModelReader {
     Origin& origin = facts_.origin;
     origin.run_id = manifest.run_id;
     origin.deck = checkpoint_.deck();
+    origin.tokenizer = checkpoint_.tokenizer();
     origin.model_sha256 = manifest.model_sha256;
     origin.corpus_hash = std::stoull(manifest.corpus_hash, nullptr, 16);
     origin.world_size = static_cast<int>(manifest.world_size);
     origin.experts = manifest.experts;
+    origin.changes = checkpoint_.changes();
     origin.library_plans = checkpoint_.library_plans();
     origin.parent = folder.string();
     origin.parent_digest = manifest.content_digest;
@@ -94,7 +96,9 @@ class NewCheckpoint final : public ModelWriter {
     for (const char* name : names_) {
       structures_.emplace_back(folder_.path() / name, facts_.tensors, facts_.origin.experts);
       CheckpointFile& out = structures_.back();
-      lay_out(out, facts_.tensors, facts_.origin.experts);
+      create(out);
+      lay_out(out, facts_.tensors, facts_.origin.experts, hdf5::Parallel::alone());
+      out.close();
       for (const DatasetPlace& place : out.places) places_[place.tensor].push_back({place, files_.size()});
       files_.emplace_back(folder_.path() / name, PosixFile::Mode::write);
       files_.back().reserve(out.end(facts_.tensors));
@@ -124,11 +128,10 @@ class NewCheckpoint final : public ModelWriter {
     const std::string digest = hex(content.value());
     for (PosixFile& file : files_) file.sync();
     for (CheckpointFile& out : structures_) {
-      write_table(out, facts_.tensors, digests_);
-      describe(out, facts_.counters, digest, facts_.origin);
-      out.file.close();
+      describe(out, facts_.tensors, digests_, facts_.counters, digest, facts_.origin);
+      out.close();
     }
-    complete(folder_.path(), names_, facts_.counters, digest, facts_.origin);
+    complete(folder_.path(), names_, nullptr, facts_.counters, digest, facts_.origin);
     folder_.commit();
     return digest;
   }

@@ -31,7 +31,7 @@ bool named_as_hdf5(const std::filesystem::path& path) {
 SourceTensor described(const hdf5::File& file, const hdf5::ListedDataset& listed) {
   SourceTensor t;
   t.name = listed.path;
-  t.shape = shape_of(listed.dims);
+  t.shape = hdf5::shape_of(listed.dims);
   try {
     const hdf5::Dataset data = file.dataset(listed.path);
     t.type = data.type;
@@ -83,21 +83,6 @@ void read_elements(const PosixFile& file, const SourceTensor& tensor, std::int64
     read_halves(file, tensor.offset + 2 * first, count, static_cast<float*>(to));
   else
     file.read(tensor.offset + first * size_of(tensor.type), to, count * size_of(tensor.type));
-}
-
-Shape shape_of(const std::vector<std::int64_t>& dims) {
-  switch (dims.size()) {
-    case 1:
-      return {dims[0]};
-    case 2:
-      return {dims[0], dims[1]};
-    case 3:
-      return {dims[0], dims[1], dims[2]};
-    case 4:
-      return {dims[0], dims[1], dims[2], dims[3]};
-    default:
-      return {};
-  }
 }
 
 std::vector<SourceTensor> list_tensors(const std::filesystem::path& path) {

@@ -22,9 +22,6 @@ struct SourceTensor {
   Encoding encoding = Encoding::plain;
 };
 
-/// One to four axes; of other numbers no shape says more than that of a scalar.
-Shape shape_of(const std::vector<std::int64_t>& dims);
-
 /// Elements [first, first + count) of a tensor of `file`, in its type. Throws Error{file}.
 void read_elements(const PosixFile& file, const SourceTensor& tensor, std::int64_t first, std::int64_t count, void* to);
 

@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-/// What a run learns from: the tokens of its files one after another. Not collective; every rank opens its own. What
+/// What a run learns from: the tokens of its files one after another. Local: every rank opens its own. What
 /// cannot be read, is empty or has the wrong format throws Error{file} with path, cause and remedy.
 class Corpus {
  public:

@@ -100,7 +100,7 @@ Search search_of(const fs::path& root, const fs::path& pattern) {
 class Listing {
  public:
   Listing(const FileSet& set, std::vector<Finding>& findings)
-      : root_(resolved(set.root)), run_directory_(set.run_directory), findings_(findings) {}
+      : root_(resolved(set.root)), run_directory_(set.run_directory), key_(set.key), findings_(findings) {}
 
   void add(const std::string& pattern) {
     const Search search = search_of(root_, pattern);
@@ -109,7 +109,7 @@ class Listing {
     const bool any = walk(search, "");
     if (any || findings_.size() > findings || !readable(search.folder)) return;
     const char* const what = has_wildcard(pattern) ? "fits no file" : "no such file";
-    find("data.files", fmt::format("{}: {} below {} (folders that begin with '.' or 'build' and the run directory are "
+    find(key_, fmt::format("{}: {} below {} (folders that begin with '.' or 'build' and the run directory are "
                                    "left out)",
                                    pattern, what, search.folder.string()));
   }
@@ -120,7 +120,7 @@ class Listing {
   }
 
  private:
-  void find(const char* key, std::string text) { findings_.push_back({{key, "data.files"}, std::move(text)}); }
+  void find(const char* key, std::string text) { findings_.push_back({{key, key_}, std::move(text)}); }
   bool readable(const fs::path& folder) const { return !unreadable_.contains(folder); }
 
   // Sorted by its path below the root, or by the whole one where it lies elsewhere.
@@ -132,7 +132,7 @@ class Listing {
   void take(const fs::path& file) {
     std::error_code failure;
     if (fs::is_regular_file(file, failure)) return choose(file);
-    find("data.files", fmt::format("{}: {}", file.string(), failure ? failure.message() : "is no file"));
+    find(key_, fmt::format("{}: {}", file.string(), failure ? failure.message() : "is no file"));
   }
 
   // Whether to look into a folder, `path` below that of the search.
@@ -160,14 +160,15 @@ class Listing {
       }
     }
     if (failure && unreadable_.insert(folder).second)
-      find(search.folder == root_ ? "data.root" : "data.files",
+      find(search.folder == root_ ? "data.root" : key_,
            fmt::format("{} cannot be read: {}; it must be a folder that this user may read, with those below it that "
-                       "data.files leads to",
-                       folder.string(), failure.message()));
+                       "{} leads to",
+                       folder.string(), failure.message(), key_));
     return any;
   }
 
   fs::path root_, run_directory_;
+  const char* key_;
   std::vector<Finding>& findings_;
   std::map<std::string, fs::path> chosen_;
   std::set<fs::path> unreadable_;

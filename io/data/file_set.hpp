@@ -17,6 +17,7 @@ struct FileSet {
   std::filesystem::path root;
   std::vector<std::string> patterns;    ///< below the root, or absolute
   std::filesystem::path run_directory;  ///< left out with all it holds; may be empty
+  const char* key = "data.files";       ///< of the deck, which names them
 };
 
 /// Paths of the regular files that fit any pattern, each once, sorted by the bytes of their path below the root, or of

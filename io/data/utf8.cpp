@@ -54,6 +54,12 @@ std::string Characters::take(char byte) {
   return shown;
 }
 
+std::string Characters::take(std::string_view bytes) {
+  std::string shown;
+  for (const char byte : bytes) shown += take(byte);
+  return shown;
+}
+
 std::string Characters::rest() {
   std::string shown;
   for ([[maybe_unused]] char byte : std::exchange(pending_, "")) shown += replacement;

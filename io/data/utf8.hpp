@@ -12,8 +12,9 @@ std::size_t character_at(std::string_view text, std::size_t i);
 /// Bytes that come one by one, as text that may be shown: what is no character becomes U+FFFD.
 class Characters {
  public:
-  /// What can be shown now that `byte` has come.
+  /// What can be shown now that `byte` has come, or some of them.
   std::string take(char byte);
+  std::string take(std::string_view bytes);
   /// What is left when no more comes.
   std::string rest();
 

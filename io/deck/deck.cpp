@@ -8,7 +8,10 @@
 #include <tuple>
 
 #include "core/config/keys.hpp"
+#include "io/deck/base.hpp"
 #include "io/deck/reader.hpp"
+#include "io/text/tokenizer.hpp"
+#include "kernels/base/attempt.hpp"
 #include "kernels/digest/digest.hpp"
 
 namespace tessera {
@@ -62,16 +65,39 @@ void read_tree(Node& root, Reading& reading, RunConfig& config) {
   }
 }
 
-/// data.root counts from the deck's folder, and is absolute from here on: the resolved deck lies elsewhere.
-void place_root(const std::string& deck, DataConfig& data) {
+/// The folder of the deck that gives a key.
+std::filesystem::path folder_of(const char* key, const Provenance& provenance) {
+  const auto origin = provenance.origins.find(key);
+  const bool inherited = origin != provenance.origins.end() && origin->second.source == Source::base;
+  std::error_code error;
+  return std::filesystem::absolute(inherited ? origin->second.base : provenance.file, error).parent_path();
+}
+
+/// data.root counts from the folder of the deck that gives it, and is absolute from here on: the resolved deck lies
+/// elsewhere.
+void place_root(const Provenance& provenance, DataConfig& data) {
   namespace fs = std::filesystem;
   std::error_code error;
-  fs::path root = fs::absolute(deck, error).parent_path();
+  fs::path root = folder_of("data.root", provenance);
   if (data.root.known()) root /= data.root.get();
   const fs::path real = fs::weakly_canonical(root, error);
   fs::path clean = error ? root.lexically_normal() : real;
   if (!clean.has_filename() && clean.has_relative_path()) clean = clean.parent_path();
   data.root = clean.string();
+}
+
+/// So does data.tokenizer, which says how large the vocabulary is where the deck does not.
+void place_tokenizer(RunConfig& config, Reading& reading, Problems& problems) {
+  namespace fs = std::filesystem;
+  std::string& tokenizer = config.data.tokenizer;
+  if (tokenizer.empty()) return;
+  tokenizer = (folder_of("data.tokenizer", reading.provenance) / tokenizer).lexically_normal().string();
+  if (config.model.vocab.known() || config.data.kind == DataKind::text) return;
+  Problems unreadable;
+  attempt(unreadable, [&] { config.model.vocab.fill(Tokenizer(fs::path(tokenizer)).vocabulary()); });
+  for (const Problem& problem : unreadable.list())
+    problems.add(problem.code, reading.provenance.located({{"data.tokenizer"}, problem.text}));
+  if (!unreadable.empty()) reading.failed.insert("model.vocab");
 }
 
 void check_config(const RunConfig& config, Reading& reading, std::vector<std::string>& contradictions) {
@@ -84,7 +110,8 @@ void check_config(const RunConfig& config, Reading& reading, std::vector<std::st
 
 void report(Reading& reading, Problems& problems) {
   const auto position = [](const Complaint& complaint) {
-    return std::tuple(!complaint.place.argument.empty(), complaint.place.line, complaint.place.column);
+    return std::tuple(!complaint.place.argument.empty(), complaint.place.base, complaint.place.line,
+                      complaint.place.column);
   };
   std::stable_sort(reading.complaints.begin(), reading.complaints.end(),
                    [&](const Complaint& a, const Complaint& b) { return position(a) < position(b); });
@@ -97,7 +124,7 @@ void report(Reading& reading, Problems& problems) {
 std::string Provenance::located(const Finding& finding) const {
   std::string where = file + ":1:1";
   // What the command line said comes before what the deck said, and that before nothing.
-  for (const Source source : {Source::override, Source::deck}) {
+  for (const Source source : {Source::override, Source::deck, Source::base}) {
     const auto given = std::find_if(finding.keys.begin(), finding.keys.end(), [&](const std::string& key) {
       const auto origin = origins.find(key);
       return origin != origins.end() && origin->second.source == source;
@@ -141,16 +168,23 @@ std::string read_deck_text(const std::string& path, Problems& problems) {
   return text;
 }
 
-Deck parse_deck(const std::string& text, const std::string& path, const std::vector<Override>& overrides,
-                Problems& problems) {
+namespace {
+
+enum class Building { on_others, alone };
+
+Deck parse(const std::string& text, const std::string& path, const std::vector<Override>& overrides, Building building,
+           Problems& problems) {
   Deck deck;
-  deck.text_hash = fnv1a64(text);
   Reading reading;
   reading.provenance.file = path;
   Node root = parse_yaml(text, reading.complaints);
+  const Bases bases = building == Building::alone ? Bases() : add_bases(root, path, reading.complaints);
+  reading.provenance.bases = bases.paths;
+  deck.text_hash = fnv1a64(text + bases.texts);
   for (const Override& asked : overrides) apply(root, asked, reading.complaints);
   read_tree(root, reading, deck.config);
-  place_root(path, deck.config.data);
+  place_root(reading.provenance, deck.config.data);
+  place_tokenizer(deck.config, reading, problems);
   derive(deck.config);
   std::vector<std::string> contradictions;
   if (root.kind == Node::Kind::map) check_config(deck.config, reading, contradictions);
@@ -160,9 +194,16 @@ Deck parse_deck(const std::string& text, const std::string& path, const std::vec
   return deck;
 }
 
+}  // namespace
+
+Deck parse_deck(const std::string& text, const std::string& path, const std::vector<Override>& overrides,
+                Problems& problems) {
+  return parse(text, path, overrides, Building::on_others, problems);
+}
+
 Deck parse_saved_deck(const std::string& text, const std::string& path) {
   Problems wrong, problems;
-  Deck deck = parse_deck(text, path, {}, wrong);
+  Deck deck = parse(text, path, {}, Building::alone, wrong);
   for (const Problem& problem : wrong.list()) problems.add(Exit::file, problem.text);
   problems.raise();
   return deck;

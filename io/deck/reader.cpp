@@ -7,7 +7,8 @@ namespace tessera {
 
 std::string Reading::where(const Place& place) const {
   if (!place.argument.empty()) return place.argument;
-  return provenance.file + ":" + std::to_string(place.line) + ":" + std::to_string(place.column);
+  const std::string& file = place.base.empty() ? provenance.file : place.base;
+  return file + ":" + std::to_string(place.line) + ":" + std::to_string(place.column);
 }
 
 void Reading::fail(const Place& place, const std::string& path, const std::string& text) {
@@ -36,16 +37,20 @@ bool DeckReader::is_map(const Node& node, const std::string& path) {
 }
 
 void DeckReader::set_origin(const std::string& path, Source source) {
-  reading_.provenance.origins[path] = {source, reading_.where(maps_.back().place)};
+  reading_.provenance.origins[path] = {source, reading_.where(maps_.back().place), ""};
 }
 
 namespace {
 // Nothing but a word goes into a message as it stands.
-std::string key_shown(const std::string& name) {
-  const bool word = std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '_'; });
-  return word && !name.empty() && name.size() <= 40 ? name : shown(name);
+std::string key_shown(const std::string& name, bool is_word) {
+  return is_word && name.size() <= 40 ? name : shown(name);
 }
 }  // namespace
+
+bool DeckReader::is_word(const std::string& name) {
+  const auto letter = [](unsigned char c) { return std::isalnum(c) || c == '_'; };
+  return !name.empty() && std::all_of(name.begin(), name.end(), letter);
+}
 
 void DeckReader::leave() {
   const Map map = std::move(maps_.back());
@@ -53,7 +58,7 @@ void DeckReader::leave() {
   if (!map.node) return;
   std::map<std::string_view, const Place*> seen;
   for (const Node::Entry& entry : map.node->entries) {
-    const std::string path = map.prefix + key_shown(entry.name);
+    const std::string path = map.prefix + key_shown(entry.name, is_word(entry.name));
     const auto [first, is_new] = seen.emplace(entry.name, &entry.place);
     if (!is_new) {
       reading_.fail(entry.place, path, "given twice, first at " + reading_.where(*first->second) + ": keep one");

@@ -1,5 +1,6 @@
 #pragma once
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -77,8 +78,9 @@ class DeckReader : public ConfigVisitor<DeckReader> {
     const std::string wrong = read(node, value, rule);
     if (!wrong.empty()) return reading_.fail(node.place, path, wrong);
     member = std::move(value);
-    reading_.provenance.origins[path] = {node.place.argument.empty() ? Source::deck : Source::override,
-                                         reading_.where(node.place)};
+    const Place& place = node.place;
+    const Source source = !place.argument.empty() ? Source::override : place.base.empty() ? Source::deck : Source::base;
+    reading_.provenance.origins[path] = {source, reading_.where(place), place.base};
   }
 
   /// What is wrong with a value, with what is allowed and the nearest choice; empty when nothing is.
@@ -109,11 +111,27 @@ class DeckReader : public ConfigVisitor<DeckReader> {
     return "";
   }
 
+  /// Entries by name, which are free.
+  template <class T, class Rule>
+  static std::string read(const Node& node, std::map<std::string, T>& entries, const Rule& rule) {
+    if (node.kind != Node::Kind::map)
+      return shown(node) + " is not " + TypeName<std::map<std::string, T>>::text + ", allowed {name: " +
+             allowed_for<T>(rule) + ", ...}";
+    for (const Node::Entry& entry : node.entries) {
+      if (!is_word(entry.name)) return shown(entry.name) + " is no name: letters, digits and _ make one";
+      T value{};
+      if (const std::string wrong = read(entry.value, value, rule); !wrong.empty()) return entry.name + ": " + wrong;
+      if (!entries.emplace(entry.name, std::move(value)).second) return entry.name + " is given twice";
+    }
+    return "";
+  }
+
   template <class T> static bool allows(const Range& range, T value) {
     return range.contains(static_cast<double>(value));
   }
   template <class T> static bool allows(OneOf, const T&) { return true; }
   static bool allows(Text rule, const std::string& value);
+  static bool is_word(const std::string& name);
 
   Reading& reading_;
   std::vector<Map> maps_;  ///< from the deck itself to the innermost section

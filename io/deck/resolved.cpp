@@ -15,7 +15,7 @@ class Writer : public ConfigVisitor<Writer> {
     if (!filled(member)) return;
     text += indent_ + key.name + ": " + deck_text(member);
     const auto origin = provenance_.origins.find(key.path);
-    if (origin != provenance_.origins.end()) text += "  # " + std::string(name_of(origin->second.source));
+    if (origin != provenance_.origins.end()) text += "  # " + from(origin->second);
     text += "\n";
   }
   template <class S> auto* enter(const Section& section, const S& member) {
@@ -29,6 +29,11 @@ class Writer : public ConfigVisitor<Writer> {
   void leave() { indent_.resize(indent_.size() - 2); }
 
  private:
+  /// With its place where that is in another deck.
+  static std::string from(const Provenance::Origin& origin) {
+    return std::string(name_of(origin.source)) + (origin.source == Source::base ? " " + origin.where : "");
+  }
+
   const Provenance& provenance_;
   std::string indent_;
 };

@@ -5,11 +5,13 @@
 
 namespace tessera {
 
-/// Where a value stands: line and column from 1 of the deck, or the `--set` argument that gave it.
+/// Where a value stands: line and column from 1 of the deck, of one that it builds on, or the `--set` argument that
+/// gave it.
 struct Place {
   int line = 0;
   int column = 0;
-  std::string argument;  ///< "--set optimizer.lr=3e-4"; empty: in the deck
+  std::string argument = {};  ///< "--set optimizer.lr=3e-4"; empty: in a file
+  std::string base = {};      ///< path of the deck built on; empty: the deck itself
 };
 
 /// One thing wrong with a deck.

@@ -23,9 +23,9 @@ namespace {
 
 enum class Kind { kill, stop, enospc, eio, eintr, cut };
 
-constexpr std::array<std::string_view, 14> phases = {"lock",     "branch", "mkdir",  "create", "guard",
-                                                     "payload",  "sync",   "vote",   "digest", "close",
-                                                     "manifest", "rename", "latest", "aside"};
+constexpr std::array<std::string_view, 15> phases = {"lock",      "branch",   "mkdir",  "create", "guard",
+                                                     "structure", "payload",  "sync",   "vote",   "digest",
+                                                     "close",     "manifest", "rename", "latest", "aside"};
 constexpr std::array<std::string_view, 6> kinds = {"kill", "stop", "enospc", "eio", "eintr", "short"};
 
 struct Planned {

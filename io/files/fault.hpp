@@ -18,7 +18,7 @@ namespace tessera::fault {
 /// TESSERA_FAULT has their names. In the last one a branch sets aside what it leaves behind; it comes again after each
 /// rename.
 enum class Phase {
-  lock, branch, mkdir, create, guard, payload, sync, vote, digest, close, manifest, rename, latest, aside
+  lock, branch, mkdir, create, guard, structure, payload, sync, vote, digest, close, manifest, rename, latest, aside
 };
 
 std::string_view name_of(Phase phase);

@@ -141,6 +141,13 @@ PosixFile::Lock PosixFile::lock() noexcept {
   return Lock::taken;
 }
 
+int PosixFile::refuses_locks_of_parts() noexcept {
+  struct ::flock part {};
+  part.l_type = F_WRLCK;
+  part.l_len = 1;
+  return ::fcntl(file_, F_SETLK, &part) == 0 ? 0 : errno;
+}
+
 void sync_folder(const std::filesystem::path& folder) { PosixFile(folder, PosixFile::Mode::read).sync(); }
 
 }  // namespace tessera

@@ -52,6 +52,8 @@ class PosixFile {
   void sync();
   /// Takes the file's or folder's own lock, which the system drops with this object and when the process ends.
   Lock lock() noexcept;
+  /// Whether the file system keeps locks of a file's parts, which MPI-IO takes: 0, or the errno with which it refuses.
+  int refuses_locks_of_parts() noexcept;
 
  private:
   PosixFile(const std::filesystem::path& path, int file) : path_(path), file_(file) {}

@@ -47,7 +47,7 @@ class RunLock {
   /// The directory exists. Rank 0 keeps a thread that touches the file. Throws Error{environment} on all ranks where
   /// another run holds the directory or no file can be written there. Collective.
   RunLock(const std::filesystem::path& run, Control& control, const Heartbeat& heartbeat = {});
-  /// Not collective.
+  /// Local.
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;

@@ -31,24 +31,10 @@ std::string last_error() {
   return text;
 }
 
-/// 1.8 to 1.10: from 1.8 on object headers carry checksums, without which flipped bits are read as if they were true.
-Object access_properties() {
-  prepare_library();
-  Object properties(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
-  H5Pset_libver_bounds(properties.id(), H5F_LIBVER_V18, H5F_LIBVER_V110);
-  return properties;
-}
-
 Object space_of(const std::vector<std::int64_t>& shape) {
   if (shape.empty()) return {H5Screate(H5S_SCALAR), H5Sclose};
   const std::vector<hsize_t> dims(shape.begin(), shape.end());
   return {H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr), H5Sclose};
-}
-
-std::vector<std::int64_t> dims_of(const Shape& shape) {
-  std::vector<std::int64_t> dims;
-  for (int i = 0; i < shape.rank(); ++i) dims.push_back(shape[i]);
-  return dims;
 }
 
 /// bf16 as a float of HDF5's own: 1 sign bit at 15, 8 exponent bits at 7, 7 mantissa bits at 0, bias 127.
@@ -203,6 +189,27 @@ void prepare_library() {
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
 }
 
+Shape shape_of(const std::vector<std::int64_t>& dims) {
+  switch (dims.size()) {
+    case 1:
+      return {dims[0]};
+    case 2:
+      return {dims[0], dims[1]};
+    case 3:
+      return {dims[0], dims[1], dims[2]};
+    case 4:
+      return {dims[0], dims[1], dims[2], dims[3]};
+    default:
+      return {};
+  }
+}
+
+std::vector<std::int64_t> dims_of(const Shape& shape) {
+  std::vector<std::int64_t> dims;
+  for (int i = 0; i < shape.rank(); ++i) dims.push_back(shape[i]);
+  return dims;
+}
+
 std::string version() {
   prepare_library();
   unsigned major = 0, minor = 0, release = 0;
@@ -235,8 +242,11 @@ struct File::Kinds {
   std::map<std::size_t, Object> texts;
 };
 
-File::File(std::filesystem::path path, Exit blame)
-    : path_(std::move(path)), blame_(blame), kinds_((prepare_library(), std::make_unique<Kinds>())) {}
+File::File(std::filesystem::path path, Exit blame, const Parallel* parallel)
+    : path_(std::move(path)),
+      blame_(blame),
+      parallel_(parallel),
+      kinds_((prepare_library(), std::make_unique<Kinds>())) {}
 File::File(File&&) noexcept = default;
 File::~File() = default;
 
@@ -245,29 +255,62 @@ Object::Id File::checked(Object::Id id, std::string_view doing) const {
   return id;
 }
 
-File File::create(const std::filesystem::path& path, std::int64_t datasets) {
-  File file(path, Exit::environment);
-  const Object access = access_properties();
+/// 1.8 to 1.10: from 1.8 on object headers carry checksums, without which flipped bits are read as if they were true.
+Object File::access() const {
+  Object properties(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
+  H5Pset_libver_bounds(properties.id(), H5F_LIBVER_V18, H5F_LIBVER_V110);
+  if (parallel_) parallel_->add_to(properties.id());
+  return properties;
+}
+
+/// The library's cache takes all metadata of a checkpoint: what it wrote in between would make ranks wait for each
+/// other.
+Object File::access_to_write(std::int64_t datasets) const {
+  Object properties = access();
   constexpr std::int64_t facts = 8192, dataset = 512;  // 320 bytes, its name and attributes short
-  H5Pset_meta_block_size(access.id(), static_cast<hsize_t>(facts + datasets * dataset));
-  file.file_ =
-      Object(file.checked(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.id()), "cannot be made"), H5Fclose);
+  H5Pset_meta_block_size(properties.id(), static_cast<hsize_t>(facts + datasets * dataset));
+  // An empty file ends anywhere; elements of payload begin at multiples of their size, which disks and copies want.
+  constexpr hsize_t element = 8;
+  if (datasets > 0) H5Pset_alignment(properties.id(), facts, element);
+  constexpr std::size_t cache = std::size_t{32} << 20;
+  H5AC_cache_config_t config{};
+  config.version = H5AC__CURR_CACHE_CONFIG_VERSION;
+  H5Pget_mdc_config(properties.id(), &config);
+  config.set_initial_size = true;
+  config.initial_size = config.min_size = config.max_size = cache;
+  config.dirty_bytes_threshold = cache / 2;
+  config.incr_mode = H5C_incr__off;
+  config.flash_incr_mode = H5C_flash_incr__off;
+  config.decr_mode = H5C_decr__off;
+  H5Pset_mdc_config(properties.id(), &config);
+  return properties;
+}
+
+File File::create(const std::filesystem::path& path, const Parallel* parallel) {
+  File file(path, Exit::environment, parallel);
+  const Object access = file.access_to_write(0), root(H5Pcreate(H5P_FILE_CREATE), H5Pclose);
+  H5Pset_obj_track_times(root.id(), false);
+  file.take(H5Fcreate(path.c_str(), H5F_ACC_EXCL, root.id(), access.id()), "cannot be made");
   return file;
 }
 
-File File::open(const std::filesystem::path& path) {
-  File file(path, Exit::file);
-  const Object access = access_properties();
-  file.file_ =
-      Object(file.checked(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), "cannot be read as HDF5"), H5Fclose);
+File File::open(const std::filesystem::path& path, const Parallel* parallel) {
+  File file(path, Exit::file, parallel);
+  file.take(H5Fopen(path.c_str(), H5F_ACC_RDONLY, file.access().id()), "cannot be read as HDF5");
   return file;
 }
 
-void File::flush() {
-  close();
-  const Object access = access_properties();
-  file_ = Object(checked(H5Fopen(path_.c_str(), H5F_ACC_RDWR, access.id()), "cannot be opened again"), H5Fclose);
+File File::open_to_write(const std::filesystem::path& path, const Parallel& parallel, std::int64_t datasets) {
+  File file(path, Exit::environment, &parallel);
+  file.take(H5Fopen(path.c_str(), H5F_ACC_RDWR, file.access_to_write(datasets).id()), "cannot be opened to write");
+  return file;
 }
+
+void File::take(Object::Id opened, std::string_view otherwise) {
+  file_ = Object(checked(opened, otherwise), H5Fclose);
+  if (parallel_) parallel_->tell_unknown(opened);
+}
+
 void File::close() {
   open_.close();
   open_path_.clear();
@@ -297,6 +340,78 @@ Dataset File::add_dataset(const std::string& path, const Shape& shape, DType typ
   open_path_ = path;
   if (offset == HADDR_UNDEF) throw Error(Exit::internal, path + ": has no place in " + path_.string());
   return {shape, type, static_cast<std::int64_t>(offset)};
+}
+
+namespace {
+
+/// A range of elements in row-major order as boxes, at most 2 N - 1 of them in N axes: part of a row, whole rows, part
+/// of a row. Adds those behind `axis` to the selection of a dataspace.
+class Boxes {
+ public:
+  explicit Boxes(Object::Id space) : space_(space) {
+    hsize_t dims[H5S_MAX_RANK];
+    dims_.assign(dims, dims + std::max(0, H5Sget_simple_extent_dims(space, dims, nullptr)));
+    begin_.assign(dims_.size(), 0);
+    H5Sselect_none(space);
+  }
+  void add(hsize_t first, hsize_t count, std::size_t axis = 0) {
+    hsize_t row = 1;  // elements that an index of this axis stands for
+    for (std::size_t inner = axis + 1; inner < dims_.size(); ++inner) row *= dims_[inner];
+    if (const hsize_t before = first % row; before != 0 && count > 0) {
+      const hsize_t part = std::min(count, row - before);
+      begin_[axis] = first / row;
+      add(before, part, axis + 1);
+      first += part;
+      count -= part;
+    }
+    begin_[axis] = first / row;
+    if (count >= row) select(axis, count / row);
+    begin_[axis] += count / row;
+    if (count % row != 0) add(0, count % row, axis + 1);
+    begin_[axis] = 0;
+  }
+
+ private:
+  void select(std::size_t axis, hsize_t indices) {
+    std::vector<hsize_t> counts(dims_.size(), 1);
+    counts[axis] = indices;
+    std::copy(dims_.begin() + static_cast<std::ptrdiff_t>(axis) + 1, dims_.end(),
+              counts.begin() + static_cast<std::ptrdiff_t>(axis) + 1);
+    H5Sselect_hyperslab(space_, H5S_SELECT_OR, begin_.data(), nullptr, counts.data(), nullptr);
+  }
+
+  Object::Id space_;
+  std::vector<hsize_t> dims_, begin_;
+};
+
+/// What H5Dwrite and H5Dread are told of elements: their places in the file, and as many in memory, one after another.
+struct Selection {
+  Object type, file, memory;
+  Selection(Object::Id data, std::span<const ElementRange> ranges)
+      : type(H5Dget_type(data), H5Tclose), file(H5Dget_space(data), H5Sclose) {
+    std::int64_t count = 0;
+    Boxes boxes(file.id());
+    for (const ElementRange& range : ranges) {
+      boxes.add(static_cast<hsize_t>(range.first), static_cast<hsize_t>(range.count));
+      count += range.count;
+    }
+    memory = space_of({std::max<std::int64_t>(count, 1)});
+    if (count == 0) H5Sselect_none(memory.id());
+  }
+};
+
+}  // namespace
+
+void File::write(const std::string& path, std::span<const ElementRange> ranges, const void* from) {
+  const Object::Id data = at(path), how = parallel_ ? parallel_->properties(Parallel::Transfer::write) : H5P_DEFAULT;
+  const Selection selection(data, ranges);
+  checked(H5Dwrite(data, selection.type.id(), selection.memory.id(), selection.file.id(), how, from), path);
+}
+
+void File::read(const std::string& path, std::span<const ElementRange> ranges, void* to) const {
+  const Object::Id data = at(path), how = parallel_ ? parallel_->properties(Parallel::Transfer::read) : H5P_DEFAULT;
+  const Selection selection(data, ranges);
+  checked(H5Dread(data, selection.type.id(), selection.memory.id(), selection.file.id(), how, to), path);
 }
 
 Object::Id File::at(const std::string& object) const {
@@ -384,6 +499,12 @@ std::optional<Dataset> File::find_dataset(const std::string& path) const {
   return dataset(path);
 }
 
+std::int64_t File::place(const std::string& path) const {
+  const haddr_t offset = H5Dget_offset(at(path));
+  if (offset == HADDR_UNDEF) throw Error(blame_, path_.string() + ": " + path + " has no place");
+  return static_cast<std::int64_t>(offset);
+}
+
 Dataset File::dataset(const std::string& path) const {
   const Object::Id data = at(path);
   const Object space(checked(H5Dget_space(data), path), H5Sclose), type(checked(H5Dget_type(data), path), H5Tclose);
@@ -397,9 +518,7 @@ Dataset File::dataset(const std::string& path) const {
   if (rank < 1 || rank > 3 || offset == HADDR_UNDEF)
     throw Error(Exit::file, path_.string() + ": " + path + " is no contiguous tensor of 1 to 3 axes");
   H5Sget_simple_extent_dims(space.id(), dims, nullptr);
-  const auto n = [&](int i) { return static_cast<std::int64_t>(dims[i]); };
-  const Shape shape = rank == 1 ? Shape{n(0)} : rank == 2 ? Shape{n(0), n(1)} : Shape{n(0), n(1), n(2)};
-  return {shape, *stored, static_cast<std::int64_t>(offset)};
+  return {shape_of(std::vector<std::int64_t>(dims, dims + rank)), *stored, static_cast<std::int64_t>(offset)};
 }
 
 std::int64_t File::attribute_elements(const std::string& object, const char* name) const {

@@ -4,11 +4,13 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "io/hdf5/parallel.hpp"
 #include "kernels/base/tensor.hpp"
 
 namespace tessera::hdf5 {
@@ -56,6 +58,15 @@ struct Dataset {
   std::int64_t offset = 0;  ///< bytes from the start of the file
 };
 
+/// Of one to four axes; of other numbers no shape says more than that of a scalar.
+Shape shape_of(const std::vector<std::int64_t>& dims);
+std::vector<std::int64_t> dims_of(const Shape& shape);
+
+/// Elements of a dataset, numbered row by row.
+struct ElementRange {
+  std::int64_t first, count;
+};
+
 /// One row of /integrity/table.
 struct TableRow {
   std::string name;
@@ -70,12 +81,13 @@ struct TableRow {
 /// file that was opened, Error{environment} of one being written, with path and HDF5's own words.
 class File {
  public:
-  /// A new file, by this process alone, as all that follows: HDF5 makes structure and attributes, and moves no payload.
-  /// Others may write into a dataset's place from when it has one. With `datasets` of them, or fewer, metadata is one
-  /// piece at the file's front, and payload another one behind it.
-  static File create(const std::filesystem::path& path, std::int64_t datasets = 0);
-  /// Read-only.
-  static File open(const std::filesystem::path& path);
+  /// A new file, by this process alone. Others may write into a dataset's place from when it has one.
+  static File create(const std::filesystem::path& path, const Parallel* parallel = nullptr);
+  /// Read-only, by this process alone or by all ranks.
+  static File open(const std::filesystem::path& path, const Parallel* parallel = nullptr);
+  /// To go on with it. Where `datasets` are added to an empty file, or fewer, metadata is one piece at its front, and
+  /// payload another one behind it.
+  static File open_to_write(const std::filesystem::path& path, const Parallel& parallel, std::int64_t datasets = 0);
   File(File&&) noexcept;
   ~File();
 
@@ -83,6 +95,10 @@ class File {
   void add_groups(const std::string& path);
   /// Contiguous, its place in the file taken at once and nothing written there.
   Dataset add_dataset(const std::string& path, const Shape& shape, DType type);
+  /// This rank's elements of a dataset, in ascending ranges, to and from one piece of memory: together at most 1 GiB,
+  /// or none.
+  void write(const std::string& path, std::span<const ElementRange> ranges, const void* from);
+  void read(const std::string& path, std::span<const ElementRange> ranges, void* to) const;
   void set(const std::string& object, const char* name, std::string_view text);
   void set(const std::string& object, const char* name, std::int64_t value);
   void set(const std::string& object, const char* name, std::uint64_t value);
@@ -95,15 +111,14 @@ class File {
   /// Likewise a row of numbers.
   void add_numbers(const std::string& path, std::size_t count);
   void write_numbers(const std::string& path, const std::vector<std::uint64_t>& numbers);
-  /// Flush: all that was made goes to the file and out of memory. After ten thousand datasets close() would take a
-  /// tenth of a second for it.
-  void flush();
   void close();
 
   bool has(const std::string& path) const;
   bool has(const std::string& object, const char* attribute) const;
   std::int64_t links(const std::string& group) const;  ///< how many members it has
   Dataset dataset(const std::string& path) const;
+  /// Where a contiguous dataset of any shape and type begins, in bytes from the start of the file.
+  std::int64_t place(const std::string& path) const;
   /// Nothing where there is no object of that name.
   std::optional<Dataset> find_dataset(const std::string& path) const;
   std::string text(const std::string& object, const char* name) const;
@@ -119,7 +134,10 @@ class File {
 
  private:
   struct Kinds;
-  File(std::filesystem::path path, Exit blame);
+  File(std::filesystem::path path, Exit blame, const Parallel* parallel);
+  Object access() const;
+  Object access_to_write(std::int64_t datasets) const;
+  void take(Object::Id opened, std::string_view otherwise);
   Object::Id checked(Object::Id id, std::string_view doing) const;
   Object::Id at(const std::string& object) const;
   void add_contiguous(const std::string& path, Object::Id type, std::size_t elements);
@@ -132,6 +150,7 @@ class File {
 
   std::filesystem::path path_;
   Exit blame_;  ///< the code of what HDF5 refuses
+  const Parallel* parallel_;
   Object file_;
   std::unique_ptr<Kinds> kinds_;  ///< what datasets and attributes are made with; costly to make
   // Calls about one object follow each other: the last one stays open.

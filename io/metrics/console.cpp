@@ -36,7 +36,17 @@ std::string count_text(double count) {
   return short_number(scaled) + "T";
 }
 
+std::string counted(std::int64_t count, std::string_view unit) {
+  std::string digits = std::to_string(count);
+  for (std::int64_t at = std::ssize(digits) - 3; at > (count < 0 ? 1 : 0); at -= 3)
+    digits.insert(static_cast<std::size_t>(at), ",");
+  const char* const plural = unit.ends_with("ch") ? "es" : "s";
+  return fmt::format("{} {}{}", digits, unit, count == 1 ? "" : plural);
+}
+
 std::string bytes_text(std::int64_t bytes) {
+  if (bytes < 1 << 10) return fmt::format("{} bytes", bytes);
+  if (bytes < 1 << 20) return fmt::format("{:.1f} KiB", static_cast<double>(bytes) / (1 << 10));
   const double mib = static_cast<double>(bytes) / (1 << 20);
   return mib < 1000 ? fmt::format("{:.1f} MiB", mib) : fmt::format("{:.1f} GiB", mib / 1024);
 }
@@ -57,7 +67,7 @@ std::string to_line(const ConsoleRow& row) {
   if (row.mfu) line += fmt::format(" | {:.0f}% MFU", *row.mfu * 100);
   line += fmt::format(" | {} tok/s | {} | ETA {}", count_text(row.tokens_per_s), bytes_text(row.memory_bytes),
                       time_text(row.seconds_left));
-  return row.skipped ? line + " | skipped" : line;
+  return row.skipped ? line + " | skipped" + (row.spike ? ": spike" : "") : line;
 }
 
 std::string to_bar(std::int64_t step, std::int64_t steps, double seconds_left) {

@@ -18,12 +18,16 @@ struct ConsoleRow {
   double tokens_per_s = 0;
   std::int64_t memory_bytes = 0;
   double seconds_left = 0;
-  bool skipped = false;
+  bool skipped = false, spike = false;
 };
 
 /// "step 120/5000 | loss 3.2171 | norm 1.02 | lr 3.0e-04 | 123 ms | 512k tok/s | 61.3 GiB | ETA 10:02"; "| eval 3.3012"
-/// after the loss where evaluated, "| 41% MFU" after the time where known, "| skipped" at the end.
+/// after the loss where evaluated, "| 41% MFU" after the time where known, "| skipped" or "| skipped: spike" at the
+/// end.
 std::string to_line(const ConsoleRow& row);
+
+/// "1 step", "7 steps", "1,234 batches"; `unit` is one of them.
+std::string counted(std::int64_t count, std::string_view unit);
 
 /// The parts of a row, for other lines of the log: "512k", "61.3 GiB", "10:02" or "3:10:02" or "2d 03:10:02".
 std::string count_text(double count);
@@ -34,7 +38,7 @@ std::string time_text(double seconds);
 std::string to_bar(std::int64_t step, std::int64_t steps, double seconds_left);
 
 /// Where rows are shown, line by line. On a terminal a bar may stand below the last line, until the next one takes its
-/// place; elsewhere there are lines alone, without colour. That nobody reads them any more is no error.
+/// place; elsewhere there are lines alone, without colour. A closed pipe is no error.
 class Console {
  public:
   /// `out` outlives it. A terminal is one that TERM does not call dumb.

@@ -9,7 +9,7 @@
 namespace tessera {
 
 /// A run's rows as TensorBoard reads them: one file a start, beside metrics.jsonl. It is a copy for the eye, not the
-/// record, so that a failure to write is told once and ends nothing. One process writes it (rank 0); not collective.
+/// record, so that a failure to write is told once and ends nothing. Local: rank 0 alone writes it.
 class EventFile {
  public:
   /// Begins a file in `folder` that makes TensorBoard forget what earlier starts wrote after `step`, as metrics.jsonl

@@ -61,12 +61,16 @@ std::optional<Place> place_of(std::string_view line) {
 
 std::string to_json(const MetricsRow& row) {
   const std::string evaluation = row.eval_loss ? fmt::format("\"eval_loss\":{},", number(*row.eval_loss)) : "";
+  const std::string experts = row.expert_rows ? fmt::format("\"expert_rows\":{},", measured(*row.expert_rows)) : "";
   return fmt::format(
-      "{{\"step\":{},\"loss\":{},{}\"balance_loss\":{},\"z_loss\":{},\"grad_norm\":{},\"clip_coef\":{},"
-      "\"lr\":{},\"tokens\":{},\"step_ms\":{},\"tokens_per_s\":{},\"skipped\":{},\"restart\":{}}}",
-      row.step, number(row.loss), evaluation, number(row.balance_loss), number(row.z_loss), number(row.grad_norm),
-      number(row.clip_coef), number(row.lr), row.tokens, measured(row.step_ms), measured(row.tokens_per_s), row.skipped,
-      row.restart);
+      "{{\"step\":{},\"loss\":{},{}\"balance_loss\":{},\"z_loss\":{},\"expert_load\":{},\"grad_norm\":{},"
+      "\"clip_coef\":{},\"lr\":{},\"tokens\":{},\"step_ms\":{},\"tokens_per_s\":{},\"mfu\":{},\"memory_bytes\":{},"
+      "\"ranks\":{},\"time\":{},{}"
+      "\"skipped\":{},\"spike\":{},\"restart\":{}}}",
+      row.step, number(row.loss), evaluation, number(row.balance_loss), number(row.z_loss), number(row.expert_load),
+      number(row.grad_norm), number(row.clip_coef), number(row.lr), row.tokens, measured(row.step_ms),
+      measured(row.tokens_per_s), row.mfu ? number(*row.mfu, std::chars_format::fixed, 5) : "null", row.memory_bytes,
+      row.ranks, measured(row.time), experts, row.skipped, row.spike, row.restart);
 }
 
 std::vector<MetricsRow> read_metrics(const std::filesystem::path& path) {
@@ -88,12 +92,19 @@ std::vector<MetricsRow> read_metrics(const std::filesystem::path& path) {
     if (json.contains("eval_loss")) row.eval_loss = single("eval_loss");
     row.balance_loss = single("balance_loss");
     row.z_loss = single("z_loss");
+    row.expert_load = single("expert_load");
     row.grad_norm = single("grad_norm");
     row.clip_coef = single("clip_coef");
     row.lr = single("lr");
     row.tokens = integer("tokens");
     row.step_ms = real("step_ms");
     row.tokens_per_s = real("tokens_per_s");
+    if (value("mfu").is_number()) row.mfu = real("mfu");
+    row.memory_bytes = integer("memory_bytes");
+    row.ranks = integer("ranks");
+    row.time = value("time").is_number() ? real("time") : 0;
+    row.spike = value("spike") == true;
+    if (json.contains("expert_rows")) row.expert_rows = real("expert_rows");
     row.skipped = value("skipped") == true;
     row.restart = integer("restart");
   }

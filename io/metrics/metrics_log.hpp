@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,18 +16,28 @@ struct MetricsRow {
   float loss = 0;
   std::optional<float> eval_loss;      ///< where evaluated; the key is absent elsewhere
   float balance_loss = 0, z_loss = 0;  ///< means over MoE layers, without their coefficients; NaN without such layers
-  float grad_norm = 0;                 ///< before clipping
+  float expert_load = std::numeric_limits<float>::quiet_NaN();  ///< tokens of the busiest expert over an even share,
+                                                                ///< mean over MoE layers and micro-batches; else NaN
+  float grad_norm = 0;                                          ///< before clipping
   float clip_coef = 1;
   float lr = 0;
   std::int64_t tokens = 0;  ///< consumed so far
   double step_ms = 0;
   double tokens_per_s = 0;
-  bool skipped = false;      ///< a non-finite gradient: nothing was updated
+  std::optional<double> mfu;    ///< a share; null where the peak is not known
+  std::int64_t memory_bytes = 0;  ///< of one rank, planned and allocated
+  std::int64_t ranks = 0;
+  double time = 0;           ///< when the row was written: seconds since 1970, UTC
+  /// The most rows that arrived at a rank's experts in one layer, over its even share; the key is absent without expert
+  /// parallelism.
+  std::optional<double> expert_rows;
+  bool skipped = false;      ///< nothing was updated: a gradient was not finite, or
+  bool spike = false;        ///< its norm was a spike (optimizer.skip_spikes)
   std::int64_t restart = 0;  ///< how often the run had been resumed
 };
 
 /// The row as one JSON object, without a newline, keys in the order above: fp32 values as their shortest decimal, times
-/// to three digits behind the point, null where not finite.
+/// to three digits behind the point, MFU to five, null where not finite.
 std::string to_json(const MetricsRow& row);
 
 /// The rows of a metrics.jsonl, in its order; lines that are none are left out, null is NaN. Throws Error{environment}
@@ -35,7 +46,7 @@ std::vector<MetricsRow> read_metrics(const std::filesystem::path& path);
 
 inline constexpr const char* metrics_file = "metrics.jsonl";
 
-/// metrics.jsonl, the record of a run: one line a step. One process writes it (rank 0); not collective.
+/// metrics.jsonl, the record of a run: one line a step. Local: rank 0 alone writes it.
 class MetricsLog {
  public:
   /// Opens or makes the file and drops what a run restored at `step` will write again: rows of later steps, and an

@@ -1,4 +1,6 @@
 #pragma once
+#include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,11 +15,18 @@ struct RunReport {
   std::string name;
   std::vector<std::pair<std::string, std::string>> facts;  ///< a line each
   std::vector<MetricsRow> rows;
-  std::vector<Bar> regions;  ///< host time of the last start
+  std::vector<Bar> regions;  ///< host time of the last start; none while it runs
+  std::vector<std::int64_t> saves;  ///< steps
+  std::string deck;                 ///< the resolved one
 };
 
 /// One HTML page that needs nothing else: no script, no font, no picture from elsewhere. Loss, gradient norm,
-/// throughput and learning rate over the steps, and the time by region. Pure.
+/// throughput, learning rate and, of a mixture, expert load over the steps, with restarts and saves; the time by region
+/// and the deck. Pure.
 std::string to_html(const RunReport& report);
+
+/// A value of each row that has it.
+Series series_of(const std::vector<MetricsRow>& rows, const std::string& name,
+                 const std::function<std::optional<double>(const MetricsRow&)>& value);
 
 }  // namespace tessera

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "io/files/posix_file.hpp"
 #include "io/files/text_file.hpp"
 
 namespace tessera {
@@ -55,7 +56,7 @@ void check_run_directory(const std::filesystem::path& directory, Problems& probl
   }
 }
 
-void prepare_run_directory(const std::filesystem::path& directory, Problems& problems) {
+void prepare_run_directory(const std::filesystem::path& directory, WrittenBy by, Problems& problems) {
   namespace fs = std::filesystem;
   Problems found;
   check_run_directory(directory, found);
@@ -66,8 +67,15 @@ void prepare_run_directory(const std::filesystem::path& directory, Problems& pro
   if (error) return problems.add(Exit::environment, cannot_be_made(directory, error.message()));
   const fs::path probe = directory / ".probe";
   const int failure = write_synced(probe, std::string(4096, '.'));
+  const int unlocked =
+      failure || by == WrittenBy::system_calls ? 0 : PosixFile(probe, PosixFile::Mode::write).refuses_locks_of_parts();
   fs::remove(probe, error);
   if (failure) problems.add(Exit::environment, nothing_written(directory, failure));
+  if (unlocked)
+    problems.add(Exit::environment,
+                 fmt::format("checkpoint.io: mpio needs locks of files, and the file system of {} keeps none: {}; "
+                             "mount it with locks (NFS: with lockd; Lustre: -o flock), or use checkpoint.io: direct",
+                             directory.string(), std::strerror(unlocked)));
 }
 
 }  // namespace tessera

@@ -32,6 +32,13 @@ Json plans_of(const AgreedPlans& agreed) {
   return json;
 }
 
+Json changes_of(const std::vector<RecordedChange>& changes) {
+  Json list = Json::array();
+  for (const RecordedChange& change : changes)
+    list.push_back({{"key", change.key}, {"before", change.before}, {"now", change.now}});
+  return list;
+}
+
 bool allowed(std::string_view name) {
   return std::ranges::find(variables, name) != std::end(variables) ||
          std::ranges::any_of(families, [&](std::string_view family) { return name.starts_with(family); });
@@ -40,8 +47,8 @@ bool allowed(std::string_view name) {
 /// What `starts` says of each.
 Json start_of(const Json& record) {
   Json start = Json::object();
-  for (const char* key : {"started", "restart", "step", "resumed_from", "command_line", "deck", "software", "hosts",
-                          "ranks", "threads_per_rank"})
+  for (const char* key : {"started", "restart", "step", "resumed_from", "changes", "command_line", "deck", "software",
+                          "hosts", "ranks", "threads_per_rank"})
     if (record.contains(key)) start[key] = record[key];
   return start;
 }
@@ -83,6 +90,7 @@ std::string to_json(const RunRecord& record, const std::string& earlier) {
       {"restart", record.restart},
       {"step", record.step},
       {"resumed_from", record.resumed_from.empty() ? Json() : Json(record.resumed_from)},
+      {"changes", changes_of(record.changes)},
       {"command_line", record.command_line},
       {"deck", {{"path", record.deck_path}, {"hash", record.deck_hash}, {"resolved_hash", record.resolved_deck_hash}}},
       {"seed", record.seed},

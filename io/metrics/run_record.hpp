@@ -17,6 +17,11 @@ struct RankPlace {
   std::string device_name;   ///< empty: none
 };
 
+/// A key that a start changed by `train --allow-change`; values as decks write them.
+struct RecordedChange {
+  std::string key, before, now;
+};
+
 /// What it takes to know, later, what a run was. Plain facts, gathered by the program.
 struct RunRecord {
   std::string name;
@@ -37,6 +42,7 @@ struct RunRecord {
   std::int64_t restart = 0;  ///< how often the run had been resumed
   std::int64_t step = 0;     ///< steps done before this start
   std::string resumed_from;  ///< the checkpoint that holds them; empty: none
+  std::vector<RecordedChange> changes;
   AgreedPlans library_plans;
 };
 

@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-constexpr double width = 760, height = 260, left = 64, right = 16, top = 34, bottom = 30;
+constexpr double width = 760, height = 274, left = 64, right = 16, top = 34, bottom = 44;
 constexpr double plot_width = width - left - right, plot_height = height - top - bottom;
 
 std::string number(double x) {
@@ -82,6 +82,15 @@ std::vector<std::size_t> kept_points(const Series& line, const Axis& x, const Ax
   return kept;
 }
 
+/// Vertical lines at the steps that the plot shows, `height` long from its foot.
+std::string marks_at(const std::vector<double>& steps, const char* name, double length, const Axis& x) {
+  std::string path;
+  for (const double step : steps)
+    if (x.shows(step) && x.place(step) >= left && x.place(step) <= left + plot_width)
+      path += fmt::format("M{:.1f} {}v{}", x.place(step), top + plot_height, -length);
+  return path.empty() ? "" : fmt::format("<path class=\"{0}\" d=\"{1}\"><title>{0}</title></path>\n", name, path);
+}
+
 std::string path_of(const Series& line, const Axis& x, const Axis& y) {
   std::string path;
   bool drawing = false;
@@ -107,7 +116,8 @@ std::string grid(const Axis& x, const Axis& y) {
     if (tick == std::floor(tick))
       svg += fmt::format("<text class=\"tick\" text-anchor=\"middle\" x=\"{:.1f}\" y=\"{}\">{}</text>\n", x.place(tick),
                          height - bottom + 18, number(tick));
-  return svg;
+  return svg + fmt::format("<text class=\"tick\" text-anchor=\"middle\" x=\"{}\" y=\"{}\">step</text>\n",
+                           left + plot_width / 2, height - 8);
 }
 
 std::string legend(const std::vector<Series>& series) {
@@ -154,16 +164,18 @@ std::vector<double> round_ticks(double low, double high, int most) {
 }
 
 std::string line_plot(const std::string& title, const std::string& unit, const std::vector<Series>& series,
-                      Scale scale) {
+                      Scale scale, const Marks& marks) {
   const auto x = axis_over(series, &Series::steps, Scale::linear, left, plot_width);
   const auto y = axis_over(series, &Series::values, scale, top + plot_height, -plot_height);
   if (!x || !y) return "";
-  std::string svg = head(title, unit, height) + grid(*x, *y);
-  if (series.size() > 1) svg += legend(series);
+  const char* const gap = unit.empty() ? "" : ", ";
+  std::string svg = head(title, unit + (scale == Scale::log ? gap + std::string("log scale") : ""), height);
+  svg += grid(*x, *y) + marks_at(marks.restarts, "restart", plot_height, *x) + marks_at(marks.saves, "save", 8, *x);
+  if (series.size() > 1 && series.size() <= 3) svg += legend(series);
   for (std::size_t i = 0; i < series.size(); ++i)
     svg += fmt::format("<path class=\"s{}\" d=\"{}\"><title>{}</title></path>\n", i, path_of(series[i], *x, *y),
                        escaped(series[i].name));
-  return svg + "</svg>\n";
+  return "<div class=\"wide\">" + svg + "</svg></div>\n";
 }
 
 std::string bar_plot(const std::string& title, const std::vector<Bar>& bars) {
@@ -187,7 +199,7 @@ std::string bar_plot(const std::string& title, const std::vector<Bar>& bars) {
                        label + bar.most * scale + 8, middle + 4, bar.mean, bar.least, bar.most);
     y += row;
   }
-  return svg + "</svg>\n";
+  return "<div class=\"wide\">" + svg + "</svg></div>\n";
 }
 
 }  // namespace tessera

@@ -14,11 +14,17 @@ struct Series {
 
 enum class Scale { linear, log };
 
-/// An inline SVG of values over steps, at most three series, each in its own colour (classes s0, s1, s2 of the page's
-/// style). A series of more points than the plot is wide keeps the least and the greatest of each column. Empty where
-/// no value is finite (on a log scale: positive). Pure.
+/// Steps after which a run was started again, and that were saved.
+struct Marks {
+  std::vector<double> restarts, saves;
+};
+
+/// An inline SVG of values over steps with labelled axes, each series in its own colour (classes s0, s1, ... of the
+/// page's style), named in a legend where there are two or three. A series of more points than the plot is wide keeps
+/// the least and the greatest of each column. Restarts are dashed lines, saves short ones at the foot. Empty where no
+/// value is finite (on a log scale: positive). Pure.
 std::string line_plot(const std::string& title, const std::string& unit, const std::vector<Series>& series,
-                      Scale scale = Scale::linear);
+                      Scale scale = Scale::linear, const Marks& marks = {});
 
 /// A bar of the mean for each name, with a line from the least to the greatest, in seconds. Pure.
 struct Bar {

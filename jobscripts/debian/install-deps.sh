@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that Tessera is built and tested with: only those that are missing, and asks nothing.
-#   install-deps.sh [--slurm]        --slurm: also a Slurm of one machine, for the job scripts
+#   install-deps.sh [--slurm] [--arm64]        --slurm: also a Slurm of one machine, for the job scripts
+#                                              --arm64: also a cross compiler for 64-bit Arm, and qemu
 set -euo pipefail
 packages=(build-essential ca-certificates ccache cmake git ninja-build pkg-config
   mpich libmpich-dev libhdf5-mpich-dev hdf5-tools
   libdnnl-dev ocl-icd-opencl-dev  # dnnl's CMake package asks for OpenCL, which apt only recommends with it
-  libcli11-dev libfmt-dev libyaml-cpp-dev nlohmann-json3-dev
+  libcli11-dev libfmt-dev libicu-dev libssl-dev libyaml-cpp-dev nlohmann-json3-dev
   libbenchmark-dev libgmock-dev libgtest-dev clang-tidy
   python3 python3-h5py python3-pip python3-venv)
 for argument in "$@"; do
   case $argument in
     --slurm) packages+=(slurm-wlm munge) ;;
-    *) echo "install-deps.sh: unknown argument '$argument' (--slurm)" >&2; exit 2 ;;
+    --arm64) packages+=(g++-aarch64-linux-gnu qemu-user) ;;
+    *) echo "install-deps.sh: unknown argument '$argument' (--slurm, --arm64)" >&2; exit 2 ;;
   esac
 done
 say() { echo "[deps] $*"; }

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Builds Kokkos 4.7.0 into a per-user cache and prints the folder that holds it; does nothing where it is already there.
-#   install-kokkos.sh host|debug|cuda
+#   install-kokkos.sh host|debug|cuda|arm64
 # The source is the copy inside PyPI's source package of GenTen (Apache 2.0 with LLVM exception).
 set -euo pipefail
-flavour=${1:?host, debug or cuda}
+flavour=${1:?host, debug, cuda or arm64}
+here=$(cd "$(dirname "$0")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/tessera
 prefix=$cache/kokkos-4.7.0-$flavour
 if [ -f "$prefix/.complete" ]; then echo "$prefix"; exit 0; fi
@@ -21,6 +22,7 @@ options=(-DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_STANDARD=20 -DCMAKE_POSITION_IND
   -DKokkos_ENABLE_DEPRECATED_CODE_4=OFF)
 case $flavour in
   host) options+=(-DKokkos_ENABLE_OPENMP=ON) ;;
+  arm64) options+=(-DKokkos_ENABLE_OPENMP=ON -DCMAKE_TOOLCHAIN_FILE="$here/arm64.cmake") ;;
   debug) options+=(-DKokkos_ENABLE_OPENMP=OFF -DKokkos_ENABLE_DEBUG_BOUNDS_CHECK=ON) ;;
   cuda)
     # CUDA 13 changed two signatures that Kokkos 4.7.0 still calls in their old form.
@@ -29,7 +31,7 @@ case $flavour in
       "$source/core/src/Cuda/Kokkos_Cuda_Instance.hpp"
     options+=(-DKokkos_ENABLE_CUDA=ON -DKokkos_ARCH_HOPPER90=ON -DKokkos_ENABLE_COMPILE_AS_CMAKE_LANGUAGE=ON
       -DCMAKE_CUDA_ARCHITECTURES="${TESSERA_CUDA_ARCHITECTURE:-90}" -DCMAKE_CUDA_FLAGS=-std=c++20) ;;
-  *) say "unknown flavour '$flavour' (host, debug, cuda)"; exit 2 ;;
+  *) say "unknown flavour '$flavour' (host, debug, cuda, arm64)"; exit 2 ;;
 esac
 say "building ($flavour) into $prefix"
 rm -rf "$prefix.part" "$prefix"

@@ -1,19 +1,13 @@
 #include "kernels/activation/activation.hpp"
 
+#include "kernels/activation/back.hpp"
 #include "kernels/base/math.hpp"
 #include "kernels/base/strips.hpp"
 
 namespace tessera {
 namespace {
 
-template <class A> KOKKOS_INLINE_FUNCTION A sigmoid(A x) { return A(1) / (A(1) + exp_of(-x)); }
-
-// gelu(x) = x s with s = sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3): its derivative is s + x s (1 - s) 2u'.
-template <class A> KOKKOS_INLINE_FUNCTION A gelu_slope(A x) {
-  constexpr A two_root = A(1.5957691216057308), cubic = A(0.044715);
-  const A s = sigmoid(two_root * (x + cubic * x * x * x));
-  return s + x * s * (A(1) - s) * two_root * (A(1) + A(3) * cubic * x * x);
-}
+using activation::gelu_slope, activation::swiglu, activation::swiglu_slopes;
 
 template <class T> void gelu_backward_as(Stream& stream, const Tensor& dpre, const Tensor& dy, const Tensor& pre) {
   using A = Accumulator<T>;
@@ -39,7 +33,7 @@ template <class T> void swiglu_forward_as(Stream& stream, const Tensor& y, const
   launch_rows(stream, "swiglu_forward", y.rows(), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
     const T *const gate = in + 2 * r * n, *const up = gate + n;
     T* const to = out + r * n;
-    row.each(n, [=](std::int64_t j) { to[j] = T(A(gate[j]) * sigmoid(A(gate[j])) * A(up[j])); });
+    row.each(n, [=](std::int64_t j) { to[j] = T(swiglu(A(gate[j]), A(up[j]))); });
   });
 }
 
@@ -53,9 +47,10 @@ void swiglu_backward_as(Stream& stream, const Tensor& dgate_up, const Tensor& dy
     const T *const gate = in + 2 * r * n, *const up = gate + n, *const g = gradient + r * n;
     T *const dgate = out + 2 * r * n, *const dup = dgate + n;
     row.each(n, [=](std::int64_t j) {
-      const A x = A(gate[j]), u = A(up[j]), s = sigmoid(x), d = A(g[j]);
-      dgate[j] = T(d * u * (s * (A(1) + x * (A(1) - s))));
-      dup[j] = T(d * (x * s));
+      A of_gate, of_up;
+      swiglu_slopes(A(gate[j]), A(up[j]), A(g[j]), of_gate, of_up);
+      dgate[j] = T(of_gate);
+      dup[j] = T(of_up);
     });
   });
 }
@@ -77,22 +72,26 @@ void check_halves(const char* kernel, const Tensor& whole, const Tensor& half) {
 
 void gelu_backward(Stream& stream, const Tensor& dpre, const Tensor& dy, const Tensor& pre) {
   require(dpre.elements() == pre.elements() && dy.elements() == pre.elements(), "gelu_backward", "shapes differ");
+  if (activation::gelu_backward(stream, dpre, dy, pre)) return;
   dispatch_real(pre.type, "gelu_backward", [&]<class T>() { gelu_backward_as<T>(stream, dpre, dy, pre); });
 }
 
 void gelu_forward(Stream& stream, const Tensor& y, const Tensor& pre) {
   require(y.elements() == pre.elements(), "gelu_forward", "shapes differ");
+  if (activation::gelu_forward(stream, y, pre)) return;
   dispatch_real(pre.type, "gelu_forward", [&]<class T>() { gelu_forward_as<T>(stream, y, pre); });
 }
 
 void swiglu_forward(Stream& stream, const Tensor& y, const Tensor& gate_up) {
   check_halves("swiglu_forward", gate_up, y);
+  if (activation::swiglu_forward(stream, y, gate_up)) return;
   dispatch_real(y.type, "swiglu_forward", [&]<class T>() { swiglu_forward_as<T>(stream, y, gate_up); });
 }
 
 void swiglu_backward(Stream& stream, const Tensor& dgate_up, const Tensor& dy, const Tensor& gate_up) {
   check_halves("swiglu_backward", gate_up, dy);
   require(dgate_up.shape == gate_up.shape, "swiglu_backward", "dgate_up has the shape of gate_up");
+  if (activation::swiglu_backward(stream, dgate_up, dy, gate_up)) return;
   dispatch_real(dy.type, "swiglu_backward", [&]<class T>() { swiglu_backward_as<T>(stream, dgate_up, dy, gate_up); });
 }
 

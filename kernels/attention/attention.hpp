@@ -25,12 +25,28 @@ void attention_forward(Stream& stream, Arena& arena, const AttentionShape& shape
 void attention_backward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& dqkv,
                         const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse);
 
+/// Attention of new tokens of ONE sequence (shape.sequences 1, shape.length of them, at positions from `first` on) to
+/// those before and to themselves. Their keys and values join `cache` [capacity, 2 G D], which holds those of positions
+/// below `first`; then out [length, H D] is as attention_forward() has it, with weights in fp32 (fp64). The bits of a
+/// row are the same however a sequence is taken apart. Orders on `stream`. Temporaries come from `arena`.temp().
+void attention_extend(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& out,
+                      const Tensor& cache, const Tensor& qkv, std::int64_t first);
+
+/// How Llama 3 slows slow pairs down for longer texts: those that turn fewer than `low_freq_factor` times in
+/// `original_seq_len` positions by `factor`, those of more than `high_freq_factor` turns not, those between in part.
+struct RopeScaling {
+  double factor = 1;  ///< 1: no pair is slowed down
+  double low_freq_factor = 1, high_freq_factor = 4;
+  double original_seq_len = 8192;
+  bool operator==(const RopeScaling&) const = default;
+};
+
 /// Rotary embedding in place on Q and K of qkv, pairs (j, j + D/2), angle = position * base^(-2j/D). `table` [T, D]
 /// holds cos in the first D/2 columns and sin in the rest, computed in fp64 and rounded once to fp32 (fp64 for fp64).
 /// `inverse` turns back, which is also the gradient.
 enum class Rotation { forward, inverse };
 void rotary(Stream& stream, const AttentionShape& shape, const Tensor& qkv, const Tensor& table, Rotation direction);
 /// Fills `table` for rotary().
-void rotary_table(Stream& stream, const Tensor& table, double base);
+void rotary_table(Stream& stream, const Tensor& table, double base, const RopeScaling& scaling = {});
 
 }  // namespace tessera

@@ -1,12 +1,10 @@
 #include "kernels/attention/attention.hpp"
+#include "kernels/attention/back.hpp"
 #include "kernels/base/index.hpp"
 #include "kernels/base/launch.hpp"
 
 namespace tessera {
 namespace {
-
-// Elements between two calls of progress().
-constexpr std::int64_t elements_per_launch = 1 << 18;
 
 // A row of work is one head of one token: x'[j] = x[j] cos - x[j + D/2] sin, x'[j + D/2] = x[j + D/2] cos + x[j] sin.
 template <class T>
@@ -16,30 +14,38 @@ void rotate(Stream& stream, const AttentionShape& shape, const Tensor& qkv, cons
   const auto angle = view_of<A>(table);
   const std::int64_t length = shape.length, dim = shape.head_dim, half = dim / 2, columns = shape.columns();
   const std::int64_t heads = shape.heads + shape.kv_heads, rows = shape.sequences * length * heads;
-  const std::int64_t step = ceil_div(elements_per_launch, dim);
-  for (std::int64_t from = 0; from < rows; from += step) {
-    launch_rows(
-        stream, "rotary", rows - from < step ? rows - from : step, KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
-          const std::int64_t token = (from + r) / heads, head = (from + r) % heads;
-          const std::int64_t begin = token * columns + head * dim, at = token % length * dim;
-          row.each(half, [&](std::int64_t j) {
-            const A cosine = angle(at + j), sine = sign * angle(at + half + j);
-            const A low = static_cast<A>(x(begin + j)), high = static_cast<A>(x(begin + half + j));
-            x(begin + j) = static_cast<T>(low * cosine - high * sine);
-            x(begin + half + j) = static_cast<T>(high * cosine + low * sine);
-          });
+  launch_rows(
+      stream, "rotary", rows, KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
+        const std::int64_t token = r / heads, head = r % heads;
+        const std::int64_t begin = token * columns + head * dim, at = token % length * dim;
+        row.each(half, [&](std::int64_t j) {
+          const A cosine = angle(at + j), sine = sign * angle(at + half + j);
+          const A low = static_cast<A>(x(begin + j)), high = static_cast<A>(x(begin + half + j));
+          x(begin + j) = static_cast<T>(low * cosine - high * sine);
+          x(begin + half + j) = static_cast<T>(high * cosine + low * sine);
         });
-  }
+      });
+}
+
+// Angle a position of a pair that would turn by `turn`.
+KOKKOS_INLINE_FUNCTION double slowed(double turn, const RopeScaling& by) {
+  if (by.factor == 1) return turn;
+  const double turns = by.original_seq_len * turn / 6.283185307179586476925;
+  if (turns < by.low_freq_factor) return turn / by.factor;
+  if (turns > by.high_freq_factor) return turn;
+  const double share = (turns - by.low_freq_factor) / (by.high_freq_factor - by.low_freq_factor);
+  return (1 - share) * turn / by.factor + share * turn;
 }
 
 template <class A>
-void fill_table(Stream& stream, const Tensor& table, double base) {
+void fill_table(Stream& stream, const Tensor& table, double base, const RopeScaling& scaling) {
   const auto t = view_of<A>(table);
   const std::int64_t dim = table.columns(), half = dim / 2;
   launch_rows(
       stream, "rotary_table", table.rows(), KOKKOS_LAMBDA(const Row& row, std::int64_t position) {
         row.each(half, [&](std::int64_t j) {
-          const double turn = Kokkos::pow(base, -2.0 * static_cast<double>(j) / static_cast<double>(dim));
+          const double turn =
+              slowed(Kokkos::pow(base, -2.0 * static_cast<double>(j) / static_cast<double>(dim)), scaling);
           const double angle = static_cast<double>(position) * turn;
           t(position * dim + j) = static_cast<A>(Kokkos::cos(angle));
           t(position * dim + half + j) = static_cast<A>(Kokkos::sin(angle));
@@ -56,16 +62,18 @@ void rotary(Stream& stream, const AttentionShape& shape, const Tensor& qkv, cons
   require(table.type == (qkv.type == DType::f64 ? DType::f64 : DType::f32), kernel,
           "the table is fp32 (fp64 for fp64)");
   require(table.elements() == shape.length * shape.head_dim, kernel, "the table is [T, D]");
-  dispatch_real(qkv.type, kernel,
-                [&]<class T>() { rotate<T>(stream, shape, qkv, table, direction == Rotation::forward ? 1 : -1); });
+  const int sign = direction == Rotation::forward ? 1 : -1;
+  if (attention::rotary(stream, shape, qkv, table, static_cast<float>(sign))) return;
+  dispatch_real(qkv.type, kernel, [&]<class T>() { rotate<T>(stream, shape, qkv, table, sign); });
 }
 
-void rotary_table(Stream& stream, const Tensor& table, double base) {
+void rotary_table(Stream& stream, const Tensor& table, double base, const RopeScaling& scaling) {
   constexpr const char* kernel = "rotary_table";
   require(table.shape.rank() == 2 && table.columns() % 2 == 0 && base > 0, kernel, "the table is [T, D] with D even");
-  if (table.type == DType::f64) return fill_table<double>(stream, table, base);
+  require(scaling.factor > 0 && scaling.high_freq_factor > scaling.low_freq_factor, kernel, "scales what turns slower");
+  if (table.type == DType::f64) return fill_table<double>(stream, table, base, scaling);
   require(table.type == DType::f32, kernel, "the table is fp32 or fp64");
-  fill_table<float>(stream, table, base);
+  fill_table<float>(stream, table, base, scaling);
 }
 
 }  // namespace tessera

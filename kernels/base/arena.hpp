@@ -23,7 +23,7 @@ class Arena {
 
   std::int64_t peak() const { return peak_; }
 
-  /// Restores both ends on leaving its scope.
+  /// Frees, on leaving its scope, what both ends have given out in it.
   class Frame {
    public:
     explicit Frame(Arena& arena) : arena_(arena), below_(arena.below_), above_(arena.above_) {}

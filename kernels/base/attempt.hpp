@@ -6,7 +6,7 @@
 
 namespace tessera {
 
-/// Runs `work` on this rank; what it throws becomes a problem, so that all ranks can agree on it afterwards.
+/// Runs `work` and turns an exception into a problem, so that ranks can agree on it before any of them leaves. Local.
 template <class Work>
 void attempt(Problems& problems, const Work& work) {
   try {

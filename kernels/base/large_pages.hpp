@@ -5,11 +5,11 @@
 
 namespace tessera {
 
-/// Of host memory that nobody has written yet: in large pages where the system gives them on request. Fewer addresses
-/// to look up, and a device that fetches bytes itself is told of one piece for 512.
+/// Asks the system for large pages (madvise) behind host memory that has not been written yet. Fewer TLB misses, and a
+/// disk or GPU that transfers by DMA gets one address for 512 small pages.
 void ask_for_large_pages(void* data, std::int64_t bytes) noexcept;
 
-/// Host memory in blocks of a large page each. Not written before its first use, and returned to the system at the end.
+/// Blocks of host memory, each a large page. Pages are taken on first use and returned to the system at the end.
 class LargePages {
  public:
   static constexpr std::int64_t bytes = std::int64_t{2} << 20;  ///< of one
@@ -24,7 +24,7 @@ class LargePages {
   std::span<std::byte> operator[](std::size_t index) const;
 
  private:
-  std::size_t mapped_;  ///< bytes, more than those that are used, wherever they begin
+  std::size_t mapped_;  ///< bytes of the mapping: room to align the first block
   void* mapping_;
   std::byte* first_;
 };

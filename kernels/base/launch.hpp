@@ -41,8 +41,8 @@ template <class F> void run_in_pieces(Stream& stream, const char* name, std::int
 
 #else
 
-/// Host communication moves between pieces, so a piece stays well below a millisecond. Each kernel learns its own size:
-/// that of its last launch nearly always fits, and a short launch stays one piece.
+/// Splits a launch into pieces of well below a millisecond and calls progress() between them, so that MPI moves. Each
+/// kernel adapts its own piece size: that of its last launch nearly always fits, and a short launch stays one piece.
 template <class F> void run_in_pieces(Stream& stream, const char* name, std::int64_t n, const F& f) {
   using Clock = std::chrono::steady_clock;
   constexpr std::chrono::microseconds brief(125), lengthy(500);

@@ -5,8 +5,8 @@
 
 namespace tessera {
 
-/// The row of a descriptor table to which piece `piece` of a launch belongs, of rows [first, last) that say where their
-/// own pieces begin. Rows without a piece are passed over.
+/// Binary search: the row of a descriptor table, among rows [first, last), to which piece `piece` of a launch belongs.
+/// `begin` is each row's first piece; rows without a piece are skipped.
 template <class Row>
 TESSERA_FN const Row& row_of_piece(const Row* rows, std::int64_t first, std::int64_t last, std::int64_t Row::*begin,
                                    std::int64_t piece) {

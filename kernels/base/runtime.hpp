@@ -25,11 +25,11 @@ class Runtime {
   static std::string back_end();  ///< "OpenMP", "Serial" or "Cuda"
   /// Of a CUDA build, in the driver's order; empty in a host build and without a driver. Needs no Runtime.
   static std::vector<Gpu> gpus();
-  static Gpu gpu();  ///< the one that the Runtime that lives runs on; an empty one in a host build
+  static Gpu gpu();  ///< that of the living Runtime; empty in a host build
   static std::string gpu_driver();  ///< "580.95, CUDA 13.0", the newest that it runs; empty without one
-  /// Host threads of one rank: those of the Runtime that lives, else those that a plan is made for.
+  /// Host threads of one rank: of the living Runtime, else those given to plan_for().
   static int threads();
-  /// Planning needs no Runtime; it must only know the threads of the one to come.
+  /// Sets threads() for planning, which starts no Runtime.
   static void plan_for(int threads);
 };
 

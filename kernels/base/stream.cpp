@@ -146,8 +146,8 @@ double Event::seconds_since(const Event& earlier) const {
 
 #endif
 
-/// The driver takes about a thousand launches and then holds the host inside a call, where nothing watches
-/// communication: behind a collective of a rank that has gone, for ever.
+/// Waits here, watching communication, before the driver's queue is full: from about a thousand launches on the driver
+/// blocks inside a call, and behind a collective of a rank that has died it would block for ever.
 void Stream::keep_in_reach() {
   if (!instance_ || dry() || recorded(native())) return;
   Event& mark = marks_[static_cast<std::size_t>(launches_ / launches_between_marks) % marks_.size()];
@@ -162,7 +162,7 @@ Graph Stream::capture(const std::function<void()>& work) {
   } catch (...) {
     try {
       end_capture();
-    } catch (const Error&) {  // what broke the work broke the recording too
+    } catch (const Error&) {  // the capture is invalid too; the first error is the one to tell
     }
     throw;
   }

@@ -12,14 +12,14 @@
 
 namespace tessera {
 
-/// What one dry pass would have done.
+/// Counts of one dry pass: what it would have computed.
 struct Tape {
   double flops = 0;  ///< of GEMMs and attention
 };
 
 /// A point in a stream's order, for other streams and the host to wait for. Travels inside Pending and the step's
-/// blocks. On the host, where work has ended when its call returns, it says the time only. Must not outlive its stream;
-/// once that has recorded Stream::events_kept further ones it stands for a later point.
+/// blocks. In a host build, where work has ended when its call returns, it holds the time only. Must not outlive its
+/// stream; after Stream::events_kept further records it stands for a later point of that stream.
 class Event {
  public:
   Event() = default;
@@ -69,9 +69,9 @@ class Stream {
   bool dry() const { return tape_ != nullptr || dry_passes_ > 0; }
   /// Kernels and library calls so far, dry ones included.
   std::int64_t launches() const { return launches_; }
-  /// Before each. Keeps the host a few hundred launches ahead of its GPU at most.
+  /// Called before each launch. Keeps the host at most a few hundred launches ahead of its GPU.
   void count_launch() { if (++launches_ % launches_between_marks == 0) keep_in_reach(); }
-  /// Of the tape, so that only a dry pass counts.
+  /// Adds to the tape's FLOPs. Only a dry pass (planning) has a tape.
   void count_flops(double flops) { if (tape_) tape_->flops += flops; }
 
   /// Lets host communication move. Kernels call it at least once a millisecond; it never blocks.
@@ -93,12 +93,12 @@ class Stream {
 
   /// The point behind all work so far.
   Event record();
-  /// What is launched from now on runs after `event`. The host goes on.
+  /// Orders all later launches behind `event`. Does not block the host.
   void wait(const Event& event);
 
-  /// What `work` launches here, and on streams that wait for this one's events and are waited for again, is recorded
-  /// instead of run. GPU streams only. Addresses and arguments are part of what was recorded. What `work` throws leaves
-  /// through here.
+  /// Captures a CUDA graph: launches of `work` here, and on streams joined by events of this one, are recorded and not
+  /// run. GPU streams only. Addresses and arguments are part of the graph. Exceptions of `work` pass through, and the
+  /// stream stays usable.
   Graph capture(const std::function<void()>& work);
   bool capturing() const { return capturing_; }
   void run(const Graph& graph);
@@ -142,7 +142,7 @@ class Stream {
   std::vector<std::pair<std::type_index, std::shared_ptr<void>>> libraries_;
 };
 
-/// While it lives a stream is dry: what would be launched is checked and counted, nothing runs and nothing is ordered.
+/// Makes a stream dry for its lifetime: launches are checked and counted, nothing runs and nothing is ordered.
 class DryPass {
  public:
   explicit DryPass(Stream& stream) : stream_(stream) { ++stream_.dry_passes_; }

@@ -48,8 +48,8 @@ template <class T, class F> KOKKOS_INLINE_FUNCTION T buffered_max(const Row& row
   return row.max<T>(chunk, [=](std::int64_t j) { return top[j]; });
 }
 
-/// The columns that one work item takes: on the host a run of them, as vectors that stay in the first cache; on a
-/// device one, since neighbouring threads take neighbours. Sums over rows or slots are kept in `T part[Strip::width]`.
+/// The columns that one work item takes: on the host 512 neighbours, so that vectors stay in the L1 cache; on a device
+/// one, since neighbouring threads take neighbours. Sums over rows or slots are kept in `T part[Strip::width]`.
 class Strip {
  public:
   static constexpr std::int64_t width = on_host ? 512 : 1;

@@ -10,9 +10,9 @@ namespace tessera {
 /// to[i] = from[i], converted (fp32 -> bf16 rounds to nearest even; fp64 -> bf16 goes through fp32). Real types, equal
 /// element counts.
 void convert(Stream& stream, const Tensor& to, const Tensor& from);
-/// Bytes of equal size on the device.
+/// Copies bytes of equal size on the device.
 void copy(Stream& stream, const Tensor& to, const Tensor& from);
-/// Zeroes.
+/// Fills with zero bytes.
 void clear(Stream& stream, const Tensor& t);
 
 /// Pairs of arrays that are converted in one launch, all from one type to one other. A list of them lies in device

@@ -5,6 +5,7 @@
 #include "kernels/base/launch.hpp"
 #include "kernels/gemm/back.hpp"
 #include "kernels/gemm/decoded.hpp"
+#include "kernels/gemm/route.hpp"
 
 namespace tessera {
 namespace {
@@ -113,9 +114,13 @@ void count(Stream& stream, const Product& p) {
   stream.count_flops(2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k));
 }
 
-// By the back end, on decoded factors where they are codes. Sums that are scaled have no activation in one product.
+// By the back end, on decoded factors where they are codes that no unit multiplies. Sums that are scaled have no
+// activation in one product.
 bool multiplied(Stream& stream, const Product& p, const Places& at) {
   if (!p.a) return gemm::multiply(stream, p, at);
+  const gemm::Route route = gemm::route_of(p);
+  if (stream.dry()) stream.library<gemm::Routes>().of.try_emplace(p, route);
+  if (route == gemm::Route::native) return gemm::multiply(stream, p, at);
   if (p.scaled && p.epilogue != Epilogue::none && p.epilogue != Epilogue::bias && p.epilogue != Epilogue::rounded)
     return false;
   const gemm::Decoded values(stream, p, at);

@@ -12,11 +12,22 @@ namespace {
 
 LtPlaces places_of(const Product& product, const Places& at) {
   LtPlaces places{at.a.data.data, at.b.list[0].data.data, at.c.list[0].sum.data, at.bias.data, at.aux.data};
+  if (product.a) {
+    places.scales_a = at.a.codes->scales.as<float>();
+    places.scales_b = at.b.list[0].codes->scales.as<float>();
+  }
   if (!product.scaled) return places;
   require(product.beta == 0 || product.beta == 1, "scaled product", "beta is 0 or 1");
   places.alpha = at.alpha.as<float>();
   places.beta = places.alpha + (product.beta == 0 ? 1 : 2);
   return places;
+}
+
+/// The copies whose blocks run along the sum lie with it: c = a b^T, whatever the form.
+Product as_codes_lie(Product p) {
+  p.form = Form::forward;
+  p.lda = p.ldb = p.k;
+  return p;
 }
 
 bool run(Stream& stream, const Product& product, const Places& at) {
@@ -96,7 +107,8 @@ LibraryChoices::Words choose(Stream& stream, const LibraryChoices::Words& work,
   return stream.library<LtPlans>().choose(work, preferred);
 }
 
-bool multiply(Stream& stream, const Product& product, const Places& at) {
+bool multiply(Stream& stream, const Product& described, const Places& at) {
+  const Product product = described.a ? as_codes_lie(described) : described;
   if (product.experts > 0) {
     multiply_experts(stream, product, at);
     return true;
@@ -105,8 +117,8 @@ bool multiply(Stream& stream, const Product& product, const Places& at) {
     run_always(stream, product, at);
   else if (product.epilogue == Epilogue::bias)
     run_biased(stream, product, at);
-  else  // The library's gelu is single precision's and good to bf16's digits only.
-    return product.type == DType::bf16 && regular(product, at) && run(stream, product, at);
+  else  // The library's gelu is good to bf16's digits only. Of codes it has the gradient alone, five times slower.
+    return !product.a && product.type == DType::bf16 && regular(product, at) && run(stream, product, at);
   return true;
 }
 

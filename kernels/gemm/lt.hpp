@@ -8,7 +8,7 @@
 
 namespace tessera::gemm {
 
-/// Where the factors and results of a dense product of values lie.
+/// Where the factors and results of a dense product lie.
 struct LtPlaces {
   const void* a = nullptr;
   const void* b = nullptr;
@@ -17,8 +17,11 @@ struct LtPlaces {
   void* aux = nullptr;
   const float* alpha = nullptr;  ///< of a scaled product, on the device, and what its beta is read from
   const float* beta = nullptr;
+  const float* scales_a = nullptr;  ///< of factors that are codes
+  const float* scales_b = nullptr;
 };
 
+/// A product of factors that are codes is described as they lie: a [m,k] and b [n,k], plain, so of Form::forward.
 /// A stream's cuBLASLt: its handle, and for each product its algorithm: what the stream's LibraryChoices
 /// say, else the library's own first choice, which depends on the product, the alignment of its places, the library's
 /// version and the GPU alone. No algorithm adds in an order that changes from run to run.

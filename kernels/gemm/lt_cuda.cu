@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "kernels/base/error.hpp"
+#include "kernels/formats/registry.hpp"
 
 namespace tessera::gemm {
 namespace {
@@ -24,6 +25,17 @@ void check(cublasStatus_t status, const char* call) {
 
 cudaDataType_t cuda_type(DType type) {
   return type == DType::f64 ? CUDA_R_64F : type == DType::f32 ? CUDA_R_32F : CUDA_R_16BF;
+}
+
+cudaDataType_t cuda_type(DType type, const std::optional<FormatId>& codes) {
+  return codes ? CUDA_R_8F_E4M3 : cuda_type(type);
+}
+
+/// How the library finds the scale of an element.
+cublasLtMatmulMatrixScale_t scaling_of(FormatId format) {
+  if (format == formats::id_of<formats::Fp8Block>) return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+  require(format == formats::id_of<formats::Fp8BlockOneD>, "cuBLASLt", "multiplies codes of FP8 block alone");
+  return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
 }
 
 cublasLtEpilogue_t code_of(Epilogue epilogue) {
@@ -43,10 +55,10 @@ using Preference =
     std::unique_ptr<cublasLtMatmulPreference_t, Destroy<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>>;
 
 // The library takes columns first, where a row-major matrix is its transpose.
-Matrix matrix(DType type, std::int64_t rows, std::int64_t columns, Stored stored, std::int64_t distance) {
+Matrix matrix(cudaDataType_t type, std::int64_t rows, std::int64_t columns, Stored stored, std::int64_t distance) {
   if (stored == Stored::transposed) std::swap(rows, columns);
   cublasLtMatrixLayout_t made = nullptr;
-  check(cublasLtMatrixLayoutCreate(&made, cuda_type(type), static_cast<std::uint64_t>(columns),
+  check(cublasLtMatrixLayoutCreate(&made, type, static_cast<std::uint64_t>(columns),
                                    static_cast<std::uint64_t>(rows), distance),
         "cublasLtMatrixLayoutCreate");
   return Matrix(made);
@@ -68,7 +80,8 @@ using Words = LibraryChoices::Words;
 
 Words words_of(const Product& p, const Alignments& at) {
   const auto word = [](auto value) { return static_cast<std::uint64_t>(value); };
-  return {word(p.type), word(p.sum), word(p.stored_a()), word(p.stored_b()),
+  const auto codes = [](const std::optional<FormatId>& f) { return f ? std::uint64_t(*f) + 1 : std::uint64_t{0}; };
+  return {word(p.type) | codes(p.a) << 8 | codes(p.b) << 16, word(p.sum), word(p.stored_a()), word(p.stored_b()),
           word(p.epilogue) | word(p.scaled) << 8, word(p.m), word(p.n), word(p.k),
           word(p.lda), word(p.ldb), word(p.ldc), std::bit_cast<std::uint32_t>(p.beta),
           at[0], at[1], at[2], at[3]};
@@ -78,8 +91,12 @@ std::pair<Product, Alignments> read_words(const Words& w) {
   require(w.size() == 16, "LtPlans", "was asked for a product that it does not know");
   const auto size = [&](std::size_t i) { return static_cast<std::int64_t>(w[i]); };
   const auto half = [&](std::size_t i) { return static_cast<std::uint32_t>(w[i]); };
-  Product p{.type = DType(w[0]), .sum = DType(w[1]), .form = Form::input_gradient,
-            .epilogue = Epilogue(w[4] & 0xFF)};
+  const auto codes = [&](int shift) -> std::optional<FormatId> {
+    const std::uint64_t code = w[0] >> shift & 0xFF;
+    return code == 0 ? std::nullopt : std::optional(FormatId(code - 1));
+  };
+  Product p{.type = DType(w[0] & 0xFF), .sum = DType(w[1]), .form = Form::input_gradient,
+            .a = codes(8), .b = codes(16), .epilogue = Epilogue(w[4] & 0xFF)};
   p.scaled = w[4] >> 8 != 0;
   if (Stored(w[2]) == Stored::transposed) p.form = Form::weight_gradient;
   if (Stored(w[3]) == Stored::transposed) p.form = Form::forward;
@@ -89,13 +106,16 @@ std::pair<Product, Alignments> read_words(const Words& w) {
   return {p, {half(12), half(13), half(14), half(15)}};
 }
 
+/// The library has algorithms only for descriptions that name scales; they are not read before the product runs.
+const float* const somewhere = reinterpret_cast<const float*>(std::uintptr_t{256});
+
 /// One product as the library wants it described, and the algorithm: `preferred` where the library accepts it.
 class Plan {
  public:
   Plan(cublasLtHandle_t handle, const Product& p, const Alignments& alignments, const Words& preferred)
-      : a_(matrix(p.type, p.m, p.k, p.stored_a(), p.lda)),
-        b_(matrix(p.type, p.k, p.n, p.stored_b(), p.ldb)),
-        c_(matrix(p.sum, p.m, p.n, Stored::plain, p.ldc)),
+      : a_(matrix(cuda_type(p.type, p.a), p.m, p.k, p.stored_a(), p.lda)),
+        b_(matrix(cuda_type(p.type, p.b), p.k, p.n, p.stored_b(), p.ldb)),
+        c_(matrix(cuda_type(p.sum), p.m, p.n, Stored::plain, p.ldc)),
         wide_(p.type == DType::f64),
         beta_(p.beta) {
     cublasLtMatmulDesc_t made = nullptr;
@@ -113,6 +133,12 @@ class Plan {
     auxiliary_ = p.epilogue == Epilogue::gelu || p.epilogue == Epilogue::bias_gelu || p.epilogue == Epilogue::dgelu;
     if (biased_) describe(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(p.type));
     if (auxiliary_) describe(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n);
+    coded_ = p.a.has_value();
+    if (coded_) {
+      describe(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scaling_of(*p.b));
+      describe(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scaling_of(*p.a));
+      describe_scales(somewhere, somewhere);
+    }
     exists_ = accept(handle, preferred) || choose(handle, alignments);
   }
 
@@ -125,6 +151,7 @@ class Plan {
   void run(cublasLtHandle_t handle, void* workspace, cudaStream_t stream, const LtPlaces& at) {
     if (biased_) describe(CUBLASLT_MATMUL_DESC_BIAS_POINTER, at.bias);
     if (auxiliary_) describe(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, at.aux);
+    if (coded_) describe_scales(at.scales_a, at.scales_b);
     const double one64 = 1, beta64 = beta_;
     const float one32 = 1;
     const void* const alpha = scaled_ ? at.alpha : wide_ ? static_cast<const void*>(&one64) : &one32;
@@ -144,6 +171,11 @@ class Plan {
   static void prefer(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attribute, const T& value) {
     check(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value),
           "cublasLtMatmulPreferenceSetAttribute");
+  }
+
+  void describe_scales(const float* of_a, const float* of_b) {
+    describe(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, of_b);
+    describe(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, of_a);
   }
 
   bool accept(cublasLtHandle_t handle, const Words& preferred) {
@@ -177,7 +209,7 @@ class Plan {
 
   Matrix a_, b_, c_;
   Description description_;
-  bool wide_, scaled_ = false, biased_ = false, auxiliary_ = false, exists_ = false;
+  bool wide_, scaled_ = false, biased_ = false, auxiliary_ = false, coded_ = false, exists_ = false;
   float beta_;
   cublasLtMatmulAlgo_t algorithm_{};
 };

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <dnnl.hpp>
+#include <dnnl_version.h>
 #include <string_view>
 #include <unordered_map>
 
@@ -31,8 +32,12 @@ class OneDnnPlan final : public Plan {
     const dnnl::memory::desc a = matrix(p.type, p.m, p.k, p.lda, p.stored_a()),
                              b = matrix(p.type, p.k, p.n, p.ldb, p.stored_b()),
                              c = matrix(p.sum, p.m, p.n, p.ldc, Stored::plain);
-    if (!p.biased()) return {dnnl::matmul::desc(a, b, c), attributes, engine()};
-    return {dnnl::matmul::desc(a, b, matrix(p.type, 1, p.n, p.n, Stored::plain), c), attributes, engine()};
+    const dnnl::memory::desc bias = p.biased() ? matrix(p.type, 1, p.n, p.n, Stored::plain) : dnnl::memory::desc();
+#if DNNL_VERSION_MAJOR >= 3
+    return {engine(), a, b, bias, c, attributes};
+#else
+    return {dnnl::matmul::desc(a, b, bias, c), attributes, engine()};
+#endif
   }
 
   /// Whether its brgemm kernels compute it: of these alone the bits of a row are that row's own.

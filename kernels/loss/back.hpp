@@ -1,7 +1,7 @@
 #pragma once
 #include "kernels/loss/loss.hpp"
 
-/// What a back end does faster than the portable kernel of loss.cpp: false, with nothing done, where it does not.
+/// A back end's faster version of the portable kernel in loss.cpp. Returns false, having done nothing, if it has none.
 namespace tessera::loss {
 
 /// losses [M] (fp32), and dlogits unless that is empty, as cross_entropy() makes them; on a stream that is not dry.

@@ -1,5 +1,5 @@
-// A block of threads a row: read once for the maximum and the sum together, once more, from the second cache, to be
-// replaced by its gradient.
+// One block of threads a row: online softmax (maximum and sum in one read), then a second read, from L2, in which the
+// gradient replaces the logits.
 #include "kernels/base/columns.cuh"
 #include "kernels/base/launch.hpp"
 #include "kernels/base/math.hpp"

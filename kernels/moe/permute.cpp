@@ -1,13 +1,14 @@
 #include "kernels/base/strips.hpp"
-#include "kernels/moe/moe.hpp"
+#include "kernels/moe/back.hpp"
 
 namespace tessera {
 namespace {
 
+// T: of the elements' width.
 template <class T> void gather_rows(Stream& stream, const Tensor& x_rows, const Tensor& x, const Routing& routing) {
   const std::int64_t n = x.columns();
-  T* const out = x_rows.as<T>();
-  const T* const in = x.as<T>();
+  T* const out = static_cast<T*>(x_rows.data);
+  const T* const in = static_cast<const T*>(x.data);
   const std::int32_t* const token = routing.token_of_row.as<std::int32_t>();
   launch_rows(stream, "permute_forward", x_rows.rows(), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
     T* const to = out + r * n;
@@ -15,14 +16,6 @@ template <class T> void gather_rows(Stream& stream, const Tensor& x_rows, const 
     const T* const from = in + m * n;
     row.each(n, [=](std::int64_t j) { to[j] = m < 0 ? T(0) : from[j]; });
   });
-}
-
-// The slot of a token whose row comes next after row `last`: rows stand by expert, so this walks experts upwards.
-KOKKOS_INLINE_FUNCTION std::int64_t slot_after(std::int32_t last, const std::int32_t* rows, std::int64_t k) {
-  std::int64_t next = -1;
-  for (std::int64_t j = 0; j < k; ++j)
-    if (rows[j] > last && (next < 0 || rows[j] < rows[next])) next = j;
-  return next;
 }
 
 // y[m] = sum over the token's slots of weight (null: 1) times row, experts ascending.
@@ -40,7 +33,7 @@ void sum_slots(Stream& stream, const char* name, const Tensor& y, const Tensor& 
     strip.each([&](std::int64_t l, std::int64_t) { total[l] = 0; });
     std::int32_t last = -1;
     for (std::int64_t step = 0; step < k; ++step) {
-      const std::int64_t j = slot_after(last, rows, k);
+      const std::int64_t j = moe::slot_after(last, rows, k);
       last = rows[j];
       const T* const from = in + last * n;
       const A weight = weights != nullptr ? weights[m * k + j] : A(1);
@@ -98,11 +91,19 @@ void check(const char* kernel, const Tensor& tokens, const Tensor& rows, const R
 
 void permute_forward(Stream& stream, const Tensor& x_rows, const Tensor& x, const Routing& routing) {
   check("permute_forward", x, x_rows, routing);
-  dispatch_real(x.type, "permute_forward", [&]<class T>() { gather_rows<T>(stream, x_rows, x, routing); });
+  require(x.type == x_rows.type, "permute_forward", "rows keep their type");
+  if (moe::gather_rows(stream, x_rows, x, routing)) return;
+  switch (size_of(x.type)) {
+    case 2: return gather_rows<std::uint16_t>(stream, x_rows, x, routing);
+    case 4: return gather_rows<std::uint32_t>(stream, x_rows, x, routing);
+    case 8: return gather_rows<std::uint64_t>(stream, x_rows, x, routing);
+    default: return gather_rows<std::uint8_t>(stream, x_rows, x, routing);
+  }
 }
 
 void permute_backward(Stream& stream, const Tensor& dx, const Tensor& dx_rows, const Routing& routing) {
   check("permute_backward", dx, dx_rows, routing);
+  if (moe::sum_slots(stream, dx, dx_rows, {}, routing)) return;
   dispatch_real(dx.type, "permute_backward", [&]<class T>() {
     sum_slots<T>(stream, "permute_backward", dx, dx_rows, nullptr, routing);
   });
@@ -110,6 +111,7 @@ void permute_backward(Stream& stream, const Tensor& dx, const Tensor& dx_rows, c
 
 void combine_forward(Stream& stream, const Tensor& y, const Tensor& y_rows, const Routing& routing) {
   check("combine_forward", y, y_rows, routing);
+  if (moe::sum_slots(stream, y, y_rows, routing.weight, routing)) return;
   dispatch_real(y.type, "combine_forward", [&]<class T>() {
     sum_slots<T>(stream, "combine_forward", y, y_rows, routing.weight.as<Accumulator<T>>(), routing);
   });
@@ -120,9 +122,10 @@ void combine_backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweig
   check("combine_backward", dy, y_rows, routing);
   require(dy_rows.shape == y_rows.shape && dweight.elements() == routing.weight.elements(), "combine_backward",
           "dy_rows has the shape of y_rows, dweight that of weight");
-  dispatch_real(dy.type, "combine_backward", [&]<class T>() {
-    backward<T>(stream, dy_rows, dweight, dy, y_rows, routing);
-  });
+  if (!moe::combine_backward(stream, dy_rows, dweight, dy, y_rows, routing))
+    dispatch_real(dy.type, "combine_backward", [&]<class T>() {
+      backward<T>(stream, dy_rows, dweight, dy, y_rows, routing);
+    });
   clear_others(stream, dy_rows, routing);
 }
 

@@ -215,6 +215,20 @@ void auxiliary_losses(Stream& stream, Arena& arena, const RouterShape& shape, co
   add_sequences(stream, z, parts + shape.sequences, shape.sequences);
 }
 
+void add_busiest_expert(Stream& stream, const RouterShape& shape, const Routing& routing, double* slots) {
+  check("add_busiest_expert", shape, routing);
+  const std::int64_t sequences = shape.sequences, experts = shape.experts;
+  const std::int32_t* const load = routing.load.as<std::int32_t>();
+  launch_rows(stream, "busiest_expert", 1, KOKKOS_LAMBDA(const Row& row, std::int64_t) {
+    const std::int64_t most = row.max<std::int64_t>(experts, [=](std::int64_t e) {
+      std::int64_t own = 0;
+      for (std::int64_t b = 0; b < sequences; ++b) own += load[b * experts + e];
+      return own;
+    });
+    row.once([=] { *slots += static_cast<double>(most); });
+  });
+}
+
 void route_backward(Stream& stream, const RouterShape& shape, const Tensor& dlogits, const Tensor& dweight,
                     const Routing& routing, double balance_scale, double z_scale) {
   check("route_backward", shape, routing);

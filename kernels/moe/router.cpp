@@ -1,12 +1,11 @@
 #include "kernels/base/strips.hpp"
-#include "kernels/moe/moe.hpp"
+#include "kernels/moe/back.hpp"
 
 namespace tessera {
 namespace {
 
-// Rows whose contributions to the weight's gradient are summed by one work item; their part of x stays in cache while
-// the experts take turns.
-constexpr std::int64_t block = 256;
+// The rows of one part, whose x stays in cache while the experts take turns.
+constexpr std::int64_t block = moe::rows_of_part;
 
 template <class T> void forward(Stream& stream, const Tensor& logits, const Tensor& x, const Tensor& w) {
   using A = Accumulator<T>;
@@ -88,11 +87,13 @@ void check(const char* kernel, const Tensor& x, const Tensor& logits, const Tens
 
 void router_forward(Stream& stream, const Tensor& logits, const Tensor& x, const Tensor& w) {
   check("router_forward", x, logits, w);
+  if (moe::router_forward(stream, logits, x, w)) return;
   dispatch_real(x.type, "router_forward", [&]<class T>() { forward<T>(stream, logits, x, w); });
 }
 
 void router_input_gradient(Stream& stream, const Tensor& dx, const Tensor& dlogits, const Tensor& w) {
   check("router_input_gradient", dx, dlogits, w);
+  if (moe::router_input_gradient(stream, dx, dlogits, w)) return;
   dispatch_real(dx.type, "router_input_gradient", [&]<class T>() { input_gradient<T>(stream, dx, dlogits, w); });
 }
 
@@ -103,7 +104,7 @@ void router_weight_gradient(Stream& stream, Arena& arena, const Gradient& dw, co
     using A = Accumulator<T>;
     const Arena::Frame frame(arena);
     const Tensor partial = arena.temp(dtype_of<A>, Shape{ceil_div(x.rows(), block), dlogits.columns(), x.columns()});
-    weight_partials<T>(stream, partial, dlogits, x);
+    if (!moe::router_weight_partials(stream, partial, dlogits, x)) weight_partials<T>(stream, partial, dlogits, x);
     if (how == Accumulation::fused) add_blocks<A, A>(stream, dw, partial);
     else add_blocks<A, T>(stream, dw, partial);
   });

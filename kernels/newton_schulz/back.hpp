@@ -3,7 +3,7 @@
 
 #include "kernels/newton_schulz/newton_schulz.hpp"
 
-/// What a back end provides behind newton_schulz().
+/// What a back end implements behind newton_schulz().
 namespace tessera::newton_schulz_back {
 
 /// How far apart rows of `columns` elements lie in scratch.

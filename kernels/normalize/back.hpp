@@ -6,7 +6,8 @@
 namespace tessera::normalize {
 
 bool forward(Stream& stream, Norm kind, const Tensor& y, const Tensor& residual_out, const Tensor& mean,
-             const Tensor& rstd, const Tensor& x, const Tensor& branch, const Tensor& weight, const Tensor& bias);
+             const Tensor& rstd, const Tensor& x, const Tensor& branch, const Tensor& weight, const Tensor& bias,
+             double eps);
 bool backward(Stream& stream, Norm kind, const Tensor& dx, const Tensor& dy, const Tensor& x, const Tensor& mean,
               const Tensor& rstd, const Tensor& weight);
 /// `weight_parts` and `bias_parts` (empty without a bias) are temporaries [rows / rows_of_part, C], rounded up.

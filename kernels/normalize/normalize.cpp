@@ -14,17 +14,18 @@ template <class A> struct Moments {
 };
 
 template <Norm kind, class T, class A = Accumulator<T>>
-KOKKOS_INLINE_FUNCTION Moments<A> moments_of(const Row& row, std::int64_t n, const T* x) {
+KOKKOS_INLINE_FUNCTION Moments<A> moments_of(const Row& row, std::int64_t n, const T* x, A eps) {
   const A share = A(1) / A(n);
   const A mean = kind == Norm::layer ? buffered_sum<A>(row, n, [=](std::int64_t j) { return A(x[j]); }) * share : A(0);
   const A square = buffered_sum<A>(row, n, [=](std::int64_t j) { return (A(x[j]) - mean) * (A(x[j]) - mean); });
-  return {mean, A(1) / Kokkos::sqrt(square * share + A(norm_eps))};
+  return {mean, A(1) / Kokkos::sqrt(square * share + eps)};
 }
 
 template <class T, Norm kind>
 void forward(Stream& stream, const Tensor& y, const Tensor& residual_out, const Tensor& mean, const Tensor& rstd,
-             const Tensor& x, const Tensor& branch, const Tensor& weight, const Tensor& bias) {
+             const Tensor& x, const Tensor& branch, const Tensor& weight, const Tensor& bias, double eps) {
   using A = Accumulator<T>;
+  const A small = A(eps);
   const std::int64_t n = x.columns();
   T *const out = y.as<T>(), *const sum = branch ? residual_out.as<T>() : nullptr;
   const T *const in = x.as<T>(), *const added = branch ? branch.as<T>() : nullptr;
@@ -38,7 +39,7 @@ void forward(Stream& stream, const Tensor& y, const Tensor& residual_out, const 
       row.each(n, [=](std::int64_t j) { total[j] = T(A(left[j]) + A(right[j])); });
       v = total;
     }
-    const Moments<A> m = moments_of<kind>(row, n, v);
+    const Moments<A> m = moments_of<kind>(row, n, v, small);
     T* const to = out + r * n;
     if (b != nullptr)
       row.each(n, [=](std::int64_t j) { to[j] = T((A(v[j]) - m.mean) * m.rstd * A(w[j]) + A(b[j])); });
@@ -127,18 +128,19 @@ bool works(const Stream& stream, const Tensor& x) { return !stream.dry() && x.ro
 }  // namespace
 
 void norm_forward(Stream& stream, Norm kind, const Tensor& y, const Tensor& residual_out, const Tensor& mean,
-                  const Tensor& rstd, const Tensor& x, const Tensor& branch, const Tensor& weight, const Tensor& bias) {
+                  const Tensor& rstd, const Tensor& x, const Tensor& branch, const Tensor& weight, const Tensor& bias,
+                  double eps) {
   check_rows("norm_forward", kind, x, mean, rstd);
   require(y.shape == x.shape, "norm_forward", "y has the shape of x");
   require(!branch || (branch.shape == x.shape && residual_out.shape == x.shape), "norm_forward",
           "branch and residual_out have the shape of x");
   require(weight.elements() == x.columns() && (!bias || bias.elements() == x.columns()), "norm_forward",
           "weight and bias are one value a column");
-  if (works(stream, x) && normalize::forward(stream, kind, y, residual_out, mean, rstd, x, branch, weight, bias))
+  if (works(stream, x) && normalize::forward(stream, kind, y, residual_out, mean, rstd, x, branch, weight, bias, eps))
     return;
   dispatch_real(x.type, "norm_forward", [&]<class T>() {
-    if (kind == Norm::layer) forward<T, Norm::layer>(stream, y, residual_out, mean, rstd, x, branch, weight, bias);
-    else forward<T, Norm::rms>(stream, y, residual_out, mean, rstd, x, branch, weight, bias);
+    if (kind == Norm::layer) forward<T, Norm::layer>(stream, y, residual_out, mean, rstd, x, branch, weight, bias, eps);
+    else forward<T, Norm::rms>(stream, y, residual_out, mean, rstd, x, branch, weight, bias, eps);
   });
 }
 

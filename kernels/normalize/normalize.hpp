@@ -4,13 +4,15 @@
 namespace tessera {
 
 enum class Norm { layer, rms };
-inline constexpr double norm_eps = 1e-5;
+inline constexpr double norm_eps = 1e-5;  ///< where nothing else is asked for
 
 /// residual' = residual + branch (rounded to their type; `branch` may be empty: no sum, residual_out unused), then
 /// y = norm(residual') w + b. x, branch, residual_out, y [M,C]; weight, bias [C] (bias empty for rms or without one);
-/// mean, rstd [M] fp32 (fp64 for fp64; mean empty for rms). Statistics in fp32. residual_out may be x itself.
+/// mean, rstd [M] fp32 (fp64 for fp64; mean empty for rms). Statistics in fp32; `eps` is added to the mean square.
+/// residual_out may be x itself.
 void norm_forward(Stream& stream, Norm kind, const Tensor& y, const Tensor& residual_out, const Tensor& mean,
-                  const Tensor& rstd, const Tensor& x, const Tensor& branch, const Tensor& weight, const Tensor& bias);
+                  const Tensor& rstd, const Tensor& x, const Tensor& branch, const Tensor& weight, const Tensor& bias,
+                  double eps = norm_eps);
 
 /// dx = dx + d norm(x)/dx . dy, in place on dx [M,C] (the gradient of the residual stream). x is what forward
 /// normalised.

@@ -68,6 +68,7 @@ struct Forward {
   const T *x, *branch, *weight, *bias;
   std::int64_t rows;
   int n;
+  float eps;
 };
 
 template <class T, Norm kind, int packs>
@@ -101,7 +102,7 @@ __global__ void __launch_bounds__(256) forward_kernel(const Forward<T> p) {
     for (float v : x.v[i]) square[0] += (v - mean[0]) * (v - mean[0]);
   });
   t.add(square);
-  const float rstd = 1.0f / ::sqrtf(square[0] * share + static_cast<float>(norm_eps));
+  const float rstd = 1.0f / ::sqrtf(square[0] * share + p.eps);
   if (!real) return;
   V::each(t, p.n, [&](int i, int column) {
     const auto weight = Lanes<T, lanes>::at(p.weight + column);
@@ -267,7 +268,8 @@ Backward<T> backward_of(const Tensor& dx, const Tensor& dy, const Tensor& x, con
 }  // namespace
 
 bool forward(Stream& stream, Norm kind, const Tensor& y, const Tensor& residual_out, const Tensor& mean,
-             const Tensor& rstd, const Tensor& x, const Tensor& branch, const Tensor& weight, const Tensor& bias) {
+             const Tensor& rstd, const Tensor& x, const Tensor& branch, const Tensor& weight, const Tensor& bias,
+             double eps) {
   if (!fits(x, {y, residual_out, branch, weight, bias})) return false;
   stream.count_launch();
   with_types(x.type, kind, [&]<class T, Norm k>() {
@@ -280,7 +282,8 @@ bool forward(Stream& stream, Norm kind, const Tensor& y, const Tensor& residual_
                        weight.as<T>(),
                        place_of<T>(bias),
                        x.rows(),
-                       static_cast<int>(x.columns())};
+                       static_cast<int>(x.columns()),
+                       static_cast<float>(eps)};
     with_threads<T>(block_threads, x.columns(), [&]<int packs>(dim3 threads) {
       forward_kernel<T, k, packs><<<blocks_of(p.rows, threads), threads, 0, space_of(stream).cuda_stream()>>>(p);
     });

@@ -4,7 +4,7 @@
 namespace tessera::normalize {
 
 bool forward(Stream&, Norm, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-             const Tensor&, const Tensor&) {
+             const Tensor&, const Tensor&, double) {
   return false;
 }
 bool backward(Stream&, Norm, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,

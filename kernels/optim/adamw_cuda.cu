@@ -1,4 +1,4 @@
-// Four elements a thread, 16 bytes an access; a block a chunk of the table.
+// Four elements a thread in accesses of 16 bytes; one block a chunk of the table.
 #include "kernels/base/columns.cuh"
 #include "kernels/base/launch.hpp"
 #include "kernels/optim/back.hpp"

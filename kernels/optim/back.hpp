@@ -4,8 +4,8 @@
 #include "kernels/base/platform.hpp"
 #include "kernels/optim/adamw.hpp"
 
-/// What the back ends share, and what one does faster than the portable kernel: false, with nothing done, where it does
-/// not.
+/// Pieces that the back ends share, and a back end's faster version of the portable kernel, which returns false, having
+/// done nothing, if there is none.
 namespace tessera::optim {
 
 /// All arguments of one adamw_step().
@@ -16,7 +16,7 @@ struct AdamWStep {
   const ClipResult* clip;
   const float* rate;
 
-  /// Blocks of a launch, one a chunk. A rank that holds nothing has one too: its clock advances.
+  /// Blocks of a launch, one a chunk; at least one, so that the clock of a rank with an empty shard advances too.
   TESSERA_FN std::int64_t blocks() const { return table.chunks > 0 ? table.chunks : 1; }
   /// The clock of this step. Every block computes it; the last one to finish stores it, when none reads the old one.
   TESSERA_FN AdamWClock now() const {

@@ -1,14 +1,14 @@
 #pragma once
 #include "kernels/quantize/quantize.hpp"
 
-/// What a back end provides behind the functions of quantize.hpp, whose arguments are checked: *_host.cpp in vectors of
-/// one host thread a patch, *_cuda.cu in blocks of device threads.
+/// What a back end implements behind the functions of quantize.hpp, which have checked the arguments: *_host.cpp one
+/// vectorising host thread a patch, *_cuda.cu blocks of device threads.
 namespace tessera::quantizer {
 
 /// What the quantizers see of the values in memory.
 enum class Reading : std::uint8_t { bf16, master, fp32 };
 
-/// What values are decoded for.
+/// The purpose of decoding.
 enum class Decoding : std::uint8_t {
   tensor,  ///< to be looked at: in the stored order, the scale of the whole tensor applied
   factor,  ///< to be multiplied: in the order of the matrix, that scale left out

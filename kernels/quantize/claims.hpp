@@ -7,7 +7,7 @@
 
 #include "kernels/quantize/descriptor.hpp"
 
-/// Memory that the matrices of a table read and write, to refuse those of which one would write over another's.
+/// The memory that the matrices of a table read and write: finds overlaps, so that a table with one is refused.
 namespace tessera::quantizer {
 
 enum class Use : std::uint8_t { reads, writes };
@@ -22,8 +22,8 @@ class Claims {
   /// Ends a matrix, whose positions [begin, end) are owned.
   void close(std::int64_t begin, std::int64_t end) { owned_.push_back({begin, end}); }
 
-  /// Numbers of two matrices (or twice one) that meet, the later one first: what is written is used by nobody else,
-  /// unless both write the same bytes for parts of one matrix that they own apart.
+  /// Numbers of two matrices (or twice one) that overlap, the later one first. Memory that is written may be used by no
+  /// other matrix, unless both write the same array as parts of one matrix and own disjoint positions of it.
   std::optional<std::pair<int, int>> conflict() {
     std::sort(claims_.begin(), claims_.end(), [&](const Claim& a, const Claim& b) {
       return std::tuple(a.begin, a.end, owned_[at(a)].begin) < std::tuple(b.begin, b.end, owned_[at(b)].begin);

@@ -1,7 +1,7 @@
 #pragma once
 #include "kernels/quantize/patch.cuh"
 
-/// Eight values to the codes of a row, sixteen rows of codes to columns, and both to memory.
+/// Device code: encodes eight values of a row, transposes sixteen rows of codes, stores both.
 namespace tessera::quantizer::device {
 
 /// Codes of eight neighbours: 8 bytes, or 4 of nibbles.

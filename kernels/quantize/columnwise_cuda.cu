@@ -56,7 +56,7 @@ __device__ void turn_data(const Descriptor& d, const Patch& p, std::byte* shared
   else
     turned.store_some(out, d.matrix.rows, p.columns, 0, p.rows);
 }
-/// Apart, so that what it needs takes no registers from the others.
+/// Not inlined, so that its registers do not count for the others.
 template <Format F>
 __device__ __noinline__ void turn_misaligned(const Descriptor& d, const Task& task, std::byte* shared) {
   turn_data<F, false>(d, patch_of(d, task, turned_area<F>()), shared);

@@ -57,7 +57,7 @@ __device__ inline void store_by_pairs(float* out, const float (&v)[run]) {
   half[2] = odd ? mine : theirs;
 }
 
-/// What the elements of one copy are multiplied by.
+/// The factor of each element of one copy: its block's scale as decoding applies it.
 template <Format F, Side side, Decoding how>
 struct Steps {
   const typename F::Scale* scales;

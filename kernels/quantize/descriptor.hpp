@@ -12,15 +12,15 @@ using formats::Matrix;
 /// Work is cut into patches of 128 x 128 elements: a multiple of every block, and a cache's worth.
 inline constexpr int patch_edge = 128;
 
-/// Elements that are worked on together: a patch, or more where a device gains by it.
+/// Size of the elements that one block of threads works on: a patch, or a multiple of it where a GPU is faster so.
 struct Area {
   int rows, columns;
   constexpr bool operator==(const Area&) const = default;
 };
 inline constexpr Area one_patch{patch_edge, patch_edge};
 
-/// Patches that together fill whole sectors of memory in a format's scale arrays, along rows and along columns where
-/// the arrays run there: a device pays for a sector whatever is written of it.
+/// The area whose scales fill whole sectors (32 bytes) of a format's scale arrays, along rows, and along columns where
+/// an array runs there: a GPU writes whole sectors, whatever is stored of them.
 template <formats::Format F>
 constexpr Area scale_area() {
   constexpr int sector = 32, entries = sector / static_cast<int>(sizeof(typename F::Scale));
@@ -29,8 +29,8 @@ constexpr Area scale_area() {
           F::scaled ? entries * F::block.columns : patch_edge};
 }
 
-/// Elements that are transposed together: sixteen rows of eight bytes for each of 128 or 256 threads of a device, so
-/// that lines of both copies are as long as a cache's.
+/// The area that is transposed at once: sixteen rows of eight bytes for each of 128 or 256 device threads, so that
+/// lines of both copies are as long as a cache line.
 template <formats::Format F>
 constexpr Area turned_area() {
   constexpr int edge = 1024 / F::Element::bits;
@@ -44,7 +44,7 @@ struct Place {
   std::uint8_t* swizzled;
 };
 
-/// Whether rows begin at multiples of what one device thread moves at once: eight elements of a row and eight bytes,
+/// Whether rows begin at multiples of one device thread's vector access: eight elements of a row and eight bytes,
 /// sixteen elements of a line of the transposed copy.
 struct Alignment {
   bool values, rowwise, columnwise;

@@ -7,7 +7,7 @@
 /// Uniform bytes for stochastic rounding: byte i mod 16 of Philox block i / 16, i the element's canonical index.
 namespace tessera::quantizer {
 
-/// Of one weight, side and step.
+/// The key of the random numbers of one weight, side and step.
 TESSERA_FN constexpr RandomKey draw_key(std::uint64_t seed, std::uint64_t name, std::uint64_t step) {
   return {seed, mix64(name + step)};
 }

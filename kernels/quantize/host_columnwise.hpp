@@ -4,7 +4,7 @@
 /// The columnwise copy of a patch from the rowwise one, on one thread.
 namespace tessera::quantizer::host {
 
-/// Scales of the patch's blocks, from where they travelled or from the rowwise array.
+/// Loads the scales of the patch's blocks, from the compact array that travelled or from the rowwise array.
 template <Format F>
 inline void load_scales(const Descriptor& d, const Patch& p, Grid<F, Side::rowwise>& grid) {
   using G = Grid<F, Side::rowwise>;

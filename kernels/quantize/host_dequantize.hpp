@@ -5,7 +5,7 @@
 /// A patch of one copy, decoded on one thread, in the order in which the copy is stored.
 namespace tessera::quantizer::host {
 
-/// What the elements of one copy are multiplied by.
+/// The factor of each element of one copy: its block's scale as decoding applies it.
 template <formats::Format F, Side side, Decoding how>
 struct Steps {
   const typename F::Scale* scales;

@@ -4,7 +4,7 @@
 
 #include "kernels/quantize/draws.hpp"
 
-/// A patch's work on one thread, in loops over its columns that the compiler turns into vectors.
+/// Work on one patch by one host thread, in loops over columns that the compiler vectorises.
 namespace tessera::quantizer::host {
 
 using formats::Format;
@@ -19,7 +19,7 @@ struct Codes {
   const std::uint8_t* row(int r) const { return code[r]; }
 };
 
-/// What the blocks of a patch get.
+/// Scales and multipliers of the blocks of a patch.
 template <Format F, formats::Block block>
 struct BlockGrid {
   static constexpr int rows = edge / block.rows, columns = edge / block.columns;
@@ -30,20 +30,20 @@ template <Format F, Side side>
 using Grid = BlockGrid<F, formats::block_of<F>(side)>;
 
 // ---- memory
-// Rows of a patch are far apart, so that no hardware sees them coming.
+// Software prefetch: rows of a patch lie too far apart for the hardware's prefetcher.
 
-/// `bytes` from `x` on into the cache, to be read or (`write`) written. Never faults, wherever it points.
+/// Prefetches `bytes` from `x` on, to be read or (`write`) written. Never faults, wherever it points.
 template <std::int64_t bytes, int write>
 inline void fetch(const void* x) {
   for (std::int64_t byte = 0; byte < bytes; byte += 64)
     __builtin_prefetch(static_cast<const char*>(x) + byte, write, 2);
 }
-/// The next patch's part of a row.
+/// Prefetches the next patch's part of a row.
 template <class T>
 inline void fetch_ahead(const T* x) {
   fetch<edge * sizeof(T), 0>(x);
 }
-/// Where row `r` of the patch, and its column of that number, will be written.
+/// Prefetches, for writing, where row `r` and column `r` of the patch's codes will be stored.
 template <Format F>
 inline void fetch_to_write(const Descriptor& d, const Patch& p, int r) {
   constexpr bool turned = F::columnwise_order == formats::Order::transposed;
@@ -68,11 +68,11 @@ template <class F>
     f(n);
 }
 
-/// Magnitudes as bits; sixteen of them where the values are bf16: twice as many a vector.
+/// The integer type of a magnitude's bits: 16 bits for bf16 values, which doubles the elements of a vector.
 template <class Source>
 using Bits = std::conditional_t<std::is_same_v<Source, FromBf16>, std::uint16_t, std::uint32_t>;
 
-/// |x| in order, 0 for NaN, of a value as stored: masters are rounded once the largest is known, which is the same.
+/// |x| of a stored value, as bits that order as magnitudes do; 0 for NaN. Masters are rounded after the maximum.
 template <class Source>
 inline Bits<Source> bits_of(Stored<Source> x) {
   if constexpr (std::is_same_v<Source, FromBf16>) {
@@ -119,7 +119,7 @@ template <class Source, int width>
   for (int c = whole * width; c < n; ++c) by_block[whole] = std::max(by_block[whole], bits_of<Source>(x[c]));
 }
 
-/// Rows with a NaN or a subnormal code are rare where codes have a wide range; they are encoded again, in full.
+/// Encodes fast and checks: rows with a NaN or a subnormal code are rare, and are encoded again by the full rule.
 template <class Element, class Source>
 [[gnu::noinline]] void encode_row(const Stored<Source>* __restrict x, const float* __restrict multipliers, int length,
                                   std::uint8_t* __restrict codes) {
@@ -147,8 +147,8 @@ template <class Source>
   });
 }
 
-/// Vectors are as wide as this CPU's registers: wider ones would be taken apart element by element where they are
-/// shuffled, and how a function takes or returns them would depend on the compiler's options.
+/// Vectors are as wide as this CPU's registers: a shuffle of wider ones would be compiled element by element, and their
+/// calling convention would depend on the compiler's options.
 #if defined(__AVX512BW__)
 inline constexpr int vector_bytes = 64;
 #elif defined(__AVX2__)
@@ -165,8 +165,8 @@ inline Halves odd_halves(Words a, Words b, std::integer_sequence<int, k...>) {
   return __builtin_shufflevector(reinterpret_cast<Halves>(a), reinterpret_cast<Halves>(b), (2 * k + 1)...);
 }
 
-/// What bf16's constructor does, for n values, a multiple of 32: the upper halves of rounded words are taken where they
-/// stand, which a compiler that sees a shift and a conversion does not find.
+/// Rounds n values (a multiple of 32) to bf16, as bf16's constructor does. Picks the upper halves of rounded words by a
+/// shuffle, which compilers do not find in a shift and a conversion.
 inline void round_words(const float* __restrict x, std::int64_t n, std::uint16_t* __restrict out) {
   constexpr int width = sizeof(Words) / sizeof(float), ahead = 2048;
   const auto rounded = [x](std::int64_t i) {
@@ -181,7 +181,7 @@ inline void round_words(const float* __restrict x, std::int64_t n, std::uint16_t
   }
 }
 
-/// Values that are stored without a scale. What is rounded to bf16 at the end need not be rounded to it before.
+/// Encodes values of a format without scales. A code that is bf16 needs no rounding to bf16 before.
 template <class Element, class Source>
 [[gnu::noinline]] void encode_plain(const Stored<Source>* __restrict x, std::int64_t n,
                                     typename Element::Storage* __restrict out) {
@@ -225,7 +225,7 @@ inline void draw_row(RandomKey key, std::uint64_t first, int n, std::uint8_t* ou
   }
 }
 
-/// n <= 128 codes of a byte. Nearly all rows are whole, and known sizes need no call.
+/// Copies n <= 128 codes of a byte each. The common size, a whole row, is a constant and compiles without a call.
 inline void copy_codes(const void* codes, int n, void* out) {
   n == edge ? std::memcpy(out, codes, edge) : std::memcpy(out, codes, static_cast<std::size_t>(n));
 }
@@ -253,7 +253,7 @@ inline constexpr int lane = 16, lanes = vector_bytes / lane;  // bytes, of a vec
 typedef std::uint8_t Vector __attribute__((vector_size(vector_bytes), may_alias));
 typedef std::uint8_t Lane __attribute__((vector_size(lane), may_alias));
 
-/// Bytes of the first (half 0) or second halves of all lanes of a and b, in turn.
+/// Interleaves bytes of a and b, lane by lane: of the lanes' first halves (half 0) or second halves.
 template <int half, int... k>
 inline Vector interleaved(Vector a, Vector b, std::integer_sequence<int, k...>) {
   constexpr auto from = [](int i) { return i / lane * lane + half * lane / 2 + i % lane / 2 + (i % 2) * lane * lanes; };
@@ -264,9 +264,9 @@ inline Lane lane_of(Vector v, std::integer_sequence<int, k...>) {
   return __builtin_shufflevector(v, v, (l * lane + k)...);
 }
 
-/// Sixteen rows of a vector each, as squares of 16 x 16 bytes, turned over: four times the upper half of all rows is
-/// riffled into the lower one. Row i then holds columns i, 16 + i, ... of as many lanes as there are.
-inline void riffle(Vector (&rows)[lane]) {
+/// Transposes squares of 16 x 16 bytes in sixteen row vectors: four rounds that interleave the bytes of rows r and
+/// r + 8. Row i then holds columns i, 16 + i, ... of as many lanes as there are.
+inline void transpose_squares(Vector (&rows)[lane]) {
   constexpr std::make_integer_sequence<int, lane * lanes> all;
 #pragma GCC unroll 4
   for (int pass = 0; pass < 4; ++pass) {
@@ -288,7 +288,7 @@ inline void riffle(Vector (&rows)[lane]) {
       Vector rows[lane];
 #pragma GCC unroll 16
       for (int i = 0; i < lane; ++i) rows[i] = *reinterpret_cast<const Vector*>(from.row(row + i) + column);
-      riffle(rows);
+      transpose_squares(rows);
       const auto store = [&]<int... l>(int i, std::integer_sequence<int, l...>) {
         ((*reinterpret_cast<Lane*>(to.row(column + l * lane + i) + row) = lane_of<l>(rows[i], one)), ...);
       };
@@ -297,7 +297,7 @@ inline void riffle(Vector (&rows)[lane]) {
     }
 }
 
-/// Rows [begin, end) of the patch's codes to the columnwise copy, transposed.
+/// Stores rows [begin, end) of the patch's codes, transposed, in the columnwise copy.
 template <class Element>
 inline void store_transposed(const Descriptor& d, const Patch& p, const Codes& codes, int begin, int end) {
   if (begin >= end) return;
@@ -328,8 +328,8 @@ inline void spread(const float* by_block, float* by_column) {
     for (int c = 0; c < width; ++c) by_column[j * width + c] = by_block[j];
 }
 
-/// The patch's part of a scale array, from block rows [begin, end) of its grid; padding below belongs to whoever owns
-/// the matrix's last row.
+/// Stores the patch's part of a scale array, from block rows [begin, end) of its grid. Padding below is written by the
+/// owner of the matrix's last row.
 template <Format F, Side side>
 inline void store_scales(const Descriptor& d, const Patch& p, const Grid<F, side>& grid, int begin, int end) {
   if (d.side[static_cast<int>(side)].scales == nullptr) return;
@@ -351,7 +351,7 @@ inline void store_scales(const Descriptor& d, const Patch& p, const Grid<F, side
   }
 }
 
-/// One scale per block, where scales travel alone.
+/// Stores one scale per block: the compact form that travels.
 template <Format F>
 inline void store_block_scales(const Descriptor& d, const Patch& p, const Grid<F, Side::rowwise>& grid, int begin,
                                int end) {

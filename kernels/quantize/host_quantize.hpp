@@ -151,8 +151,8 @@ inline void quantize_tiles(const SourcePatch<typename M::Source>& x, const Descr
     if (d.side[1].data) store_transposed<typename F::Element>(d, p, codes, owned.begin, owned.end);
 }
 
-/// Values stored without scales have no blocks: a row of patches deals its elements out as they lie, and each patch
-/// stores those of its part that are owned.
+/// Formats without scales have no blocks: the elements of a row of patches are cut into equal runs, one a patch, and
+/// each patch stores the owned ones of its run.
 template <Format F, class Source>
 inline void store_plain(const Descriptor& d, const Patch& p) {
   const std::int64_t width = d.matrix.columns, first = p.row * width, all = p.rows * width, part = p.column / edge;
@@ -191,8 +191,8 @@ inline void quantize_patch(const Descriptor& d, const Patch& p) {
     TensorScale tensor[2];
     for (int s = 0; s < 2; ++s)
       if (d.side[s].amax) tensor[s] = F::tensor_scale(d.side[s].amax[p.member]);
-    // A copy in one piece, since each value is read several times and rows may lie a power of two apart. Masters are
-    // rounded on the way.
+    // A contiguous copy, since each value is read several times and rows a power of two apart share cache sets. Masters
+    // are rounded on the way.
     using Staged = std::conditional_t<std::is_same_v<typename M::Source, FromMaster>, FromBf16, typename M::Source>;
     alignas(64) typename Staged::Stored staged[edge][edge];
     const SourcePatch<typename M::Source> x(d, p);

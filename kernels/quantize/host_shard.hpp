@@ -47,8 +47,8 @@ inline void grid_from(const Descriptor& d, const Patch& p, const std::uint16_t* 
   }
 }
 
-/// Codes [first, end) of a row whose first element is number `position` of the data. Nibbles at the edges share their
-/// byte with a neighbour that is kept.
+/// Stores codes [first, end) of a row whose first element is number `position` of the data. A nibble at an edge leaves
+/// the other one of its byte as it is.
 template <class Element>
 inline void store_range(const std::uint8_t* codes, std::int64_t position, int first, int end, std::byte* data) {
   if constexpr (Element::bits == 8) {
@@ -86,7 +86,7 @@ inline void cast_owned(const Descriptor& d, const Patch& p, const std::uint16_t*
   }
 }
 
-/// The scales of a whole patch, whoever owns its elements; where they travel, of its owned blocks.
+/// Stores the scales of a whole patch, whoever owns its elements; in the compact form that travels, of owned blocks.
 template <Format F>
 inline void shard_scales(const Descriptor& d, const Patch& p, const std::uint16_t* amaxes, const TensorScale& tensor) {
   Grid<F, Side::rowwise> grid{};
@@ -97,7 +97,7 @@ inline void shard_scales(const Descriptor& d, const Patch& p, const std::uint16_
                                  (owned.end + F::block.rows - 1) / F::block.rows);
   }
   Patch whole = p;
-  whole.high = d.matrix.elements();  // padding too is everybody's
+  whole.high = d.matrix.elements();  // every rank writes all scales, padding included
   store_scales<F, Side::rowwise>(d, whole, grid, 0, Grid<F, Side::rowwise>::rows);
   if constexpr (F::columnwise == formats::Columnwise::shared)
     store_scales<F, Side::columnwise>(d, whole, grid, 0, Grid<F, Side::rowwise>::rows);

@@ -25,7 +25,7 @@ struct Seat {
 };
 constexpr int threads_of(Area area) { return area.rows * area.columns / (height * run); }
 
-/// The descriptor of a block's task, fetched at once: field by field it would wait for memory again and again.
+/// Loads the descriptor of a block's task in one access, into shared memory: field by field is one latency each.
 __device__ inline const Descriptor& fetch(const TableView& table, const Task& task, Descriptor& shared) {
   static_assert(sizeof(Descriptor) % sizeof(std::uint64_t) == 0 &&
                 sizeof(Descriptor) / sizeof(std::uint64_t) <= threads);
@@ -55,8 +55,8 @@ __device__ inline bool aligned(const void* p, unsigned bytes) {
 
 // ---- memory: read once, written once
 
-/// All that is read and written leaves the cache first, scales included: lines of a higher rank would crowd out those
-/// in which data wait for their neighbours.
+/// Cache hint evict-first on all loads and stores, scales included: with any other, lines that are done would evict
+/// lines that are still being filled.
 __device__ inline std::uint64_t leave_first() {
   std::uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -333,8 +333,8 @@ __device__ inline std::uint32_t largest_of_patches(const Descriptor& d, std::int
   return top;
 }
 
-/// Blocks of threads that write scales, spread evenly among those that move data: they wait for memory more than they
-/// move.
+/// Spreads the blocks of threads that write scales evenly among those that move data: the former are bound by latency,
+/// the latter by bandwidth.
 struct Mixed {
   unsigned scales, step;
   Mixed(std::int64_t of_data, std::int64_t of_scales)

@@ -4,18 +4,18 @@
 
 /// Quantization, to the bit of kernels/formats, of all matrices of a table in one launch; equal bits on every back end.
 /// Nothing allocates. Copies are made where the table names their buffers. All throw Error{internal} on a table that
-/// does not suit; none is collective; all order on `stream`.
+/// does not suit and order on `stream`. Local.
 namespace tessera {
 
-/// What fp32 values are before they are quantized: rounded to bf16 (every weight), or as they are.
+/// Whether fp32 values are rounded to bf16 before they are quantized (every weight), or taken as given.
 enum class Precision : std::uint8_t { bf16_first, as_given };
 
-/// What the values are. Formats whose columnwise copy is rotated for activations rotate it for gradients too, and round
-/// gradients up or down at random on both copies.
+/// The role of the values. A format with a Hadamard rotation rotates the columnwise copies of activations and of
+/// gradients, and rounds both copies of gradients stochastically.
 enum class Purpose : std::uint8_t { weight, activation, gradient };
 
-/// Launches of quantizers on a stream so far, of which Stream::library holds one: by what was quantized. Derived copies
-/// count as their weights.
+/// Launches of quantizers on a stream so far (state of a stream, Stream::library), by what was quantized. Columnwise
+/// copies derived from rowwise ones count as weights.
 struct QuantizeLaunches {
   std::int64_t weights = 0, activations = 0, gradients = 0;
 };

@@ -299,7 +299,7 @@ __device__ void quantize_patch(const Descriptor& d, const Patch& p, const Extent
     store_plain<F, Source>(d, p, extent);
 }
 
-/// Apart, so that what the rare patches need takes no registers from the others.
+/// Not inlined, so that the rare patches' registers do not count for the others.
 template <Format F, class M>
 __device__ __noinline__ void quantize_part(const Descriptor& d, std::int64_t member, std::int64_t row,
                                            std::int64_t column, bool vectors, Shared<F>& shared) {

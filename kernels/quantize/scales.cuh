@@ -1,7 +1,7 @@
 #pragma once
 #include "kernels/quantize/patch.cuh"
 
-/// A patch's scales in shared memory, and from there into the arrays.
+/// Device code: a patch's scales, gathered in shared memory and stored in the arrays.
 namespace tessera::quantizer::device {
 
 using formats::Order;

@@ -111,7 +111,7 @@ __device__ void cast_scales(const Descriptor& d, Patch p, const Amaxes& amaxes, 
   __syncthreads();
   if (d.block_scales != nullptr) return store_block_scales(d, p, rowwise);
   p.low = 0;
-  p.high = d.matrix.elements();  // padding too is everybody's
+  p.high = d.matrix.elements();  // every rank writes all scales, padding included
   const OwnedRows all(0, p.rows);
   store_scales(d, p, rowwise, all);
   if constexpr (F::columnwise == formats::Columnwise::shared) store_scales(d, p, columnwise, all);

@@ -6,6 +6,7 @@
 
 #include "kernels/base/index.hpp"
 #include "kernels/base/launch.hpp"
+#include "kernels/reduce/back.hpp"
 
 namespace tessera {
 namespace {
@@ -130,8 +131,6 @@ void add_squares_as(Stream& stream, const Tensor& words, const Tensor& x) {
           row.once([&] { add_at(sums, units, Digit::shift(k)); });
         }
       });
-  launch(
-      stream, "add_squares carry", 1, KOKKOS_LAMBDA(std::int64_t) { carry(sums); });
 }
 
 // floor(sqrt(n)): the double's root is off by one at most.
@@ -187,13 +186,21 @@ void add_in_order(Stream& stream, const Tensor& out, const Tensor& in) {
     add_as<double>(stream, out, in);
 }
 
-void add_squares(Stream& stream, const Tensor& words, const Tensor& x) {
+void add_squares(Stream& stream, const Tensor& words, std::span<const Tensor> xs) {
   require(words.type == DType::i64 && words.elements() == ExactSum::words, "add_squares", "words is i64 [21]");
-  require(x.type == DType::f32 || x.type == DType::f64, "add_squares", "x is f32 or f64");
-  if (x.type == DType::f32)
-    add_squares_as<float>(stream, words, x);
-  else
-    add_squares_as<double>(stream, words, x);
+  for (const Tensor& x : xs)
+    require(x.type == DType::f32 || x.type == DType::f64, "add_squares", "x is f32 or f64");
+  if (!reduce::add_squares(stream, words, xs)) {
+    for (const Tensor& x : xs) {
+      if (x.type == DType::f32)
+        add_squares_as<float>(stream, words, x);
+      else
+        add_squares_as<double>(stream, words, x);
+    }
+  }
+  std::int64_t* const sums = words.as<std::int64_t>();
+  launch(
+      stream, "add_squares carry", 1, KOKKOS_LAMBDA(std::int64_t) { carry(sums); });
 }
 
 void add_not_finite(Stream& stream, const Tensor& words, const Tensor& found) {
@@ -213,7 +220,7 @@ void spoil(Stream& stream, double* sum, const Tensor& found) {
       });
 }
 
-void clip_from_squares(Stream& stream, ClipResult* result, const Tensor& words, float clip) {
+void clip_from_squares(Stream& stream, ClipResult* result, const Tensor& words, float clip, const float* limit) {
   require(words.type == DType::i64 && words.elements() == ExactSum::words, "clip_from_squares", "words is i64 [21]");
   require(clip >= 0, "clip_from_squares", "clip is not negative");
   const std::int64_t* const sums = words.as<std::int64_t>();
@@ -223,7 +230,8 @@ void clip_from_squares(Stream& stream, ClipResult* result, const Tensor& words, 
         for (int i = 0; i < ExactSum::limbs; ++i) limbs[i] = sums[i];
         ClipResult c;
         c.norm = sums[ExactSum::limbs] == 0 ? root_of(limbs) : std::numeric_limits<float>::quiet_NaN();
-        c.skip = c.norm <= std::numeric_limits<float>::max() ? 0 : 1;
+        const bool finite = c.norm <= std::numeric_limits<float>::max();
+        c.skip = !finite ? ClipResult::not_finite : c.norm > *limit ? ClipResult::spike : 0;
         const float quotient = clip / (c.norm + 1e-6f);
         c.coefficient = clip == 0 || quotient >= 1 ? 1.0f : quotient;
         *result = c;

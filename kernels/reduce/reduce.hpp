@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <span>
 
 #include "kernels/base/stream.hpp"
 
@@ -18,8 +19,8 @@ struct ExactSum {
   static constexpr int words = limbs + 1;
 };
 
-/// words (i64 [ExactSum::words], on the device) += squares of the elements of x (fp32 or fp64 rounded to fp32).
-void add_squares(Stream& stream, const Tensor& words, const Tensor& x);
+/// words (i64 [ExactSum::words], on the device) += squares of the elements of all of xs (fp32 or fp64 rounded to fp32).
+void add_squares(Stream& stream, const Tensor& words, std::span<const Tensor> xs);
 
 /// words += *found to the count of non-finite elements: what has been met elsewhere (u64 [1], on the device).
 void add_not_finite(Stream& stream, const Tensor& words, const Tensor& found);
@@ -31,9 +32,11 @@ void spoil(Stream& stream, double* sum, const Tensor& found);
 struct ClipResult {
   float norm = 0;         ///< sqrt of the sum, rounded once to fp32; NaN when an element was not finite
   float coefficient = 1;  ///< min(1, clip / (norm + 1e-6)) in fp32; 1 when clip is 0
-  std::int32_t skip = 0;  ///< 1 when any element, or the norm itself, was not finite
+  std::int32_t skip = 0;  ///< not 0: the step changes nothing
+  static constexpr std::int32_t not_finite = 1;  ///< an element, or the norm itself
+  static constexpr std::int32_t spike = 2;       ///< the norm is above the step's limit
 };
-/// *result (on the device) from the reduced words.
-void clip_from_squares(Stream& stream, ClipResult* result, const Tensor& words, float clip);
+/// *result (on the device) from the reduced words; *limit (on the device): the largest norm that is not skipped.
+void clip_from_squares(Stream& stream, ClipResult* result, const Tensor& words, float clip, const float* limit);
 
 }  // namespace tessera

@@ -96,12 +96,23 @@ std::vector<double> attention_backward(const AttentionShape& shape, std::span<co
   return dqkv;
 }
 
-std::vector<double> rotary_table(std::int64_t length, std::int64_t head_dim, double base) {
+std::vector<double> rotary_table(std::int64_t length, std::int64_t head_dim, double base, const RopeScaling& scaling) {
+  const double longest = scaling.original_seq_len / scaling.low_freq_factor;
+  const double shortest = scaling.original_seq_len / scaling.high_freq_factor;
+  const auto scaled = [&](double frequency) {
+    const double wave = 2 * std::acos(-1.0) / frequency;
+    if (scaling.factor == 1 || wave < shortest) return frequency;
+    if (wave > longest) return frequency / scaling.factor;
+    const double smooth = (scaling.original_seq_len / wave - scaling.low_freq_factor) /
+                          (scaling.high_freq_factor - scaling.low_freq_factor);
+    return (1 - smooth) * frequency / scaling.factor + smooth * frequency;
+  };
   std::vector<double> table(size(length * head_dim));
   for (std::int64_t t = 0; t < length; ++t)
     for (std::int64_t j = 0; j < head_dim / 2; ++j) {
       const double angle =
-          static_cast<double>(t) / std::pow(base, 2.0 * static_cast<double>(j) / static_cast<double>(head_dim));
+          static_cast<double>(t) *
+          scaled(1 / std::pow(base, 2.0 * static_cast<double>(j) / static_cast<double>(head_dim)));
       table[size(t * head_dim + j)] = std::cos(angle);
       table[size(t * head_dim + head_dim / 2 + j)] = std::sin(angle);
     }

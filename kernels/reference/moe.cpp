@@ -58,6 +58,35 @@ Routed route(const RouterShape& shape, std::span<const double> logits) {
   return out;
 }
 
+Arrived arrive(const ArrivalShape& shape, std::span<const std::int32_t> counts) {
+  std::vector<std::int64_t> needed(static_cast<std::size_t>(shape.ranks));
+  std::vector<std::vector<std::int32_t>> of_expert(static_cast<std::size_t>(shape.held()));
+  std::int32_t arrived = 0;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    const std::int64_t expert = static_cast<std::int64_t>(i) % shape.experts;
+    needed[static_cast<std::size_t>(expert / shape.held())] += counts[i];
+    if (expert / shape.held() != shape.place) continue;
+    for (std::int32_t n = 0; n < counts[i]; ++n)
+      of_expert[static_cast<std::size_t>(expert % shape.held())].push_back(arrived++);
+  }
+  Arrived out;
+  const bool fits = *std::max_element(needed.begin(), needed.end()) <= shape.room;
+  out.seen.most = static_cast<double>(needed[static_cast<std::size_t>(shape.place)]) / static_cast<double>(shape.share);
+  out.seen.refused = !fits;
+  out.row_of_slot.resize(fits ? static_cast<std::size_t>(arrived) : 0);
+  out.offsets = {0};
+  for (const auto& rows : of_expert) {
+    for (std::int32_t m : rows) {
+      if (!fits) break;
+      out.row_of_slot[static_cast<std::size_t>(m)] = static_cast<std::int32_t>(out.token_of_row.size());
+      out.token_of_row.push_back(m);
+    }
+    while (std::ssize(out.token_of_row) % shape.row_multiple != 0) out.token_of_row.push_back(-1);
+    out.offsets.push_back(static_cast<std::int32_t>(out.token_of_row.size()));
+  }
+  return out;
+}
+
 AuxiliaryLosses auxiliary_losses(const RouterShape& shape, const Routed& routed) {
   const Sizes n(shape);
   const auto length = static_cast<double>(n.length), slots = static_cast<double>(n.length * n.k);
@@ -71,6 +100,12 @@ AuxiliaryLosses auxiliary_losses(const RouterShape& shape, const Routed& routed)
     }
   for (double lse : routed.log_sum) out.z += lse * lse;
   return out;
+}
+
+std::int64_t busiest_expert(const RouterShape& shape, const Routed& routed) {
+  std::vector<std::int64_t> slots(static_cast<std::size_t>(shape.experts));
+  for (const std::int32_t expert : routed.expert) ++slots[static_cast<std::size_t>(expert)];
+  return *std::max_element(slots.begin(), slots.end());
 }
 
 std::vector<double> route_backward(const RouterShape& shape, const Routed& routed, std::span<const double> dweight,

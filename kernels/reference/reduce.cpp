@@ -85,12 +85,12 @@ float norm(std::span<const float> x) {
   return std::bit_cast<float>(low);
 }
 
-ClipResult clip(std::span<const float> x, float limit) {
+ClipResult clip(std::span<const float> x, float clip, float limit) {
   ClipResult result;
   const bool finite = std::ranges::all_of(x, [](float v) { return std::isfinite(v); });
   result.norm = finite ? norm(x) : std::numeric_limits<float>::quiet_NaN();
-  result.skip = std::isfinite(result.norm) ? 0 : 1;
-  if (limit > 0) result.coefficient = limit / (result.norm + 1e-6f);
+  result.skip = !std::isfinite(result.norm) ? ClipResult::not_finite : result.norm > limit ? ClipResult::spike : 0;
+  if (clip > 0) result.coefficient = clip / (result.norm + 1e-6f);
   if (result.coefficient > 1) result.coefficient = 1;
   return result;
 }

@@ -31,6 +31,6 @@ class Natural {
 float norm(std::span<const float> x);
 
 /// What clip_from_squares says of these elements.
-ClipResult clip(std::span<const float> x, float limit);
+ClipResult clip(std::span<const float> x, float clip, float limit);
 
 }  // namespace tessera::reference

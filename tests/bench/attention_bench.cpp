@@ -1,5 +1,7 @@
 #include "kernels/attention/attention.hpp"
+#include "kernels/attention/head_norm.hpp"
 
+#include "kernels/base/runtime.hpp"
 #include "tests/bench/timing.hpp"
 
 namespace tessera::bench {
@@ -35,13 +37,38 @@ template <class T> void backward(benchmark::State& state) {
 
 template <class T> void turn(benchmark::State& state) {
   Bench b(state);
-  const Tensors<T> t(b);
-  const Tensor table = b.empty<Accumulator<T>>({shape.length, shape.head_dim});
+  const AttentionShape wide = Runtime::back_end() == "Cuda" ? AttentionShape{32, 1024, 16, 8, 64} : shape;
+  const Tensor qkv = b.random<T>({wide.sequences * wide.length, wide.columns()});
+  const Tensor table = b.empty<Accumulator<T>>({wide.length, wide.head_dim});
   rotary_table(b.stream(), table, 10000);
-  b.run({0, 2.0 * 2 / 3 * static_cast<double>(t.qkv.bytes())},
-        [&] { rotary(b.stream(), shape, t.qkv, table, Rotation::forward); });
+  const double turned = static_cast<double>(wide.heads + wide.kv_heads) / (wide.heads + 2 * wide.kv_heads);
+  b.run({0, 2 * turned * static_cast<double>(qkv.bytes())},
+        [&] { rotary(b.stream(), wide, qkv, table, Rotation::forward); });
 }
 
+/// One token of a sequence of as many as the batch has, against the cache of those before.
+template <class T> void extend(benchmark::State& state) {
+  Bench b(state);
+  constexpr AttentionShape one{1, 1, shape.heads, shape.kv_heads, shape.head_dim};
+  const Tensor cache = b.random<T>({tokens, 2 * width}), qkv = b.random<T>({1, one.columns()});
+  const Tensor out = b.empty<T>({1, width});
+  b.run({0, static_cast<double>(cache.bytes())},
+        [&] { attention_extend(b.stream(), b.arena(), one, out, cache, qkv, tokens - 1); });
+}
+
+template <class T> void head_norm(benchmark::State& state) {
+  Bench b(state);
+  const Tensors<T> t(b);
+  const Tensor y = b.empty<T>(t.qkv.shape), weight = b.random<T>({shape.head_dim});
+  const Tensor rstd = b.empty<Accumulator<T>>({tokens, shape.heads + shape.kv_heads});
+  b.run({0, 2.0 * static_cast<double>(t.qkv.bytes())},
+        [&] { head_norm_forward(b.stream(), shape, y, rstd, t.qkv, weight, weight); });
+}
+
+BENCHMARK(extend<float>)->Apply(timed);
+BENCHMARK(extend<bf16>)->Apply(timed);
+BENCHMARK(head_norm<float>)->Apply(timed);
+BENCHMARK(head_norm<bf16>)->Apply(timed);
 BENCHMARK(forward<float>)->Apply(timed);
 BENCHMARK(forward<bf16>)->Apply(timed);
 BENCHMARK(backward<float>)->Apply(timed);

@@ -1,7 +1,7 @@
 // A checkpoint's way to the disk and back, beside the file system's own speed with the same bytes from as many
 // processes, both in one run and by turns. A JSON line a measurement.
 //
-//   mpiexec -n RANKS checkpoint_disk save|load FOLDER TENSORS BYTES REPEATS
+//   mpiexec -n RANKS checkpoint_disk save|load mpio|direct FOLDER TENSORS BYTES REPEATS
 //
 // save: CheckpointWriter::save(), the folder committed, against a file that the ranks write in blocks of 16 MiB and
 // fsync. load: the folder opened and load(), against the same files read in such blocks; nothing of them in memory.
@@ -142,10 +142,11 @@ void raw_write(const fs::path& path, std::int64_t bytes, Control& control, const
   file.sync();
 }
 
-Times save(const fs::path& folder, State& state, Device& device, Control& control, int repeats) {
-  CheckpointWriter writer(device, control);
+Times save(const fs::path& folder, State& state, Device& device, Control& control, const hdf5::Parallel* parallel,
+           int repeats) {
+  CheckpointWriter writer(device, control, parallel);
   const Origin origin{"bench", "0", "bench\n", "", 0, control.size(), ExpertWeights::single, "", "", "", "",
-                      "",      "",  "",        0,  {}, ""};
+                      "",      "",  "",        0,  {}, "", ""};
   Block block(block_bytes);
   std::ranges::generate(block, std::minstd_rand(1));  // no disk may find it too simple
   const auto remove = [&](const char* name) {
@@ -176,27 +177,33 @@ void raw_read(const fs::path& step, Control& control, Block& block) {
   }
 }
 
-Times load(const fs::path& folder, State& state, Device& device, Control& control, int repeats) {
+Times load(const fs::path& folder, State& state, Device& device, Control& control, const hdf5::Parallel* parallel,
+           int repeats) {
   const fs::path step = folder / step_folder(0);
   Block block(block_bytes);
   const std::function<void()> cold = [&] { forget(step, control); };
   const auto ours = [&] {
-    const Checkpoint checkpoint(step, control);
+    const Checkpoint checkpoint(step, control, parallel);
     tessera::load(checkpoint, state.dict(), device, control);
   };
   return measure(control, repeats, {cold, ours}, {cold, [&] { raw_read(step, control, block); }});
 }
 
-int run(const std::string& what, const fs::path& folder, std::int64_t tensors, std::int64_t bytes, int repeats) {
+int run(const std::string& what, const std::string& io, const fs::path& folder, std::int64_t tensors,
+        std::int64_t bytes, int repeats) {
   Mpi mpi(nullptr, nullptr);
   const auto control = mpi.control(std::chrono::seconds(300));
   const Runtime runtime(1);
   Device device;
   State state(device, *control, tensors, bytes);
-  const Times times = (what == "save" ? save : load)(folder, state, device, *control, repeats);
+  const hdf5::Parallel parallel(*control, {});
+  const Times times = (what == "save" ? save : load)(folder, state, device, *control,
+                                                     io == "mpio" ? &parallel : nullptr, repeats);
   if (mpi.rank() == 0)
-    fmt::print("{{\"what\":\"{}\",\"ranks\":{},\"tensors\":{},\"bytes\":{},\"s\":[{:.3f}],\"raw_s\":[{:.3f}]}}\n", what,
-               mpi.size(), state.tensors(), state.bytes(), fmt::join(times.ours, ","), fmt::join(times.raw, ","));
+    fmt::print("{{\"what\":\"{}\",\"io\":\"{}\",\"ranks\":{},\"tensors\":{},\"bytes\":{},"
+               "\"s\":[{:.3f}],\"raw_s\":[{:.3f}]}}\n",
+               what, io, mpi.size(), state.tensors(), state.bytes(), fmt::join(times.ours, ","),
+               fmt::join(times.raw, ","));
   return 0;
 }
 
@@ -204,9 +211,10 @@ int run(const std::string& what, const fs::path& folder, std::int64_t tensors, s
 }  // namespace tessera
 
 int main(int argc, char** argv) {
-  if (argc != 6 || (std::string_view(argv[1]) != "save" && std::string_view(argv[1]) != "load")) {
-    fmt::print(stderr, "usage: checkpoint_disk save|load FOLDER TENSORS BYTES REPEATS\n");
+  const auto is = [&](int i, std::string_view a, std::string_view b) { return argv[i] == a || argv[i] == b; };
+  if (argc != 7 || !is(1, "save", "load") || !is(2, "mpio", "direct")) {
+    fmt::print(stderr, "usage: checkpoint_disk save|load mpio|direct FOLDER TENSORS BYTES REPEATS\n");
     return 2;
   }
-  return tessera::run(argv[1], argv[2], std::atoll(argv[3]), std::atoll(argv[4]), std::atoi(argv[5]));
+  return tessera::run(argv[1], argv[2], argv[3], std::atoll(argv[4]), std::atoll(argv[5]), std::atoi(argv[6]));
 }

@@ -3,7 +3,7 @@
 ranks and several numbers of tensors; loads by as many ranks as saved and by others.
 
     checkpoint_disk.py [--program build/host/tests/bench/checkpoint_disk] [--mpiexec mpiexec] [--folder FOLDER]
-                       [--mb 1024] [--tensors 100,10000] [--rounds 4] [--pairs 4] [--out FILE]
+                       [--mb 1024] [--tensors 100,10000] [--io mpio,direct] [--ranks 1,2,3,4] [--rounds 4] [--pairs 4] [--out FILE]
 
 The state is what AdamW keeps, each rank its slices by the layout of a run; so many tensors at least. FOLDER (default:
 the temporary one) is on the file system that is measured. Loads by as many ranks and by others take turns, ROUNDS times
@@ -14,6 +14,7 @@ saved.
 """
 import argparse
 import datetime
+import itertools
 import json
 import os
 import pathlib
@@ -26,7 +27,7 @@ from host_training import cpu
 
 
 def run(args, what: str, ranks: int, folder: str, tensors: int, mb: int, pairs: int) -> dict:
-    command = [args.mpiexec, "-n", str(ranks), args.program, what, folder, str(tensors), str(mb << 20), str(pairs)]
+    command = [args.mpiexec, "-n", str(ranks), args.program, what, args.io, folder, str(tensors), str(mb << 20), str(pairs)]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
@@ -77,19 +78,22 @@ def main() -> int:
     parser.add_argument("--folder")
     parser.add_argument("--mb", type=int, default=1024, help="of state; at least 1")
     parser.add_argument("--tensors", default="100,10000")
+    parser.add_argument("--io", default="mpio,direct", help="checkpoint.io")
+    parser.add_argument("--ranks", default="1,2,3,4", help="that save")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--pairs", type=int, default=4, help="of a round; at least 1")
     parser.add_argument("--out", type=pathlib.Path)
     args = parser.parse_args()
     facts = {"date": datetime.date.today().isoformat(), "cpu": cpu(), "cores": len(os.sched_getaffinity(0)),
              "command": " ".join([pathlib.Path(sys.argv[0]).name, *sys.argv[1:]])}
-    print("what  tensors  saved by  loaded by     GB/s      raw   of raw  quartiles     structure  payload  times same")
-    for tensors in map(int, args.tensors.split(",")):
-        for saved in (1, 2, 3, 4):
+    print("io     what  tensors  saved by  loaded by     GB/s      raw   of raw  quartiles     structure  payload  times same")
+    kinds = itertools.product(args.io.split(","), map(int, args.tensors.split(",")))
+    for args.io, tensors in kinds:
+        for saved in map(int, args.ranks.split(",")):
             for row in measure(args, saved, tensors):
                 loaded, times = (row["ranks"], f"{row['of_same_ranks']:.2f}") if row["what"] == "load" else ("", "")
                 low, high = row["of_raw_quartiles"]
-                print(f"{row['what']:<6}{tensors:>7}{saved:>10}{loaded:>11}{row['gb_per_s']:>9.3f}{row['bytes'] / row['raw_s'] / 1e9:>9.3f}"
+                print(f"{row['io']:<7}{row['what']:<6}{tensors:>7}{saved:>10}{loaded:>11}{row['gb_per_s']:>9.3f}{row['bytes'] / row['raw_s'] / 1e9:>9.3f}"
                       f"{row['of_raw']:>9.2f}   {low:.2f} to {high:.2f}{row['structure_s']:>11.3f}{row['payload_of_raw']:>9.2f}{times:>12}", flush=True)
                 if args.out:
                     with args.out.open("a") as file:

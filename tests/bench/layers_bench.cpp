@@ -1,5 +1,6 @@
 // The layers between the products: bounded by memory, so that B/s against copy's is what counts.
 #include "kernels/activation/activation.hpp"
+#include "kernels/base/runtime.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/embedding/embedding.hpp"
 #include "kernels/loss/loss.hpp"
@@ -51,15 +52,19 @@ template <class T> void sums(benchmark::State& state) {
   b.run(moved({x, y, z}), [&] { add(b.stream(), z, x, y); });
 }
 
+/// Rows of swiglu, and their length: on a GPU those of an MoE model's slots.
+const std::int64_t slots = Runtime::back_end() == "Cuda" ? 65536 : tokens,
+                   inner = Runtime::back_end() == "Cuda" ? 2048 : hidden;
+
 template <class T> void swiglu(benchmark::State& state) {
   Bench b(state);
-  const Tensor gate_up = b.random<T>({tokens, 2 * hidden}), y = b.empty<T>({tokens, hidden});
+  const Tensor gate_up = b.random<T>({slots, 2 * inner}), y = b.empty<T>({slots, inner});
   b.run(moved({gate_up, y}), [&] { swiglu_forward(b.stream(), y, gate_up); });
 }
 
 template <class T> void swiglu_gradient(benchmark::State& state) {
   Bench b(state);
-  const Tensor gate_up = b.random<T>({tokens, 2 * hidden}), dy = b.random<T>({tokens, hidden}),
+  const Tensor gate_up = b.random<T>({slots, 2 * inner}), dy = b.random<T>({slots, inner}),
                d = b.empty<T>(gate_up.shape);
   b.run(moved({gate_up, dy, d}), [&] { swiglu_backward(b.stream(), d, dy, gate_up); });
 }

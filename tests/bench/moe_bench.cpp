@@ -1,12 +1,16 @@
 #include "kernels/moe/moe.hpp"
 
+#include "kernels/base/runtime.hpp"
 #include "tests/bench/timing.hpp"
 
 namespace tessera::bench {
 namespace {
 
-constexpr RouterShape shape{.sequences = 16, .length = 256, .experts = 8, .top_k = 2};
-constexpr std::int64_t hidden = 256;
+/// What a GPU is given is what a model of 12 x 1024 with 16 experts has.
+const bool large = Runtime::back_end() == "Cuda";
+const RouterShape shape{.sequences = large ? 32 : 16, .length = large ? 1024 : 256, .experts = large ? 16 : 8,
+                        .top_k = 2};
+const std::int64_t hidden = large ? 1024 : 256;
 
 Routing routing_of(Bench& b) {
   const std::int64_t m = shape.tokens(), e = shape.experts, k = shape.top_k;
@@ -76,6 +80,22 @@ template <class T> void router(benchmark::State& state) {
   b.run({2.0 * static_cast<double>(x.elements() * shape.experts)}, [&] { router_forward(b.stream(), logits, x, {w}); });
 }
 
+template <class T> void router_dx(benchmark::State& state) {
+  Bench b(state);
+  const Tensor dx = b.random<T>({shape.tokens(), hidden}), w = b.random<T>({shape.experts, hidden});
+  const Tensor dlogits = b.random<float>({shape.tokens(), shape.experts});
+  b.run({0, static_cast<double>(2 * dx.bytes() + dlogits.bytes())},
+        [&] { router_input_gradient(b.stream(), dx, dlogits, w); });
+}
+
+template <class T> void router_dw(benchmark::State& state) {
+  Bench b(state);
+  const Tensor x = b.random<T>({shape.tokens(), hidden}), dlogits = b.random<float>({shape.tokens(), shape.experts});
+  const Gradient dw{b.random<float>({shape.experts, hidden}), 1};
+  b.run({0, static_cast<double>(x.bytes() + dlogits.bytes())},
+        [&] { router_weight_gradient(b.stream(), b.arena(), dw, dlogits, x, Accumulation::fused); });
+}
+
 BENCHMARK(routes)->Apply(timed);
 BENCHMARK(routes_gradient)->Apply(timed);
 BENCHMARK(permute<float>)->Apply(timed);
@@ -88,6 +108,10 @@ BENCHMARK(combine_gradient<float>)->Apply(timed);
 BENCHMARK(combine_gradient<bf16>)->Apply(timed);
 BENCHMARK(router<float>)->Apply(timed);
 BENCHMARK(router<bf16>)->Apply(timed);
+BENCHMARK(router_dx<float>)->Apply(timed);
+BENCHMARK(router_dx<bf16>)->Apply(timed);
+BENCHMARK(router_dw<float>)->Apply(timed);
+BENCHMARK(router_dw<bf16>)->Apply(timed);
 
 }  // namespace
 }  // namespace tessera::bench

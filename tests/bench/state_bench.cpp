@@ -82,7 +82,7 @@ void squares(benchmark::State& state) {
   Bench b(state);
   const Tensor x = b.random<float>({elements});
   const Tensor words = test::on_device(b.device(), std::vector<std::int64_t>(ExactSum::words));
-  b.run({0, static_cast<double>(x.bytes())}, [&] { add_squares(b.stream(), words, x); });
+  b.run({0, static_cast<double>(x.bytes())}, [&] { add_squares(b.stream(), words, {&x, 1}); });
 }
 
 void rank_sums(benchmark::State& state) {

@@ -85,7 +85,7 @@ double step_ms(const RunPlan& plan, Control& control, int steps, const Connect& 
       frozen = true;
     }
     const auto begin = std::chrono::steady_clock::now();
-    engine.report(engine.step(batch, 1e-4f));
+    engine.report(engine.step(batch, {1e-4f}));
     times.push_back(std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count());
   }
   engine.sync().settle(engine.stream());

@@ -11,7 +11,7 @@ import signal
 import time
 
 import trial
-from trial import BEFORE, DURING, EVERY, LAST, RANKS, SAVED, Faults, Trial, bits, processes, state_of
+from trial import BEFORE, DURING, EVERY, IO, LAST, RANKS, SAVED, Faults, Trial, bits, processes, state_of
 
 # No machine is so fast, and no test so slow, that a run of these steps ends by itself.
 LONG = ("--set", "run.steps=1000000000", "--set", "checkpoint.every_steps=1000000000")
@@ -290,12 +290,12 @@ class Stopped(Runs):
         done = run.run("--set", "comm.timeout_s=10", TESSERA_FAULT=f"{phase}:{rank}:stop")
         self.assertEqual(done.code, 7, done)
         self.assertIn(f"rank {rank} does not answer", done.err)
-        waits = "vote" if phase in ("payload", "sync") else phase
+        waits = "vote" if phase == "sync" or (phase, IO) == ("payload", "direct") else phase
         self.assertIn(f"a checkpoint's {waits}", done.err)
         self.check_recovers(run, {"rename": (BEFORE, DURING), "latest": (DURING,)}.get(phase, (BEFORE,)))
 
     def test_the_watchdog_names_rank_and_phase(self):
-        self.each([(phase, LAST) for phase in ("create", "payload", "sync", "vote", "digest", "close", "rename")]
+        self.each([(phase, LAST) for phase in ("create", "structure", "payload", "sync", "vote", "digest", "close", "rename")]
                   + [(phase, 0) for phase in ("guard", "manifest", "latest")], self.check_told, at_once=5)
 
     def check_pause(self, phase, rank):

@@ -66,7 +66,7 @@ class Folder:
 
     def results(self, run):
         """The rows without what a clock or a restart says."""
-        return [{key: value for key, value in row.items() if key not in ("step_ms", "tokens_per_s", "restart")}
+        return [{key: value for key, value in row.items() if key not in ("step_ms", "tokens_per_s", "mfu", "time", "restart")}
                 for row in self.rows(run)]
 
     def library_plans(self, run):

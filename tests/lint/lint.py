@@ -10,6 +10,7 @@ import subprocess
 import sys
 from typing import Iterable, Iterator, NamedTuple
 
+import documents
 import rules
 import source
 
@@ -125,12 +126,18 @@ def by_kernel(tree: dict[str, str]) -> Iterator[Finding]:
 
 def by_folder(tree: dict[str, str]) -> Iterator[Finding]:
     """Every folder of the house, and every folder in one, says what lives there and what does not."""
-    houses = {"app", "core", "io", "kernels", "inputs", "tests", "jobscripts"}
-    folders = {"/".join(parts[:depth]) for parts in (path.split("/") for path in tree) if parts[0] in houses
+    folders = {"/".join(parts[:depth]) for parts in (path.split("/") for path in tree) if parts[0] in documents.HOUSE
                for depth in (1, 2) if len(parts) > depth}
     for folder in sorted(folders):
-        if not tree.get(f"{folder}/README.md", "").strip():
-            yield Finding(f"{folder}/README.md", 1, "folder-readme", "each folder says what lives in it")
+        lines = [line for line in tree.get(f"{folder}/README.md", "").splitlines() if line.strip()]
+        if len(lines) < rules.LEAST_LINES_OF_README:
+            yield Finding(f"{folder}/README.md", 1, "folder-readme", f"says in {rules.LEAST_LINES_OF_README} lines or more what lives there, "
+                          "what does not, what to read first, how to extend it")
+
+
+def by_document(tree: dict[str, str]) -> Iterator[Finding]:
+    for path, line, wrong in documents.mistakes(tree):
+        yield Finding(path, line, "document", wrong)
 
 
 REASONS = "tests/oracle/refreshed.txt"
@@ -162,7 +169,7 @@ def by_goldens(hashes: dict[str, str], reasons: str) -> Iterator[Finding]:
 def lint(tree: dict[str, str], hashes: dict[str, str]) -> list[Finding]:
     found = [finding for path, text in tree.items() for check in (by_pattern, by_size, by_core_order, by_throws)
              for finding in check(path, text)]
-    return found + [*by_kernel(tree), *by_folder(tree), *by_goldens(hashes, tree.get(REASONS, ""))]
+    return found + [*by_kernel(tree), *by_folder(tree), *by_document(tree), *by_goldens(hashes, tree.get(REASONS, ""))]
 
 
 def main() -> int:

@@ -93,7 +93,21 @@ class Checks(unittest.TestCase):
 
     def test_folder_needs_readme(self):
         self.assertEqual(["core/README.md", "core/data/README.md"], [f.path for f in lint.by_folder({"core/data/a.cpp": ""})])
-        self.assertEqual([], names(lint.by_folder({"core/data/a.cpp": "", "core/README.md": "a", "core/data/README.md": "b"})))
+        said = "# a\nb\n\nc\nd\ne\n"
+        self.assertEqual([], names(lint.by_folder({"core/data/a.cpp": "", "core/README.md": said, "core/data/README.md": said})))
+        self.assertEqual(["core/README.md"], [f.path for f in lint.by_folder({"core/README.md": "# a\n\nb\nc\nd\n"})])
+
+    def test_documents_name_what_exists(self):
+        tree = {"core/data/a.hpp": "class WindowsOfText { void read_all(); };", "docs/keys.md": "| `run.steps` |", "docs/README.md": ""}
+        good = ("`core/data/a.hpp` `core/data` `core/data/{a,a}.hpp` `core/*/a.hpp` `core/data/a` `a.hpp` `WindowsOfText::read_all()` `read_all()` "
+                "`run.steps` `std::size_t()` `run.json` `core/<op>.hpp` `plain` [keys](docs/keys.md) [out](https://a.b/c) [up](#there)\n"
+                "    `core/gone.hpp`\n```\n`GoneType`\n```\n")
+        self.assertEqual([], list(lint.by_document(tree | {"README.md": good})))
+        for bad in ("core/gone.hpp", "core/data/{a,b}.hpp", "core/*/b.hpp", "b.hpp", "WindowsOfText::gone()", "GoneType", "gone()", "run.stops"):
+            with self.subTest(bad):
+                self.assertEqual([("README.md", 2)], [(f.path, f.line) for f in lint.by_document(tree | {"README.md": f"\nthe `{bad}`\n"})])
+        self.assertEqual(["document"], names(lint.by_document(tree | {"docs/tour.md": "[gone](gone.md)"})))
+        self.assertEqual([], names(lint.by_document(tree | {"docs/tour.md": "[keys](keys.md) [core](../core/data/a.hpp)"})))
 
     def test_goldens_change_with_a_reason(self):
         path, old, new = "tests/oracle/goldens/a.bin", "0" * 64, "1" * 64

@@ -39,6 +39,8 @@ RULES = [
          allowed=r"^kernels/.*\.(cpp|cu)$|^kernels/base/", bad=("kernels/a/a.hpp", '#include "kernels/base/launch.hpp"'), good=("kernels/a/a.cpp", '#include "kernels/base/launch.hpp"')),
     Rule("mpi", "MPI and NCCL belong to core/comm", r"#include <(mpi|nccl)\.h>", allowed=r"^core/comm/",
          bad=("app/main/main.cpp", "#include <mpi.h>"), good=("core/comm/mpi.cpp", "#include <mpi.h>")),
+    Rule("mpi-handle", "the one header that shows MPI is for HDF5's MPI-IO driver", r'#include "core/comm/mpi_handle\.hpp"', reads="include", allowed=r"^io/hdf5/",
+         bad=("io/checkpoint/writer.cpp", '#include "core/comm/mpi_handle.hpp"'), good=("io/hdf5/parallel.cpp", '#include "core/comm/mpi_handle.hpp"')),
     Rule("yaml-hdf5", "YAML and HDF5 belong to io", r"#include <(yaml-cpp|hdf5|H5\w*\.h)", allowed=r"^io/",
          bad=("core/config/config.hpp", "#include <yaml-cpp/yaml.h>"), good=("io/deck/deck.cpp", "#include <yaml-cpp/yaml.h>")),
     Rule("writes", "loops of writes, atomic text writes and locks of files live in io/files, once each", r"(?<!\w)::(p?writev?|fsync|flock|rename)\s*\(",
@@ -84,7 +86,7 @@ RULES = [
     Rule("vague-names", "a file is named for what lives in it", r"(^|[/_-])(utils?|common|helpers?|misc)([/_.-]|$)", reads="path", where=r"",
          bad=("core/utils/a.hpp", ""), good=("core/layout/layout.hpp", "")),
     Rule("unfinished", "what is in the tree is finished", r"(?i)\b(T[O]DO|F[I]XME|X[X]X|H[A]CK|s[t]ub|place[h]older|not (yet )?imple[m]ented|for n[o]w|simplified ver[s]ion)\b",
-         reads="text", where=r"^(app|core|io|kernels|tests|inputs|jobscripts)/|^README\.md$", bad=("io/a.cpp", "// TO" "DO later"), good=("io/a.cpp", "// The last row is dropped.")),
+         reads="text", where=r"^(app|core|io|kernels|tests|inputs|jobscripts|docs|examples|python)/|^[A-Z]+\.md$", bad=("io/a.cpp", "// TO" "DO later"), good=("io/a.cpp", "// The last row is dropped.")),
     Rule("tests-off", "a test that does not run proves nothing (one that cannot run on this back end or rank count says so behind an if)", r"(?m)DISA[B]LED_|^\s*GTEST_[S]KIP|_TRUE\(tr[u]e\)|SUC[C]EED\(\)|DISA[B]LED TRUE", reads="text", where=r"^tests/",
          bad=("tests/unit/a_test.cpp", "TEST(A, DISA" "BLED_b) {"), good=("tests/unit/a_test.cpp", "TEST(A, b) {")),
     Rule("machine-paths", "the tree names no machine, host or person's folder", r"/(wor)k/|/(roo)t/|/(ho)me/\w|--index-u[r]l|deb h[t]tps?:", reads="text", where=r"",
@@ -98,3 +100,4 @@ MOST_COLUMNS = 120
 MOST_LINES_OF_FILE = 600
 MOST_LINES_OF_FUNCTION = 60
 MOST_LINES_OF_LOOP_FILE = 120    # the file in app/ that holds the training loop: a screenful or two
+LEAST_LINES_OF_README = 5         # of a folder, the title among them

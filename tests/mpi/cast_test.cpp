@@ -2,9 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdlib>
+#include <optional>
 #include <random>
 
 #include "core/comm/mpi.hpp"
+#include "kernels/activation/activation.hpp"
+#include "kernels/convert/convert.hpp"
+#include "kernels/gemm/gemm.hpp"
 #include "kernels/reference/quantize.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/quantized.hpp"
@@ -116,6 +122,226 @@ TEST(CastMasterWeights, GivesEveryRankTheWholeForAnyCuts) {
     e.compare(device);
     f.compare(device);
   }
+}
+
+constexpr std::int64_t rows = 32;  // of a batch
+
+/// One matrix of a stack: its fp32 master, and copies of format F that its products read.
+template <class F>
+class Trained {
+ public:
+  /// `sharded`: this rank owns a part of the master, and bytes are gathered; else the whole is quantized from its bf16.
+  Trained(Device& device, Matrix matrix, std::uint64_t seed, bool sharded) : device_(device), matrix_(matrix) {
+    const double deviation = 1 / std::sqrt(static_cast<double>(matrix.columns));
+    master_ = test::uniform<float>(matrix.elements(), seed, -deviation, deviation);
+    const std::int64_t units = matrix.elements() / 32, ranks = sharded ? mpi().size() : 1;
+    for (std::int64_t r = 0; r <= ranks; ++r) cuts_.push_back(units * r / ranks * 32);
+    const std::size_t mine = sharded ? static_cast<std::size_t>(mpi().rank()) : 0;
+    begin_ = cuts_[mine];
+    own_ = device.allocate(Category::masters, DType::f32, {cuts_[mine + 1] - begin_});
+    for (Tensor& side : decoded_) side = device.allocate(Category::weights, DType::bf16, {matrix.elements()});
+    y_ = device.allocate(Category::activations, DType::bf16, {rows, matrix.rows});
+    dx_ = device.allocate(Category::activations, DType::bf16, {rows, matrix.columns});
+    dw_ = device.allocate(Category::gradients, DType::f32, {matrix.rows, matrix.columns});
+    place();
+    send_master();
+  }
+
+  /// New storage, as a trainer's that lays its weights out anew; tables name the old one until they are made again.
+  void place() {
+    row_ = GuardedCopy<F>(device_, Side::rowwise, matrix_, 1);
+    column_ = GuardedCopy<F>(device_, Side::columnwise, matrix_, 1);
+    primary_ = device_.allocate(Category::weights, DType::bf16, {matrix_.elements()});
+    for (const Side side : {Side::rowwise, Side::columnwise})
+      decoding_[static_cast<std::size_t>(side)] =
+          test::placed(device_, formats::id_of<F>, {whole(decoded_[static_cast<std::size_t>(side)])});
+    quantizing_ = test::placed(device_, formats::id_of<F>, {whole(primary_)});
+  }
+
+  static constexpr bool apart = F::columnwise == formats::Columnwise::requantized;  ///< travels as bf16
+
+  ShardedWeight given() const {
+    ShardedWeight w{apart ? formats::id_of<formats::Bf16> : formats::id_of<F>, whole(own_)};
+    w.matrix.begin = ElementIndex(begin_);
+    if (apart) w.matrix.rowwise = {primary_, {}, {}, {}};
+    if (apart) w.matrix.columnwise = {};
+    return w;
+  }
+  Exchange gather() {
+    begins_.clear();
+    counts_.clear();
+    const auto bytes = [](std::int64_t elements) { return apart ? 2 * elements : formats::data_bytes<F>(elements); };
+    for (std::size_t r = 0; r + 1 < cuts_.size(); ++r) {
+      begins_.push_back(bytes(cuts_[r]));
+      counts_.push_back(bytes(cuts_[r + 1]) - begins_.back());
+    }
+    const Tensor& to = apart ? primary_ : row_.data.inner;
+    return {{}, {to.data, DType::u8, Shape{to.bytes()}}, counts_, begins_};
+  }
+  void round() { convert(device_.compute(), primary_, own_); }
+  void quantize_primary() { quantize(device_.compute(), *quantizing_); }
+  void decode() {
+    for (const Side side : {Side::rowwise, Side::columnwise})
+      dequantize(device_.compute(), *decoding_[static_cast<std::size_t>(side)], side);
+  }
+  void descend(const std::vector<float>& gradient, float rate) {
+    for (std::size_t i = 0; i < master_.size(); ++i) master_[i] -= rate * gradient[i];
+    send_master();
+  }
+
+  Tensor forward(Stream& stream, const Tensor& x) {
+    linear_forward(stream, y_, x, decoded_[0].view({matrix_.rows, matrix_.columns}));
+    return y_;
+  }
+  Tensor input_gradient(Stream& stream, const Tensor& dy) {
+    if constexpr (F::columnwise_order == formats::Order::transposed)
+      linear_forward(stream, dx_, dy, decoded_[1].view({matrix_.columns, matrix_.rows}));
+    else
+      linear_input_gradient(stream, dx_, dy, decoded_[1].view({matrix_.rows, matrix_.columns}));
+    return dx_;
+  }
+  std::vector<float> weight_gradient(Stream& stream, const Tensor& dy, const Tensor& x) {
+    linear_weight_gradient(stream, {dw_}, dy, x);
+    return test::on_host<float>(device_, dw_);
+  }
+
+ private:
+  QuantizedMatrix whole(const Tensor& values) const {
+    QuantizedMatrix m;
+    m.name = F::name;
+    m.matrix = matrix_;
+    m.values = values;
+    m.rowwise = row_.copy();
+    m.columnwise = column_.copy();
+    if (F::columnwise == formats::Columnwise::shared) m.columnwise.data = m.rowwise.data;
+    if (F::tensor_amax) m.columnwise.amax = m.rowwise.amax;
+    return m;
+  }
+  void send_master() { device_.upload(device_.compute(), own_, master_.data() + begin_); }
+
+  Device& device_;
+  Matrix matrix_;
+  std::vector<float> master_;
+  std::vector<std::int64_t> cuts_, counts_, begins_;
+  std::int64_t begin_ = 0;
+  Tensor own_, primary_, decoded_[2], y_, dx_, dw_;
+  GuardedCopy<F> row_, column_;
+  std::optional<QuantizeTable> decoding_[2], quantizing_;
+};
+
+enum class Storage { stays, moves, moves_under_old_tables };
+
+/// A stack 128-320-768-128 that learns a fixed map by gradient descent.
+template <class F>
+struct Stack {
+  Stack(Device& given, bool sharded) : device(given) {
+    for (const Matrix& m : {Matrix{320, 128}, Matrix{768, 320}, Matrix{128, 768}})
+      layers.emplace_back(device, m, static_cast<std::uint64_t>(m.rows), sharded);
+    for (const std::int64_t width : {320, 768})
+      activated.push_back(test::poisoned<bf16>(device, Shape{rows, width}));
+  }
+
+  /// The loss before one step.
+  double step() {
+    Stream& stream = device.compute();
+    const Tensor pre0 = layers[0].forward(stream, x);
+    gelu_forward(stream, activated[0], pre0);
+    const Tensor pre1 = layers[1].forward(stream, activated[0]);
+    gelu_forward(stream, activated[1], pre1);
+    std::vector<bf16> y = test::on_host<bf16>(device, layers[2].forward(stream, activated[1]));
+    double loss = 0;
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      const float error = static_cast<float>(y[i]) - static_cast<float>(target[i]);
+      loss += double{error} * double{error};
+      y[i] = bf16(error / rows);
+    }
+    device.upload(stream, dy, y.data());
+    const Tensor d1 = layers[2].input_gradient(stream, dy);
+    gelu_backward(stream, d1, d1, pre1);
+    const Tensor d0 = layers[1].input_gradient(stream, d1);
+    gelu_backward(stream, d0, d0, pre0);
+    const std::vector<float> gradients[] = {layers[0].weight_gradient(stream, d0, x),
+                                            layers[1].weight_gradient(stream, d1, activated[0]),
+                                            layers[2].weight_gradient(stream, dy, activated[1])};
+    for (std::size_t i = 0; i < layers.size(); ++i) layers[i].descend(gradients[i], 0.05f);
+    return loss;
+  }
+  ShardedWeights tables() const {
+    return {device, std::vector{layers[0].given(), layers[1].given(), layers[2].given()}};
+  }
+
+  Device& device;
+  std::vector<Trained<F>> layers;
+  std::vector<Tensor> activated;
+  Tensor x = test::on_device(device, Shape{rows, 128}, test::uniform<bf16>(rows * 128, 1));
+  Tensor dy = test::poisoned<bf16>(device, Shape{rows, 128});
+  std::vector<bf16> target = test::uniform<bf16>(rows * 128, 2);
+};
+
+/// From bf16 primaries, quantized at use.
+template <class F>
+std::vector<double> losses_at_use(std::int64_t steps) {
+  Device device;
+  Stack<F> stack(device, false);
+  std::vector<double> all;
+  for (std::int64_t step = 0; step < steps; ++step) {
+    for (Trained<F>& layer : stack.layers) {
+      layer.round();
+      layer.quantize_primary();
+      layer.decode();
+    }
+    all.push_back(stack.step());
+  }
+  return all;
+}
+
+/// From sharded masters: partial casts, a gather, and what follows it.
+template <class F>
+std::vector<double> losses_of_casts(std::int64_t steps, Storage storage = Storage::stays) {
+  Device device;
+  Stream& stream = device.compute();
+  Mesh mesh = mpi().mesh(device, mpi().ranks(), std::chrono::seconds(300));
+  Stack<F> stack(device, true);
+  auto& layers = stack.layers;
+  std::optional<ShardedWeights> weights(stack.tables());
+  std::vector<double> all;
+  for (std::int64_t step = 0; step < steps; ++step) {
+    if (step == 2 && storage != Storage::stays) {
+      for (Trained<F>& layer : layers) layer.place();
+      if (storage == Storage::moves) weights.emplace(stack.tables());
+    }
+    cast_master_weights(stream, *weights, mesh.world());
+    const Exchange gathers[] = {layers[0].gather(), layers[1].gather(), layers[2].gather()};
+    mesh.world().submit(stream, {Collective::all_gather, gathers, -1, "weights"}).wait(stream);
+    build_columnwise(stream, *weights);
+    for (Trained<F>& layer : layers) {
+      if (Trained<F>::apart) layer.quantize_primary();
+      layer.decode();
+    }
+    all.push_back(stack.step());
+  }
+  return all;
+}
+
+template <class F>
+struct CastStack : ::testing::Test {};
+using StackFormats = ::testing::Types<formats::Fp8Block, formats::Mxfp8, formats::Mxfp8Tiles, formats::Nvfp4>;
+TYPED_TEST_SUITE(CastStack, StackFormats);
+
+/// TESSERA_SOAK_STEPS makes it longer.
+TYPED_TEST(CastStack, LearnsWhatWeightsQuantizedAtUseLearn) {
+  const char* asked = std::getenv("TESSERA_SOAK_STEPS");
+  const std::int64_t steps = asked ? std::atoll(asked) : 6;
+  const std::vector<double> at_use = losses_at_use<TypeParam>(steps), cast = losses_of_casts<TypeParam>(steps);
+  ASSERT_EQ(std::ssize(cast), steps);
+  EXPECT_LT(at_use.back(), at_use.front());
+  EXPECT_EQ(cast, at_use);
+}
+
+TYPED_TEST(CastStack, StorageThatMovesNeedsNewTables) {
+  const std::vector<double> at_use = losses_at_use<TypeParam>(3);
+  EXPECT_EQ(losses_of_casts<TypeParam>(3, Storage::moves), at_use);
+  EXPECT_NE(losses_of_casts<TypeParam>(3, Storage::moves_under_old_tables), at_use);
 }
 
 TEST(CastMasterWeights, RefusesWhatTravelsAsBf16) {

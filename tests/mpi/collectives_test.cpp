@@ -15,6 +15,7 @@
 #include "core/comm/staged.hpp"
 #include "core/device/device.hpp"
 #include "tests/support/delaying.hpp"
+#include "tests/support/integers.hpp"
 #include "tests/support/throttled.hpp"
 
 namespace tessera {
@@ -22,7 +23,7 @@ namespace {
 
 constexpr std::chrono::seconds timeout(300);
 using Counts = std::vector<std::int64_t>;
-using Values = std::vector<std::uint64_t>;
+using test::Buffer, test::value, test::Values;
 
 Mesh over_mpi(Mpi& mpi, Device& device, MpiOptions options = {}) {
   options.transport = Transport::mpi;
@@ -91,44 +92,6 @@ const BackEnd back_ends[] = {
      }},
 };
 
-/// What rank `rank` puts at `i` of buffer `salt`: never 0, so that memory nobody wrote shows.
-std::uint64_t value(int salt, int rank, std::int64_t i) {
-  std::uint64_t z = (static_cast<std::uint64_t>(salt) << 40) + (static_cast<std::uint64_t>(rank) << 32) +
-                    static_cast<std::uint64_t>(i) + 1;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  return z ^ (z >> 27);
-}
-
-/// Integers of any width on the device.
-struct Buffer {
-  Buffer(Device& d, DType type, std::int64_t n) : device(d), tensor(d.allocate(Category::batch, type, {n})) {}
-
-  std::uint64_t cut(std::uint64_t v) const {
-    const std::int64_t bits = 8 * size_of(tensor.type);
-    return bits == 64 ? v : v & ((std::uint64_t{1} << bits) - 1);
-  }
-  template <class F> void fill(const F& f) {
-    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(tensor.bytes()));
-    const auto width = static_cast<std::size_t>(size_of(tensor.type));
-    for (std::int64_t i = 0; i < tensor.elements(); ++i) {
-      const std::uint64_t v = f(i);
-      std::memcpy(bytes.data() + static_cast<std::size_t>(i) * width, &v, width);  // little-endian
-    }
-    device.upload(device.compute(), tensor, bytes.data());
-  }
-  Values read() const {
-    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(tensor.bytes()));
-    device.download(device.compute(), bytes.data(), tensor);
-    Values values(static_cast<std::size_t>(tensor.elements()));
-    const auto width = static_cast<std::size_t>(size_of(tensor.type));
-    for (std::size_t i = 0; i < values.size(); ++i) std::memcpy(&values[i], bytes.data() + i * width, width);
-    return values;
-  }
-
-  Device& device;
-  Tensor tensor;
-};
-
 /// One exchange with its memory and what it must lead to.
 struct Case {
   Case(Device& device, DType type, Counts c, Counts d, std::int64_t send_size, std::int64_t receive_size)
@@ -136,7 +99,9 @@ struct Case {
         displacements(std::move(d)),
         send(device, type, send_size),
         receive(device, type, receive_size) {}
-  Exchange exchange() const { return {in_place ? Tensor{} : send.tensor, receive.tensor, counts, displacements}; }
+  Exchange exchange() const {
+    return {in_place ? Tensor{} : send.tensor, receive.tensor, counts, displacements, arrivals};
+  }
 
   /// What `expected` is about.
   Values received() const {
@@ -145,7 +110,7 @@ struct Case {
     return all;
   }
 
-  Counts counts, displacements;
+  Counts counts, displacements, arrivals;
   Buffer send, receive;
   Values expected;
   int part = -1;  ///< the only one that matters; -1: all of `receive`
@@ -221,6 +186,38 @@ class Collectives : public testing::TestWithParam<BackEnd> {
     for (int r = 0; r < size(); ++r)
       for (std::int64_t i = 0; i < counts[index()]; ++i)
         c.expected.push_back(c.receive.cut(value(salt, r, at[index()] + i)));
+    return c;
+  }
+
+  /// Elements that rank `from` sends to rank `to`, by the name of a pattern: even, all different, some pairs without,
+  /// all to the last, nothing, all to themselves.
+  std::int64_t rows_of(int pattern, std::int64_t unit, int from, int to) const {
+    const std::int64_t options[] = {5, 3 + 2 * from + to, (from + 2 * to) % 3 == 0 ? 0 : 7 + from,
+                                    to == size() - 1 ? 11 : 0, 0, from == to ? 6 : 0};
+    return unit * options[pattern];
+  }
+
+  /// `spare` elements more of memory than arrive.
+  Case& exchange_rows(DType type, int pattern, std::int64_t unit, std::int64_t gap, std::int64_t spare) {
+    Counts counts, arrivals;
+    for (int r = 0; r < size(); ++r) {
+      counts.push_back(rows_of(pattern, unit, rank(), r));
+      arrivals.push_back(rows_of(pattern, unit, r, rank()));
+    }
+    const std::int64_t received = std::accumulate(arrivals.begin(), arrivals.end(), spare);
+    const Counts at = begins(counts, gap);
+    Case& c = cases.emplace_back(device, type, counts, at, extent(counts, at), received);
+    c.arrivals = arrivals;
+    const int salt = static_cast<int>(cases.size());
+    c.send.fill([&](std::int64_t i) { return value(salt, rank(), i); });
+    c.receive.fill([](std::int64_t) { return 99; });
+    for (int r = 0; r < size(); ++r) {
+      std::int64_t from = gap;
+      for (int to = 0; to < rank(); ++to) from += rows_of(pattern, unit, r, to) + gap;
+      for (std::int64_t i = 0; i < arrivals[std::size_t(r)]; ++i)
+        c.expected.push_back(c.receive.cut(value(salt, r, from + i)));
+    }
+    c.expected.resize(static_cast<std::size_t>(received), 99);
     return c;
   }
 
@@ -309,6 +306,16 @@ TEST_P(Collectives, AllToAllLeavesOutGaps) {
   expect_all();
 }
 
+TEST_P(Collectives, RowsOfEveryTypeAndPattern) {
+  for (DType type : all_types)
+    for (int pattern = 0; pattern < 6; ++pattern)
+      for (std::int64_t gap : {0, 8}) run(Collective::exchange_rows, exchange_rows(type, pattern, 8, gap, gap));
+  const Case& values = exchange_rows(DType::bf16, 2, 16, 0, 32);
+  const Case& numbers = exchange_rows(DType::i64, 2, 1, 0, 2);
+  begin(Collective::exchange_rows, {&values, &numbers}).wait(stream());
+  expect_all();
+}
+
 TEST_P(Collectives, ReduceScatterOfEveryCut) {
   for (int cut = 0; cut < 5; ++cut)
     for (std::int64_t gap : {0, 3}) run(Collective::reduce_scatter, reduce_scatter(counts_of(cut, 4), gap));
@@ -323,6 +330,7 @@ TEST_P(Collectives, LargeBuffers) {
   const std::int64_t unit = std::string(GetParam().name) == "mpi_pieces" ? 1 << 6 : 1 << 15;
   run(Collective::all_gather, all_gather(DType::u8, counts_of(1, unit), 0));
   run(Collective::all_to_all, all_to_all(DType::f32, counts_of(1, unit), 0));
+  run(Collective::exchange_rows, exchange_rows(DType::f32, 1, unit, 0, 0));
   for (int cut : {0, 1}) run(Collective::reduce_scatter, reduce_scatter(counts_of(cut, unit), 0));
   run(Collective::all_reduce_max, reduction(Collective::all_reduce_max, DType::u16, unit * 3 + 1));
   expect_all();
@@ -358,6 +366,7 @@ TEST_P(Collectives, ManyUnderWayEndInAnyOrder) {
     pending.push_back(begin(Collective::all_reduce_max, {&reduction(Collective::all_reduce_max, DType::u16, i)}));
     pending.push_back(begin(Collective::all_reduce_sum, {&reduction(Collective::all_reduce_sum, DType::i64, 3 * i)}));
     pending.push_back(begin(Collective::reduce_scatter, {&reduce_scatter(counts_of(i % 5, 3), 0)}));
+    pending.push_back(begin(Collective::exchange_rows, {&exchange_rows(DType::u16, i % 6, 3, 0, 0)}));
   }
   // Each rank in an order of its own: waiting is not collective.
   std::shuffle(pending.begin(), pending.end(), std::mt19937(static_cast<unsigned>(rank())));
@@ -404,6 +413,11 @@ TEST_P(Collectives, RefusesWhatExchangeDoesNotAllow) {
   wrong = sound.exchange();
   wrong.send = wrong.send.flat(0, wrong.send.elements() - 1);
   refused(Collective::all_to_all, wrong);
+  refused(Collective::exchange_rows, sound.exchange());
+  wrong = exchange_rows(DType::f32, 1, 4, 0, 0).exchange();
+  wrong.receive = wrong.receive.flat(0, wrong.receive.elements() - 1);
+  refused(Collective::exchange_rows, wrong);
+  cases.pop_back();
   refused(Collective::all_reduce_sum, sound.exchange());
   refused(Collective::all_reduce_max, sound.exchange());
   run(Collective::all_to_all, sound);  // and nothing was left behind

@@ -57,8 +57,16 @@ TEST(FullSharding, TakesTheMemoryThatWasPlanned) {
   }
 }
 
+/// Experts between each two ranks; of four, two share them.
+RunConfig spread(RunConfig config) {
+  config.parallel.expert = mpi().size() % 2 == 0 ? 2 : 1;
+  config.parallel.expert_room = {};
+  derive(config);
+  return config;
+}
+
 TEST(FullSharding, EqualsShardedOptimizersUnderDelays) {
-  for (RunConfig config : {test::dense(Compute::bf16), test::mixture(Compute::fp32)}) {
+  for (RunConfig config : {test::dense(Compute::bf16), spread(test::mixture(Compute::fp32))}) {
     config.run.steps = 6;
     config.batch.micro = config.batch.global / mpi().size();
     const std::vector<MetricsRow> kept = Trial(config, 0).train(), visiting = Trial(sharded(config), 300).train();

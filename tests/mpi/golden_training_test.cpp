@@ -171,6 +171,24 @@ TEST_P(GoldenTraining, Fp32) {
   }
 }
 
+// The same mixtures, of whose experts each rank holds a part.
+TEST_P(GoldenTraining, Fp32WithExpertsSpread) {
+  const Golden golden = read_golden(GetParam());
+  const RunConfig whole = config_of(golden, Compute::fp32);
+  if (!whole.model.moe || !shared(whole)) return;
+  for (int expert = 2; expert <= mpi().size(); ++expert) {
+    if (mpi().size() % expert != 0 || whole.model.moe->experts % expert != 0) continue;
+    RunConfig config = whole;
+    config.parallel = {};
+    config.parallel.expert = expert;
+    derive(config);
+    const Errors errors = errors_of(golden, config);
+    say("fp32, experts spread", errors);
+    EXPECT_LE(errors.losses, tolerances::fp32_loss);
+    EXPECT_LE(errors.norms, tolerances::fp32_gradient);
+  }
+}
+
 TEST_P(GoldenTraining, Bf16) {
   const Golden golden = read_golden(GetParam());
   const RunConfig config = config_of(golden, Compute::bf16);

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "app/training/generation.hpp"
+#include "kernels/convert/convert.hpp"
 #include "tests/support/self_control.hpp"
 #include "tests/support/trial.hpp"
 
@@ -53,10 +55,60 @@ TEST(Passes, EveryRankGeneratesTheSameText) {
   Trial run(config, 0);
   run.train();
   std::string text;
-  generate(run.training().engine(), run.plan(), {'t', 'i', 'l', 'e'}, 30,
-           [&](std::int32_t token) { text += static_cast<char>(token); });
+  generate([&](const std::vector<std::int32_t>& ids) { return run.training().next_logits(ids); },
+           {.seed = run.plan().seed}, {'t', 'i', 'l', 'e'}, 30, [&](std::int32_t token) {
+             text += static_cast<char>(token);
+             return true;
+           });
   EXPECT_EQ(text.size(), 30u);
   for (const std::string& other : run.control().gather(text)) EXPECT_EQ(other, text);
+}
+
+/// Sizes that every format takes.
+RunConfig low_precision(RecipeName recipe) {
+  RunConfig config = base(Compute::bf16);
+  config.model.hidden = 64;
+  config.model.seq_len = 32;
+  config.precision.recipe = recipe;
+  derive(config);
+  return config;
+}
+
+// The same batch and the same masters: only what is drawn for random rounding differs between two steps.
+TEST(Passes, EveryStepDrawsAnew) {
+  const auto norms = [](RecipeName recipe) {
+    Trial run(low_precision(recipe), 0);
+    run.training().initialise([](StateDict&) {});
+    Engine& engine = run.training().engine();
+    Batches batches(run.plan().config, run.tokens(), run.windows(), run.plan().ranks.world);
+    HostSequences batch = batches.training(0, 0);
+    std::vector<float> all;
+    for (const std::uint64_t step : {1u, 2u, 1u}) {
+      batch.step = step;
+      all.push_back(engine.report(engine.step(batch, {})).clip.norm);
+      EXPECT_TRUE(std::isfinite(all.back()) && all.back() > 0);
+    }
+    return all;
+  };
+  const std::vector<float> drawn = norms(RecipeName::nvfp4), nearest = norms(RecipeName::mxfp8);
+  EXPECT_NE(drawn[0], drawn[1]);
+  EXPECT_EQ(drawn[0], drawn[2]);
+  EXPECT_EQ(nearest[0], nearest[1]);
+}
+
+// Formats saturate: an infinite activation would come out of the next product as an ordinary number.
+TEST(Passes, AnEvaluationOfWhatIsNotFiniteHasNoLoss) {
+  for (const RecipeName recipe : {RecipeName::fp8_block, RecipeName::nvfp4})
+    for (const bool poisoned : {false, true}) {
+      Trial run(low_precision(recipe), 0);
+      run.training().initialise([&](StateDict& state) {
+        for (const StateTensor& tensor : state.tensors)
+          if (poisoned && tensor.name == "layers.0.mlp.up.bias")
+            for (const StateRange& range : tensor.ranges)
+              fill(run.device().compute(), range.values, std::numeric_limits<float>::max());  // in bf16 infinity
+      });
+      EXPECT_EQ(std::isnan(run.training().evaluate()), poisoned) << name_of(recipe);
+    }
 }
 
 }  // namespace

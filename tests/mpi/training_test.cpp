@@ -79,16 +79,18 @@ TEST(Training, OverlapsChangeNoBit) {
     config.gather.overlap = config.reduce.overlap = false;
     const Outcome off = outcome_of(config);
     EXPECT_EQ(off.gathers, 0);
-    for (bool gather : {false, true})
-      for (bool reduce : {false, true}) {
-        config.gather.overlap = gather;
-        config.reduce.overlap = reduce;
-        const Outcome on = outcome_of(config);
-        expect_same(off, on, "overlaps");
-        const bool many = mpi().size() > 1;
-        EXPECT_EQ(on.gathers >= 5, many && gather) << on.gathers;
-        EXPECT_EQ(on.reductions >= 5, many && reduce) << on.reductions;
-      }
+    std::vector<std::pair<bool, bool>> overlaps{{true, true}};
+    if (config.model.moe.has_value() == (config.precision.compute == Compute::fp32))  // one of each kind of model
+      overlaps.insert(overlaps.end(), {{true, false}, {false, true}});
+    for (const auto& [gather, reduce] : overlaps) {
+      config.gather.overlap = gather;
+      config.reduce.overlap = reduce;
+      const Outcome on = outcome_of(config);
+      expect_same(off, on, "overlaps");
+      const bool many = mpi().size() > 1;
+      EXPECT_EQ(on.gathers >= 5, many && gather) << on.gathers;
+      EXPECT_EQ(on.reductions >= 5, many && reduce) << on.reductions;
+    }
   }
 }
 
@@ -104,7 +106,7 @@ void expect_reduced_by(const Outcome& outcome, const std::string& op) {
 
 // With two ranks there is but one order. From three on the library's is its own: sums differ in their last bits.
 TEST(Training, TheLibrarysOrderOfSumsIsAnotherRounding) {
-  for (RunConfig config : models()) {
+  for (RunConfig config : {dense(Compute::bf16), mixture(Compute::fp32)}) {
     const Outcome by_rank = outcome_of(config);
     expect_reduced_by(by_rank, "all_to_all");
     config.reduce.order = ReduceOrder::library;
@@ -156,7 +158,9 @@ void expect_rounded_masters(Device& device, Engine& engine, const RunPlan& plan,
 
 // The promise itself: on every rank, after every step, the stored weight is Q(bf16(master)).
 TEST(Training, StoredWeightsAreTheRoundedMastersAfterEveryStep) {
-  for (RunConfig config : {dense(Compute::fp32), mixture(Compute::bf16)}) {
+  RunConfig owned = mixture(Compute::bf16);
+  owned.optimizer.matrices = MatrixRule::muon;
+  for (RunConfig config : {dense(Compute::fp32), mixture(Compute::bf16), owned}) {
     config.eval.every_steps = 3;          // after which weights are Ready, where a step leaves them Staged
     config.debug.replica_hash_every = 1;  // all ranks hold the same: each looks at what it owns
     Trial run(config, 0);
@@ -174,7 +178,7 @@ TEST(Training, StoredWeightsAreTheRoundedMastersAfterEveryStep) {
 }
 
 TEST(Training, EvaluationChangesNoBit) {
-  for (RunConfig config : models()) {
+  for (RunConfig config : {dense(Compute::fp32), mixture(Compute::bf16)}) {
     const Outcome never = outcome_of(config);
     config.eval.every_steps = 1;
     const Outcome always = outcome_of(config);
@@ -202,8 +206,9 @@ TEST(Training, RecomputationChangesNoBit) {
     config.recompute.mode = RecomputeMode::full;
     expect_same(none, outcome_of(config), "full");
     config.recompute.mode = RecomputeMode::selective;
+    using Modules = std::vector<std::vector<RecomputeModule>>;
     for (const std::vector<RecomputeModule>& modules :
-         std::vector<std::vector<RecomputeModule>>{{attention}, {mlp}, {norm}, {moe}, {attention, mlp, norm, moe}}) {
+         config.model.moe ? Modules{{moe}, {norm}, {attention, mlp, norm, moe}} : Modules{{attention}, {mlp}}) {
       config.recompute.modules = modules;
       expect_same(none, outcome_of(config), "selective");
     }
@@ -309,45 +314,43 @@ void expect_same(const Held& eager, const Held& other, const std::string& what) 
 // follow an evaluation, which leaves the weights Ready where a step leaves them Staged.
 TEST(Training, AReplayedStepIsTheSameBits) {
   constexpr std::int64_t steps = 9;
-  for (RunConfig config : models())
-    for (const std::int64_t micro : {1, 3})
-      for (const std::int64_t evaluated : {0, 4}) {
-        if (12 / mpi().size() % micro != 0) continue;
-        config.run.steps = steps;
-        config.batch.micro = micro;
-        config.eval.every_steps = evaluated;
-        config.run.graph = false;
-        const Held eager = held_by(config);
-        EXPECT_EQ(eager.replays, 0);
-        config.run.graph = true;
-        const Held replayed = held_by(config);
-        expect_same(eager, replayed, "replayed");
-        // Evaluations are after steps 4, 8 and 9, so that steps 5 and 9 run as they are.
-        EXPECT_EQ(replayed.replays, replayed.on_streams ? steps - 3 - (evaluated ? 2 : 0) : 0);
-      }
-}
-
-TEST(Training, ReplaysGoWithAllOverlapsAndWithWhatReadsTheStateBetween) {
-  RunConfig config = mixture(Compute::bf16);
-  config.run.steps = 8;
-  for (bool gather : {false, true})
-    for (bool reduce : {false, true}) {
-      config.gather.overlap = gather;
-      config.reduce.overlap = reduce;
+  for (RunConfig config : {dense(Compute::fp32), mixture(Compute::bf16)})
+    for (const std::int64_t micro : {1, 3}) {
+      if (12 / mpi().size() % micro != 0) continue;
+      const bool evaluated = (micro == 1) == (config.precision.compute == Compute::bf16);
+      config.run.steps = steps;
+      config.batch.micro = micro;
+      config.eval.every_steps = evaluated ? 4 : 0;
       config.run.graph = false;
       const Held eager = held_by(config);
+      EXPECT_EQ(eager.replays, 0);
       config.run.graph = true;
-      const Held saved = held_by(config, [](Training& training, std::int64_t step) {
-        if (step == 5) training.state();
-      });
-      expect_same(eager, saved, "saved");
-      EXPECT_EQ(saved.replays, saved.on_streams ? 5 : 0);
-      const Held settled = held_by(config, [](Training& training, std::int64_t step) {
-        if (step == 5) training.engine().sync().settle(training.engine().stream());
-      });
-      expect_same(eager, settled, "settled");
-      EXPECT_EQ(settled.replays, settled.on_streams ? (gather ? 4 : 5) : 0);
+      const Held replayed = held_by(config);
+      expect_same(eager, replayed, "replayed");
+      // Evaluations are after steps 4, 8 and 9, so that steps 5 and 9 run as they are.
+      EXPECT_EQ(replayed.replays, replayed.on_streams ? steps - 3 - (evaluated ? 2 : 0) : 0);
     }
+}
+
+TEST(Training, ReplaysGoWithOverlapsAndWithWhatReadsTheStateBetween) {
+  RunConfig config = mixture(Compute::bf16);
+  config.run.steps = 8;
+  for (bool overlap : {false, true}) {
+    config.gather.overlap = config.reduce.overlap = overlap;
+    config.run.graph = false;
+    const Held eager = held_by(config);
+    config.run.graph = true;
+    const Held saved = held_by(config, [](Training& training, std::int64_t step) {
+      if (step == 5) training.state();
+    });
+    expect_same(eager, saved, "saved");
+    EXPECT_EQ(saved.replays, saved.on_streams ? 5 : 0);
+    const Held settled = held_by(config, [](Training& training, std::int64_t step) {
+      if (step == 5) training.engine().sync().settle(training.engine().stream());
+    });
+    expect_same(eager, settled, "settled");
+    EXPECT_EQ(settled.replays, settled.on_streams ? (overlap ? 4 : 5) : 0);
+  }
 }
 
 // A trace sees a step from inside, on the host: no replay then.

@@ -1,7 +1,8 @@
-"""Makes hf/<model>/: small models of Hugging Face's transformers with random weights as save_pretrained() leaves them
-(config.json, safetensors), and golden.json with tokens and the logits that transformers computes for them in float64.
+"""Makes hf/<model>/, where it is not there: small models of Hugging Face's transformers with random weights as save_pretrained() leaves them
+(config.json, safetensors), golden.json with tokens and the logits that transformers computes for them in float64, and
+greedy.json with what its generate() goes on with.
 
-    python tests/oracle/hf_goldens.py            # makes them anew
+    python tests/oracle/hf_goldens.py            # makes what is missing
     python tests/oracle/hf_goldens.py TESSERA    # checks the program: folder -> checkpoint -> folder, read by transformers
                                                  # and safetensors; 77: this Python lacks them
 
@@ -11,7 +12,6 @@ of experts, and through bf16; transformers then loads what the program wrote, an
 import copy
 import json
 import pathlib
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -39,8 +39,14 @@ def models():
     mixtral = tf.MixtralConfig(intermediate_size=16, num_local_experts=4, num_experts_per_tok=2, head_dim=10,
                                rope_parameters=dict(rope_type="default", rope_theta=1e6),
                                **ROTARY)
+    mistral = tf.MistralConfig(intermediate_size=40, sliding_window=None, head_dim=10, rope_parameters=dict(rope_type="default", rope_theta=700.0), **ROTARY)
+    llama3 = tf.LlamaConfig(intermediate_size=40, rope_parameters=dict(rope_type="llama3", rope_theta=50.0, factor=4.0, low_freq_factor=1.0,
+                            high_freq_factor=4.0, original_max_position_embeddings=8), **(ROTARY | dict(rms_norm_eps=1e-3)))
+    qwen2 = tf.Qwen2Config(intermediate_size=40, **(ROTARY | dict(rms_norm_eps=1e-6, tie_word_embeddings=True)))
+    qwen3 = tf.Qwen3Config(intermediate_size=40, head_dim=10, rope_parameters=dict(rope_type="default", rope_theta=1e6), **(ROTARY | dict(rms_norm_eps=1e-2)))
     net = tf.GPT2LMHeadModel(gpt2)
-    return {"gpt2": net, "llama": tf.LlamaForCausalLM(llama), "mixtral": tf.MixtralForCausalLM(mixtral),
+    return {"mistral": tf.MistralForCausalLM(mistral), "llama3": tf.LlamaForCausalLM(llama3), "qwen2": tf.Qwen2ForCausalLM(qwen2),
+            "qwen3": tf.Qwen3ForCausalLM(qwen3), "gpt2": net, "llama": tf.LlamaForCausalLM(llama), "mixtral": tf.MixtralForCausalLM(mixtral),
             "gpt2_fp16": copy.deepcopy(net)}
 
 
@@ -51,12 +57,15 @@ def randomize(net):
         weight.copy_(1 + noise if weight.dim() == 1 and name.endswith("weight") else noise)
 
 
-def logits(folder, tokens):
+def loaded(folder):
     # Mixtral's other implementations of experts take no float64.
     eager = dict(experts_implementation="eager") if tf.AutoConfig.from_pretrained(folder).model_type == "mixtral" else {}
-    net = tf.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager", **eager).eval()
+    return tf.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager", **eager).eval()
+
+
+def logits(folder, tokens):
     with torch.no_grad():
-        return net(torch.tensor(tokens)).logits.numpy()
+        return loaded(folder)(torch.tensor(tokens)).logits.numpy()
 
 
 def tensors(folder):
@@ -71,14 +80,25 @@ def relative(found, wanted):
     return float(np.abs(found - wanted).max() / np.abs(wanted).max())
 
 
+def greedy(folder, prompt):
+    """The tokens after the prompt, and by how much the least certain one was ahead."""
+    tokens, least = list(prompt), np.inf
+    while len(tokens) < LENGTH:
+        last = logits(folder, [tokens])[0, -1]
+        least = min(least, np.ptp(np.sort(last)[-2:]))
+        tokens.append(int(last.argmax()))
+    return tokens[len(prompt):], least
+
+
 def make():
-    torch.manual_seed(SEED)
     for name, net in models().items():
+        if (folder := HERE / name).exists():
+            make_greedy(folder)
+            continue
+        torch.manual_seed(SEED + sum(name.encode()))
         randomize(net)
         if name.endswith("fp16"):
             net.half()
-        folder = HERE / name
-        shutil.rmtree(folder, ignore_errors=True)
         net.save_pretrained(folder, max_shard_size="30KB" if name == "mixtral" else "1GB")
         (folder / "generation_config.json").unlink(missing_ok=True)
         tokens = torch.randint(VOCABULARY, (SEQUENCES, LENGTH)).tolist()
@@ -88,6 +108,22 @@ def make():
         (folder / "golden.json").write_text(json.dumps(golden) + "\n")
         size = sum(path.stat().st_size for path in folder.iterdir())
         print(f"{name}: {len(tensors(folder))} tensors, {size} bytes, |logits| up to {np.abs(wanted).max():.2f}")
+        make_greedy(folder)
+
+
+def make_greedy(folder):
+    if (folder / "greedy.json").exists():
+        return
+    prompts = [one[:3] for one in json.loads((folder / "golden.json").read_text())["tokens"]]
+    cases = [dict(prompt=prompt, tokens=(found := greedy(folder, prompt))[0], least_lead=float(f"{found[1]:.3g}")) for prompt in prompts]
+    assert min(case["least_lead"] for case in cases) > 2e-4, cases
+    net = loaded(folder)
+    for case in cases:
+        prompt = torch.tensor([case["prompt"]])
+        made = net.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=LENGTH - 3, do_sample=False, pad_token_id=0)[0].tolist()
+        assert made[3:] == case["tokens"], (made, case)
+    (folder / "greedy.json").write_text(json.dumps(dict(made_by="tests/oracle/hf_goldens.py", cases=cases)) + "\n")
+    print(folder.name, "greedy", [case["least_lead"] for case in cases])
 
 
 def convert(tessera, *arguments):

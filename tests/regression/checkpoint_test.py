@@ -184,9 +184,9 @@ class Checkpoints(runs.Runs):
         self.assertEqual(failures[1], folders[2] + "/optimizer.h5: /adamw/v/embed.tokens holds other bytes than were saved")
         out = self.told("ls", "a")
         lines = out.splitlines()
-        self.assertRegex(lines[0], r"^ +3 +\S+ [MG]iB  invalid  -  +a/step_00000003/model.h5: has 100 bytes")
-        self.assertRegex(lines[1], r"^ +5 +\S+ [MG]iB  valid    \w{16}  a/step_00000005$")
-        self.assertRegex(lines[2], r"^ +6 +\S+ [MG]iB  valid    \w{16}  a/abandoned-1_step_00000006 \(abandoned\)$")
+        self.assertRegex(lines[0], r"^ +3 +\S+ [KMG]iB  invalid  -  +a/step_00000003/model.h5: has 100 bytes")
+        self.assertRegex(lines[1], r"^ +5 +\S+ [KMG]iB  valid    \w{16}  a/step_00000005$")
+        self.assertRegex(lines[2], r"^ +6 +\S+ [KMG]iB  valid    \w{16}  a/abandoned-1_step_00000006 \(abandoned\)$")
 
     def told(self, verb, *arguments):
         """What a verb says to people."""
@@ -279,9 +279,9 @@ class Checkpoints(runs.Runs):
         step = self.path("a", "step_00000002")
         with h5py.File(os.path.join(step, "model.h5")) as file:
             saved = {name: file["model"][name][...] for name in file["model"]}
-        readme = documents.indented(documents.section(documents.read("README.md"), "Checkpoints"))
+        use = documents.indented(documents.section(documents.read("docs/checkpoints.md"), "Reading one"))
         page = documents.fenced(documents.section(documents.read("io/checkpoint/FORMAT.md"), "Reading a weight"), "python")
-        shows, reads = next(code for code in readme if "h5py" in code), page[0]
+        shows, reads = next(code for code in use if "h5py" in code), page[0]
         for lines in (shows, reads):
             named = self.path(re.search(r'File\("(.+)/model\.h5"\)', lines)[1])
             os.makedirs(os.path.dirname(named))
@@ -304,6 +304,28 @@ class Checkpoints(runs.Runs):
         held |= set(manifest) | set(manifest["state"]) | set(os.listdir(step))
         self.assertTrue({"tied_to", "canonical", "/provenance", "non_finite", "/rng/seed", "deck.yaml"} <= held)
         self.assertEqual([name for name in sorted(held) if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", page)], [])
+
+    def test_weights_quantized_beside_the_masters(self):
+        """quantized.h5 is what the tool makes of model.h5, changes nothing else, and is watched over as all files are."""
+        sets = [item for key in ("model.hidden=128", "model.ffn=128", "precision.recipe=mxfp8") for item in ("--set", key)]
+        self.train(75, 2, self.deck("a"), *sets, "--stop-at", "2")
+        self.train(75, 2, self.deck("b", "discrete"), *sets, "--set", "checkpoint.quantized=true", "--stop-at", "2")
+        plain, step = self.path("a", "step_00000002"), self.path("b", "step_00000002")
+        self.assertEqual(self.tool(0, "inspect", plain)["content_digest"], self.tool(0, "inspect", step)["content_digest"])
+        self.assertEqual(set(os.listdir(step)) - set(os.listdir(plain)), {"quantized.h5"})
+        made = self.path("made.h5")
+        subprocess.run([runs.TESSERA, "quantize", os.path.join(step, "model.h5"), "--format", "mxfp8", "--out", made], check=True, capture_output=True)
+        with open(made, "rb") as tool, open(os.path.join(step, "quantized.h5"), "rb") as run:
+            self.assertEqual(tool.read(), run.read())
+        self.assertEqual(self.tool(0, "verify", step)["ok"], True)
+        with open(os.path.join(step, "quantized.h5"), "r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            byte = file.read(1)
+            file.seek(-1, os.SEEK_END)
+            file.write(bytes([byte[0] ^ 1]))
+        self.assertIn("quantized.h5: holds other bytes than were saved", self.tool(5, "verify", step)["failures"][0])
+        out, _ = self.train(0, 1, self.deck("b"), *sets)  # no run reads it
+        self.assertIn("resumed from", out)
 
     def test_what_must_not_be_resumed(self):
         self.train(75, 1, self.deck("a"), "--stop-at", "2")

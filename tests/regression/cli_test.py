@@ -52,7 +52,7 @@ class Cli(unittest.TestCase):
 
 class Usage(Cli):
     def test_every_verb_has_help(self):
-        for verb in ([], ["train"], ["eval"], ["plan"], ["validate"], ["explain"], ["info"], ["quantize"], ["checkpoint"]):
+        for verb in ([], ["train"], ["eval"], ["plan"], ["validate"], ["explain"], ["compare"], ["info"], ["quantize"], ["checkpoint"]):
             done = self.expect(0, *verb, "--help")
             self.assertIn("Usage: tessera", done.stdout)
         for option in ("--set", "DECK"):
@@ -60,7 +60,7 @@ class Usage(Cli):
                 self.assertIn(option, self.expect(0, verb, "--help").stdout)
 
     def test_help_of_an_unknown_verb(self):
-        for first, *arguments in (["anything: unknown verb, there are train, eval, plan, validate, explain, info, checkpoint, quantize",
+        for first, *arguments in (["anything: unknown verb, there are train, eval, generate, plan, validate, explain, compare, info, checkpoint, quantize",
                                    "anything", "--help"],
                                   ["trian: unknown verb, did you mean train?", "trian", "-h"],
                                   ["trian: unknown verb, did you mean train?", "--help", "trian"],
@@ -136,8 +136,8 @@ class Validate(Cli):
 
     def test_prints_the_corpus(self):
         """2200 tokens are 68 windows of 32, 3 of them (5%) for evaluation; 10 steps of 8 visit 65 windows 1.23 times."""
-        self.assertIn("# corpus: files 1, tokens 2200, windows 65 for training and 3 for evaluation (32 tokens each), "
-                      "epochs 1.23 (10 steps of 8 sequences)\n", self.expect(0, "validate", self.write(SMALL)).stdout)
+        self.assertIn("# corpus:   1 file, 2,200 tokens; 65 windows of 32 tokens for training, 3 for evaluation; "
+                      "1.23 epochs in 10 steps of 8 sequences\n", self.expect(0, "validate", self.write(SMALL)).stdout)
 
     def test_checks_what_train_would(self):
         deck = self.write(SMALL.replace("]}", "], eval_fraction: 0.1}") + "checkpoint: {dir: run}\n")
@@ -154,7 +154,7 @@ class Validate(Cli):
                 (5, ["model.seq_len=2000"], ["the corpus has 2200 tokens, but model.seq_len 2000 needs at least 4001"]),
                 (4, ["checkpoint.dir=corpus.txt/run"], ["is a file, and the run directory corpus.txt/run needs a directory there"]),
                 (4, ["checkpoint.dir=" + "x" * 300], ["cannot be made: File name too long"]),
-                (3, ["model.hidden=131072", "model.layers=100"], ["1 ranks of ", "`tessera plan` shows what the memory is for"]),
+                (3, ["model.hidden=131072", "model.layers=100"], ["1 rank of ", "`tessera plan` shows what the memory is for"]),
                 (5, ["data.root=gone", "checkpoint.dir=corpus.txt"], ["gone cannot be read", "corpus.txt is a file"])):
             with self.subTest(settings=settings):
                 said = self.expect(code, "validate", deck, *(word for text in settings for word in ("--set", text))).stderr
@@ -177,7 +177,7 @@ class Validate(Cli):
             os.mkdir(os.path.join(folder, "build"))
             path = self.write(TEXT, os.path.join(folder, "build", "other.text"))
             deck = self.write(SMALL.replace('"*.txt"', f'"*.txt", {path}'))
-            self.assertIn("# corpus: files 2, tokens 4400,", self.expect(0, "validate", deck).stdout)
+            self.assertIn("# corpus:   2 files, 4,400 tokens;", self.expect(0, "validate", deck).stdout)
 
     def test_a_key_without_a_value_is_reported_at_its_line(self):
         text = SMALL.replace("run: {name: small, steps: 10}", "run:\n  name: small\n  steps:\n\n\n  seed: 3")
@@ -252,6 +252,16 @@ class Explain(Cli):
         self.assertEqual(backward, dict.fromkeys(expected, 0))
         visits = everything.split("What `sharding: full` gathers, for each weight and micro-batch\n")[1].splitlines()
         self.assertEqual(sum(line.split()[0] == "mxfp8" and "quantized" in line for line in visits if line), 4)
+
+    def test_values_of_a_deck_and_where_they_come_from(self):
+        with open(os.path.join(self.folder, "mine.yaml"), "w") as file:
+            file.write(f"base: {os.path.basename(self.write(SMALL))}\nrun: {{seed: 5}}\n")
+        mine = os.path.join(self.folder, "mine.yaml")
+        for key, text in (("run.seed", f"value    5, deck: {mine}:2:13"), ("run.steps", f"value    10, base: {self.write(SMALL)}:2:"),
+                          ("optimizer.lr", "value    0.5, override: --set optimizer.lr=0.5"), ("optimizer.eps", "value    1e-08, default")):
+            self.assertIn(text, self.expect(0, "explain", key, "--deck", mine, "--set", "optimizer.lr=0.5").stdout)
+        self.assertIn(f"value 5, deck: {mine}:2:13", self.expect(0, "explain", "run", "--deck", mine).stdout)
+        self.assertIn("other.yaml", self.expect(0, "explain", "base").stdout)
 
     def test_an_unknown_key(self):
         self.assertIn("did you mean optimizer.lr?", self.expect(2, "explain", "optimizer.rl").stderr)

@@ -196,7 +196,7 @@ class Muon(runs.Runs):
         whole, sharded = "whole-matrix", "element-sharded"
         self.assertEqual(kinds, {(whole,), (sharded,), (whole, sharded), (sharded, whole)})
         self.assertEqual(self.plan(4, "single")["owners"], [])
-        text, _ = self.run_to_its_end(0, 1, "plan", self.deck("planned", "single"), "--ranks", "4", *self.settings())
+        text, _ = self.run_to_its_end(0, 1, "plan", self.deck("planned", "single"), "--ranks", "4", "--verbose", *self.settings())
         for processes in ("dense", "expert"):
             self.assertEqual([f"{processes} rank {rank} " in text for rank in range(5)], [True] * 4 + [False])
             self.assertIn(f"{processes} most over mean", text)

@@ -38,10 +38,11 @@ class OldCheckpoints(runs.Runs):
         deck = layout + ".yaml"
         out, _ = self.run_to_its_end(0, 2, "eval", deck, "--checkpoint", layout, "--json")
         self.assertAlmostEqual(json.loads(out)["eval_loss"], expected["eval_loss"], places=3)
-        # Loaded and saved again it is the same state, for every number of ranks and either layout.
-        for ranks, weights in ((1, "discrete"), (3, "single")):
+        # Loaded and saved again it is the same state, for every number of ranks, either layout and either way of reading.
+        for ranks, weights, io in ((1, "discrete", "mpio"), (2, "discrete", "direct"), (3, "single", "mpio")):
             target = f"{layout}-{ranks}"
-            self.train(75, ranks, deck, "--resume", layout, "--stop-at", "3", "--set", f"checkpoint.dir={target}", "--set", f"model.moe.weights={weights}")
+            self.train(75, ranks, deck, "--resume", layout, "--stop-at", "3", "--set", f"checkpoint.dir={target}", "--set", f"model.moe.weights={weights}",
+                       "--set", f"checkpoint.io={io}")
             self.assertEqual(self.tool(0, "inspect", target)["content_digest"], expected["content_digest"])
         self.train(0, 2, deck)
         self.assertEqual(self.tool(0, "inspect", layout)["step"], 4)

@@ -1,4 +1,4 @@
-"""`tessera quantize` from outside: what it writes, read back by the README's own lines; what it refuses; what a killed one leaves.
+"""`tessera quantize` from outside: what it writes, read back by the documents' own lines; what it refuses; what a killed one leaves.
 
 usage: quantize_test.py TESSERA
 """
@@ -79,8 +79,8 @@ class Quantize(unittest.TestCase):
 
 
 class Written(Quantize):
-    def test_the_readme_reads_a_weight_back(self):
-        code = documents.indented(documents.section(documents.read("README.md"), "Number formats"))
+    def test_the_documents_lines_read_a_weight_back(self):
+        code = documents.indented(documents.section(documents.read("docs/formats.md"), "Reading what `tessera quantize` wrote"))
         self.assertEqual(len(code), 2, "a command, and how to read what it wrote")
         command = code[0].split("#")[0].split()
         self.assertEqual(command[:2], ["tessera", "quantize"])

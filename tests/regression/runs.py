@@ -124,29 +124,35 @@ class Jobs(InFolder):
         return self.json_lines(directory, "metrics.jsonl")
 
 
+def reads_tokenizers():
+    """Whether the program was built with ICU."""
+    done = subprocess.run([TESSERA, "info", "--json"], capture_output=True, text=True, check=True)
+    return "ICU" in done.stdout
+
+
 class Runs(InFolder):
     def deck(self, directory, weights="single"):
         """weights: of the experts; none: a dense model."""
         moe = f", moe: {{experts: 4, top_k: 2, weights: {weights}}}" if weights else ""
         return self.write(directory + ".yaml", DECK.replace("DIR", self.path(directory)).replace("MOE", moe))
 
-    def start(self, ranks, *arguments, verb="train"):
-        return subprocess.Popen([MPIEXEC, "-n", str(ranks), TESSERA, verb, *arguments], stdout=subprocess.PIPE,
+    def start(self, ranks, *arguments, verb="train", fault=""):
+        return subprocess.Popen([MPIEXEC, "-n", str(ranks), TESSERA, verb, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True, cwd=self.folder,
-                                env={**os.environ, "OMP_NUM_THREADS": "1", "TESSERA_TEST_FOLDER": self.folder})
+                                env={**os.environ, "OMP_NUM_THREADS": "1", "TESSERA_TEST_FOLDER": self.folder, "TESSERA_FAULT": fault})
 
     def rank_of(self):
         """A rank that runs in the folder, if any does."""
         return rank_with(f"TESSERA_TEST_FOLDER={self.folder}", TESSERA)
 
-    def run_to_its_end(self, code, ranks, verb, *arguments):
-        process = self.start(ranks, *arguments, verb=verb)
-        out, err = process.communicate(timeout=PATIENCE)
+    def run_to_its_end(self, code, ranks, verb, *arguments, fault="", input=None):
+        process = self.start(ranks, *arguments, verb=verb, fault=fault)
+        out, err = process.communicate(input, timeout=PATIENCE)
         self.assertEqual(process.returncode, code, (arguments, out[-2000:], err))
         return out, err
 
-    def train(self, code, ranks, *arguments):
-        return self.run_to_its_end(code, ranks, "train", *arguments)
+    def train(self, code, ranks, *arguments, fault=""):
+        return self.run_to_its_end(code, ranks, "train", *arguments, fault=fault)
 
     def tool(self, code, verb, *arguments):
         done = subprocess.run([TESSERA, "checkpoint", verb, *arguments, "--json"], capture_output=True, text=True, timeout=PATIENCE,

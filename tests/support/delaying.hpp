@@ -8,7 +8,7 @@
 
 namespace tessera::test {
 
-/// Waits a random time of at most `most_us` before each submit, drawn from `seed` and the rank.
+/// Fault injection: sleeps a random time of at most `most_us` before each submit, drawn from `seed` and the rank.
 class Delaying final : public Wrapper {
  public:
   Delaying(std::unique_ptr<Communicator> inner, std::uint64_t seed, int most_us)

@@ -32,7 +32,7 @@ inline RunConfig dense(Compute compute) {
   return config;
 }
 
-/// Every second thing a model may have, and experts.
+/// The other choice of most model keys (rms, rotary, swiglu, grouped queries), and experts.
 inline RunConfig mixture(Compute compute) {
   RunConfig config = base(compute);
   config.model.norm = Norm::rms;

@@ -40,7 +40,7 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-/// While it lives, permissions bind this process, even if root started it.
+/// Drops root's privileges for its lifetime, so that file permissions bind this process.
 class WithoutPrivileges {
  public:
   WithoutPrivileges() : user_(::geteuid()) {

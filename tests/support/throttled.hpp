@@ -12,7 +12,7 @@
 
 namespace tessera::test {
 
-/// An operation completes no earlier than latency + bytes/bandwidth after it was posted, one at a time.
+/// A slow network: an operation completes no earlier than latency + bytes/bandwidth after its post, one at a time.
 class Throttled final : public Wrapper {
  public:
   using Clock = std::chrono::steady_clock;

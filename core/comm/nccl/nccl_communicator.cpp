@@ -41,8 +41,8 @@ class NcclBackEnd {
  public:
   NcclBackEnd(MpiWatch& watch, Device& device, std::chrono::seconds timeout, const MpiOptions& options)
       : watch_(watch), device_(device), stream_(device.communication()), timeout_(timeout) {
-    // On hosts shared with others: a program that dies while it holds multicast groups can put their GPUs out of
-    // service.
+    // NVLink multicast is off: on shared hosts, a program that dies while it holds multicast groups can put the GPUs
+    // out of service.
     setenv("NCCL_NVLS_ENABLE", "0", 0);
     if (options.compare == Compare::before_each) control_ = mpi_control(watch, timeout);
     watch_.quote(&log_);
@@ -105,7 +105,7 @@ class NcclBackEnd {
       wait_ready(comm);
     }
     slot->done = stream_.record();
-    // Of what is captured nothing runs now; of a replay its graph's end is watched for.
+    // A captured operation does not run now; for a replay the watchdog watches the end of the graph.
     if (!device_.compute().capturing()) watch_for(slot->done, operation.group);
     return static_cast<int>(slot - slots_.begin());
   }
@@ -162,7 +162,7 @@ class NcclBackEnd {
     posted_[newest_++ % posted_.size()] = {done, at_, group};
   }
 
-  /// Hangs on the communication stream: called while the host waits for the device.
+  /// The communication stream's progress hook: called while the host waits for the device.
   void progress() {
     using namespace std::chrono_literals;
     const Clock::time_point now = Clock::now();
@@ -228,6 +228,7 @@ class NcclCommunicator final : public Communicator {
       switch (operation.collective) {
         case Collective::all_gather: all_gather(exchange); break;
         case Collective::all_to_all: all_to_all(exchange); break;
+        case Collective::exchange_rows: exchange_rows(exchange); break;
         case Collective::reduce_scatter: reduce_scatter(exchange); break;
         case Collective::all_reduce_max: all_reduce(exchange.receive, ncclMax); break;
         case Collective::all_reduce_sum: all_reduce(exchange.receive, ncclSum); break;
@@ -254,15 +255,27 @@ class NcclCommunicator final : public Communicator {
   void all_to_all(const Exchange& x) {
     const std::int64_t mine = x.counts[static_cast<std::size_t>(rank())];
     if (size() == 1 && x.send.flat(x.displacements[0], mine).data == x.receive.data) return;
+    for (int r = 0; r < size(); ++r) swap(x, r, r * mine, mine);
+  }
+
+  void exchange_rows(const Exchange& x) {
+    std::int64_t begin = 0;
     for (int r = 0; r < size(); ++r) {
-      const auto at = static_cast<std::size_t>(r);
-      if (x.counts[at] > 0)
-        check(ncclSend(x.send.flat(x.displacements[at], x.counts[at]).data, bytes_of(x.send, x.counts[at]), ncclUint8,
-                       r, comm_, native()));
-      if (mine > 0)
-        check(ncclRecv(static_cast<std::byte*>(x.receive.data) + bytes_of(x.receive, r * mine),
-                       bytes_of(x.receive, mine), ncclUint8, r, comm_, native()));
+      const std::int64_t arriving = x.arrivals[static_cast<std::size_t>(r)];
+      swap(x, r, begin, arriving);
+      begin += arriving;
     }
+  }
+
+  /// Part `r` to rank r; of it `arriving` elements, to `begin` of what is received.
+  void swap(const Exchange& x, int r, std::int64_t begin, std::int64_t arriving) {
+    const auto at = static_cast<std::size_t>(r);
+    if (x.counts[at] > 0)
+      check(ncclSend(x.send.flat(x.displacements[at], x.counts[at]).data, bytes_of(x.send, x.counts[at]), ncclUint8, r,
+                     comm_, native()));
+    if (arriving > 0)
+      check(ncclRecv(static_cast<std::byte*>(x.receive.data) + bytes_of(x.receive, begin),
+                     bytes_of(x.receive, arriving), ncclUint8, r, comm_, native()));
   }
 
   void reduce_scatter(const Exchange& x) {

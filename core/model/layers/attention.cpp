@@ -1,5 +1,7 @@
 #include "core/model/layers/attention.hpp"
 
+#include "kernels/attention/head_norm.hpp"
+
 namespace tessera {
 namespace {
 
@@ -15,22 +17,40 @@ Attention::Attention(ParamRegistry& registry, const std::string& name, const Gpt
     : one_{1, shape.seq_len, shape.heads, shape.kv_heads, shape.head_dim, shape.attention_order},
       type_(shape.compute),
       sum_type_(shape.sum_type()),
+      eps_(shape.eps),
       qkv_(registry, name + ".qkv",
-           {shape.hidden, one_.columns(), initial_deviation, shape.bias, shape.accumulation, shape.recipe,
-            parts_of(one_)}),
+           {shape.hidden, one_.columns(), initial_deviation, shape.bias || shape.qkv_bias, shape.accumulation,
+            shape.recipe, parts_of(one_)}),
+      norms_(add_norms(registry, name, shape)),
       out_(registry, name + ".out",
            {one_.heads * one_.head_dim, shape.hidden, residual_deviation(shape.layers), shape.bias,
             shape.accumulation, shape.recipe, {}}) {}
 
+std::optional<Attention::HeadNorms> Attention::add_norms(ParamRegistry& registry, const std::string& name,
+                                                         const GptShape& shape) {
+  if (!shape.qk_norm) return std::nullopt;
+  const auto add = [&](const char* which) {
+    return add_whole(registry, name + which, {shape.head_dim}, Role::norm, {Start::Kind::one, 0});
+  };
+  const ParamId q = add(".q_norm.weight");
+  return HeadNorms{q, add(".k_norm.weight")};
+}
+
+/// Whole sequences, or a part of one.
 AttentionShape Attention::shape_of(std::int64_t tokens) const {
   AttentionShape shape = one_;
-  shape.sequences = tokens / one_.length;
+  shape.length = std::min(tokens, one_.length);
+  shape.sequences = tokens / shape.length;
   return shape;
 }
 
 Attention::Saved Attention::place(Arena& arena, std::int64_t tokens) const {
   const AttentionShape shape = shape_of(tokens);
   Saved saved;
+  if (norms_) {
+    saved.projected = arena.keep(type_, {tokens, shape.columns()});
+    saved.rstd = arena.keep(sum_type_, {tokens, shape.heads + shape.kv_heads});
+  }
   saved.qkv = arena.keep(type_, {tokens, shape.columns()});
   saved.lse = arena.keep(sum_type_, {shape.sequences, shape.heads, shape.length});
   saved.out.x = arena.keep(type_, {tokens, shape.heads * shape.head_dim});
@@ -39,10 +59,18 @@ Attention::Saved Attention::place(Arena& arena, std::int64_t tokens) const {
 
 void Attention::forward(const Call& call, const Tensor& x, const Saved& saved, const Tensor& y) const {
   const AttentionShape shape = shape_of(x.rows());
-  qkv_.forward(call, saved.qkv, x);
+  qkv_.forward(call, norms_ ? saved.projected : saved.qkv, x);
+  if (norms_) {
+    const Use q = call.weights.operand(call.stream, norms_->q, Side::rowwise);
+    const Use k = call.weights.operand(call.stream, norms_->k, Side::rowwise);
+    head_norm_forward(call.stream, shape, saved.qkv, saved.rstd, saved.projected, q->data, k->data, eps_);
+  }
   if (call.rotation) rotary(call.stream, shape, saved.qkv, call.rotation, Rotation::forward);
   const Arena::Frame frame(call.arena);
-  attention_forward(call.stream, call.arena, shape, saved.out.x, saved.lse, saved.qkv);
+  if (call.cache)
+    attention_extend(call.stream, call.arena, shape, saved.out.x, call.cache, saved.qkv, call.position);
+  else
+    attention_forward(call.stream, call.arena, shape, saved.out.x, saved.lse, saved.qkv);
   if (y) out_.forward(call, y, saved.out.x);
 }
 
@@ -58,7 +86,20 @@ void Attention::backward(const Call& call, const Tensor& dx, const Tensor& dy, c
     attention_backward(call.stream, call.arena, shape, dqkv, dout, saved.qkv, saved.out.x, saved.lse);
   }
   if (call.rotation) rotary(call.stream, shape, dqkv, call.rotation, Rotation::inverse);
+  if (norms_) norm_backward(call, dqkv, saved);
   qkv_.backward(call, dx, dqkv, {x});
+}
+
+void Attention::norm_backward(const Call& call, const Tensor& dqkv, const Saved& saved) const {
+  const AttentionShape shape = shape_of(dqkv.rows());
+  contribute(call, norms_->q, [&](const Gradient& dq) {
+    contribute(call, norms_->k, [&](const Gradient& dk) {
+      head_norm_weight_gradients(call.stream, call.arena, shape, dq, dk, dqkv, saved.projected, saved.rstd);
+    });
+  });
+  const Use q = call.weights.operand(call.stream, norms_->q, Side::rowwise);
+  const Use k = call.weights.operand(call.stream, norms_->k, Side::rowwise);
+  head_norm_backward(call.stream, shape, dqkv, saved.projected, saved.rstd, q->data, k->data);
 }
 
 }  // namespace tessera

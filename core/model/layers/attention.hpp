@@ -1,20 +1,24 @@
 #pragma once
 #include "core/model/layers/linear.hpp"
+#include "core/model/layers/parameter.hpp"
 #include "core/model/shape.hpp"
 #include "kernels/attention/attention.hpp"
 
 namespace tessera {
 
 /// y = causal attention over one projection of x to queries, keys and values, and a projection back; [M,C] to [M,C].
+/// With a cache in the call, rows are the next tokens of one sequence; those before are in the cache.
 class Attention {
  public:
   struct Saved {
+    Tensor projected;   ///< [M, (H + 2G) D], before query and key norm; empty without it
+    Tensor rstd;        ///< [M, H + G], likewise
     Tensor qkv;         ///< [M, (H + 2G) D], rotated where positions are rotary
     Tensor lse;         ///< [sequences, H, T]
     Linear::Saved out;  ///< [M, H D], of the projection back
   };
 
-  /// Registers `name`.qkv and `name`.out.
+  /// Registers `name`.qkv, with query and key norm `name`.q_norm and `name`.k_norm, and `name`.out.
   Attention(ParamRegistry& registry, const std::string& name, const GptShape& shape);
 
   Saved place(Arena& arena, std::int64_t tokens) const;
@@ -24,9 +28,18 @@ class Attention {
  private:
   AttentionShape shape_of(std::int64_t tokens) const;
 
+  struct HeadNorms {
+    ParamId q, k;
+  };
+  static std::optional<HeadNorms> add_norms(ParamRegistry& registry, const std::string& name, const GptShape& shape);
+  void norm_backward(const Call& call, const Tensor& dqkv, const Saved& saved) const;
+
   AttentionShape one_;  ///< of one sequence
   DType type_, sum_type_;
-  Linear qkv_, out_;
+  double eps_;
+  Linear qkv_;
+  std::optional<HeadNorms> norms_;
+  Linear out_;
 };
 
 }  // namespace tessera

@@ -33,7 +33,7 @@ Block::Saved Block::place(Arena& arena, std::int64_t tokens) const {
 
 void Block::forward(const Call& call, const Residual& x, const Saved& saved, const Tensor& y) const {
   const Arena::Frame frame(call.arena);
-  // The output's place serves until the output is made; who wants none has none.
+  // y's memory holds the attention's output until y is written; a forward without y takes a temporary.
   const Tensor attended = y ? y : call.arena.temp(type_, x.sum.shape);
   attention_.forward(call, x, saved.attention, attended);
   ffn_.forward(call, {x.sum, attended, saved.middle}, saved.ffn, y);

@@ -14,6 +14,10 @@ struct Call : Pass {
   double loss_scale = 0;  ///< of the micro-batch: what the gradient of a sum over tokens is multiplied by
   Tensor rotation;        ///< the table of rotary(); empty when positions are learned
   std::int64_t first_token = 0;  ///< of the micro-batch, in the global batch
+  /// Of a sequence that is being extended, the rows being its next tokens: keys and values of the block [T, 2 G D], and
+  /// the position of the first row. Empty in training. `rotation` begins at that position.
+  Tensor cache = {};
+  std::int64_t position = 0;
 };
 
 /// Lets `write` add the next contribution to a parameter's gradient and says that it is there.

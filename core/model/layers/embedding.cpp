@@ -22,7 +22,10 @@ Embedding::Embedding(ParamRegistry& registry, const GptShape& shape)
 
 void Embedding::forward(const Call& call, const Tensor& x, const Tensor& ids) const {
   const Use tokens = call.weights.operand(call.stream, tokens_, Side::rowwise);
-  embedding_forward(call.stream, x, ids, tokens->data, use_of(call, positions_)->data);
+  const Use positions = use_of(call, positions_);
+  const Tensor& table = positions->data;
+  embedding_forward(call.stream, x, ids, tokens->data,
+                    table && call.cache ? table.row_range(call.position, x.rows()) : table);
 }
 
 void Embedding::backward(const Call& call, const Tensor& dx, const Tensor& ids) const {

@@ -15,13 +15,20 @@ Experts::Experts(ParamRegistry& registry, const std::string& name, const std::st
 std::vector<ParamId> Experts::add(ParamRegistry& registry, const std::string& name, const std::string& projection,
                                   const ExpertsShape& shape) {
   const std::string dataset = name + "." + projection + ".weight";
-  const Shape member{shape.out, shape.in}, all{shape.experts, shape.out, shape.in};
+  const Shape member{shape.out, shape.in}, all{shape.moe.experts, shape.out, shape.in};
   const Start start = normal_start(shape.deviation);
-  const int experts = static_cast<int>(shape.experts);
-  if (shape.weights == ExpertWeights::single)
-    return {registry.add({dataset, member, experts, Role::expert, start, {dataset, all, 0}, {}, shape.parts})};
+  const std::int64_t first = shape.moe.first(), held = shape.moe.held();
+  if (shape.moe.weights == ExpertWeights::single)
+    return {registry.add({dataset,
+                          member,
+                          static_cast<int>(held),
+                          Role::expert,
+                          start,
+                          {dataset, all, first * member.elements()},
+                          {},
+                          shape.parts})};
   std::vector<ParamId> weights;
-  for (std::int64_t e = 0; e < shape.experts; ++e)
+  for (std::int64_t e = first; e < first + held; ++e)
     weights.push_back(registry.add({name + "." + std::to_string(e) + "." + projection + ".weight",
                                     member,
                                     1,
@@ -65,14 +72,9 @@ void Experts::weight_gradient(const Call& call, const Operand& dy, const Saved& 
 }
 
 void Experts::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Saved& saved,
-                       const Routing& routing) const {
+                       const Routing& routing, const Tensor& numbers) const {
   const Arena::Frame frame(call.arena);
-  Tensor rows;
-  if (factors_.draws()) {
-    rows = call.arena.temp(DType::i64, {dy.rows()});
-    number_rows(call.stream, rows, routing, call.first_token);
-  }
-  const Factors::Gradient factor = factors_.gradient(call, dy, rows);
+  const Factors::Gradient factor = factors_.gradient(call, dy, numbers);
   weight_gradient(call, factor.columnwise, saved, routing.offsets);
   with_operands(call, Side::columnwise, [&](const ExpertOperands& w) {
     expert_input_gradient(call.stream, dx, factor.rowwise, w, routing.offsets);

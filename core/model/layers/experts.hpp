@@ -8,16 +8,16 @@
 namespace tessera {
 
 struct ExpertsShape {
-  std::int64_t experts = 0, in = 0, out = 0;
+  MoeShape moe;
+  std::int64_t in = 0, out = 0;
   double deviation = initial_deviation;
-  ExpertWeights weights = ExpertWeights::single;
   Accumulation accumulation = Accumulation::fused;
   Recipe recipe = {};
   Shape parts = {};  ///< of one expert, as in ParamSpec
 };
 
-/// One projection of E experts, y = x W_e^T over rows sorted by expert: one grouped parameter (single) or E (discrete),
-/// with the same members in the same order, and the same bits.
+/// One projection of the experts that this rank holds, y = x W_e^T over rows sorted by expert: one grouped parameter
+/// (single) or one an expert (discrete), with the same members in the same order, and the same bits.
 class Experts {
  public:
   /// All that backward needs besides the routing.
@@ -25,8 +25,8 @@ class Experts {
     Tensor x;  ///< [S,in]
   };
 
-  /// Registers `name`.`projection`.weight with E members, or `name`.<e>.`projection`.weight for each expert, which are
-  /// parts of that dataset.
+  /// Registers `name`.`projection`.weight with a member an expert, or `name`.<e>.`projection`.weight for each expert;
+  /// both are parts of that dataset, which holds all experts.
   Experts(ParamRegistry& registry, const std::string& name, const std::string& projection, const ExpertsShape& shape);
 
   /// At multiples of so many rows each expert's begin.
@@ -34,7 +34,10 @@ class Experts {
 
   /// Rows of expert e are those of routing.offsets; the results of rows behind the last expert's are zero.
   void forward(const Call& call, const Tensor& y, const Tensor& x, const Routing& routing) const;
-  void backward(const Call& call, const Tensor& dx, const Tensor& dy, const Saved& saved, const Routing& routing) const;
+  /// `numbers` (i64 [S]) of the rows, where gradients draw(): what random rounding is keyed by.
+  void backward(const Call& call, const Tensor& dx, const Tensor& dy, const Saved& saved, const Routing& routing,
+                const Tensor& numbers) const;
+  bool draws() const { return factors_.draws(); }
 
  private:
   /// Calls `f` with an operand for each parameter, all in use.
@@ -49,7 +52,7 @@ class Experts {
   Shape member_;
   Accumulation accumulation_;
   std::int64_t row_multiple_;
-  std::vector<ParamId> weights_;  ///< one, or E
+  std::vector<ParamId> weights_;  ///< one, or one an expert
   Factors factors_;
 };
 

@@ -17,7 +17,7 @@ struct LinearShape {
 /// y = x W^T + b, with x [M,in], W [out,in].
 class Linear {
  public:
-  /// All that backward needs: who makes x keeps it, in the compute type.
+  /// All that backward needs: x in the compute type, which the caller keeps.
   struct Saved {
     Tensor x;  ///< [M,in]
   };

@@ -6,7 +6,7 @@ namespace tessera {
 namespace {
 
 ExpertsShape experts_shape(const GptShape& shape, std::int64_t in, std::int64_t out, double deviation) {
-  return {shape.moe->experts, in, out, deviation, shape.moe->weights, shape.accumulation, shape.recipe, {}};
+  return {shape.moe.value(), in, out, deviation, shape.accumulation, shape.recipe, {}};
 }
 
 ExpertsShape inner_shape(const GptShape& shape) {
@@ -31,68 +31,87 @@ Moe::Moe(ParamRegistry& registry, const std::string& name, const GptShape& shape
                         normal_start(initial_deviation))),
       up_(registry, name + ".experts", inner_name(activation_), inner_shape(shape)),
       down_(registry, name + ".experts", "down",
-            experts_shape(shape, ffn_, hidden_, residual_deviation(shape.layers))) {}
-
-RouterShape Moe::router_shape(std::int64_t tokens) const {
-  return {tokens / length_, length_, moe_.experts, moe_.top_k, moe_.renormalize, up_.row_multiple()};
-}
+            experts_shape(shape, ffn_, hidden_, residual_deviation(shape.layers))),
+      rows_(moe_, length_, up_.row_multiple()) {}
 
 Moe::Saved Moe::place(Arena& arena, std::int64_t tokens) const {
-  const RouterShape shape = router_shape(tokens);
-  const std::int64_t rows = shape.rows();
+  const std::int64_t most = rows_.most(tokens);
   Saved saved;
-  Routing& r = saved.routing;
-  r.probabilities = arena.keep(sum_type_, {tokens, moe_.experts});
-  r.log_sum = arena.keep(sum_type_, {tokens});
-  r.expert = arena.keep(DType::i32, {tokens, moe_.top_k});
-  r.weight = arena.keep(sum_type_, {tokens, moe_.top_k});
-  r.offsets = arena.keep(DType::i32, {moe_.experts + 1});
-  r.row_of_slot = arena.keep(DType::i32, {tokens, moe_.top_k});
-  r.token_of_row = arena.keep(DType::i32, {rows});
-  r.load = arena.keep(DType::i32, {shape.sequences, moe_.experts});
-  saved.up.x = arena.keep(type_, {rows, hidden_});
-  saved.pre = arena.keep(type_, {rows, inner_width(activation_, ffn_)});
-  saved.down.x = arena.keep(type_, {rows, ffn_});
-  saved.out = arena.keep(type_, {rows, hidden_});
+  saved.rows = rows_.place(arena, tokens, sum_type_);
+  saved.up.x = arena.keep(type_, {most, hidden_});
+  saved.pre = arena.keep(type_, {most, inner_width(activation_, ffn_)});
+  saved.down.x = arena.keep(type_, {most, ffn_});
+  saved.out = arena.keep(type_, {rows_.answers(tokens), hidden_});
   return saved;
 }
 
+Moe::Saved Moe::there(const Saved& saved) const {
+  const std::int64_t rows = rows_.rows(saved.rows);
+  Saved there = saved;
+  for (Tensor* tensor : {&there.up.x, &there.pre, &there.down.x}) *tensor = tensor->row_range(0, rows);
+  return there;
+}
+
 void Moe::forward(const Call& call, const Tensor& x, const Saved& saved, const Tensor& y) const {
-  const Routing& routing = saved.routing;
+  const Routing& routing = saved.rows.routing;
   {
     const Arena::Frame frame(call.arena);
     const Tensor logits = call.arena.temp(sum_type_, routing.probabilities.shape);
     router_forward(call.stream, logits, x, call.weights.operand(call.stream, router_, Side::rowwise)->data);
-    route(call.stream, call.arena, router_shape(x.rows()), routing, logits);
+    route(call.stream, call.arena, rows_.router_shape(x.rows()), routing, logits);
   }
-  permute_forward(call.stream, saved.up.x, x, routing);
-  up_.forward(call, saved.pre, saved.up.x, routing);
-  activate(call.stream, activation_, saved.down.x, saved.pre);
-  down_.forward(call, saved.out, saved.down.x, routing);
+  rows_.count(call, saved.rows);
+  const Routing held = rows_.held(saved.rows);
+  const Saved now = there(saved);
+  {
+    const Arena::Frame frame(call.arena);
+    const Tensor asked = rows_.of_tokens(call.arena, saved.rows, now.up.x);
+    permute_forward(call.stream, asked, x, routing);
+    rows_.out(call, saved.rows, now.up.x, asked, {}, "expert rows");
+  }
+  up_.forward(call, now.pre, now.up.x, held);
+  activate(call.stream, activation_, now.down.x, now.pre);
+  {
+    const Arena::Frame frame(call.arena);
+    const Tensor answers = rows_.of_experts(call.arena, saved.rows, saved.out);
+    down_.forward(call, answers, now.down.x, held);
+    rows_.back(call, saved.rows, saved.out, answers, "expert answers");
+  }
   if (y) combine_forward(call.stream, y, saved.out, routing);
 }
 
 void Moe::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x, const Saved& saved) const {
-  const Routing& routing = saved.routing;
+  const Routing& routing = saved.rows.routing;
+  const Routing held = rows_.held(saved.rows);
+  const Saved now = there(saved);
   const Arena::Frame frame(call.arena);
   const Tensor dweight = call.arena.temp(sum_type_, routing.weight.shape);
   {
     const Arena::Frame inner(call.arena);
-    const Tensor drows = call.arena.temp(type_, saved.up.x.shape);  // of the answers, then of what was asked
-    combine_backward(call.stream, drows, dweight, dy, saved.out, routing);
-    const Tensor dact = call.arena.temp(type_, saved.down.x.shape);
-    down_.backward(call, dact, drows, saved.down, routing);
-    const Tensor dpre = activate_backward(call.stream, call.arena, activation_, dact, saved.pre);
-    up_.backward(call, drows, dpre, saved.up, routing);
-    permute_backward(call.stream, dx, drows, routing);
+    const Tensor drows = call.arena.temp(type_, now.up.x.shape);  // of the answers, then of what was asked
+    const Tensor numbers = up_.draws() ? call.arena.temp(DType::i64, {drows.rows()}) : Tensor{};
+    {
+      const Arena::Frame travelling(call.arena);
+      const Tensor answers = rows_.of_tokens(call.arena, saved.rows, drows);
+      combine_backward(call.stream, answers, dweight, dy, saved.out, routing);
+      rows_.out(call, saved.rows, drows, answers, numbers, "answer gradients");
+    }
+    const Tensor dact = call.arena.temp(type_, now.down.x.shape);
+    down_.backward(call, dact, drows, now.down, held, numbers);
+    const Tensor dpre = activate_backward(call.stream, call.arena, activation_, dact, now.pre);
+    up_.backward(call, drows, dpre, now.up, held, numbers);
+    const Tensor asked = rows_.of_tokens(call.arena, saved.rows, drows);
+    rows_.back(call, saved.rows, asked, drows, "row gradients");
+    permute_backward(call.stream, dx, asked, routing);
   }
   router_backward(call, dx, dweight, x, routing);
 }
 
 void Moe::router_backward(const Call& call, const Tensor& dx, const Tensor& dweight, const Tensor& x,
                           const Routing& routing) const {
-  const RouterShape shape = router_shape(x.rows());
+  const RouterShape shape = rows_.router_shape(x.rows());
   auxiliary_losses(call.stream, call.arena, shape, routing, &call.sums->balance, &call.sums->z);
+  add_busiest_expert(call.stream, shape, routing, &call.sums->busiest);
   const Tensor dlogits = call.arena.temp(sum_type_, routing.probabilities.shape);
   // The loss is a mean over tokens; the balance loss a mean over sequences, of T tokens each.
   const double balance_scale = moe_.balance_coef * call.loss_scale * static_cast<double>(length_);

@@ -1,20 +1,22 @@
 #pragma once
+#include "core/model/layers/expert_rows.hpp"
 #include "core/model/layers/experts.hpp"
 
 namespace tessera {
 
 /// y = sum over the k most probable experts of weight times expert(x), each expert an Mlp without biases; [M,C] to
 /// [M,C]. No token is dropped, so shapes are static: S rows sorted by expert, M k where the recipe quantizes
-/// none, else more: those of each expert begin at a multiple, with zeros between. Source: Mixtral (Jiang 2024); balance
-/// loss Switch (Fedus 2021), z-loss ST-MoE (Zoph 2022).
+/// none, else more: those of each expert begin at a multiple, with zeros between. With expert parallelism there is
+/// memory for the most rows that may arrive, and kernels work on those that do. Source: Mixtral (Jiang 2024); balance
+/// loss Switch (Fedus 2021), z-loss ST-MoE (Zoph 2022), rows to their experts' ranks and back GShard (Lepikhin 2020).
 class Moe {
  public:
   struct Saved {
-    Routing routing;
+    ExpertRows::Saved rows;
     Experts::Saved up;    ///< [S,C], x gathered
     Tensor pre;           ///< [S,F], swiglu [S,2F]
     Experts::Saved down;  ///< [S,F], the activation's output
-    Tensor out;           ///< [S,C], each row's expert's answer
+    Tensor out;           ///< [S,C], each row's expert's answer; with expert parallelism [M k,C], of this rank's tokens
   };
 
   /// Registers `name`.router and the projections of `name`.experts.
@@ -26,7 +28,8 @@ class Moe {
   void backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x, const Saved& saved) const;
 
  private:
-  RouterShape router_shape(std::int64_t tokens) const;
+  /// Of the memory of what experts keep, the rows that there are.
+  Saved there(const Saved& saved) const;
   void router_backward(const Call& call, const Tensor& dx, const Tensor& dweight, const Tensor& x,
                        const Routing& routing) const;
 
@@ -37,6 +40,7 @@ class Moe {
   Accumulation accumulation_;
   ParamId router_;
   Experts up_, down_;
+  ExpertRows rows_;
 };
 
 }  // namespace tessera

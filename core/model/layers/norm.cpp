@@ -5,6 +5,7 @@ namespace tessera {
 NormLayer::NormLayer(ParamRegistry& registry, const std::string& name, const GptShape& shape)
     : kind_(shape.norm),
       width_(shape.hidden),
+      eps_(shape.eps),
       type_(shape.compute),
       sum_type_(shape.sum_type()),
       weight_(add_whole(registry, name + ".weight", {width_}, Role::norm, {Start::Kind::one, 0})) {
@@ -22,7 +23,8 @@ NormLayer::Saved NormLayer::place(Arena& arena, std::int64_t tokens) const {
 void NormLayer::forward(const Call& call, const Residual& x, const Saved& saved) const {
   const Use weight = call.weights.operand(call.stream, weight_, Side::rowwise);
   const Use bias = use_of(call, bias_);
-  norm_forward(call.stream, kind_, saved.y, x.sum, saved.mean, saved.rstd, x.x, x.branch, weight->data, bias->data);
+  norm_forward(call.stream, kind_, saved.y, x.sum, saved.mean, saved.rstd, x.x, x.branch, weight->data, bias->data,
+               eps_);
 }
 
 void NormLayer::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x,

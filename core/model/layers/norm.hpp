@@ -26,6 +26,7 @@ class NormLayer {
  private:
   Norm kind_;
   std::int64_t width_;
+  double eps_;
   DType type_, sum_type_;
   ParamId weight_;
   std::optional<ParamId> bias_;

@@ -1,12 +1,14 @@
 // disagree WHEN KIND: the last rank calls other collectives than the rest.
 //  WHEN  debug: compared before each; boundary: all begun, then compared; wait: each is waited for, then compared;
 //        ahead: all begun, then more work behind them than a GPU's queue holds
-//  KIND  order: #2 and #3 swapped; op, count: another #2; missing: no #5, Control instead; silent: no #5, asleep;
-//        none: nothing wrong
+//  KIND  order: #2 and #3 swapped; op, count: another #2; group: #2 is an exchange of rows, of as many as each pair of
+//        neighbours likes, in another process group; missing: no #5, Control instead; silent: no #5, asleep; none:
+//        nothing wrong
 // Where only a time-out can tell, it is a few seconds; elsewhere it is never reached, however busy the machine.
 #include <unistd.h>
 
 #include <cstdio>
+#include <functional>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -20,31 +22,41 @@ namespace {
 
 using namespace tessera;
 
-/// One operation over `elements` u64 a rank, with its memory.
+/// One operation over `elements` u64 a rank of `group`, with its memory.
 class Call {
  public:
-  Call(Device& device, Collective collective, std::int64_t elements, int ranks)
-      : collective_(collective), counts_(static_cast<std::size_t>(ranks), elements), begins_(counts_.size()) {
+  Call(Device& device, Communicator& group, Collective collective, std::int64_t elements)
+      : group_(group),
+        collective_(collective),
+        counts_(static_cast<std::size_t>(group.size()), elements),
+        begins_(counts_.size()) {
     std::exclusive_scan(counts_.begin(), counts_.end(), begins_.begin(), std::int64_t{0});
-    const auto memory = [&] { return device.allocate(Category::batch, DType::u64, {elements * ranks}); };
+    const auto memory = [&] { return device.allocate(Category::batch, DType::u64, {elements * group.size()}); };
     exchange_ = {memory(), memory(), counts_, begins_};
+    if (collective == Collective::exchange_rows) exchange_.arrivals = counts_;
   }
-  Operation operation() const { return {collective_, {&exchange_, 1}, 7, "test"}; }
+  Pending begin(Stream& stream) const { return group_.get().submit(stream, {collective_, {&exchange_, 1}, 7, "test"}); }
 
  private:
+  std::reference_wrapper<Communicator> group_;
   Collective collective_;
   std::vector<std::int64_t> counts_, begins_;
   Exchange exchange_;
 };
 
-std::vector<Call> calls(Device& device, const std::string& kind, bool odd, int ranks) {
+std::vector<Call> calls(Device& device, Mesh& mesh, const std::string& kind, bool odd) {
   const Collective second = odd && kind == "op" ? Collective::all_reduce_max : Collective::all_reduce_sum;
   std::vector<Call> list;
-  const auto add = [&](Collective collective, std::int64_t n) { list.emplace_back(device, collective, n, ranks); };
+  const auto add = [&](Collective collective, std::int64_t n) {
+    list.emplace_back(device, mesh.world(), collective, n);
+  };
   add(Collective::all_gather, 10);
   add(Collective::all_reduce_max, 20);
   if (kind == "op") {
     add(second, 30);
+  } else if (kind == "group") {
+    Communicator& group = odd ? mesh.of(ProcessGroup::expert) : mesh.experts();
+    list.emplace_back(device, group, Collective::exchange_rows, 5 + mesh.ranks().expert_data.rank);
   } else {
     add(Collective::all_to_all, odd && kind == "count" ? 31 : 30);
   }
@@ -64,22 +76,22 @@ int main(int argc, char** argv) {
   const int gpus = static_cast<int>(Runtime::gpus().size());
   // NCCL connects ranks at the first collective of a kind, and waits there for those that began with another.
   const bool hangs = kind == "silent" || (when == "wait" && kind != "none") || (when == "debug" && kind == "missing") ||
-                     (gpus > 0 && when == "boundary" && kind == "order");
+                     (gpus > 0 && when == "boundary" && (kind == "order" || kind == "group"));
   const std::chrono::seconds timeout(hangs ? 5 : 300);
   const Runtime runtime(0, gpus == 0 ? -1 : mpi.local_rank() % gpus);
   Device device;
   Stream& stream = device.compute();
   const MpiOptions options{.compare = when == "debug" ? Compare::before_each : Compare::at_boundaries};
-  Mesh mesh = mpi.mesh(device, mpi.ranks(), timeout, options);
+  Mesh mesh = mpi.mesh(device, mpi.ranks(kind == "group" ? 2 : 1), timeout, options);
   const auto control = mpi.control(timeout);
 
   const bool odd = mpi.rank() == mpi.size() - 1;
-  const std::vector<Call> list = calls(device, kind, odd, mpi.size());
+  const std::vector<Call> list = calls(device, mesh, kind, odd);
   const Tensor some = device.allocate(Category::batch, DType::u64, {1});
   clear(stream, some);  // a kernel's first launch loads it, and may wait for all that is under way
   std::vector<Pending> pending;
   for (const Call& call : list) {
-    pending.push_back(mesh.world().submit(stream, call.operation()));
+    pending.push_back(call.begin(stream));
     if (when == "boundary" || when == "ahead") continue;
     pending.back().wait(stream);
     device.wait(stream.record());

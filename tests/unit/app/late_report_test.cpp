@@ -23,7 +23,8 @@ class Steps {
   ~Steps() { engine_.sync().settle(engine_.stream()); }
 
   LateReport& begun(std::int64_t step) {
-    report_.begun(step, engine_.step(batches_.training(step - 1), 0.01f));
+    const std::int64_t global = config_.batch.global;
+    report_.begun(step, step * global, engine_.step(batches_.training(step - 1, (step - 1) * global), {0.01f}));
     return report_;
   }
 

@@ -25,7 +25,8 @@ TEST(Utilisation, IsTheShareOfAllRanksPeak) {
   RunPlan plan = resolve(untied(), 2, 0);
   plan.model_flops_per_step = 3e12;
   EXPECT_DOUBLE_EQ(utilisation(plan, {"", 1e12}, 2), 0.75);
-  EXPECT_EQ(utilisation_text(plan, std::nullopt), "no MFU: the peak of this hardware is not known");
+  EXPECT_EQ(utilisation_text(plan, std::nullopt),
+            "no MFU: the peak of this hardware is not known, and run.mfu_peak does not say it");
   EXPECT_EQ(utilisation_text(plan, Peak{"Abacus", 1e12}),
             "MFU: FLOPs of the model in a step / (seconds x ranks x peak): 3 TFLOP, 2 ranks, 1.0 TFLOP/s (Abacus, "
             "dense bf16)");

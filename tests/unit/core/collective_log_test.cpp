@@ -49,6 +49,14 @@ TEST(CollectiveLog, ChainDependsOnEveryPartOfTheFingerprint) {
   EXPECT_EQ(chains.size(), others.size());
 }
 
+TEST(CollectiveLog, CountsOfRowsAreData) {
+  const Sketch rows{.collective = Collective::exchange_rows}, others{.collective = rows.collective, .counts = {5, 3}};
+  EXPECT_EQ(chain_of({rows}), chain_of({others}));
+  EXPECT_NE(chain_of({rows}), chain_of({{.collective = rows.collective, .type = DType::i32}}));
+  EXPECT_NE(chain_of({rows}), chain_of({{.collective = rows.collective, .label = "answers"}}));
+  EXPECT_NE(chain_of({rows}), chain_of({{}}));
+}
+
 TEST(CollectiveLog, TailHoldsTheLastSixteen) {
   CollectiveLog log;
   for (int i = 0; i < 20; ++i) note(log, {.group = i});

@@ -175,6 +175,48 @@ TEST(Check, NamesEveryContradiction) {
   EXPECT_EQ(contradictions(config), List{"sample.prompt: is empty: generation starts from at least one byte"});
 }
 
+RunConfig with_experts(std::int64_t experts, std::int64_t top_k, std::int64_t expert) {
+  RunConfig config = sound();
+  config.model.moe = MoeConfig{};
+  config.model.moe->experts = experts;
+  config.model.moe->top_k = top_k;
+  config.parallel.expert = expert;
+  return config;
+}
+
+TEST(Check, ExpertsAreSharedEvenly) {
+  EXPECT_EQ(contradictions(with_experts(6, 2, 3)), List{});
+  EXPECT_EQ(contradictions(with_experts(6, 2, 4)),
+            List{"parallel.expert: 4 does not divide 6 experts, of which each rank of a group holds as many: use 1, 2, "
+                 "3 or 6"});
+  RunConfig config = sound();
+  config.parallel.expert = 2;
+  EXPECT_EQ(contradictions(config), List{"parallel.expert: 2 ranks would hold the experts between them, and the model "
+                                         "has none: use 1, or give model.moe"});
+}
+
+// A token comes at most once to each expert of a rank, and not more often than it visits experts.
+TEST(Derive, RoomForExpertsRowsIsAlwaysEnough) {
+  const auto room = [](RunConfig config) {
+    derive(config);
+    return config.parallel.expert_room.get();
+  };
+  EXPECT_EQ(room(sound()), 1);
+  EXPECT_EQ(room(with_experts(8, 2, 1)), 1);
+  EXPECT_EQ(room(with_experts(8, 2, 4)), 4);
+  EXPECT_EQ(room(with_experts(8, 4, 4)), 2);
+  EXPECT_EQ(room(with_experts(4, 3, 4)), 4.0 / 3);
+  RunConfig given = with_experts(8, 2, 4);
+  given.parallel.expert_room = 1.5;
+  EXPECT_EQ(room(given), 1.5);
+  EXPECT_EQ(advice(given), List{});
+  given.parallel.expert_room = 5.0;
+  EXPECT_EQ(advice(given), List{"parallel.expert_room: 5 is more than can arrive: 4 is always enough, and all that is "
+                                "planned"});
+  given.parallel = {1, 1.5, false};
+  EXPECT_EQ(advice(given), List{"parallel.expert_room: counts with parallel.expert above 1 only"});
+}
+
 TEST(Check, NamesEveryMicroBatchThatWouldDo) {
   EXPECT_EQ(batch_advice({12, 4}, 2), "use batch.micro 1, 2, 3 or 6, or batch.global 8 or 16");
   EXPECT_EQ(batch_advice({36, 5}, 1), "use batch.micro 1, 2, 3, 4, 6, 9, 12, 18 or 36, or batch.global 35 or 40");
@@ -187,10 +229,20 @@ TEST(Check, TokenFilesNeedAVocabulary) {
   config.data.kind = DataKind::tokens;
   config.sample.tokens = 5;
   EXPECT_EQ(contradictions(config),
-            (List{"model.vocab: missing: token files do not say how large their vocabulary is",
-                  "sample.tokens: needs data.kind text: token files carry no tokenizer"}));
+            (List{"model.vocab: missing: token files do not say how large their vocabulary is; give it, or "
+                  "data.tokenizer",
+                  "sample.tokens: needs data.tokenizer, or data.kind text"}));
   config.model.vocab = 50257;
+  config.data.tokenizer = "/some/tokenizer.json";
+  EXPECT_EQ(contradictions(config), List{});
+  config.data.tokenizer.clear();
   config.sample.tokens = 0;
+  EXPECT_EQ(contradictions(config), List{});
+  config.data.eval_files = {"val.bin"};
+  config.data.eval_fraction = 0.1;
+  EXPECT_EQ(contradictions(config), List{"data.eval_fraction: keeps a share of 0.1 of the files for evaluation, and "
+                                         "eval_files are for it: leave one of them out"});
+  config.data.eval_fraction = 0;
   EXPECT_EQ(contradictions(config), List{});
 }
 
@@ -245,6 +297,21 @@ TEST(Check, WeightsTravelAsTheyAreHeld) {
                                        "cuts tile, or wire bf16"});
   flat.gather.cuts = GatherCuts::tile;
   EXPECT_EQ(contradictions(flat), List());
+}
+
+TEST(Check, WhatCheckpointsCannotBe) {
+  RunConfig config = sound();
+  config.checkpoint.quantized = true;
+  EXPECT_EQ(contradictions(config), List{"checkpoint.quantized: recipe bf16 quantizes no weight: leave quantized out, "
+                                         "or choose another recipe"});
+  RunConfig coded = holding(RecipeName::nvfp4, PrimaryWeights::quantized);
+  coded.checkpoint.quantized = true;
+  EXPECT_EQ(contradictions(coded), List{});
+  coded.sharding = Sharding::full;
+  coded.gather.cuts = GatherCuts::tile;
+  EXPECT_EQ(contradictions(coded), List{"checkpoint.quantized: is true, and with sharding full no rank holds whole "
+                                        "weights: leave it out and run `tessera quantize` on model.h5, or use sharding "
+                                        "optimizer"});
 }
 
 TEST(Check, StagingNeedsSomethingThatIsStaged) {
@@ -318,10 +385,13 @@ TEST(Advise, NamesKeysWithoutEffect) {
   config.optimizer.warmup_steps = 100;
   config.optimizer.decay_steps = 7;
   config.recompute.modules = std::vector{RecomputeModule::mlp};
+  config.checkpoint.io = CheckpointIo::direct;
+  config.checkpoint.mpio_hints = {{"cb_nodes", "2"}};
   EXPECT_EQ(advice(config), (List{"eval.every_steps: no evaluation: data.eval_fraction 0 keeps no windows for it",
                                   "optimizer.warmup_steps: the run of 100 steps ends within warm-up",
                                   "optimizer.decay_steps: counts with schedule wsd only",
-                                  "recompute.modules: counts with mode selective only"}));
+                                  "recompute.modules: counts with mode selective only",
+                                  "checkpoint.mpio_hints: count with io mpio only"}));
   RunConfig plain = sound();
   plain.gather.cuts = GatherCuts::tile;
   plain.gather.wire = GatherWire::bf16;
@@ -348,39 +418,48 @@ TEST(Keys, AreThoseWithAFeatureBehindThem) {
     keys += doc.kind == KeyDoc::Kind::section ? "\n" + doc.path + ":" : (keys.empty() ? "" : " ") + last;
   }
   EXPECT_EQ(keys, R"(schema_version
-run: name seed steps determinism graph threads
-model: kind layers hidden heads kv_heads head_dim ffn seq_len norm position rope_base activation bias tied_head vocab
+run: name seed steps determinism graph mfu_peak threads
+model: kind layers hidden heads kv_heads head_dim ffn seq_len norm norm_eps qk_norm position rope_base )"
+            R"(activation bias qkv_bias tied_head vocab
+model.rope_scaling: factor low_freq_factor high_freq_factor original_seq_len
 model.moe: experts top_k weights renormalize balance_coef z_coef
 recompute: mode modules
-data: kind root files eval_fraction shuffle
+data: kind root files eval_files tokenizer eval_fraction shuffle
 batch: global micro
 eval: every_steps batches
-sample: tokens prompt
+sample: tokens every_steps prompt
 precision: compute recipe primary_weights fuse_wgrad quantize_head bf16_first bf16_last sharding
 gather: overlap wire cuts staging granularity
 reduce: overlap bucket_mib order
 optimizer: matrices others lr beta1 beta2 eps weight_decay moments clip schedule )"
-            R"(warmup_steps decay_steps min_lr max_skips
+            R"(warmup_steps decay_steps min_lr max_skips skip_spikes
 optimizer.muon: momentum nesterov coefficients scale
-parallel: oversubscribe
+parallel: expert expert_room oversubscribe
 comm: timeout_s
-checkpoint: dir every_steps keep_last keep_every expert_layout init_from init_missing init_ignore_extra
+checkpoint: dir every_steps keep_last keep_every expert_layout io mpio_hints quantized )"
+            R"(init_from init_missing init_ignore_extra
 debug: replica_hash_every trace)");
 }
 
 // What the tensors, the state or the data order of a run hang on. Another value of these would go on from other bits.
 TEST(Keys, FixedAreThoseThatAResumedRunCannotChange) {
-  std::string fixed;
-  for (const KeyDoc& doc : key_docs())
-    if (doc.kind == KeyDoc::Kind::key && doc.restart == Restart::fixed) fixed += doc.path + " ";
+  std::string fixed, on_request;
+  for (const KeyDoc& doc : key_docs()) {
+    if (doc.kind != KeyDoc::Kind::key || doc.restart == Restart::may_change) continue;
+    (doc.restart == Restart::fixed ? fixed : on_request) += doc.path + " ";
+  }
   EXPECT_EQ(fixed,
-            "schema_version run.seed run.steps model.kind model.layers model.hidden model.heads model.kv_heads "
-            "model.head_dim model.ffn model.seq_len model.norm model.position model.rope_base model.activation "
-            "model.bias model.tied_head model.vocab model.moe.experts model.moe.top_k model.moe.renormalize "
-            "data.kind data.eval_fraction data.shuffle batch.global precision.compute optimizer.matrices "
-            "optimizer.others optimizer.beta1 optimizer.beta2 optimizer.eps optimizer.moments optimizer.schedule "
-            "optimizer.warmup_steps optimizer.decay_steps optimizer.muon.momentum optimizer.muon.nesterov "
-            "optimizer.muon.coefficients optimizer.muon.scale ");
+            "schema_version run.seed model.kind model.layers model.hidden model.heads model.kv_heads "
+            "model.head_dim model.ffn model.seq_len model.norm model.norm_eps model.qk_norm model.position "
+            "model.rope_base model.activation model.bias model.qkv_bias model.tied_head model.vocab "
+            "model.rope_scaling.factor model.rope_scaling.low_freq_factor model.rope_scaling.high_freq_factor "
+            "model.rope_scaling.original_seq_len model.moe.experts model.moe.top_k model.moe.renormalize "
+            "precision.compute optimizer.matrices optimizer.others optimizer.beta1 optimizer.beta2 optimizer.eps "
+            "optimizer.moments optimizer.muon.momentum optimizer.muon.nesterov optimizer.muon.coefficients "
+            "optimizer.muon.scale ");
+  EXPECT_EQ(on_request,
+            "run.steps data.kind data.eval_fraction data.shuffle batch.global optimizer.schedule "
+            "optimizer.warmup_steps optimizer.decay_steps ");
 }
 
 TEST(Keys, DescribeTypeDefaultAndRule) {
@@ -389,7 +468,7 @@ TEST(Keys, DescribeTypeDefaultAndRule) {
   EXPECT_EQ(steps->type, "an integer");
   EXPECT_EQ(steps->standard, "none (required)");
   EXPECT_EQ(steps->allowed, "0 to 1000000000000");
-  EXPECT_EQ(steps->restart, Restart::fixed);
+  EXPECT_EQ(steps->restart, Restart::on_request);
   const KeyDoc* const schedule = find_key("optimizer.schedule");
   ASSERT_TRUE(schedule);
   EXPECT_EQ(schedule->standard, "cosine");

@@ -51,6 +51,20 @@ TEST(GptGradients, UnusualCombinations) {
   check(shape);
 }
 
+TEST(GptGradients, LikeQwen) {
+  GptShape shape = tiny_shape();
+  shape.norm = Norm::rms;
+  shape.eps = 1e-2;
+  shape.position = Position::rotary;
+  shape.rope_base = 50;
+  shape.rope_scaling = {4, 1, 4, 6};
+  shape.activation = Activation::swiglu;
+  shape.bias = false;
+  shape.qkv_bias = true;
+  shape.qk_norm = true;
+  check(shape);
+}
+
 TEST(GptGradients, LikeMixtral) {
   GptShape shape = with_experts(tiny_shape(), {5, 2, true, ExpertWeights::discrete, 0.2, 0.1});
   shape.norm = Norm::rms;

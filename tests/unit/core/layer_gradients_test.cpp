@@ -40,7 +40,7 @@ class LayerBench {
     Call c{{device.compute(), *params, params.get(), arena, static_cast<StepSums*>(sums.data)}, loss_scale, {}};
     if (shape.position == Position::rotary) {
       c.rotation = arena.temp(DType::f64, {shape.seq_len, shape.head_dim});
-      rotary_table(device.compute(), c.rotation, shape.rope_base);
+      rotary_table(device.compute(), c.rotation, shape.rope_base, shape.rope_scaling);
     }
     return c;
   }

@@ -29,5 +29,25 @@ TEST(Refusals, NameTheMostDiscreteExperts) {
   EXPECT_THROW(resolve(with_experts(300, ExpertWeights::discrete), 1, 0), Error);
 }
 
+TEST(Refusals, ExpertGroupsDivideTheRanks) {
+  RunConfig config = with_experts(12, ExpertWeights::single);
+  for (const std::int64_t expert : {2, 3, 4}) {
+    config.parallel = {};
+    config.parallel.expert = expert;
+    derive(config);
+    EXPECT_EQ(refusals(config, 12).size(), 0u);
+    const auto found = refusals(config, 1);
+    ASSERT_EQ(found.size(), 1u);
+    EXPECT_EQ(found.front().keys.front(), "parallel.expert");
+    EXPECT_NE(found.front().text.find(std::to_string(expert) + " does not divide 1 ranks"), std::string::npos);
+    EXPECT_THROW(resolve(config, 1, 0), Error);
+    // What a product takes is of the experts that one rank holds.
+    RunConfig many = config;
+    many.model.moe->experts = 240 * expert;
+    many.model.moe->weights = ExpertWeights::discrete;
+    EXPECT_TRUE(refusals(many, 12).empty());
+  }
+}
+
 }  // namespace
 }  // namespace tessera

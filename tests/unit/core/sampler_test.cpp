@@ -69,6 +69,15 @@ TEST(Windows, RefuseATextThatIsTooShort) {
   EXPECT_TRUE(none.empty());
 }
 
+TEST(Windows, MayAllBeForEvaluation) {
+  Problems problems;
+  const Windows held = Windows::held(13, 4, problems);
+  EXPECT_TRUE(held.train == 0 && held.evaluation == 3 && held.length == 4 && problems.empty());
+  EXPECT_EQ(Windows::held(4, 4, problems).evaluation, 0);
+  ASSERT_EQ(problems.list().size(), 1u);
+  EXPECT_NE(problems.list()[0].text.find("needs at least 5"), std::string::npos);
+}
+
 TEST(ReadWindow, ShiftsTargetsByOneToken) {
   std::vector<std::uint8_t> text(21);
   std::iota(text.begin(), text.end(), std::uint8_t{0});
@@ -141,15 +150,15 @@ TEST(Sampler, RefusesAnEmptyCorpusAndNegativeSamples) {
 TEST(BatchPlan, DealsEverySampleOnceWhateverTheRanks) {
   for (std::int64_t ranks : {1, 2, 3, 4, 6, 12}) {
     const BatchPlan plan(24, ranks);
-    for (std::int64_t step : {0, 1, 1000}) {
+    for (std::int64_t first : {0, 24, 1001}) {
       std::vector<std::int64_t> samples;
       for (std::int64_t rank = 0; rank < ranks; ++rank) {
-        const SampleRange share = plan.share(step, rank);
+        const SampleRange share = plan.share(first, rank);
         EXPECT_EQ(share.count, 24 / ranks);
         for (std::int64_t i = 0; i < share.count; ++i) samples.push_back(share.first + i);
       }
       std::vector<std::int64_t> expected(24);
-      std::iota(expected.begin(), expected.end(), step * 24);
+      std::iota(expected.begin(), expected.end(), first);
       EXPECT_EQ(samples, expected) << ranks << " ranks";
     }
   }

@@ -263,10 +263,11 @@ TEST_F(Convert, ConfigurationsThatNoModelHereHas) {
     json value;
     const char* named;  ///< besides the key
   };
-  const Row rows[] = {{"llama", "rms_norm_eps", 1e-6, "1e-05"},
+  const Row rows[] = {{"llama", "rms_norm_eps", 0, "at least 1e-30"},
                       {"llama", "hidden_act", "gelu", "silu"},
                       {"llama", "attention_bias", true, "mlp_bias"},
-                      {"llama", "rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}, "never scaled"},
+                      {"llama", "rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}, "original_max"},
+                      {"llama", "rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}, "linear"},
                       {"llama", "rope_parameters", {{"rope_type", "yarn"}, {"rope_theta", 1e4}}, "rope_type"},
                       {"llama", "rope_theta", 5e5, "differs from rope_parameters.rope_theta"},
                       {"llama", "sliding_window", 4096, "unknown here"},
@@ -275,12 +276,11 @@ TEST_F(Convert, ConfigurationsThatNoModelHereHas) {
                       {"llama", "hidden_size", "wide", "no size"},
                       {"llama", "num_key_value_heads", 3, "does not divide"},
                       {"llama", "tie_word_embeddings", 1, "neither true nor false"},
-                      {"llama", "model_type", "qwen3", "qwen3"},
-                      {"llama", "model_type", nullptr, "gpt2, llama and mixtral"},
+                      {"llama", "model_type", "gemma", "gemma"},
+                      {"llama", "model_type", nullptr, "gpt2, llama, mistral, mixtral, qwen2 and qwen3"},
                       {"mixtral", "sliding_window", 4096, "4096"},
                       {"mixtral", "num_experts_per_tok", 4, "4 of 3"},
                       {"mixtral", "shared_expert_intermediate_size", 64, "unknown here"},
-                      {"gpt2", "layer_norm_epsilon", 1e-12, "1e-05"},
                       {"gpt2", "activation_function", "relu", "gelu_new"},
                       {"gpt2", "scale_attn_by_inverse_layer_idx", true, "false"},
                       {"gpt2", "add_cross_attention", true, "false"},
@@ -303,7 +303,7 @@ TEST_F(Convert, ConfigurationsThatNoModelHereHas) {
     json absent = sound;
     absent.erase("rms_norm_eps");
     folder_.write(std::string(model) + "/config.json", absent.dump());
-    if (llama) refuses(source, at("out"), Exit::file, {"rms_norm_eps: 1e-06 by default"});
+    EXPECT_EQ(read_hf_config(source / hf_config_file).config.model.norm_eps, llama ? 1e-6 : 1e-5);
     folder_.write(std::string(model) + "/config.json", "no json");
     refuses(source, at("out"), Exit::file, {"config.json: is no JSON object"});
   }
@@ -327,6 +327,21 @@ TEST(HfConfig, SaysWhatTransformers4Said) {
   EXPECT_EQ(model.bias, false);
   EXPECT_EQ(model.moe->experts, 8);
   EXPECT_EQ(model.moe->renormalize, true);
+}
+
+TEST(HfConfig, WindowsOfQwenCountOnlyWhereTheyAreUsed) {
+  const TemporaryFolder folder;
+  const auto read = [&](const std::string& more) {
+    return read_hf_config(folder.write("config.json", R"({"model_type": "qwen2", "hidden_size": 64,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "sliding_window": 4096, "max_window_layers": 28)" +
+                                                          more + "}"))
+        .config.model;
+  };
+  const ModelConfig model = read("");
+  EXPECT_TRUE(model.qkv_bias && !model.bias && !model.qk_norm);
+  EXPECT_EQ(model.norm_eps, 1e-6);
+  EXPECT_THROW(read(R"(, "use_sliding_window": true)"), Error);
+  EXPECT_THROW(read(R"(, "layer_types": ["full_attention", "sliding_attention"])"), Error);
 }
 
 TEST(HfConfig, BiasesInAllLinearLayersAreLlamasToo) {

@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/temporary_folder.hpp"
+
 namespace tessera {
 namespace {
 
@@ -58,49 +60,59 @@ TEST(Deck, ReadsTheSmallestDeck) {
 TEST(Deck, ReadsEveryKey) {
   const RunConfig config = sound(R"(
 schema_version: 1
-run: {name: all, seed: 18446744073709551615, steps: 200, determinism: off, graph: true, threads: 3}
+run: {name: all, seed: 18446744073709551615, steps: 200, determinism: off, graph: true, mfu_peak: 1.5,
+      threads: 3}
 model:
   {kind: gpt, layers: 4, hidden: 256, heads: 4, kv_heads: 2, head_dim: 32, ffn: 700, seq_len: 128, norm: rms,
-   position: rotary, rope_base: 5.0e5, activation: swiglu, bias: true, tied_head: true, vocab: 1000,
+   norm_eps: 1e-6, qk_norm: true, position: rotary, rope_base: 5.0e5, activation: swiglu, bias: true, qkv_bias: true,
+   tied_head: true, vocab: 1000,
+   rope_scaling: {factor: 8, low_freq_factor: 2, high_freq_factor: 5, original_seq_len: 8192},
    moe: {experts: 8, top_k: 2, weights: discrete, renormalize: false, balance_coef: 0.5, z_coef: 0.25}}
 recompute: {mode: selective, modules: [mlp, moe]}
-data: {kind: tokens, root: ../corpus, files: [a.bin, "b c.bin"], eval_fraction: 0.125, shuffle: false}
+data: {kind: tokens, root: ../corpus, files: [a.bin, "b c.bin"], eval_fraction: 0, shuffle: false,
+       eval_files: [val.bin], tokenizer: ../tok.json}
 batch: {global: 32, micro: 4}
 eval: {every_steps: 50, batches: 3}
-sample: {tokens: 0, prompt: "The \"one\"\n"}
+sample: {tokens: 0, prompt: "The \"one\"\n", every_steps: 20}
 precision: {compute: bf16, recipe: mxfp8_2d, primary_weights: bf16, fuse_wgrad: false, quantize_head: false,
             bf16_first: 1, bf16_last: 2}
 gather: {overlap: false, wire: auto, cuts: tile, staging: auto}
 reduce: {overlap: false, bucket_mib: 0.25, order: library}
 optimizer: {matrices: muon, others: adamw, lr: 1e-3, beta1: 0.8, beta2: 0.9, eps: 1e-6, weight_decay: 0, moments: bf16,
             clip: 2, schedule: wsd, warmup_steps: 5, decay_steps: 20, min_lr: 1.0E-4, max_skips: 2,
+            skip_spikes: 4.5,
             muon: {momentum: 0.9, nesterov: false, coefficients: polar_express, scale: rms}}
 comm: {timeout_s: 7}
-checkpoint: {dir: out/all, every_steps: 7, keep_last: 3, keep_every: 21, expert_layout: discrete, init_from: runs/a,
-             init_missing: [a.weight, b.weight], init_ignore_extra: true}
+checkpoint: {dir: out/all, every_steps: 7, keep_last: 3, keep_every: 21, expert_layout: discrete, io: direct,
+             mpio_hints: {striping_factor: 8, romio_cb_write: "enable"}, quantized: true,
+             init_from: runs/a, init_missing: [a.weight, b.weight], init_ignore_extra: true}
 debug: {replica_hash_every: 5, trace: t.jsonl}
 )").config;
-  EXPECT_EQ(config.run, (RunSection{"all", 18446744073709551615u, 200, Determinism::off, true, 3}));
+  EXPECT_EQ(config.run, (RunSection{"all", 18446744073709551615u, 200, Determinism::off, true, 1.5, 3}));
   const MoeConfig moe{8, 2, ExpertWeights::discrete, false, 0.5, 0.25};
   EXPECT_EQ(config.model, (ModelConfig{ModelKind::gpt, 4, 256, 4, 2, 32, 700, 128, Norm::rms, Position::rotary, 5e5,
-                                       Activation::swiglu, true, true, 1000, moe}));
+                                       Activation::swiglu, true, true, 1000, moe, 1e-6, true, true,
+                                       RopeScalingConfig{8, 2, 5, 8192}}));
   EXPECT_EQ(config.recompute, (RecomputeConfig{RecomputeMode::selective,
                                                std::vector{RecomputeModule::mlp, RecomputeModule::moe}}));
-  EXPECT_EQ(config.data, (DataConfig{DataKind::tokens, std::string("/corpus"), {"a.bin", "b c.bin"}, 0.125, false}));
+  EXPECT_EQ(config.data, (DataConfig{DataKind::tokens, std::string("/corpus"), {"a.bin", "b c.bin"}, 0.0, false,
+                                     {"val.bin"}, "/tok.json"}));
   EXPECT_EQ(config.batch, (BatchConfig{32, 4}));
   EXPECT_EQ(config.eval, (EvalConfig{50, 3}));
-  EXPECT_EQ(config.sample, (SampleConfig{0, "The \"one\"\n"}));
+  EXPECT_EQ(config.sample, (SampleConfig{0, "The \"one\"\n", 20}));
   EXPECT_EQ(config.precision, (PrecisionConfig{Compute::bf16, RecipeName::mxfp8_2d, PrimaryWeights::bf16, false, false,
                                                1, 2}));
   EXPECT_EQ(config.gather, (GatherConfig{false, GatherWire::automatic, GatherCuts::tile, GatherStaging::automatic,
                                         GatherGranularity::automatic}));
   EXPECT_EQ(config.reduce, (ReduceConfig{false, 0.25, ReduceOrder::library}));
   EXPECT_EQ(config.optimizer, (OptimizerConfig{MatrixRule::muon, OptimizerRule::adamw, 1e-3, 0.8, 0.9, 1e-6, 0,
-                                               Moments::bf16, 2, Schedule::wsd, 5, 20, 1e-4, 2,
+                                               Moments::bf16, 2, Schedule::wsd, 5, 20, 1e-4, 2, 4.5,
                                                {0.9, false, MuonCoefficients::polar_express, MuonScale::rms}}));
   EXPECT_EQ(config.comm, (CommConfig{7}));
-  EXPECT_EQ(config.checkpoint, (CheckpointConfig{std::string("out/all"), 7, 3, 21, ExpertLayout::discrete, "runs/a",
-                                                 {"a.weight", "b.weight"}, true}));
+  EXPECT_EQ(config.checkpoint, (CheckpointConfig{std::string("out/all"), 7, 3, 21, ExpertLayout::discrete,
+                                                 CheckpointIo::direct,
+                                                 {{"romio_cb_write", "enable"}, {"striping_factor", "8"}}, true,
+                                                 "runs/a", {"a.weight", "b.weight"}, true}));
   EXPECT_EQ(config.debug, (DebugConfig{5, "t.jsonl"}));
 }
 
@@ -119,7 +131,8 @@ TEST(Deck, KnowsWhoGaveEachValue) {
 
 TEST(Deck, ResolvedTextReadsBackToTheSameConfig) {
   for (const std::string& extra : {std::string(), std::string("sample: {prompt: \"a\\tb # 'x' \\\"\\u00e9\\\\\\n\"}\n"),
-                                   std::string("optimizer: {lr: 0.1234567890123456789, eps: 1.0e-12}\n")}) {
+                                   std::string("optimizer: {lr: 0.1234567890123456789, eps: 1.0e-12}\n"),
+                                   std::string("checkpoint: {mpio_hints: {cb_nodes: 4, b: \"x: {#\"}}\n")}) {
     Deck deck = sound(small + extra, {{"model.moe.experts", "4"}, {"model.moe.top_k", "1"}});
     deck.config.run.threads = 2;
     const std::string text = resolved_text(deck);
@@ -221,8 +234,7 @@ TEST(BadDeck, UnknownKeys) {
 }
 
 TEST(BadDeck, KeysOfFeaturesToComeAreUnknown) {
-  for (const char* line : {"parallel: {expert: 1}", "precision: {scaling: delayed}", "optimizer: {skip_spikes: 3}",
-                           "checkpoint: {quantized: true}"}) {
+  for (const char* line : {"parallel: {pipeline: 1}", "precision: {scaling: delayed}"}) {
     const List found = errors_with(line);
     ASSERT_EQ(found.size(), 1u) << line;
     EXPECT_NE(found[0].find(": unknown key"), std::string::npos) << found[0];
@@ -259,6 +271,15 @@ TEST(BadDeck, WrongTypes) {
             List{"d.yaml:6:39: recompute.modules: attn is none of the choices, allowed attention | mlp | norm | moe"});
   EXPECT_EQ(errors_with("recompute: {mode: selective, modules: [mlp, mlp]}"),
             List{"d.yaml:6:39: recompute.modules: mlp is listed twice"});
+  EXPECT_EQ(errors_with("checkpoint: {mpio_hints: [a]}"),
+            List{"d.yaml:6:26: checkpoint.mpio_hints: a list is not a map of texts, allowed "
+                 "{name: one line of text, ...}"});
+  EXPECT_EQ(errors_with("checkpoint: {mpio_hints: {a: 1, a: 2}}"),
+            List{"d.yaml:6:26: checkpoint.mpio_hints: a is given twice"});
+  EXPECT_EQ(errors_with("checkpoint: {mpio_hints: {a: }}"),
+            List{"d.yaml:6:26: checkpoint.mpio_hints: a: has no value: a text is needed, allowed one line of text"});
+  EXPECT_EQ(errors_with("checkpoint: {mpio_hints: {\"a b\": c}}"),
+            List{"d.yaml:6:26: checkpoint.mpio_hints: \"a b\" is no name: letters, digits and _ make one"});
   EXPECT_EQ(errors_with("eval: [1]"), List{"d.yaml:6:7: eval: a list is not a section of keys and values"});
   EXPECT_EQ(errors_with("eval: 3"), List{"d.yaml:6:7: eval: 3 is not a section of keys and values"});
 }
@@ -389,6 +410,87 @@ TEST_F(DeckFile, Unreadable) {
   const std::string pipe = (folder / "pipe.yaml").string();
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   EXPECT_EQ(errors_of(pipe), List{pipe + ": is a pipe or device, not a deck: write it to a file"});
+}
+
+/// Decks in a folder, by name.
+class Bases : public ::testing::Test {
+ protected:
+  std::string write(const std::string& name, const std::string& text) { return folder_.write(name, text).string(); }
+  Deck read(const std::string& path, const std::vector<Override>& overrides = {}) {
+    Problems problems;
+    Deck deck = read_deck(path, overrides, problems);
+    EXPECT_EQ(texts(problems), List{});
+    return deck;
+  }
+  List errors_of(const std::string& path) {
+    Problems problems;
+    read_deck(path, {}, problems);
+    List list = texts(problems);
+    for (std::string& text : list)
+      for (std::size_t at; (at = text.find(folder_.path().string() + "/")) != std::string::npos;)
+        text.erase(at, folder_.path().string().size() + 1);
+    return list;
+  }
+
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(Bases, GiveWhatADeckLeavesOut) {
+  write("common/all.yaml", small + "optimizer: {lr: 1.0e-2, clip: 2}\nsample: {tokens: 3, prompt: a}\n");
+  write("common/text.yaml", "base: all.yaml\nrun: {seed: 7}\ndata: {root: corpus}\noptimizer: {clip: 3}\n");
+  const std::string path =
+      write("runs/mine.yaml", "base: ../common/text.yaml\nrun: {name: mine}\ndata: {files: [a.txt]}\n");
+  const Deck deck = read(path, {{"optimizer.min_lr", "1e-4"}});
+  const RunConfig& config = deck.config;
+  EXPECT_EQ(config.run.name, "mine");
+  EXPECT_EQ(config.run.seed, 7u);
+  EXPECT_EQ(config.run.steps, 10);
+  EXPECT_EQ(config.optimizer.lr, 1e-2);
+  EXPECT_EQ(config.optimizer.clip, 3);
+  EXPECT_EQ(config.data.files, List{"a.txt"});
+  EXPECT_EQ(config.data.root.get(), (folder_.path() / "common/corpus").string());
+  const std::string common = (folder_.path() / "common").string();
+  EXPECT_EQ(deck.provenance.bases, (List{common + "/text.yaml", common + "/all.yaml"}));
+  const std::string text = resolved_text(deck);
+  for (const std::string& line :
+       {std::string("  name: \"mine\"  # deck\n"), "  seed: 7  # base " + common + "/text.yaml:2:13\n",
+        "  lr: 0.01  # base " + common + "/all.yaml:6:17\n", std::string("  min_lr: 1e-04  # override\n")})
+    EXPECT_NE(text.find(line), std::string::npos) << line << text;
+  EXPECT_EQ(sound(text).config, config) << "a resolved deck needs no base";
+  EXPECT_EQ(deck.provenance.located({{"optimizer.lr"}, "wrong"}), common + "/all.yaml:6:17: optimizer.lr: wrong");
+  EXPECT_NE(deck.text_hash, read(write("runs/other.yaml", "base: ../common/all.yaml\nrun: {name: mine}\n")).text_hash);
+}
+
+TEST_F(Bases, SayInWhichFileAnErrorIs) {
+  write("base.yaml", small + "optimizer: {lr: high, clp: 1}\n");
+  EXPECT_EQ(errors_of(write("deck.yaml", "base: base.yaml\nrun: {stps: 4}\n")),
+            (List{"deck.yaml:2:7: run.stps: unknown key, did you mean run.steps?",
+                  "base.yaml:6:17: optimizer.lr: high is not a number, allowed 0 to 1000",
+                  "base.yaml:6:23: optimizer.clp: unknown key, did you mean optimizer.clip?"}));
+  EXPECT_EQ(errors_of(write("deck.yaml", "base: nothing.yaml\n" + small)),
+            List{"deck.yaml:1:7: base: nothing.yaml: cannot be read: No such file or directory"});
+  EXPECT_EQ(errors_of(write("deck.yaml", "base: [base.yaml]\n" + small)),
+            List{"deck.yaml:1:7: base: a list is not the path of a deck"});
+  write("base.yaml", "just words\n");
+  EXPECT_EQ(errors_of(write("deck.yaml", "base: base.yaml\n" + small)),
+            List{"deck.yaml:1:7: base: base.yaml is no deck: sections of keys and values are needed"});
+  write("base.yaml", "run: [1\n");
+  EXPECT_EQ(errors_of(write("deck.yaml", "base: base.yaml\n" + small)).front().substr(0, 10), "base.yaml:");
+}
+
+TEST_F(Bases, MayNotIncludeThemselves) {
+  EXPECT_EQ(errors_of(write("a.yaml", "base: ./a.yaml\n" + small)),
+            List{"a.yaml:1:7: base: ./a.yaml includes itself: a.yaml -> a.yaml"});
+  write("b.yaml", "base: c.yaml\n");
+  write("c.yaml", "base: ../" + folder_.path().filename().string() + "/a.yaml\n");
+  const List errors = errors_of(write("a.yaml", "base: b.yaml\n" + small));
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_NE(errors.front().find("includes itself: a.yaml -> b.yaml -> c.yaml -> a.yaml"), std::string::npos)
+      << errors.front();
+}
+
+TEST(Deck, WhatACheckpointHoldsBuildsOnNoOther) {
+  EXPECT_THROW(parse_saved_deck("base: other.yaml\n" + small, "saved.yaml"), Error);
 }
 
 }  // namespace

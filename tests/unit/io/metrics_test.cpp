@@ -38,17 +38,24 @@ TEST(MetricsRow, IsOneObjectWithTheDocumentedKeysInOrder) {
   row.eval_loss = 3.5f;
   row.balance_loss = 1.0625f;
   row.z_loss = 0.1f;
+  row.expert_load = 1.5f;
   row.grad_norm = 1.02f;
   row.clip_coef = 0.98039216f;
   row.lr = 3e-4f;
   row.tokens = 57344;
   row.step_ms = 123.4567;
   row.tokens_per_s = 66361.14;
+  row.mfu = 0.41234567;
+  row.memory_bytes = 1 << 20;
+  row.ranks = 3;
+  row.time = 1.7e9;
   row.skipped = true;
   EXPECT_EQ(to_json(row),
-            R"({"step":7,"loss":3.25,"eval_loss":3.5,"balance_loss":1.0625,"z_loss":0.1,"grad_norm":1.02,)"
+            R"({"step":7,"loss":3.25,"eval_loss":3.5,"balance_loss":1.0625,"z_loss":0.1,"expert_load":1.5,)"
+            R"("grad_norm":1.02,)"
             R"("clip_coef":0.98039216,"lr":3e-04,"tokens":57344,"step_ms":123.457,"tokens_per_s":66361.140,)"
-            R"("skipped":true,"restart":2})");
+            R"("mfu":0.41235,"memory_bytes":1048576,"ranks":3,"time":1700000000.000,)"
+            R"("skipped":true,"spike":false,"restart":2})");
 }
 
 TEST(MetricsRow, HasAnEvaluationOnlyWhereThereWasOne) {
@@ -67,6 +74,7 @@ TEST(MetricsRow, SaysNullWhereNotFinite) {
   for (const char* key : {"loss", "eval_loss", "grad_norm", "clip_coef", "balance_loss", "step_ms"})
     EXPECT_TRUE(json.at(key).is_null()) << key;
   EXPECT_EQ(json.at("z_loss"), 0);
+  EXPECT_TRUE(json.at("mfu").is_null());
 }
 
 TEST(MetricsRow, GivesBackEveryFloatFromItsShortestDecimal) {

@@ -109,7 +109,8 @@ TEST(BarPlot, IsAsLongAsTheTime) {
 }
 
 TEST(ReportPage, NeedsNothingElse) {
-  RunReport report{"a <run> & \"more\"", {{"loss", "1 < 2"}}, {}, {{"forward", 1, 2, 3}}};
+  RunReport report{"a <run> & \"more\"", {{"loss", "1 < 2"}}, {}, {{"forward", 1, 2, 3}}, {5, 20},
+                   "run: {<deck>}\n"};
   for (std::int64_t step = 1; step <= 20; ++step) {
     MetricsRow row;
     row.step = step;
@@ -117,15 +118,30 @@ TEST(ReportPage, NeedsNothingElse) {
     if (step % 5 == 0) row.eval_loss = row.loss;
     row.grad_norm = 1;
     row.tokens_per_s = 1e5;
+    row.expert_load = 1.5f;
+    row.restart = step > 10;
     report.rows.push_back(row);
   }
   const std::string page = to_html(report);
   for (const char* there : {"Loss", "Gradient norm", "Throughput", "Time by region", "evaluation", "forward",
-                            "a &lt;run&gt; &amp; &quot;more&quot;", "<dd>1 &lt; 2</dd>"})
+                            "a &lt;run&gt; &amp; &quot;more&quot;", "<dd>1 &lt; 2</dd>", "Expert load", "log scale",
+                            ">step</text>",
+                            "<pre>run: {&lt;deck&gt;}"})
     EXPECT_NE(page.find(there), std::string::npos) << there;
-  for (const char* from_elsewhere : {"<script", "http", "src=", "href", "url(", "@import", "<run>"})
+  for (const char* from_elsewhere : {"<script", "http", "src=", "href", "url(", "@import", "<run>", "<deck>"})
     EXPECT_EQ(page.find(from_elsewhere), std::string::npos) << from_elsewhere;
   EXPECT_EQ(stretches(page, "s1").front().size(), 4u);
+  const auto marks = [&](const char* name) {
+    const std::string head = "<path class=\"" + std::string(name) + "\" d=\"";
+    const std::size_t at = page.find(head);
+    const std::string path = at == std::string::npos ? "" : page.substr(at + head.size(), page.find('>', at) - at);
+    return std::count(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(path.find('"')), 'v');
+  };
+  EXPECT_EQ(marks("restart"), 1);
+  EXPECT_EQ(marks("save"), 2);
+  report.rows.front().expert_load = 1;
+  for (MetricsRow& row : report.rows) row.expert_load = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(to_html(report).find("Expert load"), std::string::npos) << "of a dense model";
 }
 
 TEST(ReadMetrics, GivesBackWhatWasAppended) {

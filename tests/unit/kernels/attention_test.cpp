@@ -161,22 +161,82 @@ TEST(AttentionChecks, RefusesWhatDoesNotFit) {
 TYPED_TEST(Attention, RotaryTurnsPairsAndTurnsThemBack) {
   using T = TypeParam;
   using A = Accumulator<T>;
-  const AttentionShape shape{2, 19, 3, 1, 10};
   const double base = 10000;
   Device device;
   Stream& stream = device.compute();
-  const auto values = uniform<T>(2 * 19 * shape.columns(), 4);
-  const Tensor qkv = on_device(device, {2 * 19, shape.columns()}, values);
-  const Tensor table = poisoned<A>(device, {19, 10});
-  rotary_table(stream, table, base);
-  std::vector<A> rounded;
-  for (double v : reference::rotary_table(19, 10, base)) rounded.push_back(static_cast<A>(v));
-  EXPECT_TRUE(near(on_host<A>(device, table), rounded, std::is_same_v<A, float> ? 1e-7 : 1e-14));
-  rotary(stream, shape, qkv, table, Rotation::forward);
-  EXPECT_TRUE(rounded_once(on_host<T>(device, qkv), reference::rotary(shape, wide(values), base, 1)));
-  const auto turned = wide(on_host<T>(device, qkv));
-  rotary(stream, shape, qkv, table, Rotation::inverse);
-  EXPECT_TRUE(rounded_once(on_host<T>(device, qkv), reference::rotary(shape, turned, base, -1)));
+  for (const AttentionShape& shape : {AttentionShape{2, 19, 3, 1, 10}, AttentionShape{2, 19, 3, 1, 48}}) {
+    const auto values = uniform<T>(2 * 19 * shape.columns(), 4);
+    const Tensor qkv = on_device(device, {2 * 19, shape.columns()}, values);
+    const Tensor table = poisoned<A>(device, {19, shape.head_dim});
+    rotary_table(stream, table, base);
+    std::vector<A> rounded;
+    for (double v : reference::rotary_table(19, shape.head_dim, base)) rounded.push_back(static_cast<A>(v));
+    EXPECT_TRUE(near(on_host<A>(device, table), rounded, std::is_same_v<A, float> ? 1e-7 : 1e-14));
+    rotary(stream, shape, qkv, table, Rotation::forward);
+    EXPECT_TRUE(rounded_once(on_host<T>(device, qkv), reference::rotary(shape, wide(values), base, 1)));
+    const auto turned = wide(on_host<T>(device, qkv));
+    rotary(stream, shape, qkv, table, Rotation::inverse);
+    EXPECT_TRUE(rounded_once(on_host<T>(device, qkv), reference::rotary(shape, turned, base, -1)));
+  }
+}
+
+TEST(AttentionChecks, RotaryScalingIsLlama3s) {
+  Device device;
+  const RopeScaling scaling{8, 1, 4, 64};
+  const Tensor table = poisoned<double>(device, {40, 16});
+  rotary_table(device.compute(), table, 500, scaling);
+  const auto wanted = reference::rotary_table(40, 16, 500, scaling), plain = reference::rotary_table(40, 16, 500);
+  EXPECT_TRUE(near(on_host<double>(device, table), wanted, 1e-13));
+  // All three kinds of pairs are there: left alone, slowed down in part, and by the whole factor.
+  const auto moved = [&](std::int64_t j, double by) {
+    const auto slower = reference::rotary_table(40, 16, 500, {});
+    const double angle = std::asin(wanted[static_cast<std::size_t>(16 + 8 + j)]);
+    return std::abs(angle * by - std::asin(slower[static_cast<std::size_t>(16 + 8 + j)])) < 1e-12;
+  };
+  EXPECT_TRUE(moved(0, 1));
+  EXPECT_TRUE(moved(7, 8));
+  EXPECT_FALSE(moved(2, 1) || moved(2, 8));
+  EXPECT_NE(wanted, plain);
+  EXPECT_THROW(rotary_table(device.compute(), table, 500, {8, 4, 4, 64}), Error);
+}
+
+/// A sequence's attention, its tokens coming in pieces of these sizes.
+template <class T>
+std::vector<T> extended(Case<T>& c, std::vector<std::int64_t> pieces) {
+  const Tensor cache = poisoned<T>(c.device, {c.tokens + 3, 2 * c.shape.kv_heads * c.shape.head_dim});
+  const Tensor out = poisoned<T>(c.device, {c.tokens, c.out_columns});
+  std::int64_t first = 0;
+  for (const std::int64_t some : pieces) {
+    AttentionShape shape = c.shape;
+    shape.length = some;
+    attention_extend(c.stream, c.arena, shape, out.row_range(first, some), cache, c.qkv.row_range(first, some), first);
+    first += some;
+  }
+  EXPECT_EQ(first, c.tokens);
+  return on_host<T>(c.device, out);
+}
+
+TYPED_TEST(Attention, ASequenceMayComeInPieces) {
+  using T = TypeParam;
+  for (const AttentionShape& shape : {AttentionShape{1, 1, 1, 1, 2}, AttentionShape{1, 37, 6, 2, 10},
+                                      AttentionShape{1, 70, 4, 1, 33}}) {
+    Case<T> c(shape);
+    const auto whole = extended(c, {shape.length});
+    EXPECT_TRUE(near_in_norm(whole, reference::attention_forward(shape, wide(on_host<T>(c.device, c.qkv))).out,
+                             attention_tolerance<T>));
+    EXPECT_TRUE(same_bits(whole, extended(c, std::vector<std::int64_t>(static_cast<std::size_t>(shape.length), 1))));
+    if (shape.length > 30) {
+      EXPECT_TRUE(same_bits(whole, extended(c, {16, 1, 13, shape.length - 30})));
+    }
+  }
+}
+
+TEST(AttentionChecks, ASequenceEndsWithItsRoom) {
+  Case<float> c({1, 4, 4, 2, 8});
+  const Tensor cache = poisoned<float>(c.device, {5, 32});
+  EXPECT_NO_THROW(attention_extend(c.stream, c.arena, c.shape, c.out, cache, c.qkv, 1));
+  EXPECT_THROW(attention_extend(c.stream, c.arena, c.shape, c.out, cache, c.qkv, 2), Error);
+  EXPECT_THROW(attention_extend(c.stream, c.arena, {2, 2, 4, 2, 8}, c.out, cache, c.qkv, 0), Error);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <limits>
 #include <numeric>
 
@@ -156,6 +157,70 @@ TYPED_TEST(Route, RowsOfNoTokenAreZeroAndNumberedZero) {
   EXPECT_EQ(others, r.shape.rows() - r.shape.slots());
 }
 
+// Every rank of a group, where some pairs have no rows, an expert has none, or a rank has none at all.
+TEST(Arrival, EqualsReference) {
+  const auto counts_of = [](int pattern, std::int64_t ranks, std::int64_t experts) {
+    Integers counts;
+    for (std::int64_t r = 0; r < ranks; ++r)
+      for (std::int64_t e = 0; e < experts; ++e)
+        counts.push_back(static_cast<std::int32_t>(pattern == 0   ? (3 * r + 5 * e) % 7
+                                                   : pattern == 1 ? (e == 0 ? 9 : 0)
+                                                   : pattern == 2 ? (r == 0 ? 4 + e : 0)
+                                                                  : 0));
+    return counts;
+  };
+  Device device;
+  for (const auto& [ranks, experts] : {std::pair{1, 3}, {2, 4}, {3, 6}, {4, 4}})
+    for (std::int64_t multiple : {1, 16})
+      for (std::int64_t room : {1000, 12})
+        for (int pattern = 0; pattern < 4; ++pattern)
+          for (std::int64_t place = 0; place < ranks; ++place) {
+            const ArrivalShape shape{ranks, place, experts, multiple, 10, room};
+            const Integers counts = counts_of(pattern, ranks, experts);
+            const reference::Arrived wanted = reference::arrive(shape, counts);
+            const auto rows = std::max<std::int64_t>(std::ssize(wanted.token_of_row), multiple);
+            const auto i32 = [&](std::int64_t n) { return poisoned(device, DType::i32, Shape{n}); };
+            Routing arrival;
+            arrival.offsets = i32(shape.held() + 1);
+            arrival.row_of_slot = i32(std::ssize(wanted.row_of_slot));
+            arrival.token_of_row = i32(rows);
+            const Tensor seen = on_device(device, std::vector<double>{0.25, 0});
+            arrive(device.compute(), shape, arrival, on_device(device, counts), static_cast<Arrivals*>(seen.data));
+            EXPECT_EQ(on_host<std::int32_t>(device, arrival.offsets), wanted.offsets);
+            EXPECT_EQ(on_host<std::int32_t>(device, arrival.row_of_slot), wanted.row_of_slot);
+            Integers tokens = wanted.token_of_row;
+            tokens.resize(static_cast<std::size_t>(rows), -1);
+            EXPECT_EQ(on_host<std::int32_t>(device, arrival.token_of_row), tokens);
+            const auto most = on_host<double>(device, seen).front();
+            EXPECT_EQ(most, std::max(0.25, wanted.seen.most));
+            EXPECT_EQ(std::bit_cast<std::uint64_t>(on_host<double>(device, seen).back()), wanted.seen.refused);
+            EXPECT_LE(rows, shape.rows(std::ssize(wanted.row_of_slot)));
+          }
+}
+
+TYPED_TEST(Route, RowsOfAnExpertAreCounted) {
+  for (const RouterShape& shape : shapes) {
+    Router<TypeParam> r(shape);
+    r.route(logits_for<TypeParam>(shape));
+    const Tensor counts = r.i32({shape.experts});
+    count_rows(r.device.compute(), counts, r.routing);
+    const Integers offsets = r.integers(r.routing.offsets), found = r.integers(counts);
+    for (std::size_t e = 0; e < found.size(); ++e) EXPECT_EQ(found[e], offsets[e + 1] - offsets[e]);
+  }
+}
+
+// Numbers of rows travel as rows of one column.
+TEST(Arrival, RowsOfAnyTypeAreGathered) {
+  Device device;
+  Routing routing;
+  routing.row_of_slot = on_device(device, Shape{3, 1}, Integers{0, 2, 4});
+  routing.token_of_row = on_device(device, Integers{0, -1, 1, -1, 2});
+  const Tensor rows = poisoned(device, DType::i64, Shape{5, 1});
+  permute_forward(device.compute(), rows, on_device(device, Shape{3, 1}, std::vector<std::int64_t>{-7, 1ll << 40, 3}),
+                  routing);
+  EXPECT_EQ(on_host<std::int64_t>(device, rows), (std::vector<std::int64_t>{-7, 0, 1ll << 40, 0, 3}));
+}
+
 TYPED_TEST(Route, NanGivesValidExpertsAndNanWeights) {
   for (std::size_t at : {3, 4, 5}) {
     Router<TypeParam> r({1, 3, 3, 2, true});
@@ -194,6 +259,18 @@ TYPED_TEST(Route, AuxiliaryLossesAddTheReference) {
   }
 }
 
+TYPED_TEST(Route, BusiestExpertIsTheReferences) {
+  for (const RouterShape& shape : shapes) {
+    const auto logits = logits_for<TypeParam>(shape);
+    Router<TypeParam> r(shape);
+    r.route(logits);
+    const Tensor slots = on_device(r.device, std::vector<double>{100});
+    add_busiest_expert(r.device.compute(), shape, r.routing, slots.as<double>());
+    const std::int64_t wanted = reference::busiest_expert(shape, reference::route(shape, in_double(logits)));
+    EXPECT_EQ(on_host<double>(r.device, slots), std::vector{100 + static_cast<double>(wanted)});
+  }
+}
+
 TYPED_TEST(Route, BackwardEqualsReference) {
   for (const RouterShape& shape : shapes) {
     const auto logits = logits_for<TypeParam>(shape), dweight = uniform<TypeParam>(shape.slots(), 43);
@@ -229,7 +306,7 @@ TEST(RouteGradient, IsTheDerivative) {
 // Rows of T between tokens and experts.
 template <class T> class Permute : public ::testing::Test {};
 TYPED_TEST_SUITE(Permute, test::Reals);
-constexpr std::int64_t widths[] = {1, 33, 513};
+constexpr std::int64_t widths[] = {1, 33, 72, 513};
 
 TYPED_TEST(Permute, MovesRowsAndSumsThemInExpertOrder) {
   using T = TypeParam;

@@ -65,13 +65,16 @@ Tensor no_words(Device& device) { return test::on_device(device, Words(ExactSum:
 template <class T>
 Words words_of(Device& device, const std::vector<T>& values) {
   const Tensor words = no_words(device);
-  add_squares(device.compute(), words, test::on_device(device, values));
+  const Tensor x = test::on_device(device, values);
+  add_squares(device.compute(), words, {&x, 1});
   return test::on_host<std::int64_t>(device, words);
 }
 
-ClipResult clip_of(Device& device, const Words& words, float limit) {
+ClipResult clip_of(Device& device, const Words& words, float clip, float limit = inf) {
   const Tensor result = device.allocate(Category::batch, DType::u8, {std::int64_t{sizeof(ClipResult)}});
-  clip_from_squares(device.compute(), static_cast<ClipResult*>(result.data), test::on_device(device, words), limit);
+  const Tensor most = test::on_device(device, std::vector{limit});
+  clip_from_squares(device.compute(), static_cast<ClipResult*>(result.data), test::on_device(device, words), clip,
+                    most.as<float>());
   ClipResult out;
   device.download(device.compute(), &out, result);
   return out;
@@ -149,7 +152,8 @@ TEST(AddSquares, AddsUpOverCallsAndRanks) {
     const Tensor calls = no_words(device), t = test::on_device(device, values);
     for (std::int64_t begin = 0; begin < t.elements();) {
       const std::int64_t size = std::min<std::int64_t>(t.elements() - begin, random() % 2000);
-      add_squares(device.compute(), calls, t.flat(begin, size));
+      const Tensor part = t.flat(begin, size);
+      add_squares(device.compute(), calls, {&part, 1});
       begin += size;
     }
     EXPECT_TRUE(test::same_bits(test::on_host<std::int64_t>(device, calls), whole));
@@ -163,6 +167,29 @@ TEST(AddSquares, AddsUpOverCallsAndRanks) {
       }
       EXPECT_EQ(bits(clip_of(device, sum, 0).norm), bits(clip_of(device, whole, 0).norm)) << ranks << " ranks";
     }
+  }
+}
+
+TEST(AddSquares, TakesManyTensorsAtOnce) {
+  Device device;
+  // More than a launch takes, none of them and empty ones among them, some at odd addresses.
+  const auto values = test::uniform<float>(200000, 9, -3, 3);
+  const Tensor all = test::on_device(device, values);
+  for (const std::int64_t step : {1, 4}) {
+    std::vector<Tensor> parts;
+    std::int64_t begin = 0;
+    for (std::int64_t i = 0; i < 150; ++i) {
+      const std::int64_t size = i % 7 == 0 ? 0 : std::min(step * (i * i % 2000), all.elements() - begin);
+      parts.push_back(all.flat(begin, size));
+      begin += size;
+    }
+    const Tensor words = no_words(device);
+    add_squares(device.compute(), words, parts);
+    EXPECT_TRUE(test::same_bits(test::on_host<std::int64_t>(device, words),
+                                words_of(device, std::vector<float>(values.begin(), values.begin() + begin))));
+    const Tensor none = no_words(device);
+    add_squares(device.compute(), none, {});
+    EXPECT_TRUE(test::same_bits(test::on_host<std::int64_t>(device, none), Words(ExactSum::words, 0)));
   }
 }
 
@@ -220,8 +247,9 @@ TEST(ClipFromSquares, EqualsItsReference) {
   cases.push_back({inf});
   cases.push_back(std::vector<float>(2, largest));
   for (const auto& values : cases)
-    for (float limit : {0.0f, 1.0f, 0.3f, 1e6f})
-      expect_same(clip_of(device, words_of(device, values), limit), reference::clip(values, limit));
+    for (float clip : {0.0f, 1.0f, 0.3f, 1e6f})
+      for (float limit : {inf, 0.5f, 1e6f})
+        expect_same(clip_of(device, words_of(device, values), clip, limit), reference::clip(values, clip, limit));
 }
 
 TEST(ClipFromSquares, ScalesDownOnlyAndSaysWhatToSkip) {
@@ -230,7 +258,10 @@ TEST(ClipFromSquares, ScalesDownOnlyAndSaysWhatToSkip) {
   EXPECT_EQ(clip_of(device, words_of(device, std::vector<float>{3, 4}), 10).coefficient, 1);
   EXPECT_EQ(clip_of(device, words_of(device, std::vector<float>{3, 4}), 0).coefficient, 1);
   EXPECT_EQ(clip_of(device, words_of(device, std::vector<float>{3, 4}), 1).skip, 0);
-  EXPECT_EQ(clip_of(device, words_of(device, std::vector<float>{3, nan}), 1).skip, 1);
+  EXPECT_EQ(clip_of(device, words_of(device, std::vector<float>{3, nan}), 1).skip, ClipResult::not_finite);
+  EXPECT_EQ(clip_of(device, words_of(device, std::vector<float>{3, nan}), 1, 2).skip, ClipResult::not_finite);
+  EXPECT_EQ(clip_of(device, words_of(device, std::vector<float>{3, 4}), 1, 5).skip, 0) << "at the limit";
+  EXPECT_EQ(clip_of(device, words_of(device, std::vector<float>{3, 4}), 1, 4.9f).skip, ClipResult::spike);
   EXPECT_EQ(clip_of(device, words_of(device, std::vector<float>{largest, largest}), 1).skip, 1) << "the norm overflows";
 }
 

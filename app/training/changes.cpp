@@ -1,0 +1,109 @@
+#include "app/training/changes.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "core/config/keys.hpp"
+#include "core/optim/schedule.hpp"
+#include "io/checkpoint/storage.hpp"
+#include "io/files/text_file.hpp"
+#include "kernels/base/attempt.hpp"
+
+namespace tessera {
+namespace {
+
+/// The keys that say what the corpus is: naming one of them lets it be another.
+constexpr const char* corpus_keys[] = {"data.files", "data.root", "data.kind"};
+
+bool may_be_named(const KeyDoc& doc) {
+  const bool corpus = std::ranges::find(corpus_keys, doc.path) != std::end(corpus_keys);
+  return doc.kind == KeyDoc::Kind::key && (doc.restart == Restart::on_request || corpus);
+}
+
+std::string all_changeable() {
+  std::string keys;
+  for (const KeyDoc& doc : key_docs())
+    if (may_be_named(doc)) keys += (keys.empty() ? "" : ", ") + doc.path;
+  return keys;
+}
+
+bool touches(const std::vector<KeyChange>& changes, std::string_view prefix) {
+  return std::ranges::any_of(changes, [&](const KeyChange& change) { return change.key.starts_with(prefix); });
+}
+
+}  // namespace
+
+std::set<std::string> changeable(const std::vector<std::string>& keys) {
+  std::set<std::string> asked;
+  for (const std::string& key : keys) {
+    const auto refuse = [&](const std::string& why) {
+      throw Error(Exit::usage, fmt::format("--allow-change {}: {}; it takes {}", key, why, all_changeable()));
+    };
+    const KeyDoc* const doc = find_key(key);
+    const std::string nearest = doc ? "" : nearest_key(key);
+    if (!doc) refuse("unknown key" + (nearest.empty() ? "" : ", did you mean " + nearest + "?"));
+    if (doc->kind == KeyDoc::Kind::section) refuse("is a section, name its keys");
+    if (doc->restart == Restart::fixed) refuse("cannot change in a resumed run, whose weights and state hang on it");
+    if (!asked.insert(key).second) refuse("is named twice");
+  }
+  return asked;
+}
+
+SavedRun::SavedRun(const std::filesystem::path& checkpoint)
+    : folder(checkpoint),
+      // Not the structure of its files, which rank 0 has judged: ten thousand tensors take a while on every rank.
+      manifest(parse_manifest(read_text_file(folder / manifest_file), folder / manifest_file)),
+      deck(parse_saved_deck(read_text_file(folder / deck_file), (folder / deck_file).string())) {}
+
+Problems against_resuming(const SavedRun& saved, const Deck& deck, std::uint64_t corpus_hash,
+                          const std::set<std::string>& asked) {
+  Problems problems;
+  for (const Finding& finding : changes_at_restart(saved.deck.config, deck.config, asked))
+    problems.add(Exit::deck, deck.provenance.located(finding));
+  const auto named = [&](const char* key) { return asked.contains(key); };
+  if (saved.manifest.corpus_hash != hex(corpus_hash) && std::ranges::none_of(corpus_keys, named))
+    problems.add(Exit::file,
+                 fmt::format("data.files: the corpus has hash {}, and had {} when {} was saved: {}", hex(corpus_hash),
+                             saved.manifest.corpus_hash, saved.folder.string(),
+                             keep_it_text("data.files", Restart::on_request)));
+  const std::int64_t done = saved.manifest.counters.step, steps = deck.config.run.steps;
+  if (asked.contains("run.steps") && steps < done)
+    problems.add(Exit::deck, deck.provenance.located(
+                                 {{"run.steps"},
+                                  fmt::format("is {}, and {} steps are done in {}: give at least as many", steps, done,
+                                              saved.folder.string())}));
+  return problems;
+}
+
+std::vector<KeyChange> changes_since(const SavedRun& saved, const Deck& deck, std::uint64_t corpus_hash) {
+  std::vector<KeyChange> changes = changed_keys(saved.deck.config, deck.config);
+  if (const std::string now = hex(corpus_hash); now != saved.manifest.corpus_hash)
+    changes.push_back({"data.files", "corpus " + saved.manifest.corpus_hash, "corpus " + now, Restart::on_request});
+  return changes;
+}
+
+std::string changes_text(const SavedRun& saved, const RunConfig& now, const std::vector<KeyChange>& changes,
+                         std::int64_t windows) {
+  if (changes.empty()) return "";
+  const StateCounters& counters = saved.manifest.counters;
+  std::string text = fmt::format("changed after step {}:", counters.step);
+  for (const KeyChange& change : changes) text += fmt::format(" {} {} -> {};", change.key, change.before, change.now);
+  text.back() = '\n';
+  const std::int64_t next = counters.step + 1;
+  if (touches(changes, "run.steps") || touches(changes, "optimizer."))
+    text += fmt::format("  learning rate: step {} has {:.3g}, and had {:.3g} before the change; the last one, {}, has "
+                        "{:.3g}\n",
+                        next, learning_rate(now.optimizer, now.run.steps, next),
+                        learning_rate(saved.deck.config.optimizer, saved.deck.config.run.steps, next), now.run.steps,
+                        learning_rate(now.optimizer, now.run.steps, now.run.steps));
+  if (touches(changes, "batch.") || touches(changes, "data."))
+    text += fmt::format("  samples: none is left out, {} of a step from sample {} on, at {:.2f} epochs of {} "
+                        "windows{}\n",
+                        now.batch.global, counters.next_sample,
+                        static_cast<double>(counters.next_sample) / static_cast<double>(windows), windows,
+                        touches(changes, "data.") ? "; in the order of the new corpus: windows may come again" : "");
+  return text;
+}
+
+}  // namespace tessera

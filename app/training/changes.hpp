@@ -1,0 +1,38 @@
+#pragma once
+#include <filesystem>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "io/checkpoint/manifest.hpp"
+#include "io/deck/deck.hpp"
+
+namespace tessera {
+
+/// The keys of `train --allow-change KEY,...`, each once. Throws Error{usage} for one that is unknown, named twice, or
+/// that no run can change.
+std::set<std::string> changeable(const std::vector<std::string>& keys);
+
+/// A checkpoint as a run sees it that is to go on from there.
+struct SavedRun {
+  explicit SavedRun(const std::filesystem::path& checkpoint);
+
+  std::filesystem::path folder;
+  Manifest manifest;
+  Deck deck;
+};
+
+/// Why a run of `deck` on this corpus cannot go on: keys that changed, another corpus, less steps than are done, but
+/// for what was asked. Local.
+Problems against_resuming(const SavedRun& saved, const Deck& deck, std::uint64_t corpus_hash,
+                          const std::set<std::string>& asked);
+
+/// What changes by request: keys, and the corpus as data.files. Local.
+std::vector<KeyChange> changes_since(const SavedRun& saved, const Deck& deck, std::uint64_t corpus_hash);
+
+/// A line for each change, and for what becomes of the learning rate and of the order of samples. `windows`: those for
+/// training now. Empty: nothing changes. Local.
+std::string changes_text(const SavedRun& saved, const RunConfig& now, const std::vector<KeyChange>& changes,
+                         std::int64_t windows);
+
+}  // namespace tessera

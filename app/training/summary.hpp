@@ -1,0 +1,25 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/plan/plan.hpp"
+
+namespace tessera {
+
+/// What the collectives of one kind move in a step: bytes that one rank receives.
+struct CollectiveTotal {
+  Collective collective;
+  std::int64_t calls = 0, bytes = 0;
+};
+/// Of the kinds that the plan calls, those that move weights and gradients first.
+std::vector<CollectiveTotal> totals_of(std::span<const CollectiveCost> costs);
+
+/// A plan on one screen, a line each: model, work, memory of the rank that needs most, what a rank receives in a step.
+std::string summary_text(const RunPlan& plan);
+
+/// Whether the plan fits `memory` bytes a rank, with what is left, or is missing and what takes most; one line.
+std::string verdict_text(const RunPlan& plan, std::int64_t memory);
+
+}  // namespace tessera

@@ -1,0 +1,216 @@
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+#include <set>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "app/cli/gpus.hpp"
+#include "app/cli/memory.hpp"
+#include "app/cli/ranks.hpp"
+#include "app/cli/threads.hpp"
+#include "app/training/given_weights.hpp"
+#include "app/training/preparation.hpp"
+#include "app/verbs/verbs.hpp"
+#include "core/step/decoder.hpp"
+#include "io/checkpoint/storage.hpp"
+#include "io/data/utf8.hpp"
+#include "io/files/text_file.hpp"
+#include "io/text/tokenizer.hpp"
+#include "kernels/base/runtime.hpp"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr std::int64_t usual_tokens = 128;
+
+/// Where the weights are: of a deck, in its run directory.
+std::string place_of_weights(const std::string& model) {
+  std::error_code error;
+  if (!fs::is_regular_file(model, error)) return model;
+  return sound_deck(model, {}).config.checkpoint.dir.get();
+}
+
+/// How the model's text is encoded; null: nobody knows.
+std::unique_ptr<TextEncoding> encoding_of(const GivenWeights& given) {
+  std::error_code error;
+  if (const fs::path path = given.path / tokenizer_file; fs::exists(path, error)) {
+    auto tokenizer = std::make_unique<Tokenizer>(path);
+    if (const std::int64_t vocab = given.config.model.vocab; tokenizer->vocabulary() > vocab)
+      throw Error(Exit::file, fmt::format("{}: has {} tokens, and the model a vocabulary of {}: is it another model's?",
+                                          path.string(), tokenizer->vocabulary(), vocab));
+    return tokenizer;
+  }
+  if (given.config.data.kind == DataKind::text) return std::make_unique<ByteEncoding>();
+  return nullptr;
+}
+
+/// Tokens that end a text: what a Hugging Face folder says, else the encoding's.
+std::set<std::int32_t> ends_of(const GivenWeights& given, const TextEncoding* encoding) {
+  std::set<std::int32_t> ends;
+  std::error_code error;
+  for (const char* name : {"generation_config.json", "config.json"}) {
+    const fs::path path = given.path / name;
+    if (!ends.empty() || !fs::exists(path, error)) continue;
+    const Json json = Json::parse(read_text_file(path), nullptr, false);
+    const Json end = json.is_object() ? json.value("eos_token_id", Json()) : Json();
+    for (const Json& id : end.is_array() ? end : Json::array({end}))
+      if (id.is_number_integer()) ends.insert(id.get<std::int32_t>());
+  }
+  if (ends.empty() && encoding && encoding->end_of_text()) ends.insert(*encoding->end_of_text());
+  return ends;
+}
+
+/// What is to be continued.
+struct Prompt {
+  std::string text;
+  std::vector<std::int32_t> ids;
+};
+
+std::string prompt_text(const GenerateOptions& options, const GivenWeights& given) {
+  if (!options.prompt && given.config.sample.prompt.empty()) throw Error(Exit::usage, "--prompt: is needed");
+  if (!options.prompt) return given.config.sample.prompt;
+  if (*options.prompt != "-") return *options.prompt;
+  return {std::istreambuf_iterator<char>(std::cin), {}};  // of rank 0, which alone has an input
+}
+
+Prompt prompt_of(const GenerateOptions& options, const GivenWeights& given, const TextEncoding* encoding,
+                 Control& control) {
+  Prompt prompt{"", options.prompt_ids};
+  Problems problems;
+  if (prompt.ids.empty()) {
+    if (control.rank() == 0) attempt(problems, [&] { prompt.text = prompt_text(options, given); });
+    control.agree(problems);
+    prompt.text = control.broadcast(prompt.text);
+    attempt(problems, [&] {
+      if (!encoding)
+        throw Error(Exit::usage,
+                    fmt::format("--prompt: {} holds no {}, so no text can be encoded: put one there, or give "
+                                "--prompt-ids",
+                                given.path.string(), tokenizer_file));
+      prompt.ids = encoding->encode(prompt.text);
+      if (prompt.ids.empty()) throw Error(Exit::usage, "--prompt: is empty; at least one token is needed");
+    });
+  }
+  for (const std::int32_t id : prompt.ids)
+    if (id < 0 || id >= given.config.model.vocab)
+      problems.add(Exit::usage, fmt::format("--prompt-ids: {} is outside the vocabulary of {}", id,
+                                            given.config.model.vocab.get()));
+  control.agree(problems);
+  return prompt;
+}
+
+/// How many tokens are generated: as asked for, else the usual number or as many as there is room for.
+std::int64_t count_of(const GenerateOptions& options, const GivenWeights& given, const Prompt& prompt) {
+  const std::int64_t room = given.config.model.seq_len - std::ssize(prompt.ids) + 1;
+  const std::int64_t count = options.tokens.value_or(std::clamp<std::int64_t>(room, 1, usual_tokens));
+  if (count > room)
+    throw Error(Exit::usage,
+                fmt::format("--tokens: {} after a prompt of {} are more than the model's sequences of {} hold", count,
+                            prompt.ids.size(), given.config.model.seq_len));
+  return count;
+}
+
+/// Prints as it comes, or all at once as JSON; by rank 0.
+class Output {
+ public:
+  Output(const GenerateOptions& options, const Prompt& prompt, const TextEncoding* encoding, bool speaking)
+      : format_(options.format), prompt_(prompt), encoding_(encoding), speaking_(speaking) {
+    stream(prompt.text);
+  }
+  void token(std::int32_t id) {
+    ids_.push_back(id);
+    const std::string shown = encoding_ ? characters_.take(encoding_->bytes_of(id)) : fmt::format("{} ", id);
+    text_ += shown;
+    stream(shown);
+  }
+  void end(double seconds) {
+    text_ += characters_.rest();
+    if (format_ == Format::text) return stream(characters_.rest() + "\n");
+    Json json = {{"prompt", prompt_.text}, {"prompt_tokens", prompt_.ids}, {"tokens", ids_}, {"text", nullptr}};
+    if (encoding_) json["text"] = text_;
+    json["seconds"] = seconds;
+    if (speaking_) fmt::print("{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
+  }
+
+ private:
+  void stream(const std::string& text) const {
+    if (!speaking_ || format_ == Format::json) return;
+    fmt::print("{}", text);
+    std::fflush(stdout);
+  }
+
+  Format format_;
+  const Prompt& prompt_;
+  const TextEncoding* encoding_;
+  bool speaking_;
+  Characters characters_;
+  std::vector<std::int32_t> ids_;
+  std::string text_;
+};
+
+RunPlan plan_of(const GivenWeights& given, std::int64_t capacity, int gpu, const Mpi& mpi, Control& control) {
+  std::optional<RunPlan> plan;
+  Problems problems;
+  attempt(problems, [&] { plan.emplace(resolve_decoding(given.config, mpi.size(), mpi.rank(), capacity)); });
+  control.agree(problems);
+  problems.add(against_memory(mpi, control, *plan, gpu));
+  problems.add(against(given, *plan, {}));
+  control.agree(problems);
+  return std::move(*plan);
+}
+
+int generate(const GenerateOptions& options, Mpi& mpi, Control& control) {
+  Problems problems;
+  std::string place;
+  if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
+  attempt(problems, [&] { place = place_of_weights(options.model); });
+  control.agree(problems);
+  GivenWeights given = open_weights(place, control);
+  given.config.run.threads = host_threads(control.max(mpi.local_rank() + 1));
+  Runtime::plan_for(static_cast<int>(given.config.run.threads.get()));
+  std::unique_ptr<TextEncoding> encoding;
+  std::set<std::int32_t> ends;
+  attempt(problems, [&] {
+    encoding = encoding_of(given);
+    ends = ends_of(given, encoding.get());
+  });
+  control.agree(problems);
+  const Prompt prompt = prompt_of(options, given, encoding.get(), control);
+  std::int64_t count = 0;
+  attempt(problems, [&] { count = count_of(options, given, prompt); });
+  problems.add(against_gpus(mpi, control, Sharing::refused));
+  control.agree(problems);
+  const int gpu = own_gpu(mpi);
+  const RunPlan plan = plan_of(given, std::ssize(prompt.ids) + count, gpu, mpi, control);
+  const Runtime runtime(static_cast<int>(given.config.run.threads.get()), gpu);
+  Device device;
+  Mesh mesh = mpi.mesh(device, plan.ranks, std::chrono::seconds(given.config.comm.timeout_s));
+  Decoder decoder(device, plan, mesh);
+  decoder.initialise([&](StateDict& weights) { load_weights(*given.source, weights, device, control); });
+  Output output(options, prompt, encoding.get(), mpi.rank() == 0);
+  const auto begin = std::chrono::steady_clock::now();
+  const NextLogits next = [&](const std::vector<std::int32_t>& ids) {
+    return decoder.extend(std::span(ids).subspan(static_cast<std::size_t>(decoder.length())));
+  };
+  generate(next, options.sampling, prompt.ids, count, [&](std::int32_t id) {
+    if (ends.contains(id)) return false;
+    output.token(id);
+    return true;
+  });
+  output.end(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  return 0;
+}
+
+}  // namespace
+
+int run_generate(const GenerateOptions& options) {
+  return on_all_ranks([&](Mpi& mpi, Control& control) { return generate(options, mpi, control); });
+}
+
+}  // namespace tessera

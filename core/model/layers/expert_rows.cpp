@@ -1,0 +1,102 @@
+#include "core/model/layers/expert_rows.hpp"
+
+#include <algorithm>
+
+#include "kernels/convert/convert.hpp"
+
+namespace tessera {
+
+/// Whole sequences, or a part of one.
+RouterShape ExpertRows::router_shape(std::int64_t tokens) const {
+  const std::int64_t length = std::min(tokens, length_);
+  return {tokens / length, length, moe_.experts, moe_.top_k, moe_.renormalize, local() ? row_multiple_ : 1};
+}
+
+std::int64_t ExpertRows::most(std::int64_t tokens) const {
+  if (local()) return router_shape(tokens).rows();
+  const ArrivalShape shape = moe_.arrival(tokens, row_multiple_);
+  return shape.rows(shape.room);
+}
+
+ExpertRows::Saved ExpertRows::place(Arena& arena, std::int64_t tokens, DType sum_type) const {
+  const RouterShape shape = router_shape(tokens);
+  Saved saved;
+  Routing& r = saved.routing;
+  r.probabilities = arena.keep(sum_type, {tokens, moe_.experts});
+  r.log_sum = arena.keep(sum_type, {tokens});
+  r.expert = arena.keep(DType::i32, {tokens, moe_.top_k});
+  r.weight = arena.keep(sum_type, {tokens, moe_.top_k});
+  r.offsets = arena.keep(DType::i32, {moe_.experts + 1});
+  r.row_of_slot = arena.keep(DType::i32, {tokens, moe_.top_k});
+  r.token_of_row = arena.keep(DType::i32, {shape.rows()});
+  r.load = arena.keep(DType::i32, {shape.sequences, moe_.experts});
+  if (local()) return saved;
+  saved.arrival.offsets = arena.keep(DType::i32, {moe_.held() + 1});
+  saved.arrival.row_of_slot = arena.keep(DType::i32, {moe_.arrival(tokens, row_multiple_).room, 1});
+  saved.arrival.token_of_row = arena.keep(DType::i32, {most(tokens)});
+  saved.counts = std::make_shared<RowCounts>();
+  return saved;
+}
+
+void ExpertRows::count(const Call& call, const Saved& saved) const {
+  if (local()) return;
+  require(call.exchange != nullptr, "ExpertRows", "experts of other ranks need an exchange of rows");
+  const ArrivalShape shape = moe_.arrival(saved.routing.row_of_slot.rows(), row_multiple_);
+  const Arena::Frame frame(call.arena);
+  const Tensor counts = call.arena.temp(DType::i32, {shape.ranks, shape.experts});
+  count_rows(call.stream, counts.flat(shape.place * shape.experts, shape.experts), saved.routing);
+  *saved.counts = call.exchange->count(call.stream, shape, counts);
+  arrive(call.stream, shape, held(saved), counts, call.sums ? &call.sums->arrivals : nullptr);
+}
+
+Routing ExpertRows::held(const Saved& saved) const {
+  if (local()) return saved.routing;
+  Routing held = saved.arrival;
+  held.row_of_slot = held.row_of_slot.row_range(0, saved.counts->arriving);
+  held.token_of_row = held.token_of_row.flat(0, saved.counts->rows);
+  return held;
+}
+
+Tensor ExpertRows::of_tokens(Arena& arena, const Saved& saved, const Tensor& experts_rows) const {
+  const std::int64_t slots = saved.routing.token_of_row.elements();
+  return local() ? experts_rows : arena.temp(experts_rows.type, {slots, experts_rows.columns()});
+}
+
+Tensor ExpertRows::of_experts(Arena& arena, const Saved& saved, const Tensor& tokens_rows) const {
+  return local() ? tokens_rows : arena.temp(tokens_rows.type, {rows(saved), tokens_rows.columns()});
+}
+
+void ExpertRows::out(const Call& call, const Saved& saved, const Tensor& experts_rows, const Tensor& of_tokens,
+                     const Tensor& numbers, const char* label) const {
+  if (local()) {
+    if (numbers) number_rows(call.stream, numbers, saved.routing, call.first_token);
+    return;
+  }
+  const Arena::Frame frame(call.arena);
+  const Routing routing = held(saved);
+  const std::int64_t arriving = saved.counts->arriving;
+  const Tensor arrived = call.arena.temp(experts_rows.type, {arriving, experts_rows.columns()});
+  if (numbers) {
+    const Tensor mine = call.arena.temp(DType::i64, {of_tokens.rows(), 1});
+    const Tensor theirs = call.arena.temp(DType::i64, {arriving, 1});
+    number_rows(call.stream, mine, saved.routing, call.first_token);
+    call.exchange->out(call.stream, *saved.counts, {{arrived, of_tokens}, {theirs, mine}}, label);
+    permute_forward(call.stream, numbers.view({numbers.elements(), 1}), theirs, routing);
+  } else {
+    call.exchange->out(call.stream, *saved.counts, {{arrived, of_tokens}}, label);
+  }
+  permute_forward(call.stream, experts_rows, arrived, routing);
+}
+
+void ExpertRows::back(const Call& call, const Saved& saved, const Tensor& of_tokens, const Tensor& experts_rows,
+                      const char* label) const {
+  if (local()) return;
+  const Arena::Frame frame(call.arena);
+  const Tensor returning = call.arena.temp(experts_rows.type, {saved.counts->arriving, experts_rows.columns()});
+  permute_backward(call.stream, returning, experts_rows, held(saved));  // one row each
+  // Where a rank had no room nothing was sent, and nothing comes back; the run ends once the step has been reported.
+  if (saved.counts->arriving == 0) clear(call.stream, of_tokens);
+  call.exchange->back(call.stream, *saved.counts, {of_tokens, returning}, label);
+}
+
+}  // namespace tessera

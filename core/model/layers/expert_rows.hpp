@@ -1,0 +1,59 @@
+#pragma once
+#include <memory>
+
+#include "core/model/layers/call.hpp"
+#include "core/model/row_exchange.hpp"
+#include "core/model/shape.hpp"
+
+namespace tessera {
+
+/// The way of a layer's rows from tokens to experts and back. Without expert parallelism a rank's experts compute the
+/// rows of its own tokens, where they lie; with it, what arrives from all ranks of the expert group.
+class ExpertRows {
+ public:
+  struct Saved {
+    Routing routing;  ///< of this rank's tokens
+    Routing arrival;  ///< of the rows that arrive; without expert parallelism of nothing
+    std::shared_ptr<RowCounts> counts;  ///< filled by count(); null without expert parallelism
+  };
+
+  /// Each expert's rows begin at multiples of `row_multiple`.
+  ExpertRows(const MoeShape& moe, std::int64_t length, std::int64_t row_multiple)
+      : moe_(moe), length_(length), row_multiple_(row_multiple) {}
+
+  RouterShape router_shape(std::int64_t tokens) const;
+  /// Rows that this rank's experts have memory for.
+  std::int64_t most(std::int64_t tokens) const;
+  /// Rows of the experts' answers where the tokens of them are.
+  std::int64_t answers(std::int64_t tokens) const { return router_shape(tokens).rows(); }
+  Saved place(Arena& arena, std::int64_t tokens, DType sum_type) const;
+
+  /// Tells the expert group how the tokens were routed. Collective over the expert group, as out() and back() are; all
+  /// three do nothing without expert parallelism.
+  void count(const Call& call, const Saved& saved) const;
+  /// Of the rows that this rank's experts compute: where each expert's begin, and which are no token's.
+  Routing held(const Saved& saved) const;
+  /// How many those are, gaps between experts included.
+  std::int64_t rows(const Saved& saved) const { return held(saved).token_of_row.elements(); }
+
+  /// Room for the rows of this rank's tokens: `experts_rows` itself where they are those of its experts, else a
+  /// temporary of the same type and width.
+  Tensor of_tokens(Arena& arena, const Saved& saved, const Tensor& experts_rows) const;
+  /// The same for what the experts compute, of the width of `tokens_rows`.
+  Tensor of_experts(Arena& arena, const Saved& saved, const Tensor& tokens_rows) const;
+  /// Rows of tokens to their experts. `numbers` (i64 [rows], or empty) becomes the number of each, from its token's
+  /// place in the global batch.
+  void out(const Call& call, const Saved& saved, const Tensor& experts_rows, const Tensor& of_tokens,
+           const Tensor& numbers, const char* label) const;
+  /// Rows of experts to their tokens.
+  void back(const Call& call, const Saved& saved, const Tensor& of_tokens, const Tensor& experts_rows,
+            const char* label) const;
+
+ private:
+  bool local() const { return moe_.group.size == 1; }
+
+  MoeShape moe_;
+  std::int64_t length_, row_multiple_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,109 @@
+#include "core/model/row_exchange.hpp"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "kernels/base/index.hpp"
+
+namespace tessera {
+namespace {
+
+/// Of a dry pass, which has no counts: what is sent is shared out evenly.
+RowCounts even_counts(const ArrivalShape& shape, DryRows dry) {
+  RowCounts counts;
+  for (std::int64_t r = 0; r < shape.ranks; ++r)
+    counts.sent.push_back(shape.share / shape.ranks + (r < shape.share % shape.ranks ? 1 : 0));
+  counts.received = counts.sent;
+  counts.arriving = dry == DryRows::most ? shape.room : shape.share;
+  counts.rows = shape.rows(counts.arriving);
+  return counts;
+}
+
+/// What one operation moves of one tensor of rows, in elements.
+struct Cut {
+  Cut(std::int64_t columns, const std::vector<std::int64_t>& sent, const std::vector<std::int64_t>& received) {
+    const auto elements = [columns](std::int64_t rows) { return rows * columns; };
+    std::ranges::transform(sent, std::back_inserter(counts), elements);
+    std::ranges::transform(received, std::back_inserter(arrivals), elements);
+    begins.resize(counts.size());
+    std::exclusive_scan(counts.begin(), counts.end(), begins.begin(), std::int64_t{0});
+  }
+  std::vector<std::int64_t> counts, begins, arrivals;
+};
+
+}  // namespace
+
+RowCounts row_counts(const ArrivalShape& shape, std::span<const std::int32_t> counts) {
+  const std::int64_t held = shape.held();
+  const auto at = [&](std::int64_t rank, std::int64_t expert) -> std::int64_t {
+    return counts[static_cast<std::size_t>(rank * shape.experts + expert)];
+  };
+  /// Rows of one rank for the experts of another.
+  const auto between = [&](std::int64_t from, std::int64_t to) {
+    std::int64_t sum = 0;
+    for (std::int64_t e = to * held; e < (to + 1) * held; ++e) sum += at(from, e);
+    return sum;
+  };
+  RowCounts result;
+  std::int64_t most = 0;
+  for (std::int64_t r = 0; r < shape.ranks; ++r) {
+    result.sent.push_back(between(shape.place, r));
+    result.received.push_back(between(r, shape.place));
+    std::int64_t of_rank = 0;
+    for (std::int64_t from = 0; from < shape.ranks; ++from) of_rank += between(from, r);
+    most = std::max(most, of_rank);
+  }
+  const bool fit = most <= shape.room;
+  if (!fit) {
+    result.sent.assign(result.sent.size(), 0);
+    result.received = result.sent;
+  }
+  result.arriving = std::reduce(result.received.begin(), result.received.end());
+  for (std::int64_t e = 0; fit && e < held; ++e) {
+    std::int64_t of_expert = 0;
+    for (std::int64_t r = 0; r < shape.ranks; ++r) of_expert += at(r, shape.place * held + e);
+    result.rows += round_up(of_expert, shape.row_multiple);
+  }
+  result.rows = std::max(result.rows, shape.row_multiple);
+  return result;
+}
+
+RowExchange::RowExchange(Device& device, Communicator& group, std::int64_t experts, DryRows dry)
+    : device_(device), group_(group), dry_(dry) {
+  pinned_ = device.pinned(group.size() * experts * size_of(DType::i32));
+  row_counts_.assign(static_cast<std::size_t>(group.size()), experts);
+  for (std::int64_t r = 0; r < group.size(); ++r) row_begins_.push_back(r * experts);
+}
+
+RowCounts RowExchange::count(Stream& stream, const ArrivalShape& shape, const Tensor& counts) {
+  require(shape.ranks == group_.size() && shape.place == group_.rank(), "RowExchange", "is of another expert group");
+  const Exchange all{{}, counts, row_counts_, row_begins_};
+  group_.submit(stream, {Collective::all_gather, {&all, 1}, -1, "row counts"}).wait(stream);
+  if (stream.dry()) return even_counts(shape, dry_);
+  device_.wait(device_.fetch(stream, pinned_.data(), counts));
+  return row_counts(shape, {reinterpret_cast<const std::int32_t*>(pinned_.data()),
+                            static_cast<std::size_t>(counts.elements())});
+}
+
+void RowExchange::exchange(Stream& stream, std::span<const Move> moves, const std::vector<std::int64_t>& sent,
+                           const std::vector<std::int64_t>& received, const char* label) {
+  std::vector<Cut> cuts;
+  std::vector<Exchange> exchanges;
+  cuts.reserve(moves.size());
+  for (const Move& move : moves) {
+    const Cut& cut = cuts.emplace_back(move.from.columns(), sent, received);
+    exchanges.push_back({move.from, move.to, cut.counts, cut.begins, cut.arrivals});
+  }
+  group_.submit(stream, {Collective::exchange_rows, exchanges, -1, label}).wait(stream);
+}
+
+void RowExchange::out(Stream& stream, const RowCounts& counts, std::initializer_list<Move> moves, const char* label) {
+  exchange(stream, moves, counts.sent, counts.received, label);
+}
+
+void RowExchange::back(Stream& stream, const RowCounts& counts, const Move& move, const char* label) {
+  exchange(stream, {&move, 1}, counts.received, counts.sent, label);
+}
+
+}  // namespace tessera

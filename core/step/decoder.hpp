@@ -1,0 +1,48 @@
+#pragma once
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "core/comm/mesh.hpp"
+#include "core/params/param_sync.hpp"
+#include "core/state/state_dict.hpp"
+#include "core/step/step_plan.hpp"
+
+namespace tessera {
+
+/// A model that generates: weights, no gradients, and the key/value cache of one sequence. One a rank; all ranks hold
+/// the whole of it and call the same with the same arguments. A StepPlan for it comes from resolve_decoding().
+class Decoder {
+ public:
+  /// Tokens that one pass takes at most.
+  static constexpr std::int64_t most_at_once = 256;
+
+  /// `mesh` connects the ranks that were planned for.
+  Decoder(Device& device, const StepPlan& plan, Mesh& mesh);
+
+  /// Weights: `fill` overwrites those that it is given, which are as drawn; what it throws leaves through here.
+  /// Collective over the world.
+  void initialise(const std::function<void(StateDict&)>& fill);
+
+  /// Appends ids to the sequence: logits [V] of the token that follows. A long piece is taken in passes of powers of
+  /// two, so that products have few shapes, and each is planned. Waits for the device. Collective over the world.
+  std::vector<float> extend(std::span<const std::int32_t> ids);
+  /// Empties the sequence. Local.
+  void restart() { sequence_.length = 0; }
+
+  std::int64_t length() const { return sequence_.length; }
+  std::int64_t capacity() const { return sequence_.capacity(); }
+
+ private:
+  Device& device_;
+  const StepPlan& plan_;
+  Mesh& mesh_;
+  Stream& stream_;
+  Masters masters_;
+  ParamSync sync_;
+  Arena activations_;
+  Sequence sequence_;
+  Tensor ids_, logits_, digests_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,313 @@
+#!/usr/bin/env python3
+"""Makes token files for `data.kind: tokens` of your own text, with the tokenizer beside them.
+
+    pip install tokenizers
+    prepare.py OUT SOURCE... [--vocab 32000 | --tokenizer tokenizer.json] [--field text] [--val SOURCE]... [--val-fraction 0.01]
+
+A SOURCE is a text file (one document), a .jsonl file (a document a line, in its field), or a folder of both, searched
+through. Without --tokenizer a byte-level BPE is trained on a sample of them. Every document begins with the end-of-text
+token. All cores work, nothing is held in memory but a piece of a file for each, and what was stopped goes on where it
+was: the same command again. OUT has files only once they are whole: train_*.bin, val_*.bin, tokenizer.json, dataset.json.
+"""
+import argparse
+import array
+import hashlib
+import json
+import multiprocessing
+import os
+import pathlib
+import random
+import shutil
+import struct
+import sys
+import zlib
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a process a core, each with one thread
+
+try:
+    import tokenizers
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tqdm import tqdm
+except ImportError as missing:
+    sys.exit(f"prepare.py: {missing}: pip install tokenizers")
+
+END = ("<|endoftext|>", "<|end_of_text|>", "</s>")
+WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+BATCH = 1 << 20   # characters that are encoded at a time
+
+
+class Refused(Exception):
+    """What is wrong with what was given."""
+
+
+def sources(names):
+    """Every file, folders searched through in the order of their names."""
+    for name in map(pathlib.Path, names):
+        if name.is_dir():
+            found = sorted(path for path in name.rglob("*") if path.is_file() and path.suffix in (".txt", ".md", ".jsonl"))
+            if not found:
+                raise Refused(f"{name}: holds no .txt, .md or .jsonl file")
+            yield from found
+        elif name.is_file():
+            yield name
+        else:
+            raise Refused(f"{name}: no such file or folder")
+
+
+def pieces(path, most):
+    """Byte ranges of a file, about as long as asked for, cut behind line ends; a file of text is not cut within white space, so that words stay whole."""
+    size, begin = path.stat().st_size, 0
+    with open(path, "rb") as file:
+        while begin < size:
+            file.seek(min(size, begin + most))
+            file.readline()
+            while path.suffix != ".jsonl" and (line := file.peek(1)[:1]) and line.isspace():
+                file.readline()
+            yield begin, (end := file.tell())
+            begin = end
+
+
+def documents(path, begin, end, field):
+    """(number of the byte where it begins, text, whether a document begins here) of a range."""
+    with open(path, "rb") as file:
+        file.seek(begin)
+        if path.suffix != ".jsonl":
+            yield begin, decoded(path, begin, file.read(end - begin)), begin == 0
+            return
+        while file.tell() < end:
+            at = file.tell()
+            line = decoded(path, at, file.readline())
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except ValueError as wrong:
+                raise Refused(f"{path}: byte {at}: is no line of JSON: {wrong}")
+            if not isinstance(record, dict) or not isinstance(record.get(field), str):
+                held = ", ".join(record) if isinstance(record, dict) else "no fields"
+                raise Refused(f"{path}: byte {at}: has no text in a field '{field}'; it has {held}; name another with --field")
+            yield at, record[field], True
+
+
+def decoded(path, at, raw):
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as wrong:
+        raise Refused(f"{path}: byte {at + wrong.start}: is no UTF-8; write it again as UTF-8, or leave the file out")
+
+
+def sample(files, arguments):
+    """Texts of pieces chosen at random, about as many bytes as asked for."""
+    all_pieces = [(path, *piece) for path in files for piece in pieces(path, arguments.piece_mb << 20)]
+    most = arguments.train_mb << 20
+    random.Random(1234).shuffle(all_pieces)
+    for path, begin, end in all_pieces:
+        if most <= 0:
+            return
+        for _, text, _ in documents(path, begin, end, arguments.field):
+            if most > 0:
+                yield (text := text[:most])
+                most -= len(text)
+
+
+def train_tokenizer(files, arguments):
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(WORDS), "isolated"),
+                                                       pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=arguments.vocab, special_tokens=[END[0]], show_progress=sys.stderr.isatty(),
+                                  initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()))
+    tokenizer.train_from_iterator(sample(files, arguments), trainer)
+    return tokenizer.to_str()
+
+
+def end_of_text(tokenizer, path):
+    for token in END:
+        if (found := tokenizer.token_to_id(token)) is not None:
+            return found
+    raise Refused(f"{path}: has none of {', '.join(END)}, with which documents are told apart")
+
+
+def write_whole(path, write):
+    """The file appears whole, or not at all."""
+    unfinished = path.with_name(path.name + ".tmp")
+    with open(unfinished, "wb") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(unfinished, path)
+
+
+class Worker:
+    """Encodes one piece into two parts, for training and for evaluation."""
+
+    def __init__(self, out, arguments, vocabulary):
+        self.parts, self.field, self.fraction = out / "parts", arguments.field, arguments.val_fraction
+        self.path = out / "tokenizer.json"
+        self.code = "H" if vocabulary <= 1 << 16 else "I"
+        self.tokenizer = None
+
+    def held(self, path, at, val):
+        return val or zlib.crc32(f"{path}:{at}".encode()) < self.fraction * (1 << 32)
+
+    def __call__(self, job):
+        number, path, begin, end, val = job
+        if self.tokenizer is None:
+            self.tokenizer = Tokenizer.from_file(str(self.path))
+            self.end = end_of_text(self.tokenizer, self.path)
+        try:
+            tokens = {False: array.array(self.code), True: array.array(self.code)}
+            waiting, characters = [], 0
+            for at, text, first in documents(path, begin, end, self.field):
+                # A text file is one document, whose pieces all go the same way.
+                waiting.append((self.held(path, at if path.suffix == ".jsonl" else 0, val), text, first))
+                characters += len(text)
+                if characters > BATCH:
+                    self.encode(waiting, tokens)
+                    waiting, characters = [], 0
+            self.encode(waiting, tokens)
+            for val, held in tokens.items():
+                write_whole(part(self.parts, number, val), held.tofile)
+        except Refused as refused:
+            return number, 0, str(refused)
+        return number, end - begin, None
+
+    def encode(self, waiting, tokens):
+        encoded = self.tokenizer.encode_batch_fast([text for _, text, _ in waiting], add_special_tokens=False)
+        for (val, _, first), one in zip(waiting, encoded):
+            if first:
+                tokens[val].append(self.end)
+            tokens[val].extend(one.ids)
+
+
+def part(folder, number, val):
+    return folder / f"{number:08}.{'val' if val else 'train'}"
+
+
+def join(out, jobs, val, code, most):
+    """Parts to shards of llm.c's format: a header of 256 int32, then tokens."""
+    size, counts, kept = array.array(code).itemsize, [], []
+    name = "val" if val else "train"
+    files = iter([part(out / "parts", number, val) for number in range(jobs)])
+    rest = b""
+
+    def shard(file):
+        nonlocal rest
+        file.write(bytes(1024))
+        count = 0
+        while count < most:
+            if not rest:
+                path = next(files, None)
+                if path is None:
+                    break
+                rest = path.read_bytes()
+                continue
+            taken = rest[: (most - count) * size]
+            rest = rest[len(taken):]
+            file.write(taken)
+            count += len(taken) // size
+        file.seek(0)
+        file.write(struct.pack("<256i", *((20240520, 1) if size == 2 else (20240801, 7)), count, *([0] * 253)))
+        counts.append(count)
+
+    while not counts or counts[-1] == most:
+        path = out / "parts" / f"{name}_{len(counts):06}.bin"
+        write_whole(path, shard)
+        if counts[-1] == 0:
+            path.unlink()
+            counts.pop()
+            break
+        kept.append(path)
+    for path in kept:
+        os.replace(path, out / path.name)
+    return sum(counts), [path.name for path in kept]
+
+
+def plan_of(training, held, arguments, tokenizer):
+    stamp = lambda path: [str(path), path.stat().st_size, path.stat().st_mtime_ns]
+    return dict(sources=[stamp(path) for path in training], val=[stamp(path) for path in held], field=arguments.field,
+                val_fraction=arguments.val_fraction, piece_mb=arguments.piece_mb, shard_tokens=arguments.shard_tokens,
+                tokenizer=hashlib.sha256(tokenizer.encode()).hexdigest())
+
+
+def keep_tokenizer(out, training, arguments):
+    """tokenizer.json in OUT: the one given, the one that was made before, or one that is trained now."""
+    path = out / "tokenizer.json"
+    if arguments.tokenizer:
+        text = arguments.tokenizer.read_text()
+        if path.exists() and path.read_text() != text:
+            raise Refused(f"{path}: is another than {arguments.tokenizer}: choose another OUT, or remove it")
+    elif path.exists():
+        return path.read_text()
+    else:
+        print(f"training a tokenizer of {arguments.vocab} tokens on at most {arguments.train_mb} MiB", file=sys.stderr)
+        text = train_tokenizer(training, arguments)
+    write_whole(path, lambda file: file.write(text.encode()))
+    return text
+
+
+def run(arguments):
+    out = arguments.out
+    training, held = list(sources(arguments.source)), list(sources(arguments.val))
+    (out / "parts").mkdir(parents=True, exist_ok=True)
+    tokenizer = keep_tokenizer(out, training, arguments)
+    read = Tokenizer.from_str(tokenizer)
+    vocabulary = max(read.get_vocab().values()) + 1
+    end_of_text(read, out / "tokenizer.json")
+    plan, record = plan_of(training, held, arguments, tokenizer), out / "parts" / "plan.json"
+    if (out / "dataset.json").exists():
+        if json.loads((out / "dataset.json").read_text())["plan"] == plan:
+            shutil.rmtree(out / "parts")
+            print(f"{out}: is complete, nothing to do")
+            return
+        raise Refused(f"{out}: holds a dataset of other sources or options: choose another OUT, or remove it")
+    if record.exists() and json.loads(record.read_text()) != plan:
+        print(f"{out}: was begun with other sources or options: begins anew", file=sys.stderr)
+        shutil.rmtree(out / "parts")
+        (out / "parts").mkdir()
+    write_whole(record, lambda file: file.write(json.dumps(plan).encode()))
+    jobs = [(path, *piece, val) for val, files in ((False, training), (True, held)) for path in files
+            for piece in pieces(path, arguments.piece_mb << 20)]
+    jobs = [(number, *job) for number, job in enumerate(jobs)]
+    open_jobs = [job for job in jobs if not all(part(out / "parts", job[0], val).exists() for val in (False, True))]
+    worker = Worker(out, arguments, vocabulary)
+    total = sum(job[3] - job[2] for job in jobs)
+    done = total - sum(job[3] - job[2] for job in open_jobs)
+    with multiprocessing.Pool(arguments.workers) as pool, tqdm(total=total, initial=done, unit="B", unit_scale=True) as bar:
+        for _, size, wrong in pool.imap_unordered(worker, open_jobs):
+            if wrong:
+                pool.terminate()
+                raise Refused(wrong)
+            bar.update(size)
+    made = {val: join(out, len(jobs), val, worker.code, arguments.shard_tokens) for val in (False, True)}
+    dataset = dict(plan=plan, vocabulary=vocabulary, train=dict(tokens=made[False][0], files=made[False][1]),
+                   val=dict(tokens=made[True][0], files=made[True][1]))
+    write_whole(out / "dataset.json", lambda file: file.write((json.dumps(dataset, indent=1) + "\n").encode()))
+    shutil.rmtree(out / "parts")
+    print(f"{made[False][0]} tokens for training, {made[True][0]} for evaluation, of a vocabulary of {vocabulary}; in the deck:")
+    eval_files = ', eval_files: ["val_*.bin"]' if made[True][0] else ""
+    print(f'data: {{kind: tokens, root: {out.resolve()}, files: ["train_*.bin"]{eval_files}, tokenizer: {out.resolve() / "tokenizer.json"}}}')
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", metavar="OUT", type=pathlib.Path, help="folder to make, or to go on with")
+    parser.add_argument("source", metavar="SOURCE", nargs="+", help="a text file, a .jsonl file or a folder of such")
+    parser.add_argument("--tokenizer", type=pathlib.Path, help="a tokenizer.json to take instead of training one")
+    parser.add_argument("--vocab", type=int, default=32000, help="tokens of the tokenizer that is trained")
+    parser.add_argument("--train-mb", type=int, default=256, help="MiB of text, at most, that it is trained on")
+    parser.add_argument("--field", default="text", help="the field of a .jsonl line that holds the text")
+    parser.add_argument("--val", metavar="SOURCE", action="append", default=[], help="sources of val_*.bin, for data.eval_files")
+    parser.add_argument("--val-fraction", type=float, default=0.0, help="share of the documents that go to val_*.bin")
+    parser.add_argument("--shard-tokens", type=int, default=100_000_000, help="most tokens of one file")
+    parser.add_argument("--piece-mb", type=int, default=16, help="MiB of a source that a process takes at a time")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes")
+    arguments = parser.parse_args()
+    try:
+        run(arguments)
+    except (Refused, OSError) as refused:
+        sys.exit(f"prepare.py: {refused}")
+
+
+if __name__ == "__main__":
+    main()

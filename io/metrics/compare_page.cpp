@@ -1,0 +1,159 @@
+#include "io/metrics/compare_page.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <set>
+
+#include "io/metrics/console.hpp"
+#include "io/metrics/html_page.hpp"
+#include "io/metrics/report_page.hpp"
+#include "io/metrics/svg_plot.hpp"
+
+namespace tessera {
+namespace {
+
+/// Of the finite ones; empty: there are none.
+std::optional<double> median(std::vector<double> values) {
+  std::erase_if(values, [](double value) { return !std::isfinite(value); });
+  if (values.empty()) return std::nullopt;
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+template <class F>
+std::vector<double> column(const std::vector<MetricsRow>& rows, const F& value) {
+  std::vector<double> values;
+  for (const MetricsRow& row : rows) values.push_back(value(row));
+  return values;
+}
+
+std::optional<double> mean_of_last(const std::vector<MetricsRow>& rows) {
+  const std::size_t wanted = std::max<std::size_t>(10, rows.size() / 20);
+  const std::size_t first = rows.size() - std::min(rows.size(), wanted);
+  double sum = 0, count = 0;
+  for (std::size_t i = first; i < rows.size(); ++i)
+    if (std::isfinite(rows[i].loss)) {
+      sum += rows[i].loss;
+      ++count;
+    }
+  return count > 0 ? std::optional(sum / count) : std::nullopt;
+}
+
+std::string setting(const ComparedRun& run, const std::string& key) {
+  const auto found = run.settings.find(key);
+  return found == run.settings.end() ? "-" : found->second;
+}
+
+std::string shown(const std::optional<double>& value, int digits) {
+  return value ? fmt::format("{:.{}f}", *value, digits) : "-";
+}
+
+/// Heads and cells, a row a run.
+using Table = std::vector<std::vector<std::string>>;
+
+Table table_of(const std::vector<ComparedRun>& runs) {
+  const std::vector<std::string> keys = differing_settings(runs);
+  Table table{{"run", "steps", "loss", "eval loss", "best eval", "tokens", "tok/s", "MFU", "expert load", "time",
+               "skipped"}};
+  table.front().insert(table.front().end(), keys.begin(), keys.end());
+  for (const ComparedRun& run : runs) {
+    const Outcome outcome = outcome_of(run.rows);
+    std::vector<std::string>& row = table.emplace_back();
+    row = {run.name, fmt::format("{}", outcome.step), shown(outcome.loss, 4), shown(outcome.eval_loss, 4),
+           shown(outcome.best, 4), count_text(static_cast<double>(outcome.tokens)), count_text(outcome.tokens_per_s),
+           outcome.mfu ? fmt::format("{:.1f}%", 100 * *outcome.mfu) : "-", shown(outcome.expert_load, 2),
+           time_text(outcome.seconds), fmt::format("{}", outcome.skipped)};
+    for (const std::string& key : keys) row.push_back(setting(run, key));
+  }
+  return table;
+}
+
+std::string plot(const std::vector<ComparedRun>& runs, const char* title, const char* unit, Scale scale,
+                 const std::function<std::optional<double>(const MetricsRow&)>& value) {
+  std::vector<Series> lines;
+  for (const ComparedRun& run : runs) lines.push_back(series_of(run.rows, run.name, value));
+  return line_plot(title, unit, lines, scale);
+}
+
+}  // namespace
+
+Outcome outcome_of(const std::vector<MetricsRow>& rows) {
+  Outcome outcome;
+  for (const MetricsRow& row : rows) {
+    outcome.skipped += row.skipped;
+    if (std::isfinite(row.step_ms)) outcome.seconds += row.step_ms / 1e3;
+    if (!row.eval_loss) continue;
+    outcome.eval_loss = *row.eval_loss;
+    if (!outcome.best || *row.eval_loss < *outcome.best) outcome.best = *row.eval_loss;
+  }
+  if (rows.empty()) return outcome;
+  outcome.step = rows.back().step;
+  outcome.tokens = rows.back().tokens;
+  outcome.loss = mean_of_last(rows);
+  outcome.tokens_per_s = median(column(rows, [](const MetricsRow& row) { return row.tokens_per_s; })).value_or(0);
+  outcome.mfu = median(column(rows, [](const MetricsRow& row) { return row.mfu.value_or(std::nan("")); }));
+  outcome.expert_load = median(column(rows, [](const MetricsRow& row) { return row.expert_load; }));
+  return outcome;
+}
+
+std::vector<std::string> differing_settings(const std::vector<ComparedRun>& runs) {
+  std::set<std::string> keys;
+  for (const ComparedRun& run : runs)
+    for (const auto& [key, value] : run.settings) keys.insert(key);
+  std::vector<std::string> differing;
+  for (const std::string& key : keys) {
+    if (key == "run.name" || key == "checkpoint.dir") continue;
+    const auto other = [&](const ComparedRun& run) { return setting(run, key) != setting(runs.front(), key); };
+    if (std::ranges::any_of(runs, other)) differing.push_back(key);
+  }
+  return differing;
+}
+
+std::string comparison_text(const std::vector<ComparedRun>& runs) {
+  const Table table = table_of(runs);
+  std::vector<std::size_t> widths(table.front().size());
+  for (const auto& row : table)
+    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  std::string text;
+  for (const auto& row : table) {
+    std::string line;
+    for (std::size_t c = 0; c < row.size(); ++c)
+      line += c == 0 ? fmt::format("{:<{}}", row[c], widths[c]) : fmt::format("  {:>{}}", row[c], widths[c]);
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string comparison_page(const std::vector<ComparedRun>& runs) {
+  std::string colours;
+  for (std::size_t i = 0; i < runs.size(); ++i)
+    colours += fmt::format(".s{0} {{ stroke: hsl({1} 65% 48%); }} .c{0} {{ color: hsl({1} 65% 48%); }}\n", i,
+                           360 * i / runs.size());
+  std::string page = html_head(counted(std::ssize(runs), "run"), colours) + "<div class=\"wide\"><table>\n";
+  const Table table = table_of(runs);
+  for (std::size_t r = 0; r < table.size(); ++r) {
+    page += "<tr>";
+    for (std::size_t c = 0; c < table[r].size(); ++c) {
+      const char* const cell = r == 0 || c == 0 ? "th" : "td";
+      const std::string swatch = r > 0 && c == 0 ? fmt::format("<span class=\"c{}\">&#9644;</span> ", r - 1) : "";
+      page += fmt::format("<{0}>{1}{2}</{0}>", cell, swatch, escaped(table[r][c]));
+    }
+    page += "</tr>\n";
+  }
+  page += "</table></div>\n";
+  page += plot(runs, "Loss", "nats a token", Scale::linear, [](const MetricsRow& row) { return row.loss; });
+  page += plot(runs, "Evaluation loss", "nats a token", Scale::linear,
+               [](const MetricsRow& row) -> std::optional<double> { return row.eval_loss; });
+  page += plot(runs, "Throughput", "tokens/s", Scale::linear, [](const MetricsRow& row) { return row.tokens_per_s; });
+  page +=
+      plot(runs, "Gradient norm", "before clipping", Scale::log, [](const MetricsRow& row) { return row.grad_norm; });
+  page += plot(runs, "Learning rate", "", Scale::linear, [](const MetricsRow& row) { return row.lr; });
+  return page + "</html>\n";
+}
+
+}  // namespace tessera

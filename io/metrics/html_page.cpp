@@ -1,0 +1,57 @@
+#include "io/metrics/html_page.hpp"
+
+#include <fmt/format.h>
+
+#include "io/metrics/svg_plot.hpp"
+
+namespace tessera {
+namespace {
+
+// Three colours that stay apart for the colour-blind, on white and on black. A plot too wide for a phone is scrolled:
+// made smaller, its numbers could not be read.
+constexpr const char* style = R"(
+:root {
+  color-scheme: light dark;
+  --ink: #1c2024; --soft: #667078; --line: #e3e6e8; --s0: #1f6fb4; --s1: #d4731c; --s2: #1d8a63;
+}
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e8ea; --soft: #98a1a8; --line: #30363b; --s0: #62aaf0; --s1: #ef9a4d; --s2: #4cc79a; }
+}
+body { font: 14px/1.5 system-ui, sans-serif; color: var(--ink); max-width: 800px; margin: 2em auto; padding: 0 1em; }
+h1 { font-size: 1.4em; overflow-wrap: anywhere; }
+dl { display: grid; grid-template-columns: max-content auto; gap: 0 1.5em; }
+dt { color: var(--soft); }
+dd { margin: 0; overflow-wrap: anywhere; }
+.wide, pre { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; white-space: nowrap; }
+th, td { padding: 0.1em 0.7em; text-align: right; border-bottom: 1px solid var(--line); }
+th:first-child { text-align: left; }
+svg { width: 100%; min-width: 620px; margin: 1em 0; }
+.title { font-weight: 600; font-size: 14px; fill: var(--ink); }
+.unit, .tick { font-weight: 400; font-size: 12px; fill: var(--soft); }
+path { fill: none; stroke-width: 2; stroke-linejoin: round; stroke-linecap: round; }
+.grid { stroke: var(--line); stroke-width: 1; }
+.restart { stroke: var(--soft); stroke-width: 1; stroke-dasharray: 4 4; }
+.save { stroke: var(--s2); stroke-width: 2; }
+.bar { fill: var(--s0); }
+.range { stroke: var(--ink); stroke-width: 1.5; }
+.s0 { stroke: var(--s0); }
+.s1 { stroke: var(--s1); }
+.s2 { stroke: var(--s2); }
+@media (max-width: 600px) {
+  body { margin: 1em auto; font-size: 16px; }
+  dl { grid-template-columns: 1fr; }
+  dt { margin-top: 0.4em; }
+}
+)";
+
+}  // namespace
+
+std::string html_head(const std::string& title, const std::string& rules) {
+  return fmt::format(
+      "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" "
+      "content=\"width=device-width, initial-scale=1\">\n<title>{0}</title>\n<style>{1}{2}</style>\n<h1>{0}</h1>\n",
+      escaped(title), style, rules);
+}
+
+}  // namespace tessera

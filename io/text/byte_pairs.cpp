@@ -1,0 +1,71 @@
+#include "io/text/byte_pairs.hpp"
+
+#include <queue>
+#include <tuple>
+
+namespace tessera {
+namespace {
+
+constexpr std::size_t none = static_cast<std::size_t>(-1);
+
+/// A part of the word, in a list of what is left of them; id -1: merged into the one before.
+struct Part {
+  std::int32_t id;
+  std::size_t before, after;
+};
+
+/// A pair that may be merged; it stands only while its parts are what they were.
+struct Candidate {
+  std::int32_t rank;
+  std::size_t left;
+  std::int32_t left_id, right_id, id;
+  bool operator>(const Candidate& other) const { return std::tie(rank, left) > std::tie(other.rank, other.left); }
+};
+
+}  // namespace
+
+bool BytePairs::add_merge(const std::string& left, const std::string& right) {
+  const auto a = ids_.find(left), b = ids_.find(right), both = ids_.find(left + right);
+  if (a == ids_.end() || b == ids_.end() || both == ids_.end()) return false;
+  merges_.try_emplace(pair_of(a->second, b->second), Merge{next_rank_++, both->second});
+  return true;
+}
+
+std::size_t BytePairs::encode(std::string_view word, std::vector<std::int32_t>& ids) const {
+  if (whole_words_)
+    if (const auto whole = ids_.find(std::string(word)); whole != ids_.end()) {
+      ids.push_back(whole->second);
+      return std::string_view::npos;
+    }
+  std::vector<Part> parts;
+  for (std::size_t i = 0; i < word.size(); ++i) {
+    const auto found = ids_.find(std::string(1, word[i]));
+    if (found == ids_.end()) return i;
+    parts.push_back({found->second, i == 0 ? none : i - 1, i + 1 < word.size() ? i + 1 : none});
+  }
+  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> open;
+  const auto consider = [&](std::size_t left) {
+    if (left == none || parts[left].after == none) return;
+    const std::int32_t a = parts[left].id, b = parts[parts[left].after].id;
+    if (const auto merge = merges_.find(pair_of(a, b)); merge != merges_.end())
+      open.push({merge->second.rank, left, a, b, merge->second.id});
+  };
+  for (std::size_t i = 0; i + 1 < parts.size(); ++i) consider(i);
+  while (!open.empty()) {
+    const Candidate best = open.top();
+    open.pop();
+    Part& left = parts[best.left];
+    if (left.id != best.left_id || left.after == none || parts[left.after].id != best.right_id) continue;
+    Part& right = parts[left.after];
+    left.id = best.id;
+    right.id = -1;
+    left.after = right.after;
+    if (left.after != none) parts[left.after].before = best.left;
+    consider(left.before);
+    consider(best.left);
+  }
+  for (std::size_t i = parts.empty() ? none : 0; i != none; i = parts[i].after) ids.push_back(parts[i].id);
+  return std::string_view::npos;
+}
+
+}  // namespace tessera

@@ -1,0 +1,36 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+/// Text as token ids, and back.
+class TextEncoding {
+ public:
+  virtual ~TextEncoding() = default;
+  /// Throws Error{usage} for text that has no ids: what, and where.
+  virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
+  /// Bytes of one token, perhaps not whole characters; empty for tokens that are no text.
+  virtual std::string bytes_of(std::int32_t token) const = 0;
+  /// The token that ends a document, where there is one.
+  virtual std::optional<std::int32_t> end_of_text() const { return std::nullopt; }
+};
+
+/// Every byte is a token.
+class ByteEncoding final : public TextEncoding {
+ public:
+  std::vector<std::int32_t> encode(std::string_view text) const override {
+    std::vector<std::int32_t> ids;
+    for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+    return ids;
+  }
+  std::string bytes_of(std::int32_t token) const override {
+    return token < 256 ? std::string(1, static_cast<char>(token)) : "";
+  }
+};
+
+}  // namespace tessera

@@ -1,0 +1,32 @@
+# CMake toolchain: 64-bit Arm by Debian's cross compiler and the libraries of install-arm64-sysroot.sh, run under qemu.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
+set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
+set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
+
+if(DEFINED ENV{XDG_CACHE_HOME})
+  set(sysroot $ENV{XDG_CACHE_HOME}/tessera/sysroot-arm64)
+else()
+  set(sysroot $ENV{HOME}/.cache/tessera/sysroot-arm64)
+endif()
+set(libraries ${sysroot}/usr/lib/aarch64-linux-gnu)
+set(CMAKE_CROSSCOMPILING_EMULATOR "qemu-aarch64;-L;${sysroot}")
+
+# No --sysroot: the cross compiler has the C and C++ libraries' headers in a folder of its own.
+set(CMAKE_FIND_ROOT_PATH ${sysroot})
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE BOTH)  # Kokkos lies beside the sysroot
+set(CMAKE_SKIP_BUILD_RPATH TRUE)  # qemu finds libraries where the sysroot has them
+set(CMAKE_EXE_LINKER_FLAGS_INIT "-Wl,-rpath-link,${libraries}")
+
+# Without the wrappers mpicc and h5pcc, which name this machine's compiler.
+set(MPI_SKIP_COMPILER_WRAPPER TRUE)
+set(MPI_C_HEADER_DIR ${sysroot}/usr/include/aarch64-linux-gnu/mpich)
+set(MPI_C_LIB_NAMES mpich)
+set(MPI_mpich_LIBRARY ${libraries}/libmpich.so)
+set(HDF5_NO_FIND_PACKAGE_CONFIG_FILE TRUE)
+set(HDF5_C_COMPILER_EXECUTABLE FALSE)
+set(HDF5_ROOT ${libraries}/hdf5/mpich)

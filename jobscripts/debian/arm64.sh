@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# For 64-bit Arm on an x86-64 machine: cross compiler, Debian's arm64 libraries, Kokkos, build of the tests of kernels, layouts,
+# decks and checkpoints, and a run of them under qemu. Arguments go to ctest.
+#   arm64.sh [--compile] [arguments of ctest]        --compile: no run
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+compile=
+if [ "${1:-}" = --compile ]; then compile=yes; shift; fi
+jobscripts/debian/build.sh arm64 --target portable_tests arm64_tests
+if [ -n "$compile" ]; then exit 0; fi
+printf '\n[arm64] ctest\n'
+exec ctest --preset arm64 -j2 -L 'portable|arm64' "$@"

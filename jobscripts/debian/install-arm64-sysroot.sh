@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Puts Debian's arm64 libraries, unpacked and never installed, into a per-user cache and prints the folder that holds
+# them; does nothing where they are already there. Needs no root: apt resolves and fetches with lists of its own.
+#   install-arm64-sysroot.sh
+set -euo pipefail
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/tessera
+prefix=$cache/sysroot-arm64
+if [ -f "$prefix/.complete" ]; then echo "$prefix"; exit 0; fi
+
+work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
+mkdir -p "$work"/{lists,archives}/partial
+: > "$work/status"
+apt() {
+  apt-get -q -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandbox::User="$(id -un)" -o Debug::NoLocking=1 \
+    -o Dir::State="$work" -o Dir::State::status="$work/status" -o Dir::Cache="$work" -o Acquire::Retries=3 "$@"
+}
+echo "[arm64] fetching Debian's packages for arm64" >&2
+apt update > "$work/log" 2>&1 || { tail -20 "$work/log" >&2; exit 1; }
+apt install -y --download-only --no-install-recommends libc6-dev libstdc++-12-dev libgomp1 \
+  libmpich-dev libhdf5-mpich-dev libdnnl-dev ocl-icd-opencl-dev libcli11-dev libfmt-dev libyaml-cpp-dev nlohmann-json3-dev \
+  libbenchmark-dev libgmock-dev libgtest-dev > "$work/log" 2>&1 || { tail -20 "$work/log" >&2; exit 1; }
+
+mkdir -p "$cache"
+rm -rf "$prefix.part" "$prefix"
+mkdir "$prefix.part"
+for package in "$work"/archives/*.deb; do dpkg -x "$package" "$prefix.part"; done
+# Links to /lib would lead to this machine's own.
+find "$prefix.part" -lname '/*' -print0 | while IFS= read -r -d '' link; do
+  ln -sfnr "$prefix.part$(readlink "$link")" "$link"
+done
+mv "$prefix.part" "$prefix"
+touch "$prefix/.complete"
+echo "$prefix"

@@ -1,0 +1,110 @@
+// 16 bytes an access.
+#include "kernels/activation/back.hpp"
+#include "kernels/base/packs.cuh"
+
+namespace tessera::activation {
+namespace {
+
+using packs::lanes, packs::Pack;
+
+template <class T>
+struct Gelu {
+  T* y;
+  const T* pre;
+  __device__ void operator()(std::int64_t i) const {
+    auto v = Pack<T>::at(pre + i * lanes<T>);
+    for (int l = 0; l < lanes<T>; ++l) v.value[l] = T(gelu_of(float(v.value[l])));
+    v.to(y + i * lanes<T>);
+  }
+};
+
+template <class T>
+struct GeluBackward {
+  T* dpre;
+  const T *dy, *pre;
+  __device__ void operator()(std::int64_t i) const {
+    auto d = Pack<T>::at(dy + i * lanes<T>);
+    const auto x = Pack<T>::at(pre + i * lanes<T>);
+    for (int l = 0; l < lanes<T>; ++l) d.value[l] = T(float(d.value[l]) * gelu_slope(float(x.value[l])));
+    d.to(dpre + i * lanes<T>);
+  }
+};
+
+template <class T>
+struct Swiglu {
+  T* y;
+  const T* gate_up;
+  std::int64_t columns;
+  __device__ void operator()(std::int64_t row, int p) const {
+    const std::int64_t at = row * columns + p * lanes<T>;
+    auto gate = Pack<T>::at(gate_up + at + row * columns);
+    const auto up = Pack<T>::at(gate_up + at + (row + 1) * columns);
+    for (int l = 0; l < lanes<T>; ++l) gate.value[l] = T(swiglu(float(gate.value[l]), float(up.value[l])));
+    gate.to(y + at);
+  }
+};
+
+template <class T>
+struct SwigluBackward {
+  T* dgate_up;
+  const T *dy, *gate_up;
+  std::int64_t columns;
+  __device__ void operator()(std::int64_t row, int p) const {
+    const std::int64_t at = row * columns + p * lanes<T>, low = at + row * columns, high = low + columns;
+    const auto d = Pack<T>::at(dy + at);
+    auto gate = Pack<T>::at(gate_up + low), up = Pack<T>::at(gate_up + high);
+    for (int l = 0; l < lanes<T>; ++l) {
+      float dgate, dup;
+      swiglu_slopes(float(gate.value[l]), float(up.value[l]), float(d.value[l]), dgate, dup);
+      gate.value[l] = T(dgate);
+      up.value[l] = T(dup);
+    }
+    gate.to(dgate_up + low), up.to(dgate_up + high);
+  }
+};
+
+/// f<T>() for the types whose packs are worth it, where rows of so many columns are whole packs.
+template <class F, class... Tensors>
+bool in_packs(DType type, std::int64_t columns, const F& f, const Tensors&... tensors) {
+  const bool wide = type == DType::f32;
+  if (!wide && type != DType::bf16) return false;
+  if (!(wide ? packs::whole<float>(columns, tensors...) : packs::whole<bf16>(columns, tensors...))) return false;
+  if (wide)
+    f.template operator()<float>();
+  else
+    f.template operator()<bf16>();
+  return true;
+}
+
+}  // namespace
+
+bool gelu_forward(Stream& stream, const Tensor& y, const Tensor& pre) {
+  const std::int64_t n = y.elements();
+  return in_packs(y.type, n, [&]<class T>() {
+    packs::start(stream, n / lanes<T>, Gelu<T>{y.as<T>(), pre.as<T>()});
+  }, y, pre);
+}
+
+bool gelu_backward(Stream& stream, const Tensor& dpre, const Tensor& dy, const Tensor& pre) {
+  const std::int64_t n = pre.elements();
+  return in_packs(pre.type, n, [&]<class T>() {
+    packs::start(stream, n / lanes<T>, GeluBackward<T>{dpre.as<T>(), dy.as<T>(), pre.as<T>()});
+  }, dpre, dy, pre);
+}
+
+bool swiglu_forward(Stream& stream, const Tensor& y, const Tensor& gate_up) {
+  const std::int64_t n = y.columns();
+  return in_packs(y.type, n, [&]<class T>() {
+    packs::start_rows(stream, y.rows(), n / lanes<T>, Swiglu<T>{y.as<T>(), gate_up.as<T>(), n});
+  }, y, gate_up);
+}
+
+bool swiglu_backward(Stream& stream, const Tensor& dgate_up, const Tensor& dy, const Tensor& gate_up) {
+  const std::int64_t n = dy.columns();
+  return in_packs(dy.type, n, [&]<class T>() {
+    const SwigluBackward<T> f{dgate_up.as<T>(), dy.as<T>(), gate_up.as<T>(), n};
+    packs::start_rows(stream, dy.rows(), n / lanes<T>, f);
+  }, dgate_up, dy, gate_up);
+}
+
+}  // namespace tessera::activation

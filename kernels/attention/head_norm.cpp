@@ -1,0 +1,129 @@
+#include "kernels/attention/head_norm.hpp"
+
+#include <algorithm>
+
+#include "kernels/base/strips.hpp"
+#include "kernels/gemm/gemm.hpp"
+
+namespace tessera {
+namespace {
+
+// Tokens whose contributions to a weight's gradient are summed by one work item.
+constexpr std::int64_t block = 64;
+
+void check(const char* kernel, const AttentionShape& s, const Tensor& qkv, const Tensor& rstd) {
+  const std::int64_t tokens = s.sequences * s.length;
+  require(s.head_dim > 0 && qkv.elements() == tokens * s.columns(), kernel, "qkv is [tokens, (H + 2 G) D]");
+  require(rstd.elements() == tokens * (s.heads + s.kv_heads), kernel, "rstd is [tokens, H + G]");
+}
+
+// Work item i is head i % all of token i / all; heads from `normed` on are values.
+struct Heads {
+  std::int64_t queries, normed, all, dim, tokens;
+  explicit Heads(const AttentionShape& s)
+      : queries(s.heads),
+        normed(s.heads + s.kv_heads),
+        all(s.heads + 2 * s.kv_heads),
+        dim(s.head_dim),
+        tokens(s.sequences * s.length) {}
+};
+
+template <class T>
+void forward(Stream& stream, const Heads& h, const Tensor& y, const Tensor& rstd, const Tensor& qkv, const Tensor& q,
+             const Tensor& k, double eps) {
+  using A = Accumulator<T>;
+  T* const out = y.as<T>();
+  A* const rstds = rstd.as<A>();
+  const T *const in = qkv.as<T>(), *const of_q = q.as<T>(), *const of_k = k.as<T>();
+  const A small = A(eps);
+  launch_rows(stream, "head_norm_forward", h.tokens * h.all, KOKKOS_LAMBDA(const Row& row, std::int64_t i) {
+    const std::int64_t head = i % h.all, n = h.dim;
+    const T* const v = in + i * n;
+    T* const to = out + i * n;
+    if (head >= h.normed) return row.each(n, [=](std::int64_t j) { to[j] = v[j]; });
+    const T* const w = head < h.queries ? of_q : of_k;
+    const A square = buffered_sum<A>(row, n, [=](std::int64_t j) { return A(v[j]) * A(v[j]); });
+    const A scale = A(1) / Kokkos::sqrt(square / A(n) + small);
+    row.each(n, [=](std::int64_t j) { to[j] = T(A(v[j]) * scale * A(w[j])); });
+    row.once([=] { rstds[i / h.all * h.normed + head] = scale; });
+  });
+}
+
+template <class T>
+void backward(Stream& stream, const Heads& h, const Tensor& dqkv, const Tensor& qkv, const Tensor& rstd,
+              const Tensor& q, const Tensor& k) {
+  using A = Accumulator<T>;
+  T* const out = dqkv.as<T>();
+  const A* const rstds = rstd.as<A>();
+  const T *const in = qkv.as<T>(), *const of_q = q.as<T>(), *const of_k = k.as<T>();
+  launch_rows(stream, "head_norm_backward", h.tokens * h.normed, KOKKOS_LAMBDA(const Row& row, std::int64_t i) {
+    const std::int64_t head = i % h.normed, n = h.dim, at = (i / h.normed * h.all + head) * n;
+    const T *const v = in + at, *const w = head < h.queries ? of_q : of_k;
+    T* const d = out + at;
+    const A scale = rstds[i];
+    const A sum = buffered_sum<A>(row, n, [=](std::int64_t j) { return A(d[j]) * A(w[j]) * (A(v[j]) * scale); });
+    const A along = sum / A(n);
+    row.each(n, [=](std::int64_t j) { d[j] = T(scale * (A(d[j]) * A(w[j]) - A(v[j]) * scale * along)); });
+  });
+}
+
+// parts [blocks, D]: of each block of tokens, the sum over its heads [first, last).
+template <class T>
+void block_sums(Stream& stream, const Heads& h, std::int64_t first, std::int64_t last, const Tensor& parts,
+                const Tensor& dy, const Tensor& qkv, const Tensor& rstd) {
+  using A = Accumulator<T>;
+  A* const out = parts.as<A>();
+  const A* const rstds = rstd.as<A>();
+  const T *const up = dy.as<T>(), *const in = qkv.as<T>();
+  launch_strips(stream, "head_norm_sums", parts.rows(), h.dim, KOKKOS_LAMBDA(std::int64_t b, const Strip& strip) {
+    A sum[Strip::width];
+    strip.each([&](std::int64_t l, std::int64_t) { sum[l] = 0; });
+    const std::int64_t end = (b + 1) * block < h.tokens ? (b + 1) * block : h.tokens;
+    for (std::int64_t t = b * block; t < end; ++t)
+      for (std::int64_t head = first; head < last; ++head) {
+        const A scale = rstds[t * h.normed + head];
+        const std::int64_t at = (t * h.all + head) * h.dim;
+        strip.each([&](std::int64_t l, std::int64_t j) { sum[l] += A(up[at + j]) * (A(in[at + j]) * scale); });
+      }
+    strip.each([&](std::int64_t l, std::int64_t j) { out[b * h.dim + j] = sum[l]; });
+  });
+}
+
+}  // namespace
+
+void head_norm_forward(Stream& stream, const AttentionShape& shape, const Tensor& y, const Tensor& rstd,
+                       const Tensor& qkv, const Tensor& q, const Tensor& k, double eps) {
+  constexpr const char* kernel = "head_norm_forward";
+  check(kernel, shape, qkv, rstd);
+  require(y.elements() == qkv.elements(), kernel, "y has the shape of qkv");
+  require(q.elements() == shape.head_dim && k.elements() == shape.head_dim, kernel, "weights are [D]");
+  dispatch_real(qkv.type, kernel, [&]<class T>() { forward<T>(stream, Heads(shape), y, rstd, qkv, q, k, eps); });
+}
+
+void head_norm_backward(Stream& stream, const AttentionShape& shape, const Tensor& dqkv, const Tensor& qkv,
+                        const Tensor& rstd, const Tensor& q, const Tensor& k) {
+  constexpr const char* kernel = "head_norm_backward";
+  check(kernel, shape, qkv, rstd);
+  require(dqkv.elements() == qkv.elements(), kernel, "dqkv has the shape of qkv");
+  require(q.elements() == shape.head_dim && k.elements() == shape.head_dim, kernel, "weights are [D]");
+  dispatch_real(qkv.type, kernel, [&]<class T>() { backward<T>(stream, Heads(shape), dqkv, qkv, rstd, q, k); });
+}
+
+void head_norm_weight_gradients(Stream& stream, Arena& arena, const AttentionShape& shape, const Gradient& dq,
+                                const Gradient& dk, const Tensor& dy, const Tensor& qkv, const Tensor& rstd) {
+  constexpr const char* kernel = "head_norm_weight_gradients";
+  check(kernel, shape, qkv, rstd);
+  require(dy.elements() == qkv.elements(), kernel, "dy has the shape of qkv");
+  const Arena::Frame frame(arena);
+  const Heads heads(shape);
+  const auto add = [&](const Gradient& gradient, std::int64_t first, std::int64_t last) {
+    const Tensor parts = arena.temp(rstd.type, {ceil_div(heads.tokens, block), heads.dim});
+    dispatch_real(qkv.type, kernel,
+                  [&]<class T>() { block_sums<T>(stream, heads, first, last, parts, dy, qkv, rstd); });
+    bias_gradient(stream, gradient, parts);
+  };
+  add(dq, 0, heads.queries);
+  add(dk, heads.queries, heads.normed);
+}
+
+}  // namespace tessera

@@ -1,0 +1,30 @@
+#pragma once
+#include "kernels/base/platform.hpp"
+#include "kernels/moe/moe.hpp"
+
+/// What the back ends share, and what one does faster than the portable kernels of permute.cpp and router.cpp:
+/// arguments as there, checked. False, with nothing done: the portable kernel serves.
+namespace tessera::moe {
+
+/// The slot of a token whose row comes next after row `last`: rows stand by expert, so this walks experts upwards.
+TESSERA_FN inline std::int64_t slot_after(std::int32_t last, const std::int32_t* rows, std::int64_t k) {
+  std::int64_t next = -1;
+  for (std::int64_t j = 0; j < k; ++j)
+    if (rows[j] > last && (next < 0 || rows[j] < rows[next])) next = j;
+  return next;
+}
+
+bool gather_rows(Stream& stream, const Tensor& x_rows, const Tensor& x, const Routing& routing);
+/// y[m] = sum over the token's slots of weight (empty: 1) times row, experts ascending.
+bool sum_slots(Stream& stream, const Tensor& y, const Tensor& y_rows, const Tensor& weights, const Routing& routing);
+bool combine_backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweight, const Tensor& dy,
+                      const Tensor& y_rows, const Routing& routing);
+
+bool router_forward(Stream& stream, const Tensor& logits, const Tensor& x, const Tensor& w);
+bool router_input_gradient(Stream& stream, const Tensor& dx, const Tensor& dlogits, const Tensor& w);
+/// Rows whose contributions to the router's weight gradient are summed by one work item.
+inline constexpr std::int64_t rows_of_part = 256;
+/// partial [rows / rows_of_part, E, C], rounded up: dlogits^T x of every part of the rows, ascending.
+bool router_weight_partials(Stream& stream, const Tensor& partial, const Tensor& dlogits, const Tensor& x);
+
+}  // namespace tessera::moe

@@ -1,0 +1,15 @@
+// On the host the portable kernels are the fast ones.
+#include "kernels/moe/back.hpp"
+
+namespace tessera::moe {
+
+bool gather_rows(Stream&, const Tensor&, const Tensor&, const Routing&) { return false; }
+bool sum_slots(Stream&, const Tensor&, const Tensor&, const Tensor&, const Routing&) { return false; }
+bool combine_backward(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Routing&) {
+  return false;
+}
+bool router_forward(Stream&, const Tensor&, const Tensor&, const Tensor&) { return false; }
+bool router_input_gradient(Stream&, const Tensor&, const Tensor&, const Tensor&) { return false; }
+bool router_weight_partials(Stream&, const Tensor&, const Tensor&, const Tensor&) { return false; }
+
+}  // namespace tessera::moe

@@ -1,0 +1,129 @@
+// Rows between tokens and experts, 16 bytes an access.
+#include "kernels/base/packs.cuh"
+#include "kernels/moe/back.hpp"
+
+namespace tessera::moe {
+namespace {
+
+using packs::lanes, packs::Pack;
+
+template <class T>
+struct Gather {
+  T* out;
+  const T* in;
+  const std::int32_t* token;
+  std::int64_t columns;
+  __device__ void operator()(std::int64_t row, int p) const {
+    const std::int64_t m = token[row], at = std::int64_t{p} * lanes<T>;
+    Pack<T> pack;
+    for (T& v : pack.value) v = T(0.0f);
+    if (m >= 0) pack = Pack<T>::at(in + m * columns + at);
+    pack.to(out + row * columns + at);
+  }
+};
+
+template <class T>
+struct SumSlots {
+  T* out;
+  const T* in;
+  const std::int32_t* row_of_slot;
+  const float* weights;  // null: 1
+  std::int64_t columns, k;
+  __device__ void operator()(std::int64_t m, int p) const {
+    const std::int32_t* const rows = row_of_slot + m * k;
+    const std::int64_t at = std::int64_t{p} * lanes<T>;
+    float total[lanes<T>] = {};
+    std::int32_t last = -1;
+    for (std::int64_t step = 0; step < k; ++step) {
+      const std::int64_t j = slot_after(last, rows, k);
+      last = rows[j];
+      const auto from = Pack<T>::at(in + last * columns + at);
+      const float weight = weights != nullptr ? weights[m * k + j] : 1.0f;
+      for (int l = 0; l < lanes<T>; ++l) total[l] += weight * static_cast<float>(from.value[l]);
+    }
+    Pack<T> sum;
+    for (int l = 0; l < lanes<T>; ++l) sum.value[l] = T(total[l]);
+    sum.to(out + m * columns + at);
+  }
+};
+
+/// A warp a token. dy_rows may be y_rows: each lane reads a pack before it writes it.
+template <class T>
+struct CombineBackward {
+  T* dy_rows;
+  float* dweight;
+  const T *dy, *y_rows;
+  const float* weights;
+  const std::int32_t* row_of_slot;
+  std::int64_t columns, k;
+  __device__ void operator()(std::int64_t m, int lane) const {
+    for (std::int64_t s = m * k; s < (m + 1) * k; ++s) {
+      const std::int64_t row = row_of_slot[s] * columns;
+      const float weight = weights[s];
+      float along = 0;
+      for (std::int64_t c = lane * lanes<T>; c < columns; c += 32 * lanes<T>) {
+        const auto g = Pack<T>::at(dy + m * columns + c), y = Pack<T>::at(y_rows + row + c);
+        Pack<T> d;
+        for (int l = 0; l < lanes<T>; ++l) {
+          const auto up = static_cast<float>(g.value[l]);
+          along += up * static_cast<float>(y.value[l]);
+          d.value[l] = T(weight * up);
+        }
+        d.to(dy_rows + row + c);
+      }
+      along = packs::warp_sum(along);
+      if (lane == 0) dweight[s] = along;
+    }
+  }
+};
+
+template <class T>
+bool gather_as(Stream& stream, const Tensor& x_rows, const Tensor& x, const Routing& routing) {
+  const std::int64_t n = x.columns();
+  if (!packs::whole<T>(n, x_rows, x)) return false;
+  const Gather<T> f{x_rows.as<T>(), x.as<T>(), routing.token_of_row.as<std::int32_t>(), n};
+  packs::start_rows(stream, x_rows.rows(), n / lanes<T>, f);
+  return true;
+}
+
+template <class T>
+bool sum_as(Stream& stream, const Tensor& y, const Tensor& y_rows, const Tensor& weights, const Routing& routing) {
+  const std::int64_t n = y.columns();
+  if (!packs::whole<T>(n, y, y_rows)) return false;
+  const SumSlots<T> f{y.as<T>(), y_rows.as<T>(), routing.row_of_slot.as<std::int32_t>(),
+                      weights ? weights.as<float>() : nullptr, n, routing.row_of_slot.columns()};
+  packs::start_rows(stream, y.rows(), n / lanes<T>, f);
+  return true;
+}
+
+template <class T>
+bool backward_as(Stream& stream, const Tensor& dy_rows, const Tensor& dweight, const Tensor& dy, const Tensor& y_rows,
+                 const Routing& routing) {
+  const std::int64_t n = dy.columns();
+  if (!packs::whole<T>(n, dy_rows, dy, y_rows)) return false;
+  const CombineBackward<T> f{dy_rows.as<T>(), dweight.as<float>(), dy.as<T>(), y_rows.as<T>(),
+                             routing.weight.as<float>(), routing.row_of_slot.as<std::int32_t>(), n,
+                             routing.row_of_slot.columns()};
+  packs::start_warps(stream, dy.rows(), f);
+  return true;
+}
+
+}  // namespace
+
+bool gather_rows(Stream& stream, const Tensor& x_rows, const Tensor& x, const Routing& routing) {
+  if (x.type == DType::bf16) return gather_as<bf16>(stream, x_rows, x, routing);
+  return x.type == DType::f32 && gather_as<float>(stream, x_rows, x, routing);
+}
+
+bool sum_slots(Stream& stream, const Tensor& y, const Tensor& y_rows, const Tensor& weights, const Routing& routing) {
+  if (y.type == DType::bf16) return sum_as<bf16>(stream, y, y_rows, weights, routing);
+  return y.type == DType::f32 && sum_as<float>(stream, y, y_rows, weights, routing);
+}
+
+bool combine_backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweight, const Tensor& dy,
+                      const Tensor& y_rows, const Routing& routing) {
+  if (dy.type == DType::bf16) return backward_as<bf16>(stream, dy_rows, dweight, dy, y_rows, routing);
+  return dy.type == DType::f32 && backward_as<float>(stream, dy_rows, dweight, dy, y_rows, routing);
+}
+
+}  // namespace tessera::moe

@@ -1,0 +1,194 @@
+"""Reads what tessera writes: run directories, checkpoints, quantized files. Needs numpy; h5py for all but metrics.
+
+    import tessera_io
+    run = tessera_io.Run("runs/moe_text")
+    run.column("loss")                                   # numpy array, NaN where a row has none
+    step = run.newest()                                  # Checkpoint
+    step.names(), step["layers.0.attention.qkv.weight"]  # canonical names; fp32 master
+    step.slot("adamw/m")["embed.tokens"], step.counters
+    assert step.verify() == []                           # names of the tensors whose bytes are not those saved
+    values = tessera_io.dequantized("out.h5", "mlp.up")  # what `tessera quantize` wrote, in fp32
+"""
+import json
+import pathlib
+import re
+
+import numpy as np
+
+PHI = np.uint64(0x9E3779B97F4A7C15)
+
+
+def digest(values):
+    """The 64-bit additive digest of an array's stored bits by row-major position (io/checkpoint/FORMAT.md)."""
+    values = np.ascontiguousarray(values)
+    bits = values.reshape(-1).view(f"u{values.dtype.itemsize}").astype(np.uint64)
+    with np.errstate(over="ignore"):
+        z = bits ^ (np.arange(1, bits.size + 1, dtype=np.uint64) * PHI)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return int(np.sum(z ^ (z >> np.uint64(31)), dtype=np.uint64))
+
+
+class Run:
+    """A run directory."""
+
+    def __init__(self, path):
+        self.path = pathlib.Path(path)
+
+    def rows(self):
+        """The rows of metrics.jsonl, a dict each, in order; unfinished lines are left out."""
+        rows = []
+        for line in (self.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                pass
+        return rows
+
+    def column(self, name):
+        """One key of all rows as float64; NaN where it is null or absent."""
+        return np.array([np.nan if row.get(name) is None else row[name] for row in self.rows()], np.float64)
+
+    def checkpoints(self):
+        """Committed steps, oldest first. That a folder is there does not say that its bytes are sound: see verify()."""
+        steps = [path for path in self.path.iterdir() if re.fullmatch(r"step_\d{8,}", path.name) and (path / "manifest.json").is_file()]
+        return [Checkpoint(path) for path in sorted(steps, key=lambda path: int(path.name[5:]))]
+
+    def newest(self):
+        steps = self.checkpoints()
+        if not steps:
+            raise FileNotFoundError(f"{self.path} holds no checkpoint")
+        return steps[-1]
+
+
+class Checkpoint:
+    """A step folder. checkpoint[name] is a weight in its canonical shape, experts along the first axis."""
+
+    def __init__(self, path):
+        self.path = pathlib.Path(path)
+        self.manifest = json.loads((self.path / "manifest.json").read_text(encoding="utf-8"))
+        self.step, self.content_digest = self.manifest["step"], self.manifest["content_digest"]
+
+    @property
+    def counters(self):
+        """Path -> value of every counter of the state: integers, and floats from the hex digits of their bits."""
+        def value(text):
+            return float(np.array([int(text, 16)], np.uint64).view(np.float64)[0]) if isinstance(text, str) else text
+        return {path: value(text) for path, text in self.manifest["state"].items()}
+
+    def slots(self):
+        """"model", and the optimizer's: "adamw/m"."""
+        return sorted({path.strip("/").rsplit("/", 1)[0] for path in self._table()})
+
+    def names(self, slot="model"):
+        return [path.rsplit("/", 1)[1] for path in self._table() if path.strip("/").rsplit("/", 1)[0] == slot]
+
+    def __getitem__(self, name):
+        return self.slot("model")[name]
+
+    def slot(self, slot):
+        """A mapping name -> array of one slot, read when asked for."""
+        return _Slot(self, slot)
+
+    def verify(self):
+        """Paths of the tensors whose bytes do not have the digests that were saved; all is read."""
+        return [path for path, saved in self._table().items() if digest(self._stored(path)) != saved]
+
+    def _files(self):
+        import h5py
+        for name in sorted(self.manifest["files"]):
+            if name.endswith(".h5"):
+                with h5py.File(self.path / name) as file:
+                    if "integrity" in file:
+                        yield file
+
+    def _table(self):
+        """Path -> digest of every tensor, in the files' order."""
+        return {row["name"].rstrip(b"\0").decode(): int(row["digest"]) for file in self._files() for row in file["integrity/table"][...]}
+
+    def _stored(self, path):
+        """A tensor as its file stores it: one dataset, or those of its experts side by side."""
+        for file in self._files():
+            if path in file:
+                return _values(file[path])
+            slot, name = path.rsplit("/", 1)
+            experts = [dataset for dataset in file[slot].values() if _text(dataset.attrs.get("canonical", "")) == name] if slot in file else []
+            if experts:
+                return np.stack([_values(dataset) for dataset in sorted(experts, key=lambda dataset: int(dataset.attrs["expert"]))])
+        raise KeyError(f"{self.path} has no {path}")
+
+
+class _Slot:
+    def __init__(self, checkpoint, slot):
+        self._checkpoint, self._slot = checkpoint, slot
+
+    def __getitem__(self, name):
+        stored = self._checkpoint._stored(f"/{self._slot}/{name}")
+        return (stored.astype(np.uint32) << 16).view(np.float32) if stored.dtype == np.uint16 else stored
+
+    def keys(self):
+        return self._checkpoint.names(self._slot)
+
+
+def _text(value):
+    return value.rstrip(b"\0").decode() if isinstance(value, bytes) else str(value)
+
+
+def _values(dataset):
+    """A dataset's elements; bf16, for which numpy has no type, as its 16 bits."""
+    if dataset.id.get_type().get_size() == 2:
+        import h5py
+        raw = np.empty(dataset.shape, np.uint16)
+        dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, raw, mtype=dataset.id.get_type())
+        return raw
+    return dataset[...]
+
+
+def _small_floats(exponent_bits, mantissa_bits, bias):
+    """Values of all codes of a small float, sign first."""
+    codes = np.arange(1 << (1 + exponent_bits + mantissa_bits))
+    exponent = codes >> mantissa_bits & ((1 << exponent_bits) - 1)
+    mantissa = codes & ((1 << mantissa_bits) - 1)
+    scale = np.where(exponent > 0, exponent, 1) - bias - mantissa_bits
+    values = np.ldexp(np.where(exponent > 0, mantissa + (1 << mantissa_bits), mantissa).astype(np.float64), scale)
+    return np.where(codes >> (exponent_bits + mantissa_bits), -values, values).astype(np.float32)
+
+
+E4M3 = _small_floats(4, 3, 7)
+E4M3[[0x7F, 0xFF]] = np.nan
+E2M1 = _small_floats(2, 1, 1)
+BLOCKS = {"fp8_block": (128, 128), "fp8_block_1d": (1, 128), "mxfp8": (1, 32), "mxfp8_2d": (32, 32), "nvfp4": (16, 16), "nvfp4_1d": (1, 16)}
+
+
+def dequantized(path, name):
+    """The rowwise copy of a tensor that `tessera quantize` wrote, decoded to fp32 [M, K] or [E, M, K]."""
+    import h5py
+    with h5py.File(path) as file:
+        group = file[name]
+        form, shape = _text(group.attrs["format"]), tuple(int(n) for n in group.attrs["shape"])
+        data, scales, amax = (group[key][...] if key in group else None for key in ("rowwise_data", "rowwise_scales", "amax"))
+    if data is None:
+        raise ValueError(f"{name} has no rowwise copy: its shape does not suit {form}")
+    if len(shape) == 3:
+        amaxes = [None] * shape[0] if amax is None else amax.reshape(shape[0])
+        return np.stack([_decoded(form, shape[1:], *member) for member in zip(data, scales, amaxes)])
+    return _decoded(form, shape, data, scales, amax)
+
+
+def _decoded(form, shape, data, scales, amax):
+    rows, columns = shape
+    height, width = BLOCKS[form]
+    if form.startswith("nvfp4"):
+        codes = np.stack([data & 15, data >> 4], axis=-1).reshape(rows, columns)
+        tensor = np.float32(np.asarray(amax).reshape(-1)[0]) if amax is not None else np.float32(1)
+        steps = E4M3[scales[:rows, :-(-columns // width)]] * tensor * np.float32(1 / 2688)
+        return E2M1[codes] * np.repeat(steps, width, axis=1)[:, :columns]
+    values = E4M3[data.reshape(rows, columns)]
+    if form.startswith("mxfp8"):  # a tile's scale stands in each of its rows
+        steps = np.ldexp(np.float32(1), scales[:rows, :-(-columns // width)].astype(np.int32) - 127)
+        return values * np.repeat(steps, width, axis=1)[:, :columns]
+    if form == "fp8_block_1d":  # [ceil(K/128), pad4(M)]
+        steps = scales[:, :rows].T
+        return values * np.repeat(steps, width, axis=1)[:, :columns]
+    steps = np.repeat(np.repeat(scales, height, axis=0), width, axis=1)
+    return values * steps[:rows, :columns]

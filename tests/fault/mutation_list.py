@@ -1,0 +1,231 @@
+"""Faults that were met in production by systems of this kind, or would break what Tessera promises: where each is put in,
+and the tests that see it. `mutations.py` tries them."""
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Edit:
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Mutation:
+    name: str
+    fault: str
+    edits: tuple[Edit, ...]
+    tests: tuple[str, ...]  # of ctest, each with the part that is run: a filter of gtest, or the name of a Python test
+
+
+def mutation(name, fault, file, old, new, *tests):
+    return Mutation(name, fault, (Edit(file, old, new),), tests)
+
+
+SYNC, WEIGHTS, GRADIENTS = (f"core/params/param_sync{part}.cpp" for part in ("", "_weights", "_gradients"))
+WIRES = "core/params/wires/"
+STORED = "mpi.wires_test.{} Wires.EveryStoredByteIsTheQuantizedWeights"
+PARTS = "unit.cuts_test Parts.AreWhatTheSlicesElementsAreMadeInto"
+ROUNDED = "mpi.training_test.2 Training.StoredWeightsAreTheRoundedMastersAfterEveryStep"
+
+MUTATIONS = [
+    # Weights: stage, gather, consume.
+    mutation("settled_without_consume", "a gather forced by an evaluation or a save ends without its post-processing", SYNC,
+             "    if (groups_[id].weights.state() != WeightState::ready) walk_to_ready(stream, groups_[id]);",
+             """    if (ParamGroup& group = groups_[id]; group.weights.state() != WeightState::ready) {
+      if (rules_.gather == Overlap::off) {
+        walk_to_ready(stream, group);
+        continue;
+      }
+      stage(stream, {&group.id, 1});
+      begin_gather(stream, group);
+      if (group.gather) group.gather.wait(stream);
+      group.weights.to(WeightState::gathered);
+      group.weights.to(WeightState::ready);
+    }""",
+             "regression.fixed_cases.experts_in_one_tensor_or_in_one_each"),
+    mutation("columnwise_of_the_first_publish", "the columnwise copy stays that of an earlier step", WIRES + "cast_wire.cpp",
+             "    if (gathered_[group]) build_columnwise(stream, *gathered_[group]);",
+             """    static std::vector<std::pair<const void*, int>> built;
+    const std::pair<const void*, int> one(this, group.value);
+    if (!gathered_[group] || std::ranges::find(built, one) != built.end()) return;
+    built.push_back(one);
+    build_columnwise(stream, *gathered_[group]);""",
+             STORED.format(1), STORED.format(2)),
+    Mutation("gathered_mark_outlives_an_evaluation", "after an evaluation a stale mark skips the next gather",
+             (Edit(SYNC, "void ParamSync::publish(Stream& stream, Updated&&) {\n",
+                   "static bool gathered = false;\nvoid ParamSync::publish(Stream& stream, Updated&&) {\n"
+                   "  if (std::exchange(gathered, false)) return;\n"),
+              Edit(SYNC, "void ParamSync::settle(Stream& stream) {\n",
+                   "void ParamSync::settle(Stream& stream) {\n  gathered = rules_.gather == Overlap::on;\n")),
+             ("mpi.training_test.2 Training.EvaluationChangesNoBit", ROUNDED)),
+    mutation("lease_ignored", "gradients are written over staged bytes that still wait for their gather", WEIGHTS,
+             "  if (group.leased()) walk_to_ready(stream, group);", "  (void)stream;\n  (void)group;",
+             "mpi.wires_test.2 Wires.GradientsAndStagedBytesShareTheirMemory",
+             "mpi.param_sync_model_test.2"),
+    mutation("staged_in_gradients_in_use", "staging does not ask whether the gradients that it overwrites are in use", WEIGHTS,
+             "    if (group.staging.place == Staging::Place::gradients && group.gradients.state() != GradientState::empty)",
+             "    if (group.uses < 0)",
+             "mpi.wires_test.1 Wires.NothingIsStagedInGradientsThatAreInUse"),
+    mutation("staged_bytes_in_sums", "slots that no micro-batch wrote keep old staged bytes, and are summed", GRADIENTS,
+             "  if (bucket.size.value > end) clear(stream, own.gradients.flat(end, bucket.size.value - end));", "",
+             "mpi.param_sync_test.2 ParamSync.ReducesOverPoisonedMemory", "mpi.wires_test.1 Wires.GradientsAndStagedBytesShareTheirMemory"),
+    mutation("slot_of_the_ring_in_use", "a group is staged in a slot of the ring that another still needs", WEIGHTS,
+             "  if (group.staging.place != Staging::Place::ring) return nullptr;", "  if (group.uses >= 0) return nullptr;",
+             STORED.format(2)),
+    mutation("cast_twice", "weights are quantized again, which the gather then overwrites", SYNC, "  stage(stream, order_);\n",
+             "  stage(stream, order_);\n  for (const std::unique_ptr<Wire>& wire : wires_) wire->stage(stream, order_);\n",
+             "mpi.wires_test.1 Wires.LaunchesDoNotDepend*"),
+    mutation("gathered_twice", "a group's weights are gathered twice a step", SYNC, "  stage(stream, order_);\n",
+             "  stage(stream, order_);\n  settle(stream);\n  outdate(stream);\n  agree(stream);\n  stage(stream, order_);\n",
+             "mpi.wires_test.2 Wires.GathersMoveWhatTheFormatsSay"),
+    mutation("empty_shard_skips_the_gather", "a rank without a part of a group's first bucket leaves its all-gather out", WEIGHTS,
+             "  if (group.place.size > 1)\n", "  if (group.place.size > 1 && group.buckets.front().gradients_slice.elements() > 0)\n",
+             STORED.format(4)),
+    mutation("dropped_gather_is_left_behind", "a pending collective that is dropped is not finished", "core/comm/communicator.cpp",
+             "Pending::~Pending() {\n  if (owner_) owner_->abandon(slot_);", "Pending::~Pending() {",
+             "mpi.collectives_test.2 *DroppedPendingFinishes*"),
+    # What is quantized, and by whom.
+    mutation("masters_from_weights", "masters begin as what the weights' type holds of them", "core/step/engine.cpp",
+             "  sync_.publish(stream_, std::move(start));\n",
+             """  sync_.publish(stream_, std::move(start));
+  sync_.settle(stream_);
+  sync_.weights().visit_planes([&](const Plane& plane) {
+    if (plane.kind == PlaneKind::rowwise && plane.values.type == DType::bf16)
+      convert(stream_, masters_.shard(plane.bucket),
+              plan_.layout.buckets()[plane.bucket].slice(plane.values, mesh_.ranks()));
+  });
+""",
+             "regression.fixed_cases.a_dense_deck"),
+    mutation("owner_quantizes_fp32", "the owner holds Q(fp32), the others Q(bf16(fp32))", "kernels/quantize/shard_host.cpp",
+             "  work.template operator()<FromMaster>();", "  work.template operator()<FromFp32>();",
+             STORED.format(2), "unit.partial_cast_test PartialCast*.GatheredPartsAreTheWhole"),
+    mutation("amax_of_own_part", "the amax of a weight is that of the part that is owned", WIRES + "cast_wire.cpp",
+             "        if (bucket.key.owner == OwnerKind::element_sharded)\n", "        if (bucket.members.empty())\n",
+             STORED.format(2)),
+    mutation("amax_stays_with_its_owner", "the amax of a weight that one rank owns does not travel", WIRES + "cast_wire.cpp",
+             "    if (amax && bucket.key.owner == OwnerKind::whole_matrix)\n", "    if (amax && bucket.members.empty())\n",
+             STORED.format(2), "mpi.wires_test.2 Wires.GathersMoveWhatTheFormatsSay"),
+    mutation("scales_of_a_neighbour", "scales of a part that begins inside a weight are the next rows'", WIRES + "parts.cpp",
+             "  return array.members[m].first + within / density.elements * density.entries;",
+             "  return array.members[m].first + (within / density.elements + (within > 0)) * density.entries;",
+             PARTS, STORED.format(3)),
+    mutation("bytes_padded_by_themselves", "bytes are dealt evenly, elements by their cuts: the owner is not the shipper",
+             WIRES + "parts.cpp",
+             """    parts.begins.push_back(formats::data_bytes(format, bucket.begins[r]));
+    parts.counts.push_back(formats::data_bytes(format, bucket.begins[r] + bucket.counts[r]) - parts.begins[r]);""",
+             """    const std::int64_t even = bucket.size.value / std::ssize(bucket.counts);
+    parts.begins.push_back(formats::data_bytes(format, even * static_cast<std::int64_t>(r)));
+    parts.counts.push_back(formats::data_bytes(format, even));""",
+             PARTS, STORED.format(3)),
+    mutation("nibble_before_the_shard", "a shard that begins in a byte's second half writes the byte's first half too",
+             "kernels/quantize/host_shard.hpp",
+             "    if (first < end && (position + first) % 2 != 0) put(first++);", "    if (first > 0 && (position + first) % 2 != 0) --first;",
+             "unit.partial_cast_test PartialCast*"),
+    mutation("bytes_behind_the_shard", "codes are written to the end of a row that the shard ends in",
+             "kernels/quantize/host_shard.hpp",
+             "    store_range<typename F::Element>(codes, position, first, end, d.side[0].data);",
+             "    store_range<typename F::Element>(codes, position, first, p.columns, d.side[0].data);",
+             "unit.partial_cast_test PartialCast*"),
+    # Layout.
+    mutation("one_size_for_all_process_groups", "experts are cut for all ranks, and shared by fewer", "core/layout/layout.cpp",
+             "  return processes == ProcessGroup::dense ? rules.dense_ranks : rules.expert_ranks;",
+             "  return processes == ProcessGroup::dense ? rules.dense_ranks : rules.dense_ranks;",
+             "unit.layout_test ParamLayout.*", "mpi.param_sync_test.4 ParamSync.ReducesOverPoisonedMemory"),
+    mutation("gaps_forgotten", "members of a weight lie as if nothing aligned them", "core/layout/layout.cpp",
+             "round_up(spec.member_elements(), alignment)};", "spec.member_elements()};",
+             "mpi.param_sync_test.1 ParamSync.EveryRankHoldsQuantizedMastersAfterPublish"),
+    mutation("owner_of_the_groups_first_bucket", "who steps a bucket is read from the first bucket of its group",
+             "core/optim/optimizers.cpp",
+             "      if (layout.buckets()[b].key.owner == kind) buckets.push_back(b);",
+             "      if (const ParamId one = layout.buckets()[b].members.front().param;\n"
+             "          layout.buckets()[layout.groups()[layout.group_of(one)].buckets.front()].key.owner == kind)\n"
+             "        buckets.push_back(b);",
+             "mpi.muon_training_test.2 Muon.EveryGroupIsGatheredOnceAStep"),
+    # Gradients, norm, skipped and redone steps.
+    mutation("added_to_last_steps_gradients", "a gradient's first write adds to what the step before left", GRADIENTS,
+             "contributions_[param].written == 0 ? 0.0f : 1.0f;", "contributions_[param].written < 0 ? 0.0f : 1.0f;",
+             "mpi.param_sync_test.2 ParamSync.ReducesOverPoisonedMemory"),
+    mutation("every_gradient_is_written_once", "how often a gradient is written is not what the dry pass counted", SYNC,
+             "    contributions_[param].expected = usage.writes[param] * rules.micro_batches;",
+             "    contributions_[param].expected = rules.micro_batches;",
+             "mpi.training_test.1 Training.EvaluationChangesNoBit"),
+    mutation("norm_of_one_rank", "the norm counts the elements of one rank", "core/optim/clip.cpp",
+             "  if (world.size() > 1) {", "  if (world.size() < 0) {", "mpi.golden_training_test.2 *Fp32*"),
+    Mutation("one_rank_skips", "what is not finite on a rank skips the step on that rank alone",
+             (Edit("core/optim/clip.cpp", "  if (not_finite) add_not_finite(stream, words, not_finite);\n", ""),
+              Edit("core/optim/clip.cpp", "  clip_from_squares(", "  if (not_finite) add_not_finite(stream, words, not_finite);\n"
+                   "  clip_from_squares(")),
+             ("regression.recipes.notfinite.a_gradient",)),
+    mutation("redo_keeps_counts", "a redone step meets the counts of the first try", GRADIENTS,
+             "  restart();\n}\n\nvoid ParamSync::release", "}\n\nvoid ParamSync::release",
+             "mpi.param_sync_test.2 ParamSync.ADroppedStepMayBeDoneAgain",
+             "mpi.param_sync_test.2 ParamSync.AStepMayBeDoneAgainAfterItsReduction"),
+    mutation("redo_keeps_sums", "a redone step adds to the loss of the first try", "core/step/engine.cpp",
+             "      memory_.clear_sums(stream_);\n", "", "regression.recipes.notfinite.a_step_made_again"),
+    mutation("redo_meets_sums_under_way", "a redone step does not wait for reductions of the first try", GRADIENTS,
+             "  for (; in_flight_ > 0; --in_flight_) {\n    flights_[oldest_].pending = Pending();",
+             "  for (; in_flight_ > 0; --in_flight_) {",
+             "mpi.param_sync_model_test.2"),
+    mutation("counters_begin_anew_at_load", "a resumed run counts its updates from zero", "core/step/engine.cpp",
+             "  memory_.initialise(stream_, optimizers_.words_of(state.counters.rules));",
+             "  memory_.initialise(stream_, optimizers_.words_of(optimizers_.counters()));",
+             "mpi.checkpoint_test.2 Checkpoints.ResumeChangesNoBit"),
+    # Products.
+    mutation("not_finite_is_lost", "what is not finite vanishes in a format that saturates", "core/model/layers/factors.cpp",
+             "  matrix.not_finite = call.not_finite();\n  matrix.draws", "  matrix.draws", "regression.recipes.notfinite.a_gradient"),
+    mutation("evaluation_hides_not_finite", "an evaluation over activations that are not finite has a loss", "core/step/engine.cpp",
+             "  if (const Tensor found = not_finite()) spoil(stream_, &memory_.sums()->loss, found);\n", "",
+             "mpi.passes_test.2 Passes.AnEvaluationOfWhatIsNotFiniteHasNoLoss"),
+    mutation("draws_repeat", "random rounding draws the same in every step", "core/step/step_memory.cpp",
+             "    std::memcpy(block.up.data() + step_offset, &batch.step, sizeof batch.step);",
+             "    const std::uint64_t first = 1;\n    std::memcpy(block.up.data() + step_offset, &first, sizeof first);",
+             "mpi.passes_test.2 Passes.EveryStepDrawsAnew"),
+    mutation("alpha_of_the_first_member", "products of experts are scaled by the amax of the first", "kernels/gemm/decoded.cpp",
+             "(of_b[e] * r);", "(of_b[0] * r);",
+             "unit.coded_product_test CodedProduct*.OfExpertsAreThoseOfEachAlone"),
+    mutation("hadamard_of_gradients_alone", "one factor of a product is rotated, the other is not",
+             "kernels/quantize/host_quantize.hpp",
+             "  if constexpr (F::hadamard && M::purpose != Purpose::weight) {\n    alignas(64) float y",
+             "  if constexpr (F::hadamard && M::purpose == Purpose::gradient) {\n    alignas(64) float y",
+             "unit.quantize_test *Rotated*"),
+    mutation("rows_between_experts_are_kept", "rows that are no token's keep old data in the forward pass", "kernels/moe/permute.cpp",
+             "    row.each(n, [=](std::int64_t j) { to[j] = m < 0 ? T(0) : from[j]; });",
+             "    if (m >= 0) row.each(n, [=](std::int64_t j) { to[j] = from[j]; });",
+             "unit.moe_test *RowsOfNoTokenAreZeroAndNumberedZero"),
+    mutation("gradients_between_experts_are_kept", "rows that are no token's keep old data in the backward pass",
+             "kernels/moe/permute.cpp", "  clear_others(stream, dy_rows, routing);\n", "",
+             "unit.moe_test *RowsOfNoTokenAreZeroAndNumberedZero"),
+    # Muon.
+    mutation("owned_matrices_are_never_staged", "masters of matrices that are owned whole are stepped and never travel",
+             WIRES + "plain.cpp",
+             "      slices.push_back({own.group, context.layout.buckets()[own.id].slice(values, context.ranks), own.master});",
+             "      if (context.layout.buckets()[own.id].key.owner != OwnerKind::whole_matrix)\n"
+             "        slices.push_back({own.group, context.layout.buckets()[own.id].slice(values, context.ranks), own.master});",
+             ROUNDED),
+    mutation("owned_codes_are_never_cast", "of matrices that are owned whole the owner quantizes nothing", WIRES + "coded.cpp",
+             "    if (first < last) {", "    if (first < last && bucket.key.owner != OwnerKind::whole_matrix) {", STORED.format(2)),
+    Mutation("staged_before_the_step", "what travels are the masters before the optimizer's step",
+             (Edit(SYNC, "  outdate(stream);\n  agree(stream);\n  stage(stream, order_);\n",
+                   "  if (groups_[GroupId{0}].weights.epoch() == 0) {\n"
+                   "    outdate(stream);\n    agree(stream);\n    stage(stream, order_);\n  }\n"),
+              Edit(GRADIENTS, "  for (ParamGroup& group : groups_) group.gradients.to(GradientState::reduced);\n",
+                   "  for (ParamGroup& group : groups_) group.gradients.to(GradientState::reduced);\n"
+                   "  outdate(stream);\n  agree(stream);\n  stage(stream, order_);\n")),
+             (ROUNDED,)),
+    mutation("gradient_to_another_owner", "slices are sent as if owners stood in the order of ranks", "core/params/param_group.cpp",
+             """    exchanges.push_back({own.gradients, slot.flat(offset, received.elements()).view(received), bucket.counts,
+                         bucket.begins});""",
+             """    auto& begins = *new std::vector<std::int64_t>(1, 0);
+    for (std::size_t r = 0; r + 1 < bucket.counts.size(); ++r) begins.push_back(begins.back() + bucket.counts[r]);
+    exchanges.push_back({own.gradients, slot.flat(offset, received.elements()).view(received), bucket.counts, begins});""",
+             "regression.muon Muon.test_owners_change_no_bit"),
+    mutation("momentum_of_a_skipped_step", "a skipped step changes the momentum", "kernels/optim/muon.cpp",
+             "        if (clip->skip != 0) return;", "        if (clip->skip != 0 && name[5] == 'u') return;  // muon_update",
+             "unit.muon_test *ASkippedStepChangesNothing", "mpi.muon_training_test.2 Muon.ASkippedStepChangesNothing"),
+    mutation("update_of_a_batch", "a matrix's update depends on those that are made orthogonal beside it",
+             "kernels/newton_schulz/newton_schulz.cpp",
+             "        const std::int64_t first = rows[m].first_chunk, chunks = rows[m + 1].first_chunk - first;",
+             "        const std::int64_t first = 0, chunks = rows[count].first_chunk;",
+             "unit.newton_schulz_test NewtonSchulz.TheBitsOfAMatrixAreItsOwn"),
+]

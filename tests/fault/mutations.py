@@ -1,0 +1,273 @@
+"""Puts faults into the program, one at a time, and sees tests fail: a fault that no test sees has survived.
+
+usage: mutations.py --build FOLDER [--jobs N] [--limit SECONDS] [--trusted] [NAME...]
+       mutations.py --table     # of all faults, as README.md shows them
+       mutations.py --check     # whether each can still be put in, and README.md has the table
+
+FOLDER is a whole host build (build/host), and stays as it is: of each fault the changed objects are compiled beside it
+and linked before the libraries into test programs of their own, so that many can be tried side by side. The tests are
+first run without any fault, unless they are trusted. Exit code: 1 when a fault survives, or cannot be tried.
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from mutation_list import MUTATIONS
+
+HERE = os.path.dirname(os.path.realpath(__file__))
+SOURCE = os.path.dirname(os.path.dirname(HERE))
+TABLE = re.compile(r"(?<=<!-- faults -->\n).*?(?=<!-- /faults -->)", re.S)
+
+
+class Unusable(Exception):
+    """A fault that cannot be tried."""
+
+
+def patched(mutation):
+    """{file: its text with the fault}. What is replaced must stand in the file exactly once."""
+    texts = {}
+    for edit in mutation.edits:
+        if edit.file not in texts:
+            with open(os.path.join(SOURCE, edit.file), encoding="utf-8") as file:
+                texts[edit.file] = file.read()
+        found = texts[edit.file].count(edit.old)
+        if found != 1:
+            raise Unusable(f"{edit.file} has what is replaced {found} times: {edit.old!r}")
+        texts[edit.file] = texts[edit.file].replace(edit.old, edit.new)
+    return texts
+
+
+def run(command, cwd, limit, environment=None):
+    """Exit code, None where the time was up, and what was printed. Ends the command's children too."""
+    with tempfile.TemporaryFile("w+") as out:
+        process = subprocess.Popen(command, cwd=cwd, env=environment, stdout=out, stderr=subprocess.STDOUT,
+                                   stdin=subprocess.DEVNULL, start_new_session=True)
+        try:
+            code = process.wait(timeout=limit)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.wait()
+        out.seek(0)
+        return code, out.read()
+
+
+class Build:
+    """What a build folder says of its objects, programs and tests."""
+
+    def __init__(self, folder):
+        self.folder = os.path.realpath(folder)
+        with open(os.path.join(self.folder, "compile_commands.json"), encoding="utf-8") as file:
+            commands = [self.command_of(entry) for entry in json.load(file)]
+        self.compile = {command[command.index("-o") + 1]: command for command in commands}
+        self.sources = self.sources_of_objects()
+        listed = self.tool("ctest", "--show-only=json-v1")
+        self.tests = {test["name"]: test for test in json.loads(listed)["tests"]}
+
+    @staticmethod
+    def command_of(entry):
+        return entry["arguments"] if "arguments" in entry else shlex.split(entry["command"])
+
+    def tool(self, *command):
+        return subprocess.run(command, cwd=self.folder, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    def sources_of_objects(self):
+        """{object: files that it is made of}, as ninja noted them."""
+        sources, current = {}, None
+        for line in self.tool("ninja", "-t", "deps").splitlines():
+            if line.startswith("    "):
+                sources[current].add(os.path.realpath(os.path.join(self.folder, line.strip())))
+            elif line:
+                current = line.split(":")[0]
+                sources[current] = set()
+        return sources
+
+    def objects_with(self, files):
+        """Of the program itself: those of tests keep the header that they have."""
+        paths = {os.path.join(SOURCE, file) for file in files}
+        return sorted(one for one, made_of in self.sources.items()
+                      if one in self.compile and paths & made_of and not one.startswith("tests/"))
+
+    def link_command(self, program):
+        return self.tool("ninja", "-t", "commands", program).splitlines()[-1]
+
+
+class Mutant:
+    """A fault, its objects and its programs, in a folder of their own."""
+
+    def __init__(self, build, mutation, folder):
+        self.build, self.mutation, self.folder = build, mutation, folder
+        self.programs, self.objects = {}, []
+
+    def compile(self, limit):
+        texts = patched(self.mutation)
+        for file, text in texts.items():
+            path = os.path.join(self.folder, "tree", file)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w", encoding="utf-8") as out:
+                out.write(text)
+        units = self.build.objects_with(texts)
+        if not units:
+            raise Unusable("no object of the build is made of " + ", ".join(texts))
+        for number, unit in enumerate(units):
+            self.objects.append(os.path.join(self.folder, f"{number}.o"))
+            self.made(self.compile_command(unit, self.objects[-1]), limit)
+
+    def compile_command(self, unit, out):
+        command = list(self.build.compile[unit])
+        command[command.index("-o") + 1] = out
+        at = command.index("-c") + 1
+        file = os.path.relpath(command[at], SOURCE)
+        changed = os.path.join(self.folder, "tree", file)
+        command[at] = changed if os.path.exists(changed) else command[at]
+        first = next(i for i, word in enumerate(command) if word.startswith(("-I", "-isystem", "-D")))
+        command.insert(first, "-I" + os.path.join(self.folder, "tree"))
+        return [word for word in command if word != "-Werror"]
+
+    def made(self, command, limit):
+        code, said = run(command, self.build.folder, limit)
+        if code != 0:
+            raise Unusable("does not build: " + (said[-1500:] if code else "the time is up"))
+
+    def program(self, path, limit):
+        """The program of the build, linked anew with the fault."""
+        if path not in self.programs:
+            name = os.path.relpath(path, self.build.folder)
+            out = os.path.join(self.folder, os.path.basename(name))
+            command = self.build.link_command(name)
+            place = f" -o {name} "
+            if command.count(place) != 1:
+                raise Unusable(f"{name} is linked in a way that is not understood: {command}")
+            objects = " ".join(map(shlex.quote, self.objects))
+            self.made(["sh", "-c", command.replace(place, f" {objects} -o {shlex.quote(out)} ")], limit)
+            self.programs[path] = out
+        return self.programs[path]
+
+
+def command_of(build, wanted, program):
+    """A ctest test, or the part of it that is named behind a blank: command, folder, environment."""
+    name, _, part = wanted.partition(" ")
+    if name not in build.tests:
+        raise Unusable(f"there is no test {name}")
+    test = build.tests[name]
+    properties = {entry["name"]: entry["value"] for entry in test.get("properties", [])}
+    environment = {**os.environ, **dict(pair.split("=", 1) for pair in properties.get("ENVIRONMENT", []))}
+    own = [os.path.isfile(word) and os.access(word, os.X_OK) and word.startswith(build.folder + os.sep)
+           for word in test["command"]]
+    if not any(own):
+        raise Unusable(f"{name} runs no program of the build")
+    command = [program(word) if ours else word for word, ours in zip(test["command"], own)]
+    if part and any(word.endswith(".py") for word in command):
+        command.append(part)
+    elif part:
+        environment["GTEST_FILTER"] = part
+    return command, properties.get("WORKING_DIRECTORY", build.folder), environment
+
+
+def outcome(build, wanted, program, limit):
+    """passed, failed or did not end; how long it took; the first line that says why."""
+    command, folder, environment = command_of(build, wanted, program)
+    begin = time.monotonic()
+    code, said = run(command, folder, limit, environment)
+    why = re.search(r"^.*(Failure|Error|error|terminate|not finite|disagree|skipped).*$", said, re.M)
+    what = "did not end" if code is None else "failed" if code else "passed"
+    return what, time.monotonic() - begin, why[0].strip()[:160] if why else said.strip()[-160:].replace("\n", " | ")
+
+
+def tried(build, mutation, limit):
+    """(whether every test saw it, lines that say so)."""
+    with tempfile.TemporaryDirectory(prefix=f"fault-{mutation.name}-") as folder:
+        mutant = Mutant(build, mutation, folder)
+        try:
+            mutant.compile(limit)
+            found = [(test, *outcome(build, test, lambda path: mutant.program(path, limit), limit))
+                     for test in mutation.tests]
+        except Unusable as reason:
+            return False, [f"UNUSABLE  {mutation.name}: {reason}"]
+    seen = all(what != "passed" for _, what, _, _ in found)
+    lines = [f"{'seen' if seen else 'SURVIVED'}  {mutation.name}"]
+    return seen, lines + [f"      {what} in {seconds:.0f} s: {test}: {why}" for test, what, seconds, why in found]
+
+
+def sound(build, mutations, pool, limit):
+    """Whether all their tests pass without a fault."""
+    tests = sorted({test for mutation in mutations for test in mutation.tests})
+    results = pool.map(lambda test: (test, *outcome(build, test, lambda path: path, limit)), tests)
+    broken = [result for result in results if result[1] != "passed"]
+    for test, what, seconds, why in broken:
+        print(f"UNSOUND  {test} {what} in {seconds:.0f} s without any fault: {why}", flush=True)
+    return not broken
+
+
+def table():
+    rows = ["| fault | put in | test that fails |", "|---|---|---|"]
+    for mutation in MUTATIONS:
+        files = ", ".join(dict.fromkeys(f"`{edit.file}`" for edit in mutation.edits))
+        tests = ", ".join(f"`{test}`" for test in mutation.tests)
+        rows.append(f"| `{mutation.name}`: {mutation.fault} | {files} | {tests} |")
+    return "\n".join(rows) + "\n"
+
+
+def check():
+    """Problems with the list, in words."""
+    problems = []
+    for mutation in MUTATIONS:
+        try:
+            patched(mutation)
+        except (Unusable, OSError) as reason:
+            problems.append(f"{mutation.name}: {reason}")
+        if not mutation.tests:
+            problems.append(f"{mutation.name}: no test is to see it")
+    names = [mutation.name for mutation in MUTATIONS]
+    problems += [f"{name}: two faults have this name" for name in set(names) if names.count(name) > 1]
+    with open(os.path.join(HERE, "README.md"), encoding="utf-8") as file:
+        shown = TABLE.search(file.read())
+    if not shown or shown[0] != table():
+        problems.append("README.md does not show the table that mutations.py --table prints")
+    return problems
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Puts faults in and sees tests fail.")
+    parser.add_argument("--build", default=os.path.join(SOURCE, "build", "host"))
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--limit", type=float, default=300, help="seconds for a compilation, a link or a test")
+    parser.add_argument("--trusted", action="store_true")
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("names", nargs="*")
+    asked = parser.parse_args()
+    if asked.table:
+        return print(table(), end="")
+    if asked.check:
+        return sys.exit("\n".join(check()) or 0)
+    unknown = set(asked.names) - {mutation.name for mutation in MUTATIONS}
+    if unknown:
+        sys.exit("no such fault: " + ", ".join(sorted(unknown)))
+    chosen = [mutation for mutation in MUTATIONS if not asked.names or mutation.name in asked.names]
+    build = Build(asked.build)
+    with concurrent.futures.ThreadPoolExecutor(asked.jobs) as pool:
+        ok = asked.trusted or sound(build, chosen, pool, asked.limit)
+        seen = 0
+        for future in concurrent.futures.as_completed([pool.submit(tried, build, one, asked.limit) for one in chosen]):
+            found, lines = future.result()
+            seen += found
+            print("\n".join(lines), flush=True)
+    print(f"{seen} of {len(chosen)} faults are seen")
+    sys.exit(0 if ok and seen == len(chosen) else 1)
+
+
+if __name__ == "__main__":
+    main()

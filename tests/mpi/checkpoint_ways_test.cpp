@@ -1,0 +1,113 @@
+// Checkpoints by either way of writing and reading (checkpoint.io).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "io/checkpoint/folder.hpp"
+#include "io/files/text_file.hpp"
+#include "tests/support/checkpoint_trial.hpp"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace test;
+
+/// Every file of a step, by name.
+std::map<std::string, std::string> contents(const fs::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
+    files[entry.path().filename().string()] = read_text_file(entry.path());
+  return files;
+}
+
+void expect_same(const fs::path& a, const fs::path& b) {
+  if (mpi().rank() == 0) {
+    const auto files = contents(a), others = contents(b);
+    EXPECT_EQ(files.size(), 4u);
+    for (const auto& [name, bytes] : others) {
+      const std::string& own = files.at(name);
+      const auto differs = std::ranges::mismatch(own, bytes).in1 - own.begin();
+      EXPECT_TRUE(own == bytes) << a / name << " and " << b / name << " differ from byte " << differs << " of "
+                                << own.size() << " and " << bytes.size();
+    }
+  }
+}
+
+RunConfig dense_config() {
+  RunConfig config = config_of(ExpertWeights::single);
+  config.model.moe.reset();
+  derive(config);
+  return config;
+}
+
+/// What a save is to a rank that holds pieces of every dataset, of some, or of none; by independent transfers, and by
+/// collective ones, in which it takes part without any.
+TEST(Checkpoints, AreTheSameBytesByEitherWayOfWritingAndEachReadsTheOthers) {
+  const std::map<std::string, std::string> hints[] = {
+      {}, {{"collective_buffering", "true"}}, {{"romio_cb_write", "enable"}, {"romio_cb_read", "enable"}}};
+  for (const RunConfig& config :
+       {config_of(ExpertWeights::single), config_of(ExpertWeights::discrete), dense_config()}) {
+    Trial run(config);
+    run.train(2);
+    const SharedFolder direct(run.control()), parallel(run.control()), back(run.control());
+    const fs::path step = step_folder(2);
+    for (ExpertWeights in_file : layouts) {
+      const std::string digest = run.save(direct.path(), in_file);
+      for (const auto& hint : hints) {
+        // Where ranks share cores each collective call takes as long as a time slice.
+        if (!hint.empty() && (config.model.moe || in_file == ExpertWeights::discrete)) continue;
+        const hdf5::Parallel files(run.control(), hint);
+        EXPECT_EQ(files.collective(hdf5::Parallel::Transfer::write), !hint.empty());
+        EXPECT_EQ(run.save(parallel.path(), in_file, &files), digest);
+        expect_same(parallel.path() / step, direct.path() / step);
+        EXPECT_TRUE(Checkpoint(parallel.path() / step).verify().empty());
+        Trial reads(config);
+        const hdf5::Parallel own(reads.control(), hint);
+        reads.load(direct.path() / step, &own);
+        EXPECT_EQ(reads.save(back.path(), in_file), digest);
+        reads.load(parallel.path() / step);
+        EXPECT_EQ(reads.save(back.path(), in_file, &own), digest);
+        expect_same(back.path() / step, direct.path() / step);
+        run.control().max(0);
+      }
+    }
+  }
+}
+
+TEST(Checkpoints, SavedByOneWayLoadByTheOtherOnOtherRanksAndLayouts) {
+  Trial first(config_of(ExpertWeights::single));
+  const SharedFolder folder(first.control());
+  const hdf5::Parallel files(first.control(), {});
+  first.train(3);
+  for (ExpertWeights in_file : layouts) {
+    const std::string digest = first.save(folder.path(), in_file, &files);
+    for (ExpertWeights in_memory : layouts) {
+      Trial alone(config_of(in_memory), true), again(config_of(in_memory));
+      const hdf5::Parallel of_one(alone.control(), {}), of_all(again.control(), {});
+      alone.load(folder.path() / step_folder(3), &of_one);
+      const test::TemporaryFolder own;
+      EXPECT_EQ(alone.save(own.path(), in_memory, &of_one), digest);
+      again.load(again.control().broadcast((own.path() / step_folder(3)).string()), &of_all);
+      const SharedFolder other(again.control());
+      EXPECT_EQ(again.save(other.path(), in_file), digest);
+    }
+  }
+}
+
+TEST(Checkpoints, UnknownHintsAreToldOfOnce) {
+  Trial run(config_of(ExpertWeights::single));
+  const SharedFolder folder(run.control());
+  run.train(1);
+  const hdf5::Parallel files(run.control(), {{"cb_buffer_size", "1048576"}, {"no_such_hint", "1"}});
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 2; ++i) run.save(folder.path(), ExpertWeights::single, &files);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            mpi().rank() > 0
+                ? ""
+                : "checkpoint.mpio_hints: the MPI-IO of this machine does not know no_such_hint and goes on without\n");
+}
+
+}  // namespace
+}  // namespace tessera

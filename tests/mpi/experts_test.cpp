@@ -1,0 +1,387 @@
+// Expert parallelism: experts spread over the ranks of expert groups. What changes no bit, what is that of one group,
+// and that no token is dropped. TESSERA_MATRIX=whole tries every change by itself, in every group.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "app/training/generation.hpp"
+#include "core/model/layers/expert_rows.hpp"
+#include "core/plan/recorder.hpp"
+#include "kernels/convert/convert.hpp"
+#include "kernels/digest/digest.hpp"
+#include "tests/support/on_device.hpp"
+#include "tests/support/trial.hpp"
+
+namespace tessera {
+namespace {
+
+using Json = nlohmann::json;
+using namespace test;
+
+/// 8 experts, or 6 where 3 ranks share them.
+RunConfig spread(RunConfig config, std::int64_t expert) {
+  config.model.moe->experts = mpi().size() == 3 ? 6 : 8;
+  config.parallel = {};
+  config.parallel.expert = expert;
+  derive(config);
+  return config;
+}
+
+/// Every size of expert groups that divides the ranks and is more than one.
+std::vector<std::int64_t> groups() {
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t p : {2, 3, 4})
+    if (mpi().size() % p == 0) sizes.push_back(p);
+  return sizes;
+}
+
+/// A mixture that every recipe takes.
+RunConfig coded(RecipeName recipe) {
+  RunConfig config = base(Compute::bf16);
+  config.run.steps = 3;
+  config.model.hidden = 64;
+  config.model.seq_len = 32;
+  config.model.norm = Norm::rms;
+  config.model.activation = Activation::swiglu;
+  config.model.ffn = std::int64_t{96};
+  config.model.moe = MoeConfig{};
+  config.model.moe->top_k = 2;
+  config.reduce.bucket_mib = 0.05;
+  config.precision.recipe = recipe;
+  return config;
+}
+
+struct Outcome {
+  std::vector<MetricsRow> rows;
+  std::vector<Json> trace;  ///< on rank 0: without when collectives began
+};
+
+/// `weights`: whether the bytes of stored weights are part of it.
+Outcome outcome_of(RunConfig config, bool weights = true, int delay_us = 300) {
+  const auto path = std::filesystem::temp_directory_path() / ("tessera_experts_" + std::to_string(getpid()) + ".jsonl");
+  config.debug.trace = path;
+  config.debug.replica_hash_every = 1;
+  Outcome outcome;
+  {
+    Trial run(config, delay_us);
+    outcome.rows = run.train();
+    EXPECT_EQ(run.training().late_allocations(), 0);
+    for (std::size_t c = 0; c < run.plan().memory.size(); ++c)
+      EXPECT_EQ(run.device().memory()[c], run.plan().memory[c]) << name_of(static_cast<Category>(c));
+  }
+  if (mpi().rank() == 0) {
+    std::ifstream file(path);
+    for (std::string line; std::getline(file, line);) {
+      Json& row = outcome.trace.emplace_back(Json::parse(line));
+      for (const char* key : {"overlapped", "collectives", "quantize"}) row.erase(key);
+      if (!weights) row.erase("weights");
+    }
+    std::filesystem::remove(path);
+    EXPECT_EQ(std::ssize(outcome.trace), config.run.steps);
+  }
+  for (const MetricsRow& row : outcome.rows) EXPECT_TRUE(std::isfinite(row.loss) && std::isfinite(row.grad_norm));
+  return outcome;
+}
+
+void expect_same(const Outcome& a, const Outcome& b, const std::string& what) {
+  ASSERT_FALSE(a.rows.empty());
+  ASSERT_EQ(a.rows.size(), b.rows.size()) << what;
+  for (std::size_t i = 0; i < a.rows.size(); ++i) {
+    ASSERT_EQ(a.rows[i].loss, b.rows[i].loss) << what << ", step " << i + 1;
+    ASSERT_EQ(a.rows[i].grad_norm, b.rows[i].grad_norm) << what << ", step " << i + 1;
+  }
+  ASSERT_EQ(a.trace, b.trace) << what;
+}
+
+/// Of every dataset of masters, its digest over all ranks.
+std::vector<std::uint64_t> masters_of(const RunConfig& config) {
+  Trial run(config, 0);
+  run.training().initialise([](StateDict&) {});
+  const StateDict state = run.training().state();
+  std::vector<std::uint64_t> sums;
+  for (const StateTensor& tensor : state.tensors) {
+    const Tensor sum = on_device(run.device(), std::vector<std::uint64_t>{0});
+    for (const StateRange& range : tensor.ranges)
+      digest(run.device().compute(), sum.as<std::uint64_t>(), range.values, static_cast<std::uint64_t>(range.first));
+    sums.push_back(on_host<std::uint64_t>(run.device(), sum).front());
+  }
+  run.control().sum(sums.data(), static_cast<int>(sums.size()));
+  return sums;
+}
+
+/// The experts that every rank of the world has chosen, slot by slot.
+std::vector<std::vector<std::int32_t>> chosen_by_all(const std::vector<std::int32_t>& mine) {
+  const std::string bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof mine[0]);
+  std::vector<std::vector<std::int32_t>> all;
+  for (const std::string& one : mpi().control(std::chrono::seconds(300))->gather(bytes)) {
+    all.emplace_back(one.size() / sizeof mine[0]);
+    std::memcpy(all.back().data(), one.data(), one.size());
+  }
+  return all;
+}
+
+/// Routes this rank's tokens of a small layer and sends their rows to their experts and back.
+void expect_rows_arrive(std::int64_t p, std::int64_t multiple) {
+  constexpr std::int64_t tokens = 10, columns = 3;
+  Device device;
+  Mesh mesh = mpi().mesh(device, mpi().ranks(static_cast<int>(p)), std::chrono::seconds(300));
+  const Ranks& ranks = mesh.ranks();
+  const MoeShape moe{2 * p, 2, true, ExpertWeights::single, 0, 0, ranks.experts, 0};
+  const std::int64_t slots = tokens * moe.top_k, first_token = ranks.world.rank * tokens;
+  const ExpertRows rows(moe, 5, multiple);
+  RowExchange exchange(device, mesh.experts(), moe.experts);
+  Arena arena = device.arena(Category::activations, 1 << 20);
+  ParamRegistry registry;
+  UsageRecorder none(registry);
+  Stream& stream = device.compute();
+  const Call call{{stream, none, nullptr, arena, nullptr, nullptr, {}, &exchange}, 1, {}, first_token};
+  const ExpertRows::Saved saved = rows.place(arena, tokens, DType::f32);
+  const auto seed = static_cast<std::uint64_t>(7 + ranks.world.rank);
+  route(stream, arena, rows.router_shape(tokens), saved.routing,
+        on_device(device, Shape{tokens, moe.experts}, uniform<float>(tokens * moe.experts, seed, -2, 2)));
+  rows.count(call, saved);
+
+  std::vector<float> values;
+  for (std::int64_t m = 0; m < tokens; ++m)
+    for (std::int64_t c = 0; c < columns; ++c) values.push_back(static_cast<float>(100 * (first_token + m + 1) + c));
+  const Tensor sent = arena.temp(DType::f32, {slots, columns}), answers = arena.temp(DType::f32, {slots, columns});
+  const Tensor theirs = arena.temp(DType::f32, {rows.rows(saved), columns});
+  const Tensor numbers = arena.temp(DType::i64, {rows.rows(saved)});
+  permute_forward(stream, sent, on_device(device, Shape{tokens, columns}, values), saved.routing);
+  rows.out(call, saved, theirs, sent, numbers, "rows");
+  rows.back(call, saved, answers, theirs, "answers");
+
+  const auto all = chosen_by_all(on_host<std::int32_t>(device, saved.routing.expert));
+  std::vector<float> expected;
+  std::vector<std::int64_t> numbered;
+  std::vector<std::int32_t> offsets{0};
+  for (std::int64_t e = moe.first(); e < moe.first() + moe.held(); ++e) {
+    for (std::int64_t r = ranks.world.rank - ranks.experts.rank, end = r + p; r < end; ++r)
+      for (std::int64_t slot = 0; slot < slots; ++slot) {
+        if (all[static_cast<std::size_t>(r)][static_cast<std::size_t>(slot)] != e) continue;
+        const std::int64_t token = r * tokens + slot / moe.top_k;
+        for (std::int64_t c = 0; c < columns; ++c) expected.push_back(static_cast<float>(100 * (token + 1) + c));
+        numbered.push_back(token * moe.top_k + slot % moe.top_k);
+      }
+    while (std::ssize(numbered) % multiple != 0) {
+      expected.insert(expected.end(), columns, 0);
+      numbered.push_back(0);
+    }
+    offsets.push_back(static_cast<std::int32_t>(numbered.size()));
+  }
+  ASSERT_FALSE(numbered.empty());
+  EXPECT_EQ(on_host<float>(device, theirs), expected);
+  EXPECT_EQ(on_host<std::int64_t>(device, numbers), numbered);
+  EXPECT_EQ(on_host<std::int32_t>(device, saved.arrival.offsets), offsets);
+  EXPECT_EQ(on_host<float>(device, answers), on_host<float>(device, sent));
+}
+
+// By expert, then by the rank they come from, then by token; numbered by their place in the global batch.
+TEST(Experts, RowsTravelToTheirExpertsAndBack) {
+  for (std::int64_t p : groups())
+    for (std::int64_t multiple : {1, 16}) expect_rows_arrive(p, multiple);
+}
+
+TEST(Experts, BeginAlikeInEveryGroup) {
+  for (ExpertWeights weights : {ExpertWeights::single, ExpertWeights::discrete}) {
+    RunConfig config = mixture(Compute::fp32);
+    config.model.moe->weights = weights;
+    const auto whole = masters_of(spread(config, 1));
+    for (std::int64_t p : groups()) EXPECT_EQ(masters_of(spread(config, p)), whole) << p;
+  }
+}
+
+// The same sums in another order: rows of all ranks meet in an expert's gradient.
+TEST(Experts, TrainLikeOneGroup) {
+  RunConfig config = mixture(Compute::fp32);
+  config.run.steps = 10;
+  const Outcome whole = outcome_of(spread(config, 1), false);
+  for (std::int64_t p : groups()) {
+    const Outcome parts = outcome_of(spread(config, p), false);
+    ASSERT_EQ(parts.rows.size(), whole.rows.size());
+    for (std::size_t i = 0; i < whole.rows.size(); ++i) {
+      EXPECT_NEAR(parts.rows[i].loss, whole.rows[i].loss, 1e-5 * whole.rows[i].loss) << "step " << i + 1;
+      EXPECT_NEAR(parts.rows[i].grad_norm, whole.rows[i].grad_norm, 1e-5 * whole.rows[i].grad_norm) << i + 1;
+      EXPECT_FALSE(whole.rows[i].expert_rows);
+      const double rows = parts.rows[i].expert_rows.value_or(-1);
+      EXPECT_TRUE(rows >= 1 && rows <= static_cast<double>(p)) << rows;
+    }
+  }
+}
+
+/// With TESSERA_MATRIX=whole every case by itself in every group; else cases together, in the largest.
+bool whole_matrix() {
+  const char* const asked = std::getenv("TESSERA_MATRIX");
+  return asked != nullptr && std::string(asked) == "whole";
+}
+std::vector<std::int64_t> tried_groups() {
+  const std::vector<std::int64_t> all = groups();
+  return whole_matrix() || all.empty() ? all : std::vector{all.back()};
+}
+
+struct Change {
+  const char* name;
+  void (*make)(RunConfig&);
+};
+const Change changes[] = {
+    {"no overlap", [](RunConfig& c) { c.gather.overlap = c.reduce.overlap = false; }},
+    {"discrete", [](RunConfig& c) { c.model.moe->weights = ExpertWeights::discrete; }},
+    {"recomputed blocks", [](RunConfig& c) { c.recompute.mode = RecomputeMode::full; }},
+    {"evaluations", [](RunConfig& c) { c.eval.every_steps = 1; }},
+    {"small buckets", [](RunConfig& c) { c.reduce.bucket_mib = 0.001; }},
+    {"recomputed experts",
+     [](RunConfig& c) {
+       c.recompute.mode = RecomputeMode::selective;
+       c.recompute.modules = std::vector<RecomputeModule>{RecomputeModule::moe, RecomputeModule::norm};
+     }},
+    {"much room", [](RunConfig& c) { c.parallel.expert_room = 100.0; }},
+};
+
+TEST(Experts, WhenAndHowChangesNoBit) {
+  const std::size_t at_once = whole_matrix() ? 1 : 3;
+  for (std::int64_t p : tried_groups())
+    for (Compute compute : {Compute::bf16, Compute::fp32}) {
+      if (compute == Compute::fp32 && !whole_matrix()) continue;
+      const RunConfig config = spread(mixture(compute), p);
+      const Outcome plain = outcome_of(config);
+      for (std::size_t i = 0; i < std::size(changes); i += at_once) {
+        RunConfig other = config;
+        std::string names;
+        for (std::size_t j = i; j < std::min(i + at_once, std::size(changes)); ++j) {
+          changes[j].make(other);
+          names += std::string(names.empty() ? "" : ", ") + changes[j].name;
+        }
+        expect_same(plain, outcome_of(other, true, i == 0 ? 2000 : 0), names);
+      }
+    }
+}
+
+// ON == OFF, whatever codes rows are multiplied in and rounding is keyed by.
+TEST(Experts, HeldAsCodesAreThoseQuantizedForEachProduct) {
+  for (std::int64_t p : tried_groups())
+    for (RecipeName recipe : {RecipeName::mxfp8, RecipeName::nvfp4}) {
+      RunConfig config = coded(recipe);
+      config.model.moe->experts = mpi().size() == 3 ? 6 : 8;
+      config.parallel.expert = p;
+      RunConfig off = config;
+      off.precision.primary_weights = PrimaryWeights::bf16;
+      off.model.moe->weights = ExpertWeights::discrete;
+      off.recompute.mode = RecomputeMode::full;
+      derive(config);
+      derive(off);
+      expect_same(outcome_of(config, false), outcome_of(off, false, 0), "bf16, discrete, recomputed");
+    }
+}
+
+TEST(Experts, AreSteppedByMuonInTheirOwnGroups) {
+  for (std::int64_t p : tried_groups()) {
+    RunConfig config = spread(mixture(Compute::bf16), p);
+    config.optimizer.matrices = MatrixRule::muon;
+    const Outcome single = outcome_of(config);
+    config.model.moe->weights = ExpertWeights::discrete;
+    config.gather.overlap = false;
+    expect_same(single, outcome_of(config, true, 0), "muon");
+  }
+}
+
+/// A run whose routers all say the same of every expert: the lowest ones get every token.
+std::unique_ptr<Trial> biased(const RunConfig& config) {
+  auto run = std::make_unique<Trial>(config, 0);
+  run->training().initialise([&](StateDict& state) {
+    for (const StateTensor& tensor : state.tensors)
+      for (const StateRange& range : tensor.ranges)
+        if (tensor.role == Role::router) clear(run->device().compute(), range.values);
+  });
+  return run;
+}
+
+TEST(Experts, DropNoTokenWhereAllGoToOneRank) {
+  RunConfig config = mixture(Compute::fp32);
+  config.run.steps = 2;
+  std::vector<MetricsRow> whole;
+  biased(spread(config, 1))->training().run(into(whole));
+  for (std::int64_t p : groups()) {
+    const RunConfig parts = spread(config, p);
+    std::vector<MetricsRow> rows;
+    biased(parts)->training().run(into(rows));
+    ASSERT_EQ(rows.size(), whole.size());
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      EXPECT_NEAR(rows[i].loss, whole[i].loss, 1e-5 * whole[i].loss);
+      EXPECT_NEAR(rows[i].grad_norm, whole[i].grad_norm, 1e-5 * whole[i].grad_norm);
+    }
+    EXPECT_EQ(rows.front().expert_rows, static_cast<double>(p)) << "the first rank holds both";
+  }
+}
+
+TEST(Experts, WithoutRoomEndTheRunOnAllRanks) {
+  for (std::int64_t p : groups()) {
+    RunConfig config = spread(mixture(Compute::bf16), p);
+    config.parallel.expert_room = 1.0;
+    const auto run = biased(config);
+    std::vector<MetricsRow> rows;
+    const auto expect_refused = [&](const auto& work) {
+      try {
+        work();
+        FAIL() << "there was room";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), Exit::numerical);
+        EXPECT_NE(std::string(error.what()).find(std::to_string(p) + ".00 would have done"), std::string::npos)
+            << error.what();
+      }
+    };
+    expect_refused([&] { run->training().evaluate(); });
+    expect_refused([&] { run->training().engine().next_logits({1, 2}); });
+    expect_refused([&] { run->training().run(into(rows)); });
+    EXPECT_TRUE(rows.empty());
+    run->mesh().log()->compare(run->control());
+  }
+}
+
+// Fewer windows than ranks: some ranks compute padding alone, and still take part in every exchange.
+TEST(Experts, EvaluateAndGenerateOnAllRanks) {
+  for (std::int64_t p : groups()) {
+    RunConfig config = spread(mixture(Compute::bf16), p);
+    config.run.steps = 1;
+    Trial run(config, 1000, 2);
+    run.train();
+    const double loss = run.training().evaluate();
+    EXPECT_TRUE(std::isfinite(loss) && loss > 0);
+    std::string text;
+    generate([&](const std::vector<std::int32_t>& ids) { return run.training().next_logits(ids); }, {.seed = 3},
+             {'t', 'i', 'l', 'e'}, 5, [&](std::int32_t token) {
+               text += static_cast<char>(token);
+               return true;
+             });
+    for (const std::string& other : run.control().gather(text)) EXPECT_EQ(other, text);
+  }
+}
+
+// What a plan says of exchanges is what even routing costs; what a step exchanges is listed by what it did.
+TEST(Experts, ExchangesArePlannedAndListed) {
+  for (std::int64_t p : groups()) {
+    RunConfig config = spread(mixture(Compute::bf16), p);
+    const RunPlan plan = resolve(config, mpi().size(), mpi().rank());
+    const std::int64_t micro_batches = 12 / mpi().size(), passes = config.model.layers * micro_batches;
+    const std::int64_t slots = 24 * 2, own = slots / p + (plan.ranks.experts.rank < slots % p ? 1 : 0);
+    int labels = 0;
+    for (const CollectiveCost& cost : plan.collectives) {
+      if (cost.collective != Collective::exchange_rows) continue;
+      EXPECT_EQ(cost.count, passes) << cost.label;
+      EXPECT_EQ(cost.bytes, (slots - own) * config.model.hidden * 2) << cost.label;
+      ++labels;
+    }
+    EXPECT_EQ(labels, 4);
+    EXPECT_EQ(plan.ranks.experts.size, p);
+    EXPECT_EQ(plan.layout.hash(), resolve(config, mpi().size(), 0).layout.hash());
+  }
+}
+
+}  // namespace
+}  // namespace tessera

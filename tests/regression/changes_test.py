@@ -1,0 +1,172 @@
+"""What a resumed run may change by --allow-change, and steps that are skipped as spikes.
+
+usage: changes_test.py TESSERA MPIEXEC
+"""
+import json
+import math
+import os
+import subprocess
+
+import runs
+
+WINDOW = 128
+
+
+class Changes(runs.Runs):
+    def go(self, code, run, *arguments, ranks=2, source="base"):
+        """A run of its own folder, from the last checkpoint of another one unless it has its own."""
+        resume = [] if os.path.exists(self.path(run)) or source is None else ["--resume", self.path(source)]
+        return self.train(code, ranks, self.deck(run, ""), *resume, *arguments)
+
+    def base(self, *settings):
+        """8 steps, 2 of them of warm-up."""
+        self.go(0, "base", *settings, source=None)
+
+    def rates(self, run):
+        return {row["step"]: row["lr"] for row in self.json_lines(run, "metrics.jsonl")}
+
+    def recorded(self, run):
+        with open(self.path(run, "run.json")) as file:
+            record = json.load(file)
+        return {change["key"]: (change["before"], change["now"]) for change in record["changes"]}, record
+
+    def test_a_decay_branches_off_a_constant_run(self):
+        self.base("--set", "optimizer.schedule=constant")
+        _, err = self.go(2, "branch", "--set", "optimizer.schedule=wsd", "--allow-change", "optimizer.shedule")
+        self.assertIn("did you mean optimizer.schedule?", err)
+        wsd = ["--set", "optimizer.schedule=wsd", "--set", "optimizer.decay_steps=4", "--set", "run.steps=12"]
+        _, err = self.go(3, "branch", *wsd)
+        for key in ("optimizer.schedule", "optimizer.decay_steps", "run.steps"):
+            self.assertIn(f"unless `train --allow-change {key}` lets it change", err)
+        self.assertFalse(os.path.exists(self.path("branch")))
+        _, err = self.go(3, "branch", *wsd, "--allow-change", "run.steps")
+        self.assertNotIn("--allow-change run.steps", err)
+        self.assertIn("--allow-change optimizer.schedule", err)
+        allowed = ["--allow-change", "run.steps,optimizer.schedule", "--allow-change", "optimizer.decay_steps"]
+        out, _ = self.go(75, "branch", *wsd, *allowed, "--stop-at", "10")
+        self.assertIn("changed after step 8:", out)
+        self.assertIn("learning rate: step 9 has 0.0075, and had 0.01 before the change; the last one, 12, has 0", out)
+        changes, record = self.recorded("branch")
+        self.assertEqual(changes, {"run.steps": ("8", "12"), "optimizer.schedule": ("constant", "wsd"),
+                                   "optimizer.decay_steps": ("0", "4")})
+        self.go(0, "branch", *wsd)  # changed once, and for good
+        self.assertEqual(self.recorded("branch")[0], {})
+        self.assertEqual([start["changes"] != [] for start in self.recorded("branch")[1]["starts"]], [True, False])
+        for step, rate in zip(range(9, 13), (0.0075, 0.005, 0.0025, 0)):
+            self.assertAlmostEqual(self.rates("branch")[step], rate, places=6)
+        # In two parts it was the same run as in one.
+        self.go(0, "whole", *wsd, *allowed)
+        self.assertEqual(self.final("whole"), self.final("branch"))
+        self.compared("base", "branch")
+        if h5py := self.h5py():
+            with h5py.File(self.path("branch", "step_00000012", "model.h5")) as file:
+                lines = file["provenance"].attrs["changes"].decode().split("\n")
+            self.assertEqual(lines, ["step 8: optimizer.decay_steps: 0 -> 4", "step 8: optimizer.schedule: constant -> wsd",
+                                     "step 8: run.steps: 8 -> 12", ""])
+
+    def compared(self, *run_names):
+        done = subprocess.run([runs.TESSERA, "compare", *run_names, "--json"], capture_output=True, text=True, timeout=60, cwd=self.folder)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        told = json.loads(done.stdout)
+        self.assertEqual(told["differing"], ["optimizer.decay_steps", "optimizer.schedule", "run.steps"])
+        self.assertEqual([run["settings"]["run.steps"] for run in told["runs"]], ["8", "12"])
+        self.assertEqual([run["step"] for run in told["runs"]], [8, 12])
+        for text in ("branch", "optimizer.schedule", "Throughput"):
+            self.assertIn(text, self.read("compare.html"))
+        os.remove(self.path("compare.html"))
+        done = subprocess.run([runs.TESSERA, "compare", "base", "nothing"], capture_output=True, text=True, timeout=60, cwd=self.folder)
+        self.assertEqual(done.returncode, 5)
+        self.assertIn("nothing: is no run directory", done.stderr)
+        self.assertFalse(os.path.exists(self.path("compare.html")))
+        for name in run_names:  # pages of runs: the deck and the saves
+            for text in ("<summary>Deck</summary>", 'class="save"', "windows of 32 tokens"):
+                self.assertIn(text, self.read(name, "report.html"))
+
+    def test_a_run_goes_on_with_larger_batches(self):
+        self.base()
+        larger = ["--set", "batch.global=24", "--set", "run.steps=10"]
+        out, _ = self.go(0, "larger", *larger, "--allow-change", "batch.global,run.steps")
+        self.assertIn("samples: none is left out, 24 of a step from sample 96 on", out)
+        rows = self.json_lines("larger", "metrics.jsonl")
+        self.assertEqual([row["tokens"] for row in rows], [(96 + 24) * 32, (96 + 48) * 32])
+        # The samples are those that smaller batches would have had: a run of 12 a step sees as many in twice the steps.
+        told = self.tool(0, "inspect", "larger")
+        self.assertEqual((told["step"], told["tokens"]), (10, 144 * 32))
+        self.go(75, "parts", *larger, "--allow-change", "batch.global,run.steps", "--stop-at", "9")
+        self.go(0, "parts", *larger, ranks=3)
+        self.assertEqual(self.tool(0, "inspect", "parts")["tokens"], told["tokens"])
+        self.go(75, "again", *larger, "--allow-change", "batch.global,run.steps", "--stop-at", "9")
+        self.go(0, "again", *larger)
+        self.assertEqual(self.final("again"), self.final("larger"))
+        _, err = self.go(3, "shorter", "--set", "run.steps=5", "--allow-change", "run.steps")
+        self.assertIn("run.steps: is 5, and 8 steps are done in", err)
+
+    def test_a_run_goes_on_with_more_data(self):
+        self.base()
+        self.write("more.txt", runs.CORPUS[::-1])
+        _, err = self.go(5, "more")
+        self.assertIn("unless `train --allow-change data.files` lets it change", err)
+        out, _ = self.go(0, "more", "--set", "run.steps=10", "--allow-change", "data.files,run.steps")
+        self.assertIn("changed after step 8: run.steps 8 -> 10; data.files corpus ", out)
+        self.assertIn("windows may come again", out)
+        self.assertEqual(sorted(self.recorded("more")[0]), ["data.files", "run.steps"])
+        self.go(0, "more", "--set", "run.steps=10")
+
+    def test_what_no_run_can_change_is_refused(self):
+        self.base()
+        for keys, text in (("model.hidden", "cannot change in a resumed run"), ("data", "is a section"),
+                           ("run.steps,run.steps", "is named twice"), ("nothing", "unknown key")):
+            _, err = self.go(2, "none", "--allow-change", keys)
+            self.assertEqual(err.count(text), 1, err)
+            self.assertFalse(os.path.exists(self.path("none")))
+        _, err = self.go(3, "none", "--set", "model.hidden=64", "--set", "model.heads=8", "--allow-change", "run.steps")
+        self.assertNotIn("--allow-change model", err)
+
+    @staticmethod
+    def h5py():
+        try:
+            import h5py
+        except ImportError:
+            return None
+        return h5py
+
+
+class Spikes(runs.Runs):
+    SETTINGS = ["--set", "optimizer.skip_spikes=0.5", "--set", "optimizer.schedule=constant", "--set", "run.steps=140",
+                "--set", "eval.every_steps=67", "--set", "checkpoint.every_steps=0", "--set", "model.layers=1", "--set",
+                "batch.global=6"]
+
+    def expected(self, rows):
+        """The steps whose norm lies 0.5 deviations above the mean of the window, in double."""
+        norms = [row["grad_norm"] for row in rows]
+        spikes = []
+        for at in range(WINDOW + 1, len(norms)):
+            window = norms[at - 1 - WINDOW:at - 1]
+            mean = sum(window) / WINDOW
+            deviation = math.sqrt(sum((norm - mean) ** 2 for norm in window) / WINDOW)
+            if norms[at] > mean + 0.5 * deviation:
+                spikes.append(at + 1)
+        return spikes
+
+    def test_spikes_are_skipped_the_same_in_parts_and_on_all_ranks(self):
+        self.train(0, 2, self.deck("whole", ""), *self.SETTINGS)
+        rows = self.json_lines("whole", "metrics.jsonl")
+        spikes = [row["step"] for row in rows if row["spike"]]
+        self.assertEqual([row["step"] for row in rows if row["skipped"]], spikes)
+        self.assertEqual(spikes, self.expected(rows))
+        self.assertTrue(0 < len(spikes) < 11, spikes)
+        self.train(75, 2, self.deck("parts", ""), *self.SETTINGS, "--stop-at", str(spikes[0] - 1))
+        self.train(75, 2, self.deck("parts", ""), *self.SETTINGS, "--stop-at", str(spikes[0]))
+        self.train(0, 2, self.deck("parts", ""), *self.SETTINGS)
+        self.assertEqual(self.rows("parts", 140), self.rows("whole", 140))
+        self.assertEqual(self.final("parts"), self.final("whole"))
+        self.assertIn(f"{len(spikes)} spike", self.read("whole", "report.html"))
+        # A run without it has none, and its checkpoints no norms; where it begins, it gathers 128 first.
+        self.assertEqual(self.tool(0, "verify", "whole")["failures"], [])
+        self.train(75, 1, self.deck("later", ""), *self.SETTINGS, "--set", "optimizer.skip_spikes=0", "--stop-at", "100")
+        self.train(0, 1, self.deck("later", ""), *self.SETTINGS)
+        self.assertFalse(any(row["skipped"] for row in self.json_lines("later", "metrics.jsonl")))
+
+
+if __name__ == "__main__":
+    runs.main()

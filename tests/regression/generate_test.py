@@ -1,0 +1,93 @@
+"""`tessera generate`: what transformers goes on with, at any number of ranks, from decks, checkpoints and folders.
+
+usage: generate_test.py TESSERA MPIEXEC
+"""
+import json
+import os
+import shutil
+import subprocess
+
+import runs
+
+ORACLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "oracle")
+
+
+class Generate(runs.Runs):
+    def generate(self, code, ranks, *arguments, **options):
+        return self.run_to_its_end(code, ranks, "generate", *arguments, **options)
+
+    def answer(self, ranks, *arguments):
+        out, err = self.generate(0, ranks, *arguments, "--json")
+        self.assertEqual(err, "")
+        return json.loads(out)
+
+    def test_greedy_tokens_are_transformers(self):
+        for model in ("gpt2", "llama", "llama3", "mistral", "mixtral", "qwen2", "qwen3"):
+            folder = os.path.join(ORACLE, "hf", model)
+            with open(os.path.join(folder, "greedy.json")) as file:
+                cases = json.load(file)["cases"]
+            self.assertGreater(len(cases), 1)
+            for case, ranks in zip(cases, (1, 2)):
+                prompt = ",".join(map(str, case["prompt"]))
+                found = self.answer(ranks, folder, "--prompt-ids", prompt, "--temperature", "0", "--tokens", str(len(case["tokens"])))
+                self.assertEqual(found["tokens"], case["tokens"], (model, case))
+
+    def test_a_run_a_step_and_a_folder_write_the_same(self):
+        deck = self.deck("a")
+        self.train(75, 2, deck, "--stop-at", "4")
+        self.tool(0, "convert", "a", "hf", "--to", "safetensors")
+        asked = ["--prompt", "the ", "--tokens", "20", "--seed", "7"]
+        wanted = self.answer(1, "a", *asked)
+        self.assertEqual((len(wanted["tokens"]), wanted["prompt_tokens"]), (20, list(b"the ")))
+        for ranks, place in ((2, deck), (3, os.path.join("a", "step_00000004"))):
+            found = self.answer(ranks, place, *asked)
+            self.assertEqual((found["tokens"], found["text"]), (wanted["tokens"], wanted["text"]))
+        self.assertEqual(self.answer(1, "a", *asked[:-1], "8")["prompt"], "the ")
+        self.assertNotEqual(self.answer(1, "a", *asked[:-1], "8")["tokens"], wanted["tokens"])
+        # What is shown as it comes is the same text, and a pipe will do for a prompt.
+        out, _ = self.generate(0, 2, "a", "--tokens", "20", "--seed", "7", "--prompt", "-", input="the ")
+        self.assertEqual(out, "the " + wanted["text"] + "\n")
+        # Without a tokenizer there are ids alone.
+        out, _ = self.generate(0, 1, "hf", "--prompt-ids", "116,104", "--tokens", "3", "--temperature", "0")
+        self.assertEqual(len(out.split()), 3)
+
+    def test_a_tokenizer_beside_the_weights(self):
+        if not runs.reads_tokenizers():
+            self.skipTest("built without ICU")
+        folder = self.path("words")
+        shutil.copytree(os.path.join(ORACLE, "hf", "gpt2"), folder)
+        config = os.path.join(folder, "config.json")
+        shutil.copy(os.path.join(ORACLE, "tokenizers", "gpt2", "tokenizer.json"), folder)
+        err = self.generate(5, 1, folder, "--prompt", "The")[1]
+        self.assertIn("has 420 tokens, and the model a vocabulary of 61", err)
+        with open(os.path.join(folder, "tokenizer.json")) as file:
+            small = json.load(file)
+        small["model"]["vocab"] = {token: id for token, id in small["model"]["vocab"].items() if id < 61}
+        small["model"]["merges"] = []
+        with open(os.path.join(folder, "tokenizer.json"), "w") as file:
+            json.dump(small, file)
+        found = self.answer(1, folder, "--prompt", "2+2=", "--tokens", "5", "--temperature", "0")
+        self.assertEqual(len(found["prompt_tokens"]), 4)
+        out, _ = self.generate(0, 1, folder, "--prompt", "2+2=", "--tokens", "5", "--temperature", "0")
+        self.assertEqual(out, "2+2=" + found["text"] + "\n")
+        # The first token that it would write ends the text, where the folder says so.
+        with open(os.path.join(folder, "generation_config.json"), "w") as file:
+            json.dump({"eos_token_id": [60, found["tokens"][0]]}, file)
+        self.assertEqual(self.answer(1, folder, "--prompt", "2+2=", "--tokens", "5", "--temperature", "0")["tokens"], [])
+        self.assertIn("no token for", self.generate(2, 2, folder, "--prompt", "z{")[1])
+        self.assertTrue(os.path.exists(config))
+
+    def test_refusals(self):
+        folder = os.path.join(ORACLE, "hf", "llama")
+        self.assertIn("--prompt-ids", self.generate(2, 1, folder, "--prompt", "no tokenizer")[1])
+        self.assertIn("is needed", self.generate(2, 2, folder)[1])
+        self.assertIn("61 is outside the vocabulary of 61", self.generate(2, 2, folder, "--prompt-ids", "3,61")[1])
+        self.assertIn("sequences of 12", self.generate(2, 1, folder, "--prompt-ids", "3", "--tokens", "13")[1])
+        self.assertIn("nowhere", self.generate(5, 2, "nowhere", "--prompt", "a")[1])
+        self.generate(2, 1, folder, "--prompt-ids", "3", "--top-p", "0")
+        self.generate(2, 1, folder, "--prompt-ids", "3", "--prompt", "a")
+        self.generate(2, 1)
+
+
+if __name__ == "__main__":
+    runs.main()

@@ -1,0 +1,59 @@
+"""Small runs in every recipe whose weights are held in bf16 or quantized, which must not differ by a bit."""
+import itertools
+import json
+
+import runs
+
+RECIPES = ("fp8_block", "mxfp8", "mxfp8_2d", "nvfp4")
+DECK = """schema_version: 1
+run: {name: held, steps: STEPS, threads: 1}
+model: {layers: 2, MODEL, heads: 2, seq_len: 32, norm: rms, activation: swiglu, position: rotary}
+data: {files: ["*.txt"], eval_fraction: 0.1}
+batch: {global: 12, micro: 1}
+eval: {batches: 1}
+precision: {recipe: RECIPE, primary_weights: bf16}
+reduce: {bucket_mib: 0.02}
+optimizer: {lr: 0.01, warmup_steps: 2}
+checkpoint: {dir: DIR}
+"""
+EXPERTS = "hidden: 64, ffn: 96, tied_head: false, moe: {experts: 4, top_k: 2, weights: %s}"
+MODELS = {
+    "dense": "hidden: 64, ffn: 128, tied_head: false",
+    "odd": "hidden: 96, ffn: 160, tied_head: true",
+    "single": EXPERTS % "single",
+    "discrete": EXPERTS % "discrete",
+}
+CORE = ("step", "loss", "norm", "logits", "gradients", "masters")
+QUANTIZED = "precision.primary_weights=quantized"
+
+
+def ways(recipe):
+    """Every legal way to hold weights quantized, as settings; `auto` is one of them by another name."""
+    for wire, cuts, staging in itertools.product(("bf16", "quantized"), ("flat", "tile"), ("alias_grads", "ring")):
+        if wire == "quantized" and (staging == "ring" or (recipe == "mxfp8" and cuts == "flat")):
+            continue
+        staged = (f"gather.staging={staging}",) if wire == "bf16" else ()
+        yield (f"gather.wire={wire}", f"gather.cuts={cuts}", *staged)
+
+
+class HeldRuns(runs.Runs):
+    def run_of(self, name, recipe, model, ranks, *sets, steps=5, code=0, fault="", arguments=()):
+        """The trace of a run, or of the rest of one that stopped, and the digest of its last checkpoint."""
+        deck = self.write(name + ".yaml", DECK.replace("STEPS", str(steps)).replace("MODEL", MODELS[model])
+                          .replace("RECIPE", recipe).replace("DIR", self.path(name)))
+        trace = self.path(name + ".jsonl")
+        settings = [word for setting in (*sets, "debug.trace=" + trace) for word in ("--set", setting)]
+        self.train(code, ranks, deck, *settings, *arguments, fault=fault)
+        with open(trace) as file:
+            return [json.loads(line) for line in file], self.final(name)
+
+    def expect_same(self, off, on, what):
+        self.assertEqual([row["step"] for row in on[0]], [row["step"] for row in off[0]], what)
+        for before, after in zip(off[0], on[0]):
+            for key in CORE:
+                self.assertEqual(before[key], after[key], (what, "step", before["step"], key))
+            plain = {name: arrays for name, arrays in after["weights"].items() if "rowwise_scales" not in arrays}
+            self.assertGreater(len(plain), 3)
+            self.assertEqual({name: before["weights"][name] for name in plain}, plain, (what, "step", before["step"]))
+        self.assertEqual(off[1], on[1], what)
+        self.assertNotEqual(off[0][0]["masters"], off[0][-1]["masters"], "a run that learns nothing shows nothing")

@@ -1,0 +1,123 @@
+"""examples/prepare_data/prepare.py: token files of text, folders and .jsonl, stopped and gone on with, and refused.
+
+usage: prepare_data_test.py TESSERA        77: this Python lacks tokenizers
+"""
+import array
+import json
+import os
+import pathlib
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+try:
+    import tokenizers
+except ImportError as missing:
+    print(f"skipped: {missing}")
+    sys.exit(77)
+
+HERE = pathlib.Path(__file__).resolve().parent
+PREPARE = HERE / "../../examples/prepare_data/prepare.py"
+GIVEN = HERE / "../oracle/tokenizers/llama3/tokenizer.json"
+TESSERA = ""
+
+
+class Prepare(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="tessera-prepare-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        (self.folder / "books").mkdir()
+        for i in range(3):
+            (self.folder / "books" / f"{i}.txt").write_text(f"Book {i} über Äpfel.\n\n" * (40 + i))
+        with open(self.folder / "web.jsonl", "w") as file:
+            for i in range(300):
+                file.write(json.dumps(dict(text=f"document {i} 日本語 {i * i}", id=i)) + "\n\n")
+
+    def prepare(self, code, *arguments, **options):
+        done = subprocess.run([sys.executable, PREPARE, "out", *map(str, arguments), "--workers", "2"], cwd=self.folder, capture_output=True,
+                              text=True, timeout=300, **options)
+        self.assertEqual(done.returncode, code, (arguments, done.stdout, done.stderr))
+        return done.stdout if code == 0 else done.stderr
+
+    def ids(self, pattern, out="out"):
+        ids = []
+        for path in sorted((self.folder / out).glob(pattern)):
+            raw = path.read_bytes()
+            magic, version, count = struct.unpack("<3i", raw[:12])
+            self.assertEqual((magic, version, len(raw)), (20240520, 1, 1024 + 2 * count))
+            ids += array.array("H", raw[1024:])
+        return ids
+
+    def test_documents_come_out_again(self):
+        self.prepare(0, "books", "web.jsonl", "--tokenizer", GIVEN, "--val", "books/1.txt", "--shard-tokens", "1000")
+        tokenizer = tokenizers.Tokenizer.from_file(str(self.folder / "out" / "tokenizer.json"))
+        end = tokenizer.token_to_id("<|endoftext|>")
+        wanted = [(self.folder / "books" / f"{i}.txt").read_text() for i in range(3)]
+        wanted += [json.loads(line)["text"] for line in (self.folder / "web.jsonl").read_text().splitlines() if line]
+        self.assertEqual(tokenizer.decode(self.ids("train_*.bin"), skip_special_tokens=False), "".join("<|endoftext|>" + text for text in wanted))
+        self.assertEqual(tokenizer.decode(self.ids("val_*.bin"), skip_special_tokens=False), "<|endoftext|>" + wanted[1])
+        self.assertEqual(self.ids("train_*.bin").count(end), len(wanted))
+        self.assertGreater(len(list((self.folder / "out").glob("train_*.bin"))), 3)
+        record = json.loads((self.folder / "out" / "dataset.json").read_text())
+        self.assertEqual(record["train"]["tokens"], len(self.ids("train_*.bin")))
+        self.assertEqual(sorted(path.name for path in (self.folder / "out").iterdir()),
+                         sorted(record["train"]["files"] + record["val"]["files"] + ["dataset.json", "tokenizer.json"]))
+        # The program trains on them, as the line that was printed says.
+        self.assertIn("nothing to do", self.prepare(0, "books", "web.jsonl", "--tokenizer", GIVEN, "--val", "books/1.txt", "--shard-tokens", "1000"))
+        self.assertIn("other sources or options", self.prepare(1, "books", "--tokenizer", GIVEN))
+
+    def test_a_deck_of_what_was_printed(self):
+        out = self.prepare(0, "books", "web.jsonl", "--vocab", "400", "--val-fraction", "0.2")
+        line = next(line for line in out.splitlines() if line.startswith("data: "))
+        deck = self.folder / "deck.yaml"
+        deck.write_text("schema_version: 1\nrun: {steps: 1, threads: 1}\nmodel: {layers: 1, hidden: 32, heads: 2, seq_len: 16}\n"
+                        f"batch: {{global: 2, micro: 1}}\nsample: {{tokens: 4}}\n{line}\n")
+        done = subprocess.run([TESSERA, "validate", deck], cwd=self.folder, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 3 if "without ICU" in done.stderr else 0, done.stderr)
+
+    def test_what_was_stopped_goes_on(self):
+        big = self.folder / "big.jsonl"
+        with open(big, "w") as file:
+            for i in range(4000):
+                file.write(json.dumps(dict(text=f"{i} tiles of {i % 97} mosaics, " * 20)) + "\n")
+        arguments = ["big.jsonl", "web.jsonl", "--tokenizer", GIVEN, "--piece-mb", "1"]
+        child = subprocess.Popen([sys.executable, PREPARE, "out", *map(str, arguments), "--workers", "1"], cwd=self.folder,
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        parts, patience = self.folder / "out" / "parts", time.monotonic() + 120
+        while not list(parts.glob("*.train")) and child.poll() is None and time.monotonic() < patience:
+            time.sleep(0.01)
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        kept = {path: path.stat().st_mtime_ns for path in parts.glob("0*") if path.suffix != ".tmp"}
+        self.assertTrue(kept)
+        self.assertFalse(list((self.folder / "out").glob("*.bin")))
+        self.prepare(0, *arguments)
+        whole = self.ids("train_*.bin")
+        (self.folder / "out").rename(self.folder / "first")
+        self.prepare(0, *arguments)
+        self.assertEqual(self.ids("train_*.bin"), whole)
+
+    def test_refusals(self):
+        (self.folder / "broken.txt").write_bytes(b"good \xc3( bad")
+        self.assertIn("broken.txt: byte 5: is no UTF-8", self.prepare(1, "broken.txt", "--tokenizer", GIVEN))
+        self.assertIn("has no text in a field 'body'; it has text, id", self.prepare(1, "web.jsonl", "--field", "body", "--tokenizer", GIVEN))
+        (self.folder / "lines.jsonl").write_text('{"text": "a"}\n{"text"\n')
+        self.assertIn("lines.jsonl: byte 14: is no line of JSON", self.prepare(1, "lines.jsonl", "--tokenizer", GIVEN))
+        self.assertIn("nowhere: no such file", self.prepare(1, "nowhere"))
+        endless = json.loads(GIVEN.read_text())
+        endless["added_tokens"], endless["post_processor"] = [], None
+        endless["model"]["vocab"] = {token.replace("<|end", "<|and"): id for token, id in endless["model"]["vocab"].items()}
+        (self.folder / "endless.json").write_text(json.dumps(endless))
+        (self.folder / "out" / "tokenizer.json").unlink()
+        self.assertIn("has none of <|endoftext|>", self.prepare(1, "books", "--tokenizer", "endless.json"))
+        self.assertFalse(list((self.folder / "out").glob("*.bin")))
+
+
+if __name__ == "__main__":
+    TESSERA = os.path.abspath(sys.argv.pop(1))
+    unittest.main(verbosity=2)

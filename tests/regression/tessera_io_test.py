@@ -1,0 +1,76 @@
+"""python/tessera_io.py reads what a run and `tessera quantize` wrote, and says what the program says of it.
+
+usage: tessera_io_test.py TESSERA MPIEXEC
+"""
+import json
+import os
+import subprocess
+import sys
+
+import h5py
+import numpy
+
+import runs
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "python"))
+import tessera_io  # noqa: E402
+
+
+class Runs(runs.Runs):
+    def test_a_run_and_its_checkpoints(self):
+        for layout in ("single", "discrete"):
+            with self.subTest(layout):
+                self.train(75, 2, self.deck(layout, layout), "--stop-at", "4", "--set", "optimizer.moments=bf16")
+                run, told = tessera_io.Run(self.path(layout)), self.tool(0, "inspect", layout)
+                rows = self.json_lines(layout, "metrics.jsonl")
+                self.assertEqual(run.column("loss").tolist(), [row["loss"] for row in rows])
+                self.assertEqual(numpy.isfinite(run.column("eval_loss")).tolist(), ["eval_loss" in row for row in rows])
+                self.assertEqual([step.step for step in run.checkpoints()], [3, 4])
+                newest = run.newest()
+                self.assertEqual((newest.content_digest, newest.counters["/counters/t"]), (told["content_digest"], 4))
+                self.assertAlmostEqual(newest.counters["/counters/beta1_power"], 0.9**4)
+                self.assertEqual(newest.slots(), ["adamw/m", "adamw/v", "model"])
+                self.assertEqual([(name, list(newest[name].shape)) for name in newest.names()],
+                                 [(tensor["name"], tensor["shape"]) for tensor in told["tensors"]])
+                moments = newest.slot("adamw/m")["embed.tokens"]
+                self.assertEqual((moments.dtype, numpy.any(moments)), (numpy.float32, True))
+                self.assertEqual(newest.verify(), [])
+
+    def test_a_byte_that_changed_is_named(self):
+        self.train(75, 1, self.deck("a", ""), "--stop-at", "1")
+        step = tessera_io.Run(self.path("a")).newest()
+        with h5py.File(step.path / "model.h5") as file:
+            place = file["model/embed.tokens"].id.get_offset()
+        with open(step.path / "model.h5", "r+b") as file:
+            file.seek(place)
+            byte = file.read(1)
+            file.seek(place)
+            file.write(bytes([byte[0] ^ 1]))
+        self.assertEqual(step.verify(), ["/model/embed.tokens"])
+
+
+class Quantized(runs.InFolder):
+    def test_every_format_is_decoded_as_its_report_says(self):
+        random = numpy.random.default_rng(5)
+        given = {"a": random.standard_normal((96, 160)), "stack": random.standard_normal((3, 64, 96))}
+        given["a"][5, 32:64] = 0
+        with h5py.File(self.path("in.h5"), "w") as file:
+            for name, values in given.items():
+                file[name] = values.astype(numpy.float32)
+        self.assertEqual(len(tessera_io.BLOCKS), 6)
+        for form in tessera_io.BLOCKS:
+            out = self.path(form + ".h5")
+            done = subprocess.run([runs.TESSERA, "quantize", self.path("in.h5"), "--format", form, "--out", out, "--json"],
+                                  check=True, capture_output=True, text=True, timeout=runs.PATIENCE)
+            for tensor in json.loads(done.stdout)["tensors"]:
+                with self.subTest(form, tensor=tensor["name"]):
+                    name = tensor["name"].strip("/")
+                    exact, values = given[name].astype(numpy.float32).astype(float), tessera_io.dequantized(out, name)
+                    self.assertEqual(values.shape, exact.shape)
+                    noise = ((values - exact) ** 2).sum()
+                    self.assertAlmostEqual(tensor["snr_db"], 10 * numpy.log10((exact**2).sum() / noise), 4)
+                    self.assertGreater(tensor["snr_db"], 15)
+
+
+if __name__ == "__main__":
+    runs.main()

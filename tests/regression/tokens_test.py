@@ -1,0 +1,141 @@
+"""Runs on token files: with their tokenizer, evaluated on files of their own; and a GPT-2 of shorter sequences.
+
+usage: tokens_test.py TESSERA MPIEXEC
+"""
+import array
+import json
+import os
+import shutil
+import struct
+
+import runs
+
+ORACLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "oracle")
+TOKENIZER = os.path.join(ORACLE, "tokenizers", "gpt2", "tokenizer.json")
+DECK = """schema_version: 1
+run: {name: words, steps: 6, threads: 1}
+model: {layers: 1, hidden: 32, heads: 2, seq_len: 32, norm: rms, activation: swiglu, position: rotary, ffn: 48}
+data: {kind: tokens, files: ["train_*.bin"], eval_files: ["val_*.bin"], tokenizer: tok/tokenizer.json}
+batch: {global: 6, micro: 1}
+eval: {every_steps: 3, batches: 2}
+sample: {tokens: 8, prompt: "The quick", every_steps: 2}
+optimizer: {lr: 0.01, warmup_steps: 2}
+checkpoint: {dir: DIR, every_steps: 3}
+"""
+
+
+class Tokens(runs.Runs):
+    def setUp(self):
+        super().setUp()
+        os.mkdir(self.path("tok"))
+        shutil.copy(TOKENIZER, self.path("tok"))
+        with open(os.path.join(ORACLE, "tokenizers", "gpt2", "golden.json")) as file:
+            ids = [id for case in json.load(file)["cases"] for id in case["ids"]]
+        self.tokens("train_0.bin", ids * 3)
+        self.tokens("train_1.bin", ids[::-1])
+        self.tokens("val_0.bin", ids[5:1000])
+
+    def tokens(self, name, ids):
+        """A file of llm.c's format."""
+        with open(self.path(name), "wb") as file:
+            file.write(struct.pack("<256i", 20240520, 1, len(ids), *[0] * 253))
+            file.write(array.array("H", ids).tobytes())
+
+    def words(self, directory, deck=DECK):
+        return self.write(directory + ".yaml", deck.replace("DIR", self.path(directory)))
+
+    def need_icu(self):
+        if not runs.reads_tokenizers():
+            self.skipTest("built without ICU")
+
+    def test_a_run_with_its_tokenizer(self):
+        self.need_icu()
+        out, _ = self.train(0, 2, self.words("a"))
+        self.assertEqual(out.count("sample: The quick"), 3)  # after steps 2 and 4, and at the end
+        whole = self.rows("a", 6)
+        self.assertEqual([row[1] is not None for row in whole], [False, False, True] * 2)
+        with open(TOKENIZER) as file:
+            text = file.read()
+        for place in ("a", os.path.join("a", "step_00000006")):
+            self.assertEqual(self.read(place, "tokenizer.json"), text)
+        self.assertEqual(self.tool(0, "verify", "a"), {"ok": True, "failures": []})
+        self.train(0, 2, self.words("silent"), "--set", "sample.tokens=0")  # samples change no bit
+        self.assertEqual(self.final("silent"), self.final("a"))
+        # Stopped and resumed it is the same run; other ranks find the same loss on the same files.
+        self.train(75, 2, self.words("b"), "--stop-at", "4")
+        self.train(0, 2, self.words("b"))
+        self.assertEqual((self.final("b"), self.rows("b", 6)), (self.final("a"), whole))
+        for ranks in (1, 3):
+            out, _ = self.run_to_its_end(0, ranks, "eval", self.words("a"), "--checkpoint", "a", "--json")
+            self.assertEqual(json.loads(out)["eval_loss"], whole[-1][1])
+        # Without a resume the vocabulary is the tokenizer's, and text comes out again.
+        out, _ = self.run_to_its_end(0, 1, "generate", "a", "--prompt", "The quick brown", "--tokens", "5", "--json")
+        self.assertTrue(json.loads(out)["text"])
+        self.tool(0, "convert", "a", "hf", "--to", "safetensors")
+        self.assertEqual(self.read("hf", "tokenizer.json"), text)
+        self.assertEqual(json.loads(self.read("hf", "generation_config.json")), {"eos_token_id": 0, "pad_token_id": 0})
+        self.assertEqual(json.loads(self.read("hf", "tokenizer_config.json"))["eos_token"], "<|endoftext|>")
+        self.assertEqual(json.loads(self.read("hf", "config.json"))["vocab_size"], 420)
+        self.tool(0, "convert", "hf", "back")
+        self.assertEqual(self.read("back", "tokenizer.json"), text)
+        self.assertEqual(self.tool(0, "verify", "back"), {"ok": True, "failures": []})
+
+    def test_tokens_and_tokenizers_that_do_not_fit(self):
+        self.need_icu()
+        self.tokens("train_2.bin", [3, 420, 5] * 99)
+        _, err = self.train(5, 2, self.words("a"))
+        self.assertIn("train_2.bin: token 420 at position 1", err)
+        _, err = self.train(5, 1, self.words("a"), "--set", "model.vocab=500")  # the tokenizer's vocabulary counts
+        self.assertIn("train_2.bin: token 420 at position 1", err)
+        os.remove(self.path("train_2.bin"))
+        _, err = self.train(3, 1, self.words("a"), "--set", "model.vocab=100")
+        self.assertIn("model.vocab: is 100, and data.tokenizer has 420 tokens", err)
+        shutil.copy(os.path.join(ORACLE, "tokenizers", "qwen2", "tokenizer.json"), self.folder)
+        _, err = self.train(5, 1, self.words("a"))
+        self.assertIn("data.tokenizer: is not the one that", err)
+        os.remove(self.path("tokenizer.json"))
+        with open(TOKENIZER) as file:
+            other = json.load(file)
+        other["model"]["type"] = "Unigram"
+        self.write(os.path.join("tok", "tokenizer.json"), json.dumps(other))
+        _, err = self.train(5, 2, self.words("a"))
+        self.assertRegex(err, r"a.yaml:4:\d+: data.tokenizer: .*model: Unigram is not supported; byte-level BPE is")
+        _, err = self.train(5, 1, self.words("a"), "--set", "data.tokenizer=nowhere.json")
+        self.assertIn("nowhere.json", err)
+        self.assertFalse(os.path.exists(self.path("a")))
+
+    def test_files_to_evaluate_on(self):
+        deck = self.words("a", DECK.replace(", tokenizer: tok/tokenizer.json", "").replace("tokens: 8", "tokens: 0").replace(
+            "norm: rms", "vocab: 420, norm: rms"))
+        out, _ = self.train(0, 2, deck)
+        self.assertIn("for training, 31 for evaluation", out)
+        self.assertTrue(self.rows("a", 6)[2][1])
+        self.assertFalse(os.path.exists(self.path("a", "tokenizer.json")))
+        _, err = self.train(5, 1, deck, "--set", "data.eval_files=[nothing_*.bin]")
+        self.assertIn("data.eval_files: nothing_*.bin: fits no file", err)
+        _, err = self.train(3, 1, deck, "--set", "data.eval_fraction=0.1")
+        self.assertIn("data.eval_fraction: keeps a share of 0.1", err)
+        self.tokens("val_0.bin", [1] * 32)
+        _, err = self.train(5, 1, deck)
+        self.assertIn("the corpus of data.eval_files has 32 tokens", err)
+
+    def test_a_gpt2_of_shorter_sequences(self):
+        folder = os.path.join(ORACLE, "hf", "gpt2")
+        deck = DECK.replace(", tokenizer: tok/tokenizer.json", "").replace("tokens: 8", "tokens: 0").replace("steps: 6", "steps: 0")
+        deck = deck.replace("model: {layers: 1, hidden: 32, heads: 2, seq_len: 32, norm: rms, activation: swiglu, position: rotary, ffn: 48}",
+                            "model: {layers: 2, hidden: 24, heads: 3, seq_len: 8, ffn: 40, vocab: 61, tied_head: true}")
+        self.tokens("train_0.bin", [i * 7 % 61 for i in range(999)])
+        self.tokens("train_1.bin", [i * 5 % 61 for i in range(999)])
+        self.tokens("val_0.bin", [i * 3 % 61 for i in range(999)])
+        self.train(0, 2, self.words("a", deck), "--set", f"checkpoint.init_from={folder}")
+        prompt = ["--prompt-ids", "3,4,5", "--tokens", "5", "--temperature", "0", "--json"]
+        answers = [json.loads(self.run_to_its_end(0, 1, "generate", place, *prompt)[0])["tokens"] for place in ("a", folder)]
+        self.assertEqual(*answers)
+        # A checkpoint of longer sequences will do too; one of shorter ones will not.
+        self.train(0, 1, self.words("b", deck), "--set", "checkpoint.init_from=a", "--set", "model.seq_len=6")
+        _, err = self.train(5, 1, self.words("c", deck), "--set", "checkpoint.init_from=a", "--set", "model.seq_len=9")
+        self.assertIn("shape: /model/embed.positions is [8,24], the model has [9,24]", err)
+
+
+if __name__ == "__main__":
+    runs.main()

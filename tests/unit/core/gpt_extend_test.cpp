@@ -1,0 +1,80 @@
+// A sequence that grows, token by token or in pieces, against the model's forward over the whole of it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "tests/support/compare.hpp"
+#include "tests/support/tiny_gpt.hpp"
+
+namespace tessera::test {
+namespace {
+
+/// Every kind of model: learned positions and rotary ones, query and key norm, biases here and there, experts.
+std::vector<GptShape> shapes() {
+  GptShape gpt2 = tiny_shape();
+  GptShape qwen = tiny_shape();
+  qwen.norm = Norm::rms;
+  qwen.position = Position::rotary;
+  qwen.rope_base = 50;
+  qwen.rope_scaling = {4, 1, 4, 6};
+  qwen.activation = Activation::swiglu;
+  qwen.bias = false;
+  qwen.qkv_bias = qwen.qk_norm = true;
+  return {gpt2, qwen, with_experts(qwen, {5, 2, true, ExpertWeights::single, 0.2, 0.1})};
+}
+
+/// Logits after every piece of the first sequence.
+std::vector<std::vector<double>> grown(TinyGpt& gpt, const std::vector<std::int64_t>& pieces) {
+  const Arena::Frame frame(gpt.arena);
+  const Pass pass{gpt.device.compute(), gpt.params, nullptr, gpt.arena};
+  Sequence sequence = gpt.model.sequence(gpt.device.compute(), gpt.arena, gpt.model.shape().seq_len);
+  const Tensor logits = poisoned(gpt.device, gpt.model.shape().sum_type(), {gpt.model.shape().vocabulary});
+  std::vector<std::vector<double>> all;
+  for (const std::int64_t some : pieces) {
+    gpt.model.extend(pass, sequence, gpt.batch.ids.flat(sequence.length, some), logits);
+    all.push_back(download_real(gpt.device, logits));
+  }
+  return all;
+}
+
+TEST(GptExtend, EveryTokenHasTheLogitsOfTheWholeForward) {
+  for (const DType type : {DType::f64, DType::f32, DType::bf16})
+    for (GptShape shape : shapes()) {
+      shape.compute = type;
+      TinyGpt gpt(shape, 2);
+      const std::vector<std::int64_t> one_by_one(static_cast<std::size_t>(shape.seq_len), 1);
+      const auto logits = grown(gpt, one_by_one);
+      const double tolerance = type == DType::f64 ? 1e-12 : type == DType::f32 ? 2e-5 : 0.06;
+      for (std::int64_t t = 0; t < shape.seq_len; ++t) {
+        const std::vector<double> wanted = gpt.next_logits(0, t), &found = logits[static_cast<std::size_t>(t)];
+        ASSERT_EQ(found.size(), wanted.size());
+        const double most = std::abs(*std::ranges::max_element(wanted, {}, [](double x) { return std::abs(x); }));
+        for (std::size_t v = 0; v < wanted.size(); ++v)
+          EXPECT_LE(std::abs(found[v] - wanted[v]), tolerance * most) << name_of(type) << " token " << t;
+      }
+    }
+}
+
+TEST(GptExtend, NoBitDependsOnThePieces) {
+  for (const DType type : {DType::f32, DType::bf16})
+    for (GptShape shape : shapes()) {
+      shape.compute = type;
+      TinyGpt gpt(shape, 1);
+      const auto one_by_one = grown(gpt, {1, 1, 1, 1, 1, 1, 1});
+      const auto pieces = grown(gpt, {4, 2, 1}), whole = grown(gpt, {7});
+      EXPECT_EQ(pieces[0], one_by_one[3]);
+      EXPECT_EQ(pieces[1], one_by_one[5]);
+      EXPECT_EQ(pieces[2], one_by_one[6]);
+      EXPECT_EQ(whole[0], one_by_one[6]);
+    }
+}
+
+TEST(GptExtend, ASequenceEndsWithItsRoom) {
+  TinyGpt gpt(shapes().front(), 1);
+  EXPECT_NO_THROW(grown(gpt, {3, 4}));
+  EXPECT_THROW(grown(gpt, {7, 1}), Error);
+}
+
+}  // namespace
+}  // namespace tessera::test

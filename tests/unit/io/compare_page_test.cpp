@@ -1,0 +1,67 @@
+#include "io/metrics/compare_page.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace tessera {
+namespace {
+
+constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+
+ComparedRun run(const std::string& name, std::int64_t steps, float last, std::map<std::string, std::string> settings) {
+  ComparedRun made{name, {}, std::move(settings)};
+  for (std::int64_t step = 1; step <= steps; ++step) {
+    MetricsRow row;
+    row.step = step;
+    row.loss = last + 0.1f * static_cast<float>(steps - step);
+    if (step % 10 == 0) row.eval_loss = row.loss + (step == steps ? 0.5f : 0.25f);
+    row.tokens = step * 100;
+    row.step_ms = 500;
+    row.tokens_per_s = step == 3 ? 9e9 : 200;
+    row.skipped = step == 5;
+    made.rows.push_back(row);
+  }
+  return made;
+}
+
+TEST(Comparison, SaysWhatARunCameTo) {
+  ComparedRun one = run("a", 20, 2, {});
+  one.rows.back().loss = nan;
+  const Outcome outcome = outcome_of(one.rows);
+  EXPECT_EQ(outcome.step, 20);
+  EXPECT_EQ(outcome.tokens, 2000);
+  EXPECT_EQ(outcome.skipped, 1);
+  EXPECT_FLOAT_EQ(static_cast<float>(*outcome.loss), 2.5f) << "the last ten but the one that is no number";
+  EXPECT_FLOAT_EQ(static_cast<float>(*outcome.eval_loss), 2.5f);
+  EXPECT_FLOAT_EQ(static_cast<float>(*outcome.best), 2.5f);
+  EXPECT_EQ(outcome.tokens_per_s, 200) << "a median";
+  EXPECT_EQ(outcome.seconds, 10);
+  EXPECT_FALSE(outcome.mfu || outcome.expert_load);
+  EXPECT_FALSE(outcome_of({}).loss);
+}
+
+TEST(Comparison, ShowsTheSettingsThatDiffer) {
+  const std::vector<ComparedRun> runs{
+      run("runs/a", 20, 2, {{"run.name", "a"}, {"optimizer.lr", "0.001"}, {"run.steps", "20"}}),
+      run("runs/<b>", 10, 3,
+          {{"run.name", "b"}, {"optimizer.lr", "0.002"}, {"run.steps", "20"}, {"model.moe.experts", "4"}}),
+      {"runs/none yet", {}, {{"run.name", "c"}, {"optimizer.lr", "0.001"}, {"run.steps", "20"}}}};
+  EXPECT_EQ(differing_settings(runs), (std::vector<std::string>{"model.moe.experts", "optimizer.lr"}));
+  const std::string text = comparison_text(runs);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4);
+  for (const char* there : {"runs/a", "model.moe.experts  optimizer.lr\n", "0.002\n", "2.4500", "-         0.001\n"})
+    EXPECT_NE(text.find(there), std::string::npos) << there << "\n" << text;
+  const std::string page = comparison_page(runs);
+  for (const char* there : {"runs/&lt;b&gt;", "<th>optimizer.lr</th>", "Loss", "Throughput", "Evaluation loss",
+                            ".s2 { stroke", "class=\"s1\"",
+                            ">step</text>"})
+    EXPECT_NE(page.find(there), std::string::npos) << there;
+  for (const char* from_elsewhere : {"<script", "http", "src=", "href", "url(", "@import", "<b>"})
+    EXPECT_EQ(page.find(from_elsewhere), std::string::npos) << from_elsewhere;
+  EXPECT_EQ(differing_settings({runs.front()}), std::vector<std::string>{});
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,73 @@
+#include "kernels/attention/head_norm.hpp"
+
+#include <gtest/gtest.h>
+
+#include "kernels/reference/head_norm.hpp"
+#include "tests/support/compare.hpp"
+#include "tests/support/norm.hpp"
+#include "tests/support/on_device.hpp"
+
+namespace tessera {
+namespace {
+
+using namespace test;
+
+template <class T>
+std::vector<double> wide(const std::vector<T>& v) {
+  return {v.begin(), v.end()};
+}
+
+/// In bf16 every element is rounded once.
+template <class T>
+constexpr double tolerance = std::is_same_v<T, bf16> ? 4e-3 : sum_tolerance<T>;
+
+template <class T>
+class HeadNorm : public ::testing::Test {};
+using Types = ::testing::Types<double, float, bf16>;
+TYPED_TEST_SUITE(HeadNorm, Types);
+
+// More tokens than a block of sums; multi-query and grouped; odd sizes.
+TYPED_TEST(HeadNorm, HeadsAreNormalisedByThemselves) {
+  using T = TypeParam;
+  using A = Accumulator<T>;
+  const double eps = 1e-3;
+  for (const AttentionShape& shape : {AttentionShape{2, 19, 3, 1, 10}, AttentionShape{1, 70, 4, 2, 33}}) {
+    Device device;
+    Arena arena = device.arena(Category::activations, 1 << 20);
+    Stream& stream = device.compute();
+    const std::int64_t tokens = shape.sequences * shape.length, n = shape.head_dim;
+    const auto in = uniform<T>(tokens * shape.columns(), 1, -2, 2), dy = uniform<T>(tokens * shape.columns(), 7);
+    const auto q = uniform<T>(n, 5, 0.5, 1.5), k = uniform<T>(n, 6, 0.5, 1.5);
+    const Tensor qkv = on_device(device, {tokens, shape.columns()}, in);
+    const Tensor of_q = on_device(device, {n}, q), of_k = on_device(device, {n}, k);
+    const Tensor y = poisoned<T>(device, qkv.shape);
+    const Tensor rstd = poisoned<A>(device, {tokens, shape.heads + shape.kv_heads});
+    head_norm_forward(stream, shape, y, rstd, qkv, of_q, of_k, eps);
+    const auto normed = reference::head_norm_forward(shape, wide(in), wide(q), wide(k), eps);
+    EXPECT_TRUE(near_in_norm(on_host<T>(device, y), normed, tolerance<T>));
+
+    const Tensor d = on_device(device, qkv.shape, dy);
+    const Tensor dq = poisoned<A>(device, {n});
+    const Tensor dk = on_device(device, {n}, std::vector<A>(static_cast<std::size_t>(n), A(2)));
+    head_norm_weight_gradients(stream, arena, shape, {dq, 0}, {dk, 1}, d, qkv, rstd);
+    head_norm_backward(stream, shape, d, qkv, rstd, of_q, of_k);
+    auto wanted = reference::head_norm_backward(shape, wide(dy), wide(in), wide(q), wide(k), eps);
+    for (double& sum : wanted.dk) sum += 2;
+    EXPECT_TRUE(near_in_norm(on_host<T>(device, d), wanted.dqkv, tolerance<T>));
+    EXPECT_TRUE(near_in_norm(on_host<A>(device, dq), wanted.dq, sum_tolerance<A>));
+    EXPECT_TRUE(near_in_norm(on_host<A>(device, dk), wanted.dk, sum_tolerance<A>));
+  }
+}
+
+TEST(HeadNormChecks, RefusesWhatDoesNotFit) {
+  Device device;
+  const AttentionShape shape{1, 4, 4, 2, 8};
+  const Tensor qkv = poisoned<float>(device, {4, 64}), rstd = poisoned<float>(device, {4, 6});
+  const Tensor weight = poisoned<float>(device, {8}), short_one = poisoned<float>(device, {7});
+  EXPECT_NO_THROW(head_norm_forward(device.compute(), shape, qkv, rstd, qkv, weight, weight));
+  EXPECT_THROW(head_norm_forward(device.compute(), shape, qkv, rstd, qkv, weight, short_one), Error);
+  EXPECT_THROW(head_norm_forward(device.compute(), shape, qkv, short_one, qkv, weight, weight), Error);
+}
+
+}  // namespace
+}  // namespace tessera
