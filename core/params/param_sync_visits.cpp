@@ -29,7 +29,12 @@ void ParamSync::end_passes() {
 /// Walks to the visit that an access is part of: this one, or the next. Returns its slot.
 int ParamSync::visit(Stream& stream, ParamGroup& group, Sides needed) {
   Walk& walk = walk_of(group);
-  if (const Visit* now = walk.current(); now && now->serves(group.id, needed)) return walk.current_slot();
+  if (const Visit* now = walk.current(); now && now->serves(group.id, needed)) {
+    const WeightMachine& weights = group.residences[static_cast<std::size_t>(walk.current_slot())].weights;
+    if (weights.state() != WeightState::ready)
+      throw StateError(group.id, weights.epoch(), name_of(weights.state()), "an operand in use");
+    return walk.current_slot();
+  }
   const Visit* next = walk.next();
   if (!next || !next->serves(group.id, needed))
     throw StateError("group " + std::to_string(group.id.value) + ": an access that no dry pass saw here");

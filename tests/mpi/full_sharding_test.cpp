@@ -65,11 +65,21 @@ RunConfig spread(RunConfig config) {
   return config;
 }
 
+/// The same run with weights that no rank keeps in slices.
+RunConfig whole(RunConfig config) {
+  config.sharding = Sharding::optimizer;
+  config.gather = {};
+  derive(config);
+  return config;
+}
+
 TEST(FullSharding, EqualsShardedOptimizersUnderDelays) {
-  for (RunConfig config : {test::dense(Compute::bf16), spread(test::mixture(Compute::fp32))}) {
-    config.run.steps = 6;
-    config.batch.micro = config.batch.global / mpi().size();
-    const std::vector<MetricsRow> kept = Trial(config, 0).train(), visiting = Trial(sharded(config), 300).train();
+  using enum GatherGranularity;
+  for (RunConfig config : {sharded(test::dense(Compute::bf16)), sharded(spread(test::mixture(Compute::fp32))),
+                           sharded(coded(RecipeName::mxfp8, RecomputeMode::none, unit)),
+                           sharded(coded(RecipeName::nvfp4, RecomputeMode::selective, module))}) {
+    config.run.steps = 4;
+    const std::vector<MetricsRow> kept = Trial(whole(config), 0).train(), visiting = Trial(config, 300).train();
     ASSERT_EQ(std::ssize(kept), config.run.steps);
     ASSERT_EQ(kept.size(), visiting.size());
     for (std::size_t i = 0; i < kept.size(); ++i) {
