@@ -178,7 +178,7 @@ std::string recomputed_text(const RecomputeConfig& recompute) {
   std::string modules;
   if (recompute.mode == RecomputeMode::selective)
     for (const RecomputeModule module : recompute.modules.get())
-      modules += std::string(modules.empty() ? "" : ", ") + name_of(module);
+      modules.append(modules.empty() ? "" : ", ").append(name_of(module));
   return fmt::format("computed again in backward: {}\n", modules.empty() ? "each block" : modules + " of each block");
 }
 

@@ -487,7 +487,7 @@ TEST(Keys, SuggestWhatWasMeant) {
   EXPECT_EQ(nearest_key("model.hidden_size"), "model.hidden");
   EXPECT_EQ(nearest_key("optimizr.lr"), "optimizer.lr");
   EXPECT_EQ(nearest_key("model.experts"), "model.moe.experts");
-  EXPECT_EQ(nearest_key("sharding"), "");
+  EXPECT_EQ(nearest_key("pipelines"), "");
   EXPECT_EQ(nearest_key(std::string(100000, 'x')), "");
   EXPECT_EQ(nearest_word("cosin", choices_of<Schedule>()), "cosine");
   EXPECT_EQ(nearest_word("cubic", choices_of<Schedule>()), "");
