@@ -207,9 +207,10 @@ MUTATIONS = [
              "  for (Residence& one : group.residences)\n"
              "    if (one.weights.state() == WeightState::ready) one.weights.to(WeightState::staged);\n}",
              SLICES.format(2)),
-    mutation("slot_in_use_is_gathered_to", "the next visit is gathered to the slot of the one under way", "core/params/visits.hpp",
-             "  int next_slot() const { return 1 - slot_; }", "  int next_slot() const { return slot_; }",
-             "unit.visits_test Walk.SlotsAlternateThroughAllPasses", SLICES.format(2)),
+    mutation("slot_in_use_is_gathered_to", "the next visit is gathered over the one under way", "core/params/pool.cpp",
+             "      const Tensor slot = device.allocate(Category::staging, DType::u8, ",
+             "      static Tensor slot;\n      if (i == 0) slot = device.allocate(Category::staging, DType::u8, ",
+             SLICES.format(2)),
     mutation("columnwise_side_of_the_first_publish", "columnwise codes that travel by themselves do so once", WEIGHTS,
              "      const std::span<const Exchange> exchanges = wire->exchanges(group.id, held);\n",
              "      if (held.sides == Sides::columnwise && residence.weights.epoch() > 1) continue;\n"
