@@ -225,9 +225,14 @@ class MpiCommunicator final : public Communicator {
     const std::int64_t block = block_of(x.counts, x.displacements, x.receive.elements(), most_);
     const Block type(x.receive.type, block);
     const int* counts = slot.blocks(x.counts, block);
-    const int* displacements = slot.blocks(x.displacements, block);
+    // MPICH 4.0.2 ignores the displacement of an only rank that sends from elsewhere: its part begins the buffer.
+    const std::int64_t first = size() == 1 ? x.displacements[0] : 0;
+    const std::span<int> displacements = slot.take(x.displacements.size());
+    std::ranges::transform(x.displacements, displacements.begin(),
+                           [&](std::int64_t n) { return static_cast<int>((n - first) / block); });
+    const Tensor whole = x.receive.flat(first, x.receive.elements() - first);
     const void* const mine = x.send ? x.send.data : MPI_IN_PLACE;
-    watch_.check(MPI_Iallgatherv(mine, counts[rank()], type, x.receive.data, counts, displacements, type, comm_,
+    watch_.check(MPI_Iallgatherv(mine, counts[rank()], type, whole.data, counts, displacements.data(), type, comm_,
                                  slot.request()),
                  slot.waiting);
   }
