@@ -239,7 +239,7 @@ class Explain(Cli):
         everything = self.expect(0, "explain").stdout
         for key in ("schema_version", "heads", "balance_coef", "max_skips", "replica_hash_every"):
             self.assertIn(f"  {key} ", everything)
-        gathers = everything.split("What is gathered, for each weight and step\n")[1].splitlines()
+        gathers = everything.split("What is gathered, for each weight and step\n")[1].split("\n\n")[0].splitlines()
         rows = [line.split() for line in gathers[1:-1]]
         forward = {tuple(row[:3]): float(row[7]) for row in rows if row[3] == "forward"}
         quantized = {"fp8_block": 1, "mxfp8": 2 + 1 / 16, "mxfp8_2d": 1, "nvfp4": 0.5}
@@ -250,6 +250,8 @@ class Explain(Cli):
         self.assertEqual(forward, expected)
         backward = {tuple(row[:3]): float(row[7]) for row in rows if row[3] == "backward"}
         self.assertEqual(backward, dict.fromkeys(expected, 0))
+        visits = everything.split("What `sharding: full` gathers, for each weight and micro-batch\n")[1].splitlines()
+        self.assertEqual(sum(line.split()[0] == "mxfp8" and "quantized" in line for line in visits if line), 4)
 
     def test_values_of_a_deck_and_where_they_come_from(self):
         with open(os.path.join(self.folder, "mine.yaml"), "w") as file:

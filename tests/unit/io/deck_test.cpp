@@ -102,7 +102,8 @@ debug: {replica_hash_every: 5, trace: t.jsonl}
   EXPECT_EQ(config.sample, (SampleConfig{0, "The \"one\"\n", 20}));
   EXPECT_EQ(config.precision, (PrecisionConfig{Compute::bf16, RecipeName::mxfp8_2d, PrimaryWeights::bf16, false, false,
                                                1, 2}));
-  EXPECT_EQ(config.gather, (GatherConfig{false, GatherWire::automatic, GatherCuts::tile, GatherStaging::automatic}));
+  EXPECT_EQ(config.gather, (GatherConfig{false, GatherWire::automatic, GatherCuts::tile, GatherStaging::automatic,
+                                        GatherGranularity::automatic}));
   EXPECT_EQ(config.reduce, (ReduceConfig{false, 0.25, ReduceOrder::library}));
   EXPECT_EQ(config.optimizer, (OptimizerConfig{MatrixRule::muon, OptimizerRule::adamw, 1e-3, 0.8, 0.9, 1e-6, 0,
                                                Moments::bf16, 2, Schedule::wsd, 5, 20, 1e-4, 2, 4.5,
@@ -204,7 +205,7 @@ model:
   norm: rmss
   seq_len: 1e3
   tied_head: yes
-sharding: optimizer
+pipeline_stages: 2
 batch: {global: 7, micro: 2}
 )", {{"optimizer.lr", "-1"}}),
             (List{"d.yaml:1:1: data.files: missing: a list of texts is needed, allowed one line of text",
@@ -215,7 +216,7 @@ batch: {global: 7, micro: 2}
                   "d.yaml:7:9: model.norm: rmss is none of the choices, allowed layer | rms, did you mean rms?",
                   "d.yaml:8:12: model.seq_len: 1e3 is not an integer, allowed 1 to 16777216",
                   "d.yaml:9:14: model.tied_head: yes is not a boolean, allowed true | false",
-                  "d.yaml:10:1: sharding: unknown key",
+                  "d.yaml:10:1: pipeline_stages: unknown key",
                   "--set optimizer.lr=-1: optimizer.lr: -1 is out of range, allowed 0 to 1000",
                   "d.yaml:6:10: model.heads: 3 heads do not divide hidden 100: change one of them, or give "
                   "model.head_dim",
@@ -233,8 +234,7 @@ TEST(BadDeck, UnknownKeys) {
 }
 
 TEST(BadDeck, KeysOfFeaturesToComeAreUnknown) {
-  for (const char* line : {"sharding: optimizer", "parallel: {pipeline: 1}", "precision: {scaling: delayed}",
-                            "gather: {granularity: auto}"}) {
+  for (const char* line : {"parallel: {pipeline: 1}", "precision: {scaling: delayed}"}) {
     const List found = errors_with(line);
     ASSERT_EQ(found.size(), 1u) << line;
     EXPECT_NE(found[0].find(": unknown key"), std::string::npos) << found[0];
