@@ -304,6 +304,14 @@ TEST(Check, WhatCheckpointsCannotBe) {
   config.checkpoint.quantized = true;
   EXPECT_EQ(contradictions(config), List{"checkpoint.quantized: recipe bf16 quantizes no weight: leave quantized out, "
                                          "or choose another recipe"});
+  config.checkpoint = {};
+  config.checkpoint.async = true;
+  derive(config);
+  EXPECT_EQ(config.checkpoint.io.get(), CheckpointIo::direct);
+  EXPECT_EQ(contradictions(config), List());
+  config.checkpoint.io = CheckpointIo::mpio;
+  EXPECT_EQ(contradictions(config), List{"checkpoint.io: is mpio, and no thread beside training may use MPI: use io "
+                                         "direct, or leave io or async out"});
 }
 
 TEST(Check, StagingNeedsSomethingThatIsStaged) {
@@ -386,7 +394,7 @@ optimizer: matrices others lr beta1 beta2 eps weight_decay moments clip schedule
 optimizer.muon: momentum nesterov coefficients scale
 parallel: expert expert_room oversubscribe
 comm: timeout_s
-checkpoint: dir every_steps keep_last keep_every expert_layout io mpio_hints quantized )"
+checkpoint: dir every_steps keep_last keep_every expert_layout io mpio_hints async quantized )"
             R"(init_from init_missing init_ignore_extra
 debug: replica_hash_every trace)");
 }
