@@ -145,27 +145,17 @@ Saving::Saving(Device& device, const RunConfig& config, Control& control, Traini
 }
 
 Proceed Saving::operator()(std::int64_t step) {
-  const Clock::time_point came = Clock::now();
   const bool busy = writer_.under_way();
-  const bool last = step == config_.run.steps, stop = stop_.due(step, longest_, control_) && !last;
+  const Seconds needed = busy ? 2 * longest_ : longest_;  // before an end, of what is under way and the last save
+  const bool last = step == config_.run.steps, stop = stop_.due(step, needed, control_) && !last;
   const std::int64_t every = config_.checkpoint.every_steps;
   const bool due = step != saved_ && (last || stop || (every > 0 && step > 0 && step % every == 0));
-  if (busy) {
-    lock_.require_held();
-    go_on_with_save(due);
-  }
-  if (due) {
-    training_.catch_up();  // an error here ends the run: no save has failed
-    lock_.require_held();
-    if (last || stop)
-      save(step);
-    else
-      try_to_save(step);
-  }
-  if (busy || due) {
-    blocked_ = blocked_.value_or(Seconds(0)) + (Clock::now() - came);
-    if (due && writer_.under_way()) began_ = {step, came, Clock::now() - came};
-  }
+  if (due) training_.catch_up();  // an error here ends the run: no save has failed
+  const Clock::time_point came = Clock::now();
+  if (busy || due) lock_.require_held();
+  if (busy) go_on_with_save(due);
+  if (due) last || stop ? save(step) : try_to_save(step);
+  if (busy || due) blocked_ = blocked_.value_or(Seconds(0)) + (Clock::now() - came);
   return stop ? Proceed::stop : Proceed::go_on;
 }
 
@@ -199,10 +189,10 @@ void Saving::go_on_with_save(bool wait) try {
 }
 
 void Saving::try_to_save(std::int64_t step) try {
-  if (snapshot_)
-    writer_.begin(run_, training_.state(), origin_, *snapshot_);
-  else
-    save(step);
+  if (!snapshot_) return save(step);
+  const Clock::time_point came = Clock::now();
+  writer_.begin(run_, training_.state(), origin_, *snapshot_);
+  began_ = {step, came, Clock::now() - came};
 } catch (const Error& error) {
   dropped(step, error);
 }

@@ -43,6 +43,7 @@ class Saving {
 
   Proceed operator()(std::int64_t step);
   std::int64_t saved() const { return saved_; }  ///< the step that was saved last; -1: none. Local.
+  std::int64_t snapshot_bytes() const { return snapshot_ ? snapshot_->bytes() : 0; }  ///< Local.
   /// The row with how long saves have held up training since the last one was asked for; nothing: none did. Local.
   MetricsRow timed(MetricsRow row);
   /// Says how many saves have waited for the one before. Rank 0's; local.

@@ -143,7 +143,8 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_dec
                 beginning.kept);
   const auto close = [&](const std::string& end) {
     const ClosingReport closing = closing_report(device, mesh, *run.plan, control,
-                                                 {log ? log->seconds() : 1, training.late_allocations()});
+                                                 {log ? log->seconds() : 1, training.late_allocations(),
+                                                  saving.snapshot_bytes()});
     if (log && run.lock->held()) log->close(closing, end);
   };
   const auto sample = [&] { print_sample(training, *run.plan, run.encoding()); };

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "core/comm/mesh.hpp"
+#include "core/device/external_event.hpp"
 #include "core/model/row_exchange.hpp"
 #include "core/optim/optimizers.hpp"
 #include "core/params/param_sync.hpp"
@@ -35,7 +36,7 @@ class Engine {
   void initialise(const std::function<void(StateDict&)>& fill);
 
   /// Masters and state of the rules as named tensors, and the rules' counters; step, tokens and position in the data
-  /// are the caller's. Waits for the device.
+  /// are the caller's. Waits for the device. The next step's update waits for before_update.
   StateDict state();
   /// In place of initialise(): `fill` writes all tensors of the state and its counters, which it is given as those of a
   /// fresh run; what it throws leaves through here. Weights end Stale: the first forward gathers. Collective.
@@ -98,6 +99,7 @@ class Engine {
   StepMemory memory_;
   Arena activations_;
   Tensor digests_;  ///< u64, one a tensor of state
+  ExternalEvent before_update_;  ///< reached unless a copy of the state is under way; captured steps wait for it too
   std::vector<std::int64_t> sum_counts_, sum_begins_;
   StepObserver* observer_ = nullptr;
   RepeatedWork repeated_;

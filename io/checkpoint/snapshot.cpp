@@ -2,15 +2,17 @@
 
 #include <algorithm>
 
+#include "core/device/external_event.hpp"
 #include "kernels/base/index.hpp"
+#include "kernels/base/large_pages.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/digest/digest.hpp"
 
 namespace tessera {
 namespace {
 
-constexpr std::int64_t alignment = 8;                        // of any type
-constexpr std::int64_t host_step = std::int64_t{1} << 20;  // bytes that stay in the cache from digest to copy
+constexpr std::int64_t alignment = 8;                      // of any type
+constexpr std::int64_t host_step = std::int64_t{1} << 18;  // bytes that stay in the cache from digest to copy
 
 std::int64_t bytes_of(const StateDict& state) {
   std::int64_t bytes = 0;
@@ -21,15 +23,21 @@ std::int64_t bytes_of(const StateDict& state) {
 
 }  // namespace
 
-Snapshot::Snapshot(Device& device, const StateDict& shape) : device_(device), memory_(device.pinned(bytes_of(shape))) {}
+Snapshot::Snapshot(Device& device, const StateDict& shape) : device_(device), memory_(device.pinned(bytes_of(shape))) {
+  if (device.compute().native()) return;
+  // The host's pages come with the first write: not during a save, for which training waits.
+  ask_for_large_pages(memory_.data(), bytes());
+  std::ranges::fill(memory_, std::byte{});
+}
 
 void Snapshot::take(const StateDict& state) {
   require(bytes_of(state) == bytes(), "Snapshot", "the state has another size than it was made for");
-  Stream& stream = device_.compute();
-  const bool gpu = &device_.copies() != &stream;
-  clear(stream, state.digests);
+  Stream& compute = device_.compute();
+  Stream& saves = device_.saves();
+  const bool gpu = &saves != &compute;
+  clear(compute, state.digests);
+  saves.wait(compute.record());
   copy_ = state;
-  Event last;
   std::byte* at = memory_.data();
   for (std::size_t i = 0; i < copy_.tensors.size(); ++i)
     for (StateRange& range : copy_.tensors[i].ranges) {
@@ -39,11 +47,15 @@ void Snapshot::take(const StateDict& state) {
       for (std::int64_t begin = 0, count = 0; begin < live.elements(); begin += count) {
         count = gpu ? live.elements() : std::min(host_step / size_of(live.type), live.elements() - begin);
         const Tensor part = live.flat(begin, count);
-        digest(stream, state.digests.as<std::uint64_t>() + i, part, static_cast<std::uint64_t>(range.first + begin));
-        last = device_.fetch(stream, range.values.flat(begin, count).data, part);
+        digest(compute, state.digests.as<std::uint64_t>() + i, part, static_cast<std::uint64_t>(range.first + begin));
+        device_.fetch(saves, range.values.flat(begin, count).data, part);
       }
     }
-  device_.wait(last);
+  copied_ = saves.record();
+  if (state.before_update)
+    state.before_update->record(saves);
+  else
+    wait();
 }
 
 }  // namespace tessera

@@ -65,7 +65,8 @@ struct CheckpointWriter::Save {
   std::string content_digest{};
   std::vector<CheckpointFile> files{};
   // Of one that is under way: a thread writes this rank's payload, then, on rank 0, the manifest.
-  enum class Stage { payload, manifest, committed } stage = Stage::payload;
+  enum class Stage { copy, payload, manifest, committed } stage = Stage::copy;
+  Snapshot* snapshot = nullptr;
   std::atomic<bool> done = false;  ///< the stage, on this rank
   Problems problems{};             ///< the thread's, once it is done
   std::jthread thread{};
@@ -161,6 +162,7 @@ void CheckpointWriter::begin(const fs::path& run, const StateDict& state, const 
   snapshot.take(state);
   under_way_ = std::make_unique<Save>(run, fs::path(), snapshot.state(), origin);
   Save& save = *under_way_;
+  save.snapshot = &snapshot;
   try {
     guarded(save, [&] {
       make_structure(save);
@@ -172,10 +174,16 @@ void CheckpointWriter::begin(const fs::path& run, const StateDict& state, const 
     under_way_.reset();
     throw;
   }
-  save.in_thread(Save::Stage::payload, [this, &save] { write_snapshot(save); });
+  write_once_copied(save);
 }
 
-/// By a thread of its own, without MPI and HDF5.
+/// Threads use neither MPI nor a GPU: theirs begins once the copy is there.
+void CheckpointWriter::write_once_copied(Save& save) {
+  if (save.stage == Save::Stage::copy && save.snapshot->complete())
+    save.in_thread(Save::Stage::payload, [this, &save] { write_snapshot(save); });
+}
+
+/// By a thread of its own, without HDF5.
 void CheckpointWriter::write_snapshot(Save& save) {
   fault::enter(Phase::payload);
   save.non_finite.assign(save.state.tensors.size(), 0);
@@ -192,6 +200,8 @@ void CheckpointWriter::write_snapshot(Save& save) {
 
 std::optional<std::string> CheckpointWriter::advance(Patience patience) {
   Save& save = *under_way_;
+  if (patience == Patience::endless) save.snapshot->wait();
+  write_once_copied(save);
   if (patience == Patience::none && control_.max(save.done ? 0 : 1) != 0) return std::nullopt;
   if (save.thread.joinable()) save.thread.join();
   try {

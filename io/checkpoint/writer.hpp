@@ -40,7 +40,8 @@ class CheckpointWriter {
   std::string save(const std::filesystem::path& run, const StateDict& state, const Origin& origin);
 
   /// The same while training goes on, one save at a time, without `parallel` and derived file: begin() makes the files'
-  /// structure and copies the state to `snapshot`, which a thread of each rank then writes by the system's own calls.
+  /// structure and copies the state to `snapshot`, which a thread of each rank then writes by the system's own calls;
+  /// neither changes before the save has ended.
   /// Collective.
   void begin(const std::filesystem::path& run, const StateDict& state, const Origin& origin, Snapshot& snapshot);
   bool under_way() const { return under_way_ != nullptr; }  ///< the same on all ranks. Local.
@@ -62,6 +63,7 @@ class CheckpointWriter {
   void guarded(Save& save, const Work& work);
   void make_structure(Save& save);
   void commit(Save& save);
+  void write_once_copied(Save& save);
   void write_snapshot(Save& save);
   void prepare(Save& save);
   void create(Save& save);

@@ -196,6 +196,10 @@ MUTATIONS = [
     mutation("gradients_between_experts_are_kept", "rows that are no token's keep old data in the backward pass",
              "kernels/moe/permute.cpp", "  clear_others(stream, dy_rows, routing);\n", "",
              "unit.moe_test *RowsOfNoTokenAreZeroAndNumberedZero"),
+    # Saves while training goes on.
+    mutation("live_state_is_written", "what is written beside training is not the copy but the state, which later steps change",
+             "io/checkpoint/snapshot.cpp", "      range.values.data = at;\n", "",
+             "mpi.checkpoint_ways_test.2 Checkpoints.AreTheSameBytesWrittenWhileTrainingGoesOn"),
     # Muon.
     mutation("owned_matrices_are_never_staged", "masters of matrices that are owned whole are stepped and never travel",
              WIRES + "plain.cpp",
