@@ -141,7 +141,7 @@ Saving::Saving(Device& device, const RunConfig& config, Control& control, Traini
       run_(config.checkpoint.dir.get()),
       writer_(device, control, parallel, quantized_weights(config)),
       saved_(saved) {
-  if (config.checkpoint.async) snapshot_.emplace(device, training.state());
+  if (config.checkpoint.async) snapshot_.emplace(device, training.engine().fresh_state());
 }
 
 Proceed Saving::operator()(std::int64_t step) {
@@ -152,8 +152,9 @@ Proceed Saving::operator()(std::int64_t step) {
   const bool due = step != saved_ && (last || stop || (every > 0 && step > 0 && step % every == 0));
   if (due) training_.catch_up();  // an error here ends the run: no save has failed
   const Clock::time_point came = Clock::now();
-  if (busy || due) lock_.require_held();
-  if (busy) go_on_with_save(due);
+  const bool goes_on = busy && (due || writer_.ready());
+  if (goes_on || due) lock_.require_held();
+  if (goes_on) go_on_with_save(due);
   if (due) last || stop ? save(step) : try_to_save(step);
   if (busy || due) blocked_ = blocked_.value_or(Seconds(0)) + (Clock::now() - came);
   return stop ? Proceed::stop : Proceed::go_on;

@@ -38,6 +38,8 @@ class Engine {
   /// Masters and state of the rules as named tensors, and the rules' counters; step, tokens and position in the data
   /// are the caller's. Waits for the device. The next step's update waits for before_update.
   StateDict state();
+  /// The same tensors, whatever they hold, with the counters of a fresh run. Waits for nothing. Local.
+  StateDict fresh_state() const;
   /// In place of initialise(): `fill` writes all tensors of the state and its counters, which it is given as those of a
   /// fresh run; what it throws leaves through here. Weights end Stale: the first forward gathers. Collective.
   void restore(const std::function<void(StateDict&)>& fill);
@@ -86,8 +88,6 @@ class Engine {
   void require_room(const StepReport& report) const;
   /// Masters alone, as named tensors.
   StateDict weights() const;
-  /// With the state of the rules, whose counters are a fresh run's.
-  StateDict fresh_state() const;
 
   Device& device_;
   const StepPlan& plan_;

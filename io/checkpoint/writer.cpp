@@ -71,6 +71,7 @@ struct CheckpointWriter::Save {
   Problems problems{};             ///< the thread's, once it is done
   std::jthread thread{};
 
+  Phase thread_phase() const { return stage == Stage::manifest ? Phase::manifest : Phase::payload; }
   template <class Work>
   void in_thread(Stage next, const Work& work) {
     stage = next;
@@ -82,8 +83,10 @@ struct CheckpointWriter::Save {
   }
 };
 
+void CheckpointWriter::about(Phase phase) { control_.about(fmt::format("a checkpoint's {}", fault::name_of(phase))); }
+
 void CheckpointWriter::enter(Phase phase) {
-  control_.about(fmt::format("a checkpoint's {}", fault::name_of(phase)));
+  about(phase);
   fault::enter(phase);
 }
 
@@ -198,14 +201,22 @@ void CheckpointWriter::write_snapshot(Save& save) {
   sync(save);
 }
 
-std::optional<std::string> CheckpointWriter::advance(Patience patience) {
+bool CheckpointWriter::ready() {
   Save& save = *under_way_;
-  if (patience == Patience::endless) save.snapshot->wait();
+  const Told told{control_};
+  about(save.thread_phase());
   write_once_copied(save);
-  if (patience == Patience::none && control_.max(save.done ? 0 : 1) != 0) return std::nullopt;
-  if (save.thread.joinable()) save.thread.join();
+  return control_.max(save.done ? 0 : 1) == 0;
+}
+
+std::optional<std::string> CheckpointWriter::advance() {
+  Save& save = *under_way_;
   try {
     guarded(save, [&] {
+      about(save.thread_phase());
+      save.snapshot->wait();
+      write_once_copied(save);
+      save.thread.join();
       control_.agree(save.problems);
       if (save.stage == Save::Stage::payload) {
         refuse_non_finite(save);
@@ -228,7 +239,7 @@ std::optional<std::string> CheckpointWriter::advance(Patience patience) {
 
 std::string CheckpointWriter::finish() {
   for (;;)
-    if (const std::optional<std::string> digest = advance(Patience::endless)) return *digest;
+    if (const std::optional<std::string> digest = advance()) return *digest;
 }
 
 void CheckpointWriter::set_aside(const fs::path& run) {

@@ -45,10 +45,13 @@ class CheckpointWriter {
   /// Collective.
   void begin(const std::filesystem::path& run, const StateDict& state, const Origin& origin, Snapshot& snapshot);
   bool under_way() const { return under_way_ != nullptr; }  ///< the same on all ranks. Local.
-  /// At a boundary while a save is under way: its content digest once it is committed, which ends it; nothing: not yet.
-  /// Throws as save() does, which ends it too. One all-reduce of an integer, until there is more to do. Collective.
-  std::optional<std::string> advance() { return advance(Patience::none); }
-  /// Waits for that. Collective.
+  /// While a save is under way: whether advance() would find the threads of all ranks done. Collective: one all-reduce
+  /// of an integer.
+  bool ready();
+  /// Waits for the threads and goes on to what comes next; its content digest once it is committed, which ends it.
+  /// Throws as save() does, which ends it too. Collective.
+  std::optional<std::string> advance();
+  /// The same to its end. Collective.
   std::string finish();
 
   /// After a save: sets aside what a branch leaves behind (settle_branch). When rank 0 fails, all throw the same Error,
@@ -57,8 +60,6 @@ class CheckpointWriter {
 
  private:
   struct Save;
-  enum class Patience { none, endless };
-  std::optional<std::string> advance(Patience patience);
   template <class Work>
   void guarded(Save& save, const Work& work);
   void make_structure(Save& save);
@@ -84,6 +85,7 @@ class CheckpointWriter {
   void complete(const Save& save);
   void announce(const Save& save);
 
+  void about(fault::Phase phase);
   void enter(fault::Phase phase);
   /// What one rank throws in its work, all throw.
   template <class Work>

@@ -119,7 +119,9 @@ TEST(Checkpoints, AreTheSameBytesWrittenWhileTrainingGoesOn) {
       writer.begin(beside.path(), run.training().state(), origin, snapshot);
       EXPECT_TRUE(writer.under_way());
       run.train(step + 1);
-      EXPECT_EQ(writer.advance(), std::nullopt);  // there is a manifest to write at least
+      const bool ready = writer.ready();
+      EXPECT_TRUE(run.control().max(ready) == ready) << "the same on all ranks";
+      EXPECT_EQ(writer.advance(), std::nullopt);  // there is a manifest to write
       run.train(step + 2);
       EXPECT_EQ(writer.finish(), digest);
       testing::internal::GetCapturedStderr();
