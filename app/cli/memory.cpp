@@ -35,10 +35,12 @@ Problems against_snapshot(const Holder& host, const RunPlan& plan, std::int64_t 
   const std::int64_t snapshot = snapshot_bytes(plan), left = host.memory / ranks - beside;
   Problems problems;
   if (snapshot > 0 && left >= 0 && snapshot > left)
-    problems.add(Exit::deck,
-                 fmt::format("checkpoint.async: copies of the state by {}, {} each, do not fit {}, which has {} and needs "
-                             "{} a rank for other things: use checkpoint.async: false",
-                             counted(ranks, "rank"), bytes_text(snapshot), host.name, bytes_text(host.memory), bytes_text(beside)));
+    problems.add(
+        Exit::deck,
+        fmt::format("checkpoint.async: copies of the state by {}, {} each, do not fit {}, which has {} and needs {} a "
+                    "rank for other things: use checkpoint.async: false",
+                    counted(ranks, "rank"), bytes_text(snapshot), host.name, bytes_text(host.memory),
+                    bytes_text(beside)));
   return problems;
 }
 

@@ -3,7 +3,6 @@
 #include <optional>
 
 #include "core/comm/mesh.hpp"
-#include "core/device/external_event.hpp"
 #include "core/model/row_exchange.hpp"
 #include "core/optim/optimizers.hpp"
 #include "core/params/param_sync.hpp"
@@ -11,6 +10,7 @@
 #include "core/step/repeated_work.hpp"
 #include "core/step/step_memory.hpp"
 #include "core/step/step_plan.hpp"
+#include "kernels/base/external_event.hpp"
 
 namespace tessera {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/device/external_event.hpp"
+#include "kernels/base/external_event.hpp"
 #include "kernels/base/index.hpp"
 #include "kernels/base/large_pages.hpp"
 #include "kernels/convert/convert.hpp"

@@ -7,10 +7,10 @@
 #include <map>
 #include <string>
 
-#include "core/device/external_event.hpp"
 #include "core/device/region.hpp"
 #include "core/step/repeated_work.hpp"
 #include "kernels/base/error.hpp"
+#include "kernels/base/external_event.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/random/random.hpp"
 #include "tests/support/on_device.hpp"

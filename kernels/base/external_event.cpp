@@ -1,4 +1,4 @@
-#include "core/device/external_event.hpp"
+#include "kernels/base/external_event.hpp"
 
 #include <Kokkos_Core.hpp>
 #include <string>
