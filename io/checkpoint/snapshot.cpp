@@ -11,8 +11,7 @@
 namespace tessera {
 namespace {
 
-constexpr std::int64_t alignment = 8;                      // of any type
-constexpr std::int64_t host_step = std::int64_t{1} << 18;  // bytes that stay in the cache from digest to copy
+constexpr std::int64_t alignment = 8;  // of any type
 
 std::int64_t bytes_of(const StateDict& state) {
   std::int64_t bytes = 0;
@@ -24,7 +23,12 @@ std::int64_t bytes_of(const StateDict& state) {
 }  // namespace
 
 Snapshot::Snapshot(Device& device, const StateDict& shape) : device_(device), memory_(device.pinned(bytes_of(shape))) {
-  if (device.compute().native()) return;
+  if (device.compute().native()) {
+    const std::size_t tensors = shape.tensors.size();
+    const std::span<std::byte> memory = device.pinned(static_cast<std::int64_t>(tensors * sizeof(std::uint64_t)));
+    digests_ = {reinterpret_cast<std::uint64_t*>(memory.data()), tensors};
+    return;
+  }
   // The host's pages come with the first write: not during a save, for which training waits.
   ask_for_large_pages(memory_.data(), bytes());
   std::ranges::fill(memory_, std::byte{});
@@ -34,9 +38,8 @@ void Snapshot::take(const StateDict& state) {
   require(bytes_of(state) == bytes(), "Snapshot", "the state has another size than it was made for");
   Stream& compute = device_.compute();
   Stream& saves = device_.saves();
-  const bool gpu = &saves != &compute;
-  clear(compute, state.digests);
   saves.wait(compute.record());
+  if (!digests_.empty()) clear(compute, state.digests);
   copy_ = state;
   std::byte* at = memory_.data();
   for (std::size_t i = 0; i < copy_.tensors.size(); ++i)
@@ -44,13 +47,14 @@ void Snapshot::take(const StateDict& state) {
       const Tensor live = range.values;
       range.values.data = at;
       at += round_up(live.bytes(), alignment);
-      for (std::int64_t begin = 0, count = 0; begin < live.elements(); begin += count) {
-        count = gpu ? live.elements() : std::min(host_step / size_of(live.type), live.elements() - begin);
-        const Tensor part = live.flat(begin, count);
-        digest(compute, state.digests.as<std::uint64_t>() + i, part, static_cast<std::uint64_t>(range.first + begin));
-        device_.fetch(saves, range.values.flat(begin, count).data, part);
-      }
+      device_.fetch(saves, range.values.data, live);
+      if (!digests_.empty())
+        digest(compute, state.digests.as<std::uint64_t>() + i, live, static_cast<std::uint64_t>(range.first));
     }
+  if (!digests_.empty()) {
+    saves.wait(compute.record());
+    device_.fetch(saves, digests_.data(), state.digests);
+  }
   copied_ = saves.record();
   if (state.before_update)
     state.before_update->record(saves);

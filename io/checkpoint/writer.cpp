@@ -29,7 +29,7 @@ using fault::Phase;
 namespace {
 
 constexpr const char* names[] = {model_file, optimizer_file};
-constexpr std::int64_t step_bytes = std::int64_t{1} << 20;  // stays in the cache from its digest to its copy
+constexpr std::int64_t step_bytes = std::int64_t{1} << 20;   // stays in the cache from its digest to its copy
 constexpr std::int64_t call_bytes = std::int64_t{16} << 20;  // of one call of HDF5
 
 std::string nonce() {
@@ -149,9 +149,9 @@ std::string CheckpointWriter::save(const fs::path& run, const StateDict& state, 
       enter(Phase::vote);
     });
     refuse_non_finite(save);
-    sum_digests(save);
-    phase(Phase::digest, [&] { describe(save); });
-    phase(Phase::close, [&] { close(save); });
+    save.digests.resize(state.tensors.size());
+    device_.download(stream_, save.digests.data(), state.digests);
+    describe(save);
     if (derived_) derive(save);
     phase(Phase::manifest, [&] { complete(save); });
     commit(save);
@@ -162,17 +162,12 @@ std::string CheckpointWriter::save(const fs::path& run, const StateDict& state, 
 void CheckpointWriter::begin(const fs::path& run, const StateDict& state, const Origin& origin, Snapshot& snapshot) {
   require(!under_way_ && !parallel_ && !derived_, "CheckpointWriter", "no such save can begin");
   require(state.digests.elements() == std::ssize(state.tensors), "CheckpointWriter", "no memory for digests");
-  snapshot.take(state);
+  snapshot.take(state);  // first, so that a GPU copies while files are made
   under_way_ = std::make_unique<Save>(run, fs::path(), snapshot.state(), origin);
   Save& save = *under_way_;
   save.snapshot = &snapshot;
   try {
-    guarded(save, [&] {
-      make_structure(save);
-      sum_digests(save);
-      phase(Phase::digest, [&] { describe(save); });
-      phase(Phase::close, [&] { close(save); });
-    });
+    guarded(save, [&] { make_structure(save); });
   } catch (const Error&) {
     under_way_.reset();
     throw;
@@ -189,11 +184,16 @@ void CheckpointWriter::write_once_copied(Save& save) {
 /// By a thread of its own, without HDF5.
 void CheckpointWriter::write_snapshot(Save& save) {
   fault::enter(Phase::payload);
+  const std::span<const std::uint64_t> taken = save.snapshot->digests();
+  save.digests.assign(taken.begin(), taken.end());
+  save.digests.resize(save.state.tensors.size());
   save.non_finite.assign(save.state.tensors.size(), 0);
   for (const CheckpointFile& out : save.files) {
     PosixFile file(out.path, PosixFile::Mode::write);
     for (const DatasetPlace& place : out.places)
-      each_step(save.state.tensors[place.tensor], place, call_bytes, [&](const Tensor& values, std::int64_t first) {
+      each_step(save.state.tensors[place.tensor], place, step_bytes, [&](const Tensor& values, std::int64_t first) {
+        if (taken.empty())
+          save.digests[place.tensor] += host_digest(values.data, values.type, values.elements(), first);
         save.non_finite[place.tensor] += non_finite(values.data, values.type, values.elements());
         file.write(place.offset + (first - place.first) * size_of(values.type), values.data, values.bytes());
       });
@@ -220,6 +220,7 @@ std::optional<std::string> CheckpointWriter::advance() {
       control_.agree(save.problems);
       if (save.stage == Save::Stage::payload) {
         refuse_non_finite(save);
+        describe(save);
         save.in_thread(Save::Stage::manifest, [this, &save] {
           fault::enter(Phase::manifest);
           complete(save);
@@ -251,13 +252,10 @@ void CheckpointWriter::set_aside(const fs::path& run) {
 
 void CheckpointWriter::sum_digests(Save& save) {
   const std::vector<StateTensor>& tensors = save.state.tensors;
-  std::vector<std::uint64_t> all(tensors.size());
-  device_.download(stream_, all.data(), save.state.digests);
-  control_.sum(all.data(), static_cast<int>(all.size()));
+  control_.sum(save.digests.data(), static_cast<int>(tensors.size()));
   ContentDigest content;
-  for (std::size_t i = 0; i < tensors.size(); ++i) content.add(tensors[i].path(), all[i]);
+  for (std::size_t i = 0; i < tensors.size(); ++i) content.add(tensors[i].path(), save.digests[i]);
   content.add(save.state.counters);
-  save.digests = std::move(all);
   save.content_digest = hex(content.value());
 }
 
@@ -438,11 +436,16 @@ void CheckpointWriter::refuse_non_finite(Save& save) {
                               save.state.tensors[i].path()));
 }
 
+/// What the files say of all ranks' payload.
 void CheckpointWriter::describe(Save& save) {
-  if (control_.rank() != 0) return;
-  for (CheckpointFile& out : save.files)
-    tessera::describe(out, save.state.tensors, save.digests, save.state.counters, save.content_digest, save.origin);
-  fault::strike(save.folder);
+  sum_digests(save);
+  phase(Phase::digest, [&] {
+    if (control_.rank() != 0) return;
+    for (CheckpointFile& out : save.files)
+      tessera::describe(out, save.state.tensors, save.digests, save.state.counters, save.content_digest, save.origin);
+    fault::strike(save.folder);
+  });
+  phase(Phase::close, [&] { close(save); });
 }
 
 void CheckpointWriter::close(Save& save) {

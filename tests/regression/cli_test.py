@@ -168,7 +168,7 @@ class Validate(Cli):
         """A model that takes three quarters of it, and with a copy of its state more than there is."""
         deck = self.write(SMALL)
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        planned = lambda *sets: json.loads(self.expect(0, "plan", deck, "--json", *(word for text in sets for word in ("--set", text))).stdout)
+        planned = lambda *sets: json.loads(self.expect(0, "plan", deck, "--json", "--ranks", "1", *(word for text in sets for word in ("--set", text))).stdout)
         small = planned("model.ffn=100000", "checkpoint.async=true")
         total = sum(small["memory"].values())
         self.assertEqual(small["host_memory"]["snapshot"], small["memory"]["masters"] + small["memory"]["optimizer"])
