@@ -181,6 +181,12 @@ void check_checkpoint(const RunConfig& config, Findings& found) {
   if (checkpoint.quantized && plain)
     found.push_back({{"checkpoint.quantized", "precision.recipe"},
                      "recipe bf16 quantizes no weight: leave quantized out, or choose another recipe"});
+  if (checkpoint.async && checkpoint.io == CheckpointIo::mpio)
+    found.push_back({{"checkpoint.io", "checkpoint.async"},
+                     "is mpio, and no thread beside training may use MPI: use io direct, or leave io or async out"});
+  if (checkpoint.async && checkpoint.quantized)
+    found.push_back({{"checkpoint.quantized", "checkpoint.async"},
+                     "is made by the ranks together while training waits: leave quantized or async out"});
 }
 
 Findings check(const RunConfig& config) {

@@ -394,6 +394,7 @@ struct CheckpointConfig {
   ExpertLayout expert_layout = ExpertLayout::as_in_memory;
   Derived<CheckpointIo> io;
   std::map<std::string, std::string> mpio_hints;
+  bool async = false;
   bool quantized = false;
   std::string init_from;
   std::vector<std::string> init_missing;
@@ -410,10 +411,12 @@ struct CheckpointConfig {
           "Checkpoints of steps that are multiples of it are kept for good; 0: none");
     v.key("expert_layout", self.expert_layout, OneOf(), may_change,
           "Expert weights in files: single, one dataset a projection; discrete, one an expert; auto: as in memory");
-    v.derived("io", self.io, OneOf(), may_change, "mpio",
+    v.derived("io", self.io, OneOf(), may_change, "mpio; direct with async",
               "How ranks move payload: mpio, through HDF5's MPI-IO driver; direct, by the system's own calls");
     v.key("mpio_hints", self.mpio_hints, Text::line, may_change,
           "Hints for MPI-IO, by name, as its library knows them, with io mpio: {striping_factor: 8}");
+    v.key("async", self.async, OneOf(), may_change,
+          "Save a copy of the state in host memory while training goes on; by io direct");
     v.key("quantized", self.quantized, OneOf(), may_change,
           "Write quantized.h5 too: what `tessera quantize` makes of model.h5 in the format of the recipe's weights");
     v.key("init_from", self.init_from, Text::line_or_empty, may_change,

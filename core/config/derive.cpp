@@ -62,7 +62,7 @@ void derive(RunConfig& config) {
   config.parallel.expert_room.fill(ample_room(config));
   config.data.eval_fraction.fill(config.data.kind == DataKind::text && config.data.eval_files.empty() ? 0.05 : 0.0);
   config.checkpoint.dir.fill("runs/" + config.run.name);
-  config.checkpoint.io.fill(CheckpointIo::mpio);
+  config.checkpoint.io.fill(config.checkpoint.async ? CheckpointIo::direct : CheckpointIo::mpio);
 }
 
 }  // namespace tessera

@@ -312,6 +312,14 @@ TEST(Check, WhatCheckpointsCannotBe) {
   EXPECT_EQ(contradictions(coded), List{"checkpoint.quantized: is true, and with sharding full no rank holds whole "
                                         "weights: leave it out and run `tessera quantize` on model.h5, or use sharding "
                                         "optimizer"});
+  config.checkpoint = {};
+  config.checkpoint.async = true;
+  derive(config);
+  EXPECT_EQ(config.checkpoint.io.get(), CheckpointIo::direct);
+  EXPECT_EQ(contradictions(config), List());
+  config.checkpoint.io = CheckpointIo::mpio;
+  EXPECT_EQ(contradictions(config), List{"checkpoint.io: is mpio, and no thread beside training may use MPI: use io "
+                                         "direct, or leave io or async out"});
 }
 
 TEST(Check, StagingNeedsSomethingThatIsStaged) {
@@ -436,7 +444,7 @@ optimizer: matrices others lr beta1 beta2 eps weight_decay moments clip schedule
 optimizer.muon: momentum nesterov coefficients scale
 parallel: expert expert_room oversubscribe
 comm: timeout_s
-checkpoint: dir every_steps keep_last keep_every expert_layout io mpio_hints quantized )"
+checkpoint: dir every_steps keep_last keep_every expert_layout io mpio_hints async quantized )"
             R"(init_from init_missing init_ignore_extra
 debug: replica_hash_every trace)");
 }

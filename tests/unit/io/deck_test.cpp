@@ -84,7 +84,7 @@ optimizer: {matrices: muon, others: adamw, lr: 1e-3, beta1: 0.8, beta2: 0.9, eps
             muon: {momentum: 0.9, nesterov: false, coefficients: polar_express, scale: rms}}
 comm: {timeout_s: 7}
 checkpoint: {dir: out/all, every_steps: 7, keep_last: 3, keep_every: 21, expert_layout: discrete, io: direct,
-             mpio_hints: {striping_factor: 8, romio_cb_write: "enable"}, quantized: true,
+             mpio_hints: {striping_factor: 8, romio_cb_write: "enable"}, async: false, quantized: true,
              init_from: runs/a, init_missing: [a.weight, b.weight], init_ignore_extra: true}
 debug: {replica_hash_every: 5, trace: t.jsonl}
 )").config;
@@ -111,7 +111,7 @@ debug: {replica_hash_every: 5, trace: t.jsonl}
   EXPECT_EQ(config.comm, (CommConfig{7}));
   EXPECT_EQ(config.checkpoint, (CheckpointConfig{std::string("out/all"), 7, 3, 21, ExpertLayout::discrete,
                                                  CheckpointIo::direct,
-                                                 {{"romio_cb_write", "enable"}, {"striping_factor", "8"}}, true,
+                                                 {{"romio_cb_write", "enable"}, {"striping_factor", "8"}}, false, true,
                                                  "runs/a", {"a.weight", "b.weight"}, true}));
   EXPECT_EQ(config.debug, (DebugConfig{5, "t.jsonl"}));
 }
