@@ -27,6 +27,8 @@ int run_plan(const PlanOptions& options) {
              counted(static_cast<std::int64_t>(plan.layout.groups().size()), "group"),
              counted(static_cast<std::int64_t>(plan.layout.buckets().size()), "bucket"), plan.layout.hash(),
              options.detail == Detail::all ? "each below" : "--verbose lists them");
+  if (const auto mixture = mixture_texts(deck.config.data); !mixture.empty())
+    fmt::print("mixture:  {}\n", fmt::join(mixture, ", "));
   if (options.memory > 0) fmt::print("{}", verdict_text(plan, options.memory));
   if (options.detail == Detail::all) fmt::print("\n{}", plan_text(plan));
   return 0;
