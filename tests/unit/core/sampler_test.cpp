@@ -170,7 +170,7 @@ TEST(Mixture, DealsSamplesBySainteLague) {
     Mixture mixture(weights);
     for (std::int64_t s = 0; s < 500; ++s) {
       const std::int64_t at = s * 373 % 500;
-      EXPECT_EQ(mixture.place(at), expected[static_cast<std::size_t>(at)]) << weights.size() << " weights, sample " << at;
+      EXPECT_EQ(mixture.place(at), expected[static_cast<std::size_t>(at)]) << weights.size() << " weights, " << at;
     }
   }
 }
