@@ -52,7 +52,7 @@ Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi
   origin.deck = resolved_text(run.deck);
   if (run.tokenizer) origin.tokenizer = run.tokenizer->text();
   origin.model_sha256 = model_fingerprint(config.model);
-  origin.corpus_hash = run.corpus->hash();
+  origin.corpus_hash = run.corpus_hash();
   origin.world_size = mpi.size();
   const ExpertLayout layout = config.checkpoint.expert_layout;
   const ExpertWeights held = config.model.moe ? config.model.moe->weights : ExpertWeights::single;

@@ -47,9 +47,9 @@ RunRecord record_of(const PreparedRun& run, const RunRequest& request) {
   record.threads_per_rank = config.run.threads;
   record.environment = allowed_environment();
   record.seed = config.run.seed;
-  record.data_hash = run.corpus->hash();
-  record.data_files = run.corpus->files();
-  record.data_tokens = run.corpus->tokens().count();
+  record.data_hash = run.corpus_hash();
+  record.data_files = run.files();
+  record.data_tokens = run.tokens();
   record.started = fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)));
   return record;
 }

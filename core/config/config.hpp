@@ -163,6 +163,7 @@ struct DataConfig {
   bool shuffle = true;
   std::vector<std::string> eval_files;
   std::string tokenizer;  ///< absolute once a deck is read
+  std::vector<double> mixture;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
@@ -172,12 +173,15 @@ struct DataConfig {
               "Folder of the files, relative to the deck's folder");
     v.required("files", self.files, Text::line, may_change,
                "Patterns below root, or absolute ones; * within a folder's name, ** crosses folders");
+    v.key("mixture", self.mixture, above_to(0, 1e6), on_request,
+          "Weights, one for each pattern of files, which then is a corpus by itself: their shares of the samples, "
+          "whatever the sizes; none: files are one corpus");
     v.key("eval_files", self.eval_files, Text::line_or_empty, may_change,
           "Patterns, as those of files, of a corpus that is evaluated on alone; none: eval_fraction says");
     v.key("tokenizer", self.tokenizer, Text::line_or_empty, may_change,
           "tokenizer.json of token files, relative to the deck's folder: for prompts, samples and the vocabulary");
     v.derived("eval_fraction", self.eval_fraction, from_below(0, 1), on_request,
-              "0.05 for text, 0 for token files and with eval_files",
+              "0.05 for text, 0 for token files, with eval_files or a mixture",
               "Share of the windows, at the end, kept for evaluation");
     v.key("shuffle", self.shuffle, OneOf(), on_request,
           "Visit the windows of each epoch in an order drawn from the seed");
