@@ -12,7 +12,8 @@
 namespace tessera {
 namespace {
 
-constexpr std::string_view families[] = {"OMP_", "KMP_", "KOKKOS_", "NCCL_", "MPICH_", "TESSERA_", "DNNL_", "ONEDNN_"};
+constexpr std::string_view families[] = {"OMP_",      "KMP_",     "KOKKOS_", "NCCL_",  "MPICH_",
+                                         "OMPI_MCA_", "TESSERA_", "DNNL_",   "ONEDNN_"};
 constexpr std::string_view variables[] = {
     "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "GOMP_CPU_AFFINITY",  "GOMP_SPINCOUNT",
     "HYDRA_LAUNCHER",       "SLURM_ARRAY_TASK_ID",  "SLURM_CLUSTER_NAME", "SLURM_CPUS_PER_TASK",
