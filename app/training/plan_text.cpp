@@ -14,6 +14,7 @@
 #include "core/optim/rule.hpp"
 #include "core/params/planes.hpp"
 #include "io/metrics/console.hpp"
+#include "kernels/digest/digest.hpp"
 #include "kernels/formats/registry.hpp"
 #include "kernels/gemm/route.hpp"
 
@@ -258,7 +259,7 @@ std::string plan_text(const RunPlan& plan) {
 std::string plan_json(const RunPlan& plan, const std::optional<GranularityPeaks>& peaks) {
   nlohmann::ordered_json json{{"ranks", plan.ranks.world.size},
                               {"parameters", parameters(plan)},
-                              {"layout", fmt::format("{:016x}", plan.layout.hash())},
+                              {"layout", hex(plan.layout.hash())},
                               {"flops_per_step", plan.flops_per_step},
                               {"model_flops_per_step", plan.model_flops_per_step}};
   for (std::size_t c = 0; c < plan.memory.size(); ++c)
