@@ -9,10 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "app/cli/memory.hpp"
 #include "app/training/plan_gathers.hpp"
 #include "core/optim/rule.hpp"
 #include "core/params/planes.hpp"
 #include "io/metrics/console.hpp"
+#include "kernels/digest/digest.hpp"
 #include "kernels/formats/registry.hpp"
 #include "kernels/gemm/route.hpp"
 
@@ -224,6 +226,8 @@ std::string plan_text(const RunPlan& plan) {
     text += fmt::format("  {:<12} {:>12.3f} MiB\n", name_of(static_cast<Category>(c)), mib(plan.memory[c]));
   text += fmt::format("  {:<12} {:>12.3f} MiB\n", "total",
                       mib(std::accumulate(plan.memory.begin(), plan.memory.end(), std::int64_t{0})));
+  if (const std::int64_t snapshot = snapshot_bytes(plan))
+    text += fmt::format("  {:<12} {:>12.3f} MiB of the host\n", "snapshot", mib(snapshot));
   text += "groups\n";
   for (GroupId g : plan.layout.groups().ids())
     for (BucketId b : plan.layout.groups()[g].buckets)
@@ -255,11 +259,12 @@ std::string plan_text(const RunPlan& plan) {
 std::string plan_json(const RunPlan& plan, const std::optional<GranularityPeaks>& peaks) {
   nlohmann::ordered_json json{{"ranks", plan.ranks.world.size},
                               {"parameters", parameters(plan)},
-                              {"layout", fmt::format("{:016x}", plan.layout.hash())},
+                              {"layout", hex(plan.layout.hash())},
                               {"flops_per_step", plan.flops_per_step},
                               {"model_flops_per_step", plan.model_flops_per_step}};
   for (std::size_t c = 0; c < plan.memory.size(); ++c)
     json["memory"][name_of(static_cast<Category>(c))] = plan.memory[c];
+  json["host_memory"] = {{"snapshot", snapshot_bytes(plan)}};
   add_mesh(json, plan);
   json["groups"] = groups_json(plan);
   json["owners"] = owners_json(plan);

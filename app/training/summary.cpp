@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "app/cli/memory.hpp"
 #include "app/training/plan_text.hpp"
 #include "io/metrics/console.hpp"
 
@@ -91,6 +92,8 @@ std::string summary_text(const RunPlan& plan) {
   std::string text = fmt::format("model:    {}\nwork:     {}\n", model_text(plan), work_text(plan));
   text += fmt::format("memory:   {} a rank{}: {}\n", bytes_text(total(plan.memory)),
                       rank == 0 ? "" : fmt::format(" (rank {}, which needs most)", rank), parts_text(plan.memory));
+  if (const std::int64_t snapshot = snapshot_bytes(plan))
+    text += fmt::format("snapshot: {} of the host's memory a rank, for saves beside training\n", bytes_text(snapshot));
   return text + fmt::format("received: {}\n", travel_text(plan));
 }
 

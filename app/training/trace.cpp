@@ -9,8 +9,6 @@
 namespace tessera {
 namespace {
 
-std::string hex(std::uint64_t value) { return fmt::format("{:016x}", value); }
-
 std::int64_t trace_row(PlaneKind kind) {
   return static_cast<std::int64_t>(Traced::weights) + static_cast<std::int64_t>(kind);
 }

@@ -31,6 +31,8 @@ int run_plan(const PlanOptions& options) {
   if (peaks)
     fmt::print("sharding: full; memory with gather.granularity unit {}, module {}\n", bytes_text(peaks->unit),
                bytes_text(peaks->module));
+  if (const auto mixture = mixture_texts(deck.config.data); !mixture.empty())
+    fmt::print("mixture:  {}\n", fmt::join(mixture, ", "));
   if (options.memory > 0) fmt::print("{}", verdict_text(plan, options.memory));
   if (options.detail == Detail::all) fmt::print("\n{}", plan_text(plan));
   return 0;

@@ -163,6 +163,7 @@ struct DataConfig {
   bool shuffle = true;
   std::vector<std::string> eval_files;
   std::string tokenizer;  ///< absolute once a deck is read
+  std::vector<double> mixture;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
@@ -172,12 +173,15 @@ struct DataConfig {
               "Folder of the files, relative to the deck's folder");
     v.required("files", self.files, Text::line, may_change,
                "Patterns below root, or absolute ones; * within a folder's name, ** crosses folders");
+    v.key("mixture", self.mixture, above_to(0, 1e6), on_request,
+          "Weights, one for each pattern of files, which then is a corpus by itself: their shares of the samples, "
+          "whatever the sizes; none: files are one corpus");
     v.key("eval_files", self.eval_files, Text::line_or_empty, may_change,
           "Patterns, as those of files, of a corpus that is evaluated on alone; none: eval_fraction says");
     v.key("tokenizer", self.tokenizer, Text::line_or_empty, may_change,
           "tokenizer.json of token files, relative to the deck's folder: for prompts, samples and the vocabulary");
     v.derived("eval_fraction", self.eval_fraction, from_below(0, 1), on_request,
-              "0.05 for text, 0 for token files and with eval_files",
+              "0.05 for text, 0 for token files, with eval_files or a mixture",
               "Share of the windows, at the end, kept for evaluation");
     v.key("shuffle", self.shuffle, OneOf(), on_request,
           "Visit the windows of each epoch in an order drawn from the seed");
@@ -394,6 +398,7 @@ struct CheckpointConfig {
   ExpertLayout expert_layout = ExpertLayout::as_in_memory;
   Derived<CheckpointIo> io;
   std::map<std::string, std::string> mpio_hints;
+  bool async = false;
   bool quantized = false;
   std::string init_from;
   std::vector<std::string> init_missing;
@@ -410,10 +415,12 @@ struct CheckpointConfig {
           "Checkpoints of steps that are multiples of it are kept for good; 0: none");
     v.key("expert_layout", self.expert_layout, OneOf(), may_change,
           "Expert weights in files: single, one dataset a projection; discrete, one an expert; auto: as in memory");
-    v.derived("io", self.io, OneOf(), may_change, "mpio",
+    v.derived("io", self.io, OneOf(), may_change, "mpio; direct with async",
               "How ranks move payload: mpio, through HDF5's MPI-IO driver; direct, by the system's own calls");
     v.key("mpio_hints", self.mpio_hints, Text::line, may_change,
           "Hints for MPI-IO, by name, as its library knows them, with io mpio: {striping_factor: 8}");
+    v.key("async", self.async, OneOf(), may_change,
+          "Save a copy of the state in host memory while training goes on; by io direct");
     v.key("quantized", self.quantized, OneOf(), may_change,
           "Write quantized.h5 too: what `tessera quantize` makes of model.h5 in the format of the recipe's weights");
     v.key("init_from", self.init_from, Text::line_or_empty, may_change,

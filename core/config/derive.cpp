@@ -60,9 +60,11 @@ void derive(RunConfig& config) {
   const bool tile = ships_both_copies(config) || (config.sharding == Sharding::full && !plain);
   config.gather.cuts.fill(tile ? GatherCuts::tile : GatherCuts::flat);
   config.parallel.expert_room.fill(ample_room(config));
-  config.data.eval_fraction.fill(config.data.kind == DataKind::text && config.data.eval_files.empty() ? 0.05 : 0.0);
+  const DataConfig& data = config.data;
+  const bool divided = data.kind == DataKind::text && data.eval_files.empty() && data.mixture.empty();
+  config.data.eval_fraction.fill(divided ? 0.05 : 0.0);
   config.checkpoint.dir.fill("runs/" + config.run.name);
-  config.checkpoint.io.fill(CheckpointIo::mpio);
+  config.checkpoint.io.fill(config.checkpoint.async ? CheckpointIo::direct : CheckpointIo::mpio);
 }
 
 }  // namespace tessera

@@ -63,6 +63,7 @@ StateDict Engine::fresh_state() const {
 StateDict Engine::state() {
   StateDict state = fresh_state();
   state.counters.rules = optimizers_.counters_of(report(memory_.end(stream_)).counters);
+  state.before_update = &before_update_;
   return state;
 }
 
@@ -163,6 +164,7 @@ Updated Engine::update(Reduced&& gradients) {
   const Region region(device_, "update");
   Clipped clipped = clip(stream_, std::move(gradients), mesh_.world(), memory_.squares(), memory_.clip(),
                          static_cast<float>(plan_.optimizer.clip), memory_.norm_limit(), not_finite());
+  before_update_.hold(stream_);
   Updated updated = optimizers_.step(stream_, std::move(clipped), masters_, {memory_.rate(), memory_.counters()});
   if (observer_) observer_->stepped(stream_);
   return updated;

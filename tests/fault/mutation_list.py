@@ -224,6 +224,10 @@ MUTATIONS = [
                    "    contributions_[param].expected = group_of(param).pooled() ? 1 : rules.micro_batches;"),
               Edit(GRADIENTS, "  require(group.begun < rules_.micro_batches, ", "  require(group.begun < 2 * rules_.micro_batches, ")),
              (SLICES.format(2),)),
+    # Saves while training goes on.
+    mutation("live_state_is_written", "what is written beside training is not the copy but the state, which later steps change",
+             "io/checkpoint/snapshot.cpp", "      range.values.data = at;\n", "",
+             "mpi.checkpoint_ways_test.2 Checkpoints.AreTheSameBytesWrittenWhileTrainingGoesOn"),
     # Muon.
     mutation("owned_matrices_are_never_staged", "masters of matrices that are owned whole are stepped and never travel",
              WIRES + "plain.cpp",

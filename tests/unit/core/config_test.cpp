@@ -246,6 +246,24 @@ TEST(Check, TokenFilesNeedAVocabulary) {
   EXPECT_EQ(contradictions(config), List{});
 }
 
+TEST(Check, AMixtureHasAWeightForEachPattern) {
+  RunConfig config = sound();
+  config.data.files = {"a.txt", "b.txt"};
+  config.data.eval_fraction = 0;
+  config.data.mixture = {0.5, 0.5};
+  EXPECT_EQ(contradictions(config), List{});
+  config.data.mixture = {3};
+  EXPECT_EQ(contradictions(config),
+            List{"data.mixture: is of length 1, and data.files of length 2: give each pattern its weight"});
+  config.data.mixture = {3, 2e-6};
+  EXPECT_EQ(contradictions(config), List{"data.mixture: 2e-06 is less than a millionth of the sum, 3.000002: give "
+                                         "more, or leave that corpus out"});
+  config.data.mixture = {3, 1};
+  config.data.eval_fraction = 0.1;
+  EXPECT_EQ(contradictions(config), List{"data.eval_fraction: keeps a share of 0.1 of one corpus for evaluation; a "
+                                         "mixture is evaluated on data.eval_files"});
+}
+
 TEST(Check, WsdNeedsItsDecayWithinTheRun) {
   RunConfig config = sound();
   config.optimizer.schedule = Schedule::wsd;
@@ -312,6 +330,14 @@ TEST(Check, WhatCheckpointsCannotBe) {
   EXPECT_EQ(contradictions(coded), List{"checkpoint.quantized: is true, and with sharding full no rank holds whole "
                                         "weights: leave it out and run `tessera quantize` on model.h5, or use sharding "
                                         "optimizer"});
+  config.checkpoint = {};
+  config.checkpoint.async = true;
+  derive(config);
+  EXPECT_EQ(config.checkpoint.io.get(), CheckpointIo::direct);
+  EXPECT_EQ(contradictions(config), List());
+  config.checkpoint.io = CheckpointIo::mpio;
+  EXPECT_EQ(contradictions(config), List{"checkpoint.io: is mpio, and no thread beside training may use MPI: use io "
+                                         "direct, or leave io or async out"});
 }
 
 TEST(Check, StagingNeedsSomethingThatIsStaged) {
@@ -387,7 +413,8 @@ TEST(Advise, NamesKeysWithoutEffect) {
   config.recompute.modules = std::vector{RecomputeModule::mlp};
   config.checkpoint.io = CheckpointIo::direct;
   config.checkpoint.mpio_hints = {{"cb_nodes", "2"}};
-  EXPECT_EQ(advice(config), (List{"eval.every_steps: no evaluation: data.eval_fraction 0 keeps no windows for it",
+  EXPECT_EQ(advice(config), (List{"eval.every_steps: no evaluation: data.eval_fraction 0 keeps no windows for it, and "
+                                  "there are no data.eval_files",
                                   "optimizer.warmup_steps: the run of 100 steps ends within warm-up",
                                   "optimizer.decay_steps: counts with schedule wsd only",
                                   "recompute.modules: counts with mode selective only",
@@ -424,7 +451,7 @@ model: kind layers hidden heads kv_heads head_dim ffn seq_len norm norm_eps qk_n
 model.rope_scaling: factor low_freq_factor high_freq_factor original_seq_len
 model.moe: experts top_k weights renormalize balance_coef z_coef
 recompute: mode modules
-data: kind root files eval_files tokenizer eval_fraction shuffle
+data: kind root files mixture eval_files tokenizer eval_fraction shuffle
 batch: global micro
 eval: every_steps batches
 sample: tokens every_steps prompt
@@ -436,7 +463,7 @@ optimizer: matrices others lr beta1 beta2 eps weight_decay moments clip schedule
 optimizer.muon: momentum nesterov coefficients scale
 parallel: expert expert_room oversubscribe
 comm: timeout_s
-checkpoint: dir every_steps keep_last keep_every expert_layout io mpio_hints quantized )"
+checkpoint: dir every_steps keep_last keep_every expert_layout io mpio_hints async quantized )"
             R"(init_from init_missing init_ignore_extra
 debug: replica_hash_every trace)");
 }
@@ -458,7 +485,7 @@ TEST(Keys, FixedAreThoseThatAResumedRunCannotChange) {
             "optimizer.moments optimizer.muon.momentum optimizer.muon.nesterov optimizer.muon.coefficients "
             "optimizer.muon.scale ");
   EXPECT_EQ(on_request,
-            "run.steps data.kind data.eval_fraction data.shuffle batch.global optimizer.schedule "
+            "run.steps data.kind data.mixture data.eval_fraction data.shuffle batch.global optimizer.schedule "
             "optimizer.warmup_steps optimizer.decay_steps ");
 }
 
