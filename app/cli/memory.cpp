@@ -50,14 +50,15 @@ std::int64_t planned_bytes(const RunPlan& plan) {
 
 Problems against(const Holder& holder, const RunPlan& plan, std::int64_t ranks) {
   const std::int64_t needed = planned_bytes(plan);
+  const bool whole = plan.sync.weights.sharding == Sharding::optimizer;
   Problems problems;
   if (holder.memory > 0 && needed > holder.memory / ranks)
     problems.add(
         Exit::deck,
         fmt::format("{} of {} {} not fit {}, which has {}: use more hosts or GPUs, a smaller batch.micro, "
-                    "recompute.mode full, or a smaller model; `tessera plan` shows what the memory is for",
+                    "recompute.mode full, {}or a smaller model; `tessera plan` shows what the memory is for",
                     counted(ranks, "rank"), bytes_text(needed), ranks == 1 ? "does" : "do", holder.name,
-                    bytes_text(holder.memory)));
+                    bytes_text(holder.memory), whole && plan.ranks.world.size > 1 ? "sharding full, " : ""));
   return problems;
 }
 

@@ -103,9 +103,11 @@ std::string verdict_text(const RunPlan& plan, std::int64_t memory) {
     return fmt::format("verdict:  fits {}, {} are left\n", bytes_text(memory), bytes_text(memory - needed));
   const auto most = static_cast<Category>(std::ranges::max_element(plan.memory) - plan.memory.begin());
   const bool activations = most == Category::activations;
+  const bool whole = plan.sync.weights.sharding == Sharding::optimizer && plan.ranks.world.size > 1;
+  const char* const smaller = whole ? "more ranks, sharding full or a smaller model" : "more ranks or a smaller model";
   return fmt::format("verdict:  does not fit {}: {} too much, most of it for {}; use {}\n", bytes_text(memory),
                      bytes_text(needed - memory), name_of(most),
-                     activations ? "a smaller batch.micro or recompute.mode full" : "more ranks or a smaller model");
+                     activations ? "a smaller batch.micro or recompute.mode full" : smaller);
 }
 
 }  // namespace tessera

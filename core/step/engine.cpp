@@ -172,7 +172,7 @@ Updated Engine::update(Reduced&& gradients) {
 
 Turn Engine::evaluate(const HostSequences& micro_batch) {
   require(micro_batch.sequences == plan_.sizes.micro, "Engine::evaluate", "takes one micro-batch, padding included");
-  sync_.settle(stream_);
+  const Forward forward = sync_.forward(stream_);
   memory_.begin(stream_, micro_batch);
   {
     const Arena::Frame frame(activations_);
@@ -191,6 +191,7 @@ std::vector<float> Engine::next_logits(const std::vector<std::int32_t>& ids) {
   HostSequences sequence{ids, {}, 1, 0, 0};
   sequence.ids.resize(length);
   sequence.targets.resize(length);
+  const Forward forward = sync_.forward(stream_);
   memory_.begin(stream_, sequence);
   const Arena::Frame frame(activations_);
   const Tensor logits = activations_.keep(DType::f32, {plan_.model.shape().vocabulary});

@@ -12,6 +12,7 @@
 #include "io/checkpoint/storage.hpp"
 #include "io/files/posix_file.hpp"
 #include "io/files/text_file.hpp"
+#include "kernels/digest/digest.hpp"
 
 namespace tessera {
 

@@ -34,7 +34,7 @@ class CheckpointWriter {
   /// Waits for what is under way, which is no checkpoint then.
   ~CheckpointWriter();
 
-  /// Saves `state` as `run`/step_<N>; returns its content digest. Waits for the device and the disk, and takes 16 MiB
+  /// Saves `state` as step_N of `run`; returns its content digest. Waits for the device and the disk, and takes 16 MiB
   /// of the host's memory meanwhile. When any rank fails, all throw the same Error, nothing of this save remains and
   /// every older checkpoint does. Collective.
   std::string save(const std::filesystem::path& run, const StateDict& state, const Origin& origin);

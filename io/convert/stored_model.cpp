@@ -12,6 +12,7 @@
 #include "io/checkpoint/structure.hpp"
 #include "io/deck/deck.hpp"
 #include "io/files/new_folder.hpp"
+#include "kernels/digest/digest.hpp"
 
 namespace tessera {
 

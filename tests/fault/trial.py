@@ -53,7 +53,7 @@ def processes(folder):
             if os.readlink(f"/proc/{pid}/cwd") != folder or os.readlink(f"/proc/{pid}/exe") != program:
                 continue
             with open(f"/proc/{pid}/environ", "rb") as file:
-                rank = re.search(rb"(?:^|\0)PMI_RANK=(\d+)", file.read())
+                rank = re.search(rb"(?:^|\0)(?:PMI_RANK|OMPI_COMM_WORLD_RANK)=(\d+)", file.read())
             found[int(rank[1]) if rank else 0] = int(pid)
         except OSError:
             continue
