@@ -1,6 +1,6 @@
 #include "io/metrics/run_record.hpp"
+#include "kernels/digest/digest.hpp"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -96,7 +96,7 @@ std::string to_json(const RunRecord& record, const std::string& earlier) {
       {"deck", {{"path", record.deck_path}, {"hash", record.deck_hash}, {"resolved_hash", record.resolved_deck_hash}}},
       {"seed", record.seed},
       {"data",
-       {{"hash", fmt::format("{:016x}", record.data_hash)},
+       {{"hash", hex(record.data_hash)},
         {"files", record.data_files},
         {"tokens", record.data_tokens}}},
       {"software",
