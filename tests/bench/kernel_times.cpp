@@ -11,6 +11,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -18,7 +19,7 @@ namespace {
 struct Total {
   std::int64_t calls = 0;
   double seconds = 0;
-  double idle = 0;  ///< seconds after it in which nothing ran
+  std::vector<double> idle;  ///< seconds after each call in which nothing ran
 };
 /// One kernel or copy, in nanoseconds of the GPU's clock.
 struct Span {
@@ -50,10 +51,18 @@ double share_out_idle_time() {
   std::sort(all.begin(), all.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
   const Span* last = nullptr;
   for (const Span& span : all) {
-    if (last && span.begin > last->end) last->total->idle += 1e-9 * static_cast<double>(span.begin - last->end);
+    if (last)
+      last->total->idle.push_back(span.begin > last->end ? 1e-9 * static_cast<double>(span.begin - last->end) : 0);
     if (!last || span.end > last->end) last = &span;
   }
   return last ? 1e-9 * static_cast<double>(last->end - all.front().begin) : 0;
+}
+
+/// First launches of a kernel load it, and would spoil a mean.
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::ranges::nth_element(values, values.begin() + std::ssize(values) / 2);
+  return values[values.size() / 2];
 }
 
 const char* name_of(std::uint8_t copy) {
@@ -113,12 +122,14 @@ void report() {
   for (const auto& [name, total] : list)
     std::fprintf(stderr, "%8.2f %5.1f%% %6ld %8.1f %10.1f  %s\n", 1e3 * total.seconds, 100 * total.seconds / busy,
                  static_cast<long>(total.calls), 1e6 * total.seconds / static_cast<double>(total.calls),
-                 1e6 * total.idle / static_cast<double>(total.calls), name.c_str());
+                 1e6 * median(total.idle), name.c_str());
 }
 
 }  // namespace
 
 extern "C" int InitializeInjection() {
+  static bool begun = false;
+  if (std::exchange(begun, true)) return 1;  // CUDA calls it once a driver entry
   cuptiActivityRegisterCallbacks(give, take);
   for (const CUpti_ActivityKind kind :
        {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET})

@@ -3,8 +3,10 @@ give, and that nothing non-finite hides.
 
 usage: recipes_test.py TESSERA MPIEXEC [CLASS.test...]
 
-With TESSERA_MATRIX=whole every change is made in every recipe, model and number of ranks: a quarter of an hour on 2 cores.
+With TESSERA_MATRIX=whole every change is made in every recipe, model and number of ranks: a quarter of an hour on 2 cores;
+what is not finite, and steps made again, TESSERA_MATRIX_JOBS of them side by side.
 """
+import concurrent.futures
 import itertools
 import json
 import math
@@ -13,6 +15,7 @@ import os
 import runs
 
 WHOLE = os.environ.get("TESSERA_MATRIX") == "whole"
+JOBS = int(os.environ.get("TESSERA_MATRIX_JOBS", "1"))
 RECIPES = ("fp8_block", "mxfp8", "mxfp8_2d", "nvfp4")
 SPREAD = ((4, 1), (2, 2), (3, 3), (4, 2), (4, 4))  # ranks, and how many of them hold the experts between them
 MODELS = {
@@ -162,6 +165,12 @@ class Recipes(Bench):
 class NotFinite(Bench):
     """A value that is not finite skips the step on all ranks, though formats saturate."""
 
+    def each(self, check, cases):
+        with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+            for case, future in [(case, pool.submit(check, *case)) for case in cases]:
+                with self.subTest(case=case):
+                    future.result()
+
     def check(self, recipe, model, ranks, value, expert=1):
         case = f"{recipe}.{ranks}.{expert}.{value}"
         spread = f"parallel.expert={expert}"
@@ -187,19 +196,19 @@ class NotFinite(Bench):
         """Held by every rank, or spread over groups of ranks, where it travels to other ranks' experts."""
         cases = itertools.product(("bf16", *RECIPES), SPREAD, ("nan", "inf")) if WHOLE else (
             ("fp8_block", (4, 1), "inf"), ("mxfp8", (4, 2), "nan"), ("mxfp8_2d", (3, 3), "inf"), ("nvfp4", (4, 4), "inf"))
-        for recipe, (ranks, expert), value in cases:
-            with self.subTest(recipe=recipe, ranks=ranks, expert=expert, value=value):
-                self.check(recipe, "spread", ranks, value, expert)
+        self.each(lambda recipe, mesh, value: self.check(recipe, "spread", mesh[0], value, mesh[1]), cases)
+
+    def check_again(self, recipe, mesh):
+        ranks, expert = mesh
+        settings = ("eval.every_steps=2", f"parallel.expert={expert}")
+        name = f"{recipe}.{ranks}.{expert}"
+        once = self.run_of(name, recipe, "spread", ranks, *settings)
+        again = self.run_of(name + ".again", recipe, "spread", ranks, *settings, fault="step4:all:redo")
+        self.assertEqual(again, once)
 
     def test_a_step_made_again(self):
-        cases = itertools.product(("bf16", *RECIPES), SPREAD) if WHOLE else (("bf16", (3, 1)), ("nvfp4", (3, 3)))
-        for recipe, (ranks, expert) in cases:
-            with self.subTest(recipe=recipe, ranks=ranks, expert=expert):
-                settings = ("eval.every_steps=2", f"parallel.expert={expert}")
-                name = f"{recipe}.{ranks}.{expert}"
-                once = self.run_of(name, recipe, "spread", ranks, *settings)
-                again = self.run_of(name + ".again", recipe, "spread", ranks, *settings, fault="step4:all:redo")
-                self.assertEqual(again, once)
+        self.each(self.check_again,
+                  itertools.product(("bf16", *RECIPES), SPREAD) if WHOLE else (("bf16", (3, 1)), ("nvfp4", (3, 3))))
 
 
 class Refused(Bench):
