@@ -9,6 +9,7 @@
 #include "io/checkpoint/storage.hpp"
 #include "io/files/text_file.hpp"
 #include "kernels/base/attempt.hpp"
+#include "kernels/digest/digest.hpp"
 
 namespace tessera {
 namespace {

@@ -249,6 +249,7 @@ Prepared prepare(const std::string& deck, const std::vector<Override>& overrides
   if (task == Task::evaluation) {
     config.batch.global = round_up(config.batch.global, mpi.size() * config.batch.micro);
     config.debug.trace.clear();  // training's
+    config.checkpoint.async = false;
   }
   for (const Finding& finding : refusals(config, mpi.size()))
     problems.add(Exit::deck, run.deck.provenance.located(finding));

@@ -36,8 +36,8 @@ RunRecord record_of(const PreparedRun& run, const RunRequest& request) {
   record.name = config.run.name;
   record.command_line = request.command_line;
   record.deck_path = request.deck;
-  record.deck_hash = fmt::format("{:016x}", run.deck.text_hash);
-  record.resolved_deck_hash = fmt::format("{:016x}", fnv1a64(resolved_text(run.deck)));
+  record.deck_hash = hex(run.deck.text_hash);
+  record.resolved_deck_hash = hex(fnv1a64(resolved_text(run.deck)));
   record.version = build.version;
   record.git_sha = build.git_sha;
   record.compiler = build.compiler;

@@ -107,6 +107,23 @@ void check_schedule(const OptimizerConfig& optimizer, std::int64_t steps, Findin
                                  optimizer.decay_steps, steps)});
 }
 
+/// Of what full sharding forbids beside what is forbidden anyway.
+void check_full_sharding(const RunConfig& config, Findings& found) {
+  const bool plain = config.precision.recipe == RecipeName::bf16;
+  if (config.precision.primary_weights == PrimaryWeights::quantized && config.gather.wire == GatherWire::bf16)
+    found.push_back({{"gather.wire", "sharding", "precision.primary_weights"},
+                     "is bf16, and full sharding gathers what it keeps, which is codes: use wire auto, primary_weights "
+                     "bf16, or sharding optimizer"});
+  if (config.checkpoint.quantized)
+    found.push_back({{"checkpoint.quantized", "sharding"},
+                     "is true, and with sharding full no rank holds whole weights: leave it out and run `tessera "
+                     "quantize` on model.h5, or use sharding optimizer"});
+  if (!plain && config.gather.cuts == GatherCuts::flat)
+    found.push_back({{"gather.cuts", "sharding"},
+                     "is flat, and full sharding cuts what a recipe quantizes between rows of blocks: use cuts tile, "
+                     "or sharding optimizer"});
+}
+
 void check_gather(const RunConfig& config, Findings& found) {
   const bool quantized = config.precision.primary_weights == PrimaryWeights::quantized;
   if (!quantized && config.gather.wire == GatherWire::quantized)
@@ -118,6 +135,12 @@ void check_gather(const RunConfig& config, Findings& found) {
                      fmt::format("is {}, and nothing is staged: only weights that are held quantized and travel as "
                                  "bf16 are; use auto",
                                  name_of(config.gather.staging))});
+  if (config.sharding == Sharding::full) return check_full_sharding(config, found);
+  if (config.gather.granularity != GatherGranularity::automatic)
+    found.push_back({{"gather.granularity", "sharding"},
+                     fmt::format("is {}, and weights are gathered for use only where sharding is full: use auto, or "
+                                 "sharding full",
+                                 name_of(config.gather.granularity))});
   if (config.gather.cuts == GatherCuts::flat && ships_both_copies(config))
     found.push_back({{"gather.cuts", "gather.wire"},
                      fmt::format("is flat, and codes of {} travel by whole rows of blocks: use cuts tile, or wire bf16",
@@ -192,6 +215,12 @@ void check_checkpoint(const RunConfig& config, Findings& found) {
   if (checkpoint.quantized && plain)
     found.push_back({{"checkpoint.quantized", "precision.recipe"},
                      "recipe bf16 quantizes no weight: leave quantized out, or choose another recipe"});
+  if (checkpoint.async && checkpoint.io == CheckpointIo::mpio)
+    found.push_back({{"checkpoint.io", "checkpoint.async"},
+                     "is mpio, and no thread beside training may use MPI: use io direct, or leave io or async out"});
+  if (checkpoint.async && checkpoint.quantized)
+    found.push_back({{"checkpoint.quantized", "checkpoint.async"},
+                     "is made by the ranks together while training waits: leave quantized or async out"});
 }
 
 Findings check(const RunConfig& config) {
@@ -225,6 +254,9 @@ Findings advise(const RunConfig& config) {
   if (config.gather.wire == GatherWire::bf16 && config.precision.primary_weights == PrimaryWeights::bf16)
     found.push_back({{"gather.wire", "precision.primary_weights"},
                      "weights that are held in bf16 travel in it anyway"});
+  if (config.sharding == Sharding::full && config.reduce.bucket_mib != ReduceConfig().bucket_mib)
+    found.push_back({{"reduce.bucket_mib", "sharding"},
+                     "counts with sharding: optimizer only: under full sharding gradients travel module by module"});
   if (config.model.rope_scaling && config.model.position != Position::rotary)
     found.push_back({{"model.rope_scaling.factor", "model.position"}, "counts with position rotary only"});
   if (config.model.qkv_bias && config.model.bias)

@@ -8,7 +8,7 @@ packages=(build-essential ca-certificates ccache cmake git ninja-build pkg-confi
   mpich libmpich-dev libhdf5-mpich-dev hdf5-tools
   libdnnl-dev ocl-icd-opencl-dev  # dnnl's CMake package asks for OpenCL, which apt only recommends with it
   libcli11-dev libfmt-dev libicu-dev libssl-dev libyaml-cpp-dev nlohmann-json3-dev
-  libbenchmark-dev libgmock-dev libgtest-dev clang-tidy
+  libbenchmark-dev libgmock-dev libgtest-dev clang-tidy doxygen
   python3 python3-h5py python3-pip python3-venv)
 for argument in "$@"; do
   case $argument in

@@ -322,6 +322,22 @@ TEST(Check, WhatCheckpointsCannotBe) {
   config.checkpoint.quantized = true;
   EXPECT_EQ(contradictions(config), List{"checkpoint.quantized: recipe bf16 quantizes no weight: leave quantized out, "
                                          "or choose another recipe"});
+  RunConfig coded = holding(RecipeName::nvfp4, PrimaryWeights::quantized);
+  coded.checkpoint.quantized = true;
+  EXPECT_EQ(contradictions(coded), List{});
+  coded.sharding = Sharding::full;
+  coded.gather.cuts = GatherCuts::tile;
+  EXPECT_EQ(contradictions(coded), List{"checkpoint.quantized: is true, and with sharding full no rank holds whole "
+                                        "weights: leave it out and run `tessera quantize` on model.h5, or use sharding "
+                                        "optimizer"});
+  config.checkpoint = {};
+  config.checkpoint.async = true;
+  derive(config);
+  EXPECT_EQ(config.checkpoint.io.get(), CheckpointIo::direct);
+  EXPECT_EQ(contradictions(config), List());
+  config.checkpoint.io = CheckpointIo::mpio;
+  EXPECT_EQ(contradictions(config), List{"checkpoint.io: is mpio, and no thread beside training may use MPI: use io "
+                                         "direct, or leave io or async out"});
 }
 
 TEST(Check, StagingNeedsSomethingThatIsStaged) {
@@ -341,6 +357,48 @@ TEST(Check, StagingNeedsSomethingThatIsStaged) {
     EXPECT_EQ(staged(holding(RecipeName::mxfp8, quantized), staging), List());
     EXPECT_EQ(staged(holding(RecipeName::nvfp4, quantized, GatherWire::bf16), staging), List());
   }
+}
+
+TEST(Derive, FullShardingCutsBetweenRowsOfBlocksAndGathersModulesWhereCopiesDiffer) {
+  using enum PrimaryWeights;
+  const auto sharded = [](RecipeName recipe, PrimaryWeights held, RecomputeMode mode = RecomputeMode::none) {
+    RunConfig config = holding(recipe, held);
+    config.sharding = Sharding::full;
+    config.recompute.mode = mode;
+    derive(config);
+    return config;
+  };
+  EXPECT_EQ(sharded(RecipeName::bf16, bf16).gather.cuts.get(), GatherCuts::flat);
+  for (PrimaryWeights held : {bf16, quantized})
+    EXPECT_EQ(sharded(RecipeName::nvfp4, held).gather.cuts.get(), GatherCuts::tile);
+  EXPECT_TRUE(gathers_modules(sharded(RecipeName::mxfp8, quantized, RecomputeMode::selective)));
+  EXPECT_FALSE(gathers_modules(sharded(RecipeName::mxfp8, bf16, RecomputeMode::selective)));
+  EXPECT_FALSE(gathers_modules(sharded(RecipeName::mxfp8, quantized, RecomputeMode::full)));
+  EXPECT_FALSE(gathers_modules(sharded(RecipeName::mxfp8_2d, quantized, RecomputeMode::selective)));
+  RunConfig asked = sharded(RecipeName::bf16, bf16);
+  asked.gather.granularity = GatherGranularity::module;
+  EXPECT_TRUE(gathers_modules(asked));
+}
+
+TEST(Check, FullShardingGathersWhatItKeeps) {
+  using enum PrimaryWeights;
+  RunConfig config = sound();
+  config.gather.granularity = GatherGranularity::unit;
+  EXPECT_EQ(contradictions(config), List{"gather.granularity: is unit, and weights are gathered for use only where "
+                                         "sharding is full: use auto, or sharding full"});
+  config.sharding = Sharding::full;
+  EXPECT_EQ(contradictions(config), List{});
+  config.reduce.bucket_mib = 1;
+  EXPECT_EQ(advice(config), List{"reduce.bucket_mib: counts with sharding: optimizer only: under full sharding "
+                                 "gradients travel module by module"});
+  RunConfig coded = holding(RecipeName::mxfp8, quantized, GatherWire::bf16);
+  coded.sharding = Sharding::full;
+  coded.gather.cuts = GatherCuts::flat;
+  EXPECT_EQ(contradictions(coded),
+            (List{"gather.wire: is bf16, and full sharding gathers what it keeps, which is codes: use wire auto, "
+                  "primary_weights bf16, or sharding optimizer",
+                  "gather.cuts: is flat, and full sharding cuts what a recipe quantizes between rows of blocks: use "
+                  "cuts tile, or sharding optimizer"}));
 }
 
 TEST(Check, SurvivesAConfigOfZeros) { EXPECT_NO_THROW(contradictions(RunConfig())); }
@@ -397,15 +455,15 @@ data: kind root files mixture eval_files tokenizer eval_fraction shuffle
 batch: global micro
 eval: every_steps batches
 sample: tokens every_steps prompt
-precision: compute recipe primary_weights fuse_wgrad quantize_head bf16_first bf16_last
-gather: overlap wire cuts staging
+precision: compute recipe primary_weights fuse_wgrad quantize_head bf16_first bf16_last sharding
+gather: overlap wire cuts staging granularity
 reduce: overlap bucket_mib order
 optimizer: matrices others lr beta1 beta2 eps weight_decay moments clip schedule )"
             R"(warmup_steps decay_steps min_lr max_skips skip_spikes
 optimizer.muon: momentum nesterov coefficients scale
 parallel: expert expert_room oversubscribe
 comm: timeout_s
-checkpoint: dir every_steps keep_last keep_every expert_layout io mpio_hints quantized )"
+checkpoint: dir every_steps keep_last keep_every expert_layout io mpio_hints async quantized )"
             R"(init_from init_missing init_ignore_extra
 debug: replica_hash_every trace)");
 }
@@ -456,7 +514,7 @@ TEST(Keys, SuggestWhatWasMeant) {
   EXPECT_EQ(nearest_key("model.hidden_size"), "model.hidden");
   EXPECT_EQ(nearest_key("optimizr.lr"), "optimizer.lr");
   EXPECT_EQ(nearest_key("model.experts"), "model.moe.experts");
-  EXPECT_EQ(nearest_key("sharding"), "");
+  EXPECT_EQ(nearest_key("pipelines"), "");
   EXPECT_EQ(nearest_key(std::string(100000, 'x')), "");
   EXPECT_EQ(nearest_word("cosin", choices_of<Schedule>()), "cosine");
   EXPECT_EQ(nearest_word("cubic", choices_of<Schedule>()), "");
