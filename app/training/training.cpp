@@ -79,7 +79,7 @@ Proceed Training::run(const RowSink& sink, const Boundary& boundary) {
     if (evaluation_due(step_)) report_.evaluated([this] { return evaluate(); });
   }
   report_.finish();
-  engine_.sync().settle(engine_.stream());
+  engine_.sync().settle(engine_.stream());  // leaves nothing under way
   if (trace_) trace_->finish(engine_.stream());
   return proceed;
 }
