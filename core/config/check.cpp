@@ -186,6 +186,8 @@ Findings check(const RunConfig& config) {
                      fmt::format("keeps a share of {} of the files for evaluation, and eval_files are for it: leave "
                                  "one of them out",
                                  config.data.eval_fraction.get())});
+  if (!config.debug.profile.empty() && config.debug.profile == config.debug.trace)
+    found.push_back({{"debug.profile", "debug.trace"}, "are one file: name another for one of them"});
   if (config.sample.tokens > 0 && config.sample.prompt.empty())
     found.push_back({{"sample.prompt", "sample.tokens"}, "is empty: generation starts from at least one byte"});
   return found;
@@ -208,6 +210,8 @@ Findings advise(const RunConfig& config) {
   if (config.eval.every_steps > 0 && config.data.eval_fraction == 0.0 && config.data.eval_files.empty())
     found.push_back({{"eval.every_steps", "data.eval_fraction"},
                      "no evaluation: data.eval_fraction 0 keeps no windows for it"});
+  if (!config.debug.profile.empty() && config.run.steps == 0)
+    found.push_back({{"debug.profile", "run.steps"}, "no profile: a run of 0 steps has none to show"});
   if (config.optimizer.warmup_steps >= config.run.steps)
     found.push_back({{"optimizer.warmup_steps", "run.steps"},
                      fmt::format("the run of {} steps ends within warm-up", config.run.steps)});

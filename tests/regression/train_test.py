@@ -433,6 +433,11 @@ class Refusals(Train):
                      debug__trace="gone/trace.jsonl")
         self.refused(4, "debug.trace: ", debug__trace=self.folder)
 
+    def test_a_profile_that_cannot_be_written(self):
+        self.refused(4, "debug.profile: gone/p.json cannot be written: No such file or directory", debug__profile="gone/p.json")
+        self.refused(3, "debug.profile, debug.trace: are one file: name another for one of them", debug__profile="one",
+                     debug__trace="one")
+
 
 class Faults(Train):
     """What breaks while the run is under way."""
