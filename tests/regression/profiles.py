@@ -74,11 +74,12 @@ def problems(trace, ranks, steps, gpu=False, kernels=False):
         for title in ["host"] + ["compute: regions"] * gpu:
             found += steps_of(rows[rank, title], steps, f"rank {rank}, {title}")
         carried = [e for (of, title), row in rows.items() if of == rank and title != "host" for e in row if e["cat"] == "collective"]
-        for n in range(steps[0], steps[1] + 1 if ranks > 1 else steps[0]):
-            of_step = {e["name"]: e["args"]["bytes"] for e in carried if e["args"].get("step") == n}
-            for name in ("all_gather weights", "all_to_all gradients"):
-                if of_step.get(name, 0) <= 0:
-                    found.append(f"rank {rank}: step {n} has no {name} with bytes")
+        if ranks > 1:  # an evaluation between two steps gathers the weights of the second
+            reduced = {e["args"].get("step") for e in carried if e["name"] == "all_to_all gradients" and e["args"]["bytes"] > 0}
+            if missing := set(range(steps[0], steps[1] + 1)) - reduced:
+                found.append(f"rank {rank}: steps {sorted(missing)} have no all_to_all of gradients with bytes")
+            if not any(e["name"] == "all_gather weights" and e["args"]["bytes"] > 0 for e in carried):
+                found.append(f"rank {rank}: no all_gather of weights with bytes")
         if kernels:
             ran = rows[rank, "compute: kernels"]
             if len({e["name"] for e in ran}) < 10:
