@@ -72,9 +72,10 @@ PreparedRun prepare(const RunRequest& request, const Mpi& mpi, Control& control)
   run.beginnings = beginnings(request.resume, config.checkpoint.dir.get(), control);
   if (!run.beginnings.empty()) attempt(problems, [&] {
       const SavedRun saved(run.beginnings.front());
-      problems.add(against_resuming(saved, run.deck, run.corpus->hash(), request.changes));
-      run.changes = changes_since(saved, run.deck, run.corpus->hash());
-      run.changes_text = changes_text(saved, config, run.changes, run.windows.train);
+      problems.add(against_resuming(saved, run.deck, run.corpus_hash(), request.changes));
+      run.changes = changes_since(saved, run.deck, run.corpus_hash());
+      run.changes_text = changes_text(saved, config, run.changes,
+                                      epochs_text(run, saved.manifest.counters.next_sample));
     });
   if (run.beginnings.empty() && !config.checkpoint.init_from.empty()) {
     run.given = starting_weights(run.deck, control, run.parallel.get());

@@ -112,6 +112,8 @@ ClosingReport closing_report(Device& device, const Mesh& mesh, const RunPlan& pl
     text += fmt::format("  {:<16} {:>10} {:>12} bytes\n", name_of(total.collective), counted(total.calls, "call"),
                         total.bytes);
   text += memory_text(device.memory(), control);
+  if (plan.config.checkpoint.async)
+    text += fmt::format("  {:<12} {:>12} bytes of the host\n", "snapshot", control.max(loop.snapshot_bytes));
   text += fmt::format("memory was asked for {} times after the second step\n", control.max(loop.late_allocations));
   return report;
 }

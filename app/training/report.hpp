@@ -21,6 +21,7 @@ struct ClosingReport {
 struct Loop {
   double seconds = 0;  ///< since training began
   std::int64_t late_allocations = 0;
+  std::int64_t snapshot_bytes = 0;  ///< of the host, for saves beside training
 };
 /// The same on every rank, but for the shares of `loop`, which are this rank's. Collective.
 ClosingReport closing_report(Device& device, const Mesh& mesh, const RunPlan& plan, Control& control,

@@ -234,7 +234,8 @@ class MpiCommunicator final : public Communicator {
     const Block type(x.receive.type, block);
     const int* counts = slot.blocks(x.counts, block);
     const int* displacements = slot.blocks(x.displacements, block);
-    watch_.check(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, x.receive.data, counts, displacements, type, comm_,
+    const void* const mine = x.send ? x.send.data : MPI_IN_PLACE;
+    watch_.check(MPI_Iallgatherv(mine, counts[rank()], type, x.receive.data, counts, displacements, type, comm_,
                                  slot.request()),
                  slot.waiting);
   }

@@ -58,6 +58,7 @@ struct Device::State {
   std::vector<PinnedBytes> pinned;
   Stream compute;
   std::optional<Stream> communication, copies;  ///< of a GPU; the host has one stream
+  std::optional<Stream> saves;                  ///< the same, made when it is asked for
   MemoryReport memory{};
   std::int64_t allocations = 0;
   Timeline timeline;
@@ -88,6 +89,10 @@ Device::~Device() = default;
 Stream& Device::compute() { return state_->compute; }
 Stream& Device::communication() { return state_->communication ? *state_->communication : state_->compute; }
 Stream& Device::copies() { return state_->copies ? *state_->copies : state_->compute; }
+Stream& Device::saves() {
+  if (!state_->compute.native()) return state_->compute;
+  return state_->saves ? *state_->saves : state_->saves.emplace(Priority::normal);
+}
 bool Device::measuring() const { return state_->measuring; }
 const Tape& Device::tape() const { return state_->tape; }
 const MemoryReport& Device::memory() const { return state_->memory; }

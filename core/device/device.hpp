@@ -30,12 +30,13 @@ using MemoryReport = std::array<std::int64_t, static_cast<std::size_t>(Category:
 
 class Timeline;
 
-/// One rank's execution and memory: three streams, every allocation, the transfers between host and device. The only
+/// One rank's execution and memory: four streams, every allocation, the transfers between host and device. The only
 /// place that allocates device memory. One thread uses it.
 ///  compute: the model, the optimizer, and all else that has no stream of its own.
 ///  communication, of the highest priority: every collective of the rank.
 ///  copies: the local sums of reductions, under the rest of backward.
-/// On the host the three are one.
+///  saves: the copy of a state that is saved while training goes on, under the next step until its update.
+/// On the host they are one.
 class Device {
  public:
   enum class Kind { real, measuring };
@@ -49,6 +50,7 @@ class Device {
   Stream& compute();
   Stream& communication();
   Stream& copies();
+  Stream& saves();
   bool measuring() const;
   /// The record of a measuring device's streams.
   const Tape& tape() const;

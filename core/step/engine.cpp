@@ -63,6 +63,7 @@ StateDict Engine::fresh_state() const {
 StateDict Engine::state() {
   StateDict state = fresh_state();
   state.counters.rules = optimizers_.counters_of(report(memory_.end(stream_)).counters);
+  state.before_update = &before_update_;
   return state;
 }
 
@@ -164,6 +165,7 @@ Updated Engine::update(Reduced&& gradients) {
   const Region region(stream_, RegionName::update);
   Clipped clipped = clip(stream_, std::move(gradients), mesh_.world(), memory_.squares(), memory_.clip(),
                          static_cast<float>(plan_.optimizer.clip), memory_.norm_limit(), not_finite());
+  before_update_.hold(stream_);
   Updated updated = optimizers_.step(stream_, std::move(clipped), masters_, {memory_.rate(), memory_.counters()});
   if (observer_) observer_->stepped(stream_);
   return updated;
@@ -171,7 +173,7 @@ Updated Engine::update(Reduced&& gradients) {
 
 Turn Engine::evaluate(const HostSequences& micro_batch) {
   require(micro_batch.sequences == plan_.sizes.micro, "Engine::evaluate", "takes one micro-batch, padding included");
-  sync_.settle(stream_);
+  const Forward forward = sync_.forward(stream_);
   memory_.begin(stream_, micro_batch);
   {
     const Arena::Frame frame(activations_);
@@ -190,6 +192,7 @@ std::vector<float> Engine::next_logits(const std::vector<std::int32_t>& ids) {
   HostSequences sequence{ids, {}, 1, 0, 0};
   sequence.ids.resize(length);
   sequence.targets.resize(length);
+  const Forward forward = sync_.forward(stream_);
   memory_.begin(stream_, sequence);
   const Arena::Frame frame(activations_);
   const Tensor logits = activations_.keep(DType::f32, {plan_.model.shape().vocabulary});

@@ -43,7 +43,7 @@ def processes_in(folder):
             if (os.readlink(f"/proc/{pid}/cwd"), os.readlink(f"/proc/{pid}/exe")) != (folder, TESSERA):
                 continue
             with open(f"/proc/{pid}/environ", "rb") as file:
-                rank = re.search(rb"(?:^|\0)PMI_RANK=(\d+)", file.read())
+                rank = re.search(rb"(?:^|\0)(?:PMI_RANK|OMPI_COMM_WORLD_RANK)=(\d+)", file.read())
             found.append((int(pid), int(rank[1]) if rank else 0))
     return found
 

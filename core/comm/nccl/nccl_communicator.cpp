@@ -242,11 +242,13 @@ class NcclCommunicator final : public Communicator {
     if (!even(x)) {
       for (int r = 0; r < size(); ++r) {
         const auto at = static_cast<std::size_t>(r);
-        broadcast(x.receive.flat(x.displacements[at], x.counts[at]), x.counts[at], r);
+        const Tensor part = x.receive.flat(x.displacements[at], x.counts[at]);
+        broadcast(x.send && r == rank() ? x.send : part, part, x.counts[at], r);
       }
       return;
     }
-    const Tensor mine = x.receive.flat(x.displacements[static_cast<std::size_t>(rank())], x.counts[0]);
+    const Tensor mine =
+        x.send ? x.send : x.receive.flat(x.displacements[static_cast<std::size_t>(rank())], x.counts[0]);
     if (x.counts[0] == 0) return;
     check(ncclAllGather(mine.data, x.receive.flat(x.displacements[0], 0).data, bytes_of(mine, x.counts[0]), ncclUint8,
                         comm_, native()));
@@ -299,9 +301,9 @@ class NcclCommunicator final : public Communicator {
     check(ncclAllReduce(t.data, t.data, static_cast<std::size_t>(t.elements()), reduced(t.type), op, comm_, native()));
   }
 
-  void broadcast(const Tensor& t, std::int64_t elements, int root) {
+  void broadcast(const Tensor& from, const Tensor& to, std::int64_t elements, int root) {
     if (elements == 0) return;
-    check(ncclBroadcast(t.data, t.data, bytes_of(t, elements), ncclUint8, root, comm_, native()));
+    check(ncclBroadcast(from.data, to.data, bytes_of(to, elements), ncclUint8, root, comm_, native()));
   }
 
   void check(ncclResult_t code) { back_end_->check(code, comm_); }
