@@ -242,7 +242,7 @@ Findings check(const RunConfig& config) {
     found.push_back({{"sample.tokens", "data.kind", "data.tokenizer"}, "needs data.tokenizer, or data.kind text"});
   check_data(config.data, found);
   if (!config.debug.profile.empty() && config.debug.profile == config.debug.trace)
-    found.push_back({{"debug.profile", "debug.trace"}, "are one file: name another for one of them"});
+    found.push_back({{"debug.profile", "debug.trace"}, "is the file of debug.trace too: name another"});
   if (config.sample.tokens > 0 && config.sample.prompt.empty())
     found.push_back({{"sample.prompt", "sample.tokens"}, "is empty: generation starts from at least one byte"});
   return found;

@@ -66,7 +66,7 @@ def problems(trace, ranks, steps, gpu=False, kernels=False):
     for event in passages:
         if (event["pid"], event["tid"]) not in titles:
             found.append(f"a row without a name: {event}")
-        rows[event["pid"], titles.get((event["pid"], event["tid"]))].append(event)
+        rows[event["pid"], titles.get((event["pid"], event["tid"]), "no row")].append(event)
     for (rank, title), row in rows.items():
         if not title.endswith("kernels"):
             found += nesting(row, f"rank {rank}, {title}")

@@ -435,7 +435,7 @@ class Refusals(Train):
 
     def test_a_profile_that_cannot_be_written(self):
         self.refused(4, "debug.profile: gone/p.json cannot be written: No such file or directory", debug__profile="gone/p.json")
-        self.refused(3, "debug.profile, debug.trace: are one file: name another for one of them", debug__profile="one",
+        self.refused(3, "debug.profile: is the file of debug.trace too: name another", debug__profile="one",
                      debug__trace="one")
 
 

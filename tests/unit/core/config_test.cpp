@@ -176,7 +176,7 @@ TEST(Check, NamesEveryContradiction) {
 
   config = sound();
   config.debug = {0, "one.json", "one.json"};
-  EXPECT_EQ(contradictions(config), List{"debug.profile: are one file: name another for one of them"});
+  EXPECT_EQ(contradictions(config), List{"debug.profile: is the file of debug.trace too: name another"});
 }
 
 TEST(Advise, AProfileShowsSteps) {

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "core/device/device.hpp"
-#include "kernels/convert/convert.hpp"
+#include "kernels/random/random.hpp"
 #include "tests/support/on_device.hpp"
 
 namespace tessera {
