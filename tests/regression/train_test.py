@@ -375,7 +375,7 @@ class Refusals(Train):
         self.assertIn("step 6/6", self.trained(2, model__vocab=300, **tokens))
         shutil.rmtree(self.path("run"))
         self.write(token_file([1, 2, 3] * 100, magic=7), "tokens.bin")
-        self.refused(5, "tokens.bin", model__vocab=256, **tokens)
+        self.refused(5, "tokens.bin: not a token file", model__vocab=256, **tokens)
 
     def test_a_batch_that_the_ranks_do_not_divide(self):
         self.refused(3, "batch.global: 12 sequences cannot be shared by 2 ranks in micro-batches of 4: use batch.micro 1, 2, 3 "
