@@ -21,7 +21,6 @@ from recipes_test import MODELS, RECIPES
 
 WHOLE = os.environ.get("TESSERA_MATRIX") == "whole"
 JOBS = int(os.environ.get("TESSERA_MATRIX_JOBS", "1"))
-PART, PARTS = map(int, os.environ.get("TESSERA_MATRIX_PART", "0/1").split("/"))
 DECK = """schema_version: 1
 run: {name: full, seed: 11, steps: 4, threads: 1}
 model: {layers: 2, seq_len: 32, MODEL}
@@ -177,7 +176,7 @@ class Same(Bench):
         self.assertGreaterEqual(done, 8)
 
     def test_bits(self):
-        self.check_all(list(every())[PART::PARTS] if WHOLE else SOME)
+        self.check_all(runs.part_of(every()) if WHOLE else SOME)
 
 
 class Saved(Bench):

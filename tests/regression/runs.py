@@ -36,6 +36,12 @@ checkpoint: {dir: run, every_steps: 0}
 """
 
 
+def part_of(cases):
+    """Of a matrix's cases those that TESSERA_MATRIX_PART=i/n asks for: every n-th, from the i-th on."""
+    part, parts = map(int, os.environ.get("TESSERA_MATRIX_PART", "0/1").split("/"))
+    return list(cases)[part::parts]
+
+
 class Paced:
     """A run's trace, written no faster than the test reads it: a step or two ahead the run waits for the test, whatever
     the machine. Until let_go()."""
