@@ -137,13 +137,15 @@ def reads_tokenizers():
 
 
 class Runs(InFolder):
+    wrapper = ()  # what the launcher starts, with the program and its arguments behind it
+
     def deck(self, directory, weights="single"):
         """weights: of the experts; none: a dense model."""
         moe = f", moe: {{experts: 4, top_k: 2, weights: {weights}}}" if weights else ""
         return self.write(directory + ".yaml", DECK.replace("DIR", self.path(directory)).replace("MOE", moe))
 
     def start(self, ranks, *arguments, verb="train", fault=""):
-        return subprocess.Popen([MPIEXEC, "-n", str(ranks), TESSERA, verb, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        return subprocess.Popen([MPIEXEC, "-n", str(ranks), *self.wrapper, TESSERA, verb, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True, cwd=self.folder,
                                 env={**os.environ, "OMP_NUM_THREADS": "1", "TESSERA_TEST_FOLDER": self.folder, "TESSERA_FAULT": fault})
 
