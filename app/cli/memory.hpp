@@ -8,7 +8,7 @@ namespace tessera {
 std::int64_t snapshot_bytes(const RunPlan& plan);
 
 /// What stands against holding a plan's memory on the hosts, or on the GPUs (`gpu`: as own_gpu says), that the ranks
-/// run on, and its snapshot on the hosts: more than there is at all, or than the limits of a process allow (Exit::deck).
+/// run on, and its snapshot on the hosts: more than there is at all, or than a process may have (Exit::deck).
 /// What others hold there is not looked at. Collective.
 Problems against_memory(const Mpi& mpi, Control& control, const RunPlan& plan, int gpu);
 
