@@ -244,6 +244,7 @@ class Moved(Bench):
         if recipe == "bf16":  # else slices are uneven, and the plan is that of the rank that needs most
             self.assertEqual(sum(size for _, size in found), sum(one["bytes"] * one["count"] for one in plan["gathers"]))
         self.assertGreaterEqual(plan["granularity"]["unit"], plan["granularity"]["module"])
+        self.assertEqual(plan["granularity"]["used"], "unit" if granularity == "unit" else "module")
         return found, plan["gathers"]
 
     def test_copies(self):
@@ -259,6 +260,8 @@ class Moved(Bench):
             found, plan = self.moves("mxfp8", mode, granularity, 6)
             self.assertEqual(set(sides(plan, "forward")), forward, (mode, granularity))
             self.assertEqual(set(sides(plan, "backward")), backward, (mode, granularity))
+            self.assertEqual({one["unit"].partition(" ")[2] for one in plan if one["unit"].startswith("block")},
+                             {"0", "1"} if granularity == "unit" else {"0 attention", "0 mlp", "1 attention", "1 mlp"})
         for recipe in ("bf16", "fp8_block", "mxfp8_2d", "nvfp4") if WHOLE else ("nvfp4",):
             found, plan = self.moves(recipe, "none", "unit", 6)
             self.assertEqual(len(sides(plan, "forward")), len(sides(plan, "backward")), recipe)
