@@ -240,6 +240,32 @@ TYPED_TEST(CodedProduct, OfExpertsAreThoseOfEachAlone) {
   }
 }
 
+TYPED_TEST(CodedProduct, OfManyDiscreteExpertsTakeFewLaunches) {
+  using Fixture = TestFixture;
+  constexpr std::int64_t many = 150, narrow = 64, wide = 32;
+  const Factor<typename Fixture::W> weights{this->device, {wide, narrow}, many, 6};
+  const Factor<typename Fixture::X> tokens{this->device, {rows, narrow}, 1, 7};
+  std::vector<std::int32_t> begins(many + 1, 32);  // rows for experts 70 and 149 alone
+  std::fill_n(begins.begin(), 71, 0);
+  begins.back() = rows;
+  const Tensor offsets = test::on_device(this->device, begins);
+  const Operand whole = weights.operand(Side::rowwise);
+  std::vector<Operand> each;
+  for (std::int64_t e = 0; e < many; ++e) each.push_back(whole.member(e));
+  std::int64_t launches = 0;
+  const auto forward = [&](const ExpertOperands& list) {
+    const Tensor y = test::poisoned<bf16>(this->device, {rows, wide});
+    launches = -this->stream.launches();
+    expert_forward(this->stream, y, tokens.operand(Side::rowwise), list, offsets);
+    launches += this->stream.launches();
+    return test::on_host<bf16>(this->device, y);
+  };
+  const auto of_all = forward({&whole, 1});
+  const std::int64_t of_one = launches;
+  EXPECT_TRUE(test::same_bits(forward({each.data(), many}), of_all));
+  EXPECT_LE(launches, of_one + 3);
+}
+
 TYPED_TEST(CodedProduct, WeightGradientsOfExpertsSumTheirRows) {
   const std::vector<std::int32_t> begins{0, 128, 128, 160};
   const Tensor offsets = test::on_device(this->device, begins);
@@ -342,8 +368,9 @@ TEST_P(Fp8Blocks, AreThoseOfTheirDecodedValues) {
           columns_of(dy_columns, wide_out), rows_of(x_columns, wide_in));
   linear_weight_gradient(stream, {dw, 1}, dy.operand(Side::columnwise), x.operand(Side::columnwise));
   const auto twice = columns_of(dy_columns, wide_out);
-  compare(test::in_double(test::on_host<float>(device, dw)), wide_out, wide_in, tokens, summed,
-          [&](std::int64_t i, std::int64_t l) { return 2 * twice(i, l); }, rows_of(x_columns, wide_in));
+  compare(
+      test::in_double(test::on_host<float>(device, dw)), wide_out, wide_in, tokens, summed,
+      [&](std::int64_t i, std::int64_t l) { return 2 * twice(i, l); }, rows_of(x_columns, wide_in));
 }
 
 TEST_P(Fp8Blocks, TakeTheirBiasAndAGelusGradient) {
@@ -395,9 +422,14 @@ TEST_P(Fp8Blocks, CapturedReadTheScalesOfTheirReplay) {
 std::vector<std::array<std::int64_t, 3>> layer_shapes() {
   std::vector<std::array<std::int64_t, 3>> all{{272, 208, 144}, {160, 1296, 400}, {48, 200, 88}};
   if (Runtime::back_end() == "Cuda")
-    for (const std::array<std::int64_t, 3>& s : std::initializer_list<std::array<std::int64_t, 3>>{
-             {1024, 768, 2304}, {1024, 3072, 768}, {1024, 1024, 4096}, {1024, 1280, 3840}, {1024, 1600, 6400},
-             {1024, 6400, 1600}, {1040, 1600, 4800}, {128, 768, 50304}})
+    for (const std::array<std::int64_t, 3>& s : std::initializer_list<std::array<std::int64_t, 3>>{{1024, 768, 2304},
+                                                                                                   {1024, 3072, 768},
+                                                                                                   {1024, 1024, 4096},
+                                                                                                   {1024, 1280, 3840},
+                                                                                                   {1024, 1600, 6400},
+                                                                                                   {1024, 6400, 1600},
+                                                                                                   {1040, 1600, 4800},
+                                                                                                   {128, 768, 50304}})
       all.push_back(s);
   return all;
 }
