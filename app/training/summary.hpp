@@ -16,6 +16,9 @@ struct CollectiveTotal {
 /// Of the kinds that the plan calls, those that move weights and gradients first.
 std::vector<CollectiveTotal> totals_of(std::span<const CollectiveCost> costs);
 
+/// "50.4 GFLOP".
+std::string flop_text(double flop);
+
 /// A plan on one screen, a line each: model, work, memory of the rank that needs most, what a rank receives in a step.
 std::string summary_text(const RunPlan& plan);
 

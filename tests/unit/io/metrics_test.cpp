@@ -215,6 +215,8 @@ TEST(Console, ShowsAStepInOneLine) {
       to_line(row),
       "step 120/5000 | loss 3.2171 | eval 3.3012 | norm nan | lr 3.0e-04 | 123 ms | 41% MFU | 512k tok/s | 61.3 GiB | "
       "ETA 10:02 | skipped");
+  row.mfu = 0.0043;
+  EXPECT_NE(to_line(row).find("| 0.4% MFU |"), std::string::npos);
 }
 
 TEST(Console, ScalesItsUnits) {
