@@ -18,7 +18,7 @@ namespace {
 
 std::filesystem::path directory_of(const RunPlan& plan) { return plan.config.checkpoint.dir.get(); }
 
-/// What report.html says in words, of the rows of all starts.
+/// The facts at the head of report.html, from the rows of all starts.
 std::vector<std::pair<std::string, std::string>> facts_of(const RunPlan& plan, const std::vector<MetricsRow>& rows,
                                                           const std::optional<Peak>& peak) {
   std::vector<std::pair<std::string, std::string>> facts;

@@ -8,12 +8,12 @@
 
 namespace tessera {
 
-/// What the collectives of one kind move in a step: bytes that one rank receives.
+/// Calls of one kind of collective in a step, and the bytes that one rank receives by them.
 struct CollectiveTotal {
   Collective collective;
   std::int64_t calls = 0, bytes = 0;
 };
-/// Of the kinds that the plan calls, those that move weights and gradients first.
+/// The kinds of collectives that the plan calls, those of weights and gradients first.
 std::vector<CollectiveTotal> totals_of(std::span<const CollectiveCost> costs);
 
 /// "50.4 GFLOP".

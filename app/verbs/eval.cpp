@@ -28,7 +28,7 @@ int eval(const EvalOptions& options, Mpi& mpi, Control& control) {
   const Prepared run = prepare(options.deck, options.overrides, Task::evaluation, mpi, control);
   const RunConfig& config = run.deck.config;
   const GivenWeights given = open_weights(options.checkpoint, control);
-  control.agree(against(given, *run.plan, {}));
+  control.agree(problems_with_weights(given, *run.plan, {}));
   const Runtime runtime(static_cast<int>(config.run.threads.get()), run.gpu);
   Device device;
   Mesh mesh = mpi.mesh(device, run.plan->ranks, std::chrono::seconds(config.comm.timeout_s));

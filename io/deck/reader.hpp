@@ -20,7 +20,7 @@ struct Reading {
   Provenance provenance;
   Complaints complaints;
   std::set<std::string, std::less<>> failed;  ///< keys and sections without a usable value
-  bool complete = true;  ///< every deck built on was read; else keys that are missing may stand there
+  bool complete = true;  ///< every base was read; else a missing key is no complaint, since the base may give it
 
   std::string where(const Place& place) const;
   void fail(const Place& place, const std::string& path, const std::string& text);

@@ -26,7 +26,8 @@ dd { margin: 0; overflow-wrap: anywhere; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; white-space: nowrap; }
 th, td { padding: 0.1em 0.7em; text-align: right; border-bottom: 1px solid var(--line); }
 th:first-child { text-align: left; }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 400px), 1fr)); gap: 1em 2em; margin: 1.5em 0; }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 400px), 1fr)); }
+.plots { gap: 1em 2em; margin: 1.5em 0; }
 svg { width: 100%; }
 .title { font-weight: 600; font-size: 14px; fill: var(--ink); }
 .unit, .tick { font-weight: 400; font-size: 12px; fill: var(--soft); }

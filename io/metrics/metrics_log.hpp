@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-/// What one optimizer step was. Losses are those of the forward before the step's update.
+/// Metrics of one optimizer step. Losses are those of the forward before the step's update.
 struct MetricsRow {
   std::int64_t step = 0;  ///< from 1
   float loss = 0;
@@ -47,7 +47,7 @@ std::vector<MetricsRow> read_metrics(const std::filesystem::path& path);
 
 inline constexpr const char* metrics_file = "metrics.jsonl";
 
-/// metrics.jsonl, the record of a run: one line a step. Local: rank 0 alone writes it.
+/// metrics.jsonl, the record of a run: one line a step. Rank 0 alone writes it. Local.
 class MetricsLog {
  public:
   /// Opens or makes the file and drops what a run restored at `step` will write again: rows of later steps, and an
