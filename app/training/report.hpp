@@ -4,7 +4,7 @@
 
 #include "core/comm/control.hpp"
 #include "core/plan/plan.hpp"
-#include "io/metrics/svg_plot.hpp"
+#include "io/report/svg_plot.hpp"
 
 namespace tessera {
 

@@ -9,7 +9,7 @@
 #include "app/training/summary.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/files/text_file.hpp"
-#include "io/metrics/report_page.hpp"
+#include "io/report/report_page.hpp"
 #include "io/metrics/run_directory.hpp"
 #include "kernels/base/attempt.hpp"
 

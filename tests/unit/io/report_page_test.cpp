@@ -1,4 +1,4 @@
-#include "io/metrics/report_page.hpp"
+#include "io/report/report_page.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
-#include "io/metrics/report_page.hpp"
+#include "io/report/report_page.hpp"
 
 #include <fmt/format.h>
 
-#include "io/metrics/html_page.hpp"
+#include "io/report/html_page.hpp"
 
 namespace tessera {
 

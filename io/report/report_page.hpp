@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "io/metrics/metrics_log.hpp"
-#include "io/metrics/svg_plot.hpp"
+#include "io/report/svg_plot.hpp"
 
 namespace tessera {
 

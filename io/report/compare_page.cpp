@@ -1,4 +1,4 @@
-#include "io/metrics/compare_page.hpp"
+#include "io/report/compare_page.hpp"
 
 #include <fmt/format.h>
 
@@ -9,9 +9,9 @@
 #include <set>
 
 #include "io/metrics/console.hpp"
-#include "io/metrics/html_page.hpp"
-#include "io/metrics/report_page.hpp"
-#include "io/metrics/svg_plot.hpp"
+#include "io/report/html_page.hpp"
+#include "io/report/report_page.hpp"
+#include "io/report/svg_plot.hpp"
 
 namespace tessera {
 namespace {

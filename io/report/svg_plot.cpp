@@ -1,4 +1,4 @@
-#include "io/metrics/svg_plot.hpp"
+#include "io/report/svg_plot.hpp"
 
 #include <fmt/format.h>
 

@@ -1,8 +1,8 @@
-#include "io/metrics/html_page.hpp"
+#include "io/report/html_page.hpp"
 
 #include <fmt/format.h>
 
-#include "io/metrics/svg_plot.hpp"
+#include "io/report/svg_plot.hpp"
 
 namespace tessera {
 namespace {
