@@ -8,6 +8,7 @@
 #include "app/training/preparation.hpp"
 #include "app/training/training.hpp"
 #include "app/verbs/verbs.hpp"
+#include "core/comm/make_on_all.hpp"
 #include "io/metrics/metrics_log.hpp"
 #include "kernels/base/runtime.hpp"
 
@@ -35,11 +36,13 @@ int eval(const EvalOptions& options, Mpi& mpi, Control& control) {
   Device device;
   Mesh mesh = mpi.mesh(device, run.plan->ranks, std::chrono::seconds(config.comm.timeout_s));
   std::vector<Record> no_records;
-  Training training(device, *run.plan, run.batches(), mesh, control, no_records);
-  training.initialise([&](StateDict& weights) { load_weights(*given.source, weights, device, control); });
-  const auto loss = static_cast<float>(training.evaluate());
-  if (mpi.rank() == 0) print(options, given.counters, loss);
-  return 0;
+  const auto training = make_on_all<Training>(control, device, *run.plan, run.batches(), mesh, control, no_records);
+  return or_end_all_ranks(mpi, [&] {
+    training->initialise([&](StateDict& weights) { load_weights(*given.source, weights, device, control); });
+    const auto loss = static_cast<float>(training->evaluate());
+    if (mpi.rank() == 0) print(options, given.counters, loss);
+    return 0;
+  });
 }
 
 }  // namespace
