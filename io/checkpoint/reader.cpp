@@ -221,7 +221,13 @@ class ParallelReading {
  public:
   ParallelReading(std::span<ReadRequest> requests, const std::function<void(std::size_t, const ReadRequest&)>& take,
                   const hdf5::Parallel& parallel)
-      : requests_(requests), take_(take), collective_(parallel.collective(hdf5::Parallel::Transfer::read)) {}
+      : requests_(requests), take_(take), collective_(parallel.collective(hdf5::Parallel::Transfer::read)) {
+    try {
+      memory_.resize(call_bytes);
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  }
 
   void read(const hdf5::File& file, const StoredTensor& tensor, std::size_t part_index) {
     const StoredTensor::Part& part = tensor.parts[part_index];
@@ -237,10 +243,11 @@ class ParallelReading {
         std::vector<hdf5::ElementRange> ranges;
         const std::size_t begin = next_;
         for (std::int64_t used = 0; is_here() && used + requests_[next_].bytes() <= call_bytes; ++next_) {
+          const std::int64_t at = std::exchange(used, used + requests_[next_].bytes());
+          if (failure_) continue;
           ranges.push_back({requests_[next_].first - part.first, requests_[next_].count});
-          requests_[next_].values = memory_.data() + std::exchange(used, used + requests_[next_].bytes());
+          requests_[next_].values = memory_.data() + at;
         }
-        if (failure_) ranges.clear();
         if (collective_ || !ranges.empty()) file.read(path, ranges, memory_.data());
         for (std::size_t i = begin; i < next_ && !failure_; ++i) take_(i, requests_[i]);
       } catch (...) {
@@ -256,7 +263,7 @@ class ParallelReading {
   std::span<ReadRequest> requests_;
   const std::function<void(std::size_t, const ReadRequest&)>& take_;
   bool collective_;
-  std::vector<std::byte> memory_ = std::vector<std::byte>(call_bytes);
+  std::vector<std::byte> memory_;
   std::size_t next_ = 0;  ///< request
   std::exception_ptr failure_;
 };

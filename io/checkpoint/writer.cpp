@@ -385,8 +385,13 @@ class ParallelDataset {
 void CheckpointWriter::write_parallel(Save& save) {
   meet();
   const bool collective = parallel_->collective(hdf5::Parallel::Transfer::write);
-  std::vector<std::byte> memory(call_bytes);
+  std::vector<std::byte> memory;
   std::exception_ptr failure;
+  try {
+    memory.resize(call_bytes);
+  } catch (...) {
+    failure = std::current_exception();
+  }
   for (CheckpointFile& out : save.files)
     for (const DatasetPlace& place : out.places) {
       const StateTensor& tensor = save.state.tensors[place.tensor];
