@@ -61,6 +61,17 @@ class Block {
   bool derived_;
 };
 
+/// Where an all-to-all sends from and receives to. What is empty may lie anywhere, at the other's address too, and Open
+/// MPI then takes both for MPI_IN_PLACE, by which a rank that receives nothing sends nothing.
+const void* sent_from(const Tensor& t) {
+  static std::byte nothing;
+  return t.elements() > 0 ? t.data : &nothing;
+}
+void* received_to(const Tensor& t) {
+  static std::byte nothing;
+  return t.elements() > 0 ? t.data : &nothing;
+}
+
 /// One operation under way. Its vectors keep their memory, so that a steady state allocates nothing here.
 struct Slot {
   bool used = false;
@@ -248,7 +259,7 @@ class MpiCommunicator final : public Communicator {
     std::fill(received.begin(), received.end(), static_cast<int>(mine / block));
     for (std::size_t r = 0; r < begins.size(); ++r)
       begins[r] = static_cast<int>(static_cast<std::int64_t>(r) * mine / block);
-    watch_.check(MPI_Ialltoallv(x.send.data, counts, displacements, type, x.receive.data, received.data(),
+    watch_.check(MPI_Ialltoallv(sent_from(x.send), counts, displacements, type, received_to(x.receive), received.data(),
                                 begins.data(), type, comm_, slot.request()),
                  slot.waiting);
   }
@@ -263,8 +274,8 @@ class MpiCommunicator final : public Communicator {
     const int* arrivals = slot.blocks(x.arrivals, arriving);
     const std::span<int> begins = slot.take(x.arrivals.size());
     std::exclusive_scan(arrivals, arrivals + x.arrivals.size(), begins.begin(), 0);
-    watch_.check(MPI_Ialltoallv(x.send.data, counts, displacements, from, x.receive.data, arrivals, begins.data(), to,
-                                comm_, slot.request()),
+    watch_.check(MPI_Ialltoallv(sent_from(x.send), counts, displacements, from, received_to(x.receive), arrivals,
+                                begins.data(), to, comm_, slot.request()),
                  slot.waiting);
   }
 
