@@ -248,7 +248,8 @@ Prepared prepare(const std::string& deck, const std::vector<Override>& overrides
   const std::int64_t evaluated = config.eval.batches * config.batch.global;
   if (task == Task::evaluation) {
     config.batch.global = round_up(config.batch.global, mpi.size() * config.batch.micro);
-    config.debug.trace.clear();  // training's
+    config.debug.trace.clear();  // training's, as is
+    config.debug.profile.clear();
     config.checkpoint.async = false;
   }
   for (const Finding& finding : refusals(config, mpi.size()))

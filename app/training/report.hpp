@@ -10,7 +10,9 @@ namespace tessera {
 
 /// What is known when a run ends.
 struct ClosingReport {
-  std::vector<Bar> regions;  ///< host time of this start over the ranks; the last is the time spent waiting
+  /// Time over the ranks, each region without those inside it: on a GPU as the device spent its measured steps, a step
+  /// on average; on the host of this start, by its clock.
+  std::vector<Bar> regions;
   /// The end of a log: time by region, the share of communication that was exposed, bytes per collective, memory by
   /// category as allocated.
   std::string text;

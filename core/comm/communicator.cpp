@@ -1,9 +1,9 @@
 #include "core/comm/communicator.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <numeric>
 
+#include "core/device/region.hpp"
 #include "kernels/base/error.hpp"
 
 namespace tessera {
@@ -94,9 +94,8 @@ Pending::~Pending() {
 
 void Pending::wait(Stream& stream) {
   require(owner_ != nullptr, "Pending::wait", "nothing is under way");
-  const auto begin = std::chrono::steady_clock::now();
+  const Region region(stream, RegionName::waiting);
   std::exchange(owner_, nullptr)->finish(stream, slot_);
-  stream.count_wait(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
 }
 
 }  // namespace tessera

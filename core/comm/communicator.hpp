@@ -90,7 +90,7 @@ class Communicator {
   /// What was submitted so far, for comparison over Control; null where nothing can disagree.
   virtual const CollectiveLog* log() const { return nullptr; }
   /// Seconds so far in which an operation was under way, by the host's clock; 0 where a device carries them. Of these,
-  /// Stream::waited() were exposed: not overlapped by computation.
+  /// those spent in RegionName::waiting were exposed: not overlapped by computation.
   virtual double busy() const { return 0; }
   /// Whether operations run on streams without the host (NCCL): then they can be captured in a CUDA graph
   /// (Stream::capture) and replayed. A submit to a dry stream only logs what a replay has done.

@@ -241,6 +241,8 @@ Findings check(const RunConfig& config) {
   if (config.sample.tokens > 0 && config.data.kind != DataKind::text && config.data.tokenizer.empty())
     found.push_back({{"sample.tokens", "data.kind", "data.tokenizer"}, "needs data.tokenizer, or data.kind text"});
   check_data(config.data, found);
+  if (!config.debug.profile.empty() && config.debug.profile == config.debug.trace)
+    found.push_back({{"debug.profile", "debug.trace"}, "is the file of debug.trace too: name another"});
   if (config.sample.tokens > 0 && config.sample.prompt.empty())
     found.push_back({{"sample.prompt", "sample.tokens"}, "is empty: generation starts from at least one byte"});
   return found;
@@ -266,6 +268,8 @@ Findings advise(const RunConfig& config) {
   if (config.eval.every_steps > 0 && config.data.eval_fraction == 0.0 && config.data.eval_files.empty())
     found.push_back({{"eval.every_steps", "data.eval_fraction"},
                      "no evaluation: data.eval_fraction 0 keeps no windows for it, and there are no data.eval_files"});
+  if (!config.debug.profile.empty() && config.run.steps == 0)
+    found.push_back({{"debug.profile", "run.steps"}, "no profile: a run of 0 steps has none to show"});
   if (config.optimizer.warmup_steps >= config.run.steps)
     found.push_back({{"optimizer.warmup_steps", "run.steps"},
                      fmt::format("the run of {} steps ends within warm-up", config.run.steps)});

@@ -437,12 +437,16 @@ struct CheckpointConfig {
 struct DebugConfig {
   std::int64_t replica_hash_every = 0;
   std::string trace;
+  std::string profile;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
     v.key("replica_hash_every", self.replica_hash_every, from_to(0, 1e12), may_change,
           "Steps between comparisons of the weights' bits on all ranks; 0: none");
     v.key("trace", self.trace, Text::line_or_empty, may_change, "File of digests, a JSON line per step; empty: none");
+    v.key("profile", self.profile, Text::line_or_empty, may_change,
+          "File of a Chrome trace of steps 5 to 8 of a start, for Perfetto or chrome://tracing: regions, collectives "
+          "and, on a GPU, every kernel; empty: none. Same bits");
   }
   bool operator==(const DebugConfig&) const = default;
 };

@@ -28,13 +28,7 @@ constexpr const char* name_of(Category c) {
 }
 using MemoryReport = std::array<std::int64_t, static_cast<std::size_t>(Category::count)>;
 
-/// Host time spent in regions of one name so far, and how often the host waited for the device in them; waits count for
-/// the innermost region.
-struct RegionTime {
-  const char* name;
-  double seconds;
-  std::int64_t waits;
-};
+class Timeline;
 
 /// One rank's execution and memory: four streams, every allocation, the transfers between host and device. The only
 /// place that allocates device memory. One thread uses it.
@@ -84,11 +78,9 @@ class Device {
   /// Waits of the host so far, those of upload() and download() included; counted alike in host and GPU builds.
   std::int64_t host_waits() const;
 
-  /// Opens and closes a region; Region calls them.
-  void enter(const char* name);
-  void leave(double seconds);
-  /// "outside" is what no region covers: it has waits only.
-  const std::vector<RegionTime>& regions() const;
+  /// Where its time goes, by the regions of core/device/region.hpp.
+  Timeline& timeline();
+  const Timeline& timeline() const;
 
  private:
   struct State;

@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "core/device/region.hpp"
 #include "core/params/param_sync.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/reduce/reduce.hpp"
@@ -86,6 +87,7 @@ void ParamSync::fill_unwritten(Stream& stream, const ParamBucket& own) {
 }
 
 void ParamSync::begin_reduction(Stream& stream, ParamGroup& group) {
+  const Region region(stream, RegionName::reduce);
   end_lease(stream, group);
   group.gradients.to(GradientState::reducing);
   for (const ParamBucket& own : group.buckets) fill_unwritten(stream, own);
@@ -105,6 +107,7 @@ void ParamSync::begin_reduction(Stream& stream, ParamGroup& group) {
 /// The local sum runs on the copies' stream, so that backward does not wait for it.
 void ParamSync::finish_oldest_reduction(Stream& stream) {
   Stream& copies = device_.copies();
+  const Region region(copies, RegionName::reduce);
   Flight& flight = flights_[oldest_];
   if (stream.launches() > flight.launches_before) ++overlapped_reductions_;
   flight.pending.wait(copies);
@@ -139,7 +142,10 @@ void ParamSync::reduce(Stream& stream) {
     if (rules_.reduce == Overlap::off && in_flight_ > 0) finish_oldest_reduction(stream);
   }
   while (in_flight_ > 0) finish_oldest_reduction(stream);
-  stream.wait(summed_);
+  {
+    const Region region(stream, RegionName::waiting);
+    stream.wait(summed_);
+  }
   for (ParamGroup& group : groups_) group.gradients.to(GradientState::reduced);
 }
 

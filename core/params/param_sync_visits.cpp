@@ -1,3 +1,4 @@
+#include "core/device/region.hpp"
 #include "core/params/param_sync.hpp"
 
 /// Weights of which ranks keep slices: whole in a slot of the pool for as long as a visit lasts. Staged -> InFlight ->
@@ -35,6 +36,7 @@ int ParamSync::visit(Stream& stream, ParamGroup& group, Sides needed) {
       throw StateError(group.id, weights.epoch(), name_of(weights.state()), "an operand in use");
     return walk.current_slot();
   }
+  const Region region(stream, RegionName::publish);
   const Visit* next = walk.next();
   if (!next || !next->serves(group.id, needed))
     throw StateError("group " + std::to_string(group.id.value) + ": an access that no dry pass saw here");

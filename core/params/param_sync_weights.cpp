@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/device/region.hpp"
 #include "core/params/param_sync.hpp"
 
 /// The weights' half of ParamSync: Stale -> Staged -> InFlight -> Gathered -> Ready, once a step. Those that visit a
@@ -21,6 +22,7 @@ Operand ParamSync::operand(Stream& stream, ParamId param, Side side) {
 
 /// Whatever is left to Ready. With overlap the next group's all-gather is begun before this one's is awaited.
 void ParamSync::walk_to_ready(Stream& stream, ParamGroup& group) {
+  const Region region(stream, RegionName::publish);
   if (group.state() == WeightState::stale)
     if (ParamGroup* holder = slot_holder(group)) conclude(stream, *holder);
   stage(stream, {&group.id, 1});

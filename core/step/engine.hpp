@@ -46,8 +46,8 @@ class Engine {
 
   /// One optimizer step: forward, backward, reduction, clip, update, publication. Only enqueues; the bits depend on
   /// nothing but its arguments and the state. Its report() may be read until the next step but one. Collective.
-  /// With StepPlan::graph all but tokens and report is RepeatedWork, unless an observer, an exchange of rows, whose
-  /// counts the host reads, or collectives that need the host forbid a capture.
+  /// With StepPlan::graph all but tokens and report is RepeatedWork, unless an observer, a timeline that records, an
+  /// exchange of rows, whose counts the host reads, or collectives that need the host forbid a capture.
   Turn step(const HostSequences& batch, const StepScalars& scalars);
   /// Of tests: what befalls the next step on this rank. One that a fault meets is never captured or replayed.
   void spoil_next(float value) { fault_ = value; }  ///< Pass::fault of its first micro-batch

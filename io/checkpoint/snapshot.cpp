@@ -27,9 +27,9 @@ Snapshot::Snapshot(Device& device, const StateDict& shape) : device_(device), me
     const std::size_t tensors = shape.tensors.size();
     const std::span<std::byte> memory = device.pinned(static_cast<std::int64_t>(tensors * sizeof(std::uint64_t)));
     digests_ = {reinterpret_cast<std::uint64_t*>(memory.data()), tensors};
+    device.saves();  // made at once, as the host's pages below: not during a save, for which training waits
     return;
   }
-  // The host's pages come with the first write: not during a save, for which training waits.
   ask_for_large_pages(memory_.data(), bytes());
   std::ranges::fill(memory_, std::byte{});
 }

@@ -14,8 +14,8 @@ class Snapshot {
   /// Takes memory for states of this shape, page-locked where there is a GPU. Local.
   Snapshot(Device& device, const StateDict& shape);
 
-  /// Copies the state. On a GPU it only enqueues the copy, on the stream of saves; the state's next update waits for it,
-  /// and for a state that is updated otherwise this call waits itself. Local.
+  /// Copies the state. On a GPU it only enqueues the copy, on the stream of saves; the state's next update waits for
+  /// it, and where nothing would, this call waits itself. Local.
   void take(const StateDict& state);
   /// Whether all bytes are there. Never blocks. Local.
   bool complete() const { return copied_.reached(); }

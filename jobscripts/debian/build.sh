@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Packages, Kokkos, for CUDA cuDNN's headers, configuration and build of one preset: host, v2, v3, v4, openmpi, debug, asan, tsan, cuda or arm64. Does only what is not yet done.
+# Packages, Kokkos, for CUDA cuDNN's and CUTLASS's headers, configuration and build of one preset: host, v2, v3, v4, openmpi, debug,
+# asan, tsan, cuda or arm64. Does only what is not yet done.
 #   build.sh PRESET [arguments of cmake --build, e.g. --target tessera]
 # TESSERA_WERROR=ON in the environment makes warnings errors. What another checkout has compiled comes from ccache.
 set -euo pipefail
@@ -16,7 +17,10 @@ case $preset in
   *) kokkos=$preset ;;
 esac
 step "Kokkos"; $here/install-kokkos.sh "$kokkos"
-if [ "$preset" = cuda ]; then step "headers of cuDNN's graph API"; $here/install-cudnn-frontend.sh; fi
+if [ "$preset" = cuda ]; then
+  step "headers of cuDNN's graph API"; $here/install-cudnn-frontend.sh
+  step "headers of CUTLASS"; $here/install-cutlass.sh
+fi
 export CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_CUDA_COMPILER_LAUNCHER=ccache
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1  # paths in the checkout are relative, so that checkouts share
 step "configuration"; cmake --preset "$preset" -DTESSERA_WERROR="${TESSERA_WERROR:-OFF}"

@@ -7,7 +7,7 @@
 namespace tessera {
 namespace {
 
-using activation::gelu_slope, activation::swiglu, activation::swiglu_slopes;
+using activation::gelu_slope, activation::sigmoid, activation::swiglu, activation::swiglu_slopes;
 
 template <class T> void gelu_backward_as(Stream& stream, const Tensor& dpre, const Tensor& dy, const Tensor& pre) {
   using A = Accumulator<T>;
@@ -33,7 +33,7 @@ template <class T> void swiglu_forward_as(Stream& stream, const Tensor& y, const
   launch_rows(stream, "swiglu_forward", y.rows(), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
     const T *const gate = in + 2 * r * n, *const up = gate + n;
     T* const to = out + r * n;
-    row.each(n, [=](std::int64_t j) { to[j] = T(swiglu(A(gate[j]), A(up[j]))); });
+    row.each(n, [=](std::int64_t j) { to[j] = T(swiglu(sigmoid(A(gate[j])), A(gate[j]), A(up[j]))); });
   });
 }
 
@@ -48,7 +48,7 @@ void swiglu_backward_as(Stream& stream, const Tensor& dgate_up, const Tensor& dy
     T *const dgate = out + 2 * r * n, *const dup = dgate + n;
     row.each(n, [=](std::int64_t j) {
       A of_gate, of_up;
-      swiglu_slopes(A(gate[j]), A(up[j]), A(g[j]), of_gate, of_up);
+      swiglu_slopes(sigmoid(A(gate[j])), A(gate[j]), A(up[j]), A(g[j]), of_gate, of_up);
       dgate[j] = T(of_gate);
       dup[j] = T(of_up);
     });

@@ -1,6 +1,10 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
+#ifdef TESSERA_HOPPER
+#include <cutlass/version.h>
+#endif
+
 #include "kernels/base/gpu_libraries.hpp"
 
 // Weak: a build may do without cuDNN.
@@ -23,6 +27,9 @@ std::vector<LibraryVersion> gpu_libraries() {
     found.push_back({"CUDA", std::to_string(runtime / 1000) + "." + std::to_string(runtime % 1000 / 10)});
   found.push_back({"cuBLASLt", dotted(cublasLtGetVersion(), 100, 100)});
   if (cudnnGetVersion) found.push_back({"cuDNN", dotted(cudnnGetVersion(), 100, 100)});
+#ifdef TESSERA_HOPPER
+  found.push_back({"CUTLASS", dotted(100 * CUTLASS_MAJOR + 10 * CUTLASS_MINOR + CUTLASS_PATCH, 10, 10)});
+#endif
   return found;
 }
 

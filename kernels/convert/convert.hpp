@@ -41,11 +41,13 @@ class ConvertTable {
   int pairs() const { return static_cast<int>(rows_.size()) - 1; }
   DType to() const { return to_; }
   DType from() const { return from_; }
+  bool aligned() const { return aligned_; }  ///< every array begins at a multiple of 16 bytes
   const std::vector<Row>& rows() const { return rows_; }  ///< and one behind the last, for the end of its chunks
   const Row* memory() const { return memory_; }
 
  private:
   DType to_ = DType::f32, from_ = DType::f32;
+  bool aligned_ = true;
   std::vector<Row> rows_;
   const Row* memory_ = nullptr;
 };

@@ -1,25 +1,15 @@
-#include "kernels/convert/convert.hpp"
-
 #include "kernels/base/strips.hpp"
+#include "kernels/convert/back.hpp"
 
 namespace tessera {
 namespace {
-
-/// The pair among [first, last) that a chunk belongs to.
-TESSERA_FN inline int pair_of(const ConvertTable::Row* rows, int first, int last, std::int64_t chunk) {
-  while (last - first > 1) {
-    const int middle = first + (last - first) / 2;
-    (rows[middle].first_chunk <= chunk ? first : last) = middle;
-  }
-  return first;
-}
 
 template <class To, class From> void convert_as(Stream& stream, const ConvertTable& table, int first, int last) {
   const ConvertTable::Row* const rows = table.memory();
   const std::int64_t before = table.rows()[static_cast<std::size_t>(first)].first_chunk;
   const std::int64_t end = table.rows()[static_cast<std::size_t>(last)].first_chunk;
   launch_rows(stream, "convert_table", end - before, KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
-    const ConvertTable::Row& pair = rows[pair_of(rows, first, last, before + r)];
+    const ConvertTable::Row& pair = rows[convert_table::pair_of(rows, first, last, before + r)];
     constexpr std::int64_t chunk = ConvertTable::chunk;
     const std::int64_t begin = (before + r - pair.first_chunk) * chunk, rest = pair.count - begin;
     To* const out = static_cast<To*>(pair.to) + begin;
@@ -41,6 +31,8 @@ ConvertTable::ConvertTable(std::span<const Pair> pairs) {
     require(pair.to.type == to_ && pair.from.type == from_, "ConvertTable", "all pairs have the same two types");
     require(pair.to.elements() == pair.from.elements(), "ConvertTable", "element counts differ");
     rows_.push_back({pair.to.data, pair.from.data, pair.to.elements(), chunks});
+    for (const void* place : {pair.to.data, pair.from.data})
+      aligned_ = aligned_ && reinterpret_cast<std::uintptr_t>(place) % 16 == 0;
     chunks += ceil_div(pair.to.elements(), chunk);
   }
   rows_.push_back({nullptr, nullptr, 0, chunks});
@@ -48,7 +40,7 @@ ConvertTable::ConvertTable(std::span<const Pair> pairs) {
 
 void convert(Stream& stream, const ConvertTable& table, int first, int last) {
   require(0 <= first && first <= last && last <= table.pairs(), "convert", "takes a range of the table's pairs");
-  if (first == last) return;
+  if (first == last || (!stream.dry() && convert_table::convert_pairs(stream, table, first, last))) return;
   dispatch_real(table.to(), "convert", [&]<class To>() {
     dispatch_real(table.from(), "convert", [&]<class From>() { convert_as<To, From>(stream, table, first, last); });
   });

@@ -1,6 +1,5 @@
-#include "kernels/embedding/embedding.hpp"
-
 #include "kernels/base/launch.hpp"
+#include "kernels/embedding/back.hpp"
 #include "kernels/sort/sort.hpp"
 
 namespace tessera {
@@ -79,6 +78,7 @@ void embedding_token_gradient(Stream& stream, Arena& arena, const Gradient& dtok
   const Tensor order = arena.temp(DType::i32, Shape{ids.elements()});
   const Tensor offsets = arena.temp(DType::i32, Shape{dtokens.sum.rows() + 1});
   sort_by_key(stream, arena, order, offsets, ids);
+  if (!stream.dry() && embedding::token_gradient(stream, dtokens, order, offsets, dy)) return;
   dispatch_real(dy.type, "embedding_token_gradient", [&]<class T>() {
     token_gradient<T>(stream, dtokens, order, offsets, dy);
   });
@@ -87,6 +87,7 @@ void embedding_token_gradient(Stream& stream, Arena& arena, const Gradient& dtok
 void embedding_position_gradient(Stream& stream, const Gradient& dpositions, const Tensor& dy) {
   require(dpositions.sum.columns() == dy.columns() && dpositions.sum.rows() > 0, "embedding_position_gradient",
           "dpositions are [T,C], dy is [M,C]");
+  if (!stream.dry() && embedding::position_gradient(stream, dpositions, dy)) return;
   dispatch_real(dy.type, "embedding_position_gradient", [&]<class T>() {
     position_gradient<T>(stream, dpositions, dy);
   });

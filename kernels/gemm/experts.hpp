@@ -8,4 +8,8 @@ namespace tessera::gemm {
 /// As multiply() of back.hpp, for products with experts.
 void multiply_experts(Stream& stream, const Product& product, const Places& places);
 
+/// As multiply_experts(), on Hopper's tensor cores: bf16, sides in multiples of 8, no epilogue and no alpha. False,
+/// with nothing done, for any other. A dry stream notes the workspace. Builds with CUTLASS for sm_90 alone have it.
+bool multiply_grouped(Stream& stream, const Product& product, const Places& places);
+
 }  // namespace tessera::gemm

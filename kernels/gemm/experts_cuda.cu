@@ -3,40 +3,14 @@
 
 #include "kernels/base/index.hpp"
 #include "kernels/base/launch.hpp"
+#include "kernels/gemm/experts.cuh"
 #include "kernels/gemm/experts.hpp"
 #include "kernels/gemm/gemm.hpp"
+#include "kernels/gemm/route.hpp"
 #include "kernels/gemm/tensor_cores.cuh"
 
 namespace tessera::gemm {
 namespace {
-
-constexpr int most_listed = 256;  // pointers: 2 KiB of a kernel's parameters
-
-/// Pointers of all experts' matrices: one and a stride, or one each.
-template <class P>
-struct Pointers {
-  P* each[most_listed] = {};
-  std::int64_t stride = 0;
-  int listed = 1;
-  __device__ P* operator()(int e) const { return listed == 1 ? each[0] + e * stride : each[e]; }
-};
-
-template <class P, class T, class Get>
-Pointers<P> pointers_of(const Members<T>& members, const Get& get) {
-  Pointers<P> p;
-  p.stride = members.list[0].member_stride;
-  p.listed = members.count;
-  for (int e = 0; e < members.count; ++e) p.each[e] = get(members.list[e]).template as<P>();
-  return p;
-}
-template <class T>
-Pointers<T> pointers_of(const ExpertOperands& w) {
-  return pointers_of<T>(w, [](const Operand& o) { return o.data; });
-}
-template <class A>
-Pointers<A> pointers_of(const ExpertGradients& dw) {
-  return pointers_of<A>(dw, [](const Gradient& g) { return g.sum; });
-}
 
 /// Rows [begin, end) of one expert.
 struct Span {
@@ -199,9 +173,7 @@ bool fits_tensor_cores(const Tensor& a, const Tensor& b, std::int64_t n, std::in
   return a.type == DType::bf16 && n % 8 == 0 && k % 8 == 0 && aligned(a) && aligned(b);
 }
 bool fits_tensor_cores(const ExpertOperands& w) {
-  bool fits = w.list[0].member_stride % 8 == 0;
-  for (int e = 0; e < w.count; ++e) fits = fits && reinterpret_cast<std::uintptr_t>(w.list[e].data.data) % 16 == 0;
-  return fits;
+  return begin_whole(w, [](const Operand& o) { return o.data; });
 }
 
 template <class Kernel, class Problem>
@@ -263,6 +235,9 @@ void sum_of_rows(Stream& stream, const Product& product, const Places& at) {
 }  // namespace
 
 void multiply_experts(Stream& stream, const Product& product, const Places& at) {
+#ifdef TESSERA_HOPPER
+  if (processor() == 90 && multiply_grouped(stream, product, at)) return;
+#endif
   dispatch_real(product.type, "expert product", [&]<class T>() {
     switch (product.form) {
       case Form::forward: return rows_times<T, Stored::transposed>(stream, product, at);

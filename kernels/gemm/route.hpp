@@ -16,6 +16,10 @@ enum class Route : std::uint8_t {
 /// whatever the overlap, and a plan knows them. A GPU build without a GPU plans for the processor that it is built for.
 Route route_of(const Product& product);
 
+/// CUDA builds: compute capability, ten times, of the GPU at hand; of the first that this build is for where there is
+/// none.
+int processor();
+
 /// A stream's library state (Stream::library): the products of codes that a dry stream met.
 struct Routes {
   std::map<Product, Route> of;

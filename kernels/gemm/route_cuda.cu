@@ -10,18 +10,6 @@
 namespace tessera::gemm {
 namespace {
 
-/// Compute capability, ten times, of the GPU at hand; of the first that this build is for where there is none.
-int processor() {
-  int device = 0, major = 0, minor = 0;
-  if (cudaGetDevice(&device) == cudaSuccess &&
-      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess)
-    return 10 * major + minor;
-  cudaGetLastError();
-  constexpr int built_for[] = {__CUDA_ARCH_LIST__};
-  return built_for[0] / 10;
-}
-
 /// The first cuBLASLt whose products read fp32 scales of blocks, and the only processor for which it has them.
 bool has_fp8_blocks() {
   static const bool has = processor() == 90 && cublasLtGetVersion() >= 120900;
@@ -45,6 +33,17 @@ constexpr Sizes declined[] = {
 };
 
 }  // namespace
+
+int processor() {
+  int device = 0, major = 0, minor = 0;
+  if (cudaGetDevice(&device) == cudaSuccess &&
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess)
+    return 10 * major + minor;
+  cudaGetLastError();
+  constexpr int built_for[] = {__CUDA_ARCH_LIST__};
+  return built_for[0] / 10;
+}
 
 // Rows of the factors of 16 bytes, of the result of 16; scales have a column for every row of a factor, in fours.
 Route route_of(const Product& p) {

@@ -1,5 +1,6 @@
-// One block of threads a row: online softmax (maximum and sum in one read), then a second read, from L2, in which the
-// gradient replaces the logits.
+// One block of threads a row: online softmax (maximum and sum in one read), then a second read, in which the gradient
+// replaces the logits: from shared memory, where the row lies that long if it fits twice, else from L2.
+#include "kernels/base/bulk.cuh"
 #include "kernels/base/columns.cuh"
 #include "kernels/base/launch.hpp"
 #include "kernels/base/math.hpp"
@@ -97,32 +98,68 @@ __device__ void load(float (&x)[lanes], const T* place) {
   for (int l = 0; l < lanes; ++l) x[l] = float(pack.value[l]);
 }
 
+/// The row where it lies in global memory: there at once.
 template <class T>
-__global__ void __launch_bounds__(block_threads) row_kernel(const Rows<T> p) {
+struct InPlace {
+  const T* z;
+  __device__ void await(int) {}
+};
+constexpr int most_pieces = 32;
+
+/// The row in shared memory, in pieces of one step of the block.
+template <class T>
+struct InShared {
+  const T* z;
+  bulk::Arrival* arrived;
+  __device__ void await(int piece) { arrived[piece].wait(); }
+};
+template <class T>
+__device__ InShared<T> fetched(const T* row, int padded, int step) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  __shared__ bulk::Arrival arrived[most_pieces];
+  T* const to = reinterpret_cast<T*>(memory);
+  const int pieces = (padded + step - 1) / step;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < pieces; ++i) arrived[i].init();
+    for (int i = 0; i < pieces; ++i) {
+      const int columns = min(step, padded - i * step);
+      arrived[i].fetch(to + i * step, row + i * step, static_cast<std::uint32_t>(columns * sizeof(T)));
+    }
+  }
+  __syncthreads();
+  return {to, arrived};
+}
+
+template <class T, class Row>
+__device__ void row_loss(const Rows<T>& p, Row row, float wanted) {
   using E = Exponential<T>;
   constexpr int lanes = columns::widest<T>, step = block_threads * lanes;
   const std::int64_t at = std::int64_t{blockIdx.x} * p.padded;
-  const T* const z = p.logits + at;
   const int target = p.targets[blockIdx.x], whole_packs = p.vocabulary / lanes * lanes;
   const int first = static_cast<int>(threadIdx.x) * lanes;
-  const float wanted = float(z[target]);
   float x[lanes];
   Peak<T> mine;
-  for (int column = first; column < whole_packs; column += step) {
-    load(x, z + column);
+  for (int column = first, piece = 0; column < whole_packs; column += step, ++piece) {
+    row.await(piece);
+    load(x, row.z + column);
     mine.add(x);
   }
   // What is left of the vocabulary is less than a pack.
   if (const int column = whole_packs + static_cast<int>(threadIdx.x); column < p.vocabulary) {
-    const float one[1] = {float(z[column])};
+    row.await(whole_packs / step);
+    const float one[1] = {float(row.z[column])};
     mine.add(one);
   }
   const Peak<T> peak = over_block(mine);
   if (threadIdx.x == 0) p.losses[blockIdx.x] = log_of(peak.sum) + (peak.top - wanted);
-  if (p.dlogits == nullptr) return;
+  if (p.dlogits == nullptr) {  // a block must not end before what it fetches has arrived
+    for (int piece = 0; piece * step < p.padded; ++piece) row.await(piece);
+    return;
+  }
   const float share = p.scale / peak.sum;
-  for (int column = first; column < p.padded; column += step) {
-    load(x, z + column);
+  for (int column = first, piece = 0; column < p.padded; column += step, ++piece) {
+    row.await(piece);
+    load(x, row.z + column);
     for (int l = 0; l < lanes; ++l) x[l] = E::of(x[l] - peak.top) * share;
     if (target >= column && target < column + lanes)
       for (int l = 0; l < lanes; ++l) x[l] -= column + l == target ? p.scale : 0.0f;
@@ -132,13 +169,36 @@ __global__ void __launch_bounds__(block_threads) row_kernel(const Rows<T> p) {
   }
 }
 
+template <class T, bool in_shared>
+__global__ void __launch_bounds__(block_threads, 2) row_kernel(const Rows<T> p) {
+  const T* const z = p.logits + std::int64_t{blockIdx.x} * p.padded;
+  const float wanted = float(z[p.targets[blockIdx.x]]);  // read before dlogits, which may be the same memory
+  if constexpr (in_shared)
+    row_loss(p, fetched(z, p.padded, block_threads * columns::widest<T>), wanted);
+  else
+    row_loss(p, InPlace<T>{z}, wanted);
+}
+
+/// What two blocks can have each of a multiprocessor's shared memory, beside their barriers.
+constexpr int half_of_shared = 112 << 10;
+
 template <class T>
 void start(Stream& stream, const Tensor& losses, const Tensor& dlogits, const Tensor& logits, const Tensor& targets,
            std::int64_t vocabulary, double scale) {
   const Rows<T> p{losses.as<float>(),         dlogits ? dlogits.as<T>() : nullptr, logits.as<T>(),
                   targets.as<std::int32_t>(), static_cast<int>(vocabulary),        static_cast<int>(logits.columns()),
                   static_cast<float>(scale)};
-  row_kernel<T><<<static_cast<unsigned>(logits.rows()), block_threads, 0, space_of(stream).cuda_stream()>>>(p);
+  const auto rows = static_cast<unsigned>(logits.rows());
+  const cudaStream_t queue = space_of(stream).cuda_stream();
+  const int bytes = p.padded * static_cast<int>(sizeof(T));
+  const bool in_shared =
+      p.padded <= most_pieces * block_threads * columns::widest<T> && bytes <= half_of_shared && bulk::fits(bytes);
+  if (in_shared) {
+    cudaFuncSetAttribute(row_kernel<T, true>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    row_kernel<T, true><<<rows, block_threads, static_cast<std::size_t>(bytes), queue>>>(p);
+  } else {
+    row_kernel<T, false><<<rows, block_threads, 0, queue>>>(p);
+  }
 }
 
 }  // namespace

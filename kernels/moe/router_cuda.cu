@@ -81,36 +81,57 @@ struct InputGradient {
   }
 };
 
-/// Four columns of a few experts over one part of the rows.
+/// Four columns of a few experts over one part of the rows a thread of x; the threads of y share the part's rows.
 template <class T>
 struct WeightPartials {
-  static constexpr int width = 4;
+  static constexpr int width = 4, across = 64, shares = 4;
   float* partial;
   const float* dlogits;
   const T* x;
   std::int64_t rows, columns, experts;
-  __device__ void operator()(std::int64_t item, int p) const {
-    const std::int64_t groups = experts / experts_at_once, part = item / groups;
-    const std::int64_t first = item % groups * experts_at_once, at = std::int64_t{p} * width;
-    const std::int64_t begin = part * rows_of_part, end = min(begin + rows_of_part, rows);
-    float total[experts_at_once][width] = {};
+};
+
+template <class T>
+__global__ void __launch_bounds__(WeightPartials<T>::across* WeightPartials<T>::shares)
+    sum_part(const WeightPartials<T> p) {
+  using P = WeightPartials<T>;
+  constexpr int width = P::width;
+  __shared__ __align__(16) float all[P::shares][experts_at_once][P::across * width];
+  const int thread = static_cast<int>(threadIdx.x), share = static_cast<int>(threadIdx.y);
+  const std::int64_t groups = p.experts / experts_at_once, part = blockIdx.x / groups;
+  const std::int64_t first = blockIdx.x % groups * experts_at_once;
+  const std::int64_t at = (std::int64_t{blockIdx.y} * P::across + thread) * width;
+  constexpr std::int64_t count = rows_of_part / P::shares;
+  const std::int64_t begin = part * rows_of_part + share * count, end = min(begin + count, p.rows);
+  float total[experts_at_once][width] = {};
+  if (at < p.columns) {
 #pragma unroll 4
     for (std::int64_t r = begin; r < end; ++r) {
-      const auto v = Lanes<T, width>::at(x + r * columns + at);
-      const float* const up = dlogits + r * experts + first;
+      const auto v = Lanes<T, width>::at(p.x + r * p.columns + at);
+      const float* const up = p.dlogits + r * p.experts + first;
       const auto low = Lanes<float, 4>::at(up), high = Lanes<float, 4>::at(up + 4);
       for (int e = 0; e < experts_at_once; ++e) {
         const float d = e < 4 ? low.value[e % 4] : high.value[e % 4];
         for (int l = 0; l < width; ++l) total[e][l] += d * static_cast<float>(v.value[l]);
       }
     }
-    for (int e = 0; e < experts_at_once; ++e) {
-      Lanes<float, width> sum;
-      for (int l = 0; l < width; ++l) sum.value[l] = total[e][l];
-      sum.to(partial + (part * experts + first + e) * columns + at);
-    }
   }
-};
+  for (int e = 0; e < experts_at_once; ++e) {
+    Lanes<float, width> sum;
+    for (int l = 0; l < width; ++l) sum.value[l] = total[e][l];
+    sum.to(&all[share][e][thread * width]);
+  }
+  __syncthreads();
+  if (at >= p.columns) return;
+  for (int e = share; e < experts_at_once; e += P::shares) {
+    Lanes<float, width> sum{};
+    for (int s = 0; s < P::shares; ++s) {
+      const auto one = Lanes<float, width>::at(&all[s][e][thread * width]);
+      for (int l = 0; l < width; ++l) sum.value[l] += one.value[l];
+    }
+    sum.to(p.partial + (part * p.experts + first + e) * p.columns + at);
+  }
+}
 
 template <class T>
 bool forward(Stream& stream, const Tensor& logits, const Tensor& x, const Tensor& w) {
@@ -132,8 +153,13 @@ template <class T>
 bool weight_partials(Stream& stream, const Tensor& partial, const Tensor& dlogits, const Tensor& x) {
   const std::int64_t experts = dlogits.columns(), n = x.columns();
   if (!packs::whole<T>(n, partial, dlogits, x) || experts % experts_at_once != 0) return false;
-  const WeightPartials<T> f{partial.as<float>(), dlogits.as<float>(), x.as<T>(), x.rows(), n, experts};
-  packs::start_rows(stream, partial.shape[0] * experts / experts_at_once, n / WeightPartials<T>::width, f);
+  using P = WeightPartials<T>;
+  stream.count_launch();
+  const dim3 blocks(static_cast<unsigned>(partial.shape[0] * experts / experts_at_once),
+                    static_cast<unsigned>(ceil_div(n, std::int64_t{P::across * P::width})));
+  if (stream.dry() || blocks.x == 0) return true;
+  const P f{partial.as<float>(), dlogits.as<float>(), x.as<T>(), x.rows(), n, experts};
+  sum_part<T><<<blocks, dim3(P::across, P::shares), 0, space_of(stream).cuda_stream()>>>(f);
   return true;
 }
 

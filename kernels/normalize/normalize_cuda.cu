@@ -9,7 +9,7 @@ namespace {
 using columns::aligned;
 using columns::Lanes;
 
-constexpr int most_packs = 4, block_threads = 128, most_threads = 256;
+constexpr int most_packs = 4, block_threads = 128, most_threads = 512;
 
 /// The threads of one row, `width` of them, a multiple of 32.
 struct RowThreads {
@@ -128,30 +128,48 @@ struct Backward {
   int n;
 };
 
+/// This thread's share of a row of the three factors, as it lies in memory.
+template <class T, int packs>
+struct Packs {
+  static constexpr int lanes = columns::widest<T>;
+  Lanes<T, lanes> x[packs] = {}, dy[packs] = {}, dx[packs] = {};
+
+  __device__ void load(const RowThreads& t, const Backward<T>& p) {
+    if (t.row >= p.rows) return;
+    Values<T, packs>::each(t, p.n, [&](int i, int column) {
+      const std::int64_t at = t.row * p.n + column;
+      x[i] = Lanes<T, lanes>::at(p.x + at);
+      dy[i] = Lanes<T, lanes>::at(p.dy + at);
+      dx[i] = Lanes<T, lanes>::at(p.dx + at);
+    });
+  }
+};
+
 /// dx of the row at `t`, or of none where there is no such row; each(pack, lane, slope, normal) sees the slope before
-/// the weight multiplies it.
-template <class T, Norm kind, int packs, class Each>
-__device__ void row_backward(const RowThreads& t, const Backward<T>& p, const Each& each) {
+/// the weight multiplies it, and next() may fetch the next row into `row` while the sums of this one are awaited.
+template <class T, Norm kind, int packs, class Each, class Next>
+__device__ void row_backward(const RowThreads& t, const Backward<T>& p, const Packs<T, packs>& row, const Each& each,
+                             const Next& next) {
   constexpr int lanes = columns::widest<T>;
   using V = Values<T, packs>;
   const bool real = t.row < p.rows;
-  const std::int64_t at = real ? t.row * p.n : 0;
-  V normal, slope, dx;
-  normal.load(t, p.n, p.x + at);
-  slope.load(t, p.n, p.dy + at);
-  dx.load(t, p.n, p.dx + at);
   const float center = kind == Norm::layer && real ? p.mean[t.row] : 0.0f, scale = real ? p.rstd[t.row] : 0.0f;
+  V normal, slope;
+  Lanes<T, lanes> dx[packs];
   float sums[2] = {};  // of slope times normal, and of slope
   V::each(t, p.n, [&](int i, int column) {
     const auto weight = Lanes<T, lanes>::at(p.weight + column);
+    dx[i] = row.dx[i];
     for (int l = 0; l < lanes; ++l) {
-      normal.v[i][l] = (normal.v[i][l] - center) * scale;
+      normal.v[i][l] = (float(row.x[i].value[l]) - center) * scale;
+      slope.v[i][l] = float(row.dy[i].value[l]);
       if (real) each(i, l, slope.v[i][l], normal.v[i][l]);
       slope.v[i][l] *= float(weight.value[l]);
       sums[0] += slope.v[i][l] * normal.v[i][l];
       sums[1] += slope.v[i][l];
     }
   });
+  next();
   t.add(sums);
   if (!real) return;
   const float share = 1.0f / static_cast<float>(p.n);
@@ -159,14 +177,18 @@ __device__ void row_backward(const RowThreads& t, const Backward<T>& p, const Ea
   V::each(t, p.n, [&](int i, int column) {
     Lanes<T, lanes> d;
     for (int l = 0; l < lanes; ++l)
-      d.value[l] = T(dx.v[i][l] + scale * (slope.v[i][l] - average - normal.v[i][l] * along));
-    d.to(p.dx + at + column);
+      d.value[l] = T(float(dx[i].value[l]) + scale * (slope.v[i][l] - average - normal.v[i][l] * along));
+    d.to(p.dx + t.row * p.n + column);
   });
 }
 
 template <class T, Norm kind, int packs>
 __global__ void __launch_bounds__(256) backward_kernel(const Backward<T> p) {
-  row_backward<T, kind, packs>(RowThreads(), p, [](int, int, float, float) {});
+  const RowThreads t;
+  Packs<T, packs> row;
+  row.load(t, p);
+  row_backward<T, kind, packs>(
+      t, p, row, [](int, int, float, float) {}, [] {});
 }
 
 template <class T>
@@ -175,7 +197,8 @@ struct Gradients {
   float *weight_parts, *bias_parts;  ///< [blocks, C]; no bias: null
 };
 
-constexpr int widest_row = 8192, gradient_threads = most_threads;
+/// Threads of a block: of several rows where a thread has one pack, so that two blocks fit; else of one.
+constexpr int widest_row = 8192, gradient_threads = 448, gradient_width = 256;
 
 /// to[column] = the block's sums, its rows of threads one after the other.
 template <class T, int packs>
@@ -189,24 +212,32 @@ __device__ void store_sums(const RowThreads& t, int n, const Values<T, packs>& m
     });
   }
   __syncthreads();
-  for (int column = t.row_of_block * t.width + t.thread; column < n; column += gradient_threads)
-    to[column] = all[column];
+  const int threads = t.width * static_cast<int>(blockDim.y);
+  for (int column = t.row_of_block * t.width + t.thread; column < n; column += threads) to[column] = all[column];
 }
 
 /// Every block takes rows at a fixed distance and keeps the sums of its columns in registers.
 template <class T, Norm kind, int packs>
-__global__ void __launch_bounds__(gradient_threads, packs < 4 ? 2 : 1) gradients_kernel(const Gradients<T> g) {
+__global__ void __launch_bounds__(packs == 1 ? gradient_threads : gradient_width, packs == 1 ? 2 : 1)
+    gradients_kernel(const Gradients<T> g) {
   const Backward<T>& p = g.rows;
+  const std::int64_t step = std::int64_t{gridDim.x} * blockDim.y;
   RowThreads t;
   Values<T, packs> along{}, plain{};
-  for (std::int64_t first = std::int64_t{blockIdx.x} * blockDim.y; first < p.rows;
-       first += std::int64_t{gridDim.x} * blockDim.y) {
-    t.row = first + t.row_of_block;
-    row_backward<T, kind, packs>(t, p, [&](int i, int l, float slope, float normal) {
-      along.v[i][l] += slope * normal;
-      plain.v[i][l] += slope;
-    });
-  }
+  Packs<T, packs> row;
+  row.load(t, p);
+  for (std::int64_t first = std::int64_t{blockIdx.x} * blockDim.y; first < p.rows; first += step, t.row += step)
+    row_backward<T, kind, packs>(
+        t, p, row,
+        [&](int i, int l, float slope, float normal) {
+          along.v[i][l] += slope * normal;
+          plain.v[i][l] += slope;
+        },
+        [&] {
+          RowThreads next = t;
+          next.row += step;
+          row.load(next, p);
+        });
   store_sums(t, p.n, along, g.weight_parts + std::int64_t{blockIdx.x} * p.n);
   if (g.bias_parts != nullptr) store_sums(t, p.n, plain, g.bias_parts + std::int64_t{blockIdx.x} * p.n);
 }
@@ -234,6 +265,22 @@ void with_threads(unsigned block, std::int64_t n, const F& f) {
       return f.template operator()<3>(threads);
     default:
       return f.template operator()<4>(threads);
+  }
+}
+/// f<packs>(threads) for gradients(): a pack a thread, where that makes no more than gradient_width of them.
+template <class T, class F>
+void with_gradient_threads(std::int64_t n, const F& f) {
+  const std::int64_t all = ceil_div(n, columns::widest<T>);
+  const auto width = static_cast<unsigned>(std::min(round_up(all, 32), std::int64_t{gradient_width}));
+  switch (ceil_div(all, width)) {
+    case 1:
+      return f.template operator()<1>(dim3(width, gradient_threads / width));
+    case 2:
+      return f.template operator()<2>(dim3(width));
+    case 3:
+      return f.template operator()<3>(dim3(width));
+    default:
+      return f.template operator()<4>(dim3(width));
   }
 }
 unsigned blocks_of(std::int64_t rows, dim3 threads) { return static_cast<unsigned>(ceil_div(rows, threads.y)); }
@@ -314,7 +361,7 @@ bool gradients(Stream& stream, Norm kind, const Tensor& dx, const Gradient& dwei
   with_types(x.type, kind, [&]<class T, Norm k>() {
     const Gradients<T> g{backward_of<T, k>(dx, dy, x, mean, rstd, weight), weight_parts.as<float>(),
                          place_of<float>(bias_parts)};
-    with_threads<T>(gradient_threads, n, [&]<int packs>(dim3 threads) {
+    with_gradient_threads<T>(n, [&]<int packs>(dim3 threads) {
       gradients_kernel<T, k, packs><<<static_cast<unsigned>(blocks), threads, 0, queue>>>(g);
     });
   });

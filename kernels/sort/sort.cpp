@@ -1,28 +1,24 @@
-#include "kernels/sort/sort.hpp"
-
 #include <algorithm>
 #include <bit>
 #include <utility>
 
 #include "kernels/base/index.hpp"
 #include "kernels/base/launch.hpp"
+#include "kernels/sort/back.hpp"
 
 namespace tessera {
 namespace {
 
-// Positions that one thread counts and places, one after the other, so that the sort is stable without atomics.
-constexpr std::int64_t block = 256;
-constexpr int widest_digit = 8;  // bits
+using sorting::Digit;
 
-// One digit of the keys.
-struct Digit {
-  const std::int32_t* keys;
-  int shift;
-  std::uint32_t mask;
-  KOKKOS_FUNCTION std::int64_t operator()(std::int32_t position) const {
-    return (static_cast<std::uint32_t>(keys[position]) >> shift) & mask;
-  }
-};
+// Positions that one thread counts and places, one after the other, so that the sort is stable without atomics.
+constexpr std::int64_t block = sorting::tile;
+constexpr int widest_digit = 8;  // bits
+static_assert(1 << widest_digit == sorting::most_buckets);
+
+KOKKOS_INLINE_FUNCTION std::int64_t digit_of(const Digit& digit, std::int32_t position) {
+  return (static_cast<std::uint32_t>(digit.keys[position]) >> digit.shift) & digit.mask;
+}
 
 // Places of one pass: where block b puts its first position of digit d is start[d] + count[b buckets + d].
 struct Tables {
@@ -36,7 +32,7 @@ void count_digits(Stream& stream, Digit digit, Tables t, const std::int32_t* fro
     for (std::int64_t d = 0; d < t.buckets; ++d) count[d] = 0;
     const std::int64_t end = (b + 1) * block < n ? (b + 1) * block : n;
     for (std::int64_t i = b * block; i < end; ++i)
-      ++count[digit(from != nullptr ? from[i] : static_cast<std::int32_t>(i))];
+      ++count[digit_of(digit, from != nullptr ? from[i] : static_cast<std::int32_t>(i))];
   });
 }
 
@@ -63,7 +59,7 @@ void place(Stream& stream, Digit digit, Tables t, std::int32_t* to, const std::i
     const std::int64_t end = (b + 1) * block < n ? (b + 1) * block : n;
     for (std::int64_t i = b * block; i < end; ++i) {
       const std::int32_t position = from != nullptr ? from[i] : static_cast<std::int32_t>(i);
-      const std::int64_t d = digit(position);
+      const std::int64_t d = digit_of(digit, position);
       to[t.start[d] + count[d]++] = position;
     }
   });
@@ -99,9 +95,11 @@ void sort_by_key(Stream& stream, Arena& arena, const Tensor& order, const Tensor
   for (int pass = 0; pass < passes; ++pass) {
     std::int32_t* const to = (passes - pass) % 2 == 1 ? result : other;
     const Digit digit{keys.as<std::int32_t>(), pass * width, static_cast<std::uint32_t>(buckets - 1)};
-    count_digits(stream, digit, tables, from, n);
-    scan_digits(stream, tables);
-    place(stream, digit, tables, to, from, n);
+    if (stream.dry() || !sorting::pass(stream, to, from, n, digit, tables.count)) {
+      count_digits(stream, digit, tables, from, n);
+      scan_digits(stream, tables);
+      place(stream, digit, tables, to, from, n);
+    }
     from = to;
   }
   find_offsets(stream, offsets.as<std::int32_t>(), static_cast<std::int32_t>(bound), keys.as<std::int32_t>(), result,

@@ -2,7 +2,6 @@
 // stood idle (a read by the host that the next launch waits for, say):
 //   CUDA_INJECTION64_PATH=.../libkernel_times.so tessera train DECK
 #include <cupti.h>
-#include <cxxabi.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -13,6 +12,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "core/device/kernel_name.hpp"
 
 namespace {
 
@@ -73,19 +74,6 @@ const char* name_of(std::uint8_t copy) {
   }
 }
 
-// Kokkos wraps a functor in several templates: the function that launched it says more.
-std::string readable(const char* symbol) {
-  int status = 0;
-  char* const plain = abi::__cxa_demangle(symbol, nullptr, nullptr, &status);
-  std::string name = status == 0 ? plain : symbol;
-  std::free(plain);
-  for (const char* word : {"(anonymous namespace)::", "tessera::"})
-    for (std::size_t at; (at = name.find(word)) != std::string::npos;) name.erase(at, std::string(word).size());
-  if (const std::size_t inside = name.rfind("_GLOBAL__N_"); inside != std::string::npos)
-    if (const std::size_t colon = name.find("::", inside); colon != std::string::npos) name.erase(0, colon + 2);
-  return name.substr(0, 110);
-}
-
 void give(std::uint8_t** buffer, std::size_t* size, std::size_t* records) {
   constexpr std::size_t bytes = std::size_t{8} << 20;
   *buffer = static_cast<std::uint8_t*>(std::aligned_alloc(8, bytes));
@@ -98,7 +86,7 @@ void take(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_t, std::size
   while (cuptiActivityGetNextRecord(buffer, valid, &record) == CUPTI_SUCCESS) {
     if (record->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
       const auto* kernel = reinterpret_cast<const CUpti_ActivityKernel9*>(record);
-      count(readable(kernel->name), kernel->start, kernel->end);
+      count(tessera::readable_kernel(kernel->name), kernel->start, kernel->end);
     } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMCPY) {
       const auto* copy = reinterpret_cast<const CUpti_ActivityMemcpy5*>(record);
       count(name_of(copy->copyKind), copy->start, copy->end);

@@ -78,7 +78,7 @@ TEST(FullSharding, EqualsShardedOptimizersUnderDelays) {
   for (RunConfig config : {sharded(test::dense(Compute::bf16)), sharded(spread(test::mixture(Compute::fp32))),
                            sharded(coded(RecipeName::mxfp8, RecomputeMode::none, unit)),
                            sharded(coded(RecipeName::nvfp4, RecomputeMode::selective, module))}) {
-    config.run.steps = 4;
+    config.run.steps = 3;
     const std::vector<MetricsRow> kept = Trial(whole(config), 0).train(), visiting = Trial(config, 300).train();
     ASSERT_EQ(std::ssize(kept), config.run.steps);
     ASSERT_EQ(kept.size(), visiting.size());

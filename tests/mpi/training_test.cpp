@@ -252,7 +252,7 @@ TEST(Training, WaitsForReportsAlone) {
     run.train();
     EXPECT_EQ(run.training().late_allocations(), 0);
     std::map<std::string, std::int64_t> waits;
-    for (const RegionTime& region : run.device().regions()) waits[region.name] = region.waits;
+    for (const RegionTime& region : run.device().timeline().regions()) waits[name_of(region.name)] = region.waits;
     return waits;
   };
   std::map<std::string, std::int64_t> few = waits_of(3), many = waits_of(9);

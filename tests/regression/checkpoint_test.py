@@ -2,7 +2,6 @@
 
 usage: checkpoint_test.py TESSERA MPIEXEC
 """
-import itertools
 import json
 import os
 import re
@@ -329,11 +328,11 @@ class Checkpoints(runs.Runs):
         self.assertIn("resumed from", out)
 
     def test_saves_while_training_goes_on(self):
-        """Losses and states are those of a run that waits for its saves; one goes on from each. All models, 40 steps: TESSERA_TEST_ASYNC=1,2,3,4, ranks."""
-        whole = [int(ranks) for ranks in os.environ.get("TESSERA_TEST_ASYNC", "").split(",") if ranks]
+        """Losses and states are those of a run that waits for its saves; one goes on from each. 40 steps of other cases, a dense one last: TESSERA_TEST_ASYNC=2:single,4:discrete,3:"""
+        whole = [case.split(":") for case in os.environ.get("TESSERA_TEST_ASYNC", "").split(",") if case]
         steps = 40 if whole else 8
         sets = [item for key in (f"run.steps={steps}", "checkpoint.every_steps=2", "checkpoint.keep_every=1") for item in ("--set", key)]
-        for ranks, weights in itertools.product(whole, ("single", "discrete", "")) if whole else ((2, "single"),):
+        for ranks, weights in [(int(ranks), weights) for ranks, weights in whole] or [(2, "single")]:
             waits, goes_on, alone = (f"{name}{ranks}{weights}" for name in ("waits", "beside", "none"))
             self.train(0, ranks, self.deck(waits, weights), *sets, "--set", "checkpoint.io=direct")
             out, err = self.train(0, ranks, self.deck(goes_on, weights), *sets, "--set", "checkpoint.async=true")

@@ -124,7 +124,7 @@ class Tokens(runs.Runs):
         mixed = plain.replace('files: ["train_*.bin"]', 'files: [train_0.bin, "*_1.bin"], mixture: [2, 1]')
         deck = self.words("a", mixed)
         for verb, line in (("validate", "# corpus:"), ("plan", "mixture:")):
-            out, _ = self.run_to_its_end(0, 1, verb, deck)
+            out, _ = self.run_to_its_end(0, 1, verb, deck, "--ranks", "2")
             self.assertRegex(out, rf"(?m)^{line} .*66\.7% train_0\.bin.*, 33\.3% \*_1\.bin")
         out, _ = self.train(0, 2, deck)
         self.assertRegex(out, r"corpus: .*66\.7% train_0\.bin \(\d+ windows, \d+\.\d\d epochs\), 33\.3% \*_1\.bin \(")

@@ -11,6 +11,7 @@
 
 #include "core/comm/mpi_control.hpp"
 #include "core/comm/nccl/nccl_communicator.hpp"
+#include "core/comm/transfer.hpp"
 
 namespace tessera {
 namespace {
@@ -88,17 +89,18 @@ class NcclBackEnd {
   const CollectiveLog& log() const { return log_; }
   cudaStream_t native() const { return static_cast<cudaStream_t>(stream_.native()); }
 
-  /// Takes a slot for an operation of the group named `group`; `start` asks `comm` for it. Returns the slot's number.
+  /// Takes a slot for an operation of `group`; `start` asks `comm` for it. Returns the slot's number.
   template <class Start>
-  int begin(Stream& stream, const Operation& operation, const char* group, ncclComm_t comm, const Start& start) {
+  int begin(Stream& stream, const Operation& operation, const RankGroup& group, ncclComm_t comm, const Start& start) {
     const auto slot = std::find_if(slots_.begin(), slots_.end(), [](const Slot& s) { return !s.used; });
     require(slot != slots_.end(), "NCCL back end", "too many collectives under way");
     slot->used = true;
     at_ = {name_of(operation.collective), log_.noted(), operation.label};
-    log_.note(operation, group);
+    log_.note(operation, group.name);
     if (control_) log_.compare(*control_);
     if (!stream.dry()) {
       stream_.wait(stream.record());
+      const Region region(stream_, transfer_of(operation, group.place));
       check(ncclGroupStart(), comm);
       start();
       check(ncclGroupEnd(), comm);
@@ -215,7 +217,7 @@ class NcclCommunicator final : public Communicator {
 
   Pending submit(Stream& stream, const Operation& operation) override {
     operation.check(rank(), size());
-    return Pending(this, back_end_->begin(stream, operation, group_.name, comm_, [&] { start(operation); }));
+    return Pending(this, back_end_->begin(stream, operation, group_, comm_, [&] { start(operation); }));
   }
 
  protected:

@@ -173,6 +173,18 @@ TEST(Check, NamesEveryContradiction) {
   config = sound();
   config.sample = {10, ""};
   EXPECT_EQ(contradictions(config), List{"sample.prompt: is empty: generation starts from at least one byte"});
+
+  config = sound();
+  config.debug = {0, "one.json", "one.json"};
+  EXPECT_EQ(contradictions(config), List{"debug.profile: is the file of debug.trace too: name another"});
+}
+
+TEST(Advise, AProfileShowsSteps) {
+  RunConfig config = sound();
+  config.debug.profile = "p.json";
+  EXPECT_EQ(advice(config), List{});
+  config.run.steps = 0;
+  EXPECT_EQ(advice(config).front(), "debug.profile: no profile: a run of 0 steps has none to show");
 }
 
 RunConfig with_experts(std::int64_t experts, std::int64_t top_k, std::int64_t expert) {
@@ -465,7 +477,7 @@ parallel: expert expert_room oversubscribe
 comm: timeout_s
 checkpoint: dir every_steps keep_last keep_every expert_layout io mpio_hints async quantized )"
             R"(init_from init_missing init_ignore_extra
-debug: replica_hash_every trace)");
+debug: replica_hash_every trace profile)");
 }
 
 // What the tensors, the state or the data order of a run hang on. Another value of these would go on from other bits.

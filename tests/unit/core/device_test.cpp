@@ -7,7 +7,7 @@
 #include <map>
 #include <string>
 
-#include "core/device/region.hpp"
+#include "core/device/timeline.hpp"
 #include "core/step/repeated_work.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/external_event.hpp"
@@ -25,7 +25,7 @@ Tensor floats(Device& device) { return test::poisoned<float>(device, {n}); }
 
 std::map<std::string, std::int64_t> waits(const Device& device) {
   std::map<std::string, std::int64_t> by_name;
-  for (const RegionTime& region : device.regions()) by_name[region.name] = region.waits;
+  for (const RegionTime& region : device.timeline().regions()) by_name[name_of(region.name)] = region.waits;
   return by_name;
 }
 
@@ -87,17 +87,17 @@ TEST(Device, WaitsBelongToTheInnermostRegion) {
   const Tensor t = device.allocate(Category::batch, DType::f32, {1});
   float value = 1;
   {
-    const Region outer(device, "outer");
+    const Region outer(device.compute(), RegionName::step);
     device.upload(device.compute(), t, &value);
     {
-      const Region inner(device, "inner");
+      const Region inner(device.compute(), RegionName::update);
       device.download(device.compute(), &value, t);
       device.wait(device.compute().record());
     }
     device.download(device.compute(), &value, t);
   }
   device.download(device.compute(), &value, t);
-  const std::map<std::string, std::int64_t> expected{{"outside", 1}, {"outer", 2}, {"inner", 2}};
+  const std::map<std::string, std::int64_t> expected{{"outside", 1}, {"step", 2}, {"update", 2}};
   EXPECT_EQ(waits(device), expected);
   EXPECT_EQ(device.host_waits(), 5);
 }

@@ -86,7 +86,7 @@ comm: {timeout_s: 7}
 checkpoint: {dir: out/all, every_steps: 7, keep_last: 3, keep_every: 21, expert_layout: discrete, io: direct,
              mpio_hints: {striping_factor: 8, romio_cb_write: "enable"}, async: false, quantized: true,
              init_from: runs/a, init_missing: [a.weight, b.weight], init_ignore_extra: true}
-debug: {replica_hash_every: 5, trace: t.jsonl}
+debug: {replica_hash_every: 5, trace: t.jsonl, profile: p.json}
 )").config;
   EXPECT_EQ(config.run, (RunSection{"all", 18446744073709551615u, 200, Determinism::off, true, 1.5, 3}));
   const MoeConfig moe{8, 2, ExpertWeights::discrete, false, 0.5, 0.25};
@@ -113,7 +113,7 @@ debug: {replica_hash_every: 5, trace: t.jsonl}
                                                  CheckpointIo::direct,
                                                  {{"romio_cb_write", "enable"}, {"striping_factor", "8"}}, false, true,
                                                  "runs/a", {"a.weight", "b.weight"}, true}));
-  EXPECT_EQ(config.debug, (DebugConfig{5, "t.jsonl"}));
+  EXPECT_EQ(config.debug, (DebugConfig{5, "t.jsonl", "p.json"}));
 }
 
 TEST(Deck, KnowsWhoGaveEachValue) {

@@ -357,6 +357,53 @@ TYPED_TEST(Experts, AnUnfusedWeightGradientIsRoundedThenAdded) {
   }
 }
 
+// Tiles and steps of the sum that reach over an expert's last row must not bring the next one's values.
+TYPED_TEST(Experts, NanStaysWithItsExpertAndEqualOperandsGiveEqualBits) {
+  using T = TypeParam;
+  using Sum = Accumulator<T>;
+  for (const Sides& s : sides) {
+    ExpertLayer<T> l(s);
+    const Operand grouped = l.grouped();
+    const Tensor y = poisoned<T>(l.device, {rows, s.out}), dx = poisoned<T>(l.device, {rows, s.in});
+    const Tensor sums = poisoned<Sum>(l.device, {experts * s.out, s.in});
+    const Gradient dw{sums.row_range(0, s.out), 0, experts, s.out * s.in};
+    const auto all = [&] {
+      expert_forward(l.stream, y, l.x, {&grouped, 1}, l.offsets);
+      expert_input_gradient(l.stream, dx, l.dy, {&grouped, 1}, l.offsets);
+      expert_weight_gradient(l.stream, {&dw, 1}, l.dy, l.x, l.offsets, {});
+      std::vector<std::vector<double>> of;
+      const auto rows_y = l.values(y), rows_dx = l.values(dx), members = wide(on_host<Sum>(l.device, sums));
+      for (std::size_t e = 0; e < experts; ++e) {
+        auto& own = of.emplace_back();
+        const auto take = [&](const std::vector<double>& from, std::size_t begin, std::size_t end, std::size_t width) {
+          own.insert(own.end(), from.begin() + static_cast<std::ptrdiff_t>(begin * width),
+                     from.begin() + static_cast<std::ptrdiff_t>(end * width));
+        };
+        const auto begin = static_cast<std::size_t>(uneven[e]), end = static_cast<std::size_t>(uneven[e + 1]);
+        take(rows_y, begin, end, static_cast<std::size_t>(s.out));
+        take(rows_dx, begin, end, static_cast<std::size_t>(s.in));
+        take(members, e, e + 1, static_cast<std::size_t>(s.out * s.in));
+      }
+      return of;
+    };
+    const auto clean = all();
+    const auto again = all();
+    const std::vector<T> nan(static_cast<std::size_t>(std::max(s.in, s.out)),
+                             T(std::numeric_limits<float>::quiet_NaN()));
+    for (std::int64_t row : {7, 299}) {  // first and last of expert 3
+      l.device.upload(l.stream, l.x.row_range(row, 1), nan.data());
+      l.device.upload(l.stream, l.dy.row_range(row, 1), nan.data());
+    }
+    const auto poisoned_one = all();
+    for (std::size_t e = 0; e < experts; ++e) {
+      EXPECT_TRUE(same_bits(again[e], clean[e])) << e;
+      if (e != 3) {
+        EXPECT_TRUE(same_bits(poisoned_one[e], clean[e])) << e;
+      }
+    }
+  }
+}
+
 TEST(GemmChecks, RefusesWhatDoesNotFit) {
   Device device;
   Stream& s = device.compute();

@@ -1,0 +1,21 @@
+#pragma once
+#include "kernels/base/platform.hpp"
+#include "kernels/convert/convert.hpp"
+
+/// What the back ends share, and what one does faster than the portable kernel of table.cpp: false, with nothing done,
+/// where it does not.
+namespace tessera::convert_table {
+
+/// The pair among [first, last) that a chunk belongs to.
+TESSERA_FN inline int pair_of(const ConvertTable::Row* rows, int first, int last, std::int64_t chunk) {
+  while (last - first > 1) {
+    const int middle = first + (last - first) / 2;
+    (rows[middle].first_chunk <= chunk ? first : last) = middle;
+  }
+  return first;
+}
+
+/// Pairs [first, last), some of them, on a stream that is not dry.
+bool convert_pairs(Stream& stream, const ConvertTable& table, int first, int last);
+
+}  // namespace tessera::convert_table

@@ -1,0 +1,9 @@
+// On the host the portable kernels are the fast ones.
+#include "kernels/embedding/back.hpp"
+
+namespace tessera::embedding {
+
+bool token_gradient(Stream&, const Gradient&, const Tensor&, const Tensor&, const Tensor&) { return false; }
+bool position_gradient(Stream&, const Gradient&, const Tensor&) { return false; }
+
+}  // namespace tessera::embedding

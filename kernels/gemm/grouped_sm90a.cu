@@ -1,0 +1,226 @@
+// Products of experts on Hopper's tensor cores by CUTLASS's grouped kernels (TMA, wgmma, persistent blocks in pairs):
+// one launch for all experts, whose rows are counted on the device. Compiled for sm_90a, apart from what includes
+// Kokkos.
+#include <cutlass/gemm/device/gemm_universal_adapter.h>
+#include <cutlass/epilogue/collective/collective_builder.hpp>
+#include <cutlass/gemm/collective/collective_builder.hpp>
+#include <cutlass/gemm/dispatch_policy.hpp>
+#include <cutlass/gemm/group_array_problem_shape.hpp>
+#include <cutlass/gemm/kernel/gemm_universal.hpp>
+#include <type_traits>
+
+#include "kernels/base/index.hpp"
+#include "kernels/gemm/experts.cuh"
+#include "kernels/gemm/experts.hpp"
+
+namespace tessera::gemm {
+namespace {
+
+using cutlass::layout::ColumnMajor;
+using cutlass::layout::RowMajor;
+using Size = cute::Shape<int, int, int>;  // m, n, k of one expert's product
+
+/// CUTLASS's kernel of one form. Weight gradients are fp32 and read what they are added to; the others have no source.
+template <Form form>
+struct Grouped {
+  static constexpr bool sums = form == Form::weight_gradient;
+  using Value = cutlass::bfloat16_t;
+  using Sum = std::conditional_t<sums, float, Value>;
+  using Source = std::conditional_t<sums, float, void>;
+  using A = std::conditional_t<sums, ColumnMajor, RowMajor>;
+  using B = std::conditional_t<form == Form::forward, ColumnMajor, RowMajor>;
+  using Tile = cute::Shape<cute::_128, cute::_256, cute::_64>;
+  using Cluster = cute::Shape<cute::_2, cute::_1, cute::_1>;
+  static constexpr int a_chunk = 8, sum_chunk = 16 / sizeof(Sum);  // elements of 16 bytes
+
+  using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
+      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Tile, Cluster,
+      cutlass::epilogue::collective::EpilogueTileAuto, float, float, Source, RowMajor*, sum_chunk, Sum, RowMajor*,
+      sum_chunk, cutlass::epilogue::PtrArrayTmaWarpSpecializedCooperative,
+      cutlass::epilogue::fusion::LinearCombination<Sum, float, Source>>::CollectiveOp;
+  using MainLoop = typename cutlass::gemm::collective::CollectiveBuilder<
+      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Value, A*, a_chunk, Value, B*, a_chunk, float, Tile, Cluster,
+      cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(sizeof(typename Epilogue::SharedStorage))>,
+      cutlass::gemm::KernelPtrArrayTmaWarpSpecializedCooperative>::CollectiveOp;
+  using Kernel = cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::GroupProblemShape<Size>, MainLoop, Epilogue>;
+  using Gemm = cutlass::gemm::device::GemmUniversalAdapter<Kernel>;
+};
+
+/// What the kernel reads of each product, an array of each on the device.
+template <Form form>
+struct Table {
+  using G = Grouped<form>;
+  using Kernel = typename G::Kernel;
+
+  Size* size;
+  const typename G::Value **a, **b;
+  typename G::Sum** c;
+  typename Kernel::InternalStrideA* step_a;
+  typename Kernel::InternalStrideB* step_b;
+  typename Kernel::InternalStrideD* step_c;
+
+  Table(std::byte* memory, std::int64_t experts) {
+    const auto take = [&]<class T>(T*& array) {
+      array = reinterpret_cast<T*>(memory);
+      memory += round_up(experts * static_cast<std::int64_t>(sizeof(T)), 16);
+    };
+    take(size), take(a), take(b), take(c), take(step_a), take(step_b), take(step_c);
+  }
+};
+
+constexpr std::int64_t most_multiprocessors = 256, descriptors = 5, descriptor_bytes = 128;
+constexpr std::int64_t descriptor_room = most_multiprocessors * descriptors * descriptor_bytes;
+/// An expert's entry in all arrays of a table, and what rounding an array up adds.
+constexpr std::int64_t entry_bytes = 12 + 3 * 8 + 3 * 8, table_slack = 7 * 16;
+
+/// A stride of one matrix in memory: `distance` from one row, or column, to the next.
+template <class Stride>
+__device__ Stride stepping(std::int64_t distance) {
+  Stride s;
+  if constexpr (std::is_same_v<std::remove_cvref_t<decltype(cute::get<0>(s))>, std::int64_t>)
+    cute::get<0>(s) = distance;
+  else
+    cute::get<1>(s) = distance;
+  return s;
+}
+
+/// One product with its experts, as product.hpp describes it.
+template <Form form>
+struct Problem {
+  using Value = typename Grouped<form>::Value;
+  using Sum = typename Grouped<form>::Sum;
+  static constexpr bool sums = Grouped<form>::sums;
+  const Value* a;
+  std::conditional_t<sums, const Value*, Sum*> rows;       ///< b of weight gradients, c of the others: of all experts
+  Pointers<std::conditional_t<sums, float, bf16>> member;  ///< c of weight gradients, b of the others: an expert's own
+  const std::int32_t* offsets;
+  int m, n, k;
+  bool clears;  ///< experts without rows have gradients of 0, not what they had
+};
+
+constexpr int clearing_blocks = 32;
+
+/// Block (., e) describes expert e's product, of size 0 where it has no rows; the blocks of x share what is cleared.
+template <Form form>
+__global__ void describe(const __grid_constant__ Problem<form> p, const __grid_constant__ Table<form> table) {
+  using Kernel = typename Grouped<form>::Kernel;
+  const int e = static_cast<int>(blockIdx.y);
+  const std::int64_t begin = p.offsets[e], rows = p.offsets[e + 1] - begin;
+  if constexpr (form == Form::weight_gradient)
+    if (p.clears && rows == 0) {
+      auto* const c = reinterpret_cast<float4*>(p.member(e));
+      const std::int64_t whole = std::int64_t{p.m} * p.n / 4, step = std::int64_t{gridDim.x} * blockDim.x;
+      for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < whole; i += step)
+        c[i] = {0, 0, 0, 0};
+    }
+  if (blockIdx.x > 0 || threadIdx.x > 0) return;
+  const auto count = static_cast<int>(rows);
+  if constexpr (form == Form::weight_gradient) {
+    table.size[e] = {count > 0 ? p.m : 0, p.n, count};
+    table.a[e] = p.a + begin * p.m;
+    table.b[e] = p.rows + begin * p.n;
+    table.c[e] = p.member(e);
+  } else {
+    table.size[e] = {count, p.n, p.k};
+    table.a[e] = p.a + begin * p.k;
+    table.b[e] = reinterpret_cast<const typename Grouped<form>::Value*>(p.member(e));
+    table.c[e] = p.rows + begin * p.n;
+  }
+  table.step_a[e] = stepping<typename Kernel::InternalStrideA>(form == Form::weight_gradient ? p.m : p.k);
+  table.step_b[e] = stepping<typename Kernel::InternalStrideB>(form == Form::forward ? p.k : p.n);
+  table.step_c[e] = stepping<typename Kernel::InternalStrideD>(p.n);
+}
+
+template <Form form>
+Problem<form> problem_of(const Product& product, const Places& at) {
+  using Value = typename Grouped<form>::Value;
+  using Sum = typename Grouped<form>::Sum;
+  Problem<form> p{};
+  p.a = static_cast<const Value*>(at.a.data.data);
+  if constexpr (form == Form::weight_gradient) {
+    p.rows = static_cast<const Value*>(at.b.list[0].data.data);
+    p.member = pointers_of<float>(at.c);
+  } else {
+    p.rows = static_cast<Sum*>(at.c.list[0].sum.data);
+    p.member = pointers_of<bf16>(at.b);
+  }
+  p.offsets = at.offsets.as<std::int32_t>();
+  p.m = static_cast<int>(product.m), p.n = static_cast<int>(product.n), p.k = static_cast<int>(product.k);
+  p.clears = form == Form::weight_gradient && product.beta == 0;
+  return p;
+}
+
+void check(bool succeeded, const char* call) {
+  if (!succeeded) refuse("grouped product", call);
+}
+
+cutlass::KernelHardwareInfo hardware() {
+  cutlass::KernelHardwareInfo info;
+  check(cudaGetDevice(&info.device_id) == cudaSuccess, "cudaGetDevice");
+  check(cudaDeviceGetAttribute(&info.sm_count, cudaDevAttrMultiProcessorCount, info.device_id) == cudaSuccess,
+        "cudaDeviceGetAttribute");
+  return info;
+}
+
+template <Form form>
+void run(cudaStream_t stream, std::byte* memory, const Product& product, const Places& at) {
+  using G = Grouped<form>;
+  const Table<form> table(memory + descriptor_room, product.experts);
+  const Problem<form> p = problem_of<form>(product, at);
+  const auto experts = static_cast<int>(product.experts);
+  describe<form><<<dim3(p.clears ? clearing_blocks : 1, static_cast<unsigned>(experts)), 128, 0, stream>>>(p, table);
+  check(cudaGetLastError() == cudaSuccess, "describe");
+  typename G::Gemm::Arguments arguments{cutlass::gemm::GemmUniversalMode::kGrouped,
+                                        {experts, table.size, nullptr},
+                                        {table.a, table.step_a, table.b, table.step_b},
+                                        {{}, nullptr, table.step_c, table.c, table.step_c},
+                                        hardware()};
+  arguments.epilogue.thread.alpha = 1;
+  arguments.epilogue.thread.beta = product.beta;
+  if constexpr (G::sums) arguments.epilogue.ptr_C = const_cast<const float**>(table.c);
+  typename G::Gemm gemm;
+  check(static_cast<std::int64_t>(G::Gemm::get_workspace_size(arguments)) <= descriptor_room, "descriptors");
+  check(gemm.can_implement(arguments) == cutlass::Status::kSuccess, "can_implement");
+  check(gemm.initialize(arguments, memory, stream) == cutlass::Status::kSuccess, "initialize");
+  check(gemm.run(stream) == cutlass::Status::kSuccess, "run");
+}
+
+bool whole(const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0; }
+
+/// Rows of 16 bytes or more are what TMA reads and writes.
+bool lies_whole(const Product& p, const Places& at) {
+  const auto value = [](const Operand& o) { return o.data; };
+  const auto sum = [](const Gradient& g) { return g.sum; };
+  return whole(at.a.data) && begin_whole(at.b, value) && begin_whole(at.c, sum);
+}
+
+bool fits(const Product& p) {
+  const bool sums = p.form == Form::weight_gradient;
+  return p.type == DType::bf16 && p.sum == (sums ? DType::f32 : DType::bf16) && p.epilogue == Epilogue::none &&
+         !p.scaled && (p.beta == 0 || p.beta == 1) && p.n % 8 == 0 && (sums ? p.m : p.k) % 8 == 0;
+}
+
+}  // namespace
+
+bool multiply_grouped(Stream& stream, const Product& product, const Places& at) {
+  if (!fits(product)) return false;
+  const std::int64_t bytes = descriptor_room + product.experts * entry_bytes + table_slack;
+  std::byte* const memory = stream.workspace("grouped products", bytes);
+  if (stream.dry()) return true;
+  if (!lies_whole(product, at)) return false;
+  auto* const queue = static_cast<cudaStream_t>(stream.native());
+  switch (product.form) {
+    case Form::forward:
+      run<Form::forward>(queue, memory, product, at);
+      break;
+    case Form::input_gradient:
+      run<Form::input_gradient>(queue, memory, product, at);
+      break;
+    case Form::weight_gradient:
+      run<Form::weight_gradient>(queue, memory, product, at);
+      break;
+  }
+  return true;
+}
+
+}  // namespace tessera::gemm

@@ -1,0 +1,21 @@
+#pragma once
+#include "kernels/sort/sort.hpp"
+
+/// What a back end does faster than the portable passes of sort.cpp. False, with nothing done: these serve.
+namespace tessera::sorting {
+
+/// A pass's digit of a key.
+struct Digit {
+  const std::int32_t* keys;
+  int shift;
+  std::uint32_t mask;
+};
+
+/// Positions that are counted and placed together, and how many counts a pass keeps at most.
+inline constexpr std::int64_t tile = 256, most_buckets = 256;
+
+/// to [n] = the positions `from` [n] (null: 0, 1, ...) by ascending digit, equal digits in their order. `count` is room
+/// for the buckets of n / tile tiles, rounded up. On a stream that is not dry.
+bool pass(Stream& stream, std::int32_t* to, const std::int32_t* from, std::int64_t n, Digit digit, std::int32_t* count);
+
+}  // namespace tessera::sorting
