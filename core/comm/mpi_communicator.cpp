@@ -63,15 +63,15 @@ class Block {
   bool derived_;
 };
 
-/// Where an all-to-all sends from and receives to. What is empty may lie anywhere, at the other's address too, and Open
-/// MPI then takes both for MPI_IN_PLACE, by which a rank that receives nothing sends nothing.
-const void* sent_from(const Tensor& t) {
-  static std::byte nothing;
-  return t.elements() > 0 ? t.data : &nothing;
+/// Send and receive buffers of an all-to-all. An empty one may begin where the other does, and Open MPI takes equal
+/// addresses for MPI_IN_PLACE: a rank that receives nothing would send nothing. Empty ones get addresses of their own.
+const void* send_buffer(const Tensor& t) {
+  static const std::byte empty{};
+  return t.elements() > 0 ? t.data : &empty;
 }
-void* received_to(const Tensor& t) {
-  static std::byte nothing;
-  return t.elements() > 0 ? t.data : &nothing;
+void* receive_buffer(const Tensor& t) {
+  static std::byte empty{};
+  return t.elements() > 0 ? t.data : &empty;
 }
 
 /// One operation under way. Its vectors keep their memory, so that a steady state allocates nothing here.
@@ -272,8 +272,8 @@ class MpiCommunicator final : public Communicator {
     std::fill(received.begin(), received.end(), static_cast<int>(mine / block));
     for (std::size_t r = 0; r < begins.size(); ++r)
       begins[r] = static_cast<int>(static_cast<std::int64_t>(r) * mine / block);
-    watch_.check(MPI_Ialltoallv(sent_from(x.send), counts, displacements, type, received_to(x.receive), received.data(),
-                                begins.data(), type, comm_, slot.request()),
+    watch_.check(MPI_Ialltoallv(send_buffer(x.send), counts, displacements, type, receive_buffer(x.receive),
+                                received.data(), begins.data(), type, comm_, slot.request()),
                  slot.waiting);
   }
 
@@ -287,7 +287,7 @@ class MpiCommunicator final : public Communicator {
     const int* arrivals = slot.blocks(x.arrivals, arriving);
     const std::span<int> begins = slot.take(x.arrivals.size());
     std::exclusive_scan(arrivals, arrivals + x.arrivals.size(), begins.begin(), 0);
-    watch_.check(MPI_Ialltoallv(sent_from(x.send), counts, displacements, from, received_to(x.receive), arrivals,
+    watch_.check(MPI_Ialltoallv(send_buffer(x.send), counts, displacements, from, receive_buffer(x.receive), arrivals,
                                 begins.data(), to, comm_, slot.request()),
                  slot.waiting);
   }
