@@ -118,6 +118,9 @@ class NcclBackEnd {
     if (control_) log_.compare(*control_);
     if (!stream.dry()) {
       stream_.wait(stream.record());
+      // What overlaps with an exchange of rows are products whose kernels take the whole GPU until they end: they begin
+      // behind the exchange's kernel, not before it.
+      if (operation.collective == Collective::exchange_rows) stream.wait(stream_.record());
       const Region region(stream_, transfer_of(operation, group.place));
       check(ncclGroupStart(), comm);
       start();
