@@ -108,11 +108,11 @@ LibraryChoices::Words choose(Stream& stream, const LibraryChoices::Words& work,
 }
 
 bool multiply(Stream& stream, const Product& described, const Places& at) {
-  const Product product = described.a ? as_codes_lie(described) : described;
-  if (product.experts > 0) {
-    multiply_experts(stream, product, at);
+  if (described.experts > 0) {
+    multiply_experts(stream, described, at);
     return true;
   }
+  const Product product = described.a ? as_codes_lie(described) : described;
   if (product.epilogue == Epilogue::none)
     run_always(stream, product, at);
   else if (product.epilogue == Epilogue::bias)

@@ -273,15 +273,14 @@ class Turned {
   /// `out` and the lines are aligned. `team` threads call it.
   template <int team = threads>
   __device__ void store(std::byte* out, std::int64_t length, int lines = area.columns, int rows = area.rows) const {
-    const int unit = static_cast<int>(threadIdx.x) % per_line;
+    const int unit = static_cast<int>(threadIdx.x) % per_line, first = static_cast<int>(threadIdx.x) / per_line;
     if (unit * height >= rows) return;
+    const std::int64_t line_bytes = length * Element::bits / 8;
+    std::byte* to = out + first * line_bytes + unit * sizeof(Unit);
 #pragma unroll
-    for (int k = 0; k < area.columns * per_line / team; ++k) {
-      const int line = (static_cast<int>(threadIdx.x) + k * team) / per_line;
-      if (line < lines)
-        __stcs(reinterpret_cast<Unit*>(out + line * (length * Element::bits / 8) + unit * sizeof(Unit)),
-               units_[place(line, unit)]);
-    }
+    for (int k = 0; k < area.columns * per_line / team; ++k, to += team / per_line * line_bytes)
+      if (const int line = first + k * (team / per_line); line < lines)
+        __stcs(reinterpret_cast<Unit*>(to), units_[place(line, unit)]);
   }
   /// The same wherever they stand, of rows [begin, end), where nibbles come in pairs.
   __device__ void store_some(std::byte* out, std::int64_t length, int lines, int begin, int end) const {
