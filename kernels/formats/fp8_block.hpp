@@ -7,8 +7,8 @@ namespace tessera::formats {
 /// Which multipliers an FP8 block may have. Powers of two lose no bit when an operand is decoded to bf16.
 enum class Multipliers : std::uint8_t { powers_of_two, any };
 
-/// Element::max / amax, rounded, with its mantissa truncated; 2^127 at most. Exponents alone tell, without a division: a
-/// quotient of significands that is below 1 never rounds up to it.
+/// Element::max / amax, rounded, with its mantissa truncated; 2^127 at most. Exponents alone tell, without a division:
+/// a quotient of significands that is below 1 never rounds up to it.
 template <class Element>
 TESSERA_FN constexpr float fp8_power(std::uint32_t amax) {
   constexpr auto top = std::bit_cast<std::uint32_t>(Element::max);

@@ -24,7 +24,8 @@ using Code = cutlass::float_e4m3_t;
 
 constexpr int block = 128;  // codes of one scale, along the sum
 
-/// CUTLASS's main loop, which looks for an expert's scales close together, given where they lie among those of all rows.
+/// CUTLASS's main loop, which looks for an expert's scales close together, given where they lie among those of all
+/// rows.
 template <class Base>
 struct AmongOthers : Base {
   using Params = typename Base::Params;
@@ -47,8 +48,7 @@ struct AmongOthers : Base {
   CUTLASS_DEVICE auto with_scales(const Shape& shape, const Params& params, const float* a, const ScalesA& of_a,
                                   const float* b, const ScalesB& of_b) const {
     const auto inputs = Base::load_init(shape, params);
-    return cute::make_tuple(cute::get<0>(inputs), cute::get<1>(inputs),
-                            cute::make_tensor(cute::make_gmem_ptr(a), of_a),
+    return cute::make_tuple(cute::get<0>(inputs), cute::get<1>(inputs), cute::make_tensor(cute::make_gmem_ptr(a), of_a),
                             cute::make_tensor(cute::make_gmem_ptr(b), of_b));
   }
 };
@@ -61,7 +61,7 @@ struct Grouped {
   using Source = std::conditional_t<sums, float, void>;
   using Tile = cute::Shape<cute::_128, cute::_128, cute::Int<block>>;
   using Cluster = cute::Shape<cute::_1, cute::_2, cute::_1>;
-  static constexpr int chunk = 16, sum_chunk = 16 / sizeof(Sum);  // elements of 16 bytes
+  static constexpr int chunk = 16, sum_chunk = 16 / sizeof(Sum);     // elements of 16 bytes
   static constexpr int rows_of_a = 1, rows_of_b = sums ? 1 : block;  // that share a scale
   // Scales of rows lie one beside the other for every block of the sum; those of weights as their blocks do.
   using Scales = cutlass::detail::Sm90BlockwiseScaleConfig<rows_of_a, rows_of_b, block, cute::GMMA::Major::MN,
@@ -120,11 +120,11 @@ struct OfRows {
 /// its own `sum`.
 template <bool sums>
 struct Problem {
-  OfRows a, b;                         ///< b of sums over rows alone
+  OfRows a, b;  ///< b of sums over rows alone
   Pointers<const Code> member;
   Pointers<const float> member_scales;
   Pointers<float> sum;
-  cutlass::bfloat16_t* rows;           ///< c of rows times weights
+  cutlass::bfloat16_t* rows;  ///< c of rows times weights
   const std::int32_t* offsets;
   int m, n, k;
   int member_scale_line;
@@ -237,8 +237,8 @@ void run(Stream& stream, const Product& product, const Places& at) {
 void multiply_grouped_blocks(Stream& stream, const Product& product, const Places& at) {
   const auto data = [](const Operand& o) { return o.data; };
   const auto sum = [](const Gradient& g) { return g.sum; };
-  const bool whole = reinterpret_cast<std::uintptr_t>(at.a.data.data) % 16 == 0 && begin_whole(at.b, data) &&
-                     begin_whole(at.c, sum);
+  const bool whole =
+      reinterpret_cast<std::uintptr_t>(at.a.data.data) % 16 == 0 && begin_whole(at.b, data) && begin_whole(at.c, sum);
   require(whole || stream.dry(), "products of experts in FP8", "factors and results begin at multiples of 16 bytes");
   if (product.form == Form::weight_gradient)
     run<true>(stream, product, at);

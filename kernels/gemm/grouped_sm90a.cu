@@ -136,7 +136,8 @@ void run(cudaStream_t stream, std::byte* memory, const Product& product, const P
   const Table<form> table(memory + hopper::descriptor_room, product.experts);
   const Problem<form> p = problem_of<form>(product, at);
   const auto experts = static_cast<int>(product.experts);
-  describe<form><<<dim3(p.clears ? hopper::clearing_blocks : 1, static_cast<unsigned>(experts)), 128, 0, stream>>>(p, table);
+  describe<form>
+      <<<dim3(p.clears ? hopper::clearing_blocks : 1, static_cast<unsigned>(experts)), 128, 0, stream>>>(p, table);
   check(cudaGetLastError() == cudaSuccess, "describe");
   typename G::Gemm::Arguments arguments{cutlass::gemm::GemmUniversalMode::kGrouped,
                                         {experts, table.size, nullptr},

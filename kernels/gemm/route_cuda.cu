@@ -60,8 +60,8 @@ Route route_of(const Product& p) {
   const bool whole = p.m % 8 == 0 && p.n % 8 == 0 && p.k % 16 == 0;
   const bool slower = p.form == Form::weight_gradient &&
                       std::find(std::begin(declined), std::end(declined), Sizes{p.m, p.n, p.k}) != std::end(declined);
-  const bool native = p.experts == 0 ? has_fp8_blocks() && !slower
-                                     : has_grouped_fp8_blocks() && p.epilogue == Epilogue::none;
+  const bool native =
+      p.experts == 0 ? has_fp8_blocks() && !slower : has_grouped_fp8_blocks() && p.epilogue == Epilogue::none;
   return fp8_blocks(p) && whole && native ? Route::native : Route::decoded;
 }
 

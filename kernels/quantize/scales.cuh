@@ -71,8 +71,8 @@ struct ScaleLines {
 
 /// Whether a patch has one entry for each of its threads, side by side in the array.
 template <Format F, Side side>
-inline constexpr bool entry_a_thread = sizeof(typename F::Scale) == sizeof(float) && Grid<F, side>::lines == 1 &&
-                                       Grid<F, side>::length == threads;
+inline constexpr bool entry_a_thread =
+    sizeof(typename F::Scale) == sizeof(float) && Grid<F, side>::lines == 1 && Grid<F, side>::length == threads;
 
 /// Then, of a whole patch, to which no padding belongs. All threads call it, once the grid is complete.
 template <Format F, Side side>

@@ -442,8 +442,7 @@ struct Fp8Experts : Fp8Blocks {
   }
   std::vector<double> decoded_members(Side side) {
     const Operand all = grouped.values(device, side);
-    return test::in_double(
-        test::on_host<bf16>(device, {all.data.data, DType::bf16, {count * wide_out, wide_in}}));
+    return test::in_double(test::on_host<bf16>(device, {all.data.data, DType::bf16, {count * wide_out, wide_in}}));
   }
 };
 
@@ -471,10 +470,12 @@ TEST_P(Fp8Experts, SumTheirOwnRowsInWeightGradients) {
     for (const std::int64_t e : {std::int64_t{0}, std::int64_t{3}, count - 1})
       EXPECT_EQ(part(all, e * size, size), std::vector<double>(static_cast<std::size_t>(size)));
     each_with_rows([&](std::int64_t e, std::int64_t begin, std::int64_t n) {
-      const auto a = part(dy_columns, begin * wide_out, n * wide_out), b = part(x_columns, begin * wide_in, n * wide_in);
+      const auto a = part(dy_columns, begin * wide_out, n * wide_out),
+                 b = part(x_columns, begin * wide_in, n * wide_in);
       const auto once = columns_of(a, wide_out);
-      compare(part(all, e * size, size), wide_out, wide_in, n, summed,
-              [&](std::int64_t i, std::int64_t l) { return (1 + beta) * once(i, l); }, rows_of(b, wide_in));
+      compare(
+          part(all, e * size, size), wide_out, wide_in, n, summed,
+          [&](std::int64_t i, std::int64_t l) { return (1 + beta) * once(i, l); }, rows_of(b, wide_in));
     });
   }
 }
@@ -483,7 +484,8 @@ TEST_P(Fp8Experts, SumTheirOwnRowsInWeightGradients) {
 TEST_P(Fp8Experts, CapturedReadTheCountsOfTheirReplay) {
   if (Runtime::back_end() != "Cuda") GTEST_SKIP() << "no capture on the host";
   const std::int64_t size = wide_out * wide_in;
-  const Tensor y = test::poisoned<bf16>(device, {tokens, wide_out}), dx = test::poisoned<bf16>(device, {tokens, wide_in}),
+  const Tensor y = test::poisoned<bf16>(device, {tokens, wide_out}),
+               dx = test::poisoned<bf16>(device, {tokens, wide_in}),
                dw = test::poisoned<float>(device, {count * wide_out, wide_in}),
                offsets = test::on_device(device, begins), others = test::on_device(device, begins_at(128));
   const Operand forward = grouped.operand(Side::rowwise), backward = grouped.operand(Side::columnwise);
@@ -494,7 +496,8 @@ TEST_P(Fp8Experts, CapturedReadTheCountsOfTheirReplay) {
     expert_weight_gradient(stream, {&sums, 1}, dy.operand(Side::columnwise), x.operand(Side::columnwise), offsets, {});
   };
   const auto bits = [&] {
-    return std::tuple{test::on_host<bf16>(device, y), test::on_host<bf16>(device, dx), test::on_host<float>(device, dw)};
+    return std::tuple{test::on_host<bf16>(device, y), test::on_host<bf16>(device, dx),
+                      test::on_host<float>(device, dw)};
   };
   const auto clear_all = [&] { clear(stream, y), clear(stream, dx), clear(stream, dw); };
   clear_all(), products();
@@ -515,8 +518,8 @@ TEST_P(Fp8Experts, CapturedReadTheCountsOfTheirReplay) {
 std::vector<std::array<std::int64_t, 3>> expert_shapes() {
   std::vector<std::array<std::int64_t, 3>> all{{768, 208, 144}, {400, 144, 272}, {384, 200, 88}};
   if (Runtime::back_end() == "Cuda")
-    for (const std::array<std::int64_t, 3>& s : std::initializer_list<std::array<std::int64_t, 3>>{
-             {1536, 1024, 2048}, {3072, 768, 512}, {1520, 2048, 256}})
+    for (const std::array<std::int64_t, 3>& s :
+         std::initializer_list<std::array<std::int64_t, 3>>{{1536, 1024, 2048}, {3072, 768, 512}, {1520, 2048, 256}})
       all.push_back(s);
   return all;
 }
