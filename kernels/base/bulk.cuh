@@ -16,7 +16,7 @@ inline bool fits(std::int64_t shared_bytes) {
          shared_bytes <= most;
 }
 
-/// What threads of a block wait at until the bytes of one copy have arrived. Used once.
+/// What threads of a block wait at until bytes that are copied have arrived: of one phase after the other.
 class Arrival {
  public:
   /// By one thread, before a barrier of the block.
@@ -26,25 +26,31 @@ class Arrival {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
   }
-  /// Starts the copy of `bytes`, a multiple of 16, between places at multiples of 16. By one thread, behind that
-  /// barrier.
-  __device__ void fetch(void* to, const void* from, std::uint32_t bytes) {
+  /// So many bytes make the phase that begins here. By one thread, behind that barrier, before it copies them.
+  __device__ void expect(std::uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(&word_)), "r"(bytes)
                  : "memory");
+#endif
+  }
+  /// Starts a copy of `bytes`, a multiple of 16, between places at multiples of 16; what was read there before must
+  /// have been read behind a barrier.
+  __device__ void copy(void* to, const void* from, std::uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(address(to)),
         "l"(from), "r"(bytes), "r"(address(&word_))
         : "memory");
 #endif
   }
-  __device__ void wait() {
+  /// Until the phase has ended; phases count from 0.
+  __device__ void wait(int phase) {
 #if __CUDA_ARCH__ >= 900
     std::uint32_t done = 0;
     while (done == 0)
-      asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0;\nselp.u32 %0, 1, 0, p;\n}"
+      asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
                    : "=r"(done)
-                   : "r"(address(&word_))
+                   : "r"(address(&word_)), "r"(phase & 1)
                    : "memory");
 #endif
   }

@@ -111,7 +111,7 @@ template <class T>
 struct InShared {
   const T* z;
   bulk::Arrival* arrived;
-  __device__ void await(int piece) { arrived[piece].wait(); }
+  __device__ void await(int piece) { arrived[piece].wait(0); }
 };
 template <class T>
 __device__ InShared<T> fetched(const T* row, int padded, int step) {
@@ -122,8 +122,9 @@ __device__ InShared<T> fetched(const T* row, int padded, int step) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < pieces; ++i) arrived[i].init();
     for (int i = 0; i < pieces; ++i) {
-      const int columns = min(step, padded - i * step);
-      arrived[i].fetch(to + i * step, row + i * step, static_cast<std::uint32_t>(columns * sizeof(T)));
+      const auto bytes = static_cast<std::uint32_t>(min(step, padded - i * step) * sizeof(T));
+      arrived[i].expect(bytes);
+      arrived[i].copy(to + i * step, row + i * step, bytes);
     }
   }
   __syncthreads();

@@ -1,4 +1,6 @@
-// Rows of real training sizes: every value is read once, 16 bytes at a time, and stays in registers.
+// Rows of real training sizes: every value is read once, 16 bytes at a time, and stays in registers; gradients fetch
+// rows ahead into shared memory where the GPU copies in bulk.
+#include "kernels/base/bulk.cuh"
 #include "kernels/base/columns.cuh"
 #include "kernels/base/launch.hpp"
 #include "kernels/normalize/back.hpp"
@@ -9,7 +11,7 @@ namespace {
 using columns::aligned;
 using columns::Lanes;
 
-constexpr int most_packs = 4, block_threads = 128, most_threads = 512;
+constexpr int most_packs = 4, block_threads = 128, most_threads = 512, most_row_threads = 256;
 
 /// The threads of one row, `width` of them, a multiple of 32.
 struct RowThreads {
@@ -22,21 +24,20 @@ struct RowThreads {
         row_of_block(static_cast<int>(threadIdx.y)),
         row(std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y) {}
 
-  /// The sum over the row's threads, in a fixed order; all of the block call it.
+  /// The sum over the row's threads, in a fixed order; all of the block call it, with `turn` 0 and 1 by turns.
   template <int count>
-  __device__ void add(float (&value)[count]) const {
+  __device__ void add(float (&value)[count], int turn) const {
     for (float& v : value)
       for (int lane = 16; lane > 0; lane /= 2) v += __shfl_xor_sync(0xFFFFFFFFu, v, lane);
-    if (width == 32) return;
-    __shared__ float all[count][most_threads / 32];
+    if (width == 32) return __syncwarp();
+    __shared__ float all[2][count][most_threads / 32];
     const int warps = width / 32, first = row_of_block * warps;
-    __syncthreads();
     if (thread % 32 == 0)
-      for (int i = 0; i < count; ++i) all[i][first + thread / 32] = value[i];
+      for (int i = 0; i < count; ++i) all[turn][i][first + thread / 32] = value[i];
     __syncthreads();
     for (int i = 0; i < count; ++i) {
       value[i] = 0;
-      for (int w = 0; w < warps; ++w) value[i] += all[i][first + w];
+      for (int w = 0; w < warps; ++w) value[i] += all[turn][i][first + w];
     }
   }
 };
@@ -94,14 +95,14 @@ __global__ void __launch_bounds__(256) forward_kernel(const Forward<T> p) {
     V::each(t, p.n, [&](int i, int) {
       for (float v : x.v[i]) mean[0] += v;
     });
-    t.add(mean);
+    t.add(mean, 0);
     mean[0] *= share;
   }
   float square[1] = {};
   V::each(t, p.n, [&](int i, int) {
     for (float v : x.v[i]) square[0] += (v - mean[0]) * (v - mean[0]);
   });
-  t.add(square);
+  t.add(square, 1);
   const float rstd = 1.0f / ::sqrtf(square[0] * share + p.eps);
   if (!real) return;
   V::each(t, p.n, [&](int i, int column) {
@@ -128,38 +129,47 @@ struct Backward {
   int n;
 };
 
+/// A row's mean and the reciprocal of its deviation; zeros where there is no such row.
+struct Statistics {
+  float center, scale;
+
+  template <class T>
+  __device__ Statistics(const Backward<T>& p, std::int64_t row)
+      : center(p.mean != nullptr && row < p.rows ? p.mean[row] : 0.0f), scale(row < p.rows ? p.rstd[row] : 0.0f) {}
+};
+
 /// This thread's share of a row of the three factors, as it lies in memory.
 template <class T, int packs>
 struct Packs {
   static constexpr int lanes = columns::widest<T>;
   Lanes<T, lanes> x[packs] = {}, dy[packs] = {}, dx[packs] = {};
 
-  __device__ void load(const RowThreads& t, const Backward<T>& p) {
-    if (t.row >= p.rows) return;
-    Values<T, packs>::each(t, p.n, [&](int i, int column) {
-      const std::int64_t at = t.row * p.n + column;
-      x[i] = Lanes<T, lanes>::at(p.x + at);
-      dy[i] = Lanes<T, lanes>::at(p.dy + at);
-      dx[i] = Lanes<T, lanes>::at(p.dx + at);
+  __device__ void load(const RowThreads& t, int n, const T* from_x, const T* from_dy, const T* from_dx) {
+    Values<T, packs>::each(t, n, [&](int i, int column) {
+      x[i] = Lanes<T, lanes>::at(from_x + column);
+      dy[i] = Lanes<T, lanes>::at(from_dy + column);
+      dx[i] = Lanes<T, lanes>::at(from_dx + column);
     });
+  }
+  __device__ void load(const RowThreads& t, const Backward<T>& p) {
+    const std::int64_t at = t.row * p.n;
+    if (t.row < p.rows) load(t, p.n, p.x + at, p.dy + at, p.dx + at);
   }
 };
 
 /// dx of the row at `t`, or of none where there is no such row; each(pack, lane, slope, normal) sees the slope before
-/// the weight multiplies it, and next() may fetch the next row into `row` while the sums of this one are awaited.
+/// the weight multiplies it, and next() comes when all of the row has been read. `turn` is that of RowThreads::add().
 template <class T, Norm kind, int packs, class Each, class Next>
-__device__ void row_backward(const RowThreads& t, const Backward<T>& p, const Packs<T, packs>& row, const Each& each,
-                             const Next& next) {
+__device__ void row_backward(const RowThreads& t, const Backward<T>& p, const Packs<T, packs>& row,
+                             const Statistics& statistics, int turn, const Each& each, const Next& next) {
   constexpr int lanes = columns::widest<T>;
   using V = Values<T, packs>;
   const bool real = t.row < p.rows;
-  const float center = kind == Norm::layer && real ? p.mean[t.row] : 0.0f, scale = real ? p.rstd[t.row] : 0.0f;
+  const float center = statistics.center, scale = statistics.scale;
   V normal, slope;
-  Lanes<T, lanes> dx[packs];
   float sums[2] = {};  // of slope times normal, and of slope
   V::each(t, p.n, [&](int i, int column) {
     const auto weight = Lanes<T, lanes>::at(p.weight + column);
-    dx[i] = row.dx[i];
     for (int l = 0; l < lanes; ++l) {
       normal.v[i][l] = (float(row.x[i].value[l]) - center) * scale;
       slope.v[i][l] = float(row.dy[i].value[l]);
@@ -169,15 +179,15 @@ __device__ void row_backward(const RowThreads& t, const Backward<T>& p, const Pa
       sums[1] += slope.v[i][l];
     }
   });
+  t.add(sums, turn);
   next();
-  t.add(sums);
   if (!real) return;
   const float share = 1.0f / static_cast<float>(p.n);
   const float along = share * sums[0], average = kind == Norm::layer ? share * sums[1] : 0.0f;
   V::each(t, p.n, [&](int i, int column) {
     Lanes<T, lanes> d;
     for (int l = 0; l < lanes; ++l)
-      d.value[l] = T(float(dx[i].value[l]) + scale * (slope.v[i][l] - average - normal.v[i][l] * along));
+      d.value[l] = T(float(row.dx[i].value[l]) + scale * (slope.v[i][l] - average - normal.v[i][l] * along));
     d.to(p.dx + t.row * p.n + column);
   });
 }
@@ -188,7 +198,7 @@ __global__ void __launch_bounds__(256) backward_kernel(const Backward<T> p) {
   Packs<T, packs> row;
   row.load(t, p);
   row_backward<T, kind, packs>(
-      t, p, row, [](int, int, float, float) {}, [] {});
+      t, p, row, Statistics(p, t.row), 0, [](int, int, float, float) {}, [] {});
 }
 
 template <class T>
@@ -198,12 +208,21 @@ struct Gradients {
 };
 
 /// Threads of a block: of several rows where a thread has one pack, so that two blocks fit; else of one.
-constexpr int widest_row = 8192, gradient_threads = 448, gradient_width = 256;
+constexpr int gradient_threads = 448;
+
+/// How many rows a group of threads has in shared memory, one of them being worked on.
+constexpr int rows_ahead = 4;
+
+/// What a block has in shared memory: its rows of x, dy and dx, or the sums of its columns.
+std::int64_t shared_bytes(std::int64_t row_bytes, dim3 threads, bool ahead) {
+  return ahead ? threads.y * rows_ahead * 3 * row_bytes : row_bytes * 2;
+}
 
 /// to[column] = the block's sums, its rows of threads one after the other.
 template <class T, int packs>
 __device__ void store_sums(const RowThreads& t, int n, const Values<T, packs>& mine, float* to) {
-  __shared__ float all[widest_row];
+  extern __shared__ __align__(128) unsigned char memory[];
+  auto* const all = reinterpret_cast<float*>(memory);
   for (int y = 0; y < static_cast<int>(blockDim.y); ++y) {
     __syncthreads();
     if (t.row_of_block != y) continue;
@@ -216,30 +235,80 @@ __device__ void store_sums(const RowThreads& t, int n, const Values<T, packs>& m
   for (int column = t.row_of_block * t.width + t.thread; column < n; column += threads) to[column] = all[column];
 }
 
+/// Rows of one group of threads, which its first thread fetches ahead into shared memory.
+template <class T>
+struct Ahead {
+  const Backward<T>& p;
+  T* memory;  ///< [rows_ahead, 3, C]
+  bulk::Arrival* arrived;
+  std::int64_t first, step;
+
+  __device__ T* place(int turn) const { return memory + turn % rows_ahead * 3 * p.n; }
+  __device__ void fetch(const RowThreads& t, int turn) const {
+    const std::int64_t row = first + turn * step;
+    if (t.thread != 0 || row >= p.rows) return;
+    const auto bytes = static_cast<std::uint32_t>(p.n * sizeof(T));
+    bulk::Arrival& arrival = arrived[turn % rows_ahead];
+    arrival.expect(3 * bytes);
+    arrival.copy(place(turn), p.x + row * p.n, bytes);
+    arrival.copy(place(turn) + p.n, p.dy + row * p.n, bytes);
+    arrival.copy(place(turn) + 2 * p.n, p.dx + row * p.n, bytes);
+  }
+  template <int packs>
+  __device__ void load(const RowThreads& t, int turn, Packs<T, packs>& row) const {
+    if (t.row >= p.rows) return;
+    arrived[turn % rows_ahead].wait(turn / rows_ahead);
+    row.load(t, p.n, place(turn), place(turn) + p.n, place(turn) + 2 * p.n);
+  }
+};
+
 /// Every block takes rows at a fixed distance and keeps the sums of its columns in registers.
-template <class T, Norm kind, int packs>
-__global__ void __launch_bounds__(packs == 1 ? gradient_threads : gradient_width, packs == 1 ? 2 : 1)
+template <class T, Norm kind, int packs, bool ahead>
+__global__ void __launch_bounds__(packs == 1 ? gradient_threads : most_row_threads, packs == 1 ? 2 : 1)
     gradients_kernel(const Gradients<T> g) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  __shared__ bulk::Arrival arrived[gradient_threads / 32][rows_ahead];
   const Backward<T>& p = g.rows;
-  const std::int64_t step = std::int64_t{gridDim.x} * blockDim.y;
   RowThreads t;
+  const std::int64_t step = std::int64_t{gridDim.x} * blockDim.y;
+  const Ahead<T> rows{p, reinterpret_cast<T*>(memory) + t.row_of_block * rows_ahead * 3 * p.n, arrived[t.row_of_block],
+                      t.row, step};
+  if constexpr (ahead) {
+    if (t.thread == 0)
+      for (bulk::Arrival& arrival : arrived[t.row_of_block]) arrival.init();
+    __syncthreads();
+    for (int turn = 0; turn < rows_ahead; ++turn) rows.fetch(t, turn);
+  }
   Values<T, packs> along{}, plain{};
-  Packs<T, packs> row;
-  row.load(t, p);
-  for (std::int64_t first = std::int64_t{blockIdx.x} * blockDim.y; first < p.rows; first += step, t.row += step)
+  Statistics statistics(p, t.row);
+  std::int64_t first = std::int64_t{blockIdx.x} * blockDim.y;
+  for (int turn = 0; first < p.rows; first += step, t.row += step, ++turn) {
+    const Statistics next(p, t.row + step);
+    Packs<T, packs> row;
+    if constexpr (ahead)
+      rows.load(t, turn, row);
+    else
+      row.load(t, p);
     row_backward<T, kind, packs>(
-        t, p, row,
+        t, p, row, statistics, turn % 2,
         [&](int i, int l, float slope, float normal) {
           along.v[i][l] += slope * normal;
           plain.v[i][l] += slope;
         },
         [&] {
-          RowThreads next = t;
-          next.row += step;
-          row.load(next, p);
+          if constexpr (ahead) rows.fetch(t, turn + rows_ahead);
         });
+    statistics = next;
+  }
   store_sums(t, p.n, along, g.weight_parts + std::int64_t{blockIdx.x} * p.n);
   if (g.bias_parts != nullptr) store_sums(t, p.n, plain, g.bias_parts + std::int64_t{blockIdx.x} * p.n);
+}
+
+template <class T, Norm kind, int packs, bool ahead>
+void start_gradients(cudaStream_t stream, unsigned blocks, dim3 threads, std::int64_t bytes, const Gradients<T>& g) {
+  const auto kernel = gradients_kernel<T, kind, packs, ahead>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  kernel<<<blocks, threads, static_cast<std::size_t>(bytes), stream>>>(g);
 }
 
 bool fits(const Tensor& x, std::initializer_list<Tensor> others) {
@@ -249,14 +318,18 @@ bool fits(const Tensor& x, std::initializer_list<Tensor> others) {
   return fit;
 }
 
-/// f<packs>(threads) with as few threads a row as hold it, and as many rows a block as make `block` threads.
+/// f<packs>(threads) with as few idle threads a row as can be, then as many packs a thread; and as many rows a block as
+/// make `block` threads.
 template <class T, class F>
 void with_threads(unsigned block, std::int64_t n, const F& f) {
   const std::int64_t all = ceil_div(n, columns::widest<T>);
-  unsigned width = 32;
-  while (width * most_packs < all) width *= 2;
+  const auto width_of = [&](std::int64_t packs) { return round_up(ceil_div(all, packs), 32); };
+  std::int64_t packs = most_packs;
+  for (std::int64_t p = most_packs - 1; p > 0; --p)
+    if (width_of(p) <= most_row_threads && p * width_of(p) < packs * width_of(packs)) packs = p;
+  const auto width = static_cast<unsigned>(width_of(packs));
   const dim3 threads(width, width < block ? block / width : 1);
-  switch (ceil_div(all, width)) {
+  switch (packs) {
     case 1:
       return f.template operator()<1>(threads);
     case 2:
@@ -267,11 +340,11 @@ void with_threads(unsigned block, std::int64_t n, const F& f) {
       return f.template operator()<4>(threads);
   }
 }
-/// f<packs>(threads) for gradients(): a pack a thread, where that makes no more than gradient_width of them.
+/// f<packs>(threads) for gradients(): a pack a thread, where that makes no more than most_row_threads of them.
 template <class T, class F>
 void with_gradient_threads(std::int64_t n, const F& f) {
   const std::int64_t all = ceil_div(n, columns::widest<T>);
-  const auto width = static_cast<unsigned>(std::min(round_up(all, 32), std::int64_t{gradient_width}));
+  const auto width = static_cast<unsigned>(std::min(round_up(all, 32), std::int64_t{most_row_threads}));
   switch (ceil_div(all, width)) {
     case 1:
       return f.template operator()<1>(dim3(width, gradient_threads / width));
@@ -362,7 +435,15 @@ bool gradients(Stream& stream, Norm kind, const Tensor& dx, const Gradient& dwei
     const Gradients<T> g{backward_of<T, k>(dx, dy, x, mean, rstd, weight), weight_parts.as<float>(),
                          place_of<float>(bias_parts)};
     with_gradient_threads<T>(n, [&]<int packs>(dim3 threads) {
-      gradients_kernel<T, k, packs><<<static_cast<unsigned>(blocks), threads, 0, queue>>>(g);
+      const auto row_bytes = n * static_cast<std::int64_t>(sizeof(T));
+      const auto start = [&]<bool ahead>() {
+        start_gradients<T, k, packs, ahead>(queue, static_cast<unsigned>(blocks), threads,
+                                            shared_bytes(row_bytes, threads, ahead), g);
+      };
+      if (bulk::fits(shared_bytes(row_bytes, threads, true)))
+        start.template operator()<true>();
+      else
+        start.template operator()<false>();
     });
   });
   columns::start_add<float>(queue, dweight, weight_parts.as<float>(), rows, n);
