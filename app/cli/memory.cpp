@@ -20,31 +20,65 @@ struct Holder {
   std::int64_t memory = 0;
 };
 
+Holder host_memory(const std::string& host) {
+  return {host, host, static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE)};
+}
+
 Holder holder(const std::string& host, int gpu) {
-  if (gpu < 0) return {host, host, static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE)};
+  if (gpu < 0) return host_memory(host);
   const Gpu own = Runtime::gpus()[static_cast<std::size_t>(gpu)];
   return {own.name + " of " + host, own.uuid, own.memory};
 }
 
+/// `beside`: what else the plan takes of the host's memory.
+Problems against_snapshot(const Holder& host, const RunPlan& plan, std::int64_t beside, std::int64_t ranks) {
+  const std::int64_t snapshot = snapshot_bytes(plan), left = host.memory / ranks - beside;
+  Problems problems;
+  if (snapshot > 0 && left >= 0 && snapshot > left)
+    problems.add(
+        Exit::deck,
+        fmt::format("checkpoint.async: copies of the state by {}, {} each, do not fit {}, which has {} and needs {} a "
+                    "rank for other things: use checkpoint.async: false",
+                    counted(ranks, "rank"), bytes_text(snapshot), host.name, bytes_text(host.memory),
+                    bytes_text(beside)));
+  return problems;
+}
+
+std::int64_t planned_bytes(const RunPlan& plan) {
+  return std::accumulate(plan.memory.begin(), plan.memory.end(), std::int64_t{0});
+}
+
 Problems against(const Holder& holder, const RunPlan& plan, std::int64_t ranks) {
-  const std::int64_t needed = std::accumulate(plan.memory.begin(), plan.memory.end(), std::int64_t{0});
+  const std::int64_t needed = planned_bytes(plan);
+  const bool whole = plan.sync.weights.sharding == Sharding::optimizer;
   Problems problems;
   if (holder.memory > 0 && needed > holder.memory / ranks)
     problems.add(
         Exit::deck,
         fmt::format("{} of {} {} not fit {}, which has {}: use more hosts or GPUs, a smaller batch.micro, "
-                    "recompute.mode full, or a smaller model; `tessera plan` shows what the memory is for",
+                    "recompute.mode full, {}or a smaller model; `tessera plan` shows what the memory is for",
                     counted(ranks, "rank"), bytes_text(needed), ranks == 1 ? "does" : "do", holder.name,
-                    bytes_text(holder.memory)));
+                    bytes_text(holder.memory), whole && plan.ranks.world.size > 1 ? "sharding full, " : ""));
   return problems;
 }
 
 }  // namespace
 
+/// As the rank holds it: with what its slices are padded by, which no snapshot copies.
+std::int64_t snapshot_bytes(const RunPlan& plan) {
+  const auto held = [&](Category category) { return plan.memory[static_cast<std::size_t>(category)]; };
+  return plan.config.checkpoint.async ? held(Category::masters) + held(Category::optimizer) : 0;
+}
+
 Problems against_memory(const Mpi& mpi, Control& control, const RunPlan& plan, int gpu) {
   const Holder own = holder(mpi.host(), gpu);
-  const std::vector<std::string> ids = control.gather(own.id);
-  return against(own, plan, std::count(ids.begin(), ids.end(), own.id));
+  const auto sharing = [&](const std::string& id) {
+    const std::vector<std::string> ids = control.gather(id);
+    return std::count(ids.begin(), ids.end(), id);
+  };
+  Problems problems = against(own, plan, sharing(own.id));
+  problems.add(against_snapshot(host_memory(mpi.host()), plan, gpu < 0 ? planned_bytes(plan) : 0, sharing(mpi.host())));
+  return problems;
 }
 
 Problems against_memory(const RunPlan& plan) {
@@ -52,7 +86,9 @@ Problems against_memory(const RunPlan& plan) {
   if (on_gpus && Runtime::gpus().empty()) return {};
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
-  return against(holder(host.data(), on_gpus ? 0 : -1), plan, 1);
+  Problems problems = against(holder(host.data(), on_gpus ? 0 : -1), plan, 1);
+  problems.add(against_snapshot(host_memory(host.data()), plan, on_gpus ? 0 : planned_bytes(plan), 1));
+  return problems;
 }
 
 }  // namespace tessera

@@ -1,24 +1,28 @@
 #include "app/training/batches.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace tessera {
 
-Batches::Batches(const RunConfig& config, const CutTokens& training, const CutTokens& held, const RankIn& world)
-    : training_(training),
+Batches::Batches(const RunConfig& config, std::vector<CutTokens> training, const CutTokens& held, const RankIn& world)
+    : training_(std::move(training)),
       held_(held),
-      sampler_(training.windows.train, config.data.shuffle ? Order::shuffled : Order::sequential, config.run.seed),
+      mixture_(training_.size() == 1 ? std::vector{1.0} : config.data.mixture),
       plan_(config.batch.global, world.size),
       rank_(world.rank),
       share_(config.batch.global / world.size),
       micro_(config.batch.micro),
       evaluation_(held.windows, config.eval.batches * config.batch.global, micro_, world.size) {
+  const Order order = config.data.shuffle ? Order::shuffled : Order::sequential;
+  for (const CutTokens& corpus : training_)
+    samplers_.emplace_back(corpus.windows.train, order, config.run.seed, samplers_.size());
   reserve(share_);
 }
 
 void Batches::reserve(std::int64_t sequences) {
   batch_.sequences = sequences;
-  batch_.ids.resize(static_cast<std::size_t>(sequences * training_.windows.length));
+  batch_.ids.resize(static_cast<std::size_t>(sequences * held_.windows.length));
   batch_.targets.resize(batch_.ids.size());
 }
 
@@ -34,7 +38,10 @@ const HostSequences& Batches::training(std::int64_t step, std::int64_t first) {
   batch_.first = rank_ * share_;
   batch_.padding = 0;
   batch_.step = static_cast<std::uint64_t>(step) + 1;
-  for (std::int64_t i = 0; i < samples.count; ++i) read(training_, i, sampler_.window(samples.first + i));
+  for (std::int64_t i = 0; i < samples.count; ++i) {
+    const auto [corpus, sample] = mixture_.place(samples.first + i);
+    read(training_[corpus], i, samplers_[corpus].window(sample));
+  }
   return batch_;
 }
 

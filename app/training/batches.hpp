@@ -1,5 +1,8 @@
 #pragma once
+#include <vector>
+
 #include "core/config/config.hpp"
+#include "core/data/mixture.hpp"
 #include "core/data/sampler.hpp"
 #include "core/layout/ranks.hpp"
 #include "core/step/step_memory.hpp"
@@ -16,12 +19,12 @@ struct CutTokens {
 /// never on the rank count. Reuses its memory; what it returns holds until the next call.
 class Batches {
  public:
-  /// Of one rank of `world`: learns from the training windows of the one, evaluates on those for it of the other, whose
-  /// tokens must outlive it.
-  Batches(const RunConfig& config, const CutTokens& training, const CutTokens& held, const RankIn& world);
+  /// Of one rank of `world`: learns from the training windows of one corpus, or of as many as data.mixture has weights,
+  /// and evaluates on those for it of `held`. All tokens must outlive it.
+  Batches(const RunConfig& config, std::vector<CutTokens> training, const CutTokens& held, const RankIn& world);
   /// Both of one corpus.
   Batches(const RunConfig& config, const TokenStream& tokens, const Windows& windows, const RankIn& world)
-      : Batches(config, {tokens, windows}, {tokens, windows}, world) {}
+      : Batches(config, std::vector{CutTokens{tokens, windows}}, {tokens, windows}, world) {}
 
   /// This rank's share of step `step` (from 0), whose samples begin with number `first`: global / ranks sequences.
   const HostSequences& training(std::int64_t step, std::int64_t first);
@@ -35,8 +38,10 @@ class Batches {
   void reserve(std::int64_t sequences);
   void read(const CutTokens& from, std::int64_t sequence, std::int64_t window);
 
-  CutTokens training_, held_;
-  Sampler sampler_;
+  std::vector<CutTokens> training_;
+  CutTokens held_;
+  Mixture mixture_;
+  std::vector<Sampler> samplers_;  ///< of each corpus
   BatchPlan plan_;
   std::int64_t rank_;
   std::int64_t share_;  ///< sequences of one step

@@ -9,6 +9,7 @@
 #include "app/cli/build.hpp"
 #include "app/training/saving.hpp"
 #include "io/checkpoint/reader.hpp"
+#include "kernels/digest/digest.hpp"
 
 namespace tessera {
 
@@ -17,8 +18,8 @@ Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi
   Beginning beginning;
   Origin& origin = beginning.origin;
   const RunConfig& config = run.deck.config;
-  origin.run_id = control.broadcast(fmt::format(
-      "{:016x}", std::random_device()() * std::uint64_t{0x100000001} ^ static_cast<std::uint64_t>(std::time(nullptr))));
+  origin.run_id = control.broadcast(
+      hex(std::random_device()() * std::uint64_t{0x100000001} ^ static_cast<std::uint64_t>(std::time(nullptr))));
   if (!run.beginnings.empty()) {
     const Parent parent =
         resume_from(run.beginnings, config.checkpoint.dir.get(), training, device, control, run.parallel.get());
@@ -52,7 +53,7 @@ Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi
   origin.deck = resolved_text(run.deck);
   if (run.tokenizer) origin.tokenizer = run.tokenizer->text();
   origin.model_sha256 = model_fingerprint(config.model);
-  origin.corpus_hash = run.corpus->hash();
+  origin.corpus_hash = run.corpus_hash();
   origin.world_size = mpi.size();
   const ExpertLayout layout = config.checkpoint.expert_layout;
   const ExpertWeights held = config.model.moe ? config.model.moe->weights : ExpertWeights::single;

@@ -9,6 +9,7 @@
 #include "io/checkpoint/storage.hpp"
 #include "io/files/text_file.hpp"
 #include "kernels/base/attempt.hpp"
+#include "kernels/digest/digest.hpp"
 
 namespace tessera {
 namespace {
@@ -84,7 +85,7 @@ std::vector<KeyChange> changes_since(const SavedRun& saved, const Deck& deck, st
 }
 
 std::string changes_text(const SavedRun& saved, const RunConfig& now, const std::vector<KeyChange>& changes,
-                         std::int64_t windows) {
+                         const std::string& epochs) {
   if (changes.empty()) return "";
   const StateCounters& counters = saved.manifest.counters;
   std::string text = fmt::format("changed after step {}:", counters.step);
@@ -98,10 +99,8 @@ std::string changes_text(const SavedRun& saved, const RunConfig& now, const std:
                         learning_rate(saved.deck.config.optimizer, saved.deck.config.run.steps, next), now.run.steps,
                         learning_rate(now.optimizer, now.run.steps, now.run.steps));
   if (touches(changes, "batch.") || touches(changes, "data."))
-    text += fmt::format("  samples: none is left out, {} of a step from sample {} on, at {:.2f} epochs of {} "
-                        "windows{}\n",
-                        now.batch.global, counters.next_sample,
-                        static_cast<double>(counters.next_sample) / static_cast<double>(windows), windows,
+    text += fmt::format("  samples: none is left out, {} of a step from sample {} on, at {}{}\n", now.batch.global,
+                        counters.next_sample, epochs,
                         touches(changes, "data.") ? "; in the order of the new corpus: windows may come again" : "");
   return text;
 }

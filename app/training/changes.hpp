@@ -30,9 +30,9 @@ Problems against_resuming(const SavedRun& saved, const Deck& deck, std::uint64_t
 /// What changes by request: keys, and the corpus as data.files. Local.
 std::vector<KeyChange> changes_since(const SavedRun& saved, const Deck& deck, std::uint64_t corpus_hash);
 
-/// A line for each change, and for what becomes of the learning rate and of the order of samples. `windows`: those for
-/// training now. Empty: nothing changes. Local.
+/// A line for each change, and for what becomes of the learning rate and of the order of samples. `epochs`: how far
+/// those that were had so far go in the corpus as it is now. Empty: nothing changes. Local.
 std::string changes_text(const SavedRun& saved, const RunConfig& now, const std::vector<KeyChange>& changes,
-                         std::int64_t windows);
+                         const std::string& epochs);
 
 }  // namespace tessera

@@ -4,6 +4,11 @@
 
 namespace tessera {
 
+bool evaluation_due(const RunConfig& config, std::int64_t step) {
+  const std::int64_t every = config.eval.every_steps;
+  return every > 0 && (step % every == 0 || step == config.run.steps);
+}
+
 double evaluate(Engine& engine, Batches& batches) {
   double loss = 0;
   const auto add = [&](Turn turn) {

@@ -35,7 +35,7 @@ void LateReport::begun(std::int64_t step, std::int64_t samples, Turn turn) {
 
 void LateReport::read() {
   if (unread_->row) return;
-  const Region region(device_, "report");
+  const Region region(device_.compute(), RegionName::report);
   const StepReport report = engine_.report(unread_->turn);
   const double seconds = report.end.seconds_since(unread_->straight_on ? last_end_ : report.begin);
   last_end_ = report.end;

@@ -9,9 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "app/cli/memory.hpp"
+#include "app/training/plan_gathers.hpp"
 #include "core/optim/rule.hpp"
 #include "core/params/planes.hpp"
 #include "io/metrics/console.hpp"
+#include "kernels/digest/digest.hpp"
 #include "kernels/formats/registry.hpp"
 #include "kernels/gemm/route.hpp"
 
@@ -158,32 +161,6 @@ std::string_view staged_in(const RunPlan& plan, const Bucket& bucket) {
   return name_of(plan.sync.weights.staging == GatherStaging::ring ? GatherStaging::ring : GatherStaging::alias_grads);
 }
 
-/// The all-gather of one group.
-struct GatherCost {
-  GroupId group;
-  const char* pass;
-  std::int64_t bytes = 0;
-  std::string why;
-};
-
-/// Each group once a step: under the next forward, or right behind the update.
-std::vector<GatherCost> gathers_of(const RunPlan& plan) {
-  std::vector<GatherCost> gathers;
-  for (GroupId g : plan.layout.groups().ids()) {
-    GatherCost gather{g, plan.sync.gather == Overlap::on ? "forward" : "publish", 0, {}};
-    for (const CollectiveCost& cost : plan.collectives)
-      if (cost.group == g.value && cost.collective == Collective::all_gather) gather.bytes += cost.bytes * cost.count;
-    for (BucketId b : plan.layout.groups()[g].buckets) {
-      const Bucket& bucket = plan.layout.buckets()[b];
-      const std::string why = travels_as(bucket.key.format, way_of(plan, bucket)) + ": " +
-                              reason_of(bucket.key.format, way_of(plan, bucket));
-      if (gather.why.find(why) == std::string::npos) gather.why += (gather.why.empty() ? "" : "; ") + why;
-    }
-    gathers.push_back(std::move(gather));
-  }
-  return gathers;
-}
-
 std::string bucket_text(const RunPlan& plan, const Bucket& bucket) {
   const auto [least, most] = std::ranges::minmax(bucket.counts);
   const Way way = way_of(plan, bucket);
@@ -196,6 +173,15 @@ std::string bucket_text(const RunPlan& plan, const Bucket& bucket) {
   if (least != most) text += fmt::format(" of at most {}", most);
   return text + fmt::format(", {} ... {}", plan.registry[bucket.members.front().param].name,
                             plan.registry[bucket.members.back().param].name);
+}
+
+std::string recomputed_text(const RecomputeConfig& recompute) {
+  if (recompute.mode == RecomputeMode::none) return "";
+  std::string modules;
+  if (recompute.mode == RecomputeMode::selective)
+    for (const RecomputeModule module : recompute.modules.get())
+      modules.append(modules.empty() ? "" : ", ").append(name_of(module));
+  return fmt::format("computed again in backward: {}\n", modules.empty() ? "each block" : modules + " of each block");
 }
 
 nlohmann::ordered_json groups_json(const RunPlan& plan) {
@@ -240,6 +226,8 @@ std::string plan_text(const RunPlan& plan) {
     text += fmt::format("  {:<12} {:>12.3f} MiB\n", name_of(static_cast<Category>(c)), mib(plan.memory[c]));
   text += fmt::format("  {:<12} {:>12.3f} MiB\n", "total",
                       mib(std::accumulate(plan.memory.begin(), plan.memory.end(), std::int64_t{0})));
+  if (const std::int64_t snapshot = snapshot_bytes(plan))
+    text += fmt::format("  {:<12} {:>12.3f} MiB of the host\n", "snapshot", mib(snapshot));
   text += "groups\n";
   for (GroupId g : plan.layout.groups().ids())
     for (BucketId b : plan.layout.groups()[g].buckets)
@@ -255,10 +243,11 @@ std::string plan_text(const RunPlan& plan) {
     const std::string experts = p.experts > 0 ? fmt::format(" over {} experts", p.experts) : "";
     text += fmt::format("  {:<16} {} x {} x {}{}: {}\n", form, p.m, p.n, p.k, experts, route);
   });
+  text += recomputed_text(plan.config.recompute);
   text += "gathers of one step, bytes that one rank receives\n";
-  for (const GatherCost& gather : gathers_of(plan))
-    text += fmt::format("  group {:<10} {:<9} {:>12} bytes  {}\n", gather.group.value, gather.pass, gather.bytes,
-                        gather.why);
+  for (const PlannedGather& gather : gathers_of(plan))
+    text += fmt::format("  {:<20} {:<9} {:<20} {:>12} bytes x {}  {}\n", gather.unit, gather.pass, gather.side,
+                        gather.bytes, gather.count, gather.why);
   text += "collectives of one step, bytes that one rank receives\n";
   for (const CollectiveCost& cost : plan.collectives)
     text += fmt::format("  {:<16} {:<16} {:>12} bytes\n", name_of(cost.collective),
@@ -267,14 +256,15 @@ std::string plan_text(const RunPlan& plan) {
   return text;
 }
 
-std::string plan_json(const RunPlan& plan) {
+std::string plan_json(const RunPlan& plan, const std::optional<GranularityPeaks>& peaks) {
   nlohmann::ordered_json json{{"ranks", plan.ranks.world.size},
                               {"parameters", parameters(plan)},
-                              {"layout", fmt::format("{:016x}", plan.layout.hash())},
+                              {"layout", hex(plan.layout.hash())},
                               {"flops_per_step", plan.flops_per_step},
                               {"model_flops_per_step", plan.model_flops_per_step}};
   for (std::size_t c = 0; c < plan.memory.size(); ++c)
     json["memory"][name_of(static_cast<Category>(c))] = plan.memory[c];
+  json["host_memory"] = {{"snapshot", snapshot_bytes(plan)}};
   add_mesh(json, plan);
   json["groups"] = groups_json(plan);
   json["owners"] = owners_json(plan);
@@ -293,12 +283,14 @@ std::string plan_json(const RunPlan& plan) {
         {{"group", cost.group}, {"op", name_of(cost.collective)}, {"label", cost.label}, {"bytes", cost.bytes},
          {"count", cost.count}});
   json["gathers"] = nlohmann::ordered_json::array();
-  for (const GatherCost& gather : gathers_of(plan))
-    json["gathers"].push_back({{"unit", fmt::format("group {}", gather.group.value)},
+  for (const PlannedGather& gather : gathers_of(plan))
+    json["gathers"].push_back({{"unit", gather.unit},
                                {"pass", gather.pass},
-                               {"side", "both"},
+                               {"side", gather.side},
                                {"bytes", gather.bytes},
+                               {"count", gather.count},
                                {"why", gather.why}});
+  if (peaks) json["granularity"] = {{"unit", peaks->unit}, {"module", peaks->module}};
   return json.dump(2);
 }
 

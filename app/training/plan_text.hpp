@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "core/plan/plan.hpp"
@@ -13,6 +14,6 @@ std::int64_t parameters(const RunPlan& plan);
 /// owners, each on a line.
 std::string plan_text(const RunPlan& plan);
 /// The same for programs: {ranks, memory: {category: bytes}, collectives: [{group, op, bytes, count}], groups, ...}.
-std::string plan_json(const RunPlan& plan);
+std::string plan_json(const RunPlan& plan, const std::optional<GranularityPeaks>& peaks = {});
 
 }  // namespace tessera

@@ -1,6 +1,8 @@
 #include "app/training/preparation.hpp"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -14,9 +16,15 @@
 #include "io/metrics/run_directory.hpp"
 #include "kernels/base/index.hpp"
 #include "kernels/base/runtime.hpp"
+#include "kernels/digest/digest.hpp"
 
 namespace tessera {
 namespace {
+
+template <class Count>
+std::int64_t total(const std::vector<CutCorpus>& corpora, const Count& count) {
+  return std::transform_reduce(corpora.begin(), corpora.end(), std::int64_t{0}, std::plus<>(), count);
+}
 
 /// Token files lie beside the tokenizer that they were made with, if any: it must be the deck's.
 void against_another_tokenizer(const Prepared& run, const std::filesystem::path& file, Problems& problems) {
@@ -28,20 +36,36 @@ void against_another_tokenizer(const Prepared& run, const std::filesystem::path&
                                                                   file.string(), beside.string())}));
 }
 
-/// The files of some patterns of the deck, none where they are not sound.
-std::optional<Corpus> corpus_of(const Prepared& run, const char* key, const std::vector<std::string>& patterns,
-                                Problems& problems) {
+/// Adds what `work` finds against a corpus, at the place of its key and under its name.
+template <class Work>
+void examine_corpus(const Prepared& run, const char* key, const std::string& name, Problems& problems,
+                    const Work& work) {
+  Problems found;
+  attempt(found, [&] { work(found); });
+  for (const Problem& problem : found.list())
+    problems.add(problem.code, run.deck.provenance.located({{key}, (name.empty() ? "" : name + ": ") + problem.text}));
+}
+
+/// The corpus of some patterns of the deck, cut by `cut`; none where anything stands against it.
+template <class Cut>
+std::optional<CutCorpus> corpus_of(const Prepared& run, const char* key, const std::vector<std::string>& patterns,
+                                   const std::string& name, Problems& problems, const Cut& cut) {
   const RunConfig& config = run.deck.config;
   std::vector<Finding> findings;
   auto files = list_files({config.data.root.get(), patterns, config.checkpoint.dir.get(), key}, findings);
   for (const Finding& finding : findings) problems.add(Exit::file, run.deck.provenance.located(finding));
   if (!findings.empty()) return std::nullopt;
   for (const std::filesystem::path& file : files) against_another_tokenizer(run, file, problems);
-  const bool text = config.data.kind == DataKind::text;
-  Corpus corpus = text ? Corpus::text(std::move(files)) : Corpus::token_files(std::move(files));
-  const std::int64_t vocab = config.model.vocab;
-  corpus.check_vocabulary(run.tokenizer ? std::min(vocab, run.tokenizer->vocabulary()) : vocab, problems);
-  return corpus;
+  std::optional<CutCorpus> made;
+  examine_corpus(run, key, name, problems, [&](Problems& found) {
+    const bool text = config.data.kind == DataKind::text;
+    Corpus corpus = text ? Corpus::text(std::move(files)) : Corpus::token_files(std::move(files));
+    const std::int64_t vocab = config.model.vocab;
+    corpus.check_vocabulary(run.tokenizer ? std::min(vocab, run.tokenizer->vocabulary()) : vocab, found);
+    const Windows windows = cut(corpus.tokens().count(), found);
+    if (found.empty()) made = CutCorpus{name, std::move(corpus), windows};
+  });
+  return made;
 }
 
 void read_tokenizer(Prepared& run, Problems& problems) {
@@ -69,28 +93,48 @@ void read_tokenizer(Prepared& run, Problems& problems) {
 
 void read_corpus(Prepared& run, Problems& problems) {
   const RunConfig& config = run.deck.config;
+  const DataConfig& data = config.data;
   read_tokenizer(run, problems);
+  const auto read = [&](const std::vector<std::string>& patterns, const std::string& name) {
+    auto one = corpus_of(run, "data.files", patterns, name, problems, [&](std::int64_t tokens, Problems& found) {
+      return Windows::split(tokens, config.model.seq_len, data.eval_fraction, found);
+    });
+    if (one) run.corpora.push_back(std::move(*one));
+  };
   attempt(problems, [&] {
-    run.corpus = corpus_of(run, "data.files", config.data.files, problems);
-    if (run.corpus)
-      run.windows =
-          Windows::split(run.corpus->tokens().count(), config.model.seq_len, config.data.eval_fraction, problems);
+    if (data.mixture.empty()) return read(data.files, "");
+    for (const std::string& pattern : data.files) read({pattern}, pattern);
   });
-  if (config.data.eval_files.empty()) return;
+  if (data.eval_files.empty()) return;
   attempt(problems, [&] {
-    run.held = corpus_of(run, "data.eval_files", config.data.eval_files, problems);
-    if (run.held) run.held_windows = Windows::held(run.held->tokens().count(), config.model.seq_len, problems);
+    run.held = corpus_of(
+        run, "data.eval_files", data.eval_files, "", problems,
+        [&](std::int64_t tokens, Problems& found) { return Windows::held(tokens, config.model.seq_len, found); });
   });
 }
 
 /// The windows that training would evaluate: at most `most`.
 void limit_evaluation(Prepared& run, std::int64_t most, Problems& problems) {
-  Windows& windows = run.held ? run.held_windows : run.windows;
-  if (problems.empty() && windows.evaluation == 0)
-    problems.add(Exit::deck, run.deck.provenance.located(
-                                 {{"data.eval_fraction", "data.kind"},
-                                  "keeps no windows to evaluate on; give a share above 0, or data.eval_files"}));
+  if (!problems.empty()) return;
+  Windows& windows = run.held ? run.held->windows : run.corpora.front().windows;
+  const bool mixed = !run.deck.config.data.mixture.empty();
+  if (windows.evaluation == 0)
+    problems.add(Exit::deck, run.deck.provenance.located({{"data.eval_fraction", "data.kind"},
+                                                          fmt::format("keeps no windows to evaluate on; give {}"
+                                                                      "data.eval_files",
+                                                                      mixed ? "" : "a share above 0, or ")}));
   windows.evaluation = std::min(windows.evaluation, most);
+}
+
+/// The share of all samples that a corpus has.
+double share_of(const DataConfig& data, std::size_t which) {
+  if (data.mixture.empty()) return 1;
+  return data.mixture[which] / std::accumulate(data.mixture.begin(), data.mixture.end(), 0.0);
+}
+
+/// Of a corpus, in so many samples of a run.
+double epochs(const Prepared& run, std::size_t which, double samples) {
+  return samples * share_of(run.deck.config.data, which) / static_cast<double>(run.corpora[which].windows.train);
 }
 
 void resolve_plan(Prepared& run, const Mpi& mpi, Control& control) {
@@ -131,8 +175,23 @@ Prepared examine(const std::string& deck, const std::vector<Override>& overrides
 }
 
 Batches Prepared::batches() const {
-  const CutTokens training{corpus->tokens(), windows};
-  return {deck.config, training, held ? CutTokens{held->tokens(), held_windows} : training, plan->ranks.world};
+  std::vector<CutTokens> training;
+  for (const CutCorpus& one : corpora) training.push_back({one.corpus.tokens(), one.windows});
+  const CutCorpus& evaluated = held ? *held : corpora.front();
+  return {deck.config, std::move(training), {evaluated.corpus.tokens(), evaluated.windows}, plan->ranks.world};
+}
+
+std::uint64_t Prepared::corpus_hash() const {
+  std::uint64_t hash = corpora.front().corpus.hash();
+  for (std::size_t i = 1; i < corpora.size(); ++i) hash = mix64(mix64(hash) ^ corpora[i].corpus.hash());
+  return hash;
+}
+
+std::int64_t Prepared::files() const {
+  return total(corpora, [](const CutCorpus& one) { return one.corpus.files(); });
+}
+std::int64_t Prepared::tokens() const {
+  return total(corpora, [](const CutCorpus& one) { return one.corpus.tokens().count(); });
 }
 
 const TextEncoding& Prepared::encoding() const {
@@ -140,16 +199,41 @@ const TextEncoding& Prepared::encoding() const {
   return tokenizer ? static_cast<const TextEncoding&>(*tokenizer) : bytes;
 }
 
+std::vector<std::string> mixture_texts(const DataConfig& data) {
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i < data.mixture.size(); ++i)
+    texts.push_back(fmt::format("{:.3g}% {}", 100 * share_of(data, i), data.files[i]));
+  return texts;
+}
+
 std::string corpus_text(const Prepared& run) {
   const RunConfig& config = run.deck.config;
-  const double sequences = static_cast<double>(config.run.steps) * static_cast<double>(config.batch.global);
-  return fmt::format(
-      "{}, {}; {} of {} for training, {} for evaluation; {:.2f} epochs in {} of {}",
-      counted(run.corpus->files(), "file"), counted(run.corpus->tokens().count(), "token"),
-      counted(run.windows.train, "window"), counted(run.windows.length, "token"),
-      run.held ? run.held_windows.evaluation : run.windows.evaluation,
-      sequences / static_cast<double>(run.windows.train), counted(config.run.steps, "step"),
-      counted(config.batch.global, "sequence"));
+  const CutCorpus& first = run.corpora.front();
+  const double samples = static_cast<double>(config.run.steps) * static_cast<double>(config.batch.global);
+  const std::int64_t evaluation = (run.held ? *run.held : first).windows.evaluation;
+  const std::string held = fmt::format("{}, {}", counted(run.files(), "file"), counted(run.tokens(), "token"));
+  const std::string work =
+      fmt::format("{} of {}", counted(config.run.steps, "step"), counted(config.batch.global, "sequence"));
+  if (config.data.mixture.empty())
+    return fmt::format("{}; {} of {} for training, {} for evaluation; {:.2f} epochs in {}", held,
+                       counted(first.windows.train, "window"), counted(first.windows.length, "token"), evaluation,
+                       epochs(run, 0, samples), work);
+  std::vector<std::string> texts = mixture_texts(config.data);
+  for (std::size_t i = 0; i < texts.size(); ++i)
+    texts[i] +=
+        fmt::format(" ({}, {:.2f} epochs)", counted(run.corpora[i].windows.train, "window"), epochs(run, i, samples));
+  return fmt::format("{}; windows of {}: {}; {} for evaluation; {}", held, counted(first.windows.length, "token"),
+                     fmt::join(texts, ", "), evaluation, work);
+}
+
+std::string epochs_text(const Prepared& run, std::int64_t samples) {
+  std::string text;
+  for (std::size_t i = 0; i < run.corpora.size(); ++i) {
+    const CutCorpus& one = run.corpora[i];
+    text += fmt::format("{}{:.2f} epochs of {}{}", i > 0 ? ", " : "", epochs(run, i, static_cast<double>(samples)),
+                        counted(one.windows.train, "window"), one.name.empty() ? "" : " of " + one.name);
+  }
+  return text;
 }
 
 Prepared prepare(const std::string& deck, const std::vector<Override>& overrides, Task task, const Mpi& mpi,
@@ -164,7 +248,9 @@ Prepared prepare(const std::string& deck, const std::vector<Override>& overrides
   const std::int64_t evaluated = config.eval.batches * config.batch.global;
   if (task == Task::evaluation) {
     config.batch.global = round_up(config.batch.global, mpi.size() * config.batch.micro);
-    config.debug.trace.clear();  // training's
+    config.debug.trace.clear();  // training's, as is
+    config.debug.profile.clear();
+    config.checkpoint.async = false;
   }
   for (const Finding& finding : refusals(config, mpi.size()))
     problems.add(Exit::deck, run.deck.provenance.located(finding));

@@ -18,16 +18,25 @@ namespace tessera {
 /// A deck that is sound by itself, for one rank on this machine. Throws Error{deck} with all that is wrong with it.
 Deck sound_deck(const std::string& path, const std::vector<Override>& overrides);
 
+/// A corpus and how it is cut.
+struct CutCorpus {
+  std::string name;  ///< its pattern, where it is one of several
+  Corpus corpus;
+  Windows windows;
+};
+
 /// What a deck asks for, on these ranks, before memory is allocated.
 struct Prepared {
   Deck deck;
   std::optional<RunPlan> plan;
-  std::optional<Corpus> corpus;
-  Windows windows;
-  std::optional<Corpus> held;                   ///< of data.eval_files, where there are any
-  Windows held_windows;                         ///< its windows
+  std::vector<CutCorpus> corpora;              ///< of data.files: one, or one of each pattern under data.mixture
+  std::optional<CutCorpus> held;               ///< of data.eval_files, where there are any
   std::shared_ptr<const Tokenizer> tokenizer;  ///< of data.tokenizer; null without one
 
+  /// Of all that is learned from. The hash is that of a sole corpus, or of those of several in their order.
+  std::uint64_t corpus_hash() const;
+  std::int64_t files() const;
+  std::int64_t tokens() const;
   /// What is learned from and evaluated on, of a rank.
   Batches batches() const;
   /// How prompts and samples are text. Valid as long as this.
@@ -39,8 +48,14 @@ struct Prepared {
 /// it at once, with the machine's memory for one rank alone. Makes nothing. Local.
 Prepared examine(const std::string& deck, const std::vector<Override>& overrides, int ranks);
 
+/// Of data.mixture, the share of each corpus in percent before its pattern.
+std::vector<std::string> mixture_texts(const DataConfig& data);
+
 /// Files, tokens, windows and epochs of a run, on one line.
 std::string corpus_text(const Prepared& run);
+
+/// How often each corpus has been gone through after so many samples.
+std::string epochs_text(const Prepared& run, std::int64_t samples);
 
 /// training: batches must share out evenly; evaluation: any number of ranks, the same windows.
 enum class Task { training, evaluation };

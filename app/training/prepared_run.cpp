@@ -16,19 +16,19 @@ namespace tessera {
 namespace {
 
 /// A run that is refused for other reasons leaves no trace behind. The run directory is not there yet, or was tried.
-void check_trace(const std::string& trace, const std::filesystem::path& directory, Problems& problems) {
+void check_file(const char* key, const std::string& path, const std::filesystem::path& directory, Problems& problems) {
   namespace fs = std::filesystem;
   const auto folder = [](const fs::path& file) { return fs::absolute(file).lexically_normal().parent_path(); };
-  if (trace.empty() || folder(trace) == folder(directory / "trace")) return;
+  if (path.empty() || folder(path) == folder(directory / "file")) return;
   std::error_code absent;
-  const bool was_there = fs::exists(trace, absent);
-  if (!std::ofstream(trace, std::ios::app))
+  const bool was_there = fs::exists(path, absent);
+  if (!std::ofstream(path, std::ios::app))
     problems.add(
         Exit::environment,
-        fmt::format("debug.trace: {} cannot be written: {}; name a file in a folder that is there and writable", trace,
+        fmt::format("{}: {} cannot be written: {}; name a file in a folder that is there and writable", key, path,
                     std::strerror(errno)));
   else if (!was_there)
-    fs::remove(trace, absent);
+    fs::remove(path, absent);
 }
 
 /// Makes the run directory where there is none, keeps others out, and puts in order what a killed run left behind.
@@ -72,15 +72,19 @@ PreparedRun prepare(const RunRequest& request, const Mpi& mpi, Control& control)
   run.beginnings = beginnings(request.resume, config.checkpoint.dir.get(), control);
   if (!run.beginnings.empty()) attempt(problems, [&] {
       const SavedRun saved(run.beginnings.front());
-      problems.add(against_resuming(saved, run.deck, run.corpus->hash(), request.changes));
-      run.changes = changes_since(saved, run.deck, run.corpus->hash());
-      run.changes_text = changes_text(saved, config, run.changes, run.windows.train);
+      problems.add(against_resuming(saved, run.deck, run.corpus_hash(), request.changes));
+      run.changes = changes_since(saved, run.deck, run.corpus_hash());
+      run.changes_text = changes_text(saved, config, run.changes,
+                                      epochs_text(run, saved.manifest.counters.next_sample));
     });
   if (run.beginnings.empty() && !config.checkpoint.init_from.empty()) {
     run.given = starting_weights(run.deck, control, run.parallel.get());
     problems.add(against_starting(*run.given, run.deck, *run.plan));
   }
-  if (mpi.rank() == 0) check_trace(config.debug.trace, directory, problems);
+  if (mpi.rank() == 0) {
+    check_file("debug.trace", config.debug.trace, directory, problems);
+    check_file("debug.profile", config.debug.profile, directory, problems);
+  }
   control.agree(problems);
   if (!run.lock) run.lock = claim(config.checkpoint, control);
   return run;

@@ -36,8 +36,8 @@ RunRecord record_of(const PreparedRun& run, const RunRequest& request) {
   record.name = config.run.name;
   record.command_line = request.command_line;
   record.deck_path = request.deck;
-  record.deck_hash = fmt::format("{:016x}", run.deck.text_hash);
-  record.resolved_deck_hash = fmt::format("{:016x}", fnv1a64(resolved_text(run.deck)));
+  record.deck_hash = hex(run.deck.text_hash);
+  record.resolved_deck_hash = hex(fnv1a64(resolved_text(run.deck)));
   record.version = build.version;
   record.git_sha = build.git_sha;
   record.compiler = build.compiler;
@@ -47,9 +47,9 @@ RunRecord record_of(const PreparedRun& run, const RunRequest& request) {
   record.threads_per_rank = config.run.threads;
   record.environment = allowed_environment();
   record.seed = config.run.seed;
-  record.data_hash = run.corpus->hash();
-  record.data_files = run.corpus->files();
-  record.data_tokens = run.corpus->tokens().count();
+  record.data_hash = run.corpus_hash();
+  record.data_files = run.files();
+  record.data_tokens = run.tokens();
   record.started = fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)));
   return record;
 }

@@ -12,16 +12,17 @@ ReplicaCheck::ReplicaCheck(Device& device, const StepPlan& plan)
     : device_(device), plan_(plan), sums_(replica_digests(device, plan)) {}
 
 void ReplicaCheck::compare(Stream& stream, ParamSync& sync, Control& control, std::int64_t step) {
-  sync.settle(stream);
-  control.agree(differences(stream, sync.weights(), control, step));
+  control.agree(differences(stream, sync, control, step));
 }
 
-Problems ReplicaCheck::differences(Stream& stream, const Weights& weights, Control& control, std::int64_t step) {
+Problems ReplicaCheck::differences(Stream& stream, ParamSync& sync, Control& control, std::int64_t step) {
   const auto buckets = static_cast<std::size_t>(sums_.elements());
   clear(stream, sums_);
-  weights.visit_planes([&](const Plane& plane) {
+  sync.inspect(stream, [&](const Plane& plane) {
     const auto first = static_cast<std::uint64_t>(plane.kind) << 56;  // arrays that change places differ
-    digest(stream, sums_.as<std::uint64_t>() + plane.bucket.value, plane.values, first);
+    for (const Entries& member : plane.members)  // what lies between them is nobody's
+      digest(stream, sums_.as<std::uint64_t>() + plane.bucket.value, plane.values.flat(member.first, member.count),
+             first + static_cast<std::uint64_t>(member.first));
   });
   std::vector<std::uint64_t> mine(buckets);
   device_.download(stream, mine.data(), sums_);

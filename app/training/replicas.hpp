@@ -10,11 +10,10 @@ class ReplicaCheck {
  public:
   ReplicaCheck(Device& device, const StepPlan& plan);
 
-  /// Settles the weights; throws on all ranks what differs. Collective.
+  /// Throws on all ranks what differs. Collective.
   void compare(Stream& stream, ParamSync& sync, Control& control, std::int64_t step);
-  /// Names buckets and ranks that differ from the first rank of their group (Exit::internal). The weights must be
-  /// settled. Collective.
-  Problems differences(Stream& stream, const Weights& weights, Control& control, std::int64_t step);
+  /// Names buckets and ranks that differ from the first rank of their group (Exit::internal). Collective.
+  Problems differences(Stream& stream, ParamSync& sync, Control& control, std::int64_t step);
 
  private:
   Device& device_;

@@ -3,11 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <numeric>
-#include <span>
 
 #include "app/training/summary.hpp"
+#include "core/device/timeline.hpp"
 #include "io/metrics/console.hpp"
 
 namespace tessera {
@@ -30,19 +31,60 @@ Bar over_ranks(const char* name, Control& control, double mine) {
   return {name, *least, mean, *most};
 }
 
-std::string regions_text(const std::vector<Bar>& regions, double seconds) {
-  std::string text = "time by region        min       avg       max  of the run\n";
-  for (const Bar& bar : regions)
-    text += fmt::format("  {:<10} {:>9.3f} {:>9.3f} {:>9.3f} s {:>6.1f}%\n", bar.name, bar.least, bar.mean, bar.most,
-                        100 * bar.mean / seconds);
-  return text + "  (waiting: for collectives that no work hid; part of the regions above)\n";
+/// A table of regions, and what a line's share is of.
+struct RegionTable {
+  std::string of;         ///< what was measured, for the title
+  const char* unit;       ///< in which it is printed
+  double units;           ///< of them a second
+  std::vector<Bar> bars;  ///< seconds
+  double seconds = 0;     ///< all of them
+  Bar waiting, communication;
+};
+
+/// As the device spent its measured steps, a step on average. Collective.
+RegionTable device_table(const DeviceTime& time, Control& control) {
+  const auto a_step = [&](double seconds) { return seconds / static_cast<double>(time.steps); };
+  RegionTable table{fmt::format("a step on the device, of {} measured", time.steps), "ms", 1e3, {}, 0, {}, {}};
+  for (std::size_t i = 0; i < region_names; ++i)
+    table.bars.push_back(over_ranks(name_of(static_cast<RegionName>(i)), control, a_step(time.regions[i])));
+  table.seconds = over_ranks("", control, a_step(time.seconds)).mean;
+  table.waiting = over_ranks("waiting", control, a_step(time.exposed));
+  table.communication = over_ranks("communication", control, a_step(time.communication));
+  return table;
+}
+
+/// By the host's clock, of all steps and what lay between them. Collective.
+RegionTable host_table(const Timeline& timeline, const Mesh& mesh, Control& control, double seconds) {
+  std::array<double, region_names> mine{};
+  for (const RegionTime& region : timeline.regions()) mine[static_cast<std::size_t>(region.name)] = region.seconds;
+  RegionTable table{"of the run", "s", 1, {}, seconds, {}, over_ranks("communication", control, mesh.busy())};
+  for (std::size_t i = 0; i < region_names; ++i)
+    table.bars.push_back(over_ranks(name_of(static_cast<RegionName>(i)), control, mine[i]));
+  table.waiting = table.bars[static_cast<std::size_t>(RegionName::waiting)];
+  return table;
+}
+
+/// Of all regions those that took time; `outside` is none.
+std::vector<Bar> those_that_count(std::vector<Bar> bars) {
+  bars.erase(bars.begin());
+  std::erase_if(bars, [](const Bar& bar) { return bar.most <= 0; });
+  return bars;
+}
+
+std::string regions_text(const RegionTable& table) {
+  std::string text = fmt::format("time by region            min       avg       max  {}\n", table.of);
+  for (const Bar& bar : table.bars)
+    text += fmt::format("  {:<15} {:>9.3f} {:>9.3f} {:>9.3f} {} {:>6.1f}%\n", bar.name, table.units * bar.least,
+                        table.units * bar.mean, table.units * bar.most, table.unit, 100 * bar.mean / table.seconds);
+  return text + "  (each without the regions inside it; waiting: for collectives that no work hid)\n";
 }
 
 /// Waiting as a share of the time in which collectives were under way.
-std::string exposed_text(const Bar& waiting, const Bar& busy) {
-  if (busy.mean <= 0) return "";
-  return fmt::format("communication was under way for {:.3f} s on average, {:.1f}% of it exposed\n", busy.mean,
-                     100 * std::min(1.0, waiting.mean / busy.mean));
+std::string exposed_text(const RegionTable& table) {
+  const double busy = table.communication.mean;
+  if (busy <= 0) return "";
+  return fmt::format("communication was under way for {:.3f} {} on average, {:.1f}% of it exposed\n",
+                     table.units * busy, table.unit, 100 * std::min(1.0, table.waiting.mean / busy));
 }
 
 /// What was allocated, not what was planned.
@@ -58,18 +100,20 @@ std::string memory_text(const MemoryReport& memory, Control& control) {
 ClosingReport closing_report(Device& device, const Mesh& mesh, const RunPlan& plan, Control& control,
                              const Loop& loop) {
   ClosingReport report;
-  // Every rank passes through the same regions in the same order.
-  for (const RegionTime& region : std::span(device.regions()).subspan(1))  // the first is no region
-    report.regions.push_back(over_ranks(region.name, control, region.seconds));
-  report.regions.push_back(over_ranks("waiting", control, device.communication().waited()));
+  const DeviceTime time = time_of(device.timeline().on_device(), device.compute(), device.communication());
+  const bool measured = control.max(time.steps == 0 ? 1 : 0) == 0;  // on every rank
+  RegionTable table =
+      measured ? device_table(time, control) : host_table(device.timeline(), mesh, control, loop.seconds);
+  report.regions = table.bars = those_that_count(std::move(table.bars));
   std::string& text = report.text;
-  text = regions_text(report.regions, loop.seconds);
-  text += exposed_text(report.regions.back(), over_ranks("communication", control, mesh.busy()));
+  text = regions_text(table) + exposed_text(table);
   text += "collectives of one step, bytes that one rank receives\n";
   for (const CollectiveTotal& total : totals_of(plan.collectives))
     text += fmt::format("  {:<16} {:>10} {:>12} bytes\n", name_of(total.collective), counted(total.calls, "call"),
                         total.bytes);
   text += memory_text(device.memory(), control);
+  if (plan.config.checkpoint.async)
+    text += fmt::format("  {:<12} {:>12} bytes of the host\n", "snapshot", control.max(loop.snapshot_bytes));
   text += fmt::format("memory was asked for {} times after the second step\n", control.max(loop.late_allocations));
   return report;
 }

@@ -140,36 +140,76 @@ Saving::Saving(Device& device, const RunConfig& config, Control& control, Traini
       origin_(std::move(origin)),
       run_(config.checkpoint.dir.get()),
       writer_(device, control, parallel, quantized_weights(config)),
-      saved_(saved) {}
+      saved_(saved) {
+  if (config.checkpoint.async) snapshot_.emplace(device, training.engine().fresh_state());
+}
 
 Proceed Saving::operator()(std::int64_t step) {
-  const bool last = step == config_.run.steps, stop = stop_.due(step, longest_, control_) && !last;
+  const bool busy = writer_.under_way();
+  const Seconds needed = busy ? 2 * longest_ : longest_;  // before an end, of what is under way and the last save
+  const bool last = step == config_.run.steps, stop = stop_.due(step, needed, control_) && !last;
   const std::int64_t every = config_.checkpoint.every_steps;
-  const bool due = every > 0 && step > 0 && step % every == 0;
-  if (step != saved_ && (last || stop || due)) {
-    training_.catch_up();  // an error here ends the run: no save has failed
-    lock_.require_held();
-    if (last || stop)
-      save(step);
-    else
-      try_to_save(step);
-  }
+  const bool due = step != saved_ && (last || stop || (every > 0 && step > 0 && step % every == 0));
+  if (due) training_.catch_up();  // an error here ends the run: no save has failed
+  const Clock::time_point came = Clock::now();
+  const bool goes_on = busy && (due || writer_.ready());
+  if (goes_on || due) lock_.require_held();
+  if (goes_on) go_on_with_save(due);
+  if (due) last || stop ? save(step) : try_to_save(step);
+  if (busy || due) blocked_ = blocked_.value_or(Seconds(0)) + (Clock::now() - came);
   return stop ? Proceed::stop : Proceed::go_on;
 }
 
-void Saving::try_to_save(std::int64_t step) try { save(step); } catch (const Error& error) {
+MetricsRow Saving::timed(MetricsRow row) {
+  if (const std::optional<Seconds> blocked = std::exchange(blocked_, std::nullopt))
+    row.save_blocked_ms = blocked->count() * 1e3;
+  return row;
+}
+
+void Saving::tell_waits() const {
+  if (control_.rank() == 0 && waits_ > 0) fmt::print("{} saves waited for the one before\n", waits_);
+}
+
+void Saving::dropped(std::int64_t step, const Error& error) const {
   const char* const how = saved_ == step ? "is saved" : "was not saved";
   if (control_.rank() == 0) fmt::print(stderr, "step {} {}, training goes on: {}\n", step, how, error.what());
 }
 
+/// One save at a time: where the next one is due, this one is waited for.
+void Saving::go_on_with_save(bool wait) try {
+  const Clock::time_point came = Clock::now();
+  waits_ += wait;
+  const std::optional<std::string> digest = wait ? writer_.finish() : writer_.advance();
+  began_.blocked += Clock::now() - came;
+  if (!digest) return;
+  const Seconds took = Clock::now() - began_.at;
+  committed(began_.step, took,
+            fmt::format("{} | {:.2f} s, training waited {:.3f} s", *digest, took.count(), began_.blocked.count()));
+} catch (const Error& error) {
+  dropped(began_.step, error);
+}
+
+void Saving::try_to_save(std::int64_t step) try {
+  if (!snapshot_) return save(step);
+  const Clock::time_point came = Clock::now();
+  writer_.begin(run_, training_.state(), origin_, *snapshot_);
+  began_ = {step, came, Clock::now() - came};
+} catch (const Error& error) {
+  dropped(step, error);
+}
+
 void Saving::save(std::int64_t step) {
-  const auto begin = std::chrono::steady_clock::now();
+  const Clock::time_point begin = Clock::now();
   const std::string digest = writer_.save(run_, training_.state(), origin_);
+  const Seconds took = Clock::now() - begin;
+  committed(step, took, fmt::format("{} | {:.2f} s", digest, took.count()));
+}
+
+/// A step that is on the disk: told, and what is older put in order.
+void Saving::committed(std::int64_t step, Seconds took, const std::string& what) {
   saved_ = step;
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   longest_ = std::max(longest_, took);
-  if (control_.rank() == 0)
-    fmt::print("saved {} | {} | {:.2f} s\n", (run_ / step_folder(step)).string(), digest, took.count());
+  if (control_.rank() == 0) fmt::print("saved {} | {}\n", (run_ / step_folder(step)).string(), what);
   writer_.set_aside(run_);
   if (control_.rank() != 0) return;
   std::fflush(stdout);

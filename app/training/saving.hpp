@@ -31,7 +31,9 @@ Parent resume_from(const std::vector<std::filesystem::path>& candidates, const s
                    Training& training, Device& device, Control& control, const hdf5::Parallel* parallel);
 
 /// Saves between steps as `checkpoint` asks, and always after the last step or before an early end. A save that fails
-/// in the middle of a run is reported and training goes on. One a rank; every call is collective.
+/// in the middle of a run is reported and training goes on. With checkpoint.async saves in the middle of a run are
+/// written while it goes on, one at a time: one that falls due meanwhile waits for it. One a rank; calls are
+/// collective.
 class Saving {
  public:
   /// `parallel`: as CheckpointWriter takes it. `saved`: the step that the run directory's newest checkpoint holds
@@ -41,10 +43,20 @@ class Saving {
 
   Proceed operator()(std::int64_t step);
   std::int64_t saved() const { return saved_; }  ///< the step that was saved last; -1: none. Local.
+  std::int64_t snapshot_bytes() const { return snapshot_ ? snapshot_->bytes() : 0; }  ///< Local.
+  /// The row with how long saves have held up training since the last one was asked for; nothing: none did. Local.
+  MetricsRow timed(MetricsRow row);
+  /// Says how many saves have waited for the one before. Rank 0's; local.
+  void tell_waits() const;
 
  private:
+  using Clock = std::chrono::steady_clock;
+  using Seconds = std::chrono::duration<double>;
+  void go_on_with_save(bool wait);
   void save(std::int64_t step);
   void try_to_save(std::int64_t step);
+  void dropped(std::int64_t step, const Error& error) const;
+  void committed(std::int64_t step, Seconds took, const std::string& what);
 
   const RunConfig& config_;
   Control& control_;
@@ -53,9 +65,17 @@ class Saving {
   const RunLock& lock_;
   Origin origin_;
   std::filesystem::path run_;
-  CheckpointWriter writer_;
+  std::optional<Snapshot> snapshot_;  ///< with checkpoint.async
+  CheckpointWriter writer_;           ///< before the snapshot's end, which its threads read
   std::int64_t saved_;
-  std::chrono::duration<double> longest_{0};
+  Seconds longest_{0};
+  struct Began {
+    std::int64_t step = -1;
+    Clock::time_point at;
+    Seconds blocked{0};
+  } began_;  ///< the save that is under way
+  std::optional<Seconds> blocked_;
+  std::int64_t waits_ = 0;
 };
 
 }  // namespace tessera

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "app/cli/memory.hpp"
 #include "app/training/plan_text.hpp"
 #include "io/metrics/console.hpp"
 
@@ -91,6 +92,8 @@ std::string summary_text(const RunPlan& plan) {
   std::string text = fmt::format("model:    {}\nwork:     {}\n", model_text(plan), work_text(plan));
   text += fmt::format("memory:   {} a rank{}: {}\n", bytes_text(total(plan.memory)),
                       rank == 0 ? "" : fmt::format(" (rank {}, which needs most)", rank), parts_text(plan.memory));
+  if (const std::int64_t snapshot = snapshot_bytes(plan))
+    text += fmt::format("snapshot: {} of the host's memory a rank, for saves beside training\n", bytes_text(snapshot));
   return text + fmt::format("received: {}\n", travel_text(plan));
 }
 
@@ -100,9 +103,11 @@ std::string verdict_text(const RunPlan& plan, std::int64_t memory) {
     return fmt::format("verdict:  fits {}, {} are left\n", bytes_text(memory), bytes_text(memory - needed));
   const auto most = static_cast<Category>(std::ranges::max_element(plan.memory) - plan.memory.begin());
   const bool activations = most == Category::activations;
+  const bool whole = plan.sync.weights.sharding == Sharding::optimizer && plan.ranks.world.size > 1;
+  const char* const smaller = whole ? "more ranks, sharding full or a smaller model" : "more ranks or a smaller model";
   return fmt::format("verdict:  does not fit {}: {} too much, most of it for {}; use {}\n", bytes_text(memory),
                      bytes_text(needed - memory), name_of(most),
-                     activations ? "a smaller batch.micro or recompute.mode full" : "more ranks or a smaller model");
+                     activations ? "a smaller batch.micro or recompute.mode full" : smaller);
 }
 
 }  // namespace tessera

@@ -9,8 +9,6 @@
 namespace tessera {
 namespace {
 
-std::string hex(std::uint64_t value) { return fmt::format("{:016x}", value); }
-
 std::int64_t trace_row(PlaneKind kind) {
   return static_cast<std::int64_t>(Traced::weights) + static_cast<std::int64_t>(kind);
 }
@@ -33,7 +31,7 @@ Trace::Trace(const std::string& path, Device& device, const StepPlan& plan, Engi
       stored_[static_cast<std::size_t>(name_of_[static_cast<std::size_t>(p.param.value)])].insert(plane.kind);
   });
   engine.observe(this);
-  engine.sync().weights().observe([this](Stream& stream, GroupId group) { consumed(stream, group); });
+  engine.sync().weights().observe([this](Stream& stream, const Plane& array) { consumed(stream, array); });
 }
 
 std::uint64_t* Trace::sum(std::int64_t which, int name) const {
@@ -57,6 +55,7 @@ void Trace::reduced(Stream& stream, const Reduced& gradients) {
   launched_ = now;
   open_ = true;
   clear(stream, sums_);
+  hashed_.clear();
   for (BucketId b : plan_.layout.buckets().ids()) hash_pieces(stream, Traced::gradient, b, gradients.shard(b));
 }
 
@@ -66,11 +65,9 @@ void Trace::stepped(Stream& stream) {
     hash_pieces(stream, Traced::master, b, engine_.masters().shard(b));
 }
 
-void Trace::consumed(Stream& stream, GroupId group) {
+void Trace::consumed(Stream& stream, const Plane& plane) {
   if (!open_) return;  // the gather of the initial weights belongs to no step
-  engine_.sync().weights().visit_planes([&](const Plane& plane) {
-    if (plane.group == group) hash_plane(stream, plane);
-  });
+  if (hashed_.insert({plane.bucket.value, plane.kind}).second) hash_plane(stream, plane);
 }
 
 /// Entries count from the first of the tensor's first member, as files hold them; of rows that exist in memory alone
@@ -122,6 +119,7 @@ void Trace::report(std::int64_t step, const StepReport& report, double loss) {
 
 void Trace::finish(Stream& stream) {
   drop_exchanges();
+  engine_.sync().inspect(stream, [](const Plane&) {});
   sort_records(row_, row_);
   if (open_) write(stream);
   open_ = false;

@@ -2,6 +2,7 @@
 #include <fstream>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/comm/communicator.hpp"
@@ -28,7 +29,7 @@ class Trace final : public StepObserver {
   void stepped(Stream& stream) override;
   /// The last step's scalars, from its report. Local.
   void report(std::int64_t step, const StepReport& report, double loss);
-  /// Writes the last row. The weights must be settled. Collective.
+  /// Writes the last row, after a look at all weights. Collective.
   void finish(Stream& stream);
 
  private:
@@ -41,7 +42,7 @@ class Trace final : public StepObserver {
     QuantizeLaunches quantize;  ///< since the gradients of the step before were reduced
   };
   std::uint64_t* sum(std::int64_t which, int name) const;
-  void consumed(Stream& stream, GroupId group);
+  void consumed(Stream& stream, const Plane& plane);
   void hash_plane(Stream& stream, const Plane& plane);
   void hash_pieces(Stream& stream, Traced which, BucketId bucket, const Tensor& shard);
   void sort_records(Row& earlier, Row& current);
@@ -58,6 +59,7 @@ class Trace final : public StepObserver {
   std::vector<Record>& records_;
   std::vector<std::string> names_;  ///< canonical, each once
   std::vector<int> name_of_;        ///< by ParamId
+  std::set<std::pair<int, PlaneKind>> hashed_;  ///< arrays that the row has: gathered again they are the same
   std::vector<ProcessGroup> shared_by_;  ///< by name
   std::vector<std::set<PlaneKind>> stored_;  ///< by name: what is stored of the weight
   Tensor sums_;                     ///< u64 [digests_of_tensor, names]

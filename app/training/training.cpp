@@ -22,13 +22,9 @@ Training::Training(Device& device, const RunPlan& plan, Batches batches, Mesh& m
       trace_(plan.config.debug.trace.empty()
                  ? nullptr
                  : std::make_unique<Trace>(plan.config.debug.trace, device, plan, engine_, control, records)),
-      report_(device, plan.config, engine_, control, trace_.get(), reading_of(device, trace_.get())) {
+      report_(device, plan.config, engine_, control, trace_.get(), reading_of(device, trace_.get())),
+      profile_(plan.config, device, control, report_) {
   if (plan.config.debug.replica_hash_every > 0) replicas_.emplace(device, plan);
-}
-
-bool Training::evaluation_due(std::int64_t step) const {
-  const EvalConfig& eval = plan_.config.eval;
-  return eval.every_steps > 0 && (step % eval.every_steps == 0 || step == plan_.config.run.steps);
 }
 
 void Training::restore(const std::function<void(StateDict&)>& fill) {
@@ -71,15 +67,18 @@ Proceed Training::run(const RowSink& sink, const Boundary& boundary) {
   while ((proceed = at_boundary(step_)) == Proceed::go_on && step_ < steps) {
     const double rate = learning_rate(config.optimizer, steps, step_ + 1);
     plan_faults();
+    profile_.before(step_ + 1);
     const Turn turn = engine_.step(batches_.training(step_, next_sample_),
                                    {static_cast<float>(rate), report_.norm_limit(step_ + 1)});
     report_.begun(++step_, next_sample_ += config.batch.global, turn);
     if (const CollectiveLog* log = mesh_.log()) log->compare(control_);
     if (replicas_ && step_ % config.debug.replica_hash_every == 0) compare_replicas();
-    if (evaluation_due(step_)) report_.evaluated([this] { return evaluate(); });
+    if (evaluation_due(config, step_)) report_.evaluated([this] { return evaluate(); });
+    profile_.after(step_);
   }
+  profile_.finish();
   report_.finish();
-  engine_.sync().settle(engine_.stream());
+  engine_.sync().settle(engine_.stream());  // leaves nothing under way
   if (trace_) trace_->finish(engine_.stream());
   return proceed;
 }
@@ -105,7 +104,7 @@ void Training::compare_replicas() {
 }
 
 double Training::evaluate() {
-  const Region region(device_, "evaluate");
+  const Region region(device_.compute(), RegionName::evaluate);
   report_.pause();
   return tessera::evaluate(engine_, batches_);
 }

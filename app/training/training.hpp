@@ -7,6 +7,7 @@
 
 #include "app/training/batches.hpp"
 #include "app/training/late_report.hpp"
+#include "app/training/profile.hpp"
 #include "app/training/replicas.hpp"
 #include "app/training/trace.hpp"
 #include "core/comm/control.hpp"
@@ -61,7 +62,6 @@ class Training {
   Proceed at_boundary(std::int64_t step);
   void compare_replicas();
   void plan_faults();
-  bool evaluation_due(std::int64_t step) const;
 
   Device& device_;
   const RunPlan& plan_;
@@ -71,6 +71,7 @@ class Training {
   Engine engine_;
   std::unique_ptr<Trace> trace_;  ///< null without debug.trace
   LateReport report_;
+  Profile profile_;
   std::optional<ReplicaCheck> replicas_;
   Boundary boundary_;
   std::int64_t step_ = 0;

@@ -12,6 +12,7 @@
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/reader.hpp"
 #include "io/metrics/console.hpp"
+#include "kernels/digest/digest.hpp"
 
 namespace tessera {
 namespace {

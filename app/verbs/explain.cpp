@@ -118,6 +118,34 @@ void print_gathers() {
   fmt::print("  wire auto takes the fewer bytes. Cuts tile add one scale a block, where none is counted above.\n");
 }
 
+/// Recipe x how its weights are held x pass x recomputation -> what full sharding gathers, for each micro-batch.
+void print_visits() {
+  constexpr const char* row = "  {:<9} {:<9} {:<18} {:<16} {:<21} {:<9} {}\n";
+  fmt::print("What `sharding: full` gathers, for each weight and micro-batch\n");
+  fmt::print(fmt::runtime(row), "recipe", "held", "recompute", "forward", "backward", "bytes", "why");
+  const auto print = [&](const Recipe& recipe, Way way) {
+    const std::string held = way == Way::values ? (recipe.weight.plain == DType::f32 ? "fp32" : "bf16") : "quantized";
+    const auto in_all = [&](int times) { return fmt::format("{:.6g}", times * kept_bytes(recipe.weight, way)); };
+    if (payload_of(recipe.weight, way, Side::columnwise) != Sides::columnwise) {
+      fmt::print(fmt::runtime(row), recipe.name, held, "any", "the one payload", "the same", in_all(2),
+                 reason_of(recipe.weight, way));
+      return;
+    }
+    fmt::print(fmt::runtime(row), recipe.name, held, "none", "rowwise", "columnwise", in_all(2),
+               "each pass reads one copy");
+    fmt::print(fmt::runtime(row), recipe.name, held, "full", "rowwise", "rowwise, columnwise", in_all(3),
+               "the block is computed again");
+    fmt::print(fmt::runtime(row), recipe.name, held, "selective, unit", "rowwise", "rowwise, columnwise", in_all(3),
+               "a block travels whole, whatever of it is computed again");
+    fmt::print(fmt::runtime(row), recipe.name, held, "selective, module", "rowwise", "rowwise*, columnwise", in_all(3),
+               "*of modules that are computed again; 2/3 of the bytes for the others");
+  };
+  for (const Recipe& recipe : recipes()) {
+    print(recipe, Way::values);
+    if (recipe.weight.codes) print(recipe, Way::codes);
+  }
+}
+
 /// Recipe -> in which formats products take their factors.
 void print_formats() {
   constexpr const char* row = "  {:<9} {:<13} {:<13} {:<13} {:<16} {}\n";
@@ -143,6 +171,8 @@ int run_explain(const ExplainOptions& options) {
     print_formats();
     fmt::print("\n");
     print_gathers();
+    fmt::print("\n");
+    print_visits();
     return 0;
   }
   if (options.key == "base") {

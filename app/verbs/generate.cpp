@@ -155,9 +155,11 @@ class Output {
 };
 
 RunPlan plan_of(const GivenWeights& given, std::int64_t capacity, int gpu, const Mpi& mpi, Control& control) {
+  RunConfig config = given.config;
+  config.checkpoint.async = false;  // nothing is saved
   std::optional<RunPlan> plan;
   Problems problems;
-  attempt(problems, [&] { plan.emplace(resolve_decoding(given.config, mpi.size(), mpi.rank(), capacity)); });
+  attempt(problems, [&] { plan.emplace(resolve_decoding(config, mpi.size(), mpi.rank(), capacity)); });
   control.agree(problems);
   problems.add(against_memory(mpi, control, *plan, gpu));
   problems.add(against(given, *plan, {}));

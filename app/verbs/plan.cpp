@@ -19,14 +19,20 @@ int run_plan(const PlanOptions& options) {
     problems.add(Exit::deck, deck.provenance.located(finding));
   problems.raise();
   const RunPlan plan = resolve_largest(deck.config, static_cast<int>(options.ranks));
+  const std::optional<GranularityPeaks> peaks = granularity_peaks(deck.config, static_cast<int>(options.ranks));
   if (options.format == Format::json) {
-    fmt::print("{}\n", plan_json(plan));
+    fmt::print("{}\n", plan_json(plan, peaks));
     return 0;
   }
   fmt::print("{}groups:   {} of {}, layout {:016x}; {}\n", summary_text(plan),
              counted(static_cast<std::int64_t>(plan.layout.groups().size()), "group"),
              counted(static_cast<std::int64_t>(plan.layout.buckets().size()), "bucket"), plan.layout.hash(),
              options.detail == Detail::all ? "each below" : "--verbose lists them");
+  if (peaks)
+    fmt::print("sharding: full; memory with gather.granularity unit {}, module {}\n", bytes_text(peaks->unit),
+               bytes_text(peaks->module));
+  if (const auto mixture = mixture_texts(deck.config.data); !mixture.empty())
+    fmt::print("mixture:  {}\n", fmt::join(mixture, ", "));
   if (options.memory > 0) fmt::print("{}", verdict_text(plan, options.memory));
   if (options.detail == Detail::all) fmt::print("\n{}", plan_text(plan));
   return 0;

@@ -79,6 +79,20 @@ bool sample_due(const RunConfig& config, std::int64_t step) {
   return every > 0 && step % every == 0 && step < config.run.steps;
 }
 
+/// Training as far as it goes, with its samples, its saves and, on rank 0, its record. Collective.
+Proceed all_steps(const RunConfig& config, Training& training, const std::function<void()>& sample, Saving& saving,
+                  RunLog* log) {
+  const auto at_boundary = [&, begun = training.step()](std::int64_t step) {
+    if (step > begun && sample_due(config, step)) sample();
+    const std::int64_t before = saving.saved();
+    const Proceed next = saving(step);
+    if (log && saving.saved() != before) log->saved(saving.saved());
+    return next;
+  };
+  const auto keep = [&](const MetricsRow& row) { return log ? log->row(saving.timed(row)) : Problems(); };
+  return training.run(keep, at_boundary);
+}
+
 /// What one says of a run that stopped, and how it goes on.
 std::string stopped_text(std::int64_t step, std::int64_t steps, const Stop& stop) {
   return fmt::format("stopped after step {} of {} ({})", step, steps, stop.cause());
@@ -129,29 +143,26 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_dec
                 beginning.kept);
   const auto close = [&](const std::string& end) {
     const ClosingReport closing = closing_report(device, mesh, *run.plan, control,
-                                                 {log ? log->seconds() : 1, training.late_allocations()});
+                                                 {log ? log->seconds() : 1, training.late_allocations(),
+                                                  saving.snapshot_bytes()});
     if (log && run.lock->held()) log->close(closing, end);
   };
+  const auto sample = [&] { print_sample(training, *run.plan, run.encoding()); };
   Proceed proceed = Proceed::go_on;
   try {
-    const auto at_boundary = [&, begun = training.step()](std::int64_t step) {
-      if (step > begun && sample_due(config, step)) print_sample(training, *run.plan, run.encoding());
-      const Proceed next = saving(step);
-      if (log && saving.saved() == step) log->saved(step);
-      return next;
-    };
-    proceed = training.run([&](const MetricsRow& row) { return log ? log->row(row) : Problems(); }, at_boundary);
+    proceed = all_steps(config, training, sample, saving, log.get());
   } catch (const Error& error) {
     if (agreed(error)) close(error.what());
     throw;
   }
   const std::string stopped = stopped_text(training.step(), config.run.steps, stop);
+  saving.tell_waits();
   close(proceed == Proceed::stop ? stopped : "all steps done");
   if (proceed == Proceed::stop) {
     if (mpi.rank() == 0) fmt::print("{}; {}\n", stopped, ways_on(options, stop, saving.saved(), beginning.kept));
     return static_cast<int>(Exit::stopped);
   }
-  print_sample(training, *run.plan, run.encoding());
+  sample();
   return 0;
 }
 

@@ -1,9 +1,9 @@
 #include "core/comm/communicator.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <numeric>
 
+#include "core/device/region.hpp"
 #include "kernels/base/error.hpp"
 
 namespace tessera {
@@ -25,7 +25,11 @@ void check_cut(const Exchange& exchange, const Tensor& cut, int size) {
 void check_exchange(Collective collective, const Exchange& exchange, int rank, int size) {
   const Tensor& receive = exchange.receive;
   switch (collective) {
-    case Collective::all_gather: return check_cut(exchange, receive, size);
+    case Collective::all_gather:
+      check_cut(exchange, receive, size);
+      return require(!exchange.send || (exchange.send.type == receive.type &&
+                                        exchange.send.elements() == exchange.counts[static_cast<std::size_t>(rank)]),
+                     "Operation", "all_gather sends a part of the whole");
     case Collective::all_to_all:
       check_cut(exchange, exchange.send, size);
       require(exchange.send.type == receive.type, "Operation", "all_to_all keeps the type");
@@ -90,9 +94,8 @@ Pending::~Pending() {
 
 void Pending::wait(Stream& stream) {
   require(owner_ != nullptr, "Pending::wait", "nothing is under way");
-  const auto begin = std::chrono::steady_clock::now();
+  const Region region(stream, RegionName::waiting);
   std::exchange(owner_, nullptr)->finish(stream, slot_);
-  stream.count_wait(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
 }
 
 }  // namespace tessera

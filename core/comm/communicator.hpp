@@ -22,7 +22,8 @@ constexpr const char* name_of(Collective c) {
 
 /// One buffer of a coalesced collective. Counts and displacements are in elements of `type`, one entry a rank, and
 /// must stay valid until the Pending has finished.
-///  all_gather: `receive` is the whole buffer; rank r's part, [displacements[r], +counts[r]), is already in place on r.
+///  all_gather: `receive` is the whole buffer; rank r's part, [displacements[r], +counts[r]), is already in place on r,
+///  or is r's `send`, of the same type: on all ranks the one or the other.
 ///  all_to_all: `send` is cut as counts/displacements say (part r goes to rank r); `receive` is [size, counts[rank]].
 ///  exchange_rows: an all-to-all whose counts are data, those of each pair of ranks their own. `send` is cut as
 ///  counts/displacements say; `receive` begins with arrivals[r] elements of each rank r, one behind the other in rank
@@ -89,7 +90,7 @@ class Communicator {
   /// What was submitted so far, for comparison over Control; null where nothing can disagree.
   virtual const CollectiveLog* log() const { return nullptr; }
   /// Seconds so far in which an operation was under way, by the host's clock; 0 where a device carries them. Of these,
-  /// Stream::waited() were exposed: not overlapped by computation.
+  /// those spent in RegionName::waiting were exposed: not overlapped by computation.
   virtual double busy() const { return 0; }
   /// Whether operations run on streams without the host (NCCL): then they can be captured in a CUDA graph
   /// (Stream::capture) and replayed. A submit to a dry stream only logs what a replay has done.

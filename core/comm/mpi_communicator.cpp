@@ -7,6 +7,8 @@
 
 #include "core/comm/mpi_control.hpp"
 #include "core/comm/mpi_counts.hpp"
+#include "core/comm/transfer.hpp"
+#include "core/device/timeline.hpp"
 
 namespace tessera {
 namespace {
@@ -65,6 +67,8 @@ class Block {
 struct Slot {
   bool used = false;
   Waiting waiting;
+  Transfer transfer;
+  std::int64_t begun = 0;  ///< by the host's clock
   std::vector<MPI_Request> requests;
   std::vector<int> ints;  ///< MPI reads counts and displacements until the call has ended
   std::size_t ints_taken = 0;
@@ -109,9 +113,9 @@ class MpiBackEnd {
   const CollectiveLog& log() const { return log_; }
   double busy() const { return busy_; }
 
-  /// Takes a slot for an operation of the group named `group`; `start` makes its requests. Returns the slot's number.
+  /// Takes a slot for an operation of `group`; `start` makes its requests. Returns the slot's number.
   template <class Start>
-  int begin(Stream& stream, const Operation& operation, const char* group, const Start& start) {
+  int begin(Stream& stream, const Operation& operation, const RankGroup& group, const Start& start) {
     std::size_t index = 0;
     while (index < slots_.size() && slots_[index].used) ++index;
     require(index < slots_.size(), "MPI back end", "too many collectives under way");
@@ -119,8 +123,10 @@ class MpiBackEnd {
     slot.used = true;
     slot.waiting = {name_of(operation.collective), log_.noted(), operation.label};
     if (!stream.dry()) {
-      log_.note(operation, group);
+      log_.note(operation, group.name);
       if (control_) log_.compare(*control_);
+      slot.transfer = transfer_of(operation, group.place);
+      slot.begun = host_nanoseconds();
       start(slot);
       if (!slot.requests.empty() && moving_++ == 0) moves_since_ = Clock::now();
     }
@@ -140,6 +146,8 @@ class MpiBackEnd {
   /// All requests of the slot are done.
   void arrived(Slot& slot) {
     slot.requests.clear();
+    if (Timeline* const timeline = Timeline::of(stream_))
+      timeline->carried(stream_, slot.transfer, static_cast<int>(&slot - slots_.data()) + 1, slot.begun);
     if (--moving_ == 0) busy_ += std::chrono::duration<double>(Clock::now() - moves_since_).count();
   }
 
@@ -197,7 +205,7 @@ class MpiCommunicator final : public Communicator {
 
   Pending submit(Stream& stream, const Operation& operation) override {
     operation.check(rank(), size());
-    return Pending(this, back_end_->begin(stream, operation, group_.name, [&](Slot& s) { start(s, operation); }));
+    return Pending(this, back_end_->begin(stream, operation, group_, [&](Slot& s) { start(s, operation); }));
   }
 
  protected:
@@ -225,8 +233,14 @@ class MpiCommunicator final : public Communicator {
     const std::int64_t block = block_of(x.counts, x.displacements, x.receive.elements(), most_);
     const Block type(x.receive.type, block);
     const int* counts = slot.blocks(x.counts, block);
-    const int* displacements = slot.blocks(x.displacements, block);
-    watch_.check(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, x.receive.data, counts, displacements, type, comm_,
+    // MPICH 4.0.2 ignores the displacement of an only rank that sends from elsewhere: its part begins the buffer.
+    const std::int64_t first = size() == 1 ? x.displacements[0] : 0;
+    const std::span<int> displacements = slot.take(x.displacements.size());
+    std::ranges::transform(x.displacements, displacements.begin(),
+                           [&](std::int64_t n) { return static_cast<int>((n - first) / block); });
+    const Tensor whole = x.receive.flat(first, x.receive.elements() - first);
+    const void* const mine = x.send ? x.send.data : MPI_IN_PLACE;
+    watch_.check(MPI_Iallgatherv(mine, counts[rank()], type, whole.data, counts, displacements.data(), type, comm_,
                                  slot.request()),
                  slot.waiting);
   }

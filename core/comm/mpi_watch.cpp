@@ -171,8 +171,9 @@ void MpiWatch::leave(const std::string& why) {
   if (!done(all_here, Clock::now() + 3 * grace_))
     abort(Exit::communication, rank_ == 0 ? why : "rank 0 does not answer; " + why);
   // MPI_Finalize, since a launcher kills the ranks beside one that leaves without it and reports their code instead of
-  // ours. Operations under way may block it for ever, hence the alarm.
-  std::signal(SIGALRM, [](int) { std::_Exit(static_cast<int>(Exit::communication)); });
+  // ours. Operations under way may block it for ever, hence the alarm, or break it: UCX aborts over what none received.
+  for (int signal : {SIGALRM, SIGABRT, SIGSEGV})
+    std::signal(signal, [](int) { std::_Exit(static_cast<int>(Exit::communication)); });
   alarm(static_cast<unsigned>(grace_.count()));
   if (before_leaving_) before_leaving_();
   MPI_Finalize();

@@ -20,6 +20,11 @@ class Self final : public Immediate {
 
   Pending submit(Stream& stream, const Operation& operation) override {
     operation.check(0, 1);
+    if (operation.collective == Collective::all_gather) {
+      for (const Exchange& exchange : operation.exchanges)
+        if (exchange.send)
+          copy(stream, exchange.receive.flat(exchange.displacements[0], exchange.counts[0]), exchange.send);
+    }
     if (operation.collective == Collective::all_to_all || operation.collective == Collective::exchange_rows) {
       for (const Exchange& exchange : operation.exchanges) {
         const Tensor part = exchange.send.flat(exchange.displacements[0], exchange.counts[0]);

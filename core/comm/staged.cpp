@@ -15,7 +15,7 @@ namespace {
 Tensor outgoing(Collective collective, const Exchange& x, int rank) {
   const auto at = static_cast<std::size_t>(rank);
   switch (collective) {
-    case Collective::all_gather: return x.receive.flat(x.displacements[at], x.counts[at]);
+    case Collective::all_gather: return x.send ? x.send : x.receive.flat(x.displacements[at], x.counts[at]);
     case Collective::all_to_all:
     case Collective::exchange_rows: return x.send;
     default: return x.receive;

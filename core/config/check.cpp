@@ -1,5 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <numeric>
+
 #include "core/config/batch_advice.hpp"
 #include "core/config/config.hpp"
 
@@ -41,6 +44,37 @@ void check_model(const ModelConfig& model, DataKind data, Findings& found) {
                      fmt::format("{} of {} experts: at most all of them", model.moe->top_k, model.moe->experts)});
 }
 
+void check_mixture(const DataConfig& data, Findings& found) {
+  if (data.mixture.size() != data.files.size())
+    found.push_back({{"data.mixture", "data.files"},
+                     fmt::format("is of length {}, and data.files of length {}: give each pattern its weight",
+                                 data.mixture.size(), data.files.size())});
+  const double sum = std::accumulate(data.mixture.begin(), data.mixture.end(), 0.0);
+  if (const double least = std::ranges::min(data.mixture); least < 1e-6 * sum)
+    found.push_back(
+        {{"data.mixture"},
+         fmt::format("{} is less than a millionth of the sum, {}: give more, or leave that corpus out", least, sum)});
+  if (data.eval_fraction > 0.0)
+    found.push_back({{"data.eval_fraction", "data.mixture"},
+                     fmt::format("keeps a share of {} of one corpus for evaluation; a mixture is evaluated on "
+                                 "data.eval_files",
+                                 data.eval_fraction.get())});
+}
+
+void check_data(const DataConfig& data, Findings& found) {
+  if (data.kind == DataKind::text && !data.tokenizer.empty())
+    found.push_back({{"data.tokenizer", "data.kind"},
+                     "is of no use with data.kind text, whose bytes are tokens: make token files of the text "
+                     "(examples/prepare_data) and use data.kind tokens"});
+  if (!data.mixture.empty())
+    check_mixture(data, found);
+  else if (!data.eval_files.empty() && data.eval_fraction > 0.0)
+    found.push_back({{"data.eval_fraction", "data.eval_files"},
+                     fmt::format("keeps a share of {} of the files for evaluation, and eval_files are for it: leave "
+                                 "one of them out",
+                                 data.eval_fraction.get())});
+}
+
 /// Sizes whose products would overflow 64 bits, by far more than any machine holds.
 void check_size(const RunConfig& config, Findings& found) {
   constexpr double most = 1e15;
@@ -73,6 +107,23 @@ void check_schedule(const OptimizerConfig& optimizer, std::int64_t steps, Findin
                                  optimizer.decay_steps, steps)});
 }
 
+/// Of what full sharding forbids beside what is forbidden anyway.
+void check_full_sharding(const RunConfig& config, Findings& found) {
+  const bool plain = config.precision.recipe == RecipeName::bf16;
+  if (config.precision.primary_weights == PrimaryWeights::quantized && config.gather.wire == GatherWire::bf16)
+    found.push_back({{"gather.wire", "sharding", "precision.primary_weights"},
+                     "is bf16, and full sharding gathers what it keeps, which is codes: use wire auto, primary_weights "
+                     "bf16, or sharding optimizer"});
+  if (config.checkpoint.quantized)
+    found.push_back({{"checkpoint.quantized", "sharding"},
+                     "is true, and with sharding full no rank holds whole weights: leave it out and run `tessera "
+                     "quantize` on model.h5, or use sharding optimizer"});
+  if (!plain && config.gather.cuts == GatherCuts::flat)
+    found.push_back({{"gather.cuts", "sharding"},
+                     "is flat, and full sharding cuts what a recipe quantizes between rows of blocks: use cuts tile, "
+                     "or sharding optimizer"});
+}
+
 void check_gather(const RunConfig& config, Findings& found) {
   const bool quantized = config.precision.primary_weights == PrimaryWeights::quantized;
   if (!quantized && config.gather.wire == GatherWire::quantized)
@@ -84,6 +135,12 @@ void check_gather(const RunConfig& config, Findings& found) {
                      fmt::format("is {}, and nothing is staged: only weights that are held quantized and travel as "
                                  "bf16 are; use auto",
                                  name_of(config.gather.staging))});
+  if (config.sharding == Sharding::full) return check_full_sharding(config, found);
+  if (config.gather.granularity != GatherGranularity::automatic)
+    found.push_back({{"gather.granularity", "sharding"},
+                     fmt::format("is {}, and weights are gathered for use only where sharding is full: use auto, or "
+                                 "sharding full",
+                                 name_of(config.gather.granularity))});
   if (config.gather.cuts == GatherCuts::flat && ships_both_copies(config))
     found.push_back({{"gather.cuts", "gather.wire"},
                      fmt::format("is flat, and codes of {} travel by whole rows of blocks: use cuts tile, or wire bf16",
@@ -158,6 +215,12 @@ void check_checkpoint(const RunConfig& config, Findings& found) {
   if (checkpoint.quantized && plain)
     found.push_back({{"checkpoint.quantized", "precision.recipe"},
                      "recipe bf16 quantizes no weight: leave quantized out, or choose another recipe"});
+  if (checkpoint.async && checkpoint.io == CheckpointIo::mpio)
+    found.push_back({{"checkpoint.io", "checkpoint.async"},
+                     "is mpio, and no thread beside training may use MPI: use io direct, or leave io or async out"});
+  if (checkpoint.async && checkpoint.quantized)
+    found.push_back({{"checkpoint.quantized", "checkpoint.async"},
+                     "is made by the ranks together while training waits: leave quantized or async out"});
 }
 
 Findings check(const RunConfig& config) {
@@ -177,15 +240,9 @@ Findings check(const RunConfig& config) {
                                  batch_advice(config.batch, 1))});
   if (config.sample.tokens > 0 && config.data.kind != DataKind::text && config.data.tokenizer.empty())
     found.push_back({{"sample.tokens", "data.kind", "data.tokenizer"}, "needs data.tokenizer, or data.kind text"});
-  if (config.data.kind == DataKind::text && !config.data.tokenizer.empty())
-    found.push_back({{"data.tokenizer", "data.kind"},
-                     "is of no use with data.kind text, whose bytes are tokens: make token files of the text "
-                     "(examples/prepare_data) and use data.kind tokens"});
-  if (!config.data.eval_files.empty() && config.data.eval_fraction > 0.0)
-    found.push_back({{"data.eval_fraction", "data.eval_files"},
-                     fmt::format("keeps a share of {} of the files for evaluation, and eval_files are for it: leave "
-                                 "one of them out",
-                                 config.data.eval_fraction.get())});
+  check_data(config.data, found);
+  if (!config.debug.profile.empty() && config.debug.profile == config.debug.trace)
+    found.push_back({{"debug.profile", "debug.trace"}, "is the file of debug.trace too: name another"});
   if (config.sample.tokens > 0 && config.sample.prompt.empty())
     found.push_back({{"sample.prompt", "sample.tokens"}, "is empty: generation starts from at least one byte"});
   return found;
@@ -199,6 +256,9 @@ Findings advise(const RunConfig& config) {
   if (config.gather.wire == GatherWire::bf16 && config.precision.primary_weights == PrimaryWeights::bf16)
     found.push_back({{"gather.wire", "precision.primary_weights"},
                      "weights that are held in bf16 travel in it anyway"});
+  if (config.sharding == Sharding::full && config.reduce.bucket_mib != ReduceConfig().bucket_mib)
+    found.push_back({{"reduce.bucket_mib", "sharding"},
+                     "counts with sharding: optimizer only: under full sharding gradients travel module by module"});
   if (config.model.rope_scaling && config.model.position != Position::rotary)
     found.push_back({{"model.rope_scaling.factor", "model.position"}, "counts with position rotary only"});
   if (config.model.qkv_bias && config.model.bias)
@@ -207,7 +267,9 @@ Findings advise(const RunConfig& config) {
     found.push_back({{"sample.every_steps", "sample.tokens"}, "no sample: sample.tokens is 0"});
   if (config.eval.every_steps > 0 && config.data.eval_fraction == 0.0 && config.data.eval_files.empty())
     found.push_back({{"eval.every_steps", "data.eval_fraction"},
-                     "no evaluation: data.eval_fraction 0 keeps no windows for it"});
+                     "no evaluation: data.eval_fraction 0 keeps no windows for it, and there are no data.eval_files"});
+  if (!config.debug.profile.empty() && config.run.steps == 0)
+    found.push_back({{"debug.profile", "run.steps"}, "no profile: a run of 0 steps has none to show"});
   if (config.optimizer.warmup_steps >= config.run.steps)
     found.push_back({{"optimizer.warmup_steps", "run.steps"},
                      fmt::format("the run of {} steps ends within warm-up", config.run.steps)});

@@ -19,9 +19,11 @@ enum class DataKind { text, tokens };
 enum class Compute { bf16, fp32 };
 enum class RecipeName { bf16, fp8_block, mxfp8, mxfp8_2d, nvfp4 };
 enum class PrimaryWeights { bf16, quantized };
+enum class Sharding { optimizer, full };
 enum class GatherWire { automatic, bf16, quantized };
 enum class GatherCuts { flat, tile };
 enum class GatherStaging { automatic, alias_grads, ring };
+enum class GatherGranularity { automatic, unit, module };
 enum class ReduceOrder { rank, library };
 enum class OptimizerRule { adamw };
 enum class MatrixRule { adamw, muon };
@@ -90,6 +92,14 @@ template <> struct Names<RecipeName> {
 template <> struct Names<PrimaryWeights> {
   static constexpr Name<PrimaryWeights> table[] = {{PrimaryWeights::bf16, "bf16"},
                                                    {PrimaryWeights::quantized, "quantized"}};
+};
+template <> struct Names<Sharding> {
+  static constexpr Name<Sharding> table[] = {{Sharding::optimizer, "optimizer"}, {Sharding::full, "full"}};
+};
+template <> struct Names<GatherGranularity> {
+  static constexpr Name<GatherGranularity> table[] = {{GatherGranularity::automatic, "auto"},
+                                                      {GatherGranularity::unit, "unit"},
+                                                      {GatherGranularity::module, "module"}};
 };
 template <> struct Names<GatherWire> {
   static constexpr Name<GatherWire> table[] = {

@@ -163,6 +163,7 @@ struct DataConfig {
   bool shuffle = true;
   std::vector<std::string> eval_files;
   std::string tokenizer;  ///< absolute once a deck is read
+  std::vector<double> mixture;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
@@ -172,12 +173,15 @@ struct DataConfig {
               "Folder of the files, relative to the deck's folder");
     v.required("files", self.files, Text::line, may_change,
                "Patterns below root, or absolute ones; * within a folder's name, ** crosses folders");
+    v.key("mixture", self.mixture, above_to(0, 1e6), on_request,
+          "Weights, one for each pattern of files, which then is a corpus by itself: their shares of the samples, "
+          "whatever the sizes; none: files are one corpus");
     v.key("eval_files", self.eval_files, Text::line_or_empty, may_change,
           "Patterns, as those of files, of a corpus that is evaluated on alone; none: eval_fraction says");
     v.key("tokenizer", self.tokenizer, Text::line_or_empty, may_change,
           "tokenizer.json of token files, relative to the deck's folder: for prompts, samples and the vocabulary");
     v.derived("eval_fraction", self.eval_fraction, from_below(0, 1), on_request,
-              "0.05 for text, 0 for token files and with eval_files",
+              "0.05 for text, 0 for token files, with eval_files or a mixture",
               "Share of the windows, at the end, kept for evaluation");
     v.key("shuffle", self.shuffle, OneOf(), on_request,
           "Visit the windows of each epoch in an order drawn from the seed");
@@ -255,6 +259,7 @@ struct GatherConfig {
   GatherWire wire = GatherWire::automatic;
   Derived<GatherCuts> cuts;
   GatherStaging staging = GatherStaging::automatic;
+  GatherGranularity granularity = GatherGranularity::automatic;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
@@ -262,12 +267,16 @@ struct GatherConfig {
     v.key("wire", self.wire, OneOf(), may_change,
           "What travels of weights that are held quantized: their codes, or their bf16, which every rank quantizes; "
           "auto: the fewer bytes. Same bits");
-    v.derived("cuts", self.cuts, OneOf(), may_change, "tile where the codes of mxfp8 travel, else flat",
+    v.derived("cuts", self.cuts, OneOf(), may_change,
+              "tile where sharding is full or the codes of mxfp8 travel, else flat",
               "Where weights that the recipe quantizes are cut between ranks. flat: anywhere, in equal slices; tile: "
               "between rows of scale blocks. Same bits");
     v.key("staging", self.staging, OneOf(), may_change,
           "Where the bf16 of weights that are held quantized waits for its gather. alias_grads: in the first half of "
           "their gradients; ring: in two slots as large as the largest group; auto: alias_grads. Same bits");
+    v.key("granularity", self.granularity, OneOf(), may_change,
+          "What full sharding gathers at once. unit: a block; module: its attention, or its feed-forward; auto: module "
+          "where backward needs other codes than what it computes again, else unit. Same bits");
   }
   bool operator==(const GatherConfig&) const = default;
 };
@@ -389,6 +398,7 @@ struct CheckpointConfig {
   ExpertLayout expert_layout = ExpertLayout::as_in_memory;
   Derived<CheckpointIo> io;
   std::map<std::string, std::string> mpio_hints;
+  bool async = false;
   bool quantized = false;
   std::string init_from;
   std::vector<std::string> init_missing;
@@ -405,10 +415,12 @@ struct CheckpointConfig {
           "Checkpoints of steps that are multiples of it are kept for good; 0: none");
     v.key("expert_layout", self.expert_layout, OneOf(), may_change,
           "Expert weights in files: single, one dataset a projection; discrete, one an expert; auto: as in memory");
-    v.derived("io", self.io, OneOf(), may_change, "mpio",
+    v.derived("io", self.io, OneOf(), may_change, "mpio; direct with async",
               "How ranks move payload: mpio, through HDF5's MPI-IO driver; direct, by the system's own calls");
     v.key("mpio_hints", self.mpio_hints, Text::line, may_change,
           "Hints for MPI-IO, by name, as its library knows them, with io mpio: {striping_factor: 8}");
+    v.key("async", self.async, OneOf(), may_change,
+          "Save a copy of the state in host memory while training goes on; by io direct");
     v.key("quantized", self.quantized, OneOf(), may_change,
           "Write quantized.h5 too: what `tessera quantize` makes of model.h5 in the format of the recipe's weights");
     v.key("init_from", self.init_from, Text::line_or_empty, may_change,
@@ -425,12 +437,16 @@ struct CheckpointConfig {
 struct DebugConfig {
   std::int64_t replica_hash_every = 0;
   std::string trace;
+  std::string profile;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
     v.key("replica_hash_every", self.replica_hash_every, from_to(0, 1e12), may_change,
           "Steps between comparisons of the weights' bits on all ranks; 0: none");
     v.key("trace", self.trace, Text::line_or_empty, may_change, "File of digests, a JSON line per step; empty: none");
+    v.key("profile", self.profile, Text::line_or_empty, may_change,
+          "File of a Chrome trace of steps 5 to 8 of a start, for Perfetto or chrome://tracing: regions, collectives "
+          "and, on a GPU, every kernel; empty: none. Same bits");
   }
   bool operator==(const DebugConfig&) const = default;
 };
@@ -445,6 +461,7 @@ struct RunConfig {
   EvalConfig eval;
   SampleConfig sample;
   PrecisionConfig precision;
+  Sharding sharding = Sharding::optimizer;
   GatherConfig gather;
   ReduceConfig reduce;
   OptimizerConfig optimizer;
@@ -463,6 +480,9 @@ struct RunConfig {
     v.section("eval", self.eval, "Loss on windows that training never sees");
     v.section("sample", self.sample, "Text generated from the model while it trains");
     v.section("precision", self.precision, "Number formats");
+    v.key("sharding", self.sharding, OneOf(), Restart::may_change,
+          "What a rank keeps a part of. optimizer: masters and moments; full: weights and gradients too, which are "
+          "gathered before each use. Same bits where a rank has one micro-batch a step");
     v.section("gather", self.gather, "How weights reach all ranks");
     v.section("reduce", self.reduce, "How gradients are summed over ranks");
     v.section("optimizer", self.optimizer, "The update rule and its schedule");
@@ -481,6 +501,9 @@ void derive(RunConfig& config);
 /// parallel.expert_room that is enough however tokens are routed: each rank of an expert group sends a token at most
 /// once to each expert.
 double ample_room(const RunConfig& config);
+/// Whether full sharding gathers a module at a time: where the copy that backward needs does not serve what it computes
+/// again. Of a config whose primary_weights are known.
+bool gathers_modules(const RunConfig& config);
 
 /// Whether weights that are held quantized travel as their bf16, which is staged; and whether as the codes of both
 /// copies, of which neither follows from the other, so that cuts stand between rows of blocks. Of a config whose

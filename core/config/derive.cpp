@@ -26,14 +26,20 @@ bool travels_smaller_as_codes(const RunConfig& config) {
 }  // namespace
 
 bool stages_values(const RunConfig& config) {
-  if (config.precision.primary_weights == PrimaryWeights::bf16 || config.gather.wire == GatherWire::quantized)
-    return false;
+  const bool codes = config.gather.wire == GatherWire::quantized || config.sharding == Sharding::full;
+  if (config.precision.primary_weights == PrimaryWeights::bf16 || codes) return false;
   return config.gather.wire == GatherWire::bf16 || !travels_smaller_as_codes(config);
 }
 
 bool ships_both_copies(const RunConfig& config) {
-  return config.precision.primary_weights == PrimaryWeights::quantized &&
-         config.gather.wire == GatherWire::quantized && !travels_smaller_as_codes(config);
+  const bool codes = config.gather.wire == GatherWire::quantized || config.sharding == Sharding::full;
+  return config.precision.primary_weights == PrimaryWeights::quantized && codes && !travels_smaller_as_codes(config);
+}
+
+bool gathers_modules(const RunConfig& config) {
+  if (config.gather.granularity != GatherGranularity::automatic)
+    return config.gather.granularity == GatherGranularity::module;
+  return ships_both_copies(config) && config.recompute.mode == RecomputeMode::selective;
 }
 
 double ample_room(const RunConfig& config) {
@@ -51,11 +57,14 @@ void derive(RunConfig& config) {
   config.recompute.modules.fill(selective ? Modules{RecomputeModule::attention} : Modules{});
   const bool plain = config.precision.recipe == RecipeName::bf16;
   config.precision.primary_weights.fill(plain ? PrimaryWeights::bf16 : PrimaryWeights::quantized);
-  config.gather.cuts.fill(ships_both_copies(config) ? GatherCuts::tile : GatherCuts::flat);
+  const bool tile = ships_both_copies(config) || (config.sharding == Sharding::full && !plain);
+  config.gather.cuts.fill(tile ? GatherCuts::tile : GatherCuts::flat);
   config.parallel.expert_room.fill(ample_room(config));
-  config.data.eval_fraction.fill(config.data.kind == DataKind::text && config.data.eval_files.empty() ? 0.05 : 0.0);
+  const DataConfig& data = config.data;
+  const bool divided = data.kind == DataKind::text && data.eval_files.empty() && data.mixture.empty();
+  config.data.eval_fraction.fill(divided ? 0.05 : 0.0);
   config.checkpoint.dir.fill("runs/" + config.run.name);
-  config.checkpoint.io.fill(CheckpointIo::mpio);
+  config.checkpoint.io.fill(config.checkpoint.async ? CheckpointIo::direct : CheckpointIo::mpio);
 }
 
 }  // namespace tessera

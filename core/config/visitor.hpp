@@ -42,7 +42,7 @@ template <class T> struct ValueOf<Derived<T>> { using type = T; };
 /// Base of every visitor of the config: walks keys and sections and keeps the path. `Visitor` derives from it and has
 ///   value(key, member, rule)    member: T, or Derived<T> with Standard::derived; const where the config is
 /// It may have
-///   enter(section, member)      returns the struct to walk through (member: S or optional<S>), or null to skip it;
+///   enter(section, member)      returns the struct to walk through (member: S, perhaps optional), or null to skip it;
 ///   leave()                     called after each section that was entered.
 template <class Visitor> class ConfigVisitor {
  public:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
 #include <utility>
 
 #include "kernels/base/error.hpp"
@@ -10,8 +11,10 @@
 
 namespace tessera {
 
-std::vector<std::int64_t> shuffled_epoch(std::int64_t windows, std::uint64_t seed, std::int64_t epoch) {
-  const RandomKey key = random_key(seed, "shuffle", "", static_cast<std::uint64_t>(epoch));
+std::vector<std::int64_t> shuffled_epoch(std::int64_t windows, std::uint64_t seed, std::int64_t epoch,
+                                         std::size_t corpus) {
+  const std::string name = corpus > 0 ? std::to_string(corpus) : "";
+  const RandomKey key = random_key(seed, "shuffle", name, static_cast<std::uint64_t>(epoch));
   std::vector<std::int64_t> order(static_cast<std::size_t>(windows));
   std::iota(order.begin(), order.end(), 0);
   // The remainder favours small numbers by less than windows / 2^64, which no run can see.
@@ -19,8 +22,8 @@ std::vector<std::int64_t> shuffled_epoch(std::int64_t windows, std::uint64_t see
   return order;
 }
 
-Sampler::Sampler(std::int64_t windows, Order order, std::uint64_t seed)
-    : windows_(windows), order_(order), seed_(seed) {
+Sampler::Sampler(std::int64_t windows, Order order, std::uint64_t seed, std::size_t corpus)
+    : windows_(windows), order_(order), seed_(seed), corpus_(corpus) {
   require(windows > 0, "Sampler", "there must be a window to train on");
 }
 
@@ -28,7 +31,7 @@ std::int64_t Sampler::window(std::int64_t sample) {
   require(sample >= 0, "Sampler::window", "samples are numbered from 0");
   if (order_ == Order::sequential) return sample % windows_;
   if (const std::int64_t epoch = sample / windows_; epoch != epoch_) {
-    visits_ = shuffled_epoch(windows_, seed_, epoch);
+    visits_ = shuffled_epoch(windows_, seed_, epoch, corpus_);
     epoch_ = epoch;
   }
   return visits_[static_cast<std::size_t>(sample % windows_)];

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -9,14 +10,16 @@ namespace tessera {
 /// The order in which an epoch visits the training windows.
 enum class Order { sequential, shuffled };
 
-/// The windows of one epoch in shuffled order: Fisher-Yates, drawn from Philox keyed (seed, "shuffle", epoch).
-std::vector<std::int64_t> shuffled_epoch(std::int64_t windows, std::uint64_t seed, std::int64_t epoch);
+/// The windows of one epoch in shuffled order: Fisher-Yates, drawn from Philox keyed (seed, "shuffle", epoch), and by
+/// their number from the second of several corpora on.
+std::vector<std::int64_t> shuffled_epoch(std::int64_t windows, std::uint64_t seed, std::int64_t epoch,
+                                         std::size_t corpus = 0);
 
-/// Maps a sample's number to a training window. Samples are numbered over the whole run and the map depends on its
-/// arguments alone, so a position in the data is one number and resuming is exact.
+/// Maps the number of a corpus's sample to a training window. Samples are numbered over the whole run and the map
+/// depends on its arguments alone, so a position in the data is one number and resuming is exact.
 class Sampler {
  public:
-  Sampler(std::int64_t windows, Order order, std::uint64_t seed);
+  Sampler(std::int64_t windows, Order order, std::uint64_t seed, std::size_t corpus = 0);
 
   /// In [0, windows). Cheap within an epoch, whose order is kept; every sample is in epoch sample / windows.
   std::int64_t window(std::int64_t sample);
@@ -25,6 +28,7 @@ class Sampler {
   std::int64_t windows_;
   Order order_;
   std::uint64_t seed_;
+  std::size_t corpus_;
   std::int64_t epoch_ = -1;  // whose order is kept
   std::vector<std::int64_t> visits_;
 };

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <optional>
 #include <string>
-#include <string_view>
 
+#include "core/device/timeline.hpp"
 #include "kernels/base/index.hpp"
 #include "kernels/base/large_pages.hpp"
 
@@ -35,21 +35,21 @@ DeviceBytes device_bytes(const Tensor& t) {
 struct Device::State {
   explicit State(Kind kind)
       : measuring(kind == Kind::measuring), compute(Priority::normal, measuring ? &tape : nullptr) {
-    open.reserve(16);
-    give_memory(compute);
+    prepare(compute);
     if (!compute.native()) return;
-    give_memory(communication.emplace(Priority::highest));
-    give_memory(copies.emplace(Priority::normal));
+    prepare(communication.emplace(Priority::highest));
+    prepare(copies.emplace(Priority::normal));
     for (Stream* stream : {&compute, &*copies})
       stream->set_progress([](void* other) { static_cast<Stream*>(other)->progress(); }, &*communication);
   }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  void give_memory(Stream& stream) {
+  void prepare(Stream& stream) {
     stream.set_allocator(
         [](void* self, std::int64_t bytes) { return static_cast<State*>(self)->allocate(Category::libraries, bytes); },
         this);
+    if (!measuring) timeline.watch(stream);
   }
 
   bool measuring;
@@ -58,10 +58,10 @@ struct Device::State {
   std::vector<PinnedBytes> pinned;
   Stream compute;
   std::optional<Stream> communication, copies;  ///< of a GPU; the host has one stream
+  std::optional<Stream> saves;                  ///< the same, made when it is asked for
   MemoryReport memory{};
   std::int64_t allocations = 0;
-  std::vector<RegionTime> regions{{"outside", 0, 0}};
-  std::vector<std::size_t> open{0};  ///< regions that the host is in, outermost first
+  Timeline timeline;
   std::int64_t measured = Arena::alignment;  // the next address that a measuring device hands out
 
   std::byte* allocate(Category category, std::int64_t bytes) {
@@ -81,7 +81,6 @@ struct Device::State {
     const auto base = reinterpret_cast<std::int64_t>(blocks.back().data());
     return reinterpret_cast<std::byte*>(round_up(base, Arena::alignment));
   }
-  void count_wait() { ++regions[open.back()].waits; }
 };
 
 Device::Device(Kind kind) : state_(std::make_unique<State>(kind)) {}
@@ -90,13 +89,17 @@ Device::~Device() = default;
 Stream& Device::compute() { return state_->compute; }
 Stream& Device::communication() { return state_->communication ? *state_->communication : state_->compute; }
 Stream& Device::copies() { return state_->copies ? *state_->copies : state_->compute; }
+Stream& Device::saves() {
+  if (!state_->compute.native()) return state_->compute;
+  return state_->saves ? *state_->saves : state_->saves.emplace(Priority::normal);
+}
 bool Device::measuring() const { return state_->measuring; }
 const Tape& Device::tape() const { return state_->tape; }
 const MemoryReport& Device::memory() const { return state_->memory; }
 std::int64_t Device::allocations() const { return state_->allocations; }
 std::int64_t Device::host_waits() const {
   std::int64_t all = 0;
-  for (const RegionTime& region : state_->regions) all += region.waits;
+  for (const RegionTime& region : state_->timeline.regions()) all += region.waits;
   return all;
 }
 
@@ -109,27 +112,17 @@ Arena Device::arena(Category category, std::int64_t bytes) {
   return Arena(state_->allocate(category, bytes), bytes);
 }
 
-void Device::enter(const char* name) {
-  std::vector<RegionTime>& regions = state_->regions;
-  const auto known = std::find_if(regions.begin(), regions.end(),
-                                  [&](const RegionTime& region) { return std::string_view(region.name) == name; });
-  state_->open.push_back(static_cast<std::size_t>(known - regions.begin()));
-  if (known == regions.end()) regions.push_back({name, 0, 0});
-}
-void Device::leave(double seconds) {
-  state_->regions[state_->open.back()].seconds += seconds;
-  state_->open.pop_back();
-}
-const std::vector<RegionTime>& Device::regions() const { return state_->regions; }
+Timeline& Device::timeline() { return state_->timeline; }
+const Timeline& Device::timeline() const { return state_->timeline; }
 
 void Device::upload(Stream& stream, const Tensor& to, const void* from) {
-  state_->count_wait();
+  state_->timeline.count_wait();
   if (stream.dry() || to.bytes() == 0) return;
   Kokkos::deep_copy(space_of(stream), device_bytes(to), host_bytes(from, to));
 }
 
 void Device::download(Stream& stream, void* to, const Tensor& from) {
-  if (stream.dry() || from.bytes() == 0) return state_->count_wait();
+  if (stream.dry() || from.bytes() == 0) return state_->timeline.count_wait();
   // A copy to pageable memory blocks in the driver: wait for the stream first, where communication is watched.
   wait(stream.record());
   Kokkos::deep_copy(space_of(stream), host_bytes(to, from), device_bytes(from));
@@ -157,7 +150,7 @@ Event Device::fetch(Stream& stream, void* to, const Tensor& from) {
 }
 
 void Device::wait(const Event& event) {
-  state_->count_wait();
+  state_->timeline.count_wait();
   for (; !event.reached(); sched_yield()) communication().progress();
 }
 

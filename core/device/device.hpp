@@ -28,20 +28,15 @@ constexpr const char* name_of(Category c) {
 }
 using MemoryReport = std::array<std::int64_t, static_cast<std::size_t>(Category::count)>;
 
-/// Host time spent in regions of one name so far, and how often the host waited for the device in them; waits count for
-/// the innermost region.
-struct RegionTime {
-  const char* name;
-  double seconds;
-  std::int64_t waits;
-};
+class Timeline;
 
-/// One rank's execution and memory: three streams, every allocation, the transfers between host and device. The only
+/// One rank's execution and memory: four streams, every allocation, the transfers between host and device. The only
 /// place that allocates device memory. One thread uses it.
 ///  compute: the model, the optimizer, and all else that has no stream of its own.
 ///  communication, of the highest priority: every collective of the rank.
 ///  copies: the local sums of reductions, under the rest of backward.
-/// On the host the three are one.
+///  saves: the copy of a state that is saved while training goes on, under the next step until its update.
+/// On the host they are one.
 class Device {
  public:
   enum class Kind { real, measuring };
@@ -55,6 +50,7 @@ class Device {
   Stream& compute();
   Stream& communication();
   Stream& copies();
+  Stream& saves();
   bool measuring() const;
   /// The record of a measuring device's streams.
   const Tape& tape() const;
@@ -82,11 +78,9 @@ class Device {
   /// Waits of the host so far, those of upload() and download() included; counted alike in host and GPU builds.
   std::int64_t host_waits() const;
 
-  /// Opens and closes a region; Region calls them.
-  void enter(const char* name);
-  void leave(double seconds);
-  /// "outside" is what no region covers: it has waits only.
-  const std::vector<RegionTime>& regions() const;
+  /// Where its time goes, by the regions of core/device/region.hpp.
+  Timeline& timeline();
+  const Timeline& timeline() const;
 
  private:
   struct State;

@@ -2,18 +2,21 @@
 
 #include <Kokkos_Core.hpp>
 
+#include "core/device/timeline.hpp"
+
 namespace tessera {
 
-Region::Region(Device& device, const char* name) : device_(device), begin_(std::chrono::steady_clock::now()) {
-  if (device.measuring()) return;
-  Kokkos::Profiling::pushRegion(name);
-  device.enter(name);
+Region::Region(Stream& stream, RegionName name, const Transfer& transfer)
+    : stream_(stream), timeline_(Timeline::of(stream)) {
+  if (!timeline_) return;
+  Kokkos::Profiling::pushRegion(name_of(name));
+  timeline_->enter(stream, name, transfer);
 }
 
 Region::~Region() {
-  if (device_.measuring()) return;
+  if (!timeline_) return;
+  timeline_->leave(stream_);
   Kokkos::Profiling::popRegion();
-  device_.leave(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count());
 }
 
 }  // namespace tessera

@@ -14,7 +14,8 @@ namespace {
 
 BucketKey key_of(const ParamSpec& spec, const LayoutRules& rules) {
   const auto processes = spec.role == Role::expert ? ProcessGroup::expert : ProcessGroup::dense;
-  return {spec.format, processes, is_matrix(spec.role) ? rules.matrices : OwnerKind::element_sharded};
+  return {spec.format, processes, is_matrix(spec.role) ? rules.matrices : OwnerKind::element_sharded,
+          rules.unit == GatherUnit::bucket ? -1 : spec.module};
 }
 
 int ranks_of(ProcessGroup processes, const LayoutRules& rules) {
@@ -24,7 +25,7 @@ int ranks_of(ProcessGroup processes, const LayoutRules& rules) {
 /// Whether a bucket takes no further dataset. One of whole matrices has about one for each rank: a link of the network
 /// that took a bucket alone would be the step's slowest.
 bool full(const Bucket& bucket, const LayoutRules& rules) {
-  if (bucket.size.value < rules.bucket_elements) return false;
+  if (rules.unit != GatherUnit::bucket || bucket.size.value < rules.bucket_elements) return false;
   if (bucket.key.owner == OwnerKind::element_sharded) return true;
   const auto largest = std::ranges::max_element(bucket.members, {}, &Placement::size);
   return 10 * bucket.size.value >= 9 * ranks_of(bucket.key.processes, rules) * largest->size.value;
@@ -94,6 +95,25 @@ std::uint64_t hash_of(const ParamRegistry& registry, const IndexedBy<BucketId, B
   return hash;
 }
 
+/// A group for each block or module of a process group; what stands in no block is a module.
+IndexedBy<GroupId, BucketGroup> groups_by_unit(const ParamRegistry& registry,
+                                               const IndexedBy<BucketId, Bucket>& buckets, GatherUnit unit) {
+  IndexedBy<GroupId, BucketGroup> groups;
+  for (BucketId b : buckets.ids()) {
+    const ParamSpec& spec = registry[buckets[b].members.front().param];
+    const bool block = unit == GatherUnit::block && spec.block >= 0;
+    const int number = block ? -2 - spec.block : spec.module;
+    const ProcessGroup processes = buckets[b].key.processes;
+    const auto same = [&](const BucketGroup& group) { return group.processes == processes && group.unit == number; };
+    const auto found = std::ranges::find_if(groups, same);
+    if (found == groups.end())
+      groups.add({processes, {b}, number});
+    else
+      found->buckets.push_back(b);
+  }
+  return groups;
+}
+
 IndexedBy<GroupId, BucketGroup> groups_of(const IndexedBy<BucketId, Bucket>& buckets) {
   IndexedBy<GroupId, BucketGroup> groups;
   std::array<GroupId, 2> first_layers;  // by process group
@@ -102,7 +122,7 @@ IndexedBy<GroupId, BucketGroup> groups_of(const IndexedBy<BucketId, Bucket>& buc
     const bool last = std::none_of(buckets.begin() + b.value + 1, buckets.end(),
                                    [&](const Bucket& later) { return later.key == key; });
     GroupId own, &group = last ? first_layers[static_cast<std::size_t>(key.processes)] : own;
-    if (group == GroupId{}) group = groups.add({key.processes, {}});
+    if (group == GroupId{}) group = groups.add({key.processes, {}, -1});
     groups[group].buckets.push_back(b);
   }
   return groups;
@@ -132,7 +152,8 @@ ParamLayout ParamLayout::build(const ParamRegistry& registry, const LayoutRules&
   for (ProcessGroup processes : {ProcessGroup::dense, ProcessGroup::expert})
     layout.deal(registry, processes, ranks_of(processes, rules));
 
-  layout.groups_ = groups_of(layout.buckets_);
+  layout.groups_ = rules.unit == GatherUnit::bucket ? groups_of(layout.buckets_)
+                                                    : groups_by_unit(registry, layout.buckets_, rules.unit);
   layout.group_of_ = IndexedBy<BucketId, GroupId>(layout.buckets_.size());
   for (GroupId group : layout.groups_.ids())
     for (BucketId b : layout.groups_[group].buckets) layout.group_of_[b] = group;

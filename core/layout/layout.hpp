@@ -18,6 +18,10 @@ constexpr const char* name_of(OwnerKind k) {
   return k == OwnerKind::element_sharded ? "element-sharded" : "whole-matrix";
 }
 
+/// What is gathered together: a bucket of about bucket_elements (sharding optimizer), or, where ranks keep slices of
+/// weights, a module or a block. There buckets close at modules, whatever their size.
+enum class GatherUnit : std::uint8_t { bucket, module, block };
+
 /// What the layout depends on besides the parameters and their formats.
 struct LayoutRules {
   int dense_ranks = 1;
@@ -25,6 +29,7 @@ struct LayoutRules {
   std::int64_t bucket_elements = 1;  ///< a bucket closes at the first dataset that brings it here
   OwnerKind matrices = OwnerKind::element_sharded;  ///< of matrices and experts; all else is element-sharded
   GatherCuts cuts = GatherCuts::flat;  ///< of element-sharded buckets whose format has codes; all others: flat
+  GatherUnit unit = GatherUnit::bucket;
 };
 
 /// Parameters of one key lie together and never share a bucket with another key's.
@@ -32,6 +37,7 @@ struct BucketKey {
   WeightFormat format;
   ProcessGroup processes = ProcessGroup::dense;
   OwnerKind owner = OwnerKind::element_sharded;
+  int module = -1;  ///< where buckets close at modules: its number
   bool operator==(const BucketKey&) const = default;
 };
 
@@ -73,10 +79,12 @@ struct Bucket {
 };
 
 /// The unit of one coalesced collective: a bucket, or the last buckets of all keys of one process group, which hold the
-/// model's first layers and are the first to be gathered and the last to be reduced.
+/// model's first layers and are the first to be gathered and the last to be reduced; or all buckets of a module or
+/// block of one process group.
 struct BucketGroup {
   ProcessGroup processes = ProcessGroup::dense;
   std::vector<BucketId> buckets;  ///< ascending
+  int unit = -1;  ///< the module or block: of two process groups' groups the same number
 };
 
 /// A piece of a member inside one rank's slice of a bucket.

@@ -29,6 +29,7 @@ ParamId ParamRegistry::add(ParamSpec spec) {
   if (!names_.insert(spec.name).second) refuse("ParamRegistry", "a parameter was registered twice");
   if (!parts_fit(spec)) refuse("ParamRegistry", "the parts of a matrix have its rows between them");
   spec.block = block_;
+  spec.module = module_;
   spec.format = format_of(spec, rules_);
   if (datasets_.empty() || canonical(datasets_.back()).name != spec.canonical.name) datasets_.emplace_back();
   specs_.push_back(std::move(spec));

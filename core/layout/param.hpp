@@ -43,6 +43,7 @@ struct ParamSpec {
   Shape parts = {};  ///< rows of each of the matrices that are fused into a member (query, key and value; gate and
                      ///< up), in order; empty: the member is one
   int block = -1;            ///< the transformer block that it belongs to, set by the registry; -1: none
+  int module = 0;            ///< the half of a block, the embedding or the head: a number set by the registry
   WeightFormat format = {};  ///< what format_of says, set by the registry
 
   std::int64_t member_elements() const { return member.elements(); }
@@ -81,11 +82,17 @@ class ParamRegistry {
   ParamRegistry() = default;
   explicit ParamRegistry(const FormatRules& rules) : rules_(rules) {}
 
-  /// What is registered while this lives belongs to one transformer block.
+  /// What is registered while this lives belongs to one transformer block, and to no module of what stands around it.
   class InBlock {
    public:
-    InBlock(ParamRegistry& registry, int block) : registry_(registry) { registry.block_ = block; }
-    ~InBlock() { registry_.block_ = -1; }
+    InBlock(ParamRegistry& registry, int block) : registry_(registry) {
+      registry.block_ = block;
+      registry.begin_module();
+    }
+    ~InBlock() {
+      registry_.block_ = -1;
+      registry_.begin_module();
+    }
     InBlock(const InBlock&) = delete;
     InBlock& operator=(const InBlock&) = delete;
 
@@ -94,6 +101,8 @@ class ParamRegistry {
   };
 
   ParamId add(ParamSpec spec);
+  /// What is registered from now on belongs to a further module: what full sharding keeps in buckets of their own.
+  void begin_module() { ++module_; }
   /// The model uses a parameter under a second canonical name too, in place of one of its own.
   void tie(ParamId id, std::string name) { specs_[static_cast<std::size_t>(id.value)].tied_to = std::move(name); }
   const ParamSpec& operator[](ParamId id) const { return specs_[static_cast<std::size_t>(id.value)]; }
@@ -105,7 +114,7 @@ class ParamRegistry {
 
  private:
   FormatRules rules_;
-  int block_ = -1;
+  int block_ = -1, module_ = 0;
   std::vector<ParamSpec> specs_;
   std::vector<Dataset> datasets_;
   std::unordered_set<std::string> names_;

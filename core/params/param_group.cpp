@@ -35,8 +35,46 @@ std::vector<Exchange> in_place(const ParamLayout& layout, const ParamGroup& grou
   return exchanges;
 }
 
-void prepare_reductions(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups,
-                        ReduceOrder order) {
+/// The gradients of a bucket, if there are steps, and the weights unless they are pooled.
+ParamBucket allocate_bucket(Device& device, const ParamRegistry& registry, BucketId id, const Bucket& bucket,
+                            const Ranks& ranks, const SyncRules& rules, bool pooled) {
+  ParamBucket own;
+  own.id = id;
+  own.way = way_of(bucket.key.format, rules.weights);
+  if (rules.micro_batches > 0) {
+    const Shape gradients{pooled ? bucket.slice(ranks) : bucket.size.value};
+    const Tensor memory = device.allocate(Category::gradients, DType::f32, gradients);
+    if (!pooled) own.gradients = memory;
+    own.gradients_slice = pooled ? memory : bucket.slice(memory, ranks);
+  }
+  if (!pooled) own.places.push_back(Planes::allocated(device, registry, bucket, own.way));
+  return own;
+}
+
+}  // namespace
+
+IndexedBy<GroupId, ParamGroup> allocate_groups(Device& device, const ParamRegistry& registry,
+                                               const ParamLayout& layout, const Ranks& ranks, const SyncRules& rules) {
+  IndexedBy<GroupId, ParamGroup> groups;
+  for (GroupId id : layout.groups().ids()) {
+    ParamGroup group;
+    group.id = id;
+    group.processes = layout.groups()[id].processes;
+    group.place = ranks.of(group.processes);
+    const bool pooled = rules.weights.sharding == Sharding::full && group.place.size > 1;  // one process holds all
+    const Residing residing = pooled ? Residing::visiting : Residing::always;
+    group.residences.resize(pooled ? weight_slots : 1);
+    for (Residence& residence : group.residences) residence.weights = WeightMachine(id, residing);
+    group.gradients = GradientMachine(id, residing);
+    for (BucketId b : layout.groups()[id].buckets)
+      group.buckets.push_back(allocate_bucket(device, registry, b, layout.buckets()[b], ranks, rules, pooled));
+    groups.add(std::move(group));
+  }
+  return groups;
+}
+
+void place_reductions(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups,
+                      ReduceOrder order) {
   std::vector<ParamGroup*> shared;
   std::int64_t most = 0;
   for (ParamGroup& group : groups) {
@@ -51,33 +89,6 @@ void prepare_reductions(Device& device, const ParamLayout& layout, IndexedBy<Gro
     for (ParamGroup* group : shared)
       group->reduction[i] = by_rank ? into_slot(layout, *group, slot) : in_place(layout, *group);
   }
-}
-
-}  // namespace
-
-IndexedBy<GroupId, ParamGroup> allocate_groups(Device& device, const ParamRegistry& registry,
-                                               const ParamLayout& layout, const Ranks& ranks, const SyncRules& rules) {
-  IndexedBy<GroupId, ParamGroup> groups;
-  for (GroupId id : layout.groups().ids()) {
-    ParamGroup group;
-    group.id = id;
-    group.processes = layout.groups()[id].processes;
-    group.place = ranks.of(group.processes);
-    group.weights = WeightMachine(id);
-    group.gradients = GradientMachine(id);
-    for (BucketId b : layout.groups()[id].buckets) {
-      const Bucket& bucket = layout.buckets()[b];
-      const Way way = way_of(bucket.key.format, rules.weights);
-      group.buckets.push_back({b, way, Planes(device, registry, bucket, way), {}, nullptr, {}, {}});
-      if (rules.micro_batches == 0) continue;
-      ParamBucket& own = group.buckets.back();
-      own.gradients = device.allocate(Category::gradients, DType::f32, {bucket.size.value});
-      own.gradients_slice = bucket.slice(own.gradients, ranks);
-    }
-    groups.add(std::move(group));
-  }
-  if (rules.micro_batches > 0) prepare_reductions(device, layout, groups, rules.order);
-  return groups;
 }
 
 void place_staging(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups,

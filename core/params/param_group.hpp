@@ -15,15 +15,18 @@ inline constexpr std::size_t receive_slots = 2;
 /// Groups whose bf16 may be staged at once, where it lies in a ring.
 inline constexpr std::size_t ring_slots = 2;
 
+/// Groups of one process group whose weights are whole at once, where ranks keep slices.
+inline constexpr std::size_t weight_slots = 2;
+
 /// One bucket of a group, on this rank.
 struct ParamBucket {
   BucketId id;
-  Way way = Way::values;   ///< how its weights are held and travel
-  Planes planes;           ///< they
-  Tensor staged;           ///< where their bf16 waits for the all-gather; Way::source alone
-  Wire* wire = nullptr;    ///< what moves them
-  Tensor gradients;        ///< fp32 [size]
-  Tensor gradients_slice;  ///< this rank's part of them: the sum over ranks once Reduced
+  Way way = Way::values;       ///< how its weights are held and travel
+  std::vector<Planes> places;  ///< they: where they lie for good, or in each slot of the pool
+  Tensor staged;               ///< where their bf16 waits for the all-gather; Way::source alone
+  Wire* wire = nullptr;        ///< what moves them
+  Tensor gradients;            ///< fp32 [size]; of a pool, lent from the first contribution to the reduction
+  Tensor gradients_slice;      ///< this rank's part: the sum over ranks once Reduced
 };
 
 /// Where a group's staged bf16 lies from stage to consume: nowhere, in the first halves of its own gradients, which it
@@ -33,6 +36,15 @@ struct Staging {
   int slot = 0;
 };
 
+/// What is true of a group's weights in one place.
+struct Residence {
+  WeightMachine weights;
+  Sides sides = Sides::both;        ///< that are gathered
+  std::vector<Exchange> exchanges;  ///< of the gather; keeps its memory
+  Pending gather;
+  std::int64_t launches_before_gather = 0;
+};
+
 /// A group of buckets, the unit of all-gather and reduce-scatter, with its present state. ParamSync's own.
 struct ParamGroup {
   GroupId id;
@@ -40,31 +52,40 @@ struct ParamGroup {
   RankIn place;  ///< this rank's in it
   std::vector<ParamBucket> buckets;
 
-  WeightMachine weights;
+  std::vector<Residence> residences;  ///< one for good, or one for each slot of the pool
   Staging staging;
-  std::vector<Exchange> all_gather;  ///< every array that travels
-  Pending gather;
-  std::int64_t launches_before_gather = 0;
   int uses = 0;  ///< operands that are in use
   GroupId next;  ///< first used after this one: its all-gather is begun before this one's is awaited (prefetch)
 
+  /// This rank keeps slices alone: weights are whole during a visit, gradients from the first contribution of a
+  /// micro-batch to their reduction.
+  bool pooled() const { return residences.size() > 1; }
+  /// Where weights stand that lie in one place for good.
+  WeightState state() const { return residences.front().weights.state(); }
   /// Staged bytes are still to be consumed.
-  bool in_transit() const {
-    const WeightState state = weights.state();
-    return state != WeightState::ready && state != WeightState::stale;
-  }
+  bool in_transit() const { return state() != WeightState::ready && state() != WeightState::stale; }
   /// Staged bytes lie in the gradients, which nothing else may write.
   bool leased() const { return staging.place == Staging::Place::gradients && in_transit(); }
 
   GradientMachine gradients;
   std::array<std::vector<Exchange>, receive_slots> reduction;  ///< by receive slot, of one process: empty
-  int unfinished = 0;  ///< parameters whose last contribution of the step is still to come
+  int unfinished = 0;  ///< parameters whose last contribution (of a pool: of the micro-batch) is still to come
+  int pool_slot = -1;  ///< where its gradients are lent
+  int begun = 0, summed = 0;  ///< of a pool: micro-batches that were written, and that the slices hold
+  Event sent;          ///< of a pool: behind the last sum of its gradients, which are free again
 };
 
 /// The groups of a layout with the memory of their weights and gradients, and two receive slots: each ranks x this
-/// rank's slices, for the group that needs most. Nothing has a place for staging yet. Allocates; local.
+/// rank's slices, for the group that needs most. Where ranks keep slices, of groups of several processes: slices of
+/// gradients; pools are placed by place_weights() and place_gradients(). Nothing has a place for staging yet.
+/// Allocates; local.
 IndexedBy<GroupId, ParamGroup> allocate_groups(Device& device, const ParamRegistry& registry,
                                                const ParamLayout& layout, const Ranks& ranks, const SyncRules& rules);
+
+/// Gives each group in `groups` of several processes its receive slots. Its gradients have their memory. Allocates;
+/// local.
+void place_reductions(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups,
+                      ReduceOrder order);
 
 /// Finds places for the bf16 that is staged of weights: `order` is that of prefetch, and group i of it takes slot
 /// i mod 2 of a ring. Allocates; local.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/params/pool.hpp"
+
 namespace tessera {
 
 ParamSync::ParamSync(Device& device, const ParamRegistry& registry, const ParamLayout& layout, const Usage& usage,
@@ -18,36 +20,49 @@ ParamSync::ParamSync(Device& device, const ParamRegistry& registry, const ParamL
       gradients_(*this) {
   for (ParamGroup& group : groups_)
     for (ParamBucket& own : group.buckets) buckets_[own.id] = &own;
+  place_pools(usage);
+  if (rules.micro_batches > 0) place_reductions(device, layout, groups_, rules.order);
   order_groups(usage);
   place_staging(device, layout, groups_, order_, rules.weights.staging);
   make_wires(masters);
   staging_.reserve(order_.size());
-  for (ParamId param : contributions_.ids())
-    contributions_[param].expected = usage.writes[param] * rules.micro_batches;
+  for (ParamId param : usage.contributions)
+    contributions_[param].expected += group_of(param).pooled() ? 1 : rules.micro_batches;
   restart();
 }
 
-/// One for each format.
+/// Visits, and what they need of memory.
+void ParamSync::place_pools(const Usage& usage) {
+  std::vector<Visit> all;
+  const auto plan = [&](const std::vector<Access>& accesses, std::array<std::vector<Visit>, 2>& visits) {
+    for (const Visit& visit : visits_of(accesses, registry_, layout_, rules_.weights)) {
+      if (!groups_[visit.group].pooled()) continue;
+      visits[static_cast<std::size_t>(groups_[visit.group].processes)].push_back(visit);
+      all.push_back(visit);
+    }
+  };
+  plan(usage.training, training_);
+  plan(usage.evaluation, evaluation_);
+  place_weights(device_, registry_, layout_, groups_, all);
+  place_gradients(device_, layout_, groups_, usage.contributions);
+}
+
+/// One for each format, of those that visit a pool another than of those that do not.
 void ParamSync::make_wires(const Masters& masters) {
-  std::vector<const BucketKey*> made;
-  for (const Bucket& first : layout_.buckets()) {
-    const auto same = [&](const BucketKey& key) { return key.format == first.key.format; };
-    if (std::any_of(made.begin(), made.end(), [&](const BucketKey* key) { return same(*key); })) continue;
-    made.push_back(&first.key);
+  const auto format = [this](const ParamBucket& own) -> const WeightFormat& {
+    return layout_.buckets()[own.id].key.format;
+  };
+  for (BucketId b : buckets_.ids()) {
+    const ParamBucket& first = *buckets_[b];
+    if (first.wire) continue;
     std::vector<WireBucket> buckets;
     for (const ParamGroup& group : groups_)
       for (const ParamBucket& own : group.buckets)
-        if (same(layout_.buckets()[own.id].key))
-          buckets.push_back({group.id, own.id, &own.planes, own.staged, masters.shard(own.id)});
-    wires_.push_back(make_wire({device_, registry_, layout_, mesh_.ranks()},
-                               way_of(first.key.format, rules_.weights), buckets));
+        if (format(own) == format(first) && own.places.size() == first.places.size())
+          buckets.push_back({group.id, own.id, own.places, own.staged, masters.shard(own.id)});
+    wires_.push_back(make_wire({device_, registry_, layout_, mesh_.ranks()}, first.way, buckets));
     for (const WireBucket& own : buckets) buckets_[own.id]->wire = wires_.back().get();
   }
-  for (ParamGroup& group : groups_)
-    for (const std::unique_ptr<Wire>& wire : wires_) {
-      const std::span<const Exchange> exchanges = wire->exchanges(group.id);
-      group.all_gather.insert(group.all_gather.end(), exchanges.begin(), exchanges.end());
-    }
 }
 
 void ParamSync::order_groups(const Usage& usage) {
@@ -57,7 +72,23 @@ void ParamSync::order_groups(const Usage& usage) {
   for (const std::vector<Access>* accesses : {&usage.training, &usage.evaluation})
     for (const Access& access : *accesses) append(layout_.group_of(access.param));
   for (GroupId group : groups_.ids()) append(group);  // unused ones are gathered last
-  for (std::size_t i = 0; i + 1 < order_.size(); ++i) groups_[order_[i]].next = order_[i + 1];
+  ParamGroup* before = nullptr;
+  for (GroupId id : order_) {
+    if (groups_[id].pooled()) continue;
+    if (before) before->next = id;
+    before = &groups_[id];
+  }
+}
+
+Accumulating ParamSync::accumulate() {
+  start_passes(training_, rules_.micro_batches);
+  return Accumulating(gradients_);
+}
+
+Forward ParamSync::forward(Stream& stream) {
+  settle(stream);
+  start_passes(evaluation_, 1);
+  return Forward(*this);
 }
 
 void ParamSync::publish(Stream& stream, Updated&&) {
@@ -69,13 +100,45 @@ void ParamSync::publish(Stream& stream, Updated&&) {
 
 void ParamSync::settle(Stream& stream) {
   for (GroupId id : order_)
-    if (groups_[id].weights.state() != WeightState::ready) walk_to_ready(stream, groups_[id]);
+    if (!groups_[id].pooled() && groups_[id].state() != WeightState::ready) walk_to_ready(stream, groups_[id]);
+}
+
+void ParamSync::visit_planes(const ParamGroup& group, const Held& held,
+                             const std::function<void(const Plane&)>& see) const {
+  for (const ParamBucket& own : group.buckets)
+    own.places[static_cast<std::size_t>(held.place)].visit([&](PlaneKind kind, const StoredArray& array) {
+      if (holds(layout_.buckets()[own.id].key.format, own.way, held.sides, kind))
+        see({group.id, own.id, kind, array.values, array.members});
+    });
+}
+
+void ParamSync::inspect(Stream& stream, const std::function<void(const Plane&)>& see) {
+  settle(stream);
+  end_passes();
+  for (GroupId id : order_) {
+    ParamGroup& group = groups_[id];
+    if (!group.pooled()) {
+      visit_planes(group, {}, see);
+      continue;
+    }
+    const bool apart = std::ranges::any_of(group.buckets, [&](const ParamBucket& own) {
+      return payload_of(layout_.buckets()[own.id].key.format, own.way, Side::columnwise) == Sides::columnwise;
+    });
+    for (Sides sides : {Sides::rowwise, Sides::columnwise}) {
+      if (sides == Sides::columnwise && !apart) continue;
+      begin_gather(stream, group, {0, sides});
+      finish_gather(stream, group);
+      visit_planes(group, {0, sides}, see);
+      release(group, 0);
+    }
+  }
 }
 
 std::vector<std::uint8_t> ParamSync::state() const {
   std::vector<std::uint8_t> all;
   for (const ParamGroup& group : groups_) {
-    all.push_back(static_cast<std::uint8_t>(group.weights.state()));
+    for (const Residence& residence : group.residences)
+      all.push_back(static_cast<std::uint8_t>(residence.weights.state()));
     all.push_back(static_cast<std::uint8_t>(group.gradients.state()));
   }
   return all;

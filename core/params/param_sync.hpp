@@ -12,6 +12,7 @@
 #include "core/params/sync_rules.hpp"
 #include "core/params/tokens.hpp"
 #include "core/params/usage.hpp"
+#include "core/params/visits.hpp"
 #include "core/params/weights.hpp"
 
 namespace tessera {
@@ -27,15 +28,24 @@ class ParamSync {
   const Weights& weights() const { return weights_; }
   Gradients& gradients() { return gradients_; }
 
-  /// The step's gradients, all Empty before. Local; the token's reduce() is collective over the world.
-  Accumulating accumulate() { return Accumulating(gradients_); }
+  /// The step's gradients, all Empty before; its micro-batches ask for weights in the order of the dry pass. Local; the
+  /// token's reduce() is collective over the world.
+  Accumulating accumulate();
+
+  /// A pass without gradients begins, which asks for weights in the order of the dry pass: every group that lies in one
+  /// place is brought to Ready. Collective over the world.
+  Forward forward(Stream& stream);
 
   /// After an update of the masters: outdates and stages every weight. With overlap the next forward all-gathers,
   /// group by group; without, every group is gathered and consumed here. Collective over the world.
   void publish(Stream& stream, Updated&& updated);
 
-  /// Brings every group's weights to Ready. Collective over the world.
+  /// Brings every group's weights to Ready, but those that visit a pool. Collective over the world.
   void settle(Stream& stream);
+
+  /// see(array) for every stored array of weights, whole: settles, and where ranks keep slices gathers group by group,
+  /// one copy after the other, for as long as it is seen. Collective over the world.
+  void inspect(Stream& stream, const std::function<void(const Plane&)>& see);
 
   /// Where every group's two machines stand, epochs aside: what a step does depends on nothing else here.
   std::vector<std::uint8_t> state() const;
@@ -43,10 +53,11 @@ class ParamSync {
  private:
   friend class Weights;
   friend class Gradients;
+  friend class Forward;
 
   /// Contributions to one parameter's gradient.
   struct Contributions {
-    int expected = 0;  ///< of one step
+    int expected = 0;  ///< of one step; where ranks keep slices, of one micro-batch
     int written = 0;
   };
   /// A reduction under way.
@@ -56,8 +67,10 @@ class ParamSync {
     std::int64_t launches_before = 0;
   };
 
+  void place_pools(const Usage& usage);
   void make_wires(const Masters& masters);
   void order_groups(const Usage& usage);
+  void visit_planes(const ParamGroup& group, const Held& held, const std::function<void(const Plane&)>& see) const;
   ParamGroup& group_of(ParamId param) { return groups_[layout_.group_of(param)]; }
   const ParamBucket& bucket(BucketId id) const { return *buckets_[id]; }
 
@@ -70,8 +83,17 @@ class ParamSync {
   void outdate(Stream& stream);
   void agree(Stream& stream);
   void stage(Stream& stream, std::span<const GroupId> groups);
-  void begin_gather(Stream& stream, ParamGroup& group);
-  void finish_gather(Stream& stream, ParamGroup& group);
+  void begin_gather(Stream& stream, ParamGroup& group, const Held& held = {});
+  void finish_gather(Stream& stream, ParamGroup& group, int place = 0);
+
+  // Weights that visit a pool.
+  Walk& walk_of(const ParamGroup& group) { return walks_[static_cast<std::size_t>(group.processes)]; }
+  int visit(Stream& stream, ParamGroup& group, Sides needed);
+  void begin_next_gather(Stream& stream, const Walk& walk);
+  void leave(const Walk& walk);
+  void release(ParamGroup& group, int place);
+  void start_passes(const std::array<std::vector<Visit>, 2>& visits, int passes);
+  void end_passes();
 
   // Gradients.
   Gradient slot(ParamId param);
@@ -79,10 +101,13 @@ class ParamSync {
   void reduce(Stream& stream);
   void drop();
   void release();
+  void claim_gradients(Stream& stream, ParamGroup& group);
   void begin_reduction(Stream& stream, ParamGroup& group);
+  void add_up(Stream& stream, ParamGroup& group, std::span<const Exchange> received);
   void finish_oldest_reduction(Stream& stream);
   void fill_unwritten(Stream& stream, const ParamBucket& own);
   void restart();
+  void restart(ParamGroup& group);
 
   Device& device_;
   const ParamRegistry& registry_;
@@ -92,6 +117,8 @@ class ParamSync {
   std::vector<std::unique_ptr<Wire>> wires_;  ///< before the groups: what they have in flight refers to them
   IndexedBy<GroupId, ParamGroup> groups_;
   IndexedBy<BucketId, ParamBucket*> buckets_;
+  std::array<std::vector<Visit>, 2> training_, evaluation_;  ///< of one pass, by process group
+  std::array<Walk, 2> walks_;                                ///< of the pass under way, likewise
   std::vector<GroupId> order_;       ///< by first use; every group once
   std::vector<GroupId> staging_;     ///< memory of stage(), kept so that a step allocates nothing
   std::vector<Exchange> agreement_;  ///< likewise of agree()

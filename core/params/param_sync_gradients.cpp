@@ -1,19 +1,50 @@
+#include <utility>
+
+#include "core/device/region.hpp"
 #include "core/params/param_sync.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/reduce/reduce.hpp"
 
 /// The gradients' half of ParamSync: gradient accumulation, then a reduce-scatter in rank order,
 /// ((g0 + g1) + g2) + ..., as an all-to-all of slices and a local sum, or by the library's own. Nothing is cleared: the
-/// first write has beta 0, and what was never written is filled with zeros on the edge into Reducing.
+/// first write has beta 0, and what was never written is filled with zeros on the edge into Reducing. Where ranks keep
+/// slices, each micro-batch is reduced for itself, in memory of a pool, and added to the slice.
 namespace tessera {
 
 void ParamSync::restart() {
   summed_ = {};
   oldest_ = 0;  // nothing is in flight: every step fills the receive slots in the same order
-  for (ParamGroup& group : groups_) group.unfinished = 0;
-  for (ParamId param : contributions_.ids()) {
-    contributions_[param].written = 0;
-    if (contributions_[param].expected > 0) ++group_of(param).unfinished;
+  for (ParamGroup& group : groups_) {
+    restart(group);
+    group.begun = group.summed = 0;
+    group.sent = {};
+  }
+}
+
+/// All contributions of the step, or micro-batch, are still to come.
+void ParamSync::restart(ParamGroup& group) {
+  group.unfinished = 0;
+  for (const ParamBucket& own : group.buckets)
+    for (const Placement& p : layout_.buckets()[own.id].members) {
+      if (p.member > 0) continue;
+      contributions_[p.param].written = 0;
+      group.unfinished += contributions_[p.param].expected > 0 ? 1 : 0;
+    }
+}
+
+/// Its place in the pool, behind the collective that last read there.
+void ParamSync::claim_gradients(Stream& stream, ParamGroup& group) {
+  require(group.begun < rules_.micro_batches, "Gradients", "a gradient got more contributions than the dry pass saw");
+  ++group.begun;
+  for (ParamGroup& other : groups_) {
+    if (!other.pooled() || other.processes != group.processes || other.pool_slot != group.pool_slot) continue;
+    const auto flies = [&] {
+      for (std::size_t i = 0; i < in_flight_; ++i)
+        if (flights_[(oldest_ + i) % receive_slots].group == &other) return true;
+      return false;
+    };
+    while (flies()) finish_oldest_reduction(stream);
+    stream.wait(std::exchange(other.sent, {}));
   }
 }
 
@@ -21,6 +52,7 @@ Gradient ParamSync::slot(ParamId param) {
   ParamGroup& group = group_of(param);
   if (group.gradients.state() != GradientState::accumulating) {
     end_lease(device_.compute(), group);
+    if (group.pooled()) claim_gradients(device_.compute(), group);
     group.gradients.to(GradientState::accumulating);
   }
   const Placement& place = layout_.place(param);
@@ -37,7 +69,9 @@ void ParamSync::written(Stream& stream, ParamId param) {
   require(contributions.written < contributions.expected, "Gradients",
           "a gradient got more contributions than the dry pass saw");
   if (++contributions.written < contributions.expected) return;
-  if (--group.unfinished == 0 && rules_.reduce == Overlap::on) begin_reduction(stream, group);
+  if (--group.unfinished > 0) return;
+  if (rules_.reduce == Overlap::on || group.pooled()) begin_reduction(stream, group);
+  if (rules_.reduce == Overlap::off && group.pooled()) finish_oldest_reduction(stream);
 }
 
 /// A bucket's gaps and padding, and parameters that no micro-batch touched, may hold anything from steps before.
@@ -53,9 +87,11 @@ void ParamSync::fill_unwritten(Stream& stream, const ParamBucket& own) {
 }
 
 void ParamSync::begin_reduction(Stream& stream, ParamGroup& group) {
+  const Region region(stream, RegionName::reduce);
   end_lease(stream, group);
   group.gradients.to(GradientState::reducing);
   for (const ParamBucket& own : group.buckets) fill_unwritten(stream, own);
+  if (group.pooled()) restart(group);
   if (group.place.size == 1) return;
   if (in_flight_ == receive_slots) finish_oldest_reduction(stream);
   const std::size_t slot = (oldest_ + in_flight_++) % receive_slots;
@@ -71,29 +107,45 @@ void ParamSync::begin_reduction(Stream& stream, ParamGroup& group) {
 /// The local sum runs on the copies' stream, so that backward does not wait for it.
 void ParamSync::finish_oldest_reduction(Stream& stream) {
   Stream& copies = device_.copies();
+  const Region region(copies, RegionName::reduce);
   Flight& flight = flights_[oldest_];
   if (stream.launches() > flight.launches_before) ++overlapped_reductions_;
   flight.pending.wait(copies);
-  if (rules_.order == ReduceOrder::rank) {
-    const std::vector<Exchange>& received = flight.group->reduction[oldest_];
-    for (std::size_t i = 0; i < received.size(); ++i)
-      sum_in_order(copies, flight.group->buckets[i].gradients_slice, received[i].receive);
-  }
-  summed_ = copies.record();
+  add_up(copies, *flight.group, flight.group->reduction[oldest_]);
+  flight.group->sent = summed_ = copies.record();
   oldest_ = (oldest_ + 1) % receive_slots;
   --in_flight_;
 }
 
+/// The slices of a group: sums in rank order, or the library's, which of a pool are added to those of the micro-batches
+/// before.
+void ParamSync::add_up(Stream& stream, ParamGroup& group, std::span<const Exchange> received) {
+  const bool more = group.pooled() && group.summed++ > 0;
+  if (rules_.order == ReduceOrder::library && !group.pooled()) return;
+  for (std::size_t i = 0; i < received.size(); ++i) {
+    const ParamBucket& own = group.buckets[i];
+    Tensor parts = received[i].receive;
+    if (rules_.order == ReduceOrder::library)
+      parts = layout_.buckets()[own.id].slice(own.gradients, mesh_.ranks()).view({1, own.gradients_slice.elements()});
+    (more ? add_in_order : sum_in_order)(stream, own.gradients_slice, parts);
+  }
+}
+
 /// Every group to Reduced: begins what backward has not begun, waits for all.
 void ParamSync::reduce(Stream& stream) {
+  end_passes();
   for (ParamGroup& group : groups_) {
     const GradientState state = group.gradients.state();
     if (state != GradientState::accumulating && state != GradientState::empty) continue;
+    if (group.pooled() && state == GradientState::empty) claim_gradients(stream, group);
     begin_reduction(stream, group);
     if (rules_.reduce == Overlap::off && in_flight_ > 0) finish_oldest_reduction(stream);
   }
   while (in_flight_ > 0) finish_oldest_reduction(stream);
-  stream.wait(summed_);
+  {
+    const Region region(stream, RegionName::waiting);
+    stream.wait(summed_);
+  }
   for (ParamGroup& group : groups_) group.gradients.to(GradientState::reduced);
 }
 

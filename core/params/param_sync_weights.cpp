@@ -1,20 +1,29 @@
 #include <algorithm>
 
+#include "core/device/region.hpp"
 #include "core/params/param_sync.hpp"
 
-/// The weights' half of ParamSync: Stale -> Staged -> InFlight -> Gathered -> Ready, once a step.
+/// The weights' half of ParamSync: Stale -> Staged -> InFlight -> Gathered -> Ready, once a step. Those that visit a
+/// pool go on, Ready -> Staged, as often as they are used: param_sync_visits.cpp.
 namespace tessera {
 
 Operand ParamSync::operand(Stream& stream, ParamId param, Side side) {
   ParamGroup& group = group_of(param);
-  if (group.weights.state() != WeightState::ready) walk_to_ready(stream, group);
+  const BucketId id = layout_.place(param).bucket;
+  const ParamBucket& own = bucket(id);
+  int place = 0;
+  if (group.pooled())
+    place = visit(stream, group, payload_of(layout_.buckets()[id].key.format, own.way, side));
+  else if (group.state() != WeightState::ready)
+    walk_to_ready(stream, group);
   ++group.uses;
-  return bucket(layout_.place(param).bucket).wire->operand(param, side);
+  return own.wire->operand(param, side, place);
 }
 
 /// Whatever is left to Ready. With overlap the next group's all-gather is begun before this one's is awaited.
 void ParamSync::walk_to_ready(Stream& stream, ParamGroup& group) {
-  if (group.weights.state() == WeightState::stale)
+  const Region region(stream, RegionName::publish);
+  if (group.state() == WeightState::stale)
     if (ParamGroup* holder = slot_holder(group)) conclude(stream, *holder);
   stage(stream, {&group.id, 1});
   begin_gather(stream, group);
@@ -48,18 +57,23 @@ void ParamSync::end_lease(Stream& stream, ParamGroup& group) {
 }
 
 /// Ready -> Stale, every group. One that nothing used since the last publish has its all-gather still to do, before
-/// its memory is staged anew; one that waits for a slot of the ring stays Stale.
+/// its memory is staged anew; one that waits for a slot of the ring stays Stale. Those that visit a pool end their
+/// visit.
 void ParamSync::outdate(Stream& stream) {
+  end_passes();
   for (const ParamGroup& group : groups_) {
     if (group.uses > 0)
-      throw StateError(group.id, group.weights.epoch(), "an operand in use", name_of(WeightState::stale));
+      throw StateError(group.id, group.residences.front().weights.epoch(), "an operand in use",
+                       name_of(WeightState::stale));
     if (group.staging.place == Staging::Place::gradients && group.gradients.state() != GradientState::empty)
-      throw StateError(group.id, group.weights.epoch(), name_of(group.gradients.state()), "gradients on lease");
+      throw StateError(group.id, group.residences.front().weights.epoch(), name_of(group.gradients.state()),
+                       "gradients on lease");
   }
   for (GroupId id : order_)
-    if (groups_[id].in_transit()) conclude(stream, groups_[id]);
+    if (!groups_[id].pooled() && groups_[id].in_transit()) conclude(stream, groups_[id]);
   for (ParamGroup& group : groups_)
-    if (group.weights.state() == WeightState::ready) group.weights.to(WeightState::stale);
+    for (Residence& residence : group.residences)
+      if (residence.weights.state() != WeightState::stale) residence.weights.to(WeightState::stale);
 }
 
 /// One all-reduce over each process group whose formats need it.
@@ -79,33 +93,44 @@ void ParamSync::agree(Stream& stream) {
 void ParamSync::stage(Stream& stream, std::span<const GroupId> groups) {
   staging_.clear();
   for (GroupId id : groups)
-    if (groups_[id].weights.state() == WeightState::stale && !slot_holder(groups_[id])) staging_.push_back(id);
+    if (groups_[id].state() == WeightState::stale && !slot_holder(groups_[id])) staging_.push_back(id);
   if (staging_.empty()) return;
   for (const std::unique_ptr<Wire>& wire : wires_) wire->stage(stream, staging_);
-  for (GroupId id : staging_) groups_[id].weights.to(WeightState::staged);
+  for (GroupId id : staging_)
+    for (Residence& residence : groups_[id].residences) residence.weights.to(WeightState::staged);
   staging_.clear();
 }
 
 /// Staged -> InFlight. A group under way or Ready is left as it is.
-void ParamSync::begin_gather(Stream& stream, ParamGroup& group) {
-  if (group.weights.state() != WeightState::staged) return;
-  if (group.place.size > 1)
-    group.gather = mesh_.of(group.processes)
-                       .submit(stream, {Collective::all_gather, group.all_gather, group.id.value, "weights"});
-  group.launches_before_gather = stream.launches();
-  group.weights.to(WeightState::in_flight);
+void ParamSync::begin_gather(Stream& stream, ParamGroup& group, const Held& held) {
+  Residence& residence = group.residences[static_cast<std::size_t>(held.place)];
+  if (residence.weights.state() != WeightState::staged) return;
+  residence.sides = held.sides;
+  if (group.place.size > 1) {
+    residence.exchanges.clear();
+    for (const std::unique_ptr<Wire>& wire : wires_) {
+      const std::span<const Exchange> exchanges = wire->exchanges(group.id, held);
+      residence.exchanges.insert(residence.exchanges.end(), exchanges.begin(), exchanges.end());
+    }
+    residence.gather = mesh_.of(group.processes)
+                           .submit(stream, {Collective::all_gather, residence.exchanges, group.id.value, "weights"});
+  }
+  residence.launches_before_gather = stream.launches();
+  residence.weights.to(WeightState::in_flight);
 }
 
 /// InFlight -> Gathered -> Ready.
-void ParamSync::finish_gather(Stream& stream, ParamGroup& group) {
-  if (group.gather) {
-    if (stream.launches() > group.launches_before_gather) ++overlapped_gathers_;
-    group.gather.wait(stream);
+void ParamSync::finish_gather(Stream& stream, ParamGroup& group, int place) {
+  Residence& residence = group.residences[static_cast<std::size_t>(place)];
+  if (residence.gather) {
+    if (stream.launches() > residence.launches_before_gather) ++overlapped_gathers_;
+    residence.gather.wait(stream);
   }
-  group.weights.to(WeightState::gathered);
-  for (const std::unique_ptr<Wire>& wire : wires_) wire->consume(stream, group.id);
-  group.weights.to(WeightState::ready);
-  if (observer_) observer_(stream, group.id);
+  residence.weights.to(WeightState::gathered);
+  const Held held{place, residence.sides};
+  for (const std::unique_ptr<Wire>& wire : wires_) wire->consume(stream, group.id, held);
+  residence.weights.to(WeightState::ready);
+  if (observer_) visit_planes(group, held, [&](const Plane& plane) { observer_(stream, plane); });
 }
 
 }  // namespace tessera

@@ -13,30 +13,35 @@ formats::Matrix matrix_of(const ParamSpec& spec) {
 
 /// At the bucket's offsets, in units of `entries(elements)`.
 template <class F>
-StoredArray at_offsets(Device& device, DType type, const Bucket& bucket, const F& entries) {
-  StoredArray array{device.allocate(Category::weights, type, {entries(bucket.size)}), {}};
+StoredArray at_offsets(const ArrayPlaces& places, PlaneKind kind, DType type, const Bucket& bucket, const F& entries) {
+  StoredArray array{places(kind, type, {entries(bucket.size)}), {}};
   for (const Placement& p : bucket.members) array.members.push_back({entries(p.offset), entries(p.size)});
   return array;
 }
 
 /// `entries(spec)` of each member, behind one another.
-template <class F>
-StoredArray packed(Device& device, Category category, DType type, const ParamRegistry& registry, const Bucket& bucket,
-                   const F& entries) {
+template <class Memory, class F>
+StoredArray packed(const Memory& memory, const ParamRegistry& registry, const Bucket& bucket, const F& entries) {
   StoredArray array;
   std::int64_t end = 0;
   for (const Placement& p : bucket.members) {
     array.members.push_back({end, entries(registry[p.param])});
     end = array.members.back().end();
   }
-  array.values = device.allocate(category, type, {end});
+  array.values = memory(Shape{end});
   return array;
+}
+
+/// Whether the two copies travel apart, neither of which follows from the other.
+bool travel_apart(const WeightFormat& format, Way way) {
+  return way == Way::codes && traits_of(*format.codes).columnwise == formats::Columnwise::requantized;
 }
 
 }  // namespace
 
 Way way_of(const WeightFormat& format, const WeightRules& rules) {
   if (!format.codes || rules.held == PrimaryWeights::bf16) return Way::values;
+  if (rules.sharding == Sharding::full) return Way::codes;
   if (rules.wire == GatherWire::bf16) return Way::source;
   if (rules.wire == GatherWire::quantized) return Way::codes;
   const int as_source = 8 * static_cast<int>(size_of(format.plain));
@@ -51,6 +56,18 @@ double wire_bytes(const WeightFormat& format, Way way) {
     constexpr double scales = sizeof(typename F::Scale) / static_cast<double>(F::block.rows * F::block.columns);
     return both ? 2 * (data + scales) : data;
   });
+}
+
+double kept_bytes(const WeightFormat& format, Way way) {
+  if (way == Way::values) return static_cast<double>(size_of(format.plain));
+  return visit_format(*format.codes, []<class F>() {
+    return F::Element::bits / 8.0 + sizeof(typename F::Scale) / static_cast<double>(F::block.rows * F::block.columns);
+  });
+}
+
+Sides payload_of(const WeightFormat& format, Way way, Side side) {
+  if (way == Way::values) return Sides::none;
+  return side == Side::columnwise && travel_apart(format, way) ? Sides::columnwise : Sides::rowwise;
 }
 
 std::string held_as(const WeightFormat& format, Way way) {
@@ -71,35 +88,60 @@ std::string reason_of(const WeightFormat& format, Way way) {
   return "";
 }
 
-Planes::Planes(Device& device, const ParamRegistry& registry, const Bucket& bucket, Way way) {
+Planes::Planes(const ParamRegistry& registry, const Bucket& bucket, Way way, const ArrayPlaces& places) {
   const auto array = [this](PlaneKind kind) -> StoredArray& { return arrays_[static_cast<std::size_t>(kind)]; };
   if (way == Way::values) {
-    array(PlaneKind::rowwise) =
-        at_offsets(device, bucket.key.format.plain, bucket, [](ElementIndex elements) { return elements.value; });
+    array(PlaneKind::rowwise) = at_offsets(places, PlaneKind::rowwise, bucket.key.format.plain, bucket,
+                                           [](ElementIndex elements) { return elements.value; });
     return;
   }
   visit_format(*bucket.key.format.codes, [&]<class F>() {
-    const auto bytes = [](ElementIndex elements) { return formats::data_bytes<F>(elements.value); };
-    array(PlaneKind::rowwise) = at_offsets(device, DType::u8, bucket, bytes);
-    if (F::columnwise != formats::Columnwise::shared)
-      array(PlaneKind::columnwise) = at_offsets(device, DType::u8, bucket, bytes);
+    const auto data = [&](PlaneKind kind) {
+      array(kind) = at_offsets(places, kind, DType::u8, bucket,
+                               [](ElementIndex elements) { return formats::data_bytes<F>(elements.value); });
+    };
+    const auto of_members = [&](PlaneKind kind, DType type, const auto& entries) {
+      array(kind) = packed([&](const Shape& shape) { return places(kind, type, shape); }, registry, bucket, entries);
+    };
+    data(PlaneKind::rowwise);
+    if (F::columnwise != formats::Columnwise::shared) data(PlaneKind::columnwise);
     for (const Side side : {Side::rowwise, Side::columnwise})
-      array(scales_of(side)) =
-          packed(device, Category::weights, dtype_of<typename F::Scale>, registry, bucket,
-                 [&](const ParamSpec& spec) { return formats::padded_extent<F>(side, matrix_of(spec)).elements(); });
+      of_members(scales_of(side), dtype_of<typename F::Scale>, [side](const ParamSpec& spec) {
+        return formats::padded_extent<F>(side, matrix_of(spec)).elements();
+      });
+    if (F::columnwise != formats::Columnwise::requantized)
+      of_members(PlaneKind::block_scales, dtype_of<typename F::Scale>, [](const ParamSpec& spec) {
+        return formats::blocks<F>(Side::rowwise, matrix_of(spec)).elements();
+      });
     if (F::tensor_amax)
-      array(PlaneKind::amax) = packed(device, Category::weights, DType::f32, registry, bucket,
-                                      [](const ParamSpec&) { return std::int64_t{1}; });
+      of_members(PlaneKind::amax, DType::f32, [](const ParamSpec&) { return std::int64_t{1}; });
   });
-  for (const StoredArray& stored : arrays_)
-    if (stored) clear(device.compute(), stored.values);
+}
+
+Planes Planes::allocated(Device& device, const ParamRegistry& registry, const Bucket& bucket, Way way) {
+  const auto allocate = [&](PlaneKind kind, DType type, const Shape& shape) {
+    return kind == PlaneKind::block_scales ? Tensor{} : device.allocate(Category::weights, type, shape);
+  };
+  Planes planes(registry, bucket, way, allocate);
+  if (way != Way::values)
+    planes.visit([&](PlaneKind, const StoredArray& stored) { clear(device.compute(), stored.values); });
+  return planes;
 }
 
 StoredArray block_scales_of(Device& device, const ParamRegistry& registry, const Bucket& bucket) {
   return visit_format(*bucket.key.format.codes, [&]<class F>() {
-    return packed(device, Category::staging, dtype_of<typename F::Scale>, registry, bucket,
-                  [](const ParamSpec& spec) { return formats::blocks<F>(Side::rowwise, matrix_of(spec)).elements(); });
+    return packed(
+        [&](const Shape& shape) { return device.allocate(Category::staging, dtype_of<typename F::Scale>, shape); },
+        registry, bucket,
+        [](const ParamSpec& spec) { return formats::blocks<F>(Side::rowwise, matrix_of(spec)).elements(); });
   });
+}
+
+bool holds(const WeightFormat& format, Way way, Sides sides, PlaneKind kind) {
+  if (way == Way::values) return true;
+  if (!travel_apart(format, way)) return sides != Sides::none;
+  const bool columns = kind == PlaneKind::columnwise || kind == PlaneKind::columnwise_scales;
+  return contains(sides, columns ? Sides::columnwise : Sides::rowwise);
 }
 
 PlaneKind data_of(FormatId format, Side side) {

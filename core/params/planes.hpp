@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,20 +19,48 @@ enum class Way : std::uint8_t {
   source,  ///< held as codes; their bf16 travels, and every rank quantizes it
 };
 
-/// `wire: auto` takes the fewer bytes, by the bits of an element. The only place that decides it.
+/// A set of copies.
+enum class Sides : std::uint8_t { none = 0, rowwise = 1, columnwise = 2, both = 3 };
+constexpr Sides operator|(Sides a, Sides b) {
+  return static_cast<Sides>(static_cast<std::uint8_t>(a) | static_cast<std::uint8_t>(b));
+}
+constexpr bool contains(Sides all, Sides part) { return (all | part) == all; }
+constexpr const char* name_of(Sides sides) {
+  constexpr const char* names[] = {"none", "rowwise", "columnwise", "both"};
+  return names[static_cast<int>(sides)];
+}
+
+/// `wire: auto` takes the fewer bytes, by the bits of an element; what is kept in slices travels as it is kept. The
+/// only place that decides it.
 Way way_of(const WeightFormat& format, const WeightRules& rules);
 /// Bytes of an element on the wire; compact scales, which some cuts and owners add, not counted.
 double wire_bytes(const WeightFormat& format, Way way);
+/// Bytes of an element in one all-gather where ranks keep slices: of one of two copies that travel apart; with compact
+/// scales.
+double kept_bytes(const WeightFormat& format, Way way);
+/// What must have been gathered for an access to one side: of values nothing in particular, since they travel with
+/// every gather of their group; of codes whose copies travel apart that side, of others the one payload (rowwise).
+Sides payload_of(const WeightFormat& format, Way way, Side side);
 /// What is held of a weight, what travels, and why that is enough: for plans and explanations.
 std::string held_as(const WeightFormat& format, Way way);
 std::string travels_as(const WeightFormat& format, Way way);
 std::string reason_of(const WeightFormat& format, Way way);
 
 /// The stored arrays of weights; most formats have some of them.
-enum class PlaneKind : std::uint8_t { rowwise, columnwise, rowwise_scales, columnwise_scales, amax, count };
+/// What travels alone, one scale a block from which the arrays of scales are made, is none of them.
+enum class PlaneKind : std::uint8_t {
+  rowwise,
+  columnwise,
+  rowwise_scales,
+  columnwise_scales,
+  amax,
+  block_scales,
+  count
+};
 inline constexpr auto plane_kinds = static_cast<std::size_t>(PlaneKind::count);
 constexpr const char* name_of(PlaneKind kind) {
-  constexpr const char* names[] = {"rowwise", "columnwise", "rowwise_scales", "columnwise_scales", "amax"};
+  constexpr const char* names[] = {"rowwise",           "columnwise", "rowwise_scales",
+                                   "columnwise_scales", "amax",       "block_scales"};
   return names[static_cast<int>(kind)];
 }
 
@@ -53,18 +82,23 @@ struct StoredArray {
   }
 };
 
+/// Gives an array of weights its memory, or none: then it is left out.
+using ArrayPlaces = std::function<Tensor(PlaneKind kind, DType type, const Shape& shape)>;
+
 /// The stored arrays of one bucket's weights, whole on every rank: those that its format has. Data stand at the
 /// bucket's offsets, gaps and padding included; of scales and amaxes a member's lie right behind the one's before.
 class Planes {
  public:
-  /// Allocates; codes begin as zeros, of which those in gaps stay.
-  Planes(Device& device, const ParamRegistry& registry, const Bucket& bucket, Way way);
+  /// Wherever `places` says.
+  Planes(const ParamRegistry& registry, const Bucket& bucket, Way way, const ArrayPlaces& places);
+  /// For good. Allocates; codes begin as zeros, of which those in gaps stay.
+  static Planes allocated(Device& device, const ParamRegistry& registry, const Bucket& bucket, Way way);
 
   const StoredArray& operator[](PlaneKind kind) const { return arrays_[static_cast<std::size_t>(kind)]; }
-  /// f(kind, array) for each of them: the only list.
+  /// f(kind, array) for each stored one: the only list.
   template <class F> void visit(const F& f) const {
     for (std::size_t i = 0; i < plane_kinds; ++i)
-      if (arrays_[i]) f(static_cast<PlaneKind>(i), arrays_[i]);
+      if (arrays_[i] && static_cast<PlaneKind>(i) != PlaneKind::block_scales) f(static_cast<PlaneKind>(i), arrays_[i]);
   }
 
  private:
@@ -73,6 +107,9 @@ class Planes {
 
 /// One scale a block, where scales travel: of square formats. Allocates; no array that is kept.
 StoredArray block_scales_of(Device& device, const ParamRegistry& registry, const Bucket& bucket);
+
+/// Whether an array of a bucket is there once these sides have been gathered.
+bool holds(const WeightFormat& format, Way way, Sides sides, PlaneKind kind);
 
 /// Which array holds the data of a side, and which its scales.
 PlaneKind data_of(FormatId format, Side side);

@@ -19,7 +19,9 @@ void WeightMachine::to(WeightState next) {
   using enum WeightState;
   const bool edge = (state_ == ready && next == stale) || (state_ == stale && next == staged) ||
                     (state_ == staged && (next == staged || next == in_flight)) ||
-                    (state_ == in_flight && next == gathered) || (state_ == gathered && next == ready);
+                    (state_ == in_flight && next == gathered) || (state_ == gathered && next == ready) ||
+                    (residing_ == Residing::visiting &&
+                     ((state_ == ready && next == staged) || (state_ == staged && next == stale)));
   if (!edge) throw StateError(group_, epoch_, name_of(state_), name_of(next));
   if (state_ == stale) ++epoch_;
   state_ = next;
@@ -29,7 +31,8 @@ void GradientMachine::to(GradientState next) {
   using enum GradientState;
   const bool edge = (state_ == empty && (next == accumulating || next == reducing)) ||
                     (state_ == accumulating && (next == reducing || next == empty)) ||
-                    (state_ == reducing && next == reduced) || (state_ == reduced && next == empty);
+                    (state_ == reducing && next == reduced) || (state_ == reduced && next == empty) ||
+                    (residing_ == Residing::visiting && state_ == reducing && next == accumulating);
   if (!edge) throw StateError(group_, epoch_, name_of(state_), name_of(next));
   if (next == empty) ++epoch_;
   state_ = next;

@@ -19,31 +19,40 @@ class StateError : public Error {
   StateError(GroupId group, std::int64_t epoch, const char* from, const char* to);
 };
 
-/// The weights of one group: ready(e) -> stale -> staged(e+1) -> in_flight -> gathered -> ready(e+1), once a step. They
-/// start stale at epoch 0: initialisation and load gather like any step.
+/// Whether a group's weights and gradients are whole on every rank always, or during visits, ranks keeping slices.
+enum class Residing : std::uint8_t { always, visiting };
+
+/// The weights of one group in one place: ready(e) -> stale -> staged(e+1) -> in_flight -> gathered -> ready(e+1),
+/// once a step. They start stale at epoch 0: initialisation and load gather like any step. Of visits ready -release->
+/// staged, staged -step-> stale.
 class WeightMachine {
  public:
-  explicit WeightMachine(GroupId group = {}) : group_(group) {}
+  explicit WeightMachine(GroupId group = {}, Residing residing = Residing::always)
+      : group_(group), residing_(residing) {}
   WeightState state() const { return state_; }
   std::int64_t epoch() const { return epoch_; }
   void to(WeightState next);
 
  private:
   GroupId group_;
+  Residing residing_;
   WeightState state_ = WeightState::stale;
   std::int64_t epoch_ = 0;
 };
 
 /// The gradients of one group: empty -first write-> accumulating -last write-> reducing -wait-> reduced -step or drop->
-/// empty; empty -nothing written-> reducing; accumulating -drop-> empty.
+/// empty; empty -nothing written-> reducing; accumulating -drop-> empty. Of visits reducing -first write of the next
+/// micro-batch-> accumulating.
 class GradientMachine {
  public:
-  explicit GradientMachine(GroupId group = {}) : group_(group) {}
+  explicit GradientMachine(GroupId group = {}, Residing residing = Residing::always)
+      : group_(group), residing_(residing) {}
   GradientState state() const { return state_; }
   void to(GradientState next);
 
  private:
   GroupId group_;
+  Residing residing_;
   GradientState state_ = GradientState::empty;
   std::int64_t epoch_ = 0;
 };

@@ -1,6 +1,7 @@
 #include "core/params/tokens.hpp"
 
 #include "core/params/gradients.hpp"
+#include "core/params/param_sync.hpp"
 #include "core/params/state.hpp"
 
 namespace tessera {
@@ -26,6 +27,10 @@ Reduced Accumulating::reduce(Stream& stream) && {
   Gradients& gradients = spend();
   gradients.reduce(stream);
   return Reduced(gradients);
+}
+
+Forward::~Forward() {
+  if (sync_) sync_->end_passes();
 }
 
 Tensor Reduced::shard(BucketId bucket) const { return held().shard(bucket); }

@@ -8,6 +8,7 @@
 namespace tessera {
 
 class Gradients;
+class ParamSync;
 
 /// A phase of one step, held by whoever may take the next one. Move-only: stepping twice or publishing before stepping
 /// does not compile; use after move throws StateError. Destroyed unspent, it drops the gradients, and the step may be
@@ -24,6 +25,19 @@ class Token {
 
  private:
   Gradients* gradients_;
+};
+
+/// A pass without gradients under way; its end gives the slots of the pool back. Move-only.
+class [[nodiscard]] Forward {
+ public:
+  Forward(Forward&& other) noexcept : sync_(std::exchange(other.sync_, nullptr)) {}
+  Forward& operator=(Forward&&) = delete;
+  ~Forward();
+
+ private:
+  friend class ParamSync;
+  explicit Forward(ParamSync& sync) : sync_(&sync) {}
+  ParamSync* sync_;
 };
 
 /// Every weight may have changed; ParamSync::publish takes it. Initialisation, load and the optimizers make one.

@@ -1,9 +1,9 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
 #include "core/layout/param.hpp"
-#include "kernels/base/indexed_by.hpp"
 #include "kernels/formats/side.hpp"
 
 namespace tessera {
@@ -20,11 +20,14 @@ struct Access {
 };
 
 /// How a model uses its parameters, as a dry pass sees it. The order of all-gathers (prefetch) follows from the first
-/// accesses, the end of a group's gradient accumulation from the writes.
+/// accesses, visits under full sharding from all, the end of a group's gradient accumulation from the contributions.
 struct Usage {
   std::vector<Access> training;    ///< of one micro-batch, in order
   std::vector<Access> evaluation;  ///< of one micro-batch, in order
-  IndexedBy<ParamId, int> writes;  ///< contributions of one micro-batch to each parameter's gradient
+  std::vector<ParamId> contributions;  ///< to gradients, of one micro-batch, in order
+
+  /// Contributions of one micro-batch to a parameter's gradient.
+  int writes(ParamId param) const { return static_cast<int>(std::ranges::count(contributions, param)); }
 };
 
 }  // namespace tessera

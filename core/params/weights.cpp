@@ -9,14 +9,12 @@ Use Weights::operand(Stream& stream, ParamId param, Side side) {
 }
 void Weights::ended(ParamId param) noexcept { --sync_.group_of(param).uses; }
 
-WeightState Weights::state(GroupId group) const { return sync_.groups_[group].weights.state(); }
+WeightState Weights::state(GroupId group, int place) const {
+  return sync_.groups_[group].residences[static_cast<std::size_t>(place)].weights.state();
+}
 
 void Weights::visit_planes(const std::function<void(const Plane&)>& visit) const {
-  for (const ParamGroup& group : sync_.groups_)
-    for (const ParamBucket& own : group.buckets)
-      own.planes.visit([&](PlaneKind kind, const StoredArray& array) {
-        visit({group.id, own.id, kind, array.values, array.members});
-      });
+  for (const ParamGroup& group : sync_.groups_) sync_.visit_planes(group, {}, visit);
 }
 
 void Weights::observe(Observer observer) { sync_.observer_ = std::move(observer); }

@@ -15,15 +15,17 @@ class ParamSync;
 /// masters. operand() is the only way to one and never hands out an older epoch than the masters'.
 class Weights final : public WeightSource {
  public:
-  /// Called on `stream` where a group has just been consumed.
-  using Observer = std::function<void(Stream& stream, GroupId group)>;
+  /// Called on `stream` for each array that has just been gathered or rebuilt: of what lies in one place once a step,
+  /// of what visits a pool at each visit.
+  using Observer = std::function<void(Stream& stream, const Plane& array)>;
 
   explicit Weights(ParamSync& sync) : sync_(sync) {}
 
   Use operand(Stream& stream, ParamId param, Side side) override;
 
-  WeightState state(GroupId group) const;
-  /// Every stored array; meaningful while its group is Ready.
+  /// Of a group that visits a pool: in one of its slots.
+  WeightState state(GroupId group, int place = 0) const;
+  /// Every stored array, in the first of its places; meaningful while its group is Ready there.
   void visit_planes(const std::function<void(const Plane&)>& visit) const;
 
   void observe(Observer observer);

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "kernels/base/attempt.hpp"
+#include "kernels/digest/digest.hpp"
 
 namespace tessera {
 namespace {
@@ -13,7 +14,7 @@ using Words = LibraryChoices::Words;
 
 std::string hex_of(const Words& words) {
   std::string text;
-  for (const std::uint64_t word : words) text += fmt::format("{:016x}", word);
+  for (const std::uint64_t word : words) text += hex(word);
   return text;
 }
 

@@ -19,12 +19,17 @@
 namespace tessera {
 namespace {
 
+GatherUnit gather_unit(const RunConfig& config) {
+  if (config.sharding == Sharding::optimizer) return GatherUnit::bucket;
+  return gathers_modules(config) ? GatherUnit::module : GatherUnit::block;
+}
+
 LayoutRules layout_rules(const RunConfig& config, const Ranks& ranks) {
   const double elements = config.reduce.bucket_mib * 1024 * 1024 / static_cast<double>(size_of(DType::f32));
   return {ranks.world.size, ranks.expert_data.size,
           std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(elements))),
           config.optimizer.matrices == MatrixRule::muon ? OwnerKind::whole_matrix : OwnerKind::element_sharded,
-          config.gather.cuts};
+          config.gather.cuts, gather_unit(config)};
 }
 
 FormatRules format_rules(const RunConfig& config) {
@@ -79,7 +84,7 @@ void run_dry(RunPlan& plan) {
     plan.model.gradient(dry.pass(&dry.recorder), dry.micro_batch(plan.sizes.micro));
   }
   plan.usage.training = dry.recorder.take_accesses();
-  plan.usage.writes = dry.recorder.writes();
+  plan.usage.contributions = dry.recorder.take_contributions();
   const int ranks = plan.ranks.world.size;
   plan.flops_per_step = flops(plan, plan.model.shape().keep) * plan.sync.micro_batches * ranks;
   plan.model_flops_per_step = flops(plan, {}) * plan.sync.micro_batches * ranks;
@@ -265,7 +270,7 @@ RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
   const SyncRules sync{config.gather.overlap ? Overlap::on : Overlap::off,
                        config.reduce.overlap ? Overlap::on : Overlap::off, static_cast<int>(local / config.batch.micro),
                        config.reduce.order,
-                       {config.precision.primary_weights, config.gather.wire, config.gather.staging}};
+                       {config.precision.primary_weights, config.gather.wire, config.gather.staging, config.sharding}};
   const StepSizes sizes{config.model.seq_len, config.batch.global, local, config.batch.micro, 0, {}};
   return {{here,
            config.run.seed,
@@ -310,7 +315,7 @@ void decode_dry(RunPlan& plan) {
     plan.model.extend(pass, sequence, ids.flat(0, some), logits);
   }
   plan.usage.evaluation = recorder.take_accesses();
-  plan.usage.writes = recorder.writes();
+  plan.usage.contributions = recorder.take_contributions();
   plan.sizes.activation_bytes = arena.peak();
   plan.sizes.workspaces = device.compute().workspaces();
 }
@@ -344,6 +349,16 @@ RunPlan resolve_largest(const RunConfig& config, int ranks) {
     if (total(other.memory) > total(largest.memory)) largest = std::move(other);
   }
   return largest;
+}
+
+std::optional<GranularityPeaks> granularity_peaks(const RunConfig& config, int ranks) {
+  if (config.sharding != Sharding::full) return std::nullopt;
+  const auto bytes = [&](GatherGranularity granularity) {
+    RunConfig asked = config;
+    asked.gather.granularity = granularity;
+    return total(resolve_largest(asked, ranks).memory);
+  };
+  return GranularityPeaks{bytes(GatherGranularity::unit), bytes(GatherGranularity::module)};
 }
 
 }  // namespace tessera

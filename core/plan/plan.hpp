@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,5 +46,12 @@ RunPlan resolve_decoding(const RunConfig& config, int ranks, int rank, std::int6
 
 /// The plan of the rank that needs most memory, by what ranks own and receive; of rank 0 where all need as much.
 RunPlan resolve_largest(const RunConfig& config, int ranks);
+
+/// Bytes that the rank which needs most needs in all, whether full sharding gathers a block at a time or a module.
+struct GranularityPeaks {
+  std::int64_t unit = 0, module = 0;
+};
+/// Nothing where sharding is not full.
+std::optional<GranularityPeaks> granularity_peaks(const RunConfig& config, int ranks);
 
 }  // namespace tessera

@@ -9,7 +9,7 @@ Tensor unreadable(DType type, const Shape& shape) { return {reinterpret_cast<voi
 }  // namespace
 
 UsageRecorder::UsageRecorder(const ParamRegistry& registry, const WeightRules& rules)
-    : registry_(registry), rules_(rules), writes_(registry.size()) {}
+    : registry_(registry), rules_(rules), written_(registry.size()) {}
 
 Use UsageRecorder::operand(Stream&, ParamId param, Side side) {
   accesses_.push_back({param, side, half_});
@@ -25,11 +25,14 @@ Use UsageRecorder::operand(Stream&, ParamId param, Side side) {
 Gradient UsageRecorder::slot(ParamId param) {
   half_ = Half::backward;
   const ParamSpec& spec = registry_[param];
-  const float beta = writes_[param] == 0 ? 0.0f : 1.0f;
+  const float beta = written_[param] == 0 ? 0.0f : 1.0f;
   return {unreadable(DType::f32, spec.member), beta, spec.members, spec.member_elements()};
 }
 
-void UsageRecorder::written(Stream&, ParamId param) { ++writes_[param]; }
+void UsageRecorder::written(Stream&, ParamId param) {
+  contributions_.push_back(param);
+  ++written_[param];
+}
 
 std::vector<Access> UsageRecorder::take_accesses() {
   half_ = Half::forward;

@@ -1,9 +1,11 @@
 #pragma once
+#include <utility>
 #include <vector>
 
 #include "core/params/access.hpp"
 #include "core/params/sync_rules.hpp"
 #include "core/params/usage.hpp"
+#include "kernels/base/indexed_by.hpp"
 
 namespace tessera {
 
@@ -20,14 +22,16 @@ class UsageRecorder final : public WeightSource, public GradientSink {
 
   /// All accesses since the last call.
   std::vector<Access> take_accesses();
-  const IndexedBy<ParamId, int>& writes() const { return writes_; }
+  /// All contributions to gradients since the last call.
+  std::vector<ParamId> take_contributions() { return std::exchange(contributions_, {}); }
 
  private:
   const ParamRegistry& registry_;
   WeightRules rules_;
   Half half_ = Half::forward;
   std::vector<Access> accesses_;
-  IndexedBy<ParamId, int> writes_;
+  std::vector<ParamId> contributions_;
+  IndexedBy<ParamId, int> written_;  ///< how often
 };
 
 }  // namespace tessera

@@ -89,11 +89,15 @@ struct StateCounters {
   bool operator==(const StateCounters&) const = default;
 };
 
+class ExternalEvent;
+
 /// All that a checkpoint sees of a run. Tensors (but for their ranges) and counters are the same on all ranks.
 struct StateDict {
   std::vector<StateTensor> tensors;
   StateCounters counters;
   Tensor digests;  ///< u64 [tensors] on the device: where a save and a load sum
+  /// What the next update of the tensors waits for: whoever reads them meanwhile records it. Null: nothing does.
+  ExternalEvent* before_update = nullptr;
 
   /// Appends one tensor for each canonical name of the registry that lies in the slot's buckets, in registration order:
   /// this rank's slices seen as flat ranges.

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/device/region.hpp"
+#include "core/device/timeline.hpp"
 #include "core/optim/clip.hpp"
 
 namespace tessera {
@@ -63,6 +63,7 @@ StateDict Engine::fresh_state() const {
 StateDict Engine::state() {
   StateDict state = fresh_state();
   state.counters.rules = optimizers_.counters_of(report(memory_.end(stream_)).counters);
+  state.before_update = &before_update_;
   return state;
 }
 
@@ -112,6 +113,7 @@ void Engine::require_room(const StepReport& report) const {
 }
 
 Turn Engine::step(const HostSequences& batch, const StepScalars& scalars) {
+  const Region step(stream_, RegionName::step);
   if (observer_) observer_->begun();
   memory_.begin(stream_, batch, scalars);
   const auto work = [this] {
@@ -122,7 +124,7 @@ Turn Engine::step(const HostSequences& batch, const StepScalars& scalars) {
     Accumulating sum = accumulate();
     Reduced gradients = reduce(std::move(sum));
     Updated updated = update(std::move(gradients));
-    const Region region(device_, "publish");
+    const Region region(stream_, RegionName::publish);
     sync_.publish(stream_, std::move(updated));  // weight = Q(bf16(master)), gathered now or under the next forward
   };
   if (replayable())
@@ -134,11 +136,11 @@ Turn Engine::step(const HostSequences& batch, const StepScalars& scalars) {
 
 bool Engine::replayable() const {
   return plan_.graph && !exchange_ && !observer_ && !fault_ && !redo_ && !sync_.weights().observed() &&
-         mesh_.on_streams();
+         !device_.timeline().recording() && mesh_.on_streams();
 }
 
 Accumulating Engine::accumulate() {
-  const Region region(device_, "gradient");
+  const Region region(stream_, RegionName::gradient);
   const std::int64_t micro = plan_.sizes.micro;
   const double scale = 1.0 / static_cast<double>(plan_.sizes.global * plan_.sizes.length);
   Accumulating sum = sync_.accumulate();
@@ -152,7 +154,7 @@ Accumulating Engine::accumulate() {
 }
 
 Reduced Engine::reduce(Accumulating&& sum) {
-  const Region region(device_, "reduce");
+  const Region region(stream_, RegionName::reduce);
   Reduced gradients = std::move(sum).reduce(stream_);  // over ranks
   gather_sums();
   if (observer_) observer_->reduced(stream_, gradients);
@@ -160,9 +162,10 @@ Reduced Engine::reduce(Accumulating&& sum) {
 }
 
 Updated Engine::update(Reduced&& gradients) {
-  const Region region(device_, "update");
+  const Region region(stream_, RegionName::update);
   Clipped clipped = clip(stream_, std::move(gradients), mesh_.world(), memory_.squares(), memory_.clip(),
                          static_cast<float>(plan_.optimizer.clip), memory_.norm_limit(), not_finite());
+  before_update_.hold(stream_);
   Updated updated = optimizers_.step(stream_, std::move(clipped), masters_, {memory_.rate(), memory_.counters()});
   if (observer_) observer_->stepped(stream_);
   return updated;
@@ -170,7 +173,7 @@ Updated Engine::update(Reduced&& gradients) {
 
 Turn Engine::evaluate(const HostSequences& micro_batch) {
   require(micro_batch.sequences == plan_.sizes.micro, "Engine::evaluate", "takes one micro-batch, padding included");
-  sync_.settle(stream_);
+  const Forward forward = sync_.forward(stream_);
   memory_.begin(stream_, micro_batch);
   {
     const Arena::Frame frame(activations_);
@@ -189,6 +192,7 @@ std::vector<float> Engine::next_logits(const std::vector<std::int32_t>& ids) {
   HostSequences sequence{ids, {}, 1, 0, 0};
   sequence.ids.resize(length);
   sequence.targets.resize(length);
+  const Forward forward = sync_.forward(stream_);
   memory_.begin(stream_, sequence);
   const Arena::Frame frame(activations_);
   const Tensor logits = activations_.keep(DType::f32, {plan_.model.shape().vocabulary});

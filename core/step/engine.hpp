@@ -10,6 +10,7 @@
 #include "core/step/repeated_work.hpp"
 #include "core/step/step_memory.hpp"
 #include "core/step/step_plan.hpp"
+#include "kernels/base/external_event.hpp"
 
 namespace tessera {
 
@@ -35,16 +36,18 @@ class Engine {
   void initialise(const std::function<void(StateDict&)>& fill);
 
   /// Masters and state of the rules as named tensors, and the rules' counters; step, tokens and position in the data
-  /// are the caller's. Waits for the device.
+  /// are the caller's. Waits for the device. The next step's update waits for before_update.
   StateDict state();
+  /// The same tensors, whatever they hold, with the counters of a fresh run. Waits for nothing. Local.
+  StateDict fresh_state() const;
   /// In place of initialise(): `fill` writes all tensors of the state and its counters, which it is given as those of a
   /// fresh run; what it throws leaves through here. Weights end Stale: the first forward gathers. Collective.
   void restore(const std::function<void(StateDict&)>& fill);
 
   /// One optimizer step: forward, backward, reduction, clip, update, publication. Only enqueues; the bits depend on
   /// nothing but its arguments and the state. Its report() may be read until the next step but one. Collective.
-  /// With StepPlan::graph all but tokens and report is RepeatedWork, unless an observer, an exchange of rows, whose
-  /// counts the host reads, or collectives that need the host forbid a capture.
+  /// With StepPlan::graph all but tokens and report is RepeatedWork, unless an observer, a timeline that records, an
+  /// exchange of rows, whose counts the host reads, or collectives that need the host forbid a capture.
   Turn step(const HostSequences& batch, const StepScalars& scalars);
   /// Of tests: what befalls the next step on this rank. One that a fault meets is never captured or replayed.
   void spoil_next(float value) { fault_ = value; }  ///< Pass::fault of its first micro-batch
@@ -85,8 +88,6 @@ class Engine {
   void require_room(const StepReport& report) const;
   /// Masters alone, as named tensors.
   StateDict weights() const;
-  /// With the state of the rules, whose counters are a fresh run's.
-  StateDict fresh_state() const;
 
   Device& device_;
   const StepPlan& plan_;
@@ -98,6 +99,7 @@ class Engine {
   StepMemory memory_;
   Arena activations_;
   Tensor digests_;  ///< u64, one a tensor of state
+  ExternalEvent before_update_;  ///< reached unless a copy of the state is under way; captured steps wait for it too
   std::vector<std::int64_t> sum_counts_, sum_begins_;
   StepObserver* observer_ = nullptr;
   RepeatedWork repeated_;

@@ -94,7 +94,6 @@ Manifest read(const Json& json) {
 
 }  // namespace
 
-std::string hex(std::uint64_t value) { return fmt::format("{:016x}", value); }
 std::string FormatVersion::text() const { return fmt::format("{}.{}", major, minor); }
 
 std::int64_t Manifest::bytes() const {

@@ -60,6 +60,4 @@ Manifest parse_manifest(const std::string& text, const std::filesystem::path& pa
 /// sha256 of the deck's model section without what does not fix tensors: moe.weights, moe.balance_coef, moe.z_coef.
 std::string model_fingerprint(const ModelConfig& model);
 
-std::string hex(std::uint64_t value);  ///< 16 lower-case digits
-
 }  // namespace tessera

@@ -12,6 +12,7 @@
 #include "io/checkpoint/storage.hpp"
 #include "io/files/posix_file.hpp"
 #include "io/files/text_file.hpp"
+#include "kernels/digest/digest.hpp"
 
 namespace tessera {
 
@@ -168,12 +169,27 @@ void describe(CheckpointFile& out, std::span<const StateTensor> all, std::span<c
   file.set("/", "complete", std::int64_t{1});
 }
 
-void complete(const fs::path& folder, std::span<const char* const> names, const char* derived,
-              const StateCounters& counters, const std::string& content_digest, const Origin& origin) {
+namespace {
+
+/// Of all that is no tensor's in a closed file.
+std::string digest_of_structure(const CheckpointFile& out, std::span<const StateTensor> all) {
+  std::vector<StoredTensor> payload;
+  for (const DatasetPlace& place : out.places) {
+    StoredTensor& tensor = payload.emplace_back();
+    tensor.type = all[place.tensor].type;
+    tensor.parts.push_back({place.first, place.count, place.offset});
+  }
+  return hex(structure_digest(PayloadFile(out.path), payload));
+}
+
+}  // namespace
+
+void complete(const fs::path& folder, std::span<const CheckpointFile> files, const char* derived,
+              const StateDict& state, const std::string& content_digest, const Origin& origin) {
   replace_text_file(folder / deck_file, origin.deck);
   if (!origin.tokenizer.empty()) replace_text_file(folder / tokenizer_file, origin.tokenizer);
   Manifest manifest;
-  manifest.counters = counters;
+  manifest.counters = state.counters;
   manifest.content_digest = content_digest;
   manifest.run_id = origin.run_id;
   manifest.version = origin.version;
@@ -182,21 +198,16 @@ void complete(const fs::path& folder, std::span<const char* const> names, const 
   manifest.corpus_hash = hex(origin.corpus_hash);
   manifest.world_size = origin.world_size;
   manifest.experts = origin.experts;
-  std::vector<const char*> files(names.begin(), names.end());
-  files.push_back(deck_file);
-  if (!origin.tokenizer.empty()) files.push_back(tokenizer_file);
-  if (derived) files.push_back(derived);
-  for (const char* name : files) {
-    const PosixFile file(folder / name, PosixFile::Mode::read);
-    PosixFile(folder / name, PosixFile::Mode::write).sync();
-    manifest.files[name] = file.size();
-  }
-  for (const char* name : names) {
-    const PayloadFile payload(folder / name);
-    const auto tensors = indexed_tensors(hdf5::File::open(folder / name), payload.size());
-    manifest.structures[name] = hex(structure_digest(payload, tensors));
-  }
+  for (const CheckpointFile& out : files) manifest.structures[out.name()] = digest_of_structure(out, state.tensors);
   if (derived) manifest.structures[derived] = hex(structure_digest(PayloadFile(folder / derived), {}));
+  manifest.files[deck_file] = 0;
+  if (!origin.tokenizer.empty()) manifest.files[tokenizer_file] = 0;
+  for (const auto& [name, digest] : manifest.structures) manifest.files[name] = 0;
+  for (auto& [name, bytes] : manifest.files) {
+    PosixFile file(folder / name, PosixFile::Mode::write);
+    file.sync();
+    bytes = file.size();
+  }
   replace_text_file(folder / manifest_file, to_json(manifest));
   sync_folder(folder);
 }

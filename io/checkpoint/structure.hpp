@@ -52,9 +52,9 @@ void describe(CheckpointFile& out, std::span<const StateTensor> all, std::span<c
               const StateCounters& counters, const std::string& content_digest, const Origin& origin);
 
 /// Deck and manifest, the last files: with them the folder is a checkpoint, and all of it is on the disk. The HDF5
-/// files `names` are there and closed, and so is `derived`, which may be null.
-void complete(const std::filesystem::path& folder, std::span<const char* const> names, const char* derived,
-              const StateCounters& counters, const std::string& content_digest, const Origin& origin);
+/// files are there and closed, and so is `derived`, which may be null. Without HDF5.
+void complete(const std::filesystem::path& folder, std::span<const CheckpointFile> files, const char* derived,
+              const StateDict& state, const std::string& content_digest, const Origin& origin);
 
 /// Throws Error{environment} where the disk of `folder` has no room for these tensors: "`what` needs ...".
 void refuse_if_too_big(const std::filesystem::path& folder, std::span<const StateTensor> tensors,

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <exception>
 #include <random>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -27,7 +29,7 @@ using fault::Phase;
 namespace {
 
 constexpr const char* names[] = {model_file, optimizer_file};
-constexpr std::int64_t step_bytes = std::int64_t{1} << 20;  // stays in the cache from its digest to its copy
+constexpr std::int64_t step_bytes = std::int64_t{1} << 20;   // stays in the cache from its digest to its copy
 constexpr std::int64_t call_bytes = std::int64_t{16} << 20;  // of one call of HDF5
 
 std::string nonce() {
@@ -58,20 +60,39 @@ void each_step(const StateTensor& tensor, const DatasetPlace& place, std::int64_
 struct CheckpointWriter::Save {
   fs::path run, folder;  ///< folder: under its temporary name
   const StateDict& state;
-  const Origin& origin;
+  const Origin origin;
   std::vector<std::uint64_t> digests{}, non_finite{};
   std::string content_digest{};
   std::vector<CheckpointFile> files{};
+  // Of one that is under way: a thread writes this rank's payload, then, on rank 0, the manifest.
+  enum class Stage { copy, payload, manifest, committed } stage = Stage::copy;
+  Snapshot* snapshot = nullptr;
+  std::atomic<bool> done = false;  ///< the stage, on this rank
+  Problems problems{};             ///< the thread's, once it is done
+  std::jthread thread{};
+
+  Phase thread_phase() const { return stage == Stage::manifest ? Phase::manifest : Phase::payload; }
+  template <class Work>
+  void in_thread(Stage next, const Work& work) {
+    stage = next;
+    done = false;
+    thread = std::jthread([this, work] {
+      attempt(problems, work);
+      done = true;
+    });
+  }
 };
 
-void CheckpointWriter::begin(Phase phase) {
-  control_.about(fmt::format("a checkpoint's {}", fault::name_of(phase)));
+void CheckpointWriter::about(Phase phase) { control_.about(fmt::format("a checkpoint's {}", fault::name_of(phase))); }
+
+void CheckpointWriter::enter(Phase phase) {
+  about(phase);
   fault::enter(phase);
 }
 
 template <class Work>
 void CheckpointWriter::phase(Phase phase, const Work& work) {
-  begin(phase);
+  enter(phase);
   Problems problems;
   attempt(problems, work);
   control_.agree(problems);
@@ -85,40 +106,141 @@ CheckpointWriter::CheckpointWriter(Device& device, Control& control, const hdf5:
       parallel_(parallel),
       derived_(std::move(derived)) {}
 
-std::string CheckpointWriter::save(const fs::path& run, const StateDict& state, const Origin& origin) {
-  Save save{run, {}, state, origin};
-  const std::vector<StateTensor>& tensors = state.tensors;
+CheckpointWriter::~CheckpointWriter() = default;
+
+/// A save that fails leaves nothing behind.
+template <class Work>
+void CheckpointWriter::guarded(Save& save, const Work& work) {
   const Told told{control_};
   try {
-    require(state.digests.elements() == std::ssize(tensors), "CheckpointWriter",
-            "the state has no memory for its digests");
-    prepare(save);
-    phase(Phase::create, [&] { create(save); });
-    phase(Phase::guard, [&] { guard(save); });
-    lay_out(save);
-    phase(Phase::payload, [&] {
-      clear(stream_, save.state.digests);
-      save.non_finite.assign(state.tensors.size(), 0);
-      parallel_ ? write_parallel(save) : write_direct(save);
-      sync(save);
-    });
-    refuse_non_finite(save);
-    sum_digests(save);
-    phase(Phase::digest, [&] { describe(save); });
-    phase(Phase::close, [&] { close(save); });
-    if (derived_) derive(save);
-    phase(Phase::manifest, [&] { complete(save); });
-    phase(Phase::rename, [&] {
-      if (control_.rank() == 0) commit_folder(save.folder, run, state.counters.step);
-    });
-    phase(Phase::latest, [&] { announce(save); });
+    work();
   } catch (const Error&) {
     save.files.clear();
     std::error_code ignored;
     if (control_.rank() == 0 && !save.folder.empty()) fs::remove_all(save.folder, ignored);
     throw;
   }
+}
+
+void CheckpointWriter::make_structure(Save& save) {
+  prepare(save);
+  phase(Phase::create, [&] { create(save); });
+  phase(Phase::guard, [&] { guard(save); });
+  lay_out(save);
+}
+
+void CheckpointWriter::commit(Save& save) {
+  phase(Phase::rename, [&] {
+    if (control_.rank() == 0) commit_folder(save.folder, save.run, save.state.counters.step);
+  });
+  phase(Phase::latest, [&] { announce(save); });
+}
+
+std::string CheckpointWriter::save(const fs::path& run, const StateDict& state, const Origin& origin) {
+  Save save{run, {}, state, origin};
+  guarded(save, [&] {
+    require(state.digests.elements() == std::ssize(state.tensors), "CheckpointWriter", "no memory for digests");
+    make_structure(save);
+    phase(Phase::payload, [&] {
+      clear(stream_, state.digests);
+      save.non_finite.assign(state.tensors.size(), 0);
+      parallel_ ? write_parallel(save) : write_direct(save);
+      sync(save);
+      enter(Phase::vote);
+    });
+    refuse_non_finite(save);
+    save.digests.resize(state.tensors.size());
+    device_.download(stream_, save.digests.data(), state.digests);
+    describe(save);
+    if (derived_) derive(save);
+    phase(Phase::manifest, [&] { complete(save); });
+    commit(save);
+  });
   return save.content_digest;
+}
+
+void CheckpointWriter::begin(const fs::path& run, const StateDict& state, const Origin& origin, Snapshot& snapshot) {
+  require(!under_way_ && !parallel_ && !derived_, "CheckpointWriter", "no such save can begin");
+  require(state.digests.elements() == std::ssize(state.tensors), "CheckpointWriter", "no memory for digests");
+  snapshot.take(state);  // first, so that a GPU copies while files are made
+  under_way_ = std::make_unique<Save>(run, fs::path(), snapshot.state(), origin);
+  Save& save = *under_way_;
+  save.snapshot = &snapshot;
+  try {
+    guarded(save, [&] { make_structure(save); });
+  } catch (const Error&) {
+    under_way_.reset();
+    throw;
+  }
+  write_once_copied(save);
+}
+
+/// Threads use neither MPI nor a GPU: theirs begins once the copy is there.
+void CheckpointWriter::write_once_copied(Save& save) {
+  if (save.stage == Save::Stage::copy && save.snapshot->complete())
+    save.in_thread(Save::Stage::payload, [this, &save] { write_snapshot(save); });
+}
+
+/// By a thread of its own, without HDF5.
+void CheckpointWriter::write_snapshot(Save& save) {
+  fault::enter(Phase::payload);
+  const std::span<const std::uint64_t> taken = save.snapshot->digests();
+  save.digests.assign(taken.begin(), taken.end());
+  save.digests.resize(save.state.tensors.size());
+  save.non_finite.assign(save.state.tensors.size(), 0);
+  for (const CheckpointFile& out : save.files) {
+    PosixFile file(out.path, PosixFile::Mode::write);
+    for (const DatasetPlace& place : out.places)
+      each_step(save.state.tensors[place.tensor], place, step_bytes, [&](const Tensor& values, std::int64_t first) {
+        if (taken.empty())
+          save.digests[place.tensor] += host_digest(values.data, values.type, values.elements(), first);
+        save.non_finite[place.tensor] += non_finite(values.data, values.type, values.elements());
+        file.write(place.offset + (first - place.first) * size_of(values.type), values.data, values.bytes());
+      });
+  }
+  sync(save);
+}
+
+bool CheckpointWriter::ready() {
+  Save& save = *under_way_;
+  const Told told{control_};
+  about(save.thread_phase());
+  write_once_copied(save);
+  return control_.max(save.done ? 0 : 1) == 0;
+}
+
+std::optional<std::string> CheckpointWriter::advance() {
+  Save& save = *under_way_;
+  try {
+    guarded(save, [&] {
+      about(save.thread_phase());
+      save.snapshot->wait();
+      write_once_copied(save);
+      save.thread.join();
+      control_.agree(save.problems);
+      if (save.stage == Save::Stage::payload) {
+        refuse_non_finite(save);
+        describe(save);
+        save.in_thread(Save::Stage::manifest, [this, &save] {
+          fault::enter(Phase::manifest);
+          complete(save);
+        });
+      } else {
+        save.stage = Save::Stage::committed;
+        commit(save);
+      }
+    });
+  } catch (const Error&) {
+    under_way_.reset();
+    throw;
+  }
+  if (save.stage != Save::Stage::committed) return std::nullopt;
+  return std::exchange(under_way_, nullptr)->content_digest;
+}
+
+std::string CheckpointWriter::finish() {
+  for (;;)
+    if (const std::optional<std::string> digest = advance()) return *digest;
 }
 
 void CheckpointWriter::set_aside(const fs::path& run) {
@@ -130,13 +252,10 @@ void CheckpointWriter::set_aside(const fs::path& run) {
 
 void CheckpointWriter::sum_digests(Save& save) {
   const std::vector<StateTensor>& tensors = save.state.tensors;
-  std::vector<std::uint64_t> all(tensors.size());
-  device_.download(stream_, all.data(), save.state.digests);
-  control_.sum(all.data(), static_cast<int>(all.size()));
+  control_.sum(save.digests.data(), static_cast<int>(tensors.size()));
   ContentDigest content;
-  for (std::size_t i = 0; i < tensors.size(); ++i) content.add(tensors[i].path(), all[i]);
+  for (std::size_t i = 0; i < tensors.size(); ++i) content.add(tensors[i].path(), save.digests[i]);
   content.add(save.state.counters);
-  save.digests = std::move(all);
   save.content_digest = hex(content.value());
 }
 
@@ -302,9 +421,8 @@ void CheckpointWriter::write_parallel(Save& save) {
 
 /// What this rank wrote is on the disk.
 void CheckpointWriter::sync(const Save& save) {
-  begin(Phase::sync);
+  fault::enter(Phase::sync);
   for (const CheckpointFile& out : save.files) PosixFile(out.path, PosixFile::Mode::write).sync();
-  begin(Phase::vote);
 }
 
 /// Every rank sees the same sums, so that all throw or none.
@@ -318,11 +436,16 @@ void CheckpointWriter::refuse_non_finite(Save& save) {
                               save.state.tensors[i].path()));
 }
 
+/// What the files say of all ranks' payload.
 void CheckpointWriter::describe(Save& save) {
-  if (control_.rank() != 0) return;
-  for (CheckpointFile& out : save.files)
-    tessera::describe(out, save.state.tensors, save.digests, save.state.counters, save.content_digest, save.origin);
-  fault::strike(save.folder);
+  sum_digests(save);
+  phase(Phase::digest, [&] {
+    if (control_.rank() != 0) return;
+    for (CheckpointFile& out : save.files)
+      tessera::describe(out, save.state.tensors, save.digests, save.state.counters, save.content_digest, save.origin);
+    fault::strike(save.folder);
+  });
+  phase(Phase::close, [&] { close(save); });
 }
 
 void CheckpointWriter::close(Save& save) {
@@ -342,7 +465,7 @@ void CheckpointWriter::derive(const Save& save) {
 
 void CheckpointWriter::complete(const Save& save) {
   if (control_.rank() != 0) return;
-  tessera::complete(save.folder, names, derived_ ? derived_->name : nullptr, save.state.counters, save.content_digest,
+  tessera::complete(save.folder, save.files, derived_ ? derived_->name : nullptr, save.state, save.content_digest,
                     save.origin);
 }
 

@@ -45,7 +45,7 @@ struct QuantizeReport {
   std::string text() const;
 };
 
-/// Quantizes the tensors of a file into a new HDF5 file: a group /<name> each, with rowwise_data, rowwise_scales,
+/// Quantizes the tensors of a file into a new HDF5 file: a group of its name each, with rowwise_data, rowwise_scales,
 /// columnwise_data, columnwise_scales, amax and attributes, as README.md of this folder shows. Streams: memory depends
 /// on panel_elements alone. Bytes of a checkpoint are compared with their digests first. Writes OUT.tmp, locked and
 /// with its space taken before anything else, and renames it; on failure nothing is left. Throws Error{file} for inputs

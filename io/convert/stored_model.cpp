@@ -12,6 +12,7 @@
 #include "io/checkpoint/structure.hpp"
 #include "io/deck/deck.hpp"
 #include "io/files/new_folder.hpp"
+#include "kernels/digest/digest.hpp"
 
 namespace tessera {
 
@@ -89,11 +90,12 @@ class NewCheckpoint final : public ModelWriter {
  public:
   NewCheckpoint(const fs::path& path, const ModelFacts& facts)
       : facts_(facts), folder_(path), digests_(facts.tensors.size()), places_(facts.tensors.size()) {
+    std::vector<const char*> names;
     for (const StateTensor& tensor : facts_.tensors)
-      if (names_.empty() || names_.back() != std::string_view(file_of(tensor.slot)))
-        names_.push_back(file_of(tensor.slot));
+      if (names.empty() || names.back() != std::string_view(file_of(tensor.slot)))
+        names.push_back(file_of(tensor.slot));
     refuse_if_too_big(folder_.path(), facts_.tensors, path.string());
-    for (const char* name : names_) {
+    for (const char* name : names) {
       structures_.emplace_back(folder_.path() / name, facts_.tensors, facts_.origin.experts);
       CheckpointFile& out = structures_.back();
       create(out);
@@ -131,7 +133,10 @@ class NewCheckpoint final : public ModelWriter {
       describe(out, facts_.tensors, digests_, facts_.counters, digest, facts_.origin);
       out.close();
     }
-    complete(folder_.path(), names_, nullptr, facts_.counters, digest, facts_.origin);
+    StateDict state;
+    state.tensors = facts_.tensors;
+    state.counters = facts_.counters;
+    complete(folder_.path(), structures_, nullptr, state, digest, facts_.origin);
     folder_.commit();
     return digest;
   }
@@ -143,7 +148,6 @@ class NewCheckpoint final : public ModelWriter {
   };
   ModelFacts facts_;
   NewFolder folder_;
-  std::vector<const char*> names_;  ///< of its HDF5 files
   std::vector<CheckpointFile> structures_;
   std::vector<PosixFile> files_;
   std::vector<std::uint64_t> digests_;

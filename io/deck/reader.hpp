@@ -103,7 +103,8 @@ class DeckReader : public ConfigVisitor<DeckReader> {
       T value{};
       std::string wrong = read(item, value, rule);
       if (!wrong.empty()) return wrong;
-      if (std::find(list.begin(), list.end(), value) != list.end()) return shown(item) + " is listed twice";
+      if (!std::is_arithmetic_v<T> && std::find(list.begin(), list.end(), value) != list.end())
+        return shown(item) + " is listed twice";
       list.push_back(std::move(value));
     }
     if constexpr (std::is_same_v<Rule, Text>)

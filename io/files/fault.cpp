@@ -6,6 +6,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -21,12 +23,12 @@
 namespace tessera::fault {
 namespace {
 
-enum class Kind { kill, stop, enospc, eio, eintr, cut };
+enum class Kind { kill, stop, enospc, eio, eintr, cut, slow };
 
 constexpr std::array<std::string_view, 15> phases = {"lock",      "branch",   "mkdir",  "create", "guard",
                                                      "structure", "payload",  "sync",   "vote",   "digest",
                                                      "close",     "manifest", "rename", "latest", "aside"};
-constexpr std::array<std::string_view, 6> kinds = {"kill", "stop", "enospc", "eio", "eintr", "short"};
+constexpr std::array<std::string_view, 7> kinds = {"kill", "stop", "enospc", "eio", "eintr", "short", "slow"};
 
 struct Planned {
   Phase phase;
@@ -45,6 +47,8 @@ std::optional<PlannedStep> planned_step;  // of this rank, until it comes
 std::optional<Phase> current;
 std::optional<Kind> due;  // at the next system call of the current phase
 std::mutex mutex;         // of what is due: system calls are made by any thread
+std::thread::id main_thread;
+std::optional<std::thread::id> owner;  // whose calls are struck; none: any thread's
 
 template <class Names>
 std::size_t find(const Names& names, std::string_view name) {
@@ -83,9 +87,21 @@ std::optional<PlannedStep> step_of(const std::vector<std::string_view>& parts) {
   return PlannedStep{*step, static_cast<StepFault>(fault)};
 }
 
+/// While a thread saves beside training, what is due concerns its calls alone. Under the mutex.
+bool mine() { return !owner || *owner == std::this_thread::get_id(); }
+
+/// Each system call of the phase waits.
+void wait_if_slow() {
+  const auto slow = [] {
+    const std::lock_guard lock(mutex);
+    return due == Kind::slow && mine();
+  };
+  if (slow()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+}
+
 bool take(Kind kind) {
   const std::lock_guard lock(mutex);
-  if (due != kind) return false;
+  if (due != kind || !mine()) return false;
   due.reset();
   fmt::print(stderr, "TESSERA_FAULT: {} strikes\n", kinds[static_cast<std::size_t>(kind)]);
   return true;
@@ -96,6 +112,7 @@ bool take(Kind kind) {
 std::string_view name_of(Phase phase) { return phases[static_cast<std::size_t>(phase)]; }
 
 void arm(int rank) {
+  main_thread = std::this_thread::get_id();
   planned.reset();
   planned_step.reset();
   const char* text = std::getenv("TESSERA_FAULT");
@@ -130,6 +147,8 @@ void enter(Phase phase) {
     if (std::exchange(current, phase) != phase) due.reset();
     if (!planned || planned->phase != phase || --planned->times > 0) return;
     due = planned->kind;
+    owner.reset();
+    if (const std::thread::id self = std::this_thread::get_id(); self != main_thread) owner = self;
     planned.reset();
   }
   if (take(Kind::kill)) std::raise(SIGKILL);
@@ -137,6 +156,7 @@ void enter(Phase phase) {
 }
 
 bool fails() {
+  wait_if_slow();
   const int cause = take(Kind::enospc) ? ENOSPC : take(Kind::eio) ? EIO : take(Kind::eintr) ? EINTR : 0;
   errno = cause;
   return cause != 0;

@@ -6,7 +6,7 @@
 
 namespace tessera {
 
-/// A folder that appears under its name whole or not at all: it is filled as `<name>.tmp.<nonce>` beside it, which is
+/// A folder that appears under its name whole or not at all: it is filled as NAME.tmp.NONCE beside it, which is
 /// locked meanwhile. What a killed process left of the same name is found by its missing lock, removed, and told of.
 class NewFolder {
  public:

@@ -80,7 +80,7 @@ Process process_of(const Json& json) {
 
 std::string digest_of(Json json) {
   json.erase("digest");
-  return fmt::format("{:016x}", fnv1a64(json.dump()));
+  return hex(fnv1a64(json.dump()));
 }
 
 /// Nothing where the text is not what an owner wrote, whole.

@@ -23,6 +23,7 @@ struct MetricsRow {
   float lr = 0;
   std::int64_t tokens = 0;  ///< consumed so far
   double step_ms = 0;
+  std::optional<double> save_blocked_ms;  ///< by which saves held up training before this step, where any did
   double tokens_per_s = 0;
   std::optional<double> mfu;    ///< a share; null where the peak is not known
   std::int64_t memory_bytes = 0;  ///< of one rank, planned and allocated

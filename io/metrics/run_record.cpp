@@ -1,6 +1,6 @@
 #include "io/metrics/run_record.hpp"
+#include "kernels/digest/digest.hpp"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,7 +12,8 @@
 namespace tessera {
 namespace {
 
-constexpr std::string_view families[] = {"OMP_", "KMP_", "KOKKOS_", "NCCL_", "MPICH_", "TESSERA_", "DNNL_", "ONEDNN_"};
+constexpr std::string_view families[] = {"OMP_",      "KMP_",     "KOKKOS_", "NCCL_",  "MPICH_",
+                                         "OMPI_MCA_", "TESSERA_", "DNNL_",   "ONEDNN_"};
 constexpr std::string_view variables[] = {
     "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "GOMP_CPU_AFFINITY",  "GOMP_SPINCOUNT",
     "HYDRA_LAUNCHER",       "SLURM_ARRAY_TASK_ID",  "SLURM_CLUSTER_NAME", "SLURM_CPUS_PER_TASK",
@@ -95,7 +96,7 @@ std::string to_json(const RunRecord& record, const std::string& earlier) {
       {"deck", {{"path", record.deck_path}, {"hash", record.deck_hash}, {"resolved_hash", record.resolved_deck_hash}}},
       {"seed", record.seed},
       {"data",
-       {{"hash", fmt::format("{:016x}", record.data_hash)},
+       {{"hash", hex(record.data_hash)},
         {"files", record.data_files},
         {"tokens", record.data_tokens}}},
       {"software",

@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-/// The token that ends a document, as a tokenizer.json has it: <|endoftext|>, <|end_of_text|> or </s>.
+/// The token that ends a document, as a tokenizer.json has it: "<|endoftext|>", "<|end_of_text|>" or "</s>".
 struct EndOfText {
   std::int32_t id;
   std::string name;

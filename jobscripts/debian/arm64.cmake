@@ -19,6 +19,9 @@ set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE BOTH)  # Kokkos lies beside the sysroot
+# OpenSSL keeps a header in the folder of the architecture, and so does the C library, whose the compiler has its own.
+set(CMAKE_C_FLAGS_INIT "-idirafter ${sysroot}/usr/include/aarch64-linux-gnu")
+set(CMAKE_CXX_FLAGS_INIT "${CMAKE_C_FLAGS_INIT}")
 set(CMAKE_SKIP_BUILD_RPATH TRUE)  # qemu finds libraries where the sysroot has them
 set(CMAKE_EXE_LINKER_FLAGS_INIT "-Wl,-rpath-link,${libraries}")
 

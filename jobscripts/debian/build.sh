@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Packages, Kokkos, for CUDA cuDNN's and CUTLASS's headers, configuration and build of one preset: host, v2, v3, v4, debug, asan, cuda or arm64. Does only what is not yet done.
+# Packages, Kokkos, for CUDA cuDNN's and CUTLASS's headers, configuration and build of one preset: host, v2, v3, v4, openmpi, debug,
+# asan, tsan, cuda or arm64. Does only what is not yet done.
 #   build.sh PRESET [arguments of cmake --build, e.g. --target tessera]
 # TESSERA_WERROR=ON in the environment makes warnings errors. What another checkout has compiled comes from ccache.
 set -euo pipefail
-preset=${1:?host, v2, v3, v4, debug, asan, cuda or arm64}; shift
+preset=${1:?host, v2, v3, v4, openmpi, debug, asan, tsan, cuda or arm64}; shift
 cd "$(dirname "$0")/../.."
 here=jobscripts/debian
 step() { printf '\n[%s] %s\n' "$preset" "$*"; }
@@ -11,8 +12,8 @@ step() { printf '\n[%s] %s\n' "$preset" "$*"; }
 step "packages"; $here/install-deps.sh $([ "$preset" = arm64 ] && echo --arm64)
 if [ "$preset" = arm64 ]; then step "libraries for arm64"; $here/install-arm64-sysroot.sh; fi
 case $preset in
-  v2 | v3 | v4) kokkos=host ;;
-  asan) kokkos=debug ;;
+  v2 | v3 | v4 | openmpi) kokkos=host ;;
+  asan | tsan) kokkos=debug ;;
   *) kokkos=$preset ;;
 esac
 step "Kokkos"; $here/install-kokkos.sh "$kokkos"

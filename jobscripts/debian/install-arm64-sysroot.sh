@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
 # Puts Debian's arm64 libraries, unpacked and never installed, into a per-user cache and prints the folder that holds
-# them; does nothing where they are already there. Needs no root: apt resolves and fetches with lists of its own.
+# them; does nothing where all of them are already there. Needs no root: apt resolves and fetches with lists of its own.
 #   install-arm64-sysroot.sh
 set -euo pipefail
+packages=(libc6-dev libstdc++-12-dev libgomp1
+  libmpich-dev libhdf5-mpich-dev libdnnl-dev ocl-icd-opencl-dev
+  libcli11-dev libfmt-dev libicu-dev libssl-dev libyaml-cpp-dev nlohmann-json3-dev
+  libbenchmark-dev libgmock-dev libgtest-dev)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/tessera
 prefix=$cache/sysroot-arm64
-if [ -f "$prefix/.complete" ]; then echo "$prefix"; exit 0; fi
+if [ "$(cat "$prefix/.complete" 2> /dev/null)" = "${packages[*]}" ]; then echo "$prefix"; exit 0; fi
 
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 mkdir -p "$work"/{lists,archives}/partial
@@ -16,9 +20,7 @@ apt() {
 }
 echo "[arm64] fetching Debian's packages for arm64" >&2
 apt update > "$work/log" 2>&1 || { tail -20 "$work/log" >&2; exit 1; }
-apt install -y --download-only --no-install-recommends libc6-dev libstdc++-12-dev libgomp1 \
-  libmpich-dev libhdf5-mpich-dev libdnnl-dev ocl-icd-opencl-dev libcli11-dev libfmt-dev libyaml-cpp-dev nlohmann-json3-dev \
-  libbenchmark-dev libgmock-dev libgtest-dev > "$work/log" 2>&1 || { tail -20 "$work/log" >&2; exit 1; }
+apt install -y --download-only --no-install-recommends "${packages[@]}" > "$work/log" 2>&1 || { tail -20 "$work/log" >&2; exit 1; }
 
 mkdir -p "$cache"
 rm -rf "$prefix.part" "$prefix"
@@ -29,5 +31,5 @@ find "$prefix.part" -lname '/*' -print0 | while IFS= read -r -d '' link; do
   ln -sfnr "$prefix.part$(readlink "$link")" "$link"
 done
 mv "$prefix.part" "$prefix"
-touch "$prefix/.complete"
+echo "${packages[*]}" > "$prefix/.complete"
 echo "$prefix"

@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that Tessera is built and tested with: only those that are missing, and asks nothing.
-#   install-deps.sh [--slurm] [--arm64]        --slurm: also a Slurm of one machine, for the job scripts
-#                                              --arm64: also a cross compiler for 64-bit Arm, and qemu
+#   install-deps.sh [--slurm] [--arm64] [--prose]   --slurm: also a Slurm of one machine, for the job scripts
+#                                                   --arm64: also a cross compiler for 64-bit Arm, and qemu
+#                                                   --prose: also the text of inputs/prose
 set -euo pipefail
 packages=(build-essential ca-certificates ccache cmake git ninja-build pkg-config
   mpich libmpich-dev libhdf5-mpich-dev hdf5-tools
   libdnnl-dev ocl-icd-opencl-dev  # dnnl's CMake package asks for OpenCL, which apt only recommends with it
   libcli11-dev libfmt-dev libicu-dev libssl-dev libyaml-cpp-dev nlohmann-json3-dev
-  libbenchmark-dev libgmock-dev libgtest-dev clang-tidy
+  libbenchmark-dev libgmock-dev libgtest-dev clang-tidy doxygen
   python3 python3-h5py python3-pip python3-venv)
 for argument in "$@"; do
   case $argument in
     --slurm) packages+=(slurm-wlm munge) ;;
     --arm64) packages+=(g++-aarch64-linux-gnu qemu-user) ;;
-    *) echo "install-deps.sh: unknown argument '$argument' (--slurm, --arm64)" >&2; exit 2 ;;
+    --prose) packages+=(bible-kjv) ;;
+    *) echo "install-deps.sh: unknown argument '$argument' (--slurm, --arm64, --prose)" >&2; exit 2 ;;
   esac
 done
 say() { echo "[deps] $*"; }

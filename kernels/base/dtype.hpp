@@ -49,7 +49,7 @@ template <class T> inline constexpr DType dtype_of = DTypeOf<T>::value;
 /// The type in which statistics and sums over T are kept.
 template <class T> using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-/// Calls f.template operator()<T>() for the real type that `type` names. T is double, float or bf16.
+/// Calls `f.template operator()<T>()` for the real type T that `type` names: double, float or bf16.
 template <class F> decltype(auto) dispatch_real(DType type, const char* kernel, F&& f) {
   switch (type) {
     case DType::f64: return f.template operator()<double>();

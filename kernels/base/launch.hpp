@@ -27,6 +27,13 @@ constexpr void check_functor() {
   static_assert(sizeof(F) <= 2048, "functor too large: pass a table");
 }
 
+/// Before a loop none of whose turns needs another's result, so that the host's compiler makes vectors of it.
+#if defined(__clang__)
+#define TESSERA_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define TESSERA_INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
 using Range = Kokkos::RangePolicy<Space, Kokkos::IndexType<std::int64_t>>;
 template <class F> void run_range(Stream& stream, const char* name, std::int64_t begin, std::int64_t end, const F& f) {
   Kokkos::parallel_for(name, Kokkos::Experimental::require(Range(space_of(stream), begin, end),
@@ -124,7 +131,7 @@ template <class F> void launch_rows(Stream& stream, const char* name, std::int64
 class Row {
  public:
   template <class F> void each(std::int64_t n, const F& f) const {
-#pragma GCC ivdep
+    TESSERA_INDEPENDENT
     for (std::int64_t j = 0; j < n; ++j) f(j);
   }
   template <class T, class F> T sum(std::int64_t n, const F& f) const {

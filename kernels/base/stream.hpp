@@ -87,10 +87,6 @@ class Stream {
   /// Where workspaces come from; Device says.
   void set_allocator(Allocate f, void* context) { allocate_ = f; allocate_context_ = context; }
 
-  /// Seconds that the host has waited for collectives on this stream: communication that no work hid.
-  double waited() const { return waited_; }
-  void count_wait(double seconds) { waited_ += seconds; }
-
   /// The point behind all work so far.
   Event record();
   /// Orders all later launches behind `event`. Does not block the host.
@@ -136,7 +132,6 @@ class Stream {
   std::vector<Workspace> workspaces_;
   std::int64_t launches_ = 0;
   std::array<Event, 2> marks_;
-  double waited_ = 0;
   bool capturing_ = false;
   int dry_passes_ = 0;
   std::vector<std::pair<std::type_index, std::shared_ptr<void>>> libraries_;

@@ -64,7 +64,7 @@ class Strip {
   template <class F> KOKKOS_FUNCTION void each(const F& f) const {
     // The device's width is a constant, so that its one part stays in a register.
     const std::int64_t n = on_host ? count_ : 1;
-#pragma GCC ivdep
+    TESSERA_INDEPENDENT
     for (std::int64_t l = 0; l < n; ++l) f(l, begin_ + l);
   }
 

@@ -69,6 +69,12 @@ void dispatch_digest(Stream& stream, std::uint64_t* sum, const Tensor& data, con
 
 }  // namespace
 
+std::string hex(std::uint64_t value) {
+  std::string text(16, '0');
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = "0123456789abcdef"[value >> (60 - 4 * i) & 15];
+  return text;
+}
+
 void digest(Stream& stream, std::uint64_t* sum, const Tensor& data, std::uint64_t first) {
   constexpr std::int64_t chunk = 4096;
   const std::int64_t n = data.elements();

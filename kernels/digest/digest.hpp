@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "kernels/base/stream.hpp"
@@ -16,6 +17,8 @@ constexpr std::uint64_t fnv1a64(std::string_view text) {
   for (char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
   return h;
 }
+/// Digests and hashes as text: 16 lower-case digits.
+std::string hex(std::uint64_t value);
 
 /// *sum += sum_i mix64(bits_i xor (first + i + 1) phi) mod 2^64, bits zero-extended. `sum` lies on the device. The sum
 /// does not depend on cuts, order or ranks: pieces of a tensor add up to its digest.

@@ -32,8 +32,8 @@ struct Nvfp4Scaling {
   }
   /// Without the tensor's amax, which goes into a GEMM's alpha.
   TESSERA_FN static constexpr float block_step(Scale scale) { return E4M3::decode(scale); }
-  TESSERA_FN static constexpr float step(Scale scale, float tensor_amax) {
-    return E4M3::decode(scale) * tensor_amax * (1.0f / 2688.0f);
+  TESSERA_FN static constexpr float step(Scale scale, float amax) {
+    return E4M3::decode(scale) * amax * (1.0f / 2688.0f);
   }
 
  private:

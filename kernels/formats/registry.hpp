@@ -44,7 +44,7 @@ decltype(auto) visit(FormatList<First, Rest...>, int place, V&& visitor) {
 
 }  // namespace formats
 
-/// visitor.template operator()<F>() of the format F that `id` names: the only way from a run-time format to its code.
+/// `visitor.template operator()<F>()` of the format F that `id` names: the only way from a run-time format to its code.
 template <class V>
 decltype(auto) visit_format(FormatId id, V&& visitor) {
   require(static_cast<int>(id) < formats::Registry::size, "visit_format", "no such format");

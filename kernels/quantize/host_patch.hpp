@@ -90,7 +90,7 @@ inline float value_of(Bits<Source> bits) {
 /// top[c] = the larger of itself and |x[c]|.
 template <class Source>
 [[gnu::noinline]] void largest_by_column(const Stored<Source>* __restrict x, int length, Bits<Source>* __restrict top) {
-  with_length(length, [&] [[gnu::always_inline]] (auto n) {
+  with_length(length, [&](auto n) __attribute__((always_inline)) {
     for (int c = 0; c < n; ++c) top[c] = std::max(top[c], bits_of<Source>(x[c]));
   });
 }
@@ -123,7 +123,7 @@ template <class Source, int width>
 template <class Element, class Source>
 [[gnu::noinline]] void encode_row(const Stored<Source>* __restrict x, const float* __restrict multipliers, int length,
                                   std::uint8_t* __restrict codes) {
-  with_length(length, [&] [[gnu::always_inline]] (auto n) {
+  with_length(length, [&](auto n) __attribute__((always_inline)) {
     if constexpr (requires { Element::encode_regular(0.0f); } && Element::bits == 8) {
       std::uint32_t furthest = 0;
       for (int c = 0; c < n; ++c) {
@@ -141,7 +141,7 @@ template <class Source>
 [[gnu::noinline]] void encode_row_at_random(const Stored<Source>* __restrict x, const float* __restrict multipliers,
                                             const std::uint8_t* __restrict draws, int length,
                                             std::uint8_t* __restrict codes) {
-  with_length(length, [&] [[gnu::always_inline]] (auto n) {
+  with_length(length, [&](auto n) __attribute__((always_inline)) {
     for (int c = 0; c < n; ++c)
       codes[c] = static_cast<std::uint8_t>(formats::e2m1_stochastic(Source::value(x[c]) * multipliers[c], draws[c]));
   });

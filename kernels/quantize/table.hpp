@@ -32,6 +32,9 @@ struct Draws {
   Tensor rows;  ///< i64 on the device, one per row of all members
 };
 
+/// What an entry's buffers hold: whole matrices, or what is owned alone, at the address that it has in whole ones.
+enum class Buffers : std::uint8_t { whole, owned };
+
 /// One entry of a table: a matrix, or `members` of one shape (a grouped expert weight), and where everything lies.
 /// Position p = e * member_stride + r * columns + c numbers the elements; `values` holds positions [begin, begin + n),
 /// which is all of them, or what a rank owns. Its type is bf16 or f32, one for the whole table.
@@ -43,9 +46,10 @@ struct QuantizedMatrix {
   Tensor values;
   ElementIndex begin;
   Copy rowwise, columnwise;
-  Tensor block_scales;  ///< one scale per block and member, where scales travel; else empty
+  Tensor block_scales;  ///< one scale per block and member, where scales travel (those of the copies may lack then)
   Tensor not_finite = {};  ///< u64 [1], set to 1 where quantize() meets NaN or infinity in bf16; empty: not sought
   Draws draws;
+  Buffers buffers = Buffers::whole;
 };
 
 /// Matrices of one format that are worked on in one launch: descriptors and a list of all units of work, in device

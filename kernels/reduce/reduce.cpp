@@ -28,6 +28,27 @@ void sum_as(Stream& stream, const Tensor& out, const Tensor& in) {
       });
 }
 
+template <class T>
+void add_as(Stream& stream, const Tensor& out, const Tensor& in) {
+  const auto y = view_of<T>(out), x = view_of<T>(in);
+  const std::int64_t parts = in.shape[0], n = out.elements();
+  launch_rows(
+      stream, "add_in_order", ceil_div(n, chunk), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
+        const std::int64_t begin = r * chunk, count = n - begin < chunk ? n - begin : chunk;
+        row.each(count, [&](std::int64_t j) {
+          T sum = x(begin + j);
+          for (std::int64_t p = 1; p < parts; ++p) sum += x(p * n + begin + j);
+          y(begin + j) += sum;
+        });
+      });
+}
+
+void check_parts(const char* who, const Tensor& out, const Tensor& in) {
+  require(in.shape.rank() == 2 && in.shape[0] > 0 && in.shape[1] == out.elements() && in.type == out.type, who,
+          "in is [parts, n] with at least one part, out [n], of one type");
+  require(out.type == DType::f32 || out.type == DType::f64, who, "takes f32 or f64");
+}
+
 // |x| as an integer that orders like it; 0 when x is not finite.
 TESSERA_FN inline std::int32_t magnitude(float x) {
   const auto bits = static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFu);
@@ -150,13 +171,19 @@ TESSERA_FN inline float root_of(std::int64_t* limbs) {
 }  // namespace
 
 void sum_in_order(Stream& stream, const Tensor& out, const Tensor& in) {
-  require(in.shape.rank() == 2 && in.shape[0] > 0 && in.shape[1] == out.elements() && in.type == out.type,
-          "sum_in_order", "in is [parts, n] with at least one part, out [n], of one type");
-  require(out.type == DType::f32 || out.type == DType::f64, "sum_in_order", "takes f32 or f64");
+  check_parts("sum_in_order", out, in);
   if (out.type == DType::f32)
     sum_as<float>(stream, out, in);
   else
     sum_as<double>(stream, out, in);
+}
+
+void add_in_order(Stream& stream, const Tensor& out, const Tensor& in) {
+  check_parts("add_in_order", out, in);
+  if (out.type == DType::f32)
+    add_as<float>(stream, out, in);
+  else
+    add_as<double>(stream, out, in);
 }
 
 void add_squares(Stream& stream, const Tensor& words, std::span<const Tensor> xs) {

@@ -8,6 +8,8 @@ namespace tessera {
 
 /// out[i] = ((in[0][i] + in[1][i]) + in[2][i]) + ...: `in` is [parts, n], out [n], fp32 or fp64. out may be in[0].
 void sum_in_order(Stream& stream, const Tensor& out, const Tensor& in);
+/// out[i] = out[i] + that sum. out is no part of `in`.
+void add_in_order(Stream& stream, const Tensor& out, const Tensor& in);
 
 /// An exact, order-free sum of squares: fixed-point limbs that add as integers, across elements, calls and ranks alike.
 /// Layout: `limbs` signed 64-bit words of 32-bit digits in units of 2^-300, lowest first, then the count of non-finite

@@ -17,6 +17,13 @@ std::vector<T> sum(std::span<const T> in, std::int64_t parts) {
   return out;
 }
 
+template <class T>
+std::vector<T> add(std::span<const T> out, std::span<const T> in, std::int64_t parts) {
+  std::vector<T> sums = sum(in, parts);
+  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = out[i] + sums[i];
+  return sums;
+}
+
 // m 2^e with an integer m below 2^24.
 struct Parts {
   std::uint64_t m;
@@ -41,6 +48,13 @@ Natural square_of_midpoint(std::uint32_t bits) {
 
 std::vector<float> sum_in_order(std::span<const float> in, std::int64_t parts) { return sum(in, parts); }
 std::vector<double> sum_in_order(std::span<const double> in, std::int64_t parts) { return sum(in, parts); }
+
+std::vector<float> add_in_order(std::span<const float> out, std::span<const float> in, std::int64_t parts) {
+  return add(out, in, parts);
+}
+std::vector<double> add_in_order(std::span<const double> out, std::span<const double> in, std::int64_t parts) {
+  return add(out, in, parts);
+}
 
 void Natural::add(std::uint64_t value, int shift) {
   std::uint8_t carry = 0;

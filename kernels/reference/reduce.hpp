@@ -11,6 +11,10 @@ namespace tessera::reference {
 std::vector<float> sum_in_order(std::span<const float> in, std::int64_t parts);
 std::vector<double> sum_in_order(std::span<const double> in, std::int64_t parts);
 
+/// out[i] + that sum.
+std::vector<float> add_in_order(std::span<const float> out, std::span<const float> in, std::int64_t parts);
+std::vector<double> add_in_order(std::span<const double> out, std::span<const double> in, std::int64_t parts);
+
 /// A non-negative integer of any length, bit by bit: slow and hard to get wrong.
 class Natural {
  public:

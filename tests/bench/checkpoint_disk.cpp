@@ -1,10 +1,12 @@
 // A checkpoint's way to the disk and back, beside the file system's own speed with the same bytes from as many
 // processes, both in one run and by turns. A JSON line a measurement.
 //
-//   mpiexec -n RANKS checkpoint_disk save|load mpio|direct FOLDER TENSORS BYTES REPEATS
+//   mpiexec -n RANKS checkpoint_disk save|load|begin mpio|direct FOLDER TENSORS BYTES REPEATS
 //
 // save: CheckpointWriter::save(), the folder committed, against a file that the ranks write in blocks of 16 MiB and
 // fsync. load: the folder opened and load(), against the same files read in such blocks; nothing of them in memory.
+// begin (direct alone): CheckpointWriter::begin(), for which training waits when a save goes on beside it, against a
+// plain copy of the state to memory of the host, between two saves.
 // The line holds the seconds of each repeat, "s" ours and "raw_s" the plain ones: a disk's speed moves from one to the
 // next, so that a share is to be taken pair by pair.
 #include <fcntl.h>
@@ -142,11 +144,15 @@ void raw_write(const fs::path& path, std::int64_t bytes, Control& control, const
   file.sync();
 }
 
+Origin origin_of(const Control& control) {
+  return {"bench", "0", "bench\n", "", 0, control.size(), ExpertWeights::single, "", "", "", "",
+          "",      "",  "",        0,  {}, "", ""};
+}
+
 Times save(const fs::path& folder, State& state, Device& device, Control& control, const hdf5::Parallel* parallel,
            int repeats) {
   CheckpointWriter writer(device, control, parallel);
-  const Origin origin{"bench", "0", "bench\n", "", 0, control.size(), ExpertWeights::single, "", "", "", "",
-                      "",      "",  "",        0,  {}, "", ""};
+  const Origin origin = origin_of(control);
   Block block(block_bytes);
   std::ranges::generate(block, std::minstd_rand(1));  // no disk may find it too simple
   const auto remove = [&](const char* name) {
@@ -189,6 +195,26 @@ Times load(const fs::path& folder, State& state, Device& device, Control& contro
   return measure(control, repeats, {cold, ours}, {cold, [&] { raw_read(step, control, block); }});
 }
 
+Times begin(const fs::path& folder, State& state, Device& device, Control& control, int repeats) {
+  Snapshot snapshot(device, state.dict()), copy(device, state.dict());
+  copy.take(state.dict());
+  CheckpointWriter writer(device, control);
+  const std::function<void()> end = [&] {
+    if (writer.under_way()) writer.finish();
+    if (control.rank() == 0) fs::remove_all(folder / step_folder(0));
+  };
+  const auto plain = [&] {
+    for (std::size_t i = 0; i < copy.state().tensors.size(); ++i)
+      for (std::size_t r = 0; r < copy.state().tensors[i].ranges.size(); ++r)
+        device.download(device.compute(), copy.state().tensors[i].ranges[r].values.data,
+                        state.dict().tensors[i].ranges[r].values);
+  };
+  const Way ours{end, [&] { writer.begin(folder, state.dict(), origin_of(control), snapshot); }};
+  const Times times = measure(control, repeats, ours, {end, plain});
+  end();
+  return times;
+}
+
 int run(const std::string& what, const std::string& io, const fs::path& folder, std::int64_t tensors,
         std::int64_t bytes, int repeats) {
   Mpi mpi(nullptr, nullptr);
@@ -197,8 +223,10 @@ int run(const std::string& what, const std::string& io, const fs::path& folder, 
   Device device;
   State state(device, *control, tensors, bytes);
   const hdf5::Parallel parallel(*control, {});
-  const Times times = (what == "save" ? save : load)(folder, state, device, *control,
-                                                     io == "mpio" ? &parallel : nullptr, repeats);
+  const Times times = what == "begin"
+                          ? begin(folder, state, device, *control, repeats)
+                          : (what == "save" ? save : load)(folder, state, device, *control,
+                                                           io == "mpio" ? &parallel : nullptr, repeats);
   if (mpi.rank() == 0)
     fmt::print("{{\"what\":\"{}\",\"io\":\"{}\",\"ranks\":{},\"tensors\":{},\"bytes\":{},"
                "\"s\":[{:.3f}],\"raw_s\":[{:.3f}]}}\n",
@@ -212,8 +240,9 @@ int run(const std::string& what, const std::string& io, const fs::path& folder, 
 
 int main(int argc, char** argv) {
   const auto is = [&](int i, std::string_view a, std::string_view b) { return argv[i] == a || argv[i] == b; };
-  if (argc != 7 || !is(1, "save", "load") || !is(2, "mpio", "direct")) {
-    fmt::print(stderr, "usage: checkpoint_disk save|load mpio|direct FOLDER TENSORS BYTES REPEATS\n");
+  if (argc != 7 || !(is(1, "save", "load") ? is(2, "mpio", "direct") : is(1, "begin", "") && is(2, "direct", ""))) {
+    fmt::print(stderr, "usage: checkpoint_disk save|load mpio|direct FOLDER TENSORS BYTES REPEATS\n"
+                       "       checkpoint_disk begin direct FOLDER TENSORS BYTES REPEATS\n");
     return 2;
   }
   return tessera::run(argv[1], argv[2], argv[3], std::atoll(argv[4]), std::atoll(argv[5]), std::atoi(argv[6]));

@@ -10,7 +10,7 @@ the temporary one) is on the file system that is measured. Loads by as many rank
 with PAIRS pairs of ours and raw. Speeds are of median times, shares medians of pairs, with their quartiles. A JSON line a
 measurement is appended to FILE. "structure" is the time of a state of 64 elements a tensor: what metadata and commit
 take; "payload" is the share of the raw speed without it; "times same" a load's median time over that of as many ranks as
-saved.
+saved. By direct also "begin": what training waits for when a save goes on beside it, and as raw a plain copy of the state.
 """
 import argparse
 import datetime
@@ -60,13 +60,14 @@ def summary(row: dict, saved: int, structure: float) -> dict:
 def measure(args, saved: int, tensors: int):
     """A checkpoint saved, loaded by as many ranks and by another number of them; a row each."""
     loads = [("load", saved), ("load", saved % 4 + 1)]
+    begins = [("begin", saved)] if args.io == "direct" else []
     with tempfile.TemporaryDirectory(prefix="tessera-disk-", dir=args.folder) as folder:
-        small = by_turns(args, [("save", saved), *loads], folder, tensors, 0, 1)
+        small = by_turns(args, [("save", saved), *loads, *begins], folder, tensors, 0, 1)
     structure = [statistics.median(row["s"]) for row in small]
     with tempfile.TemporaryDirectory(prefix="tessera-disk-", dir=args.folder) as folder:
-        rows = by_turns(args, [("save", saved)], folder, tensors, args.mb, args.rounds) + by_turns(args, loads, folder, tensors, args.mb, args.rounds)
+        rows = [row for kinds in ([("save", saved)], loads, begins) for row in by_turns(args, kinds, folder, tensors, args.mb, args.rounds)]
     rows = [summary(row, saved, seconds) for row, seconds in zip(rows, structure)]
-    for row in rows[1:]:
+    for row in rows[1:3]:
         row["of_same_ranks"] = round(row["s"] / rows[1]["s"], 3)
     return rows
 

@@ -1,7 +1,7 @@
-// A library that CUDA loads into any program and that prints, at its end, where the GPU's time went:
+// A library that CUDA loads into any program and that prints, at its end, where the GPU's time went, and after what it
+// stood idle (a read by the host that the next launch waits for, say):
 //   CUDA_INJECTION64_PATH=.../libkernel_times.so tessera train DECK
 #include <cupti.h>
-#include <cxxabi.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -10,42 +10,68 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "core/device/kernel_name.hpp"
 
 namespace {
 
 struct Total {
   std::int64_t calls = 0;
   double seconds = 0;
+  std::vector<double> idle;  ///< seconds after each call in which nothing ran
+};
+/// One kernel or copy, in nanoseconds of the GPU's clock.
+struct Span {
+  std::uint64_t begin, end;
+  Total* total;
 };
 // Never destroyed: the report runs when the program's own objects have ended.
 std::map<std::string, Total>& totals() {
   static auto* const all = new std::map<std::string, Total>;
   return *all;
 }
+std::vector<Span>& spans() {
+  static auto* const all = new std::vector<Span>;
+  return *all;
+}
 std::mutex guard;
-std::uint64_t first = ~std::uint64_t{0}, last = 0;
 
 void count(const std::string& name, std::uint64_t begin, std::uint64_t end) {
   const std::lock_guard lock(guard);
   Total& total = totals()[name];
   ++total.calls;
   total.seconds += 1e-9 * static_cast<double>(end - begin);
-  first = std::min(first, begin);
-  last = std::max(last, end);
+  spans().push_back({begin, end, &total});
 }
 
-// Kokkos wraps a functor in several templates: the function that launched it says more.
-std::string readable(const char* symbol) {
-  int status = 0;
-  char* const plain = abi::__cxa_demangle(symbol, nullptr, nullptr, &status);
-  std::string name = status == 0 ? plain : symbol;
-  std::free(plain);
-  for (const char* word : {"(anonymous namespace)::", "tessera::"})
-    for (std::size_t at; (at = name.find(word)) != std::string::npos;) name.erase(at, std::string(word).size());
-  if (const std::size_t inside = name.rfind("_GLOBAL__N_"); inside != std::string::npos)
-    if (const std::size_t colon = name.find("::", inside); colon != std::string::npos) name.erase(0, colon + 2);
-  return name.substr(0, 110);
+/// Gives each gap to whatever ended last before it. Returns the time from the first beginning to the last end.
+double share_out_idle_time() {
+  std::vector<Span>& all = spans();
+  std::sort(all.begin(), all.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
+  const Span* last = nullptr;
+  for (const Span& span : all) {
+    if (last)
+      last->total->idle.push_back(span.begin > last->end ? 1e-9 * static_cast<double>(span.begin - last->end) : 0);
+    if (!last || span.end > last->end) last = &span;
+  }
+  return last ? 1e-9 * static_cast<double>(last->end - all.front().begin) : 0;
+}
+
+/// First launches of a kernel load it, and would spoil a mean.
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::ranges::nth_element(values, values.begin() + std::ssize(values) / 2);
+  return values[values.size() / 2];
+}
+
+const char* name_of(std::uint8_t copy) {
+  switch (copy) {
+    case CUPTI_ACTIVITY_MEMCPY_KIND_HTOD: return "copy to the device";
+    case CUPTI_ACTIVITY_MEMCPY_KIND_DTOH: return "copy to the host";
+    default: return "copy";
+  }
 }
 
 void give(std::uint8_t** buffer, std::size_t* size, std::size_t* records) {
@@ -60,10 +86,10 @@ void take(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_t, std::size
   while (cuptiActivityGetNextRecord(buffer, valid, &record) == CUPTI_SUCCESS) {
     if (record->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
       const auto* kernel = reinterpret_cast<const CUpti_ActivityKernel9*>(record);
-      count(readable(kernel->name), kernel->start, kernel->end);
+      count(tessera::readable_kernel(kernel->name), kernel->start, kernel->end);
     } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMCPY) {
       const auto* copy = reinterpret_cast<const CUpti_ActivityMemcpy5*>(record);
-      count("copy", copy->start, copy->end);
+      count(name_of(copy->copyKind), copy->start, copy->end);
     } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMSET) {
       const auto* fill = reinterpret_cast<const CUpti_ActivityMemset4*>(record);
       count("fill", fill->start, fill->end);
@@ -74,20 +100,24 @@ void take(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_t, std::size
 
 void report() {
   cuptiActivityFlushAll(1);
+  const double seconds = share_out_idle_time();
   std::vector<std::pair<std::string, Total>> list(totals().begin(), totals().end());
   std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
   double busy = 0;
   for (const auto& [name, total] : list) busy += total.seconds;
-  std::fprintf(stderr, "kernels %.3f s of %.3f s from the first to the last\n      ms  share  calls  us each  kernel\n",
-               busy, first < last ? 1e-9 * static_cast<double>(last - first) : 0.0);
+  std::fprintf(stderr, "kernels %.3f s of %.3f s from the first to the last\n", busy, seconds);
+  std::fprintf(stderr, "      ms  share  calls  us each  then idle  kernel\n");
   for (const auto& [name, total] : list)
-    std::fprintf(stderr, "%8.2f %5.1f%% %6ld %8.1f  %s\n", 1e3 * total.seconds, 100 * total.seconds / busy,
-                 static_cast<long>(total.calls), 1e6 * total.seconds / static_cast<double>(total.calls), name.c_str());
+    std::fprintf(stderr, "%8.2f %5.1f%% %6ld %8.1f %10.1f  %s\n", 1e3 * total.seconds, 100 * total.seconds / busy,
+                 static_cast<long>(total.calls), 1e6 * total.seconds / static_cast<double>(total.calls),
+                 1e6 * median(total.idle), name.c_str());
 }
 
 }  // namespace
 
 extern "C" int InitializeInjection() {
+  static bool begun = false;
+  if (std::exchange(begun, true)) return 1;  // CUDA calls it once a driver entry
   cuptiActivityRegisterCallbacks(give, take);
   for (const CUpti_ActivityKind kind :
        {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET})

@@ -91,6 +91,12 @@ void rank_sums(benchmark::State& state) {
   b.run({0, static_cast<double>(parts.bytes() + sum.bytes())}, [&] { sum_in_order(b.stream(), sum, parts); });
 }
 
+void rank_sums_added(benchmark::State& state) {
+  Bench b(state);
+  const Tensor parts = b.random<float>({4, elements / 4}), sum = b.random<float>({elements / 4});
+  b.run({0, static_cast<double>(parts.bytes() + 2 * sum.bytes())}, [&] { add_in_order(b.stream(), sum, parts); });
+}
+
 template <class T> void digests(benchmark::State& state) {
   Bench b(state);
   const Tensor x = b.random<T>({elements}), sum = test::on_device(b.device(), std::vector<std::uint64_t>(1));
@@ -110,6 +116,7 @@ BENCHMARK(muon)->Apply(timed)->ArgName("parts")->Arg(1)->Arg(512);
 BENCHMARK(orthogonalisation)->Apply(timed)->ArgName("width")->Arg(256)->Arg(1024);
 BENCHMARK(squares)->Apply(timed);
 BENCHMARK(rank_sums)->Apply(timed);
+BENCHMARK(rank_sums_added)->Apply(timed);
 BENCHMARK(digests<float>)->Apply(timed);
 BENCHMARK(digests<bf16>)->Apply(timed);
 BENCHMARK(normals)->Apply(timed);

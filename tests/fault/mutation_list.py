@@ -25,23 +25,25 @@ def mutation(name, fault, file, old, new, *tests):
 SYNC, WEIGHTS, GRADIENTS = (f"core/params/param_sync{part}.cpp" for part in ("", "_weights", "_gradients"))
 WIRES = "core/params/wires/"
 STORED = "mpi.wires_test.{} Wires.EveryStoredByteIsTheQuantizedWeights"
+SLICES = "mpi.full_sharding_test.{} FullSharding.EqualsShardedOptimizersUnderDelays"
 PARTS = "unit.cuts_test Parts.AreWhatTheSlicesElementsAreMadeInto"
 ROUNDED = "mpi.training_test.2 Training.StoredWeightsAreTheRoundedMastersAfterEveryStep"
 
 MUTATIONS = [
     # Weights: stage, gather, consume.
     mutation("settled_without_consume", "a gather forced by an evaluation or a save ends without its post-processing", SYNC,
-             "    if (groups_[id].weights.state() != WeightState::ready) walk_to_ready(stream, groups_[id]);",
-             """    if (ParamGroup& group = groups_[id]; group.weights.state() != WeightState::ready) {
+             "    if (!groups_[id].pooled() && groups_[id].state() != WeightState::ready) walk_to_ready(stream, groups_[id]);",
+             """    if (ParamGroup& group = groups_[id]; !group.pooled() && group.state() != WeightState::ready) {
       if (rules_.gather == Overlap::off) {
         walk_to_ready(stream, group);
         continue;
       }
       stage(stream, {&group.id, 1});
       begin_gather(stream, group);
-      if (group.gather) group.gather.wait(stream);
-      group.weights.to(WeightState::gathered);
-      group.weights.to(WeightState::ready);
+      Residence& residence = group.residences.front();
+      if (residence.gather) residence.gather.wait(stream);
+      residence.weights.to(WeightState::gathered);
+      residence.weights.to(WeightState::ready);
     }""",
              "regression.fixed_cases.experts_in_one_tensor_or_in_one_each"),
     mutation("columnwise_of_the_first_publish", "the columnwise copy stays that of an earlier step", WIRES + "cast_wire.cpp",
@@ -80,7 +82,9 @@ MUTATIONS = [
              "  stage(stream, order_);\n  settle(stream);\n  outdate(stream);\n  agree(stream);\n  stage(stream, order_);\n",
              "mpi.wires_test.2 Wires.GathersMoveWhatTheFormatsSay"),
     mutation("empty_shard_skips_the_gather", "a rank without a part of a group's first bucket leaves its all-gather out", WEIGHTS,
-             "  if (group.place.size > 1)\n", "  if (group.place.size > 1 && group.buckets.front().gradients_slice.elements() > 0)\n",
+             "  if (group.place.size > 1) {\n    residence.exchanges.clear();",
+             "  if (group.place.size > 1 && group.buckets.front().gradients_slice.elements() > 0) {\n"
+             "    residence.exchanges.clear();",
              STORED.format(4)),
     mutation("dropped_gather_is_left_behind", "a pending collective that is dropped is not finished", "core/comm/communicator.cpp",
              "Pending::~Pending() {\n  if (owner_) owner_->abandon(slot_);", "Pending::~Pending() {",
@@ -147,8 +151,8 @@ MUTATIONS = [
              "contributions_[param].written == 0 ? 0.0f : 1.0f;", "contributions_[param].written < 0 ? 0.0f : 1.0f;",
              "mpi.param_sync_test.2 ParamSync.ReducesOverPoisonedMemory"),
     mutation("every_gradient_is_written_once", "how often a gradient is written is not what the dry pass counted", SYNC,
-             "    contributions_[param].expected = usage.writes[param] * rules.micro_batches;",
-             "    contributions_[param].expected = rules.micro_batches;",
+             "    contributions_[param].expected += group_of(param).pooled() ? 1 : rules.micro_batches;",
+             "    contributions_[param].expected = group_of(param).pooled() ? 1 : rules.micro_batches;",
              "mpi.training_test.1 Training.EvaluationChangesNoBit"),
     mutation("norm_of_one_rank", "the norm counts the elements of one rank", "core/optim/clip.cpp",
              "  if (world.size() > 1) {", "  if (world.size() < 0) {", "mpi.golden_training_test.2 *Fp32*"),
@@ -196,18 +200,45 @@ MUTATIONS = [
     mutation("gradients_between_experts_are_kept", "rows that are no token's keep old data in the backward pass",
              "kernels/moe/permute.cpp", "  clear_others(stream, dy_rows, routing);\n", "",
              "unit.moe_test *RowsOfNoTokenAreZeroAndNumberedZero"),
+    # Full sharding.
+    mutation("released_before_the_last_access", "weights of which ranks keep slices are given up behind their first access",
+             "core/params/weights.cpp", "{ --sync_.group_of(param).uses; }",
+             "{\n  ParamGroup& group = sync_.group_of(param);\n  if (--group.uses > 0 || !group.pooled()) return;\n"
+             "  for (Residence& one : group.residences)\n"
+             "    if (one.weights.state() == WeightState::ready) one.weights.to(WeightState::staged);\n}",
+             SLICES.format(2)),
+    mutation("slot_in_use_is_gathered_to", "the next visit is gathered over the one under way", "core/params/pool.cpp",
+             "      const Tensor slot = device.allocate(Category::staging, DType::u8, ",
+             "      static Tensor slot;\n      if (i == 0) slot = device.allocate(Category::staging, DType::u8, ",
+             SLICES.format(2)),
+    mutation("columnwise_side_of_the_first_publish", "columnwise codes that travel by themselves do so once", WEIGHTS,
+             "      const std::span<const Exchange> exchanges = wire->exchanges(group.id, held);\n",
+             "      if (held.sides == Sides::columnwise && residence.weights.epoch() > 1) continue;\n"
+             "      const std::span<const Exchange> exchanges = wire->exchanges(group.id, held);\n",
+             SLICES.format(2)),
+    mutation("blocks_in_place_of_modules", "granularity module gathers whole blocks", "core/plan/plan.cpp",
+             "  return gathers_modules(config) ? GatherUnit::module : GatherUnit::block;", "  return GatherUnit::block;",
+             "unit.visits_test Visits.OneForwardAndOneBackwardWhereOnePayloadServesBoth"),
+    Mutation("a_tied_embedding_is_reduced_twice", "the head's part of a tied embedding is reduced before the tokens' is there",
+             (Edit(SYNC, "    contributions_[param].expected += group_of(param).pooled() ? 1 : rules.micro_batches;",
+                   "    contributions_[param].expected = group_of(param).pooled() ? 1 : rules.micro_batches;"),
+              Edit(GRADIENTS, "  require(group.begun < rules_.micro_batches, ", "  require(group.begun < 2 * rules_.micro_batches, ")),
+             (SLICES.format(2),)),
+    # Saves while training goes on.
+    mutation("live_state_is_written", "what is written beside training is not the copy but the state, which later steps change",
+             "io/checkpoint/snapshot.cpp", "      range.values.data = at;\n", "",
+             "mpi.checkpoint_ways_test.2 Checkpoints.AreTheSameBytesWrittenWhileTrainingGoesOn"),
     # Muon.
     mutation("owned_matrices_are_never_staged", "masters of matrices that are owned whole are stepped and never travel",
              WIRES + "plain.cpp",
-             "      slices.push_back({own.group, context.layout.buckets()[own.id].slice(values, context.ranks), own.master});",
-             "      if (context.layout.buckets()[own.id].key.owner != OwnerKind::whole_matrix)\n"
-             "        slices.push_back({own.group, context.layout.buckets()[own.id].slice(values, context.ranks), own.master});",
+             "      slices.push_back({own.group, own.pooled()", "      if (bucket.key.owner != OwnerKind::whole_matrix)\n"
+             "        slices.push_back({own.group, own.pooled()",
              ROUNDED),
     mutation("owned_codes_are_never_cast", "of matrices that are owned whole the owner quantizes nothing", WIRES + "coded.cpp",
              "    if (first < last) {", "    if (first < last && bucket.key.owner != OwnerKind::whole_matrix) {", STORED.format(2)),
     Mutation("staged_before_the_step", "what travels are the masters before the optimizer's step",
              (Edit(SYNC, "  outdate(stream);\n  agree(stream);\n  stage(stream, order_);\n",
-                   "  if (groups_[GroupId{0}].weights.epoch() == 0) {\n"
+                   "  if (groups_[GroupId{0}].residences.front().weights.epoch() == 0) {\n"
                    "    outdate(stream);\n    agree(stream);\n    stage(stream, order_);\n  }\n"),
               Edit(GRADIENTS, "  for (ParamGroup& group : groups_) group.gradients.to(GradientState::reduced);\n",
                    "  for (ParamGroup& group : groups_) group.gradients.to(GradientState::reduced);\n"

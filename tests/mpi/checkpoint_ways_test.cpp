@@ -2,9 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <limits>
 #include <map>
 
 #include "io/checkpoint/folder.hpp"
+#include "io/checkpoint/snapshot.hpp"
+#include "io/files/fault.hpp"
 #include "io/files/text_file.hpp"
 #include "tests/support/checkpoint_trial.hpp"
 
@@ -94,6 +98,66 @@ TEST(Checkpoints, SavedByOneWayLoadByTheOtherOnOtherRanksAndLayouts) {
       EXPECT_EQ(again.save(other.path(), in_file), digest);
     }
   }
+}
+
+/// Later steps change the state while its copy is still being written; the file has what was there.
+TEST(Checkpoints, AreTheSameBytesWrittenWhileTrainingGoesOn) {
+  for (const RunConfig& config :
+       {config_of(ExpertWeights::single), config_of(ExpertWeights::discrete), dense_config()}) {
+    Trial run(config);
+    const SharedFolder waited(run.control()), beside(run.control());
+    const Origin origin = origin_of(config, ExpertWeights::discrete);
+    CheckpointWriter writer(run.device(), run.control());
+    run.train(1);
+    Snapshot snapshot(run.device(), run.training().state());
+    for (std::int64_t step = 1; step < 4; step += 2) {
+      const std::string digest = run.save(waited.path(), origin);
+      // Each write waits 50 ms; one save is enough of it.
+      ::setenv("TESSERA_FAULT", step == 1 && !config.model.moe ? "payload:all:slow" : "", 1);
+      fault::arm(mpi().rank());
+      testing::internal::CaptureStderr();
+      writer.begin(beside.path(), run.training().state(), origin, snapshot);
+      EXPECT_TRUE(writer.under_way());
+      run.train(step + 1);
+      const bool ready = writer.ready();
+      EXPECT_TRUE(run.control().max(ready) == ready) << "the same on all ranks";
+      EXPECT_EQ(writer.advance(), std::nullopt);  // there is a manifest to write
+      run.train(step + 2);
+      EXPECT_EQ(writer.finish(), digest);
+      testing::internal::GetCapturedStderr();
+      EXPECT_FALSE(writer.under_way());
+      expect_same(beside.path() / step_folder(step), waited.path() / step_folder(step));
+      EXPECT_TRUE(Checkpoint(beside.path() / step_folder(step)).verify().empty());
+      run.control().max(0);
+    }
+    ::unsetenv("TESSERA_FAULT");
+    fault::arm(mpi().rank());
+  }
+}
+
+TEST(Checkpoints, WithValuesThatAreNotFiniteAreDroppedWhileTrainingGoesOn) {
+  Trial run(config_of(ExpertWeights::single));
+  const SharedFolder folder(run.control());
+  run.train(1);
+  StateDict state = run.training().state();
+  Snapshot snapshot(run.device(), state);
+  CheckpointWriter writer(run.device(), run.control());
+  const float wrong = std::numeric_limits<float>::infinity();
+  for (const StateRange& range : state.tensors[0].ranges)
+    if (range.first == 0 && range.values.elements() > 0)
+      run.device().upload(run.device().compute(), range.values.flat(0, 1), &wrong);
+  writer.begin(folder.path(), state, origin_of(config_of(ExpertWeights::single), ExpertWeights::single), snapshot);
+  try {
+    writer.finish();
+    ADD_FAILURE() << "it was saved";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Exit::numerical);
+    EXPECT_NE(std::string(error.what()).find("1 of the "), std::string::npos) << error.what();
+  }
+  EXPECT_FALSE(writer.under_way());
+  run.control().max(0);
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+  run.control().max(0);
 }
 
 TEST(Checkpoints, UnknownHintsAreToldOfOnce) {

@@ -99,7 +99,9 @@ struct Case {
         displacements(std::move(d)),
         send(device, type, send_size),
         receive(device, type, receive_size) {}
-  Exchange exchange() const { return {send.tensor, receive.tensor, counts, displacements, arrivals}; }
+  Exchange exchange() const {
+    return {in_place ? Tensor{} : send.tensor, receive.tensor, counts, displacements, arrivals};
+  }
 
   /// What `expected` is about.
   Values received() const {
@@ -112,6 +114,7 @@ struct Case {
   Buffer send, receive;
   Values expected;
   int part = -1;  ///< the only one that matters; -1: all of `receive`
+  bool in_place = false;  ///< this rank's part lies in `receive`
 };
 
 /// Displacements with `gap` elements before each part.
@@ -157,12 +160,15 @@ class Collectives : public testing::TestWithParam<BackEnd> {
     return counts;
   }
 
-  Case& all_gather(DType type, const Counts& counts, std::int64_t gap) {
+  Case& all_gather(DType type, const Counts& counts, std::int64_t gap, bool in_place = true) {
     const Counts at = begins(counts, gap);
-    Case& c = cases.emplace_back(device, type, counts, at, 0, extent(counts, at));
+    Case& c = cases.emplace_back(device, type, counts, at, counts[index()], extent(counts, at));
+    c.in_place = in_place;
     const int salt = static_cast<int>(cases.size());
+    c.send.fill([&](std::int64_t i) { return value(salt, rank(), at[index()] + i); });
     c.receive.fill([&](std::int64_t i) {
-      return i >= at[index()] && i < at[index()] + counts[index()] ? value(salt, rank(), i) : 0;
+      const bool mine = i >= at[index()] && i < at[index()] + counts[index()];
+      return mine && in_place ? value(salt, rank(), i) : 0;
     });
     c.expected.assign(static_cast<std::size_t>(extent(counts, at)), 0);
     for (int r = 0; r < size(); ++r)
@@ -280,6 +286,12 @@ constexpr DType all_types[] = {DType::u8,  DType::bf16, DType::u16, DType::f32,
 TEST_P(Collectives, AllGatherOfEveryTypeAndCut) {
   for (DType type : all_types)
     for (int cut = 0; cut < 5; ++cut) run(Collective::all_gather, all_gather(type, counts_of(cut, 4), 4));
+  expect_all();
+}
+
+TEST_P(Collectives, AllGatherOfPartsThatLieElsewhere) {
+  for (DType type : all_types)
+    for (int cut = 0; cut < 5; ++cut) run(Collective::all_gather, all_gather(type, counts_of(cut, 4), 4, false));
   expect_all();
 }
 

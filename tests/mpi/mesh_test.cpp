@@ -145,12 +145,13 @@ TEST(Mesh, ReplicasAreThoseOfABucketsOwnGroup) {
   ReplicaCheck check(run.device(), run.plan());
   Weights& weights = run.engine().sync().weights();
   Stream& stream = run.engine().stream();
-  EXPECT_TRUE(check.differences(stream, weights, run.control(), 1).empty()) << "positions may differ in their experts";
+  EXPECT_TRUE(check.differences(stream, run.engine().sync(), run.control(), 1).empty())
+      << "positions may differ in their experts";
   const auto& buckets = run.plan().layout.buckets();
   const auto expert = std::ranges::find(buckets, ProcessGroup::expert, [](const Bucket& b) { return b.key.processes; });
   const auto b = static_cast<int>(expert - buckets.begin());
   if (mpi().rank() == 3) fill(stream, stored(weights, {b}).flat(5, 1), 77);
-  const Problems problems = check.differences(stream, weights, run.control(), 1);
+  const Problems problems = check.differences(stream, run.engine().sync(), run.control(), 1);
   ASSERT_EQ(problems.list().size(), 1u);
   const std::string& text = problems.list().front().text;
   EXPECT_NE(text.find("bucket " + std::to_string(b) + " of rank 3 differs from rank 1's"), std::string::npos) << text;

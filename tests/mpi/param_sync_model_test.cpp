@@ -138,7 +138,8 @@ Usage usage_of(const ParamRegistry& registry) {
   Usage usage;
   for (int p : {0, 4, 1, 2}) usage.training.push_back({{p}});
   usage.evaluation.push_back({{5}});
-  for (const ParamSpec& spec : registry.specs()) usage.writes.add(spec.name == "unused" ? 0 : 1);
+  for (int p = 0; p < registry.size(); ++p)
+    if (registry[{p}].name != "unused") usage.contributions.push_back({p});
   return usage;
 }
 
@@ -162,7 +163,7 @@ class Walk {
     mesh_.wrap([&](std::unique_ptr<Communicator> one) { return test::delaying(std::move(one), seed, 150); });
     model_.weights = IndexedBy<GroupId, WeightState>(layout_.groups().size(), WeightState::stale);
     model_.gradients = IndexedBy<GroupId, GradientState>(layout_.groups().size(), GradientState::empty);
-    for (int writes : usage_.writes) model_.expected.add(writes * contributions);
+    for (int p = 0; p < registry_.size(); ++p) model_.expected.add(usage_.writes({p}) * contributions);
     for (const BucketGroup& group : layout_.groups())
       model_.stages.add(std::ranges::count_if(group.buckets, [&](BucketId b) {
         return way_of(layout_.buckets()[b].key.format, rules.weights) == Way::source;

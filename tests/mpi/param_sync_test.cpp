@@ -48,8 +48,9 @@ Usage usage_of(const ParamRegistry& registry) {
   Usage usage;
   for (int p = 0; p < registry.size(); ++p) {
     const bool used = registry[{p}].name != "unused";
-    if (used) usage.training.push_back({{p}});
-    usage.writes.add(used ? 1 : 0);
+    if (!used) continue;
+    usage.training.push_back({{p}});
+    usage.contributions.push_back({p});
   }
   return usage;
 }
@@ -84,7 +85,7 @@ struct Bench {
     Accumulating sum = sync.accumulate();
     for (int m = 0; m < rules.micro_batches; ++m)
       for (int p = registry.size() - 1; p >= 0; --p) {
-        if (usage.writes[{p}] == 0) continue;
+        if (usage.writes({p}) == 0) continue;
         const Gradient slot = sum.slot({p});
         for (int e = 0; e < slot.members; ++e) add(slot.member(e), m, p, e);
         sum.written(stream, {p});

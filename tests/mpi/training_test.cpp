@@ -252,7 +252,7 @@ TEST(Training, WaitsForReportsAlone) {
     run.train();
     EXPECT_EQ(run.training().late_allocations(), 0);
     std::map<std::string, std::int64_t> waits;
-    for (const RegionTime& region : run.device().regions()) waits[region.name] = region.waits;
+    for (const RegionTime& region : run.device().timeline().regions()) waits[name_of(region.name)] = region.waits;
     return waits;
   };
   std::map<std::string, std::int64_t> few = waits_of(3), many = waits_of(9);
@@ -424,7 +424,7 @@ TEST(Training, ReplicaCheckFindsOneFlippedBit) {
   ReplicaCheck check(run.device(), run.plan());
   Weights& weights = run.training().engine().sync().weights();
   Stream& stream = run.device().compute();
-  EXPECT_TRUE(check.differences(stream, weights, run.control(), 1).empty());
+  EXPECT_TRUE(check.differences(stream, run.training().engine().sync(), run.control(), 1).empty());
   if (mpi().rank() == mpi().size() - 1) {
     const Tensor one = test::stored(weights, {2}).flat(5, 1);
     bf16 value;
@@ -432,7 +432,7 @@ TEST(Training, ReplicaCheckFindsOneFlippedBit) {
     value.bits ^= 1;
     run.device().upload(stream, one, &value);
   }
-  const Problems problems = check.differences(stream, weights, run.control(), 1);
+  const Problems problems = check.differences(stream, run.training().engine().sync(), run.control(), 1);
   ASSERT_EQ(problems.list().size(), 1u);
   EXPECT_NE(problems.list().front().text.find("bucket 2 of rank " + std::to_string(mpi().size() - 1)),
             std::string::npos);
@@ -445,10 +445,10 @@ TEST(Training, ReplicasThatPartEndTheRunOnEveryRank) {
   Trial run(config, 0);
   Weights& weights = run.training().engine().sync().weights();
   const bool odd = mpi().rank() == mpi().size() - 1;
-  const auto flip_a_bit = [&](Stream& stream, GroupId group) {
-    if (!odd || group != GroupId{1}) return;
+  const auto flip_a_bit = [&](Stream& stream, const Plane& array) {
+    if (!odd || array.bucket != BucketId{1}) return;
     bf16 value;
-    const Tensor first = test::stored(weights, {1}).flat(0, 1);
+    const Tensor first = array.values.flat(0, 1);
     run.device().download(stream, &value, first);
     value.bits ^= 1;
     run.device().upload(stream, first, &value);

@@ -327,6 +327,32 @@ class Checkpoints(runs.Runs):
         out, _ = self.train(0, 1, self.deck("b"), *sets)  # no run reads it
         self.assertIn("resumed from", out)
 
+    def test_saves_while_training_goes_on(self):
+        """Losses and states are those of a run that waits for its saves; one goes on from each. 40 steps of other cases, a dense one last: TESSERA_TEST_ASYNC=2:single,4:discrete,3:"""
+        whole = [case.split(":") for case in os.environ.get("TESSERA_TEST_ASYNC", "").split(",") if case]
+        steps = 40 if whole else 8
+        sets = [item for key in (f"run.steps={steps}", "checkpoint.every_steps=2", "checkpoint.keep_every=1") for item in ("--set", key)]
+        for ranks, weights in [(int(ranks), weights) for ranks, weights in whole] or [(2, "single")]:
+            waits, goes_on, alone = (f"{name}{ranks}{weights}" for name in ("waits", "beside", "none"))
+            self.train(0, ranks, self.deck(waits, weights), *sets, "--set", "checkpoint.io=direct")
+            out, err = self.train(0, ranks, self.deck(goes_on, weights), *sets, "--set", "checkpoint.async=true")
+            self.train(0, ranks, self.deck(alone, weights), *sets, "--set", "checkpoint.every_steps=0")
+            self.assertEqual(err, "")
+            self.assertRegex(out, r"saved \S*step_00000002 \| \w{16} \| \d+\.\d\d s, training waited \d+\.\d{3} s\n")
+            self.assertEqual(self.rows(goes_on, steps), self.rows(alone, steps))
+            self.assertEqual(self.rows(waits, steps), self.rows(alone, steps))
+            blocked = [row.get("save_blocked_ms") for row in self.json_lines(goes_on, "metrics.jsonl")]
+            self.assertIsNone(blocked[0])
+            self.assertGreater(blocked[2], 0)  # before step 3 a save began
+            saved = [[(row["step"], row["content_digest"], row["valid"]) for row in self.tool(0, "ls", name)] for name in (waits, goes_on)]
+            self.assertEqual([row[0] for row in saved[0]], list(range(2, steps + 1, 2)))
+            self.assertEqual(saved[1], saved[0])
+            self.assertEqual(self.tool(0, "verify", goes_on)["ok"], True)
+            for step in range(2, steps, 2 if whole else 4):
+                begins = self.path(goes_on, f"step_{step:08}")
+                self.train(0, ranks, self.deck(f"{goes_on}-{step}", weights), *sets, "--set", "checkpoint.every_steps=0", "--resume", begins)
+                self.assertEqual(self.final(f"{goes_on}-{step}"), saved[0][-1][1])
+
     def test_what_must_not_be_resumed(self):
         self.train(75, 1, self.deck("a"), "--stop-at", "2")
         before = self.tool(0, "ls", "a")

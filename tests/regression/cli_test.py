@@ -5,6 +5,7 @@ usage: cli_test.py TESSERA
 import json
 import os
 import platform
+import re
 import struct
 import subprocess
 import sys
@@ -164,6 +165,21 @@ class Validate(Cli):
         self.assertIn(f"{place}4:15: data.files: *.md: fits no file", self.expect(5, "validate", deck).stderr)
         self.assertEqual(sorted(os.listdir(self.folder)), before)
 
+    def test_a_snapshot_for_which_the_host_has_no_memory(self):
+        """A model that takes three quarters of it, and with a copy of its state more than there is."""
+        deck = self.write(SMALL)
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        planned = lambda *sets: json.loads(self.expect(0, "plan", deck, "--json", "--ranks", "1", *(word for text in sets for word in ("--set", text))).stdout)
+        small = planned("model.ffn=100000", "checkpoint.async=true")
+        total = sum(small["memory"].values())
+        self.assertEqual(small["host_memory"]["snapshot"], small["memory"]["masters"] + small["memory"]["optimizer"])
+        self.assertEqual(planned("model.ffn=100000")["host_memory"], {"snapshot": 0})
+        large = f"model.ffn={int(100000 * 0.75 * memory / total)}"
+        self.assertGreater(small["host_memory"]["snapshot"], 0.4 * total)
+        self.expect(0, "validate", deck, "--set", large)
+        said = self.expect(3, "validate", deck, "--set", large, "--set", "checkpoint.async=true").stderr
+        self.assertRegex(said, r"checkpoint.async: copies of the state by 1 rank, \S+ GiB each, do not fit .*: use checkpoint.async: false\n")
+
     def test_the_ranks_that_are_to_be(self):
         deck = self.write(SMALL)
         self.expect(0, "validate", deck, "--ranks", "4")
@@ -239,7 +255,7 @@ class Explain(Cli):
         everything = self.expect(0, "explain").stdout
         for key in ("schema_version", "heads", "balance_coef", "max_skips", "replica_hash_every"):
             self.assertIn(f"  {key} ", everything)
-        gathers = everything.split("What is gathered, for each weight and step\n")[1].splitlines()
+        gathers = everything.split("What is gathered, for each weight and step\n")[1].split("\n\n")[0].splitlines()
         rows = [line.split() for line in gathers[1:-1]]
         forward = {tuple(row[:3]): float(row[7]) for row in rows if row[3] == "forward"}
         quantized = {"fp8_block": 1, "mxfp8": 2 + 1 / 16, "mxfp8_2d": 1, "nvfp4": 0.5}
@@ -250,6 +266,8 @@ class Explain(Cli):
         self.assertEqual(forward, expected)
         backward = {tuple(row[:3]): float(row[7]) for row in rows if row[3] == "backward"}
         self.assertEqual(backward, dict.fromkeys(expected, 0))
+        visits = everything.split("What `sharding: full` gathers, for each weight and micro-batch\n")[1].splitlines()
+        self.assertEqual(sum(line.split()[0] == "mxfp8" and "quantized" in line for line in visits if line), 4)
 
     def test_values_of_a_deck_and_where_they_come_from(self):
         with open(os.path.join(self.folder, "mine.yaml"), "w") as file:
@@ -332,6 +350,33 @@ class Info(Cli):
         # A share of a peak is claimed where the peak is known, and only there.
         peak = json.loads(self.expect(0, "info", "--json").stdout)["peak_flops"]
         self.assertIn("none: the peak of this hardware is not known" if peak is None else peak["device"], text)
+
+
+class Inputs(Cli):
+    FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "inputs")
+    # What this one reads is made first.
+    UNMADE = {"tokens/prose.yaml": ["--set", "data.tokenizer=", "--set", "sample.tokens=0", "--set", "model.vocab=4096"]}
+
+    def decks(self):
+        names = [os.path.relpath(os.path.join(folder, name), self.FOLDER) for folder, _, names in os.walk(self.FOLDER)
+                 for name in names if name.endswith(".yaml")]
+        self.assertGreater(len(names), 20)
+        return [(os.path.join(self.FOLDER, name), self.UNMADE.get(name, [])) for name in sorted(names)]
+
+    def test_every_deck_is_sound_and_every_key_in_one(self):
+        unused = None
+        for deck, settings in self.decks():
+            self.expect(0, "plan", deck, "--ranks", "1" if "/bench/" in deck else "2", *settings)
+            section, key, standard = "", "", set()
+            for line in self.expect(0, "explain", "--deck", deck, *settings).stdout.split("\nWhat products")[0].splitlines():
+                if match := re.fullmatch(r"([a-z_.]+): .*", line):
+                    section = match[1] + "."
+                elif match := re.fullmatch(r"  ([a-z_0-9]+) .*", line):
+                    key = section + match[1]
+                elif re.match(r" +value ", line) and not re.search(r", (deck|base|override): ", line):
+                    standard.add(key)
+            unused = standard if unused is None else unused & standard
+        self.assertEqual(unused, set())
 
 
 if __name__ == "__main__":

@@ -1,14 +1,31 @@
-"""Expert parallelism from outside: checkpoints of any ranks, groups and layouts, refusals, what a run says of its rows.
+"""Expert parallelism from outside: checkpoints of any ranks, groups and layouts, refusals, what a run says of its rows,
+ranks that stand still for a while or for good.
 
-usage: experts_test.py TESSERA MPIEXEC
+usage: experts_test.py TESSERA MPIEXEC [Experts.test...]
+
+With TESSERA_MATRIX=whole every mesh loads what every mesh saved in every layout, under both rules, and evaluations run
+on up to 8 ranks; TESSERA_MATRIX_JOBS of these runs side by side: a minute on 32 cores.
 """
+import concurrent.futures
 import json
+import os
+import re
+import signal
 import subprocess
+import time
 
 import runs
 
+WHOLE = os.environ.get("TESSERA_MATRIX") == "whole"
+JOBS = int(os.environ.get("TESSERA_MATRIX_JOBS", "1"))
 MESHES = ((1, 1), (2, 1), (2, 2), (3, 3), (4, 2), (4, 4))  # ranks, and how many of them hold the experts between them
 LAYOUTS = ("single", "discrete")
+
+
+def all_of(calls):
+    """What each gives, in order; JOBS of them at a time."""
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        return [future.result() for future in [pool.submit(*call) for call in calls]]
 
 
 class Experts(runs.Runs):
@@ -16,17 +33,30 @@ class Experts(runs.Runs):
         settings = (f"parallel.expert={expert}", f"model.moe.experts={experts}", *more)
         return [word for setting in settings for word in ("--set", setting)]
 
+    def again(self, source, target, mesh, layout, weights, rule="adamw"):
+        """The digest of what a mesh loads from `source` and saves, at the same step, as `target`."""
+        self.train(75, mesh[0], self.deck(target, weights), "--resume", source, "--stop-at", "1",
+                   *self.spread(mesh[1], f"checkpoint.expert_layout={layout}", f"optimizer.matrices={rule}"))
+        return self.final(target)
+
     def test_any_group_loads_what_any_group_saved(self):
-        """Masters and moments: the digest of what is loaded and saved again is that of the first save."""
-        self.train(75, 2, self.deck("base"), "--stop-at", "1", *self.spread(1))
-        want = self.final("base")
-        for i, (ranks, expert) in enumerate(MESHES):
-            for target, source, mesh in ((f"s{i}", "base", (ranks, expert)), (f"l{i}", f"s{i}", MESHES[(i + 1) % len(MESHES)])):
-                layout, weights = LAYOUTS[i % 2], LAYOUTS[(i // 2 + mesh[1]) % 2]
-                self.train(75, mesh[0], self.deck(target, weights), "--resume", source, "--stop-at", "1",
-                           *self.spread(mesh[1], f"checkpoint.expert_layout={layout}"))
-                with self.subTest(source=source, mesh=mesh, layout=layout, weights=weights):
-                    self.assertEqual(self.final(target), want)
+        """Masters and the rules' state: the digest of what is loaded and saved again is that of the first save. Each
+        mesh saves what the next one loads; or all load what each has saved."""
+        for rule in ("adamw", "muon") if WHOLE else ("adamw",):
+            base = f"base.{rule}"
+            self.train(75, 2, self.deck(base), "--stop-at", "1", *self.spread(1, f"optimizer.matrices={rule}"))
+            want = self.final(base)
+            sources = {(mesh, layout): f"{rule}.{number}.{layout}" for number, mesh in enumerate(MESHES)
+                       for layout in (LAYOUTS if WHOLE else LAYOUTS[number % 2:][:1])}
+            saves = [(self.again, base, name, mesh, layout, LAYOUTS[i // 2 % 2], rule)
+                     for i, ((mesh, layout), name) in enumerate(sources.items())]
+            loads = [(self.again, name, f"{name}.{number}", other, LAYOUTS[(i + number) % 2], LAYOUTS[(i // 2 + number) % 2], rule)
+                     for i, ((mesh, layout), name) in enumerate(sources.items()) for number, other in enumerate(MESHES)
+                     if WHOLE or other == MESHES[(MESHES.index(mesh) + 1) % len(MESHES)]]
+            self.assertEqual(len(loads), 72 if WHOLE else 6)
+            for calls in (saves, loads):
+                for call, found in zip(calls, all_of(calls)):
+                    self.assertEqual(found, want, call[1:])
 
     def test_a_run_in_two_parts_is_the_whole(self):
         settings = self.spread(2, "checkpoint.expert_layout=discrete")
@@ -37,15 +67,70 @@ class Experts(runs.Runs):
         self.assertEqual(self.final("b"), self.final("a"))
         self.assertTrue(all(1 <= row["expert_rows"] <= 2 for row in self.json_lines("a", "metrics.jsonl")))
 
+    def loss_of(self, ranks, expert):
+        out, _ = self.run_to_its_end(0, ranks, "eval", self.deck(f"e{ranks}.{expert}"), "--checkpoint", "a", "--json",
+                                     *self.spread(expert, "run.steps=2", "batch.global=24"))
+        return json.loads(out)["eval_loss"]
+
     def test_evaluation_knows_no_rank_count(self):
-        """Within one size of groups; with another the rows of an expert's products are others."""
+        """Nor how many ranks hold the experts between them: what a row of a product is no other row changes."""
         self.train(0, 2, self.deck("a"), *self.spread(2, "run.steps=2"))
-        losses = set()
-        for ranks in (2, 4):
-            out, _ = self.run_to_its_end(0, ranks, "eval", self.deck("a"), "--checkpoint", "a", "--json",
-                                         *self.spread(2, "run.steps=2"))
-            losses.add(json.loads(out)["eval_loss"])
-        self.assertEqual(len(losses), 1)
+        meshes = ((1, 1), (2, 2), (4, 2), (4, 4))
+        if WHOLE:
+            meshes += ((2, 1), (3, 3), (6, 2), (6, 3), (6, 6), (8, 4))
+        losses = dict(zip(meshes, all_of([(self.loss_of, *mesh) for mesh in meshes])))
+        self.assertEqual(len(set(losses.values())), 1, losses)
+
+    def test_a_sample_knows_no_rank_count(self):
+        """Of the initial state, which every group draws alike."""
+        samples = set()
+        for ranks, expert in ((1, 1), (4, 4), (4, 2), (3, 3)) if WHOLE else ((1, 1), (4, 4)):
+            out, _ = self.train(0, ranks, self.deck(f"a{ranks}.{expert}"), *self.spread(expert, "run.steps=0", "sample.tokens=30"))
+            samples.add(re.search(r"^sample: .*", out, re.M | re.S)[0])
+        self.assertEqual(len(samples), 1, samples)
+
+    def rank(self, directory, number):
+        """The process of a rank, by the run's lock."""
+        with open(self.path(directory, "LOCK"), encoding="utf-8") as file:
+            return json.load(file)["ranks"][number]["pid"]
+
+    def test_a_rank_that_pauses_changes_nothing(self):
+        settings = self.spread(2)
+        self.train(0, 4, self.deck("a"), *settings)
+        trace = runs.Paced(self.path("trace"))
+        process = self.start(4, self.deck("b"), *settings, "--set", f"debug.trace={self.path('trace')}")
+        trace.until(2)
+        pid = self.rank("b", 1)
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(1.5)
+        os.kill(pid, signal.SIGCONT)
+        trace.let_go()
+        out, err = process.communicate(timeout=runs.PATIENCE)
+        self.assertEqual((process.returncode, err), (0, ""), out[-1000:])
+        trace.all()
+        self.assertEqual(self.rows("b"), self.rows("a"))
+
+    def test_a_rank_that_stands_still_is_named(self):
+        """Others wait for it in its expert group, its expert-data group and the world; none of them is blamed."""
+        for ranks, expert, number in ((2, 2, 1), (4, 2, 3), (4, 4, 0)) if WHOLE else ((4, 2, 3),):
+            name = f"a{ranks}.{expert}"
+            process = self.start(ranks, self.deck(name), *self.spread(expert, "run.steps=1000000", "comm.timeout_s=4"))
+            rows = self.path(name, "metrics.jsonl")
+            deadline = time.monotonic() + runs.PATIENCE
+            while not (os.path.exists(rows) and os.path.getsize(rows)):
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.05)
+            pid = self.rank(name, number)
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                _, err = process.communicate(timeout=runs.PATIENCE)
+            finally:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            self.assertEqual(process.returncode, 7, err)
+            self.assertEqual(set(re.findall(r"rank (\d+) does not answer", err)), {str(number)}, err)
 
     def test_a_trace_lists_exchanges(self):
         self.train(75, 2, self.deck("a"), "--stop-at", "2", *self.spread(2, f"debug.trace={self.path('t.jsonl')}", "eval.every_steps=1"))

@@ -78,7 +78,7 @@ class Prepare(unittest.TestCase):
         deck.write_text("schema_version: 1\nrun: {steps: 1, threads: 1}\nmodel: {layers: 1, hidden: 32, heads: 2, seq_len: 16}\n"
                         f"batch: {{global: 2, micro: 1}}\nsample: {{tokens: 4}}\n{line}\n")
         done = subprocess.run([TESSERA, "validate", deck], cwd=self.folder, capture_output=True, text=True)
-        self.assertEqual(done.returncode, 3 if "without ICU" in done.stderr else 0, done.stderr)
+        self.assertEqual(done.returncode, 5 if "without ICU" in done.stderr else 0, done.stderr)
 
     def test_what_was_stopped_goes_on(self):
         big = self.folder / "big.jsonl"

@@ -3,8 +3,11 @@ give, and that nothing non-finite hides.
 
 usage: recipes_test.py TESSERA MPIEXEC [CLASS.test...]
 
-With TESSERA_MATRIX=whole every change is made in every recipe, model and number of ranks: a quarter of an hour on 2 cores.
+With TESSERA_MATRIX=whole every change is made in every recipe, model and number of ranks: a quarter of an hour on 2 cores;
+what is not finite, and steps made again, TESSERA_MATRIX_JOBS of them side by side.
 """
+import concurrent.futures
+import itertools
 import json
 import math
 import os
@@ -12,7 +15,9 @@ import os
 import runs
 
 WHOLE = os.environ.get("TESSERA_MATRIX") == "whole"
+JOBS = int(os.environ.get("TESSERA_MATRIX_JOBS", "1"))
 RECIPES = ("fp8_block", "mxfp8", "mxfp8_2d", "nvfp4")
+SPREAD = ((4, 1), (2, 2), (3, 3), (4, 2), (4, 4))  # ranks, and how many of them hold the experts between them
 MODELS = {
     # Both kinds of block; sizes that are no multiple of 128, the first with biases and gelu.
     "dense": "hidden: 64, heads: 4, ffn: 160, norm: layer, position: learned, activation: gelu",
@@ -20,6 +25,7 @@ MODELS = {
     "moe": "hidden: 32, heads: 4, ffn: 64, norm: rms, position: rotary, activation: swiglu, "
            "moe: {experts: 5, top_k: 2, weights: WEIGHTS}",
 }
+MODELS["spread"] = MODELS["moe"].replace("experts: 5", "experts: 12")  # which 2, 3 and 4 ranks may hold between them
 DECK = """schema_version: 1
 run: {name: recipes, seed: 11, steps: 6, threads: 1}
 model: {layers: 2, seq_len: 32, MODEL}
@@ -90,7 +96,7 @@ class Recipes(Bench):
                 for ranks in (1, 2, 3, 4):
                     self.unchanged(recipe, model, ranks, every=1)
             else:
-                turn = list(MODELS).index(model)
+                turn = ("dense", "odd", "moe").index(model)
                 self.unchanged(recipe, model, 1 + (number + turn) % 4, first_change=(number // 2 + turn) % 2)
 
     def test_dense(self):
@@ -159,10 +165,17 @@ class Recipes(Bench):
 class NotFinite(Bench):
     """A value that is not finite skips the step on all ranks, though formats saturate."""
 
-    def check(self, recipe, model, ranks, value):
-        case = f"{recipe}.{value}"
-        poisoned = self.run_of(case, recipe, model, ranks, fault=f"step3:1:{value}")
-        sound = self.run_of(case + ".sound", recipe, model, ranks)
+    def each(self, check, cases):
+        with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+            for case, future in [(case, pool.submit(check, *case)) for case in cases]:
+                with self.subTest(case=case):
+                    future.result()
+
+    def check(self, recipe, model, ranks, value, expert=1):
+        case = f"{recipe}.{ranks}.{expert}.{value}"
+        spread = f"parallel.expert={expert}"
+        poisoned = self.run_of(case, recipe, model, ranks, spread, fault=f"step3:1:{value}")
+        sound = self.run_of(case + ".sound", recipe, model, ranks, spread)
         rows = self.metrics(case)
         self.assertEqual([row["skipped"] for row in rows], [False, False, True, False, False, False])
         self.assertIsNone(rows[2]["grad_norm"])
@@ -180,16 +193,22 @@ class NotFinite(Bench):
                     self.check(recipe, "odd", 2, value)
 
     def test_a_gradient_among_experts(self):
-        for recipe in RECIPES:
-            with self.subTest(recipe=recipe):
-                self.check(recipe, "moe", 4, "inf")
+        """Held by every rank, or spread over groups of ranks, where it travels to other ranks' experts."""
+        cases = itertools.product(("bf16", *RECIPES), SPREAD, ("nan", "inf")) if WHOLE else (
+            ("fp8_block", (4, 1), "inf"), ("mxfp8", (4, 2), "nan"), ("mxfp8_2d", (3, 3), "inf"), ("nvfp4", (4, 4), "inf"))
+        self.each(lambda recipe, mesh, value: self.check(recipe, "spread", mesh[0], value, mesh[1]), cases)
+
+    def check_again(self, recipe, mesh):
+        ranks, expert = mesh
+        settings = ("eval.every_steps=2", f"parallel.expert={expert}")
+        name = f"{recipe}.{ranks}.{expert}"
+        once = self.run_of(name, recipe, "spread", ranks, *settings)
+        again = self.run_of(name + ".again", recipe, "spread", ranks, *settings, fault="step4:all:redo")
+        self.assertEqual(again, once)
 
     def test_a_step_made_again(self):
-        for recipe in ("bf16", "nvfp4"):
-            with self.subTest(recipe=recipe):
-                once = self.run_of(recipe, recipe, "moe", 3, "eval.every_steps=2")
-                again = self.run_of(recipe + ".again", recipe, "moe", 3, "eval.every_steps=2", fault="step4:all:redo")
-                self.assertEqual(again, once)
+        self.each(self.check_again,
+                  itertools.product(("bf16", *RECIPES), SPREAD) if WHOLE else (("bf16", (3, 1)), ("nvfp4", (3, 3))))
 
 
 class Refused(Bench):

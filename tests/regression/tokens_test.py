@@ -119,6 +119,42 @@ class Tokens(runs.Runs):
         _, err = self.train(5, 1, deck)
         self.assertIn("the corpus of data.eval_files has 32 tokens", err)
 
+    def test_a_mixture_of_corpora(self):
+        plain = DECK.replace(", tokenizer: tok/tokenizer.json", "").replace("tokens: 8", "tokens: 0").replace("norm: rms", "vocab: 420, norm: rms")
+        mixed = plain.replace('files: ["train_*.bin"]', 'files: [train_0.bin, "*_1.bin"], mixture: [2, 1]')
+        deck = self.words("a", mixed)
+        for verb, line in (("validate", "# corpus:"), ("plan", "mixture:")):
+            out, _ = self.run_to_its_end(0, 1, verb, deck, "--ranks", "2")
+            self.assertRegex(out, rf"(?m)^{line} .*66\.7% train_0\.bin.*, 33\.3% \*_1\.bin")
+        out, _ = self.train(0, 2, deck)
+        self.assertRegex(out, r"corpus: .*66\.7% train_0\.bin \(\d+ windows, \d+\.\d\d epochs\), 33\.3% \*_1\.bin \(")
+        # Stopped and resumed it is the same run; other ranks see the same sequences, and sum in another order.
+        self.train(75, 2, self.words("b", mixed), "--stop-at", "2")
+        self.train(0, 2, self.words("b", mixed))
+        self.assertEqual((self.final("b"), self.rows("b", 6)), (self.final("a"), self.rows("a", 6)))
+        self.train(0, 3, self.words("c", mixed))
+        for other, own in zip(self.rows("c", 6), self.rows("a", 6)):
+            self.assertAlmostEqual(other[0] / own[0], 1, delta=2e-3)
+        self.train(0, 2, self.words("plain", plain))
+        self.assertNotEqual(self.rows("plain", 6)[0], self.rows("a", 6)[0])
+        # Other weights are another order: a resume changes them by request.
+        more = [self.words("d", mixed.replace("[2, 1]", "[1, 2]")), "--resume", self.path("a"), "--set", "run.steps=7"]
+        _, err = self.train(3, 2, *more, "--allow-change", "run.steps")
+        self.assertRegex(err, r"d\.yaml:4:\d+: data\.mixture: is \[1, 2\], and was \[2, 1\].*--allow-change data\.mixture")
+        out, _ = self.train(0, 2, *more, "--allow-change", "run.steps,data.mixture")
+        self.assertRegex(out, r"data\.mixture \[2, 1\] -> \[1, 2\](.|\n)*from sample 36 on, at \d+\.\d\d epochs of \d+ windows of train_0\.bin, ")
+        # What is wrong is named with its corpus, all at once.
+        self.tokens("train_0.bin", [])
+        self.tokens("train_1.bin", [3, 420, 5] * 99)
+        _, err = self.train(5, 2, self.words("e", mixed))
+        self.assertRegex(err, r"e\.yaml:4:\d+: data\.files: train_0\.bin: .*train_0\.bin: the corpus is empty")
+        self.assertRegex(err, r"e\.yaml:4:\d+: data\.files: \*_1\.bin: .*train_1\.bin: token 420 at position 1 is outside")
+        _, err = self.train(3, 1, self.words("e", mixed.replace("[2, 1]", "[2, 0]")))
+        self.assertRegex(err, r"e\.yaml:4:\d+: data\.mixture: 0 is out of range")
+        _, err = self.train(3, 1, self.words("e", mixed.replace("[2, 1]", "[2]")))
+        self.assertRegex(err, r"e\.yaml:4:\d+: data\.mixture: is of length 1, and data\.files of length 2")
+        self.assertFalse(os.path.exists(self.path("e")))
+
     def test_a_gpt2_of_shorter_sequences(self):
         folder = os.path.join(ORACLE, "hf", "gpt2")
         deck = DECK.replace(", tokenizer: tok/tokenizer.json", "").replace("tokens: 8", "tokens: 0").replace("steps: 6", "steps: 0")

@@ -43,7 +43,7 @@ def processes_in(folder):
             if (os.readlink(f"/proc/{pid}/cwd"), os.readlink(f"/proc/{pid}/exe")) != (folder, TESSERA):
                 continue
             with open(f"/proc/{pid}/environ", "rb") as file:
-                rank = re.search(rb"(?:^|\0)PMI_RANK=(\d+)", file.read())
+                rank = re.search(rb"(?:^|\0)(?:PMI_RANK|OMPI_COMM_WORLD_RANK)=(\d+)", file.read())
             found.append((int(pid), int(rank[1]) if rank else 0))
     return found
 
@@ -159,6 +159,13 @@ class Runs(Train):
         self.assertLess(rows[-1]["loss"], rows[0]["loss"] - 0.5)
         self.assertLess(rows[5]["eval_loss"], rows[2]["eval_loss"])
         self.assertEqual((rows[0]["lr"], rows[-1]["lr"]), (0.01, 0))
+
+    def test_the_share_of_a_peak_is_the_models_flops_over_time(self):
+        self.trained(2, run__mfu_peak="0.001")
+        flops = self.planned(2)["model_flops_per_step"]
+        for row in self.rows("run", "metrics.jsonl"):
+            share = flops / (1e-3 * row["step_ms"] * 2 * 1e9)
+            self.assertAlmostEqual(row["mfu"] / share, 1, delta=1e-3)
 
     def check_page(self, page):
         for part in ("Loss", "evaluation", "Gradient norm", "Throughput", "Time by region", "gradient", "6 of 6"):
@@ -368,7 +375,7 @@ class Refusals(Train):
         self.assertIn("step 6/6", self.trained(2, model__vocab=300, **tokens))
         shutil.rmtree(self.path("run"))
         self.write(token_file([1, 2, 3] * 100, magic=7), "tokens.bin")
-        self.refused(5, "tokens.bin", model__vocab=256, **tokens)
+        self.refused(5, "tokens.bin: not a token file", model__vocab=256, **tokens)
 
     def test_a_batch_that_the_ranks_do_not_divide(self):
         self.refused(3, "batch.global: 12 sequences cannot be shared by 2 ranks in micro-batches of 4: use batch.micro 1, 2, 3 "
@@ -432,6 +439,11 @@ class Refusals(Train):
         self.refused(4, "debug.trace: gone/trace.jsonl cannot be written: No such file or directory",
                      debug__trace="gone/trace.jsonl")
         self.refused(4, "debug.trace: ", debug__trace=self.folder)
+
+    def test_a_profile_that_cannot_be_written(self):
+        self.refused(4, "debug.profile: gone/p.json cannot be written: No such file or directory", debug__profile="gone/p.json")
+        self.refused(3, "debug.profile: is the file of debug.trace too: name another", debug__profile="one",
+                     debug__trace="one")
 
 
 class Faults(Train):

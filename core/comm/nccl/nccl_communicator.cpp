@@ -11,6 +11,7 @@
 
 #include "core/comm/mpi_control.hpp"
 #include "core/comm/nccl/nccl_communicator.hpp"
+#include "core/comm/transfer.hpp"
 
 namespace tessera {
 namespace {
@@ -88,17 +89,18 @@ class NcclBackEnd {
   const CollectiveLog& log() const { return log_; }
   cudaStream_t native() const { return static_cast<cudaStream_t>(stream_.native()); }
 
-  /// Takes a slot for an operation of the group named `group`; `start` asks `comm` for it. Returns the slot's number.
+  /// Takes a slot for an operation of `group`; `start` asks `comm` for it. Returns the slot's number.
   template <class Start>
-  int begin(Stream& stream, const Operation& operation, const char* group, ncclComm_t comm, const Start& start) {
+  int begin(Stream& stream, const Operation& operation, const RankGroup& group, ncclComm_t comm, const Start& start) {
     const auto slot = std::find_if(slots_.begin(), slots_.end(), [](const Slot& s) { return !s.used; });
     require(slot != slots_.end(), "NCCL back end", "too many collectives under way");
     slot->used = true;
     at_ = {name_of(operation.collective), log_.noted(), operation.label};
-    log_.note(operation, group);
+    log_.note(operation, group.name);
     if (control_) log_.compare(*control_);
     if (!stream.dry()) {
       stream_.wait(stream.record());
+      const Region region(stream_, transfer_of(operation, group.place));
       check(ncclGroupStart(), comm);
       start();
       check(ncclGroupEnd(), comm);
@@ -215,7 +217,7 @@ class NcclCommunicator final : public Communicator {
 
   Pending submit(Stream& stream, const Operation& operation) override {
     operation.check(rank(), size());
-    return Pending(this, back_end_->begin(stream, operation, group_.name, comm_, [&] { start(operation); }));
+    return Pending(this, back_end_->begin(stream, operation, group_, comm_, [&] { start(operation); }));
   }
 
  protected:
@@ -240,11 +242,13 @@ class NcclCommunicator final : public Communicator {
     if (!even(x)) {
       for (int r = 0; r < size(); ++r) {
         const auto at = static_cast<std::size_t>(r);
-        broadcast(x.receive.flat(x.displacements[at], x.counts[at]), x.counts[at], r);
+        const Tensor part = x.receive.flat(x.displacements[at], x.counts[at]);
+        broadcast(x.send && r == rank() ? x.send : part, part, x.counts[at], r);
       }
       return;
     }
-    const Tensor mine = x.receive.flat(x.displacements[static_cast<std::size_t>(rank())], x.counts[0]);
+    const Tensor mine =
+        x.send ? x.send : x.receive.flat(x.displacements[static_cast<std::size_t>(rank())], x.counts[0]);
     if (x.counts[0] == 0) return;
     check(ncclAllGather(mine.data, x.receive.flat(x.displacements[0], 0).data, bytes_of(mine, x.counts[0]), ncclUint8,
                         comm_, native()));
@@ -297,9 +301,9 @@ class NcclCommunicator final : public Communicator {
     check(ncclAllReduce(t.data, t.data, static_cast<std::size_t>(t.elements()), reduced(t.type), op, comm_, native()));
   }
 
-  void broadcast(const Tensor& t, std::int64_t elements, int root) {
+  void broadcast(const Tensor& from, const Tensor& to, std::int64_t elements, int root) {
     if (elements == 0) return;
-    check(ncclBroadcast(t.data, t.data, bytes_of(t, elements), ncclUint8, root, comm_, native()));
+    check(ncclBroadcast(from.data, to.data, bytes_of(to, elements), ncclUint8, root, comm_, native()));
   }
 
   void check(ncclResult_t code) { back_end_->check(code, comm_); }

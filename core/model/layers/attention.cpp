@@ -58,6 +58,7 @@ Attention::Saved Attention::place(Arena& arena, std::int64_t tokens) const {
 }
 
 void Attention::forward(const Call& call, const Tensor& x, const Saved& saved, const Tensor& y) const {
+  const Region region(call.stream, RegionName::attention);
   const AttentionShape shape = shape_of(x.rows());
   qkv_.forward(call, norms_ ? saved.projected : saved.qkv, x);
   if (norms_) {
@@ -76,6 +77,7 @@ void Attention::forward(const Call& call, const Tensor& x, const Saved& saved, c
 
 void Attention::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x,
                          const Saved& saved) const {
+  const Region region(call.stream, RegionName::attention);
   const AttentionShape shape = shape_of(x.rows());
   const Arena::Frame frame(call.arena);
   const Tensor dqkv = call.arena.temp(type_, saved.qkv.shape);

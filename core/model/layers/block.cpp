@@ -9,6 +9,7 @@ Branch<Attention> attention_branch(ParamRegistry& registry, const std::string& n
 }
 
 Branch<FeedForward> ffn_branch(ParamRegistry& registry, const std::string& name, const GptShape& shape) {
+  registry.begin_module();
   Recompute<NormLayer> norm(shape.keep.norm, NormLayer(registry, name + ".norm2", shape));
   if (shape.moe) return {std::move(norm), {shape.keep.moe, FeedForward(Moe(registry, name + ".moe", shape))}};
   return {std::move(norm), {shape.keep.mlp, FeedForward(Mlp(registry, name + ".mlp", shape))}};

@@ -25,7 +25,7 @@ class Experts {
     Tensor x;  ///< [S,in]
   };
 
-  /// Registers `name`.`projection`.weight with a member an expert, or `name`.<e>.`projection`.weight for each expert;
+  /// Registers `name`.`projection`.weight with a member an expert, or `name`.E.`projection`.weight for each expert E;
   /// both are parts of that dataset, which holds all experts.
   Experts(ParamRegistry& registry, const std::string& name, const std::string& projection, const ExpertsShape& shape);
 

@@ -12,7 +12,7 @@ namespace tessera {
 Head::Head(ParamRegistry& registry, const GptShape& shape, ParamId tokens)
     : norm_(registry, "final_norm", shape),
       projection_(registry, shape.tied_head ? tokens : add_vocabulary(registry, "head.weight", shape, Role::head),
-                  shape.accumulation, shape.recipe),
+                  shape.accumulation, shape.recipe, RegionName::head),
       vocabulary_(shape.vocabulary),
       padded_(shape.padded_vocabulary()),
       length_(shape.seq_len),
@@ -39,6 +39,7 @@ void Head::each_piece(const Call& call, const MicroBatch& batch, const Tensor& y
 }
 
 void Head::loss(const Call& call, const MicroBatch& batch, const Residual& x) const {
+  const Region region(call.stream, RegionName::head);
   const Arena::Frame frame(call.arena);
   const NormLayer::Saved normed = norm_.place(call.arena, x.rows());
   norm_.forward(call, x, normed);
@@ -52,6 +53,7 @@ void Head::loss(const Call& call, const MicroBatch& batch, const Residual& x) co
 }
 
 void Head::gradient(const Call& call, const MicroBatch& batch, const Tensor& dx, const Residual& x) const {
+  const Region region(call.stream, RegionName::head);
   const Arena::Frame frame(call.arena);
   const NormLayer::Saved normed = norm_.place(call.arena, x.rows());
   norm_.forward(call, x, normed);
@@ -69,6 +71,7 @@ void Head::gradient(const Call& call, const MicroBatch& batch, const Tensor& dx,
 }
 
 void Head::logits(const Call& call, const Tensor& logits, const Residual& x) const {
+  const Region region(call.stream, RegionName::head);
   const Arena::Frame frame(call.arena);
   const NormLayer::Saved normed = norm_.place(call.arena, 1);
   norm_.forward(call, x, normed);

@@ -13,6 +13,7 @@ Linear::Linear(ParamRegistry& registry, const std::string& name, const LinearSha
 }
 
 void Linear::forward(const Call& call, const Tensor& y, const Tensor& x) const {
+  const Region region(call.stream, region_);
   const Arena::Frame frame(call.arena);
   const Use w = call.weights.operand(call.stream, weight_, Side::rowwise);
   linear_forward(call.stream, y, factors_.activation(call, x, Side::rowwise), factors_.weight(call, *w, Side::rowwise),
@@ -20,6 +21,7 @@ void Linear::forward(const Call& call, const Tensor& y, const Tensor& x) const {
 }
 
 void Linear::forward_gelu(const Call& call, const Tensor& y, const Tensor& pre, const Tensor& x) const {
+  const Region region(call.stream, region_);
   const Arena::Frame frame(call.arena);
   const Use w = call.weights.operand(call.stream, weight_, Side::rowwise);
   linear_gelu_forward(call.stream, y, pre, factors_.activation(call, x, Side::rowwise),
@@ -44,6 +46,7 @@ Operand Linear::gradients(const Call& call, const Tensor& dy, const Saved& saved
 
 // Gradients first: the reduction of a finished group runs under the product that follows.
 void Linear::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Saved& saved) const {
+  const Region region(call.stream, region_);
   const Arena::Frame frame(call.arena);
   const Operand factor = gradients(call, dy, saved);
   const Use w = call.weights.operand(call.stream, weight_, Side::columnwise);
@@ -52,6 +55,7 @@ void Linear::backward(const Call& call, const Tensor& dx, const Tensor& dy, cons
 
 void Linear::backward_gelu(const Call& call, const Tensor& dpre, const Tensor& dy, const Saved& saved,
                            const Tensor& pre) const {
+  const Region region(call.stream, region_);
   const Arena::Frame frame(call.arena);
   const Operand factor = gradients(call, dy, saved);
   const Use w = call.weights.operand(call.stream, weight_, Side::columnwise);

@@ -1,4 +1,5 @@
 #pragma once
+#include "core/device/region.hpp"
 #include "core/model/layers/factors.hpp"
 #include "core/model/layers/parameter.hpp"
 #include "kernels/moe/moe.hpp"
@@ -24,9 +25,10 @@ class Linear {
 
   /// Registers `name`.weight and, with a bias, `name`.bias.
   Linear(ParamRegistry& registry, const std::string& name, const LinearShape& shape);
-  /// On a matrix [out,in] that is registered already.
-  Linear(const ParamRegistry& registry, ParamId weight, Accumulation accumulation, const Recipe& recipe)
-      : weight_(weight), accumulation_(accumulation), factors_(registry[weight], recipe) {}
+  /// On a matrix [out,in] that is registered already, whose products count for `region`.
+  Linear(const ParamRegistry& registry, ParamId weight, Accumulation accumulation, const Recipe& recipe,
+         RegionName region)
+      : weight_(weight), accumulation_(accumulation), factors_(registry[weight], recipe), region_(region) {}
 
   void forward(const Call& call, const Tensor& y, const Tensor& x) const;
   /// pre = x W^T + b and y = gelu(pre), in one product.
@@ -49,6 +51,7 @@ class Linear {
   std::optional<ParamId> bias_;
   Accumulation accumulation_;
   Factors factors_;
+  RegionName region_ = RegionName::products;
 };
 
 }  // namespace tessera

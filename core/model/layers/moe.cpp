@@ -1,5 +1,6 @@
 #include "core/model/layers/moe.hpp"
 
+#include "core/device/region.hpp"
 #include "core/model/layers/activate.hpp"
 
 namespace tessera {
@@ -53,6 +54,7 @@ Moe::Saved Moe::there(const Saved& saved) const {
 }
 
 void Moe::forward(const Call& call, const Tensor& x, const Saved& saved, const Tensor& y) const {
+  const Region region(call.stream, RegionName::experts);
   const Routing& routing = saved.rows.routing;
   {
     const Arena::Frame frame(call.arena);
@@ -81,6 +83,7 @@ void Moe::forward(const Call& call, const Tensor& x, const Saved& saved, const T
 }
 
 void Moe::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x, const Saved& saved) const {
+  const Region region(call.stream, RegionName::experts);
   const Routing& routing = saved.rows.routing;
   const Routing held = rows_.held(saved.rows);
   const Saved now = there(saved);

@@ -21,6 +21,7 @@ NormLayer::Saved NormLayer::place(Arena& arena, std::int64_t tokens) const {
 }
 
 void NormLayer::forward(const Call& call, const Residual& x, const Saved& saved) const {
+  const Region region(call.stream, RegionName::norms);
   const Use weight = call.weights.operand(call.stream, weight_, Side::rowwise);
   const Use bias = use_of(call, bias_);
   norm_forward(call.stream, kind_, saved.y, x.sum, saved.mean, saved.rstd, x.x, x.branch, weight->data, bias->data,
@@ -29,6 +30,7 @@ void NormLayer::forward(const Call& call, const Residual& x, const Saved& saved)
 
 void NormLayer::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x,
                          const Saved& saved) const {
+  const Region region(call.stream, RegionName::norms);
   const Use weight = call.weights.operand(call.stream, weight_, Side::rowwise);
   const auto gradients = [&](const Gradient& dweight, const Gradient& dbias) {
     norm_gradients(call.stream, call.arena, kind_, dx, dweight, dbias, dy, x, saved.mean, saved.rstd, weight->data);

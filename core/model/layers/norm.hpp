@@ -1,4 +1,5 @@
 #pragma once
+#include "core/device/region.hpp"
 #include "core/model/layers/parameter.hpp"
 #include "core/model/layers/residual.hpp"
 #include "core/model/shape.hpp"

@@ -52,7 +52,7 @@ class CastWire final : public CodedWire {
     require(own == groups_, "CastWire", "casts all its groups at once, by what all ranks agreed on");
     write_master_weights(stream, shards_);
   }
-  void consume(Stream& stream, GroupId group) override {
+  void consume(Stream& stream, GroupId group, const Held&) override {
     if (gathered_[group]) build_columnwise(stream, *gathered_[group]);
   }
 
@@ -70,7 +70,7 @@ class CastWire final : public CodedWire {
   std::vector<ShardedWeight> shards_of(std::span<const WireBucket> buckets) const {
     std::vector<ShardedWeight> shards;
     for (std::size_t i = 0; i < buckets.size(); ++i)
-      for (QuantizedMatrix& matrix : owned_matrices_of(buckets[i], block_scales_[i]))
+      for (QuantizedMatrix& matrix : owned_matrices_of(buckets[i], buckets[i].places.front(), block_scales_[i]))
         shards.push_back({format(), std::move(matrix)});
     return shards;
   }
@@ -99,10 +99,10 @@ class CastWire final : public CodedWire {
 
   void send(const WireBucket& own, const StoredArray& scales) {
     const Bucket& bucket = context_.layout.buckets()[own.id];
-    travels(own, (*own.planes)[PlaneKind::rowwise].values, parts_of_data(bucket, format()));
+    travels(own, own.places.front()[PlaneKind::rowwise].values, parts_of_data(bucket, format()));
     if (scales)
       travels(own, scales.values, parts_of(bucket, scales, block_scale_densities(context_.registry, bucket)));
-    const StoredArray& amax = (*own.planes)[PlaneKind::amax];
+    const StoredArray& amax = own.places.front()[PlaneKind::amax];
     if (amax && bucket.key.owner == OwnerKind::whole_matrix)
       travels(own, amax.values, parts_of(bucket, amax, member_densities(bucket)));
   }
@@ -110,7 +110,7 @@ class CastWire final : public CodedWire {
   void build_tables(std::span<const WireBucket> buckets) {
     IndexedBy<GroupId, std::vector<QuantizedMatrix>> matrices(gathered_.size());
     for (std::size_t i = 0; i < buckets.size(); ++i)
-      for (QuantizedMatrix& matrix : matrices_of(buckets[i], block_scales_[i]))
+      for (QuantizedMatrix& matrix : matrices_of(buckets[i], buckets[i].places.front(), block_scales_[i]))
         matrices[buckets[i].group].push_back(std::move(matrix));
     for (GroupId group : matrices.ids()) {
       if (matrices[group].empty()) continue;

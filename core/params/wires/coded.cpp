@@ -7,11 +7,10 @@
 namespace tessera {
 namespace {
 
-/// One side of `count` members from place `i` of their bucket on.
+/// One side of `count` members from place `i` of their bucket on; empty where an array is not there.
 Copy copy_of(const Planes& planes, FormatId format, Side side, std::size_t i, std::size_t count) {
-  Copy copy{planes[data_of(format, side)].of(i, count), planes[scales_of(side)].of(i, count), {}, {}};
-  if (const StoredArray& amax = planes[PlaneKind::amax]) copy.amax = amax.of(i, count);
-  return copy;
+  const auto of = [&](PlaneKind kind) { return planes[kind] ? planes[kind].of(i, count) : Tensor{}; };
+  return {of(data_of(format, side)), of(scales_of(side)), of(PlaneKind::amax), {}};
 }
 
 }  // namespace
@@ -19,24 +18,28 @@ Copy copy_of(const Planes& planes, FormatId format, Side side, std::size_t i, st
 CodedWire::CodedWire(const WireContext& context, std::span<const WireBucket> buckets)
     : context_(context),
       format_(*context.layout.buckets()[buckets.front().id].key.format.codes),
-      exchanges_(context.layout.groups().size()),
-      operands_(context.registry.size()) {
-  for (const WireBucket& own : buckets) {
-    const std::vector<Placement>& members = context.layout.buckets()[own.id].members;
-    for (std::size_t i = 0; i < members.size(); ++i) {
-      const ParamId param = members[i].param;
-      if (members[i].member > 0) continue;
-      for (const Side side : {Side::rowwise, Side::columnwise}) {
-        const Copy copy = copy_of(*own.planes, format_, side, i, 1);
-        operands_[param][static_cast<std::size_t>(side)] =
-            coded_operand(format_, context.registry[param], side, context.layout.member_stride(param), copy.data.data,
-                          copy.scales.data, copy.amax.data);
-      }
+      exchanges_(context.layout),
+      operands_(buckets.front().places.size(), IndexedBy<ParamId, std::array<Operand, 2>>(context.registry.size())) {
+  for (const WireBucket& own : buckets)
+    for (std::size_t place = 0; place < operands_.size(); ++place) add_operands(own, place);
+}
+
+void CodedWire::add_operands(const WireBucket& own, std::size_t place) {
+  const std::vector<Placement>& members = context_.layout.buckets()[own.id].members;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    const ParamId param = members[i].param;
+    if (members[i].member > 0) continue;
+    for (const Side side : {Side::rowwise, Side::columnwise}) {
+      const Copy copy = copy_of(own.places[place], format_, side, i, 1);
+      operands_[place][param][static_cast<std::size_t>(side)] =
+          coded_operand(format_, context_.registry[param], side, context_.layout.member_stride(param), copy.data.data,
+                        copy.scales.data, copy.amax.data);
     }
   }
 }
 
-std::vector<QuantizedMatrix> CodedWire::matrices_of(const WireBucket& own, const StoredArray& block_scales) const {
+std::vector<QuantizedMatrix> CodedWire::matrices_of(const WireBucket& own, const Planes& planes,
+                                                    const StoredArray& block_scales) const {
   std::vector<QuantizedMatrix> matrices;
   const std::vector<Placement>& members = context_.layout.buckets()[own.id].members;
   for (std::size_t i = 0; i < members.size(); ++i) {
@@ -49,17 +52,17 @@ std::vector<QuantizedMatrix> CodedWire::matrices_of(const WireBucket& own, const
     matrix.members = spec.members;
     matrix.member_stride = context_.layout.member_stride(members[i].param);
     matrix.values = {nullptr, DType::f32, Shape{0}};
-    matrix.rowwise = copy_of(*own.planes, format_, Side::rowwise, i, count);
-    matrix.columnwise = copy_of(*own.planes, format_, Side::columnwise, i, count);
+    matrix.rowwise = copy_of(planes, format_, Side::rowwise, i, count);
+    matrix.columnwise = copy_of(planes, format_, Side::columnwise, i, count);
     if (block_scales) matrix.block_scales = block_scales.of(i, count);
     matrices.push_back(std::move(matrix));
   }
   return matrices;
 }
 
-std::vector<QuantizedMatrix> CodedWire::owned_matrices_of(const WireBucket& own,
+std::vector<QuantizedMatrix> CodedWire::owned_matrices_of(const WireBucket& own, const Planes& planes,
                                                           const StoredArray& block_scales) const {
-  std::vector<QuantizedMatrix> matrices = matrices_of(own, block_scales);
+  std::vector<QuantizedMatrix> matrices = matrices_of(own, planes, block_scales);
   const Bucket& bucket = context_.layout.buckets()[own.id];
   const std::int64_t slice = bucket.slice_begin(context_.ranks), end = slice + bucket.slice(context_.ranks);
   auto matrix = matrices.begin();
@@ -78,13 +81,18 @@ std::vector<QuantizedMatrix> CodedWire::owned_matrices_of(const WireBucket& own,
 }
 
 void CodedWire::travels(const WireBucket& own, const Tensor& array, Parts parts) {
-  const Parts& kept = parts_.emplace_back(std::move(parts));
-  exchanges_[own.group].push_back({{}, array, kept.counts, kept.begins});
+  travels(own, {0, Sides::none}, {}, array, parts_.emplace_back(std::move(parts)));
+}
+
+void CodedWire::travels(const WireBucket& own, const Held& part, const Tensor& kept, const Tensor& array,
+                        const Parts& parts) {
+  exchanges_.add(own.group, part, {kept, array, parts.counts, parts.begins});
 }
 
 std::unique_ptr<Wire> make_wire(const WireContext& context, Way way, std::span<const WireBucket> buckets) {
   const std::optional<FormatId>& codes = context.layout.buckets()[buckets.front().id].key.format.codes;
   if (way == Way::values) return plain_wire(context, buckets);
+  if (buckets.front().pooled()) return kept_wire(context, buckets);
   if (way == Way::source) return source_wire(context, buckets);
   const bool both = traits_of(*codes).columnwise == formats::Columnwise::requantized;
   return both ? tile_wire(context, buckets) : cast_wire(context, buckets);

@@ -1,3 +1,4 @@
+#include "core/params/wires/exchanges.hpp"
 #include "core/params/wires/slices.hpp"
 #include "core/params/wires/wire.hpp"
 
@@ -8,41 +9,57 @@ class PlainWire final : public Wire {
  public:
   PlainWire(const WireContext& context, std::span<const WireBucket> buckets)
       : slices_(context.device, context.layout.groups().size(), slices_of(context, buckets)),
-        exchanges_(context.layout.groups().size()),
-        operands_(context.registry.size()) {
-    for (const WireBucket& own : buckets) {
-      const Bucket& bucket = context.layout.buckets()[own.id];
-      const StoredArray& array = (*own.planes)[PlaneKind::rowwise];
-      exchanges_[own.group].push_back({{}, array.values, bucket.counts, bucket.begins});
-      for (std::size_t i = 0; i < bucket.members.size(); ++i) {
-        const Placement& p = bucket.members[i];
-        if (p.member > 0) continue;
-        const ParamSpec& spec = context.registry[p.param];
-        operands_[p.param] = {array.of(i, 1).view(spec.member), spec.members, context.layout.member_stride(p.param)};
+        exchanges_(context.layout),
+        operands_(buckets.front().places.size(), IndexedBy<ParamId, Operand>(context.registry.size())) {
+    for (std::size_t b = 0; b < buckets.size(); ++b)
+      for (std::size_t place = 0; place < operands_.size(); ++place) {
+        const Bucket& bucket = context.layout.buckets()[buckets[b].id];
+        const StoredArray& whole = buckets[b].places[place][PlaneKind::rowwise];
+        exchanges_.add(buckets[b].group, {static_cast<int>(place), Sides::none},
+                       {kept_[b], whole.values, bucket.counts, bucket.begins});
+        add_operands(context, bucket, whole, operands_[place]);
       }
-    }
   }
 
   void measure(Stream&) override {}
   std::span<const Tensor> agreed(ProcessGroup) const override { return {}; }
   void stage(Stream& stream, std::span<const GroupId> groups) override { slices_.round(stream, groups); }
-  std::span<const Exchange> exchanges(GroupId group) const override { return exchanges_[group]; }
-  void consume(Stream&, GroupId) override {}
-  Operand operand(ParamId param, Side) const override { return operands_[param]; }
+  std::span<const Exchange> exchanges(GroupId group, const Held& held) const override {
+    return exchanges_.of(group, held);
+  }
+  void consume(Stream&, GroupId, const Held&) override {}
+  Operand operand(ParamId param, Side, int place) const override {
+    return operands_[static_cast<std::size_t>(place)][param];
+  }
 
  private:
-  static std::vector<Slices::Slice> slices_of(const WireContext& context, std::span<const WireBucket> buckets) {
+  /// Of each bucket the part that is staged: what this rank keeps, or its slice of the whole.
+  std::vector<Slices::Slice> slices_of(const WireContext& context, std::span<const WireBucket> buckets) {
     std::vector<Slices::Slice> slices;
     for (const WireBucket& own : buckets) {
-      const Tensor& values = (*own.planes)[PlaneKind::rowwise].values;
-      slices.push_back({own.group, context.layout.buckets()[own.id].slice(values, context.ranks), own.master});
+      const Bucket& bucket = context.layout.buckets()[own.id];
+      const Tensor& whole = own.places.front()[PlaneKind::rowwise].values;
+      const Shape slice{bucket.slice(context.ranks)};
+      kept_.push_back(own.pooled() ? context.device.allocate(Category::weights, whole.type, slice) : Tensor{});
+      slices.push_back({own.group, own.pooled() ? kept_.back() : bucket.slice(whole, context.ranks), own.master});
     }
     return slices;
   }
 
+  static void add_operands(const WireContext& context, const Bucket& bucket, const StoredArray& whole,
+                           IndexedBy<ParamId, Operand>& operands) {
+    for (std::size_t i = 0; i < bucket.members.size(); ++i) {
+      const Placement& p = bucket.members[i];
+      if (p.member > 0) continue;
+      const ParamSpec& spec = context.registry[p.param];
+      operands[p.param] = {whole.of(i, 1).view(spec.member), spec.members, context.layout.member_stride(p.param)};
+    }
+  }
+
+  std::vector<Tensor> kept_;  ///< by bucket: this rank's part; empty where it lies in the whole
   Slices slices_;
-  IndexedBy<GroupId, std::vector<Exchange>> exchanges_;
-  IndexedBy<ParamId, Operand> operands_;
+  Exchanges exchanges_;
+  std::vector<IndexedBy<ParamId, Operand>> operands_;  ///< by place
 };
 
 }  // namespace

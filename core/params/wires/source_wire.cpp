@@ -15,7 +15,7 @@ class SourceWire final : public CodedWire {
     for (const WireBucket& own : buckets) {
       const Bucket& bucket = context.layout.buckets()[own.id];
       travels(own, own.staged, {bucket.counts, bucket.begins});
-      std::vector<QuantizedMatrix> whole = matrices_of(own);
+      std::vector<QuantizedMatrix> whole = matrices_of(own, own.places.front());
       auto matrix = whole.begin();
       for (const Placement& p : bucket.members) {
         if (p.member > 0) continue;
@@ -30,7 +30,7 @@ class SourceWire final : public CodedWire {
   void measure(Stream&) override {}
   std::span<const Tensor> agreed(ProcessGroup) const override { return {}; }
   void stage(Stream& stream, std::span<const GroupId> groups) override { slices_.round(stream, groups); }
-  void consume(Stream& stream, GroupId group) override {
+  void consume(Stream& stream, GroupId group, const Held&) override {
     if (gathered_[group]) quantize(stream, *gathered_[group]);
   }
 

@@ -1,9 +1,9 @@
 // disagree WHEN KIND: the last rank calls other collectives than the rest.
 //  WHEN  debug: compared before each; boundary: all begun, then compared; wait: each is waited for, then compared;
 //        ahead: all begun, then more work behind them than a GPU's queue holds
-//  KIND  order: #2 and #3 swapped; op, count: another #2; group: #2 is an exchange of rows, of as many as each pair of
-//        neighbours likes, in another process group; missing: no #5, Control instead; silent: no #5, asleep; none:
-//        nothing wrong
+//  KIND  order: #2 and #3 swapped; across: so too, and #2 is of neighbours alone, an exchange of rows, of as many as
+//        each pair of them likes; group: such a #2 in another process group; op, count: another #2; missing: no #5,
+//        Control instead; silent: no #5, asleep; none: nothing wrong
 // Where only a time-out can tell, it is a few seconds; elsewhere it is never reached, however busy the machine.
 #include <unistd.h>
 
@@ -31,8 +31,9 @@ class Call {
         counts_(static_cast<std::size_t>(group.size()), elements),
         begins_(counts_.size()) {
     std::exclusive_scan(counts_.begin(), counts_.end(), begins_.begin(), std::int64_t{0});
-    const auto memory = [&] { return device.allocate(Category::batch, DType::u64, {elements * group.size()}); };
-    exchange_ = {memory(), memory(), counts_, begins_};
+    const auto memory = [&](std::int64_t n) { return device.allocate(Category::batch, DType::u64, {n}); };
+    const std::int64_t all = elements * group.size();
+    exchange_ = {memory(collective == Collective::all_gather ? elements : all), memory(all), counts_, begins_};
     if (collective == Collective::exchange_rows) exchange_.arrivals = counts_;
   }
   Pending begin(Stream& stream) const { return group_.get().submit(stream, {collective_, {&exchange_, 1}, 7, "test"}); }
@@ -44,6 +45,8 @@ class Call {
   Exchange exchange_;
 };
 
+bool of_neighbours(const std::string& kind) { return kind == "group" || kind == "across"; }
+
 std::vector<Call> calls(Device& device, Mesh& mesh, const std::string& kind, bool odd) {
   const Collective second = odd && kind == "op" ? Collective::all_reduce_max : Collective::all_reduce_sum;
   std::vector<Call> list;
@@ -54,14 +57,14 @@ std::vector<Call> calls(Device& device, Mesh& mesh, const std::string& kind, boo
   add(Collective::all_reduce_max, 20);
   if (kind == "op") {
     add(second, 30);
-  } else if (kind == "group") {
-    Communicator& group = odd ? mesh.of(ProcessGroup::expert) : mesh.experts();
+  } else if (of_neighbours(kind)) {
+    Communicator& group = odd && kind == "group" ? mesh.of(ProcessGroup::expert) : mesh.experts();
     list.emplace_back(device, group, Collective::exchange_rows, 5 + mesh.ranks().expert_data.rank);
   } else {
     add(Collective::all_to_all, odd && kind == "count" ? 31 : 30);
   }
   add(Collective::all_gather, 30);
-  if (odd && kind == "order") std::swap(list[2], list[3]);
+  if (odd && (kind == "order" || kind == "across")) std::swap(list[2], list[3]);
   add(Collective::all_reduce_max, 50);
   if (!odd || (kind != "missing" && kind != "silent")) add(Collective::all_gather, 100000);
   return list;
@@ -76,13 +79,13 @@ int main(int argc, char** argv) {
   const int gpus = static_cast<int>(Runtime::gpus().size());
   // NCCL connects ranks at the first collective of a kind, and waits there for those that began with another.
   const bool hangs = kind == "silent" || (when == "wait" && kind != "none") || (when == "debug" && kind == "missing") ||
-                     (gpus > 0 && when == "boundary" && (kind == "order" || kind == "group"));
+                     (gpus > 0 && when == "boundary" && (kind == "order" || of_neighbours(kind)));
   const std::chrono::seconds timeout(hangs ? 5 : 300);
   const Runtime runtime(0, gpus == 0 ? -1 : mpi.local_rank() % gpus);
   Device device;
   Stream& stream = device.compute();
   const MpiOptions options{.compare = when == "debug" ? Compare::before_each : Compare::at_boundaries};
-  Mesh mesh = mpi.mesh(device, mpi.ranks(kind == "group" ? 2 : 1), timeout, options);
+  Mesh mesh = mpi.mesh(device, mpi.ranks(of_neighbours(kind) ? 2 : 1), timeout, options);
   const auto control = mpi.control(timeout);
 
   const bool odd = mpi.rank() == mpi.size() - 1;

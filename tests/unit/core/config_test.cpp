@@ -173,6 +173,18 @@ TEST(Check, NamesEveryContradiction) {
   config = sound();
   config.sample = {10, ""};
   EXPECT_EQ(contradictions(config), List{"sample.prompt: is empty: generation starts from at least one byte"});
+
+  config = sound();
+  config.debug = {0, "one.json", "one.json"};
+  EXPECT_EQ(contradictions(config), List{"debug.profile: is the file of debug.trace too: name another"});
+}
+
+TEST(Advise, AProfileShowsSteps) {
+  RunConfig config = sound();
+  config.debug.profile = "p.json";
+  EXPECT_EQ(advice(config), List{});
+  config.run.steps = 0;
+  EXPECT_EQ(advice(config).front(), "debug.profile: no profile: a run of 0 steps has none to show");
 }
 
 RunConfig with_experts(std::int64_t experts, std::int64_t top_k, std::int64_t expert) {
@@ -246,6 +258,24 @@ TEST(Check, TokenFilesNeedAVocabulary) {
   EXPECT_EQ(contradictions(config), List{});
 }
 
+TEST(Check, AMixtureHasAWeightForEachPattern) {
+  RunConfig config = sound();
+  config.data.files = {"a.txt", "b.txt"};
+  config.data.eval_fraction = 0;
+  config.data.mixture = {0.5, 0.5};
+  EXPECT_EQ(contradictions(config), List{});
+  config.data.mixture = {3};
+  EXPECT_EQ(contradictions(config),
+            List{"data.mixture: is of length 1, and data.files of length 2: give each pattern its weight"});
+  config.data.mixture = {3, 2e-6};
+  EXPECT_EQ(contradictions(config), List{"data.mixture: 2e-06 is less than a millionth of the sum, 3.000002: give "
+                                         "more, or leave that corpus out"});
+  config.data.mixture = {3, 1};
+  config.data.eval_fraction = 0.1;
+  EXPECT_EQ(contradictions(config), List{"data.eval_fraction: keeps a share of 0.1 of one corpus for evaluation; a "
+                                         "mixture is evaluated on data.eval_files"});
+}
+
 TEST(Check, WsdNeedsItsDecayWithinTheRun) {
   RunConfig config = sound();
   config.optimizer.schedule = Schedule::wsd;
@@ -304,6 +334,22 @@ TEST(Check, WhatCheckpointsCannotBe) {
   config.checkpoint.quantized = true;
   EXPECT_EQ(contradictions(config), List{"checkpoint.quantized: recipe bf16 quantizes no weight: leave quantized out, "
                                          "or choose another recipe"});
+  RunConfig coded = holding(RecipeName::nvfp4, PrimaryWeights::quantized);
+  coded.checkpoint.quantized = true;
+  EXPECT_EQ(contradictions(coded), List{});
+  coded.sharding = Sharding::full;
+  coded.gather.cuts = GatherCuts::tile;
+  EXPECT_EQ(contradictions(coded), List{"checkpoint.quantized: is true, and with sharding full no rank holds whole "
+                                        "weights: leave it out and run `tessera quantize` on model.h5, or use sharding "
+                                        "optimizer"});
+  config.checkpoint = {};
+  config.checkpoint.async = true;
+  derive(config);
+  EXPECT_EQ(config.checkpoint.io.get(), CheckpointIo::direct);
+  EXPECT_EQ(contradictions(config), List());
+  config.checkpoint.io = CheckpointIo::mpio;
+  EXPECT_EQ(contradictions(config), List{"checkpoint.io: is mpio, and no thread beside training may use MPI: use io "
+                                         "direct, or leave io or async out"});
 }
 
 TEST(Check, StagingNeedsSomethingThatIsStaged) {
@@ -325,6 +371,48 @@ TEST(Check, StagingNeedsSomethingThatIsStaged) {
   }
 }
 
+TEST(Derive, FullShardingCutsBetweenRowsOfBlocksAndGathersModulesWhereCopiesDiffer) {
+  using enum PrimaryWeights;
+  const auto sharded = [](RecipeName recipe, PrimaryWeights held, RecomputeMode mode = RecomputeMode::none) {
+    RunConfig config = holding(recipe, held);
+    config.sharding = Sharding::full;
+    config.recompute.mode = mode;
+    derive(config);
+    return config;
+  };
+  EXPECT_EQ(sharded(RecipeName::bf16, bf16).gather.cuts.get(), GatherCuts::flat);
+  for (PrimaryWeights held : {bf16, quantized})
+    EXPECT_EQ(sharded(RecipeName::nvfp4, held).gather.cuts.get(), GatherCuts::tile);
+  EXPECT_TRUE(gathers_modules(sharded(RecipeName::mxfp8, quantized, RecomputeMode::selective)));
+  EXPECT_FALSE(gathers_modules(sharded(RecipeName::mxfp8, bf16, RecomputeMode::selective)));
+  EXPECT_FALSE(gathers_modules(sharded(RecipeName::mxfp8, quantized, RecomputeMode::full)));
+  EXPECT_FALSE(gathers_modules(sharded(RecipeName::mxfp8_2d, quantized, RecomputeMode::selective)));
+  RunConfig asked = sharded(RecipeName::bf16, bf16);
+  asked.gather.granularity = GatherGranularity::module;
+  EXPECT_TRUE(gathers_modules(asked));
+}
+
+TEST(Check, FullShardingGathersWhatItKeeps) {
+  using enum PrimaryWeights;
+  RunConfig config = sound();
+  config.gather.granularity = GatherGranularity::unit;
+  EXPECT_EQ(contradictions(config), List{"gather.granularity: is unit, and weights are gathered for use only where "
+                                         "sharding is full: use auto, or sharding full"});
+  config.sharding = Sharding::full;
+  EXPECT_EQ(contradictions(config), List{});
+  config.reduce.bucket_mib = 1;
+  EXPECT_EQ(advice(config), List{"reduce.bucket_mib: counts with sharding: optimizer only: under full sharding "
+                                 "gradients travel module by module"});
+  RunConfig coded = holding(RecipeName::mxfp8, quantized, GatherWire::bf16);
+  coded.sharding = Sharding::full;
+  coded.gather.cuts = GatherCuts::flat;
+  EXPECT_EQ(contradictions(coded),
+            (List{"gather.wire: is bf16, and full sharding gathers what it keeps, which is codes: use wire auto, "
+                  "primary_weights bf16, or sharding optimizer",
+                  "gather.cuts: is flat, and full sharding cuts what a recipe quantizes between rows of blocks: use "
+                  "cuts tile, or sharding optimizer"}));
+}
+
 TEST(Check, SurvivesAConfigOfZeros) { EXPECT_NO_THROW(contradictions(RunConfig())); }
 
 TEST(Advise, NamesKeysWithoutEffect) {
@@ -337,7 +425,8 @@ TEST(Advise, NamesKeysWithoutEffect) {
   config.recompute.modules = std::vector{RecomputeModule::mlp};
   config.checkpoint.io = CheckpointIo::direct;
   config.checkpoint.mpio_hints = {{"cb_nodes", "2"}};
-  EXPECT_EQ(advice(config), (List{"eval.every_steps: no evaluation: data.eval_fraction 0 keeps no windows for it",
+  EXPECT_EQ(advice(config), (List{"eval.every_steps: no evaluation: data.eval_fraction 0 keeps no windows for it, and "
+                                  "there are no data.eval_files",
                                   "optimizer.warmup_steps: the run of 100 steps ends within warm-up",
                                   "optimizer.decay_steps: counts with schedule wsd only",
                                   "recompute.modules: counts with mode selective only",
@@ -374,21 +463,21 @@ model: kind layers hidden heads kv_heads head_dim ffn seq_len norm norm_eps qk_n
 model.rope_scaling: factor low_freq_factor high_freq_factor original_seq_len
 model.moe: experts top_k weights renormalize balance_coef z_coef
 recompute: mode modules
-data: kind root files eval_files tokenizer eval_fraction shuffle
+data: kind root files mixture eval_files tokenizer eval_fraction shuffle
 batch: global micro
 eval: every_steps batches
 sample: tokens every_steps prompt
-precision: compute recipe primary_weights fuse_wgrad quantize_head bf16_first bf16_last
-gather: overlap wire cuts staging
+precision: compute recipe primary_weights fuse_wgrad quantize_head bf16_first bf16_last sharding
+gather: overlap wire cuts staging granularity
 reduce: overlap bucket_mib order
 optimizer: matrices others lr beta1 beta2 eps weight_decay moments clip schedule )"
             R"(warmup_steps decay_steps min_lr max_skips skip_spikes
 optimizer.muon: momentum nesterov coefficients scale
 parallel: expert expert_room oversubscribe
 comm: timeout_s
-checkpoint: dir every_steps keep_last keep_every expert_layout io mpio_hints quantized )"
+checkpoint: dir every_steps keep_last keep_every expert_layout io mpio_hints async quantized )"
             R"(init_from init_missing init_ignore_extra
-debug: replica_hash_every trace)");
+debug: replica_hash_every trace profile)");
 }
 
 // What the tensors, the state or the data order of a run hang on. Another value of these would go on from other bits.
@@ -408,7 +497,7 @@ TEST(Keys, FixedAreThoseThatAResumedRunCannotChange) {
             "optimizer.moments optimizer.muon.momentum optimizer.muon.nesterov optimizer.muon.coefficients "
             "optimizer.muon.scale ");
   EXPECT_EQ(on_request,
-            "run.steps data.kind data.eval_fraction data.shuffle batch.global optimizer.schedule "
+            "run.steps data.kind data.mixture data.eval_fraction data.shuffle batch.global optimizer.schedule "
             "optimizer.warmup_steps optimizer.decay_steps ");
 }
 
@@ -437,7 +526,7 @@ TEST(Keys, SuggestWhatWasMeant) {
   EXPECT_EQ(nearest_key("model.hidden_size"), "model.hidden");
   EXPECT_EQ(nearest_key("optimizr.lr"), "optimizer.lr");
   EXPECT_EQ(nearest_key("model.experts"), "model.moe.experts");
-  EXPECT_EQ(nearest_key("sharding"), "");
+  EXPECT_EQ(nearest_key("pipelines"), "");
   EXPECT_EQ(nearest_key(std::string(100000, 'x')), "");
   EXPECT_EQ(nearest_word("cosin", choices_of<Schedule>()), "cosine");
   EXPECT_EQ(nearest_word("cubic", choices_of<Schedule>()), "");

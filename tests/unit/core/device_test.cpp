@@ -7,9 +7,10 @@
 #include <map>
 #include <string>
 
-#include "core/device/region.hpp"
+#include "core/device/timeline.hpp"
 #include "core/step/repeated_work.hpp"
 #include "kernels/base/error.hpp"
+#include "kernels/base/external_event.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/random/random.hpp"
 #include "tests/support/on_device.hpp"
@@ -24,7 +25,7 @@ Tensor floats(Device& device) { return test::poisoned<float>(device, {n}); }
 
 std::map<std::string, std::int64_t> waits(const Device& device) {
   std::map<std::string, std::int64_t> by_name;
-  for (const RegionTime& region : device.regions()) by_name[region.name] = region.waits;
+  for (const RegionTime& region : device.timeline().regions()) by_name[name_of(region.name)] = region.waits;
   return by_name;
 }
 
@@ -86,17 +87,17 @@ TEST(Device, WaitsBelongToTheInnermostRegion) {
   const Tensor t = device.allocate(Category::batch, DType::f32, {1});
   float value = 1;
   {
-    const Region outer(device, "outer");
+    const Region outer(device.compute(), RegionName::step);
     device.upload(device.compute(), t, &value);
     {
-      const Region inner(device, "inner");
+      const Region inner(device.compute(), RegionName::update);
       device.download(device.compute(), &value, t);
       device.wait(device.compute().record());
     }
     device.download(device.compute(), &value, t);
   }
   device.download(device.compute(), &value, t);
-  const std::map<std::string, std::int64_t> expected{{"outside", 1}, {"outer", 2}, {"inner", 2}};
+  const std::map<std::string, std::int64_t> expected{{"outside", 1}, {"step", 2}, {"update", 2}};
   EXPECT_EQ(waits(device), expected);
   EXPECT_EQ(device.host_waits(), 5);
 }
@@ -197,6 +198,37 @@ TEST(Device, RepeatedWorkGoesOnAsItBegan) {
     EXPECT_EQ(test::on_host<float>(device, to), Values(n, static_cast<float>(round)));
   }
   EXPECT_EQ(repeated.replays(), device.compute().native() ? 5 : 0) << "not 0, 1, recorded in 2, not 6";
+}
+
+/// Slow copies to the host, of which repeated work, eager and replayed, overwrites the source.
+TEST(Device, WorkWaitsForAnExternalEventWheneverItRuns) {
+  constexpr int copies = 16;
+  Device device;
+  const Tensor value = floats(device), next = floats(device);
+  std::span<std::byte> pinned = device.pinned(copies * value.bytes());
+  const std::span<std::byte> last = pinned.last(static_cast<std::size_t>(value.bytes()));
+  ExternalEvent copied;
+  EXPECT_TRUE(copied.reached());
+  RepeatedWork repeated(device);
+  fill(device.compute(), value, 0);
+  for (int round = 0; round < 6; ++round) {
+    if (round != 1) {  // in which the event is reached before
+      device.saves().wait(device.compute().record());
+      for (int c = 0; c < copies; ++c) device.fetch(device.saves(), pinned.data() + c * value.bytes(), value);
+      copied.record(device.saves());
+    }
+    fill(device.compute(), next, static_cast<float>(round + 1));
+    repeated.run({}, [&] {
+      copied.hold(device.compute());
+      copy(device.compute(), value, next);
+    });
+    EXPECT_EQ(test::on_host<float>(device, value), Values(n, static_cast<float>(round + 1)));
+    EXPECT_TRUE(copied.reached());
+    Values seen(n);
+    std::memcpy(seen.data(), last.data(), last.size());
+    EXPECT_EQ(seen, Values(n, static_cast<float>(round == 1 ? 0 : round)));
+  }
+  EXPECT_EQ(repeated.replays(), device.compute().native() ? 3 : 0);
 }
 
 TEST(Device, WorkThatThrowsWhileItIsRecordedLeavesTheStreamUsable) {

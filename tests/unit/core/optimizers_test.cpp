@@ -241,7 +241,7 @@ class SteppedTest : public OptimizersTest {
     Usage usage;
     for (int p = 0; p < registry.size(); ++p) {
       usage.training.push_back({{p}, Side::rowwise, Half::forward});
-      usage.writes.add(1);
+      usage.contributions.push_back({p});
     }
     return usage;
   }

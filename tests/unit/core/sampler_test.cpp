@@ -1,3 +1,4 @@
+#include "core/data/mixture.hpp"
 #include "core/data/sampler.hpp"
 
 #include <gtest/gtest.h>
@@ -145,6 +146,62 @@ TEST(Sampler, InSequenceGoesRound) {
 TEST(Sampler, RefusesAnEmptyCorpusAndNegativeSamples) {
   EXPECT_THROW(Sampler(0, Order::shuffled, 1), Error);
   EXPECT_THROW(Sampler(5, Order::shuffled, 1).window(-1), Error);
+}
+
+// Seats by Sainte-Lague's rule, dealt one by one.
+std::vector<Mixture::Place> dealt(const std::vector<double>& weights, std::int64_t samples) {
+  std::vector<std::int64_t> taken(weights.size());
+  std::vector<Mixture::Place> places;
+  for (std::int64_t s = 0; s < samples; ++s) {
+    std::size_t best = 0;
+    for (std::size_t i = 1; i < weights.size(); ++i)
+      if (weights[i] / static_cast<double>(2 * taken[i] + 1) > weights[best] / static_cast<double>(2 * taken[best] + 1))
+        best = i;
+    places.push_back({best, taken[best]++});
+  }
+  return places;
+}
+
+TEST(Mixture, DealsSamplesBySainteLague) {
+  // Sums are powers of two, so that no share is rounded.
+  for (const std::vector<double>& weights :
+       {std::vector{1.0}, {2.0}, {1.0, 1.0}, {3.0, 1.0}, {1.0, 7.0}, {0.5, 0.25, 0.25}, {1.0, 20.0, 3.0, 8.0, 32.0}}) {
+    const auto expected = dealt(weights, 500);
+    Mixture mixture(weights);
+    for (std::int64_t s = 0; s < 500; ++s) {
+      const std::int64_t at = s * 373 % 500;
+      EXPECT_EQ(mixture.place(at), expected[static_cast<std::size_t>(at)]) << weights.size() << " weights, " << at;
+    }
+  }
+}
+
+TEST(Mixture, GivesEachCorpusItsShareOfEveryStretch) {
+  const std::vector<double> weights{0.7, 0.2, 0.0999, 0.0001};
+  Mixture mixture(weights);
+  for (const std::int64_t begin : {std::int64_t{0}, std::int64_t{1} << 20, std::int64_t{1} << 50}) {
+    std::vector<std::int64_t> first(4, -1), taken(4);
+    for (std::int64_t n = 1; n <= 30000; ++n) {
+      const Mixture::Place place = mixture.place(begin + n - 1);
+      std::int64_t& start = first[place.corpus];
+      if (start < 0) start = place.sample;
+      EXPECT_EQ(place.sample, start + taken[place.corpus]++) << "none is left out, none comes twice";
+      for (std::size_t i = 0; i < 4; ++i)  // within (1 + corpora) / 2 at either end
+        ASSERT_NEAR(static_cast<double>(taken[i]), weights[i] * static_cast<double>(n), 5.1) << begin << " " << n;
+    }
+  }
+}
+
+TEST(Mixture, RefusesWhatIsNoWeight) {
+  EXPECT_THROW(Mixture({}), Error);
+  EXPECT_THROW(Mixture(std::vector{1.0, 0.0}), Error);
+  EXPECT_THROW(Mixture(std::vector{1.0}).place(-1), Error);
+}
+
+TEST(Sampler, ShufflesEachCorpusByItself) {
+  EXPECT_EQ(shuffled_epoch(50, 7, 2, 0), shuffled_epoch(50, 7, 2));
+  EXPECT_NE(shuffled_epoch(50, 7, 2, 1), shuffled_epoch(50, 7, 2));
+  EXPECT_NE(shuffled_epoch(50, 7, 2, 1), shuffled_epoch(50, 7, 2, 2));
+  EXPECT_EQ(Sampler(50, Order::shuffled, 7, 1).window(120), shuffled_epoch(50, 7, 2, 1)[20]);
 }
 
 TEST(BatchPlan, DealsEverySampleOnceWhateverTheRanks) {

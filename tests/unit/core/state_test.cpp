@@ -42,6 +42,34 @@ TEST(GradientMachine, StepsNothingThatWasNotReduced) {
   EXPECT_EQ(machine.state(), GradientState::reducing);
 }
 
+TEST(WeightMachine, OfVisitsGivesItsPlaceBackAsOftenAsItIsUsed) {
+  WeightMachine always, visiting({}, Residing::visiting);
+  for (WeightMachine* machine : {&always, &visiting})
+    for (WeightState next : {WeightState::staged, WeightState::in_flight, WeightState::gathered, WeightState::ready})
+      machine->to(next);
+  EXPECT_THROW(always.to(WeightState::staged), StateError);
+  visiting.to(WeightState::staged);
+  visiting.to(WeightState::in_flight);
+  EXPECT_THROW(visiting.to(WeightState::stale), StateError);
+  visiting.to(WeightState::gathered);
+  visiting.to(WeightState::ready);
+  visiting.to(WeightState::staged);
+  EXPECT_EQ(visiting.epoch(), 1);
+  visiting.to(WeightState::stale);
+  visiting.to(WeightState::staged);
+  EXPECT_EQ(visiting.epoch(), 2);
+}
+
+TEST(GradientMachine, OfVisitsReducesEachMicroBatch) {
+  GradientMachine machine({}, Residing::visiting);
+  for (int micro_batch = 0; micro_batch < 3; ++micro_batch) {
+    machine.to(GradientState::accumulating);
+    machine.to(GradientState::reducing);
+  }
+  machine.to(GradientState::reduced);
+  EXPECT_THROW(machine.to(GradientState::accumulating), StateError);
+}
+
 TEST(StateError, NamesGroupEpochAndEdge) {
   WeightMachine machine(GroupId{7});
   try {

@@ -40,7 +40,7 @@ TEST(Usage, ListsEveryAccessOfForwardBackwardAndEvaluation) {
     EXPECT_TRUE(reads(plan.usage.evaluation, param, Side::rowwise)) << plan.registry[param].name;
     EXPECT_EQ(reads(backward, param, Side::columnwise), role == Role::matrix || role == Role::head)
         << plan.registry[param].name;
-    EXPECT_EQ(plan.usage.writes[param], 1) << plan.registry[param].name;
+    EXPECT_EQ(plan.usage.writes(param), 1) << plan.registry[param].name;
   }
   EXPECT_TRUE(std::equal(forward.begin(), forward.begin() + 5, plan.usage.evaluation.begin()));
   // Forward's first is the embedding, backward's last the first block's.

@@ -5,6 +5,7 @@
 
 #include "io/checkpoint/reader.hpp"
 #include "io/files/text_file.hpp"
+#include "kernels/digest/digest.hpp"
 #include "tests/support/saved_state.hpp"
 
 namespace tessera {

@@ -69,7 +69,7 @@ model:
    rope_scaling: {factor: 8, low_freq_factor: 2, high_freq_factor: 5, original_seq_len: 8192},
    moe: {experts: 8, top_k: 2, weights: discrete, renormalize: false, balance_coef: 0.5, z_coef: 0.25}}
 recompute: {mode: selective, modules: [mlp, moe]}
-data: {kind: tokens, root: ../corpus, files: [a.bin, "b c.bin"], eval_fraction: 0, shuffle: false,
+data: {kind: tokens, root: ../corpus, files: [a.bin, "b c.bin"], mixture: [1, 1], eval_fraction: 0, shuffle: false,
        eval_files: [val.bin], tokenizer: ../tok.json}
 batch: {global: 32, micro: 4}
 eval: {every_steps: 50, batches: 3}
@@ -84,9 +84,9 @@ optimizer: {matrices: muon, others: adamw, lr: 1e-3, beta1: 0.8, beta2: 0.9, eps
             muon: {momentum: 0.9, nesterov: false, coefficients: polar_express, scale: rms}}
 comm: {timeout_s: 7}
 checkpoint: {dir: out/all, every_steps: 7, keep_last: 3, keep_every: 21, expert_layout: discrete, io: direct,
-             mpio_hints: {striping_factor: 8, romio_cb_write: "enable"}, quantized: true,
+             mpio_hints: {striping_factor: 8, romio_cb_write: "enable"}, async: false, quantized: true,
              init_from: runs/a, init_missing: [a.weight, b.weight], init_ignore_extra: true}
-debug: {replica_hash_every: 5, trace: t.jsonl}
+debug: {replica_hash_every: 5, trace: t.jsonl, profile: p.json}
 )").config;
   EXPECT_EQ(config.run, (RunSection{"all", 18446744073709551615u, 200, Determinism::off, true, 1.5, 3}));
   const MoeConfig moe{8, 2, ExpertWeights::discrete, false, 0.5, 0.25};
@@ -96,13 +96,14 @@ debug: {replica_hash_every: 5, trace: t.jsonl}
   EXPECT_EQ(config.recompute, (RecomputeConfig{RecomputeMode::selective,
                                                std::vector{RecomputeModule::mlp, RecomputeModule::moe}}));
   EXPECT_EQ(config.data, (DataConfig{DataKind::tokens, std::string("/corpus"), {"a.bin", "b c.bin"}, 0.0, false,
-                                     {"val.bin"}, "/tok.json"}));
+                                     {"val.bin"}, "/tok.json", {1, 1}}));
   EXPECT_EQ(config.batch, (BatchConfig{32, 4}));
   EXPECT_EQ(config.eval, (EvalConfig{50, 3}));
   EXPECT_EQ(config.sample, (SampleConfig{0, "The \"one\"\n", 20}));
   EXPECT_EQ(config.precision, (PrecisionConfig{Compute::bf16, RecipeName::mxfp8_2d, PrimaryWeights::bf16, false, false,
                                                1, 2}));
-  EXPECT_EQ(config.gather, (GatherConfig{false, GatherWire::automatic, GatherCuts::tile, GatherStaging::automatic}));
+  EXPECT_EQ(config.gather, (GatherConfig{false, GatherWire::automatic, GatherCuts::tile, GatherStaging::automatic,
+                                        GatherGranularity::automatic}));
   EXPECT_EQ(config.reduce, (ReduceConfig{false, 0.25, ReduceOrder::library}));
   EXPECT_EQ(config.optimizer, (OptimizerConfig{MatrixRule::muon, OptimizerRule::adamw, 1e-3, 0.8, 0.9, 1e-6, 0,
                                                Moments::bf16, 2, Schedule::wsd, 5, 20, 1e-4, 2, 4.5,
@@ -110,9 +111,9 @@ debug: {replica_hash_every: 5, trace: t.jsonl}
   EXPECT_EQ(config.comm, (CommConfig{7}));
   EXPECT_EQ(config.checkpoint, (CheckpointConfig{std::string("out/all"), 7, 3, 21, ExpertLayout::discrete,
                                                  CheckpointIo::direct,
-                                                 {{"romio_cb_write", "enable"}, {"striping_factor", "8"}}, true,
+                                                 {{"romio_cb_write", "enable"}, {"striping_factor", "8"}}, false, true,
                                                  "runs/a", {"a.weight", "b.weight"}, true}));
-  EXPECT_EQ(config.debug, (DebugConfig{5, "t.jsonl"}));
+  EXPECT_EQ(config.debug, (DebugConfig{5, "t.jsonl", "p.json"}));
 }
 
 TEST(Deck, KnowsWhoGaveEachValue) {
@@ -204,7 +205,7 @@ model:
   norm: rmss
   seq_len: 1e3
   tied_head: yes
-sharding: optimizer
+pipeline_stages: 2
 batch: {global: 7, micro: 2}
 )", {{"optimizer.lr", "-1"}}),
             (List{"d.yaml:1:1: data.files: missing: a list of texts is needed, allowed one line of text",
@@ -215,7 +216,7 @@ batch: {global: 7, micro: 2}
                   "d.yaml:7:9: model.norm: rmss is none of the choices, allowed layer | rms, did you mean rms?",
                   "d.yaml:8:12: model.seq_len: 1e3 is not an integer, allowed 1 to 16777216",
                   "d.yaml:9:14: model.tied_head: yes is not a boolean, allowed true | false",
-                  "d.yaml:10:1: sharding: unknown key",
+                  "d.yaml:10:1: pipeline_stages: unknown key",
                   "--set optimizer.lr=-1: optimizer.lr: -1 is out of range, allowed 0 to 1000",
                   "d.yaml:6:10: model.heads: 3 heads do not divide hidden 100: change one of them, or give "
                   "model.head_dim",
@@ -233,8 +234,7 @@ TEST(BadDeck, UnknownKeys) {
 }
 
 TEST(BadDeck, KeysOfFeaturesToComeAreUnknown) {
-  for (const char* line : {"sharding: optimizer", "parallel: {pipeline: 1}", "precision: {scaling: delayed}",
-                            "gather: {granularity: auto}"}) {
+  for (const char* line : {"parallel: {pipeline: 1}", "precision: {scaling: delayed}"}) {
     const List found = errors_with(line);
     ASSERT_EQ(found.size(), 1u) << line;
     EXPECT_NE(found[0].find(": unknown key"), std::string::npos) << found[0];
@@ -271,6 +271,10 @@ TEST(BadDeck, WrongTypes) {
             List{"d.yaml:6:39: recompute.modules: attn is none of the choices, allowed attention | mlp | norm | moe"});
   EXPECT_EQ(errors_with("recompute: {mode: selective, modules: [mlp, mlp]}"),
             List{"d.yaml:6:39: recompute.modules: mlp is listed twice"});
+  EXPECT_EQ(errors_set("data.mixture=0.5"),
+            List{"--set data.mixture=0.5: data.mixture: 0.5 is not a list of numbers, allowed [(0, 1000000], ...]"});
+  EXPECT_EQ(errors_set("data.mixture=[1, 0]"),
+            List{"--set data.mixture=[1, 0]: data.mixture: 0 is out of range, allowed (0, 1000000]"});
   EXPECT_EQ(errors_with("checkpoint: {mpio_hints: [a]}"),
             List{"d.yaml:6:26: checkpoint.mpio_hints: a list is not a map of texts, allowed "
                  "{name: one line of text, ...}"});

@@ -32,6 +32,11 @@ TYPED_TEST(SumInOrder, EqualsItsReferenceToTheBit) {
       const Tensor in = test::on_device(device, Shape{parts, n}, values), out = test::poisoned<TypeParam>(device, {n});
       sum_in_order(device.compute(), out, in);
       EXPECT_TRUE(test::same_bits(test::on_host<TypeParam>(device, out), expected));
+      const auto before = test::uniform<TypeParam>(n, 2);
+      const Tensor sums = test::on_device(device, Shape{n}, before);
+      add_in_order(device.compute(), sums, in);
+      EXPECT_TRUE(test::same_bits(test::on_host<TypeParam>(device, sums),
+                                  reference::add_in_order(std::span<const TypeParam>(before), values, parts)));
       sum_in_order(device.compute(), in.flat(0, n), in);
       EXPECT_TRUE(test::same_bits(test::on_host<TypeParam>(device, in.flat(0, n)), expected)) << "in place";
     }

@@ -1,0 +1,81 @@
+#include "core/params/visits.hpp"
+
+#include <algorithm>
+
+namespace tessera {
+namespace {
+
+/// An access and what it needs.
+struct Need {
+  const Access* access;
+  GroupId group;
+  Sides sides;
+};
+
+/// The accesses of one run to one group, in order.
+std::vector<Need> needs_of(std::span<const Need> run, GroupId group) {
+  std::vector<Need> own;
+  std::ranges::copy_if(run, std::back_inserter(own), [&](const Need& need) { return need.group == group; });
+  return own;
+}
+
+/// Where the second copy's accesses begin, all behind the first's; at the end where that is not so.
+std::vector<Need>::const_iterator parting(const std::vector<Need>& needs) {
+  const auto differ = [](const Need& need, Sides sides) { return need.sides != Sides::none && need.sides != sides; };
+  const auto first = std::ranges::find_if(needs, [](const Need& need) { return need.sides != Sides::none; });
+  if (first == needs.end()) return needs.end();
+  const auto second = std::find_if(first, needs.end(), [&](const Need& need) { return differ(need, first->sides); });
+  const bool again = std::any_of(second, needs.end(), [&](const Need& need) { return need.sides == first->sides; });
+  return again ? needs.end() : second;
+}
+
+Visit visit_of(std::span<const Need> needs) {
+  Visit visit{needs.front().group, Sides::none, needs.front().access->half};
+  for (const Need& need : needs) visit.sides = visit.sides | need.sides;
+  return visit;
+}
+
+/// A visit and its first access, by which visits are ordered.
+struct Begun {
+  const Access* first;
+  Visit visit;
+};
+
+void add_run(std::span<const Need> run, std::vector<Visit>& visits) {
+  std::vector<GroupId> groups;
+  for (const Need& need : run)
+    if (std::ranges::find(groups, need.group) == groups.end()) groups.push_back(need.group);
+  std::vector<Begun> begun;
+  for (GroupId group : groups) {
+    const std::vector<Need> needs = needs_of(run, group);
+    const auto cut = parting(needs) - needs.begin();
+    const std::span<const Need> all(needs), first = all.first(static_cast<std::size_t>(cut)),
+                                then = all.subspan(static_cast<std::size_t>(cut));
+    for (std::span<const Need> part : {first, then})
+      if (!part.empty()) begun.push_back({part.front().access, visit_of(part)});
+  }
+  std::ranges::sort(begun, {}, &Begun::first);
+  for (const Begun& one : begun) visits.push_back(one.visit);
+}
+
+}  // namespace
+
+std::vector<Visit> visits_of(std::span<const Access> accesses, const ParamRegistry& registry, const ParamLayout& layout,
+                             const WeightRules& rules) {
+  std::vector<Need> all;
+  for (const Access& access : accesses) {
+    const WeightFormat& format = registry[access.param].format;
+    all.push_back({&access, layout.group_of(access.param), payload_of(format, way_of(format, rules), access.side)});
+  }
+  const auto unit = [&](const Need& need) { return layout.groups()[need.group].unit; };
+  std::vector<Visit> visits;
+  for (std::span<const Need> rest(all); !rest.empty();) {
+    const auto end = std::ranges::find_if(rest, [&](const Need& need) { return unit(need) != unit(rest.front()); });
+    const auto length = static_cast<std::size_t>(end - rest.begin());
+    add_run(rest.first(length), visits);
+    rest = rest.subspan(length);
+  }
+  return visits;
+}
+
+}  // namespace tessera

@@ -1,0 +1,33 @@
+#pragma once
+#include <array>
+#include <span>
+#include <vector>
+
+#include "core/params/wires/wire.hpp"
+
+namespace tessera {
+
+/// The arrays that an all-gather of a wire's groups completes: by group, place and what is gathered.
+class Exchanges {
+ public:
+  explicit Exchanges(const ParamLayout& layout) : of_(layout.groups().size()) {}
+
+  /// One that travels whenever `part` is gathered (none: always), to one place.
+  void add(GroupId group, const Held& part, const Exchange& exchange) {
+    for (std::size_t sides = 0; sides < sets; ++sides)
+      if (contains(static_cast<Sides>(sides), part.sides)) at(group, part.place)[sides].push_back(exchange);
+  }
+  std::span<const Exchange> of(GroupId group, const Held& held) const {
+    return of_[group][static_cast<std::size_t>(held.place)][static_cast<std::size_t>(held.sides)];
+  }
+
+ private:
+  static constexpr std::size_t sets = 4, places = 2;
+  using BySides = std::array<std::vector<Exchange>, sets>;
+
+  BySides& at(GroupId group, int place) { return of_[group][static_cast<std::size_t>(place)]; }
+
+  IndexedBy<GroupId, std::array<BySides, places>> of_;
+};
+
+}  // namespace tessera

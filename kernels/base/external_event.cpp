@@ -1,0 +1,59 @@
+#include "kernels/base/external_event.hpp"
+
+#include <Kokkos_Core.hpp>
+#include <string>
+
+#include "kernels/base/error.hpp"
+
+namespace tessera {
+
+#if defined(KOKKOS_ENABLE_CUDA)
+
+namespace {
+
+void check(cudaError_t code, const char* call) {
+  if (code != cudaSuccess) throw Error(Exit::internal, std::string(call) + ": " + cudaGetErrorString(code));
+}
+
+cudaEvent_t made(void*& handle) {
+  cudaEvent_t event = static_cast<cudaEvent_t>(handle);
+  if (!event) check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  handle = event;
+  return event;
+}
+
+}  // namespace
+
+ExternalEvent::~ExternalEvent() {
+  if (handle_) cudaEventDestroy(static_cast<cudaEvent_t>(handle_));
+}
+
+void ExternalEvent::record(Stream& stream) {
+  if (stream.native() && !stream.dry())
+    check(cudaEventRecord(made(handle_), static_cast<cudaStream_t>(stream.native())), "cudaEventRecord");
+}
+
+void ExternalEvent::hold(Stream& stream) {
+  if (!stream.native() || stream.dry()) return;
+  // While it captures, a stream would take a plain wait for one inside the graph.
+  const unsigned flags = stream.capturing() ? cudaEventWaitExternal : cudaEventWaitDefault;
+  check(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream.native()), made(handle_), flags), "cudaStreamWaitEvent");
+}
+
+bool ExternalEvent::reached() const {
+  if (!handle_) return true;
+  const cudaError_t code = cudaEventQuery(static_cast<cudaEvent_t>(handle_));
+  if (code != cudaErrorNotReady) check(code, "cudaEventQuery");
+  return code == cudaSuccess;
+}
+
+#else
+
+ExternalEvent::~ExternalEvent() = default;
+void ExternalEvent::record(Stream&) {}
+void ExternalEvent::hold(Stream&) {}
+bool ExternalEvent::reached() const { return true; }
+
+#endif
+
+}  // namespace tessera

@@ -1,0 +1,106 @@
+"""GPT-2 by PyTorch's FSDP2 on random tokens: the peer of `sharding: full`. Prints step time, tokens/s and peak memory of a rank.
+
+    torchrun --nproc_per_node 2 tests/bench/torch_fsdp2.py LAYERS HEADS HIDDEN MICRO [eager]
+
+As PyTorch's own guides have it: fully_shard() by block, then of the rest; bf16 parameters and fp32 sums of gradients
+(MixedPrecisionPolicy), fused AdamW on fp32 shards, blocks and the loss compiled. One micro-batch a rank and step, of
+1024 tokens each, clipped to norm 1; weights as in inputs/bench/gpt2_d*.yaml, and no weight is saved.
+"""
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+LENGTH, VOCABULARY, STEPS = 1024, 50257, 14
+
+
+class Block(nn.Module):
+    def __init__(self, hidden, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
+        self.qkv, self.out = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)
+        self.up, self.down = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
+
+    def forward(self, x):
+        sequences, length, hidden = x.shape
+        qkv = self.qkv(self.norm1(x)).view(sequences, length, 3, self.heads, hidden // self.heads)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(sequences, length, hidden))
+        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+
+
+class Gpt(nn.Module):
+    def __init__(self, layers, heads, hidden):
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(VOCABULARY, hidden), nn.Embedding(LENGTH, hidden)
+        self.blocks = nn.ModuleList(Block(hidden, heads) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(hidden), nn.Linear(hidden, VOCABULARY, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, ids):
+        x = self.tokens(ids) + self.positions(torch.arange(LENGTH, device=ids.device))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def loss_of(logits, targets):
+    return F.cross_entropy(logits.float().view(-1, VOCABULARY), targets.view(-1))
+
+
+def sharded(layers, heads, hidden, compiled):
+    with torch.device("cuda"):
+        model = Gpt(layers, heads, hidden)
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            nn.init.normal_(parameter, std=0.02)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for block in model.blocks:
+        if compiled:
+            block.compile()
+        fully_shard(block, mp_policy=policy)
+    return fully_shard(model, mp_policy=policy)
+
+
+def main():
+    layers, heads, hidden, micro = map(int, sys.argv[1:5])
+    compiled = "eager" not in sys.argv[5:]
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl")
+    torch.manual_seed(0)
+    model = sharded(layers, heads, hidden, compiled)
+    loss_function = torch.compile(loss_of) if compiled else loss_of
+    optimizer = torch.optim.AdamW(model.parameters(), 6e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    ids = torch.randint(0, VOCABULARY, (micro, LENGTH), device="cuda")
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    times = []
+    for _ in range(STEPS):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        loss = loss_function(model(ids), ids.roll(-1, 1))
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - begin)
+    step = sorted(times[STEPS // 2:])[STEPS // 4]
+    if dist.get_rank() == 0:
+        peak, reserved = torch.cuda.max_memory_allocated() / 2**30, torch.cuda.max_memory_reserved() / 2**30
+        print(f"FSDP2 {'compiled' if compiled else 'eager'}, torch {torch.__version__}: {layers} x {hidden}, {micro} "
+              f"sequences a rank on {dist.get_world_size()} GPUs: {step * 1e3:.1f} ms a step, "
+              f"{dist.get_world_size() * micro * LENGTH / step:.0f} tokens/s, peak {peak:.1f} GiB allocated, "
+              f"{reserved:.1f} reserved, loss {loss.item():.3f}", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "app/training/replicas.hpp"
+#include "kernels/random/random.hpp"
+#include "tests/support/trial.hpp"
+
+/// Ranks that keep slices of weights and gradients, which visit a pool while they are used.
+namespace tessera {
+namespace {
+
+using test::mpi;
+using test::Trial;
+
+/// A rank has one micro-batch a step unless `micro` says otherwise.
+RunConfig sharded(RunConfig config, std::int64_t micro = 0) {
+  config.sharding = Sharding::full;
+  config.batch.micro = micro > 0 ? micro : config.batch.global / mpi().size();
+  return config;
+}
+
+/// With a recipe whose two copies travel apart, or one payload.
+RunConfig coded(RecipeName recipe, RecomputeMode mode, GatherGranularity granularity) {
+  RunConfig config = test::base(Compute::bf16);
+  config.model.hidden = 64;
+  config.model.seq_len = 32;
+  config.model.moe = MoeConfig{};
+  config.model.moe->experts = 3;
+  config.model.moe->top_k = 2;
+  config.model.ffn = std::int64_t{64};
+  config.precision.recipe = recipe;
+  config.gather.granularity = granularity;
+  config.recompute.mode = mode;
+  config = sharded(config, 1);
+  derive(config);
+  return config;
+}
+
+std::vector<RunConfig> some_ways() {
+  using Mode = RecomputeMode;
+  using enum GatherGranularity;
+  return {sharded(test::dense(Compute::fp32), 1), sharded(test::mixture(Compute::bf16)),
+          coded(RecipeName::mxfp8, Mode::selective, automatic), coded(RecipeName::mxfp8, Mode::full, unit),
+          coded(RecipeName::nvfp4, Mode::none, module), coded(RecipeName::fp8_block, Mode::none, unit)};
+}
+
+TEST(FullSharding, TakesTheMemoryThatWasPlanned) {
+  for (const RunConfig& config : some_ways()) {
+    Trial run(config, 0);
+    run.train();
+    EXPECT_EQ(run.training().late_allocations(), 0);
+    for (std::size_t c = 0; c < run.plan().memory.size(); ++c)
+      EXPECT_EQ(run.device().memory()[c], run.plan().memory[c])
+          << name_of(config.precision.recipe) << ": " << name_of(static_cast<Category>(c));
+  }
+}
+
+/// Experts between each two ranks; of four, two share them.
+RunConfig spread(RunConfig config) {
+  config.parallel.expert = mpi().size() % 2 == 0 ? 2 : 1;
+  config.parallel.expert_room = {};
+  derive(config);
+  return config;
+}
+
+/// The same run with weights that no rank keeps in slices.
+RunConfig whole(RunConfig config) {
+  config.sharding = Sharding::optimizer;
+  config.gather = {};
+  derive(config);
+  return config;
+}
+
+TEST(FullSharding, EqualsShardedOptimizersUnderDelays) {
+  using enum GatherGranularity;
+  for (RunConfig config : {sharded(test::dense(Compute::bf16)), sharded(spread(test::mixture(Compute::fp32))),
+                           sharded(coded(RecipeName::mxfp8, RecomputeMode::none, unit)),
+                           sharded(coded(RecipeName::nvfp4, RecomputeMode::selective, module))}) {
+    config.run.steps = 3;
+    const std::vector<MetricsRow> kept = Trial(whole(config), 0).train(), visiting = Trial(config, 300).train();
+    ASSERT_EQ(std::ssize(kept), config.run.steps);
+    ASSERT_EQ(kept.size(), visiting.size());
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+      ASSERT_EQ(kept[i].loss, visiting[i].loss) << "step " << i + 1;
+      ASSERT_EQ(kept[i].grad_norm, visiting[i].grad_norm) << "step " << i + 1;
+    }
+  }
+}
+
+class Small : public testing::Test {
+ protected:
+  explicit Small() : run(sharded(test::mixture(Compute::bf16)), 0) { run.train(); }
+  ParamSync& sync() { return run.training().engine().sync(); }
+  Stream& stream() { return run.device().compute(); }
+  const std::vector<Access>& accesses() const { return run.plan().usage.evaluation; }
+  Use operand(const Access& access) { return sync().weights().operand(stream(), access.param, access.side); }
+
+  Trial run;
+};
+using FullShardingCalls = Small;
+
+TEST_F(FullShardingCalls, AnAccessOutOfOrderIsRefused) {
+  if (mpi().size() == 1) return;
+  EXPECT_THROW(operand(accesses().front()), StateError) << "no pass is under way";
+  const Forward pass = sync().forward(stream());
+  EXPECT_THROW(operand(accesses().back()), StateError) << "the head comes last";
+  EXPECT_NO_THROW(operand(accesses().front()));
+}
+
+TEST_F(FullShardingCalls, WhatIsInUseIsNotReleased) {
+  if (mpi().size() == 1) return;
+  const auto group_of = [&](const Access& access) { return run.plan().layout.group_of(access.param); };
+  const auto second = std::ranges::find_if(accesses(), [&](const Access& access) {
+    return group_of(access) != group_of(accesses().front());
+  });
+  Forward pass = sync().forward(stream());
+  {
+    const Use use = operand(accesses().front());
+    EXPECT_THROW(operand(*second), StateError);
+  }
+  EXPECT_NO_THROW(operand(*second));
+}
+
+/// Nothing reads a slot but what its visit gathered.
+TEST_F(FullShardingCalls, SlotsMayHoldAnythingBetweenVisits) {
+  const auto evaluate = [&] {
+    Engine& engine = run.training().engine();
+    HostSequences batch = {{}, {}, run.plan().sizes.micro, 0, 0};
+    batch.ids.resize(static_cast<std::size_t>(batch.sequences * run.plan().sizes.length), 5);
+    batch.targets = batch.ids;
+    return engine.report(engine.evaluate(batch)).sums.front().loss;
+  };
+  const double before = evaluate();
+  if (mpi().size() > 1)
+    sync().weights().visit_planes([&](const Plane& plane) {
+      fill(stream(), plane.values, std::numeric_limits<double>::quiet_NaN());
+    });
+  EXPECT_EQ(evaluate(), before);
+}
+
+TEST_F(FullShardingCalls, EveryRankSeesTheSameWeights) {
+  ReplicaCheck check(run.device(), run.plan());
+  EXPECT_TRUE(check.differences(stream(), sync(), run.control(), 1).empty());
+  bool spoil = mpi().rank() == 1;
+  sync().weights().observe([&](Stream& at, const Plane& plane) {
+    if (std::exchange(spoil, false)) fill(at, plane.values.flat(5, 1), 77);
+  });
+  EXPECT_EQ(check.differences(stream(), sync(), run.control(), 1).empty(), mpi().size() == 1);
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,329 @@
+"""Full sharding changes no bit of a run that may not change: against `sharding: optimizer` where a rank has one
+micro-batch a step, and among its own ways of gathering where it has three; the trace and the plan show which copies
+move; memory falls with the number of ranks.
+
+usage: full_sharding_test.py TESSERA MPIEXEC [CLASS.test...]
+
+With TESSERA_MATRIX=whole: every recipe, way to hold weights, recomputation, granularity, model and number of ranks,
+TESSERA_MATRIX_JOBS runs side by side: minutes on 32 cores. TESSERA_MATRIX_PART=i/n: every n-th of them, from the i-th on.
+"""
+import concurrent.futures
+import itertools
+import json
+import os
+import subprocess
+import threading
+import typing
+import unittest
+
+import runs
+from recipes_test import MODELS, RECIPES
+
+WHOLE = os.environ.get("TESSERA_MATRIX") == "whole"
+JOBS = int(os.environ.get("TESSERA_MATRIX_JOBS", "1"))
+PART, PARTS = map(int, os.environ.get("TESSERA_MATRIX_PART", "0/1").split("/"))
+DECK = """schema_version: 1
+run: {name: full, seed: 11, steps: 4, threads: 1}
+model: {layers: 2, seq_len: 32, MODEL}
+data: {files: ["*.txt"], eval_fraction: 0.1}
+batch: {global: 12, micro: MICRO}
+eval: {every_steps: 0, batches: 1}
+optimizer: {lr: 0.01, warmup_steps: 2}
+checkpoint: {dir: DIR}
+precision: {recipe: RECIPE}
+"""
+CORE = ("step", "loss", "norm", "logits", "gradients", "masters")
+MODES = {
+    "none": (),
+    "selective": ("recompute.mode=selective", "recompute.modules=[attention, mlp, moe]"),
+    "norms": ("recompute.mode=selective", "recompute.modules=[norm]"),
+    "full": ("recompute.mode=full",),
+}
+SETTINGS = {
+    "adamw": (),
+    "muon": ("optimizer.matrices=muon",),
+    "tied": ("model.tied_head=true",),
+    "head": ("precision.quantize_head=true",),
+    "ends": ("precision.bf16_first=1",),
+    "spread": ("parallel.expert=2", "model.moe.experts=4"),
+}
+EVENTS = ("nothing", "often", "nan", "redo")
+GRANULARITIES = ("auto", "unit", "module")
+
+
+def core(rows):
+    return [{key: row[key] for key in CORE} for row in rows]
+
+
+class Bench(runs.Runs):
+    def run_of(self, name, recipe, model, ranks, *settings, micro=None, code=0, extra=(), fault=""):
+        """The rows of a run's trace; one micro-batch a rank unless `micro` says how many sequences it has."""
+        deck = self.write(name + ".yaml", DECK.replace("MODEL", MODELS[model]).replace("WEIGHTS", "single")
+                          .replace("RECIPE", recipe).replace("MICRO", str(micro or 12 // ranks)).replace("DIR", self.path(name)))
+        trace = self.path(name + ".trace")
+        words = [word for setting in (*settings, f"debug.trace={trace}") for word in ("--set", setting)]
+        self.train(code, ranks, deck, *extra, *words, fault=fault)
+        with open(trace) as file:
+            return [json.loads(line) for line in file]
+
+    def full(self, name, recipe, model, ranks, *settings, **more):
+        return self.run_of(name, recipe, model, ranks, "sharding=full", *settings, **more)
+
+    def losses(self, name):
+        return [row.get("eval_loss") for row in self.json_lines(name, "metrics.jsonl")]
+
+
+class Case(typing.NamedTuple):
+    recipe: str
+    held: str
+    mode: str
+    granularity: str
+    model: str
+    ranks: int
+    event: str = "nothing"
+    settings: str = "adamw"
+    micros: int = 1  # micro-batches of a rank
+
+
+# Each recipe, way to hold weights, recomputation, granularity, model, number of ranks and event at least once.
+SOME = (
+    Case("bf16", "bf16", "selective", "auto", "dense", 2, "often", "tied"),
+    Case("fp8_block", "quantized", "full", "module", "odd", 3, "redo"),
+    Case("mxfp8", "quantized", "selective", "auto", "moe", 2, "nan", "spread"),
+    Case("mxfp8_2d", "bf16", "norms", "unit", "dense", 2, "nothing", "ends"),
+    Case("nvfp4", "quantized", "none", "module", "moe", 4, "often", "spread"),
+    Case("mxfp8", "quantized", "none", "unit", "odd", 3, "nothing", "muon"),
+    Case("mxfp8", "quantized", "full", "unit", "dense", 2, "often", "head", 3),
+    Case("mxfp8", "quantized", "selective", "module", "dense", 2, "nothing", "head", 3),
+)
+
+
+def legal(case):
+    """What settings need of model, ranks and recipe."""
+    if case.settings in ("head", "ends") and case.recipe == "bf16":
+        return False
+    return case.settings != "spread" or (case.model == "moe" and case.ranks % 2 == 0)
+
+
+def every():
+    ways = itertools.product(("bf16", *RECIPES), ("bf16", "quantized"), MODES, GRANULARITIES, MODELS, (2, 3, 4), (1, 3))
+    events, settings = itertools.cycle(EVENTS), itertools.cycle(SETTINGS)
+    for recipe, held, mode, granularity, model, ranks, micros in ways:
+        case = Case(recipe, held, mode, granularity, model, ranks, next(events), next(settings), micros)
+        if (recipe, held) != ("bf16", "quantized"):
+            yield case if legal(case) else case._replace(settings="adamw")
+
+
+class Same(Bench):
+    """CORE of runs."""
+
+    def setUp(self):
+        super().setUp()
+        self.made, self.lock, self.numbers = {}, threading.Lock(), itertools.count()
+
+    def one(self, case, *settings):
+        name = f"run{next(self.numbers)}"
+        fault = {"nan": f"step3:{case.ranks - 1}:nan", "redo": "step3:all:redo"}.get(case.event, "")
+        rows = self.run_of(name, case.recipe, case.model, case.ranks, *SETTINGS[case.settings], *settings, fault=fault,
+                           micro=12 // case.ranks // case.micros)
+        return core(rows), name
+
+    def first(self, case):
+        """What a case is compared with, made once for all that it serves: weights held in bf16, nothing computed again;
+        sharding optimizer where a rank has one micro-batch."""
+        sharding = "optimizer" if case.micros == 1 else "full"
+        event = "nan" if case.event == "nan" else "nothing"
+        key = (case.recipe, case.model, case.ranks, event, case.settings, case.micros)
+        with self.lock:
+            future, mine = self.made.get(key), key not in self.made
+            if mine:
+                future = self.made[key] = concurrent.futures.Future()
+        if mine:
+            try:
+                plain = case._replace(event=event)
+                future.set_result(self.one(plain, "precision.primary_weights=bf16", f"sharding={sharding}")[0])
+            except BaseException as error:
+                future.set_exception(error)
+        return future.result()
+
+    def check(self, number, case):
+        first = self.first(case)
+        self.assertEqual([row["step"] for row in first], [1, 2, 3, 4])
+        self.assertNotEqual(first[0]["masters"], first[-1]["masters"])
+        often = ("eval.every_steps=1", "checkpoint.every_steps=1") if case.event == "often" else ()
+        rows, name = self.one(case, "sharding=full", f"precision.primary_weights={case.held}", *MODES[case.mode],
+                              f"gather.granularity={case.granularity}", f"gather.overlap={str(number % 2 == 0).lower()}",
+                              f"reduce.overlap={str(number % 3 > 0).lower()}", "debug.replica_hash_every=2", *often)
+        for row, wanted in zip(rows, first, strict=True):
+            for key in CORE:
+                self.assertEqual(row[key], wanted[key], (case, "step", wanted["step"], key))
+        if case.event == "nan":
+            self.assertEqual(rows[2]["masters"], rows[1]["masters"])
+        if often:
+            self.assertNotIn(None, self.losses(name))
+
+    def check_all(self, cases):
+        failures, done = [], 0
+        with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+            futures = {pool.submit(self.check, number, case): case for number, case in enumerate(cases)}
+            for future in concurrent.futures.as_completed(futures):
+                done += 1
+                if future.exception():
+                    failures.append(f"{futures[future]}: {future.exception()}")
+                    print(failures[-1][:600], flush=True)
+                if WHOLE and done % 20 == 0:
+                    print(f"{done} of {len(cases)} cases, {len(failures)} failures", flush=True)
+        self.assertEqual(failures, [])
+        self.assertGreaterEqual(done, 8)
+
+    def test_bits(self):
+        self.check_all(list(every())[PART::PARTS] if WHOLE else SOME)
+
+
+class Saved(Bench):
+    def test_checkpoints_cross_over(self):
+        """On within one sharding, and over into the other, bit by bit where a rank has one micro-batch."""
+        recipes = ("bf16", *RECIPES) if WHOLE else ("mxfp8",)
+        for recipe, ranks in itertools.product(recipes, (2, 4) if WHOLE else (2,)):
+            whole = core(self.run_of(f"{recipe}{ranks}", recipe, "moe", ranks))
+            for first, then in (("full", "full"), ("full", "optimizer"), ("optimizer", "full")):
+                name = f"{recipe}{ranks}.{first}.{then}"
+                self.run_of(name, recipe, "moe", ranks, "sharding=" + first, code=75, extra=("--stop-at", "2"))
+                rest = core(self.run_of(name, recipe, "moe", ranks, "sharding=" + then))
+                self.assertEqual(rest, whole[2:], name)
+                self.assertEqual(self.final(name), self.final(f"{recipe}{ranks}"))
+
+    def test_any_ranks_load_what_any_saved(self):
+        """Masters and moments: the digest of what is loaded and saved again is that of the first save."""
+        stop = dict(code=75, extra=("--stop-at", "1"))
+        self.train_to("base", "bf16", 2, "optimizer", **stop)
+        want = self.final("base")
+        cases = (("nvfp4", 3, "full"), ("mxfp8", 4, "full"), ("fp8_block", 1, "full"), ("mxfp8_2d", 2, "optimizer"))
+        for (recipe, ranks, sharding), source in zip(cases if WHOLE else cases[:3], ("base", *map(str, range(9)))):
+            name = str(cases.index((recipe, ranks, sharding)))
+            self.train_to(name, recipe, ranks, sharding, code=75, extra=("--resume", source, "--stop-at", "1"))
+            self.assertEqual(self.final(name), want, (recipe, ranks, sharding))
+
+    def train_to(self, name, recipe, ranks, sharding, code, extra):
+        """A run that takes no step leaves no row."""
+        try:
+            self.run_of(name, recipe, "moe", ranks, "sharding=" + sharding, code=code, extra=extra)
+        except FileNotFoundError:
+            self.assertIn("--resume", extra)
+
+    def test_evaluation_and_samples_end_with_fewer_windows_than_ranks(self):
+        losses, texts = {}, {}
+        for sharding in ("optimizer", "full"):
+            self.run_of(sharding, "bf16", "moe", 3, "sharding=" + sharding, "eval.every_steps=2", "run.steps=2",
+                        "data.eval_fraction=0.004", "sample.tokens=8", "sample.every_steps=1")
+            losses[sharding] = self.losses(sharding)
+        self.assertEqual(losses["full"], losses["optimizer"])
+        self.assertIsNotNone(losses["full"][1])
+        for name in losses:
+            texts[name], _ = self.run_to_its_end(0, 2, "generate", name, "--prompt", "the ", "--tokens", "8")
+        self.assertEqual(texts["full"], texts["optimizer"])
+
+
+class Moved(Bench):
+    """What the trace shows of gathers, and the plan."""
+
+    def gathers(self, rows):
+        """Bytes by group, in order, of the gathers that carry the weights of the first step."""
+        return [(c["group"], c["bytes"]) for c in rows[0]["collectives"] if c["op"] == "all_gather"]
+
+    def planned(self, name, ranks, *settings):
+        out, _ = self.run_to_its_end(0, 1, "plan", self.path(name + ".yaml"), "--ranks", str(ranks), "--json",
+                                     *itertools.chain.from_iterable(("--set", one) for one in settings))
+        return json.loads(out)
+
+    def moves(self, recipe, mode, granularity, micro, model="dense"):
+        settings = ("sharding=full", *MODES[mode], f"gather.granularity={granularity}", "reduce.overlap=false", "run.steps=2")
+        name = f"{recipe}.{mode}.{granularity}.{micro}.{model}"
+        rows = self.run_of(name, recipe, model, 2, *settings, micro=micro)
+        plan = self.planned(name, 2, *settings)
+        found = self.gathers(rows)
+        self.assertEqual(len(found), sum(one["count"] for one in plan["gathers"]), name)
+        if recipe == "bf16":  # else slices are uneven, and the plan is that of the rank that needs most
+            self.assertEqual(sum(size for _, size in found), sum(one["bytes"] * one["count"] for one in plan["gathers"]))
+        self.assertGreaterEqual(plan["granularity"]["unit"], plan["granularity"]["module"])
+        return found, plan["gathers"]
+
+    def test_copies(self):
+        """mxfp8 moves rowwise forward, columnwise backward; what is computed again rowwise once more."""
+        def sides(gathers, half):
+            return [one["side"] for one in gathers if one["pass"] == half and one["unit"].startswith("block")]
+
+        for mode, granularity, forward, backward in (
+                ("none", "unit", {"rowwise"}, {"columnwise"}),
+                ("full", "unit", {"rowwise"}, {"rowwise", "columnwise"}),
+                ("selective", "unit", {"rowwise"}, {"rowwise, columnwise"}),
+                ("selective", "auto", {"rowwise"}, {"rowwise", "columnwise"})):
+            found, plan = self.moves("mxfp8", mode, granularity, 6)
+            self.assertEqual(set(sides(plan, "forward")), forward, (mode, granularity))
+            self.assertEqual(set(sides(plan, "backward")), backward, (mode, granularity))
+        for recipe in ("bf16", "fp8_block", "mxfp8_2d", "nvfp4") if WHOLE else ("nvfp4",):
+            found, plan = self.moves(recipe, "none", "unit", 6)
+            self.assertEqual(len(sides(plan, "forward")), len(sides(plan, "backward")), recipe)
+
+    def test_bytes_times_micro_batches(self):
+        once, _ = self.moves("mxfp8", "none", "unit", 6)
+        thrice, _ = self.moves("mxfp8", "none", "unit", 2)
+        self.assertEqual(thrice, 3 * once)
+        self.moves("bf16", "none", "unit", 2, "moe")  # experts of the first block stay for the next micro-batch
+
+    def test_memory_falls_with_ranks(self):
+        """All but two slots, what arrives of gradients, and what no rank shares."""
+        self.run_of("many", "bf16", "odd", 2, "run.steps=1", "model.layers=12", "sharding=full", micro=3)
+        kept = ("weights", "gradients", "masters", "optimizer")
+        of = {ranks: self.planned("many", ranks, "model.layers=12", "sharding=full")["memory"] for ranks in (2, 4)}
+        for category in kept:
+            self.assertAlmostEqual(of[4][category] / of[2][category], 0.5, delta=0.02, msg=category)
+        self.assertLessEqual(of[4]["staging"], of[2]["staging"] * 1.05)
+
+
+@unittest.skipUnless(WHOLE, "half a minute, and a checkpoint of 800 MB")
+class Limited(Bench):
+    MODEL = ("model.layers=40", "model.hidden=448", "model.heads=7", "model.ffn=1792", "batch.global=4", "batch.micro=1",
+             "optimizer.moments=bf16", "precision.compute=fp32", "run.steps=1", "comm.timeout_s=60")
+
+    def start(self, ranks, *arguments, verb="train", fault=""):
+        limited = ["/bin/sh", "-c", f'ulimit -d {self.kib}; exec "$@"', "limited"] if verb == "train" else []
+        return subprocess.Popen([runs.MPIEXEC, "-n", str(ranks), *limited, runs.TESSERA, verb, *arguments], cwd=self.folder,
+                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def test_a_model_that_no_rank_holds_trains(self):
+        """Each rank may have less memory than whole weights and gradients take."""
+        deck = self.write("large.yaml", DECK.replace("MODEL", MODELS["dense"]).replace("RECIPE", "bf16").replace("MICRO", "1")
+                          .replace("DIR", self.path("large")))
+        words = [word for setting in self.MODEL for word in ("--set", setting)]
+        out, _ = self.run_to_its_end(0, 1, "plan", deck, "--ranks", "4", "--json", *words)
+        memory = json.loads(out)["memory"]
+        self.kib = (memory["weights"] + memory["gradients"]) // 1024
+        process = self.start(4, deck, *words)
+        out, err = process.communicate(timeout=runs.PATIENCE)
+        self.assertNotEqual(process.returncode, 0, out)
+        self.assertIn("memory", err)
+        self.train(0, 4, deck, *words, "--set", "sharding=full")
+        self.assertEqual(self.json_lines("large", "metrics.jsonl")[-1]["step"], 1)
+
+
+class Refused(Bench):
+    def refused(self, *settings):
+        deck = self.write("refused.yaml", DECK.replace("MODEL", MODELS["dense"]).replace("RECIPE", "mxfp8")
+                          .replace("MICRO", "1").replace("DIR", self.path("refused")))
+        _, err = self.run_to_its_end(3, 1, "train", deck, *itertools.chain.from_iterable(("--set", one) for one in settings))
+        return err
+
+    def test_what_contradicts_itself(self):
+        for settings, text in (
+                (("gather.granularity=unit",), "or sharding full"),
+                (("sharding=full", "gather.wire=bf16"), "use wire auto, primary_weights bf16, or sharding optimizer"),
+                (("sharding=full", "gather.cuts=flat"), "use cuts tile"),
+                (("sharding=full", "gather.staging=ring"), "nothing is staged"),
+                (("sharding=full", "checkpoint.quantized=true"), "`tessera quantize` on model.h5"),
+                (("sharding=half",), "optimizer")):
+            self.assertIn(text, self.refused(*settings), settings)
+
+
+if __name__ == "__main__":
+    runs.main()
