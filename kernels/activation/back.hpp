@@ -3,7 +3,7 @@
 #include "kernels/base/math.hpp"
 
 /// What the back ends share, and what one does faster than the portable kernels of activation.cpp: arguments as there,
-/// checked; the same bits, but of swiglu in bf16. False, with nothing done: the portable kernel serves.
+/// checked; the same bits, but of gelu and swiglu in bf16. False, with nothing done: the portable kernel serves.
 namespace tessera::activation {
 
 template <class A>
