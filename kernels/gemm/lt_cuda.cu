@@ -206,14 +206,14 @@ class Plan {
   bool choose(cublasLtHandle_t handle, const Product& p, const Alignments& alignments) {
     const auto wide = [](std::uint32_t alignment) { return alignment >= 16; };
     const bool measured = std::all_of(alignments.begin(), alignments.end(), wide) && measured_here();
-    const std::vector<cublasLtMatmulAlgo_t> found = candidates(handle, alignments, 1 + (measured ? candidate_of(p) : 0));
+    const std::vector<Words> found = candidates(handle, alignments, 1 + (measured ? candidate_of(p) : 0));
     if (found.empty()) return false;
-    algorithm_ = found.back();
+    std::copy(found.back().begin(), found.back().end(), algorithm_.data);
     return true;
   }
 
  public:
-  std::vector<cublasLtMatmulAlgo_t> candidates(cublasLtHandle_t handle, const Alignments& alignments, int most) {
+  std::vector<Words> candidates(cublasLtHandle_t handle, const Alignments& alignments, int most) {
     cublasLtMatmulPreference_t made = nullptr;
     check(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
     const Preference preference(made);
@@ -225,15 +225,15 @@ class Plan {
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignments[0]);
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignments[2]);
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignments[2]);
-    std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(most));
+    cublasLtMatmulHeuristicResult_t results[LtPlans::most_candidates];
     int found = 0;
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, description_.get(), b_.get(), a_.get(),
-                                                                 c_.get(), c_.get(), preference.get(), most,
-                                                                 results.data(), &found);
-    std::vector<cublasLtMatmulAlgo_t> algorithms;
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(handle, description_.get(), b_.get(), a_.get(), c_.get(), c_.get(),
+                                       preference.get(), std::min(most, LtPlans::most_candidates), results, &found);
+    std::vector<Words> algorithms;
     for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < found; ++i)
-      if (results[static_cast<std::size_t>(i)].state == CUBLAS_STATUS_SUCCESS)
-        algorithms.push_back(results[static_cast<std::size_t>(i)].algo);
+      if (results[i].state == CUBLAS_STATUS_SUCCESS)
+        algorithms.emplace_back(std::begin(results[i].algo.data), std::end(results[i].algo.data));
     return algorithms;
   }
 
@@ -289,12 +289,9 @@ Words LtPlans::choose(const Words& work, const Words& preferred) {
 
 Product LtPlans::product_of(const Words& work) { return read_words(work).first; }
 
-std::vector<Words> LtPlans::candidates(const Words& work, int most) {
+std::vector<Words> LtPlans::candidates(const Words& work) {
   const auto [product, alignments] = read_words(work);
-  std::vector<Words> all;
-  for (const auto& algorithm : Plan(state_->handle, product, alignments, {}).candidates(state_->handle, alignments, most))
-    all.emplace_back(std::begin(algorithm.data), std::end(algorithm.data));
-  return all;
+  return Plan(state_->handle, product, alignments, {}).candidates(state_->handle, alignments, most_candidates);
 }
 
 }  // namespace tessera::gemm

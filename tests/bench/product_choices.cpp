@@ -28,7 +28,7 @@ using gemm::LtPlaces;
 using gemm::LtPlans;
 using gemm::Product;
 
-constexpr int most_candidates = 16, turns = 7;
+constexpr int turns = 7;
 constexpr double least_gain = 1.015;
 
 std::int64_t bytes_of(const std::optional<FormatId>& codes, DType type, std::int64_t elements) {
@@ -57,9 +57,13 @@ class Memory {
   }
 
  private:
-  /// As bf16 from -1 to 1; as codes neither NaN.
+  /// As bf16 from -1 to 1; no byte is the code of a NaN.
   Tensor filled(std::int64_t bytes) {
-    static const std::vector<bf16> values = test::uniform<bf16>(std::int64_t{1} << 22, 1);
+    static const std::vector<bf16> values = [] {
+      std::vector<bf16> drawn = test::uniform<bf16>(std::int64_t{1} << 22, 1);
+      for (bf16& v : drawn) v.bits &= 0xFFFE;
+      return drawn;
+    }();
     const std::int64_t all = bytes / 2, some = std::ssize(values);
     const Tensor t = device_.allocate(Category::batch, DType::bf16, {all});
     for (std::int64_t at = 0; at < all; at += some)
@@ -103,7 +107,7 @@ void measure(Device& device, void* workspace, const Memory& memory, const Words&
   const Product p = LtPlans::product_of(work);
   const LtPlaces at = memory.places(p);
   std::vector<std::unique_ptr<Candidate>> candidates;
-  for (const Words& algorithm : LtPlans().candidates(work, most_candidates))
+  for (const Words& algorithm : LtPlans().candidates(work))
     candidates.push_back(std::make_unique<Candidate>(work, algorithm));
   if (candidates.empty()) return;
   for (const auto& one : candidates) one->run(device.compute(), workspace, at);
@@ -153,7 +157,7 @@ int main(int argc, char** argv) {
   using namespace tessera;
   std::vector<std::string> decks;
   std::vector<Override> overrides;
-  for (const std::string word : std::vector<std::string>(argv + 1, argv + argc))
+  for (const std::string& word : std::vector<std::string>(argv + 1, argv + argc))
     word.find('=') == std::string::npos ? decks.push_back(word) : overrides.push_back(override_of(word));
   if (decks.empty()) {
     fmt::print(stderr, "product_choices DECK... [KEY=VALUE ...]\n");
