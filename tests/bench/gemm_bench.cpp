@@ -82,8 +82,8 @@ template <formats::Format F> struct Coded {
     item.members = members;
     item.values = b.random<bf16>({members * one.rows, one.columns});
     const Shape codes = formats::data_shape<F>(side, one), scales = formats::scale_shape<F>(side, one);
-    copy() = {b.empty<typename F::Element::Storage>({members * codes[0], codes[1]}),
-              b.empty<typename F::Scale>({members * scales[0], scales[1]})};
+    copy().data = b.empty<typename F::Element::Storage>({members * codes[0], codes[1]});
+    copy().scales = b.empty<typename F::Scale>({members * scales[0], scales[1]});
     quantize_one(b.stream(), formats::id_of<F>, item, Purpose::weight);
   }
   Copy& copy() { return side == Side::rowwise ? item.rowwise : item.columnwise; }

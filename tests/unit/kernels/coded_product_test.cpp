@@ -436,8 +436,8 @@ struct Fp8Experts : Fp8Blocks {
     const auto all = test::in_double(test::on_host<bf16>(device, c));
     const std::int64_t n = c.columns(), size = wide_in * wide_out;
     each_with_rows([&](std::int64_t e, std::int64_t begin, std::int64_t m) {
-      const std::vector<double> rows = part(a, begin * k, m * k), weight = part(weights, e * size, size);
-      compare(part(all, begin * n, m * n), m, n, k, rounded, rows_of(rows, k), b(weight));
+      const std::vector<double> mine = part(a, begin * k, m * k), weight = part(weights, e * size, size);
+      compare(part(all, begin * n, m * n), m, n, k, rounded, rows_of(mine, k), b(weight));
     });
   }
   std::vector<double> decoded_members(Side side) {
@@ -453,9 +453,9 @@ TEST_P(Fp8Experts, AreThoseOfTheirDecodedValues) {
   expert_forward(stream, y, x.operand(Side::rowwise), {&forward, 1}, offsets);
   expert_input_gradient(stream, dx, dy.operand(Side::rowwise), {&backward, 1}, offsets);
   compare_rows(y, decoded(x, Side::rowwise), decoded_members(Side::rowwise), wide_in,
-               [&](const std::vector<double>& w) { return columns_of(w, wide_in); });
+               [&](const std::vector<double>& weight) { return columns_of(weight, wide_in); });
   compare_rows(dx, decoded(dy, Side::rowwise), decoded_members(Side::columnwise), wide_out,
-               [&](const std::vector<double>& w) { return rows_of(w, wide_in); });
+               [&](const std::vector<double>& weight) { return rows_of(weight, wide_in); });
 }
 
 TEST_P(Fp8Experts, SumTheirOwnRowsInWeightGradients) {
