@@ -8,9 +8,8 @@
 #include <cutlass/gemm/kernel/gemm_universal.hpp>
 #include <type_traits>
 
-#include "kernels/activation/by_instructions.cuh"
+#include "kernels/gemm/gelu.cuh"
 #include "kernels/gemm/gelu.hpp"
-#include "kernels/gemm/hopper.cuh"
 
 namespace tessera::gemm {
 namespace {
@@ -20,36 +19,6 @@ using cutlass::layout::RowMajor;
 using hopper::stepping;
 using Value = cutlass::bfloat16_t;
 
-/// Of a number, and of CUTLASS's arrays.
-template <class T>
-struct Gelu {
-  __device__ T operator()(const T& x) const { return activation::fast_gelu(x); }
-};
-template <class T, int n>
-struct Gelu<cutlass::Array<T, n>> {
-  __device__ cutlass::Array<T, n> operator()(const cutlass::Array<T, n>& x) const {
-    cutlass::Array<T, n> y;
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < n; ++i) y[i] = Gelu<T>()(x[i]);
-    return y;
-  }
-};
-
-/// d gelu'(x).
-template <class T>
-struct GeluGradient {
-  __device__ T operator()(const T& d, const T& x) const { return d * activation::fast_gelu_slope(x); }
-};
-template <class T, int n>
-struct GeluGradient<cutlass::Array<T, n>> {
-  __device__ cutlass::Array<T, n> operator()(const cutlass::Array<T, n>& d, const cutlass::Array<T, n>& x) const {
-    cutlass::Array<T, n> y;
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < n; ++i) y[i] = GeluGradient<T>()(d[i], x[i]);
-    return y;
-  }
-};
-
 /// CUTLASS's kernel: forward with its bias and what lies before the gelu, or an input gradient.
 template <Form form>
 struct WithGelu {
@@ -58,13 +27,10 @@ struct WithGelu {
   using Tile = cute::Shape<cute::_128, cute::_128, cute::_64>;
   using Cluster = cute::Shape<cute::_2, cute::_1, cute::_1>;
   static constexpr int chunk = 8;  // elements of 16 bytes
-  using Fusion = std::conditional_t<
-      forward, cutlass::epilogue::fusion::LinCombPerColBiasEltActAux<RowMajor, Gelu, Value, float, Value, Value, void>,
-      cutlass::epilogue::fusion::LinCombDeEltAct<RowMajor, GeluGradient, Value, float, Value, void>>;
   using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Tile, Cluster,
       cutlass::epilogue::collective::EpilogueTileAuto, float, float, void, RowMajor, chunk, Value, RowMajor, chunk,
-      cutlass::epilogue::TmaWarpSpecialized, Fusion>::CollectiveOp;
+      cutlass::epilogue::TmaWarpSpecialized, hopper::GeluFusion<forward>>::CollectiveOp;
   using MainLoop = typename cutlass::gemm::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Value, RowMajor, chunk, Value, B, chunk, float, Tile,
       Cluster,
@@ -86,10 +52,7 @@ void run(cudaStream_t stream, const Product& p, const Places& at) {
                                          value(at.b.list[0].data), stepping<typename Kernel::StrideB>(p.ldb)},
                                         {{}, nullptr, {}, value(at.c.list[0].sum), rows},
                                         hopper::hardware()};
-  auto& fusion = arguments.epilogue.thread;
-  fusion.aux_ptr = value(at.aux);
-  fusion.dAux = rows;
-  if constexpr (G::forward) fusion.bias_ptr = value(at.bias);
+  hopper::place_gelu<G::forward>(arguments.epilogue.thread, at, rows);
   hopper::start<typename G::Gemm>(stream, arguments, nullptr);
 }
 

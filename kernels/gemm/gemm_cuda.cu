@@ -59,11 +59,11 @@ bool run_gelu(Stream& stream, const Product& p, const Places& at) {
 #ifdef TESSERA_HOPPER
   if (processor() == 90 && columns::aligned(at.b.list[0].data) && columns::aligned(at.aux) &&
       columns::aligned(at.bias)) {
-    multiply_gelu(stream, p, at);
+    p.a ? multiply_gelu_blocks(stream, p, at) : multiply_gelu(stream, p, at);
     return true;
   }
 #endif
-  return run(stream, p, at);
+  return !p.a && run(stream, p, at);  // of codes the library has the gradient alone, five times slower
 }
 
 /// Every row of y = bias: where the library adds no bias the product is added to it, so that the sum is rounded once.
@@ -133,8 +133,8 @@ bool multiply(Stream& stream, const Product& described, const Places& at) {
     run_always(stream, product, at);
   else if (product.epilogue == Epilogue::bias)
     run_biased(stream, product, at);
-  else  // Of codes the library has the gradient alone, five times slower.
-    return !product.a && run_gelu(stream, product, at);
+  else
+    return run_gelu(stream, product, at);
   return true;
 }
 

@@ -18,11 +18,10 @@ namespace {
 
 using cutlass::layout::ColumnMajor;
 using cutlass::layout::RowMajor;
+using hopper::block;
 using hopper::Size;
 using hopper::stepping;
 using Code = cutlass::float_e4m3_t;
-
-constexpr int block = 128;  // codes of one scale, along the sum
 
 /// CUTLASS's main loop, which looks for an expert's scales close together, given where they lie among those of all
 /// rows.
@@ -131,22 +130,6 @@ struct Problem {
   bool clears;  ///< experts without rows have gradients of 0, not what they had
 };
 
-/// Scales for `mn` by `k` codes, where a line begins `line` behind the one before.
-template <class Grid>
-__device__ Grid grid_of(int mn, int k, int line) {
-  Grid grid;
-  constexpr int shared = cute::size<0, 0>(Grid{});
-  cute::get<0, 1>(grid.shape()) = (mn + shared - 1) / shared;
-  cute::get<1, 1>(grid.shape()) = (k + block - 1) / block;
-  cute::get<2>(grid.shape()) = 1;
-  if constexpr (std::is_same_v<std::remove_cvref_t<decltype(cute::get<0, 1>(grid.stride()))>, cute::_1>)
-    cute::get<1, 1>(grid.stride()) = line;
-  else
-    cute::get<0, 1>(grid.stride()) = line;
-  cute::get<2>(grid.stride()) = 0;
-  return grid;
-}
-
 /// Block (., e) describes expert e's product, of size 0 where it has no rows; the blocks of x share what is cleared.
 template <bool sums>
 __global__ void describe(const __grid_constant__ Problem<sums> p, const __grid_constant__ Table<sums> table) {
@@ -165,8 +148,8 @@ __global__ void describe(const __grid_constant__ Problem<sums> p, const __grid_c
     table.scales_a[e] = p.a.scales + begin / block * p.a.scale_line;
     table.scales_b[e] = p.b.scales + begin / block * p.b.scale_line;
     table.c[e] = p.sum(e);
-    table.grid_a[e] = grid_of<typename G::ScalesA>(p.m, rows, static_cast<int>(p.a.scale_line));
-    table.grid_b[e] = grid_of<typename G::ScalesB>(p.n, rows, static_cast<int>(p.b.scale_line));
+    table.grid_a[e] = hopper::scale_grid<typename G::ScalesA>(p.m, rows, static_cast<int>(p.a.scale_line));
+    table.grid_b[e] = hopper::scale_grid<typename G::ScalesB>(p.n, rows, static_cast<int>(p.b.scale_line));
   } else {
     table.size[e] = {rows, p.n, p.k};
     table.a[e] = p.a.codes + begin * p.a.line;
@@ -174,8 +157,8 @@ __global__ void describe(const __grid_constant__ Problem<sums> p, const __grid_c
     table.scales_a[e] = p.a.scales + begin;
     table.scales_b[e] = p.member_scales(e);
     table.c[e] = p.rows + begin * p.n;
-    table.grid_a[e] = grid_of<typename G::ScalesA>(rows, p.k, static_cast<int>(p.a.scale_line));
-    table.grid_b[e] = grid_of<typename G::ScalesB>(p.n, p.k, p.member_scale_line);
+    table.grid_a[e] = hopper::scale_grid<typename G::ScalesA>(rows, p.k, static_cast<int>(p.a.scale_line));
+    table.grid_b[e] = hopper::scale_grid<typename G::ScalesB>(p.n, p.k, p.member_scale_line);
   }
   table.step_a[e] = stepping<typename Kernel::InternalStrideA>(p.a.line);
   table.step_b[e] = stepping<typename Kernel::InternalStrideB>(sums ? p.b.line : p.k);

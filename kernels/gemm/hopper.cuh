@@ -56,6 +56,25 @@ __host__ __device__ Stride stepping(std::int64_t distance) {
   return s;
 }
 
+constexpr int block = 128;  ///< codes of one scale of FP8 blocks, along the sum
+
+/// CUTLASS's layout of the scales for `rows` rows of `k` codes, where a line of them begins `line` behind the one
+/// before.
+template <class Grid>
+__host__ __device__ Grid scale_grid(int rows, int k, int line) {
+  Grid grid;
+  constexpr int shared = cute::size<0, 0>(Grid{});
+  cute::get<0, 1>(grid.shape()) = (rows + shared - 1) / shared;
+  cute::get<1, 1>(grid.shape()) = (k + block - 1) / block;
+  cute::get<2>(grid.shape()) = 1;
+  if constexpr (std::is_same_v<std::remove_cvref_t<decltype(cute::get<0, 1>(grid.stride()))>, cute::_1>)
+    cute::get<1, 1>(grid.stride()) = line;
+  else
+    cute::get<0, 1>(grid.stride()) = line;
+  cute::get<2>(grid.stride()) = 0;
+  return grid;
+}
+
 inline void check(bool succeeded, const char* call) {
   if (!succeeded) refuse("product by CUTLASS", call);
 }
