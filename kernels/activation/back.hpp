@@ -3,8 +3,8 @@
 #include "kernels/base/math.hpp"
 
 /// Formulas that the back ends share, and a back end's faster versions of the portable kernels in activation.cpp: the
-/// same arguments, checked, and the same bits, but of gelu and swiglu in bf16. They return false, having done nothing, if
-/// there is none.
+/// same arguments, checked, and bits, but of gelu and swiglu in bf16. They return false, having done nothing, if there
+/// is none.
 namespace tessera::activation {
 
 template <class A>

@@ -38,24 +38,24 @@ bool even(const Exchange& x) {
   return true;
 }
 
-/// Sends a byte to every rank and back, so that no later operation has a connection to make. Collective over `comm`.
+/// Sends a byte to every rank, so that no later operation has a connection to make. Collective over `comm`.
 ncclResult_t meet(ncclComm_t comm, int size, cudaStream_t stream) {
-  std::byte* bytes = nullptr;
-  if (cudaMalloc(&bytes, static_cast<std::size_t>(2 * size)) != cudaSuccess) return ncclUnhandledCudaError;
+  void* memory = nullptr;
+  if (cudaMallocAsync(&memory, static_cast<std::size_t>(2 * size), stream) != cudaSuccess) return ncclUnhandledCudaError;
+  auto* const bytes = static_cast<std::byte*>(memory);
   ncclResult_t code = ncclGroupStart();
   for (int r = 0; r < size && code == ncclSuccess; ++r) {
     code = ncclSend(bytes + r, 1, ncclUint8, r, comm, stream);
     if (code == ncclSuccess) code = ncclRecv(bytes + size + r, 1, ncclUint8, r, comm, stream);
   }
   const ncclResult_t ended = ncclGroupEnd();
-  const bool met = cudaStreamSynchronize(stream) == cudaSuccess;
-  cudaFree(bytes);
+  const bool freed = cudaFreeAsync(memory, stream) == cudaSuccess;
   if (code != ncclSuccess || ended != ncclSuccess) return code != ncclSuccess ? code : ended;
-  return met ? ncclSuccess : ncclUnhandledCudaError;
+  return freed ? ncclSuccess : ncclUnhandledCudaError;
 }
 
 /// What the groups of a mesh share: the communication stream and what is under way on it, the log, the progress hook.
-/// A blocking communicator launches a collective within the call, where a non-blocking one makes a thread for each. What
+/// A blocking communicator launches a collective within the call; a non-blocking one makes a thread for each. What
 /// waits for other ranks inside the library, connecting and ending, runs on a thread that this one watches; on streams,
 /// the time-out finds a rank that has gone.
 class NcclBackEnd {
