@@ -41,7 +41,8 @@ bool even(const Exchange& x) {
 /// Sends a byte to every rank, so that no later operation has a connection to make. Collective over `comm`.
 ncclResult_t meet(ncclComm_t comm, int size, cudaStream_t stream) {
   void* memory = nullptr;
-  if (cudaMallocAsync(&memory, static_cast<std::size_t>(2 * size), stream) != cudaSuccess) return ncclUnhandledCudaError;
+  const auto size_of_all = static_cast<std::size_t>(2 * size);
+  if (cudaMallocAsync(&memory, size_of_all, stream) != cudaSuccess) return ncclUnhandledCudaError;
   auto* const bytes = static_cast<std::byte*>(memory);
   ncclResult_t code = ncclGroupStart();
   for (int r = 0; r < size && code == ncclSuccess; ++r) {
