@@ -163,7 +163,7 @@ RunPlan plan_of(const GivenWeights& given, std::int64_t capacity, int gpu, const
   attempt(problems, [&] { plan.emplace(resolve_decoding(config, mpi.size(), mpi.rank(), capacity)); });
   control.agree(problems);
   problems.add(against_memory(mpi, control, *plan, gpu));
-  problems.add(against(given, *plan, {}));
+  problems.add(problems_with_weights(given, *plan, {}));
   control.agree(problems);
   return std::move(*plan);
 }
@@ -187,7 +187,7 @@ int generate(const GenerateOptions& options, Mpi& mpi, Control& control) {
   const Prompt prompt = prompt_of(options, given, encoding.get(), control);
   std::int64_t count = 0;
   attempt(problems, [&] { count = count_of(options, given, prompt); });
-  problems.add(against_gpus(mpi, control, Sharing::refused));
+  problems.add(problems_with_gpus(mpi, control, Sharing::refused));
   control.agree(problems);
   const int gpu = own_gpu(mpi);
   const RunPlan plan = plan_of(given, std::ssize(prompt.ids) + count, gpu, mpi, control);

@@ -94,7 +94,7 @@ Proceed all_steps(const RunConfig& config, Training& training, const std::functi
   return training.run(keep, at_boundary);
 }
 
-/// What one says of a run that stopped, and how it goes on.
+/// The last line of a run that stopped early: why, and how to resume it.
 std::string stopped_text(std::int64_t step, std::int64_t steps, const Stop& stop) {
   return fmt::format("stopped after step {} of {} ({})", step, steps, stop.cause());
 }
@@ -147,7 +147,7 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, const Running& runn
     throw;
   }
   const std::string stopped = stopped_text(training.step(), config.run.steps, stop);
-  saving.tell_waits();
+  saving.warn_waits();
   close(proceed == Proceed::stop ? stopped : "all steps done");
   if (proceed == Proceed::stop) {
     if (mpi.rank() == 0) fmt::print("{}; {}\n", stopped, ways_on(options, stop, saving.saved(), beginning.kept));

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstring>
 #include <exception>
-#include <random>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/storage.hpp"
+#include "io/files/nonce.hpp"
 #include "io/files/posix_file.hpp"
 #include "kernels/base/attempt.hpp"
 #include "kernels/base/index.hpp"
@@ -31,11 +31,6 @@ namespace {
 constexpr const char* names[] = {model_file, optimizer_file};
 constexpr std::int64_t step_bytes = std::int64_t{1} << 20;   // stays in the cache from its digest to its copy
 constexpr std::int64_t call_bytes = std::int64_t{16} << 20;  // of one call of HDF5
-
-std::string nonce() {
-  std::random_device device;
-  return fmt::format("{:08x}", device());
-}
 
 /// However a save ends, the ranks are about it no more.
 struct Told {
