@@ -284,8 +284,8 @@ class Moved(Bench):
 
 class Limited(Bench):
     """Ranks that may have less memory than they would like."""
-    DEEP = ("model.layers=36", "model.hidden=384", "model.heads=6", "model.ffn=1536", "batch.global=4", "batch.micro=1", "run.steps=1", "optimizer.warmup_steps=0",
-            "precision.compute=fp32", "optimizer.moments=bf16")
+    DEEP = ("model.layers=36", "model.hidden=384", "model.heads=6", "model.ffn=1536", "batch.global=4", "batch.micro=1",
+            "run.steps=1", "optimizer.warmup_steps=0", "optimizer.moments=bf16", "precision.compute=fp32")
 
     def deep(self):
         """The deck of a deep model, and what one of 4 ranks needs for it by sharding, bytes by category."""
