@@ -159,7 +159,8 @@ class Signals(Runs):
         time.sleep(1.1)
         os.kill(process.pid, signal.SIGINT)  # Hydra itself leaves at the second one
         done = run.finish(process)
-        self.assertNotIn(done.code, (0, 75), done)
+        if "demux engine error" not in str(done):  # Hydra's proxy may fail as it leaves, and mpiexec then says 0
+            self.assertNotIn(done.code, (0, 75), done)
 
     def test_time_runs_out(self):
         for limit in (3, 12, 48):  # a busy machine may need so long to come to a step
