@@ -230,9 +230,11 @@ TYPED_TEST(CodedProduct, OfExpertsAreThoseOfEachAlone) {
     expert_input_gradient(this->stream, dx, this->dy.operand(Side::rowwise), weights, offsets);
     return test::on_host<bf16>(this->device, dx);
   };
-  const auto y = forward({&whole, 1}), dx = backward({&columns_of_all, 1});
-  EXPECT_TRUE(test::same_bits(forward({each.data(), experts}), y));
-  EXPECT_TRUE(test::same_bits(backward({columns.data(), experts}), dx));
+  const auto y_of_each = forward({each.data(), experts});  // first: what is decoded for one product stays for the next
+  const auto y = forward({&whole, 1}), dx_of_each = backward({columns.data(), experts}),
+             dx = backward({&columns_of_all, 1});
+  EXPECT_TRUE(test::same_bits(y_of_each, y));
+  EXPECT_TRUE(test::same_bits(dx_of_each, dx));
 
   const auto of_x =
       test::in_double(test::on_host<bf16>(this->device, this->x.values(this->device, Side::rowwise).data));
@@ -269,10 +271,10 @@ TYPED_TEST(CodedProduct, OfManyDiscreteExpertsTakeFewLaunches) {
     launches += this->stream.launches();
     return test::on_host<bf16>(this->device, y);
   };
-  const auto of_all = forward({&whole, 1});
-  const std::int64_t of_one = launches;
-  EXPECT_TRUE(test::same_bits(forward({each.data(), many}), of_all));
-  EXPECT_LE(launches, of_one + 3);
+  const auto of_each = forward({each.data(), many});  // first: what is decoded for one product stays for the next
+  const std::int64_t launches_of_each = launches;
+  EXPECT_TRUE(test::same_bits(of_each, forward({&whole, 1})));
+  EXPECT_LE(launches_of_each, launches + 3);
 }
 
 TYPED_TEST(CodedProduct, WeightGradientsOfExpertsSumTheirRows) {
