@@ -20,8 +20,8 @@ constexpr std::int64_t worth_pages = std::int64_t{64} << 10;  ///< less goes thr
 /// again. Returns the errno of what stopped it, 0 for nothing. The only loop of writes.
 int write_all(int file, std::string_view bytes, std::optional<std::int64_t> offset = std::nullopt);
 
-/// An open file of the system, read and written at offsets by any number of threads. Throws Error{file} on reading and Error{environment} on
-/// writing, with path and cause; interrupted and partial transfers are taken up again.
+/// An open file of the system, read and written at offsets by any number of threads. Throws Error{file} on reading and
+/// Error{environment} on writing, with path and cause; interrupted and partial transfers are taken up again.
 class PosixFile {
  public:
   /// write: what is there; replace: made anew, or emptied; payload: past the system's cache, as far as it goes.
