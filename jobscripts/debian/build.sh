@@ -18,8 +18,8 @@ case $preset in
 esac
 step "Kokkos"; $here/install-kokkos.sh "$kokkos"
 if [ "$preset" = cuda ]; then
-  step "headers of cuDNN's graph API"; $here/install-cudnn-frontend.sh
-  step "headers of CUTLASS"; $here/install-cutlass.sh
+  step "headers of cuDNN's graph API"; $here/install-headers.sh cudnn-frontend
+  step "headers of CUTLASS"; $here/install-headers.sh cutlass
 fi
 export CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_CUDA_COMPILER_LAUNCHER=ccache
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1  # paths in the checkout are relative, so that checkouts share
