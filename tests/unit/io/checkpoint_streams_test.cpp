@@ -131,7 +131,8 @@ struct Random {
     for (int i = 0; i < 12; ++i) {
       const bool model = i < 5, foreign = seed % 4 == 3;
       const std::int64_t parts = 1 + static_cast<std::int64_t>(chance() % 3),
-                         count = 1 + static_cast<std::int64_t>(chance() % (i % 3 ? 1'000'000 : 5000));
+                         drawn = 1 + static_cast<std::int64_t>(chance() % (i % 3 ? 1'000'000 : 5000)),
+                         count = i == 3 ? 15'000'000 : drawn;  // one that takes several calls
       StoredTensor& tensor = tensors.emplace_back();
       tensor.slot = model ? "model" : "adamw/m";
       tensor.shape = {parts * count};
