@@ -8,7 +8,7 @@ struct Library {
   std::string name, version;
 };
 
-/// What this program was made of and with.
+/// Versions of this program, its compiler and its libraries.
 struct Build {
   std::string version, compiler, build_type;
   std::string git_sha;   ///< the commit, "-dirty" behind it where files differed; "unknown" outside a repository

@@ -15,7 +15,7 @@ int own_gpu(const Mpi& mpi) {
   return gpus > 0 ? mpi.local_rank() % gpus : -1;
 }
 
-Problems against_gpus(const Mpi& mpi, Control& control, Sharing sharing) {
+Problems problems_with_gpus(const Mpi& mpi, Control& control, Sharing sharing) {
   Problems problems;
   if (Runtime::back_end() != "Cuda") return problems;
   const std::vector<Gpu> gpus = Runtime::gpus();

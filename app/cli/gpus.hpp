@@ -11,8 +11,8 @@ int own_gpu(const Mpi& mpi);
 
 /// Whether several ranks may compute on one GPU.
 enum class Sharing { refused, allowed };
-/// What stands against computing there: a GPU build without a GPU (Exit::environment), ranks that would share one where
-/// that is refused (Exit::deck). Collective.
-Problems against_gpus(const Mpi& mpi, Control& control, Sharing sharing);
+/// Problems with computing on own_gpu(): a GPU build without a GPU (Exit::environment), ranks that would share one
+/// where that is refused (Exit::deck). Collective.
+Problems problems_with_gpus(const Mpi& mpi, Control& control, Sharing sharing);
 
 }  // namespace tessera

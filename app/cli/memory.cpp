@@ -1,9 +1,11 @@
 #include "app/cli/memory.hpp"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -18,16 +20,28 @@ namespace {
 struct Holder {
   std::string name, id;  ///< id: the same for all ranks that share it
   std::int64_t memory = 0;
+  std::int64_t limit = std::numeric_limits<std::int64_t>::max();  ///< of one process
 };
 
+/// What `ulimit` lets this process take of its host's memory.
+std::int64_t own_limit() {
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  for (const auto resource : {RLIMIT_DATA, RLIMIT_AS}) {
+    rlimit limit{};
+    if (::getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+      least = std::min(least, static_cast<std::int64_t>(limit.rlim_cur));
+  }
+  return least;
+}
+
 Holder host_memory(const std::string& host) {
-  return {host, host, static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE)};
+  return {host, host, static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE), own_limit()};
 }
 
 Holder holder(const std::string& host, int gpu) {
   if (gpu < 0) return host_memory(host);
   const Gpu own = Runtime::gpus()[static_cast<std::size_t>(gpu)];
-  return {own.name + " of " + host, own.uuid, own.memory};
+  return {.name = own.name + " of " + host, .id = own.uuid, .memory = own.memory};
 }
 
 /// `beside`: what else the plan takes of the host's memory.
@@ -50,15 +64,19 @@ std::int64_t planned_bytes(const RunPlan& plan) {
 
 Problems against(const Holder& holder, const RunPlan& plan, std::int64_t ranks) {
   const std::int64_t needed = planned_bytes(plan);
-  const bool whole = plan.sync.weights.sharding == Sharding::optimizer;
+  const bool sliced = plan.sync.weights.sharding == Sharding::full || plan.ranks.world.size == 1;
+  const std::string smaller = fmt::format(
+      "a smaller batch.micro, recompute.mode full, {}or a smaller model; `tessera plan` shows what the memory is for",
+      sliced ? "" : "sharding full, ");
   Problems problems;
-  if (holder.memory > 0 && needed > holder.memory / ranks)
-    problems.add(
-        Exit::deck,
-        fmt::format("{} of {} {} not fit {}, which has {}: use more hosts or GPUs, a smaller batch.micro, "
-                    "recompute.mode full, {}or a smaller model; `tessera plan` shows what the memory is for",
-                    counted(ranks, "rank"), bytes_text(needed), ranks == 1 ? "does" : "do", holder.name,
-                    bytes_text(holder.memory), whole && plan.ranks.world.size > 1 ? "sharding full, " : ""));
+  if (needed > holder.limit)
+    problems.add(Exit::deck, fmt::format("{} of a rank do not fit what a process may have of {}, {} (ulimit -d, -v): "
+                                         "raise that, use more ranks, {}",
+                                         bytes_text(needed), holder.name, bytes_text(holder.limit), smaller));
+  else if (holder.memory > 0 && needed > holder.memory / ranks)
+    problems.add(Exit::deck, fmt::format("{} of {} {} not fit {}, which has {}: use more hosts or GPUs, {}",
+                                         counted(ranks, "rank"), bytes_text(needed), ranks == 1 ? "does" : "do",
+                                         holder.name, bytes_text(holder.memory), smaller));
   return problems;
 }
 

@@ -4,20 +4,36 @@
 
 #include <fmt/format.h>
 
+#include "kernels/base/attempt.hpp"
+
 namespace tessera {
+
+int or_end_all_ranks(Mpi& mpi, const std::function<int()>& work) {
+  const auto end = [&] {
+    Problems problems;
+    attempt(problems, [] { throw; });  // what is being handled
+    mpi.abort(problems.list().front().code, problems.list().front().text);
+  };
+  try {
+    return work();
+  } catch (const Error& error) {
+    // Agreed failures reach every rank alike; an internal one may be this rank's own, which the others cannot learn of.
+    if (error.code() == Exit::internal && mpi.size() > 1) end();
+    throw;
+  } catch (const std::exception&) {
+    end();
+    throw;
+  }
+}
 
 int on_all_ranks(const std::function<int(Mpi&, Control&)>& verb) {
   Mpi mpi(nullptr, nullptr);
   const auto control = mpi.control(std::chrono::seconds(300));
   try {
-    return verb(mpi, *control);
+    return or_end_all_ranks(mpi, [&] { return verb(mpi, *control); });
   } catch (const Error& error) {
-    // Agreed failures reach every rank alike; an internal one may be this rank's own, which the others cannot learn of.
-    if (error.code() == Exit::internal && mpi.size() > 1) mpi.abort(error.code(), error.what());
     if (mpi.rank() == 0) fmt::print(stderr, "{}\n", error.what());
     return static_cast<int>(error.code());
-  } catch (const std::exception& error) {
-    mpi.abort(Exit::internal, error.what());
   }
 }
 

@@ -22,7 +22,7 @@ class Batches {
   /// Of one rank of `world`: learns from the training windows of one corpus, or of as many as data.mixture has weights,
   /// and evaluates on those for it of `held`. All tokens must outlive it.
   Batches(const RunConfig& config, std::vector<CutTokens> training, const CutTokens& held, const RankIn& world);
-  /// Both of one corpus.
+  /// Trains and evaluates on one corpus.
   Batches(const RunConfig& config, const TokenStream& tokens, const Windows& windows, const RankIn& world)
       : Batches(config, std::vector{CutTokens{tokens, windows}}, {tokens, windows}, world) {}
 

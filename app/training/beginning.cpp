@@ -1,15 +1,13 @@
 #include "app/training/beginning.hpp"
 
 #include <cstdio>
-#include <ctime>
-#include <random>
 
 #include <fmt/format.h>
 
 #include "app/cli/build.hpp"
 #include "app/training/saving.hpp"
 #include "io/checkpoint/reader.hpp"
-#include "kernels/digest/digest.hpp"
+#include "io/files/nonce.hpp"
 
 namespace tessera {
 
@@ -18,8 +16,7 @@ Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi
   Beginning beginning;
   Origin& origin = beginning.origin;
   const RunConfig& config = run.deck.config;
-  origin.run_id = control.broadcast(
-      hex(std::random_device()() * std::uint64_t{0x100000001} ^ static_cast<std::uint64_t>(std::time(nullptr))));
+  origin.run_id = control.broadcast(nonce() + nonce());
   if (!run.beginnings.empty()) {
     const Parent parent =
         resume_from(run.beginnings, config.checkpoint.dir.get(), training, device, control, run.parallel.get());

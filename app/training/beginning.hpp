@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-/// What a run begins with.
+/// Where a run begins.
 struct Beginning {
   Origin origin;
   std::int64_t step = 0;   ///< steps done

@@ -57,8 +57,8 @@ SavedRun::SavedRun(const std::filesystem::path& checkpoint)
       manifest(parse_manifest(read_text_file(folder / manifest_file), folder / manifest_file)),
       deck(parse_saved_deck(read_text_file(folder / deck_file), (folder / deck_file).string())) {}
 
-Problems against_resuming(const SavedRun& saved, const Deck& deck, std::uint64_t corpus_hash,
-                          const std::set<std::string>& asked) {
+Problems problems_with_resuming(const SavedRun& saved, const Deck& deck, std::uint64_t corpus_hash,
+                               const std::set<std::string>& asked) {
   Problems problems;
   for (const Finding& finding : changes_at_restart(saved.deck.config, deck.config, asked))
     problems.add(Exit::deck, deck.provenance.located(finding));

@@ -13,7 +13,7 @@ namespace tessera {
 /// that no run can change.
 std::set<std::string> changeable(const std::vector<std::string>& keys);
 
-/// A checkpoint as a run sees it that is to go on from there.
+/// A checkpoint that a run is to resume from.
 struct SavedRun {
   explicit SavedRun(const std::filesystem::path& checkpoint);
 
@@ -22,12 +22,12 @@ struct SavedRun {
   Deck deck;
 };
 
-/// Why a run of `deck` on this corpus cannot go on: keys that changed, another corpus, less steps than are done, but
-/// for what was asked. Local.
-Problems against_resuming(const SavedRun& saved, const Deck& deck, std::uint64_t corpus_hash,
-                          const std::set<std::string>& asked);
+/// Why a run of `deck` on this corpus cannot resume: changed keys, another corpus, fewer steps than are done, but for
+/// what was `asked` to change. Local.
+Problems problems_with_resuming(const SavedRun& saved, const Deck& deck, std::uint64_t corpus_hash,
+                               const std::set<std::string>& asked);
 
-/// What changes by request: keys, and the corpus as data.files. Local.
+/// Changes by request (--allow-change): keys, and the corpus as data.files. Local.
 std::vector<KeyChange> changes_since(const SavedRun& saved, const Deck& deck, std::uint64_t corpus_hash);
 
 /// A line for each change, and for what becomes of the learning rate and of the order of samples. `epochs`: how far

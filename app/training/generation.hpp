@@ -6,15 +6,15 @@
 
 namespace tessera {
 
-/// How a token is drawn from the logits of what may come next.
+/// How the next token is sampled from its logits.
 struct Sampling {
   double temperature = 0.8;  ///< 0: the most likely token, of equals the first
-  std::int64_t top_k = 0;    ///< from so many of the most likely alone; 0: from all
-  double top_p = 1;          ///< from the fewest of the most likely that together are as likely as this
+  std::int64_t top_k = 0;    ///< only from the k most likely tokens; 0: from all
+  double top_p = 1;          ///< only from the fewest most likely tokens whose probabilities sum to this (nucleus)
   std::uint64_t seed = 0;
 };
 
-/// The token at quantile `u` in [0, 1) of what `sampling` leaves of softmax(logits / temperature). Throws
+/// The token at quantile `u` in [0, 1) of softmax(logits / temperature), cut by top_k and top_p. Throws
 /// Error{numerical} where logits are not finite.
 std::int32_t draw(const std::vector<float>& logits, const Sampling& sampling, double u);
 

@@ -114,7 +114,7 @@ std::vector<StateTensor> weights_of(const RunPlan& plan) {
 
 }  // namespace
 
-Problems against(const GivenWeights& given, const RunPlan& plan, const Fit& fit) {
+Problems problems_with_weights(const GivenWeights& given, const RunPlan& plan, const Fit& fit) {
   std::vector<std::string> lines = other_keys(given.config.model, plan.config);
   for (std::string& line : misfits(*given.source, weights_of(plan), fit)) lines.push_back(std::move(line));
   Problems problems;
@@ -124,7 +124,7 @@ Problems against(const GivenWeights& given, const RunPlan& plan, const Fit& fit)
   return problems;
 }
 
-Problems against_starting(const GivenWeights& given, const Deck& deck, const RunPlan& plan) {
+Problems problems_with_starting(const GivenWeights& given, const Deck& deck, const RunPlan& plan) {
   const CheckpointConfig& wish = deck.config.checkpoint;
   const std::vector<StateTensor> weights = weights_of(plan);
   Problems problems;
@@ -132,8 +132,8 @@ Problems against_starting(const GivenWeights& given, const Deck& deck, const Run
     if (std::ranges::find(weights, name, &StateTensor::name) == weights.end())
       problems.add(Exit::deck,
                    deck.provenance.located({{"checkpoint.init_missing"}, name + " is no weight of the model"}));
-  problems.add(
-      against(given, plan, {wish.init_missing, wish.init_ignore_extra ? Fit::Extra::ignored : Fit::Extra::refused}));
+  const Fit::Extra extra = wish.init_ignore_extra ? Fit::Extra::ignored : Fit::Extra::refused;
+  problems.add(problems_with_weights(given, plan, {wish.init_missing, extra}));
   return problems;
 }
 

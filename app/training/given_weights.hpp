@@ -10,12 +10,12 @@
 
 namespace tessera {
 
-/// Weights that some run left, to evaluate or to start another with.
+/// Stored weights (checkpoint or Hugging Face folder), to evaluate, to generate with or to start a run from.
 struct GivenWeights {
   std::filesystem::path path;
   std::unique_ptr<TensorSource> source;
-  RunConfig config;            ///< of the run that left them; of another program's, model and precision.compute alone
-  StateCounters counters;      ///< of that run, as it stood
+  RunConfig config;            ///< of the run that saved them; of a Hugging Face folder model and compute alone
+  StateCounters counters;      ///< of that run when it saved
   std::string content_digest;  ///< empty for a format that has none
 };
 
@@ -23,10 +23,10 @@ struct GivenWeights {
 /// on all ranks. Collective.
 GivenWeights open_weights(const std::string& path, Control& control, const hdf5::Parallel* parallel = nullptr);
 
-/// What keeps a plan's model from taking them: keys that no tensor shows, and tensors, a line each. Local.
-Problems against(const GivenWeights& given, const RunPlan& plan, const Fit& fit);
+/// Why a plan's model cannot take them: keys that no tensor shows, and tensors, a line each. Local.
+Problems problems_with_weights(const GivenWeights& given, const RunPlan& plan, const Fit& fit);
 
 /// The same for a run that starts with them as checkpoint.init_from and its companions say.
-Problems against_starting(const GivenWeights& given, const Deck& deck, const RunPlan& plan);
+Problems problems_with_starting(const GivenWeights& given, const Deck& deck, const RunPlan& plan);
 
 }  // namespace tessera

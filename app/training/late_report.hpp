@@ -11,16 +11,16 @@
 
 namespace tessera {
 
-/// Where a run's rows go; says what went wrong. Rank 0 alone has one.
+/// Takes a run's rows; returns what went wrong. Rank 0 alone has one.
 using RowSink = std::function<Problems(const MetricsRow&)>;
 
 /// When a step's row is read: while the step after it runs, or as soon as it has been begun.
 enum class Reading { late, at_once };
 
-/// Late, but where nothing runs by itself (on the host) and under a trace.
+/// late on a GPU without a trace, which runs steps by itself; else at_once.
 Reading reading_of(Device& device, const Trace* trace);
 
-/// Rows of the steps, in order, each read as `reading` says. One a rank; what says so is collective.
+/// Hands on the metrics row of each step, in order, read as `reading` says. One a rank; calls are Local or Collective.
 class LateReport {
  public:
   /// `trace` may be null; it gets each report when that is read.
@@ -28,7 +28,7 @@ class LateReport {
 
   /// Where rows go from now on. Local.
   void send_to(const RowSink& sink) { sink_ = sink; }
-  /// Goes on where a restored run stood. Local.
+  /// Continues from a restored run's counters. Local.
   void resume(const StateCounters& counters);
   /// The largest gradient norm of step `step`, the next to be enqueued, that is no spike. Local.
   float norm_limit(std::int64_t step) const;
@@ -38,7 +38,7 @@ class LateReport {
   /// Adds an evaluation to the row of the last step. The step's report is read first, since `evaluate` goes through the
   /// same memory. Collective as `evaluate` is.
   void evaluated(const std::function<double()>& evaluate);
-  /// Something other than a step runs now: the next step's time begins with itself, not at the last one's end. Local.
+  /// Something other than a step runs now: the next step is timed from its begin, not from the last one's end. Local.
   void pause() { straight_on_ = false; }
   /// Hands on the last step's row, should that be outstanding. Throws on all ranks what the sink says, and
   /// Error{numerical} after optimizer.max_skips skipped steps in a row. Collective.
@@ -73,7 +73,7 @@ class LateReport {
   Event last_end_;
   bool straight_on_ = false;
   std::int64_t skips_ = 0;
-  NormWindow window_;  ///< of no norms without optimizer.skip_spikes
+  NormWindow window_;  ///< empty without optimizer.skip_spikes
 };
 
 }  // namespace tessera

@@ -16,8 +16,8 @@ struct PlannedGather {
   std::string why;
 };
 
-/// Of a step: each group once; under full sharding each visit of a micro-batch, one process group's in order behind the
-/// other's, and how often it is gathered.
+/// The all-gathers of a step: each group once; under full sharding each visit of a micro-batch, one process group's in
+/// order behind the other's, and how often it is gathered.
 std::vector<PlannedGather> gathers_of(const RunPlan& plan);
 
 }  // namespace tessera

@@ -211,10 +211,10 @@ nlohmann::ordered_json groups_json(const RunPlan& plan) {
 }  // namespace
 
 std::string plan_text(const RunPlan& plan) {
-  std::string text = fmt::format("{}, {} in {}, layout {:016x}\n", counted(plan.ranks.world.size, "rank"),
+  std::string text = fmt::format("{}, {} in {}, layout {}\n", counted(plan.ranks.world.size, "rank"),
                                  counted(parameters(plan), "parameter"),
                                  counted(static_cast<std::int64_t>(plan.registry.size()), "tensor"),
-                                 plan.layout.hash());
+                                 hex(plan.layout.hash()));
   text += fmt::format("{} a rank and step in {}, {:.3g} GFLOP a step", counted(plan.sizes.local, "sequence"),
                       counted(plan.sync.micro_batches, "micro-batch"), plan.flops_per_step * 1e-9);
   const double twice = plan.flops_per_step - plan.model_flops_per_step;

@@ -26,8 +26,8 @@ std::int64_t total(const std::vector<CutCorpus>& corpora, const Count& count) {
   return std::transform_reduce(corpora.begin(), corpora.end(), std::int64_t{0}, std::plus<>(), count);
 }
 
-/// Token files lie beside the tokenizer that they were made with, if any: it must be the deck's.
-void against_another_tokenizer(const Prepared& run, const std::filesystem::path& file, Problems& problems) {
+/// Token files lie beside the tokenizer that they were made with, if any: another than the deck's is a problem.
+void refuse_another_tokenizer(const Prepared& run, const std::filesystem::path& file, Problems& problems) {
   const std::filesystem::path beside = file.parent_path() / tokenizer_file;
   std::error_code absent;
   if (run.tokenizer && std::filesystem::exists(beside, absent) && read_text_file(beside) != run.tokenizer->text())
@@ -46,7 +46,7 @@ void examine_corpus(const Prepared& run, const char* key, const std::string& nam
     problems.add(problem.code, run.deck.provenance.located({{key}, (name.empty() ? "" : name + ": ") + problem.text}));
 }
 
-/// The corpus of some patterns of the deck, cut by `cut`; none where anything stands against it.
+/// The corpus of some patterns of the deck, cut by `cut`; none where there are problems with it.
 template <class Cut>
 std::optional<CutCorpus> corpus_of(const Prepared& run, const char* key, const std::vector<std::string>& patterns,
                                    const std::string& name, Problems& problems, const Cut& cut) {
@@ -55,7 +55,7 @@ std::optional<CutCorpus> corpus_of(const Prepared& run, const char* key, const s
   auto files = list_files({config.data.root.get(), patterns, config.checkpoint.dir.get(), key}, findings);
   for (const Finding& finding : findings) problems.add(Exit::file, run.deck.provenance.located(finding));
   if (!findings.empty()) return std::nullopt;
-  for (const std::filesystem::path& file : files) against_another_tokenizer(run, file, problems);
+  for (const std::filesystem::path& file : files) refuse_another_tokenizer(run, file, problems);
   std::optional<CutCorpus> made;
   examine_corpus(run, key, name, problems, [&](Problems& found) {
     const bool text = config.data.kind == DataKind::text;
@@ -126,13 +126,13 @@ void limit_evaluation(Prepared& run, std::int64_t most, Problems& problems) {
   windows.evaluation = std::min(windows.evaluation, most);
 }
 
-/// The share of all samples that a corpus has.
+/// The share of one corpus in all samples.
 double share_of(const DataConfig& data, std::size_t which) {
   if (data.mixture.empty()) return 1;
   return data.mixture[which] / std::accumulate(data.mixture.begin(), data.mixture.end(), 0.0);
 }
 
-/// Of a corpus, in so many samples of a run.
+/// Epochs of one corpus in so many samples of a run.
 double epochs(const Prepared& run, std::size_t which, double samples) {
   return samples * share_of(run.deck.config.data, which) / static_cast<double>(run.corpora[which].windows.train);
 }
@@ -255,7 +255,7 @@ Prepared prepare(const std::string& deck, const std::vector<Override>& overrides
   for (const Finding& finding : refusals(config, mpi.size()))
     problems.add(Exit::deck, run.deck.provenance.located(finding));
   run.gpu = own_gpu(mpi);
-  problems.add(against_gpus(mpi, control, config.parallel.oversubscribe ? Sharing::allowed : Sharing::refused));
+  problems.add(problems_with_gpus(mpi, control, config.parallel.oversubscribe ? Sharing::allowed : Sharing::refused));
   read_corpus(run, problems);
   if (task == Task::evaluation) limit_evaluation(run, evaluated, problems);
   control.agree(problems);

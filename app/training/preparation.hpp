@@ -33,35 +33,35 @@ struct Prepared {
   std::optional<CutCorpus> held;               ///< of data.eval_files, where there are any
   std::shared_ptr<const Tokenizer> tokenizer;  ///< of data.tokenizer; null without one
 
-  /// Of all that is learned from. The hash is that of a sole corpus, or of those of several in their order.
+  /// Hash, files and tokens of all training corpora. The hash is the sole corpus's, or made of several in their order.
   std::uint64_t corpus_hash() const;
   std::int64_t files() const;
   std::int64_t tokens() const;
-  /// What is learned from and evaluated on, of a rank.
+  /// This rank's batches for training and evaluation.
   Batches batches() const;
   /// How prompts and samples are text. Valid as long as this.
   const TextEncoding& encoding() const;
   int gpu = -1;  ///< as own_gpu says
 };
 
-/// The same without a launch: throws what one process can tell of what stands against the run on `ranks` ranks, all of
-/// it at once, with the machine's memory for one rank alone. Makes nothing. Local.
+/// The same without a launch (validate, plan): throws all problems with the run on `ranks` ranks that one process can
+/// find, all at once, with this machine's memory for one rank alone. Makes nothing. Local.
 Prepared examine(const std::string& deck, const std::vector<Override>& overrides, int ranks);
 
-/// Of data.mixture, the share of each corpus in percent before its pattern.
+/// Of data.mixture: for each corpus its share in percent, then its pattern.
 std::vector<std::string> mixture_texts(const DataConfig& data);
 
 /// Files, tokens, windows and epochs of a run, on one line.
 std::string corpus_text(const Prepared& run);
 
-/// How often each corpus has been gone through after so many samples.
+/// How many epochs of each corpus so many samples are.
 std::string epochs_text(const Prepared& run, std::int64_t samples);
 
 /// training: batches must share out evenly; evaluation: any number of ranks, the same windows.
 enum class Task { training, evaluation };
 
-/// Reads deck and corpus and resolves the plan. Whatever stands against the run on any rank is thrown on all, as much
-/// of it at once as can be told. Collective.
+/// Reads deck and corpus and resolves the plan. Problems of any rank are thrown on all, as many at once as can be
+/// found. Collective.
 Prepared prepare(const std::string& deck, const std::vector<Override>& overrides, Task task, const Mpi& mpi,
                  Control& control);
 

@@ -48,7 +48,7 @@ std::unique_ptr<RunLock> claim(const CheckpointConfig& checkpoint, Control& cont
   return lock;
 }
 
-/// What the deck starts from. Collective.
+/// Given weights that the run starts from, if any. Collective.
 GivenWeights starting_weights(const Deck& deck, Control& control, const hdf5::Parallel* parallel) {
   try {
     return open_weights(deck.config.checkpoint.init_from, control, parallel);
@@ -72,14 +72,14 @@ PreparedRun prepare(const RunRequest& request, const Mpi& mpi, Control& control)
   run.beginnings = beginnings(request.resume, config.checkpoint.dir.get(), control);
   if (!run.beginnings.empty()) attempt(problems, [&] {
       const SavedRun saved(run.beginnings.front());
-      problems.add(against_resuming(saved, run.deck, run.corpus_hash(), request.changes));
+      problems.add(problems_with_resuming(saved, run.deck, run.corpus_hash(), request.changes));
       run.changes = changes_since(saved, run.deck, run.corpus_hash());
       run.changes_text = changes_text(saved, config, run.changes,
                                       epochs_text(run, saved.manifest.counters.next_sample));
     });
   if (run.beginnings.empty() && !config.checkpoint.init_from.empty()) {
     run.given = starting_weights(run.deck, control, run.parallel.get());
-    problems.add(against_starting(*run.given, run.deck, *run.plan));
+    problems.add(problems_with_starting(*run.given, run.deck, *run.plan));
   }
   if (mpi.rank() == 0) {
     check_file("debug.trace", config.debug.trace, directory, problems);

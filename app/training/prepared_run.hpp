@@ -12,17 +12,17 @@
 
 namespace tessera {
 
-/// Everything about a run that can be found wrong before memory is allocated.
+/// A run whose deck, corpus, directory and checkpoints were found sound, before memory is allocated.
 struct PreparedRun : Prepared {
   std::unique_ptr<RunLock> lock;
-  std::vector<std::filesystem::path> beginnings;  ///< checkpoints to go on from, the best first
-  std::vector<KeyChange> changes;                 ///< by request, against the first of them
-  std::string changes_text;                       ///< and what they do
+  std::vector<std::filesystem::path> beginnings;  ///< checkpoints to resume from, the best first
+  std::vector<KeyChange> changes;                 ///< by --allow-change, against the first of them
+  std::string changes_text;                       ///< the same in words, with their consequences
   std::unique_ptr<hdf5::Parallel> parallel;       ///< with checkpoint.io mpio
   std::optional<GivenWeights> given;              ///< where there are none: what to start with, if not drawn weights
 };
 
-/// Prepares the run, looks for what it begins from and takes its directory, which is made last of all: a run that is
+/// Prepares the run, finds what it begins from and locks its directory, which is made last of all: a run that is
 /// refused leaves nothing behind. Throws the same on all ranks. Collective.
 PreparedRun prepare(const RunRequest& request, const Mpi& mpi, Control& control);
 

@@ -5,11 +5,14 @@
 #include <array>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "core/device/timeline.hpp"
 
 namespace tessera {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 constexpr std::array stream_names = {"compute", "communication", "copies"};
 
@@ -19,31 +22,37 @@ enum Row : int { host = 0, regions = 1, kernels = 10, collectives = 100 };
 class Events {
  public:
   Events(int process, std::int64_t origin) : process_(process), origin_(origin) {
-    text_ =
-        fmt::format(R"(,{{"ph":"M","pid":{},"name":"process_name","args":{{"name":"rank {}"}}}})", process, process);
+    meta("process_name", {{"name", fmt::format("rank {}", process)}});
   }
 
   void add(int row, const std::string& row_name, const std::string& name, const char* category, std::int64_t begin,
-           std::int64_t end, const nlohmann::json& arguments) {
-    if (rows_.try_emplace(row, row_name).second) title(row, row_name);
-    text_ += fmt::format(
-        ",\n"
-        R"({{"ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"cat":"{}","name":{},"args":{}}})",
-        process_, row, microseconds(begin - origin_), microseconds(end - begin), category, nlohmann::json(name).dump(),
-        arguments.dump());
+           std::int64_t end, const Json& arguments) {
+    if (rows_.try_emplace(row, row_name).second) {
+      meta("thread_name", {{"name", row_name}}, row);
+      meta("thread_sort_index", {{"sort_index", row}}, row);
+    }
+    put({{"ph", "X"},
+         {"pid", process_},
+         {"tid", row},
+         {"ts", microseconds(begin - origin_)},
+         {"dur", microseconds(end - begin)},
+         {"cat", category},
+         {"name", name},
+         {"args", arguments}});
   }
   const std::string& text() const { return text_; }
 
  private:
   static double microseconds(std::int64_t nanoseconds) { return 1e-3 * static_cast<double>(nanoseconds); }
-  void title(int row, const std::string& name) {
-    text_ += fmt::format(
-        ",\n"
-        R"({{"ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":"{}"}}}})",
-        process_, row, name);
-    text_ += fmt::format(R"(,{{"ph":"M","pid":{},"tid":{},"name":"thread_sort_index","args":{{"sort_index":{}}}}})",
-                         process_, row, row);
+  /// What a process, or one of its rows, is called and where it stands.
+  void meta(const char* what, const Json& arguments, std::optional<int> row = {}) {
+    Json event = {{"ph", "M"}, {"pid", process_}};
+    if (row) event["tid"] = *row;
+    event["name"] = what;
+    event["args"] = arguments;
+    put(event);
   }
+  void put(const Json& event) { text_ += ",\n" + event.dump(); }
 
   int process_;
   std::int64_t origin_;
@@ -57,8 +66,8 @@ std::string name_of(const Stretch& one) {
   return name_of(one.name);
 }
 
-nlohmann::json arguments_of(const Stretch& one) {
-  nlohmann::json arguments = nlohmann::json::object();
+Json arguments_of(const Stretch& one) {
+  Json arguments = Json::object();
   if (one.step > 0) arguments["step"] = one.step;
   if (one.name == RegionName::collective) arguments["bytes"] = one.transfer.bytes;
   return arguments;
@@ -93,7 +102,7 @@ std::string profile_events(int rank, std::int64_t origin, Device& device, const 
     events.add(
         Row::kernels + static_cast<int>(own ? known->second : streams.size() + one.stream),
         own ? fmt::format("{}: kernels", stream_names[known->second]) : fmt::format("stream {}: kernels", one.stream),
-        one.name, "kernel", one.begin, one.end, nlohmann::json::object());
+        one.name, "kernel", one.begin, one.end, Json::object());
   }
   return events.text();
 }

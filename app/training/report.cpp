@@ -64,7 +64,7 @@ RegionTable host_table(const Timeline& timeline, const Mesh& mesh, Control& cont
   return table;
 }
 
-/// Of all regions those that took time; `outside` is none.
+/// The regions that took time, without `outside`.
 std::vector<Bar> those_that_count(std::vector<Bar> bars) {
   bars.erase(bars.begin());
   std::erase_if(bars, [](const Bar& bar) { return bar.most <= 0; });
@@ -87,7 +87,7 @@ std::string exposed_text(const RegionTable& table) {
                      table.units * busy, table.unit, 100 * std::min(1.0, table.waiting.mean / busy));
 }
 
-/// What was allocated, not what was planned.
+/// Memory by category as it was allocated, not as planned.
 std::string memory_text(const MemoryReport& memory, Control& control) {
   std::string text = "memory of one rank, the most that any allocated\n";
   for (std::size_t c = 0; c < memory.size(); ++c)

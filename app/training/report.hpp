@@ -4,11 +4,11 @@
 
 #include "core/comm/control.hpp"
 #include "core/plan/plan.hpp"
-#include "io/metrics/svg_plot.hpp"
+#include "io/report/svg_plot.hpp"
 
 namespace tessera {
 
-/// What is known when a run ends.
+/// The closing tables of a run.
 struct ClosingReport {
   /// Time over the ranks, each region without those inside it: on a GPU as the device spent its measured steps, a step
   /// on average; on the host of this start, by its clock.
@@ -17,7 +17,7 @@ struct ClosingReport {
   /// category as allocated.
   std::string text;
 };
-/// What the loop knows of its run.
+/// What the training loop measured.
 struct Loop {
   double seconds = 0;  ///< since training began
   std::int64_t late_allocations = 0;

@@ -6,9 +6,10 @@
 #include <cstdio>
 #include <numeric>
 
+#include "app/training/summary.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/files/text_file.hpp"
-#include "io/metrics/report_page.hpp"
+#include "io/report/report_page.hpp"
 #include "io/metrics/run_directory.hpp"
 #include "kernels/base/attempt.hpp"
 
@@ -17,7 +18,7 @@ namespace {
 
 std::filesystem::path directory_of(const RunPlan& plan) { return plan.config.checkpoint.dir.get(); }
 
-/// What report.html says in words, of the rows of all starts.
+/// The facts at the head of report.html, from the rows of all starts.
 std::vector<std::pair<std::string, std::string>> facts_of(const RunPlan& plan, const std::vector<MetricsRow>& rows,
                                                           const std::optional<Peak>& peak) {
   std::vector<std::pair<std::string, std::string>> facts;
@@ -37,9 +38,9 @@ std::vector<std::pair<std::string, std::string>> facts_of(const RunPlan& plan, c
   facts.emplace_back("tokens", count_text(static_cast<double>(rows.back().tokens)));
   facts.emplace_back("time in steps", time_text(seconds));
   const double mean = seconds / static_cast<double>(rows.size());
-  facts.emplace_back("mean step",
-                     fmt::format("{:.1f} ms, {:.3g} TFLOP of the model, {:.3g} TFLOP/s", mean * 1e3,
-                                 plan.model_flops_per_step * 1e-12, plan.model_flops_per_step * 1e-12 / mean));
+  facts.emplace_back("mean step", fmt::format("{:.1f} ms, {} of the model, {}/s", mean * 1e3,
+                                              flop_text(plan.model_flops_per_step),
+                                              flop_text(plan.model_flops_per_step / mean)));
   if (peak) facts.emplace_back("mean MFU", fmt::format("{:.1f}%", 100 * utilisation(plan, *peak, mean)));
   facts.emplace_back("formula", utilisation_text(plan, peak));
   facts.emplace_back("ranks", fmt::format("{}, {} each", plan.ranks.world.size,

@@ -29,15 +29,15 @@ class RunLog {
   [[nodiscard]] Problems row(const MetricsRow& row);
   void saved(std::int64_t step) { saves_.push_back(step); }  ///< for the page
   double seconds() const;  ///< since it was opened
-  /// Prints the end of the log and writes report.html, which says with `end` how the run ended. That page is for the
-  /// eye: its problems are printed and change no end.
+  /// Prints the closing tables and writes report.html, which says with `end` how the run ended. Problems with the page
+  /// are printed and do not fail the run.
   void close(const ClosingReport& closing, const std::string& end);
 
  private:
   using Clock = std::chrono::steady_clock;
   bool worth_a_line(const MetricsRow& row) const;
   void show(const MetricsRow& row);
-  /// Writes report.html; what goes wrong is printed and changes nothing.
+  /// Writes report.html; problems are printed and do not fail the run.
   void write_page(const std::vector<Bar>& regions, const std::string& end);
 
   const RunPlan& plan_;

@@ -76,7 +76,7 @@ std::vector<fs::path> beginnings(const Resume& resume, const fs::path& run, Cont
 
 namespace {
 
-/// As Parent has it: what rank 0 sees. Collective.
+/// Parent::kept, as rank 0 sees it. Collective.
 std::int64_t kept_step(const Checkpoint& checkpoint, const fs::path& run, Control& control) {
   const std::int64_t step = checkpoint.manifest().counters.step;
   std::error_code absent;
@@ -84,7 +84,7 @@ std::int64_t kept_step(const Checkpoint& checkpoint, const fs::path& run, Contro
   return control.max(own) != 0 ? step : -1;
 }
 
-/// Those of rank 0, which alone opens the file. Collective.
+/// The changes that a checkpoint records; rank 0 alone opens the file. Collective.
 std::string changes_of(const Checkpoint& checkpoint, Control& control) {
   std::string changes;
   Problems problems;
@@ -166,7 +166,7 @@ MetricsRow Saving::timed(MetricsRow row) {
   return row;
 }
 
-void Saving::tell_waits() const {
+void Saving::warn_waits() const {
   if (control_.rank() == 0 && waits_ > 0) fmt::print("{} saves waited for the one before\n", waits_);
 }
 
@@ -175,7 +175,7 @@ void Saving::dropped(std::int64_t step, const Error& error) const {
   if (control_.rank() == 0) fmt::print(stderr, "step {} {}, training goes on: {}\n", step, how, error.what());
 }
 
-/// One save at a time: where the next one is due, this one is waited for.
+/// Advances the save under way; with `wait` to its end, since there is one save at a time.
 void Saving::go_on_with_save(bool wait) try {
   const Clock::time_point came = Clock::now();
   waits_ += wait;
@@ -205,7 +205,7 @@ void Saving::save(std::int64_t step) {
   committed(step, took, fmt::format("{} | {:.2f} s", digest, took.count()));
 }
 
-/// A step that is on the disk: told, and what is older put in order.
+/// Reports a committed save and applies retention to older checkpoints.
 void Saving::committed(std::int64_t step, Seconds took, const std::string& what) {
   saved_ = step;
   longest_ = std::max(longest_, took);

@@ -18,7 +18,7 @@ namespace tessera {
 /// Collective.
 std::vector<std::filesystem::path> beginnings(const Resume& resume, const std::filesystem::path& run, Control& control);
 
-/// The checkpoint that a run goes on from.
+/// The checkpoint that a run resumes from.
 struct Parent {
   std::filesystem::path folder;
   Manifest manifest;
@@ -47,7 +47,7 @@ class Saving {
   /// The row with how long saves have held up training since the last one was asked for; nothing: none did. Local.
   MetricsRow timed(MetricsRow row);
   /// Says how many saves have waited for the one before. Rank 0's; local.
-  void tell_waits() const;
+  void warn_waits() const;
 
  private:
   using Clock = std::chrono::steady_clock;

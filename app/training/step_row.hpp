@@ -10,8 +10,8 @@ struct Progress {
   std::int64_t samples = 0;  ///< trained on so far
 };
 
-/// What the log says of a training step that took `seconds`: sums over tokens, sequences and MoE layers become means.
-/// What only the log knows (time, memory, ranks, MFU, restart) is left to it.
+/// The metrics row of a step that took `seconds`: sums over tokens, sequences and MoE layers become means. Time,
+/// memory, ranks, MFU and restart are RunLog's to fill in.
 MetricsRow row_of(const RunConfig& config, const Progress& progress, const StepReport& report, double seconds);
 
 }  // namespace tessera

@@ -13,7 +13,7 @@
 namespace tessera {
 namespace {
 
-/// What may end a run, the least first: where ranks have seen several, the last of them is told.
+/// Causes that end a run, in rising order: where ranks have seen several, the greatest is reported.
 struct Cause {
   const char* name;
   int signal = 0;

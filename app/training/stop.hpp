@@ -29,7 +29,7 @@ class Stop {
   /// What was due: a signal's name, --stop-at, or --time-limit; the same on every rank.
   const std::string& cause() const { return cause_; }
 
-  /// The last act before the process ends, after MPI's end: where a signal came, leaves a child that holds the output
+  /// To be called last, after MPI_Finalize: where a signal came, leaves a child that holds the output
   /// open for a fifth of a second. Hydra, once it has forwarded a signal, keeps the exit codes of those ranks alone
   /// that it finds ended while their output is open, and reports 0 for the others.
   void outlast_ranks() const;

@@ -41,12 +41,6 @@ std::string model_text(const RunPlan& plan) {
   return text;
 }
 
-std::string flop_text(double flop) {
-  const char* units = "kMGTPE";
-  for (flop /= 1e3; flop >= 999.5 && units[1] != 0; flop /= 1e3) ++units;
-  return fmt::format("{:.3g} {}FLOP", flop, *units);
-}
-
 std::string work_text(const RunPlan& plan) {
   std::string text = fmt::format(
       "{} a step on {}: {} of {} a rank, {} of them at once", flop_text(plan.flops_per_step),
@@ -70,6 +64,12 @@ std::string travel_text(const RunPlan& plan) {
 }
 
 }  // namespace
+
+std::string flop_text(double flop) {
+  const char* units = "kMGTPE";
+  for (flop /= 1e3; flop >= 999.5 && units[1] != 0; flop /= 1e3) ++units;
+  return fmt::format("{:.3g} {}FLOP", flop, *units);
+}
 
 std::vector<CollectiveTotal> totals_of(std::span<const CollectiveCost> costs) {
   std::vector<CollectiveTotal> totals;

@@ -8,13 +8,16 @@
 
 namespace tessera {
 
-/// What the collectives of one kind move in a step: bytes that one rank receives.
+/// Calls of one kind of collective in a step, and the bytes that one rank receives by them.
 struct CollectiveTotal {
   Collective collective;
   std::int64_t calls = 0, bytes = 0;
 };
-/// Of the kinds that the plan calls, those that move weights and gradients first.
+/// The kinds of collectives that the plan calls, those of weights and gradients first.
 std::vector<CollectiveTotal> totals_of(std::span<const CollectiveCost> costs);
+
+/// "50.4 GFLOP".
+std::string flop_text(double flop);
 
 /// A plan on one screen, a line each: model, work, memory of the rank that needs most, what a rank receives in a step.
 std::string summary_text(const RunPlan& plan);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "app/training/summary.hpp"
+#include "io/metrics/console.hpp"
 #include "kernels/base/runtime.hpp"
 #include "kernels/gemm/instructions.hpp"
 
@@ -52,9 +54,9 @@ double utilisation(const RunPlan& plan, const Peak& peak, double seconds) {
 
 std::string utilisation_text(const RunPlan& plan, const std::optional<Peak>& peak) {
   if (!peak) return "no MFU: the peak of this hardware is not known, and run.mfu_peak does not say it";
-  return fmt::format("MFU: {}: {:.3g} TFLOP, {} ranks, {:.1f} TFLOP/s ({}, dense {})", mfu_formula,
-                     plan.model_flops_per_step * 1e-12, plan.ranks.world.size, peak->flops * 1e-12, peak->device,
-                     name_of(plan.config.precision.compute));
+  return fmt::format("MFU: {}: {}, {}, {:.1f} TFLOP/s ({}, dense {})", mfu_formula,
+                     flop_text(plan.model_flops_per_step), counted(plan.ranks.world.size, "rank"), peak->flops * 1e-12,
+                     peak->device, name_of(plan.config.precision.compute));
 }
 
 }  // namespace tessera

@@ -17,12 +17,12 @@ struct Peak {
 /// table does not hold, every CPU among it: no number is better than a wrong one.
 std::optional<Peak> peak_of(std::string_view device, Compute compute);
 
-/// That of the device on which this process runs.
+/// The peak of the device on which this process runs.
 std::optional<Peak> peak_here(Compute compute);
-/// That of a run's ranks: as run.mfu_peak says, else as peak_here does.
+/// The peak of a run's ranks: run.mfu_peak, else peak_here().
 std::optional<Peak> peak_of_run(const RunConfig& config);
 
-/// That products in the type of `compute` are not what this machine is made for, and what is faster; else empty.
+/// Advice where this machine has no instructions for products in the type of `compute`, and what is faster; else empty.
 std::string slow_products_text(Compute compute);
 
 /// The model's FLOPs are those of its GEMMs and of causal attention, forward and backward, without recomputation

@@ -7,7 +7,7 @@
 #include "app/verbs/verbs.hpp"
 #include "core/config/values.hpp"
 #include "io/files/text_file.hpp"
-#include "io/metrics/compare_page.hpp"
+#include "io/report/compare_page.hpp"
 #include "kernels/base/attempt.hpp"
 
 namespace tessera {

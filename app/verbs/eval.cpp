@@ -1,24 +1,27 @@
 #include <chrono>
-#include <cmath>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "app/cli/ranks.hpp"
 #include "app/training/given_weights.hpp"
 #include "app/training/preparation.hpp"
 #include "app/training/training.hpp"
 #include "app/verbs/verbs.hpp"
+#include "core/comm/make_on_all.hpp"
+#include "io/metrics/metrics_log.hpp"
 #include "kernels/base/runtime.hpp"
 
 namespace tessera {
 namespace {
 
 void print(const EvalOptions& options, const StateCounters& counters, float loss) {
-  const std::string number = std::isfinite(loss) ? fmt::format("{}", loss) : "null";
+  const nlohmann::ordered_json json = {
+      {"step", counters.step}, {"eval_loss", decimal_of(loss)}, {"tokens", counters.tokens}};
   if (options.format == Format::json)
-    fmt::print("{{\"step\":{},\"eval_loss\":{},\"tokens\":{}}}\n", counters.step, number, counters.tokens);
+    fmt::print("{}\n", json.dump());
   else
-    fmt::print("step {} | eval_loss {} | {} tokens trained on\n", counters.step, number, counters.tokens);
+    fmt::print("step {} | eval_loss {} | {} tokens trained on\n", counters.step, loss, counters.tokens);
 }
 
 int eval(const EvalOptions& options, Mpi& mpi, Control& control) {
@@ -28,16 +31,18 @@ int eval(const EvalOptions& options, Mpi& mpi, Control& control) {
   const Prepared run = prepare(options.deck, options.overrides, Task::evaluation, mpi, control);
   const RunConfig& config = run.deck.config;
   const GivenWeights given = open_weights(options.checkpoint, control);
-  control.agree(against(given, *run.plan, {}));
+  control.agree(problems_with_weights(given, *run.plan, {}));
   const Runtime runtime(static_cast<int>(config.run.threads.get()), run.gpu);
   Device device;
   Mesh mesh = mpi.mesh(device, run.plan->ranks, std::chrono::seconds(config.comm.timeout_s));
   std::vector<Record> no_records;
-  Training training(device, *run.plan, run.batches(), mesh, control, no_records);
-  training.initialise([&](StateDict& weights) { load_weights(*given.source, weights, device, control); });
-  const auto loss = static_cast<float>(training.evaluate());
-  if (mpi.rank() == 0) print(options, given.counters, loss);
-  return 0;
+  const auto training = make_on_all<Training>(control, device, *run.plan, run.batches(), mesh, control, no_records);
+  return or_end_all_ranks(mpi, [&] {
+    training->initialise([&](StateDict& weights) { load_weights(*given.source, weights, device, control); });
+    const auto loss = static_cast<float>(training->evaluate());
+    if (mpi.rank() == 0) print(options, given.counters, loss);
+    return 0;
+  });
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ class Values : public ConfigVisitor<Values> {
   std::map<std::string, std::string> texts_;
 };
 
-/// No key of a run, but of its deck: whoever reads that fills in what the other one gives.
+/// `base` is a key of decks alone: reading one resolves it, and RunConfig does not have it.
 const KeyDoc base_doc = {KeyDoc::Kind::key, "base", "a text", "none", "the path of a deck", Restart::may_change,
                          "Another deck, as base: other.yaml, that gives what this one leaves out, key by key; lists "
                          "are taken whole. Its path counts from this deck's folder; it may have a base of its own"};

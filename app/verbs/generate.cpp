@@ -14,6 +14,7 @@
 #include "app/training/given_weights.hpp"
 #include "app/training/preparation.hpp"
 #include "app/verbs/verbs.hpp"
+#include "core/comm/make_on_all.hpp"
 #include "core/step/decoder.hpp"
 #include "io/checkpoint/storage.hpp"
 #include "io/data/utf8.hpp"
@@ -162,7 +163,7 @@ RunPlan plan_of(const GivenWeights& given, std::int64_t capacity, int gpu, const
   attempt(problems, [&] { plan.emplace(resolve_decoding(config, mpi.size(), mpi.rank(), capacity)); });
   control.agree(problems);
   problems.add(against_memory(mpi, control, *plan, gpu));
-  problems.add(against(given, *plan, {}));
+  problems.add(problems_with_weights(given, *plan, {}));
   control.agree(problems);
   return std::move(*plan);
 }
@@ -186,27 +187,30 @@ int generate(const GenerateOptions& options, Mpi& mpi, Control& control) {
   const Prompt prompt = prompt_of(options, given, encoding.get(), control);
   std::int64_t count = 0;
   attempt(problems, [&] { count = count_of(options, given, prompt); });
-  problems.add(against_gpus(mpi, control, Sharing::refused));
+  problems.add(problems_with_gpus(mpi, control, Sharing::refused));
   control.agree(problems);
   const int gpu = own_gpu(mpi);
   const RunPlan plan = plan_of(given, std::ssize(prompt.ids) + count, gpu, mpi, control);
   const Runtime runtime(static_cast<int>(given.config.run.threads.get()), gpu);
   Device device;
   Mesh mesh = mpi.mesh(device, plan.ranks, std::chrono::seconds(given.config.comm.timeout_s));
-  Decoder decoder(device, plan, mesh);
-  decoder.initialise([&](StateDict& weights) { load_weights(*given.source, weights, device, control); });
-  Output output(options, prompt, encoding.get(), mpi.rank() == 0);
-  const auto begin = std::chrono::steady_clock::now();
-  const NextLogits next = [&](const std::vector<std::int32_t>& ids) {
-    return decoder.extend(std::span(ids).subspan(static_cast<std::size_t>(decoder.length())));
-  };
-  generate(next, options.sampling, prompt.ids, count, [&](std::int32_t id) {
-    if (ends.contains(id)) return false;
-    output.token(id);
-    return true;
+  const auto made = make_on_all<Decoder>(control, device, plan, mesh);
+  Decoder& decoder = *made;
+  return or_end_all_ranks(mpi, [&] {
+    decoder.initialise([&](StateDict& weights) { load_weights(*given.source, weights, device, control); });
+    Output output(options, prompt, encoding.get(), mpi.rank() == 0);
+    const auto begin = std::chrono::steady_clock::now();
+    const NextLogits next = [&](const std::vector<std::int32_t>& ids) {
+      return decoder.extend(std::span(ids).subspan(static_cast<std::size_t>(decoder.length())));
+    };
+    generate(next, options.sampling, prompt.ids, count, [&](std::int32_t id) {
+      if (ends.contains(id)) return false;
+      output.token(id);
+      return true;
+    });
+    output.end(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    return 0;
   });
-  output.end(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-  return 0;
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "app/verbs/verbs.hpp"
 #include "io/metrics/console.hpp"
 #include "kernels/base/runtime.hpp"
+#include "kernels/digest/digest.hpp"
 
 namespace tessera {
 
@@ -24,9 +25,9 @@ int run_plan(const PlanOptions& options) {
     fmt::print("{}\n", plan_json(plan, peaks));
     return 0;
   }
-  fmt::print("{}groups:   {} of {}, layout {:016x}; {}\n", summary_text(plan),
+  fmt::print("{}groups:   {} of {}, layout {}; {}\n", summary_text(plan),
              counted(static_cast<std::int64_t>(plan.layout.groups().size()), "group"),
-             counted(static_cast<std::int64_t>(plan.layout.buckets().size()), "bucket"), plan.layout.hash(),
+             counted(static_cast<std::int64_t>(plan.layout.buckets().size()), "bucket"), hex(plan.layout.hash()),
              options.detail == Detail::all ? "each below" : "--verbose lists them");
   if (peaks)
     fmt::print("sharding: full; memory with gather.granularity unit {}, module {}\n", bytes_text(peaks->unit),

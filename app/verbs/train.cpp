@@ -17,6 +17,7 @@
 #include "app/training/summary.hpp"
 #include "app/training/training.hpp"
 #include "app/verbs/verbs.hpp"
+#include "core/comm/make_on_all.hpp"
 #include "io/data/utf8.hpp"
 #include "io/files/fault.hpp"
 #include "io/metrics/console.hpp"
@@ -93,7 +94,7 @@ Proceed all_steps(const RunConfig& config, Training& training, const std::functi
   return training.run(keep, at_boundary);
 }
 
-/// What one says of a run that stopped, and how it goes on.
+/// The last line of a run that stopped early: why, and how to resume it.
 std::string stopped_text(std::int64_t step, std::int64_t steps, const Stop& stop) {
   return fmt::format("stopped after step {} of {} ({})", step, steps, stop.cause());
 }
@@ -108,30 +109,20 @@ std::string ways_on(const TrainOptions& options, const Stop& stop, std::int64_t 
 /// Whether all ranks threw an error alike, so that they may go on together.
 bool agreed(const Error& error) { return error.code() != Exit::internal && error.code() != Exit::communication; }
 
-int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_deck) {
-  Problems problems;
-  attempt(problems, [&] {
-    stop.limit({options.stop_at < 0 ? std::nullopt : std::optional(options.stop_at), seconds_of(options.time_limit)});
-    fault::arm(mpi.rank());
-  });
-  if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
-  before_deck.agree(problems);
-  const PreparedRun run = prepare(options, mpi, before_deck);
+/// What a run needs once it has its memory.
+struct Running {
+  const PreparedRun& run;
+  Device& device;
+  Mesh& mesh;
+  Control& control;
+  Training& training;
+  const AgreedPlans& plans;
+};
+
+/// From the beginning of a run, or of what is left of it, to its closing report. Collective.
+int train(const TrainOptions& options, Stop& stop, Mpi& mpi, const Running& running) {
+  const auto& [run, device, mesh, control, training, plans] = running;
   const RunConfig& config = run.deck.config;
-  const std::chrono::seconds patience(config.comm.timeout_s);
-  const std::unique_ptr<Control> own_control = mpi.control(patience);
-  Control& control = *own_control;
-  const Runtime runtime(static_cast<int>(config.run.threads.get()), run.gpu);
-  if (mpi.rank() == 0) describe(run);
-  Device device;
-  const AgreedPlans plans = use_library_plans(device, *run.plan, run.beginnings, control);
-  std::vector<Record> records;
-  // A traced run is being looked into: name a collective that differs before it is begun, not at the step's end.
-  const Compare compare = config.debug.trace.empty() ? Compare::at_boundaries : Compare::before_each;
-  Mesh mesh = mpi.mesh(device, run.plan->ranks, patience, {.compare = compare});
-  if (!config.debug.trace.empty())
-    mesh.wrap([&](std::unique_ptr<Communicator> one) { return recording(std::move(one), records); });
-  Training training(device, *run.plan, run.batches(), mesh, control, records);
   Beginning beginning = begin_run(run, options, mpi, control, training, device);
   if (beginning.kept >= config.run.steps) {
     if (mpi.rank() == 0) fmt::print("{} of {} steps done, nothing to do\n", beginning.kept, config.run.steps);
@@ -156,7 +147,7 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_dec
     throw;
   }
   const std::string stopped = stopped_text(training.step(), config.run.steps, stop);
-  saving.tell_waits();
+  saving.warn_waits();
   close(proceed == Proceed::stop ? stopped : "all steps done");
   if (proceed == Proceed::stop) {
     if (mpi.rank() == 0) fmt::print("{}; {}\n", stopped, ways_on(options, stop, saving.saved(), beginning.kept));
@@ -164,6 +155,34 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_dec
   }
   sample();
   return 0;
+}
+
+int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_deck) {
+  Problems problems;
+  attempt(problems, [&] {
+    stop.limit({options.stop_at < 0 ? std::nullopt : std::optional(options.stop_at), seconds_of(options.time_limit)});
+    fault::arm(mpi.rank());
+  });
+  if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
+  before_deck.agree(problems);
+  const PreparedRun run = prepare(options, mpi, before_deck);
+  const RunConfig& config = run.deck.config;
+  const std::chrono::seconds patience(config.comm.timeout_s);
+  const std::unique_ptr<Control> own_control = mpi.control(patience);
+  Control& control = *own_control;
+  const Runtime runtime(static_cast<int>(config.run.threads.get()), run.gpu);
+  if (mpi.rank() == 0) describe(run);
+  Device device;
+  const AgreedPlans plans = use_library_plans(device, *run.plan, run.beginnings, control);
+  std::vector<Record> records;
+  // A traced run is being looked into: name a collective that differs before it is begun, not at the step's end.
+  const Compare compare = config.debug.trace.empty() ? Compare::at_boundaries : Compare::before_each;
+  Mesh mesh = mpi.mesh(device, run.plan->ranks, patience, {.compare = compare});
+  if (!config.debug.trace.empty())
+    mesh.wrap([&](std::unique_ptr<Communicator> one) { return recording(std::move(one), records); });
+  const auto training = make_on_all<Training>(control, device, *run.plan, run.batches(), mesh, control, records);
+  return or_end_all_ranks(mpi,
+                          [&] { return train(options, stop, mpi, {run, device, mesh, control, *training, plans}); });
 }
 
 }  // namespace

@@ -96,10 +96,10 @@ int run_plan(const PlanOptions& options);
 /// Prints the resolved deck and the corpus, and on stderr what is probably not meant; throws what train would refuse.
 int run_validate(const ValidateOptions& options);
 int run_explain(const ExplainOptions& options);
-/// Prints what runs came to and where their decks differ, and writes a page of it.
+/// Prints runs' final figures and differing settings, and writes compare.html.
 int run_compare(const CompareOptions& options);
 int run_info(const InfoOptions& options);
-/// Of a run directory or a step folder; diff returns 1 where two differ, verify 5 where one is damaged.
+/// `checkpoint` on a run directory or step folder; diff returns 1 where two differ, verify 5 where one is damaged.
 int run_checkpoint_ls(const CheckpointOptions& options);
 int run_checkpoint_inspect(const CheckpointOptions& options);
 int run_checkpoint_verify(const CheckpointOptions& options);

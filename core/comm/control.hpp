@@ -26,7 +26,7 @@ class Control {
   virtual std::int64_t max(std::int64_t value) = 0;
   virtual std::vector<std::string> gather(const std::string& mine) = 0;  ///< on every rank
   virtual std::string broadcast(const std::string& from_root) = 0;
-  /// ((v0 + v1) + v2) + ..., the same bits on every rank.
+  /// The sum in rank order, ((v0 + v1) + v2) + ...: the same bits on every rank.
   virtual double sum_in_order(double value) = 0;
   virtual void sum(std::uint64_t* values, int n) = 0;
 

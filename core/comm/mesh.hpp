@@ -38,7 +38,7 @@ class Mesh {
   /// The expert group.
   Communicator& experts() { return *communicators_[experts_]; }
 
-  /// Of all communicators: see Communicator.
+  /// Log and busy time of all communicators together: see Communicator.
   const CollectiveLog* log() const { return world().log(); }
   double busy() const { return world().busy(); }
   bool on_streams() const;
@@ -51,7 +51,7 @@ class Mesh {
 
   Ranks ranks_;
   std::vector<std::unique_ptr<Communicator>> communicators_;  ///< each once; the world first
-  std::size_t expert_data_ = 0, experts_ = 0;                 ///< where they stand among them
+  std::size_t expert_data_ = 0, experts_ = 0;                 ///< their indices in communicators_
 };
 
 /// The one rank of a run without others.

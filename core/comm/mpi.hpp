@@ -52,7 +52,7 @@ class Mpi {
   /// device's communication stream; over NCCL it runs on that stream. A wait longer than `timeout` reports every rank's
   /// last operations, then leaves with Exit::communication on every rank. One mesh at a time.
   Mesh mesh(Device& device, const Ranks& ranks, std::chrono::seconds timeout, const MpiOptions& options = {});
-  /// Votes, on a communicator of their own for each call; the same time-out.
+  /// A Control (votes) on a communicator of its own, with the same kind of time-out.
   std::unique_ptr<Control> control(std::chrono::seconds timeout);
 
   /// For a failure that the other ranks cannot learn of: prints with rank and host, flushes, MPI_Abort(code).

@@ -63,6 +63,17 @@ class Block {
   bool derived_;
 };
 
+/// Send and receive buffers of an all-to-all. An empty one may begin where the other does, and Open MPI takes equal
+/// addresses for MPI_IN_PLACE: a rank that receives nothing would send nothing. Empty ones get addresses of their own.
+const void* send_buffer(const Tensor& t) {
+  static const std::byte empty{};
+  return t.elements() > 0 ? t.data : &empty;
+}
+void* receive_buffer(const Tensor& t) {
+  static std::byte empty{};
+  return t.elements() > 0 ? t.data : &empty;
+}
+
 /// One operation under way. Its vectors keep their memory, so that a steady state allocates nothing here.
 struct Slot {
   bool used = false;
@@ -261,8 +272,8 @@ class MpiCommunicator final : public Communicator {
     std::fill(received.begin(), received.end(), static_cast<int>(mine / block));
     for (std::size_t r = 0; r < begins.size(); ++r)
       begins[r] = static_cast<int>(static_cast<std::int64_t>(r) * mine / block);
-    watch_.check(MPI_Ialltoallv(x.send.data, counts, displacements, type, x.receive.data, received.data(),
-                                begins.data(), type, comm_, slot.request()),
+    watch_.check(MPI_Ialltoallv(send_buffer(x.send), counts, displacements, type, receive_buffer(x.receive),
+                                received.data(), begins.data(), type, comm_, slot.request()),
                  slot.waiting);
   }
 
@@ -276,8 +287,8 @@ class MpiCommunicator final : public Communicator {
     const int* arrivals = slot.blocks(x.arrivals, arriving);
     const std::span<int> begins = slot.take(x.arrivals.size());
     std::exclusive_scan(arrivals, arrivals + x.arrivals.size(), begins.begin(), 0);
-    watch_.check(MPI_Ialltoallv(x.send.data, counts, displacements, from, x.receive.data, arrivals, begins.data(), to,
-                                comm_, slot.request()),
+    watch_.check(MPI_Ialltoallv(send_buffer(x.send), counts, displacements, from, receive_buffer(x.receive), arrivals,
+                                begins.data(), to, comm_, slot.request()),
                  slot.waiting);
   }
 

@@ -38,7 +38,7 @@ class MpiWatch {
 
   /// A duplicate of the world that returns errors. Collective.
   MPI_Comm duplicate();
-  /// The ranks that call this with the same `group`, in their order; returns errors too. Collective over the world.
+  /// A communicator of the ranks that give the same `group`; returns errors too. Collective over the world.
   MPI_Comm split(int group);
   /// The log that reports quote from now on; null for none.
   void quote(const CollectiveLog* log) { log_ = log; }

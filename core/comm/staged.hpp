@@ -6,8 +6,8 @@
 
 namespace tessera {
 
-/// For an `inner` that reads host memory only: every buffer goes through page-locked memory, in and out. The host waits
-/// at each submit() for what this rank brings, so computation hides the transport but not the way to it.
+/// Stages every buffer through page-locked memory, in and out, for an `inner` that reads host memory only. submit()
+/// blocks until this rank's data are there: computation hides the transport, but not that copy.
 std::unique_ptr<Communicator> staged(Device& device, std::unique_ptr<Communicator> inner);
 
 }  // namespace tessera

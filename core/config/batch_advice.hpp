@@ -6,7 +6,7 @@
 
 namespace tessera {
 
-/// What makes a batch divide by ranks * micro, both directions: "use batch.micro 1, 2 or 4, or batch.global 12 or 18".
+/// Values by which batch.global is divisible by ranks * micro: "use batch.micro 1, 2 or 4, or batch.global 12 or 18".
 std::string batch_advice(const BatchConfig& batch, std::int64_t ranks);
 
 }  // namespace tessera

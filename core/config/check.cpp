@@ -107,7 +107,7 @@ void check_schedule(const OptimizerConfig& optimizer, std::int64_t steps, Findin
                                  optimizer.decay_steps, steps)});
 }
 
-/// Of what full sharding forbids beside what is forbidden anyway.
+/// Contradictions of full sharding alone.
 void check_full_sharding(const RunConfig& config, Findings& found) {
   const bool plain = config.precision.recipe == RecipeName::bf16;
   if (config.precision.primary_weights == PrimaryWeights::quantized && config.gather.wire == GatherWire::bf16)

@@ -502,12 +502,12 @@ void derive(RunConfig& config);
 /// once to each expert.
 double ample_room(const RunConfig& config);
 /// Whether full sharding gathers a module at a time: where the copy that backward needs does not serve what it computes
-/// again. Of a config whose primary_weights are known.
+/// again. `config.precision.primary_weights` must be known.
 bool gathers_modules(const RunConfig& config);
 
-/// Whether weights that are held quantized travel as their bf16, which is staged; and whether as the codes of both
-/// copies, of which neither follows from the other, so that cuts stand between rows of blocks. Of a config whose
-/// primary_weights are known.
+/// Whether quantized weights are all-gathered as bf16, which is staged; whether as codes of both copies, neither of
+/// which follows from the other, so that cuts stand between rows of blocks. `config.precision.primary_weights` must be
+/// known.
 bool stages_values(const RunConfig& config);
 bool ships_both_copies(const RunConfig& config);
 
@@ -525,14 +525,14 @@ struct KeyChange {
   std::string key, before, now;  ///< values as a deck writes them; "absent" where its section is
   Restart restart = Restart::fixed;
 };
-/// Both derived.
+/// The keys in which two configs, both derived, differ.
 std::vector<KeyChange> changed_keys(const RunConfig& before, const RunConfig& now);
 
 /// The end of a sentence on what a resumed run must keep: "..., unless `train --allow-change KEY` lets it change".
 std::string keep_it_text(const std::string& key, Restart restart);
 
-/// Keys that a resumed run must keep and that differ from those of the run that was saved, but for those that it was
-/// asked to change. Both derived.
+/// The keys that a resumed run must keep and that differ from the saved run's, but for those `asked` to change. Both
+/// configs are derived.
 std::vector<Finding> changes_at_restart(const RunConfig& saved, const RunConfig& now,
                                         const std::set<std::string>& asked = {});
 

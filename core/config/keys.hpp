@@ -26,9 +26,9 @@ const KeyDoc* find_key(std::string_view path);
 
 /// The known path most like an unknown one, or empty.
 std::string nearest_key(std::string_view path);
-/// The words of a list that are like another, the most alike first, `most` at most; of equals the first in the list.
+/// Suggestions for `word`: the nearest of `words`, nearest first, at most `most`; ties in the order of the list.
 std::vector<std::string> near_words(std::string_view word, const std::vector<std::string>& words, std::size_t most);
-/// The first of them, or empty.
+/// The nearest of `words`, or empty.
 std::string nearest_word(std::string_view word, const std::vector<std::string>& words);
 
 }  // namespace tessera

@@ -7,7 +7,7 @@
 namespace tessera {
 namespace {
 
-/// What a deck writes, and what a restart may do with it.
+/// A key's value as a deck writes it, and what a resume may do with it.
 struct Kept {
   std::string text;
   Restart restart;

@@ -6,8 +6,8 @@
 
 namespace tessera {
 
-/// Which of several corpora each sample of a run comes from: the order in which seats go to parties by Sainte-Lague's
-/// rule, so that every stretch of samples is mixed like the whole. A function of the weights and the sample's number
+/// Picks the corpus of each sample of a run by its weights: in the order of Sainte-Lague's rule (seats to parties), so
+/// that every stretch of samples is mixed like the whole. A function of the weights and the sample's number
 /// alone, so that a position in the data is one number and resuming is exact.
 class Mixture {
  public:

@@ -4,8 +4,10 @@
 
 #include <Kokkos_Core.hpp>
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <string>
+#include <system_error>
 
 #include "core/device/timeline.hpp"
 #include "kernels/base/index.hpp"
@@ -28,6 +30,22 @@ HostBytes host_bytes(const void* data, const Tensor& like) {
 }
 DeviceBytes device_bytes(const Tensor& t) {
   return DeviceBytes(static_cast<std::byte*>(t.data), static_cast<std::size_t>(t.bytes()));
+}
+
+std::string mib(std::int64_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
+
+/// A view of `bytes`; std::system_error, which says what is held already, where there is no such memory.
+template <class View>
+View taken(const char* what, std::int64_t bytes, const MemoryReport& held) {
+  try {
+    return View(Kokkos::view_alloc(Kokkos::WithoutInitializing, std::string(what)), static_cast<std::size_t>(bytes));
+  } catch (const std::exception&) {
+    const std::int64_t all = std::accumulate(held.begin(), held.end(), std::int64_t{0});
+    throw std::system_error(std::make_error_code(std::errc::not_enough_memory),
+                            mib(bytes) + " for " + what + " beside the " + mib(all) +
+                                " that the rank holds (`tessera plan` shows what a run needs; use more ranks, a "
+                                "smaller batch.micro, recompute.mode full or sharding full)");
+  }
 }
 
 }  // namespace
@@ -66,16 +84,15 @@ struct Device::State {
 
   std::byte* allocate(Category category, std::int64_t bytes) {
     const std::int64_t padded = std::max(round_up(bytes, Arena::alignment), Arena::alignment);
-    memory[static_cast<std::size_t>(category)] += padded;
     ++allocations;
+    if (!measuring)  // over-allocates, since Kokkos aligns to 64 bytes only on the host
+      blocks.push_back(taken<Bytes>(name_of(category), padded + Arena::alignment, memory));
+    memory[static_cast<std::size_t>(category)] += padded;
     if (measuring) {
       auto* address = reinterpret_cast<std::byte*>(measured);
       measured += padded;
       return address;
     }
-    // Over-allocates, since Kokkos aligns to 64 bytes only on the host.
-    blocks.emplace_back(Kokkos::view_alloc(Kokkos::WithoutInitializing, std::string(name_of(category))),
-                        static_cast<std::size_t>(padded + Arena::alignment));
     if constexpr (Kokkos::SpaceAccessibility<Kokkos::HostSpace, Space::memory_space>::accessible)
       ask_for_large_pages(blocks.back().data(), padded);  // a host's step takes 1.06 times as long without
     const auto base = reinterpret_cast<std::int64_t>(blocks.back().data());
@@ -132,8 +149,7 @@ void Device::download(Stream& stream, void* to, const Tensor& from) {
 std::span<std::byte> Device::pinned(std::int64_t bytes) {
   ++state_->allocations;
   if (measuring()) return {};
-  state_->pinned.emplace_back(Kokkos::view_alloc(Kokkos::WithoutInitializing, "pinned"),
-                              static_cast<std::size_t>(bytes));
+  state_->pinned.push_back(taken<PinnedBytes>("pinned blocks of the host", bytes, state_->memory));
   return {state_->pinned.back().data(), static_cast<std::size_t>(bytes)};
 }
 

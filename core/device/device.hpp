@@ -55,7 +55,7 @@ class Device {
   /// The record of a measuring device's streams.
   const Tape& tape() const;
 
-  /// Uninitialised, 256-byte aligned, owned by the device until it ends.
+  /// Uninitialised, 256-byte aligned, owned by the device until it ends. No memory: std::system_error, on this rank.
   Tensor allocate(Category category, DType type, Shape shape);
   /// The same, as an arena of `bytes`; on a measuring device, one that measures.
   Arena arena(Category category, std::int64_t bytes);

@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-/// Points in the order of a GPU's streams that keep the time at which the device reached them, each as long as this.
+/// Time stamps in the order of a GPU's streams: when the device reached each. They last as long as this.
 /// On the host, whose work has ended when its call returns, there are none.
 class TimeMarks {
  public:
@@ -23,7 +23,7 @@ class TimeMarks {
   void start(Stream& stream);
   /// The point behind all work of `stream` so far; none on the host and where dry. Not for a stream that is captured.
   int add(Stream& stream);
-  /// Nanoseconds of the host's steady clock at which the device got there, if it has. Never blocks.
+  /// When the device reached the mark, in nanoseconds of the host's steady clock, if it has. Never blocks.
   std::optional<std::int64_t> time(int mark) const;
 
  private:

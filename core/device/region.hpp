@@ -46,7 +46,7 @@ class Timeline;
 class Region {
  public:
   Region(Stream& stream, RegionName name) : Region(stream, name, {}) {}
-  /// A collective's on the stream that carries it.
+  /// The region of a collective, on the stream that carries it.
   Region(Stream& stream, const Transfer& transfer) : Region(stream, RegionName::collective, transfer) {}
   ~Region();
   Region(const Region&) = delete;

@@ -6,7 +6,7 @@
 namespace tessera {
 namespace {
 
-/// Whether a region is one by itself, not a part of a step.
+/// Whether a region stands outside of steps.
 bool stands_alone(RegionName name) {
   return name == RegionName::step || name == RegionName::evaluate || name == RegionName::report;
 }

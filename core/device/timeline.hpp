@@ -31,7 +31,7 @@ struct Stretch {
 /// record() and stop() also every passage, by the host's clock and, on a GPU, by the device's. One a Device. Local.
 class Timeline {
  public:
-  /// That of the device whose stream it is; null for planning, and for a stream without a device.
+  /// The timeline of the stream's device; null for planning, and for a stream without a device.
   static Timeline* of(Stream& stream) { return stream.library<Timeline*>(); }
   void watch(Stream& stream) { stream.library<Timeline*>() = this; }
 
@@ -40,7 +40,7 @@ class Timeline {
   void leave(Stream& stream);
   /// The host waits for the device, in the innermost region.
   void count_wait() { ++sums_[static_cast<std::size_t>(innermost())].waits; }
-  /// Those passed through so far, `outside` first. A region counts as itself inside a step, else as the outermost
+  /// Time by region so far, `outside` first. A region counts as itself inside a step, else as the outermost
   /// region about it, so that an evaluation's layers are part of the evaluation.
   std::vector<RegionTime> regions() const;
 
@@ -53,7 +53,7 @@ class Timeline {
   /// A collective that the host carried beside its regions, on a lane of its own.
   void carried(const Stream& stream, const Transfer& transfer, int lane, std::int64_t begin);
 
-  /// What was kept, in the order of begins on each stream; of the device, what it has reached so far.
+  /// The recorded stretches, in the order of begins on each stream; of the device those that it has finished.
   const std::vector<Stretch>& on_host() const { return kept_; }
   std::vector<Stretch> on_device() const;
 
@@ -84,12 +84,12 @@ class Timeline {
 struct DeviceTime {
   std::int64_t steps = 0;
   double seconds = 0;                          ///< from each step's begin to its end
-  std::array<double, region_names> regions{};  ///< of it in each region, without those inside it
+  std::array<double, region_names> regions{};  ///< seconds in each region, without those inside it
   double communication = 0;                    ///< in which collectives ran
   double exposed = 0;                          ///< of it, while the compute stream waited for them
 };
 
-/// Of the steps among `stretches`, in the order of begins on each stream.
+/// Sums over the steps in `stretches`, which stand in the order of begins on each stream.
 DeviceTime time_of(const std::vector<Stretch>& stretches, const Stream& compute, const Stream& communication);
 
 }  // namespace tessera

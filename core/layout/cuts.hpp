@@ -12,14 +12,14 @@ struct Placement;
 /// Where an element-sharded bucket of `size` elements is cut between `ranks`: ranks + 1 positions, ascending, from 0 to
 /// size; slice r is [cut r, cut r + 1).
 ///
-/// Equal slices, whatever they hold; ranks divide the size.
+/// Flat cuts: equal slices, whatever they hold. `size` is a multiple of `ranks`.
 std::vector<std::int64_t> flat_cuts(std::int64_t size, int ranks);
-/// Cut r at the allowed position nearest to r size / ranks, at the lower one of two. Slices are uneven, some empty.
+/// Tile cuts: cut r is the allowed position nearest to r size / ranks, of two the lower. Uneven slices, some empty.
 /// `allowed` ascends and ends with size.
 std::vector<std::int64_t> tile_cuts(std::span<const std::int64_t> allowed, int ranks);
 
-/// Where tile cuts may stand in a bucket of one format: at its end, and where rows of the format's blocks, of either
-/// copy, begin in a member. Whatever lies between two members belongs to the slice before.
+/// Positions allowed to tile cuts in a bucket of one format: its end, and wherever a row of the format's blocks, of
+/// either copy, begins in a member. Gaps between members belong to the slice before them.
 std::vector<std::int64_t> tile_positions(const ParamRegistry& registry, FormatId format,
                                          std::span<const Placement> members, std::int64_t size);
 

@@ -13,7 +13,7 @@ OwnerLoad sum_of(std::span<const OwnerLoad> members) {
   return sum;
 }
 
-/// The number of members of each run.
+/// How many members each run has.
 std::vector<int> run_lengths(std::span<const OwnerLoad> members, int runs) {
   const int count = static_cast<int>(members.size());
   const OwnerLoad all = sum_of(members);

@@ -8,11 +8,11 @@
 /// Whole-matrix owners: which rank owns which members of a bucket. The offsets of a bucket never depend on it.
 namespace tessera {
 
-/// What one member costs its owner, up to a factor: a Newton-Schulz step of a part [r,c] makes products of
+/// Cost of one member for its owner, up to a factor: a Newton-Schulz step of a part [r,c] makes products of
 /// min(r,c)^2 max(r,c) multiplications. A sum of whole numbers, in double, so that it is the same everywhere.
 double newton_schulz_cost(const ParamSpec& spec);
 
-/// What a member, a run of them or a rank holds.
+/// Newton-Schulz cost and elements of a member, of a run of members or of a rank.
 struct OwnerLoad {
   double cost = 0;
   std::int64_t elements = 0;

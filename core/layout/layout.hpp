@@ -18,8 +18,8 @@ constexpr const char* name_of(OwnerKind k) {
   return k == OwnerKind::element_sharded ? "element-sharded" : "whole-matrix";
 }
 
-/// What is gathered together: a bucket of about bucket_elements (sharding optimizer), or, where ranks keep slices of
-/// weights, a module or a block. There buckets close at modules, whatever their size.
+/// Unit of an all-gather: a bucket of about bucket_elements (sharding optimizer); under full sharding, where ranks keep
+/// slices of weights, a module or a block. There buckets close at modules, whatever their size.
 enum class GatherUnit : std::uint8_t { bucket, module, block };
 
 /// What the layout depends on besides the parameters and their formats.
@@ -71,10 +71,10 @@ struct Bucket {
   int ranks() const { return static_cast<int>(counts.size()); }
   /// Whether each block of the format has one owner.
   bool owns_blocks() const { return key.owner == OwnerKind::whole_matrix || cuts == GatherCuts::tile; }
-  /// Of a rank's slice: elements, and where it begins.
+  /// Elements of a rank's slice, and its begin.
   std::int64_t slice(const Ranks& r) const { return counts[static_cast<std::size_t>(r.of(key.processes).rank)]; }
   std::int64_t slice_begin(const Ranks& r) const { return begins[static_cast<std::size_t>(r.of(key.processes).rank)]; }
-  /// That slice of an array [size].
+  /// A rank's slice of an array [size].
   Tensor slice(const Tensor& whole, const Ranks& r) const { return whole.flat(slice_begin(r), slice(r)); }
 };
 
@@ -84,7 +84,7 @@ struct Bucket {
 struct BucketGroup {
   ProcessGroup processes = ProcessGroup::dense;
   std::vector<BucketId> buckets;  ///< ascending
-  int unit = -1;  ///< the module or block: of two process groups' groups the same number
+  int unit = -1;  ///< number of the module or block, the same in every process group
 };
 
 /// A piece of a member inside one rank's slice of a bucket.
@@ -125,7 +125,7 @@ class ParamLayout {
     return owners_[static_cast<std::size_t>(processes)];
   }
 
-  /// Of everything that ranks must agree on. Experts count from the first one registered here, so that ranks with
+  /// Hash of all that ranks must agree on. Experts count from the first one registered here, so that ranks with
   /// different experts have the same hash.
   std::uint64_t hash() const { return hash_; }
 

@@ -65,11 +65,11 @@ struct Dataset {
   std::vector<ParamId> params;  ///< registered one after another, ascending in the dataset; at least one
 };
 
-/// What a run quantizes of its weights.
+/// Which weights a run quantizes.
 struct FormatRules {
-  WeightFormat weight = {};                 ///< of what is quantized; all else is plain
-  int first_block = 0, end_block = INT_MAX;  ///< the blocks whose matrices and experts are
-  bool head = false;                        ///< whether an untied head is
+  WeightFormat weight = {};                 ///< format of quantized weights; all others are plain
+  int first_block = 0, end_block = INT_MAX;  ///< blocks whose matrices and experts are quantized
+  bool head = false;                        ///< whether an untied head is quantized
 };
 
 /// The format of one parameter, from its role and block: the only place that decides what is quantized. Matrices and
@@ -82,7 +82,7 @@ class ParamRegistry {
   ParamRegistry() = default;
   explicit ParamRegistry(const FormatRules& rules) : rules_(rules) {}
 
-  /// What is registered while this lives belongs to one transformer block, and to no module of what stands around it.
+  /// While it lives, parameters are registered as part of transformer block `block`, in modules of its own.
   class InBlock {
    public:
     InBlock(ParamRegistry& registry, int block) : registry_(registry) {
@@ -101,7 +101,7 @@ class ParamRegistry {
   };
 
   ParamId add(ParamSpec spec);
-  /// What is registered from now on belongs to a further module: what full sharding keeps in buckets of their own.
+  /// Begins a module: parameters registered from now on get buckets of their own under full sharding.
   void begin_module() { ++module_; }
   /// The model uses a parameter under a second canonical name too, in place of one of its own.
   void tie(ParamId id, std::string name) { specs_[static_cast<std::size_t>(id.value)].tied_to = std::move(name); }

@@ -19,7 +19,7 @@ struct StepSums {
   std::uint64_t not_finite = 0;  ///< 1 when a factor of a product held NaN or infinity before it was quantized
 };
 
-/// What random rounding is keyed by besides a weight's name and an element's place.
+/// Key of stochastic rounding, beside a weight's name and an element's place.
 struct StepKey {
   std::uint64_t seed = 0;
   Tensor step;  ///< u64 [1] on the device, counted from 1
@@ -35,7 +35,7 @@ struct Pass {
   std::uint64_t* logits_digest = nullptr;  ///< on the device (&sums->logits) when the logits are traced, else null
   StepKey key = {};
   RowExchange* exchange = nullptr;  ///< null without expert parallelism
-  std::optional<float> fault = {};  ///< of a test: stands in the gradient that enters the first block's last branch
+  std::optional<float> fault = {};  ///< a test's value for the gradient that enters the first block's last branch
 
   /// The step's word for values that are not finite, where quantizers set it.
   Tensor not_finite() const { return sums ? Tensor{&sums->not_finite, DType::u64, {1}} : Tensor{}; }

@@ -76,18 +76,22 @@ RowExchange::RowExchange(Device& device, Communicator& group, std::int64_t exper
   for (std::int64_t r = 0; r < group.size(); ++r) row_begins_.push_back(r * experts);
 }
 
-RowCounts RowExchange::count(Stream& stream, const ArrivalShape& shape, const Tensor& counts) {
+Event RowExchange::gather(Stream& stream, const ArrivalShape& shape, const Tensor& counts) {
   require(shape.ranks == group_.size() && shape.place == group_.rank(), "RowExchange", "is of another expert group");
   const Exchange all{{}, counts, row_counts_, row_begins_};
   group_.submit(stream, {Collective::all_gather, {&all, 1}, -1, "row counts"}).wait(stream);
-  if (stream.dry()) return even_counts(shape, dry_);
-  device_.wait(device_.fetch(stream, pinned_.data(), counts));
-  return row_counts(shape, {reinterpret_cast<const std::int32_t*>(pinned_.data()),
-                            static_cast<std::size_t>(counts.elements())});
+  return device_.fetch(stream, pinned_.data(), counts);
 }
 
-void RowExchange::exchange(Stream& stream, std::span<const Move> moves, const std::vector<std::int64_t>& sent,
-                           const std::vector<std::int64_t>& received, const char* label) {
+RowCounts RowExchange::gathered(Stream& stream, const ArrivalShape& shape, const Event& copied) {
+  if (stream.dry()) return even_counts(shape, dry_);
+  device_.wait(copied);
+  return row_counts(shape, {reinterpret_cast<const std::int32_t*>(pinned_.data()),
+                            static_cast<std::size_t>(shape.ranks * shape.experts)});
+}
+
+Pending RowExchange::exchange(Stream& stream, std::span<const Move> moves, const std::vector<std::int64_t>& sent,
+                              const std::vector<std::int64_t>& received, const char* label) {
   std::vector<Cut> cuts;
   std::vector<Exchange> exchanges;
   cuts.reserve(moves.size());
@@ -95,15 +99,15 @@ void RowExchange::exchange(Stream& stream, std::span<const Move> moves, const st
     const Cut& cut = cuts.emplace_back(move.from.columns(), sent, received);
     exchanges.push_back({move.from, move.to, cut.counts, cut.begins, cut.arrivals});
   }
-  group_.submit(stream, {Collective::exchange_rows, exchanges, -1, label}).wait(stream);
+  return group_.submit(stream, {Collective::exchange_rows, exchanges, -1, label});
 }
 
-void RowExchange::out(Stream& stream, const RowCounts& counts, std::initializer_list<Move> moves, const char* label) {
-  exchange(stream, moves, counts.sent, counts.received, label);
+Pending RowExchange::out(Stream& stream, const RowCounts& counts, std::span<const Move> moves, const char* label) {
+  return exchange(stream, moves, counts.sent, counts.received, label);
 }
 
-void RowExchange::back(Stream& stream, const RowCounts& counts, const Move& move, const char* label) {
-  exchange(stream, {&move, 1}, counts.received, counts.sent, label);
+Pending RowExchange::back(Stream& stream, const RowCounts& counts, const Move& move, const char* label) {
+  return exchange(stream, {&move, 1}, counts.received, counts.sent, label);
 }
 
 }  // namespace tessera

@@ -1,6 +1,5 @@
 #pragma once
 #include <cstdint>
-#include <initializer_list>
 #include <span>
 #include <vector>
 
@@ -32,20 +31,22 @@ class RowExchange {
   RowExchange(Device& device, Communicator& group, std::int64_t experts, DryRows dry = DryRows::most);
 
   /// `counts` (i32 [ranks, experts] on the device), of which this rank has written its row, is completed by an
-  /// all-gather; the host waits for it.
-  RowCounts count(Stream& stream, const ArrivalShape& shape, const Tensor& counts);
+  /// all-gather and copied to the host; the event is the copy's end.
+  Event gather(Stream& stream, const ArrivalShape& shape, const Tensor& counts);
+  /// What gather() brought. The host waits for it: work enqueued since then keeps the device busy meanwhile. Local.
+  RowCounts gathered(Stream& stream, const ArrivalShape& shape, const Event& copied);
 
   /// Rows `from` (sorted by the rank they go to) become rows `to` (by the rank they come from).
   struct Move {
     Tensor to, from;
   };
   /// To the experts' ranks; back() is the way back. Moves of one call travel as one operation named `label`.
-  void out(Stream& stream, const RowCounts& counts, std::initializer_list<Move> moves, const char* label);
-  void back(Stream& stream, const RowCounts& counts, const Move& move, const char* label);
+  Pending out(Stream& stream, const RowCounts& counts, std::span<const Move> moves, const char* label);
+  Pending back(Stream& stream, const RowCounts& counts, const Move& move, const char* label);
 
  private:
-  void exchange(Stream& stream, std::span<const Move> moves, const std::vector<std::int64_t>& sent,
-                const std::vector<std::int64_t>& received, const char* label);
+  Pending exchange(Stream& stream, std::span<const Move> moves, const std::vector<std::int64_t>& sent,
+                   const std::vector<std::int64_t>& received, const char* label);
 
   Device& device_;
   Communicator& group_;

@@ -21,13 +21,13 @@ struct MoeShape {
   double room = 0;    ///< rows that it can take over its even share, M k; 0: always enough
 
   std::int64_t held() const { return experts / group.size; }
-  std::int64_t first() const { return group.rank * held(); }  ///< of the experts that this rank holds
-  /// Of the rows of as many tokens on each rank of the group.
+  std::int64_t first() const { return group.rank * held(); }  ///< first of the experts that this rank holds
+  /// How the rows arrive of `tokens` tokens on each rank of the group.
   ArrivalShape arrival(std::int64_t tokens, std::int64_t row_multiple) const;
 };
 
-/// What of a layer outlives its forward: all that backward needs, or its input alone, from which backward finds the
-/// rest.
+/// What a layer keeps from forward for backward: all that it needs, or the input alone (recomputation: backward runs
+/// forward again).
 enum class Keep : std::uint8_t { all, input };
 
 struct KeepRules {
@@ -70,7 +70,7 @@ struct GptShape {
   /// The type of statistics, router logits and other small sums.
   DType sum_type() const { return compute == DType::f64 ? DType::f64 : DType::f32; }
 
-  /// Of a rank at `experts` in its expert group.
+  /// The model of a config on the rank at place `experts` of its expert group.
   static GptShape from(const RunConfig& config, const RankIn& experts = {});
 };
 

@@ -12,7 +12,7 @@ namespace {
 static_assert(sizeof(AdamWClock) == 3 * sizeof(std::uint64_t) && offsetof(AdamWClock, t) == 0 &&
               offsetof(AdamWClock, beta1_power) == 8 && offsetof(AdamWClock, beta2_power) == 16);
 
-/// Of a whole bucket. No slice of it has more.
+/// Runs of equal weight decay in a whole bucket; no slice of it has more.
 std::int64_t runs_of(const ParamRegistry& registry, const Bucket& bucket) {
   std::int64_t runs = 0;
   std::optional<bool> before;

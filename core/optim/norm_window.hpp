@@ -11,7 +11,7 @@ class NormWindow {
  public:
   static constexpr std::size_t length = 128;
 
-  /// Goes on after step `newest`, from norms() that were saved then; empty: from none.
+  /// Resumes after step `newest`, from norms() that were saved then; empty: from none.
   void resume(std::vector<double> norms, std::int64_t newest);
   /// The norm of step newest() + 1; NaN or infinity: it has none.
   void add(float norm);

@@ -34,8 +34,8 @@ class Optimizers {
 
   /// Every rule's counters, of a fresh run.
   const std::vector<RuleCounter>& counters() const { return counters_; }
-  /// The same from their words, in order, and back from counters in any order. words_of() throws Error{internal} unless
-  /// they are those of the rules by name and type.
+  /// Counters from their 64-bit words, in order, and words from counters in any order. words_of() throws
+  /// Error{internal} unless these are the rules' counters by name and type.
   std::vector<RuleCounter> counters_of(std::span<const std::uint64_t> words) const;
   std::vector<std::uint64_t> words_of(const std::vector<RuleCounter>& counters) const;
 
@@ -45,7 +45,7 @@ class Optimizers {
 
   std::vector<std::unique_ptr<Rule>> rules_;
   std::vector<RuleCounter> counters_;
-  std::vector<std::int64_t> counts_;  ///< of counters, by rule
+  std::vector<std::int64_t> counts_;  ///< number of counters, by rule
 };
 
 }  // namespace tessera

@@ -18,7 +18,7 @@ struct RulePlaces {
   Tensor counters;    ///< i64, one 64-bit word each, in the order of visit_counters(); travels down with the report
 };
 
-/// How some buckets are stepped. Owns their state; reads and writes no other bucket.
+/// The update rule of an optimizer, for some buckets. Owns their state; reads and writes no other bucket.
 class Rule {
  public:
   using SlotVisitor = std::function<void(const StateSlot&)>;
@@ -26,16 +26,16 @@ class Rule {
 
   virtual ~Rule() = default;
 
-  /// Those that it steps, ascending.
+  /// The buckets that it steps, ascending.
   const std::vector<BucketId>& buckets() const { return buckets_; }
 
-  /// The slots of a fresh run. Local; orders on `stream`.
+  /// Writes the slots of a fresh run. Orders on `stream`. Local.
   virtual void initialise(Stream& stream) = 0;
 
   /// Updates this rank's masters of its buckets from clipped gradients, which it may overwrite, and advances its
   /// counters. The number of launches does not follow that of parameters, but for matrix products: a GPU makes them by
   /// batches, the host one by one. A step whose clip() says skip changes nothing. Masters and gradients keep their
-  /// addresses from step to step. Local; orders on `stream`.
+  /// addresses from step to step. Orders on `stream`. Local.
   virtual void step(Stream& stream, const Clipped& gradients, const Masters& masters, const RulePlaces& places) = 0;
 
   /// Its slots, each over the parameters of its own buckets.

@@ -27,7 +27,7 @@ class ShardedWeights {
   const std::vector<QuantizeTable>& tables() const { return tables_; }  ///< one per format
   /// Block amaxes of table `i`, then those of its members: bf16.
   Tensor amaxes(std::size_t i) const;
-  /// All of them, as the bits that a maximum over ranks compares.
+  /// The amaxes of all tables, as the bits that a maximum over ranks (all_reduce_max) compares.
   Tensor agreed_bits() const { return {amaxes_.data, DType::u16, amaxes_.shape}; }
 
  private:
@@ -41,8 +41,8 @@ class ShardedWeights {
 /// `stream`.
 void cast_master_weights(Stream& stream, const ShardedWeights& weights, Communicator& communicator);
 
-/// Its two local halves: what ranks agree on, to ShardedWeights::amaxes(), and from those of all ranks the bytes. Order
-/// on `stream`.
+/// The two halves of cast_master_weights: this rank's amaxes, to ShardedWeights::amaxes(); then, from their maxima over
+/// ranks, the bytes. Both order on `stream`. Local.
 void measure_master_weights(Stream& stream, const ShardedWeights& weights);
 void write_master_weights(Stream& stream, const ShardedWeights& weights);
 

@@ -19,7 +19,7 @@ class Gradients {
   const Tensor& storage(BucketId bucket) const;
   const Tensor& shard(BucketId bucket) const;
   GradientState state(GroupId group) const;
-  /// Reductions so far under which other work was launched before anything waited for them.
+  /// Overlapped reductions so far: other work was launched before anything waited for them.
   std::int64_t overlapped() const;
 
  private:

@@ -18,7 +18,7 @@ class Masters {
 
   /// This rank's slice of one bucket.
   const Tensor& shard(BucketId bucket) const { return shards_[bucket]; }
-  /// All of them as the named tensors of slot "model", without digests: ranges of this memory.
+  /// All shards as the named tensors of slot "model", without digests: ranges of this memory.
   StateDict state(const ParamRegistry& registry, const ParamLayout& layout, const Ranks& ranks) const;
 
   /// Draws the initial values as each ParamSpec says: the same bits for any ranks, layout and back end.

@@ -22,7 +22,7 @@ inline constexpr std::size_t weight_slots = 2;
 struct ParamBucket {
   BucketId id;
   Way way = Way::values;       ///< how its weights are held and travel
-  std::vector<Planes> places;  ///< they: where they lie for good, or in each slot of the pool
+  std::vector<Planes> places;  ///< the weights: in one place for good, or in each slot of the pool
   Tensor staged;               ///< where their bf16 waits for the all-gather; Way::source alone
   Wire* wire = nullptr;        ///< what moves them
   Tensor gradients;            ///< fp32 [size]; of a pool, lent from the first contribution to the reduction
@@ -36,11 +36,11 @@ struct Staging {
   int slot = 0;
 };
 
-/// What is true of a group's weights in one place.
+/// State of a group's weights in one place: for good, or in a slot of the pool.
 struct Residence {
   WeightMachine weights;
-  Sides sides = Sides::both;        ///< that are gathered
-  std::vector<Exchange> exchanges;  ///< of the gather; keeps its memory
+  Sides sides = Sides::both;        ///< copies that are gathered
+  std::vector<Exchange> exchanges;  ///< of the all-gather; kept, so that a step allocates nothing
   Pending gather;
   std::int64_t launches_before_gather = 0;
 };
@@ -60,7 +60,7 @@ struct ParamGroup {
   /// This rank keeps slices alone: weights are whole during a visit, gradients from the first contribution of a
   /// micro-batch to their reduction.
   bool pooled() const { return residences.size() > 1; }
-  /// Where weights stand that lie in one place for good.
+  /// State of weights that lie in one place for good.
   WeightState state() const { return residences.front().weights.state(); }
   /// Staged bytes are still to be consumed.
   bool in_transit() const { return state() != WeightState::ready && state() != WeightState::stale; }
@@ -68,27 +68,27 @@ struct ParamGroup {
   bool leased() const { return staging.place == Staging::Place::gradients && in_transit(); }
 
   GradientMachine gradients;
-  std::array<std::vector<Exchange>, receive_slots> reduction;  ///< by receive slot, of one process: empty
+  std::array<std::vector<Exchange>, receive_slots> reduction;  ///< by receive slot; empty for one process
   int unfinished = 0;  ///< parameters whose last contribution (of a pool: of the micro-batch) is still to come
   int pool_slot = -1;  ///< where its gradients are lent
   int begun = 0, summed = 0;  ///< of a pool: micro-batches that were written, and that the slices hold
-  Event sent;          ///< of a pool: behind the last sum of its gradients, which are free again
+  Event sent;          ///< of a pool: behind the last sum of its gradients; then their slot is free
 };
 
-/// The groups of a layout with the memory of their weights and gradients, and two receive slots: each ranks x this
-/// rank's slices, for the group that needs most. Where ranks keep slices, of groups of several processes: slices of
-/// gradients; pools are placed by place_weights() and place_gradients(). Nothing has a place for staging yet.
-/// Allocates; local.
+/// Makes the groups of a layout with memory for weights and gradients, and two receive slots, each of ranks x this
+/// rank's slices of the group that needs most. Under full sharding groups of several processes get slices of gradients
+/// alone; place_weights() and place_gradients() place their pools. Staging has no place yet.
+/// Allocates. Local.
 IndexedBy<GroupId, ParamGroup> allocate_groups(Device& device, const ParamRegistry& registry,
                                                const ParamLayout& layout, const Ranks& ranks, const SyncRules& rules);
 
-/// Gives each group in `groups` of several processes its receive slots. Its gradients have their memory. Allocates;
-/// local.
+/// Gives each group of several processes its receive slots. Gradients must have their memory. Allocates.
+/// Local.
 void place_reductions(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups,
                       ReduceOrder order);
 
 /// Finds places for the bf16 that is staged of weights: `order` is that of prefetch, and group i of it takes slot
-/// i mod 2 of a ring. Allocates; local.
+/// i mod 2 of a ring. Allocates. Local.
 void place_staging(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups,
                    std::span<const GroupId> order, GatherStaging how);
 

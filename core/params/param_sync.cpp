@@ -31,7 +31,7 @@ ParamSync::ParamSync(Device& device, const ParamRegistry& registry, const ParamL
   restart();
 }
 
-/// Visits, and what they need of memory.
+/// Makes the visits of full sharding and the pools that they need.
 void ParamSync::place_pools(const Usage& usage) {
   std::vector<Visit> all;
   const auto plan = [&](const std::vector<Access>& accesses, std::array<std::vector<Visit>, 2>& visits) {
@@ -47,7 +47,7 @@ void ParamSync::place_pools(const Usage& usage) {
   place_gradients(device_, layout_, groups_, usage.contributions);
 }
 
-/// One for each format, of those that visit a pool another than of those that do not.
+/// Makes a wire for each format, one for pooled buckets and one for the others.
 void ParamSync::make_wires(const Masters& masters) {
   const auto format = [this](const ParamBucket& own) -> const WeightFormat& {
     return layout_.buckets()[own.id].key.format;

@@ -28,12 +28,12 @@ class ParamSync {
   const Weights& weights() const { return weights_; }
   Gradients& gradients() { return gradients_; }
 
-  /// The step's gradients, all Empty before; its micro-batches ask for weights in the order of the dry pass. Local; the
-  /// token's reduce() is collective over the world.
+  /// Begins gradient accumulation: all groups are Empty; micro-batches ask for weights in the order of the dry pass.
+  /// Local. The returned token's reduce() is collective over the world.
   Accumulating accumulate();
 
-  /// A pass without gradients begins, which asks for weights in the order of the dry pass: every group that lies in one
-  /// place is brought to Ready. Collective over the world.
+  /// Begins a pass without gradients, which asks for weights in the order of the dry pass; brings every group that lies
+  /// in one place to Ready. Collective over the world.
   Forward forward(Stream& stream);
 
   /// After an update of the masters: outdates and stages every weight. With overlap the next forward all-gathers,
@@ -43,11 +43,11 @@ class ParamSync {
   /// Brings every group's weights to Ready, but those that visit a pool. Collective over the world.
   void settle(Stream& stream);
 
-  /// see(array) for every stored array of weights, whole: settles, and where ranks keep slices gathers group by group,
-  /// one copy after the other, for as long as it is seen. Collective over the world.
+  /// Calls see(array) for every stored array of weights, whole: settles, and under full sharding all-gathers group by
+  /// group, one copy after the other, for the time of the call. Collective over the world.
   void inspect(Stream& stream, const std::function<void(const Plane&)>& see);
 
-  /// Where every group's two machines stand, epochs aside: what a step does depends on nothing else here.
+  /// States of every group's two machines, without epochs: all of this that a captured step depends on.
   std::vector<std::uint8_t> state() const;
 
  private:

@@ -21,7 +21,7 @@ void ParamSync::restart() {
   }
 }
 
-/// All contributions of the step, or micro-batch, are still to come.
+/// Resets the counts: all contributions of the step, or micro-batch, are still to come.
 void ParamSync::restart(ParamGroup& group) {
   group.unfinished = 0;
   for (const ParamBucket& own : group.buckets)
@@ -32,7 +32,7 @@ void ParamSync::restart(ParamGroup& group) {
     }
 }
 
-/// Its place in the pool, behind the collective that last read there.
+/// Lends a group its slot of the pool, behind the collective that last read there.
 void ParamSync::claim_gradients(Stream& stream, ParamGroup& group) {
   require(group.begun < rules_.micro_batches, "Gradients", "a gradient got more contributions than the dry pass saw");
   ++group.begun;
@@ -117,8 +117,8 @@ void ParamSync::finish_oldest_reduction(Stream& stream) {
   --in_flight_;
 }
 
-/// The slices of a group: sums in rank order, or the library's, which of a pool are added to those of the micro-batches
-/// before.
+/// Sums a group's slices in rank order, or takes the library's sums; under full sharding adds them to those of the
+/// micro-batches before.
 void ParamSync::add_up(Stream& stream, ParamGroup& group, std::span<const Exchange> received) {
   const bool more = group.pooled() && group.summed++ > 0;
   if (rules_.order == ReduceOrder::library && !group.pooled()) return;
@@ -131,7 +131,7 @@ void ParamSync::add_up(Stream& stream, ParamGroup& group, std::span<const Exchan
   }
 }
 
-/// Every group to Reduced: begins what backward has not begun, waits for all.
+/// Brings every group to Reduced: begins the reductions that backward has not begun, waits for all.
 void ParamSync::reduce(Stream& stream) {
   end_passes();
   for (ParamGroup& group : groups_) {

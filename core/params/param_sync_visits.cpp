@@ -1,7 +1,7 @@
 #include "core/device/region.hpp"
 #include "core/params/param_sync.hpp"
 
-/// Weights of which ranks keep slices: whole in a slot of the pool for as long as a visit lasts. Staged -> InFlight ->
+/// Weights under full sharding: whole in a slot of the pool for as long as a visit lasts. Staged -> InFlight ->
 /// Gathered -> Ready -release-> Staged. With overlap the next visit's all-gather runs under this one, in the other
 /// slot.
 namespace tessera {
@@ -11,7 +11,7 @@ void ParamSync::start_passes(const std::array<std::vector<Visit>, 2>& visits, in
   for (std::size_t i = 0; i < walks_.size(); ++i) walks_[i] = Walk(visits[i], passes);
 }
 
-/// What is gathered is given up; a gather under way, of a pass that was cut short, is finished first.
+/// Gives gathered weights up; an all-gather under way, of a pass that was cut short, is finished first.
 void ParamSync::end_passes() {
   for (Walk& walk : walks_) {
     if (walk.current()) leave(walk);
@@ -48,7 +48,7 @@ int ParamSync::visit(Stream& stream, ParamGroup& group, Sides needed) {
   return walk.current_slot();
 }
 
-/// Unless it is under way, or there is none.
+/// Begins the next visit's all-gather (prefetch), unless it is under way or there is none.
 void ParamSync::begin_next_gather(Stream& stream, const Walk& walk) {
   if (const Visit* next = walk.next()) begin_gather(stream, groups_[next->group], {walk.next_slot(), next->sides});
 }

@@ -20,7 +20,7 @@ Operand ParamSync::operand(Stream& stream, ParamId param, Side side) {
   return own.wire->operand(param, side, place);
 }
 
-/// Whatever is left to Ready. With overlap the next group's all-gather is begun before this one's is awaited.
+/// Walks a group to Ready. With overlap the next group's all-gather begins before this one's is awaited (prefetch).
 void ParamSync::walk_to_ready(Stream& stream, ParamGroup& group) {
   const Region region(stream, RegionName::publish);
   if (group.state() == WeightState::stale)
@@ -38,7 +38,7 @@ void ParamSync::conclude(Stream& stream, ParamGroup& group) {
   finish_gather(stream, group);
 }
 
-/// Who has staged bytes in the slot of the ring that a group needs.
+/// The group whose staged bytes are in the slot of the ring that a group needs.
 ParamGroup* ParamSync::slot_holder(const ParamGroup& group) {
   if (group.staging.place != Staging::Place::ring) return nullptr;
   const auto holds = [&](const ParamGroup& other) {
@@ -50,8 +50,8 @@ ParamGroup* ParamSync::slot_holder(const ParamGroup& group) {
   return holder == groups_.end() ? nullptr : &*holder;
 }
 
-/// Before a group's gradients are written: what is staged in them has its all-gather first. Only groups that no
-/// forward used are not there.
+/// Before a group's gradients are written: finishes the all-gather of what is staged in them. Only groups that no
+/// forward used have one left.
 void ParamSync::end_lease(Stream& stream, ParamGroup& group) {
   if (group.leased()) walk_to_ready(stream, group);
 }

@@ -11,7 +11,7 @@ formats::Matrix matrix_of(const ParamSpec& spec) {
   return {spec.member[0], spec.member[1]};
 }
 
-/// At the bucket's offsets, in units of `entries(elements)`.
+/// An array whose members stand at the bucket's offsets, in units of `entries(elements)`.
 template <class F>
 StoredArray at_offsets(const ArrayPlaces& places, PlaneKind kind, DType type, const Bucket& bucket, const F& entries) {
   StoredArray array{places(kind, type, {entries(bucket.size)}), {}};
@@ -19,7 +19,7 @@ StoredArray at_offsets(const ArrayPlaces& places, PlaneKind kind, DType type, co
   return array;
 }
 
-/// `entries(spec)` of each member, behind one another.
+/// An array of `entries(spec)` of each member, one behind the other.
 template <class Memory, class F>
 StoredArray packed(const Memory& memory, const ParamRegistry& registry, const Bucket& bucket, const F& entries) {
   StoredArray array;

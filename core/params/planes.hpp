@@ -30,16 +30,16 @@ constexpr const char* name_of(Sides sides) {
   return names[static_cast<int>(sides)];
 }
 
-/// `wire: auto` takes the fewer bytes, by the bits of an element; what is kept in slices travels as it is kept. The
-/// only place that decides it.
+/// How weights of a format are held and travel, decided here alone: `wire: auto` takes the fewer bits an element; under
+/// full sharding weights travel as they are kept.
 Way way_of(const WeightFormat& format, const WeightRules& rules);
 /// Bytes of an element on the wire; compact scales, which some cuts and owners add, not counted.
 double wire_bytes(const WeightFormat& format, Way way);
-/// Bytes of an element in one all-gather where ranks keep slices: of one of two copies that travel apart; with compact
-/// scales.
+/// Bytes of an element in one all-gather under full sharding, compact scales included; where the copies travel apart,
+/// bytes of one.
 double kept_bytes(const WeightFormat& format, Way way);
-/// What must have been gathered for an access to one side: of values nothing in particular, since they travel with
-/// every gather of their group; of codes whose copies travel apart that side, of others the one payload (rowwise).
+/// Copies that must have been gathered for an access to `side`: of values none in particular, which travel with every
+/// gather of their group; of codes whose copies travel apart that side, of others the one payload (rowwise).
 Sides payload_of(const WeightFormat& format, Way way, Side side);
 /// What is held of a weight, what travels, and why that is enough: for plans and explanations.
 std::string held_as(const WeightFormat& format, Way way);
@@ -47,7 +47,7 @@ std::string travels_as(const WeightFormat& format, Way way);
 std::string reason_of(const WeightFormat& format, Way way);
 
 /// The stored arrays of weights; most formats have some of them.
-/// What travels alone, one scale a block from which the arrays of scales are made, is none of them.
+/// block_scales is none of them: it travels, one scale a block, and arrays of scales are made from it.
 enum class PlaneKind : std::uint8_t {
   rowwise,
   columnwise,
@@ -89,9 +89,9 @@ using ArrayPlaces = std::function<Tensor(PlaneKind kind, DType type, const Shape
 /// bucket's offsets, gaps and padding included; of scales and amaxes a member's lie right behind the one's before.
 class Planes {
  public:
-  /// Wherever `places` says.
+  /// In the memory that `places` gives.
   Planes(const ParamRegistry& registry, const Bucket& bucket, Way way, const ArrayPlaces& places);
-  /// For good. Allocates; codes begin as zeros, of which those in gaps stay.
+  /// In memory of their own, for good. Allocates; codes begin as zeros, and stay zeros in gaps.
   static Planes allocated(Device& device, const ParamRegistry& registry, const Bucket& bucket, Way way);
 
   const StoredArray& operator[](PlaneKind kind) const { return arrays_[static_cast<std::size_t>(kind)]; }
@@ -105,7 +105,7 @@ class Planes {
   std::array<StoredArray, plane_kinds> arrays_;
 };
 
-/// One scale a block, where scales travel: of square formats. Allocates; no array that is kept.
+/// The array of one scale a block, for square formats, whose scales travel so. Allocates; not a stored array.
 StoredArray block_scales_of(Device& device, const ParamRegistry& registry, const Bucket& bucket);
 
 /// Whether an array of a bucket is there once these sides have been gathered.

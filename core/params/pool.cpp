@@ -11,7 +11,7 @@ constexpr std::array process_groups = {ProcessGroup::dense, ProcessGroup::expert
 
 bool columns(PlaneKind kind) { return kind == PlaneKind::columnwise || kind == PlaneKind::columnwise_scales; }
 
-/// What a visit of a group takes of a slot.
+/// Bytes that a visit of a group takes of a slot.
 std::int64_t bytes_of(const ParamRegistry& registry, const ParamLayout& layout, const ParamGroup& group, Sides sides) {
   Arena slot;
   for (const ParamBucket& own : group.buckets) {
@@ -46,7 +46,7 @@ void put(Device& device, const ParamRegistry& registry, const ParamLayout& layou
   }
 }
 
-/// When a group's gradients are written, in numbers of a micro-batch's contributions.
+/// The first and last contribution of a micro-batch to a group's gradients, by number.
 struct Lifetime {
   ParamGroup* group;
   std::int64_t first = std::numeric_limits<std::int64_t>::max(), last = -1;

@@ -4,8 +4,8 @@
 #include "core/params/param_group.hpp"
 #include "core/params/visits.hpp"
 
-/// Memory that groups whose ranks keep slices share: weights are whole there during a visit, gradients from a
-/// micro-batch's first contribution to their reduction. Planned, so that addresses never change. Both allocate; local.
+/// Pools of full sharding, memory that groups share: weights are whole there during a visit, gradients from a
+/// micro-batch's first contribution to their reduction. Planned, so that addresses never change. Both allocate. Local.
 namespace tessera {
 
 /// Two slots a process group, each as large as what is held at once in the largest of `visits`, derived copies
@@ -13,7 +13,7 @@ namespace tessera {
 void place_weights(Device& device, const ParamRegistry& registry, const ParamLayout& layout,
                    IndexedBy<GroupId, ParamGroup>& groups, std::span<const Visit> visits);
 
-/// As few slots a process group as let a group reduce while the next one accumulates: two, and one for each that lives
+/// The fewest slots a process group with which one group reduces while the next accumulates: two, and one that lives
 /// long (a tied embedding, from head to embedding). `contributions` are those of a micro-batch, in order.
 void place_gradients(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups,
                      std::span<const ParamId> contributions);

@@ -19,7 +19,7 @@ std::vector<Need> needs_of(std::span<const Need> run, GroupId group) {
   return own;
 }
 
-/// Where the second copy's accesses begin, all behind the first's; at the end where that is not so.
+/// The first access to the second copy where all to the first come before it; else the end.
 std::vector<Need>::const_iterator parting(const std::vector<Need>& needs) {
   const auto differ = [](const Need& need, Sides sides) { return need.sides != Sides::none && need.sides != sides; };
   const auto first = std::ranges::find_if(needs, [](const Need& need) { return need.sides != Sides::none; });

@@ -10,7 +10,7 @@ namespace tessera {
 /// One stay of a group's weights in a slot of the pool: gathered before its first access, released behind its last.
 struct Visit {
   GroupId group;
-  Sides sides = Sides::none;  ///< of codes; values travel with each visit
+  Sides sides = Sides::none;  ///< copies of codes to gather; values travel with each visit
   Half half = Half::forward;  ///< of its first access
   bool operator==(const Visit&) const = default;
 

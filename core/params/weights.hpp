@@ -15,22 +15,22 @@ class ParamSync;
 /// masters. operand() is the only way to one and never hands out an older epoch than the masters'.
 class Weights final : public WeightSource {
  public:
-  /// Called on `stream` for each array that has just been gathered or rebuilt: of what lies in one place once a step,
-  /// of what visits a pool at each visit.
+  /// Called on `stream` for each array that has just been gathered or rebuilt: once a step for weights in one place, at
+  /// each visit for weights in a pool.
   using Observer = std::function<void(Stream& stream, const Plane& array)>;
 
   explicit Weights(ParamSync& sync) : sync_(sync) {}
 
   Use operand(Stream& stream, ParamId param, Side side) override;
 
-  /// Of a group that visits a pool: in one of its slots.
+  /// State of a group's weights; of one that visits a pool, in slot `place`.
   WeightState state(GroupId group, int place = 0) const;
   /// Every stored array, in the first of its places; meaningful while its group is Ready there.
   void visit_planes(const std::function<void(const Plane&)>& visit) const;
 
   void observe(Observer observer);
   bool observed() const;
-  /// All-gathers so far under which other work was launched before anything waited for them.
+  /// Overlapped all-gathers so far: other work was launched before anything waited for them.
   std::int64_t overlapped() const;
 
  private:

@@ -26,7 +26,7 @@ std::string to_text(const LibraryPlans& plans);
 /// Parses it; empty if the text has another form.
 std::optional<LibraryPlans> parse_library_plans(const std::string& text);
 
-/// What `choose` of a back end says: `preferred` if that will do, else a choice of its own, or nothing.
+/// A back end's choice for a piece of work: `preferred` if the library accepts it, else its own, or nothing.
 using Chooser = std::function<LibraryChoices::Words(const LibraryChoices::Words& work,
                                                     const LibraryChoices::Words& preferred)>;
 

@@ -40,7 +40,7 @@ FormatRules format_rules(const RunConfig& config) {
 
 StepKey key_of(const StepMemory& memory) { return {0, memory.step()}; }
 
-/// Where one rank's model is run dry, by itself: a device that measures and a mesh that moves nothing.
+/// A dry run of one rank's model: a device that measures and a mesh that moves nothing.
 struct DryModel {
   DryModel(const RunPlan& plan, DryRows rows)
       : recorder(plan.registry, plan.sync.weights),
@@ -112,7 +112,7 @@ void add_cost(std::vector<CollectiveCost>& costs, const Record& record) {
   else costs.push_back({record.group, record.collective, record.bytes, 1, record.label});
 }
 
-/// What was allocated on a measuring device, and what the plan says of arena and workspaces.
+/// Memory by category: allocations on a measuring device, and the plan's arena and workspaces.
 void add_memory(RunPlan& plan, const Device& device) {
   plan.memory = device.memory();
   plan.memory[static_cast<std::size_t>(Category::activations)] =
@@ -152,8 +152,8 @@ std::int64_t owned(const ParamLayout& layout, const std::vector<BucketId>& bucke
   return elements;
 }
 
-/// Who may need most: the rank that owns most, and the one that receives most at a time when gradients are reduced.
-/// The first of equals.
+/// Ranks that may need most memory: the one that owns most, and the one that receives most in a reduction. Of equals
+/// the first.
 std::set<int> largest_ranks(const ParamLayout& layout, int ranks, int expert) {
   std::pair<std::int64_t, int> all{-1, 0}, group_of_most{-1, 0};
   for (int rank = 0; rank < ranks; ++rank) {
@@ -208,7 +208,7 @@ void add_row_findings(const RunConfig& config, const Recipe& recipe, std::vector
                                   nearest(shorter, of_length))});
 }
 
-/// What only the recipe's formats forbid; of a model that is sound else.
+/// Refusals that only the recipe's formats cause, of a model that is sound else.
 void add_recipe_findings(const RunConfig& config, std::vector<Finding>& findings) {
   const Recipe& recipe = recipe_of(config.precision);
   if (!recipe.activation) return;
@@ -221,7 +221,7 @@ void add_recipe_findings(const RunConfig& config, std::vector<Finding>& findings
   if (sound) add_matrix_findings(config, recipe, findings);
 }
 
-/// What of the experts goes against the ranks, or against the products of one.
+/// Refusals of expert parallelism: experts against ranks, or against the products of one rank.
 void add_expert_findings(const RunConfig& config, int ranks, std::vector<Finding>& findings) {
   const std::int64_t expert = config.parallel.expert;
   if (expert > 0 && ranks % expert != 0)
@@ -255,7 +255,7 @@ std::vector<Finding> refusals(const RunConfig& config, int ranks) {
 
 namespace {
 
-/// All but what running it dry shows.
+/// The plan but for what a dry run shows.
 RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
   Problems problems;
   for (const Finding& finding : refusals(config, ranks))
@@ -285,7 +285,7 @@ RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
           config};
 }
 
-/// As a run that only generates has it: a batch of one sequence a rank, and nothing of training.
+/// The config of a run that only generates: a batch of one sequence a rank, nothing of training.
 RunConfig only_generating(const RunConfig& config, int ranks) {
   RunConfig plain;
   plain.run.seed = config.run.seed;

@@ -32,7 +32,7 @@ struct RunPlan : StepPlan {
   gemm::Routes routes{};  ///< of a step's products of codes
 };
 
-/// What stands against running `config` (derived) on `ranks` ranks: everything, each with its keys. Pure.
+/// All reasons to refuse running `config` (derived) on `ranks` ranks, each with its keys. Pure.
 std::vector<Finding> refusals(const RunConfig& config, int ranks);
 
 /// Builds model and layout, and runs one step dry: memory, order of weights, contributions per gradient and collectives

@@ -12,7 +12,7 @@ namespace tessera {
 
 /// What a weight is: codes of a number format, or without one plain values. Compared whole.
 struct WeightFormat {
-  DType plain = DType::bf16;      ///< of values: of all products with them, and of what codes are made from
+  DType plain = DType::bf16;      ///< type of values, of products with them, and of what codes are made from
   std::optional<FormatId> codes;  ///< none: the weight is its plain values
   bool operator==(const WeightFormat&) const = default;
 };
@@ -25,11 +25,11 @@ std::int64_t data_bytes(const WeightFormat& format, ElementIndex elements);
 /// In which formats a run computes: one row of the table. A further recipe is a row, never a condition elsewhere.
 struct Recipe {
   std::string_view name;
-  WeightFormat weight;                           ///< of what it quantizes; all else is held in weight.plain
-  std::optional<FormatId> activation, gradient;  ///< what products take x and dy in; none: as they are
-  std::int64_t matrix = 1;                       ///< divides both sides of every matrix that it quantizes
-  std::int64_t rows = 1;                         ///< divides the rows of every dense product in training
-  std::int64_t expert_rows = 1;                  ///< divides the row at which each expert's begin
+  WeightFormat weight;                           ///< format of quantized weights; all others have weight.plain
+  std::optional<FormatId> activation, gradient;  ///< formats of x and dy in products; none: not quantized
+  std::int64_t matrix = 1;                       ///< sides of every quantized matrix are multiples of it
+  std::int64_t rows = 1;                         ///< rows of every dense product in training are multiples of it
+  std::int64_t expert_rows = 1;                  ///< each expert's rows begin at a multiple of it
 };
 
 /// The whole table.

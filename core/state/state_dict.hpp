@@ -39,7 +39,7 @@ struct BucketSlice {
 struct StateSlot {
   const char* name;  ///< "model", or the optimizer's: "adamw/m"
   std::span<const BucketSlice> slices;
-  /// Of all its tensors.
+  /// Type of all its tensors.
   DType type() const { return slices.empty() ? DType::f32 : slices.front().values.type; }
 };
 
@@ -50,7 +50,7 @@ struct RuleCounter {
   std::variant<std::int64_t, double> value;
 
   std::string path() const { return std::string(group) + name; }
-  /// The value's 64 bits, as the device holds them; and this counter with the value of other bits.
+  /// The value's 64 bits, as the device holds them; and the same counter with a value of other bits.
   std::uint64_t bits() const;
   RuleCounter with_bits(std::uint64_t bits) const;
   bool operator==(const RuleCounter&) const = default;
@@ -70,7 +70,7 @@ struct StateCounters {
   static constexpr std::string_view norm_prefix = "/counters/norm_";  ///< and three digits, 000 the oldest
   static std::string norm_path(std::size_t i);
 
-  /// Of the run alone.
+  /// Visits the run's own counters alone.
   template <class Self, class V>
   static void visit_run(Self& self, V&& v) {
     v("/counters/step", self.step);
@@ -95,8 +95,8 @@ class ExternalEvent;
 struct StateDict {
   std::vector<StateTensor> tensors;
   StateCounters counters;
-  Tensor digests;  ///< u64 [tensors] on the device: where a save and a load sum
-  /// What the next update of the tensors waits for: whoever reads them meanwhile records it. Null: nothing does.
+  Tensor digests;  ///< u64 [tensors] on the device: memory in which saves and loads sum digests
+  /// The next update of the tensors waits for this event, which a reader records (Snapshot). Null: it waits for none.
   ExternalEvent* before_update = nullptr;
 
   /// Appends one tensor for each canonical name of the registry that lies in the slot's buckets, in registration order:
@@ -106,7 +106,7 @@ struct StateDict {
   void add(const std::string& slot, const ParamRegistry& registry);
 };
 
-/// Of one element, as a tensor of one would have: what counters enter content_digest with.
+/// Digest of a scalar, that of a tensor of one element: how counters enter content_digest.
 std::uint64_t scalar_digest(std::uint64_t bits);
 
 /// A digest of what training continues from, whatever ranks, shards and expert layout: sums mix64(fnv1a64(path) xor D)

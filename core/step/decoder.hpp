@@ -20,7 +20,7 @@ class Decoder {
   /// `mesh` connects the ranks that were planned for.
   Decoder(Device& device, const StepPlan& plan, Mesh& mesh);
 
-  /// Weights: `fill` overwrites those that it is given, which are as drawn; what it throws leaves through here.
+  /// Draws the initial weights, which `fill` then overwrites; an exception of `fill` leaves through here.
   /// Collective over the world.
   void initialise(const std::function<void(StateDict&)>& fill);
 

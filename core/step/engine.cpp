@@ -82,7 +82,7 @@ Pass Engine::pass(GradientSink* gradients) {
           {plan_.seed, memory_.step()}, exchange_ ? &*exchange_ : nullptr};
 }
 
-/// Empty where the recipe quantizes nothing, so that nothing could hide.
+/// Empty where the recipe quantizes nothing: no saturating format could hide such a value.
 Tensor Engine::not_finite() const {
   return plan_.model.shape().recipe.activation ? Tensor{&memory_.sums()->not_finite, DType::u64, {1}} : Tensor{};
 }

@@ -29,10 +29,10 @@ class Engine {
   /// `mesh` connects the ranks that were planned for (else Error{internal}).
   Engine(Device& device, const StepPlan& plan, Mesh& mesh);
 
-  /// Masters, state and counters of the rules of a fresh run; the first forward gathers. Collective.
+  /// Sets masters, state and counters of the rules as in a fresh run; the first forward gathers. Collective.
   void initialise();
-  /// The same with other weights: `fill` overwrites what it likes of the drawn ones, which are all of the state that it
-  /// is given; what it throws leaves through here. Collective.
+  /// The same with other weights: `fill` gets the drawn ones, and no other state, and overwrites any of them; an
+  /// exception of `fill` leaves through here. Collective.
   void initialise(const std::function<void(StateDict&)>& fill);
 
   /// Masters and state of the rules as named tensors, and the rules' counters; step, tokens and position in the data
@@ -40,8 +40,8 @@ class Engine {
   StateDict state();
   /// The same tensors, whatever they hold, with the counters of a fresh run. Waits for nothing. Local.
   StateDict fresh_state() const;
-  /// In place of initialise(): `fill` writes all tensors of the state and its counters, which it is given as those of a
-  /// fresh run; what it throws leaves through here. Weights end Stale: the first forward gathers. Collective.
+  /// In place of initialise(): `fill` gets the state and counters of a fresh run and writes all of them; an exception
+  /// of `fill` leaves through here. Weights end Stale: the first forward gathers. Collective.
   void restore(const std::function<void(StateDict&)>& fill);
 
   /// One optimizer step: forward, backward, reduction, clip, update, publication. Only enqueues; the bits depend on
@@ -49,7 +49,7 @@ class Engine {
   /// With StepPlan::graph all but tokens and report is RepeatedWork, unless an observer, a timeline that records, an
   /// exchange of rows, whose counts the host reads, or collectives that need the host forbid a capture.
   Turn step(const HostSequences& batch, const StepScalars& scalars);
-  /// Of tests: what befalls the next step on this rank. One that a fault meets is never captured or replayed.
+  /// For tests: faults of the next step on this rank, which then is neither captured nor replayed.
   void spoil_next(float value) { fault_ = value; }  ///< Pass::fault of its first micro-batch
   void redo_next() { redo_ = true; }                ///< its reduced gradients are dropped and made again; on all ranks
 

@@ -49,7 +49,7 @@ class StepMemory {
   void initialise(Stream& stream, const std::vector<std::uint64_t>& counters);
   /// Turns to the other block. One copy up; clears this rank's sums.
   Turn begin(Stream& stream, const HostSequences& batch, const StepScalars& scalars = {});
-  /// Of this rank.
+  /// Zeroes this rank's sums.
   void clear_sums(Stream& stream);
   /// One copy down, into the block of the last begin().
   Turn end(Stream& stream);

@@ -186,17 +186,17 @@ void Checkpoint::read_parallel(const StoredTensors& stored, std::span<const Slab
   std::vector<hdf5::File> files;
   for (std::size_t i = 0; i < files_.size(); ++i)
     files.push_back(hdf5::File::open(folder_ / payload_files[i], parallel_));
-  std::vector<std::byte> memory(call_bytes);
   std::vector<hdf5::ElementRange> ranges;
   const bool collective = parallel_->collective(hdf5::Parallel::Transfer::read);
-  each_call(stored, slabs, collective, [&](const StoredTensor& tensor, std::size_t part, std::span<const Slab> now) {
+  const auto call = [&](const StoredTensor& tensor, std::size_t part, std::span<const Slab> now, std::byte* memory) {
     const hdf5::File& file = files[file_index(tensor.slot)];
     ranges.clear();
     for (const Slab& slab : now) ranges.push_back({slab.first - tensor.parts[part].first, slab.values.elements()});
-    file.read(dataset_path(file, tensor, part), ranges, memory.data());
-    const std::byte* elements = memory.data();
+    file.read(dataset_path(file, tensor, part), ranges, memory);
+    const std::byte* elements = memory;
     for (const Slab& slab : now) take(slab, std::exchange(elements, elements + bytes_of(stored, slab)));
-  });
+  };
+  each_call(stored, slabs, collective, call);
   for (hdf5::File& file : files) file.close();
 }
 

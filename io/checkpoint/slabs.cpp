@@ -59,6 +59,12 @@ std::vector<Window> windows_of(const StoredTensors& stored, std::span<const Slab
 
 void each_call(const StoredTensors& stored, std::span<const Slab> slabs, bool collective, const MoveSlabs& call) {
   std::exception_ptr failure;
+  std::vector<std::byte> memory;
+  try {
+    memory.resize(call_bytes);
+  } catch (...) {
+    failure = std::current_exception();
+  }
   for (std::size_t t = 0; t < stored.size(); ++t)
     for (std::size_t p = 0; stored[t] && p < stored[t]->parts.size(); ++p) {
       const auto is_here = [&](std::size_t i) {
@@ -71,7 +77,7 @@ void each_call(const StoredTensors& stored, std::span<const Slab> slabs, bool co
           for (std::int64_t used = 0; is_here(n) && (used += bytes_of(stored, slabs[n])) <= call_bytes;) ++n;
           const std::span<const Slab> now = slabs.first(n);
           slabs = slabs.subspan(n);
-          if (collective || !failure) call(*stored[t], p, failure ? std::span<const Slab>() : now);
+          if (collective || !failure) call(*stored[t], p, failure ? std::span<const Slab>() : now, memory.data());
         } catch (...) {
           failure = failure ? failure : std::current_exception();
         }

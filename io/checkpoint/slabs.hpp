@@ -44,9 +44,11 @@ std::vector<Window> windows_of(const StoredTensors& stored, std::span<const Slab
 
 /// Calls of HDF5 that move all slabs, dataset by dataset, and at most `call_bytes` each. Where transfers are
 /// `collective`, every rank makes as many calls for a dataset as any may need, the last ones without slabs; so does
-/// a rank that has failed, for which `call` must not leave its transfer out. Throws the first failure at the end.
+/// a rank that has failed, for which `call` must not leave its transfer out, one without `memory` for the calls among
+/// them. Throws the first failure at the end.
 constexpr std::int64_t call_bytes = std::int64_t{16} << 20;
-using MoveSlabs = std::function<void(const StoredTensor& tensor, std::size_t part, std::span<const Slab> slabs)>;
+using MoveSlabs =
+    std::function<void(const StoredTensor& tensor, std::size_t part, std::span<const Slab> slabs, std::byte* memory)>;
 void each_call(const StoredTensors& stored, std::span<const Slab> slabs, bool collective, const MoveSlabs& call);
 
 }  // namespace tessera

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <exception>
-#include <random>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/storage.hpp"
 #include "io/files/fault.hpp"
+#include "io/files/nonce.hpp"
 #include "io/files/posix_file.hpp"
 #include "kernels/base/attempt.hpp"
 #include "kernels/convert/convert.hpp"
@@ -26,11 +26,6 @@ namespace fs = std::filesystem;
 using fault::Phase;
 
 namespace {
-
-std::string nonce() {
-  std::random_device device;
-  return fmt::format("{:08x}", device());
-}
 
 /// However a save ends, the ranks are about it no more.
 struct Told {
@@ -227,12 +222,12 @@ class CheckpointWriter::Save {
     control_.max(0);  // as in lay_out()
     const StoredTensors stored = files_->stored();
     const bool collective = writer_.parallel_->collective(hdf5::Parallel::Transfer::write);
-    std::vector<std::byte> memory(call_bytes);
-    const auto call = [&](const StoredTensor& tensor, std::size_t part, std::span<const Slab> slabs) {
+    const auto call = [&](const StoredTensor& tensor, std::size_t part, std::span<const Slab> slabs,
+                          std::byte* memory) {
       hdf5::File& file = files_->holding(tensor);
       const std::string path = dataset_path(file, tensor, part);
       std::vector<hdf5::ElementRange> ranges;
-      std::byte* room = memory.data();
+      std::byte* room = memory;
       try {
         for (const Slab& slab : slabs) {
           count(slab, std::exchange(room, room + slab.values.bytes()));
@@ -243,7 +238,7 @@ class CheckpointWriter::Save {
         if (collective) file.write(path, {}, nullptr);
         throw;
       }
-      file.write(path, ranges, memory.data());
+      file.write(path, ranges, memory);
     };
     std::exception_ptr failure;
     try {

@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-/// What is known of a model besides its tensors' values.
+/// Facts of a model besides its tensors' values.
 struct ModelFacts {
   ModelConfig model;
   Origin origin;

@@ -24,7 +24,7 @@ class Corpus {
 
   const TokenStream& tokens() const { return stream_; }
   std::int64_t files() const { return static_cast<std::int64_t>(paths_.size()); }
-  /// Of the tokens alone, whatever files and types hold them: sum_i mix64(token_i xor (i + 1) phi), mixed with the
+  /// Hash of the tokens alone, whatever files and types hold them: sum_i mix64(token_i xor (i + 1) phi), mixed with the
   /// count.
   std::uint64_t hash() const { return hash_; }
 

@@ -9,13 +9,13 @@ namespace tessera {
 /// other than tab and line ends are none. (Source: the Unicode standard, table 3-7.)
 std::size_t character_at(std::string_view text, std::size_t i);
 
-/// Bytes that come one by one, as text that may be shown: what is no character becomes U+FFFD.
+/// Decodes a stream of bytes into text that may be shown: what is no character becomes U+FFFD.
 class Characters {
  public:
-  /// What can be shown now that `byte` has come, or some of them.
+  /// Adds one byte, or several; returns the text that is complete now.
   std::string take(char byte);
   std::string take(std::string_view bytes);
-  /// What is left when no more comes.
+  /// The text of what is left when no more comes.
   std::string rest();
 
  private:

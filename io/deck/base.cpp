@@ -55,6 +55,7 @@ class Chain {
   void fill(Node& root) {
     const std::optional<Node> asked = take_base(root);
     if (!asked) return;
+    found.complete = false;  // until it was read
     const auto refuse = [&](const std::string& why) { complaints_.push_back({asked->place, "base: " + why}); };
     if (asked->kind == Node::Kind::broken) return;
     if (asked->kind != Node::Kind::scalar || asked->text.empty())
@@ -80,6 +81,7 @@ class Chain {
     }
     if (base.kind == Node::Kind::broken) return;
     if (base.kind != Node::Kind::map) return refuse(path + " is no deck: sections of keys and values are needed");
+    found.complete = true;
     fill(base);
     merge(root, std::move(base));
   }

@@ -10,6 +10,7 @@ namespace tessera {
 struct Bases {
   std::vector<std::string> paths;  ///< the nearest first
   std::string texts;               ///< one behind the other
+  bool complete = true;            ///< all of them could be read
 };
 
 /// Takes `base: other.yaml` out of a deck's tree and fills in what that deck has and this one lacks: keys, and sections

@@ -180,6 +180,7 @@ Deck parse(const std::string& text, const std::string& path, const std::vector<O
   Node root = parse_yaml(text, reading.complaints);
   const Bases bases = building == Building::alone ? Bases() : add_bases(root, path, reading.complaints);
   reading.provenance.bases = bases.paths;
+  reading.complete = bases.complete;
   deck.text_hash = fnv1a64(text + bases.texts);
   for (const Override& asked : overrides) apply(root, asked, reading.complaints);
   read_tree(root, reading, deck.config);

@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-/// Who gave a key its value.
+/// What gave a key its value.
 enum class Source { standard, deck, base, override, derived };
 constexpr std::string_view name_of(Source source) {
   constexpr std::string_view names[] = {"default", "deck", "base", "override", "derived"};

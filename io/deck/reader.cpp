@@ -16,6 +16,11 @@ void Reading::fail(const Place& place, const std::string& path, const std::strin
   complaints.push_back({place, path + ": " + text});
 }
 
+void Reading::miss(const Place& place, const std::string& path, const std::string& wanted) {
+  if (complete) return fail(place, path, "missing: " + wanted);
+  failed.insert(path);
+}
+
 bool Reading::failed_within(const std::string& path) const {
   for (std::size_t end = path.find('.'); end != std::string::npos; end = path.find('.', end + 1))
     if (failed.contains(path.substr(0, end))) return true;

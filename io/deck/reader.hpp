@@ -20,9 +20,11 @@ struct Reading {
   Provenance provenance;
   Complaints complaints;
   std::set<std::string, std::less<>> failed;  ///< keys and sections without a usable value
+  bool complete = true;  ///< every base was read; else a missing key is no complaint, since the base may give it
 
   std::string where(const Place& place) const;
   void fail(const Place& place, const std::string& path, const std::string& text);
+  void miss(const Place& place, const std::string& path, const std::string& wanted);
   bool failed_within(const std::string& path) const;
 };
 
@@ -35,9 +37,8 @@ class DeckReader : public ConfigVisitor<DeckReader> {
     using Value = typename ValueOf<T>::type;
     if (const Node* node = take(key.name)) assign(*node, key.path, member, rule);
     else if (key.standard == Standard::none)
-      reading_.fail(maps_.back().place, key.path,
-                    std::string("missing: ") + TypeName<Value>::text + " is needed, allowed " +
-                        allowed_for<Value>(rule));
+      reading_.miss(maps_.back().place, key.path,
+                    std::string(TypeName<Value>::text) + " is needed, allowed " + allowed_for<Value>(rule));
     else
       set_origin(key.path, key.standard == Standard::derived ? Source::derived : Source::standard);
   }

@@ -4,9 +4,9 @@
 #include <optional>
 #include <string_view>
 
-/// Failures on purpose, for tests: TESSERA_FAULT=phase:rank:kind strikes one rank (or `all`) once, the first time that
-/// it comes to the phase, or with phase:rank:kind:n the n-th time, and says so on stderr. Without the variable nothing
-/// here does anything.
+/// Fault injection for tests: TESSERA_FAULT=phase:rank:kind strikes one rank (or `all`) once, the first time that it
+/// enters the phase, or with phase:rank:kind:n the n-th time, and says so on stderr. Without the variable nothing here
+/// does anything.
 ///   kill, stop            the signals SIGKILL and SIGSTOP, at the phase's beginning
 ///   enospc, eio, eintr    the phase's next system call on a file fails with that error
 ///   short                 the phase's next write takes half of what it was given
@@ -26,11 +26,11 @@ std::string_view name_of(Phase phase);
 /// Reads TESSERA_FAULT for this rank. Throws Error{usage} where it cannot be understood.
 void arm(int rank);
 
-/// What befalls this rank in step N, counted from 1; once.
+/// The fault of this rank in step N, counted from 1; reported once.
 enum class StepFault { nan, inf, redo };
 std::optional<StepFault> in_step(std::int64_t step);
 
-/// This rank comes to a phase; what the one before was to suffer and did not is forgotten.
+/// This rank enters a phase; a fault of the phase before that has not struck is dropped.
 void enter(Phase phase);
 
 /// Whether the system call about to be made is to fail: errno is set. Once.

@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <random>
 #include <string_view>
 #include <vector>
 
 #include "io/files/new_file.hpp"
+#include "io/files/nonce.hpp"
 
 namespace tessera {
 
@@ -21,7 +21,6 @@ fs::path named(const fs::path& path) {
 }
 
 constexpr std::string_view unfinished = ".tmp.";
-constexpr std::size_t nonce_digits = 8;
 
 /// Folders that were to become `name`.
 std::vector<fs::path> beginnings_of(const fs::path& name) {
@@ -42,8 +41,7 @@ std::vector<fs::path> beginnings_of(const fs::path& name) {
 NewFolder::NewFolder(const fs::path& name) : name_(named(name)) {
   refuse_existing(name_);
   for (const fs::path& beginning : beginnings_of(name_)) clear_away(beginning, name_);
-  std::random_device chance;
-  path_ = name_.string() + fmt::format("{}{:0{}x}", unfinished, chance(), nonce_digits);
+  path_ = name_.string() + std::string(unfinished) + nonce();
   std::error_code error;
   if (!fs::create_directory(path_, error))
     throw Error(Exit::environment,

@@ -9,10 +9,10 @@
 #include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <sstream>
 
 #include "io/files/fault.hpp"
+#include "io/files/nonce.hpp"
 #include "kernels/base/attempt.hpp"
 #include "kernels/digest/digest.hpp"
 
@@ -192,7 +192,7 @@ Life life_of(const std::string& text, const Process& me, const std::string& job)
 
 RunLock::RunLock(const fs::path& run, Control& control, const Heartbeat& heartbeat)
     : path_(run / "LOCK"), control_(control), heartbeat_(heartbeat) {
-  LockOwner owner{fmt::format("{:08x}", std::random_device()()), this_job(), {}};
+  LockOwner owner{nonce(), this_job(), {}};
   for (const std::string& rank : control.gather(to_json(this_process()).dump()))
     owner.ranks.push_back(process_of(Json::parse(rank)));
   Problems problems;

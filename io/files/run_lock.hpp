@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-/// One process. `started` and `pid_space` tell it from another one of the same number.
+/// One process. `started` and `pid_space` tell it from another one of the same pid.
 struct Process {
   std::string host, boot, pid_space;  ///< boot: the id that the kernel gave this boot
   std::int64_t pid = 0, started = 0;  ///< started: clock ticks after the boot
@@ -29,10 +29,10 @@ struct LockOwner {
 /// JSON that carries a digest of itself.
 std::string to_json(const LockOwner& owner);
 
-/// What can be said of an owner without waiting. unclear: it lives if its LOCK is touched again.
+/// Whether a lock's owner still runs, as far as can be told without waiting. unclear: it runs if it touches LOCK again.
 enum class Life { running, ended, unclear };
 
-/// Of the run that wrote `text`, whole or damaged, into LOCK, as `me`, a process of batch job `job`, sees it.
+/// The same of the run that wrote `text`, whole or damaged, into LOCK, as process `me` of batch job `job` sees it.
 Life life_of(const std::string& text, const Process& me, const std::string& job);
 
 /// How often an owner touches its LOCK, and after which silence it is taken for dead.
@@ -64,8 +64,8 @@ class RunLock {
   std::filesystem::path path_;
   Control& control_;
   Heartbeat heartbeat_;
-  std::string text_;               ///< rank 0: of its LOCK
-  std::optional<PosixFile> file_;  ///< rank 0: its LOCK, whatever has that name by now
+  std::string text_;               ///< rank 0: the text of its LOCK
+  std::optional<PosixFile> file_;  ///< rank 0: its LOCK, even if another file has the name by now
   std::jthread heart_;
 };
 

@@ -8,8 +8,8 @@
 
 namespace tessera {
 
-/// A run's rows as TensorBoard reads them: one file a start, beside metrics.jsonl. It is a copy for the eye, not the
-/// record, so that a failure to write is told once and ends nothing. Local: rank 0 alone writes it.
+/// TensorBoard event file of a run's rows: one a start, beside metrics.jsonl. metrics.jsonl is the record, this a copy:
+/// a failure to write is told once and ends nothing. Rank 0 alone writes it. Local.
 class EventFile {
  public:
   /// Begins a file in `folder` that makes TensorBoard forget what earlier starts wrote after `step`, as metrics.jsonl

@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-/// What one optimizer step was. Losses are those of the forward before the step's update.
+/// Metrics of one optimizer step. Losses are those of the forward before the step's update.
 struct MetricsRow {
   std::int64_t step = 0;  ///< from 1
   float loss = 0;
@@ -37,6 +37,9 @@ struct MetricsRow {
   std::int64_t restart = 0;  ///< how often the run had been resumed
 };
 
+/// The double that has the decimal digits of an fp32 and no more: 0.1 of 0.1f. What is not finite stays as it is.
+double decimal_of(float value);
+
 /// The row as one JSON object, without a newline, keys in the order above: fp32 values as their shortest decimal, times
 /// to three digits behind the point, MFU to five, null where not finite.
 std::string to_json(const MetricsRow& row);
@@ -47,7 +50,7 @@ std::vector<MetricsRow> read_metrics(const std::filesystem::path& path);
 
 inline constexpr const char* metrics_file = "metrics.jsonl";
 
-/// metrics.jsonl, the record of a run: one line a step. Local: rank 0 alone writes it.
+/// metrics.jsonl, the record of a run: one line a step. Rank 0 alone writes it. Local.
 class MetricsLog {
  public:
   /// Opens or makes the file and drops what a run restored at `step` will write again: rows of later steps, and an

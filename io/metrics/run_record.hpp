@@ -22,7 +22,7 @@ struct RecordedChange {
   std::string key, before, now;
 };
 
-/// What it takes to know, later, what a run was. Plain facts, gathered by the program.
+/// Contents of run.json: provenance of one start of a run.
 struct RunRecord {
   std::string name;
   std::vector<std::string> command_line;

@@ -1,5 +1,8 @@
 // 16 bytes an access.
+#include <type_traits>
+
 #include "kernels/activation/back.hpp"
+#include "kernels/activation/by_instructions.cuh"
 #include "kernels/base/packs.cuh"
 
 namespace tessera::activation {
@@ -7,13 +10,39 @@ namespace {
 
 using packs::lanes, packs::Pack;
 
+/// Of fp32 the project's own functions; of bf16 those by the GPU's instructions.
+template <class T>
+inline constexpr bool by_instructions = std::is_same_v<T, bf16>;
+
+template <class T>
+__device__ float gelu_for(float x) {
+  if constexpr (by_instructions<T>)
+    return fast_gelu(x);
+  else
+    return gelu_of(x);
+}
+template <class T>
+__device__ float gelu_slope_for(float x) {
+  if constexpr (by_instructions<T>)
+    return fast_gelu_slope(x);
+  else
+    return gelu_slope(x);
+}
+template <class T>
+__device__ float sigmoid_for(float x) {
+  if constexpr (by_instructions<T>)
+    return fast_sigmoid(x);
+  else
+    return sigmoid(x);
+}
+
 template <class T>
 struct Gelu {
   T* y;
   const T* pre;
   __device__ void operator()(std::int64_t i) const {
     auto v = Pack<T>::at(pre + i * lanes<T>);
-    for (int l = 0; l < lanes<T>; ++l) v.value[l] = T(gelu_of(float(v.value[l])));
+    for (int l = 0; l < lanes<T>; ++l) v.value[l] = T(gelu_for<T>(float(v.value[l])));
     v.to(y + i * lanes<T>);
   }
 };
@@ -25,23 +54,10 @@ struct GeluBackward {
   __device__ void operator()(std::int64_t i) const {
     auto d = Pack<T>::at(dy + i * lanes<T>);
     const auto x = Pack<T>::at(pre + i * lanes<T>);
-    for (int l = 0; l < lanes<T>; ++l) d.value[l] = T(float(d.value[l]) * gelu_slope(float(x.value[l])));
+    for (int l = 0; l < lanes<T>; ++l) d.value[l] = T(float(d.value[l]) * gelu_slope_for<T>(float(x.value[l])));
     d.to(dpre + i * lanes<T>);
   }
 };
-
-/// Of fp32 the project's own; of bf16 by the GPU's exponential and reciprocal, good to 22 of a sum's 24 bits.
-template <class T>
-__device__ float sigmoid_for(float x) {
-  if constexpr (std::is_same_v<T, bf16>) {
-    float power, inverse;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -1.44269504f));
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));
-    return inverse;
-  } else {
-    return sigmoid(x);
-  }
-}
 
 template <class T>
 struct Swiglu {

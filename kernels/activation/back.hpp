@@ -2,8 +2,9 @@
 #include "kernels/activation/activation.hpp"
 #include "kernels/base/math.hpp"
 
-/// What the back ends share, and what one does faster than the portable kernels of activation.cpp: arguments as there,
-/// checked; the same bits, but of swiglu in bf16. False, with nothing done: the portable kernel serves.
+/// Formulas that the back ends share, and a back end's faster versions of the portable kernels in activation.cpp: the
+/// same arguments, checked, and bits, but of gelu and swiglu in bf16. They return false, having done nothing, if there
+/// is none.
 namespace tessera::activation {
 
 template <class A>

@@ -32,8 +32,8 @@ void attention_backward(Stream& stream, Arena& arena, const AttentionShape& shap
 void attention_extend(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& out,
                       const Tensor& cache, const Tensor& qkv, std::int64_t first);
 
-/// How Llama 3 slows slow pairs down for longer texts: those that turn fewer than `low_freq_factor` times in
-/// `original_seq_len` positions by `factor`, those of more than `high_freq_factor` turns not, those between in part.
+/// Llama 3's rotary scaling for longer texts: pairs that turn fewer than `low_freq_factor` times in `original_seq_len`
+/// positions are slowed down by `factor`, those of more than `high_freq_factor` turns not, those between in part.
 struct RopeScaling {
   double factor = 1;  ///< 1: no pair is slowed down
   double low_freq_factor = 1, high_freq_factor = 4;

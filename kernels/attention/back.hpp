@@ -11,8 +11,8 @@ void forward(Stream& stream, Arena& arena, const AttentionShape& shape, const Te
 void backward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& dqkv, const Tensor& dout,
               const Tensor& qkv, const Tensor& out, const Tensor& lse);
 
-/// rotary() with its arguments, checked, `sign` -1 for the inverse: what a back end does faster than the portable
-/// kernel, with the same bits. False, with nothing done: that one serves.
+/// A back end's faster version of the portable rotary(), with its arguments, checked, and bits; `sign` -1: the inverse.
+/// Returns false, having done nothing, if there is none.
 bool rotary(Stream& stream, const AttentionShape& shape, const Tensor& qkv, const Tensor& table, float sign);
 
 }  // namespace tessera::attention

@@ -1,5 +1,6 @@
 #pragma once
 #include <exception>
+#include <new>
 #include <system_error>
 
 #include "kernels/base/error.hpp"
@@ -15,6 +16,8 @@ void attempt(Problems& problems, const Work& work) {
     problems.add(error.code(), error.what());
   } catch (const std::system_error& error) {
     problems.add(Exit::environment, error.what());
+  } catch (const std::bad_alloc&) {
+    problems.add(Exit::environment, "the host's memory, or this process's share of it, is used up");
   } catch (const std::exception& error) {
     problems.add(Exit::internal, error.what());
   }

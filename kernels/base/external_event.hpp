@@ -17,7 +17,7 @@ class ExternalEvent {
   void record(Stream& stream);
   /// Orders all later launches of the stream, captured ones too, behind the event. Does not block the host.
   void hold(Stream& stream);
-  /// Whether the device has got there; so it has before the first record. Never blocks.
+  /// Whether the device has reached it; true before the first record. Never blocks.
   bool reached() const;
 
  private:

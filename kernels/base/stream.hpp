@@ -23,9 +23,9 @@ struct Tape {
 class Event {
  public:
   Event() = default;
-  /// Whether the device has got there. Never blocks.
+  /// Whether the device has reached it. Never blocks.
   bool reached() const;
-  /// Between two events that have been reached, of a stream of the same device.
+  /// Time between two events of one device, both of which have been reached.
   double seconds_since(const Event& earlier) const;
 
  private:
@@ -34,7 +34,7 @@ class Event {
   std::int64_t host_time_ = 0;  ///< on the host: nanoseconds of its steady clock
 };
 
-/// Work of one or several streams, recorded once, that runs again as a whole. Empty: nothing was recorded.
+/// A captured CUDA graph: work of one or several streams that is replayed as a whole. Empty: nothing was captured.
 class Graph {
  public:
   Graph() = default;
@@ -82,9 +82,9 @@ class Stream {
   /// stream's order guards its reuse. Null for 0 bytes. A dry stream notes the need, for a run to take before its first
   /// step, and hands out an address that must not be followed.
   std::byte* workspace(const char* purpose, std::int64_t bytes);
-  /// One a purpose: what calls have asked for, the most of each.
+  /// The workspaces that calls have asked for, one a purpose, of the largest size.
   const std::vector<Workspace>& workspaces() const { return workspaces_; }
-  /// Where workspaces come from; Device says.
+  /// Sets the allocator of workspaces (Device).
   void set_allocator(Allocate f, void* context) { allocate_ = f; allocate_context_ = context; }
 
   /// The point behind all work so far.

@@ -2,8 +2,8 @@
 #include "kernels/base/platform.hpp"
 #include "kernels/convert/convert.hpp"
 
-/// What the back ends share, and what one does faster than the portable kernel of table.cpp: false, with nothing done,
-/// where it does not.
+/// Pieces that the back ends share, and a back end's faster version of the portable kernel in table.cpp, which returns
+/// false, having done nothing, if there is none.
 namespace tessera::convert_table {
 
 /// The pair among [first, last) that a chunk belongs to.

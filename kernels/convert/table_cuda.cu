@@ -1,4 +1,6 @@
-// fp32 to bf16, which every publication of weights is, in accesses of 16 bytes: one block a chunk.
+// fp32 to bf16, which every publication of weights is, in accesses of 16 bytes.
+#include <algorithm>
+
 #include "kernels/base/columns.cuh"
 #include "kernels/base/launch.hpp"
 #include "kernels/convert/back.hpp"
@@ -8,35 +10,45 @@ namespace {
 
 using columns::Lanes;
 
-constexpr int block_threads = 256, lanes = 8;
+constexpr int block_threads = 256, lanes = 4, most_blocks = 2048;
 constexpr int turns = static_cast<int>(ConvertTable::chunk) / (block_threads * lanes);
 static_assert(turns * block_threads * lanes == ConvertTable::chunk);
 
-__global__ void __launch_bounds__(block_threads)
-    narrow(const ConvertTable::Row* rows, int first, int last, std::int64_t before) {
-  const std::int64_t chunk = before + blockIdx.x;
-  const ConvertTable::Row pair = rows[pair_of(rows, first, last, chunk)];
-  const std::int64_t begin = (chunk - pair.first_chunk) * ConvertTable::chunk;
-  const std::int64_t left = pair.count - begin < ConvertTable::chunk ? pair.count - begin : ConvertTable::chunk;
-  const float* const in = static_cast<const float*>(pair.from) + begin;
-  bf16* const out = static_cast<bf16*>(pair.to) + begin;
-  Lanes<float, 4> low[turns], high[turns];
+__device__ void narrow_chunk(bf16* out, const float* in, std::int64_t count) {
+  Lanes<float, lanes> from[turns];
 #pragma unroll
   for (int i = 0; i < turns; ++i)
-    if (const std::int64_t at = (i * block_threads + threadIdx.x) * lanes; at + lanes <= left) {
-      low[i] = Lanes<float, 4>::at(in + at);
-      high[i] = Lanes<float, 4>::at(in + at + 4);
-    }
+    if (const std::int64_t at = (i * block_threads + threadIdx.x) * lanes; at + lanes <= count)
+      from[i] = Lanes<float, lanes>::at(in + at);
 #pragma unroll
   for (int i = 0; i < turns; ++i) {
     const std::int64_t at = (i * block_threads + threadIdx.x) * lanes;
-    if (at + lanes <= left) {
-      Lanes<bf16, lanes> pack;
-      for (int l = 0; l < lanes; ++l) pack.value[l] = bf16(l < 4 ? low[i].value[l % 4] : high[i].value[l % 4]);
-      pack.to(out + at);
+    if (at + lanes <= count) {
+      Lanes<bf16, lanes> to;
+      for (int l = 0; l < lanes; ++l) to.value[l] = bf16(from[i].value[l]);
+      to.to(out + at);
     } else {
-      for (std::int64_t j = at; j < left; ++j) out[j] = bf16(in[j]);
+      for (std::int64_t j = at; j < count; ++j) out[j] = bf16(in[j]);
     }
+  }
+}
+
+/// A block takes neighbouring chunks, so that it looks for a pair once.
+__global__ void __launch_bounds__(block_threads)
+    narrow(const ConvertTable::Row* rows, int first, int last, std::int64_t before, std::int64_t chunks) {
+  const std::int64_t begin = before + chunks * blockIdx.x / gridDim.x;
+  const std::int64_t end = before + chunks * (blockIdx.x + 1) / gridDim.x;
+  int pair = pair_of(rows, first, last, begin);
+  ConvertTable::Row row = rows[pair];
+  std::int64_t next = rows[pair + 1].first_chunk;
+  for (std::int64_t chunk = begin; chunk < end; ++chunk) {
+    while (chunk >= next) {
+      row = rows[++pair];
+      next = rows[pair + 1].first_chunk;
+    }
+    const std::int64_t at = (chunk - row.first_chunk) * ConvertTable::chunk, left = row.count - at;
+    narrow_chunk(static_cast<bf16*>(row.to) + at, static_cast<const float*>(row.from) + at,
+                 left < ConvertTable::chunk ? left : ConvertTable::chunk);
   }
 }
 
@@ -46,10 +58,10 @@ bool convert_pairs(Stream& stream, const ConvertTable& table, int first, int las
   if (table.to() != DType::bf16 || table.from() != DType::f32 || !table.aligned()) return false;
   stream.count_launch();
   const auto chunk = [&](int pair) { return table.rows()[static_cast<std::size_t>(pair)].first_chunk; };
-  const std::int64_t before = chunk(first), blocks = chunk(last) - before;
-  if (blocks == 0) return true;
-  narrow<<<static_cast<unsigned>(blocks), block_threads, 0, space_of(stream).cuda_stream()>>>(table.memory(), first,
-                                                                                              last, before);
+  const std::int64_t before = chunk(first), chunks = chunk(last) - before;
+  if (chunks == 0) return true;
+  const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(chunks, most_blocks));
+  narrow<<<blocks, block_threads, 0, space_of(stream).cuda_stream()>>>(table.memory(), first, last, before, chunks);
   return true;
 }
 

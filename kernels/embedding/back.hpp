@@ -1,8 +1,8 @@
 #pragma once
 #include "kernels/embedding/embedding.hpp"
 
-/// What a back end does faster than the portable kernels of embedding.cpp, to the same bits. False, with nothing done:
-/// these serve.
+/// A back end's faster versions of the portable kernels in embedding.cpp, with the same bits. They return false, having
+/// done nothing, if there is none.
 namespace tessera::embedding {
 
 /// dtokens from positions by token: `order` and `offsets` as sort_by_key() makes them.

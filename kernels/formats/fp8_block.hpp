@@ -7,16 +7,33 @@ namespace tessera::formats {
 /// Which multipliers an FP8 block may have. Powers of two lose no bit when an operand is decoded to bf16.
 enum class Multipliers : std::uint8_t { powers_of_two, any };
 
+/// Element::max / amax, rounded, with its mantissa truncated; 2^127 at most. Exponents alone tell, without a division:
+/// a quotient of significands that is below 1 never rounds up to it.
+template <class Element>
+TESSERA_FN constexpr float fp8_power(std::uint32_t amax) {
+  constexpr auto top = std::bit_cast<std::uint32_t>(Element::max);
+  constexpr std::uint32_t mantissa = 0x7FFFFFu, largest = 254;
+  // amax's exponent, and one more where its significand is above that of Element::max.
+  const std::uint32_t beyond = (amax + (mantissa - (top & mantissa))) >> 23;
+  const std::uint32_t exponent = (top >> 23) + 127 - beyond;
+  return std::bit_cast<float>((exponent < largest ? exponent : largest) << 23);
+}
+/// 1 / power, of such a power of two.
+TESSERA_FN constexpr float inverse_of_power(float power) {
+  const std::uint32_t inverse = 0x7F000000u - std::bit_cast<std::uint32_t>(power);
+  return std::bit_cast<float>(inverse == 0 ? 0x00400000u : inverse);  // 2^-127 is subnormal
+}
+
 /// What a block of largest magnitude `amax`, raised to `eps` if below it, is multiplied by.
 template <class Element, Multipliers multipliers>
 TESSERA_FN constexpr float fp8_multiplier(float amax, float eps = 0.0f) {
   const float a = amax < eps ? eps : amax;
   const auto bits = std::bit_cast<std::uint32_t>(a);
   if (bits == 0 || bits >= 0x7F800000u) return 1.0f;
+  if constexpr (multipliers == Multipliers::powers_of_two) return fp8_power<Element>(bits);
   const float quotient = Element::max / a;
   const auto q = std::bit_cast<std::uint32_t>(quotient);
-  const std::uint32_t finite = q < 0x7F7FFFFFu ? q : 0x7F7FFFFFu;
-  return std::bit_cast<float>(multipliers == Multipliers::powers_of_two ? finite & 0x7F800000u : finite);
+  return std::bit_cast<float>(q < 0x7F7FFFFFu ? q : 0x7F7FFFFFu);
 }
 
 /// FP8 with one fp32 scale per block: 128 x 128 for weights, 1 x 128 for activations and gradients. Stored scales are
@@ -39,6 +56,7 @@ struct Fp8 {
   TESSERA_FN static constexpr TensorScale tensor_scale(float) { return {}; }
   TESSERA_FN static constexpr Encoding<Scale> encoding(float amax, TensorScale) {
     const float multiplier = fp8_multiplier<Element, multipliers>(amax);
+    if constexpr (multipliers == Multipliers::powers_of_two) return {inverse_of_power(multiplier), multiplier};
     return {1.0f / multiplier, multiplier};
   }
   TESSERA_FN static constexpr float block_step(Scale scale) { return scale; }

@@ -1,44 +1,81 @@
 #include "kernels/gemm/decoded.hpp"
 
+#include <algorithm>
+#include <array>
+
 #include "kernels/base/launch.hpp"
 #include "kernels/quantize/quantize.hpp"
 
 namespace tessera::gemm {
 namespace {
 
-/// `factor` as values at `memory`, its members one behind the other.
-Operand values_of(Stream& stream, const Operand& factor, std::byte* memory) {
-  const std::int64_t rows = factor.rows(), columns = factor.columns(), size = rows * columns;
+Copy copy_of(const Operand& factor) {
   const Codes& codes = *factor.codes;
-  const std::int64_t stride = factor.members > 1 ? factor.member_stride : size;
-  require(stride == size, "product of codes", "members of a factor of codes touch");
-  QuantizedMatrix matrix;
-  matrix.matrix = {rows, columns};
-  matrix.members = factor.members;
-  matrix.values = {memory, DType::bf16, {factor.members * rows, columns}};
-  const Shape all{factor.members * factor.data.rows(), factor.data.columns()};
-  Copy& copy = codes.side == Side::rowwise ? matrix.rowwise : matrix.columnwise;
-  copy.data = {factor.data.data, factor.data.type, all};
+  Copy copy;
+  copy.data = {factor.data.data, factor.data.type, {factor.members * factor.data.rows(), factor.data.columns()}};
   copy.scales = codes.scales;
   copy.scales.shape = {factor.members * codes.scales.rows(), codes.scales.columns()};
   copy.amax = codes.amax;
-  decode_one(stream, codes.format, matrix, codes.side);
-  return {{memory, DType::bf16, {rows, columns}}, factor.members, size};
+  return copy;
 }
+
+QuantizedMatrix values_at(std::byte* memory, const Operand& factor, std::int64_t members) {
+  QuantizedMatrix matrix;
+  matrix.matrix = {factor.rows(), factor.columns()};
+  matrix.members = members;
+  matrix.values = {memory, DType::bf16, {members * factor.rows(), factor.columns()}};
+  return matrix;
+}
+
+/// `factor` as values at `memory`, its members one behind the other.
+Operand values_of(Stream& stream, const Operand& factor, std::byte* memory) {
+  const std::int64_t size = factor.rows() * factor.columns();
+  require(factor.members == 1 || factor.member_stride == size, "product of codes",
+          "members of a factor of codes touch");
+  QuantizedMatrix matrix = values_at(memory, factor, factor.members);
+  const Codes& codes = *factor.codes;
+  (codes.side == Side::rowwise ? matrix.rowwise : matrix.columnwise) = copy_of(factor);
+  decode_one(stream, codes.format, matrix, codes.side);
+  return {{memory, DType::bf16, {factor.rows(), factor.columns()}}, factor.members, size};
+}
+
+/// The same of all experts, by few launches whatever their number.
+Operand values_of(Stream& stream, const ExpertOperands& b, std::byte* memory) {
+  const Operand& first = b.list[0];
+  if (b.count == 1) return values_of(stream, first, memory);
+  const std::int64_t size = first.rows() * first.columns();
+  for (int begin = 0; begin < b.count; begin += decoded_at_once) {
+    const int n = std::min(decoded_at_once, b.count - begin);
+    std::array<Copy, decoded_at_once> copies;
+    std::transform(b.list + begin, b.list + begin + n, copies.begin(), copy_of);
+    decode_apart(stream, first.codes->format, values_at(memory + 2 * begin * size, first, n),
+                 {copies.data(), static_cast<std::size_t>(n)}, first.codes->side);
+  }
+  return {{memory, DType::bf16, {first.rows(), first.columns()}}, b.count, size};
+}
+
+constexpr int alphas_at_once = 128;
+
+/// Where the tensor scales of a launch's factors stand.
+struct Amaxes {
+  const float* of[alphas_at_once];
+};
 
 /// out[e] = (a r) (b[e] r), r = 1/2688 rounded: what products of NVFP4 are multiplied by; zero and one behind them.
 void write_alphas(Stream& stream, const Tensor& out, const Tensor& a, const ExpertOperands& b) {
-  const std::int64_t members = out.elements() - 2;
+  const std::int64_t members = out.elements() - 2, each = b.count == 1 ? members : 1;
   float* const alpha = out.as<float>();
   const float* const of_a = a.as<float>();
-  for (int i = 0; i < b.count; ++i) {
-    const float* const of_b = b.list[i].codes->amax.as<float>();
-    const std::int64_t first = i, count = b.count == 1 ? members : 1;
+  for (int begin = 0; begin < b.count; begin += alphas_at_once) {
+    const int n = std::min(alphas_at_once, b.count - begin);
+    Amaxes amaxes{};
+    for (int i = 0; i < n; ++i) amaxes.of[i] = b.list[begin + i].codes->amax.as<float>();
+    const std::int64_t first = begin, count = n * each;
     launch(
         stream, "product_alphas", count + 2, KOKKOS_LAMBDA(std::int64_t e) {
           constexpr float r = 1.0f / 2688.0f;
           if (e < count)
-            alpha[first + e] = (of_a[0] * r) * (of_b[e] * r);
+            alpha[first + e] = (of_a[0] * r) * (amaxes.of[e / each][e % each] * r);
           else
             alpha[members + e - count] = e == count ? 0.0f : 1.0f;
         });
@@ -52,17 +89,9 @@ Decoded::Decoded(Stream& stream, const Product& product, const Places& at) : pro
   const std::int64_t elements = product.form == Form::weight_gradient ? product.k * product.m : product.m * product.k;
   if (product.a) places_.a = values_of(stream, at.a, stream.workspace("decoded factor", 2 * elements));
   if (!product.b) return;
-  std::int64_t members = 0;
-  for (int i = 0; i < at.b.count; ++i) members += at.b.list[i].members;
-  const Operand& first = at.b.list[0];
-  const std::int64_t size = first.rows() * first.columns();
-  std::byte* const memory = stream.workspace("other decoded factor", 2 * members * size);
-  for (int i = 0; i < at.b.count; ++i) {
-    const Operand one = values_of(stream, at.b.list[i], memory + 2 * i * size);
-    if (i == 0) b_ = one;
-  }
-  b_.members = members;
-  b_.member_stride = size;
+  const std::int64_t members = at.b.count == 1 ? at.b.list[0].members : at.b.count;
+  const std::int64_t size = at.b.list[0].rows() * at.b.list[0].columns();
+  b_ = values_of(stream, at.b, stream.workspace("other decoded factor", 2 * members * size));
   places_.b = {&b_, 1};
   if (!product.scaled) return;
   const std::int64_t alphas = product.form == Form::weight_gradient ? 1 : members;

@@ -17,21 +17,22 @@ struct Pointers {
   __device__ P* operator()(int e) const { return listed == 1 ? each[0] + e * stride : each[e]; }
 };
 
+/// get(member) is where it lies.
 template <class P, class T, class Get>
 Pointers<P> pointers_of(const Members<T>& members, const Get& get) {
   Pointers<P> p;
   p.stride = members.list[0].member_stride;
   p.listed = members.count;
-  for (int e = 0; e < members.count; ++e) p.each[e] = get(members.list[e]).template as<P>();
+  for (int e = 0; e < members.count; ++e) p.each[e] = get(members.list[e]);
   return p;
 }
 template <class T>
 Pointers<T> pointers_of(const ExpertOperands& w) {
-  return pointers_of<T>(w, [](const Operand& o) { return o.data; });
+  return pointers_of<T>(w, [](const Operand& o) { return o.data.as<T>(); });
 }
 template <class A>
 Pointers<A> pointers_of(const ExpertGradients& dw) {
-  return pointers_of<A>(dw, [](const Gradient& g) { return g.sum; });
+  return pointers_of<A>(dw, [](const Gradient& g) { return g.sum.as<A>(); });
 }
 
 /// Whether every matrix begins at a multiple of 16 bytes, `get` its tensor.

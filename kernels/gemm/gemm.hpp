@@ -45,7 +45,8 @@ void accumulate(Stream& stream, const Gradient& sum, const Tensor& contribution)
 void expert_forward(Stream& stream, const Tensor& y, const Operand& x, const ExpertOperands& w, const Tensor& offsets);
 void expert_input_gradient(Stream& stream, const Tensor& dx, const Operand& dy, const ExpertOperands& w,
                            const Tensor& offsets);
-/// `scratch` [out, in] of the operands' type makes the accumulation unfused; empty: fused.
+/// `scratch` [out, in] of the operands' type makes the accumulation unfused; empty: fused. Of codes each expert's rows
+/// begin at a multiple of the rows that share a columnwise scale.
 void expert_weight_gradient(Stream& stream, const ExpertGradients& dw, const Operand& dy, const Operand& x,
                             const Tensor& offsets, const Tensor& scratch);
 

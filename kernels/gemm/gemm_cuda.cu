@@ -4,8 +4,10 @@
 #include "kernels/gemm/back.hpp"
 #include "kernels/gemm/choice.hpp"
 #include "kernels/gemm/experts.hpp"
+#include "kernels/gemm/gelu.hpp"
 #include "kernels/gemm/instructions.hpp"
 #include "kernels/gemm/lt.hpp"
+#include "kernels/gemm/route.hpp"
 
 namespace tessera::gemm {
 namespace {
@@ -48,6 +50,20 @@ void run_always(Stream& stream, const Product& product, const Places& at) {
 /// it.
 bool regular(const Product& p, const Places& at) {
   return p.n % 8 == 0 && p.k % 8 == 0 && columns::aligned(at.a.data) && columns::aligned(at.c.list[0].sum);
+}
+
+/// With a gelu behind it: by CUTLASS where this build has it for the GPU at hand, since the library's own are a third
+/// slower than its plain products. The library's is good to bf16's digits only.
+bool run_gelu(Stream& stream, const Product& p, const Places& at) {
+  if (p.type != DType::bf16 || !regular(p, at)) return false;
+#ifdef TESSERA_HOPPER
+  if (processor() == 90 && columns::aligned(at.b.list[0].data) && columns::aligned(at.aux) &&
+      columns::aligned(at.bias)) {
+    p.a ? multiply_gelu_blocks(stream, p, at) : multiply_gelu(stream, p, at);
+    return true;
+  }
+#endif
+  return !p.a && run(stream, p, at);  // of codes the library has the gradient alone, five times slower
 }
 
 /// Every row of y = bias: where the library adds no bias the product is added to it, so that the sum is rounded once.
@@ -108,17 +124,17 @@ LibraryChoices::Words choose(Stream& stream, const LibraryChoices::Words& work,
 }
 
 bool multiply(Stream& stream, const Product& described, const Places& at) {
-  const Product product = described.a ? as_codes_lie(described) : described;
-  if (product.experts > 0) {
-    multiply_experts(stream, product, at);
+  if (described.experts > 0) {
+    multiply_experts(stream, described, at);
     return true;
   }
+  const Product product = described.a ? as_codes_lie(described) : described;
   if (product.epilogue == Epilogue::none)
     run_always(stream, product, at);
   else if (product.epilogue == Epilogue::bias)
     run_biased(stream, product, at);
-  else  // The library's gelu is good to bf16's digits only. Of codes it has the gradient alone, five times slower.
-    return !product.a && product.type == DType::bf16 && regular(product, at) && run(stream, product, at);
+  else
+    return run_gelu(stream, product, at);
   return true;
 }
 

@@ -9,16 +9,18 @@
 #include <cutlass/gemm/kernel/gemm_universal.hpp>
 #include <type_traits>
 
-#include "kernels/base/index.hpp"
 #include "kernels/gemm/experts.cuh"
 #include "kernels/gemm/experts.hpp"
+#include "kernels/gemm/hopper.cuh"
 
 namespace tessera::gemm {
 namespace {
 
 using cutlass::layout::ColumnMajor;
 using cutlass::layout::RowMajor;
-using Size = cute::Shape<int, int, int>;  // m, n, k of one expert's product
+using hopper::check;
+using hopper::Size;
+using hopper::stepping;
 
 /// CUTLASS's kernel of one form. Weight gradients are fp32 and read what they are added to; the others have no source.
 template <Form form>
@@ -60,28 +62,13 @@ struct Table {
   typename Kernel::InternalStrideD* step_c;
 
   Table(std::byte* memory, std::int64_t experts) {
-    const auto take = [&]<class T>(T*& array) {
-      array = reinterpret_cast<T*>(memory);
-      memory += round_up(experts * static_cast<std::int64_t>(sizeof(T)), 16);
-    };
-    take(size), take(a), take(b), take(c), take(step_a), take(step_b), take(step_c);
+    hopper::Arrays(memory, experts).take(size, a, b, c, step_a, step_b, step_c);
   }
 };
-
-constexpr std::int64_t most_multiprocessors = 256, descriptors = 5, descriptor_bytes = 128;
-constexpr std::int64_t descriptor_room = most_multiprocessors * descriptors * descriptor_bytes;
-/// An expert's entry in all arrays of a table, and what rounding an array up adds.
-constexpr std::int64_t entry_bytes = 12 + 3 * 8 + 3 * 8, table_slack = 7 * 16;
-
-/// A stride of one matrix in memory: `distance` from one row, or column, to the next.
-template <class Stride>
-__device__ Stride stepping(std::int64_t distance) {
-  Stride s;
-  if constexpr (std::is_same_v<std::remove_cvref_t<decltype(cute::get<0>(s))>, std::int64_t>)
-    cute::get<0>(s) = distance;
-  else
-    cute::get<1>(s) = distance;
-  return s;
+/// What a table needs, at most: the size, and pointers and strides of 8 bytes.
+constexpr std::int64_t table_bytes(std::int64_t experts) {
+  using Eight = std::int64_t;
+  return hopper::Arrays::bytes<Size, Eight, Eight, Eight, Eight, Eight, Eight>(experts);
 }
 
 /// One product with its experts, as product.hpp describes it.
@@ -98,8 +85,6 @@ struct Problem {
   bool clears;  ///< experts without rows have gradients of 0, not what they had
 };
 
-constexpr int clearing_blocks = 32;
-
 /// Block (., e) describes expert e's product, of size 0 where it has no rows; the blocks of x share what is cleared.
 template <Form form>
 __global__ void describe(const __grid_constant__ Problem<form> p, const __grid_constant__ Table<form> table) {
@@ -107,12 +92,7 @@ __global__ void describe(const __grid_constant__ Problem<form> p, const __grid_c
   const int e = static_cast<int>(blockIdx.y);
   const std::int64_t begin = p.offsets[e], rows = p.offsets[e + 1] - begin;
   if constexpr (form == Form::weight_gradient)
-    if (p.clears && rows == 0) {
-      auto* const c = reinterpret_cast<float4*>(p.member(e));
-      const std::int64_t whole = std::int64_t{p.m} * p.n / 4, step = std::int64_t{gridDim.x} * blockDim.x;
-      for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < whole; i += step)
-        c[i] = {0, 0, 0, 0};
-    }
+    if (p.clears && rows == 0) hopper::clear(p.member(e), std::int64_t{p.m} * p.n);
   if (blockIdx.x > 0 || threadIdx.x > 0) return;
   const auto count = static_cast<int>(rows);
   if constexpr (form == Form::weight_gradient) {
@@ -150,39 +130,24 @@ Problem<form> problem_of(const Product& product, const Places& at) {
   return p;
 }
 
-void check(bool succeeded, const char* call) {
-  if (!succeeded) refuse("grouped product", call);
-}
-
-cutlass::KernelHardwareInfo hardware() {
-  cutlass::KernelHardwareInfo info;
-  check(cudaGetDevice(&info.device_id) == cudaSuccess, "cudaGetDevice");
-  check(cudaDeviceGetAttribute(&info.sm_count, cudaDevAttrMultiProcessorCount, info.device_id) == cudaSuccess,
-        "cudaDeviceGetAttribute");
-  return info;
-}
-
 template <Form form>
 void run(cudaStream_t stream, std::byte* memory, const Product& product, const Places& at) {
   using G = Grouped<form>;
-  const Table<form> table(memory + descriptor_room, product.experts);
+  const Table<form> table(memory + hopper::descriptor_room, product.experts);
   const Problem<form> p = problem_of<form>(product, at);
   const auto experts = static_cast<int>(product.experts);
-  describe<form><<<dim3(p.clears ? clearing_blocks : 1, static_cast<unsigned>(experts)), 128, 0, stream>>>(p, table);
+  describe<form>
+      <<<dim3(p.clears ? hopper::clearing_blocks : 1, static_cast<unsigned>(experts)), 128, 0, stream>>>(p, table);
   check(cudaGetLastError() == cudaSuccess, "describe");
   typename G::Gemm::Arguments arguments{cutlass::gemm::GemmUniversalMode::kGrouped,
                                         {experts, table.size, nullptr},
                                         {table.a, table.step_a, table.b, table.step_b},
                                         {{}, nullptr, table.step_c, table.c, table.step_c},
-                                        hardware()};
+                                        hopper::hardware()};
   arguments.epilogue.thread.alpha = 1;
   arguments.epilogue.thread.beta = product.beta;
   if constexpr (G::sums) arguments.epilogue.ptr_C = const_cast<const float**>(table.c);
-  typename G::Gemm gemm;
-  check(static_cast<std::int64_t>(G::Gemm::get_workspace_size(arguments)) <= descriptor_room, "descriptors");
-  check(gemm.can_implement(arguments) == cutlass::Status::kSuccess, "can_implement");
-  check(gemm.initialize(arguments, memory, stream) == cutlass::Status::kSuccess, "initialize");
-  check(gemm.run(stream) == cutlass::Status::kSuccess, "run");
+  hopper::start<typename G::Gemm>(stream, arguments, memory);
 }
 
 bool whole(const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0; }
@@ -204,7 +169,7 @@ bool fits(const Product& p) {
 
 bool multiply_grouped(Stream& stream, const Product& product, const Places& at) {
   if (!fits(product)) return false;
-  const std::int64_t bytes = descriptor_room + product.experts * entry_bytes + table_slack;
+  const std::int64_t bytes = hopper::descriptor_room + table_bytes(product.experts);
   std::byte* const memory = stream.workspace("grouped products", bytes);
   if (stream.dry()) return true;
   if (!lies_whole(product, at)) return false;

@@ -16,6 +16,16 @@ bool has_fp8_blocks() {
   return has;
 }
 
+/// Of experts CUTLASS has them, where the build has CUTLASS.
+bool has_grouped_fp8_blocks() {
+#ifdef TESSERA_HOPPER
+  static const bool has = processor() == 90;
+  return has;
+#else
+  return false;
+#endif
+}
+
 bool fp8_blocks(const Product& p) {
   const FormatId x = formats::id_of<formats::Fp8BlockOneD>, w = formats::id_of<formats::Fp8Block>;
   return p.a == x && p.b == (p.form == Form::weight_gradient ? x : w);
@@ -50,7 +60,9 @@ Route route_of(const Product& p) {
   const bool whole = p.m % 8 == 0 && p.n % 8 == 0 && p.k % 16 == 0;
   const bool slower = p.form == Form::weight_gradient &&
                       std::find(std::begin(declined), std::end(declined), Sizes{p.m, p.n, p.k}) != std::end(declined);
-  return fp8_blocks(p) && whole && !slower && p.experts == 0 && has_fp8_blocks() ? Route::native : Route::decoded;
+  const bool native =
+      p.experts == 0 ? has_fp8_blocks() && !slower : has_grouped_fp8_blocks() && p.epilogue == Epilogue::none;
+  return fp8_blocks(p) && whole && native ? Route::native : Route::decoded;
 }
 
 }  // namespace tessera::gemm

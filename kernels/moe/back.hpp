@@ -2,8 +2,8 @@
 #include "kernels/base/platform.hpp"
 #include "kernels/moe/moe.hpp"
 
-/// What the back ends share, and what one does faster than the portable kernels of permute.cpp and router.cpp:
-/// arguments as there, checked. False, with nothing done: the portable kernel serves.
+/// Pieces that the back ends share, and a back end's faster versions of the portable kernels in permute.cpp and
+/// router.cpp: the same arguments, checked. They return false, having done nothing, if there is none.
 namespace tessera::moe {
 
 /// The slot of a token whose row comes next after row `last`: rows stand by expert, so this walks experts upwards.

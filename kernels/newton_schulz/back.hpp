@@ -6,7 +6,7 @@
 /// What a back end implements behind newton_schulz().
 namespace tessera::newton_schulz_back {
 
-/// How far apart rows of `columns` elements lie in scratch.
+/// Leading dimension in scratch of a matrix with `columns` columns.
 std::int64_t row_length(std::int64_t columns);
 /// Scratch that a batch may take where it has several matrices.
 std::int64_t batch_bytes();

@@ -1,8 +1,8 @@
 #pragma once
 #include "kernels/normalize/normalize.hpp"
 
-/// What a back end does faster than the portable kernels of normalize.cpp. Arguments as there, checked; on a stream
-/// that is not dry, with at least one row. False, with nothing done: the portable kernel serves.
+/// A back end's faster versions of the portable kernels in normalize.cpp: the same arguments, checked, a row at least,
+/// on a stream that is not dry. They return false, having done nothing, if there is none.
 namespace tessera::normalize {
 
 bool forward(Stream& stream, Norm kind, const Tensor& y, const Tensor& residual_out, const Tensor& mean,

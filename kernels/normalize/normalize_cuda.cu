@@ -11,9 +11,10 @@ using columns::Lanes;
 
 constexpr int most_packs = 4, block_threads = 128, most_threads = 512;
 
-/// The threads of one row, `width` of them, a multiple of 32.
+/// The threads of one row, `width` of them, a multiple of 32. Rows of a block do not wait for one another.
 struct RowThreads {
   int width, thread, row_of_block;
+  mutable int turn = 0;
   std::int64_t row;
 
   __device__ RowThreads()
@@ -22,21 +23,22 @@ struct RowThreads {
         row_of_block(static_cast<int>(threadIdx.y)),
         row(std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y) {}
 
-  /// The sum over the row's threads, in a fixed order; all of the block call it.
+  /// The sum over the row's threads, in a fixed order; all of them call it.
   template <int count>
   __device__ void add(float (&value)[count]) const {
     for (float& v : value)
       for (int lane = 16; lane > 0; lane /= 2) v += __shfl_xor_sync(0xFFFFFFFFu, v, lane);
     if (width == 32) return;
-    __shared__ float all[count][most_threads / 32];
+    // Two arrays in turn: who writes to one again has passed the barrier behind all reads of it.
+    __shared__ float all[2][count][most_threads / 32];
     const int warps = width / 32, first = row_of_block * warps;
-    __syncthreads();
+    turn ^= 1;
     if (thread % 32 == 0)
-      for (int i = 0; i < count; ++i) all[i][first + thread / 32] = value[i];
-    __syncthreads();
+      for (int i = 0; i < count; ++i) all[turn][i][first + thread / 32] = value[i];
+    asm volatile("bar.sync %0, %1;" ::"r"(row_of_block + 1), "r"(width) : "memory");
     for (int i = 0; i < count; ++i) {
       value[i] = 0;
-      for (int w = 0; w < warps; ++w) value[i] += all[i][first + w];
+      for (int w = 0; w < warps; ++w) value[i] += all[turn][i][first + w];
     }
   }
 };
@@ -165,7 +167,7 @@ __device__ void row_backward(const RowThreads& t, const Backward<T>& p, const Pa
       slope.v[i][l] = float(row.dy[i].value[l]);
       if (real) each(i, l, slope.v[i][l], normal.v[i][l]);
       slope.v[i][l] *= float(weight.value[l]);
-      sums[0] += slope.v[i][l] * normal.v[i][l];
+      sums[0] = ::fmaf(slope.v[i][l], normal.v[i][l], sums[0]);
       sums[1] += slope.v[i][l];
     }
   });
@@ -177,7 +179,7 @@ __device__ void row_backward(const RowThreads& t, const Backward<T>& p, const Pa
   V::each(t, p.n, [&](int i, int column) {
     Lanes<T, lanes> d;
     for (int l = 0; l < lanes; ++l)
-      d.value[l] = T(float(dx[i].value[l]) + scale * (slope.v[i][l] - average - normal.v[i][l] * along));
+      d.value[l] = T(::fmaf(scale, ::fmaf(-along, normal.v[i][l], slope.v[i][l] - average), float(dx[i].value[l])));
     d.to(p.dx + t.row * p.n + column);
   });
 }
@@ -230,7 +232,7 @@ __global__ void __launch_bounds__(packs == 1 ? gradient_threads : gradient_width
     row_backward<T, kind, packs>(
         t, p, row,
         [&](int i, int l, float slope, float normal) {
-          along.v[i][l] += slope * normal;
+          along.v[i][l] = ::fmaf(slope, normal, along.v[i][l]);
           plain.v[i][l] += slope;
         },
         [&] {

@@ -17,6 +17,8 @@ enum class Decoding : std::uint8_t {
 void find_amax(Stream& stream, FormatId format, const TableView& table, Reading reading, Purpose purpose);
 void make_copies(Stream& stream, FormatId format, const TableView& table, Reading reading, Purpose purpose);
 void decode(Stream& stream, FormatId format, const TableView& table, DType values, Side side, Decoding how);
+/// Decodes to bf16 factors the matrices of view_of_apart().
+void decode_factors_apart(Stream& stream, FormatId format, const TableView& table, const Apart& copies, Side side);
 
 /// Where block_amax writes and partial_cast reads: entries of blocks, then of members.
 struct Amaxes {

@@ -159,12 +159,9 @@ __device__ void decode_patch(const Descriptor& d, const Patch& p, [[maybe_unused
   }
 }
 
+/// By all threads of a block.
 template <Format F, Side side, Decoding how, class T>
-__global__ void __launch_bounds__(threads, 5) decode_kernel(const __grid_constant__ TableView table) {
-  const Task task = table.all[blockIdx.x];
-  const Descriptor& d = table[task];
-  if (d.side[static_cast<int>(side)].data == nullptr) return;
-  const Patch p = patch_of(d, task);
+__device__ void decode_by_block(const Descriptor& d, const Patch& p) {
   if constexpr (how == Decoding::factor && formats::order_of<F>(side) == formats::Order::transposed) {
     __shared__ TurnedBack tile;
     decode_patch<F, side, how, T>(d, p, &tile);
@@ -173,6 +170,21 @@ __global__ void __launch_bounds__(threads, 5) decode_kernel(const __grid_constan
   } else {
     decode_patch<F, side, how, T>(d, p, nullptr);
   }
+}
+
+template <Format F, Side side, Decoding how, class T>
+__global__ void __launch_bounds__(threads, 5) decode_kernel(const __grid_constant__ TableView table) {
+  const Task task = table.all[blockIdx.x];
+  const Descriptor& d = table[task];
+  if (d.side[static_cast<int>(side)].data != nullptr) decode_by_block<F, side, how, T>(d, patch_of(d, task));
+}
+
+template <Format F, Side side>
+__global__ void __launch_bounds__(threads, 5)
+    decode_apart_kernel(const __grid_constant__ TableView table, const __grid_constant__ Apart copies) {
+  const Task task = table.all[blockIdx.x];
+  const Descriptor d = member_apart(table.one, copies, side, task);
+  decode_by_block<F, side, Decoding::factor, bf16>(d, patch_of(d, {0, 0, task.row, task.column}));
 }
 
 template <Side side, Decoding how, class T>
@@ -187,6 +199,15 @@ void decode_side(Stream& stream, FormatId format, const TableView& table, Side s
 
 }  // namespace
 }  // namespace device
+
+void decode_factors_apart(Stream& stream, FormatId format, const TableView& table, const Apart& copies, Side side) {
+  visit_format(format, [&]<class F>() {
+    using namespace device;
+    if (side == Side::rowwise)
+      return start(stream, decode_apart_kernel<F, Side::rowwise>, table.all.count, table, copies);
+    start(stream, decode_apart_kernel<F, Side::columnwise>, table.all.count, table, copies);
+  });
+}
 
 void decode(Stream& stream, FormatId format, const TableView& table, DType values, Side side, Decoding how) {
   const bool narrow = values == DType::bf16;

@@ -21,6 +21,18 @@ void decode_side(Stream& stream, FormatId format, const TableView& table, Side s
 
 }  // namespace
 
+void decode_factors_apart(Stream& stream, FormatId format, const TableView& table, const Apart& copies, Side side) {
+  visit_format(format, [&]<class F>() {
+    launch(stream, "dequantize", table.all.count, [=, &copies](std::int64_t unit) {
+      const Task task = table.all[unit];
+      const Descriptor d = member_apart(table.one, copies, side, task);
+      const Patch p = patch_of(d, {0, 0, task.row, task.column});
+      if (side == Side::rowwise) return host::decode_patch<F, Side::rowwise, Decoding::factor, bf16>(d, p);
+      host::decode_patch<F, Side::columnwise, Decoding::factor, bf16>(d, p);
+    });
+  });
+}
+
 void decode(Stream& stream, FormatId format, const TableView& table, DType values, Side side, Decoding how) {
   const bool narrow = values == DType::bf16;
   if (how == Decoding::tensor)

@@ -91,19 +91,30 @@ struct Units {
 
 struct TableView {
   const Descriptor* items = nullptr;  ///< null: `one` alone
-  Units owned;         ///< patches that hold an owned element, those of a member side by side
-  Units all;           ///< all patches
-  Units members;       ///< all members
-  Units owned_groups;  ///< areas of scale_area() that hold an owned element
-  Units all_groups;    ///< all such areas
-  Units turned;        ///< all areas of turned_area(), down the columns first
-  float* largest[2] = {};  ///< scratch, one per owned patch and side
+  Units owned;                        ///< patches that hold an owned element, those of a member side by side
+  Units all;                          ///< all patches
+  Units members;                      ///< all members
+  Units owned_groups;                 ///< areas of scale_area() that hold an owned element
+  Units all_groups;                   ///< all such areas
+  Units turned;                       ///< all areas of turned_area(), down the columns first
+  float* largest[2] = {};             ///< scratch, one per owned patch and side
   Descriptor one = {};
 
-  TESSERA_FN const Descriptor& operator[](const Task& task) const {
-    return items != nullptr ? items[task.entry] : one;
-  }
+  TESSERA_FN const Descriptor& operator[](const Task& task) const { return items != nullptr ? items[task.entry] : one; }
 };
+
+/// Copies of several matrices of one shape that lie apart; travels with a launch.
+struct Apart {
+  static constexpr int most = 64;
+  Place at[most];
+};
+/// Of matrices whose first is `first`, and whose values touch, the one that `task` is of; its place there is member 0.
+TESSERA_FN inline Descriptor member_apart(const Descriptor& first, const Apart& copies, Side side, const Task& task) {
+  Descriptor d = first;
+  d.side[static_cast<int>(side)] = copies.at[task.member];
+  d.values += task.member * first.matrix.elements() * static_cast<std::int64_t>(sizeof(bf16));
+  return d;
+}
 
 /// A patch, clipped to its matrix. Rows and columns are those of the member.
 struct Patch {

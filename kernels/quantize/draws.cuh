@@ -5,8 +5,9 @@
 /// Random bytes of a thread's part of a patch.
 namespace tessera::quantizer::device {
 
-__device__ inline std::uint32_t drawn(const std::uint32_t (&bytes)[2], int c) {
-  return bytes[c / 4] >> (8 * (c % 4)) & 0xFFu;
+/// Byte c as a number: put behind the digits of 2^23, which is a conversion without the unit that makes them.
+__device__ inline float drawn(const std::uint32_t (&bytes)[2], int c) {
+  return __uint_as_float(__byte_perm(bytes[c / 4], 0x4B000000u, 0x7440u + static_cast<unsigned>(c % 4))) - 0x1p23f;
 }
 
 /// Eight bytes of canonical indices index .. index + 7.

@@ -98,6 +98,17 @@ void decode_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, 
                     Decoding::factor);
 }
 
+void decode_apart(Stream& stream, FormatId format, const QuantizedMatrix& matrix, std::span<const Copy> copies,
+                  Side side) {
+  require(matrix.values.type == DType::bf16 && matrix.members == std::ssize(copies) && matrix.member_stride == 0 &&
+              std::ssize(copies) <= decoded_at_once,
+          "decode_apart", "values are bf16 and touch, one copy a member, no more than are decoded at once");
+  if (copies.empty()) return;
+  quantizer::Apart apart;
+  const quantizer::TableView view = quantizer::view_of_apart(format, matrix, copies, side, apart);
+  quantizer::decode_factors_apart(stream, format, view, apart, side);
+}
+
 void block_amax(Stream& stream, const QuantizeTable& table, const Tensor& amaxes) {
   const Amaxes out = amaxes_of(table, amaxes, "block_amax");
   require(traits_of(table.format()).agreement != formats::Agreement::nothing, "block_amax",

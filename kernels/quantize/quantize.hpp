@@ -44,6 +44,10 @@ void decode_factors(Stream& stream, const QuantizeTable& table, Side side);
 /// is uploaded, so a captured launch needs no memory but its factors'.
 void quantize_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose);
 void decode_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Side side);
+/// The same of `copies` that lie apart, at most decoded_at_once: each is a member of `matrix`, whose values they fill.
+void decode_apart(Stream& stream, FormatId format, const QuantizedMatrix& matrix, std::span<const Copy> copies,
+                  Side side);
+inline constexpr int decoded_at_once = quantizer::Apart::most;
 
 /// Shards, first step: amaxes (bf16 [table.amax_entries()]) = the largest magnitude of bf16(values) in every block,
 /// over the owned elements alone, and 0 where none is owned; then of every member. A maximum over ranks completes both.

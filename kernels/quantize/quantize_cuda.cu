@@ -257,10 +257,15 @@ __device__ void quantize_blocks(const Held<typename M::Source>& x, const Descrip
     if (d.side[1].data) turn_columns<F, M>(x, d, p, shared, tensor[1]);
   }
   __syncthreads();
-  const OwnedRows owned = owned_rows<Extent>(d, p);
-  if (d.side[0].data) store_scales(d, p, shared.lines[0], shared.rowwise, owned);
+  const auto store_all = [&]<Side side>(const Grid<F, side, area_of<F>>& grid) {
+    if constexpr (Extent::all && entry_a_thread<F, side>)
+      store_entry(d, p, grid);
+    else
+      store_scales(d, p, shared.lines[static_cast<int>(side)], grid, owned_rows<Extent>(d, p));
+  };
+  if (d.side[0].data) store_all(shared.rowwise);
   if (d.side[1].data == nullptr) return;
-  store_scales(d, p, shared.lines[1], shared.columnwise, owned);
+  store_all(shared.columnwise);
   if constexpr (F::columnwise_order == Order::transposed)
     store_turned<F>(d, p, Turned<typename F::Element>(shared.codes), extent);
 }

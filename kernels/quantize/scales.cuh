@@ -69,6 +69,21 @@ struct ScaleLines {
   int lines, length;
 };
 
+/// Whether a patch has one entry for each of its threads, side by side in the array.
+template <Format F, Side side>
+inline constexpr bool entry_a_thread =
+    sizeof(typename F::Scale) == sizeof(float) && Grid<F, side>::lines == 1 && Grid<F, side>::length == threads;
+
+/// Then, of a whole patch, to which no padding belongs. All threads call it, once the grid is complete.
+template <Format F, Side side>
+__device__ void store_entry(const Descriptor& d, const Patch& p, const Grid<F, side>& grid) {
+  const Matrix padded = formats::padded_extent<F>(side, d.matrix);
+  const ScaleSpan span = scale_span<F>(side, d, p);
+  auto* out = static_cast<typename F::Scale*>(d.side[static_cast<int>(side)].scales) + p.member * padded.elements();
+  if (d.side[static_cast<int>(side)].scales != nullptr)
+    out[scale_place<F>(side, padded, span.row, span.column) + threadIdx.x] = grid.scale[threadIdx.x];
+}
+
 /// Where all rows are owned and the area holds all padding of theirs.
 template <Format F, Side side, Area area>
 __device__ ScaleLines lines_of(const Descriptor& d, const Patch& p, OwnedRows owned) {

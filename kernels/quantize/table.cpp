@@ -353,6 +353,26 @@ quantizer::TableView quantizer::view_of_one(Stream& stream, FormatId format, con
   });
 }
 
+quantizer::TableView quantizer::view_of_apart(FormatId format, const QuantizedMatrix& matrix,
+                                              std::span<const Copy> copies, Side side, Apart& apart) {
+  return visit_format(format, [&]<class F>() {
+    TableView view;
+    QuantizedMatrix one = matrix;
+    one.members = 1;
+    for (std::size_t i = 0; i < copies.size(); ++i) {
+      const std::int64_t elements = matrix.matrix.elements();
+      one.values = matrix.values.flat(static_cast<std::int64_t>(i) * elements, elements);
+      (side == Side::rowwise ? one.rowwise : one.columnwise) = copies[i];
+      const Descriptor d = described_by<F>(one, nullptr);
+      if (i == 0) view.one = d;
+      apart.at[i] = d.side[static_cast<int>(side)];
+    }
+    view.all = counted(view.one, one_patch);
+    view.all.count *= std::ssize(copies);
+    return view;
+  });
+}
+
 bool QuantizeTable::whole_block_rows() const {
   const formats::Block block = traits_of(format_).block;
   return std::all_of(descriptors_.begin(), descriptors_.end(), [&](const Descriptor& d) {

@@ -46,7 +46,7 @@ struct QuantizedMatrix {
   Tensor values;
   ElementIndex begin;
   Copy rowwise, columnwise;
-  Tensor block_scales;  ///< one scale per block and member, where scales travel (those of the copies may lack then)
+  Tensor block_scales;     ///< one scale per block and member, where scales travel (those of the copies may lack then)
   Tensor not_finite = {};  ///< u64 [1], set to 1 where quantize() meets NaN or infinity in bf16; empty: not sought
   Draws draws;
   Buffers buffers = Buffers::whole;
@@ -107,6 +107,9 @@ namespace quantizer {
 /// change from call to call. Nothing is allocated; scratch is the stream's. Throws as QuantizeTable does, but for
 /// buffers that overlap.
 TableView view_of_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix);
+/// Of the members of a matrix whose copies lie apart: the first one, and all areas of all, for member_apart().
+TableView view_of_apart(FormatId format, const QuantizedMatrix& matrix, std::span<const Copy> copies, Side side,
+                        Apart& apart);
 
 }  // namespace quantizer
 

@@ -3,8 +3,8 @@
 
 #include "kernels/reduce/reduce.hpp"
 
-/// What a back end does faster than the portable kernels of reduce.cpp. False, with nothing done: the portable kernel
-/// serves.
+/// A back end's faster versions of the portable kernels in reduce.cpp. They return false, having done nothing, if there
+/// is none.
 namespace tessera::reduce {
 
 /// add_squares() of fp32, checked, but for the carry: limbs are sums of 32-bit digits, fewer than 2^31 a call.

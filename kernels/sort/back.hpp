@@ -1,7 +1,7 @@
 #pragma once
 #include "kernels/sort/sort.hpp"
 
-/// What a back end does faster than the portable passes of sort.cpp. False, with nothing done: these serve.
+/// A back end's faster versions of the portable passes in sort.cpp. They return false, having done nothing, if none.
 namespace tessera::sorting {
 
 /// A pass's digit of a key.

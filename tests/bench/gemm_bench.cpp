@@ -1,6 +1,8 @@
 #include "kernels/gemm/gemm.hpp"
 
 #include "kernels/base/runtime.hpp"
+#include "kernels/formats/registry.hpp"
+#include "kernels/quantize/quantize.hpp"
 #include "tests/bench/timing.hpp"
 
 namespace tessera::bench {
@@ -71,6 +73,55 @@ template <class T> void experts_weight_gradient(benchmark::State& state) {
   e.b.run(product(state), [&] { expert_weight_gradient(e.b.stream(), {&dw, 1}, e.y, e.x, e.offsets, {}); });
 }
 
+/// Matrices of random values as codes, the copy of one side.
+template <formats::Format F> struct Coded {
+  QuantizedMatrix item;
+  Side side;
+  Coded(Bench& b, formats::Matrix one, std::int64_t members, Side of) : side(of) {
+    item.matrix = one;
+    item.members = members;
+    item.values = b.random<bf16>({members * one.rows, one.columns});
+    const Shape codes = formats::data_shape<F>(side, one), scales = formats::scale_shape<F>(side, one);
+    copy().data = b.empty<typename F::Element::Storage>({members * codes[0], codes[1]});
+    copy().scales = b.empty<typename F::Scale>({members * scales[0], scales[1]});
+    quantize_one(b.stream(), formats::id_of<F>, item, Purpose::weight);
+  }
+  Copy& copy() { return side == Side::rowwise ? item.rowwise : item.columnwise; }
+  Operand operand() {
+    const Tensor &data = copy().data, &scales = copy().scales;
+    return {{data.data, data.type, formats::data_shape<F>(side, item.matrix)},
+            Codes{formats::id_of<F>, side, {scales.data, scales.type, formats::scale_shape<F>(side, item.matrix)}, {}},
+            item.members,
+            item.matrix.elements()};
+  }
+};
+
+/// The same of FP8 blocks, factors as they come from the quantizers.
+void experts_fp8(benchmark::State& state) {
+  Experts<bf16> e(state);
+  Coded<formats::Fp8BlockOneD> x(e.b, {e.m, e.k}, 1, Side::rowwise);
+  Coded<formats::Fp8Block> w(e.b, {e.n, e.k}, e.count, Side::rowwise);
+  const Operand weight = w.operand();
+  e.b.run(product(state), [&] { expert_forward(e.b.stream(), e.y, x.operand(), {&weight, 1}, e.offsets); });
+}
+
+void experts_fp8_input_gradient(benchmark::State& state) {
+  Experts<bf16> e(state);
+  Coded<formats::Fp8BlockOneD> dy(e.b, {e.m, e.n}, 1, Side::rowwise);
+  Coded<formats::Fp8Block> w(e.b, {e.n, e.k}, e.count, Side::columnwise);
+  const Operand weight = w.operand();
+  e.b.run(product(state), [&] { expert_input_gradient(e.b.stream(), e.x, dy.operand(), {&weight, 1}, e.offsets); });
+}
+
+void experts_fp8_weight_gradient(benchmark::State& state) {
+  Experts<bf16> e(state);
+  Coded<formats::Fp8BlockOneD> x(e.b, {e.m, e.k}, 1, Side::columnwise), dy(e.b, {e.m, e.n}, 1, Side::columnwise);
+  const Gradient dw{e.b.random<float>({e.count * e.n, e.k}).row_range(0, e.n), 1, e.count, e.n * e.k};
+  e.b.run(product(state), [&] {
+    expert_weight_gradient(e.b.stream(), {&dw, 1}, dy.operand(), x.operand(), e.offsets, {});
+  });
+}
+
 void sizes(benchmark::internal::Benchmark* b) {
   b->ArgNames({"M", "K", "N"})->Args({2048, 256, 1024})->Args({2048, 1024, 256})->Args({4096, 128, 512})->Apply(timed);
   if (Runtime::back_end() == "Cuda") b->Args({16384, 1024, 4096})->Args({16384, 4096, 1024});
@@ -89,6 +140,9 @@ BENCHMARK(experts_input_gradient<float>)->Apply(sizes);
 BENCHMARK(experts_input_gradient<bf16>)->Apply(sizes);
 BENCHMARK(experts_weight_gradient<float>)->Apply(sizes);
 BENCHMARK(experts_weight_gradient<bf16>)->Apply(sizes);
+BENCHMARK(experts_fp8)->Apply(sizes);
+BENCHMARK(experts_fp8_input_gradient)->Apply(sizes);
+BENCHMARK(experts_fp8_weight_gradient)->Apply(sizes);
 
 }  // namespace
 }  // namespace tessera::bench

@@ -11,7 +11,10 @@
 namespace tessera::bench {
 namespace {
 
-constexpr std::int64_t tokens = 4096, hidden = 512, vocabulary = 256;
+/// A GPU is given what GPT-2's largest has, but for the rows of its head.
+const bool large = Runtime::back_end() == "Cuda";
+const std::int64_t tokens = large ? 16384 : 4096, hidden = large ? 1600 : 512, vocabulary = large ? 50304 : 256;
+constexpr std::int64_t rows_of_head = 4096;
 
 Work moved(std::initializer_list<Tensor> tensors) {
   Work work;
@@ -53,8 +56,7 @@ template <class T> void sums(benchmark::State& state) {
 }
 
 /// Rows of swiglu, and their length: on a GPU those of an MoE model's slots.
-const std::int64_t slots = Runtime::back_end() == "Cuda" ? 65536 : tokens,
-                   inner = Runtime::back_end() == "Cuda" ? 2048 : hidden;
+const std::int64_t slots = large ? 65536 : tokens, inner = large ? 2048 : hidden;
 
 template <class T> void swiglu(benchmark::State& state) {
   Bench b(state);
@@ -113,6 +115,18 @@ template <class T> void rms_norm_weight_gradient(benchmark::State& state) {
         [&] { norm_weight_gradient(b.stream(), b.arena(), Norm::rms, dw, {}, dy, n.residual, {}, n.rstd); });
 }
 
+/// Both in one pass.
+template <class T> void rms_norm_gradients(benchmark::State& state) {
+  Bench b(state);
+  const Normed<T> n(b);
+  n.forward(b);
+  const Tensor dx = b.random<T>(n.x.shape), dy = b.random<T>(n.x.shape);
+  const Gradient dw{b.random<float>({hidden}), 1};
+  b.run(moved({dx, dx, dy, n.residual}), [&] {
+    norm_gradients(b.stream(), b.arena(), Norm::rms, dx, dw, {}, dy, n.residual, {}, n.rstd, n.weight);
+  });
+}
+
 template <class T> void embedding(benchmark::State& state) {
   Bench b(state);
   const Tensor ids = b.indices({tokens}, vocabulary), table = b.random<T>({vocabulary, hidden}),
@@ -136,8 +150,8 @@ void sorting(benchmark::State& state) {
 
 template <class T> void loss(benchmark::State& state) {
   Bench b(state);
-  const Tensor logits = b.random<T>({tokens, vocabulary}), d = b.empty<T>(logits.shape),
-               targets = b.indices({tokens}, vocabulary);
+  const Tensor logits = b.random<T>({rows_of_head, vocabulary}), d = b.empty<T>(logits.shape),
+               targets = b.indices({rows_of_head}, vocabulary);
   const Tensor sum = b.random<double>({1});
   b.run(moved({logits, d}),
         [&] { cross_entropy(b.stream(), b.arena(), sum.as<double>(), d, logits, targets, vocabulary, 1e-3); });
@@ -156,6 +170,7 @@ BOTH_TYPES(gelu_gradient);
 BOTH_TYPES(rms_norm);
 BOTH_TYPES(rms_norm_gradient);
 BOTH_TYPES(rms_norm_weight_gradient);
+BOTH_TYPES(rms_norm_gradients);
 BOTH_TYPES(embedding);
 BOTH_TYPES(embedding_gradient);
 BENCHMARK(sorting)->Apply(timed);

@@ -146,7 +146,7 @@ void expect_rows_arrive(std::int64_t p, std::int64_t multiple) {
   const auto seed = static_cast<std::uint64_t>(7 + ranks.world.rank);
   route(stream, arena, rows.router_shape(tokens), saved.routing,
         on_device(device, Shape{tokens, moe.experts}, uniform<float>(tokens * moe.experts, seed, -2, 2)));
-  rows.count(call, saved);
+  rows.counted(call, saved, rows.count(call, saved));
 
   std::vector<float> values;
   for (std::int64_t m = 0; m < tokens; ++m)
@@ -155,8 +155,8 @@ void expect_rows_arrive(std::int64_t p, std::int64_t multiple) {
   const Tensor theirs = arena.temp(DType::f32, {rows.rows(saved), columns});
   const Tensor numbers = arena.temp(DType::i64, {rows.rows(saved)});
   permute_forward(stream, sent, on_device(device, Shape{tokens, columns}, values), saved.routing);
-  rows.out(call, saved, theirs, sent, numbers, "rows");
-  rows.back(call, saved, answers, theirs, "answers");
+  rows.arrive(call, saved, rows.out(call, saved, theirs, sent, numbers, "rows"));
+  if (Pending home = rows.back(call, saved, answers, theirs, "answers")) home.wait(stream);
 
   const auto all = chosen_by_all(on_host<std::int32_t>(device, saved.routing.expert));
   std::vector<float> expected;

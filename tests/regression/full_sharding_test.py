@@ -11,7 +11,6 @@ import concurrent.futures
 import itertools
 import json
 import os
-import subprocess
 import threading
 import typing
 import unittest
@@ -21,7 +20,6 @@ from recipes_test import MODELS, RECIPES
 
 WHOLE = os.environ.get("TESSERA_MATRIX") == "whole"
 JOBS = int(os.environ.get("TESSERA_MATRIX_JOBS", "1"))
-PART, PARTS = map(int, os.environ.get("TESSERA_MATRIX_PART", "0/1").split("/"))
 DECK = """schema_version: 1
 run: {name: full, seed: 11, steps: 4, threads: 1}
 model: {layers: 2, seq_len: 32, MODEL}
@@ -177,7 +175,7 @@ class Same(Bench):
         self.assertGreaterEqual(done, 8)
 
     def test_bits(self):
-        self.check_all(list(every())[PART::PARTS] if WHOLE else SOME)
+        self.check_all(runs.part_of(every()) if WHOLE else SOME)
 
 
 class Saved(Bench):
@@ -281,30 +279,42 @@ class Moved(Bench):
         self.assertLessEqual(of[4]["staging"], of[2]["staging"] * 1.05)
 
 
-@unittest.skipUnless(WHOLE, "half a minute, and a checkpoint of 800 MB")
 class Limited(Bench):
-    MODEL = ("model.layers=40", "model.hidden=448", "model.heads=7", "model.ffn=1792", "batch.global=4", "batch.micro=1",
-             "optimizer.moments=bf16", "precision.compute=fp32", "run.steps=1", "comm.timeout_s=60")
+    """Ranks that may have less memory than they would like."""
+    DEEP = ("model.hidden=384", "model.heads=6", "model.ffn=1536", "batch.global=4", "batch.micro=1", "run.steps=1", "optimizer.warmup_steps=0",
+            "precision.compute=fp32", "optimizer.moments=bf16")
 
-    def start(self, ranks, *arguments, verb="train", fault=""):
-        limited = ["/bin/sh", "-c", f'ulimit -d {self.kib}; exec "$@"', "limited"] if verb == "train" else []
-        return subprocess.Popen([runs.MPIEXEC, "-n", str(ranks), *limited, runs.TESSERA, verb, *arguments], cwd=self.folder,
-                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def deep(self, layers):
+        """The deck of a deep model, and what one of 4 ranks needs for it by sharding, bytes by category."""
+        deck = self.write("deep.yaml", DECK.replace("MODEL", MODELS["dense"]).replace("RECIPE", "bf16").replace("MICRO", "1")
+                          .replace("DIR", self.path("deep")))
+        words = [word for setting in (*self.DEEP, f"model.layers={layers}") for word in ("--set", setting)]
+        plan = lambda sharding: json.loads(self.run_to_its_end(
+            0, 1, "plan", deck, "--ranks", "4", "--json", *words, "--set", "sharding=" + sharding)[0])["memory"]
+        return [deck, *words], {sharding: plan(sharding) for sharding in ("optimizer", "full")}
+
+    def limit(self, size, rank="*"):
+        """To so many bytes, of each rank or of one."""
+        mine = f"case ${{PMI_RANK:-$OMPI_COMM_WORLD_RANK}} in {rank}) ulimit -d {size // 1024};; esac"
+        self.wrapper = ("/bin/sh", "-c", mine + '; exec "$@"', "limited")
+
+    def test_one_rank_without_memory_ends_all(self):
+        """Where its plan is above the limit, and where it is below but other things of the process are not."""
+        run, needed = self.deep(2)
+        whole = sum(needed["optimizer"].values())
+        for size, code, text in ((whole - 1024, 3, "of a rank do not fit what a process may have"),
+                                 (whole + 4 * 2**20, 4, "that the rank holds")):
+            self.limit(size, rank=2)
+            _, err = self.train(code, 4, *run)
+            self.assertRegex(err, f"^rank 2: .*{text}.*\n$")
 
     def test_a_model_that_no_rank_holds_trains(self):
         """Each rank may have less memory than whole weights and gradients take."""
-        deck = self.write("large.yaml", DECK.replace("MODEL", MODELS["dense"]).replace("RECIPE", "bf16").replace("MICRO", "1")
-                          .replace("DIR", self.path("large")))
-        words = [word for setting in self.MODEL for word in ("--set", setting)]
-        out, _ = self.run_to_its_end(0, 1, "plan", deck, "--ranks", "4", "--json", *words)
-        memory = json.loads(out)["memory"]
-        self.kib = (memory["weights"] + memory["gradients"]) // 1024
-        process = self.start(4, deck, *words)
-        out, err = process.communicate(timeout=runs.PATIENCE)
-        self.assertNotEqual(process.returncode, 0, out)
-        self.assertIn("memory", err)
-        self.train(0, 4, deck, *words, "--set", "sharding=full")
-        self.assertEqual(self.json_lines("large", "metrics.jsonl")[-1]["step"], 1)
+        run, needed = self.deep(36)
+        self.limit(needed["optimizer"]["weights"] + needed["optimizer"]["gradients"])
+        self.assertIn("sharding full", self.train(3, 4, *run)[1])
+        self.train(0, 4, *run, "--set", "sharding=full")
+        self.assertEqual(self.json_lines("deep", "metrics.jsonl")[-1]["step"], 1)
 
 
 class Refused(Bench):

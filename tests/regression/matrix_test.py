@@ -6,6 +6,7 @@ usage: matrix_test.py TESSERA MPIEXEC [Matrix.test_RECIPE...]
 
 Tries cases in which any two settings of any two kinds meet. With TESSERA_MATRIX=whole it tries products of kinds
 instead, thousands of cases of 20 steps, TESSERA_MATRIX_JOBS of them side by side: minutes on 32 cores.
+TESSERA_MATRIX_PART=i/n: every n-th of a recipe's cases, from the i-th on.
 """
 import concurrent.futures
 import itertools
@@ -188,7 +189,7 @@ class Matrix(held_runs.HeldRuns):
 CASES = list(whole() if WHOLE else every_pair())
 for one in RECIPES:
     setattr(Matrix, "test_" + one,
-            lambda self, one=one: self.check_all([case for case in CASES if case.recipe == one]))
+            lambda self, one=one: self.check_all(runs.part_of(case for case in CASES if case.recipe == one)))
 
 if __name__ == "__main__":
     runs.main()

@@ -36,6 +36,12 @@ checkpoint: {dir: run, every_steps: 0}
 """
 
 
+def part_of(cases):
+    """Of a matrix's cases those that TESSERA_MATRIX_PART=i/n asks for: every n-th, from the i-th on."""
+    part, parts = map(int, os.environ.get("TESSERA_MATRIX_PART", "0/1").split("/"))
+    return list(cases)[part::parts]
+
+
 class Paced:
     """A run's trace, written no faster than the test reads it: a step or two ahead the run waits for the test, whatever
     the machine. Until let_go()."""
@@ -131,13 +137,15 @@ def reads_tokenizers():
 
 
 class Runs(InFolder):
+    wrapper = ()  # what the launcher starts, with the program and its arguments behind it
+
     def deck(self, directory, weights="single"):
         """weights: of the experts; none: a dense model."""
         moe = f", moe: {{experts: 4, top_k: 2, weights: {weights}}}" if weights else ""
         return self.write(directory + ".yaml", DECK.replace("DIR", self.path(directory)).replace("MOE", moe))
 
     def start(self, ranks, *arguments, verb="train", fault=""):
-        return subprocess.Popen([MPIEXEC, "-n", str(ranks), TESSERA, verb, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        return subprocess.Popen([MPIEXEC, "-n", str(ranks), *self.wrapper, TESSERA, verb, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True, cwd=self.folder,
                                 env={**os.environ, "OMP_NUM_THREADS": "1", "TESSERA_TEST_FOLDER": self.folder, "TESSERA_FAULT": fault})
 

@@ -1,11 +1,13 @@
+#include <cuda_runtime.h>
 #include <fmt/format.h>
 #include <nccl.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <future>
 #include <utility>
 #include <vector>
 
@@ -36,8 +38,27 @@ bool even(const Exchange& x) {
   return true;
 }
 
+/// Sends a byte to every rank, so that no later operation has a connection to make. Collective over `comm`.
+ncclResult_t meet(ncclComm_t comm, int size, cudaStream_t stream) {
+  void* memory = nullptr;
+  const auto size_of_all = static_cast<std::size_t>(2 * size);
+  if (cudaMallocAsync(&memory, size_of_all, stream) != cudaSuccess) return ncclUnhandledCudaError;
+  auto* const bytes = static_cast<std::byte*>(memory);
+  ncclResult_t code = ncclGroupStart();
+  for (int r = 0; r < size && code == ncclSuccess; ++r) {
+    code = ncclSend(bytes + r, 1, ncclUint8, r, comm, stream);
+    if (code == ncclSuccess) code = ncclRecv(bytes + size + r, 1, ncclUint8, r, comm, stream);
+  }
+  const ncclResult_t ended = ncclGroupEnd();
+  const bool freed = cudaFreeAsync(memory, stream) == cudaSuccess;
+  if (code != ncclSuccess || ended != ncclSuccess) return code != ncclSuccess ? code : ended;
+  return freed ? ncclSuccess : ncclUnhandledCudaError;
+}
+
 /// What the groups of a mesh share: the communication stream and what is under way on it, the log, the progress hook.
-/// Non-blocking: every call returns at once and is then polled, so that a rank that has gone is found by the time-out.
+/// A blocking communicator launches a collective within the call; a non-blocking one makes a thread for each. What
+/// waits for other ranks inside the library, connecting and ending, runs on a thread that this one watches; on streams,
+/// the time-out finds a rank that has gone.
 class NcclBackEnd {
  public:
   NcclBackEnd(MpiWatch& watch, Device& device, std::chrono::seconds timeout, const MpiOptions& options)
@@ -45,6 +66,7 @@ class NcclBackEnd {
     // NVLink multicast is off: on shared hosts, a program that dies while it holds multicast groups can put the GPUs
     // out of service.
     setenv("NCCL_NVLS_ENABLE", "0", 0);
+    setenv("NCCL_RUNTIME_CONNECT", "0", 0);  // rings and trees are connected at the start, not inside a collective
     if (options.compare == Compare::before_each) control_ = mpi_control(watch, timeout);
     watch_.quote(&log_);
     watch_.before_leaving([this] {
@@ -63,25 +85,22 @@ class NcclBackEnd {
   /// A communicator of the ranks of `group`. Collective over the world: every rank calls it for a group of its own.
   ncclComm_t connect(const RankGroup& group, Control& control) {
     ncclUniqueId id{};
-    at_ = {"NCCL's start", 0, ""};
     if (group.place.rank == 0) check(ncclGetUniqueId(&id), nullptr);
     const std::string bytes =
         control.gather(std::string(id.internal, sizeof id.internal))[static_cast<std::size_t>(group.first)];
     std::memcpy(id.internal, bytes.data(), sizeof id.internal);
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
     ncclComm_t comm = nullptr;
-    check(ncclCommInitRankConfig(&comm, group.place.size, id, group.place.rank, &config), comm);
+    watch_call("NCCL's start", [&] {
+      const ncclResult_t code = ncclCommInitRank(&comm, group.place.size, id, group.place.rank);
+      return code == ncclSuccess ? meet(comm, group.place.size, native()) : code;
+    });
     comms_.push_back(comm);
-    wait_ready(comm);
     return comm;
   }
 
   void disconnect(ncclComm_t comm) {
     device_.wait(stream_.record());
-    at_ = {"NCCL's end", log_.noted(), ""};
-    check(ncclCommFinalize(comm), comm);
-    wait_ready(comm);
+    watch_call("NCCL's end", [&] { return ncclCommFinalize(comm); });
     std::erase(comms_, comm);
     ncclCommDestroy(comm);
   }
@@ -100,11 +119,13 @@ class NcclBackEnd {
     if (control_) log_.compare(*control_);
     if (!stream.dry()) {
       stream_.wait(stream.record());
+      // What overlaps with an exchange of rows are products whose kernels take the whole GPU until they end: they begin
+      // behind the exchange's kernel, not before it.
+      if (operation.collective == Collective::exchange_rows) stream.wait(stream_.record());
       const Region region(stream_, transfer_of(operation, group.place));
       check(ncclGroupStart(), comm);
       start();
       check(ncclGroupEnd(), comm);
-      wait_ready(comm);
     }
     slot->done = stream_.record();
     // A captured operation does not run now; for a replay the watchdog watches the end of the graph.
@@ -124,7 +145,7 @@ class NcclBackEnd {
   }
 
   void check(ncclResult_t code, ncclComm_t comm) {
-    if (code == ncclSuccess || code == ncclInProgress) return;
+    if (code == ncclSuccess) return;
     const char* detail = comm ? ncclGetLastError(comm) : "";
     watch_.fail(fmt::format("NCCL failed on rank {} in {}: {} {}", watch_.rank(), at_.call, ncclGetErrorString(code),
                             detail),
@@ -143,19 +164,22 @@ class NcclBackEnd {
     int group = -1;
   };
 
-  /// Returns once the library has taken what `comm` was last asked for; the device may still be busy with it.
-  void wait_ready(ncclComm_t comm) {
+  /// Runs `call`, in which the library waits for other ranks, on a thread of its own; fails where a rank has gone.
+  void watch_call(const char* what, const std::function<ncclResult_t()>& call) {
+    using namespace std::chrono_literals;
+    at_ = {what, log_.noted(), ""};
+    int device = 0;
+    cudaGetDevice(&device);
+    std::future<ncclResult_t> code = std::async(std::launch::async, [&] {
+      cudaSetDevice(device);
+      return call();
+    });
     const Clock::time_point deadline = Clock::now() + timeout_;
-    for (unsigned turn = 1;; ++turn) {
-      ncclResult_t state = ncclSuccess;
-      check(ncclCommGetAsyncError(comm, &state), comm);
-      if (state == ncclSuccess) return;
-      check(state, comm);
-      if (turn % 64 != 0) continue;
+    while (code.wait_for(1ms) != std::future_status::ready) {
       watch_.look(at_);
       if (Clock::now() > deadline) overdue(at_, -1);
-      sched_yield();
     }
+    check(code.get(), nullptr);
   }
 
   void watch_for(const Event& done, int group) {

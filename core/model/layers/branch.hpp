@@ -6,7 +6,7 @@
 
 namespace tessera {
 
-/// While it lives, the first element of a gradient is the value of a call's fault, if it has one.
+/// Puts the value of a call's fault, if it has one, in the first element of a gradient while it lives.
 class Spoiled {
  public:
   Spoiled(const Call& call, const Tensor& gradient) : stream_(call.stream) {

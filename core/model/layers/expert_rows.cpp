@@ -18,6 +18,10 @@ std::int64_t ExpertRows::most(std::int64_t tokens) const {
   return shape.rows(shape.room);
 }
 
+ArrivalShape ExpertRows::arrival(const Saved& saved) const {
+  return moe_.arrival(saved.routing.row_of_slot.rows(), row_multiple_);
+}
+
 ExpertRows::Saved ExpertRows::place(Arena& arena, std::int64_t tokens, DType sum_type) const {
   const RouterShape shape = router_shape(tokens);
   Saved saved;
@@ -38,15 +42,20 @@ ExpertRows::Saved ExpertRows::place(Arena& arena, std::int64_t tokens, DType sum
   return saved;
 }
 
-void ExpertRows::count(const Call& call, const Saved& saved) const {
-  if (local()) return;
+ExpertRows::Counts ExpertRows::count(const Call& call, const Saved& saved) const {
+  if (local()) return {};
   require(call.exchange != nullptr, "ExpertRows", "experts of other ranks need an exchange of rows");
-  const ArrivalShape shape = moe_.arrival(saved.routing.row_of_slot.rows(), row_multiple_);
-  const Arena::Frame frame(call.arena);
+  const ArrivalShape shape = arrival(saved);
   const Tensor counts = call.arena.temp(DType::i32, {shape.ranks, shape.experts});
   count_rows(call.stream, counts.flat(shape.place * shape.experts, shape.experts), saved.routing);
-  *saved.counts = call.exchange->count(call.stream, shape, counts);
-  arrive(call.stream, shape, held(saved), counts, call.sums ? &call.sums->arrivals : nullptr);
+  return {counts, call.exchange->gather(call.stream, shape, counts)};
+}
+
+void ExpertRows::counted(const Call& call, const Saved& saved, const Counts& counts) const {
+  if (local()) return;
+  const ArrivalShape shape = arrival(saved);
+  *saved.counts = call.exchange->gathered(call.stream, shape, counts.copied);
+  tessera::arrive(call.stream, shape, held(saved), counts.all, call.sums ? &call.sums->arrivals : nullptr);
 }
 
 Routing ExpertRows::held(const Saved& saved) const {
@@ -66,37 +75,43 @@ Tensor ExpertRows::of_experts(Arena& arena, const Saved& saved, const Tensor& to
   return local() ? tokens_rows : arena.temp(tokens_rows.type, {rows(saved), tokens_rows.columns()});
 }
 
-void ExpertRows::out(const Call& call, const Saved& saved, const Tensor& experts_rows, const Tensor& of_tokens,
-                     const Tensor& numbers, const char* label) const {
+ExpertRows::Travel ExpertRows::out(const Call& call, const Saved& saved, const Tensor& experts_rows,
+                                   const Tensor& of_tokens, const Tensor& numbers, const char* label) const {
+  Travel travel{experts_rows, numbers, {}, {}, {}};
   if (local()) {
     if (numbers) number_rows(call.stream, numbers, saved.routing, call.first_token);
-    return;
+    return travel;
   }
-  const Arena::Frame frame(call.arena);
-  const Routing routing = held(saved);
   const std::int64_t arriving = saved.counts->arriving;
-  const Tensor arrived = call.arena.temp(experts_rows.type, {arriving, experts_rows.columns()});
+  travel.arriving = call.arena.temp(experts_rows.type, {arriving, experts_rows.columns()});
+  std::vector<RowExchange::Move> moves = {{travel.arriving, of_tokens}};
   if (numbers) {
     const Tensor mine = call.arena.temp(DType::i64, {of_tokens.rows(), 1});
-    const Tensor theirs = call.arena.temp(DType::i64, {arriving, 1});
     number_rows(call.stream, mine, saved.routing, call.first_token);
-    call.exchange->out(call.stream, *saved.counts, {{arrived, of_tokens}, {theirs, mine}}, label);
-    permute_forward(call.stream, numbers.view({numbers.elements(), 1}), theirs, routing);
-  } else {
-    call.exchange->out(call.stream, *saved.counts, {{arrived, of_tokens}}, label);
+    travel.arriving_numbers = call.arena.temp(DType::i64, {arriving, 1});
+    moves.push_back({travel.arriving_numbers, mine});
   }
-  permute_forward(call.stream, experts_rows, arrived, routing);
+  travel.pending = call.exchange->out(call.stream, *saved.counts, moves, label);
+  return travel;
 }
 
-void ExpertRows::back(const Call& call, const Saved& saved, const Tensor& of_tokens, const Tensor& experts_rows,
-                      const char* label) const {
+void ExpertRows::arrive(const Call& call, const Saved& saved, Travel travel) const {
   if (local()) return;
-  const Arena::Frame frame(call.arena);
+  travel.pending.wait(call.stream);
+  const Routing routing = held(saved);
+  if (const Tensor& numbers = travel.numbers)
+    permute_forward(call.stream, numbers.view({numbers.elements(), 1}), travel.arriving_numbers, routing);
+  permute_forward(call.stream, travel.rows, travel.arriving, routing);
+}
+
+Pending ExpertRows::back(const Call& call, const Saved& saved, const Tensor& of_tokens, const Tensor& experts_rows,
+                         const char* label) const {
+  if (local()) return {};
   const Tensor returning = call.arena.temp(experts_rows.type, {saved.counts->arriving, experts_rows.columns()});
   permute_backward(call.stream, returning, experts_rows, held(saved));  // one row each
   // Where a rank had no room nothing was sent, and nothing comes back; the run ends once the step has been reported.
   if (saved.counts->arriving == 0) clear(call.stream, of_tokens);
-  call.exchange->back(call.stream, *saved.counts, {of_tokens, returning}, label);
+  return call.exchange->back(call.stream, *saved.counts, {of_tokens, returning}, label);
 }
 
 }  // namespace tessera

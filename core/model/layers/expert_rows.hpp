@@ -14,7 +14,7 @@ class ExpertRows {
   struct Saved {
     Routing routing;  ///< of this rank's tokens
     Routing arrival;  ///< of the rows that arrive; without expert parallelism of nothing
-    std::shared_ptr<RowCounts> counts;  ///< filled by count(); null without expert parallelism
+    std::shared_ptr<RowCounts> counts;  ///< filled by counted(); null without expert parallelism
   };
 
   /// Each expert's rows begin at multiples of `row_multiple`.
@@ -28,9 +28,16 @@ class ExpertRows {
   std::int64_t answers(std::int64_t tokens) const { return router_shape(tokens).rows(); }
   Saved place(Arena& arena, std::int64_t tokens, DType sum_type) const;
 
+  /// Counts of a layer's rows on their way to the host, in the caller's frame of the arena.
+  struct Counts {
+    Tensor all;  ///< i32 [ranks, experts]
+    Event copied;
+  };
   /// Tells the expert group how the tokens were routed. Collective over the expert group, as out() and back() are; all
-  /// three do nothing without expert parallelism.
-  void count(const Call& call, const Saved& saved) const;
+  /// three move nothing without expert parallelism.
+  Counts count(const Call& call, const Saved& saved) const;
+  /// The host waits for the counts. From here on it is known which rows arrive.
+  void counted(const Call& call, const Saved& saved, const Counts& counts) const;
   /// Of the rows that this rank's experts compute: where each expert's begin, and which are no token's.
   Routing held(const Saved& saved) const;
   /// How many those are, gaps between experts included.
@@ -41,16 +48,25 @@ class ExpertRows {
   Tensor of_tokens(Arena& arena, const Saved& saved, const Tensor& experts_rows) const;
   /// The same for what the experts compute, of the width of `tokens_rows`.
   Tensor of_experts(Arena& arena, const Saved& saved, const Tensor& tokens_rows) const;
-  /// Rows of tokens to their experts. `numbers` (i64 [rows], or empty) becomes the number of each, from its token's
-  /// place in the global batch.
-  void out(const Call& call, const Saved& saved, const Tensor& experts_rows, const Tensor& of_tokens,
-           const Tensor& numbers, const char* label) const;
-  /// Rows of experts to their tokens.
-  void back(const Call& call, const Saved& saved, const Tensor& of_tokens, const Tensor& experts_rows,
-            const char* label) const;
+  /// Rows under way to their experts, in the caller's frame of the arena: what they become, and how they arrive.
+  struct Travel {
+    Tensor rows, numbers;
+    Tensor arriving, arriving_numbers;
+    Pending pending;
+  };
+  /// Begins to send rows of tokens to their experts. `numbers` (i64 [rows], or empty) becomes the number of each, from
+  /// its token's place in the global batch. What is enqueued until arrive() overlaps with the exchange.
+  Travel out(const Call& call, const Saved& saved, const Tensor& experts_rows, const Tensor& of_tokens,
+             const Tensor& numbers, const char* label) const;
+  /// Waits for the rows and orders them by expert.
+  void arrive(const Call& call, const Saved& saved, Travel travel) const;
+  /// Begins to send rows of experts to their tokens. The result is empty without expert parallelism.
+  Pending back(const Call& call, const Saved& saved, const Tensor& of_tokens, const Tensor& experts_rows,
+               const char* label) const;
 
  private:
   bool local() const { return moe_.group.size == 1; }
+  ArrivalShape arrival(const Saved& saved) const;
 
   MoeShape moe_;
   std::int64_t length_, row_multiple_;

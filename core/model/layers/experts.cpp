@@ -60,26 +60,25 @@ void Experts::forward(const Call& call, const Tensor& y, const Tensor& x, const 
   clear_rows_behind(call.stream, y, routing);
 }
 
-void Experts::weight_gradient(const Call& call, const Operand& dy, const Saved& saved, const Tensor& offsets) const {
+void Experts::input_gradient(const Call& call, const Tensor& dx, const Factors::Gradient& dy,
+                             const Routing& routing) const {
+  with_operands(call, Side::columnwise, [&](const ExpertOperands& w) {
+    expert_input_gradient(call.stream, dx, dy.rowwise, w, routing.offsets);
+  });
+  clear_rows_behind(call.stream, dx, routing);
+}
+
+void Experts::weight_gradient(const Call& call, const Factors::Gradient& dy, const Saved& saved,
+                              const Routing& routing) const {
   const Arena::Frame frame(call.arena);
   const Operand x = factors_.activation(call, saved.x, Side::columnwise);
   const Tensor scratch = accumulation_ == Accumulation::unfused ? call.arena.temp(saved.x.type, member_) : Tensor{};
   std::vector<Gradient> sums;
   sums.reserve(weights_.size());
   for (ParamId weight : weights_) sums.push_back(call.gradients->slot(weight));
-  expert_weight_gradient(call.stream, {sums.data(), static_cast<int>(sums.size())}, dy, x, offsets, scratch);
+  expert_weight_gradient(call.stream, {sums.data(), static_cast<int>(sums.size())}, dy.columnwise, x, routing.offsets,
+                         scratch);
   for (ParamId weight : weights_) call.gradients->written(call.stream, weight);
-}
-
-void Experts::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Saved& saved,
-                       const Routing& routing, const Tensor& numbers) const {
-  const Arena::Frame frame(call.arena);
-  const Factors::Gradient factor = factors_.gradient(call, dy, numbers);
-  weight_gradient(call, factor.columnwise, saved, routing.offsets);
-  with_operands(call, Side::columnwise, [&](const ExpertOperands& w) {
-    expert_input_gradient(call.stream, dx, factor.rowwise, w, routing.offsets);
-  });
-  clear_rows_behind(call.stream, dx, routing);
 }
 
 }  // namespace tessera

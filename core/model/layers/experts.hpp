@@ -34,17 +34,19 @@ class Experts {
 
   /// Rows of expert e are those of routing.offsets; the results of rows behind the last expert's are zero.
   void forward(const Call& call, const Tensor& y, const Tensor& x, const Routing& routing) const;
-  /// `numbers` (i64 [S]) of the rows, where gradients draw(): what random rounding is keyed by.
-  void backward(const Call& call, const Tensor& dx, const Tensor& dy, const Saved& saved, const Routing& routing,
-                const Tensor& numbers) const;
+  /// dy as both products of backward take it, in the caller's frame of the arena. `numbers` (i64 [S]) of the rows,
+  /// where gradients draw(): what random rounding is keyed by.
+  Factors::Gradient gradient(const Call& call, const Tensor& dy, const Tensor& numbers) const {
+    return factors_.gradient(call, dy, numbers);
+  }
   bool draws() const { return factors_.draws(); }
+  void input_gradient(const Call& call, const Tensor& dx, const Factors::Gradient& dy, const Routing& routing) const;
+  void weight_gradient(const Call& call, const Factors::Gradient& dy, const Saved& saved, const Routing& routing) const;
 
  private:
   /// Calls `f` with an operand for each parameter, all in use.
   template <class F>
   void with_operands(const Call& call, Side side, const F& f) const;
-
-  void weight_gradient(const Call& call, const Operand& dy, const Saved& saved, const Tensor& offsets) const;
 
   static std::vector<ParamId> add(ParamRegistry& registry, const std::string& name, const std::string& projection,
                                   const ExpertsShape& shape);

@@ -23,9 +23,10 @@ Head::Head(ParamRegistry& registry, const GptShape& shape, ParamId tokens)
 template <class F>
 void Head::each_piece(const Call& call, const MicroBatch& batch, const Tensor& y, const F& f) const {
   const std::int64_t rows = y.rows();
-  // Pieces of about equal size; those whose amax counts end where they do on every machine.
+  // Pieces of about equal size: whole tiles of a product, and where amax counts, whole blocks of codes in any case.
+  constexpr std::int64_t tile = 128;
   const std::int64_t even = ceil_div(rows, ceil_div(rows, rows_at_once_));
-  const std::int64_t step = projection_.coded() ? round_up(even, std::int64_t{128}) : even;
+  const std::int64_t step = projection_.coded() || even >= tile ? round_up(even, tile) : even;
   for (std::int64_t begin = 0; begin < rows; begin += step) {
     const Arena::Frame frame(call.arena);
     const Tensor logits = call.arena.temp(y.type, {std::min(step, rows - begin), padded_});

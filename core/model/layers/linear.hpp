@@ -43,7 +43,7 @@ class Linear {
   bool coded() const { return factors_.coded(); }
 
  private:
-  /// Of bias and weight; returns the copy of dy that dx is made from, in the caller's Frame.
+  /// Adds the gradients of bias and weight; returns the copy of dy that dx is made from, in the caller's Frame.
   Operand gradients(const Call& call, const Tensor& dy, const Saved& saved) const;
   void weight_gradient(const Call& call, const Gradient& dw, const Operand& dy, const Tensor& x) const;
 

@@ -62,60 +62,79 @@ void Moe::forward(const Call& call, const Tensor& x, const Saved& saved, const T
     router_forward(call.stream, logits, x, call.weights.operand(call.stream, router_, Side::rowwise)->data);
     route(call.stream, call.arena, rows_.router_shape(x.rows()), routing, logits);
   }
-  rows_.count(call, saved.rows);
+  dispatch(call, x, saved);
   const Routing held = rows_.held(saved.rows);
   const Saved now = there(saved);
-  {
-    const Arena::Frame frame(call.arena);
-    const Tensor asked = rows_.of_tokens(call.arena, saved.rows, now.up.x);
-    permute_forward(call.stream, asked, x, routing);
-    rows_.out(call, saved.rows, now.up.x, asked, {}, "expert rows");
-  }
   up_.forward(call, now.pre, now.up.x, held);
   activate(call.stream, activation_, now.down.x, now.pre);
   {
     const Arena::Frame frame(call.arena);
     const Tensor answers = rows_.of_experts(call.arena, saved.rows, saved.out);
     down_.forward(call, answers, now.down.x, held);
-    rows_.back(call, saved.rows, saved.out, answers, "expert answers");
+    if (Pending home = rows_.back(call, saved.rows, saved.out, answers, "expert answers")) home.wait(call.stream);
   }
   if (y) combine_forward(call.stream, y, saved.out, routing);
+}
+
+void Moe::dispatch(const Call& call, const Tensor& x, const Saved& saved) const {
+  const Arena::Frame frame(call.arena);
+  const ExpertRows::Counts counts = rows_.count(call, saved.rows);
+  // On the device while the host waits for the counts.
+  const Tensor asked = rows_.of_tokens(call.arena, saved.rows, saved.up.x);
+  permute_forward(call.stream, asked, x, saved.rows.routing);
+  rows_.counted(call, saved.rows, counts);
+  rows_.arrive(call, saved.rows, rows_.out(call, saved.rows, there(saved).up.x, asked, {}, "expert rows"));
 }
 
 void Moe::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x, const Saved& saved) const {
   const Region region(call.stream, RegionName::experts);
   const Routing& routing = saved.rows.routing;
-  const Routing held = rows_.held(saved.rows);
-  const Saved now = there(saved);
   const Arena::Frame frame(call.arena);
-  const Tensor dweight = call.arena.temp(sum_type_, routing.weight.shape);
+  const Tensor dlogits = call.arena.temp(sum_type_, routing.probabilities.shape);
   {
     const Arena::Frame inner(call.arena);
-    const Tensor drows = call.arena.temp(type_, now.up.x.shape);  // of the answers, then of what was asked
+    const Tensor drows = call.arena.temp(type_, there(saved).up.x.shape);  // of the answers, then of what was asked
     const Tensor numbers = up_.draws() ? call.arena.temp(DType::i64, {drows.rows()}) : Tensor{};
     {
       const Arena::Frame travelling(call.arena);
+      const Tensor dweight = call.arena.temp(sum_type_, routing.weight.shape);
       const Tensor answers = rows_.of_tokens(call.arena, saved.rows, drows);
       combine_backward(call.stream, answers, dweight, dy, saved.out, routing);
-      rows_.out(call, saved.rows, drows, answers, numbers, "answer gradients");
+      ExpertRows::Travel travel = rows_.out(call, saved.rows, drows, answers, numbers, "answer gradients");
+      router_backward(call, dlogits, dweight, x, routing);  // under the exchange
+      rows_.arrive(call, saved.rows, std::move(travel));
     }
-    const Tensor dact = call.arena.temp(type_, now.down.x.shape);
-    down_.backward(call, dact, drows, now.down, held, numbers);
-    const Tensor dpre = activate_backward(call.stream, call.arena, activation_, dact, now.pre);
-    up_.backward(call, drows, dpre, now.up, held, numbers);
-    const Tensor asked = rows_.of_tokens(call.arena, saved.rows, drows);
-    rows_.back(call, saved.rows, asked, drows, "row gradients");
-    permute_backward(call.stream, dx, asked, routing);
+    experts_backward(call, dx, saved, drows, numbers);
   }
-  router_backward(call, dx, dweight, x, routing);
+  router_input_gradient(call.stream, dx, dlogits, call.weights.operand(call.stream, router_, Side::columnwise)->data);
 }
 
-void Moe::router_backward(const Call& call, const Tensor& dx, const Tensor& dweight, const Tensor& x,
+void Moe::experts_backward(const Call& call, const Tensor& dx, const Saved& saved, const Tensor& drows,
+                           const Tensor& numbers) const {
+  const Routing held = rows_.held(saved.rows);
+  const Saved now = there(saved);
+  const Tensor dact = call.arena.temp(type_, now.down.x.shape);
+  {
+    const Arena::Frame frame(call.arena);
+    const Factors::Gradient danswers = down_.gradient(call, drows, numbers);
+    down_.weight_gradient(call, danswers, now.down, held);
+    down_.input_gradient(call, dact, danswers, held);
+  }
+  const Factors::Gradient dpre =
+      up_.gradient(call, activate_backward(call.stream, call.arena, activation_, dact, now.pre), numbers);
+  up_.input_gradient(call, drows, dpre, held);
+  const Tensor asked = rows_.of_tokens(call.arena, saved.rows, drows);
+  Pending home = rows_.back(call, saved.rows, asked, drows, "row gradients");
+  up_.weight_gradient(call, dpre, now.up, held);  // under the exchange
+  if (home) home.wait(call.stream);
+  permute_backward(call.stream, dx, asked, saved.rows.routing);
+}
+
+void Moe::router_backward(const Call& call, const Tensor& dlogits, const Tensor& dweight, const Tensor& x,
                           const Routing& routing) const {
   const RouterShape shape = rows_.router_shape(x.rows());
   auxiliary_losses(call.stream, call.arena, shape, routing, &call.sums->balance, &call.sums->z);
   add_busiest_expert(call.stream, shape, routing, &call.sums->busiest);
-  const Tensor dlogits = call.arena.temp(sum_type_, routing.probabilities.shape);
   // The loss is a mean over tokens; the balance loss a mean over sequences, of T tokens each.
   const double balance_scale = moe_.balance_coef * call.loss_scale * static_cast<double>(length_);
   const double z_scale = moe_.z_coef * call.loss_scale;
@@ -123,7 +142,6 @@ void Moe::router_backward(const Call& call, const Tensor& dx, const Tensor& dwei
   contribute(call, router_, [&](const Gradient& dw) {
     router_weight_gradient(call.stream, call.arena, dw, dlogits, x, accumulation_);
   });
-  router_input_gradient(call.stream, dx, dlogits, call.weights.operand(call.stream, router_, Side::columnwise)->data);
 }
 
 }  // namespace tessera

@@ -30,8 +30,14 @@ class Moe {
  private:
   /// Of the memory of what experts keep, the rows that there are.
   Saved there(const Saved& saved) const;
-  void router_backward(const Call& call, const Tensor& dx, const Tensor& dweight, const Tensor& x,
+  /// Fills saved.up.x: the tokens' rows, with their experts' ranks.
+  void dispatch(const Call& call, const Tensor& x, const Saved& saved) const;
+  /// Auxiliary losses, the gradient of the router's logits, and the router's weight gradient.
+  void router_backward(const Call& call, const Tensor& dlogits, const Tensor& dweight, const Tensor& x,
                        const Routing& routing) const;
+  /// From the gradient of each row's answer to that of the token it was made of.
+  void experts_backward(const Call& call, const Tensor& dx, const Saved& saved, const Tensor& drows,
+                        const Tensor& numbers) const;
 
   MoeShape moe_;
   Activation activation_;

@@ -10,8 +10,8 @@
 
 namespace tessera {
 
-/// What wires of weights that are held as codes have in common: their operands, the entries of their tables, and the
-/// arrays that travel.
+/// Base of wires whose weights are held as codes: their operands, the entries of their tables, and the arrays that
+/// travel.
 class CodedWire : public Wire {
  public:
   std::span<const Exchange> exchanges(GroupId group, const Held& held) const final {
@@ -35,7 +35,7 @@ class CodedWire : public Wire {
 
   /// `array` is completed by each all-gather of its bucket, in place.
   void travels(const WireBucket& own, const Tensor& array, Parts parts);
-  /// Where `part` is gathered; this rank's part comes from `kept`.
+  /// The same where `part` is gathered, with this rank's part from `kept`.
   void travels(const WireBucket& own, const Held& part, const Tensor& kept, const Tensor& array, const Parts& parts);
 
   const WireContext context_;

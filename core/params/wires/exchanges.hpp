@@ -12,7 +12,7 @@ class Exchanges {
  public:
   explicit Exchanges(const ParamLayout& layout) : of_(layout.groups().size()) {}
 
-  /// One that travels whenever `part` is gathered (none: always), to one place.
+  /// Adds an exchange of every all-gather to part.place that contains part.sides (none: of each).
   void add(GroupId group, const Held& part, const Exchange& exchange) {
     for (std::size_t sides = 0; sides < sets; ++sides)
       if (contains(static_cast<Sides>(sides), part.sides)) at(group, part.place)[sides].push_back(exchange);

@@ -7,7 +7,7 @@
 namespace tessera {
 namespace {
 
-/// The address that a whole array would have of which `part` is the entries from `begin` on. Never followed outside
+/// The address of the whole array of which `part` holds the entries from `begin` on. Never followed outside of
 /// them.
 Tensor whole_around(const Tensor& part, std::int64_t begin, const Shape& whole) {
   const auto bytes = static_cast<std::uintptr_t>(begin * size_of(part.type));
@@ -140,7 +140,7 @@ class KeptWire final : public CodedWire {
     return matrices;
   }
 
-  /// What is made after the all-gather to one place.
+  /// Work after an all-gather to one place: what is made from what has travelled.
   void derive_in(std::span<const WireBucket> buckets, int place) {
     const auto slot = static_cast<std::size_t>(place);
     IndexedBy<GroupId, std::vector<QuantizedMatrix>> matrices(context_.layout.groups().size());

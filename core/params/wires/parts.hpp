@@ -18,13 +18,13 @@ struct Density {
   std::int64_t elements = 1, entries = 1;
 };
 
-/// Of data, which stand at the bucket's offsets.
+/// Parts of data, which stand at the bucket's offsets.
 Parts parts_of_data(const Bucket& bucket, FormatId format);
-/// Of an array that packs members, by the density of each; a member's padding goes with its last row. Throws
+/// Parts of an array that packs members, each of its density; a member's padding goes with its last row. Throws
 /// Error{internal} where a cut splits entries of a member.
 Parts parts_of(const Bucket& bucket, const StoredArray& array, const std::vector<Density>& densities);
 
-/// Density of the scales that are made by whole rows of blocks, with their padding; of block_scales_of(); of amaxes.
+/// Densities: of scales, made by whole rows of blocks, with their padding; of block_scales_of(); of amaxes.
 std::vector<Density> scale_densities(const ParamRegistry& registry, const Bucket& bucket, Side side);
 std::vector<Density> block_scale_densities(const ParamRegistry& registry, const Bucket& bucket);
 std::vector<Density> member_densities(const Bucket& bucket);

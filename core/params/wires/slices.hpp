@@ -8,8 +8,8 @@
 
 namespace tessera {
 
-/// This rank's slices of the masters, rounded to where an all-gather expects them: one launch for each run of
-/// neighbours in the table, which all groups together are.
+/// Rounds this rank's slices of the masters to where an all-gather expects them. One table holds all groups; groups
+/// that are neighbours in it take one launch.
 class Slices {
  public:
   struct Slice {

@@ -78,8 +78,8 @@ std::unique_ptr<Wire> plain_wire(const WireContext& context, std::span<const Wir
 std::unique_ptr<Wire> cast_wire(const WireContext& context, std::span<const WireBucket> buckets);
 /// Codes and scales of both copies, neither of which follows from the other: each rank quantizes its rows of blocks.
 std::unique_ptr<Wire> tile_wire(const WireContext& context, std::span<const WireBucket> buckets);
-/// Codes that ranks keep slices of, each with whole blocks: they and their scales travel at each gather, of both copies
-/// or of one from which the other follows.
+/// Codes under full sharding, of which ranks keep slices of whole blocks: codes and scales travel at each gather, of
+/// both copies or of one from which the other follows.
 std::unique_ptr<Wire> kept_wire(const WireContext& context, std::span<const WireBucket> buckets);
 /// Codes that every rank makes of the bf16 that travels.
 std::unique_ptr<Wire> source_wire(const WireContext& context, std::span<const WireBucket> buckets);

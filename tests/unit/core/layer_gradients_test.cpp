@@ -166,7 +166,7 @@ INSTANTIATE_TEST_SUITE_P(PositionsHeadsBias, AttentionGradients,
                                           testing::Values(1, 2, 4), testing::Bool()));
 
 TEST(LayerGradients, Mlp) {
-  for (Activation activation : {Activation::gelu, Activation::swiglu})
+  for (const auto& [activation, name] : Names<Activation>::table)
     for (bool bias : {false, true}) {
       GptShape shape = tiny_shape();
       shape.activation = activation;
@@ -189,7 +189,7 @@ void check_moe(Activation activation, const MoeShape& moe) {
 
 TEST(LayerGradients, MoeTopTwo) {
   for (ExpertWeights weights : {ExpertWeights::single, ExpertWeights::discrete})
-    for (Activation activation : {Activation::gelu, Activation::swiglu})
+    for (const auto& [activation, name] : Names<Activation>::table)
       for (bool renormalize : {false, true}) check_moe(activation, {5, 2, renormalize, weights, 0.3, 0.2});
 }
 

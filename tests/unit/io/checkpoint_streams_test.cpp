@@ -219,7 +219,9 @@ TEST(Calls, OfAllRanksAreAsManyWhateverOneOfThemHolds) {
     for (const bool fails : {false, true}) {
       std::vector<std::size_t>& made = calls.emplace_back();
       std::size_t moved = 0;
-      const auto call = [&](const StoredTensor& tensor, std::size_t part, std::span<const Slab> now) {
+      const auto call = [&](const StoredTensor& tensor, std::size_t part, std::span<const Slab> now,
+                            std::byte* memory) {
+        ASSERT_TRUE(memory);
         made.push_back(static_cast<std::size_t>(&tensor - state.tensors.data()) * 10 + part);
         for (const Slab& slab : now) ASSERT_EQ(&slab, &slabs[moved++]);
         if (fails) throw Error(Exit::environment, "refused");
@@ -233,7 +235,7 @@ TEST(Calls, OfAllRanksAreAsManyWhateverOneOfThemHolds) {
   }
   for (const auto& made : calls) EXPECT_EQ(made, calls.front());
   std::size_t alone = 0;
-  each_call(state.stored, {}, false, [&](const auto&, std::size_t, auto) { ++alone; });
+  each_call(state.stored, {}, false, [&](const auto&, std::size_t, auto, std::byte*) { ++alone; });
   EXPECT_EQ(alone, 0u);
 }
 

@@ -1,4 +1,4 @@
-#include "io/metrics/compare_page.hpp"
+#include "io/report/compare_page.hpp"
 
 #include <gtest/gtest.h>
 

@@ -473,6 +473,10 @@ TEST_F(Bases, SayInWhichFileAnErrorIs) {
                   "base.yaml:6:23: optimizer.clp: unknown key, did you mean optimizer.clip?"}));
   EXPECT_EQ(errors_of(write("deck.yaml", "base: nothing.yaml\n" + small)),
             List{"deck.yaml:1:7: base: nothing.yaml: cannot be read: No such file or directory"});
+  EXPECT_EQ(errors_of(write("deck.yaml", "base: nothing.yaml\nrun: {stps: 4}\n")),
+            (List{"deck.yaml:1:7: base: nothing.yaml: cannot be read: No such file or directory",
+                  "deck.yaml:2:7: run.stps: unknown key, did you mean run.steps?"}))
+      << "no word of keys that the base may give";
   EXPECT_EQ(errors_of(write("deck.yaml", "base: [base.yaml]\n" + small)),
             List{"deck.yaml:1:7: base: a list is not the path of a deck"});
   write("base.yaml", "just words\n");

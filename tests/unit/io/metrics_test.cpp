@@ -53,8 +53,8 @@ TEST(MetricsRow, IsOneObjectWithTheDocumentedKeysInOrder) {
   EXPECT_EQ(to_json(row),
             R"({"step":7,"loss":3.25,"eval_loss":3.5,"balance_loss":1.0625,"z_loss":0.1,"expert_load":1.5,)"
             R"("grad_norm":1.02,)"
-            R"("clip_coef":0.98039216,"lr":3e-04,"tokens":57344,"step_ms":123.457,"tokens_per_s":66361.140,)"
-            R"("mfu":0.41235,"memory_bytes":1048576,"ranks":3,"time":1700000000.000,)"
+            R"("clip_coef":0.98039216,"lr":0.0003,"tokens":57344,"step_ms":123.457,"tokens_per_s":66361.14,)"
+            R"("mfu":0.41235,"memory_bytes":1048576,"ranks":3,"time":1700000000.0,)"
             R"("skipped":true,"spike":false,"restart":2})");
 }
 
@@ -215,6 +215,8 @@ TEST(Console, ShowsAStepInOneLine) {
       to_line(row),
       "step 120/5000 | loss 3.2171 | eval 3.3012 | norm nan | lr 3.0e-04 | 123 ms | 41% MFU | 512k tok/s | 61.3 GiB | "
       "ETA 10:02 | skipped");
+  row.mfu = 0.0043;
+  EXPECT_NE(to_line(row).find("| 0.4% MFU |"), std::string::npos);
 }
 
 TEST(Console, ScalesItsUnits) {

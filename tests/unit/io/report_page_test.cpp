@@ -1,4 +1,4 @@
-#include "io/metrics/report_page.hpp"
+#include "io/report/report_page.hpp"
 
 #include <gtest/gtest.h>
 
@@ -96,6 +96,16 @@ TEST(LinePlot, IsEmptyWithoutANumber) {
   EXPECT_EQ(line_plot("t", "u", {series({nan, nan})}), "");
   EXPECT_EQ(line_plot("t", "u", {series({0, -1})}, Scale::log), "");
   EXPECT_EQ(stretches(line_plot("t", "u", {series({7})}), "s0").size(), 1u) << "one point is a dot";
+}
+
+TEST(LinePlot, NamesItsSeriesWhereThereIsRoom) {
+  const auto named = [](const std::string& name) {
+    Series other = series({2, 1});
+    other.name = name;
+    return line_plot("Loss", "nats a token", {series({1, 2}), other}).find(name + "</text>") != std::string::npos;
+  };
+  EXPECT_TRUE(named("evaluation"));
+  EXPECT_FALSE(named(std::string(40, 'x'))) << "over the title";
 }
 
 TEST(BarPlot, IsAsLongAsTheTime) {

@@ -71,24 +71,26 @@ TYPED_TEST(Gemm, ForwardAgreesWithTheReference) {
 TYPED_TEST(Gemm, GeluIsTakenOfTheSum) {
   using T = TypeParam;
   Layer<T> l;
-  l.fill({70, 130, 48});
-  const Tensor plain = poisoned<T>(l.device, {70, 130});
-  const Tensor pre = poisoned<T>(l.device, {70, 130});
-  const Tensor y = poisoned<T>(l.device, {70, 130});
-  linear_forward(l.stream, plain, l.x, {l.w}, l.bias);
-  linear_gelu_forward(l.stream, y, pre, l.x, {l.w}, l.bias);
-  const auto before = on_host<T>(l.device, pre), after = on_host<T>(l.device, y);
-  // Of the sum as it is stored on the host; a GPU's library may take it before that rounding.
-  const bool stored = Runtime::back_end() != "Cuda";
-  if (stored) {
-    EXPECT_TRUE(same_bits(before, on_host<T>(l.device, plain)));
+  for (const Linear& n : {Linear{70, 130, 48}, Linear{300, 264, 136}}) {
+    l.fill(n);
+    const Tensor plain = poisoned<T>(l.device, {n.rows, n.out});
+    const Tensor pre = poisoned<T>(l.device, {n.rows, n.out});
+    const Tensor y = poisoned<T>(l.device, {n.rows, n.out});
+    linear_forward(l.stream, plain, l.x, {l.w}, l.bias);
+    linear_gelu_forward(l.stream, y, pre, l.x, {l.w}, l.bias);
+    const auto before = on_host<T>(l.device, pre), after = on_host<T>(l.device, y);
+    // Of the sum as it is stored on the host; a GPU's library may take it before that rounding.
+    const bool stored = Runtime::back_end() != "Cuda";
+    if (stored) {
+      EXPECT_TRUE(same_bits(before, on_host<T>(l.device, plain)));
+    }
+    const auto sums = reference::linear_forward(l.size, l.values(l.x), l.values(l.w), l.values(l.bias));
+    EXPECT_TRUE(rounded_once(before, sums));
+    std::vector<double> expected;
+    for (std::size_t i = 0; i < sums.size(); ++i)
+      expected.push_back(gelu_of(stored ? static_cast<double>(before[i]) : sums[i]));
+    EXPECT_TRUE(stored ? rounded_once(after, expected) : near(after, expected, tolerance<T>));
   }
-  const auto sums = reference::linear_forward(l.size, l.values(l.x), l.values(l.w), l.values(l.bias));
-  EXPECT_TRUE(rounded_once(before, sums));
-  std::vector<double> expected;
-  for (std::size_t i = 0; i < sums.size(); ++i)
-    expected.push_back(gelu_of(stored ? static_cast<double>(before[i]) : sums[i]));
-  EXPECT_TRUE(stored ? rounded_once(after, expected) : near(after, expected, tolerance<T>));
 }
 
 TYPED_TEST(Gemm, InputGradientAgreesWithTheReference) {

@@ -1,8 +1,8 @@
-#include "io/metrics/report_page.hpp"
+#include "io/report/report_page.hpp"
 
 #include <fmt/format.h>
 
-#include "io/metrics/html_page.hpp"
+#include "io/report/html_page.hpp"
 
 namespace tessera {
 
@@ -52,7 +52,7 @@ std::string to_html(const RunReport& report) {
   std::string page = html_head(report.name) + "<dl>\n";
   for (const auto& [what, value] : report.facts)
     page += fmt::format("<dt>{}</dt><dd>{}</dd>\n", escaped(what), escaped(value));
-  page += "</dl>\n" + plots(report) + bar_plot("Time by region", report.regions);
+  page += "</dl>\n<div class=\"plots\">\n" + plots(report) + bar_plot("Time by region", report.regions) + "</div>\n";
   if (!report.deck.empty())
     page += fmt::format("<details><summary>Deck</summary><pre>{}</pre></details>\n", escaped(report.deck));
   return page + "</html>\n";

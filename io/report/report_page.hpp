@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "io/metrics/metrics_log.hpp"
-#include "io/metrics/svg_plot.hpp"
+#include "io/report/svg_plot.hpp"
 
 namespace tessera {
 
-/// What a page tells of a run.
+/// Contents of report.html.
 struct RunReport {
   std::string name;
   std::vector<std::pair<std::string, std::string>> facts;  ///< a line each
@@ -25,7 +25,7 @@ struct RunReport {
 /// and the deck. Pure.
 std::string to_html(const RunReport& report);
 
-/// A value of each row that has it.
+/// The series of a value, from the rows that have one.
 Series series_of(const std::vector<MetricsRow>& rows, const std::string& name,
                  const std::function<std::optional<double>(const MetricsRow&)>& value);
 

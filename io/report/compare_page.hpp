@@ -15,7 +15,7 @@ struct ComparedRun {
   std::map<std::string, std::string> settings;  ///< every key of its deck
 };
 
-/// What a run came to.
+/// Final figures of a run.
 struct Outcome {
   std::int64_t step = 0, tokens = 0, skipped = 0;
   std::optional<double> loss;              ///< mean over the last twentieth of the steps, ten at least

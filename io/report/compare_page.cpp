@@ -1,4 +1,4 @@
-#include "io/metrics/compare_page.hpp"
+#include "io/report/compare_page.hpp"
 
 #include <fmt/format.h>
 
@@ -9,9 +9,9 @@
 #include <set>
 
 #include "io/metrics/console.hpp"
-#include "io/metrics/html_page.hpp"
-#include "io/metrics/report_page.hpp"
-#include "io/metrics/svg_plot.hpp"
+#include "io/report/html_page.hpp"
+#include "io/report/report_page.hpp"
+#include "io/report/svg_plot.hpp"
 
 namespace tessera {
 namespace {
@@ -58,8 +58,8 @@ using Table = std::vector<std::vector<std::string>>;
 
 Table table_of(const std::vector<ComparedRun>& runs) {
   const std::vector<std::string> keys = differing_settings(runs);
-  Table table{{"run", "steps", "loss", "eval loss", "best eval", "tokens", "tok/s", "MFU", "expert load", "time",
-               "skipped"}};
+  Table table{{"run", "steps", "loss (last 5%)", "eval loss", "best eval", "tokens", "tok/s", "MFU", "expert load",
+               "time", "skipped"}};
   table.front().insert(table.front().end(), keys.begin(), keys.end());
   for (const ComparedRun& run : runs) {
     const Outcome outcome = outcome_of(run.rows);
@@ -145,7 +145,7 @@ std::string comparison_page(const std::vector<ComparedRun>& runs) {
     }
     page += "</tr>\n";
   }
-  page += "</table></div>\n";
+  page += "</table></div>\n<div class=\"plots\">\n";
   page += plot(runs, "Loss", "nats a token", Scale::linear, [](const MetricsRow& row) { return row.loss; });
   page += plot(runs, "Evaluation loss", "nats a token", Scale::linear,
                [](const MetricsRow& row) -> std::optional<double> { return row.eval_loss; });
@@ -153,7 +153,7 @@ std::string comparison_page(const std::vector<ComparedRun>& runs) {
   page +=
       plot(runs, "Gradient norm", "before clipping", Scale::log, [](const MetricsRow& row) { return row.grad_norm; });
   page += plot(runs, "Learning rate", "", Scale::linear, [](const MetricsRow& row) { return row.lr; });
-  return page + "</html>\n";
+  return page + "</div>\n</html>\n";
 }
 
 }  // namespace tessera

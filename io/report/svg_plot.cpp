@@ -1,4 +1,4 @@
-#include "io/metrics/svg_plot.hpp"
+#include "io/report/svg_plot.hpp"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-constexpr double width = 760, height = 274, left = 64, right = 16, top = 34, bottom = 44;
+constexpr double width = 440, height = 264, left = 54, right = 12, top = 32, bottom = 40;
 constexpr double plot_width = width - left - right, plot_height = height - top - bottom;
 
 std::string number(double x) {
@@ -19,11 +19,11 @@ std::string number(double x) {
   return fmt::format("{:.4g}{}", x, *units);
 }
 
-std::string head(const std::string& title, const std::string& unit, double tall) {
+std::string head(const std::string& title, const std::string& unit, double tall, double begin = left) {
   return fmt::format(
       "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">\n<text class=\"title\" x=\"{}\" y=\"18\">{}"
       "<tspan class=\"unit\" dx=\"8\">{}</tspan></text>\n",
-      width, tall, escaped(title), left, escaped(title), escaped(unit));
+      width, tall, escaped(title), begin, escaped(title), escaped(unit));
 }
 
 /// One direction of a plot: from values to places.
@@ -112,7 +112,7 @@ std::string grid(const Axis& x, const Axis& y) {
         "<path class=\"grid\" d=\"M{} {:.1f}h{}\"/><text class=\"tick\" text-anchor=\"end\" x=\"{}\" "
         "y=\"{:.1f}\">{}</text>\n",
         left, y.place(tick), plot_width, left - 8, y.place(tick) + 4, number(tick));
-  for (double tick : x.ticks(8))
+  for (double tick : x.ticks(6))
     if (tick == std::floor(tick))
       svg += fmt::format("<text class=\"tick\" text-anchor=\"middle\" x=\"{:.1f}\" y=\"{}\">{}</text>\n", x.place(tick),
                          height - bottom + 18, number(tick));
@@ -120,7 +120,11 @@ std::string grid(const Axis& x, const Axis& y) {
                            left + plot_width / 2, height - 8);
 }
 
-std::string legend(const std::vector<Series>& series) {
+/// Right of the title; empty where the names have no room there.
+std::string legend(const std::string& title, const std::vector<Series>& series) {
+  double room = width - right - left - 8.0 * static_cast<double>(title.size());
+  for (const Series& line : series) room -= 7.0 * static_cast<double>(line.name.size()) + 40;
+  if (series.size() < 2 || room < 0) return "";
   std::string svg;
   double end = width - right;
   for (std::size_t i = series.size(); i-- > 0;) {
@@ -163,29 +167,30 @@ std::vector<double> round_ticks(double low, double high, int most) {
   return ticks;
 }
 
-std::string line_plot(const std::string& title, const std::string& unit, const std::vector<Series>& series,
-                      Scale scale, const Marks& marks) {
+std::string line_plot(const std::string& title, const std::string& unit, const std::vector<Series>& series, Scale scale,
+                      const Marks& marks) {
   const auto x = axis_over(series, &Series::steps, Scale::linear, left, plot_width);
   const auto y = axis_over(series, &Series::values, scale, top + plot_height, -plot_height);
   if (!x || !y) return "";
   const char* const gap = unit.empty() ? "" : ", ";
-  std::string svg = head(title, unit + (scale == Scale::log ? gap + std::string("log scale") : ""), height);
+  const std::string units = unit + (scale == Scale::log ? gap + std::string("log scale") : "");
+  std::string svg = head(title, units, height);
   svg += grid(*x, *y) + marks_at(marks.restarts, "restart", plot_height, *x) + marks_at(marks.saves, "save", 8, *x);
-  if (series.size() > 1 && series.size() <= 3) svg += legend(series);
+  svg += legend(title + units, series);
   for (std::size_t i = 0; i < series.size(); ++i)
     svg += fmt::format("<path class=\"s{}\" d=\"{}\"><title>{}</title></path>\n", i, path_of(series[i], *x, *y),
                        escaped(series[i].name));
-  return "<div class=\"wide\">" + svg + "</svg></div>\n";
+  return svg + "</svg>\n";
 }
 
 std::string bar_plot(const std::string& title, const std::vector<Bar>& bars) {
   double most = 0;
   for (const Bar& bar : bars) most = std::max(most, bar.most);
   if (!(most > 0)) return "";
-  constexpr double row = 24, label = 110, text = 170;
+  constexpr double row = 22, label = 100, text = 162;
   const double scale = (width - label - text) / most;
   std::string svg =
-      head(title, "s, mean over ranks; the line: least to greatest", top + row * static_cast<double>(bars.size()));
+      head(title, "s, mean of ranks; line: least to greatest", top + row * static_cast<double>(bars.size()), 8);
   double y = top;
   for (const Bar& bar : bars) {
     const double middle = y + row / 2 - 3;
@@ -199,7 +204,7 @@ std::string bar_plot(const std::string& title, const std::vector<Bar>& bars) {
                        label + bar.most * scale + 8, middle + 4, bar.mean, bar.least, bar.most);
     y += row;
   }
-  return "<div class=\"wide\">" + svg + "</svg></div>\n";
+  return svg + "</svg>\n";
 }
 
 }  // namespace tessera

@@ -1,14 +1,14 @@
-#include "io/metrics/html_page.hpp"
+#include "io/report/html_page.hpp"
 
 #include <fmt/format.h>
 
-#include "io/metrics/svg_plot.hpp"
+#include "io/report/svg_plot.hpp"
 
 namespace tessera {
 namespace {
 
-// Three colours that stay apart for the colour-blind, on white and on black. A plot too wide for a phone is scrolled:
-// made smaller, its numbers could not be read.
+// Three colours that stay apart for the colour-blind, on white and on black. Plots are drawn about as wide as a phone,
+// so that their numbers can be read there; wider screens have two columns of them.
 constexpr const char* style = R"(
 :root {
   color-scheme: light dark;
@@ -17,7 +17,7 @@ constexpr const char* style = R"(
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e6e8ea; --soft: #98a1a8; --line: #30363b; --s0: #62aaf0; --s1: #ef9a4d; --s2: #4cc79a; }
 }
-body { font: 14px/1.5 system-ui, sans-serif; color: var(--ink); max-width: 800px; margin: 2em auto; padding: 0 1em; }
+body { font: 14px/1.5 system-ui, sans-serif; color: var(--ink); max-width: 1000px; margin: 2em auto; padding: 0 1em; }
 h1 { font-size: 1.4em; overflow-wrap: anywhere; }
 dl { display: grid; grid-template-columns: max-content auto; gap: 0 1.5em; }
 dt { color: var(--soft); }
@@ -26,7 +26,9 @@ dd { margin: 0; overflow-wrap: anywhere; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; white-space: nowrap; }
 th, td { padding: 0.1em 0.7em; text-align: right; border-bottom: 1px solid var(--line); }
 th:first-child { text-align: left; }
-svg { width: 100%; min-width: 620px; margin: 1em 0; }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 400px), 1fr)); }
+.plots { gap: 1em 2em; margin: 1.5em 0; }
+svg { width: 100%; }
 .title { font-weight: 600; font-size: 14px; fill: var(--ink); }
 .unit, .tick { font-weight: 400; font-size: 12px; fill: var(--soft); }
 path { fill: none; stroke-width: 2; stroke-linejoin: round; stroke-linecap: round; }
@@ -39,9 +41,8 @@ path { fill: none; stroke-width: 2; stroke-linejoin: round; stroke-linecap: roun
 .s1 { stroke: var(--s1); }
 .s2 { stroke: var(--s2); }
 @media (max-width: 600px) {
-  body { margin: 1em auto; font-size: 16px; }
-  dl { grid-template-columns: 1fr; }
-  dt { margin-top: 0.4em; }
+  body { margin: 1em auto; }
+  dl { gap: 0.2em 1em; }
 }
 )";
 

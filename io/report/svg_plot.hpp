@@ -20,7 +20,7 @@ struct Marks {
 };
 
 /// An inline SVG of values over steps with labelled axes, each series in its own colour (classes s0, s1, ... of the
-/// page's style), named in a legend where there are two or three. A series of more points than the plot is wide keeps
+/// page's style); several are named in a legend where it has room. A series of more points than the plot is wide keeps
 /// the least and the greatest of each column. Restarts are dashed lines, saves short ones at the foot. Empty where no
 /// value is finite (on a log scale: positive). Pure.
 std::string line_plot(const std::string& title, const std::string& unit, const std::vector<Series>& series,

@@ -1,0 +1,15 @@
+#pragma once
+// CUDA builds with CUTLASS for sm_90 alone: dense products with a gelu behind them.
+#include "kernels/base/stream.hpp"
+#include "kernels/gemm/product.hpp"
+
+namespace tessera::gemm {
+
+/// A product in bf16 with epilogue gelu or bias_gelu (forward) or dgelu (input gradient), on Hopper's tensor cores:
+/// beta 0, n and k in multiples of 8, every place at a multiple of 16 bytes.
+void multiply_gelu(Stream& stream, const Product& product, const Places& places);
+
+/// The same of FP8 blocks (fp8_block_1d times fp8_block): n in multiples of 8, k of 16.
+void multiply_gelu_blocks(Stream& stream, const Product& product, const Places& places);
+
+}  // namespace tessera::gemm
