@@ -88,7 +88,7 @@ std::int64_t snapshot_bytes(const RunPlan& plan) {
   return plan.config.checkpoint.async ? held(Category::masters) + held(Category::optimizer) : 0;
 }
 
-Problems against_memory(const Mpi& mpi, Control& control, const RunPlan& plan, int gpu) {
+Problems problems_with_memory(const Mpi& mpi, Control& control, const RunPlan& plan, int gpu) {
   const Holder own = holder(mpi.host(), gpu);
   const auto sharing = [&](const std::string& id) {
     const std::vector<std::string> ids = control.gather(id);
@@ -99,7 +99,7 @@ Problems against_memory(const Mpi& mpi, Control& control, const RunPlan& plan, i
   return problems;
 }
 
-Problems against_memory(const RunPlan& plan) {
+Problems problems_with_memory(const RunPlan& plan) {
   const bool on_gpus = Runtime::back_end() == "Cuda";
   if (on_gpus && Runtime::gpus().empty()) return {};
   std::array<char, 256> host{};

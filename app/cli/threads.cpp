@@ -1,5 +1,7 @@
 #include "app/cli/threads.hpp"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
@@ -7,6 +9,16 @@
 #include <thread>
 
 namespace tessera {
+namespace {
+
+/// Cores that this process may run on, which a launcher, a container or `taskset` may have made fewer than the host's.
+std::int64_t own_cores() {
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof cores, &cores) == 0) return CPU_COUNT(&cores);
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+}  // namespace
 
 std::int64_t host_threads(std::int64_t ranks_on_host) {
   if (const char* const asked = std::getenv("OMP_NUM_THREADS")) {
@@ -18,7 +30,8 @@ std::int64_t host_threads(std::int64_t ranks_on_host) {
     if (error == std::errc() && whole && threads >= 1) return threads;
   }
   const std::int64_t cores = std::max(1u, std::thread::hardware_concurrency());
-  return std::max<std::int64_t>(1, cores / std::max<std::int64_t>(1, ranks_on_host));
+  const std::int64_t share = cores / std::max<std::int64_t>(1, ranks_on_host);
+  return std::clamp<std::int64_t>(share, 1, own_cores());
 }
 
 }  // namespace tessera

@@ -42,11 +42,24 @@ bool has_two_payloads(const RunPlan& plan, GroupId group) {
   return false;
 }
 
+/// What a module is named after: "attention", "mlp" or "moe", as its weights are in "layers.3.attention.qkv.weight".
+std::string module_of(const RunPlan& plan, const BucketGroup& group) {
+  for (BucketId b : group.buckets)
+    for (const Placement& member : plan.layout.buckets()[b].members) {
+      const ParamSpec& param = plan.registry[member.param];
+      if (!is_matrix(param.role) && param.role != Role::router) continue;
+      const std::string& name = param.canonical.name;
+      const std::size_t begin = name.find('.', name.find('.') + 1) + 1;
+      return name.substr(begin, name.find('.', begin) - begin);
+    }
+  return "norms";
+}
+
 std::string unit_of(const RunPlan& plan, GroupId id) {
   const BucketGroup& group = plan.layout.groups()[id];
   const ParamSpec& first = plan.registry[plan.layout.buckets()[group.buckets.front()].members.front().param];
   std::string text = first.block < 0 ? first.canonical.name : fmt::format("block {}", first.block);
-  if (first.block >= 0 && group.unit >= 0) text += fmt::format(" module {}", group.unit);
+  if (first.block >= 0 && group.unit >= 0) text += " " + module_of(plan, group);
   return group.processes == ProcessGroup::expert ? text + " experts" : text;
 }
 

@@ -290,7 +290,10 @@ std::string plan_json(const RunPlan& plan, const std::optional<GranularityPeaks>
                                {"bytes", gather.bytes},
                                {"count", gather.count},
                                {"why", gather.why}});
-  if (peaks) json["granularity"] = {{"unit", peaks->unit}, {"module", peaks->module}};
+  if (peaks)
+    json["granularity"] = {{"used", gathers_modules(plan.config) ? "module" : "unit"},
+                           {"unit", peaks->unit},
+                           {"module", peaks->module}};
   return json.dump(2);
 }
 

@@ -144,7 +144,7 @@ void resolve_plan(Prepared& run, const Mpi& mpi, Control& control) {
   const auto hash = static_cast<std::int64_t>(run.plan->layout.hash() >> 1);
   if (control.max(hash) != hash)
     problems.add(Exit::internal, "the ranks planned different layouts: are they the same binary?");
-  problems.add(against_memory(mpi, control, *run.plan, run.gpu));
+  problems.add(problems_with_memory(mpi, control, *run.plan, run.gpu));
   control.agree(problems);
 }
 
@@ -169,7 +169,7 @@ Prepared examine(const std::string& deck, const std::vector<Override>& overrides
   read_corpus(run, problems);
   check_run_directory(config.checkpoint.dir.get(), problems);
   if (refused.empty())
-    attempt(problems, [&] { problems.add(against_memory(run.plan.emplace(resolve_largest(config, ranks)))); });
+    attempt(problems, [&] { problems.add(problems_with_memory(run.plan.emplace(resolve_largest(config, ranks)))); });
   problems.raise();
   return run;
 }

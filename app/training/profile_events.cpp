@@ -43,7 +43,7 @@ class Events {
   const std::string& text() const { return text_; }
 
  private:
-  static double microseconds(std::int64_t nanoseconds) { return 1e-3 * static_cast<double>(nanoseconds); }
+  static double microseconds(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e3; }
   /// What a process, or one of its rows, is called and where it stands.
   void meta(const char* what, const Json& arguments, std::optional<int> row = {}) {
     Json event = {{"ph", "M"}, {"pid", process_}};

@@ -120,9 +120,11 @@ Problems RunLog::row(const MetricsRow& row) {
 
 void RunLog::close(const ClosingReport& closing, const std::string& end) {
   console_.bar("");
-  fmt::print("{}", closing.text);
   write_page(closing.regions, end);
+  fmt::print("{}report: {}\n", closing.text, page_path().string());
 }
+
+std::filesystem::path RunLog::page_path() const { return directory_of(plan_) / "report.html"; }
 
 void RunLog::write_page(const std::vector<Bar>& regions, const std::string& end) {
   Problems problems;
@@ -131,7 +133,7 @@ void RunLog::write_page(const std::vector<Bar>& regions, const std::string& end)
     RunReport report{plan_.config.run.name, facts_of(plan_, rows, peak_), rows, regions, saves_, texts_.deck};
     report.facts.emplace_back("corpus", texts_.corpus);
     report.facts.emplace_back("end", end);
-    replace_text_file(directory_of(plan_) / "report.html", to_html(report));
+    replace_text_file(page_path(), to_html(report));
   });
   for (const Problem& problem : problems.list()) fmt::print(stderr, "{} (nothing else is missing)\n", problem.text);
 }

@@ -39,6 +39,7 @@ class RunLog {
   void show(const MetricsRow& row);
   /// Writes report.html; problems are printed and do not fail the run.
   void write_page(const std::vector<Bar>& regions, const std::string& end);
+  std::filesystem::path page_path() const;
 
   const RunPlan& plan_;
   std::int64_t begun_at_;

@@ -1,7 +1,7 @@
 #include <chrono>
+#include <cmath>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "app/cli/ranks.hpp"
 #include "app/training/given_weights.hpp"
@@ -9,19 +9,17 @@
 #include "app/training/training.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/comm/make_on_all.hpp"
-#include "io/metrics/metrics_log.hpp"
 #include "kernels/base/runtime.hpp"
 
 namespace tessera {
 namespace {
 
 void print(const EvalOptions& options, const StateCounters& counters, float loss) {
-  const nlohmann::ordered_json json = {
-      {"step", counters.step}, {"eval_loss", decimal_of(loss)}, {"tokens", counters.tokens}};
+  const std::string number = std::isfinite(loss) ? fmt::format("{}", loss) : "null";
   if (options.format == Format::json)
-    fmt::print("{}\n", json.dump());
+    fmt::print("{{\"step\":{},\"eval_loss\":{},\"tokens\":{}}}\n", counters.step, number, counters.tokens);
   else
-    fmt::print("step {} | eval_loss {} | {} tokens trained on\n", counters.step, loss, counters.tokens);
+    fmt::print("step {} | eval_loss {} | {} tokens trained on\n", counters.step, number, counters.tokens);
 }
 
 int eval(const EvalOptions& options, Mpi& mpi, Control& control) {

@@ -162,7 +162,7 @@ RunPlan plan_of(const GivenWeights& given, std::int64_t capacity, int gpu, const
   Problems problems;
   attempt(problems, [&] { plan.emplace(resolve_decoding(config, mpi.size(), mpi.rank(), capacity)); });
   control.agree(problems);
-  problems.add(against_memory(mpi, control, *plan, gpu));
+  problems.add(problems_with_memory(mpi, control, *plan, gpu));
   problems.add(problems_with_weights(given, *plan, {}));
   control.agree(problems);
   return std::move(*plan);

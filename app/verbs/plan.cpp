@@ -6,11 +6,26 @@
 #include "app/training/preparation.hpp"
 #include "app/training/summary.hpp"
 #include "app/verbs/verbs.hpp"
+#include "core/config/config.hpp"
 #include "io/metrics/console.hpp"
 #include "kernels/base/runtime.hpp"
 #include "kernels/digest/digest.hpp"
 
 namespace tessera {
+namespace {
+
+/// What full sharding gathers at a time and why, and the memory of both ways.
+std::string granularity_text(const RunConfig& config, const GranularityPeaks& peaks) {
+  const bool modules = gathers_modules(config), chosen = config.gather.granularity == GatherGranularity::automatic;
+  const char* const why = modules                     ? "the two copies travel apart, and modules are computed again"
+                          : ships_both_copies(config) ? "no module is computed again by itself"
+                                                      : "one payload serves both passes";
+  return fmt::format("sharding: full, gathered by {} ({}); memory with gather.granularity unit {}, module {}\n",
+                     modules ? "module" : "unit", chosen ? fmt::format("auto: {}", why) : "as asked for",
+                     bytes_text(peaks.unit), bytes_text(peaks.module));
+}
+
+}  // namespace
 
 int run_plan(const PlanOptions& options) {
   const Deck deck = sound_deck(options.deck, options.overrides);
@@ -29,9 +44,7 @@ int run_plan(const PlanOptions& options) {
              counted(static_cast<std::int64_t>(plan.layout.groups().size()), "group"),
              counted(static_cast<std::int64_t>(plan.layout.buckets().size()), "bucket"), hex(plan.layout.hash()),
              options.detail == Detail::all ? "each below" : "--verbose lists them");
-  if (peaks)
-    fmt::print("sharding: full; memory with gather.granularity unit {}, module {}\n", bytes_text(peaks->unit),
-               bytes_text(peaks->module));
+  if (peaks) fmt::print("{}", granularity_text(deck.config, *peaks));
   if (const auto mixture = mixture_texts(deck.config.data); !mixture.empty())
     fmt::print("mixture:  {}\n", fmt::join(mixture, ", "));
   if (options.memory > 0) fmt::print("{}", verdict_text(plan, options.memory));

@@ -283,7 +283,7 @@ struct GatherConfig {
 
 struct ReduceConfig {
   bool overlap = true;
-  double bucket_mib = 25;
+  double bucket_mib = 100;
   ReduceOrder order = ReduceOrder::rank;
 
   template <class Self, class V> static void visit(Self& self, V& v) {

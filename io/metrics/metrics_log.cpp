@@ -17,13 +17,14 @@
 namespace tessera {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-/// A time or a rate with `digits` behind the point.
-double rounded(double value, int digits) {
-  const double unit = std::pow(10, digits);
-  return std::abs(value) < 1e15 / unit ? std::round(value * unit) / unit : value;
+/// The shortest decimal of a number. The JSON library's is not always the shortest.
+template <class T, class... Format>
+std::string number(T value, Format... format) {
+  if (!std::isfinite(value)) return "null";
+  char text[400];  // 1e308 with three digits behind the point
+  return {text, std::to_chars(text, text + sizeof text, value, format...).ptr};
 }
+std::string measured(double value) { return number(value, std::chars_format::fixed, 3); }
 
 Error unusable(const std::filesystem::path& path, int cause) {
   return {Exit::environment,
@@ -59,37 +60,20 @@ std::optional<Place> place_of(std::string_view line) {
 
 }  // namespace
 
-double decimal_of(float value) {
-  if (!std::isfinite(value)) return value;
-  char text[32];
-  double decimal = 0;
-  std::from_chars(text, std::to_chars(text, text + sizeof text, value).ptr, decimal);
-  return decimal;
-}
-
-// The library writes null for what is not finite.
 std::string to_json(const MetricsRow& row) {
-  Json json = {{"step", row.step}, {"loss", decimal_of(row.loss)}};
-  if (row.eval_loss) json["eval_loss"] = decimal_of(*row.eval_loss);
-  json["balance_loss"] = decimal_of(row.balance_loss);
-  json["z_loss"] = decimal_of(row.z_loss);
-  json["expert_load"] = decimal_of(row.expert_load);
-  json["grad_norm"] = decimal_of(row.grad_norm);
-  json["clip_coef"] = decimal_of(row.clip_coef);
-  json["lr"] = decimal_of(row.lr);
-  json["tokens"] = row.tokens;
-  json["step_ms"] = rounded(row.step_ms, 3);
-  if (row.save_blocked_ms) json["save_blocked_ms"] = rounded(*row.save_blocked_ms, 3);
-  json["tokens_per_s"] = rounded(row.tokens_per_s, 3);
-  json["mfu"] = row.mfu ? Json(rounded(*row.mfu, 5)) : Json();
-  json["memory_bytes"] = row.memory_bytes;
-  json["ranks"] = row.ranks;
-  json["time"] = rounded(row.time, 3);
-  if (row.expert_rows) json["expert_rows"] = rounded(*row.expert_rows, 3);
-  json["skipped"] = row.skipped;
-  json["spike"] = row.spike;
-  json["restart"] = row.restart;
-  return json.dump();
+  const std::string blocked =
+      row.save_blocked_ms ? fmt::format("\"save_blocked_ms\":{},", measured(*row.save_blocked_ms)) : "";
+  const std::string evaluation = row.eval_loss ? fmt::format("\"eval_loss\":{},", number(*row.eval_loss)) : "";
+  const std::string experts = row.expert_rows ? fmt::format("\"expert_rows\":{},", measured(*row.expert_rows)) : "";
+  return fmt::format(
+      "{{\"step\":{},\"loss\":{},{}\"balance_loss\":{},\"z_loss\":{},\"expert_load\":{},\"grad_norm\":{},"
+      "\"clip_coef\":{},\"lr\":{},\"tokens\":{},\"step_ms\":{},{}\"tokens_per_s\":{},\"mfu\":{},\"memory_bytes\":{},"
+      "\"ranks\":{},\"time\":{},{}"
+      "\"skipped\":{},\"spike\":{},\"restart\":{}}}",
+      row.step, number(row.loss), evaluation, number(row.balance_loss), number(row.z_loss), number(row.expert_load),
+      number(row.grad_norm), number(row.clip_coef), number(row.lr), row.tokens, measured(row.step_ms), blocked,
+      measured(row.tokens_per_s), row.mfu ? number(*row.mfu, std::chars_format::fixed, 5) : "null", row.memory_bytes,
+      row.ranks, measured(row.time), experts, row.skipped, row.spike, row.restart);
 }
 
 std::vector<MetricsRow> read_metrics(const std::filesystem::path& path) {

@@ -37,9 +37,6 @@ struct MetricsRow {
   std::int64_t restart = 0;  ///< how often the run had been resumed
 };
 
-/// The double that has the decimal digits of an fp32 and no more: 0.1 of 0.1f. What is not finite stays as it is.
-double decimal_of(float value);
-
 /// The row as one JSON object, without a newline, keys in the order above: fp32 values as their shortest decimal, times
 /// to three digits behind the point, MFU to five, null where not finite.
 std::string to_json(const MetricsRow& row);

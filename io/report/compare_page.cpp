@@ -49,6 +49,12 @@ std::string setting(const ComparedRun& run, const std::string& key) {
   return found == run.settings.end() ? "-" : found->second;
 }
 
+/// A long one, as a list of files, is cut short.
+std::string shown_setting(const std::string& value) {
+  constexpr std::size_t longest = 32;
+  return value.size() <= longest ? value : value.substr(0, longest - 3) + "...";
+}
+
 std::string shown(const std::optional<double>& value, int digits) {
   return value ? fmt::format("{:.{}f}", *value, digits) : "-";
 }
@@ -68,7 +74,7 @@ Table table_of(const std::vector<ComparedRun>& runs) {
            shown(outcome.best, 4), count_text(static_cast<double>(outcome.tokens)), count_text(outcome.tokens_per_s),
            outcome.mfu ? fmt::format("{:.1f}%", 100 * *outcome.mfu) : "-", shown(outcome.expert_load, 2),
            time_text(outcome.seconds), fmt::format("{}", outcome.skipped)};
-    for (const std::string& key : keys) row.push_back(setting(run, key));
+    for (const std::string& key : keys) row.push_back(shown_setting(setting(run, key)));
   }
   return table;
 }

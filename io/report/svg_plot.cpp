@@ -184,15 +184,21 @@ std::string line_plot(const std::string& title, const std::string& unit, const s
 }
 
 std::string bar_plot(const std::string& title, const std::vector<Bar>& bars) {
-  double most = 0;
-  for (const Bar& bar : bars) most = std::max(most, bar.most);
+  double most = 0, letters = 0;
+  std::vector<std::string> texts;
+  for (const Bar& bar : bars) {
+    most = std::max(most, bar.most);
+    texts.push_back(fmt::format("{:.3f} s ({:.3f} to {:.3f})", bar.mean, bar.least, bar.most));
+    letters = std::max(letters, static_cast<double>(texts.back().size()));
+  }
   if (!(most > 0)) return "";
-  constexpr double row = 22, label = 100, text = 162;
-  const double scale = (width - label - text) / most;
+  constexpr double row = 22, label = 100;
+  const double scale = (width - label - 7 * letters) / most;
   std::string svg =
       head(title, "s, mean of ranks; line: least to greatest", top + row * static_cast<double>(bars.size()), 8);
   double y = top;
-  for (const Bar& bar : bars) {
+  for (std::size_t i = 0; i < bars.size(); ++i) {
+    const Bar& bar = bars[i];
     const double middle = y + row / 2 - 3;
     svg += fmt::format("<text class=\"tick\" text-anchor=\"end\" x=\"{}\" y=\"{:.1f}\">{}</text>", label - 8,
                        middle + 4, escaped(bar.name));
@@ -200,8 +206,8 @@ std::string bar_plot(const std::string& title, const std::vector<Bar>& bars) {
                        middle - 6, bar.mean * scale);
     svg += fmt::format("<path class=\"range\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>", label + bar.least * scale, middle,
                        label + bar.most * scale);
-    svg += fmt::format("<text class=\"tick\" x=\"{:.1f}\" y=\"{:.1f}\">{:.3f} s ({:.3f} to {:.3f})</text>\n",
-                       label + bar.most * scale + 8, middle + 4, bar.mean, bar.least, bar.most);
+    svg += fmt::format("<text class=\"tick\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", label + bar.most * scale + 8,
+                       middle + 4, texts[i]);
     y += row;
   }
   return svg + "</svg>\n";

@@ -2,7 +2,6 @@
 // CUDA builds only: dense products by cuBLASLt.
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "kernels/base/choices.hpp"
 #include "kernels/gemm/product.hpp"
@@ -24,9 +23,8 @@ struct LtPlaces {
 
 /// A product of factors that are codes is described as they lie: a [m,k] and b [n,k], plain, so of Form::forward.
 /// A stream's cuBLASLt: its handle, and for each product its algorithm: what the stream's LibraryChoices
-/// say, else the library's candidate that measured.hpp names, or its own first choice; which hangs on the product, the
-/// alignment of its places, the library's version and the GPU alone. No algorithm adds in an order that changes from
-/// run to run.
+/// say, else the library's own first choice, which depends on the product, the alignment of its places, the library's
+/// version and the GPU alone. No algorithm adds in an order that changes from run to run.
 class LtPlans {
  public:
   LtPlans();
@@ -44,11 +42,6 @@ class LtPlans {
   static LibraryChoices::Words work(const Product& product, const LtPlaces& places);
   /// As gemm::choose.
   LibraryChoices::Words choose(const LibraryChoices::Words& work, const LibraryChoices::Words& preferred);
-
-  /// For benchmarks: what `work` names, and the library's candidates for it, its own first choice first.
-  static constexpr int most_candidates = 16;
-  static Product product_of(const LibraryChoices::Words& work);
-  std::vector<LibraryChoices::Words> candidates(const LibraryChoices::Words& work);
 
  private:
   struct State;

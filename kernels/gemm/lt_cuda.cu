@@ -9,13 +9,10 @@
 #include <iterator>
 #include <map>
 #include <memory>
-#include <string_view>
 #include <utility>
-#include <vector>
 
 #include "kernels/base/error.hpp"
 #include "kernels/formats/registry.hpp"
-#include "kernels/gemm/measured.hpp"
 
 namespace tessera::gemm {
 namespace {
@@ -109,18 +106,6 @@ std::pair<Product, Alignments> read_words(const Words& w) {
   return {p, {half(12), half(13), half(14), half(15)}};
 }
 
-/// Whether what measured.hpp says was measured on such a GPU, with this library.
-bool measured_here() {
-  static const bool here = [] {
-    int device = 0;
-    cudaDeviceProp properties{};
-    return cublasLtGetVersion() == measured_library && cudaGetDevice(&device) == cudaSuccess &&
-           cudaGetDeviceProperties(&properties, device) == cudaSuccess &&
-           std::string_view(properties.name) == measured_gpu;
-  }();
-  return here;
-}
-
 /// The library has algorithms only for descriptions that name scales; they are not read before the product runs.
 const float* const somewhere = reinterpret_cast<const float*>(std::uintptr_t{256});
 
@@ -154,7 +139,7 @@ class Plan {
       describe(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scaling_of(*p.a));
       describe_scales(somewhere, somewhere);
     }
-    exists_ = accept(handle, preferred) || choose(handle, p, alignments);
+    exists_ = accept(handle, preferred) || choose(handle, alignments);
   }
 
   bool exists() const { return exists_; }
@@ -202,18 +187,7 @@ class Plan {
            checked.workspaceSize <= workspace_bytes;
   }
 
-  /// Where fewer candidates are found than are named, the last.
-  bool choose(cublasLtHandle_t handle, const Product& p, const Alignments& alignments) {
-    const auto wide = [](std::uint32_t alignment) { return alignment >= 16; };
-    const bool measured = std::all_of(alignments.begin(), alignments.end(), wide) && measured_here();
-    const std::vector<Words> found = candidates(handle, alignments, 1 + (measured ? candidate_of(p) : 0));
-    if (found.empty()) return false;
-    std::copy(found.back().begin(), found.back().end(), algorithm_.data);
-    return true;
-  }
-
- public:
-  std::vector<Words> candidates(cublasLtHandle_t handle, const Alignments& alignments, int most) {
+  bool choose(cublasLtHandle_t handle, const Alignments& alignments) {
     cublasLtMatmulPreference_t made = nullptr;
     check(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
     const Preference preference(made);
@@ -225,19 +199,14 @@ class Plan {
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignments[0]);
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignments[2]);
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignments[2]);
-    cublasLtMatmulHeuristicResult_t results[LtPlans::most_candidates];
+    cublasLtMatmulHeuristicResult_t best{};
     int found = 0;
-    const cublasStatus_t status =
-        cublasLtMatmulAlgoGetHeuristic(handle, description_.get(), b_.get(), a_.get(), c_.get(), c_.get(),
-                                       preference.get(), std::min(most, LtPlans::most_candidates), results, &found);
-    std::vector<Words> algorithms;
-    for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < found; ++i)
-      if (results[i].state == CUBLAS_STATUS_SUCCESS)
-        algorithms.emplace_back(std::begin(results[i].algo.data), std::end(results[i].algo.data));
-    return algorithms;
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+        handle, description_.get(), b_.get(), a_.get(), c_.get(), c_.get(), preference.get(), 1, &best, &found);
+    algorithm_ = best.algo;
+    return status == CUBLAS_STATUS_SUCCESS && found == 1;
   }
 
- private:
   Matrix a_, b_, c_;
   Description description_;
   bool wide_, scaled_ = false, biased_ = false, auxiliary_ = false, coded_ = false, exists_ = false;
@@ -285,13 +254,6 @@ Words LtPlans::work(const Product& product, const LtPlaces& places) {
 Words LtPlans::choose(const Words& work, const Words& preferred) {
   const auto [product, alignments] = read_words(work);
   return Plan(state_->handle, product, alignments, preferred).words();
-}
-
-Product LtPlans::product_of(const Words& work) { return read_words(work).first; }
-
-std::vector<Words> LtPlans::candidates(const Words& work) {
-  const auto [product, alignments] = read_words(work);
-  return Plan(state_->handle, product, alignments, {}).candidates(state_->handle, alignments, most_candidates);
 }
 
 }  // namespace tessera::gemm

@@ -11,10 +11,9 @@ using columns::Lanes;
 
 constexpr int most_packs = 4, block_threads = 128, most_threads = 512;
 
-/// The threads of one row, `width` of them, a multiple of 32. Rows of a block do not wait for one another.
+/// The threads of one row, `width` of them, a multiple of 32.
 struct RowThreads {
   int width, thread, row_of_block;
-  mutable int turn = 0;
   std::int64_t row;
 
   __device__ RowThreads()
@@ -23,11 +22,40 @@ struct RowThreads {
         row_of_block(static_cast<int>(threadIdx.y)),
         row(std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y) {}
 
-  /// The sum over the row's threads, in a fixed order; all of them call it.
+  /// The sum over the row's threads, in a fixed order; all of the block call it.
   template <int count>
   __device__ void add(float (&value)[count]) const {
+    add_in_warps(value);
+    if (width == 32) return;
+    __shared__ float all[count][most_threads / 32];
+    const int warps = width / 32, first = row_of_block * warps;
+    __syncthreads();
+    if (thread % 32 == 0)
+      for (int i = 0; i < count; ++i) all[i][first + thread / 32] = value[i];
+    __syncthreads();
+    for (int i = 0; i < count; ++i) {
+      value[i] = 0;
+      for (int w = 0; w < warps; ++w) value[i] += all[i][first + w];
+    }
+  }
+
+ protected:
+  template <int count>
+  __device__ static void add_in_warps(float (&value)[count]) {
     for (float& v : value)
       for (int lane = 16; lane > 0; lane /= 2) v += __shfl_xor_sync(0xFFFFFFFFu, v, lane);
+  }
+};
+
+/// The same where rows of a block do not wait for one another. Their barriers leave room for few blocks: for kernels
+/// whose blocks stay.
+struct ApartRowThreads : RowThreads {
+  mutable int turn = 0;
+
+  /// As there; all of the row call it.
+  template <int count>
+  __device__ void add(float (&value)[count]) const {
+    add_in_warps(value);
     if (width == 32) return;
     // Two arrays in turn: who writes to one again has passed the barrier behind all reads of it.
     __shared__ float all[2][count][most_threads / 32];
@@ -149,8 +177,8 @@ struct Packs {
 
 /// dx of the row at `t`, or of none where there is no such row; each(pack, lane, slope, normal) sees the slope before
 /// the weight multiplies it, and next() may fetch the next row into `row` while the sums of this one are awaited.
-template <class T, Norm kind, int packs, class Each, class Next>
-__device__ void row_backward(const RowThreads& t, const Backward<T>& p, const Packs<T, packs>& row, const Each& each,
+template <class T, Norm kind, int packs, class Threads, class Each, class Next>
+__device__ void row_backward(const Threads& t, const Backward<T>& p, const Packs<T, packs>& row, const Each& each,
                              const Next& next) {
   constexpr int lanes = columns::widest<T>;
   using V = Values<T, packs>;
@@ -224,7 +252,7 @@ __global__ void __launch_bounds__(packs == 1 ? gradient_threads : gradient_width
     gradients_kernel(const Gradients<T> g) {
   const Backward<T>& p = g.rows;
   const std::int64_t step = std::int64_t{gridDim.x} * blockDim.y;
-  RowThreads t;
+  ApartRowThreads t;
   Values<T, packs> along{}, plain{};
   Packs<T, packs> row;
   row.load(t, p);

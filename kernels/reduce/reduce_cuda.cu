@@ -1,7 +1,6 @@
 // The exact sum of squares of many tensors in one launch that reads each element once. |x| = M 2^(L - 150) with M below
-// 2^41 for the exponents [L, L + 18) of a window: both halves of M are squared and multiplied as integers, and each
-// thread adds up what lies in its warp's window, which is laid by the first numbers. The few that lie elsewhere are
-// taken in narrower windows, of nine exponents each, from the warp's largest down.
+// 2^32 for the exponents [L, L + 9) of a window: M^2 is added as an integer, exactly, and the windows of a warp's
+// elements are taken in turn from its largest element down, two or three for gradients.
 #include <algorithm>
 
 #include "kernels/base/columns.cuh"
@@ -12,10 +11,9 @@ namespace tessera::reduce {
 namespace {
 
 constexpr int threads = 256, warps = threads / 32, lanes = 4, packs = 4, mine = lanes * packs;
-constexpr int exponents = 9;                                    // of a narrow window
-constexpr int wide_exponents = 18, above_first = 3, half = 21;  // of the wide one; half of M's bits
-static_assert(24 + wide_exponents - 1 <= 2 * half && ExactSum::limbs <= threads);
-constexpr std::int64_t chunk = threads * mine, most_blocks = 660;  // five a multiprocessor of an H200, as many as fit
+constexpr int exponents = 9, windows = 29, digits = 3;  // of a window's sum, of 32 bits
+static_assert(windows * exponents >= 254 && windows * digits <= threads);
+constexpr std::int64_t chunk = threads * mine, most_blocks = 1056;  // eight a multiprocessor of an H200
 constexpr std::uint32_t infinity = 0x7F800000u;
 constexpr unsigned everyone = ~0u;
 
@@ -64,16 +62,8 @@ __device__ void load(std::uint32_t (&x)[mine], const float* values, std::int64_t
   }
 }
 
-/// words += value 2^at units, a 32-bit digit a word.
-__device__ void add_at(unsigned long long* words, std::uint64_t value, int at) {
-  const std::uint64_t low = (value & 0xFFFFFFFFu) << (at % 32), high = ((value >> 32) << (at % 32)) + (low >> 32);
-  words[at / 32] += low & 0xFFFFFFFFu;
-  words[at / 32 + 1] += high & 0xFFFFFFFFu;
-  if (high >> 32 != 0) words[at / 32 + 2] += high >> 32;
-}
-
-/// Adds the squares of a warp's numbers to its words, a narrow window at a time.
-__device__ void add_windows(unsigned long long* words, std::uint32_t (&x)[mine]) {
+/// The sums of one warp, a row of digits a window.
+__device__ void add_windows(unsigned long long* sums, std::uint32_t (&x)[mine]) {
   while (true) {
     std::uint32_t largest = 0;
 #pragma unroll
@@ -93,83 +83,42 @@ __device__ void add_windows(unsigned long long* words, std::uint32_t (&x)[mine])
       sum.add_square(taken ? whole << shift : 0);
       m = taken ? 0 : m;
     }
-    const std::uint64_t parts[3] = {warp_sum(sum.low), warp_sum(sum.middle), warp_sum(sum.high)};
+    const std::uint64_t low = warp_sum(sum.low), middle = warp_sum(sum.middle), high = warp_sum(sum.high);
     if (threadIdx.x % 32 != 0) continue;
-    for (int i = 0; i < 3; ++i) add_at(words, parts[i], 2 * static_cast<int>(lowest) + 32 * i);
+    sums[window * digits] += low;
+    sums[window * digits + 1] += middle;
+    sums[window * digits + 2] += high;
   }
 }
 
-/// A warp's wide window, and each thread's sums in it: of squares of the upper and lower halves, and of their products.
-struct Window {
-  std::uint32_t lowest = 0;  ///< exponent; 0: no window yet
-  std::uint64_t upper = 0, cross = 0, lower = 0;
-
-  /// Adds the squares of those that lie in the window, and makes them 0. Returns the largest of the others.
-  __device__ std::uint32_t take(std::uint32_t (&x)[mine]) {
-    const std::uint32_t least = lowest << 23, range = lowest == 0 ? 0 : std::uint32_t{wide_exponents} << 23;
-    std::uint32_t largest = 0;
-#pragma unroll
-    for (std::uint32_t& m : x) {
-      const bool inside = m - least < range;
-      const std::uint32_t whole = inside ? (m & 0x7FFFFFu) | 0x800000u : 0, shift = (m >> 23) - lowest;
-      const std::uint32_t a = __funnelshift_rc(whole, 0, half - shift),
-                          b = __funnelshift_lc(0, whole, shift) & ((1u << half) - 1);
-      upper += std::uint64_t{a} * a;
-      cross += std::uint64_t{a} * b;
-      lower += std::uint64_t{b} * b;
-      m = inside ? 0 : m;
-      largest = max(largest, m);
-    }
-    return largest;
-  }
-  /// Moves the sums of all threads to the warp's words.
-  __device__ void empty_into(unsigned long long* words) {
-    const auto all = [&](std::uint64_t& sum, int at) {
-      const std::uint64_t low = warp_sum(static_cast<std::uint32_t>(sum)),
-                          high = warp_sum(static_cast<std::uint32_t>(sum >> 32));
-      sum = 0;
-      if (threadIdx.x % 32 != 0) return;
-      add_at(words, low, 2 * static_cast<int>(lowest) + at);
-      add_at(words, high, 2 * static_cast<int>(lowest) + at + 32);
-    };
-    if (lowest == 0) return;
-    all(lower, 0), all(cross, half + 1), all(upper, 2 * half);
-  }
-  /// Lays it around `largest`, a number that is not 0, with some room above.
-  __device__ void lay(std::uint32_t largest) {
-    constexpr int below = wide_exponents - 1 - above_first;
-    lowest = static_cast<std::uint32_t>(max(static_cast<int>(largest >> 23) - below, 1));
-  }
-};
+/// words += value 2^at units, a 32-bit digit a word.
+__device__ void add_at(unsigned long long* words, std::uint64_t value, int at) {
+  const std::uint64_t low = (value & 0xFFFFFFFFu) << (at % 32), high = ((value >> 32) << (at % 32)) + (low >> 32);
+  const std::uint64_t parts[3] = {low & 0xFFFFFFFFu, high & 0xFFFFFFFFu, high >> 32};
+  for (int i = 0; i < 3; ++i)
+    if (parts[i] != 0) atomicAdd(words + at / 32 + i, parts[i]);
+}
 
 __global__ void __launch_bounds__(threads) squares(unsigned long long* words, const Pieces pieces) {
-  __shared__ unsigned long long sums[warps][ExactSum::limbs];
-  for (int i = static_cast<int>(threadIdx.x); i < warps * ExactSum::limbs; i += threads)
-    sums[i / ExactSum::limbs][i % ExactSum::limbs] = 0;
+  __shared__ unsigned long long sums[warps][windows * digits];
+  for (int i = static_cast<int>(threadIdx.x); i < warps * windows * digits; i += threads)
+    sums[i / (windows * digits)][i % (windows * digits)] = 0;
   __syncthreads();
-  unsigned long long* const own = sums[threadIdx.x / 32];
   int lost = 0, piece = 0;
-  Window window;
   for (std::int64_t c = blockIdx.x; c < pieces.first[pieces.count]; c += gridDim.x) {
     while (c >= pieces.first[piece + 1]) ++piece;
     std::uint32_t x[mine];
     load(x, pieces.x[piece], pieces.size[piece], (c - pieces.first[piece]) * chunk, lost);
-    const std::uint32_t largest = __reduce_max_sync(everyone, window.take(x));
-    if (largest == 0) continue;
-    if (largest > window.lowest << 23) {
-      window.empty_into(own);
-      window.lay(largest);
-    }
-    add_windows(own, x);
+    add_windows(sums[threadIdx.x / 32], x);
   }
-  window.empty_into(own);
   lost = __reduce_add_sync(everyone, lost);
   if (threadIdx.x % 32 == 0 && lost != 0) atomicAdd(words + ExactSum::limbs, static_cast<unsigned long long>(lost));
   __syncthreads();
-  if (threadIdx.x >= ExactSum::limbs) return;
-  unsigned long long total = 0;
+  if (threadIdx.x >= windows * digits) return;
+  std::uint64_t total = 0;
   for (int w = 0; w < warps; ++w) total += sums[w][threadIdx.x];
-  if (total != 0) atomicAdd(words + threadIdx.x, total);
+  const int window = static_cast<int>(threadIdx.x) / digits, digit = static_cast<int>(threadIdx.x) % digits;
+  add_at(words, total, 2 * (window * exponents + 1) + 32 * digit);
 }
 
 void start(Stream& stream, const Tensor& words, const Pieces& pieces) {

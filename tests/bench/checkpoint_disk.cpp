@@ -39,7 +39,7 @@ namespace fs = std::filesystem;
 constexpr std::int64_t block_bytes = std::int64_t{16} << 20;
 constexpr std::int64_t width = 64;
 constexpr std::int64_t bucket_elements =
-    (std::int64_t{25} << 20) / 4;  // what reduce.bucket_mib is where a deck says nothing
+    (std::int64_t{100} << 20) / 4;  // what reduce.bucket_mib is where a deck says nothing
 
 /// What AdamW keeps of equal matrices, master and two moments, on the rank that owns it by a run's layout.
 class State {

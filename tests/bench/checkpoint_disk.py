@@ -51,7 +51,7 @@ def summary(row: dict, saved: int, structure: float) -> dict:
     shares = statistics.quantiles((raw / ours for ours, raw in pairs), n=4, method="inclusive")
     payload = statistics.median(raw / (ours - structure) if ours > structure else float("inf") for ours, raw in pairs)
     seconds = statistics.median(row["s"])
-    return row | {"saved_by": saved, "pairs": len(pairs), "s": round(seconds, 3), "raw_s": round(statistics.median(row["raw_s"]), 3),
+    return row | {"saved_by": saved, "pairs": len(pairs), "s": round(seconds, 3), "raw_s": round(statistics.median(row["raw_s"]), 6),
                   "gb_per_s": round(row["bytes"] / seconds / 1e9, 3), "of_raw": round(shares[1], 3),
                   "of_raw_quartiles": [round(shares[0], 3), round(shares[2], 3)], "structure_s": round(structure, 3),
                   "payload_of_raw": round(payload, 3)}
@@ -94,7 +94,7 @@ def main() -> int:
             for row in measure(args, saved, tensors):
                 loaded, times = (row["ranks"], f"{row['of_same_ranks']:.2f}") if row["what"] == "load" else ("", "")
                 low, high = row["of_raw_quartiles"]
-                print(f"{row['io']:<7}{row['what']:<6}{tensors:>7}{saved:>10}{loaded:>11}{row['gb_per_s']:>9.3f}{row['bytes'] / row['raw_s'] / 1e9:>9.3f}"
+                print(f"{row['io']:<7}{row['what']:<6}{tensors:>7}{saved:>10}{loaded:>11}{row['gb_per_s']:>9.3f}{row['bytes'] / max(row['raw_s'], 1e-6) / 1e9:>9.3f}"
                       f"{row['of_raw']:>9.2f}   {low:.2f} to {high:.2f}{row['structure_s']:>11.3f}{row['payload_of_raw']:>9.2f}{times:>12}", flush=True)
                 if args.out:
                     with args.out.open("a") as file:

@@ -186,7 +186,7 @@ MUTATIONS = [
              "    const std::uint64_t first = 1;\n    std::memcpy(block.up.data() + step_offset, &first, sizeof first);",
              "mpi.passes_test.2 Passes.EveryStepDrawsAnew"),
     mutation("alpha_of_the_first_member", "products of experts are scaled by the amax of the first", "kernels/gemm/decoded.cpp",
-             "(of_b[e] * r);", "(of_b[0] * r);",
+             "(amaxes.of[e / each][e % each] * r);", "(amaxes.of[0][0] * r);",
              "unit.coded_product_test CodedProduct*.OfExpertsAreThoseOfEachAlone"),
     mutation("hadamard_of_gradients_alone", "one factor of a product is rotated, the other is not",
              "kernels/quantize/host_quantize.hpp",

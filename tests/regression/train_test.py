@@ -192,7 +192,7 @@ class Runs(Train):
         self.assertRegex(out, r"step 3/6 \| loss \S+ \| eval \d\.\d{4} \|")
         self.assertRegex(out, r"step 6/6 \| loss \S+ \| eval \d\.\d{4} \|")
         self.assertRegex(out, r"(?s)\nsample: The .{10,}$")
-        for part in ("time by region", "waiting", "collectives of one step", "memory was asked for 0 times after the second step",
+        for part in ("time by region", "waiting", "collectives of one step", "memory was asked for 0 times after the second step", "report: ",
                      f"corpus:   1 file, {len(TEXT):,} tokens; 469 windows of 32 tokens for training, 52 for evaluation; "
                      "0.15 epochs in 6 steps of 12 sequences"):
             self.assertIn(part, out)

@@ -46,12 +46,15 @@ TEST(Comparison, ShowsTheSettingsThatDiffer) {
   const std::vector<ComparedRun> runs{
       run("runs/a", 20, 2, {{"run.name", "a"}, {"optimizer.lr", "0.001"}, {"run.steps", "20"}}),
       run("runs/<b>", 10, 3,
-          {{"run.name", "b"}, {"optimizer.lr", "0.002"}, {"run.steps", "20"}, {"model.moe.experts", "4"}}),
+          {{"run.name", "b"}, {"optimizer.lr", "0.002"}, {"run.steps", "20"}, {"model.moe.experts", "4"},
+           {"data.files", std::string(50, 'f')}}),
       {"runs/none yet", {}, {{"run.name", "c"}, {"optimizer.lr", "0.001"}, {"run.steps", "20"}}}};
-  EXPECT_EQ(differing_settings(runs), (std::vector<std::string>{"model.moe.experts", "optimizer.lr"}));
+  EXPECT_EQ(differing_settings(runs), (std::vector<std::string>{"data.files", "model.moe.experts", "optimizer.lr"}));
   const std::string text = comparison_text(runs);
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4);
-  for (const char* there : {"runs/a", "model.moe.experts  optimizer.lr\n", "0.002\n", "2.4500", "-         0.001\n"})
+  const std::string cut = "  " + std::string(29, 'f') + "...  ";
+  for (const char* there : {"runs/a", "model.moe.experts  optimizer.lr\n", "0.002\n", "2.4500", cut.c_str(),
+                            "-         0.001\n"})
     EXPECT_NE(text.find(there), std::string::npos) << there << "\n" << text;
   const std::string page = comparison_page(runs);
   for (const char* there : {"runs/&lt;b&gt;", "<th>optimizer.lr</th>", "Loss", "Throughput", "Evaluation loss",

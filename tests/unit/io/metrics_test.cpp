@@ -53,8 +53,8 @@ TEST(MetricsRow, IsOneObjectWithTheDocumentedKeysInOrder) {
   EXPECT_EQ(to_json(row),
             R"({"step":7,"loss":3.25,"eval_loss":3.5,"balance_loss":1.0625,"z_loss":0.1,"expert_load":1.5,)"
             R"("grad_norm":1.02,)"
-            R"("clip_coef":0.98039216,"lr":0.0003,"tokens":57344,"step_ms":123.457,"tokens_per_s":66361.14,)"
-            R"("mfu":0.41235,"memory_bytes":1048576,"ranks":3,"time":1700000000.0,)"
+            R"("clip_coef":0.98039216,"lr":3e-04,"tokens":57344,"step_ms":123.457,"tokens_per_s":66361.140,)"
+            R"("mfu":0.41235,"memory_bytes":1048576,"ranks":3,"time":1700000000.000,)"
             R"("skipped":true,"spike":false,"restart":2})");
 }
 
