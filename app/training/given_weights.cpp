@@ -25,7 +25,7 @@ class ForeignWeights final : public TensorSource {
                           axes_of(tensor.role, tensor.shape.rank()),
                           0,
                           tensor.tied_to,
-                          {}});
+                          {{0, tensor.shape.elements(), 0}}});
     }
   }
   const ModelFacts& facts() const { return reader_->facts(); }

@@ -7,9 +7,9 @@
 #include "core/device/device.hpp"
 #include "core/state/state_dict.hpp"
 #include "io/checkpoint/manifest.hpp"
-#include "io/checkpoint/payload_file.hpp"
 #include "io/checkpoint/storage.hpp"
 #include "io/checkpoint/tensor_source.hpp"
+#include "io/files/posix_file.hpp"
 #include "io/hdf5/parallel.hpp"
 
 namespace tessera {
@@ -37,31 +37,26 @@ class Checkpoint final : public TensorSource {
   std::string changes() const;  ///< Origin's; empty before format 1.4
   /// Holds no optimizer state: no run can go on from it, though one may start with its weights.
   bool weights_only() const { return !manifest_.files.contains(optimizer_file); }
+  std::string reason_not_resumable() const;  ///< why no run goes on from it; empty: a run of its model does
 
   void read(const StoredTensor& tensor, std::int64_t first, std::int64_t count, void* to) const override;
-  void read_all(std::span<ReadRequest> requests, std::span<std::byte> room) const override;
-  int readers() const override;
-  void read_each(std::span<const StoredTensor* const> tensors, std::vector<ReadRequest> requests,
-                 const std::function<void(std::size_t, const ReadRequest&)>& take) const override;
+  void read_each(const StoredTensors& stored, std::span<const Slab> slabs, const Take& take) const override;
   /// Reads every byte and opens every dataset; what is wrong, a line each, with the tensor's name.
   std::vector<std::string> verify() const;
 
  private:
-  struct Stretch;
-  Stretch place_of(const ReadRequest& request) const;
-  const PayloadFile& holding(const StoredTensor& tensor) const { return files_[tensor.slot == "model" ? 0 : 1]; }
+  void read_parallel(const StoredTensors& stored, std::span<const Slab> slabs, const Take& take) const;
   std::string provenance(const char* name) const;
   void read_manifest();
-  void read_file(const char* name);
   void read_structure();
-  std::vector<StoredTensor> tensors_in(const hdf5::File& file, const PayloadFile& payload) const;
+  void open_payload();
   void check_digest() const;
 
   std::filesystem::path folder_;
   const hdf5::Parallel* parallel_ = nullptr;
   Manifest manifest_;
   std::vector<StoredTensor> tensors_;
-  std::vector<PayloadFile> files_;  ///< model, optimizer
+  std::vector<PosixFile> files_;  ///< those of payload_files that there are
 };
 
 /// How a source may differ from the weights that take its values.

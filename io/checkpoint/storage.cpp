@@ -17,15 +17,6 @@ std::string expert_path(const std::string& path, std::int64_t expert) {
   return path.substr(0, cut + inner.size()) + std::to_string(expert) + "." + path.substr(cut + inner.size());
 }
 
-std::vector<StoredPiece> pieces_of(const StateTensor& tensor, ExpertWeights experts) {
-  if (tensor.role != Role::expert || experts == ExpertWeights::single) return {{tensor.path(), tensor.shape, 0, -1}};
-  const Shape member{tensor.shape[1], tensor.shape[2]};
-  std::vector<StoredPiece> pieces;
-  for (int e = 0; e < tensor.shape[0]; ++e)
-    pieces.push_back({expert_path(tensor.path(), e), member, e * member.elements(), e});
-  return pieces;
-}
-
 std::string axes_of(Role role, int rank) {
   if (rank == 1) return "out";
   if (rank == 3) return "expert,out,in";

@@ -1,11 +1,10 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
-#include "core/config/choices.hpp"
-#include "core/state/state_dict.hpp"
+#include "core/layout/param.hpp"
 
 namespace tessera {
 
@@ -18,23 +17,14 @@ inline constexpr const char* tokenizer_file = "tokenizer.json";
 inline constexpr const char* integrity_table = "/integrity/table";
 inline constexpr const char* integrity_places = "/integrity/places";
 
-/// The file that holds a slot.
-inline const char* file_of(const std::string& slot) { return slot == "model" ? model_file : optimizer_file; }
-
-/// One dataset of a tensor, as it will be written.
-struct StoredPiece {
-  std::string path;
-  Shape shape;
-  std::int64_t first = 0;  ///< index of its first element in the canonical tensor
-  int expert = -1;         ///< of a discrete projection, else -1
-};
+/// The files of payload, and the one of them that holds a slot.
+inline constexpr const char* payload_files[] = {model_file, optimizer_file};
+inline std::size_t file_index(const std::string& slot) { return slot == "model" ? 0 : 1; }
+inline const char* file_of(const std::string& slot) { return payload_files[file_index(slot)]; }
 
 /// Where one expert of a projection lies when experts are stored one by one: "...experts.up.weight" becomes
 /// "...experts.3.up.weight". Empty for a path that is no projection's.
 std::string expert_path(const std::string& path, std::int64_t expert);
-
-/// The datasets of a tensor: itself, or one an expert where experts are stored one by one.
-std::vector<StoredPiece> pieces_of(const StateTensor& tensor, ExpertWeights experts);
 
 /// "expert,out,in": what the axes of a dataset mean.
 std::string axes_of(Role role, int rank);

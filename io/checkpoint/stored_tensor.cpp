@@ -3,80 +3,123 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
+#include <numeric>
+#include <span>
 
 #include "io/checkpoint/elements.hpp"
-#include "io/checkpoint/payload_file.hpp"
+#include "io/checkpoint/manifest.hpp"
 #include "io/checkpoint/storage.hpp"
 
 namespace tessera {
-
-namespace fs = std::filesystem;
-
 namespace {
 
-using Json = nlohmann::json;
-
-Error unfit(const fs::path& path, const std::string& why) { return {Exit::file, path.string() + ": " + why}; }
-
-/// Where the elements of one dataset lie, all of them within the file; nothing where it is missing.
-std::optional<hdf5::Dataset> placed(const hdf5::File& file, const std::string& path, std::int64_t bytes) {
-  const std::optional<hdf5::Dataset> data = file.find_dataset(path);
-  if (data && (data->offset < 0 || data->offset + data->shape.elements() * size_of(data->type) > bytes))
-    throw unfit(file.path(), path + " reaches beyond the file");
-  return data;
+/// With the name and the digest of a row and nothing else yet.
+StoredTensor named(const hdf5::File& file, const hdf5::TableRow& row) {
+  const std::size_t slash = row.name.rfind('/');
+  if (slash == std::string::npos || slash < 2) throw file.unfit("its table names no tensor: " + row.name);
+  return {row.name.substr(1, slash - 1), row.name.substr(slash + 1), {}, DType::f32, "", row.digest, "", {}};
 }
 
-/// The experts of a projection that are stored one by one, put together.
-StoredTensor assembled(const hdf5::File& file, StoredTensor tensor, std::int64_t bytes, std::int64_t elements) {
+/// Adds a part behind those that there are, all of it within the file.
+void add_part(const hdf5::File& file, StoredTensor& tensor, std::int64_t count, std::int64_t offset,
+              std::int64_t bytes) {
+  if (offset < 0 || count > bytes / size_of(tensor.type) || offset > bytes - count * size_of(tensor.type))
+    throw file.unfit(tensor.path() + " reaches beyond the file");
+  tensor.parts.push_back({tensor.parts.empty() ? 0 : tensor.parts.back().first + count, count, offset});
+}
+
+/// Its experts, which are stored one by one.
+void add_experts(const hdf5::File& file, StoredTensor& tensor, std::int64_t elements, std::int64_t bytes) {
   Shape member;
-  std::int64_t found = 0;
-  for (std::int64_t e = 0; found < elements; ++e) {
+  for (std::int64_t e = 0; e * member.elements() < elements; ++e) {
     const std::string path = expert_path(tensor.path(), e);
-    if (path.empty()) throw unfit(file.path(), "missing: " + tensor.path());
-    const std::optional<hdf5::Dataset> data = placed(file, path, bytes);
-    if (!data) throw unfit(file.path(), "missing: " + path);
-    if (data->shape.rank() != 2 || (e > 0 && (data->shape != member || data->type != tensor.type)))
-      throw unfit(file.path(), path + " does not fit the other experts");
-    member = data->shape;
-    tensor.type = data->type;
-    tensor.parts.push_back({found, member.elements(), data->offset});
-    found += member.elements();
+    if (path.empty() || !file.has(path)) throw file.unfit("missing: " + (path.empty() ? tensor.path() : path));
+    const hdf5::Dataset data = file.dataset(path);
+    if (data.shape.rank() != 2 || (e > 0 && (data.shape != member || data.type != tensor.type)))
+      throw file.unfit(path + " does not fit the other experts");
+    member = data.shape;
+    tensor.type = data.type;
+    add_part(file, tensor, member.elements(), data.offset, bytes);
   }
   tensor.axes = "expert," + file.text(expert_path(tensor.path(), 0), "axes");
   tensor.shape = Shape{std::ssize(tensor.parts), member[0], member[1]};
-  return tensor;
 }
 
 StoredTensor tensor_of(const hdf5::File& file, const hdf5::TableRow& row, std::int64_t bytes) {
   StoredTensor tensor = named(file, row);
   const auto elements = static_cast<std::int64_t>(row.elements);
-  if (const std::optional<hdf5::Dataset> data = placed(file, row.name, bytes)) {
-    tensor.shape = data->shape;
-    tensor.type = data->type;
+  if (file.has(row.name)) {
+    const hdf5::Dataset data = file.dataset(row.name);
+    tensor.shape = data.shape;
+    tensor.type = data.type;
     tensor.axes = file.text(row.name, "axes");
     if (file.has(row.name, "tied_to")) tensor.tied_to = file.text(row.name, "tied_to");
-    tensor.parts.push_back({0, data->shape.elements(), data->offset});
+    add_part(file, tensor, data.shape.elements(), data.offset, bytes);
   } else {
-    tensor = assembled(file, std::move(tensor), bytes, elements);
+    add_experts(file, tensor, elements, bytes);
   }
   if (tensor.shape.elements() != elements || row.non_finite != 0)
-    throw unfit(file.path(), row.name + " has another size than its table says");
+    throw file.unfit(row.name + " has another size than its table says");
+  return tensor;
+}
+
+/// By the row alone, in the next of the `places`, as many as it takes.
+StoredTensor indexed_tensor(const hdf5::File& file, const hdf5::TableRow& row, std::int64_t bytes,
+                            std::span<const std::uint64_t>& places) {
+  StoredTensor tensor = named(file, row);
+  const auto type = std::ranges::find_if(hdf5::stored_types, [&](DType known) { return row.type == name_of(known); });
+  const auto axes = std::ranges::find(row.shape, std::uint64_t{0});
+  const auto product = std::accumulate(row.shape.begin(), axes, std::uint64_t{1}, std::multiplies<>());
+  if (type == std::end(hdf5::stored_types) || axes == row.shape.begin() || product != row.elements ||
+      row.datasets == 0 || row.datasets > places.size() || row.elements % row.datasets != 0 ||
+      row.elements > static_cast<std::uint64_t>(bytes))
+    throw file.unfit(row.name + " is no tensor");
+  tensor.shape = hdf5::shape_of({row.shape.begin(), axes});
+  tensor.type = *type;
+  tensor.axes = row.axes;
+  tensor.tied_to = row.tied_to;
+  for (const std::uint64_t place : places.first(row.datasets))
+    add_part(file, tensor, static_cast<std::int64_t>(row.elements / row.datasets), static_cast<std::int64_t>(place),
+             bytes);
+  places = places.subspan(row.datasets);
   return tensor;
 }
 
 }  // namespace
 
+StoredTensor planned(const StateTensor& tensor, ExpertWeights experts) {
+  StoredTensor stored{tensor.slot, tensor.name, tensor.shape, tensor.type, axes_of(tensor.role, tensor.shape.rank()), 0,
+                      "",          {}};
+  if (tensor.slot == "model") stored.tied_to = tensor.tied_to;  // of weights alone
+  const std::int64_t parts = by_expert(tensor, experts) ? tensor.shape[0] : 1;
+  const std::int64_t count = tensor.shape.elements() / parts;
+  for (std::int64_t part = 0; part < parts; ++part) stored.parts.push_back({part * count, count, -1});
+  return stored;
+}
+
+std::string dataset_path(const hdf5::File& file, const StoredTensor& tensor, std::size_t part) {
+  const bool whole = tensor.parts.size() == 1 && file.has(tensor.path());
+  return whole ? tensor.path() : expert_path(tensor.path(), static_cast<std::int64_t>(part));
+}
+
 bool is_of_checkpoint(const hdf5::File& file) {
   return file.has(integrity_table) && file.has("/", "file_type") && file.text("/", "file_type") == checkpoint_file_type;
 }
 
-StoredTensor named(const hdf5::File& file, const hdf5::TableRow& row) {
-  const std::size_t slash = row.name.rfind('/');
-  if (slash == std::string::npos || slash < 2) throw unfit(file.path(), "its table names no tensor: " + row.name);
-  return {row.name.substr(1, slash - 1), row.name.substr(slash + 1), {}, DType::f32, "", row.digest, "", {}};
+hdf5::TableRow row_of(const StoredTensor& tensor) {
+  hdf5::TableRow row;
+  row.name = tensor.path();
+  row.digest = tensor.digest;
+  row.elements = static_cast<std::uint64_t>(tensor.shape.elements());
+  row.type = name_of(tensor.type);
+  row.axes = tensor.axes;
+  row.tied_to = tensor.tied_to;
+  row.datasets = tensor.parts.size();
+  std::ranges::copy(hdf5::dims_of(tensor.shape), row.shape.begin());
+  return row;
 }
 
 /// Found by name: HDF5 1.10 frees what it never had when it lists a damaged group.
@@ -89,53 +132,82 @@ std::vector<StoredTensor> tensors_of(const hdf5::File& file, std::int64_t bytes)
   }
   for (const auto& [group, count] : datasets)
     if (const std::int64_t links = file.links(group); links != count)
-      throw unfit(file.path(), fmt::format("{} holds {} datasets, and its table accounts for {}", group, links, count));
+      throw file.unfit(fmt::format("{} holds {} datasets, and its table accounts for {}", group, links, count));
   return tensors;
 }
 
-std::uint64_t digest_in(const PayloadFile& file, const StoredTensor& tensor) {
-  constexpr std::int64_t block = std::int64_t{1} << 18;  // elements: they stay in the cache from the file to the digest
-  const std::int64_t size = size_of(tensor.type);
-  std::vector<std::byte> bytes;
+std::vector<StoredTensor> indexed_tensors(const hdf5::File& file, std::int64_t bytes) {
+  const std::vector<std::uint64_t> all_places = file.numbers(integrity_places);
+  std::span<const std::uint64_t> places = all_places;
+  std::vector<StoredTensor> tensors;
+  for (const hdf5::TableRow& row : file.table(integrity_table))
+    tensors.push_back(indexed_tensor(file, row, bytes, places));
+  if (!places.empty()) throw file.unfit("its table accounts for fewer places than there are");
+  return tensors;
+}
+
+namespace {
+
+/// Of `count` elements of a file from `offset` on, the first of which has index `first`.
+std::uint64_t digest_of(const PosixFile& file, std::int64_t offset, DType type, std::int64_t count,
+                        std::int64_t first) {
+  constexpr std::int64_t block = std::int64_t{1} << 20;  // bytes: they stay in the cache from the file to the digest
+  std::vector<std::byte> bytes(static_cast<std::size_t>(std::min(block, count * size_of(type))));
   std::uint64_t sum = 0;
-  for (const StoredTensor::Part& part : tensor.parts)
-    for (std::int64_t at = 0; at < part.count; at += block) {
-      const std::int64_t count = std::min(block, part.count - at);
-      bytes.resize(static_cast<std::size_t>(count * size));
-      file.read(part.offset + at * size, bytes.data(), count * size);
-      sum += host_digest(bytes.data(), tensor.type, count, part.first + at);
-    }
+  for (std::int64_t at = 0, n = 0; at < count; at += n) {
+    n = std::min(block / size_of(type), count - at);
+    file.read(offset + at * size_of(type), bytes.data(), n * size_of(type));
+    sum += host_digest(bytes.data(), type, n, first + at);
+  }
   return sum;
 }
 
-void check_attributes(const hdf5::File& file, const Manifest& manifest) {
-  std::int64_t complete = 0;
-  std::vector<std::int64_t> version;
-  if (file.has("/", "complete")) file.get("/", "complete", complete);
-  if (complete != 1) throw unfit(file.path(), "is not complete");
-  file.get("/", "format_version", version);
-  if (version != std::vector<std::int64_t>{manifest.format.major, manifest.format.minor})
-    throw unfit(file.path(), "has another format version than the manifest");
-  if (file.text("/", "content_digest") != manifest.content_digest)
-    throw unfit(file.path(), "belongs to another checkpoint: its content_digest differs");
-  if (const std::string features = file.text("/", "required_features"); !features.empty())
-    throw unfit(file.path(), "needs features that this build does not have: " + features);
-  StateCounters::visit(manifest.counters, [&](const std::string& path, auto value) {
-    const std::size_t slash = path.rfind('/');
-    auto stored = value;
-    file.get(path.substr(0, slash), path.c_str() + slash + 1, stored);
-    if (stored != value) throw unfit(file.path(), path + " differs from the manifest");
-  });
+}  // namespace
+
+std::uint64_t digest_in(const PosixFile& file, const StoredTensor& tensor) {
+  std::uint64_t sum = 0;
+  for (const StoredTensor::Part& part : tensor.parts)
+    sum += digest_of(file, part.offset, tensor.type, part.count, part.first);
+  return sum;
 }
+
+std::uint64_t structure_digest(const PosixFile& file, const std::vector<StoredTensor>& tensors) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> taken;  // begin and end
+  for (const StoredTensor& tensor : tensors)
+    for (const StoredTensor::Part& part : tensor.parts)
+      taken.emplace_back(part.offset, part.offset + part.count * size_of(tensor.type));
+  std::ranges::sort(taken);
+  taken.emplace_back(file.size(), file.size());
+  std::uint64_t sum = 0;
+  std::int64_t at = 0;
+  for (const auto& [begin, end] : taken) {
+    if (at < begin) sum += digest_of(file, at, DType::u8, begin - at, at);
+    at = std::max(at, end);
+  }
+  return sum;
+}
+
+namespace {
+
+using Json = nlohmann::json;
+
+Json json_of(const StoredTensor& t) {
+  Json parts = Json::array();
+  for (const StoredTensor::Part& part : t.parts) parts.push_back(Json::array({part.first, part.count, part.offset}));
+  return Json::array({t.slot, t.name, hdf5::dims_of(t.shape), t.type, t.axes, t.digest, t.tied_to, parts});
+}
+
+StoredTensor tensor_from(const Json& json) {
+  StoredTensor t{json[0], json[1], hdf5::shape_of(json[2]), json[3], json[4], json[5], json[6], {}};
+  for (const Json& part : json[7]) t.parts.push_back({part[0], part[1], part[2]});
+  return t;
+}
+
+}  // namespace
 
 std::string to_bytes(const std::vector<StoredTensor>& tensors) {
   Json all = Json::array();
-  for (const StoredTensor& t : tensors) {
-    Json parts = Json::array();
-    for (const StoredTensor::Part& part : t.parts) parts.push_back({part.first, part.count, part.offset});
-    const int type = static_cast<int>(t.type);
-    all.push_back({t.slot, t.name, t.axes, t.tied_to, t.digest, type, hdf5::dims_of(t.shape), parts});
-  }
+  for (const StoredTensor& tensor : tensors) all.push_back(json_of(tensor));
   std::string bytes;
   Json::to_msgpack(all, bytes);
   return bytes;
@@ -143,17 +215,7 @@ std::string to_bytes(const std::vector<StoredTensor>& tensors) {
 
 std::vector<StoredTensor> tensors_from(const std::string& bytes) {
   std::vector<StoredTensor> tensors;
-  for (const Json& json : Json::from_msgpack(bytes)) {
-    StoredTensor& t = tensors.emplace_back();
-    t.slot = json[0];
-    t.name = json[1];
-    t.axes = json[2];
-    t.tied_to = json[3];
-    t.digest = json[4];
-    t.type = static_cast<DType>(json[5].get<int>());
-    t.shape = hdf5::shape_of(json[6].get<std::vector<std::int64_t>>());
-    for (const Json& part : json[7]) t.parts.push_back({part[0], part[1], part[2]});
-  }
+  for (const Json& json : Json::from_msgpack(bytes)) tensors.push_back(tensor_from(json));
   return tensors;
 }
 

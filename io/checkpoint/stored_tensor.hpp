@@ -3,16 +3,16 @@
 #include <string>
 #include <vector>
 
-#include "io/checkpoint/manifest.hpp"
+#include "core/config/choices.hpp"
+#include "core/state/state_dict.hpp"
+#include "io/files/posix_file.hpp"
 #include "io/hdf5/file.hpp"
-#include "kernels/base/tensor.hpp"
 
 namespace tessera {
 
-class PayloadFile;
-
 /// A tensor of a checkpoint: canonical, wherever its parts lie.
 struct StoredTensor {
+  /// A dataset: all of the tensor, or one of its experts.
   struct Part {
     std::int64_t first, count;  ///< elements of the canonical tensor
     std::int64_t offset;        ///< bytes in the file
@@ -30,21 +30,36 @@ struct StoredTensor {
   bool operator==(const StoredTensor&) const = default;
 };
 
+/// Whether a tensor is stored with a dataset an expert.
+inline bool by_expert(const StateTensor& tensor, ExpertWeights experts) {
+  return tensor.role == Role::expert && experts == ExpertWeights::discrete;
+}
+/// What a file will hold of a tensor, without digest and places.
+StoredTensor planned(const StateTensor& tensor, ExpertWeights experts);
+
+/// The dataset of a part.
+std::string dataset_path(const hdf5::File& file, const StoredTensor& tensor, std::size_t part);
+
 /// Whether a file says that it is one of a checkpoint.
 bool is_of_checkpoint(const hdf5::File& file);
 
-/// With the name and the digest of a row and nothing else yet. Throws Error{file} where it names none.
-StoredTensor named(const hdf5::File& file, const hdf5::TableRow& row);
+/// The table's row of a tensor.
+hdf5::TableRow row_of(const StoredTensor& tensor);
 
 /// The tensors that the table of a checkpoint's file names, as their datasets are, each of which is opened, all their
 /// parts within the file's `bytes`. Throws Error{file} where table and datasets do not account for each other.
 std::vector<StoredTensor> tensors_of(const hdf5::File& file, std::int64_t bytes);
 
-/// The digest of a tensor's bytes as they lie in its file, which is read from its first to its last.
-std::uint64_t digest_in(const PayloadFile& file, const StoredTensor& tensor);
+/// The same by the table and the places of the file alone: no dataset is opened. True where the structure's digest is
+/// the manifest's. Throws where no tensors can be such.
+std::vector<StoredTensor> indexed_tensors(const hdf5::File& file, std::int64_t bytes);
 
-/// Throws Error{file} unless counters and root attributes of a file are those of the manifest: both are of one save.
-void check_attributes(const hdf5::File& file, const Manifest& manifest);
+/// The digest of a tensor's bytes as they lie in its file, which is read from its first to its last.
+std::uint64_t digest_in(const PosixFile& file, const StoredTensor& tensor);
+
+/// The digest of all bytes of a file that are no tensor's, as u8 with their places in the file for indices: of whatever
+/// HDF5 wrote there, and of the index. Throws Error{file} where they cannot be read.
+std::uint64_t structure_digest(const PosixFile& file, const std::vector<StoredTensor>& tensors);
 
 /// Bytes that say the same to another rank of this run.
 std::string to_bytes(const std::vector<StoredTensor>& tensors);

@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "io/checkpoint/index.hpp"
-#include "io/checkpoint/payload_file.hpp"
 #include "io/checkpoint/sha256.hpp"
 #include "io/checkpoint/storage.hpp"
 #include "io/files/posix_file.hpp"
@@ -20,20 +18,20 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// What a file says that a tensor is tied to: of weights alone.
-std::string tie_of(const StateTensor& tensor) { return tensor.slot == "model" ? tensor.tied_to : ""; }
-
-/// The datasets of a tensor; `place`: the first of them.
-void add_tensor(hdf5::File& file, const StateTensor& tensor, ExpertWeights experts, DatasetPlace* place) {
-  for (const StoredPiece& piece : pieces_of(tensor, experts)) {
-    (place++)->offset = file.add_dataset(piece.path, piece.shape, tensor.type).offset;
-    file.set(piece.path, "axes", axes_of(tensor.role, piece.shape.rank()));
-    file.set(piece.path, "role", name_of_role(tensor.role));
-    if (const std::string tie = tie_of(tensor); !tie.empty()) file.set(piece.path, "tied_to", tie);
-    if (piece.expert >= 0) {
-      file.set(piece.path, "canonical", tensor.name);
-      file.set(piece.path, "expert", std::int64_t{piece.expert});
-    }
+/// The datasets of a tensor; it learns their places.
+void add_tensor(hdf5::File& file, const StateTensor& held, ExpertWeights experts, StoredTensor& stored) {
+  const bool apart = by_expert(held, experts);
+  const Shape shape = apart ? Shape{held.shape[1], held.shape[2]} : held.shape;
+  for (std::size_t part = 0; part < stored.parts.size(); ++part) {
+    const auto expert = static_cast<std::int64_t>(part);
+    const std::string path = apart ? expert_path(held.path(), expert) : held.path();
+    stored.parts[part].offset = file.add_dataset(path, shape, held.type).offset;
+    file.set(path, "axes", axes_of(held.role, shape.rank()));
+    file.set(path, "role", name_of_role(held.role));
+    if (!stored.tied_to.empty()) file.set(path, "tied_to", stored.tied_to);
+    if (!apart) continue;
+    file.set(path, "canonical", held.name);
+    file.set(path, "expert", expert);
   }
 }
 
@@ -77,139 +75,140 @@ void write_facts(hdf5::File& file, const StateCounters& counters, const std::str
 
 }  // namespace
 
-CheckpointFile::CheckpointFile(fs::path made, std::span<const StateTensor> all, ExpertWeights experts)
-    : path(std::move(made)) {
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (name() != file_of(all[i].slot)) continue;
-    tensors.push_back(i);
-    width = std::max(width, (std::max(all[i].path().size(), all[i].tied_to.size()) / 8 + 1) * 8);
-    for (const StoredPiece& piece : pieces_of(all[i], experts))
-      places.push_back({piece.path, i, piece.first, piece.shape.elements()});
+CheckpointFiles::CheckpointFiles(fs::path folder, std::size_t count, const StateDict& state, const Origin& origin)
+    : folder_(std::move(folder)), state_(state), origin_(origin) {
+  for (std::size_t i = 0; i < count; ++i) files_.push_back({folder_ / payload_files[i], {}});
+  for (const StateTensor& held : state.tensors) {
+    const StoredTensor& stored = tensors.emplace_back(planned(held, origin.experts));
+    File& file = files_.at(file_index(held.slot));
+    file.tensors.push_back(tensors.size() - 1);
+    file.datasets += stored.parts.size();
+    file.width = std::max(file.width, (std::max(held.path().size(), held.tied_to.size()) / 8 + 1) * 8);
   }
 }
 
-std::int64_t CheckpointFile::end(std::span<const StateTensor> all) const {
-  std::int64_t end = 1;
-  for (const DatasetPlace& place : places)
-    end = std::max(end, place.offset + place.count * size_of(all[place.tensor].type));
-  return end;
+std::vector<fs::path> CheckpointFiles::paths() const {
+  std::vector<fs::path> paths;
+  for (const File& file : files_) paths.push_back(file.path);
+  return paths;
 }
 
-std::int64_t CheckpointFile::room(std::span<const StateTensor> all, const Origin& origin) const {
+hdf5::File& CheckpointFiles::holding(const StoredTensor& tensor) { return *files_[file_index(tensor.slot)].open; }
+
+StoredTensors CheckpointFiles::stored() const {
+  StoredTensors stored;
+  for (const StoredTensor& tensor : tensors) stored.push_back(&tensor);
+  return stored;
+}
+
+void CheckpointFiles::create() const {
+  for (const File& file : files_) hdf5::File::create(file.path, &hdf5::Parallel::alone()).close();
+}
+
+void CheckpointFiles::reserve() const {
   constexpr std::int64_t header = 2048;  // of a dataset: its object header, attributes, link and row; 700 as measured
-  const std::size_t texts =
-      origin.deck.size() + origin.command_line.size() + origin.hosts.size() + origin.changes.size() +
-      origin.library_plans.size() + origin.tokenizer.size();
-  std::int64_t bytes = (std::int64_t{64} << 10) + 2 * static_cast<std::int64_t>(texts);
-  for (const DatasetPlace& place : places) bytes += place.count * size_of(all[place.tensor].type) + header;
-  return bytes;
-}
-
-void CheckpointFile::close() {
-  file->close();
-  file.reset();
-}
-
-void create(const CheckpointFile& out) {
-  hdf5::File::create(out.path, &hdf5::Parallel::alone()).close();
-}
-
-void lay_out(CheckpointFile& out, std::span<const StateTensor> all, ExpertWeights experts,
-             const hdf5::Parallel& parallel) {
-  hdf5::File& file = out.file.emplace(hdf5::File::open_to_write(out.path, parallel, std::ssize(out.places)));
-  for (const char* group : {"/counters", "/schedule", "/data", "/rng", "/integrity", "/provenance"})
-    file.add_groups(group);
-  file.add_table(integrity_table, out.tensors.size(), out.width);
-  file.add_numbers(integrity_places, out.places.size());
-  std::string slot;
-  DatasetPlace* place = out.places.data();
-  for (const std::size_t i : out.tensors) {
-    if (std::exchange(slot, all[i].slot) != all[i].slot) file.add_groups("/" + slot);
-    add_tensor(file, all[i], experts, place);
-    while (place != out.places.data() + out.places.size() && place->tensor == i) ++place;
+  const std::size_t texts = origin_.deck.size() + origin_.command_line.size() + origin_.hosts.size() +
+                            origin_.changes.size() + origin_.library_plans.size() + origin_.tokenizer.size();
+  for (const File& file : files_) {
+    std::int64_t bytes = (std::int64_t{64} << 10) + 2 * static_cast<std::int64_t>(texts) +
+                         static_cast<std::int64_t>(file.datasets) * header;
+    for (const std::size_t i : file.tensors) bytes += tensors[i].shape.elements() * size_of(tensors[i].type);
+    PosixFile(file.path, PosixFile::Mode::write).reserve(bytes);
   }
 }
 
-namespace {
-
-/// The rows of the table and the places that they speak of.
-void write_index(CheckpointFile& out, std::span<const StateTensor> all, std::span<const std::uint64_t> digests) {
-  std::vector<hdf5::TableRow> rows;
-  std::vector<std::uint64_t> places;
-  for (const std::size_t i : out.tensors) {
-    const StateTensor& tensor = all[i];
-    hdf5::TableRow row;
-    row.name = tensor.path();
-    row.digest = digests[i];
-    row.elements = static_cast<std::uint64_t>(tensor.shape.elements());
-    row.type = name_of(tensor.type);
-    row.axes = axes_of(tensor.role, tensor.shape.rank());
-    row.tied_to = tie_of(tensor);
-    for (int axis = 0; axis < tensor.shape.rank(); ++axis)
-      row.shape[static_cast<std::size_t>(axis)] = static_cast<std::uint64_t>(tensor.shape[axis]);
-    for (; places.size() < out.places.size() && out.places[places.size()].tensor == i; ++row.datasets)
-      places.push_back(static_cast<std::uint64_t>(out.places[places.size()].offset));
-    rows.push_back(std::move(row));
+void CheckpointFiles::lay_out(const hdf5::Parallel& parallel) {
+  for (File& file : files_) {
+    const auto datasets = static_cast<std::int64_t>(file.datasets);
+    hdf5::File& out = file.open.emplace(hdf5::File::open_to_write(file.path, parallel, datasets));
+    for (const char* group : {"/counters", "/schedule", "/data", "/rng", "/integrity", "/provenance"})
+      out.add_groups(group);
+    out.add_table(integrity_table, file.tensors.size(), file.width);
+    out.add_numbers(integrity_places, file.datasets);
+    std::string slot;
+    for (const std::size_t i : file.tensors) {
+      if (std::exchange(slot, tensors[i].slot) != tensors[i].slot) out.add_groups("/" + slot);
+      add_tensor(out, state_.tensors[i], origin_.experts, tensors[i]);
+    }
   }
-  out.file->write_table(integrity_table, rows, out.width);
-  out.file->write_numbers(integrity_places, places);
 }
 
-}  // namespace
-
-void describe(CheckpointFile& out, std::span<const StateTensor> all, std::span<const std::uint64_t> digests,
-              const StateCounters& counters, const std::string& content_digest, const Origin& origin) {
-  hdf5::File& file = out.file.emplace(hdf5::File::open_to_write(out.path, hdf5::Parallel::alone()));
-  write_index(out, all, digests);
-  StateCounters::visit(counters, [&](const std::string& path, auto value) {
-    const std::size_t slash = path.rfind('/');
-    file.set(path.substr(0, slash), path.c_str() + slash + 1, value);
-  });
-  write_facts(file, counters, content_digest, origin);
-  file.set("/", "complete", std::int64_t{1});
-}
-
-namespace {
-
-/// Of all that is no tensor's in a closed file.
-std::string digest_of_structure(const CheckpointFile& out, std::span<const StateTensor> all) {
-  std::vector<StoredTensor> payload;
-  for (const DatasetPlace& place : out.places) {
-    StoredTensor& tensor = payload.emplace_back();
-    tensor.type = all[place.tensor].type;
-    tensor.parts.push_back({place.first, place.count, place.offset});
+void CheckpointFiles::close() {
+  for (File& file : files_) {
+    if (file.open) file.open->close();
+    file.open.reset();
   }
-  return hex(structure_digest(PayloadFile(out.path), payload));
 }
 
-}  // namespace
+void CheckpointFiles::take_digests(std::span<const std::uint64_t> digests) {
+  ContentDigest content;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    tensors[i].digest = digests[i];
+    content.add(tensors[i].path(), digests[i]);
+  }
+  content.add(state_.counters);
+  content_digest = hex(content.value());
+}
 
-void complete(const fs::path& folder, std::span<const CheckpointFile> files, const char* derived,
-              const StateDict& state, const std::string& content_digest, const Origin& origin) {
-  replace_text_file(folder / deck_file, origin.deck);
-  if (!origin.tokenizer.empty()) replace_text_file(folder / tokenizer_file, origin.tokenizer);
+void CheckpointFiles::describe() {
+  for (File& file : files_) {
+    hdf5::File& out = file.open.emplace(hdf5::File::open_to_write(file.path, hdf5::Parallel::alone()));
+    std::vector<hdf5::TableRow> rows;
+    std::vector<std::uint64_t> places;
+    for (const std::size_t i : file.tensors) {
+      rows.push_back(row_of(tensors[i]));
+      for (const StoredTensor::Part& part : tensors[i].parts) places.push_back(static_cast<std::uint64_t>(part.offset));
+    }
+    out.write_table(integrity_table, rows, file.width);
+    out.write_numbers(integrity_places, places);
+    StateCounters::visit(state_.counters, [&](const std::string& path, auto value) {
+      const std::size_t slash = path.rfind('/');
+      out.set(path.substr(0, slash), path.c_str() + slash + 1, value);
+    });
+    write_facts(out, state_.counters, content_digest, origin_);
+    out.set("/", "complete", std::int64_t{1});
+  }
+}
+
+void CheckpointFiles::finish() {
+  close();
+  for (const File& file : files_) PosixFile(file.path, PosixFile::Mode::write).keep_size();
+}
+
+/// The digest of all that is no tensor's.
+std::string CheckpointFiles::structure_of(const File& file) const {
+  std::vector<StoredTensor> own;
+  for (const std::size_t i : file.tensors) own.push_back(tensors[i]);
+  return hex(structure_digest(PosixFile(file.path, PosixFile::Mode::read), own));
+}
+
+void CheckpointFiles::complete(const char* derived) const {
+  replace_text_file(folder_ / deck_file, origin_.deck);
   Manifest manifest;
-  manifest.counters = state.counters;
+  manifest.counters = state_.counters;
   manifest.content_digest = content_digest;
-  manifest.run_id = origin.run_id;
-  manifest.version = origin.version;
-  manifest.deck_sha256 = sha256(origin.deck);
-  manifest.model_sha256 = origin.model_sha256;
-  manifest.corpus_hash = hex(origin.corpus_hash);
-  manifest.world_size = origin.world_size;
-  manifest.experts = origin.experts;
-  for (const CheckpointFile& out : files) manifest.structures[out.name()] = digest_of_structure(out, state.tensors);
-  if (derived) manifest.structures[derived] = hex(structure_digest(PayloadFile(folder / derived), {}));
+  manifest.run_id = origin_.run_id;
+  manifest.version = origin_.version;
+  manifest.deck_sha256 = sha256(origin_.deck);
+  manifest.model_sha256 = origin_.model_sha256;
+  manifest.corpus_hash = hex(origin_.corpus_hash);
+  manifest.world_size = origin_.world_size;
+  manifest.experts = origin_.experts;
   manifest.files[deck_file] = 0;
-  if (!origin.tokenizer.empty()) manifest.files[tokenizer_file] = 0;
+  if (!origin_.tokenizer.empty()) {
+    replace_text_file(folder_ / tokenizer_file, origin_.tokenizer);
+    manifest.files[tokenizer_file] = 0;
+  }
+  for (const File& file : files_) manifest.structures[file.path.filename().string()] = structure_of(file);
+  if (derived) manifest.structures[derived] = structure_of({folder_ / derived, {}});
   for (const auto& [name, digest] : manifest.structures) manifest.files[name] = 0;
   for (auto& [name, bytes] : manifest.files) {
-    PosixFile file(folder / name, PosixFile::Mode::write);
+    PosixFile file(folder_ / name, PosixFile::Mode::write);
     file.sync();
     bytes = file.size();
   }
-  replace_text_file(folder / manifest_file, to_json(manifest));
-  sync_folder(folder);
+  replace_text_file(folder_ / manifest_file, to_json(manifest));
+  sync_folder(folder_);
 }
 
 void refuse_if_too_big(const fs::path& folder, std::span<const StateTensor> tensors, const std::string& what) {

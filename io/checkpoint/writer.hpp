@@ -10,8 +10,6 @@
 #include "core/state/state_dict.hpp"
 #include "io/checkpoint/snapshot.hpp"
 #include "io/checkpoint/structure.hpp"
-#include "io/checkpoint/write_behind.hpp"
-#include "io/files/fault.hpp"
 #include "io/hdf5/parallel.hpp"
 
 namespace tessera {
@@ -59,40 +57,9 @@ class CheckpointWriter {
   void set_aside(const std::filesystem::path& run);
 
  private:
-  struct Save;
-  template <class Work>
-  void guarded(Save& save, const Work& work);
-  void make_structure(Save& save);
-  void commit(Save& save);
-  void write_once_copied(Save& save);
-  void write_snapshot(Save& save);
-  void prepare(Save& save);
-  void create(Save& save);
-  void guard(const Save& save);
-  void lay_out(Save& save);
-  void meet();
-  void tell_places(Save& save);
-  void write_direct(Save& save);
-  void put(Save& save, const DatasetPlace& place, PosixFile& file, WriteBehind& out);
-  void write_parallel(Save& save);
-  void count(Save& save, std::size_t tensor, const Tensor& values, std::int64_t first, std::byte* copy);
-  void sync(const Save& save);
-  void refuse_non_finite(Save& save);
-  void sum_digests(Save& save);
-  void describe(Save& save);
-  void close(Save& save);
-  void derive(const Save& save);
-  void complete(const Save& save);
-  void announce(const Save& save);
-
-  void about(fault::Phase phase);
-  void enter(fault::Phase phase);
-  /// What one rank throws in its work, all throw.
-  template <class Work>
-  void phase(fault::Phase phase, const Work& work);
+  class Save;
 
   Device& device_;
-  Stream& stream_;
   Control& control_;
   const hdf5::Parallel* parallel_;
   std::optional<DerivedFile> derived_;

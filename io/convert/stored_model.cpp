@@ -89,69 +89,54 @@ class StoredModel final : public ModelReader {
 class NewCheckpoint final : public ModelWriter {
  public:
   NewCheckpoint(const fs::path& path, const ModelFacts& facts)
-      : facts_(facts), folder_(path), digests_(facts.tensors.size()), places_(facts.tensors.size()) {
-    std::vector<const char*> names;
-    for (const StateTensor& tensor : facts_.tensors)
-      if (names.empty() || names.back() != std::string_view(file_of(tensor.slot)))
-        names.push_back(file_of(tensor.slot));
-    refuse_if_too_big(folder_.path(), facts_.tensors, path.string());
-    for (const char* name : names) {
-      structures_.emplace_back(folder_.path() / name, facts_.tensors, facts_.origin.experts);
-      CheckpointFile& out = structures_.back();
-      create(out);
-      lay_out(out, facts_.tensors, facts_.origin.experts, hdf5::Parallel::alone());
-      out.close();
-      for (const DatasetPlace& place : out.places) places_[place.tensor].push_back({place, files_.size()});
-      files_.emplace_back(folder_.path() / name, PosixFile::Mode::write);
-      files_.back().reserve(out.end(facts_.tensors));
-    }
+      : origin_(facts.origin), folder_(path), digests_(facts.tensors.size()) {
+    state_.tensors = facts.tensors;
+    state_.counters = facts.counters;
+    std::size_t count = 1;
+    for (const StateTensor& tensor : state_.tensors) count = std::max(count, file_index(tensor.slot) + 1);
+    refuse_if_too_big(folder_.path(), state_.tensors, path.string());
+    structure_.emplace(folder_.path(), count, state_, origin_);
+    structure_->create();
+    structure_->reserve();
+    structure_->lay_out(hdf5::Parallel::alone());
+    structure_->close();
+    for (const fs::path& file : structure_->paths()) files_.emplace_back(file, PosixFile::Mode::write);
   }
 
   void write(std::size_t index, std::int64_t first, std::int64_t count, const void* from) override {
-    const StateTensor& tensor = facts_.tensors[index];
+    const StoredTensor& tensor = structure_->tensors[index];
     const std::int64_t size = size_of(tensor.type);
     if (const std::uint64_t wrong = non_finite(from, tensor.type, count); wrong > 0)
       throw Error(Exit::numerical,
                   fmt::format("{} is refused: {} elements of {} from its {}th on are not finite in {}",
                               folder_.path().string(), wrong, tensor.path(), first, name_of(tensor.type)));
     digests_[index] += host_digest(from, tensor.type, count, first);
-    for (const auto& [place, file] : places_[index]) {
-      const std::int64_t begin = std::max(first, place.first), end = std::min(first + count, place.first + place.count);
+    for (const StoredTensor::Part& part : tensor.parts) {
+      const std::int64_t begin = std::max(first, part.first), end = std::min(first + count, part.first + part.count);
       if (begin < end)
-        files_[file].write(place.offset + (begin - place.first) * size,
-                           static_cast<const std::byte*>(from) + (begin - first) * size, (end - begin) * size);
+        files_[file_index(tensor.slot)].write(part.offset + (begin - part.first) * size,
+                                              static_cast<const std::byte*>(from) + (begin - first) * size,
+                                              (end - begin) * size);
     }
   }
 
   std::optional<std::string> commit() override {
-    ContentDigest content;
-    for (std::size_t i = 0; i < digests_.size(); ++i) content.add(facts_.tensors[i].path(), digests_[i]);
-    content.add(facts_.counters);
-    const std::string digest = hex(content.value());
+    structure_->take_digests(digests_);
     for (PosixFile& file : files_) file.sync();
-    for (CheckpointFile& out : structures_) {
-      describe(out, facts_.tensors, digests_, facts_.counters, digest, facts_.origin);
-      out.close();
-    }
-    StateDict state;
-    state.tensors = facts_.tensors;
-    state.counters = facts_.counters;
-    complete(folder_.path(), structures_, nullptr, state, digest, facts_.origin);
+    structure_->describe();
+    structure_->finish();
+    structure_->complete(nullptr);
     folder_.commit();
-    return digest;
+    return structure_->content_digest;
   }
 
  private:
-  struct Part {
-    DatasetPlace place;
-    std::size_t file;
-  };
-  ModelFacts facts_;
+  StateDict state_;
+  const Origin origin_;
   NewFolder folder_;
-  std::vector<CheckpointFile> structures_;
+  std::optional<CheckpointFiles> structure_;
   std::vector<PosixFile> files_;
   std::vector<std::uint64_t> digests_;
-  std::vector<std::vector<Part>> places_;  ///< by tensor
 };
 
 }  // namespace

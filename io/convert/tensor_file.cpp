@@ -6,11 +6,9 @@
 #include <cstring>
 #include <set>
 
-#include "io/checkpoint/payload_file.hpp"
 #include "io/checkpoint/stored_tensor.hpp"
 #include "io/convert/safetensors.hpp"
 #include "io/hdf5/file.hpp"
-#include "io/hdf5/listing.hpp"
 
 namespace tessera {
 namespace {
@@ -28,12 +26,12 @@ bool named_as_hdf5(const std::filesystem::path& path) {
   return path.extension() == ".h5" || path.extension() == ".hdf5";
 }
 
-SourceTensor described(const hdf5::File& file, const hdf5::ListedDataset& listed) {
+SourceTensor described(const hdf5::File& file, const std::string& path) {
   SourceTensor t;
-  t.name = listed.path;
-  t.shape = hdf5::shape_of(listed.dims);
+  t.name = path;
   try {
-    const hdf5::Dataset data = file.dataset(listed.path);
+    t.shape = hdf5::shape_of(file.dims(path));
+    const hdf5::Dataset data = file.dataset(path);
     t.type = data.type;
     t.offset = data.offset;
   } catch (const Error&) {
@@ -67,7 +65,7 @@ std::vector<SourceTensor> list_hdf5(const std::filesystem::path& path) {
   if (!begins_as_hdf5(path)) throw Error(Exit::file, path.string() + ": is no HDF5 file, whatever its name says");
   std::vector<SourceTensor> list;
   const hdf5::File file = hdf5::File::open(path);
-  for (const hdf5::ListedDataset& d : hdf5::list_datasets(path)) list.push_back(described(file, d));
+  for (const std::string& dataset : file.datasets()) list.push_back(described(file, dataset));
   const std::int64_t size = PosixFile(path, PosixFile::Mode::read).size();
   for (const SourceTensor& t : list)
     if (t.unreadable.empty() && t.offset + t.shape.elements() * size_of(t.type) > size)
@@ -103,7 +101,7 @@ void check_digests(const std::filesystem::path& path, const std::vector<SourceTe
   if (!is_of_checkpoint(file)) return;
   std::set<std::int64_t> wanted;  // places: an expert by itself is a part of a tensor
   for (const SourceTensor& t : tensors) wanted.insert(t.offset);
-  const PayloadFile payload(path);
+  const PosixFile payload(path, PosixFile::Mode::read);
   for (const StoredTensor& stored : tensors_of(file, payload.size())) {
     const auto here = [&](const StoredTensor::Part& part) { return wanted.contains(part.offset); };
     if (std::ranges::any_of(stored.parts, here) && digest_in(payload, stored) != stored.digest)

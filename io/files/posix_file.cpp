@@ -17,14 +17,14 @@ namespace tessera {
 namespace {
 
 constexpr std::int64_t most = std::int64_t{1} << 30;  // of one call
-constexpr std::int64_t worth_sending = std::int64_t{1} << 20;
+constexpr std::int64_t worth_sending = std::int64_t{512} << 10;
 
 Error failed(Exit code, const std::filesystem::path& path, const char* what, int cause) {
   return {code, fmt::format("{}: {}: {}", path.string(), what, std::strerror(cause))};
 }
 
 int flags_of(PosixFile::Mode mode) {
-  constexpr int flags[] = {O_RDONLY, O_WRONLY, O_WRONLY, O_WRONLY | O_CREAT | O_TRUNC};
+  constexpr int flags[] = {O_RDONLY, O_RDONLY, O_WRONLY, O_WRONLY, O_WRONLY | O_CREAT | O_TRUNC};
   return flags[static_cast<int>(mode)] | O_CLOEXEC;
 }
 
@@ -48,8 +48,9 @@ int write_all(int file, std::string_view bytes, std::optional<std::int64_t> offs
 
 PosixFile::PosixFile(const std::filesystem::path& path, Mode mode)
     : PosixFile(path, ::open(path.c_str(), flags_of(mode), 0644)) {
-  if (file_ < 0) throw failed(mode == Mode::read ? Exit::file : Exit::environment, path, "cannot be opened", errno);
-  if (mode == Mode::payload) direct_ = ::open(path.c_str(), flags_of(mode) | O_DIRECT);
+  const bool reads = mode == Mode::read || mode == Mode::read_payload;
+  if (file_ < 0) throw failed(reads ? Exit::file : Exit::environment, path, "cannot be opened", errno);
+  if (mode == Mode::read_payload || mode == Mode::payload) direct_ = ::open(path.c_str(), flags_of(mode) | O_DIRECT);
 }
 
 std::optional<PosixFile> PosixFile::exclusive(const std::filesystem::path& path) {
@@ -94,6 +95,15 @@ void PosixFile::read(std::int64_t offset, void* to, std::int64_t bytes) const {
     if (n == 0) throw Error(Exit::file, path_.string() + ": ends early: it was truncated");
     done += n;
   }
+}
+
+void PosixFile::read_pages(std::int64_t begin, std::int64_t end, std::span<std::byte> room) const {
+  const std::int64_t page = begin / page_bytes * page_bytes, pages = round_up(end, page_bytes) - page;
+  require(pages <= std::ssize(room), "read_pages", "room is too small");
+  // Whatever is short or fails past the cache is read again through it, which says why.
+  if (end - begin < worth_pages ||
+      ::pread(direct_, room.data(), static_cast<std::size_t>(pages), page) < end - page)
+    read(begin, room.data() + (begin - page), end - begin);
 }
 
 void PosixFile::write(std::int64_t offset, const void* from, std::int64_t bytes) {

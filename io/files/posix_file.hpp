@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,12 +20,12 @@ constexpr std::int64_t worth_pages = std::int64_t{64} << 10;  ///< less goes thr
 /// again. Returns the errno of what stopped it, 0 for nothing. The only loop of writes.
 int write_all(int file, std::string_view bytes, std::optional<std::int64_t> offset = std::nullopt);
 
-/// An open file of the system, read and written at offsets. Throws Error{file} on reading and Error{environment} on
-/// writing, with path and cause; interrupted and partial transfers are taken up again.
+/// An open file of the system, read and written at offsets by any number of threads. Throws Error{file} on reading and
+/// Error{environment} on writing, with path and cause; interrupted and partial transfers are taken up again.
 class PosixFile {
  public:
-  /// write, payload: what is there; replace: made anew, or emptied.
-  enum class Mode { read, write, payload, replace };
+  /// write: what is there; replace: made anew, or emptied; payload: past the system's cache, as far as it goes.
+  enum class Mode { read, read_payload, write, payload, replace };
   enum class Lock { taken, refused, unknown };  ///< refused: another has it; unknown: the file system keeps none
   PosixFile(const std::filesystem::path& path, Mode mode);
   /// A file that nobody had before; nothing where somebody has.
@@ -41,9 +42,13 @@ class PosixFile {
   std::chrono::nanoseconds changed() const;  ///< when its content or time was set, by the file system's clock
   void touch() noexcept;                     ///< sets that time to now
   void read(std::int64_t offset, void* to, std::int64_t bytes) const;
-  /// From a MiB on, it sets out for the disk at once, not only at sync(): disks are slow with many small pieces.
+  /// Bytes [begin, end) and the rest of their pages to `room`, which begins with a page and has room for them. Payload
+  /// goes past the system's cache, which spares the processor a copy: for bytes that nobody reads again, and twice as
+  /// fast into LargePages.
+  void read_pages(std::int64_t begin, std::int64_t end, std::span<std::byte> room) const;
+  /// From 512 KiB on, it sets out for the disk at once, not only at sync(): disks are slow with many small pieces.
   /// Payload that is as far behind a page's beginning in memory as in the file goes past the system's cache, whole
-  /// pages of it, which spares the processor a copy and the system its memory. By any number of threads.
+  /// pages of it, which spares the processor a copy and the system its memory.
   void write(std::int64_t offset, const void* from, std::int64_t bytes);
   /// Reserves the first `bytes`, so that no later write to them finds the disk full. The file's size stays.
   void reserve(std::int64_t bytes);

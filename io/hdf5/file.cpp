@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <map>
 
 namespace tessera::hdf5 {
 
@@ -69,105 +68,86 @@ Object text_type(std::size_t size) {
 
 std::string trimmed(const char* bytes, std::size_t size) { return {bytes, strnlen(bytes, size)}; }
 
-enum class Columns { integrity, all };
-
-/// The members of a row in their order: texts with the bytes that they take, numbers, and an array of them.
-template <class Row, class Visitor>
-void visit_row(Row&& row, std::size_t width, Columns columns, Visitor&& member) {
-  member("name", row.name, width);
-  member("digest", row.digest);
-  member("elements", row.elements);
-  member("non_finite", row.non_finite);
-  if (columns == Columns::integrity) return;
-  constexpr std::size_t type_width = 8, axes_width = 24;
-  member("type", row.type, type_width);
-  member("axes", row.axes, axes_width);
-  member("shape", row.shape);
-  member("tied_to", row.tied_to, width);
-  member("datasets", row.datasets);
-}
-
-struct RowBytes {
-  std::size_t total = 0;
-  void operator()(const char*, const std::string&, std::size_t bytes) { total += bytes; }
-  void operator()(const char*, const auto& numbers) { total += sizeof numbers; }
+/// A column of a table, and where a row has its value: a text, or numbers.
+struct Column {
+  const char* name;
+  std::size_t bytes;
+  std::string* text;
+  std::uint64_t* numbers = nullptr;
 };
 
-std::size_t row_bytes(std::size_t width, Columns columns) {
-  RowBytes bytes;
-  visit_row(TableRow{}, width, columns, bytes);
-  return bytes.total;
+/// In their order; older tables lack the index.
+std::vector<Column> columns_of(TableRow& row, std::size_t width, bool index) {
+  constexpr std::size_t number = sizeof(std::uint64_t), type_width = 8, axes_width = 24;
+  std::vector<Column> columns{{"name", width, &row.name},
+                              {"digest", number, nullptr, &row.digest},
+                              {"elements", number, nullptr, &row.elements},
+                              {"non_finite", number, nullptr, &row.non_finite}};
+  if (index)
+    columns.insert(columns.end(), {{"type", type_width, &row.type},
+                                   {"axes", axes_width, &row.axes},
+                                   {"shape", sizeof row.shape, nullptr, row.shape.data()},
+                                   {"tied_to", width, &row.tied_to},
+                                   {"datasets", number, nullptr, &row.datasets}});
+  return columns;
 }
 
 /// A row as a compound, packed.
 class RowType {
  public:
-  RowType(std::size_t width, Columns columns)
-      : width_(width),
-        columns_(columns),
-        size_(row_bytes(width, columns)),
-        compound_(H5Tcreate(H5T_COMPOUND, size_), H5Tclose) {
-    visit_row(TableRow{}, width, columns, Insert{compound_.id()});
+  RowType(std::size_t width, bool index)
+      : width_(width), index_(index), size_(bytes(width, index)), compound_(H5Tcreate(H5T_COMPOUND, size_), H5Tclose) {
+    TableRow row;
+    std::size_t at = 0;
+    for (const Column& column : columns_of(row, width, index))
+      H5Tinsert(id(), column.name, std::exchange(at, at + column.bytes), type_of(column).id());
   }
   /// That of a table of such rows; of others, one that is not theirs.
   static RowType like(Object::Id stored) {
-    const bool all = H5Tget_nmembers(stored) > 4;
-    const Columns columns = all ? Columns::all : Columns::integrity;
-    const std::size_t size = H5Tget_size(stored), numbers = row_bytes(0, columns);
-    return {size > numbers ? (size - numbers) / (all ? 2 : 1) : 1, columns};
+    const bool index = H5Tget_nmembers(stored) > 4;
+    const std::size_t size = H5Tget_size(stored), numbers = bytes(0, index);
+    return {size > numbers ? (size - numbers) / (index ? 2 : 1) : 1, index};
   }
 
   Object::Id id() const { return compound_.id(); }
   std::size_t size() const { return size_; }
-  void encode(const TableRow& row, char* to) const { visit_row(row, width_, columns_, Encode{to}); }
+  void encode(TableRow row, char* to) const {
+    for (const Column& column : columns_of(row, width_, index_)) {
+      if (column.text)
+        column.text->copy(to, column.bytes);
+      else
+        std::memcpy(to, column.numbers, column.bytes);
+      to += column.bytes;
+    }
+  }
   TableRow decode(const char* from) const {
     TableRow row;
-    visit_row(row, width_, columns_, Decode{from});
+    for (const Column& column : columns_of(row, width_, index_)) {
+      if (column.text)
+        *column.text = trimmed(from, column.bytes);
+      else
+        std::memcpy(column.numbers, from, column.bytes);
+      from += column.bytes;
+    }
     return row;
   }
 
  private:
-  struct Insert {
-    Object::Id compound;
-    std::size_t at = 0;
-    void operator()(const char* name, const std::string&, std::size_t bytes) { add(name, text_type(bytes), bytes); }
-    void operator()(const char* name, std::uint64_t) {
-      add(name, {H5Tcopy(H5T_STD_U64LE), H5Tclose}, sizeof(std::uint64_t));
-    }
-    void operator()(const char* name, const std::array<std::uint64_t, 3>& numbers) {
-      const hsize_t count = numbers.size();
-      add(name, {H5Tarray_create2(H5T_STD_U64LE, 1, &count), H5Tclose}, sizeof numbers);
-    }
-    void add(const char* name, const Object& type, std::size_t bytes) {
-      H5Tinsert(compound, name, at, type.id());
-      at += bytes;
-    }
-  };
-  struct Encode {
-    char* to;
-    void operator()(const char*, const std::string& text, std::size_t bytes) {
-      std::memcpy(to, text.data(), std::min(text.size(), bytes - 1));
-      to += bytes;
-    }
-    void operator()(const char*, const auto& numbers) {
-      std::memcpy(to, &numbers, sizeof numbers);
-      to += sizeof numbers;
-    }
-  };
-  struct Decode {
-    const char* from;
-    void operator()(const char*, std::string& text, std::size_t bytes) {
-      text = trimmed(from, bytes);
-      from += bytes;
-    }
-    void operator()(const char*, auto& numbers) {
-      std::memcpy(&numbers, from, sizeof numbers);
-      from += sizeof numbers;
-    }
-  };
+  static std::size_t bytes(std::size_t width, bool index) {
+    TableRow row;
+    std::size_t sum = 0;
+    for (const Column& column : columns_of(row, width, index)) sum += column.bytes;
+    return sum;
+  }
+  static Object type_of(const Column& column) {
+    if (column.text) return text_type(column.bytes);
+    const hsize_t count = column.bytes / sizeof(std::uint64_t);
+    return count == 1 ? Object(H5Tcopy(H5T_STD_U64LE), H5Tclose)
+                      : Object(H5Tarray_create2(H5T_STD_U64LE, 1, &count), H5Tclose);
+  }
 
   std::size_t width_;
-  Columns columns_;
+  bool index_;
   std::size_t size_;
   Object compound_;
 };
@@ -217,38 +197,16 @@ std::string version() {
   return fmt::format("{}.{}.{}", major, minor, release);
 }
 
-Object::~Object() { close(); }
-
 bool Object::close() {
   const Id id = std::exchange(id_, -1);
   return id < 0 || close_(id) >= 0;
 }
 
-struct File::Kinds {
-  Object contiguous_datasets = contiguous(), scalar{H5Screate(H5S_SCALAR), H5Sclose};
-  const Object& type(DType type) {
-    Object& made = types[type];
-    if (!made) made = type_of(type);
-    return made;
-  }
-  const Object& text(std::size_t size) {
-    Object& made = texts[size];
-    if (!made) made = text_type(size);
-    return made;
-  }
-
- private:
-  std::map<DType, Object> types;
-  std::map<std::size_t, Object> texts;
-};
-
 File::File(std::filesystem::path path, Exit blame, const Parallel* parallel)
-    : path_(std::move(path)),
-      blame_(blame),
-      parallel_(parallel),
-      kinds_((prepare_library(), std::make_unique<Kinds>())) {}
-File::File(File&&) noexcept = default;
-File::~File() = default;
+    : path_(std::move(path)), blame_(blame), parallel_(parallel) {
+  prepare_library();
+  contiguous_ = contiguous();
+}
 
 Object::Id File::checked(Object::Id id, std::string_view doing) const {
   if (id < 0) throw Error(blame_, fmt::format("{}: {}: {}", path_.string(), doing, last_error()));
@@ -329,60 +287,44 @@ void File::add_groups(const std::string& path) {
   }
 }
 
+Object File::create_dataset(const std::string& path, Object::Id type, const std::vector<std::int64_t>& dims) {
+  const Object space = space_of(dims);
+  return {
+      checked(H5Dcreate2(file_.id(), path.c_str(), type, space.id(), H5P_DEFAULT, contiguous_.id(), H5P_DEFAULT), path),
+      H5Dclose};
+}
+
 Dataset File::add_dataset(const std::string& path, const Shape& shape, DType type) {
-  const Object space = space_of(dims_of(shape));
-  Object data(checked(H5Dcreate2(file_.id(), path.c_str(), kinds_->type(type).id(), space.id(), H5P_DEFAULT,
-                                 kinds_->contiguous_datasets.id(), H5P_DEFAULT),
-                      path),
-              H5Dclose);
-  const haddr_t offset = H5Dget_offset(data.id());
-  open_ = std::move(data);
+  open_ = create_dataset(path, type_of(type).id(), dims_of(shape));
   open_path_ = path;
-  if (offset == HADDR_UNDEF) throw Error(Exit::internal, path + ": has no place in " + path_.string());
-  return {shape, type, static_cast<std::int64_t>(offset)};
+  return {shape, type, place(path)};
 }
 
 namespace {
 
-/// A range of elements in row-major order as boxes, at most 2 N - 1 of them in N axes: part of a row, whole rows, part
-/// of a row. Adds those behind `axis` to the selection of a dataspace.
-class Boxes {
- public:
-  explicit Boxes(Object::Id space) : space_(space) {
-    hsize_t dims[H5S_MAX_RANK];
-    dims_.assign(dims, dims + std::max(0, H5Sget_simple_extent_dims(space, dims, nullptr)));
-    begin_.assign(dims_.size(), 0);
-    H5Sselect_none(space);
+/// Adds a range of elements in row-major order to the selection of a dataspace, as boxes, at most 2 N - 1 of them in N
+/// axes: part of a row, whole rows, part of a row.
+void select(Object::Id space, const std::vector<hsize_t>& dims, hsize_t first, hsize_t count) {
+  std::vector<hsize_t> rows(dims.size(), 1);  // elements that an index of each axis stands for
+  for (std::size_t axis = dims.size() - 1; axis-- > 0;) rows[axis] = rows[axis + 1] * dims[axis + 1];
+  while (count > 0) {
+    std::size_t axis = 0;
+    while (first % rows[axis] != 0 || count < rows[axis]) ++axis;
+    std::vector<hsize_t> begin(dims.size()), counts(dims.size(), 1);
+    for (std::size_t i = 0; i < dims.size(); ++i) begin[i] = first / rows[i] % dims[i];
+    std::copy(dims.begin() + static_cast<std::ptrdiff_t>(axis), dims.end(),
+              counts.begin() + static_cast<std::ptrdiff_t>(axis));
+    counts[axis] = std::min(count / rows[axis], dims[axis] - begin[axis]);
+    H5Sselect_hyperslab(space, H5S_SELECT_OR, begin.data(), nullptr, counts.data(), nullptr);
+    first += counts[axis] * rows[axis];
+    count -= counts[axis] * rows[axis];
   }
-  void add(hsize_t first, hsize_t count, std::size_t axis = 0) {
-    hsize_t row = 1;  // elements that an index of this axis stands for
-    for (std::size_t inner = axis + 1; inner < dims_.size(); ++inner) row *= dims_[inner];
-    if (const hsize_t before = first % row; before != 0 && count > 0) {
-      const hsize_t part = std::min(count, row - before);
-      begin_[axis] = first / row;
-      add(before, part, axis + 1);
-      first += part;
-      count -= part;
-    }
-    begin_[axis] = first / row;
-    if (count >= row) select(axis, count / row);
-    begin_[axis] += count / row;
-    if (count % row != 0) add(0, count % row, axis + 1);
-    begin_[axis] = 0;
-  }
+}
 
- private:
-  void select(std::size_t axis, hsize_t indices) {
-    std::vector<hsize_t> counts(dims_.size(), 1);
-    counts[axis] = indices;
-    std::copy(dims_.begin() + static_cast<std::ptrdiff_t>(axis) + 1, dims_.end(),
-              counts.begin() + static_cast<std::ptrdiff_t>(axis) + 1);
-    H5Sselect_hyperslab(space_, H5S_SELECT_OR, begin_.data(), nullptr, counts.data(), nullptr);
-  }
-
-  Object::Id space_;
-  std::vector<hsize_t> dims_, begin_;
-};
+std::vector<hsize_t> extent_of(Object::Id space) {
+  hsize_t dims[H5S_MAX_RANK];
+  return {dims, dims + std::max(0, H5Sget_simple_extent_dims(space, dims, nullptr))};
+}
 
 /// What H5Dwrite and H5Dread are told of elements: their places in the file, and as many in memory, one after another.
 struct Selection {
@@ -390,9 +332,9 @@ struct Selection {
   Selection(Object::Id data, std::span<const ElementRange> ranges)
       : type(H5Dget_type(data), H5Tclose), file(H5Dget_space(data), H5Sclose) {
     std::int64_t count = 0;
-    Boxes boxes(file.id());
+    H5Sselect_none(file.id());
     for (const ElementRange& range : ranges) {
-      boxes.add(static_cast<hsize_t>(range.first), static_cast<hsize_t>(range.count));
+      select(file.id(), extent_of(file.id()), static_cast<hsize_t>(range.first), static_cast<hsize_t>(range.count));
       count += range.count;
     }
     memory = space_of({std::max<std::int64_t>(count, 1)});
@@ -422,59 +364,111 @@ Object::Id File::at(const std::string& object) const {
   return open_.id();
 }
 
-void File::write_attribute(const std::string& object, const char* name, Object::Id type, Object::Id space,
-                           const void* data) {
-  const Object attribute(
-      checked(H5Acreate2(at(object), name, type, space, H5P_DEFAULT, H5P_DEFAULT), object + "@" + name), H5Aclose);
-  checked(H5Awrite(attribute.id(), type, data), object + "@" + name);
+namespace {
+
+Object::Id number_type(std::int64_t) { return H5T_STD_I64LE; }
+Object::Id number_type(std::uint64_t) { return H5T_STD_U64LE; }
+Object::Id number_type(double) { return H5T_IEEE_F64LE; }
+
+}  // namespace
+
+void File::add_attribute(const std::string& object, const char* name, const Value& value) {
+  const std::string what = object + "@" + name;
+  const auto add = [&](Object::Id type, const std::vector<std::int64_t>& dims, const void* data) {
+    const Object space = space_of(dims);
+    const Object made(checked(H5Acreate2(at(object), name, type, space.id(), H5P_DEFAULT, H5P_DEFAULT), what),
+                      H5Aclose);
+    checked(H5Awrite(made.id(), type, data), what);
+  };
+  const auto kinds = [&]<class T>(const T& held) {
+    if constexpr (std::is_same_v<T, std::string>)
+      add(text_type(held.size()).id(), {}, held.c_str());  // of an empty one, the byte that ends it
+    else if constexpr (std::is_same_v<T, std::vector<std::int64_t>>)
+      add(H5T_STD_I64LE, {std::ssize(held)}, held.data());
+    else
+      add(number_type(held), {}, &held);
+  };
+  std::visit(kinds, value);
 }
 
-void File::set(const std::string& object, const char* name, std::string_view text) {
-  const std::string bytes(text.empty() ? std::string_view("\0", 1) : text);
-  write_attribute(object, name, kinds_->text(bytes.size()).id(), kinds_->scalar.id(), bytes.data());
-}
-void File::set(const std::string& object, const char* name, std::int64_t value) {
-  write_attribute(object, name, H5T_STD_I64LE, kinds_->scalar.id(), &value);
-}
-void File::set(const std::string& object, const char* name, std::uint64_t value) {
-  write_attribute(object, name, H5T_STD_U64LE, kinds_->scalar.id(), &value);
-}
-void File::set(const std::string& object, const char* name, double value) {
-  write_attribute(object, name, H5T_IEEE_F64LE, kinds_->scalar.id(), &value);
-}
-void File::set(const std::string& object, const char* name, const std::vector<std::int64_t>& values) {
-  write_attribute(object, name, H5T_STD_I64LE, space_of({std::ssize(values)}).id(), values.data());
-}
-
-void File::add_contiguous(const std::string& path, Object::Id type, std::size_t elements) {
-  const Object space = space_of({static_cast<std::int64_t>(elements)});
-  const Object data(checked(H5Dcreate2(file_.id(), path.c_str(), type, space.id(), H5P_DEFAULT,
-                                       kinds_->contiguous_datasets.id(), H5P_DEFAULT),
-                            path),
-                    H5Dclose);
-}
-
-void File::write_whole(const std::string& path, Object::Id type, const void* data) {
-  const Object whole(checked(H5Dopen2(file_.id(), path.c_str(), H5P_DEFAULT), path), H5Dclose);
-  checked(H5Dwrite(whole.id(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data), path);
+Value File::attribute(const std::string& object, const char* name) const {
+  const std::string what = object + "@" + name;
+  const Object found(checked(H5Aopen(at(object), name, H5P_DEFAULT), what), H5Aclose);
+  const Object type(checked(H5Aget_type(found.id()), what), H5Tclose),
+      space(checked(H5Aget_space(found.id()), what), H5Sclose);
+  const auto read = [&](void* to) { checked(H5Aread(found.id(), type.id(), to), what); };
+  const hssize_t count = H5Sget_simple_extent_npoints(space.id());
+  const auto holds_one = [&](auto& number) {
+    const bool fits = count == 1 && H5Tequal(type.id(), number_type(number)) > 0;
+    if (fits) read(&number);
+    return fits;
+  };
+  if (H5Tget_class(type.id()) == H5T_STRING && H5Tis_variable_str(type.id()) == 0) {
+    std::string bytes(H5Tget_size(type.id()), '\0');
+    read(bytes.data());
+    return trimmed(bytes.data(), bytes.size());
+  }
+  if (H5Sget_simple_extent_type(space.id()) == H5S_SIMPLE && H5Tequal(type.id(), H5T_STD_I64LE) > 0) {
+    std::vector<std::int64_t> values(static_cast<std::size_t>(count));
+    read(values.data());
+    return values;
+  }
+  if (std::int64_t number = 0; holds_one(number)) return number;
+  if (std::uint64_t number = 0; holds_one(number)) return number;
+  if (double number = 0; holds_one(number)) return number;
+  throw unfit(what + " has another type");
 }
 
 void File::add_table(const std::string& path, std::size_t rows, std::size_t width) {
-  add_contiguous(path, RowType(width, Columns::all).id(), rows);
+  create_dataset(path, RowType(width, true).id(), {static_cast<std::int64_t>(rows)});
+}
+
+void File::add_numbers(const std::string& path, std::size_t count) {
+  create_dataset(path, H5T_STD_U64LE, {static_cast<std::int64_t>(count)});
+}
+
+void File::write_whole(const std::string& path, Object::Id type, const void* data) {
+  checked(H5Dwrite(at(path), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data), path);
 }
 
 void File::write_table(const std::string& path, const std::vector<TableRow>& rows, std::size_t width) {
-  const RowType type(width, Columns::all);
+  const RowType type(width, true);
   std::vector<char> bytes(rows.size() * type.size(), '\0');
   char* at_row = bytes.data();
   for (const TableRow& row : rows) type.encode(row, std::exchange(at_row, at_row + type.size()));
   write_whole(path, type.id(), bytes.data());
 }
 
-void File::add_numbers(const std::string& path, std::size_t count) { add_contiguous(path, H5T_STD_U64LE, count); }
-
 void File::write_numbers(const std::string& path, const std::vector<std::uint64_t>& numbers) {
   write_whole(path, H5T_STD_U64LE, numbers.data());
+}
+
+/// Of one axis, and of the type that is `expected` of what is stored.
+std::vector<char> File::read_whole(const std::string& path, const char* what,
+                                   const std::function<Object::Id(Object::Id stored)>& expected) const {
+  const Object stored(checked(H5Dget_type(at(path)), path), H5Tclose),
+      space(checked(H5Dget_space(at(path)), path), H5Sclose);
+  const std::int64_t rows = H5Sget_simple_extent_npoints(space.id());
+  if (rows < 0 || H5Tequal(stored.id(), expected(stored.id())) <= 0) throw unfit(path + " is no " + what);
+  std::vector<char> bytes(static_cast<std::size_t>(rows) * H5Tget_size(stored.id()));
+  checked(H5Dread(at(path), stored.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()), path);
+  return bytes;
+}
+
+std::vector<TableRow> File::table(const std::string& path) const {
+  std::optional<RowType> type;
+  const std::vector<char> bytes =
+      read_whole(path, "table of digests", [&](Object::Id stored) { return type.emplace(RowType::like(stored)).id(); });
+  std::vector<TableRow> table;
+  for (std::size_t row = 0; row < bytes.size(); row += type->size()) table.push_back(type->decode(bytes.data() + row));
+  return table;
+}
+
+std::vector<std::uint64_t> File::numbers(const std::string& path) const {
+  const std::vector<char> bytes = read_whole(path, "row of numbers", [](Object::Id) { return H5T_STD_U64LE; });
+  std::vector<std::uint64_t> numbers(bytes.size() / sizeof(std::uint64_t));
+  if (!bytes.empty()) std::memcpy(numbers.data(), bytes.data(), bytes.size());
+  return numbers;
 }
 
 bool File::has(const std::string& path) const {
@@ -488,15 +482,21 @@ std::int64_t File::links(const std::string& group) const {
   return static_cast<std::int64_t>(about.nlinks);
 }
 
-std::optional<Dataset> File::find_dataset(const std::string& path) const {
-  // At once as what it should be: to ask first takes as long.
-  Object found(H5Dopen2(file_.id(), path.c_str(), H5P_DEFAULT), H5Dclose);
-  if (!found && !has(path)) return std::nullopt;
-  if (found) {
-    open_ = std::move(found);
-    open_path_ = path;
-  }
-  return dataset(path);
+std::vector<std::string> File::datasets() const {
+  std::vector<std::string> paths;
+  const auto keep = [](hid_t, const char* name, const H5O_info_t* info, void* out) -> herr_t {
+    if (info->type == H5O_TYPE_DATASET) static_cast<std::vector<std::string>*>(out)->push_back(name);
+    return 0;
+  };
+  if (H5Ovisit(file_.id(), H5_INDEX_NAME, H5_ITER_INC, keep, &paths) < 0)
+    throw unfit("cannot be read as HDF5: it is damaged");
+  return paths;
+}
+
+std::vector<std::int64_t> File::dims(const std::string& path) const {
+  const Object space(checked(H5Dget_space(at(path)), path), H5Sclose);
+  const std::vector<hsize_t> dims = extent_of(space.id());
+  return {dims.begin(), dims.end()};
 }
 
 std::int64_t File::place(const std::string& path) const {
@@ -506,89 +506,15 @@ std::int64_t File::place(const std::string& path) const {
 }
 
 Dataset File::dataset(const std::string& path) const {
-  const Object::Id data = at(path);
-  const Object space(checked(H5Dget_space(data), path), H5Sclose), type(checked(H5Dget_type(data), path), H5Tclose);
-  const auto stored = std::ranges::find_if(
-      stored_types, [&](DType known) { return H5Tequal(type.id(), kinds_->type(known).id()) > 0; });
-  if (stored == std::end(stored_types))
-    throw Error(Exit::file, path_.string() + ": " + path + " has a type that no checkpoint has");
-  hsize_t dims[H5S_MAX_RANK];
-  const int rank = H5Sget_simple_extent_ndims(space.id());
-  const haddr_t offset = H5Dget_offset(data);
-  if (rank < 1 || rank > 3 || offset == HADDR_UNDEF)
-    throw Error(Exit::file, path_.string() + ": " + path + " is no contiguous tensor of 1 to 3 axes");
-  H5Sget_simple_extent_dims(space.id(), dims, nullptr);
-  return {shape_of(std::vector<std::int64_t>(dims, dims + rank)), *stored, static_cast<std::int64_t>(offset)};
-}
-
-std::int64_t File::attribute_elements(const std::string& object, const char* name) const {
-  const Object attribute(checked(H5Aopen(at(object), name, H5P_DEFAULT), object + "@" + name), H5Aclose);
-  const Object space(checked(H5Aget_space(attribute.id()), object + "@" + name), H5Sclose);
-  return H5Sget_simple_extent_npoints(space.id());
-}
-
-void File::read_attribute(const std::string& object, const char* name, Object::Id type, std::int64_t count,
-                          void* data) const {
-  const std::string what = object + "@" + name;
-  if (attribute_elements(object, name) != count)
-    throw Error(Exit::file, path_.string() + ": " + what + " has another size");
-  const Object attribute(checked(H5Aopen(at(object), name, H5P_DEFAULT), what), H5Aclose);
-  const Object stored(checked(H5Aget_type(attribute.id()), what), H5Tclose);
-  if (H5Tequal(stored.id(), type) <= 0) throw Error(Exit::file, path_.string() + ": " + what + " has another type");
-  checked(H5Aread(attribute.id(), type, data), what);
-}
-
-std::string File::text(const std::string& object, const char* name) const {
-  const std::string what = object + "@" + name;
-  const Object attribute(checked(H5Aopen(at(object), name, H5P_DEFAULT), what), H5Aclose);
-  const Object type(checked(H5Aget_type(attribute.id()), what), H5Tclose);
-  if (H5Tget_class(type.id()) != H5T_STRING || H5Tis_variable_str(type.id()) != 0)
-    throw Error(Exit::file, path_.string() + ": " + what + " is no text");
-  std::string bytes(H5Tget_size(type.id()), '\0');
-  checked(H5Aread(attribute.id(), type.id(), bytes.data()), what);
-  return trimmed(bytes.data(), bytes.size());
-}
-
-void File::get(const std::string& object, const char* name, std::int64_t& value) const {
-  read_attribute(object, name, H5T_STD_I64LE, 1, &value);
-}
-void File::get(const std::string& object, const char* name, std::uint64_t& value) const {
-  read_attribute(object, name, H5T_STD_U64LE, 1, &value);
-}
-void File::get(const std::string& object, const char* name, double& value) const {
-  read_attribute(object, name, H5T_IEEE_F64LE, 1, &value);
-}
-void File::get(const std::string& object, const char* name, std::vector<std::int64_t>& values) const {
-  values.resize(static_cast<std::size_t>(std::max<std::int64_t>(0, attribute_elements(object, name))));
-  read_attribute(object, name, H5T_STD_I64LE, std::ssize(values), values.data());
-}
-
-std::vector<TableRow> File::table(const std::string& path) const {
-  const Object data(checked(H5Dopen2(file_.id(), path.c_str(), H5P_DEFAULT), path), H5Dclose);
-  const Object stored(checked(H5Dget_type(data.id()), path), H5Tclose),
-      space(checked(H5Dget_space(data.id()), path), H5Sclose);
-  const std::int64_t rows = H5Sget_simple_extent_npoints(space.id());
-  const RowType type = RowType::like(stored.id());
-  if (rows < 0 || H5Tequal(stored.id(), type.id()) <= 0)
-    throw Error(Exit::file, path_.string() + ": " + path + " is no table of digests");
-  std::vector<char> bytes(static_cast<std::size_t>(rows) * type.size());
-  checked(H5Dread(data.id(), stored.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()), path);
-  std::vector<TableRow> table;
-  for (const char* row = bytes.data(); row != bytes.data() + bytes.size(); row += type.size())
-    table.push_back(type.decode(row));
-  return table;
-}
-
-std::vector<std::uint64_t> File::numbers(const std::string& path) const {
-  const Object data(checked(H5Dopen2(file_.id(), path.c_str(), H5P_DEFAULT), path), H5Dclose);
-  const Object stored(checked(H5Dget_type(data.id()), path), H5Tclose),
-      space(checked(H5Dget_space(data.id()), path), H5Sclose);
-  const std::int64_t count = H5Sget_simple_extent_npoints(space.id());
-  if (count < 0 || H5Tequal(stored.id(), H5T_STD_U64LE) <= 0)
-    throw Error(Exit::file, path_.string() + ": " + path + " is no row of numbers");
-  std::vector<std::uint64_t> numbers(static_cast<std::size_t>(count));
-  checked(H5Dread(data.id(), stored.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, numbers.data()), path);
-  return numbers;
+  const Object type(checked(H5Dget_type(at(path)), path), H5Tclose);
+  const auto stored =
+      std::ranges::find_if(stored_types, [&](DType known) { return H5Tequal(type.id(), type_of(known).id()) > 0; });
+  if (stored == std::end(stored_types)) throw unfit(path + " has a type that no checkpoint has");
+  const std::vector<std::int64_t> dims = this->dims(path);
+  const haddr_t offset = H5Dget_offset(at(path));
+  if (dims.empty() || dims.size() > 3 || offset == HADDR_UNDEF)
+    throw unfit(path + " is no contiguous tensor of 1 to 3 axes");
+  return {shape_of(dims), *stored, static_cast<std::int64_t>(offset)};
 }
 
 }  // namespace tessera::hdf5

@@ -2,12 +2,14 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
-#include <memory>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "io/hdf5/parallel.hpp"
@@ -36,7 +38,7 @@ class Object {
     std::swap(close_, other.close_);
     return *this;
   }
-  ~Object();
+  ~Object() { close(); }
 
   Id id() const { return id_; }
   explicit operator bool() const { return id_ >= 0; }
@@ -67,6 +69,9 @@ struct ElementRange {
   std::int64_t first, count;
 };
 
+/// What an attribute holds.
+using Value = std::variant<std::string, std::int64_t, std::uint64_t, double, std::vector<std::int64_t>>;
+
 /// One row of /integrity/table.
 struct TableRow {
   std::string name;
@@ -88,8 +93,6 @@ class File {
   /// To go on with it. Where `datasets` are added to an empty file, or fewer, metadata is one piece at its front, and
   /// payload another one behind it.
   static File open_to_write(const std::filesystem::path& path, const Parallel& parallel, std::int64_t datasets = 0);
-  File(File&&) noexcept;
-  ~File();
 
   /// The group at `path` and those that it goes through, where they are missing.
   void add_groups(const std::string& path);
@@ -99,11 +102,14 @@ class File {
   /// or none.
   void write(const std::string& path, std::span<const ElementRange> ranges, const void* from);
   void read(const std::string& path, std::span<const ElementRange> ranges, void* to) const;
-  void set(const std::string& object, const char* name, std::string_view text);
-  void set(const std::string& object, const char* name, std::int64_t value);
-  void set(const std::string& object, const char* name, std::uint64_t value);
-  void set(const std::string& object, const char* name, double value);
-  void set(const std::string& object, const char* name, const std::vector<std::int64_t>& values);
+  /// A new attribute: a Value, or any text.
+  template <class T>
+  void set(const std::string& object, const char* name, const T& value) {
+    if constexpr (std::is_convertible_v<T, std::string_view>)
+      add_attribute(object, name, std::string(std::string_view(value)));
+    else
+      add_attribute(object, name, value);
+  }
   /// Takes the table's place; names and those that tensors are tied to have at most `width` - 1 bytes. The rows follow
   /// by write_table.
   void add_table(const std::string& path, std::size_t rows, std::size_t width);
@@ -116,43 +122,46 @@ class File {
   bool has(const std::string& path) const;
   bool has(const std::string& object, const char* attribute) const;
   std::int64_t links(const std::string& group) const;  ///< how many members it has
+  /// All datasets, each object once: paths without the first '/'.
+  std::vector<std::string> datasets() const;
+  std::vector<std::int64_t> dims(const std::string& path) const;  ///< of a dataset of any kind
   Dataset dataset(const std::string& path) const;
   /// Where a contiguous dataset of any shape and type begins, in bytes from the start of the file.
   std::int64_t place(const std::string& path) const;
-  /// Nothing where there is no object of that name.
-  std::optional<Dataset> find_dataset(const std::string& path) const;
-  std::string text(const std::string& object, const char* name) const;
-  void get(const std::string& object, const char* name, std::int64_t& value) const;
-  void get(const std::string& object, const char* name, std::uint64_t& value) const;
-  void get(const std::string& object, const char* name, double& value) const;
-  void get(const std::string& object, const char* name, std::vector<std::int64_t>& values) const;
+  template <class T>
+  T get(const std::string& object, const char* name) const {
+    Value value = attribute(object, name);
+    if (T* const held = std::get_if<T>(&value)) return std::move(*held);
+    throw unfit(object + "@" + name + " has another type");
+  }
+  std::string text(const std::string& object, const char* name) const { return get<std::string>(object, name); }
   /// Of today's columns or the older ones.
   std::vector<TableRow> table(const std::string& path) const;
   std::vector<std::uint64_t> numbers(const std::string& path) const;
 
   const std::filesystem::path& path() const { return path_; }
+  /// Error{file}: what keeps this file from being read.
+  Error unfit(const std::string& why) const { return {Exit::file, path_.string() + ": " + why}; }
 
  private:
-  struct Kinds;
   File(std::filesystem::path path, Exit blame, const Parallel* parallel);
   Object access() const;
   Object access_to_write(std::int64_t datasets) const;
   void take(Object::Id opened, std::string_view otherwise);
   Object::Id checked(Object::Id id, std::string_view doing) const;
   Object::Id at(const std::string& object) const;
-  void add_contiguous(const std::string& path, Object::Id type, std::size_t elements);
+  Object create_dataset(const std::string& path, Object::Id type, const std::vector<std::int64_t>& dims);
   void write_whole(const std::string& path, Object::Id type, const void* data);
-  void write_attribute(const std::string& object, const char* name, Object::Id type, Object::Id space,
-                       const void* data);
-  void read_attribute(const std::string& object, const char* name, Object::Id type, std::int64_t count,
-                      void* data) const;
-  std::int64_t attribute_elements(const std::string& object, const char* name) const;
+  std::vector<char> read_whole(const std::string& path, const char* what,
+                               const std::function<Object::Id(Object::Id stored)>& expected) const;
+  void add_attribute(const std::string& object, const char* name, const Value& value);
+  Value attribute(const std::string& object, const char* name) const;
 
   std::filesystem::path path_;
   Exit blame_;  ///< the code of what HDF5 refuses
   const Parallel* parallel_;
   Object file_;
-  std::unique_ptr<Kinds> kinds_;  ///< what datasets and attributes are made with; costly to make
+  Object contiguous_;  ///< what datasets are made with
   // Calls about one object follow each other: the last one stays open.
   mutable std::string open_path_;
   mutable Object open_;

@@ -1,9 +1,8 @@
 // What a checkpoint's file says of all its tensors at once, beside what each dataset says of itself.
-#include "io/checkpoint/index.hpp"
-
 #include <gtest/gtest.h>
 
 #include "io/checkpoint/reader.hpp"
+#include "io/checkpoint/stored_tensor.hpp"
 #include "io/files/text_file.hpp"
 #include "kernels/digest/digest.hpp"
 #include "tests/support/saved_state.hpp"
@@ -29,14 +28,15 @@ class CheckpointIndex : public ::testing::TestWithParam<ExpertWeights> {
 
   fs::path folder() const { return saved_.folder(); }
   fs::path file(const char* name) const { return folder() / name; }
+  PosixFile payload(const char* name) const { return {file(name), PosixFile::Mode::read}; }
   std::vector<StoredTensor> indexed(const char* name) const {
-    return indexed_tensors(hdf5::File::open(file(name)), PayloadFile(file(name)).size());
+    return indexed_tensors(hdf5::File::open(file(name)), payload(name).size());
   }
   std::vector<StoredTensor> by_datasets(const char* name) const {
-    return tensors_of(hdf5::File::open(file(name)), PayloadFile(file(name)).size());
+    return tensors_of(hdf5::File::open(file(name)), payload(name).size());
   }
   std::uint64_t digest(const char* name, const std::vector<StoredTensor>& tensors) const {
-    return structure_digest(PayloadFile(file(name)), tensors);
+    return structure_digest(payload(name), tensors);
   }
   void flip(const char* name, std::int64_t at, int bit) const {
     char byte = 0;
@@ -144,7 +144,7 @@ TEST_P(CheckpointIndex, DigestCoversAllButPayload) {
 TEST_P(CheckpointIndex, OfDamagedRowsIsRefusedOrNotTaken) {
   const std::vector<StoredTensor> sound = indexed(model_file);
   const std::uint64_t whole = digest(model_file, sound);
-  const std::int64_t begin = table(), bytes = PayloadFile(file(model_file)).size();
+  const std::int64_t begin = table(), bytes = payload(model_file).size();
   const std::int64_t end = sound[0].parts[0].offset;  // rows and places lie before all payload
   ASSERT_GT(end, begin + 600);
   int refused = 0, other = 0;

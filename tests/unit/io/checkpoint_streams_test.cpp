@@ -1,15 +1,15 @@
-// Bytes that go to and come from files on a thread of their own.
+// Payload on its way between memory and files: blocks that threads write and read, and what lies in them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
-#include <numeric>
-#include <set>
+#include <random>
 #include <thread>
 
-#include "io/checkpoint/read_ahead.hpp"
-#include "io/checkpoint/write_behind.hpp"
+#include "io/checkpoint/block_ring.hpp"
+#include "io/checkpoint/slabs.hpp"
 #include "io/files/fault.hpp"
 #include "io/files/text_file.hpp"
 #include "tests/support/temporary_folder.hpp"
@@ -17,178 +17,226 @@
 namespace tessera {
 namespace {
 
-namespace fs = std::filesystem;
+constexpr std::size_t numbers = 50;
+using Filled = BlockRing::Filled;
 
 /// Bytes that tell where they belong.
-char byte_at(std::int64_t offset) { return static_cast<char>(offset * 31 % 251); }
+std::byte byte_at(std::size_t offset) { return static_cast<std::byte>(offset * 31 % 251); }
 
-std::string bytes_at(std::int64_t offset, std::int64_t count) {
-  std::string bytes(static_cast<std::size_t>(count), '\0');
-  for (std::int64_t i = 0; i < count; ++i) bytes[static_cast<std::size_t>(i)] = byte_at(offset + i);
-  return bytes;
+void fill(std::size_t number, std::span<std::byte> block) {
+  for (std::size_t i = 0; i < block.size(); ++i) block[i] = byte_at(number * block.size() + i);
 }
 
-/// As a save does it: in steps, each as far as there is room.
-void put(WriteBehind& out, PosixFile& file, std::int64_t offset, std::int64_t count) {
-  for (std::int64_t at = 0; at < count;) {
-    const std::span<std::byte> room = out.room(file, offset + at, count - at);
-    ASSERT_TRUE(std::ssize(room) == count - at || room.size() >= 4);
-    ASSERT_EQ(std::ssize(room) % 4, std::ssize(room) == count - at ? count % 4 : 0);
-    const bool as_there = (reinterpret_cast<std::int64_t>(room.data()) - offset - at) % page_bytes == 0;
-    ASSERT_TRUE(as_there || (offset + at) % 4 != 0) << "no disk fetches it";
-    for (std::size_t i = 0; i < room.size(); ++i)
-      room[i] = static_cast<std::byte>(byte_at(offset + at + static_cast<std::int64_t>(i)));
-    at += std::ssize(room);
-  }
-}
-
-TEST(WriteBehind, WritesAllOfItWhereItBelongs) {
+TEST(BlockRing, OfAnOwnerThatFillsIsWrittenOnceAndWhole) {
   const test::TemporaryFolder folder;
-  PosixFile a(folder.write("a", ""), PosixFile::Mode::payload), b(folder.path() / "b", PosixFile::Mode::replace);
-  WriteBehind out;
-  constexpr std::int64_t sizes[] = {8, 24, 40'000, 0, 5'000'000, 16, 30'000'008, 7};
-  std::int64_t at = 0;
-  for (const std::int64_t size : sizes) {
-    put(out, a, at, size);
-    put(out, b, 3 * at, size);  // with holes
-    at += size;
-  }
-  out.drain();
-  EXPECT_EQ(read_text_file(folder.path() / "a"), bytes_at(0, at));
-  const std::string holes = read_text_file(folder.path() / "b");
-  at = 0;
-  for (const std::int64_t size : sizes) {
-    EXPECT_EQ(holes.substr(static_cast<std::size_t>(3 * at), static_cast<std::size_t>(size)), bytes_at(3 * at, size));
-    at += size;
-  }
-  put(out, a, 0, 8);  // and again
-  out.drain();
+  PosixFile file(folder.write("a", ""), PosixFile::Mode::payload);
+  BlockRing ring(numbers, Filled::by_owner, [&](std::size_t number, std::span<std::byte> block) {
+    file.write(static_cast<std::int64_t>(number * block.size()), block.data(), std::ssize(block));
+  });
+  for (std::size_t number = 0; number < numbers; ++number) fill(number, ring.next());
+  ring.finish();
+  const std::string written = read_text_file(folder.path() / "a");
+  ASSERT_EQ(written.size(), numbers * static_cast<std::size_t>(LargePages::bytes));
+  for (std::size_t i = 0; i < written.size(); ++i)
+    if (static_cast<std::byte>(written[i]) != byte_at(i)) FAIL() << "byte " << i;
 }
 
-TEST(WriteBehind, ThrowsWhatKeptAnyOfItFromTheDisk) {
+TEST(BlockRing, ThrowsWhatKeptAnyOfItFromTheDisk) {
   const test::TemporaryFolder folder;
   ::setenv("TESSERA_FAULT", "payload:0:enospc", 1);
   fault::arm(0);
   ::unsetenv("TESSERA_FAULT");
   fault::enter(fault::Phase::payload);
   PosixFile file(folder.path() / "full", PosixFile::Mode::replace);
-  WriteBehind out;
-  put(out, file, 0, 50'000'000);  // more than there are blocks: nobody waits for ever
+  std::atomic<int> written = 0;
+  BlockRing ring(numbers, Filled::by_owner, [&](std::size_t number, std::span<std::byte> block) {
+    file.write(static_cast<std::int64_t>(number * block.size()), block.data(), std::ssize(block));
+    ++written;
+  });
   try {
-    out.drain();
+    for (std::size_t number = 0; number < numbers; ++number) fill(number, ring.next());  // more than there is room for
+    ring.finish();
     FAIL() << "a full disk was not noticed";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Exit::environment);
     EXPECT_NE(std::string(error.what()).find("full: cannot be written: No space left on device"), std::string::npos);
   }
-  EXPECT_NE(read_text_file(folder.path() / "full"), bytes_at(0, 50'000'000));
+  EXPECT_LT(written, static_cast<int>(numbers));
+  EXPECT_THROW(ring.finish(), Error);
 }
 
-TEST(WriteBehind, DropsWhatNobodyWaitsFor) {
-  const test::TemporaryFolder folder;
-  PosixFile file(folder.path() / "dropped", PosixFile::Mode::replace);
-  { put(*std::make_unique<WriteBehind>(), file, 0, 1000); }
-  EXPECT_EQ(file.size(), 0);
-}
-
-/// Element i of a tensor is i; reading `bad` fails.
-class Counted final : public TensorSource {
- public:
-  explicit Counted(int readers, std::int64_t bad = -1) : readers_(readers), bad_(bad) {}
-  std::string name() const override { return "counted"; }
-  const std::vector<StoredTensor>& tensors() const override { return none_; }
-  bool has_digests() const override { return false; }
-  void read(const StoredTensor&, std::int64_t first, std::int64_t count, void* to) const override {
-    ++reads_;
-    if (bad_ >= first && bad_ < first + count) throw Error(Exit::file, "unreadable");
-    std::iota(static_cast<float*>(to), static_cast<float*>(to) + count, static_cast<float>(first));
+TEST(BlockRing, DropsWhatNobodyWaitsFor) {
+  std::atomic<int> worked = 0;
+  {
+    BlockRing ring(numbers, Filled::by_owner, [&](std::size_t, std::span<std::byte>) { ++worked; });
+    fill(0, ring.next());
   }
-  int readers() const override { return readers_; }
-  std::int64_t reads() const { return reads_; }
+  EXPECT_EQ(worked, 0);
+  {
+    BlockRing none(0, Filled::by_owner, [&](std::size_t, std::span<std::byte>) { ++worked; });
+    none.finish();
+  }
+  EXPECT_EQ(worked, 0);
+}
 
- private:
-  std::vector<StoredTensor> none_;
-  int readers_;
-  std::int64_t bad_;
-  mutable std::atomic<std::int64_t> reads_ = 0;
+TEST(BlockRing, OfThreadsThatFillGivesEveryBlockOnceInOrder) {
+  for (const bool slow : {false, true}) {
+    BlockRing ring(numbers, Filled::by_threads, [&](std::size_t number, std::span<std::byte> block) {
+      if (slow && number % 7 == 3) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      fill(number, block.first(64));
+      std::ranges::fill(block.last(1), static_cast<std::byte>(number));
+    });
+    for (std::size_t number = 0; number < numbers; ++number) {
+      const std::span<std::byte> block = ring.next();
+      ASSERT_EQ(std::ssize(block), LargePages::bytes);
+      for (std::size_t i = 0; i < 64; ++i) ASSERT_EQ(block[i], byte_at(number * 64 + i)) << number;
+      ASSERT_EQ(block.back(), static_cast<std::byte>(number));
+    }
+  }
+}
+
+TEST(BlockRing, ThrowsWhereAReadFailed) {
+  for (const std::size_t bad : {std::size_t{0}, std::size_t{3}, numbers - 1}) {
+    BlockRing ring(numbers, Filled::by_threads, [&](std::size_t number, std::span<std::byte>) {
+      if (number == bad) throw Error(Exit::file, "unreadable");
+    });
+    std::size_t given = 0;
+    try {
+      for (; given < numbers; ++given) ring.next();
+      ADD_FAILURE() << "block " << bad << " was given";
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "unreadable");
+    }
+    EXPECT_LE(given, bad);
+    EXPECT_THROW(ring.next(), Error) << bad;
+  }
+}
+
+TEST(BlockRing, EndsWhereNobodyTakesAndFillsNoMoreThanItHasRoomFor) {
+  std::atomic<int> reads = 0;
+  {
+    const BlockRing unused(numbers, Filled::by_threads, [&](std::size_t, std::span<std::byte>) { ++reads; });
+    for (int before = -1; before != reads || before == 0; std::this_thread::sleep_for(std::chrono::milliseconds(50)))
+      before = reads;
+    EXPECT_EQ(reads, 20);
+  }
+  EXPECT_EQ(reads, 20);
+}
+
+/// Tensors of two files in several parts, and a rank's ranges of them.
+struct Random {
+  explicit Random(unsigned seed) {
+    std::minstd_rand chance(seed);
+    std::int64_t end[2] = {4096, 10'000};
+    for (int i = 0; i < 12; ++i) {
+      const bool model = i < 5, foreign = seed % 4 == 3;
+      const std::int64_t parts = 1 + static_cast<std::int64_t>(chance() % 3),
+                         drawn = 1 + static_cast<std::int64_t>(chance() % (i % 3 ? 1'000'000 : 5000)),
+                         count = i == 3 ? 15'000'000 : drawn;  // one that takes several calls
+      StoredTensor& tensor = tensors.emplace_back();
+      tensor.slot = model ? "model" : "adamw/m";
+      tensor.shape = {parts * count};
+      tensor.type = i % 4 == 1 ? DType::bf16 : DType::f32;
+      for (std::int64_t part = 0; part < parts; ++part) {
+        std::int64_t& at = end[model ? 0 : 1];
+        tensor.parts.push_back({part * count, count, at + (foreign ? 1 : 0)});
+        at = (at + count * size_of(tensor.type) + 8) / 8 * 8;
+      }
+      StateTensor& held_one = held.emplace_back();
+      held_one.shape = tensor.shape;
+      for (std::int64_t first = static_cast<std::int64_t>(chance() % 3); first < parts * count;) {
+        const std::int64_t n = std::min(parts * count - first, 1 + static_cast<std::int64_t>(chance() % 400'000));
+        held_one.ranges.push_back({first, {memory.data(), tensor.type, {n}}});
+        first += n + static_cast<std::int64_t>(chance() % 2 * 1000);
+      }
+    }
+    tensors[6].parts.clear();  // of no use to this walk
+    for (std::size_t i = 0; i < tensors.size(); ++i) stored.push_back(i == 6 ? nullptr : &tensors[i]);
+  }
+  std::vector<std::byte> memory = std::vector<std::byte>(1'600'000);  ///< of any range; untouched
+  std::vector<StoredTensor> tensors;
+  std::vector<StateTensor> held;
+  StoredTensors stored;
 };
 
-/// Ascending, of many sizes.
-std::vector<ReadRequest> requests_of(const StoredTensor& tensor) {
-  constexpr std::int64_t most = ReadAhead::most_bytes / 4;
-  std::vector<ReadRequest> requests;
-  std::int64_t first = 0;
-  for (int round = 0; round < 12; ++round)
-    for (const std::int64_t count : {std::int64_t{1}, std::int64_t{7}, most, most - 1, std::int64_t{1000}, most / 2}) {
-      requests.push_back({&tensor, first, count});
-      first += count;
-    }
-  return requests;
-}
-
-TEST(ReadAhead, GivesEveryRequestOnce) {
-  const StoredTensor tensor;
-  for (const int readers : {1, 8}) {
-    const Counted source(readers);
-    const std::vector<ReadRequest> requests = requests_of(tensor);
-    ReadAhead values(source, requests);
-    std::vector<int> given(requests.size());
-    for (std::size_t n = 0; n < requests.size(); ++n) {
-      const std::size_t index = values.next();
-      ++given.at(index);
-      ASSERT_EQ(values[index].first, requests[index].first);
-      const auto* const at = reinterpret_cast<const float*>(values[index].values);
-      ASSERT_EQ(reinterpret_cast<std::uintptr_t>(at) % 8, 0u);
-      for (std::int64_t i = 0; i < requests[index].count; ++i)
-        ASSERT_EQ(at[i], static_cast<float>(requests[index].first + i));
-    }
-    EXPECT_EQ(given, std::vector<int>(requests.size(), 1));
+TEST(Slabs, CoverARanksElementsOnceAndInOrder) {
+  for (unsigned seed = 1; seed < 9; ++seed) {
+    const Random state(seed);
+    const std::vector<Slab> slabs = slabs_of(state.held, state.stored);
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < state.held.size(); ++i)
+      for (const StateRange& range : state.held[i].ranges)
+        for (std::int64_t done = 0; state.stored[i] && done < range.values.elements(); ++at) {
+          ASSERT_LT(at, slabs.size());
+          ASSERT_EQ(slabs[at].tensor, i);
+          ASSERT_EQ(slabs[at].first, range.first + done);
+          ASSERT_EQ(static_cast<std::byte*>(slabs[at].values.data) - state.memory.data(),
+                    done * size_of(range.values.type));
+          const StoredTensor::Part& part = state.stored[i]->parts.at(slabs[at].part);
+          done += slabs[at].values.elements();
+          ASSERT_TRUE(slabs[at].first >= part.first &&
+                      slabs[at].first + slabs[at].values.elements() <= part.first + part.count);
+        }
+    EXPECT_EQ(at, slabs.size());
   }
 }
 
-TEST(ReadAhead, ThrowsWhereAReadFailedAndNotBefore) {
-  const StoredTensor tensor;
-  const std::vector<ReadRequest> requests = requests_of(tensor);
-  for (const int readers : {1, 8})
-    for (const std::size_t bad : {std::size_t{0}, std::size_t{3}, requests.size() - 1}) {
-      const Counted source(readers, requests[bad].first);
-      ReadAhead values(source, requests);
-      std::set<std::size_t> given;
-      try {
-        while (given.size() < requests.size()) given.insert(values.next());
-        ADD_FAILURE() << "request " << bad << " was given";
-      } catch (const Error& error) {
-        EXPECT_STREQ(error.what(), "unreadable");
+TEST(Windows, HoldAllTransfersEachWithinItsBlock) {
+  for (unsigned seed = 1; seed < 9; ++seed) {
+    const Random state(seed);
+    const std::vector<Slab> slabs = slabs_of(state.held, state.stored);
+    const std::vector<Window> windows = windows_of(state.stored, slabs);
+    const Slab* next = slabs.data();
+    std::vector<std::byte> memory(static_cast<std::size_t>(LargePages::bytes));
+    for (const Window& window : windows) {
+      ASSERT_EQ(window.slabs.data(), next);
+      next += window.slabs.size();
+      ASSERT_EQ(window.at(memory, window.begin), memory.data() + window.begin % page_bytes);
+      ASSERT_LE(window.end - window.begin / page_bytes * page_bytes, LargePages::bytes);
+      ASSERT_LE((window.end + page_bytes - 1) / page_bytes - window.begin / page_bytes, LargePages::bytes / page_bytes);
+      std::int64_t end = window.begin;
+      for (const Slab& slab : window.slabs) {
+        ASSERT_EQ(window.file, state.stored[slab.tensor]->slot == "model" ? 0u : 1u);
+        ASSERT_GE(offset_of(state.stored, slab), end);
+        end = offset_of(state.stored, slab) + bytes_of(state.stored, slab);
       }
-      EXPECT_FALSE(given.contains(bad));
-      EXPECT_TRUE(bad == 0 || given.contains(bad - 1));  // of the same part
-      EXPECT_THROW(values.next(), Error) << bad;
+      ASSERT_EQ(end, window.end);
     }
-}
-
-/// Once readers have gone as far as they may.
-std::int64_t reads_at_rest(const Counted& source) {
-  std::int64_t before = 0;
-  for (std::int64_t now = 0; (now = source.reads()) == 0 || now != before; before = now)
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  return before;
-}
-
-TEST(ReadAhead, EndsWhereNobodyTakesAndReadsNoMoreThanItHasRoomFor) {
-  const StoredTensor tensor;
-  for (const int readers : {1, 8}) {
-    const Counted source(readers);
-    constexpr std::int64_t most = ReadAhead::most_bytes / 4;
-    std::vector<ReadRequest> requests;
-    for (std::int64_t n = 0; n < 200; ++n) requests.push_back({&tensor, n * most, most});
-    {
-      ReadAhead unused(source, requests);
-      EXPECT_LE(reads_at_rest(source), 3 * (readers + 16)) << "a block holds three, and a reader has 16 blocks ahead";
-    }
-    const std::int64_t reads = source.reads();
-    { const ReadAhead none(source, {}); }
-    EXPECT_EQ(source.reads(), reads) << "nothing was asked for";
+    EXPECT_EQ(next, slabs.data() + slabs.size());
+    EXPECT_LT(windows.size(), slabs.size());
   }
+}
+
+TEST(Calls, OfAllRanksAreAsManyWhateverOneOfThemHolds) {
+  Random state(5);
+  std::vector<std::vector<std::size_t>> calls;  // by how much is held: of each part
+  for (const int share : {0, 1, 2}) {
+    if (share == 1)
+      for (StateTensor& tensor : state.held) tensor.ranges.resize(1);
+    if (share == 2)
+      for (StateTensor& tensor : state.held) tensor.ranges.clear();
+    const std::vector<Slab> slabs = slabs_of(state.held, state.stored);
+    for (const bool fails : {false, true}) {
+      std::vector<std::size_t>& made = calls.emplace_back();
+      std::size_t moved = 0;
+      const auto call = [&](const StoredTensor& tensor, std::size_t part, std::span<const Slab> now,
+                            std::byte* memory) {
+        ASSERT_TRUE(memory);
+        made.push_back(static_cast<std::size_t>(&tensor - state.tensors.data()) * 10 + part);
+        for (const Slab& slab : now) ASSERT_EQ(&slab, &slabs[moved++]);
+        if (fails) throw Error(Exit::environment, "refused");
+      };
+      if (fails)
+        EXPECT_THROW(each_call(state.stored, slabs, true, call), Error);
+      else
+        each_call(state.stored, slabs, true, call);
+      EXPECT_TRUE(fails || moved == slabs.size());
+    }
+  }
+  for (const auto& made : calls) EXPECT_EQ(made, calls.front());
+  std::size_t alone = 0;
+  each_call(state.stored, {}, false, [&](const auto&, std::size_t, auto, std::byte*) { ++alone; });
+  EXPECT_EQ(alone, 0u);
 }
 
 }  // namespace

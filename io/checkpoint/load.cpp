@@ -1,0 +1,179 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "io/checkpoint/elements.hpp"
+#include "io/checkpoint/reader.hpp"
+#include "kernels/base/attempt.hpp"
+#include "kernels/convert/convert.hpp"
+#include "kernels/digest/digest.hpp"
+
+namespace tessera {
+
+namespace {
+
+/// The source's tensor for each of those wanted, null where it has none of the name.
+StoredTensors counterparts(const TensorSource& source, const std::vector<StateTensor>& wanted) {
+  using Name = std::pair<std::string_view, std::string_view>;  // slot and name
+  std::map<Name, const StoredTensor*> stored;
+  for (const StoredTensor& tensor : source.tensors())
+    stored.emplace_hint(stored.end(), Name(tensor.slot, tensor.name), &tensor);
+  StoredTensors found;
+  for (const StateTensor& tensor : wanted) {
+    const auto at = stored.find(Name(tensor.slot, tensor.name));
+    found.push_back(at == stored.end() ? nullptr : at->second);
+  }
+  return found;
+}
+
+enum class Widening { none, bf16_to_fp32 };
+
+/// Whether a model of shorter sequences takes the first positions of one of longer ones.
+bool takes_first_rows(const StoredTensor& found, const StateTensor& wanted) {
+  const bool positions = wanted.role == Role::position && found.shape.rank() == 2 && wanted.shape.rank() == 2;
+  return positions && found.shape[1] == wanted.shape[1] && found.shape[0] > wanted.shape[0];
+}
+
+/// Why a tensor cannot take the values of one of its name; empty: it can.
+std::string misfit(const StoredTensor& found, const StateTensor& wanted, Widening widening) {
+  if (found.shape != wanted.shape && !(widening == Widening::bf16_to_fp32 && takes_first_rows(found, wanted)))
+    return fmt::format("shape: {} is {}, the model has {}", wanted.path(), found.shape.text(), wanted.shape.text());
+  const bool widens = widening == Widening::bf16_to_fp32 && found.type == DType::bf16 && wanted.type == DType::f32;
+  if (found.type != wanted.type && !widens)
+    return fmt::format("type: {} is {}, the model has {}", wanted.path(), name_of(found.type), name_of(wanted.type));
+  if (const std::string axes = axes_of(wanted.role, wanted.shape.rank()); found.axes != axes)
+    return fmt::format("axes: {} has {}, the model {}", wanted.path(), found.axes, axes);
+  return "";
+}
+
+std::string missing(const TensorSource& source, const StateTensor& wanted) {
+  std::string line = "missing: " + wanted.path();
+  for (const StoredTensor& tensor : source.tensors())
+    if (tensor.tied_to == wanted.name) line += " (there tied to " + tensor.path() + ")";
+  return line;
+}
+
+/// What differs between the tensors wanted and their counterparts, a line each.
+std::vector<std::string> differences(const TensorSource& source, const std::vector<StateTensor>& wanted,
+                                     const StoredTensors& found, Widening widening,
+                                     const std::vector<std::string>& may_miss) {
+  std::vector<std::string> lines;
+  for (std::size_t i = 0; i < wanted.size(); ++i)
+    if (found[i])
+      lines.push_back(misfit(*found[i], wanted[i], widening));
+    else if (std::ranges::find(may_miss, wanted[i].name) == may_miss.end())
+      lines.push_back(missing(source, wanted[i]));
+  std::erase(lines, "");
+  return lines;
+}
+
+/// The source's tensors that are nobody's counterpart.
+StoredTensors extra(const TensorSource& source, const StoredTensors& found) {
+  const std::set<const StoredTensor*> known(found.begin(), found.end());
+  StoredTensors extra;
+  for (const StoredTensor& tensor : source.tensors())
+    if (!known.contains(&tensor)) extra.push_back(&tensor);
+  return extra;
+}
+
+/// Moves what is read to the device. Digests add up there, from what arrived; returned are those of values that became
+/// another type.
+std::vector<std::uint64_t> place(const TensorSource& source, const StateDict& state, const StoredTensors& found,
+                                 Device& device) {
+  std::vector<std::uint64_t> widened(state.tensors.size(), 0);
+  std::vector<std::byte> wide;
+  Stream& stream = device.compute();
+  source.read_each(found, slabs_of(state.tensors, found), [&](const Slab& slab, const std::byte* elements) {
+    const Tensor& to = slab.values;
+    const DType type = found[slab.tensor]->type;
+    if (type != to.type) {
+      widened[slab.tensor] += host_digest(elements, type, to.elements(), slab.first);
+      wide.resize(static_cast<std::size_t>(to.bytes()));
+      convert_elements(wide.data(), to.type, elements, type, to.elements());
+    }
+    device.upload(stream, to, type == to.type ? elements : wide.data());
+    if (type == to.type)
+      digest(stream, state.digests.as<std::uint64_t>() + slab.tensor, to, static_cast<std::uint64_t>(slab.first));
+  });
+  return widened;
+}
+
+/// Every tensor of `state` that has a counterpart, its bytes compared with their digest.
+void load_tensors(const TensorSource& source, const StoredTensors& found, StateDict& state, Device& device,
+                  Control& control) {
+  Problems problems;
+  Stream& stream = device.compute();
+  const std::size_t n = state.tensors.size();
+  const Tensor sums = state.digests.flat(0, static_cast<std::int64_t>(n));
+  clear(stream, sums);
+  std::vector<std::uint64_t> arrived(n), widened(n);
+  attempt(problems, [&] { widened = place(source, state, found, device); });
+  control.agree(problems);
+  device.download(stream, arrived.data(), sums);
+  for (std::size_t i = 0; i < n; ++i) arrived[i] += widened[i];
+  control.sum(arrived.data(), static_cast<int>(n));
+  for (std::size_t i = 0; i < n && source.has_digests(); ++i)
+    if (found[i] && found[i]->shape == state.tensors[i].shape && arrived[i] != found[i]->digest)
+      problems.add(Exit::file,
+                   fmt::format("{}: {} holds other bytes than were saved", source.name(), state.tensors[i].path()));
+  control.agree(problems);
+}
+
+}  // namespace
+
+std::vector<std::string> misfits(const TensorSource& source, const std::vector<StateTensor>& wanted, const Fit& fit) {
+  const StoredTensors found = counterparts(source, wanted);
+  std::vector<std::string> lines = differences(source, wanted, found, Widening::bf16_to_fp32, fit.may_miss);
+  for (const StoredTensor* tensor : extra(source, found))
+    if (fit.extra == Fit::Extra::refused && tensor->slot == "model") lines.push_back("extra: " + tensor->path());
+  return lines;
+}
+
+void load_weights(const TensorSource& source, StateDict& state, Device& device, Control& control) {
+  load_tensors(source, counterparts(source, state.tensors), state, device, control);
+}
+
+namespace {
+
+/// What differs between the counters of a run's rules and those saved, by name and type, a line each.
+std::vector<std::string> differences(const std::vector<RuleCounter>& saved, const std::vector<RuleCounter>& wanted) {
+  const auto type_of = [](const RuleCounter& counter) {
+    return std::holds_alternative<double>(counter.value) ? "f64" : "i64";
+  };
+  std::vector<std::string> lines;
+  for (const RuleCounter& counter : wanted)
+    if (const auto found = std::ranges::find(saved, counter.name, &RuleCounter::name); found == saved.end())
+      lines.push_back("missing: " + counter.path());
+    else if (found->value.index() != counter.value.index())
+      lines.push_back(
+          fmt::format("type: {} is {}, the optimizer has {}", counter.path(), type_of(*found), type_of(counter)));
+  for (const RuleCounter& counter : saved)
+    if (std::ranges::find(wanted, counter.name, &RuleCounter::name) == wanted.end())
+      lines.push_back("extra: " + counter.path());
+  return lines;
+}
+
+}  // namespace
+
+void load(const Checkpoint& checkpoint, StateDict& state, Device& device, Control& control) {
+  Problems problems;
+  const StoredTensors found = counterparts(checkpoint, state.tensors);
+  std::vector<std::string> lines = differences(checkpoint, state.tensors, found, Widening::none, {});
+  for (const StoredTensor* tensor : extra(checkpoint, found)) lines.push_back("extra: " + tensor->path());
+  std::ranges::move(differences(checkpoint.manifest().counters.rules, state.counters.rules), std::back_inserter(lines));
+  if (const std::string lack = checkpoint.reason_not_resumable(); !lack.empty())
+    problems.add(Exit::file, lack);
+  else if (!lines.empty())
+    problems.add(Exit::file, fmt::format("{}: is of another model: {} differences\n  {}", checkpoint.name(),
+                                         lines.size(), fmt::join(lines, "\n  ")));
+  control.agree(problems);
+  load_tensors(checkpoint, found, state, device, control);
+  state.counters = checkpoint.manifest().counters;
+}
+
+}  // namespace tessera
