@@ -23,7 +23,8 @@ set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE BOTH)  # Kokkos lies beside the sysroot
 set(CMAKE_C_FLAGS_INIT "-idirafter ${sysroot}/usr/include/aarch64-linux-gnu")
 set(CMAKE_CXX_FLAGS_INIT "${CMAKE_C_FLAGS_INIT}")
 set(CMAKE_SKIP_BUILD_RPATH TRUE)  # qemu finds libraries where the sysroot has them
-set(CMAKE_EXE_LINKER_FLAGS_INIT "-Wl,-rpath-link,${libraries}")
+# Debian 12's packages spread libraries over /lib and /usr/lib; HDF5 needs some of both.
+set(CMAKE_EXE_LINKER_FLAGS_INIT "-Wl,-rpath-link,${libraries}:${sysroot}/lib/aarch64-linux-gnu")
 
 # Without the wrappers mpicc and h5pcc, which name this machine's compiler.
 set(MPI_SKIP_COMPILER_WRAPPER TRUE)

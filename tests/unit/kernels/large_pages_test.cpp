@@ -1,10 +1,10 @@
 // Memory in large pages: blocks apart from each other, at their boundaries, and given back.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <new>
 #include <string>
@@ -42,8 +42,21 @@ std::string mapping_of(std::uintptr_t address) {
   return found;
 }
 
+bool is_asked_for(const std::string& mapping) { return mapping.find(" hg") != std::string::npos; }
+
+/// Whether a request is seen at all: some kernels know no large pages, and qemu drops requests.
+bool requests_are_seen() {
+  constexpr std::size_t bytes = 4 << 20;
+  void* const own = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (own == MAP_FAILED) return false;
+  const bool seen =
+      madvise(own, bytes, MADV_HUGEPAGE) == 0 && is_asked_for(mapping_of(reinterpret_cast<std::uintptr_t>(own)));
+  munmap(own, bytes);
+  return seen;
+}
+
 TEST(LargePages, AreAskedForAndGivenBack) {
-  if (!std::filesystem::exists("/sys/kernel/mm/transparent_hugepage")) GTEST_SKIP() << "this system has none";
+  const bool seen = requests_are_seen();
   std::uintptr_t address = 0;
   {
     const LargePages pages(3);
@@ -51,9 +64,10 @@ TEST(LargePages, AreAskedForAndGivenBack) {
     address = reinterpret_cast<std::uintptr_t>(pages[1].data());
     const std::string mapping = mapping_of(address);
     ASSERT_FALSE(mapping.empty());
-    EXPECT_NE(mapping.find(" hg"), std::string::npos) << "the system was not asked:\n" << mapping;
+    EXPECT_TRUE(!seen || is_asked_for(mapping)) << "the system was not asked:\n" << mapping;
   }
   EXPECT_EQ(mapping_of(address), "");
+  if (!seen) GTEST_SKIP() << "this system shows no requests for large pages";
 }
 
 TEST(LargePages, ThatNoMemoryHoldsAreRefused) { EXPECT_THROW(LargePages(std::size_t{1} << 38), std::bad_alloc); }
