@@ -1,10 +1,12 @@
 // Checkpoints by either way of writing and reading (checkpoint.io).
 #include <gtest/gtest.h>
+#include <mpi.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
 #include <map>
+#include <string>
 
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/snapshot.hpp"
@@ -160,6 +162,24 @@ TEST(Checkpoints, WithValuesThatAreNotFiniteAreDroppedWhileTrainingGoesOn) {
   run.control().max(0);
 }
 
+/// Whether MPI-IO lists the hints of an open file that it knows alone: MPICH's does, Open MPI's repeats whatever it
+/// got.
+bool known_hints_alone_are_listed(const fs::path& folder) {
+  MPI_Info given = MPI_INFO_NULL, listed = MPI_INFO_NULL;
+  MPI_Info_create(&given);
+  MPI_Info_set(given, "no_such_hint", "1");
+  MPI_File file = MPI_FILE_NULL;
+  const std::string path = (folder / ("hints." + std::to_string(mpi().rank()))).string();
+  EXPECT_EQ(MPI_File_open(MPI_COMM_SELF, path.c_str(), MPI_MODE_CREATE | MPI_MODE_WRONLY, given, &file), MPI_SUCCESS);
+  EXPECT_EQ(MPI_File_get_info(file, &listed), MPI_SUCCESS);
+  int length = 0, found = 0;
+  MPI_Info_get_valuelen(listed, "no_such_hint", &length, &found);
+  MPI_Info_free(&listed);
+  MPI_File_close(&file);
+  MPI_Info_free(&given);
+  return found == 0;
+}
+
 TEST(Checkpoints, UnknownHintsAreToldOfOnce) {
   Trial run(config_of(ExpertWeights::single));
   const SharedFolder folder(run.control());
@@ -168,7 +188,7 @@ TEST(Checkpoints, UnknownHintsAreToldOfOnce) {
   testing::internal::CaptureStderr();
   for (int i = 0; i < 2; ++i) run.save(folder.path(), ExpertWeights::single, &files);
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
-            mpi().rank() > 0
+            mpi().rank() > 0 || !known_hints_alone_are_listed(folder.path())
                 ? ""
                 : "checkpoint.mpio_hints: the MPI-IO of this machine does not know no_such_hint and goes on without\n");
 }
