@@ -58,6 +58,8 @@ MpiWatch::MpiWatch(MPI_Comm world) : world_(world) {
   MPI_Request request = MPI_REQUEST_NULL;
   MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, names.data(), MPI_MAX_PROCESSOR_NAME, MPI_CHAR, comm_, &request);
   done(request, Clock::time_point::max());
+  // Open MPI hands an error inside a collective to the world's handler, whatever its communicator says.
+  MPI_Comm_set_errhandler(world_, MPI_ERRORS_RETURN);
   local_rank_ = static_cast<int>(std::count(names.begin(), names.begin() + rank_, mine));
 }
 
@@ -67,7 +69,7 @@ MPI_Comm MpiWatch::duplicate() {
   // MPICH's blocking calls poll without yielding, which is slow where ranks share cores.
   MPI_Comm copy;
   MPI_Request request = MPI_REQUEST_NULL;
-  MPI_Comm_idup(world_, &copy, &request);
+  check(MPI_Comm_idup(world_, &copy, &request), {"the making of a communicator"});
   done(request, Clock::time_point::max());
   MPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN);
   return copy;
@@ -75,7 +77,7 @@ MPI_Comm MpiWatch::duplicate() {
 
 MPI_Comm MpiWatch::split(int group) {
   MPI_Comm part;
-  MPI_Comm_split(world_, group, rank_, &part);
+  check(MPI_Comm_split(world_, group, rank_, &part), {"the making of a communicator"});
   MPI_Comm_set_errhandler(part, MPI_ERRORS_RETURN);
   return part;
 }
