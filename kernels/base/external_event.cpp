@@ -52,7 +52,7 @@ bool ExternalEvent::reached() const {
 ExternalEvent::~ExternalEvent() = default;
 void ExternalEvent::record(Stream&) {}
 void ExternalEvent::hold(Stream&) {}
-bool ExternalEvent::reached() const { return true; }
+bool ExternalEvent::reached() const { return !handle_; }  // none is ever made
 
 #endif
 
