@@ -48,8 +48,7 @@ class Remembering final : public Wrapper {
 class Publication {
  public:
   Publication(const RunPlan& plan, Device& device, Mesh& mesh, Control& control)
-      : plan_(plan),
-        device_(device),
+      : device_(device),
         stream_(device.compute()),
         control_(control),
         masters_(device, plan.layout, mesh.ranks()),
@@ -112,7 +111,6 @@ class Publication {
   }
 
  private:
-  const RunPlan& plan_;
   Device& device_;
   Stream& stream_;
   Control& control_;

@@ -545,7 +545,7 @@ TEST_F(OverMpi, RecordsWhatThePlanRecords) {
     Communicator* const communicator = &mesh.world();
     const Tensor whole = on.allocate(Category::batch, DType::u16, {extent(counts, at)});
     const Tensor sums = on.allocate(Category::batch, DType::i64, {21});
-    const Exchange gather[] = {{{}, whole, counts, at}, {{}, sums, Counts(), Counts()}};
+    const Exchange gather[] = {{{}, whole, counts, at}, {{}, sums, {}, {}}};
     communicator->submit(on.communication(), {Collective::all_gather, {gather, 1}, 3, ""}).wait(on.communication());
     communicator->submit(on.communication(), {Collective::all_reduce_sum, {gather + 1, 1}, -1, ""})
         .wait(on.communication());

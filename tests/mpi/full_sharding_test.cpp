@@ -96,6 +96,7 @@ class Small : public testing::Test {
   Stream& stream() { return run.device().compute(); }
   const std::vector<Access>& accesses() const { return run.plan().usage.evaluation; }
   Use operand(const Access& access) { return sync().weights().operand(stream(), access.param, access.side); }
+  void visit(const Access& access) { static_cast<void>(operand(access)); }
 
   Trial run;
 };
@@ -103,10 +104,10 @@ using FullShardingCalls = Small;
 
 TEST_F(FullShardingCalls, AnAccessOutOfOrderIsRefused) {
   if (mpi().size() == 1) return;
-  EXPECT_THROW(operand(accesses().front()), StateError) << "no pass is under way";
+  EXPECT_THROW(visit(accesses().front()), StateError) << "no pass is under way";
   const Forward pass = sync().forward(stream());
-  EXPECT_THROW(operand(accesses().back()), StateError) << "the head comes last";
-  EXPECT_NO_THROW(operand(accesses().front()));
+  EXPECT_THROW(visit(accesses().back()), StateError) << "the head comes last";
+  EXPECT_NO_THROW(visit(accesses().front()));
 }
 
 TEST_F(FullShardingCalls, WhatIsInUseIsNotReleased) {
@@ -118,9 +119,9 @@ TEST_F(FullShardingCalls, WhatIsInUseIsNotReleased) {
   Forward pass = sync().forward(stream());
   {
     const Use use = operand(accesses().front());
-    EXPECT_THROW(operand(*second), StateError);
+    EXPECT_THROW(visit(*second), StateError);
   }
-  EXPECT_NO_THROW(operand(*second));
+  EXPECT_NO_THROW(visit(*second));
 }
 
 /// Nothing reads a slot but what its visit gathered.
