@@ -60,7 +60,8 @@ std::string to_html(const RunReport& report) {
   std::string page = html_head(report.name) + "<dl>\n";
   for (const auto& [what, value] : report.facts)
     page += fmt::format("<dt>{}</dt><dd>{}</dd>\n", escaped(what), escaped(value));
-  page += "</dl>\n" + key_of(marks_of(report)) + "<div class=\"plots\">\n" + plots(report) + bar_plot("Time by region", report.regions) + "</div>\n";
+  page += "</dl>\n" + key_of(marks_of(report)) + "<div class=\"plots\">\n" + plots(report);
+  page += bar_plot("Time by region", report.regions) + "</div>\n";
   if (!report.deck.empty())
     page += fmt::format("<details><summary>Deck</summary><pre>{}</pre></details>\n", escaped(report.deck));
   return page + "</html>\n";
