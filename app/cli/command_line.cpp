@@ -198,6 +198,7 @@ class Parser {
             ->type_name("TEXT|-");
     verb->add_option("--prompt-ids", generate_.prompt_ids, "The same as token ids, for a model without a tokenizer")
         ->delimiter(',')
+        ->check([](const std::string& id) { return std::string(id.empty() ? "an id is missing" : ""); })
         ->excludes(prompt)
         ->type_name("ID,...");
     verb->add_option("--tokens", generate_.tokens, "How many to generate (128, or as many as there is room for)")

@@ -7,6 +7,7 @@
 
 #include "app/training/preparation.hpp"
 #include "io/convert/hf_folder.hpp"
+#include "io/metrics/console.hpp"
 
 namespace tessera {
 namespace {
@@ -119,8 +120,8 @@ Problems problems_with_weights(const GivenWeights& given, const RunPlan& plan, c
   for (std::string& line : misfits(*given.source, weights_of(plan), fit)) lines.push_back(std::move(line));
   Problems problems;
   if (!lines.empty())
-    problems.add(Exit::file, fmt::format("{}: is of another model: {} differences\n  {}", given.source->name(),
-                                         lines.size(), fmt::join(lines, "\n  ")));
+    problems.add(Exit::file, fmt::format("{}: is of another model: {}\n  {}", given.source->name(),
+                                         counted(std::ssize(lines), "difference"), fmt::join(lines, "\n  ")));
   return problems;
 }
 

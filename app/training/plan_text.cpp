@@ -11,6 +11,7 @@
 
 #include "app/cli/memory.hpp"
 #include "app/training/plan_gathers.hpp"
+#include "app/training/summary.hpp"
 #include "core/optim/rule.hpp"
 #include "core/params/planes.hpp"
 #include "io/metrics/console.hpp"
@@ -215,10 +216,10 @@ std::string plan_text(const RunPlan& plan) {
                                  counted(parameters(plan), "parameter"),
                                  counted(static_cast<std::int64_t>(plan.registry.size()), "tensor"),
                                  hex(plan.layout.hash()));
-  text += fmt::format("{} a rank and step in {}, {:.3g} GFLOP a step", counted(plan.sizes.local, "sequence"),
-                      counted(plan.sync.micro_batches, "micro-batch"), plan.flops_per_step * 1e-9);
+  text += fmt::format("{} a rank and step in {}, {} a step", counted(plan.sizes.local, "sequence"),
+                      counted(plan.sync.micro_batches, "micro-batch"), flop_text(plan.flops_per_step));
   const double twice = plan.flops_per_step - plan.model_flops_per_step;
-  text += twice > 0 ? fmt::format(", {:.3g} of them for recomputation\n", twice * 1e-9) : "\n";
+  text += twice > 0 ? fmt::format(", {} of them for recomputation\n", flop_text(twice)) : "\n";
   text += experts_text(plan);
   text += plan.ranks.world.rank == 0 ? "memory of one rank\n"
                                      : fmt::format("memory of rank {}, which needs most\n", plan.ranks.world.rank);

@@ -107,14 +107,16 @@ ClosingReport closing_report(Device& device, const Mesh& mesh, const RunPlan& pl
   report.regions = table.bars = those_that_count(std::move(table.bars));
   std::string& text = report.text;
   text = regions_text(table) + exposed_text(table);
-  text += "collectives of one step, bytes that one rank receives\n";
-  for (const CollectiveTotal& total : totals_of(plan.collectives))
+  const std::vector<CollectiveTotal> totals = totals_of(plan.collectives);
+  text += fmt::format("collectives of one step{}\n", totals.empty() ? ": none" : ", bytes that one rank receives");
+  for (const CollectiveTotal& total : totals)
     text += fmt::format("  {:<16} {:>10} {:>12} bytes\n", name_of(total.collective), counted(total.calls, "call"),
                         total.bytes);
   text += memory_text(device.memory(), control);
   if (plan.config.checkpoint.async)
     text += fmt::format("  {:<12} {:>12} bytes of the host\n", "snapshot", control.max(loop.snapshot_bytes));
-  text += fmt::format("memory was asked for {} times after the second step\n", control.max(loop.late_allocations));
+  text += fmt::format("memory was asked for {} after the second step\n",
+                      counted(control.max(loop.late_allocations), "time"));
   return report;
 }
 

@@ -111,7 +111,7 @@ Problems RunLog::row(const MetricsRow& row) {
   events_.append(whole);
   if (Clock::now() >= page_due_) {
     const Clock::time_point begin = Clock::now();
-    write_page({}, fmt::format("running since {:.0f} s", seconds()));
+    write_page({}, fmt::format("still running, {} after this start", time_text(seconds())));
     // A long run's page takes a while: no more than a fiftieth of the time goes into it.
     page_due_ = begin + std::max<Clock::duration>(std::chrono::seconds(30), 50 * (Clock::now() - begin));
   }

@@ -73,7 +73,8 @@ Proceed Training::run(const RowSink& sink, const Boundary& boundary) {
     report_.begun(++step_, next_sample_ += config.batch.global, turn);
     if (const CollectiveLog* log = mesh_.log()) log->compare(control_);
     if (replicas_ && step_ % config.debug.replica_hash_every == 0) compare_replicas();
-    if (evaluation_due(config, step_)) report_.evaluated([this] { return evaluate(); });
+    if (evaluation_due(config, step_) && batches_.evaluation().windows() > 0)
+      report_.evaluated([this] { return evaluate(); });
     profile_.after(step_);
   }
   profile_.finish();

@@ -54,7 +54,7 @@ double utilisation(const RunPlan& plan, const Peak& peak, double seconds) {
 
 std::string utilisation_text(const RunPlan& plan, const std::optional<Peak>& peak) {
   if (!peak) return "no MFU: the peak of this hardware is not known, and run.mfu_peak does not say it";
-  return fmt::format("MFU: {}: {}, {}, {:.1f} TFLOP/s ({}, dense {})", mfu_formula,
+  return fmt::format("MFU: {}: {}, {}, {:.4g} TFLOP/s ({}, dense {})", mfu_formula,
                      flop_text(plan.model_flops_per_step), counted(plan.ranks.world.size, "rank"), peak->flops * 1e-12,
                      peak->device, name_of(plan.config.precision.compute));
 }

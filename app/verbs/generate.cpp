@@ -19,6 +19,7 @@
 #include "io/checkpoint/storage.hpp"
 #include "io/data/utf8.hpp"
 #include "io/files/text_file.hpp"
+#include "io/metrics/console.hpp"
 #include "io/text/tokenizer.hpp"
 #include "kernels/base/runtime.hpp"
 
@@ -113,7 +114,7 @@ std::int64_t count_of(const GenerateOptions& options, const GivenWeights& given,
   if (count > room)
     throw Error(Exit::usage,
                 fmt::format("--tokens: {} after a prompt of {} are more than the model's sequences of {} hold", count,
-                            prompt.ids.size(), given.config.model.seq_len));
+                            counted(std::ssize(prompt.ids), "token"), given.config.model.seq_len));
   return count;
 }
 
@@ -190,7 +191,8 @@ int generate(const GenerateOptions& options, Mpi& mpi, Control& control) {
   problems.add(problems_with_gpus(mpi, control, Sharing::refused));
   control.agree(problems);
   const int gpu = own_gpu(mpi);
-  const RunPlan plan = plan_of(given, std::ssize(prompt.ids) + count, gpu, mpi, control);
+  // The last token is drawn, and not read.
+  const RunPlan plan = plan_of(given, std::ssize(prompt.ids) + count - 1, gpu, mpi, control);
   const Runtime runtime(static_cast<int>(given.config.run.threads.get()), gpu);
   Device device;
   Mesh mesh = mpi.mesh(device, plan.ranks, std::chrono::seconds(given.config.comm.timeout_s));

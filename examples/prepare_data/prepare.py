@@ -33,6 +33,7 @@ except ImportError as missing:
 
 END = ("<|endoftext|>", "<|end_of_text|>", "</s>")
 WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+KINDS = {str: "text", list: "a list", dict: "an object", bool: "true or false", type(None): "null"}   # of JSON's values, but for numbers
 BATCH = 1 << 20   # characters that are encoded at a time
 
 
@@ -84,8 +85,8 @@ def documents(path, begin, end, field):
             except ValueError as wrong:
                 raise Refused(f"{path}: byte {at}: is no line of JSON: {wrong}")
             if not isinstance(record, dict) or not isinstance(record.get(field), str):
-                held = ", ".join(record) if isinstance(record, dict) else "no fields"
-                raise Refused(f"{path}: byte {at}: has no text in a field '{field}'; it has {held}; name another with --field")
+                held = ", ".join(f"{name} ({KINDS.get(type(value), 'a number')})" for name, value in record.items()) if isinstance(record, dict) else ""
+                raise Refused(f"{path}: byte {at}: has no text in a field '{field}'; it has {held or 'no fields'}; name another with --field")
             yield at, record[field], True
 
 
@@ -173,7 +174,10 @@ class Worker:
         return number, end - begin, None
 
     def encode(self, waiting, tokens):
-        encoded = self.tokenizer.encode_batch_fast([text for _, text, _ in waiting], add_special_tokens=False)
+        try:
+            encoded = self.tokenizer.encode_batch_fast([text for _, text, _ in waiting], add_special_tokens=False)
+        except Exception as wrong:  # of the library, which has no type for it
+            raise Refused(f"{self.path}: cannot encode this text: {wrong}")
         for (val, _, first), one in zip(waiting, encoded):
             if first:
                 tokens[val].append(self.end)
@@ -223,49 +227,74 @@ def join(out, jobs, val, code, most):
     return sum(counts), [path.name for path in kept]
 
 
-def plan_of(training, held, arguments, tokenizer):
+def plan_of(training, held, arguments, given):
     stamp = lambda path: [str(path), path.stat().st_size, path.stat().st_mtime_ns]
+    made = dict(vocab=arguments.vocab, train_mb=arguments.train_mb) if given is None else hashlib.sha256(given.encode()).hexdigest()
     return dict(sources=[stamp(path) for path in training], val=[stamp(path) for path in held], field=arguments.field,
-                val_fraction=arguments.val_fraction, piece_mb=arguments.piece_mb, shard_tokens=arguments.shard_tokens,
-                tokenizer=hashlib.sha256(tokenizer.encode()).hexdigest())
+                val_fraction=arguments.val_fraction, piece_mb=arguments.piece_mb, shard_tokens=arguments.shard_tokens, tokenizer=made)
 
 
-def keep_tokenizer(out, training, arguments):
-    """tokenizer.json in OUT: the one given, the one that was made before, or one that is trained now."""
-    path = out / "tokenizer.json"
-    if arguments.tokenizer:
-        text = arguments.tokenizer.read_text()
-        if path.exists() and path.read_text() != text:
-            raise Refused(f"{path}: is another than {arguments.tokenizer}: choose another OUT, or remove it")
-    elif path.exists():
-        return path.read_text()
-    else:
-        print(f"training a tokenizer of {arguments.vocab} tokens on at most {arguments.train_mb} MiB", file=sys.stderr)
-        text = train_tokenizer(training, arguments)
-    write_whole(path, lambda file: file.write(text.encode()))
+def given_tokenizer(path):
+    """The text of a tokenizer.json that can be read and tells documents apart; none was given: None."""
+    if path is None:
+        return None
+    try:
+        text = path.read_text()
+        tokenizer = Tokenizer.from_str(text)
+    except OSError as wrong:
+        raise Refused(f"{path}: {wrong.strerror}")
+    except Exception as wrong:  # of the library, which has no type for it
+        raise Refused(f"{path}: is no tokenizer.json: {wrong}")
+    end_of_text(tokenizer, path)
     return text
+
+
+def byte_level(tokenizer):
+    """Whether data.tokenizer can name it."""
+    held = json.loads(tokenizer)
+    return held["model"].get("type") == "BPE" and (held.get("decoder") or {}).get("type") == "ByteLevel"
+
+
+def keep_tokenizer(path, training, given, arguments):
+    """Puts tokenizer.json in OUT: the one given, or one that is trained, unless this has been done before."""
+    if given is None and path.exists():
+        return path.read_text()
+    if given is None:
+        print(f"training a tokenizer of {arguments.vocab} tokens on at most {arguments.train_mb} MiB", file=sys.stderr)
+        given = train_tokenizer(training, arguments)
+    write_whole(path, lambda file: file.write(given.encode()))
+    return given
+
+
+def begin(out, plan):
+    """Whether there is something to do: makes OUT ready to go on with what was begun by the same plan, or to begin."""
+    record, tokenizer = out / "parts" / "plan.json", out / "tokenizer.json"
+    if (out / "dataset.json").exists():
+        if json.loads((out / "dataset.json").read_text())["plan"] != plan:
+            raise Refused(f"{out}: holds a dataset of other sources or options: choose another OUT, or remove it")
+        shutil.rmtree(out / "parts", ignore_errors=True)
+        return False
+    if record.exists() and json.loads(record.read_text()) != plan:
+        print(f"{out}: was begun with other sources or options: begins anew", file=sys.stderr)
+        shutil.rmtree(out / "parts")
+        tokenizer.unlink(missing_ok=True)
+    elif not record.exists() and tokenizer.exists():
+        raise Refused(f"{tokenizer}: is there already, and not from here: choose another OUT, and give the file as --tokenizer")
+    (out / "parts").mkdir(parents=True, exist_ok=True)
+    write_whole(record, lambda file: file.write(json.dumps(plan).encode()))
+    return True
 
 
 def run(arguments):
     out = arguments.out
     training, held = list(sources(arguments.source)), list(sources(arguments.val))
-    (out / "parts").mkdir(parents=True, exist_ok=True)
-    tokenizer = keep_tokenizer(out, training, arguments)
-    read = Tokenizer.from_str(tokenizer)
-    vocabulary = max(read.get_vocab().values()) + 1
-    end_of_text(read, out / "tokenizer.json")
-    plan, record = plan_of(training, held, arguments, tokenizer), out / "parts" / "plan.json"
-    if (out / "dataset.json").exists():
-        if json.loads((out / "dataset.json").read_text())["plan"] == plan:
-            shutil.rmtree(out / "parts")
-            print(f"{out}: is complete, nothing to do")
-            return
-        raise Refused(f"{out}: holds a dataset of other sources or options: choose another OUT, or remove it")
-    if record.exists() and json.loads(record.read_text()) != plan:
-        print(f"{out}: was begun with other sources or options: begins anew", file=sys.stderr)
-        shutil.rmtree(out / "parts")
-        (out / "parts").mkdir()
-    write_whole(record, lambda file: file.write(json.dumps(plan).encode()))
+    given = given_tokenizer(arguments.tokenizer)
+    plan = plan_of(training, held, arguments, given)
+    if not begin(out, plan):
+        print(f"{out}: is complete, nothing to do")
+        return
+    tokenizer = keep_tokenizer(out / "tokenizer.json", training, given, arguments)
+    vocabulary = max(Tokenizer.from_str(tokenizer).get_vocab().values()) + 1
     jobs = [(path, *piece, val) for val, files in ((False, training), (True, held)) for path in files
             for piece in pieces(path, arguments.piece_mb << 20)]
     jobs = [(number, *job) for number, job in enumerate(jobs)]
@@ -279,14 +308,38 @@ def run(arguments):
                 pool.terminate()
                 raise Refused(wrong)
             bar.update(size)
-    made = {val: join(out, len(jobs), val, worker.code, arguments.shard_tokens) for val in (False, True)}
+    made = {}
+    for val in (False, True):
+        made[val] = join(out, len(jobs), val, worker.code, arguments.shard_tokens)
+        if made[False][0] == 0:
+            raise Refused(f"{', '.join(arguments.source)}: no text is left for training")
     dataset = dict(plan=plan, vocabulary=vocabulary, train=dict(tokens=made[False][0], files=made[False][1]),
                    val=dict(tokens=made[True][0], files=made[True][1]))
     write_whole(out / "dataset.json", lambda file: file.write((json.dumps(dataset, indent=1) + "\n").encode()))
     shutil.rmtree(out / "parts")
     print(f"{made[False][0]} tokens for training, {made[True][0]} for evaluation, of a vocabulary of {vocabulary}; in the deck:")
-    eval_files = ', eval_files: ["val_*.bin"]' if made[True][0] else ""
-    print(f'data: {{kind: tokens, root: {out.resolve()}, files: ["train_*.bin"]{eval_files}, tokenizer: {out.resolve() / "tokenizer.json"}}}')
+    print(deck_line(out.resolve(), bool(made[True][0]), byte_level(tokenizer)))
+    if not byte_level(tokenizer):
+        print(f"model.vocab is {vocabulary}. The tokenizer is no byte-level BPE, which tessera reads: prompts and samples will be ids.")
+
+
+def deck_line(out, evaluated, tokenizer):
+    eval_files = ', eval_files: ["val_*.bin"]' if evaluated else ""
+    named = f", tokenizer: {json.dumps(str(out / 'tokenizer.json'))}" if tokenizer else ""
+    return f'data: {{kind: tokens, root: {json.dumps(str(out))}, files: ["train_*.bin"]{eval_files}{named}}}'
+
+
+def number(kind, least, most=None):
+    """Of an argument: what it may be."""
+    def read(text):
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not value >= least or (most is not None and not value <= most):
+            raise argparse.ArgumentTypeError(f"{text}: must be {'at least ' if most is None else ''}{least}{'' if most is None else f' to {most}'}")
+        return value
+    return read
 
 
 def main():
@@ -294,19 +347,21 @@ def main():
     parser.add_argument("out", metavar="OUT", type=pathlib.Path, help="folder to make, or to go on with")
     parser.add_argument("source", metavar="SOURCE", nargs="+", help="a text file, a .jsonl file or a folder of such")
     parser.add_argument("--tokenizer", type=pathlib.Path, help="a tokenizer.json to take instead of training one")
-    parser.add_argument("--vocab", type=int, default=32000, help="tokens of the tokenizer that is trained")
-    parser.add_argument("--train-mb", type=int, default=256, help="MiB of text, at most, that it is trained on")
+    parser.add_argument("--vocab", type=number(int, 257), default=32000, help="tokens of the tokenizer that is trained: 256 bytes, the end-of-text token, and merges")
+    parser.add_argument("--train-mb", type=number(int, 1), default=256, help="MiB of text, at most, that it is trained on")
     parser.add_argument("--field", default="text", help="the field of a .jsonl line that holds the text")
     parser.add_argument("--val", metavar="SOURCE", action="append", default=[], help="sources of val_*.bin, for data.eval_files")
-    parser.add_argument("--val-fraction", type=float, default=0.0, help="share of the documents that go to val_*.bin")
-    parser.add_argument("--shard-tokens", type=int, default=100_000_000, help="most tokens of one file")
-    parser.add_argument("--piece-mb", type=int, default=16, help="MiB of a source that a process takes at a time")
-    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes")
+    parser.add_argument("--val-fraction", type=number(float, 0, 1), default=0.0, help="share of the documents that go to val_*.bin")
+    parser.add_argument("--shard-tokens", type=number(int, 1), default=100_000_000, help="most tokens of one file")
+    parser.add_argument("--piece-mb", type=number(int, 1), default=16, help="MiB of a source that a process takes at a time")
+    parser.add_argument("--workers", type=number(int, 1), default=os.cpu_count(), help="processes")
     arguments = parser.parse_args()
     try:
         run(arguments)
     except (Refused, OSError) as refused:
         sys.exit(f"prepare.py: {refused}")
+    except KeyboardInterrupt:
+        sys.exit("prepare.py: stopped; the same command goes on")
 
 
 if __name__ == "__main__":

@@ -169,8 +169,8 @@ void load(const Checkpoint& checkpoint, StateDict& state, Device& device, Contro
   if (const std::string lack = checkpoint.reason_not_resumable(); !lack.empty())
     problems.add(Exit::file, lack);
   else if (!lines.empty())
-    problems.add(Exit::file, fmt::format("{}: is of another model: {} differences\n  {}", checkpoint.name(),
-                                         lines.size(), fmt::join(lines, "\n  ")));
+    problems.add(Exit::file, fmt::format("{}: is of another model: {} difference{}\n  {}", checkpoint.name(),
+                                         lines.size(), lines.size() == 1 ? "" : "s", fmt::join(lines, "\n  ")));
   control.agree(problems);
   load_tensors(checkpoint, found, state, device, control);
   state.counters = checkpoint.manifest().counters;

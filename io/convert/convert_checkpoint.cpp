@@ -8,6 +8,7 @@
 #include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/reader.hpp"
 #include "io/convert/hf_folder.hpp"
+#include "io/metrics/console.hpp"
 
 namespace tessera {
 namespace {
@@ -92,8 +93,8 @@ std::string ConvertReport::json() const {
 }
 
 std::string ConvertReport::text() const {
-  return fmt::format("{} -> {}: step {}, {} tensors, {} elements, {:.1f} MB{}", from.string(), to.string(), step,
-                     tensors, elements, static_cast<double>(bytes) / 1e6,
+  return fmt::format("{} -> {}: step {}, {}, {}, {}{}", from.string(), to.string(), step,
+                     counted(tensors, "tensor"), counted(elements, "element"), bytes_text(bytes),
                      content_digest ? ", content digest " + *content_digest : "");
 }
 

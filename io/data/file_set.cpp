@@ -103,6 +103,11 @@ class Listing {
       : root_(resolved(set.root)), run_directory_(set.run_directory), key_(set.key), findings_(findings) {}
 
   void add(const std::string& pattern) {
+    const auto parts = components(pattern);
+    if (fs::path(pattern).is_relative() && std::ranges::find(parts, "..") != parts.end())
+      return find(key_, fmt::format("{}: leads out of its folder by '..': give an absolute path, or a data.root that "
+                                    "has all files below it",
+                                    pattern));
     const Search search = search_of(root_, pattern);
     if (fs::path(pattern).is_absolute() && !has_wildcard(pattern)) return take(search.folder / search.pattern);
     const std::size_t findings = findings_.size();

@@ -48,7 +48,9 @@ std::string bytes_text(std::int64_t bytes) {
   if (bytes < 1 << 10) return fmt::format("{} bytes", bytes);
   if (bytes < 1 << 20) return fmt::format("{:.1f} KiB", static_cast<double>(bytes) / (1 << 10));
   const double mib = static_cast<double>(bytes) / (1 << 20);
-  return mib < 1000 ? fmt::format("{:.1f} MiB", mib) : fmt::format("{:.1f} GiB", mib / 1024);
+  if (mib < 1000) return fmt::format("{:.1f} MiB", mib);
+  const double gib = mib / 1024;
+  return gib < 1000 ? fmt::format("{:.1f} GiB", gib) : fmt::format("{:.1f} TiB", gib / 1024);
 }
 
 std::string time_text(double seconds) {

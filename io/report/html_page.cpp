@@ -22,6 +22,7 @@ h1 { font-size: 1.4em; overflow-wrap: anywhere; }
 dl { display: grid; grid-template-columns: max-content auto; gap: 0 1.5em; }
 dt { color: var(--soft); }
 dd { margin: 0; overflow-wrap: anywhere; }
+.key { color: var(--soft); font-size: 12px; }
 .wide, pre { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; white-space: nowrap; }
 th, td { padding: 0.1em 0.7em; text-align: right; border-bottom: 1px solid var(--line); }

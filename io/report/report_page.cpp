@@ -28,6 +28,14 @@ Marks marks_of(const RunReport& report) {
   return marks;
 }
 
+/// What the marks in all plots say.
+std::string key_of(const Marks& marks) {
+  std::string text;
+  if (!marks.saves.empty()) text += "short lines at the foot: saves";
+  if (!marks.restarts.empty()) text += std::string(text.empty() ? "" : "; ") + "dashed lines: restarts";
+  return text.empty() ? "" : fmt::format("<p class=\"key\">{}</p>\n", text);
+}
+
 std::string plots(const RunReport& report) {
   const std::vector<MetricsRow>& rows = report.rows;
   const Marks marks = marks_of(report);
@@ -52,7 +60,8 @@ std::string to_html(const RunReport& report) {
   std::string page = html_head(report.name) + "<dl>\n";
   for (const auto& [what, value] : report.facts)
     page += fmt::format("<dt>{}</dt><dd>{}</dd>\n", escaped(what), escaped(value));
-  page += "</dl>\n<div class=\"plots\">\n" + plots(report) + bar_plot("Time by region", report.regions) + "</div>\n";
+  page += "</dl>\n" + key_of(marks_of(report)) + "<div class=\"plots\">\n" + plots(report);
+  page += bar_plot("Time by region", report.regions) + "</div>\n";
   if (!report.deck.empty())
     page += fmt::format("<details><summary>Deck</summary><pre>{}</pre></details>\n", escaped(report.deck));
   return page + "</html>\n";

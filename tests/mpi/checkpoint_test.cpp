@@ -241,9 +241,9 @@ TEST(Checkpoints, CountersOfRulesAreMatchedByName) {
     return refused([&] { other.load(saved); });
   };
   const RuleCounter further{"further_updates", std::int64_t{7}};
-  EXPECT_NE(why_refused({own[0], own[1], own[2], further}).find("1 differences\n  extra: /counters/further_updates"),
+  EXPECT_NE(why_refused({own[0], own[1], own[2], further}).find("1 difference\n  extra: /counters/further_updates"),
             std::string::npos);
-  EXPECT_NE(why_refused({own[1], own[2]}).find("1 differences\n  missing: /counters/t"), std::string::npos);
+  EXPECT_NE(why_refused({own[1], own[2]}).find("1 difference\n  missing: /counters/t"), std::string::npos);
   const std::string both = why_refused({own[0], own[1], {"beta2_power", std::int64_t{1}}, further});
   EXPECT_NE(both.find("type: /counters/beta2_power is i64, the optimizer has f64"), std::string::npos) << both;
   EXPECT_NE(both.find("2 differences"), std::string::npos) << both;

@@ -32,6 +32,13 @@ class Generate(runs.Runs):
                 found = self.answer(ranks, folder, "--prompt-ids", prompt, "--temperature", "0", "--tokens", str(len(case["tokens"])))
                 self.assertEqual(found["tokens"], case["tokens"], (model, case))
 
+    def test_a_sequence_is_filled_to_its_end(self):
+        for model in ("gpt2", "llama"):  # with and without an embedding of positions
+            folder = os.path.join(ORACLE, "hf", model)
+            for ranks in (1, 2):
+                self.assertEqual(len(self.answer(ranks, folder, "--prompt-ids", "1,2,3")["tokens"]), 10)
+            self.assertEqual(len(self.answer(1, folder, "--prompt-ids", ",".join("3" * 12), "--tokens", "1")["tokens"]), 1)
+
     def test_a_run_a_step_and_a_folder_write_the_same(self):
         deck = self.deck("a")
         self.train(75, 2, deck, "--stop-at", "4")
@@ -83,6 +90,7 @@ class Generate(runs.Runs):
         self.assertIn("is needed", self.generate(2, 2, folder)[1])
         self.assertIn("61 is outside the vocabulary of 61", self.generate(2, 2, folder, "--prompt-ids", "3,61")[1])
         self.assertIn("sequences of 12", self.generate(2, 1, folder, "--prompt-ids", "3", "--tokens", "13")[1])
+        self.assertIn("an id is missing", self.generate(2, 1, folder, "--prompt-ids", "")[1])
         self.assertIn("nowhere", self.generate(5, 2, "nowhere", "--prompt", "a")[1])
         self.generate(2, 1, folder, "--prompt-ids", "3", "--top-p", "0")
         self.generate(2, 1, folder, "--prompt-ids", "3", "--prompt", "a")

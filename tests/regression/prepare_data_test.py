@@ -102,10 +102,32 @@ class Prepare(unittest.TestCase):
         self.prepare(0, *arguments)
         self.assertEqual(self.ids("train_*.bin"), whole)
 
+    def test_a_tokenizer_is_of_what_was_asked_for(self):
+        vocabulary = lambda: json.loads((self.folder / "out" / "dataset.json").read_text())["vocabulary"]
+        (self.folder / "out").mkdir()
+        (self.folder / "out" / "tokenizer.json").write_text(GIVEN.read_text())
+        self.assertIn("is there already, and not from here", self.prepare(1, "books", "--vocab", "260"))
+        (self.folder / "out" / "tokenizer.json").unlink()
+        (self.folder / "late.jsonl").write_text('{"body": "late"}\n')
+        self.prepare(1, "books", "late.jsonl", "--vocab", "259")  # stops, perhaps with a tokenizer
+        self.assertIn("begins anew", self.prepare(1, "books", "late.jsonl", "--vocab", "260"))
+        self.prepare(0, "books", "--vocab", "260")
+        self.assertEqual(vocabulary(), 260)
+        self.assertIn("other sources or options", self.prepare(1, "books", "--vocab", "261"))
+        self.assertEqual(sorted(path.name for path in (self.folder / "out").iterdir()), ["dataset.json", "tokenizer.json", "train_000000.bin"])
+
+    def test_other_tokenizers_make_token_files_alone(self):
+        words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<|endoftext|>": 0, "?": 1, "Book": 2}, unk_token="?"))
+        words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+        words.save(str(self.folder / "words.json"))
+        out = self.prepare(0, "books", "--tokenizer", "words.json")
+        self.assertNotIn("tokenizer:", out)
+        self.assertIn("model.vocab is 3. The tokenizer is no byte-level BPE", out)
+
     def test_refusals(self):
         (self.folder / "broken.txt").write_bytes(b"good \xc3( bad")
         self.assertIn("broken.txt: byte 5: is no UTF-8", self.prepare(1, "broken.txt", "--tokenizer", GIVEN))
-        self.assertIn("has no text in a field 'body'; it has text, id", self.prepare(1, "web.jsonl", "--field", "body", "--tokenizer", GIVEN))
+        self.assertIn("has no text in a field 'body'; it has text (text), id (a number)", self.prepare(1, "web.jsonl", "--field", "body", "--tokenizer", GIVEN))
         (self.folder / "lines.jsonl").write_text('{"text": "a"}\n{"text"\n')
         self.assertIn("lines.jsonl: byte 14: is no line of JSON", self.prepare(1, "lines.jsonl", "--tokenizer", GIVEN))
         self.assertIn("nowhere: no such file", self.prepare(1, "nowhere"))
@@ -113,8 +135,12 @@ class Prepare(unittest.TestCase):
         endless["added_tokens"], endless["post_processor"] = [], None
         endless["model"]["vocab"] = {token.replace("<|end", "<|and"): id for token, id in endless["model"]["vocab"].items()}
         (self.folder / "endless.json").write_text(json.dumps(endless))
-        (self.folder / "out" / "tokenizer.json").unlink()
         self.assertIn("has none of <|endoftext|>", self.prepare(1, "books", "--tokenizer", "endless.json"))
+        (self.folder / "broken.json").write_text('{"a": 1}')
+        self.assertIn("broken.json: is no tokenizer.json", self.prepare(1, "books", "--tokenizer", "broken.json"))
+        self.assertIn("--vocab: 10: must be at least 257", self.prepare(2, "books", "--vocab", "10"))
+        self.assertIn("--val-fraction: 2: must be 0 to 1", self.prepare(2, "books", "--val-fraction", "2"))
+        self.assertIn("no text is left for training", self.prepare(1, "books", "--tokenizer", GIVEN, "--val-fraction", "1"))
         self.assertFalse(list((self.folder / "out").glob("*.bin")))
 
 

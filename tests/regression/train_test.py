@@ -261,6 +261,12 @@ class Runs(Train):
                 self.assertEqual({name: record["environment"][name] for name in said if name in record["environment"]}, found)
                 self.assertEqual((record["ranks"], record["command_line"][1:3]), (ranks, ["train", "deck.yaml"]))
 
+    def test_no_evaluation_without_windows_for_it(self):
+        done = self.launch(1, data__eval_fraction="0")
+        self.assertIn("no evaluation: data.eval_fraction 0", done.stderr)
+        self.assertNotIn("nan", done.stdout)
+        self.assertFalse(any("eval_loss" in row for row in self.rows("run", "metrics.jsonl")))
+
     def test_a_key_without_effect_is_told_of_and_allowed(self):
         done = self.launch(2, optimizer__decay_steps=3)
         self.assertEqual(done.returncode, 0)

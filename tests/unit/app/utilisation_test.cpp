@@ -28,8 +28,9 @@ TEST(Utilisation, IsTheShareOfAllRanksPeak) {
   EXPECT_EQ(utilisation_text(plan, std::nullopt),
             "no MFU: the peak of this hardware is not known, and run.mfu_peak does not say it");
   EXPECT_EQ(utilisation_text(plan, Peak{"Abacus", 1e12}),
-            "MFU: FLOPs of the model in a step / (seconds x ranks x peak): 3 TFLOP, 2 ranks, 1.0 TFLOP/s (Abacus, "
+            "MFU: FLOPs of the model in a step / (seconds x ranks x peak): 3 TFLOP, 2 ranks, 1 TFLOP/s (Abacus, "
             "dense bf16)");
+  EXPECT_NE(utilisation_text(plan, Peak{"laptop", 0.05e12}).find(", 0.05 TFLOP/s (laptop"), std::string::npos);
 }
 
 /// Counted by hand: products of a layer's weights with each token, three times (forward, and two gradients), and what

@@ -110,6 +110,7 @@ TEST(FileSet, SaysWhatIsMissing) {
   expect_file_error([&] { names({folder.path(), {"*.md", "b.md"}, {}}); }, {"b.md", "data.files"});
   expect_file_error([&] { names({folder.path(), {"*.cpp", "a.md", "*.h"}, {}}); },
                     {"*.cpp: fits no file below " + folder.path().string(), "*.h: fits no file"});
+  expect_file_error([&] { names({folder.path(), {"../a.md"}, {}}); }, {"../a.md: leads out of its folder"});
   EXPECT_EQ(thrown([&] { names({folder.path(), {"*.cpp", "a.md", "b.md"}, {}}); }).second.find("data.files: a.md"),
             std::string::npos);
   // A folder that cannot be read is said once, whatever the patterns below it.

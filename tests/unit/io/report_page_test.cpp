@@ -149,6 +149,7 @@ TEST(ReportPage, NeedsNothingElse) {
   };
   EXPECT_EQ(marks("restart"), 1);
   EXPECT_EQ(marks("save"), 2);
+  EXPECT_NE(page.find("short lines at the foot: saves; dashed lines: restarts"), std::string::npos);
   report.rows.front().expert_load = 1;
   for (MetricsRow& row : report.rows) row.expert_load = std::numeric_limits<float>::quiet_NaN();
   EXPECT_EQ(to_html(report).find("Expert load"), std::string::npos) << "of a dense model";
