@@ -1,4 +1,4 @@
-// On the host the portable kernel is the fast one.
+// The host has no faster version: the portable kernel is vectorised as it is.
 #include "kernels/optim/back.hpp"
 
 namespace tessera::optim {

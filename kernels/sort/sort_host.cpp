@@ -1,4 +1,4 @@
-// On the host the portable passes are the fast ones.
+// The host has no faster passes: the portable ones are vectorised as they are.
 #include "kernels/sort/back.hpp"
 
 namespace tessera::sorting {
