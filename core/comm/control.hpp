@@ -34,6 +34,24 @@ class Control {
   /// Local.
   void about(std::string what) { about_ = std::move(what); }
 
+  /// A call of a library that waits for other ranks by itself (HDF5, MPI-IO): watched while this lives, like a wait of
+  /// Control. Local.
+  class LibraryCall {
+   public:
+    /// `what` stays valid; null: nobody to watch for.
+    LibraryCall(Control* control, const char* what) : control_(control) {
+      if (control_) control_->begin_library_call(what);
+    }
+    ~LibraryCall() {
+      if (control_) control_->end_library_call();
+    }
+    LibraryCall(const LibraryCall&) = delete;
+    LibraryCall& operator=(const LibraryCall&) = delete;
+
+   private:
+    Control* control_;
+  };
+
   /// Ends the run with Exit::communication: rank 0 prints `why`, then every rank leaves without unwinding, because
   /// buffers of collectives that can no longer finish must not be freed.
   [[noreturn]] virtual void leave(const std::string& why) = 0;
@@ -42,6 +60,9 @@ class Control {
   virtual const void* native() const { return nullptr; }
 
  protected:
+  virtual void begin_library_call(const char* /*what*/) {}
+  virtual void end_library_call() {}
+
   std::string about_;
 };
 

@@ -27,7 +27,7 @@ struct MpiOptions {
   Transport transport = Transport::fastest;
 };
 
-/// MPI for the life of the program: initialises with MPI_THREAD_FUNNELED and finalises at its end, unless somebody else
+/// MPI for the life of the program: initialises with MPI_THREAD_MULTIPLE and finalises at its end, unless somebody else
 /// did. One a process. Nothing of <mpi.h> shows here.
 class Mpi {
  public:

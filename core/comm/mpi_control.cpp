@@ -4,6 +4,9 @@
 
 #include <climits>
 #include <numeric>
+#include <optional>
+
+#include "core/comm/mpi_sentinel.hpp"
 
 namespace tessera {
 namespace {
@@ -67,6 +70,17 @@ class MpiControl final : public Control {
   void leave(const std::string& why) override { watch_.leave(why); }
   const void* native() const override { return &comm_; }
 
+ protected:
+  void begin_library_call(const char* what) override {
+    if (size() == 1) return;
+    if (!sentinel_) sentinel_.emplace(watch_);
+    at_ = {what, at_.sequence + 1, about_.c_str()};
+    sentinel_->begin(at_, timeout_);
+  }
+  void end_library_call() override {
+    if (sentinel_) sentinel_->end();
+  }
+
  private:
   std::size_t ranks() const { return static_cast<std::size_t>(watch_.size()); }
 
@@ -77,7 +91,8 @@ class MpiControl final : public Control {
     return static_cast<int>(length);
   }
 
-  template <class F> void run(const char* call, const F& start) {
+  template <class F>
+  void run(const char* call, const F& start) {
     at_ = {call, at_.sequence + 1, about_.c_str()};
     MPI_Request request = MPI_REQUEST_NULL;
     watch_.check(start(&request), at_);
@@ -88,6 +103,7 @@ class MpiControl final : public Control {
   MPI_Comm comm_;
   std::chrono::seconds timeout_;
   Waiting at_;
+  std::optional<MpiSentinel> sentinel_;  ///< from the first call of a library on
 };
 
 }  // namespace

@@ -92,8 +92,7 @@ void MpiWatch::wait(std::span<MPI_Request> requests, const Waiting& waiting, std
     if (turn % between_looks == 0) {
       const Clock::time_point now = Clock::now();
       if (deadline == Clock::time_point{}) deadline = now + timeout;
-      if (now > deadline)
-        report(fmt::format("rank {} has waited {} s in {}", rank_, timeout.count(), described(waiting)), waiting);
+      if (now > deadline) overdue(waiting, timeout);
       look(waiting);
     }
     if (manner == Manner::patient && turn > soon)
@@ -101,6 +100,10 @@ void MpiWatch::wait(std::span<MPI_Request> requests, const Waiting& waiting, std
     else
       sched_yield();
   }
+}
+
+std::string MpiWatch::waited(const Waiting& waiting, std::chrono::seconds timeout) const {
+  return fmt::format("rank {} has waited {} s in {}", rank_, timeout.count(), described(waiting));
 }
 
 void MpiWatch::check(int code, const Waiting& waiting) {
@@ -170,6 +173,9 @@ void MpiWatch::leave(const std::string& why) {
   MPI_Ibarrier(comm_, &all_here);
   if (!done(all_here, Clock::now() + 3 * grace_))
     abort(Exit::communication, rank_ == 0 ? why : "rank 0 does not answer; " + why);
+  int main_thread = 1;
+  MPI_Is_thread_main(&main_thread);
+  if (!main_thread) end_all(Exit::communication);  // the main thread is held in MPI
   // MPI_Finalize, since a launcher kills the ranks beside one that leaves without it and reports their code instead of
   // ours. Operations under way may block it for ever, hence the alarm, or break it: UCX aborts over what none received.
   for (int signal : {SIGALRM, SIGABRT, SIGSEGV})
@@ -182,6 +188,10 @@ void MpiWatch::leave(const std::string& why) {
 
 void MpiWatch::abort(Exit code, const std::string& what) {
   fmt::print(stderr, "[r{} {}] {}\n", rank_, host_, what);
+  end_all(code);
+}
+
+void MpiWatch::end_all(Exit code) {
   std::fflush(nullptr);
   // Hydra drops unread output as soon as it hears of the abort: give it time to read.
   std::this_thread::sleep_for(std::chrono::seconds(1));

@@ -53,6 +53,12 @@ class MpiWatch {
             Manner manner = Manner::eager);
   /// Does not return unless `code` is MPI_SUCCESS.
   void check(int code, const Waiting& waiting);
+  /// Begins a report of a wait that has lasted longer than `timeout`.
+  [[noreturn]] void overdue(const Waiting& waiting, std::chrono::seconds timeout) {
+    report(waited(waiting, timeout), waiting);
+  }
+  /// "rank 1 has waited 300 s in control max #12, a checkpoint's structure".
+  std::string waited(const Waiting& waiting, std::chrono::seconds timeout) const;
   /// Begins a report of a failure outside MPI (NCCL).
   [[noreturn]] void fail(const std::string& why, const Waiting& waiting) { report(why, waiting); }
   /// An action of another transport (NCCL's abort) to run before this rank leaves; null: none.
@@ -69,6 +75,7 @@ class MpiWatch {
   using Clock = std::chrono::steady_clock;
   /// Any rank may begin it; the others join at their next look().
   [[noreturn]] void report(const std::string& why, const Waiting& waiting);
+  [[noreturn]] void end_all(Exit code);
   std::map<int, std::string> hear(const std::string& mine);
   bool done(MPI_Request& request, Clock::time_point deadline);
 

@@ -210,6 +210,14 @@ File::File(std::filesystem::path path, Exit blame, const Parallel* parallel)
   contiguous_ = contiguous();
 }
 
+Control::LibraryCall File::watched(const char* what) const {
+  return parallel_ ? parallel_->watched(what) : Control::LibraryCall(nullptr, what);
+}
+
+Control::LibraryCall File::transferred(Parallel::Transfer transfer, const char* what) const {
+  return parallel_ && parallel_->collective(transfer) ? watched(what) : Control::LibraryCall(nullptr, what);
+}
+
 Object::Id File::checked(Object::Id id, std::string_view doing) const {
   if (id < 0) throw Error(blame_, fmt::format("{}: {}: {}", path_.string(), doing, last_error()));
   return id;
@@ -250,18 +258,21 @@ File File::create(const std::filesystem::path& path, const Parallel* parallel) {
   File file(path, Exit::environment, parallel);
   const Object access = file.access_to_write(0), root(H5Pcreate(H5P_FILE_CREATE), H5Pclose);
   H5Pset_obj_track_times(root.id(), false);
+  const auto watched = file.watched("H5Fcreate");
   file.take(H5Fcreate(path.c_str(), H5F_ACC_EXCL, root.id(), access.id()), "cannot be made");
   return file;
 }
 
 File File::open(const std::filesystem::path& path, const Parallel* parallel) {
   File file(path, Exit::file, parallel);
+  const auto watched = file.watched("H5Fopen");
   file.take(H5Fopen(path.c_str(), H5F_ACC_RDONLY, file.access().id()), "cannot be read as HDF5");
   return file;
 }
 
 File File::open_to_write(const std::filesystem::path& path, const Parallel& parallel, std::int64_t datasets) {
   File file(path, Exit::environment, &parallel);
+  const auto watched = file.watched("H5Fopen");
   file.take(H5Fopen(path.c_str(), H5F_ACC_RDWR, file.access_to_write(datasets).id()), "cannot be opened to write");
   return file;
 }
@@ -271,7 +282,15 @@ void File::take(Object::Id opened, std::string_view otherwise) {
   if (parallel_) parallel_->tell_unknown(opened);
 }
 
+File::~File() {
+  if (!file_) return;
+  const auto watched = this->watched("H5Fclose");
+  open_.close();
+  file_.close();
+}
+
 void File::close() {
+  const auto watched = this->watched("H5Fclose");
   open_.close();
   open_path_.clear();
   if (!file_.close()) checked(-1, "cannot be closed");
@@ -280,6 +299,7 @@ void File::close() {
 void File::add_groups(const std::string& path) {
   const Object properties(H5Pcreate(H5P_GROUP_CREATE), H5Pclose);
   H5Pset_obj_track_times(properties.id(), false);
+  const auto watched = this->watched("H5Gcreate");
   for (std::size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
     const std::string group = path.substr(0, slash);
     if (!has(group))
@@ -291,6 +311,7 @@ void File::add_groups(const std::string& path) {
 
 Object File::create_dataset(const std::string& path, Object::Id type, const std::vector<std::int64_t>& dims) {
   const Object space = space_of(dims);
+  const auto watched = this->watched("H5Dcreate");
   return {
       checked(H5Dcreate2(file_.id(), path.c_str(), type, space.id(), H5P_DEFAULT, contiguous_.id(), H5P_DEFAULT), path),
       H5Dclose};
@@ -349,12 +370,14 @@ struct Selection {
 void File::write(const std::string& path, std::span<const ElementRange> ranges, const void* from) {
   const Object::Id data = at(path), how = parallel_ ? parallel_->properties(Parallel::Transfer::write) : H5P_DEFAULT;
   const Selection selection(data, ranges);
+  const auto watched = transferred(Parallel::Transfer::write, "H5Dwrite");
   checked(H5Dwrite(data, selection.type.id(), selection.memory.id(), selection.file.id(), how, from), path);
 }
 
 void File::read(const std::string& path, std::span<const ElementRange> ranges, void* to) const {
   const Object::Id data = at(path), how = parallel_ ? parallel_->properties(Parallel::Transfer::read) : H5P_DEFAULT;
   const Selection selection(data, ranges);
+  const auto watched = transferred(Parallel::Transfer::read, "H5Dread");
   checked(H5Dread(data, selection.type.id(), selection.memory.id(), selection.file.id(), how, to), path);
 }
 
@@ -376,6 +399,7 @@ Object::Id number_type(double) { return H5T_IEEE_F64LE; }
 
 void File::add_attribute(const std::string& object, const char* name, const Value& value) {
   const std::string what = object + "@" + name;
+  const auto watched = this->watched("H5Acreate");
   const auto add = [&](Object::Id type, const std::vector<std::int64_t>& dims, const void* data) {
     const Object space = space_of(dims);
     const Object made(checked(H5Acreate2(at(object), name, type, space.id(), H5P_DEFAULT, H5P_DEFAULT), what),

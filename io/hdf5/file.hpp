@@ -118,6 +118,9 @@ class File {
   void add_numbers(const std::string& path, std::size_t count);
   void write_numbers(const std::string& path, const std::vector<std::uint64_t>& numbers);
   void close();
+  ~File();
+  File(File&&) = default;
+  File& operator=(File&&) = default;
 
   bool has(const std::string& path) const;
   bool has(const std::string& object, const char* attribute) const;
@@ -148,6 +151,10 @@ class File {
   Object access() const;
   Object access_to_write(std::int64_t datasets) const;
   void take(Object::Id opened, std::string_view otherwise);
+  /// A call that may wait for other ranks, watched.
+  Control::LibraryCall watched(const char* what) const;
+  /// Likewise, if it is collective: else it waits for the disk alone.
+  Control::LibraryCall transferred(Parallel::Transfer transfer, const char* what) const;
   Object::Id checked(Object::Id id, std::string_view doing) const;
   Object::Id at(const std::string& object) const;
   Object create_dataset(const std::string& path, Object::Id type, const std::vector<std::int64_t>& dims);

@@ -31,13 +31,16 @@ class Parallel {
   /// of a dataset need not wait for each other, which they do for longer than writing takes where they share cores.
   bool collective(Transfer transfer) const { return collective_[static_cast<int>(transfer)]; }
 
+  /// A call of HDF5 in which it may wait for other ranks, watched while this lives. Local.
+  Control::LibraryCall watched(const char* what) const { return {control_, what}; }
+
  private:
   friend class File;
   using Id = std::int64_t;
   Parallel();
   bool asks_for(const char* hint, const char* value) const;
-  void add_to(Id access) const;             ///< of a file
-  Id properties(Transfer transfer) const;   ///< of a transfer
+  void add_to(Id access) const;            ///< of a file
+  Id properties(Transfer transfer) const;  ///< of a transfer
   bool first() const { return control_ && control_->rank() == 0; }
   void tell_unknown(Id file) const;
 

@@ -59,7 +59,7 @@ int worst_of_all(int failed) {
 
 int main(int argc, char** argv) {
   int provided = 0, rank = 0;
-  MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   testing::InitGoogleTest(&argc, argv);
   if (rank != 0) {

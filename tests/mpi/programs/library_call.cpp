@@ -1,0 +1,31 @@
+// library_call KIND: all ranks but the last wait for it in a blocking call of MPI, as libraries make them.
+//  KIND  silent: it is asleep; elsewhere: it waits for them in a vote; none: it comes, though late
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+
+#include "core/comm/mpi.hpp"
+#include "core/comm/mpi_handle.hpp"
+
+int main(int argc, char** argv) {
+  using namespace tessera;
+  Mpi mpi(&argc, &argv);
+  if (argc != 2) return 2;
+  const std::string kind = argv[1];
+  const auto control = mpi.control(std::chrono::seconds(kind == "none" ? 300 : 4));
+  control->about("a test");
+  const bool last = mpi.rank() == mpi.size() - 1;
+  if (last && kind == "silent") sleep(600);  // until the others end it
+  if (last && kind == "elsewhere") control->max(1);
+  if (last && kind == "none") sleep(1);
+  for (int call = 0; call < 3; ++call) {
+    const Control::LibraryCall outer(control.get(), "MPI_Barrier");
+    const Control::LibraryCall within(control.get(), "another name");
+    MPI_Barrier(communicator_of(*control));
+  }
+  const auto ranks = control->max(mpi.size());
+  if (mpi.rank() == 0) std::printf("all %d ranks came\n", static_cast<int>(ranks));
+  return 0;
+}
