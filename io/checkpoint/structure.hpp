@@ -33,7 +33,7 @@ class CheckpointFiles {
   /// Opens the files and writes the rows of their tables, counters and origin, which completes their structure. By one
   /// process.
   void describe();
-  /// Cuts the files to the size that they need, and closes them. By one process.
+  /// Closes the files and gives back space reserved beyond their ends. By one process.
   void finish();
   /// Writes deck and manifest, the last files, and flushes: with them the folder is a checkpoint. `derived`: a file
   /// that was made there from the others, or null. By one process, without HDF5.

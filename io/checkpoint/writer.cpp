@@ -27,7 +27,7 @@ using fault::Phase;
 
 namespace {
 
-/// Clears the activity that a stopped rank would report (Control::about), however a save ends.
+/// Clears the phase that the watchdog's reports quote (Control::about), however a save ends.
 struct Told {
   Control& control;
   ~Told() { control.about(""); }

@@ -1,4 +1,4 @@
-// The host has no faster versions: the portable kernels are vectorised as they are.
+// The host has no faster versions than the portable kernels.
 #include "kernels/embedding/back.hpp"
 
 namespace tessera::embedding {

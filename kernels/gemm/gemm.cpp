@@ -115,7 +115,7 @@ void count(Stream& stream, const Product& p) {
 }
 
 // Multiplies by the back end; codes that no unit multiplies are decoded first. Returns false for a scaled product with
-// a fused activation, since alpha is applied to the stored sum.
+// an activation: one product cannot have both.
 bool multiplied(Stream& stream, const Product& p, const Places& at) {
   if (!p.a) return gemm::multiply(stream, p, at);
   const gemm::Route route = gemm::route_of(p);

@@ -40,8 +40,8 @@ struct Tile {
   std::int64_t row, column, rows, columns;
 };
 
-// How a product is cut. Columns and depth follow from the product's shape alone, since they decide bits; how rows are
-// cut does not.
+// How a product is cut. The cut changes no bits: columns and depth follow from the product's shape alone, and bits do
+// not depend on how rows are cut.
 struct Cut {
   std::int64_t rows, columns, depth;
 };

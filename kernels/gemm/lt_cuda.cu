@@ -106,7 +106,7 @@ std::pair<Product, Alignments> read_words(const Words& w) {
   return {p, {half(12), half(13), half(14), half(15)}};
 }
 
-/// A placeholder address of scales: cuBLASLt offers algorithms only for descriptions that name scales, but reads them
+/// An address named for scales: cuBLASLt offers algorithms only for descriptions that name scales, but reads them
 /// only when the product runs.
 const float* const somewhere = reinterpret_cast<const float*>(std::uintptr_t{256});
 

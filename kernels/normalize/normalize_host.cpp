@@ -1,4 +1,4 @@
-// The host has no faster versions: the portable kernels are vectorised as they are.
+// The host has no faster versions than the portable kernels.
 #include "kernels/normalize/back.hpp"
 
 namespace tessera::normalize {

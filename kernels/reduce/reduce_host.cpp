@@ -1,4 +1,4 @@
-// The host has no faster version: the portable kernel is vectorised as it is.
+// The host has no faster version than the portable kernel.
 #include "kernels/reduce/back.hpp"
 
 namespace tessera::reduce {

@@ -1,4 +1,4 @@
-// The host has no faster passes: the portable ones are vectorised as they are.
+// The host has no faster passes than the portable ones.
 #include "kernels/sort/back.hpp"
 
 namespace tessera::sorting {
