@@ -6,10 +6,10 @@
 namespace tessera {
 namespace {
 
-// A disk that is read wants several requests at once, and a slow one holds up the owner only when all places are taken.
+// Reading: a disk wants several requests at once. Many places: a slow request delays the owner only when all are taken.
 constexpr std::size_t places_to_read = 20;
 constexpr int readers = 4;
-// One thread sends what was written to the disk, and waits, while one writes.
+// Writing: while one thread waits for the disk, the other hands it what was written.
 constexpr std::size_t places_to_write = 4;
 constexpr int writers = 2;
 

@@ -13,24 +13,25 @@
 
 namespace tessera {
 
-/// Numbered blocks between an owner and threads of its own, in few places of memory that are used in turn: one side
-/// fills a block, then the other empties it. Each block is a large page, which a disk fetches as one piece. The owner
-/// is one thread and takes the blocks in the order of their numbers.
+/// Numbered blocks that pass between an owner and its threads in a few places of memory, used in turn: one side fills a
+/// block, the other empties it. A block is a large page, which a disk fetches as one piece. The owner is one thread and
+/// takes blocks in ascending order.
 class BlockRing {
  public:
-  /// Who fills blocks.
+  /// The side that fills blocks.
   enum class Filled { by_owner, by_threads };
   using Work = std::function<void(std::size_t number, std::span<std::byte> block)>;
 
-  /// `work` is what threads do with each of `numbers` blocks, several at once.
+  /// `work`: what a thread does with one of the `numbers` blocks; several run at once.
   BlockRing(std::size_t numbers, Filled filled, Work work);
   BlockRing(const BlockRing&) = delete;
   BlockRing& operator=(const BlockRing&) = delete;
 
-  /// The next number's block, which the owner fills or empties until its next call. Waits for it. Throws what a thread
-  /// threw; then no more work is done.
+  /// Waits for the next block and lends it to the owner, who fills or empties it until the next call. Rethrows what a
+  /// thread threw; no more work is done then.
   std::span<std::byte> next();
-  /// The owner is done with the last block, which it has filled: waits for the threads. Throws as next() does.
+  /// Waits until the threads have emptied all blocks; called by an owner who has filled the last. Throws as next()
+  /// does.
   void finish();
 
  private:
@@ -43,12 +44,12 @@ class BlockRing {
   const LargePages memory_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  // Guarded:
-  std::vector<bool> ready_;  ///< by place: whether the owner may have it
-  std::size_t begun_ = 0;    ///< numbers that a thread works on or is through with
-  std::size_t given_ = 0;    ///< numbers that the owner is through with
+  // Guarded by the mutex:
+  std::vector<bool> ready_;  ///< by place: whether the owner may take it
+  std::size_t begun_ = 0;    ///< blocks that a thread has begun or finished
+  std::size_t given_ = 0;    ///< blocks that the owner has finished
   std::exception_ptr failure_;
-  bool owns_ = false;  ///< the owner has the block of number given_
+  bool owns_ = false;  ///< the owner holds block given_
 
   std::vector<std::jthread> threads_;
 };

@@ -27,19 +27,20 @@ bool there(const fs::path& path) {
   return fs::exists(path, unknown);
 }
 
-/// What branch.json says.
+/// The contents of branch.json.
 struct Branch {
   fs::path run;
-  std::int64_t number = 1;  ///< of this branch among those of the run
-  std::string parent;       ///< the checkpoint that it goes on from
-  Names keeps, leaves;      ///< step folders that were there when it began
+  std::int64_t number = 1;  ///< counts the branches of this run from 1
+  std::string parent;       ///< the checkpoint from which the branch goes on
+  Names keeps, leaves;      ///< step folders that existed when it began
   std::string record;
 
   fs::path aside(const std::string& name) const { return run / abandoned_name(number, name); }
   bool still_to_leave(const std::string& name) const {
     return contains(leaves, name) && there(run / name) && !there(aside(name));
   }
-  /// Whether a step folder is its own: one that was not there before it began, or took the name of one set aside.
+  /// Whether the branch has committed a checkpoint: a step folder that did not exist when it began, or that took the
+  /// name of one set aside.
   bool committed() const {
     return std::ranges::any_of(step_folders(run), [&](const StepFolder& folder) {
       const std::string name = folder.path.filename().string();
@@ -86,7 +87,7 @@ std::int64_t next_number(const fs::path& run) {
   return most + 1;
 }
 
-/// The rows of a checkpoint that was set aside in the directory; of any other one nothing is known.
+/// The rows that lead to the branch's parent, if that is a checkpoint set aside in this directory; else empty.
 std::string record_of(const Branch& branch) {
   const fs::path parent = fs::path(branch.parent) / "", folder = parent.parent_path();
   const std::string name = folder.filename().string();
@@ -97,7 +98,7 @@ std::string record_of(const Branch& branch) {
   return there(rows) ? read_text_file(rows) : "";
 }
 
-/// The last act of a branch.
+/// Ends a branch by removing branch.json, after all renames have reached the disk.
 void forget(const Branch& branch) {
   sync_folder(branch.run);
   std::error_code error;

@@ -7,24 +7,24 @@
 
 namespace tessera {
 
-/// A branch of a run: it goes on from another checkpoint than the newest of its directory. Once its first checkpoint is
-/// committed, the steps of the old line are set aside under names that say so (abandoned_name), and nothing goes on
-/// from them unless told to by their path. Until then they are the run's. branch.json says what a branch under way
-/// keeps and leaves behind; it is written first and removed last, so that wherever a run ends, settle_branch() finishes
-/// the branch or takes it back. All of this is local, for rank 0 under the run's lock, and throws Error{environment}.
+/// A branch of a run: the run goes on from another checkpoint than the newest of its directory. At the branch's first
+/// commit the steps of the old line are renamed (abandoned_name); from then on they are used only by their path. Before
+/// that they are the run's. branch.json, written first and removed last, lists what the branch keeps and leaves behind,
+/// so that settle_branch() can finish or undo the branch wherever a run ended. All functions: Local, for rank 0 under
+/// the run's lock; they throw Error{environment}.
 
-/// Begins a branch where `run` holds steps later than `kept`, up to which they lead to the checkpoint `parent` that the
-/// run goes on from (-1: none does, it is another directory's or was set aside before). Returns the names of those that
-/// it will leave behind; none: there is no branch. A copy of `record`, a file of rows by step in `run`, is set aside at
-/// once, since the branch drops and adds rows; it begins with those that lead to `parent`.
+/// Begins a branch if `run` has steps later than `kept`, and returns the names of these; none: no branch is needed.
+/// `parent` is the checkpoint to go on from, `kept` the last step that leads to it (-1: none does, since it is in
+/// another directory or was set aside). Copies `record`, a file of rows by step in `run`, aside, because the branch
+/// drops and adds rows; the new record begins with the rows that lead to `parent`.
 std::vector<std::string> begin_branch(const std::filesystem::path& run, const std::filesystem::path& parent,
                                       std::int64_t kept, const std::string& record);
 
-/// Before a checkpoint takes the name `step`: what has it is set aside where a branch leaves it behind.
+/// Frees the name `step` for a new checkpoint: a folder of this name that the branch leaves behind is set aside.
 void make_way(const std::filesystem::path& run, std::string_view step);
 
-/// After a commit and at the start of a run. Where a checkpoint of the branch has been committed, sets aside what it
-/// leaves behind and says so; where none has, everything is again what it was before the branch began.
+/// Called after a commit and at the start of a run. If the branch has committed a checkpoint, sets aside what it leaves
+/// behind and reports that; otherwise restores everything as it was before the branch began.
 void settle_branch(const std::filesystem::path& run);
 
 }  // namespace tessera

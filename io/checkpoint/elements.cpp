@@ -16,7 +16,7 @@ std::uint64_t digest_of(const Bits* bits, std::int64_t count, std::uint64_t firs
   return sum;
 }
 
-/// Elements whose exponent bits are all set.
+/// Number of elements whose exponent bits are all set.
 template <class Bits>
 std::uint64_t with_exponent(const Bits* bits, std::int64_t count, Bits exponent) {
   std::uint64_t found = 0;

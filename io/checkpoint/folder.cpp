@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::string_view prefix = "step_", left_behind = "abandoned-";
 
-/// By rename first, so that a crash in between leaves no half of a checkpoint under its name.
+/// Removes a folder. It is renamed first, so that a crash in between leaves no half of a checkpoint under its name.
 void discard(const fs::path& folder) {
   std::error_code ignored;
   const fs::path trash = folder.parent_path() / (".trash." + folder.filename().string());
@@ -56,7 +56,7 @@ std::optional<AbandonedName> abandoned(std::string_view name) {
 }
 
 std::vector<StepFolder> abandoned_folders(const fs::path& run) {
-  std::vector<std::pair<std::int64_t, StepFolder>> found;  // branch and folder
+  std::vector<std::pair<std::int64_t, StepFolder>> found;  // branch number and folder
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(run, error)) {
     const std::string name = entry.path().filename().string();
@@ -98,7 +98,7 @@ void commit_folder(const fs::path& finished, const fs::path& run, std::int64_t s
   try {
     sync_folder(run);
   } catch (const Error&) {
-    discard(named);  // a name that a power failure may take back is none to retire older steps for
+    discard(named);  // a power failure could undo this name: older steps must not be retired for it
     throw;
   }
 }

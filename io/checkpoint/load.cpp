@@ -17,7 +17,7 @@ namespace tessera {
 
 namespace {
 
-/// The source's tensor for each of those wanted, null where it has none of the name.
+/// The source's tensor of the same slot and name for each tensor wanted; null if it has none.
 StoredTensors counterparts(const TensorSource& source, const std::vector<StateTensor>& wanted) {
   using Name = std::pair<std::string_view, std::string_view>;  // slot and name
   std::map<Name, const StoredTensor*> stored;
@@ -33,13 +33,13 @@ StoredTensors counterparts(const TensorSource& source, const std::vector<StateTe
 
 enum class Widening { none, bf16_to_fp32 };
 
-/// Whether a model of shorter sequences takes the first positions of one of longer ones.
+/// Whether learned positions of longer sequences serve a model of shorter ones, which takes the first rows.
 bool takes_first_rows(const StoredTensor& found, const StateTensor& wanted) {
   const bool positions = wanted.role == Role::position && found.shape.rank() == 2 && wanted.shape.rank() == 2;
   return positions && found.shape[1] == wanted.shape[1] && found.shape[0] > wanted.shape[0];
 }
 
-/// Why a tensor cannot take the values of one of its name; empty: it can.
+/// Why a tensor cannot take the values of its counterpart; empty: it can.
 std::string misfit(const StoredTensor& found, const StateTensor& wanted, Widening widening) {
   if (found.shape != wanted.shape && !(widening == Widening::bf16_to_fp32 && takes_first_rows(found, wanted)))
     return fmt::format("shape: {} is {}, the model has {}", wanted.path(), found.shape.text(), wanted.shape.text());
@@ -58,7 +58,7 @@ std::string missing(const TensorSource& source, const StateTensor& wanted) {
   return line;
 }
 
-/// What differs between the tensors wanted and their counterparts, a line each.
+/// Differences between the tensors wanted and their counterparts, a line each.
 std::vector<std::string> differences(const TensorSource& source, const std::vector<StateTensor>& wanted,
                                      const StoredTensors& found, Widening widening,
                                      const std::vector<std::string>& may_miss) {
@@ -72,7 +72,7 @@ std::vector<std::string> differences(const TensorSource& source, const std::vect
   return lines;
 }
 
-/// The source's tensors that are nobody's counterpart.
+/// The source's tensors that no tensor wanted has for a counterpart.
 StoredTensors extra(const TensorSource& source, const StoredTensors& found) {
   const std::set<const StoredTensor*> known(found.begin(), found.end());
   StoredTensors extra;
@@ -81,8 +81,8 @@ StoredTensors extra(const TensorSource& source, const StoredTensors& found) {
   return extra;
 }
 
-/// Moves what is read to the device. Digests add up there, from what arrived; returned are those of values that became
-/// another type.
+/// Reads slabs and moves them to the device, where digests are summed from what arrived. Values that change their type
+/// are digested on the host, before conversion; these digests are returned.
 std::vector<std::uint64_t> place(const TensorSource& source, const StateDict& state, const StoredTensors& found,
                                  Device& device) {
   std::vector<std::uint64_t> widened(state.tensors.size(), 0);
@@ -103,7 +103,8 @@ std::vector<std::uint64_t> place(const TensorSource& source, const StateDict& st
   return widened;
 }
 
-/// Every tensor of `state` that has a counterpart, its bytes compared with their digest.
+/// Loads every tensor of `state` that has a counterpart and compares its bytes with their digest. Collective over the
+/// world.
 void load_tensors(const TensorSource& source, const StoredTensors& found, StateDict& state, Device& device,
                   Control& control) {
   Problems problems;
@@ -140,7 +141,7 @@ void load_weights(const TensorSource& source, StateDict& state, Device& device, 
 
 namespace {
 
-/// What differs between the counters of a run's rules and those saved, by name and type, a line each.
+/// Differences between the counters of a run's rules and those saved, by name and type, a line each.
 std::vector<std::string> differences(const std::vector<RuleCounter>& saved, const std::vector<RuleCounter>& wanted) {
   const auto type_of = [](const RuleCounter& counter) {
     return std::holds_alternative<double>(counter.value) ? "f64" : "i64";

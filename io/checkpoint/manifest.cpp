@@ -22,7 +22,7 @@ std::string self_digest(Json json) {
   return hex(fnv1a64(json.dump()));
 }
 
-/// Key and value of every model key that fixes tensors.
+/// Collects key and value of every model key that fixes tensors.
 class Fingerprint : public ConfigVisitor<Fingerprint> {
  public:
   std::string text;
@@ -37,7 +37,7 @@ class Fingerprint : public ConfigVisitor<Fingerprint> {
   }
 };
 
-/// A double's bits: its decimal might lose some.
+/// A double as the hex of its bits, since its decimal form might lose some.
 Json exact(double value) { return hex(std::bit_cast<std::uint64_t>(value)); }
 Json exact(std::int64_t value) { return value; }
 Json exact(std::uint64_t value) { return value; }
@@ -50,8 +50,8 @@ void read_exact(const Json& json, Integer& value) {
   value = json.get<Integer>();
 }
 
-/// The run's own by path, and the norms in their order; all others are counters of rules, doubles where they are texts.
-/// AdamW's are the same in every version.
+/// Reads counters: first the run's own by path, then the norms in order. All others are counters of rules; those stored
+/// as text are doubles. AdamW's have been the same in every version.
 StateCounters read_counters(const Json& json) {
   StateCounters counters;
   std::set<std::string> own;
@@ -135,7 +135,7 @@ Manifest parse_manifest(const std::string& text, const std::filesystem::path& pa
     throw refuse_it("is no checkpoint's manifest");
   try {
     const FormatVersion format{json.at("format_version").at(0), json.at("format_version").at(1)}, own;
-    // Told before the digest: a later version may define that anew.
+    // The version is checked before the digest, which a later version may define anew.
     if (format.major != own.major || format.minor > own.minor)
       throw refuse_it(fmt::format("format {}, this build reads {}.0-{}", format.text(), own.major, own.text()));
     if (json.at("manifest_digest") != self_digest(json))

@@ -10,35 +10,36 @@
 
 namespace tessera {
 
-/// The format that this build writes; it reads every minor version of the same major one up to its own.
+/// The format that this build writes. It reads every minor version of the same major version up to its own.
 struct FormatVersion {
   std::int64_t major = 1, minor = 4;
   std::string text() const;
   bool operator==(const FormatVersion&) const = default;
 };
 
-/// What is known of a save besides its state: facts for people, and what a restart compares. Equal on all ranks.
+/// Facts about a save besides its state, for people and for the checks of a restart. Equal on all ranks.
 struct Origin {
   std::string run_id, version, deck;  ///< deck: the resolved one
-  std::string model_sha256;           ///< of what fixes the tensors; model_fingerprint()
+  std::string model_sha256;           ///< model_fingerprint(): sha256 of the keys that fix tensors
   std::uint64_t corpus_hash = 0;
   int world_size = 1;
   ExpertWeights experts = ExpertWeights::single;  ///< layout of expert projections in the file
   std::string command_line, hosts;
-  std::string parent, parent_digest;  ///< folder and content digest of the checkpoint that it came from, or empty
+  std::string parent, parent_digest;  ///< folder and content digest of the checkpoint it was loaded from, or empty
   std::string git_sha, libraries;     ///< of the program: its commit; "name version, ..."
   std::string mesh;                   ///< how the ranks were used: "data 4"
   std::int64_t steps = 0;             ///< of the whole run
-  OptimizerConfig optimizer;          ///< for its schedule
-  std::string changes;                ///< by `train --allow-change` so far, "step N: key: before -> now" a line
+  OptimizerConfig optimizer;          ///< needed for its schedule
+  std::string changes;                ///< by `train --allow-change` so far: "step N: key: before -> now", a line each
   std::string library_plans;          ///< to_text() of LibraryPlans
   std::string tokenizer = {};         ///< tokenizer.json, or empty
 };
 
-/// What every file of a checkpoint but the deck says that it is.
+/// The file_type that every file of a checkpoint but the deck has.
 inline constexpr const char* checkpoint_file_type = "tessera.checkpoint";
 
-/// manifest.json: the last file of a checkpoint folder, and what makes it one. Names the others with their sizes.
+/// manifest.json, the last file of a checkpoint folder: with it the folder is complete. Names the others with their
+/// sizes.
 struct Manifest {
   FormatVersion format;
   StateCounters counters;
@@ -47,17 +48,17 @@ struct Manifest {
   std::int64_t world_size = 1;
   ExpertWeights experts = ExpertWeights::single;
   std::map<std::string, std::int64_t> files;      ///< name -> bytes
-  std::map<std::string, std::string> structures;  ///< of an HDF5 file -> hex(structure_digest()); none before 1.2
+  std::map<std::string, std::string> structures;  ///< HDF5 file -> hex(structure_digest()); empty before 1.2
 
   std::int64_t bytes() const;
 };
 
-/// A JSON object that carries a digest of itself.
+/// The manifest as a JSON object that holds a digest of itself.
 std::string to_json(const Manifest& manifest);
-/// Throws Error{file} when the text is no manifest, was changed, or is of a version that this build cannot read.
+/// Throws Error{file} if the text is no manifest, was changed, or is of a version that this build cannot read.
 Manifest parse_manifest(const std::string& text, const std::filesystem::path& path);
 
-/// sha256 of the deck's model section without what does not fix tensors: moe.weights, moe.balance_coef, moe.z_coef.
+/// sha256 of the deck's model section, without keys that do not fix tensors: moe.weights, moe.balance_coef, moe.z_coef.
 std::string model_fingerprint(const ModelConfig& model);
 
 }  // namespace tessera

@@ -21,7 +21,7 @@ namespace {
 
 Error unfit(const fs::path& path, const std::string& why) { return {Exit::file, path.string() + ": " + why}; }
 
-/// Runs `work`; any other exception than Error, such as bad_alloc from a damaged length, becomes Error{file}.
+/// Runs `work`. Any exception other than Error, such as bad_alloc from a damaged length, becomes Error{file}.
 template <class Work>
 void blaming(const fs::path& folder, const Work& work) {
   try {
@@ -33,7 +33,7 @@ void blaming(const fs::path& folder, const Work& work) {
   }
 }
 
-/// Throws unless counters and root attributes of a file are those of the manifest: both are of one save.
+/// Throws unless the counters and root attributes of a file equal those of the manifest, so that both are of one save.
 void check_attributes(const hdf5::File& file, const Manifest& manifest) {
   if (!file.has("/", "complete") || file.get<std::int64_t>("/", "complete") != 1) throw file.unfit("is not complete");
   const std::vector<std::int64_t> version{manifest.format.major, manifest.format.minor};
@@ -50,14 +50,15 @@ void check_attributes(const hdf5::File& file, const Manifest& manifest) {
   });
 }
 
-/// By the index, where all that is not payload is as it was saved; else each dataset is asked, and tells what is wrong.
+/// The tensors of a file. They come from its index if the digest of its structure is as saved; otherwise every dataset
+/// is opened, and an error names the one that is damaged.
 std::vector<StoredTensor> tensors_in(const hdf5::File& file, const PosixFile& payload, const Manifest& manifest) {
   const auto saved = manifest.structures.find(file.path().filename().string());
   if (saved != manifest.structures.end()) try {
       std::vector<StoredTensor> tensors = indexed_tensors(file, payload.size());
       if (hex(structure_digest(payload, tensors)) == saved->second) return tensors;
     } catch (const std::exception&) {
-      // Damage, as a digest that does not fit.
+      // Treated as damage, like a digest that does not match: every dataset is opened below.
     }
   return tensors_of(file, payload.size());
 }
@@ -159,7 +160,7 @@ void Checkpoint::read(const StoredTensor& tensor, std::int64_t first, std::int64
   }
 }
 
-/// By threads that read ahead, whole pages at a time; no rank waits for another.
+/// Reads by threads that read ahead, in whole pages. No rank waits for another.
 void Checkpoint::read_each(const StoredTensors& stored, std::span<const Slab> slabs, const Take& take) const {
   if (parallel_) return read_parallel(stored, slabs, take);
   const std::vector<Window> windows = windows_of(stored, slabs);
@@ -172,7 +173,7 @@ void Checkpoint::read_each(const StoredTensors& stored, std::span<const Slab> sl
     for (const Slab& slab : window.slabs) {
       const std::int64_t offset = offset_of(stored, slab), bytes = bytes_of(stored, slab);
       const std::byte* elements = window.at(block, offset);
-      if (offset % size_of(stored[slab.tensor]->type) != 0) {  // as only other programs place them
+      if (offset % size_of(stored[slab.tensor]->type) != 0) {  // in files of other programs only
         aligned.assign(elements, elements + bytes);
         elements = aligned.data();
       }
@@ -181,7 +182,7 @@ void Checkpoint::read_each(const StoredTensors& stored, std::span<const Slab> sl
   }
 }
 
-/// By HDF5, as many of them at a time as a call takes.
+/// Reads by HDF5, as many slabs at a time as one call takes.
 void Checkpoint::read_parallel(const StoredTensors& stored, std::span<const Slab> slabs, const Take& take) const {
   std::vector<hdf5::File> files;
   for (std::size_t i = 0; i < files_.size(); ++i)
@@ -212,7 +213,7 @@ std::vector<std::string> Checkpoint::verify() const {
       wrong.push_back(fmt::format("{}: holds other {} saved", path.string(),
                                   own.empty() ? "bytes than were" : "structure than was"));
     else if (own.empty())
-      continue;  // a derived file
+      continue;  // a derived file has no tensors of its own
     else if (tensors_of(hdf5::File::open(path), payload.size()) != own)
       wrong.push_back(path.string() + ": its datasets are not what its table says");
   }
@@ -252,7 +253,7 @@ fs::path find_checkpoint(const fs::path& path) {
   std::error_code error;
   if (!fs::is_directory(path, error)) throw unfit(path, "is neither a checkpoint nor a run directory");
   const std::vector<StepFolder> folders = step_folders(path);
-  if (folders.empty()) return path;  // a step folder, or what Checkpoint will refuse
+  if (folders.empty()) return path;  // a step folder; Checkpoint refuses anything else
   std::string reasons;
   for (auto folder = folders.rbegin(); folder != folders.rend(); ++folder) {
     const std::string reason = why_invalid(folder->path);

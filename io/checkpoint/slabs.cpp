@@ -10,7 +10,7 @@
 namespace tessera {
 namespace {
 
-// A block has room for the whole pages of a window, and for an element of a foreign file that crosses its end.
+// A block holds the whole pages of a window, and an element of another program's file that crosses the window's end.
 constexpr std::int64_t window_bytes = LargePages::bytes - 2 * page_bytes, step_bytes = window_bytes / 2;
 
 }  // namespace

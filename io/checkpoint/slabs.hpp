@@ -10,42 +10,42 @@
 
 namespace tessera {
 
-/// A step of a rank's payload on its way between memory and files: elements of one part of a stored tensor, few enough
-/// to stay in the cache from their copy to their digest.
+/// The unit of payload that moves between memory and files: elements of one part of a stored tensor, few enough to stay
+/// in the cache between their copy and their digest.
 struct Slab {
-  std::size_t tensor, part;  ///< tensor: of those that are stored
-  std::int64_t first;        ///< element of the canonical tensor
-  Tensor values;             ///< of the state
+  std::size_t tensor, part;  ///< tensor: index among the stored ones
+  std::int64_t first;        ///< number of its first element in the canonical tensor
+  Tensor values;             ///< in the state's memory
 };
 
-/// The stored tensor of each of a state's, in its order; null: left out.
+/// The stored tensor of each tensor of a state, in the state's order; null: left out.
 using StoredTensors = std::vector<const StoredTensor*>;
 
-/// This rank's, in the order of the state, which is that of the files. No slab crosses the end of a Window.
+/// This rank's slabs in the order of the state, which is the order of the files. No slab crosses the end of a Window.
 std::vector<Slab> slabs_of(const std::vector<StateTensor>& held, const StoredTensors& stored);
 
-/// Bytes of a slab in its file, and where they begin there.
+/// A slab's bytes in its file, and the offset at which they begin.
 std::int64_t bytes_of(const StoredTensors& stored, const Slab& slab);
 std::int64_t offset_of(const StoredTensors& stored, const Slab& slab);
 
-/// The slabs in a stretch of a file as long as a block of memory: byte for byte a picture of the stretch, so that a
-/// disk fetches and brings whole pages of it.
+/// The slabs in one stretch of a file, which has the length of a block of memory. The block is laid out as the stretch
+/// is, so that a disk reads and writes whole pages of it.
 struct Window {
   std::size_t file;         ///< index in payload_files
-  std::int64_t begin, end;  ///< bytes of the file, from the first slab's to the last one's
+  std::int64_t begin, end;  ///< bytes of the file, from the first slab to the end of the last
   std::span<const Slab> slabs;
 
-  /// Where in the block a byte of the file lies.
+  /// The address in the block of byte `offset` of the file.
   std::byte* at(std::span<std::byte> block, std::int64_t offset) const {
     return block.data() + (offset - begin / page_bytes * page_bytes);
   }
 };
 std::vector<Window> windows_of(const StoredTensors& stored, std::span<const Slab> slabs);
 
-/// Calls of HDF5 that move all slabs, dataset by dataset, and at most `call_bytes` each. Where transfers are
-/// `collective`, every rank makes as many calls for a dataset as any may need, the last ones without slabs; so does
-/// a rank that has failed, for which `call` must not leave its transfer out, one without `memory` for the calls among
-/// them. Throws the first failure at the end.
+/// Moves all slabs by calls of HDF5, dataset by dataset, at most `call_bytes` per call. `collective` transfers: every
+/// rank makes as many calls per dataset as any rank may need, the last ones without slabs. A rank that has failed goes
+/// on with calls without slabs, whose `memory` may be null; a `call` that fails must still make its transfer. Throws
+/// the first failure at the end.
 constexpr std::int64_t call_bytes = std::int64_t{16} << 20;
 using MoveSlabs =
     std::function<void(const StoredTensor& tensor, std::size_t part, std::span<const Slab> slabs, std::byte* memory)>;

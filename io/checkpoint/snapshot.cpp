@@ -11,7 +11,7 @@
 namespace tessera {
 namespace {
 
-constexpr std::int64_t alignment = 8;  // of any type
+constexpr std::int64_t alignment = 8;  // enough for any type
 
 std::int64_t bytes_of(const StateDict& state) {
   std::int64_t bytes = 0;
@@ -27,7 +27,7 @@ Snapshot::Snapshot(Device& device, const StateDict& shape) : device_(device), me
     const std::size_t tensors = shape.tensors.size();
     const std::span<std::byte> memory = device.pinned(static_cast<std::int64_t>(tensors * sizeof(std::uint64_t)));
     digests_ = {reinterpret_cast<std::uint64_t*>(memory.data()), tensors};
-    device.saves();  // made at once, as the host's pages below: not during a save, for which training waits
+    device.saves();  // create the stream now, and touch the pages below: a save must not delay training with either
     return;
   }
   ask_for_large_pages(memory_.data(), bytes());

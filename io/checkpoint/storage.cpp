@@ -5,7 +5,7 @@
 namespace tessera {
 namespace {
 
-/// In the order of Role.
+/// Names in the order of Role.
 constexpr const char* role_names[] = {"matrix", "expert", "embedding", "position", "head", "norm", "bias", "router"};
 
 }  // namespace

@@ -16,14 +16,14 @@
 namespace tessera {
 namespace {
 
-/// With the name and the digest of a row and nothing else yet.
+/// A stored tensor with the name and the digest of a row, and nothing else yet.
 StoredTensor named(const hdf5::File& file, const hdf5::TableRow& row) {
   const std::size_t slash = row.name.rfind('/');
   if (slash == std::string::npos || slash < 2) throw file.unfit("its table names no tensor: " + row.name);
   return {row.name.substr(1, slash - 1), row.name.substr(slash + 1), {}, DType::f32, "", row.digest, "", {}};
 }
 
-/// Adds a part behind those that there are, all of it within the file.
+/// Appends a part to the tensor's parts. Throws unless all of it lies within the file.
 void add_part(const hdf5::File& file, StoredTensor& tensor, std::int64_t count, std::int64_t offset,
               std::int64_t bytes) {
   if (offset < 0 || count > bytes / size_of(tensor.type) || offset > bytes - count * size_of(tensor.type))
@@ -31,7 +31,7 @@ void add_part(const hdf5::File& file, StoredTensor& tensor, std::int64_t count, 
   tensor.parts.push_back({tensor.parts.empty() ? 0 : tensor.parts.back().first + count, count, offset});
 }
 
-/// Its experts, which are stored one by one.
+/// Appends the parts of a tensor whose experts are stored one by one.
 void add_experts(const hdf5::File& file, StoredTensor& tensor, std::int64_t elements, std::int64_t bytes) {
   Shape member;
   for (std::int64_t e = 0; e * member.elements() < elements; ++e) {
@@ -66,7 +66,8 @@ StoredTensor tensor_of(const hdf5::File& file, const hdf5::TableRow& row, std::i
   return tensor;
 }
 
-/// By the row alone, in the next of the `places`, as many as it takes.
+/// The tensor of a row, from the row and the next of the `places` alone: no dataset is opened. Removes the places
+/// taken.
 StoredTensor indexed_tensor(const hdf5::File& file, const hdf5::TableRow& row, std::int64_t bytes,
                             std::span<const std::uint64_t>& places) {
   StoredTensor tensor = named(file, row);
@@ -93,7 +94,7 @@ StoredTensor indexed_tensor(const hdf5::File& file, const hdf5::TableRow& row, s
 StoredTensor planned(const StateTensor& tensor, ExpertWeights experts) {
   StoredTensor stored{tensor.slot, tensor.name, tensor.shape, tensor.type, axes_of(tensor.role, tensor.shape.rank()), 0,
                       "",          {}};
-  if (tensor.slot == "model") stored.tied_to = tensor.tied_to;  // of weights alone
+  if (tensor.slot == "model") stored.tied_to = tensor.tied_to;  // weights only: optimizer state is not tied
   const std::int64_t parts = by_expert(tensor, experts) ? tensor.shape[0] : 1;
   const std::int64_t count = tensor.shape.elements() / parts;
   for (std::int64_t part = 0; part < parts; ++part) stored.parts.push_back({part * count, count, -1});
@@ -122,10 +123,10 @@ hdf5::TableRow row_of(const StoredTensor& tensor) {
   return row;
 }
 
-/// Found by name: HDF5 1.10 frees what it never had when it lists a damaged group.
+/// Datasets are found by name, never by listing: HDF5 1.10 frees memory it never had when it lists a damaged group.
 std::vector<StoredTensor> tensors_of(const hdf5::File& file, std::int64_t bytes) {
   std::vector<StoredTensor> tensors;
-  std::map<std::string, std::int64_t> datasets;  // by slot
+  std::map<std::string, std::int64_t> datasets;  // datasets per slot
   for (const hdf5::TableRow& row : file.table(integrity_table)) {
     tensors.push_back(tensor_of(file, row, bytes));
     datasets["/" + tensors.back().slot] += std::ssize(tensors.back().parts);
@@ -148,10 +149,10 @@ std::vector<StoredTensor> indexed_tensors(const hdf5::File& file, std::int64_t b
 
 namespace {
 
-/// Of `count` elements of a file from `offset` on, the first of which has index `first`.
+/// The digest of `count` elements at `offset` of a file; the first one has index `first` in its tensor.
 std::uint64_t digest_of(const PosixFile& file, std::int64_t offset, DType type, std::int64_t count,
                         std::int64_t first) {
-  constexpr std::int64_t block = std::int64_t{1} << 20;  // bytes: they stay in the cache from the file to the digest
+  constexpr std::int64_t block = std::int64_t{1} << 20;  // bytes; a block stays in the cache until it is digested
   std::vector<std::byte> bytes(static_cast<std::size_t>(std::min(block, count * size_of(type))));
   std::uint64_t sum = 0;
   for (std::int64_t at = 0, n = 0; at < count; at += n) {
@@ -172,7 +173,7 @@ std::uint64_t digest_in(const PosixFile& file, const StoredTensor& tensor) {
 }
 
 std::uint64_t structure_digest(const PosixFile& file, const std::vector<StoredTensor>& tensors) {
-  std::vector<std::pair<std::int64_t, std::int64_t>> taken;  // begin and end
+  std::vector<std::pair<std::int64_t, std::int64_t>> taken;  // begin and end of each part
   for (const StoredTensor& tensor : tensors)
     for (const StoredTensor::Part& part : tensor.parts)
       taken.emplace_back(part.offset, part.offset + part.count * size_of(tensor.type));

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// The datasets of a tensor; it learns their places.
+/// Adds a tensor's datasets to a file, and records their places in `stored`.
 void add_tensor(hdf5::File& file, const StateTensor& held, ExpertWeights experts, StoredTensor& stored) {
   const bool apart = by_expert(held, experts);
   const Shape shape = apart ? Shape{held.shape[1], held.shape[2]} : held.shape;
@@ -35,7 +35,7 @@ void add_tensor(hdf5::File& file, const StateTensor& held, ExpertWeights experts
   }
 }
 
-/// All that a file says of its save besides tensors and counters.
+/// Writes the attributes that describe a save: all that a file says besides tensors and counters.
 void write_facts(hdf5::File& file, const StateCounters& counters, const std::string& content_digest,
                  const Origin& origin) {
   const FormatVersion format;
@@ -106,7 +106,7 @@ void CheckpointFiles::create() const {
 }
 
 void CheckpointFiles::reserve() const {
-  constexpr std::int64_t header = 2048;  // of a dataset: its object header, attributes, link and row; 700 as measured
+  constexpr std::int64_t header = 2048;  // bytes per dataset: object header, attributes, link and row; 700 as measured
   const std::size_t texts = origin_.deck.size() + origin_.command_line.size() + origin_.hosts.size() +
                             origin_.changes.size() + origin_.library_plans.size() + origin_.tokenizer.size();
   for (const File& file : files_) {
@@ -175,7 +175,7 @@ void CheckpointFiles::finish() {
   for (const File& file : files_) PosixFile(file.path, PosixFile::Mode::write).keep_size();
 }
 
-/// The digest of all that is no tensor's.
+/// The digest of all bytes of a file that belong to no tensor.
 std::string CheckpointFiles::structure_of(const File& file) const {
   std::vector<StoredTensor> own;
   for (const std::size_t i : file.tensors) own.push_back(tensors[i]);
@@ -212,7 +212,7 @@ void CheckpointFiles::complete(const char* derived) const {
 }
 
 void refuse_if_too_big(const fs::path& folder, std::span<const StateTensor> tensors, const std::string& what) {
-  std::int64_t bytes = std::int64_t{1} << 20;  // structure, deck and manifest
+  std::int64_t bytes = std::int64_t{1} << 20;  // for structure, deck and manifest
   for (const StateTensor& tensor : tensors) bytes += tensor.shape.elements() * size_of(tensor.type) + 512;
   struct ::statvfs disk {};
   if (::statvfs(folder.c_str(), &disk) != 0) return;

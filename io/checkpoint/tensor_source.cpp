@@ -2,7 +2,7 @@
 
 namespace tessera {
 
-/// No rank waits for another.
+/// The default: each rank reads for itself and waits for no other.
 void TensorSource::read_each(const StoredTensors& stored, std::span<const Slab> slabs, const Take& take) const {
   std::vector<std::byte> elements;
   for (const Slab& slab : slabs) {

@@ -10,21 +10,21 @@
 
 namespace tessera {
 
-/// Where tensors are read from: canonical ones, by any piece, by each rank for itself but for read_each().
+/// Where canonical tensors are read from, in any pieces. Each rank reads for itself, except in read_each().
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
   virtual std::string name() const = 0;
   virtual const std::vector<StoredTensor>& tensors() const = 0;
-  /// Whether its tensors say which digest they must have.
+  /// Whether its tensors carry digests.
   virtual bool has_digests() const = 0;
-  /// Elements [first, first + count) into host memory, in the tensor's type. Throws Error{file}.
+  /// Reads elements [first, first + count) into host memory, in the tensor's type. Throws Error{file}. Local.
   virtual void read(const StoredTensor& tensor, std::int64_t first, std::int64_t count, void* to) const = 0;
 
-  /// Takes a slab of its tensor's stored elements, which are there until the next one.
+  /// Receives a slab of the tensor's stored elements, which are valid until the next one.
   using Take = std::function<void(const Slab& slab, const std::byte* elements)>;
-  /// Reads this rank's `slabs` of `stored`, and hands each on in their order. `stored` are tensors of this source
-  /// that any rank reads, the same on all ranks. Collective.
+  /// Reads this rank's `slabs` of `stored` and hands them to `take` in order. `stored`: tensors of this source that any
+  /// rank reads, equal on all ranks. Collective over the world.
   virtual void read_each(const StoredTensors& stored, std::span<const Slab> slabs, const Take& take) const;
 };
 

@@ -27,7 +27,7 @@ using fault::Phase;
 
 namespace {
 
-/// However a save ends, the ranks are about it no more.
+/// Clears the phase that the watchdog's reports quote (Control::about), however a save ends.
 struct Told {
   Control& control;
   ~Told() { control.about(""); }
@@ -40,7 +40,7 @@ void enter(Control& control, Phase phase) {
   fault::enter(phase);
 }
 
-/// What one rank throws in its work, all throw. Collective.
+/// Runs `work` of one phase. An exception of one rank becomes an error of all. Collective over the world.
 template <class Work>
 void in_phase(Control& control, Phase phase, const Work& work) {
   enter(control, phase);
@@ -51,10 +51,10 @@ void in_phase(Control& control, Phase phase, const Work& work) {
 
 }  // namespace
 
-/// One save, phase by phase.
+/// One save, phase by phase. Collective over the world, unless marked Local.
 class CheckpointWriter::Save {
  public:
-  /// `snapshot`: whose copy `state` is, for a save beside training, or null.
+  /// `snapshot`: the copy to which `state` belongs, for an asynchronous save; null: the save is synchronous.
   Save(const CheckpointWriter& writer, fs::path run, const StateDict& state, Origin origin, Snapshot* snapshot)
       : writer_(writer),
         control_(writer.control_),
@@ -64,11 +64,11 @@ class CheckpointWriter::Save {
         snapshot_(snapshot) {}
 
   const std::string& content_digest() const { return files_->content_digest; }
-  /// Beside training: what this rank's thread does, and whether it has.
+  /// Asynchronous saves: the phase of this rank's thread, and whether the thread is done.
   Phase thread_phase() const { return stage_ == Stage::manifest ? Phase::manifest : Phase::payload; }
   bool done() const { return done_; }
 
-  /// A save that fails leaves nothing behind. Collective.
+  /// Runs `work`; if it fails, removes the folder, so that the save leaves nothing behind.
   template <class Work>
   void guarded(const Work& work) {
     const Told told{control_};
@@ -82,8 +82,8 @@ class CheckpointWriter::Save {
     }
   }
 
-  /// Folder and files with their datasets. Made by rank 0 alone at first: until there is room for all, no rank waits
-  /// for others within HDF5, where a full disk would leave it. Collective.
+  /// Makes the folder and the files with their datasets. Rank 0 alone begins, until files have their space: in a
+  /// collective call of HDF5, a full disk would stop one rank and leave the others waiting.
   void make_structure() {
     require(state_.digests.elements() == std::ssize(state_.tensors), "CheckpointWriter", "no memory for digests");
     make_folder();
@@ -96,7 +96,7 @@ class CheckpointWriter::Save {
     lay_out();
   }
 
-  /// The payload of a state on the device, what the files say of it, and the commit. Collective.
+  /// Writes the payload of a state on the device, then the structure that describes it, and commits.
   void write() {
     phase(Phase::payload, [&] {
       clear(writer_.device_.compute(), state_.digests);
@@ -114,12 +114,12 @@ class CheckpointWriter::Save {
     commit();
   }
 
-  /// Threads use neither MPI nor a GPU: theirs begins once the copy is there. Local.
+  /// Starts this rank's writing thread once the copy is complete, since threads use neither MPI nor a GPU. Local.
   void write_once_copied() {
     if (stage_ == Stage::copy && snapshot_->complete()) in_thread(Stage::payload, [this] { write_snapshot(); });
   }
 
-  /// Beside training: waits for the thread and goes on to the next stage; true: it is committed. Collective.
+  /// Asynchronous saves: waits for the thread and begins the next stage. Returns true once the save is committed.
   bool go_on() {
     about(control_, thread_phase());
     snapshot_->wait();
@@ -153,7 +153,7 @@ class CheckpointWriter::Save {
     });
   }
 
-  /// The folder, and the check that it will fit: before anything is written.
+  /// Makes the temporary folder, after checking that the disk has room for the checkpoint.
   void make_folder() {
     const std::string mark = control_.broadcast(control_.rank() == 0 ? nonce() : "");
     const fs::path folder = run_ / (step_folder(state_.counters.step) + ".tmp." + mark);
@@ -170,7 +170,8 @@ class CheckpointWriter::Save {
   void lay_out() {
     const hdf5::Parallel* const parallel = writer_.parallel_;
     phase(Phase::structure, [&] {
-      // Nobody begins alone what ranks do together within HDF5: in a vote, the others learn of one that stands still.
+      // A vote comes before collective calls of HDF5: if a rank stops before it, the others find out, which HDF5 would
+      // not tell them.
       if (parallel) control_.max(0);
       if (parallel || control_.rank() == 0) files_->lay_out(parallel ? *parallel : hdf5::Parallel::alone());
       if (!parallel) files_->close();
@@ -181,7 +182,8 @@ class CheckpointWriter::Save {
     if (control_.rank() != 0) files_->tensors = tensors_from(places);
   }
 
-  /// Digests are taken on the device, before the copy: they cover transfer, host memory and file.
+  /// Digests and copies a slab. The digest is taken on the device, before the copy, so that it covers transfer, host
+  /// memory and file.
   void count(const Slab& slab, std::byte* copy) {
     Stream& stream = writer_.device_.compute();
     digest(stream, state_.digests.as<std::uint64_t>() + slab.tensor, slab.values,
@@ -190,7 +192,7 @@ class CheckpointWriter::Save {
     non_finite_[slab.tensor] += non_finite(copy, slab.values.type, slab.values.elements());
   }
 
-  /// Blocks are filled while threads write those before.
+  /// Writes by the system's own calls: the owner fills a block while threads write the blocks before it.
   void write_direct() {
     const StoredTensors stored = files_->stored();
     const std::vector<Slab> slabs = slabs_of(state_.tensors, stored);
@@ -219,7 +221,7 @@ class CheckpointWriter::Save {
   }
 
   void write_parallel() {
-    control_.max(0);  // as in lay_out()
+    control_.max(0);  // a vote first, as in lay_out()
     const StoredTensors stored = files_->stored();
     const bool collective = writer_.parallel_->collective(hdf5::Parallel::Transfer::write);
     const auto call = [&](const StoredTensor& tensor, std::size_t part, std::span<const Slab> slabs,
@@ -246,17 +248,17 @@ class CheckpointWriter::Save {
     } catch (...) {
       failure = std::current_exception();
     }
-    files_->close();  // by all ranks
+    files_->close();  // collective: also after a failure
     if (failure) std::rethrow_exception(failure);
   }
 
-  /// What this rank wrote is on the disk.
+  /// Flushes what this rank wrote to the disk. Local.
   void sync() const {
     fault::enter(Phase::sync);
     for (const fs::path& path : files_->paths()) PosixFile(path, PosixFile::Mode::write).sync();
   }
 
-  /// Every rank sees the same sums, so that all throw or none.
+  /// Throws if any value is not finite. All ranks see the same sums, so all throw or none.
   void refuse_non_finite() {
     control_.sum(non_finite_.data(), static_cast<int>(non_finite_.size()));
     for (std::size_t i = 0; i < non_finite_.size(); ++i)
@@ -267,7 +269,7 @@ class CheckpointWriter::Save {
                                 state_.tensors[i].path()));
   }
 
-  /// What the files say of all ranks' payload.
+  /// Writes the digests of all ranks' payload and the rest of the files' structure.
   void describe() {
     control_.sum(digests_.data(), static_cast<int>(digests_.size()));
     files_->take_digests(digests_);
@@ -287,7 +289,7 @@ class CheckpointWriter::Save {
     if (control_.rank() == 0) files_->complete(writer_.derived_ ? writer_.derived_->name : nullptr);
   }
 
-  /// `latest` is a hint: the checkpoint is there without it.
+  /// Renames the folder. `latest` is only a hint: without it the checkpoint is still found.
   void commit() {
     const std::int64_t step = state_.counters.step;
     on_root(Phase::rename, [&] { commit_folder(folder_, run_, step); });
@@ -310,7 +312,7 @@ class CheckpointWriter::Save {
     });
   }
 
-  /// By a thread of its own, without HDF5.
+  /// Writes this rank's part of the snapshot, in a thread, without HDF5. Local.
   void write_snapshot() {
     fault::enter(Phase::payload);
     const std::span<const std::uint64_t> taken = snapshot_->digests();
@@ -332,16 +334,16 @@ class CheckpointWriter::Save {
   const CheckpointWriter& writer_;
   Control& control_;
   const fs::path run_;
-  fs::path folder_;  ///< under its temporary name
+  fs::path folder_;  ///< has its temporary name
   const StateDict& state_;
   const Origin origin_;
   std::vector<std::uint64_t> digests_{}, non_finite_{};
   std::optional<CheckpointFiles> files_{};
-  // Of one beside training: a thread writes this rank's payload, then, on rank 0, the manifest.
+  // Asynchronous saves: a thread writes this rank's payload and later, on rank 0, the manifest.
   Snapshot* const snapshot_;
   Stage stage_ = Stage::copy;
-  std::atomic<bool> done_ = false;  ///< the stage, on this rank
-  Problems problems_{};             ///< the thread's, once it is done
+  std::atomic<bool> done_ = false;  ///< this rank's thread has ended its stage
+  Problems problems_{};             ///< errors of the thread, to be read once it is done
   std::jthread thread_{};
 };
 

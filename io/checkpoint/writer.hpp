@@ -14,46 +14,46 @@
 
 namespace tessera {
 
-/// A file that all ranks make of a checkpoint's model.h5, in its folder.
+/// A further file of the checkpoint folder, which all ranks make from its model.h5.
 struct DerivedFile {
   const char* name;
-  std::function<void(const std::filesystem::path& folder)> make;  ///< by rank 0: with its space, without content
-  /// By each rank its part, synced.
+  std::function<void(const std::filesystem::path& folder)> make;  ///< by rank 0: with space, no content
+  /// By each rank: writes and syncs this rank's part.
   std::function<void(const std::filesystem::path& folder, int rank, int ranks)> fill;
 };
 
-/// Writes checkpoints of one run, complete or not at all, in the form of FORMAT.md. One a rank.
+/// Writes the checkpoints of one run in the form of FORMAT.md, complete or not at all. One per rank.
 class CheckpointWriter {
  public:
-  /// With `parallel` all ranks make datasets and write payload by HDF5 and MPI-IO; null: rank 0 makes datasets, and
-  /// payload is written by the system's own calls. The files are the same.
+  /// `parallel` not null: all ranks make datasets and write payload by HDF5 and MPI-IO. Null: rank 0 makes datasets,
+  /// and every rank writes its payload by the system's own calls. The files are the same.
   CheckpointWriter(Device& device, Control& control, const hdf5::Parallel* parallel = nullptr,
                    std::optional<DerivedFile> derived = {});
-  /// Waits for what is under way, which is no checkpoint then.
+  /// Waits for a save under way, which then leaves no checkpoint.
   ~CheckpointWriter();
 
-  /// Saves `state` as step_N of `run`; returns its content digest. Waits for the device and the disk, and takes 16 MiB
-  /// of the host's memory meanwhile. When any rank fails, all throw the same Error, nothing of this save remains and
-  /// every older checkpoint does. Collective.
+  /// Saves `state` as step_N of `run` and returns its content digest. Waits for the device and the disk; takes 16 MiB
+  /// of host memory meanwhile. If any rank fails, all throw the same Error, nothing of this save remains, and every
+  /// older checkpoint does. Collective over the world.
   std::string save(const std::filesystem::path& run, const StateDict& state, const Origin& origin);
 
-  /// The same while training goes on, one save at a time, without `parallel` and derived file: begin() makes the files'
-  /// structure and copies the state to `snapshot`, which a thread of each rank then writes by the system's own calls;
-  /// neither changes before the save has ended.
-  /// Collective.
+  /// Begins an asynchronous save: makes the files' structure and copies the state to `snapshot`, which a thread of each
+  /// rank writes by the system's own calls while training goes on. One save at a time, without `parallel` and derived
+  /// file; files' structure and `snapshot` must not be changed by anybody until the save has ended. Collective over the
+  /// world.
   void begin(const std::filesystem::path& run, const StateDict& state, const Origin& origin, Snapshot& snapshot);
-  bool under_way() const { return under_way_ != nullptr; }  ///< the same on all ranks. Local.
-  /// While a save is under way: whether advance() would find the threads of all ranks done. Collective: one all-reduce
-  /// of an integer.
+  bool under_way() const { return under_way_ != nullptr; }  ///< equal on all ranks. Local.
+  /// Whether the threads of all ranks are done, so that advance() would not wait. Only while a save is under way.
+  /// Collective over the world: one all-reduce of an integer.
   bool ready();
-  /// Waits for the threads and goes on to what comes next; its content digest once it is committed, which ends it.
-  /// Throws as save() does, which ends it too. Collective.
+  /// Waits for the threads and begins the next stage of the save. Returns the content digest once it is committed,
+  /// which ends the save. Throws as save() does, which ends it too. Collective over the world.
   std::optional<std::string> advance();
-  /// The same to its end. Collective.
+  /// Advances to the end of the save. Collective over the world.
   std::string finish();
 
-  /// After a save: sets aside what a branch leaves behind (settle_branch). When rank 0 fails, all throw the same Error,
-  /// and the next save or start of a run takes it up again. Collective.
+  /// Called after a save: sets aside what a branch leaves behind (settle_branch). If rank 0 fails, all throw the same
+  /// Error, and the next save or the next start of a run does it instead. Collective over the world.
   void set_aside(const std::filesystem::path& run);
 
  private:

@@ -14,7 +14,8 @@ static_assert(sizeof(hid_t) == sizeof(Object::Id));
 
 namespace {
 
-/// The innermost of HDF5's messages: what really happened; of a system call's, among addresses and flags, its words.
+/// The innermost of HDF5's messages, which names the cause. Of a failed system call's message only the quoted text is
+/// kept, without addresses and flags.
 std::string last_error() {
   std::string text = "unknown cause";
   const auto keep = [](unsigned, const H5E_error2_t* error, void* out) -> herr_t {
@@ -36,7 +37,7 @@ Object space_of(const std::vector<std::int64_t>& shape) {
   return {H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr), H5Sclose};
 }
 
-/// bf16 as a float of HDF5's own: 1 sign bit at 15, 8 exponent bits at 7, 7 mantissa bits at 0, bias 127.
+/// bf16 as a float type of HDF5: 1 sign bit at 15, 8 exponent bits at 7, 7 mantissa bits at 0, bias 127.
 Object bf16_type() {
   Object type(H5Tcopy(H5T_IEEE_F32LE), H5Tclose);
   H5Tset_fields(type.id(), 15, 7, 8, 0, 7);  // fields before precision, precision before size
@@ -68,7 +69,7 @@ Object text_type(std::size_t size) {
 
 std::string trimmed(const char* bytes, std::size_t size) { return {bytes, strnlen(bytes, size)}; }
 
-/// A column of a table, and where a row has its value: a text, or numbers.
+/// A column of a table, and the member of a row that holds its value: a text, or numbers.
 struct Column {
   const char* name;
   std::size_t bytes;
@@ -76,7 +77,7 @@ struct Column {
   std::uint64_t* numbers = nullptr;
 };
 
-/// In their order; older tables lack the index.
+/// The columns in their order. Older tables have none of those of the index.
 std::vector<Column> columns_of(TableRow& row, std::size_t width, bool index) {
   constexpr std::size_t number = sizeof(std::uint64_t), type_width = 8, axes_width = 24;
   std::vector<Column> columns{{"name", width, &row.name},
@@ -92,7 +93,7 @@ std::vector<Column> columns_of(TableRow& row, std::size_t width, bool index) {
   return columns;
 }
 
-/// A row as a compound, packed.
+/// A row of a table as a packed HDF5 compound type.
 class RowType {
  public:
   RowType(std::size_t width, bool index)
@@ -102,7 +103,7 @@ class RowType {
     for (const Column& column : columns_of(row, width, index))
       H5Tinsert(id(), column.name, std::exchange(at, at + column.bytes), type_of(column).id());
   }
-  /// That of a table of such rows; of others, one that is not theirs.
+  /// The row type that matches a stored table's type; if the table is no such table, a type that differs from it.
   static RowType like(Object::Id stored) {
     const bool index = H5Tget_nmembers(stored) > 4;
     const std::size_t size = H5Tget_size(stored), numbers = bytes(0, index);
@@ -152,7 +153,8 @@ class RowType {
   Object compound_;
 };
 
-/// No time stamps: two saves of one state are the same bytes. No space but what is asked for, and at once.
+/// Dataset properties: no time stamps, so that two saves of one state have the same bytes; no more space than needed,
+/// allocated at once.
 Object contiguous() {
   Object properties(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
   H5Pset_layout(properties.id(), H5D_CONTIGUOUS);
@@ -323,10 +325,10 @@ Dataset File::add_dataset(const std::string& path, const Shape& shape, DType typ
 
 namespace {
 
-/// Adds a range of elements in row-major order to the selection of a dataspace, as boxes, at most 2 N - 1 of them in N
-/// axes: part of a row, whole rows, part of a row.
+/// Adds a range of elements, in row-major order, to the selection of a dataspace. A range in N axes takes at most 2 N -
+/// 1 boxes: part of a row, whole rows, part of a row.
 void select(Object::Id space, const std::vector<hsize_t>& dims, hsize_t first, hsize_t count) {
-  std::vector<hsize_t> rows(dims.size(), 1);  // elements that an index of each axis stands for
+  std::vector<hsize_t> rows(dims.size(), 1);  // elements per index of each axis
   for (std::size_t axis = dims.size() - 1; axis-- > 0;) rows[axis] = rows[axis + 1] * dims[axis + 1];
   while (count > 0) {
     std::size_t axis = 0;
@@ -347,7 +349,7 @@ std::vector<hsize_t> extent_of(Object::Id space) {
   return {dims, dims + std::max(0, H5Sget_simple_extent_dims(space, dims, nullptr))};
 }
 
-/// What H5Dwrite and H5Dread are told of elements: their places in the file, and as many in memory, one after another.
+/// The arguments of H5Dwrite and H5Dread: places of elements in the file, and as many neighbouring elements in memory.
 struct Selection {
   Object type, file, memory;
   Selection(Object::Id data, std::span<const ElementRange> ranges)
@@ -406,7 +408,7 @@ void File::add_attribute(const std::string& object, const char* name, const Valu
   };
   const auto kinds = [&]<class T>(const T& held) {
     if constexpr (std::is_same_v<T, std::string>)
-      add(text_type(held.size()).id(), {}, held.c_str());  // of an empty one, the byte that ends it
+      add(text_type(held.size()).id(), {}, held.c_str());  // an empty text is stored as its final zero byte
     else if constexpr (std::is_same_v<T, std::vector<std::int64_t>>)
       add(H5T_STD_I64LE, {std::ssize(held)}, held.data());
     else
@@ -467,7 +469,7 @@ void File::write_numbers(const std::string& path, const std::vector<std::uint64_
   write_whole(path, H5T_STD_U64LE, numbers.data());
 }
 
-/// Of one axis, and of the type that is `expected` of what is stored.
+/// Reads a dataset of one axis whose type is the one that `expected` gives for the stored type.
 std::vector<char> File::read_whole(const std::string& path, const char* what,
                                    const std::function<Object::Id(Object::Id stored)>& expected) const {
   const Object stored(checked(H5Dget_type(at(path)), path), H5Tclose),

@@ -17,14 +17,14 @@
 
 namespace tessera::hdf5 {
 
-/// Before any other call of HDF5, as often as one likes: it leaves printing errors to its callers, and does nothing at
-/// the program's end, where it would crash over a file that a full disk kept from being closed.
+/// Prepares the HDF5 library; to be called before anything else of it, any number of times. Turns off its printing of
+/// errors and its work at exit, which would crash over a file that a full disk kept from being closed.
 void prepare_library();
 
-/// Of the library found at run time: "1.10.8".
+/// The version of the library found at run time, such as "1.10.8".
 std::string version();
 
-/// One HDF5 object, closed at the end of its life. hid_t is 64 bits wide; HDF5's header stays out of this one.
+/// One HDF5 object, closed at the end of its life. hid_t has 64 bits; HDF5's header is not included here.
 class Object {
  public:
   using Id = std::int64_t;
@@ -42,7 +42,7 @@ class Object {
 
   Id id() const { return id_; }
   explicit operator bool() const { return id_ >= 0; }
-  /// Closes now; says whether that went well.
+  /// Closes now; returns whether that succeeded.
   bool close();
 
  private:
@@ -50,17 +50,17 @@ class Object {
   Close close_ = nullptr;
 };
 
-/// Of which datasets are.
+/// The types that datasets may have.
 inline constexpr DType stored_types[] = {DType::f32, DType::bf16, DType::u8};
 
-/// Where the elements of a dataset lie: one piece of the file, row-major.
+/// Where a dataset's elements lie: one piece of the file, row-major.
 struct Dataset {
   Shape shape;
   DType type = DType::f32;
   std::int64_t offset = 0;  ///< bytes from the start of the file
 };
 
-/// Of one to four axes; of other numbers no shape says more than that of a scalar.
+/// The shape of one to four axes. Other numbers of axes give the shape of a scalar, since Shape holds no more.
 Shape shape_of(const std::vector<std::int64_t>& dims);
 std::vector<std::int64_t> dims_of(const Shape& shape);
 
@@ -76,10 +76,10 @@ using Value = std::variant<std::string, std::int64_t, std::uint64_t, double, std
 struct TableRow {
   std::string name;
   std::uint64_t digest = 0, elements = 0, non_finite = 0;
-  // What older tables lack:
+  // Absent in older tables:
   std::string type, axes, tied_to;
-  std::array<std::uint64_t, 3> shape{};  ///< 0 for axes that it does not have
-  std::uint64_t datasets = 0;            ///< that the tensor is stored in; 0 in an older table
+  std::array<std::uint64_t, 3> shape{};  ///< 0 for missing axes
+  std::uint64_t datasets = 0;            ///< number of datasets that hold the tensor; 0 in older tables
 };
 
 /// An HDF5 file in the form that HDF5 1.10 and later read, with checksums over all metadata. Throws Error{file} of a

@@ -1,4 +1,4 @@
-// 16 bytes an access.
+// Activations in accesses of 16 bytes.
 #include <type_traits>
 
 #include "kernels/activation/back.hpp"
@@ -10,7 +10,7 @@ namespace {
 
 using packs::lanes, packs::Pack;
 
-/// Of fp32 the project's own functions; of bf16 those by the GPU's instructions.
+/// bf16 uses the GPU's own exponential and reciprocal; fp32 needs the project's functions, whose error is smaller.
 template <class T>
 inline constexpr bool by_instructions = std::is_same_v<T, bf16>;
 
@@ -96,7 +96,7 @@ struct SwigluBackward {
   }
 };
 
-/// f<T>() for the types whose packs are worth it, where rows of so many columns are whole packs.
+/// Calls f<T>() for a type and a number of columns whose rows are whole packs of 16 bytes; false for others.
 template <class F, class... Tensors>
 bool in_packs(DType type, std::int64_t columns, const F& f, const Tensors&... tensors) {
   const bool wide = type == DType::f32;

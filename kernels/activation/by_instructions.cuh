@@ -1,6 +1,6 @@
 #pragma once
-// For CUDA sources alone: activations by the GPU's own exponential and reciprocal, good to 22 of a sum's 24 bits, which
-// is enough for bf16. A NaN stays one.
+// Activations by the GPU's own exponential and reciprocal, right to 22 of fp32's 24 bits, which suffices for bf16. NaN
+// stays NaN. For CUDA sources only.
 
 namespace tessera::activation {
 

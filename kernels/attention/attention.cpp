@@ -18,7 +18,7 @@ void check(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, co
   require(lse.elements() == tokens * shape.heads, kernel, "lse is [sequences, H, T]");
 }
 
-// Two operations for each pair of a query and a key that it may see, in each of `products` products of length D.
+// FLOPs: two operations for each pair of a query and a visible key, in each of `products` products of length D.
 double flops(const AttentionShape& shape, int products) {
   const auto pairs = 0.5 * static_cast<double>(shape.length) * static_cast<double>(shape.length + 1);
   return 2.0 * products * pairs * static_cast<double>(shape.sequences * shape.heads * shape.head_dim);

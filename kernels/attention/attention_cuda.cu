@@ -1,4 +1,4 @@
-// Attention in tiles that stay in shared memory (Dao 2022), for every type and size: what cuDNN does not take.
+// Flash attention in tiles that stay in shared memory (Dao 2022), for every type and size that cuDNN does not take.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -15,7 +15,7 @@ namespace {
 constexpr int side = 16;  // a block is side x side threads; each takes M x M elements of a tile
 constexpr std::int64_t shared_memory = 220 << 10;
 
-/// A matrix in shared memory. Rows are one element longer than they hold, against bank conflicts.
+/// A matrix in shared memory. Rows are padded by one element, against bank conflicts.
 template <class A>
 struct Tile {
   A* data;
@@ -28,14 +28,14 @@ struct Tile {
   }
 };
 
-/// One head of a matrix of tokens: where its first row lies, and the distance to the next.
+/// One head of a matrix of tokens: the address of its first row, and the distance to the next row.
 template <class T>
 struct Head {
   T* data;
   std::int64_t stride;
 };
 
-/// Pointers to all of them for one sequence, head and its key head.
+/// Pointers to q, k, v and results for one sequence, head and key head.
 template <class T>
 struct Operands {
   T* qkv;
@@ -67,7 +67,7 @@ Operands<T> operands_of(const AttentionShape& s, const Tensor& qkv) {
 
 __device__ inline int thread_of_block() { return static_cast<int>(threadIdx.y) * side + static_cast<int>(threadIdx.x); }
 
-/// Rows [first, first + rows) of a head, zeros from `length` on.
+/// Loads rows [first, first + rows) of a head; rows from `length` on become zeros.
 template <class A, class T>
 __device__ void load(const Tile<A>& tile, Head<T> from, std::int64_t first, std::int64_t length, int rows, int dim) {
   for (int i = thread_of_block(); i < rows * dim; i += side * side) {
@@ -89,7 +89,7 @@ __device__ void store(Head<T> to, const Tile<A>& tile, std::int64_t first, std::
   }
 }
 
-/// sum[i][j] = the product of row y + side i of a and row x + side j of b.
+/// sum[i][j] = dot product of row y + side i of a and row x + side j of b.
 template <int M, class A>
 __device__ void row_products(A (&sum)[M][M], const Tile<A>& a, const Tile<A>& b, int dim) {
   for (auto& line : sum)
@@ -105,7 +105,7 @@ __device__ void row_products(A (&sum)[M][M], const Tile<A>& a, const Tile<A>& b,
 
 enum class Turn { none, transposed };
 
-/// to += weights b, or weights^T b, over a tile's side of the summed dimension.
+/// to += weights b, or weights^T b, over a tile's `side` of the summed dimension.
 template <int M, Turn turn, class A>
 __device__ void add_product(const Tile<A>& to, const Tile<A>& weights, const Tile<A>& b, int dim) {
   const int y = static_cast<int>(threadIdx.y), x = static_cast<int>(threadIdx.x);
@@ -127,7 +127,7 @@ __device__ void add_product(const Tile<A>& to, const Tile<A>& weights, const Til
   }
 }
 
-/// f over the threads of one row of a tile, which lie beside each other in a warp.
+/// Reduces by f over the threads of one row of a tile, which are neighbours in a warp.
 template <class A, class F>
 __device__ A over_row(A value, const F& f) {
   for (int lane = side / 2; lane > 0; lane /= 2) value = f(value, __shfl_xor_sync(0xFFFFFFFFu, value, lane, side));
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(side* side) forward_kernel(Operands<const T> i
   const Tile<A> q = Tile<A>::take(at, rows, dim), k = Tile<A>::take(at, rows, dim), v = Tile<A>::take(at, rows, dim),
                 o = Tile<A>::take(at, rows, dim), p = Tile<A>::take(at, rows, rows);
   const std::int64_t h = blockIdx.y, s = blockIdx.z, g = h / (in.heads / in.kv_heads);
-  const std::int64_t first = static_cast<std::int64_t>(gridDim.x - 1 - blockIdx.x) * rows;  // the longest begin first
+  const std::int64_t first = static_cast<std::int64_t>(gridDim.x - 1 - blockIdx.x) * rows;  // longest ones first
   load(q, in.query(s, h), first, in.length, rows, dim);
   clear(o, rows, dim);
   A top[M], total[M];
@@ -188,14 +188,14 @@ __global__ void __launch_bounds__(side* side) forward_kernel(Operands<const T> i
   store(in.wide(y, s, h), o, first, in.length, rows, dim);
 }
 
-/// What backward reads besides the operands; delta is the product of each row of dy and y.
+/// Inputs of backward besides the operands; delta is the dot product of each row of dy with that of y.
 template <class T>
 struct Upward {
   const T* dy;
   const Accumulator<T>*sums, *delta;
 };
 
-/// p and ds of one tile: the probabilities, and the gradients of the scores times their scale.
+/// p and ds of one tile: probabilities, and gradients of scores times their scale.
 template <int M, class T, class A>
 __device__ void score_gradients(const Tile<A>& p, const Tile<A>& ds, const Tile<A>& q, const Tile<A>& k,
                                 const Tile<A>& v, const Tile<A>& dy, const Operands<const T>& in, const Upward<T>& up,
@@ -277,14 +277,14 @@ __global__ void __launch_bounds__(side* side) dkv_kernel(Operands<const T> in, U
   store(gradient.value(s, g), dv, key, in.length, rows, dim);
 }
 
-/// Bytes of a kernel with `wide` tiles of the head's columns and `square` tiles of scores.
+/// Shared memory in bytes of a kernel with `wide` tiles of a head's columns and `square` tiles of scores.
 template <class T>
 std::int64_t bytes_of(int m, int wide, int square, std::int64_t dim) {
   const std::int64_t rows = side * m;
   return static_cast<std::int64_t>(sizeof(Accumulator<T>)) * rows * (wide * (dim + 1) + square * (rows + 1));
 }
 
-/// f<M>() with the largest tiles that fit.
+/// Calls f<M>() with the largest tiles that fit into shared memory.
 template <class T, class F>
 void with_tiles(int wide, int square, std::int64_t dim, const F& f) {
   if (bytes_of<T>(4, wide, square, dim) <= shared_memory) return f.template operator()<4>();
@@ -314,7 +314,7 @@ void forward_as(Stream& stream, const AttentionShape& s, const Tensor& out, cons
   });
 }
 
-/// delta [sequences, H, T] = the product of each head's row of dout and out.
+/// delta [sequences, H, T] = the dot product of each head's row of dout with that of out.
 template <class T>
 void products(Stream& stream, const AttentionShape& s, Accumulator<T>* delta, const Tensor& dout, const Tensor& out) {
   using A = Accumulator<T>;

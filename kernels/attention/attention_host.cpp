@@ -1,4 +1,5 @@
-// The host's back end: blocks of queries against strips of keys, products by the host's libraries, softmax in between.
+// The host's back end: blocks of queries against strips of keys. Libraries compute the products, our loops the softmax
+// between them.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -20,10 +21,10 @@ using gemm::Product;
 
 constexpr std::int64_t block_rows = 128, strip_keys = 512, vector_length = 16;
 
-// Lanes are tasks that run at the same time: pairs of a sequence and a head, one a thread.
+// Number of lanes, tasks that run at the same time: one pair of a sequence and a head per thread.
 int lanes_of(std::int64_t tasks) { return static_cast<int>(std::min<std::int64_t>(Runtime::threads(), tasks)); }
 
-// A block of queries, and the strip of keys [key, key + keys) among those that it may see.
+// A block of queries, and a strip of keys [key, key + keys) that it may see.
 struct Block {
   std::int64_t row, rows;
   std::int64_t keys() const { return row + rows; }
@@ -55,11 +56,11 @@ struct Places {
   }
 };
 
-// Elements from one row of scores to the next: not a power of two, so that rows do not all fall into the same sets of
-// the cache.
+// Elements from one row of scores to the next. Not a power of two, so that rows do not share the same sets of the
+// cache.
 std::int64_t padded(std::int64_t keys) { return round_up(keys, 32) + 16; }
 
-// The products of one block and strip; pointers into the plans, which stay valid.
+// The products of one block and strip. Pointers lead to the stream's plans, which stay valid.
 template <class T>
 class Products {
  public:
@@ -67,7 +68,7 @@ class Products {
   Products(Plans& plans, const Places& at, std::int64_t distance, int lanes)
       : plans_(plans), at_(at), distance_(distance), lanes_(lanes) {}
 
-  /// scores = rows of `in` (of `in_columns` a row) times the strip's keys or values.
+  /// scores = rows of `in` (with `in_columns` per row) times the strip's keys or values.
   Plan& scores(const Block& block, const Strip& strip, std::int64_t in_columns) const {
     Product p = shaped(block.rows, strip.keys, at_.dim);
     p.form = Form::forward;
@@ -112,14 +113,14 @@ void each_strip(const Block& block, const F& f) {
     f(Strip{key, std::min(strip_keys, block.keys() - key)});
 }
 
-// Scratch of all lanes, a tensor [lanes, rows, columns].
+// A lane's part of a scratch tensor [lanes, rows, columns].
 template <class A>
 A* lane_of(const Tensor& scratch, int lane) {
   return scratch.as<A>() + lane * scratch.shape[1] * scratch.shape[2];
 }
 
-// Hides the scores behind the first `seen`, up to a whole number of vectors, which is returned: the compiler's loops
-// over it have no slow remainder. The row's padding leaves room for it.
+// Masks the scores behind the first `seen` up to a whole number of vectors, which is returned: loops over it have no
+// slow remainder. The padding of rows leaves room for it.
 template <class A>
 std::int64_t mask(A* scores, std::int64_t seen) {
   const std::int64_t whole = round_up(seen, vector_length);
@@ -127,7 +128,7 @@ std::int64_t mask(A* scores, std::int64_t seen) {
   return whole;
 }
 
-// The largest of a whole number of vectors.
+// The largest of `whole` scores, a whole number of vectors.
 template <class A>
 A largest(const A* scores, std::int64_t whole) {
   A lane[vector_length];
@@ -139,7 +140,7 @@ A largest(const A* scores, std::int64_t whole) {
   return lane[0];
 }
 
-// Rows of `to` = factor times rows of fp32 (fp64) sums, each rounded once.
+// Rows of `to` = factor times rows of fp32 (fp64) sums, rounded once.
 template <class T, class A>
 void write_rows(T* to, std::int64_t distance, const A* sums, std::int64_t rows, std::int64_t dim, A factor) {
   for (std::int64_t r = 0; r < rows; ++r)
@@ -156,7 +157,7 @@ struct Forward {
   Tensor scores, weights, sums;  // scratch of all lanes
   const Products<T>* products;
 
-  // One block of queries of one head.
+  // Forward of one block of queries of one head.
   void operator()(const Block& block, std::int64_t sequence, std::int64_t head, int lane) const {
     A* const s = lane_of<A>(scores, lane);
     T* const w = lane_of<T>(weights, lane);
@@ -179,8 +180,8 @@ struct Forward {
       write_rows(y + r * at.out_columns(), 0, o + r * at.dim, 1, at.dim, 1 / total[r]);
   }
 
-  // Row r of the block: scores s become e^(scale s - shift), weights their rounded form with zeros behind what the
-  // query may see. Returns their sum.
+  // Row r of the block: scores s become e^(scale s - shift); `w` gets them rounded, with zeros for masked keys. Returns
+  // their sum.
   A exponentials(const Block& block, std::int64_t r, A* s, T* w, A& shift) const {
     const std::int64_t distance = scores.shape[2];
     s += r * distance;
@@ -207,7 +208,8 @@ struct Backward {
   Tensor scores, dscores, weights, dweights, dq, dk, dv;  // scratch of all lanes
   const Products<T>* products;
 
-  // One block of queries of the heads that share a key head; dk and dv of its lane are begun where beta is 0.
+  // Backward of one block of queries, for all heads that share a key head. beta 0: this block is the first to add to
+  // its lane's dk and dv.
   void operator()(const Block& block, std::int64_t sequence, std::int64_t group, float beta, int lane) const {
     const std::int64_t heads = at.heads / at.groups;
     for (std::int64_t head = group * heads; head < (group + 1) * heads; ++head, beta = 1) {
@@ -234,21 +236,21 @@ struct Backward {
     }
   }
 
-  // The gradients of one key head, complete.
+  // Stores the complete gradients of one key head.
   void finish(std::int64_t sequence, std::int64_t group, int lane) const {
     write_rows(dqkv + at.key(sequence, group), at.columns, lane_of<A>(dk, lane), at.length, at.dim, at.scale<A>());
     write_rows(dqkv + at.value(sequence, group), at.columns, lane_of<A>(dv, lane), at.length, at.dim, A(1));
   }
 
-  // sum_j p_j dp_j of a row, which equals the product of its output with the output's gradient.
+  // sum_j p_j dp_j of a row (delta). It equals the product of the row's output with the output's gradient.
   A dot(const T* dy, const T* y, std::int64_t r) const {
     const std::int64_t begin = r * at.out_columns();
     return Row().sum<A>(at.dim,
                         [=](std::int64_t d) { return static_cast<A>(dy[begin + d]) * static_cast<A>(y[begin + d]); });
   }
 
-  // Row r: p = e^(scale s - lse), ds = p (dp - delta); zeros behind what the query may see. The factor `scale` of ds is
-  // left to the sums over it.
+  // Row r: p = e^(scale s - lse), ds = p (dp - delta), zeros for masked keys. The factor `scale` of ds is applied
+  // later, to the sums over ds.
   void differentiate(const Block& block, const Strip& strip, std::int64_t r, A row_lse, A delta, int lane) const {
     const std::int64_t begin = r * scores.shape[2];
     const std::int64_t seen = std::clamp(block.row + r + 1 - strip.key, std::int64_t{0}, strip.keys);
@@ -267,7 +269,7 @@ struct Backward {
   }
 };
 
-// The blocks of queries of one sequence.
+// Number of blocks of queries in a sequence.
 std::int64_t blocks_of(const Places& at) { return ceil_div(at.length, block_rows); }
 Block block_at(const Places& at, std::int64_t index) {
   return {index * block_rows, std::min(block_rows, at.length - index * block_rows)};
@@ -337,7 +339,7 @@ void backward_as(Stream& stream, Arena& arena, const AttentionShape& shape, cons
                           dscores, weights,      dweights,     dq,          dk,          dv,          &products};
   for (std::int64_t first = 0; first < tasks; first += lanes) {
     const std::int64_t some = std::min<std::int64_t>(lanes, tasks - first);
-    // From the last block, which sees every key, to the first: so it is the last that begins the sums.
+    // Backwards: the last block sees every key, so it can begin all sums (beta 0).
     for (std::int64_t b = blocks_of(at) - 1; b >= 0; --b) {
       const Block block = block_at(at, b);
       const float beta = block.keys() == at.length ? 0 : 1;

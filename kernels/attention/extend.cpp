@@ -9,10 +9,10 @@
 namespace tessera {
 namespace {
 
-// Weights that exist at once, of all rows and heads of a launch.
+// Softmax weights that exist at once, of all rows and heads of a launch; bounds its scratch memory.
 constexpr std::int64_t weights_at_once = 1 << 22;
 
-// In lanes of a fixed number, which the host's compiler turns into vectors.
+// Dot product in a fixed number of lanes, which the host's compiler vectorises.
 template <class A, class T>
 KOKKOS_INLINE_FUNCTION A dot(const T* a, const T* b, std::int64_t n) {
   constexpr int lanes = on_host ? 16 : 4;
@@ -26,7 +26,7 @@ KOKKOS_INLINE_FUNCTION A dot(const T* a, const T* b, std::int64_t n) {
   return lane[0];
 }
 
-// One launch's part of the work: row i is head i % heads of token row + i / heads.
+// One launch's part of the work: item i is head i % heads of token row + i / heads.
 template <class T>
 struct Extension {
   using A = Accumulator<T>;

@@ -17,7 +17,7 @@ void check(const char* kernel, const AttentionShape& s, const Tensor& qkv, const
   require(rstd.elements() == tokens * (s.heads + s.kv_heads), kernel, "rstd is [tokens, H + G]");
 }
 
-// Work item i is head i % all of token i / all; heads from `normed` on are values.
+// Work item i is head i % all of token i / all. Heads from `normed` on are values, which are not normalised.
 struct Heads {
   std::int64_t queries, normed, all, dim, tokens;
   explicit Heads(const AttentionShape& s)
@@ -67,7 +67,7 @@ void backward(Stream& stream, const Heads& h, const Tensor& dqkv, const Tensor& 
   });
 }
 
-// parts [blocks, D]: of each block of tokens, the sum over its heads [first, last).
+// parts [blocks, D]: for each block of tokens, the sum over its heads [first, last).
 template <class T>
 void block_sums(Stream& stream, const Heads& h, std::int64_t first, std::int64_t last, const Tensor& parts,
                 const Tensor& dy, const Tensor& qkv, const Tensor& rstd) {

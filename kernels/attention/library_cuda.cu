@@ -4,7 +4,7 @@
 
 #include <array>
 #include <cmath>
-#include <cstring>  // which cuDNN's header needs and does not include
+#include <cstring>  // cuDNN's header needs it and does not include it
 #include <map>
 #include <memory>
 #include <tuple>
@@ -34,7 +34,7 @@ void check(cudnnStatus_t status, const char* call) {
   if (status != CUDNN_STATUS_SUCCESS) refuse(call, cudnnGetErrorString(status));
 }
 
-/// The tensors of one shape as cuDNN sees them: [sequences, heads, tokens, columns of a head], with strides.
+/// Tensors of one shape as cuDNN sees them: [sequences, heads, tokens, columns of a head], with strides.
 class Layout {
  public:
   explicit Layout(const AttentionShape& s) : s_(s) {}
@@ -102,9 +102,9 @@ void describe_backward(Graph& graph, const AttentionShape& s, float scale) {
   at.give(dv, dvalue, s.kv_heads);
 }
 
-/// All the workspace that cuDNN is given, as cuDNN 9.19 asks for it on sm_90 whatever the shape: each row's sum,
-/// backward the keys' and values' gradients of every query head where those share them, and either dQ in fp32 or, for a
-/// fixed order of sums, dP in bf16. So that it can be planned where there is no GPU.
+/// All the workspace that cuDNN gets, computed here so that it can be planned without a GPU: what cuDNN 9.19 asks for
+/// on sm_90 whatever the shape. Each row's sum; in backward the gradients of keys and values of every query head if
+/// heads share keys, and either dQ in fp32 or, for a fixed order of sums, dP in bf16.
 std::int64_t workspace_bytes(const AttentionShape& s, Direction direction) {
   constexpr std::int64_t own = 256;
   if (direction == Direction::forward) return own;
@@ -115,7 +115,7 @@ std::int64_t workspace_bytes(const AttentionShape& s, Direction direction) {
   return own + sums + heads * round_up(s.length, 128) * round_up(s.length, 64) * size_of(DType::bf16);
 }
 
-/// A stream's cuDNN: its handle, and one graph for each shape and direction; they share a workspace.
+/// A stream's cuDNN: its handle, and one graph per shape and direction. All graphs share a workspace.
 class Library {
  public:
   Library() { check(cudnnCreate(&handle_), "cudnnCreate"); }
@@ -123,7 +123,7 @@ class Library {
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
 
-  /// Null where cuDNN has no kernel for the shape that is content with its workspace.
+  /// Null if cuDNN has no kernel for the shape that fits into its workspace.
   Graph* graph(const AttentionShape& s, Direction direction) {
     const auto key = std::make_tuple(direction, s.sequences, s.length, s.heads, s.kv_heads, s.head_dim, s.order);
     const auto known = graphs_.find(key);

@@ -6,7 +6,7 @@
 namespace tessera {
 namespace {
 
-// A row of work is one head of one token: x'[j] = x[j] cos - x[j + D/2] sin, x'[j + D/2] = x[j + D/2] cos + x[j] sin.
+// Rotates one head of one token: x'[j] = x[j] cos - x[j + D/2] sin, x'[j + D/2] = x[j + D/2] cos + x[j] sin.
 template <class T>
 void rotate(Stream& stream, const AttentionShape& shape, const Tensor& qkv, const Tensor& table, Accumulator<T> sign) {
   using A = Accumulator<T>;
@@ -27,7 +27,7 @@ void rotate(Stream& stream, const AttentionShape& shape, const Tensor& qkv, cons
       });
 }
 
-// Angle a position of a pair that would turn by `turn`.
+// The angle per position of a pair whose unscaled angle is `turn` (context extension by rope scaling).
 KOKKOS_INLINE_FUNCTION double slowed(double turn, const RopeScaling& by) {
   if (by.factor == 1) return turn;
   const double turns = by.original_seq_len * turn / 6.283185307179586476925;

@@ -1,4 +1,4 @@
-// Rotary positions, 16 bytes an access.
+// Rotary positions in accesses of 16 bytes.
 #include "kernels/attention/back.hpp"
 #include "kernels/base/packs.cuh"
 
@@ -7,7 +7,7 @@ namespace {
 
 using packs::lanes, packs::Pack;
 
-/// Packs of the lower halves of a token's heads, each with its like in the upper half.
+/// Packs in the lower halves of a token's heads, each rotated with its partner in the upper half.
 template <class T>
 struct Rotate {
   T* qkv;

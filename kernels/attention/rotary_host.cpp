@@ -1,4 +1,4 @@
-// On the host the portable kernel is the fast one.
+// The host has no faster version than the portable kernel.
 #include "kernels/attention/back.hpp"
 
 namespace tessera::attention {

@@ -14,7 +14,7 @@ void Arena::claim(std::int64_t below, std::int64_t above) {
 }
 
 std::byte* Arena::address(std::int64_t offset) const {
-  // A measured address is never followed; it only has to be non-null and as aligned as a real one.
+  // An address of a measuring arena is never dereferenced; it only has to be non-null and as aligned as a real one.
   return measuring_ ? reinterpret_cast<std::byte*>(alignment + offset) : memory_ + offset;
 }
 

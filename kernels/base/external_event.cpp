@@ -35,7 +35,7 @@ void ExternalEvent::record(Stream& stream) {
 
 void ExternalEvent::hold(Stream& stream) {
   if (!stream.native() || stream.dry()) return;
-  // While it captures, a stream would take a plain wait for one inside the graph.
+  // During capture a plain wait would refer to an event inside the graph; cudaEventWaitExternal refers to one outside.
   const unsigned flags = stream.capturing() ? cudaEventWaitExternal : cudaEventWaitDefault;
   check(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream.native()), made(handle_), flags), "cudaStreamWaitEvent");
 }

@@ -7,7 +7,7 @@
 
 #include "kernels/base/gpu_libraries.hpp"
 
-// Weak: a build may do without cuDNN.
+// A weak symbol, since a build may do without cuDNN.
 extern "C" __attribute__((weak)) std::size_t cudnnGetVersion();
 
 namespace tessera {

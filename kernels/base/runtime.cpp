@@ -75,7 +75,7 @@ int Runtime::threads() {
 void Runtime::plan_for(int threads) {
   planned_threads = threads;
 #if defined(KOKKOS_ENABLE_OPENMP)
-  omp_set_num_threads(threads);  // libraries size their scratch by it
+  omp_set_num_threads(threads);  // libraries size their scratch memory by it
 #endif
 }
 

@@ -25,13 +25,14 @@ cudaStream_t created(Priority priority) {
   int least = 0, greatest = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
   cudaStream_t stream = nullptr;
-  // Non-blocking: the legacy default stream, which a library may use, orders nothing here.
+  // Non-blocking: the legacy default stream, which a library may use, must not serialise with this one.
   check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority == Priority::highest ? greatest : least),
         "cudaStreamCreateWithPriority");
   return stream;
 }
 
-/// Whether a native stream's launches are recorded now: by its own capture, or by that of a stream that it waited for.
+/// Whether launches on a native stream are being captured: by its own capture, or by that of a stream that it waits
+/// for.
 bool recorded(void* native) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   check(cudaStreamIsCapturing(static_cast<cudaStream_t>(native), &status), "cudaStreamIsCapturing");
@@ -40,7 +41,7 @@ bool recorded(void* native) {
 
 }  // namespace
 
-/// The events are made at once, since a step must allocate nothing, and used in turn: waiting for one that has been
+/// All events are made here, since a step must allocate nothing, and used in turn. Waiting for an event that has been
 /// recorded again waits for more than was asked, never for less.
 struct Stream::Instance {
   explicit Instance(Priority priority) : stream(created(priority)), space(std::make_unique<Kokkos::Cuda>(stream)) {
@@ -78,7 +79,7 @@ void Stream::wait(const Event& event) {
 
 void Stream::begin_capture() {
   require(instance_ != nullptr && !capturing_, "Stream::capture", "takes a GPU stream that records nothing yet");
-  // Other threads stay free to call CUDA: a library may launch its part from one of its own.
+  // Thread-local capture: other threads may still call CUDA, since a library may launch its part from one of its own.
   check(cudaStreamBeginCapture(instance_->stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
   capturing_ = true;
 }
@@ -139,15 +140,15 @@ Graph Stream::end_capture() { return {}; }
 void Stream::run(const Graph&) {}
 void* Stream::instance() const { return nullptr; }
 void* Stream::native() const { return nullptr; }
-bool Event::reached() const { return handle_ == nullptr; }  // always: no device is waited for
+bool Event::reached() const { return handle_ == nullptr; }  // the host's work has ended when its call returns
 double Event::seconds_since(const Event& earlier) const {
   return static_cast<double>(host_time_ - earlier.host_time_) * 1e-9;
 }
 
 #endif
 
-/// Waits here, watching communication, before the driver's queue is full: from about a thousand launches on the driver
-/// blocks inside a call, and behind a collective of a rank that has died it would block for ever.
+/// Waits, watching communication, before the driver's queue is full. From about a thousand pending launches on, the
+/// driver blocks inside a launch; behind a collective of a dead rank it would block for ever.
 void Stream::keep_in_reach() {
   if (!instance_ || dry() || recorded(native())) return;
   Event& mark = marks_[static_cast<std::size_t>(launches_ / launches_between_marks) % marks_.size()];
@@ -162,7 +163,7 @@ Graph Stream::capture(const std::function<void()>& work) {
   } catch (...) {
     try {
       end_capture();
-    } catch (const Error&) {  // the capture is invalid too; the first error is the one to tell
+    } catch (const Error&) {  // the capture is invalid too; report the first error
     }
     throw;
   }

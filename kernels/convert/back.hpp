@@ -2,11 +2,11 @@
 #include "kernels/base/platform.hpp"
 #include "kernels/convert/convert.hpp"
 
-/// Pieces that the back ends share, and a back end's faster version of the portable kernel in table.cpp, which returns
-/// false, having done nothing, if there is none.
+/// Pieces that the back ends share, and a back end's faster version of the portable kernel in table.cpp. It returns
+/// false, with nothing done, if there is none.
 namespace tessera::convert_table {
 
-/// The pair among [first, last) that a chunk belongs to.
+/// The pair among [first, last) to which a chunk belongs.
 TESSERA_FN inline int pair_of(const ConvertTable::Row* rows, int first, int last, std::int64_t chunk) {
   while (last - first > 1) {
     const int middle = first + (last - first) / 2;
@@ -15,7 +15,7 @@ TESSERA_FN inline int pair_of(const ConvertTable::Row* rows, int first, int last
   return first;
 }
 
-/// Pairs [first, last), some of them, on a stream that is not dry.
+/// Converts pairs [first, last), at least one, on a stream that is not dry.
 bool convert_pairs(Stream& stream, const ConvertTable& table, int first, int last);
 
 }  // namespace tessera::convert_table

@@ -1,4 +1,4 @@
-// fp32 to bf16, which every publication of weights is, in accesses of 16 bytes.
+// Conversion of fp32 to bf16 in accesses of 16 bytes; every publication of weights in bf16 takes it.
 #include <algorithm>
 
 #include "kernels/base/columns.cuh"
@@ -33,7 +33,7 @@ __device__ void narrow_chunk(bf16* out, const float* in, std::int64_t count) {
   }
 }
 
-/// A block takes neighbouring chunks, so that it looks for a pair once.
+/// Converts neighbouring chunks per block, so that each block searches for its first pair only once.
 __global__ void __launch_bounds__(block_threads)
     narrow(const ConvertTable::Row* rows, int first, int last, std::int64_t before, std::int64_t chunks) {
   const std::int64_t begin = before + chunks * blockIdx.x / gridDim.x;

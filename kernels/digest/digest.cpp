@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint64_t phi = 0x9E3779B97F4A7C15u;
 
-// The stored bits, zero-extended.
+// The stored bits of x, zero-extended to 64.
 template <class T>
 TESSERA_FN constexpr std::uint64_t bits_of(T x) {
   if constexpr (std::is_same_v<T, bf16>)
@@ -24,8 +24,8 @@ TESSERA_FN constexpr std::uint64_t bits_of(T x) {
     return static_cast<std::make_unsigned_t<T>>(x);
 }
 
-// `rows` rows of `columns` elements, `stride` apart, the last one ending at element `end`. Row r, column v counts as
-// position first + r columns + v.
+// A walk over `rows` rows of `columns` elements, `stride` apart, that stops at element `end`. The element in row r and
+// column v counts as position first + r columns + v.
 struct Walk {
   std::int64_t rows, columns, stride, end;
   std::uint64_t first;

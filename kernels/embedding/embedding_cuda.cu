@@ -1,4 +1,4 @@
-// A thread takes four columns of one row of a table and keeps their sums in registers.
+// Gradients of embedding tables: a thread takes four columns of one row of a table and keeps their sums in registers.
 #include "kernels/base/packs.cuh"
 #include "kernels/embedding/back.hpp"
 
@@ -9,7 +9,7 @@ using columns::Lanes;
 
 constexpr int width = 4;
 
-/// What a row of the table had, times beta.
+/// The first summand: the table's old row times beta.
 struct Start {
   float* sum;
   float beta;
@@ -58,7 +58,7 @@ struct OfPositions {
   }
 };
 
-/// f<T>() for bf16 and fp32 in whole packs.
+/// Calls f<T>() for bf16 and fp32 if rows are whole packs of 16 bytes; false otherwise.
 template <class F>
 bool in_packs(const Tensor& dy, const Tensor& sum, const F& f) {
   if (dy.columns() % width != 0 || !columns::aligned(dy) || !columns::aligned(sum)) return false;

@@ -1,4 +1,4 @@
-// On the host the portable kernels are the fast ones.
+// The host has no faster versions than the portable kernels.
 #include "kernels/embedding/back.hpp"
 
 namespace tessera::embedding {

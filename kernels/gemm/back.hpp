@@ -2,13 +2,13 @@
 #include "kernels/base/stream.hpp"
 #include "kernels/gemm/product.hpp"
 
-/// What a back end provides behind the functions of gemm.hpp. gemm_host.cpp asks the host's libraries, gemm_cuda.cu
-/// cuBLASLt and kernels of the project's own.
+/// The interface that each back end implements behind gemm.hpp: gemm_host.cpp with the host's libraries, gemm_cuda.cu
+/// with cuBLASLt and kernels of the project's own.
 namespace tessera::gemm {
 
-/// Computes a product whose places have been checked and which has work to do: at least one row (of experts' weight
-/// gradients any number). On a dry stream it notes what will be needed (Stream::workspace, LibraryChoices) and returns.
-/// False, with nothing done, where the back end has no such epilogue in one product: of gelu and dgelu alone.
+/// Computes a product whose places have been checked and which has rows to multiply (experts' weight gradients may have
+/// none). On a dry stream it only notes what will be needed (Stream::workspace, LibraryChoices). Returns false, with
+/// nothing done, if the back end cannot fuse the epilogue: gelu, bias_gelu and dgelu only.
 bool multiply(Stream& stream, const Product& product, const Places& places);
 
 /// db = beta db + column sums of dy, which has rows.

@@ -4,9 +4,9 @@
 
 namespace tessera::gemm {
 
-/// What the library is to use for `work`, which a dry pass noted: `preferred` where that is a choice for this work,
-/// this library and this GPU, else one of the library's own. Empty: it has none. Waits for nothing, times nothing. The
-/// host's libraries leave no choice: nothing is noted there, and nothing chosen.
+/// The algorithm to use for `work`, a product that a dry pass noted: `preferred` if it is valid for this work, library
+/// and GPU, else the library's first choice; empty if the library has none. Waits for nothing, times nothing. On the
+/// host nothing is noted and nothing chosen: libraries there leave no choice.
 LibraryChoices::Words choose(Stream& stream, const LibraryChoices::Words& work, const LibraryChoices::Words& preferred);
 
 }  // namespace tessera::gemm

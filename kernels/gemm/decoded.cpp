@@ -27,7 +27,7 @@ QuantizedMatrix values_at(std::byte* memory, const Operand& factor, std::int64_t
   return matrix;
 }
 
-/// `factor` as values at `memory`, its members one behind the other.
+/// The values of `factor`, decoded to `memory`; members follow one another.
 Operand values_of(Stream& stream, const Operand& factor, std::byte* memory) {
   const std::int64_t size = factor.rows() * factor.columns();
   require(factor.members == 1 || factor.member_stride == size, "product of codes",
@@ -39,7 +39,7 @@ Operand values_of(Stream& stream, const Operand& factor, std::byte* memory) {
   return {{memory, DType::bf16, {factor.rows(), factor.columns()}}, factor.members, size};
 }
 
-/// The same of all experts, by few launches whatever their number.
+/// The values of all experts' factors, decoded by few launches whatever the number of experts.
 Operand values_of(Stream& stream, const ExpertOperands& b, std::byte* memory) {
   const Operand& first = b.list[0];
   if (b.count == 1) return values_of(stream, first, memory);
@@ -56,12 +56,13 @@ Operand values_of(Stream& stream, const ExpertOperands& b, std::byte* memory) {
 
 constexpr int alphas_at_once = 128;
 
-/// Where the tensor scales of a launch's factors stand.
+/// Addresses of the tensor scales (amax) of the factors that one launch handles.
 struct Amaxes {
   const float* of[alphas_at_once];
 };
 
-/// out[e] = (a r) (b[e] r), r = 1/2688 rounded: what products of NVFP4 are multiplied by; zero and one behind them.
+/// Alphas of NVFP4 products: out[e] = (a r) (b[e] r) of the factors' amaxes, with r = 1/2688 rounded to fp32. Two
+/// constants follow the alphas: zero and one.
 void write_alphas(Stream& stream, const Tensor& out, const Tensor& a, const ExpertOperands& b) {
   const std::int64_t members = out.elements() - 2, each = b.count == 1 ? members : 1;
   float* const alpha = out.as<float>();

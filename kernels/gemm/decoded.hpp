@@ -4,9 +4,9 @@
 
 namespace tessera::gemm {
 
-/// The product of values that a product of codes comes to where no unit multiplies these codes: each factor decoded to
-/// bf16 [rows, columns], exactly, in the stream's workspace; what their tensor scales multiply the sum by is the alpha.
-/// Valid until the next product on the stream.
+/// A product of codes turned into a product of bf16 values, for codes that no hardware unit multiplies. Each factor is
+/// decoded exactly to bf16 [rows, columns] in the stream's workspace; the factors' tensor scales become the product's
+/// alpha. Valid until the next product on the stream.
 class Decoded {
  public:
   Decoded(Stream& stream, const Product& product, const Places& at);

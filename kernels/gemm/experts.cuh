@@ -1,5 +1,5 @@
 #pragma once
-// For CUDA sources alone: matrices of all experts as a kernel takes them.
+// Matrices of all experts in the form in which a kernel takes them. For CUDA sources only.
 #include <cstdint>
 
 #include "kernels/gemm/product.hpp"
@@ -8,7 +8,7 @@ namespace tessera::gemm {
 
 constexpr int most_listed = 256;  // pointers: 2 KiB of a kernel's parameters
 
-/// Pointers of all experts' matrices: one and a stride, or one each.
+/// Pointers to all experts' matrices: one pointer and a stride, or one pointer each.
 template <class P>
 struct Pointers {
   P* each[most_listed] = {};
@@ -17,7 +17,7 @@ struct Pointers {
   __device__ P* operator()(int e) const { return listed == 1 ? each[0] + e * stride : each[e]; }
 };
 
-/// get(member) is where it lies.
+/// Pointers to all members' matrices; get(member) is the address of one.
 template <class P, class T, class Get>
 Pointers<P> pointers_of(const Members<T>& members, const Get& get) {
   Pointers<P> p;
@@ -35,7 +35,7 @@ Pointers<A> pointers_of(const ExpertGradients& dw) {
   return pointers_of<A>(dw, [](const Gradient& g) { return g.sum.as<A>(); });
 }
 
-/// Whether every matrix begins at a multiple of 16 bytes, `get` its tensor.
+/// Whether every matrix begins at a multiple of 16 bytes. get(member) is the tensor of one.
 template <class T, class Get>
 bool begin_whole(const Members<T>& members, const Get& get) {
   bool whole = true;

@@ -5,16 +5,16 @@
 
 namespace tessera::gemm {
 
-/// As multiply() of back.hpp, for products with experts.
+/// multiply() of back.hpp, for products with experts.
 void multiply_experts(Stream& stream, const Product& product, const Places& places);
 
-/// As multiply_experts(), on Hopper's tensor cores: bf16, sides in multiples of 8, no epilogue and no alpha. False,
-/// with nothing done, for any other. A dry stream notes the workspace. Builds with CUTLASS for sm_90 alone have it.
+/// multiply_experts() on Hopper's tensor cores: bf16, sides in multiples of 8, no epilogue, no alpha. Returns false,
+/// with nothing done, for other products. A dry stream notes the workspace. Only builds with CUTLASS for sm_90 have it.
 bool multiply_grouped(Stream& stream, const Product& product, const Places& places);
 
-/// As multiply_experts(), of FP8 blocks (fp8_block_1d times fp8_block, or itself in weight gradients) on Hopper's
-/// tensor cores: sides in multiples of 8, the summed one of 16, no epilogue; of weight gradients offsets in multiples
-/// of 128. Builds with CUTLASS for sm_90 alone have it: route_of() knows.
+/// multiply_experts() for FP8 blocks (fp8_block_1d times fp8_block; weight gradients: fp8_block_1d twice) on Hopper's
+/// tensor cores: sides in multiples of 8, the summed one of 16, no epilogue; offsets of weight gradients in multiples
+/// of 128. Only builds with CUTLASS for sm_90 have it; route_of() knows whether this one does.
 void multiply_grouped_blocks(Stream& stream, const Product& product, const Places& places);
 
 }  // namespace tessera::gemm

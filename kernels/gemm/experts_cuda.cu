@@ -1,4 +1,5 @@
-// Products of experts whose rows are counted on the device: one launch for all of them, each block finds its expert.
+// Products of experts whose rows are counted on the device: one launch for all experts; each block of threads finds its
+// expert from the offsets.
 #include <algorithm>
 
 #include "kernels/base/index.hpp"
@@ -17,7 +18,7 @@ struct Span {
   int expert, begin, end;
 };
 
-/// The `tile`-th piece of `size` rows when every expert's rows are cut; empty beyond the last.
+/// The `tile`-th piece of `size` rows, counting through all experts' rows, each cut into pieces; empty beyond the last.
 __device__ inline Span piece_of_rows(const std::int32_t* offsets, int experts, int tile, int size) {
   for (int e = 0; e < experts; ++e) {
     const int begin = offsets[e], end = offsets[e + 1], pieces = (end - begin + size - 1) / size;
@@ -51,8 +52,8 @@ struct SumOfRows {
   const std::int32_t* offsets;
   int n, k;  ///< columns of dy and of x
   float beta;
-  bool rounded;        ///< to T before it is added
-  const float* alpha;  ///< of the sums; null: 1
+  bool rounded;        ///< whether the sum is rounded to T before it is added
+  const float* alpha;  ///< one for all experts; null: 1
 };
 
 template <class T>
@@ -166,7 +167,7 @@ __global__ void sum_of_rows_scalars(const __grid_constant__ SumOfRows<T> p) {
   });
 }
 
-// Which of the two, and how many blocks.
+// The choice between the two kernels, and their numbers of blocks.
 
 bool fits_tensor_cores(const Tensor& a, const Tensor& b, std::int64_t n, std::int64_t k) {
   const auto aligned = [](const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0; };
@@ -187,7 +188,7 @@ void start(Stream& stream, Kernel* kernel, dim3 grid, dim3 threads, int shared, 
 
 unsigned tiles(std::int64_t n, int size) { return static_cast<unsigned>(ceil_div(n, size)); }
 
-/// As many blocks of rows as there can be: every expert may leave one that is not full.
+/// An upper bound of the tiles of rows: every expert may leave one that is not full.
 unsigned row_tiles(std::int64_t rows, std::int64_t experts, int size) {
   return static_cast<unsigned>(std::min(rows, ceil_div(rows, size) + experts));
 }

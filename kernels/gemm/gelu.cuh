@@ -1,5 +1,6 @@
 #pragma once
-// For sources compiled for sm_90a alone: what CUTLASS's kernels do behind a product that a gelu follows or precedes.
+// Epilogues of CUTLASS's kernels that apply a gelu, or its gradient, to a product's sums. For sources compiled for
+// sm_90a only.
 #include <cutlass/array.h>
 #include <cutlass/layout/matrix.h>
 #include <cutlass/numeric_types.h>
@@ -12,7 +13,7 @@
 
 namespace tessera::gemm::hopper {
 
-/// Of a number, and of CUTLASS's arrays.
+/// gelu(x), of a number or of each element of a CUTLASS array.
 template <class T>
 struct Gelu {
   __device__ T operator()(const T& x) const { return activation::fast_gelu(x); }
@@ -27,7 +28,7 @@ struct Gelu<cutlass::Array<T, n>> {
   }
 };
 
-/// d gelu'(x).
+/// d gelu'(x), of numbers or of each element of CUTLASS arrays.
 template <class T>
 struct GeluGradient {
   __device__ T operator()(const T& d, const T& x) const { return d * activation::fast_gelu_slope(x); }
@@ -42,8 +43,8 @@ struct GeluGradient<cutlass::Array<T, n>> {
   }
 };
 
-/// Of bf16 results, in fp32: forward with its bias, and what lies before the gelu beside it; or an input gradient times
-/// the gelu's.
+/// The fused epilogue, computed in fp32, for bf16 results. Forward: the bias is added, that sum is stored as aux, its
+/// gelu as the result. Backward: the input gradient times gelu'(aux).
 template <bool forward>
 using GeluFusion = std::conditional_t<
     forward,
@@ -52,7 +53,7 @@ using GeluFusion = std::conditional_t<
     cutlass::epilogue::fusion::LinCombDeEltAct<cutlass::layout::RowMajor, GeluGradient, cutlass::bfloat16_t, float,
                                                cutlass::bfloat16_t, void>>;
 
-/// Where its bias lies, and what is kept or read beside the result.
+/// Sets the addresses that the epilogue reads and writes: aux and, in forward, the bias.
 template <bool forward, class Arguments, class Rows>
 void place_gelu(Arguments& fusion, const Places& at, const Rows& rows) {
   fusion.aux_ptr = static_cast<cutlass::bfloat16_t*>(at.aux.data);

@@ -1,5 +1,5 @@
 #pragma once
-// CUDA builds with CUTLASS for sm_90 alone: dense products with a gelu behind them.
+// Dense products with a fused gelu. CUDA builds with CUTLASS for sm_90 only.
 #include "kernels/base/stream.hpp"
 #include "kernels/gemm/product.hpp"
 
@@ -9,7 +9,7 @@ namespace tessera::gemm {
 /// beta 0, n and k in multiples of 8, every place at a multiple of 16 bytes.
 void multiply_gelu(Stream& stream, const Product& product, const Places& places);
 
-/// The same of FP8 blocks (fp8_block_1d times fp8_block): n in multiples of 8, k of 16.
+/// multiply_gelu() for FP8 blocks (fp8_block_1d times fp8_block): n in multiples of 8, k of 16.
 void multiply_gelu_blocks(Stream& stream, const Product& product, const Places& places);
 
 }  // namespace tessera::gemm

@@ -1,5 +1,5 @@
-// Products of FP8 blocks with a gelu, or its gradient, behind them, on Hopper's tensor cores by CUTLASS: sums of 128
-// codes are multiplied by their two scales and added up in fp32. Compiled for sm_90a, apart from what includes Kokkos.
+// Products of FP8 blocks with a fused gelu, or its gradient, on Hopper's tensor cores by CUTLASS: sums of 128 codes are
+// multiplied by their two scales and added up in fp32. Compiled for sm_90a, apart from sources that include Kokkos.
 #include <cutlass/gemm/device/gemm_universal_adapter.h>
 #include <cutlass/detail/blockwise_scale_layout.hpp>
 #include <cutlass/epilogue/collective/collective_builder.hpp>
@@ -19,8 +19,9 @@ using Code = cutlass::float_e4m3_t;
 using Value = cutlass::bfloat16_t;
 using hopper::block;
 
-/// CUTLASS's kernel: forward with its bias and what lies before the gelu, or an input gradient. Codes lie along the sum
-/// in both factors; scales of rows one beside the other for every block of the sum, those of weights as blocks do.
+/// CUTLASS's kernel: forward (bias, gelu, aux) or input gradient. The summed dimension is contiguous in both factors'
+/// codes. Scales of a's rows are neighbours, one line of them per block of the sum; scales of weights lie as their
+/// blocks do.
 template <bool forward>
 struct WithGelu {
   using Tile = cute::Shape<cute::_128, cute::_128, cute::Int<block>>;

@@ -1,6 +1,6 @@
-// Products with a gelu, or its gradient, behind them, on Hopper's tensor cores by CUTLASS: two groups of warps take
-// tiles in turn, so that one's epilogue runs under the other's product. Compiled for sm_90a, apart from what includes
-// Kokkos.
+// Products with a fused gelu, or its gradient, on Hopper's tensor cores by CUTLASS: two groups of warps take tiles in
+// turn, so that the epilogue of one runs under the product of the other. Compiled for sm_90a, apart from sources that
+// include Kokkos.
 #include <cutlass/gemm/device/gemm_universal_adapter.h>
 #include <cutlass/epilogue/collective/collective_builder.hpp>
 #include <cutlass/gemm/collective/collective_builder.hpp>
@@ -19,7 +19,7 @@ using cutlass::layout::RowMajor;
 using hopper::stepping;
 using Value = cutlass::bfloat16_t;
 
-/// CUTLASS's kernel: forward with its bias and what lies before the gelu, or an input gradient.
+/// CUTLASS's kernel: forward (bias, gelu, aux) or input gradient.
 template <Form form>
 struct WithGelu {
   static constexpr bool forward = form == Form::forward;

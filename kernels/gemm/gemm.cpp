@@ -25,7 +25,7 @@ void check_real(const Tensor& t, const char* kernel) {
 
 constexpr DType sum_type(DType type) { return type == DType::f64 ? DType::f64 : DType::f32; }
 
-// The product of factors as they lie, one row behind the other.
+// A product of factors whose rows follow one another without gaps.
 Product described(const char* kernel, Form form, const Operand& a, const Operand& b, DType sum, float beta = 0) {
   require(a.data.shape.rank() > 0 && b.data.shape.rank() > 0, kernel, "a factor is a matrix");
   Product p{.type = a.codes ? DType::bf16 : a.data.type, .sum = sum, .form = form};
@@ -72,7 +72,7 @@ void check_epilogue(const Product& p, const Places& at, const char* kernel) {
           "what goes beside the result must be of its shape and the operands' type");
 }
 
-// The number of experts that `offsets` and a list of weights or gradients agree on.
+// The number of experts, on which `offsets` and the list of weights or gradients must agree.
 template <class T>
 std::int64_t experts_of(const Tensor& offsets, const Members<T>& members, const char* kernel) {
   require(members.list && members.count > 0, kernel, "there must be a weight, or its gradient");
@@ -83,7 +83,7 @@ std::int64_t experts_of(const Tensor& offsets, const Members<T>& members, const 
   return experts;
 }
 
-// The copies that a form multiplies: blocks run along the summed dimension.
+// Checks which copy of each factor a form multiplies: the one whose blocks run along the summed dimension.
 void check_codes(const Product& p, const Places& at, const char* kernel) {
   const Side of_a = p.form == Form::weight_gradient ? Side::columnwise : Side::rowwise;
   const Side of_b = p.form == Form::forward ? Side::rowwise : Side::columnwise;
@@ -108,14 +108,14 @@ void check(const Product& p, const Places& at, const char* kernel) {
   check_epilogue(p, at, kernel);
 }
 
-// Two operations a multiplication, whatever the form.
+// Counts the FLOPs: two operations a multiplication, whatever the form.
 void count(Stream& stream, const Product& p) {
   stream.count_launch();
   stream.count_flops(2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k));
 }
 
-// By the back end, on decoded factors where they are codes that no unit multiplies. Sums that are scaled have no
-// activation in one product.
+// Multiplies by the back end; codes that no unit multiplies are decoded first. Returns false for a scaled product with
+// an activation: one product cannot have both.
 bool multiplied(Stream& stream, const Product& p, const Places& at) {
   if (!p.a) return gemm::multiply(stream, p, at);
   const gemm::Route route = gemm::route_of(p);
@@ -127,7 +127,7 @@ bool multiplied(Stream& stream, const Product& p, const Places& at) {
   return gemm::multiply(stream, values.product(), values.places());
 }
 
-// The product, if the back end has its epilogue.
+// Multiplies if the back end has the product's epilogue; returns false, with nothing done, otherwise.
 bool multiply(Stream& stream, const Product& p, const Places& at, const char* kernel) {
   check(p, at, kernel);
   if (p.m > 0 && (p.k > 0 || p.experts > 0)) {

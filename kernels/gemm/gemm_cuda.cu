@@ -25,7 +25,7 @@ LtPlaces places_of(const Product& product, const Places& at) {
   return places;
 }
 
-/// The copies whose blocks run along the sum lie with it: c = a b^T, whatever the form.
+/// The same product as codes are stored: the summed dimension is contiguous in both, so c = a b^T whatever the form.
 Product as_codes_lie(Product p) {
   p.form = Form::forward;
   p.lda = p.ldb = p.k;
@@ -46,14 +46,14 @@ void run_always(Stream& stream, const Product& product, const Places& at) {
   if (!run(stream, product, at)) refuse("cuBLASLt", "has no such product");
 }
 
-/// Whether the library's epilogues can be had: those of its kernels for odd sizes round a bf16 sum before they add to
-/// it.
+/// Whether the sides and places suit cuBLASLt's epilogues. Its kernels for odd sizes round a bf16 sum before the
+/// epilogue adds to it.
 bool regular(const Product& p, const Places& at) {
   return p.n % 8 == 0 && p.k % 8 == 0 && columns::aligned(at.a.data) && columns::aligned(at.c.list[0].sum);
 }
 
-/// With a gelu behind it: by CUTLASS where this build has it for the GPU at hand, since the library's own are a third
-/// slower than its plain products. The library's is good to bf16's digits only.
+/// Fused gelu: by CUTLASS if this build has it for the GPU at hand, since cuBLASLt's own gelu makes a product a third
+/// slower, and is good to bf16's digits only.
 bool run_gelu(Stream& stream, const Product& p, const Places& at) {
   if (p.type != DType::bf16 || !regular(p, at)) return false;
 #ifdef TESSERA_HOPPER
@@ -63,10 +63,11 @@ bool run_gelu(Stream& stream, const Product& p, const Places& at) {
     return true;
   }
 #endif
-  return !p.a && run(stream, p, at);  // of codes the library has the gradient alone, five times slower
+  return !p.a && run(stream, p, at);  // for codes cuBLASLt has the gradient alone, five times slower
 }
 
-/// Every row of y = bias: where the library adds no bias the product is added to it, so that the sum is rounded once.
+/// Every row of y = bias. Serves products for which the library adds no bias: they are added to y (beta 1), so that the
+/// sum is rounded once.
 template <class T>
 void broadcast(Stream& stream, const Tensor& y, const Tensor& bias) {
   const std::int64_t columns = y.columns();
@@ -138,7 +139,7 @@ bool multiply(Stream& stream, const Product& described, const Places& at) {
   return true;
 }
 
-// The library's own sums of rows beside a weight gradient are a kernel of half this one's speed.
+// A kernel of our own, twice as fast as cuBLASLt's sums of rows fused into a weight gradient.
 void bias_gradient(Stream& stream, const Gradient& db, const Tensor& dy) {
   dispatch_real(dy.type, "bias_gradient", [&]<class T>() { column_sums<T>(stream, db, dy); });
 }

@@ -1,4 +1,4 @@
-// The host's back end: products cut into tiles, each one call of a library.
+// The host's back end. Products are cut into tiles, each of them one call of a library.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -15,15 +15,17 @@
 namespace tessera::gemm {
 namespace {
 
-// Operations of a library's call: below a millisecond on one core of 2023 (0.8 TFLOP/s with AMX).
+// Operations of one library call: under a millisecond on one core of 2023 (0.8 TFLOP/s with AMX), so that progress() is
+// called often enough.
 constexpr double operations_of_call = 6e8;
 
 constexpr std::int64_t column_step = 64;
 
-// Rows come to an expert in any number; a library sees these or row_chunks() only, and a last one padded with zeros.
+// Depths of weight gradients' pieces. Experts have any number of rows; libraries see only these depths (or row_chunks()
+// rows), so few plans serve all. The last piece is padded with zeros.
 constexpr std::int64_t depth_chunks[] = {512, 256, 128, 64, 32};
 
-// The first chunk that fits; the smallest when none does.
+// The largest chunk that fits `left`; the smallest one if none does.
 std::int64_t next_chunk(std::span<const std::int64_t> chunks, std::int64_t left) {
   for (std::int64_t size : chunks)
     if (size <= left) return size;
@@ -38,14 +40,15 @@ struct Tile {
   std::int64_t row, column, rows, columns;
 };
 
-// How a product is cut. Columns and depth follow from its shape alone, rows change no bits: nor does the cut.
+// How a product is cut. The cut changes no bits: columns and depth follow from the product's shape alone, and bits do
+// not depend on how rows are cut.
 struct Cut {
   std::int64_t rows, columns, depth;
 };
 Cut cut_of(const Product& whole) {
   const bool summed_over_rows = whole.stored_a() == Stored::transposed;
   const std::int64_t rows = std::min(whole.m, rows_of_call(whole));
-  // Of weight gradients, 512 rows of both factors at a time fit the second cache: 1.2 times as fast as 2048.
+  // 512 rows of both factors of a weight gradient fit the second-level cache: 1.2 times as fast as 2048.
   const std::int64_t depth = std::min(whole.k, std::int64_t{summed_over_rows ? 512 : 4096});
   const double limit = operations_of_call / (2.0 * static_cast<double>(rows) * static_cast<double>(depth));
   const std::int64_t strips = ceil_div(whole.n, std::max(column_step, static_cast<std::int64_t>(limit)));
@@ -61,17 +64,18 @@ void for_each_tile(const Product& whole, const F& f) {
       f(Tile{row, column, std::min(cut.rows, whole.m - row), std::min(cut.columns, whole.n - column)});
 }
 
-// What follows a product without an activation.
+// The default `after` of sum_pieces(): no activation follows.
 struct Nothing {
   void operator()(std::int64_t, std::int64_t, std::int64_t) const {}
 };
 
-// Whether a tile is summed in fp32 beside its place, and scaled or rounded there once.
+// Whether a tile is summed in fp32 in scratch memory, and scaled or rounded once when it is stored.
 bool finished_late(const Product& whole) {
   return whole.scaled || (whole.sum == DType::bf16 && whole.k > cut_of(whole).depth);
 }
 
-// One call's share: piece `index` of a tile. Only the first meets beta and the bias, which a scaled sum meets later.
+// The part of `whole` that one call computes: piece `index` of a tile. The first piece alone adds beta c and the bias;
+// of a scaled product neither, since ScaleRow adds them after alpha.
 Product part_of(const Product& whole, const Tile& tile, std::int64_t depth, std::size_t index) {
   Product part = whole;
   part.m = tile.rows;
@@ -89,7 +93,7 @@ Product part_of(const Product& whole, const Tile& tile, std::int64_t depth, std:
   return part;
 }
 
-// Row r of out = row r of a tile's sums in fp32, rounded once.
+// Row r of out = row r of a tile's fp32 sums, rounded once.
 struct RoundRow {
   bf16* out;
   std::int64_t distance;
@@ -101,7 +105,7 @@ struct RoundRow {
   }
 };
 
-// Row r of c = alpha times a tile's sums, + bias, + beta c: rounded to fp32 each time, then to what c is.
+// Row r of c = alpha times a tile's sums + bias + beta c: rounded to fp32 after each operation, then to c's type.
 template <class T>
 struct ScaleRow {
   T* c;
@@ -125,10 +129,10 @@ struct ScaleRow {
 
 std::byte* sum_of(Plans& plans, const Tile& tile) { return plans.sum(tile.rows * tile.columns * size_of(DType::f32)); }
 
-// Where a tile's factors, its bias and its sums lie; the sums beside their place if they round late.
+// Addresses of a tile's factors, bias and sums. `sums` is scratch if the tile is finished late, else `c`.
 struct TilePlaces {
   std::byte *c, *sums;
-  std::int64_t bias, a, b;  // bytes from where the product's begin
+  std::int64_t bias, a, b;  // bytes from the product's own addresses
 
   TilePlaces(Plans& plans, const Product& whole, void* begin, const Tile& tile) {
     const std::int64_t in = size_of(whole.type);
@@ -143,7 +147,7 @@ struct TilePlaces {
   }
 };
 
-// What is added to sums and what multiplies them; null where there is none.
+// What is added to the sums and what multiplies them; null: nothing.
 struct Added {
   const void* bias = nullptr;
   const float* alpha = nullptr;
@@ -161,7 +165,7 @@ void finish_tile(Stream& stream, const Product& whole, const Tile& tile, const T
   whole.sum == DType::bf16 ? scale(reinterpret_cast<bf16*>(at.c)) : scale(reinterpret_cast<float*>(at.c));
 }
 
-// One tile, a library's call for each piece.
+// Computes one tile by one library call a piece.
 template <class After>
 void multiply_tile(Stream& stream, Plans& plans, const Product& whole, const Tile& tile, const TilePlaces& at,
                    std::span<const Piece> pieces, const Added& added, const After& after) {
@@ -176,7 +180,7 @@ void multiply_tile(Stream& stream, Plans& plans, const Product& whole, const Til
     launch(stream, "gemm_after", tile.rows, [=](std::int64_t r) { after(tile.row + r, tile.column, tile.columns); });
 }
 
-// Everything that the pieces of a product will need.
+// Makes the plans and the scratch memory that the pieces of a product will need.
 void plan_tiles(Plans& plans, const Product& whole, std::span<const Piece> pieces) {
   for_each_tile(whole, [&](const Tile& tile) {
     if (finished_late(whole)) sum_of(plans, tile);
@@ -184,8 +188,8 @@ void plan_tiles(Plans& plans, const Product& whole, std::span<const Piece> piece
   });
 }
 
-// c = beta c + alpha (sum over pieces of a b) + bias. whole.k is the depth that the tiles are cut for; after(row,
-// column, columns) runs for a part of each row while that is in the cache.
+// c = beta c + alpha (sum over pieces of a b) + bias. whole.k is the depth by which tiles are cut. after(row, column,
+// columns) runs on parts of rows while they are in the cache.
 template <class After = Nothing>
 void sum_pieces(Stream& stream, const Product& whole, void* c, std::span<const Piece> pieces,
                 const Added& added = {}, const After& after = {}) {
@@ -200,7 +204,7 @@ void sum_pieces(Stream& stream, const Product& whole, void* c, std::span<const P
   });
 }
 
-// The summed dimension in equal pieces: a deep product is summed in fp32 before it is rounded.
+// Cuts the summed dimension into equal pieces: a deep product is summed in fp32 before it is rounded.
 std::span<const Piece> even_pieces(Plans& plans, const Product& whole, const void* a, const void* b) {
   const std::int64_t depth = round_up(ceil_div(whole.k, ceil_div(whole.k, cut_of(whole).depth)), column_step);
   const std::int64_t step_a = (whole.stored_a() == Stored::plain ? 1 : whole.lda) * size_of(whole.type);
@@ -212,7 +216,7 @@ std::span<const Piece> even_pieces(Plans& plans, const Product& whole, const voi
   return plans.pieces;
 }
 
-// A product as libraries are asked for it: one expert's, without what is done to its sums here.
+// The product that is described to libraries: one expert's, without the epilogue and scaling that are computed here.
 Product library_part(Product p) {
   p.experts = 0;
   p.epilogue = p.biased() ? Epilogue::bias : Epilogue::none;
@@ -232,14 +236,14 @@ struct Gelu {
   }
 };
 
-// The memory of what is padded: fewer rows than the smallest chunk has.
+// Reserves memory for padded factors: fewer rows than the smallest chunk.
 void plan_padding(Plans& plans, const Product& whole, std::int64_t columns, std::int64_t others) {
   const std::int64_t rows = std::max(row_chunks(whole.type).back(), std::end(depth_chunks)[-1]);
   plans.padded(0, rows * columns * size_of(whole.type));
   plans.padded(1, rows * others * size_of(whole.type));
 }
 
-// Whatever number of rows an expert will have, its plans and their memory are there after the first step.
+// Makes all plans that any number of rows of an expert may need, so that nothing is allocated after the first step.
 void plan_rows(Plans& plans, Product whole) {
   if (!plans.first(whole)) return;
   plan_padding(plans, whole, whole.k, whole.n);
@@ -319,14 +323,14 @@ std::span<const Piece> row_pieces(Plans& plans, const Tensor& dy, const Tensor& 
   return plans.pieces;
 }
 
-// c = beta c + a^T b over each expert's rows.
+// c = beta c + a^T b over the rows of each expert.
 void sum_over_experts_rows(Stream& stream, const Product& product, const Places& at) {
   Plans& plans = stream.library<Plans>();
   const bool fused = product.epilogue != Epilogue::rounded;
   Product whole = library_part(product);
   whole.k = depth_chunks[0];
   if (!fused) whole.beta = 0;
-  // The whole product is summed before it is rounded to the operands' type, as a dense one is.
+  // The whole product is summed in fp32 before it is rounded to the operands' type, as a dense one is.
   const bool rounds = !fused && product.type != product.sum;
   const std::int64_t bytes = whole.m * whole.n * size_of(whole.sum);
   void* const place = !rounds ? at.aux.data : product.scaled ? plans.whole_sum(bytes) : plans.sum(bytes);
@@ -377,7 +381,7 @@ void sum_rows(Stream& stream, const Gradient& db, const Tensor& dy) {
           const std::int64_t begin = b * width, count = columns - begin < width ? columns - begin : width;
           A total[width];
           for (std::int64_t j = 0; j < count; ++j) total[j] = beta == A(0) ? A(0) : beta * sum[begin + j];
-          // Sixty-four rows at a time: two short chains of additions round less than one long one.
+          // Rows are added 64 at a time: two short chains of additions round less than one long chain.
           for (std::int64_t r0 = first; r0 < last; r0 += group) {
             A part[width] = {};
             for (std::int64_t r = r0; r < r0 + group && r < last; ++r)
@@ -391,7 +395,7 @@ void sum_rows(Stream& stream, const Gradient& db, const Tensor& dy) {
 
 }  // namespace
 
-// Its libraries have no product with gelu's gradient.
+// Returns false for dgelu: the host's libraries have no product with gelu's gradient.
 bool multiply(Stream& stream, const Product& product, const Places& at) {
   if (product.epilogue == Epilogue::dgelu) return false;
   if (product.experts == 0)

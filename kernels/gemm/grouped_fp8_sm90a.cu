@@ -1,6 +1,6 @@
 // Products of experts whose factors are FP8 blocks, on Hopper's tensor cores by CUTLASS's grouped kernels: sums of 128
-// codes are multiplied by their two scales and added up in fp32. One launch for all experts, whose rows are counted on
-// the device. Compiled for sm_90a, apart from what includes Kokkos.
+// codes are multiplied by their two scales and added up in fp32. One launch serves all experts, whose rows are counted
+// on the device. Compiled for sm_90a, apart from sources that include Kokkos.
 #include <cutlass/gemm/device/gemm_universal_adapter.h>
 #include <cutlass/detail/blockwise_scale_layout.hpp>
 #include <cutlass/epilogue/collective/collective_builder.hpp>
@@ -23,8 +23,8 @@ using hopper::Size;
 using hopper::stepping;
 using Code = cutlass::float_e4m3_t;
 
-/// CUTLASS's main loop, which looks for an expert's scales close together, given where they lie among those of all
-/// rows.
+/// CUTLASS's main loop, adapted: it expects each expert's scales in an array of their own, and is told here where they
+/// lie in the array of all rows' scales.
 template <class Base>
 struct AmongOthers : Base {
   using Params = typename Base::Params;
@@ -52,8 +52,8 @@ struct AmongOthers : Base {
   }
 };
 
-/// CUTLASS's kernel: rows times weights, which forward and input gradients are, or the sums over rows that weight
-/// gradients are, in fp32 and added to what was there. Codes lie along the sum in both factors.
+/// CUTLASS's kernel. `sums` false: rows times weights (forward, input gradient). `sums` true: sums over rows (weight
+/// gradient), in fp32, added to what was there. The summed dimension is contiguous in both factors' codes.
 template <bool sums>
 struct Grouped {
   using Sum = std::conditional_t<sums, float, cutlass::bfloat16_t>;
@@ -61,8 +61,8 @@ struct Grouped {
   using Tile = cute::Shape<cute::_128, cute::_128, cute::Int<block>>;
   using Cluster = cute::Shape<cute::_1, cute::_2, cute::_1>;
   static constexpr int chunk = 16, sum_chunk = 16 / sizeof(Sum);     // elements of 16 bytes
-  static constexpr int rows_of_a = 1, rows_of_b = sums ? 1 : block;  // that share a scale
-  // Scales of rows lie one beside the other for every block of the sum; those of weights as their blocks do.
+  static constexpr int rows_of_a = 1, rows_of_b = sums ? 1 : block;  // rows that share a scale
+  // Scales of rows are neighbours, one line of them per block of the sum; scales of weights lie as their blocks do.
   using Scales = cutlass::detail::Sm90BlockwiseScaleConfig<rows_of_a, rows_of_b, block, cute::GMMA::Major::MN,
                                                            sums ? cute::GMMA::Major::MN : cute::GMMA::Major::K>;
   using ScalesA = decltype(Scales::deduce_layoutSFA());
@@ -83,7 +83,7 @@ struct Grouped {
   using Gemm = cutlass::gemm::device::GemmUniversalAdapter<Kernel>;
 };
 
-/// What the kernel reads of each product, an array of each on the device.
+/// The arguments of CUTLASS's grouped kernel: arrays on the device with one entry per product.
 template <bool sums>
 struct Table {
   using G = Grouped<sums>;
@@ -109,17 +109,17 @@ struct Table {
   }
 };
 
-/// A factor whose rows are those of all experts: codes, scales, and elements from one line of each to the next.
+/// A factor that holds all experts' rows: codes, scales, and the distance in elements between lines of each.
 struct OfRows {
   const Code* codes;
   const float* scales;
   std::int64_t line, scale_line;
 };
-/// One product with its experts, as product.hpp describes it: every expert has its own `member` and scales of it, or
-/// its own `sum`.
+/// One product with its experts, as product.hpp describes it. Each expert has its own `member` (a weight) with its
+/// scales, or its own `sum` (a gradient).
 template <bool sums>
 struct Problem {
-  OfRows a, b;  ///< b of sums over rows alone
+  OfRows a, b;  ///< b: used by sums over rows alone
   Pointers<const Code> member;
   Pointers<const float> member_scales;
   Pointers<float> sum;
@@ -127,10 +127,11 @@ struct Problem {
   const std::int32_t* offsets;
   int m, n, k;
   int member_scale_line;
-  bool clears;  ///< experts without rows have gradients of 0, not what they had
+  bool clears;  ///< experts without rows get gradients of 0 (beta 0) instead of keeping theirs
 };
 
-/// Block (., e) describes expert e's product, of size 0 where it has no rows; the blocks of x share what is cleared.
+/// Block (., e) writes the arguments of expert e's product, of size 0 if it has no rows; the blocks of one e share the
+/// clearing of its gradient.
 template <bool sums>
 __global__ void describe(const __grid_constant__ Problem<sums> p, const __grid_constant__ Table<sums> table) {
   using G = Grouped<sums>;

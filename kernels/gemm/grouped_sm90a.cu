@@ -1,6 +1,6 @@
 // Products of experts on Hopper's tensor cores by CUTLASS's grouped kernels (TMA, wgmma, persistent blocks in pairs):
-// one launch for all experts, whose rows are counted on the device. Compiled for sm_90a, apart from what includes
-// Kokkos.
+// one launch for all experts, whose rows are counted on the device. Compiled for sm_90a, apart from sources that
+// include Kokkos.
 #include <cutlass/gemm/device/gemm_universal_adapter.h>
 #include <cutlass/epilogue/collective/collective_builder.hpp>
 #include <cutlass/gemm/collective/collective_builder.hpp>
@@ -22,7 +22,7 @@ using hopper::check;
 using hopper::Size;
 using hopper::stepping;
 
-/// CUTLASS's kernel of one form. Weight gradients are fp32 and read what they are added to; the others have no source.
+/// CUTLASS's kernel of one form. Weight gradients are fp32 and read the old sum for beta; the other forms read no c.
 template <Form form>
 struct Grouped {
   static constexpr bool sums = form == Form::weight_gradient;
@@ -48,7 +48,7 @@ struct Grouped {
   using Gemm = cutlass::gemm::device::GemmUniversalAdapter<Kernel>;
 };
 
-/// What the kernel reads of each product, an array of each on the device.
+/// The arguments of CUTLASS's grouped kernel: arrays on the device with one entry per product.
 template <Form form>
 struct Table {
   using G = Grouped<form>;
@@ -65,7 +65,7 @@ struct Table {
     hopper::Arrays(memory, experts).take(size, a, b, c, step_a, step_b, step_c);
   }
 };
-/// What a table needs, at most: the size, and pointers and strides of 8 bytes.
+/// An upper bound of a table's bytes: the size, pointers and strides of 8 bytes each.
 constexpr std::int64_t table_bytes(std::int64_t experts) {
   using Eight = std::int64_t;
   return hopper::Arrays::bytes<Size, Eight, Eight, Eight, Eight, Eight, Eight>(experts);
@@ -78,14 +78,15 @@ struct Problem {
   using Sum = typename Grouped<form>::Sum;
   static constexpr bool sums = Grouped<form>::sums;
   const Value* a;
-  std::conditional_t<sums, const Value*, Sum*> rows;       ///< b of weight gradients, c of the others: of all experts
-  Pointers<std::conditional_t<sums, float, bf16>> member;  ///< c of weight gradients, b of the others: an expert's own
+  std::conditional_t<sums, const Value*, Sum*> rows;       ///< all experts' rows: b of weight gradients, else c
+  Pointers<std::conditional_t<sums, float, bf16>> member;  ///< each expert's own: c of weight gradients, else b
   const std::int32_t* offsets;
   int m, n, k;
-  bool clears;  ///< experts without rows have gradients of 0, not what they had
+  bool clears;  ///< experts without rows get gradients of 0 (beta 0) instead of keeping theirs
 };
 
-/// Block (., e) describes expert e's product, of size 0 where it has no rows; the blocks of x share what is cleared.
+/// Block (., e) writes the arguments of expert e's product, of size 0 if it has no rows; the blocks of one e share the
+/// clearing of its gradient.
 template <Form form>
 __global__ void describe(const __grid_constant__ Problem<form> p, const __grid_constant__ Table<form> table) {
   using Kernel = typename Grouped<form>::Kernel;
@@ -152,7 +153,7 @@ void run(cudaStream_t stream, std::byte* memory, const Product& product, const P
 
 bool whole(const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0; }
 
-/// Rows of 16 bytes or more are what TMA reads and writes.
+/// Whether rows are whole multiples of 16 bytes, which TMA demands.
 bool lies_whole(const Product& p, const Places& at) {
   const auto value = [](const Operand& o) { return o.data; };
   const auto sum = [](const Gradient& g) { return g.sum; };

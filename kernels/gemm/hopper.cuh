@@ -1,5 +1,5 @@
 #pragma once
-// For sources compiled for sm_90a alone: what CUTLASS's kernels are given.
+// What the sources with CUTLASS's kernels share. For sources compiled for sm_90a only.
 #include <cuda_runtime.h>
 #include <cutlass/kernel_hardware_info.h>
 #include <cutlass/layout/matrix.h>
@@ -20,7 +20,7 @@ using Size = cute::Shape<int, int, int>;  // m, n, k of one expert's product
 constexpr std::int64_t most_multiprocessors = 256, descriptors = 5, descriptor_bytes = 128;
 constexpr std::int64_t descriptor_room = most_multiprocessors * descriptors * descriptor_bytes;
 
-/// Arrays of one entry an expert, one behind the other in device memory.
+/// Arrays with one entry per expert, one behind the other in device memory.
 class Arrays {
  public:
   Arrays(std::byte* memory, std::int64_t experts) : at_(memory), experts_(experts) {}
@@ -29,7 +29,7 @@ class Arrays {
     (take_one(arrays), ...);
   }
 
-  /// What arrays of these types need, at most.
+  /// An upper bound of the bytes that arrays of these types need.
   template <class... T>
   static constexpr std::int64_t bytes(std::int64_t experts) {
     return (round_up(experts * static_cast<std::int64_t>(sizeof(T)), 16) + ...);
@@ -56,10 +56,9 @@ __host__ __device__ Stride stepping(std::int64_t distance) {
   return s;
 }
 
-constexpr int block = 128;  ///< codes of one scale of FP8 blocks, along the sum
+constexpr int block = 128;  ///< codes that share a scale of FP8 blocks, along the sum
 
-/// CUTLASS's layout of the scales for `rows` rows of `k` codes, where a line of them begins `line` behind the one
-/// before.
+/// CUTLASS's layout of the scales of `rows` rows of `k` codes. Consecutive lines of scales begin `line` entries apart.
 template <class Grid>
 __host__ __device__ Grid scale_grid(int rows, int k, int line) {
   Grid grid;
@@ -87,7 +86,7 @@ inline cutlass::KernelHardwareInfo hardware() {
   return info;
 }
 
-/// Starts a kernel of CUTLASS's; `memory` has room for its descriptors.
+/// Launches a kernel of CUTLASS's; `memory` holds its descriptors (descriptor_room bytes).
 template <class Gemm>
 void start(cudaStream_t stream, const typename Gemm::Arguments& arguments, std::byte* memory) {
   Gemm gemm;

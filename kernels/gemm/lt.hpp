@@ -1,5 +1,5 @@
 #pragma once
-// CUDA builds only: dense products by cuBLASLt.
+// Dense products by cuBLASLt. CUDA builds only.
 #include <cstdint>
 #include <memory>
 
@@ -15,16 +15,16 @@ struct LtPlaces {
   void* c = nullptr;
   const void* bias = nullptr;
   void* aux = nullptr;
-  const float* alpha = nullptr;  ///< of a scaled product, on the device, and what its beta is read from
+  const float* alpha = nullptr;  ///< of scaled products: on the device, and so is their beta
   const float* beta = nullptr;
   const float* scales_a = nullptr;  ///< of factors that are codes
   const float* scales_b = nullptr;
 };
 
-/// A product of factors that are codes is described as they lie: a [m,k] and b [n,k], plain, so of Form::forward.
-/// A stream's cuBLASLt: its handle, and for each product its algorithm: what the stream's LibraryChoices
-/// say, else the library's own first choice, which depends on the product, the alignment of its places, the library's
-/// version and the GPU alone. No algorithm adds in an order that changes from run to run.
+/// A stream's cuBLASLt: the library handle, and an algorithm for each product: the one that the stream's LibraryChoices
+/// name, else the library's first choice. That depends only on the product, the alignment of its places, the library's
+/// version and the GPU. No algorithm adds in an order that changes from run to run. A product of codes is described as
+/// codes are stored, a [m,k] and b [n,k], so always as Form::forward.
 class LtPlans {
  public:
   LtPlans();
@@ -34,13 +34,14 @@ class LtPlans {
 
   static constexpr std::int64_t workspace_bytes = std::int64_t{64} << 20;
 
-  /// Runs on `stream`, a cudaStream_t, in `workspace`. False, with nothing done, where the library has no such product.
+  /// Runs on `stream`, a cudaStream_t, in `workspace`. Returns false, with nothing done, if the library has no such
+  /// product.
   bool run(void* stream, void* workspace, const Product& product, const LtPlaces& places,
            const LibraryChoices& choices);
 
-  /// The product at places that are so aligned, as LibraryChoices name it.
+  /// The key of LibraryChoices: the product, and the alignment of its places.
   static LibraryChoices::Words work(const Product& product, const LtPlaces& places);
-  /// As gemm::choose.
+  /// Implements gemm::choose().
   LibraryChoices::Words choose(const LibraryChoices::Words& work, const LibraryChoices::Words& preferred);
 
  private:

@@ -31,7 +31,7 @@ cudaDataType_t cuda_type(DType type, const std::optional<FormatId>& codes) {
   return codes ? CUDA_R_8F_E4M3 : cuda_type(type);
 }
 
-/// How the library finds the scale of an element.
+/// How cuBLASLt finds the scale of an element of `format`.
 cublasLtMatmulMatrixScale_t scaling_of(FormatId format) {
   if (format == formats::id_of<formats::Fp8Block>) return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
   require(format == formats::id_of<formats::Fp8BlockOneD>, "cuBLASLt", "multiplies codes of FP8 block alone");
@@ -54,7 +54,7 @@ using Description = std::unique_ptr<cublasLtMatmulDesc_t, Destroy<cublasLtMatmul
 using Preference =
     std::unique_ptr<cublasLtMatmulPreference_t, Destroy<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>>;
 
-// The library takes columns first, where a row-major matrix is its transpose.
+// cuBLASLt's matrices are column-major; a row-major matrix is described as its transpose.
 Matrix matrix(cudaDataType_t type, std::int64_t rows, std::int64_t columns, Stored stored, std::int64_t distance) {
   if (stored == Stored::transposed) std::swap(rows, columns);
   cublasLtMatrixLayout_t made = nullptr;
@@ -64,7 +64,7 @@ Matrix matrix(cudaDataType_t type, std::int64_t rows, std::int64_t columns, Stor
   return Matrix(made);
 }
 
-/// Powers of two that divide the places of a, b, c and aux, none above 256.
+/// Alignments of a, b, c and aux: the powers of two, at most 256, that divide their addresses.
 using Alignments = std::array<std::uint32_t, 4>;
 
 std::uint32_t alignment_of(const void* place) {
@@ -106,10 +106,11 @@ std::pair<Product, Alignments> read_words(const Words& w) {
   return {p, {half(12), half(13), half(14), half(15)}};
 }
 
-/// The library has algorithms only for descriptions that name scales; they are not read before the product runs.
+/// An address named for scales: cuBLASLt offers algorithms only for descriptions that name scales, but reads them
+/// only when the product runs.
 const float* const somewhere = reinterpret_cast<const float*>(std::uintptr_t{256});
 
-/// One product as the library wants it described, and the algorithm: `preferred` where the library accepts it.
+/// One product as cuBLASLt wants it described, and its algorithm: `preferred` if the library accepts that.
 class Plan {
  public:
   Plan(cublasLtHandle_t handle, const Product& p, const Alignments& alignments, const Words& preferred)
@@ -143,7 +144,7 @@ class Plan {
   }
 
   bool exists() const { return exists_; }
-  /// The algorithm; none where there is no such product.
+  /// The algorithm; empty if the library has no such product.
   Words words() const {
     return exists_ ? Words(std::begin(algorithm_.data), std::end(algorithm_.data)) : Words();
   }
@@ -192,7 +193,7 @@ class Plan {
     check(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
     const Preference preference(made);
     prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
-    // Parts of a split sum are added in fp32, in order: neither in the output's type nor as they come.
+    // A split sum is added in fp32 and in order: never in the output's type, never in order of arrival.
     prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
            std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignments[1]);

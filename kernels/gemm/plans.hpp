@@ -1,5 +1,5 @@
 #pragma once
-// Host builds only: the products of matrices that the host's libraries are asked for.
+// Matrix products as the host's libraries are asked for them. Host builds only.
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -14,11 +14,11 @@
 
 namespace tessera::gemm {
 
-/// A workspace of equal shares for calls that run at the same time.
+/// A workspace in equal shares (lanes), one for each call that runs at the same time.
 class Lanes {
  public:
   explicit Lanes(Stream& stream) : stream_(stream) {}
-  /// At least so many, of at least so many bytes each.
+  /// Reserves at least `lanes` lanes of at least `bytes` each.
   void reserve(int lanes, std::int64_t bytes);
   std::byte* lane(int index) const { return memory_ + index * stride_; }
 
@@ -36,45 +36,46 @@ struct Piece {
   std::int64_t depth = 0;
 };
 
-/// What is prepared for one dense product of values, whose only epilogue is a bias.
+/// The prepared state of one dense product of values. Its only epilogue is a bias.
 class Plan {
  public:
   virtual ~Plan() = default;
-  /// Computes the product, on all threads where it was asked for without lanes; fp64, which the library does not have,
-  /// on the caller's. `lane` numbers the calls that may run at the same time. `bias` is null where there is none.
+  /// Computes the product: on all threads if the plan was asked for without lanes, on the caller's thread otherwise.
+  /// fp64, which oneDNN does not have, always runs on the caller's thread. `lane` tells apart calls that run at the
+  /// same time. `bias` may be null.
   virtual void run(void* c, const void* a, const void* b, const void* bias = nullptr, int lane = 0) = 0;
 
-  virtual int lanes() const { return 1; }  ///< of the library's scratch that one call takes
+  virtual int lanes() const { return 1; }  ///< lanes of the library's scratch memory that one call takes
   virtual void set_lanes(int) {}
-  virtual std::int64_t scratch_bytes() const { return 0; }  ///< of one lane
+  virtual std::int64_t scratch_bytes() const { return 0; }  ///< bytes of scratch memory of one lane
 };
 
-/// All plans of a stream, made at a product's first use; after that nothing is allocated but what the libraries
-/// allocate within a call. On a dry stream plans are described, for the memory that they will need, and cannot run.
+/// All plans of a stream, each made at its product's first use. After that nothing is allocated, except by the
+/// libraries within a call. On a dry stream plans only state the memory that they will need, and cannot run.
 class Plans {
  public:
   explicit Plans(Stream& stream) : stream_(stream), scratch_(stream) {}
   Plans(const Plans&) = delete;
   Plans& operator=(const Plans&) = delete;
 
-  /// The plan, ready for calls by threads of a parallel region in lanes [0, lanes); with 0 lanes for one call at a time
-  /// outside of such regions, which brings its own threads. The reference stays valid. A plan that has been asked for
-  /// before may be asked for by several threads.
+  /// The plan of `product`. lanes > 0: for calls by threads of a parallel region, in lanes [0, lanes). lanes == 0: for
+  /// one call at a time outside parallel regions, which uses its own threads. The reference stays valid. Thread-safe
+  /// for a plan that exists.
   Plan& plan(const Product& product, int lanes = 0);
 
-  /// Whether `whole` is asked about for the first time: its caller then plans every part that it may ever need.
+  /// Whether `whole` is asked about for the first time. The caller then plans every part that it may ever need.
   bool first(const Product& whole) { return seen_.insert(whole).second; }
 
-  /// Rows of one of two matrices, padded with zeros to a length that has a plan.
+  /// Memory for rows of one of the two factors, padded with zeros to a length that has a plan.
   std::byte* padded(int which, std::int64_t bytes) {
     return stream_.workspace(which == 0 ? "padded rows" : "other padded rows", bytes);
   }
-  /// A tile in fp32, not yet rounded.
+  /// Memory for a tile's fp32 sums, before they are rounded.
   std::byte* sum(std::int64_t bytes) { return stream_.workspace("sums", bytes); }
-  /// A product in fp32 whose tiles are sums of their own.
+  /// Memory for the fp32 sums of a whole product whose tiles are summed on their own.
   std::byte* whole_sum(std::int64_t bytes) { return stream_.workspace("whole sums", bytes); }
 
-  std::vector<Piece> pieces;  ///< those of the product in hand
+  std::vector<Piece> pieces;  ///< of the product that is being computed
 
  private:
   struct Entry {
@@ -82,14 +83,14 @@ class Plans {
     int lanes = 0;
   };
   Stream& stream_;
-  std::map<std::pair<Product, bool>, Entry> entries_;  // of calls outside of parallel regions, and in lanes
-  Lanes scratch_;  // the library's own
+  std::map<std::pair<Product, bool>, Entry> entries_;  // true: for calls in lanes
+  Lanes scratch_;  // of the library's own
   std::set<Product> seen_;
 };
 
-/// Rows that one call should have at most, of a product that is cut into tiles. On dry streams and others alike.
+/// The most rows that one call of a tiled product should have; equal on dry streams and others.
 std::int64_t rows_of_call(const Product& whole);
-/// Numbers of rows that need no further padding, descending.
+/// Numbers of rows for which plans exist without padding, in descending order.
 std::span<const std::int64_t> row_chunks(DType type);
 
 }  // namespace tessera::gemm

@@ -14,13 +14,13 @@
 namespace tessera::gemm {
 namespace {
 
-// oneDNN's brgemm kernels: AMX for bf16 where the CPU has it.
+// A product by oneDNN's brgemm kernels: AMX for bf16 if the CPU has it.
 class OneDnnPlan final : public Plan {
  public:
   OneDnnPlan(const Product& p, const Lanes& scratch)
       : description_(describe(p)), biased_(p.biased()), scratch_(scratch) {}
 
-  /// Throws dnnl::error where the library has no such product.
+  /// Throws dnnl::error if oneDNN has no such product.
   static dnnl::matmul::primitive_desc describe(const Product& p) {
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
@@ -40,7 +40,8 @@ class OneDnnPlan final : public Plan {
 #endif
   }
 
-  /// Whether its brgemm kernels compute it: of these alone the bits of a row are that row's own.
+  /// Whether oneDNN computes it by brgemm kernels. Only with these do a row's bits not depend on the other rows of the
+  /// call.
   static bool by_brgemm(const Product& p) { return std::string_view(describe(p).impl_info_str()).starts_with("brg"); }
 
   std::int64_t scratch_bytes() const override {
@@ -95,18 +96,18 @@ class OneDnnPlan final : public Plan {
   }
   dnnl::matmul::primitive_desc description_;
   bool biased_;
-  dnnl::matmul product_;  ///< its code, made with the first lane
+  dnnl::matmul product_;  ///< its code is generated with the first lane
   const Lanes& scratch_;
   std::vector<Call> calls_;
 };
 
 constexpr std::int64_t alignment = 256;
 
-// Where a factor's elements lie: row r of a, or column c of b.
+// Offsets of row r of a, and of column c of b, in elements.
 std::int64_t row_of_a(const Product& p, std::int64_t r) { return p.stored_a() == Stored::plain ? r * p.lda : r; }
 std::int64_t column_of_b(const Product& p, std::int64_t c) { return p.stored_b() == Stored::plain ? c : c * p.ldb; }
 
-// A factor as it lies in memory: lines of so many elements.
+// A factor as it lies in memory: `count` lines of `length` elements, `distance` apart.
 struct Lines {
   std::int64_t count, length, distance;
 };
@@ -120,13 +121,13 @@ template <class T>
 void widen(float* to, const T* from, std::int64_t n) {
   for (std::int64_t j = 0; j < n; ++j) to[j] = static_cast<float>(from[j]);
 }
-// Line i of a factor of T, without gaps.
+// Widens line i of a factor of type T to fp32, without gaps between lines.
 template <class T>
 void widen_line(float* to, const void* factor, const Lines& lines, std::int64_t i) {
   widen(to + i * lines.length, static_cast<const T*>(factor) + i * lines.distance, lines.length);
 }
 
-// The product of widened factors.
+// The same product on factors widened to fp32.
 Product widened(Product p) {
   p.type = DType::f32;
   p.lda = lines_of_a(p).length;
@@ -139,8 +140,8 @@ void require_one_rounding(const Product& p) {
   require(p.sum == DType::f32 || p.beta == 0, "gemm", "a sum that goes on must be kept in fp32");
 }
 
-// bf16 on a CPU without its instructions, by a caller in a parallel region: factors widened to fp32, the library's
-// product of those, one rounding.
+// A product of bf16 on a CPU without bf16 instructions, called from a parallel region: factors are widened to fp32,
+// multiplied by oneDNN, and the sum is rounded once.
 class WideningPlan final : public Plan {
  public:
   WideningPlan(const Product& p, const Lanes& scratch) : p_(p), sum_(widened(p), scratch), scratch_(scratch) {
@@ -176,12 +177,13 @@ class WideningPlan final : public Plan {
   const Lanes& scratch_;
 };
 
-// Without its brgemm kernels oneDNN gives a row bits that depend on how many rows a call has and how its threads share
-// them, but for rows by the dozen, at most 264 of them, on one thread (seen of 2.6 at SSE4.1, AVX and AVX2).
+// Sizes at which oneDNN without brgemm kernels is reproducible. Elsewhere a row's bits depend on the number of rows of
+// the call and on how its threads share them; they do not for multiples of 12 rows, at most 264, on one thread (seen of
+// 2.6 at SSE4.1, AVX and AVX2).
 constexpr std::int64_t dozen = 12, most_rows = 240;
 
-// A product in blocks, each a call of the library on one thread; rows are padded with zeros to whole dozens. For fp32
-// without brgemm kernels; and for bf16 without its instructions, whose factors are widened to fp32, and whose sum is
+// A product cut into blocks, each a call of oneDNN on one thread; rows are padded with zeros to multiples of 12. Serves
+// fp32 without brgemm kernels, and bf16 without bf16 instructions: its factors are widened to fp32 and its sum is
 // rounded once, on all threads.
 class BlocksPlan final : public Plan {
  public:
@@ -229,7 +231,7 @@ class BlocksPlan final : public Plan {
   struct Block {
     std::int64_t row, column, rows, columns;
   };
-  struct Parts {  // of the workspace; `sum` where sums do not go to their place at once
+  struct Parts {  // parts of the workspace; `sum` if sums do not go to their place at once
     float *a, *b, *bias, *sum;
   };
   struct Places {
@@ -244,7 +246,7 @@ class BlocksPlan final : public Plan {
     const std::int64_t row = i / across_ * height_, column = i % across_ * columns_;
     return {row, column, std::min(height_, rows_ - row), std::min(columns_, p_.n - column)};
   }
-  /// All blocks' products, as one.
+  /// The whole product as its blocks compute it: on widened and copied factors.
   Product inner() const {
     Product p = wide() ? widened(p_) : p_;
     if (copies_a()) p.lda = lines_of_a(p_).length;
@@ -277,7 +279,7 @@ class BlocksPlan final : public Plan {
     const Block at = block(i);
     const Product p = inner();
     float* const to = (copies_c() ? sum : static_cast<float*>(c)) + at.row * p.ldc + at.column;
-    const std::int64_t real = std::min(at.rows, p_.m - at.row);  // rows that are not padding
+    const std::int64_t real = std::min(at.rows, p_.m - at.row);  // without padding
     const std::int64_t place = at.row * p_.ldc + at.column;
     if (copies_c() && p_.beta != 0)
       for (std::int64_t r = 0; r < real; ++r)
@@ -296,13 +298,13 @@ class BlocksPlan final : public Plan {
   }
 
   Product p_;
-  std::int64_t rows_;  ///< with padding
+  std::int64_t rows_;  ///< padding included
   Stream& stream_;
-  std::int64_t columns_, height_, across_;  ///< of a block, and blocks side by side
+  std::int64_t columns_, height_, across_;  ///< of a block; `across`: number of blocks side by side
   std::map<Product, std::unique_ptr<OneDnnPlan>> calls_;
 };
 
-// fp64 serves proofs by finite differences alone; the library has none.
+// fp64 by plain loops: oneDNN has no fp64, and only finite-difference tests use it.
 class DoublePlan final : public Plan {
  public:
   explicit DoublePlan(const Product& p) : p_(p) {}
@@ -327,7 +329,7 @@ class DoublePlan final : public Plan {
   Product p_;
 };
 
-// Whether the library has kernels of these for which nothing needs to be done here.
+// Whether oneDNN has kernels for this type that need nothing added here.
 bool serves(DType type) {
   const Product any{.type = type, .sum = DType::f32, .m = 64, .n = 64, .k = 64, .lda = 64, .ldb = 64, .ldc = 64};
   try {
@@ -345,7 +347,8 @@ std::unique_ptr<Plan> make(const Product& p, bool in_lanes, const Lanes& scratch
   if (p.type == DType::f64) return std::make_unique<DoublePlan>(p);
   const bool wide = p.type == DType::bf16 && !library_serves(DType::bf16);
   if (in_lanes && wide) return std::make_unique<WideningPlan>(p, scratch);
-  // A sum over rows has none whose bits could be its own.
+  // Sums over rows (a transposed) are exempt from the brgemm condition: their result has no row that belongs to one row
+  // of the call.
   if (in_lanes || (!wide && (p.stored_a() == Stored::transposed || OneDnnPlan::by_brgemm(p))))
     return std::make_unique<OneDnnPlan>(p, scratch);
   return std::make_unique<BlocksPlan>(p, scratch, stream);
@@ -373,7 +376,7 @@ bool has_instructions(DType type) { return type != DType::bf16 || library_serves
 
 std::int64_t rows_of_call(const Product& whole) {
   if (!library_serves(whole.type) && (whole.stored_a() == Stored::plain || whole.type == DType::bf16)) return most_rows;
-  // oneDNN takes a transposed factor to its AMX kernels only if all its columns are used: 1.2 times as fast.
+  // A transposed factor reaches oneDNN's AMX kernels only if all its columns are used: 1.2 times as fast.
   return whole.stored_a() == Stored::plain ? 256 : 4096;
 }
 

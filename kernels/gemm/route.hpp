@@ -12,12 +12,12 @@ enum class Route : std::uint8_t {
   native,   ///< by units that multiply the codes: FP8 block on Hopper's tensor cores
 };
 
-/// The route of a product of codes: by its formats, form and shape alone, so that equal products take equal routes
-/// whatever the overlap, and a plan knows them. A GPU build without a GPU plans for the processor that it is built for.
+/// The route of a product of codes. It follows from formats, form and shape alone, so that equal products take equal
+/// routes whatever the overlap, and a plan can predict it. A GPU build on a machine without a GPU plans for the
+/// processor it is built for.
 Route route_of(const Product& product);
 
-/// CUDA builds: compute capability, ten times, of the GPU at hand; of the first that this build is for where there is
-/// none.
+/// CUDA builds only: compute capability times ten, of the GPU at hand; without a GPU, the first that this build is for.
 int processor();
 
 /// A stream's library state (Stream::library): the products of codes that a dry stream met.

@@ -10,13 +10,14 @@
 namespace tessera::gemm {
 namespace {
 
-/// The first cuBLASLt whose products read fp32 scales of blocks, and the only processor for which it has them.
+/// Whether cuBLASLt has products of FP8 blocks: it reads fp32 scales of blocks since 12.9, on compute capability 9.0
+/// only.
 bool has_fp8_blocks() {
   static const bool has = processor() == 90 && cublasLtGetVersion() >= 120900;
   return has;
 }
 
-/// Of experts CUTLASS has them, where the build has CUTLASS.
+/// Products of experts with FP8 blocks come from CUTLASS, if the build has it.
 bool has_grouped_fp8_blocks() {
 #ifdef TESSERA_HOPPER
   static const bool has = processor() == 90;
@@ -31,15 +32,15 @@ bool fp8_blocks(const Product& p) {
   return p.a == x && p.b == (p.form == Form::weight_gradient ? x : w);
 }
 
-/// Weight gradients for which the library's first choice takes longer than decoding and a product in bf16, on an H200.
-/// tests/bench/results/fp8_products_h200.md has all shapes.
+/// Weight gradients for which cuBLASLt's first choice takes longer than decoding to bf16 and multiplying, on an H200.
+/// All shapes: tests/bench/results/fp8_products_h200.md.
 struct Sizes {
   std::int64_t m, n, k;
   bool operator==(const Sizes&) const = default;
 };
 constexpr Sizes declined[] = {
-    {1600, 1600, 16384},  // 192 us; 115, and 40 to decode, by bytes
-    {3840, 1280, 16384},  // 288 us; 214, and 65
+    {1600, 1600, 16384},  // native 192 us; bf16 115 us + decoding 40 us (estimated from bytes)
+    {3840, 1280, 16384},  // native 288 us; bf16 214 us + decoding 65 us
 };
 
 }  // namespace
@@ -55,7 +56,8 @@ int processor() {
   return built_for[0] / 10;
 }
 
-// Rows of the factors of 16 bytes, of the result of 16; scales have a column for every row of a factor, in fours.
+// Native products need rows of 16 bytes in the factors and in the result; scale arrays need a column for every row of a
+// factor, padded to a multiple of 4.
 Route route_of(const Product& p) {
   const bool whole = p.m % 8 == 0 && p.n % 8 == 0 && p.k % 16 == 0;
   const bool slower = p.form == Form::weight_gradient &&

@@ -1,5 +1,5 @@
 #pragma once
-// For CUDA sources alone.
+// A tile of a bf16 product on tensor cores. For CUDA sources only.
 #include <cstdint>
 
 #include "kernels/base/dtype.hpp"
@@ -7,9 +7,9 @@
 
 namespace tessera::gemm {
 
-/// Where one factor of a tile lies: `first`.. of the rows (of a) or columns (of b) that the tile covers, none from
-/// `end` on; the summed dimension runs over [begin_sum, end_sum). `distance` is that from one row of memory to the
-/// next, in elements; it and the pointer are multiples of 16 bytes.
+/// Where one factor of a tile lies. The tile covers rows (of a) or columns (of b) from `first` on; those from `end` on
+/// count as zeros. The summed dimension runs over [begin_sum, end_sum). `distance` is the number of elements from one
+/// row of memory to the next; distance and pointer are multiples of 16 bytes.
 struct TileSource {
   const bf16* data;
   int distance;
@@ -25,8 +25,8 @@ class TensorTile {
   static constexpr int depth = 64, stages = 3, stage_elements = (m + n) * depth;
   static constexpr int shared_bytes = stages * stage_elements * 2;
 
-  /// sum = a b over the summed dimension. Stored says how each lies in memory: a [m,k] plain or a^T, b [k,n] plain or
-  /// b^T. All threads of the block, once.
+  /// sum = a b over the summed dimension. Stored says how each factor lies in memory: a [m,k] plain or as a^T, b [k,n]
+  /// plain or as b^T. Called once, by all threads of the block.
   template <Stored a_stored, Stored b_stored>
   __device__ void multiply(const TileSource& a, const TileSource& b) {
     extern __shared__ __align__(128) unsigned char shared[];
@@ -51,7 +51,7 @@ class TensorTile {
     asm volatile("cp.async.wait_group 0;");
   }
 
-  /// f(row, column, sum, sum of the next column) for the thread's share of the tile.
+  /// Calls f(row, column, sum, sum of the next column) for the thread's share of the tile.
   template <class F>
   __device__ void each_pair(const F& f) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -69,13 +69,14 @@ class TensorTile {
   __device__ static int warp_row() { return static_cast<int>(threadIdx.x) / 64 * 64; }
   __device__ static int warp_column() { return static_cast<int>(threadIdx.x) / 32 % 2 * 64; }
 
-  /// Byte of the 16-byte chunk `chunk` of a row of `chunks`: neighbouring rows are shifted against bank conflicts.
+  /// Byte offset of 16-byte chunk `chunk` in a row of `chunks`; rows are shifted against each other to avoid bank
+  /// conflicts.
   template <int chunks>
   __device__ static std::uint32_t place(int row, int chunk) {
     return static_cast<std::uint32_t>((row * chunks + (chunk ^ (row & 7))) * 16);
   }
 
-  /// 128 x depth elements into shared memory, rows along the sum if `deep`, across it otherwise; zeros outside.
+  /// Loads 128 x depth elements into shared memory: rows along the sum if `deep`, across it otherwise; zeros outside.
   template <bool deep>
   __device__ static void load(std::uint32_t to, const TileSource& from, int sum) {
     constexpr int chunks = deep ? depth / 8 : m / 8;
@@ -104,7 +105,7 @@ class TensorTile {
                    : "r"(address));
   }
 
-  /// Adds the products of sixteen of the summed dimension, from `k` of the stage on.
+  /// Adds the products of sixteen steps of the summed dimension, from `k` of the stage on.
   template <bool a_deep, bool b_deep>
   __device__ void step(std::uint32_t stage, int k) {
     const int lane = static_cast<int>(threadIdx.x) % 32, part = lane / 8, r = lane % 8;

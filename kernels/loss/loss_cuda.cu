@@ -1,5 +1,5 @@
-// One block of threads a row: online softmax (maximum and sum in one read), then a second read, in which the gradient
-// replaces the logits: from shared memory, where the row lies that long if it fits twice, else from L2.
+// Cross entropy, one block of threads per row: online softmax (maximum and sum in one read), then a second read that
+// replaces the logits by their gradient. The second read comes from shared memory if two rows fit there, else from L2.
 #include "kernels/base/bulk.cuh"
 #include "kernels/base/columns.cuh"
 #include "kernels/base/launch.hpp"
@@ -13,7 +13,7 @@ using columns::Lanes;
 
 constexpr int block_threads = 512, warps = block_threads / 32;
 
-/// Exponentials of fp32 logits: the project's own.
+/// Exponential and rounding for fp32 logits: the project's own.
 template <class T>
 struct Exponential {
   __device__ static float of(float x) { return exp_of(x); }
@@ -23,7 +23,8 @@ struct Exponential {
     pack.to(place);
   }
 };
-/// Of bf16 ones: the GPU's (2 ulp of fp32), and its own rounding of pairs, which gives the bits of ours.
+/// Exponential and rounding for bf16 logits: the GPU's exponential (2 ulp of fp32), and its rounding of pairs, which
+/// gives the same bits as ours.
 template <>
 struct Exponential<bf16> {
   __device__ static float of(float x) {
@@ -38,7 +39,7 @@ struct Exponential<bf16> {
   }
 };
 
-/// The largest of some numbers, and the sum of their exponentials relative to it.
+/// A running softmax: the largest number so far, and the sum of exponentials relative to it.
 template <class T>
 struct Peak {
   using E = Exponential<T>;
@@ -69,7 +70,7 @@ template <class T>
 __device__ Peak<T> over_block(Peak<T> mine) {
   for (int lane = 16; lane > 0; lane /= 2) {
     const Peak<T> other{__shfl_xor_sync(0xFFFFFFFFu, mine.top, lane), __shfl_xor_sync(0xFFFFFFFFu, mine.sum, lane)};
-    // Both partners add in one order, so that all lanes end with the same bits.
+    // Both partners add in the same order, so that all lanes end with the same bits.
     Peak<T> both = threadIdx.x & lane ? other : mine;
     both.add(threadIdx.x & lane ? mine : other);
     mine = both;
@@ -98,7 +99,7 @@ __device__ void load(float (&x)[lanes], const T* place) {
   for (int l = 0; l < lanes; ++l) x[l] = float(pack.value[l]);
 }
 
-/// The row where it lies in global memory: there at once.
+/// A row that stays in global memory: available at once.
 template <class T>
 struct InPlace {
   const T* z;
@@ -106,7 +107,7 @@ struct InPlace {
 };
 constexpr int most_pieces = 32;
 
-/// The row in shared memory, in pieces of one step of the block.
+/// A row that is fetched to shared memory in pieces, one for each step of the block.
 template <class T>
 struct InShared {
   const T* z;
@@ -144,7 +145,7 @@ __device__ void row_loss(const Rows<T>& p, Row row, float wanted) {
     load(x, row.z + column);
     mine.add(x);
   }
-  // What is left of the vocabulary is less than a pack.
+  // The rest of the vocabulary is shorter than a pack.
   if (const int column = whole_packs + static_cast<int>(threadIdx.x); column < p.vocabulary) {
     row.await(whole_packs / step);
     const float one[1] = {float(row.z[column])};
@@ -152,7 +153,7 @@ __device__ void row_loss(const Rows<T>& p, Row row, float wanted) {
   }
   const Peak<T> peak = over_block(mine);
   if (threadIdx.x == 0) p.losses[blockIdx.x] = log_of(peak.sum) + (peak.top - wanted);
-  if (p.dlogits == nullptr) {  // a block must not end before what it fetches has arrived
+  if (p.dlogits == nullptr) {  // a block must not end before its fetches have arrived
     for (int piece = 0; piece * step < p.padded; ++piece) row.await(piece);
     return;
   }
@@ -179,7 +180,7 @@ __global__ void __launch_bounds__(block_threads, 2) row_kernel(const Rows<T> p) 
     row_loss(p, InPlace<T>{z}, wanted);
 }
 
-/// What two blocks can have each of a multiprocessor's shared memory, beside their barriers.
+/// Shared memory that each of two blocks on a multiprocessor can have, beside barriers.
 constexpr int half_of_shared = 112 << 10;
 
 template <class T>

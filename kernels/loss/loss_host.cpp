@@ -1,4 +1,4 @@
-// On the host the portable kernel is the fast one.
+// The host has no faster version than the portable kernel.
 #include "kernels/loss/back.hpp"
 
 namespace tessera::loss {

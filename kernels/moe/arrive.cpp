@@ -4,7 +4,7 @@
 namespace tessera {
 namespace {
 
-// Rows that each rank of a group has for each expert.
+// Number of rows that each rank of a group sends to each expert.
 struct Counts {
   const std::int32_t* rows;
   std::int64_t ranks, experts, held, multiple, share, room;
@@ -27,7 +27,7 @@ struct Counts {
       if (arriving(p) > room) return false;
     return true;
   }
-  // Of the experts [first, first + e): where the rows of the e-th begin.
+  // Where the rows of the e-th expert from `first` on begin.
   KOKKOS_FUNCTION std::int64_t offset(std::int64_t first, std::int64_t e) const {
     std::int64_t begin = 0;
     for (std::int64_t i = 0; i < e; ++i) begin += (of_expert(first + i) + multiple - 1) / multiple * multiple;
@@ -49,7 +49,7 @@ void find_offsets(Stream& stream, const Counts& counts, std::int64_t place, cons
   });
 }
 
-// A row of work for each source and expert.
+// Places arriving rows; one row of work for each pair of source rank and expert.
 void place_rows(Stream& stream, const Counts& counts, std::int64_t place, const Routing& arrival) {
   const std::int64_t held = counts.held, first = place * held;
   const std::int32_t* const offsets = arrival.offsets.as<std::int32_t>();

@@ -3,10 +3,10 @@
 #include "kernels/moe/moe.hpp"
 
 /// Pieces that the back ends share, and a back end's faster versions of the portable kernels in permute.cpp and
-/// router.cpp: the same arguments, checked. They return false, having done nothing, if there is none.
+/// router.cpp, with arguments already checked. They return false, with nothing done, if there is none.
 namespace tessera::moe {
 
-/// The slot of a token whose row comes next after row `last`: rows stand by expert, so this walks experts upwards.
+/// The slot of a token whose row follows row `last`. Rows are sorted by expert, so this walks through experts upwards.
 TESSERA_FN inline std::int64_t slot_after(std::int32_t last, const std::int32_t* rows, std::int64_t k) {
   std::int64_t next = -1;
   for (std::int64_t j = 0; j < k; ++j)
@@ -24,7 +24,7 @@ bool router_forward(Stream& stream, const Tensor& logits, const Tensor& x, const
 bool router_input_gradient(Stream& stream, const Tensor& dx, const Tensor& dlogits, const Tensor& w);
 /// Rows whose contributions to the router's weight gradient are summed by one work item.
 inline constexpr std::int64_t rows_of_part = 256;
-/// partial [rows / rows_of_part, E, C], rounded up: dlogits^T x of every part of the rows, ascending.
+/// partial [ceil(rows / rows_of_part), E, C] = dlogits^T x of each part of the rows, in ascending order.
 bool router_weight_partials(Stream& stream, const Tensor& partial, const Tensor& dlogits, const Tensor& x);
 
 }  // namespace tessera::moe

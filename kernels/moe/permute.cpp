@@ -4,7 +4,7 @@
 namespace tessera {
 namespace {
 
-// T: of the elements' width.
+// Gathers rows. T: any type of the elements' width.
 template <class T> void gather_rows(Stream& stream, const Tensor& x_rows, const Tensor& x, const Routing& routing) {
   const std::int64_t n = x.columns();
   T* const out = static_cast<T*>(x_rows.data);
@@ -59,7 +59,7 @@ void backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweight, cons
       T* const d = out + row_of_slot[s] * n;
       const T* const y = in + row_of_slot[s] * n;
       const A weight = weights[s];
-      // First the product, since dy_rows may be y_rows.
+      // The product comes first, since dy_rows may be y_rows.
       const A along = buffered_sum<A>(row, n, [=](std::int64_t j) { return A(g[j]) * A(y[j]); });
       row.each(n, [=](std::int64_t j) { d[j] = T(weight * A(g[j])); });
       row.once([=] { dweights[s] = along; });
@@ -67,7 +67,7 @@ void backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweight, cons
   });
 }
 
-// Rows that are no token's; there are none where there is a row a slot.
+// Clears padding rows, which belong to no token; there are none if there are as many rows as slots.
 void clear_others(Stream& stream, const Tensor& rows, const Routing& routing) {
   if (rows.rows() == routing.row_of_slot.elements()) return;
   const std::int64_t bytes = rows.columns() * size_of(rows.type);

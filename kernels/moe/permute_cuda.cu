@@ -1,4 +1,4 @@
-// Rows between tokens and experts, 16 bytes an access.
+// Moves rows between tokens and experts in accesses of 16 bytes.
 #include "kernels/base/packs.cuh"
 #include "kernels/moe/back.hpp"
 
@@ -47,7 +47,7 @@ struct SumSlots {
   }
 };
 
-/// A warp a token. dy_rows may be y_rows: each lane reads a pack before it writes it.
+/// Backward of combine, one warp per token. dy_rows may be y_rows: each lane reads a pack before it writes it.
 template <class T>
 struct CombineBackward {
   T* dy_rows;

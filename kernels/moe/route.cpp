@@ -6,8 +6,8 @@
 namespace tessera {
 namespace {
 
-// The k most probable experts of a token, most probable first. A NaN ranks below every probability, so that the
-// experts are valid whatever the logits are.
+// Chooses the k most probable experts of a token, most probable first. A NaN ranks below every probability, so that the
+// chosen experts are valid whatever the logits are.
 template <class A>
 KOKKOS_INLINE_FUNCTION void choose(std::int32_t* chosen, const A* p, std::int32_t experts, std::int64_t k) {
   A last = A(2);
@@ -55,7 +55,7 @@ void choose_experts(Stream& stream, const RouterShape& shape, const Routing& rou
   });
 }
 
-// Offsets without gaps -> those at which experts' rows begin.
+// Turns offsets without gaps into offsets in which each expert's rows begin at a multiple of row_multiple.
 void spread(Stream& stream, const RouterShape& shape, const Routing& routing, const Tensor& compact) {
   const std::int64_t multiple = shape.row_multiple, experts = shape.experts;
   std::int32_t* const spread = routing.offsets.as<std::int32_t>();
@@ -67,7 +67,7 @@ void spread(Stream& stream, const RouterShape& shape, const Routing& routing, co
   });
 }
 
-// The same as invert() where rows have gaps between experts.
+// invert() for rows with gaps between experts.
 void invert_spread(Stream& stream, const RouterShape& shape, const Routing& routing, const Tensor& order,
                    const Tensor& compact) {
   const std::int64_t k = shape.top_k;
@@ -106,7 +106,7 @@ void count_load(Stream& stream, const RouterShape& shape, const Routing& routing
   });
 }
 
-// Of every sequence: E sum_e f_e P_e, and the sum of log_sum^2.
+// For every sequence: E sum_e f_e P_e, and the sum of log_sum^2.
 template <class A>
 void sequence_losses(Stream& stream, const RouterShape& shape, const Routing& routing, double* balance, double* z) {
   const std::int64_t experts = shape.experts, length = shape.length;
@@ -157,7 +157,8 @@ void backward(Stream& stream, const RouterShape& shape, const Tensor& dlogits, c
     A along = 0, balance = 0;
     for (std::int64_t j = 0; j < k; ++j) along += dw[j] * w[j];
     for (std::int64_t e = 0; e < experts; ++e) balance += p[e] * (slope * A(load[e]));
-    // Renormalised weights are a softmax over the chosen experts alone, so the others feel nothing of dweight.
+    // Renormalised weights are a softmax over the chosen experts alone, so dweight has no part in the other experts'
+    // gradients.
     const A all = z_slope * log_sum[m] - balance - (renormalize ? A(0) : along);
     for (std::int64_t e = 0; e < experts; ++e) out[m * experts + e] = p[e] * (slope * A(load[e]) + all);
     for (std::int64_t j = 0; j < k; ++j)

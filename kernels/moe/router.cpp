@@ -4,7 +4,7 @@
 namespace tessera {
 namespace {
 
-// The rows of one part, whose x stays in cache while the experts take turns.
+// Rows of one part: few enough that their x stays in the cache while every expert reads it.
 constexpr std::int64_t block = moe::rows_of_part;
 
 template <class T> void forward(Stream& stream, const Tensor& logits, const Tensor& x, const Tensor& w) {
@@ -39,7 +39,7 @@ template <class T> void input_gradient(Stream& stream, const Tensor& dx, const T
   });
 }
 
-// partial [blocks, E, C] = dlogits^T x of every block of rows.
+// partial [blocks, E, C] = dlogits^T x, for every block of rows.
 template <class T> void weight_partials(Stream& stream, const Tensor& partial, const Tensor& dlogits, const Tensor& x) {
   using A = Accumulator<T>;
   const std::int64_t n = x.columns(), rows = x.rows(), experts = dlogits.columns();
@@ -60,7 +60,7 @@ template <class T> void weight_partials(Stream& stream, const Tensor& partial, c
   });
 }
 
-// dw = beta dw + the blocks' sum, which passes through type P first.
+// dw = beta dw + the sum over blocks, which is rounded to type P first.
 template <class A, class P> void add_blocks(Stream& stream, const Gradient& dw, const Tensor& partial) {
   const std::int64_t n = dw.sum.elements(), blocks = partial.shape[0];
   const A* const parts = partial.as<A>();

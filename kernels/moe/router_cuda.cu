@@ -1,4 +1,4 @@
-// The router's products: rows are read once, the experts' weights, which are few, come from the caches.
+// The router's products. Rows are read once; the few weights of experts come from the caches.
 #include "kernels/base/packs.cuh"
 #include "kernels/moe/back.hpp"
 
@@ -16,7 +16,7 @@ __device__ void unpack(float (&to)[lanes<T>], const T* from) {
   for (int l = 0; l < lanes<T>; ++l) to[l] = static_cast<float>(pack.value[l]);
 }
 
-/// Logits of a few rows by one warp. A row's sums do not depend on the others.
+/// Logits of a few rows, by one warp. The sums of a row do not depend on the other rows.
 template <class T>
 struct Forward {
   float* logits;
@@ -50,7 +50,7 @@ struct Forward {
   }
 };
 
-/// A pack of columns of a few rows.
+/// Input gradients: a pack of columns in a few rows per thread.
 template <class T>
 struct InputGradient {
   T* dx;
@@ -81,7 +81,8 @@ struct InputGradient {
   }
 };
 
-/// Four columns of a few experts over one part of the rows a thread of x; the threads of y share the part's rows.
+/// Weight gradients: four columns of a few experts per thread of x, over one part of the rows, which the threads of y
+/// share.
 template <class T>
 struct WeightPartials {
   static constexpr int width = 4, across = 64, shares = 4;

@@ -8,7 +8,7 @@ namespace tessera::newton_schulz_back {
 
 /// Leading dimension in scratch of a matrix with `columns` columns.
 std::int64_t row_length(std::int64_t columns);
-/// Scratch that a batch may take where it has several matrices.
+/// Scratch bytes that a batch of several matrices may take.
 std::int64_t batch_bytes();
 /// Rows and columns of a tile of A, B and X, as `first_upper_tile` and `first_tile` count them.
 inline constexpr std::int64_t tile = 128;

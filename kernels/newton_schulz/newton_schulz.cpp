@@ -11,7 +11,7 @@ namespace {
 using Matrix = NewtonSchulzTable::Row;
 using Batch = NewtonSchulzTable::Batch;
 
-/// norms[m] = max(|U|, 1e-15) of the table's m-th matrix. Squares are summed by chunks, then chunk by chunk.
+/// norms[m] = max(|U|, 1e-15) of the table's m-th matrix. Squares are summed within chunks, then over chunks, in order.
 void measure(Stream& stream, const NewtonSchulzTable& table, double* sums, float* norms) {
   constexpr std::int64_t chunk = NewtonSchulzTable::chunk;
   const Matrix* const rows = table.memory();
@@ -37,7 +37,7 @@ void measure(Stream& stream, const NewtonSchulzTable& table, double* sums, float
       });
 }
 
-/// x[0] = bf16(U / norm), transposed where U has more rows than columns.
+/// x[0] = bf16(U / norm), transposed if U has more rows than columns.
 void start(Stream& stream, const NewtonSchulzTable& table, const Batch& batch, const float* norms, bf16* scratch) {
   const Matrix* const rows = table.memory();
   const std::int64_t first = table.rows()[static_cast<std::size_t>(batch.first)].first_x_row;

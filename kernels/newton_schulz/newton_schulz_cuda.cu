@@ -1,5 +1,5 @@
-// On tensor cores, a launch for a product of all matrices of a batch: a block computes one tile and combines it in
-// registers. A and B are symmetric: their upper triangle is computed, and written below too.
+// Newton-Schulz on tensor cores. One launch computes one product of all matrices of a batch; a block computes a tile
+// and combines it in registers. A and B are symmetric: only their upper triangle is computed, and stored twice.
 #include "kernels/base/index.hpp"
 #include "kernels/base/launch.hpp"
 #include "kernels/base/prefix.hpp"
@@ -20,13 +20,13 @@ static_assert(TensorTile::m == tile && TensorTile::n == tile);
 struct Job {
   const Matrix* rows;
   NewtonSchulzTable::Batch batch;
-  std::int64_t first_tile;  ///< of the batch, in the table's count
+  std::int64_t first_tile;  ///< of the batch, counted over the table
   bf16* scratch;
   int from;
   NewtonSchulzStep step;
 };
 
-/// The tile of a block: its matrix, and where its rows and columns begin.
+/// What a block works on: a matrix, and the first row and column of a tile.
 struct Place {
   const Matrix& matrix;
   int row, column;
@@ -49,7 +49,7 @@ __device__ inline Place any_tile(const Job& job) {
   return {matrix, index / across * TensorTile::m, index % across * TensorTile::n};
 }
 
-/// out[i,j] = out[j,i] = f(i, j, sum) where i <= j; columns behind the last one, up to the row's length, too.
+/// out[i,j] = out[j,i] = f(i, j, sum) for i <= j. Also fills the columns behind the last one, up to the row's length.
 template <class F>
 __device__ void store_symmetric(const TensorTile& sums, const Place& at, bf16* out, const F& f) {
   const int small = static_cast<int>(at.matrix.small), length = static_cast<int>(at.matrix.a_length);
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(TensorTile::threads, 2) gram_tiles(const __gri
   store_symmetric(sums, at, job.scratch + at.matrix.a, [](int, int, float sum) { return sum; });
 }
 
-/// B = bf16(b A + c A A). A is its own transpose.
+/// B = bf16(b A + c A A); A is symmetric.
 __global__ void __launch_bounds__(TensorTile::threads, 2) polynomial_tiles(const __grid_constant__ Job job) {
   const Place at = upper_tile(job);
   const bf16* const a = job.scratch + at.matrix.a;
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(TensorTile::threads, 2) polynomial_tiles(const
   });
 }
 
-/// X = bf16(a X + B X), from one X to the other.
+/// X = bf16(a X + B X), from one of the two X to the other.
 __global__ void __launch_bounds__(TensorTile::threads, 2) update_tiles(const __grid_constant__ Job job) {
   const Place at = any_tile(job);
   const bf16 *const x = job.scratch + at.matrix.x[job.from], *const b = job.scratch + at.matrix.b;
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(TensorTile::threads, 2) update_tiles(const __g
   sums.each_pair([&](int r, int c, float first, float second) {
     const int i = at.row + r, j = at.column + c;
     if (i >= small || j >= length) return;
-    const std::int64_t to = std::int64_t{i} * length + j;  // rows are of even length
+    const std::int64_t to = std::int64_t{i} * length + j;  // rows have an even length
     const std::uint32_t low = bf16(job.step.a * static_cast<float>(x[to]) + first).bits,
                         high = bf16(job.step.a * static_cast<float>(x[to + 1]) + second).bits;
     *reinterpret_cast<std::uint32_t*>(out + to) = low | high << 16;
@@ -125,9 +125,9 @@ void launch_tiles(Stream& stream, Kernel* kernel, Job job, const NewtonSchulzTab
 
 }  // namespace
 
-/// Rows begin at multiples of 16 bytes.
+/// Rows begin at multiples of 16 bytes, so their length is a multiple of 8 elements.
 std::int64_t row_length(std::int64_t columns) { return round_up(columns, 8); }
-/// Five or six matrices of 6400 x 1600: some hundred tiles for each multiprocessor.
+/// Room for five or six matrices of 6400 x 1600, which are some hundred tiles for each multiprocessor.
 std::int64_t batch_bytes() { return std::int64_t{256} << 20; }
 
 void step(Stream& stream, const NewtonSchulzTable& table, const NewtonSchulzTable::Batch& batch,

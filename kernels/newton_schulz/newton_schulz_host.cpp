@@ -1,4 +1,5 @@
-// On the host a matrix at a time: its products are those of linear layers, whose sums stay in fp32 where more is added.
+// The host's back end: one matrix at a time, by the products of linear layers. Where a result is added to, their sums
+// are kept in fp32.
 #include "kernels/base/launch.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "kernels/newton_schulz/back.hpp"
@@ -8,7 +9,7 @@ namespace {
 
 using Matrix = NewtonSchulzTable::Row;
 
-/// The upper triangle of a [n,n], written below too: a product of equal factors is symmetric but for the order of sums.
+/// Copies the upper triangle of a [n,n] to the lower: the product X X^T is symmetric except for the order of sums.
 void mirror(Stream& stream, bf16* a, std::int64_t n) {
   launch_rows(
       stream, "newton_schulz_mirror", n, KOKKOS_LAMBDA(const Row& row, std::int64_t i) {
@@ -16,7 +17,7 @@ void mirror(Stream& stream, bf16* a, std::int64_t n) {
       });
 }
 
-/// out [n,n] = bf16(b a + c square) of the upper triangle, written below too.
+/// out [n,n] = bf16(b a + c square), computed in the upper triangle and copied to the lower.
 void combine(Stream& stream, bf16* out, const bf16* a, const float* square, std::int64_t n, float b, float c) {
   launch_rows(
       stream, "newton_schulz_combine", n, KOKKOS_LAMBDA(const Row& row, std::int64_t i) {
@@ -27,7 +28,7 @@ void combine(Stream& stream, bf16* out, const bf16* a, const float* square, std:
       });
 }
 
-/// out = bf16(a x + product), by rows.
+/// out = bf16(a x + product), row by row.
 void update(Stream& stream, const Tensor& out, const Tensor& x, const Tensor& product, float a) {
   const std::int64_t n = x.columns();
   bf16* const to = out.as<bf16>();

@@ -9,7 +9,7 @@ namespace {
 
 using Row = NewtonSchulzTable::Row;
 
-/// Scratch arrays begin where tensor cores can read them.
+/// Alignment of scratch arrays in elements: tensor cores read them from such addresses.
 constexpr std::int64_t alignment = 128;
 
 std::int64_t cost_of(const Tensor& matrix) {
@@ -17,7 +17,7 @@ std::int64_t cost_of(const Tensor& matrix) {
   return std::min(r, c) * r * c;
 }
 
-/// Everything but where it lies and begins.
+/// A row of the table without addresses and counts.
 Row row_of(const Tensor& matrix) {
   Row row{};
   row.values = matrix.as<float>();
@@ -30,7 +30,7 @@ Row row_of(const Tensor& matrix) {
   return row;
 }
 
-/// Where each array of a row lies when `begin` elements of scratch are taken. Returns how many are then.
+/// Places the arrays of a row in scratch memory from element `begin` on. Returns the next free element.
 std::int64_t take_scratch(Row& row, std::int64_t begin) {
   const auto take = [&](std::int64_t& place, std::int64_t length) {
     place = begin;
@@ -43,7 +43,7 @@ std::int64_t take_scratch(Row& row, std::int64_t begin) {
   return begin;
 }
 
-/// Where the pieces of the row behind this one begin.
+/// The row that follows, with the begin of its pieces only.
 Row behind(const Row& row) {
   Row next{};
   const std::int64_t down = ceil_div(row.small, newton_schulz_back::tile),

@@ -1,8 +1,8 @@
 #pragma once
 #include "kernels/normalize/normalize.hpp"
 
-/// A back end's faster versions of the portable kernels in normalize.cpp: the same arguments, checked, a row at least,
-/// on a stream that is not dry. They return false, having done nothing, if there is none.
+/// A back end's faster versions of the portable kernels in normalize.cpp. Arguments are checked, rows are at least one,
+/// and the stream is not dry. They return false, with nothing done, if there is none.
 namespace tessera::normalize {
 
 bool forward(Stream& stream, Norm kind, const Tensor& y, const Tensor& residual_out, const Tensor& mean,

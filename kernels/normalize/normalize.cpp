@@ -91,7 +91,7 @@ template <class A> void add_blocks(Stream& stream, const Gradient& gradient, con
   });
 }
 
-// Of every block of rows: the sums of dy (x - mean) rstd and, unless `bias` is empty, of dy.
+// The sums over every block of rows of dy (x - mean) rstd and, unless `bias` is empty, of dy.
 template <class T>
 void block_sums(Stream& stream, const Tensor& weight, const Tensor& bias, const Tensor& dy, const Tensor& x,
                 const Tensor& mean, const Tensor& rstd) {

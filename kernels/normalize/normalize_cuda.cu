@@ -1,4 +1,4 @@
-// Rows of real training sizes: every value is read once, 16 bytes at a time, and stays in registers.
+// Norms of rows of real training sizes: every value is read once, 16 bytes at a time, and stays in registers.
 #include "kernels/base/columns.cuh"
 #include "kernels/base/launch.hpp"
 #include "kernels/normalize/back.hpp"
@@ -11,7 +11,7 @@ using columns::Lanes;
 
 constexpr int most_packs = 4, block_threads = 128, most_threads = 512;
 
-/// The threads of one row, `width` of them, a multiple of 32.
+/// The threads that share one row: `width` of them, a multiple of 32.
 struct RowThreads {
   int width, thread, row_of_block;
   std::int64_t row;
@@ -22,7 +22,7 @@ struct RowThreads {
         row_of_block(static_cast<int>(threadIdx.y)),
         row(std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y) {}
 
-  /// The sum over the row's threads, in a fixed order; all of the block call it.
+  /// The sum over the row's threads, in a fixed order. All threads of the block must call it.
   template <int count>
   __device__ void add(float (&value)[count]) const {
     add_in_warps(value);
@@ -47,17 +47,17 @@ struct RowThreads {
   }
 };
 
-/// The same where rows of a block do not wait for one another. Their barriers leave room for few blocks: for kernels
-/// whose blocks stay.
+/// RowThreads whose rows do not wait for one another: each row has a barrier of its own. A multiprocessor has few
+/// barriers, which limits its blocks, so this suits kernels whose blocks stay until the end.
 struct ApartRowThreads : RowThreads {
   mutable int turn = 0;
 
-  /// As there; all of the row call it.
+  /// The sum over the row's threads, in a fixed order. All threads of the row must call it.
   template <int count>
   __device__ void add(float (&value)[count]) const {
     add_in_warps(value);
     if (width == 32) return;
-    // Two arrays in turn: who writes to one again has passed the barrier behind all reads of it.
+    // Two arrays alternate: a thread that writes to one again has passed a barrier that follows all reads of it.
     __shared__ float all[2][count][most_threads / 32];
     const int warps = width / 32, first = row_of_block * warps;
     turn ^= 1;
@@ -158,7 +158,7 @@ struct Backward {
   int n;
 };
 
-/// This thread's share of a row of the three factors, as it lies in memory.
+/// This thread's share of a row of the three factors, in their stored types.
 template <class T, int packs>
 struct Packs {
   static constexpr int lanes = columns::widest<T>;
@@ -175,8 +175,8 @@ struct Packs {
   }
 };
 
-/// dx of the row at `t`, or of none where there is no such row; each(pack, lane, slope, normal) sees the slope before
-/// the weight multiplies it, and next() may fetch the next row into `row` while the sums of this one are awaited.
+/// dx of the row at `t`; nothing if `t` is behind the last row. each(pack, lane, slope, normal) gets the slope before
+/// it is multiplied by the weight. next() may fetch the next row into `row` while this row's sums are awaited.
 template <class T, Norm kind, int packs, class Threads, class Each, class Next>
 __device__ void row_backward(const Threads& t, const Backward<T>& p, const Packs<T, packs>& row, const Each& each,
                              const Next& next) {
@@ -224,13 +224,14 @@ __global__ void __launch_bounds__(256) backward_kernel(const Backward<T> p) {
 template <class T>
 struct Gradients {
   Backward<T> rows;
-  float *weight_parts, *bias_parts;  ///< [blocks, C]; no bias: null
+  float *weight_parts, *bias_parts;  ///< [blocks, C]; bias_parts null without a bias
 };
 
-/// Threads of a block: of several rows where a thread has one pack, so that two blocks fit; else of one.
+/// Threads of a block. Rows of one pack per thread share a block, sized so that two blocks fit; wider rows have a block
+/// each.
 constexpr int widest_row = 8192, gradient_threads = 448, gradient_width = 256;
 
-/// to[column] = the block's sums, its rows of threads one after the other.
+/// to[column] = the block's sum of a column: its rows of threads are added one after the other.
 template <class T, int packs>
 __device__ void store_sums(const RowThreads& t, int n, const Values<T, packs>& mine, float* to) {
   __shared__ float all[widest_row];
@@ -246,7 +247,7 @@ __device__ void store_sums(const RowThreads& t, int n, const Values<T, packs>& m
   for (int column = t.row_of_block * t.width + t.thread; column < n; column += threads) to[column] = all[column];
 }
 
-/// Every block takes rows at a fixed distance and keeps the sums of its columns in registers.
+/// Gradients: every block takes rows at a fixed distance and keeps the sums of its columns in registers.
 template <class T, Norm kind, int packs>
 __global__ void __launch_bounds__(packs == 1 ? gradient_threads : gradient_width, packs == 1 ? 2 : 1)
     gradients_kernel(const Gradients<T> g) {
@@ -279,7 +280,8 @@ bool fits(const Tensor& x, std::initializer_list<Tensor> others) {
   return fit;
 }
 
-/// f<packs>(threads) with as few threads a row as hold it, and as many rows a block as make `block` threads.
+/// Calls f<packs>(threads) with the fewest threads per row that hold it, and as many rows per block as `block` threads
+/// allow.
 template <class T, class F>
 void with_threads(unsigned block, std::int64_t n, const F& f) {
   const std::int64_t all = ceil_div(n, columns::widest<T>);
@@ -297,7 +299,7 @@ void with_threads(unsigned block, std::int64_t n, const F& f) {
       return f.template operator()<4>(threads);
   }
 }
-/// f<packs>(threads) for gradients(): a pack a thread, where that makes no more than gradient_width of them.
+/// Calls f<packs>(threads) for gradients(): one pack per thread, if that takes at most gradient_width threads.
 template <class T, class F>
 void with_gradient_threads(std::int64_t n, const F& f) {
   const std::int64_t all = ceil_div(n, columns::widest<T>);
@@ -315,7 +317,7 @@ void with_gradient_threads(std::int64_t n, const F& f) {
 }
 unsigned blocks_of(std::int64_t rows, dim3 threads) { return static_cast<unsigned>(ceil_div(rows, threads.y)); }
 
-/// f<T, kind>() for bf16 and fp32.
+/// Calls f<T, kind>() for bf16 and fp32.
 template <class F>
 void with_types(DType type, Norm kind, const F& f) {
   if (type == DType::bf16)

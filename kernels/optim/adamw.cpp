@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-// M is the type in which the moments are kept.
+// The step for moments kept in type M.
 template <class M>
 void step_as(Stream& stream, const optim::AdamWStep& step) {
   launch_rows(

@@ -1,4 +1,4 @@
-// Four elements a thread in accesses of 16 bytes; one block a chunk of the table.
+// AdamW with four elements per thread in accesses of 16 bytes; one block per chunk of the table.
 #include "kernels/base/columns.cuh"
 #include "kernels/base/launch.hpp"
 #include "kernels/optim/back.hpp"
@@ -10,7 +10,7 @@ using columns::Lanes;
 
 constexpr int lanes = 4, block_threads = 256;
 
-/// Elements [i, i + lanes) of a run, but for those behind its end.
+/// Updates elements [i, i + lanes) of a run, without those behind its end.
 template <class M>
 __device__ void update_lanes(const AdamWTable::Row& run, std::int64_t i, const AdamWFactors& factors) {
   float* const master = run.master + i;

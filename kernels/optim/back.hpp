@@ -4,8 +4,8 @@
 #include "kernels/base/platform.hpp"
 #include "kernels/optim/adamw.hpp"
 
-/// Pieces that the back ends share, and a back end's faster version of the portable kernel, which returns false, having
-/// done nothing, if there is none.
+/// Pieces that the back ends share, and a back end's faster version of the portable kernel, which returns false, with
+/// nothing done, if there is none.
 namespace tessera::optim {
 
 /// All arguments of one adamw_step().
@@ -16,13 +16,13 @@ struct AdamWStep {
   const ClipResult* clip;
   const float* rate;
 
-  /// Blocks of a launch, one a chunk; at least one, so that the clock of a rank with an empty shard advances too.
+  /// Blocks of a launch, one per chunk. At least one, so that the clock advances on a rank whose shard is empty.
   TESSERA_FN std::int64_t blocks() const { return table.chunks > 0 ? table.chunks : 1; }
   /// The clock of this step. Every block computes it; the last one to finish stores it, when none reads the old one.
   TESSERA_FN AdamWClock now() const {
     return {clock->t + 1, clock->beta1_power * coefficients.beta1, clock->beta2_power * coefficients.beta2};
   }
-  /// The run that a chunk is of.
+  /// The run to which a chunk belongs.
   TESSERA_FN const AdamWTable::Row& row_of(std::int64_t chunk) const {
     std::int64_t low = 0, high = table.count;
     while (high - low > 1) {
@@ -49,7 +49,7 @@ struct AdamWFactors {
         c2(static_cast<float>(1.0 - step.now().beta2_power)),
         eps(static_cast<float>(step.coefficients.eps)) {}
 
-  /// One element. M is the type in which the moments are kept.
+  /// Updates one element. M is the type in which the moments are kept.
   template <class M>
   TESSERA_FN void update(float& p, M& m, M& v, float gradient, float weight_decay) const {
     const float clipped = coefficient * gradient;

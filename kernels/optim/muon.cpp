@@ -7,7 +7,7 @@
 namespace tessera {
 namespace {
 
-/// f(part, j) for every element of every part. A pointer and two counts are all that a kernel takes of the table.
+/// Calls f(part, j) for every element j of every part. Kernels take only a pointer and two counts of the table.
 template <class F>
 void launch_parts(Stream& stream, const char* name, const MuonTable& table, const ClipResult* clip, const F& f) {
   require(table.memory() != nullptr || table.count() == 0, name, "the table has no place in device memory");
@@ -22,7 +22,7 @@ void launch_parts(Stream& stream, const char* name, const MuonTable& table, cons
       });
 }
 
-// M is the type in which the momentum is kept.
+// The momentum step. M is the type in which the momentum is kept.
 template <class M>
 struct Momentum {
   float decay;

@@ -7,19 +7,19 @@
 
 #include "kernels/quantize/descriptor.hpp"
 
-/// The memory that the matrices of a table read and write: finds overlaps, so that a table with one is refused.
+/// Memory that the matrices of a table read and write. Finds overlaps, so that a table with one is refused.
 namespace tessera::quantizer {
 
 enum class Use : std::uint8_t { reads, writes };
 
 class Claims {
  public:
-  /// Bytes [begin, begin + bytes) of the matrix that has the next number.
+  /// Claims bytes [begin, begin + bytes) for the matrix that close() will end.
   void add(Use use, const void* begin, std::int64_t bytes) {
     const auto* first = static_cast<const std::byte*>(begin);
     if (bytes > 0) claims_.push_back({first, first + bytes, use, static_cast<int>(owned_.size())});
   }
-  /// Ends a matrix, whose positions [begin, end) are owned.
+  /// Ends a matrix; its positions [begin, end) are owned.
   void close(std::int64_t begin, std::int64_t end) { owned_.push_back({begin, end}); }
 
   /// Numbers of two matrices (or twice one) that overlap, the later one first. Memory that is written may be used by no
@@ -28,7 +28,7 @@ class Claims {
     std::sort(claims_.begin(), claims_.end(), [&](const Claim& a, const Claim& b) {
       return std::tuple(a.begin, a.end, owned_[at(a)].begin) < std::tuple(b.begin, b.end, owned_[at(b)].begin);
     });
-    const Claim *read = nullptr, *written = nullptr;  // those that reach furthest
+    const Claim *read = nullptr, *written = nullptr;  // the claims that reach furthest
     for (const Claim& c : claims_) {
       for (const Claim* earlier : {c.use == Use::writes ? read : nullptr, written})
         if (earlier && c.begin < earlier->end && !parts_of_one(*earlier, c))

@@ -11,7 +11,7 @@ struct Run {
   std::uint32_t word[words];
 };
 
-/// Two E4M3 codes as the hardware rounds, which is as E4M3::encode does.
+/// Two E4M3 codes rounded by hardware, which rounds exactly as E4M3::encode does.
 __device__ inline std::uint32_t e4m3_pair(float low, float high) {
   std::uint16_t pair;
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
@@ -21,7 +21,7 @@ __device__ inline Run<formats::E4M3> encode_run(formats::E4M3, const float (&v)[
   return {{e4m3_pair(v[0], v[1]) | e4m3_pair(v[2], v[3]) << 16, e4m3_pair(v[4], v[5]) | e4m3_pair(v[6], v[7]) << 16}};
 }
 
-/// The sign bits of eight values, each on top of its nibble.
+/// The sign bits of eight values, each in the top bit of its nibble.
 __device__ inline std::uint32_t signs_of(const float (&v)[run]) {
   const auto four = [&](int first) {
     const auto two = [&](int c) { return __byte_perm(__float_as_uint(v[c]), __float_as_uint(v[c + 2]), 0x0073); };
@@ -30,9 +30,9 @@ __device__ inline std::uint32_t signs_of(const float (&v)[run]) {
   return (four(0) >> 4 & 0x08080808u) | (four(1) & 0x80808080u);
 }
 
-/// E2M1 by one addition: beside a power of two whose last bit is worth half a unit of the value's own binade, the sum
-/// is rounded to the code's grid, ties to even, and its last bits count the units. v is a product, so that a NaN has no
-/// sign.
+/// E2M1 by one addition. The value is added to a power of two whose last bit is worth half a unit of the value's own
+/// binade: the sum is rounded to the code's grid, ties to even, and its last bits are the code. v is a product, so a
+/// NaN has no sign.
 __device__ inline Run<formats::E2M1> encode_run(formats::E2M1, const float (&v)[run]) {
   constexpr std::uint32_t up = 22u << 23, least = 149u << 23, offset = 298u;  // 2 * 149: what the exponent adds at 1
   std::uint32_t four[2];
@@ -46,7 +46,7 @@ __device__ inline Run<formats::E2M1> encode_run(formats::E2M1, const float (&v)[
       const float sum = a + __uint_as_float(binade + (binade >> 22));
       codes = (codes << 4) + __float_as_uint(sum);
     }
-    four[half] = codes - offset * 0x1111u;  // 16 bits count; what exponents leave above them is dropped
+    four[half] = codes - offset * 0x1111u;  // the code is in the low 16 bits; the exponent's rest above is dropped
   }
   return {{__byte_perm(four[0], four[1], 0x5410) | signs_of(v)}};
 }
@@ -58,7 +58,7 @@ __device__ Run<Element> encode_run(Element, const float (&v)[run]) {
   return codes;
 }
 
-/// Row r of what a thread holds, each value times its column's multiplier.
+/// Encodes row r of the thread's values; each column has its own multiplier.
 template <class Element, class X>
 __device__ Run<Element> encode_row(const X& x, int r, const float (&multiplier)[run]) {
   float v[run];
@@ -67,21 +67,21 @@ __device__ Run<Element> encode_row(const X& x, int r, const float (&multiplier)[
   return encode_run(Element(), v);
 }
 
-/// The sign bits of eight bf16, each on top of its nibble.
+/// The sign bits of eight bf16, each in the top bit of its nibble.
 __device__ inline std::uint32_t signs_of(const std::uint32_t (&pair)[run / 2]) {
   const std::uint32_t a = __byte_perm(pair[0], pair[1], 0x7351), b = __byte_perm(pair[2], pair[3], 0x7351);
   return (__byte_perm(a, b, 0x5410) >> 4 & 0x08080808u) | (__byte_perm(a, b, 0x7632) & 0x80808080u);
 }
-/// The E2M1 code of a magnitude, in the low bits of the fp32 2^23 + code. In each of three stretches of length 2 the
-/// codes are evenly spaced; additions to 2^23 round to integers, and ties to even ones since all that is below is even.
-/// Runs in the multipliers alone, of which there are twice as many as of other units. Not for NaN.
+/// The E2M1 code of a magnitude, in the low bits of the fp32 number 2^23 + code. Codes are evenly spaced in three
+/// stretches of length 2; adding 2^23 rounds to integers, ties to even. Uses multipliers only, of which a GPU has twice
+/// as many as of other units. Not for NaN.
 __device__ inline std::uint32_t e2m1_unsigned(float v) {
   const float below2 = __saturatef(v * 0.5f), below4 = __saturatef(__fmaf_rn(v, 0.5f, -1.0f)),
               below6 = __saturatef(__fmaf_rn(v, 0.5f, -2.0f));
   return __float_as_uint(__fmaf_rn(below4, 2.0f, __fmaf_rn(below2, 4.0f, 0x1p23f)) + below6);
 }
 
-/// Values are bf16 without NaN, all times one multiplier.
+/// Encodes row r of bf16 values without NaN, all times one multiplier.
 __device__ inline Run<formats::E2M1> encode_e2m1(const Pairs& x, int r, float multiplier) {
   std::uint32_t codes = 0;
 #pragma unroll
@@ -89,11 +89,11 @@ __device__ inline Run<formats::E2M1> encode_e2m1(const Pairs& x, int r, float mu
     const std::uint32_t pair = x.pair[r][c / 2], bits = c % 2 == 0 ? (pair & 0x7FFFu) << 16 : pair & 0x7FFF0000u;
     codes = codes * 16 + e2m1_unsigned(__uint_as_float(bits) * multiplier);
   }
-  // The exponents of the two last numbers are in the upper bits still.
+  // The exponents of the last two numbers are still in the upper bits.
   return {{codes - 0x4B000000u * 0x11u + signs_of(x.pair[r])}};
 }
 
-/// Row r of what a thread holds, times one multiplier. Of a format without NaN, values hold none.
+/// Encodes row r of the thread's values, times one multiplier. If the format has no NaN, the values must hold none.
 template <class Element, class X>
 __device__ Run<Element> encode_row(const X& x, int r, float multiplier) {
   if constexpr (X::narrow && std::is_same_v<Element, formats::E2M1>) {
@@ -106,8 +106,8 @@ __device__ Run<Element> encode_row(const X& x, int r, float multiplier) {
   }
 }
 
-/// formats::e2m1_stochastic() without its comparisons: in each of three stretches of length 2 the codes are evenly
-/// spaced, and an addition to 2^23 that rounds down counts those that lie below. `draw` is a byte's number.
+/// formats::e2m1_stochastic() without comparisons: codes are evenly spaced in three stretches of length 2, and adding
+/// to 2^23, rounded down, counts the codes below the value. `draw` is a random byte as a number.
 __device__ inline std::uint32_t e2m1_at_random(float x, float draw) {
   const float magnitude = fabsf(x);
   const float step = magnitude < 2.0f ? 0.5f / 256.0f : magnitude < 4.0f ? 1.0f / 256.0f : 2.0f / 256.0f;
@@ -116,10 +116,10 @@ __device__ inline std::uint32_t e2m1_at_random(float x, float draw) {
               below6 = __saturatef(__fmaf_rn(t, 0.5f, -2.0f));
   const float units = __fmaf_rd(below6, 1.0f, __fmaf_rd(below4, 2.0f, __fmaf_rd(below2, 4.0f, 0x1p23f)));
   const std::uint32_t code = (__float_as_uint(units) & 7u) | (__float_as_uint(x) >> 28 & 8u);
-  return magnitude <= __uint_as_float(0x7F800000u) ? code : 7u;  // NaN has no sign
+  return magnitude <= __uint_as_float(0x7F800000u) ? code : 7u;  // codes of NaN have no sign
 }
 
-/// The same rounded up or down at random, element c by the number of the byte draw(c).
+/// Encodes a run rounded up or down at random; element c uses the random byte draw(c).
 template <class Draw>
 __device__ Run<formats::E2M1> encode_run_at_random(const float (&v)[run], const Draw& draw) {
   Run<formats::E2M1> codes{};
@@ -128,7 +128,7 @@ __device__ Run<formats::E2M1> encode_run_at_random(const float (&v)[run], const 
   return codes;
 }
 
-/// A run of codes that is aligned to itself.
+/// Loads a run of codes; the address is a multiple of its size.
 template <class Element>
 __device__ Run<Element> load_run(const std::byte* from) {
   Run<Element> codes;
@@ -143,7 +143,7 @@ __device__ Run<Element> load_run(const std::byte* from) {
   }
   return codes;
 }
-/// Elements [0, n) of them, wherever they stand.
+/// Loads elements [0, n) of a run from any address.
 template <class Element>
 __device__ Run<Element> load_some(const std::byte* from, int n) {
   Run<Element> codes{};
@@ -153,7 +153,8 @@ __device__ Run<Element> load_some(const std::byte* from, int n) {
   return codes;
 }
 
-/// Codes [first, end) of a run to `out`. A nibble that shares its byte with one outside leaves that one as it is.
+/// Stores codes [first, end) of a run to `out`. A nibble whose byte is shared with a code outside leaves that code as
+/// it is.
 template <class Element>
 __device__ void store_some(std::byte* out, const Run<Element>& codes, int first, int end) {
 #pragma unroll
@@ -187,7 +188,7 @@ __device__ std::byte* row_of(const Descriptor& d, const Patch& p, Side side, con
          formats::data_bytes<F>(origin_of(d, p) + seat.row * d.matrix.columns + seat.column);
 }
 
-/// Values that are stored as they are, to the bit: a NaN keeps its payload.
+/// Stores values of formats without scales bit by bit: a NaN keeps its payload.
 template <Format F, class Source, class Extent>
 __device__ void store_plain(const Descriptor& d, const Patch& p, const Extent& extent) {
   using Element = typename F::Element;
@@ -213,7 +214,7 @@ __device__ void store_plain(const Descriptor& d, const Patch& p, const Extent& e
 
 // ---- transposition
 
-/// Bytes of four words to their columns.
+/// Transposes the bytes of four words.
 __device__ inline void turn_bytes(std::uint32_t (&w)[4]) {
   const std::uint32_t a = __byte_perm(w[0], w[1], 0x5140), b = __byte_perm(w[2], w[3], 0x5140);
   const std::uint32_t c = __byte_perm(w[0], w[1], 0x7362), d = __byte_perm(w[2], w[3], 0x7362);
@@ -221,7 +222,7 @@ __device__ inline void turn_bytes(std::uint32_t (&w)[4]) {
   w[2] = __byte_perm(c, d, 0x5410), w[3] = __byte_perm(c, d, 0x7632);
 }
 
-/// Sixteen codes of a column, as stored.
+/// Sixteen codes of a column, in storage order.
 template <class Element>
 struct Column {
   static constexpr int words = Element::bits / 2;
@@ -241,7 +242,7 @@ requires(Element::bits == 8) __device__ void turn(const Run<Element> (&rows)[hei
       for (int c = 0; c < 4; ++c) columns[4 * j + c].word[i] = w[c];
     }
 }
-/// Nibbles: rows are paired in bytes first, even and odd columns apart.
+/// Transposes nibbles: rows are first paired in bytes, even and odd columns apart.
 template <class Element>
 requires(Element::bits == 4) __device__ void turn(const Run<Element> (&rows)[height], Column<Element> (&columns)[run]) {
   constexpr std::uint32_t low = 0x0F0F0F0Fu;
@@ -261,8 +262,8 @@ requires(Element::bits == 4) __device__ void turn(const Run<Element> (&rows)[hei
   }
 }
 
-/// The codes of an area in shared memory, transposed: a line for each of its columns, in units of sixteen that stand
-/// where no two lanes meet in one bank.
+/// The codes of an area, transposed in shared memory: one line per column, in units of sixteen codes, placed against
+/// bank conflicts.
 template <class Element, Area area = one_patch>
 class Turned {
  public:
@@ -282,8 +283,8 @@ class Turned {
     units_[place(seat.column + c, seat.row / height)] = unit;
   }
 
-  /// `lines` lines from `out` on, `length` codes apart, and of each the codes of rows [0, rows): whole units, to which
-  /// `out` and the lines are aligned. `team` threads call it.
+  /// Stores `lines` lines from `out` on, `length` codes apart; of each line the codes of rows [0, rows). Whole units
+  /// only: `out` and the lines are aligned to them. Called by `team` threads.
   template <int team = threads>
   __device__ void store(std::byte* out, std::int64_t length, int lines = area.columns, int rows = area.rows) const {
     const int unit = static_cast<int>(threadIdx.x) % per_line, first = static_cast<int>(threadIdx.x) / per_line;
@@ -295,7 +296,7 @@ class Turned {
       if (const int line = first + k * (team / per_line); line < lines)
         __stcs(reinterpret_cast<Unit*>(to), units_[place(line, unit)]);
   }
-  /// The same wherever they stand, of rows [begin, end), where nibbles come in pairs.
+  /// store() for any alignment and rows [begin, end). Nibbles come in pairs.
   __device__ void store_some(std::byte* out, std::int64_t length, int lines, int begin, int end) const {
     constexpr int per_unit = sizeof(Unit);
     const auto* bytes_here = reinterpret_cast<const std::byte*>(units_);
@@ -310,8 +311,9 @@ class Turned {
   using Unit = std::conditional_t<Element::bits == 8, uint4, uint2>;
   static constexpr int per_line = area.rows / height, all_banks = 128 / sizeof(Unit);
 
-  /// Lanes that write together hold lines eight bytes of codes apart; lanes that read together, the units of one line.
-  /// Where a line has half of the banks, they are eight codes apart, and the units those of two lines.
+  /// Where a unit of a line stands. Lanes that write together hold lines that are eight bytes of codes apart; lanes
+  /// that read together hold the units of one line. If a line spans half of the banks: lines eight codes apart, and
+  /// units of two lines.
   __device__ static int place(int line, int unit) {
     static_assert(per_line == all_banks || 2 * per_line == all_banks);
     if constexpr (per_line == all_banks) return line * per_line + (unit ^ line / (64 / Element::bits) % per_line);

@@ -6,7 +6,8 @@ namespace tessera::quantizer {
 namespace device {
 namespace {
 
-/// A thread of those that transpose an area holds sixteen rows of eight bytes: one run of bytes, two of nibbles.
+/// Runs per row that a transposing thread holds. It has sixteen rows of eight bytes: one run of bytes, or two of
+/// nibbles.
 template <Format F>
 inline constexpr int runs = 64 / (run * F::Element::bits);
 template <Format F>
@@ -26,7 +27,8 @@ __device__ void load_codes(const std::byte* from, std::int64_t row_bytes, Codes<
   }
 }
 
-/// All elements of an area, whoever owns them. `vectors`: a thread's part is aligned, and there or not as a whole.
+/// Transposes all elements of an area, whoever owns them. `vectors`: a thread's part is aligned, and lies in the matrix
+/// as a whole or not at all.
 template <Format F, bool vectors>
 __device__ void turn_data(const Descriptor& d, const Patch& p, std::byte* shared) {
   using Element = typename F::Element;
@@ -56,13 +58,13 @@ __device__ void turn_data(const Descriptor& d, const Patch& p, std::byte* shared
   else
     turned.store_some(out, d.matrix.rows, p.columns, 0, p.rows);
 }
-/// Not inlined, so that its registers do not count for the others.
+/// Not inlined, so that the registers of this rare case do not count for the common one.
 template <Format F>
 __device__ __noinline__ void turn_misaligned(const Descriptor& d, const Task& task, std::byte* shared) {
   turn_data<F, false>(d, patch_of(d, task, turned_area<F>()), shared);
 }
 
-/// All scales of an area.
+/// Writes all scales of an area.
 template <Format F>
 __device__ void turn_scales(const Descriptor& d, const Task& task) {
   constexpr Area area = scale_area<F>();
@@ -81,7 +83,7 @@ __device__ void turn_scales(const Descriptor& d, const Task& task) {
     d.side[1].amax[p.member] = d.side[0].amax[p.member];
 }
 
-/// Blocks of threads that move data, and those that write scales.
+/// Some blocks of threads transpose data, the others write scales.
 template <Format F>
 __global__ void __launch_bounds__(turning<F>, 1024 / turning<F>)
     columnwise_kernel(const __grid_constant__ TableView table, Mixed mix) {
@@ -103,8 +105,8 @@ __global__ void __launch_bounds__(turning<F>, 1024 / turning<F>)
   }
 }
 
-/// Four entries that a block-scaled GEMM reads together. Rows of the scale matrix run along the blocks' long side: that
-/// of MXFP8's columnwise copy is the array transposed.
+/// Swizzles four entries that a block-scaled GEMM reads together. Rows of its scale matrix run along the long side of
+/// blocks; for MXFP8's columnwise copy that matrix is the transposed array.
 template <Format F, Side side>
 __device__ void swizzle_patch(const Descriptor& d, const Patch& p) {
   const Place& copy = d.side[static_cast<int>(side)];

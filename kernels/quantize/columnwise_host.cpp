@@ -7,7 +7,7 @@ namespace {
 
 using formats::Format;
 
-/// f(entry, patch) for every patch.
+/// Calls f(entry, patch) for every patch of the table.
 template <class F>
 void each_patch(Stream& stream, const char* name, const TableView& table, const F& f) {
   launch(stream, name, table.all.count, [=](std::int64_t unit) {

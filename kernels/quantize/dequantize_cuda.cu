@@ -5,7 +5,7 @@ namespace tessera::quantizer {
 namespace device {
 namespace {
 
-// A patch of one copy, decoded, in the order in which the copy is stored: lines of neighbouring elements.
+// Decoding of a patch of one copy, in the order in which the copy is stored: lines of neighbouring elements.
 
 __device__ inline void decode_run(formats::E4M3, const Run<formats::E4M3>& codes, float (&v)[run]) {
 #pragma unroll
@@ -19,7 +19,7 @@ __device__ inline void decode_run(formats::E4M3, const Run<formats::E4M3>& codes
         : "r"(halves));
   }
 }
-/// A code's exponent and mantissa are those of a tiny fp32, subnormals included.
+/// E2M1 codes are shifted into fp32's exponent and mantissa, where they are tiny numbers, subnormals included.
 __device__ inline void decode_run(formats::E2M1, const Run<formats::E2M1>& codes, float (&v)[run]) {
 #pragma unroll
   for (int c = 0; c < run; ++c) {
@@ -44,7 +44,8 @@ __device__ inline void store_values(float* out, const float (&v)[run]) {
   reinterpret_cast<float4*>(out)[1] = make_float4(v[4], v[5], v[6], v[7]);
 }
 
-/// The same by a whole warp: two neighbours write the one's run, then the other's, and so whole sectors of memory.
+/// store() by a whole warp: two neighbouring lanes together write the run of one, then that of the other, so that whole
+/// sectors are written.
 __device__ inline void store_by_pairs(float* out, const float (&v)[run]) {
   const bool odd = threadIdx.x % 2 != 0;
   float other[4];
@@ -57,7 +58,7 @@ __device__ inline void store_by_pairs(float* out, const float (&v)[run]) {
   half[2] = odd ? mine : theirs;
 }
 
-/// The factor of each element of one copy: its block's scale as decoding applies it.
+/// The factor of each element of a copy: its block's scale as decoding applies it.
 template <Format F, Side side, Decoding how>
 struct Steps {
   const typename F::Scale* scales;
@@ -69,7 +70,7 @@ struct Steps {
     scales = static_cast<const typename F::Scale*>(copy.scales) + p.member * padded.elements();
     if (copy.amax != nullptr) amax = copy.amax[p.member];
   }
-  /// Of the element at (row, column) of the matrix.
+  /// The factor of the element at (row, column) of the matrix.
   __device__ float operator()(std::int64_t row, std::int64_t column) const {
     constexpr formats::Block b = formats::block_of<F>(side);
     constexpr formats::ScaleLayout layout = F::scale_layout(side);
@@ -79,8 +80,8 @@ struct Steps {
   }
 };
 
-/// A patch of a copy that is stored transposed, gathered so that rows of the matrix are written whole. Rows of an odd
-/// number of words, so that neighbours do not meet in a bank.
+/// A patch of a copy that is stored transposed, gathered in shared memory so that rows of the matrix are written whole.
+/// Lines have an odd number of words, against bank conflicts.
 struct TurnedBack {
   std::uint16_t bits[patch_edge][patch_edge + 1];
 };
@@ -93,7 +94,7 @@ __device__ inline void store_turned_back(const Descriptor& d, const Patch& p, co
   }
 }
 
-/// What a thread may store at once: a run with its neighbours', a run, or the first few values alone.
+/// What a thread can store at once: a run together with its neighbour's, its own run, or only the run's first values.
 enum class Reach { warp, run, some };
 
 template <class T>
@@ -112,7 +113,7 @@ __device__ void decode_patch(const Descriptor& d, const Patch& p, [[maybe_unused
   constexpr bool turned = formats::order_of<F>(side) == formats::Order::transposed;
   constexpr formats::Block b = formats::block_of<F>(side);
   constexpr int along = turned ? b.rows : b.columns,
-                across = turned ? b.columns : b.rows;  // of a block, in the stored order
+                across = turned ? b.columns : b.rows;  // extent of a block in the stored order
   static_assert(!F::scaled || along >= run || across >= height);
   const Seat seat;
   const int lines = turned ? p.columns : p.rows, length = turned ? p.rows : p.columns, n = length - seat.column;
@@ -132,7 +133,7 @@ __device__ void decode_patch(const Descriptor& d, const Patch& p, [[maybe_unused
   const std::byte* from = d.side[static_cast<int>(side)].data + formats::data_bytes<F>(first);
   const bool vectors = n >= run && aligned(out, 16) && width * sizeof(T) % 16 == 0 &&
                        aligned(from, sizeof(Run<Element>)) && formats::data_bytes<F>(width) % sizeof(Run<Element>) == 0;
-  [[maybe_unused]] const bool whole = vectors && lines == patch_edge && length == patch_edge;  // so for all threads
+  [[maybe_unused]] const bool whole = vectors && lines == patch_edge && length == patch_edge;  // equal for all threads
   Run<Element> codes[height];
 #pragma unroll
   for (int r = 0; r < height; ++r) {
@@ -159,7 +160,7 @@ __device__ void decode_patch(const Descriptor& d, const Patch& p, [[maybe_unused
   }
 }
 
-/// By all threads of a block.
+/// Decodes a patch with all threads of a block.
 template <Format F, Side side, Decoding how, class T>
 __device__ void decode_by_block(const Descriptor& d, const Patch& p) {
   if constexpr (how == Decoding::factor && formats::order_of<F>(side) == formats::Order::transposed) {

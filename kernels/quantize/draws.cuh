@@ -5,12 +5,12 @@
 /// Random bytes of a thread's part of a patch.
 namespace tessera::quantizer::device {
 
-/// Byte c as a number: put behind the digits of 2^23, which is a conversion without the unit that makes them.
+/// Byte c as a number. The byte becomes the low digits of 2^23, since the conversion instruction would be slower.
 __device__ inline float drawn(const std::uint32_t (&bytes)[2], int c) {
   return __uint_as_float(__byte_perm(bytes[c / 4], 0x4B000000u, 0x7440u + static_cast<unsigned>(c % 4))) - 0x1p23f;
 }
 
-/// Eight bytes of canonical indices index .. index + 7.
+/// The eight random bytes of canonical indices index .. index + 7.
 __device__ inline void draw_run(const RandomKey& key, std::uint64_t index, std::uint32_t (&bytes)[2]) {
   const PhiloxBlock first = draw_block(key, index / 16), second = draw_block(key, (index + run - 1) / 16);
   bytes[0] = bytes[1] = 0;
@@ -21,8 +21,8 @@ __device__ inline void draw_run(const RandomKey& key, std::uint64_t index, std::
   }
 }
 
-/// Of all the thread's rows. Where a block of random bytes serves two lanes, each makes those of every other row and
-/// they exchange halves.
+/// The random bytes of all the thread's rows. If one Philox block serves two lanes, each lane makes those of every
+/// other row and they exchange halves.
 __device__ inline void draw_runs(const Descriptor& d, const Patch& p, Side side, const Seat& seat,
                                  std::uint32_t (&bytes)[height][2]) {
   const RandomKey key = draw_key(d, side);

@@ -48,8 +48,8 @@ inline void build_columnwise(const Descriptor& d, const Patch& p) {
 typedef std::uint32_t Quad __attribute__((vector_size(16), may_alias));
 typedef std::uint64_t Pair __attribute__((vector_size(16), may_alias));
 
-/// Tiles of 128 x 4 entries, one or two side by side: the bytes of a row are a word, and the words of rows that lie 32
-/// apart become neighbours.
+/// Swizzles tiles of 128 x 4 entries, one or two side by side: the four bytes of a row are a word, and the words of
+/// rows that lie 32 apart become neighbours.
 template <int tiles>
 [[gnu::noinline]] void swizzle_rows(const std::uint8_t* __restrict in, std::int64_t stride,
                                     std::uint8_t* __restrict out) {
@@ -68,7 +68,7 @@ template <int tiles>
     if constexpr (tiles == 2) std::memcpy(out + 512 + 16 * r, &second, sizeof second);
   }
 }
-/// The same of four rows of 128 entries, which are such rows transposed.
+/// Swizzles four rows of 128 entries: a transposed tile.
 [[gnu::noinline]] inline void swizzle_columns(const std::uint8_t* __restrict in, std::int64_t stride,
                                               std::uint8_t* __restrict out) {
   std::uint32_t words[edge], turned[edge];
@@ -80,8 +80,8 @@ template <int tiles>
   std::memcpy(out, turned, sizeof turned);
 }
 
-/// Entries as a block-scaled GEMM reads them. Rows of the scale matrix run along the blocks' long side: that of MXFP8's
-/// columnwise copy is the array transposed.
+/// Swizzles entries as a block-scaled GEMM reads them. Rows of its scale matrix run along the long side of blocks; for
+/// MXFP8's columnwise copy that matrix is the transposed array.
 template <Format F>
 inline void swizzle_patch(Side side, const Descriptor& d, const Patch& p) {
   const Place& copy = d.side[static_cast<int>(side)];

@@ -2,10 +2,10 @@
 #include "kernels/quantize/back.hpp"
 #include "kernels/quantize/host_patch.hpp"
 
-/// A patch of one copy, decoded on one thread, in the order in which the copy is stored.
+/// Decoding of a patch of one copy on one thread, in the order in which the copy is stored.
 namespace tessera::quantizer::host {
 
-/// The factor of each element of one copy: its block's scale as decoding applies it.
+/// The factor of each element of a copy: its block's scale as decoding applies it.
 template <formats::Format F, Side side, Decoding how>
 struct Steps {
   const typename F::Scale* scales;
@@ -17,7 +17,7 @@ struct Steps {
     scales = static_cast<const typename F::Scale*>(copy.scales) + p.member * padded.elements();
     if (copy.amax != nullptr) amax = copy.amax[p.member];
   }
-  /// Of the element at (row, column) of the matrix.
+  /// The factor of the element at (row, column) of the matrix.
   float operator()(std::int64_t row, std::int64_t column) const {
     if constexpr (!F::scaled) return 1.0f;
     constexpr formats::Block b = formats::block_of<F>(side);
@@ -36,7 +36,7 @@ T rounded(float x) {
     return x;
 }
 
-/// steps[k] times the value of codes[k], on one thread. Not inlined, so that the loop becomes vectors.
+/// Decodes: steps[k] times the value of codes[k]. Not inlined, so that the compiler vectorises the loop.
 template <class Element, class T, class Code>
 [[gnu::noinline]] void decode_row(const Code* __restrict codes, const float* __restrict steps, int n,
                                   T* __restrict out) {
@@ -46,8 +46,8 @@ template <class Element, class T, class Code>
   }
 }
 
-/// Where the lines of a patch go: one behind the other as they are stored, or, of a copy that is stored transposed and
-/// decoded for a product, turned.
+/// Where the decoded lines of a patch go: as they are stored (InPlace), or transposed, for a copy that is stored
+/// transposed and decoded for a product.
 template <class T>
 struct InPlace {
   T* out;
@@ -58,13 +58,13 @@ struct InPlace {
 };
 template <class T>
 struct TurnedBack {
-  T* out;              ///< of the patch's first element
-  std::int64_t width;  ///< of the matrix
+  T* out;              ///< address of the patch's first element
+  std::int64_t width;  ///< columns of the matrix
   alignas(64) T lines[patch_edge][patch_edge];
 
   TurnedBack(T* first, std::int64_t columns) : out(first), width(columns) {}
   T* line(int i) { return lines[i]; }
-  /// In blocks of sixteen lines, so that what is read stays in the first cache.
+  /// Transposes in blocks of sixteen lines, so that what is read stays in the first-level cache.
   void finish(int count, int length) {
     constexpr int block = 16;
     for (int first = 0; first < count; first += block) {
@@ -88,7 +88,7 @@ void decode_patch(const Descriptor& d, const Patch& p) {
       turned && how == Decoding::factor ? values + origin + p.row * d.matrix.columns + p.column : values + first,
       turned && how == Decoding::factor ? d.matrix.columns : width};
   const std::byte* data = d.side[static_cast<int>(side)].data;
-  // A line's blocks first, so that the loop over its elements becomes vectors.
+  // The scales of a line's blocks are spread first, so that the loop over its elements is vectorised.
   constexpr formats::Block b = formats::block_of<F>(side);
   constexpr int run = turned ? b.rows : b.columns;
   float steps[patch_edge];

@@ -59,7 +59,7 @@ inline void fetch_to_write(const Descriptor& d, const Patch& p, int r) {
 template <class Source>
 using Stored = typename Source::Stored;
 
-/// f(n), where a whole row's n is a constant: its loop has neither a tail nor a test for one.
+/// Calls f(n); for a whole row n is a constant, so that its loop has neither a tail nor a test for one.
 template <class F>
 [[gnu::always_inline]] inline void with_length(int n, const F& f) {
   if (n == edge)
@@ -95,7 +95,7 @@ template <class Source>
   });
 }
 
-/// Largest of every `width` columns.
+/// by_block[j] = the largest of columns [j width, (j + 1) width).
 template <int width, class T>
 [[gnu::noinline]] void fold(const T* __restrict by_column, T* __restrict by_block) {
   for (int j = 0; j < edge / width; ++j) {
@@ -105,7 +105,7 @@ template <int width, class T>
   }
 }
 
-/// by_block[j] = the largest magnitude of x[j * width ...], of as many as there are.
+/// by_block[j] = the largest magnitude of x[j width ..], of at most `width` values.
 template <class Source, int width>
 [[gnu::noinline]] void largest_by_block(const Stored<Source>* __restrict x, int n, Bits<Source>* __restrict by_block) {
   const int whole = n / width;
@@ -209,7 +209,8 @@ inline void draw_row(RandomKey key, std::uint64_t first, int n, std::uint8_t* ou
   first % 16 == 0 ? draw_lanes<8>(key, first, n, out) : draw_lanes<16>(key, first, n, out);
 }
 
-/// Two codes a byte, the even one low, as pairs of bytes in one word (the host is little-endian). n is even.
+/// Packs two codes into a byte, the even one low. Works on pairs of bytes in a word (the host is little-endian). n is
+/// even.
 [[gnu::noinline]] inline void pack_nibbles(const std::uint8_t* __restrict codes, int n, std::uint8_t* __restrict out) {
   for (int i = 0; i < n / 2; ++i) {
     std::uint16_t pair;
@@ -230,7 +231,7 @@ inline void copy_codes(const void* codes, int n, void* out) {
   n == edge ? std::memcpy(out, codes, edge) : std::memcpy(out, codes, static_cast<std::size_t>(n));
 }
 
-/// A row of n codes as stored; n is even where two share a byte.
+/// Stores a row of n codes; n is even if two codes share a byte.
 template <class Element>
 inline void store_row(const std::uint8_t* codes, int n, std::byte* out) {
   if constexpr (Element::bits == 8)
@@ -239,7 +240,7 @@ inline void store_row(const std::uint8_t* codes, int n, std::byte* out) {
     pack_nibbles(codes, n, reinterpret_cast<std::uint8_t*>(out));
 }
 
-/// Largest of a member's owned patches, from `of_patches`, one a unit; 0 where none is owned.
+/// Largest magnitude of a member's owned patches; `of_patches` has one entry per unit. 0 if none is owned.
 inline float largest_of_member(const Descriptor& d, std::int64_t member, const float* of_patches) {
   const UnitRange range = owned_patches(d, member);
   float most = 0;
@@ -253,7 +254,7 @@ inline constexpr int lane = 16, lanes = vector_bytes / lane;  // bytes, of a vec
 typedef std::uint8_t Vector __attribute__((vector_size(vector_bytes), may_alias));
 typedef std::uint8_t Lane __attribute__((vector_size(lane), may_alias));
 
-/// Interleaves bytes of a and b, lane by lane: of the lanes' first halves (half 0) or second halves.
+/// Interleaves bytes of a and b lane by lane: the lanes' first halves (half 0) or second halves (half 1).
 template <int half, int... k>
 inline Vector interleaved(Vector a, Vector b, std::integer_sequence<int, k...>) {
   constexpr auto from = [](int i) { return i / lane * lane + half * lane / 2 + i % lane / 2 + (i % 2) * lane * lanes; };
@@ -321,7 +322,7 @@ template <Format F, class Source, int n>
   }
 }
 
-/// The multiplier of every column of a row of blocks.
+/// Spreads each block's multiplier over the block's columns.
 template <int width>
 inline void spread(const float* by_block, float* by_column) {
   for (int j = 0; j < edge / width; ++j)
@@ -363,7 +364,7 @@ inline void store_block_scales(const Descriptor& d, const Patch& p, const Grid<F
       out[(i0 + i) * all.columns + j0 + j] = grid.scales[i][j];
 }
 
-/// Scales of a square format: to the arrays, or where they travel.
+/// Stores the scales of a square format: in both arrays, or in the array that travels.
 template <Format F>
 inline void store_square_scales(const Descriptor& d, const Patch& p, const Grid<F, Side::rowwise>& grid, int begin,
                                 int end) {

@@ -6,7 +6,7 @@
 /// Full quantization of a patch on one thread.
 namespace tessera::quantizer::host {
 
-/// Whole rows of the patch that are owned.
+/// The owned rows of a patch; only whole rows are owned.
 struct OwnedRows {
   int begin, end;
   OwnedRows(const Descriptor& d, const Patch& p)
@@ -14,7 +14,7 @@ struct OwnedRows {
         end(static_cast<int>(clamp_to(p.high / d.matrix.columns - p.row, 0, p.rows))) {}
 };
 
-/// Sixteen rows of a patch under the signed Hadamard transform along the columns: fp32 butterflies, then a quarter.
+/// Applies the signed Hadamard transform along the columns to sixteen rows: fp32 butterflies, then a factor of 1/4.
 template <class Source>
 inline void rotate(const SourcePatch<Source>& x, int first, int n, float (&y)[hadamard_block][edge]) {
   for (int r = 0; r < hadamard_block; ++r) {
@@ -66,7 +66,7 @@ inline std::byte* row_of(const Descriptor& d, const Patch& p, Side side, int r) 
   return d.side[static_cast<int>(side)].data + formats::data_bytes<F>(element);
 }
 
-/// Blocks along a row.
+/// Quantizes in blocks along a row.
 template <Format F, class M>
 inline void quantize_rows(const SourcePatch<typename M::Source>& x, const Descriptor& d, const Patch& p,
                           const TensorScale& tensor) {
@@ -90,7 +90,7 @@ inline void quantize_rows(const SourcePatch<typename M::Source>& x, const Descri
   store_scales<F, Side::rowwise>(d, p, grid, owned.begin, owned.end);
 }
 
-/// Blocks along a column.
+/// Quantizes in blocks along a column.
 template <Format F, class M>
 inline void quantize_columns(const SourcePatch<typename M::Source>& x, const Descriptor& d, const Patch& p,
                              const TensorScale& tensor) {
@@ -122,7 +122,7 @@ inline void quantize_columns(const SourcePatch<typename M::Source>& x, const Des
   store_scales<F, Side::columnwise>(d, p, grid, first_block, end_block);
 }
 
-/// Square tiles: one encoding serves both copies.
+/// Quantizes in square tiles: one encoding serves both copies.
 template <Format F, class M>
 inline void quantize_tiles(const SourcePatch<typename M::Source>& x, const Descriptor& d, const Patch& p,
                            const TensorScale& tensor) {
@@ -211,7 +211,7 @@ inline void quantize_patch(const Descriptor& d, const Patch& p) {
   }
 }
 
-/// Largest magnitude among the owned elements of a patch, as either copy sees them.
+/// Largest magnitude among the owned elements of a patch, as the copy of `side` sees them.
 template <Format F, class M>
 inline float largest(const Descriptor& d, const Patch& p, Side side) {
   const SourcePatch<typename M::Source> x(d, p);

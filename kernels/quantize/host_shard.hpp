@@ -32,7 +32,7 @@ inline float tile_amaxes(const Descriptor& d, const Patch& p, std::uint16_t* ama
   return value_of<Source>(most);
 }
 
-/// The grid of a patch from complete amaxes.
+/// Computes the scales of a patch from complete amaxes.
 template <Format F>
 inline void grid_from(const Descriptor& d, const Patch& p, const std::uint16_t* amaxes, const TensorScale& tensor,
                       Grid<F, Side::rowwise>& grid) {
@@ -48,7 +48,7 @@ inline void grid_from(const Descriptor& d, const Patch& p, const std::uint16_t* 
 }
 
 /// Stores codes [first, end) of a row whose first element is number `position` of the data. A nibble at an edge leaves
-/// the other one of its byte as it is.
+/// the other one of its byte unchanged.
 template <class Element>
 inline void store_range(const std::uint8_t* codes, std::int64_t position, int first, int end, std::byte* data) {
   if constexpr (Element::bits == 8) {
@@ -65,7 +65,7 @@ inline void store_range(const std::uint8_t* codes, std::int64_t position, int fi
   }
 }
 
-/// The data of exactly the owned elements of a patch.
+/// Stores the data of exactly the owned elements of a patch.
 template <Format F, class Source>
 inline void cast_owned(const Descriptor& d, const Patch& p, const std::uint16_t* amaxes, const TensorScale& tensor) {
   const SourcePatch<Source> x(d, p);
@@ -86,7 +86,8 @@ inline void cast_owned(const Descriptor& d, const Patch& p, const std::uint16_t*
   }
 }
 
-/// Stores the scales of a whole patch, whoever owns its elements; in the compact form that travels, of owned blocks.
+/// Stores the scales of a whole patch, whoever owns its elements; in the compact array that travels, only those of
+/// owned blocks.
 template <Format F>
 inline void shard_scales(const Descriptor& d, const Patch& p, const std::uint16_t* amaxes, const TensorScale& tensor) {
   Grid<F, Side::rowwise> grid{};

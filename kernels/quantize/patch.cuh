@@ -2,8 +2,9 @@
 #include "kernels/base/stream.hpp"
 #include "kernels/quantize/source.hpp"
 
-/// A patch in the registers of one block of threads. A thread holds sixteen rows of eight columns: 16 bytes of bf16 a
-/// row, which neighbouring lanes continue, and whole columns of sixteen, so that most maxima need a shuffle or none.
+/// A patch in the registers of one block of threads. A thread holds sixteen rows of eight columns: 16 bytes of bf16 per
+/// row, adjacent to those of neighbouring lanes, and whole columns of sixteen, so that most maxima need at most one
+/// shuffle.
 namespace tessera::quantizer::device {
 
 using formats::Format;
@@ -11,8 +12,8 @@ using formats::Format;
 inline constexpr int threads = 128, run = 8, height = 16;
 inline constexpr unsigned whole_warp = 0xFFFFFFFFu;
 
-/// Where a thread's part of an area begins. A warp has 32 rows of 128 columns; warps stand below one another, or side
-/// by side where the area is a band.
+/// Where a thread's part of an area begins. A warp covers 32 rows of 128 columns; warps stand below one another, or
+/// side by side if the area is a band.
 struct Seat {
   int row, column;
   __device__ Seat(int first_row, int first_column) : row(first_row), column(first_column) {}
@@ -25,7 +26,8 @@ struct Seat {
 };
 constexpr int threads_of(Area area) { return area.rows * area.columns / (height * run); }
 
-/// Loads the descriptor of a block's task in one access, into shared memory: field by field is one latency each.
+/// Loads the descriptor of a block's task into shared memory in one access; field by field each load would cost its own
+/// latency.
 __device__ inline const Descriptor& fetch(const TableView& table, const Task& task, Descriptor& shared) {
   static_assert(sizeof(Descriptor) % sizeof(std::uint64_t) == 0 &&
                 sizeof(Descriptor) / sizeof(std::uint64_t) <= threads);
@@ -40,11 +42,11 @@ __device__ inline const Descriptor& fetch(const TableView& table, const Task& ta
   return shared;
 }
 
-/// Position of a patch's first element among those of all members.
+/// Position of a patch's first element, counted through all members.
 __device__ inline std::int64_t origin_of(const Descriptor& d, const Patch& p) {
   return p.member * d.stride + p.row * d.matrix.columns + p.column;
 }
-/// The same in a copy that is stored transposed.
+/// origin_of() in a copy that is stored transposed.
 __device__ inline std::int64_t turned_origin_of(const Descriptor& d, const Patch& p) {
   return p.member * d.stride + p.column * d.matrix.rows + p.row;
 }
@@ -55,7 +57,7 @@ __device__ inline bool aligned(const void* p, unsigned bytes) {
 
 // ---- memory: read once, written once
 
-/// Cache hint evict-first on all loads and stores, scales included: with any other, lines that are done would evict
+/// Cache policy evict-first, for all loads and stores, scales included: with any other, finished lines would evict
 /// lines that are still being filled.
 __device__ inline std::uint64_t leave_first() {
   std::uint64_t policy;
@@ -89,16 +91,16 @@ __device__ inline void store_once(void* p, const std::uint32_t (&words)[4]) {
 
 // ---- two bf16 in a word
 
-/// The larger magnitudes of each half, a NaN losing against any number. The signs mean nothing.
+/// The larger magnitude in each half of two words; a NaN loses against any number. Signs of the result mean nothing.
 __device__ inline std::uint32_t larger_pair(std::uint32_t a, std::uint32_t b) {
   std::uint32_t most;
   asm("max.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(most) : "r"(a), "r"(b));
   return most;
 }
-/// The halves' magnitudes as fp32 bits; what two NaN leave counts as 0.
+/// The halves' magnitudes as fp32 bits; the larger of two NaN counts as 0.
 __device__ inline std::uint32_t low_magnitude(std::uint32_t pair) { return larger_pair(pair, 0) << 16 & 0x7FFF0000u; }
 __device__ inline std::uint32_t high_magnitude(std::uint32_t pair) { return larger_pair(pair, 0) & 0x7FFF0000u; }
-/// Two fp32 rounded to bf16, the first low. NaN becomes another NaN.
+/// Two fp32 numbers rounded to bf16, the first in the low half. The payload of a NaN changes.
 __device__ inline std::uint32_t rounded_pair(float low, float high) {
   std::uint32_t pair;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
@@ -107,27 +109,27 @@ __device__ inline std::uint32_t rounded_pair(float low, float high) {
 __device__ inline float low_of(std::uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ inline float high_of(std::uint32_t pair) { return __uint_as_float(pair & 0xFFFF0000u); }
 
-/// Every element of the patch is there and owned.
+/// Whether every element of the patch lies in the matrix and is owned.
 __device__ inline bool owned_whole(const Descriptor& d, const Patch& p) {
   const std::int64_t first = p.row * d.matrix.columns + p.column,
                      end = first + (patch_edge - 1) * d.matrix.columns + patch_edge;
   return p.rows == patch_edge && p.columns == patch_edge && p.low <= first && p.high >= end;
 }
 
-/// Which elements of a patch are there to be read and written: of each row, columns [first, end) of the patch.
+/// Extents say which elements of a patch exist and are owned: of each row, columns [first, end) of the patch.
 struct Whole {
   static constexpr bool all = true;
   __device__ bool holds(const Seat&) const { return true; }
   __device__ int first(int) const { return 0; }
   __device__ int end(int) const { return patch_edge; }
 };
-/// All rows, and as many columns as there are: whole runs.
+/// Extent of a patch with all rows and a multiple of eight columns.
 struct WholeRows {
   static constexpr bool all = true;
   int columns;
   __device__ bool holds(const Seat& seat) const { return seat.column < columns; }
 };
-/// Owned elements of a ragged patch, or of one whose rows do not begin at multiples of 16 bytes.
+/// Extent of the owned elements of a ragged patch, or of one whose rows do not begin at multiples of 16 bytes.
 struct Part {
   static constexpr bool all = false;
   const Patch& patch;
@@ -137,7 +139,7 @@ struct Part {
   __device__ int end(int r) const { return r < patch.rows ? patch.end_owned(r, width) : 0; }
 };
 
-/// Sixteen rows of eight values that are bf16.
+/// A thread's values as bf16: sixteen rows of eight.
 struct Pairs {
   static constexpr bool narrow = true;
   std::uint32_t pair[height][run / 2];
@@ -147,7 +149,7 @@ struct Pairs {
     for (int i = 0; i < run / 2; ++i) pair[r][i] = rounded_pair(x[2 * i], x[2 * i + 1]);
   }
 };
-/// The same of fp32.
+/// A thread's values as fp32: sixteen rows of eight.
 struct Floats {
   static constexpr bool narrow = false;
   float x[height][run];
@@ -160,7 +162,7 @@ struct Floats {
 template <class Source>
 using Held = std::conditional_t<std::is_same_v<Source, FromFp32>, Floats, Pairs>;
 
-/// Eight fp32 that are 16-byte aligned.
+/// Loads eight fp32 values from a multiple of 16 bytes.
 __device__ inline void load_floats(const float* x, float (&v)[run]) {
   const uint4 a = load_once(reinterpret_cast<const uint4*>(x)), b = load_once(reinterpret_cast<const uint4*>(x) + 1);
   const std::uint32_t bits[run] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
@@ -168,7 +170,7 @@ __device__ inline void load_floats(const float* x, float (&v)[run]) {
   for (int c = 0; c < run; ++c) v[c] = __uint_as_float(bits[c]);
 }
 
-/// Eight values of a row, all of them there and 16-byte aligned.
+/// Loads eight values of a row, all of them owned, from a multiple of 16 bytes.
 template <class Source>
 __device__ void load_run(const typename Source::Stored* x, int r, Held<Source>& held) {
   if constexpr (std::is_same_v<Source, FromBf16>) {
@@ -181,7 +183,7 @@ __device__ void load_run(const typename Source::Stored* x, int r, Held<Source>& 
   }
 }
 
-/// The thread's part of a patch that begins at `x`; zero where there is nothing.
+/// Loads the thread's part of a patch that begins at `x`; elements outside the extent are zero.
 template <class Source, class Extent>
 __device__ Held<Source> load(const typename Source::Stored* x, std::int64_t width, const Seat& seat,
                              const Extent& extent) {
@@ -214,7 +216,7 @@ __device__ Held<Source> load(const typename Source::Stored* x, std::int64_t widt
 __device__ inline std::uint32_t shuffled_larger(std::uint32_t bits, int lanes) {
   return larger(bits, __shfl_xor_sync(whole_warp, bits, lanes));
 }
-/// Of the words that lanes [0, lanes) of each group hold, in all of them.
+/// The largest word among lanes [0, lanes) of each group of lanes; all of them get it.
 template <int lanes>
 __device__ std::uint32_t largest_across(std::uint32_t bits) {
 #pragma unroll
@@ -222,7 +224,7 @@ __device__ std::uint32_t largest_across(std::uint32_t bits) {
   return bits;
 }
 
-/// Of all that the thread holds.
+/// Largest magnitude of all the thread's values.
 __device__ inline std::uint32_t largest(const Pairs& x) {
   std::uint32_t top = 0;
 #pragma unroll
@@ -240,7 +242,7 @@ __device__ inline std::uint32_t largest(const Floats& x) {
   return top;
 }
 
-/// NaN becomes infinity, which has the same code where neither has one of its own. Returns the largest magnitude
+/// Replaces NaN by infinity, which has the same code in formats without NaN and infinity. Returns the largest magnitude
 /// before.
 __device__ inline std::uint32_t largest_without_nan(Pairs& x) {
   std::uint32_t most = 0;
@@ -262,7 +264,7 @@ __device__ inline std::uint32_t largest_without_nan(Pairs& x) {
 }
 __device__ inline std::uint32_t largest_without_nan(Floats& x) { return largest(x); }
 
-/// Of rows r and r + 1 over `lanes` neighbouring lanes.
+/// Largest magnitudes of rows r and r + 1 over `lanes` neighbouring lanes.
 template <int lanes>
 __device__ void largest_of_rows(const Pairs& x, int r, std::uint32_t (&top)[2]) {
   std::uint32_t of[2];
@@ -270,7 +272,7 @@ __device__ void largest_of_rows(const Pairs& x, int r, std::uint32_t (&top)[2]) 
   for (int k = 0; k < 2; ++k)
     of[k] =
         larger_pair(larger_pair(x.pair[r + k][0], x.pair[r + k][1]), larger_pair(x.pair[r + k][2], x.pair[r + k][3]));
-  // Row r goes low, row r + 1 high.
+  // Row r goes into the low half, row r + 1 into the high half.
   std::uint32_t both = larger_pair(__byte_perm(of[0], of[1], 0x5410), __byte_perm(of[0], of[1], 0x7632));
 #pragma unroll
   for (int step = 1; step < lanes; step *= 2) both = larger_pair(both, __shfl_xor_sync(whole_warp, both, step));
@@ -288,7 +290,7 @@ __device__ void largest_of_rows(const Floats& x, int r, std::uint32_t (&top)[2])
   }
 }
 
-/// Of each column over the thread's sixteen rows.
+/// Largest magnitude of each column over the thread's sixteen rows.
 __device__ inline void largest_of_columns(const Pairs& x, std::uint32_t (&top)[run]) {
 #pragma unroll
   for (int i = 0; i < run / 2; ++i) {
@@ -308,7 +310,7 @@ __device__ inline void largest_of_columns(const Floats& x, std::uint32_t (&top)[
   }
 }
 
-/// Over a whole block of `team` threads. `warps` is shared memory of one word a warp.
+/// The largest word over a whole block of `team` threads. `warps`: shared memory, one word per warp.
 template <int team = threads>
 __device__ std::uint32_t largest_of_block(std::uint32_t bits, std::uint32_t* warps) {
   bits = __reduce_max_sync(whole_warp, bits);
@@ -320,10 +322,10 @@ __device__ std::uint32_t largest_of_block(std::uint32_t bits, std::uint32_t* war
   return top;
 }
 
-/// Threads that reduce a member: it may have thousands of patches.
+/// Threads that reduce one member's patches, of which there may be thousands.
 inline constexpr int member_threads = 512;
 
-/// Largest of the thread's share of a member's owned patches, from `of_patches`, one a unit.
+/// Largest magnitude in the thread's share of a member's owned patches; `of_patches` has one entry per unit.
 __device__ inline std::uint32_t largest_of_patches(const Descriptor& d, std::int64_t member, const float* of_patches) {
   const UnitRange range = owned_patches(d, member);
   std::uint32_t top = 0;
@@ -333,15 +335,15 @@ __device__ inline std::uint32_t largest_of_patches(const Descriptor& d, std::int
   return top;
 }
 
-/// Spreads the blocks of threads that write scales evenly among those that move data: the former are bound by latency,
-/// the latter by bandwidth.
+/// Spreads blocks of threads that write scales evenly among those that move data: the first wait for latency, the
+/// second for bandwidth.
 struct Mixed {
   unsigned scales, step;
   Mixed(std::int64_t of_data, std::int64_t of_scales)
       : scales(static_cast<unsigned>(of_scales)),
         step(of_scales > 0 ? static_cast<unsigned>((of_data + of_scales) / of_scales) : 1) {}
   __device__ bool of_scales(unsigned block) const { return block % step == 0 && block / step < scales; }
-  /// Among those of its kind.
+  /// Number of `block` among the blocks of its kind.
   __device__ unsigned place(unsigned block) const {
     if (of_scales(block)) return block / step;
     const unsigned before = block / step + 1;
@@ -353,14 +355,15 @@ inline void check(cudaError_t status) {
   if (status != cudaSuccess) refuse("quantize", cudaGetErrorString(status));
 }
 
-/// When a kernel may begin: once its predecessor on the stream has ended, or as soon as that one lets it, which hides
-/// how long a launch takes. An early one has every block pass await_previous() before it reads or writes what any
-/// kernel writes, and so ends after its predecessors: those that follow need not know.
+/// When a kernel may begin: after its predecessor on the stream has ended (in_turn), or as soon as that one calls
+/// let_next_begin() (early), which hides the latency of a launch. Every block of an early kernel passes
+/// await_previous() before it reads or writes what any kernel writes. It so ends after its predecessors, and later
+/// launches need no care.
 enum class Begins { in_turn, early };
 __device__ inline void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;"); }
 __device__ inline void await_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-/// The kernel on the stream, `blocks` blocks of `team` threads; counted as launch() counts.
+/// Launches `kernel` on the stream with `blocks` blocks of `team` threads, and counts it as launch() does.
 template <int team = threads, Begins begins = Begins::in_turn, class... Parameters, class... Arguments>
 void start(Stream& stream, void (*kernel)(Parameters...), std::int64_t blocks, const Arguments&... arguments) {
   stream.count_launch();

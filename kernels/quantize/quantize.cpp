@@ -25,7 +25,7 @@ void check_source(const QuantizeTable& table, Purpose purpose) {
   }
 }
 
-/// Counts what is launched while it lives.
+/// Counts, by purpose, the launches made during its lifetime.
 class Counted {
  public:
   Counted(Stream& stream, Purpose purpose)

@@ -9,14 +9,15 @@ namespace {
 using formats::Columnwise;
 using formats::TensorScale;
 
-/// Values are kept in registers: 64 of them as bf16, 128 as fp32. More blocks hide more of the latency, until registers
-/// go to memory.
+/// Blocks of threads per multiprocessor. A thread keeps its values in registers: 64 for bf16, 128 for fp32. More blocks
+/// hide more latency, until registers spill to memory.
 template <Format F, class Source>
 inline constexpr int patches_a_multiprocessor = !Held<Source>::narrow                      ? 2
                                                 : F::columnwise == Columnwise::requantized ? 4
                                                                                            : 5;
 
-/// Where both copies lie as the source does, blocks of threads work on bands, whose scales fill sectors of both arrays.
+/// Whether blocks of threads work on bands: if both copies are stored in the source's order, bands fill sectors of both
+/// scale arrays.
 template <Format F>
 inline constexpr bool in_bands = F::scaled ? F::columnwise_order == Order::as_source : false;
 template <Format F>
@@ -24,7 +25,7 @@ inline constexpr Area area_of = in_bands<F> ? Area{32, 1024} : one_patch;
 template <Format F, class Source>
 inline constexpr int blocks_a_multiprocessor = (threads * patches_a_multiprocessor<F, Source>) / threads_of(area_of<F>);
 
-/// Shared memory of a block: what of an area is gathered before it is stored.
+/// Shared memory of a block of threads: what is gathered of an area before it is stored.
 template <Format F>
 struct Shared {
   static constexpr bool turned = F::columnwise_order == Order::transposed;
@@ -36,7 +37,7 @@ struct Shared {
   std::uint32_t columns[F::block == formats::Block{1, patch_edge} ? threads / 16 : 1][patch_edge];
 };
 
-/// Bands of the area that a task names.
+/// Number of bands in the area that a task names.
 template <Format F>
 inline constexpr int bands_a_group = (patch_edge / area_of<F>.rows) * (scale_area<F>().columns / area_of<F>.columns);
 
@@ -46,7 +47,7 @@ __device__ OwnedRows owned_rows(const Descriptor& d, const Patch& p) {
   return OwnedRows(d, p);
 }
 
-/// Rows of a patch are owned or not, so lines of the transposed copy are of one length.
+/// Rows of a patch are owned or not as a whole, so all lines of the transposed copy have one length.
 template <Format F, class Extent>
 __device__ void store_turned(const Descriptor& d, const Patch& p, const Turned<typename F::Element>& codes,
                              const Extent& extent) {
@@ -59,7 +60,7 @@ __device__ void store_turned(const Descriptor& d, const Patch& p, const Turned<t
   }
 }
 
-/// Square tiles: one encoding serves both copies.
+/// Quantizes in square tiles: one encoding serves both copies.
 template <Format F, class M, class Extent>
 __device__ void quantize_tiles(Held<typename M::Source>& x, const Descriptor& d, const Patch& p, const Extent& extent,
                                Shared<F>& shared, const TensorScale& tensor) {
@@ -95,7 +96,7 @@ __device__ void quantize_tiles(Held<typename M::Source>& x, const Descriptor& d,
   if (turned && d.side[1].data) store_turned<F>(d, p, columns, extent);
 }
 
-/// Blocks along rows: a few neighbouring lanes each.
+/// Quantizes in blocks along rows: each block belongs to a few neighbouring lanes.
 template <Format F, class M, class Extent>
 __device__ void quantize_rows(const Held<typename M::Source>& x, const Descriptor& d, const Patch& p,
                               const Extent& extent, Shared<F>& shared, const TensorScale& tensor) {
@@ -127,7 +128,7 @@ __device__ void quantize_rows(const Held<typename M::Source>& x, const Descripto
   }
 }
 
-/// Sixteen values of a column, rotated where the format says so.
+/// Sixteen values of a column, rotated (Hadamard) if the format says so.
 template <bool rotated, class X>
 __device__ void column_of(const X& x, int c, float (&y)[height]) {
 #pragma unroll
@@ -154,7 +155,7 @@ __device__ inline std::uint32_t largest_in(const float (&y)[height]) {
   return __float_as_uint(top);
 }
 
-/// Largest magnitude of the thread's columns, over as many bands of sixteen rows as a block has.
+/// Largest magnitude of the blocks in the thread's columns, over as many bands of sixteen rows as a block has.
 template <Format F, class X>
 __device__ void largest_of_column_blocks(const X& x, std::uint32_t (&top)[run], Shared<F>& shared) {
   constexpr int length = F::block.columns;
@@ -176,7 +177,7 @@ __device__ void largest_of_column_blocks(const X& x, std::uint32_t (&top)[run], 
   }
 }
 
-/// Blocks along columns, transposed: a column's sixteen codes are neighbours.
+/// Quantizes in blocks along columns and transposes: the sixteen codes of a column become neighbours.
 template <Format F, class M>
 __device__ void turn_columns(const Held<typename M::Source>& x, const Descriptor& d, const Patch& p, Shared<F>& shared,
                              const TensorScale& tensor) {
@@ -214,7 +215,7 @@ __device__ void turn_columns(const Held<typename M::Source>& x, const Descriptor
   }
 }
 
-/// Blocks along rows and along columns, both copies in the order of the source: a row of both at a time.
+/// Quantizes in blocks along rows and along columns, with both copies in the source's order: one row of both at a time.
 template <Format F, class M, class Extent>
 __device__ void quantize_in_place(const Held<typename M::Source>& x, const Descriptor& d, const Patch& p,
                                   const Extent& extent, Shared<F>& shared, const TensorScale (&tensor)[2]) {
@@ -270,7 +271,8 @@ __device__ void quantize_blocks(const Held<typename M::Source>& x, const Descrip
     store_turned<F>(d, p, Turned<typename F::Element>(shared.codes), extent);
 }
 
-/// Whether one of the thread's values is NaN or infinite: only an exponent of ones carries into the sign.
+/// Whether one of the thread's values is NaN or infinite: adding one to an exponent carries into the sign only if all
+/// its bits are ones.
 __device__ inline bool not_finite(const Pairs& x) {
   std::uint32_t carried = 0;
 #pragma unroll
@@ -304,7 +306,7 @@ __device__ void quantize_patch(const Descriptor& d, const Patch& p, const Extent
     store_plain<F, Source>(d, p, extent);
 }
 
-/// Not inlined, so that the rare patches' registers do not count for the others.
+/// Not inlined, so that the registers of these rare patches do not count for the others.
 template <Format F, class M>
 __device__ __noinline__ void quantize_part(const Descriptor& d, std::int64_t member, std::int64_t row,
                                            std::int64_t column, bool vectors, Shared<F>& shared) {
@@ -337,7 +339,8 @@ __global__ void __launch_bounds__(threads, blocks_a_multiprocessor<F, typename M
     copies_kernel(const __grid_constant__ TableView table) {
   __shared__ Descriptor descriptor;
   __shared__ Shared<F> shared;
-  // Backwards where the values were just read for their maximum, so that the last of them are still near.
+  // Tasks run backwards after the launch that read all values for their maximum: the last values are still in the
+  // cache.
   const Task task = table.owned[F::tensor_amax ? gridDim.x - 1 - blockIdx.x : blockIdx.x];
   if constexpr (repeats_scales<F>) let_next_begin();
   const Descriptor& d = fetch(table, task, descriptor);
@@ -350,7 +353,7 @@ __global__ void __launch_bounds__(threads, blocks_a_multiprocessor<F, typename M
     quantize_part<F, M>(d, p.member, p.row, p.column, vectors, shared);
 }
 
-/// Both arrays of scales from the first row of each block.
+/// Fills both arrays of scales from the first row of each block.
 template <Format F>
 __global__ void __launch_bounds__(2 * threads) repeat_kernel(const __grid_constant__ TableView table) {
   __shared__ Descriptor descriptor;
@@ -369,7 +372,7 @@ __global__ void __launch_bounds__(2 * threads) repeat_kernel(const __grid_consta
   store_scales(d, p, columnwise, owned);
 }
 
-/// Largest magnitude of what the thread holds, as a copy sees it.
+/// Largest magnitude of the thread's values as a copy sees them: rotated or not.
 template <bool rotated, class X>
 __device__ std::uint32_t largest_seen(const X& x) {
   if constexpr (!rotated) {
@@ -392,8 +395,7 @@ __global__ void __launch_bounds__(threads, blocks_a_multiprocessor<F, typename M
   __shared__ Descriptor descriptor;
   __shared__ std::uint32_t warps[2][threads / 32];
   using Source = typename M::Source;
-  constexpr bool rotated =
-      F::hadamard && M::purpose != Purpose::weight;  // only then do the copies see different values
+  constexpr bool rotated = F::hadamard && M::purpose != Purpose::weight;  // otherwise both copies see equal values
   const Task task = table.owned[blockIdx.x];
   let_next_begin();
   const Descriptor& d = fetch(table, task, descriptor);
@@ -434,7 +436,7 @@ void with_purpose(Purpose purpose, const Run& work) {
   work.template operator()<Mode<Source, Purpose::weight>>();
 }
 
-/// work.template operator()<F, M>() of the format and mode that were asked for.
+/// Calls work.template operator()<F, M>() for the format and mode at hand.
 template <class Run>
 void with_mode(FormatId format, Reading reading, Purpose purpose, const Run& work) {
   visit_format(format, [&]<class F>() {

@@ -7,7 +7,7 @@ namespace {
 
 using formats::Format;
 
-/// f(unit, entry, patch) for every patch that holds an owned element.
+/// Calls f(unit, entry, patch) for every patch that holds an owned element.
 template <class F>
 void each_owned_patch(Stream& stream, const char* name, const TableView& table, const F& f) {
   launch(stream, name, table.owned.count, [=](std::int64_t unit) {
@@ -16,7 +16,7 @@ void each_owned_patch(Stream& stream, const char* name, const TableView& table, 
   });
 }
 
-/// work.template operator()<F, Mode<...>>() of what was asked for.
+/// Calls work.template operator()<F, Mode<...>>() with the mode for `purpose`.
 template <class Source, Format F, class Work>
 void with_purpose(Purpose purpose, const Work& work) {
   if constexpr (F::hadamard) {
@@ -39,8 +39,7 @@ void with_mode(FormatId format, Reading reading, Purpose purpose, const Work& wo
 void find_amax(Stream& stream, FormatId format, const TableView& table, Reading reading, Purpose purpose) {
   with_mode(format, reading, purpose, [&]<class F, class M>() {
     if constexpr (F::tensor_amax) {
-      constexpr bool rotated =
-          F::hadamard && M::purpose != Purpose::weight;  // only then do the copies see different values
+      constexpr bool rotated = F::hadamard && M::purpose != Purpose::weight;  // otherwise both copies see equal values
       each_owned_patch(
           stream, "quantize: largest of patches", table, [=](std::int64_t unit, const Descriptor& d, const Patch& p) {
             table.largest[0][unit] = host::largest<F, M>(d, p, Side::rowwise);

@@ -6,8 +6,7 @@ namespace tessera::quantizer::device {
 
 using formats::Order;
 
-/// Scales of the blocks of an area, in the order of the array that they go into, without its repetitions; 0 where there
-/// is no block.
+/// Scales of the blocks of an area, in the order of their array but without its repetitions; 0 outside the matrix.
 template <Format F, Side side, Area area = one_patch>
 struct Grid {
   using Scale = typename F::Scale;
@@ -15,7 +14,7 @@ struct Grid {
   static constexpr formats::ScaleLayout layout = F::scale_layout(side);
   static constexpr bool turned = layout.order == Order::transposed;
   static constexpr int rows = area.rows / block.rows, columns = area.columns / block.columns;
-  /// What the array has of an area: lines of neighbouring entries.
+  /// The area's extent in the array: `lines` lines of `length` neighbouring entries.
   static constexpr int lines = turned ? columns * layout.repeat.columns : rows * layout.repeat.rows;
   static constexpr int length = turned ? rows * layout.repeat.rows : columns * layout.repeat.columns;
   static constexpr int line_repeat = turned ? layout.repeat.columns : layout.repeat.rows;
@@ -24,12 +23,12 @@ struct Grid {
 
   alignas(16) Scale scale[rows * columns];
 
-  /// Of block (i, j) of the area.
+  /// The scale of block (i, j) of the area.
   __device__ Scale& at(int i, int j) { return scale[turned ? j * rows + i : i * columns + j]; }
   __device__ Scale at(int i, int j) const { return scale[turned ? j * rows + i : i * columns + j]; }
 };
 
-/// Rows of an area that are owned, whole ones.
+/// The owned rows of an area; only whole rows are owned.
 struct OwnedRows {
   int begin, end;
   __device__ OwnedRows(int first, int last) : begin(first), end(last) {}
@@ -38,8 +37,8 @@ struct OwnedRows {
         end(static_cast<int>(clamp_to(p.high / d.matrix.columns - p.row, 0, p.rows))) {}
 };
 
-/// The area's part of an array, entry by entry, padding included: what belongs to owned rows; below the matrix, what
-/// belongs to whoever owns its last row.
+/// Stores the area's part of an array entry by entry, padding included. The owner of a row writes its entries; the
+/// owner of the last row writes those below the matrix.
 template <Format F, Side side, Area area>
 __device__ void store_ragged_scales(const Descriptor& d, const Patch& p, const Grid<F, side, area>& grid,
                                     OwnedRows owned) {
@@ -61,20 +60,22 @@ __device__ void store_ragged_scales(const Descriptor& d, const Patch& p, const G
   }
 }
 
-/// An area's part of an array of bytes: `lines` of `length` entries, whole words, `pitch` apart; no lines where it is
-/// not that simple. Finding it takes long, which one thread does while values are on their way.
+/// An area's part of an array of bytes that is stored in whole words: `lines` of `length` entries, `pitch` apart. No
+/// lines: store_ragged_scales() must be used. Finding the lines takes long; one thread does it while values are being
+/// loaded.
 struct ScaleLines {
   std::uint8_t* first;
   std::int64_t pitch;
   int lines, length;
 };
 
-/// Whether a patch has one entry for each of its threads, side by side in the array.
+/// Whether a patch has one entry for each of its threads, adjacent in the array.
 template <Format F, Side side>
 inline constexpr bool entry_a_thread =
     sizeof(typename F::Scale) == sizeof(float) && Grid<F, side>::lines == 1 && Grid<F, side>::length == threads;
 
-/// Then, of a whole patch, to which no padding belongs. All threads call it, once the grid is complete.
+/// Stores the scales of a whole patch without padding if entry_a_thread holds. All threads call it, after the grid is
+/// complete.
 template <Format F, Side side>
 __device__ void store_entry(const Descriptor& d, const Patch& p, const Grid<F, side>& grid) {
   const Matrix padded = formats::padded_extent<F>(side, d.matrix);
@@ -84,7 +85,7 @@ __device__ void store_entry(const Descriptor& d, const Patch& p, const Grid<F, s
     out[scale_place<F>(side, padded, span.row, span.column) + threadIdx.x] = grid.scale[threadIdx.x];
 }
 
-/// Where all rows are owned and the area holds all padding of theirs.
+/// Finds the lines: they exist if all rows are owned and the area holds all of their padding.
 template <Format F, Side side, Area area>
 __device__ ScaleLines lines_of(const Descriptor& d, const Patch& p, OwnedRows owned) {
   using G = Grid<F, side, area>;
@@ -103,7 +104,7 @@ __device__ ScaleLines lines_of(const Descriptor& d, const Patch& p, OwnedRows ow
   return at;
 }
 
-/// So many entries at a time: whole words.
+/// Stores scales `entries` at a time, as whole words.
 template <int entries, Format F, Side side, Area area>
 __device__ void store_entries(const ScaleLines& at, const Grid<F, side, area>& grid, int line_repeat) {
   using G = Grid<F, side, area>;
@@ -131,7 +132,7 @@ __device__ void store_lines(const ScaleLines& at, const Grid<F, side, area>& gri
   store_entries<4>(at, grid, line_repeat);
 }
 
-/// Of rows `owned`. All threads call it, once the grid is complete.
+/// Stores the scales of rows `owned`. All threads call it, after the grid is complete.
 template <Format F, Side side, Area area>
 __device__ void store_scales(const Descriptor& d, const Patch& p, const ScaleLines& at, const Grid<F, side, area>& grid,
                              OwnedRows owned) {
@@ -145,7 +146,7 @@ __device__ void store_scales(const Descriptor& d, const Patch& p, const Grid<F, 
   store_scales(d, p, lines_of<F, side, area>(d, p, owned), grid, owned);
 }
 
-/// One scale per block, in rows of `pitch` entries, `step` rows apart: of the blocks that begin in owned rows.
+/// Stores one scale per block that begins in an owned row, in lines of `pitch` entries, `step` lines apart.
 template <Format F, Area area>
 __device__ void store_each_block(const Patch& p, const Grid<F, Side::rowwise, area>& grid, OwnedRows owned,
                                  typename F::Scale* out, std::int64_t pitch, int step) {
@@ -156,7 +157,7 @@ __device__ void store_each_block(const Patch& p, const Grid<F, Side::rowwise, ar
       out[(p.row / G::block.rows + i) * step * pitch + p.column / G::block.columns + j] = grid.at(i, j);
   }
 }
-/// The same to where scales travel alone.
+/// Stores one scale per block in the compact array that travels.
 template <Format F, Area area>
 __device__ void store_block_scales(const Descriptor& d, const Patch& p, const Grid<F, Side::rowwise, area>& grid) {
   const Matrix all = formats::blocks<F>(Side::rowwise, d.matrix);
@@ -164,7 +165,7 @@ __device__ void store_block_scales(const Descriptor& d, const Patch& p, const Gr
                    static_cast<typename F::Scale*>(d.block_scales) + p.member * all.elements(), all.columns, 1);
 }
 
-/// Whether one row of scales stands for several: then a launch of its own repeats them, sector by sector.
+/// Whether one row of scales stands for several. Then a launch of its own repeats it, sector by sector.
 template <Format F>
 inline constexpr bool repeats_scales =
     F::scale_layout(Side::rowwise).repeat.rows > 1 && F::columnwise == formats::Columnwise::transposed;
@@ -173,8 +174,8 @@ __device__ bool scales_follow(const Descriptor& d) {
   return repeats_scales<F> && d.block_scales == nullptr && d.side[0].scales != nullptr;
 }
 
-/// Where a patch's scales go: to the lines of both arrays, or, where a launch repeats them, to the first row of each
-/// block.
+/// Finds where a patch's scales go: into the lines of both arrays, or, if a launch repeats them, into the first row of
+/// each block.
 template <Format F, Area area>
 __device__ void find_lines(const Descriptor& d, const Patch& p, OwnedRows owned, ScaleLines (&at)[2]) {
   if (threadIdx.x == 0) {
@@ -187,7 +188,8 @@ __device__ void find_lines(const Descriptor& d, const Patch& p, OwnedRows owned,
   if (threadIdx.x == 32) at[1] = lines_of<F, Side::columnwise, area>(d, p, owned);
 }
 
-/// Scales of a square format, to where find_lines() says or to where they travel. Its grids agree but for their order.
+/// Stores the scales of a square format where find_lines() says, or in the array that travels. Both its grids agree but
+/// for order.
 template <Format F, Area area>
 __device__ void store_square_scales(const Descriptor& d, const Patch& p, const ScaleLines (&at)[2],
                                     const Grid<F, Side::rowwise, area>& rowwise,
@@ -205,8 +207,8 @@ __device__ void store_square_scales(const Descriptor& d, const Patch& p, const S
   store_scales(d, p, at[1], columnwise, owned);
 }
 
-/// Both grids of an area from the rowwise array's first row of each block, or from where scales travelled; of owned
-/// rows.
+/// Reads both grids of an area, for owned rows, from the first row of each block in the rowwise array, or from the
+/// array that travelled.
 template <Format F, Area area>
 __device__ void gather_scales(const Descriptor& d, const Patch& p, OwnedRows owned,
                               Grid<F, Side::rowwise, area>& rowwise, Grid<F, Side::columnwise, area>& columnwise) {

@@ -15,7 +15,7 @@ __device__ std::int64_t amax_place(const Descriptor& d, const Patch& p, std::int
          p.column / F::block.columns + j;
 }
 
-/// Largest magnitude of the tile that the thread's values lie in.
+/// Largest magnitude of the tile in which the thread's values lie.
 template <Format F>
 __device__ std::uint32_t largest_of_tile(std::uint32_t top, std::uint32_t* warps) {
   constexpr int tile = F::block.rows;
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(member_threads)
   if (threadIdx.x == 0) amaxes.members()[d.first_member + task.member] = static_cast<std::uint16_t>(top >> 16);
 }
 
-/// The member's scale, from its amax.
+/// The member's scale, computed from its amax.
 template <Format F>
 __device__ TensorScale tensor_of(const Descriptor& d, const Patch& p, const Amaxes& amaxes) {
   if constexpr (F::tensor_amax) return F::tensor_scale(FromBf16::value(amaxes.members()[d.first_member + p.member]));
@@ -71,7 +71,7 @@ __device__ auto encoding_of(const Descriptor& d, const Patch& p, const Amaxes& a
   return F::encoding(FromBf16::value(amaxes.blocks[amax_place<F>(d, p, i, j)]), tensor);
 }
 
-/// Data of exactly the owned elements. A thread's values lie in one tile.
+/// Writes the data of exactly the owned elements. A thread's values lie in one tile.
 template <Format F, class Source, class Extent>
 __device__ void cast_patch(const Descriptor& d, const Patch& p, const Extent& extent, const Amaxes& amaxes) {
   if constexpr (!F::scaled) return store_plain<F, Source>(d, p, extent);
@@ -93,7 +93,7 @@ __device__ void cast_patch(const Descriptor& d, const Patch& p, const Extent& ex
   }
 }
 
-/// The scales of a whole area, whoever owns its elements; where they travel, of its owned blocks.
+/// Writes the scales of a whole area, whoever owns its elements; if scales travel, only those of owned blocks.
 template <Format F, Area area>
 __device__ void cast_scales(const Descriptor& d, Patch p, const Amaxes& amaxes, Grid<F, Side::rowwise, area>& rowwise,
                             Grid<F, Side::columnwise, area>& columnwise) {
@@ -111,7 +111,7 @@ __device__ void cast_scales(const Descriptor& d, Patch p, const Amaxes& amaxes, 
   __syncthreads();
   if (d.block_scales != nullptr) return store_block_scales(d, p, rowwise);
   p.low = 0;
-  p.high = d.matrix.elements();  // every rank writes all scales, padding included
+  p.high = d.matrix.elements();  // every rank writes all scales and their padding
   const OwnedRows all(0, p.rows);
   store_scales(d, p, rowwise, all);
   if constexpr (F::columnwise == formats::Columnwise::shared) store_scales(d, p, columnwise, all);

@@ -8,7 +8,7 @@ namespace {
 using formats::Format;
 using formats::TensorScale;
 
-/// Entries of the amax buffer that one piece of a launch clears.
+/// Entries of the amax buffer that one work item clears.
 constexpr std::int64_t chunk = 4096;
 
 template <class Work>
@@ -37,7 +37,7 @@ void find_amaxes(Stream& stream, const TableView& table, const Amaxes& amaxes) {
     });
 }
 
-/// The member's scale, from its amax; the first of its patches keeps the amax with the copies.
+/// The member's scale, computed from its amax. The first patch of a member stores the amax with the copies.
 template <Format F>
 TensorScale tensor_of(const Descriptor& d, const Patch& p, const Amaxes& amaxes, bool keep) {
   if constexpr (F::tensor_amax) {
@@ -50,7 +50,7 @@ TensorScale tensor_of(const Descriptor& d, const Patch& p, const Amaxes& amaxes,
   return {};
 }
 
-/// Units below table.all.count write scales, the others data.
+/// The work of one unit: units below table.all.count write scales, the others data.
 template <Format F, class Source>
 void cast_unit(const TableView& table, const Amaxes& amaxes, std::int64_t unit) {
   const bool data = unit >= table.all.count;

@@ -22,7 +22,7 @@ std::string described(const QuantizedMatrix& m) {
   throw Error(Exit::internal, std::string(format) + ": " + described(m) + ": " + rule);
 }
 
-// The checks of one matrix of format F, each with its own message.
+// Checks one matrix against format F; every rule has its own message.
 template <Format F>
 class Check {
  public:
@@ -106,7 +106,7 @@ class Check {
   }
 
   std::int64_t stride() const { return stride_; }
-  /// Owned elements; a tensor that was never set holds none.
+  /// Number of owned elements; 0 for a tensor that was never set.
   std::int64_t count() const { return m_.values || m_.values.shape.rank() > 0 ? m_.values.elements() : 0; }
 
  private:
@@ -121,14 +121,14 @@ class Check {
     expect(reinterpret_cast<std::uintptr_t>(t.data) % alignment == 0, std::string(what) + ": misaligned");
   }
   void claim(quantizer::Use use, const Tensor& t, std::int64_t offset, std::int64_t bytes) {
-    const bool elsewhere = m_.buffers == Buffers::owned && use == quantizer::Use::writes;  // but for a part
+    const bool elsewhere = m_.buffers == Buffers::owned && use == quantizer::Use::writes;  // mostly not its memory
     if (claims_ && !elsewhere) claims_->add(use, static_cast<const std::byte*>(t.data) + offset, bytes);
   }
   void buffer(const Tensor& t, std::int64_t bytes, std::size_t alignment, const char* what) {
     check_buffer(t, bytes, alignment, what);
     claim(quantizer::Use::writes, t, 0, bytes);
   }
-  /// f(first position, end) of every member; of all at once where they touch. What lies in gaps is another's.
+  /// Calls f(first position, end) for every member, or once for all if they touch. Gaps belong to others.
   template <class Piece>
   void each_member(const Piece& f) const {
     if (stride_ == m_.matrix.elements()) return f(0, span_);
@@ -136,7 +136,7 @@ class Check {
   }
 
   const QuantizedMatrix& m_;
-  quantizer::Claims* claims_;  ///< null: not kept
+  quantizer::Claims* claims_;  ///< null: overlaps are not looked for
   std::int64_t stride_ = 0, span_ = 0;
 };
 
@@ -165,7 +165,7 @@ quantizer::Alignment alignment_of(const Descriptor& d, std::int64_t value_bytes)
           fits(d.side[1].data, turned ? d.matrix.rows : d.matrix.columns, code, turned ? 16 : 8)};
 }
 
-// Patch rows of all members that hold an owned element, as {first, count}.
+// Patch rows, of all members, that hold an owned element, as {first, count}.
 std::pair<std::int64_t, std::int64_t> owned_strips(const Descriptor& d) {
   const std::int64_t elements = d.matrix.elements();
   if (elements == 0 || d.begin >= d.end) return {0, 0};
@@ -188,7 +188,7 @@ void expect_indices(const QuantizedMatrix& m, const Descriptor& d) {
     refuse(m, "quantize", "more patches than one launch takes");
 }
 
-// A matrix that has been checked, but for its place among others.
+// The descriptor of a checked matrix, without its place in a table.
 template <Format F>
 Descriptor described_by(const QuantizedMatrix& m, quantizer::Claims* claims) {
   Check<F> check(m, claims);
@@ -224,7 +224,7 @@ Descriptor described_by(const QuantizedMatrix& m, quantizer::Claims* claims) {
   return d;
 }
 
-// All areas of a matrix.
+// All areas of a matrix, as a counted list.
 quantizer::Units counted(const Descriptor& d, quantizer::Area area) {
   const std::int64_t rows = area.rows / quantizer::patch_edge, columns = area.columns / quantizer::patch_edge;
   const std::int64_t down = (d.patches.rows + rows - 1) / rows, across = (d.patches.columns + columns - 1) / columns;
@@ -251,7 +251,7 @@ void QuantizeTable::add(const QuantizedMatrix& m, quantizer::Claims& claims) {
 template <Format F>
 void QuantizeTable::add_tasks(const Descriptor& d) {
   const auto entry = static_cast<std::int32_t>(descriptors_.size());
-  // Areas that hold a row of the patch rows [begin, end), which count on through the members.
+  // Adds the areas that hold a row of patch rows [begin, end); patch rows are numbered through all members.
   const auto add_rows = [&](std::vector<quantizer::Task>& tasks, std::int64_t begin, std::int64_t end,
                             quantizer::Area area) {
     const std::int64_t down = area.rows / quantizer::patch_edge, across = area.columns / quantizer::patch_edge;
@@ -297,7 +297,8 @@ QuantizeTable::QuantizeTable(FormatId format, std::span<const QuantizedMatrix> m
   build_image();
 }
 
-// Descriptors, the lists of tasks, then scratch for the largest magnitude of every owned patch, rowwise and columnwise.
+// The image: descriptors, lists of tasks, then scratch for each owned patch's largest magnitude, rowwise and
+// columnwise.
 void QuantizeTable::build_image() {
   std::size_t at = descriptors_.size() * sizeof(Descriptor), tasks = 0;
   const std::vector<quantizer::Task>* lists[] = {&owned_, &all_, &members_, &owned_groups_, &all_groups_, &turned_};

@@ -12,7 +12,7 @@
 namespace tessera {
 namespace {
 
-// A row of work: long enough to be vectors on the host, short enough to fill a GPU.
+// Elements of a row of work: enough to vectorise on the host, few enough to fill a GPU with rows.
 constexpr std::int64_t chunk = 2048;
 
 TESSERA_FN constexpr PhiloxBlock counter_of(std::uint64_t stream, std::uint64_t index) {

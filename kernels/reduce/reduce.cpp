@@ -11,8 +11,8 @@
 namespace tessera {
 namespace {
 
-// A row of work: it stays in the first cache while it is read once for each digit, and 2^12 digits of 40 bits add up
-// exactly in fp64.
+// Elements of a row of work. They stay in the first-level cache while they are read once per digit, and 2^12 digits of
+// 40 bits add up exactly in fp64.
 constexpr std::int64_t chunk = 4096;
 
 template <class T>
@@ -49,7 +49,7 @@ void check_parts(const char* who, const Tensor& out, const Tensor& in) {
   require(out.type == DType::f32 || out.type == DType::f64, who, "takes f32 or f64");
 }
 
-// |x| as an integer that orders like it; 0 when x is not finite.
+// |x| as an integer that orders as |x| does; 0 if x is not finite.
 TESSERA_FN inline std::int32_t magnitude(float x) {
   const auto bits = static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFu);
   return bits < 0x7F800000 ? bits : 0;
@@ -58,14 +58,15 @@ TESSERA_FN inline double power_of_two(int e) {
   return std::bit_cast<double>(static_cast<std::uint64_t>(1023 + e) << 52);
 }
 
-// Digit k, of 40 bits, of squares as fixed-point numbers in units of 2^-300: a square is exact in fp64 (48 bits),
-// adding and subtracting 1.5 2^52 units of a digit rounds it to that digit, and the sum of a row's digits is exact
-// again.
+// Digit k of squares that are written as fixed-point numbers in units of 2^-300, with digits of 40 bits. All of it is
+// exact in fp64: a square has 48 bits; adding and subtracting 1.5 2^52 units of a digit rounds to that digit; and the
+// sum of a row's digits fits.
 class Digit {
  public:
   static constexpr int bits = 40;
   static constexpr int shift(int k) { return k * bits; }
-  // The digits that squares of numbers of these magnitudes reach: upward half a digit, since digits are signed.
+  // The highest and lowest digit that squares of such magnitudes reach. Digits are signed, so a square may reach half a
+  // digit higher.
   TESSERA_FN static int top(std::int32_t largest) { return (2 * exponent(largest) + 48) / bits; }
   TESSERA_FN static int bottom(std::int32_t smallest) { return 2 * exponent(smallest) / bits; }
 
@@ -76,7 +77,7 @@ class Digit {
   TESSERA_FN double operator()(float x) const {
     const float finite = magnitude(x) != 0 ? x : 0.0f;
     const double square = static_cast<double>(finite) * static_cast<double>(finite);
-    // From the limit on, all of a square's bits lie above this digit.
+    // At and above the limit, all bits of a square lie above this digit.
     const double rest = square < limit_ ? square - ((square + above_) - above_) : 0.0;
     return (rest + own_) - own_;
   }
@@ -87,7 +88,7 @@ class Digit {
   double above_, own_, limit_;
 };
 
-// words += value 2^at units, one 32-bit digit a word.
+// words += value 2^at units; each word holds a 32-bit digit.
 TESSERA_FN inline void add_at(std::int64_t* words, std::int64_t value, int at) {
   const std::int64_t low = (value & 0xFFFFFFFF) << (at % 32), high = ((value >> 32) << (at % 32)) + (low >> 32);
   const std::int64_t digits[3] = {low & 0xFFFFFFFF, high & 0xFFFFFFFF, high >> 32};
@@ -95,7 +96,7 @@ TESSERA_FN inline void add_at(std::int64_t* words, std::int64_t value, int at) {
     if (digits[i] != 0) Kokkos::atomic_add(words + at / 32 + i, digits[i]);
 }
 
-// Leaves 32-bit digits in all limbs but the last, so that any number of calls and ranks can be added.
+// Carries until every limb but the last holds 32 bits, so that any number of calls and ranks can be added.
 TESSERA_FN inline void carry(std::int64_t* limbs) {
   for (int i = 0; i + 1 < ExactSum::limbs; ++i) {
     limbs[i + 1] += limbs[i] >> 32;
@@ -133,7 +134,7 @@ void add_squares_as(Stream& stream, const Tensor& words, const Tensor& x) {
       });
 }
 
-// floor(sqrt(n)): the double's root is off by one at most.
+// floor(sqrt(n)). The root in double is off by at most one, which is corrected.
 TESSERA_FN inline std::uint64_t integer_root(std::uint64_t n) {
   auto root = static_cast<std::uint64_t>(::sqrt(static_cast<double>(n)));
   if (root > 0xFFFFFFFFu) root = 0xFFFFFFFFu;
@@ -142,8 +143,8 @@ TESSERA_FN inline std::uint64_t integer_root(std::uint64_t n) {
   return root;
 }
 
-// The correctly rounded root of the limbs' number: the root of its leading 63 or 64 bits has 32 bits, to which one
-// more is joined that says whether anything was cut off; the only rounding is the last conversion.
+// The correctly rounded square root of the limbs' number. The root of its leading 63 or 64 bits has 32 bits; one more
+// bit says whether anything was cut off. Only the last conversion rounds.
 TESSERA_FN inline float root_of(std::int64_t* limbs) {
   carry(limbs);
   int top = ExactSum::limbs - 1;

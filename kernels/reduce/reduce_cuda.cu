@@ -1,6 +1,6 @@
-// The exact sum of squares of many tensors in one launch that reads each element once. |x| = M 2^(L - 150) with M below
-// 2^32 for the exponents [L, L + 9) of a window: M^2 is added as an integer, exactly, and the windows of a warp's
-// elements are taken in turn from its largest element down, two or three for gradients.
+// The exact sum of squares of many tensors, in one launch that reads each element once. Exponents are split into
+// windows [L, L + 9), in which |x| = M 2^(L - 150) with an integer M below 2^32, so M^2 is added exactly. A warp visits
+// the windows of its elements from the largest down; gradients need two or three.
 #include <algorithm>
 
 #include "kernels/base/columns.cuh"
@@ -11,13 +11,13 @@ namespace tessera::reduce {
 namespace {
 
 constexpr int threads = 256, warps = threads / 32, lanes = 4, packs = 4, mine = lanes * packs;
-constexpr int exponents = 9, windows = 29, digits = 3;  // of a window's sum, of 32 bits
+constexpr int exponents = 9, windows = 29, digits = 3;  // digits of 32 bits in a window's sum
 static_assert(windows * exponents >= 254 && windows * digits <= threads);
-constexpr std::int64_t chunk = threads * mine, most_blocks = 1056;  // eight a multiprocessor of an H200
+constexpr std::int64_t chunk = threads * mine, most_blocks = 1056;  // 8 blocks a multiprocessor of an H200
 constexpr std::uint32_t infinity = 0x7F800000u;
 constexpr unsigned everyone = ~0u;
 
-/// The tensors of one launch: where each begins, its size, and its first chunk.
+/// The tensors of one launch: the address, size and first chunk of each.
 struct Pieces {
   static constexpr int most = 64;
   const float* x[most];
@@ -40,7 +40,7 @@ __device__ std::uint64_t warp_sum(std::uint32_t digit) {
   return __reduce_add_sync(everyone, digit & 0xFFFFu) + (high << 16);
 }
 
-/// Magnitudes of the thread's share of a chunk; those that are not finite are counted and become 0.
+/// Loads magnitudes of the thread's share of a chunk; values that are not finite are counted and become 0.
 __device__ void load(std::uint32_t (&x)[mine], const float* values, std::int64_t size, std::int64_t begin, int& lost) {
 #pragma unroll
   for (int p = 0; p < packs; ++p) {
@@ -62,7 +62,7 @@ __device__ void load(std::uint32_t (&x)[mine], const float* values, std::int64_t
   }
 }
 
-/// The sums of one warp, a row of digits a window.
+/// Adds the sums of one warp; each window has a row of digits.
 __device__ void add_windows(unsigned long long* sums, std::uint32_t (&x)[mine]) {
   while (true) {
     std::uint32_t largest = 0;
@@ -75,7 +75,7 @@ __device__ void add_windows(unsigned long long* sums, std::uint32_t (&x)[mine]) 
     Wide sum;
 #pragma unroll
     for (std::uint32_t& m : x) {
-      // A denormal has the least exponent and no leading bit.
+      // A denormal has the smallest exponent and no implicit leading bit.
       const bool denormal = m < 0x800000u;
       const std::uint32_t whole = denormal ? m : (m & 0x7FFFFFu) | 0x800000u;
       const std::uint32_t shift = denormal ? 0 : (m >> 23) - lowest;
@@ -91,7 +91,7 @@ __device__ void add_windows(unsigned long long* sums, std::uint32_t (&x)[mine]) 
   }
 }
 
-/// words += value 2^at units, a 32-bit digit a word.
+/// words += value 2^at units; each word holds a 32-bit digit.
 __device__ void add_at(unsigned long long* words, std::uint64_t value, int at) {
   const std::uint64_t low = (value & 0xFFFFFFFFu) << (at % 32), high = ((value >> 32) << (at % 32)) + (low >> 32);
   const std::uint64_t parts[3] = {low & 0xFFFFFFFFu, high & 0xFFFFFFFFu, high >> 32};

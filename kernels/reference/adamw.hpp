@@ -7,7 +7,7 @@ namespace tessera::reference {
 
 void adamw_advance(const AdamWCoefficients& coefficients, AdamWClock& clock, const ClipResult& clip);
 
-/// One run's update in fp32 by an advanced clock, bit for bit what adamw_step does. M, the moments' type, is float or
+/// adamw_step() of one run, bit for bit, in fp32, by a clock that has been advanced. M, the moments' type, is float or
 /// bf16.
 template <class M>
 void adamw_step(const AdamWCoefficients& coefficients, float weight_decay, std::span<float> master, std::span<M> m,

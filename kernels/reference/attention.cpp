@@ -34,7 +34,7 @@ double dot(std::span<const double> a, std::size_t i, std::span<const double> b, 
 }
 
 struct Weights {
-  std::vector<double> p;  // of keys 0 .. t
+  std::vector<double> p;  // probabilities of keys 0 .. t
   double lse;
 };
 Weights softmax(const Place& at, std::span<const double> qkv, std::int64_t t) {

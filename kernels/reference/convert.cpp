@@ -6,7 +6,7 @@
 namespace tessera::reference {
 namespace {
 double value_of(std::uint32_t magnitude) {
-  // One step beyond the largest finite bf16 stands 2^128, which is where rounding to infinity begins to be nearer.
+  // The number behind the largest finite bf16 counts as 2^128: from half way to it on, rounding gives infinity.
   if (magnitude == 0x7F80) return std::ldexp(1.0, 128);
   return static_cast<double>(std::bit_cast<float>(magnitude << 16));
 }
@@ -19,7 +19,7 @@ bf16 nearest_bf16(float x) {
     return result;
   }
   const double wanted = std::abs(static_cast<double>(x));
-  std::uint32_t below = 0, above = 0x7F80;  // the last magnitude not above x, the first above it
+  std::uint32_t below = 0, above = 0x7F80;  // the largest magnitude not above x, the smallest above it
   if (std::isinf(x)) below = 0x7F80;
   while (!std::isinf(x) && above - below > 1) {
     const std::uint32_t middle = (below + above) / 2;

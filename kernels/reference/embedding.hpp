@@ -11,12 +11,12 @@ namespace tessera::reference {
 std::vector<double> embedding_forward(std::span<const std::int32_t> ids, std::span<const double> tokens,
                                       std::span<const double> positions, std::size_t columns);
 
-/// dtokens = beta dtokens, then every row of dy added to its token's, in ascending position: bit for bit what the
-/// kernel does. T is double, float or bf16.
+/// dtokens = beta dtokens; then every row of dy is added to the row of its token, in ascending position: bit for bit
+/// what the kernel does. T is double, float or bf16.
 template <class T>
 void embedding_token_gradient(std::span<Accumulator<T>> dtokens, float beta, std::span<const std::int32_t> ids,
                               std::span<const T> dy, std::size_t columns);
-/// The same of dpositions [T,C], to whose row m mod T row m of dy is added.
+/// dpositions [T,C] = beta dpositions; then row m of dy is added to row m mod T.
 template <class T>
 void embedding_position_gradient(std::span<Accumulator<T>> dpositions, float beta, std::span<const T> dy);
 

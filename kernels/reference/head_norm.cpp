@@ -7,7 +7,7 @@
 namespace tessera::reference {
 namespace {
 
-/// f(begin, weight or none) for every head of every token, at its first element.
+/// Calls f(begin, weight or none) for every head of every token; `begin` is the head's first element.
 template <class F>
 void each_head(const AttentionShape& shape, const F& f) {
   const auto all = shape.heads + 2 * shape.kv_heads, normed = shape.heads + shape.kv_heads;

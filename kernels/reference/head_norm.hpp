@@ -6,14 +6,14 @@
 
 namespace tessera::reference {
 
-/// Queries and keys normalised head by head, by the plain rms norm of rows of D.
+/// Normalises each head of Q and K by the plain rms norm of D elements.
 std::vector<double> head_norm_forward(const AttentionShape& shape, std::span<const double> qkv,
                                       std::span<const double> q, std::span<const double> k, double eps);
 
 struct HeadNormGradient {
   std::vector<double> dqkv, dq, dk;
 };
-/// Each head by the chain rule of the plain rms norm.
+/// The gradients by the chain rule of the plain rms norm, head by head.
 HeadNormGradient head_norm_backward(const AttentionShape& shape, std::span<const double> dy,
                                     std::span<const double> qkv, std::span<const double> q, std::span<const double> k,
                                     double eps);

@@ -14,9 +14,10 @@ struct Routed {
 };
 Routed route(const RouterShape& shape, std::span<const double> logits);
 
-/// Rows that arrive at a rank of an expert group, one at a time: offsets, where the m-th that arrives stands, and back.
+/// The arrival of rows at a rank of an expert group, row by row: offsets, the place of the m-th arriving row, and the
+/// inverse.
 struct Arrived {
-  std::vector<std::int32_t> offsets, row_of_slot, token_of_row;  ///< -1: nothing's row
+  std::vector<std::int32_t> offsets, row_of_slot, token_of_row;  ///< -1: padding
   Arrivals seen;
 };
 Arrived arrive(const ArrivalShape& shape, std::span<const std::int32_t> counts);
@@ -25,10 +26,10 @@ struct AuxiliaryLosses {
   double balance = 0, z = 0;
 };
 AuxiliaryLosses auxiliary_losses(const RouterShape& shape, const Routed& routed);
-/// Slots of the expert that got most of them.
+/// Slots that go to the expert with most of them.
 std::int64_t busiest_expert(const RouterShape& shape, const Routed& routed);
 
-/// d/dlogits of <dweight, weight> + balance_scale balance + z_scale z, link by link of the chain; loads constant.
+/// d/dlogits of <dweight, weight> + balance_scale balance + z_scale z by the chain rule; loads count as constant.
 std::vector<double> route_backward(const RouterShape& shape, const Routed& routed, std::span<const double> dweight,
                                    double balance_scale, double z_scale);
 

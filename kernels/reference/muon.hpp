@@ -5,7 +5,7 @@
 
 namespace tessera::reference {
 
-/// One part of what muon_momentum and muon_update do, bit for bit. M, the momentum's type, is float or bf16.
+/// muon_momentum() and muon_update() of one part, bit for bit. M, the momentum's type, is float or bf16.
 template <class M>
 void muon_momentum(const MuonMomentum& momentum, std::span<M> m, std::span<float> gradient, const ClipResult& clip);
 void muon_update(double weight_decay, double scale, std::span<float> master, std::span<const float> orthogonal,

@@ -8,7 +8,7 @@ namespace {
 
 float rounded(float x) { return bf16(x); }
 
-/// A matrix by rows.
+/// A matrix, row-major.
 struct Matrix {
   std::size_t rows, columns;
   std::vector<float> values;
@@ -24,7 +24,7 @@ Matrix transposed(const Matrix& m) {
   return t;
 }
 
-/// a b^T, in double, then fp32.
+/// a b^T, computed in double and rounded to fp32.
 Matrix product(const Matrix& a, const Matrix& b) {
   Matrix c{a.rows, b.rows, std::vector<float>(a.rows * b.rows)};
   for (std::size_t i = 0; i < a.rows; ++i)
@@ -36,7 +36,7 @@ Matrix product(const Matrix& a, const Matrix& b) {
   return c;
 }
 
-/// bf16(p x + q y), element by element.
+/// bf16(p x + q y), elementwise.
 Matrix combined(float p, const Matrix& x, float q, const Matrix& y) {
   Matrix out = x;
   for (std::size_t i = 0; i < out.values.size(); ++i) out.values[i] = rounded(p * x.values[i] + q * y.values[i]);

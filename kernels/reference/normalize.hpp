@@ -16,7 +16,7 @@ Normed norm_forward(Norm kind, std::span<const double> x, std::span<const double
 struct NormGradient {
   std::vector<double> dx, dweight, dbias;
 };
-/// The gradients of sum dy norm(x) w + b, from x alone: through the mean and the variance, one after the other.
+/// The gradients of sum dy (norm(x) w + b), from x alone: through the mean, then through the variance.
 NormGradient norm_backward(Norm kind, std::span<const double> dy, std::span<const double> x,
                            std::span<const double> weight, double eps = norm_eps);
 

@@ -15,7 +15,7 @@ namespace tessera::reference {
 using formats::Format;
 using formats::Matrix;
 
-/// One copy: bytes as stored, scales with their padding.
+/// One copy of a matrix: bytes as stored, and scales with their padding.
 template <class Scale>
 struct QuantizedCopy {
   std::vector<std::uint8_t> data;
@@ -23,16 +23,16 @@ struct QuantizedCopy {
   float amax = 0;
 };
 
-/// The byte of element (row, column) for stochastic rounding; empty: round to nearest.
+/// The random byte of element (row, column) for stochastic rounding; empty: round to nearest.
 using DrawByte = std::function<std::uint32_t(std::int64_t row, std::int64_t column)>;
 
 /// Byte i mod 16 of Philox block i / 16 under `key`, i = rows[row] * columns + column.
 DrawByte draw_bytes(RandomKey key, std::vector<std::int64_t> rows, std::int64_t columns);
 
-/// bf16 of every value.
+/// Every value rounded to bf16.
 std::vector<float> rounded_to_bf16(const std::vector<float>& values);
 
-/// Sixteen rows at a time along the columns: H16 (s * x) / 4 with fp32 butterflies.
+/// The Hadamard rotation, sixteen rows at a time along the columns: H16 (s * x) / 4 with fp32 butterflies.
 std::vector<float> hadamard(Matrix m, const std::vector<float>& x);
 
 /// Largest magnitude of a part of a matrix, NaN ignored.
@@ -56,7 +56,7 @@ std::uint32_t get_code(std::span<const std::uint8_t> data, std::int64_t i) {
   return F::Element::bits == 8 ? data[at] : data[at] | static_cast<std::uint32_t>(data[at + 1]) << 8;
 }
 
-/// Number of element (r, c) in a copy, and of a block's scale.
+/// Where element (r, c), or the scale of a block, stands in a copy.
 template <Format F>
 std::int64_t element_place(Side side, Matrix m, std::int64_t r, std::int64_t c) {
   return formats::order_of<F>(side) == formats::Order::transposed ? c * m.rows + r : r * m.columns + c;
@@ -75,7 +75,7 @@ std::vector<std::int64_t> scale_places(Side side, Matrix m, std::int64_t i, std:
   return places;
 }
 
-/// One copy of x [rows, columns], which is already what is to be quantized (rounded, rotated).
+/// Quantizes one copy of x [rows, columns]; x is rounded and rotated already.
 template <Format F>
 QuantizedCopy<typename F::Scale> quantize(Side side, Matrix m, const std::vector<float>& x, const DrawByte& draw = {}) {
   QuantizedCopy<typename F::Scale> copy;
@@ -133,7 +133,7 @@ std::vector<std::uint8_t> swizzled_scales(Side side, Matrix m, const std::vector
   return swizzled;
 }
 
-/// The columnwise copy from the rowwise one, for formats that derive it.
+/// The columnwise copy made from the rowwise one, for formats that derive it.
 template <Format F>
 QuantizedCopy<typename F::Scale> columnwise_of(Matrix m, const QuantizedCopy<typename F::Scale>& rowwise) {
   static_assert(F::columnwise != formats::Columnwise::requantized);
@@ -154,7 +154,7 @@ QuantizedCopy<typename F::Scale> columnwise_of(Matrix m, const QuantizedCopy<typ
   return copy;
 }
 
-/// Values of one copy in the matrix's own order; `step` of a scale as F::step or F::block_step give it.
+/// Values of one copy in the matrix's own order; `step` of a scale is F::step or F::block_step.
 template <Format F, class Step>
 std::vector<float> dequantize(Side side, Matrix m, const QuantizedCopy<typename F::Scale>& copy, const Step& step) {
   std::vector<float> x(static_cast<std::size_t>(m.elements()));

@@ -35,10 +35,10 @@ Parts parts_of(float x) {
   return {(bits & 0x7FFFFFu) | 0x800000u, static_cast<int>(exponent) - 150};
 }
 
-// All squares below are in units of 2^-300, so that half a unit of the last place has an exact square too.
+// Squares are counted in units of 2^-300, in which the square of half a unit in the last place is an integer too.
 Natural square_of_midpoint(std::uint32_t bits) {
   const Parts low = parts_of(std::bit_cast<float>(bits));
-  const std::uint64_t twice = 2 * low.m + 1;  // half way to the next float, whose exponent is the same or begins there
+  const std::uint64_t twice = 2 * low.m + 1;  // 2 x midpoint: the next float has the same exponent or begins the next
   Natural n;
   n.add(twice * twice, 2 * (low.e - 1) + 300);
   return n;
@@ -72,7 +72,8 @@ bool Natural::operator<(const Natural& other) const {
 float norm(std::span<const float> x) {
   Natural squares;
   for (float v : x) squares.add(parts_of(v).m * parts_of(v).m, 2 * parts_of(v).e + 300);
-  // The smallest float whose midpoint with the next one is not below the root; a tie goes to the even one.
+  // Searches for the smallest float whose midpoint with the next float is not below the root; a tie goes to the even
+  // one.
   std::uint32_t low = 0, high = 0x7F800000u;
   while (low < high) {
     const std::uint32_t middle = low + (high - low) / 2;

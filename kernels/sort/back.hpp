@@ -1,17 +1,18 @@
 #pragma once
 #include "kernels/sort/sort.hpp"
 
-/// A back end's faster versions of the portable passes in sort.cpp. They return false, having done nothing, if none.
+/// A back end's faster versions of the portable passes in sort.cpp. They return false, with nothing done, if there is
+/// none.
 namespace tessera::sorting {
 
-/// A pass's digit of a key.
+/// The digit of a key that a pass sorts by.
 struct Digit {
   const std::int32_t* keys;
   int shift;
   std::uint32_t mask;
 };
 
-/// Positions that are counted and placed together, and how many counts a pass keeps at most.
+/// Positions that are counted and placed together; the most counts that a pass keeps.
 inline constexpr std::int64_t tile = 256, most_buckets = 256;
 
 /// to [n] = the positions `from` [n] (null: 0, 1, ...) by ascending digit, equal digits in their order. `count` is room

@@ -11,7 +11,7 @@ namespace {
 
 using sorting::Digit;
 
-// Positions that one thread counts and places, one after the other, so that the sort is stable without atomics.
+// Positions that one thread counts and places in order, so that the sort is stable without atomics.
 constexpr std::int64_t block = sorting::tile;
 constexpr int widest_digit = 8;  // bits
 static_assert(1 << widest_digit == sorting::most_buckets);
@@ -20,7 +20,7 @@ KOKKOS_INLINE_FUNCTION std::int64_t digit_of(const Digit& digit, std::int32_t po
   return (static_cast<std::uint32_t>(digit.keys[position]) >> digit.shift) & digit.mask;
 }
 
-// Places of one pass: where block b puts its first position of digit d is start[d] + count[b buckets + d].
+// The tables of one pass: block b puts its first position of digit d at start[d] + count[b buckets + d].
 struct Tables {
   std::int32_t *count, *total, *start;
   std::int64_t blocks, buckets;
@@ -65,7 +65,7 @@ void place(Stream& stream, Digit digit, Tables t, std::int32_t* to, const std::i
   });
 }
 
-// Between two neighbours of the sorted keys begin all keys above the first, up to the second.
+// Offsets of keys: between two neighbours in sorted order begin all keys above the first, up to the second.
 void find_offsets(Stream& stream, std::int32_t* offsets, std::int32_t bound, const std::int32_t* keys,
                   const std::int32_t* order, std::int64_t n) {
   launch(stream, "sort_offsets", n + 1, KOKKOS_LAMBDA(std::int64_t i) {
@@ -90,7 +90,7 @@ void sort_by_key(Stream& stream, Arena& arena, const Tensor& order, const Tensor
   std::int32_t *const result = order.as<std::int32_t>(), *const other = temp(n);
   const Tables tables{temp(blocks * buckets), temp(buckets), temp(buckets), blocks, buckets};
 
-  // The buffers alternate so that the last pass fills `order`; the first reads positions as they come.
+  // Buffers alternate so that the last pass fills `order`. The first pass reads the positions 0, 1, ... themselves.
   const std::int32_t* from = nullptr;
   for (int pass = 0; pass < passes; ++pass) {
     std::int32_t* const to = (passes - pass) % 2 == 1 ? result : other;

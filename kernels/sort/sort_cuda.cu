@@ -1,5 +1,5 @@
-// A radix pass in three launches: blocks count the digits of their tiles, one block adds the counts up, and warps place
-// their positions 32 at a time, equal digits of a warp by their lanes.
+// A radix pass in three launches: blocks count the digits of their tiles; one block sums the counts up; warps place
+// their positions 32 at a time, ranking equal digits of a warp by lane.
 #include "kernels/base/index.hpp"
 #include "kernels/base/launch.hpp"
 #include "kernels/sort/back.hpp"
@@ -14,9 +14,9 @@ static_assert(of_block % tile == 0 && block_threads >= buckets);
 struct Pass {
   std::int32_t* to;
   const std::int32_t* from;
-  int n, width, blocks;  ///< width: digits there are
+  int n, width, blocks;  ///< width: number of digits
   Digit digit;
-  std::int32_t* count;  ///< [width, blocks]: digits of a block, then where its first of a digit is placed
+  std::int32_t* count;  ///< [width, blocks]: first counts, then the place of each block's first position of a digit
 
   __device__ int position(int i) const { return from != nullptr ? from[i] : i; }
   __device__ int digit_of(int position) const {
@@ -24,7 +24,7 @@ struct Pass {
   }
 };
 
-/// held[w][d] = how often digit d is among the positions of warp w; a block's threads, all of them.
+/// held[w][d] = number of positions of warp w with digit d. All threads of a block call it.
 __device__ void count_warps(const Pass& p, std::int32_t (&held)[warps][buckets]) {
   for (int i = static_cast<int>(threadIdx.x); i < warps * buckets; i += block_threads) (&held[0][0])[i] = 0;
   __syncthreads();
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(block_threads) count_kernel(const Pass p) {
   p.count[d * p.blocks + static_cast<int>(blockIdx.x)] = all;
 }
 
-/// count = the sum of all counts before, by digit and then by block.
+/// count = the exclusive prefix sum of counts, by digit and then by block.
 __global__ void __launch_bounds__(scan_threads) scan_kernel(const Pass p) {
   __shared__ std::int32_t sums[scan_threads / 32];
   const int all = p.width * p.blocks, share = (all + scan_threads - 1) / scan_threads;

@@ -1,4 +1,4 @@
-// On the host the portable passes are the fast ones.
+// The host has no faster passes than the portable ones.
 #include "kernels/sort/back.hpp"
 
 namespace tessera::sorting {
