@@ -4,8 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 namespace tessera {
+namespace {
+
+std::string counted(std::int64_t tokens) { return fmt::format("{} token{}", tokens, tokens == 1 ? "" : "s"); }
+
+}  // namespace
 
 Windows Windows::split(std::int64_t tokens, std::int64_t length, double eval_fraction, Problems& problems) {
   require(length > 0 && eval_fraction >= 0 && eval_fraction < 1, "Windows::split",
@@ -16,9 +22,9 @@ Windows Windows::split(std::int64_t tokens, std::int64_t length, double eval_fra
   if (all <= evaluation) {
     const std::int64_t needed = (evaluation + 1) * length + 1;
     problems.add(Exit::file,
-                 fmt::format("the corpus has {} tokens, but model.seq_len {} needs at least {} (one window for "
+                 fmt::format("the corpus has {}, but model.seq_len {} needs at least {} (one window for "
                              "training{}, and one token more): shorten model.seq_len or add files to data.files",
-                             tokens, length, needed, evaluation > 0 ? ", one for evaluation" : ""));
+                             counted(tokens), length, needed, evaluation > 0 ? ", one for evaluation" : ""));
     return {length, 0, 0};
   }
   return {length, all - evaluation, evaluation};
@@ -27,9 +33,9 @@ Windows Windows::split(std::int64_t tokens, std::int64_t length, double eval_fra
 Windows Windows::held(std::int64_t tokens, std::int64_t length, Problems& problems) {
   const std::int64_t all = tokens > 0 ? (tokens - 1) / length : 0;
   if (all == 0)
-    problems.add(Exit::file, fmt::format("the corpus of data.eval_files has {} tokens, but model.seq_len {} needs at "
+    problems.add(Exit::file, fmt::format("the corpus of data.eval_files has {}, but model.seq_len {} needs at "
                                          "least {} (one window, and one token more)",
-                                         tokens, length, length + 1));
+                                         counted(tokens), length, length + 1));
   return {length, 0, all};
 }
 
