@@ -34,8 +34,8 @@ class Control {
   /// Local.
   void about(std::string what) { about_ = std::move(what); }
 
-  /// A call of a library that waits for other ranks by itself (HDF5, MPI-IO): watched while this lives, like a wait of
-  /// Control. Local.
+  /// A watchdog over a call of a library that blocks in MPI (HDF5, MPI-IO): while this lives, the time-out of Control's
+  /// own waits holds for it too. Local.
   class LibraryCall {
    public:
     /// `what` stays valid; null: nobody to watch for.

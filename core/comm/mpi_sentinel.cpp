@@ -10,7 +10,7 @@ namespace tessera {
 MpiSentinel::MpiSentinel(MpiWatch& watch) : watch_(watch) {
   int level = MPI_THREAD_SINGLE;
   MPI_Query_thread(&level);
-  may_call_ = level == MPI_THREAD_MULTIPLE;
+  may_call_mpi_ = level == MPI_THREAD_MULTIPLE;
   thread_ = std::jthread([this](const std::stop_token& stop) { guard(stop); });
 }
 
@@ -30,7 +30,7 @@ void MpiSentinel::end() {
 
 void MpiSentinel::guard(const std::stop_token& stop) {
   using namespace std::chrono_literals;
-  constexpr auto between_looks = 250ms;  // nobody wakes it: a file of many datasets is a call for each
+  constexpr auto between_looks = 250ms;  // polled, since a wake-up for each of 10,000 datasets would cost more
   std::unique_lock lock(mutex_);
   while (!stop.stop_requested()) {
     asleep_.wait_for(lock, stop, between_looks, [] { return false; });
@@ -38,12 +38,13 @@ void MpiSentinel::guard(const std::stop_token& stop) {
   }
 }
 
-/// The main thread cannot come back meanwhile: end() waits for the mutex, for ever once a report has begun.
+/// Runs with the mutex locked, so that end() holds the main thread back, for ever once a report has begun: the report
+/// ends the process.
 void MpiSentinel::look() {
   at_.label = label_.c_str();
-  if (may_call_) watch_.look(at_);
+  if (may_call_mpi_) watch_.look(at_);
   if (Clock::now() < deadline_) return;
-  if (may_call_) watch_.overdue(at_, timeout_);
+  if (may_call_mpi_) watch_.overdue(at_, timeout_);
   fmt::print(stderr, "[r{} {}] communication failed: {}\n", watch_.rank(), watch_.host(), watch_.waited(at_, timeout_));
   std::fflush(nullptr);
   std::_Exit(static_cast<int>(Exit::communication));

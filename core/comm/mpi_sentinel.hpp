@@ -9,10 +9,10 @@
 
 namespace tessera {
 
-/// Watches calls of libraries (HDF5, MPI-IO) that wait for other ranks in blocking calls of MPI, where MpiWatch does
-/// not get to look: from a thread. Only while such a call lasts does the thread call MPI, so the main thread is alone
-/// in it at all other times. With an MPI below MPI_THREAD_MULTIPLE it cannot report, and ends its own process when the
-/// time is over.
+/// The watchdog of blocking MPI calls inside libraries (HDF5, MPI-IO), in which the main thread cannot poll: a thread
+/// polls instead, joins reports of other ranks, and reports a call that takes longer than the time-out. The thread
+/// calls MPI only while such a call lasts. Where MPI provides less than MPI_THREAD_MULTIPLE it must not: then it prints
+/// where this rank waits and ends this process alone, and the launcher ends the others.
 class MpiSentinel {
  public:
   /// Local.
@@ -20,9 +20,9 @@ class MpiSentinel {
   MpiSentinel(const MpiSentinel&) = delete;
   MpiSentinel& operator=(const MpiSentinel&) = delete;
 
-  /// The main thread enters such a call, `label` of which it may change meanwhile, or one within it. Local.
+  /// Starts the time-out of a call; one within another belongs to the outer call. Copies `at.label`. Local.
   void begin(const Waiting& at, std::chrono::seconds timeout);
-  /// It is back. Local.
+  /// Ends the innermost call. Local.
   void end();
 
  private:
@@ -31,15 +31,15 @@ class MpiSentinel {
   void look();
 
   MpiWatch& watch_;
-  bool may_call_ = false;  ///< MPI, while the main thread does
-  std::mutex mutex_;       ///< of what follows
+  bool may_call_mpi_ = false;  ///< from this thread too: MPI_THREAD_MULTIPLE
+  std::mutex mutex_;           ///< guards the members that follow
   std::condition_variable_any asleep_;
-  int depth_ = 0;  ///< calls within each other
+  int depth_ = 0;  ///< how many calls are nested now; 0: none to watch
   Waiting at_;
   std::string label_;
   std::chrono::seconds timeout_{};
   Clock::time_point deadline_;
-  std::jthread thread_;  ///< the last member: ends first
+  std::jthread thread_;  ///< the last member, so that it ends before what it uses
 };
 
 }  // namespace tessera

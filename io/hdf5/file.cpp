@@ -77,14 +77,16 @@ struct Column {
   std::uint64_t* numbers = nullptr;
 };
 
+enum class Columns { integrity, all };
+
 /// The columns in their order. Older tables have none of those of the index.
-std::vector<Column> columns_of(TableRow& row, std::size_t width, bool index) {
+std::vector<Column> columns_of(TableRow& row, std::size_t width, Columns kinds) {
   constexpr std::size_t number = sizeof(std::uint64_t), type_width = 8, axes_width = 24;
   std::vector<Column> columns{{"name", width, &row.name},
                               {"digest", number, nullptr, &row.digest},
                               {"elements", number, nullptr, &row.elements},
                               {"non_finite", number, nullptr, &row.non_finite}};
-  if (index)
+  if (kinds == Columns::all)
     columns.insert(columns.end(), {{"type", type_width, &row.type},
                                    {"axes", axes_width, &row.axes},
                                    {"shape", sizeof row.shape, nullptr, row.shape.data()},
@@ -96,24 +98,25 @@ std::vector<Column> columns_of(TableRow& row, std::size_t width, bool index) {
 /// A row of a table as a packed HDF5 compound type.
 class RowType {
  public:
-  RowType(std::size_t width, bool index)
-      : width_(width), index_(index), size_(bytes(width, index)), compound_(H5Tcreate(H5T_COMPOUND, size_), H5Tclose) {
+  RowType(std::size_t width, Columns kinds)
+      : width_(width), kinds_(kinds), size_(bytes(width, kinds)), compound_(H5Tcreate(H5T_COMPOUND, size_), H5Tclose) {
     TableRow row;
     std::size_t at = 0;
-    for (const Column& column : columns_of(row, width, index))
+    for (const Column& column : columns_of(row, width, kinds))
       H5Tinsert(id(), column.name, std::exchange(at, at + column.bytes), type_of(column).id());
   }
   /// The row type that matches a stored table's type; if the table is no such table, a type that differs from it.
   static RowType like(Object::Id stored) {
-    const bool index = H5Tget_nmembers(stored) > 4;
-    const std::size_t size = H5Tget_size(stored), numbers = bytes(0, index);
-    return {size > numbers ? (size - numbers) / (index ? 2 : 1) : 1, index};
+    const bool all = H5Tget_nmembers(stored) > 4;
+    const Columns kinds = all ? Columns::all : Columns::integrity;
+    const std::size_t size = H5Tget_size(stored), numbers = bytes(0, kinds);
+    return {size > numbers ? (size - numbers) / (all ? 2 : 1) : 1, kinds};
   }
 
   Object::Id id() const { return compound_.id(); }
   std::size_t size() const { return size_; }
   void encode(TableRow row, char* to) const {
-    for (const Column& column : columns_of(row, width_, index_)) {
+    for (const Column& column : columns_of(row, width_, kinds_)) {
       if (column.text)
         column.text->copy(to, column.bytes);
       else
@@ -123,7 +126,7 @@ class RowType {
   }
   TableRow decode(const char* from) const {
     TableRow row;
-    for (const Column& column : columns_of(row, width_, index_)) {
+    for (const Column& column : columns_of(row, width_, kinds_)) {
       if (column.text)
         *column.text = trimmed(from, column.bytes);
       else
@@ -134,10 +137,10 @@ class RowType {
   }
 
  private:
-  static std::size_t bytes(std::size_t width, bool index) {
+  static std::size_t bytes(std::size_t width, Columns kinds) {
     TableRow row;
     std::size_t sum = 0;
-    for (const Column& column : columns_of(row, width, index)) sum += column.bytes;
+    for (const Column& column : columns_of(row, width, kinds)) sum += column.bytes;
     return sum;
   }
   static Object type_of(const Column& column) {
@@ -148,7 +151,7 @@ class RowType {
   }
 
   std::size_t width_;
-  bool index_;
+  Columns kinds_;
   std::size_t size_;
   Object compound_;
 };
@@ -446,7 +449,7 @@ Value File::attribute(const std::string& object, const char* name) const {
 }
 
 void File::add_table(const std::string& path, std::size_t rows, std::size_t width) {
-  create_dataset(path, RowType(width, true).id(), {static_cast<std::int64_t>(rows)});
+  create_dataset(path, RowType(width, Columns::all).id(), {static_cast<std::int64_t>(rows)});
 }
 
 void File::add_numbers(const std::string& path, std::size_t count) {
@@ -458,7 +461,7 @@ void File::write_whole(const std::string& path, Object::Id type, const void* dat
 }
 
 void File::write_table(const std::string& path, const std::vector<TableRow>& rows, std::size_t width) {
-  const RowType type(width, true);
+  const RowType type(width, Columns::all);
   std::vector<char> bytes(rows.size() * type.size(), '\0');
   char* at_row = bytes.data();
   for (const TableRow& row : rows) type.encode(row, std::exchange(at_row, at_row + type.size()));
