@@ -5,8 +5,8 @@
 /// vectorising host thread a patch, *_cuda.cu blocks of device threads.
 namespace tessera::quantizer {
 
-/// What the quantizers see of the values in memory.
-enum class Reading : std::uint8_t { bf16, master, fp32 };
+/// What the quantizers see of the values in memory. Gelus: of formats that finds_gelus alone.
+enum class Reading : std::uint8_t { bf16, master, fp32, gelu, gelu_gradient };
 
 /// The purpose of decoding.
 enum class Decoding : std::uint8_t {

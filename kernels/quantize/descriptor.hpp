@@ -50,6 +50,18 @@ struct Alignment {
   bool values, rowwise, columnwise;
 };
 
+/// What gelus, or their gradients, are found from beside the values. The bias is added to the gelu's input before it is
+/// used; null: nothing is added.
+struct GeluPlaces {
+  const std::uint16_t* pre;   ///< of gradients: the gelu's input, of the shape of the values
+  const std::uint16_t* bias;  ///< one a column
+  float* sums;                ///< of gradients: one row for every 128 of theirs; null: not wanted
+};
+
+/// Whether quantizers of a format find gelus themselves: those whose blocks span a patch's rows, which are read once.
+template <formats::Format F>
+inline constexpr bool finds_gelus = F::block == formats::Block{1, patch_edge} && !F::hadamard && !F::tensor_amax;
+
 struct Descriptor {
   Matrix matrix;
   std::int64_t members, stride;
@@ -66,6 +78,7 @@ struct Descriptor {
   std::int64_t first_row;
   const std::int64_t* rows;
   std::uint64_t* not_finite;  ///< set to 1 where a value is NaN or infinite; null: not looked for
+  GeluPlaces gelu;
   Alignment aligned;
 };
 

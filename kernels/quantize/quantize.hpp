@@ -44,7 +44,29 @@ void decode_factors(Stream& stream, const QuantizeTable& table, Side side);
 /// is uploaded, so a captured launch needs no memory but its factors'.
 void quantize_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose);
 void decode_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Side side);
-/// The same of `copies` that lie apart, at most decoded_at_once: each is a member of `matrix`, whose values they fill.
+
+/// gelu(pre + bias), tanh form, and its gradient dy gelu'(pre + bias); bias [F] is empty where there is none. Products
+/// of codes read neither but through a quantizer, which finds them itself, so that they take no memory.
+struct Gelu {
+  Tensor pre;  ///< [M,F]
+  Tensor bias = {};
+};
+struct GeluGradient {
+  Tensor dy, pre;  ///< [M,F]
+  Tensor bias = {};
+};
+/// Whether a format's quantizer finds gelus.
+bool finds_gelus(FormatId format);
+/// quantize_one() of these values, computed in fp32 and rounded to bf16 (`matrix` names none). `sums` (f32
+/// gelu_gradient_sums(), or empty) become the column sums of each 128 rows of the gradient: by sixteens, in order.
+void quantize_one(Stream& stream, FormatId format, QuantizedMatrix matrix, const Gelu& x);
+void quantize_one(Stream& stream, FormatId format, QuantizedMatrix matrix, const GeluGradient& dx, const Tensor& sums);
+constexpr Shape gelu_gradient_sums(formats::Matrix m) {
+  return {(m.rows + quantizer::patch_edge - 1) / quantizer::patch_edge, m.columns};
+}
+
+/// decode_one() of `copies` that lie apart, at most decoded_at_once: each is a member of `matrix`, whose values they
+/// fill.
 void decode_apart(Stream& stream, FormatId format, const QuantizedMatrix& matrix, std::span<const Copy> copies,
                   Side side);
 inline constexpr int decoded_at_once = quantizer::Apart::most;

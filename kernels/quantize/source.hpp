@@ -1,4 +1,6 @@
 #pragma once
+#include <type_traits>
+
 #include "kernels/quantize/quantize.hpp"
 
 /// How the values of a table are read.
@@ -19,6 +21,12 @@ struct FromFp32 {
   using Stored = float;
   TESSERA_FN static float value(float x) { return x; }
 };
+
+/// bf16 that is found from the stored bf16 x, in fp32 (Descriptor::gelu): gelu(x + bias), or x gelu'(pre + bias).
+struct FromGelu : FromBf16 {};
+struct FromGeluGradient : FromBf16 {};
+template <class Source>
+concept OfGelu = std::is_same_v<Source, FromGelu> || std::is_same_v<Source, FromGeluGradient>;
 
 /// What quantize() does to a patch, fixed at compile time.
 template <class SourceType, Purpose source_purpose>

@@ -158,6 +158,12 @@ void run(benchmark::State& state, Bench& b, std::int64_t elements, double bytes,
   state.counters["of copy"] = benchmark::Counter(bytes / copying, benchmark::Counter::kIsIterationInvariantRate);
 }
 
+/// The copies that an operation makes.
+enum class Makes { both, rowwise, columnwise };
+constexpr bool makes(Makes which, Side side) {
+  return which == Makes::both || (which == Makes::rowwise) == (side == Side::rowwise);
+}
+
 template <class F, DType type, Purpose purpose = Purpose::weight>
 void both_copies(benchmark::State& state) {
   Bench b(state);
@@ -167,6 +173,35 @@ void both_copies(benchmark::State& state) {
   const double read = w.values * (F::tensor_amax ? 2 : 1);
   run(state, b, w.elements(), read + w.data[0] + w.data[1] + w.scales[0] + w.scales[1],
       [&] { quantize(b.stream(), table, Precision::bf16_first, purpose); });
+}
+
+/// What products of FP8 blocks take in a training step: of values, of a gelu and of its gradient that the quantizer
+/// finds, with a bias and, of the gradient, its sums.
+enum class Taken { values, gelu, gradient };
+template <Taken taken, Makes which>
+void one_factor(benchmark::State& state) {
+  using F = formats::Fp8BlockOneD;
+  Bench b(state);
+  const Weights<F> w(b, 1, DType::bf16, one_of(1));
+  QuantizedMatrix item = w.matrices[0];
+  const Tensor values = item.values.view({w.matrix.rows, w.matrix.columns}), pre = b.empty<bf16>(values.shape),
+               bias = b.random<bf16>({w.matrix.columns}), sums = b.empty<float>(gelu_gradient_sums(w.matrix));
+  draw<bf16>(b.device(), pre);
+  double bytes = w.values * (taken == Taken::gradient ? 2 : 1);
+  for (int s = 0; s < 2; ++s) {
+    if (makes(which, static_cast<Side>(s)))
+      bytes += w.data[s] + w.scales[s];
+    else
+      (s == 0 ? item.rowwise : item.columnwise) = {};
+  }
+  run(state, b, w.elements(), bytes, [&] {
+    if (taken == Taken::values)
+      quantize_one(b.stream(), formats::id_of<F>, item, Purpose::activation);
+    else if (taken == Taken::gelu)
+      quantize_one(b.stream(), formats::id_of<F>, item, Gelu{values, bias});
+    else
+      quantize_one(b.stream(), formats::id_of<F>, item, GeluGradient{values, pre, bias}, sums);
+  });
 }
 
 template <class F>
@@ -258,12 +293,6 @@ class Cached {
   Bench b;
   Weights<F> w;
 };
-
-/// The copies that an operation makes.
-enum class Makes { both, rowwise, columnwise };
-constexpr bool makes(Makes which, Side side) {
-  return which == Makes::both || (which == Makes::rowwise) == (side == Side::rowwise);
-}
 
 std::vector<std::int64_t> row_numbers() {
   std::vector<std::int64_t> rows(static_cast<std::size_t>(cached.rows));
@@ -425,6 +454,12 @@ BENCHMARK(both_copies<formats::Nvfp4, DType::bf16>)->Apply(tables);
 BENCHMARK(both_copies<formats::Nvfp4OneD, DType::bf16>)->Apply(tables);
 BENCHMARK(both_copies<formats::Nvfp4OneD, DType::bf16, Purpose::activation>)->Apply(tables);
 BENCHMARK(both_copies<formats::Nvfp4OneD, DType::bf16, Purpose::gradient>)->Apply(tables);
+BENCHMARK(one_factor<Taken::values, Makes::rowwise>)->Apply(timed);
+BENCHMARK(one_factor<Taken::values, Makes::columnwise>)->Apply(timed);
+BENCHMARK(one_factor<Taken::values, Makes::both>)->Apply(timed);
+BENCHMARK(one_factor<Taken::gelu, Makes::rowwise>)->Apply(timed);
+BENCHMARK(one_factor<Taken::gelu, Makes::columnwise>)->Apply(timed);
+BENCHMARK(one_factor<Taken::gradient, Makes::both>)->Apply(timed);
 BENCHMARK(tensor_amaxes<formats::Nvfp4>)->Apply(tables);
 BENCHMARK(shard_amaxes<formats::Fp8Block>)->Apply(tables);
 BENCHMARK(shard_amaxes<formats::Mxfp8Tiles>)->Apply(tables);

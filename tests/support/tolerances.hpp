@@ -30,4 +30,12 @@ inline constexpr double reordered = 1e-6;
 // Newton-Schulz steps in bf16, ||a-b|| over ||b||: another order of a sum may round to another bf16.
 inline constexpr double newton_schulz = 2e-2;
 
+// A code against its value: half a step of E4M3 for each of two roundings at most, of values that no scale makes
+// subnormal.
+inline constexpr double e4m3_code = 7e-2;
+inline constexpr double e4m3_least = 2e-2;
+// A feed-forward layer's results in low precision, ||a-b|| over ||b||, b those of bf16.
+inline constexpr double fp8_layer = 8e-2;  // 6.0e-2
+inline constexpr double fp4_layer = 4e-1;  // 3.0e-1
+
 }  // namespace tessera::test::tolerances
