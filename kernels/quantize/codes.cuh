@@ -106,26 +106,25 @@ __device__ Run<Element> encode_row(const X& x, int r, float multiplier) {
   }
 }
 
-/// formats::e2m1_stochastic() without comparisons: codes are evenly spaced in three stretches of length 2, and adding
-/// to 2^23, rounded down, counts the codes below the value. `draw` is a random byte as a number.
-__device__ inline std::uint32_t e2m1_at_random(float x, float draw) {
-  const float magnitude = fabsf(x);
-  const float step = magnitude < 2.0f ? 0.5f / 256.0f : magnitude < 4.0f ? 1.0f / 256.0f : 2.0f / 256.0f;
-  const float t = __fmaf_rn(draw, step, magnitude);
-  const float below2 = __saturatef(t * 0.5f), below4 = __saturatef(__fmaf_rn(t, 0.5f, -1.0f)),
-              below6 = __saturatef(__fmaf_rn(t, 0.5f, -2.0f));
-  const float units = __fmaf_rd(below6, 1.0f, __fmaf_rd(below4, 2.0f, __fmaf_rd(below2, 4.0f, 0x1p23f)));
-  const std::uint32_t code = (__float_as_uint(units) & 7u) | (__float_as_uint(x) >> 28 & 8u);
-  return magnitude <= __uint_as_float(0x7F800000u) ? code : 7u;  // codes of NaN have no sign
-}
-
-/// Encodes a run rounded up or down at random; element c uses the random byte draw(c).
-template <class Draw>
-__device__ Run<formats::E2M1> encode_run_at_random(const float (&v)[run], const Draw& draw) {
-  Run<formats::E2M1> codes{};
-#pragma unroll
-  for (int c = 0; c < run; ++c) codes.word[0] |= e2m1_at_random(v[c], draw(c)) << (4 * c);
-  return codes;
+/// Codes of eight values, each rounded up or down at random as formats::e2m1_stochastic() does; `draws(i)` gives the
+/// random bytes of elements i and i + 2, in the low bytes of a word's halves.
+///
+/// A magnitude times 2^-14 has, as a number of 16 bits, its code in bits 9 and up and nine bits of what is beyond the
+/// code below them. A random byte is added there to the last eight of a byte and one. Lesser bits never decide, but for
+/// this: formats::e2m1_stochastic() rounds its sum, so that magnitudes less than 2^-26 below what would reach code 1
+/// reach it; 2^-26 makes no other magnitude reach a code. `v` are products, so a NaN has no sign.
+template <class Draws>
+__device__ Run<formats::E2M1> encode_run_at_random(const float (&v)[run], const Draws& draws) {
+  constexpr std::uint32_t largest_codes = 0x0E000E00u;
+  const auto scaled = [](float x) { return __fmaf_rz(fabsf(x), 0x1p-14f, 0x1p-40f); };
+  const auto two = [&](int c) {
+    std::uint32_t halves;
+    asm("cvt.rz.f16x2.f32 %0, %1, %2;" : "=r"(halves) : "f"(scaled(v[c + 2])), "f"(scaled(v[c])));
+    asm("min.f16x2 %0, %0, %1;" : "+r"(halves) : "r"(largest_codes));  // of NaN too
+    return halves + 2 * draws(c);
+  };
+  const auto four = [&](int c) { return __byte_perm(two(c), two(c + 4), 0x7531); };  // twice the code, and a lost bit
+  return {{(four(0) >> 1 & 0x07070707u) | (four(1) << 3 & 0x70707070u) | signs_of(v)}};
 }
 
 /// Loads a run of codes; the address is a multiple of its size.
