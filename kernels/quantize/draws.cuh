@@ -25,6 +25,14 @@ class Draws {
   }
   /// Those of four columns from `column`, a multiple of four.
   __device__ std::uint32_t four(int row, int column) const { return memory_.word[row][column / 4]; }
+  /// Of four columns of a row, the bytes of columns c and c + 2, c even or odd, in the low bytes of a word's halves.
+  __device__ static std::uint32_t along_row(std::uint32_t four, int c) {
+    return __byte_perm(four, 0, c % 2 == 0 ? 0x4240 : 0x4341);
+  }
+  /// The same of column c, of four columns of two rows.
+  __device__ static std::uint32_t along_column(std::uint32_t four, std::uint32_t below, int c) {
+    return __byte_perm(four, below, static_cast<unsigned>(c % 4) * 0x0101u + 0x0400u) & 0x00FF00FFu;
+  }
 
  private:
   static constexpr int at_once = 4;

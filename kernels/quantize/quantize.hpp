@@ -44,7 +44,12 @@ void decode_factors(Stream& stream, const QuantizeTable& table, Side side);
 /// is uploaded, so a captured launch needs no memory but its factors'.
 void quantize_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose);
 void decode_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Side side);
-/// The same of `copies` that lie apart, at most decoded_at_once: each is a member of `matrix`, whose values they fill.
+/// What decode_one() makes of quantize_one()'s copies, in the same bits, without the codes: each copy's data are bf16
+/// factors of the matrix's shape, with an amax where the format has one, and no scales. Formats whose blocks run along
+/// one dimension.
+void make_factors(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose);
+/// decode_one() of `copies` that lie apart, at most decoded_at_once: each is a member of `matrix`, whose values they
+/// fill.
 void decode_apart(Stream& stream, FormatId format, const QuantizedMatrix& matrix, std::span<const Copy> copies,
                   Side side);
 inline constexpr int decoded_at_once = quantizer::Apart::most;

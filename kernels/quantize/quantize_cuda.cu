@@ -1,6 +1,7 @@
 #include <variant>
 
 #include "kernels/quantize/back.hpp"
+#include "kernels/quantize/columns.cuh"
 #include "kernels/quantize/draws.cuh"
 #include "kernels/quantize/scales.cuh"
 
@@ -27,12 +28,6 @@ inline constexpr Area area_of = in_bands<F> ? Area{32, 1024} : one_patch;
 template <Format F, class Source>
 inline constexpr int blocks_a_multiprocessor = (threads * patches_a_multiprocessor<F, Source>) / threads_of(area_of<F>);
 
-/// How a mode changes what a format does to values.
-template <Format F, class M>
-inline constexpr bool rotates = F::hadamard&& M::purpose != Purpose::weight;
-template <Format F, class M>
-inline constexpr bool rounds_at_random = F::hadamard&& M::purpose == Purpose::gradient;
-
 /// Shared memory of a block of threads: what is gathered of an area before it is stored.
 template <Format F, class M>
 struct Shared {
@@ -44,7 +39,7 @@ struct Shared {
   typename Encodings<F>::Memory encodings[2];
   std::conditional_t<rounds_at_random<F, M>, Draws::Memory, std::monostate> draws;
   std::uint32_t warps[threads / 32];
-  std::uint32_t columns[F::block == formats::Block{1, patch_edge} ? threads / 16 : 1][patch_edge];
+  ColumnTops<F> columns;
 };
 
 /// Number of bands in the area that a task names.
@@ -131,70 +126,12 @@ __device__ void quantize_rows(const Held<typename M::Source>& x, const Descripto
       Run<Element> codes;
       if constexpr (at_random)
         codes = encode_run_at_random(v, [&](int c) {
-          const std::uint32_t four = Draws(shared.draws).four(seat.row + r + k, seat.column + c / 4 * 4);
-          return __byte_perm(four, 0, c % 2 == 0 ? 0x4240 : 0x4341);
+          return Draws::along_row(Draws(shared.draws).four(seat.row + r + k, seat.column + c / 4 * 4), c);
         });
       else
         codes = encode_run(Element(), v);
       store_row<Element>(out + formats::data_bytes<F>((r + k) * d.matrix.columns), codes, seat, r + k, extent);
     }
-  }
-}
-
-/// Sixteen values of a column on their way to being rotated (Hadamard): what is left is the last butterflies, between
-/// values eight apart, and a factor.
-template <class X>
-__device__ void nearly_rotated(const X& x, int c, float (&y)[height]) {
-  static_assert(height == hadamard_block);
-#pragma unroll
-  for (int r = 0; r < height; ++r) y[r] = hadamard_signs >> r & 1u ? -x.value(r, c) : x.value(r, c);
-#pragma unroll
-  for (int stride = 1; stride < height / 2; stride *= 2)
-#pragma unroll
-    for (int r = 0; r < height; ++r) {
-      if (r & stride) continue;
-      const float a = y[r], b = y[r + stride];
-      y[r] = a + b;
-      y[r + stride] = a - b;
-    }
-}
-inline constexpr float rotation_factor = 0.25f;
-__device__ inline void finish_rotation(float (&y)[height]) {
-#pragma unroll
-  for (int r = 0; r < height / 2; ++r) {
-    const float a = y[r], b = y[r + height / 2];
-    y[r] = (a + b) * rotation_factor;
-    y[r + height / 2] = (a - b) * rotation_factor;
-  }
-}
-/// Largest magnitude of what finish_rotation() will make, but for the factor: of a + b and a - b the larger one is
-/// |a| + |b|, which is rounded likewise.
-__device__ inline float largest_when_rotated(const float (&y)[height]) {
-  float top = 0;
-#pragma unroll
-  for (int r = 0; r < height / 2; ++r) top = fmaxf(top, fabsf(y[r]) + fabsf(y[r + height / 2]));
-  return top;
-}
-
-/// Largest magnitude of the blocks in the thread's columns, over as many bands of sixteen rows as a block has.
-template <Format F, class M, class X>
-__device__ void largest_of_column_blocks(const X& x, std::uint32_t (&top)[run], Shared<F, M>& shared) {
-  constexpr int length = F::block.columns;
-  const Seat seat(area_of<F>);
-  largest_of_columns(x, top);
-  if constexpr (length == 2 * height) {
-#pragma unroll
-    for (std::uint32_t& t : top) t = shuffled_larger(t, 16);
-  } else if constexpr (length == patch_edge) {
-#pragma unroll
-    for (int c = 0; c < run; ++c) shared.columns[seat.row / height][seat.column + c] = top[c];
-    __syncthreads();
-#pragma unroll
-    for (int c = 0; c < run; ++c)
-#pragma unroll
-      for (int band = 0; band < threads / 16; ++band) top[c] = larger(top[c], shared.columns[band][seat.column + c]);
-  } else {
-    static_assert(length == height);
   }
 }
 
@@ -209,19 +146,12 @@ __device__ void turn_columns(const Held<typename M::Source>& x, const Descriptor
   const Encodings<F> encoding_of(tensor, shared.encodings[1]);
   std::uint32_t draws[at_random ? height : 1], top[run];
   if constexpr (at_random) Draws(shared.draws).fill(d, p, Side::columnwise, seat);
-  if constexpr (!rotates<F, M>) largest_of_column_blocks<F, M>(x, top, shared);
+  if constexpr (!rotates<F, M>) largest_of_column_blocks(x, seat, top, shared.columns);
   const Turned<Element> turned(shared.codes);
 #pragma unroll
   for (int c = 0; c < run; ++c) {
     float y[height];
-    if constexpr (rotates<F, M>) {
-      nearly_rotated(x, c, y);
-      top[c] = __float_as_uint(largest_when_rotated(y) * rotation_factor);
-      finish_rotation(y);
-    } else {
-#pragma unroll
-      for (int r = 0; r < height; ++r) y[r] = x.value(r, c);
-    }
+    column_of<rotates<F, M>>(x, c, y, top[c]);
     const auto encoding = encoding_of(top[c]);
     if constexpr (at_random) {
 #pragma unroll
@@ -237,10 +167,8 @@ __device__ void turn_columns(const Held<typename M::Source>& x, const Descriptor
       for (int r = 0; r < run; ++r) v[r] = y[half + r] * encoding.multiplier;
       Run<Element> part;
       if constexpr (at_random) {
-        part = encode_run_at_random(v, [&](int r) {
-          const auto selector = static_cast<unsigned>(c % 4) * 0x0101u + 0x0400u;
-          return __byte_perm(draws[half + r], draws[half + r + 2], selector) & 0x00FF00FFu;
-        });
+        part = encode_run_at_random(
+            v, [&](int r) { return Draws::along_column(draws[half + r], draws[half + r + 2], c); });
       } else {
         part = encode_run(Element(), v);
       }
@@ -259,7 +187,7 @@ __device__ void quantize_in_place(const Held<typename M::Source>& x, const Descr
   constexpr int length = F::block.columns;
   const Seat seat(area_of<F>);
   std::uint32_t top[run];
-  largest_of_column_blocks<F, M>(x, top, shared);
+  largest_of_column_blocks(x, seat, top, shared.columns);
   float multiplier[run];
 #pragma unroll
   for (int c = 0; c < run; ++c) {

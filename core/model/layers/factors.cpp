@@ -1,6 +1,7 @@
 #include "core/model/layers/factors.hpp"
 
 #include "kernels/digest/digest.hpp"
+#include "kernels/gemm/route.hpp"
 
 namespace tessera {
 namespace {
@@ -19,6 +20,14 @@ Copy place_copy(Arena& arena, FormatId format, Side side, formats::Matrix m, std
     if (F::tensor_amax) copy.amax = arena.temp(DType::f32, {members});
     return copy;
   });
+}
+
+/// A place for the bf16 values of one copy of one matrix.
+Copy place_values(Arena& arena, FormatId format, formats::Matrix m) {
+  Copy copy;
+  copy.data = arena.temp(DType::bf16, {m.rows, m.columns});
+  if (visit_format(format, [&]<class F>() { return F::tensor_amax; })) copy.amax = arena.temp(DType::f32, {1});
+  return copy;
 }
 
 /// Places for one copy, or (no side) both; copies that share their data are made together.
@@ -55,6 +64,17 @@ QuantizedMatrix matrix_of(const Tensor& values) {
   return matrix;
 }
 
+/// Makes one copy, or (no side) both: codes where some unit multiplies them, else the values that they stand for.
+void make(const Call& call, FormatId format, QuantizedMatrix& matrix, std::optional<Side> side, Purpose purpose) {
+  if (gemm::multiplies_codes(format)) {
+    place(call.arena, format, matrix, side);
+    return quantize_one(call.stream, format, matrix, purpose);
+  }
+  if (side != Side::columnwise) matrix.rowwise = place_values(call.arena, format, matrix.matrix);
+  if (side != Side::rowwise) matrix.columnwise = place_values(call.arena, format, matrix.matrix);
+  make_factors(call.stream, format, matrix, purpose);
+}
+
 }  // namespace
 
 Factors::Factors(const ParamSpec& weight, const Recipe& recipe)
@@ -70,8 +90,7 @@ Operand Factors::activation(const Call& call, const Tensor& x, Side side) const 
   if (!coded()) return x;
   QuantizedMatrix matrix = matrix_of(x);
   matrix.not_finite = call.not_finite();
-  place(call.arena, *activation_, matrix, side);
-  quantize_one(call.stream, *activation_, matrix, Purpose::activation);
+  make(call, *activation_, matrix, side, Purpose::activation);
   return operand_of(*activation_, side, matrix);
 }
 
@@ -84,8 +103,7 @@ Factors::Gradient Factors::gradient(const Call& call, const Tensor& dy, const Te
   QuantizedMatrix matrix = matrix_of(dy);
   matrix.not_finite = call.not_finite();
   matrix.draws = {call.key.seed, rowwise_draws_, columnwise_draws_, call.key.step, call.first_token, rows};
-  place(call.arena, *gradient_, matrix, std::nullopt);
-  quantize_one(call.stream, *gradient_, matrix, Purpose::gradient);
+  make(call, *gradient_, matrix, std::nullopt, Purpose::gradient);
   return {operand_of(*gradient_, Side::rowwise, matrix), operand_of(*gradient_, Side::columnwise, matrix)};
 }
 
