@@ -51,7 +51,7 @@ void place(Arena& arena, FormatId format, QuantizedMatrix& matrix, std::optional
 Operand operand_of(FormatId format, Side side, const QuantizedMatrix& matrix) {
   const Copy& copy = side == Side::rowwise ? matrix.rowwise : matrix.columnwise;
   const auto one = [&](Tensor all) {
-    all.shape = {all.rows() / matrix.members, all.columns()};
+    if (all.shape.rank() > 0) all.shape = {all.rows() / matrix.members, all.columns()};
     return all;
   };
   return {one(copy.data), Codes{format, side, one(copy.scales), copy.amax}, matrix.members, matrix.matrix.elements()};

@@ -73,6 +73,77 @@ TYPED_TEST(QuantizeOne, IsDecodedAsATableIs) {
   }
 }
 
+/// bf16 factors of one copy, at a multiple of 16 bytes or beside one, and what stands around them.
+struct Factors {
+  static constexpr std::int64_t around = 8;
+  Tensor memory, amax;
+  std::int64_t first, count;
+
+  Factors(Device& device, Matrix m, bool aligned)
+      : memory(test::poisoned<bf16>(device, {m.elements() + 2 * around})),
+        amax(test::poisoned<float>(device, {1})),
+        first(aligned ? around : around - 1),
+        count(m.elements()) {}
+  Copy copy(bool scaled) const {
+    Copy copy;
+    copy.data = memory.flat(first, count);
+    if (scaled) copy.amax = amax;
+    return copy;
+  }
+};
+
+/// Whether make_factors() gives the bits of quantize_one() and decode_one(), of the sides in question, and no more.
+template <class F>
+void expect_factors(Device& device, Case<F>& c, Purpose purpose, bool rowwise, bool columnwise, bool aligned) {
+  const Factors made[] = {{device, c.matrix, aligned}, {device, c.matrix, aligned}};
+  QuantizedMatrix item = c.item;
+  item.rowwise = rowwise ? made[0].copy(F::tensor_amax) : Copy{};
+  item.columnwise = columnwise ? made[1].copy(F::tensor_amax) : Copy{};
+  make_factors(device.compute(), formats::id_of<F>, item, purpose);
+  for (const Side side : {Side::rowwise, Side::columnwise}) {
+    const bool row = side == Side::rowwise;
+    if (!(row ? rowwise : columnwise)) continue;
+    const Factors& factors = made[row ? 0 : 1];
+    std::vector<bf16> wanted = test::on_host<bf16>(device, test::poisoned<bf16>(device, factors.memory.shape));
+    QuantizedMatrix decoded = c.item;
+    decoded.values = test::poisoned<bf16>(device, {c.matrix.elements()});
+    decode_one(device.compute(), formats::id_of<F>, decoded, side);
+    const auto inside = test::on_host<bf16>(device, decoded.values);
+    std::copy(inside.begin(), inside.end(), wanted.begin() + factors.first);
+    const std::string where =
+        std::string(F::name) + " " + name_of(side) + " " + Shape{c.matrix.rows, c.matrix.columns}.text();
+    EXPECT_TRUE(test::same_bits(test::on_host<bf16>(device, factors.memory), wanted)) << where;
+    if (!F::tensor_amax) continue;
+    const Tensor& amax = row ? c.item.rowwise.amax : c.item.columnwise.amax;
+    EXPECT_TRUE(test::same_bits(test::on_host<float>(device, factors.amax), test::on_host<float>(device, amax)))
+        << where;
+  }
+}
+
+TYPED_TEST(QuantizeOne, MakesTheFactorsThatDecodingGives) {
+  using F = TypeParam;
+  const Tensor step = test::on_device(this->device, std::vector<std::uint64_t>{5});
+  for (const Matrix m : {Matrix{32, 48}, Matrix{160, 96}, Matrix{128, 128}, Matrix{544, 1056}, Matrix{48, 2880},
+                         Matrix{33, 64}, Matrix{160, 40}})
+    for (const Purpose purpose : {Purpose::weight, Purpose::activation, Purpose::gradient})
+      for (const bool odd : {false, true}) {
+        Case<F> c(this->device, m, 1, DType::bf16, 3, odd);
+        std::vector<std::int64_t> numbers(static_cast<std::size_t>(m.rows));
+        for (std::size_t r = 0; r < numbers.size(); ++r) numbers[r] = static_cast<std::int64_t>(r * 7 % 5 + r);
+        c.item.draws = {11, 12, 13, step, 77, odd ? test::on_device(this->device, numbers) : Tensor{}};
+        if constexpr (!F::scaled || F::block.rows == F::block.columns) {
+          EXPECT_THROW(make_factors(this->device.compute(), formats::id_of<F>, c.item, purpose), Error);
+        } else {
+          quantize_one(this->device.compute(), formats::id_of<F>, c.item, purpose);
+          for (const bool aligned : {true, false}) {
+            if (c.has[0]) expect_factors(this->device, c, purpose, true, false, aligned);
+            if (c.has[1]) expect_factors(this->device, c, purpose, false, true, aligned);
+            if (c.has[0] && c.has[1]) expect_factors(this->device, c, purpose, true, true, aligned);
+          }
+        }
+      }
+}
+
 // Of a value in any place of any patch, and of nothing else.
 TYPED_TEST(QuantizeOne, SaysWhereAValueIsNotFinite) {
   using F = TypeParam;
