@@ -70,7 +70,7 @@ __device__ inline std::uint16_t* factors_of(const Descriptor& d, const Patch& p,
 template <class Extent>
 __device__ void store_factors(std::uint16_t* out, const std::uint32_t (&pair)[run / 2], const Seat& seat, int r,
                               const Extent& extent) {
-  const auto all = [&] { *reinterpret_cast<uint4*>(out) = make_uint4(pair[0], pair[1], pair[2], pair[3]); };
+  const auto all = [&] { __stwb(reinterpret_cast<uint4*>(out), make_uint4(pair[0], pair[1], pair[2], pair[3])); };
   if constexpr (Extent::all) {
     if (extent.holds(seat)) all();
   } else {
