@@ -217,26 +217,25 @@ TYPED_TEST(CodedProduct, TakesFactorsThatAreDecodedAlready) {
     operand.codes->scales = {};
     return operand;
   };
-  const auto results = [&](const auto& factor_of) {
+  const auto made = [&](const auto& of) {
     const Tensor y = test::poisoned<bf16>(this->device, {rows, out}),
                  dx = test::poisoned<bf16>(this->device, {rows, in}),
                  dw = test::poisoned<float>(this->device, {out, in});
-    linear_forward(this->stream, y, factor_of(this->x, Side::rowwise), this->w.operand(Side::rowwise), this->bias);
-    linear_input_gradient(this->stream, dx, factor_of(this->dy, Side::rowwise), this->w.operand(Side::columnwise));
-    linear_weight_gradient(this->stream, {dw}, factor_of(this->dy, Side::columnwise),
-                           factor_of(this->x, Side::columnwise));
+    linear_forward(this->stream, y, of(this->x, Side::rowwise), this->w.operand(Side::rowwise), this->bias);
+    linear_input_gradient(this->stream, dx, of(this->dy, Side::rowwise), this->w.operand(Side::columnwise));
+    linear_weight_gradient(this->stream, {dw}, of(this->dy, Side::columnwise), of(this->x, Side::columnwise));
     return std::tuple(test::on_host<bf16>(this->device, y), test::on_host<bf16>(this->device, dx),
                       test::on_host<float>(this->device, dw));
   };
   if (this->route(gemm::Form::forward) == gemm::Route::native) {
-    EXPECT_THROW(results(decoded), Error);
+    EXPECT_THROW(made(decoded), Error);
     return;
   }
-  const auto of_values = results(decoded);
-  const auto of_codes = results([](const auto& factor, Side side) { return factor.operand(side); });
-  EXPECT_TRUE(test::same_bits(std::get<0>(of_values), std::get<0>(of_codes)));
-  EXPECT_TRUE(test::same_bits(std::get<1>(of_values), std::get<1>(of_codes)));
-  EXPECT_TRUE(test::same_bits(std::get<2>(of_values), std::get<2>(of_codes)));
+  const auto [y, dx, dw] = made(decoded);
+  const auto [coded_y, coded_dx, coded_dw] = made([](const auto& factor, Side side) { return factor.operand(side); });
+  EXPECT_TRUE(test::same_bits(y, coded_y));
+  EXPECT_TRUE(test::same_bits(dx, coded_dx));
+  EXPECT_TRUE(test::same_bits(dw, coded_dw));
 }
 
 TYPED_TEST(CodedProduct, OfExpertsAreThoseOfEachAlone) {
