@@ -16,9 +16,9 @@ struct Codes {
 };
 
 /// One factor of a product, a matrix [rows, columns] or `members` of them at a fixed distance (a grouped expert
-/// weight): values, or codes of one side.
+/// weight): values, or codes of one side, or what these are decoded to.
 struct Operand {
-  Tensor data;                     ///< of the first member; of codes, formats::data_shape of their side
+  Tensor data;  ///< of the first member; of codes, formats::data_shape of their side, or bf16 values
   std::int64_t members = 1;
   std::int64_t member_stride = 0;  ///< elements from one member to the next
   std::optional<Codes> codes;      ///< none: values
@@ -29,6 +29,8 @@ struct Operand {
   Operand(const Tensor& bytes, const Codes& read_by, std::int64_t count = 1, std::int64_t stride = 0)
       : data(bytes), members(count), member_stride(stride), codes(read_by) {}
 
+  /// Whether codes lie decoded: as bf16 values [rows, columns], without the tensor's scale, which is codes->amax.
+  bool decoded() const { return codes && data.type == DType::bf16; }
   /// Of one member, whatever the order and the width of its codes.
   std::int64_t rows() const;
   std::int64_t columns() const;

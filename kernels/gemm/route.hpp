@@ -16,6 +16,9 @@ enum class Route : std::uint8_t {
 /// routes whatever the overlap, and a plan can predict it. A GPU build on a machine without a GPU plans for the
 /// processor it is built for.
 Route route_of(const Product& product);
+/// Whether some product takes the native route whose factor a has this format. Where none does, a factor that is made
+/// for products alone need not be codes: make_factors().
+bool multiplies_codes(FormatId a);
 
 /// CUDA builds only: compute capability times ten, of the GPU at hand; without a GPU, the first that this build is for.
 int processor();

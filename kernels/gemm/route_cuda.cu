@@ -24,10 +24,9 @@ bool has_grouped_fp8_blocks() {
 #endif
 }
 
-bool fp8_blocks(const Product& p) {
-  const FormatId x = formats::id_of<formats::Fp8BlockOneD>, w = formats::id_of<formats::Fp8Block>;
-  return p.a == x && p.b == (p.form == Form::weight_gradient ? x : w);
-}
+constexpr FormatId x = formats::id_of<formats::Fp8BlockOneD>, w = formats::id_of<formats::Fp8Block>;
+
+bool fp8_blocks(const Product& p) { return p.a == x && p.b == (p.form == Form::weight_gradient ? x : w); }
 
 }  // namespace
 
@@ -49,5 +48,7 @@ Route route_of(const Product& p) {
   const bool native = p.experts == 0 ? has_fp8_blocks() : has_grouped_fp8_blocks() && p.epilogue == Epilogue::none;
   return fp8_blocks(p) && whole && native ? Route::native : Route::decoded;
 }
+
+bool multiplies_codes(FormatId a) { return a == x && (has_fp8_blocks() || has_grouped_fp8_blocks()); }
 
 }  // namespace tessera::gemm

@@ -17,6 +17,13 @@ enum class Decoding : std::uint8_t {
 void find_amax(Stream& stream, FormatId format, const TableView& table, Reading reading, Purpose purpose);
 void make_copies(Stream& stream, FormatId format, const TableView& table, Reading reading, Purpose purpose);
 void decode(Stream& stream, FormatId format, const TableView& table, DType values, Side side, Decoding how);
+/// make_factors() of quantize.hpp, which takes formats that has_factors() says.
+void make_factors(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose);
+template <formats::Format F>
+inline constexpr bool has_factors_of = F::scaled&& F::block.rows != F::block.columns;
+inline bool has_factors(FormatId format) {
+  return visit_format(format, []<class F>() { return has_factors_of<F>; });
+}
 /// Decodes to bf16 factors the matrices of view_of_apart().
 void decode_factors_apart(Stream& stream, FormatId format, const TableView& table, const Apart& copies, Side side);
 

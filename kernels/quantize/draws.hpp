@@ -15,10 +15,12 @@ TESSERA_FN inline RandomKey draw_key(const Descriptor& d, Side side) {
   return draw_key(d.seed, d.draws[static_cast<int>(side)], *d.step);
 }
 
+TESSERA_FN inline PhiloxBlock draw_counter(const RandomKey& key, std::uint64_t block) {
+  return {{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
+           static_cast<std::uint32_t>(key.stream), static_cast<std::uint32_t>(key.stream >> 32)}};
+}
 TESSERA_FN inline PhiloxBlock draw_block(const RandomKey& key, std::uint64_t block) {
-  return philox({{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
-                  static_cast<std::uint32_t>(key.stream), static_cast<std::uint32_t>(key.stream >> 32)}},
-                key.seed);
+  return philox(draw_counter(key, block), key.seed);
 }
 TESSERA_FN inline std::uint32_t byte_of(const PhiloxBlock& block, std::uint64_t i) {
   return block.word[i % 16 / 4] >> (8 * (i % 4)) & 0xFFu;

@@ -257,15 +257,26 @@ __device__ inline std::uint32_t largest(const Floats& x) {
   return top;
 }
 
-/// Replaces NaN by infinity, which has the same code in formats without NaN and infinity. Returns the largest magnitude
-/// before.
-__device__ inline std::uint32_t largest_without_nan(Pairs& x) {
+/// The largest magnitude in each half of all the thread's words; NaN if one is.
+__device__ inline std::uint32_t largest_or_nan(const Pairs& x) {
   std::uint32_t most = 0;
 #pragma unroll
   for (int r = 0; r < height; ++r)
 #pragma unroll
     for (int i = 0; i < run / 2; ++i) asm("max.NaN.xorsign.abs.bf16x2 %0, %0, %1;" : "+r"(most) : "r"(x.pair[r][i]));
-  const std::uint32_t top = larger(most << 16 & 0x7FFF0000u, most & 0x7FFF0000u);
+  return most & 0x7FFF7FFFu;
+}
+/// Whether one of the thread's values is NaN or infinite.
+__device__ inline bool not_finite(const Pairs& x) {
+  // Adding one to an exponent carries into the sign only if all its bits are ones.
+  return ((largest_or_nan(x) + 0x00800080u) & 0x80008000u) != 0;
+}
+
+/// Replaces NaN by infinity, which has the same code in formats without NaN and infinity. Returns the largest magnitude
+/// before.
+__device__ inline std::uint32_t largest_without_nan(Pairs& x) {
+  const std::uint32_t most = largest_or_nan(x);
+  const std::uint32_t top = larger(most << 16, most & 0xFFFF0000u);
   if (top <= 0x7F800000u) return top;
   const std::uint32_t number = largest(x);
 #pragma unroll

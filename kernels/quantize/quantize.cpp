@@ -94,11 +94,18 @@ void decode_factors(Stream& stream, const QuantizeTable& table, Side side) {
   quantizer::decode(stream, table.format(), table.view(), DType::bf16, side, Decoding::factor);
 }
 
-void quantize_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose) {
-  require(matrix.values.type == DType::bf16, "quantize_one", "values are bf16");
+namespace {
+
+void check_one(FormatId format, const QuantizedMatrix& matrix, Purpose purpose, const char* kernel) {
+  require(matrix.values.type == DType::bf16, kernel, "values are bf16");
   const bool random = visit_format(format, [&]<class F>() { return F::hadamard; }) && purpose == Purpose::gradient;
-  require(!random || matrix.draws.step.type == DType::u64, "quantize_one",
-          "gradients that are rounded at random need a step");
+  require(!random || matrix.draws.step.type == DType::u64, kernel, "gradients that are rounded at random need a step");
+}
+
+}  // namespace
+
+void quantize_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose) {
+  check_one(format, matrix, purpose, "quantize_one");
   const quantizer::TableView view = quantizer::view_of_one(stream, format, matrix);
   const Counted counted(stream, purpose);
   quantizer::find_amax(stream, format, view, Reading::bf16, purpose);
@@ -126,6 +133,13 @@ void quantize_one(Stream& stream, FormatId format, QuantizedMatrix matrix, const
   view.one.aligned.values = view.one.aligned.values && reinterpret_cast<std::uintptr_t>(dx.pre.data) % 16 == 0;
   const Counted counted(stream, Purpose::gradient);
   quantizer::make_copies(stream, format, view, Reading::gelu_gradient, Purpose::gradient);
+}
+
+void make_factors(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose) {
+  check_one(format, matrix, purpose, "make_factors");
+  require(quantizer::has_factors(format), "make_factors", "blocks run along one dimension");
+  const Counted counted(stream, purpose);
+  quantizer::make_factors(stream, format, matrix, purpose);
 }
 
 void decode_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Side side) {

@@ -44,6 +44,10 @@ void decode_factors(Stream& stream, const QuantizeTable& table, Side side);
 /// is uploaded, so a captured launch needs no memory but its factors'.
 void quantize_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose);
 void decode_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Side side);
+/// What decode_one() makes of quantize_one()'s copies, in the same bits, without the codes: each copy's data are bf16
+/// factors of the matrix's shape, with an amax where the format has one, and no scales. Formats whose blocks run along
+/// one dimension.
+void make_factors(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose);
 
 /// gelu(pre + bias), tanh form, and its gradient dy gelu'(pre + bias); bias [F] is empty where there is none. Products
 /// of codes read neither but through a quantizer, which finds them itself, so that they take no memory.

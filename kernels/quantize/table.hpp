@@ -13,6 +13,9 @@ namespace quantizer {
 class Claims;
 }
 
+/// What copies hold: codes and scales, or the bf16 values that products take from them.
+enum class Contents : std::uint8_t { codes, factors };
+
 /// Where one copy of a quantized matrix lies; members follow one another. An empty `data`: the copy is not made.
 struct Copy {
   Tensor data;      ///< formats::data_shape, members at `member_stride`; u8, bf16 for the format bf16
@@ -106,7 +109,8 @@ namespace quantizer {
 /// One matrix, all of it owned, as a table whose description travels with the launch: of factors of products, which
 /// change from call to call. Nothing is allocated; scratch is the stream's. Throws as QuantizeTable does, but for
 /// buffers that overlap.
-TableView view_of_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix);
+TableView view_of_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix,
+                      Contents contents = Contents::codes);
 /// Of the members of a matrix whose copies lie apart: the first one, and all areas of all, for member_apart().
 TableView view_of_apart(FormatId format, const QuantizedMatrix& matrix, std::span<const Copy> copies, Side side,
                         Apart& apart);

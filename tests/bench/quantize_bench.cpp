@@ -254,6 +254,26 @@ void decoded(benchmark::State& state) {
       [&] { (type == DType::bf16 ? decode_factors : dequantize)(b.stream(), table, Side::rowwise); });
 }
 
+/// bf16 factors made in one launch, of one matrix.
+template <class F, Makes which, Purpose purpose>
+void factors(benchmark::State& state) {
+  Bench b(state);
+  QuantizedMatrix m;
+  m.matrix = one_of(1);
+  m.values = b.empty<bf16>({m.matrix.rows, m.matrix.columns});
+  draw<bf16>(b.device(), m.values);
+  m.draws.step = test::on_device<std::uint64_t>(b.device(), {1});
+  double bytes = bytes_of(m.values) * (F::tensor_amax ? 2 : 1);
+  for (Side side : {Side::rowwise, Side::columnwise}) {
+    if (!makes(which, side)) continue;
+    Copy& copy = side == Side::rowwise ? m.rowwise : m.columnwise;
+    copy.data = b.empty<bf16>(m.values.shape);
+    if (F::tensor_amax) copy.amax = b.empty<float>({1});
+    bytes += bytes_of(copy.data);
+  }
+  run(state, b, m.matrix.elements(), bytes, [&] { make_factors(b.stream(), formats::id_of<F>, m, purpose); });
+}
+
 template <class F>
 void swizzled_scales(benchmark::State& state) {
   Bench b(state);
@@ -335,9 +355,8 @@ void cached_quantize(benchmark::State& state) {
 template <class F>
 void reference_amax(benchmark::State& state) {
   const auto x = test::uniform<float>(cached.elements(), 1);
-  time_reference(state, [&] {
-    benchmark::DoNotOptimize(reference::largest(cached, x, 0, cached.rows, 0, cached.columns));
-  });
+  time_reference(state,
+                 [&] { benchmark::DoNotOptimize(reference::largest(cached, x, 0, cached.rows, 0, cached.columns)); });
 }
 template <class F>
 void cached_amax(benchmark::State& state) {
@@ -476,6 +495,13 @@ BENCHMARK(decoded<formats::Mxfp8, DType::bf16>)->Apply(tables);
 BENCHMARK(decoded<formats::Mxfp8, DType::f32>)->Apply(tables);
 BENCHMARK(decoded<formats::Nvfp4, DType::bf16>)->Apply(tables);
 BENCHMARK(decoded<formats::Nvfp4, DType::f32>)->Apply(tables);
+BENCHMARK(factors<formats::Fp8BlockOneD, Makes::both, Purpose::gradient>)->Apply(timed);
+BENCHMARK(factors<formats::Mxfp8, Makes::both, Purpose::gradient>)->Apply(timed);
+BENCHMARK(factors<formats::Mxfp8, Makes::rowwise, Purpose::activation>)->Apply(timed);
+BENCHMARK(factors<formats::Mxfp8, Makes::columnwise, Purpose::activation>)->Apply(timed);
+BENCHMARK(factors<formats::Nvfp4OneD, Makes::both, Purpose::gradient>)->Apply(timed);
+BENCHMARK(factors<formats::Nvfp4OneD, Makes::rowwise, Purpose::activation>)->Apply(timed);
+BENCHMARK(factors<formats::Nvfp4OneD, Makes::columnwise, Purpose::activation>)->Apply(timed);
 BENCHMARK(swizzled_scales<formats::Mxfp8>)->Apply(tables);
 BENCHMARK(swizzled_scales<formats::Nvfp4>)->Apply(tables);
 

@@ -9,7 +9,8 @@
 namespace tessera {
 
 /// Makes the factors of one weight's products: values as they are where the recipe does not quantize the weight, else
-/// codes, by one launch each, in the caller's arena.temp(). The only place where a layer meets a recipe.
+/// codes, by one launch each, in the caller's arena.temp(); of activations and gradients that no unit multiplies as
+/// codes the values that these stand for. The only place where a layer meets a recipe.
 class Factors {
  public:
   Factors(const ParamSpec& weight, const Recipe& recipe);

@@ -210,6 +210,34 @@ TYPED_TEST(CodedProduct, GradientsTakeTheCopiesWhoseBlocksRunAlongTheSum) {
   EXPECT_TRUE(close(test::in_double(test::on_host<bf16>(this->device, unfused)), wanted, 4e-3));
 }
 
+TYPED_TEST(CodedProduct, TakesFactorsThatAreDecodedAlready) {
+  const auto decoded = [&](const auto& factor, Side side) {
+    Operand operand = factor.operand(side);
+    operand.data = factor.values(this->device, side).data;
+    operand.codes->scales = {};
+    return operand;
+  };
+  const auto made = [&](const auto& of) {
+    const Tensor y = test::poisoned<bf16>(this->device, {rows, out}),
+                 dx = test::poisoned<bf16>(this->device, {rows, in}),
+                 dw = test::poisoned<float>(this->device, {out, in});
+    linear_forward(this->stream, y, of(this->x, Side::rowwise), this->w.operand(Side::rowwise), this->bias);
+    linear_input_gradient(this->stream, dx, of(this->dy, Side::rowwise), this->w.operand(Side::columnwise));
+    linear_weight_gradient(this->stream, {dw}, of(this->dy, Side::columnwise), of(this->x, Side::columnwise));
+    return std::tuple(test::on_host<bf16>(this->device, y), test::on_host<bf16>(this->device, dx),
+                      test::on_host<float>(this->device, dw));
+  };
+  if (this->route(gemm::Form::forward) == gemm::Route::native) {
+    EXPECT_THROW(made(decoded), Error);
+    return;
+  }
+  const auto [y, dx, dw] = made(decoded);
+  const auto [coded_y, coded_dx, coded_dw] = made([](const auto& factor, Side side) { return factor.operand(side); });
+  EXPECT_TRUE(test::same_bits(y, coded_y));
+  EXPECT_TRUE(test::same_bits(dx, coded_dx));
+  EXPECT_TRUE(test::same_bits(dw, coded_dw));
+}
+
 TYPED_TEST(CodedProduct, OfExpertsAreThoseOfEachAlone) {
   const std::vector<std::int32_t> begins{0, 32, 32, 160};
   const Tensor offsets = test::on_device(this->device, begins);
