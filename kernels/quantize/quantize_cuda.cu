@@ -259,7 +259,7 @@ template <Format F, class M, class Extent>
 __device__ void quantize_patch(const Descriptor& d, const Patch& p, const Extent& extent, Shared<F, M>& shared) {
   using Source = typename M::Source;
   if constexpr (OfGelu<Source>)
-    quantize_held<F, M>(found<Source>(d, p, extent, shared.columns), d, p, extent, shared);
+    quantize_held<F, M>(found<Source>(d, p, extent, shared.columns.of_band), d, p, extent, shared);
   else if constexpr (F::scaled)
     quantize_held<F, M>(load<Source>(SourcePatch<Source>(d, p).origin, d.matrix.columns, Seat(area_of<F>), extent), d,
                         p, extent, shared);
