@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-/// The kind of a key's default.
+/// The kind of a key's default: a value, none (the key is required), or filled by derive().
 enum class Standard { value, none, derived };
 
 /// One key, as a struct's visit() declares it.
@@ -16,7 +16,7 @@ struct Key {
   const char* name;  ///< "experts"
   Standard standard;
   Restart restart;
-  const char* how;  ///< derive() fills it; empty without Standard::derived
+  const char* how;  ///< how derive() fills it, in words; empty unless Standard::derived
   const char* help;
 };
 
@@ -31,7 +31,7 @@ template <class S> S* present(S& section) { return &section; }
 template <class S> S* present(std::optional<S>& section) { return section ? &*section : nullptr; }
 template <class S> const S* present(const std::optional<S>& section) { return section ? &*section : nullptr; }
 
-/// False for a derived key that nobody has filled.
+/// False for a derived key that is still open.
 template <class T> bool filled(const T&) { return true; }
 template <class T> bool filled(const Derived<T>& member) { return member.known(); }
 
