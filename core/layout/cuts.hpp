@@ -18,8 +18,8 @@ std::vector<std::int64_t> flat_cuts(std::int64_t size, int ranks);
 /// and may be empty. `allowed` ascends and ends with size.
 std::vector<std::int64_t> tile_cuts(std::span<const std::int64_t> allowed, int ranks);
 
-/// Positions at which tile cuts may cut a bucket of one format: its end, and wherever a member has a row of whole
-/// blocks of both copies begin. A gap between members belongs to the slice before it.
+/// Positions at which tile cuts may cut a bucket of one format: its end, and in each member every tile_rows(format)-th
+/// row. A gap between members belongs to the slice before it.
 std::vector<std::int64_t> tile_positions(const ParamRegistry& registry, FormatId format,
                                          std::span<const Placement> members, std::int64_t size);
 
