@@ -64,7 +64,7 @@ class StoredModel final : public ModelReader {
     facts_.origin.optimizer = deck.config.optimizer;
   }
 
-  /// Its tensors, with the attributes that only their datasets know.
+  /// Adds the tensors of one file, with the attributes of their datasets.
   void add_file(const char* name) {
     const hdf5::File file = hdf5::File::open(checkpoint_.folder() / name);
     if (file.has("/", "mesh")) facts_.origin.mesh = file.text("/", "mesh");
@@ -82,7 +82,7 @@ class StoredModel final : public ModelReader {
 
   Checkpoint checkpoint_;
   ModelFacts facts_;
-  std::vector<const StoredTensor*> stored_;  ///< of facts_.tensors
+  std::vector<const StoredTensor*> stored_;  ///< by index in facts_.tensors
   std::vector<std::uint64_t> sums_;
 };
 

@@ -20,7 +20,7 @@ constexpr std::string_view name_of(Source source) {
 struct Provenance {
   struct Origin {
     Source source = Source::standard;
-    std::string where;  ///< "moe.yaml:4:12" or "--set optimizer.lr=3e-4"; its section's place where nobody gave it
+    std::string where;  ///< "moe.yaml:4:12" or "--set optimizer.lr=3e-4"; its section's place if none gives the key
     std::string base;   ///< the deck built on that gave it; empty: none did
   };
   std::string file;

@@ -16,8 +16,8 @@ struct MetricsRow {
   float loss = 0;
   std::optional<float> eval_loss;      ///< if evaluated after this step; else the key is absent
   float balance_loss = 0, z_loss = 0;  ///< means over MoE layers, without their coefficients; NaN without such layers
-  float expert_load = std::numeric_limits<float>::quiet_NaN();  ///< tokens of the busiest expert over an even share,
-                                                                ///< mean over MoE layers and micro-batches; else NaN
+  float expert_load = std::numeric_limits<float>::quiet_NaN();  ///< tokens of the busiest expert / an even share, mean
+                                                                ///< over MoE layers and micro-batches; NaN without
   float grad_norm = 0;                                          ///< before clipping
   float clip_coef = 1;
   float lr = 0;
