@@ -1,4 +1,4 @@
-// Matrices whose description travels with the launch: the same bits as those of a table.
+// quantize_one and decode_one, whose description is passed with the launch: the same bits as by a table.
 #include <gtest/gtest.h>
 
 #include "tests/support/quantized_case.hpp"
@@ -73,7 +73,7 @@ TYPED_TEST(QuantizeOne, IsDecodedAsATableIs) {
   }
 }
 
-// Of a value in any place of any patch, and of nothing else.
+// The flag not_finite is set by a value at any place of any patch, and by nothing else.
 TYPED_TEST(QuantizeOne, SaysWhereAValueIsNotFinite) {
   using F = TypeParam;
   if (!F::scaled) return;
