@@ -45,7 +45,7 @@ std::set<std::string> changeable(const std::vector<std::string>& keys) {
     const std::string nearest = doc ? "" : nearest_key(key);
     if (!doc) refuse("unknown key" + (nearest.empty() ? "" : ", did you mean " + nearest + "?"));
     if (doc->kind == KeyDoc::Kind::section) refuse("is a section, name its keys");
-    if (doc->restart == Restart::fixed) refuse("cannot change in a resumed run, whose weights and state hang on it");
+    if (doc->restart == Restart::fixed) refuse("cannot change in a resumed run, whose weights and state depend on it");
     if (!asked.insert(key).second) refuse("is named twice");
   }
   return asked;

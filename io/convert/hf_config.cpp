@@ -122,7 +122,7 @@ class Reader {
   void finish() {
     for (const auto& [key, value] : json_.items())
       if (!value.is_null() && !seen_.contains(key) && std::ranges::find(inert, key) == std::end(inert))
-        refuse(key, "unknown here; what it changes would be lost");
+        refuse(key, "unknown here; the model may depend on it");
     problems_.raise();
   }
 

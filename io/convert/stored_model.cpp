@@ -74,7 +74,7 @@ class StoredModel final : public ModelReader {
       const std::string role = file.text(path, "role");
       const auto known = role_named(role);
       if (!known)
-        throw Error(Exit::file, fmt::format("{}: {} has a role that is none: {}", file.path().string(), path, role));
+        throw Error(Exit::file, fmt::format("{}: {} has the unknown role {}", file.path().string(), path, role));
       facts_.tensors.push_back({tensor.slot, tensor.name, tensor.shape, tensor.type, *known, {}, tensor.tied_to});
       stored_.push_back(&tensor);
     }
