@@ -12,7 +12,7 @@ namespace tessera {
 struct RankGroup {
   const char* name;  ///< in logs and errors; empty for the world
   RankIn place;      ///< this rank's number in the group, and the group's size
-  int first = 0;  ///< the group's lowest rank in the world, which tells groups of one kind apart
+  int first = 0;     ///< the group's lowest rank in the world, which tells groups of one kind apart
 };
 
 /// The communicators of all process groups of a run, made once by one back end: they share one log, one progress hook,
