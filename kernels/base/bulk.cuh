@@ -21,15 +21,15 @@ inline bool fits(std::int64_t shared_bytes) {
 /// one copy only.
 class Arrival {
  public:
-  /// Called by one thread, before a __syncthreads().
+  /// Called by one thread; a __syncthreads() follows before other threads wait().
   __device__ void init() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address(&word_)) : "memory");
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
   }
-  /// Starts the copy of `bytes`; both addresses and `bytes` are multiples of 16. Called by one thread, after that
-  /// __syncthreads().
+  /// Starts the copy of `bytes`; both addresses and `bytes` are multiples of 16. Called by the thread that called
+  /// init().
   __device__ void fetch(void* to, const void* from, std::uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(&word_)), "r"(bytes)
