@@ -116,8 +116,7 @@ struct CodedProduct : ::testing::Test {
 };
 TYPED_TEST_SUITE(CodedProduct, Recipes);
 
-/// The products of values that products of codes must equal: bit for bit without tensor scales, else computed in
-/// double.
+/// The expected products of codes: bit for bit where tensors have no scales, else computed in double.
 std::vector<double> product(const std::vector<double>& a, const std::vector<double>& b, std::int64_t m, std::int64_t n,
                             std::int64_t k, double scale) {
   std::vector<double> c(static_cast<std::size_t>(m * n));
