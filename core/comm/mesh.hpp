@@ -38,7 +38,7 @@ class Mesh {
   /// The expert group.
   Communicator& experts() { return *communicators_[experts_]; }
 
-  /// As Communicator's functions of these names, for all communicators together.
+  /// The functions of Communicator with these names, for all communicators together.
   const CollectiveLog* log() const { return world().log(); }
   double busy() const { return world().busy(); }
   bool on_streams() const;

@@ -66,7 +66,7 @@ class MpiWatch {
   /// Polls for a report that another rank has begun, and joins it: then does not return. Costs one MPI_Iprobe. Local.
   void look(const Waiting& waiting);
 
-  /// As Control::leave.
+  /// Does what Control::leave() does.
   [[noreturn]] void leave(const std::string& why);
   /// `[r3 host] what`, then MPI_Abort.
   [[noreturn]] void abort(Exit code, const std::string& what);

@@ -39,9 +39,10 @@ template <class T> bool filled(const Derived<T>& member) { return member.known()
 template <class T> struct ValueOf { using type = T; };
 template <class T> struct ValueOf<Derived<T>> { using type = T; };
 
-/// Base of every visitor of the config: walks keys and sections and keeps the path. `Visitor` derives from it and has
+/// Base of every visitor of the config: walks keys and sections and keeps the path. `Visitor` derives from it and must
+/// have
 ///   value(key, member, rule)    member: T, or Derived<T> with Standard::derived; const where the config is
-/// It may have
+/// `Visitor` may also have
 ///   enter(section, member)      returns the struct to walk through (member: S, perhaps optional), or null to skip it;
 ///   leave()                     called after each section that was entered.
 template <class Visitor> class ConfigVisitor {

@@ -94,12 +94,12 @@ double bytes_of(const Tensor& t) { return t ? static_cast<double>(t.bytes()) : 0
 /// Equal matrices of one format with both copies; values are random bf16, or fp32 masters.
 template <Format F>
 struct Weights {
-  /// As many as the benchmark's first argument says, of the shape of its second.
+  /// The benchmark's first argument is the number of matrices, its second the shape of each.
   Weights(Bench& b, const benchmark::State& state, DType type)
       : Weights(b, state.range(0), type, one_of(state.range(1))) {}
   Weights(Bench& b, std::int64_t tensors, DType type, Matrix each)
       : matrix(each), matrices(static_cast<std::size_t>(tensors)) {
-    // One allocation for all that `place` names, in the order of the matrices.
+    // Allocates one buffer of every matrix at once; place(matrix) is where the buffer belongs.
     const auto allocate = [&](DType t, std::int64_t elements, const auto& place) {
       const Tensor all = b.device().allocate(Category::weights, t, {tensors * elements});
       for (std::int64_t i = 0; i < tensors; ++i)
@@ -164,7 +164,7 @@ void both_copies(benchmark::State& state) {
   Bench b(state);
   const Weights<F> w(b, state, type);
   const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
-  // With a scale of the whole tensor the values are read twice.
+  // Formats with a scale of the whole tensor read the values twice.
   const double read = w.values * (F::tensor_amax ? 2 : 1);
   run(state, b, w.elements(), read + w.data[0] + w.data[1] + w.scales[0] + w.scales[1],
       [&] { quantize(b.stream(), table, Precision::bf16_first, purpose); });

@@ -89,7 +89,7 @@ MUTATIONS = [
     mutation("dropped_gather_is_left_behind", "a pending collective that is dropped is not finished", "core/comm/communicator.cpp",
              "Pending::~Pending() {\n  if (owner_) owner_->abandon(slot_);", "Pending::~Pending() {",
              "mpi.collectives_test.2 *DroppedPendingFinishes*"),
-    # What is quantized, and by whom.
+    # Masters, published weights and quantization.
     mutation("masters_from_weights", "masters begin as what the weights' type holds of them", "core/step/engine.cpp",
              "  sync_.publish(stream_, std::move(start));\n",
              """  sync_.publish(stream_, std::move(start));

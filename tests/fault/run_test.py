@@ -13,7 +13,7 @@ import time
 import trial
 from trial import BEFORE, DURING, EVERY, IO, LAST, PHASES, RANKS, SAVED, Faults, Trial, bits, processes, state_of
 
-# So many steps that a run never ends by itself.
+# More steps than a test can wait for: the run ends only by a signal, a fault, --stop-at or --time-limit.
 LONG = ("--set", "run.steps=1000000000", "--set", "checkpoint.every_steps=1000000000")
 
 

@@ -216,7 +216,8 @@ TEST(Experts, TrainLikeOneGroup) {
   }
 }
 
-/// With TESSERA_MATRIX=whole every case is tried by itself, in every size of groups; else all together, in the largest.
+/// Whether to test the whole matrix (TESSERA_MATRIX=whole): each case by itself, in groups of every size. Otherwise all
+/// cases are combined, in groups of the largest size.
 bool whole_matrix() {
   const char* const asked = std::getenv("TESSERA_MATRIX");
   return asked != nullptr && std::string(asked) == "whole";
@@ -225,7 +226,8 @@ std::vector<std::int64_t> tried_groups() {
   const std::vector<std::int64_t> all = groups();
   return whole_matrix() || all.empty() ? all : std::vector{all.back()};
 }
-/// Without it two recipes at each number of ranks, so that all numbers together try all four.
+/// All four recipes in the whole matrix; otherwise two, which depend on the number of ranks, so that runs with even and
+/// odd numbers cover all four.
 std::vector<RecipeName> tried_recipes() {
   if (whole_matrix()) return {RecipeName::mxfp8, RecipeName::nvfp4, RecipeName::fp8_block, RecipeName::mxfp8_2d};
   if (mpi().size() % 2 == 0) return {RecipeName::mxfp8, RecipeName::nvfp4};

@@ -54,7 +54,7 @@ class Generate(runs.Runs):
         # Text printed as it is generated is the same, and the prompt may come from a pipe.
         out, _ = self.generate(0, 2, "a", "--tokens", "20", "--seed", "7", "--prompt", "-", input="the ")
         self.assertEqual(out, "the " + wanted["text"] + "\n")
-        # Without a tokenizer there are ids alone.
+        # Without a tokenizer the answer has only ids.
         out, _ = self.generate(0, 1, "hf", "--prompt-ids", "116,104", "--tokens", "3", "--temperature", "0")
         self.assertEqual(len(out.split()), 3)
 

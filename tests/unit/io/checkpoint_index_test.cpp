@@ -140,7 +140,7 @@ TEST_P(CheckpointIndex, DigestCoversAllButPayload) {
   }
 }
 
-/// Whatever a damaged row says: the resulting places lie within the file, or the row is refused.
+/// A damaged row is refused, or the places that result from it lie within the file.
 TEST_P(CheckpointIndex, OfDamagedRowsIsRefusedOrNotTaken) {
   const std::vector<StoredTensor> sound = indexed(model_file);
   const std::uint64_t whole = digest(model_file, sound);

@@ -472,7 +472,7 @@ struct Fp8Experts : Fp8Blocks {
   static std::vector<double> part(const std::vector<double>& all, std::int64_t begin, std::int64_t size) {
     return {all.begin() + begin, all.begin() + begin + size};
   }
-  /// One product of rows times weights: an expert's, from its rows [.., k] and its weight, where b(w) gives b(l, j).
+  /// Checks rows times weights, an expert at a time: its rows [.., k] and its weight w, where b(w) gives b(l, j).
   template <class B>
   void compare_rows(const Tensor& c, const std::vector<double>& a, const std::vector<double>& weights, std::int64_t k,
                     const B& b) {

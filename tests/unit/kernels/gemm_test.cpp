@@ -79,7 +79,7 @@ TYPED_TEST(Gemm, GeluIsTakenOfTheSum) {
     linear_forward(l.stream, plain, l.x, {l.w}, l.bias);
     linear_gelu_forward(l.stream, y, pre, l.x, {l.w}, l.bias);
     const auto before = on_host<T>(l.device, pre), after = on_host<T>(l.device, y);
-    // Of the sum as it is stored on the host; a GPU's library may take it before that rounding.
+    // On the host gelu is computed from the stored (rounded) sum; a GPU's library may compute it before rounding.
     const bool stored = Runtime::back_end() != "Cuda";
     if (stored) {
       EXPECT_TRUE(same_bits(before, on_host<T>(l.device, plain)));
