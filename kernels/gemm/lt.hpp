@@ -9,16 +9,16 @@
 
 namespace tessera::gemm {
 
-/// Where the factors and results of a dense product lie.
+/// Addresses of the factors and results of a dense product.
 struct LtPlaces {
   const void* a = nullptr;
   const void* b = nullptr;
   void* c = nullptr;
   const void* bias = nullptr;
   void* aux = nullptr;
-  const float* alpha = nullptr;  ///< of scaled products: on the device, and so is their beta
+  const float* alpha = nullptr;  ///< scaled products: alpha and beta, both on the device
   const float* beta = nullptr;
-  const float* scales_a = nullptr;  ///< of factors that are codes
+  const float* scales_a = nullptr;  ///< scales of factors that are codes
   const float* scales_b = nullptr;
 };
 
