@@ -5,7 +5,7 @@
 /// vectorising host thread a patch, *_cuda.cu blocks of device threads.
 namespace tessera::quantizer {
 
-/// What the quantizers see of the values in memory. Gelus: of formats that finds_gelus alone.
+/// What the quantizers see of the values in memory. Gelus: only where fuses_gelu.
 enum class Reading : std::uint8_t { bf16, master, fp32, gelu, gelu_gradient };
 
 /// The purpose of decoding.

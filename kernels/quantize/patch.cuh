@@ -71,7 +71,7 @@ __device__ inline uint4 load_once(const uint4* p) {
                : "l"(p), "l"(leave_first()));
   return v;
 }
-/// The same, of which none is delayed beyond a barrier: compilers move the others between what is computed from them.
+/// The same as a volatile load of memory that may change: the compiler keeps it before the next barrier.
 __device__ inline uint4 load_in_order(const uint4* p) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0,%1,%2,%3}, [%4], %5;"

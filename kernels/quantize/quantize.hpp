@@ -45,8 +45,8 @@ void decode_factors(Stream& stream, const QuantizeTable& table, Side side);
 void quantize_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose);
 void decode_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Side side);
 
-/// gelu(pre + bias), tanh form, and its gradient dy gelu'(pre + bias); bias [F] is empty where there is none. Products
-/// of codes read neither but through a quantizer, which finds them itself, so that they take no memory.
+/// gelu(pre + bias), tanh form, and its gradient dy gelu'(pre + bias); bias [F] is empty where there is none. The
+/// quantizer computes them itself, so that neither is ever stored.
 struct Gelu {
   Tensor pre;  ///< [M,F]
   Tensor bias = {};
@@ -55,8 +55,8 @@ struct GeluGradient {
   Tensor dy, pre;  ///< [M,F]
   Tensor bias = {};
 };
-/// Whether a format's quantizer finds gelus.
-bool finds_gelus(FormatId format);
+/// Whether a format's quantizer does.
+bool fuses_gelu(FormatId format);
 /// quantize_one() of these values, computed in fp32 and rounded to bf16 (`matrix` names none). `sums` (f32
 /// gelu_gradient_sums(), or empty) become the column sums of each 128 rows of the gradient: by sixteens, in order.
 void quantize_one(Stream& stream, FormatId format, QuantizedMatrix matrix, const Gelu& x);

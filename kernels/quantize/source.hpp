@@ -22,7 +22,7 @@ struct FromFp32 {
   TESSERA_FN static float value(float x) { return x; }
 };
 
-/// bf16 that is found from the stored bf16 x, in fp32 (Descriptor::gelu): gelu(x + bias), or x gelu'(pre + bias).
+/// bf16 computed in fp32 from the stored bf16 x and Descriptor::gelu: gelu(x + bias), or x gelu'(pre + bias).
 struct FromGelu : FromBf16 {};
 struct FromGeluGradient : FromBf16 {};
 template <class Source>

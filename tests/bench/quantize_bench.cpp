@@ -175,8 +175,8 @@ void both_copies(benchmark::State& state) {
       [&] { quantize(b.stream(), table, Precision::bf16_first, purpose); });
 }
 
-/// What products of FP8 blocks take in a training step: of values, of a gelu and of its gradient that the quantizer
-/// finds, with a bias and, of the gradient, its sums.
+/// Factors of FP8 products in a training step: of values, or of a gelu or its gradient that the quantizer computes,
+/// with a bias and the gradient's column sums.
 enum class Taken { values, gelu, gradient };
 template <Taken taken, Makes which>
 void one_factor(benchmark::State& state) {

@@ -84,18 +84,19 @@ bool Factors::draws() const {
 
 Factors::Gradient Factors::gradient(const Call& call, const Output& dy, const Tensor& rows) const {
   const GeluGradient* const gelu = std::get_if<GeluGradient>(&dy);
-  Tensor addends = gelu ? Tensor() : std::get<Tensor>(dy);
-  if (!coded()) return {addends, addends, addends};
-  QuantizedMatrix matrix = matrix_of(call, gelu ? gelu->dy : addends);
+  const Tensor stored = gelu ? gelu->dy : std::get<Tensor>(dy);
+  if (!coded()) return {stored, stored, stored};
+  QuantizedMatrix matrix = matrix_of(call, stored);
   matrix.draws = {call.key.seed, rowwise_draws_, columnwise_draws_, call.key.step, call.first_token, rows};
   place(call.arena, *gradient_, matrix, std::nullopt);
+  Tensor bias_terms = gelu ? Tensor() : stored;
   if (gelu) {
-    if (gelu->bias.shape.rank() > 0) addends = call.arena.temp(DType::f32, gelu_gradient_sums(matrix.matrix));
-    quantize_one(call.stream, *gradient_, matrix, *gelu, addends);
+    if (gelu->bias.shape.rank() > 0) bias_terms = call.arena.temp(DType::f32, gelu_gradient_sums(matrix.matrix));
+    quantize_one(call.stream, *gradient_, matrix, *gelu, bias_terms);
   } else {
     quantize_one(call.stream, *gradient_, matrix, Purpose::gradient);
   }
-  return {operand_of(*gradient_, Side::rowwise, matrix), operand_of(*gradient_, Side::columnwise, matrix), addends};
+  return {operand_of(*gradient_, Side::rowwise, matrix), operand_of(*gradient_, Side::columnwise, matrix), bias_terms};
 }
 
 Operand Factors::weight(const Call& call, const Operand& held, Side side) const {

@@ -17,8 +17,8 @@ class Factors {
   /// Whether factors are codes.
   bool coded() const { return format_.has_value(); }
 
-  /// Whether activation() and gradient() take gelus, which no memory holds.
-  bool finds_gelus() const { return activation_ && tessera::finds_gelus(*activation_); }
+  /// Whether activation() and gradient() take a Gelu and its gradient, which they compute while they quantize.
+  bool fuses_gelu() const { return activation_ && tessera::fuses_gelu(*activation_); }
 
   /// One copy of x [M,in].
   using Input = std::variant<Tensor, Gelu>;
@@ -31,7 +31,7 @@ class Factors {
   /// Both copies of dy [M,out]: rowwise for dx, columnwise for dw.
   struct Gradient {
     Operand rowwise, columnwise;
-    Tensor addends;  ///< what the bias's gradient is the column sums of: dy, or sums of some rows each
+    Tensor bias_terms;  ///< its column sums are the bias's gradient: dy itself, or the sums of each 128 of its rows
   };
   /// `rows` (i64 [M]) numbers the rows for random rounding where they are not the micro-batch's tokens in order.
   using Output = std::variant<Tensor, GeluGradient>;

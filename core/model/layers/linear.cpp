@@ -46,7 +46,7 @@ void Linear::weight_gradient(const Call& call, const Gradient& dw, const Operand
 
 Operand Linear::gradients(const Call& call, const Factors::Output& dy, const Saved& saved) const {
   const Factors::Gradient factor = factors_.gradient(call, dy);
-  if (bias_) contribute(call, *bias_, [&](const Gradient& db) { bias_gradient(call.stream, db, factor.addends); });
+  if (bias_) contribute(call, *bias_, [&](const Gradient& db) { bias_gradient(call.stream, db, factor.bias_terms); });
   contribute(call, weight_, [&](const Gradient& dw) { weight_gradient(call, dw, factor.columnwise, saved.x); });
   return factor.rowwise;
 }

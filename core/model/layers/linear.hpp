@@ -18,7 +18,7 @@ struct LinearShape {
 /// y = x W^T + b, with x [M,in], W [out,in].
 class Linear {
  public:
-  /// All that backward needs: x in the compute type, or a gelu's input, which the caller keeps.
+  /// All that backward needs, which the caller keeps: x in the compute type, or the input of a gelu whose output x is.
   struct Saved {
     Factors::Input x;  ///< [M,in]
   };
@@ -47,8 +47,8 @@ class Linear {
 
   /// Whether products take codes.
   bool coded() const { return factors_.coded(); }
-  /// Whether x may be a gelu that no memory holds, and dy its gradient.
-  bool finds_gelus() const { return factors_.finds_gelus(); }
+  /// Whether x may be a Gelu and dy a GeluGradient, which are computed while they are quantized.
+  bool fuses_gelu() const { return factors_.fuses_gelu(); }
 
  private:
   void multiply(const Call& call, const Tensor& y, const Factors::Input& x, const std::optional<ParamId>& bias) const;

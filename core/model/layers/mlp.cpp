@@ -16,11 +16,11 @@ Mlp::Mlp(ParamRegistry& registry, const std::string& name, const GptShape& shape
 
 Mlp::Saved Mlp::place(Arena& arena, std::int64_t tokens) const {
   const Tensor pre = arena.keep(type_, {tokens, inner_width(activation_, ffn_)});
-  return {pre, in_quantizers() ? Tensor() : arena.keep(type_, {tokens, ffn_})};
+  return {pre, gelu_in_quantizers() ? Tensor() : arena.keep(type_, {tokens, ffn_})};
 }
 
 void Mlp::forward(const Call& call, const Tensor& x, const Saved& saved, const Tensor& y) const {
-  if (in_quantizers()) {
+  if (gelu_in_quantizers()) {
     up_.forward_without_bias(call, saved.pre, x);
     if (!y) return;
     const Use bias = up_.bias(call);
@@ -38,7 +38,7 @@ void Mlp::forward(const Call& call, const Tensor& x, const Saved& saved, const T
 void Mlp::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x, const Saved& saved) const {
   const Arena::Frame frame(call.arena);
   const Tensor dact = call.arena.temp(type_, {x.rows(), ffn_});
-  if (in_quantizers()) {
+  if (gelu_in_quantizers()) {
     const Use bias = up_.bias(call);
     down_.backward(call, dact, dy, {Gelu{saved.pre, bias->data}});
     return up_.backward(call, dx, GeluGradient{dact, saved.pre, bias->data}, {x});

@@ -95,12 +95,12 @@ TEST(QuantizedMlp, IsThatOfBf16ButForItsCodes) {
       }
 }
 
-// Where quantizers find the gelu, its output takes no memory.
-TEST(QuantizedMlp, KeepsNoGeluThatAQuantizerFinds) {
+// Where quantizers compute the gelu, its output takes no memory.
+TEST(QuantizedMlp, KeepsNoGeluThatAQuantizerComputes) {
   const std::int64_t one = tokens * 288 * 2;
   for (const Recipe& recipe : recipes()) {
     if (!recipe.weight.codes) continue;
-    const bool found = finds_gelus(*recipe.activation) && finds_gelus(*recipe.gradient);
+    const bool found = fuses_gelu(*recipe.activation) && fuses_gelu(*recipe.gradient);
     EXPECT_EQ(found, recipe.name == "fp8_block") << recipe.name;
     EXPECT_EQ(computed(recipe, Activation::gelu, true, Accumulation::fused).kept, found ? one : 2 * one) << recipe.name;
     EXPECT_EQ(computed(recipe, Activation::swiglu, true, Accumulation::fused).kept, 3 * one) << recipe.name;
