@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/model/layers/mlp.hpp"
+#include "core/model/layers/recompute.hpp"
 #include "kernels/gemm/route.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/tiny_gpt.hpp"
@@ -20,7 +21,8 @@ struct Results {
   std::int64_t kept;  ///< bytes that backward needs of forward
 };
 
-Results computed(const Recipe& recipe, Activation activation, bool bias, Accumulation accumulation) {
+Results computed(const Recipe& recipe, Activation activation, bool bias, Accumulation accumulation,
+                 Keep keep = Keep::all) {
   GptShape shape = tiny_shape();
   shape.layers = 1;
   shape.hidden = 96;
@@ -34,7 +36,7 @@ Results computed(const Recipe& recipe, Activation activation, bool bias, Accumul
   ParamRegistry registry({.weight = recipe.weight});
   const auto layer = [&] {
     const ParamRegistry::InBlock block(registry, 0);
-    return Mlp(registry, "mlp", shape);
+    return Recompute<Mlp>(keep, Mlp(registry, "mlp", shape));
   }();
   FlatParams params(device, registry, shape.compute);
   for (const ParamId id : params.ids())
@@ -51,9 +53,13 @@ Results computed(const Recipe& recipe, Activation activation, bool bias, Accumul
   const Call call{
       {device.compute(), params, &params, arena, static_cast<StepSums*>(sums.data), nullptr, {7, step}}, 1, {}};
   const Arena::Frame frame(arena);
-  const Mlp::Saved saved = layer.place(arena, tokens);
-  layer.forward(call, x, saved, y);
-  layer.backward(call, dx, dy, x, saved);
+  const auto saved = layer.place(arena, tokens);
+  {
+    const Arena::Frame of_forward(arena);
+    layer.forward(call, x, saved, y);
+  }
+  const Mlp::Saved again = layer.again(call, x, saved);
+  layer.layer().backward(call, dx, dy, x, again);
   Results all{download_real(device, y), download_real(device, dx), {}, 0};
   for (const ParamId id : params.ids()) {
     EXPECT_EQ(params.writes(id), 1) << registry[id].name;
@@ -62,8 +68,20 @@ Results computed(const Recipe& recipe, Activation activation, bool bias, Accumul
   StepSums found;
   device.download(device.compute(), &found, sums);
   EXPECT_EQ(found.not_finite, 0u);
-  for (const Tensor& t : {saved.pre, saved.activated}) all.kept += t ? t.bytes() : 0;
+  for (const Tensor& t : {again.pre, again.activated}) all.kept += t ? t.bytes() : 0;
   return all;
+}
+
+TEST(QuantizedMlp, RecomputedHasTheSameBits) {
+  for (const auto& [activation, name] : Names<Activation>::table)
+    for (const Recipe& recipe : recipes()) {
+      if (recipe.weight.plain != DType::bf16) continue;
+      const auto of = [&](Keep keep) { return computed(recipe, activation, true, Accumulation::fused, keep); };
+      const Results kept = of(Keep::all), again = of(Keep::input);
+      EXPECT_TRUE(same_bits(again.y, kept.y) && same_bits(again.dx, kept.dx)) << recipe.name << " " << name;
+      for (std::size_t i = 0; i < kept.gradients.size(); ++i)
+        EXPECT_TRUE(same_bits(again.gradients[i], kept.gradients[i])) << recipe.name << " " << name << " " << i;
+    }
 }
 
 /// |actual - wanted| / |wanted|, in the Euclidean norm; NaN where there is nothing to compare.
