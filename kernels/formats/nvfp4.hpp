@@ -4,7 +4,7 @@
 
 namespace tessera::formats {
 
-/// NVFP4: E2M1 data, an E4M3 scale per block, an fp32 amax per tensor. The order of the operations shows in the bits.
+/// NVFP4: E2M1 elements, an E4M3 scale per block, an fp32 amax per tensor. The bits depend on the order of operations.
 template <Block shape>
 struct Nvfp4Scaling {
   using Element = E2M1;
@@ -38,7 +38,7 @@ struct Nvfp4Scaling {
   TESSERA_FN static constexpr float multiplier(std::uint32_t scale, TensorScale tensor) {
     return at_most_largest(1.0f / (ScaleElement::decode(scale) * tensor.inverse));
   }
-  /// Without the tensor's amax, which goes into a GEMM's alpha.
+  /// A block's scale without the tensor's, which becomes a GEMM's alpha.
   TESSERA_FN static constexpr float block_step(Scale scale) { return E4M3::decode(scale); }
   TESSERA_FN static constexpr float step(Scale scale, float amax) {
     return E4M3::decode(scale) * amax * (1.0f / 2688.0f);

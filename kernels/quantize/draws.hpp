@@ -4,7 +4,8 @@
 #include "kernels/random/philox.hpp"
 #include "kernels/random/random.hpp"
 
-/// Uniform bytes for stochastic rounding: byte i mod 16 of Philox block i / 16, i the element's canonical index.
+/// Random bytes for stochastic rounding, uniform and independent of the number of ranks: element i (canonical index)
+/// has byte i mod 16 of Philox block i / 16.
 namespace tessera::quantizer {
 
 /// The key of the random numbers of one weight, side and step.

@@ -3,6 +3,7 @@
 #include "kernels/quantize/back.hpp"
 #include "kernels/quantize/columns.cuh"
 #include "kernels/quantize/draws.cuh"
+#include "kernels/quantize/gelu.cuh"
 #include "kernels/quantize/scales.cuh"
 
 namespace tessera::quantizer {
@@ -243,7 +244,7 @@ __device__ void quantize_blocks(const Held<typename M::Source>& x, const Descrip
 template <Format F, class M, class Extent>
 __device__ void quantize_held(Held<typename M::Source> x, const Descriptor& d, const Patch& p, const Extent& extent,
                               Shared<F, M>& shared) {
-  if constexpr (std::is_same_v<typename M::Source, FromBf16>)
+  if constexpr (std::is_base_of_v<FromBf16, typename M::Source>)
     if (d.not_finite != nullptr && not_finite(x)) *d.not_finite = 1;
   find_lines<F, area_of<F>>(d, p, owned_rows<Extent>(d, p), shared.lines);
   TensorScale tensor[2];
@@ -257,7 +258,9 @@ __device__ void quantize_held(Held<typename M::Source> x, const Descriptor& d, c
 template <Format F, class M, class Extent>
 __device__ void quantize_patch(const Descriptor& d, const Patch& p, const Extent& extent, Shared<F, M>& shared) {
   using Source = typename M::Source;
-  if constexpr (F::scaled)
+  if constexpr (OfGelu<Source>)
+    quantize_held<F, M>(found<Source>(d, p, extent, shared.columns.of_band), d, p, extent, shared);
+  else if constexpr (F::scaled)
     quantize_held<F, M>(load<Source>(SourcePatch<Source>(d, p).origin, d.matrix.columns, Seat(area_of<F>), extent), d,
                         p, extent, shared);
   else
@@ -401,6 +404,10 @@ void with_mode(FormatId format, Reading reading, Purpose purpose, const Run& wor
     const auto of_format = [&]<class M>() { work.template operator()<F, M>(); };
     if (reading == Reading::bf16) return with_purpose<F, FromBf16>(purpose, of_format);
     if (reading == Reading::master) return with_purpose<F, FromMaster>(purpose, of_format);
+    if constexpr (finds_gelus<F>) {
+      if (reading == Reading::gelu) return with_purpose<F, FromGelu>(purpose, of_format);
+      if (reading == Reading::gelu_gradient) return with_purpose<F, FromGeluGradient>(purpose, of_format);
+    }
     with_purpose<F, FromFp32>(purpose, of_format);
   });
 }

@@ -5,7 +5,7 @@
 
 namespace tessera {
 
-/// 128 random bits, or the counter that they come from: words of ascending significance.
+/// 128 random bits, or the counter from which they are made: words of ascending significance.
 struct PhiloxBlock {
   std::uint32_t word[4];
 };

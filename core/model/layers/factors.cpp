@@ -57,10 +57,11 @@ Operand operand_of(FormatId format, Side side, const QuantizedMatrix& matrix) {
   return {one(copy.data), Codes{format, side, one(copy.scales), copy.amax}, matrix.members, matrix.matrix.elements()};
 }
 
-QuantizedMatrix matrix_of(const Tensor& values) {
+QuantizedMatrix matrix_of(const Call& call, const Tensor& values) {
   QuantizedMatrix matrix;
   matrix.matrix = {values.rows(), values.columns()};
   matrix.values = values;
+  matrix.not_finite = call.not_finite();
   return matrix;
 }
 
@@ -86,11 +87,15 @@ Factors::Factors(const ParamSpec& weight, const Recipe& recipe)
   gradient_ = recipe.gradient.value();
 }
 
-Operand Factors::activation(const Call& call, const Tensor& x, Side side) const {
-  if (!coded()) return x;
-  QuantizedMatrix matrix = matrix_of(x);
-  matrix.not_finite = call.not_finite();
-  make(call, *activation_, matrix, side, Purpose::activation);
+Operand Factors::activation(const Call& call, const Input& x, Side side) const {
+  if (!coded()) return std::get<Tensor>(x);
+  QuantizedMatrix matrix = matrix_of(call, stored(x));
+  if (const Gelu* const gelu = std::get_if<Gelu>(&x)) {
+    place(call.arena, *activation_, matrix, side);
+    quantize_one(call.stream, *activation_, matrix, *gelu);
+  } else {
+    make(call, *activation_, matrix, side, Purpose::activation);
+  }
   return operand_of(*activation_, side, matrix);
 }
 
@@ -98,13 +103,20 @@ bool Factors::draws() const {
   return gradient_ && visit_format(*gradient_, [&]<class F>() { return F::hadamard; });
 }
 
-Factors::Gradient Factors::gradient(const Call& call, const Tensor& dy, const Tensor& rows) const {
-  if (!coded()) return {dy, dy};
-  QuantizedMatrix matrix = matrix_of(dy);
-  matrix.not_finite = call.not_finite();
+Factors::Gradient Factors::gradient(const Call& call, const Output& dy, const Tensor& rows) const {
+  const GeluGradient* const gelu = std::get_if<GeluGradient>(&dy);
+  Tensor addends = gelu ? Tensor() : std::get<Tensor>(dy);
+  if (!coded()) return {addends, addends, addends};
+  QuantizedMatrix matrix = matrix_of(call, gelu ? gelu->dy : addends);
   matrix.draws = {call.key.seed, rowwise_draws_, columnwise_draws_, call.key.step, call.first_token, rows};
-  make(call, *gradient_, matrix, std::nullopt, Purpose::gradient);
-  return {operand_of(*gradient_, Side::rowwise, matrix), operand_of(*gradient_, Side::columnwise, matrix)};
+  if (gelu) {
+    place(call.arena, *gradient_, matrix, std::nullopt);
+    if (gelu->bias.shape.rank() > 0) addends = call.arena.temp(DType::f32, gelu_gradient_sums(matrix.matrix));
+    quantize_one(call.stream, *gradient_, matrix, *gelu, addends);
+  } else {
+    make(call, *gradient_, matrix, std::nullopt, Purpose::gradient);
+  }
+  return {operand_of(*gradient_, Side::rowwise, matrix), operand_of(*gradient_, Side::columnwise, matrix), addends};
 }
 
 Operand Factors::weight(const Call& call, const Operand& held, Side side) const {

@@ -1,4 +1,4 @@
-// Matrices whose description travels with the launch: the same bits as those of a table.
+// quantize_one and decode_one, whose description is passed with the launch: the same bits as by a table.
 #include <gtest/gtest.h>
 
 #include "tests/support/quantized_case.hpp"
@@ -73,7 +73,7 @@ TYPED_TEST(QuantizeOne, IsDecodedAsATableIs) {
   }
 }
 
-/// bf16 factors of one copy, from element `first` of their memory on, and what stands around them.
+/// Memory for the bf16 factors of one copy, which begin at element `first`, with guards around them.
 struct Factors {
   Tensor memory, amax;
   std::int64_t first, count;
@@ -91,7 +91,7 @@ struct Factors {
   }
 };
 
-/// Whether make_factors() gives the bits of quantize_one() and decode_one(), of the sides in question, and no more.
+/// Checks that make_factors() gives the bits of quantize_one() and decode_one() for `sides`, and writes nothing else.
 template <class F>
 void expect_factors(Device& device, Case<F>& c, Purpose purpose, const std::vector<Side>& sides, std::int64_t first) {
   QuantizedMatrix item = c.item, decoded = c.item;
@@ -142,7 +142,7 @@ TYPED_TEST(QuantizeOne, MakesTheFactorsThatDecodingGives) {
       }
 }
 
-// Of a value in any place of any patch, and of nothing else.
+// The flag not_finite is set by a value at any place of any patch, and by nothing else.
 TYPED_TEST(QuantizeOne, SaysWhereAValueIsNotFinite) {
   using F = TypeParam;
   if (!F::scaled) return;
