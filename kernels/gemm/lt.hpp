@@ -45,7 +45,7 @@ class LtPlans {
   /// Implements gemm::choose().
   LibraryChoices::Words choose(const LibraryChoices::Words& work, const LibraryChoices::Words& preferred);
 
-  /// For benchmarks: the product that `work` is the key of, and the library's candidates for it, its first choice first.
+  /// For benchmarks: the product that `work` is the key of, and the library's candidates for it, first choice first.
   static constexpr int most_candidates = 16;
   static Product product_of(const LibraryChoices::Words& work);
   std::vector<LibraryChoices::Words> candidates(const LibraryChoices::Words& work);

@@ -1,9 +1,9 @@
 // The exact sum of squares of many tensors, in one launch that reads each element once. A warp adds the squares of 512
 // elements at a time, in one of two ways:
-// - all but zeros within 22 binades of the largest (nearly always): a square has at most 48 bits, so two sums in fp64,
-//   of the squares rounded to a coarse unit and of what the rounding left, are both exact;
-// - else: exponents are split into windows [L, L + 9), in which |x| = M 2^(L - 150) with an integer M below 2^32, so M^2
-//   is added exactly. The warp visits the windows of its elements from the largest down.
+// - all nonzero elements within 22 binades of the largest (nearly always): a square has at most 48 bits, so two sums in
+//   fp64, of the squares rounded to a coarse unit and of the rounding errors, are both exact;
+// - else: exponents are split into windows [L, L + 9), in which |x| = M 2^(L - 150) with an integer M below 2^32, so
+//   that M^2 is added exactly. The warp visits the windows of its elements from the largest down.
 #include <algorithm>
 
 #include "kernels/base/columns.cuh"

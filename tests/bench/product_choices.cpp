@@ -1,5 +1,5 @@
-// Times cuBLASLt's candidates for each product in the steps of some decks, and prints a row of kernels/gemm/measured.hpp
-// for each product for which another candidate is faster than the library's first choice.
+// Times cuBLASLt's candidates for each product in the steps of some decks. Prints a row of kernels/gemm/measured.hpp
+// for each product for which another candidate is faster than the first choice.
 //
 //   product_choices DECK... [KEY=VALUE ...]
 //

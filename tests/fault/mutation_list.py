@@ -177,7 +177,7 @@ MUTATIONS = [
              "mpi.checkpoint_test.2 Checkpoints.ResumeChangesNoBit"),
     # Products.
     mutation("not_finite_is_lost", "what is not finite vanishes in a format that saturates", "core/model/layers/factors.cpp",
-             "  matrix.not_finite = call.not_finite();\n  matrix.draws", "  matrix.draws", "regression.recipes.notfinite.a_gradient"),
+             "  matrix.draws = {call", "  matrix.not_finite = {};\n  matrix.draws = {call", "regression.recipes.notfinite.a_gradient"),
     mutation("evaluation_hides_not_finite", "an evaluation over activations that are not finite has a loss", "core/step/engine.cpp",
              "  if (const Tensor found = not_finite()) spoil(stream_, &memory_.sums()->loss, found);\n", "",
              "mpi.passes_test.2 Passes.AnEvaluationOfWhatIsNotFiniteHasNoLoss"),
