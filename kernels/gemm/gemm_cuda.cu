@@ -55,7 +55,7 @@ bool regular(const Product& p, const Places& at) {
 /// Fused gelu: by CUTLASS if this build has it for the GPU at hand, since cuBLASLt's own gelu makes a product a third
 /// slower, and is good to bf16's digits only.
 bool run_gelu(Stream& stream, const Product& p, const Places& at) {
-  if (p.a || p.type != DType::bf16 || !regular(p, at)) return false;  // gelus of codes: by their quantizers
+  if (p.a || p.type != DType::bf16 || !regular(p, at)) return false;  // of codes: the quantizer computes the gelu
 #ifdef TESSERA_HOPPER
   if (processor() == 90 && columns::aligned(at.b.list[0].data) && columns::aligned(at.aux) &&
       columns::aligned(at.bias)) {

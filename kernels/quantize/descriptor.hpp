@@ -50,7 +50,7 @@ struct Alignment {
   bool values, rowwise, columnwise;
 };
 
-/// What gelus, or their gradients, are found from beside the values. The bias is added to the gelu's input before it is
+/// What a gelu, or its gradient, is computed from beside the values. The bias is added to the gelu's input before it is
 /// used; null: nothing is added.
 struct GeluPlaces {
   const std::uint16_t* pre;   ///< of gradients: the gelu's input, of the shape of the values
@@ -58,9 +58,10 @@ struct GeluPlaces {
   float* sums;                ///< of gradients: one row for every 128 of theirs; null: not wanted
 };
 
-/// Whether quantizers of a format find gelus themselves: those whose blocks span a patch's rows, which are read once.
+/// Whether the quantizers of a format compute gelus themselves: where values are read once, in blocks as wide as a
+/// patch.
 template <formats::Format F>
-inline constexpr bool finds_gelus = F::block == formats::Block{1, patch_edge} && !F::hadamard && !F::tensor_amax;
+inline constexpr bool fuses_gelu = F::block == formats::Block{1, patch_edge} && !F::hadamard && !F::tensor_amax;
 
 struct Descriptor {
   Matrix matrix;

@@ -2,8 +2,8 @@
 #include "kernels/activation/by_instructions.cuh"
 #include "kernels/quantize/patch.cuh"
 
-/// Device code: the gelus of a patch, or their gradients, found in registers: as the kernels of kernels/activation find
-/// them in bf16, to the bit.
+/// Device code: the gelus of a patch, or their gradients, computed in registers, with the bits of the kernels of
+/// kernels/activation in bf16.
 namespace tessera::quantizer::device {
 
 /// The bias of the thread's eight columns, those that the matrix has.
@@ -75,12 +75,13 @@ __device__ inline void store_sums(const Pairs& x, const Descriptor& d, const Pat
   __syncthreads();
 }
 
-/// The values of a patch that are quantized; stores their sums where these are wanted. Two things keep the compiler
-/// from mixing loads, gelus and codes, and so from running out of registers: a barrier behind the loads, so that all
-/// are under way before the bias, on which all else depends, is read; and the branch for a missing bias.
+/// Loads a patch and computes its gelus, or their gradients, whose sums are stored where these are wanted. Two things
+/// keep the compiler from mixing loads, gelus and codes, and so from running out of registers: a barrier behind the
+/// loads, so that all are under way before the bias, on which all else depends, is read; and the branch for a missing
+/// bias.
 template <class Source, class Extent>
-__device__ Pairs found(const Descriptor& d, const Patch& p, const Extent& extent,
-                       std::uint32_t (&columns)[threads / 16][patch_edge]) {
+__device__ Pairs load_gelus(const Descriptor& d, const Patch& p, const Extent& extent,
+                            std::uint32_t (&columns)[threads / 16][patch_edge]) {
   constexpr bool gradient = std::is_same_v<Source, FromGeluGradient>;
   constexpr int part = 8;  // rows of the gelu's input that a thread holds beside the gradient's
   const Seat seat;
@@ -93,7 +94,7 @@ __device__ Pairs found(const Descriptor& d, const Patch& p, const Extent& extent
   };
   if constexpr (gradient) load_part(0);
   __syncthreads();
-  const auto find = [&](const float(&bias)[run]) {
+  const auto compute = [&](const float(&bias)[run]) {
 #pragma unroll
     for (int r = 0; r < height; ++r) {
       if constexpr (!gradient) {
@@ -107,9 +108,9 @@ __device__ Pairs found(const Descriptor& d, const Patch& p, const Extent& extent
   if (d.gelu.bias != nullptr) {
     float bias[run];
     load_bias(d, p, seat.column, bias);
-    find(bias);
+    compute(bias);
   } else {
-    find({-0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f});  // changes no number that it is added to
+    compute({-0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f});  // changes no number that it is added to
   }
   clear_outside(x, seat, extent);
   if constexpr (gradient)

@@ -2,8 +2,7 @@
 #include "kernels/activation/back.hpp"
 #include "kernels/quantize/host_patch.hpp"
 
-/// The gelus of a patch, or their gradients, found by one host thread: as the kernels of kernels/activation find them,
-/// to the bit.
+/// The gelus of a patch, or their gradients, by one host thread, with the bits of the kernels of kernels/activation.
 namespace tessera::quantizer::host {
 
 /// The gelu's input in fp32: `pre` and the bias of its column, if there is one.
@@ -23,7 +22,7 @@ namespace tessera::quantizer::host {
 
 /// Row r of the values that are quantized, from the row `stored` of those in memory.
 template <class Source>
-inline void find_row(const Descriptor& d, const Patch& p, int r, const std::uint16_t* stored, std::uint16_t* out) {
+inline void compute_row(const Descriptor& d, const Patch& p, int r, const std::uint16_t* stored, std::uint16_t* out) {
   const std::uint16_t* const bias = d.gelu.bias ? d.gelu.bias + p.column : nullptr;
   float x[edge];
   if constexpr (std::is_same_v<Source, FromGelu>) {

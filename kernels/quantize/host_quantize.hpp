@@ -198,7 +198,7 @@ inline void quantize_patch(const Descriptor& d, const Patch& p) {
     for (int s = 0; s < 2; ++s)
       if (d.side[s].amax) tensor[s] = F::tensor_scale(d.side[s].amax[p.member]);
     // A contiguous copy, since each value is read several times and rows a power of two apart share cache sets. Masters
-    // are rounded, and gelus found, on the way.
+    // are rounded, and gelus computed, on the way.
     using Source = typename M::Source;
     alignas(64) Stored<Staged<Source>> staged[edge][edge];
     const SourcePatch<Source> x(d, p);
@@ -208,7 +208,7 @@ inline void quantize_patch(const Descriptor& d, const Patch& p) {
       const auto row = x.row(r);
       fetch_ahead(row.first + p.columns);
       if constexpr (OfGelu<Source>)
-        find_row<Source>(d, p, r, row.first, staged[r]);
+        compute_row<Source>(d, p, r, row.first, staged[r]);
       else
         stage_row<Source>(row.first, p.columns, staged[r]);
       if constexpr (std::is_base_of_v<FromBf16, Source>)

@@ -50,7 +50,7 @@ const std::uint16_t* bits(const Tensor& t) { return static_cast<const std::uint1
 
 quantizer::TableView view_of_gelus(Stream& stream, FormatId format, const QuantizedMatrix& matrix,
                                    const quantizer::GeluPlaces& places, const Tensor& bias) {
-  require(finds_gelus(format) && matrix.members == 1, "quantize_one", "gelus of one matrix, of formats that find them");
+  require(fuses_gelu(format) && matrix.members == 1, "quantize_one", "a gelu of one matrix, of a format that fuses it");
   require(matrix.values.type == DType::bf16, "quantize_one", "values are bf16");
   require(!bias || (bias.type == DType::bf16 && bias.elements() == matrix.matrix.columns), "quantize_one",
           "bias is bf16 [F]");
@@ -112,8 +112,8 @@ void quantize_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix
   quantizer::make_copies(stream, format, view, Reading::bf16, purpose);
 }
 
-bool finds_gelus(FormatId format) {
-  return visit_format(format, []<class F>() { return quantizer::finds_gelus<F>; });
+bool fuses_gelu(FormatId format) {
+  return visit_format(format, []<class F>() { return quantizer::fuses_gelu<F>; });
 }
 
 void quantize_one(Stream& stream, FormatId format, QuantizedMatrix matrix, const Gelu& x) {

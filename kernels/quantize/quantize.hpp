@@ -60,8 +60,8 @@ struct GeluGradient {
   Tensor dy, pre;  ///< [M,F]
   Tensor bias = {};
 };
-/// Whether a format's quantizer finds gelus.
-bool finds_gelus(FormatId format);
+/// Whether a format's quantizer does.
+bool fuses_gelu(FormatId format);
 /// quantize_one() of these values, computed in fp32 and rounded to bf16 (`matrix` names none). `sums` (f32
 /// gelu_gradient_sums(), or empty) become the column sums of each 128 rows of the gradient: by sixteens, in order.
 void quantize_one(Stream& stream, FormatId format, QuantizedMatrix matrix, const Gelu& x);

@@ -259,7 +259,7 @@ template <Format F, class M, class Extent>
 __device__ void quantize_patch(const Descriptor& d, const Patch& p, const Extent& extent, Shared<F, M>& shared) {
   using Source = typename M::Source;
   if constexpr (OfGelu<Source>)
-    quantize_held<F, M>(found<Source>(d, p, extent, shared.columns.of_band), d, p, extent, shared);
+    quantize_held<F, M>(load_gelus<Source>(d, p, extent, shared.columns.of_band), d, p, extent, shared);
   else if constexpr (F::scaled)
     quantize_held<F, M>(load<Source>(SourcePatch<Source>(d, p).origin, d.matrix.columns, Seat(area_of<F>), extent), d,
                         p, extent, shared);
@@ -404,7 +404,7 @@ void with_mode(FormatId format, Reading reading, Purpose purpose, const Run& wor
     const auto of_format = [&]<class M>() { work.template operator()<F, M>(); };
     if (reading == Reading::bf16) return with_purpose<F, FromBf16>(purpose, of_format);
     if (reading == Reading::master) return with_purpose<F, FromMaster>(purpose, of_format);
-    if constexpr (finds_gelus<F>) {
+    if constexpr (fuses_gelu<F>) {
       if (reading == Reading::gelu) return with_purpose<F, FromGelu>(purpose, of_format);
       if (reading == Reading::gelu_gradient) return with_purpose<F, FromGeluGradient>(purpose, of_format);
     }

@@ -479,6 +479,7 @@ BENCHMARK(one_factor<Taken::values, Makes::columnwise>)->Apply(timed);
 BENCHMARK(one_factor<Taken::values, Makes::both>)->Apply(timed);
 BENCHMARK(one_factor<Taken::gelu, Makes::rowwise>)->Apply(timed);
 BENCHMARK(one_factor<Taken::gelu, Makes::columnwise>)->Apply(timed);
+BENCHMARK(one_factor<Taken::gelu, Makes::both>)->Apply(timed);
 BENCHMARK(one_factor<Taken::gradient, Makes::both>)->Apply(timed);
 BENCHMARK(tensor_amaxes<formats::Nvfp4>)->Apply(tables);
 BENCHMARK(shard_amaxes<formats::Fp8Block>)->Apply(tables);

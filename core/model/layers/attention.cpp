@@ -54,13 +54,15 @@ Attention::Saved Attention::place(Arena& arena, std::int64_t tokens) const {
   saved.qkv = arena.keep(type_, {tokens, shape.columns()});
   saved.lse = arena.keep(sum_type_, {shape.sequences, shape.heads, shape.length});
   saved.out = arena.keep(type_, {tokens, shape.heads * shape.head_dim});
+  saved.of_qkv = qkv_.place(arena, tokens);
+  saved.of_out = out_.place(arena, tokens);
   return saved;
 }
 
 void Attention::forward(const Call& call, const Tensor& x, const Saved& saved, const Tensor& y) const {
   const Region region(call.stream, RegionName::attention);
   const AttentionShape shape = shape_of(x.rows());
-  qkv_.forward(call, norms_ ? saved.projected : saved.qkv, x);
+  qkv_.forward(call, norms_ ? saved.projected : saved.qkv, x, saved.of_qkv);
   if (norms_) {
     const Use q = call.weights.operand(call.stream, norms_->q, Side::rowwise);
     const Use k = call.weights.operand(call.stream, norms_->k, Side::rowwise);
@@ -72,7 +74,7 @@ void Attention::forward(const Call& call, const Tensor& x, const Saved& saved, c
     attention_extend(call.stream, call.arena, shape, saved.out, call.cache, saved.qkv, call.position);
   else
     attention_forward(call.stream, call.arena, shape, saved.out, saved.lse, saved.qkv);
-  if (y) out_.forward(call, y, saved.out);
+  out_.forward(call, y, saved.out, saved.of_out);
 }
 
 void Attention::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x,
@@ -84,12 +86,12 @@ void Attention::backward(const Call& call, const Tensor& dx, const Tensor& dy, c
   {
     const Arena::Frame inner(call.arena);
     const Tensor dout = call.arena.temp(type_, saved.out.shape);
-    out_.backward(call, dout, dy, {saved.out});
+    out_.backward(call, dout, dy, saved.out, saved.of_out);
     attention_backward(call.stream, call.arena, shape, dqkv, dout, saved.qkv, saved.out, saved.lse);
   }
   if (call.rotation) rotary(call.stream, shape, dqkv, call.rotation, Rotation::inverse);
   if (norms_) norm_backward(call, dqkv, saved);
-  qkv_.backward(call, dx, dqkv, {x});
+  qkv_.backward(call, dx, dqkv, x, saved.of_qkv);
 }
 
 void Attention::norm_backward(const Call& call, const Tensor& dqkv, const Saved& saved) const {

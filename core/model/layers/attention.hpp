@@ -16,6 +16,7 @@ class Attention {
     Tensor qkv;        ///< [M, (H + 2G) D], rotated where positions are rotary
     Tensor lse;        ///< [sequences, H, T]
     Tensor out;        ///< [M, H D], before the projection back
+    Linear::Saved of_qkv, of_out;  ///< what the two projections keep
   };
 
   /// Registers `name`.qkv, with query and key norm `name`.q_norm and `name`.k_norm, and `name`.out.

@@ -10,14 +10,15 @@ std::uint64_t draw_name(const ParamSpec& weight, const char* side) {
   return fnv1a64("sr:" + weight.canonical.name + ":" + side);
 }
 
-/// A place for one copy of `members` matrices.
-Copy place_copy(Arena& arena, FormatId format, Side side, formats::Matrix m, std::int64_t members) {
+/// A place for one copy of `members` matrices; allocate(type, shape) is an arena's keep() or temp().
+template <class Allocate>
+Copy place_copy(FormatId format, Side side, formats::Matrix m, std::int64_t members, const Allocate& allocate) {
   return visit_format(format, [&]<class F>() {
     const auto all = [&](const Shape& one) { return Shape{members * one[0], one[1]}; };
     Copy copy;
-    copy.data = arena.temp(dtype_of<typename F::Element::Storage>, all(formats::data_shape<F>(side, m)));
-    copy.scales = arena.temp(dtype_of<typename F::Scale>, all(formats::scale_shape<F>(side, m)));
-    if (F::tensor_amax) copy.amax = arena.temp(DType::f32, {members});
+    copy.data = allocate(dtype_of<typename F::Element::Storage>, all(formats::data_shape<F>(side, m)));
+    copy.scales = allocate(dtype_of<typename F::Scale>, all(formats::scale_shape<F>(side, m)));
+    if (F::tensor_amax) copy.amax = allocate(DType::f32, {members});
     return copy;
   });
 }
@@ -32,12 +33,13 @@ Copy place_values(Arena& arena, FormatId format, formats::Matrix m) {
 
 /// Places for one copy, or (no side) both; copies that share their data are made together.
 void place(Arena& arena, FormatId format, QuantizedMatrix& matrix, std::optional<Side> side) {
+  const auto temp = [&](DType type, const Shape& shape) { return arena.temp(type, shape); };
   const bool shared = traits_of(format).columnwise == formats::Columnwise::shared;
   if (side != Side::columnwise || shared)
-    matrix.rowwise = place_copy(arena, format, Side::rowwise, matrix.matrix, matrix.members);
+    matrix.rowwise = place_copy(format, Side::rowwise, matrix.matrix, matrix.members, temp);
   if (side == Side::rowwise) return;
   if (!shared) {
-    matrix.columnwise = place_copy(arena, format, Side::columnwise, matrix.matrix, matrix.members);
+    matrix.columnwise = place_copy(format, Side::columnwise, matrix.matrix, matrix.members, temp);
     return;
   }
   matrix.columnwise.data = matrix.rowwise.data;
@@ -87,6 +89,13 @@ Factors::Factors(const ParamSpec& weight, const Recipe& recipe)
   gradient_ = recipe.gradient.value();
 }
 
+void Factors::quantize_activation(const Call& call, const Input& x, const QuantizedMatrix& matrix) const {
+  if (const Gelu* const gelu = std::get_if<Gelu>(&x))
+    quantize_one(call.stream, *activation_, matrix, *gelu);
+  else
+    quantize_one(call.stream, *activation_, matrix, Purpose::activation);
+}
+
 Operand Factors::activation(const Call& call, const Input& x, Side side) const {
   if (!coded()) return std::get<Tensor>(x);
   QuantizedMatrix matrix = matrix_of(call, stored(x));
@@ -99,24 +108,55 @@ Operand Factors::activation(const Call& call, const Input& x, Side side) const {
   return operand_of(*activation_, side, matrix);
 }
 
+Copy Factors::place_columns(Arena& arena, formats::Matrix x) const {
+  if (!coded() || !gemm::multiplies_codes(*activation_)) return {};
+  const bool apart = traits_of(*activation_).columnwise == formats::Columnwise::requantized;
+  const bool takes = visit_format(*activation_, [&]<class F>() { return formats::takes<F>(Side::columnwise, x); });
+  if (!apart || !takes) return {};
+  return place_copy(*activation_, Side::columnwise, x, 1,
+                    [&](DType type, const Shape& shape) { return arena.keep(type, shape); });
+}
+
+Operand Factors::activation(const Call& call, const Input& x, const Copy& columns) const {
+  QuantizedMatrix matrix = matrix_of(call, stored(x));
+  place(call.arena, *activation_, matrix, Side::rowwise);
+  matrix.columnwise = columns;
+  quantize_activation(call, x, matrix);
+  return operand_of(*activation_, Side::rowwise, matrix);
+}
+
+void Factors::activation_columns(const Call& call, const Input& x, const Copy& columns) const {
+  QuantizedMatrix matrix = matrix_of(call, stored(x));
+  matrix.columnwise = columns;
+  quantize_activation(call, x, matrix);
+}
+
+Operand Factors::columns_of(const Input& x, const Copy& columns) const {
+  QuantizedMatrix matrix;
+  matrix.matrix = {stored(x).rows(), stored(x).columns()};
+  matrix.columnwise = columns;
+  return operand_of(*activation_, Side::columnwise, matrix);
+}
+
 bool Factors::draws() const {
   return gradient_ && visit_format(*gradient_, [&]<class F>() { return F::hadamard; });
 }
 
 Factors::Gradient Factors::gradient(const Call& call, const Output& dy, const Tensor& rows) const {
   const GeluGradient* const gelu = std::get_if<GeluGradient>(&dy);
-  Tensor addends = gelu ? Tensor() : std::get<Tensor>(dy);
-  if (!coded()) return {addends, addends, addends};
-  QuantizedMatrix matrix = matrix_of(call, gelu ? gelu->dy : addends);
+  const Tensor stored = gelu ? gelu->dy : std::get<Tensor>(dy);
+  if (!coded()) return {stored, stored, stored};
+  QuantizedMatrix matrix = matrix_of(call, stored);
   matrix.draws = {call.key.seed, rowwise_draws_, columnwise_draws_, call.key.step, call.first_token, rows};
+  Tensor bias_terms = gelu ? Tensor() : stored;
   if (gelu) {
     place(call.arena, *gradient_, matrix, std::nullopt);
-    if (gelu->bias.shape.rank() > 0) addends = call.arena.temp(DType::f32, gelu_gradient_sums(matrix.matrix));
-    quantize_one(call.stream, *gradient_, matrix, *gelu, addends);
+    if (gelu->bias.shape.rank() > 0) bias_terms = call.arena.temp(DType::f32, gelu_gradient_sums(matrix.matrix));
+    quantize_one(call.stream, *gradient_, matrix, *gelu, bias_terms);
   } else {
     make(call, *gradient_, matrix, std::nullopt, Purpose::gradient);
   }
-  return {operand_of(*gradient_, Side::rowwise, matrix), operand_of(*gradient_, Side::columnwise, matrix), addends};
+  return {operand_of(*gradient_, Side::rowwise, matrix), operand_of(*gradient_, Side::columnwise, matrix), bias_terms};
 }
 
 Operand Factors::weight(const Call& call, const Operand& held, Side side) const {

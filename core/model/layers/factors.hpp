@@ -18,8 +18,8 @@ class Factors {
   /// Whether factors are codes.
   bool coded() const { return format_.has_value(); }
 
-  /// Whether activation() and gradient() take gelus, which no memory holds.
-  bool finds_gelus() const { return activation_ && tessera::finds_gelus(*activation_); }
+  /// Whether activation() and gradient() take a Gelu and its gradient, which they compute while they quantize.
+  bool fuses_gelu() const { return activation_ && tessera::fuses_gelu(*activation_); }
 
   /// One copy of x [M,in].
   using Input = std::variant<Tensor, Gelu>;
@@ -29,10 +29,19 @@ class Factors {
   }
   Operand activation(const Call& call, const Input& x, Side side) const;
 
+  /// Where the columnwise copy of x [rows,in] lies from forward until the weight's gradient reads it, in arena.keep();
+  /// empty where there is none to keep: where no unit multiplies codes, and of rows that no weight gradient takes.
+  Copy place_columns(Arena& arena, formats::Matrix x) const;
+  /// Both copies in one launch: the rowwise one is returned, the columnwise one goes to `columns`.
+  Operand activation(const Call& call, const Input& x, const Copy& columns) const;
+  /// The columnwise copy alone, there, and as a factor.
+  void activation_columns(const Call& call, const Input& x, const Copy& columns) const;
+  Operand columns_of(const Input& x, const Copy& columns) const;
+
   /// Both copies of dy [M,out]: rowwise for dx, columnwise for dw.
   struct Gradient {
     Operand rowwise, columnwise;
-    Tensor addends;  ///< what the bias's gradient is the column sums of: dy, or sums of some rows each
+    Tensor bias_terms;  ///< its column sums are the bias's gradient: dy itself, or the sums of each 128 of its rows
   };
   /// `rows` (i64 [M]) numbers the rows for random rounding where they are not the micro-batch's tokens in order.
   using Output = std::variant<Tensor, GeluGradient>;
@@ -46,6 +55,8 @@ class Factors {
   std::vector<Operand> weights(const Call& call, std::span<const Operand> held, Side side) const;
 
  private:
+  void quantize_activation(const Call& call, const Input& x, const QuantizedMatrix& matrix) const;
+
   std::optional<FormatId> format_, activation_, gradient_;
   std::uint64_t rowwise_draws_, columnwise_draws_;
 };

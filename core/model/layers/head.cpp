@@ -64,7 +64,7 @@ void Head::gradient(const Call& call, const MicroBatch& batch, const Tensor& dx,
                   vocabulary_, call.loss_scale);
     Call piece = call;
     piece.first_token += begin;
-    projection_.backward(piece, dnormed.row_range(begin, rows), logits, {normed.y.row_range(begin, rows)});
+    projection_.backward(piece, dnormed.row_range(begin, rows), logits, normed.y.row_range(begin, rows));
   });
   clear(call.stream, dx);
   norm_.backward(call, dx, dnormed, x.sum, normed);

@@ -18,9 +18,11 @@ struct LinearShape {
 /// y = x W^T + b, with x [M,in], W [out,in].
 class Linear {
  public:
-  /// All that backward needs: x in the compute type, or a gelu's input, which the caller keeps.
+  /// The columnwise codes of x, which forward makes with the rowwise ones for the weight's gradient. Empty without
+  /// codes, and where backward is to make them from x.
   struct Saved {
-    Factors::Input x;  ///< [M,in]
+    Copy columns;
+    explicit operator bool() const { return columns.data.shape.rank() > 0; }
   };
 
   /// Registers `name`.weight and, with a bias, `name`.bias.
@@ -28,35 +30,46 @@ class Linear {
   /// On a matrix [out,in] that is registered already, whose products count for `region`.
   Linear(const ParamRegistry& registry, ParamId weight, Accumulation accumulation, const Recipe& recipe,
          RegionName region)
-      : weight_(weight), accumulation_(accumulation), factors_(registry[weight], recipe), region_(region) {}
+      : weight_(weight),
+        in_(registry[weight].member[1]),
+        accumulation_(accumulation),
+        factors_(registry[weight], recipe),
+        region_(region) {}
 
-  void forward(const Call& call, const Tensor& y, const Factors::Input& x) const;
+  Saved place(Arena& arena, std::int64_t rows) const { return {factors_.place_columns(arena, {rows, in_})}; }
+  /// Fills y and, where a backward follows, saved; without y only saved is wanted.
+  void forward(const Call& call, const Tensor& y, const Factors::Input& x, const Saved& saved = {}) const;
   /// y = x W^T, for callers that add bias() themselves.
-  void forward_without_bias(const Call& call, const Tensor& y, const Tensor& x) const;
+  void forward_without_bias(const Call& call, const Tensor& y, const Tensor& x, const Saved& saved) const;
   /// pre = x W^T + b and y = gelu(pre), in one product.
-  void forward_gelu(const Call& call, const Tensor& y, const Tensor& pre, const Tensor& x) const;
-  /// Adds to the gradients, then dx = dy W.
-  void backward(const Call& call, const Tensor& dx, const Factors::Output& dy, const Saved& saved) const;
-  /// The same where saved.x is the values of gelu(pre): dpre = (dy W) gelu'(pre), in one product if the back end has
-  /// one.
-  void backward_gelu(const Call& call, const Tensor& dpre, const Tensor& dy, const Saved& saved,
-                     const Tensor& pre) const;
+  void forward_gelu(const Call& call, const Tensor& y, const Tensor& pre, const Tensor& x, const Saved& saved) const;
+  /// Adds to the gradients, then dx = dy W. Of x with saved codes, only the shape is read.
+  void backward(const Call& call, const Tensor& dx, const Factors::Output& dy, const Factors::Input& x,
+                const Saved& saved = {}) const;
+  /// The same where x is the values of gelu(pre): dpre = (dy W) gelu'(pre), in one product if the back end has one.
+  void backward_gelu(const Call& call, const Tensor& dpre, const Tensor& dy, const Tensor& x, const Tensor& pre,
+                     const Saved& saved) const;
 
   /// The bias, if the layer has one.
   Use bias(const Call& call) const { return use_of(call, bias_); }
 
   /// Whether products take codes.
   bool coded() const { return factors_.coded(); }
-  /// Whether x may be a gelu that no memory holds, and dy its gradient.
-  bool finds_gelus() const { return factors_.finds_gelus(); }
+  /// Whether x may be a Gelu and dy a GeluGradient, which are computed while they are quantized.
+  bool fuses_gelu() const { return factors_.fuses_gelu(); }
 
  private:
-  void multiply(const Call& call, const Tensor& y, const Factors::Input& x, const std::optional<ParamId>& bias) const;
+  void multiply(const Call& call, const Tensor& y, const Factors::Input& x, const Saved& saved,
+                const std::optional<ParamId>& bias) const;
+  /// The rowwise factor of x, in the caller's Frame; fills `saved` where a backward follows.
+  Operand activation(const Call& call, const Factors::Input& x, const Saved& saved) const;
   /// Adds the gradients of bias and weight; returns the copy of dy that dx is made from, in the caller's Frame.
-  Operand gradients(const Call& call, const Factors::Output& dy, const Saved& saved) const;
-  void weight_gradient(const Call& call, const Gradient& dw, const Operand& dy, const Factors::Input& x) const;
+  Operand gradients(const Call& call, const Factors::Output& dy, const Factors::Input& x, const Saved& saved) const;
+  void weight_gradient(const Call& call, const Gradient& dw, const Operand& dy, const Factors::Input& x,
+                       const Saved& saved) const;
 
   ParamId weight_;
+  std::int64_t in_;
   std::optional<ParamId> bias_;
   Accumulation accumulation_;
   Factors factors_;

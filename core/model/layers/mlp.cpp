@@ -16,39 +16,43 @@ Mlp::Mlp(ParamRegistry& registry, const std::string& name, const GptShape& shape
 
 Mlp::Saved Mlp::place(Arena& arena, std::int64_t tokens) const {
   const Tensor pre = arena.keep(type_, {tokens, inner_width(activation_, ffn_)});
-  return {pre, in_quantizers() ? Tensor() : arena.keep(type_, {tokens, ffn_})};
+  const Linear::Saved of_up = up_.place(arena, tokens), of_down = down_.place(arena, tokens);
+  Tensor activated{nullptr, type_, {tokens, ffn_}};
+  if (!of_down && !gelu_in_quantizers()) activated = arena.keep(type_, activated.shape);
+  return {pre, activated, of_up, of_down};
 }
 
 void Mlp::forward(const Call& call, const Tensor& x, const Saved& saved, const Tensor& y) const {
-  if (in_quantizers()) {
-    up_.forward_without_bias(call, saved.pre, x);
-    if (!y) return;
+  if (gelu_in_quantizers()) {
+    up_.forward_without_bias(call, saved.pre, x, saved.of_up);
     const Use bias = up_.bias(call);
-    return down_.forward(call, y, Gelu{saved.pre, bias->data});
+    return down_.forward(call, y, Gelu{saved.pre, bias->data}, saved.of_down);
   }
+  const Arena::Frame frame(call.arena);
+  const Tensor activated = saved.activated ? saved.activated : call.arena.temp(type_, saved.activated.shape);
   if (activation_ == Activation::gelu) {
-    up_.forward_gelu(call, saved.activated, saved.pre, x);
+    up_.forward_gelu(call, activated, saved.pre, x, saved.of_up);
   } else {
-    up_.forward(call, saved.pre, x);
-    activate(call.stream, activation_, saved.activated, saved.pre);
+    up_.forward(call, saved.pre, x, saved.of_up);
+    activate(call.stream, activation_, activated, saved.pre);
   }
-  if (y) down_.forward(call, y, saved.activated);
+  down_.forward(call, y, activated, saved.of_down);
 }
 
 void Mlp::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x, const Saved& saved) const {
   const Arena::Frame frame(call.arena);
   const Tensor dact = call.arena.temp(type_, {x.rows(), ffn_});
-  if (in_quantizers()) {
+  if (gelu_in_quantizers()) {
     const Use bias = up_.bias(call);
-    down_.backward(call, dact, dy, {Gelu{saved.pre, bias->data}});
-    return up_.backward(call, dx, GeluGradient{dact, saved.pre, bias->data}, {x});
+    down_.backward(call, dact, dy, Gelu{saved.pre, bias->data}, saved.of_down);
+    return up_.backward(call, dx, GeluGradient{dact, saved.pre, bias->data}, x, saved.of_up);
   }
   if (activation_ == Activation::gelu) {
-    down_.backward_gelu(call, dact, dy, {saved.activated}, saved.pre);
-    return up_.backward(call, dx, dact, {x});
+    down_.backward_gelu(call, dact, dy, saved.activated, saved.pre, saved.of_down);
+    return up_.backward(call, dx, dact, x, saved.of_up);
   }
-  down_.backward(call, dact, dy, {saved.activated});
-  up_.backward(call, dx, activate_backward(call.stream, call.arena, activation_, dact, saved.pre), {x});
+  down_.backward(call, dact, dy, saved.activated, saved.of_down);
+  up_.backward(call, dx, activate_backward(call.stream, call.arena, activation_, dact, saved.pre), x, saved.of_up);
 }
 
 }  // namespace tessera

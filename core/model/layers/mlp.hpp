@@ -8,8 +8,10 @@ namespace tessera {
 class Mlp {
  public:
   struct Saved {
-    Tensor pre;        ///< [M,F], swiglu [M,2F]; without up's bias where quantizers find the gelu
-    Tensor activated;  ///< [M,F], the activation's output; not where quantizers find it
+    Tensor pre;        ///< [M,F], swiglu [M,2F]; without up's bias where quantizers compute the gelu
+    Tensor activated;  ///< [M,F], the activation's output; without memory where down keeps its codes, or a quantizer
+                       ///< computes it
+    Linear::Saved of_up, of_down;  ///< what the two layers keep
   };
 
   /// Registers `name`.up or `name`.gate_up, and `name`.down.
@@ -20,8 +22,9 @@ class Mlp {
   void backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x, const Saved& saved) const;
 
  private:
-  /// Whether the quantizers before down's products and behind its input gradient find the gelu and its gradient.
-  bool in_quantizers() const { return activation_ == Activation::gelu && down_.finds_gelus() && up_.finds_gelus(); }
+  /// Whether quantizers compute the gelu (of down's input) and its gradient (of up's gradient), so that neither is
+  /// stored.
+  bool gelu_in_quantizers() const { return activation_ == Activation::gelu && down_.fuses_gelu() && up_.fuses_gelu(); }
 
   Activation activation_;
   std::int64_t ffn_;

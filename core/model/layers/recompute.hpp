@@ -23,7 +23,9 @@ class Recompute {
   template <class Input, class... Output>
   typename Layer::Saved forward(const Call& call, const Input& x, const Saved& saved, const Output&... y) const {
     const typename Layer::Saved now = saved ? *saved : layer_.place(call.arena, x.rows());
-    layer_.forward(call, x, now, y...);
+    Call of_layer = call;
+    if (!saved && sizeof...(y) > 0) of_layer.gradients = nullptr;  // no backward follows this forward
+    layer_.forward(of_layer, x, now, y...);
     return now;
   }
 

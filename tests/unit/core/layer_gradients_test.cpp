@@ -125,7 +125,7 @@ TEST(LayerGradients, Linear) {
       const Linear layer(bench.registry, "linear", {bench.shape.hidden, 17, 0.02, bias, how});
       bench.initialise(17);
       bench.check([&](const Call& c) { layer.forward(c, bench.y, bench.x); },
-                  [&](const Call& c) { layer.backward(c, bench.dx, bench.dy, {bench.x}); });
+                  [&](const Call& c) { layer.backward(c, bench.dx, bench.dy, bench.x); });
     }
 }
 

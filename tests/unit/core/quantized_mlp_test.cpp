@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/model/layers/mlp.hpp"
+#include "kernels/gemm/route.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/tiny_gpt.hpp"
 #include "tests/support/tolerances.hpp"
@@ -95,15 +96,64 @@ TEST(QuantizedMlp, IsThatOfBf16ButForItsCodes) {
       }
 }
 
-// Where quantizers find the gelu, its output takes no memory.
-TEST(QuantizedMlp, KeepsNoGeluThatAQuantizerFinds) {
-  const std::int64_t one = tokens * 288 * 2;
+/// Whether some unit of this machine multiplies the codes of a recipe's activations.
+bool keeps_codes(const Recipe& recipe) { return recipe.activation && gemm::multiplies_codes(*recipe.activation); }
+
+// The columnwise codes of x that forward leaves behind are those that backward would make.
+TEST(QuantizedLinear, KeepsTheCodesThatBackwardWouldMake) {
+  constexpr std::int64_t in = 96, out = 160;
   for (const Recipe& recipe : recipes()) {
     if (!recipe.weight.codes) continue;
-    const bool found = finds_gelus(*recipe.activation) && finds_gelus(*recipe.gradient);
-    EXPECT_EQ(found, recipe.name == "fp8_block") << recipe.name;
-    EXPECT_EQ(computed(recipe, Activation::gelu, true, Accumulation::fused).kept, found ? one : 2 * one) << recipe.name;
-    EXPECT_EQ(computed(recipe, Activation::swiglu, true, Accumulation::fused).kept, 3 * one) << recipe.name;
+    Device device;
+    ParamRegistry registry({.weight = recipe.weight});
+    const auto layer = [&] {
+      const ParamRegistry::InBlock block(registry, 0);
+      return Linear(registry, "linear", {in, out, 0.02, true, Accumulation::fused, recipe, {}});
+    }();
+    FlatParams params(device, registry, DType::bf16);
+    for (const ParamId id : params.ids())
+      params.set(id, uniform<double>(registry[id].member_elements(), 10 + static_cast<std::uint64_t>(id.value)));
+    Arena arena = device.arena(Category::activations, 4 << 20);
+    const Tensor x = on_device(device, {tokens, in}, uniform<bf16>(tokens * in, 1)),
+                 dy = on_device(device, {tokens, out}, uniform<bf16>(tokens * out, 2)),
+                 step = on_device(device, std::vector<std::uint64_t>{1});
+    const Call call{{device.compute(), params, &params, arena, nullptr, nullptr, {7, step}}, 1, {}};
+    enum class Kept { nothing, with_y, alone };
+    const auto results = [&](Kept kept) {
+      const Arena::Frame frame(arena);
+      const Tensor y = poisoned(device, DType::bf16, dy.shape), dx = poisoned(device, DType::bf16, x.shape);
+      const Linear::Saved saved = kept == Kept::nothing ? Linear::Saved() : layer.place(arena, tokens);
+      EXPECT_EQ(static_cast<bool>(saved), kept != Kept::nothing && keeps_codes(recipe)) << recipe.name;
+      params.restart();
+      layer.forward(call, y, x, kept == Kept::with_y ? saved : Linear::Saved());
+      if (kept == Kept::alone) layer.forward(call, {}, x, saved);
+      layer.backward(call, dx, dy, x, saved);
+      std::vector<std::vector<double>> all{download_real(device, y), download_real(device, dx)};
+      for (const ParamId id : params.ids()) all.push_back(params.gradient(id));
+      return all;
+    };
+    const auto wanted = results(Kept::nothing);
+    for (const Kept kept : {Kept::with_y, Kept::alone}) {
+      const auto actual = results(kept);
+      for (std::size_t i = 0; i < wanted.size(); ++i)
+        EXPECT_TRUE(same_bits(actual[i], wanted[i])) << recipe.name << " " << i;
+    }
+    EXPECT_FALSE(static_cast<bool>(layer.place(arena, 7)) && recipe.name != "fp8_block") << recipe.name;
+  }
+}
+
+// An activation's output, read by its quantizer alone, outlives forward as codes, and gelu's of fp8_block is not stored
+// at all.
+TEST(QuantizedMlp, KeepsNoActivation) {
+  const std::int64_t one = tokens * 288 * 2;
+  for (const Recipe& recipe : recipes()) {
+    const bool coded = recipe.weight.codes.has_value();
+    if (recipe.weight.plain != DType::bf16) continue;
+    EXPECT_EQ(coded && fuses_gelu(*recipe.activation), recipe.name == "fp8_block") << recipe.name;
+    const bool keeps = keeps_codes(recipe), fused = keeps || (coded && fuses_gelu(*recipe.activation));
+    EXPECT_EQ(computed(recipe, Activation::gelu, true, Accumulation::fused).kept, fused ? one : 2 * one) << recipe.name;
+    EXPECT_EQ(computed(recipe, Activation::swiglu, true, Accumulation::fused).kept, keeps ? 2 * one : 3 * one)
+        << recipe.name;
   }
 }
 

@@ -1,4 +1,4 @@
-// Gelus and their gradients that a quantizer finds: the codes of the values that the activation's own kernels give.
+// A gelu or its gradient computed by the quantizer: the codes of what the activation's own kernels store.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -204,8 +204,8 @@ TEST(QuantizeGelu, RefusesWhatDoesNotFit) {
   Stream& s = device.compute();
   const Tensor short_bias = test::poisoned<bf16>(device, {m.columns - 1}),
                few_sums = test::poisoned<float>(device, {2, m.columns});
-  EXPECT_TRUE(finds_gelus(format));
-  EXPECT_FALSE(finds_gelus(formats::id_of<formats::Nvfp4OneD>));
+  EXPECT_TRUE(fuses_gelu(format));
+  EXPECT_FALSE(fuses_gelu(formats::id_of<formats::Nvfp4OneD>));
   EXPECT_THROW(quantize_one(s, format, copies.item, Gelu{c.of_pre, short_bias}), Error);
   EXPECT_THROW(quantize_one(s, format, copies.item, GeluGradient{c.of_dy, c.of_bias}, {}), Error);
   EXPECT_THROW(quantize_one(s, format, copies.item, c.gradient(), few_sums), Error);
