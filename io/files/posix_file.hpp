@@ -50,6 +50,8 @@ class PosixFile {
   /// Payload that is as far behind a page's beginning in memory as in the file goes past the system's cache, whole
   /// pages of it, which spares the processor a copy and the system its memory.
   void write(std::int64_t offset, const void* from, std::int64_t bytes);
+  /// What anybody wrote before `end` and no such call has sent yet sets out for the disk, from 512 KiB on.
+  void send_up_to(std::int64_t end) noexcept;
   /// Reserves the first `bytes`, so that no later write to them finds the disk full. The file's size stays.
   void reserve(std::int64_t bytes);
   /// Gives back what was reserved beyond the file's end.
@@ -66,7 +68,8 @@ class PosixFile {
 
   std::filesystem::path path_;
   int file_;
-  int direct_ = -1;  ///< past the cache; -1: not asked for, or the file system knows no such thing
+  std::int64_t sent_ = 0;  ///< bytes: send_up_to()
+  int direct_ = -1;        ///< past the cache; -1: not asked for, or the file system knows no such thing
 };
 
 /// Makes the entries of a folder last.
