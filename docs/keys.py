@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/keys.md from what a program's `tessera explain` says; with --check, says whether it is current.
+"""Writes docs/keys.md from the output of `tessera explain`; with --check, checks that the file is current.
 
     docs/keys.py build/host/tessera [--check]
 """
@@ -22,7 +22,7 @@ def cell(text: str) -> str:
 
 
 def page(text: str) -> str:
-    """Markdown of explain's sections and keys; what follows them (tables of recipes) as it is printed."""
+    """Markdown of explain's sections and keys; the tables of recipes after them stay as printed."""
     keys, _, tables = text.partition("\nWhat products")
     lines, section, pending, fresh = [HEAD.rstrip("\n")], "", None, True
     for line in keys.splitlines():

@@ -17,7 +17,7 @@ foreach(path bin/tessera share/tessera/inputs/quickstart/moe_text.yaml share/tes
     message(FATAL_ERROR "${path} was not installed")
   endif()
 endforeach()
-# What installed headers include is installed.
+# Checks that all headers which installed headers include are installed.
 file(GLOB_RECURSE headers ${work}/prefix/include/*.hpp)
 foreach(header IN LISTS headers)
   file(STRINGS ${header} lines REGEX "^#include \"")

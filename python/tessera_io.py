@@ -1,4 +1,4 @@
-"""Reads what tessera writes: run directories, checkpoints, quantized files. Needs numpy; h5py for all but metrics.
+"""Reads tessera's output: run directories, checkpoints, quantized files. Needs numpy, and h5py for all but metrics.
 
     import tessera_io
     run = tessera_io.Run("runs/moe_text")
@@ -6,7 +6,7 @@
     step = run.newest()                                  # Checkpoint
     step.names(), step["layers.0.attention.qkv.weight"]  # canonical names; fp32 master
     step.slot("adamw/m")["embed.tokens"], step.counters
-    assert step.verify() == []                           # names of the tensors whose bytes are not those saved
+    assert step.verify() == []                           # paths of tensors whose bytes differ from those saved
     values = tessera_io.dequantized("out.h5", "mlp.up")  # what `tessera quantize` wrote, in fp32
 """
 import json
@@ -19,7 +19,7 @@ PHI = np.uint64(0x9E3779B97F4A7C15)
 
 
 def digest(values):
-    """The 64-bit additive digest of an array's stored bits by row-major position (io/checkpoint/FORMAT.md)."""
+    """64-bit additive digest of an array's stored bits by row-major position (io/checkpoint/FORMAT.md)."""
     values = np.ascontiguousarray(values)
     bits = values.reshape(-1).view(f"u{values.dtype.itemsize}").astype(np.uint64)
     with np.errstate(over="ignore"):
@@ -36,7 +36,7 @@ class Run:
         self.path = pathlib.Path(path)
 
     def rows(self):
-        """The rows of metrics.jsonl, a dict each, in order; unfinished lines are left out."""
+        """The rows of metrics.jsonl in order, as dicts; unfinished lines are left out."""
         rows = []
         for line in (self.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
             try:
@@ -46,11 +46,11 @@ class Run:
         return rows
 
     def column(self, name):
-        """One key of all rows as float64; NaN where it is null or absent."""
+        """Values of one key in all rows, float64; NaN if it is null or absent."""
         return np.array([np.nan if row.get(name) is None else row[name] for row in self.rows()], np.float64)
 
     def checkpoints(self):
-        """Committed steps, oldest first. That a folder is there does not say that its bytes are sound: see verify()."""
+        """Committed steps, oldest first. Their bytes are not checked: see verify()."""
         steps = [path for path in self.path.iterdir() if re.fullmatch(r"step_\d{8,}", path.name) and (path / "manifest.json").is_file()]
         return [Checkpoint(path) for path in sorted(steps, key=lambda path: int(path.name[5:]))]
 
@@ -62,7 +62,7 @@ class Run:
 
 
 class Checkpoint:
-    """A step folder. checkpoint[name] is a weight in its canonical shape, experts along the first axis."""
+    """A step folder. checkpoint[name] is the master weight of that canonical name, experts along the first axis."""
 
     def __init__(self, path):
         self.path = pathlib.Path(path)
@@ -71,13 +71,13 @@ class Checkpoint:
 
     @property
     def counters(self):
-        """Path -> value of every counter of the state: integers, and floats from the hex digits of their bits."""
+        """Path -> value of every counter of the state: integers and floats (stored as hex digits of their bits)."""
         def value(text):
             return float(np.array([int(text, 16)], np.uint64).view(np.float64)[0]) if isinstance(text, str) else text
         return {path: value(text) for path, text in self.manifest["state"].items()}
 
     def slots(self):
-        """"model", and the optimizer's: "adamw/m"."""
+        """Names of slots: "model", and the optimizer's, such as "adamw/m"."""
         return sorted({path.strip("/").rsplit("/", 1)[0] for path in self._table()})
 
     def names(self, slot="model"):
@@ -87,11 +87,11 @@ class Checkpoint:
         return self.slot("model")[name]
 
     def slot(self, slot):
-        """A mapping name -> array of one slot, read when asked for."""
+        """Mapping name -> array of one slot; arrays are read on access."""
         return _Slot(self, slot)
 
     def verify(self):
-        """Paths of the tensors whose bytes do not have the digests that were saved; all is read."""
+        """Paths of the tensors whose bytes do not match the saved digests; reads everything."""
         return [path for path, saved in self._table().items() if digest(self._stored(path)) != saved]
 
     def _files(self):
@@ -107,7 +107,7 @@ class Checkpoint:
         return {row["name"].rstrip(b"\0").decode(): int(row["digest"]) for file in self._files() for row in file["integrity/table"][...]}
 
     def _stored(self, path):
-        """A tensor as its file stores it: one dataset, or those of its experts side by side."""
+        """A tensor as stored in its file: one dataset, or the datasets of its experts stacked."""
         for file in self._files():
             if path in file:
                 return _values(file[path])
@@ -135,7 +135,7 @@ def _text(value):
 
 
 def _values(dataset):
-    """A dataset's elements; bf16, for which numpy has no type, as its 16 bits."""
+    """A dataset's elements; bf16, for which numpy has no type, as uint16 bits."""
     if dataset.id.get_type().get_size() == 2:
         import h5py
         raw = np.empty(dataset.shape, np.uint16)
@@ -145,7 +145,7 @@ def _values(dataset):
 
 
 def _small_floats(exponent_bits, mantissa_bits, bias):
-    """Values of all codes of a small float, sign first."""
+    """Values of all codes of a small float format, sign bit first."""
     codes = np.arange(1 << (1 + exponent_bits + mantissa_bits))
     exponent = codes >> mantissa_bits & ((1 << exponent_bits) - 1)
     mantissa = codes & ((1 << mantissa_bits) - 1)
@@ -184,7 +184,7 @@ def _decoded(form, shape, data, scales, amax):
         steps = E4M3[scales[:rows, :-(-columns // width)]] * tensor * np.float32(1 / 2688)
         return E2M1[codes] * np.repeat(steps, width, axis=1)[:, :columns]
     values = E4M3[data.reshape(rows, columns)]
-    if form.startswith("mxfp8"):  # a tile's scale stands in each of its rows
+    if form.startswith("mxfp8"):  # a tile's scale is repeated in each of its rows
         steps = np.ldexp(np.float32(1), scales[:rows, :-(-columns // width)].astype(np.int32) - 127)
         return values * np.repeat(steps, width, axis=1)[:, :columns]
     if form == "fp8_block_1d":  # [ceil(K/128), pad4(M)]

@@ -27,7 +27,7 @@ std::string compiler() {
 }  // namespace
 
 Build this_build() {
-  // TESSERA_*: from CMake, of libraries whose headers do not tell their version or that only kernels include.
+  // TESSERA_* macros come from CMake, for libraries whose headers lack a version or are included by kernels only.
   Build build{TESSERA_VERSION, compiler(), TESSERA_BUILD_TYPE, TESSERA_GIT_SHA, Runtime::back_end(),
               Mpi::version(), {}};
   build.libraries = {
@@ -38,7 +38,7 @@ Build this_build() {
       {"CLI11", CLI11_VERSION},
       {"nlohmann_json", dotted(NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH)},
   };
-  if (*TESSERA_DNNL_VERSION != '\0')  // of the host's build alone
+  if (*TESSERA_DNNL_VERSION != '\0')  // oneDNN is in host builds only
     build.libraries.push_back({"oneDNN", TESSERA_DNNL_VERSION});
   if (const std::string icu = unicode_library(); !icu.empty()) build.libraries.push_back({"ICU", icu});
   for (const LibraryVersion& library : gpu_libraries()) build.libraries.push_back({library.name, library.version});

@@ -11,14 +11,14 @@ struct Library {
 /// Versions of this program, its compiler and its libraries.
 struct Build {
   std::string version, compiler, build_type;
-  std::string git_sha;   ///< the commit, "-dirty" behind it where files differed; "unknown" outside a repository
+  std::string git_sha;   ///< the commit, with "-dirty" if files differed from it; "unknown" outside a repository
   std::string back_end;  ///< of Kokkos: "OpenMP", "Serial" or "Cuda"
-  std::string mpi;       ///< as the MPI library found at run time calls itself, on one line
+  std::string mpi;       ///< name and version of the MPI library found at run time, on one line
   std::vector<Library> libraries;
 };
-/// Needs neither MPI nor Kokkos to be running.
+/// The versions of this build. MPI and Kokkos need not be initialised. Local.
 Build this_build();
-/// "Kokkos 4.7.0, oneDNN 2.6.0, ...", MPI last.
+/// Text of the libraries' versions: "Kokkos 4.7.0, oneDNN 2.6.0, ...", MPI last.
 std::string libraries_text(const Build& build);
 
 }  // namespace tessera

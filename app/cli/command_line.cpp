@@ -50,7 +50,7 @@ std::vector<std::string> verbs_of(const CLI::App& app) {
   return verbs;
 }
 
-/// The message about a word that stands where a verb is taken and is none. Empty: there is no such word.
+/// Message about a word in the place of a verb that is not a verb; empty if there is none.
 std::string unknown_verb(const CLI::App& app) {
   if (!app.get_subcommands().empty()) return unknown_verb(*app.get_subcommands().front());
   const std::vector<std::string> words = app.remaining(), verbs = verbs_of(app);
@@ -58,7 +58,7 @@ std::string unknown_verb(const CLI::App& app) {
   return verbs.empty() || word == words.end() ? "" : unknown(*word, "verb", verbs);
 }
 
-/// What CLI11 cannot say of a command line that it did not take: which verb or option was meant. Empty: nothing to add.
+/// Suggestion for a command line that CLI11 refused: which verb or option was probably meant; empty without suggestion.
 std::string verdict(const CLI::App& app) {
   if (const std::string verb = unknown_verb(app); !verb.empty()) return verb;
   if (!app.get_subcommands().empty()) return verdict(*app.get_subcommands().front());
@@ -107,16 +107,16 @@ class Parser {
     app_.parse(argc, argv);
     return chosen_;
   }
-  /// The exit code of what is no run, help or an error; prints it where it may.
+  /// Exit code of a command line that runs no verb (help or an error); prints its text if `speaking`.
   int exit(const CLI::Error& error, bool speaking) {
-    if (error.get_exit_code() == 0 && !unknown_verb(app_).empty())  // --help of what is not there
+    if (error.get_exit_code() == 0 && !unknown_verb(app_).empty())  // --help of an unknown verb
       return exit(CLI::ExtrasError(app_.remaining(true)), speaking);
     if (speaking) app_.exit(error);
     return error.get_exit_code() == 0 ? 0 : static_cast<int>(Exit::usage);
   }
 
  private:
-  /// A verb whose threads compute.
+  /// Wraps a verb whose OpenMP threads compute.
   Verb computing(const Verb& run) {
     return [this, run] {
       bound_spinning(argv_);
@@ -360,8 +360,8 @@ class Parser {
   QuantizeOptions quantize_;
 };
 
-/// Whether this process says what is wrong with a command line: of a launcher's ranks, which all read the same one
-/// before they know of each other, the first alone.
+/// Whether this process prints errors of the command line. All ranks of a launch parse it before MPI starts, and only
+/// the first may print.
 bool speaks(int argc, char* const* argv) {
   const std::string_view verb = argc > 1 ? argv[1] : "";
   if (verb != "train" && verb != "eval" && verb != "generate") return true;

@@ -1,5 +1,5 @@
 # usage: cmake -DSOURCE=<tree> -DOUT=<header> -P git_sha.cmake
-# Writes the commit of the tree, with "-dirty" after it where files differ from it, and only when that changed.
+# Writes a header with the commit of the tree, with "-dirty" appended if files differ from it; only if that has changed.
 cmake_minimum_required(VERSION 3.25)
 set(sha "")
 find_program(git git)

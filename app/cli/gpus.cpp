@@ -23,7 +23,7 @@ Problems problems_with_gpus(const Mpi& mpi, Control& control, Sharing sharing) {
     problems.add(Exit::environment, fmt::format("{}: no GPU to be seen; check nvidia-smi, CUDA_VISIBLE_DEVICES and the "
                                                 "job's request, or take a host build",
                                                 mpi.host()));
-  // Jobs may show each rank its own GPU alone, so that only the name that a GPU has everywhere tells.
+  // GPUs are compared by their UUID, since a job may show each rank only its own GPU, with the same index.
   const std::string mine = gpus.empty() ? "" : gpus[static_cast<std::size_t>(own_gpu(mpi))].uuid;
   std::map<std::string, int> users;
   for (const std::string& uuid : control.gather(mine)) ++users[uuid];

@@ -16,14 +16,14 @@
 namespace tessera {
 namespace {
 
-/// What holds a rank's memory.
+/// The host or GPU that holds a rank's memory.
 struct Holder {
-  std::string name, id;  ///< id: the same for all ranks that share it
+  std::string name, id;  ///< id: equal for all ranks that share it
   std::int64_t memory = 0;
-  std::int64_t limit = std::numeric_limits<std::int64_t>::max();  ///< of one process
+  std::int64_t limit = std::numeric_limits<std::int64_t>::max();  ///< bytes that one process may have
 };
 
-/// What `ulimit` lets this process take of its host's memory.
+/// Bytes of host memory that this process may have by `ulimit`.
 std::int64_t own_limit() {
   std::int64_t least = std::numeric_limits<std::int64_t>::max();
   for (const auto resource : {RLIMIT_DATA, RLIMIT_AS}) {
@@ -44,7 +44,7 @@ Holder holder(const std::string& host, int gpu) {
   return {.name = own.name + " of " + host, .id = own.uuid, .memory = own.memory};
 }
 
-/// `beside`: what else the plan takes of the host's memory.
+/// Problems with holding the snapshots of `ranks` ranks on a host. `beside`: bytes that the plan takes there otherwise.
 Problems against_snapshot(const Holder& host, const RunPlan& plan, std::int64_t beside, std::int64_t ranks) {
   const std::int64_t snapshot = snapshot_bytes(plan), left = host.memory / ranks - beside;
   Problems problems;
@@ -82,7 +82,7 @@ Problems against(const Holder& holder, const RunPlan& plan, std::int64_t ranks) 
 
 }  // namespace
 
-/// As the rank holds it: with what its slices are padded by, which no snapshot copies.
+/// An upper bound: counts the padding of slices, which a snapshot does not copy.
 std::int64_t snapshot_bytes(const RunPlan& plan) {
   const auto held = [&](Category category) { return plan.memory[static_cast<std::size_t>(category)]; };
   return plan.config.checkpoint.async ? held(Category::masters) + held(Category::optimizer) : 0;

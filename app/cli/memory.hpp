@@ -4,15 +4,15 @@
 
 namespace tessera {
 
-/// Host memory of a rank's snapshot with checkpoint.async; else 0.
+/// Bytes of host memory for a rank's snapshot with checkpoint.async; else 0.
 std::int64_t snapshot_bytes(const RunPlan& plan);
 
-/// Problems with holding a plan's memory on the hosts, or on the GPUs (`gpu`: as own_gpu says), that the ranks
-/// run on, and its snapshot on the hosts: more than there is at all, or than a process may have (Exit::deck).
-/// What others hold there is not looked at. Collective.
+/// Problems with holding a plan's memory on the ranks' hosts or GPUs (`gpu`: own_gpu()), and its snapshots on the
+/// hosts: more than the total memory, or more than a process may have (Exit::deck). Memory that other processes hold is
+/// not considered. Collective over the world.
 Problems problems_with_memory(const Mpi& mpi, Control& control, const RunPlan& plan, int gpu);
 
-/// The same of one rank, alone on this machine or on its first GPU; nothing where a GPU build sees none. Local.
+/// The same for one rank, alone on this machine or on its first GPU; none if a GPU build finds no GPU. Local.
 Problems problems_with_memory(const RunPlan& plan);
 
 }  // namespace tessera

@@ -11,13 +11,13 @@ namespace tessera {
 int or_end_all_ranks(Mpi& mpi, const std::function<int()>& work) {
   const auto end = [&] {
     Problems problems;
-    attempt(problems, [] { throw; });  // what is being handled
+    attempt(problems, [] { throw; });  // turns the exception being handled into problems
     mpi.abort(problems.list().front().code, problems.list().front().text);
   };
   try {
     return work();
   } catch (const Error& error) {
-    // Agreed failures reach every rank alike; an internal one may be this rank's own, which the others cannot learn of.
+    // Agreed errors are thrown on every rank; an internal one may be on this rank alone, unknown to the others.
     if (error.code() == Exit::internal && mpi.size() > 1) end();
     throw;
   } catch (const std::exception&) {

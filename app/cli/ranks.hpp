@@ -5,12 +5,12 @@
 
 namespace tessera {
 
-/// Runs a verb on every rank of a launch, with MPI for its life: returns its exit code, the same on all ranks whatever
-/// it throws. An error that the other ranks cannot learn of ends them all.
+/// Initialises MPI, runs a verb on every rank, and returns its exit code, the same on all ranks even if the verb
+/// throws. An error that other ranks cannot learn of aborts all ranks. Collective over the world.
 int on_all_ranks(const std::function<int(Mpi&, Control&)>& verb);
 
-/// The part of a verb in which collectives may be under way. What it throws without all ranks having agreed on it ends
-/// them at once: unwinding would wait for collectives that the others never begin.
+/// Runs the part of a verb in which collectives may be under way. An exception that the ranks have not agreed on aborts
+/// all ranks at once, since unwinding would wait for collectives that the others never begin.
 int or_end_all_ranks(Mpi& mpi, const std::function<int()>& work);
 
 }  // namespace tessera

@@ -11,7 +11,8 @@
 namespace tessera {
 namespace {
 
-/// Cores that this process may run on, which a launcher, a container or `taskset` may have made fewer than the host's.
+/// Number of cores that this process may run on: a launcher, a container or `taskset` may allow fewer than the host
+/// has.
 std::int64_t own_cores() {
   cpu_set_t cores;
   if (sched_getaffinity(0, sizeof cores, &cores) == 0) return CPU_COUNT(&cores);
@@ -24,7 +25,7 @@ std::int64_t host_threads(std::int64_t ranks_on_host) {
   if (const char* const asked = std::getenv("OMP_NUM_THREADS")) {
     const std::string_view text = asked;
     std::int64_t threads = 0;
-    // OpenMP takes a list, "4,2": its first entry is the outermost level.
+    // OMP_NUM_THREADS may be a list, "4,2", whose first entry is for the outermost level.
     const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), threads);
     const bool whole = stop == text.data() + text.size() || *stop == ',';
     if (error == std::errc() && whole && threads >= 1) return threads;

@@ -16,7 +16,7 @@ struct Variable {
   const char *name, *value;
 };
 
-/// GNU's libgomp counts turns, LLVM's libomp milliseconds.
+/// Bounds on spinning: GNU's libgomp counts turns, LLVM's libomp milliseconds.
 constexpr Variable bounds[] = {{"GOMP_SPINCOUNT", "1000"}, {"KMP_BLOCKTIME", "0"}};
 constexpr const char* of_users[] = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY"};
 
@@ -31,8 +31,8 @@ std::string said_by_environment() {
 
 bool threads_compute() { return Runtime::back_end() != "Cuda"; }
 
-/// Whether the file of this process, started anew, would be this process again: not where a loader was called by name,
-/// and not under valgrind, which would lose sight of it.
+/// Whether executing this process's file again would give the same process. Not if a loader was called by name, and not
+/// under valgrind, which would lose track of it.
 bool can_start_again() {
   const char* const preloaded = std::getenv("LD_PRELOAD");
   const bool watched = preloaded && std::string_view(preloaded).find("vgpreload") != std::string_view::npos;
@@ -51,12 +51,12 @@ std::string thread_waiting() {
 
 void bound_spinning(char* const* argv) {
   if (!threads_compute() || !said_by_environment().empty() || !can_start_again()) return;
-  std::error_code unseen;  // no /proc
+  std::error_code unseen;  // set without /proc
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", unseen);
   if (unseen) return;
   for (const Variable& bound : bounds) ::setenv(bound.name, bound.value, 1);
   ::execv(program.c_str(), argv);
-  for (const Variable& bound : bounds) ::unsetenv(bound.name);  // this process goes on, with what its library read
+  for (const Variable& bound : bounds) ::unsetenv(bound.name);  // execv failed: go on with what the library has read
 }
 
 }  // namespace tessera

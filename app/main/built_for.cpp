@@ -2,7 +2,7 @@
 
 namespace tessera {
 
-// Data alone, of which no instruction runs before check_cpu.cpp has read it.
+// Constant-initialised, so that no instruction of this file runs before check_cpu.cpp has read it.
 constinit const BuiltFor built_for = {
 #ifdef __SSE4_2__
     .sse4_2 = true,

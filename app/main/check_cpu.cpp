@@ -1,4 +1,5 @@
-// A program built for a newer CPU ends with a message, not with SIGILL. Compiled for any x86-64, whatever TESSERA_CPU.
+// Ends a program that was built for a newer CPU with a message instead of SIGILL. Compiled for any x86-64, whatever
+// TESSERA_CPU says.
 #ifdef __x86_64__
 #include <cstdio>
 #include <cstdlib>
@@ -23,7 +24,7 @@ const char* lacking() {
   return nullptr;
 }
 
-// Before all other initialisation of the program, which may use any instruction. 4: Exit::environment.
+// Runs before all other initialisation of the program, which may use any instruction. Exit code 4: Exit::environment.
 [[gnu::constructor(101)]] void check_cpu() {
   const char* const missing = lacking();
   if (missing == nullptr) return;

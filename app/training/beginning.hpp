@@ -8,15 +8,15 @@
 
 namespace tessera {
 
-/// Where a run begins.
+/// The beginning of a run: step and origin.
 struct Beginning {
   Origin origin;
   std::int64_t step = 0;   ///< steps done
-  std::int64_t kept = -1;  ///< as Parent's; -1 too where there is no parent
+  std::int64_t kept = -1;  ///< Parent::kept; -1 without a parent
 };
 
-/// Resumes from a checkpoint if there is one, else loads given weights if the deck names any; says what a save records
-/// of this run. Collective.
+/// Begins a run: resumes from a checkpoint if there is one, else loads given weights if the deck names any. Returns the
+/// origin for later saves. Collective over the world.
 Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi& mpi, Control& control,
                     Training& training, Device& device);
 

@@ -14,7 +14,7 @@
 namespace tessera {
 namespace {
 
-/// The keys that say what the corpus is: naming one of them lets it be another.
+/// The keys that define the corpus: --allow-change with one of them allows another corpus.
 constexpr const char* corpus_keys[] = {"data.files", "data.root", "data.kind"};
 
 bool may_be_named(const KeyDoc& doc) {
@@ -45,7 +45,7 @@ std::set<std::string> changeable(const std::vector<std::string>& keys) {
     const std::string nearest = doc ? "" : nearest_key(key);
     if (!doc) refuse("unknown key" + (nearest.empty() ? "" : ", did you mean " + nearest + "?"));
     if (doc->kind == KeyDoc::Kind::section) refuse("is a section, name its keys");
-    if (doc->restart == Restart::fixed) refuse("cannot change in a resumed run, whose weights and state hang on it");
+    if (doc->restart == Restart::fixed) refuse("cannot change in a resumed run, whose weights and state depend on it");
     if (!asked.insert(key).second) refuse("is named twice");
   }
   return asked;
@@ -53,7 +53,7 @@ std::set<std::string> changeable(const std::vector<std::string>& keys) {
 
 SavedRun::SavedRun(const std::filesystem::path& checkpoint)
     : folder(checkpoint),
-      // Not the structure of its files, which rank 0 has judged: ten thousand tensors take a while on every rank.
+      // Reads the manifest only: rank 0 has checked the structure of the files, which takes long with many tensors.
       manifest(parse_manifest(read_text_file(folder / manifest_file), folder / manifest_file)),
       deck(parse_saved_deck(read_text_file(folder / deck_file), (folder / deck_file).string())) {}
 

@@ -9,8 +9,8 @@
 
 namespace tessera {
 
-/// The keys of `train --allow-change KEY,...`, each once. Throws Error{usage} for one that is unknown, named twice, or
-/// that no run can change.
+/// The keys of `train --allow-change KEY,...`. Throws Error{usage} for a key that is unknown, given twice, or that no
+/// resumed run can change.
 std::set<std::string> changeable(const std::vector<std::string>& keys);
 
 /// A checkpoint that a run is to resume from.
@@ -22,16 +22,17 @@ struct SavedRun {
   Deck deck;
 };
 
-/// Why a run of `deck` on this corpus cannot resume: changed keys, another corpus, fewer steps than are done, but for
-/// what was `asked` to change. Local.
+/// Problems with resuming a run with `deck` and this corpus: changed keys and another corpus, unless `asked` allows the
+/// change, and fewer steps than are done. Local.
 Problems problems_with_resuming(const SavedRun& saved, const Deck& deck, std::uint64_t corpus_hash,
                                const std::set<std::string>& asked);
 
-/// Changes by request (--allow-change): keys, and the corpus as data.files. Local.
+/// The changes since the run was saved: keys that a resumed run must keep unless asked, and the corpus (as data.files).
+/// Local.
 std::vector<KeyChange> changes_since(const SavedRun& saved, const Deck& deck, std::uint64_t corpus_hash);
 
-/// A line for each change, and for what becomes of the learning rate and of the order of samples. `epochs`: how far
-/// those that were had so far go in the corpus as it is now. Empty: nothing changes. Local.
+/// Text of the changes and of their effects on learning rate and order of samples. `epochs`: the samples so far as
+/// epochs of the present corpus. Empty without changes. Local.
 std::string changes_text(const SavedRun& saved, const RunConfig& now, const std::vector<KeyChange>& changes,
                          const std::string& epochs);
 

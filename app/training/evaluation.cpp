@@ -14,7 +14,7 @@ double evaluate(Engine& engine, Batches& batches) {
   const auto add = [&](Turn turn) {
     for (const StepSums& piece : engine.report(turn).sums) loss += piece.loss;  // piece j is rank j mod ranks'
   };
-  std::optional<Turn> before;  // whose report is read while the next pass runs
+  std::optional<Turn> before;  // the pass before, whose report is read while the next pass runs
   for (std::int64_t pass = 0; pass < batches.evaluation().passes(); ++pass) {
     const Turn turn = engine.evaluate(batches.evaluation(pass));
     if (before) add(*before);

@@ -4,12 +4,12 @@
 
 namespace tessera {
 
-/// Whether step `step` (from 1) is followed by an evaluation.
+/// Whether an evaluation follows step `step` (from 1).
 bool evaluation_due(const RunConfig& config, std::int64_t step);
 
-/// Mean cross-entropy over the tokens of the evaluation windows; NaN without windows. The fp64 sums of micro-batches
-/// are added in the order of the windows, so that the bits depend on no rank count. Moves nothing. Collective over the
-/// world.
+/// Mean cross-entropy (nats) over the tokens of the evaluation windows; NaN without windows. The fp64 sums of
+/// micro-batches are added in the order of the windows, so that the bits do not depend on the rank count. Changes no
+/// state. Collective over the world.
 double evaluate(Engine& engine, Batches& batches);
 
 }  // namespace tessera

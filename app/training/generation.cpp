@@ -10,7 +10,7 @@
 namespace tessera {
 namespace {
 
-/// Tokens that may be drawn: all in their order, or the most likely ones, the likeliest first.
+/// Tokens that may be drawn: all in their order, or with top_k or top_p the most likely ones, most likely first.
 std::vector<std::size_t> candidates(const std::vector<float>& logits, const Sampling& sampling) {
   std::vector<std::size_t> tokens(logits.size());
   std::iota(tokens.begin(), tokens.end(), std::size_t{0});

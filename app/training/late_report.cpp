@@ -55,7 +55,7 @@ void LateReport::finish() {
   read();
   const MetricsRow row = *std::exchange(unread_, std::nullopt)->row;
   control_.agree(sink_ ? sink_(row) : Problems());
-  if (skips_ >= config_.optimizer.max_skips)  // every rank saw the same report, so all throw here together
+  if (skips_ >= config_.optimizer.max_skips)  // reports are the same on every rank, so all throw together
     throw Error(Exit::numerical,
                 fmt::format("{} steps in a row had gradients that are not finite (optimizer.max_skips); lower "
                             "optimizer.lr, lengthen the warm-up, or look at the data",

@@ -11,54 +11,58 @@
 
 namespace tessera {
 
-/// Takes a run's rows; returns what went wrong. Rank 0 alone has one.
+/// Takes a run's rows; returns problems. Only rank 0 has one.
 using RowSink = std::function<Problems(const MetricsRow&)>;
 
-/// When a step's row is read: while the step after it runs, or as soon as it has been begun.
+/// When the host waits for a step's report: late, while the next step runs, or at once, when the step has been
+/// enqueued.
 enum class Reading { late, at_once };
 
-/// late on a GPU without a trace, which runs steps by itself; else at_once.
+/// late on a GPU, which runs enqueued steps by itself; at_once on the host and with a trace.
 Reading reading_of(Device& device, const Trace* trace);
 
-/// Hands on the metrics row of each step, in order, read as `reading` says. One a rank; calls are Local or Collective.
+/// Passes the metrics row of each step to the sink, in order, and reads it when `reading` says. One a rank.
 class LateReport {
  public:
-  /// `trace` may be null; it gets each report when that is read.
+  /// `trace` (may be null) gets each report when it is read. Local.
   LateReport(Device& device, const RunConfig& config, Engine& engine, Control& control, Trace* trace, Reading reading);
 
-  /// Where rows go from now on. Local.
+  /// Sets the sink of rows from now on. Local.
   void send_to(const RowSink& sink) { sink_ = sink; }
   /// Continues from a restored run's counters. Local.
   void resume(const StateCounters& counters);
-  /// The largest gradient norm of step `step`, the next to be enqueued, that is no spike. Local.
+  /// The gradient norm above which step `step`, the next to be enqueued, is a spike. Local.
   float norm_limit(std::int64_t step) const;
-  /// Step `step` (from 1) has been enqueued, after which `samples` have been trained on: hands on the row of the step
-  /// before. Throws as finish() does. Collective.
+  /// To be called when step `step` (from 1) has been enqueued, with the number of samples up to its end: passes on the
+  /// row of the step before. Throws like finish(). Collective over the world.
   void begun(std::int64_t step, std::int64_t samples, Turn turn);
-  /// Adds an evaluation to the row of the last step. The step's report is read first, since `evaluate` goes through the
-  /// same memory. Collective as `evaluate` is.
+  /// Calls `evaluate` and adds its result to the row of the last step. Reads that step's report first, since an
+  /// evaluation uses the same memory. Collective over the world, like `evaluate`.
   void evaluated(const std::function<double()>& evaluate);
-  /// Something other than a step runs now: the next step is timed from its begin, not from the last one's end. Local.
+  /// To be called when something other than a step runs: the next step is timed from its own begin instead of from the
+  /// end of the step before. Local.
   void pause() { straight_on_ = false; }
-  /// Hands on the last step's row, should that be outstanding. Throws on all ranks what the sink says, and
-  /// Error{numerical} after optimizer.max_skips skipped steps in a row. Collective.
+  /// Passes on the last step's row, if that is outstanding. Throws the sink's problems, on all ranks, and
+  /// Error{numerical} after optimizer.max_skips steps in a row whose gradients were not finite. Collective over the
+  /// world.
   void finish();
 
-  /// Whether rows are read while the next step runs.
+  /// Whether rows are read while the next step runs. Local.
   bool behind() const { return reading_ == Reading::late; }
-  /// Steps in a row that were not finite, and norms for StateCounters, up to the last report that was read.
+  /// Number of steps in a row whose gradients were not finite, and norms for StateCounters, up to the last report read.
+  /// Local.
   std::int64_t skips() const { return skips_; }
   const std::vector<double>& norms() const { return window_.norms(); }
 
  private:
-  /// Waits for the step.
+  /// Waits for the unread step and makes its row.
   void read();
 
-  /// A step that was begun and whose row is still to be handed on.
+  /// A step that has been enqueued and whose row has not been passed on.
   struct Unread {
     std::int64_t step, samples;
     Turn turn;
-    bool straight_on;               ///< its time begins where that of the step before ends
+    bool straight_on;               ///< timed from the end of the step before, which it follows directly
     std::optional<MetricsRow> row;  ///< once its report has been read
   };
 

@@ -8,9 +8,9 @@
 
 namespace tessera {
 
-/// Makes the libraries of `device` use the same plans on all ranks: those that the first of `beginnings` (checkpoints
-/// to resume from) was saved with, where they hold here, else new ones; rank 0 says where not. Before the first
-/// kernel. Collective.
+/// Makes the libraries of `device` use the same plans on all ranks: those saved with the first of `beginnings`
+/// (checkpoints to resume from) if they are valid here, else new ones, which rank 0 reports. Call it before the first
+/// kernel. Collective over the world.
 AgreedPlans use_library_plans(Device& device, const RunPlan& plan, const std::vector<std::filesystem::path>& beginnings,
                               Control& control);
 

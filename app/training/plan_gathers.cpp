@@ -15,7 +15,7 @@ Way way_of(const RunPlan& plan, BucketId bucket) {
   return way_of(plan.layout.buckets()[bucket].key.format, plan.sync.weights);
 }
 
-/// What travels of a group's buckets, and why that is enough.
+/// Text of what travels of a group's buckets, and why that is enough.
 std::string reasons(const RunPlan& plan, GroupId group) {
   std::string text;
   for (BucketId b : plan.layout.groups()[group].buckets) {
@@ -34,7 +34,7 @@ PlannedGather once_a_step(const RunPlan& plan, GroupId group) {
   return gather;
 }
 
-/// Whether some bucket's two copies travel apart.
+/// Whether a bucket of the group has two copies that travel apart.
 bool has_two_payloads(const RunPlan& plan, GroupId group) {
   for (BucketId b : plan.layout.groups()[group].buckets)
     if (payload_of(plan.layout.buckets()[b].key.format, way_of(plan, b), Side::columnwise) == Sides::columnwise)
@@ -42,7 +42,7 @@ bool has_two_payloads(const RunPlan& plan, GroupId group) {
   return false;
 }
 
-/// What a module is named after: "attention", "mlp" or "moe", as its weights are in "layers.3.attention.qkv.weight".
+/// Name of a module, from its weights' names: "attention" of "layers.3.attention.qkv.weight".
 std::string module_of(const RunPlan& plan, const BucketGroup& group) {
   for (BucketId b : group.buckets)
     for (const Placement& member : plan.layout.buckets()[b].members) {
@@ -78,11 +78,10 @@ std::string side_of(const RunPlan& plan, const Visit& visit) {
   return visit.sides == Sides::both ? "rowwise, columnwise" : name_of(visit.sides);
 }
 
-/// Where each visit of one pass stands among the all-gathers of its group in a step, and how many of them are its own:
-/// none, where the visit before it always serves it.
+/// The all-gathers of one visit of a pass in a step.
 struct Gathered {
-  std::size_t first = 0;
-  std::int64_t count = 0;
+  std::size_t first = 0;   ///< index of the first one among the all-gathers of its group
+  std::int64_t count = 0;  ///< 0 if the visit before always holds its weights already
 };
 std::vector<Gathered> walked(const RunPlan& plan, std::span<const Visit> visits) {
   std::vector<Gathered> all(visits.size());
@@ -123,7 +122,7 @@ std::vector<PlannedGather> gathers_of(const RunPlan& plan) {
   std::vector<PlannedGather> gathers;
   if (plan.sync.weights.sharding == Sharding::full) {
     for (ProcessGroup processes : {ProcessGroup::dense, ProcessGroup::expert})
-      if (plan.ranks.of(processes).size > 1)  // one process holds all, and gathers nothing
+      if (plan.ranks.of(processes).size > 1)  // one rank alone holds all weights and gathers nothing
         std::ranges::move(by_visit(plan, processes), std::back_inserter(gathers));
     return gathers;
   }

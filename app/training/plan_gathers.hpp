@@ -8,16 +8,16 @@ namespace tessera {
 
 /// One all-gather of weights, as a plan shows it.
 struct PlannedGather {
-  std::string unit;        ///< "group 3", or the block or module that is visited
-  std::string pass;        ///< "forward", "backward", or "publish": right behind the update
-  std::string side;        ///< "both" where one payload serves both
-  std::int64_t bytes = 0;  ///< that this rank receives
-  std::int64_t count = 1;  ///< a step
+  std::string unit;        ///< "group 3", or the block or module of a visit
+  std::string pass;        ///< "forward", "backward", or "publish" (directly after the update)
+  std::string side;        ///< copy that is gathered; "both" if one payload serves both
+  std::int64_t bytes = 0;  ///< received by this rank in one all-gather
+  std::int64_t count = 1;  ///< all-gathers in a step
   std::string why;
 };
 
-/// The all-gathers of a step: each group once; under full sharding each visit of a micro-batch, one process group's in
-/// order behind the other's, and how often it is gathered.
+/// The all-gathers of a step: one for each group; under full sharding one for each visit of a micro-batch, with its
+/// count, first those of the dense process group, then those of the experts'. Pure.
 std::vector<PlannedGather> gathers_of(const RunPlan& plan);
 
 }  // namespace tessera

@@ -30,7 +30,7 @@ std::int64_t parameters(const RunPlan& plan) {
 
 namespace {
 
-/// Rows of a layer at one rank's experts, without gaps.
+/// Rows of a layer at one rank's experts, gaps not counted.
 struct PlannedRows {
   std::int64_t most, even;
 };
@@ -40,7 +40,7 @@ PlannedRows planned_rows(const RunPlan& plan) {
   return {moe.arrival(tokens, 1).room, tokens * moe.top_k};
 }
 
-/// Why steps run kernel by kernel; empty where a GPU replays them as one graph.
+/// Why steps run kernel by kernel; empty if a GPU replays them as one CUDA graph.
 std::string reason_for_no_graph(const RunPlan& plan) {
   if (plan.ranks.experts.size > 1) return "parallel.expert: the host reads how many rows arrive, layer by layer";
   return plan.graph ? "" : "run.graph is false";
@@ -60,7 +60,7 @@ std::string experts_text(const RunPlan& plan) {
                      rows.most, rows.even, reason_for_no_graph(plan));
 }
 
-/// Mesh, graph and, with expert parallelism, rows.
+/// Adds mesh, graph and, with expert parallelism, rows.
 void add_mesh(nlohmann::ordered_json& json, const RunPlan& plan) {
   json["mesh"] = {{"data", plan.ranks.world.size}, {"expert", plan.ranks.experts.size}};
   const std::string no_graph = reason_for_no_graph(plan);
@@ -74,7 +74,7 @@ void add_mesh(nlohmann::ordered_json& json, const RunPlan& plan) {
   }
 }
 
-/// Weights whose products take codes, each dataset once.
+/// Calls f for the weights whose products take codes, once for each dataset.
 template <class F>
 void each_quantized(const RunPlan& plan, const F& f) {
   const Recipe& recipe = plan.model.shape().recipe;
@@ -84,7 +84,7 @@ void each_quantized(const RunPlan& plan, const F& f) {
         traits_of(recipe.gradient.value()).name);
 }
 
-/// Products of codes by form and shape, each once, and their routes.
+/// Calls f for the products of codes, once for each form and shape, with their routes.
 template <class F>
 void each_route(const RunPlan& plan, const F& f) {
   constexpr const char* forms[] = {"forward", "input_gradient", "weight_gradient"};
@@ -97,14 +97,14 @@ void each_route(const RunPlan& plan, const F& f) {
 
 double mib(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
-/// Who owns the whole matrices of one process group, rank by rank.
+/// Owners of the whole matrices of one process group, by rank.
 struct Owners {
   ProcessGroup processes;
-  std::vector<double> cost;  ///< of Newton-Schulz: multiplications of one product
+  std::vector<double> cost;  ///< newton_schulz_cost, summed
   std::vector<std::int64_t> elements, momentum_bytes;
 };
 
-/// Of the process groups that have whole-matrix buckets.
+/// Owners of each process group that has whole-matrix buckets.
 std::vector<Owners> owners(const RunPlan& plan) {
   std::vector<Owners> all;
   for (ProcessGroup processes : {ProcessGroup::dense, ProcessGroup::expert}) {
@@ -156,7 +156,7 @@ nlohmann::ordered_json owners_json(const RunPlan& plan) {
 
 Way way_of(const RunPlan& plan, const Bucket& bucket) { return way_of(bucket.key.format, plan.sync.weights); }
 
-/// Where a bucket's slices wait for their gather.
+/// Memory in which a bucket's slices are staged for the all-gather.
 std::string_view staged_in(const RunPlan& plan, const Bucket& bucket) {
   if (way_of(plan, bucket) != Way::source) return "in place";
   return name_of(plan.sync.weights.staging == GatherStaging::ring ? GatherStaging::ring : GatherStaging::alias_grads);

@@ -7,13 +7,13 @@
 
 namespace tessera {
 
-/// Elements of all parameters.
+/// Number of elements of all parameters.
 std::int64_t parameters(const RunPlan& plan);
 
-/// What `tessera plan --verbose` prints, and a run keeps in plan.txt: memory by category, collectives, groups and
-/// owners, each on a line.
+/// Text of a plan, for `tessera plan --verbose` and plan.txt: memory by category, collectives, groups and owners, a
+/// line each.
 std::string plan_text(const RunPlan& plan);
-/// The same for programs: {ranks, memory: {category: bytes}, collectives: [{group, op, bytes, count}], groups, ...}.
+/// The same as JSON: {ranks, memory: {category: bytes}, collectives: [{group, op, bytes, count}], groups, ...}.
 std::string plan_json(const RunPlan& plan, const std::optional<GranularityPeaks>& peaks = {});
 
 }  // namespace tessera

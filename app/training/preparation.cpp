@@ -26,7 +26,7 @@ std::int64_t total(const std::vector<CutCorpus>& corpora, const Count& count) {
   return std::transform_reduce(corpora.begin(), corpora.end(), std::int64_t{0}, std::plus<>(), count);
 }
 
-/// Token files lie beside the tokenizer that they were made with, if any: another than the deck's is a problem.
+/// Adds a problem if the tokenizer beside a token file, with which it was made, differs from the deck's.
 void refuse_another_tokenizer(const Prepared& run, const std::filesystem::path& file, Problems& problems) {
   const std::filesystem::path beside = file.parent_path() / tokenizer_file;
   std::error_code absent;
@@ -36,7 +36,7 @@ void refuse_another_tokenizer(const Prepared& run, const std::filesystem::path& 
                                                                   file.string(), beside.string())}));
 }
 
-/// Adds what `work` finds against a corpus, at the place of its key and under its name.
+/// Adds the problems that `work` finds with a corpus, with the place of its key and the corpus's name.
 template <class Work>
 void examine_corpus(const Prepared& run, const char* key, const std::string& name, Problems& problems,
                     const Work& work) {
@@ -46,7 +46,7 @@ void examine_corpus(const Prepared& run, const char* key, const std::string& nam
     problems.add(problem.code, run.deck.provenance.located({{key}, (name.empty() ? "" : name + ": ") + problem.text}));
 }
 
-/// The corpus of some patterns of the deck, cut by `cut`; none where there are problems with it.
+/// Opens the corpus of some of the deck's patterns and cuts it by `cut`; empty if there are problems.
 template <class Cut>
 std::optional<CutCorpus> corpus_of(const Prepared& run, const char* key, const std::vector<std::string>& patterns,
                                    const std::string& name, Problems& problems, const Cut& cut) {
@@ -113,7 +113,7 @@ void read_corpus(Prepared& run, Problems& problems) {
   });
 }
 
-/// The windows that training would evaluate: at most `most`.
+/// Limits the evaluation windows to the `most` that training would evaluate.
 void limit_evaluation(Prepared& run, std::int64_t most, Problems& problems) {
   if (!problems.empty()) return;
   Windows& windows = run.held ? run.held->windows : run.corpora.front().windows;
@@ -126,13 +126,13 @@ void limit_evaluation(Prepared& run, std::int64_t most, Problems& problems) {
   windows.evaluation = std::min(windows.evaluation, most);
 }
 
-/// The share of one corpus in all samples.
+/// Share of one corpus in all samples, 0..1.
 double share_of(const DataConfig& data, std::size_t which) {
   if (data.mixture.empty()) return 1;
   return data.mixture[which] / std::accumulate(data.mixture.begin(), data.mixture.end(), 0.0);
 }
 
-/// Epochs of one corpus in so many samples of a run.
+/// Number of epochs of one corpus in `samples` samples of a run.
 double epochs(const Prepared& run, std::size_t which, double samples) {
   return samples * share_of(run.deck.config.data, which) / static_cast<double>(run.corpora[which].windows.train);
 }
@@ -248,7 +248,7 @@ Prepared prepare(const std::string& deck, const std::vector<Override>& overrides
   const std::int64_t evaluated = config.eval.batches * config.batch.global;
   if (task == Task::evaluation) {
     config.batch.global = round_up(config.batch.global, mpi.size() * config.batch.micro);
-    config.debug.trace.clear();  // training's, as is
+    config.debug.trace.clear();  // for training only, like the two keys below
     config.debug.profile.clear();
     config.checkpoint.async = false;
   }

@@ -15,7 +15,8 @@
 namespace tessera {
 namespace {
 
-/// A run that is refused for other reasons leaves no trace behind. The run directory is not there yet, or was tried.
+/// Checks that a file can be written, without leaving one if the run is refused for other reasons. A file in the run
+/// directory is not tried, since the directory is checked or made elsewhere.
 void check_file(const char* key, const std::string& path, const std::filesystem::path& directory, Problems& problems) {
   namespace fs = std::filesystem;
   const auto folder = [](const fs::path& file) { return fs::absolute(file).lexically_normal().parent_path(); };
@@ -31,7 +32,7 @@ void check_file(const char* key, const std::string& path, const std::filesystem:
     fs::remove(path, absent);
 }
 
-/// Makes the run directory where there is none, keeps others out, and puts in order what a killed run left behind.
+/// Makes the run directory if it is missing, locks it, and cleans up what a killed run left there.
 std::unique_ptr<RunLock> claim(const CheckpointConfig& checkpoint, Control& control) {
   const std::filesystem::path directory = checkpoint.dir.get();
   const WrittenBy by = checkpoint.io == CheckpointIo::mpio ? WrittenBy::mpi_io : WrittenBy::system_calls;
@@ -48,7 +49,7 @@ std::unique_ptr<RunLock> claim(const CheckpointConfig& checkpoint, Control& cont
   return lock;
 }
 
-/// Given weights that the run starts from, if any. Collective.
+/// Opens the given weights that a run starts from. Collective over the world.
 GivenWeights starting_weights(const Deck& deck, Control& control, const hdf5::Parallel* parallel) {
   try {
     return open_weights(deck.config.checkpoint.init_from, control, parallel);
@@ -63,8 +64,8 @@ PreparedRun prepare(const RunRequest& request, const Mpi& mpi, Control& control)
   PreparedRun run{prepare(request.deck, request.overrides, Task::training, mpi, control), {}, {}, {}, {}, {}, {}};
   const RunConfig& config = run.deck.config;
   const std::filesystem::path directory = config.checkpoint.dir.get();
-  // Checkpoints are looked for under the lock. A directory that is not there has none.
-  std::error_code unseen;  // claim() says what is wrong with a path
+  // Checkpoints are searched for with the lock held. A directory that does not exist has none.
+  std::error_code unseen;  // ignored: claim() reports what is wrong with the path
   if (control.max(control.rank() == 0 && exists(directory, unseen))) run.lock = claim(config.checkpoint, control);
   if (config.checkpoint.io == CheckpointIo::mpio)
     run.parallel = std::make_unique<hdf5::Parallel>(control, config.checkpoint.mpio_hints);

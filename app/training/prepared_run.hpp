@@ -12,18 +12,19 @@
 
 namespace tessera {
 
-/// A run whose deck, corpus, directory and checkpoints were found sound, before memory is allocated.
+/// A run whose deck, corpora, directory and checkpoints have been checked, before memory is allocated.
 struct PreparedRun : Prepared {
   std::unique_ptr<RunLock> lock;
   std::vector<std::filesystem::path> beginnings;  ///< checkpoints to resume from, the best first
-  std::vector<KeyChange> changes;                 ///< by --allow-change, against the first of them
-  std::string changes_text;                       ///< the same in words, with their consequences
+  std::vector<KeyChange> changes;                 ///< by --allow-change, since the first of `beginnings` was saved
+  std::string changes_text;                       ///< text of the changes and their effects
   std::unique_ptr<hdf5::Parallel> parallel;       ///< with checkpoint.io mpio
-  std::optional<GivenWeights> given;              ///< where there are none: what to start with, if not drawn weights
+  std::optional<GivenWeights> given;              ///< without `beginnings`: weights to start from, if not drawn ones
 };
 
-/// Prepares the run, finds what it begins from and locks its directory, which is made last of all: a run that is
-/// refused leaves nothing behind. Throws the same on all ranks. Collective.
+/// Prepares a run: reads the deck and its corpora, finds the checkpoints to resume from, and makes and locks the run
+/// directory. The directory is made last, so that a refused run leaves nothing behind. Throws the same error on all
+/// ranks. Collective over the world.
 PreparedRun prepare(const RunRequest& request, const Mpi& mpi, Control& control);
 
 }  // namespace tessera

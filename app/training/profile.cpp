@@ -35,7 +35,8 @@ void Profile::finish() {
   if (under_way_) end();
 }
 
-/// For a profile the device is idle at both ends, so that its clock is the host's and every kernel is one of the steps.
+/// With debug.profile the device is idle at begin and end, so that its clock can be aligned with the host's, and every
+/// kernel belongs to the measured steps.
 void Profile::begin() {
   under_way_ = true;
   if (!path_.empty()) {
@@ -59,7 +60,7 @@ void Profile::end() {
   const std::vector<KernelRun> kernels = kernels_->take();
   if (control_.rank() == 0 && !kernels_->missing().empty())
     fmt::print(stderr, "debug.profile: no kernels are shown: {}\n", kernels_->missing());
-  // Hosts have clocks of their own: those of rank 0's host are shown, from the first event of all.
+  // Only ranks of rank 0's host are shown, since hosts' clocks differ. Times count from the first event of all.
   const std::vector<std::string> hosts = control_.gather(this_process().boot);
   const bool shown = hosts[static_cast<std::size_t>(control_.rank())] == hosts.front();
   std::int64_t first = std::numeric_limits<std::int64_t>::max();
@@ -68,7 +69,7 @@ void Profile::end() {
   write(shown ? profile_events(control_.rank(), origin, device_, *kernels_, kernels) : std::string());
 }
 
-/// One file by one rank after the other, so that no rank holds what another has to say.
+/// Ranks append to the file one after the other, so that no rank must hold another's events in memory.
 void Profile::write(const std::string& mine) {
   for (int rank = 0; rank <= control_.size(); ++rank) {
     Problems problems;

@@ -10,19 +10,19 @@
 
 namespace tessera {
 
-/// Steps 5 to 8 of a start (of fewer than 8, the last four), in which a device's time is measured for the closing table
-/// and, with debug.profile, everything is kept: a Chrome trace, a process a rank, of the ranks of rank 0's host. On a
-/// GPU these steps run kernel by kernel, with the bits of captured ones; on the host nothing is measured but for a
-/// profile, since its table is of all steps.
+/// Profiles steps 5 to 8 of a start (of fewer than 8 steps, the last four): measures a GPU's time for the closing table
+/// and, with debug.profile, writes a Chrome trace with one process for each rank of rank 0's host. On a GPU these steps
+/// run kernel by kernel, with the bits of captured ones. On the host only debug.profile measures, since the closing
+/// table is of all steps.
 class Profile {
  public:
   Profile(const RunConfig& config, Device& device, Control& control, LateReport& report);
   ~Profile();
 
-  /// Around each step, which `number` counts from 1. Collective.
+  /// To be called before and after each step; `number` counts from 1. Collective over the world.
   void before(std::int64_t number);
   void after(std::int64_t number);
-  /// The run ends here. Writes what is there, should a profile be under way. Collective.
+  /// To be called at the end of the run: ends a profile that is under way. Collective over the world.
   void finish();
 
  private:
@@ -35,7 +35,7 @@ class Profile {
   Device& device_;
   Control& control_;
   LateReport& report_;
-  std::optional<std::int64_t> first_;  ///< step
+  std::optional<std::int64_t> first_;  ///< first step to profile
   bool under_way_ = false;
   std::unique_ptr<KernelLog> kernels_;
 };

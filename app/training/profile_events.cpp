@@ -16,7 +16,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::array stream_names = {"compute", "communication", "copies"};
 
-/// Rows of a process, in the order in which they are shown.
+/// First row numbers of a process, in the order of display.
 enum Row : int { host = 0, regions = 1, kernels = 10, collectives = 100 };
 
 class Events {
@@ -44,7 +44,7 @@ class Events {
 
  private:
   static double microseconds(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e3; }
-  /// What a process, or one of its rows, is called and where it stands.
+  /// Adds a metadata event: name or sort position of a process, or of one of its rows.
   void meta(const char* what, const Json& arguments, std::optional<int> row = {}) {
     Json event = {{"ph", "M"}, {"pid", process_}};
     if (row) event["tid"] = *row;

@@ -7,9 +7,9 @@
 
 namespace tessera {
 
-/// What one rank gives to a profile, as events of the Chrome trace format, each behind a comma: process `rank`, a row
-/// for the host, one a stream of a GPU for regions and one for kernels, and one for each collective that the host
-/// carries at once. Times count from `origin`, in nanoseconds of the host's steady clock. Pure.
+/// One rank's events in the Chrome trace format, each with a comma before it. They belong to process `rank`, with a row
+/// for the host, for each stream of a GPU a row of regions and a row of kernels, and a row for each lane of collectives
+/// that the host carries. Times count from `origin`, in nanoseconds of the host's steady clock. Local.
 /// Source: Trace Event Format, Google 2016.
 std::string profile_events(int rank, std::int64_t origin, Device& device, const KernelLog& log,
                            const std::vector<KernelRun>& kernels);

@@ -20,7 +20,7 @@
 namespace tessera {
 namespace {
 
-/// Where every rank runs, on every rank.
+/// Host and device of every rank, on every rank. Collective over the world.
 std::vector<RankPlace> places(const PreparedRun& run, const Mpi& mpi, Control& control) {
   const std::vector<std::string> hosts = control.gather(mpi.host()), gpus = control.gather(std::to_string(run.gpu)),
                                  names = control.gather(Runtime::gpu().name);
@@ -54,7 +54,8 @@ RunRecord record_of(const PreparedRun& run, const RunRequest& request) {
   return record;
 }
 
-/// From here on the directory holds two lines of steps, until the first checkpoint of the new one. Local.
+/// Begins a branch: from now on the run directory holds the steps of two lines, until the new line's first checkpoint
+/// sets the old line's later ones aside. Local.
 void branch_off(const std::filesystem::path& directory, const Beginning& beginning) {
   const std::vector<std::string> left = begin_branch(directory, beginning.origin.parent, beginning.kept, metrics_file);
   if (!left.empty())
@@ -62,7 +63,7 @@ void branch_off(const std::filesystem::path& directory, const Beginning& beginni
                fmt::join(left, ", "));
 }
 
-/// run.json with this start and those before.
+/// Text of run.json with this start and the earlier ones.
 std::string record_text(const RunRecord& record, const std::filesystem::path& path) {
   std::error_code unknown;
   if (!exists(path, unknown)) return to_json(record, "");

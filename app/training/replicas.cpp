@@ -19,8 +19,8 @@ Problems ReplicaCheck::differences(Stream& stream, ParamSync& sync, Control& con
   const auto buckets = static_cast<std::size_t>(sums_.elements());
   clear(stream, sums_);
   sync.inspect(stream, [&](const Plane& plane) {
-    const auto first = static_cast<std::uint64_t>(plane.kind) << 56;  // arrays that change places differ
-    for (const Entries& member : plane.members)  // what lies between them is nobody's
+    const auto first = static_cast<std::uint64_t>(plane.kind) << 56;  // so that swapped arrays change the digest
+    for (const Entries& member : plane.members)  // gaps between members are undefined
       digest(stream, sums_.as<std::uint64_t>() + plane.bucket.value, plane.values.flat(member.first, member.count),
              first + static_cast<std::uint64_t>(member.first));
   });

@@ -5,14 +5,16 @@
 
 namespace tessera {
 
-/// debug.replica_hash_every: all ranks of a bucket's process group hold the same bytes of its stored weights.
+/// debug.replica_hash_every: checks that all ranks of a process group hold the same bytes of stored weights, by
+/// digests.
 class ReplicaCheck {
  public:
   ReplicaCheck(Device& device, const StepPlan& plan);
 
-  /// Throws on all ranks what differs. Collective.
+  /// Throws differences(), if there are any, on all ranks. Collective over the world.
   void compare(Stream& stream, ParamSync& sync, Control& control, std::int64_t step);
-  /// Names buckets and ranks that differ from the first rank of their group (Exit::internal). Collective.
+  /// Problems (Exit::internal) that name the buckets and ranks that differ from the first rank of their group.
+  /// Collective over the world.
   Problems differences(Stream& stream, ParamSync& sync, Control& control, std::int64_t step);
 
  private:

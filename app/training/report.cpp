@@ -14,7 +14,7 @@
 namespace tessera {
 namespace {
 
-/// Every rank's value, on every rank.
+/// Every rank's value, on every rank. Collective over the world.
 std::vector<double> of_all_ranks(Control& control, double mine) {
   std::vector<double> values;
   for (const std::string& bytes : control.gather(std::string(reinterpret_cast<const char*>(&mine), sizeof mine))) {
@@ -31,17 +31,17 @@ Bar over_ranks(const char* name, Control& control, double mine) {
   return {name, *least, mean, *most};
 }
 
-/// A table of regions, and what a line's share is of.
+/// A table of time by region.
 struct RegionTable {
   std::string of;         ///< what was measured, for the title
-  const char* unit;       ///< in which it is printed
-  double units;           ///< of them a second
-  std::vector<Bar> bars;  ///< seconds
-  double seconds = 0;     ///< all of them
+  const char* unit;       ///< printed unit
+  double units;           ///< units in a second
+  std::vector<Bar> bars;  ///< in seconds
+  double seconds = 0;     ///< total, of which lines give their share
   Bar waiting, communication;
 };
 
-/// As the device spent its measured steps, a step on average. Collective.
+/// Device time of a step, on average over the measured steps. Collective over the world.
 RegionTable device_table(const DeviceTime& time, Control& control) {
   const auto a_step = [&](double seconds) { return seconds / static_cast<double>(time.steps); };
   RegionTable table{fmt::format("a step on the device, of {} measured", time.steps), "ms", 1e3, {}, 0, {}, {}};
@@ -53,7 +53,7 @@ RegionTable device_table(const DeviceTime& time, Control& control) {
   return table;
 }
 
-/// By the host's clock, of all steps and what lay between them. Collective.
+/// Host time of all steps and of the time between them. Collective over the world.
 RegionTable host_table(const Timeline& timeline, const Mesh& mesh, Control& control, double seconds) {
   std::array<double, region_names> mine{};
   for (const RegionTime& region : timeline.regions()) mine[static_cast<std::size_t>(region.name)] = region.seconds;
@@ -64,7 +64,7 @@ RegionTable host_table(const Timeline& timeline, const Mesh& mesh, Control& cont
   return table;
 }
 
-/// The regions that took time, without `outside`.
+/// The regions that took any time, without `outside`.
 std::vector<Bar> those_that_count(std::vector<Bar> bars) {
   bars.erase(bars.begin());
   std::erase_if(bars, [](const Bar& bar) { return bar.most <= 0; });
@@ -79,7 +79,7 @@ std::string regions_text(const RegionTable& table) {
   return text + "  (each without the regions inside it; waiting: for collectives that no work hid)\n";
 }
 
-/// Waiting as a share of the time in which collectives were under way.
+/// Text of exposed communication: waiting as a share of the time in which collectives were under way.
 std::string exposed_text(const RegionTable& table) {
   const double busy = table.communication.mean;
   if (busy <= 0) return "";
@@ -87,7 +87,7 @@ std::string exposed_text(const RegionTable& table) {
                      table.units * busy, table.unit, 100 * std::min(1.0, table.waiting.mean / busy));
 }
 
-/// Memory by category as it was allocated, not as planned.
+/// Text of memory by category as allocated, maximum over ranks.
 std::string memory_text(const MemoryReport& memory, Control& control) {
   std::string text = "memory of one rank, the most that any allocated\n";
   for (std::size_t c = 0; c < memory.size(); ++c)
@@ -101,7 +101,7 @@ ClosingReport closing_report(Device& device, const Mesh& mesh, const RunPlan& pl
                              const Loop& loop) {
   ClosingReport report;
   const DeviceTime time = time_of(device.timeline().on_device(), device.compute(), device.communication());
-  const bool measured = control.max(time.steps == 0 ? 1 : 0) == 0;  // on every rank
+  const bool measured = control.max(time.steps == 0 ? 1 : 0) == 0;  // whether every rank has device times
   RegionTable table =
       measured ? device_table(time, control) : host_table(device.timeline(), mesh, control, loop.seconds);
   report.regions = table.bars = those_that_count(std::move(table.bars));

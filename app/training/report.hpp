@@ -10,20 +10,21 @@ namespace tessera {
 
 /// The closing tables of a run.
 struct ClosingReport {
-  /// Time over the ranks, each region without those inside it: on a GPU as the device spent its measured steps, a step
-  /// on average; on the host of this start, by its clock.
+  /// Time by region, nested regions not counted, over the ranks: on a GPU, device time of a measured step on average;
+  /// on the host, its time of this start.
   std::vector<Bar> regions;
-  /// The end of a log: time by region, the share of communication that was exposed, bytes per collective, memory by
-  /// category as allocated.
+  /// The last lines of a log: time by region, share of exposed communication, bytes by collective, allocated memory by
+  /// category.
   std::string text;
 };
-/// What the training loop measured.
+/// Measurements of the training loop.
 struct Loop {
   double seconds = 0;  ///< since training began
   std::int64_t late_allocations = 0;
-  std::int64_t snapshot_bytes = 0;  ///< of the host, for saves beside training
+  std::int64_t snapshot_bytes = 0;  ///< host memory of the snapshot for asynchronous saves
 };
-/// The same on every rank, but for the shares of `loop`, which are this rank's. Collective.
+/// Makes the closing tables, the same on every rank, except for shares of `loop`, which are this rank's. Collective
+/// over the world.
 ClosingReport closing_report(Device& device, const Mesh& mesh, const RunPlan& plan, Control& control,
                              const Loop& loop);
 

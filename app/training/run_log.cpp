@@ -18,7 +18,7 @@ namespace {
 
 std::filesystem::path directory_of(const RunPlan& plan) { return plan.config.checkpoint.dir.get(); }
 
-/// The facts at the head of report.html, from the rows of all starts.
+/// Facts at the top of report.html, from the rows of all starts.
 std::vector<std::pair<std::string, std::string>> facts_of(const RunPlan& plan, const std::vector<MetricsRow>& rows,
                                                           const std::optional<Peak>& peak) {
   std::vector<std::pair<std::string, std::string>> facts;
@@ -112,7 +112,7 @@ Problems RunLog::row(const MetricsRow& row) {
   if (Clock::now() >= page_due_) {
     const Clock::time_point begin = Clock::now();
     write_page({}, fmt::format("still running, {} after this start", time_text(seconds())));
-    // A long run's page takes a while: no more than a fiftieth of the time goes into it.
+    // A long run's page takes a while to write: spend at most a fiftieth of the time on it.
     page_due_ = begin + std::max<Clock::duration>(std::chrono::seconds(30), 50 * (Clock::now() - begin));
   }
   return problems;

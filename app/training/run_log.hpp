@@ -11,26 +11,26 @@
 
 namespace tessera {
 
-/// What a page says of a run besides its rows and its plan.
+/// Texts of report.html besides rows and plan.
 struct RunTexts {
-  std::string corpus, deck;  ///< a line; the resolved deck
+  std::string corpus, deck;  ///< corpus_text(); the resolved deck
 };
 
-/// Rank 0's log of a run: every step to metrics.jsonl and its copy for TensorBoard, and to the console as many as a
-/// person can follow; report.html while it runs and at every end.
+/// Rank 0's log of a run. Writes every step to metrics.jsonl and to the TensorBoard file, as many steps to the console
+/// as a person can follow, and report.html during the run and at its end. Local.
 class RunLog {
  public:
-  /// Throws Error{environment} when metrics.jsonl cannot be opened.
-  /// `step`: steps done before, whose rows stay; `peak` of each rank's device, if known.
+  /// `step`: steps done before, whose rows stay. `peak`: of each rank's device, if known. Throws Error{environment} if
+  /// metrics.jsonl cannot be opened.
   RunLog(const RunPlan& plan, std::int64_t step, std::optional<Peak> peak, RunTexts texts);
 
-  std::int64_t restarts() const { return metrics_.restarts(); }  ///< how often the run had been resumed
+  std::int64_t restarts() const { return metrics_.restarts(); }  ///< number of times that the run has been resumed
 
   [[nodiscard]] Problems row(const MetricsRow& row);
-  void saved(std::int64_t step) { saves_.push_back(step); }  ///< for the page
-  double seconds() const;  ///< since it was opened
-  /// Prints the closing tables and writes report.html, which says with `end` how the run ended. Problems with the page
-  /// are printed and do not fail the run.
+  void saved(std::int64_t step) { saves_.push_back(step); }  ///< marks a save in report.html
+  double seconds() const;  ///< since the log was opened
+  /// Prints the closing tables and writes report.html; `end` says how the run ended. Problems with the page are printed
+  /// and do not fail the run.
   void close(const ClosingReport& closing, const std::string& end);
 
  private:

@@ -7,20 +7,21 @@
 
 namespace tessera {
 
-/// `train --resume`: the newest valid checkpoint of the run directory if it holds any, a path, or a fresh start.
+/// `train --resume`. auto: the newest valid checkpoint of the run directory, if there is any; none: a fresh start; a
+/// path: that checkpoint.
 struct Resume {
   std::string from = "auto";  ///< auto, none, or a path
 
   bool at_path() const { return from != "auto" && from != "none"; }
 };
 
-/// A training run as the command line asks for it.
+/// A training run as requested on the command line.
 struct RunRequest {
   std::string deck;
   std::vector<Override> overrides;
   Resume resume;
-  std::set<std::string> changes;          ///< keys that a resume may change: of --allow-change
-  std::vector<std::string> command_line;  ///< as it was typed
+  std::set<std::string> changes;          ///< keys of --allow-change, which a resumed run may change
+  std::vector<std::string> command_line;  ///< as typed
 };
 
 }  // namespace tessera

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Every step folder of a run that is sound in structure and whole in state, newest first.
+/// The step folders of a run that it can resume from, newest first. Adds to `reasons` why others cannot.
 std::vector<fs::path> sound_steps(const fs::path& run, std::string& reasons) {
   std::vector<fs::path> sound;
   for (const StepFolder& folder : step_folders(run)) {
@@ -76,7 +76,7 @@ std::vector<fs::path> beginnings(const Resume& resume, const fs::path& run, Cont
 
 namespace {
 
-/// Parent::kept, as rank 0 sees it. Collective.
+/// Parent::kept, decided by rank 0. Collective over the world.
 std::int64_t kept_step(const Checkpoint& checkpoint, const fs::path& run, Control& control) {
   const std::int64_t step = checkpoint.manifest().counters.step;
   std::error_code absent;
@@ -84,7 +84,7 @@ std::int64_t kept_step(const Checkpoint& checkpoint, const fs::path& run, Contro
   return control.max(own) != 0 ? step : -1;
 }
 
-/// The changes that a checkpoint records; rank 0 alone opens the file. Collective.
+/// The changes that a checkpoint records; only rank 0 opens the file. Collective over the world.
 std::string changes_of(const Checkpoint& checkpoint, Control& control) {
   std::string changes;
   Problems problems;
@@ -103,7 +103,7 @@ Parent resume_from(const std::vector<fs::path>& candidates, const fs::path& run,
       return {candidates[i], checkpoint.manifest(), changes_of(checkpoint, control),
               kept_step(checkpoint, run, control)};
     } catch (const Error& error) {
-      // All ranks throw alike, so that all turn to the next one.
+      // All ranks throw the same error, so that all try the next checkpoint.
       if (error.code() != Exit::file || i + 1 == candidates.size()) throw;
       if (control.rank() == 0) fmt::print(stderr, "{}; trying the checkpoint before\n", error.what());
     }
@@ -111,7 +111,7 @@ Parent resume_from(const std::vector<fs::path>& candidates, const fs::path& run,
 
 namespace {
 
-/// Weights in the recipe's format, as `tessera quantize` makes them of the masters.
+/// quantized.h5: weights in the recipe's format, made from the masters as by `tessera quantize`.
 std::optional<DerivedFile> quantized_weights(const RunConfig& config) {
   if (!config.checkpoint.quantized) return std::nullopt;
   const auto work_in = [format = *recipe_of(config.precision).weight.codes](const fs::path& folder) {
@@ -119,7 +119,7 @@ std::optional<DerivedFile> quantized_weights(const RunConfig& config) {
     options.in = folder / model_file;
     options.out = folder / quantized_file;
     options.format = format;
-    options.panel_elements = std::int64_t{1} << 20;  // beside a run's own memory
+    options.panel_elements = std::int64_t{1} << 20;  // small, since the run's own memory is allocated too
     return options;
   };
   return DerivedFile{quantized_file, [=](const fs::path& folder) { make_quantized_file(work_in(folder)); },
@@ -146,11 +146,11 @@ Saving::Saving(Device& device, const RunConfig& config, Control& control, Traini
 
 Proceed Saving::operator()(std::int64_t step) {
   const bool busy = writer_.under_way();
-  const Seconds needed = busy ? 2 * longest_ : longest_;  // before an end, of what is under way and the last save
+  const Seconds needed = busy ? 2 * longest_ : longest_;  // to finish a save under way and make the last one
   const bool last = step == config_.run.steps, stop = stop_.due(step, needed, control_) && !last;
   const std::int64_t every = config_.checkpoint.every_steps;
   const bool due = step != saved_ && (last || stop || (every > 0 && step > 0 && step % every == 0));
-  if (due) training_.catch_up();  // an error here ends the run: no save has failed
+  if (due) training_.catch_up();  // outside of try_to_save: an error here is not a failed save and ends the run
   const Clock::time_point came = Clock::now();
   const bool goes_on = busy && (due || writer_.ready());
   if (goes_on || due) lock_.require_held();
@@ -175,7 +175,7 @@ void Saving::dropped(std::int64_t step, const Error& error) const {
   if (control_.rank() == 0) fmt::print(stderr, "step {} {}, training goes on: {}\n", step, how, error.what());
 }
 
-/// Advances the save under way; with `wait` to its end, since there is one save at a time.
+/// Advances the save under way; with `wait` finishes it, since there is one save at a time.
 void Saving::go_on_with_save(bool wait) try {
   const Clock::time_point came = Clock::now();
   waits_ += wait;
@@ -213,7 +213,7 @@ void Saving::committed(std::int64_t step, Seconds took, const std::string& what)
   writer_.set_aside(run_);
   if (control_.rank() != 0) return;
   std::fflush(stdout);
-  Problems kept;  // failing to delete older checkpoints is told and ends no run
+  Problems kept;  // a failure to delete older checkpoints is reported and does not end the run
   attempt(kept, [&] { retire(run_, {config_.checkpoint.keep_last, config_.checkpoint.keep_every, step}); });
   for (const Problem& problem : kept.list()) fmt::print(stderr, "older checkpoints are kept: {}\n", problem.text);
 }

@@ -13,40 +13,38 @@
 
 namespace tessera {
 
-/// The checkpoints that a run may begin from, the best first; empty: from initial weights. Throws the same on all
-/// ranks: Error{file} for a directory whose checkpoints are all invalid, and where `none` would train over them.
-/// Collective.
+/// The checkpoints that a run may resume from, the best first; empty: a fresh start. Throws Error{file} on all ranks if
+/// a directory's checkpoints are all invalid, or if `none` would train over checkpoints. Collective over the world.
 std::vector<std::filesystem::path> beginnings(const Resume& resume, const std::filesystem::path& run, Control& control);
 
 /// The checkpoint that a run resumes from.
 struct Parent {
   std::filesystem::path folder;
   Manifest manifest;
-  std::string changes;     ///< Origin's, as it was saved
-  std::int64_t kept = -1;  ///< its step where it is a step folder of the run directory; -1: it lies elsewhere
+  std::string changes;     ///< Origin::changes at the save
+  std::int64_t kept = -1;  ///< its step if it is a step folder of the run directory; -1: it lies elsewhere
 };
-/// Loads the first of `candidates` whose payload is whole, for the run in `run`; says what was wrong with the others.
-/// Collective.
+/// Loads the first of `candidates` whose payload is undamaged, for the run in `run`; reports what was wrong with those
+/// before it. Collective over the world.
 Parent resume_from(const std::vector<std::filesystem::path>& candidates, const std::filesystem::path& run,
                    Training& training, Device& device, Control& control, const hdf5::Parallel* parallel);
 
-/// Saves between steps as `checkpoint` asks, and always after the last step or before an early end. A save that fails
-/// in the middle of a run is reported and training goes on. With checkpoint.async saves in the middle of a run are
-/// written while it goes on, one at a time: one that falls due meanwhile waits for it. One a rank; calls are
-/// collective.
+/// Saves checkpoints between steps as the deck's `checkpoint` says, and always after the last step or before an early
+/// end. A failed save in the middle of a run is reported, and training goes on. With checkpoint.async, saves in the
+/// middle of a run are written while training goes on, one at a time: a save that falls due meanwhile waits for the one
+/// before. One a rank. Collective over the world, except where a function says Local.
 class Saving {
  public:
-  /// `parallel`: as CheckpointWriter takes it. `saved`: the step that the run directory's newest checkpoint holds
-  /// already; -1: none.
+  /// `parallel`: for CheckpointWriter. `saved`: the step of the run directory's newest checkpoint; -1: none.
   Saving(Device& device, const RunConfig& config, Control& control, Training& training, Stop& stop, const RunLock& lock,
          const hdf5::Parallel* parallel, Origin origin, std::int64_t saved);
 
   Proceed operator()(std::int64_t step);
-  std::int64_t saved() const { return saved_; }  ///< the step that was saved last; -1: none. Local.
+  std::int64_t saved() const { return saved_; }  ///< the step saved last; -1: none. Local.
   std::int64_t snapshot_bytes() const { return snapshot_ ? snapshot_->bytes() : 0; }  ///< Local.
-  /// The row with how long saves have held up training since the last one was asked for; nothing: none did. Local.
+  /// Adds to a row the time for which saves have blocked training since the last call, if any did. Local.
   MetricsRow timed(MetricsRow row);
-  /// Says how many saves have waited for the one before. Rank 0's; local.
+  /// Prints, on rank 0, how many saves have waited for the one before. Local.
   void warn_waits() const;
 
  private:
@@ -66,7 +64,7 @@ class Saving {
   Origin origin_;
   std::filesystem::path run_;
   std::optional<Snapshot> snapshot_;  ///< with checkpoint.async
-  CheckpointWriter writer_;           ///< before the snapshot's end, which its threads read
+  CheckpointWriter writer_;           ///< declared after snapshot_, which its threads read: destroyed first
   std::int64_t saved_;
   Seconds longest_{0};
   struct Began {

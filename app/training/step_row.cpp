@@ -7,7 +7,7 @@
 namespace tessera {
 namespace {
 
-/// Ranks' sums added in rank order, so that every rank holds the same bits.
+/// Adds the ranks' sums in rank order, so that every rank gets the same bits.
 StepSums total(const StepReport& report) {
   StepSums all;
   for (const StepSums& sums : report.sums) {
@@ -25,7 +25,7 @@ MetricsRow row_of(const RunConfig& config, const Progress& progress, const StepR
   const StepSums sums = total(report);
   const auto sequences = static_cast<double>(config.batch.global);
   const double tokens = sequences * static_cast<double>(config.model.seq_len);
-  const double layers = config.model.moe ? static_cast<double>(config.model.layers) : 0;  // without: 0/0, no number
+  const double layers = config.model.moe ? static_cast<double>(config.model.layers) : 0;  // 0: means become 0/0 = NaN
   MetricsRow row;
   row.step = progress.step;
   row.loss = static_cast<float>(sums.loss / tokens);

@@ -4,14 +4,14 @@
 
 namespace tessera {
 
-/// How far a run is after a step.
+/// Progress of a run after a step.
 struct Progress {
   std::int64_t step = 0;     ///< from 1
   std::int64_t samples = 0;  ///< trained on so far
 };
 
-/// The metrics row of a step that took `seconds`: sums over tokens, sequences and MoE layers become means. Time,
-/// memory, ranks, MFU and restart are RunLog's to fill in.
+/// The metrics row of a step that took `seconds`, with means made from the sums over tokens, sequences and MoE layers.
+/// RunLog fills in time, memory, ranks, MFU and restart. Pure.
 MetricsRow row_of(const RunConfig& config, const Progress& progress, const StepReport& report, double seconds);
 
 }  // namespace tessera

@@ -13,7 +13,7 @@
 namespace tessera {
 namespace {
 
-/// Causes that end a run, in rising order: where ranks have seen several, the greatest is reported.
+/// Causes that end a run, in rising order: if ranks have seen several, the greatest is reported.
 struct Cause {
   const char* name;
   int signal = 0;
@@ -27,13 +27,13 @@ int number_of(int signal) {
   return static_cast<int>(found - std::begin(causes)) + 1;
 }
 
-std::atomic<int> asked = 0;                 // the signal that came first; 0: none
-std::atomic<std::int64_t> interrupted = 0;  // milliseconds of the monotonic clock; 0: not yet
+std::atomic<int> asked = 0;                 // the first signal; 0: none
+std::atomic<std::int64_t> interrupted = 0;  // time of the first INT, milliseconds of the monotonic clock; 0: not yet
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free);
 
 std::int64_t milliseconds() {
   timespec time{};
-  clock_gettime(CLOCK_MONOTONIC, &time);  // may be called by a handler
+  clock_gettime(CLOCK_MONOTONIC, &time);  // async-signal-safe
   return time.tv_sec * 1000 + time.tv_nsec / 1000000;
 }
 
@@ -77,8 +77,8 @@ void Stop::outlast_ranks() const {
   std::fflush(nullptr);
   if (::fork() != 0) return;
   constexpr useconds_t tenth_of_a_second = 100'000;
-  ::close_range(STDERR_FILENO + 1, ~0U, 0);  // copies of the output's pipes among them
-  // One after the other: Hydra looks for ended ranks after each of them but the last.
+  ::close_range(STDERR_FILENO + 1, ~0U, 0);  // among them may be copies of the output's pipes
+  // Closes one after the other: Hydra looks for ended ranks after each closed pipe but the last.
   for (int output : {STDOUT_FILENO, STDERR_FILENO}) {
     ::usleep(tenth_of_a_second);
     ::close(output);

@@ -8,10 +8,10 @@
 
 namespace tessera {
 
-/// What ends a run before its last step, agreed by all ranks between two steps: a signal to any of them (TERM, USR1,
-/// USR2, INT), a step that was named, or time that runs out. A second INT more than a second after the first leaves at
-/// once. One a process; signals are remembered and the time counts from its making, which comes before MPI's. Signals
-/// are heard until the process ends: one that comes after the last boundary must not take its exit code.
+/// Ends a run before its last step, agreed by all ranks between two steps: by a signal to any rank (TERM, USR1, USR2,
+/// INT), --stop-at or --time-limit. A second INT more than a second after the first ends the process at once. One a
+/// process; make it before MPI: from then on signals are handled and time counts. Signals stay handled until the
+/// process ends, so that one after the last step does not change the exit code.
 class Stop {
  public:
   struct Limits {
@@ -24,14 +24,15 @@ class Stop {
 
   void limit(const Limits& limits) { limits_ = limits; }
 
-  /// `save` is how long a save takes, as measured; the time limit leaves room for it and for one more step. Collective.
+  /// Whether the run must end after step `step`. `save`: measured time of a save; the time limit leaves room for a save
+  /// and one more step. Collective over the world.
   bool due(std::int64_t step, std::chrono::duration<double> save, Control& control);
-  /// What was due: a signal's name, --stop-at, or --time-limit; the same on every rank.
+  /// Cause of the end: a signal's name, --stop-at, or --time-limit; the same on every rank. Local.
   const std::string& cause() const { return cause_; }
 
-  /// To be called last, after MPI_Finalize: where a signal came, leaves a child that holds the output
-  /// open for a fifth of a second. Hydra, once it has forwarded a signal, keeps the exit codes of those ranks alone
-  /// that it finds ended while their output is open, and reports 0 for the others.
+  /// Works around lost exit codes under Hydra; call it last, after MPI_Finalize. After a signal it leaves a child
+  /// process that keeps the output open for a fifth of a second: once Hydra has forwarded a signal, it keeps the exit
+  /// codes only of ranks that have ended while their output was open, and reports 0 for the others. Local.
   void outlast_ranks() const;
 
  private:

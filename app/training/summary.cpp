@@ -18,7 +18,7 @@ std::int64_t total(const MemoryReport& memory) {
   return std::accumulate(memory.begin(), memory.end(), std::int64_t{0});
 }
 
-/// "weights 1.0 GiB, masters ...", the most first, without what is empty.
+/// Text "weights 1.0 GiB, masters ...", largest first, without empty categories.
 std::string parts_text(const MemoryReport& memory) {
   std::vector<std::pair<std::int64_t, const char*>> parts;
   for (std::size_t c = 0; c < memory.size(); ++c)

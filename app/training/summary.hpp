@@ -8,21 +8,23 @@
 
 namespace tessera {
 
-/// Calls of one kind of collective in a step, and the bytes that one rank receives by them.
+/// Number of calls of one kind of collective in a step, and the bytes that one rank receives by them.
 struct CollectiveTotal {
   Collective collective;
   std::int64_t calls = 0, bytes = 0;
 };
-/// The kinds of collectives that the plan calls, those of weights and gradients first.
+/// Totals of each kind of collective that a plan calls, those of weights and gradients first.
 std::vector<CollectiveTotal> totals_of(std::span<const CollectiveCost> costs);
 
-/// "50.4 GFLOP".
+/// A number of FLOPs for people: "50.4 GFLOP".
 std::string flop_text(double flop);
 
-/// A plan on one screen, a line each: model, work, memory of the rank that needs most, what a rank receives in a step.
+/// Summary of a plan on one screen, a line each: model, work, memory of the rank that needs most, bytes that a rank
+/// receives in a step.
 std::string summary_text(const RunPlan& plan);
 
-/// Whether the plan fits `memory` bytes a rank, with what is left, or is missing and what takes most; one line.
+/// One line that says whether the plan fits into `memory` bytes a rank: what is left, or what is missing and which
+/// categories are largest.
 std::string verdict_text(const RunPlan& plan, std::int64_t memory);
 
 }  // namespace tessera

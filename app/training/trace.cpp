@@ -60,18 +60,18 @@ void Trace::reduced(Stream& stream, const Reduced& gradients) {
 }
 
 void Trace::stepped(Stream& stream) {
-  sort_records(row_, row_);  // the norm's sum is of this step, not of the one whose reductions come next
+  sort_records(row_, row_);  // the norm's all-reduce belongs to this step, not to the next one
   for (BucketId b : plan_.layout.buckets().ids())
     hash_pieces(stream, Traced::master, b, engine_.masters().shard(b));
 }
 
 void Trace::consumed(Stream& stream, const Plane& plane) {
-  if (!open_) return;  // the gather of the initial weights belongs to no step
+  if (!open_) return;  // the all-gather of the initial weights belongs to no step
   if (hashed_.insert({plane.bucket.value, plane.kind}).second) hash_plane(stream, plane);
 }
 
-/// Entries count from the first of the tensor's first member, as files hold them; of rows that exist in memory alone
-/// there are none.
+/// Adds the digests of a stored array. Entries are numbered from the tensor's first member, as in files; vocabulary
+/// padding, which files do not have, is left out.
 void Trace::hash_plane(Stream& stream, const Plane& plane) {
   const std::vector<Placement>& members = plan_.layout.buckets()[plane.bucket].members;
   for (std::size_t i = 0; i < members.size(); ++i) {
@@ -85,8 +85,8 @@ void Trace::hash_plane(Stream& stream, const Plane& plane) {
   }
 }
 
-/// Gathers, and the amaxes that ranks agree on for them, finish the step before, whose weights they carry; everything
-/// else belongs to the step under way. Sums for the report are no part of the pipeline.
+/// Moves recorded collectives to the rows of steps. All-gathers of weights, and the all-reduce of their amaxes, belong
+/// to the earlier step, whose weights they carry; others to the current step. Sums for the report are dropped.
 void Trace::sort_records(Row& earlier, Row& current) {
   for (const Record& record : records_) {
     const bool gather = record.collective == Collective::all_gather;
@@ -97,12 +97,13 @@ void Trace::sort_records(Row& earlier, Row& current) {
   records_.clear();
 }
 
-/// Rows that evaluations have exchanged are no step's.
+/// Drops the records of row exchanges by evaluations, which belong to no step.
 void Trace::drop_exchanges() {
   std::erase_if(records_, [](const Record& record) { return record.collective == Collective::exchange_rows; });
 }
 
-/// Stored weights are whole on all ranks that share them: the lowest of these speaks for them.
+/// Zeroes the digests of stored weights except on the lowest of the ranks that share them: all of these hold the whole
+/// weights, and digests are summed over ranks.
 void Trace::leave_to_owners(std::vector<std::uint64_t>& sums) const {
   const std::size_t n = names_.size(), weights = static_cast<std::size_t>(Traced::weights) * n;
   for (std::size_t i = weights; i < sums.size(); ++i)
@@ -128,7 +129,7 @@ void Trace::finish(Stream& stream) {
 void Trace::write(Stream& stream) {
   std::vector<std::uint64_t> sums(static_cast<std::size_t>(sums_.elements()));
   device_.download(stream, sums.data(), sums_);
-  leave_to_owners(sums);  // of gradients and masters each rank has hashed its shards
+  leave_to_owners(sums);  // gradients and masters: each rank has hashed its own slices only
   control_.sum(sums.data(), static_cast<int>(sums.size()));
   Problems problems;
   if (control_.rank() == 0) write_row(sums, problems);
@@ -153,7 +154,7 @@ void Trace::write_row(const std::vector<std::uint64_t>& sums, Problems& problems
                                   {"group", record.group},
                                   {"buckets", record.buckets},
                                   {"bytes", record.bytes}});
-  // How many collectives ran under computation since the row before.
+  // Number of collectives that overlapped with computation since the row before.
   const std::int64_t gathers = engine_.sync().weights().overlapped(),
                      reductions = engine_.sync().gradients().overlapped();
   row["overlapped"] = {{"gathers", gathers - gathers_}, {"reductions", reductions - reductions_}};

@@ -13,13 +13,13 @@
 
 namespace tessera {
 
-/// debug.trace: a JSON line per step with 64-bit digests, by canonical name, of main gradients, masters and stored
-/// weights, the digest of the logits, and the step's collectives. Hashes on the device where the data is; settles
-/// nothing and moves no collective. A step's row is written once its weights have been consumed: in the next step's
-/// forward, or at finish().
+/// debug.trace: a JSON line for each step with 64-bit digests, by canonical name, of main gradients, masters and stored
+/// weights, with the digest of the logits and with the step's collectives. Hashes on the device, and does not change
+/// the order of collectives. A step's row is written when its weights have been gathered: in the next step's forward,
+/// or at finish().
 class Trace final : public StepObserver {
  public:
-  /// `records` is filled by a recording mesh. Rank 0 writes `path`, anew once there is a row;
+  /// A recording mesh must fill `records`. Rank 0 writes the file `path`, which the first row replaces; throws
   /// Error{environment} if it cannot.
   Trace(const std::string& path, Device& device, const StepPlan& plan, Engine& engine, Control& control,
         std::vector<Record>& records);
@@ -27,9 +27,9 @@ class Trace final : public StepObserver {
   void begun() override { drop_exchanges(); }
   void reduced(Stream& stream, const Reduced& gradients) override;
   void stepped(Stream& stream) override;
-  /// The last step's scalars, from its report. Local.
+  /// Adds the last step's scalars from its report. Local.
   void report(std::int64_t step, const StepReport& report, double loss);
-  /// Writes the last row, after a look at all weights. Collective.
+  /// Writes the last row, after hashing all stored weights. Collective over the world.
   void finish(Stream& stream);
 
  private:
@@ -39,7 +39,7 @@ class Trace final : public StepObserver {
     std::uint64_t logits = 0;
     float norm = 0;
     std::vector<Record> collectives;
-    QuantizeLaunches quantize;  ///< since the gradients of the step before were reduced
+    QuantizeLaunches quantize;  ///< launches since the reduction of the step before
   };
   std::uint64_t* sum(std::int64_t which, int name) const;
   void consumed(Stream& stream, const Plane& plane);
@@ -57,17 +57,17 @@ class Trace final : public StepObserver {
   Engine& engine_;
   Control& control_;
   std::vector<Record>& records_;
-  std::vector<std::string> names_;  ///< canonical, each once
+  std::vector<std::string> names_;  ///< canonical names, each once
   std::vector<int> name_of_;        ///< by ParamId
-  std::set<std::pair<int, PlaneKind>> hashed_;  ///< arrays that the row has: gathered again they are the same
+  std::set<std::pair<int, PlaneKind>> hashed_;  ///< arrays in the row already; later gathers of a step give the same
   std::vector<ProcessGroup> shared_by_;  ///< by name
-  std::vector<std::set<PlaneKind>> stored_;  ///< by name: what is stored of the weight
+  std::vector<std::set<PlaneKind>> stored_;  ///< by name: the weight's stored arrays
   Tensor sums_;                     ///< u64 [digests_of_tensor, names]
   std::ofstream file_;
   Row row_;
-  bool open_ = false;  ///< a step has begun whose row is still to write
+  bool open_ = false;  ///< whether row_ is of a step and still to be written
   std::int64_t gathers_ = 0, reductions_ = 0;
-  QuantizeLaunches launched_;  ///< until the row under way
+  QuantizeLaunches launched_;  ///< launches before the current row
 };
 
 }  // namespace tessera

@@ -79,7 +79,7 @@ Proceed Training::run(const RowSink& sink, const Boundary& boundary) {
   }
   profile_.finish();
   report_.finish();
-  engine_.sync().settle(engine_.stream());  // leaves nothing under way
+  engine_.sync().settle(engine_.stream());  // no collective stays under way
   if (trace_) trace_->finish(engine_.stream());
   return proceed;
 }

@@ -17,43 +17,44 @@
 namespace tessera {
 
 enum class Proceed { go_on, stop };
-/// What happens between steps besides training: saves, and whether to go on. Called before the first step and after
-/// each with the number of steps done. Collective.
+/// Called before the first step and after each step, with the number of steps done: saves, and decides whether to go
+/// on. Collective over the world.
 using Boundary = std::function<Proceed(std::int64_t step)>;
 
-/// One training run, from initial weights to the last step: the loop, its evaluations and checks. One a rank; every
-/// call is collective.
+/// One training run, from initial weights to the last step: the loop, its evaluations and checks. One a rank.
+/// Collective over the world, except where a function says Local.
 class Training {
  public:
-  /// `records` is filled by a recording mesh when debug.trace asks for one, else unused.
+  /// With debug.trace a recording mesh must fill `records`; else they are unused.
   Training(Device& device, const RunPlan& plan, Batches batches, Mesh& mesh, Control& control,
            std::vector<Record>& records);
 
-  /// In place of initial weights: `fill` writes what a checkpoint holds, and run() goes on from there. What it throws
-  /// leaves through here.
+  /// Restores a checkpoint, in place of initial weights: `fill` writes its state, and run() continues from there.
+  /// Passes exceptions of `fill` on.
   void restore(const std::function<void(StateDict&)>& fill);
-  /// A fresh run from other weights than drawn ones: `fill` overwrites those that it has.
+  /// Begins a fresh run from given weights: `fill` overwrites drawn ones.
   void initialise(const std::function<void(StateDict&)>& fill);
-  /// All that a checkpoint sees, between two steps. Catches up.
+  /// The state to save, between two steps. Passes on the last row first (catch_up).
   StateDict state();
-  /// Hands on the row of the last step, should that be outstanding. Throws as run() does.
+  /// Passes on the row of the last step, if that is outstanding. Throws like run().
   void catch_up() { report_.finish(); }
 
-  /// All steps not yet done, or as many as `boundary` lets; says which. Throws on all ranks: Error{numerical} after
-  /// optimizer.max_skips skipped steps in a row, or the sink's problems.
+  /// Makes all steps that are not done yet, or until `boundary` returns stop; returns which. Throws on all ranks
+  /// Error{numerical} after optimizer.max_skips steps in a row whose gradients were not finite, and the sink's
+  /// problems.
   Proceed run(const RowSink& sink, const Boundary& boundary = {});
 
-  /// Mean cross-entropy over the tokens of the evaluation windows, as it stands: the same bits at any number of ranks.
-  /// Moves nothing. Collective.
+  /// Mean cross-entropy over the tokens of the evaluation windows with the present weights, the same bits at any number
+  /// of ranks. Changes no state.
   double evaluate();
 
-  /// Logits [V] of the token that follows the last seq_len of `ids`, from the weights as they stand. Catches up; moves
-  /// nothing. Collective.
+  /// Logits [V] of the token that follows the last seq_len of `ids`, with the present weights. Passes on the last row
+  /// first (catch_up). Changes no state.
   std::vector<float> next_logits(const std::vector<std::int32_t>& ids);
 
   Engine& engine() { return engine_; }
-  std::int64_t step() const { return step_; }  ///< steps done
-  /// How often device memory was asked for after run()'s second step.
+  std::int64_t step() const { return step_; }  ///< steps done; Local
+  /// Number of allocations of device memory after run()'s second step. Local.
   std::int64_t late_allocations() const {
     return device_.allocations() - early_allocations_.value_or(device_.allocations());
   }
@@ -75,10 +76,10 @@ class Training {
   std::optional<ReplicaCheck> replicas_;
   Boundary boundary_;
   std::int64_t step_ = 0;
-  std::int64_t next_sample_ = 0;  ///< of the next step
-  std::int64_t settled_ = 0;                       ///< the second step of run()
-  std::optional<std::int64_t> early_allocations_;  ///< once that is done
-  bool ready_ = false;                             ///< masters hold values
+  std::int64_t next_sample_ = 0;  ///< first sample of the next step
+  std::int64_t settled_ = 0;                       ///< number of run()'s second step
+  std::optional<std::int64_t> early_allocations_;  ///< allocations until the end of that step
+  bool ready_ = false;                             ///< whether masters have been initialised or restored
 };
 
 }  // namespace tessera

@@ -10,7 +10,8 @@
 namespace tessera {
 namespace {
 
-// TFLOP/s of dense products, without sparsity: bf16 on tensor cores; fp32 outside them, as this program computes it.
+// Peak of dense products in TFLOP/s, without sparsity: bf16 on tensor cores; fp32 outside of them, where this program
+// computes it.
 struct DataSheet {
   std::string_view device;
   double bf16, fp32;

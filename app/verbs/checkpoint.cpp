@@ -34,7 +34,7 @@ std::int64_t bytes_below(const fs::path& folder) {
 
 Error neither(const std::string& path) { return {Exit::file, path + ": is neither a checkpoint nor a run directory"}; }
 
-/// One checkpoint of a run directory, and whether a branch has left it behind.
+/// One checkpoint of a run directory, and whether it belongs to a line of steps that a branch has left.
 struct Held {
   StepFolder folder;
   bool abandoned;
@@ -64,12 +64,12 @@ Json listed(const fs::path& folder) {
 void print_listed(const Json& row) {
   const bool valid = row["valid"];
   const std::string digest = valid ? row["content_digest"] : Json("-");
-  const std::string where = valid ? row["path"] : row["reason"];  // which names the path
+  const std::string where = valid ? row["path"] : row["reason"];  // a reason contains the path
   fmt::print("{:>10}  {:>10}  {:<7}  {:<16}  {}{}\n", row["step"].dump(), bytes_text(row["bytes"]),
              valid ? "valid" : "invalid", digest, where, row["abandoned"] ? " (abandoned)" : "");
 }
 
-/// What is wrong with a checkpoint, every byte read.
+/// Everything that is wrong with a checkpoint; reads every byte.
 std::vector<std::string> failures_of(const fs::path& folder) {
   std::error_code error;
   if (!fs::is_directory(folder, error)) return {neither(folder.string()).what()};
@@ -89,7 +89,7 @@ Json described(const StoredTensor& tensor) {
           {"digest", hex(tensor.digest)}};
 }
 
-/// Reads elements of a tensor as fp32, whatever their type.
+/// Reads elements of a tensor of any type as fp32.
 class Floats {
  public:
   const float* read(const Checkpoint& from, const StoredTensor& tensor, std::int64_t first, std::int64_t count) {
@@ -105,7 +105,7 @@ class Floats {
   std::vector<float> floats_;
 };
 
-/// Greatest absolute difference of elements; where either is NaN and the bits differ, infinity.
+/// Greatest absolute difference of elements; infinity if bits differ and either is NaN.
 double max_difference(const Checkpoint& a, const Checkpoint& b, const StoredTensor& in_a, const StoredTensor& in_b) {
   double most = 0;
   Floats of_a, of_b;
@@ -121,7 +121,7 @@ double max_difference(const Checkpoint& a, const Checkpoint& b, const StoredTens
   return most;
 }
 
-/// One tensor of two checkpoints; null where one lacks it.
+/// One tensor in two checkpoints; null in a checkpoint that lacks it.
 struct Pair {
   const StoredTensor *a = nullptr, *b = nullptr;
 
@@ -130,7 +130,7 @@ struct Pair {
     const auto real = [](DType type) { return type == DType::f32 || type == DType::bf16; };
     return a && b && a->shape == b->shape && real(a->type) && real(b->type);
   }
-  /// What a line of text says: `difference`, and how the two are stored where not alike.
+  /// Text of a line: `difference`, and how the two are stored if they are stored differently.
   std::string text(const std::optional<double>& difference) const {
     const auto stored = [](const StoredTensor* tensor) {
       return tensor ? fmt::format("{} {}", tensor->shape.text(), name_of(tensor->type)) : "absent";
@@ -197,7 +197,7 @@ int run_checkpoint_inspect(const CheckpointOptions& options) {
 int run_checkpoint_verify(const CheckpointOptions& options) {
   std::vector<fs::path> folders;
   for (const Held& held : all_in(options.path)) folders.push_back(held.folder.path);
-  if (folders.empty()) folders.emplace_back(options.path);  // a step folder, or what proves to be none
+  if (folders.empty()) folders.emplace_back(options.path);  // a step folder; anything else is reported as invalid
   std::vector<std::string> failures;
   for (const fs::path& folder : folders) {
     const std::vector<std::string> found = failures_of(folder);

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Adds what is wrong to the problems.
+/// Reads a run's deck and metrics; adds what is wrong to `problems`.
 ComparedRun read_run(const std::string& directory, Problems& problems) {
   ComparedRun run;
   run.name = directory;

@@ -28,7 +28,7 @@ const char* short_text(Restart restart) {
   return names[static_cast<int>(restart)];
 }
 
-/// The values of a deck, with who gave them and where; none where no deck was named.
+/// The values of a deck with their origins; none without a deck.
 class Values : public ConfigVisitor<Values> {
  public:
   explicit Values(const ExplainOptions& options) {
@@ -48,7 +48,7 @@ class Values : public ConfigVisitor<Values> {
                                    name_of(source), given ? ": " + where : "");
   }
 
-  /// Empty: the deck has no such section.
+  /// Text of a key's value and origin; empty if the deck does not have its section.
   std::string of(const std::string& key) const {
     const auto found = texts_.find(key);
     return found == texts_.end() ? "" : found->second;
@@ -59,7 +59,7 @@ class Values : public ConfigVisitor<Values> {
   std::map<std::string, std::string> texts_;
 };
 
-/// `base` is a key of decks alone: reading one resolves it, and RunConfig does not have it.
+/// Documentation of `base`, a key of decks that RunConfig does not have: reading a deck resolves it.
 const KeyDoc base_doc = {KeyDoc::Kind::key, "base", "a text", "none", "the path of a deck", Restart::may_change,
                          "Another deck, as base: other.yaml, that gives what this one leaves out, key by key; lists "
                          "are taken whole. Its path counts from this deck's folder; it may have a base of its own"};
@@ -71,7 +71,7 @@ void print_key(const KeyDoc& doc, const Values& values) {
              restart_text(doc.restart));
 }
 
-/// The keys directly in a section ("" for the deck itself), one a line; the sections below it follow.
+/// Prints the keys of a section ("" for the deck itself), one a line, then the sections in it.
 void print_section(const std::string& path, const std::string& help, const Values& values) {
   const std::string prefix = path.empty() ? "" : path + ".";
   std::vector<const KeyDoc*> keys, sections;
@@ -95,7 +95,8 @@ void print_section(const std::string& path, const std::string& help, const Value
   }
 }
 
-/// Recipe x how its weights are held and travel x pass x recomputation -> bytes of a weight's element in a step, why.
+/// Prints the table recipe x held and travels as x pass x recomputation -> bytes of a weight's element in a step, and
+/// why.
 void print_gathers() {
   constexpr const char* row = "  {:<9} {:<9} {:<9} {:<9} {:<24} {:<8} {}\n";
   fmt::print("What is gathered, for each weight and step\n");
@@ -118,7 +119,7 @@ void print_gathers() {
   fmt::print("  wire auto takes the fewer bytes. Cuts tile add one scale a block, where none is counted above.\n");
 }
 
-/// Recipe x how its weights are held x pass x recomputation -> what full sharding gathers, for each micro-batch.
+/// Prints the table recipe x held as x pass x recomputation -> what full sharding gathers for each micro-batch.
 void print_visits() {
   constexpr const char* row = "  {:<9} {:<9} {:<18} {:<16} {:<21} {:<9} {}\n";
   fmt::print("What `sharding: full` gathers, for each weight and micro-batch\n");
@@ -146,7 +147,7 @@ void print_visits() {
   }
 }
 
-/// Recipe -> in which formats products take their factors.
+/// Prints the table recipe -> formats of the factors of products.
 void print_formats() {
   constexpr const char* row = "  {:<9} {:<13} {:<13} {:<13} {:<16} {}\n";
   const auto format = [](const std::optional<FormatId>& id) { return id ? traits_of(*id).name : "as it is"; };

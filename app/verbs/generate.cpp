@@ -31,14 +31,14 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t usual_tokens = 128;
 
-/// Where the weights are: of a deck, in its run directory.
+/// Path of a model's weights; for a deck, its run directory.
 std::string place_of_weights(const std::string& model) {
   std::error_code error;
   if (!fs::is_regular_file(model, error)) return model;
   return sound_deck(model, {}).config.checkpoint.dir.get();
 }
 
-/// How the model's text is encoded; null: nobody knows.
+/// The encoding of the model's text; null if unknown.
 std::unique_ptr<TextEncoding> encoding_of(const GivenWeights& given) {
   std::error_code error;
   if (const fs::path path = given.path / tokenizer_file; fs::exists(path, error)) {
@@ -52,7 +52,7 @@ std::unique_ptr<TextEncoding> encoding_of(const GivenWeights& given) {
   return nullptr;
 }
 
-/// Tokens that end a text: what a Hugging Face folder says, else the encoding's.
+/// Tokens that end a text: those of a Hugging Face folder if it gives any, else the encoding's.
 std::set<std::int32_t> ends_of(const GivenWeights& given, const TextEncoding* encoding) {
   std::set<std::int32_t> ends;
   std::error_code error;
@@ -68,7 +68,7 @@ std::set<std::int32_t> ends_of(const GivenWeights& given, const TextEncoding* en
   return ends;
 }
 
-/// What is to be continued.
+/// The prompt: text, or ids, to be continued.
 struct Prompt {
   std::string text;
   std::vector<std::int32_t> ids;
@@ -78,7 +78,7 @@ std::string prompt_text(const GenerateOptions& options, const GivenWeights& give
   if (!options.prompt && given.config.sample.prompt.empty()) throw Error(Exit::usage, "--prompt: is needed");
   if (!options.prompt) return given.config.sample.prompt;
   if (*options.prompt != "-") return *options.prompt;
-  return {std::istreambuf_iterator<char>(std::cin), {}};  // of rank 0, which alone has an input
+  return {std::istreambuf_iterator<char>(std::cin), {}};  // rank 0's: launchers give standard input to it alone
 }
 
 Prompt prompt_of(const GenerateOptions& options, const GivenWeights& given, const TextEncoding* encoding,
@@ -107,7 +107,7 @@ Prompt prompt_of(const GenerateOptions& options, const GivenWeights& given, cons
   return prompt;
 }
 
-/// How many tokens are generated: as asked for, else the usual number or as many as there is room for.
+/// Number of tokens to generate: as requested; else the default number, or as many as there is room for.
 std::int64_t count_of(const GenerateOptions& options, const GivenWeights& given, const Prompt& prompt) {
   const std::int64_t room = given.config.model.seq_len - std::ssize(prompt.ids) + 1;
   const std::int64_t count = options.tokens.value_or(std::clamp<std::int64_t>(room, 1, usual_tokens));
@@ -118,7 +118,7 @@ std::int64_t count_of(const GenerateOptions& options, const GivenWeights& given,
   return count;
 }
 
-/// Prints as it comes, or all at once as JSON; by rank 0.
+/// Rank 0's output: text as it is generated, or JSON at the end.
 class Output {
  public:
   Output(const GenerateOptions& options, const Prompt& prompt, const TextEncoding* encoding, bool speaking)
@@ -191,7 +191,7 @@ int generate(const GenerateOptions& options, Mpi& mpi, Control& control) {
   problems.add(problems_with_gpus(mpi, control, Sharing::refused));
   control.agree(problems);
   const int gpu = own_gpu(mpi);
-  // The last token is drawn, and not read.
+  // The sequence needs no room for the last token, which is drawn but not fed to the model.
   const RunPlan plan = plan_of(given, std::ssize(prompt.ids) + count - 1, gpu, mpi, control);
   const Runtime runtime(static_cast<int>(given.config.run.threads.get()), gpu);
   Device device;

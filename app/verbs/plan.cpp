@@ -14,7 +14,7 @@
 namespace tessera {
 namespace {
 
-/// What full sharding gathers at a time and why, and the memory of both ways.
+/// Text of what full sharding gathers at a time (block or module) and why, with the memory of both ways.
 std::string granularity_text(const RunConfig& config, const GranularityPeaks& peaks) {
   const bool modules = gathers_modules(config), chosen = config.gather.granularity == GatherGranularity::automatic;
   const char* const why = modules                     ? "the two copies travel apart, and modules are computed again"

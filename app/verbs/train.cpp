@@ -26,20 +26,20 @@
 namespace tessera {
 namespace {
 
-/// "HH:MM:SS".
+/// Parses "HH:MM:SS".
 std::optional<std::chrono::seconds> seconds_of(const std::string& limit) {
   if (limit.empty()) return std::nullopt;
   std::int64_t hours = 0;
   int minutes = 0, seconds = 0, end = 0;
   const int read = std::sscanf(limit.c_str(), "%ld:%2d:%2d%n", &hours, &minutes, &seconds, &end);
-  constexpr std::int64_t longest = 1'000'000;  // hours: what a clock's nanoseconds hold
+  constexpr std::int64_t longest = 1'000'000;  // hours, so that nanoseconds fit into 64 bits
   const bool sound = read == 3 && static_cast<std::size_t>(end) == limit.size() && hours >= 0 && hours <= longest &&
                      minutes >= 0 && minutes < 60 && seconds >= 0 && seconds < 60;
   if (!sound) throw Error(Exit::usage, "--time-limit " + limit + ": must read HH:MM:SS, as 03:50:00");
   return std::chrono::seconds(hours * 3600 + minutes * 60 + seconds);
 }
 
-/// The head of the log, by rank 0.
+/// Prints the first lines of the log; rank 0.
 void describe(const PreparedRun& run) {
   for (const Finding& finding : advise(run.deck.config))
     fmt::print(stderr, "{} (allowed)\n", run.deck.provenance.located(finding));
@@ -55,7 +55,7 @@ void describe(const PreparedRun& run) {
   std::fflush(stdout);
 }
 
-/// All ranks generate, rank 0 prints. Collective.
+/// Generates and prints a sample. All ranks generate, rank 0 prints. Collective over the world.
 void print_sample(Training& training, const RunPlan& plan, const TextEncoding& encoding) {
   const SampleConfig& sample = plan.config.sample;
   if (sample.tokens == 0) return;
@@ -74,13 +74,13 @@ void print_sample(Training& training, const RunPlan& plan, const TextEncoding& e
   show(characters.rest() + "\n");
 }
 
-/// Whether a step that is not the last has a sample.
+/// Whether a sample follows a step other than the last.
 bool sample_due(const RunConfig& config, std::int64_t step) {
   const std::int64_t every = config.sample.every_steps;
   return every > 0 && step % every == 0 && step < config.run.steps;
 }
 
-/// Training as far as it goes, with its samples, its saves and, on rank 0, its record. Collective.
+/// Trains until the last step or an early end, with samples, saves and, on rank 0, the log. Collective over the world.
 Proceed all_steps(const RunConfig& config, Training& training, const std::function<void()>& sample, Saving& saving,
                   RunLog* log) {
   const auto at_boundary = [&, begun = training.step()](std::int64_t step) {
@@ -98,18 +98,19 @@ Proceed all_steps(const RunConfig& config, Training& training, const std::functi
 std::string stopped_text(std::int64_t step, std::int64_t steps, const Stop& stop) {
   return fmt::format("stopped after step {} of {} ({})", step, steps, stop.cause());
 }
-/// `saved`: the newest step in the run directory, as `before` was when the run began.
+/// Text on how to continue a stopped run. `saved`: the newest step in the run directory; `before`: the same when the
+/// run began.
 std::string ways_on(const TrainOptions& options, const Stop& stop, std::int64_t saved, std::int64_t before) {
-  std::vector<std::string> without;  // what would go back from what was saved, or stop at once
+  std::vector<std::string> without;  // options to leave out: they would lose saved steps, or stop the run at once
   if (options.resume.from != "auto" && saved != before) without.push_back("--resume " + options.resume.from);
   if (stop.cause() == "--stop-at") without.push_back(stop.cause());
   return "the same command goes on" + (without.empty() ? "" : fmt::format(" without {}", fmt::join(without, " and ")));
 }
 
-/// Whether all ranks threw an error alike, so that they may go on together.
+/// Whether all ranks have thrown the same error, so that they can go on together.
 bool agreed(const Error& error) { return error.code() != Exit::internal && error.code() != Exit::communication; }
 
-/// What a run needs once it has its memory.
+/// The objects of a run with its memory allocated.
 struct Running {
   const PreparedRun& run;
   Device& device;
@@ -119,7 +120,7 @@ struct Running {
   const AgreedPlans& plans;
 };
 
-/// From the beginning of a run, or of what is left of it, to its closing report. Collective.
+/// Runs a training from its beginning or checkpoint to the closing report. Collective over the world.
 int train(const TrainOptions& options, Stop& stop, Mpi& mpi, const Running& running) {
   const auto& [run, device, mesh, control, training, plans] = running;
   const RunConfig& config = run.deck.config;
@@ -175,7 +176,7 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_dec
   Device device;
   const AgreedPlans plans = use_library_plans(device, *run.plan, run.beginnings, control);
   std::vector<Record> records;
-  // A traced run is being looked into: name a collective that differs before it is begun, not at the step's end.
+  // With debug.trace collectives are compared before each, so that a differing one is named before it begins.
   const Compare compare = config.debug.trace.empty() ? Compare::at_boundaries : Compare::before_each;
   Mesh mesh = mpi.mesh(device, run.plan->ranks, patience, {.compare = compare});
   if (!config.debug.trace.empty())

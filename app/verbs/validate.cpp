@@ -11,7 +11,7 @@ int run_validate(const ValidateOptions& options) {
   const Prepared run = examine(options.deck, options.overrides, static_cast<int>(options.ranks));
   for (const Finding& finding : advise(run.deck.config))
     fmt::print(stderr, "{} (allowed)\n", run.deck.provenance.located(finding));
-  fmt::print("{}# corpus:   {}\n", resolved_text(run.deck), corpus_text(run));  // a deck still
+  fmt::print("{}# corpus:   {}\n", resolved_text(run.deck), corpus_text(run));  // a comment: the output is a deck
   return 0;
 }
 

@@ -12,11 +12,11 @@
 
 namespace tessera {
 
-/// How a verb answers: for people, or JSON for programs.
+/// Format of a verb's output: text for people, or JSON.
 enum class Format { text, json };
 
 struct TrainOptions : RunRequest {
-  std::int64_t stop_at = -1;  ///< -1: no such step
+  std::int64_t stop_at = -1;  ///< step; -1: none
   std::string time_limit;     ///< "HH:MM:SS", or empty
 };
 struct EvalOptions {
@@ -27,8 +27,8 @@ struct EvalOptions {
 };
 struct GenerateOptions {
   std::string model;                     ///< a deck, a checkpoint or a Hugging Face folder
-  std::optional<std::string> prompt;     ///< "-": standard input; none: the deck's
-  std::vector<std::int32_t> prompt_ids;  ///< in place of text
+  std::optional<std::string> prompt;     ///< "-": standard input; empty: the deck's
+  std::vector<std::int32_t> prompt_ids;  ///< token ids in place of text
   std::optional<std::int64_t> tokens;
   Sampling sampling = {.seed = 1234};
   Format format = Format::text;
@@ -38,7 +38,7 @@ struct PlanOptions {
   std::string deck;
   std::vector<Override> overrides;
   std::int64_t ranks = 1;
-  std::int64_t memory = 0;  ///< that a rank has; 0: not asked
+  std::int64_t memory = 0;  ///< bytes that a rank has, to compare the plan with; 0: no comparison
   Detail detail = Detail::summary;
   Format format = Format::text;
 };
@@ -49,7 +49,7 @@ struct ValidateOptions {
 };
 struct ExplainOptions {
   std::string key;   ///< a key, a section, or empty: all
-  std::string deck;  ///< whose values and their places are told; empty: none's
+  std::string deck;  ///< deck whose values and origins are shown; empty: none
   std::vector<Override> overrides;
 };
 struct CompareOptions {
@@ -62,44 +62,44 @@ struct InfoOptions {
 };
 
 struct CheckpointOptions {
-  std::string path, other;  ///< other: what diff compares with
+  std::string path, other;  ///< other: the second checkpoint of diff
   Format format = Format::text;
 };
 
 struct CheckpointConvertOptions {
-  std::string from, to;  ///< a checkpoint, run directory or Hugging Face folder; a folder to be made
+  std::string from, to;  ///< source: a checkpoint, run directory or Hugging Face folder; destination: a new folder
   std::optional<ExpertWeights> experts;
   std::optional<DType> type;
   Extent extent = Extent::all;
   Target target = Target::tessera;
   std::int64_t shard_bytes = ConvertOptions{}.shard_bytes;
-  std::vector<std::string> command_line;  ///< as it was typed
+  std::vector<std::string> command_line;  ///< as typed
   Format format = Format::text;
 };
 
 struct QuantizeOptions {
-  std::string in, out;               ///< safetensors or HDF5; HDF5
-  std::vector<std::string> tensors;  ///< none: every matrix and stack of matrices
-  FormatId format{};                 ///< a quantized one
+  std::string in, out;               ///< in: safetensors or HDF5; out: HDF5
+  std::vector<std::string> tensors;  ///< empty: every matrix and stack of matrices
+  FormatId format{};                 ///< a quantized format
   Precision precision = Precision::bf16_first;
   Format answer = Format::text;
 };
 
-/// The verbs: each returns an exit code, or throws Error with one. Only train, eval and generate are collective and
-/// start MPI.
+/// The verbs. Each returns an exit code, or throws Error with one. train, eval and generate initialise MPI and are
+/// collective over the world; the others are Local.
 int run_train(const TrainOptions& options);
-/// The evaluation loss of a checkpoint, as its run would have found it.
+/// Prints the evaluation loss of a checkpoint, with the bits that its run would have computed.
 int run_eval(const EvalOptions& options);
-/// Text that a model writes.
+/// Prints text that a model generates.
 int run_generate(const GenerateOptions& options);
 int run_plan(const PlanOptions& options);
-/// Prints the resolved deck and the corpus, and on stderr what is probably not meant; throws what train would refuse.
+/// Prints the resolved deck and the corpus, and advice on stderr; throws what train would refuse.
 int run_validate(const ValidateOptions& options);
 int run_explain(const ExplainOptions& options);
 /// Prints runs' final figures and differing settings, and writes compare.html.
 int run_compare(const CompareOptions& options);
 int run_info(const InfoOptions& options);
-/// `checkpoint` on a run directory or step folder; diff returns 1 where two differ, verify 5 where one is damaged.
+/// `checkpoint` verbs on a run directory or step folder. diff returns 1 if the two differ, verify 5 if one is damaged.
 int run_checkpoint_ls(const CheckpointOptions& options);
 int run_checkpoint_inspect(const CheckpointOptions& options);
 int run_checkpoint_verify(const CheckpointOptions& options);

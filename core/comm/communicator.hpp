@@ -20,24 +20,25 @@ constexpr const char* name_of(Collective c) {
   return names[static_cast<int>(c)];
 }
 
-/// One buffer of a coalesced collective. Counts and displacements are in elements of `type`, one entry a rank, and
-/// must stay valid until the Pending has finished.
-///  all_gather: `receive` is the whole buffer; rank r's part, [displacements[r], +counts[r]), is already in place on r,
-///  or is r's `send`, of the same type: on all ranks the one or the other.
-///  all_to_all: `send` is cut as counts/displacements say (part r goes to rank r); `receive` is [size, counts[rank]].
-///  exchange_rows: an all-to-all whose counts are data, those of each pair of ranks their own. `send` is cut as
-///  counts/displacements say; `receive` begins with arrivals[r] elements of each rank r, one behind the other in rank
-///  order, and its rest stays as it is. Both ranks of a pair must give the same count; no fingerprint holds it.
-///  reduce_scatter: `receive` is the whole buffer, of f32; rank r's part, cut as for all_gather, becomes the sum over
-///  ranks on r, in an order of the library's own. What the other parts hold afterwards is not said.
-///  all_reduce_*: `receive` in place; counts unused. Sums take i64 or u64 (order-free), max takes i64, u64, or u16 that
-///  is the bits of bf16 numbers from 0 to infinity.
+/// One buffer of a coalesced collective. Counts and displacements are in elements of the tensors' type, one entry a
+/// rank, and must stay valid until the Pending has finished. Part r of a buffer is [displacements[r],
+/// displacements[r] + counts[r]).
+///  all_gather: `receive` is the whole buffer. On each rank r either part r is in place already and `send` is empty, or
+///  `send` holds it, of the same type; all ranks do the same.
+///  all_to_all: part r of `send` goes to rank r; `receive` is [size, counts[rank]].
+///  exchange_rows: an all-to-all whose counts are data and differ for each pair of ranks. Part r of `send` goes to rank
+///  r; `receive` begins with arrivals[r] elements of each rank r, packed in rank order, and its rest is left as it is.
+///  Both ranks of a pair must give the same count; the log's fingerprints leave it out.
+///  reduce_scatter: `receive` is the whole buffer, of f32; on rank r part r becomes the sum over ranks, in an order of
+///  the library's own. The other parts are undefined afterwards.
+///  all_reduce_*: `receive` in place; counts unused. A sum takes i64 or u64 (exact in any order); a maximum takes i64,
+///  u64, or u16 that holds the bits of bf16 numbers from 0 to infinity.
 struct Exchange {
   Tensor send;
   Tensor receive;
   std::span<const std::int64_t> counts;
   std::span<const std::int64_t> displacements;
-  std::span<const std::int64_t> arrivals = {};  ///< of exchange_rows alone
+  std::span<const std::int64_t> arrivals = {};  ///< elements received from each rank; exchange_rows alone
 };
 
 /// One collective as `submit` sees it; `group` (a bucket group or -1) and `label` name it in records and errors.
@@ -46,8 +47,8 @@ struct Operation {
   std::span<const Exchange> exchanges;
   int group = -1;
   const char* label = "";
-  /// Bytes that this rank receives from the others: of a reduce_scatter those of a ring, of an all_reduce its result
-  /// counted once.
+  /// Bytes that this rank receives from the others. A reduce_scatter counts as a ring's, an all_reduce as its result
+  /// once.
   std::int64_t bytes(int rank, int size) const;
   /// Throws Error{internal} when counts, shapes or types are not as Exchange says. Every back end calls it first.
   void check(int rank, int size) const;
@@ -56,8 +57,9 @@ struct Operation {
 class Communicator;
 class CollectiveLog;
 
-/// Handle of a non-blocking collective. Move-only; wait() orders `stream` behind it and empties this (waiting twice is
-/// Error{internal}), the destructor blocks until the end of what was not waited for. The communicator must outlive it.
+/// Handle of a non-blocking collective. Move-only. wait() orders `stream` behind the operation and empties the handle
+/// (waiting twice is Error{internal}); the destructor of a handle that was not waited for blocks until the operation
+/// has ended. The communicator must outlive it.
 class Pending {
  public:
   Pending() = default;
@@ -84,13 +86,14 @@ class Communicator {
   virtual int size() const = 0;
   virtual std::string name() const = 0;  ///< back end, wrappers outermost: "recording(mpi)"
 
-  /// Begins an operation once the work that `stream` holds so far is done.
+  /// Begins an operation behind the work that `stream` holds so far. Collective over this group.
   virtual Pending submit(Stream& stream, const Operation& operation) = 0;
 
-  /// What was submitted so far, for comparison over Control; null where nothing can disagree.
+  /// Log of the operations submitted so far, for comparison over Control; null where there is nobody to disagree with
+  /// (one rank, planning).
   virtual const CollectiveLog* log() const { return nullptr; }
-  /// Seconds so far in which an operation was under way, by the host's clock; 0 where a device carries them. Of these,
-  /// those spent in RegionName::waiting were exposed: not overlapped by computation.
+  /// Seconds so far in which an operation was under way, by the host's clock; 0 where operations run on a GPU's stream.
+  /// The seconds among them that the host spent in RegionName::waiting were exposed: not overlapped by computation.
   virtual double busy() const { return 0; }
   /// Whether operations run on streams without the host (NCCL): then they can be captured in a CUDA graph
   /// (Stream::capture) and replayed. A submit to a dry stream only logs what a replay has done.
@@ -100,11 +103,11 @@ class Communicator {
   friend class Pending;
   /// Orders `stream` behind the operation of `slot` and frees the slot.
   virtual void finish(Stream& stream, int slot) = 0;
-  /// As finish, from a destructor: blocks the host.
+  /// Blocks the host until the operation of `slot` has ended, and frees the slot. Called from a destructor.
   virtual void abandon(int slot) noexcept = 0;
 };
 
-/// The one rank of a run without others: every collective is a copy.
+/// The communicator of a run of one rank: every collective is a copy.
 std::unique_ptr<Communicator> self_communicator();
 
 /// One finished operation, as the wrappers and the plan record it.

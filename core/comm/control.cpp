@@ -17,7 +17,7 @@ std::uint64_t chained(std::uint64_t chain, std::uint64_t word) {
   return z ^ (z >> 33);
 }
 
-/// "0, 1, 2 and 5 more".
+/// A list of ranks for messages: "0, 1, 2 and 5 more".
 std::string rank_list(const std::vector<int>& ranks) {
   constexpr std::size_t shown = 8;
   const std::size_t n = std::min(ranks.size(), shown);
@@ -28,7 +28,7 @@ std::string rank_list(const std::vector<int>& ranks) {
 
 using Records = std::map<std::uint64_t, std::string>;
 
-/// "#12 all_gather ..." line by line, by sequence number.
+/// Parses the lines "#12 all_gather ..." of a tail: text by sequence number.
 Records parsed(const std::string& tail) {
   Records records;
   std::istringstream lines(tail);
@@ -102,7 +102,7 @@ std::string CollectiveLog::tail() const {
 
 void CollectiveLog::compare(Control& control) const {
   const auto mine = static_cast<std::int64_t>(chain_);
-  if (control.max(mine) == ~control.max(~mine)) return;  // the greatest and the least
+  if (control.max(mine) == ~control.max(~mine)) return;  // the greatest equals the least
   const std::vector<std::string> all = control.gather(tail());
   std::map<int, std::string> tails;
   for (const std::string& text : all) tails.emplace(static_cast<int>(tails.size()), text);
@@ -126,7 +126,7 @@ std::string first_difference(const std::map<int, std::string>& tails) {
         callers[found->second].push_back(rank);
       } else if (records.empty() || sequence > records.rbegin()->first) {
         callers["nothing yet"].push_back(rank);
-      }  // else it has left this rank's tail
+      }  // else the record is older than this rank's tail
     }
     if (callers.size() < 2) continue;
     std::string text = fmt::format("collectives disagree, first at #{}:", sequence);

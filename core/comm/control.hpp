@@ -12,33 +12,34 @@
 
 namespace tessera {
 
-/// Votes and small host data of all ranks, over a communicator of its own. Collective over the world, but for about().
+/// Votes and small host data of all ranks, over a communicator of its own. Collective over the world unless a function
+/// says Local.
 class Control {
  public:
   virtual ~Control() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  /// All ranks throw one Error if any rank has problems, with the texts and code of the lowest failing rank; else all
-  /// return. The only throw between collectives. The rank is named unless every rank says the same.
+  /// Votes on an error: if any rank has problems, all ranks throw the same Error, with the texts and code of the lowest
+  /// failing rank; else all return. No rank may throw between collectives in another way, since the others would wait
+  /// for it. The message names that rank unless every rank has the same problems.
   void agree(const Problems& problems);
 
   virtual std::int64_t max(std::int64_t value) = 0;
-  virtual std::vector<std::string> gather(const std::string& mine) = 0;  ///< on every rank
+  virtual std::vector<std::string> gather(const std::string& mine) = 0;  ///< every rank's text, on every rank
   virtual std::string broadcast(const std::string& from_root) = 0;
   /// The sum in rank order, ((v0 + v1) + v2) + ...: the same bits on every rank.
   virtual double sum_in_order(double value) = 0;
   virtual void sum(std::uint64_t* values, int n) = 0;
 
-  /// Names the phase (a save, say) that the watchdog's reports quote from now on; empty: none.
-  /// Local.
+  /// Names the phase (such as a save) that the watchdog's reports quote from now on; empty: none. Local.
   void about(std::string what) { about_ = std::move(what); }
 
   /// A watchdog over a call of a library that blocks in MPI (HDF5, MPI-IO): while this lives, the time-out of Control's
   /// own waits holds for it too. Local.
   class LibraryCall {
    public:
-    /// `what` stays valid; null: nobody to watch for.
+    /// `what` must stay valid. `control` null: nothing is watched, since a single process waits for nobody.
     LibraryCall(Control* control, const char* what) : control_(control) {
       if (control_) control_->begin_library_call(what);
     }
@@ -56,7 +57,7 @@ class Control {
   /// buffers of collectives that can no longer finish must not be freed.
   [[noreturn]] virtual void leave(const std::string& why) = 0;
 
-  /// The MPI_Comm that it talks over, for mpi_handle.hpp alone; null without MPI. Local.
+  /// Pointer to the MPI_Comm of this Control, for mpi_handle.hpp alone; null without MPI. Local.
   virtual const void* native() const { return nullptr; }
 
  protected:
@@ -67,8 +68,8 @@ class Control {
 };
 
 /// Chains the fingerprints of a rank's data collectives in all its process groups (sequence, op, type, counts, bucket
-/// group, process group, label) into one 64-bit hash and keeps the last 16 of them for a report; of exchange_rows,
-/// whose counts are data, without the counts. note() allocates nothing.
+/// group, process group, label) into one 64-bit hash, and keeps the last 16 for a report. The counts of exchange_rows
+/// are data and stay out of it. note() allocates nothing. Local, but for compare().
 class CollectiveLog {
  public:
   static constexpr std::size_t kept = 16;
@@ -80,8 +81,8 @@ class CollectiveLog {
   /// The last records, oldest first, a line each:
   /// "#12 all_gather 3 x u8, 4096 elements (cut 5fa30c12), group 2 of expert-data, weights".
   std::string tail() const;
-  /// Returns when all ranks noted the same, else leaves by `control`, naming the first difference. Collective over the
-  /// world.
+  /// Compares the logs of all ranks: returns if they are equal, else calls control.leave() with the first difference.
+  /// Collective over the world.
   void compare(Control& control) const;
 
  private:
@@ -101,8 +102,8 @@ class CollectiveLog {
   std::array<Entry, kept> last_{};
 };
 
-/// Names the first collective in which the tails (rank -> CollectiveLog::tail()) differ, and which ranks called what.
-/// Empty when they agree as far as they reach.
+/// Describes the first collective in which the tails (rank -> CollectiveLog::tail()) differ, and which ranks called
+/// what. Empty if the tails agree on every sequence number that they share.
 std::string first_difference(const std::map<int, std::string>& tails);
 
 }  // namespace tessera

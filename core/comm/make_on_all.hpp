@@ -7,8 +7,8 @@
 
 namespace tessera {
 
-/// Makes a T, whose constructor takes memory and is local: where it fails on one rank, all throw the same Error and
-/// none waits for that rank. Collective over the world.
+/// Makes a T on every rank. The constructor is local and may run out of memory: if it fails on one rank, all ranks
+/// throw the same Error. Collective over the world.
 template <class T, class... Arguments>
 std::unique_ptr<T> make_on_all(Control& control, Arguments&&... arguments) {
   std::unique_ptr<T> made;

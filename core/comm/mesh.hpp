@@ -8,11 +8,11 @@
 
 namespace tessera {
 
-/// A group of ranks, as a back end makes its communicator.
+/// A group of ranks, from which a back end makes a communicator.
 struct RankGroup {
   const char* name;  ///< in logs and errors; empty for the world
-  RankIn place;
-  int first = 0;  ///< the group's lowest rank of the world, which tells groups of one kind apart
+  RankIn place;      ///< this rank's number in the group, and the group's size
+  int first = 0;     ///< the group's lowest rank in the world, which tells groups of one kind apart
 };
 
 /// The communicators of all process groups of a run, made once by one back end: they share one log, one progress hook,
@@ -38,23 +38,23 @@ class Mesh {
   /// The expert group.
   Communicator& experts() { return *communicators_[experts_]; }
 
-  /// Log and busy time of all communicators together: see Communicator.
+  /// The functions of Communicator with these names, for all communicators together.
   const CollectiveLog* log() const { return world().log(); }
   double busy() const { return world().busy(); }
   bool on_streams() const;
 
-  /// Puts every communicator inside a wrapper.
+  /// Replaces every communicator by wrapper(communicator).
   void wrap(const Wrap& wrapper);
 
  private:
   std::size_t add(const RankGroup& group, const Make& make);
 
   Ranks ranks_;
-  std::vector<std::unique_ptr<Communicator>> communicators_;  ///< each once; the world first
+  std::vector<std::unique_ptr<Communicator>> communicators_;  ///< distinct ones; the world first
   std::size_t expert_data_ = 0, experts_ = 0;                 ///< their indices in communicators_
 };
 
-/// The one rank of a run without others.
+/// The mesh of a run of one rank.
 Mesh self_mesh();
 
 /// The mesh for planning: stands for one rank of `ranks` and moves nothing.

@@ -16,7 +16,7 @@
 namespace tessera {
 
 struct Mpi::State {
-  bool finalise = false;  ///< whoever initialised MPI finalises it
+  bool finalise = false;  ///< whether this object initialised MPI and must finalise it
   std::unique_ptr<MpiWatch> watch;
 };
 
@@ -25,7 +25,8 @@ Mpi::Mpi(int* argc, char*** argv) : state_(std::make_unique<State>()) {
   MPI_Initialized(&running);
   if (!running) {
     int provided = 0;
-    // One thread calls MPI, but for MpiSentinel's, to report of a call in which that one is held.
+    // The main thread makes all MPI calls, except for MpiSentinel's thread, which reports while the main thread is held
+    // in a call.
     MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided);
     state_->finalise = true;
   }
@@ -56,12 +57,12 @@ std::string Mpi::nccl_version() { return tessera::nccl_version(); }
 
 std::string Mpi::launch_mistake() const {
   if (size() > 1) return "";
-  // Each is the number of ranks that a launcher believes it has started: srun, Hydra and PMI, Open MPI's mpirun.
+  // Each variable holds the number of ranks that a launcher has started: Hydra and other PMI, srun, Open MPI's mpirun.
   for (const char* variable : {"PMI_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"}) {
     const char* text = std::getenv(variable);
     if (!text) continue;
     const long tasks = std::strtol(text, nullptr, 10);
-    // Hydra inside a Slurm step of one task a node speaks last, and is right about one rank.
+    // The first variable decides: Hydra's PMI_SIZE of one rank is right, even inside a Slurm step of several tasks.
     if (tasks <= 1) return "";
     return fmt::format(
         "started as {} separate runs of one rank each ({}={}), not as one run of {}: this program uses {}; "

@@ -12,50 +12,52 @@
 
 namespace tessera {
 
-/// When ranks compare which collectives they called: at step boundaries, by the trainer (Communicator::log()), or
-/// before each operation, by the back end (debugging and recording).
+/// When ranks compare the logs of their collectives: at step boundaries, by the trainer (Communicator::log()), or
+/// before each operation, by the back end (for debugging).
 enum class Compare { at_boundaries, before_each };
 
-/// The transport of data. fastest: NCCL if every rank has a GPU of its own, none for one rank on a GPU, else MPI. mpi:
-/// MPI in any case, staging device memory through the host's.
+/// The transport of data. fastest: NCCL if every rank has a GPU of its own; no transport for one rank on a GPU; else
+/// MPI. mpi: always MPI, which stages device memory through page-locked host memory.
 enum class Transport { fastest, mpi };
 
 struct MpiOptions {
   Compare compare = Compare::at_boundaries;
-  /// The most elements that one MPI call may count; tests lower it.
+  /// Largest count of elements in one MPI call; tests lower it.
   std::int64_t most = INT_MAX;
   Transport transport = Transport::fastest;
 };
 
-/// MPI for the life of the program: initialises with MPI_THREAD_MULTIPLE and finalises at its end, unless somebody else
-/// did. One a process. Nothing of <mpi.h> shows here.
+/// MPI for the life of the program: initialises MPI with MPI_THREAD_MULTIPLE and finalises it in the destructor, unless
+/// MPI had been initialised before. One a process. This header does not include <mpi.h>.
 class Mpi {
  public:
-  /// Collective, as all that follows unless it says otherwise.
+  /// Collective over the world, as every member that does not say Local.
   Mpi(int* argc, char*** argv);
   ~Mpi();
   Mpi(const Mpi&) = delete;
   Mpi& operator=(const Mpi&) = delete;
 
-  int rank() const;  ///< Local, as the next six.
+  int rank() const;  ///< Local, as the next seven members.
   int size() const;
   Ranks ranks(int expert = 1) const { return Ranks::in_world(size(), rank(), expert); }
   int local_rank() const;  ///< among the ranks of this host
   std::string host() const;
   static std::string version();
   static std::string nccl_version();  ///< "2.28.3", as found at run time; empty in a host build
-  /// The remedy if the launcher started several runs of one rank instead of one run (wrong --mpi), else empty. Local.
+  /// Explains the remedy if the launcher started several runs of one rank instead of one run (wrong --mpi); else empty.
   std::string launch_mistake() const;
 
-  /// Data collectives of the groups of `ranks`, which are this process's (else Error{internal}), each on a communicator
-  /// of its own. Everything starts non-blocking: over MPI it is waited for by test and yield, and progress hangs on the
-  /// device's communication stream; over NCCL it runs on that stream. A wait longer than `timeout` reports every rank's
-  /// last operations, then leaves with Exit::communication on every rank. One mesh at a time.
+  /// Makes the data collectives of the groups of `ranks`, each group on a communicator of its own. `ranks` must be this
+  /// process's (else Error{internal}). All operations are non-blocking. Over MPI, waits test and yield, and the
+  /// device's communication stream has the progress hook; over NCCL, operations run on that stream. A wait longer than
+  /// `timeout` reports every rank's last operations, then leaves with Exit::communication on every rank. One mesh at a
+  /// time.
   Mesh mesh(Device& device, const Ranks& ranks, std::chrono::seconds timeout, const MpiOptions& options = {});
-  /// A Control (votes) on a communicator of its own, with the same kind of time-out.
+  /// Makes a Control (votes) on a communicator of its own. A wait longer than `timeout` ends like a mesh's.
   std::unique_ptr<Control> control(std::chrono::seconds timeout);
 
-  /// For a failure that the other ranks cannot learn of: prints with rank and host, flushes, MPI_Abort(code).
+  /// Ends the run for a failure that the other ranks cannot learn of: prints `what` with rank and host, flushes, calls
+  /// MPI_Abort(code). Local.
   [[noreturn]] void abort(Exit code, const std::string& what);
 
  private:

@@ -15,7 +15,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// The MPI type of elements that are moved and not computed with: by size alone.
+/// An MPI type of the elements' size, for operations that move them without arithmetic.
 MPI_Datatype moved(DType type) {
   switch (size_of(type)) {
     case 1: return MPI_UINT8_T;
@@ -36,14 +36,14 @@ template <class T> void keep_greater(const void* in, void* inout, int n) {
   for (int i = 0; i < n; ++i) b[i] = a[i] > b[i] ? a[i] : b[i];
 }
 
-/// Our own maximum: MPI_MAX of MPICH 4.0 compares unsigned numbers as if they were signed.
+/// Maximum as an MPI operation, since MPI_MAX of MPICH 4.0 compares unsigned numbers as if they were signed.
 void greater(void* in, void* inout, int* n, MPI_Datatype* type) {
   if (*type == MPI_UINT16_T) return keep_greater<std::uint16_t>(in, inout, *n);
   if (*type == MPI_INT64_T) return keep_greater<std::int64_t>(in, inout, *n);
   keep_greater<std::uint64_t>(in, inout, *n);
 }
 
-/// `block` elements as one datatype, for as long as a call takes to start.
+/// An MPI datatype of `block` elements; needed only until the call has started.
 class Block {
  public:
   Block(DType type, std::int64_t block) : type_(moved(type)), derived_(block != 1) {
@@ -63,8 +63,8 @@ class Block {
   bool derived_;
 };
 
-/// Send and receive buffers of an all-to-all. An empty one may begin where the other does, and Open MPI takes equal
-/// addresses for MPI_IN_PLACE: a rank that receives nothing would send nothing. Empty ones get addresses of their own.
+/// Send and receive buffers of an all-to-all. An empty buffer gets an address of its own: if it had the other buffer's
+/// address, Open MPI would take that for MPI_IN_PLACE, and a rank that receives nothing would send nothing.
 const void* send_buffer(const Tensor& t) {
   static const std::byte empty{};
   return t.elements() > 0 ? t.data : &empty;
@@ -74,12 +74,12 @@ void* receive_buffer(const Tensor& t) {
   return t.elements() > 0 ? t.data : &empty;
 }
 
-/// One operation under way. Its vectors keep their memory, so that a steady state allocates nothing here.
+/// One operation under way. Vectors keep their memory, so that a steady state does not allocate.
 struct Slot {
   bool used = false;
   Waiting waiting;
   Transfer transfer;
-  std::int64_t begun = 0;  ///< by the host's clock
+  std::int64_t begun = 0;  ///< begin, in nanoseconds of the host's clock
   std::vector<MPI_Request> requests;
   std::vector<int> ints;  ///< MPI reads counts and displacements until the call has ended
   std::size_t ints_taken = 0;
@@ -89,7 +89,7 @@ struct Slot {
     ints_taken += n;
     return std::span(ints).subspan(ints_taken - n, n);
   }
-  /// The numbers in units of `block`.
+  /// Converts numbers to units of `block`.
   const int* blocks(std::span<const std::int64_t> numbers, std::int64_t block) {
     const std::span<int> out = take(numbers.size());
     std::transform(numbers.begin(), numbers.end(), out.begin(), [block](std::int64_t n) { return int(n / block); });
@@ -97,7 +97,7 @@ struct Slot {
   }
 };
 
-/// What the groups of a mesh share: the operations under way in any of them, their log, the progress hook.
+/// State shared by the groups of a mesh: the operations under way in all groups, their log, the progress hook.
 class MpiBackEnd {
  public:
   MpiBackEnd(MpiWatch& watch, Stream& stream, std::chrono::seconds timeout, const MpiOptions& options)
@@ -154,7 +154,7 @@ class MpiBackEnd {
  private:
   static constexpr std::size_t requests_at_first = 64;
 
-  /// All requests of the slot are done.
+  /// To be called when all requests of the slot are done.
   void arrived(Slot& slot) {
     slot.requests.clear();
     if (Timeline* const timeline = Timeline::of(stream_))
@@ -162,7 +162,7 @@ class MpiBackEnd {
     if (--moving_ == 0) busy_ += std::chrono::duration<double>(Clock::now() - moves_since_).count();
   }
 
-  /// The stream's progress hook. Any one MPI_Test moves every operation under way; ending early costs nothing.
+  /// The stream's progress hook. Rate-limited: one MPI_Test advances every operation under way.
   void progress() {
     using namespace std::chrono_literals;
     const Clock::time_point now = Clock::now();
@@ -197,7 +197,7 @@ class MpiBackEnd {
 
 class MpiCommunicator final : public Communicator {
  public:
-  /// Frees `comm`, which connects the ranks of `group`.
+  /// `comm` connects the ranks of `group`; this object frees it.
   MpiCommunicator(std::shared_ptr<MpiBackEnd> back_end, const RankGroup& group, MPI_Comm comm)
       : back_end_(std::move(back_end)),
         watch_(back_end_->watch()),
@@ -225,7 +225,7 @@ class MpiCommunicator final : public Communicator {
 
  private:
   void start(Slot& slot, const Operation& operation) {
-    // All at once: pointers into `ints` are already in MPI's hands while later exchanges take theirs.
+    // Resized once for all exchanges, since MPI holds pointers into `ints` while later exchanges take their parts.
     slot.ints_taken = 0;
     slot.ints.resize(std::max(slot.ints.size(), operation.exchanges.size() * 4 * static_cast<std::size_t>(size())));
     for (const Exchange& exchange : operation.exchanges) {
@@ -244,7 +244,7 @@ class MpiCommunicator final : public Communicator {
     const std::int64_t block = block_of(x.counts, x.displacements, x.receive.elements(), most_);
     const Block type(x.receive.type, block);
     const int* counts = slot.blocks(x.counts, block);
-    // MPICH 4.0.2 ignores the displacement of an only rank that sends from elsewhere: its part begins the buffer.
+    // MPICH 4.0.2 ignores the displacement of a single rank that does not send in place: pass the part as the buffer.
     const std::int64_t first = size() == 1 ? x.displacements[0] : 0;
     const std::span<int> displacements = slot.take(x.displacements.size());
     std::ranges::transform(x.displacements, displacements.begin(),
@@ -261,7 +261,7 @@ class MpiCommunicator final : public Communicator {
         x.receive.data == static_cast<std::byte*>(x.send.data) + x.displacements[0] * size_of(x.send.type))
       return;
     const std::int64_t mine = x.counts[static_cast<std::size_t>(rank())];
-    // The same on every rank: the largest receive buffer of all.
+    // The largest receive buffer of all ranks, so that every rank computes the same extent.
     const std::int64_t extent =
         std::max(x.send.elements(), size() * *std::max_element(x.counts.begin(), x.counts.end()));
     const std::int64_t block = block_of(x.counts, x.displacements, extent, most_);
@@ -277,7 +277,7 @@ class MpiCommunicator final : public Communicator {
                  slot.waiting);
   }
 
-  /// Either side counts in a block of its own: what a pair moves is the same elements in both.
+  /// Send and receive sides may count in different blocks: the type signatures of a pair hold the same elements.
   void exchange_rows(Slot& slot, const Exchange& x) {
     const std::int64_t sent = block_of(x.counts, x.displacements, x.send.elements(), most_);
     const std::int64_t arriving = block_of(x.arrivals, x.arrivals, x.receive.elements(), most_);
@@ -292,7 +292,7 @@ class MpiCommunicator final : public Communicator {
                  slot.waiting);
   }
 
-  /// A reduction a part: MPI's own reduce-scatter cannot leave the sum where the part lies.
+  /// One MPI_Ireduce for each part, since MPI's reduce-scatter cannot leave the sum at the part's displacement.
   void reduce_scatter(Slot& slot, const Exchange& x) {
     for (int r = 0; r < size(); ++r) {
       const auto at = static_cast<std::size_t>(r);

@@ -6,8 +6,8 @@
 
 namespace tessera {
 
-/// The groups of `ranks` over MPI, progress on `stream`. `watch` and `stream` must outlive it. Collective over the
-/// world.
+/// Mesh of the groups of `ranks` over MPI; `stream` gets the progress hook. `watch` and `stream` must outlive it.
+/// Collective over the world.
 Mesh mpi_mesh(MpiWatch& watch, const Ranks& ranks, Stream& stream, std::chrono::seconds timeout,
               const MpiOptions& options);
 

@@ -84,7 +84,8 @@ class MpiControl final : public Control {
  private:
   std::size_t ranks() const { return static_cast<std::size_t>(watch_.size()); }
 
-  /// Rank-local refusals are not for this place: what goes over Control is small on every rank, by contract.
+  /// The length as an int. Aborts if it is too large, since a throw on one rank would leave the others waiting; by
+  /// contract Control carries small data only.
   int checked(std::size_t length, std::size_t senders) const {
     if (length > static_cast<std::size_t>(INT_MAX) / senders)
       watch_.abort(Exit::internal, "Control carries small data");
@@ -103,7 +104,7 @@ class MpiControl final : public Control {
   MPI_Comm comm_;
   std::chrono::seconds timeout_;
   Waiting at_;
-  std::optional<MpiSentinel> sentinel_;  ///< from the first call of a library on
+  std::optional<MpiSentinel> sentinel_;  ///< made at the first library call
 };
 
 }  // namespace

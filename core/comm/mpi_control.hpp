@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-/// Control on a duplicate of the world. `watch` must outlive it.
+/// Control on a duplicate of the world's communicator. `watch` must outlive it. Collective over the world.
 std::unique_ptr<Control> mpi_control(MpiWatch& watch, std::chrono::seconds timeout);
 
 }  // namespace tessera

@@ -9,10 +9,10 @@
 
 namespace tessera {
 
-/// MPI counts are ints. The block of elements to count in, so that all counts, all displacements and `extent` (the
-/// largest position) fit `most`: 1 when elements will do, else the counts' and displacements' greatest common divisor
-/// (its power of two, or as much of that as `most` allows, should it be beyond `most` itself). Throws
-/// Error{environment} when even that does not do.
+/// Number of elements in one unit of an MPI call, whose counts are ints: in units of it all counts, all displacements
+/// and `extent` (the largest position) fit `most`. It is 1 if `extent` fits; else the greatest common divisor of counts
+/// and displacements; if that exceeds `most`, the largest power of two up to `most` that divides it. Throws
+/// Error{environment} if `extent` does not fit in that unit either.
 inline std::int64_t block_of(std::span<const std::int64_t> counts, std::span<const std::int64_t> displacements,
                              std::int64_t extent, std::int64_t most) {
   if (extent <= most) return 1;
@@ -20,7 +20,7 @@ inline std::int64_t block_of(std::span<const std::int64_t> counts, std::span<con
   for (std::int64_t n : counts) block = std::gcd(block, n);
   for (std::int64_t n : displacements) block = std::gcd(block, n);
   if (block == 0) return 1;
-  if (block > most)  // smaller powers of two divide what a power of two divides
+  if (block > most)  // lowest set bit: the largest power of two that divides the block, and so do smaller ones
     block = std::min(block & -block, static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(most))));
   if (extent / block > most)
     throw Error(Exit::environment, "a collective counts beyond MPI's int: cut its buffer into smaller buckets");

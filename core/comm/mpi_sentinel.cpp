@@ -30,7 +30,7 @@ void MpiSentinel::end() {
 
 void MpiSentinel::guard(const std::stop_token& stop) {
   using namespace std::chrono_literals;
-  constexpr auto between_looks = 250ms;  // polled, since a wake-up for each of 10,000 datasets would cost more
+  constexpr auto between_looks = 250ms;  // polling costs less than a wake-up for each of 10,000 datasets
   std::unique_lock lock(mutex_);
   while (!stop.stop_requested()) {
     asleep_.wait_for(lock, stop, between_looks, [] { return false; });
@@ -38,8 +38,8 @@ void MpiSentinel::guard(const std::stop_token& stop) {
   }
 }
 
-/// Runs with the mutex locked, so that end() holds the main thread back, for ever once a report has begun: the report
-/// ends the process.
+/// Runs with the mutex locked, so that the main thread cannot return from end() while a report is made; the report ends
+/// the process.
 void MpiSentinel::look() {
   at_.label = label_.c_str();
   if (may_call_mpi_) watch_.look(at_);

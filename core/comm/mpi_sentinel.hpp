@@ -20,7 +20,8 @@ class MpiSentinel {
   MpiSentinel(const MpiSentinel&) = delete;
   MpiSentinel& operator=(const MpiSentinel&) = delete;
 
-  /// Starts the time-out of a call; one within another belongs to the outer call. Copies `at.label`. Local.
+  /// Starts the time-out of a call. A call nested in another shares the outer call's time-out. Copies `at.label`.
+  /// Local.
   void begin(const Waiting& at, std::chrono::seconds timeout);
   /// Ends the innermost call. Local.
   void end();
@@ -31,7 +32,7 @@ class MpiSentinel {
   void look();
 
   MpiWatch& watch_;
-  bool may_call_mpi_ = false;  ///< from this thread too: MPI_THREAD_MULTIPLE
+  bool may_call_mpi_ = false;  ///< MPI allows calls from this thread too: MPI_THREAD_MULTIPLE
   std::mutex mutex_;           ///< guards the members that follow
   std::condition_variable_any asleep_;
   int depth_ = 0;  ///< how many calls are nested now; 0: none to watch
@@ -39,7 +40,7 @@ class MpiSentinel {
   std::string label_;
   std::chrono::seconds timeout_{};
   Clock::time_point deadline_;
-  std::jthread thread_;  ///< the last member, so that it ends before what it uses
+  std::jthread thread_;  ///< the last member: joined before the members that it uses are destroyed
 };
 
 }  // namespace tessera

@@ -15,14 +15,14 @@
 namespace tessera {
 namespace {
 
-constexpr int tag_state = 1;  // to rank 0: what a rank waits for, then its log's tail
-constexpr int tag_alarm = 2;  // from rank 0: a report has begun
+constexpr int tag_state = 1;  // message to rank 0: what a rank waits for, then its log's tail
+constexpr int tag_alarm = 2;  // message from rank 0: a report has begun
 
 std::string described(const Waiting& waiting) {
   return fmt::format("{} #{}{}{}", waiting.call, waiting.sequence, *waiting.label ? ", " : "", waiting.label);
 }
 
-/// The text that rank 0 prints: first difference, or what each rank was doing.
+/// The text that rank 0 prints: the first difference of the logs, or what each rank was doing.
 std::string summary(const std::map<int, std::string>& states, int size) {
   std::string cause, places;
   std::map<int, std::string> tails;
@@ -58,7 +58,7 @@ MpiWatch::MpiWatch(MPI_Comm world) : world_(world) {
   MPI_Request request = MPI_REQUEST_NULL;
   MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, names.data(), MPI_MAX_PROCESSOR_NAME, MPI_CHAR, comm_, &request);
   done(request, Clock::time_point::max());
-  // Open MPI hands an error inside a collective to the world's handler, whatever its communicator says.
+  // Open MPI calls the world's error handler for errors inside collectives, not that of their communicator.
   MPI_Comm_set_errhandler(world_, MPI_ERRORS_RETURN);
   local_rank_ = static_cast<int>(std::count(names.begin(), names.begin() + rank_, mine));
 }
@@ -66,7 +66,7 @@ MpiWatch::MpiWatch(MPI_Comm world) : world_(world) {
 MpiWatch::~MpiWatch() { MPI_Comm_free(&comm_); }
 
 MPI_Comm MpiWatch::duplicate() {
-  // MPICH's blocking calls poll without yielding, which is slow where ranks share cores.
+  // Non-blocking and waited for here: MPICH's blocking calls poll without yielding, which is slow if ranks share cores.
   MPI_Comm copy;
   MPI_Request request = MPI_REQUEST_NULL;
   check(MPI_Comm_idup(world_, &copy, &request), {"the making of a communicator"});
@@ -84,8 +84,8 @@ MPI_Comm MpiWatch::split(int group) {
 
 void MpiWatch::wait(std::span<MPI_Request> requests, const Waiting& waiting, std::chrono::seconds timeout,
                     Manner manner) {
-  constexpr unsigned between_looks = 64;  // a look costs about as much as the test
-  constexpr unsigned soon = 1024;         // turns: a millisecond or less
+  constexpr unsigned between_looks = 64;  // tests between two looks; a look costs about as much as a test
+  constexpr unsigned soon = 1024;         // tests before a patient wait sleeps: a millisecond or less
   Clock::time_point deadline{};
   for (unsigned turn = 1;; ++turn) {
     int all = 0;
@@ -153,7 +153,8 @@ std::map<int, std::string> MpiWatch::hear(const std::string& mine) {
 }
 
 void MpiWatch::report(const std::string& why, const Waiting& waiting) {
-  // First line: why this rank began the report, if it did. Second: where it is. Then its last operations.
+  // First line: why this rank began the report, empty if it joined. Second: what it waits for. Then its last
+  // operations.
   std::string mine = fmt::format("{}\nis in {}\n{}", why, described(waiting), log_ ? log_->tail() : "");
   if (rank_ != 0) {
     MPI_Request sent = MPI_REQUEST_NULL;
@@ -170,7 +171,7 @@ void MpiWatch::report(const std::string& why, const Waiting& waiting) {
 void MpiWatch::leave(const std::string& why) {
   if (rank_ == 0) fmt::print(stderr, "communication failed: {}\n", why);
   std::fflush(nullptr);
-  // All ranks wait until rank 0 has printed: a launcher may kill the rest as soon as one rank ends.
+  // Barrier: all ranks wait until rank 0 has printed, since a launcher may kill the others as soon as one rank ends.
   MPI_Request all_here = MPI_REQUEST_NULL;
   MPI_Ibarrier(comm_, &all_here);
   if (!done(all_here, Clock::now() + 3 * grace_))
@@ -178,8 +179,9 @@ void MpiWatch::leave(const std::string& why) {
   int main_thread = 1;
   MPI_Is_thread_main(&main_thread);
   if (!main_thread) end_all(Exit::communication);  // the main thread is held in MPI
-  // MPI_Finalize, since a launcher kills the ranks beside one that leaves without it and reports their code instead of
-  // ours. Operations under way may block it for ever, hence the alarm, or break it: UCX aborts over what none received.
+  // MPI_Finalize is called, since a launcher kills the other ranks when one leaves without it, and reports their exit
+  // code instead of ours. Unfinished operations may block it for ever (hence the alarm) or crash it (UCX aborts if a
+  // message has not been received; hence the handlers).
   for (int signal : {SIGALRM, SIGABRT, SIGSEGV})
     std::signal(signal, [](int) { std::_Exit(static_cast<int>(Exit::communication)); });
   alarm(static_cast<unsigned>(grace_.count()));
@@ -195,7 +197,7 @@ void MpiWatch::abort(Exit code, const std::string& what) {
 
 void MpiWatch::end_all(Exit code) {
   std::fflush(nullptr);
-  // Hydra drops unread output as soon as it hears of the abort: give it time to read.
+  // Hydra drops output that it has not read when it hears of the abort: give it time.
   std::this_thread::sleep_for(std::chrono::seconds(1));
   MPI_Abort(world_, static_cast<int>(code));
   std::_Exit(static_cast<int>(code));

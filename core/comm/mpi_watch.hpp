@@ -21,8 +21,8 @@ struct Waiting {
   const char* label = "";
 };
 
-/// The watchdog of the MPI back end: the one way to wait, with a time-out, and the way out when a wait fails. All ranks
-/// hear of it over a communicator of its own, rank 0 prints what each was doing, all leave with Exit::communication.
+/// The watchdog of the MPI back end: every wait goes through it, with a time-out. If a wait fails, all ranks are told
+/// over a communicator kept for that, rank 0 prints what each rank was doing, and all leave with Exit::communication.
 class MpiWatch {
  public:
   /// Collective over `world`.
@@ -40,18 +40,18 @@ class MpiWatch {
   MPI_Comm duplicate();
   /// A communicator of the ranks that give the same `group`; returns errors too. Collective over the world.
   MPI_Comm split(int group);
-  /// The log that reports quote from now on; null for none.
+  /// Sets the log that reports quote from now on; null: none.
   void quote(const CollectiveLog* log) { log_ = log; }
   /// Reports wait no longer than this for ranks that do not answer.
   void limit_grace(std::chrono::seconds timeout) { grace_ = std::min(grace_, timeout); }
 
-  /// How to wait. eager: test and yield. patient: after about a millisecond also sleep in between, so that the rank
-  /// that is waited for gets the core.
+  /// How to wait. eager: test and yield. patient: after about a millisecond, sleep between tests, so that a rank on the
+  /// same core can run.
   enum class Manner { eager, patient };
   /// Tests until all requests are done; does not return when that takes longer than `timeout`.
   void wait(std::span<MPI_Request> requests, const Waiting& waiting, std::chrono::seconds timeout,
             Manner manner = Manner::eager);
-  /// Does not return unless `code` is MPI_SUCCESS.
+  /// Begins a report unless `code` is MPI_SUCCESS; then it does not return.
   void check(int code, const Waiting& waiting);
   /// Begins a report of a wait that has lasted longer than `timeout`.
   [[noreturn]] void overdue(const Waiting& waiting, std::chrono::seconds timeout) {
@@ -66,14 +66,14 @@ class MpiWatch {
   /// Polls for a report that another rank has begun, and joins it: then does not return. Costs one MPI_Iprobe. Local.
   void look(const Waiting& waiting);
 
-  /// As Control::leave.
+  /// Does what Control::leave() does.
   [[noreturn]] void leave(const std::string& why);
   /// `[r3 host] what`, then MPI_Abort.
   [[noreturn]] void abort(Exit code, const std::string& what);
 
  private:
   using Clock = std::chrono::steady_clock;
-  /// Any rank may begin it; the others join at their next look().
+  /// Reports and leaves. Any rank may begin it; the others join at their next look().
   [[noreturn]] void report(const std::string& why, const Waiting& waiting);
   [[noreturn]] void end_all(Exit code);
   std::map<int, std::string> hear(const std::string& mine);

@@ -4,7 +4,7 @@
 namespace tessera {
 namespace {
 
-/// Operations are complete, in the stream's order, when submit() returns.
+/// Communicator of one rank: submit() enqueues the whole operation, so that its Pending has nothing to wait for.
 class Immediate : public Communicator {
  protected:
   void finish(Stream&, int) override {}

@@ -11,7 +11,7 @@
 namespace tessera {
 namespace {
 
-/// The parts of an exchange that this rank sends, and those that it receives.
+/// The tensor of an exchange that this rank sends.
 Tensor outgoing(Collective collective, const Exchange& x, int rank) {
   const auto at = static_cast<std::size_t>(rank);
   switch (collective) {
@@ -70,14 +70,14 @@ class Staged final : public Communicator {
   struct Slot {
     bool used = false;
     Pending inner;
-    std::span<std::byte> memory;     ///< grows, so that a steady state allocates nothing
+    std::span<std::byte> memory;     ///< page-locked; grows only, so that a steady state does not allocate
     Collective collective = Collective::all_gather;
-    std::vector<Exchange> host;      ///< the exchanges in it
-    std::vector<Tensor> receives;    ///< where what came in belongs on the device
-    Event sent;                      ///< the memory is free again
+    std::vector<Exchange> host;      ///< the operation's exchanges, in that memory
+    std::vector<Tensor> receives;    ///< receive buffers on the device
+    Event sent;                      ///< end of the copies to the device, when the memory is free again
   };
 
-  /// Gives every buffer of the operation a place in the slot's host memory.
+  /// Gives every buffer of the operation a counterpart in the slot's host memory.
   void mirror(Slot& slot, const Operation& operation) {
     const auto room = [](const Tensor& t) { return t.data ? round_up(t.bytes(), Arena::alignment) : 0; };
     std::int64_t bytes = 0;
@@ -103,7 +103,7 @@ class Staged final : public Communicator {
                      x.receive.flat(x.displacements[r], x.counts[r]).data);
       };
       switch (slot.collective) {
-        case Collective::all_gather:  // what lies between the parts is the caller's
+        case Collective::all_gather:  // part by part: memory between the parts is the caller's
           for (std::size_t r = 0; r < x.counts.size(); ++r) send_part(r);
           break;
         case Collective::exchange_rows: {

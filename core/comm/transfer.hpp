@@ -5,7 +5,7 @@
 
 namespace tessera {
 
-/// What a profile says of an operation, at one rank of its process group.
+/// The operation as a profile records it, on the rank at `place` of its process group.
 inline Transfer transfer_of(const Operation& operation, const RankIn& place) {
   return {name_of(operation.collective), operation.label, operation.bytes(place.rank, place.size)};
 }

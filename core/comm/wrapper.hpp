@@ -7,8 +7,8 @@
 
 namespace tessera {
 
-/// Base of communicators that decorate another's submit() and pass on everything else. Returns the inner Pending; a
-/// wrapper with a Pending of its own overrides finish and abandon too.
+/// Base of communicators that decorate submit() of an inner one and forward everything else to it. A derived submit()
+/// may return the inner Pending; one that returns a Pending of its own must override finish and abandon too.
 class Wrapper : public Communicator {
  public:
   Wrapper(const char* kind, std::unique_ptr<Communicator> inner) : kind_(kind), inner_(std::move(inner)) {}

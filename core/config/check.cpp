@@ -11,7 +11,7 @@ namespace {
 
 using Findings = std::vector<Finding>;
 
-// False for 0: all errors are reported at once, so configs are checked whose refused keys are still 0.
+// False for 0: configs are checked even if some keys have been refused and are still 0, to report all errors at once.
 bool divides(std::int64_t part, std::int64_t whole) { return part > 0 && whole % part == 0; }
 
 void check_attention(const ModelConfig& model, Findings& found) {
@@ -75,7 +75,7 @@ void check_data(const DataConfig& data, Findings& found) {
                                  data.eval_fraction.get())});
 }
 
-/// Sizes whose products would overflow 64 bits, by far more than any machine holds.
+/// Refuses sizes whose products would overflow 64 bits; no machine could hold such a model.
 void check_size(const RunConfig& config, Findings& found) {
   constexpr double most = 1e15;
   const ModelConfig& m = config.model;
@@ -107,7 +107,7 @@ void check_schedule(const OptimizerConfig& optimizer, std::int64_t steps, Findin
                                  optimizer.decay_steps, steps)});
 }
 
-/// Contradictions of full sharding alone.
+/// Contradictions that concern full sharding only.
 void check_full_sharding(const RunConfig& config, Findings& found) {
   const bool plain = config.precision.recipe == RecipeName::bf16;
   if (config.precision.primary_weights == PrimaryWeights::quantized && config.gather.wire == GatherWire::bf16)
@@ -147,7 +147,7 @@ void check_gather(const RunConfig& config, Findings& found) {
                                  name_of(config.precision.recipe))});
 }
 
-/// Every divisor, the smallest first.
+/// All divisors of n, ascending.
 std::vector<std::int64_t> divisors(std::int64_t n) {
   std::vector<std::int64_t> small, large;
   for (std::int64_t i = 1; i * i <= n; ++i) {
@@ -159,7 +159,7 @@ std::vector<std::int64_t> divisors(std::int64_t n) {
   return small;
 }
 
-/// "1, 2 or 4".
+/// A list for messages: "1, 2 or 4".
 std::string one_of(const std::vector<std::int64_t>& numbers) {
   if (numbers.size() == 1) return fmt::format("{}", numbers.front());
   return fmt::format("{} or {}", fmt::join(numbers.begin(), std::prev(numbers.end()), ", "), numbers.back());
@@ -185,7 +185,7 @@ std::string batch_advice(const BatchConfig& batch, std::int64_t ranks) {
   const bool shared = batch.global > 0 && batch.global % ranks == 0;
   const std::string micro = shared ? "use batch.micro " + one_of(divisors(batch.global / ranks)) + ", or "
                                    : "no batch.micro divides it: use ";
-  if (batch.micro <= 0) return micro;  // a broken key, reported elsewhere
+  if (batch.micro <= 0) return micro;  // a refused key, reported elsewhere
   const std::int64_t unit = ranks * batch.micro, below = batch.global / unit * unit;
   return micro + "batch.global " + one_of(below > 0 ? std::vector{below, below + unit} : std::vector{unit});
 }

@@ -11,7 +11,8 @@
 
 /// What one run was asked to do, as plain structs whose members are named like the deck's keys.
 ///
-/// visit() of a struct is the only list of its keys. It calls, of a visitor made from ConfigVisitor (visitor.hpp),
+/// visit() of a struct is the only list of its keys. It calls these functions of a visitor, which derives from
+/// ConfigVisitor (visitor.hpp):
 ///   key(name, member, rule, restart, help)            the member's initial value is the default,
 ///   required(name, member, rule, restart, help)       a deck must give it,
 ///   derived(name, member, rule, restart, how, help)   derive() fills it as `how` says,
@@ -494,49 +495,50 @@ struct RunConfig {
   bool operator==(const RunConfig&) const = default;
 };
 
-/// Fills every derived key that is open and can be told from the other keys alone: all but run.threads (the machine),
-/// data.root (the deck's folder), vocab of token files, and head_dim where heads do not divide hidden.
+/// Fills every derived key that the deck left open and that follows from the other keys. Four may stay open:
+/// run.threads (depends on the machine), data.root (on the deck's folder), model.vocab with token files, and
+/// model.head_dim if heads does not divide hidden.
 void derive(RunConfig& config);
 
-/// parallel.expert_room that is enough however tokens are routed: each rank of an expert group sends a token at most
+/// The smallest parallel.expert_room that suffices for any routing: each rank of an expert group sends a token at most
 /// once to each expert.
 double ample_room(const RunConfig& config);
-/// Whether full sharding gathers a module at a time: where the copy that backward needs does not serve what it computes
-/// again. `config.precision.primary_weights` must be known.
+/// Whether full sharding all-gathers a module at a time: if gather.granularity says so; with `auto`, if the two copies
+/// of a weight travel apart and recomputation is selective. `config.precision.primary_weights` must be filled.
 bool gathers_modules(const RunConfig& config);
 
-/// Whether quantized weights are all-gathered as bf16, which is staged; whether as codes of both copies, neither of
-/// which follows from the other, so that cuts stand between rows of blocks. `config.precision.primary_weights` must be
-/// known.
+/// stages_values: whether quantized weights are all-gathered as bf16, which is staged. ships_both_copies: whether they
+/// travel as codes of both copies, because neither can be derived from the other; that takes gather.cuts `tile`.
+/// `config.precision.primary_weights` must be filled.
 bool stages_values(const RunConfig& config);
 bool ships_both_copies(const RunConfig& config);
 
-/// One thing to say about a deck: the keys that it is about, the first being the one to change.
+/// One message about a deck, with the keys that it is about; the first is the one to change.
 struct Finding {
   std::vector<std::string> keys;
   std::string text;
 };
 
-/// Contradictions of a derived config that depend on neither machine nor rank count; empty: none.
+/// Contradictions of a derived config that do not depend on machine or rank count; empty: none.
 std::vector<Finding> check(const RunConfig& config);
 
 /// A key that a resumed run must keep, unless asked to change it, and whose value differs.
 struct KeyChange {
-  std::string key, before, now;  ///< values as a deck writes them; "absent" where its section is
+  std::string key, before, now;  ///< values as a deck writes them; "absent" if the key's section is absent
   Restart restart = Restart::fixed;
 };
-/// The keys in which two configs, both derived, differ.
+/// The keys in which two derived configs differ, among those that a resumed run must keep.
 std::vector<KeyChange> changed_keys(const RunConfig& before, const RunConfig& now);
 
 /// The end of a sentence on what a resumed run must keep: "..., unless `train --allow-change KEY` lets it change".
 std::string keep_it_text(const std::string& key, Restart restart);
 
-/// The keys that a resumed run must keep and that differ from the saved run's, but for those `asked` to change. Both
-/// configs are derived.
+/// A finding for each key that a resumed run must keep and whose value differs from the saved run's, except keys in
+/// `asked` (`train --allow-change`). Both configs are derived.
 std::vector<Finding> changes_at_restart(const RunConfig& saved, const RunConfig& now,
                                         const std::set<std::string>& asked = {});
 
-/// Advice: keys that are allowed and have no effect beside the others.
+/// Advice on keys that are allowed but have no effect together with the others.
 std::vector<Finding> advise(const RunConfig& config);
 
 }  // namespace tessera

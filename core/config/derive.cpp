@@ -17,7 +17,7 @@ void derive_model(ModelConfig& model, DataKind data) {
   if (model.moe) model.moe->renormalize.fill(model.moe->top_k > 1);
 }
 
-/// Whether codes of one copy suffice, since the other is derived from them.
+/// Whether sending codes takes fewer bytes than bf16: one copy suffices, since the other is derived from it.
 bool travels_smaller_as_codes(const RunConfig& config) {
   const std::optional<FormatId> format = find_format(name_of(config.precision.recipe));
   return format && traits_of(*format).columnwise != formats::Columnwise::requantized;

@@ -42,8 +42,8 @@ class Describer : public ConfigVisitor<Describer> {
 
 constexpr std::size_t longest_compared = 64;
 
-/// Insertions, deletions, substitutions and swaps of neighbours that turn one word into the other; `limit` where there
-/// are at least as many.
+/// Edit distance: insertions, deletions, substitutions and swaps of neighbours that turn one word into the other; at
+/// most `limit`.
 std::size_t edit_distance(std::string_view a, std::string_view b, std::size_t limit) {
   if (std::max(a.size(), b.size()) - std::min(a.size(), b.size()) >= limit) return limit;
   std::vector<std::size_t> before, above(b.size() + 1), row(b.size() + 1);
@@ -96,7 +96,7 @@ std::string nearest_key(std::string_view path) {
   std::string best;
   std::size_t least = tolerance(last) + 1;
   for (const KeyDoc& doc : key_docs()) {
-    // A key of another section is a guess further off than one of the same.
+    // A key of another section counts as one edit further away.
     const std::size_t elsewhere = parent_of(doc.path) == parent_of(path) ? 0 : 1;
     const std::size_t cost =
         std::min(unlikeness(last, last_of(doc.path), least) + elsewhere, edit_distance(path, doc.path, least));
@@ -111,7 +111,7 @@ std::string nearest_key(std::string_view path) {
 std::vector<std::string> near_words(std::string_view word, const std::vector<std::string>& words, std::size_t most) {
   if (word.size() > longest_compared) return {};
   const std::size_t limit = tolerance(word) + 1;
-  std::multimap<std::size_t, std::string> near;  // equals stay in the order of the list
+  std::multimap<std::size_t, std::string> near;  // by distance; equal distances stay in the order of the list
   for (const std::string& candidate : words)
     if (const std::size_t cost = unlikeness(word, candidate, limit); cost < limit) near.emplace(cost, candidate);
   std::vector<std::string> nearest;

@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-/// One key or section of the deck, in words.
+/// Documentation of one key or section of the deck.
 struct KeyDoc {
   enum class Kind { key, section };
   Kind kind = Kind::key;
@@ -19,16 +19,16 @@ struct KeyDoc {
   std::string help;
 };
 
-/// Every key and section, in the order of the deck. What the parser knows, in words.
+/// Documentation of every key and section that the parser knows, in the order of the deck.
 const std::vector<KeyDoc>& key_docs();
 /// The entry of a path, or null.
 const KeyDoc* find_key(std::string_view path);
 
-/// The known path most like an unknown one, or empty.
+/// The known path nearest to an unknown one by edit distance; empty if none is near.
 std::string nearest_key(std::string_view path);
 /// Suggestions for `word`: the nearest of `words`, nearest first, at most `most`; ties in the order of the list.
 std::vector<std::string> near_words(std::string_view word, const std::vector<std::string>& words, std::size_t most);
-/// The nearest of `words`, or empty.
+/// The nearest of `words`; empty if none is near.
 std::string nearest_word(std::string_view word, const std::vector<std::string>& words);
 
 }  // namespace tessera

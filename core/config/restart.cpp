@@ -7,13 +7,13 @@
 namespace tessera {
 namespace {
 
-/// A key's value as a deck writes it, and what a resume may do with it.
+/// A key's value as a deck writes it, and whether a resumed run may change it.
 struct Kept {
   std::string text;
   Restart restart;
 };
 
-/// Every key that does not change by itself.
+/// Collects every key that a resumed run must keep, unless asked to change it.
 class Fixed : public ConfigVisitor<Fixed> {
  public:
   std::map<std::string, Kept> values;

@@ -9,10 +9,10 @@
 
 namespace tessera {
 
-/// What a resumed run may do with a key: keep it, change it where `train --allow-change` names it, or change it.
+/// Whether a resumed run may change a key. fixed: no; on_request: if `train --allow-change` names it; may_change: yes.
 enum class Restart { fixed, on_request, may_change };
 
-/// The numbers that a key takes.
+/// The range of numbers that a key accepts.
 struct Range {
   double low = 0, high = 0;
   bool includes_low = true, includes_high = true;
@@ -28,13 +28,13 @@ constexpr Range from_to(double low, double high) { return {low, high, true, true
 constexpr Range from_below(double low, double high) { return {low, high, true, false}; }
 constexpr Range above_to(double low, double high) { return {low, high, false, true}; }
 
-/// A boolean, or a value with a table of names: the type lists what is allowed.
+/// Rule of a boolean or a choice: the member's type lists the allowed names.
 struct OneOf {};
 
-/// The text that a key takes; a list of texts may be empty where line_or_empty says so.
+/// The text that a key accepts. A list of texts may be empty only with line_or_empty.
 enum class Text { any, line, line_or_empty };
 
-/// A value that derive() fills when the deck leaves it out; reading one that is still open throws Error{internal}.
+/// A value that derive() fills if the deck leaves it open; reading an open one throws Error{internal}.
 template <class T> class Derived {
  public:
   Derived() = default;
@@ -48,11 +48,11 @@ template <class T> class Derived {
     return value_;
   }
   operator const T&() const { return get(); }
-  /// Sets what the deck left open, and leaves alone what it gave.
+  /// Sets the value if it is open; a value from the deck stays.
   void fill(T value) {
     if (!known_) *this = Derived(std::move(value));
   }
-  /// A template, so that a comparison with a plain value converts this side instead.
+  /// A template, so that a plain value on the other side does not convert to Derived: this side converts to T.
   template <std::same_as<Derived> Other> bool operator==(const Other& other) const {
     return known_ == other.known_ && value_ == other.value_;
   }

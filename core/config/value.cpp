@@ -25,7 +25,7 @@ std::string deck_text(const std::string& value) {
 }
 
 namespace {
-// Limits are round numbers: an exponent would only hide them.
+// A limit of a range, without an exponent, since limits are round numbers.
 std::string limit_text(double limit) {
   const bool whole = limit >= 0 && limit < 1e15 && limit == static_cast<double>(static_cast<std::int64_t>(limit));
   return whole ? std::to_string(static_cast<std::int64_t>(limit)) : deck_text(limit);

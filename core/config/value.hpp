@@ -32,7 +32,7 @@ template <class T> std::string deck_text(const T& value) {
   else return std::to_string(value);
 }
 
-/// What kind of value a member takes, with its article: "an integer".
+/// Name of a member's type for messages, with its article: "an integer".
 template <class T> struct TypeName;
 template <> struct TypeName<bool> { static constexpr const char* text = "a boolean"; };
 template <> struct TypeName<std::int64_t> { static constexpr const char* text = "an integer"; };
@@ -47,7 +47,7 @@ template <> struct TypeName<std::map<std::string, std::string>> {
 };
 template <Choice E> struct TypeName<std::vector<E>> { static constexpr const char* text = "a list of choices"; };
 
-/// The names that a boolean, a choice or a list of choices allows.
+/// The names of a boolean's, a choice's or a list of choices' allowed values.
 template <class T> std::vector<std::string> choices_of() {
   if constexpr (std::is_same_v<T, bool>) return {"true", "false"};
   else if constexpr (Choice<T>) {
@@ -57,7 +57,7 @@ template <class T> std::vector<std::string> choices_of() {
   } else return choices_of<typename T::value_type>();
 }
 
-/// What is allowed, in words: "layer | rms", "1 to 8", "one line of text".
+/// A rule as messages state it: "layer | rms", "1 to 8", "one line of text".
 std::string allowed_text(Text rule);
 inline std::string allowed_text(const Range& range) { return range.text(); }
 std::string joined(const std::vector<std::string>& words, const char* separator);

@@ -6,8 +6,8 @@
 
 namespace tessera {
 
-/// Every key with its value as decks write it, by path; without those of absent sections and of derived keys that are
-/// still open.
+/// Path -> value of every key, written as in a deck. Keys of absent sections and derived keys that are still open are
+/// left out.
 std::map<std::string, std::string> values_of(const RunConfig& config);
 
 }  // namespace tessera

@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-/// The kind of a key's default.
+/// The kind of a key's default: a value, none (the key is required), or filled by derive().
 enum class Standard { value, none, derived };
 
 /// One key, as a struct's visit() declares it.
@@ -16,7 +16,7 @@ struct Key {
   const char* name;  ///< "experts"
   Standard standard;
   Restart restart;
-  const char* how;  ///< derive() fills it; empty without Standard::derived
+  const char* how;  ///< how derive() fills it, in words; empty unless Standard::derived
   const char* help;
 };
 
@@ -31,7 +31,7 @@ template <class S> S* present(S& section) { return &section; }
 template <class S> S* present(std::optional<S>& section) { return section ? &*section : nullptr; }
 template <class S> const S* present(const std::optional<S>& section) { return section ? &*section : nullptr; }
 
-/// False for a derived key that nobody has filled.
+/// False for a derived key that is still open.
 template <class T> bool filled(const T&) { return true; }
 template <class T> bool filled(const Derived<T>& member) { return member.known(); }
 
@@ -39,9 +39,10 @@ template <class T> bool filled(const Derived<T>& member) { return member.known()
 template <class T> struct ValueOf { using type = T; };
 template <class T> struct ValueOf<Derived<T>> { using type = T; };
 
-/// Base of every visitor of the config: walks keys and sections and keeps the path. `Visitor` derives from it and has
+/// Base of every visitor of the config: walks keys and sections and keeps the path. `Visitor` derives from it and must
+/// have
 ///   value(key, member, rule)    member: T, or Derived<T> with Standard::derived; const where the config is
-/// It may have
+/// `Visitor` may also have
 ///   enter(section, member)      returns the struct to walk through (member: S, perhaps optional), or null to skip it;
 ///   leave()                     called after each section that was entered.
 template <class Visitor> class ConfigVisitor {

@@ -19,7 +19,7 @@ Mixture::Mixture(std::span<const double> weights) : taken_(weights.size()) {
   require(period_ > 0, "Mixture", "takes at least one weight");
 }
 
-// The corpus of the largest share / (2 taken + 1), the first of equals.
+// Next corpus by Sainte-Lague: that with the largest share / (2 taken + 1), the first of equals.
 std::size_t Mixture::next() const {
   std::size_t best = 0;
   for (std::size_t i = 1; i < shares_.size(); ++i)
@@ -30,8 +30,8 @@ std::size_t Mixture::next() const {
 Mixture::Place Mixture::place(std::int64_t sample) {
   require(sample >= 0, "Mixture::place", "samples are numbered from 0");
   const std::int64_t periods = sample / period_, within = sample % period_;
-  // By the time t, in periods, a corpus has taken round(share t). At t = early / period these sum to `within` at most,
-  // since rounding adds no more than 1/2 each; the rest is dealt one by one.
+  // After a fraction t of a period a corpus has taken round(share t) samples. At t = early / period these sum to at
+  // most `within`, since rounding adds at most 1/2 each; the rest is dealt one by one.
   const std::int64_t early = std::max<std::int64_t>(0, within - static_cast<std::int64_t>(shares_.size()));
   std::ranges::transform(shares_, taken_.begin(),
                          [&](std::int64_t share) { return (2 * share * early + period_) / (2 * period_); });

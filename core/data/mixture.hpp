@@ -6,12 +6,12 @@
 
 namespace tessera {
 
-/// Picks the corpus of each sample of a run by its weights: in the order of Sainte-Lague's rule (seats to parties), so
-/// that every stretch of samples is mixed like the whole. A function of the weights and the sample's number
-/// alone, so that a position in the data is one number and resuming is exact.
+/// Picks the corpus of each sample of a run in proportion to the corpora's weights, in the order of Sainte-Lague's rule
+/// (seats to parties): every stretch of samples is mixed like the whole. The pick depends on the weights and the
+/// sample's number alone, so one number is the position in the data, and resuming is exact. Local.
 class Mixture {
  public:
-  /// Of weights above 0, whose shares are kept to 2^-20 of the whole and are at least that.
+  /// Weights must be above 0. Shares are rounded to multiples of 2^-20 of the whole, at least one.
   explicit Mixture(std::span<const double> weights);
 
   /// A sample of one of the corpora, both numbered from 0.
@@ -20,16 +20,16 @@ class Mixture {
     std::int64_t sample = 0;
     bool operator==(const Place&) const = default;
   };
-  /// Every sample of every corpus has one number. Of the first n samples, each corpus has its share of n but for
-  /// (1 + corpora) / 2. Takes a time that does not depend on `sample`.
+  /// Corpus and index of sample number `sample` of the run: a one-to-one map. Among the first n samples, a corpus has
+  /// its share of n up to an error of (1 + corpora) / 2. The time does not depend on `sample`.
   Place place(std::int64_t sample);
 
  private:
   std::size_t next() const;
 
-  std::vector<std::int64_t> shares_;  // of a period
-  std::int64_t period_ = 0;           // samples, after which the order repeats
-  std::vector<std::int64_t> taken_;   // by each corpus, of the period in hand
+  std::vector<std::int64_t> shares_;  // samples of each corpus in a period
+  std::int64_t period_ = 0;           // samples after which the order repeats
+  std::vector<std::int64_t> taken_;   // samples of each corpus so far in the current period
 };
 
 }  // namespace tessera

@@ -17,7 +17,7 @@ std::vector<std::int64_t> shuffled_epoch(std::int64_t windows, std::uint64_t see
   const RandomKey key = random_key(seed, "shuffle", name, static_cast<std::uint64_t>(epoch));
   std::vector<std::int64_t> order(static_cast<std::size_t>(windows));
   std::iota(order.begin(), order.end(), 0);
-  // The remainder favours small numbers by less than windows / 2^64, which no run can see.
+  // The bias of the modulo is below windows / 2^64, which no run can observe.
   for (std::size_t i = order.size(); i-- > 1;) std::swap(order[i], order[random_bits(key, i) % (i + 1)]);
   return order;
 }

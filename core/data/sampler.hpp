@@ -10,8 +10,8 @@ namespace tessera {
 /// The order in which an epoch visits the training windows.
 enum class Order { sequential, shuffled };
 
-/// The windows of one epoch in shuffled order: Fisher-Yates, drawn from Philox keyed (seed, "shuffle", epoch), and by
-/// their number from the second of several corpora on.
+/// The windows of one epoch in shuffled order: Fisher-Yates with draws of Philox, keyed by (seed, "shuffle", epoch)
+/// and, for corpora after the first, the corpus number.
 std::vector<std::int64_t> shuffled_epoch(std::int64_t windows, std::uint64_t seed, std::int64_t epoch,
                                          std::size_t corpus = 0);
 
@@ -21,7 +21,8 @@ class Sampler {
  public:
   Sampler(std::int64_t windows, Order order, std::uint64_t seed, std::size_t corpus = 0);
 
-  /// In [0, windows). Cheap within an epoch, whose order is kept; every sample is in epoch sample / windows.
+  /// The window of a sample, in [0, windows). Sample s is in epoch s / windows. The order of one epoch is cached, so
+  /// calls within an epoch are cheap.
   std::int64_t window(std::int64_t sample);
 
  private:
@@ -29,7 +30,7 @@ class Sampler {
   Order order_;
   std::uint64_t seed_;
   std::size_t corpus_;
-  std::int64_t epoch_ = -1;  // whose order is kept
+  std::int64_t epoch_ = -1;  // the epoch whose order visits_ holds
   std::vector<std::int64_t> visits_;
 };
 
@@ -40,8 +41,8 @@ struct SampleRange {
   bool operator==(const SampleRange&) const = default;
 };
 
-/// How a global batch of sequences is dealt: rank r takes the r-th contiguous share of the samples from number `first`
-/// on. Samples are numbered over the whole run, whatever batches it went through.
+/// Deals a global batch of sequences to ranks: rank r takes the r-th contiguous share of the samples from number
+/// `first` on. Sample numbers count over the whole run, even if its batch size has changed.
 class BatchPlan {
  public:
   /// `global` must divide by `ranks` (Error{internal}: resolve() refuses it first).
@@ -58,12 +59,12 @@ class BatchPlan {
 /// micro-batch do not depend on the rank count.
 class EvaluationPlan {
  public:
-  /// Of the first min(most, windows.evaluation) evaluation windows, each once.
+  /// Covers the first min(most, windows.evaluation) evaluation windows, each once; `micro` windows a micro-batch.
   EvaluationPlan(const Windows& windows, std::int64_t most, std::int64_t micro, std::int64_t ranks);
 
   std::int64_t windows() const { return count_; }
   std::int64_t passes() const;
-  /// As windows of the corpus; of none where the rank has no piece in that pass.
+  /// Windows of the corpus that the rank evaluates in a pass; count 0 if it has no piece there.
   SampleRange piece(std::int64_t pass, std::int64_t rank) const;
 
  private:

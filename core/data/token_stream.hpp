@@ -6,11 +6,11 @@
 
 namespace tessera {
 
-/// Tokens as a file holds them.
+/// Tokens in the type in which a file holds them.
 using TokenSpan =
     std::variant<std::span<const std::uint8_t>, std::span<const std::uint16_t>, std::span<const std::uint32_t>>;
 
-/// Pieces of tokens seen as one sequence. It owns none of them.
+/// Concatenation of pieces of tokens, which it does not own.
 class TokenStream {
  public:
   void append(TokenSpan piece);
@@ -21,7 +21,7 @@ class TokenStream {
 
  private:
   std::vector<TokenSpan> pieces_;   // none empty
-  std::vector<std::int64_t> ends_;  // of each piece, in tokens of the whole
+  std::vector<std::int64_t> ends_;  // end of each piece, in tokens from the start of the whole
 };
 
 }  // namespace tessera

@@ -14,15 +14,16 @@ struct Windows {
   std::int64_t train = 0;
   std::int64_t evaluation = 0;
 
-  /// (tokens - 1) / length windows, of which the last max(1, floor(eval_fraction windows)) are for evaluation when
-  /// eval_fraction > 0. A text too short for one training window is a problem (Exit::file).
+  /// Cuts a corpus of `tokens` tokens into (tokens - 1) / length windows, of which the last
+  /// max(1, floor(eval_fraction windows)) are for evaluation if eval_fraction > 0. A text too short for one training
+  /// window is a problem (Exit::file).
   static Windows split(std::int64_t tokens, std::int64_t length, double eval_fraction, Problems& problems);
-  /// All for evaluation. A text too short for one becomes a problem (Exit::file).
+  /// The same with all windows for evaluation. A text too short for one window is a problem (Exit::file).
   static Windows held(std::int64_t tokens, std::int64_t length, Problems& problems);
   std::int64_t count() const { return train + evaluation; }
 };
 
-/// Ids and targets of one window, `length` of each.
+/// Reads window number `window`: `length` ids and `length` targets, i32.
 void read_window(const TokenStream& tokens, const Windows& windows, std::int64_t window, std::span<std::int32_t> ids,
                  std::span<std::int32_t> targets);
 

@@ -34,7 +34,7 @@ DeviceBytes device_bytes(const Tensor& t) {
 
 std::string mib(std::int64_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
 
-/// A view of `bytes`; std::system_error, which says what is held already, where there is no such memory.
+/// Allocates a view of `bytes`. Throws std::system_error, with what is held already, if there is not enough memory.
 template <class View>
 View taken(const char* what, std::int64_t bytes, const MemoryReport& held) {
   try {
@@ -75,8 +75,8 @@ struct Device::State {
   std::vector<Bytes> blocks;
   std::vector<PinnedBytes> pinned;
   Stream compute;
-  std::optional<Stream> communication, copies;  ///< of a GPU; the host has one stream
-  std::optional<Stream> saves;                  ///< the same, made when it is asked for
+  std::optional<Stream> communication, copies;  ///< on a GPU only; the host has one stream
+  std::optional<Stream> saves;                  ///< likewise; made at first use
   MemoryReport memory{};
   std::int64_t allocations = 0;
   Timeline timeline;
@@ -94,7 +94,7 @@ struct Device::State {
       return address;
     }
     if constexpr (Kokkos::SpaceAccessibility<Kokkos::HostSpace, Space::memory_space>::accessible)
-      ask_for_large_pages(blocks.back().data(), padded);  // a host's step takes 1.06 times as long without
+      ask_for_large_pages(blocks.back().data(), padded);  // else a step on the host takes 1.06 times as long
     const auto base = reinterpret_cast<std::int64_t>(blocks.back().data());
     return reinterpret_cast<std::byte*>(round_up(base, Arena::alignment));
   }
@@ -140,7 +140,7 @@ void Device::upload(Stream& stream, const Tensor& to, const void* from) {
 
 void Device::download(Stream& stream, void* to, const Tensor& from) {
   if (stream.dry() || from.bytes() == 0) return state_->timeline.count_wait();
-  // A copy to pageable memory blocks in the driver: wait for the stream first, where communication is watched.
+  // A copy to pageable memory blocks inside the driver, where no watchdog runs: wait for the stream here first.
   wait(stream.record());
   Kokkos::deep_copy(space_of(stream), host_bytes(to, from), device_bytes(from));
   for (const Event copied = stream.record(); !copied.reached();) sched_yield();

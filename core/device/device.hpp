@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-/// What memory is for. The report of a run and `tessera plan` have one line each.
+/// What memory is for. A run's report and `tessera plan` have one line for each category.
 enum class Category : std::uint8_t {
   weights,
   masters,
@@ -18,7 +18,7 @@ enum class Category : std::uint8_t {
   staging,
   activations,
   batch,
-  libraries,  ///< workspaces of kernels and their libraries
+  libraries,  ///< workspaces of kernels and of libraries
   count
 };
 constexpr const char* name_of(Category c) {
@@ -34,14 +34,14 @@ class Timeline;
 /// place that allocates device memory. One thread uses it.
 ///  compute: the model, the optimizer, and all else that has no stream of its own.
 ///  communication, of the highest priority: every collective of the rank.
-///  copies: the local sums of reductions, under the rest of backward.
-///  saves: the copy of a state that is saved while training goes on, under the next step until its update.
-/// On the host they are one.
+///  copies: the local sums of reductions, overlapped with the rest of backward.
+///  saves: the snapshot of an asynchronous save, overlapped with the next step until its update.
+/// On the host the four are one stream.
 class Device {
  public:
   enum class Kind { real, measuring };
-  /// A measuring device is for planning: its addresses must not be dereferenced and its streams run nothing; it counts
-  /// what is asked of it.
+  /// A measuring device is for planning: it counts allocations, its addresses must not be dereferenced, and its streams
+  /// run nothing.
   explicit Device(Kind kind = Kind::real);
   ~Device();
   Device(const Device&) = delete;
@@ -52,14 +52,15 @@ class Device {
   Stream& copies();
   Stream& saves();
   bool measuring() const;
-  /// The record of a measuring device's streams.
+  /// What a measuring device's streams have recorded: see Tape.
   const Tape& tape() const;
 
-  /// Uninitialised, 256-byte aligned, owned by the device until it ends. No memory: std::system_error, on this rank.
+  /// Uninitialised memory, 256-byte aligned, owned by the device until it ends. Throws std::system_error, on this rank
+  /// alone, if there is no memory left. Local.
   Tensor allocate(Category category, DType type, Shape shape);
-  /// The same, as an arena of `bytes`; on a measuring device, one that measures.
+  /// An arena of `bytes` of such memory; on a measuring device, an arena that measures.
   Arena arena(Category category, std::int64_t bytes);
-  /// Bytes held per category, and how often memory was asked for.
+  /// Bytes held per category, and the number of allocations.
   const MemoryReport& memory() const;
   std::int64_t allocations() const;
 
@@ -70,15 +71,16 @@ class Device {
 
   /// Page-locked host memory, uninitialised, owned by the device until it ends.
   std::span<std::byte> pinned(std::int64_t bytes);
-  /// Non-blocking copies from and to pinned memory, which belongs to the copy until the event is reached.
+  /// Non-blocking copies from and to pinned memory, ordered on `stream`. The host must leave that memory alone until
+  /// the event is reached.
   Event send(Stream& stream, const Tensor& to, const void* from);
   Event fetch(Stream& stream, void* to, const Tensor& from);
-  /// Blocks the host until the event is reached, and lets communication progress meanwhile.
+  /// Blocks the host until the event is reached, and calls the communication's progress hook meanwhile.
   void wait(const Event& event);
-  /// Waits of the host so far, those of upload() and download() included; counted alike in host and GPU builds.
+  /// Number of times that the host has waited, upload() and download() included; the same in host and GPU builds.
   std::int64_t host_waits() const;
 
-  /// Where its time goes, by the regions of core/device/region.hpp.
+  /// This rank's time by the regions of core/device/region.hpp.
   Timeline& timeline();
   const Timeline& timeline() const;
 

@@ -14,8 +14,8 @@ struct KernelRun {
   std::int64_t begin = 0, end = 0;
 };
 
-/// While it lives, the GPU's kernels are logged by CUPTI, a library of the CUDA toolkit, which is loaded for it. On the
-/// host there are none. One a process at a time; the device must be idle at its begin and at take(). Local.
+/// Logs the GPU's kernels while it lives, by CUPTI, a library of the CUDA toolkit that it loads. Empty on the host. One
+/// a process at a time. The device must be idle when it is made and at take(). Local.
 class KernelLog {
  public:
   KernelLog();
@@ -23,11 +23,11 @@ class KernelLog {
   KernelLog(const KernelLog&) = delete;
   KernelLog& operator=(const KernelLog&) = delete;
 
-  /// Why no kernel is logged; empty where kernels are, and on the host.
+  /// Why no kernels are logged; empty if they are, and on the host.
   const std::string& missing() const { return missing_; }
-  /// What has run, in the order of begins. Ends the log.
+  /// The kernels that have run, ordered by their begin. Ends the log.
   std::vector<KernelRun> take();
-  /// The stream's number among those of kernels.
+  /// The number that KernelRun::stream has for kernels of `stream`.
   std::uint32_t number_of(const Stream& stream) const;
 
  private:

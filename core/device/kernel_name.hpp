@@ -6,8 +6,8 @@
 
 namespace tessera {
 
-/// A kernel's symbol as people read it. Kokkos wraps a functor in several templates: the function that launched it says
-/// more.
+/// A kernel's symbol, demangled and shortened for people. Kokkos wraps a functor in several templates, which are
+/// dropped: the name begins with the function that launched the kernel.
 inline std::string readable_kernel(const char* symbol) {
   constexpr std::size_t longest = 110;
   int status = 0;

@@ -5,9 +5,9 @@
 
 namespace tessera {
 
-/// What a run's time goes into: the one list of regions. Closing tables and profiles name them in this order.
+/// The regions by which a run's time is accounted: their only list. Closing tables and profiles keep this order.
 enum class RegionName : std::uint8_t {
-  outside,  ///< what no region covers
+  outside,  ///< time that no other region covers
   step,
   gradient,  ///< forward and backward
   attention,
@@ -41,8 +41,8 @@ struct Transfer {
 
 class Timeline;
 
-/// A named stretch of a rank's time, on the host and in the order of a stream: a Kokkos::Profiling region that tools
-/// see, and part of the Timeline of the stream's device (of a stream without one, nothing).
+/// A named stretch of a rank's time, on the host and on a stream, for as long as the object lives: a Kokkos::Profiling
+/// region for tools, and an entry in the Timeline of the stream's device, if it has one. Local.
 class Region {
  public:
   Region(Stream& stream, RegionName name) : Region(stream, name, {}) {}

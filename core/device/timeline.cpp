@@ -6,14 +6,14 @@
 namespace tessera {
 namespace {
 
-/// Whether a region stands outside of steps.
+/// Whether a region may be outermost: it contains others rather than being part of one.
 bool stands_alone(RegionName name) {
   return name == RegionName::step || name == RegionName::evaluate || name == RegionName::report;
 }
 
 double seconds(std::int64_t nanoseconds) { return 1e-9 * static_cast<double>(nanoseconds); }
 
-/// Time in which a stretch of either list runs; neither overlaps itself, both are in order.
+/// Time in which stretches of both lists run (their intersection). Each list is sorted and does not overlap itself.
 std::int64_t common(const std::vector<Stretch>& a, const std::vector<Stretch>& b) {
   std::int64_t sum = 0;
   for (auto x = a.begin(), y = b.begin(); x != a.end() && y != b.end(); x->end < y->end ? ++x : ++y)

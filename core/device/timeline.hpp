@@ -8,27 +8,26 @@
 
 namespace tessera {
 
-/// Host time spent in a region so far, without that of regions inside it, and how often the host waited for the device
-/// there.
+/// Host time spent in a region so far, nested regions not counted, and how often the host waited for the device there.
 struct RegionTime {
   RegionName name = RegionName::outside;
   double seconds = 0;
   std::int64_t waits = 0;
 };
 
-/// One passage through a region. Times are nanoseconds of the host's steady clock.
+/// One pass through a region. Times are nanoseconds of the host's steady clock.
 struct Stretch {
   RegionName name = RegionName::outside;
-  Transfer transfer;               ///< of a collective
-  const Stream* stream = nullptr;  ///< whose work it is
-  std::int64_t step = 0;           ///< of which it is part; 0: of none
-  int around = -1;                 ///< the stretch in which it lies, of the same list; -1: none
-  int lane = 0;                    ///< collectives that the host carries at once are on different ones, from 1
+  Transfer transfer;               ///< what a collective carries
+  const Stream* stream = nullptr;  ///< the stream of its work
+  std::int64_t step = 0;           ///< the step that it is part of; 0: none
+  int around = -1;                 ///< index of the enclosing stretch in the same list; -1: none
+  int lane = 0;                    ///< collectives that the host carries at the same time have different lanes, from 1
   std::int64_t begin = 0, end = 0;
 };
 
-/// Where a rank's time goes, by the regions that it passes through. Always: their sums by the host's clock. Between
-/// record() and stop() also every passage, by the host's clock and, on a GPU, by the device's. One a Device. Local.
+/// Profile of a rank's time by region. Sums by the host's clock are always kept. Between record() and stop() every pass
+/// through a region is kept too, by the host's clock and, on a GPU, by the device's. One a Device. Local.
 class Timeline {
  public:
   /// The timeline of the stream's device; null for planning, and for a stream without a device.
@@ -38,31 +37,32 @@ class Timeline {
   /// Opens and closes a region; Region calls them.
   void enter(Stream& stream, RegionName name, const Transfer& transfer);
   void leave(Stream& stream);
-  /// The host waits for the device, in the innermost region.
+  /// Counts a wait of the host for the device, in the innermost region.
   void count_wait() { ++sums_[static_cast<std::size_t>(innermost())].waits; }
-  /// Time by region so far, `outside` first. A region counts as itself inside a step, else as the outermost
-  /// region about it, so that an evaluation's layers are part of the evaluation.
+  /// Time by region so far, `outside` first. A region outside of a step counts as the outermost region around it, so
+  /// that an evaluation's layers are part of the evaluation.
   std::vector<RegionTime> regions() const;
 
-  /// From now on passages are kept. Work must be launched kernel by kernel: a CUDA graph passes through no region.
+  /// Starts keeping every pass through a region. Work must be launched kernel by kernel: the replay of a CUDA graph
+  /// passes through no region.
   void record(Stream& stream);
   void stop() { recording_ = false; }
   bool recording() const { return recording_; }
-  /// Step `number` is next.
+  /// Stretches from now on belong to step `number`.
   void begin_step(std::int64_t number) { step_ = number; }
-  /// A collective that the host carried beside its regions, on a lane of its own.
+  /// Adds a collective that the host carried from `begin` until now, under other regions, on `lane`.
   void carried(const Stream& stream, const Transfer& transfer, int lane, std::int64_t begin);
 
-  /// The recorded stretches, in the order of begins on each stream; of the device those that it has finished.
+  /// The recorded stretches, on each stream ordered by their begin. on_device(): those that the device has finished.
   const std::vector<Stretch>& on_host() const { return kept_; }
   std::vector<Stretch> on_device() const;
 
  private:
-  /// A region that the host is in.
+  /// A region that the host has entered and not left.
   struct Open {
     RegionName counts_as;
     std::int64_t begin;
-    std::int64_t inside = 0;  ///< time of regions in it
+    std::int64_t inside = 0;  ///< nanoseconds in nested regions
     int kept = -1;
   };
   struct Passage {
@@ -76,20 +76,20 @@ class Timeline {
   bool recording_ = false;
   std::int64_t step_ = 0;
   std::vector<Stretch> kept_;
-  std::vector<Passage> passages_;  ///< on the device, of each that was kept
+  std::vector<Passage> passages_;  ///< begin and end on the device of each stretch in kept_
   TimeMarks marks_;
 };
 
-/// What a device's time went into.
+/// A device's time over the recorded steps, by region.
 struct DeviceTime {
   std::int64_t steps = 0;
   double seconds = 0;                          ///< from each step's begin to its end
   std::array<double, region_names> regions{};  ///< seconds in each region, without those inside it
-  double communication = 0;                    ///< in which collectives ran
-  double exposed = 0;                          ///< of it, while the compute stream waited for them
+  double communication = 0;                    ///< seconds in which collectives ran
+  double exposed = 0;                          ///< of these, seconds in which the compute stream waited for them
 };
 
-/// Sums over the steps in `stretches`, which stand in the order of begins on each stream.
+/// Sums over the steps in `stretches`, which are ordered by their begin on each stream.
 DeviceTime time_of(const std::vector<Stretch>& stretches, const Stream& compute, const Stream& communication);
 
 }  // namespace tessera

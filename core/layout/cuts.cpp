@@ -17,7 +17,7 @@ std::vector<std::int64_t> tile_cuts(std::span<const std::int64_t> allowed, int r
   const std::int64_t size = allowed.back();
   std::vector<std::int64_t> cuts{0};
   for (int r = 1; r < ranks; ++r) {
-    // Distances to r size / ranks, times ranks.
+    // All positions are multiplied by `ranks`, so that r size / ranks is a whole number.
     const std::int64_t wanted = r * size;
     const auto above = std::ranges::lower_bound(allowed, wanted, {}, [&](std::int64_t p) { return p * ranks; });
     const bool lower = above != allowed.begin() && wanted - *(above - 1) * ranks <= *above * ranks - wanted;

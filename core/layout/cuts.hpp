@@ -14,16 +14,16 @@ struct Placement;
 ///
 /// Flat cuts: equal slices, whatever they hold. `size` is a multiple of `ranks`.
 std::vector<std::int64_t> flat_cuts(std::int64_t size, int ranks);
-/// Tile cuts: cut r is the allowed position nearest to r size / ranks, of two the lower. Uneven slices, some empty.
-/// `allowed` ascends and ends with size.
+/// Tile cuts: cut r is the allowed position nearest to r size / ranks; of two equally near the lower. Slices are uneven
+/// and may be empty. `allowed` ascends and ends with size.
 std::vector<std::int64_t> tile_cuts(std::span<const std::int64_t> allowed, int ranks);
 
-/// Positions allowed to tile cuts in a bucket of one format: its end, and wherever a row of the format's blocks, of
-/// either copy, begins in a member. Gaps between members belong to the slice before them.
+/// Positions at which tile cuts may cut a bucket of one format: its end, and in each member every tile_rows(format)-th
+/// row. A gap between members belongs to the slice before it.
 std::vector<std::int64_t> tile_positions(const ParamRegistry& registry, FormatId format,
                                          std::span<const Placement> members, std::int64_t size);
 
-/// Rows of a weight whose elements a rank owns together under tile cuts: whole blocks of both copies.
+/// Number of rows of a weight that tile cuts never separate: they hold whole blocks of both copies.
 std::int64_t tile_rows(FormatId format);
 
 }  // namespace tessera

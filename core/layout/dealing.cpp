@@ -13,7 +13,7 @@ OwnerLoad sum_of(std::span<const OwnerLoad> members) {
   return sum;
 }
 
-/// How many members each run has.
+/// Number of members of each run: see Dealing::deal.
 std::vector<int> run_lengths(std::span<const OwnerLoad> members, int runs) {
   const int count = static_cast<int>(members.size());
   const OwnerLoad all = sum_of(members);
@@ -54,7 +54,7 @@ Dealing::Dealing(int ranks, std::span<const OwnerLoad> members) : loads_(static_
 
 int Dealing::rank_for(const OwnerLoad& run, const std::vector<bool>& taken) const {
   int best = -1;
-  std::pair<bool, double> least;  // whether its elements would exceed the limit, and its cost
+  std::pair<bool, double> least;  // of `best`: whether its elements would exceed the limit, and its cost
   for (std::size_t r = 0; r < loads_.size(); ++r) {
     if (taken[r]) continue;
     const std::pair with(static_cast<double>(loads_[r].elements + run.elements) > most_elements_, loads_[r].cost);

@@ -5,11 +5,11 @@
 
 #include "core/layout/param.hpp"
 
-/// Whole-matrix owners: which rank owns which members of a bucket. The offsets of a bucket never depend on it.
+/// Assignment of the members of whole-matrix buckets to owner ranks. The offsets in a bucket never depend on it.
 namespace tessera {
 
-/// Cost of one member for its owner, up to a factor: a Newton-Schulz step of a part [r,c] makes products of
-/// min(r,c)^2 max(r,c) multiplications. A sum of whole numbers, in double, so that it is the same everywhere.
+/// Cost of one member for its owner, up to a constant factor: a Newton-Schulz step on a part [r,c] makes matrix
+/// products of min(r,c)^2 max(r,c) multiplications. A sum of whole numbers in double, so that all ranks get the same.
 double newton_schulz_cost(const ParamSpec& spec);
 
 /// Newton-Schulz cost and elements of a member, of a run of members or of a rank.
@@ -25,24 +25,25 @@ struct OwnerLoad {
   bool operator==(const OwnerLoad&) const = default;
 };
 
-/// Neighbouring members of one bucket, and who owns them.
+/// A run of neighbouring members of one bucket, and the rank that owns them.
 struct OwnedRun {
   int members = 0;
   int rank = 0;
   bool operator==(const OwnedRun&) const = default;
 };
 
-/// Deals the members of one process group's buckets to its ranks, bucket by bucket.
+/// Deals the members of one process group's buckets to its ranks, bucket by bucket. Pure: the same on all ranks.
 class Dealing {
  public:
-  /// `members`: every member that will be dealt.
+  /// `members`: the loads of all members that will be dealt, from which the limit of elements a rank follows.
   Dealing(int ranks, std::span<const OwnerLoad> members);
 
-  /// The runs of one bucket's members, in order: min(members, ranks) of about equal cost. Run j ends with the first
-  /// member at which runs * (cost so far) >= (j+1) * (cost of all), or earlier where each later run needs a member. By
-  /// falling cost (ties: the earlier) a run goes to a rank without one in this bucket: that with the least cost so far
-  /// (ties: the lower), passing over ranks whose elements would exceed 1.25 times the mean plus the largest member
-  /// while another's would not.
+  /// Cuts one bucket's members into min(members, ranks) runs of about equal cost and gives each run to a rank. Run j
+  /// ends with the first member at which runs * (cost so far) >= (j+1) * (cost of all), or earlier if otherwise a later
+  /// run would have no member. Runs are given out by falling cost (ties: the earlier run first), each to the rank with
+  /// the least cost so far (ties: the lower rank) among those that have no run of this bucket. A rank whose elements
+  /// would exceed 1.25 times the mean plus the largest member is passed over if another's would not. Returns runs in
+  /// order.
   std::vector<OwnedRun> deal(std::span<const OwnerLoad> members);
 
   /// What each rank has been dealt so far.

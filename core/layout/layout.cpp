@@ -22,8 +22,8 @@ int ranks_of(ProcessGroup processes, const LayoutRules& rules) {
   return processes == ProcessGroup::dense ? rules.dense_ranks : rules.expert_ranks;
 }
 
-/// Whether a bucket takes no further dataset. One of whole matrices has about one for each rank: a link of the network
-/// that took a bucket alone would be the step's slowest.
+/// Whether a bucket takes no further dataset. A bucket of whole matrices takes about one matrix for each rank:
+/// otherwise few ranks would own and send all of it, and their network links would be the step's slowest.
 bool full(const Bucket& bucket, const LayoutRules& rules) {
   if (rules.unit != GatherUnit::bucket || bucket.size.value < rules.bucket_elements) return false;
   if (bucket.key.owner == OwnerKind::element_sharded) return true;
@@ -31,7 +31,8 @@ bool full(const Bucket& bucket, const LayoutRules& rules) {
   return 10 * bucket.size.value >= 9 * ranks_of(bucket.key.processes, rules) * largest->size.value;
 }
 
-/// Whole matrices get their slices when all buckets are there: ParamLayout::deal().
+/// Fixes a bucket's size and slices. Whole-matrix buckets get their slices later, when all buckets exist:
+/// ParamLayout::deal().
 void close(Bucket& bucket, const ParamRegistry& registry, const LayoutRules& rules) {
   if (bucket.key.owner == OwnerKind::whole_matrix) {
     bucket.size = ElementIndex(round_up(bucket.size.value, std::int64_t{128}));
@@ -52,7 +53,7 @@ void close(Bucket& bucket, const ParamRegistry& registry, const LayoutRules& rul
   }
 }
 
-/// The slices of a whole-matrix bucket. A gap belongs to the slice before it; an empty slice lies at the end.
+/// Sets the slices of a whole-matrix bucket. A gap belongs to the slice before it; an empty slice begins at the end.
 void cut(Bucket& bucket, const std::vector<OwnedRun>& runs, int ranks) {
   bucket.counts.assign(static_cast<std::size_t>(ranks), 0);
   bucket.begins.assign(static_cast<std::size_t>(ranks), bucket.size.value);
@@ -66,7 +67,7 @@ void cut(Bucket& bucket, const std::vector<OwnedRun>& runs, int ranks) {
   }
 }
 
-/// Where this rank's part of each parameter's dataset begins.
+/// Canonical index at which this rank's part of each parameter's dataset begins.
 IndexedBy<ParamId, std::int64_t> dataset_begins(const ParamRegistry& registry) {
   IndexedBy<ParamId, std::int64_t> begins(registry.size());
   for (const Dataset& dataset : registry.datasets())
@@ -86,7 +87,7 @@ std::uint64_t hash_of(const ParamRegistry& registry, const IndexedBy<BucketId, B
     mix(static_cast<std::uint64_t>(bucket.size.value));
     for (std::int64_t begin : bucket.begins) mix(static_cast<std::uint64_t>(begin));
     for (const Placement& p : bucket.members) {
-      // Canonical names and indices, so that single and discrete expert weights have one hash.
+      // Canonical names and indices, so that single and discrete expert weights have the same hash.
       mix(fnv1a64(registry[p.param].canonical.name));
       mix(static_cast<std::uint64_t>(p.canonical.value - begins[p.param]));
       mix(static_cast<std::uint64_t>(p.offset.value));
@@ -95,7 +96,8 @@ std::uint64_t hash_of(const ParamRegistry& registry, const IndexedBy<BucketId, B
   return hash;
 }
 
-/// A group for each block or module of a process group; what stands in no block is a module.
+/// Groups of full sharding: one for each block (or module) of a process group; parameters outside of blocks are grouped
+/// by module.
 IndexedBy<GroupId, BucketGroup> groups_by_unit(const ParamRegistry& registry,
                                                const IndexedBy<BucketId, Bucket>& buckets, GatherUnit unit) {
   IndexedBy<GroupId, BucketGroup> groups;

@@ -12,36 +12,36 @@
 
 namespace tessera {
 
-/// Who steps a bucket: slices of equal size, or whole matrices dealt to ranks.
+/// How the optimizer's work on a bucket is divided: each rank steps a slice of its elements, or whole matrices.
 enum class OwnerKind : std::uint8_t { element_sharded, whole_matrix };
 constexpr const char* name_of(OwnerKind k) {
   return k == OwnerKind::element_sharded ? "element-sharded" : "whole-matrix";
 }
 
-/// Unit of an all-gather: a bucket of about bucket_elements (sharding optimizer); under full sharding, where ranks keep
-/// slices of weights, a module or a block. There buckets close at modules, whatever their size.
+/// Unit of an all-gather: with sharding `optimizer` a bucket of about bucket_elements; with full sharding, where ranks
+/// keep slices of weights, a module or a block. Under full sharding buckets close at modules, whatever their size.
 enum class GatherUnit : std::uint8_t { bucket, module, block };
 
 /// What the layout depends on besides the parameters and their formats.
 struct LayoutRules {
   int dense_ranks = 1;
   int expert_ranks = 1;
-  std::int64_t bucket_elements = 1;  ///< a bucket closes at the first dataset that brings it here
-  OwnerKind matrices = OwnerKind::element_sharded;  ///< of matrices and experts; all else is element-sharded
-  GatherCuts cuts = GatherCuts::flat;  ///< of element-sharded buckets whose format has codes; all others: flat
+  std::int64_t bucket_elements = 1;  ///< a bucket closes with the dataset that brings it to this size
+  OwnerKind matrices = OwnerKind::element_sharded;  ///< for matrices and experts; all else is element-sharded
+  GatherCuts cuts = GatherCuts::flat;  ///< for element-sharded buckets whose format has codes; all others: flat
   GatherUnit unit = GatherUnit::bucket;
 };
 
-/// Parameters of one key lie together and never share a bucket with another key's.
+/// A bucket holds parameters of one key only.
 struct BucketKey {
   WeightFormat format;
   ProcessGroup processes = ProcessGroup::dense;
   OwnerKind owner = OwnerKind::element_sharded;
-  int module = -1;  ///< where buckets close at modules: its number
+  int module = -1;  ///< number of the module, if buckets close at modules; else -1
   bool operator==(const BucketKey&) const = default;
 };
 
-/// A bucket, and a group of them, of one layout.
+/// Numbers of a bucket and of a group of buckets in one layout.
 struct BucketId {
   int value = -1;
   bool operator==(const BucketId&) const = default;
@@ -58,7 +58,7 @@ struct Placement {
   BucketId bucket;
   ElementIndex offset, size;
   ElementIndex canonical;  ///< index of its first element in the canonical dataset
-  ElementIndex real;       ///< elements that exist outside memory: all but the vocabulary's padding, at the end
+  ElementIndex real;       ///< elements without the vocabulary's padding, which is at the end
 };
 
 struct Bucket {
@@ -66,7 +66,7 @@ struct Bucket {
   std::vector<Placement> members;    ///< ascending offsets
   ElementIndex size;                 ///< with padding
   std::vector<std::int64_t> counts;  ///< elements of each rank's slice
-  std::vector<std::int64_t> begins;  ///< where each slice begins
+  std::vector<std::int64_t> begins;  ///< position of each rank's slice in the bucket
   GatherCuts cuts = GatherCuts::flat;  ///< tile: no slice begins inside a row of the format's blocks
   int ranks() const { return static_cast<int>(counts.size()); }
   /// Whether each block of the format has one owner.
@@ -78,13 +78,13 @@ struct Bucket {
   Tensor slice(const Tensor& whole, const Ranks& r) const { return whole.flat(slice_begin(r), slice(r)); }
 };
 
-/// The unit of one coalesced collective: a bucket, or the last buckets of all keys of one process group, which hold the
-/// model's first layers and are the first to be gathered and the last to be reduced; or all buckets of a module or
-/// block of one process group.
+/// The buckets of one coalesced collective, all of one process group. With sharding `optimizer`: a single bucket, or
+/// the last buckets of all keys together, which hold the model's first layers and are the first to be gathered and the
+/// last to be reduced. With full sharding: all buckets of a module or block.
 struct BucketGroup {
   ProcessGroup processes = ProcessGroup::dense;
   std::vector<BucketId> buckets;  ///< ascending
-  int unit = -1;  ///< number of the module or block, the same in every process group
+  int unit = -1;  ///< number of the module or block, the same in all process groups; -1: sharding `optimizer`
 };
 
 /// A piece of a member inside one rank's slice of a bucket.
@@ -95,17 +95,18 @@ struct Piece {
   ElementIndex count;
   ElementIndex shard;      ///< within the rank's slice
   ElementIndex canonical;  ///< index of its first element in the canonical dataset
-  ElementIndex real;       ///< elements, from its beginning, that exist outside memory
+  ElementIndex real;       ///< elements without the vocabulary's padding, which is at the end
 };
 
-/// Where every element of every parameter lies and which rank owns it: a pure value, the same on all ranks (hash()).
-/// Parameters stand in reverse registration order, dataset by dataset, experts ascending, so that the offsets do
-/// not depend on whether expert weights are held single or discrete. A slice of an element-sharded bucket is as long as
-/// any other; of a whole-matrix bucket a rank owns a run of members, with the gaps behind them, or nothing.
+/// Position and owner of every element of every parameter: a pure value, the same on all ranks (hash()). Parameters lie
+/// in reverse registration order, dataset by dataset, experts ascending, so that offsets do not depend on whether
+/// expert weights are held single or discrete. Slices of an element-sharded bucket with flat cuts have equal sizes;
+/// with tile cuts they follow rows of blocks. Of a whole-matrix bucket a rank owns a run of members, with the gaps
+/// behind them, or nothing.
 class ParamLayout {
  public:
   static constexpr std::int64_t alignment = 64;
-  /// Cuts between ranks are multiples of this many elements: no format's byte is split.
+  /// Cuts between ranks are multiples of this many elements, so that no byte of packed codes is split.
   static constexpr std::int64_t cut_elements = 32;
 
   static ParamLayout build(const ParamRegistry& registry, const LayoutRules& rules);
@@ -113,20 +114,20 @@ class ParamLayout {
   const IndexedBy<BucketId, Bucket>& buckets() const { return buckets_; }
   const IndexedBy<GroupId, BucketGroup>& groups() const { return groups_; }
   GroupId group_of(ParamId param) const { return group_of_[place(param).bucket]; }
-  /// The first member's placement; the others follow at member_stride().
+  /// Placement of the first member; further members follow at distance member_stride() elements.
   const Placement& place(ParamId param) const { return params_[param].first; }
   std::int64_t member_stride(ParamId param) const { return params_[param].stride; }
 
-  /// The pieces of a bucket that a rank owns, ascending; alignment gaps and padding are in none.
+  /// The pieces of a bucket that a rank owns, ascending. Gaps between members and padding belong to no piece.
   std::vector<Piece> pieces(BucketId bucket, const Ranks& ranks) const;
 
-  /// What each rank of a process group owns of the whole-matrix buckets.
+  /// Load of each rank of a process group by the whole-matrix buckets.
   const std::vector<OwnerLoad>& owners(ProcessGroup processes) const {
     return owners_[static_cast<std::size_t>(processes)];
   }
 
-  /// Hash of all that ranks must agree on. Experts count from the first one registered here, so that ranks with
-  /// different experts have the same hash.
+  /// Hash of all that must be equal on all ranks. Experts are numbered from the first one registered on this rank, so
+  /// that ranks that hold different experts have the same hash.
   std::uint64_t hash() const { return hash_; }
 
  private:

@@ -14,7 +14,8 @@ bool parts_fit(const ParamSpec& spec) {
 }  // namespace
 
 std::int64_t ParamSpec::real_elements() const {
-  // A parameter is a whole number of canonical members; only the vocabulary's last rows exist in memory alone.
+  // A parameter holds whole canonical members, except for the vocabulary's padding: last rows that exist in memory
+  // only.
   const std::int64_t canonical_left = canonical.shape.elements() - canonical.first;
   return std::min(member_elements(), canonical_left);
 }

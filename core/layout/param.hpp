@@ -11,27 +11,27 @@
 
 namespace tessera {
 
-/// What a parameter is for. Weight decay, quantization and the optimizer follow from it, never from the name.
+/// Role of a parameter. Weight decay, quantization and the optimizer follow from the role, never from the name.
 enum class Role : std::uint8_t { matrix, expert, embedding, position, head, norm, bias, router };
 
-/// Whether it is a matrix of a block, or a stack of them: what an optimizer of matrices serves and recipes quantize.
+/// Whether a role is that of a block's matrix, or a stack of them: Muon steps these, and recipes quantize them.
 constexpr bool is_matrix(Role role) { return role == Role::matrix || role == Role::expert; }
 constexpr bool decays(Role role) { return role != Role::norm && role != Role::bias && role != Role::router; }
 
-/// How a parameter starts: drawn from a normal distribution, zero or one.
+/// Initial value of a parameter: drawn from a normal distribution of mean 0, zero or one.
 struct Start {
   enum class Kind : std::uint8_t { normal, zero, one } kind = Kind::zero;
   double deviation = 0;
 };
 
-/// The dataset that a parameter is in files, logs and random keys: a discrete expert weight is a part of one.
+/// The dataset by which files, logs and random keys know a parameter. A discrete expert weight is a part of a dataset.
 struct Canonical {
   std::string name;        ///< "layers.0.moe.experts.up.weight"
   Shape shape;             ///< [E, F, C]; without vocabulary padding
   std::int64_t first = 0;  ///< row-major index of this parameter's first element in it
 };
 
-/// One registered parameter. `members` matrices of the same shape make a grouped (single) expert weight, else 1.
+/// One registered parameter. A grouped (single) expert weight has `members` matrices of one shape; others have 1.
 struct ParamSpec {
   std::string name;  ///< as held: "layers.0.moe.experts.3.up.weight" when discrete
   Shape member;      ///< shape of one member in memory, vocabulary padding included
@@ -39,17 +39,17 @@ struct ParamSpec {
   Role role = Role::matrix;
   Start start;
   Canonical canonical;
-  std::string tied_to = {};  ///< a further canonical name that the model uses it as, or empty
+  std::string tied_to = {};  ///< second canonical name under which the model uses it (tied head), or empty
   Shape parts = {};  ///< rows of each of the matrices that are fused into a member (query, key and value; gate and
                      ///< up), in order; empty: the member is one
   int block = -1;            ///< the transformer block that it belongs to, set by the registry; -1: none
-  int module = 0;            ///< the half of a block, the embedding or the head: a number set by the registry
+  int module = 0;  ///< number of its module (half of a block, embedding, head), set by the registry
   WeightFormat format = {};  ///< what format_of says, set by the registry
 
   std::int64_t member_elements() const { return member.elements(); }
-  /// Rows of each part of a member: one at least.
+  /// Rows of each part of a member; at least one part.
   Shape part_rows() const { return parts.rank() > 0 ? parts : Shape{member[0]}; }
-  /// Elements of one member that exist outside memory (all but the vocabulary's padding, which is at the end).
+  /// Elements of one member without the vocabulary's padding, which is at the end and exists in memory only.
   std::int64_t real_elements() const;
   /// Row-major index of a member's first element in the canonical dataset.
   std::int64_t canonical_index(int m) const { return canonical.first + m * member_elements(); }
@@ -60,7 +60,7 @@ struct ParamId {
   bool operator==(const ParamId&) const = default;
 };
 
-/// A canonical dataset: the run of parameters of that name, one, or the experts of a discrete projection.
+/// A canonical dataset: one parameter, or the parameters of all experts of a discrete projection.
 struct Dataset {
   std::vector<ParamId> params;  ///< registered one after another, ascending in the dataset; at least one
 };
@@ -72,8 +72,8 @@ struct FormatRules {
   bool head = false;                        ///< whether an untied head is quantized
 };
 
-/// The format of one parameter, from its role and block: the only place that decides what is quantized. Matrices and
-/// experts of the rules' blocks are, and an untied head if it is asked for; a tied one is an embedding.
+/// The format of one parameter, from its role and block: the only place that decides what is quantized. Quantized are
+/// matrices and experts of the rules' blocks and, if rules.head, an untied head. A tied head is an embedding: plain.
 WeightFormat format_of(const ParamSpec& spec, const FormatRules& rules);
 
 /// The parameters of a model in registration (forward) order: the only list of them, each with its format.
@@ -82,7 +82,7 @@ class ParamRegistry {
   ParamRegistry() = default;
   explicit ParamRegistry(const FormatRules& rules) : rules_(rules) {}
 
-  /// While it lives, parameters are registered as part of transformer block `block`, in modules of its own.
+  /// Parameters registered while it lives belong to transformer block `block`, in modules of their own.
   class InBlock {
    public:
     InBlock(ParamRegistry& registry, int block) : registry_(registry) {
@@ -103,7 +103,7 @@ class ParamRegistry {
   ParamId add(ParamSpec spec);
   /// Begins a module: parameters registered from now on get buckets of their own under full sharding.
   void begin_module() { ++module_; }
-  /// The model uses a parameter under a second canonical name too, in place of one of its own.
+  /// Ties a parameter to a second canonical name: the model uses it there too, in place of a parameter of that name.
   void tie(ParamId id, std::string name) { specs_[static_cast<std::size_t>(id.value)].tied_to = std::move(name); }
   const ParamSpec& operator[](ParamId id) const { return specs_[static_cast<std::size_t>(id.value)]; }
   const std::vector<ParamSpec>& specs() const { return specs_; }

@@ -5,7 +5,8 @@
 
 namespace tessera {
 
-/// Which ranks share a parameter: dense ones all data-parallel ranks, experts the expert-data-parallel ones.
+/// The process group that shares a parameter. dense: all (data-parallel) ranks; expert: the expert-data-parallel ranks,
+/// which hold the same experts.
 enum class ProcessGroup : std::uint8_t { dense, expert };
 constexpr const char* name_of(ProcessGroup g) { return g == ProcessGroup::dense ? "dense" : "expert"; }
 
@@ -16,16 +17,16 @@ struct RankIn {
   bool operator==(const RankIn&) const = default;
 };
 
-/// This rank's number in every group of ranks. A pure value: planning makes that of any rank.
+/// This rank's number in every group of ranks. A pure value: planning makes it for any rank.
 struct Ranks {
   RankIn world;        ///< all ranks: they share the dense parameters
   RankIn expert_data;  ///< the ranks that hold the same experts
-  RankIn experts;      ///< the expert group: ranks that hold all experts between them; of one rank without expert
+  RankIn experts;      ///< the expert group: ranks that hold all experts between them; one rank without expert
                        ///< parallelism
 
-  /// Rank `rank` of `ranks`, where expert groups are `expert` neighbours each: rank r has position r mod `expert` in
-  /// its expert group, and ranks of equal position make an expert-data group. Error{internal} unless `rank` is below
-  /// `ranks` and `expert` divides `ranks`.
+  /// Groups of rank `rank` among `ranks`. An expert group is `expert` neighbouring ranks: rank r has position
+  /// r mod `expert` in it, and ranks of equal position make an expert-data group. Throws Error{internal} unless `rank`
+  /// is below `ranks` and `expert` divides `ranks`.
   static Ranks in_world(int ranks, int rank, int expert = 1) {
     require(ranks > 0 && rank >= 0 && rank < ranks, "Ranks", "takes a rank below the number of ranks");
     require(expert > 0 && ranks % expert == 0, "Ranks", "takes expert groups that divide the ranks");

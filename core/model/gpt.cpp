@@ -69,7 +69,7 @@ Residual Gpt::forward(const Call& call, const Tensor& ids, const Saved& saved, c
     const Arena::Frame frame(call.arena);
     const Block::Saved block = blocks_[i].forward(call, x, saved.blocks[i], branch);
     x = {block.middle, branch, saved.streams[i + 1]};
-    // What the frame is about to take along is added now instead of by the next norm.
+    // The branch lies in memory that the frame is about to release: add it now rather than in the next norm.
     if (!saved.blocks[i]) x = sum(call, x);
   }
   return x;

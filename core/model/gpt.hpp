@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-/// A sequence that grows, and what its tokens leave for those to come.
+/// A sequence under generation, with the key/value cache of its tokens.
 struct Sequence {
   Tensor cache;             ///< [L, T, 2 G D] in the compute type: keys and values by block and position
   Tensor rotation;          ///< [T, D]: the table of rotary(); empty where positions are learned
@@ -17,9 +17,10 @@ struct Sequence {
   std::int64_t capacity() const { return cache.shape[1]; }
 };
 
-/// A GPT or mixture-of-experts language model: embedding, L blocks, head. It holds shapes and ids of parameters, no
-/// memory; everything a call computes lies in pass.arena and is given back on return. Calls order on pass.stream, ask
-/// for weights and give gradients in an order that depends on the shape alone, and are as collective as those two are.
+/// A GPT or mixture-of-experts language model: embedding, L blocks, head. Holds shapes and parameter ids, no memory:
+/// what a call computes lies in pass.arena, which is released on return. Calls order on pass.stream. They ask for
+/// weights and write gradients in an order that depends on the shape alone. Collective if pass.weights, pass.gradients
+/// or pass.exchange are.
 class Gpt {
  public:
   /// Registers all parameters in forward order. Throws Error{internal} for a shape that no kernel takes.
@@ -29,19 +30,20 @@ class Gpt {
   /// the auxiliary losses; *pass.sums += the unscaled sums. `batch` has no padding (else Error{internal}).
   void gradient(const Pass& pass, const MicroBatch& batch) const;
 
-  /// pass.sums->loss += the sum of cross-entropies, with the bits that gradient() would add, those of padding left out;
-  /// nothing else is written. What the padding holds changes no bit.
+  /// pass.sums->loss += the sum of cross-entropies of all sequences but the padding, with the bits that gradient()
+  /// would add. Writes nothing else. The padding's contents change no bit.
   void evaluate(const Pass& pass, const MicroBatch& batch) const;
 
-  /// logits [V] (fp32, fp64) of the token that follows ids[position]. ids i32 [T]; what lies behind position is
-  /// ignored.
+  /// Writes to `logits` [V] (fp32, fp64) those of the token that follows ids[position]. ids i32 [T]; ids after
+  /// `position` are ignored.
   void next_logits(const Pass& pass, const Tensor& ids, std::int64_t position, const Tensor& logits) const;
 
-  /// Memory of an empty sequence of at most `capacity` tokens, from `arena`.keep().
+  /// Makes an empty sequence for at most `capacity` tokens, in memory from arena.keep().
   Sequence sequence(Stream& stream, Arena& arena, std::int64_t capacity) const;
-  /// Appends ids, i32 [n], to `sequence`, and unless `logits` is empty writes [V] (fp32, fp64) of the token that
-  /// follows. Each token is computed once, against the cache of those before; its bits do not depend on how the
-  /// sequence was taken apart, as long as those of a product's row do not depend on the other rows.
+  /// Appends ids, i32 [n], to `sequence`; unless `logits` [V] (fp32, fp64) is empty, writes there those of the token
+  /// that follows. Each token is computed once, against the cached keys and values of those before. Its bits do not
+  /// depend on how the sequence was divided into calls, provided that a row of a matrix product has the same bits
+  /// whatever the other rows are.
   void extend(const Pass& pass, Sequence& sequence, const Tensor& ids, const Tensor& logits) const;
 
   const GptShape& shape() const { return shape_; }
@@ -54,7 +56,7 @@ class Gpt {
 
   Call start(const Pass& pass, const MicroBatch& batch) const;
   Saved place(Arena& arena, std::int64_t tokens) const;
-  /// The stream that enters the head. `branch` [M,C] holds what is still to be added to it.
+  /// Returns the residual stream that enters the head, with a branch (in `branch`, [M,C]) that is still to be added.
   Residual forward(const Call& call, const Tensor& ids, const Saved& saved, const Tensor& branch) const;
   Tensor stream_temp(Arena& arena, std::int64_t tokens) const;
 

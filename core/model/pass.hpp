@@ -8,24 +8,24 @@ namespace tessera {
 
 class RowExchange;
 
-/// Sums of one step on the device, zeroed at its start; what the log row is made of.
+/// Sums of one step on the device, zeroed at its start. The log row is made from them.
 struct StepSums {
   double loss = 0;           ///< sum over this rank's tokens of the cross-entropy
   double balance = 0;        ///< sum over sequences and MoE layers of E sum f P
   double z = 0;              ///< sum over tokens and MoE layers of logsumexp^2
-  double busiest = 0;        ///< sum over micro-batches and MoE layers of the slots of the expert that got most
-  std::uint64_t logits = 0;  ///< digest of the logits, when traced
-  Arrivals arrivals;         ///< of rows at this rank's experts
+  double busiest = 0;        ///< sum over micro-batches and MoE layers of the rows of the busiest expert
+  std::uint64_t logits = 0;  ///< digest of the logits, if traced
+  Arrivals arrivals;         ///< rows that arrived at this rank's experts
   std::uint64_t not_finite = 0;  ///< 1 when a factor of a product held NaN or infinity before it was quantized
 };
 
-/// Key of stochastic rounding, beside a weight's name and an element's place.
+/// Key of stochastic rounding, together with a weight's name and an element's index.
 struct StepKey {
   std::uint64_t seed = 0;
   Tensor step;  ///< u64 [1] on the device, counted from 1
 };
 
-/// What a model is called with: memory and weights come with the call, layers hold shapes and ids only.
+/// Arguments of a model's call: memory and weights come with it, since layers hold shapes and ids only.
 struct Pass {
   Stream& stream;
   WeightSource& weights;
@@ -35,14 +35,14 @@ struct Pass {
   std::uint64_t* logits_digest = nullptr;  ///< on the device (&sums->logits) when the logits are traced, else null
   StepKey key = {};
   RowExchange* exchange = nullptr;  ///< null without expert parallelism
-  std::optional<float> fault = {};  ///< a test's value for the gradient that enters the first block's last branch
+  std::optional<float> fault = {};  ///< fault injection: a value for the gradient into the first block's last branch
 
-  /// The step's word for values that are not finite, where quantizers set it.
+  /// The step's flag (u64 [1]) that quantizers set if a value is not finite; empty without sums.
   Tensor not_finite() const { return sums ? Tensor{&sums->not_finite, DType::u64, {1}} : Tensor{}; }
 };
 
-/// One micro-batch on the device: ids and targets i32 [sequences * T]. Its last `padding` sequences are computed like
-/// the others, so that every rank makes the same passes, and count in no sum; training has none.
+/// One micro-batch on the device: ids and targets i32 [sequences * T]. Its last `padding` sequences are computed, so
+/// that every rank makes the same passes, but count in no sum. Training has no padding.
 struct MicroBatch {
   Tensor ids, targets;
   std::int64_t sequences = 0;

@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-/// Of a dry pass, which has no counts: what is sent is shared out evenly.
+/// Row counts of a dry pass, which has no routing: even shares.
 RowCounts even_counts(const ArrivalShape& shape, DryRows dry) {
   RowCounts counts;
   for (std::int64_t r = 0; r < shape.ranks; ++r)
@@ -20,7 +20,7 @@ RowCounts even_counts(const ArrivalShape& shape, DryRows dry) {
   return counts;
 }
 
-/// What one operation moves of one tensor of rows, in elements.
+/// Counts and displacements of one tensor of rows, in elements.
 struct Cut {
   Cut(std::int64_t columns, const std::vector<std::int64_t>& sent, const std::vector<std::int64_t>& received) {
     const auto elements = [columns](std::int64_t rows) { return rows * columns; };
@@ -39,7 +39,7 @@ RowCounts row_counts(const ArrivalShape& shape, std::span<const std::int32_t> co
   const auto at = [&](std::int64_t rank, std::int64_t expert) -> std::int64_t {
     return counts[static_cast<std::size_t>(rank * shape.experts + expert)];
   };
-  /// Rows of one rank for the experts of another.
+  /// Number of rows that rank `from` has for the experts of rank `to`.
   const auto between = [&](std::int64_t from, std::int64_t to) {
     std::int64_t sum = 0;
     for (std::int64_t e = to * held; e < (to + 1) * held; ++e) sum += at(from, e);

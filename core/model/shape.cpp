@@ -30,7 +30,7 @@ KeepRules keep_rules(const RecomputeConfig& config) {
 }  // namespace
 
 ArrivalShape MoeShape::arrival(std::int64_t tokens, std::int64_t row_multiple) const {
-  // A token comes at most once to an expert, and at most k times to a rank.
+  // A token goes at most once to an expert, so at most min(k, held) times to a rank.
   const std::int64_t most = group.size * tokens * std::min(top_k, held()), share = tokens * top_k;
   const double asked = std::ceil(room * static_cast<double>(share));
   const bool ample = room == 0 || asked >= static_cast<double>(most);

@@ -17,16 +17,16 @@ struct MoeShape {
   bool renormalize = true;
   ExpertWeights weights = ExpertWeights::single;
   double balance_coef = 0, z_coef = 0;
-  RankIn group = {};  ///< this rank's place among those that hold the experts between them
-  double room = 0;    ///< rows that it can take over its even share, M k; 0: always enough
+  RankIn group = {};  ///< this rank in its expert group, whose ranks hold the experts between them
+  double room = 0;    ///< rows that this rank has room for / its even share M k; 0: enough for any routing
 
   std::int64_t held() const { return experts / group.size; }
   std::int64_t first() const { return group.rank * held(); }  ///< first of the experts that this rank holds
-  /// How the rows arrive of `tokens` tokens on each rank of the group.
+  /// Shape of the rows that arrive at this rank, if each rank of the group has `tokens` tokens.
   ArrivalShape arrival(std::int64_t tokens, std::int64_t row_multiple) const;
 };
 
-/// What a layer keeps from forward for backward: all that it needs, or the input alone (recomputation: backward runs
+/// Activation checkpointing of a layer: keep all that backward needs, or the input alone (recomputation: backward runs
 /// forward again).
 enum class Keep : std::uint8_t { all, input };
 
@@ -35,7 +35,7 @@ struct KeepRules {
   Keep block = Keep::all;
 };
 
-/// Everything that decides a model's parameters and arithmetic; letters as in the formulas of the layers.
+/// Everything that decides a model's parameters and arithmetic. Letters are those of the layers' formulas.
 struct GptShape {
   std::int64_t layers = 0;      ///< L
   std::int64_t hidden = 0;      ///< C
@@ -46,23 +46,23 @@ struct GptShape {
   std::int64_t seq_len = 0;     ///< T
   std::int64_t vocabulary = 0;  ///< V
   Norm norm = Norm::layer;
-  double eps = norm_eps;  ///< of every norm
+  double eps = norm_eps;  ///< added in every norm
   Position position = Position::learned;
   double rope_base = 10000;
   RopeScaling rope_scaling;
   Activation activation = Activation::gelu;
   bool bias = true;
-  bool qkv_bias = false;  ///< queries, keys and values have one where no other product has
+  bool qkv_bias = false;  ///< queries, keys and values have a bias even if `bias` is false
   bool qk_norm = false;   ///< queries and keys are normalised head by head
   bool tied_head = false;
   std::optional<MoeShape> moe;
 
   DType compute = DType::bf16;
-  Recipe recipe;  ///< in which formats its products take their factors
+  Recipe recipe;  ///< number formats of the factors of its products
   Accumulation accumulation = Accumulation::fused;
   SumOrder attention_order = SumOrder::fixed;
   KeepRules keep;
-  /// Elements of logits that exist at once; the head works on that many rows of the batch at a time (at least one).
+  /// Elements of logits that exist at once: the head works on as many rows of the batch at a time (at least one).
   std::int64_t logits_at_once = std::int64_t{1} << 28;
 
   /// Rows of the vocabulary's matrices in memory.
@@ -70,7 +70,7 @@ struct GptShape {
   /// The type of statistics, router logits and other small sums.
   DType sum_type() const { return compute == DType::f64 ? DType::f64 : DType::f32; }
 
-  /// The model of a config on the rank at place `experts` of its expert group.
+  /// The shape of a config's model on the rank that is `experts` in its expert group.
   static GptShape from(const RunConfig& config, const RankIn& experts = {});
 };
 

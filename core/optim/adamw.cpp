@@ -8,11 +8,11 @@
 namespace tessera {
 namespace {
 
-// The words of its counters are the clock that the kernel advances.
+// The counters' words, in their order, are the AdamWClock that the kernel advances.
 static_assert(sizeof(AdamWClock) == 3 * sizeof(std::uint64_t) && offsetof(AdamWClock, t) == 0 &&
               offsetof(AdamWClock, beta1_power) == 8 && offsetof(AdamWClock, beta2_power) == 16);
 
-/// Runs of equal weight decay in a whole bucket; no slice of it has more.
+/// Number of runs of equal weight decay in a whole bucket: an upper bound for any slice of it.
 std::int64_t runs_of(const ParamRegistry& registry, const Bucket& bucket) {
   std::int64_t runs = 0;
   std::optional<bool> before;

@@ -18,8 +18,8 @@ class AdamW final : public Rule {
   void visit_counters(const CounterVisitor& visit) const override;
 
  private:
-  /// Neighbours of equal decay in a slice, with the gaps between them: zeros in masters, gradients and moments, which a
-  /// step leaves zero.
+  /// A run of neighbouring parameters of equal weight decay in a slice, gaps included: gaps are zero in masters,
+  /// gradients and moments, and a step leaves them zero.
   struct Run {
     std::size_t slice;  ///< of m_ and v_
     std::int64_t begin, count;
@@ -33,8 +33,8 @@ class AdamW final : public Rule {
   std::vector<BucketSlice> m_, v_;
   std::vector<Run> runs_;
   AdamWTable table_;
-  Tensor table_memory_;  ///< as large on every rank, as the plan has it
-  std::vector<const void*> addresses_;  ///< that the table was made of
+  Tensor table_memory_;  ///< of equal size on all ranks, as planned
+  std::vector<const void*> addresses_;  ///< from which the table was made
 };
 
 /// AdamW's counters before its first update.

@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-/// Adds the squares of this rank's slices of all buckets, as many a call as this array holds.
+/// Adds the squares of this rank's slices of all buckets, in calls of as many slices as the array holds.
 void add_all_squares(Stream& stream, const Tensor& words, const Reduced& gradients) {
   std::array<Tensor, 64> some;
   const auto all = static_cast<std::size_t>(gradients.buckets());

@@ -14,29 +14,29 @@ namespace tessera {
 /// Jordan 2024; polar_express, Amsel 2025.
 std::span<const NewtonSchulzStep> steps_of(MuonCoefficients coefficients);
 
-/// What a deck's `scale` makes of the rate for a part [out, in].
+/// The factor of the learning rate for a part [out, in] with a deck's `scale`.
 double scale_of(MuonScale scale, std::int64_t out, std::int64_t in);
 
-/// What Muon cannot step: a model without matrices, or a parameter that is called one and is none.
+/// Reasons why Muon cannot step a model: it has no matrices, or a parameter with a matrix's role has another shape.
 Problems problems_with_muon(const ParamRegistry& registry);
 
-/// Muon on whole-matrix buckets: an average of the gradient, made orthogonal part by part (ParamSpec::parts), with
-/// decoupled weight decay. One momentum a weight; no counters. A part's step depends on that part alone, so that it is
-/// the same whoever owns it.
+/// Muon on whole-matrix buckets: momentum of the gradient, orthogonalised part by part (ParamSpec::parts), with
+/// decoupled weight decay. State: one momentum a weight; no counters. A part's step depends on that part alone, so its
+/// bits do not depend on the owner.
 class Muon final : public Rule {
  public:
-  /// Throws Error{internal} where a bucket is not of matrices that their owners hold whole.
+  /// Throws Error{internal} unless every bucket is a whole-matrix bucket of matrices.
   Muon(Device& device, const ParamRegistry& registry, const ParamLayout& layout, const Ranks& ranks,
        std::vector<BucketId> buckets, const OptimizerConfig& config);
 
   void initialise(Stream& stream) override;
-  /// The gradients of its buckets are overwritten.
+  /// Overwrites the gradients of its buckets.
   void step(Stream& stream, const Clipped& gradients, const Masters& masters, const RulePlaces& places) override;
   void visit_state(const SlotVisitor& visit) const override;
   void visit_counters(const CounterVisitor&) const override {}
 
  private:
-  /// A matrix that is made orthogonal by itself.
+  /// A matrix that is orthogonalised by itself.
   struct Part {
     std::size_t slice;  ///< of momentum_
     std::int64_t begin;
@@ -55,7 +55,7 @@ class Muon final : public Rule {
   MuonTable table_;
   NewtonSchulzTable matrices_;
   Tensor table_memory_, matrices_memory_;
-  std::vector<const void*> addresses_;  ///< that the tables were made of
+  std::vector<const void*> addresses_;  ///< from which the tables were made
 };
 
 }  // namespace tessera

@@ -35,7 +35,7 @@ float NormWindow::limit(std::int64_t step, double deviations) const {
   for (const double norm : window.last(length))
     if (norm >= 0) squares += (norm - mean) * (norm - mean);
   const double limit = mean + deviations * std::sqrt(squares / count);
-  // Norms that are all alike tell nothing: the next one would be infinitely many deviations off.
+  // If all norms are equal, the deviation is 0 and any other norm would be a spike: set no limit.
   return squares > 0 ? static_cast<float>(limit) : std::numeric_limits<float>::infinity();
 }
 

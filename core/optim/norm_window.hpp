@@ -4,23 +4,23 @@
 
 namespace tessera {
 
-/// The gradient norms by which a step is told to be a spike: its z-score over a window of 128 steps, as llm.c has it
-/// (llmc/outlier_detector.h). The step just before is left out, since its norm may still be on the device when this one
-/// is enqueued: what is skipped depends on no timing. The same on every rank. All Local.
+/// Spike detection: a step is a spike if the z-score of its gradient norm over a window of 128 steps is too large, as
+/// in llm.c (llmc/outlier_detector.h). The window leaves out the step just before, whose norm may still be on the
+/// device when this step is enqueued, so that the decision does not depend on timing. The same on every rank. Local.
 class NormWindow {
  public:
   static constexpr std::size_t length = 128;
 
-  /// Resumes after step `newest`, from norms() that were saved then; empty: from none.
+  /// Resumes after step `newest`, from the norms() that were saved then; empty: starts anew.
   void resume(std::vector<double> norms, std::int64_t newest);
-  /// The norm of step newest() + 1; NaN or infinity: it has none.
+  /// Adds the norm of step newest() + 1. NaN and infinity count as no norm.
   void add(float norm);
   std::int64_t newest() const { return newest_; }
 
-  /// mean + deviations * standard deviation of the norms of steps [step - 129, step - 2]: step `step` is skipped above
-  /// it. Infinity until there are as many. `step` is newest() + 1 or newest() + 2.
+  /// The norm above which step `step` is skipped: mean + deviations * standard deviation of the norms of steps
+  /// [step - 129, step - 2]. Infinity until the window is full. `step` is newest() + 1 or newest() + 2.
   float limit(std::int64_t step, double deviations) const;
-  /// What resume() takes, the newest last; -1 for a step without a norm.
+  /// The norms to save for resume(), the newest last; -1 for a step without a norm.
   const std::vector<double>& norms() const { return norms_; }
 
  private:

@@ -53,7 +53,7 @@ void Optimizers::require_own_names() const {
     if (!names.insert(path).second) throw Error(Exit::internal, "Optimizers: two rules have " + path);
   };
   visit_state([&](const StateSlot& slot) { add(std::string("/") + slot.name); });
-  // Neither may it be one of the run's own.
+  // A rule's counter must not have the name of one of the run's own either.
   StateCounters run;
   run.rules = counters_;
   StateCounters::visit(run, [&](const char* path, auto) { add(path); });

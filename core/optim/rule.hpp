@@ -9,16 +9,16 @@
 
 namespace tessera {
 
-/// The type of a deck's `moments`.
+/// The element type of a deck's `moments`.
 constexpr DType type_of(Moments moments) { return moments == Moments::bf16 ? DType::bf16 : DType::f32; }
 
-/// What a step keeps on the device for the rules, at the same addresses every step.
+/// Device memory of a step that rules read and write, at the same addresses every step (captured graphs hold them).
 struct RulePlaces {
   const float* rate;  ///< the step's learning rate
   Tensor counters;    ///< i64, one 64-bit word each, in the order of visit_counters(); travels down with the report
 };
 
-/// The update rule of an optimizer, for some buckets. Owns their state; reads and writes no other bucket.
+/// The update rule of an optimizer, for some buckets. Owns their optimizer state; touches no other bucket.
 class Rule {
  public:
   using SlotVisitor = std::function<void(const StateSlot&)>;
@@ -33,14 +33,14 @@ class Rule {
   virtual void initialise(Stream& stream) = 0;
 
   /// Updates this rank's masters of its buckets from clipped gradients, which it may overwrite, and advances its
-  /// counters. The number of launches does not follow that of parameters, but for matrix products: a GPU makes them by
-  /// batches, the host one by one. A step whose clip() says skip changes nothing. Masters and gradients keep their
-  /// addresses from step to step. Orders on `stream`. Local.
+  /// counters. The number of launches does not grow with the number of parameters, except for matrix products: batched
+  /// on a GPU, one by one on the host. A step whose clip() says skip changes nothing. Masters and gradients must keep
+  /// their addresses from step to step. Orders on `stream`. Local.
   virtual void step(Stream& stream, const Clipped& gradients, const Masters& masters, const RulePlaces& places) = 0;
 
-  /// Its slots, each over the parameters of its own buckets.
+  /// Visits its state slots, each over the parameters of its own buckets: their only list.
   virtual void visit_state(const SlotVisitor& visit) const = 0;
-  /// Its counters with the values of a fresh run.
+  /// Visits its counters, with the values of a fresh run: their only list.
   virtual void visit_counters(const CounterVisitor& visit) const = 0;
 
  protected:

@@ -9,23 +9,23 @@ namespace tessera {
 
 class Use;
 
-/// The way to a weight. Implemented by Weights (which walks the group to Ready) and by the plan's recorder.
+/// Gives layers their weights. Implemented by Weights, which all-gathers on demand, and by the plan's recorder.
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
   /// The current value as an operand of products, [out, in] (vectors: [n]; grouped: all members). Orders `stream`
-  /// behind the all-gather and begins the next group's (prefetch). Collective over the parameter's process group in
-  /// effect: every rank asks in the same order.
+  /// behind the all-gather of its group and begins the next group's (prefetch). Every rank must ask in the same order.
+  /// Collective over the parameter's process group.
   virtual Use operand(Stream& stream, ParamId param, Side side) = 0;
 
  private:
   friend class Use;
-  /// A Use has ended.
+  /// Called at the end of a Use.
   virtual void ended(ParamId) noexcept {}
 };
 
-/// An operand while it is in use: its end is the operand's last use on the stream. Move-only. An empty one stands for a
-/// parameter that a layer lacks, and holds an empty operand.
+/// An operand in use; destroy it behind the operand's last use on the stream. Move-only. An empty one, with an empty
+/// operand, stands for a parameter that a layer lacks (a bias).
 class [[nodiscard]] Use {
  public:
   Use() = default;
@@ -47,14 +47,14 @@ class [[nodiscard]] Use {
   Operand operand_;
 };
 
-/// The way to a gradient. Implemented by the Accumulating token and by the plan's recorder.
+/// Takes gradients from layers. Implemented by the Accumulating token and by the plan's recorder.
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
-  /// Where the next contribution to `param` goes; beta is 0 on the step's first.
+  /// Where to accumulate the next contribution to `param`'s gradient; beta is 0 on the step's first.
   virtual Gradient slot(ParamId param) = 0;
-  /// Says that the contribution given out by slot() has been written on `stream`: on the last one of the step the
-  /// group's reduce-scatter may begin.
+  /// To be called when the contribution given out by slot() has been written on `stream`. After the last contribution
+  /// of a step the group's reduce-scatter may begin.
   virtual void written(Stream& stream, ParamId param) = 0;
 };
 

@@ -47,7 +47,7 @@ void write_master_weights(Stream& stream, const ShardedWeights& weights) {
 void cast_master_weights(Stream& stream, const ShardedWeights& weights, Communicator& communicator) {
   measure_master_weights(stream, weights);
   if (const Tensor bits = weights.agreed_bits(); bits.elements() > 0) {
-    // Magnitudes order as their bits do, and NaN is in none of them.
+    // bf16 numbers >= 0 order as their bits, and an amax is never NaN: a maximum of bits is that of the numbers.
     const Exchange exchange{{}, bits, {}, {}};
     communicator.submit(stream, {Collective::all_reduce_max, {&exchange, 1}, -1, "block amaxes"}).wait(stream);
   }

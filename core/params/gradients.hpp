@@ -9,7 +9,7 @@ namespace tessera {
 
 class ParamSync;
 
-/// The fp32 main gradients of a ParamSync. What is done to them goes through the tokens of a step.
+/// The fp32 main gradients of a ParamSync, as a view. Only the tokens of a step change them.
 class Gradients {
  public:
   explicit Gradients(ParamSync& sync) : sync_(sync) {}
@@ -19,7 +19,7 @@ class Gradients {
   const Tensor& storage(BucketId bucket) const;
   const Tensor& shard(BucketId bucket) const;
   GradientState state(GroupId group) const;
-  /// Overlapped reductions so far: other work was launched before anything waited for them.
+  /// Number of reductions so far that overlapped: other work was launched before anything waited for them.
   std::int64_t overlapped() const;
 
  private:
@@ -30,7 +30,7 @@ class Gradients {
   Gradient slot(ParamId param);
   void written(Stream& stream, ParamId param);
   void reduce(Stream& stream);  ///< every group becomes Reduced; collective over the world
-  void drop();                  ///< every group back to Empty, whatever was written; finishes what is in flight
+  void drop();                  ///< every group back to Empty, whatever was written; finishes reductions in flight
   void release();               ///< Reduced -> Empty
 
   ParamSync& sync_;

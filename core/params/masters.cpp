@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-/// Fills the part of `piece` that exists outside memory; the vocabulary's padding stays zero.
+/// Draws the initial values of `piece`; the vocabulary's padding stays zero.
 void start(Stream& stream, const Tensor& shard, const Piece& piece, const ParamSpec& spec, std::uint64_t seed) {
   const Tensor values = shard.flat(piece.shard.value, piece.real.value);
   switch (spec.start.kind) {

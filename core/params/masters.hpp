@@ -10,24 +10,25 @@ namespace tessera {
 class Updated;
 struct StateDict;
 
-/// The truth: this rank's fp32 slices of every bucket, gaps and padding zero. Initialised, stepped, saved, loaded; no
-/// weight ever is.
+/// The fp32 master weights: this rank's slice of every bucket, gaps and padding zero. They alone are initialised,
+/// stepped, saved and loaded; weights are always made from them.
 class Masters {
  public:
   Masters(Device& device, const ParamLayout& layout, const Ranks& ranks);
 
   /// This rank's slice of one bucket.
   const Tensor& shard(BucketId bucket) const { return shards_[bucket]; }
-  /// All shards as the named tensors of slot "model", without digests: ranges of this memory.
+  /// All slices as the named tensors of slot "model": ranges of this memory, without memory for digests. Local.
   StateDict state(const ParamRegistry& registry, const ParamLayout& layout, const Ranks& ranks) const;
 
-  /// Draws the initial values as each ParamSpec says: the same bits for any ranks, layout and back end.
+  /// Draws the initial values as each ParamSpec says. The bits do not depend on ranks, layout or back end. Orders on
+  /// `stream`. Local.
   Updated initialise(Stream& stream, const ParamRegistry& registry, const ParamLayout& layout, const Ranks& ranks,
                      std::uint64_t seed);
 
   const std::vector<Tensor>& shards() const { return shards_.rows(); }
 
-  /// Zeroes every slice, gaps and padding too; `fill` then writes what was saved.
+  /// Zeroes every slice, gaps and padding too, then calls `fill`, which writes the saved values. Orders on `stream`.
   Updated restore(Stream& stream, const std::function<void()>& fill);
 
  private:

@@ -11,7 +11,7 @@ std::int64_t received_elements(const ParamGroup& group) {
   return sum;
 }
 
-/// All-to-all into `slot`, bucket behind bucket, for a local sum in rank order.
+/// Exchanges of an all-to-all into `slot`, bucket after bucket, for a local sum in rank order.
 std::vector<Exchange> into_slot(const ParamLayout& layout, const ParamGroup& group, const Tensor& slot) {
   std::vector<Exchange> exchanges;
   std::int64_t offset = 0;
@@ -25,7 +25,7 @@ std::vector<Exchange> into_slot(const ParamLayout& layout, const ParamGroup& gro
   return exchanges;
 }
 
-/// The library's reduce-scatter, in place.
+/// Exchanges of the library's reduce-scatter, in place.
 std::vector<Exchange> in_place(const ParamLayout& layout, const ParamGroup& group) {
   std::vector<Exchange> exchanges;
   for (const ParamBucket& own : group.buckets) {
@@ -35,7 +35,7 @@ std::vector<Exchange> in_place(const ParamLayout& layout, const ParamGroup& grou
   return exchanges;
 }
 
-/// The gradients of a bucket, if there are steps, and the weights unless they are pooled.
+/// Allocates a bucket's gradients, if there is training, and its weights unless they are pooled.
 ParamBucket allocate_bucket(Device& device, const ParamRegistry& registry, BucketId id, const Bucket& bucket,
                             const Ranks& ranks, const SyncRules& rules, bool pooled) {
   ParamBucket own;
@@ -61,7 +61,7 @@ IndexedBy<GroupId, ParamGroup> allocate_groups(Device& device, const ParamRegist
     group.id = id;
     group.processes = layout.groups()[id].processes;
     group.place = ranks.of(group.processes);
-    const bool pooled = rules.weights.sharding == Sharding::full && group.place.size > 1;  // one process holds all
+    const bool pooled = rules.weights.sharding == Sharding::full && group.place.size > 1;  // one rank alone holds all
     const Residing residing = pooled ? Residing::visiting : Residing::always;
     group.residences.resize(pooled ? weight_slots : 1);
     for (Residence& residence : group.residences) residence.weights = WeightMachine(id, residing);

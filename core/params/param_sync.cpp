@@ -71,7 +71,7 @@ void ParamSync::order_groups(const Usage& usage) {
   };
   for (const std::vector<Access>* accesses : {&usage.training, &usage.evaluation})
     for (const Access& access : *accesses) append(layout_.group_of(access.param));
-  for (GroupId group : groups_.ids()) append(group);  // unused ones are gathered last
+  for (GroupId group : groups_.ids()) append(group);  // groups that no pass uses come last
   ParamGroup* before = nullptr;
   for (GroupId id : order_) {
     if (groups_[id].pooled()) continue;

@@ -17,8 +17,9 @@
 
 namespace tessera {
 
-/// Keeps weights and gradients of all ranks in step: the deep module of the trainer. Owns the groups, and is the only
-/// caller of their machines' to(), of a Wire, and of the collectives of weights and gradients.
+/// Synchronises weights and gradients between ranks: all-gathers weights (with prefetch), accumulates gradients over
+/// micro-batches and reduce-scatters them. Owns the groups, and is the only caller of their machines' to(), of a Wire,
+/// and of the collectives of weights and gradients.
 class ParamSync {
  public:
   ParamSync(Device& device, const ParamRegistry& registry, const ParamLayout& layout, const Usage& usage,
@@ -28,26 +29,27 @@ class ParamSync {
   const Weights& weights() const { return weights_; }
   Gradients& gradients() { return gradients_; }
 
-  /// Begins gradient accumulation: all groups are Empty; micro-batches ask for weights in the order of the dry pass.
-  /// Local. The returned token's reduce() is collective over the world.
+  /// Begins gradient accumulation. All groups must be Empty; every micro-batch asks for weights in the order of the dry
+  /// pass. Local. The returned token's reduce() is collective over the world.
   Accumulating accumulate();
 
-  /// Begins a pass without gradients, which asks for weights in the order of the dry pass; brings every group that lies
-  /// in one place to Ready. Collective over the world.
+  /// Begins a pass without gradients (evaluation), which asks for weights in the order of the dry pass. Brings every
+  /// group in a permanent place to Ready. Collective over the world.
   Forward forward(Stream& stream);
 
-  /// After an update of the masters: outdates and stages every weight. With overlap the next forward all-gathers,
-  /// group by group; without, every group is gathered and consumed here. Collective over the world.
+  /// Makes new weights from updated masters: outdates and stages every weight. With overlap the next forward
+  /// all-gathers them, group by group; without, every group is gathered and consumed here. Collective over the world.
   void publish(Stream& stream, Updated&& updated);
 
-  /// Brings every group's weights to Ready, but those that visit a pool. Collective over the world.
+  /// Brings the weights of every group in a permanent place to Ready. Collective over the world.
   void settle(Stream& stream);
 
-  /// Calls see(array) for every stored array of weights, whole: settles, and under full sharding all-gathers group by
-  /// group, one copy after the other, for the time of the call. Collective over the world.
+  /// Calls see(array) for every stored array of weights, whole. Settles first; under full sharding all-gathers one copy
+  /// of one group at a time, for the duration of its calls. Collective over the world.
   void inspect(Stream& stream, const std::function<void(const Plane&)>& see);
 
-  /// States of every group's two machines, without epochs: all of this that a captured step depends on.
+  /// States of every group's two machines, without epochs: the part of this object's state that a captured step depends
+  /// on. Local.
   std::vector<std::uint8_t> state() const;
 
  private:
@@ -57,7 +59,7 @@ class ParamSync {
 
   /// Contributions to one parameter's gradient.
   struct Contributions {
-    int expected = 0;  ///< of one step; where ranks keep slices, of one micro-batch
+    int expected = 0;  ///< in one step; pooled: in one micro-batch
     int written = 0;
   };
   /// A reduction under way.
@@ -86,7 +88,7 @@ class ParamSync {
   void begin_gather(Stream& stream, ParamGroup& group, const Held& held = {});
   void finish_gather(Stream& stream, ParamGroup& group, int place = 0);
 
-  // Weights that visit a pool.
+  // Weights in a pool.
   Walk& walk_of(const ParamGroup& group) { return walks_[static_cast<std::size_t>(group.processes)]; }
   int visit(Stream& stream, ParamGroup& group, Sides needed);
   void begin_next_gather(Stream& stream, const Walk& walk);
@@ -114,14 +116,14 @@ class ParamSync {
   const ParamLayout& layout_;
   Mesh& mesh_;
   SyncRules rules_;
-  std::vector<std::unique_ptr<Wire>> wires_;  ///< before the groups: what they have in flight refers to them
+  std::vector<std::unique_ptr<Wire>> wires_;  ///< declared before groups_, whose pending collectives refer to them
   IndexedBy<GroupId, ParamGroup> groups_;
   IndexedBy<BucketId, ParamBucket*> buckets_;
-  std::array<std::vector<Visit>, 2> training_, evaluation_;  ///< of one pass, by process group
-  std::array<Walk, 2> walks_;                                ///< of the pass under way, likewise
+  std::array<std::vector<Visit>, 2> training_, evaluation_;  ///< visits of one pass, by process group
+  std::array<Walk, 2> walks_;                                ///< of the pass under way, by process group
   std::vector<GroupId> order_;       ///< by first use; every group once
   std::vector<GroupId> staging_;     ///< memory of stage(), kept so that a step allocates nothing
-  std::vector<Exchange> agreement_;  ///< likewise of agree()
+  std::vector<Exchange> agreement_;  ///< memory of agree(), likewise
   Weights::Observer observer_;
   std::int64_t overlapped_gathers_ = 0;
 

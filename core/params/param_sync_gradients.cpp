@@ -6,14 +6,14 @@
 #include "kernels/reduce/reduce.hpp"
 
 /// The gradients' half of ParamSync: gradient accumulation, then a reduce-scatter in rank order,
-/// ((g0 + g1) + g2) + ..., as an all-to-all of slices and a local sum, or by the library's own. Nothing is cleared: the
-/// first write has beta 0, and what was never written is filled with zeros on the edge into Reducing. Where ranks keep
-/// slices, each micro-batch is reduced for itself, in memory of a pool, and added to the slice.
+/// ((g0 + g1) + g2) + ..., as an all-to-all of slices and a local sum, or the library's own. No gradients are cleared:
+/// the first write has beta 0, and elements that were never written are zeroed on the edge into Reducing. Under full
+/// sharding each micro-batch is reduced by itself, from memory of a pool, and added to the slice.
 namespace tessera {
 
 void ParamSync::restart() {
   summed_ = {};
-  oldest_ = 0;  // nothing is in flight: every step fills the receive slots in the same order
+  oldest_ = 0;  // nothing is in flight; so every step uses the receive slots in the same order, as a capture requires
   for (ParamGroup& group : groups_) {
     restart(group);
     group.begun = group.summed = 0;
@@ -21,7 +21,7 @@ void ParamSync::restart() {
   }
 }
 
-/// Resets the counts: all contributions of the step, or micro-batch, are still to come.
+/// Resets the counts of contributions, for the next step or (pooled) micro-batch.
 void ParamSync::restart(ParamGroup& group) {
   group.unfinished = 0;
   for (const ParamBucket& own : group.buckets)
@@ -32,7 +32,7 @@ void ParamSync::restart(ParamGroup& group) {
     }
 }
 
-/// Lends a group its slot of the pool, behind the collective that last read there.
+/// Lends a group its slot of the gradient pool, ordered behind the collective that last read that slot.
 void ParamSync::claim_gradients(Stream& stream, ParamGroup& group) {
   require(group.begun < rules_.micro_batches, "Gradients", "a gradient got more contributions than the dry pass saw");
   ++group.begun;
@@ -74,7 +74,7 @@ void ParamSync::written(Stream& stream, ParamId param) {
   if (rules_.reduce == Overlap::off && group.pooled()) finish_oldest_reduction(stream);
 }
 
-/// A bucket's gaps and padding, and parameters that no micro-batch touched, may hold anything from steps before.
+/// Zeroes a bucket's gaps and padding, and parameters that no micro-batch contributed to: they may hold old values.
 void ParamSync::fill_unwritten(Stream& stream, const ParamBucket& own) {
   const Bucket& bucket = layout_.buckets()[own.id];
   std::int64_t end = 0;
@@ -95,7 +95,8 @@ void ParamSync::begin_reduction(Stream& stream, ParamGroup& group) {
   if (group.place.size == 1) return;
   if (in_flight_ == receive_slots) finish_oldest_reduction(stream);
   const std::size_t slot = (oldest_ + in_flight_++) % receive_slots;
-  // Behind backward's writes on `stream`, and on the copies' stream behind the sum that read the receive slot before.
+  // Submitted on the copies' stream: ordered behind backward's writes on `stream`, and behind the local sum that read
+  // the receive slot before.
   Stream& copies = device_.copies();
   copies.wait(stream.record());
   const Collective how = rules_.order == ReduceOrder::rank ? Collective::all_to_all : Collective::reduce_scatter;
@@ -104,7 +105,8 @@ void ParamSync::begin_reduction(Stream& stream, ParamGroup& group) {
                     stream.launches()};
 }
 
-/// The local sum runs on the copies' stream, so that backward does not wait for it.
+/// Waits for the oldest reduction and sums it. The local sum runs on the copies' stream, so that backward does not
+/// wait.
 void ParamSync::finish_oldest_reduction(Stream& stream) {
   Stream& copies = device_.copies();
   const Region region(copies, RegionName::reduce);
@@ -117,8 +119,8 @@ void ParamSync::finish_oldest_reduction(Stream& stream) {
   --in_flight_;
 }
 
-/// Sums a group's slices in rank order, or takes the library's sums; under full sharding adds them to those of the
-/// micro-batches before.
+/// Sums a group's received slices in rank order, or takes the library's sums. Under full sharding adds them to the sums
+/// of earlier micro-batches.
 void ParamSync::add_up(Stream& stream, ParamGroup& group, std::span<const Exchange> received) {
   const bool more = group.pooled() && group.summed++ > 0;
   if (rules_.order == ReduceOrder::library && !group.pooled()) return;
@@ -154,7 +156,7 @@ void ParamSync::drop() {
     flights_[oldest_].pending = Pending();
     oldest_ = (oldest_ + 1) % receive_slots;
   }
-  device_.compute().wait(summed_);  // sums that still run would meet the next step's writes
+  device_.compute().wait(summed_);  // running sums must end before the next step's writes
   for (ParamGroup& group : groups_) {
     if (group.gradients.state() == GradientState::reducing) group.gradients.to(GradientState::reduced);
     if (group.gradients.state() != GradientState::empty) group.gradients.to(GradientState::empty);

@@ -1,9 +1,9 @@
 #include "core/device/region.hpp"
 #include "core/params/param_sync.hpp"
 
-/// Weights under full sharding: whole in a slot of the pool for as long as a visit lasts. Staged -> InFlight ->
-/// Gathered -> Ready -release-> Staged. With overlap the next visit's all-gather runs under this one, in the other
-/// slot.
+/// Weights under full sharding: whole in a slot of the pool while a visit lasts. Staged -> InFlight -> Gathered ->
+/// Ready -release-> Staged. With overlap the next visit's all-gather, into the other slot, overlaps with this visit's
+/// computation (prefetch).
 namespace tessera {
 
 void ParamSync::start_passes(const std::array<std::vector<Visit>, 2>& visits, int passes) {
@@ -11,7 +11,7 @@ void ParamSync::start_passes(const std::array<std::vector<Visit>, 2>& visits, in
   for (std::size_t i = 0; i < walks_.size(); ++i) walks_[i] = Walk(visits[i], passes);
 }
 
-/// Gives gathered weights up; an all-gather under way, of a pass that was cut short, is finished first.
+/// Ends the passes: releases gathered weights. If a pass was cut short, finishes its prefetch first.
 void ParamSync::end_passes() {
   for (Walk& walk : walks_) {
     if (walk.current()) leave(walk);
@@ -27,7 +27,7 @@ void ParamSync::end_passes() {
   }
 }
 
-/// Walks to the visit that an access is part of: this one, or the next. Returns its slot.
+/// Walks to the visit that an access belongs to: the current one, or the next. Returns its slot.
 int ParamSync::visit(Stream& stream, ParamGroup& group, Sides needed) {
   Walk& walk = walk_of(group);
   if (const Visit* now = walk.current(); now && now->serves(group.id, needed)) {
@@ -48,7 +48,7 @@ int ParamSync::visit(Stream& stream, ParamGroup& group, Sides needed) {
   return walk.current_slot();
 }
 
-/// Begins the next visit's all-gather (prefetch), unless it is under way or there is none.
+/// Begins the next visit's all-gather, unless it is under way already or there is no next visit.
 void ParamSync::begin_next_gather(Stream& stream, const Walk& walk) {
   if (const Visit* next = walk.next()) begin_gather(stream, groups_[next->group], {walk.next_slot(), next->sides});
 }

@@ -3,8 +3,8 @@
 #include "core/device/region.hpp"
 #include "core/params/param_sync.hpp"
 
-/// The weights' half of ParamSync: Stale -> Staged -> InFlight -> Gathered -> Ready, once a step. Those that visit a
-/// pool go on, Ready -> Staged, as often as they are used: param_sync_visits.cpp.
+/// The weights' half of ParamSync: Stale -> Staged -> InFlight -> Gathered -> Ready, once a step. Pooled weights also
+/// go from Ready to Staged, once for each visit: param_sync_visits.cpp.
 namespace tessera {
 
 Operand ParamSync::operand(Stream& stream, ParamId param, Side side) {
@@ -31,14 +31,14 @@ void ParamSync::walk_to_ready(Stream& stream, ParamGroup& group) {
   conclude(stream, group);
 }
 
-/// Staged or InFlight -> Ready; begins the next group's all-gather if that is staged.
+/// Staged or InFlight -> Ready; with overlap first begins the next group's all-gather, if that group is staged.
 void ParamSync::conclude(Stream& stream, ParamGroup& group) {
   begin_gather(stream, group);
   if (rules_.gather == Overlap::on && group.next != GroupId{}) begin_gather(stream, groups_[group.next]);
   finish_gather(stream, group);
 }
 
-/// The group whose staged bytes are in the slot of the ring that a group needs.
+/// The group whose staged bytes occupy the ring slot that `group` needs; null if the slot is free.
 ParamGroup* ParamSync::slot_holder(const ParamGroup& group) {
   if (group.staging.place != Staging::Place::ring) return nullptr;
   const auto holds = [&](const ParamGroup& other) {
@@ -50,14 +50,14 @@ ParamGroup* ParamSync::slot_holder(const ParamGroup& group) {
   return holder == groups_.end() ? nullptr : &*holder;
 }
 
-/// Before a group's gradients are written: finishes the all-gather of what is staged in them. Only groups that no
-/// forward used have one left.
+/// Ends the lease on a group's gradients before they are written: finishes the all-gather of the bf16 staged in them.
+/// Only a group that forward has not used can still have a lease.
 void ParamSync::end_lease(Stream& stream, ParamGroup& group) {
   if (group.leased()) walk_to_ready(stream, group);
 }
 
-/// Ready -> Stale, every group. One that nothing used since the last publish has its all-gather still to do, before
-/// its memory is staged anew; one that waits for a slot of the ring stays Stale. Those that visit a pool end their
+/// Brings every group to Stale. A group that has not been used since the last publish first finishes its all-gather,
+/// since its memory will be staged anew. A group that waits for a ring slot is Stale already. Pooled groups end their
 /// visit.
 void ParamSync::outdate(Stream& stream) {
   end_passes();
@@ -76,7 +76,7 @@ void ParamSync::outdate(Stream& stream) {
       if (residence.weights.state() != WeightState::stale) residence.weights.to(WeightState::stale);
 }
 
-/// One all-reduce over each process group whose formats need it.
+/// Agrees on amaxes: one all-reduce over each process group with formats that need it.
 void ParamSync::agree(Stream& stream) {
   for (const std::unique_ptr<Wire>& wire : wires_) wire->measure(stream);
   for (ProcessGroup processes : {ProcessGroup::dense, ProcessGroup::expert}) {
@@ -89,7 +89,7 @@ void ParamSync::agree(Stream& stream) {
   }
 }
 
-/// Stale -> Staged. Groups that are not Stale, or whose slot of the ring is in use, are left as they are.
+/// Stale -> Staged. Leaves out groups that are not Stale and groups whose ring slot is in use.
 void ParamSync::stage(Stream& stream, std::span<const GroupId> groups) {
   staging_.clear();
   for (GroupId id : groups)
@@ -101,7 +101,7 @@ void ParamSync::stage(Stream& stream, std::span<const GroupId> groups) {
   staging_.clear();
 }
 
-/// Staged -> InFlight. A group under way or Ready is left as it is.
+/// Staged -> InFlight: begins the all-gather. Does nothing in other states.
 void ParamSync::begin_gather(Stream& stream, ParamGroup& group, const Held& held) {
   Residence& residence = group.residences[static_cast<std::size_t>(held.place)];
   if (residence.weights.state() != WeightState::staged) return;
@@ -119,7 +119,7 @@ void ParamSync::begin_gather(Stream& stream, ParamGroup& group, const Held& held
   residence.weights.to(WeightState::in_flight);
 }
 
-/// InFlight -> Gathered -> Ready.
+/// InFlight -> Gathered -> Ready: waits for the all-gather, then rebuilds what did not travel.
 void ParamSync::finish_gather(Stream& stream, ParamGroup& group, int place) {
   Residence& residence = group.residences[static_cast<std::size_t>(place)];
   if (residence.gather) {

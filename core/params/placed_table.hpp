@@ -6,7 +6,7 @@
 
 namespace tessera {
 
-/// A table in device memory, where it stays. Throws Error{internal} as QuantizeTable does.
+/// A quantization table in device memory of its own. Throws Error{internal} as QuantizeTable does. Allocates. Local.
 inline QuantizeTable placed_table(Device& device, FormatId format, std::span<const QuantizedMatrix> matrices) {
   QuantizeTable table(format, matrices);
   const Tensor memory = device.allocate(Category::weights, DType::u8, {table.bytes()});

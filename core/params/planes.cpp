@@ -11,7 +11,7 @@ formats::Matrix matrix_of(const ParamSpec& spec) {
   return {spec.member[0], spec.member[1]};
 }
 
-/// An array whose members stand at the bucket's offsets, in units of `entries(elements)`.
+/// Makes an array whose members lie at the bucket's offsets, converted to entries by `entries(elements)`.
 template <class F>
 StoredArray at_offsets(const ArrayPlaces& places, PlaneKind kind, DType type, const Bucket& bucket, const F& entries) {
   StoredArray array{places(kind, type, {entries(bucket.size)}), {}};
@@ -19,7 +19,7 @@ StoredArray at_offsets(const ArrayPlaces& places, PlaneKind kind, DType type, co
   return array;
 }
 
-/// An array of `entries(spec)` of each member, one behind the other.
+/// Makes an array that packs `entries(spec)` entries of each member.
 template <class Memory, class F>
 StoredArray packed(const Memory& memory, const ParamRegistry& registry, const Bucket& bucket, const F& entries) {
   StoredArray array;
@@ -32,7 +32,7 @@ StoredArray packed(const Memory& memory, const ParamRegistry& registry, const Bu
   return array;
 }
 
-/// Whether the two copies travel apart, neither of which follows from the other.
+/// Whether the two copies travel apart, since neither can be derived from the other.
 bool travel_apart(const WeightFormat& format, Way way) {
   return way == Way::codes && traits_of(*format.codes).columnwise == formats::Columnwise::requantized;
 }

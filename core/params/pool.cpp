@@ -11,7 +11,7 @@ constexpr std::array process_groups = {ProcessGroup::dense, ProcessGroup::expert
 
 bool columns(PlaneKind kind) { return kind == PlaneKind::columnwise || kind == PlaneKind::columnwise_scales; }
 
-/// Bytes that a visit of a group takes of a slot.
+/// Bytes that a visit of a group with these copies takes in a slot.
 std::int64_t bytes_of(const ParamRegistry& registry, const ParamLayout& layout, const ParamGroup& group, Sides sides) {
   Arena slot;
   for (const ParamBucket& own : group.buckets) {
@@ -25,8 +25,9 @@ std::int64_t bytes_of(const ParamRegistry& registry, const ParamLayout& layout, 
   return slot.peak();
 }
 
-/// Values, then what is rowwise from below, what is columnwise from above: each visit finds what it holds apart.
-/// Amaxes, which all ranks agree on once a step, lie outside for good.
+/// Places a group's arrays in a slot: plain values, then rowwise arrays from below; columnwise arrays, if the copies
+/// travel apart, from above, so that a visit of one copy leaves the other's place free. Amaxes, on which ranks agree
+/// once a step, have permanent memory outside of the slot.
 void put(Device& device, const ParamRegistry& registry, const ParamLayout& layout, ParamGroup& group,
          const Tensor& slot) {
   auto* memory = static_cast<std::byte*>(slot.data);
@@ -46,7 +47,7 @@ void put(Device& device, const ParamRegistry& registry, const ParamLayout& layou
   }
 }
 
-/// The first and last contribution of a micro-batch to a group's gradients, by number.
+/// Indices of a micro-batch's first and last contribution to a group's gradients.
 struct Lifetime {
   ParamGroup* group;
   std::int64_t first = std::numeric_limits<std::int64_t>::max(), last = -1;
@@ -68,10 +69,10 @@ std::vector<Lifetime> lifetimes(const ParamLayout& layout, IndexedBy<GroupId, Pa
   return all;
 }
 
-/// Gives each group a slot; returns how many there are. A slot is free again when its group was written before the
-/// group that comes before the new one: that one accumulates while it is reduced.
+/// Gives each group a slot; returns the number of slots. A slot is free for a group if its last contribution comes
+/// before the first one of the group's predecessor: it is reduced while the predecessor accumulates.
 int deal_slots(std::span<const Lifetime> all) {
-  std::vector<std::int64_t> last;  // contribution to each slot
+  std::vector<std::int64_t> last;  // index of the last contribution to each slot
   for (std::size_t i = 0; i < all.size(); ++i) {
     const std::int64_t before = i > 0 ? all[i - 1].first : -1;
     const auto free = std::ranges::find_if(last, [&](std::int64_t contribution) { return contribution < before; });
@@ -95,7 +96,7 @@ void place_weights(Device& device, const ParamRegistry& registry, const ParamLay
       if (lives_here(group)) most = std::max(most, bytes_of(registry, layout, group, sides));
     };
     for (const Visit& visit : visits) count(groups[visit.group], visit.sides);
-    for (const ParamGroup& group : groups)  // whoever looks at all weights visits those too that no pass uses
+    for (const ParamGroup& group : groups)  // ParamSync::inspect also visits groups that no pass uses
       for (Sides sides : {Sides::rowwise, Sides::columnwise}) count(group, sides);
     if (most == 0) continue;
     for (std::size_t i = 0; i < weight_slots; ++i) {

@@ -3,11 +3,11 @@
 
 namespace tessera {
 
-/// Whether a collective runs under computation or is waited for where it begins. Changes when, never what.
+/// Whether a collective overlaps with computation or is waited for where it begins. Changes time, never bits.
 enum class Overlap : bool { off, on };
 
-/// How weights are kept, and how those that the recipe quantizes are held and travel. Changes memory and bytes, never
-/// what a product reads.
+/// How weights are sharded, and how quantized ones are held and travel. Changes memory and bytes sent, never the values
+/// that a product reads.
 struct WeightRules {
   PrimaryWeights held = PrimaryWeights::bf16;
   GatherWire wire = GatherWire::automatic;
@@ -19,7 +19,7 @@ struct WeightRules {
 struct SyncRules {
   Overlap gather = Overlap::on;
   Overlap reduce = Overlap::on;
-  int micro_batches = 1;  ///< 0: weights alone, that no step changes; gradients have no memory
+  int micro_batches = 1;  ///< of a step; 0: no training, gradients have no memory
   ReduceOrder order = ReduceOrder::rank;
   WeightRules weights = {};
 };

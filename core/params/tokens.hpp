@@ -10,9 +10,9 @@ namespace tessera {
 class Gradients;
 class ParamSync;
 
-/// A phase of one step, held by whoever may take the next one. Move-only: stepping twice or publishing before stepping
-/// does not compile; use after move throws StateError. Destroyed unspent, it drops the gradients, and the step may be
-/// done again.
+/// A phase of one step; each phase consumes the token of the one before. Move-only: stepping twice or publishing before
+/// stepping does not compile, and use after move throws StateError. Destroying an unspent token drops the gradients;
+/// then the step can be made again.
 class Token {
  protected:
   explicit Token(Gradients& gradients) : gradients_(&gradients) {}
@@ -27,7 +27,7 @@ class Token {
   Gradients* gradients_;
 };
 
-/// A pass without gradients under way; its end gives the slots of the pool back. Move-only.
+/// A pass without gradients (evaluation) under way; its destructor releases the slots of the weight pool. Move-only.
 class [[nodiscard]] Forward {
  public:
   Forward(Forward&& other) noexcept : sync_(std::exchange(other.sync_, nullptr)) {}
@@ -40,7 +40,7 @@ class [[nodiscard]] Forward {
   ParamSync* sync_;
 };
 
-/// Every weight may have changed; ParamSync::publish takes it. Initialisation, load and the optimizers make one.
+/// The masters have changed: the token that ParamSync::publish takes. Made by initialisation, load and the optimizers.
 class [[nodiscard]] Updated {
  public:
   Updated(Updated&&) noexcept = default;
@@ -51,14 +51,14 @@ class [[nodiscard]] Updated {
   Updated() = default;
 };
 
-/// Reduced gradients with the clip coefficient decided.
+/// Reduced gradients whose clip coefficient has been decided.
 class [[nodiscard]] Clipped : public Token {
  public:
   Clipped(Clipped&&) noexcept = default;
   /// This rank's slice of a bucket, before clipping; the optimizer multiplies by clip()->coefficient.
   Tensor shard(BucketId bucket) const;
   const ClipResult* clip() const { return clip_; }  ///< on the device
-  /// The optimizer has stepped: the gradients are empty again.
+  /// To be called when the optimizer has stepped: empties the gradients.
   Updated updated() &&;
 
  private:
@@ -80,14 +80,14 @@ class [[nodiscard]] Reduced : public Token {
   explicit Reduced(Gradients& gradients) : Token(gradients) {}
 };
 
-/// Gradients being summed over micro-batches.
+/// Gradient accumulation under way: contributions of micro-batches are being summed.
 class [[nodiscard]] Accumulating : public Token, public GradientSink {
  public:
   Accumulating(Accumulating&&) noexcept = default;
 
   Gradient slot(ParamId param) override;
   void written(Stream& stream, ParamId param) override;
-  /// Sums over ranks, as SyncRules say, what backward has not yet begun to reduce, and waits for all. Collective.
+  /// Begins the reductions that backward has not begun yet, and waits for all of them. Collective over the world.
   Reduced reduce(Stream& stream) &&;
 
  private:

@@ -5,21 +5,22 @@
 namespace tessera {
 namespace {
 
-/// An access and what it needs.
+/// An access, its group and the copies that it needs.
 struct Need {
   const Access* access;
   GroupId group;
   Sides sides;
 };
 
-/// The accesses of one run to one group, in order.
+/// The accesses of a run to one group, in order.
 std::vector<Need> needs_of(std::span<const Need> run, GroupId group) {
   std::vector<Need> own;
   std::ranges::copy_if(run, std::back_inserter(own), [&](const Need& need) { return need.group == group; });
   return own;
 }
 
-/// The first access to the second copy where all to the first come before it; else the end.
+/// Where to divide a group's accesses into two visits: the first access to a second copy, if all accesses to the first
+/// copy come before it; else the end.
 std::vector<Need>::const_iterator parting(const std::vector<Need>& needs) {
   const auto differ = [](const Need& need, Sides sides) { return need.sides != Sides::none && need.sides != sides; };
   const auto first = std::ranges::find_if(needs, [](const Need& need) { return need.sides != Sides::none; });
@@ -35,7 +36,7 @@ Visit visit_of(std::span<const Need> needs) {
   return visit;
 }
 
-/// A visit and its first access, by which visits are ordered.
+/// A visit and its first access; visits are sorted by it.
 struct Begun {
   const Access* first;
   Visit visit;

@@ -7,30 +7,31 @@
 
 namespace tessera {
 
-/// One stay of a group's weights in a slot of the pool: gathered before its first access, released behind its last.
+/// One stay of a group's weights in a slot of the pool (full sharding): all-gathered before the first access, released
+/// after the last.
 struct Visit {
   GroupId group;
   Sides sides = Sides::none;  ///< copies of codes to gather; values travel with each visit
-  Half half = Half::forward;  ///< of its first access
+  Half half = Half::forward;  ///< half of the micro-batch in which its first access is
   bool operator==(const Visit&) const = default;
 
-  /// Whether an access that needs `sides` is one of this visit's.
+  /// Whether an access to `asked` that needs `needed` can use this visit's weights.
   bool serves(GroupId asked, Sides needed) const { return group == asked && contains(sides, needed); }
 };
 
-/// The visits of one pass over a micro-batch, in the order of their first accesses. A maximal run of accesses to one
-/// module or block (BucketGroup::unit) is a visit of each group that it touches, or two: where all accesses to one copy
-/// come before all to the other, and the copies travel apart. A pure function; the same on all ranks.
+/// The visits of one pass over a micro-batch, ordered by their first accesses. A maximal run of accesses to one module
+/// or block (BucketGroup::unit) is one visit of each group in it; two visits if the copies travel apart and all
+/// accesses to one copy come before all to the other. A pure function; the same on all ranks.
 std::vector<Visit> visits_of(std::span<const Access> accesses, const ParamRegistry& registry, const ParamLayout& layout,
                              const WeightRules& rules);
 
-/// How far a pass has come through the visits of one process group. Slots alternate, from the first of the step on, so
-/// that a step that is repeated meets the same addresses. A visit that the one before it serves (experts of the last
-/// block, backward, and of the first block in the next micro-batch) is left out: they stay where they are.
+/// Position of a pass in the visits of one process group. Slots alternate and begin anew with each step, so that a
+/// replayed step meets the same addresses. A visit whose weights the visit before holds already (a block's experts at
+/// the turn from forward to backward, or to the next micro-batch) is skipped: they stay in their slot.
 class Walk {
  public:
   Walk() = default;
-  /// `passes` times through `visits`, which must outlive this.
+  /// A walk `passes` times through `visits`, which must outlive it.
   Walk(std::span<const Visit> visits, int passes) : visits_(visits), end_(std::ssize(visits) * passes) {}
 
   /// The visit under way, or null.

@@ -11,26 +11,27 @@ namespace tessera {
 
 class ParamSync;
 
-/// The weights of a ParamSync as a model sees them: Q(bf16(master)) of every parameter on every rank, a cache of the
-/// masters. operand() is the only way to one and never hands out an older epoch than the masters'.
+/// The weights of a ParamSync, as a view for models: Q(bf16(master)) of every parameter on every rank, a cache of the
+/// masters. operand() is the only access to a weight, and always gives the masters' epoch.
 class Weights final : public WeightSource {
  public:
-  /// Called on `stream` for each array that has just been gathered or rebuilt: once a step for weights in one place, at
-  /// each visit for weights in a pool.
+  /// Called for each array that has just been gathered or rebuilt on `stream`: once a step for weights in a permanent
+  /// place, at each visit for weights in a pool.
   using Observer = std::function<void(Stream& stream, const Plane& array)>;
 
   explicit Weights(ParamSync& sync) : sync_(sync) {}
 
   Use operand(Stream& stream, ParamId param, Side side) override;
 
-  /// State of a group's weights; of one that visits a pool, in slot `place`.
+  /// State of a group's weights; of a pooled group, in slot `place`.
   WeightState state(GroupId group, int place = 0) const;
-  /// Every stored array, in the first of its places; meaningful while its group is Ready there.
+  /// Visits every stored array, in its permanent place or in slot 0 of the pool. Contents are valid while the group is
+  /// Ready there.
   void visit_planes(const std::function<void(const Plane&)>& visit) const;
 
   void observe(Observer observer);
   bool observed() const;
-  /// Overlapped all-gathers so far: other work was launched before anything waited for them.
+  /// Number of all-gathers so far that overlapped: other work was launched before anything waited for them.
   std::int64_t overlapped() const;
 
  private:

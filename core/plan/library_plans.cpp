@@ -25,7 +25,7 @@ std::optional<Words> words_of(const std::string& text) {
   return words;
 }
 
-/// Makes the choices, on rank 0.
+/// Makes the choices; called on rank 0.
 AgreedPlans planned(const std::vector<Words>& work, const std::string& made_for, const std::string& stored,
                     const Chooser& choose) {
   AgreedPlans agreed;

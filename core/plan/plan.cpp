@@ -40,7 +40,7 @@ FormatRules format_rules(const RunConfig& config) {
 
 StepKey key_of(const StepMemory& memory) { return {0, memory.step()}; }
 
-/// A dry run of one rank's model: a device that measures and a mesh that moves nothing.
+/// A dry run of one rank's model, on a measuring device and a mesh that moves nothing.
 struct DryModel {
   DryModel(const RunPlan& plan, DryRows rows)
       : recorder(plan.registry, plan.sync.weights),
@@ -66,7 +66,7 @@ struct DryModel {
   std::optional<RowExchange> exchange;
 };
 
-/// FLOPs of one micro-batch that keeps as `keep` says; of experts' rows an even share.
+/// FLOPs of one micro-batch with the recomputation of `keep`, assuming even routing of rows to experts.
 double flops(const RunPlan& plan, const KeepRules& keep) {
   GptShape shape = plan.model.shape();
   shape.keep = keep;
@@ -76,7 +76,8 @@ double flops(const RunPlan& plan, const KeepRules& keep) {
   return dry.device.tape().flops;
 }
 
-/// One micro-batch over a measuring arena: order of weights, contributions, activation memory, FLOPs.
+/// Runs one micro-batch over a measuring arena, which gives order of weights, contributions, activation memory and
+/// FLOPs.
 void run_dry(RunPlan& plan) {
   DryModel dry(plan, DryRows::most);
   {
@@ -102,7 +103,7 @@ void run_dry(RunPlan& plan) {
   plan.sizes.workspaces = dry.device.compute().workspaces();
 }
 
-/// Appends a line, or counts one more of the same that is no bucket group's.
+/// Appends a line to the budget, or counts one more of an equal operation that belongs to no bucket group.
 void add_cost(std::vector<CollectiveCost>& costs, const Record& record) {
   const auto same = std::ranges::find_if(costs, [&](const CollectiveCost& cost) {
     return record.group < 0 && cost.group < 0 && cost.collective == record.collective && cost.label == record.label &&
@@ -112,7 +113,7 @@ void add_cost(std::vector<CollectiveCost>& costs, const Record& record) {
   else costs.push_back({record.group, record.collective, record.bytes, 1, record.label});
 }
 
-/// Memory by category: allocations on a measuring device, and the plan's arena and workspaces.
+/// Sets the memory by category: allocations on the measuring device, plus the plan's arena and workspaces.
 void add_memory(RunPlan& plan, const Device& device) {
   plan.memory = device.memory();
   plan.memory[static_cast<std::size_t>(Category::activations)] =
@@ -121,7 +122,7 @@ void add_memory(RunPlan& plan, const Device& device) {
     plan.memory[static_cast<std::size_t>(Category::libraries)] += round_up(place.bytes, Arena::alignment);
 }
 
-/// The whole step as it will run, on a device that measures and a mesh that only writes down.
+/// Runs the whole step dry, on a measuring device and a mesh that only records operations.
 void measure(RunPlan& plan) {
   Device device(Device::Kind::measuring);
   std::vector<Record> records;
@@ -134,7 +135,7 @@ void measure(RunPlan& plan) {
   engine.step({{}, {}, plan.sizes.local, 0}, {});  // no tokens: a dry stream reads none
   allocate_for_debug(device, plan, plan.config.debug);
   engine.sync().settle(engine.stream());
-  plan.sizes.workspaces = engine.stream().workspaces();  // those of run_dry() among them
+  plan.sizes.workspaces = engine.stream().workspaces();  // includes those of run_dry()
   add_memory(plan, device);
   for (const Record& record : records) add_cost(plan.collectives, record);
   for (const auto& [work, none] : engine.stream().library<LibraryChoices>().of) plan.library_work.push_back(work);
@@ -145,15 +146,15 @@ std::int64_t total(const MemoryReport& memory) {
   return std::accumulate(memory.begin(), memory.end(), std::int64_t{0});
 }
 
-/// Elements of a rank's slices in some buckets.
+/// Number of elements of a rank's slices of some buckets.
 std::int64_t owned(const ParamLayout& layout, const std::vector<BucketId>& buckets, const Ranks& ranks) {
   std::int64_t elements = 0;
   for (BucketId b : buckets) elements += layout.buckets()[b].slice(ranks);
   return elements;
 }
 
-/// Ranks that may need most memory: the one that owns most, and the one that receives most in a reduction. Of equals
-/// the first.
+/// The ranks that may need most memory: the one that owns most, and the one that receives most in a reduction; of
+/// equals the first.
 std::set<int> largest_ranks(const ParamLayout& layout, int ranks, int expert) {
   std::pair<std::int64_t, int> all{-1, 0}, group_of_most{-1, 0};
   for (int rank = 0; rank < ranks; ++rank) {
@@ -174,7 +175,8 @@ std::set<int> largest_ranks(const ParamLayout& layout, int ranks, int expert) {
 
 namespace {
 
-/// Matrices that the recipe's format does not take, each dataset of the first block that has it.
+/// Refuses matrices whose shape the recipe's format does not take, naming each dataset once, in the first block with
+/// it.
 void add_matrix_findings(const RunConfig& config, const Recipe& recipe, std::vector<Finding>& findings) {
   ParamRegistry registry(format_rules(config));
   Gpt(registry, GptShape::from(config));
@@ -192,7 +194,7 @@ void add_matrix_findings(const RunConfig& config, const Recipe& recipe, std::vec
   }
 }
 
-/// Token counts of a micro-batch that the recipe does not take.
+/// Refuses numbers of tokens in a micro-batch that the recipe does not take.
 void add_row_findings(const RunConfig& config, const Recipe& recipe, std::vector<Finding>& findings) {
   const std::int64_t micro = config.batch.micro, length = config.model.seq_len, tokens = micro * length;
   if (micro <= 0 || length <= 0 || tokens % recipe.rows == 0) return;
@@ -208,7 +210,7 @@ void add_row_findings(const RunConfig& config, const Recipe& recipe, std::vector
                                   nearest(shorter, of_length))});
 }
 
-/// Refusals that only the recipe's formats cause, of a model that is sound else.
+/// Refusals by the recipe's formats, for a model that is otherwise valid.
 void add_recipe_findings(const RunConfig& config, std::vector<Finding>& findings) {
   const Recipe& recipe = recipe_of(config.precision);
   if (!recipe.activation) return;
@@ -243,7 +245,7 @@ void add_expert_findings(const RunConfig& config, int ranks, std::vector<Finding
 std::vector<Finding> refusals(const RunConfig& config, int ranks) {
   std::vector<Finding> findings = check(config);
   const BatchConfig& batch = config.batch;
-  const bool whole = batch.micro > 0 && batch.global % batch.micro == 0;  // else check() has said so
+  const bool whole = batch.micro > 0 && batch.global % batch.micro == 0;  // else check() refuses it
   if (whole && batch.global % (ranks * batch.micro) != 0)
     findings.push_back({{"batch.global", "batch.micro"},
                         fmt::format("{} sequences cannot be shared by {} ranks in micro-batches of {}: {}",
@@ -255,7 +257,7 @@ std::vector<Finding> refusals(const RunConfig& config, int ranks) {
 
 namespace {
 
-/// The plan but for what a dry run shows.
+/// The plan without the findings of a dry run.
 RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
   Problems problems;
   for (const Finding& finding : refusals(config, ranks))
@@ -285,7 +287,7 @@ RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
           config};
 }
 
-/// The config of a run that only generates: a batch of one sequence a rank, nothing of training.
+/// The config of a run that only generates text: a batch of one sequence a rank, no training.
 RunConfig only_generating(const RunConfig& config, int ranks) {
   RunConfig plain;
   plain.run.seed = config.run.seed;
@@ -301,7 +303,7 @@ RunConfig only_generating(const RunConfig& config, int ranks) {
   return plain;
 }
 
-/// Passes of every size that a Decoder makes, of which each weight's first use, memory and workspaces are noted.
+/// Runs passes of every size that a Decoder makes, to record the order of weights, memory and workspaces.
 void decode_dry(RunPlan& plan) {
   Device device(Device::Kind::measuring);
   UsageRecorder recorder(plan.registry, plan.sync.weights);

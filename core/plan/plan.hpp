@@ -15,43 +15,43 @@ namespace tessera {
 
 /// One line of the communication budget of a step.
 struct CollectiveCost {
-  int group = -1;  ///< bucket group; -1: sums of the norm and of the report, exchanges of experts' rows
+  int group = -1;  ///< bucket group; -1: none (sums of the norm and of the report, exchanges of experts' rows)
   Collective collective = Collective::all_gather;
-  std::int64_t bytes = 0, count = 0;  ///< bytes of one; of exchanged rows those of even routing
+  std::int64_t bytes = 0, count = 0;  ///< bytes of one of `count` operations; row exchanges: with even routing
   std::string_view label = {};
 };
 
-/// Everything that follows from a run's configuration for one of its ranks, before any memory is allocated.
+/// Everything that follows from a run's configuration for one rank, before any memory is allocated.
 struct RunPlan : StepPlan {
   RunConfig config;                 ///< derived values filled in
-  double flops_per_step = 0;        ///< of all ranks' GEMMs and attention, forward and backward, as they will run
-  double model_flops_per_step = 0;  ///< the same without recomputation: what the model asks for
-  MemoryReport memory{};            ///< bytes of this rank
+  double flops_per_step = 0;        ///< of all ranks' GEMMs and attention, forward, backward and recomputation
+  double model_flops_per_step = 0;  ///< the same without recomputation, for MFU
+  MemoryReport memory{};            ///< bytes on this rank, by category
   std::vector<CollectiveCost> collectives{};
-  std::vector<LibraryChoices::Words> library_work{};  ///< of a step, for which libraries have a choice of algorithms
-  gemm::Routes routes{};  ///< of a step's products of codes
+  std::vector<LibraryChoices::Words> library_work{};  ///< pieces of a step's work with a choice of library algorithms
+  gemm::Routes routes{};  ///< routes (native or decoded) of a step's products of codes
 };
 
-/// All reasons to refuse running `config` (derived) on `ranks` ranks, each with its keys. Pure.
+/// All reasons to refuse a run of `config` (derived) on `ranks` ranks, each with its keys. Pure.
 std::vector<Finding> refusals(const RunConfig& config, int ranks);
 
-/// Builds model and layout, and runs one step dry: memory, order of weights, contributions per gradient and collectives
-/// are what that step did. Allocates no device memory. Throws Error{deck} with all refusals if there are any. Pure: any
-/// rank of `ranks` can be planned anywhere.
+/// Plans a run for one rank: builds model and layout and runs one step dry, which shows memory, order of weights,
+/// contributions to gradients and collectives. Allocates no device memory. Throws Error{deck} with all refusals if
+/// there are any. Pure: any process can plan any rank. Local.
 RunPlan resolve(const RunConfig& config, int ranks, int rank);
 
-/// The plan of a Decoder for sequences of at most `capacity` tokens, no more than seq_len: the model in the types of
-/// precision.compute, nothing quantized. Else as resolve(). Throws Error{deck}. Pure.
+/// The plan of a Decoder for sequences of at most `capacity` tokens (at most seq_len): the model in the type of
+/// precision.compute, nothing quantized. Else like resolve(). Throws Error{deck}. Pure. Local.
 RunPlan resolve_decoding(const RunConfig& config, int ranks, int rank, std::int64_t capacity);
 
-/// The plan of the rank that needs most memory, by what ranks own and receive; of rank 0 where all need as much.
+/// The plan of the rank that needs most memory, judged by what ranks own and receive; rank 0 if all need as much.
 RunPlan resolve_largest(const RunConfig& config, int ranks);
 
-/// Bytes that the rank which needs most needs in all, whether full sharding gathers a block at a time or a module.
+/// Total bytes of the rank that needs most memory, if full sharding gathers a block at a time and if a module.
 struct GranularityPeaks {
   std::int64_t unit = 0, module = 0;
 };
-/// Nothing where sharding is not full.
+/// Plans both granularities; empty unless sharding is full.
 std::optional<GranularityPeaks> granularity_peaks(const RunConfig& config, int ranks);
 
 }  // namespace tessera

@@ -21,7 +21,7 @@ Use UsageRecorder::operand(Stream&, ParamId param, Side side) {
           coded_operand(*spec.format.codes, spec, side, spec.member_elements(), values.data, values.data, values.data)};
 }
 
-/// Backward begins with the first gradient.
+/// The first gradient marks the beginning of backward.
 Gradient UsageRecorder::slot(ParamId param) {
   half_ = Half::backward;
   const ParamSpec& spec = registry_[param];

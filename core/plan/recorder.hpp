@@ -9,11 +9,11 @@
 
 namespace tessera {
 
-/// Stands for weights and gradients in a dry pass: hands out addresses that are never followed, and writes down every
-/// access to a weight and how often each gradient is written.
+/// Stands in for weights and gradients in a dry pass: hands out addresses that are never dereferenced, and records
+/// every access to a weight and every contribution to a gradient.
 class UsageRecorder final : public WeightSource, public GradientSink {
  public:
-  /// Hands out weights as they will be held.
+  /// `rules`: how the weights that it hands out will be held.
   explicit UsageRecorder(const ParamRegistry& registry, const WeightRules& rules = {});
 
   Use operand(Stream& stream, ParamId param, Side side) override;
@@ -31,7 +31,7 @@ class UsageRecorder final : public WeightSource, public GradientSink {
   Half half_ = Half::forward;
   std::vector<Access> accesses_;
   std::vector<ParamId> contributions_;
-  IndexedBy<ParamId, int> written_;  ///< how often
+  IndexedBy<ParamId, int> written_;  ///< number of contributions
 };
 
 }  // namespace tessera

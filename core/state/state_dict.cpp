@@ -9,10 +9,10 @@
 namespace tessera {
 namespace {
 
-/// A parameter whose dataset is not in the slot.
+/// Index of a parameter whose dataset is not in the slot.
 constexpr std::size_t none = static_cast<std::size_t>(-1);
 
-/// Appends the canonical tensors of the datasets for whose parameters `covered` holds. Returns each parameter's index.
+/// Appends the canonical tensors of the datasets whose parameters are `covered`. Returns each parameter's tensor index.
 template <class Covered>
 IndexedBy<ParamId, std::size_t> add_names(std::vector<StateTensor>& tensors, const std::string& slot, DType type,
                                           const ParamRegistry& registry, const Covered& covered) {
@@ -50,7 +50,7 @@ void StateDict::add(const StateSlot& slot, const ParamRegistry& registry, const 
   const IndexedBy<ParamId, std::size_t> tensor_of = add_names(tensors, slot.name, slot.type(), registry, covered);
   for (const BucketSlice& slice : slot.slices)
     for (const Piece& piece : layout.pieces(slice.bucket, ranks))
-      if (piece.real.value > 0)  // else vocabulary padding
+      if (piece.real.value > 0)  // else the piece is vocabulary padding
         tensors[tensor_of[piece.param]].ranges.push_back(
             {piece.canonical.value, slice.values.flat(piece.shard.value, piece.real.value)});
   for (StateTensor& tensor : tensors) std::ranges::sort(tensor.ranges, {}, &StateRange::first);

@@ -10,22 +10,23 @@
 
 namespace tessera {
 
-/// A model that generates: weights, no gradients, and the key/value cache of one sequence. One a rank; all ranks hold
-/// the whole of it and call the same with the same arguments. A StepPlan for it comes from resolve_decoding().
+/// Text generation: a model's weights, no gradients, and the key/value cache of one sequence. One a rank: every rank
+/// holds the whole model, and all call the same functions with the same arguments. Takes a plan of resolve_decoding().
 class Decoder {
  public:
-  /// Tokens that one pass takes at most.
+  /// Largest number of tokens in one pass.
   static constexpr std::int64_t most_at_once = 256;
 
-  /// `mesh` connects the ranks that were planned for.
+  /// `mesh` must connect the ranks that were planned for (else Error{internal}).
   Decoder(Device& device, const StepPlan& plan, Mesh& mesh);
 
-  /// Draws the initial weights, which `fill` then overwrites; an exception of `fill` leaves through here.
-  /// Collective over the world.
+  /// Draws the initial weights, then calls `fill` to overwrite them; passes exceptions of `fill` on. Collective over
+  /// the world.
   void initialise(const std::function<void(StateDict&)>& fill);
 
-  /// Appends ids to the sequence: logits [V] of the token that follows. A long piece is taken in passes of powers of
-  /// two, so that products have few shapes, and each is planned. Waits for the device. Collective over the world.
+  /// Appends ids to the sequence; returns the logits [V] of the token that follows. A long piece is divided into passes
+  /// of powers of two, so that products have few shapes, all of them planned. Waits for the device. Collective over the
+  /// world.
   std::vector<float> extend(std::span<const std::int32_t> ids);
   /// Empties the sequence. Local.
   void restart() { sequence_.length = 0; }

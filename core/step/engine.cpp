@@ -82,7 +82,7 @@ Pass Engine::pass(GradientSink* gradients) {
           {plan_.seed, memory_.step()}, exchange_ ? &*exchange_ : nullptr};
 }
 
-/// Empty where the recipe quantizes nothing: no saturating format could hide such a value.
+/// Empty if the recipe quantizes nothing: then no saturating format can hide a value that is not finite.
 Tensor Engine::not_finite() const {
   return plan_.model.shape().recipe.activation ? Tensor{&memory_.sums()->not_finite, DType::u64, {1}} : Tensor{};
 }
@@ -155,7 +155,7 @@ Accumulating Engine::accumulate() {
 
 Reduced Engine::reduce(Accumulating&& sum) {
   const Region region(stream_, RegionName::reduce);
-  Reduced gradients = std::move(sum).reduce(stream_);  // over ranks
+  Reduced gradients = std::move(sum).reduce(stream_);  // summed over ranks
   gather_sums();
   if (observer_) observer_->reduced(stream_, gradients);
   return gradients;

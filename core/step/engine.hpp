@@ -14,60 +14,65 @@
 
 namespace tessera {
 
-/// Sees a step from inside, on the stream, without changing it: what the trace is made of.
+/// Observes a step from inside, on the stream, without changing it. debug.trace implements it.
 class StepObserver {
  public:
   virtual ~StepObserver() = default;
-  virtual void begun() = 0;                                            ///< what follows is the step's
-  virtual void reduced(Stream& stream, const Reduced& gradients) = 0;  ///< summed over ranks, before clipping
-  virtual void stepped(Stream& stream) = 0;                            ///< masters updated
+  virtual void begun() = 0;                                            ///< a step begins
+  virtual void reduced(Stream& stream, const Reduced& gradients) = 0;  ///< after the sum over ranks, before clipping
+  virtual void stepped(Stream& stream) = 0;                            ///< after the update of the masters
 };
 
-/// A StepPlan built on a device: a measuring one to plan, a real one to run. One a rank.
+/// Runs training steps and evaluations: a StepPlan built on a device, a measuring one to plan, a real one to run. One a
+/// rank.
 class Engine {
  public:
-  /// `mesh` connects the ranks that were planned for (else Error{internal}).
+  /// `mesh` must connect the ranks that were planned for (else Error{internal}). Allocates. Local.
   Engine(Device& device, const StepPlan& plan, Mesh& mesh);
 
-  /// Sets masters, state and counters of the rules as in a fresh run; the first forward gathers. Collective.
+  /// Sets masters, and state and counters of the rules, to those of a fresh run. The first forward all-gathers weights.
+  /// Collective over the world.
   void initialise();
-  /// The same with other weights: `fill` gets the drawn ones, and no other state, and overwrites any of them; an
-  /// exception of `fill` leaves through here. Collective.
+  /// The same with given weights: calls `fill` with the drawn masters, without other state, to overwrite any of them;
+  /// passes exceptions of `fill` on. Collective over the world.
   void initialise(const std::function<void(StateDict&)>& fill);
 
-  /// Masters and state of the rules as named tensors, and the rules' counters; step, tokens and position in the data
-  /// are the caller's. Waits for the device. The next step's update waits for before_update.
+  /// The state to save: masters and state of the rules as named tensors, and the rules' counters. The caller adds step,
+  /// tokens and position in the data. Waits for the device. The next step's update waits for before_update. Local.
   StateDict state();
-  /// The same tensors, whatever they hold, with the counters of a fresh run. Waits for nothing. Local.
+  /// The same tensors, with present contents, and the counters of a fresh run. Does not wait. Local.
   StateDict fresh_state() const;
-  /// In place of initialise(): `fill` gets the state and counters of a fresh run and writes all of them; an exception
-  /// of `fill` leaves through here. Weights end Stale: the first forward gathers. Collective.
+  /// Restores a saved state, in place of initialise(): calls `fill` with the state and counters of a fresh run, all of
+  /// which it must write; passes exceptions of `fill` on. The first forward all-gathers weights. Collective over the
+  /// world.
   void restore(const std::function<void(StateDict&)>& fill);
 
-  /// One optimizer step: forward, backward, reduction, clip, update, publication. Only enqueues; the bits depend on
-  /// nothing but its arguments and the state. Its report() may be read until the next step but one. Collective.
-  /// With StepPlan::graph all but tokens and report is RepeatedWork, unless an observer, a timeline that records, an
-  /// exchange of rows, whose counts the host reads, or collectives that need the host forbid a capture.
+  /// One optimizer step: forward, backward, reduction, clip, update, publication. Only enqueues. The bits depend on its
+  /// arguments and the state alone. Its report() can be read until the next step but one. With StepPlan::graph all but
+  /// the copies of tokens and report is RepeatedWork (captured and replayed), unless there is an observer, a recording
+  /// timeline, an exchange of rows (the host reads its counts), or a transport that needs the host. Collective over the
+  /// world.
   Turn step(const HostSequences& batch, const StepScalars& scalars);
-  /// For tests: faults of the next step on this rank, which then is neither captured nor replayed.
+  /// Fault injection: faults of the next step on this rank, which is then neither captured nor replayed.
   void spoil_next(float value) { fault_ = value; }  ///< Pass::fault of its first micro-batch
-  void redo_next() { redo_ = true; }                ///< its reduced gradients are dropped and made again; on all ranks
+  void redo_next() { redo_ = true; }                ///< drops its reduced gradients and makes them again; on all ranks
 
   /// Sums, norm and flags of that step or evaluation, the same on all ranks. Waits for the device. Throws
-  /// Error{numerical} on all ranks where more rows arrived at a rank's experts than there is room for; what else it
-  /// holds is worth nothing then.
+  /// Error{numerical}, on all ranks, if more rows would have arrived at a rank's experts than there is room for: they
+  /// were not sent, and the step's result is invalid. Local.
   StepReport report(Turn turn);
 
-  /// One pass of an evaluation: cross-entropy summed over this rank's micro-batch, which may be padding in part or
-  /// whole, gathered into the report's sums. Settles the weights and reads them, nothing else. Only enqueues; its
-  /// report() may be read until the next pass but one. Collective over the world: every rank makes as many passes.
+  /// One pass of an evaluation: sums the cross-entropy over this rank's micro-batch, which may be padding in part or
+  /// whole, and gathers all ranks' sums for the report. Changes no state; brings weights to Ready. Only enqueues. Its
+  /// report() can be read until the next pass but one. Every rank must make the same number of passes. Collective over
+  /// the world.
   Turn evaluate(const HostSequences& micro_batch);
 
-  /// Logits [V] (fp32) after the last of `ids`; `ids` holds at most seq_len tokens. Waits for the device. Collective
-  /// over the world: every rank asks, with the same ids.
+  /// Logits [V] (fp32) of the token after `ids`, which holds 1 to seq_len tokens and is the same on every rank. Waits
+  /// for the device. Collective over the world.
   std::vector<float> next_logits(const std::vector<std::int32_t>& ids);
 
-  /// Steps so far that were replayed as one graph.
+  /// Number of steps so far that were replayed as one CUDA graph.
   std::int64_t replays() const { return repeated_.replays(); }
 
   void observe(StepObserver* observer) { observer_ = observer; }
@@ -82,11 +87,11 @@ class Engine {
   Updated update(Reduced&& gradients);
   void gather_sums();
   Pass pass(GradientSink* gradients);
-  /// The step's word for values that are not finite before they are quantized.
+  /// The step's flag for values that are not finite before quantization; empty where the recipe quantizes nothing.
   Tensor not_finite() const;
   bool replayable() const;
   void require_room(const StepReport& report) const;
-  /// Masters alone, as named tensors.
+  /// The masters only, as named tensors.
   StateDict weights() const;
 
   Device& device_;
@@ -99,7 +104,7 @@ class Engine {
   StepMemory memory_;
   Arena activations_;
   Tensor digests_;  ///< u64, one a tensor of state
-  ExternalEvent before_update_;  ///< reached unless a copy of the state is under way; captured steps wait for it too
+  ExternalEvent before_update_;  ///< the update waits for a snapshot of the state to be copied; so do captured steps
   std::vector<std::int64_t> sum_counts_, sum_begins_;
   StepObserver* observer_ = nullptr;
   RepeatedWork repeated_;

@@ -11,18 +11,18 @@ void RepeatedWork::run(const State& state, const std::function<void()>& work) {
   }
   const bool recorded = static_cast<bool>(graph_);
   if (!recorded) {
-    // Recording waits inside the driver for what is under way, where nobody notices a rank that has gone.
+    // A capture waits inside the driver for work under way, where no watchdog notices a rank that has gone: wait here.
     device_.wait(stream.record());
     device_.wait(device_.communication().record());
     device_.wait(device_.copies().record());
     graph_ = stream.capture(work);
   }
   stream.run(graph_);
-  // What follows on those streams outside the graph comes after what the graph did there.
+  // Orders later work on the other streams behind the graph's.
   const Event done = stream.record();
   device_.communication().wait(done);
   device_.copies().wait(done);
-  if (!recorded) return;  // capturing walked through the work
+  if (!recorded) return;  // the capture has called `work` already
   const DryPass walk(stream), sums(device_.copies());
   work();
   ++replays_;

@@ -8,9 +8,10 @@
 namespace tessera {
 
 /// Captures a step as a CUDA graph and replays it while the host state is unchanged, with the same bits. The first two
-/// runs are eager, so that libraries have their plans and memory; the capture happens in the state that the first run
-/// began in. A replay also calls the work with the streams of compute and copies dry, so that state machines,
-/// counters and the log of collectives end as after an eager run. In any other state, and on the host, runs are eager.
+/// runs are eager, so that libraries make their plans and allocate. Capture and replay happen only in the host state in
+/// which the first run began; in any other state, and on the host, runs are eager. A replay also calls the work with
+/// dry streams of compute and copies, so that state machines, counters and the log of collectives end as after an eager
+/// run.
 class RepeatedWork {
  public:
   /// Everything on the host that decides what the work does.
@@ -18,8 +19,9 @@ class RepeatedWork {
 
   explicit RepeatedWork(Device& device) : device_(device) {}
 
-  /// `work` launches on the compute stream, and on other streams between events of it; its addresses and arguments are
-  /// the same every time, and it waits for nothing. Only enqueues, but waits for the device before the capture. Local.
+  /// Runs `work`, or its graph. `work` launches on the compute stream, and on other streams between events of it; it
+  /// must use the same addresses and arguments every time and must not wait. Only enqueues, but waits for the device
+  /// before a capture. Local, if `work` is.
   void run(const State& state, const std::function<void()>& work);
 
   std::int64_t replays() const { return replays_; }

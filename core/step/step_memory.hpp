@@ -16,52 +16,52 @@ struct HostSequences {
   std::vector<std::int32_t> ids, targets;
   std::int64_t sequences = 0;
   std::int64_t first = 0;    ///< index of the first one in the global batch
-  std::int64_t padding = 0;  ///< how many of them, the last ones, are computed and count in no sum
-  std::uint64_t step = 0;    ///< the optimizer step that they are of, from 1; 0: none
+  std::int64_t padding = 0;  ///< the last sequences that are computed but count in no sum
+  std::uint64_t step = 0;    ///< the optimizer step that they belong to, from 1; 0: none
 };
 
-/// What the host decides of a step besides its tokens.
+/// A step's inputs from the host besides its tokens.
 struct StepScalars {
   float rate = 0;                                            ///< learning rate
-  float norm_limit = std::numeric_limits<float>::infinity();  ///< largest gradient norm that is not skipped
+  float norm_limit = std::numeric_limits<float>::infinity();  ///< a step with a larger gradient norm is skipped
 };
 
-/// What a step leaves for the host: read from ONE block.
+/// A step's results for the host, read from ONE block.
 struct StepReport {
   std::vector<std::uint64_t> counters;  ///< words of the rules' counters
   ClipResult clip;
-  std::vector<StepSums> sums;  ///< one a rank
-  Event begin, end;            ///< of the work between StepMemory's begin() and end()
+  std::vector<StepSums> sums;  ///< by rank
+  Event begin, end;            ///< around the work between StepMemory's begin() and end()
 };
 
-/// Which of the two pinned blocks a step talks through.
+/// Which of the two pinned blocks a step uses (double buffering).
 enum class Turn : std::uint8_t { even, odd };
 
-/// The device memory through which a step and the host talk: one block up (scalars, step, tokens), one block down
-/// (the rules' counters, clip result, every rank's sums). Its pinned counterparts alternate each way, so that the host
-/// fills and reads the one while the device uses the other.
+/// Device memory for a step's inputs and results: one block up (scalars, step number, tokens), one block down (the
+/// rules' counters, clip result, every rank's sums). Each has two pinned counterparts that alternate (double
+/// buffering): the host fills or reads one while the device uses the other. Local.
 class StepMemory {
  public:
-  /// Of one rank of `world`, whose rules have `counters`, 64 bits each.
+  /// For one rank of `world` with `sequences` of `length` tokens, whose rules have `counters` counters of 64 bits.
   StepMemory(Device& device, const RankIn& world, std::int64_t sequences, std::int64_t length, std::int64_t counters);
 
-  /// Sets the words of the rules' counters: of a fresh run, or what was saved.
+  /// Sets the words of the rules' counters: those of a fresh run, or saved ones.
   void initialise(Stream& stream, const std::vector<std::uint64_t>& counters);
-  /// Turns to the other block. One copy up; clears this rank's sums.
+  /// Begins a step with the other pinned block: one copy up, and this rank's sums are cleared.
   Turn begin(Stream& stream, const HostSequences& batch, const StepScalars& scalars = {});
   /// Zeroes this rank's sums.
   void clear_sums(Stream& stream);
-  /// One copy down, into the block of the last begin().
+  /// Ends the step: one copy down, into the pinned block of the last begin().
   Turn end(Stream& stream);
-  /// What end() sent down; waits for it. A block's report lasts until the next begin() but one.
+  /// The results that end() copied down; waits for them. Can be read until the next begin() but one.
   StepReport report(Turn turn);
 
-  /// Micro-batch of `count` sequences, from local sequence `first`.
+  /// The micro-batch of `count` sequences from local sequence `first` on.
   MicroBatch micro_batch(std::int64_t first, std::int64_t count, double loss_scale) const;
 
   const float* rate() const { return &static_cast<const StepScalars*>(up_.data)->rate; }
   const float* norm_limit() const { return &static_cast<const StepScalars*>(up_.data)->norm_limit; }
-  /// The number of the step, u64 [1].
+  /// The step number on the device, u64 [1].
   Tensor step() const { return {static_cast<std::byte*>(up_.data) + step_offset, DType::u64, {1}}; }
   Tensor counters() const { return {down_.data, DType::i64, {counters_}}; }
   ClipResult* clip() const { return reinterpret_cast<ClipResult*>(at(clip_offset())); }
@@ -73,7 +73,7 @@ class StepMemory {
 
  private:
   static constexpr std::int64_t step_offset = sizeof(StepScalars), tokens_offset = 256;
-  // Of the block down, which begins with the counters.
+  // Offsets in the block down, which begins with the counters.
   std::int64_t clip_offset() const { return counters_ * std::int64_t{sizeof(std::uint64_t)}; }
   std::int64_t squares_offset() const;
   std::int64_t sums_offset() const;

@@ -16,15 +16,15 @@ struct StepSizes {
   std::int64_t global = 0;            ///< sequences of the step, over all ranks
   std::int64_t local = 0;             ///< of these, on each rank
   std::int64_t micro = 0;             ///< sequences of a micro-batch
-  std::int64_t activation_bytes = 0;  ///< of the arena
-  std::vector<Workspace> workspaces;  ///< that kernels and libraries need
+  std::int64_t activation_bytes = 0;  ///< size of the activation arena
+  std::vector<Workspace> workspaces;  ///< workspaces of kernels and libraries
 };
 
-/// What an Engine is built from on one rank: a pure value. RunPlan adds what running it dry showed.
+/// What an Engine is built from, for one rank: a pure value. RunPlan adds the findings of a dry run.
 struct StepPlan {
   Ranks ranks;             ///< this rank among all
-  std::uint64_t seed = 0;  ///< of the initial weights
-  bool graph = false;      ///< capture and replay, where the device can
+  std::uint64_t seed = 0;  ///< seed of the initial weights
+  bool graph = false;      ///< capture steps as a CUDA graph and replay them, if the device can
   ParamRegistry registry;
   Gpt model;
   ParamLayout layout;

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Makes token files for `data.kind: tokens` of your own text, with the tokenizer beside them.
+"""Makes token files for `data.kind: tokens` from your own text, with the tokenizer beside them.
 
     pip install tokenizers
     prepare.py OUT SOURCE... [--vocab 32000 | --tokenizer tokenizer.json] [--field text] [--val SOURCE]... [--val-fraction 0.01]
 
-A SOURCE is a text file (one document), a .jsonl file (a document a line, in its field), or a folder of both, searched
-through. Without --tokenizer a byte-level BPE is trained on a sample of them. Every document begins with the end-of-text
-token. All cores work, nothing is held in memory but a piece of a file for each, and what was stopped goes on where it
-was: the same command again. OUT has files only once they are whole: train_*.bin, val_*.bin, tokenizer.json, dataset.json.
+A SOURCE is a text file (one document), a .jsonl file (one document a line, in --field), or a folder that is searched for
+both, with its subfolders. Without --tokenizer a byte-level BPE is trained on a sample of the training sources. Every
+document begins with the end-of-text token. All cores work; each holds one piece of a file in memory. If the program is
+stopped, the same command continues where it was. Files appear in OUT only when they are complete: train_*.bin, val_*.bin,
+tokenizer.json, dataset.json.
 """
 import argparse
 import array
@@ -33,16 +34,16 @@ except ImportError as missing:
 
 END = ("<|endoftext|>", "<|end_of_text|>", "</s>")
 WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
-KINDS = {str: "text", list: "a list", dict: "an object", bool: "true or false", type(None): "null"}   # of JSON's values, but for numbers
+KINDS = {str: "text", list: "a list", dict: "an object", bool: "true or false", type(None): "null"}   # types of JSON except numbers
 BATCH = 1 << 20   # characters that are encoded at a time
 
 
 class Refused(Exception):
-    """What is wrong with what was given."""
+    """An error in the sources or arguments; its text goes to the user."""
 
 
 def sources(names):
-    """Every file, folders searched through in the order of their names."""
+    """Yields every source file; the files of a folder in the order of their paths."""
     for name in map(pathlib.Path, names):
         if name.is_dir():
             found = sorted(path for path in name.rglob("*") if path.is_file() and path.suffix in (".txt", ".md", ".jsonl"))
@@ -56,7 +57,8 @@ def sources(names):
 
 
 def pieces(path, most):
-    """Byte ranges of a file, about as long as asked for, cut behind line ends; a file of text is not cut within white space, so that words stay whole."""
+    """Yields byte ranges (begin, end) of a file, of about `most` bytes, cut behind line ends. A text file is not cut before white space,
+    because the tokenizer takes a run of white space as one word."""
     size, begin = path.stat().st_size, 0
     with open(path, "rb") as file:
         while begin < size:
@@ -69,7 +71,7 @@ def pieces(path, most):
 
 
 def documents(path, begin, end, field):
-    """(number of the byte where it begins, text, whether a document begins here) of a range."""
+    """Yields (offset in bytes, text, whether a document begins here) for each document, or part of one, in a byte range."""
     with open(path, "rb") as file:
         file.seek(begin)
         if path.suffix != ".jsonl":
@@ -98,7 +100,7 @@ def decoded(path, at, raw):
 
 
 def sample(files, arguments):
-    """Texts of pieces chosen at random, about as many bytes as asked for."""
+    """Yields texts from pieces in random order, together at most --train-mb Mi characters."""
     all_pieces = [(path, *piece) for path in files for piece in pieces(path, arguments.piece_mb << 20)]
     most = arguments.train_mb << 20
     random.Random(1234).shuffle(all_pieces)
@@ -130,7 +132,7 @@ def end_of_text(tokenizer, path):
 
 
 def write_whole(path, write):
-    """The file appears whole, or not at all."""
+    """Writes a file by temporary name, fsync and rename, so that it appears whole or not at all."""
     unfinished = path.with_name(path.name + ".tmp")
     with open(unfinished, "wb") as file:
         write(file)
@@ -160,7 +162,7 @@ class Worker:
             tokens = {False: array.array(self.code), True: array.array(self.code)}
             waiting, characters = [], 0
             for at, text, first in documents(path, begin, end, self.field):
-                # A text file is one document, whose pieces all go the same way.
+                # A text file is one document: all its pieces go to training, or all to evaluation.
                 waiting.append((self.held(path, at if path.suffix == ".jsonl" else 0, val), text, first))
                 characters += len(text)
                 if characters > BATCH:
@@ -189,7 +191,7 @@ def part(folder, number, val):
 
 
 def join(out, jobs, val, code, most):
-    """Parts to shards of llm.c's format: a header of 256 int32, then tokens."""
+    """Joins parts to shards of at most `most` tokens in llm.c's format (a header of 256 int32, then tokens); (tokens, file names)."""
     size, counts, kept = array.array(code).itemsize, [], []
     name = "val" if val else "train"
     files = iter([part(out / "parts", number, val) for number in range(jobs)])
@@ -235,7 +237,7 @@ def plan_of(training, held, arguments, given):
 
 
 def given_tokenizer(path):
-    """The text of a tokenizer.json that can be read and tells documents apart; none was given: None."""
+    """The text of the tokenizer.json that was given, after checks that it can be read and has an end-of-text token; None without one."""
     if path is None:
         return None
     try:
@@ -250,13 +252,13 @@ def given_tokenizer(path):
 
 
 def byte_level(tokenizer):
-    """Whether data.tokenizer can name it."""
+    """Whether it is a byte-level BPE, the kind that data.tokenizer takes."""
     held = json.loads(tokenizer)
     return held["model"].get("type") == "BPE" and (held.get("decoder") or {}).get("type") == "ByteLevel"
 
 
 def keep_tokenizer(path, training, given, arguments):
-    """Puts tokenizer.json in OUT: the one given, or one that is trained, unless this has been done before."""
+    """Writes tokenizer.json to OUT: the one given, or a newly trained one unless an earlier call has trained it. Returns its text."""
     if given is None and path.exists():
         return path.read_text()
     if given is None:
@@ -267,7 +269,7 @@ def keep_tokenizer(path, training, given, arguments):
 
 
 def begin(out, plan):
-    """Whether there is something to do: makes OUT ready to go on with what was begun by the same plan, or to begin."""
+    """Prepares OUT to begin, or to continue work begun with the same plan; returns False if the dataset is complete."""
     record, tokenizer = out / "parts" / "plan.json", out / "tokenizer.json"
     if (out / "dataset.json").exists():
         if json.loads((out / "dataset.json").read_text())["plan"] != plan:
@@ -330,7 +332,7 @@ def deck_line(out, evaluated, tokenizer):
 
 
 def number(kind, least, most=None):
-    """Of an argument: what it may be."""
+    """A type for argparse: a number from `least` to `most`."""
     def read(text):
         try:
             value = kind(text)

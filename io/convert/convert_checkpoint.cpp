@@ -21,7 +21,7 @@ std::unique_ptr<ModelReader> source_of(const ConvertOptions& options) {
   return read_checkpoint(find_checkpoint(options.from), extent);
 }
 
-/// What is written: the source's facts, in the layout and types asked for, by this program.
+/// Facts of the model to write: the source's, with the layout and types of `options` and this program as origin.
 ModelFacts facts_of(const ConvertOptions& options, const ModelFacts& source) {
   ModelFacts facts = source;
   Origin& origin = facts.origin;

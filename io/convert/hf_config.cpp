@@ -15,9 +15,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr double most = 1 << 30;  // of any size in a configuration
+constexpr double most = 1 << 30;  // largest allowed size in a configuration
 
-/// Keys without a say in what the model computes from its weights: dropout, losses, tokens, bookkeeping.
+/// Keys that do not affect what the model computes from its weights: dropout, losses, tokens, bookkeeping.
 constexpr std::string_view inert[] = {"_attn_implementation_autoset",
                                       "_name_or_path",
                                       "architectures",
@@ -61,7 +61,7 @@ constexpr std::string_view inert[] = {"_attn_implementation_autoset",
                                       "unk_token_id",
                                       "use_cache"};
 
-/// config.json, key by key. Absent keys have transformers' defaults; every complaint is kept.
+/// Reads config.json key by key. Absent keys get transformers' defaults. Collects all complaints for finish().
 class Reader {
  public:
   explicit Reader(const std::filesystem::path& path)
@@ -76,7 +76,7 @@ class Reader {
     seen_.insert(key);
     return json_.contains(key) && !json_[key].is_null();
   }
-  /// Whether the key is there and says null, where its absence would mean something.
+  /// Whether the key is present with the value null, which differs from an absent key.
   bool says_null(const std::string& key) {
     seen_.insert(key);
     return json_.contains(key) && json_[key].is_null();
@@ -94,7 +94,7 @@ class Reader {
     refuse(key, json_[key].dump() + " is no number");
     return otherwise;
   }
-  /// Added to a mean square.
+  /// Reads a norm's epsilon, which is added to a mean square.
   double small(const std::string& key, double otherwise) {
     const double value = number(key, otherwise);
     if (value >= 1e-30 && value <= 1) return value;
@@ -107,7 +107,7 @@ class Reader {
     refuse(key, json_[key].dump() + " is neither true nor false");
     return otherwise;
   }
-  /// The key must have one of these values; `otherwise` is what its absence means.
+  /// Complains unless the key has one of the `allowed` values; an absent key has the value `otherwise`.
   void expect(const std::string& key, const Json& otherwise, const std::vector<Json>& allowed) {
     const Json value = has(key) ? json_[key] : otherwise;
     if (std::ranges::find(allowed, value) != allowed.end()) return;
@@ -118,11 +118,11 @@ class Reader {
   }
   const Json& operator[](const std::string& key) { return json_[key]; }
 
-  /// Throws when anything was refused, or a key was never asked for.
+  /// Throws Error{file} with all complaints, and with the keys that nothing has read.
   void finish() {
     for (const auto& [key, value] : json_.items())
       if (!value.is_null() && !seen_.contains(key) && std::ranges::find(inert, key) == std::end(inert))
-        refuse(key, "unknown here; what it changes would be lost");
+        refuse(key, "unknown here; the model may depend on it");
     problems_.raise();
   }
 
@@ -133,7 +133,7 @@ class Reader {
   Problems problems_;
 };
 
-/// One of the objects that say how rotary positions are scaled: plain, or as Llama 3's are.
+/// Reads an object that describes the scaling of rotary positions: none, or Llama 3's.
 void read_scaling(Reader& reader, const std::string& name, ModelConfig& model) {
   const Json& said = reader[name];
   if (!said.is_object()) return reader.refuse(name, "is no object");
@@ -162,7 +162,7 @@ void read_scaling(Reader& reader, const std::string& name, ModelConfig& model) {
   model.rope_scaling = scaling;
 }
 
-/// Rotary positions, as transformers 4 (rope_theta, rope_scaling) or 5 (rope_parameters) says them.
+/// Reads rotary positions as transformers 4 (rope_theta, rope_scaling) or 5 (rope_parameters) writes them.
 void read_rope(Reader& reader, double otherwise, ModelConfig& model) {
   if (reader.has("rope_scaling")) read_scaling(reader, "rope_scaling", model);
   model.rope_base = reader.number("rope_theta", otherwise);
@@ -200,7 +200,7 @@ ModelConfig gpt2(Reader& reader) {
   return model;
 }
 
-/// What Llama, Mistral, Mixtral and Qwen have in common.
+/// Reads the keys that Llama, Mistral, Mixtral and Qwen share.
 ModelConfig rotary(Reader& reader, double default_base, double default_eps) {
   ModelConfig model;
   model.layers = reader.size("num_hidden_layers", 32);
@@ -232,7 +232,7 @@ ModelConfig llama(Reader& reader) {
   return model;
 }
 
-/// What Mistral and Mixtral leave out of their files alike.
+/// Reads the keys that Mistral and Mixtral share, with the defaults of both.
 ModelConfig of_mistral_sizes(Reader& reader, double rope_base, double eps) {
   ModelConfig model = rotary(reader, rope_base, eps);
   model.kv_heads = reader.size("num_key_value_heads", 8);
@@ -248,7 +248,7 @@ ModelConfig mistral(Reader& reader) {
   return model;
 }
 
-/// Qwen 2 and 3; what they say of windows counts with use_sliding_window alone.
+/// Reads Qwen 2 and 3, whose keys of attention windows count only with use_sliding_window.
 ModelConfig qwen(Reader& reader, Family family) {
   ModelConfig model = rotary(reader, 10000, 1e-6);
   model.kv_heads = reader.size("num_key_value_heads", 32);

@@ -8,20 +8,21 @@ namespace tessera {
 
 inline constexpr const char* hf_config_file = "config.json";
 
-/// A family, and a run of such a model: besides `model`, the least that a deck must say.
+/// A model of another program: its family, and a config with `model` and the fewest other keys that a deck must give.
 struct ForeignModel {
   Family family = Family::gpt2;
   RunConfig config;
 };
 
-/// The model that a Hugging Face config.json describes. Strict: whatever it says that this program's models do not do,
-/// or that is unknown here, is refused by the name of its key, all at once (Error{file}).
+/// Reads the model that a Hugging Face config.json describes. Strict: throws Error{file} that lists all keys which are
+/// unknown here or ask for something that this program's models do not do.
 ForeignModel read_hf_config(const std::filesystem::path& path);
 
-/// The family that expresses a model; Error{file} names every key that no family has.
+/// The family that can express a model. Throws Error{file} that lists every key which no family supports; `whose`
+/// begins the message.
 Family family_of(const ModelConfig& model, const std::string& whose);
 
-/// config.json of a model, as transformers 4 and 5 read it.
+/// Text of a model's config.json, for transformers 4 and 5.
 std::string hf_config_text(Family family, const ModelConfig& model, DType type);
 
 }  // namespace tessera

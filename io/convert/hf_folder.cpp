@@ -26,8 +26,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Elements [first, first + count) of a matrix of that width, as at most three rectangles: f(row, rows, column,
-/// columns).
+/// Divides elements [first, first + count) of a row-major matrix with rows of `width` elements into at most three
+/// rectangles; calls f(row, rows, column, columns) for each.
 template <class F>
 void each_rectangle(std::int64_t first, std::int64_t count, std::int64_t width, const F& f) {
   while (count > 0) {
@@ -40,11 +40,11 @@ void each_rectangle(std::int64_t first, std::int64_t count, std::int64_t width, 
   }
 }
 
-/// A matrix that lies the other way round: to[r][c] = from[c][r], rows of both lying `stride` elements apart.
+/// Transposes a matrix: to[r][c] = from[c][r]. Strides are elements between rows.
 template <class Bits>
 void transpose(Bits* to, std::int64_t to_stride, const Bits* from, std::int64_t from_stride, std::int64_t rows,
                std::int64_t columns) {
-  constexpr std::int64_t line = 64 / sizeof(Bits);  // by lines of the cache, on both sides
+  constexpr std::int64_t line = 64 / sizeof(Bits);  // side of a tile: a cache line on both sides
   for (std::int64_t r0 = 0; r0 < rows; r0 += line)
     for (std::int64_t c0 = 0; c0 < columns; c0 += line)
       for (std::int64_t r = r0; r < std::min(r0 + line, rows); ++r)
@@ -68,13 +68,13 @@ const std::byte* at(const void* elements, std::int64_t index, DType type) {
   return static_cast<const std::byte*>(elements) + index * size_of(type);
 }
 
-/// A file's tensors by name.
+/// A tensor and the shard that holds it.
 struct Held {
   std::size_t file;
   SourceTensor tensor;
 };
 
-/// The safetensors files of a folder, and which tensor lies in which.
+/// The safetensors files of a folder, and the file of each tensor.
 class Shards {
  public:
   explicit Shards(const fs::path& folder) : folder_(folder) {
@@ -103,7 +103,7 @@ class Shards {
         throw Error(Exit::file, fmt::format("{}: {}: {} has no such tensor", path.string(), tensor, name.dump()));
   }
 
-  /// By its name, or by its name in a folder of the model without its head ("wte.weight"); null: neither is there.
+  /// Finds a tensor by its name, or by its name in a folder of a model without head ("wte.weight"); null if absent.
   const Held* find(const std::string& name) const {
     for (const std::string& one : {name, name.substr(name.find('.') + 1)})
       if (const auto found = held_.find(one); found != held_.end()) return &found->second;
@@ -198,7 +198,7 @@ class HfReader final : public ModelReader {
     tensor.type = narrow ? DType::bf16 : DType::f32;
   }
 
-  /// Consecutive elements of a file, from element `first` of their tensor.
+  /// Reads consecutive elements of a tensor as its file holds them, from element `first` on.
   void fetch(const Held& held, std::int64_t first, std::int64_t count, void* to, DType type) {
     const PosixFile& file = shards_.file(held.file);
     if (held.tensor.type == type) return read_elements(file, held.tensor, first, count, to);
@@ -290,7 +290,7 @@ class HfWriter final : public ModelWriter {
     std::size_t shard, index;
   };
 
-  /// With what transformers' text generation asks for besides.
+  /// Writes the tokenizer and the further files that transformers' text generation needs.
   void write_tokenizer() {
     const std::optional<EndOfText> end = end_of_text_in(tokenizer_);
     Json tokenizer = {{"tokenizer_class", "PreTrainedTokenizerFast"},

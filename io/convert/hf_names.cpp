@@ -7,7 +7,7 @@
 namespace tessera {
 namespace {
 
-/// What is called `ours` here. '#' stands for the number of an expert.
+/// Hugging Face's names of the tensor called `ours` here. '#' stands for an expert's number.
 struct Renaming {
   std::string_view ours;
   std::vector<std::string_view> theirs;
@@ -41,7 +41,7 @@ const std::vector<Renaming> in_layer[] = {
 
 constexpr std::string_view layers = "layers.", bias = ".bias", weight = ".weight";
 
-/// A canonical name taken apart: "layers.3." + "attention.qkv" + ".weight".
+/// Parts of a canonical name: "layers.3." + "attention.qkv" + ".weight".
 struct Parts {
   std::string layer;  ///< "3", or empty
   std::string_view stem, kind = weight;
@@ -68,7 +68,7 @@ std::string numbered(std::string_view pattern, std::int64_t expert) {
   return name;
 }
 
-/// Rows of each of `count` pieces of a member.
+/// Rows of each of the `count` pieces into which a member is divided.
 std::vector<std::int64_t> rows_of(const ModelConfig& model, std::size_t count, std::int64_t rows) {
   if (count != 3) return std::vector(count, rows / static_cast<std::int64_t>(count));
   return {model.heads * model.head_dim, model.kv_heads * model.head_dim, model.kv_heads * model.head_dim};

@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-/// The models that both this program and Hugging Face's transformers know; named by their model_type.
+/// The families of models that both this program and Hugging Face's transformers know, named by their model_type.
 enum class Family { gpt2, llama, mistral, mixtral, qwen2, qwen3 };
 template <>
 struct Names<Family> {
@@ -22,21 +22,22 @@ enum class Orientation { as_is, transposed };
 /// One tensor of a Hugging Face model: consecutive elements of a canonical tensor.
 struct ForeignPiece {
   std::string name;
-  Shape shape;             ///< as in its file
+  Shape shape;             ///< shape in its file
   std::int64_t first = 0;  ///< index of its first element in the canonical tensor
   Orientation orientation = Orientation::as_is;
 
   std::int64_t end() const { return first + shape.elements(); }
 };
 
-/// What a canonical weight is called there: ascending pieces that hold all of it. Queries, keys and values are apart in
-/// Llama, and so are gate and up; Mixtral's experts are one by one, w1 being the gate, w3 up and w2 down.
+/// The Hugging Face tensors that hold a canonical weight: ascending pieces that cover it. Llama separates queries, keys
+/// and values, and gate and up; Mixtral separates experts, with w1 as gate, w3 as up and w2 as down.
 std::vector<ForeignPiece> pieces_in(Family family, const ModelConfig& model, const StateTensor& tensor);
 
-/// Whether a tensor of such a folder says nothing that the configuration does not: masks, frequencies, a tied head.
+/// Whether a tensor of a Hugging Face folder can be ignored, because it follows from configuration or other weights:
+/// masks, frequencies, a tied head.
 bool is_redundant(Family family, const ModelConfig& model, std::string_view name);
 
-/// The weights of a model by canonical name, in forward order, fp32.
+/// Descriptions of a model's canonical weights in forward order, of type fp32 and without values.
 std::vector<StateTensor> canonical_weights(const ModelConfig& model);
 
 }  // namespace tessera

@@ -7,32 +7,33 @@
 
 namespace tessera {
 
-/// Facts of a model besides its tensors' values.
+/// A model's description: everything but the values of its tensors.
 struct ModelFacts {
   ModelConfig model;
   Origin origin;
   StateCounters counters;
-  std::vector<StateTensor> tensors;  ///< canonical, with the types that they are held in; no ranges
+  std::vector<StateTensor> tensors;  ///< canonical tensors with the types of their elements; without ranges
 };
 
-/// A model on the disk, read in pieces: canonical tensors, whatever their files look like.
+/// Reads a model from the disk in pieces of canonical tensors, whatever the file format.
 class ModelReader {
  public:
   virtual ~ModelReader() = default;
   virtual const ModelFacts& facts() const = 0;
-  /// Elements [first, first + count) of a tensor, in its type. Throws Error{file}.
+  /// Reads elements [first, first + count) of a tensor, in its type. Throws Error{file}.
   virtual void read(std::size_t tensor, std::int64_t first, std::int64_t count, void* to) = 0;
-  /// To be called when every element of a tensor was read once: throws Error{file} unless they are what was saved.
+  /// To be called when every element of a tensor has been read once: verifies the tensor's digest, if the format has
+  /// one, and throws Error{file} if it differs.
   virtual void finish(std::size_t tensor) = 0;
 };
 
-/// A model on its way to the disk. Destroyed before commit() has returned, it leaves nothing.
+/// Writes a model to the disk. Without a commit() that has returned, its destructor removes everything.
 class ModelWriter {
  public:
   virtual ~ModelWriter() = default;
-  /// Elements [first, first + count) of a tensor, in its type; every element once. Throws Error{environment}.
+  /// Writes elements [first, first + count) of a tensor, in its type; every element once. Throws Error{environment}.
   virtual void write(std::size_t tensor, std::int64_t first, std::int64_t count, const void* from) = 0;
-  /// Gives the whole its name. Returns the content digest where the format has one.
+  /// Completes the model under its name, by a rename. Returns the content digest if the format has one.
   virtual std::optional<std::string> commit() = 0;
 };
 

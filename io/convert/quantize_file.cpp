@@ -27,7 +27,7 @@ Sides sides_of(FormatId format, const SourceTensor& t) {
   });
 }
 
-/// Whether a name can be a group's path: parts between slashes, none of them empty or a step.
+/// Whether a name can be the path of an HDF5 group: parts between slashes, none of them empty, "." or "..".
 bool names_a_group(const std::string& name) {
   if (name.find('\0') != std::string::npos) return false;
   for (std::size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
@@ -38,11 +38,11 @@ bool names_a_group(const std::string& name) {
   return true;
 }
 
-/// The tensor of which `name` would take an array's place; nothing: none.
+/// The tensor one of whose arrays would have the path of `name`'s group; empty if there is none.
 std::optional<std::string> displaced(const std::string& name, const std::vector<SourceTensor>& chosen) {
   static const std::set<std::string> arrays = {"rowwise_data", "rowwise_scales", "columnwise_data", "columnwise_scales",
                                                "amax"};
-  // A tensor below such an array is in the way as well.
+  // Every prefix of the name is tested, since a tensor below the path of an array collides too.
   for (std::size_t at = name.find('/'); at != std::string::npos; at = name.find('/', at + 1)) {
     const std::string first = name.substr(at + 1, name.find('/', at + 1) - at - 1), parent = name.substr(0, at);
     const auto same = [&](const SourceTensor& t) { return t.name == parent; };
@@ -51,7 +51,7 @@ std::optional<std::string> displaced(const std::string& name, const std::vector<
   return std::nullopt;
 }
 
-/// Why a tensor cannot be quantized; nothing: it can.
+/// Why a tensor cannot be quantized; empty if it can.
 std::optional<std::string> obstacle(FormatId format, const SourceTensor& t) {
   const FormatTraits traits = traits_of(format);
   if (!t.unreadable.empty()) return t.shape.rank() > 0 ? t.shape.text() + " is " + t.unreadable : t.unreadable;
@@ -70,7 +70,7 @@ std::optional<std::string> obstacle(FormatId format, const SourceTensor& t) {
 
 std::string without_slash(const std::string& name) { return name.starts_with('/') ? name.substr(1) : name; }
 
-/// ", did you mean a, b or c?", or nothing.
+/// ", did you mean a or b or c?", or empty.
 std::string near_misses(const std::string& name, const std::vector<SourceTensor>& all) {
   constexpr std::size_t most = 3;
   std::vector<std::string> names;
@@ -79,7 +79,7 @@ std::string near_misses(const std::string& name, const std::vector<SourceTensor>
   return near.empty() ? "" : fmt::format(", did you mean {}?", fmt::join(near, " or "));
 }
 
-/// The same tensors, none of whose groups stands where another's array would.
+/// Returns `list`; throws Error{file} if the group of one tensor would have the path of another's array.
 std::vector<SourceTensor> apart(const QuantizeFileOptions& options, std::vector<SourceTensor> list) {
   for (const SourceTensor& t : list)
     if (const auto other = displaced(t.name, list))
@@ -128,7 +128,7 @@ std::string array_of(const SourceTensor& t, Side side, const char* what) {
   return t.name + "/" + name_of(side) + "_" + what;
 }
 
-/// The group of one tensor, its datasets still without content.
+/// Adds the group of one tensor, with datasets that have no content yet.
 void add_tensor(hdf5::File& file, const SourceTensor& t, const QuantizeFileOptions& options) {
   const std::string& group = t.name;
   file.add_groups(group);
@@ -208,7 +208,8 @@ void make_quantized_file(const QuantizeFileOptions& options) {
 
 namespace {
 
-/// Tensors of about equal elements for each part: the largest first, each to the part that has least.
+/// The tensors of one part, all parts having about equal numbers of elements: the largest tensor first, each goes to
+/// the part with fewest elements.
 std::vector<SourceTensor> share(std::vector<SourceTensor> tensors, int part, int parts) {
   std::ranges::stable_sort(tensors, std::greater<>(), [](const SourceTensor& t) { return t.shape.elements(); });
   std::vector<std::int64_t> load(static_cast<std::size_t>(parts), 0);

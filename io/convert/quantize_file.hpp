@@ -9,26 +9,26 @@
 
 namespace tessera {
 
-/// What `tessera quantize` is asked for.
+/// Options of `tessera quantize`.
 struct QuantizeFileOptions {
   std::filesystem::path in;          ///< safetensors or HDF5
   std::filesystem::path out;         ///< HDF5; must not exist
-  std::vector<std::string> tensors;  ///< names; none: every matrix and stack of matrices
+  std::vector<std::string> tensors;  ///< names; empty: every matrix and stack of matrices
   FormatId format{};
   Precision precision = Precision::bf16_first;
-  std::int64_t panel_elements = std::int64_t{1} << 24;  ///< about what is held at a time
+  std::int64_t panel_elements = std::int64_t{1} << 24;  ///< approximate number of elements held at a time
 };
 
-/// How well one tensor survived, over the rowwise copy where there is one, else over the columnwise one; errors are
-/// those against the values in the file. Numbers that do not exist (no error, no signal) are NaN.
+/// Quantization error of one tensor, against the values in the file: of the rowwise copy if there is one, else of the
+/// columnwise copy. A quotient without error or without signal is NaN.
 struct TensorReport {
   std::string name, format;
   Shape shape;
   std::vector<std::string> directions;          ///< of "rowwise", "columnwise"
   double snr_db = 0;                            ///< 10 log10(sum x^2 / sum (x - q)^2), finite x
   double max_rel_error = 0;                     ///< max |x - q| / |x|, finite x other than 0
-  double zeros = 0, saturated = 0;              ///< shares of elements stored as zero, and at the largest magnitude
-  std::map<int, std::int64_t> scale_exponents;  ///< blocks by floor(log2(scale)); zero_scale: scale 0
+  double zeros = 0, saturated = 0;              ///< shares of elements stored as zero, and as the largest magnitude
+  std::map<int, std::int64_t> scale_exponents;  ///< number of blocks by floor(log2(scale)); key zero_scale: scale 0
 };
 inline constexpr int zero_scale = -1000;
 
@@ -45,16 +45,17 @@ struct QuantizeReport {
   std::string text() const;
 };
 
-/// Quantizes the tensors of a file into a new HDF5 file: a group of its name each, with rowwise_data, rowwise_scales,
-/// columnwise_data, columnwise_scales, amax and attributes, as README.md of this folder shows. Streams: memory depends
-/// on panel_elements alone. Bytes of a checkpoint are compared with their digests first. Writes OUT.tmp, locked and
-/// with its space taken before anything else, and renames it; on failure nothing is left. Throws Error{file} for inputs
-/// and destinations, with path, tensor and rule, and Error{environment} where the output cannot be written.
+/// Quantizes the tensors of a file into a new HDF5 file. Each tensor becomes a group of its name with rowwise_data,
+/// rowwise_scales, columnwise_data, columnwise_scales, amax and attributes, as README.md of this folder shows. Streams:
+/// memory depends on panel_elements alone. If the input is a checkpoint's, its digests are verified first. Writes
+/// OUT.tmp, which is locked and whose space is reserved beforehand, then renames it; on failure nothing is left. Throws
+/// Error{file} for unusable inputs and destinations, with path, tensor and rule, and Error{environment} if the output
+/// cannot be written. Local.
 QuantizeReport quantize_file(const QuantizeFileOptions& options);
 
-/// The same file by several processes, `out` itself and the bytes of `in` taken at their word: one makes it, with its
-/// space and without content; then each fills in its part of the tensors, dealt by size, and syncs it. Local; throw
-/// alike.
+/// The same file made by several processes, directly under the name `out` and without verifying digests of `in`. One
+/// process makes the file, with its space reserved and without content; then each process fills in its part of the
+/// tensors, which are dealt by size, and syncs it. Both throw like quantize_file. Local.
 void make_quantized_file(const QuantizeFileOptions& options);
 void fill_quantized_file(const QuantizeFileOptions& options, int part, int parts);
 

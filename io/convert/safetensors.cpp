@@ -18,14 +18,14 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::int64_t longest_header = 100'000'000;  // the format's own limit
-constexpr std::int64_t prefix = 8;                    // the header's length, before it
+constexpr std::int64_t prefix = 8;                    // bytes before the header, which hold its length
 
 struct TypeName {
   const char* name;
   DType type;
 };
 constexpr TypeName plain[] = {{"F32", DType::f32}, {"BF16", DType::bf16}, {"U8", DType::u8}};
-/// Bits of the types that the format knows.
+/// Bits of an element of a safetensors type; empty for unknown types.
 std::optional<std::int64_t> bits_of(const std::string& type) {
   static const std::map<std::string, std::int64_t> known = {
       {"F64", 64}, {"F32", 32},    {"F16", 16},    {"BF16", 16},   {"I64", 64}, {"I32", 32},
@@ -156,7 +156,7 @@ class Header {
   nlohmann::json json_;
 };
 
-/// Makes an empty file in place of whatever is there.
+/// Creates the file, or empties it; returns its path.
 std::filesystem::path made(const std::filesystem::path& path) {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   if (!file) throw Error(Exit::environment, path.string() + ": cannot be made");
@@ -169,7 +169,7 @@ std::vector<SourceTensor> list_safetensors(const std::filesystem::path& path) { 
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<SourceTensor> tensors)
     : tensors_(std::move(tensors)), path_(made(path)), file_(path_, PosixFile::Mode::write) {
-  // Readers of models ask for this key before they look at any tensor.
+  // Readers such as transformers check this key before they read any tensor.
   nlohmann::ordered_json header = {{"__metadata__", {{"format", "pt"}}}};
   for (SourceTensor& t : tensors_) {
     const auto known =

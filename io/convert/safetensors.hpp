@@ -8,21 +8,21 @@
 
 namespace tessera {
 
-/// The tensors of a safetensors file by name; F16 is read as fp32. Types other than F32, F16, BF16 and U8, and more
-/// than four axes, are listed as unreadable. Throws Error{file} with path and rule where header, sizes or offsets are
-/// not those of the format.
+/// The tensors of a safetensors file, sorted by name; F16 is read as fp32. Tensors of types other than F32, F16, BF16
+/// and U8, or of more than four axes, are listed as unreadable. Throws Error{file} with path and rule if header, sizes
+/// or offsets violate the format.
 std::vector<SourceTensor> list_safetensors(const std::filesystem::path& path);
 
-/// A new safetensors file: the header first, then payload in any order and in any pieces. The caller renames it once
-/// finish() has returned.
+/// Writes a new safetensors file: the header first, then payload in any order and in any pieces. The caller renames the
+/// file once finish() has returned.
 class SafetensorsWriter {
  public:
-  /// Names, shapes and types count; offsets are assigned. f32, bf16 and u8.
+  /// Takes names, shapes and types (f32, bf16, u8) of `tensors`, assigns their offsets, and writes the header.
   SafetensorsWriter(const std::filesystem::path& path, std::vector<SourceTensor> tensors);
 
-  /// Bytes of tensor `index`, from byte `begin` of it.
+  /// Writes bytes of tensor `index`, from its byte `begin` on.
   void write(std::size_t index, std::int64_t begin, const void* from, std::int64_t bytes);
-  /// Makes the file last. Every byte must have been written.
+  /// Synchronises the file with the disk. Every byte must have been written.
   void finish();
 
   const std::vector<SourceTensor>& tensors() const { return tensors_; }

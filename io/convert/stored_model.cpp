@@ -64,7 +64,7 @@ class StoredModel final : public ModelReader {
     facts_.origin.optimizer = deck.config.optimizer;
   }
 
-  /// Its tensors, with the attributes that only their datasets know.
+  /// Adds the tensors of one file, with the attributes of their datasets.
   void add_file(const char* name) {
     const hdf5::File file = hdf5::File::open(checkpoint_.folder() / name);
     if (file.has("/", "mesh")) facts_.origin.mesh = file.text("/", "mesh");
@@ -74,7 +74,7 @@ class StoredModel final : public ModelReader {
       const std::string role = file.text(path, "role");
       const auto known = role_named(role);
       if (!known)
-        throw Error(Exit::file, fmt::format("{}: {} has a role that is none: {}", file.path().string(), path, role));
+        throw Error(Exit::file, fmt::format("{}: {} has the unknown role {}", file.path().string(), path, role));
       facts_.tensors.push_back({tensor.slot, tensor.name, tensor.shape, tensor.type, *known, {}, tensor.tied_to});
       stored_.push_back(&tensor);
     }
@@ -82,7 +82,7 @@ class StoredModel final : public ModelReader {
 
   Checkpoint checkpoint_;
   ModelFacts facts_;
-  std::vector<const StoredTensor*> stored_;  ///< of facts_.tensors
+  std::vector<const StoredTensor*> stored_;  ///< by index in facts_.tensors
   std::vector<std::uint64_t> sums_;
 };
 

@@ -6,14 +6,15 @@
 
 namespace tessera {
 
-/// Which tensors of a checkpoint a conversion takes along.
+/// Which tensors of a checkpoint a conversion reads: all, or the weights without optimizer state.
 enum class Extent { all, weights };
 
-/// A checkpoint as a source. finish() compares digests: wrong bytes are an Error{file} with the tensor's name.
+/// Opens a checkpoint as the source of a conversion. finish() compares digests; if they differ, it throws Error{file}
+/// with the tensor's name.
 std::unique_ptr<ModelReader> read_checkpoint(const std::filesystem::path& folder, Extent extent);
 
-/// A new checkpoint folder of that name, committed as a run's own are. Without optimizer state it has no optimizer.h5.
-/// Values that are not finite are refused like a run's (Error{numerical}).
+/// Begins a new checkpoint folder at `path`, committed like a run's own. Without optimizer state it has no
+/// optimizer.h5. Values that are not finite are refused as in a run's save (Error{numerical}).
 std::unique_ptr<ModelWriter> write_checkpoint(const std::filesystem::path& path, const ModelFacts& facts);
 
 }  // namespace tessera

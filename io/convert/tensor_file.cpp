@@ -40,7 +40,7 @@ SourceTensor described(const hdf5::File& file, const std::string& path) {
   return t;
 }
 
-/// The fp32 of a half's value; NaN keeps its bits.
+/// Converts fp16 to fp32. A NaN keeps its mantissa bits.
 float widened(std::uint16_t half) {
   const std::uint32_t sign = half & 0x8000u, exponent = half >> 10 & 31u, mantissa = half & 0x3FFu;
   constexpr std::uint32_t rebias = 127 - 15, none = 255;
@@ -50,7 +50,7 @@ float widened(std::uint16_t half) {
 }
 
 void read_halves(const PosixFile& file, std::int64_t offset, std::int64_t count, float* to) {
-  // Into the end of where they go: the widened ones never catch up with those that wait.
+  // Halves are read into the second half of `to`, so that widening from the front never overwrites one not yet read.
   auto* const halves = reinterpret_cast<std::byte*>(to) + 2 * count;
   file.read(offset, halves, 2 * count);
   std::array<std::uint16_t, 1024> part;
@@ -99,7 +99,7 @@ void check_digests(const std::filesystem::path& path, const std::vector<SourceTe
   if (!named_as_hdf5(path)) return;
   const hdf5::File file = hdf5::File::open(path);
   if (!is_of_checkpoint(file)) return;
-  std::set<std::int64_t> wanted;  // places: an expert by itself is a part of a tensor
+  std::set<std::int64_t> wanted;  // offsets, since a discrete expert is only a part of a stored tensor
   for (const SourceTensor& t : tensors) wanted.insert(t.offset);
   const PosixFile payload(path, PosixFile::Mode::read);
   for (const StoredTensor& stored : tensors_of(file, payload.size())) {

@@ -9,28 +9,29 @@
 
 namespace tessera {
 
-/// How a file holds elements: as their type, or fp32 values as IEEE halves, all of which fp32 has.
+/// Encoding of a tensor's elements in a file: plain, in their type, or half, fp32 values stored as IEEE fp16 (exactly
+/// representable in fp32).
 enum class Encoding { plain, half };
 
-/// A tensor in a file: one piece of it, row-major and little-endian.
+/// A tensor in a file: one contiguous piece, row-major and little-endian.
 struct SourceTensor {
   std::string name;  ///< a safetensors key, or an HDF5 path without its first '/'
   Shape shape;
-  DType type = DType::f32;  ///< what it is read as
+  DType type = DType::f32;  ///< type in which it is read
   std::int64_t offset = 0;  ///< bytes from the start of the file
-  std::string unreadable;   ///< why it cannot be read; empty: it can
+  std::string unreadable;   ///< why it cannot be read; empty if it can
   Encoding encoding = Encoding::plain;
 };
 
-/// Elements [first, first + count) of a tensor of `file`, in its type. Throws Error{file}.
+/// Reads elements [first, first + count) of a tensor of `file`, in its type. Throws Error{file}.
 void read_elements(const PosixFile& file, const SourceTensor& tensor, std::int64_t first, std::int64_t count, void* to);
 
-/// The tensors of a safetensors or HDF5 file, in the order of their names. The file's name says which it is
-/// (.safetensors, .h5, .hdf5); throws Error{file} where the file says otherwise, is damaged or cannot be read.
+/// The tensors of a safetensors or HDF5 file, sorted by name. The extension of `path` gives the format (.safetensors,
+/// .h5, .hdf5). Throws Error{file} if the file has another format, is damaged or cannot be read.
 std::vector<SourceTensor> list_tensors(const std::filesystem::path& path);
 
-/// Where the file says which digests its tensors must have, as those of checkpoints do: throws Error{file} unless the
-/// bytes of `tensors`, which are some of it, have them.
+/// Verifies `tensors`, some of a file's, against the digests that the file stores, as a checkpoint's do; throws
+/// Error{file} if one differs. Does nothing for files without digests.
 void check_digests(const std::filesystem::path& path, const std::vector<SourceTensor>& tensors);
 
 }  // namespace tessera

@@ -14,23 +14,23 @@ using formats::Format;
 using formats::Matrix;
 using formats::Order;
 
-/// Panels end at multiples of this many rows and columns, so that each fills whole, padded pieces of every array.
+/// Panels end at multiples of this many rows and columns, so that each fills whole padded tiles of every array.
 constexpr std::int64_t panel_step = 512;
 
-/// A rectangle of one member, which is worked on at a time.
+/// A rectangle of one member: the piece that is quantized at a time.
 struct Panel {
   std::int64_t row, column;
   Matrix size;
 };
 
-/// About `elements` of whole rows where these are short enough, else parts of rows.
+/// Size of a panel of about `elements` elements: whole rows if they are short enough, else parts of rows.
 Matrix largest_panel(Matrix m, std::int64_t elements) {
   const auto steps = [](std::int64_t n) { return std::max(n / panel_step, std::int64_t{1}) * panel_step; };
   const std::int64_t columns = std::min(m.columns, steps(elements / std::min(m.rows, panel_step)));
   return {std::min(m.rows, steps(elements / columns)), columns};
 }
 
-/// An array of `whole` entries in a file, of which a panel makes a rectangle.
+/// A panel's rectangle `piece`, at (row, column), of an array of `whole` entries in a file.
 struct Rectangle {
   Matrix whole, piece;
   std::int64_t row, column;
@@ -46,7 +46,7 @@ void write(PosixFile& file, std::int64_t offset, const Rectangle& r, std::int64_
                size(r.piece.columns));
 }
 
-/// What statistics add up, over panels and members.
+/// Statistics summed over panels and members.
 struct Sums {
   double signal = 0, noise = 0, worst = 0;
   std::int64_t elements = 0, zeros = 0, saturated = 0;
@@ -85,7 +85,7 @@ class TensorQuantizer {
  private:
   bool made(Side side) const { return step_.places.sides[static_cast<std::size_t>(side)].made; }
   static bool shares(Side side) { return side == Side::columnwise && F::columnwise == formats::Columnwise::shared; }
-  /// The copy that statistics look at.
+  /// The copy whose quantization error is reported.
   Side judged() const { return made(Side::rowwise) ? Side::rowwise : Side::columnwise; }
 
   Tensor buffer(DType type, std::int64_t elements) { return device_.allocate(Category::staging, type, {elements}); }
@@ -257,7 +257,7 @@ class TensorQuantizer {
   }
 
   const QuantizeStep& step_;
-  Matrix matrix_, largest_;  ///< of a member, of a panel
+  Matrix matrix_, largest_;  ///< sizes of a member and of the largest panel
   Device device_;
   Tensor values_, decoded_, table_memory_;
   std::array<Copy, 2> copies_;

@@ -17,7 +17,7 @@ struct QuantizedPlaces {
   std::int64_t amax = 0;
 };
 
-/// One tensor on its way from file to file: member by member, panel by panel.
+/// Arguments for quantizing one tensor from file to file, member by member and panel by panel.
 struct QuantizeStep {
   const SourceTensor& tensor;
   const PosixFile& in;
@@ -26,11 +26,11 @@ struct QuantizeStep {
   const QuantizeFileOptions& options;
 };
 
-/// The tensor as members of matrices: [M, K] or [E, M, K].
+/// Shape of the tensor's matrices: [M, K], of one matrix or of each member of a stack [E, M, K].
 formats::Matrix matrix_of(const SourceTensor& tensor);
 std::int64_t members_of(const SourceTensor& tensor);
 
-/// Quantizes, writes, and says how well it went.
+/// Quantizes a tensor, writes its arrays, and returns its quantization error. Local.
 TensorReport quantize_tensor(const QuantizeStep& step);
 
 }  // namespace tessera

@@ -10,13 +10,14 @@
 
 namespace tessera {
 
-/// What a run learns from: the tokens of its files one after another. Local: every rank opens its own. What
-/// cannot be read, is empty or has the wrong format throws Error{file} with path, cause and remedy.
+/// A corpus: the tokens of its files one after another. Every rank opens its own. Throws Error{file} with path, cause
+/// and remedy if a file cannot be read or has the wrong format, or the corpus is empty. Local.
 class Corpus {
  public:
-  /// Files joined without separator, bytes are tokens (vocabulary 256). Held in memory: the files may change meanwhile.
+  /// Text files joined without separator; each byte is a token (vocabulary 256). Held in memory, so that files may
+  /// change during the run.
   static Corpus text(std::vector<std::filesystem::path> files);
-  /// Token files one after another, mapped.
+  /// Token files one after another, memory-mapped.
   static Corpus token_files(std::vector<std::filesystem::path> files);
 
   Corpus(Corpus&&) = default;
@@ -24,11 +25,11 @@ class Corpus {
 
   const TokenStream& tokens() const { return stream_; }
   std::int64_t files() const { return static_cast<std::int64_t>(paths_.size()); }
-  /// Hash of the tokens alone, whatever files and types hold them: sum_i mix64(token_i xor (i + 1) phi), mixed with the
-  /// count.
+  /// Hash of the tokens, independent of how files and types hold them: sum_i mix64(token_i xor (i + 1) phi), mixed with
+  /// the count.
   std::uint64_t hash() const { return hash_; }
 
-  /// Adds a problem (Exit::file) that names file and position when a token is not below `vocabulary`.
+  /// Adds a problem (Exit::file) with file and position if a token is not below `vocabulary`.
   void check_vocabulary(std::int64_t vocabulary, Problems& problems) const;
 
  private:

@@ -10,7 +10,7 @@ namespace tessera {
 namespace fs = std::filesystem;
 namespace {
 
-// One component against `?` and `*`: on a mismatch the last star takes one byte more.
+// Matches one component against `?` and `*`: on a mismatch the last star takes one byte more (backtracking).
 bool component_fits(std::string_view pattern, std::string_view name) {
   std::size_t p = 0, n = 0, star = std::string_view::npos, taken = 0;
   while (n < name.size()) {
@@ -72,19 +72,19 @@ bool leads_to(std::string_view pattern, std::string_view folder) {
 
 bool has_wildcard(std::string_view text) { return text.find_first_of("*?") != std::string_view::npos; }
 
-// A pattern and the folder that it counts from, with links resolved.
+// A pattern and the folder that it is relative to, with links resolved.
 struct Search {
   fs::path folder;
   std::string pattern;
 };
 
 fs::path resolved(const fs::path& path) {
-  std::error_code unreadable;  // which reading it reports
+  std::error_code unreadable;  // ignored: reading the path reports it
   const fs::path real = fs::weakly_canonical(path, unreadable);
   return unreadable ? path : real;
 }
 
-// An absolute pattern counts from as much of it as holds no wildcard and is not its last part.
+// Splits an absolute pattern: its leading components without wildcard, but never the last one, become the folder.
 Search search_of(const fs::path& root, const fs::path& pattern) {
   if (pattern.is_relative()) return {root, pattern.string()};
   fs::path folder;
@@ -128,7 +128,7 @@ class Listing {
   void find(const char* key, std::string text) { findings_.push_back({{key, key_}, std::move(text)}); }
   bool readable(const fs::path& folder) const { return !unreadable_.contains(folder); }
 
-  // Sorted by its path below the root, or by the whole one where it lies elsewhere.
+  // Adds a file, sorted by its path below the root, or by its absolute path if it is not below the root.
   void choose(const fs::path& file) {
     const fs::path below = file.lexically_relative(root_);
     chosen_.emplace(below.empty() || *below.begin() == ".." ? file.string() : below.string(), file);
@@ -140,16 +140,16 @@ class Listing {
     find(key_, fmt::format("{}: {}", file.string(), failure ? failure.message() : "is no file"));
   }
 
-  // Whether to look into a folder, `path` below that of the search.
+  // Whether to search a folder, whose path below the search's folder is `path`.
   bool enters(const Search& search, const fs::directory_entry& folder, const std::string& path) const {
     const std::string name = folder.path().filename().string();
     if (name.starts_with('.') || name.starts_with("build")) return false;
-    std::error_code absent;  // a run directory that does not exist yet is nobody's equivalent
+    std::error_code absent;  // ignored: a run directory that does not exist yet is equivalent to no folder
     if (!run_directory_.empty() && fs::equivalent(folder.path(), run_directory_, absent)) return false;
     return leads_to(search.pattern, path);
   }
 
-  // Chooses the regular files below a folder that fit; says whether there are any.
+  // Adds the regular files below a folder that match; returns whether there are any.
   bool walk(const Search& search, const std::string& below) {
     const fs::path folder = below.empty() ? search.folder : search.folder / below;
     std::error_code failure, broken_link;

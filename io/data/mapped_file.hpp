@@ -5,7 +5,7 @@
 
 namespace tessera {
 
-/// A file's bytes, mapped read-only; move-only. Throws Error{file} with path and cause.
+/// A file's bytes, memory-mapped read-only. Move-only. Throws Error{file} with path and cause.
 class MappedFile {
  public:
   explicit MappedFile(const std::filesystem::path& path);

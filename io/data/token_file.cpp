@@ -27,7 +27,7 @@ T number_at(const fs::path& path, Bytes bytes, std::size_t offset) {
   return value;
 }
 
-// The mapped memory holds these numbers; formats put them on their own borders.
+// Views mapped memory as numbers. The formats align them to their size.
 template <class T>
 std::span<const T> numbers(Bytes bytes) {
   return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};

@@ -8,15 +8,15 @@ namespace {
 
 constexpr std::string_view replacement = "\xEF\xBF\xBD";
 
-/// Whether more bytes may yet make a character of these.
+/// Whether these bytes may be the beginning of a character.
 bool may_begin_one(std::string_view bytes) {
-  // Every sequence of two bytes that begins a longer character is completed by bytes from 0x80 on.
+  // A beginning can be completed by bytes 0x80, except for the first bytes below.
   std::string longer(bytes);
   while (longer.size() < 4) {
     longer += '\x80';
     if (character_at(longer, 0) == longer.size()) return true;
   }
-  // But for first bytes whose second one may not be 0x80.
+  // After these first bytes the second byte must not be 0x80 (it would be an overlong form).
   return bytes.size() == 1 && (bytes[0] == '\xE0' || bytes[0] == '\xF0');
 }
 

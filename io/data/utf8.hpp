@@ -5,17 +5,17 @@
 
 namespace tessera {
 
-/// Length of the UTF-8 character at `i`, or 0 where there is none: overlong forms, surrogates and control characters
-/// other than tab and line ends are none. (Source: the Unicode standard, table 3-7.)
+/// Length in bytes of the UTF-8 character at `i`; 0 if there is no valid one: overlong forms, surrogates, and control
+/// characters other than tab and line ends are invalid. Source: the Unicode standard, table 3-7.
 std::size_t character_at(std::string_view text, std::size_t i);
 
-/// Decodes a stream of bytes into text that may be shown: what is no character becomes U+FFFD.
+/// Decodes a stream of bytes into printable UTF-8 text: invalid bytes become U+FFFD.
 class Characters {
  public:
-  /// Adds one byte, or several; returns the text that is complete now.
+  /// Adds one or several bytes; returns the text that they complete.
   std::string take(char byte);
   std::string take(std::string_view bytes);
-  /// The text of what is left when no more comes.
+  /// Ends the stream; returns the text of the bytes that are left.
   std::string rest();
 
  private:

@@ -21,7 +21,7 @@ void place_in(Node& node, const std::string& base) {
   }
 }
 
-/// Entries of `base` that `deck` lacks; both are maps.
+/// Adds to `deck` the entries of `base` that it lacks, recursively; both are maps.
 void merge(Node& deck, Node base) {
   for (Node::Entry& entry : base.entries) {
     Node* const own = deck.find(entry.name);
@@ -32,7 +32,8 @@ void merge(Node& deck, Node base) {
   }
 }
 
-/// The `base` of a deck; takes it out. Of several the first, and the others stay as the unknown keys that they are.
+/// Removes and returns the `base` of a deck. Of several only the first: the others stay and are refused as unknown
+/// keys.
 std::optional<Node> take_base(Node& root) {
   const auto found = std::ranges::find(root.entries, "base", &Node::Entry::name);
   if (root.kind != Node::Kind::map || found == root.entries.end()) return std::nullopt;
@@ -47,7 +48,7 @@ fs::path identity(const fs::path& path) {
   return unknown ? path.lexically_normal() : real;
 }
 
-/// Reads the decks below one, each by way of the next.
+/// Reads a deck's base, the base's base, and so on.
 class Chain {
  public:
   Chain(const std::string& deck, Complaints& complaints) : complaints_(complaints), files_{deck} {}

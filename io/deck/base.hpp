@@ -9,13 +9,14 @@ namespace tessera {
 /// The decks that a deck builds on.
 struct Bases {
   std::vector<std::string> paths;  ///< the nearest first
-  std::string texts;               ///< one behind the other
-  bool complete = true;            ///< all of them could be read
+  std::string texts;               ///< their texts, concatenated
+  bool complete = true;            ///< whether all of them could be read
 };
 
-/// Takes `base: other.yaml` out of a deck's tree and fills in what that deck has and this one lacks: keys, and sections
-/// key by key; a list is taken or left whole. The other deck may have a base of its own. `path` is the deck's, from
-/// whose folder the other's counts. What cannot be read, or includes itself, is complained about where it is asked for.
+/// Removes `base: other.yaml` from a deck's tree and merges that deck's keys into it: this deck's keys win, sections
+/// are merged key by key, a list is taken whole or not at all. The other deck may have a base of its own. Its path is
+/// relative to the folder of `path`, the deck's own. A base that cannot be read or includes itself becomes a complaint
+/// at the place of its `base` key.
 Bases add_bases(Node& root, const std::string& path, Complaints& complaints);
 
 }  // namespace tessera

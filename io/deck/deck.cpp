@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t largest_deck = std::size_t{1} << 20;
 
-/// Puts one --set into the tree, where the readers of its sections will find it.
+/// Writes one --set into the deck's tree, in place of the deck's own value.
 void apply(Node& root, const Override& asked, Complaints& complaints) {
   const std::string argument = "--set " + asked.key + "=" + asked.value;
   const Place place{0, 0, argument};
@@ -35,7 +35,7 @@ void apply(Node& root, const Override& asked, Complaints& complaints) {
   Node* map = &root;
   std::size_t begin = 0;
   for (std::size_t dot = asked.key.find('.'); dot != std::string::npos; dot = asked.key.find('.', begin)) {
-    if (map->kind != Node::Kind::map) return;  // the reader will say what is wrong with it
+    if (map->kind != Node::Kind::map) return;  // DeckReader complains about it
     const std::string name = asked.key.substr(begin, dot - begin);
     if (!map->find(name)) {
       Node section;
@@ -73,8 +73,8 @@ std::filesystem::path folder_of(const char* key, const Provenance& provenance) {
   return std::filesystem::absolute(inherited ? origin->second.base : provenance.file, error).parent_path();
 }
 
-/// data.root counts from the folder of the deck that gives it, and is absolute from here on: the resolved deck lies
-/// elsewhere.
+/// Makes data.root, relative to the folder of the deck that gives it, absolute, since the resolved deck is written to
+/// another folder.
 void place_root(const Provenance& provenance, DataConfig& data) {
   namespace fs = std::filesystem;
   std::error_code error;
@@ -86,7 +86,7 @@ void place_root(const Provenance& provenance, DataConfig& data) {
   data.root = clean.string();
 }
 
-/// So does data.tokenizer, which says how large the vocabulary is where the deck does not.
+/// The same for data.tokenizer; fills model.vocab from the tokenizer if the deck does not give it.
 void place_tokenizer(RunConfig& config, Reading& reading, Problems& problems) {
   namespace fs = std::filesystem;
   std::string& tokenizer = config.data.tokenizer;
@@ -123,7 +123,7 @@ void report(Reading& reading, Problems& problems) {
 
 std::string Provenance::located(const Finding& finding) const {
   std::string where = file + ":1:1";
-  // What the command line said comes before what the deck said, and that before nothing.
+  // Precedence of places: overrides, then the deck, then its bases.
   for (const Source source : {Source::override, Source::deck, Source::base}) {
     const auto given = std::find_if(finding.keys.begin(), finding.keys.end(), [&](const std::string& key) {
       const auto origin = origins.find(key);
@@ -150,7 +150,7 @@ std::string read_deck_text(const std::string& path, Problems& problems) {
     problems.add(Exit::deck, path + ": is a folder, not a deck");
     return "";
   }
-  // Nobody might ever write to a pipe, and of several ranks each would read a part.
+  // A pipe may block for ever if nobody writes to it, and several ranks would each read a part.
   if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
     problems.add(Exit::deck, path + ": is a pipe or device, not a deck: write it to a file");
     return "";

@@ -9,34 +9,34 @@
 
 namespace tessera {
 
-/// What gave a key its value.
+/// The kind of source that gave a key its value.
 enum class Source { standard, deck, base, override, derived };
 constexpr std::string_view name_of(Source source) {
   constexpr std::string_view names[] = {"default", "deck", "base", "override", "derived"};
   return names[static_cast<int>(source)];
 }
 
-/// Where the value of every key comes from.
+/// The origin of every key's value.
 struct Provenance {
   struct Origin {
     Source source = Source::standard;
-    std::string where;  ///< "moe.yaml:4:12" or "--set optimizer.lr=3e-4"; its section's place where nobody gave it
+    std::string where;  ///< "moe.yaml:4:12" or "--set optimizer.lr=3e-4"; its section's place if none gives the key
     std::string base;   ///< the deck built on that gave it; empty: none did
   };
   std::string file;
-  std::vector<std::string> bases;  ///< the decks that it builds on, the nearest first
+  std::vector<std::string> bases;  ///< paths of the base decks, the nearest first
   std::map<std::string, Origin, std::less<>> origins;  ///< by key
 
-  /// "place: key: text", at the first of the finding's keys that was overridden, else that the deck gave, else a deck
-  /// that it builds on.
+  /// Message "place: key: text" of a finding. The place is that of the first of its keys given by an override; if there
+  /// is none, of the first given by the deck, then of the first given by a base.
   std::string located(const Finding& finding) const;
 };
 
-/// A deck that was read: derived, but for what only the machine knows (run.threads).
+/// A deck that has been read. Its config is derived, except run.threads, which depends on the machine.
 struct Deck {
   RunConfig config;
   Provenance provenance;
-  std::uint64_t text_hash = 0;  ///< fnv1a64 of the text as it was read and those of its bases, overrides apart
+  std::uint64_t text_hash = 0;  ///< fnv1a64 of the texts of the deck and its bases, without overrides
 };
 
 /// One `--set key=value`.
@@ -49,23 +49,23 @@ Override override_of(const std::string& argument);
 /// The bytes of a deck file, at most 1 MiB. A file that cannot be read is a problem (Exit::deck).
 std::string read_deck_text(const std::string& path, Problems& problems);
 
-/// Strict: every unknown, duplicate, missing, mistyped or out-of-range key is a problem of its own (Exit::deck):
-/// "file:line:col: key: what, allowed ..., did you mean ...?", in the order of the file; then every contradiction among
-/// the sound keys. `path` names the deck and says where data.root begins. `base: other.yaml`, a path from the deck's
-/// folder, takes all keys of that deck that this one does not give, section by section; a relative data.root counts
-/// from the folder of the deck that gives it. The result counts only where no problem was added.
+/// Parses a deck strictly. Every unknown, duplicate, missing, mistyped or out-of-range key is a problem of its own
+/// (Exit::deck), in the order of the file: "file:line:col: key: what, allowed ..., did you mean ...?". Every
+/// contradiction among the other keys follows. `path` names the deck in messages. `base: other.yaml`, relative to the
+/// deck's folder, supplies all keys that this deck does not give, section by section. A relative data.root is relative
+/// to the folder of the deck that gives it. The result is valid only if no problem was added. Local.
 Deck parse_deck(const std::string& text, const std::string& path, const std::vector<Override>& overrides,
                 Problems& problems);
 
-/// The resolved deck that a checkpoint holds at `path`, which builds on no other. Throws Error{file} with all that is
-/// wrong with it.
+/// Parses the resolved deck that a checkpoint stores at `path`; it has no base. Throws Error{file} that lists all that
+/// is wrong with it.
 Deck parse_saved_deck(const std::string& text, const std::string& path);
 
-/// read_deck_text, then parse_deck.
+/// Reads and parses the deck at `path`: read_deck_text, then parse_deck.
 Deck read_deck(const std::string& path, const std::vector<Override>& overrides, Problems& problems);
 
-/// Every key with its value and, as a comment, who gave it and where, if the deck was read from a text. Parses back to
-/// the same config.
+/// The resolved deck: every key with its value and, if the deck was read from a text, the origin of the value as a
+/// comment. Parses to the same config.
 std::string resolved_text(const Deck& deck);
 
 }  // namespace tessera

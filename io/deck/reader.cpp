@@ -46,7 +46,7 @@ void DeckReader::set_origin(const std::string& path, Source source) {
 }
 
 namespace {
-// Nothing but a word goes into a message as it stands.
+// A key for messages: as it stands if it is a word, else quoted.
 std::string key_shown(const std::string& name, bool is_word) {
   return is_word && name.size() <= 40 ? name : shown(name);
 }

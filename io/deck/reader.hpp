@@ -15,12 +15,12 @@
 
 namespace tessera {
 
-/// What reading a deck finds out besides its values.
+/// Results of reading a deck besides its values.
 struct Reading {
   Provenance provenance;
   Complaints complaints;
   std::set<std::string, std::less<>> failed;  ///< keys and sections without a usable value
-  bool complete = true;  ///< every base was read; else a missing key is no complaint, since the base may give it
+  bool complete = true;  ///< whether every base was read; if not, a missing key is no complaint: the base may give it
 
   std::string where(const Place& place) const;
   void fail(const Place& place, const std::string& path, const std::string& text);
@@ -28,7 +28,7 @@ struct Reading {
   bool failed_within(const std::string& path) const;
 };
 
-/// Visitor that fills a config from the deck's tree: a map for each section, null where the deck leaves it out.
+/// Visitor that fills a config from the deck's tree.
 class DeckReader : public ConfigVisitor<DeckReader> {
  public:
   DeckReader(Reading& reading, Node& root) : reading_(reading) { maps_.push_back({root.place, &root, "", {}}); }
@@ -48,14 +48,14 @@ class DeckReader : public ConfigVisitor<DeckReader> {
     maps_.push_back({node ? node->place : maps_.back().place, node, section.path + ".", {}});
     return &member;
   }
-  /// An optional section is there as soon as the deck gives it.
+  /// Makes an optional section if the deck gives it.
   template <class S> S* enter(const Section& section, std::optional<S>& member) {
     Node* const node = take(section.name);
     if (!node || !is_map(*node, section.path)) return nullptr;
     maps_.push_back({node->place, node, section.path + ".", {}});
     return &member.emplace();
   }
-  /// Complains about keys of the innermost section that nobody asked for, or that are given twice.
+  /// Complains about unknown keys of the innermost section, which no visit() asked for, and about keys given twice.
   void leave();
 
  private:
@@ -84,7 +84,7 @@ class DeckReader : public ConfigVisitor<DeckReader> {
     reading_.provenance.origins[path] = {source, reading_.where(place), place.base};
   }
 
-  /// What is wrong with a value, with what is allowed and the nearest choice; empty when nothing is.
+  /// Reads a value. Returns what is wrong with it, with what is allowed and the nearest choice; empty if it is right.
   template <class T, class Rule> static std::string read(const Node& node, T& value, const Rule& rule) {
     std::string wrong = read_scalar(node, value);
     if (wrong.empty() && !allows(rule, value)) wrong = shown(node) + " is out of range";
@@ -113,7 +113,7 @@ class DeckReader : public ConfigVisitor<DeckReader> {
     return "";
   }
 
-  /// Entries by name, which are free.
+  /// Reads a map whose keys are free names.
   template <class T, class Rule>
   static std::string read(const Node& node, std::map<std::string, T>& entries, const Rule& rule) {
     if (node.kind != Node::Kind::map)
@@ -136,7 +136,7 @@ class DeckReader : public ConfigVisitor<DeckReader> {
   static bool is_word(const std::string& name);
 
   Reading& reading_;
-  std::vector<Map> maps_;  ///< from the deck itself to the innermost section
+  std::vector<Map> maps_;  ///< the deck's tree and each open section, the innermost last; null: absent from the deck
 };
 
 }  // namespace tessera

@@ -29,7 +29,7 @@ class Writer : public ConfigVisitor<Writer> {
   void leave() { indent_.resize(indent_.size() - 2); }
 
  private:
-  /// With its place where that is in another deck.
+  /// Text of an origin, with its place if that is in another deck.
   static std::string from(const Provenance::Origin& origin) {
     return std::string(name_of(origin.source)) + (origin.source == Source::base ? " " + origin.where : "");
   }

@@ -14,7 +14,7 @@ std::string is_not(const Node& node, const char* type) {
 
 bool is_plain(const Node& node) { return node.kind == Node::Kind::scalar && node.style == Node::Style::plain; }
 
-/// Decimal digits with a sign and without leading zeros (which YAML 1.1 takes for octal).
+/// Whether a text is a decimal integer, perhaps with a sign, without leading zeros (octal in YAML 1.1).
 bool looks_whole(std::string_view text) {
   if (!text.empty() && (text.front() == '-' || text.front() == '+')) text.remove_prefix(1);
   if (text.empty() || text.find_first_not_of("0123456789") != std::string_view::npos) return false;
@@ -34,7 +34,7 @@ template <class T> std::string read_whole(const Node& node, T& value) {
 std::string shown(const std::string& text) {
   constexpr std::size_t longest = 40;
   std::size_t cut = std::min(text.size(), longest);
-  // Cut between characters, never inside one.
+  // Cuts between UTF-8 characters.
   while (cut < text.size() && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;
   return deck_text(text.substr(0, cut)) + (cut < text.size() ? "..." : "");
 }
@@ -43,7 +43,7 @@ std::string shown(const Node& node) {
   switch (node.kind) {
     case Node::Kind::scalar: {
       const std::string quoted = shown(node.text);
-      // As it was written: without quotes, unless it needs them to be seen.
+      // As written: without quotes, unless the text is empty or has characters that need escaping.
       const bool bare = node.style == Node::Style::plain && !node.text.empty() && quoted == '"' + node.text + '"';
       return bare ? node.text : quoted;
     }

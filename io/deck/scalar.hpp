@@ -7,11 +7,11 @@
 
 namespace tessera {
 
-/// A text as a message shows it, in quotes and shortened; a node as it was written, or "a list".
+/// A value for messages: a text in quotes and shortened, a node as written or "a list".
 std::string shown(const std::string& text);
 std::string shown(const Node& node);
 
-/// Reads a node as a member's type; returns what is wrong, or an empty string. The rule is not looked at.
+/// Reads a node as a member's type, without checking the key's rule. Returns what is wrong, or an empty string.
 std::string read_scalar(const Node& node, bool& value);
 std::string read_scalar(const Node& node, std::int64_t& value);
 std::string read_scalar(const Node& node, std::uint64_t& value);

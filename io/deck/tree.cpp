@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::size_t deepest = 16;
 
-// Ends the parse where reading on would be harmful or pointless.
+// Thrown to end the parse where reading on would be harmful or pointless.
 struct Stop {
   Complaint complaint;
 };
@@ -154,7 +154,7 @@ Node parse(const std::string& text, Complaints& complaints) {
   return root;
 }
 
-/// What `make` returns, or a broken node where it gave up.
+/// Calls `make`; returns its node, or a broken one with a complaint if the parse failed.
 template <class Make> Node guarded(Complaints& complaints, const Make& make) {
   try {
     return make();

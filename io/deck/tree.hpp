@@ -5,13 +5,12 @@
 
 namespace tessera {
 
-/// Where a value stands: line and column from 1 of the deck, of one that it builds on, or the `--set` argument that
-/// gave it.
+/// Place of a value: line and column (from 1) in the deck or in a base, or the `--set` argument that gave it.
 struct Place {
   int line = 0;
   int column = 0;
   std::string argument = {};  ///< "--set optimizer.lr=3e-4"; empty: in a file
-  std::string base = {};      ///< path of the deck built on; empty: the deck itself
+  std::string base = {};      ///< path of the base deck; empty: the deck itself
 };
 
 /// One thing wrong with a deck.
@@ -21,10 +20,10 @@ struct Complaint {
 };
 using Complaints = std::vector<Complaint>;
 
-/// A YAML value as written. Nothing is resolved: no type but for null, no alias, no merge.
+/// A YAML value as written. Only null is told from text; types, aliases and merge keys are not resolved.
 struct Node {
   struct Entry;
-  enum class Kind { null, scalar, list, map, broken };  ///< broken: complained about already
+  enum class Kind { null, scalar, list, map, broken };  ///< broken: a complaint has been made
   enum class Style { plain, quoted };
 
   Kind kind = Kind::null;
@@ -32,7 +31,7 @@ struct Node {
   std::string text;  ///< of a scalar
   Place place;
   std::vector<Node> items;      ///< of a list
-  std::vector<Entry> entries;   ///< of a map, in the order of the file, duplicates included
+  std::vector<Entry> entries;   ///< of a map, in the order of the file, with duplicates
 
   Node* find(std::string_view name);
 };
@@ -42,11 +41,11 @@ struct Node::Entry {
   Node value;
 };
 
-/// The one document of a YAML text. Refuses what a deck has no use for, so that no text can hurt: bytes that are not
-/// UTF-8, anchors and aliases, tags, keys that are not words, deep nesting, several documents.
+/// Parses a YAML text of one document. Refuses what a deck does not need, so that no text can do harm: bytes that are
+/// not UTF-8, anchors and aliases, tags, keys that are not words, deep nesting, several documents.
 Node parse_yaml(const std::string& text, Complaints& complaints);
 
-/// The value of a `--set` argument: YAML when it begins with [ { " or ', else the text as it stands.
+/// Parses the value of a `--set` argument: YAML if it begins with [ { " or ', else plain text.
 Node parse_argument(const std::string& argument, const std::string& value, Complaints& complaints);
 
 }  // namespace tessera

@@ -33,22 +33,22 @@ constexpr std::array<std::string_view, 7> kinds = {"kill", "stop", "enospc", "ei
 struct Planned {
   Phase phase;
   Kind kind;
-  int times = 1;  // until it has come to the phase so often
+  int times = 1;  // entries of the phase until the fault
 };
 
-std::optional<Planned> planned;  // of this rank, until it comes
+std::optional<Planned> planned;  // this rank's fault, until its phase is entered
 struct PlannedStep {
   std::int64_t step;
   StepFault fault;
 };
 constexpr std::array<std::string_view, 3> step_faults = {"nan", "inf", "redo"};
 
-std::optional<PlannedStep> planned_step;  // of this rank, until it comes
+std::optional<PlannedStep> planned_step;  // this rank's fault in a step, until that step
 std::optional<Phase> current;
 std::optional<Kind> due;  // at the next system call of the current phase
-std::mutex mutex;         // of what is due: system calls are made by any thread
+std::mutex mutex;         // guards `due` and `owner`, since any thread may make system calls
 std::thread::id main_thread;
-std::optional<std::thread::id> owner;  // whose calls are struck; none: any thread's
+std::optional<std::thread::id> owner;  // the thread whose calls fail; empty: any thread
 
 template <class Names>
 std::size_t find(const Names& names, std::string_view name) {
@@ -76,7 +76,7 @@ std::vector<std::string_view> parts_of(std::string_view text) {
   return parts;
 }
 
-/// step<N>:rank:fault, or nothing where it reads otherwise. A step is made again by all ranks or by none.
+/// Parses step<N>:rank:fault; empty if the text has another form. `redo` takes all ranks.
 std::optional<PlannedStep> step_of(const std::vector<std::string_view>& parts) {
   constexpr std::string_view word = "step";
   if (parts.size() != 3 || !parts[0].starts_with(word)) return std::nullopt;
@@ -87,10 +87,11 @@ std::optional<PlannedStep> step_of(const std::vector<std::string_view>& parts) {
   return PlannedStep{*step, static_cast<StepFault>(fault)};
 }
 
-/// While a thread saves beside training, what is due concerns its calls alone. Under the mutex.
+/// Whether a due fault concerns the calling thread: while a thread saves during training, only that thread's calls
+/// fail. Call it with the mutex locked.
 bool mine() { return !owner || *owner == std::this_thread::get_id(); }
 
-/// Each system call of the phase waits.
+/// Delays a system call if the fault is `slow`.
 void wait_if_slow() {
   const auto slow = [] {
     const std::lock_guard lock(mutex);

@@ -29,11 +29,11 @@ void clear_away(const fs::path& beginning, const fs::path& name) {
   std::optional<PosixFile> held;
   PosixFile::Lock lock = PosixFile::Lock::unknown;
   try {
-    // Some file systems lock only what is open for writing; folders never are.
+    // Some file systems lock only files that are open for writing; folders cannot be opened so.
     const auto mode = fs::is_directory(beginning, error) ? PosixFile::Mode::read : PosixFile::Mode::write;
     lock = held.emplace(beginning, mode).lock();
   } catch (const Error&) {
-    // Another user's, perhaps: told of below.
+    // It may belong to another user; reported below.
   }
   if (lock == PosixFile::Lock::refused) throw busy(beginning, name);
   const bool removed = lock == PosixFile::Lock::taken && fs::remove_all(beginning, error) > 0 && !error;
@@ -51,18 +51,18 @@ NewFile::NewFile(const fs::path& name) : name_(name), path_(name.string() + ".tm
 NewFile::~NewFile() {
   if (path_.empty()) return;
   try {
-    // Not yet held: what is there may be another process's.
+    // Not held yet: the file there may be another process's.
     if (!file_ && file_.emplace(path_, PosixFile::Mode::write).lock() == PosixFile::Lock::refused) return;
     std::error_code ignored;
     fs::remove(path_, ignored);
   } catch (const Error&) {
-    // It was never made.
+    // The file was never created.
   }
 }
 
 PosixFile& NewFile::hold() {
   PosixFile file(path_, PosixFile::Mode::write);
-  // Between its making and its lock another process may have taken it for one that was left behind.
+  // Between creation and lock another process may have taken the file for a leftover, and removed it.
   if (file.lock() == PosixFile::Lock::refused || !file.named()) throw busy(path_, name_);
   file_.emplace(std::move(file));
   file_->reserve(file_->size());
@@ -73,7 +73,7 @@ void NewFile::commit() {
   file_->sync();
   if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, name_.c_str(), RENAME_NOREPLACE) != 0) {
     if (errno == EEXIST) refuse_existing(name_);
-    std::error_code failure;  // a file system that only knows to replace
+    std::error_code failure;  // the file system has no rename that refuses to replace: use a plain one
     fs::rename(path_, name_, failure);
     if (failure)
       throw Error(Exit::environment,

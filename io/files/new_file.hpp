@@ -6,30 +6,31 @@
 
 namespace tessera {
 
-/// Throws Error{file} where something of that name is there, a link that leads nowhere included.
+/// Throws Error{file} if `name` exists, even as a dangling link.
 void refuse_existing(const std::filesystem::path& name);
 
-/// Removes what a killed process left of a file or folder that was to become `name`, and says so on stderr; where it
-/// cannot know whether anybody still works on it, it leaves it and says that. Throws Error{environment} where somebody
-/// does.
+/// Removes `beginning`, an unfinished file or folder that a killed process left of `name`, and reports it on stderr. If
+/// the file system cannot tell whether a process still works on it (no locks), leaves it and reports that. Throws
+/// Error{environment} if a process does.
 void clear_away(const std::filesystem::path& beginning, const std::filesystem::path& name);
 
-/// A file that appears under its name whole or not at all: it is made as `<name>.tmp`, which is locked meanwhile. What
-/// a killed process left of the same name is found by its missing lock.
+/// Atomic creation of a file: it appears under its name whole or not at all. It is made as `<name>.tmp`, which is
+/// locked meanwhile; a `<name>.tmp` without a lock was left by a killed process. Local.
 class NewFile {
  public:
-  /// Throws Error{file} where the name is taken, Error{environment} where another process is making it.
+  /// Throws Error{file} if `name` exists, Error{environment} if another process is making it.
   explicit NewFile(const std::filesystem::path& name);
-  /// Removes what was not committed.
+  /// Removes the file unless it was committed.
   ~NewFile();
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
 
-  const std::filesystem::path& path() const { return path_; }  ///< where to make it, as a file that was not there
-  /// Opens what has been made there, which has its size by now, locks it and reserves its space. Throws
-  /// Error{environment}: of a full disk before anything is written.
+  const std::filesystem::path& path() const { return path_; }  ///< where the caller must create the file
+  /// Opens the file that the caller has created at path() with its final size, locks it and reserves its space. Throws
+  /// Error{environment}, for a full disk before anything is written.
   PosixFile& hold();
-  /// The file reaches the disk, then its name. Whatever has taken the name meanwhile stays: Error{file}.
+  /// Synchronises the file, then renames it to its name. Throws Error{file} if that name exists by now; it is not
+  /// replaced.
   void commit();
 
  private:

@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Without a slash at the end, so that it has a name and a folder above.
+/// The absolute path without a slash at its end, so that filename and parent_path are those of the folder.
 fs::path named(const fs::path& path) {
   const fs::path whole = fs::absolute(path).lexically_normal();
   return whole.has_filename() ? whole : whole.parent_path();
@@ -22,7 +22,7 @@ fs::path named(const fs::path& path) {
 
 constexpr std::string_view unfinished = ".tmp.";
 
-/// Folders that were to become `name`.
+/// Unfinished folders NAME.tmp.NONCE of `name`.
 std::vector<fs::path> beginnings_of(const fs::path& name) {
   const std::string prefix = name.filename().string() + std::string(unfinished);
   std::vector<fs::path> found;

@@ -6,20 +6,21 @@
 
 namespace tessera {
 
-/// A folder that appears under its name whole or not at all: it is filled as NAME.tmp.NONCE beside it, which is
-/// locked meanwhile. What a killed process left of the same name is found by its missing lock, removed, and told of.
+/// Atomic creation of a folder: it appears under its name whole or not at all. It is filled as NAME.tmp.NONCE, which is
+/// locked meanwhile; such a folder without a lock was left by a killed process and is removed with a message. Local.
 class NewFolder {
  public:
-  /// Throws Error{file} where the name is taken, Error{environment} where the folder cannot be made or another process
-  /// is making it.
+  /// Throws Error{file} if `name` exists, Error{environment} if the folder cannot be made or another process is making
+  /// it.
   explicit NewFolder(const std::filesystem::path& name);
-  /// Removes what was not committed.
+  /// Removes the folder unless it was committed.
   ~NewFolder();
   NewFolder(const NewFolder&) = delete;
   NewFolder& operator=(const NewFolder&) = delete;
 
-  const std::filesystem::path& path() const { return path_; }  ///< where to fill it
-  /// The files in it have been synchronised; so are the folder, the renaming and the folder above.
+  const std::filesystem::path& path() const { return path_; }  ///< where the caller fills it
+  /// Renames the folder to its name, and synchronises the folder, the rename and the parent folder. The caller must
+  /// have synchronised the files in it.
   void commit();
 
  private:

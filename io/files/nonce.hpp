@@ -3,7 +3,7 @@
 
 namespace tessera {
 
-/// Eight random hex digits: names that no other process has chosen. Every call gives others.
+/// Eight random hex digits, new ones at every call, for names that no other process uses.
 std::string nonce();
 inline constexpr int nonce_digits = 8;
 

@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-constexpr std::int64_t most = std::int64_t{1} << 30;  // of one call
+constexpr std::int64_t most = std::int64_t{1} << 30;  // largest number of bytes in one system call
 constexpr std::int64_t worth_sending = std::int64_t{512} << 10;
 
 Error failed(Exit code, const std::filesystem::path& path, const char* what, int cause) {
@@ -100,7 +100,7 @@ void PosixFile::read(std::int64_t offset, void* to, std::int64_t bytes) const {
 void PosixFile::read_pages(std::int64_t begin, std::int64_t end, std::span<std::byte> room) const {
   const std::int64_t page = begin / page_bytes * page_bytes, pages = round_up(end, page_bytes) - page;
   require(pages <= std::ssize(room), "read_pages", "room is too small");
-  // Whatever is short or fails past the cache is read again through it, which says why.
+  // If direct I/O fails or reads too little, read again through the page cache, which reports the cause.
   if (end - begin < worth_pages ||
       ::pread(direct_, room.data(), static_cast<std::size_t>(pages), page) < end - page)
     read(begin, room.data() + (begin - page), end - begin);
@@ -119,10 +119,10 @@ void PosixFile::write(std::int64_t offset, const void* from, std::int64_t bytes)
 void PosixFile::put(int file, std::int64_t offset, const std::byte* from, std::int64_t bytes) {
   const std::string_view all(reinterpret_cast<const char*>(from), static_cast<std::size_t>(bytes));
   int failure = write_all(file, all, offset);
-  if (failure == EINVAL && file == direct_)  // larger pages than these, or part of one was written
+  if (failure == EINVAL && file == direct_)  // the file system wants larger blocks, or a partial write broke alignment
     failure = write_all(file = file_, all, offset);
   if (failure) throw failed(Exit::environment, path_, "cannot be written", failure);
-  // Only a beginning, on any file system that knows how: sync() decides whether it arrived.
+  // Begins write-back where the file system can; a failure is ignored, since sync() checks that the bytes arrive.
   if (file == file_ && bytes >= worth_sending) ::sync_file_range(file, offset, bytes, SYNC_FILE_RANGE_WRITE);
 }
 
@@ -136,7 +136,7 @@ void PosixFile::reserve(std::int64_t bytes) {
   int failure = 0;
   do failure = !fault::fails() && ::fallocate(file_, FALLOC_FL_KEEP_SIZE, 0, bytes) == 0 ? 0 : errno;
   while (failure == EINTR);
-  // A file system without reservations was asked for its free space before.
+  // On a file system without reservations the free space has been checked before.
   if (failure != 0 && failure != EOPNOTSUPP && failure != ENOSYS)
     throw failed(Exit::environment, path_, "cannot be given its space", failure);
 }

@@ -12,23 +12,23 @@
 
 namespace tessera {
 
-/// What moves between memory and a disk past the system's cache begins at multiples of it, here and there.
+/// Alignment of direct I/O (O_DIRECT, past the page cache), in memory and in the file.
 constexpr std::int64_t page_bytes = 4096;
-constexpr std::int64_t worth_pages = std::int64_t{64} << 10;  ///< less goes through it
+constexpr std::int64_t worth_pages = std::int64_t{64} << 10;  ///< smaller transfers go through the page cache
 
-/// Writes all of `bytes` at `offset`, or where the descriptor `file` stands; takes interrupted and partial writes up
-/// again. Returns the errno of what stopped it, 0 for nothing. The only loop of writes.
+/// Writes all of `bytes` at `offset`, or at the position of the descriptor `file`; continues after interrupted and
+/// partial writes. Returns 0, or the errno of a failure. The only loop of writes.
 int write_all(int file, std::string_view bytes, std::optional<std::int64_t> offset = std::nullopt);
 
-/// An open file of the system, read and written at offsets by any number of threads. Throws Error{file} on reading and
-/// Error{environment} on writing, with path and cause; interrupted and partial transfers are taken up again.
+/// An open file, read and written at offsets, also by several threads at once. Continues interrupted and partial
+/// transfers. Throws Error{file} if reading fails, Error{environment} if writing fails, with path and cause. Local.
 class PosixFile {
  public:
-  /// write: what is there; replace: made anew, or emptied; payload: past the system's cache, as far as it goes.
+  /// write: an existing file; replace: created, or emptied; read_payload and payload: by direct I/O where possible.
   enum class Mode { read, read_payload, write, payload, replace };
-  enum class Lock { taken, refused, unknown };  ///< refused: another has it; unknown: the file system keeps none
+  enum class Lock { taken, refused, unknown };  ///< refused: another holds it; unknown: the file system has no locks
   PosixFile(const std::filesystem::path& path, Mode mode);
-  /// A file that nobody had before; nothing where somebody has.
+  /// Creates the file; empty if it exists already.
   static std::optional<PosixFile> exclusive(const std::filesystem::path& path);
   PosixFile(PosixFile&& other) noexcept
       : path_(std::move(other.path_)),
@@ -38,28 +38,31 @@ class PosixFile {
   ~PosixFile();
 
   std::int64_t size() const;
-  bool named() const noexcept;               ///< whether its path still leads to it
-  std::chrono::nanoseconds changed() const;  ///< when its content or time was set, by the file system's clock
-  void touch() noexcept;                     ///< sets that time to now
+  bool named() const noexcept;               ///< whether its path still names this file
+  std::chrono::nanoseconds changed() const;  ///< modification time, by the file system's clock
+  void touch() noexcept;                     ///< sets the modification time to now
   void read(std::int64_t offset, void* to, std::int64_t bytes) const;
-  /// Bytes [begin, end) and the rest of their pages to `room`, which begins with a page and has room for them. Payload
-  /// goes past the system's cache, which spares the processor a copy: for bytes that nobody reads again, and twice as
-  /// fast into LargePages.
+  /// Reads the pages of bytes [begin, end) into `room`, which must be page-aligned and large enough for whole pages;
+  /// the page of `begin` lies first. Mode::read_payload uses direct I/O, which saves the processor a copy: for bytes
+  /// that are read once, and twice as fast into LargePages.
   void read_pages(std::int64_t begin, std::int64_t end, std::span<std::byte> room) const;
-  /// From 512 KiB on, it sets out for the disk at once, not only at sync(): disks are slow with many small pieces.
-  /// Payload that is as far behind a page's beginning in memory as in the file goes past the system's cache, whole
-  /// pages of it, which spares the processor a copy and the system its memory.
+  /// Mode::payload uses direct I/O for whole pages if `from` and `offset` have the same offset within a page: it saves
+  /// the processor a copy and the system its memory. Other writes of 512 KiB or more begin write-back at once rather
+  /// than at sync(), since disks are slow with many small pieces.
   void write(std::int64_t offset, const void* from, std::int64_t bytes);
-  /// What anybody wrote before `end` and no such call has sent yet sets out for the disk, from 512 KiB on.
+  /// Starts writing to the disk, without waiting, what any process wrote before `end` and no earlier call has sent,
+  /// once that is 512 KiB or more.
   void send_up_to(std::int64_t end) noexcept;
-  /// Reserves the first `bytes`, so that no later write to them finds the disk full. The file's size stays.
+  /// Reserves disk space for the first `bytes`, so that no later write to them finds the disk full. Keeps the file's
+  /// size.
   void reserve(std::int64_t bytes);
-  /// Gives back what was reserved beyond the file's end.
+  /// Releases the space that was reserved beyond the file's end.
   void keep_size();
   void sync();
-  /// Takes the file's or folder's own lock, which the system drops with this object and when the process ends.
+  /// Takes the lock (flock) of the file or folder without waiting. The system drops it with this object and when the
+  /// process ends.
   Lock lock() noexcept;
-  /// Whether the file system keeps locks of a file's parts, which MPI-IO takes: 0, or the errno with which it refuses.
+  /// Whether the file system refuses byte-range locks (fcntl), which MPI-IO takes: 0 if not, else the errno.
   int refuses_locks_of_parts() noexcept;
 
  private:
@@ -68,11 +71,11 @@ class PosixFile {
 
   std::filesystem::path path_;
   int file_;
+  int direct_ = -1;        ///< descriptor for direct I/O; -1: not asked for, or not supported by the file system
   std::int64_t sent_ = 0;  ///< bytes: send_up_to()
-  int direct_ = -1;        ///< past the cache; -1: not asked for, or the file system knows no such thing
 };
 
-/// Makes the entries of a folder last.
+/// Synchronises a folder, so that its entries (new files, renames) survive a crash.
 void sync_folder(const std::filesystem::path& folder);
 
 }  // namespace tessera

@@ -32,10 +32,10 @@ std::string first_line(const fs::path& path) {
   return line;
 }
 
-/// When a process of this machine started; nothing for one that has ended, reaped or not.
+/// Start time of a process of this machine; empty if it has ended, even if it is still a zombie.
 std::optional<std::int64_t> start_of(const std::string& pid) {
   const std::string line = first_line("/proc/" + pid + "/stat");
-  const std::size_t name_end = line.rfind(')');  // the name may hold anything
+  const std::size_t name_end = line.rfind(')');  // the name may itself contain parentheses and spaces
   if (name_end == std::string::npos) return std::nullopt;
   std::istringstream fields(line.substr(name_end + 1));
   std::string state, skipped;
@@ -60,7 +60,7 @@ std::string this_job() {
   return "";
 }
 
-/// A batch job that was started again has ended before.
+/// Whether job `now` is a restart of job `before`, whose earlier start must then have ended.
 bool restarted(const std::string& before, const std::string& now) {
   const std::string id = now.substr(0, now.rfind('.') + 1);
   return !id.empty() && before.starts_with(id) && before != now;
@@ -83,7 +83,7 @@ std::string digest_of(Json json) {
   return hex(fnv1a64(json.dump()));
 }
 
-/// Nothing where the text is not what an owner wrote, whole.
+/// Parses LOCK's text; empty if it is damaged.
 std::optional<LockOwner> owner_of(const std::string& text) try {
   const Json json = Json::parse(text);
   if (json.at("file_type") != file_type || json.at("digest") != digest_of(json)) return std::nullopt;
@@ -94,7 +94,7 @@ std::optional<LockOwner> owner_of(const std::string& text) try {
   return std::nullopt;
 }
 
-/// Who holds a directory, for people.
+/// Description of the run that holds a directory, for messages.
 std::string described(const std::string& text) {
   const std::optional<LockOwner> owner = owner_of(text);
   if (!owner || owner->ranks.empty()) return "a run that cannot be named, since LOCK is damaged";
@@ -106,7 +106,7 @@ std::string described(const std::string& text) {
   return owner->job.empty() ? places : places + ", batch job " + owner->job;
 }
 
-/// LOCK as one open of it shows it: an open makes a network file system ask its server.
+/// Text and modification time of LOCK, by one open of it: opening makes a network file system ask its server.
 struct Seen {
   std::string text;
   std::chrono::nanoseconds changed;
@@ -126,14 +126,14 @@ std::optional<Seen> look(const fs::path& path) try {
   return std::nullopt;
 }
 
-/// By the clock that stamps the files there.
+/// The present time by the clock of the file system at `beside`.
 std::chrono::nanoseconds time_at(const fs::path& beside) {
   const auto now = PosixFile(beside, PosixFile::Mode::replace).changed();
   fs::remove(beside);
   return now;
 }
 
-/// Whether the owner touches LOCK before its silence is long enough.
+/// Waits until the owner touches LOCK (running) or has been silent for heartbeat.silence (ended).
 Life listen(const fs::path& path, const Seen& first, const Heartbeat& heartbeat, const std::string& nonce) {
   using Clock = std::chrono::steady_clock;
   const std::chrono::nanoseconds silent = time_at(path.string() + "." + nonce) - first.changed;
@@ -147,7 +147,7 @@ Life listen(const fs::path& path, const Seen& first, const Heartbeat& heartbeat,
   return Life::ended;
 }
 
-/// Takes a dead owner's LOCK away, and no other: should another run have taken over meanwhile, that one's comes back.
+/// Removes the LOCK of an ended owner. If another run has taken over meanwhile, its LOCK is put back.
 void remove_stale(const fs::path& path, const Seen& stale, const std::string& nonce) {
   const fs::path aside = path.string() + "." + nonce;
   std::error_code gone;
@@ -182,7 +182,7 @@ Life life_of(const std::string& text, const Process& me, const std::string& job)
   if (restarted(owner->job, job)) return Life::ended;
   bool all_seen = !me.boot.empty();
   for (const Process& rank : owner->ranks) {
-    // Names of hosts need not be unique; a boot's id is, and pids mean something within their space alone.
+    // A host's name need not be unique, but a boot's id is; a pid is valid within its pid namespace only.
     const bool visible = rank.host == me.host && rank.boot == me.boot && rank.pid_space == me.pid_space;
     if (visible && start_of(std::to_string(rank.pid)) == rank.started) return Life::running;
     all_seen = all_seen && visible;
@@ -254,7 +254,7 @@ void RunLock::take(const LockOwner& owner) {
       return;
     }
     const std::optional<Seen> seen = look(path_);
-    if (!seen) {  // it has just been removed; where that goes on, what keeps it from being read is told
+    if (!seen) {  // LOCK has just been removed; if that repeats, read_lock throws what keeps it from being read
       if (++unseen > 100) read_lock(path_);
       continue;
     }

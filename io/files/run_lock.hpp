@@ -12,50 +12,52 @@
 
 namespace tessera {
 
-/// One process. `started` and `pid_space` tell it from another one of the same pid.
+/// A process. `started` and `pid_space` distinguish it from another process with the same pid.
 struct Process {
-  std::string host, boot, pid_space;  ///< boot: the id that the kernel gave this boot
-  std::int64_t pid = 0, started = 0;  ///< started: clock ticks after the boot
+  std::string host, boot, pid_space;  ///< boot: the kernel's id of this boot
+  std::int64_t pid = 0, started = 0;  ///< started: in clock ticks after the boot
 };
 
 Process this_process();
 
-/// What LOCK says: who trains in the directory.
+/// Contents of the file LOCK: the run that trains in the directory.
 struct LockOwner {
-  std::string nonce, job;  ///< job: the batch system's and its restart count ("1234.0"), or empty
+  std::string nonce, job;  ///< job: batch job and its restart count ("1234.0"), or empty
   std::vector<Process> ranks;
 };
 
-/// JSON that carries a digest of itself.
+/// Text of LOCK: JSON with a digest of itself.
 std::string to_json(const LockOwner& owner);
 
-/// Whether a lock's owner still runs, as far as can be told without waiting. unclear: it runs if it touches LOCK again.
+/// Whether the owner of a lock still runs, as far as can be told without waiting. unclear: only a further touch of LOCK
+/// would show that it runs.
 enum class Life { running, ended, unclear };
 
-/// The same of the run that wrote `text`, whole or damaged, into LOCK, as process `me` of batch job `job` sees it.
+/// Whether the run whose LOCK reads `text` (perhaps damaged) still runs, as process `me` of batch job `job` can tell.
 Life life_of(const std::string& text, const Process& me, const std::string& job);
 
-/// How often an owner touches its LOCK, and after which silence it is taken for dead.
+/// Interval at which an owner touches its LOCK, and the silence after which it counts as ended.
 struct Heartbeat {
   std::chrono::milliseconds every{5000}, silence{30000};
 };
 
-/// A run directory that one run holds: the file LOCK, made exclusively, with the pids of all ranks. A second run is
-/// refused, a crashed one's LOCK is taken over, and an orderly end removes it.
+/// Lock of a run directory: the file LOCK, created exclusively, with the pids of all ranks. A second run is refused,
+/// the LOCK of a crashed run is taken over, and an orderly end removes it.
 class RunLock {
  public:
-  /// The directory exists. Rank 0 keeps a thread that touches the file. Throws Error{environment} on all ranks where
-  /// another run holds the directory or no file can be written there. Collective.
+  /// Takes the lock of directory `run`, which must exist. A thread of rank 0 touches the file (heartbeat). Throws
+  /// Error{environment}, on all ranks, if another run holds the directory or no file can be written there. Collective
+  /// over the world.
   RunLock(const std::filesystem::path& run, Control& control, const Heartbeat& heartbeat = {});
   /// Local.
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
-  /// Whether the file is still this run's, on rank 0; true elsewhere. Local.
+  /// Whether LOCK is still this run's, on rank 0; true on other ranks. Local.
   bool held() const;
-  /// Throws Error{environment} on all ranks where the file is this run's no more: the run was stopped for so long that
-  /// another one took over, or somebody removed it. Collective.
+  /// Throws Error{environment}, on all ranks, if LOCK is not this run's any more: the run was stopped for so long that
+  /// another one took over, or somebody removed the file. Collective over the world.
   void require_held() const;
 
  private:
@@ -65,7 +67,7 @@ class RunLock {
   Control& control_;
   Heartbeat heartbeat_;
   std::string text_;               ///< rank 0: the text of its LOCK
-  std::optional<PosixFile> file_;  ///< rank 0: its LOCK, even if another file has the name by now
+  std::optional<PosixFile> file_;  ///< rank 0: its LOCK, even if the name belongs to another file by now
   std::jthread heart_;
 };
 

@@ -7,11 +7,11 @@ namespace tessera {
 /// A whole file as text. Throws Error{file}.
 std::string read_text_file(const std::filesystem::path& path);
 
-/// Makes the file, or empties it, writes `text` and synchronises; returns the errno of the first failure, 0 for none.
+/// Creates or empties the file, writes `text` and synchronises. Returns 0, or the errno of the first failure.
 int write_synced(const std::filesystem::path& path, const std::string& text);
 
-/// The atomic write of a text: afterwards the file holds `text`, or what it held before. Written as `<path>.tmp`,
-/// synchronised, renamed. Throws Error{environment} with path and cause.
+/// Replaces a file's text atomically: afterwards it holds `text`, or what it held before. Writes `<path>.tmp`,
+/// synchronises and renames it. Throws Error{environment} with path and cause.
 void replace_text_file(const std::filesystem::path& path, const std::string& text);
 
 }  // namespace tessera

@@ -17,14 +17,14 @@
 
 namespace tessera::hdf5 {
 
-/// Prepares the HDF5 library; to be called before anything else of it, any number of times. Turns off its printing of
-/// errors and its work at exit, which would crash over a file that a full disk kept from being closed.
+/// Prepares the HDF5 library; must be called before any other function of it, and may be called repeatedly. Turns off
+/// its printing of errors, and its clean-up at exit, which would crash if a full disk kept a file from being closed.
 void prepare_library();
 
 /// The version of the library found at run time, such as "1.10.8".
 std::string version();
 
-/// One HDF5 object, closed at the end of its life. hid_t has 64 bits; HDF5's header is not included here.
+/// Owner of one HDF5 object, which its destructor closes. hid_t has 64 bits; HDF5's header is not included here.
 class Object {
  public:
   using Id = std::int64_t;
@@ -53,23 +53,23 @@ class Object {
 /// The types that datasets may have.
 inline constexpr DType stored_types[] = {DType::f32, DType::bf16, DType::u8};
 
-/// Where a dataset's elements lie: one piece of the file, row-major.
+/// Place of a dataset's elements: one contiguous piece of the file, row-major.
 struct Dataset {
   Shape shape;
   DType type = DType::f32;
   std::int64_t offset = 0;  ///< bytes from the start of the file
 };
 
-/// The shape of one to four axes. Other numbers of axes give the shape of a scalar, since Shape holds no more.
+/// The Shape of one to four axes; other numbers of axes, which Shape cannot hold, give the shape of a scalar.
 Shape shape_of(const std::vector<std::int64_t>& dims);
 std::vector<std::int64_t> dims_of(const Shape& shape);
 
-/// Elements of a dataset, numbered row by row.
+/// A range of a dataset's elements, numbered in row-major order.
 struct ElementRange {
   std::int64_t first, count;
 };
 
-/// What an attribute holds.
+/// The value of an attribute.
 using Value = std::variant<std::string, std::int64_t, std::uint64_t, double, std::vector<std::int64_t>>;
 
 /// One row of /integrity/table.
@@ -82,27 +82,28 @@ struct TableRow {
   std::uint64_t datasets = 0;            ///< number of datasets that hold the tensor; 0 in older tables
 };
 
-/// An HDF5 file in the form that HDF5 1.10 and later read, with checksums over all metadata. Throws Error{file} of a
-/// file that was opened, Error{environment} of one being written, with path and HDF5's own words.
+/// An HDF5 file that HDF5 1.10 and later can read, with checksums over all metadata. Failures throw Error{file} if the
+/// file was opened for reading, Error{environment} if it is being written, with path and HDF5's own message. Collective
+/// or Local as Parallel says.
 class File {
  public:
-  /// A new file, by this process alone. Others may write into a dataset's place from when it has one.
+  /// Creates a file, by this process alone. Once a dataset has its place, other processes may write there.
   static File create(const std::filesystem::path& path, const Parallel* parallel = nullptr);
-  /// Read-only, by this process alone or by all ranks.
+  /// Opens a file for reading, by this process alone or by all ranks.
   static File open(const std::filesystem::path& path, const Parallel* parallel = nullptr);
-  /// To go on with it. Where `datasets` are added to an empty file, or fewer, metadata is one piece at its front, and
-  /// payload another one behind it.
+  /// Opens an existing file for writing. If at most `datasets` datasets are added to an empty file, its metadata is one
+  /// piece at the front, with the payload behind it.
   static File open_to_write(const std::filesystem::path& path, const Parallel& parallel, std::int64_t datasets = 0);
 
-  /// The group at `path` and those that it goes through, where they are missing.
+  /// Creates the group at `path` and its parents, if they are missing.
   void add_groups(const std::string& path);
-  /// Contiguous, its place in the file taken at once and nothing written there.
+  /// Creates a contiguous dataset: its place in the file is allocated at once, and nothing is written there.
   Dataset add_dataset(const std::string& path, const Shape& shape, DType type);
-  /// This rank's elements of a dataset, in ascending ranges, to and from one piece of memory: together at most 1 GiB,
-  /// or none.
+  /// Writes or reads this rank's elements of a dataset: ascending ranges, contiguous in memory, together at most 1 GiB;
+  /// may be none.
   void write(const std::string& path, std::span<const ElementRange> ranges, const void* from);
   void read(const std::string& path, std::span<const ElementRange> ranges, void* to) const;
-  /// A new attribute: a Value, or any text.
+  /// Adds an attribute: a Value, or anything that converts to text.
   template <class T>
   void set(const std::string& object, const char* name, const T& value) {
     if constexpr (std::is_convertible_v<T, std::string_view>)
@@ -110,11 +111,11 @@ class File {
     else
       add_attribute(object, name, value);
   }
-  /// Takes the table's place; names and those that tensors are tied to have at most `width` - 1 bytes. The rows follow
-  /// by write_table.
+  /// Creates a table of `rows` rows without content; write_table writes them. Names and tied_to have at most `width` -
+  /// 1 bytes.
   void add_table(const std::string& path, std::size_t rows, std::size_t width);
   void write_table(const std::string& path, const std::vector<TableRow>& rows, std::size_t width);
-  /// Likewise a row of numbers.
+  /// Creates a dataset of `count` numbers without content; write_numbers writes them.
   void add_numbers(const std::string& path, std::size_t count);
   void write_numbers(const std::string& path, const std::vector<std::uint64_t>& numbers);
   void close();
@@ -124,12 +125,12 @@ class File {
 
   bool has(const std::string& path) const;
   bool has(const std::string& object, const char* attribute) const;
-  std::int64_t links(const std::string& group) const;  ///< how many members it has
-  /// All datasets, each object once: paths without the first '/'.
+  std::int64_t links(const std::string& group) const;  ///< number of a group's members
+  /// Paths of all datasets, without the first '/'; each object once.
   std::vector<std::string> datasets() const;
   std::vector<std::int64_t> dims(const std::string& path) const;  ///< of a dataset of any kind
   Dataset dataset(const std::string& path) const;
-  /// Where a contiguous dataset of any shape and type begins, in bytes from the start of the file.
+  /// Offset of a contiguous dataset of any shape and type, in bytes from the start of the file.
   std::int64_t place(const std::string& path) const;
   template <class T>
   T get(const std::string& object, const char* name) const {
@@ -138,12 +139,12 @@ class File {
     throw unfit(object + "@" + name + " has another type");
   }
   std::string text(const std::string& object, const char* name) const { return get<std::string>(object, name); }
-  /// Of today's columns or the older ones.
+  /// Reads a table; missing columns of older tables keep their defaults.
   std::vector<TableRow> table(const std::string& path) const;
   std::vector<std::uint64_t> numbers(const std::string& path) const;
 
   const std::filesystem::path& path() const { return path_; }
-  /// Error{file}: what keeps this file from being read.
+  /// An Error{file} that says why this file cannot be read.
   Error unfit(const std::string& why) const { return {Exit::file, path_.string() + ": " + why}; }
 
  private:
@@ -151,9 +152,9 @@ class File {
   Object access() const;
   Object access_to_write(std::int64_t datasets) const;
   void take(Object::Id opened, std::string_view otherwise);
-  /// A call that may wait for other ranks, watched.
+  /// Watchdog over a call that may wait for other ranks.
   Control::LibraryCall watched(const char* what) const;
-  /// Likewise, if it is collective: else it waits for the disk alone.
+  /// Watchdog over a transfer, if it is collective; an independent one waits for the disk alone.
   Control::LibraryCall transferred(Parallel::Transfer transfer, const char* what) const;
   Object::Id checked(Object::Id id, std::string_view doing) const;
   Object::Id at(const std::string& object) const;
@@ -165,11 +166,11 @@ class File {
   Value attribute(const std::string& object, const char* name) const;
 
   std::filesystem::path path_;
-  Exit blame_;  ///< the code of what HDF5 refuses
+  Exit blame_;  ///< exit code of HDF5's failures
   const Parallel* parallel_;
   Object file_;
-  Object contiguous_;  ///< what datasets are made with
-  // Calls about one object follow each other: the last one stays open.
+  Object contiguous_;  ///< creation properties of datasets
+  // The object opened last stays open, since calls about one object follow each other.
   mutable std::string open_path_;
   mutable Object open_;
 };

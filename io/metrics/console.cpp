@@ -11,10 +11,10 @@ namespace {
 
 constexpr std::string_view clear_line = "\r\033[K", yellow = "\033[33m", uncoloured = "\033[0m";
 
-// Three digits before the point, or two about it.
+// Up to three digits: "9.9", "10", "512".
 std::string short_number(double x) { return x < 9.95 ? fmt::format("{:.1f}", x) : fmt::format("{:.0f}", x); }
 
-/// The sign of a NaN says nothing.
+/// Fixed decimals; a NaN without its sign, which means nothing.
 std::string fixed(float x, int digits) { return std::isnan(x) ? "nan" : fmt::format("{:.{}f}", x, digits); }
 
 std::string norm_text(float norm) {
@@ -102,7 +102,7 @@ void Console::warning(std::string_view text) {
 }
 
 void Console::bar(std::string_view text) {
-  // The cursor goes back to the line's begin, so that what others print covers the bar.
+  // The carriage return puts the cursor at the beginning of the line, so that other output covers the bar.
   if (kind_ == Kind::terminal) write(fmt::format("{}{}\r", clear_line, text));
 }
 

@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-/// What a person sees of one step.
+/// The figures of one step that the console shows.
 struct ConsoleRow {
   std::int64_t step = 0, steps = 0;
   float loss = 0;
@@ -26,28 +26,28 @@ struct ConsoleRow {
 /// end.
 std::string to_line(const ConsoleRow& row);
 
-/// "1 step", "7 steps", "1,234 batches"; `unit` is one of them.
+/// A count with its unit: "1 step", "7 steps", "1,234 batches". `unit` is the singular.
 std::string counted(std::int64_t count, std::string_view unit);
 
-/// The parts of a row, for other lines of the log: "512k", "61.3 GiB", "10:02" or "3:10:02" or "2d 03:10:02".
+/// Figures as a row shows them, for other lines of the log: "512k"; "61.3 GiB"; "10:02", "3:10:02" or "2d 03:10:02".
 std::string count_text(double count);
 std::string bytes_text(std::int64_t bytes);
 std::string time_text(double seconds);
 
-/// "[########            ] 40% | ETA 10:02", short enough that any line that follows covers it.
+/// Progress bar "[########            ] 40% | ETA 10:02", short enough for the next line to cover it.
 std::string to_bar(std::int64_t step, std::int64_t steps, double seconds_left);
 
-/// Where rows are shown, line by line. On a terminal a bar may stand below the last line, until the next one takes its
-/// place; elsewhere there are lines alone, without colour. A closed pipe is no error.
+/// The console of a run: shows lines. On a terminal a progress bar may stand below the last line, until the next line
+/// replaces it; elsewhere there are lines only, without colour. A closed pipe is not an error. Local.
 class Console {
  public:
-  /// `out` outlives it. A terminal is one that TERM does not call dumb.
+  /// `out` must outlive it. A terminal whose TERM is `dumb` counts as none.
   explicit Console(std::FILE* out);
 
-  /// Each is flushed at once.
+  /// Each call flushes.
   void line(std::string_view text);
   void warning(std::string_view text);  ///< a line, in colour on a terminal
-  void bar(std::string_view text);      ///< nothing but on a terminal; none: the bar goes
+  void bar(std::string_view text);      ///< shown on a terminal only; empty: removes the bar
 
  private:
   enum class Kind { file, terminal };

@@ -32,7 +32,7 @@ namespace value_field {
 constexpr int tag = 1, simple_value = 2;
 }
 
-/// Bytes as on any little-endian machine.
+/// Appends a number's bytes in little-endian order.
 template <class T>
 void put_fixed(std::string& out, T bits) {
   for (std::size_t i = 0; i < sizeof bits; ++i) out += static_cast<char>(bits >> (8 * i) & 0xFF);
@@ -88,7 +88,7 @@ constexpr auto crc_table = [] {
   return table;
 }();
 
-/// TFRecord's: a CRC of data that holds CRCs would be weak.
+/// TFRecord's masked CRC, since a CRC of data that contain CRCs would be weak.
 std::uint32_t masked(std::uint32_t crc) { return std::rotr(crc, 15) + 0xA282EAD8u; }
 
 }  // namespace
@@ -131,7 +131,7 @@ void EventFile::append(const MetricsRow& row) {
   write(event);
 }
 
-/// As a TFRecord: length, its CRC, the bytes, their CRC; in one call, so that a reader sees whole records.
+/// Writes a TFRecord: length, its CRC, the bytes, their CRC. One system call, so that a reader sees whole records.
 void EventFile::write(std::string_view event) {
   if (file_ < 0) return;
   std::string record;

@@ -17,11 +17,11 @@
 namespace tessera {
 namespace {
 
-/// The shortest decimal of a number. The JSON library's is not always the shortest.
+/// The shortest decimal that reads back to the same number; the JSON library's is not always the shortest.
 template <class T, class... Format>
 std::string number(T value, Format... format) {
   if (!std::isfinite(value)) return "null";
-  char text[400];  // 1e308 with three digits behind the point
+  char text[400];  // room for 1e308 with three decimals
   return {text, std::to_chars(text, text + sizeof text, value, format...).ptr};
 }
 std::string measured(double value) { return number(value, std::chars_format::fixed, 3); }
@@ -33,7 +33,7 @@ Error unusable(const std::filesystem::path& path, int cause) {
                       path.string(), std::strerror(cause))};
 }
 
-// The whole file; 0 or an errno.
+// Reads the whole file; returns 0 or an errno.
 int read_all(int file, std::string& text) {
   char block[1 << 16];
   for (off_t at = 0;;) {
@@ -46,7 +46,7 @@ int read_all(int file, std::string& text) {
   }
 }
 
-// What matters of one line; nothing when it is no row.
+// Step and restart of one line; place_of() returns nothing if the line is not a row.
 struct Place {
   std::int64_t step, restart;
 };
@@ -123,7 +123,7 @@ MetricsLog::MetricsLog(const std::filesystem::path& path, std::int64_t step) : p
   std::string text;
   if (cause == 0) cause = read_all(file_, text);
 
-  std::int64_t newest = -1;  // the restart of the newest row, kept or not
+  std::int64_t newest = -1;  // restart number of the newest row, even if that is dropped
   std::size_t kept = text.rfind('\n') + 1;
   while (kept > 0) {
     const std::size_t begin = kept < 2 ? 0 : text.rfind('\n', kept - 2) + 1;

@@ -14,7 +14,7 @@
 namespace tessera {
 namespace {
 
-/// The errno of what keeps this user from making files in a folder, 0 for nothing that can be told beforehand.
+/// The errno of the reason why this user cannot create files in a folder; 0 if none is known beforehand.
 int obstacle_to_files(const std::filesystem::path& folder) {
   if (::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0) return errno;
   struct ::statvfs disk {};
@@ -37,7 +37,7 @@ std::string nothing_written(const std::filesystem::path& directory, int failure)
 void check_run_directory(const std::filesystem::path& directory, Problems& problems) {
   namespace fs = std::filesystem;
   const fs::path whole = fs::absolute(directory);
-  // The nearest ancestor that exists decides: a file there would make create_directories fail without saying where.
+  // Looks for the nearest ancestor that exists: if it is a file, create_directories would fail without naming it.
   for (fs::path part = whole;; part = part.parent_path()) {
     std::error_code error;
     const fs::file_status status = fs::status(part, error);

@@ -22,7 +22,7 @@ constexpr std::string_view variables[] = {
 
 using Json = nlohmann::ordered_json;
 
-/// Where libraries had a choice.
+/// The algorithms that libraries use.
 Json plans_of(const AgreedPlans& agreed) {
   Json json = {{"made_for", agreed.plans.made_for}, {"kept", agreed.kept}, {"chosen", agreed.chosen}};
   if (!agreed.outdated.empty()) json["outdated"] = agreed.outdated;
@@ -45,7 +45,7 @@ bool allowed(std::string_view name) {
          std::ranges::any_of(families, [&](std::string_view family) { return name.starts_with(family); });
 }
 
-/// What `starts` says of each.
+/// The short form of a start in `starts`.
 Json start_of(const Json& record) {
   Json start = Json::object();
   for (const char* key : {"started", "restart", "step", "resumed_from", "changes", "command_line", "deck", "software",
@@ -54,7 +54,7 @@ Json start_of(const Json& record) {
   return start;
 }
 
-/// An older version's record is that of one start.
+/// The starts in run.json. A record of an older version, without `starts`, counts as one start.
 Json starts_in(const std::string& text) {
   if (text.empty()) return Json::array();
   const Json record = Json::parse(text, nullptr, false);
@@ -115,7 +115,7 @@ std::string to_json(const RunRecord& record, const std::string& earlier) {
   if (!record.library_plans.plans.choices.of.empty()) json["library_plans"] = plans_of(record.library_plans);
   json["starts"] = starts_in(earlier);
   json["starts"].push_back(start_of(json));
-  // Command lines and variables may hold any bytes; those that are no UTF-8 become replacement characters.
+  // Command lines and variables may hold any bytes; invalid UTF-8 becomes replacement characters.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
 }
 

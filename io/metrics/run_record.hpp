@@ -10,11 +10,11 @@
 
 namespace tessera {
 
-/// Where a rank runs.
+/// Host and device of a rank.
 struct RankPlace {
   std::string host;
   std::int64_t device = -1;  ///< -1: none
-  std::string device_name;   ///< empty: none
+  std::string device_name;   ///< empty without a device
 };
 
 /// A key that a start changed by `train --allow-change`; values as decks write them.
@@ -22,7 +22,7 @@ struct RecordedChange {
   std::string key, before, now;
 };
 
-/// Contents of run.json: provenance of one start of a run.
+/// Contents of run.json: provenance of one start of a run, that is of a fresh run or a resumed one.
 struct RunRecord {
   std::string name;
   std::vector<std::string> command_line;
@@ -39,20 +39,20 @@ struct RunRecord {
   std::uint64_t data_hash = 0;
   std::int64_t data_files = 0, data_tokens = 0;
   std::string started;       ///< ISO 8601, UTC
-  std::int64_t restart = 0;  ///< how often the run had been resumed
+  std::int64_t restart = 0;  ///< number of times that the run has been resumed
   std::int64_t step = 0;     ///< steps done before this start
-  std::string resumed_from;  ///< the checkpoint that holds them; empty: none
+  std::string resumed_from;  ///< the checkpoint of that step; empty: none
   std::vector<RecordedChange> changes;
   AgreedPlans library_plans;
 };
 
-/// The variables of this process that change what a run computes or how fast, by name and by family. What may hold a
-/// secret is not in the list.
+/// Environment variables of this process that affect results or speed, by a list of names and prefixes. Variables that
+/// may hold secrets are not in the list.
 std::map<std::string, std::string> allowed_environment();
 
-/// run.json: an indented JSON object of this start; hashes as hex digits, hosts listed once, the rank map in rank
-/// order. `starts` lists every start of the run, this one last, without what is long; `earlier`: run.json as the start
-/// before left it, or empty. Throws Error{file} where that is no such object.
+/// Text of run.json: an indented JSON object of this start, with hashes as hex digits, each host once, and the rank map
+/// in rank order. Its `starts` lists every start of the run in short, this one last. `earlier`: run.json as the start
+/// before left it, or empty; throws Error{file} if it is not such an object.
 std::string to_json(const RunRecord& record, const std::string& earlier);
 
 }  // namespace tessera

@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-/// Of the finite ones; empty: there are none.
+/// Median of the finite values; empty if there are none.
 std::optional<double> median(std::vector<double> values) {
   std::erase_if(values, [](double value) { return !std::isfinite(value); });
   if (values.empty()) return std::nullopt;
@@ -49,7 +49,7 @@ std::string setting(const ComparedRun& run, const std::string& key) {
   return found == run.settings.end() ? "-" : found->second;
 }
 
-/// A long one, as a list of files, is cut short.
+/// A setting's value, shortened if it is long (such as a list of files).
 std::string shown_setting(const std::string& value) {
   constexpr std::size_t longest = 32;
   return value.size() <= longest ? value : value.substr(0, longest - 3) + "...";
@@ -59,7 +59,7 @@ std::string shown(const std::optional<double>& value, int digits) {
   return value ? fmt::format("{:.{}f}", *value, digits) : "-";
 }
 
-/// Heads and cells, a row a run.
+/// A table's cells: a row of heads, then a row for each run.
 using Table = std::vector<std::vector<std::string>>;
 
 Table table_of(const std::vector<ComparedRun>& runs) {

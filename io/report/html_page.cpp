@@ -7,8 +7,8 @@
 namespace tessera {
 namespace {
 
-// Three colours that stay apart for the colour-blind, on white and on black. Plots are drawn about as wide as a phone,
-// so that their numbers can be read there; wider screens have two columns of them.
+// Three colours that the colour-blind can tell apart, on white and on black. Plots are about as wide as a phone's
+// screen, so that their numbers can be read there; wider screens have two columns of plots.
 constexpr const char* style = R"(
 :root {
   color-scheme: light dark;

@@ -3,8 +3,8 @@
 
 namespace tessera {
 
-/// Head of an HTML page that needs nothing else, from its begin to its headline: style for light and dark, wide screens
-/// and phones. `rules`: further CSS.
+/// Beginning of a self-contained HTML page, up to its headline, with a style for light and dark, wide screens and
+/// phones. `rules`: further CSS.
 std::string html_head(const std::string& title, const std::string& rules = "");
 
 }  // namespace tessera

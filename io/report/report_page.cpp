@@ -28,7 +28,7 @@ Marks marks_of(const RunReport& report) {
   return marks;
 }
 
-/// What the marks in all plots say.
+/// Legend of the marks that all plots show.
 std::string key_of(const Marks& marks) {
   std::string text;
   if (!marks.saves.empty()) text += "short lines at the foot: saves";

@@ -13,19 +13,19 @@ namespace tessera {
 /// Contents of report.html.
 struct RunReport {
   std::string name;
-  std::vector<std::pair<std::string, std::string>> facts;  ///< a line each
+  std::vector<std::pair<std::string, std::string>> facts;  ///< label and text of a line
   std::vector<MetricsRow> rows;
-  std::vector<Bar> regions;  ///< host time of the last start; none while it runs
-  std::vector<std::int64_t> saves;  ///< steps
-  std::string deck;                 ///< the resolved one
+  std::vector<Bar> regions;  ///< host time by region of the last start; empty while it runs
+  std::vector<std::int64_t> saves;  ///< steps after which the run was saved
+  std::string deck;                 ///< the resolved deck
 };
 
-/// One HTML page that needs nothing else: no script, no font, no picture from elsewhere. Loss, gradient norm,
-/// throughput, learning rate and, of a mixture, expert load over the steps, with restarts and saves; the time by region
-/// and the deck. Pure.
+/// report.html: a self-contained page without scripts, fonts or pictures from elsewhere. Shows loss, gradient norm,
+/// throughput, learning rate and, with experts, expert load over the steps, with restarts and saves; the time by
+/// region; and the deck. Pure.
 std::string to_html(const RunReport& report);
 
-/// The series of a value, from the rows that have one.
+/// The series of a value over the steps, from the rows that have one.
 Series series_of(const std::vector<MetricsRow>& rows, const std::string& name,
                  const std::function<std::optional<double>(const MetricsRow&)>& value);
 

@@ -26,7 +26,7 @@ std::string head(const std::string& title, const std::string& unit, double tall,
       width, tall, escaped(title), begin, escaped(title), escaped(unit));
 }
 
-/// One direction of a plot: from values to places.
+/// An axis of a plot: maps values to positions.
 struct Axis {
   double low, high, begin, length;
   Scale scale = Scale::linear;
@@ -64,8 +64,8 @@ std::optional<Axis> axis_over(const std::vector<Series>& series, std::vector<dou
   return axis;
 }
 
-/// Points that share a column of the plot become its least and its greatest, in the order in which they came. One that
-/// is not shown stays, as the gap that it is.
+/// Indices of the points to draw: of points in the same pixel column the least and the greatest, in their order. A
+/// point that is not shown is kept, since it makes a gap.
 std::vector<std::size_t> kept_points(const Series& line, const Axis& x, const Axis& y) {
   std::vector<std::size_t> kept;
   const std::size_t n = line.values.size();
@@ -82,7 +82,7 @@ std::vector<std::size_t> kept_points(const Series& line, const Axis& x, const Ax
   return kept;
 }
 
-/// Vertical lines at the steps that the plot shows, `height` long from its foot.
+/// Vertical lines of `length` from the foot of the plot, at those of `steps` that it shows.
 std::string marks_at(const std::vector<double>& steps, const char* name, double length, const Axis& x) {
   std::string path;
   for (const double step : steps)
@@ -96,7 +96,7 @@ std::string path_of(const Series& line, const Axis& x, const Axis& y) {
   bool drawing = false;
   for (std::size_t i : kept_points(line, x, y)) {
     const bool shown = y.shows(line.values[i]);
-    // A point alone is a line of no length, which round ends show as a dot.
+    // A single point is a line of length zero, which round line caps show as a dot.
     if (shown)
       path += fmt::format(fmt::runtime(drawing ? "L{:.1f} {:.1f}" : "M{:.1f} {:.1f}h0"), x.place(line.steps[i]),
                           y.place(line.values[i]));
@@ -120,7 +120,7 @@ std::string grid(const Axis& x, const Axis& y) {
                            left + plot_width / 2, height - 8);
 }
 
-/// Right of the title; empty where the names have no room there.
+/// Legend to the right of the title; empty if the names have no room there.
 std::string legend(const std::string& title, const std::vector<Series>& series) {
   double room = width - right - left - 8.0 * static_cast<double>(title.size());
   for (const Series& line : series) room -= 7.0 * static_cast<double>(line.name.size()) + 40;

@@ -8,13 +8,13 @@ namespace {
 
 constexpr std::size_t none = static_cast<std::size_t>(-1);
 
-/// A part of the word, in a list of what is left of them; id -1: merged into the one before.
+/// A part of the word, in a doubly linked list of the parts that are left; id -1: merged into the part before.
 struct Part {
   std::int32_t id;
   std::size_t before, after;
 };
 
-/// A pair that may be merged; it stands only while its parts are what they were.
+/// A pair that may be merged; valid only as long as its parts still have these ids.
 struct Candidate {
   std::int32_t rank;
   std::size_t left;

@@ -7,18 +7,18 @@
 
 namespace tessera {
 
-/// Byte-pair encoding (Sennrich 2016) of the bytes of a word: of all neighbours that have a merge the pair of the
-/// lowest rank is merged, the leftmost first, until there is none.
+/// Byte-pair encoding of the bytes of a word (Sennrich 2016): repeatedly merges the neighbouring pair whose merge has
+/// the lowest rank, of equals the leftmost, until no pair has a merge.
 class BytePairs {
  public:
-  /// A token's bytes.
+  /// Adds a token.
   void add_token(std::string bytes, std::int32_t id) { ids_.insert_or_assign(std::move(bytes), id); }
-  /// The next merge, of a lower rank than all that follow. False where a part or the whole is no token.
+  /// Adds a merge, with a higher rank number than all merges before. False if a part or the whole is not a token.
   bool add_merge(const std::string& left, const std::string& right);
-  /// A word that is a token is taken whole, merges or not.
+  /// From now on a word that is a token is encoded as that token, whatever the merges.
   void take_whole_words() { whole_words_ = true; }
 
-  /// Appends the word's ids. Returns the place of a byte that is no token, or npos.
+  /// Appends the word's ids. Returns the position of a byte that is not a token, or npos.
   std::size_t encode(std::string_view word, std::vector<std::int32_t>& ids) const;
 
  private:

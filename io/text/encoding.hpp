@@ -8,15 +8,15 @@
 
 namespace tessera {
 
-/// Text as token ids, and back.
+/// Encodes text as token ids and decodes them.
 class TextEncoding {
  public:
   virtual ~TextEncoding() = default;
-  /// Throws Error{usage} for text that has no ids: what, and where.
+  /// Token ids of a text. Throws Error{usage} with position and cause for text that cannot be encoded.
   virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
-  /// Bytes of one token, perhaps not whole characters; empty for tokens that are no text.
+  /// Bytes of one token, which need not be whole characters; empty for tokens that stand for no text.
   virtual std::string bytes_of(std::int32_t token) const = 0;
-  /// The token that ends a document, where there is one.
+  /// The token that ends a document, if there is one.
   virtual std::optional<std::int32_t> end_of_text() const { return std::nullopt; }
 };
 

@@ -6,28 +6,28 @@
 
 namespace tessera {
 
-/// Version of ICU; empty in a program that was built without, which refuses all of the below (Error{environment}).
+/// Version of ICU; empty in a program built without ICU, where all functions below throw Error{environment}.
 std::string unicode_library();
 
-/// Byte at which `text` stops being UTF-8, or npos.
+/// Position of the first byte of `text` that is not valid UTF-8, or npos.
 std::size_t broken_utf8(std::string_view text);
 
 /// The canonical composition (NFC) of UTF-8 text.
 std::string composed(std::string_view text);
 
-/// A regular expression that cuts UTF-8 text into pieces; all of Unicode's classes are known.
+/// Splits UTF-8 text into pieces by a regular expression, with all of Unicode's character classes.
 class Splitter {
  public:
-  /// What becomes of text between two matches: a piece of its own, or nothing.
+  /// Whether text between two matches becomes a piece of its own or is dropped.
   enum class Between { kept, dropped };
 
-  /// Throws Error{file} that names the pattern where it is none.
+  /// Throws Error{file} with the pattern if it is not a valid regular expression.
   Splitter(const std::string& pattern, Between between);
   ~Splitter();
   Splitter(Splitter&&) noexcept;
   Splitter& operator=(Splitter&&) noexcept;
 
-  /// Matches, and what lies between them, in order.
+  /// The pieces in order: matches and, if kept, the text between them.
   std::vector<std::string_view> pieces(std::string_view text) const;
 
  private:

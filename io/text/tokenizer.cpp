@@ -14,11 +14,12 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// GPT-2's words, which a ByteLevel pre-tokenizer cuts unless it is told not to.
+/// GPT-2's pattern of words, by which a ByteLevel pre-tokenizer splits unless use_regex is false.
 constexpr const char* gpt2_words =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-/// The characters by which a vocabulary writes bytes: printable ones of Latin-1 as they are, the rest from U+0100 on.
+/// Map from a vocabulary's characters to bytes: printable characters of Latin-1 stand for themselves, those from U+0100
+/// on for the other bytes.
 const std::unordered_map<std::string, char>& bytes_of_characters() {
   static const auto table = [] {
     std::unordered_map<std::string, char> bytes;
@@ -36,7 +37,7 @@ const std::unordered_map<std::string, char>& bytes_of_characters() {
   return table;
 }
 
-/// The bytes that a token of the vocabulary stands for; none: it is not written in those characters.
+/// The bytes that a token of the vocabulary stands for; empty if it has other characters than those.
 std::optional<std::string> token_bytes(const std::string& token) {
   std::string bytes;
   for (std::size_t i = 0; i < token.size();) {
@@ -53,7 +54,7 @@ std::string kind_of(const Json& part) { return part.is_object() ? part.value("ty
 
 }  // namespace
 
-/// Reads the file's parts, and keeps every complaint.
+/// Reads the parts of a tokenizer.json and collects all complaints.
 class TokenizerReader {
  public:
   TokenizerReader(Tokenizer& into, const std::string& name) : into_(into), name_(name) {}
@@ -84,7 +85,7 @@ class TokenizerReader {
     if (kind_of(part) != kind)
       refuse(fmt::format("{}: {} is not supported; {} is", where, kind_of(part), kind));
   }
-  /// A part of the file, or each member of a Sequence of them.
+  /// Calls f for a part of the file, or for each member if the part is a Sequence.
   template <class F>
   void each(const Json& json, const char* key, const char* members, const F& f) {
     if (!json.contains(key) || json.at(key).is_null()) return;
@@ -162,7 +163,7 @@ class TokenizerReader {
   }
 
   void read_template(const Json& part) {
-    if (kind_of(part) == "ByteLevel") return;  // moves offsets alone
+    if (kind_of(part) == "ByteLevel") return;  // changes offsets only, which are not used
     require_kind("post_processor", part, "TemplateProcessing");
     if (kind_of(part) != "TemplateProcessing") return;
     std::vector<std::int32_t>* side = &into_.before_;
@@ -207,7 +208,8 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text) const {
   return ids;
 }
 
-/// Cuts added tokens out of the text, the leftmost and of these the longest first; what lies between goes on.
+/// Finds added tokens in the text, the leftmost first and of these the longest; the text between goes to the next
+/// stage.
 void Tokenizer::encode_stage(Stage stage, std::string_view text, std::vector<std::int32_t>& ids) const {
   const std::vector<Added>& tokens = stage == Stage::raw ? raw_ : normalized_;
   const auto go_on = [&](std::string_view part) {

@@ -8,21 +8,21 @@
 
 namespace tessera {
 
-/// The token that ends a document, as a tokenizer.json has it: "<|endoftext|>", "<|end_of_text|>" or "</s>".
+/// The token by which a tokenizer.json ends a document: "<|endoftext|>", "<|end_of_text|>" or "</s>".
 struct EndOfText {
   std::int32_t id;
   std::string name;
 };
 std::optional<EndOfText> end_of_text_in(const std::string& tokenizer_json);
 
-/// A tokenizer.json of Hugging Face's `tokenizers`: byte-level BPE (GPT-2, Llama 3, Qwen), with its pattern of words,
-/// NFC, added tokens and the tokens that a template puts around a text. encode() and bytes_of() give what the library
-/// gives.
+/// Tokenizer from a tokenizer.json of Hugging Face's `tokenizers`: byte-level BPE (GPT-2, Llama 3, Qwen) with its
+/// pattern of words, NFC, added tokens, and the tokens that a template puts around a text. encode() and bytes_of() give
+/// the same results as that library.
 class Tokenizer final : public TextEncoding {
  public:
-  /// Throws Error{file} that names all that is not understood: a model, normalizer or other part of another kind.
+  /// Throws Error{file} that lists all parts of an unsupported kind: model, normalizer and others.
   explicit Tokenizer(const std::filesystem::path& path);
-  /// The same from the file's text; `name` is what errors call it.
+  /// The same from the file's text; errors call it `name`.
   Tokenizer(std::string text, const std::string& name);
 
   std::vector<std::int32_t> encode(std::string_view text) const override;
@@ -36,12 +36,12 @@ class Tokenizer final : public TextEncoding {
 
  private:
   friend class TokenizerReader;
-  /// A token that is found in text before words are.
+  /// A token that is found in text before the text is split into words.
   struct Added {
     std::string content;
     std::int32_t id = 0;
   };
-  /// When added tokens are looked for: before or after NFC.
+  /// When added tokens are searched for: before or after NFC.
   enum class Stage { raw, normalized };
 
   void encode_stage(Stage stage, std::string_view text, std::vector<std::int32_t>& ids) const;
@@ -50,7 +50,7 @@ class Tokenizer final : public TextEncoding {
   std::string text_;
   BytePairs pairs_;
   std::vector<Splitter> splitters_;
-  std::vector<Added> raw_, normalized_;  ///< the longest first
+  std::vector<Added> raw_, normalized_;  ///< longest first
   std::vector<std::int32_t> before_, after_;
   bool compose_ = false, prefix_space_ = false;
   std::unordered_map<std::int32_t, std::string> bytes_;

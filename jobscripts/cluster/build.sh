@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Configures and builds one preset where the libraries come from modules, Spack or a prefix, and says what was found.
+# Configures and builds one preset with libraries from modules, Spack or a prefix, and prints what was found.
 #   build.sh host|cuda [arguments of cmake --build, e.g. --target tessera]
 # Environment:
 #   TESSERA_MODULES            modules to load first, e.g. "gcc/12 cuda/13 mpich/4.2 hdf5/1.14-mpi kokkos/4.7-cuda"
-#   TESSERA_SPACK              a Spack environment to activate instead (spack.yaml lies beside this file)
-#   TESSERA_CUDA_ARCHITECTURE  90 unless the GPUs are others; Kokkos must have been built for the same
-#   Kokkos_ROOT, NCCL_ROOT, CMAKE_PREFIX_PATH  where modules set none
-#   TESSERA_CPU                -march of the host code; by default that of the machine which compiles
+#   TESSERA_SPACK              a Spack environment to activate instead (spack.yaml is beside this file)
+#   TESSERA_CUDA_ARCHITECTURE  default 90; Kokkos must have been built for the same
+#   Kokkos_ROOT, NCCL_ROOT, CMAKE_PREFIX_PATH  needed if modules do not set them
+#   TESSERA_CPU                -march of the host code; default: that of the compiling machine
 set -euo pipefail
 preset=${1:-}
 case $preset in host | cuda) shift ;; *) sed -n '2,9p' "$0" >&2; exit 2 ;; esac
 cd "$(dirname "$0")/../.."
 missing() { echo "build.sh: no $1" >&2; exit 4; }
 
-set +u  # the sites' own functions are not written for it
+set +u  # module functions of sites may use unset variables
 if [ -n "${TESSERA_MODULES:-}" ]; then
   command -v module > /dev/null || missing "'module' in this shell: run it by bash -l, or source the site's modules.sh first"
   # shellcheck disable=SC2086 # a list

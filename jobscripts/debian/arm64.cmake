@@ -13,20 +13,21 @@ endif()
 set(libraries ${sysroot}/usr/lib/aarch64-linux-gnu)
 set(CMAKE_CROSSCOMPILING_EMULATOR "qemu-aarch64;-L;${sysroot}")
 
-# No --sysroot: the cross compiler has the C and C++ libraries' headers in a folder of its own.
+# No --sysroot: the cross compiler keeps the headers of the C and C++ libraries in its own folder.
 set(CMAKE_FIND_ROOT_PATH ${sysroot})
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE BOTH)  # Kokkos lies beside the sysroot
-# OpenSSL keeps a header in the folder of the architecture, and so does the C library, whose the compiler has its own.
+# OpenSSL keeps a header in the architecture's folder. -idirafter, since the C library's headers are there too, and the
+# compiler's own must come first.
 set(CMAKE_C_FLAGS_INIT "-idirafter ${sysroot}/usr/include/aarch64-linux-gnu")
 set(CMAKE_CXX_FLAGS_INIT "${CMAKE_C_FLAGS_INIT}")
-set(CMAKE_SKIP_BUILD_RPATH TRUE)  # qemu finds libraries where the sysroot has them
+set(CMAKE_SKIP_BUILD_RPATH TRUE)  # qemu finds libraries in the sysroot
 # Debian 12's packages spread libraries over /lib and /usr/lib; HDF5 needs some of both.
 set(CMAKE_EXE_LINKER_FLAGS_INIT "-Wl,-rpath-link,${libraries}:${sysroot}/lib/aarch64-linux-gnu")
 
-# Without the wrappers mpicc and h5pcc, which name this machine's compiler.
+# Without the wrappers mpicc and h5pcc, which use this machine's compiler.
 set(MPI_SKIP_COMPILER_WRAPPER TRUE)
 set(MPI_C_HEADER_DIR ${sysroot}/usr/include/aarch64-linux-gnu/mpich)
 set(MPI_C_LIB_NAMES mpich)

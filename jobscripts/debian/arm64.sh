@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# For 64-bit Arm on an x86-64 machine: cross compiler, Debian's arm64 libraries, Kokkos, build of the tests of kernels, layouts,
-# decks and checkpoints, and a run of them under qemu. Arguments go to ctest.
+# Tests for 64-bit Arm on an x86-64 machine: gets cross compiler, Debian's arm64 libraries and Kokkos, builds the tests of
+# kernels, layouts, decks and checkpoints, and runs them under qemu. Arguments go to ctest.
 #   arm64.sh [--compile] [arguments of ctest]        --compile: no run
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Packages, Kokkos, for CUDA cuDNN's and CUTLASS's headers, configuration and build of one preset: host, v2, v3, v4, openmpi, debug,
-# asan, tsan, cuda or arm64. Does only what is not yet done.
+# Builds one preset (host, v2, v3, v4, openmpi, debug, asan, tsan, cuda or arm64): installs packages, Kokkos and, for CUDA,
+# headers of cuDNN and CUTLASS, then configures and builds. Does only what is not yet done.
 #   build.sh PRESET [arguments of cmake --build, e.g. --target tessera]
-# TESSERA_WERROR=ON in the environment makes warnings errors. What another checkout has compiled comes from ccache.
+# TESSERA_WERROR=ON in the environment makes warnings errors. Objects that another checkout has compiled come from ccache.
 set -euo pipefail
 preset=${1:?host, v2, v3, v4, openmpi, debug, asan, tsan, cuda or arm64}; shift
 cd "$(dirname "$0")/../.."
@@ -22,6 +22,6 @@ if [ "$preset" = cuda ]; then
   step "headers of CUTLASS"; $here/install-headers.sh cutlass
 fi
 export CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_CUDA_COMPILER_LAUNCHER=ccache
-export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1  # paths in the checkout are relative, so that checkouts share
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1  # paths in the checkout become relative, so that checkouts share objects
 step "configuration"; cmake --preset "$preset" -DTESSERA_WERROR="${TESSERA_WERROR:-OFF}"
 step "build"; cmake --build --preset "$preset" "$@"

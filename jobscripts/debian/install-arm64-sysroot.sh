@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Puts Debian's arm64 libraries, unpacked and never installed, into a per-user cache and prints the folder that holds
-# them; does nothing where all of them are already there. Needs no root: apt resolves and fetches with lists of its own.
+# Unpacks Debian's arm64 libraries, without installing them, into a per-user cache and prints its folder; does nothing if all
+# are there. Does not need root: apt resolves and fetches with separate lists.
 #   install-arm64-sysroot.sh
 set -euo pipefail
 packages=(libc6-dev libstdc++-12-dev libgomp1
@@ -26,7 +26,7 @@ mkdir -p "$cache"
 rm -rf "$prefix.part" "$prefix"
 mkdir "$prefix.part"
 for package in "$work"/archives/*.deb; do dpkg -x "$package" "$prefix.part"; done
-# Links to /lib would lead to this machine's own.
+# Absolute links would lead to this machine's own libraries.
 find "$prefix.part" -lname '/*' -print0 | while IFS= read -r -d '' link; do
   ln -sfnr "$prefix.part$(readlink "$link")" "$link"
 done

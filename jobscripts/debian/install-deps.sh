@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that Tessera is built and tested with: only those that are missing, and asks nothing.
+# Installs the missing ones of the Debian packages that Tessera is built and tested with, without questions.
 #   install-deps.sh [--slurm] [--arm64] [--prose]   --slurm: also a Slurm of one machine, for the job scripts
 #                                                   --arm64: also a cross compiler for 64-bit Arm, and qemu
 #                                                   --prose: also the text of inputs/prose
 set -euo pipefail
 packages=(build-essential ca-certificates ccache cmake git ninja-build pkg-config
   mpich libmpich-dev libhdf5-mpich-dev hdf5-tools
-  libdnnl-dev ocl-icd-opencl-dev  # dnnl's CMake package asks for OpenCL, which apt only recommends with it
+  libdnnl-dev ocl-icd-opencl-dev  # dnnl's CMake package requires OpenCL, which apt only recommends
   libcli11-dev libfmt-dev libicu-dev libssl-dev libyaml-cpp-dev nlohmann-json3-dev
   libbenchmark-dev libgmock-dev libgtest-dev clang-tidy doxygen
   python3 python3-h5py python3-pip python3-venv)

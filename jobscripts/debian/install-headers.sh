@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# Puts headers that CUDA builds use, and do without where they are missing, into a per-user cache and prints the folder that
-# holds them; does nothing where they are already there.
-#   install-headers.sh cudnn-frontend   cuDNN's C++ graph API; without it attention has the project's own kernels alone
-#   install-headers.sh cutlass          without it experts' products have them alone, at half the speed on Hopper
-# The sources are PyPI's wheels (MIT and BSD licence), of which the headers alone are kept.
+# Puts optional headers of CUDA builds into a per-user cache and prints their folder; does nothing if they are there.
+#   install-headers.sh cudnn-frontend   cuDNN's C++ graph API; without it attention uses only the project's own kernels
+#   install-headers.sh cutlass          without it experts' products use only own kernels, at half the speed on Hopper
+# The sources are wheels from PyPI (MIT and BSD licence), of which only the headers are kept.
 set -euo pipefail
 name=${1:?cudnn-frontend or cutlass}
 case $name in

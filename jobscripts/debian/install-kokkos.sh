@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds Kokkos 4.7.0 into a per-user cache and prints the folder that holds it; does nothing where it is already there.
+# Builds Kokkos 4.7.0 into a per-user cache and prints its folder; does nothing if it is there.
 #   install-kokkos.sh host|debug|cuda|arm64
 # The source is the copy inside PyPI's source package of GenTen (Apache 2.0 with LLVM exception).
 set -euo pipefail
@@ -39,6 +39,6 @@ cmake -S "$source" -B "$work/build" -G Ninja "${options[@]}" > "$work/log" 2>&1 
 cmake --build "$work/build" > "$work/log" 2>&1 || { tail -40 "$work/log" >&2; exit 1; }
 cmake --install "$work/build" > "$work/log" 2>&1
 mv "$prefix.part" "$prefix"
-# The installed CMake package names its own prefix relatively, so the rename is safe.
+# The installed CMake package refers to its prefix by relative paths, so it can be renamed.
 touch "$prefix/.complete"
 echo "$prefix"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Several MB of English to learn from: the King James Version of the Bible, in the public domain, out of Debian's package
-# bible-kjv. A verse a line, an empty line between chapters; every twentieth chapter is held out.
+# Makes a corpus of several MB of English: the King James Version of the Bible (public domain) from Debian's package
+# bible-kjv, with a verse on each line and an empty line between chapters. Every twentieth chapter is held out.
 #   prose.sh [FOLDER]        writes FOLDER/train.txt (3.9 MB) and FOLDER/held.txt (0.2 MB); FOLDER: data/prose of the checkout
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # From a fresh Debian 12 to a trained model: installs what is missing, builds the program, trains
-# inputs/quickstart/moe_text.yaml on 2 MPI ranks. Half-way it stops with a checkpoint and goes on from it. Each
-# invocation is a run of its own, in runs/quickstart-<date>-<time>. Arguments go to `tessera train`, e.g. --set run.steps=20.
+# inputs/quickstart/moe_text.yaml on 2 MPI ranks. Half-way it stops with a checkpoint and resumes from it. Each
+# invocation is a new run, in runs/quickstart-<date>-<time>. Arguments go to `tessera train`, e.g. --set run.steps=20.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 jobscripts/debian/build.sh host --target tessera

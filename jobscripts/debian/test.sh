@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds everything for the CPU and runs the tests. Arguments go to ctest, e.g. -L unit, or -R layout.
 #   test.sh [v2|v3|v4] [arguments of ctest]
-# With a level: what must have the same bits on every CPU (the tests labelled portable, all of the kernels among them),
-# built for x86-64 CPUs of that level, oneDNN held to it; passed over on a CPU that has less.
+# With a level: only tests whose bits must be equal on every CPU (label portable, with all tests of kernels), built for
+# x86-64 CPUs of that level and with oneDNN limited to it; skipped on a CPU of a lower level.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 level=host

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Trains a deck with the values of each line of a file, one run after another: what an array of
-# jobscripts/slurm/train.sbatch does, with the same file and options, on a machine without Slurm.
+# Sweep without Slurm: trains a deck with the values of each line of a file, one run after another, like an array job of
+# jobscripts/slurm/train.sbatch, with the same file and options.
 #
 #   jobscripts/local/sweep.sh [--array=1-3,5] [--ntasks=N] DECK --sweep FILE.csv [OPTIONS OF tessera train]
 #
-# --array: the tasks, numbered from 1; without it one for each line of values. --ntasks: ranks of a run; 1.
-# FILE.csv: as train.sbatch says. Task T writes to FILE-T.log. A run that stops early (exit 75) is started again; a task
-# that fails does not keep the others from running. INT or TERM: the run saves, and the same command goes on later.
-# Exit code: that of the first task that failed. Environment: TESSERA and TESSERA_RESTARTS as train.sbatch says;
+# --array: the tasks, numbered from 1; default: one for each line of values. --ntasks: ranks of a run; default 1.
+# FILE.csv: see train.sbatch. Task T writes to FILE-T.log. A run that stops early (exit 75) is started again; after a task
+# that fails the others still run. INT or TERM: the run saves, and the same command continues later.
+# Exit code: that of the first task that failed. Environment: TESSERA and TESSERA_RESTARTS, see train.sbatch;
 #   MPIEXEC           the MPI library's launcher; mpiexec
 set -euo pipefail
 fail() { echo "sweep.sh: $2" >&2; exit "$1"; }
@@ -32,14 +32,14 @@ if [ -n "$array" ]; then
 fi
 [ -n "$tasks" ] || fail 2 "$file: no line of values follows the line of keys"
 
-# This machine in Slurm's place: srun is the launcher, and a job is queued again by the loop below.
+# Stands in for Slurm: srun becomes the launcher, and the loop below starts a job again.
 MPIEXEC=${MPIEXEC:-mpiexec}
 srun() {
-  shift  # srun's own option
-  unset "${!SLURM_@}"  # the launcher would take them for a Slurm's
+  shift  # an option of srun
+  unset "${!SLURM_@}"  # the launcher would believe that it runs under Slurm
   "$MPIEXEC" -n "$ranks" "$@" &
   local run=$! code signalled=yes
-  trap 'signalled=yes; kill -TERM "$run" 2> /dev/null || true' USR1  # launchers do not all pass on USR1
+  trap 'signalled=yes; kill -TERM "$run" 2> /dev/null || true' USR1  # not all launchers forward USR1
   while [ $signalled = yes ]; do signalled=no code=0; wait "$run" || code=$?; done
   return "$code"
 }
@@ -60,7 +60,7 @@ for task in $tasks; do
     while true; do
       was=$interrupted code=0
       wait "$job" || code=$?
-      [ $was != $interrupted ] || break  # else `wait` may have returned for the signal alone
+      [ $was != $interrupted ] || break  # else `wait` may have returned only because of the signal
     done
     job=
     [ "$code" -eq 75 ] && [ $interrupted = no ] && [ "$restarts" -lt "${TESSERA_RESTARTS:-100}" ] || break

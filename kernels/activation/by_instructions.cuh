@@ -15,13 +15,13 @@ __device__ inline float fast_sigmoid(float x) { return inverse_of_one_and(x * -1
 
 /// s = sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3): gelu(x) = x s. `square` is x^2.
 __device__ inline float gelu_gate(float x, float square) {
-  return inverse_of_one_and(x * (-2.302208198f + -0.1029432397f * square));
+  return inverse_of_one_and(x * __fmaf_rn(square, -0.1029432397f, -2.302208198f));
 }
 __device__ inline float fast_gelu(float x) { return x * gelu_gate(x, x * x); }
 /// s + x s (1 - s) 2u'. The bound on the square keeps a large x from 0 times infinity.
 __device__ inline float fast_gelu_slope(float x) {
-  const float square = x * x < 1e30f ? x * x : 1e30f, s = gelu_gate(x, square);
-  return s + x * s * (1.0f - s) * (1.5957691216f + 0.2140644488f * square);
+  const float square = fminf(x * x, 1e30f), s = gelu_gate(x, square);
+  return __fmaf_rn(x * __fmaf_rn(-s, s, s), __fmaf_rn(square, 0.2140644488f, 1.5957691216f), s);
 }
 
 }  // namespace tessera::activation

@@ -3,8 +3,7 @@
 
 namespace tessera {
 
-/// Whether additions of one gradient have an order, so that equal operands give equal bits, or may come as they are
-/// done.
+/// Order of the additions of a gradient. fixed: equal operands give equal bits; free: any order (atomics).
 enum class SumOrder : std::uint8_t { fixed, free };
 
 /// Shape of causal self-attention over packed projections: rows are tokens (sequence-major), columns all of Q (H D),
@@ -21,19 +20,21 @@ struct AttentionShape {
 void attention_forward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& out, const Tensor& lse,
                        const Tensor& qkv);
 
-/// dqkv from dout; qkv, out, lse as forward left them. Every element of dqkv is written.
+/// Computes dqkv from dout, with qkv, out and lse of forward. Writes every element of dqkv.
 void attention_backward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& dqkv,
                         const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse);
 
-/// Attention of new tokens of ONE sequence (shape.sequences 1, shape.length of them, at positions from `first` on) to
-/// those before and to themselves. Their keys and values join `cache` [capacity, 2 G D], which holds those of positions
-/// below `first`; then out [length, H D] is as attention_forward() has it, with weights in fp32 (fp64). The bits of a
-/// row are the same however a sequence is taken apart. Orders on `stream`. Temporaries come from `arena`.temp().
+/// Attention with a key/value cache: shape.length new tokens of ONE sequence (shape.sequences 1), at positions from
+/// `first` on, attend to the tokens before and to themselves. Appends their keys and values to `cache` [capacity, 2 G
+/// D], which holds those of positions below `first`; out [length, H D] is as in attention_forward(), with weights in
+/// fp32 (fp64). The bits of a row do not depend on how the sequence was divided into calls. Orders on `stream`.
+/// Temporaries come from arena.temp().
 void attention_extend(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& out,
                       const Tensor& cache, const Tensor& qkv, std::int64_t first);
 
-/// Llama 3's rotary scaling for longer texts: pairs that turn fewer than `low_freq_factor` times in `original_seq_len`
-/// positions are slowed down by `factor`, those of more than `high_freq_factor` turns not, those between in part.
+/// Llama 3's scaling of rotary positions for longer sequences: pairs that turn fewer than `low_freq_factor` times in
+/// `original_seq_len` positions are slowed down by `factor`; pairs that turn more than `high_freq_factor` times are
+/// not; those between in part.
 struct RopeScaling {
   double factor = 1;  ///< 1: no pair is slowed down
   double low_freq_factor = 1, high_freq_factor = 4;
@@ -41,9 +42,9 @@ struct RopeScaling {
   bool operator==(const RopeScaling&) const = default;
 };
 
-/// Rotary embedding in place on Q and K of qkv, pairs (j, j + D/2), angle = position * base^(-2j/D). `table` [T, D]
-/// holds cos in the first D/2 columns and sin in the rest, computed in fp64 and rounded once to fp32 (fp64 for fp64).
-/// `inverse` turns back, which is also the gradient.
+/// Rotary position embedding in place on Q and K of qkv: pairs (j, j + D/2), angle = position * base^(-2j/D). `table`
+/// [T, D] holds cos in the first D/2 columns and sin in the rest, computed in fp64 and rounded once to fp32 (fp64 for
+/// fp64). `inverse` rotates back, which is also the gradient.
 enum class Rotation { forward, inverse };
 void rotary(Stream& stream, const AttentionShape& shape, const Tensor& qkv, const Tensor& table, Rotation direction);
 /// Fills `table` for rotary().

@@ -1,11 +1,11 @@
 #pragma once
 #include "kernels/attention/attention.hpp"
 
-/// CUDA builds only: attention by cuDNN, where there is one and it takes the shape (bf16, head_dim a multiple of 8 up
-/// to 128). On a dry stream the workspace is noted.
+/// CUDA builds only: attention by cuDNN, if it is installed and takes the shape (bf16, head_dim a multiple of 8 up to
+/// 128). On a dry stream only the workspace is recorded.
 namespace tessera::attention {
 
-/// False, with nothing done, where cuDNN does not take the shape, or wants more workspace than is planned for it.
+/// Returns false, having done nothing, if cuDNN does not take the shape or wants more workspace than planned.
 bool library_forward(Stream& stream, const AttentionShape& shape, const Tensor& out, const Tensor& lse,
                      const Tensor& qkv);
 bool library_backward(Stream& stream, const AttentionShape& shape, const Tensor& dqkv, const Tensor& dout,

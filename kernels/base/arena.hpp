@@ -6,8 +6,8 @@
 
 namespace tessera {
 
-/// A two-ended stack of tensors: keep() takes from below what backward needs, temp() from above. It owns nothing.
-/// A measuring arena hands out addresses that must not be followed and records how far it would have been filled.
+/// A two-ended stack of tensors in memory that it does not own: keep() takes from below (what backward needs), temp()
+/// from above (temporaries). A measuring arena hands out addresses that must not be dereferenced, and records its peak.
 class Arena {
  public:
   static constexpr std::int64_t alignment = 256;
@@ -16,8 +16,7 @@ class Arena {
   Arena() = default;
   Arena(std::byte* memory, std::int64_t bytes) : memory_(memory), bytes_(bytes), measuring_(false) {}
 
-  /// Uninitialised memory; throws Error{internal} when the arena is full (a plan that measured less than the step
-  /// needs).
+  /// Uninitialised memory. Throws Error{internal} if the arena is full: the plan measured less than the step needs.
   Tensor keep(DType type, Shape shape);
   Tensor temp(DType type, Shape shape);
 

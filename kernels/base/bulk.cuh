@@ -1,13 +1,14 @@
 #pragma once
-// For CUDA sources alone: bulk copies from global to shared memory by the copy engine of a multiprocessor (Hopper and
-// later), which occupy neither threads nor registers while they travel.
+// Only for CUDA sources. Bulk copies (cp.async.bulk) from global to shared memory by the copy engine of a
+// multiprocessor (Hopper and later): they occupy neither threads nor registers while they are under way.
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 
 namespace tessera::bulk {
 
-/// Whether the GPU at hand has them, and lends a block `shared_bytes` of shared memory.
+/// Whether the current GPU has bulk copies (compute capability 9.0 or later) and gives a block `shared_bytes` of shared
+/// memory.
 inline bool fits(std::int64_t shared_bytes) {
   int device = 0, major = 0, most = 0;
   return cudaGetDevice(&device) == cudaSuccess &&
@@ -16,18 +17,19 @@ inline bool fits(std::int64_t shared_bytes) {
          shared_bytes <= most;
 }
 
-/// What threads of a block wait at until the bytes of one copy have arrived. Used once.
+/// Barrier in shared memory (mbarrier) at which threads of a block wait until the bytes of one copy have arrived. For
+/// one copy only.
 class Arrival {
  public:
-  /// By one thread, before a barrier of the block.
+  /// Called by one thread; a __syncthreads() follows before other threads wait().
   __device__ void init() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address(&word_)) : "memory");
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
   }
-  /// Starts the copy of `bytes`, a multiple of 16, between places at multiples of 16. By one thread, behind that
-  /// barrier.
+  /// Starts the copy of `bytes`; both addresses and `bytes` are multiples of 16. Called by the thread that called
+  /// init().
   __device__ void fetch(void* to, const void* from, std::uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(&word_)), "r"(bytes)

@@ -5,10 +5,10 @@
 
 namespace tessera {
 
-/// The algorithm that a library uses for each piece of work (state of a stream, Stream::library). Both are words of the
-/// library's own, which mean the same to every process of this build on this kind of GPU. A dry stream notes the work
-/// that it meets, without a choice. A choice that stands here before the work is first done is used, if the library
-/// accepts it.
+/// The algorithm that a library uses for each piece of work: state of a stream (Stream::library). Work and algorithm
+/// are encoded in words of the library's own, valid in every process of this build on this kind of GPU. A dry stream
+/// adds the work that it meets, without a choice. A choice that is set before the work is done first is used, if the
+/// library accepts it.
 struct LibraryChoices {
   using Words = std::vector<std::uint64_t>;
   std::map<Words, Words> of;

@@ -1,5 +1,5 @@
 #pragma once
-// For CUDA sources alone: sums over the rows of a matrix, in an order that depends on its shape alone.
+// Only for CUDA sources. Sums over the rows of a matrix, in an order that depends on its shape alone.
 #include <algorithm>
 #include <cstdint>
 
@@ -8,7 +8,7 @@
 
 namespace tessera::columns {
 
-/// N values that travel in one access.
+/// N values that one memory access reads or writes.
 template <class T, int N>
 struct alignas(sizeof(T) * N) Lanes {
   T value[N];
@@ -22,13 +22,13 @@ inline bool aligned(const Tensor& t) { return !t || reinterpret_cast<std::uintpt
 
 constexpr std::int64_t most_blocks = 256, warp = 32, rows_at_once = 8;
 
-/// Into how many blocks `rows` are cut; parts have as many rows.
+/// The number of blocks into which `rows` are cut, and of partial sums a column (first dimension of `parts`).
 inline std::int64_t blocks_of(std::int64_t rows) {
   return std::clamp(ceil_div(rows, 4 * rows_at_once), std::int64_t{1}, most_blocks);
 }
 
-/// parts[o] [blocks, columns] = the sums over each block's rows of what f(row, column, sum) adds to sum[o][l], the
-/// o-th quantity of column + l. Each thread has `lanes` columns, which must divide their number.
+/// parts[o] [blocks, columns] = quantity o summed over each block's rows: f(row, column, sum) adds a row's share for
+/// column + l to sum[o][l]. Each thread has `lanes` neighbouring columns; `lanes` divides the number of columns.
 template <int outputs, int lanes, class A>
 struct Parts {
   A* to[outputs];
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(warp* rows_at_once)
   }
 }
 
-/// sum = beta sum + the parts [blocks, columns], in order. warp x 32 threads a block.
+/// sum [columns] = beta sum + the parts [blocks, columns], added in a fixed order. warp x 32 threads a block.
 template <class A>
 __global__ void add_blocks(A* sum, const A* parts, std::int64_t blocks, std::int64_t columns, A beta) {
   __shared__ A all[32][warp + 1];

@@ -46,10 +46,11 @@ template <> struct DTypeOf<std::int64_t> { static constexpr DType value = DType:
 template <> struct DTypeOf<std::uint64_t> { static constexpr DType value = DType::u64; };
 template <class T> inline constexpr DType dtype_of = DTypeOf<T>::value;
 
-/// The type in which statistics and sums over T are kept.
+/// The type of statistics and sums over values of type T.
 template <class T> using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-/// Calls `f.template operator()<T>()` for the real type T that `type` names: double, float or bf16.
+/// Calls `f.template operator()<T>()` with the real type T of `type`: double, float or bf16. Other types are refused in
+/// the name of `kernel`.
 template <class F> decltype(auto) dispatch_real(DType type, const char* kernel, F&& f) {
   switch (type) {
     case DType::f64: return f.template operator()<double>();

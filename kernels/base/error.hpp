@@ -11,7 +11,8 @@ enum class Exit : int {
   ok = 0, internal = 1, usage = 2, deck = 3, environment = 4, file = 5, numerical = 6, communication = 7, stopped = 75
 };
 
-/// A failure that ends the run. Between two collectives only Control::agree may throw one.
+/// A failure that ends the run. Between two collectives only Control::agree may throw it, since a rank that throws
+/// alone leaves the others waiting.
 class Error : public std::runtime_error {
  public:
   Error(Exit code, const std::string& what) : std::runtime_error(what), code_(code) {}
@@ -27,14 +28,14 @@ struct Problem {
   std::string text;
 };
 
-/// All refusals of one phase. Collective functions return Problems instead of throwing.
+/// All refusals of one phase, collected to be reported together, and to be agreed on between ranks (Control::agree).
 class Problems {
  public:
   void add(Exit code, std::string text) { list_.push_back({code, std::move(text)}); }
   void add(const Problems& more) { list_.insert(list_.end(), more.list_.begin(), more.list_.end()); }
   bool empty() const { return list_.empty(); }
   const std::vector<Problem>& list() const { return list_; }
-  /// Throws one Error with every text, a line each, under the code of the first; returns when empty.
+  /// Throws one Error with every text, a line each, and the code of the first; returns if there are none.
   void raise() const;
 
  private:

@@ -3,9 +3,9 @@
 
 namespace tessera {
 
-/// External event: a point that is recorded again and again. What waits for it waits, whenever it runs, for the latest
-/// record before; captured work does at every run of its graph. In a host build, where work has ended when its call
-/// returns, it is always reached. One a purpose; must outlive the graphs that wait for it. Local.
+/// External event: recorded outside of a CUDA graph, and waited for by work inside of it at every replay. Work that
+/// waits for it waits for the latest record() before that run. In a host build, where work has ended when its call
+/// returns, it is always reached. One for each purpose; must outlive the graphs that wait for it. Local.
 class ExternalEvent {
  public:
   ExternalEvent() = default;
@@ -13,7 +13,7 @@ class ExternalEvent {
   ExternalEvent(const ExternalEvent&) = delete;
   ExternalEvent& operator=(const ExternalEvent&) = delete;
 
-  /// The point behind all work of the stream so far, which nothing captures.
+  /// Records the point behind all work of the stream so far. The stream must not be under capture.
   void record(Stream& stream);
   /// Orders all later launches of the stream, captured ones too, behind the event. Does not block the host.
   void hold(Stream& stream);

@@ -5,7 +5,7 @@
 
 namespace tessera {
 
-/// A table that its own kind of index alone indexes: `Id` is a struct with one `int value`, rows count from 0.
+/// A vector indexed by its own index type only: `Id` is a struct with one `int value`, counted from 0.
 template <class Id, class Row> class IndexedBy {
  public:
   IndexedBy() = default;

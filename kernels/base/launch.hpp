@@ -1,5 +1,5 @@
 #pragma once
-// The only door to Kokkos::parallel_*. Included by kernel sources alone, never by a header outside kernels/base.
+// The only use of Kokkos::parallel_*. Included by kernel sources only, never by a header outside kernels/base.
 #include <Kokkos_Core.hpp>
 #include <chrono>
 #include <cstdint>
@@ -27,7 +27,7 @@ constexpr void check_functor() {
   static_assert(sizeof(F) <= 2048, "functor too large: pass a table");
 }
 
-/// Before a loop none of whose turns needs another's result, so that the host's compiler makes vectors of it.
+/// Put before a loop with independent iterations: lets the host's compiler vectorise it.
 #if defined(__clang__)
 #define TESSERA_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -43,13 +43,13 @@ template <class F> void run_range(Stream& stream, const char* name, std::int64_t
 #if defined(KOKKOS_ENABLE_CUDA)
 
 template <class F> void run_in_pieces(Stream& stream, const char* name, std::int64_t n, const F& f) {
-  run_range(stream, name, 0, n, f);  // the device works by itself
+  run_range(stream, name, 0, n, f);  // one launch: the device does not need the host
 }
 
 #else
 
-/// Splits a launch into pieces of well below a millisecond and calls progress() between them, so that MPI moves. Each
-/// kernel adapts its own piece size: that of its last launch nearly always fits, and a short launch stays one piece.
+/// Splits a launch on the host into pieces of well below a millisecond and calls progress() between them, so that MPI
+/// progresses. Each kernel adapts its piece size from launch to launch; a short launch stays one piece.
 template <class F> void run_in_pieces(Stream& stream, const char* name, std::int64_t n, const F& f) {
   using Clock = std::chrono::steady_clock;
   constexpr std::chrono::microseconds brief(125), lengthy(500);
@@ -67,7 +67,7 @@ template <class F> void run_in_pieces(Stream& stream, const char* name, std::int
 
 #endif
 
-/// f(i) for i in [0, n), in any order.
+/// Calls f(i) for i in [0, n), in any order.
 template <class F> void launch(Stream& stream, const char* name, std::int64_t n, const F& f) {
   check_functor<F>();
   stream.count_launch();
@@ -113,7 +113,8 @@ class Row {
   const Member& member_;
 };
 
-/// f(row, r) for r in [0, rows): a team of threads a row. Sums are repeatable for one machine and row length.
+/// Calls f(row, r) for r in [0, rows), with a team of threads for each row. Sums are repeatable for a machine and row
+/// length.
 template <class F> void launch_rows(Stream& stream, const char* name, std::int64_t rows, const F& f) {
   check_functor<F>();
   stream.count_launch();

@@ -5,16 +5,16 @@
 
 #include "kernels/base/platform.hpp"
 
-/// Elementary functions in + - * / alone, so that host and GPU give the same bits and a compiler turns a loop over them
-/// into vectors: no branch, no table, no library call. Polynomials from the Cephes library (Moshier). The double
-/// overloads are the platform's own.
+/// Elementary functions by + - * / only, so that host and GPU give the same bits and a compiler vectorises a loop over
+/// them: no branch, no table, no library call. Polynomials from the Cephes library (Moshier). The double overloads are
+/// the platform's own.
 namespace tessera {
 
 /// e^x within 1 ulp (1.5 in the denormal range); 0 and infinity outside the range of fp32; NaN stays NaN.
 TESSERA_FN inline float exp_of(float x) {
   const float low = x < -104.0f ? -104.0f : x;  // a NaN fails both comparisons and passes
   const float c = low > 89.0f ? 89.0f : low;
-  // Adding 1.5 * 2^23 rounds to an integer, which is then found in the low bits.
+  // Adding 1.5 * 2^23 rounds to an integer, which is then in the low bits.
   const float shifted = c * 1.44269504088896341f + 12582912.0f;
   const float n = shifted - 12582912.0f;
   const float r = (c - n * 0.693359375f) + n * 2.12194440e-4f;
@@ -25,7 +25,7 @@ TESSERA_FN inline float exp_of(float x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   const float y = p * (r * r) + r + 1.0f;
-  // 2^n in two factors: either exponent is in range where that of n is not.
+  // 2^n as two factors, both of whose exponents are in range even if n is not.
   const auto k = static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(shifted) - 0x4B400000u);
   const std::int32_t half = k >> 1;
   const auto first = std::bit_cast<float>(static_cast<std::uint32_t>(half + 127) << 23);

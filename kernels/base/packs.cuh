@@ -1,5 +1,5 @@
 #pragma once
-// For CUDA sources alone: work on matrices in accesses of 16 bytes.
+// Only for CUDA sources. Work on matrices in packs: memory accesses of 16 bytes.
 #include "kernels/base/columns.cuh"
 #include "kernels/base/launch.hpp"
 
@@ -12,7 +12,8 @@ inline constexpr int lanes = columns::widest<T>;
 template <class T>
 using Pack = columns::Lanes<T, lanes<T>>;
 
-/// Whether each row of `columns` values is whole packs, as every tensor's begin is.
+/// Whether rows of `columns` values can be read in packs: a row is a whole number of packs, and every tensor begins at
+/// a multiple of 16 bytes.
 template <class T, class... Tensors>
 bool whole(std::int64_t columns, const Tensors&... tensors) {
   return columns % lanes<T> == 0 && (columns::aligned(tensors) && ...);
@@ -24,7 +25,7 @@ __global__ void __launch_bounds__(block_threads) each(std::int64_t n, const F f)
   if (i < n) f(i);
 }
 
-/// f(i) for i in [0, n), a thread each.
+/// Launches f(i) for i in [0, n), one thread each.
 template <class F>
 void start(Stream& stream, std::int64_t n, const F& f) {
   stream.count_launch();
@@ -40,7 +41,7 @@ __global__ void __launch_bounds__(block_threads) each_of_rows(std::int64_t rows,
   if (row < rows && p < width) f(row, p);
 }
 
-/// f(row, p) for p in [0, width) of every row, a thread each; neighbours of a row lie in one warp.
+/// Launches f(row, p) for p in [0, width) of every row, one thread each; neighbouring p of a row are in one warp.
 template <class F>
 void start_rows(Stream& stream, std::int64_t rows, std::int64_t width, const F& f) {
   stream.count_launch();
@@ -58,7 +59,7 @@ __global__ void __launch_bounds__(block_threads) each_by_warp(std::int64_t rows,
   const std::int64_t row = (std::int64_t{blockIdx.x} * block_threads + threadIdx.x) / 32;
   if (row < rows) f(row, static_cast<int>(threadIdx.x % 32));
 }
-/// f(row, lane) by a whole warp a row.
+/// Launches f(row, lane) with one warp a row.
 template <class F>
 void start_warps(Stream& stream, std::int64_t rows, const F& f) {
   stream.count_launch();
@@ -67,7 +68,7 @@ void start_warps(Stream& stream, std::int64_t rows, const F& f) {
   each_by_warp<<<blocks, block_threads, 0, space_of(stream).cuda_stream()>>>(rows, f);
 }
 
-/// The sum over a warp, in every lane, in one order.
+/// The sum of `value` over a warp, in every lane; the order of additions is fixed.
 template <class A>
 __device__ A warp_sum(A value) {
   for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(~0u, value, distance);

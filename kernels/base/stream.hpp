@@ -12,14 +12,14 @@
 
 namespace tessera {
 
-/// Counts of one dry pass: what it would have computed.
+/// Counts of the work of one dry pass.
 struct Tape {
-  double flops = 0;  ///< of GEMMs and attention
+  double flops = 0;  ///< FLOPs of GEMMs and attention
 };
 
-/// A point in a stream's order, for other streams and the host to wait for. Travels inside Pending and the step's
-/// blocks. In a host build, where work has ended when its call returns, it holds the time only. Must not outlive its
-/// stream; after Stream::events_kept further records it stands for a later point of that stream.
+/// A point in a stream's order, for other streams and the host to wait for. In a host build, where work has ended when
+/// its call returns, it holds the time only. Must not outlive its stream; after Stream::events_kept further records it
+/// stands for a later point of that stream.
 class Event {
  public:
   Event() = default;
@@ -34,7 +34,7 @@ class Event {
   std::int64_t host_time_ = 0;  ///< on the host: nanoseconds of its steady clock
 };
 
-/// A captured CUDA graph: work of one or several streams that is replayed as a whole. Empty: nothing was captured.
+/// A captured CUDA graph: work of one or several streams that is replayed as a whole. May be empty.
 class Graph {
  public:
   Graph() = default;
@@ -74,37 +74,38 @@ class Stream {
   /// Adds to the tape's FLOPs. Only a dry pass (planning) has a tape.
   void count_flops(double flops) { if (tape_) tape_->flops += flops; }
 
-  /// Lets host communication move. Kernels call it at least once a millisecond; it never blocks.
+  /// Calls the progress hook of communication on the host. Kernels on the host call it at least once a millisecond.
+  /// Never blocks.
   void progress() { if (progress_) progress_(progress_context_); }
   void set_progress(Progress f, void* context) { progress_ = f; progress_context_ = context; }
 
-  /// At least `bytes` for a purpose, 256-byte aligned and uninitialised, until the next call that asks for more; the
-  /// stream's order guards its reuse. Null for 0 bytes. A dry stream notes the need, for a run to take before its first
-  /// step, and hands out an address that must not be followed.
+  /// Workspace of at least `bytes` for a purpose: 256-byte aligned, uninitialised, valid until a call for the same
+  /// purpose asks for more. Reused in the stream's order. Null for 0 bytes. A dry stream records the need, so that a
+  /// run can allocate it before its first step, and returns an address that must not be dereferenced.
   std::byte* workspace(const char* purpose, std::int64_t bytes);
-  /// The workspaces that calls have asked for, one a purpose, of the largest size.
+  /// The workspaces asked for so far, one for each purpose, of the largest size.
   const std::vector<Workspace>& workspaces() const { return workspaces_; }
   /// Sets the allocator of workspaces (Device).
   void set_allocator(Allocate f, void* context) { allocate_ = f; allocate_context_ = context; }
 
-  /// The point behind all work so far.
+  /// Records an event behind all work so far.
   Event record();
   /// Orders all later launches behind `event`. Does not block the host.
   void wait(const Event& event);
 
-  /// Captures a CUDA graph: launches of `work` here, and on streams joined by events of this one, are recorded and not
-  /// run. GPU streams only. Addresses and arguments are part of the graph. Exceptions of `work` pass through, and the
-  /// stream stays usable.
+  /// Captures a CUDA graph: launches of `work` on this stream, and on streams that wait for its events, are recorded
+  /// instead of run. Addresses and arguments become part of the graph. GPU streams only. Exceptions of `work` pass
+  /// through and leave the stream usable.
   Graph capture(const std::function<void()>& work);
   bool capturing() const { return capturing_; }
   void run(const Graph& graph);
 
   /// The Kokkos execution space (null: the default one), known to launch.hpp only.
   void* instance() const;
-  /// The cudaStream_t for libraries that take one; null on the host and where dry.
+  /// The cudaStream_t, for libraries; null on the host and on a dry stream.
   void* native() const;
 
-  /// The stream's library state of type T (GEMM plans, handles), made at first use: of the stream, if T takes one.
+  /// The stream's library state of type T (GEMM plans, handles), made at first use by T(stream), or T().
   template <class T> T& library() {
     for (auto& [key, value] : libraries_)
       if (key == std::type_index(typeid(T))) return *static_cast<T*>(value.get());
@@ -123,7 +124,7 @@ class Stream {
   Graph end_capture();
 
   struct Instance;
-  std::shared_ptr<Instance> instance_;  // libraries end before it
+  std::shared_ptr<Instance> instance_;  // declared before the libraries' state, which ends first
   Tape* tape_;
   Progress progress_ = nullptr;
   void* progress_context_ = nullptr;

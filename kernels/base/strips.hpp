@@ -1,11 +1,11 @@
 #pragma once
-// Shapes of work on top of launch.hpp, and like it for kernel sources alone.
+// Loops on top of launch.hpp that the host's compiler can vectorise. For kernel sources only.
 #include "kernels/base/index.hpp"
 #include "kernels/base/launch.hpp"
 
 namespace tessera {
 
-/// f(i) for i in [0, n), in any order: as launch(), but in loops that the host's compiler turns into vectors.
+/// Calls f(i) for i in [0, n), in any order: like launch(), but in loops that the host's compiler vectorises.
 template <class F> void launch_elements(Stream& stream, const char* name, std::int64_t n, const F& f) {
   constexpr std::int64_t chunk = 4096;
   launch_rows(stream, name, ceil_div(n, chunk), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
@@ -16,8 +16,8 @@ template <class F> void launch_elements(Stream& stream, const char* name, std::i
 
 inline constexpr bool on_host = Kokkos::SpaceAccessibility<Kokkos::HostSpace, Memory>::accessible;
 
-/// The sum of f(j) for j in [0, n), as row.sum(), in a fixed order. On the host f fills a buffer first: a loop over a
-/// longer f, such as an exponential, becomes vectors only when it carries no sum.
+/// The sum of f(j) for j in [0, n), in a fixed order, like row.sum(). On the host f fills a buffer first: a loop over a
+/// long f, such as an exponential, is vectorised only if it has no reduction.
 template <class T, class F> KOKKOS_INLINE_FUNCTION T buffered_sum(const Row& row, std::int64_t n, const F& f) {
   if (!on_host) return row.sum<T>(n, f);
   constexpr std::int64_t chunk = on_host ? 512 : 1;
@@ -31,7 +31,7 @@ template <class T, class F> KOKKOS_INLINE_FUNCTION T buffered_sum(const Row& row
   return total;
 }
 
-/// The largest f(j) for j in [0, n), as row.max() (a NaN is never the largest), in vectors on the host.
+/// The largest f(j) for j in [0, n), NaN ignored, like row.max(); vectorised on the host.
 template <class T, class F> KOKKOS_INLINE_FUNCTION T buffered_max(const Row& row, std::int64_t n, const F& f) {
   if (!on_host) return row.max<T>(n, f);
   constexpr std::int64_t chunk = on_host ? 512 : 1;
@@ -48,8 +48,8 @@ template <class T, class F> KOKKOS_INLINE_FUNCTION T buffered_max(const Row& row
   return row.max<T>(chunk, [=](std::int64_t j) { return top[j]; });
 }
 
-/// The columns that one work item takes: on the host 512 neighbours, so that vectors stay in the L1 cache; on a device
-/// one, since neighbouring threads take neighbours. Sums over rows or slots are kept in `T part[Strip::width]`.
+/// The columns of one work item: on the host 512 neighbouring ones, which fit the L1 cache; on a device one, since
+/// neighbouring threads take neighbouring columns. Sums over rows or slots are kept in `T part[Strip::width]`.
 class Strip {
  public:
   static constexpr std::int64_t width = on_host ? 512 : 1;
@@ -60,9 +60,9 @@ class Strip {
   }
   static std::int64_t count(std::int64_t columns) { return ceil_div(columns, width); }
 
-  /// f(l, c) for the strip's columns: the l-th is column c.
+  /// Calls f(l, c) for the strip's columns; the l-th one is column c of the matrix.
   template <class F> KOKKOS_FUNCTION void each(const F& f) const {
-    // The device's width is a constant, so that its one part stays in a register.
+    // A constant on the device, so that its one part stays in a register.
     const std::int64_t n = on_host ? count_ : 1;
     TESSERA_INDEPENDENT
     for (std::int64_t l = 0; l < n; ++l) f(l, begin_ + l);
@@ -72,7 +72,7 @@ class Strip {
   std::int64_t begin_, count_;
 };
 
-/// f(r, strip) for every row r in [0, rows) and every strip of its columns.
+/// Calls f(r, strip) for every row r in [0, rows) and every strip of its columns.
 template <class F>
 void launch_strips(Stream& stream, const char* name, std::int64_t rows, std::int64_t columns, const F& f) {
   const std::int64_t strips = Strip::count(columns);

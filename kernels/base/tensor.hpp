@@ -31,8 +31,8 @@ class Shape {
   int rank_ = 0;
 };
 
-/// {pointer, type, shape}: contiguous, row-major, non-owning. Constness is the caller's word: kernels say which
-/// arguments they write.
+/// {pointer, type, shape}: contiguous, row-major, non-owning. A const Tensor may point to memory that is written:
+/// kernels document which arguments they write.
 struct Tensor {
   void* data = nullptr;
   DType type = DType::f32;
@@ -64,8 +64,8 @@ struct Tensor {
   }
 };
 
-/// A place where a gradient is summed: sum = beta * sum + contribution. beta is 0 on the step's first write, so
-/// that nothing ever needs clearing.
+/// Where a gradient is accumulated: sum = beta * sum + contribution. beta is 0 on the step's first write, so that
+/// gradients need no clearing.
 struct Gradient {
   Tensor sum;
   float beta = 0;

@@ -2,8 +2,8 @@
 #include "kernels/base/platform.hpp"
 #include "kernels/convert/convert.hpp"
 
-/// Pieces that the back ends share, and a back end's faster version of the portable kernel in table.cpp. It returns
-/// false, with nothing done, if there is none.
+/// Parts that back ends share, and a back end's faster version of the portable kernel in table.cpp. It returns false,
+/// having done nothing, if there is none.
 namespace tessera::convert_table {
 
 /// The pair among [first, last) to which a chunk belongs.

@@ -15,23 +15,23 @@ void copy(Stream& stream, const Tensor& to, const Tensor& from);
 /// Fills with zero bytes.
 void clear(Stream& stream, const Tensor& t);
 
-/// Pairs of arrays that are converted in one launch, all from one type to one other. A list of them lies in device
-/// memory: made once, then `place`d in memory of bytes() into which the caller copies image().
+/// Table of pairs of arrays that one launch converts, all from one type to one other, in device memory. Make it once;
+/// the caller then copies image() to device memory of bytes() and names it by place().
 class ConvertTable {
  public:
   struct Pair {
-    Tensor to, from;  ///< as many elements each
+    Tensor to, from;  ///< of equal numbers of elements
   };
-  /// What a kernel reads of a pair.
+  /// A pair as kernels read it.
   struct Row {
     void* to;
     const void* from;
     std::int64_t count;
-    std::int64_t first_chunk;  ///< chunks of all pairs before
+    std::int64_t first_chunk;  ///< number of chunks of all pairs before
   };
-  static constexpr std::int64_t chunk = 4096;  ///< elements that are worked on at once
+  static constexpr std::int64_t chunk = 4096;  ///< elements of a unit of work
 
-  /// Throws Error{internal} where types or counts differ.
+  /// Throws Error{internal} if types differ between pairs, or element counts within a pair.
   explicit ConvertTable(std::span<const Pair> pairs);
 
   std::int64_t bytes() const { return static_cast<std::int64_t>(rows_.size() * sizeof(Row)); }
@@ -41,8 +41,8 @@ class ConvertTable {
   int pairs() const { return static_cast<int>(rows_.size()) - 1; }
   DType to() const { return to_; }
   DType from() const { return from_; }
-  bool aligned() const { return aligned_; }  ///< every array begins at a multiple of 16 bytes
-  const std::vector<Row>& rows() const { return rows_; }  ///< and one behind the last, for the end of its chunks
+  bool aligned() const { return aligned_; }  ///< whether every array is 16-byte aligned
+  const std::vector<Row>& rows() const { return rows_; }  ///< with one more row, which holds the end of all chunks
   const Row* memory() const { return memory_; }
 
  private:
@@ -52,7 +52,7 @@ class ConvertTable {
   const Row* memory_ = nullptr;
 };
 
-/// convert() of pairs [first, last) of a table, in one launch. Local; orders on `stream`.
+/// convert() of pairs [first, last) of a table, in one launch. Orders on `stream`. Local.
 void convert(Stream& stream, const ConvertTable& table, int first, int last);
 
 }  // namespace tessera

@@ -17,11 +17,12 @@ constexpr std::uint64_t fnv1a64(std::string_view text) {
   for (char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
   return h;
 }
-/// Digests and hashes as text: 16 lower-case digits.
+/// Text of digests and hashes: 16 lower-case hex digits.
 std::string hex(std::uint64_t value);
 
-/// *sum += sum_i mix64(bits_i xor (first + i + 1) phi) mod 2^64, bits zero-extended. `sum` lies on the device. The sum
-/// does not depend on cuts, order or ranks: pieces of a tensor add up to its digest.
+/// Adds the digest of a tensor's piece: *sum += sum_i mix64(bits_i xor (first + i + 1) phi) mod 2^64, bits
+/// zero-extended, `first` being the index of the piece's first element. `sum` lies on the device. Pieces add up to the
+/// digest of the tensor, whatever their cuts, order or ranks.
 void digest(Stream& stream, std::uint64_t* sum, const Tensor& data, std::uint64_t first);
 
 /// The same for a matrix [M, columns] of which the first `valid` columns count; row m, column v has index

@@ -7,8 +7,9 @@ namespace tessera {
 void embedding_forward(Stream& stream, const Tensor& y, const Tensor& ids, const Tensor& tokens,
                        const Tensor& positions);
 
-/// dtokens (fp32, fp64) = ((beta dtokens + dy[m0]) + dy[m1]) + ... over the positions m0 < m1 < ... of each token;
-/// every row of dtokens is written when beta is 0. Sorting space from `arena`.temp(), given back on return. No atomics.
+/// dtokens (fp32, fp64) = ((beta dtokens + dy[m0]) + dy[m1]) + ... over the positions m0 < m1 < ... of each token.
+/// Writes every row of dtokens if beta is 0. Without atomics: sorts positions by token, in space from arena.temp(),
+/// released on return.
 void embedding_token_gradient(Stream& stream, Arena& arena, const Gradient& dtokens, const Tensor& ids,
                               const Tensor& dy);
 

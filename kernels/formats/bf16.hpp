@@ -3,7 +3,7 @@
 
 namespace tessera::formats {
 
-/// bf16 as it is: one copy, which serves both directions, and no scales.
+/// bf16 as a format without scales: one copy serves both directions.
 struct Bf16 {
   struct Element {
     using Storage = std::uint16_t;

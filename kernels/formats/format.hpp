@@ -7,7 +7,7 @@
 #include "kernels/base/index.hpp"
 #include "kernels/formats/side.hpp"
 
-/// What a number format is. README.md of this folder states all rules; matrices are [rows, columns], row-major.
+/// The concept of a number format. README.md of this folder states all rules. Matrices are [rows, columns], row-major.
 namespace tessera::formats {
 
 struct Block {
@@ -15,29 +15,29 @@ struct Block {
   constexpr bool operator==(const Block&) const = default;
 };
 
-/// How an array lies in memory relative to the matrix that it comes from.
+/// Memory order of an array: that of the matrix from which it is made, or transposed.
 enum class Order : std::uint8_t { as_source, transposed };
 
-/// How the columnwise copy comes to be: quantized anew from the source, transposed from the rowwise bytes, or the
-/// rowwise bytes themselves.
+/// How the columnwise copy is made. requantized: quantized from the source on its own; transposed: from the rowwise
+/// bytes; shared: it is the rowwise bytes.
 enum class Columnwise : std::uint8_t { requantized, transposed, shared };
 
-/// What ranks that hold parts of a matrix must agree on before they quantize them.
+/// What ranks that hold parts of a matrix must agree on (a maximum over ranks) before they quantize them.
 enum class Agreement : std::uint8_t { nothing, block_amax, block_and_tensor_amax };
 
-/// Where a copy's scales stand: each block's scale `repeat` times along rows and columns of the block grid, the array
-/// then transposed or not, then padded with zeros to multiples of `pad`.
+/// Layout of a copy's scale array: each block's scale is repeated `repeat` times along rows and columns of the block
+/// grid; the array is then transposed or not, and padded with zeros to multiples of `pad`.
 struct ScaleLayout {
   Order order = Order::as_source;
   Block repeat, pad;
 };
 
-/// A matrix's own scale, from which its blocks' scales are made; formats without one ignore it.
+/// A whole matrix's scale, from which its blocks' scales are computed; ignored by formats without a tensor scale.
 struct TensorScale {
   float encode = 1, inverse = 1;
 };
 
-/// A block's scale as stored, and what its values are multiplied by before they are encoded.
+/// A block's scale as stored, and the multiplier of its values before they are encoded.
 template <class Scale>
 struct Encoding {
   Scale scale;
@@ -51,24 +51,24 @@ concept Format = requires(float amax, float tensor_amax, TensorScale tensor, typ
   { F::Element::bits } -> std::convertible_to<int>;             // 4, 8 or 16
   { F::Element::encode(amax) } -> std::same_as<std::uint32_t>;  // the code, in the low bits
   { F::Element::decode(code) } -> std::same_as<float>;
-  typename F::Element::Storage;                // what one or two codes are stored in
+  typename F::Element::Storage;                // integer that stores one or two codes
   { F::block } -> std::convertible_to<Block>;  // of the rowwise copy
   { F::scaled } -> std::convertible_to<bool>;  // false: blocks have no scale at all
   { F::ragged } -> std::convertible_to<bool>;  // the last block of a row may be shorter
   { F::columnwise } -> std::convertible_to<Columnwise>;
   { F::columnwise_order } -> std::convertible_to<Order>;
   { F::agreement } -> std::convertible_to<Agreement>;
-  { F::tensor_amax } -> std::convertible_to<bool>;  // scales depend on the largest magnitude of all
+  { F::tensor_amax } -> std::convertible_to<bool>;  // scales depend on the amax of the whole matrix
   { F::hadamard } -> std::convertible_to<bool>;     // activations are rotated before the columnwise copy
   { F::scale_layout(Side::rowwise) } -> std::same_as<ScaleLayout>;
   { F::tensor_scale(tensor_amax) } -> std::same_as<TensorScale>;
   { F::encoding(amax, tensor) } -> std::same_as<Encoding<typename F::Scale>>;
   { F::block_step(scale) } -> std::same_as<float>;         // the scale as a GEMM applies it to a block
-  { F::step(scale, tensor_amax) } -> std::same_as<float>;  // what a decoded element is multiplied by
+  { F::step(scale, tensor_amax) } -> std::same_as<float>;  // factor of a decoded element
 };
 
-/// Bits per element on the wire of a sharded weight. Copies that are not derived from one another travel as their bf16
-/// source.
+/// Bits of an element in the all-gather of a sharded weight. If neither copy can be derived from the other, the bf16
+/// source travels.
 template <Format F>
 inline constexpr int wire_bits = F::columnwise == Columnwise::requantized ? 16 : F::Element::bits;
 

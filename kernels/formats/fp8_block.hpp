@@ -4,11 +4,11 @@
 
 namespace tessera::formats {
 
-/// Which multipliers an FP8 block may have. Powers of two lose no bit when an operand is decoded to bf16.
+/// The multipliers that an FP8 block may have. With powers of two an operand decodes to bf16 exactly.
 enum class Multipliers : std::uint8_t { powers_of_two, any };
 
-/// Element::max / amax, rounded, with its mantissa truncated; 2^127 at most. Exponents alone tell, without a division:
-/// a quotient of significands that is below 1 never rounds up to it.
+/// The power of two fp32(Element::max / amax) with its mantissa truncated; at most 2^127. Computed from exponents
+/// without a division, which is exact because a quotient of significands below 1 never rounds up to 1.
 template <class Element>
 TESSERA_FN constexpr float fp8_power(std::uint32_t amax) {
   constexpr auto top = std::bit_cast<std::uint32_t>(Element::max);
@@ -18,13 +18,13 @@ TESSERA_FN constexpr float fp8_power(std::uint32_t amax) {
   const std::uint32_t exponent = (top >> 23) + 127 - beyond;
   return std::bit_cast<float>((exponent < largest ? exponent : largest) << 23);
 }
-/// 1 / power, of such a power of two.
+/// 1 / power, for such a power of two.
 TESSERA_FN constexpr float inverse_of_power(float power) {
   const std::uint32_t inverse = 0x7F000000u - std::bit_cast<std::uint32_t>(power);
   return std::bit_cast<float>(inverse == 0 ? 0x00400000u : inverse);  // 2^-127 is subnormal
 }
 
-/// What a block of largest magnitude `amax`, raised to `eps` if below it, is multiplied by.
+/// Multiplier of a block with largest magnitude max(amax, eps); 1 if that is 0 or not finite.
 template <class Element, Multipliers multipliers>
 TESSERA_FN constexpr float fp8_multiplier(float amax, float eps = 0.0f) {
   const float a = amax < eps ? eps : amax;

@@ -2,7 +2,7 @@
 #include "kernels/base/tensor.hpp"
 #include "kernels/formats/format.hpp"
 
-/// Where the bytes of a format's copies stand, derived from its constants alone.
+/// Layout of the bytes of a format's copies, derived from the format's constants alone.
 namespace tessera::formats {
 
 struct Matrix {
@@ -24,7 +24,7 @@ TESSERA_FN constexpr Order order_of(Side side) {
   return side == Side::rowwise ? Order::as_source : F::columnwise_order;
 }
 
-/// Whether a side can be made of a matrix: blocks are whole, or the format is ragged.
+/// Whether a matrix has a copy of this side: its blocks are whole, or the format is ragged.
 template <Format F>
 constexpr bool takes(Side side, Matrix m) {
   const Block b = block_of<F>(side);
@@ -59,15 +59,15 @@ TESSERA_FN constexpr Matrix padded_extent(Side side, Matrix m) {
   return {tiles_along(n.rows, pad.rows) * pad.rows, tiles_along(n.columns, pad.columns) * pad.columns};
 }
 
-/// Whether block-scaled GEMMs read this format's scales in the order of swizzled(): bytes, padded to 128 along the rows
-/// of the scale matrix and to 4 across.
+/// Whether block-scaled GEMMs read this format's scales in the order of swizzled(): one-byte scales in a scale matrix
+/// padded to multiples of 128 rows and 4 columns.
 template <Format F>
 constexpr bool swizzles() {
   return F::scaled && sizeof(typename F::Scale) == 1;
 }
 
-/// Place of an entry in the array that a block-scaled GEMM reads: blocks of 128 x 4, interleaved by 32 rows. `columns`
-/// counts the columns of the scale matrix.
+/// Swizzle: index of entry (row, column) in the array that a block-scaled GEMM reads: tiles of 128 x 4, interleaved by
+/// 32 rows. `columns`: columns of the scale matrix.
 TESSERA_FN constexpr std::int64_t swizzled(std::int64_t row, std::int64_t column, std::int64_t columns) {
   return (row / 128 * ((columns + 3) / 4) + column / 4) * 512 + row % 32 * 16 + row % 128 / 32 * 4 + column % 4;
 }

@@ -17,12 +17,12 @@ struct Minifloat {
   static constexpr int bias = (1 << (exponent_bits - 1)) - 1;
   static constexpr std::uint32_t sign = 1u << (bits - 1);
 
-  /// The code of x, in the low bits. No branch, so that a loop over it becomes vectors.
+  /// The code of x, in the low bits. Without branches, so that a loop over it is vectorised.
   TESSERA_FN static constexpr std::uint32_t encode(float x) {
     const auto u = std::bit_cast<std::uint32_t>(x);
     const std::uint32_t magnitude = u & 0x7FFFFFFFu;
     const std::uint32_t significand = (magnitude & 0x7FFFFFu) | 0x800000u;
-    // Below the first normal each exponent costs one bit more; from 25 on the significand is less than half a unit.
+    // Below the least normal the shift grows by one with each exponent; from 25 on all results round to zero.
     const std::int32_t above = static_cast<std::int32_t>(magnitude >> 23) - (128 - bias);
     const std::int32_t wanted = tail - (above < 0 ? above : 0);
     const std::int32_t shift = wanted < 25 ? wanted : 25;
@@ -31,12 +31,12 @@ struct Minifloat {
     return finish(rounded + (static_cast<std::uint32_t>(above < 0 ? 0 : above) << mantissa_bits), u);
   }
 
-  /// The same of what is regular(), at half the cost: neither NaN nor below the least normal.
+  /// encode() for x that is regular() (not NaN, and not below the least normal number), at half the cost.
   TESSERA_FN static constexpr std::uint32_t encode_regular(float x) {
     const auto u = std::bit_cast<std::uint32_t>(x);
     return saturate(static_cast<std::uint32_t>(round_mantissa(u & 0x7FFFFFFFu)), u);
   }
-  /// Bits of |x| beyond those of the least normal; more than `last_regular` of them: x is not regular.
+  /// Bits of |x| minus those of the least normal number, modulo 2^32. x is regular if the result is <= last_regular.
   TESSERA_FN static constexpr std::uint32_t beyond_least_normal(float x) {
     return (std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFu) - least_normal;
   }
@@ -44,7 +44,7 @@ struct Minifloat {
   static constexpr std::uint32_t last_regular = 0x7F800000u - least_normal;
   TESSERA_FN static constexpr bool regular(float x) { return beyond_least_normal(x) <= last_regular; }
 
-  /// Exact. Codes above the largest finite one are infinity (mantissa 0) or NaN.
+  /// The value of a code, exact. Codes above the largest finite one are infinity (mantissa 0) or NaN.
   TESSERA_FN static constexpr float decode(std::uint32_t code) {
     constexpr std::uint32_t mantissa_mask = (1u << mantissa_bits) - 1;
     constexpr float unit = std::bit_cast<float>(static_cast<std::uint32_t>(128 - bias - mantissa_bits) << 23);
@@ -62,16 +62,17 @@ struct Minifloat {
  protected:
   static constexpr int tail = 23 - mantissa_bits;  ///< mantissa bits of an fp32 that are rounded away
 
-  /// As if exponents had no lower end: codes below that of the least normal count on, through zero.
+  /// Code of a magnitude rounded to nearest even, as if there were no subnormals: below the least normal number codes
+  /// continue downwards, through zero.
   TESSERA_FN static constexpr std::int32_t round_mantissa(std::uint32_t magnitude) {
     constexpr std::uint32_t rebias = static_cast<std::uint32_t>(127 - bias) << 23, below_half = (1u << (tail - 1)) - 1;
     return static_cast<std::int32_t>(magnitude + (below_half - rebias) + ((magnitude >> tail) & 1u)) >> tail;
   }
-  /// Saturates, and gives the code the sign of `u`.
+  /// Saturates a code and adds the sign of `u`, the bits of x.
   TESSERA_FN static constexpr std::uint32_t saturate(std::uint32_t code, std::uint32_t u) {
     return (code < max_code ? code : max_code) | (u >> 31) << (bits - 1);
   }
-  /// The same, or NaN.
+  /// saturate(), or nan_code if `u` is NaN.
   TESSERA_FN static constexpr std::uint32_t finish(std::uint32_t code, std::uint32_t u) {
     const std::uint32_t finite = saturate(code, u);
     return (u & 0x7FFFFFFFu) > 0x7F800000u ? nan_code : finite;
@@ -81,16 +82,16 @@ struct Minifloat {
 using E4M3 = Minifloat<4, 3, 0x7E, 0x7F>;  ///< max 448, no infinity
 using E5M2 = Minifloat<5, 2, 0x7B, 0x7F>;  ///< max 57344
 
-/// 0, .5, 1, 1.5, 2, 3, 4, 6: neither infinity nor NaN.
+/// E2M1: 0, .5, 1, 1.5, 2, 3, 4, 6, with sign; no infinity, no NaN.
 struct E2M1 : Minifloat<2, 1, 7, 7> {
-  /// As in general, by one addition: next to 2^22 times the power of two below x (1 at least), a float ends where codes
-  /// of x's binade do, so that the sum is rounded as the code is.
+  /// Minifloat::encode by one addition: 2^22 times the binade of x (at least that of 1) has a unit in the last place
+  /// equal to the spacing of codes in that binade, so that adding it to |x| rounds to the nearest code.
   TESSERA_FN static constexpr std::uint32_t encode(float x) {
     constexpr std::uint32_t one = 0x3F800000u;
     constexpr float top = max;
     const auto u = std::bit_cast<std::uint32_t>(x);
     const auto magnitude = std::bit_cast<float>(u & 0x7FFFFFFFu);
-    const float a = magnitude < top ? magnitude : top;  // NaN too
+    const float a = magnitude < top ? magnitude : top;  // NaN becomes `top`
     const auto bits_of_a = std::bit_cast<std::uint32_t>(a);
     const std::uint32_t binade = (bits_of_a > one ? bits_of_a : one) & 0x7F800000u;
     const std::uint32_t grid = binade + (22u << 23);
@@ -100,9 +101,9 @@ struct E2M1 : Minifloat<2, 1, 7, 7> {
   }
 };
 
-/// E2M1 rounded up or down at random: r8 is a uniform byte, u = r8/256. |x| + u * step is floored to the grid of its
-/// own region; step is the spacing at x. At most 6; NaN is code 7. (u * step is exact, so that the sum is rounded once,
-/// as by a fused multiply-add.)
+/// Stochastic rounding to E2M1 with a uniform byte r8: |x| + u * step, u = r8/256, is rounded down to the grid at that
+/// sum; step is the spacing of codes at x. At most 6; NaN gives code 7. u * step is exact, so the sum is rounded once,
+/// as by a fused multiply-add.
 TESSERA_FN constexpr std::uint32_t e2m1_stochastic(float x, std::uint32_t r8) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   const auto magnitude = std::bit_cast<float>(bits & 0x7FFFFFFFu);

@@ -5,7 +5,7 @@
 
 namespace tessera::formats {
 
-/// The scale rule of E4M3 under E8M0, shared by both block shapes.
+/// Scaling of E4M3 elements by E8M0 scales, shared by both block shapes of MXFP8.
 struct MxScaling {
   using Element = E4M3;
   using Scale = std::uint8_t;
@@ -15,15 +15,15 @@ struct MxScaling {
   TESSERA_FN static constexpr TensorScale tensor_scale(float) { return {}; }
   TESSERA_FN static constexpr Encoding<Scale> encoding(float amax, TensorScale) {
     constexpr float reciprocal = std::bit_cast<float>(0x3B124925u);     // RN(1/448)
-    const std::uint32_t code = E8M0::encode_number(amax * reciprocal);  // NaN never reaches a scale
+    const std::uint32_t code = E8M0::encode_number(amax * reciprocal);  // an amax is never NaN
     return {static_cast<Scale>(code), E8M0::multiplier_of_number(code)};
   }
   TESSERA_FN static constexpr float block_step(Scale scale) { return E8M0::decode(scale); }
   TESSERA_FN static constexpr float step(Scale scale, float) { return E8M0::decode(scale); }
 };
 
-/// MXFP8: 32 consecutive elements of a row (rowwise) or of a column (columnwise) share a scale. Two different
-/// quantizations; neither can be made from the other's bytes.
+/// MXFP8: 32 consecutive elements of a row (rowwise) or of a column (columnwise) share a scale. The copies are
+/// different quantizations: neither can be derived from the other.
 struct Mxfp8 : MxScaling {
   static constexpr std::string_view name = "mxfp8";
   static constexpr Block block{1, 32};

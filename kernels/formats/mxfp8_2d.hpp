@@ -3,8 +3,8 @@
 
 namespace tessera::formats {
 
-/// MXFP8 with a scale per 32 x 32 tile: one payload serves both directions, and the scale arrays repeat a tile's byte
-/// so that a GEMM sees those of MXFP8.
+/// MXFP8 with a scale per 32 x 32 tile: the rowwise data serve both directions, and scale arrays repeat each tile's
+/// byte, so that a GEMM reads them like MXFP8's.
 struct Mxfp8Tiles : MxScaling {
   static constexpr std::string_view name = "mxfp8_2d";
   static constexpr Block block{32, 32};

@@ -4,7 +4,7 @@
 
 namespace tessera::formats {
 
-/// NVFP4: E2M1 data, an E4M3 scale per block, an fp32 amax per tensor. The order of the operations shows in the bits.
+/// NVFP4: E2M1 elements, an E4M3 scale per block, an fp32 amax per tensor. The bits depend on the order of operations.
 template <Block shape>
 struct Nvfp4Scaling {
   using Element = E2M1;
@@ -26,11 +26,19 @@ struct Nvfp4Scaling {
     return {encode, 1.0f / encode};
   }
   TESSERA_FN static constexpr Encoding<Scale> encoding(float amax, TensorScale tensor) {
-    constexpr float sixth = std::bit_cast<float>(0x3E2AAAABu);  // RN(1/6)
-    const std::uint32_t code = E4M3::encode(at_most_largest(amax * (tensor.encode * sixth)));
-    return {static_cast<Scale>(code), at_most_largest(1.0f / (E4M3::decode(code) * tensor.inverse))};
+    const std::uint32_t code = ScaleElement::encode(wanted_scale(amax, tensor));
+    return {static_cast<Scale>(code), multiplier(code, tensor)};
   }
-  /// Without the tensor's amax, which goes into a GEMM's alpha.
+  /// Its two steps: what the stored scale is rounded from, and what follows from the stored one.
+  using ScaleElement = E4M3;
+  TESSERA_FN static constexpr float wanted_scale(float amax, TensorScale tensor) {
+    constexpr float sixth = std::bit_cast<float>(0x3E2AAAABu);  // RN(1/6)
+    return at_most_largest(amax * (tensor.encode * sixth));
+  }
+  TESSERA_FN static constexpr float multiplier(std::uint32_t scale, TensorScale tensor) {
+    return at_most_largest(1.0f / (ScaleElement::decode(scale) * tensor.inverse));
+  }
+  /// A block's scale without the tensor's, which becomes a GEMM's alpha.
   TESSERA_FN static constexpr float block_step(Scale scale) { return E4M3::decode(scale); }
   TESSERA_FN static constexpr float step(Scale scale, float amax) {
     return E4M3::decode(scale) * amax * (1.0f / 2688.0f);

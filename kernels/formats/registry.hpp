@@ -18,7 +18,7 @@ struct FormatList {
   static constexpr int size = sizeof...(F);
 };
 
-/// The one list of formats: a further one is its header above and a line here.
+/// The only list of formats. To add one, include its header above and add it here.
 using Registry = FormatList<Bf16, Fp8Block, Fp8BlockOneD, Mxfp8, Mxfp8Tiles, Nvfp4, Nvfp4OneD>;
 
 }  // namespace formats
@@ -44,14 +44,14 @@ decltype(auto) visit(FormatList<First, Rest...>, int place, V&& visitor) {
 
 }  // namespace formats
 
-/// `visitor.template operator()<F>()` of the format F that `id` names: the only way from a run-time format to its code.
+/// Calls `visitor.template operator()<F>()` with the format F of `id`: the only dispatch from a run-time format.
 template <class V>
 decltype(auto) visit_format(FormatId id, V&& visitor) {
   require(static_cast<int>(id) < formats::Registry::size, "visit_format", "no such format");
   return formats::visit(formats::Registry{}, static_cast<int>(id), visitor);
 }
 
-/// A format's capabilities as values, for tables and reports.
+/// A format's properties as run-time values.
 struct FormatTraits {
   std::string_view name;
   int bits;              ///< per element

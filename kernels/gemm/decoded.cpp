@@ -27,9 +27,11 @@ QuantizedMatrix values_at(std::byte* memory, const Operand& factor, std::int64_t
   return matrix;
 }
 
-/// The values of `factor`, decoded to `memory`; members follow one another.
-Operand values_of(Stream& stream, const Operand& factor, std::byte* memory) {
+/// The values of `factor`: its own, or decoded to the workspace `purpose`; members follow one another.
+Operand values_of(Stream& stream, const Operand& factor, const char* purpose) {
   const std::int64_t size = factor.rows() * factor.columns();
+  if (factor.decoded()) return {factor.data, factor.members, factor.member_stride};
+  std::byte* const memory = stream.workspace(purpose, 2 * factor.members * size);
   require(factor.members == 1 || factor.member_stride == size, "product of codes",
           "members of a factor of codes touch");
   QuantizedMatrix matrix = values_at(memory, factor, factor.members);
@@ -40,10 +42,11 @@ Operand values_of(Stream& stream, const Operand& factor, std::byte* memory) {
 }
 
 /// The values of all experts' factors, decoded by few launches whatever the number of experts.
-Operand values_of(Stream& stream, const ExpertOperands& b, std::byte* memory) {
+Operand values_of(Stream& stream, const ExpertOperands& b, const char* purpose) {
   const Operand& first = b.list[0];
-  if (b.count == 1) return values_of(stream, first, memory);
+  if (b.count == 1) return values_of(stream, first, purpose);
   const std::int64_t size = first.rows() * first.columns();
+  std::byte* const memory = stream.workspace(purpose, 2 * b.count * size);
   for (int begin = 0; begin < b.count; begin += decoded_at_once) {
     const int n = std::min(decoded_at_once, b.count - begin);
     std::array<Copy, decoded_at_once> copies;
@@ -87,14 +90,12 @@ void write_alphas(Stream& stream, const Tensor& out, const Tensor& a, const Expe
 
 Decoded::Decoded(Stream& stream, const Product& product, const Places& at) : product_(product), places_(at) {
   product_.a = product_.b = std::nullopt;
-  const std::int64_t elements = product.form == Form::weight_gradient ? product.k * product.m : product.m * product.k;
-  if (product.a) places_.a = values_of(stream, at.a, stream.workspace("decoded factor", 2 * elements));
+  if (product.a) places_.a = values_of(stream, at.a, "decoded factor");
   if (!product.b) return;
-  const std::int64_t members = at.b.count == 1 ? at.b.list[0].members : at.b.count;
-  const std::int64_t size = at.b.list[0].rows() * at.b.list[0].columns();
-  b_ = values_of(stream, at.b, stream.workspace("other decoded factor", 2 * members * size));
+  b_ = values_of(stream, at.b, "other decoded factor");
   places_.b = {&b_, 1};
   if (!product.scaled) return;
+  const std::int64_t members = at.b.count == 1 ? at.b.list[0].members : at.b.count;
   const std::int64_t alphas = product.form == Form::weight_gradient ? 1 : members;
   const std::int64_t bytes = (alphas + 2) * size_of(DType::f32);
   places_.alpha = {stream.workspace("alphas of products", bytes), DType::f32, {alphas + 2}};

@@ -5,8 +5,8 @@
 namespace tessera::gemm {
 
 /// A product of codes turned into a product of bf16 values, for codes that no hardware unit multiplies. Each factor is
-/// decoded exactly to bf16 [rows, columns] in the stream's workspace; the factors' tensor scales become the product's
-/// alpha. Valid until the next product on the stream.
+/// decoded exactly to bf16 [rows, columns] in the stream's workspace, if it is not yet; the factors' tensor scales
+/// become the product's alpha. Valid until the next product on the stream.
 class Decoded {
  public:
   Decoded(Stream& stream, const Product& product, const Places& at);

@@ -9,7 +9,4 @@ namespace tessera::gemm {
 /// beta 0, n and k in multiples of 8, every place at a multiple of 16 bytes.
 void multiply_gelu(Stream& stream, const Product& product, const Places& places);
 
-/// multiply_gelu() for FP8 blocks (fp8_block_1d times fp8_block): n in multiples of 8, k of 16.
-void multiply_gelu_blocks(Stream& stream, const Product& product, const Places& places);
-
 }  // namespace tessera::gemm

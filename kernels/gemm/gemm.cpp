@@ -120,7 +120,10 @@ bool multiplied(Stream& stream, const Product& p, const Places& at) {
   if (!p.a) return gemm::multiply(stream, p, at);
   const gemm::Route route = gemm::route_of(p);
   if (stream.dry()) stream.library<gemm::Routes>().of.try_emplace(p, route);
-  if (route == gemm::Route::native) return gemm::multiply(stream, p, at);
+  if (route == gemm::Route::native) {
+    require(!at.a.decoded() && !at.b.list[0].decoded(), "product of codes", "units that multiply codes take codes");
+    return gemm::multiply(stream, p, at);
+  }
   if (p.scaled && p.epilogue != Epilogue::none && p.epilogue != Epilogue::bias && p.epilogue != Epilogue::rounded)
     return false;
   const gemm::Decoded values(stream, p, at);

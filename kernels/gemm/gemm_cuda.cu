@@ -55,15 +55,15 @@ bool regular(const Product& p, const Places& at) {
 /// Fused gelu: by CUTLASS if this build has it for the GPU at hand, since cuBLASLt's own gelu makes a product a third
 /// slower, and is good to bf16's digits only.
 bool run_gelu(Stream& stream, const Product& p, const Places& at) {
-  if (p.type != DType::bf16 || !regular(p, at)) return false;
+  if (p.a || p.type != DType::bf16 || !regular(p, at)) return false;  // gelus of codes: by their quantizers
 #ifdef TESSERA_HOPPER
   if (processor() == 90 && columns::aligned(at.b.list[0].data) && columns::aligned(at.aux) &&
       columns::aligned(at.bias)) {
-    p.a ? multiply_gelu_blocks(stream, p, at) : multiply_gelu(stream, p, at);
+    multiply_gelu(stream, p, at);
     return true;
   }
 #endif
-  return !p.a && run(stream, p, at);  // for codes cuBLASLt has the gradient alone, five times slower
+  return run(stream, p, at);
 }
 
 /// Every row of y = bias. Serves products for which the library adds no bias: they are added to y (beta 1), so that the

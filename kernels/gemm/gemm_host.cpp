@@ -147,7 +147,7 @@ struct TilePlaces {
   }
 };
 
-// What is added to the sums and what multiplies them; null: nothing.
+// The bias that is added to the sums of a product, and the factor alpha that multiplies them; null: none.
 struct Added {
   const void* bias = nullptr;
   const float* alpha = nullptr;

@@ -2,29 +2,30 @@
 // Dense products by cuBLASLt. CUDA builds only.
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "kernels/base/choices.hpp"
 #include "kernels/gemm/product.hpp"
 
 namespace tessera::gemm {
 
-/// Where the factors and results of a dense product lie.
+/// Addresses of the factors and results of a dense product.
 struct LtPlaces {
   const void* a = nullptr;
   const void* b = nullptr;
   void* c = nullptr;
   const void* bias = nullptr;
   void* aux = nullptr;
-  const float* alpha = nullptr;  ///< of scaled products: on the device, and so is their beta
+  const float* alpha = nullptr;  ///< scaled products: alpha and beta, both on the device
   const float* beta = nullptr;
-  const float* scales_a = nullptr;  ///< of factors that are codes
+  const float* scales_a = nullptr;  ///< scales of factors that are codes
   const float* scales_b = nullptr;
 };
 
 /// A stream's cuBLASLt: the library handle, and an algorithm for each product: the one that the stream's LibraryChoices
-/// name, else the library's first choice. That depends only on the product, the alignment of its places, the library's
-/// version and the GPU. No algorithm adds in an order that changes from run to run. A product of codes is described as
-/// codes are stored, a [m,k] and b [n,k], so always as Form::forward.
+/// name, else the candidate that measured.hpp names, else the library's first choice. That depends only on the product,
+/// the alignment of its places, the library's version and the GPU. No algorithm adds in an order that changes from run
+/// to run. A product of codes is described as codes are stored, a [m,k] and b [n,k], so always as Form::forward.
 class LtPlans {
  public:
   LtPlans();
@@ -43,6 +44,11 @@ class LtPlans {
   static LibraryChoices::Words work(const Product& product, const LtPlaces& places);
   /// Implements gemm::choose().
   LibraryChoices::Words choose(const LibraryChoices::Words& work, const LibraryChoices::Words& preferred);
+
+  /// For benchmarks: the product that `work` is the key of, and the library's candidates for it, first choice first.
+  static constexpr int most_candidates = 16;
+  static Product product_of(const LibraryChoices::Words& work);
+  std::vector<LibraryChoices::Words> candidates(const LibraryChoices::Words& work);
 
  private:
   struct State;

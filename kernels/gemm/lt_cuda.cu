@@ -9,10 +9,13 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "kernels/base/error.hpp"
 #include "kernels/formats/registry.hpp"
+#include "kernels/gemm/measured.hpp"
 
 namespace tessera::gemm {
 namespace {
@@ -106,6 +109,18 @@ std::pair<Product, Alignments> read_words(const Words& w) {
   return {p, {half(12), half(13), half(14), half(15)}};
 }
 
+/// Whether the rows of measured.hpp were measured on this kind of GPU with this version of the library.
+bool measured_here() {
+  static const bool here = [] {
+    int device = 0;
+    cudaDeviceProp properties{};
+    return cublasLtGetVersion() == measured_library && cudaGetDevice(&device) == cudaSuccess &&
+           cudaGetDeviceProperties(&properties, device) == cudaSuccess &&
+           std::string_view(properties.name) == measured_gpu;
+  }();
+  return here;
+}
+
 /// An address named for scales: cuBLASLt offers algorithms only for descriptions that name scales, but reads them
 /// only when the product runs.
 const float* const somewhere = reinterpret_cast<const float*>(std::uintptr_t{256});
@@ -140,7 +155,7 @@ class Plan {
       describe(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scaling_of(*p.a));
       describe_scales(somewhere, somewhere);
     }
-    exists_ = accept(handle, preferred) || choose(handle, alignments);
+    exists_ = accept(handle, preferred) || choose(handle, p, alignments);
   }
 
   bool exists() const { return exists_; }
@@ -188,7 +203,18 @@ class Plan {
            checked.workspaceSize <= workspace_bytes;
   }
 
-  bool choose(cublasLtHandle_t handle, const Alignments& alignments) {
+  /// Takes the candidate of measured.hpp, the last one where the library offers fewer; else the first.
+  bool choose(cublasLtHandle_t handle, const Product& p, const Alignments& alignments) {
+    const auto wide = [](std::uint32_t alignment) { return alignment >= 16; };
+    const bool measured = std::all_of(alignments.begin(), alignments.end(), wide) && measured_here();
+    const std::vector<Words> found = candidates(handle, alignments, 1 + (measured ? candidate_of(p) : 0));
+    if (found.empty()) return false;
+    std::copy(found.back().begin(), found.back().end(), algorithm_.data);
+    return true;
+  }
+
+ public:
+  std::vector<Words> candidates(cublasLtHandle_t handle, const Alignments& alignments, int most) {
     cublasLtMatmulPreference_t made = nullptr;
     check(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
     const Preference preference(made);
@@ -200,14 +226,19 @@ class Plan {
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignments[0]);
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignments[2]);
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignments[2]);
-    cublasLtMatmulHeuristicResult_t best{};
+    cublasLtMatmulHeuristicResult_t results[LtPlans::most_candidates];
     int found = 0;
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-        handle, description_.get(), b_.get(), a_.get(), c_.get(), c_.get(), preference.get(), 1, &best, &found);
-    algorithm_ = best.algo;
-    return status == CUBLAS_STATUS_SUCCESS && found == 1;
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(handle, description_.get(), b_.get(), a_.get(), c_.get(), c_.get(),
+                                       preference.get(), std::min(most, LtPlans::most_candidates), results, &found);
+    std::vector<Words> algorithms;
+    for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < found; ++i)
+      if (results[i].state == CUBLAS_STATUS_SUCCESS)
+        algorithms.emplace_back(std::begin(results[i].algo.data), std::end(results[i].algo.data));
+    return algorithms;
   }
 
+ private:
   Matrix a_, b_, c_;
   Description description_;
   bool wide_, scaled_ = false, biased_ = false, auxiliary_ = false, coded_ = false, exists_ = false;
@@ -255,6 +286,13 @@ Words LtPlans::work(const Product& product, const LtPlaces& places) {
 Words LtPlans::choose(const Words& work, const Words& preferred) {
   const auto [product, alignments] = read_words(work);
   return Plan(state_->handle, product, alignments, preferred).words();
+}
+
+Product LtPlans::product_of(const Words& work) { return read_words(work).first; }
+
+std::vector<Words> LtPlans::candidates(const Words& work) {
+  const auto [product, alignments] = read_words(work);
+  return Plan(state_->handle, product, alignments, {}).candidates(state_->handle, alignments, most_candidates);
 }
 
 }  // namespace tessera::gemm

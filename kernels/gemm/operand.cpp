@@ -18,15 +18,16 @@ Tensor further(Tensor one, std::int64_t bytes) {
 
 }  // namespace
 
-std::int64_t Operand::rows() const { return codes ? matrix_of(data, *codes).rows : data.rows(); }
-std::int64_t Operand::columns() const { return codes ? matrix_of(data, *codes).columns : data.columns(); }
+std::int64_t Operand::rows() const { return codes && !decoded() ? matrix_of(data, *codes).rows : data.rows(); }
+std::int64_t Operand::columns() const { return codes && !decoded() ? matrix_of(data, *codes).columns : data.columns(); }
 
 Operand Operand::member(std::int64_t e) const {
   const std::int64_t elements = e * member_stride;
-  if (!codes) return {further(data, elements * size_of(data.type))};
+  const std::int64_t value_bytes = elements * size_of(data.type);
+  if (!codes) return {further(data, value_bytes)};
   const Tensor amax = codes->amax ? codes->amax.flat(e, 1) : Tensor{};
   const Codes own{codes->format, codes->side, further(codes->scales, e * codes->scales.bytes()), amax};
-  return {further(data, formats::data_bytes(codes->format, elements)), own};
+  return {further(data, decoded() ? value_bytes : formats::data_bytes(codes->format, elements)), own};
 }
 
 }  // namespace tessera

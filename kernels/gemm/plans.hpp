@@ -1,5 +1,5 @@
 #pragma once
-// Matrix products as the host's libraries are asked for them. Host builds only.
+// Plans of matrix products by the host's libraries. Host builds only.
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -75,7 +75,7 @@ class Plans {
   /// Memory for the fp32 sums of a whole product whose tiles are summed on their own.
   std::byte* whole_sum(std::int64_t bytes) { return stream_.workspace("whole sums", bytes); }
 
-  std::vector<Piece> pieces;  ///< of the product that is being computed
+  std::vector<Piece> pieces;  ///< pieces of the current product
 
  private:
   struct Entry {
@@ -84,11 +84,11 @@ class Plans {
   };
   Stream& stream_;
   std::map<std::pair<Product, bool>, Entry> entries_;  // true: for calls in lanes
-  Lanes scratch_;  // of the library's own
+  Lanes scratch_;  // the library's scratch memory
   std::set<Product> seen_;
 };
 
-/// The most rows that one call of a tiled product should have; equal on dry streams and others.
+/// Largest number of rows that one call of a tiled product should have; the same on dry streams.
 std::int64_t rows_of_call(const Product& whole);
 /// Numbers of rows for which plans exist without padding, in descending order.
 std::span<const std::int64_t> row_chunks(DType type);

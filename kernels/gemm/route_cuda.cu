@@ -1,9 +1,6 @@
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
-#include <algorithm>
-#include <iterator>
-
 #include "kernels/formats/registry.hpp"
 #include "kernels/gemm/route.hpp"
 
@@ -27,21 +24,9 @@ bool has_grouped_fp8_blocks() {
 #endif
 }
 
-bool fp8_blocks(const Product& p) {
-  const FormatId x = formats::id_of<formats::Fp8BlockOneD>, w = formats::id_of<formats::Fp8Block>;
-  return p.a == x && p.b == (p.form == Form::weight_gradient ? x : w);
-}
+constexpr FormatId x = formats::id_of<formats::Fp8BlockOneD>, w = formats::id_of<formats::Fp8Block>;
 
-/// Weight gradients for which cuBLASLt's first choice takes longer than decoding to bf16 and multiplying, on an H200.
-/// All shapes: tests/bench/results/fp8_products_h200.md.
-struct Sizes {
-  std::int64_t m, n, k;
-  bool operator==(const Sizes&) const = default;
-};
-constexpr Sizes declined[] = {
-    {1600, 1600, 16384},  // native 192 us; bf16 115 us + decoding 40 us (estimated from bytes)
-    {3840, 1280, 16384},  // native 288 us; bf16 214 us + decoding 65 us
-};
+bool fp8_blocks(const Product& p) { return p.a == x && p.b == (p.form == Form::weight_gradient ? x : w); }
 
 }  // namespace
 
@@ -60,11 +45,10 @@ int processor() {
 // factor, padded to a multiple of 4.
 Route route_of(const Product& p) {
   const bool whole = p.m % 8 == 0 && p.n % 8 == 0 && p.k % 16 == 0;
-  const bool slower = p.form == Form::weight_gradient &&
-                      std::find(std::begin(declined), std::end(declined), Sizes{p.m, p.n, p.k}) != std::end(declined);
-  const bool native =
-      p.experts == 0 ? has_fp8_blocks() && !slower : has_grouped_fp8_blocks() && p.epilogue == Epilogue::none;
+  const bool native = p.experts == 0 ? has_fp8_blocks() : has_grouped_fp8_blocks() && p.epilogue == Epilogue::none;
   return fp8_blocks(p) && whole && native ? Route::native : Route::decoded;
 }
+
+bool multiplies_codes(FormatId a) { return a == x && (has_fp8_blocks() || has_grouped_fp8_blocks()); }
 
 }  // namespace tessera::gemm

@@ -6,50 +6,51 @@ namespace tessera {
 struct RouterShape {
   std::int64_t sequences = 0, length = 0, experts = 0, top_k = 0;
   bool renormalize = true;
-  std::int64_t row_multiple = 1;  ///< at which each expert's rows begin
+  std::int64_t row_multiple = 1;  ///< each expert's rows begin at a multiple of this
   std::int64_t tokens() const { return sequences * length; }
   std::int64_t slots() const { return tokens() * top_k; }
-  /// Room for all slots however they are dealt.
+  /// Number of rows S that suffices for all slots with any routing.
   std::int64_t rows() const { return (slots() + experts * (row_multiple - 1)) / row_multiple * row_multiple; }
 };
 
-/// What routing decides for M tokens and M k slots, in S = RouterShape::rows() rows. Everything stays on the device.
+/// Routing of M tokens to experts: M k slots, a slot being one of a token's k experts, in S = RouterShape::rows() rows
+/// sorted by expert (the permuted order). All on the device; the host does not read it.
 struct Routing {
   Tensor probabilities;  ///< [M,E] fp32 (fp64): softmax of the router logits
   Tensor log_sum;        ///< [M] fp32 (fp64): logsumexp of the logits
   Tensor expert;         ///< [M,k] i32, the k most probable (ties: lower index), most probable first
-  Tensor weight;         ///< [M,k] fp32 (fp64), renormalised or the probability itself
-  Tensor offsets;        ///< [E+1] i32: rows of expert e in the permuted order
-  Tensor row_of_slot;    ///< [M,k] i32: where slot (m, j) stands in the permuted order
-  Tensor token_of_row;   ///< [S] i32: its inverse, m; -1: no token's row
-  Tensor load;           ///< [sequences,E] i32: slots of each sequence sent to each expert
+  Tensor weight;         ///< [M,k] fp32 (fp64): probabilities, renormalised if the shape says so
+  Tensor offsets;        ///< [E+1] i32: rows of expert e are [offsets[e], offsets[e+1]), gaps included
+  Tensor row_of_slot;    ///< [M,k] i32: row of slot (m, j)
+  Tensor token_of_row;   ///< [S] i32: token m of a row; -1: a gap, which belongs to no token
+  Tensor load;           ///< [sequences,E] i32: slots of each sequence by expert
 };
 
-/// Rows that arrive at the experts of one rank of an expert group, whose ranks hold equal shares of all experts.
+/// Shape of the rows that arrive at one rank of an expert group, whose ranks hold equal shares of all experts.
 struct ArrivalShape {
-  std::int64_t ranks = 1, place = 0;  ///< of the group, and this rank's number in it
-  std::int64_t experts = 0;           ///< of all ranks
-  std::int64_t row_multiple = 1;      ///< at which each expert's rows begin
-  std::int64_t share = 0;             ///< rows that each rank sends, and gets where all get as many
-  std::int64_t room = 0;              ///< most rows that a rank can take
+  std::int64_t ranks = 1, place = 0;  ///< ranks of the group, and this rank's number in it
+  std::int64_t experts = 0;           ///< experts of all ranks
+  std::int64_t row_multiple = 1;      ///< each expert's rows begin at a multiple of this
+  std::int64_t share = 0;             ///< rows that each rank sends, and receives with even routing
+  std::int64_t room = 0;              ///< largest number of rows that a rank can receive
   std::int64_t held() const { return experts / ranks; }
-  /// Rows of the experts' products for so many that arrive, however they are dealt; one multiple at least, so that no
-  /// product is without rows.
+  /// Number of rows of the experts' products, gaps included, that suffices for `arriving` rows with any routing; at
+  /// least row_multiple, so that no product is empty.
   std::int64_t rows(std::int64_t arriving) const {
     const std::int64_t spread = (arriving + held() * (row_multiple - 1)) / row_multiple * row_multiple;
     return spread > row_multiple ? spread : row_multiple;
   }
 };
 
-/// What arrived in the layers of a step.
+/// Statistics of arriving rows over the layers of a step.
 struct Arrivals {
-  double most = 0;            ///< rows at this rank, those that found no room too, over its share: the layer with most
-  std::uint64_t refused = 0;  ///< 1 where a rank of the group had no room for a layer's rows
+  double most = 0;            ///< rows for this rank / its share, refused ones included: the largest of any layer
+  std::uint64_t refused = 0;  ///< 1 if a rank of the group had no room for a layer's rows
 };
 
-/// logits [M,E] fp32 (fp64) -> routing. Rows of an expert stand in ascending token order. A NaN logit makes its token's
-/// weights NaN and still gives valid experts. offsets[e] are multiples of shape.row_multiple. Sorting
-/// space from `arena`.temp(), given back on return.
+/// Routes tokens by their logits [M,E] fp32 (fp64): fills `routing`. Rows of an expert are in ascending token order.
+/// offsets[e] are multiples of shape.row_multiple. A NaN logit makes its token's weights NaN but still gives valid
+/// experts. Space for sorting is from arena.temp(), released on return. Orders on `stream`. Local.
 void route(Stream& stream, Arena& arena, const RouterShape& shape, const Routing& routing, const Tensor& logits);
 
 /// Sums of the auxiliary losses over the micro-batch: *balance += sum over sequences of E sum_e f_e P_e and
@@ -58,33 +59,34 @@ void route(Stream& stream, Arena& arena, const RouterShape& shape, const Routing
 void auxiliary_losses(Stream& stream, Arena& arena, const RouterShape& shape, const Routing& routing, double* balance,
                       double* z);
 
-/// *slots (a double on the device) += those of the micro-batch that went to the expert that got most of them.
+/// *slots (a double on the device) += number of slots of the micro-batch's busiest expert.
 void add_busiest_expert(Stream& stream, const RouterShape& shape, const Routing& routing, double* slots);
 
-/// x_rows [S,C] = x [M,C] gathered by token_of_row; zero in rows that are no token's. Of any type.
+/// Permutes tokens into rows: x_rows [S,C] = x [M,C] gathered by token_of_row; zero in gaps. Any type.
 void permute_forward(Stream& stream, const Tensor& x_rows, const Tensor& x, const Routing& routing);
 /// dx [M,C] = sum over the token's k rows in ascending expert order, in fp32, rounded once.
 void permute_backward(Stream& stream, const Tensor& dx, const Tensor& dx_rows, const Routing& routing);
 
-/// y [M,C] = sum over the token's slots of weight * row, experts ascending, in fp32, rounded once.
+/// Combines rows into tokens: y [M,C] = sum over the token's slots of weight * row, experts ascending, in fp32, rounded
+/// once.
 void combine_forward(Stream& stream, const Tensor& y, const Tensor& y_rows, const Routing& routing);
-/// dy_rows [S,C] = weight * dy, zero in rows that are no token's; dweight [M,k] fp32 (fp64) = <dy, row>.
-/// dy_rows may be y_rows.
+/// dy_rows [S,C] = weight * dy, zero in gaps; dweight [M,k] fp32 (fp64) = <dy, row>. dy_rows may be y_rows.
 void combine_backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweight, const Tensor& dy,
                       const Tensor& y_rows, const Routing& routing);
 
-/// counts [E] i32 = rows of each expert; where they begin at multiples, with the gaps.
+/// counts [E] i32 = offsets[e+1] - offsets[e]: the rows of each expert, gaps included.
 void count_rows(Stream& stream, const Tensor& counts, const Routing& routing);
-/// counts [ranks, E] i32 -> where the n rows that arrive at rank `place` stand among those of its experts, as a routing
-/// whose token m is the m-th row that arrived, with one slot: offsets [held + 1], row_of_slot [n,1], token_of_row [S].
-/// They arrive by source and, from each, by expert; an expert's stand by source. Where a rank would get more than
-/// shape.room, none arrive at any. Adds what it saw to *arrivals (on the device; may be null): seen twice is seen once.
+/// Routes the n rows that arrive at rank shape.place to its experts, from counts [ranks, E] i32 of all ranks. Fills
+/// `arrival` as a routing with one slot a token, whose token m is the m-th arriving row: offsets [held + 1],
+/// row_of_slot [n,1], token_of_row [S]. Rows arrive sorted by source rank, then by expert; an expert's rows are sorted
+/// by source rank. If any rank would receive more than shape.room rows, no rows arrive on any rank. Updates *arrivals
+/// (on the device; may be null) by a maximum and a flag, so that recomputation of a layer does not count twice.
 void arrive(Stream& stream, const ArrivalShape& shape, const Routing& arrival, const Tensor& counts,
             Arrivals* arrivals);
 
-/// rows [S,C] from offsets[E] on = 0.
+/// Zeroes rows [S,C] from row offsets[E] on, behind the last expert's.
 void clear_rows_behind(Stream& stream, const Tensor& rows, const Routing& routing);
-/// numbers (i64 [S]) of each row: (first_token + m) k + j for slot (m, j); 0 in rows that are no token's.
+/// numbers (i64 [S]) = canonical number of each row: (first_token + m) k + j for slot (m, j); 0 in gaps.
 void number_rows(Stream& stream, const Tensor& numbers, const Routing& routing, std::int64_t first_token);
 
 /// dlogits [M,E] from dweight and both auxiliary losses. `balance_scale` and `z_scale` hold the coefficient times the

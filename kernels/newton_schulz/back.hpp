@@ -3,12 +3,12 @@
 
 #include "kernels/newton_schulz/newton_schulz.hpp"
 
-/// What a back end implements behind newton_schulz().
+/// The functions that a back end implements for newton_schulz().
 namespace tessera::newton_schulz_back {
 
 /// Leading dimension in scratch of a matrix with `columns` columns.
 std::int64_t row_length(std::int64_t columns);
-/// Scratch bytes that a batch of several matrices may take.
+/// Largest scratch, in bytes, of a batch of several matrices.
 std::int64_t batch_bytes();
 /// Rows and columns of a tile of A, B and X, as `first_upper_tile` and `first_tile` count them.
 inline constexpr std::int64_t tile = 128;

@@ -11,26 +11,26 @@ struct NewtonSchulzStep {
   float a = 0, b = 0, c = 0;
 };
 
-/// The descriptor table of newton_schulz(): a row a matrix, in device memory. Made on the host; the caller copies
-/// image() to bytes() of device memory and names them by place().
+/// The descriptor table of newton_schulz(): one row for each matrix, in device memory. Make it on the host; the caller
+/// then copies image() to device memory of bytes() and names it by place().
 class NewtonSchulzTable {
  public:
   /// Elements whose squares are summed at a time.
   static constexpr std::int64_t chunk = 1024;
 
-  /// A matrix U [rows, columns] and its X [small, big], which is U or its transpose. Rows of X are x_length apart in
-  /// scratch, those of A and B, which are [small, small], a_length; what is between is zero.
+  /// A matrix U [rows, columns] and its X [small, big], which is U or its transpose. In scratch, rows of X are x_length
+  /// elements apart and rows of A and B, [small, small], a_length; the padding between them is zero.
   struct Row {
     float* values;
     std::int64_t rows, columns, small, big, x_length, a_length;
-    std::int64_t x[2], a, b;  ///< where they begin in the scratch of their batch, in elements
-    /// Its first piece of each kind, counted over the table: chunks, rows of X and of U, tiles of A's upper triangle
-    /// and of X.
+    std::int64_t x[2], a, b;  ///< offsets in the batch's scratch, in elements
+    /// Number of its first piece of each kind, counted over the table: chunks, rows of X and of U, tiles of A's upper
+    /// triangle and of X.
     std::int64_t first_chunk, first_x_row, first_row, first_upper_tile, first_tile;
-    std::int64_t index;  ///< in the table
+    std::int64_t index;  ///< of the matrix, in the order given
     TESSERA_FN bool turned() const { return rows > columns; }
   };
-  /// Rows that are worked on at once.
+  /// A range of rows that are computed together.
   struct Batch {
     std::int64_t first, last;
   };
@@ -45,10 +45,10 @@ class NewtonSchulzTable {
 
   std::int64_t count() const { return rows_.empty() ? 0 : std::ssize(rows_) - 1; }
   const Row* memory() const { return memory_; }
-  /// The same on the host, the largest matrices first, and behind them a row with the end of every count.
+  /// The rows on the host, the largest matrices first, followed by one row with the end of every count.
   const std::vector<Row>& rows() const { return rows_; }
   const std::vector<Batch>& batches() const { return batches_; }
-  std::int64_t scratch_bytes() const { return scratch_bytes_; }  ///< of the batch that needs most
+  std::int64_t scratch_bytes() const { return scratch_bytes_; }  ///< largest scratch of any batch
 
  private:
   std::vector<Row> rows_;
@@ -57,11 +57,12 @@ class NewtonSchulzTable {
   const Row* memory_ = nullptr;
 };
 
-/// Replaces every matrix U of the table by the nearest orthogonal one, roughly: n = fp32(sqrt(sum of squares in fp64));
-/// X = bf16(U / max(n, 1e-15)), transposed if U has more rows than columns; for each step A = bf16(X X^T),
-/// B = bf16(b A + c A A), X = bf16(a X + B X); U = fp32(X), transposed back. Factors are bf16, sums fp32, each
-/// combination is computed in fp32 and rounded once. The bits of a matrix depend on it alone, not on the others of the
-/// table. Scratch is the stream's; local; orders on `stream`. Source: Jordan 2024 (Muon).
+/// Newton-Schulz orthogonalisation: replaces every matrix U of the table by an approximation of the nearest orthogonal
+/// one. n = fp32(sqrt(sum of squares in fp64)); X = bf16(U / max(n, 1e-15)), transposed if U has more rows than
+/// columns; for each step A = bf16(X X^T), B = bf16(b A + c A A), X = bf16(a X + B X); U = fp32(X), transposed back.
+/// Factors are bf16, sums fp32; each combination is computed in fp32 and rounded once. The bits of a matrix do not
+/// depend on the other matrices of the table. Scratch is the stream's. Orders on `stream`. Local. Source: Jordan 2024
+/// (Muon).
 void newton_schulz(Stream& stream, std::span<const NewtonSchulzStep> steps, const NewtonSchulzTable& table);
 
 }  // namespace tessera

@@ -1,8 +1,9 @@
 #pragma once
 #include "kernels/normalize/normalize.hpp"
 
-/// A back end's faster versions of the portable kernels in normalize.cpp. Arguments are checked, rows are at least one,
-/// and the stream is not dry. They return false, with nothing done, if there is none.
+/// A back end's faster versions of the portable kernels in normalize.cpp. The caller has checked the arguments; there
+/// is at least one row, and the stream is not dry. Each returns false and does nothing where the back end has no faster
+/// version for these arguments; the portable kernel runs then.
 namespace tessera::normalize {
 
 bool forward(Stream& stream, Norm kind, const Tensor& y, const Tensor& residual_out, const Tensor& mean,

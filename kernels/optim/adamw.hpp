@@ -17,14 +17,15 @@ struct AdamWClock {
   double beta1_power = 1, beta2_power = 1;
 };
 
-/// Neighbouring elements of one weight decay. All tensors are [n]: master and gradient fp32, both moments fp32 or bf16.
+/// A run of neighbouring elements with one weight decay. All tensors are [n]: master and gradient fp32, both moments
+/// fp32 or bf16.
 struct AdamWRun {
   Tensor master, m, v, gradient;
   float weight_decay = 0;
 };
 
-/// The descriptor table of one adamw_step(): a row a run, in device memory. Made on the host; the caller copies image()
-/// to bytes() of device memory and names them by place().
+/// The descriptor table of adamw_step(): one row for each run, in device memory. Make it on the host; the caller then
+/// copies image() to device memory of bytes() and names it by place().
 class AdamWTable {
  public:
   /// Elements that a host thread or a block of device threads updates at a time.
@@ -37,17 +38,17 @@ class AdamWTable {
     std::int64_t first_chunk, count;
     float weight_decay;
   };
-  /// What the kernels take.
+  /// The table as kernels read it.
   struct View {
     const Row* rows;
-    std::uint64_t* finished;  ///< blocks of a launch that have ended; 0 between launches
+    std::uint64_t* finished;  ///< number of blocks of a launch that have ended; 0 between launches
     std::int64_t count, chunks;
     DType moments;
-    bool aligned;  ///< every tensor begins at a multiple of 16 bytes
+    bool aligned;  ///< whether every tensor is 16-byte aligned
   };
 
   AdamWTable() = default;
-  /// Throws Error{internal} where sizes or types do not fit, or runs keep their moments in different types.
+  /// Throws Error{internal} if sizes or types do not match, or runs have moments of different types.
   explicit AdamWTable(std::span<const AdamWRun> runs);
 
   static constexpr std::int64_t bytes(std::int64_t runs) {
@@ -62,10 +63,10 @@ class AdamWTable {
   View view_{};
 };
 
-/// One step of every run of the table, in ONE launch, in place: t and the powers of beta advance, then g' = coefficient
-/// g; m = b1 m + (1-b1) g'; v = b2 v + (1-b2) g'^2; p -= lr ((m/c1) / (sqrt(v/c2) + eps) + wd p), c = 1 - beta^t.
-/// Computed in fp32 in the order written; bf16 moments are rounded once after use. Nothing changes, t neither, when
-/// clip->skip is set. `clock`, `clip` and `rate` lie on the device. Source: Loshchilov and Hutter 2019.
+/// Steps every run of the table in ONE launch, in place: t and the powers of beta advance, then g' = coefficient g;
+/// m = b1 m + (1-b1) g'; v = b2 v + (1-b2) g'^2; p -= lr ((m/c1) / (sqrt(v/c2) + eps) + wd p), c = 1 - beta^t. Computed
+/// in fp32 in the order written; bf16 moments are rounded once after use. If clip->skip is set nothing changes, nor
+/// does t. `clock`, `clip` and `rate` lie on the device. Orders on `stream`. Local. Source: Loshchilov and Hutter 2019.
 void adamw_step(Stream& stream, const AdamWCoefficients& coefficients, const AdamWTable& table, AdamWClock* clock,
                 const ClipResult* clip, const float* rate);
 

@@ -4,8 +4,8 @@
 #include "kernels/base/platform.hpp"
 #include "kernels/optim/adamw.hpp"
 
-/// Pieces that the back ends share, and a back end's faster version of the portable kernel, which returns false, with
-/// nothing done, if there is none.
+/// Parts that back ends share, and a back end's faster version of the portable kernel. It returns false, having done
+/// nothing, if there is none.
 namespace tessera::optim {
 
 /// All arguments of one adamw_step().
@@ -16,9 +16,11 @@ struct AdamWStep {
   const ClipResult* clip;
   const float* rate;
 
-  /// Blocks of a launch, one per chunk. At least one, so that the clock advances on a rank whose shard is empty.
+  /// Number of blocks of a launch: one per chunk, at least one, so that the clock advances on a rank with an empty
+  /// slice.
   TESSERA_FN std::int64_t blocks() const { return table.chunks > 0 ? table.chunks : 1; }
-  /// The clock of this step. Every block computes it; the last one to finish stores it, when none reads the old one.
+  /// The clock of this step. Every block computes it; the last block to finish stores it, when no block reads the old
+  /// one.
   TESSERA_FN AdamWClock now() const {
     return {clock->t + 1, clock->beta1_power * coefficients.beta1, clock->beta2_power * coefficients.beta2};
   }
@@ -61,7 +63,7 @@ struct AdamWFactors {
   }
 };
 
-/// adamw_step() with its bits; arguments checked, on a stream that is not dry.
+/// Faster adamw_step() with the same bits. Arguments are checked; the stream is not dry.
 bool adamw_step(Stream& stream, const AdamWStep& step);
 
 }  // namespace tessera::optim

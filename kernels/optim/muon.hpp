@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-/// How Muon's momentum follows the gradient.
+/// Rule of Muon's momentum.
 struct MuonMomentum {
   double decay = 0.95;
   bool nesterov = true;
@@ -16,11 +16,11 @@ struct MuonMomentum {
 /// One matrix that Muon steps as a whole. All tensors hold n elements: master and gradient fp32, momentum fp32 or bf16.
 struct MuonPart {
   Tensor master, momentum, gradient;
-  double scale = 1;  ///< of its step, beside the rate
+  double scale = 1;  ///< factor of its learning rate
 };
 
-/// The descriptor table of Muon's elementwise kernels: a row a part, in device memory. Made on the host; the caller
-/// copies image() to bytes() of device memory and names them by place().
+/// The descriptor table of Muon's elementwise kernels: one row for each part, in device memory. Make it on the host;
+/// the caller then copies image() to device memory of bytes() and names it by place().
 class MuonTable {
  public:
   /// Elements that a host thread or a block of device threads updates at a time.
@@ -35,7 +35,7 @@ class MuonTable {
   };
 
   MuonTable() = default;
-  /// Throws Error{internal} where sizes or types do not fit, or parts keep their momentum in different types.
+  /// Throws Error{internal} if sizes or types do not match, or parts have momentum of different types.
   explicit MuonTable(std::span<const MuonPart> parts);
 
   static constexpr std::int64_t bytes(std::int64_t parts) { return parts * std::int64_t{sizeof(Row)}; }
@@ -54,14 +54,15 @@ class MuonTable {
   DType moments_ = DType::f32;
 };
 
-/// What comes before orthogonalisation, in one launch: with g' = coefficient g, m = mu m + (1 - mu) g', and the
+/// Muon's part before orthogonalisation, in one launch: with g' = coefficient g, m = mu m + (1 - mu) g', and the
 /// gradient becomes u = mu m + (1 - mu) g' (nesterov) or m. Each product and sum is rounded to fp32, in the order
-/// written; a momentum in bf16 is rounded once after use. Nothing changes where clip->skip is set. `clip` lies on the
-/// device. Source: Jordan 2024.
+/// written; bf16 momentum is rounded once after use. Nothing changes if clip->skip is set. `clip` lies on the device.
+/// Orders on `stream`. Local. Source: Jordan 2024.
 void muon_momentum(Stream& stream, const MuonMomentum& momentum, const MuonTable& table, const ClipResult* clip);
 
-/// What comes after it, in one launch: with the orthogonal matrix O in the gradient's place, p = p (1 - lr wd) -
-/// (lr scale) O, rounded likewise. Nothing changes where clip->skip is set. `clip` and `rate` lie on the device.
+/// Muon's part after orthogonalisation, in one launch: with the orthogonal matrix O in the gradient's place,
+/// p = p (1 - lr wd) - (lr scale) O, rounded likewise. Nothing changes if clip->skip is set. `clip` and `rate` lie on
+/// the device. Orders on `stream`. Local.
 void muon_update(Stream& stream, double weight_decay, const MuonTable& table, const ClipResult* clip,
                  const float* rate);
 

@@ -1,26 +1,34 @@
 #pragma once
 #include "kernels/quantize/quantize.hpp"
 
-/// What a back end implements behind the functions of quantize.hpp, which have checked the arguments: *_host.cpp one
-/// vectorising host thread a patch, *_cuda.cu blocks of device threads.
+/// The back ends of quantize.hpp, whose functions have checked the arguments: *_host.cpp gives each patch to one host
+/// thread that vectorises, *_cuda.cu gives patches to blocks of device threads.
 namespace tessera::quantizer {
 
-/// What the quantizers see of the values in memory.
-enum class Reading : std::uint8_t { bf16, master, fp32 };
+/// How the quantizers read the values in memory: stored bf16; fp32 masters, rounded to bf16 when they are read; fp32
+/// without rounding; a gelu or its gradient, computed from stored bf16 (formats of fuses_gelu() only).
+enum class Reading : std::uint8_t { bf16, master, fp32, gelu, gelu_gradient };
 
 /// The purpose of decoding.
 enum class Decoding : std::uint8_t {
-  tensor,  ///< to be looked at: in the stored order, the scale of the whole tensor applied
-  factor,  ///< to be multiplied: in the order of the matrix, that scale left out
+  tensor,  ///< values for the caller: in the stored order, the scale of the whole tensor applied
+  factor,  ///< factor of a matrix product: in the order of the matrix, without the scale of the whole tensor
 };
 
 void find_amax(Stream& stream, FormatId format, const TableView& table, Reading reading, Purpose purpose);
 void make_copies(Stream& stream, FormatId format, const TableView& table, Reading reading, Purpose purpose);
 void decode(Stream& stream, FormatId format, const TableView& table, DType values, Side side, Decoding how);
-/// Decodes to bf16 factors the matrices of view_of_apart().
+/// make_factors() of quantize.hpp, for formats of has_factors().
+void make_factors(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose);
+template <formats::Format F>
+inline constexpr bool has_factors_of = F::scaled&& F::block.rows != F::block.columns;
+inline bool has_factors(FormatId format) {
+  return visit_format(format, []<class F>() { return has_factors_of<F>; });
+}
+/// Decodes the matrices of view_of_apart() to bf16 factors.
 void decode_factors_apart(Stream& stream, FormatId format, const TableView& table, const Apart& copies, Side side);
 
-/// Where block_amax writes and partial_cast reads: entries of blocks, then of members.
+/// The amaxes that block_amax() writes and partial_cast() reads: one entry a block, then one a member (bits of bf16).
 struct Amaxes {
   std::uint16_t* blocks;
   std::int64_t block_entries, member_entries;

@@ -7,23 +7,24 @@
 
 #include "kernels/quantize/descriptor.hpp"
 
-/// Memory that the matrices of a table read and write. Finds overlaps, so that a table with one is refused.
+/// Memory ranges that the matrices of a table read and write. Finds overlaps, for which a table is refused.
 namespace tessera::quantizer {
 
 enum class Use : std::uint8_t { reads, writes };
 
 class Claims {
  public:
-  /// Claims bytes [begin, begin + bytes) for the matrix that close() will end.
+  /// Claims bytes [begin, begin + bytes) for the current matrix, which close() ends.
   void add(Use use, const void* begin, std::int64_t bytes) {
     const auto* first = static_cast<const std::byte*>(begin);
     if (bytes > 0) claims_.push_back({first, first + bytes, use, static_cast<int>(owned_.size())});
   }
-  /// Ends a matrix; its positions [begin, end) are owned.
+  /// Ends the current matrix, of which positions [begin, end) are owned.
   void close(std::int64_t begin, std::int64_t end) { owned_.push_back({begin, end}); }
 
-  /// Numbers of two matrices (or twice one) that overlap, the later one first. Memory that is written may be used by no
-  /// other matrix, unless both write the same array as parts of one matrix and own disjoint positions of it.
+  /// Numbers of two matrices (or twice of one) that overlap, the later one first; empty if none do. No other matrix may
+  /// use memory that a matrix writes, unless both write the same array as parts of one matrix and own disjoint
+  /// positions.
   std::optional<std::pair<int, int>> conflict() {
     std::sort(claims_.begin(), claims_.end(), [&](const Claim& a, const Claim& b) {
       return std::tuple(a.begin, a.end, owned_[at(a)].begin) < std::tuple(b.begin, b.end, owned_[at(b)].begin);

@@ -106,26 +106,62 @@ __device__ Run<Element> encode_row(const X& x, int r, float multiplier) {
   }
 }
 
-/// formats::e2m1_stochastic() without comparisons: codes are evenly spaced in three stretches of length 2, and adding
-/// to 2^23, rounded down, counts the codes below the value. `draw` is a random byte as a number.
-__device__ inline std::uint32_t e2m1_at_random(float x, float draw) {
-  const float magnitude = fabsf(x);
-  const float step = magnitude < 2.0f ? 0.5f / 256.0f : magnitude < 4.0f ? 1.0f / 256.0f : 2.0f / 256.0f;
-  const float t = __fmaf_rn(draw, step, magnitude);
-  const float below2 = __saturatef(t * 0.5f), below4 = __saturatef(__fmaf_rn(t, 0.5f, -1.0f)),
-              below6 = __saturatef(__fmaf_rn(t, 0.5f, -2.0f));
-  const float units = __fmaf_rd(below6, 1.0f, __fmaf_rd(below4, 2.0f, __fmaf_rd(below2, 4.0f, 0x1p23f)));
-  const std::uint32_t code = (__float_as_uint(units) & 7u) | (__float_as_uint(x) >> 28 & 8u);
-  return magnitude <= __uint_as_float(0x7F800000u) ? code : 7u;  // codes of NaN have no sign
+/// Magnitudes of two values rounded to E2M1 up or down at random, as formats::e2m1_stochastic() does, in bits 9 and up
+/// of a word's halves; what stands below means nothing. The random bytes are the halves' low bytes.
+///
+/// A magnitude times 2^-14, as an fp16 number, has its code in these bits and below them nine bits of what is beyond
+/// the code. The random byte is added to the upper eight. Lesser bits never decide, but for this: e2m1_stochastic()
+/// rounds its sum, so that magnitudes 2^-26 or less below what would reach code 1 reach it too; 2^-26 makes no other
+/// magnitude reach a code.
+__device__ inline std::uint32_t magnitudes_at_random(float low, float high, std::uint32_t draws) {
+  constexpr std::uint32_t largest_codes = 0x0E000E00u;
+  const auto scaled = [](float x) { return __fmaf_rz(fabsf(x), 0x1p-14f, 0x1p-40f); };
+  std::uint32_t halves;
+  asm("cvt.rz.f16x2.f32 %0, %1, %2;" : "=r"(halves) : "f"(scaled(high)), "f"(scaled(low)));
+  asm("min.f16x2 %0, %0, %1;" : "+r"(halves) : "r"(largest_codes));  // of NaN too
+  return halves + 2 * draws;
 }
 
-/// Encodes a run rounded up or down at random; element c uses the random byte draw(c).
+/// Codes of eight values rounded at random; `draw(i)` gives the random bytes of elements i and i + 2. The values are
+/// products, so a NaN has no sign.
 template <class Draw>
 __device__ Run<formats::E2M1> encode_run_at_random(const float (&v)[run], const Draw& draw) {
-  Run<formats::E2M1> codes{};
+  const auto two = [&](int c) { return magnitudes_at_random(v[c], v[c + 2], draw(c)); };
+  const auto four = [&](int c) { return __byte_perm(two(c), two(c + 4), 0x7531); };  // twice the code, and a lost bit
+  return {{(four(0) >> 1 & 0x07070707u) | (four(1) << 3 & 0x70707070u) | signs_of(v)}};
+}
+
+/// Two fp16 numbers.
+__device__ inline void widen(std::uint32_t halves, float& low, float& high) {
+  asm("{.reg .f16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high;}"
+      : "=f"(low), "=f"(high)
+      : "r"(halves));
+}
+/// The values of two E4M3 codes, as fp16 numbers.
+__device__ inline std::uint32_t e4m3_values(std::uint32_t pair) {
+  std::uint32_t halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<std::uint16_t>(pair)));
+  return halves;
+}
+/// The values of eight codes.
+__device__ inline void decode_run(formats::E4M3, const Run<formats::E4M3>& codes, float (&v)[run]) {
 #pragma unroll
-  for (int c = 0; c < run; ++c) codes.word[0] |= e2m1_at_random(v[c], draw(c)) << (4 * c);
-  return codes;
+  for (int i = 0; i < run / 2; ++i) widen(e4m3_values(codes.word[i / 2] >> (i % 2 * 16)), v[2 * i], v[2 * i + 1]);
+}
+/// E2M1 codes are shifted into fp32's exponent and mantissa, where they are tiny numbers, subnormals included.
+__device__ inline void decode_run(formats::E2M1, const Run<formats::E2M1>& codes, float (&v)[run]) {
+#pragma unroll
+  for (int c = 0; c < run; ++c) {
+    const std::uint32_t code = codes.word[0] >> (4 * c);
+    v[c] = __uint_as_float((code & 7u) << 22 | (code & 8u) << 28) * 0x1p126f;
+  }
+}
+template <class Element>
+__device__ void decode_run(Element, const Run<Element>& codes, float (&v)[run]) {
+  constexpr std::uint32_t mask = (1u << Element::bits) - 1;
+#pragma unroll
+  for (int c = 0; c < run; ++c)
+    v[c] = Element::decode(codes.word[c * Element::bits / 32] >> (c * Element::bits % 32) & mask);
 }
 
 /// Loads a run of codes; the address is a multiple of its size.

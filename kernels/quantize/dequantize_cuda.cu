@@ -7,34 +7,6 @@ namespace {
 
 // Decoding of a patch of one copy, in the order in which the copy is stored: lines of neighbouring elements.
 
-__device__ inline void decode_run(formats::E4M3, const Run<formats::E4M3>& codes, float (&v)[run]) {
-#pragma unroll
-  for (int i = 0; i < run / 2; ++i) {
-    std::uint32_t halves;
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;"
-        : "=r"(halves)
-        : "h"(static_cast<std::uint16_t>(codes.word[i / 2] >> (i % 2 * 16))));
-    asm("{.reg .f16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high;}"
-        : "=f"(v[2 * i]), "=f"(v[2 * i + 1])
-        : "r"(halves));
-  }
-}
-/// E2M1 codes are shifted into fp32's exponent and mantissa, where they are tiny numbers, subnormals included.
-__device__ inline void decode_run(formats::E2M1, const Run<formats::E2M1>& codes, float (&v)[run]) {
-#pragma unroll
-  for (int c = 0; c < run; ++c) {
-    const std::uint32_t code = codes.word[0] >> (4 * c);
-    v[c] = __uint_as_float((code & 7u) << 22 | (code & 8u) << 28) * 0x1p126f;
-  }
-}
-template <class Element>
-__device__ void decode_run(Element, const Run<Element>& codes, float (&v)[run]) {
-  constexpr std::uint32_t mask = (1u << Element::bits) - 1;
-#pragma unroll
-  for (int c = 0; c < run; ++c)
-    v[c] = Element::decode(codes.word[c * Element::bits / 32] >> (c * Element::bits % 32) & mask);
-}
-
 __device__ inline void store_values(bf16* out, const float (&v)[run]) {
   *reinterpret_cast<uint4*>(out) = make_uint4(rounded_pair(v[0], v[1]), rounded_pair(v[2], v[3]),
                                               rounded_pair(v[4], v[5]), rounded_pair(v[6], v[7]));

@@ -4,23 +4,23 @@
 
 #include "kernels/formats/layout.hpp"
 
-/// A table as the kernels see it: plain data in device memory.
+/// A quantization table as kernels read it: plain data in device memory.
 namespace tessera::quantizer {
 
 using formats::Matrix;
 
-/// Work is cut into patches of 128 x 128 elements: a multiple of every block, and a cache's worth.
+/// Edge of a patch, the unit of work: 128 x 128 elements, a multiple of every format's block, which fit a cache.
 inline constexpr int patch_edge = 128;
 
-/// Size of the elements that one block of threads works on: a patch, or a multiple of it where a GPU is faster so.
+/// Size of the area that one block of threads works on: a patch, or several where a GPU is faster so.
 struct Area {
   int rows, columns;
   constexpr bool operator==(const Area&) const = default;
 };
 inline constexpr Area one_patch{patch_edge, patch_edge};
 
-/// The area whose scales fill whole sectors (32 bytes) of a format's scale arrays, along rows, and along columns where
-/// an array runs there: a GPU writes whole sectors, whatever is stored of them.
+/// The area whose scales fill whole sectors (32 bytes) of a format's scale arrays, along rows, and along columns if an
+/// array is transposed: a GPU writes whole sectors, even for smaller stores.
 template <formats::Format F>
 constexpr Area scale_area() {
   constexpr int sector = 32, entries = sector / static_cast<int>(sizeof(typename F::Scale));
@@ -29,8 +29,8 @@ constexpr Area scale_area() {
           F::scaled ? entries * F::block.columns : patch_edge};
 }
 
-/// The area that is transposed at once: sixteen rows of eight bytes for each of 128 or 256 device threads, so that
-/// lines of both copies are as long as a cache line.
+/// The area that a block of threads transposes: sixteen rows of eight bytes for each of 128 or 256 device threads, so
+/// that the lines of both copies are as long as a cache line.
 template <formats::Format F>
 constexpr Area turned_area() {
   constexpr int edge = 1024 / F::Element::bits;
@@ -44,40 +44,53 @@ struct Place {
   std::uint8_t* swizzled;
 };
 
-/// Whether rows begin at multiples of one device thread's vector access: eight elements of a row and eight bytes,
+/// Whether rows are aligned to one device thread's vector accesses: eight values, eight bytes of the rowwise copy,
 /// sixteen elements of a line of the transposed copy.
 struct Alignment {
   bool values, rowwise, columnwise;
 };
 
+/// What gelus, or their gradients, are found from beside the values. The bias is added to the gelu's input before it is
+/// used; null: nothing is added.
+struct GeluPlaces {
+  const std::uint16_t* pre;   ///< of gradients: the gelu's input, of the shape of the values
+  const std::uint16_t* bias;  ///< one a column
+  float* sums;                ///< of gradients: one row for every 128 of theirs; null: not wanted
+};
+
+/// Whether quantizers of a format find gelus themselves: those whose blocks span a patch's rows, which are read once.
+template <formats::Format F>
+inline constexpr bool finds_gelus = F::block == formats::Block{1, patch_edge} && !F::hadamard && !F::tensor_amax;
+
 struct Descriptor {
   Matrix matrix;
   std::int64_t members, stride;
-  std::byte* values;                         ///< of position `begin`
+  std::byte* values;                         ///< address of the value at position `begin`
   std::int64_t begin, end;                   ///< owned positions
-  Matrix patches;                            ///< of one member
-  std::int64_t first_patch_row, patch_rows;  ///< of all members' patch rows, those that hold an owned element
-  std::int64_t first_task;                   ///< of its owned patches
-  std::int64_t first_block, first_member;    ///< in the amax buffer's two parts
+  Matrix patches;                            ///< patches of one member, down and across
+  std::int64_t first_patch_row, patch_rows;  ///< range of patch rows, over all members, that have an owned element
+  std::int64_t first_task;                   ///< index of its first owned patch in TableView::owned
+  std::int64_t first_block, first_member;    ///< first indices in the amax buffer's two parts
   Place side[2];
   void* block_scales;
-  std::uint64_t seed, draws[2];  ///< of random numbers: the run's, and a name of each side's
+  std::uint64_t seed, draws[2];  ///< of random numbers: the run's seed, and each side's name hash
   const std::uint64_t* step;
   std::int64_t first_row;
   const std::int64_t* rows;
-  std::uint64_t* not_finite;  ///< set to 1 where a value is NaN or infinite; null: not looked for
+  std::uint64_t* not_finite;  ///< set to 1 if a value is NaN or infinite; null: not checked
+  GeluPlaces gelu;
   Alignment aligned;
 };
 
-/// A unit of work: a patch, or the first one of several, by its place in the member's grid of patches, or a member
-/// (patch 0, 0). Found once, on the host.
+/// A unit of work: a patch, or the first patch of an area, by its row and column in the member's grid of patches; or a
+/// member (patch 0, 0). Listed once, on the host.
 struct Task {
   std::int32_t entry, member, row, column;
 };
 
-/// A list of tasks: in device memory, or all areas of one matrix, counted out.
+/// A list of tasks: an array in device memory, or all areas of one matrix, computed from their number.
 struct Units {
-  const Task* tasks = nullptr;  ///< null: counted
+  const Task* tasks = nullptr;  ///< null: computed
   std::int64_t count = 0;
   std::int32_t down = 1, across = 1;   ///< areas of a member
   std::int32_t rows = 1, columns = 1;  ///< patches of an area
@@ -90,11 +103,11 @@ struct Units {
 };
 
 struct TableView {
-  const Descriptor* items = nullptr;  ///< null: `one` alone
-  Units owned;                        ///< patches that hold an owned element, those of a member side by side
+  const Descriptor* items = nullptr;  ///< null: only `one`
+  Units owned;                        ///< patches with an owned element; those of a member are neighbours
   Units all;                          ///< all patches
   Units members;                      ///< all members
-  Units owned_groups;                 ///< areas of scale_area() that hold an owned element
+  Units owned_groups;                 ///< areas of scale_area() with an owned element
   Units all_groups;                   ///< all such areas
   Units turned;                       ///< all areas of turned_area(), down the columns first
   float* largest[2] = {};             ///< scratch, one per owned patch and side
@@ -103,12 +116,13 @@ struct TableView {
   TESSERA_FN const Descriptor& operator[](const Task& task) const { return items != nullptr ? items[task.entry] : one; }
 };
 
-/// Copies of several matrices of one shape that lie apart; travels with a launch.
+/// Copies of several matrices of one shape in separate memory; passed with a launch.
 struct Apart {
   static constexpr int most = 64;
   Place at[most];
 };
-/// Of matrices whose first is `first`, and whose values touch, the one that `task` is of; its place there is member 0.
+/// Descriptor of the matrix of `task`, as member 0, among matrices whose first is `first` and whose values are
+/// contiguous.
 TESSERA_FN inline Descriptor member_apart(const Descriptor& first, const Apart& copies, Side side, const Task& task) {
   Descriptor d = first;
   d.side[static_cast<int>(side)] = copies.at[task.member];
@@ -134,7 +148,7 @@ TESSERA_FN inline std::int64_t clamp_to(std::int64_t x, std::int64_t low, std::i
   return x < low ? low : x > high ? high : x;
 }
 
-/// The area whose first element is (row, column) of the member; nothing where that lies outside.
+/// The area whose first element is (row, column) of the member; empty if that is outside.
 TESSERA_FN inline Patch area_at(const Descriptor& d, std::int64_t member, std::int64_t row, std::int64_t column,
                                 Area area) {
   Patch p;
@@ -151,7 +165,7 @@ TESSERA_FN inline Patch patch_of(const Descriptor& d, const Task& task, Area are
   return area_at(d, task.member, std::int64_t{task.row} * patch_edge, std::int64_t{task.column} * patch_edge, area);
 }
 
-/// Places in TableView::largest of a member's owned patches.
+/// Range of a member's owned patches in TableView::largest.
 struct UnitRange {
   std::int64_t begin, end;
 };
@@ -161,8 +175,8 @@ TESSERA_FN inline UnitRange owned_patches(const Descriptor& d, std::int64_t memb
   return {d.first_task + begin * d.patches.columns, d.first_task + end * d.patches.columns};
 }
 
-/// Entries of a scale array that a patch, or another area, writes, as block rows and columns repeated by the layout:
-/// [row, row_end) x [column, column_end); the last patches take the padding.
+/// Entries of a scale array that a patch or area writes: [row, row_end) x [column, column_end), in rows and columns of
+/// blocks repeated by the layout. The last patches write the padding too.
 struct ScaleSpan {
   std::int64_t row, row_end, column, column_end;
 };
@@ -179,7 +193,7 @@ TESSERA_FN constexpr ScaleSpan scale_span(Side side, const Descriptor& d, const 
           p.column + area.columns >= d.matrix.columns ? padded.columns : column + across};
 }
 
-/// Where entry (row, column) of a span stands in the member's scale array.
+/// Index in the member's scale array of entry (row, column) of a span.
 template <formats::Format F>
 TESSERA_FN constexpr std::int64_t scale_place(Side side, Matrix padded, std::int64_t row, std::int64_t column) {
   return F::scale_layout(side).order == formats::Order::as_source ? row * padded.columns + column

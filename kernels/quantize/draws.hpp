@@ -4,7 +4,8 @@
 #include "kernels/random/philox.hpp"
 #include "kernels/random/random.hpp"
 
-/// Uniform bytes for stochastic rounding: byte i mod 16 of Philox block i / 16, i the element's canonical index.
+/// Random bytes for stochastic rounding, uniform and independent of the number of ranks: element i (canonical index)
+/// has byte i mod 16 of Philox block i / 16.
 namespace tessera::quantizer {
 
 /// The key of the random numbers of one weight, side and step.
@@ -15,10 +16,12 @@ TESSERA_FN inline RandomKey draw_key(const Descriptor& d, Side side) {
   return draw_key(d.seed, d.draws[static_cast<int>(side)], *d.step);
 }
 
+TESSERA_FN inline PhiloxBlock draw_counter(const RandomKey& key, std::uint64_t block) {
+  return {{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
+           static_cast<std::uint32_t>(key.stream), static_cast<std::uint32_t>(key.stream >> 32)}};
+}
 TESSERA_FN inline PhiloxBlock draw_block(const RandomKey& key, std::uint64_t block) {
-  return philox({{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
-                  static_cast<std::uint32_t>(key.stream), static_cast<std::uint32_t>(key.stream >> 32)}},
-                key.seed);
+  return philox(draw_counter(key, block), key.seed);
 }
 TESSERA_FN inline std::uint32_t byte_of(const PhiloxBlock& block, std::uint64_t i) {
   return block.word[i % 16 / 4] >> (8 * (i % 4)) & 0xFFu;

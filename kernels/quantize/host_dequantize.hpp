@@ -46,7 +46,7 @@ template <class Element, class T, class Code>
   }
 }
 
-/// Where the decoded lines of a patch go: as they are stored (InPlace), or transposed, for a copy that is stored
+/// Destinations of a patch's decoded lines: in the stored order (InPlace), or transposed, for a copy that is stored
 /// transposed and decoded for a product.
 template <class T>
 struct InPlace {

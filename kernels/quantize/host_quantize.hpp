@@ -1,6 +1,7 @@
 #pragma once
 #include <atomic>
 
+#include "kernels/quantize/host_gelu.hpp"
 #include "kernels/quantize/host_patch.hpp"
 
 /// Full quantization of a patch on one thread.
@@ -175,12 +176,17 @@ inline void quantize_copies(const SourcePatch<typename M::Source>& x, const Desc
   }
 }
 
-template <class Staged, class Stored>
-inline typename Staged::Stored stage(Stored x) {
-  if constexpr (std::is_same_v<Stored, typename Staged::Stored>)
-    return x;
-  else
-    return bf16(x).bits;
+/// What the quantizer sees of n values of a row.
+template <class Source>
+using Staged = std::conditional_t<std::is_same_v<Source, FromFp32>, FromFp32, FromBf16>;
+template <class Source>
+inline void stage_row(const Stored<Source>* x, int n, Stored<Staged<Source>>* out) {
+  for (int c = 0; c < n; ++c) {
+    if constexpr (std::is_same_v<Source, FromMaster>)
+      out[c] = bf16(x[c]).bits;
+    else
+      out[c] = x[c];
+  }
 }
 
 template <Format F, class M>
@@ -192,22 +198,27 @@ inline void quantize_patch(const Descriptor& d, const Patch& p) {
     for (int s = 0; s < 2; ++s)
       if (d.side[s].amax) tensor[s] = F::tensor_scale(d.side[s].amax[p.member]);
     // A contiguous copy, since each value is read several times and rows a power of two apart share cache sets. Masters
-    // are rounded on the way.
-    using Staged = std::conditional_t<std::is_same_v<typename M::Source, FromMaster>, FromBf16, typename M::Source>;
-    alignas(64) typename Staged::Stored staged[edge][edge];
-    const SourcePatch<typename M::Source> x(d, p);
+    // are rounded, and gelus found, on the way.
+    using Source = typename M::Source;
+    alignas(64) Stored<Staged<Source>> staged[edge][edge];
+    const SourcePatch<Source> x(d, p);
     const OwnedRows owned(d, p);
     std::uint32_t found = 0;
     for (int r = owned.begin; r < owned.end; ++r) {
       const auto row = x.row(r);
       fetch_ahead(row.first + p.columns);
-      for (int c = 0; c < p.columns; ++c) staged[r][c] = stage<Staged>(row.first[c]);
-      if constexpr (std::is_same_v<typename M::Source, FromBf16>)
+      if constexpr (OfGelu<Source>)
+        find_row<Source>(d, p, r, row.first, staged[r]);
+      else
+        stage_row<Source>(row.first, p.columns, staged[r]);
+      if constexpr (std::is_base_of_v<FromBf16, Source>)
         for (int c = 0; c < p.columns; ++c) found |= ((staged[r][c] & 0x7F80u) + 0x0080u) & 0x8000u;
       fetch_to_write<F>(d, p, r);
     }
     if (found != 0 && d.not_finite) std::atomic_ref(*d.not_finite).store(1, std::memory_order_relaxed);
-    quantize_copies<F, Mode<Staged, M::purpose>>(SourcePatch<Staged>(staged[0], edge), d, p, tensor);
+    if constexpr (std::is_same_v<Source, FromGeluGradient>)
+      if (d.gelu.sums) sum_columns(d, p, staged);
+    quantize_copies<F, Mode<Staged<Source>, M::purpose>>(SourcePatch<Staged<Source>>(staged[0], edge), d, p, tensor);
   }
 }
 

@@ -71,6 +71,15 @@ __device__ inline uint4 load_once(const uint4* p) {
                : "l"(p), "l"(leave_first()));
   return v;
 }
+/// The same, of which none is delayed beyond a barrier: compilers move the others between what is computed from them.
+__device__ inline uint4 load_in_order(const uint4* p) {
+  uint4 v;
+  asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0,%1,%2,%3}, [%4], %5;"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p), "l"(leave_first())
+               : "memory");
+  return v;
+}
 __device__ inline uint2 load_once(const uint2* p) {
   uint2 v;
   asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v2.u32 {%0,%1}, [%2], %3;"
@@ -173,8 +182,9 @@ __device__ inline void load_floats(const float* x, float (&v)[run]) {
 /// Loads eight values of a row, all of them owned, from a multiple of 16 bytes.
 template <class Source>
 __device__ void load_run(const typename Source::Stored* x, int r, Held<Source>& held) {
-  if constexpr (std::is_same_v<Source, FromBf16>) {
-    const uint4 v = load_once(reinterpret_cast<const uint4*>(x));
+  if constexpr (std::is_base_of_v<FromBf16, Source>) {
+    const auto* const from = reinterpret_cast<const uint4*>(x);
+    const uint4 v = OfGelu<Source> ? load_in_order(from) : load_once(from);
     held.pair[r][0] = v.x, held.pair[r][1] = v.y, held.pair[r][2] = v.z, held.pair[r][3] = v.w;
   } else {
     float v[run];
@@ -183,7 +193,27 @@ __device__ void load_run(const typename Source::Stored* x, int r, Held<Source>& 
   }
 }
 
-/// Loads the thread's part of a patch that begins at `x`; elements outside the extent are zero.
+/// Loads row r of the thread's part of a patch that begins at `x`; elements outside the extent are zero.
+template <class Source, class Extent>
+__device__ void load_row(const typename Source::Stored* x, std::int64_t width, const Seat& seat, const Extent& extent,
+                         int r, Held<Source>& held) {
+  const auto* row = x + (seat.row + r) * width + seat.column;
+  if constexpr (Extent::all) {
+    load_run<Source>(row, r, held);
+  } else {
+    const int first = extent.first(seat.row + r) - seat.column, end = extent.end(seat.row + r) - seat.column;
+    if (extent.vectors && first <= 0 && end >= run) {
+      load_run<Source>(row, r, held);
+    } else {
+      float v[run];
+#pragma unroll
+      for (int c = 0; c < run; ++c) v[c] = c >= first && c < end ? Source::value(row[c]) : 0.0f;
+      held.put(r, v);
+    }
+  }
+}
+
+/// Loads the thread's part of a patch.
 template <class Source, class Extent>
 __device__ Held<Source> load(const typename Source::Stored* x, std::int64_t width, const Seat& seat,
                              const Extent& extent) {
@@ -192,22 +222,7 @@ __device__ Held<Source> load(const typename Source::Stored* x, std::int64_t widt
     if (!extent.holds(seat)) return held;
   }
 #pragma unroll
-  for (int r = 0; r < height; ++r) {
-    const auto* row = x + (seat.row + r) * width + seat.column;
-    if constexpr (Extent::all) {
-      load_run<Source>(row, r, held);
-    } else {
-      const int first = extent.first(seat.row + r) - seat.column, end = extent.end(seat.row + r) - seat.column;
-      if (extent.vectors && first <= 0 && end >= run) {
-        load_run<Source>(row, r, held);
-      } else {
-        float v[run];
-#pragma unroll
-        for (int c = 0; c < run; ++c) v[c] = c >= first && c < end ? Source::value(row[c]) : 0.0f;
-        held.put(r, v);
-      }
-    }
-  }
+  for (int r = 0; r < height; ++r) load_row<Source>(x, width, seat, extent, r, held);
   return held;
 }
 
@@ -242,15 +257,26 @@ __device__ inline std::uint32_t largest(const Floats& x) {
   return top;
 }
 
-/// Replaces NaN by infinity, which has the same code in formats without NaN and infinity. Returns the largest magnitude
-/// before.
-__device__ inline std::uint32_t largest_without_nan(Pairs& x) {
+/// The largest magnitude in each half of all the thread's words; NaN if one is.
+__device__ inline std::uint32_t largest_or_nan(const Pairs& x) {
   std::uint32_t most = 0;
 #pragma unroll
   for (int r = 0; r < height; ++r)
 #pragma unroll
     for (int i = 0; i < run / 2; ++i) asm("max.NaN.xorsign.abs.bf16x2 %0, %0, %1;" : "+r"(most) : "r"(x.pair[r][i]));
-  const std::uint32_t top = larger(most << 16 & 0x7FFF0000u, most & 0x7FFF0000u);
+  return most & 0x7FFF7FFFu;
+}
+/// Whether one of the thread's values is NaN or infinite.
+__device__ inline bool not_finite(const Pairs& x) {
+  // Adding one to an exponent carries into the sign only if all its bits are ones.
+  return ((largest_or_nan(x) + 0x00800080u) & 0x80008000u) != 0;
+}
+
+/// Replaces NaN by infinity, which has the same code in formats without NaN and infinity. Returns the largest magnitude
+/// before.
+__device__ inline std::uint32_t largest_without_nan(Pairs& x) {
+  const std::uint32_t most = largest_or_nan(x);
+  const std::uint32_t top = larger(most << 16, most & 0xFFFF0000u);
   if (top <= 0x7F800000u) return top;
   const std::uint32_t number = largest(x);
 #pragma unroll

@@ -46,6 +46,19 @@ class Counted {
   std::int64_t before_;
 };
 
+const std::uint16_t* bits(const Tensor& t) { return static_cast<const std::uint16_t*>(t.data); }
+
+quantizer::TableView view_of_gelus(Stream& stream, FormatId format, const QuantizedMatrix& matrix,
+                                   const quantizer::GeluPlaces& places, const Tensor& bias) {
+  require(finds_gelus(format) && matrix.members == 1, "quantize_one", "gelus of one matrix, of formats that find them");
+  require(matrix.values.type == DType::bf16, "quantize_one", "values are bf16");
+  require(!bias || (bias.type == DType::bf16 && bias.elements() == matrix.matrix.columns), "quantize_one",
+          "bias is bf16 [F]");
+  quantizer::TableView view = quantizer::view_of_one(stream, format, matrix);
+  view.one.gelu = places;
+  return view;
+}
+
 Amaxes amaxes_of(const QuantizeTable& table, const Tensor& amaxes, const char* kernel) {
   require(amaxes.elements() == table.amax_entries() && (amaxes.type == DType::bf16 || table.amax_entries() == 0),
           kernel, "amaxes are bf16 [table.amax_entries()]");
@@ -81,15 +94,52 @@ void decode_factors(Stream& stream, const QuantizeTable& table, Side side) {
   quantizer::decode(stream, table.format(), table.view(), DType::bf16, side, Decoding::factor);
 }
 
-void quantize_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose) {
-  require(matrix.values.type == DType::bf16, "quantize_one", "values are bf16");
+namespace {
+
+void check_one(FormatId format, const QuantizedMatrix& matrix, Purpose purpose, const char* kernel) {
+  require(matrix.values.type == DType::bf16, kernel, "values are bf16");
   const bool random = visit_format(format, [&]<class F>() { return F::hadamard; }) && purpose == Purpose::gradient;
-  require(!random || matrix.draws.step.type == DType::u64, "quantize_one",
-          "gradients that are rounded at random need a step");
+  require(!random || matrix.draws.step.type == DType::u64, kernel, "gradients that are rounded at random need a step");
+}
+
+}  // namespace
+
+void quantize_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose) {
+  check_one(format, matrix, purpose, "quantize_one");
   const quantizer::TableView view = quantizer::view_of_one(stream, format, matrix);
   const Counted counted(stream, purpose);
   quantizer::find_amax(stream, format, view, Reading::bf16, purpose);
   quantizer::make_copies(stream, format, view, Reading::bf16, purpose);
+}
+
+bool finds_gelus(FormatId format) {
+  return visit_format(format, []<class F>() { return quantizer::finds_gelus<F>; });
+}
+
+void quantize_one(Stream& stream, FormatId format, QuantizedMatrix matrix, const Gelu& x) {
+  matrix.values = x.pre;
+  const quantizer::TableView view = view_of_gelus(stream, format, matrix, {nullptr, bits(x.bias), nullptr}, x.bias);
+  const Counted counted(stream, Purpose::activation);
+  quantizer::make_copies(stream, format, view, Reading::gelu, Purpose::activation);
+}
+
+void quantize_one(Stream& stream, FormatId format, QuantizedMatrix matrix, const GeluGradient& dx, const Tensor& sums) {
+  require(dx.pre.type == DType::bf16 && dx.pre.shape == dx.dy.shape, "quantize_one", "pre has the shape of dy");
+  require(!sums || (sums.type == DType::f32 && sums.shape == gelu_gradient_sums(matrix.matrix)), "quantize_one",
+          "sums are f32 [ceil(M / 128), F]");
+  matrix.values = dx.dy;
+  quantizer::TableView view =
+      view_of_gelus(stream, format, matrix, {bits(dx.pre), bits(dx.bias), sums.as<float>()}, dx.bias);
+  view.one.aligned.values = view.one.aligned.values && reinterpret_cast<std::uintptr_t>(dx.pre.data) % 16 == 0;
+  const Counted counted(stream, Purpose::gradient);
+  quantizer::make_copies(stream, format, view, Reading::gelu_gradient, Purpose::gradient);
+}
+
+void make_factors(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose) {
+  check_one(format, matrix, purpose, "make_factors");
+  require(quantizer::has_factors(format), "make_factors", "blocks run along one dimension");
+  const Counted counted(stream, purpose);
+  quantizer::make_factors(stream, format, matrix, purpose);
 }
 
 void decode_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Side side) {

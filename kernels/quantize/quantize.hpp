@@ -2,9 +2,9 @@
 #include "kernels/base/stream.hpp"
 #include "kernels/quantize/table.hpp"
 
-/// Quantization, to the bit of kernels/formats, of all matrices of a table in one launch; equal bits on every back end.
-/// Nothing allocates. Copies are made where the table names their buffers. All throw Error{internal} on a table that
-/// does not suit and order on `stream`. Local.
+/// Quantization of all matrices of a table in one launch, with the bits that kernels/formats defines on every back end.
+/// Makes the copies for which the table has buffers. All functions order on `stream`, allocate nothing, and throw
+/// Error{internal} if the table does not suit. Local.
 namespace tessera {
 
 /// Whether fp32 values are rounded to bf16 before they are quantized (every weight), or taken as given.
@@ -20,46 +20,73 @@ struct QuantizeLaunches {
   std::int64_t weights = 0, activations = 0, gradients = 0;
 };
 
-/// values -> data and scales of both copies, padding zeroed; amax where the format has one (two small launches more,
-/// and one for scales that repeat). What is owned must consist of whole rows of blocks. With `block_scales`, scales go
-/// there instead of into the arrays.
+/// Quantizes: values -> data and scales of both copies, padding zeroed, and amax if the format has one (two small
+/// launches more, and one for scales that repeat). Owned elements must be whole rows of blocks. With `block_scales`,
+/// scales are written there instead of into the copies' arrays.
 void quantize(Stream& stream, const QuantizeTable& table, Precision precision = Precision::bf16_first,
               Purpose purpose = Purpose::weight);
 
-/// Its two halves: the amax of every member, as each copy sees the values, for formats that have one; then the copies
-/// from the amaxes that the table's buffers hold already (of a matrix that is quantized in parts, say).
+/// The two halves of quantize(). find_amax: the amax of every member, of the values as each copy quantizes them, for
+/// formats that have one. quantize_with_amax: the copies, from amaxes that are in the table's buffers already, for
+/// example of a matrix that is quantized in parts.
 void find_amax(Stream& stream, const QuantizeTable& table, Precision precision = Precision::bf16_first,
                Purpose purpose = Purpose::weight);
 void quantize_with_amax(Stream& stream, const QuantizeTable& table, Precision precision = Precision::bf16_first,
                         Purpose purpose = Purpose::weight);
 
-/// One copy -> values [rows, columns], or [columns, rows] where the copy is stored transposed; bf16 results are rounded
-/// to nearest even. Rotated copies stay rotated.
+/// Dequantizes one copy: values [rows, columns], or [columns, rows] if the copy is stored transposed; bf16 results are
+/// rounded to nearest even. A Hadamard rotation is not undone.
 void dequantize(Stream& stream, const QuantizeTable& table, Side side);
-/// One copy -> bf16 values [rows, columns] as products take them, however the copy is stored, without the tensor's
-/// scale, which belongs into a product's alpha: exact but for extreme scales.
+/// Decodes one copy to factors of products: bf16 values [rows, columns] whatever order the copy is stored in, without
+/// the tensor's scale, which becomes a product's alpha. Exact except for extreme scales.
 void decode_factors(Stream& stream, const QuantizeTable& table, Side side);
 
-/// quantize() and decode_factors() of one matrix, all of it, bf16, whose description travels with the launch: nothing
-/// is uploaded, so a captured launch needs no memory but its factors'.
+/// quantize() and decode_factors() of one whole bf16 matrix, whose description is passed with the launch: nothing is
+/// uploaded, so that a captured launch needs no memory besides its factors.
 void quantize_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose);
 void decode_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Side side);
-/// The same of `copies` that lie apart, at most decoded_at_once: each is a member of `matrix`, whose values they fill.
+/// quantize_one() and decode_one() in one launch, with the same bits, but without codes in memory: each copy's data are
+/// bf16 factors of the matrix's shape, with an amax if the format has one, and no scales. For formats whose blocks run
+/// along one dimension.
+void make_factors(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose);
+
+/// gelu(pre + bias), tanh form, and its gradient dy gelu'(pre + bias); bias [F] may be empty. Products of codes read
+/// them through quantizers only, which compute them from their inputs, so that neither is stored.
+struct Gelu {
+  Tensor pre;  ///< [M,F]
+  Tensor bias = {};
+};
+struct GeluGradient {
+  Tensor dy, pre;  ///< [M,F]
+  Tensor bias = {};
+};
+/// Whether a format's quantizer finds gelus.
+bool finds_gelus(FormatId format);
+/// quantize_one() of these values, computed in fp32 and rounded to bf16 (`matrix` names none). `sums` (f32
+/// gelu_gradient_sums(), or empty) become the column sums of each 128 rows of the gradient: by sixteens, in order.
+void quantize_one(Stream& stream, FormatId format, QuantizedMatrix matrix, const Gelu& x);
+void quantize_one(Stream& stream, FormatId format, QuantizedMatrix matrix, const GeluGradient& dx, const Tensor& sums);
+constexpr Shape gelu_gradient_sums(formats::Matrix m) {
+  return {(m.rows + quantizer::patch_edge - 1) / quantizer::patch_edge, m.columns};
+}
+
+/// decode_one() of at most decoded_at_once `copies` in separate memory: copy i is member i of `matrix`, to whose values
+/// it is decoded.
 void decode_apart(Stream& stream, FormatId format, const QuantizedMatrix& matrix, std::span<const Copy> copies,
                   Side side);
 inline constexpr int decoded_at_once = quantizer::Apart::most;
 
-/// Shards, first step: amaxes (bf16 [table.amax_entries()]) = the largest magnitude of bf16(values) in every block,
-/// over the owned elements alone, and 0 where none is owned; then of every member. A maximum over ranks completes both.
+/// Sharded quantization, step 1: amaxes (bf16 [table.amax_entries()]) = the largest magnitude of bf16(values) in every
+/// block, then in every member, over owned elements only; 0 if none is owned. A maximum over ranks completes them.
 void block_amax(Stream& stream, const QuantizeTable& table, const Tensor& amaxes);
-/// Second step, from complete amaxes: data of exactly the owned elements, never a byte or nibble outside; all rowwise
-/// scales with padding (columnwise ones too where the data serves both sides) and amax of the whole matrices, or, with
-/// `block_scales`, the scales of the blocks whose first row is owned. The format bf16 takes no amaxes.
+/// Step 2, from complete amaxes: data of exactly the owned elements, without touching a byte or nibble outside; all
+/// rowwise scales with padding (columnwise ones too if the data serve both sides) and amax of the whole matrices, or,
+/// with `block_scales`, the scales of the blocks whose first row is owned. Format bf16 needs no amaxes.
 void partial_cast(Stream& stream, const QuantizeTable& table, const Tensor& amaxes);
-/// Last step, from the gathered rowwise copy: columnwise data and scales. With `block_scales`, the rowwise array too.
+/// Step 3, from the gathered rowwise copy: columnwise data and scales. With `block_scales`, also the rowwise scales.
 void build_columnwise(Stream& stream, const QuantizeTable& table);
 
-/// scales -> swizzled, for each copy that has both.
+/// Writes Copy::swizzled from Copy::scales, for each copy that has both.
 void swizzle_scales(Stream& stream, const QuantizeTable& table);
 
 }  // namespace tessera

@@ -1,5 +1,9 @@
+#include <variant>
+
 #include "kernels/quantize/back.hpp"
+#include "kernels/quantize/columns.cuh"
 #include "kernels/quantize/draws.cuh"
+#include "kernels/quantize/gelu.cuh"
 #include "kernels/quantize/scales.cuh"
 
 namespace tessera::quantizer {
@@ -26,15 +30,17 @@ template <Format F, class Source>
 inline constexpr int blocks_a_multiprocessor = (threads * patches_a_multiprocessor<F, Source>) / threads_of(area_of<F>);
 
 /// Shared memory of a block of threads: what is gathered of an area before it is stored.
-template <Format F>
+template <Format F, class M>
 struct Shared {
   static constexpr bool turned = F::columnwise_order == Order::transposed;
   alignas(16) std::byte codes[turned ? Turned<typename F::Element>::bytes : 16];
   Grid<F, Side::rowwise, area_of<F>> rowwise;
   Grid<F, Side::columnwise, area_of<F>> columnwise;
   ScaleLines lines[2];
+  typename Encodings<F>::Memory encodings[2];
+  std::conditional_t<rounds_at_random<F, M>, Draws::Memory, std::monostate> draws;
   std::uint32_t warps[threads / 32];
-  std::uint32_t columns[F::block == formats::Block{1, patch_edge} ? threads / 16 : 1][patch_edge];
+  ColumnTops<F> columns;
 };
 
 /// Number of bands in the area that a task names.
@@ -63,7 +69,7 @@ __device__ void store_turned(const Descriptor& d, const Patch& p, const Turned<t
 /// Quantizes in square tiles: one encoding serves both copies.
 template <Format F, class M, class Extent>
 __device__ void quantize_tiles(Held<typename M::Source>& x, const Descriptor& d, const Patch& p, const Extent& extent,
-                               Shared<F>& shared, const TensorScale& tensor) {
+                               Shared<F, M>& shared, const TensorScale& tensor) {
   using Element = typename F::Element;
   constexpr int tile = F::block.rows;
   constexpr bool turned = F::columnwise == Columnwise::transposed;
@@ -99,28 +105,30 @@ __device__ void quantize_tiles(Held<typename M::Source>& x, const Descriptor& d,
 /// Quantizes in blocks along rows: each block belongs to a few neighbouring lanes.
 template <Format F, class M, class Extent>
 __device__ void quantize_rows(const Held<typename M::Source>& x, const Descriptor& d, const Patch& p,
-                              const Extent& extent, Shared<F>& shared, const TensorScale& tensor) {
+                              const Extent& extent, Shared<F, M>& shared, const TensorScale& tensor) {
   using Element = typename F::Element;
   constexpr int length = F::block.columns;
-  constexpr bool at_random = F::hadamard && M::purpose == Purpose::gradient;
+  constexpr bool at_random = rounds_at_random<F, M>;
   const Seat seat;
   std::byte* out = row_of<F>(d, p, Side::rowwise, seat);
-  std::uint32_t draws[at_random ? height : 1][2];
-  if constexpr (at_random) draw_runs(d, p, Side::rowwise, seat, draws);
+  const Encodings<F> encoding_of(tensor, shared.encodings[0]);
+  if constexpr (at_random) Draws(shared.draws).fill(d, p, Side::rowwise, seat);
 #pragma unroll
   for (int r = 0; r < height; r += 2) {
     std::uint32_t top[2];
     largest_of_rows<length / run>(x, r, top);
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
-      const auto encoding = F::encoding(largest_of(top[k]), tensor);
+      const auto encoding = encoding_of(top[k]);
       if (seat.column % length == 0) shared.rowwise.at(seat.row + r + k, seat.column / length) = encoding.scale;
       float v[run];
 #pragma unroll
       for (int c = 0; c < run; ++c) v[c] = x.value(r + k, c) * encoding.multiplier;
       Run<Element> codes;
       if constexpr (at_random)
-        codes = encode_run_at_random(v, [&](int c) { return drawn(draws[r + k], c); });
+        codes = encode_run_at_random(v, [&](int c) {
+          return Draws::along_row(Draws(shared.draws).four(seat.row + r + k, seat.column + c / 4 * 4), c);
+        });
       else
         codes = encode_run(Element(), v);
       store_row<Element>(out + formats::data_bytes<F>((r + k) * d.matrix.columns), codes, seat, r + k, extent);
@@ -128,73 +136,29 @@ __device__ void quantize_rows(const Held<typename M::Source>& x, const Descripto
   }
 }
 
-/// Sixteen values of a column, rotated (Hadamard) if the format says so.
-template <bool rotated, class X>
-__device__ void column_of(const X& x, int c, float (&y)[height]) {
-#pragma unroll
-  for (int r = 0; r < height; ++r) y[r] = rotated && (hadamard_signs >> r & 1u) ? -x.value(r, c) : x.value(r, c);
-  if constexpr (rotated) {
-    static_assert(height == hadamard_block);
-#pragma unroll
-    for (int stride = 1; stride < height; stride *= 2)
-#pragma unroll
-      for (int r = 0; r < height; ++r) {
-        if (r & stride) continue;
-        const float a = y[r], b = y[r + stride];
-        y[r] = a + b;
-        y[r + stride] = a - b;
-      }
-#pragma unroll
-    for (float& v : y) v *= 0.25f;
-  }
-}
-__device__ inline std::uint32_t largest_in(const float (&y)[height]) {
-  float top = 0;
-#pragma unroll
-  for (const float v : y) top = fmaxf(top, fabsf(v));
-  return __float_as_uint(top);
-}
-
-/// Largest magnitude of the blocks in the thread's columns, over as many bands of sixteen rows as a block has.
-template <Format F, class X>
-__device__ void largest_of_column_blocks(const X& x, std::uint32_t (&top)[run], Shared<F>& shared) {
-  constexpr int length = F::block.columns;
-  const Seat seat(area_of<F>);
-  largest_of_columns(x, top);
-  if constexpr (length == 2 * height) {
-#pragma unroll
-    for (std::uint32_t& t : top) t = shuffled_larger(t, 16);
-  } else if constexpr (length == patch_edge) {
-#pragma unroll
-    for (int c = 0; c < run; ++c) shared.columns[seat.row / height][seat.column + c] = top[c];
-    __syncthreads();
-#pragma unroll
-    for (int c = 0; c < run; ++c)
-#pragma unroll
-      for (int band = 0; band < threads / 16; ++band) top[c] = larger(top[c], shared.columns[band][seat.column + c]);
-  } else {
-    static_assert(length == height);
-  }
-}
-
 /// Quantizes in blocks along columns and transposes: the sixteen codes of a column become neighbours.
 template <Format F, class M>
-__device__ void turn_columns(const Held<typename M::Source>& x, const Descriptor& d, const Patch& p, Shared<F>& shared,
-                             const TensorScale& tensor) {
+__device__ void turn_columns(const Held<typename M::Source>& x, const Descriptor& d, const Patch& p,
+                             Shared<F, M>& shared, const TensorScale& tensor) {
   using Element = typename F::Element;
   constexpr int length = F::block.columns;
-  constexpr bool rotated = F::hadamard && M::purpose != Purpose::weight,
-                 at_random = F::hadamard && M::purpose == Purpose::gradient;
+  constexpr bool at_random = rounds_at_random<F, M>;
   const Seat seat;
-  std::uint32_t draws[at_random ? height : 1][2], top[run];
-  if constexpr (at_random) draw_runs(d, p, Side::columnwise, seat, draws);
-  if constexpr (!rotated) largest_of_column_blocks<F>(x, top, shared);
+  const Encodings<F> encoding_of(tensor, shared.encodings[1]);
+  std::uint32_t draws[at_random ? height : 1], top[run];
+  if constexpr (at_random) Draws(shared.draws).fill(d, p, Side::columnwise, seat);
+  if constexpr (!rotates<F, M>) largest_of_column_blocks(x, seat, top, shared.columns);
   const Turned<Element> turned(shared.codes);
 #pragma unroll
   for (int c = 0; c < run; ++c) {
     float y[height];
-    column_of<rotated>(x, c, y);
-    const auto encoding = F::encoding(largest_of(rotated ? largest_in(y) : top[c]), tensor);
+    column_of<rotates<F, M>>(x, c, y, top[c]);
+    const auto encoding = encoding_of(top[c]);
+    if constexpr (at_random) {
+#pragma unroll
+      for (int r = 0; r < height; ++r)
+        if (c % 4 == 0) draws[r] = Draws(shared.draws).four(seat.row + r, seat.column + c);
+    }
     if (seat.row % length == 0) shared.columnwise.at(seat.row / length, seat.column + c) = encoding.scale;
     Column<Element> codes;
 #pragma unroll
@@ -204,7 +168,8 @@ __device__ void turn_columns(const Held<typename M::Source>& x, const Descriptor
       for (int r = 0; r < run; ++r) v[r] = y[half + r] * encoding.multiplier;
       Run<Element> part;
       if constexpr (at_random) {
-        part = encode_run_at_random(v, [&](int r) { return drawn(draws[half + r], c); });
+        part = encode_run_at_random(
+            v, [&](int r) { return Draws::along_column(draws[half + r], draws[half + r + 2], c); });
       } else {
         part = encode_run(Element(), v);
       }
@@ -218,12 +183,12 @@ __device__ void turn_columns(const Held<typename M::Source>& x, const Descriptor
 /// Quantizes in blocks along rows and along columns, with both copies in the source's order: one row of both at a time.
 template <Format F, class M, class Extent>
 __device__ void quantize_in_place(const Held<typename M::Source>& x, const Descriptor& d, const Patch& p,
-                                  const Extent& extent, Shared<F>& shared, const TensorScale (&tensor)[2]) {
+                                  const Extent& extent, Shared<F, M>& shared, const TensorScale (&tensor)[2]) {
   using Element = typename F::Element;
   constexpr int length = F::block.columns;
   const Seat seat(area_of<F>);
   std::uint32_t top[run];
-  largest_of_column_blocks<F>(x, top, shared);
+  largest_of_column_blocks(x, seat, top, shared.columns);
   float multiplier[run];
 #pragma unroll
   for (int c = 0; c < run; ++c) {
@@ -250,10 +215,15 @@ __device__ void quantize_in_place(const Held<typename M::Source>& x, const Descr
 
 template <Format F, class M, class Extent>
 __device__ void quantize_blocks(const Held<typename M::Source>& x, const Descriptor& d, const Patch& p,
-                                const Extent& extent, Shared<F>& shared, const TensorScale (&tensor)[2]) {
+                                const Extent& extent, Shared<F, M>& shared, const TensorScale (&tensor)[2]) {
   if constexpr (F::columnwise_order == Order::as_source) {
     quantize_in_place<F, M>(x, d, p, extent, shared, tensor);
   } else {
+    if constexpr (follows_scale<F>) {
+      for (int s = 0; s < 2; ++s)
+        if (d.side[s].data) Encodings<F>(tensor[s], shared.encodings[s]).prepare();
+      __syncthreads();
+    }
     if (d.side[0].data) quantize_rows<F, M>(x, d, p, extent, shared, tensor[0]);
     if (d.side[1].data) turn_columns<F, M>(x, d, p, shared, tensor[1]);
   }
@@ -271,21 +241,10 @@ __device__ void quantize_blocks(const Held<typename M::Source>& x, const Descrip
     store_turned<F>(d, p, Turned<typename F::Element>(shared.codes), extent);
 }
 
-/// Whether one of the thread's values is NaN or infinite: adding one to an exponent carries into the sign only if all
-/// its bits are ones.
-__device__ inline bool not_finite(const Pairs& x) {
-  std::uint32_t carried = 0;
-#pragma unroll
-  for (int r = 0; r < height; ++r)
-#pragma unroll
-    for (int i = 0; i < run / 2; ++i) carried |= (x.pair[r][i] & 0x7F807F80u) + 0x00800080u;
-  return (carried & 0x80008000u) != 0;
-}
-
 template <Format F, class M, class Extent>
 __device__ void quantize_held(Held<typename M::Source> x, const Descriptor& d, const Patch& p, const Extent& extent,
-                              Shared<F>& shared) {
-  if constexpr (std::is_same_v<typename M::Source, FromBf16>)
+                              Shared<F, M>& shared) {
+  if constexpr (std::is_base_of_v<FromBf16, typename M::Source>)
     if (d.not_finite != nullptr && not_finite(x)) *d.not_finite = 1;
   find_lines<F, area_of<F>>(d, p, owned_rows<Extent>(d, p), shared.lines);
   TensorScale tensor[2];
@@ -297,9 +256,11 @@ __device__ void quantize_held(Held<typename M::Source> x, const Descriptor& d, c
     quantize_blocks<F, M>(x, d, p, extent, shared, tensor);
 }
 template <Format F, class M, class Extent>
-__device__ void quantize_patch(const Descriptor& d, const Patch& p, const Extent& extent, Shared<F>& shared) {
+__device__ void quantize_patch(const Descriptor& d, const Patch& p, const Extent& extent, Shared<F, M>& shared) {
   using Source = typename M::Source;
-  if constexpr (F::scaled)
+  if constexpr (OfGelu<Source>)
+    quantize_held<F, M>(found<Source>(d, p, extent, shared.columns.of_band), d, p, extent, shared);
+  else if constexpr (F::scaled)
     quantize_held<F, M>(load<Source>(SourcePatch<Source>(d, p).origin, d.matrix.columns, Seat(area_of<F>), extent), d,
                         p, extent, shared);
   else
@@ -309,7 +270,7 @@ __device__ void quantize_patch(const Descriptor& d, const Patch& p, const Extent
 /// Not inlined, so that the registers of these rare patches do not count for the others.
 template <Format F, class M>
 __device__ __noinline__ void quantize_part(const Descriptor& d, std::int64_t member, std::int64_t row,
-                                           std::int64_t column, bool vectors, Shared<F>& shared) {
+                                           std::int64_t column, bool vectors, Shared<F, M>& shared) {
   const Patch p = area_at(d, member, row, column, area_of<F>);
   quantize_patch<F, M>(d, p, Part{p, d.matrix.columns, vectors}, shared);
 }
@@ -318,7 +279,7 @@ template <Format F, class M>
 __global__ void __launch_bounds__(threads_of(area_of<F>), blocks_a_multiprocessor<F, typename M::Source>)
     bands_kernel(const __grid_constant__ TableView table) {
   __shared__ Descriptor descriptor;
-  __shared__ Shared<F> shared;
+  __shared__ Shared<F, M> shared;
   const Task task = table.owned_groups[blockIdx.x / bands_a_group<F>];
   const int band = static_cast<int>(blockIdx.x % bands_a_group<F>);
   constexpr int down = patch_edge / area_of<F>.rows;
@@ -338,7 +299,7 @@ template <Format F, class M>
 __global__ void __launch_bounds__(threads, blocks_a_multiprocessor<F, typename M::Source>)
     copies_kernel(const __grid_constant__ TableView table) {
   __shared__ Descriptor descriptor;
-  __shared__ Shared<F> shared;
+  __shared__ Shared<F, M> shared;
   // Tasks run backwards after the launch that read all values for their maximum: the last values are still in the
   // cache.
   const Task task = table.owned[F::tensor_amax ? gridDim.x - 1 - blockIdx.x : blockIdx.x];
@@ -372,21 +333,17 @@ __global__ void __launch_bounds__(2 * threads) repeat_kernel(const __grid_consta
   store_scales(d, p, columnwise, owned);
 }
 
-/// Largest magnitude of the thread's values as a copy sees them: rotated or not.
-template <bool rotated, class X>
-__device__ std::uint32_t largest_seen(const X& x) {
-  if constexpr (!rotated) {
-    return largest(x);
-  } else {
-    std::uint32_t top = 0;
+/// Largest magnitude of the thread's values once they are rotated.
+template <class X>
+__device__ std::uint32_t largest_rotated(const X& x) {
+  float top = 0;
 #pragma unroll
-    for (int c = 0; c < run; ++c) {
-      float y[height];
-      column_of<true>(x, c, y);
-      top = larger(top, largest_in(y));
-    }
-    return top;
+  for (int c = 0; c < run; ++c) {
+    float y[height];
+    nearly_rotated(x, c, y);
+    top = fmaxf(top, largest_when_rotated(y));
   }
+  return __float_as_uint(top * rotation_factor);
 }
 
 template <Format F, class M>
@@ -395,7 +352,6 @@ __global__ void __launch_bounds__(threads, blocks_a_multiprocessor<F, typename M
   __shared__ Descriptor descriptor;
   __shared__ std::uint32_t warps[2][threads / 32];
   using Source = typename M::Source;
-  constexpr bool rotated = F::hadamard && M::purpose != Purpose::weight;  // otherwise both copies see equal values
   const Task task = table.owned[blockIdx.x];
   let_next_begin();
   const Descriptor& d = fetch(table, task, descriptor);
@@ -405,11 +361,16 @@ __global__ void __launch_bounds__(threads, blocks_a_multiprocessor<F, typename M
   const auto x = vectors && owned_whole(d, p)
                      ? load<Source>(source.origin, source.width, Seat(), Whole())
                      : load<Source>(source.origin, source.width, Seat(), Part{p, d.matrix.columns, vectors});
-  const std::uint32_t rowwise = largest_of_block(largest_seen<false>(x), warps[0]);
-  const std::uint32_t columnwise = rotated ? largest_of_block(largest_seen<rotated>(x), warps[1]) : rowwise;
+  std::uint32_t top[2] = {};
+  if constexpr (rotates<F, M>) {
+    if (d.side[0].amax != nullptr) top[0] = largest_of_block(largest(x), warps[0]);
+    if (d.side[1].amax != nullptr) top[1] = largest_of_block(largest_rotated(x), warps[1]);
+  } else {
+    top[0] = top[1] = largest_of_block(largest(x), warps[0]);  // both copies see equal values
+  }
   if (threadIdx.x != 0) return;
-  table.largest[0][blockIdx.x] = largest_of(rowwise);
-  table.largest[1][blockIdx.x] = largest_of(columnwise);
+  table.largest[0][blockIdx.x] = largest_of(top[0]);
+  table.largest[1][blockIdx.x] = largest_of(top[1]);
 }
 
 __global__ void __launch_bounds__(member_threads) members_kernel(const __grid_constant__ TableView table) {
@@ -443,6 +404,10 @@ void with_mode(FormatId format, Reading reading, Purpose purpose, const Run& wor
     const auto of_format = [&]<class M>() { work.template operator()<F, M>(); };
     if (reading == Reading::bf16) return with_purpose<F, FromBf16>(purpose, of_format);
     if (reading == Reading::master) return with_purpose<F, FromMaster>(purpose, of_format);
+    if constexpr (finds_gelus<F>) {
+      if (reading == Reading::gelu) return with_purpose<F, FromGelu>(purpose, of_format);
+      if (reading == Reading::gelu_gradient) return with_purpose<F, FromGeluGradient>(purpose, of_format);
+    }
     with_purpose<F, FromFp32>(purpose, of_format);
   });
 }

@@ -30,6 +30,10 @@ void with_mode(FormatId format, Reading reading, Purpose purpose, const Work& wo
   visit_format(format, [&]<class F>() {
     if (reading == Reading::bf16) return with_purpose<FromBf16, F>(purpose, work);
     if (reading == Reading::master) return with_purpose<FromMaster, F>(purpose, work);
+    if constexpr (finds_gelus<F>) {
+      if (reading == Reading::gelu) return with_purpose<FromGelu, F>(purpose, work);
+      if (reading == Reading::gelu_gradient) return with_purpose<FromGeluGradient, F>(purpose, work);
+    }
     with_purpose<FromFp32, F>(purpose, work);
   });
 }

@@ -1,5 +1,5 @@
 #pragma once
-#include "kernels/quantize/patch.cuh"
+#include "kernels/quantize/codes.cuh"
 
 /// Device code: a patch's scales, gathered in shared memory and stored in the arrays.
 namespace tessera::quantizer::device {
@@ -26,6 +26,44 @@ struct Grid {
   /// The scale of block (i, j) of the area.
   __device__ Scale& at(int i, int j) { return scale[turned ? j * rows + i : i * columns + j]; }
   __device__ Scale at(int i, int j) const { return scale[turned ? j * rows + i : i * columns + j]; }
+};
+
+/// Whether the multiplier of a block follows from the tensor's scale and the block's stored one.
+template <Format F>
+inline constexpr bool follows_scale = requires(float amax, formats::TensorScale tensor) {
+  F::multiplier(std::uint32_t{}, tensor);
+  F::wanted_scale(amax, tensor);
+};
+
+/// Encodings of blocks, as F::encoding() finds them. Where multipliers follow from stored scales, a table of those of
+/// all scales is made first, since they take a division.
+template <Format F>
+class Encodings {
+ public:
+  struct Memory {
+    float multiplier[follows_scale<F> ? 1 << formats::E4M3::bits : 1];
+  };
+  __device__ Encodings(const formats::TensorScale& tensor, Memory& memory) : tensor_(tensor), memory_(memory) {}
+
+  /// Makes the table. All threads call it and wait for one another before they read.
+  __device__ void prepare() const {
+    if constexpr (follows_scale<F>)
+      for (unsigned code = threadIdx.x; code < std::size(memory_.multiplier); code += blockDim.x)
+        memory_.multiplier[code] = F::multiplier(code, tensor_);
+  }
+  __device__ formats::Encoding<typename F::Scale> operator()(std::uint32_t largest) const {
+    if constexpr (follows_scale<F>) {
+      static_assert(std::is_same_v<typename F::ScaleElement, formats::E4M3>);
+      const std::uint32_t code = e4m3_pair(F::wanted_scale(largest_of(largest), tensor_), 0.0f);
+      return {static_cast<typename F::Scale>(code), memory_.multiplier[code]};
+    } else {
+      return F::encoding(largest_of(largest), tensor_);
+    }
+  }
+
+ private:
+  const formats::TensorScale& tensor_;
+  Memory& memory_;
 };
 
 /// The owned rows of an area; only whole rows are owned.

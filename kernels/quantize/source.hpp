@@ -1,10 +1,12 @@
 #pragma once
+#include <type_traits>
+
 #include "kernels/quantize/quantize.hpp"
 
 /// How the values of a table are read.
 namespace tessera::quantizer {
 
-/// What the quantizers see of a matrix: its bf16, its fp32 rounded to bf16 first (all weights), or its fp32 as it is.
+/// How quantizers read a value: bf16; fp32 rounded to bf16 first (all weights); or fp32 as it is.
 struct FromBf16 {
   using Stored = std::uint16_t;
   TESSERA_FN static float value(std::uint16_t bits) {
@@ -20,17 +22,24 @@ struct FromFp32 {
   TESSERA_FN static float value(float x) { return x; }
 };
 
-/// What quantize() does to a patch, fixed at compile time.
+/// A gelu, or its gradient, computed in fp32 from the stored bf16 x (Descriptor::gelu) and rounded to bf16:
+/// gelu(x + bias), x gelu'(pre + bias).
+struct FromGelu : FromBf16 {};
+struct FromGeluGradient : FromBf16 {};
+template <class Source>
+concept OfGelu = std::is_same_v<Source, FromGelu> || std::is_same_v<Source, FromGeluGradient>;
+
+/// Compile-time options of quantize() for a patch.
 template <class SourceType, Purpose source_purpose>
 struct Mode {
   using Source = SourceType;
   static constexpr Purpose purpose = source_purpose;
 };
 
-/// |x| as bits, which order as the magnitudes do; 0 for NaN, so that a maximum ignores it.
+/// Bits of |x|, which order like the magnitudes; 0 for NaN, so that a maximum ignores it.
 TESSERA_FN inline std::uint32_t magnitude(float x) {
   const std::uint32_t u = std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFu;
-  // A mask instead of a choice, which compilers turn into a branch.
+  // A mask instead of a conditional, which compilers turn into a branch.
   return u & static_cast<std::uint32_t>((static_cast<std::int32_t>(u) - 0x7F800001) >> 31);
 }
 TESSERA_FN constexpr std::uint32_t larger(std::uint32_t a, std::uint32_t b) { return a > b ? a : b; }
@@ -43,7 +52,7 @@ struct SourceRow {
   TESSERA_FN float operator()(std::int64_t c) const { return Source::value(first[c]); }
 };
 
-/// The rows of a patch. Only owned elements may be followed.
+/// The rows of a patch. Only owned elements may be accessed.
 template <class Source>
 struct SourcePatch {
   const typename Source::Stored* origin;
@@ -57,7 +66,7 @@ struct SourcePatch {
   TESSERA_FN SourceRow<Source> row(std::int64_t r) const { return {origin + r * width}; }
 };
 
-/// The canonical index of a patch row's first element in its stream of random numbers.
+/// Index in the random stream of a patch row's first element.
 TESSERA_FN inline std::uint64_t draw_index(const Descriptor& d, const Patch& p, std::int64_t r) {
   const std::int64_t local = p.member * d.matrix.rows + p.row + r;
   const std::int64_t row = d.rows ? d.rows[local] : d.first_row + local;

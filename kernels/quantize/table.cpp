@@ -56,11 +56,7 @@ class Check {
   void side(Side side, const Copy& copy) {
     const bool shares = side == Side::columnwise && F::columnwise == formats::Columnwise::shared && m_.rowwise.data;
     if (!copy.data && !copy.scales) return;
-    if (!formats::takes<F>(side, m_.matrix)) {
-      const formats::Block b = formats::block_of<F>(side);
-      expect(false, std::string(name_of(side)) + " needs rows divisible by " + std::to_string(b.rows) +
-                        " and columns by " + std::to_string(b.columns));
-    }
+    takes(side);
     expect(stride_ * F::Element::bits % 8 == 0, "members begin at whole bytes");
     if (shares) {
       expect(!copy.data || copy.data.data == m_.rowwise.data.data, "the columnwise data is the rowwise data itself");
@@ -74,9 +70,17 @@ class Check {
     const std::int64_t entries = m_.members * formats::padded_extent<F>(side, m_.matrix).elements();
     if (copy.scales || !m_.block_scales)
       buffer(copy.scales, entries * sizeof(typename F::Scale), sizeof(typename F::Scale), "scales");
-    if (F::tensor_amax && !(side == Side::columnwise && copy.amax.data == m_.rowwise.amax.data && copy.amax))
-      buffer(copy.amax, m_.members * 4, 4, "amax");
+    amax(side, copy);
     if (copy.swizzled) buffer(copy.swizzled, entries * sizeof(typename F::Scale), 1, "swizzled scales");
+  }
+
+  /// A copy of bf16 factors.
+  void factors(Side side, const Copy& copy) {
+    if (!copy.data) return;
+    takes(side);
+    expect(copy.data.type == DType::bf16 && !copy.scales, "factors are bf16, without scales");
+    buffer(copy.data, span_ * size_of(DType::bf16), size_of(DType::bf16), "factors");
+    amax(side, copy);
   }
 
   void block_scales() {
@@ -112,6 +116,16 @@ class Check {
  private:
   void expect(bool holds, const std::string& rule) const {
     if (!holds) refuse(m_, F::name, rule);
+  }
+  void takes(Side side) const {
+    if (formats::takes<F>(side, m_.matrix)) return;
+    const formats::Block b = formats::block_of<F>(side);
+    expect(false, std::string(name_of(side)) + " needs rows divisible by " + std::to_string(b.rows) +
+                      " and columns by " + std::to_string(b.columns));
+  }
+  void amax(Side side, const Copy& copy) {
+    if (F::tensor_amax && !(side == Side::columnwise && copy.amax.data == m_.rowwise.amax.data && copy.amax))
+      buffer(copy.amax, m_.members * 4, 4, "amax");
   }
   void check_buffer(const Tensor& t, std::int64_t bytes, std::size_t alignment, const char* what) const {
     expect(t.data != nullptr || bytes == 0, std::string(what) + ": no buffer");
@@ -150,13 +164,14 @@ Matrix patches_of(Matrix m) {
 }
 
 template <Format F>
-quantizer::Alignment alignment_of(const Descriptor& d, std::int64_t value_bytes) {
+quantizer::Alignment alignment_of(const Descriptor& d, std::int64_t value_bytes, Contents contents) {
   const auto fits = [&](const std::byte* first, std::int64_t line, std::int64_t bits, std::int64_t moved) {
     const std::int64_t bytes = moved * bits / 8;
     return (reinterpret_cast<std::intptr_t>(first) | line * bits / 8 | d.stride * bits / 8) % bytes == 0;
   };
-  const std::int64_t code = F::Element::bits;
-  const bool turned = F::columnwise_order == formats::Order::transposed;
+  const bool factors = contents == Contents::factors;
+  const std::int64_t code = factors ? 16 : F::Element::bits;
+  const bool turned = !factors && F::columnwise_order == formats::Order::transposed;
   return {(reinterpret_cast<std::intptr_t>(d.values - d.begin * value_bytes) | d.matrix.columns * value_bytes |
            d.stride * value_bytes) %
                   16 ==
@@ -190,11 +205,16 @@ void expect_indices(const QuantizedMatrix& m, const Descriptor& d) {
 
 // The descriptor of a checked matrix, without its place in a table.
 template <Format F>
-Descriptor described_by(const QuantizedMatrix& m, quantizer::Claims* claims) {
+Descriptor described_by(const QuantizedMatrix& m, quantizer::Claims* claims, Contents contents = Contents::codes) {
   Check<F> check(m, claims);
   check.values();
-  check.side(Side::rowwise, m.rowwise);
-  check.side(Side::columnwise, m.columnwise);
+  if (contents == Contents::factors) {
+    check.factors(Side::rowwise, m.rowwise);
+    check.factors(Side::columnwise, m.columnwise);
+  } else {
+    check.side(Side::rowwise, m.rowwise);
+    check.side(Side::columnwise, m.columnwise);
+  }
   check.block_scales();
   check.draws();
   check.not_finite();
@@ -219,7 +239,7 @@ Descriptor described_by(const QuantizedMatrix& m, quantizer::Claims* claims) {
   d.rows = static_cast<const std::int64_t*>(m.draws.rows.data);
   d.not_finite = static_cast<std::uint64_t*>(m.not_finite.data);
   std::tie(d.first_patch_row, d.patch_rows) = owned_strips(d);
-  d.aligned = alignment_of<F>(d, size_of(m.values.type));
+  d.aligned = alignment_of<F>(d, size_of(m.values.type), contents);
   expect_indices(m, d);
   return d;
 }
@@ -337,10 +357,11 @@ quantizer::TableView QuantizeTable::view() const {
   return view;
 }
 
-quantizer::TableView quantizer::view_of_one(Stream& stream, FormatId format, const QuantizedMatrix& m) {
+quantizer::TableView quantizer::view_of_one(Stream& stream, FormatId format, const QuantizedMatrix& m,
+                                            Contents contents) {
   return visit_format(format, [&]<class F>() {
     TableView view;
-    Descriptor& d = view.one = described_by<F>(m, nullptr);
+    Descriptor& d = view.one = described_by<F>(m, nullptr, contents);
     view.owned = view.all = counted(d, one_patch);
     view.members = {nullptr, d.members};
     if constexpr (F::scaled) view.owned_groups = view.all_groups = counted(d, scale_area<F>());

@@ -13,7 +13,10 @@ namespace quantizer {
 class Claims;
 }
 
-/// Where one copy of a quantized matrix lies; members follow one another. An empty `data`: the copy is not made.
+/// What copies hold: codes and scales, or the bf16 values that products take in place of codes.
+enum class Contents : std::uint8_t { codes, factors };
+
+/// Buffers of one copy of a quantized matrix and its members. Empty `data`: the copy is not made.
 struct Copy {
   Tensor data;      ///< formats::data_shape, members at `member_stride`; u8, bf16 for the format bf16
   Tensor scales;    ///< formats::scale_shape times members; u8 or f32
@@ -21,9 +24,9 @@ struct Copy {
   Tensor swizzled;  ///< bytes of `scales` in the order of block-scaled GEMMs; written by swizzle_scales alone
 };
 
-/// The random numbers of stochastic rounding: element (r, c) of a member takes the byte of canonical index
-/// row(r) * columns + c, where row(r) is rows[r], or first_row + r, in the stream that draw_key() says. The step is
-/// read where the kernel runs, so that work which is captured once draws anew in each step.
+/// Random numbers of stochastic rounding: element (r, c) of a member takes byte number row(r) * columns + c of the
+/// random stream keyed by draw_key(), where row(r) is rows[r], or first_row + r without `rows`. Kernels read the step
+/// on the device, so that replays of a captured launch draw new numbers in each step.
 struct Draws {
   std::uint64_t seed = 0;
   std::uint64_t rowwise = 0, columnwise = 0;  ///< fnv1a64("sr:<canonical weight>:row"), and ":col"
@@ -32,31 +35,31 @@ struct Draws {
   Tensor rows;  ///< i64 on the device, one per row of all members
 };
 
-/// What an entry's buffers hold: whole matrices, or what is owned alone, at the address that it has in whole ones.
+/// What an entry's buffers hold. whole: whole matrices; owned: the owned part only, addressed as in whole matrices.
 enum class Buffers : std::uint8_t { whole, owned };
 
-/// One entry of a table: a matrix, or `members` of one shape (a grouped expert weight), and where everything lies.
-/// Position p = e * member_stride + r * columns + c numbers the elements; `values` holds positions [begin, begin + n),
-/// which is all of them, or what a rank owns. Its type is bf16 or f32, one for the whole table.
+/// One entry of a table: a matrix, or `members` matrices of one shape (a grouped expert weight), and their buffers. The
+/// position of an element is p = e * member_stride + r * columns + c. `values` holds positions [begin, begin + n): all,
+/// or those that a rank owns. Its type is bf16 or f32, the same in the whole table.
 struct QuantizedMatrix {
-  std::string name;  ///< for refusals
+  std::string name;  ///< for error messages
   formats::Matrix matrix;
   std::int64_t members = 1;
-  std::int64_t member_stride = 0;  ///< elements; 0: they touch
+  std::int64_t member_stride = 0;  ///< elements between the beginnings of members; 0: members are contiguous
   Tensor values;
   ElementIndex begin;
   Copy rowwise, columnwise;
-  Tensor block_scales;     ///< one scale per block and member, where scales travel (those of the copies may lack then)
-  Tensor not_finite = {};  ///< u64 [1], set to 1 where quantize() meets NaN or infinity in bf16; empty: not sought
+  Tensor block_scales;     ///< if scales travel: one scale per block and member (the copies may then have no scales)
+  Tensor not_finite = {};  ///< u64 [1], set to 1 if quantize() finds NaN or infinity in bf16; empty: not checked
   Draws draws;
   Buffers buffers = Buffers::whole;
 };
 
-/// Matrices of one format that are worked on in one launch: descriptors and a list of all units of work, in device
-/// memory. Made once; then `place`d in memory of bytes() into which the caller copies image(). Construction
-/// throws Error{internal} naming tensor, shape and rule: shapes that a wanted side does not take, missing, short,
-/// misaligned or overlapping buffers (of one matrix or of two, unless these are parts of one, owned apart), counts
-/// beyond 64 bits.
+/// Table of matrices of one format that one launch quantizes: descriptors and a list of all units of work, in device
+/// memory. Make it once; the caller then copies image() to device memory of bytes() and names it by place(). The
+/// constructor throws Error{internal} with tensor, shape and rule: for shapes that a wanted side does not take; for
+/// missing, short, misaligned or overlapping buffers (of one matrix or of two, unless they are parts of one matrix with
+/// disjoint owned positions); for counts beyond 64 bits.
 class QuantizeTable {
  public:
   QuantizeTable(FormatId format, std::span<const QuantizedMatrix> matrices);
@@ -67,11 +70,11 @@ class QuantizeTable {
   const std::byte* image() const { return image_.data(); }
   void place(const Tensor& memory);  ///< u8 [bytes()]
 
-  /// Entries of the amax buffer (bf16): every block of every matrix, then the largest of each member.
+  /// Numbers of entries of the amax buffer (bf16): one for every block of every matrix, then one for every member.
   std::int64_t block_entries() const { return block_entries_; }
   std::int64_t member_entries() const { return member_entries_; }
   std::int64_t amax_entries() const { return block_entries_ + member_entries_; }
-  /// Where a matrix's blocks and members begin among them; of the number behind the last matrix, where they end.
+  /// Index in that buffer of a matrix's first block and first member; for matrix = number of matrices, their end.
   std::int64_t first_block(std::size_t matrix) const {
     return matrix < descriptors_.size() ? descriptors_[matrix].first_block : block_entries_;
   }
@@ -79,9 +82,9 @@ class QuantizeTable {
     return block_entries_ + (matrix < descriptors_.size() ? descriptors_[matrix].first_member : member_entries_);
   }
 
-  bool whole_block_rows() const;  ///< what is owned splits no block of any copy that is made
-  bool whole() const;             ///< every element of every matrix is owned
-  bool scales_travel() const;     ///< some matrix has `block_scales`
+  bool whole_block_rows() const;  ///< whether owned elements are whole blocks of every copy that is made
+  bool whole() const;             ///< whether every element of every matrix is owned
+  bool scales_travel() const;     ///< whether a matrix has `block_scales`
   const std::vector<quantizer::Descriptor>& descriptors() const { return descriptors_; }
   quantizer::TableView view() const;
 
@@ -103,11 +106,13 @@ class QuantizeTable {
 
 namespace quantizer {
 
-/// One matrix, all of it owned, as a table whose description travels with the launch: of factors of products, which
-/// change from call to call. Nothing is allocated; scratch is the stream's. Throws as QuantizeTable does, but for
-/// buffers that overlap.
-TableView view_of_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix);
-/// Of the members of a matrix whose copies lie apart: the first one, and all areas of all, for member_apart().
+/// One whole matrix as a table that is passed with the launch: for factors of products, whose addresses change from
+/// call to call. Allocates nothing; scratch is the stream's. Throws like QuantizeTable, but does not check for
+/// overlaps.
+TableView view_of_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix,
+                      Contents contents = Contents::codes);
+/// The same for members whose copies are in separate memory: describes the first member and lists the areas of all;
+/// member_apart() gives the others.
 TableView view_of_apart(FormatId format, const QuantizedMatrix& matrix, std::span<const Copy> copies, Side side,
                         Apart& apart);
 

@@ -1,5 +1,6 @@
 #pragma once
-// Elementary functions in + - * / sqrt and fma alone, so that host and device give the same bits; libm and CUDA do not.
+// Elementary functions by + - * / sqrt and fma only, so that host and device give the same bits; libm's and CUDA's
+// differ.
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -54,11 +55,11 @@ TESSERA_FN inline double cosine_near_zero(double t) {
   r = ::fma(r, z, 1.0 / 40320);
   r = ::fma(r, z, -1.0 / 720);
   r = ::fma(r, z, 1.0 / 24);
-  const double half = 0.5 * z, w = 1.0 - half;  // (1 - w) - half is what rounding took from w
+  const double half = 0.5 * z, w = 1.0 - half;  // (1 - w) - half is the rounding error of w
   return w + ::fma(z * z, r, (1.0 - w) - half);
 }
 
-/// cos(2 pi u) for u in [0, 1]. The quadrant is split off u exactly, before pi comes in.
+/// cos(2 pi u) for u in [0, 1]. The quadrant is split off exactly, before the multiplication by pi.
 TESSERA_FN inline double cosine_of_turns(double u) {
   constexpr double two_pi = 6.283185307179586;
   const auto quadrant = static_cast<std::int32_t>(::fma(4.0, u, 0.5));
@@ -68,7 +69,7 @@ TESSERA_FN inline double cosine_of_turns(double u) {
   return ((quadrant + 1) & 2) != 0 ? -size : size;
 }
 
-/// The N(0,1) number of 128 random bits: Box-Muller, sqrt(-2 ln u) cos(2 pi v), u in (0, 1], v in [0, 1).
+/// A N(0,1) number from 128 random bits by Box-Muller: sqrt(-2 ln u) cos(2 pi v), u in (0, 1], v in [0, 1).
 TESSERA_FN inline double normal_from(PhiloxBlock random) {
   const std::uint64_t low = (std::uint64_t{random.word[1]} << 32) | random.word[0];
   const std::uint64_t high = (std::uint64_t{random.word[3]} << 32) | random.word[2];

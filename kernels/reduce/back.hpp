@@ -3,8 +3,8 @@
 
 #include "kernels/reduce/reduce.hpp"
 
-/// A back end's faster versions of the portable kernels in reduce.cpp. They return false, with nothing done, if there
-/// is none.
+/// A back end's faster versions of the portable kernels in reduce.cpp. Each returns false and does nothing where the
+/// back end has no faster version for these arguments; the portable kernel runs then.
 namespace tessera::reduce {
 
 /// add_squares() of fp32 without the final carry: each limb is a sum of 32-bit digits, fewer than 2^31 of them a call.

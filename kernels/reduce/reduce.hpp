@@ -6,9 +6,10 @@
 
 namespace tessera {
 
-/// out[i] = ((in[0][i] + in[1][i]) + in[2][i]) + ...: `in` is [parts, n], out [n], fp32 or fp64. out may be in[0].
+/// Sum in rank order: out[i] = ((in[0][i] + in[1][i]) + in[2][i]) + ..., `in` [parts, n], out [n], fp32 or fp64. out
+/// may be in[0].
 void sum_in_order(Stream& stream, const Tensor& out, const Tensor& in);
-/// out[i] = out[i] + that sum. out is no part of `in`.
+/// out[i] = out[i] + that sum. out must not be part of `in`.
 void add_in_order(Stream& stream, const Tensor& out, const Tensor& in);
 
 /// An exact, order-free sum of squares: fixed-point limbs that add as integers, across elements, calls and ranks alike.
@@ -22,21 +23,21 @@ struct ExactSum {
 /// words (i64 [ExactSum::words], on the device) += squares of the elements of all of xs (fp32 or fp64 rounded to fp32).
 void add_squares(Stream& stream, const Tensor& words, std::span<const Tensor> xs);
 
-/// words += *found to the count of non-finite elements: what has been met elsewhere (u64 [1], on the device).
+/// Adds *found (u64 [1], on the device), the number of non-finite values met elsewhere, to the count in `words`.
 void add_not_finite(Stream& stream, const Tensor& words, const Tensor& found);
 
-/// *sum (a double on the device) = NaN where *found (u64 [1]) is not 0.
+/// *sum (a double on the device) = NaN if *found (u64 [1], on the device) is not 0.
 void spoil(Stream& stream, double* sum, const Tensor& found);
 
-/// Step scalars that the norm decides; doubles and flags on the device.
+/// Step scalars that follow from the gradient norm; on the device.
 struct ClipResult {
-  float norm = 0;         ///< sqrt of the sum, rounded once to fp32; NaN when an element was not finite
-  float coefficient = 1;  ///< min(1, clip / (norm + 1e-6)) in fp32; 1 when clip is 0
-  std::int32_t skip = 0;  ///< not 0: the step changes nothing
-  static constexpr std::int32_t not_finite = 1;  ///< an element, or the norm itself
+  float norm = 0;         ///< sqrt of the sum of squares, rounded once to fp32; NaN if an element was not finite
+  float coefficient = 1;  ///< min(1, clip / (norm + 1e-6)) in fp32; 1 if clip is 0
+  std::int32_t skip = 0;  ///< 0: step; else the reason to change nothing
+  static constexpr std::int32_t not_finite = 1;  ///< an element, or the norm, is not finite
   static constexpr std::int32_t spike = 2;       ///< the norm is above the step's limit
 };
-/// *result (on the device) from the reduced words; *limit (on the device): the largest norm that is not skipped.
+/// Computes *result (on the device) from the reduced words. A step with a norm above *limit (on the device) is skipped.
 void clip_from_squares(Stream& stream, ClipResult* result, const Tensor& words, float clip, const float* limit);
 
 }  // namespace tessera

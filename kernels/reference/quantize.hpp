@@ -56,11 +56,12 @@ std::uint32_t get_code(std::span<const std::uint8_t> data, std::int64_t i) {
   return F::Element::bits == 8 ? data[at] : data[at] | static_cast<std::uint32_t>(data[at + 1]) << 8;
 }
 
-/// Where element (r, c), or the scale of a block, stands in a copy.
+/// Index of element (r, c) among the elements of a copy.
 template <Format F>
 std::int64_t element_place(Side side, Matrix m, std::int64_t r, std::int64_t c) {
   return formats::order_of<F>(side) == formats::Order::transposed ? c * m.rows + r : r * m.columns + c;
 }
+/// Indices of the scale of block (i, j) in a copy, which may store it repeatedly.
 template <Format F>
 std::vector<std::int64_t> scale_places(Side side, Matrix m, std::int64_t i, std::int64_t j) {
   const formats::ScaleLayout layout = F::scale_layout(side);

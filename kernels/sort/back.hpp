@@ -12,7 +12,7 @@ struct Digit {
   std::uint32_t mask;
 };
 
-/// Positions that are counted and placed together; the most counts that a pass keeps.
+/// Number of positions that are counted and placed together; largest number of buckets of a pass.
 inline constexpr std::int64_t tile = 256, most_buckets = 256;
 
 /// to [n] = the positions `from` [n] (null: 0, 1, ...) by ascending digit, equal digits in their order. `count` is room

@@ -46,7 +46,7 @@ template <class T> void turn(benchmark::State& state) {
         [&] { rotary(b.stream(), wide, qkv, table, Rotation::forward); });
 }
 
-/// One token of a sequence of as many as the batch has, against the cache of those before.
+/// attention_extend of one token: the last of a sequence as long as the batch, against the cache of those before.
 template <class T> void extend(benchmark::State& state) {
   Bench b(state);
   constexpr AttentionShape one{1, 1, shape.heads, shape.kv_heads, shape.head_dim};

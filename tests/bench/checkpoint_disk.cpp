@@ -1,14 +1,14 @@
-// A checkpoint's way to the disk and back, beside the file system's own speed with the same bytes from as many
-// processes, both in one run and by turns. A JSON line a measurement.
+// Times saving and loading of checkpoints against the file system's own speed with the same bytes from as many
+// processes, alternating in one run. Prints a JSON line for each measurement.
 //
 //   mpiexec -n RANKS checkpoint_disk save|load|begin mpio|direct FOLDER TENSORS BYTES REPEATS
 //
-// save: CheckpointWriter::save(), the folder committed, against a file that the ranks write in blocks of 16 MiB and
-// fsync. load: the folder opened and load(), against the same files read in such blocks; nothing of them in memory.
-// begin (direct alone): CheckpointWriter::begin(), for which training waits when a save goes on beside it, against a
-// plain copy of the state to memory of the host, between two saves.
-// The line holds the seconds of each repeat, "s" ours and "raw_s" the plain ones: a disk's speed moves from one to the
-// next, so that a share is to be taken pair by pair.
+// save: CheckpointWriter::save() up to the committed folder, against a file that the ranks write in blocks of 16 MiB
+// and fsync. load: opening the folder and load(), against reading the same files in such blocks, with a cold page
+// cache. begin (only direct): CheckpointWriter::begin(), the part of an asynchronous save that blocks training, against
+// a plain copy of the state to host memory, between two saves.
+// The line holds the seconds of each repeat: "s" of the program, "raw_s" of the plain way. A disk's speed changes from
+// one repeat to the next, so ratios must be taken pair by pair.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -41,10 +41,10 @@ constexpr std::int64_t width = 64;
 constexpr std::int64_t bucket_elements =
     (std::int64_t{100} << 20) / 4;  // what reduce.bucket_mib is where a deck says nothing
 
-/// What AdamW keeps of equal matrices, master and two moments, on the rank that owns it by a run's layout.
+/// State of AdamW (master and two moments) of equal matrices, on the ranks that own it by a run's layout.
 class State {
  public:
-  /// Of at least so many tensors.
+  /// State of at least `tensors` tensors.
   State(Device& device, const Control& control, std::int64_t tensors, std::int64_t bytes) {
     const char* const slots[] = {"model", "adamw/m", "adamw/v"};
     const std::int64_t matrices = (tensors + 2) / 3;
@@ -69,7 +69,7 @@ class State {
   }
   StateDict& dict() { return dict_; }
   std::int64_t tensors() const { return std::ssize(dict_.tensors); }
-  /// Of all ranks.
+  /// Bytes of all ranks.
   std::int64_t bytes() const { return tensors() * dict_.tensors.front().shape.elements() * 4; }
 
  private:
@@ -108,7 +108,7 @@ class File {
   int file_;
 };
 
-/// From all ranks' readiness to the last one's end.
+/// Seconds from a barrier until the last rank has ended.
 double seconds(Control& control, const std::function<void()>& work) {
   control.max(0);
   const auto begin = std::chrono::steady_clock::now();
@@ -117,13 +117,13 @@ double seconds(Control& control, const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-/// Seconds of each repeat, in pairs; every other pair begins with the plain way.
+/// Seconds of each repeat, in pairs of both ways; every other pair begins with the plain way.
 struct Times {
   std::vector<double> ours, raw;
 };
 
 struct Way {
-  std::function<void()> prepare, work;  ///< the first untimed
+  std::function<void()> prepare, work;  ///< prepare is not timed
 };
 
 Times measure(Control& control, int repeats, const Way& ours, const Way& raw) {
@@ -154,7 +154,7 @@ Times save(const fs::path& folder, State& state, Device& device, Control& contro
   CheckpointWriter writer(device, control, parallel);
   const Origin origin = origin_of(control);
   Block block(block_bytes);
-  std::ranges::generate(block, std::minstd_rand(1));  // no disk may find it too simple
+  std::ranges::generate(block, std::minstd_rand(1));  // random, since disks may compress
   const auto remove = [&](const char* name) {
     if (control.rank() == 0) fs::remove_all(folder / name);
   };

@@ -5,12 +5,16 @@ ranks and several numbers of tensors; loads by as many ranks as saved and by oth
     checkpoint_disk.py [--program build/host/tests/bench/checkpoint_disk] [--mpiexec mpiexec] [--folder FOLDER]
                        [--mb 1024] [--tensors 100,10000] [--io mpio,direct] [--ranks 1,2,3,4] [--rounds 4] [--pairs 4] [--out FILE]
 
-The state is what AdamW keeps, each rank its slices by the layout of a run; so many tensors at least. FOLDER (default:
-the temporary one) is on the file system that is measured. Loads by as many ranks and by others take turns, ROUNDS times
-with PAIRS pairs of ours and raw. Speeds are of median times, shares medians of pairs, with their quartiles. A JSON line a
-measurement is appended to FILE. "structure" is the time of a state of 64 elements a tensor: what metadata and commit
-take; "payload" is the share of the raw speed without it; "times same" a load's median time over that of as many ranks as
-saved. By direct also "begin": what training waits for when a save goes on beside it, and as raw a plain copy of the state.
+The state is that of AdamW: at least --tensors tensors, of which each rank has its slices by the layout of a run. FOLDER
+(default: the folder for temporary files) is on the file system that is measured. Loads by as many ranks as saved and by
+another number take turns, ROUNDS times, each with PAIRS pairs of a measurement of the program and one of the raw speed.
+Speeds are computed from median times; shares are medians over the pairs, with their quartiles. One JSON line a
+measurement is appended to FILE.
+
+Columns: "structure" is the time of a state of 64 elements a tensor, that is of metadata and commit. "payload" is the
+share of the raw speed without that time. "times same" is a load's median time divided by that of a load by as many ranks
+as saved. With `direct` there is also "begin", the part of an asynchronous save that blocks training, beside a plain copy
+of the state to host memory as raw.
 """
 import argparse
 import datetime
@@ -35,7 +39,7 @@ def run(args, what: str, ranks: int, folder: str, tensors: int, mb: int, pairs: 
 
 
 def by_turns(args, kinds, folder: str, tensors: int, mb: int, rounds: int) -> list[dict]:
-    """What the program says of each kind, all seconds of all rounds together."""
+    """Runs the kinds (what, ranks) by turns; one result of the program a kind, with the seconds of all rounds."""
     rows = [run(args, what, ranks, folder, tensors, mb, args.pairs) for what, ranks in kinds]
     for _ in range(1, rounds):
         for row, (what, ranks) in zip(rows, kinds):
@@ -46,7 +50,7 @@ def by_turns(args, kinds, folder: str, tensors: int, mb: int, rounds: int) -> li
 
 
 def summary(row: dict, saved: int, structure: float) -> dict:
-    """A row's seconds as medians, and what comes of their pairs."""
+    """The row with medians in place of lists of seconds, and with speeds and shares computed from its pairs."""
     pairs = list(zip(row["s"], row["raw_s"], strict=True))
     shares = statistics.quantiles((raw / ours for ours, raw in pairs), n=4, method="inclusive")
     payload = statistics.median(raw / (ours - structure) if ours > structure else float("inf") for ours, raw in pairs)
@@ -58,7 +62,7 @@ def summary(row: dict, saved: int, structure: float) -> dict:
 
 
 def measure(args, saved: int, tensors: int):
-    """A checkpoint saved, loaded by as many ranks and by another number of them; a row each."""
+    """Rows of a save by `saved` ranks, of loads by as many and by another number of ranks, and (direct) of begin."""
     loads = [("load", saved), ("load", saved % 4 + 1)]
     begins = [("begin", saved)] if args.io == "direct" else []
     with tempfile.TemporaryDirectory(prefix="tessera-disk-", dir=args.folder) as folder:
@@ -77,12 +81,12 @@ def main() -> int:
     parser.add_argument("--program", default="build/host/tests/bench/checkpoint_disk")
     parser.add_argument("--mpiexec", default="mpiexec")
     parser.add_argument("--folder")
-    parser.add_argument("--mb", type=int, default=1024, help="of state; at least 1")
+    parser.add_argument("--mb", type=int, default=1024, help="MiB of state; at least 1")
     parser.add_argument("--tensors", default="100,10000")
     parser.add_argument("--io", default="mpio,direct", help="checkpoint.io")
-    parser.add_argument("--ranks", default="1,2,3,4", help="that save")
+    parser.add_argument("--ranks", default="1,2,3,4", help="numbers of ranks that save")
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--pairs", type=int, default=4, help="of a round; at least 1")
+    parser.add_argument("--pairs", type=int, default=4, help="pairs a round; at least 1")
     parser.add_argument("--out", type=pathlib.Path)
     args = parser.parse_args()
     facts = {"date": datetime.date.today().isoformat(), "cpu": cpu(), "cores": len(os.sched_getaffinity(0)),

@@ -73,7 +73,7 @@ template <class T> void experts_weight_gradient(benchmark::State& state) {
   e.b.run(product(state), [&] { expert_weight_gradient(e.b.stream(), {&dw, 1}, e.y, e.x, e.offsets, {}); });
 }
 
-/// Matrices of random values as codes, the copy of one side.
+/// An operand of codes: one side's copy of matrices of random values.
 template <formats::Format F> struct Coded {
   QuantizedMatrix item;
   Side side;
@@ -96,7 +96,7 @@ template <formats::Format F> struct Coded {
   }
 };
 
-/// The same of FP8 blocks, factors as they come from the quantizers.
+/// The same with FP8-block codes, as quantizers make them.
 void experts_fp8(benchmark::State& state) {
   Experts<bf16> e(state);
   Coded<formats::Fp8BlockOneD> x(e.b, {e.m, e.k}, 1, Side::rowwise);

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Training speed on the CPU beside PyTorch and JAX: one after the other on the same cores, same batch, length and dtype.
+"""Compares training speed on the CPU with PyTorch and JAX: one after the other, same cores, batch, sequence length and dtype.
 
     host_training.py [--build build/host] [--python PYTHON] [--threads N] [--steps 20] [--warmup 5]
                      [--models dense,moe] [--programs tessera,eager,compile,jax] [--out FILE]
 
-PYTHON (default: $TESSERA_PEERS_PYTHON, else this one) has PyYAML, numpy, torch and jax. Tessera runs as one rank of N
-threads with the deck's whole batch as one micro-batch, as the others do. Medians of step times after the warm-up; a
-JSON line a run is appended to FILE, and a table of tokens/s and of the ratio to the fastest peer is printed.
+PYTHON (default: $TESSERA_PEERS_PYTHON, else the Python that runs this) has PyYAML, numpy, torch and jax. Tessera runs as
+one rank of N threads; all programs take the deck's global batch as one micro-batch. Times are medians of the steps after
+the warm-up. Appends one JSON line a run to FILE; prints a table of tokens/s and of the ratio to the fastest peer.
 """
 import argparse
 import datetime

@@ -1,10 +1,10 @@
-"""The deck's model in JAX: one jitted, donating step; experts through ragged_dot, so that no token is dropped."""
+"""The deck's model in JAX: one jitted step with donated buffers; experts by ragged_dot, which drops no token."""
 import jax
 import jax.numpy as jnp
 
 
 def start(s, key):
-    """fp32 masters by name."""
+    """Initial fp32 master weights, a tree by name."""
     def matrix(*shape):
         nonlocal key
         key, used = jax.random.split(key)
@@ -104,7 +104,7 @@ def objective(s, p, tokens):
 
 
 def build(shape, dtype, mode, threads):
-    """step(tokens [B, T+1]) -> loss, and the version."""
+    """(step, version): step(tokens [B, T+1]) trains one step and returns the loss; version names the framework."""
     kind = jnp.bfloat16 if dtype == "bf16" else jnp.float32
     masters = start(shape, jax.random.key(0))
     state = (masters, jax.tree.map(jnp.zeros_like, masters), jax.tree.map(jnp.zeros_like, masters), jnp.zeros((), jnp.int32))

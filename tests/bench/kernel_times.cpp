@@ -1,5 +1,5 @@
-// A library that CUDA loads into any program and that prints, at its end, where the GPU's time went, and after what it
-// stood idle (a read by the host that the next launch waits for, say):
+// A library that CUDA loads into any program. At the program's end it prints the GPU's time by kernel, and after which
+// calls the GPU was idle (for example a read by the host that the next launch waits for):
 //   CUDA_INJECTION64_PATH=.../libkernel_times.so tessera train DECK
 #include <cupti.h>
 
@@ -20,14 +20,14 @@ namespace {
 struct Total {
   std::int64_t calls = 0;
   double seconds = 0;
-  std::vector<double> idle;  ///< seconds after each call in which nothing ran
+  std::vector<double> idle;  ///< idle seconds of the GPU after each call
 };
 /// One kernel or copy, in nanoseconds of the GPU's clock.
 struct Span {
   std::uint64_t begin, end;
   Total* total;
 };
-// Never destroyed: the report runs when the program's own objects have ended.
+// Never destroyed, since the report runs after the program's own objects have been destroyed.
 std::map<std::string, Total>& totals() {
   static auto* const all = new std::map<std::string, Total>;
   return *all;
@@ -46,7 +46,8 @@ void count(const std::string& name, std::uint64_t begin, std::uint64_t end) {
   spans().push_back({begin, end, &total});
 }
 
-/// Gives each gap to whatever ended last before it. Returns the time from the first beginning to the last end.
+/// Attributes each idle gap to the work that ended last before it. Returns the time from the first begin to the last
+/// end.
 double share_out_idle_time() {
   std::vector<Span>& all = spans();
   std::sort(all.begin(), all.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
@@ -59,7 +60,7 @@ double share_out_idle_time() {
   return last ? 1e-9 * static_cast<double>(last->end - all.front().begin) : 0;
 }
 
-/// First launches of a kernel load it, and would spoil a mean.
+/// Leaves out the first launch of a kernel, which loads it and would distort the mean.
 double median(std::vector<double> values) {
   if (values.empty()) return 0;
   std::ranges::nth_element(values, values.begin() + std::ssize(values) / 2);
@@ -117,7 +118,7 @@ void report() {
 
 extern "C" int InitializeInjection() {
   static bool begun = false;
-  if (std::exchange(begun, true)) return 1;  // CUDA calls it once a driver entry
+  if (std::exchange(begun, true)) return 1;  // CUDA calls this function repeatedly
   cuptiActivityRegisterCallbacks(give, take);
   for (const CUpti_ActivityKind kind :
        {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET})

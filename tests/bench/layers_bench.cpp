@@ -1,4 +1,4 @@
-// The layers between the products: bounded by memory, so that B/s against copy's is what counts.
+// Times the layers between matrix products. They are memory-bound: compare bytes/s with those of copy.
 #include "kernels/activation/activation.hpp"
 #include "kernels/base/runtime.hpp"
 #include "kernels/convert/convert.hpp"
@@ -11,7 +11,7 @@
 namespace tessera::bench {
 namespace {
 
-/// A GPU is given what GPT-2's largest has, but for the rows of its head.
+/// Sizes for a GPU: those of the largest GPT-2, with fewer rows of the head.
 const bool large = Runtime::back_end() == "Cuda";
 const std::int64_t tokens = large ? 16384 : 4096, hidden = large ? 1600 : 512, vocabulary = large ? 50304 : 256;
 constexpr std::int64_t rows_of_head = 4096;
@@ -34,7 +34,7 @@ void rounding(benchmark::State& state) {
   b.run(moved({from, to}), [&] { convert(b.stream(), to, from); });
 }
 
-/// The same bytes as 64 pairs in one launch.
+/// Conversion of the same bytes as 64 pairs in one launch.
 void rounding_many(benchmark::State& state) {
   constexpr std::int64_t pairs = 64;
   Bench b(state);
@@ -55,7 +55,7 @@ template <class T> void sums(benchmark::State& state) {
   b.run(moved({x, y, z}), [&] { add(b.stream(), z, x, y); });
 }
 
-/// Rows of swiglu, and their length: on a GPU those of an MoE model's slots.
+/// Rows of swiglu and their length; on a GPU those of an MoE model's slots.
 const std::int64_t slots = large ? 65536 : tokens, inner = large ? 2048 : hidden;
 
 template <class T> void swiglu(benchmark::State& state) {
@@ -115,7 +115,7 @@ template <class T> void rms_norm_weight_gradient(benchmark::State& state) {
         [&] { norm_weight_gradient(b.stream(), b.arena(), Norm::rms, dw, {}, dy, n.residual, {}, n.rstd); });
 }
 
-/// Both in one pass.
+/// Both gradients in one pass.
 template <class T> void rms_norm_gradients(benchmark::State& state) {
   Bench b(state);
   const Normed<T> n(b);

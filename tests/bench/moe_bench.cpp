@@ -6,7 +6,7 @@
 namespace tessera::bench {
 namespace {
 
-/// What a GPU is given is what a model of 12 x 1024 with 16 experts has.
+/// Sizes; for a GPU those of a model of 12 layers x 1024 with 16 experts.
 const bool large = Runtime::back_end() == "Cuda";
 const RouterShape shape{.sequences = large ? 32 : 16, .length = large ? 1024 : 256, .experts = large ? 16 : 8,
                         .top_k = 2};
@@ -19,7 +19,7 @@ Routing routing_of(Bench& b) {
           b.empty<std::int32_t>({shape.sequences, e})};
 }
 
-/// A batch that is routed, and its rows.
+/// A routed batch and its rows.
 template <class T> struct Routed {
   explicit Routed(Bench& b)
       : routing(routing_of(b)),

@@ -3,7 +3,7 @@
 
     peers.py DECK --framework eager|compile|jax --dtype fp32|bf16 [--threads N] [--steps 20] [--warmup 5]
 
-The global batch goes through in one pass. bf16: weights and activations in bf16, masters, moments and update in fp32.
+The global batch is one micro-batch. bf16: weights and activations in bf16; master weights, moments and update in fp32.
 Needs Python with PyYAML, numpy, and torch or jax.
 """
 import argparse
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Shape:
-    """A deck's model, with the defaults of the deck's derived keys."""
+    """The model and global batch of a deck; keys that the deck leaves out have Tessera's defaults."""
     layers: int
     hidden: int
     heads: int
@@ -60,7 +60,7 @@ def read_shape(deck: str) -> Shape:
 
 
 def use_cores(threads: int) -> None:
-    """Before any framework starts its pool: the process sees `threads` cores."""
+    """Restricts the process to `threads` cores. Call before a framework starts its thread pool."""
     cores = sorted(os.sched_getaffinity(0))
     if threads > len(cores):
         raise SystemExit(f"peers.py: {threads} threads asked for, {len(cores)} cores here")

@@ -1,5 +1,5 @@
-// What it costs to publish a deck's weights, with nothing beside it: staging (each rank casts or quantizes its part of
-// the masters), the all-gathers alone, and settling, which is the all-gathers with what is built of their results.
+// Times publishing a deck's weights, without other work: staging (each rank casts or quantizes its part of the
+// masters), the all-gathers alone, and settling (all-gathers and the copies that are derived from their results).
 //
 //   mpiexec -n RANKS publish DECK [KEY=VALUE ...]
 //
@@ -23,14 +23,14 @@ namespace {
 
 constexpr int warm_up = 3, rounds = 15;
 
-/// A gather that can be submitted again: its buffers belong to ParamSync, its counts to the layout.
+/// An all-gather that can be submitted again: its buffers belong to ParamSync, its counts to the layout.
 struct Gather {
   Communicator* communicator;
   std::vector<Exchange> exchanges;
   int group;
 };
 
-/// Remembers the gathers that pass.
+/// Wrapper that records all-gathers.
 class Remembering final : public Wrapper {
  public:
   Remembering(std::unique_ptr<Communicator> inner, std::vector<Gather>& gathers)
@@ -65,7 +65,7 @@ class Publication {
     for (int round = 0; round < warm_up + rounds; ++round) {
       before();
       device_.wait(stream_.record());
-      control_.max(0);  // all ranks begin together
+      control_.max(0);  // barrier: all ranks begin together
       const auto begin = std::chrono::steady_clock::now();
       work();
       device_.wait(stream_.record());
@@ -90,7 +90,7 @@ class Publication {
   double settling_ms() {
     return ms([&] { sync_.publish(stream_, masters_.restore(stream_, [] {})); }, [&] { settle(); });
   }
-  /// On a GPU replayed from a graph, as steps are: what it costs the device, not the host that enqueues.
+  /// On a GPU replays a CUDA graph, like steps do, so that the device's time is measured, not the host's enqueuing.
   double gathering_ms(const std::vector<Gather>& gathers) {
     const auto gather = [&] {
       std::vector<Pending> pending;

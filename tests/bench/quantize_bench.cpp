@@ -1,5 +1,6 @@
-// Quantization, as weights and as shards, beside the copy bandwidth of the same run and the serial reference. Tensors
-// lie as parameters of a run do: the values of all side by side, and so the data and the scales of each copy.
+// Times quantization of whole weights and of shards, against the copy bandwidth of the same run and the serial
+// reference. Tensors are laid out like a run's parameters: values of all contiguous, as are data and scales of each
+// copy.
 #include "kernels/quantize/quantize.hpp"
 
 #include <chrono>
@@ -18,22 +19,22 @@ namespace {
 using formats::Format;
 using formats::Matrix;
 
-constexpr Matrix cached{512, 512};  // what the reference is timed on, and the kernels beside it
+constexpr Matrix cached{512, 512};  // on which the reference, and the kernels against it, are timed
 
-/// Elements of a whole table: far beyond the caches of a host, or of a GPU.
+/// Elements of a whole table: far more than fit the caches of a host or a GPU.
 std::int64_t total_elements() { return std::int64_t{1} << (Runtime::back_end() == "Cuda" ? 28 : 24); }
 
-/// One of so many equal matrices of that many elements: large for one or 16, small for 1000.
+/// Shape of each of `count` equal matrices of `elements` elements in all: large for 1 or 16, small for 1000.
 Matrix one_of(std::int64_t tensors) {
   std::int64_t rows = 32;
   while (rows * rows * 8 * tensors <= total_elements()) rows *= 2;
   return {rows, total_elements() / tensors / rows / 128 * 128};
 }
 
-/// Calls between two waits of the host: a GPU's queue must not run dry, and a wait must not show.
+/// Calls between two waits of the host: enough that a GPU's queue stays full and a wait does not matter.
 int batch() { return Runtime::back_end() == "Cuda" ? 100 : 1; }
 
-/// Waits for the device; the host's work has ended with its call.
+/// Waits for the device; on the host work has ended when its call returns.
 class Fence {
  public:
   explicit Fence(Device& device) : device_(device), flag_(device.allocate(Category::batch, DType::u8, {1})) {}
@@ -47,8 +48,8 @@ class Fence {
   Tensor flag_;
 };
 
-/// Runs op() until times are steady: a GPU that has been idle, or clears memory that was freed, takes up to a tenth
-/// longer for a while.
+/// Warms up: runs op() until times are steady, since a GPU that has been idle, or that clears freed memory, is up to a
+/// tenth slower for a while.
 template <class Op>
 void warm_up(Fence& fence, const Op& op) {
   const std::chrono::milliseconds enough(Runtime::back_end() == "Cuda" ? 300 : 0);
@@ -59,7 +60,7 @@ void warm_up(Fence& fence, const Op& op) {
   } while (std::chrono::steady_clock::now() - begin < enough);
 }
 
-/// Bytes per second that copy() moves of so many, read and written counted.
+/// Bandwidth of copy() in bytes/s, reads and writes counted.
 double copy_rate(std::int64_t bytes) {
   static std::map<std::int64_t, double> measured;
   if (const auto found = measured.find(bytes); found != measured.end()) return found->second;
@@ -79,7 +80,7 @@ double copy_rate(std::int64_t bytes) {
   return measured[bytes] = 2.0 * static_cast<double>(bytes) / best;
 }
 
-/// Random values into a tensor of T. A long one repeats itself, since the host is slow to draw.
+/// Fills a tensor of T with random values; long ones repeat, since drawing on the host is slow.
 template <class T>
 void draw(Device& device, const Tensor& t) {
   constexpr std::int64_t most = std::int64_t{1} << 22;
@@ -90,15 +91,15 @@ void draw(Device& device, const Tensor& t) {
 
 double bytes_of(const Tensor& t) { return t ? static_cast<double>(t.bytes()) : 0.0; }
 
-/// Equal matrices of one format with both copies, whose values are random bf16, or fp32 masters.
+/// Equal matrices of one format with both copies; values are random bf16, or fp32 masters.
 template <Format F>
 struct Weights {
-  /// As many as the row's first argument says, of the shape that its second does.
+  /// The benchmark's first argument is the number of matrices, its second the shape of each.
   Weights(Bench& b, const benchmark::State& state, DType type)
       : Weights(b, state.range(0), type, one_of(state.range(1))) {}
   Weights(Bench& b, std::int64_t tensors, DType type, Matrix each)
       : matrix(each), matrices(static_cast<std::size_t>(tensors)) {
-    // One allocation for all that `place` names, in the order of the matrices.
+    // Allocates one buffer of every matrix at once; place(matrix) is where the buffer belongs.
     const auto allocate = [&](DType t, std::int64_t elements, const auto& place) {
       const Tensor all = b.device().allocate(Category::weights, t, {tensors * elements});
       for (std::int64_t i = 0; i < tensors; ++i)
@@ -158,15 +159,50 @@ void run(benchmark::State& state, Bench& b, std::int64_t elements, double bytes,
   state.counters["of copy"] = benchmark::Counter(bytes / copying, benchmark::Counter::kIsIterationInvariantRate);
 }
 
+/// The copies that an operation makes.
+enum class Makes { both, rowwise, columnwise };
+constexpr bool makes(Makes which, Side side) {
+  return which == Makes::both || (which == Makes::rowwise) == (side == Side::rowwise);
+}
+
 template <class F, DType type, Purpose purpose = Purpose::weight>
 void both_copies(benchmark::State& state) {
   Bench b(state);
   const Weights<F> w(b, state, type);
   const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
-  // A scale of the whole tensor needs the values twice.
+  // Formats with a scale of the whole tensor read the values twice.
   const double read = w.values * (F::tensor_amax ? 2 : 1);
   run(state, b, w.elements(), read + w.data[0] + w.data[1] + w.scales[0] + w.scales[1],
       [&] { quantize(b.stream(), table, Precision::bf16_first, purpose); });
+}
+
+/// What products of FP8 blocks take in a training step: of values, of a gelu and of its gradient that the quantizer
+/// finds, with a bias and, of the gradient, its sums.
+enum class Taken { values, gelu, gradient };
+template <Taken taken, Makes which>
+void one_factor(benchmark::State& state) {
+  using F = formats::Fp8BlockOneD;
+  Bench b(state);
+  const Weights<F> w(b, 1, DType::bf16, one_of(1));
+  QuantizedMatrix item = w.matrices[0];
+  const Tensor values = item.values.view({w.matrix.rows, w.matrix.columns}), pre = b.empty<bf16>(values.shape),
+               bias = b.random<bf16>({w.matrix.columns}), sums = b.empty<float>(gelu_gradient_sums(w.matrix));
+  draw<bf16>(b.device(), pre);
+  double bytes = w.values * (taken == Taken::gradient ? 2 : 1);
+  for (int s = 0; s < 2; ++s) {
+    if (makes(which, static_cast<Side>(s)))
+      bytes += w.data[s] + w.scales[s];
+    else
+      (s == 0 ? item.rowwise : item.columnwise) = {};
+  }
+  run(state, b, w.elements(), bytes, [&] {
+    if (taken == Taken::values)
+      quantize_one(b.stream(), formats::id_of<F>, item, Purpose::activation);
+    else if (taken == Taken::gelu)
+      quantize_one(b.stream(), formats::id_of<F>, item, Gelu{values, bias});
+    else
+      quantize_one(b.stream(), formats::id_of<F>, item, GeluGradient{values, pre, bias}, sums);
+  });
 }
 
 template <class F>
@@ -208,7 +244,7 @@ void derived_copies(benchmark::State& state) {
       [&] { build_columnwise(b.stream(), table); });
 }
 
-/// To bf16 as operands of a GEMM, to fp32 with the scale of each tensor.
+/// Dequantization: to bf16 as operands of a GEMM, to fp32 with the scale of each tensor.
 template <class F, DType type>
 void decoded(benchmark::State& state) {
   Bench b(state);
@@ -217,6 +253,26 @@ void decoded(benchmark::State& state) {
   quantize(b.stream(), table);
   run(state, b, w.elements(), w.values + w.data[0] + w.scales[0],
       [&] { (type == DType::bf16 ? decode_factors : dequantize)(b.stream(), table, Side::rowwise); });
+}
+
+/// bf16 factors made in one launch, of one matrix.
+template <class F, Makes which, Purpose purpose>
+void factors(benchmark::State& state) {
+  Bench b(state);
+  QuantizedMatrix m;
+  m.matrix = one_of(1);
+  m.values = b.empty<bf16>({m.matrix.rows, m.matrix.columns});
+  draw<bf16>(b.device(), m.values);
+  m.draws.step = test::on_device<std::uint64_t>(b.device(), {1});
+  double bytes = bytes_of(m.values) * (F::tensor_amax ? 2 : 1);
+  for (Side side : {Side::rowwise, Side::columnwise}) {
+    if (!makes(which, side)) continue;
+    Copy& copy = side == Side::rowwise ? m.rowwise : m.columnwise;
+    copy.data = b.empty<bf16>(m.values.shape);
+    if (F::tensor_amax) copy.amax = b.empty<float>({1});
+    bytes += bytes_of(copy.data);
+  }
+  run(state, b, m.matrix.elements(), bytes, [&] { make_factors(b.stream(), formats::id_of<F>, m, purpose); });
 }
 
 template <class F>
@@ -228,7 +284,7 @@ void swizzled_scales(benchmark::State& state) {
   run(state, b, w.elements(), 2 * (w.scales[0] + w.scales[1]), [&] { swizzle_scales(b.stream(), table); });
 }
 
-// ---- the serial oracle, which the host's kernels must leave ten times behind, and the same matrix by them
+// ---- the serial oracle, and the host's kernels on the same matrix, which should be at least ten times faster
 
 template <class Op>
 void time_reference(benchmark::State& state, const Op& op) {
@@ -237,7 +293,7 @@ void time_reference(benchmark::State& state, const Op& op) {
       benchmark::Counter(static_cast<double>(cached.elements()), benchmark::Counter::kIsIterationInvariantRate);
 }
 
-/// A cached matrix of format F, quantized, and what a kernel moves against a copy of that many cached bytes.
+/// A quantized matrix of format F that fits the cache, and the bytes that a kernel moves, against a copy in cache.
 template <Format F>
 class Cached {
  public:
@@ -258,12 +314,6 @@ class Cached {
   Bench b;
   Weights<F> w;
 };
-
-/// The copies that an operation makes.
-enum class Makes { both, rowwise, columnwise };
-constexpr bool makes(Makes which, Side side) {
-  return which == Makes::both || (which == Makes::rowwise) == (side == Side::rowwise);
-}
 
 std::vector<std::int64_t> row_numbers() {
   std::vector<std::int64_t> rows(static_cast<std::size_t>(cached.rows));
@@ -306,9 +356,8 @@ void cached_quantize(benchmark::State& state) {
 template <class F>
 void reference_amax(benchmark::State& state) {
   const auto x = test::uniform<float>(cached.elements(), 1);
-  time_reference(state, [&] {
-    benchmark::DoNotOptimize(reference::largest(cached, x, 0, cached.rows, 0, cached.columns));
-  });
+  time_reference(state,
+                 [&] { benchmark::DoNotOptimize(reference::largest(cached, x, 0, cached.rows, 0, cached.columns)); });
 }
 template <class F>
 void cached_amax(benchmark::State& state) {
@@ -332,7 +381,7 @@ void cached_block_amax(benchmark::State& state) {
   c.time(c.w.values + bytes_of(amaxes), [&] { block_amax(c.b.stream(), table, amaxes); });
 }
 
-/// A whole partial quantization: amaxes of blocks, then data and scales.
+/// A sharded quantization: amaxes of blocks, then data and scales.
 template <class F>
 void reference_cast(benchmark::State& state) {
   const auto x = test::uniform<float>(cached.elements(), 1);
@@ -380,7 +429,7 @@ void reference_decode(benchmark::State& state) {
       benchmark::DoNotOptimize(values.data());
   });
 }
-/// To bf16 as the operand of a GEMM, to fp32 with the scale of the tensor.
+/// Dequantization: to bf16 as the operand of a GEMM, to fp32 with the scale of the tensor.
 template <class F, DType type, Side side>
 void cached_decode(benchmark::State& state) {
   Cached<F> c(state, type);
@@ -409,7 +458,7 @@ void cached_swizzle(benchmark::State& state) {
   c.time(2 * (c.w.scales[0] + c.w.scales[1]), [&] { swizzle_scales(c.b.stream(), table); });
 }
 
-/// One, 16 and 1000 tensors that fill a whole table between them; then one and 16 as small as those of the 1000.
+/// Cases: 1, 16 and 1000 tensors that together fill a whole table; then 1 and 16 tensors as small as those of the 1000.
 void tables(benchmark::internal::Benchmark* b) {
   b->ArgNames({"tensors", "of"})->Args({1, 1})->Args({16, 16})->Args({1000, 1000})->Args({1, 1000})->Args({16, 1000});
   timed(b);
@@ -425,6 +474,12 @@ BENCHMARK(both_copies<formats::Nvfp4, DType::bf16>)->Apply(tables);
 BENCHMARK(both_copies<formats::Nvfp4OneD, DType::bf16>)->Apply(tables);
 BENCHMARK(both_copies<formats::Nvfp4OneD, DType::bf16, Purpose::activation>)->Apply(tables);
 BENCHMARK(both_copies<formats::Nvfp4OneD, DType::bf16, Purpose::gradient>)->Apply(tables);
+BENCHMARK(one_factor<Taken::values, Makes::rowwise>)->Apply(timed);
+BENCHMARK(one_factor<Taken::values, Makes::columnwise>)->Apply(timed);
+BENCHMARK(one_factor<Taken::values, Makes::both>)->Apply(timed);
+BENCHMARK(one_factor<Taken::gelu, Makes::rowwise>)->Apply(timed);
+BENCHMARK(one_factor<Taken::gelu, Makes::columnwise>)->Apply(timed);
+BENCHMARK(one_factor<Taken::gradient, Makes::both>)->Apply(timed);
 BENCHMARK(tensor_amaxes<formats::Nvfp4>)->Apply(tables);
 BENCHMARK(shard_amaxes<formats::Fp8Block>)->Apply(tables);
 BENCHMARK(shard_amaxes<formats::Mxfp8Tiles>)->Apply(tables);
@@ -441,10 +496,17 @@ BENCHMARK(decoded<formats::Mxfp8, DType::bf16>)->Apply(tables);
 BENCHMARK(decoded<formats::Mxfp8, DType::f32>)->Apply(tables);
 BENCHMARK(decoded<formats::Nvfp4, DType::bf16>)->Apply(tables);
 BENCHMARK(decoded<formats::Nvfp4, DType::f32>)->Apply(tables);
+BENCHMARK(factors<formats::Fp8BlockOneD, Makes::both, Purpose::gradient>)->Apply(timed);
+BENCHMARK(factors<formats::Mxfp8, Makes::both, Purpose::gradient>)->Apply(timed);
+BENCHMARK(factors<formats::Mxfp8, Makes::rowwise, Purpose::activation>)->Apply(timed);
+BENCHMARK(factors<formats::Mxfp8, Makes::columnwise, Purpose::activation>)->Apply(timed);
+BENCHMARK(factors<formats::Nvfp4OneD, Makes::both, Purpose::gradient>)->Apply(timed);
+BENCHMARK(factors<formats::Nvfp4OneD, Makes::rowwise, Purpose::activation>)->Apply(timed);
+BENCHMARK(factors<formats::Nvfp4OneD, Makes::columnwise, Purpose::activation>)->Apply(timed);
 BENCHMARK(swizzled_scales<formats::Mxfp8>)->Apply(tables);
 BENCHMARK(swizzled_scales<formats::Nvfp4>)->Apply(tables);
 
-/// An operation's reference and its kernel, one below the other.
+/// Registers an operation's reference and its kernel, one after the other.
 template <class F>
 void beside(const std::string& operation, void (*reference)(benchmark::State&), void (*kernel)(benchmark::State&)) {
   const std::string format(F::name);

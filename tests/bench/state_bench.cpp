@@ -1,4 +1,4 @@
-// What works on the flat shard: optimizers, norm, reduction in rank order, digest, initial values.
+// Times kernels on flat slices: optimizers, norm, sum in rank order, digest, initial values.
 #include "kernels/digest/digest.hpp"
 #include "kernels/newton_schulz/newton_schulz.hpp"
 #include "kernels/optim/adamw.hpp"
@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t elements = std::int64_t{4} << 20;
 
-/// Of as many runs of equal length, with and without decay by turns.
+/// AdamW on `runs` runs of equal length, alternately with and without decay.
 template <class M> void adamw(benchmark::State& state) {
   Bench b(state);
   const Tensor master = b.random<float>({elements}), gradient = b.random<float>({elements});
@@ -36,7 +36,7 @@ template <class M> void adamw(benchmark::State& state) {
   b.run({0, bytes}, [&] { adamw_step(b.stream(), {}, table, ticks, result, rate.as<float>()); });
 }
 
-/// What comes before and after orthogonalisation.
+/// Muon's kernels before and after orthogonalisation.
 void muon(benchmark::State& state) {
   Bench b(state);
   const Tensor master = b.random<float>({elements}), gradient = b.random<float>({elements});
@@ -59,7 +59,7 @@ void muon(benchmark::State& state) {
   });
 }
 
-/// Four matrices of a width, twice and half as many rows among them; five steps.
+/// Five Newton-Schulz steps of four matrices of one width, among them some with twice and half as many rows.
 void orthogonalisation(benchmark::State& state) {
   Bench b(state);
   const std::int64_t n = state.range(0);

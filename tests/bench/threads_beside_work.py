@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""A training step of one rank and two threads, alone on the machine and beside one process that computes, for ways in
-which threads wait at a barrier; by turns, so that what else the machine does meets all of them.
+"""Times training steps of one rank with two threads, alone on the machine and beside one busy process, for several ways
+of waiting at a barrier. Ways are timed by turns, so that other load of the machine affects all alike.
 
     threads_beside_work.py [--build build/host] [--deck inputs/quickstart/moe_text.yaml] [--ways shipped,1000,passive,300000]
                            [--alone 300000] [--rounds 5] [--steps 8] [--out FILE]
 
-A way: shipped, with nothing said by the environment; a GOMP_SPINCOUNT (300000 is what libgomp does by itself);
-OMP_WAIT_POLICY's passive or active. Ways of --alone are timed without the other process, beside which a step may take a
-minute. A run's first two steps do not count. Prints medians of the runs' medians, in ms, the median over the rounds of
-beside / alone, and how much of the cores' time other processes took at most; a JSON line a run is appended to FILE.
+A way is `shipped` (no variable of OpenMP's waiting is set), a number (GOMP_SPINCOUNT; libgomp's own default is 300000), or
+`passive` or `active` (OMP_WAIT_POLICY). Ways of --alone are timed without the busy process, beside which a step of theirs
+may take a minute. A run's first two steps do not count. Prints for each way the median over rounds of the runs' medians,
+in ms, the median of beside / alone, and the largest share of the cores' time that other processes took. Appends one JSON
+line a run to FILE.
 """
 import argparse
 import datetime
@@ -33,7 +34,7 @@ def cpu() -> str:
 
 
 def cpu_seconds() -> tuple[float, float]:
-    """Of the whole machine, the time that a host took from it included; of this process's ended children."""
+    """CPU seconds (of the whole machine, including steal time; of this process's ended children)."""
     user, nice, system, _, _, irq, softirq, steal = map(int, pathlib.Path("/proc/stat").read_text().split()[1:9])
     own = resource.getrusage(resource.RUSAGE_CHILDREN)
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK"), own.ru_utime + own.ru_stime
@@ -45,7 +46,7 @@ def environment(way: str) -> dict:
 
 
 def timed(args, way: str, beside: bool) -> tuple[list[float], float]:
-    """Milliseconds of each step, and the share of the cores' time that other processes took meanwhile."""
+    """(milliseconds of each step, share of the cores' time that other processes took during the run)"""
     begin, (all_before, own_before) = time.monotonic(), cpu_seconds()
     steps = step_ms(args, way, beside)
     seconds, (all_after, own_after) = time.monotonic() - begin, cpu_seconds()

@@ -1,6 +1,6 @@
-// How much of a slow network hides behind computation: a training step whose collectives take latency +
-// bytes/bandwidth, one at a time, beside its computation alone (nothing moves) and its communication alone (that
-// formula). Ranks share the machine, so the computation alone runs on all of them at once.
+// Measures how much of a slow network's time overlaps with computation: times a training step whose collectives take
+// latency + bytes/bandwidth, one at a time, and compares it with its computation alone (nothing moves) and its
+// communication alone (by that formula). Ranks share the machine, so the computation alone runs on all at once.
 //
 //   mpiexec -n RANKS throttled [STEPS]
 #include <algorithm>
@@ -22,8 +22,7 @@ namespace {
 
 constexpr double latency_us = 10;
 
-/// A dense model, 4 layers deep and 256 wide, in about fifteen groups; one sequence a rank, so that communication
-/// weighs.
+/// A dense model of 4 layers x 256 in about fifteen groups, with one sequence a rank, so that communication matters.
 RunConfig model(std::int64_t ranks, std::int64_t length) {
   RunConfig config;
   config.model.layers = 4;
@@ -47,7 +46,7 @@ HostSequences tokens(const RunPlan& plan) {
   return batch;
 }
 
-/// Moves data until it is frozen, so that the numbers are those of training; from then on nothing.
+/// Wrapper that moves data until it is frozen, so that numbers are those of training; then moves nothing.
 class Frozen final : public Communicator {
  public:
   Frozen(std::unique_ptr<Communicator> inner, const bool& frozen) : inner_(std::move(inner)), frozen_(frozen) {}
@@ -71,7 +70,7 @@ using Connect = std::function<Mesh(Device&)>;
 
 constexpr int warm_up = 3;
 
-/// Milliseconds of a step on the slowest rank: the median of `steps`, after `warm_up` others. `frozen` is set then.
+/// Milliseconds of a step on the slowest rank: median of `steps` steps after `warm_up` steps, when `frozen` is set.
 double step_ms(const RunPlan& plan, Control& control, int steps, const Connect& connect, bool& frozen) {
   Device device;
   Mesh mesh = connect(device);
@@ -81,7 +80,7 @@ double step_ms(const RunPlan& plan, Control& control, int steps, const Connect& 
   std::vector<double> times;
   for (int step = 0; step < warm_up + steps; ++step) {
     if (step == warm_up) {
-      engine.sync().settle(engine.stream());  // nothing is under way when the network freezes
+      engine.sync().settle(engine.stream());  // no collective is under way when the network freezes
       frozen = true;
     }
     const auto begin = std::chrono::steady_clock::now();

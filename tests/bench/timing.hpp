@@ -9,16 +9,16 @@
 
 namespace tessera::bench {
 
-/// What one call must do at least; the report shows the rate of whichever is not zero.
+/// Minimum work of one call; the report shows the rates of those that are not zero.
 struct Work {
   double flops = 0;
   double bytes = 0;  ///< read and written once each
 };
 
-/// Wall time, in microseconds: several threads, or a device, do the work.
+/// Wall time in microseconds, since several threads or a device do the work.
 inline void timed(benchmark::internal::Benchmark* b) { b->Unit(benchmark::kMicrosecond)->UseRealTime(); }
 
-/// A device, tensors of random values on it, and the loop that is timed.
+/// A device, tensors of random values on it, and the timed loop.
 class Bench {
  public:
   explicit Bench(benchmark::State& state) : state_(state), flag_(device_.allocate(Category::batch, DType::u8, {1})) {}
@@ -39,7 +39,7 @@ class Bench {
   }
   template <class T> Tensor empty(Shape shape) { return test::poisoned<T>(device_, shape); }
 
-  /// Times op(), its end on the device included.
+  /// Times op() until its end on the device.
   template <class Op> void run(const Work& work, const Op& op) {
     op();
     for (auto _ : state_) {

@@ -1,13 +1,14 @@
-"""GPT-2, or a mixture of experts, by PyTorch's FSDP2 on random tokens: the peer of `sharding: full`. Prints step time,
-tokens/s and peak memory of a rank.
+"""Trains GPT-2 or a mixture of experts with PyTorch's FSDP2 on random tokens, for comparison with `sharding: full`.
+Prints step time, tokens/s and peak memory of a rank.
 
     torchrun --nproc_per_node 2 tests/bench/torch_fsdp2.py gpt2 LAYERS HEADS HIDDEN MICRO [eager]
     torchrun --nproc_per_node 2 tests/bench/torch_fsdp2.py moe MICRO [eager]
 
-As PyTorch's own guides have it: fully_shard() by block, then of the rest; bf16 parameters and fp32 sums of gradients
-(MixedPrecisionPolicy), fused AdamW on fp32 shards, blocks and the loss compiled. One micro-batch a rank and step, of
-1024 tokens each, clipped to norm 1; sizes as in inputs/bench/gpt2_d*.yaml, or of inputs/bench/moe.yaml, whose experts are
-multiplied by torch._grouped_mm; no weight is saved, and experts have no balance loss.
+Follows PyTorch's guides: fully_shard() on each block, then on the whole model; bf16 parameters and fp32 reduction of
+gradients (MixedPrecisionPolicy), fused AdamW on fp32 shards; blocks and the loss are compiled. Each rank has one
+micro-batch a step, of MICRO sequences of 1024 tokens; gradients are clipped to norm 1. Sizes are those of
+inputs/bench/gpt2_d*.yaml or inputs/bench/moe.yaml. Experts are multiplied by torch._grouped_mm and have no balance loss.
+No checkpoint is saved.
 """
 import os
 import sys
@@ -45,7 +46,7 @@ def rotated(x, cos, sin):
 
 
 class Experts(nn.Module):
-    """Rows sorted by expert, no token dropped."""
+    """MoE layer that sorts rows by expert and drops no token."""
     def __init__(self, hidden, ffn, experts, chosen):
         super().__init__()
         self.experts, self.chosen = experts, chosen

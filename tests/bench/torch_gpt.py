@@ -1,4 +1,4 @@
-"""The deck's model in PyTorch, as a user would write it for speed: scaled_dot_product_attention, fused AdamW, no drop in MoE."""
+"""The deck's model in PyTorch, as a user would write it for speed: scaled_dot_product_attention, fused AdamW, MoE without dropped tokens."""
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -49,7 +49,7 @@ class FeedForward(nn.Module):
 
 
 class Experts(nn.Module):
-    """y and the weighted auxiliary losses."""
+    """MoE layer; forward() returns the output and the weighted auxiliary losses."""
     def __init__(self, s):
         super().__init__()
         self.s, self.router = s, nn.Linear(s.hidden, s.experts, bias=False)
@@ -108,7 +108,7 @@ class Gpt(nn.Module):
                 nn.init.normal_(p, std=0.02)
 
     def forward(self, ids, targets):
-        """Training objective and cross-entropy."""
+        """(training objective, cross-entropy)"""
         x, extra = self.tokens(ids), 0.0
         if self.positions is not None:
             x = x + self.positions.weight
@@ -120,7 +120,7 @@ class Gpt(nn.Module):
 
 
 def build(shape, dtype, mode, threads):
-    """step(tokens [B, T+1]) -> loss, and the version."""
+    """(step, version): step(tokens [B, T+1]) trains one step and returns the loss; version names the framework."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     model = Gpt(shape)

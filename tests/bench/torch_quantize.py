@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""What PyTorch gives for the same results as quantize_bench, on one GPU: casts written in its operations and compiled by it.
+"""Times PyTorch on the work of quantize_bench, on one GPU: the same casts, written in PyTorch's operations and compiled.
 
     torch_quantize.py [--elements N] [--save FOLDER]
     torch_quantize.py --compare FOLDER
 
-Prints a line per operation: microseconds, and bytes that must move over the copy bandwidth of the same run. Scales are
-left unswizzled and without padding, which the sizes need none of.
+Prints a line per operation: microseconds, and the speed at which the necessary bytes move as a share of the copy
+bandwidth in the same run. Scales are not swizzled; the sizes need no padding.
 
---save also writes FOLDER/input.safetensors, a seeded matrix x, and what the compiled casts make of it, FOLDER/FORMAT.npz.
---compare, where no GPU is needed, holds those against FOLDER/FORMAT.h5, byte for byte, which come from
-`tessera quantize FOLDER/input.safetensors --format FORMAT --out FOLDER/FORMAT.h5`, FORMAT being mxfp8, fp8_block, nvfp4.
+--save also writes FOLDER/input.safetensors, a seeded matrix x, and the results of the compiled casts, FOLDER/FORMAT.npz.
+--compare (no GPU needed) compares those byte for byte with FOLDER/FORMAT.h5, made by
+`tessera quantize FOLDER/input.safetensors --format FORMAT --out FOLDER/FORMAT.h5`; FORMAT is mxfp8, fp8_block and nvfp4.
 """
 import argparse
 import json
@@ -25,7 +25,7 @@ E4M3 = torch.float8_e4m3fn
 
 
 def microseconds(call, repeats=5, calls=20):
-    """Median of several times many calls, once the GPU has been busy for a while, as quantize_bench has it."""
+    """Time of a call: the median of `repeats` means over `calls` calls, after 0.3 s of warm-up."""
     begin = time.monotonic()
     while time.monotonic() - begin < 0.3:
         call()
@@ -104,12 +104,12 @@ def cast(x, multiplier):
 
 
 def as_bytes(t):
-    """A tensor's bytes, as a matrix of them."""
+    """The bytes of a tensor, as a matrix with the tensor's rows."""
     return t.contiguous().view(torch.uint8).reshape(t.shape[0], -1).cpu().numpy()
 
 
 def save(folder):
-    """A matrix whose blocks are of many magnitudes, and both copies of it in three formats."""
+    """Writes a matrix with blocks of many magnitudes, and both copies of it in three formats."""
     import numpy
     folder.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(11)
@@ -134,7 +134,7 @@ def save(folder):
 
 
 def compare(folder):
-    """Prints a line per array and returns how many differ."""
+    """Prints a line per array; returns the number of arrays that differ."""
     import h5py
     import numpy
     different = 0

@@ -1,5 +1,5 @@
-/// Flipped bits: every one is found and named, or lies where nothing is read. Each flip is read by a child process, so
-/// that a crash or an endless loop is an outcome like others.
+/// Flips single bits of checkpoints: every flip is detected and named, or lies where nothing is read. A child process
+/// reads each damaged file, so that a crash or an endless loop becomes an outcome of the test.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -53,7 +53,7 @@ class Saved {
     const auto& [end, tensor] = std::prev(next)->second;
     return at < end ? tensor : "";
   }
-  /// Names, shapes, types and bytes of all tensors, and the counters: what a run would go on with.
+  /// Names, shapes, types and bytes of all tensors, and the counters: all that a resumed run would read.
   static std::string contents(const Checkpoint& checkpoint) {
     std::string all = to_json(checkpoint.manifest());
     for (const StoredTensor& tensor : checkpoint.tensors()) {
@@ -72,7 +72,7 @@ class Saved {
   std::string truth_;
 };
 
-/// A file with one bit turned, for as long as this lives.
+/// A file with one bit flipped for the lifetime of this object.
 class Flip {
  public:
   Flip(fs::path path, std::int64_t bit) : file_(path, PosixFile::Mode::write), bit_(bit) {
@@ -92,7 +92,7 @@ class Flip {
 
 enum class Outcome { named, harmless, unnamed, silent, crashed, endless };
 
-/// What a reader makes of a checkpoint: `name` must be in one of its complaints.
+/// Outcome of reading a checkpoint; a complaint must contain `name`.
 Outcome read(const Saved& saved, const std::string& name) {
   std::vector<std::string> complaints;
   try {
@@ -107,7 +107,7 @@ Outcome read(const Saved& saved, const std::string& name) {
   return named ? Outcome::named : Outcome::unnamed;
 }
 
-/// In a process of its own, which may take ten seconds of a processor: a busy machine has all the time it needs.
+/// The outcome in a child process, limited to ten seconds of CPU time (not wall time, for busy machines).
 Outcome apart(const std::function<Outcome()>& work) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -121,7 +121,7 @@ Outcome apart(const std::function<Outcome()>& work) {
   return WTERMSIG(status) == SIGKILL ? Outcome::endless : Outcome::crashed;
 }
 
-/// `n` bits of a file for which `wanted(byte)` holds, the same ones every time.
+/// `n` random bits of a file whose bytes satisfy `wanted`, the same ones in every run.
 std::vector<std::int64_t> some_bits(const fs::path& path, int n, const std::function<bool(std::int64_t)>& wanted) {
   const auto bits = static_cast<std::uint64_t>(fs::file_size(path)) * 8;
   std::vector<std::int64_t> chosen;
@@ -171,7 +171,7 @@ TEST(Damage, InTheManifestIsFoundOrHarmless) {
       EXPECT_TRUE(outcome == Outcome::named || outcome == Outcome::harmless)
           << name << " bit " << bit << ": " << static_cast<int>(outcome);
     }
-  EXPECT_GT(count[Outcome::named], 150);  // spaces between members say nothing
+  EXPECT_GT(count[Outcome::named], 150);  // not all: JSON ignores white space between members
 }
 
 TEST(Damage, InLatestChangesNothing) {
@@ -183,7 +183,7 @@ TEST(Damage, InLatestChangesNothing) {
   }
 }
 
-/// A process that has ended and was not waited for by others: its numbers are real.
+/// A process that has ended, with a pid and start time that were real.
 Process ended_process() {
   std::array<int, 2> ends{};
   EXPECT_EQ(::pipe(ends.data()), 0);
@@ -264,7 +264,7 @@ TEST(Locks, AreTakenReleasedAndTakenOver) {
     folder.write("LOCK", to_json(LockOwner{"another", "", {this_process()}}));
     EXPECT_THROW(second.require_held(), Error);
   }
-  EXPECT_TRUE(fs::exists(path));  // it is not the second run's
+  EXPECT_TRUE(fs::exists(path));  // the second run must not remove it
   fs::remove(path);
   {
     const RunLock third(folder.path(), control, quick);
@@ -277,7 +277,7 @@ TEST(Locks, AreTakenReleasedAndTakenOver) {
 TEST(Locks, OfAnOwnerThatCannotBeSeenAreHeldWhileTouched) {
   const test::TemporaryFolder folder;
   test::SelfControl control;
-  // One sign of life is enough, so that patience costs nothing.
+  // One touch of LOCK suffices, so a long silence limit does not slow the test down.
   const Heartbeat patient{std::chrono::milliseconds(20), std::chrono::minutes(1)};
   const Heartbeat quick{std::chrono::milliseconds(20), std::chrono::milliseconds(400)};
   Process elsewhere = this_process();

@@ -1,5 +1,5 @@
-"""Every fault that a save or a checkpoint must survive: what the run says, that nothing hangs, and that the same command
-line goes on as if nothing had been. Faults of the run around it: run_test.py.
+"""Every fault that a save or a checkpoint must survive: the run's messages, that nothing hangs, and that the same command
+line then resumes as if nothing had happened. Faults of a run between its saves: run_test.py.
 
 usage: fault_test.py TESSERA MPIEXEC [CLASS...]
 """
@@ -19,18 +19,18 @@ from trial import BEFORE, DURING, EVERY, IO, LAST, PHASES, RANKS, SAVED, STEPS, 
 
 
 class Kills(Faults):
-    """SIGKILL of a rank in the midst of a save."""
+    """SIGKILL of a rank during a save."""
 
     def check_kill(self, phase, rank):
         run = self.trial(f"kill-{phase}-{rank}")
         done = run.run(TESSERA_FAULT=f"{phase}:{rank}:kill")
-        self.assertNotIn(done.code, (0, 75), done)  # what a killed rank said last, the launcher need not pass on
-        # From the rename on the new checkpoint may be there, after it, it must be.
+        self.assertNotIn(done.code, (0, 75), done)  # the launcher need not forward the last output of a killed rank
+        # From the rename on the new checkpoint may exist; after the rename it must.
         steps = {"rename": (BEFORE, DURING), "latest": (DURING,), "aside": (DURING,)}.get(phase, (BEFORE,))
         if phase not in ("rename", "latest", "aside"):
-            self.assertEqual(run.steps(), [BEFORE])  # a folder has its name once it is whole
+            self.assertEqual(run.steps(), [BEFORE])  # an unfinished folder does not have its name yet
         again = self.check_recovers(run, steps)
-        if phase != "lock":  # which is the moment before
+        if phase != "lock":  # that phase comes before anything is written
             self.assertIn("taken over", again.err)
 
     def test_first_rank(self):
@@ -44,7 +44,7 @@ class Kills(Faults):
 
 
 class Branches(Faults):
-    """A run that goes back to step 4 of a directory with steps 4, 8 and 12, and is broken on the way."""
+    """A run that resumes from step 4 of a directory with steps 4, 8 and 12 (a branch), and is broken on the way."""
 
     KEEP = ("--set", "checkpoint.keep_last=9")
     OLD = (EVERY, 2 * EVERY, 3 * EVERY)
@@ -62,7 +62,7 @@ class Branches(Faults):
         return run
 
     def check_line(self, run, steps, digests):
-        """The run's own checkpoints, and those set aside, are there, whole, and what they were."""
+        """Checks that the run's checkpoints, and those set aside, exist, are whole and unchanged."""
         rows = run.tool("ls", "run")[1]
         self.assertTrue(all(row["valid"] for row in rows), rows)
         self.assertEqual({row["step"]: row["content_digest"] for row in rows if not row["abandoned"]}, {step: digests[step] for step in steps})
@@ -74,7 +74,7 @@ class Branches(Faults):
         self.assertEqual(bits(run.path("abandoned-1_metrics.jsonl")), self.golden_rows[:self.OLD[-1]])
 
     def check_kill(self, fault, came):
-        """came: whether the branch's first checkpoint was committed; None: it may have been. Its step is 6, which the old line has not."""
+        """came: whether the branch's first checkpoint was committed; None: it may have been. Its step is 6, which the old line lacks."""
         run = self.rewound(f"kill-{fault}")
         done = run.run(*self.KEEP, "--resume", f"run/step_{EVERY:08}", "--stop-at", str(EVERY + 2), TESSERA_FAULT=fault)
         self.assertNotIn(done.code, (0, 75), done)
@@ -91,7 +91,7 @@ class Branches(Faults):
         return self.digests.get(step, r"\w{16}")
 
     def check_whole_line(self, run, begun):
-        """Begun by these steps, and gone on to the end: rows, digests, names; nothing is lost, nothing half renamed."""
+        """Checks a run that has these first steps and went on to the end: rows, digests, names; nothing is lost or half renamed."""
         self.assertEqual(bits(run.path("metrics.jsonl")), self.golden_rows)
         branched = EVERY + 2 in begun
         steps = begun + [step for step in range(begun[-1] // EVERY * EVERY + EVERY, STEPS + 1, EVERY)]
@@ -129,7 +129,7 @@ class Branches(Faults):
         self.each([(fault, False) for fault in faults] + [("payload:1:kill", False), ("guard:all:kill", False)], self.check_kill)
 
     def test_kills_after_the_commit(self):
-        # The first rank, as it comes to a rename, has not made it; the others come there at any time.
+        # Rank 0 enters the phase before it renames; other ranks may enter it before or after that.
         faults = [("rename:0:kill", False), ("rename:1:kill", None), ("latest:0:kill", True), ("latest:all:kill", True)]
         faults += [(f"aside:0:kill:{n}", True) for n in (1, 2, 3)] + [("aside:1:kill", True)]
         self.each(faults, self.check_kill)
@@ -144,7 +144,7 @@ class Branches(Faults):
         self.check_whole_line(run, [EVERY, EVERY + 2])
 
     def check_same_step(self, fault, came):
-        """The branch's first checkpoint has the number of an old one. One rank adds in another order, so that its bits tell them apart."""
+        """The branch's first checkpoint has the step of an old one. The branch runs on one rank, whose sums have another order, so that bits differ."""
         run = self.rewound(f"same-{fault}")
         done = run.finish(run.start(*self.KEEP, "--resume", f"run/step_{EVERY:08}", "--stop-at", str(2 * EVERY), ranks=1, TESSERA_FAULT=fault))
         self.assertNotIn(done.code, (0, 75), done)
@@ -175,7 +175,7 @@ class Branches(Faults):
         self.check_whole_line(run, list(self.OLD))
 
     def test_steps_that_cannot_be_set_aside(self):
-        """The save that ends a run tells of it on all ranks, and the next start sets them aside; after any other one training goes on to the next save."""
+        """If setting aside fails in the last save, all ranks report it and the next start sets aside; after an earlier save training goes on to the next one."""
         run = self.rewound("stuck")
         done = run.run(*self.KEEP, "--resume", f"run/step_{EVERY:08}", "--stop-at", str(EVERY + 2), TESSERA_FAULT="aside:0:eio")
         self.assertEqual(done.code, 4, done)
@@ -193,7 +193,7 @@ class Branches(Faults):
 
 
 class Disks(Faults):
-    """Failing and partial system calls, and disks that are really full."""
+    """Failing and partial system calls, and really full disks."""
 
     def check_dropped(self, phase, rank, kind):
         """The save is dropped on all ranks, training goes on, and the next saves are made."""
@@ -208,7 +208,7 @@ class Disks(Faults):
         shutil.rmtree(run.folder)
 
     def check_retried(self, phase, rank, kind):
-        """Nobody notices but the fault itself."""
+        """Faults that the program must hide: only the injected fault is reported."""
         run = self.trial(f"{kind}-{phase}-{rank}")
         done = run.run(TESSERA_FAULT=f"{phase}:{rank}:{kind}")
         self.assertEqual((done.code, done.err), (0, f"TESSERA_FAULT: {kind} strikes\n"), done)
@@ -227,7 +227,7 @@ class Disks(Faults):
         cases = [(phase, 0, kind) for kind, phases in (("eintr", ("lock", "guard", "payload", "sync", "manifest", "latest")),
                                                        ("short", ("lock", "payload", "manifest", "latest"))) for phase in phases]
         cases += [("payload", LAST, "short"), ("payload", LAST, "eintr"), ("sync", LAST, "eintr")]
-        # What HDF5 writes is not ours to cut short.
+        # Writes by HDF5 cannot be cut short.
         cases = [case for case in cases if IO != "mpio" or (case[0], case[2]) != ("payload", "short")]
         self.each([case for case in cases if case[0] in PHASES], self.check_retried)
 
@@ -282,7 +282,7 @@ class FullDisks(Faults):
 
     @staticmethod
     def fill(run):
-        """Takes all that is left, and returns how to give it back."""
+        """Fills the file system; returns a function that frees it again."""
         path = run.path("filler")
         with open(path, "wb", buffering=0) as filler:
             try:
@@ -300,7 +300,7 @@ class FullDisks(Faults):
         self.assertEqual(run.steps(), [BEFORE])
 
     def check_fills_up(self, phase):
-        """While all ranks stand at the phase, the disk fills up; later there is room again."""
+        """Fills the disk while all ranks are stopped at the phase; later frees it."""
         run = self.small_disk(f"full-at-{phase}", 4096)
         process = run.start(TESSERA_FAULT=f"{phase}:all:stop")
         run.until(process, lambda: run.standing() == set(range(RANKS)))
@@ -314,7 +314,7 @@ class FullDisks(Faults):
         done = run.finish(process)
         # The rows of metrics.jsonl need room as well: training may end for them, with its cause.
         self.assertIn(done.code, (0, 4), done)
-        reserved = phase == "structure"  # all that the save needs: it is the next one that meets the full disk
+        reserved = phase == "structure"  # this save has reserved its space, so the next save meets the full disk
         self.assertRegex(done.err, "No space left on device" + ("| MB are free in run" if reserved else ""))
         self.assertTrue(done.code == 4 or reserved or f"step {DURING} was not saved" in done.err, done)
         saved = done.out
@@ -334,7 +334,7 @@ class FullDisks(Faults):
 
 
 class Places(Faults):
-    """Run directories that are none."""
+    """Paths that cannot be run directories."""
 
     def test_a_file_in_the_directorys_place(self):
         run = self.trial("file", begun=False)
@@ -361,7 +361,7 @@ class Places(Faults):
         self.assertEqual(sorted(os.listdir(run.run_directory)), before)
 
     def test_a_file_system_without_locks(self):
-        """MPI-IO would end the run in the midst of a save; the system's own calls need none."""
+        """A file system without byte-range locks: MPI-IO would end the run during a save; system calls do not need them."""
         run = self.trial("no-locks", begun=False)
         done = run.run("--stop-at", str(EVERY), LD_PRELOAD=os.environ["TESSERA_TEST_NO_LOCKS"])
         if IO == "mpio":
@@ -410,7 +410,7 @@ def fnv1a64(text):
 
 
 class Damage(Faults):
-    """Files that are cut, longer, or another structure's. Single bits: damage_test.cpp."""
+    """Files that are truncated, extended, or replaced by ones of other structure. Single bits: damage_test.cpp."""
 
     NEWEST = f"step_{STEPS:08}"
     EMBEDDING = "model/embed.tokens"
@@ -444,7 +444,7 @@ class Damage(Faults):
 
     @staticmethod
     def seal(step):
-        """The manifest of a folder says again what the files are."""
+        """Rewrites the manifest's file sizes, and its digest, to match changed files."""
         path = os.path.join(step, "manifest.json")
         with open(path) as file:
             manifest = json.load(file)
@@ -513,7 +513,7 @@ class Soak(Faults):
     """Random faults at random phases, start after start."""
 
     def start(self, run, fault, *arguments):
-        """One start that a fault may strike; whether it did."""
+        """One start with a fault; returns whether the fault occurred."""
         done = run.run(*arguments, TESSERA_FAULT=fault)
         killed = fault.endswith("kill") and done.code not in (0, 75)
         struck = killed or "strikes" in done.err

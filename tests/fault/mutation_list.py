@@ -1,5 +1,5 @@
-"""Faults that were met in production by systems of this kind, or would break what Tessera promises: where each is put in,
-and the tests that see it. `mutations.py` tries them."""
+"""Mutations: faults that occurred in production in systems of this kind, or that would break Tessera's promises. Each has
+the place where it is put in and the tests that must detect it. `mutations.py` tries them."""
 from dataclasses import dataclass
 
 
@@ -15,7 +15,7 @@ class Mutation:
     name: str
     fault: str
     edits: tuple[Edit, ...]
-    tests: tuple[str, ...]  # of ctest, each with the part that is run: a filter of gtest, or the name of a Python test
+    tests: tuple[str, ...]  # names of ctest tests, each with the part to run: a gtest filter, or the name of a Python test
 
 
 def mutation(name, fault, file, old, new, *tests):
@@ -89,7 +89,7 @@ MUTATIONS = [
     mutation("dropped_gather_is_left_behind", "a pending collective that is dropped is not finished", "core/comm/communicator.cpp",
              "Pending::~Pending() {\n  if (owner_) owner_->abandon(slot_);", "Pending::~Pending() {",
              "mpi.collectives_test.2 *DroppedPendingFinishes*"),
-    # What is quantized, and by whom.
+    # Masters, published weights and quantization.
     mutation("masters_from_weights", "masters begin as what the weights' type holds of them", "core/step/engine.cpp",
              "  sync_.publish(stream_, std::move(start));\n",
              """  sync_.publish(stream_, std::move(start));
@@ -177,7 +177,7 @@ MUTATIONS = [
              "mpi.checkpoint_test.2 Checkpoints.ResumeChangesNoBit"),
     # Products.
     mutation("not_finite_is_lost", "what is not finite vanishes in a format that saturates", "core/model/layers/factors.cpp",
-             "  matrix.not_finite = call.not_finite();\n  matrix.draws", "  matrix.draws", "regression.recipes.notfinite.a_gradient"),
+             "  matrix.draws = {call", "  matrix.not_finite = {};\n  matrix.draws = {call", "regression.recipes.notfinite.a_gradient"),
     mutation("evaluation_hides_not_finite", "an evaluation over activations that are not finite has a loss", "core/step/engine.cpp",
              "  if (const Tensor found = not_finite()) spoil(stream_, &memory_.sums()->loss, found);\n", "",
              "mpi.passes_test.2 Passes.AnEvaluationOfWhatIsNotFiniteHasNoLoss"),

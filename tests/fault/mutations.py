@@ -1,12 +1,13 @@
-"""Puts faults into the program, one at a time, and sees tests fail: a fault that no test sees has survived.
+"""Mutation testing: puts faults into the program, one at a time, and checks that tests fail. A fault that no test detects
+has survived.
 
 usage: mutations.py --build FOLDER [--jobs N] [--limit SECONDS] [--trusted] [NAME...]
        mutations.py --table     # of all faults, as README.md shows them
        mutations.py --check     # whether each can still be put in, and README.md has the table
 
-FOLDER is a whole host build (build/host), and stays as it is: of each fault the changed objects are compiled beside it
-and linked before the libraries into test programs of their own, so that many can be tried side by side. The tests are
-first run without any fault, unless they are trusted. Exit code: 1 when a fault survives, or cannot be tried.
+FOLDER is a complete host build (build/host), which is not changed: for each fault the changed objects are compiled elsewhere
+and linked before the libraries into separate test programs, so that several faults can be tried at once. The tests are
+first run without faults, unless --trusted. Exit code: 1 if a fault survives, or cannot be tried.
 """
 import argparse
 import concurrent.futures
@@ -32,7 +33,7 @@ class Unusable(Exception):
 
 
 def patched(mutation):
-    """{file: its text with the fault}. What is replaced must stand in the file exactly once."""
+    """{file: its text with the fault}. The text to replace must occur in the file exactly once."""
     texts = {}
     for edit in mutation.edits:
         if edit.file not in texts:
@@ -46,7 +47,7 @@ def patched(mutation):
 
 
 def run(command, cwd, limit, environment=None):
-    """Exit code, None where the time was up, and what was printed. Ends the command's children too."""
+    """Runs a command: its exit code (None: time-out) and output. Ends its children too."""
     with tempfile.TemporaryFile("w+") as out:
         process = subprocess.Popen(command, cwd=cwd, env=environment, stdout=out, stderr=subprocess.STDOUT,
                                    stdin=subprocess.DEVNULL, start_new_session=True)
@@ -65,7 +66,7 @@ def run(command, cwd, limit, environment=None):
 
 
 class Build:
-    """What a build folder says of its objects, programs and tests."""
+    """Objects, programs and tests of a build folder."""
 
     def __init__(self, folder):
         self.folder = os.path.realpath(folder)
@@ -84,7 +85,7 @@ class Build:
         return subprocess.run(command, cwd=self.folder, check=True, stdout=subprocess.PIPE, text=True).stdout
 
     def sources_of_objects(self):
-        """{object: files that it is made of}, as ninja noted them."""
+        """{object: files that it depends on}, from ninja."""
         sources, current = {}, None
         for line in self.tool("ninja", "-t", "deps").splitlines():
             if line.startswith("    "):
@@ -95,7 +96,7 @@ class Build:
         return sources
 
     def objects_with(self, files):
-        """Of the program itself: those of tests keep the header that they have."""
+        """Objects of the program that include a file; objects of tests keep the unchanged header."""
         paths = {os.path.join(SOURCE, file) for file in files}
         return sorted(one for one, made_of in self.sources.items()
                       if one in self.compile and paths & made_of and not one.startswith("tests/"))
@@ -105,7 +106,7 @@ class Build:
 
 
 class Mutant:
-    """A fault, its objects and its programs, in a folder of their own."""
+    """A fault with its objects and programs, in a separate folder."""
 
     def __init__(self, build, mutation, folder):
         self.build, self.mutation, self.folder = build, mutation, folder
@@ -142,7 +143,7 @@ class Mutant:
             raise Unusable("does not build: " + (said[-1500:] if code else "the time is up"))
 
     def program(self, path, limit):
-        """The program of the build, linked anew with the fault."""
+        """Links a program of the build with the fault."""
         if path not in self.programs:
             name = os.path.relpath(path, self.build.folder)
             out = os.path.join(self.folder, os.path.basename(name))
@@ -157,7 +158,7 @@ class Mutant:
 
 
 def command_of(build, wanted, program):
-    """A ctest test, or the part of it that is named behind a blank: command, folder, environment."""
+    """A ctest test, or the part of it named after a blank: command, folder, environment."""
     name, _, part = wanted.partition(" ")
     if name not in build.tests:
         raise Unusable(f"there is no test {name}")
@@ -177,7 +178,7 @@ def command_of(build, wanted, program):
 
 
 def outcome(build, wanted, program, limit):
-    """passed, failed or did not end; how long it took; the first line that says why."""
+    """Result (passed, failed or did not end), duration, and the first line that gives the reason."""
     command, folder, environment = command_of(build, wanted, program)
     begin = time.monotonic()
     code, said = run(command, folder, limit, environment)
@@ -187,7 +188,7 @@ def outcome(build, wanted, program, limit):
 
 
 def tried(build, mutation, limit):
-    """(whether every test saw it, lines that say so)."""
+    """(whether every test detected it, lines of the report)."""
     with tempfile.TemporaryDirectory(prefix=f"fault-{mutation.name}-") as folder:
         mutant = Mutant(build, mutation, folder)
         try:

@@ -1,5 +1,5 @@
-"""Faults of a run around its saves: signals, a second run in the directory, ranks that stand still. What the run says,
-that nothing hangs, and that the same command line goes on as if nothing had been.
+"""Faults of a run between its saves: signals, a second run in the directory, ranks that stop. The run's messages, that
+nothing hangs, and that the same command line then resumes as if nothing had happened.
 
 usage: run_test.py TESSERA MPIEXEC [CLASS...]
 """
@@ -13,13 +13,13 @@ import time
 import trial
 from trial import BEFORE, DURING, EVERY, IO, LAST, PHASES, RANKS, SAVED, Faults, Trial, bits, processes, state_of
 
-# No machine is so fast, and no test so slow, that a run of these steps ends by itself.
+# More steps than a test can wait for: the run ends only by a signal, a fault, --stop-at or --time-limit.
 LONG = ("--set", "run.steps=1000000000", "--set", "checkpoint.every_steps=1000000000")
 
 
 class Runs(Faults):
     def begin(self, name, *arguments, **variables):
-        """A run of which some steps are done."""
+        """Starts a run and waits until some steps are done."""
         run = self.trial(name, begun=False)
         process = run.start(*arguments, **variables)
         metrics = run.path("metrics.jsonl")
@@ -27,7 +27,7 @@ class Runs(Faults):
         return run, process
 
     def check_stopped(self, run, done, cause="SIGTERM"):
-        """Saved once, at the step it came to; and it goes on from there. Its rows."""
+        """Checks that the run saved once, at the step that it reached, and resumes from there; returns its rows."""
         self.assertEqual((done.code, done.err), (75, ""), done)
         self.assertEqual(len(re.findall(SAVED, done.out)), 1, done)
         said = re.search(r"stopped after step (\d+) of 1000000000 \(([\w-]+)\); the same command goes on\n", done.out)
@@ -42,7 +42,7 @@ class Runs(Faults):
         return rows
 
     def check_never_stopped(self, run, rows):
-        """The rows and the state of a run that went straight on."""
+        """The rows and the state of a run without interruption."""
         whole = self.trial(os.path.basename(run.folder) + "-whole", begun=False)
         done = whole.run(*LONG, "--stop-at", str(len(rows)))
         self.assertEqual(done.code, 75, done)
@@ -51,7 +51,7 @@ class Runs(Faults):
 
 
 class Signals(Runs):
-    """TERM, USR1, USR2 and INT: once, again and again, in the midst of a save."""
+    """TERM, USR1, USR2 and INT: once, repeatedly, during a save."""
 
     def check_signal(self, name, to):
         run, process = self.begin(f"{name}-{to}", *LONG)
@@ -86,7 +86,7 @@ class Signals(Runs):
             pass
         done = run.finish(process)
         if name == "SIGINT" and done.code == 1 and time.monotonic() - began > 1:
-            return False  # on a machine so slow, a later one came more than a second after the first, and was heard
+            return False  # a slow machine: a later signal came more than a second after the first, and counted
         self.check_stopped(run, done, name)
         return True
 
@@ -96,7 +96,7 @@ class Signals(Runs):
             self.skipTest("this machine is too slow to interrupt a run twice within a second")
 
     def check_during_a_save(self, name):
-        """All ranks stand in the midst of the save of step 8, hear the signal, and go on."""
+        """Stops all ranks during the save of step 8, sends the signal, and continues them."""
         run = self.trial(f"during-{name}")
         process = run.start(TESSERA_FAULT="payload:all:stop")
         run.until(process, lambda: run.standing() == set(range(RANKS)))
@@ -121,7 +121,7 @@ class Signals(Runs):
 
     @staticmethod
     def interrupt(pid):
-        """Returns when the process has heard it, or is no more."""
+        """Returns when the process has received the signal, or has ended."""
         os.kill(pid, signal.SIGINT)
         while True:
             try:
@@ -176,7 +176,7 @@ class Signals(Runs):
 
 
 class Locks(Faults):
-    """Two runs in one directory, and owners that are no more."""
+    """Two runs in one directory, and locks of ended owners."""
 
     @staticmethod
     def age(run, seconds):
@@ -188,7 +188,7 @@ class Locks(Faults):
             file.write(content if isinstance(content, bytes) else content.encode())
 
     def crashed(self, name):
-        """A run that was killed between two saves, its LOCK left behind; the trial and the LOCK's content."""
+        """A run that was killed between two saves and left its LOCK; returns the trial and the LOCK's content."""
         run = self.trial(name)
         done = run.run(TESSERA_FAULT="guard:all:kill")
         self.assertNotIn(done.code, (0, 75), done)
@@ -293,7 +293,7 @@ class Locks(Faults):
 
 
 class Stopped(Runs):
-    """A rank that does not go on, or not for a while."""
+    """A rank that stops, for ever or for a while."""
 
     SECONDS = 30
 
@@ -303,7 +303,7 @@ class Stopped(Runs):
         self.assertEqual(done.code, 7, done)
         self.assertIn(f"rank {rank} does not answer", done.err)
         waits = "vote" if phase == "sync" or (phase, IO) == ("payload", "direct") else phase
-        if IO != "async" or phase not in ("payload", "sync", "manifest"):  # to which a thread comes, while the ranks train
+        if IO != "async" or phase not in ("payload", "sync", "manifest"):  # a thread enters these phases while the ranks train
             self.assertIn(f"a checkpoint's {waits}", done.err)
         self.check_recovers(run, {"rename": (BEFORE, DURING), "latest": (DURING,)}.get(phase, (BEFORE,)))
 
@@ -313,7 +313,7 @@ class Stopped(Runs):
         self.each([case for case in cases if case[0] in PHASES], self.check_told, at_once=5)
 
     def check_pause(self, phase, rank):
-        """Less than comm.timeout_s, which is 300 where nobody says otherwise: nothing is lost, and nobody complains."""
+        """A stop shorter than comm.timeout_s (default 300): nothing is lost or reported."""
         run = self.trial(f"pause-{phase}-{rank}")
         process = run.start(TESSERA_FAULT=f"{phase}:{rank}:stop")
         run.until(process, lambda: rank in run.standing())

@@ -1,4 +1,4 @@
-"""One run of the program that is broken on purpose, and what must hold of it afterwards."""
+"""Runs of the program that are broken on purpose, and checks of what must hold afterwards."""
 import concurrent.futures
 import glob
 import json
@@ -16,8 +16,8 @@ SKIPPED = 77
 RANKS = 2
 LAST = RANKS - 1
 STEPS, EVERY = 20, 4
-IO = os.environ.get("TESSERA_TEST_IO", "mpio")  # mpio, direct, or async: by the system's own calls while training goes on
-BEFORE, DURING = EVERY, 2 * EVERY  # the checkpoint that is there, and the one that a fault meets
+IO = os.environ.get("TESSERA_TEST_IO", "mpio")  # mpio, direct, or async (direct, while training goes on)
+BEFORE, DURING = EVERY, 2 * EVERY  # steps of the checkpoint before the fault, and of the one during which it occurs
 DECK = f"""schema_version: 1
 run: {{name: small, steps: {STEPS}, threads: 1}}
 model: {{layers: 1, hidden: 16, heads: 2, seq_len: 16, norm: rms, activation: swiglu, position: rotary, ffn: 24, moe: {{experts: 2, top_k: 1}}}}
@@ -31,15 +31,15 @@ checkpoint: {{dir: run, every_steps: {EVERY}, {"async: true" if IO == "async" el
 PHASES = ["lock", "mkdir", "create", "guard", "structure", "payload", "sync", "vote", "digest", "close", "manifest", "rename", "latest", "aside"]
 if IO == "async":  # boundaries vote
     PHASES.remove("vote")
-if os.environ.get("TESSERA_TEST_FAULTS") == "of_payload":  # those in which the ways of writing differ
+if os.environ.get("TESSERA_TEST_FAULTS") == "of_payload":  # only those faults in which the ways of writing differ
     PHASES = ["structure", "payload", "sync", "manifest"]
-PATIENCE = 240  # seconds after which a run hangs. Nothing waits for it otherwise: a slow machine only needs longer
+PATIENCE = 240  # seconds after which a run counts as hanging; long, since passing tests never wait for it
 SAVED = r"saved run/step_(\d+)"
 program = launcher = ""
 
 
 def bits(path):
-    """The rows of metrics.jsonl without what a clock or the count of restarts says."""
+    """The rows of metrics.jsonl without times and the number of restarts."""
     with open(path) as file:
         rows = [json.loads(line) for line in file]
     return [(row["step"], row["loss"], row["grad_norm"], row["clip_coef"], row["lr"], row["tokens"]) for row in rows]
@@ -61,7 +61,7 @@ def processes(folder):
 
 
 def state_of(pid):
-    """R, S, T, Z, ... or nothing for a process that is no more."""
+    """State of a process: R, S, T, Z, ...; empty if it has ended."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rsplit(")", 1)[1].split()[0]
@@ -109,7 +109,7 @@ class Trial:
         return process
 
     def finish(self, process, limit=PATIENCE):
-        """Waits for the end of launcher and ranks; what runs longer than `limit` hangs, and is an error."""
+        """Waits for the end of launcher and ranks; fails if they run longer than `limit`."""
         hangs = None
         try:
             process.wait(limit)
@@ -139,7 +139,7 @@ class Trial:
         return self.finish(self.start(*arguments, **variables), limit)
 
     def until(self, process, condition):
-        """Waits for the condition; a run that ends before it holds is an error."""
+        """Waits for the condition; fails if the run ends before."""
         deadline = time.monotonic() + PATIENCE
         while not condition():
             if time.monotonic() > deadline or process.poll() is not None and not condition():
@@ -147,14 +147,14 @@ class Trial:
             time.sleep(0.01)
 
     def standing(self):
-        """The ranks that SIGSTOP holds."""
+        """The ranks that are stopped (SIGSTOP)."""
         return {rank for rank, pid in processes(self.folder).items() if state_of(pid) == "T"}
 
     def steps(self):
         return sorted(int(os.path.basename(path)[5:]) for path in glob.glob(self.path("step_????????")))
 
     def said(self):
-        """What the run has printed to stderr so far."""
+        """The run's output to stderr so far."""
         with open(os.path.join(self.folder, "stderr")) as file:
             return file.read()
 
@@ -168,13 +168,13 @@ class Trial:
 
 
 class Faults(unittest.TestCase):
-    """Compares with a run that nothing befell."""
+    """Tests that compare with an undisturbed run."""
 
     maxDiff = 2000
 
     @classmethod
     def setUpClass(cls):
-        # In memory where there is such a place: a save of these sizes is little but waiting for the disk.
+        # In memory if possible, since saves of these sizes mostly wait for the disk.
         memory = "/dev/shm" if "TMPDIR" not in os.environ and os.access("/dev/shm", os.W_OK) else None
         folder = tempfile.TemporaryDirectory(prefix="tessera-fault-", dir=memory)
         cls.addClassCleanup(folder.cleanup)
@@ -191,14 +191,14 @@ class Faults(unittest.TestCase):
         cls.golden_rows = bits(golden.path("metrics.jsonl"))
         assert [row[0] for row in cls.golden_rows] == list(range(1, STEPS + 1))
         cls.golden_names = cls.names(golden)
-        # Where most trials begin: stopped after the first save.
+        # Beginning of most trials: a run stopped after its first save.
         cls.begun = Trial(os.path.join(cls.folder, "begun"))
         done = cls.begun.run("--stop-at", str(EVERY))
         assert done.code == 75, done
 
     @staticmethod
     def names(trial):
-        """What stands in a run directory, event files aside: each start makes one."""
+        """Names in a run directory, without event files, of which each start makes one."""
         return sorted(name for name in os.listdir(trial.run_directory) if not name.startswith("events."))
 
     def trial(self, name, begun=True):
@@ -208,7 +208,7 @@ class Faults(unittest.TestCase):
         return trial
 
     def each(self, cases, check, at_once=2):
-        """Runs `check(*case)` for every case, several at a time; all that fail are told."""
+        """Runs `check(*case)` for every case, several at a time; reports all that fail."""
         failures = []
         with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
             for case, outcome in [(case, pool.submit(check, *case)) for case in cases]:
@@ -220,7 +220,7 @@ class Faults(unittest.TestCase):
         self.assertFalse(failures, "\n\n".join(failures))
 
     def check_whole(self, trial, kept=(STEPS - EVERY, STEPS)):
-        """The run directory is that of the run that nothing befell: rows, digests, names; all that is kept verifies."""
+        """Checks that the run directory equals that of the undisturbed run (rows, digests, names), and that kept checkpoints verify."""
         self.assertEqual(bits(trial.path("metrics.jsonl")), self.golden_rows)
         others = [name for name in self.golden_names if not name.startswith("step_")]
         self.assertEqual(self.names(trial), others + [f"step_{step:08d}" for step in kept])
@@ -233,7 +233,7 @@ class Faults(unittest.TestCase):
             self.assertEqual((code, report), (0, {"ok": True, "failures": []}))
 
     def check_recovers(self, trial, steps, ranks=RANKS):
-        """The same command line goes on from one of `steps` and ends as if nothing had been; what it said."""
+        """Checks that the same command line resumes from one of `steps` and ends like the undisturbed run; returns its output."""
         done = trial.run(ranks=ranks)
         self.assertEqual(done.code, 0, done)
         resumed = re.search(r"resumed from \S*/step_(\d+) \| (\w{16})", done.out)

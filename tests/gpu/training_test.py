@@ -1,4 +1,4 @@
-"""The quickstart deck on 1, 2 and 4 GPUs: held against the host's goldens, against itself, and across back ends.
+"""The quickstart deck on 1, 2 and 4 GPUs, compared with the host's goldens, with itself, and across back ends.
 
 usage: training_test.py TESSERA MPIEXEC [--data FOLDER] [--host TESSERA] [TEST...]
        training_test.py TESSERA MPIEXEC [--data FOLDER] --golden > goldens/quickstart.json
@@ -24,7 +24,8 @@ GOLDEN = os.path.join(HERE, "goldens", "quickstart.json")
 RANKS = (1, 2, 4)
 STEPS = 20
 TOLERANCE = {"bf16": 1e-2, "fp32": 1e-4}  # relative, of each of the first losses
-# Half the deck's rate: at the whole of it, bf16 losses of two hosts' rank counts part by 6e-3 within 19 steps; so by 2e-4.
+# Half the deck's learning rate: with the full rate bf16 losses of different rank counts on the host differ by 6e-3
+# within 19 steps; with half of it by 2e-4.
 CALM = {"optimizer.lr": 1e-3}
 OPTIONS = argparse.Namespace()
 
@@ -38,7 +39,7 @@ def gpus():
 
 
 class Folder:
-    """Runs in a folder of their own."""
+    """Training runs in a temporary folder."""
 
     def __init__(self):
         self.temporary = tempfile.TemporaryDirectory(prefix="tessera-gpu-")
@@ -65,7 +66,7 @@ class Folder:
             return [json.loads(line) for line in file]
 
     def results(self, run):
-        """The rows without what a clock or a restart says."""
+        """The rows without times and the number of restarts."""
         return [{key: value for key, value in row.items() if key not in ("step_ms", "save_blocked_ms", "tokens_per_s", "mfu", "time", "restart")}
                 for row in self.rows(run)]
 
@@ -82,7 +83,7 @@ class Folder:
         return json.loads(text)["content_digest"]
 
     def first_trace(self, ranks, compute, beginning="", program=None):
-        """Of a step that changes nothing: its weights and masters are those it began with, gathered."""
+        """Trace of a step that changes nothing: weights and masters of the beginning, gathered."""
         name = f"{ranks}{compute}{'host' if program else ''}{os.path.basename(beginning)}"
         trace = os.path.join(self.path, f"trace{name}.jsonl")
         self.train(ranks, f"still{name}",
@@ -256,7 +257,7 @@ class OnGpus(unittest.TestCase):
     def test_checkpoints_cross_back_ends(self):
         if not OPTIONS.host:
             self.skipTest("needs --host")
-        # host to step 5, GPU to 12, host to the end.
+        # The host runs to step 5, the GPU to 12, the host to the end.
         self.folder.train(2, "crossing", CALM, "--stop-at", "5", code=75, program=OPTIONS.host)
         self.folder.train(1, "crossing", CALM, "--stop-at", "12", code=75)
         self.folder.train(2, "crossing", CALM, program=OPTIONS.host)

@@ -1,4 +1,4 @@
-"""What documents name must exist: files, links, symbols of the code, keys of the deck.
+"""Checks that everything that documents name exists: files, links, symbols of the code, keys of the deck.
 
 Of every Markdown file the code between single backticks is read, and what is fenced or indented not (commands and samples name files that
 a run makes). In it, a path is whatever begins with a folder of the house, or is a name with the ending of a source; braces and stars are
@@ -47,7 +47,7 @@ def expanded(path: str) -> list[str]:
 
 
 class Tree:
-    """What can be named: paths of files and folders, words of the sources, keys."""
+    """Everything that can be named: paths of files and folders, words of the sources, keys."""
 
     def __init__(self, tree: dict[str, str]):
         self.paths = set(tree)
@@ -68,7 +68,7 @@ class Tree:
         return path.rstrip("/") in self.paths or any(path + suffix in self.paths for suffix in (".hpp", ".cpp"))
 
     def missing(self, folder: str, code: str) -> str:
-        """What a span names that does not exist; empty where all is well, or where it names nothing that is checked."""
+        """The thing that a span names and that does not exist; empty if it exists, or if the span names nothing checkable."""
         if re.search(r"[<>\s$|=]", code) or "..." in code:
             return ""
         if "/" in code and code.split("/")[0] in HOUSE:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the tree to rules.py and to what a pattern cannot say. Prints `file:line: rule: reason`, exits 1 if anything is found.
+"""Checks the tree against rules.py and against rules that no pattern can express. Prints `file:line: rule: reason`, exits 1 if anything is found.
 
     lint.py [ROOT]
 """
@@ -26,7 +26,7 @@ class Finding(NamedTuple):
 
 
 def read_tree(root: pathlib.Path) -> dict[str, str]:
-    """Path -> text of every file that git tracks or would."""
+    """Path -> text of every file that git tracks or does not ignore."""
     listed = subprocess.run(["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
                             check=True, capture_output=True, text=True).stdout.split("\0")
     return {path: (root / path).read_text(encoding="utf-8", errors="replace")
@@ -37,7 +37,7 @@ READS = {"code": source.code, "include": source.without_comments, "text": lambda
 
 
 def by_pattern(path: str, text: str) -> Iterator[Finding]:
-    """What the rows of rules.RULES say of one file."""
+    """Findings of rules.RULES in one file."""
     if path.startswith("tests/lint/"):
         return
     for rule in rules.RULES:
@@ -84,7 +84,7 @@ COLLECTIVE = re.compile(r"(\.|->)submit\s*\(|\bcontrol\w*(\(\))?\s*(\.|->)\s*\w+
 
 
 def without_lambdas(body: str) -> str:
-    """A function's body with those of its lambdas blank: what they throw reaches whoever calls them."""
+    """A function's body with its lambdas' bodies blanked: exceptions of a lambda reach the lambda's caller."""
     for match in re.finditer(r"\[[^\[\]]*\]\s*(\([^()]*\))?\s*(mutable\s*)?\{", body):
         depth, end = 1, match.end()
         while depth and end < len(body):
@@ -95,7 +95,7 @@ def without_lambdas(body: str) -> str:
 
 
 def by_throws(path: str, text: str) -> Iterator[Finding]:
-    """Between two collectives one rank must not leave by itself: only Control::agree throws."""
+    """Between two collectives no rank may throw by itself: only Control::agree throws."""
     if not re.match(r"^(app|core|io)/.*\.(cpp|hpp)$", path) or path.startswith("core/comm/"):
         return
     for f in source.functions(text):
@@ -106,7 +106,7 @@ def by_throws(path: str, text: str) -> Iterator[Finding]:
 
 
 def by_kernel(tree: dict[str, str]) -> Iterator[Finding]:
-    """Every kernel header has a namesake in reference/, a test and a bench line; one that only its own folder includes is no door."""
+    """Every public kernel header has a namesake in reference/, a test and a bench line. Headers that only their own folder includes are not public."""
     included = {(path.rsplit("/", 1)[0], m[1]) for path, text in tree.items() for m in re.finditer(r'#include "([\w/.]+)"', text)}
     benches = "\n".join(text for path, text in tree.items() if re.match(r"^tests/bench/.*_bench\.cpp$", path))
     for path, text in tree.items():
@@ -125,7 +125,7 @@ def by_kernel(tree: dict[str, str]) -> Iterator[Finding]:
 
 
 def by_folder(tree: dict[str, str]) -> Iterator[Finding]:
-    """Every folder of the house, and every folder in one, says what lives there and what does not."""
+    """Every source folder has a README that says what lives there and what does not."""
     folders = {"/".join(parts[:depth]) for parts in (path.split("/") for path in tree) if parts[0] in documents.HOUSE
                for depth in (1, 2) if len(parts) > depth}
     for folder in sorted(folders):
@@ -144,7 +144,7 @@ REASONS = "tests/oracle/refreshed.txt"
 
 
 def golden_hashes(root: pathlib.Path, paths: Iterable[str]) -> dict[str, str]:
-    """Path -> SHA-256 of every file of numbers from outside."""
+    """Path -> SHA-256 of every file of goldens."""
     return {path: hashlib.sha256((root / path).read_bytes()).hexdigest() for path in paths
             if path.startswith("tests/oracle/") and path != REASONS and not path.endswith((".py", ".md"))}
 

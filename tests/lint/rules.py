@@ -1,6 +1,6 @@
-"""The ways in which the house would rot, one row each: what is looked for, where, where it may stand, and why.
+"""The lint's rules by pattern, one row each: the pattern, the paths where it is searched and allowed, and the reason.
 
-Every row carries an example that it must catch and one that it must leave alone; lint_test.py holds it to both.
+Every row has an example that it must catch and one that it must not catch; lint_test.py checks both.
 Examples of forbidden words are split so that they are not found here.
 """
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Rule:
     bad: tuple[str, str]       # path, text: must be caught
     good: tuple[str, str]      # path, text: must not
     where: str = SOURCE        # paths that the rule reads
-    allowed: str = r"^$"       # paths that it does not
+    allowed: str = r"^$"       # paths that it skips
     reads: str = "code"        # code: no comments, strings blanked | include: no comments | text: all of it | path
 
 
@@ -93,7 +93,7 @@ RULES = [
          bad=("inputs/a.yaml", "dir: /ho" "me/ada/runs"), good=("inputs/a.yaml", "dir: runs/a")),
 ]
 
-# Folders of core/, lowest first: each includes only those above it in this list; those of one row do not see each other.
+# Folders of core/, lowest first: each may include those above it in this list, but not others of its own row.
 CORE_ORDER = [("config",), ("recipe",), ("layout",), ("state",), ("device",), ("comm",), ("params",), ("optim", "model", "data"), ("step",), ("plan",)]
 
 MOST_COLUMNS = 120

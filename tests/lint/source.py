@@ -1,6 +1,6 @@
-"""What the lint needs to know of C++: text without comments or strings, and where functions begin and end.
+"""C++ for the lint: text without comments or strings, and where functions begin and end.
 
-An approximation by braces, not a parser: it may miss an oddly written function, never a plain one.
+An approximation by braces, not a parser: it may miss an unusually written function, but no plain one.
 """
 import re
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ def without_comments(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """The same text without comments and without the insides of strings."""
+    """The same text without comments and without the contents of strings."""
     return TOKEN.sub(lambda m: _blank(m[0]) if m[0].startswith("/") else m[0][0] + _blank(m[0][1:-1]) + m[0][-1], text)
 
 
@@ -35,7 +35,7 @@ class Function:
 
 
 def _kind(head: str) -> str:
-    """What the brace after `head` opens: namespace, class, function or value."""
+    """Kind of the brace after `head`: namespace, class, function or value."""
     head = head.strip()
     if not head or head.startswith(","):    # what follows a member initialiser: a_{1} {
         return "function"

@@ -15,7 +15,8 @@
 #include "tests/support/compare.hpp"
 #include "tests/support/quantized.hpp"
 
-/// Another trainer's weights: every rank casts its part of the masters, gathers bytes, and holds what one rank would.
+/// Tessera::cast in another trainer: every rank casts its part of the masters and gathers bytes, and then holds the
+/// same weights as a single rank.
 namespace tessera {
 namespace {
 
@@ -111,7 +112,7 @@ TEST(CastMasterWeights, GivesEveryRankTheWholeForAnyCuts) {
     const Weight<formats::Bf16> f(device, {33, 64}, 1, bits);
     const ShardedWeights weights(device, std::vector{a.given, c.given, d.given, f.given, b.given, e.given});
     cast_master_weights(device.compute(), weights, mesh.world());
-    EXPECT_EQ(records.size(), 1u);  // one agreement on all of them
+    EXPECT_EQ(records.size(), 1u);  // one all-reduce for all weights
     const Exchange gathers[] = {a.gather(), b.gather(), c.gather(), d.gather(), e.gather(), f.gather()};
     mesh.world().submit(device.compute(), {Collective::all_gather, gathers, -1, "weights"}).wait(device.compute());
     build_columnwise(device.compute(), weights);
@@ -124,13 +125,14 @@ TEST(CastMasterWeights, GivesEveryRankTheWholeForAnyCuts) {
   }
 }
 
-constexpr std::int64_t rows = 32;  // of a batch
+constexpr std::int64_t rows = 32;  // rows of a batch
 
 /// One matrix of a stack: its fp32 master, and copies of format F that its products read.
 template <class F>
 class Trained {
  public:
-  /// `sharded`: this rank owns a part of the master, and bytes are gathered; else the whole is quantized from its bf16.
+  /// `sharded`: each rank owns a part of the master and bytes are gathered; else each rank quantizes the whole bf16
+  /// weight.
   Trained(Device& device, Matrix matrix, std::uint64_t seed, bool sharded) : device_(device), matrix_(matrix) {
     const double deviation = 1 / std::sqrt(static_cast<double>(matrix.columns));
     master_ = test::uniform<float>(matrix.elements(), seed, -deviation, deviation);
@@ -147,7 +149,7 @@ class Trained {
     send_master();
   }
 
-  /// New storage, as a trainer's that lays its weights out anew; tables name the old one until they are made again.
+  /// Moves the weights to new memory, as a trainer that changes its layout does; tables must then be made again.
   void place() {
     row_ = GuardedCopy<F>(device_, Side::rowwise, matrix_, 1);
     column_ = GuardedCopy<F>(device_, Side::columnwise, matrix_, 1);
@@ -231,7 +233,7 @@ class Trained {
 
 enum class Storage { stays, moves, moves_under_old_tables };
 
-/// A stack 128-320-768-128 that learns a fixed map by gradient descent.
+/// A stack of linear layers, 128-320-768-128, that learns a fixed map by gradient descent.
 template <class F>
 struct Stack {
   Stack(Device& given, bool sharded) : device(given) {
@@ -241,7 +243,7 @@ struct Stack {
       activated.push_back(test::poisoned<bf16>(device, Shape{rows, width}));
   }
 
-  /// The loss before one step.
+  /// Makes one step; returns the loss before it.
   double step() {
     Stream& stream = device.compute();
     const Tensor pre0 = layers[0].forward(stream, x);
@@ -278,7 +280,7 @@ struct Stack {
   std::vector<bf16> target = test::uniform<bf16>(rows * 128, 2);
 };
 
-/// From bf16 primaries, quantized at use.
+/// Losses with bf16 weights that are quantized at use.
 template <class F>
 std::vector<double> losses_at_use(std::int64_t steps) {
   Device device;
@@ -295,7 +297,7 @@ std::vector<double> losses_at_use(std::int64_t steps) {
   return all;
 }
 
-/// From sharded masters: partial casts, a gather, and what follows it.
+/// Losses with sharded masters: partial casts, all-gather, derived copies.
 template <class F>
 std::vector<double> losses_of_casts(std::int64_t steps, Storage storage = Storage::stays) {
   Device device;
@@ -328,7 +330,7 @@ struct CastStack : ::testing::Test {};
 using StackFormats = ::testing::Types<formats::Fp8Block, formats::Mxfp8, formats::Mxfp8Tiles, formats::Nvfp4>;
 TYPED_TEST_SUITE(CastStack, StackFormats);
 
-/// TESSERA_SOAK_STEPS makes it longer.
+/// Number of steps; TESSERA_SOAK_STEPS raises it.
 TYPED_TEST(CastStack, LearnsWhatWeightsQuantizedAtUseLearn) {
   const char* asked = std::getenv("TESSERA_SOAK_STEPS");
   const std::int64_t steps = asked ? std::atoll(asked) : 6;

@@ -49,7 +49,7 @@ TEST(Checkpoints, LoadOnOtherRanksAndLayoutsWithTheSameDigest) {
       const test::TemporaryFolder own;
       EXPECT_EQ(alone.save(own.path(), in_memory), digest);
       EXPECT_TRUE(Checkpoint(own.path() / step_folder(3)).verify().empty());
-      // And back: all ranks read what one wrote.
+      // The reverse: all ranks read what one rank wrote.
       const fs::path from_one = again.control().broadcast((own.path() / step_folder(3)).string());
       again.load(from_one);
       EXPECT_EQ(again.save(other.path(), in_file), digest);
@@ -57,9 +57,8 @@ TEST(Checkpoints, LoadOnOtherRanksAndLayoutsWithTheSameDigest) {
   }
 }
 
-/// Tensors that are read past the system's cache, and rows of small ones that are read together so: what was cached
-/// with structure is dropped before payload is read.
-/// Of a file just saved: where it has a disk, most of it went there past the system's cache.
+/// Expects that a file just saved was written by direct I/O: if its file system has a disk, less than half of it is in
+/// the page cache. Drops the rest from the cache, so that later reads come from the disk.
 void expect_past_the_cache(const fs::path& path) {
   const std::ptrdiff_t cached = test::cached_pages(path);
   test::drop_from_cache(path);
@@ -120,7 +119,7 @@ TEST(Checkpoints, AreOpenedByAllRanksAlike) {
     EXPECT_FALSE(together.weights_only());
     EXPECT_TRUE(together.verify().empty());
   }
-  // Where rank 0 alone sees the damage, all refuse with its words.
+  // Damage that only rank 0 sees makes all ranks throw rank 0's message.
   run.control().max(0);
   if (mpi().rank() == 0) fs::resize_file(saved / optimizer_file, 100);
   run.control().max(0);
@@ -137,7 +136,7 @@ TEST(Checkpoints, KeepTheLibrariesPlans) {
   const SharedFolder folder(run.control());
   Origin origin = origin_of(config, ExpertWeights::single);
   LibraryPlans plans{"Library 1.2, GPU X", {}};
-  for (std::uint64_t i = 0; i < 600; ++i) plans.choices.of[{i, ~i, 3, 4, 5, 6, 7, 8}] = {9, i * i};  // beyond 64 KiB
+  for (std::uint64_t i = 0; i < 600; ++i) plans.choices.of[{i, ~i, 3, 4, 5, 6, 7, 8}] = {9, i * i};  // more than 64 KiB
   run.train(1);
   run.save(folder.path(), origin);
   EXPECT_EQ(Checkpoint(folder.path() / step_folder(1)).library_plans(), "");
@@ -247,7 +246,7 @@ TEST(Checkpoints, CountersOfRulesAreMatchedByName) {
   const std::string both = why_refused({own[0], own[1], {"beta2_power", std::int64_t{1}}, further});
   EXPECT_NE(both.find("type: /counters/beta2_power is i64, the optimizer has f64"), std::string::npos) << both;
   EXPECT_NE(both.find("2 differences"), std::string::npos) << both;
-  // By name, not by place.
+  // Counters are matched by name, not by position.
   EXPECT_EQ(saved_with({own[2], own[0], own[1]}), digest);
   other.load(saved);
   EXPECT_EQ(other.training().state().counters.rules, own);
@@ -258,7 +257,8 @@ TEST(Checkpoints, ASlotMayCoverSomeTensorsAlone) {
   Trial run(config);
   const SharedFolder folder(run.control());
   run.train(2);
-  // As if another rule stepped the experts: AdamW's second moments of them are gone, the first ones that rule's.
+  // A state as if another rule stepped the experts: without AdamW's second moments of them, and with the first moments
+  // in a slot of that rule.
   const auto with_two_rules = [](Trial& trial) {
     StateDict state = trial.training().state();
     std::erase_if(state.tensors, [](const StateTensor& t) { return t.slot == "adamw/v" && t.role == Role::expert; });
@@ -281,7 +281,7 @@ TEST(Checkpoints, ASlotMayCoverSomeTensorsAlone) {
   EXPECT_TRUE(paths(state.tensors).contains("/other/momentum/layers.1.moe.experts.down.weight"));
   EXPECT_EQ(paths(Checkpoint(saved).tensors()), paths(state.tensors));
 
-  // A run of one rule is told of both.
+  // A run with AdamW alone refuses it and names missing and extra tensors.
   Trial plain(config);
   const std::string why = refused([&] { plain.load(saved); });
   for (const char* line : {"missing: /adamw/m/layers.0.moe.experts.down.weight",
@@ -289,7 +289,7 @@ TEST(Checkpoints, ASlotMayCoverSomeTensorsAlone) {
                            "extra: /other/momentum/layers.0.moe.experts.down.weight", "extra: /counters/other_updates"})
     EXPECT_NE(why.find(line), std::string::npos) << line << " is not in " << why;
 
-  // One of the same rules takes it all: saved again it is the same, as it is converted.
+  // A run with the same rules loads it; saved again, and converted, it has the same digest.
   Trial again(config);
   StateDict wanted = with_two_rules(again);
   const Checkpoint checkpoint(saved, again.control());
@@ -309,7 +309,7 @@ TEST(Checkpoints, ASlotMayCoverSomeTensorsAlone) {
   }
 }
 
-/// Reads on all ranks but the last, where no Error of ours is thrown either.
+/// Reads on all ranks but the last, which throws an exception that is not an Error.
 class FailsOnOneRank final : public TensorSource {
  public:
   explicit FailsOnOneRank(const Checkpoint& whole) : whole_(whole) {}
@@ -389,7 +389,7 @@ class Damage {
   std::string sound_;
 };
 
-/// Neither an error nor a difference: the damage lies where nothing is read.
+/// Whether reading finds no error and no difference: then the damage lies where nothing is read.
 bool sound(const fs::path& folder, const std::string& digest) {
   try {
     const Checkpoint checkpoint(folder);
@@ -399,7 +399,7 @@ bool sound(const fs::path& folder, const std::string& digest) {
   }
 }
 
-/// What a reader gets, payload included.
+/// All bytes of all tensors.
 std::vector<char> everything(const Checkpoint& checkpoint) {
   std::vector<char> all;
   for (const StoredTensor& tensor : checkpoint.tensors()) {
@@ -411,7 +411,7 @@ std::vector<char> everything(const Checkpoint& checkpoint) {
 }
 
 TEST(Checkpoints, DamageIsFound) {
-  if (mpi().size() > 1) return;  // reading is not collective
+  if (mpi().size() > 1) return;  // one rank suffices: reading is local
   Trial run(config_of(ExpertWeights::discrete));
   const SharedFolder folder(run.control());
   run.train(1);

@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace test;
 
-/// Every file of a step, by name.
+/// Contents of every file of a step, by name.
 std::map<std::string, std::string> contents(const fs::path& folder) {
   std::map<std::string, std::string> files;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder))
@@ -48,8 +48,8 @@ RunConfig dense_config() {
   return config;
 }
 
-/// What a save is to a rank that holds pieces of every dataset, of some, or of none; by independent transfers, and by
-/// collective ones, in which it takes part without any.
+/// Saves in which a rank has pieces of all datasets, of some, or of none; by independent transfers and by collective
+/// ones, in which ranks without pieces take part too.
 TEST(Checkpoints, AreTheSameBytesByEitherWayOfWritingAndEachReadsTheOthers) {
   const std::map<std::string, std::string> hints[] = {
       {}, {{"collective_buffering", "true"}}, {{"romio_cb_write", "enable"}, {"romio_cb_read", "enable"}}};
@@ -62,7 +62,7 @@ TEST(Checkpoints, AreTheSameBytesByEitherWayOfWritingAndEachReadsTheOthers) {
     for (ExpertWeights in_file : layouts) {
       const std::string digest = run.save(direct.path(), in_file);
       for (const auto& hint : hints) {
-        // Where ranks share cores each collective call takes as long as a time slice.
+        // Hints of collective transfers in one case only: each call takes a time slice if ranks share cores.
         if (!hint.empty() && (config.model.moe || in_file == ExpertWeights::discrete)) continue;
         const hdf5::Parallel files(run.control(), hint);
         EXPECT_EQ(files.collective(hdf5::Parallel::Transfer::write), !hint.empty());
@@ -102,7 +102,7 @@ TEST(Checkpoints, SavedByOneWayLoadByTheOtherOnOtherRanksAndLayouts) {
   }
 }
 
-/// Later steps change the state while its copy is still being written; the file has what was there.
+/// Steps that change the state while its snapshot is being written do not change the file.
 TEST(Checkpoints, AreTheSameBytesWrittenWhileTrainingGoesOn) {
   for (const RunConfig& config :
        {config_of(ExpertWeights::single), config_of(ExpertWeights::discrete), dense_config()}) {
@@ -114,7 +114,7 @@ TEST(Checkpoints, AreTheSameBytesWrittenWhileTrainingGoesOn) {
     Snapshot snapshot(run.device(), run.training().state());
     for (std::int64_t step = 1; step < 4; step += 2) {
       const std::string digest = run.save(waited.path(), origin);
-      // Each write waits 50 ms; one save is enough of it.
+      // Each write is delayed by 50 ms, so test one save only.
       ::setenv("TESSERA_FAULT", step == 1 && !config.model.moe ? "payload:all:slow" : "", 1);
       fault::arm(mpi().rank());
       testing::internal::CaptureStderr();
@@ -123,7 +123,7 @@ TEST(Checkpoints, AreTheSameBytesWrittenWhileTrainingGoesOn) {
       run.train(step + 1);
       const bool ready = writer.ready();
       EXPECT_TRUE(run.control().max(ready) == ready) << "the same on all ranks";
-      EXPECT_EQ(writer.advance(), std::nullopt);  // there is a manifest to write
+      EXPECT_EQ(writer.advance(), std::nullopt);  // the manifest is still to be written
       run.train(step + 2);
       EXPECT_EQ(writer.finish(), digest);
       testing::internal::GetCapturedStderr();
@@ -162,8 +162,8 @@ TEST(Checkpoints, WithValuesThatAreNotFiniteAreDroppedWhileTrainingGoesOn) {
   run.control().max(0);
 }
 
-/// Whether MPI-IO lists the hints of an open file that it knows alone: MPICH's does, Open MPI's repeats whatever it
-/// got.
+/// Whether MPI-IO lists only those hints of an open file that it knows, as MPICH does; Open MPI repeats all given
+/// hints.
 bool known_hints_alone_are_listed(const fs::path& folder) {
   MPI_Info given = MPI_INFO_NULL, listed = MPI_INFO_NULL;
   MPI_Info_create(&given);

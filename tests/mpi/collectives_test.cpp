@@ -36,7 +36,7 @@ Mesh wrapped(Mesh mesh, const Mesh::Wrap& wrapper) {
   mesh.wrap(wrapper);
   return mesh;
 }
-/// Expert groups of two ranks where that divides them.
+/// Size of expert groups: two ranks if that divides the number of ranks, else one.
 Mesh of_pairs(Mpi& mpi, Device& device, Transport transport) {
   return mpi.mesh(device, mpi.ranks(mpi.size() % 2 == 0 ? 2 : 1), timeout, {.transport = transport});
 }
@@ -54,7 +54,7 @@ struct BackEnd {
   Communicator& (*group)(Mesh&) = world_of;
 };
 
-// "world" is NCCL where every rank has a GPU.
+// "world" is NCCL if every rank has a GPU.
 const BackEnd back_ends[] = {
     {"self", true, [](Mpi&, Device&) { return self_mesh(); }},
     {"world", false, [](Mpi& m, Device& d) { return whole(m, d); }},
@@ -65,7 +65,7 @@ const BackEnd back_ends[] = {
     {"mpi_expert_data", false, [](Mpi& m, Device& d) { return of_pairs(m, d, Transport::mpi); }, expert_data_of},
     {"mpi_experts", false, [](Mpi& m, Device& d) { return of_pairs(m, d, Transport::mpi); }, experts_of},
     {"mpi_compared", false, [](Mpi& m, Device& d) { return over_mpi(m, d, {.compare = Compare::before_each}); }},
-    // Buffers of more than 64 elements travel in blocks and in pieces, as those beyond 2^31 do.
+    // With a limit of 64, larger buffers travel in blocks and in pieces, as buffers of more than 2^31 elements do.
     {"mpi_pieces", false, [](Mpi& m, Device& d) { return over_mpi(m, d, {.most = 64}); }},
     {"staged", false,
      [](Mpi& m, Device& d) {
@@ -92,14 +92,14 @@ const BackEnd back_ends[] = {
      }},
 };
 
-/// One exchange with its memory and what it must lead to.
+/// One exchange with its buffers and the expected result.
 struct Case {
   Case(Device& device, DType type, Counts c, Counts d, std::int64_t send_size, std::int64_t receive_size)
       : counts(std::move(c)),
         displacements(std::move(d)),
         send(device, type, send_size),
         receive(device, type, receive_size) {}
-  /// What is empty begins where the other does, as it may in an arena.
+  /// The exchange; an empty buffer has the other one's address, as may happen in an arena.
   Exchange exchange() const {
     const Tensor &from = send.tensor, &to = receive.tensor;
     const auto placed = [](const Tensor& one, const Tensor& other) {
@@ -108,7 +108,7 @@ struct Case {
     return {in_place ? Tensor{} : placed(from, to), placed(to, from), counts, displacements, arrivals};
   }
 
-  /// What `expected` is about.
+  /// The received values that are compared with `expected`.
   Values received() const {
     Values all = receive.read();
     if (part >= 0) all = Values(all.begin() + displacements[part], all.begin() + displacements[part] + counts[part]);
@@ -118,8 +118,8 @@ struct Case {
   Counts counts, displacements, arrivals;
   Buffer send, receive;
   Values expected;
-  int part = -1;  ///< the only one that matters; -1: all of `receive`
-  bool in_place = false;  ///< this rank's part lies in `receive`
+  int part = -1;  ///< the only part that is compared; -1: all of `receive`
+  bool in_place = false;  ///< whether this rank's part is in `receive` already
 };
 
 /// Displacements with `gap` elements before each part.
@@ -155,7 +155,7 @@ class Collectives : public testing::TestWithParam<BackEnd> {
   int size() const { return communicator->size(); }
   std::size_t index() const { return static_cast<std::size_t>(rank()); }
 
-  /// A rank's counts by the name of a cut: even, odd sizes, one rank empty, all but the last empty, all empty.
+  /// Counts by number of a cut: even, odd sizes, one rank empty, all but the last empty, all empty.
   Counts counts_of(int cut, std::int64_t unit) const {
     Counts counts;
     for (int r = 0; r < size(); ++r) {
@@ -194,15 +194,15 @@ class Collectives : public testing::TestWithParam<BackEnd> {
     return c;
   }
 
-  /// Elements that rank `from` sends to rank `to`, by the name of a pattern: even, all different, some pairs without,
-  /// all to the last, nothing, all to themselves, all from the last.
+  /// Elements that rank `from` sends to rank `to`, by number of a pattern: even, all different, some pairs empty, all
+  /// to the last, nothing, all to themselves, all from the last.
   std::int64_t rows_of(int pattern, std::int64_t unit, int from, int to) const {
     const std::int64_t options[] = {5, 3 + 2 * from + to, (from + 2 * to) % 3 == 0 ? 0 : 7 + from,
                                     to == size() - 1 ? 11 : 0, 0, from == to ? 6 : 0, from == size() - 1 ? 4 : 0};
     return unit * options[pattern];
   }
 
-  /// `spare` elements more of memory than arrive.
+  /// `spare`: elements of the receive buffer beyond those that arrive.
   Case& exchange_rows(DType type, int pattern, std::int64_t unit, std::int64_t gap, std::int64_t spare) {
     Counts counts, arrivals;
     for (int r = 0; r < size(); ++r) {
@@ -226,7 +226,7 @@ class Collectives : public testing::TestWithParam<BackEnd> {
     return c;
   }
 
-  /// Whole numbers below 2^12: their sums are exact in any order.
+  /// Whole numbers below 2^12, whose sums are exact in any order.
   Case& reduce_scatter(const Counts& counts, std::int64_t gap) {
     const Counts at = begins(counts, gap);
     Case& c = cases.emplace_back(device, DType::f32, counts, at, 0, extent(counts, at));
@@ -245,7 +245,7 @@ class Collectives : public testing::TestWithParam<BackEnd> {
   Case& reduction(Collective collective, DType type, std::int64_t n) {
     Case& c = cases.emplace_back(device, type, Counts(), Counts(), 0, n);
     const int salt = static_cast<int>(cases.size());
-    // Signed numbers of both signs in either width.
+    // Numbers of both signs, of each width.
     const auto of = [&](int r, std::int64_t i) {
       const std::uint64_t v = c.receive.cut(value(salt, r, i));
       return type == DType::u16 ? v % 0x7F81 : v;  // numbers of bf16 from 0 to infinity
@@ -265,7 +265,7 @@ class Collectives : public testing::TestWithParam<BackEnd> {
   }
 
   Pending begin(Collective collective, const std::vector<const Case*>& of) {
-    std::vector<Exchange> exchanges;  // may go before the operation has ended; what it points to may not
+    std::vector<Exchange> exchanges;  // may be destroyed before the operation has ended; counts and buffers may not
     for (const Case* c : of) exchanges.push_back(c->exchange());
     return communicator->submit(stream(), {collective, exchanges, static_cast<int>(cases.size()), "conformance"});
   }
@@ -331,7 +331,7 @@ TEST_P(Collectives, ReduceScatterOfEveryCut) {
 }
 
 TEST_P(Collectives, LargeBuffers) {
-  // A call of at most 64 reaches as far as 64 blocks of 64 elements.
+  // With a limit of 64 a call reaches 64 blocks of 64 elements.
   const std::int64_t unit = std::string(GetParam().name) == "mpi_pieces" ? 1 << 6 : 1 << 15;
   run(Collective::all_gather, all_gather(DType::u8, counts_of(1, unit), 0));
   run(Collective::all_to_all, all_to_all(DType::f32, counts_of(1, unit), 0));
@@ -373,7 +373,7 @@ TEST_P(Collectives, ManyUnderWayEndInAnyOrder) {
     pending.push_back(begin(Collective::reduce_scatter, {&reduce_scatter(counts_of(i % 5, 3), 0)}));
     pending.push_back(begin(Collective::exchange_rows, {&exchange_rows(DType::u16, i % 7, 3, 0, 0)}));
   }
-  // Each rank in an order of its own: waiting is not collective.
+  // Each rank waits in its own order, since waiting is not collective.
   std::shuffle(pending.begin(), pending.end(), std::mt19937(static_cast<unsigned>(rank())));
   for (Pending& one : pending) one.wait(stream());
   expect_all();
@@ -425,7 +425,7 @@ TEST_P(Collectives, RefusesWhatExchangeDoesNotAllow) {
   cases.pop_back();
   refused(Collective::all_reduce_sum, sound.exchange());
   refused(Collective::all_reduce_max, sound.exchange());
-  run(Collective::all_to_all, sound);  // and nothing was left behind
+  run(Collective::all_to_all, sound);  // the refused operation left nothing behind
   expect_all();
 }
 
@@ -461,7 +461,7 @@ TEST_F(OverMpi, AllToAllOfOneRankMayLieInPlace) {
   }
 }
 
-/// The world's numbers of the ranks that `group` connects, in its order.
+/// World ranks of the members of `group`, in its order.
 std::vector<std::int64_t> members(Device& device, Communicator& group, int rank_in_world) {
   const auto size = static_cast<std::size_t>(group.size()), rank = static_cast<std::size_t>(group.rank());
   std::vector<std::int64_t> numbers(size, -1);

@@ -117,7 +117,7 @@ TEST(MpiProgram, KnowsWhereItRuns) {
   EXPECT_EQ(Mpi::version().find('\n'), std::string::npos);
 }
 
-/// Sets a variable for one scope.
+/// Sets an environment variable for one scope.
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) {

@@ -1,5 +1,5 @@
-# cmake -DCODE=N -DTEXT=REGEX -P expect.cmake -- COMMAND...: the command ends with this code within 300 s, having printed
-# what matches.
+# cmake -DCODE=N -DTEXT=REGEX -P expect.cmake -- COMMAND...: checks that the command ends with this code within 300 s and
+# prints text that matches.
 set(command)
 set(begun FALSE)
 foreach(i RANGE 1 ${CMAKE_ARGC})

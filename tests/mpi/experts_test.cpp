@@ -1,5 +1,5 @@
-// Expert parallelism: experts spread over the ranks of expert groups. What changes no bit, what is that of one group,
-// and that no token is dropped. TESSERA_MATRIX=whole tries every change by itself, in every group.
+// Expert parallelism: which settings change no bit, which results equal those without expert parallelism, and that no
+// token is dropped. TESSERA_MATRIX=whole tries every change by itself, in every size of expert groups.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ namespace {
 using Json = nlohmann::json;
 using namespace test;
 
-/// 8 experts, or 6 where 3 ranks share them.
+/// A model with 8 experts, or 6 if 3 ranks share them.
 RunConfig spread(RunConfig config, std::int64_t expert) {
   config.model.moe->experts = mpi().size() == 3 ? 6 : 8;
   config.parallel = {};
@@ -34,7 +34,7 @@ RunConfig spread(RunConfig config, std::int64_t expert) {
   return config;
 }
 
-/// Every size of expert groups that divides the ranks and is more than one.
+/// Every size above one of expert groups that divides the number of ranks.
 std::vector<std::int64_t> groups() {
   std::vector<std::int64_t> sizes;
   for (std::int64_t p : {2, 3, 4})
@@ -42,7 +42,7 @@ std::vector<std::int64_t> groups() {
   return sizes;
 }
 
-/// A mixture that every recipe takes.
+/// A mixture-of-experts model whose sizes every recipe takes.
 RunConfig coded(RecipeName recipe) {
   RunConfig config = base(Compute::bf16);
   config.run.steps = 3;
@@ -60,10 +60,10 @@ RunConfig coded(RecipeName recipe) {
 
 struct Outcome {
   std::vector<MetricsRow> rows;
-  std::vector<Json> trace;  ///< on rank 0: without when collectives began
+  std::vector<Json> trace;  ///< on rank 0; without the times of collectives
 };
 
-/// `weights`: whether the bytes of stored weights are part of it.
+/// `weights`: whether the outcome includes digests of stored weights.
 Outcome outcome_of(RunConfig config, bool weights = true, int delay_us = 300) {
   const auto path = std::filesystem::temp_directory_path() / ("tessera_experts_" + std::to_string(getpid()) + ".jsonl");
   config.debug.trace = path;
@@ -100,7 +100,7 @@ void expect_same(const Outcome& a, const Outcome& b, const std::string& what) {
   ASSERT_EQ(a.trace, b.trace) << what;
 }
 
-/// Of every dataset of masters, its digest over all ranks.
+/// Digest over all ranks of every dataset of masters.
 std::vector<std::uint64_t> masters_of(const RunConfig& config) {
   Trial run(config, 0);
   run.training().initialise([](StateDict&) {});
@@ -116,7 +116,7 @@ std::vector<std::uint64_t> masters_of(const RunConfig& config) {
   return sums;
 }
 
-/// The experts that every rank of the world has chosen, slot by slot.
+/// The experts chosen on every rank of the world, slot by slot.
 std::vector<std::vector<std::int32_t>> chosen_by_all(const std::vector<std::int32_t>& mine) {
   const std::string bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof mine[0]);
   std::vector<std::vector<std::int32_t>> all;
@@ -127,7 +127,7 @@ std::vector<std::vector<std::int32_t>> chosen_by_all(const std::vector<std::int3
   return all;
 }
 
-/// Routes this rank's tokens of a small layer and sends their rows to their experts and back.
+/// Routes this rank's tokens of a small layer, and sends their rows to the experts and back.
 void expect_rows_arrive(std::int64_t p, std::int64_t multiple) {
   constexpr std::int64_t tokens = 10, columns = 3;
   Device device;
@@ -183,7 +183,7 @@ void expect_rows_arrive(std::int64_t p, std::int64_t multiple) {
   EXPECT_EQ(on_host<float>(device, answers), on_host<float>(device, sent));
 }
 
-// By expert, then by the rank they come from, then by token; numbered by their place in the global batch.
+// Rows are sorted by expert, then source rank, then token, and numbered by their position in the global batch.
 TEST(Experts, RowsTravelToTheirExpertsAndBack) {
   for (std::int64_t p : groups())
     for (std::int64_t multiple : {1, 16}) expect_rows_arrive(p, multiple);
@@ -198,7 +198,7 @@ TEST(Experts, BeginAlikeInEveryGroup) {
   }
 }
 
-// The same sums in another order: rows of all ranks meet in an expert's gradient.
+// Not bit for bit: an expert's gradient sums rows of all ranks, in another order.
 TEST(Experts, TrainLikeOneGroup) {
   RunConfig config = mixture(Compute::fp32);
   config.run.steps = 10;
@@ -216,7 +216,8 @@ TEST(Experts, TrainLikeOneGroup) {
   }
 }
 
-/// With TESSERA_MATRIX=whole every case by itself in every group; else cases together, in the largest.
+/// Whether to test the whole matrix (TESSERA_MATRIX=whole): each case by itself, in groups of every size. Otherwise all
+/// cases are combined, in groups of the largest size.
 bool whole_matrix() {
   const char* const asked = std::getenv("TESSERA_MATRIX");
   return asked != nullptr && std::string(asked) == "whole";
@@ -225,14 +226,15 @@ std::vector<std::int64_t> tried_groups() {
   const std::vector<std::int64_t> all = groups();
   return whole_matrix() || all.empty() ? all : std::vector{all.back()};
 }
-/// Else two at each number of ranks, all of them by all numbers.
+/// All four recipes in the whole matrix; otherwise two, which depend on the number of ranks, so that runs with even and
+/// odd numbers cover all four.
 std::vector<RecipeName> tried_recipes() {
   if (whole_matrix()) return {RecipeName::mxfp8, RecipeName::nvfp4, RecipeName::fp8_block, RecipeName::mxfp8_2d};
   if (mpi().size() % 2 == 0) return {RecipeName::mxfp8, RecipeName::nvfp4};
   return {RecipeName::fp8_block, RecipeName::mxfp8_2d};
 }
 
-/// The last rank is late at every collective, the others at none.
+/// Delay in microseconds: the last rank is late at every collective, the others are not.
 int one_is_late() { return mpi().rank() + 1 == mpi().size() ? 2000 : 0; }
 
 struct Change {
@@ -272,7 +274,7 @@ TEST(Experts, WhenAndHowChangesNoBit) {
     }
 }
 
-// ON == OFF, whatever codes rows are multiplied in and rounding is keyed by.
+// Overlap on equals overlap off bit for bit, whatever the recipe and the keys of stochastic rounding.
 TEST(Experts, HeldAsCodesAreThoseQuantizedForEachProduct) {
   for (std::int64_t p : tried_groups())
     for (RecipeName recipe : tried_recipes()) {
@@ -300,7 +302,7 @@ TEST(Experts, AreSteppedByMuonInTheirOwnGroups) {
   }
 }
 
-/// A run whose routers all say the same of every expert: the lowest ones get every token.
+/// A run whose routers give all experts the same logit, so that the lowest ones get every token.
 std::unique_ptr<Trial> biased(const RunConfig& config) {
   auto run = std::make_unique<Trial>(config, 0);
   run->training().initialise([&](StateDict& state) {
@@ -353,7 +355,7 @@ TEST(Experts, WithoutRoomEndTheRunOnAllRanks) {
   }
 }
 
-// Fewer windows than ranks: some ranks compute padding alone, and still take part in every exchange.
+// Fewer windows than ranks: some ranks compute only padding, and still take part in every exchange.
 TEST(Experts, EvaluateAndGenerateOnAllRanks) {
   for (std::int64_t p : groups()) {
     RunConfig config = spread(mixture(Compute::bf16), p);
@@ -372,7 +374,7 @@ TEST(Experts, EvaluateAndGenerateOnAllRanks) {
   }
 }
 
-// What a plan says of exchanges is what even routing costs; what a step exchanges is listed by what it did.
+// A plan assumes even routing for exchanges; the trace of a step lists what it really exchanged.
 TEST(Experts, ExchangesArePlannedAndListed) {
   for (std::int64_t p : groups()) {
     RunConfig config = spread(mixture(Compute::bf16), p);

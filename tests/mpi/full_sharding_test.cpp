@@ -7,21 +7,21 @@
 #include "kernels/random/random.hpp"
 #include "tests/support/trial.hpp"
 
-/// Ranks that keep slices of weights and gradients, which visit a pool while they are used.
+/// Full sharding: ranks keep slices of weights and gradients, which are whole in a pool while they are used.
 namespace tessera {
 namespace {
 
 using test::mpi;
 using test::Trial;
 
-/// A rank has one micro-batch a step unless `micro` says otherwise.
+/// A run's config, with one micro-batch a rank and step unless `micro` says otherwise.
 RunConfig sharded(RunConfig config, std::int64_t micro = 0) {
   config.sharding = Sharding::full;
   config.batch.micro = micro > 0 ? micro : config.batch.global / mpi().size();
   return config;
 }
 
-/// With a recipe whose two copies travel apart, or one payload.
+/// A config with a recipe whose two copies travel apart, or that has one payload.
 RunConfig coded(RecipeName recipe, RecomputeMode mode, GatherGranularity granularity) {
   RunConfig config = test::base(Compute::bf16);
   config.model.hidden = 64;
@@ -57,7 +57,7 @@ TEST(FullSharding, TakesTheMemoryThatWasPlanned) {
   }
 }
 
-/// Experts between each two ranks; of four, two share them.
+/// Expert groups of two ranks.
 RunConfig spread(RunConfig config) {
   config.parallel.expert = mpi().size() % 2 == 0 ? 2 : 1;
   config.parallel.expert_room = {};
@@ -65,7 +65,7 @@ RunConfig spread(RunConfig config) {
   return config;
 }
 
-/// The same run with weights that no rank keeps in slices.
+/// The same run with `sharding: optimizer`.
 RunConfig whole(RunConfig config) {
   config.sharding = Sharding::optimizer;
   config.gather = {};
@@ -124,7 +124,7 @@ TEST_F(FullShardingCalls, WhatIsInUseIsNotReleased) {
   EXPECT_NO_THROW(visit(*second));
 }
 
-/// Nothing reads a slot but what its visit gathered.
+/// Poisons slots between visits: nothing may read more of a slot than its visit has gathered.
 TEST_F(FullShardingCalls, SlotsMayHoldAnythingBetweenVisits) {
   const auto evaluate = [&] {
     Engine& engine = run.training().engine();

@@ -9,8 +9,8 @@
 #include "tests/support/tiny_gpt.hpp"
 #include "tests/support/tolerances.hpp"
 
-// The goldens' ten steps through the real loop: sharded masters, buckets, overlapped collectives, AdamW, clipping. The
-// model alone is compared in tests/unit/core/gpt_parity_test.cpp.
+// The goldens' ten training steps in the real loop: sharded masters, buckets, overlapped collectives, AdamW, clipping.
+// tests/unit/core/gpt_parity_test.cpp compares the model alone.
 namespace tessera::test {
 namespace {
 using nlohmann::json;
@@ -76,7 +76,7 @@ RunConfig config_of(const Golden& golden, Compute compute) {
   return config;
 }
 
-/// The text of all steps, from which windows are read in order.
+/// The text of all steps; windows are read from it in order.
 std::vector<std::uint8_t> text_of(const Golden& golden, const RunConfig& config) {
   std::vector<std::uint8_t> text;
   for (std::int64_t i = 0; i <= config.run.steps * config.batch.global * config.model.seq_len; ++i) {
@@ -86,7 +86,7 @@ std::vector<std::uint8_t> text_of(const Golden& golden, const RunConfig& config)
   return text;
 }
 
-/// Masters by the goldens' formula.
+/// Sets masters by the goldens' formula.
 void fill_weights(StateDict& state, const Golden& golden, Device& device) {
   for (const StateTensor& tensor : state.tensors) {
     const auto& all = golden.index.at("tensors");
@@ -146,7 +146,7 @@ Errors errors_of(const Golden& golden, const RunConfig& config) {
 
 class GoldenTraining : public ::testing::TestWithParam<const char*> {
  protected:
-  /// The goldens' four sequences; three ranks cannot share them, which is refused.
+  /// Whether the ranks can share the goldens' four sequences evenly; else expects a refusal.
   static bool shared(const RunConfig& config) {
     if (config.batch.global % mpi().size() == 0) return true;
     EXPECT_THROW(resolve(config, mpi().size(), mpi().rank()), Error);
@@ -171,7 +171,7 @@ TEST_P(GoldenTraining, Fp32) {
   }
 }
 
-// The same mixtures, of whose experts each rank holds a part.
+// The same mixtures with expert parallelism.
 TEST_P(GoldenTraining, Fp32WithExpertsSpread) {
   const Golden golden = read_golden(GetParam());
   const RunConfig whole = config_of(golden, Compute::fp32);

@@ -7,8 +7,8 @@
 #include "app/training/plan_text.hpp"
 #include "tests/support/trial.hpp"
 
-/// Training with weights held quantized: its memory and bytes are the plan's, and staged bytes that share the memory of
-/// gradients survive every overlap.
+/// Training with weights held quantized: memory and bytes equal the plan's, and bf16 staged in the memory of gradients
+/// is not overwritten, whatever overlaps.
 namespace tessera {
 namespace {
 
@@ -65,7 +65,7 @@ TEST(HeldWeights, TakeTheMemoryThatWasPlanned) {
   }
 }
 
-/// Codes take less than bf16, and what is staged in gradients no memory at all.
+/// Codes take less memory than bf16, and bf16 staged in gradients takes none.
 TEST(HeldWeights, TakeLessMemoryThanBf16) {
   const auto memory = [](const RunConfig& config, Category category) {
     return resolve(config, mpi().size(), mpi().rank()).memory[static_cast<std::size_t>(category)];
@@ -112,7 +112,7 @@ TEST(HeldWeights, PlansSayWhatIsHeldAndWhatTravels) {
   }
 }
 
-/// TESSERA_SOAK_STEPS makes it longer.
+/// Number of steps; TESSERA_SOAK_STEPS raises it.
 std::int64_t soak_steps() {
   const char* steps = std::getenv("TESSERA_SOAK_STEPS");
   return steps ? std::atoll(steps) : 60;

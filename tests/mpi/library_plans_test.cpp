@@ -1,4 +1,4 @@
-// What libraries may choose is chosen once for all ranks. A chooser of the test's own stands for a library.
+// Library algorithms are chosen once for all ranks. A chooser of the test stands in for a library.
 #include "core/plan/library_plans.hpp"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ Mpi& mpi() {
 const std::vector<Words> work = {{1, 2}, {1, 2, 3}, {7}, {~std::uint64_t{0}, 0}};
 constexpr const char* here = "Library 1.2, GPU X";
 
-/// What `agree_on_plans` is told on each rank, and how often its chooser was asked there.
+/// Arguments of `agree_on_plans` on each rank, and how often its chooser was called there.
 struct Agreement {
   std::string made_for = here, stored{};
   Words never{};   ///< a choice that the library does not accept
@@ -60,7 +60,7 @@ TEST_F(Plans, AreKeptWhereTheyWereMadeForTheSame) {
   LibraryPlans before{here, {}};
   for (const Words& piece : work) before.choices.of[piece] = {5, 6, piece.front()};
   before.choices.of.erase(work[2]);
-  before.choices.of[{9, 9}] = {1};  // of work that there is no more
+  before.choices.of[{9, 9}] = {1};  // for work that does not occur any more
   Agreement again{.stored = to_text(before), .never = {5, 6, work[3].front()}};
   const AgreedPlans agreed = again.made(*control);
   expect_the_same_everywhere(agreed);
@@ -105,7 +105,7 @@ TEST_F(Plans, AFailureOnRankZeroIsEverybodys) {
   EXPECT_THROW(agree_on_plans(*control, work, here, "",
                               [](const Words&, const Words&) -> Words { throw Error(Exit::internal, "no library"); }),
                Error);
-  EXPECT_EQ(control->max(control->rank()), control->size() - 1);  // and all are still together
+  EXPECT_EQ(control->max(control->rank()), control->size() - 1);  // all ranks still take part
 }
 
 TEST_F(Plans, WithoutWorkAreEmpty) {

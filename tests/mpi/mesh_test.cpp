@@ -20,8 +20,8 @@ using namespace test;
 
 constexpr int steps = 4;
 
-/// Contributes no gradients: zeros go out in place of them. With only the ranks of position 0 contributing, the sum
-/// over the world and that over their expert-data group are the same numbers.
+/// Wrapper that sends zeros in place of gradients. If only ranks of position 0 contribute, the sum over the world
+/// equals the sum over their expert-data group.
 class Muted final : public Communicator {
  public:
   explicit Muted(std::unique_ptr<Communicator> inner) : inner_(std::move(inner)) {}
@@ -54,7 +54,7 @@ RunPlan plan_of(const RunConfig& config, int expert) {
   return plan;
 }
 
-/// Some steps on a mesh whose expert groups have `expert` ranks; ranks at odd places in the world contribute nothing.
+/// Some steps on a mesh with expert groups of `expert` ranks; odd ranks of the world contribute no gradients.
 class ShortRun {
  public:
   ShortRun(const RunConfig& config, int expert)
@@ -84,7 +84,7 @@ class ShortRun {
   Device& device() { return device_; }
   Engine& engine() { return *engine_; }
 
-  /// The stored weight, widened; in fp32 the master itself.
+  /// The stored weight converted to fp32; with fp32 weights the master itself.
   std::vector<float> weight(ParamId id) {
     const Use weight = engine_->sync().weights().operand(engine_->stream(), id, Side::rowwise);
     std::vector<float> all;
@@ -121,7 +121,7 @@ TEST(Mesh, TwoByTwoTrainsToTheBitsOfFourRanks) {
       ShortRun whole(config, 1), pairs(config, 2);
       for (std::size_t step = 0; step < steps; ++step) {
         const StepReport &a = whole.reports()[step], &b = pairs.reports()[step];
-        // Every element counts once in the norm: gradients of the experts at position 1 are zero.
+        // The norm counts every element once: gradients of the experts at position 1 are zero.
         EXPECT_EQ(std::bit_cast<std::uint32_t>(a.clip.norm), std::bit_cast<std::uint32_t>(b.clip.norm)) << step;
         EXPECT_GT(a.clip.norm, 0);
         for (std::size_t r : {0, 2})
@@ -131,7 +131,7 @@ TEST(Mesh, TwoByTwoTrainsToTheBitsOfFourRanks) {
       for (int p = 0; p < whole.plan().registry.size(); ++p) {
         const ParamSpec& spec = whole.plan().registry[{p}];
         const bool same = same_bits(whole.weight({p}), pairs.weight({p}));
-        // Experts at position 1 saw the gradients of their own group alone, which are none.
+        // Experts at position 1 got only their own group's gradients, which are zero.
         EXPECT_EQ(static_cast<bool>(same), contributes || spec.role != Role::expert) << spec.name;
         experts += spec.role == Role::expert;
       }
@@ -157,7 +157,7 @@ TEST(Mesh, ReplicasAreThoseOfABucketsOwnGroup) {
   EXPECT_NE(text.find("bucket " + std::to_string(b) + " of rank 3 differs from rank 1's"), std::string::npos) << text;
 }
 
-// The bytes of every collective are those that its own group moves.
+// Bytes of a collective are those of its own group.
 TEST(Mesh, EveryBucketTravelsInItsOwnGroup) {
   if (mpi().size() != 4) GTEST_SKIP() << "2 x 2 ranks";
   ShortRun run(mixture(Compute::bf16), 2);

@@ -1,4 +1,5 @@
-// Muon beside AdamW, on owners of whole matrices: what changes no bit, what is held, what a skipped step leaves.
+// Muon and AdamW with owners of whole matrices: which settings change no bit, what state is held, and that a skipped
+// step changes nothing.
 #include "core/optim/muon.hpp"
 
 #include <gtest/gtest.h>
@@ -28,7 +29,7 @@ RunConfig muon(RunConfig config) {
   config.run.steps = 3;
   return config;
 }
-/// Query, key and value of unequal sizes; every option as it is not by default.
+/// A config with query, key and value of unequal sizes, and no option at its default.
 RunConfig other_options() {
   RunConfig config = muon(mixture(Compute::bf16));
   config.optimizer.moments = Moments::bf16;
@@ -36,7 +37,7 @@ RunConfig other_options() {
   return config;
 }
 
-/// What rank 0 wrote of a run, without what may differ: when collectives began and which buckets there are.
+/// The trace of a run on rank 0, without what may differ: times of collectives and buckets.
 std::vector<Json> core_of(RunConfig config) {
   const auto path = std::filesystem::temp_directory_path() / ("tessera_muon_" + std::to_string(getpid()) + ".jsonl");
   config.debug.trace = path;
@@ -80,7 +81,7 @@ TEST(Muon, OverlapsRecomputationEvaluationsAndBucketsChangeNoBit) {
   }
 }
 
-/// Names of what a slot holds.
+/// Names of the tensors in a slot.
 std::set<std::string> held_in(const StateDict& state, const std::string& slot) {
   std::set<std::string> names;
   for (const StateTensor& tensor : state.tensors)
@@ -119,7 +120,7 @@ TEST(Muon, HoldsTheMemoryThatWasPlanned) {
     }
 }
 
-/// The bytes of all slices of a slot, or of the masters.
+/// Bytes of all slices of a slot, or of the masters.
 std::vector<std::vector<std::byte>> bytes_of(Device& device, const std::vector<Tensor>& slices) {
   std::vector<std::vector<std::byte>> all;
   for (const Tensor& slice : slices) {
@@ -162,7 +163,7 @@ TEST(Muon, ASkippedStepChangesNothing) {
   }
 }
 
-/// The bytes of every bucket's weights are in exactly one gather a step, whole.
+/// Every bucket's weights are gathered whole, exactly once a step.
 TEST(Muon, EveryGroupIsGatheredOnceAStep) {
   for (const RunConfig& config : {muon(dense(Compute::bf16)), other_options()}) {
     Trial run(config, 0);

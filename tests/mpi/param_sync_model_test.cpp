@@ -13,34 +13,34 @@
 #include "tests/support/delaying.hpp"
 #include "tests/support/held_weights.hpp"
 
-/// Random legal and illegal calls on ParamSync, under random delays, beside a model of it: the state of every group
-/// after each call, and the values of every operand and every sum.
+/// Model-based test of ParamSync: random legal and illegal calls with random delays. After each call the state of every
+/// group is compared with a model; so are the values of every operand and every sum.
 namespace tessera {
 namespace {
 
-constexpr int contributions = 2;  // to each gradient and step
+constexpr int contributions = 2;  // contributions to each gradient in a step
 
 Mpi& mpi() {
   static Mpi* const instance = new Mpi(nullptr, nullptr);  // outlives MPI_Finalize, so it must not be destroyed
   return *instance;
 }
 
-/// Which calls are legal, and where every group's machines stand after them.
+/// The model: which calls are legal, and the states of every group's machines after them.
 struct Model {
   SyncRules rules;
   const ParamLayout& layout;
-  std::vector<GroupId> order;  ///< of first use
+  std::vector<GroupId> order;  ///< order of first use
   IndexedBy<GroupId, WeightState> weights;
   IndexedBy<GroupId, GradientState> gradients;
   IndexedBy<ParamId, int> expected, written;
-  IndexedBy<GroupId, std::ptrdiff_t> stages;  ///< buckets whose bf16 waits for its gather
+  IndexedBy<GroupId, std::ptrdiff_t> stages;  ///< number of buckets with bf16 staged for the all-gather
   int uses = 0;
 
   bool ring() const { return rules.weights.staging == GatherStaging::ring; }
   bool in_transit(GroupId group) const {
     return weights[group] == WeightState::staged || weights[group] == WeightState::in_flight;
   }
-  /// In prefetch order; slots of the ring alternate.
+  /// Place in prefetch order, in which slots of the ring alternate.
   std::ptrdiff_t place(GroupId group) const { return std::ranges::find(order, group) - order.begin(); }
   std::optional<GroupId> slot_holder(GroupId group) const {
     if (!ring() || stages[group] == 0) return {};
@@ -71,7 +71,7 @@ struct Model {
     conclude(group);
   }
   void settle() { std::ranges::for_each(order, [this](GroupId group) { walk(group); }); }
-  /// Gradients in use hold no staged bytes, and nothing outdates an operand in use.
+  /// Illegal while gradients that would hold staged bytes are in use, or an operand is in use.
   bool publish() {
     for (GroupId group : order)
       if (!ring() && stages[group] > 0 && gradients[group] != GradientState::empty) return false;
@@ -83,7 +83,7 @@ struct Model {
     if (rules.gather == Overlap::off) settle();
     return true;
   }
-  /// Before gradients are written that hold staged bytes.
+  /// Called before gradients are written: finishes the all-gather of bytes that are staged in them.
   void end_lease(GroupId group) {
     if (!ring() && stages[group] > 0 && gradients[group] == GradientState::empty && in_transit(group)) walk(group);
   }
@@ -104,7 +104,7 @@ struct Model {
     return true;
   }
   bool reduce() {
-    if (gradients[{0}] == GradientState::reduced) return false;  // then all are
+    if (gradients[{0}] == GradientState::reduced) return false;  // then all groups are
     for (GroupId group : gradients.ids()) end_lease(group);
     std::ranges::fill(gradients, GradientState::reduced);
     return true;
@@ -115,8 +115,8 @@ struct Model {
   }
 };
 
-/// Odd sizes, an expert stack, and one parameter ("unused") that no pass touches. Matrices have a format of their own,
-/// so that the last buckets of either make groups of several, uneven buckets.
+/// Parameters of odd sizes, an expert stack, and one ("unused") that no pass touches. Matrices have another format than
+/// the rest, so that the last buckets of both form groups of several uneven buckets.
 ParamRegistry odd_parameters() {
   ParamRegistry registry({.weight = {DType::bf16, formats::id_of<formats::Fp8Block>}});
   const ParamRegistry::InBlock block(registry, 0);
@@ -133,7 +133,7 @@ ParamRegistry odd_parameters() {
   return registry;
 }
 
-/// In another order than that of registration, so that prefetch does not follow the numbers of groups.
+/// Usage in another order than registration, so that prefetch does not follow the numbers of groups.
 Usage usage_of(const ParamRegistry& registry) {
   Usage usage;
   for (int p : {0, 4, 1, 2}) usage.training.push_back({{p}});
@@ -172,7 +172,7 @@ class Walk {
       if (std::ranges::find(model_.order, group) == model_.order.end()) model_.order.push_back(group);
     };
     for (int p : {0, 4, 1, 2, 5, 3}) append(layout_.group_of(ParamId{p}));
-    publish();  // nothing is readable before
+    publish();  // weights are not readable before
   }
 
   void step() {
@@ -196,7 +196,7 @@ class Walk {
     }
   }
   int refused() const { return refused_; }
-  /// Groups of several buckets.
+  /// Number of groups of several buckets.
   std::ptrdiff_t shared_groups() const {
     return std::ranges::count_if(layout_.groups(), [](const BucketGroup& g) { return g.buckets.size() > 1; });
   }
@@ -249,7 +249,7 @@ class Walk {
              model_.gradients[layout_.group_of(param)] <= GradientState::accumulating)
         contribute(param);
   }
-  /// One that has no slot, or comes after the last.
+  /// A write without its slot, or after the last contribution: must be refused.
   void illegal_write(ParamId param) {
     const bool legal = model_.gradients[layout_.group_of(param)] == GradientState::accumulating &&
                        model_.written[param] < model_.expected[param];
@@ -269,7 +269,7 @@ class Walk {
   void expect_sums() {
     for (BucketId b : layout_.buckets().ids()) {
       const std::vector<float> shard = test::on_host<float>(device_, reduced_->shard(b));
-      std::vector<float> wanted(shard.size(), 0.0f);  // gaps, padding, and what nobody wrote
+      std::vector<float> wanted(shard.size(), 0.0f);  // zero in gaps, padding and unwritten parameters
       for (const Piece& piece : layout_.pieces(b, mesh_.ranks()))
         for (std::int64_t i = 0; i < piece.count.value; ++i)
           wanted[static_cast<std::size_t>(piece.shard.value + i)] = sum_of(
@@ -289,14 +289,14 @@ class Walk {
     return total;
   }
 
-  /// The optimizer has stepped.
+  /// Ends a step, as after the optimizer's.
   void end_step() {
     if (!reduced_) return;
     Updated updated = std::move(*reduced_).clipped(nullptr).updated();
     reduced_.reset();
-    sum_.reset();  // drops what is empty already
+    sum_.reset();  // drops gradients that are empty already
     model_.empty();
-    for (BucketId b : layout_.buckets().ids())  // none on lease: they were reduced
+    for (BucketId b : layout_.buckets().ids())  // no gradients are leased, since they have been reduced
       fill(stream(), sync_.gradients().storage(b), std::numeric_limits<double>::quiet_NaN());
     publish(std::move(updated));
   }
@@ -332,7 +332,7 @@ class Walk {
   ParamSync sync_;
   Model model_;
   std::mt19937 random_;
-  std::uint64_t number_ = 0;  ///< of the masters that were published last
+  std::uint64_t number_ = 0;  ///< number of the masters published last
   std::optional<Accumulating> sum_;
   std::optional<Reduced> reduced_;
   std::vector<Use> kept_;

@@ -26,7 +26,8 @@ Mpi& mpi() {
   return *instance;
 }
 
-/// Odd sizes, an expert stack of which this rank holds its part, and one parameter ("unused") that no forward touches.
+/// Parameters of odd sizes, an expert stack of which this rank holds its part, and one ("unused") that no forward
+/// touches.
 ParamRegistry odd_parameters(const RankIn& experts) {
   ParamRegistry registry;
   const auto add = [&](const std::string& name, Shape shape, int members, Role role) {
@@ -55,14 +56,14 @@ Usage usage_of(const ParamRegistry& registry) {
   return usage;
 }
 
-/// Whatever a rank contributes to element i of parameter p in one micro-batch.
+/// A rank's contribution to element i of parameter p in one micro-batch.
 float contribution(int rank, int micro, int p, std::int64_t i) {
   std::mt19937 random(static_cast<unsigned>(rank * 7919 + micro * 104729 + p * 1299709 + i));
   return std::ldexp(static_cast<float>(random()) - 2147483648.0f, static_cast<int>(random() % 40) - 50);
 }
 
 struct Bench {
-  /// With expert groups of `expert` ranks.
+  /// A bench with expert groups of `expert` ranks.
   Bench(std::int64_t bucket_elements, const SyncRules& sync_rules, int delay_us = 0, int expert = 1)
       : rules(sync_rules),
         ranks(mpi().ranks(expert)),
@@ -122,7 +123,7 @@ struct Bench {
   ParamSync sync;
 };
 
-/// The ranks that share a parameter: of experts, those of equal position in their expert groups.
+/// The ranks that share a parameter; experts: those of equal position in their expert groups.
 std::vector<int> sharers(const Bench& bench, int p) {
   const bool expert = bench.registry[{p}].role == Role::expert;
   std::vector<int> all;
@@ -131,7 +132,7 @@ std::vector<int> sharers(const Bench& bench, int p) {
   return all;
 }
 
-/// ((r0 + r1) + r2) + ... of each rank's (m0 + m1) + ..., as the trainer promises to add.
+/// Expected sum in rank order, ((r0 + r1) + r2) + ..., of each rank's (m0 + m1) + ...
 float expected_sum(const Bench& bench, int p, std::int64_t i) {
   float total = 0;
   bool first = true;
@@ -143,7 +144,7 @@ float expected_sum(const Bench& bench, int p, std::int64_t i) {
   return total;
 }
 
-/// The library's order is its own: sums of at most eight terms, rounded at each addition.
+/// Tolerance of the library's order: sums of at most eight terms, rounded at each addition.
 void expect_sum(const Bench& bench, float got, int p, std::int64_t i) {
   const float expected = expected_sum(bench, p, i);
   const std::vector<int> ranks = sharers(bench, p);
@@ -212,7 +213,7 @@ TEST(ParamSync, ReducesOverPoisonedMemory) {
       }
 }
 
-/// The weight handed out is what `number` draws, rounded.
+/// Expects that the operand of a weight is the master drawn with `number`, rounded.
 void expect_drawn(Bench& bench, ParamId id, std::uint64_t number) {
   Stream& stream = bench.device.compute();
   const ParamSpec& spec = bench.registry[id];
@@ -250,7 +251,7 @@ TEST(ParamSync, OverlapBeginsCollectivesBeforeTheyAreAwaited) {
   const Tensor work = bench.device.allocate(Category::staging, DType::f32, {1});
   for (int p = 0; p < bench.registry.size(); ++p) {
     const Use use = bench.sync.weights().operand(stream, {p}, Side::rowwise);
-    clear(stream, work);  // a layer's kernel
+    clear(stream, work);  // stands for a layer's kernel
   }
   EXPECT_EQ(bench.sync.weights().overlapped() >= 3, mpi().size() > 1);
 }

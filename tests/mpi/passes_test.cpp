@@ -1,4 +1,4 @@
-// Every rank makes the same number of forwards, whatever it has to do.
+// Every rank makes the same number of forward passes, whatever work it has.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 using namespace test;
 
-/// The evaluation loss of initial weights, by this rank alone.
+/// The evaluation loss of initial weights, computed by this rank alone.
 double evaluated_alone(const RunConfig& config, const TokenStream& tokens, const Windows& windows) {
   const RunPlan plan = resolve(config, 1, 0);
   Device device;
@@ -44,7 +44,7 @@ TEST(Passes, EvaluationIsTheSameBitsAtAnyNumberOfRanks) {
         EXPECT_EQ(std::bit_cast<std::uint64_t>(loss),
                   std::bit_cast<std::uint64_t>(evaluated_alone(config, run.tokens(), run.windows())))
             << held << " windows, micro-batches of " << micro;
-        // A forward is dozens of launches; only the sum over no token is left out.
+        // A forward is dozens of launches; with padding only, nothing but the loss's sum may be left out.
         const std::int64_t mine = run.device().compute().launches() - launched;
         EXPECT_LE(run.control().max(mine) - mine, 8) << "ranks make unequal numbers of passes";
       }
@@ -74,7 +74,7 @@ RunConfig low_precision(RecipeName recipe) {
   return config;
 }
 
-// The same batch and the same masters: only what is drawn for random rounding differs between two steps.
+// The same batch and the same masters: two steps differ only by the draws of stochastic rounding.
 TEST(Passes, EveryStepDrawsAnew) {
   const auto norms = [](RecipeName recipe) {
     Trial run(low_precision(recipe), 0);
@@ -96,7 +96,7 @@ TEST(Passes, EveryStepDrawsAnew) {
   EXPECT_EQ(nearest[0], nearest[1]);
 }
 
-// Formats saturate: an infinite activation would come out of the next product as an ordinary number.
+// Formats saturate: without the check an infinite activation would become a finite number in the next product.
 TEST(Passes, AnEvaluationOfWhatIsNotFiniteHasNoLoss) {
   for (const RecipeName recipe : {RecipeName::fp8_block, RecipeName::nvfp4})
     for (const bool poisoned : {false, true}) {

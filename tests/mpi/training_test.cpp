@@ -30,7 +30,7 @@ using namespace test;
 struct Outcome {
   std::vector<MetricsRow> rows;
   std::vector<Json> trace;  ///< on rank 0
-  std::int64_t gathers = 0, reductions = 0;  ///< that ran under computation
+  std::int64_t gathers = 0, reductions = 0;  ///< numbers that overlapped with computation
 };
 
 Outcome outcome_of(RunConfig config) {
@@ -49,7 +49,7 @@ Outcome outcome_of(RunConfig config) {
     for (std::string line; std::getline(file, line);) {
       Json row = Json::parse(line);
       row.erase("overlapped");
-      // Overlap may change when a collective begins, never which ones there are.
+      // Overlap may change when a collective begins, never which collectives there are.
       std::vector<Json> collectives = row["collectives"];
       std::sort(collectives.begin(), collectives.end());
       row["collectives"] = collectives;
@@ -94,7 +94,7 @@ TEST(Training, OverlapsChangeNoBit) {
   }
 }
 
-/// Every reduction of every step goes by `op`.
+/// Expects that every reduction of every step is an `op`.
 void expect_reduced_by(const Outcome& outcome, const std::string& op) {
   for (const Json& row : outcome.trace)
     for (const std::string name : {"all_to_all", "reduce_scatter"}) {
@@ -104,7 +104,8 @@ void expect_reduced_by(const Outcome& outcome, const std::string& op) {
     }
 }
 
-// With two ranks there is but one order. From three on the library's is its own: sums differ in their last bits.
+// With two ranks there is only one order. From three ranks on the library's order may differ, and sums in their last
+// bits.
 TEST(Training, TheLibrarysOrderOfSumsIsAnotherRounding) {
   for (RunConfig config : {dense(Compute::bf16), mixture(Compute::fp32)}) {
     const Outcome by_rank = outcome_of(config);
@@ -141,7 +142,7 @@ std::vector<T> rounded(const std::vector<float>& masters) {
   return all;
 }
 
-/// What this rank owns of every stored weight is its master, rounded.
+/// Expects that this rank's slice of every stored weight is its master, rounded.
 void expect_rounded_masters(Device& device, Engine& engine, const RunPlan& plan, const std::string& what) {
   for (BucketId b : plan.layout.buckets().ids()) {
     const Bucket& bucket = plan.layout.buckets()[b];
@@ -156,13 +157,13 @@ void expect_rounded_masters(Device& device, Engine& engine, const RunPlan& plan,
   }
 }
 
-// The promise itself: on every rank, after every step, the stored weight is Q(bf16(master)).
+// Tessera's promise: on every rank, after every step, the stored weight is Q(bf16(master)).
 TEST(Training, StoredWeightsAreTheRoundedMastersAfterEveryStep) {
   RunConfig owned = mixture(Compute::bf16);
   owned.optimizer.matrices = MatrixRule::muon;
   for (RunConfig config : {dense(Compute::fp32), mixture(Compute::bf16), owned}) {
-    config.eval.every_steps = 3;          // after which weights are Ready, where a step leaves them Staged
-    config.debug.replica_hash_every = 1;  // all ranks hold the same: each looks at what it owns
+    config.eval.every_steps = 3;          // an evaluation leaves weights Ready, a step leaves them Staged
+    config.debug.replica_hash_every = 1;  // checks replicas, so that each rank need check only its own slice
     Trial run(config, 0);
     Engine& engine = run.training().engine();
     std::int64_t steps = 0;
@@ -262,7 +263,7 @@ TEST(Training, WaitsForReportsAlone) {
   EXPECT_EQ(many, few);
 }
 
-/// Rows, and digests of all that a run holds at its end: weights, masters, moments.
+/// Rows of a run, and digests of its state at the end: weights, masters, moments.
 struct Held {
   std::vector<MetricsRow> rows;
   std::vector<std::uint64_t> digests;
@@ -310,8 +311,8 @@ void expect_same(const Held& eager, const Held& other, const std::string& what) 
   EXPECT_EQ(eager.collectives, other.collectives) << what;
 }
 
-// Two steps run as they are, the third is recorded and run, from the fourth on each is a replay: but for those that
-// follow an evaluation, which leaves the weights Ready where a step leaves them Staged.
+// The first two steps run eagerly, the third is captured and run, later ones are replays, except for steps that follow
+// an evaluation: it leaves weights Ready, where a step leaves them Staged.
 TEST(Training, AReplayedStepIsTheSameBits) {
   constexpr std::int64_t steps = 9;
   for (RunConfig config : {dense(Compute::fp32), mixture(Compute::bf16)})
@@ -327,7 +328,7 @@ TEST(Training, AReplayedStepIsTheSameBits) {
       config.run.graph = true;
       const Held replayed = held_by(config);
       expect_same(eager, replayed, "replayed");
-      // Evaluations are after steps 4, 8 and 9, so that steps 5 and 9 run as they are.
+      // Evaluations follow steps 4, 8 and 9, so steps 5 and 9 run eagerly.
       EXPECT_EQ(replayed.replays, replayed.on_streams ? steps - 3 - (evaluated ? 2 : 0) : 0);
     }
 }
@@ -353,7 +354,7 @@ TEST(Training, ReplaysGoWithOverlapsAndWithWhatReadsTheStateBetween) {
   }
 }
 
-// A trace sees a step from inside, on the host: no replay then.
+// No replays with a trace, which observes a step from inside, on the host.
 TEST(Training, ATraceRunsEveryStepAsItIs) {
   RunConfig config = dense(Compute::bf16);
   config.run.steps = 5;
@@ -380,7 +381,7 @@ TEST(Training, SkipsStepsThatAreNotFiniteThenGivesUp) {
   RunConfig config = dense(Compute::fp32);
   config.run.steps = 20;
   config.optimizer.lr = 1e3;
-  config.optimizer.weight_decay = 1e3;  // masters grow a millionfold a step
+  config.optimizer.weight_decay = 1e3;  // masters grow by a factor of a million in each step
   config.optimizer.warmup_steps = 0;
   config.optimizer.max_skips = 3;
   std::vector<MetricsRow> rows;
@@ -453,7 +454,7 @@ TEST(Training, ReplicasThatPartEndTheRunOnEveryRank) {
     value.bits ^= 1;
     run.device().upload(stream, first, &value);
   };
-  weights.observe(flip_a_bit);  // what was gathered is damaged, as memory that forgets would
+  weights.observe(flip_a_bit);  // damages a gathered weight, as faulty memory would
   try {
     run.train();
     FAIL() << "nobody saw it";

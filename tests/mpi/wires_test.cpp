@@ -13,8 +13,8 @@
 #include "tests/support/held_weights.hpp"
 #include "tests/support/quantized.hpp"
 
-/// Weights held as codes: every stored byte on every rank is what quantizing the whole bf16 weight makes, for every
-/// format, wire, cut and place of staging; what moves is counted.
+/// Weights held as codes: on every rank every stored byte equals that of quantizing the whole bf16 weight, for every
+/// format, wire, cut and place of staging. Bytes that travel and launches are counted.
 namespace tessera {
 namespace {
 
@@ -23,10 +23,10 @@ Mpi& mpi() {
   return *instance;
 }
 
-/// A way in which weights of one format are cut, held and moved.
+/// A way in which weights of one format are cut, held and sent.
 struct Case {
   FormatId format;
-  OwnerKind owner;  ///< of matrices and experts
+  OwnerKind owner;  ///< for matrices and experts
   GatherCuts cuts;
   SyncRules rules;
 
@@ -45,7 +45,7 @@ std::vector<FormatId> weight_formats() {
           formats::id_of<formats::Nvfp4>};
 }
 
-/// All that are legal.
+/// All legal cases.
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const FormatId format : weight_formats())
@@ -64,8 +64,8 @@ std::vector<Case> cases() {
   return all;
 }
 
-/// Matrices of blocks that fill neither patches nor slices, experts, one weight that no pass touches, and vectors.
-/// Formats that take any shape get odd ones, with gaps between members.
+/// Parameters: matrices whose blocks fill neither patches nor slices, experts, one weight that no pass touches, and
+/// vectors. Formats that take any shape get odd shapes, with gaps between members.
 ParamRegistry parameters(FormatId format) {
   ParamRegistry registry({.weight = {DType::bf16, format}});
   const ParamRegistry::InBlock block(registry, 0);
@@ -120,7 +120,7 @@ struct Bench {
       test::expect_quantized(device, *use, registry[id], values, side, where + ", " + registry[id].name);
     }
   }
-  /// All bytes that this rank keeps of its weights, gaps and padding too.
+  /// All bytes of weights that this rank keeps, gaps and padding included.
   std::string stored() {
     std::string all;
     sync.settle(stream());
@@ -158,8 +158,8 @@ TEST(Wires, EveryStoredByteIsTheQuantizedWeights) {
     }
 }
 
-/// What is staged in a group's gradients is consumed before they are written, whoever writes first; what nobody writes
-/// holds old staged bytes, and none of them reaches a sum.
+/// bf16 staged in a group's gradients is consumed before the gradients are written, in any order of writes. Gradients
+/// that are not written hold old staged bytes, none of which may reach a sum.
 TEST(Wires, GradientsAndStagedBytesShareTheirMemory) {
   for (const Case& one : cases()) {
     if (one.way() != Way::source) continue;
@@ -205,10 +205,10 @@ TEST(Wires, NothingIsStagedInGradientsThatAreInUse) {
   }
 }
 
-/// Elements of a bucket's slices of all ranks but this one.
+/// Number of elements in the slices of all other ranks.
 std::int64_t others(const Bucket& bucket, const Ranks& ranks) { return bucket.size.value - bucket.slice(ranks); }
 
-/// Blocks of `edge` x `edge` that others own: their elements are whole blocks' where all shapes are.
+/// Number of blocks of `edge` x `edge` that other ranks own, if all shapes are whole blocks.
 std::int64_t blocks_of_others(const Bench& bench, BucketId b, std::int64_t edge) {
   std::int64_t all = 0, own = 0;
   for (const Placement& p : bench.layout.buckets()[b].members) all += p.size.value;
@@ -221,7 +221,7 @@ std::int64_t expected_bytes(const Bench& bench, const Case& one, BucketId b) {
   const std::int64_t elements = others(bucket, bench.mesh.ranks());
   if (!bucket.key.format.codes || one.way() == Way::source) return 2 * elements;
   if (one.format == formats::id_of<formats::Mxfp8>) {
-    // Every row's scales with their padding, and the arrays' last rows with their owners.
+    // Scales of every row with their padding; padding rows belong to the owner of the last row.
     std::int64_t whole = 0;
     bench.sync.weights().visit_planes([&](const Plane& plane) {
       if (plane.bucket == b && (plane.kind == PlaneKind::rowwise_scales || plane.kind == PlaneKind::columnwise_scales))
@@ -281,7 +281,7 @@ TEST(Wires, GathersMoveWhatTheFormatsSay) {
   }
 }
 
-/// `count` matrices and stacks of `experts` in one bucket each.
+/// `count` matrices and stacks of `experts` experts, in one bucket each.
 ParamRegistry many_parameters(FormatId format, int count, int experts) {
   ParamRegistry registry({.weight = {DType::bf16, format}});
   const ParamRegistry::InBlock block(registry, 0);
@@ -294,7 +294,7 @@ ParamRegistry many_parameters(FormatId format, int count, int experts) {
   return registry;
 }
 
-/// Launches over one weight, by kernel.
+/// Number of launches for one weight, by kernel.
 struct KernelLaunches {
   std::int64_t amaxes = 0, cast = 0, columnwise = 0, whole = 0;
 };
@@ -328,8 +328,8 @@ KernelLaunches launches_over_one_weight(FormatId format) {
   });
 }
 
-/// Of one publication with all that follows: one chain of amaxes and one cast a format, one columnwise build a group,
-/// or one quantization of what was gathered.
+/// Number of launches of one publication and its gathers: one computation of amaxes and one cast for each format, and
+/// one columnwise build (or one quantization of gathered bf16) for each group.
 std::int64_t expected_launches(const Case& one, std::int64_t groups) {
   const KernelLaunches kernels = launches_over_one_weight(one.format);
   if (one.way() == Way::source) return 1 + groups * kernels.whole;  // masters are rounded in one launch

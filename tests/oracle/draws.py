@@ -1,4 +1,5 @@
-"""Counter-based random numbers in numpy: Philox4x32-10 (Salmon et al. 2011), and the hashes that name its streams."""
+"""Counter-based random numbers in numpy: Philox4x32-10 (Salmon et al. 2011), and the hashes that give its streams their
+numbers."""
 import numpy as np
 
 U32, U64 = np.uint32, np.uint64
@@ -22,14 +23,14 @@ def mix64(z):
 
 
 def uniform(key, n, first=0):
-    """n numbers in [-1, 1), multiples of 2^-23, of the stream that the text `key` names."""
+    """Numbers first .. first + n - 1 of the stream of the text `key`: in [-1, 1), multiples of 2^-23."""
     with np.errstate(over="ignore"):
         z = U64(fnv1a64(key)) + (np.arange(first, first + n, dtype=U64) + U64(1)) * U64(PHI)
     return (mix64(z) >> U64(40)).astype(np.float64) * 2.0**-23 - 1.0
 
 
 def philox(counter, key):
-    """counter [..., 4] u32 -> as many random words, under a key of 64 bits."""
+    """counter [..., 4] u32, key u64 -> random words [..., 4] u32."""
     a, b, c, d = (counter[..., i].astype(U64) for i in range(4))
     low, high, word = U64(key & 0xFFFFFFFF), U64(key >> 32), U64(0xFFFFFFFF)
     for _ in range(10):
@@ -40,7 +41,8 @@ def philox(counter, key):
 
 
 def rounding_bytes(seed, weight, side, step, index):
-    """One byte for each canonical index of a gradient's elements: side row or col, steps from 1."""
+    """The random byte of each element of a gradient, by its canonical `index`; `side` is "row" or "col", `step` counts
+    from 1."""
     with np.errstate(over="ignore"):
         stream = int(mix64(U64(fnv1a64(f"sr:{weight}:{side}")) + U64(step)))
     index = np.asarray(index, U64)

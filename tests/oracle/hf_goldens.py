@@ -1,13 +1,13 @@
-"""Makes hf/<model>/, where it is not there: small models of Hugging Face's transformers with random weights as save_pretrained() leaves them
+"""Makes each missing hf/<model>/: a small model of Hugging Face's transformers with random weights as save_pretrained() writes it
 (config.json, safetensors), golden.json with tokens and the logits that transformers computes for them in float64, and
-greedy.json with what its generate() goes on with.
+greedy.json with the tokens that its generate() appends to a prompt.
 
     python tests/oracle/hf_goldens.py            # makes what is missing
     python tests/oracle/hf_goldens.py TESSERA    # checks the program: folder -> checkpoint -> folder, read by transformers
-                                                 # and safetensors; 77: this Python lacks them
+                                                 # and safetensors; exit status 77: this Python lacks them
 
-`mixtral` lies in several files with an index, `gpt2_fp16` in halves. The check converts each folder to a checkpoint and back, in both layouts
-of experts, and through bf16; transformers then loads what the program wrote, and must compute the same logits.
+`mixtral` is stored in several files with an index, `gpt2_fp16` in fp16. The check converts each folder to a checkpoint and back, in both
+layouts of experts, and through bf16; transformers then loads what the program wrote, and must compute the same logits.
 """
 import copy
 import json
@@ -51,14 +51,15 @@ def models():
 
 
 def randomize(net):
-    """Every weight counts: the usual start has norms of 1, biases of 0 and matrices too small to see."""
+    """Random weights large enough for each to change the logits: the usual initialization has norms of 1, biases of 0
+    and matrices too small for an error in them to show."""
     for name, weight in net.state_dict().items():
         noise = 0.2 * torch.randn(weight.shape)
         weight.copy_(1 + noise if weight.dim() == 1 and name.endswith("weight") else noise)
 
 
 def loaded(folder):
-    # Mixtral's other implementations of experts take no float64.
+    # Only the eager implementation of Mixtral's experts takes float64.
     eager = dict(experts_implementation="eager") if tf.AutoConfig.from_pretrained(folder).model_type == "mixtral" else {}
     return tf.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager", **eager).eval()
 

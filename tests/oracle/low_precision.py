@@ -4,8 +4,8 @@ Y = X W^T takes X and W rowwise, dX = dY W takes dY rowwise and W columnwise, dW
 of a rowwise copy run along the last axis, those of a columnwise copy along the rows. Under nvfp4 columnwise copies of X
 and dY are rotated by a Hadamard matrix first, and both copies of dY are rounded at random.
 
-Rows belong to `Rows`: one part for a dense layer; for experts a part each, which begins at a multiple of a block, with
-zero rows up to the next.
+`Rows` says how the rows of a factor are divided: one part for a dense layer, one part an expert for a mixture of
+experts. An expert's part begins at a multiple of the block size; the rows between its end and the next part are zero.
 """
 from dataclasses import dataclass
 
@@ -22,8 +22,8 @@ def turned(block):
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a product's factors, part by part, and each row's number in the run's order, from which draws follow:
-    the token in the global batch, or token * k + slot."""
+    """The rows of a product's factors, in parts, and the number of each row in the run: the token's number in the
+    global batch, or token * k + slot for experts. Stochastic rounding draws its random bytes by that number."""
     count: int
     parts: tuple  # (first, end) of each
     number: np.ndarray
@@ -34,8 +34,8 @@ class Rows:
 
 
 class Exact:
-    """No quantizer: factors as they are."""
-    rows_begin_at = 1  # multiples of this
+    """Factors without quantization."""
+    rows_begin_at = 1  # parts begin at multiples of this
 
     def weight_rowwise(self, w):
         return formats.Copy(None, None, w)
@@ -54,7 +54,7 @@ class Exact:
 
 
 class Scaled:
-    """E4M3 with a scale a block."""
+    """E4M3 with one scale a block."""
 
     def __init__(self, quantize, rows_begin_at, weight, activation):
         self.quantize, self.rows_begin_at = quantize, rows_begin_at
@@ -109,7 +109,7 @@ RECIPES = {
 
 
 def factor(copy, part=slice(None)):
-    """(values, tensor amax or None) of a copy's rows."""
+    """The rows `part` of a copy: (values, amax of the tensor or None)."""
     return copy.values[part], copy.amax
 
 
@@ -118,16 +118,17 @@ def turned_factor(copy, part=slice(None)):
 
 
 class Products:
-    """Of one recipe. `weights` [E, out, in], one a part; rounding is done by who asks."""
+    """The products of a linear layer under one recipe. `weights` [E, out, in] has one matrix for each part of the rows;
+    the caller rounds the results."""
 
     def __init__(self, quantizer, sums):
-        self.q, self.sums = quantizer, sums  # sums: rounds what a product has summed
+        self.q, self.sums = quantizer, sums  # sums(x): rounds the sums of a product
 
     def sum(self, a, b):
         return a @ b.T
 
     def multiply(self, a, b):
-        """alpha a b^T of two factors, where alpha has the tensors' scales."""
+        """alpha a b^T of two factors; alpha is the product of their tensors' scales (1 without such scales)."""
         sums = self.sums(self.sum(a[0], b[0]))
         if a[1] is None:
             return sums
@@ -135,7 +136,7 @@ class Products:
         return alpha * sums.astype(F32)
 
     def forward(self, x, weights, rows):
-        """x [M, in] -> [M, out], before bias and rounding; zero between the parts."""
+        """x [M, in] -> y [M, out], before bias and rounding; rows between the parts are zero."""
         y = np.zeros((rows.count, weights.shape[1]))
         quantized = self.q.activation_rowwise(x)
         for w, (first, end) in zip(weights, rows.parts):
@@ -150,7 +151,7 @@ class Products:
         for e, (first, end) in enumerate(rows.parts):
             w = self.q.weight_columnwise(weights[e])
             dx[first:end] = self.multiply(factor(row, slice(first, end)), turned_factor(w))
-            # Rotation spreads tokens over all rows of a block, those between the parts too.
+            # The rotation spreads a token over all rows of its block, also over the zero rows behind the part's end.
             end = first + -(-(end - first) // self.q.rows_begin_at) * self.q.rows_begin_at
             dw[e] = self.multiply(turned_factor(columns, slice(first, end)), turned_factor(inputs, slice(first, end)))
         return dx, dw

@@ -1,11 +1,11 @@
 """Writes goldens/<model>.json and .bin: loss, auxiliary losses, logits, every gradient and ten training losses of small
-models, from PyTorch in float64, by the models' published formulas. All but `switch` are also compared with the
-implementations in transformers before anything is written.
+models, from PyTorch in float64, by the models' published formulas. Before anything is written, all models but `switch`
+are also compared with the implementations in transformers.
 
     python tests/oracle/model_goldens.py [MODEL...]
 
-Nothing random is stored: weights and texts are those of small_models.py. The .bin holds little-endian fp32: gradients
-in the order of `tensors`, then `logits`.
+Weights and texts are not stored: small_models.py computes them from formulas. The .bin holds little-endian fp32:
+gradients in the order of `tensors`, then `logits`.
 """
 import json
 import math
@@ -46,7 +46,7 @@ def batch(m, seed, step, sequences):
 
 
 class Model:
-    """The forward pass; everything else is autograd."""
+    """The forward pass; autograd does everything else."""
 
     def __init__(self, m, weights):
         self.m, self.w = m, weights

@@ -2,7 +2,8 @@
 and NVFP4 as documented. Every `*` and `/` on float32 arrays is one rounding to nearest even; subnormals are kept.
 
 A block is (rows, columns); a quantizer takes a float32 matrix [M, K] and gives a Copy: one code an element, one scale a
-block, and what they decode to. A columnwise copy is that of the turned block; nothing is transposed or packed here.
+block, and the decoded values. A columnwise copy has the block's two sizes exchanged; nothing is transposed or packed
+here.
 """
 from dataclasses import dataclass
 
@@ -18,9 +19,9 @@ INVERSE_2688 = F32(1) / F32(2688)
 @dataclass(frozen=True)
 class Copy:
     codes: np.ndarray  # u8 [M, K]
-    scales: np.ndarray  # a block each: u8 (E8M0, E4M3), or float32
-    values: np.ndarray  # float64 [M, K], without the tensor's scale
-    amax: np.float32 = None  # of the tensor, where the format has one
+    scales: np.ndarray  # one a block: u8 (E8M0, E4M3), or float32
+    values: np.ndarray  # float64 [M, K]: decoded, without the scale of the whole tensor
+    amax: np.float32 = None  # of the whole tensor, if the format has a scale of the whole tensor
 
 
 def bits(x):
@@ -41,12 +42,12 @@ def bf16(x):
 
 @dataclass(frozen=True)
 class Minifloat:
-    """Codes of a sign, an exponent and `mantissa` bits, without infinities."""
+    """A floating-point format of a sign, an exponent and `mantissa` bits, without infinities."""
     mantissa: int
     bias: int
     width: int  # bits
     largest: float
-    nan: int  # its code
+    nan: int  # code of NaN
 
     def table(self):
         """The magnitude of each code without its sign."""
@@ -121,7 +122,7 @@ def largest(x):
 
 
 def block_amax(x, block):
-    """[ceil(M / rows), ceil(K / columns)]: max |x| of each block, passing over NaN."""
+    """max |x| of each block [ceil(M / rows), ceil(K / columns)]; NaN is ignored."""
     (m, k), (r, c) = x.shape, block
     padded = np.zeros((-(-m // r) * r, -(-k // c) * c), F32)
     padded[:m, :k] = np.where(np.isnan(x), 0, np.abs(x))
@@ -129,7 +130,7 @@ def block_amax(x, block):
 
 
 def spread(of_blocks, block, shape):
-    """What a block has, at each of its elements."""
+    """The value of each block, repeated for all of its elements: [M, K]."""
     return np.repeat(np.repeat(of_blocks, block[0], 0), block[1], 1)[: shape[0], : shape[1]]
 
 
@@ -142,7 +143,7 @@ def mxfp8(x, block):
 
 
 def fp8_block_scale(amax, eps=0.0):
-    """(s, 1/s): s = 448 / amax cut down to a power of two; 1 where amax says nothing."""
+    """(s, 1/s): s = 448 / amax rounded down to a power of two; 1 where amax is 0 or not finite."""
     amax = np.maximum(amax, F32(eps))
     with np.errstate(divide="ignore", over="ignore"):
         s = np.minimum(F32(448) / amax, LARGEST)

@@ -3,11 +3,12 @@ model under each recipe, by quantized_model.py, with the seed of weights and tex
 
     python3 tests/oracle/quantized_goldens.py [MODEL_RECIPE...]        # numpy alone; minutes
 
-A number that lies between two codes takes the other one when a sum before it is rounded otherwise, and what follows
-differs by as much as quantization costs. So the seed is the first whose gradients stay where they are, within STEADY of
-their norms, when every sum is added in another order and every result moves by half a unit in fp32's last place; where
-it depends on luck, what is compared is luck. The .bin holds little-endian fp16: gradients divided by the largest
-magnitude of each, in the order of `tensors`.
+The seed is chosen so that goldens do not depend on rounding. A number close to the middle between two codes takes the
+other code when a sum before it is rounded otherwise, and all that follows then differs by a quantization error. So the
+seed is the first whose gradients change by less than STEADY, relative to their norms, when every sum is added in
+another order and every result moves by half a unit in fp32's last place.
+
+The .bin holds little-endian fp16: gradients, each divided by its largest magnitude, in the order of `tensors`.
 """
 import json
 import pathlib
@@ -28,12 +29,12 @@ MODELS = {
                 tied_head=False, moe=dict(experts=4, top_k=2, renormalize=True, balance_coef=0.02, z_coef=0.01)),
 }
 STRETCH = {recipe: dict(channels=7, inner=5, residual=0.5) for recipe in low_precision.RECIPES}
-STRETCH["nvfp4"] = dict(channels=2, inner=1, residual=0.5)  # of 16 numbers that share a scale, 4 bits each know little
+STRETCH["nvfp4"] = dict(channels=2, inner=1, residual=0.5)  # less: 4 bits hold few magnitudes a scale
 BATCH = dict(sequences=4, micro=2)
-RUN_SEED = 1234  # of the program, from which draws follow
+RUN_SEED = 1234  # run.seed of the program: the seed of stochastic rounding
 STEADY, SHAKES = 5e-3, 24
-LOSS_LIMIT, GRADIENT_LIMIT = 1e-4, 1e-2  # what a run may differ by: relative, and of a gradient's norm
-GAP = 3e-3  # between the logits of the last expert chosen and the next
+LOSS_LIMIT, GRADIENT_LIMIT = 1e-4, 1e-2  # largest errors of a run: relative to the loss, and to a gradient's norm
+GAP = 3e-3  # least difference between the logits of the last expert chosen and the next one
 
 
 class ShakenProducts(low_precision.Products):
@@ -48,7 +49,8 @@ class ShakenProducts(low_precision.Products):
 
 
 class Shaken(quantized_model.Model):
-    """The same model with sums in fp32, in any order, and with errors of 2^-24 in all that fp32 does not hold."""
+    """The same model with sums in fp32, in a random order, and with relative errors of up to 2^-24 in every number that
+    fp32 cannot represent."""
 
     def __init__(self, shake, *arguments):
         super().__init__(*arguments)
@@ -69,7 +71,7 @@ def weights_of(name, recipe, seed):
 
 
 def step(model, seed):
-    """The first step of a model: all micro-batches."""
+    """Runs all micro-batches of a model's first step."""
     ids, targets = small_models.batch_of(model.m, seed, 0, BATCH["sequences"])
     for first in range(0, BATCH["sequences"], BATCH["micro"]):
         part = slice(first, first + BATCH["micro"])
@@ -82,12 +84,12 @@ def compute(name, recipe, seed):
 
 
 def errors(found, wanted):
-    """Of each gradient, relative to its norm."""
+    """The error of each gradient, relative to its norm."""
     return {name: np.linalg.norm(found[name] - w) / np.linalg.norm(w) for name, w in wanted.items()}
 
 
 def unsteadiness(model, name, recipe, seed):
-    """The worst error of a gradient that a shake makes."""
+    """The largest error of a gradient over SHAKES shaken models; stops at the first above STEADY."""
     worst = 0.0
     for shake in range(SHAKES):
         arguments = MODELS[name], weights_of(name, recipe, seed), recipe, RUN_SEED

@@ -1,8 +1,9 @@
 """Loss and gradients of a small GPT, dense or MoE, in numpy: forward and backward by hand, layer by layer.
 
-Numbers are float64 throughout, on the grid of bf16 where bf16 training stores them: weights, activations, the residual
-stream and their gradients, rounded once each. Matrices of the blocks and experts multiply by low_precision.py's rules;
-`exact` rounds nothing. What is not bf16 (sums, statistics, softmax, router) is not rounded, but for sums of products.
+All numbers are float64. Those that bf16 training stores in bf16 (weights, activations, the residual stream and their
+gradients) are rounded to bf16, once each. The matrices of blocks and experts are multiplied by low_precision.py's
+rules. Of the rest (sums, statistics, softmax, router) only the sums of matrix products are rounded, to fp32. The recipe
+`exact` rounds nothing.
 """
 import math
 
@@ -12,7 +13,7 @@ import low_precision
 import number_formats as formats
 from low_precision import Rows
 
-NO_TOKEN = 0  # the number of a row that is no token's
+NO_TOKEN = 0  # the number of a row that belongs to no token
 
 
 def sigmoid(x):
@@ -47,8 +48,9 @@ def unrounded(x):
 
 
 class Model:
-    """`m` as in small_models.py; `weights` {canonical name: array}. add() one micro-batch after the other, then read
-    `loss` (a mean), `gradients` and `gap` (between the logits of the last expert chosen and the next)."""
+    """A model and the gradients of one step. `m` as in small_models.py; `weights` {canonical name: array}. Call add()
+    for each micro-batch, then read `loss` (a mean), `gradients` and `gap`, the least difference between the logits of
+    the last expert chosen and the next one."""
 
     def __init__(self, m, weights, recipe, seed=0, step=1):
         exact = recipe == "exact"
@@ -63,7 +65,7 @@ class Model:
         self.loss, self.gap = 0.0, math.inf
 
     def add(self, ids, targets, first_sequence, sequences_of_batch):
-        """ids, targets [B, T]: sequences first_sequence.. of a global batch."""
+        """Adds a micro-batch: ids, targets [B, T] are the sequences from first_sequence of the global batch."""
         length = ids.shape[1]
         self.batch, self.share = len(ids), 1 / (sequences_of_batch * length)
         self.rows = Rows.dense(first_sequence * length, ids.size)
@@ -79,7 +81,7 @@ class Model:
             dx = self.round(dx + backward(dx))
         embedding(dx)
 
-    # Each layer returns its result and a function from the result's gradient to the input's.
+    # Each layer returns its result and its backward pass, a function from the result's gradient to the input's.
 
     def embed(self, ids):
         x = self.w["embed.tokens"][ids]

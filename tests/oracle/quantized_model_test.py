@@ -1,4 +1,5 @@
-"""The oracle of low precision against what others computed, its goldens against itself, and what they tell apart.
+"""Tests of the low-precision oracle: number formats and random numbers against published values (formats.json,
+Random123, PyTorch), the stored goldens against the oracle, and whether the goldens catch a recipe with an error.
 
 usage: quantized_model_test.py [TEST...]
 """
@@ -33,7 +34,7 @@ def same(found, wanted):
 
 
 def packed(codes):
-    """Two elements a byte, the even one in the low half."""
+    """4-bit codes [..., K] -> bytes [..., K / 2]; the element with the even index is in the low half."""
     return codes[..., 0::2] | codes[..., 1::2] << 4
 
 
@@ -151,7 +152,7 @@ class Draws(unittest.TestCase):
 
 class Model(unittest.TestCase):
     def test_without_rounding_it_is_the_published_models(self):
-        """PyTorch's loss and gradients, by model_goldens.py."""
+        """Compares with PyTorch's loss and gradients, stored by model_goldens.py."""
         for name in ("gpt2", "llama", "mixtral", "switch"):
             golden = json.loads((HERE / "goldens" / f"{name}.json").read_text())
             numbers = np.fromfile(HERE / "goldens" / f"{name}.bin", "<f4").astype(np.float64)
@@ -242,7 +243,7 @@ class Goldens(unittest.TestCase):
 
 
 def as_it_is(q, kind):
-    """A factor's own values, rotated and scaled as its copy is, in place of the copy's."""
+    """A quantizer's function that skips quantization: its copy has the factor's own values, rotated and scaled alike."""
     quantized = getattr(q, kind)
 
     def factor(*arguments):

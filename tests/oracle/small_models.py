@@ -1,4 +1,4 @@
-"""The weights and texts of small models, from formulas: nothing random is stored.
+"""The weights and texts of small models, computed from formulas, so that nothing random is stored.
 
 Element i of parameter `name` (canonical, row-major) is fp32(offset + scale u), and token i of the text is
 floor(V (u + 1) / 2), with u = (bits >> 40) / 2^23 - 1, bits = mix64(fnv1a64(key) + (i + 1) phi) and key "name:seed" or
@@ -57,10 +57,11 @@ def weights_of(m, seed):
 
 
 def stretched(m, weights, channels, inner, residual):
-    """The same function of a model, nearly, with numbers of many magnitudes side by side, so that it matters which ones
-    share a scale: channels behind a block's norms times 2^+-channels, by 32, values and the linear half of swiglu times
-    2^+-inner, by 8, and the other way round where they are read. What is added to the residual stream is `residual`
-    times as large, which keeps differences from growing."""
+    """Weights with neighbouring numbers of very different magnitudes, so that a wrong block shape shows in the results;
+    the model computes nearly the same function. Groups of 32 channels behind a block's norms are multiplied by
+    2^channels and 2^-channels in turn, groups of 8 values of attention and of the linear half of swiglu by 2^inner and
+    2^-inner; the weights that read them are divided by the same powers. What a branch adds to the residual stream is
+    `residual` times as large, which keeps differences from growing."""
     def powers(count, by, exponent):
         return np.exp2(np.where(np.arange(count) // by % 2, -exponent, exponent)).astype(np.float32)
 
@@ -89,12 +90,12 @@ def stretched(m, weights, channels, inner, residual):
 
 
 def text_of(m, seed, count, first=0):
-    """Tokens first .. first + count of a seed's text."""
+    """The tokens [first, first + count) of a seed's text."""
     return np.floor(m["vocabulary"] * (uniform(f"tokens:{seed}", count, first) + 1) / 2).astype(np.int64)
 
 
 def batch_of(m, seed, step, sequences):
-    """(ids, targets) [sequences, T] of a step, from 0, that reads the text in order."""
+    """(ids, targets), each [sequences, T], of a step (counted from 0); steps read the text in order."""
     T = m["seq_len"]
     text = text_of(m, seed, sequences * T + 1, step * sequences * T)
     return text[:-1].reshape(sequences, T), text[1:].reshape(sequences, T)

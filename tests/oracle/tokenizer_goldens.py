@@ -1,10 +1,11 @@
 """Makes tokenizers/<name>/: byte-level BPE as Hugging Face's `tokenizers` trains and saves it (tokenizer.json), and
 golden.json with texts of several scripts and the ids that the library encodes them to.
 
-    python tests/oracle/tokenizer_goldens.py            # makes them anew; needs tokenizers from PyPI
+    python tests/oracle/tokenizer_goldens.py            # makes all again; needs tokenizers from PyPI
 
-`gpt2` has GPT-2's pattern of words; `llama3` that of Llama 3, a template that puts a token before each text, and takes
-words whole that are tokens; `qwen2` the pattern of Qwen 2 behind NFC, and added tokens that are text.
+`gpt2` splits words by GPT-2's pattern. `llama3` splits by Llama 3's, has a template that puts a token before each text,
+and does not merge within words that are tokens themselves. `qwen2` splits by Qwen 2's pattern after NFC normalization,
+and has added tokens that are plain text.
 """
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""What is no checkpoint, or none for this run: a message that names it, the exit code of its kind, and every file as it was.
+"""Invalid checkpoints, and checkpoints of other runs: a message that names the path, the right exit code, and no file changed.
 
 usage: bad_checkpoints_test.py TESSERA MPIEXEC
 """
@@ -19,7 +19,7 @@ class BadCheckpoints(runs.Runs):
         self.own = self.deck("a")
 
     def files(self):
-        """Every file below, with what it holds and when it was written; folders, which a run's lock changes, by name."""
+        """Every file below with content and modification time; folders by name only, since a run's lock changes their times."""
         found = {}
         for folder, _, names in os.walk(self.folder):
             found[folder] = None
@@ -43,7 +43,7 @@ class BadCheckpoints(runs.Runs):
             self.assertEqual(self.files(), before)
 
     def everywhere(self, path, words):
-        """Whoever is given the path to read refuses it."""
+        """Checks that every verb that reads the path refuses it."""
         elsewhere = ["--set", "checkpoint.dir=new"]
         self.refused(5, words, "train", self.own, "--resume", path, *elsewhere)
         self.refused(5, ["checkpoint.init_from: ", *words], "train", self.own, "--set", f"checkpoint.init_from={path}",

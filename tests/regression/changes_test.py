@@ -1,4 +1,4 @@
-"""What a resumed run may change by --allow-change, and steps that are skipped as spikes.
+"""Changes of a resumed run by --allow-change, and steps that are skipped as spikes.
 
 usage: changes_test.py TESSERA MPIEXEC
 """
@@ -54,7 +54,7 @@ class Changes(runs.Runs):
         self.assertEqual([start["changes"] != [] for start in self.recorded("branch")[1]["starts"]], [True, False])
         for step, rate in zip(range(9, 13), (0.0075, 0.005, 0.0025, 0)):
             self.assertAlmostEqual(self.rates("branch")[step], rate, places=6)
-        # In two parts it was the same run as in one.
+        # A run in two parts equals the run in one part.
         self.go(0, "whole", *wsd, *allowed)
         self.assertEqual(self.final("whole"), self.final("branch"))
         self.compared("base", "branch")
@@ -89,7 +89,7 @@ class Changes(runs.Runs):
         self.assertIn("samples: none is left out, 24 of a step from sample 96 on", out)
         rows = self.json_lines("larger", "metrics.jsonl")
         self.assertEqual([row["tokens"] for row in rows], [(96 + 24) * 32, (96 + 48) * 32])
-        # The samples are those that smaller batches would have had: a run of 12 a step sees as many in twice the steps.
+        # The samples continue in the same order: a run with batches of 12 sees the same ones in twice as many steps.
         told = self.tool(0, "inspect", "larger")
         self.assertEqual((told["step"], told["tokens"]), (10, 144 * 32))
         self.go(75, "parts", *larger, "--allow-change", "batch.global,run.steps", "--stop-at", "9")
@@ -137,7 +137,7 @@ class Spikes(runs.Runs):
                 "batch.global=6"]
 
     def expected(self, rows):
-        """The steps whose norm lies 0.5 deviations above the mean of the window, in double."""
+        """The steps whose norm is more than 0.5 deviations above the mean of the window, computed in double."""
         norms = [row["grad_norm"] for row in rows]
         spikes = []
         for at in range(WINDOW + 1, len(norms)):
@@ -161,7 +161,8 @@ class Spikes(runs.Runs):
         self.assertEqual(self.rows("parts", 140), self.rows("whole", 140))
         self.assertEqual(self.final("parts"), self.final("whole"))
         self.assertIn(f"{len(spikes)} spike", self.read("whole", "report.html"))
-        # A run without it has none, and its checkpoints no norms; where it begins, it gathers 128 first.
+        # A run without skip_spikes skips none, and its checkpoints have no norms; switched on later, it first collects
+        # 128.
         self.assertEqual(self.tool(0, "verify", "whole")["failures"], [])
         self.train(75, 1, self.deck("later", ""), *self.SETTINGS, "--set", "optimizer.skip_spikes=0", "--stop-at", "100")
         self.train(0, 1, self.deck("later", ""), *self.SETTINGS)

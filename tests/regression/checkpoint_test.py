@@ -24,7 +24,7 @@ def mix64(z):
 
 
 def digest(values):
-    """FORMAT.md, written anew."""
+    """The digest of FORMAT.md, implemented independently."""
     bits = values.ravel().view(numpy.uint32).astype(numpy.uint64)
     index = numpy.arange(1, bits.size + 1, dtype=numpy.uint64) * numpy.uint64(0x9E3779B97F4A7C15)
     return int(mix64(bits ^ index).sum(dtype=numpy.uint64))
@@ -128,7 +128,7 @@ class Checkpoints(runs.Runs):
         self.assertEqual(aside, [f"a/abandoned-1_step_{step:08}" for step in (8, 10, 12)])
         self.assertEqual(self.tool(0, "inspect", "a")["step"], 7)
         self.assertEqual([row["step"] for row in self.json_lines("a", "metrics.jsonl")], list(range(1, 8)))
-        # Retention neither counts nor deletes what was set aside.
+        # Retention neither counts nor deletes checkpoints that were set aside.
         _, err = self.train(0, 2, self.deck("a"), *often)
         self.assertEqual(err, "")
         self.assertEqual((self.final("a"), steps()), (final, [4, 8, 10, 12, 8, 10, 12]))
@@ -189,7 +189,7 @@ class Checkpoints(runs.Runs):
         self.assertRegex(lines[2], r"^ +6 +\S+ [KMG]iB  valid    \w{16}  a/abandoned-1_step_00000006 \(abandoned\)$")
 
     def told(self, verb, *arguments):
-        """What a verb says to people."""
+        """A verb's output as text."""
         done = subprocess.run([runs.TESSERA, "checkpoint", verb, *arguments], capture_output=True, text=True, timeout=runs.PATIENCE, cwd=self.folder)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         return done.stdout
@@ -306,7 +306,7 @@ class Checkpoints(runs.Runs):
         self.assertEqual([name for name in sorted(held) if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", page)], [])
 
     def test_weights_quantized_beside_the_masters(self):
-        """quantized.h5 is what the tool makes of model.h5, changes nothing else, and is watched over as all files are."""
+        """quantized.h5 equals what `tessera quantize` makes of model.h5, changes nothing else, and is verified like all files."""
         sets = [item for key in ("model.hidden=128", "model.ffn=128", "precision.recipe=mxfp8") for item in ("--set", key)]
         self.train(75, 2, self.deck("a"), *sets, "--stop-at", "2")
         self.train(75, 2, self.deck("b", "discrete"), *sets, "--set", "checkpoint.quantized=true", "--stop-at", "2")
@@ -328,7 +328,7 @@ class Checkpoints(runs.Runs):
         self.assertIn("resumed from", out)
 
     def test_saves_while_training_goes_on(self):
-        """Losses and states are those of a run that waits for its saves; one goes on from each. 40 steps of other cases, a dense one last: TESSERA_TEST_ASYNC=2:single,4:discrete,3:"""
+        """Asynchronous saves: losses and states equal those of a run that waits for its saves, and each can be resumed. 40 steps of other cases, the last one dense: TESSERA_TEST_ASYNC=2:single,4:discrete,3:"""
         whole = [case.split(":") for case in os.environ.get("TESSERA_TEST_ASYNC", "").split(",") if case]
         steps = 40 if whole else 8
         sets = [item for key in (f"run.steps={steps}", "checkpoint.every_steps=2", "checkpoint.keep_every=1") for item in ("--set", key)]

@@ -166,7 +166,7 @@ class Validate(Cli):
         self.assertEqual(sorted(os.listdir(self.folder)), before)
 
     def test_a_snapshot_for_which_the_host_has_no_memory(self):
-        """A model that takes three quarters of it, and with a copy of its state more than there is."""
+        """A model that takes three quarters of the memory, and with a snapshot of its state more than there is."""
         deck = self.write(SMALL)
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         planned = lambda *sets: json.loads(self.expect(0, "plan", deck, "--json", "--ranks", "1", *(word for text in sets for word in ("--set", text))).stdout)
@@ -347,14 +347,14 @@ class Info(Cli):
     def test_text(self):
         text = self.expect(0, "info").stdout
         self.assertIn("Kokkos", text)
-        # A share of a peak is claimed where the peak is known, and only there.
+        # MFU is shown if, and only if, the peak is known.
         peak = json.loads(self.expect(0, "info", "--json").stdout)["peak_flops"]
         self.assertIn("none: the peak of this hardware is not known" if peak is None else peak["device"], text)
 
 
 class Inputs(Cli):
     FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "inputs")
-    # What this one reads is made first.
+    # Deck whose data must be made first, with settings that do without them.
     UNMADE = {"tokens/prose.yaml": ["--set", "data.tokenizer=", "--set", "sample.tokens=0", "--set", "model.vocab=4096"]}
 
     def decks(self):

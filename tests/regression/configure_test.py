@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Machines that cannot build: one message at configuration, of what was found, what is needed and how to get it.
+"""Machines that cannot build: one message at configuration with what was found, what is needed and how to get it.
 
     configure_test.py SOURCE KOKKOS_DIR COMPILER
 """
@@ -30,7 +30,7 @@ class Configure(unittest.TestCase):
     def refused(self, found: str, needed: str, *settings: str, kokkos: str = KOKKOS) -> None:
         command = ["cmake", "-S", SOURCE, "-B", str(self.folder / "build"), "-G", "Ninja", f"-DKokkos_DIR={kokkos}",
                    "-DTESSERA_CPU=", "-DTESSERA_TESTS=OFF", *settings]
-        # Presets name a Kokkos by the environment, which ctest hands on.
+        # The environment without the variables that name a Kokkos for presets.
         plain = {name: value for name, value in os.environ.items() if name not in ("TESSERA_KOKKOS", "Kokkos_ROOT")}
         done = subprocess.run(command, capture_output=True, text=True, env=plain)
         said = " ".join(done.stderr.split())

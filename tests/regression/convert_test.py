@@ -1,4 +1,4 @@
-"""`tessera checkpoint convert` from outside: what it makes of a trained run, read by h5py and by hand.
+"""`tessera checkpoint convert` from outside: conversions of a trained run, read by h5py and by hand.
 
 usage: convert_test.py TESSERA MPIEXEC
 
@@ -30,7 +30,7 @@ optimizer: {lr: 0.01, warmup_steps: 2}
 checkpoint: {dir: DIR, every_steps: 4}
 """
 TYPES = {"F32": numpy.dtype("<f4"), "BF16": numpy.dtype("<u2")}
-BF16 = numpy.float32  # what h5py makes of a float with bf16's fields
+BF16 = numpy.float32  # the type in which h5py reads bf16
 
 
 def read_safetensors(path):
@@ -124,7 +124,7 @@ class Conversions(unittest.TestCase):
         self.assertEqual(self.digest("single"), self.digest("b"))
         with open(self.path("single", "deck.yaml")) as one, open(self.path("b", "step_00000004", "deck.yaml")) as other:
             self.assertEqual(one.read(), other.read())
-        # A run resumed from what was converted is the run that never stopped.
+        # A run resumed from a converted checkpoint equals the run that never stopped.
         for source in ("discrete", "single"):
             out = self.train(0, f"from_{source}", "--resume", self.path(source))
             self.assertIn("resumed from", out)
@@ -146,7 +146,7 @@ class Conversions(unittest.TestCase):
         self.assertEqual({without["/model/" + name] for name in whole}, {0.0})
         self.convert("weights", "again", "--experts", "discrete")
         self.assertEqual(self.digest("again"), report["content_digest"])
-        # A new run takes them for its start.
+        # A new run starts from the converted weights.
         start = DECK.replace("every_steps: 4", "init_from: " + self.path("weights")).replace("steps: 8", "steps: 0")
         self.train(0, "started", deck=start)
         started = self.tool(0, "inspect", "started")
@@ -172,7 +172,7 @@ class Conversions(unittest.TestCase):
         self.assertIn("bf16", self.train(5, "not_resumed_either", "--resume", self.path("narrow")))
         self.assertEqual(self.tool(0, "diff", "narrow", "narrow")["equal"], True)
         apart = {row["name"]: row["max_abs"] for row in self.tool(1, "diff", "a", "narrow")["tensors"]}
-        for name, values in narrow.items():  # what rounding took
+        for name, values in narrow.items():  # rounding errors
             self.assertEqual(apart["/model/" + name], numpy.abs(values.astype(float) - wide[name]).max())
 
     def test_mixtral_for_others(self):
@@ -208,7 +208,7 @@ class Conversions(unittest.TestCase):
         self.assertEqual((config["model_type"], config["architectures"], config["num_local_experts"],
                           config["num_key_value_heads"], config["rms_norm_eps"], config["torch_dtype"]),
                          ("mixtral", ["MixtralForCausalLM"], 4, 2, 1e-5, "float32"))
-        # And back: the same weights, of step 0.
+        # Converted back: the same weights, of step 0.
         self.convert("hf", "back")
         back = self.tool(0, "inspect", "back")
         self.assertEqual((back["step"], back["optimizer"]), (0, {}))
@@ -256,7 +256,7 @@ class Conversions(unittest.TestCase):
         self.tool(2, "convert", "a", "out", "--dtype", "fp16")
         self.tool(2, "convert", "a")
         self.assertEqual(sorted(os.listdir(self.folder)), before)
-        # Damage: the tensor is named, whatever is written.
+        # Damage: the tensor is named, whatever the target format.
         shutil.copytree(self.path("a", "step_00000008"), self.path("damaged"))
         with h5py.File(self.path("damaged", "optimizer.h5")) as file:
             offset = file["adamw/v/layers.1.moe.experts.down.weight"].id.get_offset()

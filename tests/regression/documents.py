@@ -1,4 +1,4 @@
-"""Lines of code in what people read, to be run as they stand there."""
+"""Extracts code from documents, so that tests can run it as it stands there."""
 import contextlib
 import io
 import os
@@ -26,7 +26,7 @@ def fenced(text, language):
 
 
 def run(lines, folder):
-    """The names that lines of Python leave, run in a folder, and what they print."""
+    """Runs lines of Python in a folder; returns the names that they define and their output."""
     names, printed, here = {}, io.StringIO(), os.getcwd()
     os.chdir(folder)
     try:

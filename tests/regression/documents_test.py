@@ -1,4 +1,4 @@
-"""Decks and commands in the documents are ones that the program takes.
+"""Checks that the program accepts the decks and commands in the documents.
 
 usage: documents_test.py TESSERA
 """
@@ -14,7 +14,7 @@ import runs
 
 
 def commands(text):
-    """Arguments behind each `tessera` of a line of code or a code span: the verb first."""
+    """Arguments after each `tessera` in a line of code or a code span, the verb first."""
     spans = re.findall(r"(?<!`)`([^`\n]+)`(?!`)", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
     for line in [*spans, *"".join(documents.indented(text)).splitlines()]:
         if not line.lstrip().startswith("python3"):  # whose arguments are a program and a launcher

@@ -1,5 +1,5 @@
-"""Expert parallelism from outside: checkpoints of any ranks, groups and layouts, refusals, what a run says of its rows,
-ranks that stand still for a while or for good.
+"""Expert parallelism from outside: checkpoints between any ranks, groups and layouts, refusals, what a run reports of its
+rows, ranks that stop for a while or for ever.
 
 usage: experts_test.py TESSERA MPIEXEC [Experts.test...]
 
@@ -18,12 +18,12 @@ import runs
 
 WHOLE = os.environ.get("TESSERA_MATRIX") == "whole"
 JOBS = int(os.environ.get("TESSERA_MATRIX_JOBS", "1"))
-MESHES = ((1, 1), (2, 1), (2, 2), (3, 3), (4, 2), (4, 4))  # ranks, and how many of them hold the experts between them
+MESHES = ((1, 1), (2, 1), (2, 2), (3, 3), (4, 2), (4, 4))  # number of ranks, size of expert groups
 LAYOUTS = ("single", "discrete")
 
 
 def all_of(calls):
-    """What each gives, in order; JOBS of them at a time."""
+    """Results of the calls in order; JOBS of them run at a time."""
     with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
         return [future.result() for future in [pool.submit(*call) for call in calls]]
 
@@ -34,14 +34,14 @@ class Experts(runs.Runs):
         return [word for setting in settings for word in ("--set", setting)]
 
     def again(self, source, target, mesh, layout, weights, rule="adamw"):
-        """The digest of what a mesh loads from `source` and saves, at the same step, as `target`."""
+        """A mesh loads `source` and saves it, at the same step, as `target`; returns the digest."""
         self.train(75, mesh[0], self.deck(target, weights), "--resume", source, "--stop-at", "1",
                    *self.spread(mesh[1], f"checkpoint.expert_layout={layout}", f"optimizer.matrices={rule}"))
         return self.final(target)
 
     def test_any_group_loads_what_any_group_saved(self):
-        """Masters and the rules' state: the digest of what is loaded and saved again is that of the first save. Each
-        mesh saves what the next one loads; or all load what each has saved."""
+        """Masters and the rules' state, loaded and saved again, keep the digest of the first save. Each mesh saves what
+        the next one loads; with TESSERA_MATRIX=whole every mesh loads what every mesh has saved."""
         for rule in ("adamw", "muon") if WHOLE else ("adamw",):
             base = f"base.{rule}"
             self.train(75, 2, self.deck(base), "--stop-at", "1", *self.spread(1, f"optimizer.matrices={rule}"))
@@ -73,7 +73,7 @@ class Experts(runs.Runs):
         return json.loads(out)["eval_loss"]
 
     def test_evaluation_knows_no_rank_count(self):
-        """Nor how many ranks hold the experts between them: what a row of a product is no other row changes."""
+        """The size of expert groups changes no bit of an evaluation: a row of a product does not depend on other rows."""
         self.train(0, 2, self.deck("a"), *self.spread(2, "run.steps=2"))
         meshes = ((1, 1), (2, 2), (4, 2), (4, 4))
         if WHOLE:
@@ -82,7 +82,7 @@ class Experts(runs.Runs):
         self.assertEqual(len(set(losses.values())), 1, losses)
 
     def test_a_sample_knows_no_rank_count(self):
-        """Of the initial state, which every group draws alike."""
+        """Digest of the initial state, which is the same for every size of groups."""
         samples = set()
         for ranks, expert in ((1, 1), (4, 4), (4, 2), (3, 3)) if WHOLE else ((1, 1), (4, 4)):
             out, _ = self.train(0, ranks, self.deck(f"a{ranks}.{expert}"), *self.spread(expert, "run.steps=0", "sample.tokens=30"))
@@ -90,7 +90,7 @@ class Experts(runs.Runs):
         self.assertEqual(len(samples), 1, samples)
 
     def rank(self, directory, number):
-        """The process of a rank, by the run's lock."""
+        """The pid of a rank, from the run's LOCK."""
         with open(self.path(directory, "LOCK"), encoding="utf-8") as file:
             return json.load(file)["ranks"][number]["pid"]
 
@@ -111,7 +111,7 @@ class Experts(runs.Runs):
         self.assertEqual(self.rows("b"), self.rows("a"))
 
     def test_a_rank_that_stands_still_is_named(self):
-        """Others wait for it in its expert group, its expert-data group and the world; none of them is blamed."""
+        """Other ranks wait for the stopped one in its expert group, its expert-data group and the world; none of them is blamed."""
         for ranks, expert, number in ((2, 2, 1), (4, 2, 3), (4, 4, 0)) if WHOLE else ((4, 2, 3),):
             name = f"a{ranks}.{expert}"
             process = self.start(ranks, self.deck(name), *self.spread(expert, "run.steps=1000000", "comm.timeout_s=4"))
@@ -136,7 +136,8 @@ class Experts(runs.Runs):
         self.train(75, 2, self.deck("a"), "--stop-at", "2", *self.spread(2, f"debug.trace={self.path('t.jsonl')}", "eval.every_steps=1"))
         for row in self.json_lines("t.jsonl"):
             rows = [c for c in row["collectives"] if c["op"] == "exchange_rows"]
-            # Two layers and six micro-batches: forward and back, and the same for the gradients. Evaluations are no step's.
+            # Two layers, six micro-batches, four exchanges: out and back in forward and backward. Evaluations do not
+            # count.
             self.assertEqual(len(rows), 4 * 2 * 6)
             self.assertEqual({c["label"] for c in rows}, {"expert rows", "expert answers", "answer gradients", "row gradients"})
             self.assertGreater(sum(c["bytes"] for c in rows), 0)
@@ -158,7 +159,7 @@ class Experts(runs.Runs):
         self.assertIn("4 ranks in 2 expert groups of 2; each rank holds 6 of 12 experts", text)
 
     def test_without_room_a_run_ends_on_all_ranks(self):
-        """At 1.0 times the even share some layer of some step has too little; nothing of that step is left."""
+        """With room for 1.0 times the even share some layer of some step has too little room: that step changes nothing."""
         _, err = self.train(6, 2, self.deck("a"), *self.spread(2, "parallel.expert_room=1.0"))
         self.assertRegex(err, r"parallel.expert_room: at rank [01] 1\.\d+ times .* room for 1: 1\.\d+ would have done")
         self.assertEqual(self.tool(0, "ls", "a"), [])

@@ -38,7 +38,7 @@ HELD = [("bf16", ()), *((recipe, held) for recipe in ("mxfp8", "nvfp4") for held
 
 class FixedCases(held_runs.HeldRuns):
     def tokens(self, vocabulary, windows):
-        """llm.c's: magic, version, count, a header of 256 words. 0 to vocabulary - 1 over and over."""
+        """Writes a token file of llm.c's format (header of 256 words: magic, version, count) with 0 to vocabulary - 1, repeated."""
         count = 128 * windows + 1
         with open(self.path("tokens.bin"), "wb") as file:
             file.write(struct.pack("<256i", 20240520, 1, count, *[0] * 253))

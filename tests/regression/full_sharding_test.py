@@ -1,6 +1,6 @@
-"""Full sharding changes no bit of a run that may not change: against `sharding: optimizer` where a rank has one
-micro-batch a step, and among its own ways of gathering where it has three; the trace and the plan show which copies
-move; memory falls with the number of ranks.
+"""Full sharding changes no bit: compared with `sharding: optimizer` if a rank has one micro-batch a step, and between its
+own ways of gathering if it has three. The trace and the plan show which copies travel; memory falls with the number of
+ranks.
 
 usage: full_sharding_test.py TESSERA MPIEXEC [CLASS.test...]
 
@@ -55,7 +55,7 @@ def core(rows):
 
 class Bench(runs.Runs):
     def run_of(self, name, recipe, model, ranks, *settings, micro=None, code=0, extra=(), fault=""):
-        """The rows of a run's trace; one micro-batch a rank unless `micro` says how many sequences it has."""
+        """The rows of a run's trace; `micro` sequences a micro-batch, by default one micro-batch a rank."""
         deck = self.write(name + ".yaml", DECK.replace("MODEL", MODELS[model]).replace("WEIGHTS", "single")
                           .replace("RECIPE", recipe).replace("MICRO", str(micro or 12 // ranks)).replace("DIR", self.path(name)))
         trace = self.path(name + ".trace")
@@ -83,7 +83,8 @@ class Case(typing.NamedTuple):
     micros: int = 1  # micro-batches of a rank
 
 
-# Each recipe, way to hold weights, recomputation, granularity, model, number of ranks and event at least once.
+# Cases with each recipe, way to hold weights, recomputation, granularity, model, number of ranks and event at least
+# once.
 SOME = (
     Case("bf16", "bf16", "selective", "auto", "dense", 2, "often", "tied"),
     Case("fp8_block", "quantized", "full", "module", "odd", 3, "redo"),
@@ -97,7 +98,7 @@ SOME = (
 
 
 def legal(case):
-    """What settings need of model, ranks and recipe."""
+    """Whether a case's settings suit its model, ranks and recipe."""
     if case.settings in ("head", "ends") and case.recipe == "bf16":
         return False
     return case.settings != "spread" or (case.model == "moe" and case.ranks % 2 == 0)
@@ -113,7 +114,7 @@ def every():
 
 
 class Same(Bench):
-    """CORE of runs."""
+    """Runs whose traces must be equal (core() of their rows)."""
 
     def setUp(self):
         super().setUp()
@@ -127,8 +128,8 @@ class Same(Bench):
         return core(rows), name
 
     def first(self, case):
-        """What a case is compared with, made once for all that it serves: weights held in bf16, nothing computed again;
-        sharding optimizer where a rank has one micro-batch."""
+        """The trace that a case is compared with, made once for all cases that share it: weights held in bf16, no
+        recomputation, and sharding `optimizer` if a rank has one micro-batch."""
         sharding = "optimizer" if case.micros == 1 else "full"
         event = "nan" if case.event == "nan" else "nothing"
         key = (case.recipe, case.model, case.ranks, event, case.settings, case.micros)
@@ -180,7 +181,7 @@ class Same(Bench):
 
 class Saved(Bench):
     def test_checkpoints_cross_over(self):
-        """On within one sharding, and over into the other, bit by bit where a rank has one micro-batch."""
+        """Resumes with the same sharding and with the other one, bit for bit if a rank has one micro-batch."""
         recipes = ("bf16", *RECIPES) if WHOLE else ("mxfp8",)
         for recipe, ranks in itertools.product(recipes, (2, 4) if WHOLE else (2,)):
             whole = core(self.run_of(f"{recipe}{ranks}", recipe, "moe", ranks))
@@ -192,7 +193,7 @@ class Saved(Bench):
                 self.assertEqual(self.final(name), self.final(f"{recipe}{ranks}"))
 
     def test_any_ranks_load_what_any_saved(self):
-        """Masters and moments: the digest of what is loaded and saved again is that of the first save."""
+        """Masters and moments, loaded and saved again, keep the digest of the first save."""
         stop = dict(code=75, extra=("--stop-at", "1"))
         self.train_to("base", "bf16", 2, "optimizer", **stop)
         want = self.final("base")
@@ -223,10 +224,10 @@ class Saved(Bench):
 
 
 class Moved(Bench):
-    """What the trace shows of gathers, and the plan."""
+    """All-gathers in the trace and in the plan."""
 
     def gathers(self, rows):
-        """Bytes by group, in order, of the gathers that carry the weights of the first step."""
+        """Bytes by group, in order, of the all-gathers of the first step's weights."""
         return [(c["group"], c["bytes"]) for c in rows[0]["collectives"] if c["op"] == "all_gather"]
 
     def planned(self, name, ranks, *settings):
@@ -248,7 +249,7 @@ class Moved(Bench):
         return found, plan["gathers"]
 
     def test_copies(self):
-        """mxfp8 moves rowwise forward, columnwise backward; what is computed again rowwise once more."""
+        """mxfp8 gathers rowwise copies in forward, columnwise ones in backward, and rowwise ones again for recomputation."""
         def sides(gathers, half):
             return [one["side"] for one in gathers if one["pass"] == half and one["unit"].startswith("block")]
 
@@ -273,7 +274,7 @@ class Moved(Bench):
         self.moves("bf16", "none", "unit", 2, "moe")  # experts of the first block stay for the next micro-batch
 
     def test_memory_falls_with_ranks(self):
-        """All but two slots, what arrives of gradients, and what no rank shares."""
+        """All memory halves with twice the ranks, except two slots, received gradients, and unshared memory."""
         self.run_of("many", "bf16", "odd", 2, "run.steps=1", "model.layers=12", "sharding=full", micro=3)
         kept = ("weights", "gradients", "masters", "optimizer")
         of = {ranks: self.planned("many", ranks, "model.layers=12", "sharding=full")["memory"] for ranks in (2, 4)}
@@ -283,7 +284,7 @@ class Moved(Bench):
 
 
 class Limited(Bench):
-    """Ranks that may have less memory than they would like."""
+    """Ranks with a limit on their memory."""
     DEEP = ("model.layers=36", "model.hidden=384", "model.heads=6", "model.ffn=1536", "batch.global=4", "batch.micro=1",
             "run.steps=1", "optimizer.warmup_steps=0", "optimizer.moments=bf16", "precision.compute=fp32")
 
@@ -297,12 +298,12 @@ class Limited(Bench):
         return [deck, *words], {sharding: plan(sharding) for sharding in ("optimizer", "full")}
 
     def limit(self, size, rank="*"):
-        """To so many bytes, of each rank or of one; stacks of threads that libraries begin, one a core, count too."""
+        """Limits memory to `size` bytes, of each rank or of one. Stacks of libraries' threads, one a core, count too."""
         mine = f"case ${{PMI_RANK:-$OMPI_COMM_WORLD_RANK}} in {rank}) ulimit -S -s 2048; ulimit -d {size // 1024};; esac"
         self.wrapper = ("/bin/sh", "-c", mine + '; exec "$@"', "limited")
 
     def test_one_rank_without_memory_ends_all(self):
-        """Where its plan is above the limit, and where it is below but other things of the process are not."""
+        """If the plan exceeds the limit, and if only the plan with the rest of the process's memory does."""
         run, needed = self.deep()
         whole = sum(needed["optimizer"].values())
         for size, code, text in ((whole - 1024, 3, "of a rank do not fit what a process may have"),
@@ -312,7 +313,7 @@ class Limited(Bench):
             self.assertRegex(err, f"^rank 2: .*{text}.*\n$")
 
     def test_a_model_that_no_rank_holds_trains(self):
-        """Each rank may have less memory than whole weights and gradients take."""
+        """Each rank's limit is less than whole weights and gradients need."""
         run, needed = self.deep()
         self.limit(needed["optimizer"]["weights"] + needed["optimizer"]["gradients"])
         self.assertIn("sharding full", self.train(3, 4, *run)[1])

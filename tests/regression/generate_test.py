@@ -1,4 +1,4 @@
-"""`tessera generate`: what transformers goes on with, at any number of ranks, from decks, checkpoints and folders.
+"""`tessera generate`: the same continuation as transformers', at any number of ranks, from decks, checkpoints and folders.
 
 usage: generate_test.py TESSERA MPIEXEC
 """
@@ -51,10 +51,10 @@ class Generate(runs.Runs):
             self.assertEqual((found["tokens"], found["text"]), (wanted["tokens"], wanted["text"]))
         self.assertEqual(self.answer(1, "a", *asked[:-1], "8")["prompt"], "the ")
         self.assertNotEqual(self.answer(1, "a", *asked[:-1], "8")["tokens"], wanted["tokens"])
-        # What is shown as it comes is the same text, and a pipe will do for a prompt.
+        # Text printed as it is generated is the same, and the prompt may come from a pipe.
         out, _ = self.generate(0, 2, "a", "--tokens", "20", "--seed", "7", "--prompt", "-", input="the ")
         self.assertEqual(out, "the " + wanted["text"] + "\n")
-        # Without a tokenizer there are ids alone.
+        # Without a tokenizer the answer has only ids.
         out, _ = self.generate(0, 1, "hf", "--prompt-ids", "116,104", "--tokens", "3", "--temperature", "0")
         self.assertEqual(len(out.split()), 3)
 
@@ -77,7 +77,7 @@ class Generate(runs.Runs):
         self.assertEqual(len(found["prompt_tokens"]), 4)
         out, _ = self.generate(0, 1, folder, "--prompt", "2+2=", "--tokens", "5", "--temperature", "0")
         self.assertEqual(out, "2+2=" + found["text"] + "\n")
-        # The first token that it would write ends the text, where the folder says so.
+        # If the folder lists the first generated token as end of text, the text ends there.
         with open(os.path.join(folder, "generation_config.json"), "w") as file:
             json.dump({"eos_token_id": [60, found["tokens"][0]]}, file)
         self.assertEqual(self.answer(1, folder, "--prompt", "2+2=", "--tokens", "5", "--temperature", "0")["tokens"], [])

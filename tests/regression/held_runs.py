@@ -28,7 +28,7 @@ QUANTIZED = "precision.primary_weights=quantized"
 
 
 def ways(recipe):
-    """Every legal way to hold weights quantized, as settings; `auto` is one of them by another name."""
+    """Every legal way to hold weights quantized, as settings; `auto` equals one of them."""
     for wire, cuts, staging in itertools.product(("bf16", "quantized"), ("flat", "tile"), ("alias_grads", "ring")):
         if wire == "quantized" and (staging == "ring" or (recipe == "mxfp8" and cuts == "flat")):
             continue
@@ -38,7 +38,7 @@ def ways(recipe):
 
 class HeldRuns(runs.Runs):
     def run_of(self, name, recipe, model, ranks, *sets, steps=5, code=0, fault="", arguments=()):
-        """The trace of a run, or of the rest of one that stopped, and the digest of its last checkpoint."""
+        """The trace of a run, or of the rest of a stopped one, and the digest of its last checkpoint."""
         deck = self.write(name + ".yaml", DECK.replace("STEPS", str(steps)).replace("MODEL", MODELS[model])
                           .replace("RECIPE", recipe).replace("DIR", self.path(name)))
         trace = self.path(name + ".jsonl")

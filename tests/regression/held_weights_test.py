@@ -1,5 +1,5 @@
-"""What is stored of weights that are held quantized is what `tessera quantize` makes of the masters, and is made by as
-many launches however many weights there are.
+"""Weights held quantized: the stored bytes equal what `tessera quantize` makes of the masters, and the number of launches
+does not depend on the number of weights.
 
 usage: held_weights_test.py TESSERA MPIEXEC [TEST...]
 """
@@ -23,7 +23,7 @@ def mix64(z):
 
 
 def digest(array):
-    """Of bits, zero-extended, in row-major order, modulo 2^64."""
+    """The program's digest of an array: of its bits, zero-extended, in row-major order, modulo 2^64."""
     values = array[()].reshape(-1)
     bits = values.view("u4" if values.dtype.itemsize == 4 else "u1").astype(numpy.uint64)
     places = numpy.arange(1, bits.size + 1, dtype=numpy.uint64) * numpy.uint64(0x9E3779B97F4A7C15)
@@ -32,7 +32,7 @@ def digest(array):
 
 class HeldWeights(held_runs.HeldRuns):
     def stored_bytes(self, recipe):
-        """After every step and on every rank what `tessera quantize` makes of the masters."""
+        """After every step, on every rank, stored bytes equal what `tessera quantize` makes of the masters."""
         ranks = itertools.cycle((3, 1, 2, 4))
         for number, way in enumerate(ways(recipe)):
             name, count = f"bytes{number}", next(ranks)
@@ -51,7 +51,7 @@ class HeldWeights(held_runs.HeldRuns):
                     break
 
     def launches(self, recipe):
-        """Of quantizers: by format and group, however many experts and micro-batches there are."""
+        """Launches of quantizers depend on formats and groups, not on the number of experts or micro-batches."""
         quantize = lambda held: held[0][2]["quantize"]
         sizes = ((), ("batch.micro=2",), ("model.moe.experts=8",))
         found = [quantize(self.run_of(f"on{i}", recipe, "single", 1, QUANTIZED, "reduce.bucket_mib=25", *sets, steps=3))

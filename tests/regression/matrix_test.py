@@ -1,6 +1,6 @@
-"""Weights held quantized change no bit of a run: everything that `debug.trace` shows of it, and its last checkpoint, is
-that of the run which holds them in bf16, whatever the recipe, model, number of ranks, rule, overlaps, wire, cuts and
-place of staging are, and whatever befalls the run.
+"""Holding weights quantized changes no bit of a run: the whole `debug.trace` and the last checkpoint equal those of the run
+that holds weights in bf16, for every recipe, model, number of ranks, rule, overlap, wire, cuts and staging, with faults,
+resumes and other events during the run.
 
 usage: matrix_test.py TESSERA MPIEXEC [Matrix.test_RECIPE...]
 
@@ -37,7 +37,7 @@ class Case(typing.NamedTuple):
     reduce: str
     rule: str
     way: tuple   # settings; AUTO: none
-    event: str   # what befalls the run
+    event: str   # fault, resume or other event during the run
 
     def legal(self):
         return self.way == AUTO or self.way in ways(self.recipe)
@@ -49,7 +49,7 @@ KINDS = Case(recipe=RECIPES, model=tuple(MODELS), ranks=(1, 2, 3, 4), fused=BOTH
 
 
 def product(**chosen):
-    """All cases of what is chosen; kinds that are not chosen take their settings in turn."""
+    """All combinations of the chosen kinds' settings; other kinds take their settings in turn."""
     turns = itertools.count()
     for settings in itertools.product(*chosen.values()):
         turn = next(turns)
@@ -61,7 +61,7 @@ def product(**chosen):
 
 
 def whole():
-    """What is promised: every overlap with the wire that `auto` takes, every way, every event."""
+    """The promised combinations: every overlap with the wire of `auto`, every way, every event."""
     every = dict(recipe=KINDS.recipe, model=KINDS.model, rule=KINDS.rule)
     yield from product(**every, ranks=KINDS.ranks, fused=BOTH, gather=BOTH, reduce=BOTH, way=(AUTO,), event=("nothing",))
     yield from product(**every, ranks=(2, 3), way=KINDS.way[1:], event=("nothing",))
@@ -73,7 +73,7 @@ def pairs_of(case):
 
 
 def every_pair():
-    """Few cases, of which each of two settings that can meet do: always the best of some drawn at random."""
+    """Pairwise testing: few cases that contain every pair of settings that can be combined; greedy, from random draws."""
     draw = random.Random(1)
 
     def drawn(pair):
@@ -106,7 +106,7 @@ class Matrix(held_runs.HeldRuns):
         return self.run_of(name, case.recipe, case.model, ranks or case.ranks, *settings, steps=STEPS, **more)
 
     def off(self, case, *sets, fault=""):
-        """Weights held in bf16; made once for all cases that it serves."""
+        """The run with weights held in bf16, made once for all cases that share it."""
         key = (case.recipe, case.model, case.ranks, case.fused, case.rule, sets, fault)
         with self.lock:
             future, first = self.made.get(key), key not in self.made
@@ -154,7 +154,7 @@ class Matrix(held_runs.HeldRuns):
         self.expect_same((off[0][STOP:], off[1]), rest, case)
 
     def check_other_ranks(self, case, sets):
-        """Only the state: the sums of other numbers of ranks are others."""
+        """Compares only the state: sums differ with the number of ranks."""
         stop = dict(code=75, arguments=("--stop-at", str(STOP)))
         name = f"run{next(self.numbers)}"
         saved = self.run_with(case, QUANTIZED, *case.way, *sets, name=name, **stop)

@@ -1,4 +1,4 @@
-"""Muon from outside: one step beside numpy's, owners that change no bit, state that is each rule's own, what is refused.
+"""Muon from outside: one step compared with numpy's, owners that change no bit, the state of each rule, refusals.
 
 usage: muon_test.py TESSERA MPIEXEC
 """
@@ -41,7 +41,7 @@ def orthogonal(matrix, coefficients):
 
 
 def parts_of(name, values, heads, kv_heads, head_dim):
-    """The matrices that are made orthogonal by themselves, with their names."""
+    """The matrices that are orthogonalised by themselves, with their names."""
     rows = values.shape[-2]
     cuts = [rows]
     if "qkv" in name:
@@ -65,7 +65,7 @@ class Muon(runs.Runs):
         return self.path(run, max(name for name in os.listdir(self.path(run)) if name.startswith("step_")))
 
     def weights(self, run):
-        """Of the newest step: name -> (role, values)."""
+        """Tensors of the newest step: name -> (role, values)."""
         with h5py.File(os.path.join(self.folder_of(run), "model.h5")) as file:
             return {name: (data.attrs["role"].decode(), data[...]) for name, data in file["model"].items()}
 
@@ -132,7 +132,7 @@ class Muon(runs.Runs):
                 numpy.testing.assert_array_equal(mine[key].view(numpy.uint32), theirs[key].view(numpy.uint32), key)
 
     def test_owners_change_no_bit(self):
-        """From one checkpoint, at one number of ranks: other buckets, other runs of matrices, single and discrete experts."""
+        """Resumes from one checkpoint at one number of ranks, with other buckets, other owners, single and discrete experts."""
         self.train(75, 2, self.deck("base"), *self.settings(), "--stop-at", "2")
         for ranks in (1, 3, 4):
             digests = {}

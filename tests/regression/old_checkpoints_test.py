@@ -38,7 +38,8 @@ class OldCheckpoints(runs.Runs):
         deck = layout + ".yaml"
         out, _ = self.run_to_its_end(0, 2, "eval", deck, "--checkpoint", layout, "--json")
         self.assertAlmostEqual(json.loads(out)["eval_loss"], expected["eval_loss"], places=3)
-        # Loaded and saved again it is the same state, for every number of ranks, either layout and either way of reading.
+        # Loaded and saved again the state is the same, for every number of ranks, both layouts and both ways of
+        # reading.
         for ranks, weights, io in ((1, "discrete", "mpio"), (2, "discrete", "direct"), (3, "single", "mpio")):
             target = f"{layout}-{ranks}"
             self.train(75, ranks, deck, "--resume", layout, "--stop-at", "3", "--set", f"checkpoint.dir={target}", "--set", f"model.moe.weights={weights}",

@@ -1,4 +1,4 @@
-"""examples/prepare_data/prepare.py: token files of text, folders and .jsonl, stopped and gone on with, and refused.
+"""examples/prepare_data/prepare.py: token files from text, folders and .jsonl; interruption and resumption; refusals.
 
 usage: prepare_data_test.py TESSERA        77: this Python lacks tokenizers
 """

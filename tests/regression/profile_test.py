@@ -1,4 +1,4 @@
-"""`debug.profile` from outside: what it shows, and that the run beneath is the same to the bit.
+"""`debug.profile` from outside: what it shows, and that it does not change a bit of the run.
 
 usage: profile_test.py TESSERA MPIEXEC [TEST...]
 """
@@ -51,7 +51,7 @@ class Profiles(runs.Runs):
                 self.assertNotEqual(profiles.problems(broken, 2, (5, 8)), [])
 
     def test_one_rank_and_runs_of_few_steps(self):
-        """Of fewer than eight steps the last four, or all; what a run has done when it stops; those of a resumed run."""
+        """Profiled steps: of fewer than eight the last four, or all; those before an early end; those of a resumed run."""
         for steps, window in ((6, (3, 6)), (2, (1, 2))):
             trace = self.profiled(1, f"of{steps}", "--set", f"run.steps={steps}", weights="")
             self.sound(trace, 1, *window)

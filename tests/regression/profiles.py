@@ -1,4 +1,4 @@
-"""What a profile (`debug.profile`) must be for viewers to load it and for readers to trust it. As a program, checks a file.
+"""Requirements on a profile (`debug.profile`), so that viewers can load it and readers can trust it. As a program, checks a file.
 
 usage: profiles.py FILE --ranks N --steps FIRST LAST [--gpu] [--kernels]
 """
@@ -53,7 +53,7 @@ def steps_of(row, steps, where):
 
 
 def problems(trace, ranks, steps, gpu=False, kernels=False):
-    """What is wrong with a trace, a line each."""
+    """Problems of a trace, a line each."""
     found, rows, events = [], collections.defaultdict(list), trace.get("traceEvents", [])
     titles = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
     processes = {e["pid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "process_name"}

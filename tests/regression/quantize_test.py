@@ -1,4 +1,4 @@
-"""`tessera quantize` from outside: what it writes, read back by the documents' own lines; what it refuses; what a killed one leaves.
+"""`tessera quantize` from outside: its output, read by the code in the documents; refusals; leftovers of a killed process.
 
 usage: quantize_test.py TESSERA
 """
@@ -59,7 +59,7 @@ class Quantize(unittest.TestCase):
         return json.loads(self.expect(0, *arguments, "--json", **options).stdout)
 
     def safetensors(self, tensors, name="in.safetensors"):
-        """{name: array, or (type, shape) of zeros that take no place on the disk}"""
+        """Writes a safetensors file of {name: array, or (type, shape) of zeros that take no place on the disk}."""
         header, place = {}, 0
         for key, value in tensors.items():
             kind, shape = value if isinstance(value, tuple) else ("F32", value.shape)
@@ -90,13 +90,14 @@ class Written(Quantize):
         self.safetensors({name: given}, command[2])
         subprocess.run([TESSERA, *command[1:]], cwd=self.folder, check=True, capture_output=True)
         values = documents.run(code[1], self.folder)[0]["values"]
-        # Each is the nearest of its block's grid: half a unit in the last of 4 bits, or half the least subnormal.
+        # Each value is the nearest of its block's grid: error at most half a unit in the last place, or half the least
+        # subnormal.
         peak = numpy.abs(bf16(given)).reshape(96, 5, 32).max(axis=2)
         least = numpy.where(peak > 0, 2.0 ** numpy.ceil(numpy.log2(numpy.maximum(peak, 2.0**-100) / 448)), 0)
         self.assertTrue((numpy.abs(values - bf16(given)) <= numpy.maximum(
             numpy.abs(bf16(given)) / 16, numpy.repeat(least, 32, axis=1) * 2.0**-10)).all())
         os.remove(self.path(command[command.index("--out") + 1]))
-        # The statistics are those of the values that were read.
+        # The reported statistics match the values read back.
         stated = self.report(command[2], out=command[command.index("--out") + 1])["tensors"][0]
         error = numpy.abs(values - given.astype(float))
         self.assertAlmostEqual(stated["snr_db"], 10 * numpy.log10((given.astype(float) ** 2).sum() / (error**2).sum()), 6)
@@ -135,7 +136,7 @@ $""")
         self.assertEqual(self.report(source, "--tensor", "/" + wanted[0], form="fp8_block", out="one.h5")["skipped"], [])
 
     def test_a_checkpoints_wrong_bytes_are_refused(self):
-        """Those of another tensor are none of its business; those of another expert are, since digests are of all."""
+        """Damage in another tensor does not matter; damage in another expert does, since digests are of all experts."""
         with tarfile.open(os.path.join(HERE, "checkpoints", "format-1.1.tar.gz")) as archive:
             archive.extractall(self.folder)
         for layout, damaged, told, whole in (
@@ -228,7 +229,7 @@ class Refused(Quantize):
 
     def test_a_full_disk_leaves_nothing(self):
         source = self.safetensors({"w": ("F32", (1024, 1024))})
-        # As a disk would be: no file may grow beyond this.
+        # Like a full disk: no file may grow beyond this.
         limited = lambda: (signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)))
         done = subprocess.run(self.command(source), cwd=self.folder, capture_output=True, text=True, preexec_fn=limited)
         self.assertEqual((done.returncode, done.stdout), (4, ""), done.stderr)

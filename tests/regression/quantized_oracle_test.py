@@ -35,7 +35,7 @@ checkpoint: {dir: DIR, init_from: weights}
 
 
 def gpt2_folder(m, weights):
-    """config.json, and tensors by the names of Hugging Face, whose matrices lie transposed."""
+    """config.json, and tensors by Hugging Face's names (matrices transposed)."""
     config = dict(model_type="gpt2", n_layer=m["layers"], n_embd=m["hidden"], n_head=m["heads"], n_inner=m["ffn"],
                   n_positions=m["seq_len"], vocab_size=m["vocabulary"], tie_word_embeddings=m["tied_head"])
     names = {"norm1": "ln_1", "attention.qkv": "attn.c_attn", "attention.out": "attn.c_proj", "norm2": "ln_2",
@@ -89,7 +89,7 @@ def write_safetensors(path, tensors):
 
 
 def write_tokens(path, tokens):
-    """llm.c's: magic, version, count, a header of 256 words."""
+    """Writes a token file of llm.c's format: a header of 256 words with magic, version, count."""
     header = np.zeros(256, "<i4")
     header[:3] = 20240520, 1, len(tokens)
     with open(path, "wb") as file:

@@ -1,5 +1,5 @@
-"""Training in low precision, from outside: what may change without a changed bit, what a restart and an evaluation
-give, and that nothing non-finite hides.
+"""Training in low precision, from outside: which settings change no bit, restarts and evaluations, and that values that are
+not finite are always detected.
 
 usage: recipes_test.py TESSERA MPIEXEC [CLASS.test...]
 
@@ -17,7 +17,7 @@ import runs
 WHOLE = os.environ.get("TESSERA_MATRIX") == "whole"
 JOBS = int(os.environ.get("TESSERA_MATRIX_JOBS", "1"))
 RECIPES = ("fp8_block", "mxfp8", "mxfp8_2d", "nvfp4")
-SPREAD = ((4, 1), (2, 2), (3, 3), (4, 2), (4, 4))  # ranks, and how many of them hold the experts between them
+SPREAD = ((4, 1), (2, 2), (3, 3), (4, 2), (4, 4))  # number of ranks, size of expert groups
 MODELS = {
     # Both kinds of block; sizes that are no multiple of 128, the first with biases and gelu.
     "dense": "hidden: 64, heads: 4, ffn: 160, norm: layer, position: learned, activation: gelu",
@@ -40,7 +40,7 @@ precision: {recipe: RECIPE, primary_weights: bf16}
 
 
 def core(row):
-    """What must not change: all but where and when things travelled."""
+    """The part of a trace's row that must not change: without places and times of collectives."""
     return {key: row[key] for key in ("step", "loss", "norm", "logits", "gradients", "masters")}
 
 
@@ -68,7 +68,7 @@ class Bench(runs.Runs):
 
 class Recipes(Bench):
     def unchanged(self, recipe, model, ranks, every=2, first_change=0):
-        """Against one run, others of which something differs that may not change a bit: of the changes each `every`-th."""
+        """Compares one run with others whose settings must not change a bit; tries each `every`-th of the changes."""
         case = f"{recipe}.{model}.{ranks}"
         first = self.run_of(case, recipe, model, ranks)
         self.assertEqual([row["step"] for row in first], list(range(1, 7)))
@@ -89,8 +89,8 @@ class Recipes(Bench):
         return first
 
     def under_every_recipe(self, model):
-        """Half of the changes a recipe, model and number of ranks, so that every two of these four kinds of setting meet,
-        but that a model meets each recipe at one number of ranks; or all of them at all."""
+        """For each recipe and model half of the changes at one number of ranks, so that almost all pairs of changes, recipes,
+        models and numbers of ranks occur; with TESSERA_MATRIX=whole all combinations."""
         for number, recipe in enumerate(RECIPES):
             if WHOLE:
                 for ranks in (1, 2, 3, 4):
@@ -120,14 +120,14 @@ class Recipes(Bench):
                     self.assertNotEqual(unfused[0], fused)
 
     def test_recipes_differ(self):
-        """Those of FP8 only where a block's values lie many binades apart."""
+        """The formats of FP8 differ only if a block's values lie many binades apart."""
         first = {recipe: self.run_of(recipe, recipe, "moe", 2)[0]["gradients"] for recipe in ("bf16", *RECIPES)}
         for recipe in RECIPES:
             self.assertNotEqual(first[recipe], first["bf16"], recipe)
         self.assertNotEqual(first["nvfp4"], first["mxfp8"])
 
     def test_a_run_in_two_parts_equals_the_whole(self):
-        """Random rounding goes on where it was."""
+        """A resumed run continues stochastic rounding where it was."""
         for recipe in RECIPES:
             with self.subTest(recipe=recipe):
                 whole = self.run_of(recipe, recipe, "moe", 2, "run.steps=20")
@@ -193,7 +193,7 @@ class NotFinite(Bench):
                     self.check(recipe, "odd", 2, value)
 
     def test_a_gradient_among_experts(self):
-        """Held by every rank, or spread over groups of ranks, where it travels to other ranks' experts."""
+        """Experts on every rank, or spread over expert groups, in which the value travels to other ranks' experts."""
         cases = itertools.product(("bf16", *RECIPES), SPREAD, ("nan", "inf")) if WHOLE else (
             ("fp8_block", (4, 1), "inf"), ("mxfp8", (4, 2), "nan"), ("mxfp8_2d", (3, 3), "inf"), ("nvfp4", (4, 4), "inf"))
         self.each(lambda recipe, mesh, value: self.check(recipe, "spread", mesh[0], value, mesh[1]), cases)

@@ -1,5 +1,5 @@
-"""A run that stops and goes on is the run that never stopped: every schedule, order of data and model; and what one
-number of ranks saved, every other one loads.
+"""A resumed run equals the run that never stopped, for every schedule, order of data and model; and any number of ranks
+loads what any other number has saved.
 
 usage: resume_test.py TESSERA MPIEXEC
 """
@@ -26,18 +26,18 @@ class Resume(runs.Runs):
                          "optimizer.min_lr=0.001", *decay]
 
     def go(self, code, run, weights, settings, *arguments):
-        """On two ranks; returns the trace of the steps that were done."""
+        """Runs on two ranks; returns the trace of the steps done."""
         trace = self.path("trace.jsonl")
         self.train(code, 2, self.deck(run, weights), *settings, "--set", f"debug.trace={trace}", *arguments)
         return self.comparable(self.json_lines("trace.jsonl"))
 
     @staticmethod
     def comparable(trace):
-        """But for what ran under what: a run's last step hides nothing under a next one."""
+        """A trace without counts of overlap, since a run's last step does not overlap with a next one."""
         return [{key: value for key, value in row.items() if key != "overlapped"} for row in trace]
 
     def restarts(self, run):
-        """How often a run had been resumed when it began, as run.json says."""
+        """Number of times that a run has been resumed, from run.json."""
         with open(self.path(run, "run.json")) as file:
             return json.load(file)["restart"]
 
@@ -77,7 +77,7 @@ class Resume(runs.Runs):
                 self.assertEqual(self.final(run), self.final(f"a{number}"))
 
     def saved_again(self, source, target, ranks, layout, weights):
-        """The digest of what some ranks load from a run and save, in a layout."""
+        """Loads a run on some ranks and saves it in a layout; returns the digest."""
         self.train(75, ranks, self.deck(target, weights), "--resume", source, "--stop-at", "1", "--set",
                    f"checkpoint.expert_layout={layout}", "--set", "batch.global=120")
         found = self.tool(0, "inspect", target)
@@ -85,7 +85,7 @@ class Resume(runs.Runs):
         return found["content_digest"]
 
     def test_any_ranks_load_what_any_ranks_saved(self):
-        """Up to 4 ranks in every layout of files and memory, beyond in one of them by turns."""
+        """Up to 4 ranks with every layout of files and memory; more ranks with one layout in turn."""
         layouts, counts = ("single", "discrete"), (1, 2, 3, 4, 5, 8)
         self.train(75, 3, self.deck("base"), "--stop-at", "1", "--set", "batch.global=120")
         want = self.final("base")

@@ -1,4 +1,4 @@
-"""Small runs in a folder of their own: under the launcher, which the tests of checkpoints share, and by job scripts."""
+"""Small runs in a temporary folder, under the launcher or by job scripts, for several tests."""
 import contextlib
 import fcntl
 import json
@@ -12,7 +12,7 @@ import time
 import unittest
 
 TESSERA = MPIEXEC = ""
-PATIENCE = 600  # seconds after which a program hangs; a slow machine only needs longer
+PATIENCE = 600  # seconds after which a program counts as hanging
 DECK = """schema_version: 1
 run: {name: small, steps: 8, threads: 1}
 model: {layers: 2, hidden: 32, heads: 4, seq_len: 32, norm: rms, activation: swiglu, position: rotary, ffn: 48MOE}
@@ -37,18 +37,18 @@ checkpoint: {dir: run, every_steps: 0}
 
 
 def part_of(cases):
-    """Of a matrix's cases those that TESSERA_MATRIX_PART=i/n asks for: every n-th, from the i-th on."""
+    """The cases of a matrix that TESSERA_MATRIX_PART=i/n selects: every n-th, from the i-th on."""
     part, parts = map(int, os.environ.get("TESSERA_MATRIX_PART", "0/1").split("/"))
     return list(cases)[part::parts]
 
 
 class Paced:
-    """A run's trace, written no faster than the test reads it: a step or two ahead the run waits for the test, whatever
-    the machine. Until let_go()."""
+    """A run's trace through a small pipe, so that the run is at most a step or two ahead of the test, which reads it; until
+    let_go()."""
 
     def __init__(self, path):
         os.mkfifo(path)
-        self.pipe = os.open(path, os.O_RDWR)  # so that it never ends
+        self.pipe = os.open(path, os.O_RDWR)  # read and write, so that reading never meets the end of file
         fcntl.fcntl(self.pipe, 1031, 4096)  # F_SETPIPE_SZ, which Python's fcntl names from 3.10 on
         self.rows, self.rest, self.ended, self.reader = [], b"", False, None
 
@@ -66,7 +66,7 @@ class Paced:
                 raise TimeoutError(f"{len(self.rows)} rows of {rows}")
 
     def let_go(self):
-        """The run goes on alone."""
+        """Lets the run go on at its own speed."""
         def drain():
             while not self.ended:
                 self.read(0.1)
@@ -75,7 +75,7 @@ class Paced:
         self.reader.start()
 
     def all(self):
-        """Every row, once no run writes any more."""
+        """All rows; call it when no run writes any more."""
         self.ended = True
         self.reader.join()
         while self.read(0):
@@ -85,7 +85,7 @@ class Paced:
 
 
 def rank_with(entry, program):
-    """A process of this program with this entry in its environment, if there is one."""
+    """Pid of a process of this program with this entry in its environment, or None."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
             if entry.encode() in file.read().split(b"\0") and os.readlink(f"/proc/{pid}/exe") == os.path.realpath(program):
@@ -94,7 +94,7 @@ def rank_with(entry, program):
 
 
 class InFolder(unittest.TestCase):
-    """A test with a folder of its own, which holds a corpus."""
+    """A test with a temporary folder that holds a corpus."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="tessera-runs-")
@@ -115,12 +115,12 @@ class InFolder(unittest.TestCase):
             return file.read()
 
     def json_lines(self, *names):
-        """Of the whole lines: a row may just be on its way."""
+        """Objects of the complete lines; the last row may be incomplete."""
         return [json.loads(line) for line in self.read(*names).splitlines(keepends=True) if line.endswith("\n")]
 
 
 class Jobs(InFolder):
-    """Runs by the job scripts, of deck.yaml."""
+    """Runs of deck.yaml by the job scripts."""
 
     def setUp(self):
         super().setUp()
@@ -140,7 +140,7 @@ class Runs(InFolder):
     wrapper = ()  # what the launcher starts, with the program and its arguments behind it
 
     def deck(self, directory, weights="single"):
-        """weights: of the experts; none: a dense model."""
+        """weights: layout of the experts; None: a dense model."""
         moe = f", moe: {{experts: 4, top_k: 2, weights: {weights}}}" if weights else ""
         return self.write(directory + ".yaml", DECK.replace("DIR", self.path(directory)).replace("MOE", moe))
 
@@ -150,7 +150,7 @@ class Runs(InFolder):
                                 env={**os.environ, "OMP_NUM_THREADS": "1", "TESSERA_TEST_FOLDER": self.folder, "TESSERA_FAULT": fault})
 
     def rank_of(self):
-        """A rank that runs in the folder, if any does."""
+        """Pid of a rank that runs in the folder, if there is one."""
         return rank_with(f"TESSERA_TEST_FOLDER={self.folder}", TESSERA)
 
     def run_to_its_end(self, code, ranks, verb, *arguments, fault="", input=None):
@@ -169,7 +169,7 @@ class Runs(InFolder):
         return json.loads(done.stdout) if done.stdout else done.stderr
 
     def rows(self, directory, steps=8):
-        """What a run computed, step by step."""
+        """Results of a run, step by step."""
         rows = self.json_lines(directory, "metrics.jsonl")
         self.assertEqual([row["step"] for row in rows], list(range(1, steps + 1)))
         return [(row["loss"], row.get("eval_loss"), row["grad_norm"], row["lr"]) for row in rows]

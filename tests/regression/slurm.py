@@ -1,4 +1,4 @@
-"""A Slurm of one machine, in a folder and on ports of its own, for as long as a `with` block."""
+"""A temporary Slurm on this machine, with its own folder and ports, for the duration of a `with` block."""
 import contextlib
 import os
 import shutil
@@ -41,7 +41,7 @@ PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP OverSubscri
 
 
 def missing():
-    """Why no Slurm can be started here; empty: it can."""
+    """Why no Slurm can be started here; empty if it can."""
     absent = [name for name in PROGRAMS if not shutil.which(name, path=PATH)]
     if absent:
         return f"no {', '.join(absent)} here (jobscripts/debian/install-deps.sh --slurm)"
@@ -68,7 +68,7 @@ def until(seconds, what, condition):
 
 
 def end_all(mark, seconds=60):
-    """Kills every process that has `mark` in its environment; those that still run in the end."""
+    """Kills every process that has `mark` in its environment; returns those that still run."""
     deadline = time.monotonic() + seconds
     while True:
         left = []
@@ -84,7 +84,7 @@ def end_all(mark, seconds=60):
 
 class Slurm:
     def __init__(self, folder, cpus):
-        """`folder`: empty; belongs to this Slurm until the block ends."""
+        """`folder`: an empty folder, used by this Slurm until the block ends."""
         self.folder, self.cpus, self.daemons = folder, cpus, []
         self.host = socket.gethostname().split(".")[0]
         self.environment = {**os.environ, "PATH": PATH, "SLURM_CONF": self.path("slurm.conf")}
@@ -108,11 +108,11 @@ class Slurm:
         self.stop()
 
     def guard(self):
-        """Leaves a process that ends all daemons and jobs when this one is gone, killed too."""
+        """Starts a process that ends all daemons and jobs when this one has ended, even if it was killed."""
         gone, self.alive = os.pipe()
         child = os.fork()
         if child == 0:
-            if os.fork() == 0:  # nobody's child, so that what kills this program's children spares it
+            if os.fork() == 0:  # an orphan, so that it survives if this program's children are killed
                 os.setsid()
                 os.close(self.alive)
                 for stream in range(3):
@@ -152,7 +152,7 @@ class Slurm:
         return text
 
     def stop(self):
-        """Ends jobs, then daemons, and what is left in the end; returns when nothing runs any more."""
+        """Ends jobs, then daemons, then other processes; returns when nothing runs any more."""
         with contextlib.suppress(Exception):
             self.ask("scancel", "--user=root", timeout=10)
             until(15, "the queue", lambda: not self.ask("squeue", "--noheader", timeout=10))
@@ -175,7 +175,7 @@ class Slurm:
         return done.stdout.strip()
 
     def submit(self, *arguments, environment=None, folder=None):
-        """Returns the number of the job."""
+        """Submits a job; returns its number."""
         done = subprocess.run(("sbatch", "--parsable", *arguments), env={**self.environment, **(environment or {})}, cwd=folder,
                               capture_output=True, text=True, timeout=300)
         if done.returncode != 0:
@@ -188,6 +188,6 @@ class Slurm:
         return dict(word.split("=", 1) for word in text.split() if "=" in word)
 
     def ended(self, job, seconds=600):
-        """Waits for the job's last end; its fields."""
+        """Waits until the job has ended for good; returns its fields."""
         final = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL")
         return until(seconds, f"the end of job {job}", lambda: (state := self.about(job))["JobState"] in final and state)

@@ -1,4 +1,4 @@
-"""The job scripts of jobscripts/slurm under a real Slurm of one machine: a run that is warned, stopped, queued again and
+"""The job scripts of jobscripts/slurm under a real Slurm on one machine: a run that is signalled, stopped, requeued and
 resumed; sweeps; the wrong --mpi; conversion.
 
 usage: slurm_test.py TESSERA MPIEXEC BUILD; 77: no Slurm can be started here
@@ -33,17 +33,17 @@ class SlurmJobs(Jobs):
         return self.submit("train.sbatch", "deck.yaml", *arguments, options=("--ntasks=2", "--time=60", *options), **environment)
 
     def started(self, *arguments, **environment):
-        """A job whose first step is done."""
+        """Submits a job and waits for its first step."""
         job, metrics = self.train(*arguments, **environment), self.path("run", "metrics.jsonl")
         slurm.until(600, "the first step", lambda: os.path.exists(metrics) and os.path.getsize(metrics))
         return job
 
     def log(self, job):
-        """As the job's script, or Slurm, names it."""
+        """Text of the job's log, whose path Slurm knows."""
         return self.read(os.path.basename(self.slurm.about(job)["StdOut"]))
 
     def ended(self, job, state, code):
-        """Waits for the end, which must be this one; the job's log."""
+        """Waits for the job's end, which must have this state; returns its log."""
         about = self.slurm.ended(job)
         log = self.log(job)
         self.assertEqual((about["JobState"], about["ExitCode"]), (state, f"{code}:0"), log[-3000:])
@@ -69,7 +69,7 @@ class SlurmJobs(Jobs):
         job = self.train("--set", "debug.trace=trace")
         trace.until(3)
         rank = rank_with(f"SLURM_JOB_ID={job}", TESSERA)
-        os.kill(rank, signal.SIGSTOP)  # Slurm looks at its clock twice a minute, and wakes what it signals
+        os.kill(rank, signal.SIGSTOP)  # Slurm checks time limits twice a minute, and continues the processes that it signals
         self.slurm.ask("scontrol", "update", f"JobId={job}", "TimeLimit=5")
         slurm.until(600, "the warning", lambda: not self.stands_still(rank))
         self.slurm.ask("scontrol", "update", f"JobId={job}", "TimeLimit=60")
@@ -93,7 +93,7 @@ class SlurmJobs(Jobs):
         self.assertEqual(self.slurm.about(job)["Restarts"], "1")
 
     def test_a_job_that_begins_at_a_checkpoint_goes_on_from_its_newest_step(self):
-        """Where the run was before stays as it is: the job has a directory of its own."""
+        """A job that resumes elsewhere leaves the former run directory unchanged and has its own."""
         self.ended(self.train("--stop-at", "4", TESSERA_RESTARTS="0"), "FAILED", 75)
         job = self.train("--resume", "run/step_00000004", "--set", "checkpoint.dir=branch", "--stop-at", "8", TESSERA_RESTARTS="1")
         log = self.ended(job, "FAILED", 75)

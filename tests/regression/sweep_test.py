@@ -1,5 +1,5 @@
-"""jobscripts/local/sweep.sh: the array of jobscripts/slurm/train.sbatch on a machine without Slurm; and from which step
-that script's job goes on.
+"""jobscripts/local/sweep.sh: the array of jobscripts/slurm/train.sbatch on a machine without Slurm; and the step from which
+that script's job resumes.
 
 usage: sweep_test.py TESSERA MPIEXEC
 """
@@ -17,7 +17,7 @@ TESSERA = MPIEXEC = ""
 
 class Sweep(Jobs):
     def start(self, script, *arguments, **environment):
-        """A process group of its own, as a terminal's foreground is."""
+        """Runs in a new process group, like a terminal's foreground."""
         return subprocess.Popen(["bash", os.path.join(JOBSCRIPTS, script), *arguments], cwd=self.folder, text=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
                                 env={**os.environ, "TESSERA": TESSERA, "MPIEXEC": MPIEXEC, "OMP_NUM_THREADS": "1", **environment})
@@ -84,10 +84,10 @@ class Sweep(Jobs):
 
 
 class WhereAJobGoesOn(Jobs):
-    """train.sbatch alone, with an srun that says how it was called."""
+    """train.sbatch alone, with an srun that prints its arguments."""
 
     def resumed(self, before, *arguments, restarts="1"):
-        """Where the run begins when the job's log holds `before`."""
+        """The --resume of a start, if the job's log holds `before`."""
         self.write("log", before)
         os.makedirs(self.path("bin"), exist_ok=True)
         os.chmod(self.write("bin/srun", "#!/bin/sh\necho ran: $*\n"), 0o755)
@@ -108,7 +108,7 @@ class WhereAJobGoesOn(Jobs):
         self.assertEqual(self.resumed(first, "--resume", "a/step"), "a/step")
         self.assertEqual(self.resumed(first + saved, "--resume", "a/step"), "auto")
         self.assertEqual(self.resumed(first + "step 1\n" + saved + "[train] job 7, start 2, 2026\n", "--resume", "none"), "auto")
-        # What another job said before in the same file does not count.
+        # Earlier output of another job in the same file does not count.
         self.assertEqual(self.resumed("[train] job 6, start 1, 2026\n" + saved + first, "--resume", "a/step"), "a/step")
 
 

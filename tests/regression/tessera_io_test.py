@@ -1,4 +1,4 @@
-"""python/tessera_io.py reads what a run and `tessera quantize` wrote, and says what the program says of it.
+"""python/tessera_io.py reads the output of runs and of `tessera quantize`, and agrees with the program.
 
 usage: tessera_io_test.py TESSERA MPIEXEC
 """

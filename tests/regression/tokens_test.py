@@ -1,4 +1,4 @@
-"""Runs on token files: with their tokenizer, evaluated on files of their own; and a GPT-2 of shorter sequences.
+"""Runs on token files, with their tokenizer and separate evaluation files; and a GPT-2 of shorter sequences.
 
 usage: tokens_test.py TESSERA MPIEXEC
 """
@@ -36,7 +36,7 @@ class Tokens(runs.Runs):
         self.tokens("val_0.bin", ids[5:1000])
 
     def tokens(self, name, ids):
-        """A file of llm.c's format."""
+        """Writes a token file of llm.c's format."""
         with open(self.path(name), "wb") as file:
             file.write(struct.pack("<256i", 20240520, 1, len(ids), *[0] * 253))
             file.write(array.array("H", ids).tobytes())
@@ -61,14 +61,14 @@ class Tokens(runs.Runs):
         self.assertEqual(self.tool(0, "verify", "a"), {"ok": True, "failures": []})
         self.train(0, 2, self.words("silent"), "--set", "sample.tokens=0")  # samples change no bit
         self.assertEqual(self.final("silent"), self.final("a"))
-        # Stopped and resumed it is the same run; other ranks find the same loss on the same files.
+        # Stopped and resumed the run is the same; other numbers of ranks get the same evaluation loss.
         self.train(75, 2, self.words("b"), "--stop-at", "4")
         self.train(0, 2, self.words("b"))
         self.assertEqual((self.final("b"), self.rows("b", 6)), (self.final("a"), whole))
         for ranks in (1, 3):
             out, _ = self.run_to_its_end(0, ranks, "eval", self.words("a"), "--checkpoint", "a", "--json")
             self.assertEqual(json.loads(out)["eval_loss"], whole[-1][1])
-        # Without a resume the vocabulary is the tokenizer's, and text comes out again.
+        # generate uses the tokenizer that the run stored, and prints text.
         out, _ = self.run_to_its_end(0, 1, "generate", "a", "--prompt", "The quick brown", "--tokens", "5", "--json")
         self.assertTrue(json.loads(out)["text"])
         self.tool(0, "convert", "a", "hf", "--to", "safetensors")
@@ -128,7 +128,8 @@ class Tokens(runs.Runs):
             self.assertRegex(out, rf"(?m)^{line} .*66\.7% train_0\.bin.*, 33\.3% \*_1\.bin")
         out, _ = self.train(0, 2, deck)
         self.assertRegex(out, r"corpus: .*66\.7% train_0\.bin \(\d+ windows, \d+\.\d\d epochs\), 33\.3% \*_1\.bin \(")
-        # Stopped and resumed it is the same run; other ranks see the same sequences, and sum in another order.
+        # Stopped and resumed the run is the same; other numbers of ranks see the same sequences but sum in another
+        # order.
         self.train(75, 2, self.words("b", mixed), "--stop-at", "2")
         self.train(0, 2, self.words("b", mixed))
         self.assertEqual((self.final("b"), self.rows("b", 6)), (self.final("a"), self.rows("a", 6)))
@@ -137,13 +138,13 @@ class Tokens(runs.Runs):
             self.assertAlmostEqual(other[0] / own[0], 1, delta=2e-3)
         self.train(0, 2, self.words("plain", plain))
         self.assertNotEqual(self.rows("plain", 6)[0], self.rows("a", 6)[0])
-        # Other weights are another order: a resume changes them by request.
+        # Other mixture weights change the order of samples: a resumed run changes them only by request.
         more = [self.words("d", mixed.replace("[2, 1]", "[1, 2]")), "--resume", self.path("a"), "--set", "run.steps=7"]
         _, err = self.train(3, 2, *more, "--allow-change", "run.steps")
         self.assertRegex(err, r"d\.yaml:4:\d+: data\.mixture: is \[1, 2\], and was \[2, 1\].*--allow-change data\.mixture")
         out, _ = self.train(0, 2, *more, "--allow-change", "run.steps,data.mixture")
         self.assertRegex(out, r"data\.mixture \[2, 1\] -> \[1, 2\](.|\n)*from sample 36 on, at \d+\.\d\d epochs of \d+ windows of train_0\.bin, ")
-        # What is wrong is named with its corpus, all at once.
+        # Problems are named with their corpus, all at once.
         self.tokens("train_0.bin", [])
         self.tokens("train_1.bin", [3, 420, 5] * 99)
         _, err = self.train(5, 2, self.words("e", mixed))
@@ -167,7 +168,7 @@ class Tokens(runs.Runs):
         prompt = ["--prompt-ids", "3,4,5", "--tokens", "5", "--temperature", "0", "--json"]
         answers = [json.loads(self.run_to_its_end(0, 1, "generate", place, *prompt)[0])["tokens"] for place in ("a", folder)]
         self.assertEqual(*answers)
-        # A checkpoint of longer sequences will do too; one of shorter ones will not.
+        # Weights of a checkpoint with longer sequences can be used; those with shorter ones are refused.
         self.train(0, 1, self.words("b", deck), "--set", "checkpoint.init_from=a", "--set", "model.seq_len=6")
         _, err = self.train(5, 1, self.words("c", deck), "--set", "checkpoint.init_from=a", "--set", "model.seq_len=9")
         self.assertIn("shape: /model/embed.positions is [8,24], the model has [9,24]", err)

@@ -1,5 +1,4 @@
-"""Training under the launcher, from outside: what a run writes and prints, what it refuses, and how it ends when
-something breaks.
+"""Training under the launcher, from outside: what a run writes and prints, its refusals, and how it ends after faults.
 
 usage: train_test.py TESSERA MPIEXEC [CLASS...]
 """
@@ -36,7 +35,7 @@ KEYS = ["step", "loss", "balance_loss", "z_loss", "expert_load", "grad_norm", "c
 
 
 def processes_in(folder):
-    """(pid, rank) of every tessera that runs there."""
+    """(pid, rank) of every tessera process that runs in the folder."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
@@ -49,7 +48,7 @@ def processes_in(folder):
 
 
 def bits(rows):
-    """The rows without what a clock says."""
+    """The rows without times."""
     return [{key: value for key, value in row.items() if key not in ("step_ms", "tokens_per_s", "mfu", "time")} for row in rows]
 
 
@@ -85,7 +84,7 @@ class Train(unittest.TestCase):
         return [word for key, value in settings.items() for word in ("--set", f"{key.replace('__', '.')}={value}")]
 
     def planned(self, ranks, deck="deck.yaml", **settings):
-        """What `tessera plan` says."""
+        """Output of `tessera plan`."""
         done = subprocess.run([TESSERA, "plan", deck, "--ranks", str(ranks), "--json", *self.overrides(settings)],
                               capture_output=True, text=True, timeout=300, cwd=self.folder,
                               env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -93,19 +92,19 @@ class Train(unittest.TestCase):
         return json.loads(done.stdout)
 
     def launch(self, ranks, deck="deck.yaml", before=(), **settings):
-        """Runs to the end, or fails: nothing may hang."""
+        """Runs to the end; fails if it hangs."""
         return subprocess.run([*before, *self.command(ranks, settings, deck)], capture_output=True, timeout=300,
                               cwd=self.folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True, errors="replace")
 
     def trained(self, ranks, **settings):
-        """A fresh run that ends well; what it printed."""
+        """A fresh run that succeeds; returns its output."""
         shutil.rmtree(self.path(settings.get("checkpoint__dir", "run")), ignore_errors=True)
         done = self.launch(ranks, **settings)
         self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
         return done.stdout
 
     def refused(self, code, *texts, ranks=(1, 2), deck="deck.yaml", before=(), left="run", **settings):
-        """On every number of ranks: the code, each text, once, and no trace of a run."""
+        """Checks on every number of ranks: the exit code, each text printed once, and no files left of a run."""
         for count in ranks:
             with self.subTest(ranks=count, texts=texts):
                 done = self.launch(count, deck, before, **settings)
@@ -117,7 +116,7 @@ class Train(unittest.TestCase):
                     self.assertEqual(os.listdir(self.path(left)) if os.path.isdir(self.path(left)) else [], [])
 
     def refused_by_validate_too(self, code, *texts, **settings):
-        """What needs no launch to be seen."""
+        """Problems that `validate` finds without a launch."""
         self.refused(code, *texts, **settings)
         before, _ = settings.pop("before", ()), settings.pop("left", None)
         found = os.listdir(self.folder)
@@ -155,7 +154,7 @@ class Runs(Train):
             self.assertEqual(row["restart"], 0)
             self.assertGreater(row["tokens_per_s"], 0)
             self.assertAlmostEqual(row["clip_coef"], min(1, 1 / row["grad_norm"]), places=4)
-        self.assertAlmostEqual(rows[0]["loss"], 5.545, delta=0.3)  # log 256: an untrained model knows nothing
+        self.assertAlmostEqual(rows[0]["loss"], 5.545, delta=0.3)  # log 256: the loss of an untrained model
         self.assertLess(rows[-1]["loss"], rows[0]["loss"] - 0.5)
         self.assertLess(rows[5]["eval_loss"], rows[2]["eval_loss"])
         self.assertEqual((rows[0]["lr"], rows[-1]["lr"]), (0.01, 0))
@@ -345,10 +344,10 @@ def token_file(tokens, magic=20240520):
 
 
 class Refusals(Train):
-    """Bad input: found before training starts, by every rank alike."""
+    """Bad input: found before training starts, alike on every rank."""
 
     def unprivileged(self):
-        """What makes permissions bind, when root runs the tests."""
+        """Command prefix that drops privileges if root runs the tests, so that permissions apply."""
         if os.geteuid() != 0:
             return []
         if not shutil.which("setpriv"):
@@ -415,7 +414,7 @@ class Refusals(Train):
                      optimizer__lr="fast")
 
     def test_ranks_that_were_started_one_by_one(self):
-        """As srun with the wrong --mpi does: the launcher counts two tasks, the MPI library knows of one rank."""
+        """Like srun with the wrong --mpi: the launcher counts two tasks, but MPI has one rank."""
         done = subprocess.run([TESSERA, "train", "deck.yaml"], capture_output=True, timeout=300, cwd=self.folder, text=True,
                               env={**os.environ, "SLURM_STEP_NUM_TASKS": "2"})
         self.assertEqual(done.returncode, 4, (done.stdout, done.stderr))
@@ -453,7 +452,7 @@ class Refusals(Train):
 
 
 class Faults(Train):
-    """What breaks while the run is under way."""
+    """Faults during a run."""
 
     def small_disk(self, pages):
         folder = self.path("disk")

@@ -24,8 +24,8 @@ class Weights(runs.Runs):
                 want = {"step": step, "eval_loss": row["eval_loss"], "tokens": row["tokens"]}
                 for place in (run, os.path.join(run, f"step_{step:08}")):
                     self.assertEqual(self.evaluate(0, ranks, self.deck(run, weights), "--checkpoint", place, "--json"), want)
-            # Whole micro-batches, added in one order: any number of ranks finds the same bits, with fewer windows than
-            # ranks too. 5 ranks cannot train this deck.
+            # Whole micro-batches are added in one order: any number of ranks gets the same bits, also if it exceeds the
+            # number of windows. (5 ranks could not train this deck.)
             for other in (1, 2, 3, 4, 5):
                 found = self.evaluate(0, other, self.deck("a", weights), "--checkpoint", "a", "--json")
                 self.assertEqual(found["eval_loss"], self.json_lines("a", "metrics.jsonl")[-1]["eval_loss"])
@@ -68,7 +68,7 @@ class Weights(runs.Runs):
             self.assertEqual((found["step"], found["tokens"]), (0, 0))
             self.assertEqual(self.tensors(name), self.tensors("a"))
             self.assertNotEqual(found["optimizer"], self.tool(0, "inspect", "a")["optimizer"])  # moments begin anew
-        # What it trained on is its own affair, and a second start is a resume, whatever init_from says.
+        # The corpus may differ from the saved run's; and a second start resumes, whatever init_from says.
         deck = self.deck("c")
         arguments = [deck, "--set", "checkpoint.init_from=a", "--set", "optimizer.beta1=0.8", "--set", "run.steps=9"]
         self.train(75, 2, *arguments, "--stop-at", "5")

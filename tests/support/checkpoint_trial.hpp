@@ -29,7 +29,7 @@ class SharedFolder {
     if (control.rank() == 0) mine_.emplace();
     path_ = control.broadcast(mine_ ? mine_->path().string() : "");
   }
-  ~SharedFolder() { control_.max(0); }  // nobody reads any more
+  ~SharedFolder() { control_.max(0); }  // barrier: no rank reads any more
   const std::filesystem::path& path() const { return path_; }
 
  private:
@@ -52,7 +52,7 @@ inline Origin origin_of(const RunConfig& config, ExpertWeights in_file) {
   return origin;
 }
 
-/// A run on all ranks, or on this rank alone.
+/// A training run on all ranks, or on this rank alone.
 class Trial {
  public:
   explicit Trial(const RunConfig& config, bool alone = false)

@@ -14,7 +14,7 @@ namespace tessera::test {
 /// The types that kernels of real numbers take: TYPED_TEST_SUITE(Suite, test::Reals).
 using Reals = ::testing::Types<double, float, bf16>;
 
-/// What one rounding of T costs a sum of moderate length; kernels are compared with references in double.
+/// Tolerance of a sum of moderate length in T, compared with a reference in double: a few roundings of T.
 template <class T> inline constexpr double tolerance = 1e-12;
 template <> inline constexpr double tolerance<float> = 2e-5;
 template <> inline constexpr double tolerance<bf16> = 1e-2;
@@ -45,7 +45,7 @@ template <std::ranges::sized_range A, std::ranges::sized_range E>
   return ::testing::AssertionSuccess();
 }
 
-/// The two ranges hold the same bits (so that a NaN equals itself). Empty ranges, unequal sizes or types fail.
+/// Expects that two ranges hold the same bits (so a NaN equals itself). Empty ranges, unequal sizes or types fail.
 template <std::ranges::contiguous_range A, std::ranges::contiguous_range E>
 ::testing::AssertionResult same_bits(const A& actual, const E& expected) {
   using T = std::ranges::range_value_t<A>;
@@ -57,7 +57,7 @@ template <std::ranges::contiguous_range A, std::ranges::contiguous_range E>
   return ::testing::AssertionSuccess();
 }
 
-/// Every element is NaN; an empty range fails.
+/// Expects that every element is NaN; an empty range fails.
 template <std::ranges::sized_range A> ::testing::AssertionResult all_nan(const A& actual) {
   if (std::size(actual) == 0) return ::testing::AssertionFailure() << "nothing to compare";
   std::size_t i = 0;

@@ -11,7 +11,7 @@ template <class... F>
 struct TypesOf<formats::FormatList<F...>> {
   using type = ::testing::Types<F...>;
 };
-/// For typed tests that run for every entry of the registry.
+/// Types of typed tests that run for every format of the registry.
 using EveryFormat = TypesOf<formats::Registry>::type;
 
 }  // namespace tessera::test

@@ -11,8 +11,8 @@
 
 namespace tessera::test {
 
-/// Compares <gradient, v> with the derivative of `f` at `x` along random directions v. `f` must put back nothing: it is
-/// called with the moved point, and last with x itself.
+/// Compares <gradient, v> with finite differences of `f` at `x` along random directions v. `f` is called with moved
+/// points, and last with x itself, so that it need not restore anything.
 inline ::testing::AssertionResult derivative_is(const std::function<double(const std::vector<double>&)>& f,
                                                 const std::vector<double>& x, const std::vector<double>& gradient,
                                                 std::uint64_t seed) {

@@ -30,14 +30,15 @@ inline std::vector<double> download_real(Device& device, const Tensor& from) {
   });
 }
 
-/// The parameters of a registry and their gradients, each in a place of its own: what Weights and Accumulating do for
-/// one rank, without sharding, formats or states. Gradients start as NaN, so that a first write that reads them shows.
+/// The parameters of a registry and their gradients, each in its own memory: implements WeightSource and GradientSink
+/// for one rank, without sharding, formats or states. Gradients start as NaN, so that a first write that reads them is
+/// found.
 class FlatParams final : public WeightSource, public GradientSink {
  public:
   FlatParams(Device& device, const ParamRegistry& registry, DType compute) : device_(device), registry_(registry) {
     const DType sums = compute == DType::f64 ? DType::f64 : DType::f32;
     for (const ParamSpec& spec : registry.specs()) {
-      // Members stand apart, so that nobody takes the stride for the size.
+      // Members have gaps between them, so that a kernel that takes the size for the stride fails.
       const std::int64_t stride = spec.members == 1 ? spec.member_elements() : round_up(spec.member_elements() + 1, 64);
       places_.push_back({poisoned(device, compute, {stride * spec.members}),
                          poisoned(device, sums, {stride * spec.members}), stride, 0});
@@ -60,7 +61,7 @@ class FlatParams final : public WeightSource, public GradientSink {
     written_.push_back(spec(id).name);
   }
 
-  /// Every gradient is Empty again.
+  /// Begins a step: every gradient becomes empty.
   void restart() {
     for (Place& p : places_) p.writes = 0;
     used_.clear();
@@ -78,7 +79,7 @@ class FlatParams final : public WeightSource, public GradientSink {
     }
   }
 
-  /// A member's elements that exist outside memory, as flat tensors on the device.
+  /// Each member's elements without vocabulary padding, as flat tensors on the device.
   struct Piece {
     Tensor value, gradient;
   };
@@ -98,7 +99,7 @@ class FlatParams final : public WeightSource, public GradientSink {
     return all;
   }
   const ParamSpec& spec(ParamId id) const { return registry_[id]; }
-  /// Contributions to a gradient since restart().
+  /// Number of contributions to a gradient since restart().
   int writes(ParamId id) { return at(id).writes; }
   const std::vector<std::string>& used() const { return used_; }
   const std::vector<std::string>& order_written() const { return written_; }

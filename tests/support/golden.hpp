@@ -7,7 +7,7 @@
 
 namespace tessera::test {
 
-/// What tests/oracle/model_goldens.py found of one model.
+/// The golden values of one model, from tests/oracle/model_goldens.py.
 struct Golden {
   nlohmann::json index;
   std::vector<float> numbers;

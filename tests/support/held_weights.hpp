@@ -10,7 +10,7 @@
 
 namespace tessera::test {
 
-/// All elements of a parameter that is drawn with `seed`, as its masters are.
+/// All elements of a parameter's master, drawn with `seed`.
 inline std::vector<float> drawn(Device& device, const ParamSpec& spec, std::uint64_t seed) {
   const Tensor values = device.allocate(Category::staging, DType::f32, {spec.member_elements() * spec.members});
   fill_normal(device.compute(), values, random_key(seed, "init", spec.canonical.name, 0),
@@ -22,8 +22,8 @@ inline std::vector<std::uint8_t> bytes_of(Device& device, const Tensor& t) {
   return on_host<std::uint8_t>(device, {t.data, DType::u8, Shape{t.bytes()}});
 }
 
-/// What a weight is handed out as is Q(bf16(master)): values, or data, scales with padding and amax of one side, as
-/// the serial reference quantizes the whole of each member.
+/// Expects that the operand of a weight is Q(bf16(master)): its values, or data, scales with padding and amax of one
+/// side, as the serial reference quantizes each whole member.
 inline void expect_quantized(Device& device, const Operand& held, const ParamSpec& spec,
                              const std::vector<float>& drawn, Side side, const std::string& where) {
   const auto elements = static_cast<std::size_t>(spec.member_elements());

@@ -5,12 +5,12 @@
 
 #include "core/device/device.hpp"
 
-/// Integers that show who wrote them and where: what collectives move in tests.
+/// Test data of collectives: integers that encode the rank and position by which they were written.
 namespace tessera::test {
 
 using Values = std::vector<std::uint64_t>;
 
-/// What rank `rank` puts at `i` of buffer `salt`: never 0, so that memory nobody wrote shows.
+/// Value of rank `rank` at position i of buffer `salt`; never 0, so that memory that was not written is found.
 inline std::uint64_t value(int salt, int rank, std::int64_t i) {
   std::uint64_t z = (static_cast<std::uint64_t>(salt) << 40) + (static_cast<std::uint64_t>(rank) << 32) +
                     static_cast<std::uint64_t>(i) + 1;

@@ -9,7 +9,7 @@
 
 namespace {
 
-/// On ranks other than 0: failures alone, each line with its rank.
+/// Test listener of ranks other than 0: prints failures only, each line with the rank.
 class FailurePrinter final : public testing::EmptyTestEventListener {
  public:
   explicit FailurePrinter(int rank) : rank_(rank) {}
@@ -28,7 +28,7 @@ class FailurePrinter final : public testing::EmptyTestEventListener {
   int rank_;
 };
 
-/// A program that runs no test proves nothing.
+/// Fails a program that ran no test.
 int run_tests() {
   const int failed = RUN_ALL_TESTS();
   if (GTEST_FLAG_GET(list_tests) || testing::UnitTest::GetInstance()->test_to_run_count() > 0) return failed;
@@ -36,7 +36,7 @@ int run_tests() {
   return 1;
 }
 
-/// One GPU a rank of this host, in turn; -1 in a host build.
+/// Index of this rank's GPU: ranks of a host take its GPUs in turn. -1 in a host build.
 int own_gpu() {
   const auto gpus = static_cast<int>(tessera::Runtime::gpus().size());
   MPI_Comm host;
@@ -47,7 +47,8 @@ int own_gpu() {
   return gpus > 0 ? local % gpus : -1;
 }
 
-/// The worst of all ranks, whatever the launcher makes of exit codes. Sleeps, so that slower ranks have the cores.
+/// The worst exit code of all ranks, since launchers treat different codes differently. Sleeps while it waits, so that
+/// slower ranks have the cores.
 int worst_of_all(int failed) {
   MPI_Request request;
   MPI_Iallreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD, &request);

@@ -8,13 +8,13 @@
 
 namespace tessera::test {
 
-/// How far a sum of products may be from the same sum in double, relative to the norm of the whole.
+/// Tolerance of sums of products against the same sums in double, relative to the norm of the whole.
 template <class T>
 inline constexpr double sum_tolerance = 1e-5;
 template <>
 inline constexpr double sum_tolerance<double> = 1e-12;
 
-/// ||actual - expected|| <= tolerance ||expected||. Empty ranges, unequal sizes and NaN fail.
+/// Expects ||actual - expected|| <= tolerance ||expected||. Empty ranges, unequal sizes and NaN fail.
 template <class T>
 ::testing::AssertionResult near_in_norm(const std::vector<T>& actual, const std::vector<double>& expected,
                                         double tolerance) {
@@ -30,7 +30,7 @@ template <class T>
   return ::testing::AssertionFailure() << "relative error " << std::sqrt(error / size);
 }
 
-/// Sums kept in fp32 and rounded to T once: within `ulps` of T for each element and of fp32's error for the whole.
+/// Expects sums in fp32, rounded to T once: within `ulps` of T for each element, and within fp32's error for the norm.
 template <class T>
 ::testing::AssertionResult rounded_once(const std::vector<T>& actual, const std::vector<double>& expected,
                                         double ulps = 1) {

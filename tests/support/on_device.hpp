@@ -18,7 +18,7 @@ template <class T> Tensor on_device(Device& device, const std::vector<T>& values
   return on_device(device, Shape{static_cast<std::int64_t>(values.size())}, values);
 }
 
-/// A tensor whose every byte is 0xFF: NaN in all real types, -1 in signed integers. What an output should start as.
+/// A poisoned tensor for outputs: every byte is 0xFF, which is NaN in all real types and -1 in signed integers.
 inline Tensor poisoned(Device& device, DType type, Shape shape) {
   const Tensor t = device.allocate(Category::activations, type, shape);
   const std::vector<std::uint8_t> bytes(static_cast<std::size_t>(t.bytes()), 0xFF);
@@ -27,7 +27,7 @@ inline Tensor poisoned(Device& device, DType type, Shape shape) {
 }
 template <class T> Tensor poisoned(Device& device, Shape shape) { return poisoned(device, dtype_of<T>, shape); }
 
-/// The tensor's elements on the host, once the device has computed them.
+/// The tensor's elements on the host; waits for the device.
 template <class T> std::vector<T> on_host(Device& device, const Tensor& t) {
   require(t.type == dtype_of<T>, "on_host", "the tensor holds another type");
   std::vector<T> values(static_cast<std::size_t>(t.elements()));
@@ -35,7 +35,7 @@ template <class T> std::vector<T> on_host(Device& device, const Tensor& t) {
   return values;
 }
 
-/// The same values in double, as references take them.
+/// The values in double, for references.
 template <class T> std::vector<double> in_double(const std::vector<T>& values) {
   std::vector<double> wide;
   for (const T& v : values) wide.push_back(static_cast<double>(v));

@@ -26,14 +26,14 @@ class Descriptor {
 
 }  // namespace detail
 
-/// What is on the disk of a file alone remains, where its file system has a disk.
+/// Drops a file from the page cache, if its file system has a disk: reads then come from the disk.
 inline void drop_from_cache(const std::filesystem::path& path) {
   const detail::Descriptor file(path, O_RDONLY);
   if (::fsync(file) != 0 || ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED) != 0)
     throw std::runtime_error("cannot be dropped: " + path.string());
 }
 
-/// Pages of a file, of one byte at least, that the system holds in memory.
+/// Number of pages of a (non-empty) file in the page cache.
 inline std::ptrdiff_t cached_pages(const std::filesystem::path& path) {
   const detail::Descriptor file(path, O_RDONLY);
   const std::size_t bytes = std::filesystem::file_size(path), page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));

@@ -13,7 +13,7 @@ namespace tessera::test {
 
 using formats::Matrix;
 
-/// A buffer between two guard zones, all of it 0xFF at first; untouched() says whether the zones still are.
+/// A buffer between two guard zones, all 0xFF at first; untouched() says whether the zones still are.
 class Guarded {
  public:
   Guarded() = default;
@@ -40,7 +40,7 @@ class Guarded {
   Tensor whole_;
 };
 
-/// Addresses of host memory that is found (as zeros) where it is touched: arrays far larger than the machine.
+/// Reserved address space of host memory, zeros on first touch: for arrays far larger than the machine's memory.
 class Reserved {
  public:
   explicit Reserved(std::int64_t bytes)
@@ -83,7 +83,7 @@ inline QuantizeTable placed(Device& device, FormatId format, const std::vector<Q
   return table;
 }
 
-/// Values over many binades, as weights are not; with `odd` one in eight is a zero, infinity, NaN, subnormal or huge.
+/// Random values over many binades, unlike weights; with `odd` one in eight is zero, infinite, NaN, subnormal or huge.
 inline std::vector<float> wild(std::int64_t n, std::uint64_t seed, bool odd) {
   std::mt19937_64 bits(seed);
   std::normal_distribution<double> normal;

@@ -8,7 +8,7 @@
 
 namespace tessera::test {
 
-/// One matrix on the device, its copies poisoned, and what they must become.
+/// One matrix on the device with poisoned copies, and the copies that are expected.
 template <class F>
 struct Case {
   Matrix matrix;
@@ -42,7 +42,7 @@ struct Case {
     return {values.begin() + e * matrix.elements(), values.begin() + (e + 1) * matrix.elements()};
   }
 
-  /// `seen`: what a side quantizes of a member's values.
+  /// `seen`: a member's values as a side quantizes them.
   template <class Seen>
   void compare(Device& device, Side side, const Seen& seen, const std::vector<reference::DrawByte>& draws = {}) const {
     const GuardedCopy<F>& made = side == Side::rowwise ? rowwise : columnwise;
@@ -71,7 +71,7 @@ struct Case {
   }
 };
 
-/// Rows and columns of every kind: whole blocks and parts of them, none at all.
+/// Sizes of every kind: whole blocks, parts of blocks, empty.
 inline const std::vector<Matrix>& shapes() {
   static const std::vector<Matrix> all = [] {
     std::vector<Matrix> list;

@@ -10,7 +10,7 @@
 
 namespace tessera::test {
 
-/// A state of one rank, fp32 tensors of uniform values, and a run directory of its own with its checkpoint of step 7.
+/// A state of one rank, with fp32 tensors of uniform values, and its own run directory with a checkpoint of step 7.
 class SavedState {
  public:
   void add(const std::string& slot, const std::string& name, Shape shape, Role role, const std::string& tied_to = "") {
@@ -19,7 +19,7 @@ class SavedState {
     state_.tensors.push_back({slot, name, shape, DType::f32, role, {{0, values}}});
     state_.tensors.back().tied_to = tied_to;
   }
-  /// Once, when all tensors are there.
+  /// Saves the state; call it once, after adding all tensors.
   void save(ExpertWeights experts) {
     state_.counters.step = 7;
     state_.counters.rules = {{"t", std::int64_t{6}}, {"beta1_power", 0.53}, {"beta2_power", 0.74}};

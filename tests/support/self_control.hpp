@@ -5,7 +5,7 @@
 
 namespace tessera::test {
 
-/// Control of one rank that has no others, where no MPI is started or other ranks do something else.
+/// Control of a single rank, for tests without MPI or whose other ranks do something else.
 class SelfControl final : public Control {
  public:
   int rank() const override { return 0; }

@@ -3,10 +3,10 @@
 
 #include "core/config/config.hpp"
 
-/// Runs small enough to be planned in no time and trained for some steps by any test.
+/// Configs of runs small enough to be planned and trained for some steps in any test.
 namespace tessera::test {
 
-/// What the others are made of: of two layers, and not yet derived.
+/// The config from which the others are made: two layers, not yet derived.
 inline RunConfig base(Compute compute) {
   RunConfig config;
   config.run.seed = 42;
@@ -32,7 +32,7 @@ inline RunConfig dense(Compute compute) {
   return config;
 }
 
-/// The other choice of most model keys (rms, rotary, swiglu, grouped queries), and experts.
+/// The same with the other choice of most model keys (rms, rotary, swiglu, grouped queries), and with experts.
 inline RunConfig mixture(Compute compute) {
   RunConfig config = base(compute);
   config.model.norm = Norm::rms;

@@ -3,7 +3,7 @@
 
 namespace tessera::test {
 
-/// What is stored of a bucket's weights, of a format that has one array.
+/// The stored array of a bucket's weights in a format with one array.
 inline Tensor stored(const Weights& weights, BucketId bucket) {
   Tensor found;
   weights.visit_planes([&](const Plane& plane) {

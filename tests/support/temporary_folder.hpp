@@ -11,14 +11,14 @@
 
 namespace tessera::test {
 
-/// A folder of its own for one test, removed with all it holds.
+/// A temporary folder for one test, removed with all its contents.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
     std::string name = (std::filesystem::temp_directory_path() / "tessera-test-XXXXXX").string();
     if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder: " + name);
     path_ = name;
-    std::filesystem::permissions(path_, std::filesystem::perms(0755));  // WithoutPrivileges must get in
+    std::filesystem::permissions(path_, std::filesystem::perms(0755));  // so that WithoutPrivileges can enter
   }
   ~TemporaryFolder() {
     std::error_code ignored;

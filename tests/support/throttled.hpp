@@ -12,7 +12,7 @@
 
 namespace tessera::test {
 
-/// A slow network: an operation completes no earlier than latency + bytes/bandwidth after its post, one at a time.
+/// Wrapper that simulates a slow network: operations go one at a time, each taking at least latency + bytes/bandwidth.
 class Throttled final : public Wrapper {
  public:
   using Clock = std::chrono::steady_clock;

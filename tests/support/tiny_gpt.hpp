@@ -11,13 +11,13 @@
 
 namespace tessera::test {
 
-/// Multiples of 2^-23 in [-1, 1) that a few lines of any language give (tests/oracle/model_goldens.py).
+/// Pseudo-random multiples of 2^-23 in [-1, 1) by a formula of a few lines, shared with tests/oracle/model_goldens.py.
 inline double golden_uniform(const std::string& key, std::int64_t i) {
   const std::uint64_t bits = mix64(fnv1a64(key) + static_cast<std::uint64_t>(i + 1) * 0x9E3779B97F4A7C15u);
   return static_cast<double>(bits >> 40) * 0x1p-23 - 1.0;
 }
 
-/// A small model with parameters, one batch and memory of its own.
+/// A small model with its parameters, one batch and memory.
 class TinyGpt {
  public:
   TinyGpt(const GptShape& shape, std::int64_t sequences, std::int64_t arena_bytes = std::int64_t{64} << 20)
@@ -30,7 +30,7 @@ class TinyGpt {
     set_batch("0", 0);
   }
 
-  /// Every parameter by the formula of the goldens; rows of vocabulary padding become numbers that must not matter.
+  /// Sets every parameter by the goldens' formula, and the vocabulary's padding to numbers that must not matter.
   void initialise(const std::string& seed) {
     for (ParamId id : params.ids()) {
       const ParamSpec& spec = registry[id];
@@ -62,12 +62,12 @@ class TinyGpt {
     batch.first_sequence = number * batch.sequences;
   }
 
-  /// The sums of one forward and backward, into empty gradients; the logits are traced.
+  /// Runs one forward and backward into empty gradients, with traced logits; returns the sums.
   StepSums gradient() {
     params.restart();
     return add_gradient();
   }
-  /// The same, added to what the gradients hold.
+  /// The same, accumulated onto the present gradients.
   StepSums add_gradient() {
     clear_sums();
     Pass pass = forward_pass();
@@ -88,14 +88,14 @@ class TinyGpt {
     return download_real(device, logits);
   }
 
-  /// What the gradient is the gradient of.
+  /// The scalar whose gradient is computed.
   double objective(const StepSums& s) const {
     const auto& moe = model.shape().moe;
     const double balance = moe ? moe->balance_coef * static_cast<double>(model.shape().seq_len) * s.balance : 0;
     return batch.loss_scale * (s.loss + balance + (moe ? moe->z_coef * s.z : 0));
   }
 
-  /// Gradients by the names of files: expert weights whole, the vocabulary without padding.
+  /// Gradients by canonical name: expert weights whole, the vocabulary without padding.
   std::map<std::string, std::vector<double>> canonical_gradients() {
     std::map<std::string, std::vector<double>> all;
     for (ParamId id : params.ids()) {

@@ -17,7 +17,7 @@ inline Mpi& mpi() {
   return *instance;
 }
 
-/// Text with structure to learn: words drawn from a few, by a fixed rule.
+/// Text with structure to learn: words from a small set, in an order by a fixed rule.
 inline const std::vector<std::uint8_t>& text() {
   static const std::vector<std::uint8_t> bytes = [] {
     const std::string words[] = {"tile ", "mosaic ", "shard ", "stone ", "grout "};
@@ -35,7 +35,7 @@ inline RowSink into(std::vector<MetricsRow>& rows) {
   };
 }
 
-/// Trains under random delays; with a trace unless the test wants none.
+/// Trains with random delays before collectives, and with a trace unless the config says otherwise.
 class Trial {
  public:
   /// Evaluates `held` windows at most.

@@ -20,7 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Maxima of u16 are those of bf16 numbers >= 0, which order as their bits do.
+/// NCCL type of a reduction. u16 holds bits of bf16 numbers >= 0, whose maximum is that of the numbers.
 ncclDataType_t reduced(DType type) {
   if (type == DType::u16) return ncclBfloat16;
   return type == DType::i64 ? ncclInt64 : ncclUint64;
@@ -30,15 +30,14 @@ std::size_t bytes_of(const Tensor& t, std::int64_t elements) {
   return static_cast<std::size_t>(elements * size_of(t.type));
 }
 
-/// Whether the parts are equal and lie one behind the other, as the library's own all-gather and reduce-scatter want
-/// them.
+/// Whether the parts have equal sizes and are contiguous, as ncclAllGather and ncclReduceScatter require.
 bool even(const Exchange& x) {
   for (std::size_t r = 1; r < x.counts.size(); ++r)
     if (x.counts[r] != x.counts[0] || x.displacements[r] != x.displacements[r - 1] + x.counts[0]) return false;
   return true;
 }
 
-/// Sends a byte to every rank, so that no later operation has a connection to make. Collective over `comm`.
+/// Sends a byte to every rank, so that all connections exist before the first operation. Collective over `comm`.
 ncclResult_t meet(ncclComm_t comm, int size, cudaStream_t stream) {
   void* memory = nullptr;
   const auto size_of_all = static_cast<std::size_t>(2 * size);
@@ -55,10 +54,10 @@ ncclResult_t meet(ncclComm_t comm, int size, cudaStream_t stream) {
   return freed ? ncclSuccess : ncclUnhandledCudaError;
 }
 
-/// What the groups of a mesh share: the communication stream and what is under way on it, the log, the progress hook.
-/// A blocking communicator launches a collective within the call; a non-blocking one makes a thread for each. What
-/// waits for other ranks inside the library, connecting and ending, runs on a thread that this one watches; on streams,
-/// the time-out finds a rank that has gone.
+/// State shared by the groups of a mesh: the communication stream and the operations under way on it, the log, the
+/// progress hook. Communicators are blocking, since a non-blocking one makes a thread for each collective. Calls in
+/// which NCCL itself waits for other ranks (connect, finalize) run on a thread of their own, which the main thread
+/// watches. On streams, the time-out of the progress hook detects a rank that has gone.
 class NcclBackEnd {
  public:
   NcclBackEnd(MpiWatch& watch, Device& device, std::chrono::seconds timeout, const MpiOptions& options)
@@ -82,7 +81,7 @@ class NcclBackEnd {
   NcclBackEnd(const NcclBackEnd&) = delete;
   NcclBackEnd& operator=(const NcclBackEnd&) = delete;
 
-  /// A communicator of the ranks of `group`. Collective over the world: every rank calls it for a group of its own.
+  /// Makes a communicator of the ranks of `group`. Every rank calls it for its own group. Collective over the world.
   ncclComm_t connect(const RankGroup& group, Control& control) {
     ncclUniqueId id{};
     if (group.place.rank == 0) check(ncclGetUniqueId(&id), nullptr);
@@ -108,7 +107,7 @@ class NcclBackEnd {
   const CollectiveLog& log() const { return log_; }
   cudaStream_t native() const { return static_cast<cudaStream_t>(stream_.native()); }
 
-  /// Takes a slot for an operation of `group`; `start` asks `comm` for it. Returns the slot's number.
+  /// Takes a slot for an operation of `group`; `start` calls NCCL for it, on `comm`. Returns the slot's number.
   template <class Start>
   int begin(Stream& stream, const Operation& operation, const RankGroup& group, ncclComm_t comm, const Start& start) {
     const auto slot = std::find_if(slots_.begin(), slots_.end(), [](const Slot& s) { return !s.used; });
@@ -119,8 +118,8 @@ class NcclBackEnd {
     if (control_) log_.compare(*control_);
     if (!stream.dry()) {
       stream_.wait(stream.record());
-      // What overlaps with an exchange of rows are products whose kernels take the whole GPU until they end: they begin
-      // behind the exchange's kernel, not before it.
+      // The products that overlap with an exchange of rows occupy the whole GPU until they end: let the exchange's
+      // kernel begin first.
       if (operation.collective == Collective::exchange_rows) stream.wait(stream_.record());
       const Region region(stream_, transfer_of(operation, group.place));
       check(ncclGroupStart(), comm);
@@ -128,7 +127,7 @@ class NcclBackEnd {
       check(ncclGroupEnd(), comm);
     }
     slot->done = stream_.record();
-    // A captured operation does not run now; for a replay the watchdog watches the end of the graph.
+    // A captured operation does not run now; during replays the watchdog watches the end of the graph instead.
     if (!device_.compute().capturing()) watch_for(slot->done, operation.group);
     return static_cast<int>(slot - slots_.begin());
   }
@@ -157,14 +156,14 @@ class NcclBackEnd {
     bool used = false;
     Event done;
   };
-  /// An operation that the stream may not have ended yet.
+  /// An operation that may still be running on the stream.
   struct Posted {
     Event done;
     Waiting at;
     int group = -1;
   };
 
-  /// Runs `call`, in which the library waits for other ranks, on a thread of its own; fails where a rank has gone.
+  /// Runs `call`, in which NCCL waits for other ranks, on a thread of its own, with the time-out.
   void watch_call(const char* what, const std::function<ncclResult_t()>& call) {
     using namespace std::chrono_literals;
     at_ = {what, log_.noted(), ""};
@@ -188,7 +187,7 @@ class NcclBackEnd {
     posted_[newest_++ % posted_.size()] = {done, at_, group};
   }
 
-  /// The communication stream's progress hook: called while the host waits for the device.
+  /// The communication stream's progress hook, called while the host waits for the device: checks errors and time-out.
   void progress() {
     using namespace std::chrono_literals;
     const Clock::time_point now = Clock::now();
@@ -218,10 +217,10 @@ class NcclBackEnd {
   std::vector<ncclComm_t> comms_;
   CollectiveLog log_;
   std::unique_ptr<Control> control_;
-  Waiting at_;  ///< what the library was last asked for
+  Waiting at_;  ///< the last call of NCCL
   std::array<Slot, 64> slots_;
   std::array<Posted, 256> posted_;
-  std::uint64_t oldest_ = 0, newest_ = 0;  ///< of posted_, modulo its size
+  std::uint64_t oldest_ = 0, newest_ = 0;  ///< range in posted_, a ring: indices modulo its size
   Clock::time_point since_{}, next_look_{};
 };
 
@@ -293,7 +292,7 @@ class NcclCommunicator final : public Communicator {
     }
   }
 
-  /// Part `r` to rank r; of it `arriving` elements, to `begin` of what is received.
+  /// Sends part `r` to rank r, and receives `arriving` elements from it, at element `begin` of x.receive.
   void swap(const Exchange& x, int r, std::int64_t begin, std::int64_t arriving) {
     const auto at = static_cast<std::size_t>(r);
     if (x.counts[at] > 0)

@@ -53,7 +53,7 @@ Attention::Saved Attention::place(Arena& arena, std::int64_t tokens) const {
   }
   saved.qkv = arena.keep(type_, {tokens, shape.columns()});
   saved.lse = arena.keep(sum_type_, {shape.sequences, shape.heads, shape.length});
-  saved.out.x = arena.keep(type_, {tokens, shape.heads * shape.head_dim});
+  saved.out = arena.keep(type_, {tokens, shape.heads * shape.head_dim});
   return saved;
 }
 
@@ -69,10 +69,10 @@ void Attention::forward(const Call& call, const Tensor& x, const Saved& saved, c
   if (call.rotation) rotary(call.stream, shape, saved.qkv, call.rotation, Rotation::forward);
   const Arena::Frame frame(call.arena);
   if (call.cache)
-    attention_extend(call.stream, call.arena, shape, saved.out.x, call.cache, saved.qkv, call.position);
+    attention_extend(call.stream, call.arena, shape, saved.out, call.cache, saved.qkv, call.position);
   else
-    attention_forward(call.stream, call.arena, shape, saved.out.x, saved.lse, saved.qkv);
-  if (y) out_.forward(call, y, saved.out.x);
+    attention_forward(call.stream, call.arena, shape, saved.out, saved.lse, saved.qkv);
+  if (y) out_.forward(call, y, saved.out);
 }
 
 void Attention::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x,
@@ -83,9 +83,9 @@ void Attention::backward(const Call& call, const Tensor& dx, const Tensor& dy, c
   const Tensor dqkv = call.arena.temp(type_, saved.qkv.shape);
   {
     const Arena::Frame inner(call.arena);
-    const Tensor dout = call.arena.temp(type_, saved.out.x.shape);
-    out_.backward(call, dout, dy, saved.out);
-    attention_backward(call.stream, call.arena, shape, dqkv, dout, saved.qkv, saved.out.x, saved.lse);
+    const Tensor dout = call.arena.temp(type_, saved.out.shape);
+    out_.backward(call, dout, dy, {saved.out});
+    attention_backward(call.stream, call.arena, shape, dqkv, dout, saved.qkv, saved.out, saved.lse);
   }
   if (call.rotation) rotary(call.stream, shape, dqkv, call.rotation, Rotation::inverse);
   if (norms_) norm_backward(call, dqkv, saved);

@@ -11,11 +11,11 @@ namespace tessera {
 class Attention {
  public:
   struct Saved {
-    Tensor projected;   ///< [M, (H + 2G) D], before query and key norm; empty without it
-    Tensor rstd;        ///< [M, H + G], likewise
-    Tensor qkv;         ///< [M, (H + 2G) D], rotated where positions are rotary
-    Tensor lse;         ///< [sequences, H, T]
-    Linear::Saved out;  ///< [M, H D], of the projection back
+    Tensor projected;  ///< [M, (H + 2G) D], before query and key norm; empty without it
+    Tensor rstd;       ///< [M, H + G], likewise
+    Tensor qkv;        ///< [M, (H + 2G) D], rotated where positions are rotary
+    Tensor lse;        ///< [sequences, H, T]
+    Tensor out;        ///< [M, H D], before the projection back
   };
 
   /// Registers `name`.qkv, with query and key norm `name`.q_norm and `name`.k_norm, and `name`.out.

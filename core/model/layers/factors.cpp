@@ -1,6 +1,7 @@
 #include "core/model/layers/factors.hpp"
 
 #include "kernels/digest/digest.hpp"
+#include "kernels/gemm/route.hpp"
 
 namespace tessera {
 namespace {
@@ -19,6 +20,14 @@ Copy place_copy(Arena& arena, FormatId format, Side side, formats::Matrix m, std
     if (F::tensor_amax) copy.amax = arena.temp(DType::f32, {members});
     return copy;
   });
+}
+
+/// A place for the bf16 values of one copy of one matrix.
+Copy place_values(Arena& arena, FormatId format, formats::Matrix m) {
+  Copy copy;
+  copy.data = arena.temp(DType::bf16, {m.rows, m.columns});
+  if (visit_format(format, [&]<class F>() { return F::tensor_amax; })) copy.amax = arena.temp(DType::f32, {1});
+  return copy;
 }
 
 /// Places for one copy, or (no side) both; copies that share their data are made together.
@@ -42,17 +51,29 @@ void place(Arena& arena, FormatId format, QuantizedMatrix& matrix, std::optional
 Operand operand_of(FormatId format, Side side, const QuantizedMatrix& matrix) {
   const Copy& copy = side == Side::rowwise ? matrix.rowwise : matrix.columnwise;
   const auto one = [&](Tensor all) {
-    all.shape = {all.rows() / matrix.members, all.columns()};
+    if (all.shape.rank() > 0) all.shape = {all.rows() / matrix.members, all.columns()};
     return all;
   };
   return {one(copy.data), Codes{format, side, one(copy.scales), copy.amax}, matrix.members, matrix.matrix.elements()};
 }
 
-QuantizedMatrix matrix_of(const Tensor& values) {
+QuantizedMatrix matrix_of(const Call& call, const Tensor& values) {
   QuantizedMatrix matrix;
   matrix.matrix = {values.rows(), values.columns()};
   matrix.values = values;
+  matrix.not_finite = call.not_finite();
   return matrix;
+}
+
+/// Makes one copy, or (no side) both: codes where some unit multiplies them, else the values that they stand for.
+void make(const Call& call, FormatId format, QuantizedMatrix& matrix, std::optional<Side> side, Purpose purpose) {
+  if (gemm::multiplies_codes(format)) {
+    place(call.arena, format, matrix, side);
+    return quantize_one(call.stream, format, matrix, purpose);
+  }
+  if (side != Side::columnwise) matrix.rowwise = place_values(call.arena, format, matrix.matrix);
+  if (side != Side::rowwise) matrix.columnwise = place_values(call.arena, format, matrix.matrix);
+  make_factors(call.stream, format, matrix, purpose);
 }
 
 }  // namespace
@@ -66,12 +87,15 @@ Factors::Factors(const ParamSpec& weight, const Recipe& recipe)
   gradient_ = recipe.gradient.value();
 }
 
-Operand Factors::activation(const Call& call, const Tensor& x, Side side) const {
-  if (!coded()) return x;
-  QuantizedMatrix matrix = matrix_of(x);
-  matrix.not_finite = call.not_finite();
-  place(call.arena, *activation_, matrix, side);
-  quantize_one(call.stream, *activation_, matrix, Purpose::activation);
+Operand Factors::activation(const Call& call, const Input& x, Side side) const {
+  if (!coded()) return std::get<Tensor>(x);
+  QuantizedMatrix matrix = matrix_of(call, stored(x));
+  if (const Gelu* const gelu = std::get_if<Gelu>(&x)) {
+    place(call.arena, *activation_, matrix, side);
+    quantize_one(call.stream, *activation_, matrix, *gelu);
+  } else {
+    make(call, *activation_, matrix, side, Purpose::activation);
+  }
   return operand_of(*activation_, side, matrix);
 }
 
@@ -79,14 +103,20 @@ bool Factors::draws() const {
   return gradient_ && visit_format(*gradient_, [&]<class F>() { return F::hadamard; });
 }
 
-Factors::Gradient Factors::gradient(const Call& call, const Tensor& dy, const Tensor& rows) const {
-  if (!coded()) return {dy, dy};
-  QuantizedMatrix matrix = matrix_of(dy);
-  matrix.not_finite = call.not_finite();
+Factors::Gradient Factors::gradient(const Call& call, const Output& dy, const Tensor& rows) const {
+  const GeluGradient* const gelu = std::get_if<GeluGradient>(&dy);
+  Tensor addends = gelu ? Tensor() : std::get<Tensor>(dy);
+  if (!coded()) return {addends, addends, addends};
+  QuantizedMatrix matrix = matrix_of(call, gelu ? gelu->dy : addends);
   matrix.draws = {call.key.seed, rowwise_draws_, columnwise_draws_, call.key.step, call.first_token, rows};
-  place(call.arena, *gradient_, matrix, std::nullopt);
-  quantize_one(call.stream, *gradient_, matrix, Purpose::gradient);
-  return {operand_of(*gradient_, Side::rowwise, matrix), operand_of(*gradient_, Side::columnwise, matrix)};
+  if (gelu) {
+    place(call.arena, *gradient_, matrix, std::nullopt);
+    if (gelu->bias.shape.rank() > 0) addends = call.arena.temp(DType::f32, gelu_gradient_sums(matrix.matrix));
+    quantize_one(call.stream, *gradient_, matrix, *gelu, addends);
+  } else {
+    make(call, *gradient_, matrix, std::nullopt, Purpose::gradient);
+  }
+  return {operand_of(*gradient_, Side::rowwise, matrix), operand_of(*gradient_, Side::columnwise, matrix), addends};
 }
 
 Operand Factors::weight(const Call& call, const Operand& held, Side side) const {

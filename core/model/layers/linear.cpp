@@ -12,12 +12,19 @@ Linear::Linear(ParamRegistry& registry, const std::string& name, const LinearSha
   if (shape.bias) bias_ = add_whole(registry, name + ".bias", {shape.out}, Role::bias, {});
 }
 
-void Linear::forward(const Call& call, const Tensor& y, const Tensor& x) const {
+void Linear::multiply(const Call& call, const Tensor& y, const Factors::Input& x,
+                      const std::optional<ParamId>& bias) const {
   const Region region(call.stream, region_);
   const Arena::Frame frame(call.arena);
   const Use w = call.weights.operand(call.stream, weight_, Side::rowwise);
   linear_forward(call.stream, y, factors_.activation(call, x, Side::rowwise), factors_.weight(call, *w, Side::rowwise),
-                 use_of(call, bias_)->data);
+                 use_of(call, bias)->data);
+}
+
+void Linear::forward(const Call& call, const Tensor& y, const Factors::Input& x) const { multiply(call, y, x, bias_); }
+
+void Linear::forward_without_bias(const Call& call, const Tensor& y, const Tensor& x) const {
+  multiply(call, y, x, {});
 }
 
 void Linear::forward_gelu(const Call& call, const Tensor& y, const Tensor& pre, const Tensor& x) const {
@@ -28,24 +35,24 @@ void Linear::forward_gelu(const Call& call, const Tensor& y, const Tensor& pre, 
                       factors_.weight(call, *w, Side::rowwise), use_of(call, bias_)->data);
 }
 
-void Linear::weight_gradient(const Call& call, const Gradient& dw, const Operand& dy, const Tensor& x) const {
+void Linear::weight_gradient(const Call& call, const Gradient& dw, const Operand& dy, const Factors::Input& x) const {
   const Arena::Frame frame(call.arena);
   const Operand columns = factors_.activation(call, x, Side::columnwise);
   if (accumulation_ == Accumulation::fused) return linear_weight_gradient(call.stream, dw, dy, columns);
-  const Tensor product = call.arena.temp(x.type, dw.sum.shape);
+  const Tensor product = call.arena.temp(Factors::stored(x).type, dw.sum.shape);
   linear_weight_gradient(call.stream, {product}, dy, columns);
   accumulate(call.stream, dw, product);
 }
 
-Operand Linear::gradients(const Call& call, const Tensor& dy, const Saved& saved) const {
+Operand Linear::gradients(const Call& call, const Factors::Output& dy, const Saved& saved) const {
   const Factors::Gradient factor = factors_.gradient(call, dy);
-  if (bias_) contribute(call, *bias_, [&](const Gradient& db) { bias_gradient(call.stream, db, dy); });
+  if (bias_) contribute(call, *bias_, [&](const Gradient& db) { bias_gradient(call.stream, db, factor.addends); });
   contribute(call, weight_, [&](const Gradient& dw) { weight_gradient(call, dw, factor.columnwise, saved.x); });
   return factor.rowwise;
 }
 
 // Gradients first: the reduction of a finished group runs under the product that follows.
-void Linear::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Saved& saved) const {
+void Linear::backward(const Call& call, const Tensor& dx, const Factors::Output& dy, const Saved& saved) const {
   const Region region(call.stream, region_);
   const Arena::Frame frame(call.arena);
   const Operand factor = gradients(call, dy, saved);

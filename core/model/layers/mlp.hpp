@@ -8,8 +8,8 @@ namespace tessera {
 class Mlp {
  public:
   struct Saved {
-    Tensor pre;          ///< [M,F], swiglu [M,2F]
-    Linear::Saved down;  ///< [M,F], the activation's output
+    Tensor pre;        ///< [M,F], swiglu [M,2F]; without up's bias where quantizers find the gelu
+    Tensor activated;  ///< [M,F], the activation's output; not where quantizers find it
   };
 
   /// Registers `name`.up or `name`.gate_up, and `name`.down.
@@ -20,6 +20,9 @@ class Mlp {
   void backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x, const Saved& saved) const;
 
  private:
+  /// Whether the quantizers before down's products and behind its input gradient find the gelu and its gradient.
+  bool in_quantizers() const { return activation_ == Activation::gelu && down_.finds_gelus() && up_.finds_gelus(); }
+
   Activation activation_;
   std::int64_t ffn_;
   DType type_;

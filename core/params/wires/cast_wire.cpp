@@ -7,7 +7,7 @@
 namespace tessera {
 namespace {
 
-/// One process group's part of the packed amaxes, as ranges of two kinds.
+/// The ranges of the packed amaxes on which one process group agrees; neighbouring ranges are joined.
 class Agreement {
  public:
   explicit Agreement(const Tensor& bits) : bits_(bits) {}
@@ -27,12 +27,12 @@ class Agreement {
  private:
   Tensor bits_;
   std::vector<Tensor> ranges_;
-  std::int64_t end_ = 0;  ///< of the last one
+  std::int64_t end_ = 0;  ///< end of the last range
 };
 
 class CastWire final : public CodedWire {
  public:
-  /// `buckets` of dense parameters before those of experts, so that few ranges hold what a process group agrees on.
+  /// `buckets` must have dense parameters before experts, so that the amaxes of a process group make few ranges.
   CastWire(const WireContext& context, std::span<const WireBucket> buckets)
       : CodedWire(context, buckets),
         block_scales_(block_scales(context, buckets)),
@@ -75,7 +75,7 @@ class CastWire final : public CodedWire {
     return shards;
   }
 
-  /// Amaxes of blocks where a block may have several owners, of members unless each has one.
+  /// Lists the amaxes to agree on: of blocks, if a block may have several owners; of members, if a member may.
   void agree(std::span<const WireBucket> buckets) {
     const QuantizeTable& table = shards_.tables().front();
     const Tensor bits = shards_.agreed_bits();
@@ -119,10 +119,10 @@ class CastWire final : public CodedWire {
     }
   }
 
-  std::vector<StoredArray> block_scales_;  ///< by bucket; empty where all ranks can make the scales
+  std::vector<StoredArray> block_scales_;  ///< by bucket; empty if all ranks compute the scales themselves
   ShardedWeights shards_;
   IndexedBy<GroupId, std::optional<QuantizeTable>> gathered_;
-  std::int64_t groups_ = 0;  ///< that have a table
+  std::int64_t groups_ = 0;  ///< number of groups that have a table
   std::array<std::vector<Tensor>, 2> agreed_;
 };
 

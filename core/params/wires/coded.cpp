@@ -7,7 +7,7 @@
 namespace tessera {
 namespace {
 
-/// One side of `count` members from place `i` of their bucket on; empty where an array is not there.
+/// One side of `count` members of a bucket from member `i` on; arrays that do not exist are empty.
 Copy copy_of(const Planes& planes, FormatId format, Side side, std::size_t i, std::size_t count) {
   const auto of = [&](PlaneKind kind) { return planes[kind] ? planes[kind].of(i, count) : Tensor{}; };
   return {of(data_of(format, side)), of(scales_of(side)), of(PlaneKind::amax), {}};

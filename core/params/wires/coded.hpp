@@ -10,8 +10,8 @@
 
 namespace tessera {
 
-/// Base of wires whose weights are held as codes: their operands, the entries of their tables, and the arrays that
-/// travel.
+/// Base of wires whose weights are held as codes: keeps operands, makes entries of quantization tables, and lists the
+/// arrays that travel.
 class CodedWire : public Wire {
  public:
   std::span<const Exchange> exchanges(GroupId group, const Held& held) const final {
@@ -25,17 +25,17 @@ class CodedWire : public Wire {
   CodedWire(const WireContext& context, std::span<const WireBucket> buckets);
 
   FormatId format() const { return format_; }
-  /// Entries of a table without values, one a parameter of a bucket in the order of its members; scales, where they
-  /// travel, lie in `block_scales`.
+  /// Table entries without source values, one for each parameter of a bucket, in the order of its members. Scales that
+  /// travel lie in `block_scales`.
   std::vector<QuantizedMatrix> matrices_of(const WireBucket& own, const Planes& planes,
                                            const StoredArray& block_scales = {}) const;
-  /// The same with this rank's part of the masters as values.
+  /// The same with this rank's part of the masters as source values.
   std::vector<QuantizedMatrix> owned_matrices_of(const WireBucket& own, const Planes& planes,
                                                  const StoredArray& block_scales = {}) const;
 
-  /// `array` is completed by each all-gather of its bucket, in place.
+  /// Registers `array` with the all-gathers of its bucket: each completes it in place.
   void travels(const WireBucket& own, const Tensor& array, Parts parts);
-  /// The same where `part` is gathered, with this rank's part from `kept`.
+  /// Registers `array` with those all-gathers of its bucket that gather `part`; this rank's part is sent from `kept`.
   void travels(const WireBucket& own, const Held& part, const Tensor& kept, const Tensor& array, const Parts& parts);
 
   const WireContext context_;
@@ -44,12 +44,12 @@ class CodedWire : public Wire {
   void add_operands(const WireBucket& own, std::size_t place);
 
   FormatId format_;
-  std::deque<Parts> parts_;  ///< that exchanges refer to
+  std::deque<Parts> parts_;  ///< exchanges refer to their vectors
   Exchanges exchanges_;
   std::vector<IndexedBy<ParamId, std::array<Operand, 2>>> operands_;  ///< by place
 };
 
-/// Elements of a parameter, with the gaps between its members.
+/// Elements of a parameter, gaps between its members included.
 std::int64_t positions_of(const QuantizedMatrix& matrix);
 
 }  // namespace tessera

@@ -7,12 +7,12 @@
 
 namespace tessera {
 
-/// The arrays that an all-gather of a wire's groups completes: by group, place and what is gathered.
+/// The arrays that the all-gathers of a wire's groups complete, by group, place and set of copies.
 class Exchanges {
  public:
   explicit Exchanges(const ParamLayout& layout) : of_(layout.groups().size()) {}
 
-  /// Adds an exchange of every all-gather to part.place that contains part.sides (none: of each).
+  /// Adds an exchange to every all-gather into part.place that gathers part.sides (none: to all of them).
   void add(GroupId group, const Held& part, const Exchange& exchange) {
     for (std::size_t sides = 0; sides < sets; ++sides)
       if (contains(static_cast<Sides>(sides), part.sides)) at(group, part.place)[sides].push_back(exchange);

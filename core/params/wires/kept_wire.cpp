@@ -7,15 +7,15 @@
 namespace tessera {
 namespace {
 
-/// The address of the whole array of which `part` holds the entries from `begin` on. Never followed outside of
-/// them.
+/// A tensor of the whole array, given memory for only its entries from `begin` on, in `part`. Entries outside of the
+/// part must not be accessed.
 Tensor whole_around(const Tensor& part, std::int64_t begin, const Shape& whole) {
   const auto bytes = static_cast<std::uintptr_t>(begin * size_of(part.type));
   const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(part.data) - bytes;
   return {reinterpret_cast<void*>(address), part.type, whole};
 }
 
-/// The amaxes of members, bucket by bucket: this rank's, those that ranks agree on, and where products read them.
+/// Amaxes of members, bucket by bucket: this rank's own, those agreed on, and the copies that products read.
 class MemberAmaxes {
  public:
   MemberAmaxes(const WireContext& context, std::span<const WireBucket> buckets) {
@@ -40,10 +40,10 @@ class MemberAmaxes {
 
   Tensor mine(std::size_t bucket, std::int64_t members) const { return mine_.flat(begins_[bucket], members); }
   void restart(Stream& stream) const { clear(stream, mine_); }
-  /// Amaxes are those of bf16 values: rounding changes none.
+  /// Writes this rank's amaxes as bf16 for the agreement; exact, since they are amaxes of bf16 values.
   void offer(Stream& stream) const { convert(stream, agreed_, mine_); }
   void accept(Stream& stream) const { convert(stream, *table_, 0, table_->pairs()); }
-  /// The part of a process group, as bits that a maximum over ranks compares.
+  /// The part of a process group, as u16 bits for a maximum over ranks.
   Tensor bits(ProcessGroup processes) const {
     const Tensor bits{agreed_.data, DType::u16, agreed_.shape};
     return processes == ProcessGroup::dense ? bits.flat(0, dense_) : bits.flat(dense_, end_ - dense_);
@@ -58,7 +58,7 @@ class MemberAmaxes {
 
 class KeptWire final : public CodedWire {
  public:
-  /// `buckets` of dense parameters before those of experts.
+  /// `buckets` must have dense parameters before experts.
   KeptWire(const WireContext& context, std::span<const WireBucket> buckets)
       : CodedWire(context, buckets), apart_(traits_of(format()).columnwise == formats::Columnwise::requantized) {
     if (traits_of(format()).tensor_amax) amaxes_.emplace(context, buckets);
@@ -114,7 +114,8 @@ class KeptWire final : public CodedWire {
     return kind == PlaneKind::rowwise || kind == PlaneKind::block_scales;
   }
 
-  /// Memory for this rank's part of what travels of a bucket, which all-gathers send; returns what is quantized to it.
+  /// Allocates memory for this rank's part of a bucket's arrays that travel, and registers their all-gathers. Returns
+  /// the table entries that quantize into it.
   std::vector<QuantizedMatrix> keep(const WireBucket& own, std::size_t number) {
     const Bucket& bucket = context_.layout.buckets()[own.id];
     require(bucket.owns_blocks(), "KeptWire", "takes buckets whose blocks have one owner each");
@@ -140,7 +141,7 @@ class KeptWire final : public CodedWire {
     return matrices;
   }
 
-  /// Work after an all-gather to one place: what is made from what has travelled.
+  /// Makes the tables for the work after an all-gather into one place, which derives the columnwise copy.
   void derive_in(std::span<const WireBucket> buckets, int place) {
     const auto slot = static_cast<std::size_t>(place);
     IndexedBy<GroupId, std::vector<QuantizedMatrix>> matrices(context_.layout.groups().size());
@@ -153,7 +154,7 @@ class KeptWire final : public CodedWire {
         derived_[slot][group] = placed_table(context_.device, format(), matrices[group]);
   }
 
-  bool apart_;  ///< both copies travel, each for itself
+  bool apart_;  ///< the two copies travel apart: neither can be derived from the other
   std::deque<Parts> kept_parts_;
   std::optional<MemberAmaxes> amaxes_;
   std::optional<QuantizeTable> owned_;

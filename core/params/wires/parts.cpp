@@ -7,12 +7,12 @@
 namespace tessera {
 namespace {
 
-/// The entry with which a part begins that begins at element `position`. What lies behind a member's last element
-/// belongs to whoever has that one.
+/// The first entry of the part that begins at element `position`. Entries behind those of a member's last element
+/// (padding) belong to the part that has that element.
 std::int64_t entry_at(const Bucket& bucket, const StoredArray& array, const std::vector<Density>& densities,
                       std::int64_t position) {
   const auto next = std::ranges::upper_bound(bucket.members, ElementIndex(position), {}, &Placement::offset);
-  const auto m = static_cast<std::size_t>(next - bucket.members.begin()) - 1;  // the first begins at 0
+  const auto m = static_cast<std::size_t>(next - bucket.members.begin()) - 1;  // the first member begins at 0
   const std::int64_t within = position - bucket.members[m].offset.value;
   if (within >= bucket.members[m].size.value) return array.members[m].end();
   const Density& density = densities[m];

@@ -7,24 +7,24 @@
 
 namespace tessera {
 
-/// How an array of a bucket is cut between ranks, in its entries: what an all-gather's Exchange refers to. Follows from
-/// the bucket's cuts of elements alone, so that whoever owns elements ships what is made of them.
+/// How a bucket's array is cut between ranks, in entries of the array: counts and displacements of an all-gather. The
+/// cuts follow from the bucket's cuts of elements, so that a rank sends what is made from the elements that it owns.
 struct Parts {
   std::vector<std::int64_t> counts, begins;  ///< of each rank's part
 };
 
-/// `entries` entries of an array for every `elements` elements of a member, in row-major order.
+/// An array has `entries` entries for every `elements` elements of a member, in row-major order.
 struct Density {
   std::int64_t elements = 1, entries = 1;
 };
 
-/// Parts of data, which stand at the bucket's offsets.
+/// Parts of an array of data, which lie at the bucket's offsets.
 Parts parts_of_data(const Bucket& bucket, FormatId format);
-/// Parts of an array that packs members, each of its density; a member's padding goes with its last row. Throws
-/// Error{internal} where a cut splits entries of a member.
+/// Parts of an array that packs members, each with its own density. A member's padding belongs to the part with its
+/// last row. Throws Error{internal} if a cut splits an entry.
 Parts parts_of(const Bucket& bucket, const StoredArray& array, const std::vector<Density>& densities);
 
-/// Densities: of scales, made by whole rows of blocks, with their padding; of block_scales_of(); of amaxes.
+/// Densities by member: of scales, counted in whole rows of blocks, padding included; of block_scales_of(); of amaxes.
 std::vector<Density> scale_densities(const ParamRegistry& registry, const Bucket& bucket, Side side);
 std::vector<Density> block_scale_densities(const ParamRegistry& registry, const Bucket& bucket);
 std::vector<Density> member_densities(const Bucket& bucket);

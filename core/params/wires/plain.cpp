@@ -33,7 +33,7 @@ class PlainWire final : public Wire {
   }
 
  private:
-  /// Of each bucket the part that is staged: what this rank keeps, or its slice of the whole.
+  /// The part of each bucket that is staged: the slice that this rank keeps, or its slice of the whole weights.
   std::vector<Slices::Slice> slices_of(const WireContext& context, std::span<const WireBucket> buckets) {
     std::vector<Slices::Slice> slices;
     for (const WireBucket& own : buckets) {
@@ -56,7 +56,7 @@ class PlainWire final : public Wire {
     }
   }
 
-  std::vector<Tensor> kept_;  ///< by bucket: this rank's part; empty where it lies in the whole
+  std::vector<Tensor> kept_;  ///< by bucket: the slice that this rank keeps (pooled); else empty
   Slices slices_;
   Exchanges exchanges_;
   std::vector<IndexedBy<ParamId, Operand>> operands_;  ///< by place

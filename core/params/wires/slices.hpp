@@ -8,22 +8,22 @@
 
 namespace tessera {
 
-/// Rounds this rank's slices of the masters to where an all-gather expects them. One table holds all groups; groups
-/// that are neighbours in it take one launch.
+/// Rounds this rank's slices of the masters into the buffers of an all-gather. One table holds all groups; groups that
+/// are neighbours in it take one launch.
 class Slices {
  public:
   struct Slice {
     GroupId group;
     Tensor to, master;
   };
-  /// `slices` group by group; `groups` of the whole layout.
+  /// `slices` are sorted by group; `groups` is the number of groups of the whole layout.
   Slices(Device& device, int groups, std::span<const Slice> slices);
 
   void round(Stream& stream, std::span<const GroupId> groups);
 
  private:
   struct Range {
-    int first = 0, last = 0;  ///< pairs in the table
+    int first = 0, last = 0;  ///< range of pairs in the table
     bool wanted = false;
   };
 

@@ -39,7 +39,7 @@ class TileWire final : public CodedWire {
     return placed_table(context_.device, format(), matrices);
   }
 
-  QuantizeTable owned_;  ///< this rank's rows of all weights
+  QuantizeTable owned_;  ///< quantizes this rank's rows of all weights
 };
 
 }  // namespace

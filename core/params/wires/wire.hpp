@@ -12,55 +12,55 @@
 
 namespace tessera {
 
-/// A stored array, as Weights shows it.
+/// A stored array of weights, as Weights and ParamSync show it.
 struct Plane {
   GroupId group;
   BucketId bucket;
   PlaneKind kind;
   Tensor values;
-  std::span<const Entries> members;  ///< where each member's entries lie, by place in Bucket::members
+  std::span<const Entries> members;  ///< entries of each member, by index in Bucket::members
 };
 
-/// One bucket as its wire sees it.
+/// One bucket, as its wire knows it.
 struct WireBucket {
   GroupId group;
   BucketId id;
-  /// Where it lies whole, live as long as the wire: in one place for good, of which this rank's part is its slice; or,
-  /// where ranks keep slices alone, in one of the slots of a pool.
+  /// Places of the whole weights, which must outlive the wire: one permanent place, of which this rank's part is its
+  /// slice; or, under full sharding, the slots of a pool.
   std::span<const Planes> places;
-  Tensor staged;  ///< where its bf16 waits for the all-gather and lies until consume(); Way::source alone
+  Tensor staged;  ///< bf16 staged for the all-gather, valid until consume(); Way::source alone
   Tensor master;  ///< this rank's slice, fp32
   bool pooled() const { return places.size() > 1; }
 };
 
-/// What of a group's weights is gathered, and to which of its places.
+/// Which copies of a group's weights are gathered, and into which place.
 struct Held {
   int place = 0;
   Sides sides = Sides::both;
 };
 
-/// How the buckets of one format travel and are rebuilt. A call works on all buckets of the groups that it names, in
-/// one launch; a step makes them in the order in which they stand here. The all-reduce and the all-gather between them
-/// are ParamSync's, its only caller. All are local; those that take a stream order on it.
+/// How the buckets of one format are sent and rebuilt. A call works on all buckets of the groups that it names, in one
+/// launch. A step calls the functions in the order below. ParamSync, the only caller, makes the all-reduce and the
+/// all-gather between them. Functions with a stream order on it. All Local.
 class Wire {
  public:
   virtual ~Wire() = default;
-  /// Amaxes of what this rank owns, for the ranks to agree on.
+  /// Computes the amaxes of the elements that this rank owns.
   virtual void measure(Stream& stream) = 0;
-  /// The amaxes of one process group's buckets, u16 bits of bf16 numbers >= 0: after measure() this rank's, whose
-  /// maximum over ranks stage() expects in their place. Nothing where ranks need not agree.
+  /// The amaxes of one process group's buckets: u16 bits of bf16 numbers >= 0. measure() writes this rank's; stage()
+  /// expects their maxima over ranks (all-reduce) in the same place. Empty if ranks need not agree.
   virtual std::span<const Tensor> agreed(ProcessGroup processes) const = 0;
-  /// Writes Q(bf16(master)) of this rank's slices, in wire form, where the all-gather expects it.
+  /// Writes this rank's slices of Q(bf16(master)), in the form that travels, into the all-gather's buffers.
   virtual void stage(Stream& stream, std::span<const GroupId> groups) = 0;
-  /// The arrays of a group that the all-gather completes; valid as long as the wire.
+  /// Buffers of a group's all-gather; valid as long as the wire.
   virtual std::span<const Exchange> exchanges(GroupId group, const Held& held) const = 0;
-  /// After the all-gather: makes what has not travelled from what has. The one place of post-processing.
+  /// Post-processing of the all-gather: derives the stored arrays that have not travelled from those that have.
   virtual void consume(Stream& stream, GroupId group, const Held& held) = 0;
-  /// What products read of a parameter in one place, [out, in] (vectors: [n]; grouped: all members).
+  /// The operand that products read: a parameter in one place, [out, in] (vectors: [n]; grouped: all members).
   virtual Operand operand(ParamId param, Side side, int place) const = 0;
 };
 
-/// What wires are made from.
+/// Arguments of all wires' constructors.
 struct WireContext {
   Device& device;
   const ParamRegistry& registry;
@@ -68,20 +68,22 @@ struct WireContext {
   const Ranks& ranks;
 };
 
-/// The wire of buckets of one format, in that way; all of them pooled, or none.
+/// Makes the wire of the buckets of one format with `way`. Either all buckets are pooled or none.
 std::unique_ptr<Wire> make_wire(const WireContext& context, Way way, std::span<const WireBucket> buckets);
 
-/// Weights that travel as they are kept, in a plain type: nothing to agree on or to rebuild.
+/// Wire of weights in a plain type, which travel as they are held: nothing to agree on or to rebuild.
 std::unique_ptr<Wire> plain_wire(const WireContext& context, std::span<const WireBucket> buckets);
-/// Codes of formats whose columnwise copy follows from the rowwise one: each rank casts its slices, by amaxes that all
-/// agree on where blocks have several owners; scales travel where they have one.
+/// Wire of formats whose columnwise copy can be derived from the rowwise one: each rank quantizes its slices, and
+/// rowwise codes travel. If a block may have several owners, ranks agree on amaxes by an all-reduce; if it has one, the
+/// scales travel.
 std::unique_ptr<Wire> cast_wire(const WireContext& context, std::span<const WireBucket> buckets);
-/// Codes and scales of both copies, neither of which follows from the other: each rank quantizes its rows of blocks.
+/// Wire of formats neither of whose copies can be derived from the other: each rank quantizes its rows of blocks, and
+/// codes and scales of both copies travel.
 std::unique_ptr<Wire> tile_wire(const WireContext& context, std::span<const WireBucket> buckets);
-/// Codes under full sharding, of which ranks keep slices of whole blocks: codes and scales travel at each gather, of
-/// both copies or of one from which the other follows.
+/// Wire of codes under full sharding: ranks keep slices of whole blocks, and codes and scales travel at each visit, of
+/// both copies or of one from which the other is derived.
 std::unique_ptr<Wire> kept_wire(const WireContext& context, std::span<const WireBucket> buckets);
-/// Codes that every rank makes of the bf16 that travels.
+/// Wire of codes that every rank quantizes itself from bf16, which travels.
 std::unique_ptr<Wire> source_wire(const WireContext& context, std::span<const WireBucket> buckets);
 
 }  // namespace tessera

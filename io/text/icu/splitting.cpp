@@ -16,7 +16,7 @@ void check(UErrorCode status, const char* what) {
   if (U_FAILURE(status)) throw Error(Exit::internal, fmt::format("ICU: {}: {}", what, u_errorName(status)));
 }
 
-/// UTF-8 as ICU reads it, without a copy.
+/// ICU's view of UTF-8 text, without a copy.
 class Utf8 {
  public:
   explicit Utf8(std::string_view text) {

@@ -1,10 +1,10 @@
 // disagree WHEN KIND: the last rank calls other collectives than the rest.
 //  WHEN  debug: compared before each; boundary: all begun, then compared; wait: each is waited for, then compared;
 //        ahead: all begun, then more work behind them than a GPU's queue holds
-//  KIND  order: #2 and #3 swapped; across: so too, and #2 is of neighbours alone, an exchange of rows, of as many as
-//        each pair of them likes; group: such a #2 in another process group; op, count: another #2; missing: no #5,
-//        Control instead; silent: no #5, asleep; none: nothing wrong
-// Where only a time-out can tell, it is a few seconds; elsewhere it is never reached, however busy the machine.
+//  KIND  order: #2 and #3 swapped; across: the same, with #2 an exchange of rows between neighbours only, whose counts
+//        differ by pair; group: such a #2 in another process group; op, count: another operation or count in #2;
+//        missing: no #5, a call of Control instead; silent: no #5, the rank sleeps; none: nothing wrong
+// The time-out is a few seconds for kinds that only a time-out detects; for others it is too long to be reached.
 #include <unistd.h>
 
 #include <cstdio>
@@ -22,7 +22,7 @@ namespace {
 
 using namespace tessera;
 
-/// One operation over `elements` u64 a rank of `group`, with its memory.
+/// One operation over `elements` u64 for each rank of `group`, with its memory.
 class Call {
  public:
   Call(Device& device, Communicator& group, Collective collective, std::int64_t elements)
@@ -77,7 +77,7 @@ int main(int argc, char** argv) {
   if (argc != 3) return 2;
   const std::string when = argv[1], kind = argv[2];
   const int gpus = static_cast<int>(Runtime::gpus().size());
-  // NCCL connects ranks at the first collective of a kind, and waits there for those that began with another.
+  // NCCL connects ranks at the first collective of a kind, and would wait there for ranks that begin with another.
   const bool hangs = kind == "silent" || (when == "wait" && kind != "none") || (when == "debug" && kind == "missing") ||
                      (gpus > 0 && when == "boundary" && (kind == "order" || of_neighbours(kind)));
   const std::chrono::seconds timeout(hangs ? 5 : 300);
@@ -91,7 +91,7 @@ int main(int argc, char** argv) {
   const bool odd = mpi.rank() == mpi.size() - 1;
   const std::vector<Call> list = calls(device, mesh, kind, odd);
   const Tensor some = device.allocate(Category::batch, DType::u64, {1});
-  clear(stream, some);  // a kernel's first launch loads it, and may wait for all that is under way
+  clear(stream, some);  // a kernel's first launch loads it, and may wait for all work under way
   std::vector<Pending> pending;
   for (const Call& call : list) {
     pending.push_back(call.begin(stream));
@@ -99,7 +99,7 @@ int main(int argc, char** argv) {
     pending.back().wait(stream);
     device.wait(stream.record());
   }
-  if (odd && kind == "silent") sleep(600);  // until the others end it
+  if (odd && kind == "silent") sleep(600);  // until the other ranks end it
   if (when == "ahead") {
     for (Pending& one : pending) one.wait(stream);
     for (int i = 0; i < 5000; ++i) clear(stream, some);

@@ -1,4 +1,4 @@
-// Fails on the last rank alone, so that the harness can be seen to report it.
+// Fails on the last rank alone: a test of the test harness, which must report it.
 #include <gtest/gtest.h>
 #include <mpi.h>
 

@@ -1,5 +1,5 @@
-// library_call KIND: all ranks but the last wait for it in a blocking call of MPI, as libraries make them.
-//  KIND  silent: it is asleep; elsewhere: it waits for them in a vote; none: it comes, though late
+// library_call KIND: all ranks but the last wait for the last one in a blocking call of MPI, as libraries do.
+//  KIND  silent: the last rank sleeps; elsewhere: it waits for the others in a vote; none: it comes late
 #include <unistd.h>
 
 #include <chrono>
@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
   const auto control = mpi.control(std::chrono::seconds(kind == "none" ? 300 : 4));
   control->about("a test");
   const bool last = mpi.rank() == mpi.size() - 1;
-  if (last && kind == "silent") sleep(600);  // until the others end it
+  if (last && kind == "silent") sleep(600);  // until the other ranks end it
   if (last && kind == "elsewhere") control->max(1);
   if (last && kind == "none") sleep(1);
   for (int call = 0; call < 3; ++call) {

@@ -1,5 +1,6 @@
-"""Makes format-<version>.tar.gz of the version that a program writes: two runs, experts in one dataset and one by one,
-saved by two ranks and by three, and what they hold according to that program.
+"""Makes format-<version>.tar.gz, checkpoints in the format version that a program writes: two runs (experts in one
+dataset, saved by two ranks; experts in a dataset each, saved by three) and expected.json, their content as that program
+reports it.
 
 usage: make.py TESSERA MPIEXEC
 """
@@ -26,11 +27,11 @@ checkpoint: {dir: LAYOUT}
 
 
 def make(tessera, mpiexec, folder):
-    """Fills the folder; returns the format version."""
+    """Writes the checkpoints and expected.json to the folder; returns the format version."""
     tokens = [i * i % 7 for i in range(1000)]
     with open(os.path.join(folder, "tokens.bin"), "wb") as file:  # llm.c: 256 words of header, then 16-bit tokens
         file.write(struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253) + struct.pack(f"<{len(tokens)}H", *tokens))
-    # By name, so that no path of this machine is recorded.
+    # tessera is started by name, so that checkpoints record no path of this machine.
     environment = {**os.environ, "PATH": os.path.dirname(os.path.abspath(tessera)) + os.pathsep + os.environ["PATH"], "OMP_NUM_THREADS": "1"}
     expected = {}
     for layout, ranks in (("single", 2), ("discrete", 3)):

@@ -10,9 +10,9 @@
 namespace tessera {
 namespace {
 
-constexpr std::int64_t length = 24;  // of small_runs
+constexpr std::int64_t length = 24;  // seq_len of small_runs
 
-/// A corpus whose token i is `first` + i, cut into windows, so that the first token of one tells it from all others.
+/// A corpus whose token i is `first` + i, cut into windows, so that a window's first token identifies it.
 class Counting {
  public:
   Counting(std::uint16_t first, std::int64_t windows) : tokens_(static_cast<std::size_t>(windows * length + 1)) {
@@ -67,7 +67,7 @@ TEST_F(MixedBatches, AreTheSameOnEveryRankCount) {
     for (std::int64_t step = 0; step < 9; ++step)
       EXPECT_EQ(begins(many, step), alone[static_cast<std::size_t>(step)]) << ranks << " ranks, step " << step;
   }
-  // Whoever begins in the middle has what the others have there.
+  // A run that begins in the middle gets the same batches there.
   std::vector<Batches> later = world(3);
   EXPECT_EQ(begins(later, 7), alone[7]);
   config_.run.seed += 1;

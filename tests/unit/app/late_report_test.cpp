@@ -10,7 +10,7 @@
 namespace tessera {
 namespace {
 
-/// Steps of one rank, their rows read as the test says.
+/// Steps of one rank, whose rows are read late or at once.
 class Steps {
  public:
   explicit Steps(Reading reading) : report_(device_, config_, engine_, control_, nullptr, reading) {
@@ -28,7 +28,7 @@ class Steps {
     return report_;
   }
 
-  std::vector<MetricsRow> rows;  ///< as handed on
+  std::vector<MetricsRow> rows;  ///< rows that the sink got
 
  private:
   static TokenStream tokens_of(const std::vector<std::uint8_t>& text) {
@@ -71,7 +71,7 @@ TEST_P(LateReportTest, HandsOnEachRowOnceAndOneStepLater) {
   }
   ASSERT_EQ(steps.rows.size(), 4u);
 
-  // What a step computed, read when nothing else had been begun.
+  // Results of steps, each read before anything else has begun: the expected values.
   Steps alone(Reading::at_once);
   for (std::int64_t step = 1; step <= 4; ++step) {
     alone.begun(step).finish();

@@ -50,7 +50,7 @@ TEST(Stop, HearsEverySignalThatItWatches) {
     Stop stop;
     EXPECT_FALSE(stop.due(1, seconds(0), control)) << signal;
     std::raise(signal);
-    if (signal != SIGINT) std::raise(signal);  // which a busy machine might delay by the second that makes it count
+    if (signal != SIGINT) std::raise(signal);  // a late second INT would end the process
     EXPECT_TRUE(stop.due(2, seconds(0), control)) << signal;
     EXPECT_EQ(stop.cause(), std::string("SIG") + sigabbrev_np(signal));
   }

@@ -17,7 +17,7 @@ TEST(CollectiveTotals, CountEveryCallOfEveryEntry) {
   const std::vector<CollectiveCost> costs{cost(Collective::all_to_all, 100, 3), cost(Collective::all_gather, 7, 2),
                                           cost(Collective::all_to_all, 10, 5)};
   const std::vector<CollectiveTotal> totals = totals_of(costs);
-  ASSERT_EQ(totals.size(), 2u);  // a kind that is not called has no line
+  ASSERT_EQ(totals.size(), 2u);  // kinds of collectives that are not called have no line
   EXPECT_EQ(totals[0].collective, Collective::all_gather);
   EXPECT_EQ(totals[0].calls, 2);
   EXPECT_EQ(totals[0].bytes, 14);

@@ -33,8 +33,8 @@ TEST(Utilisation, IsTheShareOfAllRanksPeak) {
   EXPECT_NE(utilisation_text(plan, Peak{"laptop", 0.05e12}).find(", 0.05 TFLOP/s (laptop"), std::string::npos);
 }
 
-/// Counted by hand: products of a layer's weights with each token, three times (forward, and two gradients), and what
-/// attention does, its scores once more in backward.
+/// FLOPs counted by hand: products of a layer's weights with each token, three times (forward and two gradients), and
+/// attention, whose scores are computed again in backward.
 TEST(ModelFlops, AreThoseOfTheFormula) {
   const RunConfig config = untied();
   const double C = 32, F = 128, V = static_cast<double>(config.model.vocab), T = 24, tokens = 12 * T;

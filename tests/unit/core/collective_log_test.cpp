@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-/// What one operation is; the memory is never touched.
+/// An operation; its memory is never accessed.
 struct Sketch {
   Collective collective = Collective::all_gather;
   DType type = DType::f32;
@@ -100,7 +100,7 @@ TEST(FirstDifference, IgnoresWhatHasLeftATail) {
   EXPECT_EQ(first_difference({{0, ""}, {1, ""}}), "");
 }
 
-/// Two ranks as one of them sees it: the other's votes are given.
+/// Control of one of two ranks; the test gives the other one's votes.
 class TwoRanks final : public Control {
  public:
   TwoRanks(const CollectiveLog& other) : other_(other) {}
@@ -162,7 +162,7 @@ TEST(MpiCounts, CountsInElementsWhileTheyFit) {
 TEST(MpiCounts, CountsInBlocksBeyond) {
   const std::int64_t counts[] = {3LL << 30, 0, 3LL << 30}, begins[] = {0, 3LL << 30, 3LL << 30};
   const std::int64_t block = block_of(counts, begins, 6LL << 30, int_max);
-  EXPECT_EQ(block, 1LL << 30);  // the divisor itself, 3 * 2^30, is beyond an int
+  EXPECT_EQ(block, 1LL << 30);  // the common divisor, 3 * 2^30, does not fit an int
   const std::int64_t uneven[] = {96LL << 26, 32}, at[] = {0, 96LL << 26};
   EXPECT_EQ(block_of(uneven, at, (96LL << 26) + 32, int_max), 32);
   const std::int64_t large[] = {1LL << 33, 1LL << 33}, places[] = {0, 1LL << 33};

@@ -207,7 +207,7 @@ TEST(Check, ExpertsAreSharedEvenly) {
                                          "has none: use 1, or give model.moe"});
 }
 
-// A token comes at most once to each expert of a rank, and not more often than it visits experts.
+// A token goes at most once to each expert of a rank, and to at most top_k experts.
 TEST(Derive, RoomForExpertsRowsIsAlwaysEnough) {
   const auto room = [](RunConfig config) {
     derive(config);
@@ -288,7 +288,7 @@ TEST(Check, WsdNeedsItsDecayWithinTheRun) {
             List{"optimizer.decay_steps: warm-up 21 and decay 80 are longer than the run of 100 steps"});
 }
 
-/// With weights held so.
+/// A config of this recipe with weights held like this.
 RunConfig holding(RecipeName recipe, PrimaryWeights held, GatherWire wire = GatherWire::automatic) {
   RunConfig config = sound();
   config.precision.recipe = recipe;
@@ -480,7 +480,8 @@ checkpoint: dir every_steps keep_last keep_every expert_layout io mpio_hints asy
 debug: replica_hash_every trace profile)");
 }
 
-// What the tensors, the state or the data order of a run hang on. Another value of these would go on from other bits.
+// Keys on which the tensors, the state or the data order of a run depend: with another value a resumed run would have
+// other bits.
 TEST(Keys, FixedAreThoseThatAResumedRunCannotChange) {
   std::string fixed, on_request;
   for (const KeyDoc& doc : key_docs()) {

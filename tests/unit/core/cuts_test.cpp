@@ -10,7 +10,7 @@
 #include "core/params/wires/parts.hpp"
 #include "kernels/formats/registry.hpp"
 
-/// Where buckets are cut between rows of blocks, and that whatever is made of a slice's elements is in the part of the
+/// Tile cuts of buckets between rows of blocks; and that every entry made from a slice's elements is in the part of the
 /// rank that owns them.
 namespace tessera {
 namespace {
@@ -22,7 +22,7 @@ std::vector<FormatId> weight_formats() {
           formats::id_of<formats::Nvfp4>};
 }
 
-/// Matrices and experts of random sizes that the format takes, and vectors between them.
+/// Parameters: matrices and experts of random sizes that the format takes, with vectors between them.
 ParamRegistry random_registry(FormatId format, std::mt19937& random, int count) {
   ParamRegistry registry({.weight = {DType::bf16, format}});
   const ParamRegistry::InBlock block(registry, 0);
@@ -51,12 +51,12 @@ std::vector<std::int64_t> cuts_of(const Bucket& bucket) {
   return cuts;
 }
 
-/// The rule, position by position.
+/// The rule of tile cuts, by trying every position.
 std::vector<std::int64_t> nearest(const std::vector<std::int64_t>& allowed, std::int64_t size, int ranks) {
   std::vector<std::int64_t> cuts{0};
   for (int r = 1; r < ranks; ++r) {
     std::int64_t best = allowed.front();
-    for (const std::int64_t p : allowed)  // ascending: of two at one distance the lower stays
+    for (const std::int64_t p : allowed)  // ascending, so that of two equally near ones the lower is kept
       if (std::abs(p * ranks - r * size) < std::abs(best * ranks - r * size)) best = p;
     cuts.push_back(std::max(best, cuts.back()));
   }
@@ -121,10 +121,11 @@ TEST(Cuts, MoveNoOffsetOwnEachElementOnceAndChangeTheHash) {
     }
 }
 
-/// Entries of an array that are made of element (row, column) of member i.
+/// Entries of an array that are made from element (row, column) of member i.
 using EntryOf = std::function<std::int64_t(std::size_t i, std::int64_t row, std::int64_t column)>;
 
-/// Each entry is in the part of the rank that owns what it is made of; parts follow one another and leave nothing out.
+/// Expects that each entry is in the part of the rank that owns the elements it is made from, and that parts are
+/// contiguous and cover the array.
 void expect_packed(const ParamRegistry& registry, const Bucket& bucket, const Parts& parts, std::int64_t entries,
                    const EntryOf& entry) {
   std::map<std::int64_t, std::int64_t> by_place;
@@ -156,7 +157,7 @@ void expect_packed(const ParamRegistry& registry, const Bucket& bucket, const Pa
   }
 }
 
-/// A rank ships what it owns: of data under any cuts, of scales, with their padding, between rows of blocks.
+/// Ranks send what is made from the elements that they own: data under any cuts; scales, with padding, under tile cuts.
 TEST(Parts, AreWhatTheSlicesElementsAreMadeInto) {
   std::mt19937 random(9);
   Device device(Device::Kind::measuring);

@@ -1,4 +1,4 @@
-// Whole-matrix owners: the dealing, and the layouts that it makes.
+// Whole-matrix owners: dealing members to ranks, and the resulting layouts.
 #include "core/layout/dealing.hpp"
 
 #include <gtest/gtest.h>
@@ -47,7 +47,8 @@ TEST(Dealing, TheNextBucketGoesToWhoHasLeast) {
 }
 
 TEST(Dealing, PassesOverRanksWithTooManyElements) {
-  // Cheap members with many elements: without the limit rank 0, of least cost, would take a second one.
+  // Cheap members with many elements: without the limit of elements rank 0, with the least cost, would get a second
+  // one.
   const std::vector<OwnerLoad> all{{1, 100}, {9, 10}, {1, 60}, {1, 10}};
   Dealing dealing(2, all);  // 1.25 * 90 + 100 = 212.5
   EXPECT_EQ(dealing.deal(std::span(all).first(2)), (Runs{{1, 1}, {1, 0}}));
@@ -255,7 +256,7 @@ TEST(WholeMatrixLayout, TheHashTellsOwnersApart) {
   EXPECT_NE(hash(fused, {2, 2, 4000}), hash(fused, muon(2, 2, 4000)));
 }
 
-/// The owner kinds of each group, in its order.
+/// The owner kinds of each group's buckets, in their order.
 std::vector<std::vector<OwnerKind>> kinds(const ParamRegistry& registry, const LayoutRules& rules) {
   std::vector<std::vector<OwnerKind>> all;
   const ParamLayout layout = ParamLayout::build(registry, rules);

@@ -200,7 +200,7 @@ TEST(Device, RepeatedWorkGoesOnAsItBegan) {
   EXPECT_EQ(repeated.replays(), device.compute().native() ? 5 : 0) << "not 0, 1, recorded in 2, not 6";
 }
 
-/// Slow copies to the host, of which repeated work, eager and replayed, overwrites the source.
+/// Slow copies to the host whose source is overwritten by RepeatedWork, eager and replayed: it must wait for the event.
 TEST(Device, WorkWaitsForAnExternalEventWheneverItRuns) {
   constexpr int copies = 16;
   Device device;
@@ -212,7 +212,7 @@ TEST(Device, WorkWaitsForAnExternalEventWheneverItRuns) {
   RepeatedWork repeated(device);
   fill(device.compute(), value, 0);
   for (int round = 0; round < 6; ++round) {
-    if (round != 1) {  // in which the event is reached before
+    if (round != 1) {  // in round 1 the event has been reached before
       device.saves().wait(device.compute().record());
       for (int c = 0; c < copies; ++c) device.fetch(device.saves(), pinned.data() + c * value.bytes(), value);
       copied.record(device.saves());

@@ -9,7 +9,7 @@
 namespace tessera::test {
 namespace {
 
-/// Everything that a pass leaves behind.
+/// All results of a pass.
 struct Outcome {
   StepSums sums;
   std::map<std::string, std::vector<double>> gradients;
@@ -129,12 +129,12 @@ TEST(GptBits, EvaluationSeesTheLossOfTraining) {
     const StepSums training = gpt.gradient(), evaluation = gpt.evaluate();
     EXPECT_TRUE(same_bits(std::vector{training.loss}, std::vector{evaluation.loss}));
     EXPECT_GT(training.loss, 0);
-    EXPECT_EQ(evaluation.balance, 0);  // sums of training are made in backward alone
+    EXPECT_EQ(evaluation.balance, 0);  // these sums are made in backward only
     EXPECT_EQ(evaluation.z, 0);
   }
 }
 
-/// The loss of the first sequences of three, behind which `padding` others hold one token.
+/// The loss of the first 3 - `padding` sequences of three; the others are padding and hold a single token.
 double loss_before_padding(TinyGpt& gpt, std::int64_t padding, std::int32_t token) {
   gpt.set_batch("0", 0);
   gpt.batch.padding = padding;
@@ -147,10 +147,10 @@ double loss_before_padding(TinyGpt& gpt, std::int64_t padding, std::int32_t toke
   return gpt.evaluate().loss;
 }
 
-// What lies behind the real sequences of an evaluation's last micro-batch must not be seen in its loss.
+// The padding of an evaluation's last micro-batch must not change its loss.
 TEST(GptBits, PaddingCountsInNoSumAndChangesNoBit) {
   for (GptShape shape : {dense(DType::f32), dense(DType::bf16), experts(DType::f32), experts(DType::bf16)})
-    for (const std::int64_t rows_at_once : {1000, 5}) {  // the head in one piece; in pieces that end in padding
+    for (const std::int64_t rows_at_once : {1000, 5}) {  // all; pieces that end in padding
       shape.logits_at_once = rows_at_once * shape.padded_vocabulary();
       TinyGpt gpt(shape, 3);
       const double whole = gpt.evaluate().loss;
@@ -244,7 +244,7 @@ TEST(GptBits, TheOrderIsThatOfTheModel) {
   std::vector<std::string> registered;
   for (const ParamSpec& spec : gpt.registry.specs()) registered.push_back(spec.name);
   EXPECT_EQ(first_use, registered);
-  // A tied embedding: the head's part, then the tokens', which end the backward pass.
+  // A tied embedding gets contributions from the head, at the beginning of backward, and from the tokens, at its end.
   const auto& written = gpt.params.order_written();
   EXPECT_EQ(written.front(), "embed.tokens");
   EXPECT_EQ(written.back(), "embed.tokens");

@@ -1,4 +1,4 @@
-// A sequence that grows, token by token or in pieces, against the model's forward over the whole of it.
+// Gpt::extend with a key/value cache, token by token or in pieces, against the model's forward over the whole sequence.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -6,7 +6,7 @@
 namespace tessera::test {
 namespace {
 
-/// Every parameter of the model against finite differences, in fp64.
+/// Gradients of every parameter of the model against finite differences, in fp64.
 void check(const GptShape& shape) {
   TinyGpt gpt(shape, 2);
   gpt.gradient();

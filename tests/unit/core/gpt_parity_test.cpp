@@ -49,11 +49,11 @@ double distance(std::vector<double> a, const std::vector<double>& b) {
   return norm_of(a);
 }
 
-/// The relative errors of one model against its golden, worst first where there are many. NaN fails every comparison.
+/// Relative errors of one model against its golden. NaN fails every comparison.
 struct Errors {
   double loss = 0, auxiliary = 0, gradients = 0, logits = 0, training = 0;
 };
-/// NaN wins, so that none is lost among others.
+/// The larger error; NaN if either is NaN, so that none is lost.
 void worst(double& error, double other) { error = other <= error ? error : other; }
 
 /// AdamW on fp32 masters with the kernels themselves.

@@ -10,7 +10,7 @@
 namespace tessera::test {
 namespace {
 
-/// One layer [M,C] -> [M,N] with parameters and memory, and the number <r, y> (plus auxiliary losses) made of it.
+/// One layer [M,C] -> [M,N] with parameters and memory, and the scalar <r, y> (plus auxiliary losses) of its output.
 class LayerBench {
  public:
   explicit LayerBench(const GptShape& s, std::int64_t sequences = 3)
@@ -20,7 +20,7 @@ class LayerBench {
         sums(device.allocate(Category::batch, DType::u64, {sizeof(StepSums) / 8})),
         x(device.allocate(Category::activations, DType::f64, {tokens, s.hidden})) {}
 
-  /// Call once the layer has registered its parameters.
+  /// To be called when the layer has registered its parameters.
   void initialise(std::int64_t outputs) {
     params = std::make_unique<FlatParams>(device, registry, DType::f64);
     std::uint64_t seed = 100;
@@ -45,7 +45,8 @@ class LayerBench {
     return c;
   }
 
-  /// Checks d value / d everything. forward(call) fills y; backward(call) writes dx and adds to the gradients.
+  /// Checks the derivatives of the scalar by x and by all parameters. forward(call) fills y; backward(call) writes dx
+  /// and adds to the gradients.
   template <class Forward, class Backward>
   void check(const Forward& forward, const Backward& backward) {
     const auto run = [&] {
@@ -80,7 +81,7 @@ class LayerBench {
           << registry[id].name;
   }
 
-  /// The same for a layer with the interface of call.hpp.
+  /// The same for a layer with forward and backward as in call.hpp.
   template <class Layer>
   void check(const Layer& layer) {
     check(

@@ -16,7 +16,7 @@ ParamSpec vector_of(const std::string& name, std::int64_t n) {
   return {name, {n}, 1, Role::bias, {}, {name, {n}, 0}};
 }
 
-/// Experts' weights of one projection, as one parameter or as one each.
+/// Experts' weights of one projection, as one parameter (single) or one each (discrete).
 void add_experts(ParamRegistry& registry, const std::string& name, int experts, std::int64_t out, std::int64_t in,
                  bool single) {
   const Shape canonical{experts, out, in};
@@ -105,7 +105,7 @@ TEST(ParamLayout, NoCutSplitsAByteOfAnyFormat) {
   }
 }
 
-/// Three blocks between an embedding and a head, each with a matrix, its bias and two experts.
+/// Parameters of three blocks between an embedding and a head; each block has a matrix, its bias and two experts.
 ParamRegistry blocks_between(const FormatRules& rules) {
   ParamRegistry registry(rules);
   const auto add = [&](const std::string& name, Shape shape, Role role) {
@@ -153,7 +153,8 @@ TEST(ParamLayout, FormatsShareGroupsButNoBucket) {
   expect_every_element_owned_once(registry, layout);
   for (const Bucket& bucket : layout.buckets())
     for (const Placement& p : bucket.members) EXPECT_EQ(registry[p.param].format, bucket.key.format);
-  // Of each process group, the last bucket of either format: nvfp4's of block 1, plain ones of the model's beginning.
+  // The last buckets of both formats form a group in each process group: nvfp4's of block 1, plain ones of the
+  // embedding.
   std::vector<std::set<std::string>> shared;
   for (const BucketGroup& group : layout.groups()) {
     if (group.buckets.size() == 1) continue;
@@ -209,7 +210,7 @@ TEST(ParamLayout, SingleAndDiscreteExpertsLieAlike) {
   }
 }
 
-// With expert parallelism each rank registers its own experts, and all must find that they agree.
+// With expert parallelism each rank registers its own experts; all ranks must get the same layout hash.
 TEST(ParamLayout, HashCountsExpertsFromTheFirstOneHere) {
   const auto hash_of = [](std::int64_t first, std::int64_t step) {
     ParamRegistry registry;

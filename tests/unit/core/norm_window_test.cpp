@@ -12,7 +12,7 @@ namespace {
 
 constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
 
-/// The norm of a step: about 1, and never twice the same.
+/// The norm of a step: about 1, and different for each step.
 float norm_of(std::int64_t step) { return 1 + 0.1f * static_cast<float>(step * 7919 % 101) / 101; }
 
 NormWindow after(std::int64_t step) {
@@ -21,7 +21,7 @@ NormWindow after(std::int64_t step) {
   return window;
 }
 
-/// mean + 2 deviations of steps [step - 129, step - 2], as the definition has it.
+/// mean + 2 deviations of steps [step - 129, step - 2], by definition.
 float expected(std::int64_t step) {
   double sum = 0, squares = 0;
   for (std::int64_t s = step - 129; s <= step - 2; ++s) sum += norm_of(s);

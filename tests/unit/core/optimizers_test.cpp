@@ -21,7 +21,7 @@ namespace {
 
 constexpr double decay = 0.25;
 
-/// Odd sizes, of all decays, in several buckets; one expert projection, held one by one.
+/// Parameters of odd sizes, with and without decay, in several buckets; one discrete expert projection.
 ParamRegistry parameters() {
   ParamRegistry registry;
   const auto add = [&](const std::string& name, Shape shape, Role role) {
@@ -37,7 +37,7 @@ ParamRegistry parameters() {
   return registry;
 }
 
-/// Sets every master of its buckets to the number of its steps.
+/// A rule that sets every master of its buckets to the number of its steps.
 class Counting final : public Rule {
  public:
   Counting(Device& device, const ParamLayout& layout, std::vector<BucketId> buckets, const char* slot,
@@ -215,10 +215,10 @@ TEST_F(OptimizersTest, CountersGoByName) {
   for (const auto& wrong : {fewer, other, mistyped}) EXPECT_THROW(optimizers.words_of(wrong), Error);
 }
 
-/// Two rules at work: Counting on the experts, AdamW on all else, beside AdamW by the serial reference.
+/// Two rules: Counting on the experts, AdamW on all else, compared with the serial reference of AdamW.
 class SteppedTest : public OptimizersTest {
  protected:
-  /// What AdamW leaves of a bucket, member by member; gaps are zero.
+  /// Expected masters of a bucket after AdamW, member by member; gaps are zero.
   struct Expected {
     std::vector<float> master, m, v;
   };
@@ -273,7 +273,7 @@ class SteppedTest : public OptimizersTest {
     }
   }
 
-  /// Returns the launches of the rules.
+  /// Makes a step; returns the number of the rules' launches.
   std::int64_t step(Reduced&& gradients) {
     const std::int64_t before = stream().launches();
     Updated updated = optimizers_.step(

@@ -1,4 +1,4 @@
-// Refusals that depend on what the back end's kernels take.
+// Refusals that depend on the limits of the back end's kernels.
 #include <gtest/gtest.h>
 
 #include "core/plan/plan.hpp"
@@ -41,7 +41,7 @@ TEST(Refusals, ExpertGroupsDivideTheRanks) {
     EXPECT_EQ(found.front().keys.front(), "parallel.expert");
     EXPECT_NE(found.front().text.find(std::to_string(expert) + " does not divide 1 ranks"), std::string::npos);
     EXPECT_THROW(resolve(config, 1, 0), Error);
-    // What a product takes is of the experts that one rank holds.
+    // The limit of a product concerns the experts that one rank holds.
     RunConfig many = config;
     many.model.moe->experts = 240 * expert;
     many.model.moe->weights = ExpertWeights::discrete;

@@ -148,7 +148,7 @@ TEST(Sampler, RefusesAnEmptyCorpusAndNegativeSamples) {
   EXPECT_THROW(Sampler(5, Order::shuffled, 1).window(-1), Error);
 }
 
-// Seats by Sainte-Lague's rule, dealt one by one.
+// Reference: seats by Sainte-Lague's rule, dealt one by one.
 std::vector<Mixture::Place> dealt(const std::vector<double>& weights, std::int64_t samples) {
   std::vector<std::int64_t> taken(weights.size());
   std::vector<Mixture::Place> places;
@@ -163,7 +163,7 @@ std::vector<Mixture::Place> dealt(const std::vector<double>& weights, std::int64
 }
 
 TEST(Mixture, DealsSamplesBySainteLague) {
-  // Sums are powers of two, so that no share is rounded.
+  // Weights whose sums are powers of two, so that no share is rounded.
   for (const std::vector<double>& weights :
        {std::vector{1.0}, {2.0}, {1.0, 1.0}, {3.0, 1.0}, {1.0, 7.0}, {0.5, 0.25, 0.25}, {1.0, 20.0, 3.0, 8.0, 32.0}}) {
     const auto expected = dealt(weights, 500);
@@ -229,7 +229,7 @@ TEST(BatchPlan, RefusesWhatDoesNotDivide) {
   EXPECT_THROW(BatchPlan(24, 3).share(-1, 0), Error);
 }
 
-// What a micro-batch holds, and when its sum is added, is the same at any number of ranks.
+// The contents of a micro-batch, and the order of sums, do not depend on the number of ranks.
 TEST(EvaluationPlan, DealsTheSamePiecesWhateverTheRanks) {
   for (std::int64_t held : {1, 3, 40, 1000})
     for (std::int64_t micro : {1, 3, 8}) {

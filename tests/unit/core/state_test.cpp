@@ -18,7 +18,7 @@ TEST(WeightMachine, CountsOneEpochAStep) {
   }
 }
 
-// What ParamSync does to the machines is held to a model in tests/mpi; this is what it must never get away with.
+// Illegal transitions of the state machines. tests/mpi compares ParamSync's use of them with a model.
 TEST(WeightMachine, HandsOutNothingThatWasNotGathered) {
   WeightMachine machine;
   EXPECT_THROW(machine.to(WeightState::ready), StateError);

@@ -28,7 +28,7 @@ std::map<std::string, double> seconds_of(Device& device) {
 
 double of(const DeviceTime& time, RegionName name) { return time.regions[static_cast<std::size_t>(name)]; }
 
-// Tools and scripts know regions by these names.
+// Names of regions, which tools and scripts use.
 TEST(Timeline, NamesOfRegionsStay) {
   std::vector<std::string> names;
   for (std::size_t i = 0; i < region_names; ++i) names.emplace_back(name_of(static_cast<RegionName>(i)));
@@ -61,7 +61,7 @@ TEST(Timeline, LayersOfAnEvaluationArePartOfIt) {
     const Region inner(device.compute(), attention);
     pass_time();
   }
-  { const Region alone(device.compute(), attention); }  // of a sample: no step's
+  { const Region alone(device.compute(), attention); }  // outside of steps, as in a sample
   std::map<std::string, double> seconds = seconds_of(device);
   EXPECT_GE(seconds["evaluate"], 3e-3);
   EXPECT_FALSE(seconds.contains("attention"));
@@ -128,7 +128,7 @@ TEST(Timeline, AGpuTellsItsOwnTimes) {
   EXPECT_LE(spent[0].end, host_nanoseconds());
 }
 
-/// Streams by which lists of stretches are told apart; nothing runs.
+/// Lists of stretches on two streams, on which nothing runs.
 class Spent : public ::testing::Test {
  protected:
   static constexpr std::int64_t second = 1'000'000'000;

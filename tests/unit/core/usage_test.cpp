@@ -43,7 +43,7 @@ TEST(Usage, ListsEveryAccessOfForwardBackwardAndEvaluation) {
     EXPECT_EQ(plan.usage.writes(param), 1) << plan.registry[param].name;
   }
   EXPECT_TRUE(std::equal(forward.begin(), forward.begin() + 5, plan.usage.evaluation.begin()));
-  // Forward's first is the embedding, backward's last the first block's.
+  // Forward begins with the embedding; backward ends with the first block.
   EXPECT_EQ(plan.registry[forward.front().param].role, Role::embedding);
   EXPECT_TRUE(plan.registry[backward.back().param].name.starts_with("layers.0."));
 }
@@ -53,7 +53,7 @@ TEST(Usage, ARecomputedForwardBelongsToBackward) {
   EXPECT_EQ(half_of(again.usage.training, Half::forward), half_of(kept.usage.training, Half::forward));
   const std::vector<Access> backward = half_of(again.usage.training, Half::backward);
   EXPECT_GT(backward.size(), half_of(kept.usage.training, Half::backward).size());
-  // But for the product that ends a block: nothing in backward reads what it gives.
+  // Except the product that ends a block: backward does not read its result, so it is not recomputed.
   for (int p = 0; p < again.registry.size(); ++p) {
     const ParamSpec& spec = again.registry[{p}];
     if (spec.role != Role::matrix) continue;

@@ -28,7 +28,7 @@ RunConfig sharded(RunConfig config, RecipeName recipe, Mode mode, GatherGranular
   return config;
 }
 
-/// "0 1r 1c": the block, or the parameter that begins what stands outside blocks, and the sides of its codes.
+/// Visits as text, "0 1r 1c": the block (or first parameter of a module outside of blocks), and the sides of its codes.
 std::string text(const RunPlan& plan, const std::vector<Access>& accesses, ProcessGroup processes) {
   std::string all;
   for (const Visit& visit : visits_of(accesses, plan.registry, plan.layout, plan.sync.weights)) {

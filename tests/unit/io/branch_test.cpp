@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using Names = std::vector<std::string>;
 
-/// A run directory whose step folders hold one word each: `old`, or `new` of the branch.
+/// A run directory whose step folders hold one word each: `old`, or `new` if the branch wrote them.
 class BranchTest : public ::testing::Test {
  protected:
   const fs::path run_ = fs::temp_directory_path() / ("tessera-branch-" + std::to_string(::getpid()));
@@ -51,14 +51,14 @@ class BranchTest : public ::testing::Test {
     write(run_ / "metrics.jsonl", "new rows");
     return left;
   }
-  /// A branch from step 20 whose first checkpoint is that of `step`.
+  /// Makes a branch from step 20 whose first checkpoint is of step `step`.
   void branch(std::int64_t step) const {
     begin(20, run_ / step_folder(20));
     commit(step);
     settle_branch(run_);
   }
 
-  /// Every name with its word, or the text of a file.
+  /// Contents of the run directory: every name with its word, or the text of a file.
   Names holds() const {
     Names all;
     for (const fs::directory_entry& entry : fs::directory_iterator(run_)) {
@@ -93,7 +93,7 @@ TEST_F(BranchTest, IsNoneWhereNoLaterStepIs) {
   EXPECT_EQ(holds(), before_);
 }
 
-/// What a process does until it is killed as it comes to a phase for the n-th time; then the next one's start.
+/// A process is killed when it enters a phase for the n-th time; then the next one starts.
 TEST_F(BranchTest, IsWholeOrNotBegunWhereverItIsKilled) {
   for (std::int64_t step : {30, 40, 60})
     for (const auto& [phase, times] : {std::pair("branch", 3), std::pair("rename", 1), std::pair("aside", 2)})
@@ -120,7 +120,7 @@ TEST_F(BranchTest, IsWholeOrNotBegunWhereverItIsKilled) {
 
 TEST_F(BranchTest, GivesBackANameThatItsFirstCheckpointWasToTake) {
   begin(20, run_ / step_folder(20));
-  make_way(run_, step_folder(40));  // and there the process ended
+  make_way(run_, step_folder(40));  // the process was killed here
   EXPECT_EQ(step_folders(run_).size(), 2);
   settle_branch(run_);
   EXPECT_EQ(holds(), before_);

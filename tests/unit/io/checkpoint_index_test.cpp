@@ -1,4 +1,4 @@
-// What a checkpoint's file says of all its tensors at once, beside what each dataset says of itself.
+// The table of all tensors in a checkpoint's file, against the attributes of its datasets.
 #include <gtest/gtest.h>
 
 #include "io/checkpoint/reader.hpp"
@@ -17,7 +17,7 @@ constexpr const char* names[] = {model_file, optimizer_file};
 class CheckpointIndex : public ::testing::TestWithParam<ExpertWeights> {
  protected:
   CheckpointIndex() {
-    for (const char* slot : {"model", "adamw/m"}) {  // of which the model's alone says in its file what it is tied to
+    for (const char* slot : {"model", "adamw/m"}) {  // only the model's file says what a tensor is tied to
       saved_.add(slot, "token_embedding.weight", {40, 16}, Role::embedding,
                  "head.weight.of.a.name.that.is.longer.than.any.path");
       saved_.add(slot, "norm.weight", {16}, Role::norm);
@@ -44,18 +44,18 @@ class CheckpointIndex : public ::testing::TestWithParam<ExpertWeights> {
     byte = static_cast<char>(byte ^ (1 << bit));
     PosixFile(file(name), PosixFile::Mode::write).write(at, &byte, 1);
   }
-  /// Where the table of weights begins: with its first row, the only place of a whole path.
+  /// Offset of the table of weights: that of its first row, the only place where a whole path is written.
   std::int64_t table() const {
     const std::size_t found = test::read_file(file(model_file)).find("/model/token_embedding.weight");
     if (found == std::string::npos) throw std::runtime_error("a file without a table");
     return static_cast<std::int64_t>(found);
   }
-  /// The first letter of the first tensor's axes in the table: v becomes w.
+  /// Changes the first letter of the first tensor's axes in the table, v to w.
   void rename_axes() const {
     const std::size_t from = static_cast<std::size_t>(table());
     flip(model_file, static_cast<std::int64_t>(test::read_file(file(model_file)).find("vocabulary", from)), 0);
   }
-  /// The manifest as if it had been written so.
+  /// Rewrites the manifest with a change.
   template <class Change>
   void seal(const Change& change) const {
     Manifest manifest = parse_manifest(read_text_file(file(manifest_file)), file(manifest_file));
@@ -81,7 +81,7 @@ TEST_P(CheckpointIndex, SaysWhatDatasetsAre) {
   EXPECT_TRUE(Checkpoint(folder()).verify().empty());
 }
 
-/// No dataset is asked where the manifest vouches for all but payload; verify asks them none the less.
+/// Datasets' attributes are not read if the manifest's digest covers the structure; verify reads them all the same.
 TEST_P(CheckpointIndex, IsTakenWhereTheManifestVouchesForIt) {
   rename_axes();
   seal([&](Manifest& manifest) { manifest.structures[model_file] = hex(digest(model_file, indexed(model_file))); });
@@ -102,7 +102,7 @@ TEST_P(CheckpointIndex, IsNotTakenWhereAnythingChanged) {
   EXPECT_EQ(wrong[0], file(model_file).string() + ": holds other structure than was saved");
 }
 
-/// As those of format 1.1 are.
+/// A manifest without digests of structure, as of format 1.1: the table is not used.
 TEST_P(CheckpointIndex, IsNoneInAManifestWithoutDigestsOfStructure) {
   const std::vector<StoredTensor> sound = Checkpoint(folder()).tensors();
   rename_axes();
@@ -140,12 +140,12 @@ TEST_P(CheckpointIndex, DigestCoversAllButPayload) {
   }
 }
 
-/// Whatever a row says, what comes of it lies within the file, or is refused.
+/// A damaged row is refused, or the places that result from it lie within the file.
 TEST_P(CheckpointIndex, OfDamagedRowsIsRefusedOrNotTaken) {
   const std::vector<StoredTensor> sound = indexed(model_file);
   const std::uint64_t whole = digest(model_file, sound);
   const std::int64_t begin = table(), bytes = payload(model_file).size();
-  const std::int64_t end = sound[0].parts[0].offset;  // rows and places lie before all payload
+  const std::int64_t end = sound[0].parts[0].offset;  // the table lies before all payload
   ASSERT_GT(end, begin + 600);
   int refused = 0, other = 0;
   for (std::uint64_t i = 0; i < 400; ++i) {

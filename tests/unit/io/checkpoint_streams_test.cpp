@@ -1,4 +1,4 @@
-// Payload on its way between memory and files: blocks that threads write and read, and what lies in them.
+// Streaming payload between memory and files: blocks that threads write and read, and their contents.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 constexpr std::size_t numbers = 50;
 using Filled = BlockRing::Filled;
 
-/// Bytes that tell where they belong.
+/// Bytes that encode their position.
 std::byte byte_at(std::size_t offset) { return static_cast<std::byte>(offset * 31 % 251); }
 
 void fill(std::size_t number, std::span<std::byte> block) {
@@ -54,7 +54,7 @@ TEST(BlockRing, ThrowsWhatKeptAnyOfItFromTheDisk) {
     ++written;
   });
   try {
-    for (std::size_t number = 0; number < numbers; ++number) fill(number, ring.next());  // more than there is room for
+    for (std::size_t number = 0; number < numbers; ++number) fill(number, ring.next());  // more than the ring has
     ring.finish();
     FAIL() << "a full disk was not noticed";
   } catch (const Error& error) {
@@ -132,7 +132,7 @@ struct Random {
       const bool model = i < 5, foreign = seed % 4 == 3;
       const std::int64_t parts = 1 + static_cast<std::int64_t>(chance() % 3),
                          drawn = 1 + static_cast<std::int64_t>(chance() % (i % 3 ? 1'000'000 : 5000)),
-                         count = i == 3 ? 15'000'000 : drawn;  // one that takes several calls
+                         count = i == 3 ? 15'000'000 : drawn;  // large enough for several system calls
       StoredTensor& tensor = tensors.emplace_back();
       tensor.slot = model ? "model" : "adamw/m";
       tensor.shape = {parts * count};

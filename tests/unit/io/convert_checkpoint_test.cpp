@@ -52,7 +52,7 @@ ModelConfig mixtral_of(std::int64_t layers, std::int64_t hidden) {
   return config.model;
 }
 
-/// A folder as other programs leave it, its values small numbers that all differ within a tensor of up to 2^20.
+/// A Hugging Face folder as other programs write it; a tensor of up to 2^20 elements has distinct small values.
 fs::path hf_folder(const fs::path& path, const ModelConfig& model) {
   ModelFacts facts;
   facts.model = model;
@@ -79,7 +79,7 @@ class Convert : public testing::Test {
   }
   fs::path at(const std::string& name) const { return folder_.path() / name; }
 
-  /// A conversion to `to` is refused with that code and those words, and leaves nothing.
+  /// Expects that a conversion to `to` is refused with this code and message, and leaves nothing.
   void refuses(const fs::path& from, const fs::path& to, Exit code, const std::vector<std::string>& words,
                const ConvertOptions& options = {}) {
     const std::vector<std::string> before = listing();
@@ -204,7 +204,7 @@ TEST_F(Convert, NumbersThatAreNoneAreRefused) {
     PosixFile(source / hf_single_file, PosixFile::Mode::write).write(found->offset + 44, &bad, sizeof bad);
     refuses(source, at("out"), Exit::numerical, {"/model/layers.0.mlp.up.weight", "not finite"});
   }
-  // Finite in fp32 alone.
+  // Finite in fp32 but not in bf16.
   const float large = 3.4e38f;
   PosixFile(source / hf_single_file, PosixFile::Mode::write).write(found->offset + 44, &large, sizeof large);
   convert(source, at("wide"));
@@ -238,7 +238,7 @@ TEST_F(Convert, FoldersWhoseTensorsAreNotTheirModels) {
   rewrite(changed);
   refuses(source, at("out"), Exit::file, {"type: " + changed.back().name + " is u8"});
 
-  // What says nothing new may be there, and the head may be left out of the names.
+  // Redundant tensors may be present, and names may lack the prefix of the model without head.
   changed = sound;
   changed.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", {4}, DType::f32, 0, ""});
   for (SourceTensor& t : changed)
@@ -261,7 +261,7 @@ TEST_F(Convert, ConfigurationsThatNoModelHereHas) {
     const char* model;
     const char* key;
     json value;
-    const char* named;  ///< besides the key
+    const char* named;  ///< a word of the message, besides the key
   };
   const Row rows[] = {{"llama", "rms_norm_eps", 0, "at least 1e-30"},
                       {"llama", "hidden_act", "gelu", "silu"},
@@ -299,7 +299,7 @@ TEST_F(Convert, ConfigurationsThatNoModelHereHas) {
       const bool sizes = named == "num_key_value_heads" || named == "n_head";
       refuses(source, at("out"), Exit::file, {"config.json: " + (sizes ? "model." : named), row.named});
     }
-    // An absent key is transformers' default, which need not be ours.
+    // Absent keys get transformers' defaults, which may differ from the program's.
     json absent = sound;
     absent.erase("rms_norm_eps");
     folder_.write(std::string(model) + "/config.json", absent.dump());
@@ -389,7 +389,7 @@ TEST(HfFamily, KeysThatNoFamilyHasAreNamed) {
       {"model.norm", "model.bias", "model.moe.renormalize"});
 }
 
-/// A size of this process in bytes: VmRSS is the resident one, VmHWM its greatest so far.
+/// Memory of this process in bytes: VmRSS resident now, VmHWM the peak so far.
 std::int64_t size_of_process(const std::string& which) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
@@ -397,7 +397,7 @@ std::int64_t size_of_process(const std::string& which) {
   ADD_FAILURE() << "no " << which;
   return 0;
 }
-/// The greatest size is the present one.
+/// Resets the peak to the present size.
 void forget_greatest_size() {
   std::ofstream("/proc/self/clear_refs") << "5";
   EXPECT_LT(size_of_process("VmHWM"), size_of_process("VmRSS") + (std::int64_t{1} << 20));
@@ -416,7 +416,7 @@ TEST_F(Convert, MemoryDoesNotDependOnTheModel) {
     std::string name;
     std::int64_t bytes = 0, grown[3] = {};
   };
-  // The small ones first: what the libraries keep is there then.
+  // Small models first, so that memory that libraries keep is counted before.
   for (auto [small, large] : {std::pair{Made{mixtral_of(1, 128), "m"}, Made{mixtral_of(4, 256), "mm"}},
                               std::pair{Made{gpt2_of(1, 128), "g"}, Made{gpt2_of(5, 256), "gg"}}}) {
     for (Made* made : {&small, &large}) {

@@ -42,7 +42,7 @@ TEST(Pattern, CrossesFolders) {
   EXPECT_FALSE(fits("**/y/**/z", "a/b/z"));
 }
 
-/// Throws what stands against it, a line each, as a run does.
+/// Throws the findings, a line each, as a run does.
 std::vector<fs::path> listed(const FileSet& set) {
   std::vector<Finding> findings;
   std::vector<fs::path> files = list_files(set, findings);
@@ -113,7 +113,7 @@ TEST(FileSet, SaysWhatIsMissing) {
   expect_file_error([&] { names({folder.path(), {"../a.md"}, {}}); }, {"../a.md: leads out of its folder"});
   EXPECT_EQ(thrown([&] { names({folder.path(), {"*.cpp", "a.md", "b.md"}, {}}); }).second.find("data.files: a.md"),
             std::string::npos);
-  // A folder that cannot be read is said once, whatever the patterns below it.
+  // A folder that cannot be read is reported once, even if several patterns lead below it.
   const std::string text = thrown([&] { names({gone, {"*.md", "a", "**"}, {}}); }).second;
   EXPECT_EQ(text.find('\n'), std::string::npos) << text;
 }
@@ -129,7 +129,7 @@ TEST(FileSet, TakesAbsolutePathsAsTheyAre) {
             (Paths{at(other, ".hidden/3.txt"), at(folder, "build/x.txt")}));
   EXPECT_EQ(listed({folder.path(), {at(other, "**/*.txt")}, {}}), (Paths{at(other, "a.txt"), at(other, "c/1.txt")}));
   EXPECT_EQ(listed({folder.path(), {at(other, "?/1.*")}, {}}), Paths{at(other, "c/1.txt")});
-  // The same files in the same order, whichever way they are named, each once.
+  // The same files in the same order, each once, however patterns name them.
   EXPECT_EQ(listed({folder.path(), {at(folder, "d.txt"), at(folder, "*.txt"), "b.txt"}, {}}),
             listed({folder.path(), {"*.txt"}, {}}));
   // data.root counts for nothing where it names nothing.
@@ -161,7 +161,7 @@ std::vector<std::int32_t> all_tokens(const Corpus& corpus) {
   return ids;
 }
 
-/// What check_vocabulary says; empty: every token is below `vocabulary`.
+/// Text of check_vocabulary's problems; empty if every token is below `vocabulary`.
 std::string outside(const Corpus& corpus, std::int64_t vocabulary) {
   Problems problems;
   corpus.check_vocabulary(vocabulary, problems);

@@ -43,7 +43,7 @@ List errors(const std::string& text, const std::vector<Override>& overrides = {}
   return texts(problems);
 }
 
-/// Errors of the small deck with one more line, its sixth.
+/// Errors of the small deck with `line` added as its sixth line.
 List errors_with(const std::string& line) { return errors(small + line + "\n"); }
 List errors_set(const std::string& argument) { return errors(small, {override_of(argument)}); }
 
@@ -147,7 +147,7 @@ TEST(Deck, ResolvedTextMarksEveryValue) {
   for (const char* line : {"schema_version: 1  # deck\n", "  name: \"small\"  # deck\n", "  lr: 0.001  # override\n",
                            "  ffn: 256  # derived\n", "  eps: 1e-08  # default\n", "  files: [\"*.txt\"]  # deck\n"})
     EXPECT_NE(text.find(line), std::string::npos) << line << text;
-  // Of a config that no text gave, nobody can say.
+  // A config that was not read from a text has no origins.
   EXPECT_EQ(resolved_text({sound(small).config, {}}).find("  # "), std::string::npos);
 }
 

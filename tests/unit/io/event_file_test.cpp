@@ -14,7 +14,7 @@ namespace tessera {
 namespace {
 using test::TemporaryFolder;
 
-/// What a reader that knows only the format's description finds: TFRecords, and Protocol Buffers in them.
+/// A reader written from the format's description: TFRecords with Protocol Buffers in them.
 class Reader {
  public:
   explicit Reader(std::string bytes) : bytes_(std::move(bytes)) {}
@@ -52,7 +52,7 @@ class Reader {
   }
 
  private:
-  /// Bit by bit, from the polynomial.
+  /// Reference CRC, bit by bit from the polynomial.
   static std::uint32_t masked(const std::string& data) {
     std::uint32_t crc = ~0u;
     for (const char byte : data)

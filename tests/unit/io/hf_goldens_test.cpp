@@ -23,7 +23,7 @@ using nlohmann::json;
 
 fs::path golden_folder(const std::string& name) { return fs::path(__FILE__).parent_path() / "../../oracle/hf" / name; }
 
-/// What a folder's safetensors hold: type, shape and bytes by name; halves as fp32.
+/// Contents of a folder's safetensors: type, shape and bytes by name; fp16 as fp32.
 struct Content {
   DType type;
   Shape shape;
@@ -76,7 +76,7 @@ std::vector<double> weight(const Checkpoint& checkpoint, const ParamSpec& spec) 
   return all;
 }
 
-/// Greatest difference between the logits of a checkpoint's model and the golden ones, over the greatest logit.
+/// Greatest difference between the logits of a checkpoint's model and the golden ones, divided by the greatest logit.
 double logits_error(const Checkpoint& checkpoint, const json& golden) {
   Problems problems;
   RunConfig config = parse_deck(checkpoint.deck(), "deck.yaml", {}, problems).config;
@@ -115,7 +115,7 @@ INSTANTIATE_TEST_SUITE_P(Models, HfGoldens,
 TEST_P(HfGoldens, OurForwardGivesTransformersLogits) {
   const json wanted = json::parse(read_file(golden / "golden.json"));
   ConvertOptions options;
-  options.block_elements = 100;  // no tensor in one piece
+  options.block_elements = 100;  // every tensor takes several pieces
   options.experts = ExpertWeights::discrete;
   const ConvertReport report = convert(golden, checkpoint, options);
   const Checkpoint made(checkpoint);
@@ -134,7 +134,7 @@ TEST_P(HfGoldens, OutAgainIsWhatCameIn) {
   EXPECT_EQ(content_of(folder.path() / "out"), content_of(golden));
   const ForeignModel before = read_hf_config(golden / hf_config_file),
                      after = read_hf_config(folder.path() / "out" / hf_config_file);
-  // A Mistral without windows is a Llama.
+  // A Mistral without attention windows is a Llama.
   EXPECT_EQ(before.family == Family::mistral ? Family::llama : before.family, after.family);
   EXPECT_EQ(before.config.model, after.config.model);
 
@@ -182,10 +182,10 @@ TEST_P(HfGoldens, Bf16IsTheRoundedModelOnEveryWay) {
   const Checkpoint made(checkpoint);
   EXPECT_EQ(made.verify(), std::vector<std::string>{});
   for (const StoredTensor& tensor : made.tensors()) EXPECT_EQ(tensor.type, DType::bf16);
-  convert(checkpoint, folder.path() / "again", to_safetensors());  // as it lies
+  convert(checkpoint, folder.path() / "again", to_safetensors());  // in the types as stored
   EXPECT_EQ(content_of(folder.path() / "again"), wanted);
 
-  // Widened, it is a master again, whichever way it came.
+  // Converted to fp32 it is a master again, on either way.
   const ConvertReport wide = convert(checkpoint, folder.path() / "wide");
   const ConvertReport direct = convert(folder.path() / "out", folder.path() / "direct");
   EXPECT_EQ(wide.content_digest, direct.content_digest);

@@ -164,7 +164,7 @@ TEST(MetricsLog, SaysWhyItCannotBeOpened) {
   }
 }
 
-/// While it lives, files of this process end at `bytes`, as on a full disk.
+/// Limits this process's files to `bytes` while it lives, like a full disk.
 class FullDisk {
  public:
   explicit FullDisk(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -262,7 +262,7 @@ TEST(Console, KeepsABarBelowTheLinesOfATerminal) {
   console.warning("two");
   console.bar("");
   const std::string expected = "\r\033[Kone\r\n\r\033[K[#]\r\r\033[K\033[33mtwo\033[0m\r\n\r\033[K\r";
-  std::string shown;  // a terminal may hand on what was written in several pieces
+  std::string shown;  // a terminal may deliver output in several pieces
   pollfd ready{behind, POLLIN, 0};
   while (shown.size() < expected.size() && ::poll(&ready, 1, 10'000) == 1) {
     std::array<char, 200> piece;
@@ -346,7 +346,7 @@ TEST(RunRecord, ListsEveryStart) {
   for (const auto& [key, value] : starts[2].items()) EXPECT_EQ(value, json.at(key)) << key;
   EXPECT_FALSE(starts[2].contains("starts"));
 
-  // A record of before there was a list is one start.
+  // A record of an older version, without a list of starts, counts as one start.
   Json old = Json::parse(second);
   old.erase("starts");
   EXPECT_EQ(Json::parse(to_json(record, old.dump())).at("starts"), Json({starts[1], starts[2]}));

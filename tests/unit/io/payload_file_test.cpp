@@ -1,4 +1,4 @@
-// Payload read and written past the system's cache and through it: the same bytes.
+// Payload read and written by direct I/O and through the page cache: the same bytes.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -89,7 +89,7 @@ TEST_F(PayloadFiles, WantRoom) {
 
 class PayloadWrites : public PayloadFiles {
  protected:
-  /// New bytes for a part of the file, `shift` away from where memory would be alike.
+  /// Writes new bytes to a part of the file, from memory whose alignment differs from the file's by `shift`.
   void write(PosixFile& file, std::int64_t offset, std::int64_t bytes, std::int64_t shift = 0) {
     const LargePages memory(1);
     std::byte* const from = memory[0].data() + offset % page + shift;
@@ -101,7 +101,7 @@ class PayloadWrites : public PayloadFiles {
       before[static_cast<std::size_t>(i)] = static_cast<char>(i % 241);
     return before;
   }
-  /// As the next writes to a file's payload suffer it.
+  /// Arms a fault for the next writes of payload.
   static void arm(const char* fault) {
     ::setenv("TESSERA_FAULT", fault, 1);
     fault::arm(0);

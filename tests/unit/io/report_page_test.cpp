@@ -14,7 +14,7 @@ namespace {
 struct Point {
   double x, y;
 };
-/// The paths of class `name`, one list of points a stretch.
+/// The paths of class `name`: one list of points for each unbroken line.
 std::vector<std::vector<Point>> stretches(const std::string& svg, const std::string& name) {
   std::vector<std::vector<Point>> found;
   const std::string head = "<path class=\"" + name + "\" d=\"";

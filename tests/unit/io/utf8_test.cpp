@@ -13,7 +13,7 @@ std::string shown(std::string_view bytes) {
 }
 
 TEST(Characters, PassThroughAsTheyAre) {
-  // One to four bytes, the first and the last of each length, and those next to the surrogates.
+  // The first and last characters of each length, one to four bytes, and those next to the surrogates.
   for (const char* text : {"", "a\tb\r\n~", "\xC2\x80\xDF\xBF", "\xE0\xA0\x80\xEF\xBF\xBF", "\xED\x9F\xBF\xEE\x80\x80",
                            "\xF0\x90\x80\x80\xF4\x8F\xBF\xBF", "Grüße, 世界 🙂"})
     EXPECT_EQ(shown(text), text);
@@ -30,7 +30,7 @@ TEST(Characters, ComeAsSoonAsTheyAreWhole) {
 
 TEST(Characters, ThatAreNoneAreReplacedByteByByte) {
   const std::string no = "\xEF\xBF\xBD";
-  EXPECT_EQ(shown("\x1B[2J\x07\x7F"), no + "[2J" + no + no);  // what would drive a terminal
+  EXPECT_EQ(shown("\x1B[2J\x07\x7F"), no + "[2J" + no + no);  // control characters of a terminal
   EXPECT_EQ(shown(std::string_view("\0a", 2)), no + "a");
   EXPECT_EQ(shown("\x80\xBF\xFF\xFE"), no + no + no + no);
   EXPECT_EQ(shown("\xC0\xAF"), no + no);              // overlong

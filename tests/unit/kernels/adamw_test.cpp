@@ -14,7 +14,7 @@ namespace {
 
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
-/// One value on the device, in bytes.
+/// One value on the device, as bytes.
 template <class T>
 class Cell {
  public:
@@ -35,7 +35,7 @@ class Cell {
   Tensor bytes_;
 };
 
-/// Runs as the reference has them.
+/// Runs in the form of the reference.
 template <class M>
 struct HostRun {
   std::vector<float> master;
@@ -48,7 +48,7 @@ HostRun<M> start(std::int64_t n, std::uint64_t seed, float weight_decay) {
           test::uniform<M>(n, seed + 2, 0, 0.01), weight_decay};
 }
 
-/// Runs in device memory, each of its own tensors, and their table.
+/// Runs in device memory, each with its own tensors, and their table.
 template <class M>
 class DeviceRuns {
  public:
@@ -115,7 +115,7 @@ TYPED_TEST(AdamWTest, EqualsItsReferenceToTheBitOverSteps) {
   Stream& stream = device.compute();
   const AdamWCoefficients coefficients{0.9, 0.95, 1e-8};
   for (const std::vector<std::int64_t>& lengths : tables)
-    for (const std::int64_t shift : {0, 1}) {  // a GPU moves what is not aligned in another way
+    for (const std::int64_t shift : {0, 1}) {  // a GPU moves unaligned tensors in another way
       auto expected = runs_of<TypeParam>(lengths);
       DeviceRuns<TypeParam> runs(device, expected, shift);
       AdamWClock clock;
@@ -160,7 +160,7 @@ TYPED_TEST(AdamWTest, ASkippedStepChangesNothing) {
   EXPECT_EQ(clock.value().beta2_power, 0.6);
 }
 
-// Of neighbours in one memory each run changes its own elements, with its own decay.
+// Runs that are neighbours in memory: each changes only its own elements, with its own decay.
 TEST(AdamW, WritesNothingBetweenRuns) {
   constexpr std::int64_t n = 5000, gap = 3, all = 3 * (n + gap);
   Device device;
@@ -211,7 +211,7 @@ TEST(AdamW, FirstStepMovesByTheRateAgainstTheSign) {
   EXPECT_TRUE(test::near(test::on_host<float>(device, runs.master(0)), expected, 1e-6));
 }
 
-// Ranks that hold nothing count with the others.
+// Ranks with empty slices advance the clock too.
 TEST(AdamW, TheClockOfAnEmptyTableAdvances) {
   for (const std::vector<std::int64_t>& lengths : {std::vector<std::int64_t>{}, {0}, {0, 0}}) {
     Device device;

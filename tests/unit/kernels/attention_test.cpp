@@ -12,8 +12,8 @@ namespace {
 
 using namespace test;
 
-/// In bf16 the weights of the softmax are rounded before they meet the values: half an ulp each, beside the result's
-/// own.
+/// Tolerance: in bf16 softmax's weights are rounded before they multiply the values, half an ulp each, besides the
+/// result's own rounding.
 template <class T>
 constexpr double attention_tolerance = std::is_same_v<T, bf16> ? 6e-3 : sum_tolerance<T>;
 
@@ -75,7 +75,7 @@ TYPED_TEST(Attention, AgreesWithTheReference) {
     const auto got = on_host<T>(c.device, c.dqkv);
     const auto gradient = reference::attention_backward(shape, dout, qkv);
     if (shape.length == 1)
-      continue;  // one key: its weight is 1 whatever q and k, and their gradients are rounding alone
+      continue;  // one key: its weight is always 1, and gradients of q and k are rounding errors only
     const std::int64_t q = shape.heads * shape.head_dim, kv = shape.kv_heads * shape.head_dim;
     const auto close = [&](std::int64_t begin, std::int64_t count) {
       return near_in_norm(columns(got, shape.columns(), begin, count), columns(gradient, shape.columns(), begin, count),
@@ -115,7 +115,7 @@ TYPED_TEST(Attention, EqualOperandsGiveEqualBits) {
     EXPECT_TRUE(same_bits(on_host<T>(c.device, c.out), out));
     EXPECT_TRUE(same_bits(on_host<T>(c.device, c.dqkv), dqkv));
   }
-  // A sequence's bits do not depend on those beside it.
+  // A sequence's bits do not depend on the other sequences of the batch.
   const AttentionShape alone{1, shape.length, shape.heads, shape.kv_heads, shape.head_dim};
   const std::int64_t tokens = shape.length;
   attention_forward(c.stream, c.arena, alone, c.out.row_range(0, tokens), c.lse.flat(0, shape.heads * tokens),
@@ -200,7 +200,7 @@ TEST(AttentionChecks, RotaryScalingIsLlama3s) {
   EXPECT_THROW(rotary_table(device.compute(), table, 500, {8, 4, 4, 64}), Error);
 }
 
-/// A sequence's attention, its tokens coming in pieces of these sizes.
+/// A sequence's attention by attention_extend, in pieces of these sizes.
 template <class T>
 std::vector<T> extended(Case<T>& c, std::vector<std::int64_t> pieces) {
   const Tensor cache = poisoned<T>(c.device, {c.tokens + 3, 2 * c.shape.kv_heads * c.shape.head_dim});

@@ -1,4 +1,4 @@
-// Products of codes: those of the decoded values, times the tensors' scales.
+// Products of codes equal products of the decoded values, times the tensors' scales.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -28,7 +28,7 @@ struct Pair {
 using Recipes = ::testing::Types<Pair<formats::Fp8Block, formats::Fp8BlockOneD>, Pair<formats::Mxfp8, formats::Mxfp8>,
                                  Pair<formats::Mxfp8Tiles, formats::Mxfp8>, Pair<formats::Nvfp4, formats::Nvfp4OneD>>;
 
-/// A matrix, or several, and both of its copies.
+/// A matrix, or several members, and both copies.
 template <class F>
 struct Factor {
   Matrix matrix;
@@ -46,7 +46,7 @@ struct Factor {
     if (F::columnwise == formats::Columnwise::shared) item.columnwise.data = item.rowwise.data;
     quantize_one(device.compute(), formats::id_of<F>, item, Purpose::weight);
   }
-  /// Of unequal magnitudes, like factors of unequal seeds, so that no scale passes for another.
+  /// Values of different magnitudes in each member, so that using another one's scale is found.
   static std::vector<bf16> members_of(std::int64_t elements, std::int64_t count, std::uint64_t seed) {
     std::vector<bf16> all;
     for (std::int64_t e = 0; e < count; ++e) {
@@ -65,7 +65,7 @@ struct Factor {
                       copy.amax};
     return {{copy.data.data, copy.data.type, formats::data_shape<F>(side, matrix)}, codes, members, matrix.elements()};
   }
-  /// As products see them, without the tensor's scale.
+  /// The decoded factor as products read it, without the tensor's scale.
   Operand values(Device& device, Side side) const {
     QuantizedMatrix decoded = item;
     decoded.values = test::poisoned<bf16>(device, {members * matrix.rows, matrix.columns});
@@ -78,8 +78,8 @@ struct Factor {
   }
 };
 
-/// Of sums in fp32, by the largest: units that multiply codes align a few products at a time to the largest of them and
-/// keep 13 bits.
+/// Tolerance of sums in fp32, relative to the largest product: tensor cores that multiply codes align a few products at
+/// a time to the largest of them and keep 13 bits.
 double tolerance_of(gemm::Route route) { return route == gemm::Route::native ? 2e-3 : 2e-5; }
 
 template <class P>
@@ -104,7 +104,7 @@ struct CodedProduct : ::testing::Test {
     constexpr float r = 1.0f / 2688.0f;
     return scaled ? (a * r) * (b * r) : 1.0f;
   }
-  /// What a plain product of `values` left in fp32 becomes.
+  /// Expected results from plain sums in fp32: times alpha, plus bias, rounded.
   static std::vector<bf16> finished(const std::vector<float>& sums, float alpha, const std::vector<bf16>& bias = {}) {
     std::vector<bf16> all;
     for (std::size_t i = 0; i < sums.size(); ++i) {
@@ -116,7 +116,7 @@ struct CodedProduct : ::testing::Test {
 };
 TYPED_TEST_SUITE(CodedProduct, Recipes);
 
-/// The products of values that codes must equal: exactly where nothing scales them, else by fp32 factors in double.
+/// The expected products of codes: bit for bit where tensors have no scales, else computed in double.
 std::vector<double> product(const std::vector<double>& a, const std::vector<double>& b, std::int64_t m, std::int64_t n,
                             std::int64_t k, double scale) {
   std::vector<double> c(static_cast<std::size_t>(m * n));
@@ -164,7 +164,7 @@ TYPED_TEST(CodedProduct, ForwardMultipliesDecodedValuesByBothScales) {
                       this->bias);
   const auto before = test::on_host<bf16>(this->device, pre), after = test::on_host<bf16>(this->device, activated);
   const bool native = this->route(gemm::Form::forward) == gemm::Route::native;
-  if (Runtime::back_end() == "Cuda")  // the two are kernels of two libraries
+  if (Runtime::back_end() == "Cuda")  // there the two are kernels of different libraries
     EXPECT_TRUE(close(test::in_double(before), test::in_double(test::on_host<bf16>(this->device, biased)), 8e-3));
   else
     EXPECT_TRUE(test::same_bits(before, test::on_host<bf16>(this->device, biased)));
@@ -210,6 +210,34 @@ TYPED_TEST(CodedProduct, GradientsTakeTheCopiesWhoseBlocksRunAlongTheSum) {
   EXPECT_TRUE(close(test::in_double(test::on_host<bf16>(this->device, unfused)), wanted, 4e-3));
 }
 
+TYPED_TEST(CodedProduct, TakesFactorsThatAreDecodedAlready) {
+  const auto decoded = [&](const auto& factor, Side side) {
+    Operand operand = factor.operand(side);
+    operand.data = factor.values(this->device, side).data;
+    operand.codes->scales = {};
+    return operand;
+  };
+  const auto made = [&](const auto& of) {
+    const Tensor y = test::poisoned<bf16>(this->device, {rows, out}),
+                 dx = test::poisoned<bf16>(this->device, {rows, in}),
+                 dw = test::poisoned<float>(this->device, {out, in});
+    linear_forward(this->stream, y, of(this->x, Side::rowwise), this->w.operand(Side::rowwise), this->bias);
+    linear_input_gradient(this->stream, dx, of(this->dy, Side::rowwise), this->w.operand(Side::columnwise));
+    linear_weight_gradient(this->stream, {dw}, of(this->dy, Side::columnwise), of(this->x, Side::columnwise));
+    return std::tuple(test::on_host<bf16>(this->device, y), test::on_host<bf16>(this->device, dx),
+                      test::on_host<float>(this->device, dw));
+  };
+  if (this->route(gemm::Form::forward) == gemm::Route::native) {
+    EXPECT_THROW(made(decoded), Error);
+    return;
+  }
+  const auto [y, dx, dw] = made(decoded);
+  const auto [coded_y, coded_dx, coded_dw] = made([](const auto& factor, Side side) { return factor.operand(side); });
+  EXPECT_TRUE(test::same_bits(y, coded_y));
+  EXPECT_TRUE(test::same_bits(dx, coded_dx));
+  EXPECT_TRUE(test::same_bits(dw, coded_dw));
+}
+
 TYPED_TEST(CodedProduct, OfExpertsAreThoseOfEachAlone) {
   const std::vector<std::int32_t> begins{0, 32, 32, 160};
   const Tensor offsets = test::on_device(this->device, begins);
@@ -230,7 +258,7 @@ TYPED_TEST(CodedProduct, OfExpertsAreThoseOfEachAlone) {
     expert_input_gradient(this->stream, dx, this->dy.operand(Side::rowwise), weights, offsets);
     return test::on_host<bf16>(this->device, dx);
   };
-  const auto y_of_each = forward({each.data(), experts});  // first: what is decoded for one product stays for the next
+  const auto y_of_each = forward({each.data(), experts});  // first: operands decoded for one product are kept
   const auto y = forward({&whole, 1}), dx_of_each = backward({columns.data(), experts}),
              dx = backward({&columns_of_all, 1});
   EXPECT_TRUE(test::same_bits(y_of_each, y));
@@ -256,7 +284,7 @@ TYPED_TEST(CodedProduct, OfManyDiscreteExpertsTakeFewLaunches) {
   constexpr std::int64_t many = 150, narrow = 64, wide = 32;
   const Factor<typename Fixture::W> weights{this->device, {wide, narrow}, many, 6};
   const Factor<typename Fixture::X> tokens{this->device, {rows, narrow}, 1, 7};
-  std::vector<std::int32_t> begins(many + 1, 32);  // rows for experts 70 and 149 alone
+  std::vector<std::int32_t> begins(many + 1, 32);  // only experts 70 and 149 have rows
   std::fill_n(begins.begin(), 71, 0);
   begins.back() = rows;
   const Tensor offsets = test::on_device(this->device, begins);
@@ -271,7 +299,7 @@ TYPED_TEST(CodedProduct, OfManyDiscreteExpertsTakeFewLaunches) {
     launches += this->stream.launches();
     return test::on_host<bf16>(this->device, y);
   };
-  const auto of_each = forward({each.data(), many});  // first: what is decoded for one product stays for the next
+  const auto of_each = forward({each.data(), many});  // first: operands decoded for one product are kept
   const std::int64_t launches_of_each = launches;
   EXPECT_TRUE(test::same_bits(of_each, forward({&whole, 1})));
   EXPECT_LE(launches_of_each, launches + 3);
@@ -321,7 +349,7 @@ TYPED_TEST(CodedProduct, TheWrongCopyIsRefused) {
                Error);
 }
 
-// Products of FP8 blocks in the shapes of layers, where units that multiply codes may take them.
+// Products of FP8 blocks in the shapes of layers, which tensor cores may multiply as codes.
 struct Fp8Blocks : ::testing::TestWithParam<std::array<std::int64_t, 3>> {
   const std::int64_t tokens = GetParam()[0], wide_in = GetParam()[1], wide_out = GetParam()[2];
   Device device;
@@ -358,7 +386,7 @@ struct Fp8Blocks : ::testing::TestWithParam<std::array<std::int64_t, 3>> {
   static auto columns_of(const std::vector<double>& v, std::int64_t columns) {
     return [&v, columns](std::int64_t i, std::int64_t j) { return v[static_cast<std::size_t>(j * columns + i)]; };
   }
-  /// Sums in bf16, and in fp32: those of FP8 units are as good as tolerance_of() says.
+  /// Checks sums in bf16 and in fp32 within tolerance_of().
   static constexpr double rounded = 4e-3, summed = 2e-3;
 };
 
@@ -405,7 +433,7 @@ TEST_P(Fp8Blocks, TakeTheirBiasAndAGelusGradient) {
                     test::in_double(test::on_host<bf16>(device, dx)), 1e-2));
 }
 
-// What a captured product reads lies on the device: scales too.
+// A captured product reads everything from the device, scales too.
 TEST_P(Fp8Blocks, CapturedReadTheScalesOfTheirReplay) {
   if (Runtime::back_end() != "Cuda") GTEST_SKIP() << "no capture on the host";
   const Tensor y = test::poisoned<bf16>(device, {tokens, wide_out}),
@@ -430,7 +458,7 @@ TEST_P(Fp8Blocks, CapturedReadTheScalesOfTheirReplay) {
   EXPECT_FALSE(test::same_bits(y_eager, first));
 }
 
-/// Tokens, inputs and outputs: GPT-2's four sizes, and sides that are multiples of 16 alone, or not even that.
+/// Tokens, inputs and outputs: GPT-2's four sizes, and sides that are multiples of 16 only, or not even that.
 std::vector<std::array<std::int64_t, 3>> layer_shapes() {
   std::vector<std::array<std::int64_t, 3>> all{{272, 208, 144}, {160, 1296, 400}, {48, 200, 88}};
   if (Runtime::back_end() == "Cuda")
@@ -472,7 +500,7 @@ struct Fp8Experts : Fp8Blocks {
   static std::vector<double> part(const std::vector<double>& all, std::int64_t begin, std::int64_t size) {
     return {all.begin() + begin, all.begin() + begin + size};
   }
-  /// One product of rows times weights: an expert's, from its rows [.., k] and its weight, where b(w) gives b(l, j).
+  /// Checks rows times weights, an expert at a time: its rows [.., k] and its weight w, where b(w) gives b(l, j).
   template <class B>
   void compare_rows(const Tensor& c, const std::vector<double>& a, const std::vector<double>& weights, std::int64_t k,
                     const B& b) {
@@ -523,7 +551,7 @@ TEST_P(Fp8Experts, SumTheirOwnRowsInWeightGradients) {
   }
 }
 
-// What a captured product reads lies on the device: the rows' counts too. Bits repeat.
+// A captured product reads everything from the device, the counts of rows too. Its bits are repeatable.
 TEST_P(Fp8Experts, CapturedReadTheCountsOfTheirReplay) {
   if (Runtime::back_end() != "Cuda") GTEST_SKIP() << "no capture on the host";
   const std::int64_t size = wide_out * wide_in;

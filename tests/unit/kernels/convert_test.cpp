@@ -13,7 +13,7 @@ namespace {
 
 using test::in_double, test::near, test::on_device, test::on_host, test::poisoned, test::uniform;
 
-// Every upper half of an fp32 with the lower halves between which rounding changes its mind.
+// Every upper half of an fp32, with the lower halves around the point at which rounding changes direction.
 std::vector<float> around_every_bf16() {
   std::vector<float> values;
   for (std::uint32_t upper = 0; upper < 0x10000; ++upper)
@@ -113,7 +113,7 @@ TEST(ConvertChecks, NothingOfNothingAndRefusals) {
 template <class To> class ConvertPairs : public ::testing::Test {};
 TYPED_TEST_SUITE(ConvertPairs, test::Reals);
 
-// Every range of a table whose pairs are shorter, longer and as long as what is worked on at once, and one is empty.
+// Every range of a table whose pairs are shorter than, longer than and as long as a chunk; one is empty.
 TYPED_TEST(ConvertPairs, EqualsConvertingEachAndTouchesNoOther) {
   Device device;
   std::vector<ConvertTable::Pair> pairs;

@@ -19,7 +19,7 @@ struct Dequantize : ::testing::Test {
 };
 TYPED_TEST_SUITE(Dequantize, test::EveryFormat);
 
-// NaN has many bits, and which of them a product keeps is the machine's choice.
+// Comparable bits: which bits of a NaN a product keeps depends on the machine, so all NaN are made equal.
 template <class T>
 ::testing::AssertionResult same_values(const std::vector<T>& actual, const std::vector<T>& expected) {
   if (actual.empty() || actual.size() != expected.size()) return ::testing::AssertionFailure() << "sizes";
@@ -31,7 +31,7 @@ template <class T>
   return ::testing::AssertionSuccess();
 }
 
-// A quantized matrix of two members and what it decodes to, in stored order.
+// A quantized matrix of two members and the expected decoded values, in stored order.
 template <class F, class T>
 struct Made {
   Matrix matrix;

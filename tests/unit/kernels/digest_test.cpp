@@ -97,7 +97,7 @@ TEST(Digest, SeesEveryBitAndEveryExchange) {
   EXPECT_NE(of(values), whole);
 }
 
-// What io/checkpoint/FORMAT.md defines, worked out by hand in another language for 1.0f, -0.0f and the quiet NaN.
+// The digest of io/checkpoint/FORMAT.md for 1.0f, -0.0f and the quiet NaN, computed in another language.
 TEST(Digest, GivesTheDocumentedNumber) {
   Device device;
   Sum sum(device);

@@ -245,7 +245,7 @@ TEST(Fp8Block, PowersOfTwoFillTheRangeAndNeverLeaveIt) {
   }
 }
 
-// What the registry promises, for each of its entries.
+// Requirements on every format of the registry.
 template <class F>
 struct EveryFormat : ::testing::Test {};
 TYPED_TEST_SUITE(EveryFormat, test::EveryFormat);

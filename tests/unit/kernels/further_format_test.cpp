@@ -15,7 +15,7 @@ namespace {
 using formats::Matrix;
 using test::GuardedCopy;
 
-// Further formats: a header's worth each, and a name in the registry, are all that they cost.
+// Adding formats: each takes only a header and an entry in the registry.
 
 /// OCP's MXINT8: a signed byte of which 64 is 1, an E8M0 scale per 32.
 struct MxInt8 : formats::Mxfp8 {
@@ -72,7 +72,7 @@ struct Quantized {
     for (int s = 0; s < 2; ++s)
       d.side[s] = {static_cast<std::byte*>(copies[s].data.inner.data), copies[s].scales.inner.data, nullptr, nullptr};
   }
-  /// work(descriptor, patch) for every patch, where the matrix's values are those of `t`.
+  /// Calls work(descriptor, patch) for every patch of a matrix with the values of `t`.
   template <class Work>
   void each_patch(const Tensor& t, const Work& work) {
     d.values = static_cast<std::byte*>(t.data);

@@ -1,4 +1,4 @@
-// What lets a batch be cut into any micro-batches: the host's own products give a row the same bits wherever it lies.
+// The host's own products give a row the same bits wherever it lies, so that a batch may be cut into any micro-batches.
 #include <gtest/gtest.h>
 
 #include "kernels/base/runtime.hpp"
@@ -21,9 +21,9 @@ constexpr Weight weights[] = {{190, 1030}, {64, 64}, {1100, 136}, {7, 33}};
 struct Part {
   std::int64_t first, count;
 };
-// A micro-batch's share of the rows: less than a block of any kernel, more than a tile, and what is left of one.
+// Numbers of rows in a micro-batch: less than a block of any kernel, more than a tile, and a remainder.
 constexpr Part parts[] = {{100, 57}, {13, 300}, {240, 493}, {700, 33}, {3, 36}};
-// AMX leaves few rows of bf16 to other kernels.
+// With AMX, few rows of bf16 go to other kernels.
 constexpr Part few[] = {{41, 1}, {100, 2}, {7, 11}, {256, 13}};
 
 template <class T>
@@ -46,7 +46,7 @@ class Products {
     linear_input_gradient(stream(), dx, dy_.row_range(part.first, part.count), {w_});
     return on_host<T>(device_, dx);
   }
-  /// The same rows as an expert's.
+  /// The same with the rows as those of an expert.
   std::vector<T> expert(const Part& part) {
     const Tensor y = poisoned<T>(device_, {part.count, out_});
     const Tensor offsets = on_device(device_, std::vector<std::int32_t>{0, static_cast<std::int32_t>(part.count)});

@@ -23,7 +23,7 @@ std::vector<double> wide(const std::vector<T>& v) {
   return {v.begin(), v.end()};
 }
 
-/// The operands of one layer on a device of its own.
+/// The operands of one layer, on its own device.
 template <class T>
 struct Layer {
   Device device;
@@ -79,7 +79,7 @@ TYPED_TEST(Gemm, GeluIsTakenOfTheSum) {
     linear_forward(l.stream, plain, l.x, {l.w}, l.bias);
     linear_gelu_forward(l.stream, y, pre, l.x, {l.w}, l.bias);
     const auto before = on_host<T>(l.device, pre), after = on_host<T>(l.device, y);
-    // Of the sum as it is stored on the host; a GPU's library may take it before that rounding.
+    // On the host gelu is computed from the stored (rounded) sum; a GPU's library may compute it before rounding.
     const bool stored = Runtime::back_end() != "Cuda";
     if (stored) {
       EXPECT_TRUE(same_bits(before, on_host<T>(l.device, plain)));
@@ -251,7 +251,7 @@ struct ExpertLayer : Layer<T> {
     for (std::int64_t e = 0; e < experts; ++e) list.push_back({this->w.row_range(e * out, out)});
     return list;
   }
-  /// f(size, rows of x, rows of dy, w) for each expert.
+  /// Calls f(size, rows of x, rows of dy, w) for each expert.
   template <class F>
   void each(const F& f) {
     const auto all_x = this->values(this->x), all_dy = this->values(this->dy), all_w = this->values(this->w);
@@ -359,7 +359,7 @@ TYPED_TEST(Experts, AnUnfusedWeightGradientIsRoundedThenAdded) {
   }
 }
 
-// Tiles and steps of the sum that reach over an expert's last row must not bring the next one's values.
+// Tiles and summation steps that reach beyond an expert's last row must not use the next expert's values.
 TYPED_TEST(Experts, NanStaysWithItsExpertAndEqualOperandsGiveEqualBits) {
   using T = TypeParam;
   using Sum = Accumulator<T>;
@@ -421,7 +421,7 @@ TEST(GemmChecks, RefusesWhatDoesNotFit) {
   EXPECT_THROW(linear_weight_gradient(s, {narrow}, y, x), Error);
   EXPECT_THROW(linear_weight_gradient(s, {half, 1}, y, x), Error);
   EXPECT_THROW(bias_gradient(s, {x}, y), Error);
-  if (Runtime::back_end() == "Cuda") return;  // where offsets never leave the device
+  if (Runtime::back_end() == "Cuda") return;  // there the host never reads offsets
   const Operand weight{w};
   const Tensor descending = on_device<std::int32_t>(device, {0, 5});
   EXPECT_THROW(expert_forward(s, y, x, {&weight, 1}, descending), Error);

@@ -1,4 +1,4 @@
-// Memory in large pages: blocks apart from each other, at their boundaries, and given back.
+// LargePages: blocks are aligned and disjoint, and memory is returned to the system.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -28,7 +28,7 @@ TEST(LargePages, AreBlocksAtBoundariesApartFromEachOther) {
     EXPECT_TRUE(std::ranges::all_of(pages[i], [&](std::byte b) { return b == static_cast<std::byte>(i + 1); })) << i;
 }
 
-/// What the system says of the mapping that holds an address; empty: there is none.
+/// The system's description of the mapping of an address; empty if there is none.
 std::string mapping_of(std::uintptr_t address) {
   std::ifstream file("/proc/self/smaps");
   std::string found;
@@ -44,7 +44,7 @@ std::string mapping_of(std::uintptr_t address) {
 
 bool is_asked_for(const std::string& mapping) { return mapping.find(" hg") != std::string::npos; }
 
-/// Whether a request is seen at all: some kernels know no large pages, and qemu drops requests.
+/// Whether the system records requests for large pages: some kernels have none, and qemu drops requests.
 bool requests_are_seen() {
   constexpr std::size_t bytes = 4 << 20;
   void* const own = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

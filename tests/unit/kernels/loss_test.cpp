@@ -22,7 +22,8 @@ struct Size {
 };
 constexpr Size sizes[] = {{1, 1, 1}, {3, 5, 8}, {70, 257, 384}, {4, 1100, 1152}, {2, 512, 512}};
 
-// Logits whose padded columns are NaN, as uninitialised memory may be, and targets that meet both ends.
+// Logits whose padded columns are NaN, as uninitialised memory may be, and targets that include the first and last
+// column.
 template <class T> struct Case {
   Case(Size s, double width) : size(s), logits(uniform<T>(s.rows * s.padded, 31, -width, width)) {
     for (std::int64_t i = 0; i < s.rows * s.padded; ++i)

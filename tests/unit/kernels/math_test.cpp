@@ -11,7 +11,7 @@ namespace {
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
-/// The distance from `got` to `exact` in units of the last place of fp32 at `exact`.
+/// Error of `got` in units of fp32's last place at `exact`.
 double ulps(float got, double exact) {
   const double size = std::max(std::abs(exact), double{std::numeric_limits<float>::min()});
   return std::abs(got - exact) / std::ldexp(1.0, std::ilogb(size) - 23);

@@ -21,7 +21,7 @@ using Integers = std::vector<std::int32_t>;
 constexpr RouterShape shapes[] = {{1, 1, 1, 1, true},   {2, 5, 3, 1, false}, {2, 5, 3, 2, true},  {3, 7, 8, 8, true},
                                   {2, 150, 8, 2, true}, {1, 9, 5, 2, false}, {4, 64, 70, 6, true}};
 
-// A router on the device whose logits are A, the statistics' type.
+// A router on the device; A is the type of logits and statistics.
 template <class A> struct Router {
   explicit Router(const RouterShape& s) : shape(s), m(s.tokens()), e(s.experts), k(s.top_k) {}
 
@@ -91,7 +91,7 @@ TYPED_TEST(Route, ExpertsWithoutRowsFirstMiddleAndLast) {
   EXPECT_TRUE(test::same_bits(r.integers(r.routing.load), Integers{0, 3, 0, 1, 0}));
 }
 
-// Rows of each expert begin at multiples; the others are no token's, and stay zero.
+// Rows of each expert begin at multiples; rows in gaps belong to no token and stay zero.
 TYPED_TEST(Route, RowsBeginAtMultiples) {
   for (RouterShape shape : shapes) {
     const auto logits = logits_for<TypeParam>(shape);
@@ -157,7 +157,7 @@ TYPED_TEST(Route, RowsOfNoTokenAreZeroAndNumberedZero) {
   EXPECT_EQ(others, r.shape.rows() - r.shape.slots());
 }
 
-// Every rank of a group, where some pairs have no rows, an expert has none, or a rank has none at all.
+// Arrival on every rank of a group, where pairs of ranks, an expert, or a whole rank may have no rows.
 TEST(Arrival, EqualsReference) {
   const auto counts_of = [](int pattern, std::int64_t ranks, std::int64_t experts) {
     Integers counts;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
-/// Parts as the reference has them.
+/// Parts in the form of the reference.
 template <class M>
 struct HostPart {
   std::vector<float> master, gradient;
@@ -32,7 +32,7 @@ std::vector<HostPart<M>> parts_of(const std::vector<std::int64_t>& lengths) {
   return parts;
 }
 
-/// Parts in device memory, one behind the other with gaps of NaN, and their table.
+/// Parts packed in device memory with gaps of NaN between them, and their table.
 template <class M>
 class DeviceParts {
  public:
@@ -60,7 +60,7 @@ class DeviceParts {
   }
   const MuonTable& table() const { return table_; }
 
-  /// The gaps are as they were, too.
+  /// Compares the parts, and checks that the gaps are unchanged.
   ::testing::AssertionResult equal(const std::vector<HostPart<M>>& host) const {
     if (auto result = same(master_, host, &HostPart<M>::master); !result) return result << " (master)";
     if (auto result = same(gradient_, host, &HostPart<M>::gradient); !result) return result << " (gradient)";

@@ -27,11 +27,11 @@ HostMatrix drawn(std::int64_t rows, std::int64_t columns, std::uint64_t seed, do
   return {rows, columns, test::uniform<float>(rows * columns, seed, -size, size)};
 }
 
-/// Matrices one behind the other in device memory, after newton_schulz().
+/// Matrices packed in device memory, after newton_schulz().
 std::vector<std::vector<float>> orthogonal(const std::vector<HostMatrix>& matrices,
                                            std::span<const NewtonSchulzStep> steps = quintic) {
   Device device;
-  std::int64_t all = 1, at = 1;  // odd places
+  std::int64_t all = 1, at = 1;  // odd offsets
   for (const HostMatrix& m : matrices) all += m.rows * m.columns + 2;
   const Tensor memory = test::poisoned<float>(device, {all});
   std::vector<Tensor> tensors;
@@ -109,7 +109,7 @@ TEST(NewtonSchulz, TheTransposeGivesTheTranspose) {
   std::vector<float> back(of_wide.size());
   for (std::size_t i = 0; i < 19; ++i)
     for (std::size_t j = 0; j < 45; ++j) back[i * 45 + j] = of_tall[j * 19 + i];
-  // The norm sums in the order of memory: its last bit may differ, and a bf16 with it.
+  // The norm's sum is in memory order, so its last bit may differ, and with it a bf16.
   EXPECT_LE(distance(back, of_wide), test::tolerances::newton_schulz);
 }
 

@@ -18,7 +18,7 @@ using test::in_double, test::near, test::on_device, test::on_host, test::poisone
 enum class Branch { no, yes };
 enum class Bias { no, yes };
 
-// One norm with its tensors on the device.
+// A norm with its tensors on the device.
 template <class T> struct Case {
   using A = Accumulator<T>;
   Case(Norm norm, std::int64_t m, std::int64_t n)
@@ -95,7 +95,7 @@ TYPED_TEST(Normalize, BackwardAddsTheReference) {
   using T = TypeParam;
   for (Norm kind : kinds)
     for (auto [rows, columns] : sizes) {
-      if (columns == 1) continue;  // nothing but cancellation
+      if (columns == 1) continue;  // the result is only cancellation
       Case<T> c(kind, rows, columns);
       c.forward(Branch::no, Bias::no);
       const auto before = uniform<T>(rows * columns, 6);

@@ -15,7 +15,7 @@ using namespace test;
 constexpr std::int64_t rows = 96, columns = 64, members = 3, gap = 128, stride = rows * columns + gap;
 constexpr Matrix matrix{rows, columns};
 
-/// Both copies of `count` members, with the gaps between them, quantized; either is a grouped operand.
+/// Both quantized copies of `count` members with gaps between them; each copy is a grouped operand.
 template <formats::Format F>
 struct Quantized {
   using Storage = typename F::Element::Storage;
@@ -58,7 +58,7 @@ TYPED_TEST_SUITE(OperandOfCodes, EveryFormat);
 TYPED_TEST(OperandOfCodes, AMemberIsTheMatrixQuantizedAlone) {
   using F = TypeParam;
   auto values = uniform<bf16>((members - 1) * stride + matrix.elements(), 5);
-  for (std::size_t i = 0; i < values.size(); ++i)  // so that no member has another's largest magnitude
+  for (std::size_t i = 0; i < values.size(); ++i)  // members have different amaxes
     values[i] = bf16(values[i] * static_cast<float>(1 + i / stride));
   const Tensor all = on_device(this->device, values);
   const Quantized<F> together(this->device, all, members);

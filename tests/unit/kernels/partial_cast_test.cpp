@@ -10,7 +10,8 @@
 #include "tests/support/compare.hpp"
 #include "tests/support/quantized.hpp"
 
-/// Shards of sharded masters: what the ranks make of their parts, gathered, is what one rank makes of the whole.
+/// Partial casts: what ranks make from their parts of sharded masters, gathered, equals what one rank makes of the
+/// whole.
 namespace tessera {
 namespace {
 
@@ -43,7 +44,7 @@ template <class F>
 struct Rank {
   std::vector<GuardedCopy<F>> rowwise, columnwise;
   std::vector<QuantizedMatrix> items;
-  std::vector<std::int64_t> first;  // of each weight, in the flat numbering
+  std::vector<std::int64_t> first;  // flat index of each weight's first element
   std::int64_t begin, end;
 
   Rank(Device& device, const std::vector<Weight>& list, const std::vector<std::vector<float>>& masters,
@@ -94,7 +95,7 @@ struct World {
   }
 };
 
-// What quantizing one whole weight gives, members one after the other.
+// Expected copies: one whole weight quantized, members packed.
 template <class F>
 struct Whole {
   std::vector<std::uint8_t> data[2];
@@ -113,7 +114,7 @@ struct Whole {
   }
 };
 
-// Agrees on the amaxes, then casts on every rank.
+// Computes the maximum of amaxes over ranks, then casts on every rank.
 template <class F>
 void cast(Device& device, std::vector<QuantizeTable>& tables) {
   Stream& stream = device.compute();
@@ -133,7 +134,8 @@ void cast(Device& device, std::vector<QuantizeTable>& tables) {
   }
 }
 
-// Casts, checks what each rank wrote and left alone, gathers, derives; then the copies are those of the whole.
+// Casts, checks what each rank wrote and did not write, gathers, derives; then compares the copies with those of the
+// whole.
 template <class F>
 void run(Device& device, const World<F>& world, const std::vector<std::int64_t>& cuts) {
   std::vector<Rank<F>> ranks;
@@ -147,7 +149,7 @@ void run(Device& device, const World<F>& world, const std::vector<std::int64_t>&
     const Weight& w = world.list[i];
     if (w.elements() == 0) continue;
     const Whole<F> whole(w, world.masters[i]);
-    // What a rank wrote is its part of the whole; every other nibble still is poison.
+    // Expects that a rank wrote exactly its part of the whole: every other nibble is still poison.
     for (const Rank<F>& rank : ranks) {
       const auto bytes = rank.rowwise[i].data.bytes(device);
       std::vector<std::uint8_t> expected(bytes.size(), 0xFF);
@@ -197,7 +199,7 @@ struct PartialCast : ::testing::Test {
 using Sharded = ::testing::Types<formats::Bf16, formats::Fp8Block, formats::Mxfp8Tiles, formats::Nvfp4>;
 TYPED_TEST_SUITE(PartialCast, Sharded);
 
-// The types above are all formats whose shards can be cast: others travel as bf16.
+// Checks that the types above are all formats that can be cast in shards; others travel as bf16.
 template <class... F>
 constexpr int castable(formats::FormatList<F...>) {
   return ((F::columnwise != formats::Columnwise::requantized) + ...);
@@ -243,7 +245,7 @@ TYPED_TEST(PartialCast, ScalesThatTravelAreExpandedByBuildColumnwise) {
       amaxes.push_back(test::poisoned(this->device, DType::bf16, {tables.back().amax_entries()}));
       block_amax(this->device.compute(), tables.back(), amaxes.back());
     }
-    // Tiles are whole, so only the members' amaxes are agreed on.
+    // Blocks have one owner, so ranks agree only on the members' amaxes.
     const std::int64_t blocks = tables[0].block_entries(), members = tables[0].member_entries();
     if (members > 0) {
       std::vector<std::vector<std::uint16_t>> local;
@@ -338,7 +340,7 @@ TEST(PartialCast, KeepsTheOtherNibbleAsInTheGoldenCases) {
   }
 }
 
-// A shard far beyond 2^31 elements: only its own memory exists, at the address where the whole weight would have it.
+// A shard at positions far beyond 2^31: only its own memory exists, at its address within the whole weight.
 TEST(PartialCast, FindsItsPlaceBeyond32Bits) {
   Device device;
   if (Runtime::back_end() == "Cuda") GTEST_SKIP() << "needs an address range that is not backed";
@@ -357,7 +359,7 @@ TEST(PartialCast, FindsItsPlaceBeyond32Bits) {
   d.end = begin + count;
   d.patches = {m.rows / 128, m.columns / 128};
   d.first_patch_row = begin / m.columns / 128;
-  d.first_block = -(d.first_patch_row * 4 * 128);  // the last row of patches alone has amaxes
+  d.first_block = -(d.first_patch_row * 4 * 128);  // only the last row of patches has amaxes
   d.side[0].data = static_cast<std::byte*>(data.inner.data) - begin;
   std::vector<std::uint16_t> amaxes(4 * 128, bf16(2.0f).bits);
   for (std::int32_t column = 0; column < d.patches.columns; ++column) {

@@ -1,5 +1,5 @@
-// Bits that every machine must agree on, against committed digests: the other tests compare with references that were
-// compiled for the same CPU.
+// Bits that must be equal on every machine, against committed digests. (Other tests compare with references that were
+// compiled for the same CPU.)
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -15,7 +15,8 @@ namespace {
 
 using namespace test;
 
-// 40 binades, both signs; some zeros, subnormals, infinities, NaNs. No function of libm, which differs between CPUs.
+// Values over 40 binades, both signs, some zeros, subnormals, infinities and NaNs; without libm, which differs between
+// CPUs.
 std::vector<float> spread(std::int64_t n) {
   constexpr std::uint32_t specials[] = {0, 0x80000000u, 1, 0x807FFFFFu, 0x7F800000u, 0xFF800000u, 0x7FC00000u};
   std::vector<float> values(static_cast<std::size_t>(n));
@@ -28,7 +29,7 @@ std::vector<float> spread(std::int64_t n) {
   return values;
 }
 
-// Which of a NaN's many bits a product keeps is the machine's choice.
+// Which bits of a NaN a product keeps depends on the machine: all NaN are made equal.
 std::vector<float> with_one_nan(std::vector<float> values) {
   for (float& v : values)
     if (std::isnan(v)) v = std::bit_cast<float>(0x7FC00000u);

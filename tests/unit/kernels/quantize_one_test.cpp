@@ -1,4 +1,4 @@
-// Matrices whose description travels with the launch: the same bits as those of a table.
+// quantize_one and decode_one, whose description is passed with the launch: the same bits as by a table.
 #include <gtest/gtest.h>
 
 #include "tests/support/quantized_case.hpp"
@@ -73,7 +73,76 @@ TYPED_TEST(QuantizeOne, IsDecodedAsATableIs) {
   }
 }
 
-// Of a value in any place of any patch, and of nothing else.
+/// Memory for the bf16 factors of one copy, which begin at element `first`, with guards around them.
+struct Factors {
+  Tensor memory, amax;
+  std::int64_t first, count;
+
+  Factors(Device& device, Matrix m, std::int64_t begin)
+      : memory(test::poisoned<bf16>(device, {m.elements() + 16})),
+        amax(test::poisoned<float>(device, {1})),
+        first(begin),
+        count(m.elements()) {}
+  Copy copy(bool scaled) const {
+    Copy copy;
+    copy.data = memory.flat(first, count);
+    if (scaled) copy.amax = amax;
+    return copy;
+  }
+};
+
+/// Checks that make_factors() gives the bits of quantize_one() and decode_one() for `sides`, and writes nothing else.
+template <class F>
+void expect_factors(Device& device, Case<F>& c, Purpose purpose, const std::vector<Side>& sides, std::int64_t first) {
+  QuantizedMatrix item = c.item, decoded = c.item;
+  item.rowwise = item.columnwise = {};
+  std::vector<Factors> made;
+  for (const Side side : sides)
+    (side == Side::rowwise ? item.rowwise : item.columnwise) =
+        made.emplace_back(device, c.matrix, first).copy(F::tensor_amax);
+  make_factors(device.compute(), formats::id_of<F>, item, purpose);
+  for (std::size_t i = 0; i < sides.size(); ++i) {
+    auto wanted = test::on_host<bf16>(device, test::poisoned<bf16>(device, made[i].memory.shape));
+    decoded.values = test::poisoned<bf16>(device, {c.matrix.elements()});
+    decode_one(device.compute(), formats::id_of<F>, decoded, sides[i]);
+    const auto inside = test::on_host<bf16>(device, decoded.values);
+    std::copy(inside.begin(), inside.end(), wanted.begin() + first);
+    const std::string where =
+        std::string(F::name) + " " + name_of(sides[i]) + " " + Shape{c.matrix.rows, c.matrix.columns}.text();
+    EXPECT_TRUE(test::same_bits(test::on_host<bf16>(device, made[i].memory), wanted)) << where;
+    if (!F::tensor_amax) continue;
+    const Tensor& amax = (sides[i] == Side::rowwise ? c.item.rowwise : c.item.columnwise).amax;
+    EXPECT_TRUE(test::same_bits(test::on_host<float>(device, made[i].amax), test::on_host<float>(device, amax)))
+        << where;
+  }
+}
+
+TYPED_TEST(QuantizeOne, MakesTheFactorsThatDecodingGives) {
+  using F = TypeParam;
+  const Tensor step = test::on_device(this->device, std::vector<std::uint64_t>{5});
+  for (const Matrix m : {Matrix{32, 48}, Matrix{160, 96}, Matrix{128, 128}, Matrix{288, 160}, Matrix{48, 288},
+                         Matrix{33, 64}, Matrix{160, 40}})
+    for (const Purpose purpose : {Purpose::weight, Purpose::activation, Purpose::gradient})
+      for (const bool odd : {false, true}) {
+        Case<F> c(this->device, m, 1, DType::bf16, 3, odd);
+        std::vector<std::int64_t> numbers(static_cast<std::size_t>(m.rows));
+        for (std::size_t r = 0; r < numbers.size(); ++r) numbers[r] = static_cast<std::int64_t>(r * 7 % 5 + r);
+        c.item.draws = {11, 12, 13, step, 77, odd ? test::on_device(this->device, numbers) : Tensor{}};
+        if constexpr (!F::scaled || F::block.rows == F::block.columns) {
+          EXPECT_THROW(make_factors(this->device.compute(), formats::id_of<F>, c.item, purpose), Error);
+        } else {
+          quantize_one(this->device.compute(), formats::id_of<F>, c.item, purpose);
+          for (const std::int64_t first : {8, 7}) {  // at a multiple of 16 bytes, and beside one
+            if (c.has[0]) expect_factors(this->device, c, purpose, {Side::rowwise}, first);
+            if (c.has[1]) expect_factors(this->device, c, purpose, {Side::columnwise}, first);
+            if (c.has[0] && c.has[1])
+              expect_factors(this->device, c, purpose, {Side::rowwise, Side::columnwise}, first);
+          }
+        }
+      }
+}
+
+// The flag not_finite is set by a value at any place of any patch, and by nothing else.
 TYPED_TEST(QuantizeOne, SaysWhereAValueIsNotFinite) {
   using F = TypeParam;
   if (!F::scaled) return;

@@ -7,7 +7,7 @@
 #include "kernels/quantize/host_dequantize.hpp"
 #include "tests/support/quantized_case.hpp"
 
-/// Tables: one launch, any shapes; what they refuse; arrays beyond 2^31 elements.
+/// Quantization tables: any shapes in one launch; refusals; arrays beyond 2^31 elements.
 namespace tessera {
 namespace {
 
@@ -131,7 +131,7 @@ TEST(Table, RefusesMatricesThatOverlap) {
   expect_refusal(id, with([](auto& x, auto& y) { y.columnwise.scales = x.columnwise.scales; }), named);
   expect_refusal(id, with([](auto& x, auto& y) { y.rowwise.data.data = x.values.data; }), named);
   expect_refusal(id, with([](auto& x, auto& y) { x.rowwise.data.data = y.values.data; }), named);
-  // Parts of one matrix write to the same copies; they must not own the same elements.
+  // Parts of one matrix write to the same copies, but must not own the same elements.
   const auto part = [&](std::int64_t begin, std::int64_t count) {
     QuantizedMatrix m = a.item;
     m.begin = ElementIndex(begin);
@@ -142,7 +142,7 @@ TEST(Table, RefusesMatricesThatOverlap) {
   expect_refusal(id, {part(0, 16385), part(16384, 16384)}, {"overlap"});
 }
 
-// Members of one matrix in the gaps between those of another, as gate and up in one fused weight.
+// Members of one matrix may lie in the gaps between those of another, as gate and up in one fused weight.
 TEST(Table, TakesMembersBetweenThoseOfAnother) {
   Device device;
   using F = formats::Bf16;
@@ -218,12 +218,12 @@ TYPED_TEST(TableOf, RefusesBadBuffersInEveryFormat) {
                    {"divisible"});
 }
 
-// ---- arrays beyond 2^31 elements, of which only what is touched is there
+// ---- arrays beyond 2^31 elements, in reserved address space of which only touched pages have memory
 
 constexpr Matrix huge{std::int64_t{1} << 21, 2048}, last{128, 2048};  // the huge matrix's last rows
 static_assert(huge.elements() > std::int64_t{1} << 31);
 
-/// The huge matrix, of which the last rows are owned.
+/// The huge matrix, with only its last rows owned.
 template <class F>
 struct Huge {
   struct Side {
@@ -260,7 +260,7 @@ struct Huge {
   }
 };
 
-/// Where an element of the last rows, or a block of theirs, stands in the huge matrix.
+/// Index in the huge matrix of an element, or of a block, of the last rows.
 template <class F>
 std::int64_t element_in_huge(Side side, std::int64_t r, std::int64_t c) {
   return reference::element_place<F>(side, huge, huge.rows - last.rows + r, c);
@@ -308,7 +308,7 @@ void expect_decoded(const quantizer::Descriptor& given,
   EXPECT_EQ(wrong, 0) << F::name << " " << name_of(side);
 }
 
-// Zeros of the rows before are not quantized: the amax of the last rows is that of the matrix.
+// The rows before are zero, so the amax of the last rows is that of the matrix.
 TYPED_TEST(TableOf, FindsItsPlacesBeyond32Bits) {
   using F = TypeParam;
   if (Runtime::back_end() == "Cuda") GTEST_SKIP() << "needs an address range that is not backed";

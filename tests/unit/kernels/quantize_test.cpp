@@ -194,7 +194,7 @@ TYPED_TEST(Quantize, KeepsTheOrderOfTheStreamReplayedToo) {
   }
 }
 
-// ---- what must not pass, and what must not matter
+// ---- refusals, and conditions that must not change results
 
 TYPED_TEST(Quantize, TakesNothingButNanOrInfinity) {
   using F = TypeParam;
@@ -215,13 +215,13 @@ TYPED_TEST(Quantize, TakesNothingButNanOrInfinity) {
   }
 }
 
-// Every fp32 is somewhere between two codes: random bit patterns, quantized as they are.
+// Random bit patterns of fp32, quantized as given.
 TYPED_TEST(Quantize, RoundsRandomFp32AsTheReferenceDoes) {
   using F = TypeParam;
   Case<F> c(this->device, {512, 512}, 1, DType::f32, 2, false);
   std::mt19937 bits(8);
   for (std::size_t i = 0; i < c.values.size(); ++i) {
-    // Blocks of like exponents, so that few values vanish beside the largest; every 61st is anything.
+    // Values of similar exponents in each block, so that few become zero beside the largest; every 61st is arbitrary.
     const std::uint32_t u = bits(), exponent = static_cast<std::uint32_t>(i / 4096 % 250) + (u >> 23) % 5;
     c.values[i] = std::bit_cast<float>(i % 61 == 0 ? u : (u & 0x807FFFFFu) | exponent << 23);
   }
@@ -283,7 +283,7 @@ struct Rotated : ::testing::TestWithParam<Purpose> {
   Device device;
 };
 
-/// Of one side in one step.
+/// Codes of one side in one step.
 RandomKey draw_key_of(const char* name, std::uint64_t step) { return {5, mix64(fnv1a64(name) + step)}; }
 
 Draws draws_in(Device& device, std::uint64_t step, std::int64_t first_row, const Tensor& rows) {

@@ -57,7 +57,7 @@ TEST(RandomBits, CountUpFromTheLowWordOfTheIndex) {
 
 double ulp(double x) { return std::nextafter(std::abs(x), INFINITY) - std::abs(x); }
 
-// The C library's long double is the measure: errors of less than 1.1 units in the last place.
+// Errors below 1.1 units in the last place, against the C library's long double.
 TEST(NormalLogarithm, IsWithinAnUlp) {
   double worst = 0;
   const auto check = [&](double x) {
@@ -129,7 +129,7 @@ TEST(FillNormal, DoesNotDependOnCuts) {
   EXPECT_TRUE(test::same_bits(test::on_host<float>(device, pieces), test::on_host<float>(device, whole)));
 }
 
-// The bits that every back end must give; recorded from the host, where the reference confirms the values.
+// Bits that every back end must give, recorded on the host, where the reference confirms the values.
 TEST(FillNormal, GivesTheRecordedBits) {
   Device device;
   const Tensor out = test::poisoned<float>(device, {100000});

@@ -85,7 +85,7 @@ float norm_of(Device& device, const std::vector<float>& values) {
 
 std::uint32_t bits(float x) { return std::bit_cast<std::uint32_t>(x); }
 
-// Gradients as they are (normal sizes), numbers of every exponent, and both ends of the range.
+// Values as of gradients, numbers of every exponent, and both ends of the range.
 std::vector<std::vector<float>> samples() {
   std::vector<std::vector<float>> all;
   for (std::int64_t n : {1, 2, 100, 4097}) all.push_back(test::uniform<float>(n, static_cast<std::uint64_t>(n)));
@@ -172,7 +172,7 @@ TEST(AddSquares, AddsUpOverCallsAndRanks) {
 
 TEST(AddSquares, TakesManyTensorsAtOnce) {
   Device device;
-  // More than a launch takes, none of them and empty ones among them, some at odd addresses.
+  // More tensors than a launch takes, none at all, and empty ones among others, some at odd addresses.
   const auto values = test::uniform<float>(200000, 9, -3, 3);
   const Tensor all = test::on_device(device, values);
   for (const std::int64_t step : {1, 4}) {
@@ -195,7 +195,7 @@ TEST(AddSquares, TakesManyTensorsAtOnce) {
 
 TEST(AddSquares, HoldsSumsFarBeyondOneNumber) {
   Device device;
-  // 2^20 times the largest square, added as integers 2^10 times: as 2^10 ranks would.
+  // 2^20 times the largest square, added as integers 2^10 times, as by 2^10 ranks.
   const Words part = words_of(device, std::vector<float>(1 << 10, 0x1p120f));
   Words sum(ExactSum::words, 0);
   for (int r = 0; r < 1 << 10; ++r)

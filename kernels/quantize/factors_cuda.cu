@@ -1,0 +1,231 @@
+#include <variant>
+
+#include "kernels/quantize/back.hpp"
+#include "kernels/quantize/columns.cuh"
+#include "kernels/quantize/draws.cuh"
+#include "kernels/quantize/scales.cuh"
+
+namespace tessera::quantizer {
+namespace device {
+namespace {
+
+/// Eight products rounded to an element: what decode_run() makes of encode_run()'s codes.
+template <class Element>
+__device__ void round_run(Element, const float (&v)[run], float (&y)[run]) {
+  decode_run(Element(), encode_run(Element(), v), y);
+}
+/// The same of E2M1: added to a power of two whose last bit is worth half a unit of its own binade, a magnitude is
+/// rounded to the element's grid, ties to even. A product that is NaN has no sign, and becomes 6.
+__device__ inline void round_run(formats::E2M1, const float (&v)[run], float (&y)[run]) {
+  constexpr std::uint32_t up = 22u << 23, least = 149u << 23;
+#pragma unroll
+  for (int c = 0; c < run; ++c) {
+    const float a = fminf(fabsf(v[c]), 6.0f);
+    const float grid = __uint_as_float(larger(__float_as_uint(a) + up, least) & 0x7F800000u);
+    y[c] = copysignf((a + grid) - grid, v[c]);
+  }
+}
+
+/// Eight products rounded to E2M1 up or down at random, as encode_run_at_random() does, times 1 / at_random_unit.
+constexpr float at_random_unit = 0x1p14f;
+template <class Draw>
+__device__ void round_run_at_random(const float (&v)[run], const Draw& draw, float (&y)[run]) {
+#pragma unroll
+  for (int c = 0; c < run; ++c) {
+    if (c % 4 >= 2) continue;
+    // As fp16 numbers codes are values times 2^-14.
+    const std::uint32_t magnitudes = magnitudes_at_random(v[c], v[c + 2], draw(c)) & 0x0E000E00u;
+    const std::uint32_t signs = __byte_perm(__float_as_uint(v[c]), __float_as_uint(v[c + 2]), 0x7632) & 0x80008000u;
+    widen(magnitudes | signs, y[c], y[c + 2]);
+  }
+}
+
+/// A block's scale as decoding applies it.
+template <Format F>
+__device__ float step_of(typename F::Scale scale) {
+  if constexpr (follows_scale<F>) {
+    static_assert(std::is_same_v<typename F::ScaleElement, formats::E4M3>);
+    float step, none;
+    widen(e4m3_values(scale), step, none);
+    return step;
+  } else {
+    return F::block_step(scale);
+  }
+}
+
+template <Format F, class M>
+struct Shared {
+  typename Encodings<F>::Memory encodings[2];
+  std::conditional_t<rounds_at_random<F, M>, Draws::Memory, std::monostate> draws;
+  ColumnTops<F> columns;
+};
+
+/// The address of the thread's first factor of a copy.
+__device__ inline std::uint16_t* factors_of(const Descriptor& d, const Patch& p, Side side, const Seat& seat) {
+  return reinterpret_cast<std::uint16_t*>(d.side[static_cast<int>(side)].data) + origin_of(d, p) +
+         seat.row * d.matrix.columns + seat.column;
+}
+
+/// Stores row r of the thread's factors.
+template <class Extent>
+__device__ void store_factors(std::uint16_t* out, const std::uint32_t (&pair)[run / 2], const Seat& seat, int r,
+                              const Extent& extent) {
+  const auto all = [&] { __stwb(reinterpret_cast<uint4*>(out), make_uint4(pair[0], pair[1], pair[2], pair[3])); };
+  if constexpr (Extent::all) {
+    if (extent.holds(seat)) all();
+  } else {
+    const int first = extent.first(seat.row + r) - seat.column, end = extent.end(seat.row + r) - seat.column;
+    if (extent.vectors && first <= 0 && end >= run) return all();
+#pragma unroll
+    for (int c = 0; c < run; ++c)
+      if (c >= first && c < end) out[c] = static_cast<std::uint16_t>(pair[c / 2] >> (c % 2 * 16));
+  }
+}
+
+template <Format F, class M, class Extent>
+__device__ void factor_rows(const Pairs& x, const Descriptor& d, const Patch& p, const Extent& extent,
+                            Shared<F, M>& shared, const formats::TensorScale& tensor) {
+  constexpr bool at_random = rounds_at_random<F, M>;
+  const Seat seat;
+  const Encodings<F> encoding_of(tensor, shared.encodings[0]);
+  if constexpr (at_random) Draws(shared.draws).fill(d, p, Side::rowwise, seat);
+  std::uint16_t* const out = factors_of(d, p, Side::rowwise, seat);
+#pragma unroll
+  for (int r = 0; r < height; r += 2) {
+    std::uint32_t top[2];
+    largest_of_rows<F::block.columns / run>(x, r, top);
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const auto encoding = encoding_of(top[k]);
+      float v[run], y[run], step = step_of<F>(encoding.scale);
+#pragma unroll
+      for (int c = 0; c < run; ++c) v[c] = x.value(r + k, c) * encoding.multiplier;
+      if constexpr (at_random) {
+        step *= at_random_unit;
+        const Draws draws(shared.draws);
+        round_run_at_random(
+            v, [&](int c) { return Draws::along_row(draws.four(seat.row + r + k, seat.column + c / 4 * 4), c); }, y);
+      } else {
+        round_run(typename F::Element(), v, y);
+      }
+      std::uint32_t pair[run / 2];
+#pragma unroll
+      for (int i = 0; i < run / 2; ++i) pair[i] = rounded_pair(y[2 * i] * step, y[2 * i + 1] * step);
+      store_factors(out + (r + k) * d.matrix.columns, pair, seat, r + k, extent);
+    }
+  }
+}
+
+/// Rounds column c of the thread's values. `draws`: of its rows and four columns.
+template <Format F, class M>
+__device__ void round_column(const Pairs& x, int c, std::uint32_t top, const Encodings<F>& encoding_of,
+                             [[maybe_unused]] const std::uint32_t* draws, float (&out)[height]) {
+  float column[height];
+  column_of<rotates<F, M>>(x, c, column, top);
+  const auto encoding = encoding_of(top);
+  float step = step_of<F>(encoding.scale);
+  if constexpr (rounds_at_random<F, M>) step *= at_random_unit;
+#pragma unroll
+  for (int half = 0; half < height; half += run) {
+    float v[run], y[run];
+#pragma unroll
+    for (int r = 0; r < run; ++r) v[r] = column[half + r] * encoding.multiplier;
+    if constexpr (rounds_at_random<F, M>)
+      round_run_at_random(
+          v, [&](int r) { return Draws::along_column(draws[half + r], draws[half + r + 2], c); }, y);
+    else
+      round_run(typename F::Element(), v, y);
+#pragma unroll
+    for (int r = 0; r < run; ++r) out[half + r] = y[r] * step;
+  }
+}
+
+/// Two columns at a time; their factors take the place of the values.
+template <Format F, class M, class Extent>
+__device__ void factor_columns(Pairs& x, const Descriptor& d, const Patch& p, const Extent& extent,
+                               Shared<F, M>& shared, const formats::TensorScale& tensor) {
+  constexpr bool at_random = rounds_at_random<F, M>;
+  const Seat seat;
+  const Encodings<F> encoding_of(tensor, shared.encodings[1]);
+  if constexpr (at_random) Draws(shared.draws).fill(d, p, Side::columnwise, seat);
+  std::uint32_t draws[at_random ? height : 1], top[run] = {};
+  if constexpr (!rotates<F, M>) largest_of_column_blocks(x, seat, top, shared.columns);
+#pragma unroll
+  for (int i = 0; i < run / 2; ++i) {
+    if constexpr (at_random) {
+#pragma unroll
+      for (int r = 0; r < height; ++r)
+        if (i % 2 == 0) draws[r] = Draws(shared.draws).four(seat.row + r, seat.column + 2 * i);
+    }
+    float low[height], high[height];
+    round_column<F, M>(x, 2 * i, top[2 * i], encoding_of, draws, low);
+    round_column<F, M>(x, 2 * i + 1, top[2 * i + 1], encoding_of, draws, high);
+#pragma unroll
+    for (int r = 0; r < height; ++r) x.pair[r][i] = rounded_pair(low[r], high[r]);
+  }
+  std::uint16_t* const out = factors_of(d, p, Side::columnwise, seat);
+#pragma unroll
+  for (int r = 0; r < height; ++r) store_factors(out + r * d.matrix.columns, x.pair[r], seat, r, extent);
+}
+
+template <Format F, class M, class Extent>
+__device__ void factor_patch(const Descriptor& d, const Patch& p, const Extent& extent, Shared<F, M>& shared) {
+  Pairs x = load<FromBf16>(SourcePatch<FromBf16>(d, p).origin, d.matrix.columns, Seat(), extent);
+  formats::TensorScale tensor[2];
+  for (int s = 0; s < 2; ++s) {
+    if (d.side[s].amax) tensor[s] = F::tensor_scale(d.side[s].amax[p.member]);
+    if (d.side[s].data) Encodings<F>(tensor[s], shared.encodings[s]).prepare();
+  }
+  if (d.not_finite != nullptr && not_finite(x)) *d.not_finite = 1;
+  if constexpr (follows_scale<F>) __syncthreads();
+  if (d.side[0].data) factor_rows<F, M>(x, d, p, extent, shared, tensor[0]);
+  if (d.side[1].data) factor_columns<F, M>(x, d, p, extent, shared, tensor[1]);
+}
+
+/// Not inlined, so that the registers of these rare patches do not count for the others.
+template <Format F, class M>
+__device__ __noinline__ void factor_part(const Descriptor& d, const Task& task, bool vectors, Shared<F, M>& shared) {
+  const Patch p = patch_of(d, task);
+  factor_patch<F, M>(d, p, Part{p, d.matrix.columns, vectors}, shared);
+}
+
+template <Format F, class M>
+__global__ void __launch_bounds__(threads, 4) factors_kernel(const __grid_constant__ TableView table) {
+  __shared__ Descriptor descriptor;
+  __shared__ Shared<F, M> shared;
+  // Backwards, as copies_kernel goes.
+  const Task task = table.owned[F::tensor_amax ? gridDim.x - 1 - blockIdx.x : blockIdx.x];
+  const Descriptor& d = fetch(table, task, descriptor);
+  if constexpr (F::tensor_amax) await_previous();
+  const Patch p = patch_of(d, task);
+  const bool vectors = d.aligned.values && d.aligned.rowwise && d.aligned.columnwise;
+  if (vectors && owned_whole(d, p))
+    factor_patch<F, M>(d, p, Whole(), shared);
+  else
+    factor_part<F, M>(d, task, vectors, shared);
+}
+
+template <Format F, Purpose purpose>
+void factor(Stream& stream, const TableView& table) {
+  start<threads, F::tensor_amax ? Begins::early : Begins::in_turn>(stream, factors_kernel<F, Mode<FromBf16, purpose>>,
+                                                                   table.owned.count, table);
+}
+
+}  // namespace
+}  // namespace device
+
+void make_factors(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose) {
+  const TableView view = view_of_one(stream, format, matrix, Contents::factors);
+  find_amax(stream, format, view, Reading::bf16, purpose);
+  visit_format(format, [&]<class F>() {
+    if constexpr (has_factors_of<F>) {
+      if constexpr (F::hadamard) {
+        if (purpose == Purpose::activation) return device::factor<F, Purpose::activation>(stream, view);
+        if (purpose == Purpose::gradient) return device::factor<F, Purpose::gradient>(stream, view);
+      }
+      device::factor<F, Purpose::weight>(stream, view);
+    }
+  });
+}
+
+}  // namespace tessera::quantizer

@@ -1,0 +1,111 @@
+// A feed-forward layer in low precision: that of bf16, but for the error of its codes.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/model/layers/mlp.hpp"
+#include "tests/support/compare.hpp"
+#include "tests/support/tiny_gpt.hpp"
+#include "tests/support/tolerances.hpp"
+
+namespace tessera::test {
+namespace {
+
+constexpr std::int64_t tokens = 160;
+
+struct Results {
+  std::vector<double> y, dx;
+  std::vector<std::vector<double>> gradients;
+  std::int64_t kept;  ///< bytes that backward needs of forward
+};
+
+Results computed(const Recipe& recipe, Activation activation, bool bias, Accumulation accumulation) {
+  GptShape shape = tiny_shape();
+  shape.layers = 1;
+  shape.hidden = 96;
+  shape.ffn = 288;
+  shape.compute = DType::bf16;
+  shape.activation = activation;
+  shape.bias = bias;
+  shape.accumulation = accumulation;
+  shape.recipe = recipe;
+  Device device;
+  ParamRegistry registry({.weight = recipe.weight});
+  const auto layer = [&] {
+    const ParamRegistry::InBlock block(registry, 0);
+    return Mlp(registry, "mlp", shape);
+  }();
+  FlatParams params(device, registry, shape.compute);
+  for (const ParamId id : params.ids())
+    params.set(id,
+               uniform<double>(registry[id].member_elements(), 10 + static_cast<std::uint64_t>(id.value), -0.5, 0.5));
+  Arena arena = device.arena(Category::activations, 16 << 20);
+  const Tensor sums = device.allocate(Category::batch, DType::u64, {sizeof(StepSums) / 8});
+  const StepSums zero;
+  device.upload(device.compute(), sums, &zero);
+  const Tensor x = on_device(device, {tokens, shape.hidden}, uniform<bf16>(tokens * shape.hidden, 1)),
+               dy = on_device(device, x.shape, uniform<bf16>(x.elements(), 2)),
+               y = poisoned(device, DType::bf16, x.shape), dx = poisoned(device, DType::bf16, x.shape),
+               step = on_device(device, std::vector<std::uint64_t>{1});
+  const Call call{
+      {device.compute(), params, &params, arena, static_cast<StepSums*>(sums.data), nullptr, {7, step}}, 1, {}};
+  const Arena::Frame frame(arena);
+  const Mlp::Saved saved = layer.place(arena, tokens);
+  layer.forward(call, x, saved, y);
+  layer.backward(call, dx, dy, x, saved);
+  Results all{download_real(device, y), download_real(device, dx), {}, 0};
+  for (const ParamId id : params.ids()) {
+    EXPECT_EQ(params.writes(id), 1) << registry[id].name;
+    all.gradients.push_back(params.gradient(id));
+  }
+  StepSums found;
+  device.download(device.compute(), &found, sums);
+  EXPECT_EQ(found.not_finite, 0u);
+  for (const Tensor& t : {saved.pre, saved.activated}) all.kept += t ? t.bytes() : 0;
+  return all;
+}
+
+/// |actual - wanted| / |wanted|, in the Euclidean norm; NaN where there is nothing to compare.
+double distance(const std::vector<double>& actual, const std::vector<double>& wanted) {
+  if (actual.size() != wanted.size()) return std::nan("");
+  double apart = 0, all = 0;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    apart += (actual[i] - wanted[i]) * (actual[i] - wanted[i]);
+    all += wanted[i] * wanted[i];
+  }
+  return std::sqrt(apart / all);
+}
+
+TEST(QuantizedMlp, IsThatOfBf16ButForItsCodes) {
+  for (const auto& [activation, name] : Names<Activation>::table)
+    for (const bool bias : {false, true})
+      for (const Accumulation accumulation : {Accumulation::fused, Accumulation::unfused}) {
+        const Results wanted = computed({}, activation, bias, accumulation);
+        for (const Recipe& recipe : recipes()) {
+          if (!recipe.weight.codes) continue;
+          const double most = recipe.name == "nvfp4" ? tolerances::fp4_layer : tolerances::fp8_layer;
+          const Results actual = computed(recipe, activation, bias, accumulation);
+          EXPECT_LE(distance(actual.y, wanted.y), most) << recipe.name << " " << name;
+          EXPECT_LE(distance(actual.dx, wanted.dx), most) << recipe.name << " " << name;
+          ASSERT_EQ(actual.gradients.size(), wanted.gradients.size());
+          for (std::size_t i = 0; i < wanted.gradients.size(); ++i)
+            EXPECT_LE(distance(actual.gradients[i], wanted.gradients[i]), most)
+                << recipe.name << " " << name << " " << i;
+        }
+      }
+}
+
+// Where quantizers find the gelu, its output takes no memory.
+TEST(QuantizedMlp, KeepsNoGeluThatAQuantizerFinds) {
+  const std::int64_t one = tokens * 288 * 2;
+  for (const Recipe& recipe : recipes()) {
+    if (!recipe.weight.codes) continue;
+    const bool found = finds_gelus(*recipe.activation) && finds_gelus(*recipe.gradient);
+    EXPECT_EQ(found, recipe.name == "fp8_block") << recipe.name;
+    EXPECT_EQ(computed(recipe, Activation::gelu, true, Accumulation::fused).kept, found ? one : 2 * one) << recipe.name;
+    EXPECT_EQ(computed(recipe, Activation::swiglu, true, Accumulation::fused).kept, 3 * one) << recipe.name;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::test

@@ -1,0 +1,216 @@
+// Gelus and their gradients that a quantizer finds: the codes of the values that the activation's own kernels give.
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <utility>
+
+#include "kernels/activation/activation.hpp"
+#include "kernels/reference/activation.hpp"
+#include "tests/support/quantized_case.hpp"
+#include "tests/support/tolerances.hpp"
+
+namespace tessera {
+namespace {
+
+using formats::Matrix;
+using F = formats::Fp8BlockOneD;
+
+constexpr FormatId format = formats::id_of<F>;
+constexpr Matrix sizes[] = {{16, 48}, {128, 128}, {144, 272}, {160, 96}, {48, 2880}, {400, 1040}};
+
+/// One matrix's input, bias and gradient. All but a few are multiples of 1/8 below 12, so that input and bias have a
+/// sum in bf16.
+struct GeluCase {
+  Matrix matrix;
+  std::vector<bf16> pre, bias, sum, dy;
+  Tensor of_pre, of_bias, of_sum, of_dy;
+
+  GeluCase(Device& device, Matrix m, bool biased) : matrix(m), dy(test::uniform<bf16>(m.elements(), 3)) {
+    const auto eighths = [](std::int64_t n, std::uint64_t seed, double most) {
+      std::vector<bf16> all;
+      for (const double v : test::uniform<double>(n, seed, -8 * most, 8 * most))
+        all.push_back(bf16(static_cast<float>(std::round(v) / 8)));
+      return all;
+    };
+    pre = eighths(m.elements(), 1, 8);
+    const float special[] = {0.0f, -0.0f, 30, -30, 200, -1e4f, 1e15f};
+    if (!biased)
+      for (std::size_t i = 0; i < std::size(special); ++i) pre[i] = bf16(special[i]);
+    if (biased) bias = eighths(m.columns, 2, 4);
+    sum = pre;
+    if (biased)
+      for (std::size_t i = 0; i < sum.size(); ++i)
+        sum[i] = bf16(static_cast<float>(pre[i]) + static_cast<float>(bias[i % bias.size()]));
+    const Shape shape{m.rows, m.columns};
+    of_pre = test::on_device(device, shape, pre);
+    of_sum = test::on_device(device, shape, sum);
+    of_dy = test::on_device(device, shape, dy);
+    if (biased) of_bias = test::on_device(device, bias);
+  }
+  Gelu gelu() const { return {of_pre, of_bias}; }
+  GeluGradient gradient() const { return {of_dy, of_pre, of_bias}; }
+};
+
+/// Places for both copies, poisoned, between guards.
+struct Copies {
+  test::GuardedCopy<F> row, column;
+  QuantizedMatrix item;
+
+  Copies(Device& device, Matrix m) : row(device, Side::rowwise, m, 1), column(device, Side::columnwise, m, 1) {
+    item.matrix = m;
+    item.rowwise = row.copy();
+    item.columnwise = column.copy();
+    item.not_finite = test::on_device(device, std::vector<std::uint64_t>{0});
+  }
+  std::vector<std::uint8_t> bytes(Device& device) const {
+    std::vector<std::uint8_t> all;
+    for (const test::GuardedCopy<F>* copy : {&row, &column})
+      for (const test::Guarded* part : {&copy->data, &copy->scales}) {
+        const auto some = part->bytes(device);
+        all.insert(all.end(), some.begin(), some.end());
+      }
+    EXPECT_TRUE(row.untouched(device) && column.untouched(device));
+    return all;
+  }
+  bool marked(Device& device) const { return test::on_host<std::uint64_t>(device, item.not_finite).front() == 1; }
+};
+
+std::vector<std::uint8_t> quantized(Device& device, Matrix m, const Tensor& values, Purpose purpose) {
+  Copies copies(device, m);
+  copies.item.values = values;
+  quantize_one(device.compute(), format, copies.item, purpose);
+  return copies.bytes(device);
+}
+
+/// Column sums of each 128 rows: of sixteen rows each, then of these.
+std::vector<float> sums_of(Matrix m, const std::vector<bf16>& values) {
+  std::vector<float> sums;
+  for (std::int64_t patch = 0; patch < m.rows; patch += 128)
+    for (std::int64_t c = 0; c < m.columns; ++c) {
+      float total = 0;
+      for (std::int64_t first = patch; first < std::min(patch + 128, m.rows); first += 16) {
+        float sum = 0;
+        for (std::int64_t r = first; r < std::min(first + 16, m.rows); ++r)
+          sum += static_cast<float>(values[static_cast<std::size_t>(r * m.columns + c)]);
+        total += sum;
+      }
+      sums.push_back(total);
+    }
+  return sums;
+}
+
+TEST(QuantizeGelu, GivesTheCodesOfTheGelu) {
+  Device device;
+  for (const Matrix m : sizes)
+    for (const bool biased : {false, true}) {
+      const GeluCase c(device, m, biased);
+      Copies found(device, m);
+      quantize_one(device.compute(), format, found.item, c.gelu());
+      const Tensor values = test::poisoned<bf16>(device, c.of_sum.shape);
+      gelu_forward(device.compute(), values, c.of_sum);
+      EXPECT_TRUE(test::same_bits(found.bytes(device), quantized(device, m, values, Purpose::activation)))
+          << c.of_sum.shape.text() << (biased ? " with bias" : "");
+      EXPECT_FALSE(found.marked(device));
+    }
+}
+
+TEST(QuantizeGelu, GivesTheCodesAndTheSumsOfTheGradient) {
+  Device device;
+  for (const Matrix m : sizes)
+    for (const bool biased : {false, true}) {
+      const GeluCase c(device, m, biased);
+      Copies found(device, m);
+      const Tensor sums = test::poisoned<float>(device, gelu_gradient_sums(m));
+      quantize_one(device.compute(), format, found.item, c.gradient(), sums);
+      const Tensor values = test::poisoned<bf16>(device, c.of_dy.shape);
+      gelu_backward(device.compute(), values, c.of_dy, c.of_sum);
+      EXPECT_TRUE(test::same_bits(found.bytes(device), quantized(device, m, values, Purpose::gradient)))
+          << c.of_dy.shape.text() << (biased ? " with bias" : "");
+      EXPECT_TRUE(test::same_bits(test::on_host<float>(device, sums), sums_of(m, test::on_host<bf16>(device, values))));
+      EXPECT_FALSE(found.marked(device));
+      Copies alone(device, m);
+      quantize_one(device.compute(), format, alone.item, c.gradient(), {});
+      EXPECT_TRUE(test::same_bits(alone.bytes(device), found.bytes(device))) << "without sums";
+    }
+}
+
+// Against the formulas in double.
+TEST(QuantizeGelu, EqualsTheReference) {
+  Device device;
+  const Matrix m{160, 272};
+  const GeluCase c(device, m, true);
+  const auto decoded = [&](Copies& copies) {
+    copies.item.values = test::poisoned<bf16>(device, {m.rows, m.columns});
+    decode_one(device.compute(), format, copies.item, Side::rowwise);
+    return test::in_double(test::on_host<bf16>(device, copies.item.values));
+  };
+  Copies gelus(device, m), gradients(device, m);
+  quantize_one(device.compute(), format, gelus.item, c.gelu());
+  quantize_one(device.compute(), format, gradients.item, c.gradient(), {});
+  const auto of_gelus = decoded(gelus), of_gradients = decoded(gradients);
+  for (std::size_t i = 0; i < c.sum.size(); ++i) {
+    const auto x = static_cast<double>(c.sum[i]), dy = static_cast<double>(c.dy[i]);
+    const double gelu = reference::gelu(x), gradient = dy * reference::gelu_slope(x);
+    ASSERT_NEAR(of_gelus[i], gelu, test::tolerances::e4m3_code * std::max(std::abs(gelu), test::tolerances::e4m3_least))
+        << x;
+    ASSERT_NEAR(of_gradients[i], gradient,
+                test::tolerances::e4m3_code * std::max(std::abs(gradient), test::tolerances::e4m3_least))
+        << x;
+  }
+}
+
+// Wherever it comes from: the input, the bias, the gradient.
+TEST(QuantizeGelu, SaysWhereAValueIsNotFinite) {
+  Device device;
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
+  for (const Matrix m : {Matrix{128, 128}, Matrix{144, 272}}) {
+    const auto places = {std::int64_t{0}, m.columns - 1, m.elements() / 2 + 3, m.elements() - 1};
+    const auto marks = [&](const GeluCase& c, bool gradient) {
+      Copies copies(device, m);
+      if (gradient)
+        quantize_one(device.compute(), format, copies.item, c.gradient(), {});
+      else
+        quantize_one(device.compute(), format, copies.item, c.gelu());
+      return copies.marked(device);
+    };
+    GeluCase c(device, m, true);
+    const auto with = [&](const Tensor& t, std::vector<bf16> values, std::int64_t place, float bad, bool gradient) {
+      const bf16 before = std::exchange(values[static_cast<std::size_t>(place)], bf16(bad));
+      device.upload(device.compute(), t, values.data());
+      const bool marked = marks(c, gradient);
+      values[static_cast<std::size_t>(place)] = before;
+      device.upload(device.compute(), t, values.data());
+      return marked;
+    };
+    for (const std::int64_t place : places) {
+      EXPECT_TRUE(with(c.of_pre, c.pre, place, nan, false)) << place;
+      EXPECT_TRUE(with(c.of_pre, c.pre, place, infinity, false)) << place;
+      EXPECT_TRUE(with(c.of_pre, c.pre, place, nan, true)) << place;
+      EXPECT_TRUE(with(c.of_bias, c.bias, place % m.columns, nan, false)) << place;
+      EXPECT_TRUE(with(c.of_bias, c.bias, place % m.columns, nan, true)) << place;
+      EXPECT_TRUE(with(c.of_dy, c.dy, place, nan, true)) << place;
+      EXPECT_TRUE(with(c.of_dy, c.dy, place, -infinity, true)) << place;
+      EXPECT_FALSE(with(c.of_pre, c.pre, place, 1e30f, false)) << place;
+      EXPECT_FALSE(with(c.of_pre, c.pre, place, -1e15f, true)) << place;
+    }
+  }
+}
+
+TEST(QuantizeGelu, RefusesWhatDoesNotFit) {
+  Device device;
+  const Matrix m{32, 64};
+  const GeluCase c(device, m, true);
+  Copies copies(device, m);
+  Stream& s = device.compute();
+  const Tensor short_bias = test::poisoned<bf16>(device, {m.columns - 1}),
+               few_sums = test::poisoned<float>(device, {2, m.columns});
+  EXPECT_TRUE(finds_gelus(format));
+  EXPECT_FALSE(finds_gelus(formats::id_of<formats::Nvfp4OneD>));
+  EXPECT_THROW(quantize_one(s, format, copies.item, Gelu{c.of_pre, short_bias}), Error);
+  EXPECT_THROW(quantize_one(s, format, copies.item, GeluGradient{c.of_dy, c.of_bias}, {}), Error);
+  EXPECT_THROW(quantize_one(s, format, copies.item, c.gradient(), few_sums), Error);
+  EXPECT_THROW(quantize_one(s, formats::id_of<formats::Mxfp8>, copies.item, c.gelu()), Error);
+}
+
+}  // namespace
+}  // namespace tessera
