@@ -58,10 +58,11 @@ std::vector<Window> windows_of(const StoredTensors& stored, std::span<const Slab
 }
 
 void each_call(const StoredTensors& stored, std::span<const Slab> slabs, bool collective, const MoveSlabs& call) {
+  const std::int64_t call_bytes = std::int64_t{collective ? 16 : 2} << 20;
   std::exception_ptr failure;
   std::vector<std::byte> memory;
   try {
-    memory.resize(call_bytes);
+    memory.resize(static_cast<std::size_t>(call_bytes));
   } catch (...) {
     failure = std::current_exception();
   }

@@ -42,11 +42,10 @@ struct Window {
 };
 std::vector<Window> windows_of(const StoredTensors& stored, std::span<const Slab> slabs);
 
-/// Moves all slabs by calls of HDF5, dataset by dataset, at most `call_bytes` per call. `collective` transfers: every
-/// rank makes as many calls per dataset as any rank may need, the last ones without slabs. A rank that has failed goes
-/// on with calls without slabs, whose `memory` may be null; a `call` that fails must still make its transfer. Throws
-/// the first failure at the end.
-constexpr std::int64_t call_bytes = std::int64_t{16} << 20;
+/// Moves all slabs by calls of HDF5, dataset by dataset: 2 MiB at a time, which stay in the processor's cache. By
+/// `collective` transfers, in which ranks wait for each other, 16 MiB; every rank makes as many calls per dataset as
+/// any rank may need, the last ones without slabs. A rank that has failed goes on with calls without slabs, whose
+/// `memory` may be null; a `call` that fails must still make its transfer. Throws the first failure at the end.
 using MoveSlabs =
     std::function<void(const StoredTensor& tensor, std::size_t part, std::span<const Slab> slabs, std::byte* memory)>;
 void each_call(const StoredTensors& stored, std::span<const Slab> slabs, bool collective, const MoveSlabs& call);

@@ -102,8 +102,9 @@ StoredTensor planned(const StateTensor& tensor, ExpertWeights experts) {
 }
 
 std::string dataset_path(const hdf5::File& file, const StoredTensor& tensor, std::size_t part) {
-  const bool whole = tensor.parts.size() == 1 && file.has(tensor.path());
-  return whole ? tensor.path() : expert_path(tensor.path(), static_cast<std::int64_t>(part));
+  const std::string expert = expert_path(tensor.path(), static_cast<std::int64_t>(part));
+  const bool whole = expert.empty() || (tensor.parts.size() == 1 && file.has(tensor.path()));
+  return whole ? tensor.path() : expert;
 }
 
 bool is_of_checkpoint(const hdf5::File& file) {

@@ -87,10 +87,10 @@ CheckpointFiles::CheckpointFiles(fs::path folder, std::size_t count, const State
   }
 }
 
-std::vector<fs::path> CheckpointFiles::paths() const {
-  std::vector<fs::path> paths;
-  for (const File& file : files_) paths.push_back(file.path);
-  return paths;
+std::vector<PosixFile> CheckpointFiles::open(PosixFile::Mode mode) const {
+  std::vector<PosixFile> files;
+  for (const File& file : files_) files.emplace_back(file.path, mode);
+  return files;
 }
 
 hdf5::File& CheckpointFiles::holding(const StoredTensor& tensor) { return *files_[file_index(tensor.slot)].open; }

@@ -39,10 +39,10 @@ class CheckpointFiles {
   /// that was made there from the others, or null. By one process, without HDF5.
   void complete(const char* derived) const;
 
-  std::vector<StoredTensor> tensors;  ///< of the state, in its order
-  std::string content_digest;         ///< valid once digests are set
-  std::vector<std::filesystem::path> paths() const;
-  hdf5::File& holding(const StoredTensor& tensor);  ///< the open file that holds the tensor
+  std::vector<StoredTensor> tensors;                        ///< of the state, in its order
+  std::string content_digest;                               ///< valid once digests are set
+  std::vector<PosixFile> open(PosixFile::Mode mode) const;  ///< the files, for payload. Local.
+  hdf5::File& holding(const StoredTensor& tensor);          ///< the open file that holds the tensor
   StoredTensors stored() const;
 
  private:

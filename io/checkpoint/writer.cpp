@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <atomic>
-#include <exception>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -197,8 +196,7 @@ class CheckpointWriter::Save {
     const StoredTensors stored = files_->stored();
     const std::vector<Slab> slabs = slabs_of(state_.tensors, stored);
     const std::vector<Window> windows = windows_of(stored, slabs);
-    std::vector<PosixFile> files;
-    for (const fs::path& path : files_->paths()) files.emplace_back(path, PosixFile::Mode::payload);
+    std::vector<PosixFile> files = files_->open(PosixFile::Mode::payload);
     BlockRing ring(windows.size(), BlockRing::Filled::by_owner, [&](std::size_t n, std::span<std::byte> block) {
       const Window& window = windows[n];
       std::int64_t begin = window.begin, end = begin;
@@ -220,8 +218,12 @@ class CheckpointWriter::Save {
     ring.finish();
   }
 
+  /// Writes by HDF5: the disk works on earlier calls' bytes while this rank counts and copies later ones.
   void write_parallel() {
-    control_.max(0);  // a vote first, as in lay_out()
+    std::vector<PosixFile> files;
+    Problems problems;
+    attempt(problems, [&] { files = files_->open(PosixFile::Mode::write); });
+    control_.agree(problems);  // a vote also before collective calls, as in lay_out()
     const StoredTensors stored = files_->stored();
     const bool collective = writer_.parallel_->collective(hdf5::Parallel::Transfer::write);
     const auto call = [&](const StoredTensor& tensor, std::size_t part, std::span<const Slab> slabs,
@@ -230,32 +232,29 @@ class CheckpointWriter::Save {
       const std::string path = dataset_path(file, tensor, part);
       std::vector<hdf5::ElementRange> ranges;
       std::byte* room = memory;
-      try {
+      Problems failures;
+      attempt(failures, [&] {
         for (const Slab& slab : slabs) {
           count(slab, std::exchange(room, room + slab.values.bytes()));
           ranges.push_back({slab.first - tensor.parts[part].first, slab.values.elements()});
           fault::strike(file.path());
         }
-      } catch (...) {
-        if (collective) file.write(path, {}, nullptr);
-        throw;
-      }
-      file.write(path, ranges, memory);
+      });
+      if (!failures.empty()) ranges.clear();
+      if (failures.empty() || collective) file.write(path, ranges, memory);
+      failures.raise();
+      if (!slabs.empty())
+        files[file_index(tensor.slot)].send_up_to(offset_of(stored, slabs.back()) + bytes_of(stored, slabs.back()));
     };
-    std::exception_ptr failure;
-    try {
-      each_call(stored, slabs_of(state_.tensors, stored), collective, call);
-    } catch (...) {
-      failure = std::current_exception();
-    }
+    attempt(problems, [&] { each_call(stored, slabs_of(state_.tensors, stored), collective, call); });
     files_->close();  // collective: also after a failure
-    if (failure) std::rethrow_exception(failure);
+    problems.raise();
   }
 
   /// Flushes what this rank wrote to the disk. Local.
   void sync() const {
     fault::enter(Phase::sync);
-    for (const fs::path& path : files_->paths()) PosixFile(path, PosixFile::Mode::write).sync();
+    for (PosixFile& file : files_->open(PosixFile::Mode::write)) file.sync();
   }
 
   /// Throws if any value is not finite. All ranks see the same sums, so all throw or none.
@@ -320,8 +319,7 @@ class CheckpointWriter::Save {
     digests_.resize(state_.tensors.size());
     non_finite_.assign(state_.tensors.size(), 0);
     const StoredTensors stored = files_->stored();
-    std::vector<PosixFile> files;
-    for (const fs::path& path : files_->paths()) files.emplace_back(path, PosixFile::Mode::write);
+    std::vector<PosixFile> files = files_->open(PosixFile::Mode::write);
     for (const Slab& slab : slabs_of(state_.tensors, stored)) {
       const Tensor& values = slab.values;
       if (taken.empty()) digests_[slab.tensor] += host_digest(values.data, values.type, values.elements(), slab.first);

@@ -100,7 +100,7 @@ class NewCheckpoint final : public ModelWriter {
     structure_->reserve();
     structure_->lay_out(hdf5::Parallel::alone());
     structure_->close();
-    for (const fs::path& file : structure_->paths()) files_.emplace_back(file, PosixFile::Mode::write);
+    files_ = structure_->open(PosixFile::Mode::write);
   }
 
   void write(std::size_t index, std::int64_t first, std::int64_t count, const void* from) override {

@@ -126,6 +126,12 @@ void PosixFile::put(int file, std::int64_t offset, const std::byte* from, std::i
   if (file == file_ && bytes >= worth_sending) ::sync_file_range(file, offset, bytes, SYNC_FILE_RANGE_WRITE);
 }
 
+void PosixFile::send_up_to(std::int64_t end) noexcept {
+  if (end - sent_ < worth_sending) return;
+  ::sync_file_range(file_, sent_, end - sent_, SYNC_FILE_RANGE_WRITE);
+  sent_ = end;
+}
+
 void PosixFile::reserve(std::int64_t bytes) {
   int failure = 0;
   do failure = !fault::fails() && ::fallocate(file_, FALLOC_FL_KEEP_SIZE, 0, bytes) == 0 ? 0 : errno;

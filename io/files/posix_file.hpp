@@ -50,6 +50,9 @@ class PosixFile {
   /// the processor a copy and the system its memory. Other writes of 512 KiB or more begin write-back at once rather
   /// than at sync(), since disks are slow with many small pieces.
   void write(std::int64_t offset, const void* from, std::int64_t bytes);
+  /// Starts writing to the disk, without waiting, what any process wrote before `end` and no earlier call has sent,
+  /// once that is 512 KiB or more.
+  void send_up_to(std::int64_t end) noexcept;
   /// Reserves disk space for the first `bytes`, so that no later write to them finds the disk full. Keeps the file's
   /// size.
   void reserve(std::int64_t bytes);
@@ -68,7 +71,8 @@ class PosixFile {
 
   std::filesystem::path path_;
   int file_;
-  int direct_ = -1;  ///< descriptor for direct I/O; -1: not asked for, or not supported by the file system
+  int direct_ = -1;        ///< descriptor for direct I/O; -1: not asked for, or not supported by the file system
+  std::int64_t sent_ = 0;  ///< bytes: send_up_to()
 };
 
 /// Synchronises a folder, so that its entries (new files, renames) survive a crash.

@@ -145,8 +145,13 @@ void run(cudaStream_t stream, std::byte* memory, const Product& product, const P
                                         {table.a, table.step_a, table.b, table.step_b},
                                         {{}, nullptr, table.step_c, table.c, table.step_c},
                                         hopper::hardware()};
-  arguments.epilogue.thread.alpha = 1;
-  arguments.epilogue.thread.beta = product.beta;
+  auto& epilogue = arguments.epilogue.thread;
+  epilogue.alpha = 1;
+  epilogue.beta = product.beta;
+  if (product.scaled) {
+    epilogue.alpha_ptr = at.alpha.as<float>();
+    cute::get<2>(epilogue.dAlpha) = G::sums ? 0 : 1;  // weight gradients have one alpha, the others one an expert
+  }
   if constexpr (G::sums) arguments.epilogue.ptr_C = const_cast<const float**>(table.c);
   hopper::start<typename G::Gemm>(stream, arguments, memory);
 }
@@ -163,7 +168,7 @@ bool lies_whole(const Product& p, const Places& at) {
 bool fits(const Product& p) {
   const bool sums = p.form == Form::weight_gradient;
   return p.type == DType::bf16 && p.sum == (sums ? DType::f32 : DType::bf16) && p.epilogue == Epilogue::none &&
-         !p.scaled && (p.beta == 0 || p.beta == 1) && p.n % 8 == 0 && (sums ? p.m : p.k) % 8 == 0;
+         (p.beta == 0 || p.beta == 1) && p.n % 8 == 0 && (sums ? p.m : p.k) % 8 == 0;
 }
 
 }  // namespace

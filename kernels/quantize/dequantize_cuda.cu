@@ -52,17 +52,50 @@ struct Steps {
   }
 };
 
-/// A patch of a copy that is stored transposed, gathered in shared memory so that rows of the matrix are written whole.
-/// Lines have an odd number of words, against bank conflicts.
+/// A patch of a copy that is stored transposed, gathered in shared memory so that rows of the matrix are written whole,
+/// sixteen bytes a thread. Units of eight values stand against bank conflicts: lanes that write together hold rows that
+/// are eight apart.
 struct TurnedBack {
-  std::uint16_t bits[patch_edge][patch_edge + 1];
+  static constexpr int units = patch_edge / run;
+  uint4 memory[patch_edge][units];
+  __device__ uint4& unit(int row, int i) { return memory[row][i ^ row / run % units]; }
+
+  /// Puts the thread's lines where they belong as columns; decode_line(r, v) gives line r.
+  template <class Decode>
+  __device__ void gather(const Seat& seat, const Decode& decode_line) {
+#pragma unroll
+    for (int half = 0; half < height; half += run) {
+      std::uint32_t pair[run][run / 2];
+#pragma unroll
+      for (int r = 0; r < run; r += 2) {
+        float even[run], odd[run];
+        decode_line(half + r, even);
+        decode_line(half + r + 1, odd);
+#pragma unroll
+        for (int c = 0; c < run; ++c) pair[c][r / 2] = rounded_pair(even[c], odd[c]);
+      }
+#pragma unroll
+      for (int c = 0; c < run; ++c)
+        unit(seat.column + c, (seat.row + half) / run) = make_uint4(pair[c][0], pair[c][1], pair[c][2], pair[c][3]);
+    }
+  }
 };
 
-__device__ inline void store_turned_back(const Descriptor& d, const Patch& p, const TurnedBack& tile) {
+__device__ inline void store_turned_back(const Descriptor& d, const Patch& p, TurnedBack& tile) {
   auto* const out = reinterpret_cast<std::uint16_t*>(d.values) + origin_of(d, p);
-  for (int i = static_cast<int>(threadIdx.x); i < p.rows * patch_edge; i += threads) {
-    const int r = i / patch_edge, c = i % patch_edge;
-    if (c < p.columns) out[r * d.matrix.columns + c] = tile.bits[r][c];
+  const int i = static_cast<int>(threadIdx.x) % TurnedBack::units, n = p.columns - i * run;
+  const bool vectors = aligned(out, 16) && d.matrix.columns % run == 0 && n >= run;
+  for (int r = static_cast<int>(threadIdx.x) / TurnedBack::units; r < p.rows; r += threads / TurnedBack::units) {
+    const uint4 unit = tile.unit(r, i);
+    std::uint16_t* const to = out + r * d.matrix.columns + i * run;
+    if (vectors) {
+      *reinterpret_cast<uint4*>(to) = unit;
+      continue;
+    }
+    const std::uint32_t pair[run / 2] = {unit.x, unit.y, unit.z, unit.w};
+#pragma unroll
+    for (int c = 0; c < run; ++c)
+      if (c < n) to[c] = static_cast<std::uint16_t>(pair[c / 2] >> (c % 2 * 16));
   }
 }
 
@@ -112,23 +145,24 @@ __device__ void decode_patch(const Descriptor& d, const Patch& p, [[maybe_unused
     const std::byte* line = from + formats::data_bytes<F>(r * width);
     codes[r] = seat.row + r >= lines ? Run<Element>{} : vectors ? load_run<Element>(line) : load_some<Element>(line, n);
   }
-#pragma unroll
-  for (int r = 0; r < height; ++r) {
-    if (seat.row + r >= lines) continue;
-    float v[run];
+  const auto decode_line = [&](int r, float(&v)[run]) {
     decode_run(Element(), codes[r], v);
     if constexpr (F::scaled) {
-      const float of_line = across >= height ? 0.0f : step_at(r, 0);
+      const float of_line = across >= height || seat.row + r >= lines ? 0.0f : step_at(r, 0);
 #pragma unroll
       for (int c = 0; c < run; ++c) v[c] *= across >= height ? steps[c] : of_line;
     }
-    if constexpr (turned && how == Decoding::factor) {
+  };
+  if constexpr (turned && how == Decoding::factor) {
+    tile->gather(seat, decode_line);
+  } else {
 #pragma unroll
-      for (int c = 0; c < run; ++c)
-        if (c < n) tile->bits[seat.column + c][seat.row + r] = bf16(v[c]).bits;
-      continue;
+    for (int r = 0; r < height; ++r) {
+      if (seat.row + r >= lines) continue;
+      float v[run];
+      decode_line(r, v);
+      store_line(out + r * width, v, n, vectors ? whole ? Reach::warp : Reach::run : Reach::some);
     }
-    store_line(out + r * width, v, n, vectors ? whole ? Reach::warp : Reach::run : Reach::some);
   }
 }
 

@@ -17,10 +17,14 @@ class Draws {
   __device__ void fill(const Descriptor& d, const Patch& p, Side side, const Seat& seat) const {
     const RandomKey key = draw_key(d, side);
     __syncwarp();
-    if (d.matrix.columns % 16 == 0)
-      fill_blocks(key, d, p, seat);
-    else
+    if (d.matrix.columns % 16 != 0) {
       fill_runs(key, d, p, seat);
+    } else if (const int column = seat.column / 16 * 16; d.rows != nullptr) {
+      fill_blocks(key, seat, [&](int row) { return index(d, p, row, column); });
+    } else {
+      const std::uint64_t first = draw_index(d, p, 0) + static_cast<std::uint64_t>(column);
+      fill_blocks(key, seat, [&](int row) { return first + static_cast<std::uint64_t>(row * d.matrix.columns); });
+    }
     __syncwarp();
   }
   /// Those of four columns from `column`, a multiple of four.
@@ -28,6 +32,10 @@ class Draws {
   /// Of four columns of a row, the bytes of columns c and c + 2, c even or odd, in the low bytes of a word's halves.
   __device__ static std::uint32_t along_row(std::uint32_t four, int c) {
     return __byte_perm(four, 0, c % 2 == 0 ? 0x4240 : 0x4341);
+  }
+  /// The same of columns c and c + 1, c even.
+  __device__ static std::uint32_t neighbours(std::uint32_t four, int c) {
+    return __byte_perm(four, 0, c % 4 == 0 ? 0x4140 : 0x4342);
   }
   /// The same of column c, of four columns of two rows.
   __device__ static std::uint32_t along_column(std::uint32_t four, std::uint32_t below, int c) {
@@ -44,13 +52,14 @@ class Draws {
 
   /// Where each Philox block serves two lanes: one of them makes those of the even rows, one those of the odd rows.
   /// Four blocks go through the rounds together, so that they share the round's key and hide each other's latency.
-  __device__ void fill_blocks(const RandomKey& key, const Descriptor& d, const Patch& p, const Seat& seat) const {
+  template <class Index>
+  __device__ void fill_blocks(const RandomKey& key, const Seat& seat, const Index& index_of) const {
     const int column = seat.column / 16 * 16, first = seat.row + seat.column / run % 2;
 #pragma unroll 1
     for (int r = 0; r < height; r += 2 * at_once) {
       PhiloxBlock block[at_once];
 #pragma unroll
-      for (int i = 0; i < at_once; ++i) block[i] = draw_counter(key, index(d, p, first + r + 2 * i, column) / 16);
+      for (int i = 0; i < at_once; ++i) block[i] = draw_counter(key, index_of(first + r + 2 * i) / 16);
       PhiloxKey of_round(key.seed);
 #pragma unroll
       for (int round = 0; round < philox_rounds; ++round, of_round.advance())

@@ -26,18 +26,36 @@ __device__ inline void round_run(formats::E2M1, const float (&v)[run], float (&y
   }
 }
 
-/// Eight products rounded to E2M1 up or down at random, as encode_run_at_random() does, times 1 / at_random_unit.
-constexpr float at_random_unit = 0x1p14f;
-template <class Draw>
-__device__ void round_run_at_random(const float (&v)[run], const Draw& draw, float (&y)[run]) {
+template <class Element>
+__device__ void round_column(Element, float (&v)[height]) {
 #pragma unroll
-  for (int c = 0; c < run; ++c) {
-    if (c % 4 >= 2) continue;
-    // As fp16 numbers codes are values times 2^-14.
-    const std::uint32_t magnitudes = magnitudes_at_random(v[c], v[c + 2], draw(c)) & 0x0E000E00u;
-    const std::uint32_t signs = __byte_perm(__float_as_uint(v[c]), __float_as_uint(v[c + 2]), 0x7632) & 0x80008000u;
-    widen(magnitudes | signs, y[c], y[c + 2]);
+  for (int first = 0; first < height; first += run) {
+    float x[run], y[run];
+#pragma unroll
+    for (int r = 0; r < run; ++r) x[r] = v[first + r];
+    round_run(Element(), x, y);
+#pragma unroll
+    for (int r = 0; r < run; ++r) v[first + r] = y[r];
   }
+}
+
+/// Products of two bf16 numbers each.
+__device__ inline std::uint32_t multiplied(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t products;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(products) : "r"(a), "r"(b));
+  return products;
+}
+__device__ inline std::uint32_t steps_at_random(float low, float high) {
+  return rounded_pair(low * 0x1p6f, high * 0x1p6f);
+}
+/// Two products rounded to E2M1 up or down at random, as encode_run_at_random() does, times their steps, all of it
+/// exact; `steps` are those of steps_at_random().
+__device__ inline std::uint32_t factors_at_random(float low, float high, std::uint32_t draws, std::uint32_t steps) {
+  // As bf16 numbers codes are values times 2^-126.
+  const std::uint32_t magnitudes = magnitudes_at_random(low, high, draws) >> 3 & 0x01C001C0u;
+  const std::uint32_t signs = __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x7632) & 0x80008000u;
+  constexpr std::uint32_t up = 0x7B807B80u;  // 2^120
+  return multiplied(multiplied(magnitudes | signs, up), steps);
 }
 
 /// A block's scale as decoding applies it.
@@ -97,47 +115,38 @@ __device__ void factor_rows(const Pairs& x, const Descriptor& d, const Patch& p,
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       const auto encoding = encoding_of(top[k]);
-      float v[run], y[run], step = step_of<F>(encoding.scale);
+      const float step = step_of<F>(encoding.scale);
+      float v[run];
 #pragma unroll
       for (int c = 0; c < run; ++c) v[c] = x.value(r + k, c) * encoding.multiplier;
-      if constexpr (at_random) {
-        step *= at_random_unit;
-        const Draws draws(shared.draws);
-        round_run_at_random(
-            v, [&](int c) { return Draws::along_row(draws.four(seat.row + r + k, seat.column + c / 4 * 4), c); }, y);
-      } else {
-        round_run(typename F::Element(), v, y);
-      }
       std::uint32_t pair[run / 2];
+      if constexpr (at_random) {
+        const std::uint32_t steps = steps_at_random(step, step);
 #pragma unroll
-      for (int i = 0; i < run / 2; ++i) pair[i] = rounded_pair(y[2 * i] * step, y[2 * i + 1] * step);
+        for (int i = 0; i < run / 2; ++i) {
+          const std::uint32_t four = Draws(shared.draws).four(seat.row + r + k, seat.column + i / 2 * 4);
+          pair[i] = factors_at_random(v[2 * i], v[2 * i + 1], Draws::neighbours(four, 2 * i), steps);
+        }
+      } else {
+        float y[run];
+        round_run(typename F::Element(), v, y);
+#pragma unroll
+        for (int i = 0; i < run / 2; ++i) pair[i] = rounded_pair(y[2 * i] * step, y[2 * i + 1] * step);
+      }
       store_factors(out + (r + k) * d.matrix.columns, pair, seat, r + k, extent);
     }
   }
 }
 
-/// Rounds column c of the thread's values. `draws`: of its rows and four columns.
+/// Column c of the thread's values, times its block's multiplier; returns the block's step.
 template <Format F, class M>
-__device__ void round_column(const Pairs& x, int c, std::uint32_t top, const Encodings<F>& encoding_of,
-                             [[maybe_unused]] const std::uint32_t* draws, float (&out)[height]) {
-  float column[height];
-  column_of<rotates<F, M>>(x, c, column, top);
+__device__ float scaled_column(const Pairs& x, int c, std::uint32_t top, const Encodings<F>& encoding_of,
+                               float (&v)[height]) {
+  column_of<rotates<F, M>>(x, c, v, top);
   const auto encoding = encoding_of(top);
-  float step = step_of<F>(encoding.scale);
-  if constexpr (rounds_at_random<F, M>) step *= at_random_unit;
 #pragma unroll
-  for (int half = 0; half < height; half += run) {
-    float v[run], y[run];
-#pragma unroll
-    for (int r = 0; r < run; ++r) v[r] = column[half + r] * encoding.multiplier;
-    if constexpr (rounds_at_random<F, M>)
-      round_run_at_random(
-          v, [&](int r) { return Draws::along_column(draws[half + r], draws[half + r + 2], c); }, y);
-    else
-      round_run(typename F::Element(), v, y);
-#pragma unroll
-    for (int r = 0; r < run; ++r) out[half + r] = y[r] * step;
-  }
+  for (float& y : v) y *= encoding.multiplier;
+  return step_of<F>(encoding.scale);
 }
 
 /// Two columns at a time; their factors take the place of the values.
@@ -148,20 +157,26 @@ __device__ void factor_columns(Pairs& x, const Descriptor& d, const Patch& p, co
   const Seat seat;
   const Encodings<F> encoding_of(tensor, shared.encodings[1]);
   if constexpr (at_random) Draws(shared.draws).fill(d, p, Side::columnwise, seat);
-  std::uint32_t draws[at_random ? height : 1], top[run] = {};
+  std::uint32_t top[run] = {};
   if constexpr (!rotates<F, M>) largest_of_column_blocks(x, seat, top, shared.columns);
 #pragma unroll
   for (int i = 0; i < run / 2; ++i) {
-    if constexpr (at_random) {
-#pragma unroll
-      for (int r = 0; r < height; ++r)
-        if (i % 2 == 0) draws[r] = Draws(shared.draws).four(seat.row + r, seat.column + 2 * i);
-    }
     float low[height], high[height];
-    round_column<F, M>(x, 2 * i, top[2 * i], encoding_of, draws, low);
-    round_column<F, M>(x, 2 * i + 1, top[2 * i + 1], encoding_of, draws, high);
+    const float step = scaled_column<F, M>(x, 2 * i, top[2 * i], encoding_of, low),
+                step_of_high = scaled_column<F, M>(x, 2 * i + 1, top[2 * i + 1], encoding_of, high);
+    if constexpr (at_random) {
+      const std::uint32_t steps = steps_at_random(step, step_of_high);
 #pragma unroll
-    for (int r = 0; r < height; ++r) x.pair[r][i] = rounded_pair(low[r], high[r]);
+      for (int r = 0; r < height; ++r) {
+        const std::uint32_t four = Draws(shared.draws).four(seat.row + r, seat.column + i / 2 * 4);
+        x.pair[r][i] = factors_at_random(low[r], high[r], Draws::neighbours(four, 2 * i), steps);
+      }
+    } else {
+      round_column(typename F::Element(), low);
+      round_column(typename F::Element(), high);
+#pragma unroll
+      for (int r = 0; r < height; ++r) x.pair[r][i] = rounded_pair(low[r] * step, high[r] * step_of_high);
+    }
   }
   std::uint16_t* const out = factors_of(d, p, Side::columnwise, seat);
 #pragma unroll

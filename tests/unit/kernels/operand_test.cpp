@@ -99,5 +99,21 @@ TEST(Operand, OfCodesIsRefusedByProductsOfValues) {
   EXPECT_THROW(linear_forward(device.compute(), y, x, w.operand(Side::rowwise)), Error);
 }
 
+TEST(Operand, OfCodesThatLieDecodedIsAMatrixOfValues) {
+  std::vector<bf16> values(2 * matrix.elements());
+  std::vector<float> amaxes(2);
+  const Tensor first{values.data(), DType::bf16, {rows, columns}};
+  const Codes codes{formats::id_of<formats::Nvfp4OneD>, Side::columnwise, {}, {amaxes.data(), DType::f32, {2}}};
+  const Operand both(first, codes, 2, matrix.elements()), one = both.member(1);
+  for (const Operand& operand : {both, one}) {
+    EXPECT_TRUE(operand.decoded());
+    EXPECT_EQ(operand.rows(), rows);
+    EXPECT_EQ(operand.columns(), columns);
+  }
+  EXPECT_EQ(one.data.data, values.data() + matrix.elements());
+  EXPECT_EQ(one.codes->amax.data, amaxes.data() + 1);
+  EXPECT_FALSE(Operand(first).decoded());
+}
+
 }  // namespace
 }  // namespace tessera
