@@ -50,12 +50,10 @@ struct Alignment {
   bool values, rowwise, columnwise;
 };
 
-/// What a gelu, or its gradient, is computed from beside the values. The bias is added to the gelu's input before it is
-/// used; null: nothing is added.
+/// What a gelu's gradient is computed from besides dy, which the values are.
 struct GeluPlaces {
-  const std::uint16_t* pre;   ///< of gradients: the gelu's input, of the shape of the values
-  const std::uint16_t* bias;  ///< one a column
-  float* sums;                ///< of gradients: one row for every 128 of theirs; null: not wanted
+  const std::uint16_t* pre;  ///< the gelu's input, of the shape of the values
+  float* sums;               ///< receives the column sums of each 128 rows of the gradient; null: not computed
 };
 
 /// Whether the quantizers of a format compute gelus themselves: where values are read once, in blocks as wide as a

@@ -6,53 +6,20 @@
 /// kernels/activation in bf16.
 namespace tessera::quantizer::device {
 
-/// The bias of the thread's eight columns, those that the matrix has.
-__device__ inline void load_bias(const Descriptor& d, const Patch& p, int column, float (&bias)[run]) {
-  const std::uint16_t* const from = d.gelu.bias + p.column + column;
-  if (column + run <= p.columns && aligned(from, 16)) {
-    const uint4 v = load_in_order(reinterpret_cast<const uint4*>(from));
-    const std::uint32_t pairs[run / 2] = {v.x, v.y, v.z, v.w};
+/// Replaces row r by its gelu.
+__device__ inline void to_gelus(Pairs& x, int r) {
 #pragma unroll
-    for (int i = 0; i < run / 2; ++i) bias[2 * i] = low_of(pairs[i]), bias[2 * i + 1] = high_of(pairs[i]);
-  } else {
-#pragma unroll
-    for (int c = 0; c < run; ++c) bias[c] = column + c < p.columns ? FromBf16::value(from[c]) : 0.0f;
-  }
+  for (int i = 0; i < run / 2; ++i)
+    x.pair[r][i] = rounded_pair(activation::fast_gelu(low_of(x.pair[r][i])),
+                                activation::fast_gelu(high_of(x.pair[r][i])));
 }
 
-/// Elements outside the extent become 0 again, whatever the bias made of them.
-template <class Extent>
-__device__ void clear_outside(Pairs& x, const Seat& seat, const Extent& extent) {
-  if constexpr (!Extent::all) {
+/// Replaces row r of dy by dy gelu'(pre).
+__device__ inline void to_gradients(Pairs& dy, const Pairs& pre, int r) {
 #pragma unroll
-    for (int r = 0; r < height; ++r) {
-      const int first = extent.first(seat.row + r) - seat.column, end = extent.end(seat.row + r) - seat.column;
-#pragma unroll
-      for (int i = 0; i < run / 2; ++i) {
-        if (2 * i < first || 2 * i >= end) x.pair[r][i] &= 0xFFFF0000u;
-        if (2 * i + 1 < first || 2 * i + 1 >= end) x.pair[r][i] &= 0xFFFFu;
-      }
-    }
-  }
-}
-
-/// gelu(x + bias) of row r.
-__device__ inline void to_gelus(Pairs& x, int r, const float (&bias)[run]) {
-#pragma unroll
-  for (int i = 0; i < run / 2; ++i) {
-    const float low = low_of(x.pair[r][i]) + bias[2 * i], high = high_of(x.pair[r][i]) + bias[2 * i + 1];
-    x.pair[r][i] = rounded_pair(activation::fast_gelu(low), activation::fast_gelu(high));
-  }
-}
-
-/// dy gelu'(pre + bias) of row r, in the place of dy.
-__device__ inline void to_gradients(Pairs& dy, const Pairs& pre, int r, const float (&bias)[run]) {
-#pragma unroll
-  for (int i = 0; i < run / 2; ++i) {
-    const float low = low_of(pre.pair[r][i]) + bias[2 * i], high = high_of(pre.pair[r][i]) + bias[2 * i + 1];
-    dy.pair[r][i] = rounded_pair(low_of(dy.pair[r][i]) * activation::fast_gelu_slope(low),
-                                 high_of(dy.pair[r][i]) * activation::fast_gelu_slope(high));
-  }
+  for (int i = 0; i < run / 2; ++i)
+    dy.pair[r][i] = rounded_pair(low_of(dy.pair[r][i]) * activation::fast_gelu_slope(low_of(pre.pair[r][i])),
+                                 high_of(dy.pair[r][i]) * activation::fast_gelu_slope(high_of(pre.pair[r][i])));
 }
 
 /// The patch's column sums: a thread's sixteen rows, then these in order. `columns`: shared memory, a row for sixteen.
@@ -75,10 +42,8 @@ __device__ inline void store_sums(const Pairs& x, const Descriptor& d, const Pat
   __syncthreads();
 }
 
-/// Loads a patch and computes its gelus, or their gradients, whose sums are stored where these are wanted. Two things
-/// keep the compiler from mixing loads, gelus and codes, and so from running out of registers: a barrier behind the
-/// loads, so that all are under way before the bias, on which all else depends, is read; and the branch for a missing
-/// bias.
+/// Loads a patch and computes its gelus, or their gradients and, if wanted, column sums. Elements outside the extent stay
+/// 0. The barrier behind the loads keeps the compiler from mixing loads, gelus and codes, and so from spilling registers.
 template <class Source, class Extent>
 __device__ Pairs load_gelus(const Descriptor& d, const Patch& p, const Extent& extent,
                             std::uint32_t (&columns)[threads / 16][patch_edge]) {
@@ -94,25 +59,15 @@ __device__ Pairs load_gelus(const Descriptor& d, const Patch& p, const Extent& e
   };
   if constexpr (gradient) load_part(0);
   __syncthreads();
-  const auto compute = [&](const float(&bias)[run]) {
 #pragma unroll
-    for (int r = 0; r < height; ++r) {
-      if constexpr (!gradient) {
-        to_gelus(x, r, bias);
-      } else {
-        if (r > 0 && r % part == 0) load_part(r);
-        to_gradients(x, pre, r, bias);
-      }
+  for (int r = 0; r < height; ++r) {
+    if constexpr (!gradient) {
+      to_gelus(x, r);
+    } else {
+      if (r > 0 && r % part == 0) load_part(r);
+      to_gradients(x, pre, r);
     }
-  };
-  if (d.gelu.bias != nullptr) {
-    float bias[run];
-    load_bias(d, p, seat.column, bias);
-    compute(bias);
-  } else {
-    compute({-0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f});  // changes no number that it is added to
   }
-  clear_outside(x, seat, extent);
   if constexpr (gradient)
     if (d.gelu.sums != nullptr) store_sums(x, d, p, columns);
   return x;

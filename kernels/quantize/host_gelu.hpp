@@ -5,33 +5,22 @@
 /// The gelus of a patch, or their gradients, by one host thread, with the bits of the kernels of kernels/activation.
 namespace tessera::quantizer::host {
 
-/// The gelu's input in fp32: `pre` and the bias of its column, if there is one.
-[[gnu::noinline]] inline void add_bias(const std::uint16_t* __restrict pre, const std::uint16_t* __restrict bias, int n,
-                                       float* __restrict out) {
-  for (int c = 0; c < n; ++c) out[c] = FromBf16::value(pre[c]);
-  if (bias == nullptr) return;
-  for (int c = 0; c < n; ++c) out[c] += FromBf16::value(bias[c]);
+[[gnu::noinline]] inline void gelu_row(const std::uint16_t* __restrict pre, int n, std::uint16_t* __restrict out) {
+  for (int c = 0; c < n; ++c) out[c] = bf16(gelu_of(FromBf16::value(pre[c]))).bits;
 }
-[[gnu::noinline]] inline void gelu_row(const float* __restrict x, int n, std::uint16_t* __restrict out) {
-  for (int c = 0; c < n; ++c) out[c] = bf16(gelu_of(x[c])).bits;
-}
-[[gnu::noinline]] inline void gelu_gradient_row(const std::uint16_t* __restrict dy, const float* __restrict x, int n,
-                                                std::uint16_t* __restrict out) {
-  for (int c = 0; c < n; ++c) out[c] = bf16(FromBf16::value(dy[c]) * activation::gelu_slope(x[c])).bits;
+[[gnu::noinline]] inline void gelu_gradient_row(const std::uint16_t* __restrict dy, const std::uint16_t* __restrict pre,
+                                                int n, std::uint16_t* __restrict out) {
+  for (int c = 0; c < n; ++c)
+    out[c] = bf16(FromBf16::value(dy[c]) * activation::gelu_slope(FromBf16::value(pre[c]))).bits;
 }
 
 /// Row r of the values that are quantized, from the row `stored` of those in memory.
 template <class Source>
 inline void compute_row(const Descriptor& d, const Patch& p, int r, const std::uint16_t* stored, std::uint16_t* out) {
-  const std::uint16_t* const bias = d.gelu.bias ? d.gelu.bias + p.column : nullptr;
-  float x[edge];
-  if constexpr (std::is_same_v<Source, FromGelu>) {
-    add_bias(stored, bias, p.columns, x);
-    gelu_row(x, p.columns, out);
-  } else {
-    add_bias(d.gelu.pre + (p.row + r) * d.matrix.columns + p.column, bias, p.columns, x);
-    gelu_gradient_row(stored, x, p.columns, out);
-  }
+  if constexpr (std::is_same_v<Source, FromGelu>)
+    gelu_row(stored, p.columns, out);
+  else
+    gelu_gradient_row(stored, d.gelu.pre + (p.row + r) * d.matrix.columns + p.column, p.columns, out);
 }
 
 /// The patch's column sums: of sixteen rows each, then these in order.

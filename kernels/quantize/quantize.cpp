@@ -49,11 +49,9 @@ class Counted {
 const std::uint16_t* bits(const Tensor& t) { return static_cast<const std::uint16_t*>(t.data); }
 
 quantizer::TableView view_of_gelus(Stream& stream, FormatId format, const QuantizedMatrix& matrix,
-                                   const quantizer::GeluPlaces& places, const Tensor& bias) {
+                                   const quantizer::GeluPlaces& places) {
   require(fuses_gelu(format) && matrix.members == 1, "quantize_one", "a gelu of one matrix, of a format that fuses it");
   require(matrix.values.type == DType::bf16, "quantize_one", "values are bf16");
-  require(!bias || (bias.type == DType::bf16 && bias.elements() == matrix.matrix.columns), "quantize_one",
-          "bias is bf16 [F]");
   quantizer::TableView view = quantizer::view_of_one(stream, format, matrix);
   view.one.gelu = places;
   return view;
@@ -118,18 +116,17 @@ bool fuses_gelu(FormatId format) {
 
 void quantize_one(Stream& stream, FormatId format, QuantizedMatrix matrix, const Gelu& x) {
   matrix.values = x.pre;
-  const quantizer::TableView view = view_of_gelus(stream, format, matrix, {nullptr, bits(x.bias), nullptr}, x.bias);
+  const quantizer::TableView view = view_of_gelus(stream, format, matrix, {});
   const Counted counted(stream, Purpose::activation);
   quantizer::make_copies(stream, format, view, Reading::gelu, Purpose::activation);
 }
 
-void quantize_one(Stream& stream, FormatId format, QuantizedMatrix matrix, const GeluGradient& dx, const Tensor& sums) {
+void quantize_one(Stream& stream, FormatId format, QuantizedMatrix matrix, const GeluGradient& dx) {
   require(dx.pre.type == DType::bf16 && dx.pre.shape == dx.dy.shape, "quantize_one", "pre has the shape of dy");
-  require(!sums || (sums.type == DType::f32 && sums.shape == gelu_gradient_sums(matrix.matrix)), "quantize_one",
-          "sums are f32 [ceil(M / 128), F]");
+  require(!dx.sums || (dx.sums.type == DType::f32 && dx.sums.shape == gelu_gradient_sums(matrix.matrix)),
+          "quantize_one", "sums are f32 [ceil(M / 128), F]");
   matrix.values = dx.dy;
-  quantizer::TableView view =
-      view_of_gelus(stream, format, matrix, {bits(dx.pre), bits(dx.bias), sums.as<float>()}, dx.bias);
+  quantizer::TableView view = view_of_gelus(stream, format, matrix, {bits(dx.pre), dx.sums.as<float>()});
   view.one.aligned.values = view.one.aligned.values && reinterpret_cast<std::uintptr_t>(dx.pre.data) % 16 == 0;
   const Counted counted(stream, Purpose::gradient);
   quantizer::make_copies(stream, format, view, Reading::gelu_gradient, Purpose::gradient);

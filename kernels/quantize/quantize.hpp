@@ -50,22 +50,21 @@ void decode_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, 
 /// along one dimension.
 void make_factors(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose);
 
-/// gelu(pre + bias), tanh form, and its gradient dy gelu'(pre + bias); bias [F] may be empty. Products of codes read
-/// them through quantizers only, which compute them from their inputs, so that neither is stored.
+/// gelu(pre), tanh form, and its gradient dy gelu'(pre). Products of codes read them through quantizers only, which
+/// compute them from their inputs, so that neither is stored.
 struct Gelu {
-  Tensor pre;  ///< [M,F]
-  Tensor bias = {};
+  Tensor pre;  ///< bf16 [M,F]
 };
 struct GeluGradient {
-  Tensor dy, pre;  ///< [M,F]
-  Tensor bias = {};
+  Tensor dy, pre;    ///< bf16 [M,F]
+  Tensor sums = {};  ///< f32 gelu_gradient_sums(): receives the column sums of each 128 rows of the gradient, added by
+                     ///< sixteens, in order. Empty: not computed
 };
 /// Whether a format's quantizer does.
 bool fuses_gelu(FormatId format);
-/// quantize_one() of these values, computed in fp32 and rounded to bf16 (`matrix` names none). `sums` (f32
-/// gelu_gradient_sums(), or empty) become the column sums of each 128 rows of the gradient: by sixteens, in order.
+/// quantize_one() of these values, computed in fp32 and rounded to bf16; `matrix` names none.
 void quantize_one(Stream& stream, FormatId format, QuantizedMatrix matrix, const Gelu& x);
-void quantize_one(Stream& stream, FormatId format, QuantizedMatrix matrix, const GeluGradient& dx, const Tensor& sums);
+void quantize_one(Stream& stream, FormatId format, QuantizedMatrix matrix, const GeluGradient& dx);
 constexpr Shape gelu_gradient_sums(formats::Matrix m) {
   return {(m.rows + quantizer::patch_edge - 1) / quantizer::patch_edge, m.columns};
 }

@@ -23,7 +23,7 @@ struct FromFp32 {
 };
 
 /// A gelu, or its gradient, computed in fp32 from the stored bf16 x (Descriptor::gelu) and rounded to bf16:
-/// gelu(x + bias), x gelu'(pre + bias).
+/// gelu(x), x gelu'(pre).
 struct FromGelu : FromBf16 {};
 struct FromGeluGradient : FromBf16 {};
 template <class Source>

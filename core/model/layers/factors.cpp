@@ -148,15 +148,14 @@ Factors::Gradient Factors::gradient(const Call& call, const Output& dy, const Te
   if (!coded()) return {stored, stored, stored};
   QuantizedMatrix matrix = matrix_of(call, stored);
   matrix.draws = {call.key.seed, rowwise_draws_, columnwise_draws_, call.key.step, call.first_token, rows};
-  Tensor bias_terms = gelu ? Tensor() : stored;
   if (gelu) {
     place(call.arena, *gradient_, matrix, std::nullopt);
-    if (gelu->bias.shape.rank() > 0) bias_terms = call.arena.temp(DType::f32, gelu_gradient_sums(matrix.matrix));
-    quantize_one(call.stream, *gradient_, matrix, *gelu, bias_terms);
+    quantize_one(call.stream, *gradient_, matrix, *gelu);
   } else {
     make(call, *gradient_, matrix, std::nullopt, Purpose::gradient);
   }
-  return {operand_of(*gradient_, Side::rowwise, matrix), operand_of(*gradient_, Side::columnwise, matrix), bias_terms};
+  return {operand_of(*gradient_, Side::rowwise, matrix), operand_of(*gradient_, Side::columnwise, matrix),
+          gelu ? gelu->sums : stored};
 }
 
 Operand Factors::weight(const Call& call, const Operand& held, Side side) const {

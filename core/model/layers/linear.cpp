@@ -18,8 +18,7 @@ Operand Linear::activation(const Call& call, const Factors::Input& x, const Save
                                  : factors_.activation(call, x, Side::rowwise);
 }
 
-void Linear::multiply(const Call& call, const Tensor& y, const Factors::Input& x, const Saved& saved,
-                      const std::optional<ParamId>& bias) const {
+void Linear::forward(const Call& call, const Tensor& y, const Factors::Input& x, const Saved& saved) const {
   const Region region(call.stream, region_);
   const Arena::Frame frame(call.arena);
   if (!y) {
@@ -28,15 +27,7 @@ void Linear::multiply(const Call& call, const Tensor& y, const Factors::Input& x
   }
   const Use w = call.weights.operand(call.stream, weight_, Side::rowwise);
   linear_forward(call.stream, y, activation(call, x, saved), factors_.weight(call, *w, Side::rowwise),
-                 use_of(call, bias)->data);
-}
-
-void Linear::forward(const Call& call, const Tensor& y, const Factors::Input& x, const Saved& saved) const {
-  multiply(call, y, x, saved, bias_);
-}
-
-void Linear::forward_without_bias(const Call& call, const Tensor& y, const Tensor& x, const Saved& saved) const {
-  multiply(call, y, x, saved, {});
+                 use_of(call, bias_)->data);
 }
 
 void Linear::forward_gelu(const Call& call, const Tensor& y, const Tensor& pre, const Tensor& x,

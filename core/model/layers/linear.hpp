@@ -39,8 +39,6 @@ class Linear {
   Saved place(Arena& arena, std::int64_t rows) const { return {factors_.place_columns(arena, {rows, in_})}; }
   /// Fills y and, where a backward follows, saved; without y only saved is wanted.
   void forward(const Call& call, const Tensor& y, const Factors::Input& x, const Saved& saved = {}) const;
-  /// y = x W^T, for callers that add bias() themselves.
-  void forward_without_bias(const Call& call, const Tensor& y, const Tensor& x, const Saved& saved) const;
   /// pre = x W^T + b and y = gelu(pre), in one product.
   void forward_gelu(const Call& call, const Tensor& y, const Tensor& pre, const Tensor& x, const Saved& saved) const;
   /// Adds to the gradients, then dx = dy W. Of x with saved codes, only the shape is read.
@@ -50,17 +48,13 @@ class Linear {
   void backward_gelu(const Call& call, const Tensor& dpre, const Tensor& dy, const Tensor& x, const Tensor& pre,
                      const Saved& saved) const;
 
-  /// The bias, if the layer has one.
-  Use bias(const Call& call) const { return use_of(call, bias_); }
-
+  bool biased() const { return bias_.has_value(); }
   /// Whether products take codes.
   bool coded() const { return factors_.coded(); }
   /// Whether x may be a Gelu and dy a GeluGradient, which are computed while they are quantized.
   bool fuses_gelu() const { return factors_.fuses_gelu(); }
 
  private:
-  void multiply(const Call& call, const Tensor& y, const Factors::Input& x, const Saved& saved,
-                const std::optional<ParamId>& bias) const;
   /// The rowwise factor of x, in the caller's Frame; fills `saved` where a backward follows.
   Operand activation(const Call& call, const Factors::Input& x, const Saved& saved) const;
   /// Adds the gradients of bias and weight; returns the copy of dy that dx is made from, in the caller's Frame.

@@ -24,9 +24,8 @@ Mlp::Saved Mlp::place(Arena& arena, std::int64_t tokens) const {
 
 void Mlp::forward(const Call& call, const Tensor& x, const Saved& saved, const Tensor& y) const {
   if (gelu_in_quantizers()) {
-    up_.forward_without_bias(call, saved.pre, x, saved.of_up);
-    const Use bias = up_.bias(call);
-    return down_.forward(call, y, Gelu{saved.pre, bias->data}, saved.of_down);
+    up_.forward(call, saved.pre, x, saved.of_up);
+    return down_.forward(call, y, Gelu{saved.pre}, saved.of_down);
   }
   const Arena::Frame frame(call.arena);
   const Tensor activated = saved.activated ? saved.activated : call.arena.temp(type_, saved.activated.shape);
@@ -43,9 +42,10 @@ void Mlp::backward(const Call& call, const Tensor& dx, const Tensor& dy, const T
   const Arena::Frame frame(call.arena);
   const Tensor dact = call.arena.temp(type_, {x.rows(), ffn_});
   if (gelu_in_quantizers()) {
-    const Use bias = up_.bias(call);
-    down_.backward(call, dact, dy, Gelu{saved.pre, bias->data}, saved.of_down);
-    return up_.backward(call, dx, GeluGradient{dact, saved.pre, bias->data}, x, saved.of_up);
+    Tensor sums;
+    if (up_.biased()) sums = call.arena.temp(DType::f32, gelu_gradient_sums({x.rows(), ffn_}));
+    down_.backward(call, dact, dy, Gelu{saved.pre}, saved.of_down);
+    return up_.backward(call, dx, GeluGradient{dact, saved.pre, sums}, x, saved.of_up);
   }
   if (activation_ == Activation::gelu) {
     down_.backward_gelu(call, dact, dy, saved.activated, saved.pre, saved.of_down);

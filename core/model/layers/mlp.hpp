@@ -8,7 +8,7 @@ namespace tessera {
 class Mlp {
  public:
   struct Saved {
-    Tensor pre;        ///< [M,F], swiglu [M,2F]; without up's bias where quantizers compute the gelu
+    Tensor pre;        ///< [M,F], swiglu [M,2F]
     Tensor activated;  ///< [M,F], the activation's output; without memory where down keeps its codes, or a quantizer
                        ///< computes it
     Linear::Saved of_up, of_down;  ///< what the two layers keep

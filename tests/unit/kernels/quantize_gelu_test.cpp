@@ -18,37 +18,22 @@ using F = formats::Fp8BlockOneD;
 constexpr FormatId format = formats::id_of<F>;
 constexpr Matrix sizes[] = {{16, 48}, {128, 128}, {144, 272}, {160, 96}, {48, 2880}, {400, 1040}};
 
-/// One matrix's input, bias and gradient. All but a few are multiples of 1/8 below 12, so that input and bias have a
-/// sum in bf16.
+/// The gelu's input and its output's gradient for one matrix.
 struct GeluCase {
   Matrix matrix;
-  std::vector<bf16> pre, bias, sum, dy;
-  Tensor of_pre, of_bias, of_sum, of_dy;
+  std::vector<bf16> pre, dy;
+  Tensor of_pre, of_dy;
 
-  GeluCase(Device& device, Matrix m, bool biased) : matrix(m), dy(test::uniform<bf16>(m.elements(), 3)) {
-    const auto eighths = [](std::int64_t n, std::uint64_t seed, double most) {
-      std::vector<bf16> all;
-      for (const double v : test::uniform<double>(n, seed, -8 * most, 8 * most))
-        all.push_back(bf16(static_cast<float>(std::round(v) / 8)));
-      return all;
-    };
-    pre = eighths(m.elements(), 1, 8);
+  GeluCase(Device& device, Matrix m)
+      : matrix(m), pre(test::uniform<bf16>(m.elements(), 1)), dy(test::uniform<bf16>(m.elements(), 3)) {
+    for (bf16& x : pre) x = bf16(8 * static_cast<float>(x));
     const float special[] = {0.0f, -0.0f, 30, -30, 200, -1e4f, 1e15f};
-    if (!biased)
-      for (std::size_t i = 0; i < std::size(special); ++i) pre[i] = bf16(special[i]);
-    if (biased) bias = eighths(m.columns, 2, 4);
-    sum = pre;
-    if (biased)
-      for (std::size_t i = 0; i < sum.size(); ++i)
-        sum[i] = bf16(static_cast<float>(pre[i]) + static_cast<float>(bias[i % bias.size()]));
-    const Shape shape{m.rows, m.columns};
-    of_pre = test::on_device(device, shape, pre);
-    of_sum = test::on_device(device, shape, sum);
-    of_dy = test::on_device(device, shape, dy);
-    if (biased) of_bias = test::on_device(device, bias);
+    for (std::size_t i = 0; i < std::size(special); ++i) pre[i] = bf16(special[i]);
+    of_pre = test::on_device(device, Shape{m.rows, m.columns}, pre);
+    of_dy = test::on_device(device, Shape{m.rows, m.columns}, dy);
   }
-  Gelu gelu() const { return {of_pre, of_bias}; }
-  GeluGradient gradient() const { return {of_dy, of_pre, of_bias}; }
+  Gelu gelu() const { return {of_pre}; }
+  GeluGradient gradient(const Tensor& sums = {}) const { return {of_dy, of_pre, sums}; }
 };
 
 /// Places for both copies, poisoned, between guards.
@@ -101,44 +86,42 @@ std::vector<float> sums_of(Matrix m, const std::vector<bf16>& values) {
 
 TEST(QuantizeGelu, GivesTheCodesOfTheGelu) {
   Device device;
-  for (const Matrix m : sizes)
-    for (const bool biased : {false, true}) {
-      const GeluCase c(device, m, biased);
-      Copies found(device, m);
-      quantize_one(device.compute(), format, found.item, c.gelu());
-      const Tensor values = test::poisoned<bf16>(device, c.of_sum.shape);
-      gelu_forward(device.compute(), values, c.of_sum);
-      EXPECT_TRUE(test::same_bits(found.bytes(device), quantized(device, m, values, Purpose::activation)))
-          << c.of_sum.shape.text() << (biased ? " with bias" : "");
-      EXPECT_FALSE(found.marked(device));
-    }
+  for (const Matrix m : sizes) {
+    const GeluCase c(device, m);
+    Copies copies(device, m);
+    quantize_one(device.compute(), format, copies.item, c.gelu());
+    const Tensor values = test::poisoned<bf16>(device, c.of_pre.shape);
+    gelu_forward(device.compute(), values, c.of_pre);
+    EXPECT_TRUE(test::same_bits(copies.bytes(device), quantized(device, m, values, Purpose::activation)))
+        << c.of_pre.shape.text();
+    EXPECT_FALSE(copies.marked(device));
+  }
 }
 
 TEST(QuantizeGelu, GivesTheCodesAndTheSumsOfTheGradient) {
   Device device;
-  for (const Matrix m : sizes)
-    for (const bool biased : {false, true}) {
-      const GeluCase c(device, m, biased);
-      Copies found(device, m);
-      const Tensor sums = test::poisoned<float>(device, gelu_gradient_sums(m));
-      quantize_one(device.compute(), format, found.item, c.gradient(), sums);
-      const Tensor values = test::poisoned<bf16>(device, c.of_dy.shape);
-      gelu_backward(device.compute(), values, c.of_dy, c.of_sum);
-      EXPECT_TRUE(test::same_bits(found.bytes(device), quantized(device, m, values, Purpose::gradient)))
-          << c.of_dy.shape.text() << (biased ? " with bias" : "");
-      EXPECT_TRUE(test::same_bits(test::on_host<float>(device, sums), sums_of(m, test::on_host<bf16>(device, values))));
-      EXPECT_FALSE(found.marked(device));
-      Copies alone(device, m);
-      quantize_one(device.compute(), format, alone.item, c.gradient(), {});
-      EXPECT_TRUE(test::same_bits(alone.bytes(device), found.bytes(device))) << "without sums";
-    }
+  for (const Matrix m : sizes) {
+    const GeluCase c(device, m);
+    Copies copies(device, m);
+    const Tensor sums = test::poisoned<float>(device, gelu_gradient_sums(m));
+    quantize_one(device.compute(), format, copies.item, c.gradient(sums));
+    const Tensor values = test::poisoned<bf16>(device, c.of_dy.shape);
+    gelu_backward(device.compute(), values, c.of_dy, c.of_pre);
+    EXPECT_TRUE(test::same_bits(copies.bytes(device), quantized(device, m, values, Purpose::gradient)))
+        << c.of_dy.shape.text();
+    EXPECT_TRUE(test::same_bits(test::on_host<float>(device, sums), sums_of(m, test::on_host<bf16>(device, values))));
+    EXPECT_FALSE(copies.marked(device));
+    Copies alone(device, m);
+    quantize_one(device.compute(), format, alone.item, c.gradient());
+    EXPECT_TRUE(test::same_bits(alone.bytes(device), copies.bytes(device))) << "without sums";
+  }
 }
 
 // Against the formulas in double.
 TEST(QuantizeGelu, EqualsTheReference) {
   Device device;
   const Matrix m{160, 272};
-  const GeluCase c(device, m, true);
+  const GeluCase c(device, m);
   const auto decoded = [&](Copies& copies) {
     copies.item.values = test::poisoned<bf16>(device, {m.rows, m.columns});
     decode_one(device.compute(), format, copies.item, Side::rowwise);
@@ -146,10 +129,10 @@ TEST(QuantizeGelu, EqualsTheReference) {
   };
   Copies gelus(device, m), gradients(device, m);
   quantize_one(device.compute(), format, gelus.item, c.gelu());
-  quantize_one(device.compute(), format, gradients.item, c.gradient(), {});
+  quantize_one(device.compute(), format, gradients.item, c.gradient());
   const auto of_gelus = decoded(gelus), of_gradients = decoded(gradients);
-  for (std::size_t i = 0; i < c.sum.size(); ++i) {
-    const auto x = static_cast<double>(c.sum[i]), dy = static_cast<double>(c.dy[i]);
+  for (std::size_t i = 0; i < c.pre.size(); ++i) {
+    const auto x = static_cast<double>(c.pre[i]), dy = static_cast<double>(c.dy[i]);
     const double gelu = reference::gelu(x), gradient = dy * reference::gelu_slope(x);
     ASSERT_NEAR(of_gelus[i], gelu, test::tolerances::e4m3_code * std::max(std::abs(gelu), test::tolerances::e4m3_least))
         << x;
@@ -159,7 +142,7 @@ TEST(QuantizeGelu, EqualsTheReference) {
   }
 }
 
-// Wherever it comes from: the input, the bias, the gradient.
+// A value of the gelu's input or of the gradient, at any place.
 TEST(QuantizeGelu, SaysWhereAValueIsNotFinite) {
   Device device;
   constexpr float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
@@ -168,12 +151,12 @@ TEST(QuantizeGelu, SaysWhereAValueIsNotFinite) {
     const auto marks = [&](const GeluCase& c, bool gradient) {
       Copies copies(device, m);
       if (gradient)
-        quantize_one(device.compute(), format, copies.item, c.gradient(), {});
+        quantize_one(device.compute(), format, copies.item, c.gradient());
       else
         quantize_one(device.compute(), format, copies.item, c.gelu());
       return copies.marked(device);
     };
-    GeluCase c(device, m, true);
+    const GeluCase c(device, m);
     const auto with = [&](const Tensor& t, std::vector<bf16> values, std::int64_t place, float bad, bool gradient) {
       const bf16 before = std::exchange(values[static_cast<std::size_t>(place)], bf16(bad));
       device.upload(device.compute(), t, values.data());
@@ -186,8 +169,6 @@ TEST(QuantizeGelu, SaysWhereAValueIsNotFinite) {
       EXPECT_TRUE(with(c.of_pre, c.pre, place, nan, false)) << place;
       EXPECT_TRUE(with(c.of_pre, c.pre, place, infinity, false)) << place;
       EXPECT_TRUE(with(c.of_pre, c.pre, place, nan, true)) << place;
-      EXPECT_TRUE(with(c.of_bias, c.bias, place % m.columns, nan, false)) << place;
-      EXPECT_TRUE(with(c.of_bias, c.bias, place % m.columns, nan, true)) << place;
       EXPECT_TRUE(with(c.of_dy, c.dy, place, nan, true)) << place;
       EXPECT_TRUE(with(c.of_dy, c.dy, place, -infinity, true)) << place;
       EXPECT_FALSE(with(c.of_pre, c.pre, place, 1e30f, false)) << place;
@@ -199,16 +180,15 @@ TEST(QuantizeGelu, SaysWhereAValueIsNotFinite) {
 TEST(QuantizeGelu, RefusesWhatDoesNotFit) {
   Device device;
   const Matrix m{32, 64};
-  const GeluCase c(device, m, true);
+  const GeluCase c(device, m);
   Copies copies(device, m);
   Stream& s = device.compute();
-  const Tensor short_bias = test::poisoned<bf16>(device, {m.columns - 1}),
+  const Tensor few = test::poisoned<bf16>(device, {m.rows - 1, m.columns}),
                few_sums = test::poisoned<float>(device, {2, m.columns});
   EXPECT_TRUE(fuses_gelu(format));
   EXPECT_FALSE(fuses_gelu(formats::id_of<formats::Nvfp4OneD>));
-  EXPECT_THROW(quantize_one(s, format, copies.item, Gelu{c.of_pre, short_bias}), Error);
-  EXPECT_THROW(quantize_one(s, format, copies.item, GeluGradient{c.of_dy, c.of_bias}, {}), Error);
-  EXPECT_THROW(quantize_one(s, format, copies.item, c.gradient(), few_sums), Error);
+  EXPECT_THROW(quantize_one(s, format, copies.item, GeluGradient{c.of_dy, few}), Error);
+  EXPECT_THROW(quantize_one(s, format, copies.item, c.gradient(few_sums)), Error);
   EXPECT_THROW(quantize_one(s, formats::id_of<formats::Mxfp8>, copies.item, c.gelu()), Error);
 }
 
