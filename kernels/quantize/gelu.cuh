@@ -42,8 +42,9 @@ __device__ inline void store_sums(const Pairs& x, const Descriptor& d, const Pat
   __syncthreads();
 }
 
-/// Loads a patch and computes its gelus, or their gradients and, if wanted, column sums. Elements outside the extent stay
-/// 0. The barrier behind the loads keeps the compiler from mixing loads, gelus and codes, and so from spilling registers.
+/// Loads a patch and computes its gelus, or their gradients and, if wanted, column sums. Elements outside the extent
+/// stay 0. The barrier behind the loads keeps the compiler from mixing loads, gelus and codes, and so from spilling
+/// registers.
 template <class Source, class Extent>
 __device__ Pairs load_gelus(const Descriptor& d, const Patch& p, const Extent& extent,
                             std::uint32_t (&columns)[threads / 16][patch_edge]) {
