@@ -43,8 +43,8 @@ __device__ inline void store_sums(const Pairs& x, const Descriptor& d, const Pat
 }
 
 /// Loads a patch and computes its gelus, or their gradients and, if wanted, column sums. Elements outside the extent
-/// stay 0. The barrier behind the loads keeps the compiler from mixing loads, gelus and codes, and so from spilling
-/// registers.
+/// stay 0. The barrier, and a branch that is always taken, keep the compiler from mixing loads, gelus and codes: it
+/// would delay loads and spill a hundred registers.
 template <class Source, class Extent>
 __device__ Pairs load_gelus(const Descriptor& d, const Patch& p, const Extent& extent,
                             std::uint32_t (&columns)[threads / 16][patch_edge]) {
@@ -60,13 +60,15 @@ __device__ Pairs load_gelus(const Descriptor& d, const Patch& p, const Extent& e
   };
   if constexpr (gradient) load_part(0);
   __syncthreads();
+  if (width > 0) {
 #pragma unroll
-  for (int r = 0; r < height; ++r) {
-    if constexpr (!gradient) {
-      to_gelus(x, r);
-    } else {
-      if (r > 0 && r % part == 0) load_part(r);
-      to_gradients(x, pre, r);
+    for (int r = 0; r < height; ++r) {
+      if constexpr (!gradient) {
+        to_gelus(x, r);
+      } else {
+        if (r > 0 && r % part == 0) load_part(r);
+        to_gradients(x, pre, r);
+      }
     }
   }
   if constexpr (gradient)
