@@ -43,8 +43,8 @@ __device__ inline void store_sums(const Pairs& x, const Descriptor& d, const Pat
 }
 
 /// Loads a patch and computes its gelus, or their gradients and, if wanted, column sums. Elements outside the extent
-/// stay 0. Two things keep the compiler from mixing loads, gelus and codes, and so from spilling registers: the barrier
-/// behind the loads, and the branch around the gelus, which is always taken.
+/// stay 0. The barrier, and a branch that is always taken, keep the compiler from mixing loads, gelus and codes: it
+/// would delay loads and spill a hundred registers.
 template <class Source, class Extent>
 __device__ Pairs load_gelus(const Descriptor& d, const Patch& p, const Extent& extent,
                             std::uint32_t (&columns)[threads / 16][patch_edge]) {
@@ -60,7 +60,7 @@ __device__ Pairs load_gelus(const Descriptor& d, const Patch& p, const Extent& e
   };
   if constexpr (gradient) load_part(0);
   __syncthreads();
-  if (p.rows > 0) {
+  if (width > 0) {
 #pragma unroll
     for (int r = 0; r < height; ++r) {
       if constexpr (!gradient) {
@@ -71,7 +71,6 @@ __device__ Pairs load_gelus(const Descriptor& d, const Patch& p, const Extent& e
       }
     }
   }
-  __syncthreads();
   if constexpr (gradient)
     if (d.gelu.sums != nullptr) store_sums(x, d, p, columns);
   return x;
