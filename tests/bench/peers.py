@@ -52,7 +52,10 @@ def read_shape(deck: str) -> Shape:
     with open(deck, encoding="utf-8") as file:
         parsed = yaml.safe_load(file)
     model, moe = parsed["model"], parsed["model"].get("moe", {})
-    swiglu = model.get("activation") == "swiglu"
+    activation = model.get("activation", "gelu")
+    if activation not in ("gelu", "swiglu"):
+        raise SystemExit(f"{deck}: model.activation: {activation} is not taught to the peers; gelu and swiglu are")
+    swiglu = activation == "swiglu"
     ffn = model.get("ffn", -(-8 * model["hidden"] // 3 // 128) * 128 if swiglu else 4 * model["hidden"])
     return Shape(model["layers"], model["hidden"], model["heads"], model.get("kv_heads", model["heads"]), ffn, model["seq_len"],
                  model.get("norm") == "rms", model.get("position") == "rotary", swiglu, model.get("tied_head", False),
