@@ -91,7 +91,7 @@ void decode_patch(const Descriptor& d, const Patch& p) {
   // The scales of a line's blocks are spread first, so that the loop over its elements is vectorised.
   constexpr formats::Block b = formats::block_of<F>(side);
   constexpr int run = turned ? b.rows : b.columns;
-  float steps[patch_edge];
+  float steps[patch_edge] = {};
   std::uint8_t codes[patch_edge];
   for (int line = 0; line < lines; ++line) {
     for (int i = 0; i < length; i += run) {
