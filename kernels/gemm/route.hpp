@@ -16,8 +16,8 @@ enum class Route : std::uint8_t {
 /// routes with or without overlap, and a plan can predict it. A GPU build on a machine without a GPU plans for the GPU
 /// that it is built for.
 Route route_of(const Product& product);
-/// Whether some product takes the native route whose factor a has this format. Where none does, a factor that is made
-/// for products alone need not be codes: make_factors().
+/// Whether any product with a factor a of this format takes the native route. If none does, activations and gradients
+/// are fake-quantized (make_factors()) instead of stored as codes.
 bool multiplies_codes(FormatId a);
 
 /// CUDA builds only: compute capability times ten of the present GPU; without a GPU, of the first that this build is

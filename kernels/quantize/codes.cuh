@@ -106,7 +106,7 @@ __device__ Run<Element> encode_row(const X& x, int r, float multiplier) {
   }
 }
 
-/// Magnitudes of two values rounded to E2M1 up or down at random, as formats::e2m1_stochastic() does, in bits 9 and up
+/// Stochastic rounding of two values' magnitudes to E2M1, as formats::e2m1_stochastic() does, in bits 9 and up
 /// of a word's halves; what stands below means nothing. The random bytes are the halves' low bytes.
 ///
 /// A magnitude times 2^-14, as an fp16 number, has its code in these bits and below them nine bits of what is beyond
@@ -122,8 +122,8 @@ __device__ inline std::uint32_t magnitudes_at_random(float low, float high, std:
   return halves + 2 * draws;
 }
 
-/// Codes of eight values rounded at random; `draw(i)` gives the random bytes of elements i and i + 2. The values are
-/// products, so a NaN has no sign.
+/// Codes of eight values by stochastic rounding; `draw(i)` gives the random bytes of elements i and i + 2. The values
+/// are products, so a NaN has no sign.
 template <class Draw>
 __device__ Run<formats::E2M1> encode_run_at_random(const float (&v)[run], const Draw& draw) {
   const auto two = [&](int c) { return magnitudes_at_random(v[c], v[c + 2], draw(c)); };

@@ -4,14 +4,14 @@
 /// Device code: the columns of a patch as the columnwise copy sees them, rotated or not.
 namespace tessera::quantizer::device {
 
-/// How a mode changes what a format does to values.
+/// Whether a mode applies the Hadamard rotation, and stochastic rounding.
 template <Format F, class M>
 inline constexpr bool rotates = F::hadamard&& M::purpose != Purpose::weight;
 template <Format F, class M>
 inline constexpr bool rounds_at_random = F::hadamard&& M::purpose == Purpose::gradient;
 
-/// Sixteen values of a column on their way to being rotated (Hadamard): what is left is the last butterflies, between
-/// values eight apart, and a factor.
+/// Hadamard rotation of sixteen values of a column except for its last step: butterflies between values eight apart,
+/// and the factor.
 template <class X>
 __device__ void nearly_rotated(const X& x, int c, float (&y)[height]) {
   static_assert(height == hadamard_block);

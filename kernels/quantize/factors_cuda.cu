@@ -5,16 +5,18 @@
 #include "kernels/quantize/draws.cuh"
 #include "kernels/quantize/scales.cuh"
 
+/// Fake quantization (quantize-dequantize): bf16 values to the bf16 values that their codes stand for. A kernel of its
+/// own beside copies_kernel, since it stores values where that stores codes and scales.
 namespace tessera::quantizer {
 namespace device {
 namespace {
 
-/// Eight products rounded to an element: what decode_run() makes of encode_run()'s codes.
+/// Rounds eight scaled values to the element's grid, as encode_run() and decode_run() do.
 template <class Element>
 __device__ void round_run(Element, const float (&v)[run], float (&y)[run]) {
   decode_run(Element(), encode_run(Element(), v), y);
 }
-/// The same of E2M1: added to a power of two whose last bit is worth half a unit of its own binade, a magnitude is
+/// The same for E2M1: added to a power of two whose last bit is worth half a unit of its own binade, a magnitude is
 /// rounded to the element's grid, ties to even. A product that is NaN has no sign, and becomes 6.
 __device__ inline void round_run(formats::E2M1, const float (&v)[run], float (&y)[run]) {
   constexpr std::uint32_t up = 22u << 23, least = 149u << 23;
@@ -208,7 +210,7 @@ template <Format F, class M>
 __global__ void __launch_bounds__(threads, 4) factors_kernel(const __grid_constant__ TableView table) {
   __shared__ Descriptor descriptor;
   __shared__ Shared<F, M> shared;
-  // Backwards, as copies_kernel goes.
+  // Tasks run backwards, as in copies_kernel: the amax pass left the last values in the cache.
   const Task task = table.owned[F::tensor_amax ? gridDim.x - 1 - blockIdx.x : blockIdx.x];
   const Descriptor& d = fetch(table, task, descriptor);
   if constexpr (F::tensor_amax) await_previous();

@@ -48,7 +48,7 @@ inline void with_column_block(const SourcePatch<typename M::Source>& x, int firs
   }
 }
 
-/// Encodes one row, at random where the mode and the format say so.
+/// Encodes one row, with stochastic rounding if mode and format ask for it.
 template <Format F, class M, class Source>
 inline void encode(const Stored<Source>* x, const float* multipliers, const Descriptor& d, const Patch& p, int r,
                    Side side, std::uint8_t* codes) {

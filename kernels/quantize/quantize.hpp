@@ -45,9 +45,9 @@ void decode_factors(Stream& stream, const QuantizeTable& table, Side side);
 /// uploaded, so that a captured launch needs no memory besides its factors.
 void quantize_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose);
 void decode_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Side side);
-/// quantize_one() and decode_one() in one launch, with the same bits, but without codes in memory: each copy's data are
-/// bf16 factors of the matrix's shape, with an amax if the format has one, and no scales. For formats whose blocks run
-/// along one dimension.
+/// Fake quantization (quantize-dequantize) in one launch: the bits of quantize_one() and decode_one(), without codes in
+/// memory. Each copy's data are bf16 factors of the matrix's shape, with an amax if the format has one, and no scales.
+/// For formats whose blocks run along one dimension.
 void make_factors(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose);
 
 /// gelu(pre), tanh form, and its gradient dy gelu'(pre). Products of codes read them through quantizers only, which

@@ -67,7 +67,7 @@ QuantizedMatrix matrix_of(const Call& call, const Tensor& values) {
   return matrix;
 }
 
-/// Makes one copy, or (no side) both: codes where some unit multiplies them, else the values that they stand for.
+/// Makes one copy, or both if `side` is empty: codes if tensor cores multiply them, else fake-quantized bf16 values.
 void make(const Call& call, FormatId format, QuantizedMatrix& matrix, std::optional<Side> side, Purpose purpose) {
   if (gemm::multiplies_codes(format)) {
     place(call.arena, format, matrix, side);

@@ -8,9 +8,10 @@
 
 namespace tessera {
 
-/// Makes the factors of one weight's products: values as they are where the recipe does not quantize the weight, else
-/// codes, by one launch each, in the caller's arena.temp(); of activations and gradients that no unit multiplies as
-/// codes the values that these stand for. The only place where a layer meets a recipe.
+/// Makes the factors of one weight's products, each by one launch, in the caller's arena.temp(): the values themselves
+/// if the recipe does not quantize the weight; codes of weights, and of activations and gradients if tensor cores
+/// multiply them; else activations and gradients by fake quantization (quantize-dequantize to bf16). The only place
+/// where a layer meets a recipe.
 class Factors {
  public:
   Factors(const ParamSpec& weight, const Recipe& recipe);
@@ -29,12 +30,12 @@ class Factors {
   }
   Operand activation(const Call& call, const Input& x, Side side) const;
 
-  /// Where the columnwise copy of x [rows,in] lies from forward until the weight's gradient reads it, in arena.keep();
-  /// empty where there is none to keep: where no unit multiplies codes, and of rows that no weight gradient takes.
+  /// Saved activation: memory in arena.keep() for the columnwise codes of x [rows,in], which forward makes and the
+  /// weight gradient reads. Empty if tensor cores do not multiply such codes, or the format does not take so many rows.
   Copy place_columns(Arena& arena, formats::Matrix x) const;
-  /// Both copies in one launch: the rowwise one is returned, the columnwise one goes to `columns`.
+  /// Quantizes x once into both copies: returns the rowwise one and saves the columnwise one in `columns`.
   Operand activation(const Call& call, const Input& x, const Copy& columns) const;
-  /// The columnwise copy alone, there, and as a factor.
+  /// Saves the columnwise copy alone in `columns` (recomputation); the saved copy as a factor of the weight gradient.
   void activation_columns(const Call& call, const Input& x, const Copy& columns) const;
   Operand columns_of(const Input& x, const Copy& columns) const;
 
