@@ -6,9 +6,15 @@
 
 A SOURCE is a text file (one document), a .jsonl file (one document a line, in --field), or a folder that is searched for
 both, with its subfolders. Without --tokenizer a byte-level BPE is trained on a sample of the training sources. Every
-document begins with the end-of-text token. All cores work; each holds one piece of a file in memory. If the program is
-stopped, the same command continues where it was. Files appear in OUT only when they are complete: train_*.bin, val_*.bin,
-tokenizer.json, dataset.json.
+document begins with the end-of-text token. If the program is stopped, the same command continues where it was. Files
+appear in OUT only when they are complete: train_*.bin, val_*.bin, tokenizer.json, dataset.json.
+
+--val-fraction draws whole documents. Of a few large files it may draw none, or much more than that share of the tokens,
+which is reported at the end; there, name the files to hold out by --val: they are left out of the training sources.
+
+Memory does not grow with the corpus: all cores work, each on one piece of a file (--piece-mb), and training takes about
+1 GiB at most, which a --train-mb above 256 raises in proportion. A line of .jsonl is held whole. So are pieces where
+--tokenizer is of a kind that puts something before every text; encoding takes 100 times their size then.
 """
 import argparse
 import array
@@ -18,7 +24,9 @@ import multiprocessing
 import os
 import pathlib
 import random
+import re
 import shutil
+import signal
 import struct
 import sys
 import zlib
@@ -35,7 +43,11 @@ except ImportError as missing:
 END = ("<|endoftext|>", "<|end_of_text|>", "</s>")
 WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 KINDS = {str: "text", list: "a list", dict: "an object", bool: "true or false", type(None): "null"}   # types of JSON except numbers
-BATCH = 1 << 20   # characters that are encoded at a time
+SLICE = 1 << 16   # characters of a text that the tokenizer gets at a time, about: what it makes of them takes a hundred times as much memory
+BATCH = 4 * SLICE   # characters that are encoded at a time
+CUT = re.compile(r"(?<=\w) (?=\w)|(?<=\S\n)(?=\w)")   # between slices: a space between two words, or a line that begins with a word
+WORD = re.compile(rb"[A-Za-z\x80-\xff]+|[^A-Za-z0-9\s\x80-\xff]+")   # in UTF-8, about what WORDS finds; numbers differ little
+WORDS_ROOM = 16 << 20   # bytes of different words, of which training takes some 50 times as much memory
 
 
 class Refused(Exception):
@@ -57,17 +69,49 @@ def sources(names):
 
 
 def pieces(path, most):
-    """Yields byte ranges (begin, end) of a file, of about `most` bytes, cut behind line ends. A text file is not cut before white space,
-    because the tokenizer takes a run of white space as one word."""
+    """Yields byte ranges (begin, end) of a file, of about `most` bytes, cut behind line ends."""
     size, begin = path.stat().st_size, 0
     with open(path, "rb") as file:
         while begin < size:
             file.seek(min(size, begin + most))
-            file.readline()
-            while path.suffix != ".jsonl" and (line := file.peek(1)[:1]) and line.isspace():
+            if path.suffix == ".jsonl":
                 file.readline()
+            else:
+                find_cut(file, most)
             yield begin, (end := file.tell())
             begin = end
+
+
+def find_cut(file, most):
+    """Moves a text file on to where it can be cut: to a line that does not begin with white space, because the tokenizer takes a run
+    of white space as one word; where the next `most` bytes have none, to a space between two words."""
+    last = file.tell() + most
+    while (left := last - file.tell()) > 0 and (line := file.readline(left)):
+        if line.endswith(b"\n") and not file.peek(1)[:1].isspace():
+            return
+    while raw := file.read(SLICE):
+        text = raw.decode(errors="surrogateescape")
+        if found := CUT.search(text):
+            file.seek(-len(text[found.start():].encode(errors="surrogateescape")), os.SEEK_CUR)
+            return
+
+
+def slices(text):
+    """Yields a text in slices of about SLICE characters, which have the text's tokens (`can_slice`). What has no CUT stays whole."""
+    begin = 0
+    while found := CUT.search(text, begin + SLICE):
+        yield text[begin:found.start()]
+        begin = found.start()
+    yield text[begin:]
+
+
+def can_slice(tokenizer):
+    """Whether a text has the tokens of its slices: not where the tokenizer puts something before all that it is given."""
+    ids = lambda *texts: [id for text in texts for id in tokenizer.encode(text, add_special_tokens=False).ids]
+    try:
+        return ids("two words") == ids("two", " words") and ids("two\nlines") == ids("two\n", "lines")
+    except Exception:  # of the library, which has no type for it: this tokenizer cannot encode every word
+        return False
 
 
 def documents(path, begin, end, field):
@@ -100,17 +144,21 @@ def decoded(path, at, raw):
 
 
 def sample(files, arguments):
-    """Yields texts from pieces in random order, together at most --train-mb Mi characters."""
+    """Yields texts from pieces in random order, together at most --train-mb Mi characters. The trainer's memory grows with the different
+    words, so the sample ends where they fill WORDS_ROOM bytes, or a sixteenth of --train-mb if that is more, each counted as 8 bytes longer."""
     all_pieces = [(path, *piece) for path in files for piece in pieces(path, arguments.piece_mb << 20)]
-    most = arguments.train_mb << 20
+    most, words, room = arguments.train_mb << 20, set(), max(WORDS_ROOM, arguments.train_mb << 16)
     random.Random(1234).shuffle(all_pieces)
     for path, begin, end in all_pieces:
-        if most <= 0:
-            return
         for _, text, _ in documents(path, begin, end, arguments.field):
-            if most > 0:
-                yield (text := text[:most])
-                most -= len(text)
+            for stretch in slices(text[:most]):   # the trainer takes 256 of them at a time
+                yield stretch
+                most -= len(stretch)
+                new = set(WORD.findall(stretch.encode())) - words
+                words |= new
+                room -= sum(map(len, new)) + 8 * len(new)
+                if most <= 0 or room <= 0:
+                    return
 
 
 def train_tokenizer(files, arguments):
@@ -144,30 +192,30 @@ def write_whole(path, write):
 class Worker:
     """Encodes one piece into two parts, for training and for evaluation."""
 
-    def __init__(self, out, arguments, vocabulary):
+    def __init__(self, out, arguments, tokenizer):
         self.parts, self.field, self.fraction = out / "parts", arguments.field, arguments.val_fraction
-        self.path = out / "tokenizer.json"
-        self.code = "H" if vocabulary <= 1 << 16 else "I"
-        self.tokenizer = None
+        self.path, self.tokenizer = out / "tokenizer.json", tokenizer
+        self.end, self.vocabulary = end_of_text(tokenizer, self.path), max(tokenizer.get_vocab().values()) + 1
+        self.code = "H" if self.vocabulary <= 1 << 16 else "I"
+        self.sliced = can_slice(tokenizer)
 
     def held(self, path, at, val):
         return val or zlib.crc32(f"{path}:{at}".encode()) < self.fraction * (1 << 32)
 
     def __call__(self, job):
         number, path, begin, end, val = job
-        if self.tokenizer is None:
-            self.tokenizer = Tokenizer.from_file(str(self.path))
-            self.end = end_of_text(self.tokenizer, self.path)
         try:
             tokens = {False: array.array(self.code), True: array.array(self.code)}
             waiting, characters = [], 0
             for at, text, first in documents(path, begin, end, self.field):
                 # A text file is one document: all its pieces go to training, or all to evaluation.
-                waiting.append((self.held(path, at if path.suffix == ".jsonl" else 0, val), text, first))
-                characters += len(text)
-                if characters > BATCH:
-                    self.encode(waiting, tokens)
-                    waiting, characters = [], 0
+                held = self.held(path, at if path.suffix == ".jsonl" else 0, val)
+                for stretch in slices(text) if self.sliced else [text]:
+                    waiting.append((held, stretch, first))
+                    first, characters = False, characters + len(stretch)
+                    if characters > BATCH:
+                        self.encode(waiting, tokens)
+                        waiting, characters = [], 0
             self.encode(waiting, tokens)
             for val, held in tokens.items():
                 write_whole(part(self.parts, number, val), held.tofile)
@@ -184,6 +232,17 @@ class Worker:
             if first:
                 tokens[val].append(self.end)
             tokens[val].extend(one.ids)
+
+
+def begin_process(worker):
+    """Gives a process of a pool its worker, once: its tokenizer is large, and forked processes share it. Ctrl-C is for the parent."""
+    global process_worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    process_worker = worker
+
+
+def do_job(job):
+    return process_worker(job)
 
 
 def part(folder, number, val):
@@ -263,7 +322,8 @@ def keep_tokenizer(path, training, given, arguments):
         return path.read_text()
     if given is None:
         print(f"training a tokenizer of {arguments.vocab} tokens on at most {arguments.train_mb} MiB", file=sys.stderr)
-        given = train_tokenizer(training, arguments)
+        with multiprocessing.Pool(1, begin_process, [None]) as pool:   # in a process of its own, which gives its memory back
+            given = pool.apply(train_tokenizer, (training, arguments))
     write_whole(path, lambda file: file.write(given.encode()))
     return given
 
@@ -289,23 +349,25 @@ def begin(out, plan):
 
 def run(arguments):
     out = arguments.out
-    training, held = list(sources(arguments.source)), list(sources(arguments.val))
+    held = list(sources(arguments.val))
+    held_out = {path.resolve() for path in held}
+    training = [path for path in sources(arguments.source) if path.resolve() not in held_out]
     given = given_tokenizer(arguments.tokenizer)
     plan = plan_of(training, held, arguments, given)
     if not begin(out, plan):
         print(f"{out}: is complete, nothing to do")
         return
     tokenizer = keep_tokenizer(out / "tokenizer.json", training, given, arguments)
-    vocabulary = max(Tokenizer.from_str(tokenizer).get_vocab().values()) + 1
     jobs = [(path, *piece, val) for val, files in ((False, training), (True, held)) for path in files
             for piece in pieces(path, arguments.piece_mb << 20)]
     jobs = [(number, *job) for number, job in enumerate(jobs)]
     open_jobs = [job for job in jobs if not all(part(out / "parts", job[0], val).exists() for val in (False, True))]
-    worker = Worker(out, arguments, vocabulary)
+    worker = Worker(out, arguments, Tokenizer.from_str(tokenizer))
     total = sum(job[3] - job[2] for job in jobs)
     done = total - sum(job[3] - job[2] for job in open_jobs)
-    with multiprocessing.Pool(arguments.workers) as pool, tqdm(total=total, initial=done, unit="B", unit_scale=True) as bar:
-        for _, size, wrong in pool.imap_unordered(worker, open_jobs):
+    with (multiprocessing.Pool(arguments.workers, begin_process, [worker]) as pool,
+          tqdm(total=total, initial=done, unit="B", unit_scale=True) as bar):
+        for _, size, wrong in pool.imap_unordered(do_job, open_jobs):
             if wrong:
                 pool.terminate()
                 raise Refused(wrong)
@@ -315,14 +377,23 @@ def run(arguments):
         made[val] = join(out, len(jobs), val, worker.code, arguments.shard_tokens)
         if made[False][0] == 0:
             raise Refused(f"{', '.join(arguments.source)}: no text is left for training")
-    dataset = dict(plan=plan, vocabulary=vocabulary, train=dict(tokens=made[False][0], files=made[False][1]),
+    dataset = dict(plan=plan, vocabulary=worker.vocabulary, train=dict(tokens=made[False][0], files=made[False][1]),
                    val=dict(tokens=made[True][0], files=made[True][1]))
+    warn_of_share(made[True][0], made[False][0] + made[True][0], arguments)
     write_whole(out / "dataset.json", lambda file: file.write((json.dumps(dataset, indent=1) + "\n").encode()))
     shutil.rmtree(out / "parts")
-    print(f"{made[False][0]} tokens for training, {made[True][0]} for evaluation, of a vocabulary of {vocabulary}; in the deck:")
+    print(f"{made[False][0]} tokens for training, {made[True][0]} for evaluation, of a vocabulary of {worker.vocabulary}; in the deck:")
     print(deck_line(out.resolve(), bool(made[True][0]), byte_level(tokenizer)))
     if not byte_level(tokenizer):
-        print(f"model.vocab is {vocabulary}. The tokenizer is no byte-level BPE, which tessera reads: prompts and samples will be ids.")
+        print(f"model.vocab is {worker.vocabulary}. The tokenizer is no byte-level BPE, which tessera reads: prompts and samples will be ids.")
+
+
+def warn_of_share(held, tokens, arguments):
+    """Documents differ in size, so their share may be far from that of the tokens. (With --val more than the share is held out.)"""
+    asked = arguments.val_fraction
+    if not arguments.val and asked < 1 and not asked / 2 <= held / tokens <= asked * 2:
+        print(f"warning: evaluation has {held / tokens:.1%} of the tokens, where {asked:.1%} of the documents were asked for: documents are few, "
+              "or differ much in size; name files to hold out by --val, with another OUT", file=sys.stderr)
 
 
 def deck_line(out, evaluated, tokenizer):
@@ -350,10 +421,11 @@ def main():
     parser.add_argument("source", metavar="SOURCE", nargs="+", help="a text file, a .jsonl file or a folder of such")
     parser.add_argument("--tokenizer", type=pathlib.Path, help="a tokenizer.json to take instead of training one")
     parser.add_argument("--vocab", type=number(int, 257), default=32000, help="tokens of the tokenizer that is trained: 256 bytes, the end-of-text token, and merges")
-    parser.add_argument("--train-mb", type=number(int, 1), default=256, help="MiB of text, at most, that it is trained on")
+    parser.add_argument("--train-mb", type=number(int, 1), default=256, help="MiB of text, at most, that it is trained on; less of text with very many different words")
     parser.add_argument("--field", default="text", help="the field of a .jsonl line that holds the text")
-    parser.add_argument("--val", metavar="SOURCE", action="append", default=[], help="sources of val_*.bin, for data.eval_files")
-    parser.add_argument("--val-fraction", type=number(float, 0, 1), default=0.0, help="share of the documents that go to val_*.bin")
+    parser.add_argument("--val", metavar="SOURCE", action="append", default=[], help="sources of val_*.bin, for data.eval_files; not trained on, even if a SOURCE holds them")
+    parser.add_argument("--val-fraction", type=number(float, 0, 1), default=0.0, 
+                        help="share of the documents, not of the tokens, that go to val_*.bin; a text file is one document")
     parser.add_argument("--shard-tokens", type=number(int, 1), default=100_000_000, help="most tokens of one file")
     parser.add_argument("--piece-mb", type=number(int, 1), default=16, help="MiB of a source that a process takes at a time")
     parser.add_argument("--workers", type=number(int, 1), default=os.cpu_count(), help="processes")

@@ -1,11 +1,15 @@
-"""examples/prepare_data/prepare.py: token files from text, folders and .jsonl; interruption and resumption; refusals.
+"""examples/prepare_data/prepare.py: token files from text, folders and .jsonl; memory; interruption and resumption; refusals.
 
 usage: prepare_data_test.py TESSERA        77: this Python lacks tokenizers
 """
 import array
+import importlib.util
+import itertools
 import json
 import os
 import pathlib
+import random
+import shutil
 import signal
 import struct
 import subprocess
@@ -13,6 +17,7 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 try:
     import tokenizers
@@ -24,6 +29,24 @@ HERE = pathlib.Path(__file__).resolve().parent
 PREPARE = HERE / "../../examples/prepare_data/prepare.py"
 GIVEN = HERE / "../oracle/tokenizers/llama3/tokenizer.json"
 TESSERA = ""
+
+
+def words(seed, how_many):
+    """Different words of lower-case letters."""
+    draw = random.Random(seed)
+    return list({"".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(2, 10))) for _ in range(how_many)})
+
+
+def held_mib(group):
+    """MiB that the processes of a group hold together, each shared page counted once."""
+    held = 0
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if os.getpgid(int(folder.name)) == group:
+                held += sum(int(line.split()[1]) for line in (folder / "smaps_rollup").read_text().splitlines() if line.startswith("Pss:"))
+        except OSError:  # has ended
+            pass
+    return held >> 10
 
 
 class Prepare(unittest.TestCase):
@@ -38,10 +61,11 @@ class Prepare(unittest.TestCase):
             for i in range(300):
                 file.write(json.dumps(dict(text=f"document {i} 日本語 {i * i}", id=i)) + "\n\n")
 
-    def prepare(self, code, *arguments, **options):
+    def prepare(self, code, *arguments):
         done = subprocess.run([sys.executable, PREPARE, "out", *map(str, arguments), "--workers", "2"], cwd=self.folder, capture_output=True,
-                              text=True, timeout=300, **options)
+                              text=True, timeout=300)
         self.assertEqual(done.returncode, code, (arguments, done.stdout, done.stderr))
+        self.errors = done.stderr
         return done.stdout if code == 0 else done.stderr
 
     def ids(self, pattern, out="out"):
@@ -58,9 +82,10 @@ class Prepare(unittest.TestCase):
         tokenizer = tokenizers.Tokenizer.from_file(str(self.folder / "out" / "tokenizer.json"))
         end = tokenizer.token_to_id("<|endoftext|>")
         wanted = [(self.folder / "books" / f"{i}.txt").read_text() for i in range(3)]
+        held = wanted.pop(1)
         wanted += [json.loads(line)["text"] for line in (self.folder / "web.jsonl").read_text().splitlines() if line]
         self.assertEqual(tokenizer.decode(self.ids("train_*.bin"), skip_special_tokens=False), "".join("<|endoftext|>" + text for text in wanted))
-        self.assertEqual(tokenizer.decode(self.ids("val_*.bin"), skip_special_tokens=False), "<|endoftext|>" + wanted[1])
+        self.assertEqual(tokenizer.decode(self.ids("val_*.bin"), skip_special_tokens=False), "<|endoftext|>" + held)
         self.assertEqual(self.ids("train_*.bin").count(end), len(wanted))
         self.assertGreater(len(list((self.folder / "out").glob("train_*.bin"))), 3)
         record = json.loads((self.folder / "out" / "dataset.json").read_text())
@@ -79,6 +104,68 @@ class Prepare(unittest.TestCase):
                         f"batch: {{global: 2, micro: 1}}\nsample: {{tokens: 4}}\n{line}\n")
         done = subprocess.run([TESSERA, "validate", deck], cwd=self.folder, capture_output=True, text=True)
         self.assertEqual(done.returncode, 5 if "without ICU" in done.stderr else 0, done.stderr)
+
+    def peak_mib(self, out, *arguments):
+        child = subprocess.Popen([sys.executable, PREPARE, out, *arguments, "--workers", "2"], cwd=self.folder, stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.DEVNULL, start_new_session=True)
+        peak = 0
+        while child.poll() is None:
+            peak = max(peak, held_mib(child.pid))
+            time.sleep(0.05)
+        self.assertEqual(child.returncode, 0)
+        return peak
+
+    def test_memory_does_not_grow_with_the_corpus(self):
+        draw, known, peaks = random.Random(1), words(2, 3000), {}
+        for mib in 2, 10:
+            with open(self.folder / "line.txt", "w") as file:
+                while file.tell() < mib << 20:
+                    file.write(" ".join(draw.choices(known, k=1000)) + " ")
+            peaks[mib] = self.peak_mib(f"out{mib}", "line.txt", "--vocab", "300", "--piece-mb", "2")
+        self.assertLess(peaks[10], 300, peaks)
+        self.assertLess(peaks[10], peaks[2] + 60, peaks)
+
+    def test_a_sample_has_room_for_its_different_words(self):
+        prepare = self.module()
+        file = self.folder / "words.txt"
+        file.write_text("\n".join(words(3, 50_000)))
+        arguments = prepare.argparse.Namespace(train_mb=1, piece_mb=1, field="text")
+        self.assertEqual(sum(map(len, prepare.sample([file], arguments))), file.stat().st_size)
+        with unittest.mock.patch.object(prepare, "WORDS_ROOM", 100_000), unittest.mock.patch.object(prepare, "SLICE", 1000):
+            taken = "".join(prepare.sample([file], arguments)).split()
+        self.assertAlmostEqual(sum(len(word) + 8 for word in set(taken)), 100_000, delta=3000)
+
+    def module(self):
+        spec = importlib.util.spec_from_file_location("prepare", PREPARE)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    def test_slices_have_the_tokens_of_the_text(self):
+        prepare, draw = self.module(), random.Random(4)
+        parts = ["word", "Äpfel", "日本語", "12345", "it's", "x", " ", " ", " ", "  ", "\n", "\n\n", "\r\n", "\t", ".", "...\n", "。\n", "é", "'", "🙂", "\u0301", "\xa0"]
+        text = "".join(draw.choices(parts, k=20_000))
+        with unittest.mock.patch.object(prepare, "SLICE", 30):
+            slices = list(prepare.slices(text))
+            self.assertGreater(len(slices), 300)
+            self.assertEqual("".join(slices), text)
+            for name in "gpt2", "llama3", "qwen2":
+                tokenizer = tokenizers.Tokenizer.from_file(str(GIVEN.parent / "../" / name / "tokenizer.json"))
+                self.assertTrue(prepare.can_slice(tokenizer))
+                ids = lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+                self.assertEqual(list(itertools.chain.from_iterable(map(ids, slices))), ids(text), name)
+            tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=True)
+            self.assertFalse(prepare.can_slice(tokenizer))
+
+    def test_a_share_of_documents_that_is_no_share_of_tokens_is_reported(self):
+        with open(self.folder / "uneven.jsonl", "w") as file:
+            for i in range(100):
+                file.write(json.dumps(dict(text="many words " * (2000 if i == 0 else 1))) + "\n")
+        for warned, arguments in ((True, ["uneven.jsonl", "--val-fraction", "0.3"]), (True, ["books", "--val-fraction", "0.01"]),
+                                  (False, ["web.jsonl", "--val-fraction", "0.1"]), (False, ["uneven.jsonl", "--val", "books"])):
+            self.prepare(0, *arguments, "--tokenizer", GIVEN)
+            self.assertEqual("of the documents were asked for" in self.errors, warned, (arguments, self.errors))
+            shutil.rmtree(self.folder / "out")
 
     def test_what_was_stopped_goes_on(self):
         big = self.folder / "big.jsonl"
@@ -123,6 +210,10 @@ class Prepare(unittest.TestCase):
         out = self.prepare(0, "books", "--tokenizer", "words.json")
         self.assertNotIn("tokenizer:", out)
         self.assertIn("model.vocab is 3. The tokenizer is no byte-level BPE", out)
+        words.model = tokenizers.models.WordLevel({"<|endoftext|>": 0, "Book": 1}, unk_token="?")
+        words.save(str(self.folder / "words.json"))
+        shutil.rmtree(self.folder / "out")
+        self.assertIn("cannot encode this text", self.prepare(1, "web.jsonl", "--tokenizer", "words.json"))
 
     def test_refusals(self):
         (self.folder / "broken.txt").write_bytes(b"good \xc3( bad")
