@@ -1,5 +1,6 @@
 #include "core/comm/mpi_communicator.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <numeric>

@@ -178,16 +178,14 @@ void MpiWatch::leave(const std::string& why) {
     abort(Exit::communication, rank_ == 0 ? why : "rank 0 does not answer; " + why);
   int main_thread = 1;
   MPI_Is_thread_main(&main_thread);
-  if (!main_thread) end_all(Exit::communication);  // the main thread is held in MPI
-  // MPI_Finalize is called, since a launcher kills the other ranks when one leaves without it, and reports their exit
-  // code instead of ours. Unfinished operations may block it for ever (hence the alarm) or crash it (UCX aborts if a
-  // message has not been received; hence the handlers).
-  for (int signal : {SIGALRM, SIGABRT, SIGSEGV})
-    std::signal(signal, [](int) { std::_Exit(static_cast<int>(Exit::communication)); });
-  alarm(static_cast<unsigned>(grace_.count()));
-  if (before_leaving_) before_leaving_();
-  MPI_Finalize();
-  std::_Exit(static_cast<int>(Exit::communication));
+  if (main_thread) {  // else it is held in MPI
+    std::signal(SIGALRM, [](int) { std::_Exit(static_cast<int>(Exit::communication)); });
+    alarm(static_cast<unsigned>(grace_.count()) + 2);  // in case that what follows never ends
+    if (before_leaving_) before_leaving_();
+  }
+  // Not by MPI_Finalize, which unfinished operations may block or crash: UCX aborts if a message has not been received,
+  // or memory is still registered, and the launcher then reports the signal instead of our exit code.
+  end_all(Exit::communication);
 }
 
 void MpiWatch::abort(Exit code, const std::string& what) {

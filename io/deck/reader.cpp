@@ -1,5 +1,6 @@
 #include "io/deck/reader.hpp"
 
+#include <algorithm>
 #include <cctype>
 #include <map>
 

@@ -2,6 +2,7 @@
 // rank, so that a run on it can be compared with one where all ranks share everything.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
