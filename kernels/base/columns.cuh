@@ -1,7 +1,9 @@
 #pragma once
 // Only for CUDA sources. Sums over the rows of a matrix, in an order that depends on its shape alone.
 #include <algorithm>
+#include <bit>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/base/index.hpp"
 #include "kernels/base/tensor.hpp"
@@ -17,6 +19,37 @@ struct alignas(sizeof(T) * N) Lanes {
 };
 template <class T>
 inline constexpr int widest = 16 / static_cast<int>(sizeof(T));
+
+/// fp32 numbers rounded to T. For bf16 the GPU rounds pairs, to the same bits as ours but for a NaN's payload.
+template <class T, int N>
+__device__ Lanes<T, N> rounded(const float (&v)[N]) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    Lanes<std::uint32_t, N / 2> pairs;
+    for (int i = 0; i < N / 2; ++i)
+      asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pairs.value[i]) : "f"(v[2 * i + 1]), "f"(v[2 * i]));
+    return std::bit_cast<Lanes<T, N>>(pairs);
+  } else {
+    Lanes<T, N> lanes;
+    for (int l = 0; l < N; ++l) lanes.value[l] = T(v[l]);
+    return lanes;
+  }
+}
+
+/// The numbers in fp32. The upper bf16 of a pair is widened by a mask, not by two shifts.
+template <class T, int N>
+__device__ Lanes<float, N> wide(const Lanes<T, N>& lanes) {
+  Lanes<float, N> v;
+  if constexpr (std::is_same_v<T, bf16>) {
+    const auto pairs = std::bit_cast<Lanes<std::uint32_t, N / 2>>(lanes);
+    for (int i = 0; i < N / 2; ++i) {
+      v.value[2 * i] = __uint_as_float(pairs.value[i] << 16);
+      v.value[2 * i + 1] = __uint_as_float(pairs.value[i] & 0xFFFF0000u);
+    }
+  } else {
+    for (int l = 0; l < N; ++l) v.value[l] = float(lanes.value[l]);
+  }
+  return v;
+}
 
 inline bool aligned(const Tensor& t) { return !t || reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0; }
 

@@ -1,4 +1,6 @@
 // Norms of rows of real training sizes: every value is read once, 16 bytes at a time, and stays in registers.
+#include <cuda_pipeline.h>
+
 #include "kernels/base/columns.cuh"
 #include "kernels/base/launch.hpp"
 #include "kernels/normalize/back.hpp"
@@ -8,19 +10,19 @@ namespace {
 
 using columns::aligned;
 using columns::Lanes;
+using columns::wide;
 
 constexpr int most_packs = 4, block_threads = 128, most_threads = 512;
 
 /// The threads that share one row: `width` of them, a multiple of 32.
 struct RowThreads {
-  int width, thread, row_of_block;
-  std::int64_t row;
+  int width, thread, row_of_block, row;
 
   __device__ RowThreads()
       : width(static_cast<int>(blockDim.x)),
         thread(static_cast<int>(threadIdx.x)),
         row_of_block(static_cast<int>(threadIdx.y)),
-        row(std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y) {}
+        row(static_cast<int>(blockIdx.x * blockDim.y + threadIdx.y)) {}
 
   /// The sum over the row's threads, in a fixed order. All threads of the block must call it.
   template <int count>
@@ -48,27 +50,55 @@ struct RowThreads {
 };
 
 /// RowThreads whose rows do not wait for one another: each row has a barrier of its own. A multiprocessor has few
-/// barriers, which limits its blocks, so this suits kernels whose blocks stay until the end.
+/// barriers, which limits its blocks, so this suits kernels whose blocks stay until the end. A row has at most 256
+/// threads.
 struct ApartRowThreads : RowThreads {
-  mutable int turn = 0;
+  static constexpr int most_warps = 8, most_rows = 7;  ///< of a row; of a block with more than one warp a row
 
-  /// The sum over the row's threads, in a fixed order. All threads of the row must call it.
-  template <int count>
-  __device__ void add(float (&value)[count]) const {
-    add_in_warps(value);
-    if (width == 32) return;
+  /// All threads of the block must call it.
+  __device__ ApartRowThreads() {
+    // Warps that a row does not have add 0.
+    for (int i = row_of_block * width + thread; i < 2 * most_rows * most_warps / 2;
+         i += width * static_cast<int>(blockDim.y))
+      (&sums()[0][0][0])[i] = {};
+    __syncthreads();
+  }
+
+  /// The sums of both values over the row's threads, in the order of RowThreads::add(). All threads of the row must
+  /// call it.
+  __device__ void add(float (&value)[2]) {
+    // The lower half of a warp adds up the first value, the upper half the second.
+    const int lane = thread % 32;
+    const bool upper = lane >= 16;
+    float mine = upper ? value[1] : value[0];
+    mine += __shfl_xor_sync(0xFFFFFFFFu, upper ? value[0] : value[1], 16);
+    for (int distance = 8; distance > 0; distance /= 2) mine += __shfl_xor_sync(0xFFFFFFFFu, mine, distance);
+    if (width == 32) {
+      value[0] = __shfl_sync(0xFFFFFFFFu, mine, 0);
+      value[1] = __shfl_sync(0xFFFFFFFFu, mine, 16);
+      return;
+    }
     // Two arrays alternate: a thread that writes to one again has passed a barrier that follows all reads of it.
-    __shared__ float all[2][count][most_threads / 32];
-    const int warps = width / 32, first = row_of_block * warps;
-    turn ^= 1;
-    if (thread % 32 == 0)
-      for (int i = 0; i < count; ++i) all[turn][i][first + thread / 32] = value[i];
+    float4* const row_sums = sums()[turn_][row_of_block];
+    turn_ ^= 1;
+    if (lane % 16 == 0) reinterpret_cast<float*>(row_sums)[thread / 32 * 2 + lane / 16] = mine;
     asm volatile("bar.sync %0, %1;" ::"r"(row_of_block + 1), "r"(width) : "memory");
-    for (int i = 0; i < count; ++i) {
-      value[i] = 0;
-      for (int w = 0; w < warps; ++w) value[i] += all[turn][i][first + w];
+    value[0] = value[1] = 0;
+#pragma unroll
+    for (int w = 0; w < most_warps / 2; ++w) {
+      const float4 two = row_sums[w];
+      value[0] += two.x, value[1] += two.y;
+      value[0] += two.z, value[1] += two.w;
     }
   }
+
+ private:
+  /// Both sums of two warps in a float4.
+  __device__ static float4 (&sums())[2][most_rows][most_warps / 2] {
+    __shared__ float4 all[2][most_rows][most_warps / 2];
+    return all;
+  }
+  int turn_ = 0;
 };
 
 /// This thread's share of a row, in fp32.
@@ -83,12 +113,62 @@ struct Values {
     for (int p = 0; p < packs; ++p)
       if (const int column = (p * t.width + t.thread) * lanes; column < n) f(p, column);
   }
-  __device__ void load(const RowThreads& t, int n, const T* row) {
-    each(t, n, [&](int p, int column) {
-      const auto pack = Lanes<T, lanes>::at(row + column);
-      for (int l = 0; l < lanes; ++l) v[p][l] = float(pack.value[l]);
-    });
+};
+
+/// A block's dynamic shared memory.
+extern __shared__ uint4 memory[];
+
+/// Rows at a fixed distance on their way through shared memory, `depth` of them at a time, of `count` matrices. Every
+/// thread copies its own share and waits for no other thread's.
+template <class T, int packs, int count>
+class Ahead {
+  using Pack = Lanes<T, columns::widest<T>>;
+  static_assert(sizeof(Pack) == sizeof(uint4));
+
+ public:
+  static constexpr int depth = packs <= 2 ? 4 : 2;  ///< two blocks of gradients fit a multiprocessor
+  static constexpr std::size_t bytes(unsigned threads) { return sizeof(Pack) * threads * depth * packs * count; }
+
+  /// Begins with the row at `t`. The first `used` matrices are read. A block has at most `threads`.
+  __device__ Ahead(const RowThreads& t, const T* const (&matrices)[count], int used, int rows, int n, int step,
+                   int threads)
+      : t_(t),
+        used_(used),
+        rows_(rows),
+        n_(n),
+        step_(step),
+        threads_(threads),
+        first_(memory + t.row_of_block * t.width + t.thread) {
+    for (int m = 0; m < count; ++m) matrices_[m] = matrices[m];
+    for (int i = 0; i < depth; ++i) fetch();
   }
+
+  /// Waits for the next row.
+  __device__ void wait() const { __pipeline_wait_prior(depth - 1); }
+  /// This thread's share of it, until fetch().
+  __device__ Pack share(int m, int i) const { return *reinterpret_cast<const Pack*>(place(m, i)); }
+  /// Starts to copy the row behind those under way to where the next row is.
+  __device__ void fetch() {
+    if (t_.row < rows_)
+      Values<T, packs>::each(t_, n_, [&](int i, int column) {
+        const std::int64_t at = std::int64_t{t_.row} * n_ + column;
+#pragma unroll
+        for (int m = 0; m < count; ++m)
+          if (m < used_) __pipeline_memcpy_async(place(m, i), matrices_[m] + at, sizeof(Pack));
+      });
+    __pipeline_commit();
+    t_.row += step_;
+    slot_ = (slot_ + 1) % depth;
+  }
+
+ private:
+  __device__ uint4* place(int m, int i) const { return first_ + ((slot_ * count + m) * packs + i) * threads_; }
+
+  RowThreads t_;
+  const T* matrices_[count];
+  int used_, rows_, n_, step_, threads_;
+  uint4* first_;
+  int slot_ = 0;
 };
 
 template <class T>
@@ -96,57 +176,73 @@ struct Forward {
   T *y, *sum;
   float *mean, *rstd;
   const T *x, *branch, *weight, *bias;
-  std::int64_t rows;
-  int n;
-  float eps;
+  int rows, n;
+  float eps, inverse_n;
 };
+enum Addend { of_stream, of_branch, addends };
 
+/// Threads of forward's blocks that stay on a multiprocessor, each with at most 80 registers.
+constexpr int forward_threads = 768;
+
+/// This thread's share of the sum of x and branch, rounded and stored; of x where there is no branch.
+template <class T, int packs>
+__device__ Values<T, packs> summed(const RowThreads& t, const Forward<T>& p, const Ahead<T, packs, addends>& ahead) {
+  constexpr int lanes = columns::widest<T>;
+  Values<T, packs> x;
+  x.each(t, p.n, [&](int i, int column) {
+    auto stream = wide(ahead.share(of_stream, i));
+    if (p.branch != nullptr) {
+      const auto branch = wide(ahead.share(of_branch, i));
+      for (int l = 0; l < lanes; ++l) stream.value[l] += branch.value[l];
+      const auto sum = columns::rounded<T>(stream.value);
+      sum.to(p.sum + std::int64_t{t.row} * p.n + column);
+      stream = wide(sum);
+    }
+    for (int l = 0; l < lanes; ++l) x.v[i][l] = stream.value[l];
+  });
+  return x;
+}
+
+/// Forward: a block has the threads of one row, and takes rows at a fixed distance.
 template <class T, Norm kind, int packs>
-__global__ void __launch_bounds__(256) forward_kernel(const Forward<T> p) {
+__global__ void __launch_bounds__(256, forward_threads / 256) forward_kernel(const Forward<T> p) {
   constexpr int lanes = columns::widest<T>;
   using V = Values<T, packs>;
-  const RowThreads t;
-  const bool real = t.row < p.rows;
-  const std::int64_t at = real ? t.row * p.n : 0;
-  V x;
-  x.load(t, p.n, p.x + at);
-  if (p.branch != nullptr)
-    V::each(t, p.n, [&](int i, int column) {
-      const auto branch = Lanes<T, lanes>::at(p.branch + at + column);
-      Lanes<T, lanes> sum;
-      for (int l = 0; l < lanes; ++l)
-        sum.value[l] = T(x.v[i][l] + float(branch.value[l])), x.v[i][l] = float(sum.value[l]);
-      if (real) sum.to(p.sum + at + column);
-    });
-  const float share = 1.0f / static_cast<float>(p.n);
-  float mean[1] = {};
-  if (kind == Norm::layer) {
-    V::each(t, p.n, [&](int i, int) {
-      for (float v : x.v[i]) mean[0] += v;
-    });
-    t.add(mean);
-    mean[0] *= share;
-  }
-  float square[1] = {};
-  V::each(t, p.n, [&](int i, int) {
-    for (float v : x.v[i]) square[0] += (v - mean[0]) * (v - mean[0]);
-  });
-  t.add(square);
-  const float rstd = 1.0f / ::sqrtf(square[0] * share + p.eps);
-  if (!real) return;
-  V::each(t, p.n, [&](int i, int column) {
-    const auto weight = Lanes<T, lanes>::at(p.weight + column);
-    Lanes<T, lanes> y, bias{};
-    if (p.bias != nullptr) bias = Lanes<T, lanes>::at(p.bias + column);
-    for (int l = 0; l < lanes; ++l) {
-      const float scaled = (x.v[i][l] - mean[0]) * rstd * float(weight.value[l]);
-      y.value[l] = T(p.bias != nullptr ? scaled + float(bias.value[l]) : scaled);
+  RowThreads t;
+  const int step = static_cast<int>(gridDim.x);
+  Ahead<T, packs, addends> ahead(t, {p.x, p.branch}, p.branch != nullptr ? 2 : 1, p.rows, p.n, step, t.width);
+  for (; t.row < p.rows; t.row += step) {
+    ahead.wait();
+    const V x = summed(t, p, ahead);
+    ahead.fetch();
+    float mean[1] = {};
+    if (kind == Norm::layer) {
+      V::each(t, p.n, [&](int i, int) {
+        for (float v : x.v[i]) mean[0] += v;
+      });
+      t.add(mean);
+      mean[0] *= p.inverse_n;
     }
-    y.to(p.y + at + column);
-  });
-  if (t.thread != 0) return;
-  if (kind == Norm::layer) p.mean[t.row] = mean[0];
-  p.rstd[t.row] = rstd;
+    float square[1] = {};
+    V::each(t, p.n, [&](int i, int) {
+      for (float v : x.v[i]) square[0] += (v - mean[0]) * (v - mean[0]);
+    });
+    t.add(square);
+    const float rstd = 1.0f / ::sqrtf(square[0] * p.inverse_n + p.eps);
+    V::each(t, p.n, [&](int i, int column) {
+      const auto weight = wide(Lanes<T, lanes>::at(p.weight + column));
+      float y[lanes];
+      for (int l = 0; l < lanes; ++l) y[l] = (x.v[i][l] - mean[0]) * rstd * weight.value[l];
+      if (p.bias != nullptr) {
+        const auto bias = wide(Lanes<T, lanes>::at(p.bias + column));
+        for (int l = 0; l < lanes; ++l) y[l] += bias.value[l];
+      }
+      columns::rounded<T>(y).to(p.y + std::int64_t{t.row} * p.n + column);
+    });
+    if (t.thread != 0) continue;
+    if (kind == Norm::layer) p.mean[t.row] = mean[0];
+    p.rstd[t.row] = rstd;
+  }
 }
 
 template <class T>
@@ -154,71 +250,70 @@ struct Backward {
   T* dx;
   const T *dy, *x, *weight;
   const float *mean, *rstd;
-  std::int64_t rows;
-  int n;
+  int rows, n;
+  float inverse_n;
 };
 
-/// This thread's share of a row of the three factors, in their stored types.
-template <class T, int packs>
-struct Packs {
-  static constexpr int lanes = columns::widest<T>;
-  Lanes<T, lanes> x[packs] = {}, dy[packs] = {}, dx[packs] = {};
+/// What is known of a row before its sums.
+struct Moments {
+  float mean = 0, rstd = 0;  ///< mean 0 for rms
 
-  __device__ void load(const RowThreads& t, const Backward<T>& p) {
-    if (t.row >= p.rows) return;
-    Values<T, packs>::each(t, p.n, [&](int i, int column) {
-      const std::int64_t at = t.row * p.n + column;
-      x[i] = Lanes<T, lanes>::at(p.x + at);
-      dy[i] = Lanes<T, lanes>::at(p.dy + at);
-      dx[i] = Lanes<T, lanes>::at(p.dx + at);
-    });
+  template <class T>
+  __device__ static Moments at(const Backward<T>& p, int row) {
+    if (row >= p.rows) return {};
+    return {p.mean != nullptr ? p.mean[row] : 0.0f, p.rstd[row]};
   }
 };
 
-/// dx of the row at `t`; nothing if `t` is behind the last row. each(pack, lane, slope, normal) gets the slope before
-/// it is multiplied by the weight. next() may fetch the next row into `row` while this row's sums are awaited.
-template <class T, Norm kind, int packs, class Threads, class Each, class Next>
-__device__ void row_backward(const Threads& t, const Backward<T>& p, const Packs<T, packs>& row, const Each& each,
-                             const Next& next) {
+/// The matrices of which backward reads a row.
+enum Factor { of_x, of_dy, of_dx, factors };
+
+/// dx of the row at `t`; nothing if `t` is behind the last row. share(factor, pack) is this thread's share of the row.
+/// each(pack, lane, slope, normal) gets the slope before it is multiplied by the weight.
+template <class T, Norm kind, int packs, class Threads, class Share, class Each>
+__device__ void row_backward(Threads& t, const Backward<T>& p, const Moments& row, const Share& share,
+                             const Each& each) {
   constexpr int lanes = columns::widest<T>;
   using V = Values<T, packs>;
-  const bool real = t.row < p.rows;
-  const float center = kind == Norm::layer && real ? p.mean[t.row] : 0.0f, scale = real ? p.rstd[t.row] : 0.0f;
   V normal, slope;
-  Lanes<T, lanes> dx[packs];
   float sums[2] = {};  // of slope times normal, and of slope
   V::each(t, p.n, [&](int i, int column) {
-    const auto weight = Lanes<T, lanes>::at(p.weight + column);
-    dx[i] = row.dx[i];
+    const auto weight = wide(Lanes<T, lanes>::at(p.weight + column));
+    const auto x = wide(share(of_x, i)), dy = wide(share(of_dy, i));
     for (int l = 0; l < lanes; ++l) {
-      normal.v[i][l] = (float(row.x[i].value[l]) - center) * scale;
-      slope.v[i][l] = float(row.dy[i].value[l]);
-      if (real) each(i, l, slope.v[i][l], normal.v[i][l]);
-      slope.v[i][l] *= float(weight.value[l]);
+      normal.v[i][l] = (x.value[l] - row.mean) * row.rstd;
+      each(i, l, dy.value[l], normal.v[i][l]);
+      slope.v[i][l] = dy.value[l] * weight.value[l];
       sums[0] = ::fmaf(slope.v[i][l], normal.v[i][l], sums[0]);
       sums[1] += slope.v[i][l];
     }
   });
-  next();
   t.add(sums);
-  if (!real) return;
-  const float share = 1.0f / static_cast<float>(p.n);
-  const float along = share * sums[0], average = kind == Norm::layer ? share * sums[1] : 0.0f;
+  if (t.row >= p.rows) return;
+  const float along = p.inverse_n * sums[0], average = kind == Norm::layer ? p.inverse_n * sums[1] : 0.0f;
   V::each(t, p.n, [&](int i, int column) {
-    Lanes<T, lanes> d;
+    const auto dx = wide(share(of_dx, i));
+    float d[lanes];
     for (int l = 0; l < lanes; ++l)
-      d.value[l] = T(::fmaf(scale, ::fmaf(-along, normal.v[i][l], slope.v[i][l] - average), float(dx[i].value[l])));
-    d.to(p.dx + t.row * p.n + column);
+      d[l] = ::fmaf(row.rstd, ::fmaf(-along, normal.v[i][l], slope.v[i][l] - average), dx.value[l]);
+    columns::rounded<T>(d).to(p.dx + std::int64_t{t.row} * p.n + column);
   });
 }
 
 template <class T, Norm kind, int packs>
 __global__ void __launch_bounds__(256) backward_kernel(const Backward<T> p) {
+  constexpr int lanes = columns::widest<T>;
   const RowThreads t;
-  Packs<T, packs> row;
-  row.load(t, p);
+  Lanes<T, lanes> row[factors][packs] = {};
+  if (t.row < p.rows)
+    Values<T, packs>::each(t, p.n, [&](int i, int column) {
+      const std::int64_t at = std::int64_t{t.row} * p.n + column;
+      row[of_x][i] = Lanes<T, lanes>::at(p.x + at);
+      row[of_dy][i] = Lanes<T, lanes>::at(p.dy + at);
+      row[of_dx][i] = Lanes<T, lanes>::at(p.dx + at);
+    });
   row_backward<T, kind, packs>(
-      t, p, row, [](int, int, float, float) {}, [] {});
+      t, p, Moments::at(p, t.row), [&](Factor f, int i) { return row[f][i]; }, [](int, int, float, float) {});
 }
 
 template <class T>
@@ -229,12 +324,14 @@ struct Gradients {
 
 /// Threads of a block. Rows of one pack per thread share a block, sized so that two blocks fit; wider rows have a block
 /// each.
-constexpr int widest_row = 8192, gradient_threads = 448, gradient_width = 256;
+constexpr int gradient_threads = 448, gradient_width = 256;
+template <int packs>
+inline constexpr int most_gradient_threads = packs == 1 ? gradient_threads : gradient_width;
 
 /// to[column] = the block's sum of a column: its rows of threads are added one after the other.
 template <class T, int packs>
 __device__ void store_sums(const RowThreads& t, int n, const Values<T, packs>& mine, float* to) {
-  __shared__ float all[widest_row];
+  float* const all = reinterpret_cast<float*>(memory);
   for (int y = 0; y < static_cast<int>(blockDim.y); ++y) {
     __syncthreads();
     if (t.row_of_block != y) continue;
@@ -249,33 +346,35 @@ __device__ void store_sums(const RowThreads& t, int n, const Values<T, packs>& m
 
 /// Gradients: every block takes rows at a fixed distance and keeps the sums of its columns in registers.
 template <class T, Norm kind, int packs>
-__global__ void __launch_bounds__(packs == 1 ? gradient_threads : gradient_width, packs == 1 ? 2 : 1)
+__global__ void __launch_bounds__(most_gradient_threads<packs>, packs <= 2 ? 2 : 1)
     gradients_kernel(const Gradients<T> g) {
   const Backward<T>& p = g.rows;
-  const std::int64_t step = std::int64_t{gridDim.x} * blockDim.y;
+  const int step = static_cast<int>(gridDim.x * blockDim.y);
   ApartRowThreads t;
   Values<T, packs> along{}, plain{};
-  Packs<T, packs> row;
-  row.load(t, p);
-  for (std::int64_t first = std::int64_t{blockIdx.x} * blockDim.y; first < p.rows; first += step, t.row += step)
+  Ahead<T, packs, factors> ahead(t, {p.x, p.dy, p.dx}, factors, p.rows, p.n, step, most_gradient_threads<packs>);
+  Moments coming = Moments::at(p, t.row);
+  for (; t.row < p.rows; t.row += step) {
+    const Moments row = coming;
+    coming = Moments::at(p, t.row + step);
+    ahead.wait();
     row_backward<T, kind, packs>(
-        t, p, row,
+        t, p, row, [&](Factor f, int i) { return ahead.share(f, i); },
         [&](int i, int l, float slope, float normal) {
           along.v[i][l] = ::fmaf(slope, normal, along.v[i][l]);
           plain.v[i][l] += slope;
-        },
-        [&] {
-          RowThreads next = t;
-          next.row += step;
-          row.load(next, p);
         });
+    ahead.fetch();
+  }
   store_sums(t, p.n, along, g.weight_parts + std::int64_t{blockIdx.x} * p.n);
   if (g.bias_parts != nullptr) store_sums(t, p.n, plain, g.bias_parts + std::int64_t{blockIdx.x} * p.n);
 }
 
 bool fits(const Tensor& x, std::initializer_list<Tensor> others) {
   const int lanes = x.type == DType::bf16 ? columns::widest<bf16> : columns::widest<float>;
-  bool fit = x.type != DType::f64 && x.columns() % lanes == 0 && x.columns() <= 256 * most_packs * lanes && aligned(x);
+  constexpr std::int64_t most_rows = 1 << 30;
+  bool fit = x.type != DType::f64 && x.columns() % lanes == 0 && x.columns() <= 256 * most_packs * lanes &&
+             x.rows() <= most_rows && aligned(x);
   for (const Tensor& t : others) fit = fit && aligned(t);
   return fit;
 }
@@ -317,6 +416,17 @@ void with_gradient_threads(std::int64_t n, const F& f) {
 }
 unsigned blocks_of(std::int64_t rows, dim3 threads) { return static_cast<unsigned>(ceil_div(rows, threads.y)); }
 
+unsigned multiprocessors() {
+  int device = 0, count = 1;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  return static_cast<unsigned>(count);
+}
+template <class Kernel>
+void allow_shared(Kernel* kernel, std::size_t bytes) {
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+}
+
 /// Calls f<T, kind>() for bf16 and fp32.
 template <class F>
 void with_types(DType type, Norm kind, const F& f) {
@@ -340,8 +450,9 @@ Backward<T> backward_of(const Tensor& dx, const Tensor& dy, const Tensor& x, con
           weight.as<T>(),
           kind == Norm::layer ? mean.as<float>() : nullptr,
           rstd.as<float>(),
-          x.rows(),
-          static_cast<int>(x.columns())};
+          static_cast<int>(x.rows()),
+          static_cast<int>(x.columns()),
+          1.0f / static_cast<float>(x.columns())};
 }
 
 }  // namespace
@@ -360,11 +471,15 @@ bool forward(Stream& stream, Norm kind, const Tensor& y, const Tensor& residual_
                        place_of<T>(branch),
                        weight.as<T>(),
                        place_of<T>(bias),
-                       x.rows(),
+                       static_cast<int>(x.rows()),
                        static_cast<int>(x.columns()),
-                       static_cast<float>(eps)};
-    with_threads<T>(block_threads, x.columns(), [&]<int packs>(dim3 threads) {
-      forward_kernel<T, k, packs><<<blocks_of(p.rows, threads), threads, 0, space_of(stream).cuda_stream()>>>(p);
+                       static_cast<float>(eps),
+                       1.0f / static_cast<float>(x.columns())};
+    with_threads<T>(1, x.columns(), [&]<int packs>(dim3 threads) {
+      const std::size_t bytes = Ahead<T, packs, addends>::bytes(threads.x);
+      allow_shared(forward_kernel<T, k, packs>, bytes);
+      const auto blocks = std::min(blocks_of(p.rows, threads), multiprocessors() * (forward_threads / threads.x));
+      forward_kernel<T, k, packs><<<blocks, threads, bytes, space_of(stream).cuda_stream()>>>(p);
     });
   });
   return true;
@@ -394,7 +509,9 @@ bool gradients(Stream& stream, Norm kind, const Tensor& dx, const Gradient& dwei
     const Gradients<T> g{backward_of<T, k>(dx, dy, x, mean, rstd, weight), weight_parts.as<float>(),
                          place_of<float>(bias_parts)};
     with_gradient_threads<T>(n, [&]<int packs>(dim3 threads) {
-      gradients_kernel<T, k, packs><<<static_cast<unsigned>(blocks), threads, 0, queue>>>(g);
+      constexpr std::size_t bytes = Ahead<T, packs, factors>::bytes(most_gradient_threads<packs>);
+      allow_shared(gradients_kernel<T, k, packs>, bytes);
+      gradients_kernel<T, k, packs><<<static_cast<unsigned>(blocks), threads, bytes, queue>>>(g);
     });
   });
   columns::start_add<float>(queue, dweight, weight_parts.as<float>(), rows, n);

@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "kernels/convert/convert.hpp"
 #include "kernels/reference/normalize.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/finite_differences.hpp"
@@ -132,11 +133,16 @@ TYPED_TEST(Normalize, WeightGradientEqualsReferenceForEveryBeta) {
       }
 }
 
+// A GPU's blocks fetch rows ahead: fewer and more of them than are under way at once, one to four packs a thread,
+// several rows a block and one, more blocks than stay.
+constexpr Size gradient_sizes[] = {{9, 33},     {70, 40},   {8200, 40}, {1, 768},   {133, 776}, {9, 1040},
+                                   {300, 1600}, {45, 2056}, {39, 4104}, {35, 6152}, {33, 8192}};
+
 TYPED_TEST(Normalize, GradientsInOnePassEqualReference) {
   using T = TypeParam;
   using A = Accumulator<T>;
   for (Norm kind : kinds)
-    for (auto [rows, columns] : {std::pair<std::int64_t, std::int64_t>{9, 33}, {70, 40}, {133, 776}, {9, 1040}}) {
+    for (auto [rows, columns] : gradient_sizes) {
       Case<T> c(kind, rows, columns);
       c.forward(Branch::no, Bias::no);
       const auto before = uniform<T>(rows * columns, 6);
@@ -154,6 +160,65 @@ TYPED_TEST(Normalize, GradientsInOnePassEqualReference) {
         EXPECT_TRUE(near(on_host<A>(c.device, db.sum), wanted.dbias, tolerance)) << rows << "x" << columns;
       }
     }
+}
+
+// A GPU's blocks stay and take many rows each.
+TEST(NormRows, DoNotDependOnHowManyThereAre) {
+  constexpr std::int64_t few_rows = 7;
+  const auto repeated = [](std::vector<bf16>& to, const std::vector<bf16>& from) {
+    for (std::size_t i = 0; i < to.size(); ++i) to[i] = from[i % from.size()];
+  };
+  for (Norm kind : kinds)
+    for (auto [rows, columns] : {Size{16002, 8}, {9604, 776}, {2401, 2056}}) {
+      Case<bf16> few(kind, few_rows, columns), many(kind, rows, columns);
+      repeated(many.x, few.x), repeated(many.branch, few.branch), repeated(many.dy, few.dy);
+      const auto whole = [&](const std::vector<bf16>& values) {
+        std::vector<bf16> all(many.x.size());
+        repeated(all, values);
+        return all;
+      };
+      std::vector<bf16> dx[2];
+      for (Case<bf16>* c : {&few, &many}) {
+        c->forward(Branch::yes, Bias::yes);
+        const Tensor d = c->put(c->branch);
+        norm_gradients(c->device.compute(), c->arena, kind, d, {poisoned<float>(c->device, {columns})}, {},
+                       c->put(c->dy), c->residual, c->mean, c->rstd, c->row(c->weight));
+        dx[c == &many ? 1 : 0] = on_host<bf16>(c->device, d);
+      }
+      EXPECT_TRUE(test::same_bits(on_host<bf16>(many.device, many.y), whole(on_host<bf16>(few.device, few.y))));
+      EXPECT_TRUE(test::same_bits(on_host<bf16>(many.device, many.residual),
+                                  whole(on_host<bf16>(few.device, few.residual))));
+      EXPECT_TRUE(test::same_bits(dx[1], whole(dx[0]))) << rows << "x" << columns;
+    }
+}
+
+TYPED_TEST(Normalize, CapturedGradientsHaveTheBitsOfThoseLaunched) {
+  using T = TypeParam;
+  using A = Accumulator<T>;
+  for (Norm kind : kinds) {
+    Case<T> c(kind, 300, 776);
+    Stream& stream = c.device.compute();
+    if (!stream.native()) GTEST_SKIP() << "only a GPU's streams can be captured";
+    c.forward(Branch::no, Bias::no);
+    const Tensor dy = c.put(c.dy), x = c.put(c.x), weight = c.row(c.weight), before = c.put(c.branch),
+                 dx = poisoned<T>(c.device, before.shape);
+    const Gradient dw{poisoned<A>(c.device, {c.columns})},
+        db{kind == Norm::layer ? poisoned<A>(c.device, {c.columns}) : Tensor{}};
+    const auto gradients = [&] {
+      copy(stream, dx, before);
+      norm_gradients(stream, c.arena, kind, dx, dw, db, dy, x, c.mean, c.rstd, weight);
+    };
+    gradients();
+    const auto launched = on_host<T>(c.device, dx);
+    const auto launched_sums = on_host<A>(c.device, dw.sum);
+    const Graph graph = stream.capture(gradients);
+    for (int replay = 0; replay < 3; ++replay) {
+      clear(stream, dx), clear(stream, dw.sum);
+      stream.run(graph);
+      EXPECT_TRUE(test::same_bits(on_host<T>(c.device, dx), launched));
+      EXPECT_TRUE(test::same_bits(on_host<A>(c.device, dw.sum), launched_sums));
+    }
+  }
 }
 
 TYPED_TEST(Normalize, NoRows) {
