@@ -10,8 +10,8 @@ namespace tessera::quantizer::device {
 __device__ inline void to_gelus(Pairs& x, int r) {
 #pragma unroll
   for (int i = 0; i < run / 2; ++i)
-    x.pair[r][i] = rounded_pair(activation::fast_gelu(low_of(x.pair[r][i])),
-                                activation::fast_gelu(high_of(x.pair[r][i])));
+    x.pair[r][i] =
+        rounded_pair(activation::fast_gelu(low_of(x.pair[r][i])), activation::fast_gelu(high_of(x.pair[r][i])));
 }
 
 /// Replaces row r of dy by dy gelu'(pre).
@@ -54,6 +54,8 @@ __device__ Pairs load_gelus(const Descriptor& d, const Patch& p, const Extent& e
   const std::int64_t width = d.matrix.columns;
   Pairs pre{}, x = load<Source>(SourcePatch<Source>(d, p).origin, width, seat, extent);
   const auto load_part = [&](int first) {
+    if constexpr (Extent::all)
+      if (!extent.holds(seat)) return;
     const std::uint16_t* const from = d.gelu.pre + p.row * width + p.column;
 #pragma unroll
     for (int r = 0; r < part; ++r) load_row<Source>(from, width, seat, extent, first + r, pre);

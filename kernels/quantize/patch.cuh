@@ -18,10 +18,10 @@ struct Seat {
   int row, column;
   __device__ Seat(int first_row, int first_column) : row(first_row), column(first_column) {}
   __device__ explicit Seat(Area area = one_patch) {
-    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const int across = area.columns / patch_edge;
-    row = (warp / across * 2 + lane / 16) * height;
-    column = (warp % across * 16 + lane % 16) * run;
+    const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const auto across = static_cast<unsigned>(area.columns / patch_edge);
+    row = static_cast<int>((warp / across * 2 + lane / 16) * height);
+    column = static_cast<int>((warp % across * 16 + lane % 16) * run);
   }
 };
 constexpr int threads_of(Area area) { return area.rows * area.columns / (height * run); }
@@ -125,9 +125,17 @@ __device__ inline bool owned_whole(const Descriptor& d, const Patch& p) {
   return p.rows == patch_edge && p.columns == patch_edge && p.low <= first && p.high >= end;
 }
 
+/// Whether a patch has all of its rows, and every element of them is owned.
+__device__ inline bool owned_rows_whole(const Descriptor& d, const Patch& p) {
+  const std::int64_t first = p.row * d.matrix.columns + p.column,
+                     end = first + (patch_edge - 1) * d.matrix.columns + p.columns;
+  return p.rows == patch_edge && p.low <= first && p.high >= end;
+}
+
 /// Extents say which elements of a patch exist and are owned: of each row, columns [first, end) of the patch.
 struct Whole {
   static constexpr bool all = true;
+  static constexpr int columns = patch_edge;
   __device__ bool holds(const Seat&) const { return true; }
   __device__ int first(int) const { return 0; }
   __device__ int end(int) const { return patch_edge; }
@@ -390,7 +398,9 @@ __device__ inline void let_next_begin() { asm volatile("griddepcontrol.launch_de
 __device__ inline void await_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 /// Launches `kernel` on the stream with `blocks` blocks of `team` threads, and counts it as launch() does.
-template <int team = threads, Begins begins = Begins::in_turn, class... Parameters, class... Arguments>
+/// `shared_bytes`: dynamic shared memory.
+template <int team = threads, Begins begins = Begins::in_turn, int shared_bytes = 0, class... Parameters,
+          class... Arguments>
 void start(Stream& stream, void (*kernel)(Parameters...), std::int64_t blocks, const Arguments&... arguments) {
   stream.count_launch();
   if (stream.dry() || blocks <= 0) return;
@@ -400,6 +410,7 @@ void start(Stream& stream, void (*kernel)(Parameters...), std::int64_t blocks, c
   cudaLaunchConfig_t launch{};
   launch.gridDim = dim3(static_cast<unsigned>(blocks));
   launch.blockDim = dim3(team);
+  launch.dynamicSmemBytes = shared_bytes;
   launch.stream = static_cast<cudaStream_t>(stream.native());
   launch.attrs = &early;
   launch.numAttrs = 1;

@@ -1,9 +1,10 @@
+#include <algorithm>
 #include <variant>
 
+#include "kernels/quantize/ahead.cuh"
 #include "kernels/quantize/back.hpp"
 #include "kernels/quantize/columns.cuh"
 #include "kernels/quantize/draws.cuh"
-#include "kernels/quantize/gelu.cuh"
 #include "kernels/quantize/scales.cuh"
 
 namespace tessera::quantizer {
@@ -26,6 +27,7 @@ template <Format F>
 inline constexpr bool in_bands = F::scaled ? F::columnwise_order == Order::as_source : false;
 template <Format F>
 inline constexpr Area area_of = in_bands<F> ? Area{32, 1024} : one_patch;
+inline constexpr int ahead_blocks = 4;
 template <Format F, class Source>
 inline constexpr int blocks_a_multiprocessor = (threads * patches_a_multiprocessor<F, Source>) / threads_of(area_of<F>);
 
@@ -59,7 +61,7 @@ __device__ void store_turned(const Descriptor& d, const Patch& p, const Turned<t
                              const Extent& extent) {
   std::byte* out = d.side[1].data + formats::data_bytes<F>(turned_origin_of(d, p));
   if constexpr (Extent::all) {
-    codes.store(out, d.matrix.rows);
+    codes.store(out, d.matrix.rows, extent.columns);
   } else {
     const OwnedRows owned(d, p);
     codes.store_some(out, d.matrix.rows, p.columns, owned.begin, owned.end);
@@ -230,7 +232,7 @@ __device__ void quantize_blocks(const Held<typename M::Source>& x, const Descrip
   __syncthreads();
   const auto store_all = [&]<Side side>(const Grid<F, side, area_of<F>>& grid) {
     if constexpr (Extent::all && entry_a_thread<F, side>)
-      store_entry(d, p, grid);
+      store_entry(d, p, grid, extent);
     else
       store_scales(d, p, shared.lines[static_cast<int>(side)], grid, owned_rows<Extent>(d, p));
   };
@@ -272,6 +274,8 @@ template <Format F, class M>
 __device__ __noinline__ void quantize_part(const Descriptor& d, std::int64_t member, std::int64_t row,
                                            std::int64_t column, bool vectors, Shared<F, M>& shared) {
   const Patch p = area_at(d, member, row, column, area_of<F>);
+  if constexpr (scales_by_entry<F>)
+    if (vectors && owned_rows_whole(d, p)) return quantize_patch<F, M>(d, p, WholeRows{p.columns}, shared);
   quantize_patch<F, M>(d, p, Part{p, d.matrix.columns, vectors}, shared);
 }
 
@@ -312,6 +316,49 @@ __global__ void __launch_bounds__(threads, blocks_a_multiprocessor<F, typename M
     quantize_patch<F, M>(d, p, Whole(), shared);
   else
     quantize_part<F, M>(d, p.member, p.row, p.column, vectors, shared);
+}
+
+template <Format F, class M>
+struct AheadMemory {
+  typename Ahead<typename M::Source>::Memory sources;
+  Shared<F, M> shared;
+  Descriptor descriptor;
+};
+
+/// Blocks of threads that stay: each takes patches in turn, and fetches the next one's sources ahead. Where
+/// reads_ahead() holds.
+template <Format F, class M>
+__global__ void __launch_bounds__(threads, ahead_blocks) ahead_kernel(const __grid_constant__ TableView table) {
+  extern __shared__ uint4 memory[];
+  using Rows = Ahead<typename M::Source>;
+  auto& [sources, shared, descriptor] = *reinterpret_cast<AheadMemory<F, M>*>(memory);
+  const Descriptor& d = fetch(table, Task{}, descriptor);
+  const Walk walk(table.owned);
+  Rows ahead(sources, d);
+  Walk::At at = walk.first();
+  ahead.aim(at.patch(d));
+#pragma unroll
+  for (int g = 0; g < Rows::slots; ++g) ahead.fetch(g);
+  while (walk.holds(at)) {
+    const Patch p = at.patch(d);
+    at = walk.after(at);
+    Pairs x;
+#pragma unroll
+    for (int g = 0; g < Rows::groups; ++g) {
+      ahead.await();
+      if (p.rows > 0)  // always: else the compiler mixes groups and spills registers
+#pragma unroll
+        for (int r = g * Rows::rows; r < (g + 1) * Rows::rows; ++r) ahead.read(r, x);
+      const int next = g + Rows::slots;
+      if (next == Rows::groups) walk.holds(at) ? ahead.aim(at.patch(d)) : ahead.aim();
+      ahead.fetch(next % Rows::groups);
+    }
+    if constexpr (std::is_same_v<typename M::Source, FromGeluGradient>)
+      if (d.gelu.sums != nullptr) store_sums(x, d, p, shared.columns.of_band);
+    quantize_held<F, M>(x, d, p, WholeRows{p.columns}, shared);
+    __syncthreads();  // before the next patch's scales overwrite those that are being stored
+  }
+  ahead.finish();
 }
 
 /// Fills both arrays of scales from the first row of each block.
@@ -412,6 +459,34 @@ void with_mode(FormatId format, Reading reading, Purpose purpose, const Run& wor
   });
 }
 
+/// Whether a kernel exists that fetches ahead: where a gelu is computed, which hides what is fetched. Quantizers of
+/// plain values are up to 4% slower with it.
+template <Format F, class M>
+inline constexpr bool may_read_ahead = OfGelu<typename M::Source>&& scales_by_entry<F>;
+/// Whether it may be used: for one whole matrix whose rows are multiples of 128.
+inline bool reads_ahead(const TableView& table) {
+  const Descriptor& d = table.one;
+  return table.items == nullptr && d.members == 1 && d.begin == 0 && d.end == d.matrix.elements() &&
+         d.matrix.rows % patch_edge == 0 && d.aligned.values && d.aligned.rowwise && d.aligned.columnwise;
+}
+
+/// Number of blocks of threads that fill the GPU.
+template <class Kernel>
+std::int64_t blocks_that_stay(Kernel* kernel, int shared_bytes) {
+  int gpu = 0, processors = 0;
+  check(cudaGetDevice(&gpu));
+  check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, gpu));
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
+  return std::int64_t{processors} * ahead_blocks;
+}
+template <Format F, class M>
+void start_ahead(Stream& stream, const TableView& table) {
+  constexpr int bytes = sizeof(AheadMemory<F, M>);
+  const std::int64_t most = stream.dry() ? 1 : blocks_that_stay(ahead_kernel<F, M>, bytes);
+  start<threads, Begins::in_turn, bytes>(stream, ahead_kernel<F, M>, std::min(table.owned.count, most), table);
+}
+
 }  // namespace
 }  // namespace device
 
@@ -428,6 +503,8 @@ void find_amax(Stream& stream, FormatId format, const TableView& table, Reading 
 void make_copies(Stream& stream, FormatId format, const TableView& table, Reading reading, Purpose purpose) {
   using device::Begins;
   device::with_mode(format, reading, purpose, [&]<class F, class M>() {
+    if constexpr (device::may_read_ahead<F, M>)
+      if (device::reads_ahead(table)) return device::start_ahead<F, M>(stream, table);
     if constexpr (device::in_bands<F>)
       device::start<device::threads_of(device::area_of<F>)>(stream, device::bands_kernel<F, M>,
                                                             table.owned_groups.count * device::bands_a_group<F>, table);

@@ -112,10 +112,14 @@ template <Format F, Side side>
 inline constexpr bool entry_a_thread =
     sizeof(typename F::Scale) == sizeof(float) && Grid<F, side>::lines == 1 && Grid<F, side>::length == threads;
 
-/// Stores the scales of a whole patch without padding if entry_a_thread holds. All threads call it, after the grid is
-/// complete.
-template <Format F, Side side>
-__device__ void store_entry(const Descriptor& d, const Patch& p, const Grid<F, side>& grid) {
+template <Format F>
+inline constexpr bool scales_by_entry = entry_a_thread<F, Side::rowwise>&& entry_a_thread<F, Side::columnwise>;
+
+/// Stores the scales of a patch of whole rows without padding if entry_a_thread holds. All threads call it, after the
+/// grid is complete.
+template <Format F, Side side, class Extent>
+__device__ void store_entry(const Descriptor& d, const Patch& p, const Grid<F, side>& grid, const Extent& extent) {
+  if (side == Side::columnwise && static_cast<int>(threadIdx.x) >= extent.columns) return;
   const Matrix padded = formats::padded_extent<F>(side, d.matrix);
   const ScaleSpan span = scale_span<F>(side, d, p);
   auto* out = static_cast<typename F::Scale*>(d.side[static_cast<int>(side)].scales) + p.member * padded.elements();
