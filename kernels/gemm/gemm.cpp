@@ -142,6 +142,16 @@ bool multiply(Stream& stream, const Product& p, const Places& at, const char* ke
   return true;
 }
 
+// y = the product of rows x, sorted by expert, and each expert's weight.
+void rows_times_experts(Stream& stream, const char* kernel, Form form, const Tensor& y, const Operand& x,
+                        const ExpertOperands& w, const Tensor& offsets) {
+  const std::int64_t experts = experts_of(offsets, w, kernel);
+  Product p = described(kernel, form, x, w[0], y.type);
+  p.experts = experts;
+  const Gradient c{y};
+  multiply(stream, p, {.a = x, .b = w, .c = {&c, 1}, .offsets = offsets}, kernel);
+}
+
 // sum = beta sum + x, where x(i) is of the accumulator's type; beta 0 never reads the sum.
 template <class A, class X>
 void add_scaled(Stream& stream, const char* name, const Gradient& g, std::int64_t n, const X& x) {
@@ -242,22 +252,12 @@ void gemm::scale(Stream& stream, const Gradient& sum) {
 }
 
 void expert_forward(Stream& stream, const Tensor& y, const Operand& x, const ExpertOperands& w, const Tensor& offsets) {
-  constexpr const char* kernel = "expert_forward";
-  const std::int64_t experts = experts_of(offsets, w, kernel);
-  Product p = described(kernel, Form::forward, x, w[0], y.type);
-  p.experts = experts;
-  const Gradient c{y};
-  multiply(stream, p, {.a = x, .b = w, .c = {&c, 1}, .offsets = offsets}, kernel);
+  rows_times_experts(stream, "expert_forward", Form::forward, y, x, w, offsets);
 }
 
 void expert_input_gradient(Stream& stream, const Tensor& dx, const Operand& dy, const ExpertOperands& w,
                            const Tensor& offsets) {
-  constexpr const char* kernel = "expert_input_gradient";
-  const std::int64_t experts = experts_of(offsets, w, kernel);
-  Product p = described(kernel, Form::input_gradient, dy, w[0], dx.type);
-  p.experts = experts;
-  const Gradient c{dx};
-  multiply(stream, p, {.a = dy, .b = w, .c = {&c, 1}, .offsets = offsets}, kernel);
+  rows_times_experts(stream, "expert_input_gradient", Form::input_gradient, dx, dy, w, offsets);
 }
 
 void expert_weight_gradient(Stream& stream, const ExpertGradients& dw, const Operand& dy, const Operand& x,

@@ -32,7 +32,7 @@ class Agreement {
 
 class CastWire final : public CodedWire {
  public:
-  /// `buckets` must have dense parameters before experts, so that the amaxes of a process group make few ranges.
+  /// `buckets` must be in the order of by_processes().
   CastWire(const WireContext& context, std::span<const WireBucket> buckets)
       : CodedWire(context, buckets),
         block_scales_(block_scales(context, buckets)),
@@ -129,10 +129,7 @@ class CastWire final : public CodedWire {
 }  // namespace
 
 std::unique_ptr<Wire> cast_wire(const WireContext& context, std::span<const WireBucket> buckets) {
-  std::vector<WireBucket> sorted(buckets.begin(), buckets.end());
-  std::ranges::stable_sort(sorted, {},
-                           [&](const WireBucket& own) { return context.layout.buckets()[own.id].key.processes; });
-  return std::make_unique<CastWire>(context, sorted);
+  return std::make_unique<CastWire>(context, by_processes(context, buckets));
 }
 
 }  // namespace tessera

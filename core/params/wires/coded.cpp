@@ -89,6 +89,13 @@ void CodedWire::travels(const WireBucket& own, const Held& part, const Tensor& k
   exchanges_.add(own.group, part, {kept, array, parts.counts, parts.begins});
 }
 
+std::vector<WireBucket> by_processes(const WireContext& context, std::span<const WireBucket> buckets) {
+  std::vector<WireBucket> sorted(buckets.begin(), buckets.end());
+  std::ranges::stable_sort(sorted, {},
+                           [&](const WireBucket& own) { return context.layout.buckets()[own.id].key.processes; });
+  return sorted;
+}
+
 std::unique_ptr<Wire> make_wire(const WireContext& context, Way way, std::span<const WireBucket> buckets) {
   const std::optional<FormatId>& codes = context.layout.buckets()[buckets.front().id].key.format.codes;
   if (way == Way::values) return plain_wire(context, buckets);

@@ -49,6 +49,9 @@ class CodedWire : public Wire {
   std::vector<IndexedBy<ParamId, std::array<Operand, 2>>> operands_;  ///< by place
 };
 
+/// The buckets with dense parameters before experts, so that what a process group agrees on makes few ranges.
+std::vector<WireBucket> by_processes(const WireContext& context, std::span<const WireBucket> buckets);
+
 /// Elements of a parameter, gaps between its members included.
 std::int64_t positions_of(const QuantizedMatrix& matrix);
 

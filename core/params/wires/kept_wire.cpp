@@ -58,7 +58,7 @@ class MemberAmaxes {
 
 class KeptWire final : public CodedWire {
  public:
-  /// `buckets` must have dense parameters before experts.
+  /// `buckets` must be in the order of by_processes().
   KeptWire(const WireContext& context, std::span<const WireBucket> buckets)
       : CodedWire(context, buckets), apart_(traits_of(format()).columnwise == formats::Columnwise::requantized) {
     if (traits_of(format()).tensor_amax) amaxes_.emplace(context, buckets);
@@ -165,10 +165,7 @@ class KeptWire final : public CodedWire {
 }  // namespace
 
 std::unique_ptr<Wire> kept_wire(const WireContext& context, std::span<const WireBucket> buckets) {
-  std::vector<WireBucket> sorted(buckets.begin(), buckets.end());
-  std::ranges::stable_sort(sorted, {},
-                           [&](const WireBucket& own) { return context.layout.buckets()[own.id].key.processes; });
-  return std::make_unique<KeptWire>(context, sorted);
+  return std::make_unique<KeptWire>(context, by_processes(context, buckets));
 }
 
 }  // namespace tessera
