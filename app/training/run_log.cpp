@@ -135,7 +135,9 @@ void RunLog::write_page(const std::vector<Bar>& regions, const std::string& end)
     report.facts.emplace_back("end", end);
     replace_text_file(page_path(), to_html(report));
   });
-  for (const Problem& problem : problems.list()) fmt::print(stderr, "{} (nothing else is missing)\n", problem.text);
+  for (const Problem& problem : problems.list())
+    fmt::print(stderr, "{} (report.html is not up to date; training and all other files are not affected)\n",
+               problem.text);
 }
 
 }  // namespace tessera

@@ -252,15 +252,16 @@ Findings advise(const RunConfig& config) {
   Findings found;
   const bool plain = config.precision.recipe == RecipeName::bf16;
   if (config.gather.cuts == GatherCuts::tile && plain)
-    found.push_back({{"gather.cuts", "precision.recipe"}, "counts for weights that the recipe quantizes only"});
+    found.push_back({{"gather.cuts", "precision.recipe"}, "has an effect only on weights that the recipe quantizes"});
   if (config.gather.wire == GatherWire::bf16 && config.precision.primary_weights == PrimaryWeights::bf16)
     found.push_back({{"gather.wire", "precision.primary_weights"},
                      "weights that are held in bf16 travel in it anyway"});
   if (config.sharding == Sharding::full && config.reduce.bucket_mib != ReduceConfig().bucket_mib)
-    found.push_back({{"reduce.bucket_mib", "sharding"},
-                     "counts with sharding: optimizer only: under full sharding gradients travel module by module"});
+    found.push_back(
+        {{"reduce.bucket_mib", "sharding"},
+         "has an effect only with sharding: optimizer: under full sharding gradients travel module by module"});
   if (config.model.rope_scaling && config.model.position != Position::rotary)
-    found.push_back({{"model.rope_scaling.factor", "model.position"}, "counts with position rotary only"});
+    found.push_back({{"model.rope_scaling.factor", "model.position"}, "has an effect only with position rotary"});
   if (config.model.qkv_bias && config.model.bias)
     found.push_back({{"model.qkv_bias", "model.bias"}, "bias true gives one to every linear layer anyway"});
   if (config.sample.every_steps > 0 && config.sample.tokens == 0)
@@ -274,30 +275,31 @@ Findings advise(const RunConfig& config) {
     found.push_back({{"optimizer.warmup_steps", "run.steps"},
                      fmt::format("the run of {} steps ends within warm-up", config.run.steps)});
   if (config.optimizer.decay_steps > 0 && config.optimizer.schedule != Schedule::wsd)
-    found.push_back({{"optimizer.decay_steps", "optimizer.schedule"}, "counts with schedule wsd only"});
+    found.push_back({{"optimizer.decay_steps", "optimizer.schedule"}, "has an effect only with schedule wsd"});
   RunConfig standard = config;
   standard.optimizer.muon = MuonConfig();
   if (config.optimizer.matrices != MatrixRule::muon)
     for (const KeyChange& other : changed_keys(standard, config))
-      found.push_back({{other.key, "optimizer.matrices"}, "counts with matrices: muon only"});
+      found.push_back({{other.key, "optimizer.matrices"}, "has an effect only with matrices: muon"});
   if (!config.recompute.modules.get().empty() && config.recompute.mode != RecomputeMode::selective)
-    found.push_back({{"recompute.modules", "recompute.mode"}, "counts with mode selective only"});
+    found.push_back({{"recompute.modules", "recompute.mode"}, "has an effect only with mode selective"});
   if (config.checkpoint.init_from.empty() && !config.checkpoint.init_missing.empty())
-    found.push_back({{"checkpoint.init_missing", "checkpoint.init_from"}, "counts with init_from only"});
+    found.push_back({{"checkpoint.init_missing", "checkpoint.init_from"}, "has an effect only with init_from"});
   if (config.checkpoint.init_from.empty() && config.checkpoint.init_ignore_extra)
-    found.push_back({{"checkpoint.init_ignore_extra", "checkpoint.init_from"}, "counts with init_from only"});
+    found.push_back({{"checkpoint.init_ignore_extra", "checkpoint.init_from"}, "has an effect only with init_from"});
   if (plain &&
       (config.precision.quantize_head || config.precision.bf16_first > 0 || config.precision.bf16_last > 0))
     found.push_back({{"precision.recipe", "precision.quantize_head", "precision.bf16_first", "precision.bf16_last"},
                      "recipe bf16 quantizes nothing: the other keys have no effect"});
   if (config.checkpoint.io == CheckpointIo::direct && !config.checkpoint.mpio_hints.empty())
-    found.push_back({{"checkpoint.mpio_hints", "checkpoint.io"}, "count with io mpio only"});
+    found.push_back({{"checkpoint.mpio_hints", "checkpoint.io"}, "have an effect only with io mpio"});
   if (config.parallel.expert == 1 && config.parallel.expert_room != 1.0)
-    found.push_back({{"parallel.expert_room", "parallel.expert"}, "counts with parallel.expert above 1 only"});
+    found.push_back({{"parallel.expert_room", "parallel.expert"}, "has an effect only with parallel.expert above 1"});
   if (config.parallel.expert > 1 && config.parallel.expert_room > ample_room(config))
-    found.push_back({{"parallel.expert_room", "parallel.expert", "model.moe.top_k"},
-                     fmt::format("{} is more than can arrive: {} is always enough, and all that is planned",
-                                 config.parallel.expert_room.get(), ample_room(config))});
+    found.push_back(
+        {{"parallel.expert_room", "parallel.expert", "model.moe.top_k"},
+         fmt::format("{} is more than can arrive: {} is enough for any routing, and memory is planned for no more",
+                     config.parallel.expert_room.get(), ample_room(config))});
   if (config.model.moe && config.model.moe->top_k == 1 && config.model.moe->renormalize)
     found.push_back({{"model.moe.renormalize", "model.moe.top_k"},
                      "with top_k 1 every weight is 1 and the router learns from its own losses alone"});

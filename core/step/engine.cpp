@@ -105,10 +105,10 @@ void Engine::require_room(const StepReport& report) const {
   const auto share = [](const StepSums& sums) { return sums.arrivals.most; };
   const auto most = std::ranges::max_element(report.sums, {}, share);
   throw Error(Exit::numerical,
-              fmt::format("parallel.expert_room: at rank {} {:.3f} times its even share of a layer's rows would have "
-                          "arrived, and there is room for {}: {:.2f} would have done here; left out, it is always "
-                          "enough",
-                          most - report.sums.begin(), most->arrivals.most, plan_.model.shape().moe->room,
+              fmt::format("parallel.expert_room: {} is too small: rank {} would have received {:.3f} times its even "
+                          "share of a layer's rows; set {:.2f} or more, or leave the key out, which gives room for any "
+                          "routing",
+                          plan_.model.shape().moe->room, most - report.sums.begin(), most->arrivals.most,
                           std::ceil(most->arrivals.most * 100) / 100));
 }
 

@@ -238,7 +238,7 @@ class Validate(Cli):
     def test_says_what_has_no_effect(self):
         done = self.call("validate", self.write(SMALL), "--set", "optimizer.decay_steps=3")
         self.assertEqual(done.returncode, 0)
-        self.assertIn("optimizer.decay_steps: counts with schedule wsd only", done.stderr)
+        self.assertIn("optimizer.decay_steps: has an effect only with schedule wsd", done.stderr)
 
 
 class Explain(Cli):

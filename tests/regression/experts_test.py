@@ -161,7 +161,7 @@ class Experts(runs.Runs):
     def test_without_room_a_run_ends_on_all_ranks(self):
         """With room for 1.0 times the even share some layer of some step has too little room: that step changes nothing."""
         _, err = self.train(6, 2, self.deck("a"), *self.spread(2, "parallel.expert_room=1.0"))
-        self.assertRegex(err, r"parallel.expert_room: at rank [01] 1\.\d+ times .* room for 1: 1\.\d+ would have done")
+        self.assertRegex(err, r"parallel.expert_room: 1 is too small: rank [01] would have received 1\.\d+ times .* set 1\.\d+ or more")
         self.assertEqual(self.tool(0, "ls", "a"), [])
         self.assertEqual(self.json_lines("a", "metrics.jsonl"), [])
 

@@ -269,7 +269,7 @@ class Runs(Train):
     def test_a_key_without_effect_is_told_of_and_allowed(self):
         done = self.launch(2, optimizer__decay_steps=3)
         self.assertEqual(done.returncode, 0)
-        self.assertEqual(done.stderr.count("optimizer.decay_steps: counts with schedule wsd only"), 1)
+        self.assertEqual(done.stderr.count("optimizer.decay_steps: has an effect only with schedule wsd"), 1)
 
     def test_products_without_instructions_are_told_of_once(self):
         info = subprocess.run([TESSERA, "info", "--json"], capture_output=True, text=True, timeout=300, check=True).stdout

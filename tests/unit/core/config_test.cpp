@@ -63,8 +63,8 @@ TEST(Advise, MuonsKeysCountWithMuonAlone) {
   EXPECT_EQ(advice(config), List{});
   config.optimizer.muon.momentum = 0.9;
   config.optimizer.muon.scale = MuonScale::rms;
-  EXPECT_EQ(advice(config), (List{"optimizer.muon.momentum: counts with matrices: muon only",
-                                  "optimizer.muon.scale: counts with matrices: muon only"}));
+  EXPECT_EQ(advice(config), (List{"optimizer.muon.momentum: has an effect only with matrices: muon",
+                                  "optimizer.muon.scale: has an effect only with matrices: muon"}));
   config.optimizer.matrices = MatrixRule::muon;
   EXPECT_EQ(advice(config), List{});
 }
@@ -223,10 +223,10 @@ TEST(Derive, RoomForExpertsRowsIsAlwaysEnough) {
   EXPECT_EQ(room(given), 1.5);
   EXPECT_EQ(advice(given), List{});
   given.parallel.expert_room = 5.0;
-  EXPECT_EQ(advice(given), List{"parallel.expert_room: 5 is more than can arrive: 4 is always enough, and all that is "
-                                "planned"});
+  EXPECT_EQ(advice(given), List{"parallel.expert_room: 5 is more than can arrive: 4 is enough for any routing, and "
+                                "memory is planned for no more"});
   given.parallel = {1, 1.5, false};
-  EXPECT_EQ(advice(given), List{"parallel.expert_room: counts with parallel.expert above 1 only"});
+  EXPECT_EQ(advice(given), List{"parallel.expert_room: has an effect only with parallel.expert above 1"});
 }
 
 TEST(Check, NamesEveryMicroBatchThatWouldDo) {
@@ -401,7 +401,7 @@ TEST(Check, FullShardingGathersWhatItKeeps) {
   config.sharding = Sharding::full;
   EXPECT_EQ(contradictions(config), List{});
   config.reduce.bucket_mib = 1;
-  EXPECT_EQ(advice(config), List{"reduce.bucket_mib: counts with sharding: optimizer only: under full sharding "
+  EXPECT_EQ(advice(config), List{"reduce.bucket_mib: has an effect only with sharding: optimizer: under full sharding "
                                  "gradients travel module by module"});
   RunConfig coded = holding(RecipeName::mxfp8, quantized, GatherWire::bf16);
   coded.sharding = Sharding::full;
@@ -428,13 +428,13 @@ TEST(Advise, NamesKeysWithoutEffect) {
   EXPECT_EQ(advice(config), (List{"eval.every_steps: no evaluation: data.eval_fraction 0 keeps no windows for it, and "
                                   "there are no data.eval_files",
                                   "optimizer.warmup_steps: the run of 100 steps ends within warm-up",
-                                  "optimizer.decay_steps: counts with schedule wsd only",
-                                  "recompute.modules: counts with mode selective only",
-                                  "checkpoint.mpio_hints: count with io mpio only"}));
+                                  "optimizer.decay_steps: has an effect only with schedule wsd",
+                                  "recompute.modules: has an effect only with mode selective",
+                                  "checkpoint.mpio_hints: have an effect only with io mpio"}));
   RunConfig plain = sound();
   plain.gather.cuts = GatherCuts::tile;
   plain.gather.wire = GatherWire::bf16;
-  EXPECT_EQ(advice(plain), (List{"gather.cuts: counts for weights that the recipe quantizes only",
+  EXPECT_EQ(advice(plain), (List{"gather.cuts: has an effect only on weights that the recipe quantizes",
                                  "gather.wire: weights that are held in bf16 travel in it anyway"}));
 }
 
