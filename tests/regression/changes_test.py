@@ -132,7 +132,7 @@ class Changes(runs.Runs):
 
 
 class Spikes(runs.Runs):
-    SETTINGS = ["--set", "optimizer.skip_spikes=0.5", "--set", "optimizer.schedule=constant", "--set", "run.steps=140",
+    SETTINGS = ["--set", "optimizer.skip_spikes=0.5", "--set", "optimizer.schedule=constant", "--set", "optimizer.lr=1e-5", "--set", "run.steps=140",
                 "--set", "eval.every_steps=67", "--set", "checkpoint.every_steps=0", "--set", "model.layers=1", "--set",
                 "batch.global=6"]
 
