@@ -275,6 +275,26 @@ Block block_at(const Places& at, std::int64_t index) {
   return {index * block_rows, std::min(block_rows, at.length - index * block_rows)};
 }
 
+// Calls f(block, task, lane) for all blocks of all tasks: of a task on one lane, the last block first. A launch has as
+// many as progress() allows. `operations`: of the longest call.
+template <class F>
+void each_block(Stream& stream, const char* name, const Places& at, std::int64_t tasks, int lanes, double operations,
+                const F& f) {
+  const std::int64_t blocks = blocks_of(at), turns = ceil_div(tasks, lanes) * blocks;
+  const auto together = static_cast<std::int64_t>(std::max(1.0, gemm::operations_of_call / (operations * lanes)));
+  for (std::int64_t first = 0; first < turns; first += together)
+    launch(stream, name, lanes, [=](std::int64_t lane) {
+      for (std::int64_t turn = first; turn < std::min(turns, first + together); ++turn)
+        if (const std::int64_t task = turn / blocks * lanes + lane; task < tasks)
+          f(block_at(at, blocks - 1 - turn % blocks), task, static_cast<int>(lane));
+    });
+}
+
+// Operations of a product of a block of queries with all keys of a sequence.
+double operations_of_product(const Places& at) {
+  return 2.0 * static_cast<double>(block_rows) * static_cast<double>(at.length) * static_cast<double>(at.dim);
+}
+
 template <class T>
 void forward_as(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& out, const Tensor& lse,
                 const Tensor& qkv) {
@@ -294,12 +314,11 @@ void forward_as(Stream& stream, Arena& arena, const AttentionShape& shape, const
       products.scores(block, strip, at.columns);
       products.weighted(block, strip);
     });
-    if (stream.dry()) continue;
-    for (std::int64_t first = 0; first < tasks; first += lanes)
-      launch(stream, "attention_forward", std::min<std::int64_t>(lanes, tasks - first), [=](std::int64_t lane) {
-        head(block, (first + lane) / at.heads, (first + lane) % at.heads, static_cast<int>(lane));
-      });
   }
+  if (stream.dry()) return;
+  each_block(
+      stream, "attention_forward", at, tasks, lanes, 2 * operations_of_product(at),
+      [=](const Block& block, std::int64_t task, int lane) { head(block, task / at.heads, task % at.heads, lane); });
 }
 
 template <class T>
@@ -337,20 +356,14 @@ void backward_as(Stream& stream, Arena& arena, const AttentionShape& shape, cons
   if (stream.dry()) return;
   const Backward<T> heads{at,      dqkv.as<T>(), dout.as<T>(), qkv.as<T>(), out.as<T>(), lse.as<A>(), scores,
                           dscores, weights,      dweights,     dq,          dk,          dv,          &products};
-  for (std::int64_t first = 0; first < tasks; first += lanes) {
-    const std::int64_t some = std::min<std::int64_t>(lanes, tasks - first);
-    // Backwards: the last block sees every key, so it can begin all sums (beta 0).
-    for (std::int64_t b = blocks_of(at) - 1; b >= 0; --b) {
-      const Block block = block_at(at, b);
-      const float beta = block.keys() == at.length ? 0 : 1;
-      launch(stream, "attention_backward", some, [=](std::int64_t lane) {
-        heads(block, (first + lane) / at.groups, (first + lane) % at.groups, beta, static_cast<int>(lane));
-      });
-    }
-    launch(stream, "attention_backward", some, [=](std::int64_t lane) {
-      heads.finish((first + lane) / at.groups, (first + lane) % at.groups, static_cast<int>(lane));
-    });
-  }
+  const double products_of_group = 5.0 * static_cast<double>(at.heads / at.groups);
+  each_block(stream, "attention_backward", at, tasks, lanes, products_of_group * operations_of_product(at),
+             [=](const Block& block, std::int64_t task, int lane) {
+               const std::int64_t sequence = task / at.groups, group = task % at.groups;
+               // The last block, which comes first, sees every key, so it can begin all sums.
+               heads(block, sequence, group, block.keys() == at.length ? 0 : 1, lane);
+               if (block.row == 0) heads.finish(sequence, group, lane);
+             });
 }
 
 }  // namespace

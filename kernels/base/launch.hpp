@@ -49,17 +49,19 @@ template <class F> void run_in_pieces(Stream& stream, const char* name, std::int
 #else
 
 /// Splits a launch on the host into pieces of well below a millisecond and calls progress() between them, so that MPI
-/// progresses. Each kernel adapts its piece size from launch to launch; a short launch stays one piece.
+/// progresses. Each kernel adapts its piece size from launch to launch; a short launch stays one piece, and every piece
+/// has work for all threads.
 template <class F> void run_in_pieces(Stream& stream, const char* name, std::int64_t n, const F& f) {
   using Clock = std::chrono::steady_clock;
   constexpr std::chrono::microseconds brief(125), lengthy(500);
   static std::int64_t piece = 4096;
+  const std::int64_t threads = space_of(stream).concurrency();
   for (std::int64_t begin = 0, end = 0; begin < n; begin = end) {
     end = n - begin < piece ? n : begin + piece;
     const Clock::time_point start = Clock::now();
     run_range(stream, name, begin, end, f);
     const Clock::duration took = Clock::now() - start;
-    if (took > lengthy && end - begin > 1) piece = (end - begin) / 2;
+    if (took > lengthy && end - begin > threads) piece = std::max(threads, (end - begin) / 2);
     else if (took < brief && end - begin == piece) piece *= 2;
     stream.progress();
   }

@@ -15,10 +15,6 @@
 namespace tessera::gemm {
 namespace {
 
-// Operations of one library call: under a millisecond on one core of 2023 (0.8 TFLOP/s with AMX), so that progress() is
-// called often enough.
-constexpr double operations_of_call = 6e8;
-
 constexpr std::int64_t column_step = 64;
 
 // Depths of weight gradients' pieces. Experts have any number of rows; libraries see only these depths (or row_chunks()

@@ -1,6 +1,7 @@
+#include <dnnl_version.h>
 #include <algorithm>
 #include <dnnl.hpp>
-#include <dnnl_version.h>
+#include <numeric>
 #include <string_view>
 #include <unordered_map>
 
@@ -121,10 +122,10 @@ template <class T>
 void widen(float* to, const T* from, std::int64_t n) {
   for (std::int64_t j = 0; j < n; ++j) to[j] = static_cast<float>(from[j]);
 }
-// Widens line i of a factor of type T to fp32, without gaps between lines.
+// Widens line i of a factor of type T to fp32.
 template <class T>
 void widen_line(float* to, const void* factor, const Lines& lines, std::int64_t i) {
-  widen(to + i * lines.length, static_cast<const T*>(factor) + i * lines.distance, lines.length);
+  widen(to, static_cast<const T*>(factor) + i * lines.distance, lines.length);
 }
 
 // The same product on factors widened to fp32.
@@ -159,8 +160,8 @@ class WideningPlan final : public Plan {
     float* const wide_bias = wide_b + p_.k * p_.n;
     float* const sum = wide_bias + p_.n;
     const Lines of_a = lines_of_a(p_), of_b = lines_of_b(p_);
-    for (std::int64_t i = 0; i < of_a.count; ++i) widen_line<bf16>(wide_a, a, of_a, i);
-    for (std::int64_t i = 0; i < of_b.count; ++i) widen_line<bf16>(wide_b, b, of_b, i);
+    for (std::int64_t i = 0; i < of_a.count; ++i) widen_line<bf16>(wide_a + i * of_a.length, a, of_a, i);
+    for (std::int64_t i = 0; i < of_b.count; ++i) widen_line<bf16>(wide_b + i * of_b.length, b, of_b, i);
     if (bias) widen(wide_bias, static_cast<const bf16*>(bias), p_.n);
     sum_.run(rounds() ? sum : c, wide_a, wide_b, bias ? wide_bias : nullptr, lane);
     if (!rounds()) return;
@@ -182,19 +183,44 @@ class WideningPlan final : public Plan {
 // 2.6 at SSE4.1, AVX and AVX2).
 constexpr std::int64_t dozen = 12, most_rows = 240;
 
+// A factor copied to fp32 for BlocksPlan, unless it can be read where it lies.
+struct FactorCopy {
+  Lines lines;                   // as the factor lies
+  std::int64_t count, distance;  // of the copy's lines, padding and gaps included
+  bool made;
+
+  // `across`: whether the summed dimension runs across lines. Then lines a multiple of 1 KiB apart, as usual sizes have
+  // them, share few places of a cache, and oneDNN takes twice the time: the copy leaves a gap between them.
+  FactorCopy(const Lines& of, std::int64_t padded, bool across, bool widens)
+      : lines(of),
+        count(padded),
+        distance(of.length + (across ? gap : 0)),
+        made(widens || padded != of.count || (across && of.distance % crowded == 0)) {}
+  std::int64_t elements() const { return made ? count * distance : 0; }
+
+ private:
+  static constexpr std::int64_t gap = 16, crowded = 256;
+};
+
 // A product cut into blocks, each a call of oneDNN on one thread; rows are padded with zeros to multiples of 12. Serves
 // fp32 without brgemm kernels, and bf16 without bf16 instructions: its factors are widened to fp32 and its sum is
 // rounded once, on all threads.
 class BlocksPlan final : public Plan {
  public:
   BlocksPlan(const Product& p, const Lanes& scratch, Stream& stream)
-      : p_(p), rows_(p.stored_a() == Stored::plain ? round_up(p.m, dozen) : p.m), stream_(stream) {
+      : p_(p),
+        rows_(p.stored_a() == Stored::plain ? round_up(p.m, dozen) : p.m),
+        a_(lines_of_a(p), p.stored_a() == Stored::plain ? rows_ : p.k, p.stored_a() == Stored::transposed, wide()),
+        b_(lines_of_b(p), lines_of_b(p).count, p.stored_b() == Stored::plain, wide()),
+        stream_(stream) {
     require_one_rounding(p);
-    const std::int64_t threads = Runtime::threads();
-    columns_ = std::min(p.n, std::max(least_columns, round_up(ceil_div(p.n, threads), column_step)));
-    across_ = ceil_div(p.n, columns_);
-    const std::int64_t down = std::max(ceil_div(threads, across_), ceil_div(rows_, most_rows));
+    // Threads share rows if these suffice, else columns too: each block packs both its factors.
+    const std::int64_t threads = Runtime::threads(), fewest = ceil_div(rows_, most_rows),
+                       even = round_up(fewest, threads), down = rows_ / even < least_rows ? fewest : even,
+                       across = threads / std::gcd(down, threads);
     height_ = std::min(rows_, round_up(ceil_div(rows_, down), dozen));
+    columns_ = std::min(p.n, std::max(least_columns, round_up(ceil_div(p.n, across), column_step)));
+    across_ = ceil_div(p.n, columns_);
     for (std::int64_t i = 0; i < blocks(); ++i) {
       const Product call = call_of(block(i));
       if (!calls_.contains(call)) calls_.emplace(call, std::make_unique<OneDnnPlan>(call, scratch));
@@ -214,19 +240,15 @@ class BlocksPlan final : public Plan {
 
   void run(void* c, const void* a, const void* b, const void* bias, int) override {
     const Parts own = workspace();
-    if (copies_a()) {
-      copy_lines(own.a, a, lines_of_a(p_));
-      std::fill(own.a + p_.m * p_.k, own.a + rows_ * p_.k, 0.0f);
-    }
-    if (wide()) copy_lines(own.b, b, lines_of_b(p_));
     if (wide() && bias) widen(own.bias, static_cast<const bf16*>(bias), p_.n);
-    const Places from{copies_a() ? own.a : static_cast<const float*>(a), wide() ? own.b : static_cast<const float*>(b),
+    copy({own.a, a, a_}, {own.b, b, b_});
+    const Places from{a_.made ? own.a : static_cast<const float*>(a), b_.made ? own.b : static_cast<const float*>(b),
                       wide() && bias ? own.bias : static_cast<const float*>(bias)};
     run_range(stream_, "gemm_blocks", 0, blocks(), [=, this](std::int64_t i) { run_block(i, c, own.sum, from); });
   }
 
  private:
-  static constexpr std::int64_t column_step = 16, least_columns = 64;
+  static constexpr std::int64_t column_step = 16, least_columns = 64, least_rows = 96;
 
   struct Block {
     std::int64_t row, column, rows, columns;
@@ -239,7 +261,6 @@ class BlocksPlan final : public Plan {
   };
 
   bool wide() const { return p_.type == DType::bf16; }
-  bool copies_a() const { return wide() || rows_ != p_.m; }
   bool copies_c() const { return p_.sum == DType::bf16 || rows_ != p_.m; }
   std::int64_t blocks() const { return across_ * ceil_div(rows_, height_); }
   Block block(std::int64_t i) const {
@@ -249,7 +270,8 @@ class BlocksPlan final : public Plan {
   /// The whole product as its blocks compute it: on widened and copied factors.
   Product inner() const {
     Product p = wide() ? widened(p_) : p_;
-    if (copies_a()) p.lda = lines_of_a(p_).length;
+    if (a_.made) p.lda = a_.distance;
+    if (b_.made) p.ldb = b_.distance;
     if (copies_c()) p.ldc = p_.n;
     return p;
   }
@@ -261,18 +283,32 @@ class BlocksPlan final : public Plan {
   }
 
   Parts workspace() {
-    const std::int64_t a = copies_a() ? rows_ * p_.k : 0, b = wide() ? p_.k * p_.n : 0, bias = wide() ? p_.n : 0,
+    const std::int64_t a = a_.elements(), b = b_.elements(), bias = wide() ? p_.n : 0,
                        sum = copies_c() ? rows_ * p_.n : 0;
     auto* const begin = reinterpret_cast<float*>(
         stream_.workspace("padded and widened factors", (a + b + bias + sum) * size_of(DType::f32)));
     return {begin, begin + a, begin + a + b, begin + a + b + bias};
   }
 
-  void copy_lines(float* to, const void* from, const Lines& lines) {
-    const bool widens = wide();
-    run_range(stream_, "gemm_copy", 0, lines.count, [=](std::int64_t i) {
-      widens ? widen_line<bf16>(to, from, lines, i) : widen_line<float>(to, from, lines, i);
-    });
+  struct Copied {
+    float* to;
+    const void* from;
+    const FactorCopy& as;
+    std::int64_t lines() const { return as.made ? as.lines.count : 0; }
+  };
+
+  /// Copies those factors that must be, in one parallel region; padding is zero.
+  void copy(const Copied& a, const Copied& b) {
+    const std::int64_t lines = a.lines(), all = lines + b.lines();
+    const auto line = [wide = wide()](const Copied& factor, std::int64_t i) {
+      float* const to = factor.to + i * factor.as.distance;
+      wide ? widen_line<bf16>(to, factor.from, factor.as.lines, i)
+           : widen_line<float>(to, factor.from, factor.as.lines, i);
+    };
+    if (all > 0)
+      run_range(stream_, "gemm_copy", 0, all, [&](std::int64_t i) { i < lines ? line(a, i) : line(b, i - lines); });
+    for (const Copied& factor : {a, b})
+      std::fill(factor.to + factor.lines() * factor.as.distance, factor.to + factor.as.elements(), 0.0f);
   }
 
   void run_block(std::int64_t i, void* c, float* sum, const Places& from) {
@@ -284,8 +320,9 @@ class BlocksPlan final : public Plan {
     if (copies_c() && p_.beta != 0)
       for (std::int64_t r = 0; r < real; ++r)
         widen(to + r * p.ldc, static_cast<const float*>(c) + place + r * p_.ldc, at.columns);
-    calls_.at(call_of(at))->run(to, from.a + row_of_a(p, at.row), from.b + column_of_b(p, at.column),
-                                from.bias ? from.bias + at.column : nullptr, static_cast<int>(i));
+    calls_.at(call_of(at))
+        ->run(to, from.a + row_of_a(p, at.row), from.b + column_of_b(p, at.column),
+              from.bias ? from.bias + at.column : nullptr, static_cast<int>(i));
     if (!copies_c()) return;
     for (std::int64_t r = 0; r < real; ++r) {
       const float* const row = to + r * p.ldc;
@@ -299,6 +336,7 @@ class BlocksPlan final : public Plan {
 
   Product p_;
   std::int64_t rows_;  ///< padding included
+  FactorCopy a_, b_;
   Stream& stream_;
   std::int64_t columns_, height_, across_;  ///< of a block; `across`: number of blocks side by side
   std::map<Product, std::unique_ptr<OneDnnPlan>> calls_;
@@ -349,8 +387,8 @@ std::unique_ptr<Plan> make(const Product& p, bool in_lanes, const Lanes& scratch
   if (in_lanes && wide) return std::make_unique<WideningPlan>(p, scratch);
   // Sums over rows (a transposed) are exempt from the brgemm condition: their result has no row that belongs to one row
   // of the call.
-  if (in_lanes || (!wide && (p.stored_a() == Stored::transposed || OneDnnPlan::by_brgemm(p))))
-    return std::make_unique<OneDnnPlan>(p, scratch);
+  const bool exempt = p.stored_a() == Stored::transposed && library_serves(p.type);
+  if (in_lanes || (!wide && (exempt || OneDnnPlan::by_brgemm(p)))) return std::make_unique<OneDnnPlan>(p, scratch);
   return std::make_unique<BlocksPlan>(p, scratch, stream);
 }
 
@@ -375,7 +413,8 @@ Plan& Plans::plan(const Product& product, int lanes) {
 bool has_instructions(DType type) { return type != DType::bf16 || library_serves(type); }
 
 std::int64_t rows_of_call(const Product& whole) {
-  if (!library_serves(whole.type) && (whole.stored_a() == Stored::plain || whole.type == DType::bf16)) return most_rows;
+  // Several blocks: what they share is widened once.
+  if (!library_serves(whole.type)) return (whole.stored_a() == Stored::plain ? 4 : 8) * most_rows;
   // A transposed factor reaches oneDNN's AMX kernels only if all its columns are used: 1.2 times as fast.
   return whole.stored_a() == Stored::plain ? 256 : 4096;
 }

@@ -11,18 +11,18 @@ namespace {
 
 using namespace test;
 
-constexpr std::int64_t rows = 733;
+constexpr std::int64_t rows = 1693;  // more than a tile of any kernel, and no multiple of its blocks
 
 struct Weight {
   std::int64_t out, in;
 };
-constexpr Weight weights[] = {{190, 1030}, {64, 64}, {1100, 136}, {7, 33}};
+constexpr Weight weights[] = {{190, 1030}, {64, 64}, {1100, 136}, {7, 33}, {256, 512}};
 
 struct Part {
   std::int64_t first, count;
 };
 // Numbers of rows in a micro-batch: less than a block of any kernel, more than a tile, and a remainder.
-constexpr Part parts[] = {{100, 57}, {13, 300}, {240, 493}, {700, 33}, {3, 36}};
+constexpr Part parts[] = {{100, 57}, {13, 300}, {240, 493}, {700, 33}, {3, 36}, {5, 1300}};
 // With AMX, few rows of bf16 go to other kernels.
 constexpr Part few[] = {{41, 1}, {100, 2}, {7, 11}, {256, 13}};
 
