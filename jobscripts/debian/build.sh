@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds one preset (host, v2, v3, v4, openmpi, debug, asan, tsan, cuda or arm64): installs packages, Kokkos and, for CUDA,
-# headers of cuDNN and CUTLASS, then configures and builds. Does only what is not yet done.
+# Builds one preset (host, v2, v3, v4, openmpi, debug, asan, tsan, cuda or arm64): installs packages, Kokkos, a launcher
+# where that of MPICH loses exit codes and, for CUDA, headers of cuDNN and CUTLASS, then configures and builds. Does only
+# what is not yet done.
 #   build.sh PRESET [arguments of cmake --build, e.g. --target tessera]
 # TESSERA_WERROR=ON in the environment makes warnings errors. Objects that another checkout has compiled come from ccache.
 set -euo pipefail
@@ -23,5 +24,10 @@ if [ "$preset" = cuda ]; then
 fi
 export CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_CUDA_COMPILER_LAUNCHER=ccache
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1  # paths in the checkout become relative, so that checkouts share objects
-step "configuration"; cmake --preset "$preset" -DTESSERA_WERROR="${TESSERA_WERROR:-OFF}"
+options=(-DTESSERA_WERROR="${TESSERA_WERROR:-OFF}")
+if [ "$preset" != openmpi ] && [ "$preset" != arm64 ]; then
+  launcher=$($here/install-launcher.sh)
+  [ -z "$launcher" ] || options+=(-DMPIEXEC_EXECUTABLE="$launcher")
+fi
+step "configuration"; cmake --preset "$preset" "${options[@]}"
 step "build"; cmake --build --preset "$preset" "$@"

@@ -14,8 +14,8 @@
 
 namespace tessera::gemm {
 
-/// Operations of one library call: under a millisecond on one core of 2023 (0.8 TFLOP/s with AMX), so that progress() is
-/// called often enough.
+/// Operations of one library call: under a millisecond on one core of 2023 (0.8 TFLOP/s with AMX), so that progress()
+/// is called often enough.
 inline constexpr double operations_of_call = 6e8;
 
 /// A workspace in equal shares (lanes), one for each call that runs at the same time.

@@ -191,11 +191,11 @@ struct FactorCopy {
 
   // `across`: whether the summed dimension runs across lines. Then lines a multiple of 1 KiB apart, as usual sizes have
   // them, share few places of a cache, and oneDNN takes twice the time: the copy leaves a gap between them.
-  FactorCopy(const Lines& of, std::int64_t padded, bool across, bool widens)
+  FactorCopy(const Lines& of, DType type, std::int64_t padded, bool across)
       : lines(of),
         count(padded),
         distance(of.length + (across ? gap : 0)),
-        made(widens || padded != of.count || (across && of.distance % crowded == 0)) {}
+        made(type != DType::f32 || padded != of.count || (across && of.distance % crowded == 0)) {}
   std::int64_t elements() const { return made ? count * distance : 0; }
 
  private:
@@ -210,8 +210,8 @@ class BlocksPlan final : public Plan {
   BlocksPlan(const Product& p, const Lanes& scratch, Stream& stream)
       : p_(p),
         rows_(p.stored_a() == Stored::plain ? round_up(p.m, dozen) : p.m),
-        a_(lines_of_a(p), p.stored_a() == Stored::plain ? rows_ : p.k, p.stored_a() == Stored::transposed, wide()),
-        b_(lines_of_b(p), lines_of_b(p).count, p.stored_b() == Stored::plain, wide()),
+        a_(lines_of_a(p), p.type, p.stored_a() == Stored::plain ? rows_ : p.k, p.stored_a() == Stored::transposed),
+        b_(lines_of_b(p), p.type, lines_of_b(p).count, p.stored_b() == Stored::plain),
         stream_(stream) {
     require_one_rounding(p);
     // Threads share rows if these suffice, else columns too: each block packs both its factors.
