@@ -115,10 +115,17 @@ void start_blocks(cudaStream_t stream, A* const (&parts)[outputs], std::int64_t 
   sum_blocks<outputs, lanes, A><<<grid, dim3(warp, rows_at_once), 0, stream>>>(to, rows, columns, f);
 }
 
+/// sum = beta sum + the column sums of a matrix of few rows.
+template <class A>
+void start_add_rows(cudaStream_t stream, const Gradient& sum, const A* matrix, std::int64_t rows,
+                    std::int64_t columns) {
+  add_blocks<A><<<static_cast<unsigned>(ceil_div(columns, warp)), dim3(warp, 32), 0, stream>>>(
+      sum.sum.as<A>(), matrix, rows, columns, static_cast<A>(sum.beta));
+}
+/// The same of the partial sums of a matrix of `rows`.
 template <class A>
 void start_add(cudaStream_t stream, const Gradient& sum, const A* parts, std::int64_t rows, std::int64_t columns) {
-  add_blocks<A><<<static_cast<unsigned>(ceil_div(columns, warp)), dim3(warp, 32), 0, stream>>>(
-      sum.sum.as<A>(), parts, blocks_of(rows), columns, static_cast<A>(sum.beta));
+  start_add_rows(stream, sum, parts, blocks_of(rows), columns);
 }
 
 }  // namespace tessera::columns

@@ -102,6 +102,13 @@ template <class T>
 void column_sums(Stream& stream, const Gradient& db, const Tensor& dy) {
   using A = Accumulator<T>;
   const std::int64_t rows = dy.rows(), n = dy.columns();
+  if constexpr (std::is_same_v<T, A>) {
+    if (rows <= columns::most_blocks) {  // partial sums of a quantizer: one launch
+      stream.count_launch();
+      if (!stream.dry()) columns::start_add_rows(space_of(stream).cuda_stream(), db, dy.as<A>(), rows, n);
+      return;
+    }
+  }
   const std::int64_t bytes = columns::blocks_of(rows) * n * static_cast<std::int64_t>(sizeof(A));
   A* const parts[] = {reinterpret_cast<A*>(stream.workspace("sums of rows", bytes))};
   stream.count_launch();

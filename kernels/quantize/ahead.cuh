@@ -59,7 +59,7 @@ class Ahead {
     const std::int64_t width = d_.matrix.columns, first = offset_ + (bytes_ > 0 ? group * rows * width : 0);
     const std::int64_t step = bytes_ > 0 ? width : 0;
     const auto* values = reinterpret_cast<const std::uint16_t*>(d_.values) + first;
-    const auto* pre = d_.gelu.pre + first;
+    const auto* pre = d_.pre + first;
 #pragma unroll
     for (int r = 0; r < rows; ++r, values += step, pre += step) {
       auto& to = memory_.slot[group % slots][r];

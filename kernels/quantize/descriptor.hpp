@@ -50,16 +50,10 @@ struct Alignment {
   bool values, rowwise, columnwise;
 };
 
-/// What a gelu's gradient is computed from besides dy, which the values are.
-struct GeluPlaces {
-  const std::uint16_t* pre;  ///< the gelu's input, of the shape of the values
-  float* sums;               ///< receives the column sums of each 128 rows of the gradient; null: not computed
-};
-
-/// Whether the quantizers of a format compute gelus themselves: where values are read once, in blocks as wide as a
-/// patch.
+/// Whether the quantizers of a format read values once, in blocks as wide as a patch. They compute gelus and column sums
+/// on the way.
 template <formats::Format F>
-inline constexpr bool fuses_gelu = F::block == formats::Block{1, patch_edge} && !F::hadamard && !F::tensor_amax;
+inline constexpr bool one_pass = F::block == formats::Block{1, patch_edge} && !F::hadamard && !F::tensor_amax;
 
 struct Descriptor {
   Matrix matrix;
@@ -77,7 +71,8 @@ struct Descriptor {
   std::int64_t first_row;
   const std::int64_t* rows;
   std::uint64_t* not_finite;  ///< set to 1 if a value is NaN or infinite; null: not checked
-  GeluPlaces gelu;
+  const std::uint16_t* pre;   ///< input of a gelu whose gradient is quantized, of the shape of the values, which are dy
+  float* column_sums;         ///< of each 128 rows of what is quantized; null: not computed
   Alignment aligned;
 };
 

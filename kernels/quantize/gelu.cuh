@@ -38,16 +38,14 @@ __device__ inline void store_sums(const Pairs& x, const Descriptor& d, const Pat
   float total = 0;
 #pragma unroll
   for (int band = 0; band < threads / 16; ++band) total += __uint_as_float(columns[band][column]);
-  if (column < p.columns) d.gelu.sums[p.row / patch_edge * d.matrix.columns + p.column + column] = total;
+  if (column < p.columns) d.column_sums[p.row / patch_edge * d.matrix.columns + p.column + column] = total;
   __syncthreads();
 }
 
-/// Loads a patch and computes its gelus, or their gradients and, if wanted, column sums. Elements outside the extent
-/// stay 0. The barrier, and a branch that is always taken, keep the compiler from mixing loads, gelus and codes: it
+/// Loads a patch and computes its gelus, or their gradients. Elements outside the extent stay 0. The barrier, and a branch that is always taken, keep the compiler from mixing loads, gelus and codes: it
 /// would delay loads and spill a hundred registers.
 template <class Source, class Extent>
-__device__ Pairs load_gelus(const Descriptor& d, const Patch& p, const Extent& extent,
-                            std::uint32_t (&columns)[threads / 16][patch_edge]) {
+__device__ Pairs load_gelus(const Descriptor& d, const Patch& p, const Extent& extent) {
   constexpr bool gradient = std::is_same_v<Source, FromGeluGradient>;
   constexpr int part = 8;  // rows of the gelu's input that a thread holds beside the gradient's
   const Seat seat;
@@ -56,7 +54,7 @@ __device__ Pairs load_gelus(const Descriptor& d, const Patch& p, const Extent& e
   const auto load_part = [&](int first) {
     if constexpr (Extent::all)
       if (!extent.holds(seat)) return;
-    const std::uint16_t* const from = d.gelu.pre + p.row * width + p.column;
+    const std::uint16_t* const from = d.pre + p.row * width + p.column;
 #pragma unroll
     for (int r = 0; r < part; ++r) load_row<Source>(from, width, seat, extent, first + r, pre);
   };
@@ -73,8 +71,6 @@ __device__ Pairs load_gelus(const Descriptor& d, const Patch& p, const Extent& e
       }
     }
   }
-  if constexpr (gradient)
-    if (d.gelu.sums != nullptr) store_sums(x, d, p, columns);
   return x;
 }
 

@@ -20,7 +20,7 @@ inline void compute_row(const Descriptor& d, const Patch& p, int r, const std::u
   if constexpr (std::is_same_v<Source, FromGelu>)
     gelu_row(stored, p.columns, out);
   else
-    gelu_gradient_row(stored, d.gelu.pre + (p.row + r) * d.matrix.columns + p.column, p.columns, out);
+    gelu_gradient_row(stored, d.pre + (p.row + r) * d.matrix.columns + p.column, p.columns, out);
 }
 
 /// The patch's column sums: of sixteen rows each, then these in order.
@@ -33,7 +33,7 @@ inline void sum_columns(const Descriptor& d, const Patch& p, const std::uint16_t
       for (int c = 0; c < p.columns; ++c) sum[c] += FromBf16::value(values[r][c]);
     for (int c = 0; c < p.columns; ++c) total[c] += sum[c];
   }
-  std::copy_n(total, p.columns, d.gelu.sums + p.row / edge * d.matrix.columns + p.column);
+  std::copy_n(total, p.columns, d.column_sums + p.row / edge * d.matrix.columns + p.column);
 }
 
 }  // namespace tessera::quantizer::host

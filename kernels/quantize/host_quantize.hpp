@@ -216,8 +216,8 @@ inline void quantize_patch(const Descriptor& d, const Patch& p) {
       fetch_to_write<F>(d, p, r);
     }
     if (found != 0 && d.not_finite) std::atomic_ref(*d.not_finite).store(1, std::memory_order_relaxed);
-    if constexpr (std::is_same_v<Source, FromGeluGradient>)
-      if (d.gelu.sums) sum_columns(d, p, staged);
+    if constexpr (Summed<Source>)
+      if (d.column_sums) sum_columns(d, p, staged);
     quantize_copies<F, Mode<Staged<Source>, M::purpose>>(SourcePatch<Staged<Source>>(staged[0], edge), d, p, tensor);
   }
 }

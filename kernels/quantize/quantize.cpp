@@ -48,13 +48,13 @@ class Counted {
 
 const std::uint16_t* bits(const Tensor& t) { return static_cast<const std::uint16_t*>(t.data); }
 
-quantizer::TableView view_of_gelus(Stream& stream, FormatId format, const QuantizedMatrix& matrix,
-                                   const quantizer::GeluPlaces& places) {
-  require(fuses_gelu(format) && matrix.members == 1, "quantize_one", "a gelu of one matrix, of a format that fuses it");
+void check_one_pass(FormatId format, const QuantizedMatrix& matrix) {
+  require(quantizes_in_one_pass(format) && matrix.members == 1, "quantize_one",
+          "a gelu or column sums of one matrix, of a format whose quantizer computes them on the way");
   require(matrix.values.type == DType::bf16, "quantize_one", "values are bf16");
-  quantizer::TableView view = quantizer::view_of_one(stream, format, matrix);
-  view.one.gelu = places;
-  return view;
+  const Tensor& sums = matrix.column_sums;
+  require(!sums || (sums.type == DType::f32 && sums.shape == column_sums_shape(matrix.matrix)), "quantize_one",
+          "column sums are f32 [ceil(rows / 128), columns]");
 }
 
 Amaxes amaxes_of(const QuantizeTable& table, const Tensor& amaxes, const char* kernel) {
@@ -104,29 +104,32 @@ void check_one(FormatId format, const QuantizedMatrix& matrix, Purpose purpose, 
 
 void quantize_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose) {
   check_one(format, matrix, purpose, "quantize_one");
+  if (matrix.column_sums) check_one_pass(format, matrix);
+  const Reading reading = matrix.column_sums ? Reading::summed : Reading::bf16;
   const quantizer::TableView view = quantizer::view_of_one(stream, format, matrix);
   const Counted counted(stream, purpose);
-  quantizer::find_amax(stream, format, view, Reading::bf16, purpose);
-  quantizer::make_copies(stream, format, view, Reading::bf16, purpose);
+  quantizer::find_amax(stream, format, view, reading, purpose);
+  quantizer::make_copies(stream, format, view, reading, purpose);
 }
 
-bool fuses_gelu(FormatId format) {
-  return visit_format(format, []<class F>() { return quantizer::fuses_gelu<F>; });
+bool quantizes_in_one_pass(FormatId format) {
+  return visit_format(format, []<class F>() { return quantizer::one_pass<F>; });
 }
 
 void quantize_one(Stream& stream, FormatId format, QuantizedMatrix matrix, const Gelu& x) {
   matrix.values = x.pre;
-  const quantizer::TableView view = view_of_gelus(stream, format, matrix, {});
+  check_one_pass(format, matrix);
+  const quantizer::TableView view = quantizer::view_of_one(stream, format, matrix);
   const Counted counted(stream, Purpose::activation);
   quantizer::make_copies(stream, format, view, Reading::gelu, Purpose::activation);
 }
 
 void quantize_one(Stream& stream, FormatId format, QuantizedMatrix matrix, const GeluGradient& dx) {
   require(dx.pre.type == DType::bf16 && dx.pre.shape == dx.dy.shape, "quantize_one", "pre has the shape of dy");
-  require(!dx.sums || (dx.sums.type == DType::f32 && dx.sums.shape == gelu_gradient_sums(matrix.matrix)),
-          "quantize_one", "sums are f32 [ceil(M / 128), F]");
   matrix.values = dx.dy;
-  quantizer::TableView view = view_of_gelus(stream, format, matrix, {bits(dx.pre), dx.sums.as<float>()});
+  check_one_pass(format, matrix);
+  quantizer::TableView view = quantizer::view_of_one(stream, format, matrix);
+  view.one.pre = bits(dx.pre);
   view.one.aligned.values = view.one.aligned.values && reinterpret_cast<std::uintptr_t>(dx.pre.data) % 16 == 0;
   const Counted counted(stream, Purpose::gradient);
   quantizer::make_copies(stream, format, view, Reading::gelu_gradient, Purpose::gradient);

@@ -56,16 +56,15 @@ struct Gelu {
   Tensor pre;  ///< bf16 [M,F]
 };
 struct GeluGradient {
-  Tensor dy, pre;    ///< bf16 [M,F]
-  Tensor sums = {};  ///< f32 gelu_gradient_sums(): receives the column sums of each 128 rows of the gradient, added by
-                     ///< sixteens, in order. Empty: not computed
+  Tensor dy, pre;  ///< bf16 [M,F]
 };
-/// Whether a format's quantizer does.
-bool fuses_gelu(FormatId format);
+/// Whether a format's quantizer computes gelus and column sums on the way.
+bool quantizes_in_one_pass(FormatId format);
 /// quantize_one() of these values, computed in fp32 and rounded to bf16; `matrix` names none.
 void quantize_one(Stream& stream, FormatId format, QuantizedMatrix matrix, const Gelu& x);
 void quantize_one(Stream& stream, FormatId format, QuantizedMatrix matrix, const GeluGradient& dx);
-constexpr Shape gelu_gradient_sums(formats::Matrix m) {
+/// Shape of QuantizedMatrix::column_sums.
+constexpr Shape column_sums_shape(formats::Matrix m) {
   return {(m.rows + quantizer::patch_edge - 1) / quantizer::patch_edge, m.columns};
 }
 

@@ -260,13 +260,19 @@ __device__ void quantize_held(Held<typename M::Source> x, const Descriptor& d, c
 template <Format F, class M, class Extent>
 __device__ void quantize_patch(const Descriptor& d, const Patch& p, const Extent& extent, Shared<F, M>& shared) {
   using Source = typename M::Source;
-  if constexpr (OfGelu<Source>)
-    quantize_held<F, M>(load_gelus<Source>(d, p, extent, shared.columns.of_band), d, p, extent, shared);
-  else if constexpr (F::scaled)
-    quantize_held<F, M>(load<Source>(SourcePatch<Source>(d, p).origin, d.matrix.columns, Seat(area_of<F>), extent), d,
-                        p, extent, shared);
-  else
+  if constexpr (!F::scaled) {
     store_plain<F, Source>(d, p, extent);
+  } else {
+    const auto x = [&] {
+      if constexpr (OfGelu<Source>)
+        return load_gelus<Source>(d, p, extent);
+      else
+        return load<Source>(SourcePatch<Source>(d, p).origin, d.matrix.columns, Seat(area_of<F>), extent);
+    }();
+    if constexpr (Summed<Source>)
+      if (d.column_sums != nullptr) store_sums(x, d, p, shared.columns.of_band);
+    quantize_held<F, M>(x, d, p, extent, shared);
+  }
 }
 
 /// Not inlined, so that the registers of these rare patches do not count for the others.
@@ -353,8 +359,8 @@ __global__ void __launch_bounds__(threads, ahead_blocks) ahead_kernel(const __gr
       if (next == Rows::groups) walk.holds(at) ? ahead.aim(at.patch(d)) : ahead.aim();
       ahead.fetch(next % Rows::groups);
     }
-    if constexpr (std::is_same_v<typename M::Source, FromGeluGradient>)
-      if (d.gelu.sums != nullptr) store_sums(x, d, p, shared.columns.of_band);
+    if constexpr (Summed<typename M::Source>)
+      if (d.column_sums != nullptr) store_sums(x, d, p, shared.columns.of_band);
     quantize_held<F, M>(x, d, p, WholeRows{p.columns}, shared);
     __syncthreads();  // before the next patch's scales overwrite those that are being stored
   }
@@ -451,7 +457,8 @@ void with_mode(FormatId format, Reading reading, Purpose purpose, const Run& wor
     const auto of_format = [&]<class M>() { work.template operator()<F, M>(); };
     if (reading == Reading::bf16) return with_purpose<F, FromBf16>(purpose, of_format);
     if (reading == Reading::master) return with_purpose<F, FromMaster>(purpose, of_format);
-    if constexpr (fuses_gelu<F>) {
+    if constexpr (one_pass<F>) {
+      if (reading == Reading::summed) return with_purpose<F, FromSummed>(purpose, of_format);
       if (reading == Reading::gelu) return with_purpose<F, FromGelu>(purpose, of_format);
       if (reading == Reading::gelu_gradient) return with_purpose<F, FromGeluGradient>(purpose, of_format);
     }

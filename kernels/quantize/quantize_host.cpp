@@ -30,7 +30,8 @@ void with_mode(FormatId format, Reading reading, Purpose purpose, const Work& wo
   visit_format(format, [&]<class F>() {
     if (reading == Reading::bf16) return with_purpose<FromBf16, F>(purpose, work);
     if (reading == Reading::master) return with_purpose<FromMaster, F>(purpose, work);
-    if constexpr (fuses_gelu<F>) {
+    if constexpr (one_pass<F>) {
+      if (reading == Reading::summed) return with_purpose<FromSummed, F>(purpose, work);
       if (reading == Reading::gelu) return with_purpose<FromGelu, F>(purpose, work);
       if (reading == Reading::gelu_gradient) return with_purpose<FromGeluGradient, F>(purpose, work);
     }

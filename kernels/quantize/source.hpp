@@ -22,12 +22,18 @@ struct FromFp32 {
   TESSERA_FN static float value(float x) { return x; }
 };
 
-/// A gelu, or its gradient, computed in fp32 from the stored bf16 x (Descriptor::gelu) and rounded to bf16:
+/// A gelu, or its gradient, computed in fp32 from the stored bf16 x (of the gradient: Descriptor::pre) and rounded to
+/// bf16:
 /// gelu(x), x gelu'(pre).
 struct FromGelu : FromBf16 {};
 struct FromGeluGradient : FromBf16 {};
+/// Stored bf16 of which column sums are wanted.
+struct FromSummed : FromBf16 {};
 template <class Source>
 concept OfGelu = std::is_same_v<Source, FromGelu> || std::is_same_v<Source, FromGeluGradient>;
+/// Sources with column sums, where Descriptor::column_sums is given.
+template <class Source>
+concept Summed = std::is_same_v<Source, FromSummed> || std::is_same_v<Source, FromGeluGradient>;
 
 /// Compile-time options of quantize() for a patch.
 template <class SourceType, Purpose source_purpose>

@@ -362,6 +362,7 @@ quantizer::TableView quantizer::view_of_one(Stream& stream, FormatId format, con
   return visit_format(format, [&]<class F>() {
     TableView view;
     Descriptor& d = view.one = described_by<F>(m, nullptr, contents);
+    d.column_sums = m.column_sums.as<float>();
     view.owned = view.all = counted(d, one_patch);
     view.members = {nullptr, d.members};
     if constexpr (F::scaled) view.owned_groups = view.all_groups = counted(d, scale_area<F>());

@@ -176,17 +176,18 @@ void both_copies(benchmark::State& state) {
       [&] { quantize(b.stream(), table, Precision::bf16_first, purpose); });
 }
 
-/// What products of FP8 blocks take in a training step: codes of values, of a gelu, and of a gelu's gradient with its
-/// column sums, both computed by the quantizer.
-enum class Taken { values, gelu, gradient };
+/// What products of FP8 blocks take in a training step: codes of values, of values with their column sums, of a gelu,
+/// and of a gelu's gradient with its column sums; all but the values computed by the quantizer.
+enum class Taken { values, summed, gelu, gradient };
 template <Taken taken, Makes which>
 void one_factor(benchmark::State& state) {
   using F = formats::Fp8BlockOneD;
   Bench b(state);
   const Weights<F> w(b, 1, DType::bf16, one_of(1));
   QuantizedMatrix item = w.matrices[0];
-  const Tensor values = item.values.view({w.matrix.rows, w.matrix.columns}), pre = b.empty<bf16>(values.shape),
-               sums = b.empty<float>(gelu_gradient_sums(w.matrix));
+  const Tensor values = item.values.view({w.matrix.rows, w.matrix.columns}), pre = b.empty<bf16>(values.shape);
+  if (taken == Taken::summed || taken == Taken::gradient)
+    item.column_sums = b.empty<float>(column_sums_shape(w.matrix));
   draw<bf16>(b.device(), pre);
   double bytes = w.values * (taken == Taken::gradient ? 2 : 1);
   for (int s = 0; s < 2; ++s) {
@@ -196,12 +197,12 @@ void one_factor(benchmark::State& state) {
       (s == 0 ? item.rowwise : item.columnwise) = {};
   }
   run(state, b, w.elements(), bytes, [&] {
-    if (taken == Taken::values)
-      quantize_one(b.stream(), formats::id_of<F>, item, Purpose::activation);
+    if (taken == Taken::values || taken == Taken::summed)
+      quantize_one(b.stream(), formats::id_of<F>, item, Purpose::gradient);
     else if (taken == Taken::gelu)
       quantize_one(b.stream(), formats::id_of<F>, item, Gelu{values});
     else
-      quantize_one(b.stream(), formats::id_of<F>, item, GeluGradient{values, pre, sums});
+      quantize_one(b.stream(), formats::id_of<F>, item, GeluGradient{values, pre});
   });
 }
 
@@ -477,6 +478,7 @@ BENCHMARK(both_copies<formats::Nvfp4OneD, DType::bf16, Purpose::gradient>)->Appl
 BENCHMARK(one_factor<Taken::values, Makes::rowwise>)->Apply(timed);
 BENCHMARK(one_factor<Taken::values, Makes::columnwise>)->Apply(timed);
 BENCHMARK(one_factor<Taken::values, Makes::both>)->Apply(timed);
+BENCHMARK(one_factor<Taken::summed, Makes::both>)->Apply(timed);
 BENCHMARK(one_factor<Taken::gelu, Makes::rowwise>)->Apply(timed);
 BENCHMARK(one_factor<Taken::gelu, Makes::columnwise>)->Apply(timed);
 BENCHMARK(one_factor<Taken::gelu, Makes::both>)->Apply(timed);

@@ -37,7 +37,7 @@ class Experts {
   /// dy as both products of backward take it, in the caller's frame of the arena. `numbers` (i64 [S]) of the rows,
   /// where gradients draw(): what random rounding is keyed by.
   Factors::Gradient gradient(const Call& call, const Tensor& dy, const Tensor& numbers) const {
-    return factors_.gradient(call, dy, numbers);
+    return factors_.gradient(call, dy, false, numbers);
   }
   bool draws() const { return factors_.draws(); }
   void input_gradient(const Call& call, const Tensor& dx, const Factors::Gradient& dy, const Routing& routing) const;

@@ -142,12 +142,14 @@ bool Factors::draws() const {
   return gradient_ && visit_format(*gradient_, [&]<class F>() { return F::hadamard; });
 }
 
-Factors::Gradient Factors::gradient(const Call& call, const Output& dy, const Tensor& rows) const {
+Factors::Gradient Factors::gradient(const Call& call, const Output& dy, bool biased, const Tensor& rows) const {
   const GeluGradient* const gelu = std::get_if<GeluGradient>(&dy);
   const Tensor stored = gelu ? gelu->dy : std::get<Tensor>(dy);
   if (!coded()) return {stored, stored, stored};
   QuantizedMatrix matrix = matrix_of(call, stored);
   matrix.draws = {call.key.seed, rowwise_draws_, columnwise_draws_, call.key.step, call.first_token, rows};
+  if (biased && quantizes_in_one_pass(*gradient_) && (gelu || gemm::multiplies_codes(*gradient_)))
+    matrix.column_sums = call.arena.temp(DType::f32, column_sums_shape(matrix.matrix));
   if (gelu) {
     place(call.arena, *gradient_, matrix, std::nullopt);
     quantize_one(call.stream, *gradient_, matrix, *gelu);
@@ -155,7 +157,7 @@ Factors::Gradient Factors::gradient(const Call& call, const Output& dy, const Te
     make(call, *gradient_, matrix, std::nullopt, Purpose::gradient);
   }
   return {operand_of(*gradient_, Side::rowwise, matrix), operand_of(*gradient_, Side::columnwise, matrix),
-          gelu ? gelu->sums : stored};
+          gelu || matrix.column_sums ? matrix.column_sums : stored};
 }
 
 Operand Factors::weight(const Call& call, const Operand& held, Side side) const {

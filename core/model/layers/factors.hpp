@@ -20,7 +20,7 @@ class Factors {
   bool coded() const { return format_.has_value(); }
 
   /// Whether activation() and gradient() take a Gelu and its gradient, which they compute while they quantize.
-  bool fuses_gelu() const { return activation_ && tessera::fuses_gelu(*activation_); }
+  bool fuses_gelu() const { return activation_ && quantizes_in_one_pass(*activation_); }
 
   /// One copy of x [M,in].
   using Input = std::variant<Tensor, Gelu>;
@@ -42,11 +42,13 @@ class Factors {
   /// Both copies of dy [M,out]: rowwise for dx, columnwise for dw.
   struct Gradient {
     Operand rowwise, columnwise;
-    Tensor bias_terms;  ///< its column sums are the bias's gradient: dy itself, or the sums of each 128 of its rows
+    Tensor bias_terms;  ///< its column sums are the bias's gradient: dy itself, or the sums of each 128 of its rows.
+                        ///< Empty for a GeluGradient without `biased`
   };
+  /// `biased`: bias_terms are wanted, which the launch that makes codes sums up where it can.
   /// `rows` (i64 [M]) numbers the rows for random rounding where they are not the micro-batch's tokens in order.
   using Output = std::variant<Tensor, GeluGradient>;
-  Gradient gradient(const Call& call, const Output& dy, const Tensor& rows = {}) const;
+  Gradient gradient(const Call& call, const Output& dy, bool biased, const Tensor& rows = {}) const;
   /// Whether gradient() draws random numbers.
   bool draws() const;
 

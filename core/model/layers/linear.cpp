@@ -52,7 +52,7 @@ void Linear::weight_gradient(const Call& call, const Gradient& dw, const Operand
 
 Operand Linear::gradients(const Call& call, const Factors::Output& dy, const Factors::Input& x,
                           const Saved& saved) const {
-  const Factors::Gradient factor = factors_.gradient(call, dy);
+  const Factors::Gradient factor = factors_.gradient(call, dy, bias_.has_value());
   if (bias_) contribute(call, *bias_, [&](const Gradient& db) { bias_gradient(call.stream, db, factor.bias_terms); });
   contribute(call, weight_, [&](const Gradient& dw) { weight_gradient(call, dw, factor.columnwise, x, saved); });
   return factor.rowwise;

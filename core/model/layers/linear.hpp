@@ -48,7 +48,6 @@ class Linear {
   void backward_gelu(const Call& call, const Tensor& dpre, const Tensor& dy, const Tensor& x, const Tensor& pre,
                      const Saved& saved) const;
 
-  bool biased() const { return bias_.has_value(); }
   /// Whether products take codes.
   bool coded() const { return factors_.coded(); }
   /// Whether x may be a Gelu and dy a GeluGradient, which are computed while they are quantized.

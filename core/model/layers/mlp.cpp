@@ -42,10 +42,8 @@ void Mlp::backward(const Call& call, const Tensor& dx, const Tensor& dy, const T
   const Arena::Frame frame(call.arena);
   const Tensor dact = call.arena.temp(type_, {x.rows(), ffn_});
   if (gelu_in_quantizers()) {
-    Tensor sums;
-    if (up_.biased()) sums = call.arena.temp(DType::f32, gelu_gradient_sums({x.rows(), ffn_}));
     down_.backward(call, dact, dy, Gelu{saved.pre}, saved.of_down);
-    return up_.backward(call, dx, GeluGradient{dact, saved.pre, sums}, x, saved.of_up);
+    return up_.backward(call, dx, GeluGradient{dact, saved.pre}, x, saved.of_up);
   }
   if (activation_ == Activation::gelu) {
     down_.backward_gelu(call, dact, dy, saved.activated, saved.pre, saved.of_down);

@@ -167,8 +167,8 @@ TEST(QuantizedMlp, KeepsNoActivation) {
   for (const Recipe& recipe : recipes()) {
     const bool coded = recipe.weight.codes.has_value();
     if (recipe.weight.plain != DType::bf16) continue;
-    EXPECT_EQ(coded && fuses_gelu(*recipe.activation), recipe.name == "fp8_block") << recipe.name;
-    const bool keeps = keeps_codes(recipe), fused = keeps || (coded && fuses_gelu(*recipe.activation));
+    EXPECT_EQ(coded && quantizes_in_one_pass(*recipe.activation), recipe.name == "fp8_block") << recipe.name;
+    const bool keeps = keeps_codes(recipe), fused = keeps || (coded && quantizes_in_one_pass(*recipe.activation));
     EXPECT_EQ(computed(recipe, Activation::gelu, true, Accumulation::fused).kept, fused ? one : 2 * one) << recipe.name;
     EXPECT_EQ(computed(recipe, Activation::swiglu, true, Accumulation::fused).kept, keeps ? 2 * one : 3 * one)
         << recipe.name;

@@ -33,7 +33,7 @@ struct GeluCase {
     of_dy = test::on_device(device, Shape{m.rows, m.columns}, dy);
   }
   Gelu gelu() const { return {of_pre}; }
-  GeluGradient gradient(const Tensor& sums = {}) const { return {of_dy, of_pre, sums}; }
+  GeluGradient gradient() const { return {of_dy, of_pre}; }
 };
 
 /// Places for both copies, poisoned, between guards.
@@ -103,8 +103,8 @@ TEST(QuantizeGelu, GivesTheCodesAndTheSumsOfTheGradient) {
   for (const Matrix m : sizes) {
     const GeluCase c(device, m);
     Copies copies(device, m);
-    const Tensor sums = test::poisoned<float>(device, gelu_gradient_sums(m));
-    quantize_one(device.compute(), format, copies.item, c.gradient(sums));
+    const Tensor sums = copies.item.column_sums = test::poisoned<float>(device, column_sums_shape(m));
+    quantize_one(device.compute(), format, copies.item, c.gradient());
     const Tensor values = test::poisoned<bf16>(device, c.of_dy.shape);
     gelu_backward(device.compute(), values, c.of_dy, c.of_pre);
     EXPECT_TRUE(test::same_bits(copies.bytes(device), quantized(device, m, values, Purpose::gradient)))
@@ -114,6 +114,21 @@ TEST(QuantizeGelu, GivesTheCodesAndTheSumsOfTheGradient) {
     Copies alone(device, m);
     quantize_one(device.compute(), format, alone.item, c.gradient());
     EXPECT_TRUE(test::same_bits(alone.bytes(device), copies.bytes(device))) << "without sums";
+  }
+}
+
+TEST(QuantizeOne, SumsTheColumnsOfStoredValues) {
+  Device device;
+  for (const Matrix m : sizes) {
+    const GeluCase c(device, m);
+    Copies copies(device, m);
+    copies.item.values = c.of_dy;
+    copies.item.column_sums = test::poisoned<float>(device, column_sums_shape(m));
+    quantize_one(device.compute(), format, copies.item, Purpose::gradient);
+    EXPECT_TRUE(test::same_bits(copies.bytes(device), quantized(device, m, c.of_dy, Purpose::gradient)))
+        << c.of_dy.shape.text();
+    EXPECT_TRUE(test::same_bits(test::on_host<float>(device, copies.item.column_sums), sums_of(m, c.dy)));
+    EXPECT_FALSE(copies.marked(device));
   }
 }
 
@@ -185,11 +200,14 @@ TEST(QuantizeGelu, RefusesWhatDoesNotFit) {
   Stream& s = device.compute();
   const Tensor few = test::poisoned<bf16>(device, {m.rows - 1, m.columns}),
                few_sums = test::poisoned<float>(device, {2, m.columns});
-  EXPECT_TRUE(fuses_gelu(format));
-  EXPECT_FALSE(fuses_gelu(formats::id_of<formats::Nvfp4OneD>));
+  EXPECT_TRUE(quantizes_in_one_pass(format));
+  EXPECT_FALSE(quantizes_in_one_pass(formats::id_of<formats::Nvfp4OneD>));
   EXPECT_THROW(quantize_one(s, format, copies.item, GeluGradient{c.of_dy, few}), Error);
-  EXPECT_THROW(quantize_one(s, format, copies.item, c.gradient(few_sums)), Error);
   EXPECT_THROW(quantize_one(s, formats::id_of<formats::Mxfp8>, copies.item, c.gelu()), Error);
+  copies.item.column_sums = few_sums;
+  EXPECT_THROW(quantize_one(s, format, copies.item, c.gradient()), Error);
+  copies.item.values = c.of_dy;
+  EXPECT_THROW(quantize_one(s, format, copies.item, Purpose::gradient), Error);
 }
 
 }  // namespace
