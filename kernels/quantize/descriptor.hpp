@@ -50,8 +50,8 @@ struct Alignment {
   bool values, rowwise, columnwise;
 };
 
-/// Whether the quantizers of a format read values once, in blocks as wide as a patch. They compute gelus and column sums
-/// on the way.
+/// Whether the quantizers of a format read values once, in blocks as wide as a patch. They compute gelus and column
+/// sums on the way.
 template <formats::Format F>
 inline constexpr bool one_pass = F::block == formats::Block{1, patch_edge} && !F::hadamard && !F::tensor_amax;
 

@@ -42,8 +42,9 @@ __device__ inline void store_sums(const Pairs& x, const Descriptor& d, const Pat
   __syncthreads();
 }
 
-/// Loads a patch and computes its gelus, or their gradients. Elements outside the extent stay 0. The barrier, and a branch that is always taken, keep the compiler from mixing loads, gelus and codes: it
-/// would delay loads and spill a hundred registers.
+/// Loads a patch and computes its gelus, or their gradients. Elements outside the extent stay 0. The barrier,
+/// and a branch that is always taken, keep the compiler from mixing loads, gelus and codes: it would delay loads and
+/// spill a hundred registers.
 template <class Source, class Extent>
 __device__ Pairs load_gelus(const Descriptor& d, const Patch& p, const Extent& extent) {
   constexpr bool gradient = std::is_same_v<Source, FromGeluGradient>;

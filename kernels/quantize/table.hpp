@@ -51,8 +51,8 @@ struct QuantizedMatrix {
   Copy rowwise, columnwise;
   Tensor block_scales;     ///< if scales travel: one scale per block and member (the copies may then have no scales)
   Tensor not_finite = {};  ///< u64 [1], set to 1 if quantize() finds NaN or infinity in bf16; empty: not checked
-  Tensor column_sums = {};  ///< f32 column_sums_shape(): receives the column sums of each 128 rows of what is quantized,
-                            ///< added by sixteens, in order. Empty: not computed. quantize_one() of one matrix only
+  Tensor column_sums = {};  ///< f32 column_sums_shape(): receives the column sums of each 128 rows quantized, added
+                            ///< by sixteens, in order. Empty: not computed. quantize_one() of one matrix only
   Draws draws;
   Buffers buffers = Buffers::whole;
 };
