@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <iterator>
 #include <map>
@@ -96,7 +97,8 @@ std::vector<std::uint64_t> arrived(const TensorSource& source, const StateDict& 
     const Tensor& to = slab.values;
     const DType type = found[slab.tensor]->type;
     const bool converts = type != to.type;
-    if (converts || !on_gpu) on_host[slab.tensor] += host_digest(elements, type, to.elements(), slab.first);
+    if (converts || !on_gpu)
+      std::atomic_ref(on_host[slab.tensor]) += host_digest(elements, type, to.elements(), slab.first);
     if (!on_gpu) return convert_elements(to.data, to.type, elements, type, to.elements());
     if (converts) {
       converted.resize(static_cast<std::size_t>(to.bytes()));
@@ -107,7 +109,7 @@ std::vector<std::uint64_t> arrived(const TensorSource& source, const StateDict& 
     if (!converts)
       digest(stream, state.digests.as<std::uint64_t>() + slab.tensor, to, static_cast<std::uint64_t>(slab.first));
   };
-  source.read_each(state.tensors, found, place, on_gpu ? On::calling_thread : On::task);
+  source.read_each(state.tensors, found, place, on_gpu ? On::calling_thread : On::tasks);
   device.download(stream, on_device.data(), sums);
   std::ranges::transform(on_host, on_device, on_host.begin(), std::plus());
   return on_host;

@@ -44,26 +44,53 @@ void work_on(const Window& window, Block block, const SlabWork& work) {
   }
 }
 
-/// Tasks beside the calling thread, in the order in which they began, and the blocks of memory that they use in turn.
+/// Tasks beside the calling thread, one for each window, and the blocks of memory that they use in turn. The calling
+/// thread takes window by window; tasks work ahead of it, or behind it on what it has left.
 class Tasks {
  public:
-  /// `how` deferred: the calling thread does a task while it waits for its end.
-  Tasks(std::size_t blocks, std::launch how) : memory_(blocks), blocks_(blocks), how_(how) {}
+  enum class Side { ahead, behind };
+  using Work = std::function<void(const Window& window, Block block)>;
 
-  Block block(std::size_t number) const { return memory_[number % blocks_]; }
-  template <class Task>
-  void begin(Task&& task) {
-    running_.push_back(std::async(how_, std::forward<Task>(task)));
+  /// `how` deferred: the calling thread does a task while it waits for its end.
+  Tasks(const std::vector<Window>& windows, Side side, std::size_t blocks, std::launch how, Work work)
+      : windows_(windows), side_(side), blocks_(blocks), how_(how), work_(std::move(work)), memory_(blocks) {}
+
+  /// The block of the next window. Throws what a task threw.
+  Block next() {
+    const std::size_t number = taken_++;
+    if (side_ == Side::behind) {
+      if (number > 0) begin();
+      wait(blocks_ - 1);
+    } else {
+      while (begun_ < std::min(windows_.size(), number + blocks_)) begin();
+      wait(begun_ - taken_);
+    }
+    return memory_[number % blocks_];
   }
-  /// Waits for the first tasks until at most `left` are left. Throws what one of them threw.
+  /// Waits for all tasks; called when the last window has been left. Throws as next() does.
+  void finish() {
+    if (begun_ < taken_) begin();
+    wait(0);
+  }
+
+ private:
+  void begin() {
+    const Block block = memory_[begun_ % blocks_];
+    running_.push_back(std::async(how_, [this, &window = windows_[begun_], block] { work_(window, block); }));
+    ++begun_;
+  }
+  /// Waits for the first tasks until `left` are left.
   void wait(std::size_t left) {
     for (; running_.size() > left; running_.pop_front()) running_.front().get();
   }
 
- private:
-  const LargePages memory_;
+  const std::vector<Window>& windows_;
+  const Side side_;
   const std::size_t blocks_;
   const std::launch how_;
+  const Work work_;
+  const LargePages memory_;
+  std::size_t taken_ = 0, begun_ = 0;      ///< windows
   std::deque<std::future<void>> running_;  ///< destroyed first, which waits for all
 };
 
@@ -84,51 +111,37 @@ std::vector<Move> moves_of(const std::vector<Window>& windows) {
 
 void write_payload(const std::vector<Window>& windows, std::vector<PosixFile>& files, const SlabWork& work) {
   constexpr std::size_t blocks = 4;  // while one task waits for the disk, others hand it what was written
-  Tasks writes(blocks, std::launch::async);
-  for (std::size_t n = 0; n < windows.size(); ++n) {
-    const Window& window = windows[n];
-    const Block block = writes.block(n);
-    writes.wait(blocks - 1);
-    work_on(window, block, work);
-    writes.begin([&, block] {
-      for (const Run run : runs_of(window.slabs, Within::file)) {
-        const std::int64_t begin = run.front().offset;
-        files[window.file].write(begin, window.at(block, begin), run.back().end() - begin);
-      }
-    });
-  }
-  writes.wait(0);
+  Tasks writes(windows, Tasks::Side::behind, blocks, std::launch::async, [&](const Window& window, Block block) {
+    for (const Run run : runs_of(window.slabs, Within::file)) {
+      const std::int64_t begin = run.front().offset;
+      files[window.file].write(begin, window.at(block, begin), run.back().end() - begin);
+    }
+  });
+  for (const Window& window : windows) work_on(window, writes.next(), work);
+  writes.finish();
 }
 
 void read_payload(const std::vector<Window>& windows, const std::vector<PosixFile>& files, const SlabWork& work) {
   constexpr std::size_t blocks = 8;  // a disk wants several requests at once
-  Tasks reads(blocks, std::launch::async);
-  for (std::size_t n = 0, begun = 0; n < windows.size(); ++n) {
-    for (; begun < std::min(windows.size(), n + blocks); ++begun)
-      reads.begin([&files, &window = windows[begun], block = reads.block(begun)] {
-        files[window.file].read_pages(window.begin, window.end, block);
-      });
-    reads.wait(begun - n - 1);
-    work_on(windows[n], reads.block(n), work);
-  }
+  Tasks reads(windows, Tasks::Side::ahead, blocks, std::launch::async, [&](const Window& window, Block block) {
+    files[window.file].read_pages(window.begin, window.end, block);
+  });
+  for (const Window& window : windows) work_on(window, reads.next(), work);
 }
 
 void move_payload(const std::vector<Window>& windows, const StoredTensors& stored, hdf5::Parallel::Transfer transfer,
                   const ParallelFiles& files, const SlabWork& work, On on) {
+  constexpr std::size_t blocks = 4;  // tasks may begin late where cores are busy
   const bool writes = transfer == hdf5::Parallel::Transfer::write;
   Problems problems;
   std::vector<Move> moves;
   std::optional<Tasks> tasks;
-  // One task at a time, since tasks sum digests.
-  const auto begin_work = [&](std::size_t number) {
-    tasks->wait(0);
-    if (number < windows.size())
-      tasks->begin([&, number, block = tasks->block(number)] { work_on(windows[number], block, work); });
-  };
+  Block block;
   attempt(problems, [&] {
     moves = moves_of(windows);
-    tasks.emplace(2, on == On::task ? std::launch::async : std::launch::deferred);
-    if (writes) begin_work(0);
+    tasks.emplace(windows, writes ? Tasks::Side::ahead : Tasks::Side::behind, blocks,
+                  on == On::tasks ? std::launch::async : std::launch::deferred,
+                  [&](const Window& window, Block own) { work_on(window, own, work); });
   });
   const auto call = [&](const StoredTensor& tensor, std::size_t part, const Move* move) {
     hdf5::ElementRange range{0, 0};
@@ -137,8 +150,8 @@ void move_payload(const std::vector<Window>& windows, const StoredTensors& store
       attempt(problems, [&] {
         const Window& window = windows[move->window];
         const std::int64_t begin = move->run.front().offset, end = move->run.back().end();
-        if (begin == window.begin) begin_work(writes ? move->window + 1 : move->window - 1);
-        memory = window.at(tasks->block(move->window), begin);
+        if (begin == window.begin) block = tasks->next();
+        memory = window.at(block, begin);
         range = {move->run.front().first - tensor.parts[part].first, (end - begin) / size_of(tensor.type)};
       });
     if (range.count == 0 && !files.ranks.collective(transfer)) return;
@@ -155,11 +168,7 @@ void move_payload(const std::vector<Window>& windows, const StoredTensors& store
       for (std::int64_t calls = files.ranks.most(transfer, end - next); calls > 0; --calls)
         attempt(problems, [&] { call(*stored[t], p, next == end ? nullptr : &*next++); });
     }
-  if (problems.empty() && !writes)
-    attempt(problems, [&] {
-      begin_work(windows.size() - 1);
-      tasks->wait(0);
-    });
+  if (problems.empty()) attempt(problems, [&] { tasks->finish(); });
   problems.raise();
 }
 

@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
-#include <thread>
+#include <future>
 #include <utility>
 #include <vector>
 
@@ -67,7 +68,9 @@ class CheckpointWriter::Save {
   const std::string& content_digest() const { return files_->content_digest; }
   /// Asynchronous saves: the phase of this rank's thread, and whether the thread is done.
   Phase thread_phase() const { return stage_ == Stage::manifest ? Phase::manifest : Phase::payload; }
-  bool done() const { return done_; }
+  bool done() const {
+    return thread_.valid() && thread_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  }
 
   /// Runs `work`; if it fails, removes the folder, so that the save leaves nothing behind.
   template <class Work>
@@ -124,8 +127,7 @@ class CheckpointWriter::Save {
     about(control_, thread_phase());
     snapshot_->wait();
     write_once_copied();
-    thread_.join();
-    control_.agree(problems_);
+    control_.agree(thread_.get());
     if (stage_ == Stage::manifest) {
       commit();
       return true;
@@ -190,10 +192,12 @@ class CheckpointWriter::Save {
   bool on_gpu() const { return writer_.device_.compute().native(); }
 
   /// Counts values that are not finite in a slab's elements, which are in host memory, and digests them if no GPU does.
+  /// By any thread.
   void examine(const Slab& slab, const void* elements) {
     const Tensor& values = slab.values;
-    if (!on_gpu()) digests_[slab.tensor] += host_digest(elements, values.type, values.elements(), slab.first);
-    non_finite_[slab.tensor] += non_finite(elements, values.type, values.elements());
+    if (!on_gpu())
+      std::atomic_ref(digests_[slab.tensor]) += host_digest(elements, values.type, values.elements(), slab.first);
+    std::atomic_ref(non_finite_[slab.tensor]) += non_finite(elements, values.type, values.elements());
   }
 
   /// Copies a slab to host memory and examines the copy. A GPU takes the digest before, so that it covers transfer,
@@ -234,7 +238,7 @@ class CheckpointWriter::Save {
     };
     attempt(problems, [&] {
       move_payload(windows, stored, hdf5::Parallel::Transfer::write, {*writer_.parallel_, files_->opened(), &files},
-                   copy_for_hdf5, on_gpu() ? On::calling_thread : On::task);
+                   copy_for_hdf5, on_gpu() ? On::calling_thread : On::tasks);
     });
     files_->close();  // collective: also after a failure
     problems.raise();
@@ -293,10 +297,10 @@ class CheckpointWriter::Save {
   template <class Work>
   void in_thread(Stage next, const Work& work) {
     stage_ = next;
-    done_ = false;
-    thread_ = std::jthread([this, work] {
-      attempt(problems_, work);
-      done_ = true;
+    thread_ = std::async(std::launch::async, [work] {
+      Problems problems;
+      attempt(problems, work);
+      return problems;
     });
   }
 
@@ -326,9 +330,7 @@ class CheckpointWriter::Save {
   // Asynchronous saves: a thread writes this rank's payload and later, on rank 0, the manifest.
   Snapshot* const snapshot_;
   Stage stage_ = Stage::copy;
-  std::atomic<bool> done_ = false;  ///< this rank's thread has ended its stage
-  Problems problems_{};             ///< errors of the thread, to be read once it is done
-  std::jthread thread_{};
+  std::future<Problems> thread_{};  ///< with what went wrong in its stage; destroyed first, which waits for it
 };
 
 CheckpointWriter::CheckpointWriter(Device& device, Control& control, const hdf5::Parallel* parallel,
