@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <set>
@@ -81,26 +83,36 @@ StoredTensors extra(const TensorSource& source, const StoredTensors& found) {
   return extra;
 }
 
-/// Reads slabs and moves them to the device, where digests are summed from what arrived. Values that change their type
-/// are digested on the host, before conversion; these digests are returned.
-std::vector<std::uint64_t> place(const TensorSource& source, const StateDict& state, const StoredTensors& found,
-                                 Device& device) {
-  std::vector<std::uint64_t> widened(state.tensors.size(), 0);
-  std::vector<std::byte> wide;
+/// Reads this rank's part and returns the digests of what arrived in the state's memory: on a GPU they are summed
+/// there. Values that change their type are digested on the host, before conversion.
+std::vector<std::uint64_t> arrived(const TensorSource& source, const StateDict& state, const StoredTensors& found,
+                                   Device& device) {
   Stream& stream = device.compute();
-  source.read_each(found, slabs_of(state.tensors, found), [&](const Slab& slab, const std::byte* elements) {
+  const bool on_gpu = stream.native();
+  const Tensor sums = state.digests.flat(0, std::ssize(state.tensors));
+  std::vector<std::uint64_t> on_host(state.tensors.size()), on_device(state.tensors.size());
+  std::vector<std::byte> converted;
+  clear(stream, sums);
+  const auto place = [&](const Slab& slab, const std::byte* elements) {
     const Tensor& to = slab.values;
     const DType type = found[slab.tensor]->type;
-    if (type != to.type) {
-      widened[slab.tensor] += host_digest(elements, type, to.elements(), slab.first);
-      wide.resize(static_cast<std::size_t>(to.bytes()));
-      convert_elements(wide.data(), to.type, elements, type, to.elements());
+    const bool converts = type != to.type;
+    if (converts || !on_gpu)
+      std::atomic_ref(on_host[slab.tensor]) += host_digest(elements, type, to.elements(), slab.first);
+    if (!on_gpu) return convert_elements(to.data, to.type, elements, type, to.elements());
+    if (converts) {
+      converted.resize(static_cast<std::size_t>(to.bytes()));
+      convert_elements(converted.data(), to.type, elements, type, to.elements());
+      elements = converted.data();
     }
-    device.upload(stream, to, type == to.type ? elements : wide.data());
-    if (type == to.type)
+    device.upload(stream, to, elements);
+    if (!converts)
       digest(stream, state.digests.as<std::uint64_t>() + slab.tensor, to, static_cast<std::uint64_t>(slab.first));
-  });
-  return widened;
+  };
+  source.read_each(state.tensors, found, place, on_gpu ? On::calling_thread : On::tasks);
+  device.download(stream, on_device.data(), sums);
+  std::ranges::transform(on_host, on_device, on_host.begin(), std::plus());
+  return on_host;
 }
 
 /// Loads every tensor of `state` that has a counterpart and compares its bytes with their digest. Collective over the
@@ -108,18 +120,12 @@ std::vector<std::uint64_t> place(const TensorSource& source, const StateDict& st
 void load_tensors(const TensorSource& source, const StoredTensors& found, StateDict& state, Device& device,
                   Control& control) {
   Problems problems;
-  Stream& stream = device.compute();
-  const std::size_t n = state.tensors.size();
-  const Tensor sums = state.digests.flat(0, static_cast<std::int64_t>(n));
-  clear(stream, sums);
-  std::vector<std::uint64_t> arrived(n), widened(n);
-  attempt(problems, [&] { widened = place(source, state, found, device); });
+  std::vector<std::uint64_t> digests(state.tensors.size());
+  attempt(problems, [&] { digests = arrived(source, state, found, device); });
   control.agree(problems);
-  device.download(stream, arrived.data(), sums);
-  for (std::size_t i = 0; i < n; ++i) arrived[i] += widened[i];
-  control.sum(arrived.data(), static_cast<int>(n));
-  for (std::size_t i = 0; i < n && source.has_digests(); ++i)
-    if (found[i] && found[i]->shape == state.tensors[i].shape && arrived[i] != found[i]->digest)
+  control.sum(digests.data(), static_cast<int>(digests.size()));
+  for (std::size_t i = 0; i < digests.size() && source.has_digests(); ++i)
+    if (found[i] && found[i]->shape == state.tensors[i].shape && digests[i] != found[i]->digest)
       problems.add(Exit::file,
                    fmt::format("{}: {} holds other bytes than were saved", source.name(), state.tensors[i].path()));
   control.agree(problems);

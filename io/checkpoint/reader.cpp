@@ -6,7 +6,6 @@
 #include <exception>
 #include <iterator>
 
-#include "io/checkpoint/block_ring.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/sha256.hpp"
 #include "io/files/text_file.hpp"
@@ -160,44 +159,15 @@ void Checkpoint::read(const StoredTensor& tensor, std::int64_t first, std::int64
   }
 }
 
-/// Reads by threads that read ahead, in whole pages. No rank waits for another.
-void Checkpoint::read_each(const StoredTensors& stored, std::span<const Slab> slabs, const Take& take) const {
-  if (parallel_) return read_parallel(stored, slabs, take);
-  const std::vector<Window> windows = windows_of(stored, slabs);
-  BlockRing ring(windows.size(), BlockRing::Filled::by_threads, [&](std::size_t n, std::span<std::byte> block) {
-    files_[windows[n].file].read_pages(windows[n].begin, windows[n].end, block);
-  });
-  std::vector<std::byte> aligned;
-  for (const Window& window : windows) {
-    const std::span<std::byte> block = ring.next();
-    for (const Slab& slab : window.slabs) {
-      const std::int64_t offset = offset_of(stored, slab), bytes = bytes_of(stored, slab);
-      const std::byte* elements = window.at(block, offset);
-      if (offset % size_of(stored[slab.tensor]->type) != 0) {  // in files of other programs only
-        aligned.assign(elements, elements + bytes);
-        elements = aligned.data();
-      }
-      take(slab, elements);
-    }
-  }
-}
-
-/// Reads by HDF5, as many slabs at a time as one call takes.
-void Checkpoint::read_parallel(const StoredTensors& stored, std::span<const Slab> slabs, const Take& take) const {
+void Checkpoint::read_each(const std::vector<StateTensor>& held, const StoredTensors& stored, const SlabWork& work,
+                           On on) const {
+  if (!parallel_) return read_payload(windows_of(held, stored), files_, work);
   std::vector<hdf5::File> files;
   for (std::size_t i = 0; i < files_.size(); ++i)
     files.push_back(hdf5::File::open(folder_ / payload_files[i], parallel_));
-  std::vector<hdf5::ElementRange> ranges;
-  const bool collective = parallel_->collective(hdf5::Parallel::Transfer::read);
-  const auto call = [&](const StoredTensor& tensor, std::size_t part, std::span<const Slab> now, std::byte* memory) {
-    const hdf5::File& file = files[file_index(tensor.slot)];
-    ranges.clear();
-    for (const Slab& slab : now) ranges.push_back({slab.first - tensor.parts[part].first, slab.values.elements()});
-    file.read(dataset_path(file, tensor, part), ranges, memory);
-    const std::byte* elements = memory;
-    for (const Slab& slab : now) take(slab, std::exchange(elements, elements + bytes_of(stored, slab)));
-  };
-  each_call(stored, slabs, collective, call);
+  ParallelFiles opened{*parallel_, {}};
+  for (hdf5::File& file : files) opened.files.push_back(&file);
+  move_payload(windows_of(held, stored), stored, hdf5::Parallel::Transfer::read, opened, work, on);
   for (hdf5::File& file : files) file.close();
 }
 

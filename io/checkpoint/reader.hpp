@@ -40,12 +40,12 @@ class Checkpoint final : public TensorSource {
   std::string reason_not_resumable() const;  ///< why no run can go on from it; empty: a run of its model can
 
   void read(const StoredTensor& tensor, std::int64_t first, std::int64_t count, void* to) const override;
-  void read_each(const StoredTensors& stored, std::span<const Slab> slabs, const Take& take) const override;
+  void read_each(const std::vector<StateTensor>& held, const StoredTensors& stored, const SlabWork& work,
+                 On on) const override;
   /// Reads every byte and opens every dataset. Returns what is wrong, a line each with the tensor's name.
   std::vector<std::string> verify() const;
 
  private:
-  void read_parallel(const StoredTensors& stored, std::span<const Slab> slabs, const Take& take) const;
   std::string provenance(const char* name) const;
   void read_manifest();
   void read_structure();

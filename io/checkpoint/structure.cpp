@@ -93,7 +93,11 @@ std::vector<PosixFile> CheckpointFiles::open(PosixFile::Mode mode) const {
   return files;
 }
 
-hdf5::File& CheckpointFiles::holding(const StoredTensor& tensor) { return *files_[file_index(tensor.slot)].open; }
+std::vector<hdf5::File*> CheckpointFiles::opened() {
+  std::vector<hdf5::File*> files;
+  for (File& file : files_) files.push_back(&*file.open);
+  return files;
+}
 
 StoredTensors CheckpointFiles::stored() const {
   StoredTensors stored;

@@ -42,7 +42,7 @@ class CheckpointFiles {
   std::vector<StoredTensor> tensors;                        ///< of the state, in its order
   std::string content_digest;                               ///< valid once digests are set
   std::vector<PosixFile> open(PosixFile::Mode mode) const;  ///< the files, for payload. Local.
-  hdf5::File& holding(const StoredTensor& tensor);          ///< the open file that holds the tensor
+  std::vector<hdf5::File*> opened();                        ///< the files that are open as HDF5
   StoredTensors stored() const;
 
  private:

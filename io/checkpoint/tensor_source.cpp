@@ -3,13 +3,15 @@
 namespace tessera {
 
 /// The default: each rank reads for itself and waits for no other.
-void TensorSource::read_each(const StoredTensors& stored, std::span<const Slab> slabs, const Take& take) const {
+void TensorSource::read_each(const std::vector<StateTensor>& held, const StoredTensors& stored, const SlabWork& work,
+                             On) const {
   std::vector<std::byte> elements;
-  for (const Slab& slab : slabs) {
-    elements.resize(static_cast<std::size_t>(bytes_of(stored, slab)));
-    read(*stored[slab.tensor], slab.first, slab.values.elements(), elements.data());
-    take(slab, elements.data());
-  }
+  for (const Window& window : windows_of(held, stored))
+    for (const Slab& slab : window.slabs) {
+      elements.resize(static_cast<std::size_t>(slab.bytes));
+      read(*stored[slab.tensor], slab.first, slab.values.elements(), elements.data());
+      work(slab, elements.data());
+    }
 }
 
 }  // namespace tessera

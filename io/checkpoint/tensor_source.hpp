@@ -1,11 +1,10 @@
 #pragma once
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "io/checkpoint/slabs.hpp"
+#include "io/checkpoint/payload.hpp"
 #include "io/checkpoint/stored_tensor.hpp"
 
 namespace tessera {
@@ -21,11 +20,10 @@ class TensorSource {
   /// Reads elements [first, first + count) into host memory, in the tensor's type. Throws Error{file}. Local.
   virtual void read(const StoredTensor& tensor, std::int64_t first, std::int64_t count, void* to) const = 0;
 
-  /// Receives a slab of the tensor's stored elements, which are valid until the next one.
-  using Take = std::function<void(const Slab& slab, const std::byte* elements)>;
-  /// Reads this rank's `slabs` of `stored` and hands them to `take` in order. `stored`: tensors of this source that any
-  /// rank reads, equal on all ranks. Collective over the world.
-  virtual void read_each(const StoredTensors& stored, std::span<const Slab> slabs, const Take& take) const;
+  /// Reads this rank's ranges of `held` and hands them to `work`, slab by slab in their order. `stored`: the tensor of
+  /// this source for each, equal on all ranks. Collective over the world.
+  virtual void read_each(const std::vector<StateTensor>& held, const StoredTensors& stored, const SlabWork& work,
+                         On on) const;
 };
 
 }  // namespace tessera

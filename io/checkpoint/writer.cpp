@@ -2,15 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
-#include <thread>
+#include <chrono>
+#include <cstring>
+#include <future>
 #include <utility>
 #include <vector>
 
-#include "io/checkpoint/block_ring.hpp"
 #include "io/checkpoint/branch.hpp"
 #include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/folder.hpp"
+#include "io/checkpoint/payload.hpp"
 #include "io/checkpoint/storage.hpp"
 #include "io/files/fault.hpp"
 #include "io/files/nonce.hpp"
@@ -65,7 +68,9 @@ class CheckpointWriter::Save {
   const std::string& content_digest() const { return files_->content_digest; }
   /// Asynchronous saves: the phase of this rank's thread, and whether the thread is done.
   Phase thread_phase() const { return stage_ == Stage::manifest ? Phase::manifest : Phase::payload; }
-  bool done() const { return done_; }
+  bool done() const {
+    return thread_.valid() && thread_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  }
 
   /// Runs `work`; if it fails, removes the folder, so that the save leaves nothing behind.
   template <class Work>
@@ -99,14 +104,13 @@ class CheckpointWriter::Save {
   void write() {
     phase(Phase::payload, [&] {
       clear(writer_.device_.compute(), state_.digests);
-      non_finite_.assign(state_.tensors.size(), 0);
-      writer_.parallel_ ? write_parallel() : write_direct();
+      begin_sums();
+      writer_.parallel_ ? write_payload_parallel() : write_payload();
       sync();
       enter(control_, Phase::vote);
     });
     refuse_non_finite();
-    digests_.resize(state_.tensors.size());
-    writer_.device_.download(writer_.device_.compute(), digests_.data(), state_.digests);
+    if (on_gpu()) writer_.device_.download(writer_.device_.compute(), digests_.data(), state_.digests);
     describe();
     if (writer_.derived_) derive();
     phase(Phase::manifest, [&] { complete(); });
@@ -123,8 +127,7 @@ class CheckpointWriter::Save {
     about(control_, thread_phase());
     snapshot_->wait();
     write_once_copied();
-    thread_.join();
-    control_.agree(problems_);
+    control_.agree(thread_.get());
     if (stage_ == Stage::manifest) {
       commit();
       return true;
@@ -181,72 +184,62 @@ class CheckpointWriter::Save {
     if (control_.rank() != 0) files_->tensors = tensors_from(places);
   }
 
-  /// Digests and copies a slab. The digest is taken on the device, before the copy, so that it covers transfer, host
-  /// memory and file.
-  void count(const Slab& slab, std::byte* copy) {
-    Stream& stream = writer_.device_.compute();
-    digest(stream, state_.digests.as<std::uint64_t>() + slab.tensor, slab.values,
-           static_cast<std::uint64_t>(slab.first));
-    writer_.device_.download(stream, copy, slab.values);
-    non_finite_[slab.tensor] += non_finite(copy, slab.values.type, slab.values.elements());
+  void begin_sums() {
+    digests_.assign(state_.tensors.size(), 0);
+    non_finite_.assign(state_.tensors.size(), 0);
   }
 
-  /// Writes by the system's own calls: the owner fills a block while threads write the blocks before it.
-  void write_direct() {
-    const StoredTensors stored = files_->stored();
-    const std::vector<Slab> slabs = slabs_of(state_.tensors, stored);
-    const std::vector<Window> windows = windows_of(stored, slabs);
-    std::vector<PosixFile> files = files_->open(PosixFile::Mode::payload);
-    BlockRing ring(windows.size(), BlockRing::Filled::by_owner, [&](std::size_t n, std::span<std::byte> block) {
-      const Window& window = windows[n];
-      std::int64_t begin = window.begin, end = begin;
-      const auto write_run = [&] { files[window.file].write(begin, window.at(block, begin), end - begin); };
-      for (const Slab& slab : window.slabs) {
-        const std::int64_t offset = offset_of(stored, slab);
-        if (offset != end) {
-          write_run();
-          begin = offset;
-        }
-        end = offset + bytes_of(stored, slab);
-      }
-      write_run();
-    });
-    for (const Window& window : windows) {
-      const std::span<std::byte> block = ring.next();
-      for (const Slab& slab : window.slabs) count(slab, window.at(block, offset_of(stored, slab)));
+  bool on_gpu() const { return writer_.device_.compute().native(); }
+
+  /// Counts values that are not finite in a slab's elements, which are in host memory, and digests them if no GPU does.
+  /// By any thread.
+  void examine(const Slab& slab, const void* elements) {
+    const Tensor& values = slab.values;
+    if (!on_gpu())
+      std::atomic_ref(digests_[slab.tensor]) += host_digest(elements, values.type, values.elements(), slab.first);
+    std::atomic_ref(non_finite_[slab.tensor]) += non_finite(elements, values.type, values.elements());
+  }
+
+  /// Copies a slab to host memory and examines the copy. A GPU takes the digest before, so that it covers transfer,
+  /// host memory and file.
+  void copy(const Slab& slab, std::byte* to) {
+    const Tensor& values = slab.values;
+    if (on_gpu()) {
+      Stream& stream = writer_.device_.compute();
+      digest(stream, state_.digests.as<std::uint64_t>() + slab.tensor, values, static_cast<std::uint64_t>(slab.first));
+      writer_.device_.download(stream, to, values);
+    } else {
+      std::memcpy(to, values.data, static_cast<std::size_t>(slab.bytes));
     }
-    ring.finish();
+    examine(slab, to);
   }
 
-  /// Writes by HDF5: the disk works on earlier calls' bytes while this rank counts and copies later ones.
-  void write_parallel() {
-    std::vector<PosixFile> files;
-    Problems problems;
-    attempt(problems, [&] { files = files_->open(PosixFile::Mode::write); });
-    control_.agree(problems);  // a vote also before collective calls, as in lay_out()
+  void write_payload() {
     const StoredTensors stored = files_->stored();
-    const bool collective = writer_.parallel_->collective(hdf5::Parallel::Transfer::write);
-    const auto call = [&](const StoredTensor& tensor, std::size_t part, std::span<const Slab> slabs,
-                          std::byte* memory) {
-      hdf5::File& file = files_->holding(tensor);
-      const std::string path = dataset_path(file, tensor, part);
-      std::vector<hdf5::ElementRange> ranges;
-      std::byte* room = memory;
-      Problems failures;
-      attempt(failures, [&] {
-        for (const Slab& slab : slabs) {
-          count(slab, std::exchange(room, room + slab.values.bytes()));
-          ranges.push_back({slab.first - tensor.parts[part].first, slab.values.elements()});
-          fault::strike(file.path());
-        }
-      });
-      if (!failures.empty()) ranges.clear();
-      if (failures.empty() || collective) file.write(path, ranges, memory);
-      failures.raise();
-      if (!slabs.empty())
-        files[file_index(tensor.slot)].send_up_to(offset_of(stored, slabs.back()) + bytes_of(stored, slabs.back()));
+    std::vector<PosixFile> files = files_->open(PosixFile::Mode::payload);
+    tessera::write_payload(windows_of(state_.tensors, stored), files,
+                           [this](const Slab& slab, std::byte* to) { copy(slab, to); });
+  }
+
+  void write_payload_parallel() {
+    StoredTensors stored;
+    std::vector<PosixFile> files;
+    std::vector<Window> windows;
+    Problems problems;
+    attempt(problems, [&] {
+      stored = files_->stored();
+      files = files_->open(PosixFile::Mode::write);
+      windows = windows_of(state_.tensors, stored);
+    });
+    control_.agree(problems);  // a vote also before collective calls, as in lay_out()
+    const auto copy_for_hdf5 = [&](const Slab& slab, std::byte* to) {
+      fault::strike(folder_ / file_of(stored[slab.tensor]->slot));
+      copy(slab, to);
     };
-    attempt(problems, [&] { each_call(stored, slabs_of(state_.tensors, stored), collective, call); });
+    attempt(problems, [&] {
+      move_payload(windows, stored, hdf5::Parallel::Transfer::write, {*writer_.parallel_, files_->opened(), &files},
+                   copy_for_hdf5, on_gpu() ? On::calling_thread : On::tasks);
+    });
     files_->close();  // collective: also after a failure
     problems.raise();
   }
@@ -304,28 +297,25 @@ class CheckpointWriter::Save {
   template <class Work>
   void in_thread(Stage next, const Work& work) {
     stage_ = next;
-    done_ = false;
-    thread_ = std::jthread([this, work] {
-      attempt(problems_, work);
-      done_ = true;
+    thread_ = std::async(std::launch::async, [work] {
+      Problems problems;
+      attempt(problems, work);
+      return problems;
     });
   }
 
   /// Writes this rank's part of the snapshot, in a thread, without HDF5. Local.
   void write_snapshot() {
     fault::enter(Phase::payload);
-    const std::span<const std::uint64_t> taken = snapshot_->digests();
-    digests_.assign(taken.begin(), taken.end());
-    digests_.resize(state_.tensors.size());
-    non_finite_.assign(state_.tensors.size(), 0);
+    begin_sums();
+    std::ranges::copy(snapshot_->digests(), digests_.begin());
     const StoredTensors stored = files_->stored();
     std::vector<PosixFile> files = files_->open(PosixFile::Mode::write);
-    for (const Slab& slab : slabs_of(state_.tensors, stored)) {
-      const Tensor& values = slab.values;
-      if (taken.empty()) digests_[slab.tensor] += host_digest(values.data, values.type, values.elements(), slab.first);
-      non_finite_[slab.tensor] += non_finite(values.data, values.type, values.elements());
-      files[file_index(stored[slab.tensor]->slot)].write(offset_of(stored, slab), values.data, values.bytes());
-    }
+    for (const Window& window : windows_of(state_.tensors, stored))
+      for (const Slab& slab : window.slabs) {
+        examine(slab, slab.values.data);
+        files[window.file].write(slab.offset, slab.values.data, slab.bytes);
+      }
     sync();
   }
 
@@ -340,9 +330,7 @@ class CheckpointWriter::Save {
   // Asynchronous saves: a thread writes this rank's payload and later, on rank 0, the manifest.
   Snapshot* const snapshot_;
   Stage stage_ = Stage::copy;
-  std::atomic<bool> done_ = false;  ///< this rank's thread has ended its stage
-  Problems problems_{};             ///< errors of the thread, to be read once it is done
-  std::jthread thread_{};
+  std::future<Problems> thread_{};  ///< with what went wrong in its stage; destroyed first, which waits for it
 };
 
 CheckpointWriter::CheckpointWriter(Device& device, Control& control, const hdf5::Parallel* parallel,

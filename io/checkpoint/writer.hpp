@@ -32,7 +32,7 @@ class CheckpointWriter {
   /// Waits for a save under way, which then leaves no checkpoint.
   ~CheckpointWriter();
 
-  /// Saves `state` as step_N of `run` and returns its content digest. Waits for the device and the disk; takes 16 MiB
+  /// Saves `state` as step_N of `run` and returns its content digest. Waits for the device and the disk; takes 8 MiB
   /// of host memory meanwhile. If any rank fails, all throw the same Error, nothing of this save remains, and every
   /// older checkpoint does. Collective over the world.
   std::string save(const std::filesystem::path& run, const StateDict& state, const Origin& origin);

@@ -217,10 +217,6 @@ Control::LibraryCall File::watched(const char* what) const {
   return parallel_ ? parallel_->watched(what) : Control::LibraryCall(nullptr, what);
 }
 
-Control::LibraryCall File::transferred(Parallel::Transfer transfer, const char* what) const {
-  return parallel_ && parallel_->collective(transfer) ? watched(what) : Control::LibraryCall(nullptr, what);
-}
-
 Object::Id File::checked(Object::Id id, std::string_view doing) const {
   if (id < 0) throw Error(blame_, fmt::format("{}: {}: {}", path_.string(), doing, last_error()));
   return id;
@@ -352,36 +348,32 @@ std::vector<hsize_t> extent_of(Object::Id space) {
   return {dims, dims + std::max(0, H5Sget_simple_extent_dims(space, dims, nullptr))};
 }
 
-/// The arguments of H5Dwrite and H5Dread: places of elements in the file, and as many neighbouring elements in memory.
+/// The arguments of H5Dwrite and H5Dread: elements in the file, and as many in memory.
 struct Selection {
   Object type, file, memory;
-  Selection(Object::Id data, std::span<const ElementRange> ranges)
-      : type(H5Dget_type(data), H5Tclose), file(H5Dget_space(data), H5Sclose) {
-    std::int64_t count = 0;
+  Selection(Object::Id data, const ElementRange& range)
+      : type(H5Dget_type(data), H5Tclose),
+        file(H5Dget_space(data), H5Sclose),
+        memory(space_of({std::max<std::int64_t>(range.count, 1)})) {
     H5Sselect_none(file.id());
-    for (const ElementRange& range : ranges) {
-      select(file.id(), extent_of(file.id()), static_cast<hsize_t>(range.first), static_cast<hsize_t>(range.count));
-      count += range.count;
-    }
-    memory = space_of({std::max<std::int64_t>(count, 1)});
-    if (count == 0) H5Sselect_none(memory.id());
+    select(file.id(), extent_of(file.id()), static_cast<hsize_t>(range.first), static_cast<hsize_t>(range.count));
+    if (range.count == 0) H5Sselect_none(memory.id());
   }
 };
 
 }  // namespace
 
-void File::write(const std::string& path, std::span<const ElementRange> ranges, const void* from) {
-  const Object::Id data = at(path), how = parallel_ ? parallel_->properties(Parallel::Transfer::write) : H5P_DEFAULT;
-  const Selection selection(data, ranges);
-  const auto watched = transferred(Parallel::Transfer::write, "H5Dwrite");
-  checked(H5Dwrite(data, selection.type.id(), selection.memory.id(), selection.file.id(), how, from), path);
-}
-
-void File::read(const std::string& path, std::span<const ElementRange> ranges, void* to) const {
-  const Object::Id data = at(path), how = parallel_ ? parallel_->properties(Parallel::Transfer::read) : H5P_DEFAULT;
-  const Selection selection(data, ranges);
-  const auto watched = transferred(Parallel::Transfer::read, "H5Dread");
-  checked(H5Dread(data, selection.type.id(), selection.memory.id(), selection.file.id(), how, to), path);
+void File::transfer(Parallel::Transfer transfer, const std::string& path, const ElementRange& range,
+                    void* memory) const {
+  const bool writes = transfer == Parallel::Transfer::write;
+  const Object::Id data = at(path), how = parallel_ ? parallel_->properties(transfer) : H5P_DEFAULT;
+  const Selection selection(data, range);
+  const Object::Id type = selection.type.id(), here = selection.memory.id(), there = selection.file.id();
+  const bool waits = parallel_ && parallel_->collective(transfer);  // an independent transfer waits for the disk alone
+  const Control::LibraryCall watch =
+      waits ? watched(writes ? "H5Dwrite" : "H5Dread") : Control::LibraryCall(nullptr, "");
+  checked(writes ? H5Dwrite(data, type, here, there, how, memory) : H5Dread(data, type, here, there, how, memory),
+          path);
 }
 
 Object::Id File::at(const std::string& object) const {

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -99,10 +98,8 @@ class File {
   void add_groups(const std::string& path);
   /// Creates a contiguous dataset: its place in the file is allocated at once, and nothing is written there.
   Dataset add_dataset(const std::string& path, const Shape& shape, DType type);
-  /// Writes or reads this rank's elements of a dataset: ascending ranges, contiguous in memory, together at most 1 GiB;
-  /// may be none.
-  void write(const std::string& path, std::span<const ElementRange> ranges, const void* from);
-  void read(const std::string& path, std::span<const ElementRange> ranges, void* to) const;
+  /// Writes elements of a dataset from `memory`, or reads them into it: at most 1 GiB; may be none.
+  void transfer(Parallel::Transfer transfer, const std::string& path, const ElementRange& range, void* memory) const;
   /// Adds an attribute: a Value, or anything that converts to text.
   template <class T>
   void set(const std::string& object, const char* name, const T& value) {
@@ -154,8 +151,6 @@ class File {
   void take(Object::Id opened, std::string_view otherwise);
   /// Watchdog over a call that may wait for other ranks.
   Control::LibraryCall watched(const char* what) const;
-  /// Watchdog over a transfer, if it is collective; an independent one waits for the disk alone.
-  Control::LibraryCall transferred(Parallel::Transfer transfer, const char* what) const;
   Object::Id checked(Object::Id id, std::string_view doing) const;
   Object::Id at(const std::string& object) const;
   Object create_dataset(const std::string& path, Object::Id type, const std::vector<std::int64_t>& dims);

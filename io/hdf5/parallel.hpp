@@ -30,6 +30,10 @@ class Parallel {
   /// for collective buffering (collective_buffering: true; romio_cb_write, romio_cb_read: enable): without it the ranks
   /// of a dataset need not wait for each other, which they do for longer than writing takes where they share cores.
   bool collective(Transfer transfer) const { return collective_[static_cast<int>(transfer)]; }
+  /// The number of calls of the rank that makes most for a dataset, if transfers are collective; else `mine`.
+  std::int64_t most(Transfer transfer, std::int64_t mine) const {
+    return collective(transfer) ? control_->max(mine) : mine;
+  }
 
   /// A call of HDF5 in which it may wait for other ranks, watched while this lives. Local.
   Control::LibraryCall watched(const char* what) const { return {control_, what}; }

@@ -1,4 +1,5 @@
 // Checkpoints by either way of writing and reading (checkpoint.io).
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <mpi.h>
 
@@ -79,6 +80,37 @@ TEST(Checkpoints, AreTheSameBytesByEitherWayOfWritingAndEachReadsTheOthers) {
         run.control().max(0);
       }
     }
+  }
+}
+
+/// One rank's disk is full: by collective transfers it still makes its calls, for which the others wait.
+TEST(Checkpoints, OfARankThatFailsAreDroppedByAllRanksByEitherTransfer) {
+  Trial run(config_of(ExpertWeights::single));
+  run.train(1);
+  const std::string failing = fmt::format("payload:{}:enospc", mpi().size() - 1);
+  for (const char* const buffering : {"false", "true"}) {
+    const SharedFolder folder(run.control());
+    const hdf5::Parallel files(run.control(), {{"collective_buffering", buffering}});
+    ::setenv("TESSERA_FAULT", failing.c_str(), 1);
+    fault::arm(mpi().rank());
+    ::unsetenv("TESSERA_FAULT");
+    testing::internal::CaptureStderr();
+    try {
+      run.save(folder.path(), ExpertWeights::single, &files);
+      ADD_FAILURE() << "it was saved";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Exit::environment);
+      EXPECT_NE(std::string(error.what()).find("cannot be written: No space left on device"), std::string::npos)
+          << error.what();
+    }
+    testing::internal::GetCapturedStderr();
+    fault::arm(mpi().rank());
+    run.control().max(0);
+    EXPECT_TRUE(fs::is_empty(folder.path()));
+    run.control().max(0);
+    run.save(folder.path(), ExpertWeights::single, &files);
+    EXPECT_TRUE(Checkpoint(folder.path() / step_folder(1)).verify().empty());
+    run.control().max(0);
   }
 }
 

@@ -1,127 +1,19 @@
-// Streaming payload between memory and files: blocks that threads write and read, and their contents.
+// Streaming payload between memory and files: its cuts, and what is written and read.
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cstdlib>
 #include <random>
-#include <thread>
 
-#include "io/checkpoint/block_ring.hpp"
-#include "io/checkpoint/slabs.hpp"
+#include "io/checkpoint/payload.hpp"
+#include "io/checkpoint/storage.hpp"
 #include "io/files/fault.hpp"
 #include "io/files/text_file.hpp"
+#include "kernels/base/large_pages.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 namespace tessera {
 namespace {
-
-constexpr std::size_t numbers = 50;
-using Filled = BlockRing::Filled;
-
-/// Bytes that encode their position.
-std::byte byte_at(std::size_t offset) { return static_cast<std::byte>(offset * 31 % 251); }
-
-void fill(std::size_t number, std::span<std::byte> block) {
-  for (std::size_t i = 0; i < block.size(); ++i) block[i] = byte_at(number * block.size() + i);
-}
-
-TEST(BlockRing, OfAnOwnerThatFillsIsWrittenOnceAndWhole) {
-  const test::TemporaryFolder folder;
-  PosixFile file(folder.write("a", ""), PosixFile::Mode::payload);
-  BlockRing ring(numbers, Filled::by_owner, [&](std::size_t number, std::span<std::byte> block) {
-    file.write(static_cast<std::int64_t>(number * block.size()), block.data(), std::ssize(block));
-  });
-  for (std::size_t number = 0; number < numbers; ++number) fill(number, ring.next());
-  ring.finish();
-  const std::string written = read_text_file(folder.path() / "a");
-  ASSERT_EQ(written.size(), numbers * static_cast<std::size_t>(LargePages::bytes));
-  for (std::size_t i = 0; i < written.size(); ++i)
-    if (static_cast<std::byte>(written[i]) != byte_at(i)) FAIL() << "byte " << i;
-}
-
-TEST(BlockRing, ThrowsWhatKeptAnyOfItFromTheDisk) {
-  const test::TemporaryFolder folder;
-  ::setenv("TESSERA_FAULT", "payload:0:enospc", 1);
-  fault::arm(0);
-  ::unsetenv("TESSERA_FAULT");
-  fault::enter(fault::Phase::payload);
-  PosixFile file(folder.path() / "full", PosixFile::Mode::replace);
-  std::atomic<int> written = 0;
-  BlockRing ring(numbers, Filled::by_owner, [&](std::size_t number, std::span<std::byte> block) {
-    file.write(static_cast<std::int64_t>(number * block.size()), block.data(), std::ssize(block));
-    ++written;
-  });
-  try {
-    for (std::size_t number = 0; number < numbers; ++number) fill(number, ring.next());  // more than the ring has
-    ring.finish();
-    FAIL() << "a full disk was not noticed";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Exit::environment);
-    EXPECT_NE(std::string(error.what()).find("full: cannot be written: No space left on device"), std::string::npos);
-  }
-  EXPECT_LT(written, static_cast<int>(numbers));
-  EXPECT_THROW(ring.finish(), Error);
-}
-
-TEST(BlockRing, DropsWhatNobodyWaitsFor) {
-  std::atomic<int> worked = 0;
-  {
-    BlockRing ring(numbers, Filled::by_owner, [&](std::size_t, std::span<std::byte>) { ++worked; });
-    fill(0, ring.next());
-  }
-  EXPECT_EQ(worked, 0);
-  {
-    BlockRing none(0, Filled::by_owner, [&](std::size_t, std::span<std::byte>) { ++worked; });
-    none.finish();
-  }
-  EXPECT_EQ(worked, 0);
-}
-
-TEST(BlockRing, OfThreadsThatFillGivesEveryBlockOnceInOrder) {
-  for (const bool slow : {false, true}) {
-    BlockRing ring(numbers, Filled::by_threads, [&](std::size_t number, std::span<std::byte> block) {
-      if (slow && number % 7 == 3) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      fill(number, block.first(64));
-      std::ranges::fill(block.last(1), static_cast<std::byte>(number));
-    });
-    for (std::size_t number = 0; number < numbers; ++number) {
-      const std::span<std::byte> block = ring.next();
-      ASSERT_EQ(std::ssize(block), LargePages::bytes);
-      for (std::size_t i = 0; i < 64; ++i) ASSERT_EQ(block[i], byte_at(number * 64 + i)) << number;
-      ASSERT_EQ(block.back(), static_cast<std::byte>(number));
-    }
-  }
-}
-
-TEST(BlockRing, ThrowsWhereAReadFailed) {
-  for (const std::size_t bad : {std::size_t{0}, std::size_t{3}, numbers - 1}) {
-    BlockRing ring(numbers, Filled::by_threads, [&](std::size_t number, std::span<std::byte>) {
-      if (number == bad) throw Error(Exit::file, "unreadable");
-    });
-    std::size_t given = 0;
-    try {
-      for (; given < numbers; ++given) ring.next();
-      ADD_FAILURE() << "block " << bad << " was given";
-    } catch (const Error& error) {
-      EXPECT_STREQ(error.what(), "unreadable");
-    }
-    EXPECT_LE(given, bad);
-    EXPECT_THROW(ring.next(), Error) << bad;
-  }
-}
-
-TEST(BlockRing, EndsWhereNobodyTakesAndFillsNoMoreThanItHasRoomFor) {
-  std::atomic<int> reads = 0;
-  {
-    const BlockRing unused(numbers, Filled::by_threads, [&](std::size_t, std::span<std::byte>) { ++reads; });
-    for (int before = -1; before != reads || before == 0; std::this_thread::sleep_for(std::chrono::milliseconds(50)))
-      before = reads;
-    EXPECT_EQ(reads, 20);
-  }
-  EXPECT_EQ(reads, 20);
-}
 
 /// Tensors of two files in several parts, and a rank's ranges of them.
 struct Random {
@@ -159,84 +51,162 @@ struct Random {
   StoredTensors stored;
 };
 
+std::vector<Slab> slabs_of(const Random& state) {
+  std::vector<Slab> slabs;
+  for (const Window& window : windows_of(state.held, state.stored))
+    slabs.insert(slabs.end(), window.slabs.begin(), window.slabs.end());
+  return slabs;
+}
+
 TEST(Slabs, CoverARanksElementsOnceAndInOrder) {
   for (unsigned seed = 1; seed < 9; ++seed) {
     const Random state(seed);
-    const std::vector<Slab> slabs = slabs_of(state.held, state.stored);
+    const std::vector<Slab> slabs = slabs_of(state);
     std::size_t at = 0;
     for (std::size_t i = 0; i < state.held.size(); ++i)
       for (const StateRange& range : state.held[i].ranges)
         for (std::int64_t done = 0; state.stored[i] && done < range.values.elements(); ++at) {
           ASSERT_LT(at, slabs.size());
-          ASSERT_EQ(slabs[at].tensor, i);
-          ASSERT_EQ(slabs[at].first, range.first + done);
-          ASSERT_EQ(static_cast<std::byte*>(slabs[at].values.data) - state.memory.data(),
-                    done * size_of(range.values.type));
-          const StoredTensor::Part& part = state.stored[i]->parts.at(slabs[at].part);
-          done += slabs[at].values.elements();
-          ASSERT_TRUE(slabs[at].first >= part.first &&
-                      slabs[at].first + slabs[at].values.elements() <= part.first + part.count);
+          const Slab& slab = slabs[at];
+          ASSERT_EQ(slab.tensor, i);
+          ASSERT_EQ(slab.first, range.first + done);
+          ASSERT_EQ(static_cast<std::byte*>(slab.values.data) - state.memory.data(), done * size_of(range.values.type));
+          const StoredTensor::Part& part = state.stored[i]->parts.at(slab.part);
+          done += slab.values.elements();
+          ASSERT_TRUE(slab.first >= part.first && slab.first + slab.values.elements() <= part.first + part.count);
+          ASSERT_EQ(slab.offset, part.offset + (slab.first - part.first) * size_of(state.stored[i]->type));
+          ASSERT_EQ(slab.bytes, slab.values.elements() * size_of(state.stored[i]->type));
         }
     EXPECT_EQ(at, slabs.size());
   }
 }
 
-TEST(Windows, HoldAllTransfersEachWithinItsBlock) {
+TEST(Windows, HoldAllSlabsEachWithinItsBlock) {
   for (unsigned seed = 1; seed < 9; ++seed) {
     const Random state(seed);
-    const std::vector<Slab> slabs = slabs_of(state.held, state.stored);
-    const std::vector<Window> windows = windows_of(state.stored, slabs);
-    const Slab* next = slabs.data();
+    const std::vector<Window> windows = windows_of(state.held, state.stored);
     std::vector<std::byte> memory(static_cast<std::size_t>(LargePages::bytes));
     for (const Window& window : windows) {
-      ASSERT_EQ(window.slabs.data(), next);
-      next += window.slabs.size();
       ASSERT_EQ(window.at(memory, window.begin), memory.data() + window.begin % page_bytes);
       ASSERT_LE(window.end - window.begin / page_bytes * page_bytes, LargePages::bytes);
       ASSERT_LE((window.end + page_bytes - 1) / page_bytes - window.begin / page_bytes, LargePages::bytes / page_bytes);
+      ASSERT_EQ(window.slabs.front().offset, window.begin);
       std::int64_t end = window.begin;
       for (const Slab& slab : window.slabs) {
         ASSERT_EQ(window.file, state.stored[slab.tensor]->slot == "model" ? 0u : 1u);
-        ASSERT_GE(offset_of(state.stored, slab), end);
-        end = offset_of(state.stored, slab) + bytes_of(state.stored, slab);
+        ASSERT_GE(slab.offset, end);
+        end = slab.end();
       }
       ASSERT_EQ(end, window.end);
     }
-    EXPECT_EQ(next, slabs.data() + slabs.size());
-    EXPECT_LT(windows.size(), slabs.size());
+    EXPECT_LT(windows.size(), slabs_of(state).size());
   }
 }
 
-TEST(Calls, OfAllRanksAreAsManyWhateverOneOfThemHolds) {
-  Random state(5);
-  std::vector<std::vector<std::size_t>> calls;  // by how much is held: of each part
-  for (const int share : {0, 1, 2}) {
-    if (share == 1)
-      for (StateTensor& tensor : state.held) tensor.ranges.resize(1);
-    if (share == 2)
-      for (StateTensor& tensor : state.held) tensor.ranges.clear();
-    const std::vector<Slab> slabs = slabs_of(state.held, state.stored);
-    for (const bool fails : {false, true}) {
-      std::vector<std::size_t>& made = calls.emplace_back();
-      std::size_t moved = 0;
-      const auto call = [&](const StoredTensor& tensor, std::size_t part, std::span<const Slab> now,
-                            std::byte* memory) {
-        ASSERT_TRUE(memory);
-        made.push_back(static_cast<std::size_t>(&tensor - state.tensors.data()) * 10 + part);
-        for (const Slab& slab : now) ASSERT_EQ(&slab, &slabs[moved++]);
-        if (fails) throw Error(Exit::environment, "refused");
-      };
-      if (fails)
-        EXPECT_THROW(each_call(state.stored, slabs, true, call), Error);
-      else
-        each_call(state.stored, slabs, true, call);
-      EXPECT_TRUE(fails || moved == slabs.size());
-    }
+/// Bytes that encode their position.
+char byte_at(std::int64_t offset) { return static_cast<char>(offset * 31 % 251); }
+
+std::string text_of(std::int64_t bytes) {
+  std::string text(static_cast<std::size_t>(bytes), '\0');
+  for (std::int64_t i = 0; i < bytes; ++i) text[static_cast<std::size_t>(i)] = byte_at(i);
+  return text;
+}
+
+/// The end of the last window of each file.
+std::vector<std::int64_t> ends_of(const std::vector<Window>& windows) {
+  std::vector<std::int64_t> ends(2, 0);
+  for (const Window& window : windows) ends[window.file] = std::max(ends[window.file], window.end);
+  return ends;
+}
+
+std::vector<PosixFile> open(const test::TemporaryFolder& folder, PosixFile::Mode mode) {
+  std::vector<PosixFile> files;
+  for (const char* name : payload_files) files.emplace_back(folder.path() / name, mode);
+  return files;
+}
+
+TEST(Payload, IsReadInOrderFromWhereItLies) {
+  for (unsigned seed = 1; seed < 5; ++seed) {
+    const Random state(seed);
+    const std::vector<Window> windows = windows_of(state.held, state.stored);
+    const test::TemporaryFolder folder;
+    for (std::size_t i = 0; i < 2; ++i) folder.write(payload_files[i], text_of(ends_of(windows)[i]));
+    const std::vector<Slab> slabs = slabs_of(state);
+    std::size_t taken = 0;
+    read_payload(windows, open(folder, PosixFile::Mode::read_payload), [&](const Slab& slab, const std::byte* place) {
+      ASSERT_EQ(slab.offset, slabs[taken].offset);
+      ASSERT_EQ(slab.tensor, slabs[taken++].tensor);
+      ASSERT_EQ(reinterpret_cast<std::uintptr_t>(place) % 2, 0u);
+      const auto* const bytes = reinterpret_cast<const char*>(place);
+      for (std::int64_t i = 0; i < slab.bytes; ++i) ASSERT_EQ(bytes[i], byte_at(slab.offset + i));
+    });
+    EXPECT_EQ(taken, slabs.size());
   }
-  for (const auto& made : calls) EXPECT_EQ(made, calls.front());
-  std::size_t alone = 0;
-  each_call(state.stored, {}, false, [&](const auto&, std::size_t, auto, std::byte*) { ++alone; });
-  EXPECT_EQ(alone, 0u);
+}
+
+TEST(Payload, IsWrittenWhereItLiesAndNowhereElse) {
+  for (unsigned seed : {1u, 2u, 4u}) {
+    const Random state(seed);
+    const std::vector<Window> windows = windows_of(state.held, state.stored);
+    const test::TemporaryFolder folder;
+    std::string expected[2];
+    for (std::size_t i = 0; i < 2; ++i) {
+      expected[i].assign(static_cast<std::size_t>(ends_of(windows)[i]), 'x');
+      folder.write(payload_files[i], expected[i]);
+    }
+    std::vector<PosixFile> files = open(folder, PosixFile::Mode::payload);
+    write_payload(windows, files, [&](const Slab& slab, std::byte* place) {
+      std::string& own = expected[file_index(state.tensors[slab.tensor].slot)];
+      for (std::int64_t i = 0; i < slab.bytes; ++i) {
+        place[i] = static_cast<std::byte>(byte_at(slab.offset + i));
+        own[static_cast<std::size_t>(slab.offset + i)] = byte_at(slab.offset + i);
+      }
+    });
+    for (std::size_t i = 0; i < 2; ++i) EXPECT_TRUE(read_text_file(folder.path() / payload_files[i]) == expected[i]);
+  }
+}
+
+TEST(Payload, ThrowsWhatKeptAnyOfItFromTheDisk) {
+  const Random state(1);
+  const std::vector<Window> windows = windows_of(state.held, state.stored);
+  const test::TemporaryFolder folder;
+  for (const char* name : payload_files) folder.write(name, "");
+  ::setenv("TESSERA_FAULT", "payload:0:enospc", 1);
+  fault::arm(0);
+  ::unsetenv("TESSERA_FAULT");
+  fault::enter(fault::Phase::payload);
+  std::vector<PosixFile> files = open(folder, PosixFile::Mode::payload);
+  std::size_t filled = 0;
+  try {
+    write_payload(windows, files, [&](const Slab&, std::byte*) { ++filled; });
+    FAIL() << "a full disk was not noticed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Exit::environment);
+    EXPECT_NE(std::string(error.what()).find("model.h5: cannot be written: No space left on device"),
+              std::string::npos);
+  }
+  EXPECT_LT(filled, slabs_of(state).size());
+}
+
+TEST(Payload, ThrowsWhereAFileEndsEarly) {
+  const Random state(1);
+  const std::vector<Window> windows = windows_of(state.held, state.stored);
+  for (const std::int64_t kept : {std::int64_t{0}, ends_of(windows)[1] / 2, ends_of(windows)[1] - 1}) {
+    const test::TemporaryFolder folder;
+    folder.write(payload_files[0], text_of(ends_of(windows)[0]));
+    folder.write(payload_files[1], text_of(kept));
+    std::int64_t taken = 0;
+    try {
+      read_payload(windows, open(folder, PosixFile::Mode::read_payload), [&](const Slab& slab, const std::byte*) {
+        if (state.tensors[slab.tensor].slot != "model") taken = slab.end();
+      });
+      ADD_FAILURE() << "a file of " << kept << " bytes was read";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Exit::file);
+      EXPECT_NE(std::string(error.what()).find("optimizer.h5: ends early"), std::string::npos);
+    }
+    EXPECT_LE(taken, kept);
+  }
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ namespace tessera {
 namespace {
 
 using hdf5::ElementRange;
+using enum hdf5::Parallel::Transfer;
 
 /// Ascending, some of them empty, with gaps.
 std::vector<ElementRange> ranges_of(std::int64_t elements, std::minstd_rand& chance) {
@@ -44,18 +45,18 @@ TEST(Elements, AreWrittenAndReadWhereTheirNumbersSay) {
       const hdf5::Dataset data = file.add_dataset("/g/x", shape, DType::f32);
       const auto n = static_cast<std::size_t>(shape.elements());
       std::vector<float> expected(n, -1.0f), written(n), found(n);
-      file.write("/g/x", std::vector<ElementRange>{{0, shape.elements()}}, expected.data());
+      file.transfer(write, "/g/x", {0, shape.elements()}, expected.data());
       const std::vector<ElementRange> ranges = ranges_of(shape.elements(), chance);
       const std::int64_t count = count_of(ranges);
       std::iota(written.begin(), written.end(), 1.0f);
-      file.write("/g/x", ranges, written.data());
-      const float* from = written.data();
-      for (const ElementRange& range : ranges) {
-        std::copy_n(from, range.count, expected.begin() + range.first);
-        from += range.count;
-      }
       std::vector<float> back(n, 0.0f);
-      file.read("/g/x", ranges, back.data());
+      std::int64_t at = 0;
+      for (const ElementRange& range : ranges) {
+        file.transfer(write, "/g/x", range, written.data() + at);
+        std::copy_n(written.begin() + at, range.count, expected.begin() + range.first);
+        file.transfer(read, "/g/x", range, back.data() + at);
+        at += range.count;
+      }
       EXPECT_TRUE(std::equal(back.begin(), back.begin() + count, written.begin())) << shape.text() << ", " << turn;
       file.close();
       PosixFile(path, PosixFile::Mode::read).read(data.offset, found.data(), shape.elements() * 4);
@@ -67,13 +68,13 @@ TEST(Elements, NoneAreWrittenByNoRange) {
   const test::TemporaryFolder folder;
   hdf5::File file = hdf5::File::create(folder.path() / "a.h5");
   file.add_dataset("/x", {2, 3}, DType::f32);
-  const std::vector<float> values(6, 5.0f);
-  file.write("/x", std::vector<ElementRange>{{0, 6}}, values.data());
-  file.write("/x", {}, nullptr);
+  std::vector<float> values(6, 5.0f);
+  file.transfer(write, "/x", {0, 6}, values.data());
+  file.transfer(write, "/x", {0, 0}, nullptr);
   std::vector<float> back(6);
-  file.read("/x", std::vector<ElementRange>{{0, 6}}, back.data());
+  file.transfer(read, "/x", {0, 6}, back.data());
   EXPECT_EQ(back, values);
-  EXPECT_THROW(file.write("/y", {}, nullptr), Error);
+  EXPECT_THROW(file.transfer(write, "/y", {0, 0}, nullptr), Error);
 }
 
 TEST(Elements, TwoFilesOfTheSameCallsAreTheSameBytes) {
@@ -85,8 +86,8 @@ TEST(Elements, TwoFilesOfTheSameCallsAreTheSameBytes) {
     file.add_groups("/g/h");
     file.add_dataset("/g/h/x", {4}, DType::f32);
     file.set("/", "text", "same");
-    const float values[4] = {1, 2, 3, 4};
-    file.write("/g/h/x", std::vector<ElementRange>{{0, 4}}, values);
+    float values[4] = {1, 2, 3, 4};
+    file.transfer(write, "/g/h/x", {0, 4}, values);
     file.close();
     const PosixFile made(path, PosixFile::Mode::read);
     bytes[i].resize(static_cast<std::size_t>(made.size()));
