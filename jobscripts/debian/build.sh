@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Builds one preset (host, v2, v3, v4, openmpi, debug, asan, tsan, cuda or arm64): installs packages, Kokkos, a launcher
-# where that of MPICH loses exit codes and, for CUDA, headers of cuDNN and CUTLASS, then configures and builds. Does only
-# what is not yet done.
+# Builds one preset (host, v2, v3, v4, clang, openmpi, debug, asan, tsan, cuda or arm64): installs packages, Kokkos, a
+# launcher where that of MPICH loses exit codes and, for CUDA, headers of cuDNN and CUTLASS, then configures and builds.
+# Does only what is not yet done.
 #   build.sh PRESET [arguments of cmake --build, e.g. --target tessera]
 # TESSERA_WERROR=ON in the environment makes warnings errors. Objects that another checkout has compiled come from ccache.
 set -euo pipefail
-preset=${1:?host, v2, v3, v4, openmpi, debug, asan, tsan, cuda or arm64}; shift
+preset=${1:?host, v2, v3, v4, clang, openmpi, debug, asan, tsan, cuda or arm64}; shift
 cd "$(dirname "$0")/../.."
 here=jobscripts/debian
 step() { printf '\n[%s] %s\n' "$preset" "$*"; }
 
-step "packages"; $here/install-deps.sh $([ "$preset" = arm64 ] && echo --arm64)
+step "packages"; $here/install-deps.sh $(case $preset in arm64 | clang) echo "--$preset" ;; esac)
 if [ "$preset" = arm64 ]; then step "libraries for arm64"; $here/install-arm64-sysroot.sh; fi
 case $preset in
-  v2 | v3 | v4 | openmpi) kokkos=host ;;
+  v2 | v3 | v4 | clang | openmpi) kokkos=host ;;
   asan | tsan) kokkos=debug ;;
   *) kokkos=$preset ;;
 esac

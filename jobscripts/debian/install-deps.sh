@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs the missing ones of the Debian packages that Tessera is built and tested with, without questions.
-#   install-deps.sh [--slurm] [--arm64] [--prose]   --slurm: also a Slurm of one machine, for the job scripts
-#                                                   --arm64: also a cross compiler for 64-bit Arm, and qemu
-#                                                   --prose: also the text of inputs/prose
+#   install-deps.sh [--slurm] [--clang] [--arm64] [--prose]   --slurm: also a Slurm of one machine, for the job scripts
+#                                                             --clang: also the compiler of preset clang, and its OpenMP
+#                                                             --arm64: also a cross compiler for 64-bit Arm, and qemu
+#                                                             --prose: also the text of inputs/prose
 set -euo pipefail
 packages=(build-essential ca-certificates ccache cmake git ninja-build pkg-config
   mpich libmpich-dev libhdf5-mpich-dev hdf5-tools
@@ -13,9 +14,10 @@ packages=(build-essential ca-certificates ccache cmake git ninja-build pkg-confi
 for argument in "$@"; do
   case $argument in
     --slurm) packages+=(slurm-wlm munge) ;;
+    --clang) packages+=(clang-22 libomp-22-dev) ;;
     --arm64) packages+=(g++-aarch64-linux-gnu qemu-user) ;;
     --prose) packages+=(bible-kjv) ;;
-    *) echo "install-deps.sh: unknown argument '$argument' (--slurm, --arm64, --prose)" >&2; exit 2 ;;
+    *) echo "install-deps.sh: unknown argument '$argument' (--slurm, --clang, --arm64, --prose)" >&2; exit 2 ;;
   esac
 done
 say() { echo "[deps] $*"; }
