@@ -26,15 +26,6 @@ KOKKOS_INLINE_FUNCTION A dot(const T* a, const T* b, std::int64_t n) {
   return lane[0];
 }
 
-// row.each() for an f that is a dot product: on the host that is the loop to vectorise, and not the one over rows.
-template <class F>
-KOKKOS_INLINE_FUNCTION void each_dot(const Row& row, std::int64_t n, const F& f) {
-  if constexpr (on_host)
-    for (std::int64_t j = 0; j < n; ++j) f(j);
-  else
-    row.each(n, f);
-}
-
 // One launch's part of the work: item i is head i % heads of token row + i / heads.
 template <class T>
 struct Extension {
@@ -67,7 +58,7 @@ void weigh(Stream& stream, const Extension<T>& e, std::int64_t begin, std::int64
     const T *const query = e.qkv + token * e.columns + head * e.dim, *const key = e.keys(head);
     A* const w = e.weights + i * e.room;
     const std::int64_t dim = e.dim, width = e.width;
-    each_dot(row, n, [=](std::int64_t u) { w[u] = scale * dot<A>(query, key + u * width, dim); });
+    row.each(n, [=](std::int64_t u) { w[u] = scale * dot<A>(query, key + u * width, dim); });
     const A top = row.max<A>(n, [=](std::int64_t u) { return w[u]; });
     row.each(n, [=](std::int64_t u) { w[u] = exp_of(w[u] - top); });
     const A total = row.sum<A>(n, [=](std::int64_t u) { return w[u]; });

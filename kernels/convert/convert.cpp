@@ -19,12 +19,7 @@ template <class To, class From> void convert_as(Stream& stream, const Tensor& to
 
 template <class Word> void clear_as(Stream& stream, const Tensor& t) {
   Word* const out = static_cast<Word*>(t.data);
-  constexpr std::int64_t chunk = on_host ? 4096 : 1;
-  const std::int64_t n = t.elements();
-  launch(stream, "clear", ceil_div(n, chunk), KOKKOS_LAMBDA(std::int64_t i) {
-    const std::int64_t end = (i + 1) * chunk < n ? (i + 1) * chunk : n;
-    for (std::int64_t j = i * chunk; j < end; ++j) out[j] = 0;  // which compilers know as memset
-  });
+  launch_elements(stream, "clear", t.elements(), KOKKOS_LAMBDA(std::int64_t i) { out[i] = 0; });
 }
 
 }  // namespace

@@ -4,7 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/base/strips.hpp"
+#include "kernels/base/index.hpp"
+#include "kernels/base/launch.hpp"
 #include "kernels/reduce/back.hpp"
 
 namespace tessera {
@@ -31,14 +32,15 @@ template <class T>
 void add_as(Stream& stream, const Tensor& out, const Tensor& in) {
   const auto y = view_of<T>(out), x = view_of<T>(in);
   const std::int64_t parts = in.shape[0], n = out.elements();
-  launch(stream, "add_in_order", Strip::count(n), KOKKOS_LAMBDA(std::int64_t i) {
-    const Strip strip(n, i);
-    T sum[Strip::width];
-    strip.each([&](std::int64_t l, std::int64_t c) { sum[l] = x(c); });
-    for (std::int64_t p = 1; p < parts; ++p)
-      strip.each([&](std::int64_t l, std::int64_t c) { sum[l] += x(p * n + c); });
-    strip.each([&](std::int64_t l, std::int64_t c) { y(c) += sum[l]; });
-  });
+  launch_rows(
+      stream, "add_in_order", ceil_div(n, chunk), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
+        const std::int64_t begin = r * chunk, count = n - begin < chunk ? n - begin : chunk;
+        row.each(count, [&](std::int64_t j) {
+          T sum = x(begin + j);
+          for (std::int64_t p = 1; p < parts; ++p) sum += x(p * n + begin + j);
+          y(begin + j) += sum;
+        });
+      });
 }
 
 void check_parts(const char* who, const Tensor& out, const Tensor& in) {
