@@ -24,8 +24,8 @@ struct ParallelFiles {
   std::vector<hdf5::File*> files;
   std::vector<PosixFile>* written = nullptr;  ///< the same files, to send to the disk what was written
 };
-/// Where `work` runs. tasks: beside the calls of HDF5, several at once, for work in host memory, since tasks use neither
-/// MPI nor a GPU.
+/// Where `work` runs. tasks: beside the calls of HDF5, several at once, for work in host memory, since tasks use
+/// neither MPI nor a GPU.
 enum class On { calling_thread, tasks };
 
 /// Writes or reads by HDF5, which the calling thread calls, in the order of datasets. `stored` is equal on all ranks.
