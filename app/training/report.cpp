@@ -108,7 +108,8 @@ ClosingReport closing_report(Device& device, const Mesh& mesh, const RunPlan& pl
   std::string& text = report.text;
   text = regions_text(table) + exposed_text(table);
   const std::vector<CollectiveTotal> totals = totals_of(plan.collectives);
-  text += fmt::format("collectives of one step{}\n", totals.empty() ? ": none" : ", bytes that one rank receives");
+  text += "collectives of one step" +
+          (totals.empty() ? ": none\n" : fmt::format(", bytes that one rank receives over {}\n", mesh.world().name()));
   for (const CollectiveTotal& total : totals)
     text += fmt::format("  {:<16} {:>10} {:>12} bytes\n", name_of(total.collective), counted(total.calls, "call"),
                         total.bytes);

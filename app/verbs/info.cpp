@@ -7,6 +7,7 @@
 #include "app/cli/waiting.hpp"
 #include "app/training/utilisation.hpp"
 #include "app/verbs/verbs.hpp"
+#include "io/metrics/console.hpp"
 #include "kernels/base/runtime.hpp"
 
 namespace tessera {
@@ -15,7 +16,8 @@ namespace {
 nlohmann::ordered_json to_json(const std::vector<Gpu>& gpus) {
   auto json = nlohmann::ordered_json::array();
   for (const Gpu& gpu : gpus)
-    json.push_back({{"name", gpu.name}, {"capability", gpu.capability}, {"memory", gpu.memory}, {"uuid", gpu.uuid}});
+    json.push_back({{"name", gpu.name}, {"capability", gpu.capability}, {"memory", gpu.memory},
+                    {"uuid", gpu.uuid}, {"peers", gpu.peers}});
   return json;
 }
 
@@ -23,8 +25,9 @@ void print(const std::vector<Gpu>& gpus) {
   if (Runtime::back_end() != "Cuda") return;
   fmt::print("\ndriver     {}", Runtime::gpu_driver().empty() ? "none found" : Runtime::gpu_driver());
   for (const Gpu& gpu : gpus)
-    fmt::print("\nGPU        {}, {:.0f} GiB, sm {}", gpu.name, static_cast<double>(gpu.memory) / (1 << 30),
-               gpu.capability);
+    fmt::print("\nGPU        {}, {:.0f} GiB, sm {}, copies to {}", gpu.name,
+               static_cast<double>(gpu.memory) / (1 << 30), gpu.capability,
+               counted(gpu.peers, "other GPU"));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -25,7 +26,8 @@ constexpr const char* name_of(Collective c) {
 /// displacements[r] + counts[r]).
 ///  all_gather: `receive` is the whole buffer. On each rank r either part r is in place already and `send` is empty, or
 ///  `send` holds it, of the same type; all ranks do the same.
-///  all_to_all: part r of `send` goes to rank r; `receive` is [size, counts[rank]].
+///  all_to_all: part r of `send` goes to rank r, but for a rank's own; `receive` is [size - 1, counts[rank]], the parts
+///  of the other ranks in their order.
 ///  exchange_rows: an all-to-all whose counts are data and differ for each pair of ranks. Part r of `send` goes to rank
 ///  r; `receive` begins with arrivals[r] elements of each rank r, packed in rank order, and its rest is left as it is.
 ///  Both ranks of a pair must give the same count; the log's fingerprints leave it out.
@@ -39,6 +41,8 @@ struct Exchange {
   std::span<const std::int64_t> counts;
   std::span<const std::int64_t> displacements;
   std::span<const std::int64_t> arrivals = {};  ///< elements received from each rank; exchange_rows alone
+  /// Addresses of every rank's `receive` in this process, filled in by Communicator::open(); empty: not opened.
+  std::span<std::byte* const> peers = {};
 };
 
 /// One collective as `submit` sees it; `group` (a bucket group or -1) and `label` name it in records and errors.
@@ -85,6 +89,11 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string name() const = 0;  ///< back end, wrappers outermost: "recording(mpi)"
+
+  /// Announces the exchanges of an all_gather or all_to_all that will be submitted again and again, copies of them
+  /// included: a back end whose ranks can write to each other's memory fills in Exchange::peers, and then moves them by
+  /// copy engines. Same bits. The communicator must not outlive their memory. Collective over this group.
+  virtual void open(std::span<Exchange> /*exchanges*/) {}
 
   /// Begins an operation behind the work that `stream` holds so far. Collective over this group.
   virtual Pending submit(Stream& stream, const Operation& operation) = 0;

@@ -25,6 +25,7 @@ struct MpiOptions {
   /// Largest count of elements in one MPI call; tests lower it.
   std::int64_t most = INT_MAX;
   Transport transport = Transport::fastest;
+  bool copy_engines = true;  ///< whether GPUs of one host write to each other's opened buffers, beside NCCL
 };
 
 /// MPI for the life of the program: initialises MPI with MPI_THREAD_MULTIPLE and finalises it in the destructor, unless

@@ -258,22 +258,24 @@ class MpiCommunicator final : public Communicator {
   }
 
   void all_to_all(Slot& slot, const Exchange& x) {
-    if (size() == 1 &&
-        x.receive.data == static_cast<std::byte*>(x.send.data) + x.displacements[0] * size_of(x.send.type))
-      return;
     const std::int64_t mine = x.counts[static_cast<std::size_t>(rank())];
     // The largest receive buffer of all ranks, so that every rank computes the same extent.
     const std::int64_t extent =
         std::max(x.send.elements(), size() * *std::max_element(x.counts.begin(), x.counts.end()));
     const std::int64_t block = block_of(x.counts, x.displacements, extent, most_);
     const Block type(x.send.type, block);
-    const int* counts = slot.blocks(x.counts, block);
     const int* displacements = slot.blocks(x.displacements, block);
-    const std::span<int> received = slot.take(x.counts.size()), begins = slot.take(x.counts.size());
-    std::fill(received.begin(), received.end(), static_cast<int>(mine / block));
-    for (std::size_t r = 0; r < begins.size(); ++r)
-      begins[r] = static_cast<int>(static_cast<std::int64_t>(r) * mine / block);
-    watch_.check(MPI_Ialltoallv(send_buffer(x.send), counts, displacements, type, receive_buffer(x.receive),
+    const std::span<int> sent = slot.take(x.counts.size()), received = slot.take(x.counts.size()),
+                         begins = slot.take(x.counts.size());
+    std::int64_t begin = 0;
+    for (std::size_t r = 0; r < sent.size(); ++r) {
+      const bool own = r == static_cast<std::size_t>(rank());
+      sent[r] = own ? 0 : static_cast<int>(x.counts[r] / block);
+      received[r] = own ? 0 : static_cast<int>(mine / block);
+      begins[r] = static_cast<int>(begin / block);
+      begin += own ? 0 : mine;
+    }
+    watch_.check(MPI_Ialltoallv(send_buffer(x.send), sent.data(), displacements, type, receive_buffer(x.receive),
                                 received.data(), begins.data(), type, comm_, slot.request()),
                  slot.waiting);
   }

@@ -25,7 +25,7 @@ class Self final : public Immediate {
         if (exchange.send)
           copy(stream, exchange.receive.flat(exchange.displacements[0], exchange.counts[0]), exchange.send);
     }
-    if (operation.collective == Collective::all_to_all || operation.collective == Collective::exchange_rows) {
+    if (operation.collective == Collective::exchange_rows) {
       for (const Exchange& exchange : operation.exchanges) {
         const Tensor part = exchange.send.flat(exchange.displacements[0], exchange.counts[0]);
         if (part.data != exchange.receive.data) copy(stream, exchange.receive.flat(0, part.elements()), part);

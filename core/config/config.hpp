@@ -364,10 +364,14 @@ struct OptimizerConfig {
 
 struct CommConfig {
   std::int64_t timeout_s = 300;
+  bool copy_engines = true;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
     v.key("timeout_s", self.timeout_s, from_to(1, 1e6), may_change, "Seconds that a rank waits for the others");
+    v.key("copy_engines", self.copy_engines, OneOf(), may_change,
+          "Let the copy engines of GPUs on one host move gradients and weights, so that no multiprocessor takes part; "
+          "where they cannot, or with false, NCCL does. Same bits");
   }
   bool operator==(const CommConfig&) const = default;
 };

@@ -7,7 +7,7 @@ namespace {
 
 std::int64_t received_elements(const ParamGroup& group) {
   std::int64_t sum = 0;
-  for (const ParamBucket& own : group.buckets) sum += group.place.size * own.gradients_slice.elements();
+  for (const ParamBucket& own : group.buckets) sum += (group.place.size - 1) * own.gradients_slice.elements();
   return sum;
 }
 
@@ -17,7 +17,7 @@ std::vector<Exchange> into_slot(const ParamLayout& layout, const ParamGroup& gro
   std::int64_t offset = 0;
   for (const ParamBucket& own : group.buckets) {
     const Bucket& bucket = layout.buckets()[own.id];
-    const Shape received{group.place.size, own.gradients_slice.elements()};
+    const Shape received{group.place.size - 1, own.gradients_slice.elements()};
     exchanges.push_back({own.gradients, slot.flat(offset, received.elements()).view(received), bucket.counts,
                          bucket.begins});
     offset += received.elements();

@@ -1,6 +1,7 @@
 #include "core/params/param_sync.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/params/pool.hpp"
 
@@ -65,6 +66,23 @@ void ParamSync::make_wires(const Masters& masters) {
   }
 }
 
+/// Opens the buffers of all gathers and reductions, once. Not in the constructor, which is Local. Collective.
+void ParamSync::open_buffers() {
+  if (std::exchange(opened_, true)) return;
+  for (ParamGroup& group : groups_) {
+    if (group.place.size == 1) continue;
+    Communicator& ranks = mesh_.of(group.processes);
+    if (rules_.order == ReduceOrder::rank)
+      for (std::vector<Exchange>& received : group.reduction) ranks.open(received);
+    const auto open = [&](const Held& held) {
+      for (const std::unique_ptr<Wire>& wire : wires_) ranks.open(wire->exchanges(group.id, held));
+    };
+    if (!group.pooled()) open({});
+    for (int place = 0; group.pooled() && place < static_cast<int>(weight_slots); ++place)
+      for (Sides sides : {Sides::rowwise, Sides::columnwise, Sides::both}) open({place, sides});
+  }
+}
+
 void ParamSync::order_groups(const Usage& usage) {
   const auto append = [this](GroupId group) {
     if (std::find(order_.begin(), order_.end(), group) == order_.end()) order_.push_back(group);
@@ -92,6 +110,7 @@ Forward ParamSync::forward(Stream& stream) {
 }
 
 void ParamSync::publish(Stream& stream, Updated&&) {
+  open_buffers();
   outdate(stream);
   agree(stream);
   stage(stream, order_);

@@ -71,6 +71,7 @@ class ParamSync {
 
   void place_pools(const Usage& usage);
   void make_wires(const Masters& masters);
+  void open_buffers();
   void order_groups(const Usage& usage);
   void visit_planes(const ParamGroup& group, const Held& held, const std::function<void(const Plane&)>& see) const;
   ParamGroup& group_of(ParamId param) { return groups_[layout_.group_of(param)]; }
@@ -116,6 +117,7 @@ class ParamSync {
   const ParamLayout& layout_;
   Mesh& mesh_;
   SyncRules rules_;
+  bool opened_ = false;                       ///< whether open_buffers() has run
   std::vector<std::unique_ptr<Wire>> wires_;  ///< declared before groups_, whose pending collectives refer to them
   IndexedBy<GroupId, ParamGroup> groups_;
   IndexedBy<BucketId, ParamBucket*> buckets_;

@@ -126,9 +126,10 @@ void ParamSync::add_up(Stream& stream, ParamGroup& group, std::span<const Exchan
   if (rules_.order == ReduceOrder::library && !group.pooled()) return;
   for (std::size_t i = 0; i < received.size(); ++i) {
     const ParamBucket& own = group.buckets[i];
-    Tensor parts = received[i].receive;
-    if (rules_.order == ReduceOrder::library)
-      parts = layout_.buckets()[own.id].slice(own.gradients, mesh_.ranks()).view({1, own.gradients_slice.elements()});
+    const Tensor mine = layout_.buckets()[own.id].slice(own.gradients, mesh_.ranks());
+    const bool summed = rules_.order == ReduceOrder::library;
+    const RankParts parts = summed ? RankParts{mine, mine.flat(0, 0).view({0, mine.elements()})}
+                                   : RankParts{mine, received[i].receive, group.place.rank};
     (more ? add_in_order : sum_in_order)(stream, own.gradients_slice, parts);
   }
 }

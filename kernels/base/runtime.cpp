@@ -16,6 +16,11 @@ int planned_threads = 1;
 
 std::string dotted(int major, int minor) { return std::to_string(major) + "." + std::to_string(minor); }
 
+int count_gpus() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
 Gpu described(int index) {
   cudaDeviceProp properties;
   if (cudaGetDeviceProperties(&properties, index) != cudaSuccess) return {};
@@ -25,13 +30,13 @@ Gpu described(int index) {
     uuid += digits[static_cast<unsigned char>(byte) >> 4];
     uuid += digits[byte & 15];
   }
+  int peers = 0;
+  for (int other = 0, n = count_gpus(); other < n; ++other) {
+    int reached = 0;
+    if (other != index && cudaDeviceCanAccessPeer(&reached, index, other) == cudaSuccess) peers += reached;
+  }
   return {properties.name, uuid, dotted(properties.major, properties.minor),
-          static_cast<std::int64_t>(properties.totalGlobalMem)};
-}
-
-int count_gpus() {
-  int count = 0;
-  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+          static_cast<std::int64_t>(properties.totalGlobalMem), peers};
 }
 
 std::string driver() {

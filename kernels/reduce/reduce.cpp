@@ -15,38 +15,59 @@ namespace {
 // 40 bits add up exactly in fp64.
 constexpr std::int64_t chunk = 4096;
 
-template <class T>
-void sum_as(Stream& stream, const Tensor& out, const Tensor& in) {
-  const auto y = view_of<T>(out), x = view_of<T>(in);
-  const std::int64_t parts = in.shape[0], n = out.elements();
-  launch_rows(
-      stream, "sum_in_order", ceil_div(n, chunk), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
-        const std::int64_t begin = r * chunk, count = n - begin < chunk ? n - begin : chunk;
-        row.each(count, [&](std::int64_t j) { y(begin + j) = x(begin + j); });
-        for (std::int64_t p = 1; p < parts; ++p)
-          row.each(count, [&](std::int64_t j) { y(begin + j) += x(p * n + begin + j); });
-      });
-}
+/// The parts of a sum, by rank. `known`: their number, if the compiler is to know it, so that it unrolls the sum.
+template <class T, int known>
+struct PartsByRank {
+  const T *own, *others;
+  std::int64_t n, rank, ranks;
 
-template <class T>
-void add_as(Stream& stream, const Tensor& out, const Tensor& in) {
-  const auto y = view_of<T>(out), x = view_of<T>(in);
-  const std::int64_t parts = in.shape[0], n = out.elements();
+  KOKKOS_INLINE_FUNCTION const T* part(std::int64_t r) const {
+    return r == rank ? own : others + (r < rank ? r : r - 1) * n;
+  }
+  KOKKOS_INLINE_FUNCTION T sum(std::int64_t i) const {
+    T all = part(0)[i];
+    const std::int64_t end = known > 0 ? known : ranks;
+    for (std::int64_t r = 1; r < end; ++r) all += part(r)[i];
+    return all;
+  }
+};
+
+/// out = sum, or out += sum, of the parts.
+template <class T, bool more, int known>
+void sum_as(Stream& stream, const Tensor& out, const RankParts& parts) {
+  const std::int64_t n = out.elements();
+  const PartsByRank<T, known> in{static_cast<const T*>(parts.own.data), static_cast<const T*>(parts.others.data), n,
+                                 parts.rank, parts.others.shape[0] + 1};
+  T* const y = static_cast<T*>(out.data);
   launch_rows(
-      stream, "add_in_order", ceil_div(n, chunk), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
+      stream, more ? "add_in_order" : "sum_in_order", ceil_div(n, chunk),
+      KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
         const std::int64_t begin = r * chunk, count = n - begin < chunk ? n - begin : chunk;
         row.each(count, [&](std::int64_t j) {
-          T sum = x(begin + j);
-          for (std::int64_t p = 1; p < parts; ++p) sum += x(p * n + begin + j);
-          y(begin + j) += sum;
+          const T sum = in.sum(begin + j);
+          y[begin + j] = more ? y[begin + j] + sum : sum;
         });
       });
 }
 
-void check_parts(const char* who, const Tensor& out, const Tensor& in) {
-  require(in.shape.rank() == 2 && in.shape[0] > 0 && in.shape[1] == out.elements() && in.type == out.type, who,
-          "in is [parts, n] with at least one part, out [n], of one type");
-  require(out.type == DType::f32 || out.type == DType::f64, who, "takes f32 or f64");
+template <class T, bool more>
+void sum_as(Stream& stream, const Tensor& out, const RankParts& parts) {
+  switch (parts.others.shape[0]) {
+    case 0: return sum_as<T, more, 1>(stream, out, parts);
+    case 1: return sum_as<T, more, 2>(stream, out, parts);
+    case 3: return sum_as<T, more, 4>(stream, out, parts);
+    case 7: return sum_as<T, more, 8>(stream, out, parts);
+    default: return sum_as<T, more, 0>(stream, out, parts);
+  }
+}
+
+void check_parts(const char* who, const Tensor& out, const RankParts& parts) {
+  const Tensor &own = parts.own, &others = parts.others;
+  require(others.shape.rank() == 2 && others.shape[1] == out.elements() && own.elements() == out.elements(), who,
+          "own is [n], others [ranks - 1, n], out [n]");
+  require(parts.rank >= 0 && parts.rank <= others.shape[0], who, "takes the number of a rank");
+  require(own.type == out.type && others.type == out.type && (out.type == DType::f32 || out.type == DType::f64), who,
+          "takes f32 or f64, all of one type");
 }
 
 // |x| as an integer that orders as |x| does; 0 if x is not finite.
@@ -171,20 +192,20 @@ TESSERA_FN inline float root_of(std::int64_t* limbs) {
 
 }  // namespace
 
-void sum_in_order(Stream& stream, const Tensor& out, const Tensor& in) {
-  check_parts("sum_in_order", out, in);
+void sum_in_order(Stream& stream, const Tensor& out, const RankParts& parts) {
+  check_parts("sum_in_order", out, parts);
   if (out.type == DType::f32)
-    sum_as<float>(stream, out, in);
+    sum_as<float, false>(stream, out, parts);
   else
-    sum_as<double>(stream, out, in);
+    sum_as<double, false>(stream, out, parts);
 }
 
-void add_in_order(Stream& stream, const Tensor& out, const Tensor& in) {
-  check_parts("add_in_order", out, in);
+void add_in_order(Stream& stream, const Tensor& out, const RankParts& parts) {
+  check_parts("add_in_order", out, parts);
   if (out.type == DType::f32)
-    add_as<float>(stream, out, in);
+    sum_as<float, true>(stream, out, parts);
   else
-    add_as<double>(stream, out, in);
+    sum_as<double, true>(stream, out, parts);
 }
 
 void add_squares(Stream& stream, const Tensor& words, std::span<const Tensor> xs) {

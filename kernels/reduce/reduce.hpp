@@ -6,11 +6,18 @@
 
 namespace tessera {
 
-/// Sum in rank order: out[i] = ((in[0][i] + in[1][i]) + in[2][i]) + ..., `in` [parts, n], out [n], fp32 or fp64. out
-/// may be in[0].
-void sum_in_order(Stream& stream, const Tensor& out, const Tensor& in);
-/// out[i] = out[i] + that sum. out must not be part of `in`.
-void add_in_order(Stream& stream, const Tensor& out, const Tensor& in);
+/// One part of each rank, fp32 or fp64, as an all-to-all leaves them: the rank's own where it was, those of the others
+/// received.
+struct RankParts {
+  Tensor own;        ///< [n], the part of rank `rank`
+  Tensor others;     ///< [ranks - 1, n], the parts of the other ranks, in their order
+  std::int64_t rank = 0;
+};
+
+/// Sum in rank order: out[i] = ((p0[i] + p1[i]) + p2[i]) + ..., out [n]. out may be parts.own.
+void sum_in_order(Stream& stream, const Tensor& out, const RankParts& parts);
+/// out[i] = out[i] + that sum. out must not be one of the parts.
+void add_in_order(Stream& stream, const Tensor& out, const RankParts& parts);
 
 /// An exact, order-free sum of squares: fixed-point limbs that add as integers, across elements, calls and ranks alike.
 /// Layout: `limbs` signed 64-bit words of 32-bit digits in units of 2^-300, lowest first, then the count of non-finite

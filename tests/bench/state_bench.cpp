@@ -87,14 +87,17 @@ void squares(benchmark::State& state) {
 
 void rank_sums(benchmark::State& state) {
   Bench b(state);
-  const Tensor parts = b.random<float>({4, elements / 4}), sum = b.empty<float>({elements / 4});
-  b.run({0, static_cast<double>(parts.bytes() + sum.bytes())}, [&] { sum_in_order(b.stream(), sum, parts); });
+  const RankParts parts{b.random<float>({elements / 4}), b.random<float>({3, elements / 4}), 1};
+  b.run({0, static_cast<double>(2 * parts.own.bytes() + parts.others.bytes())},
+        [&] { sum_in_order(b.stream(), parts.own, parts); });
 }
 
 void rank_sums_added(benchmark::State& state) {
   Bench b(state);
-  const Tensor parts = b.random<float>({4, elements / 4}), sum = b.random<float>({elements / 4});
-  b.run({0, static_cast<double>(parts.bytes() + 2 * sum.bytes())}, [&] { add_in_order(b.stream(), sum, parts); });
+  const RankParts parts{b.random<float>({elements / 4}), b.random<float>({3, elements / 4}), 1};
+  const Tensor sum = b.random<float>({elements / 4});
+  b.run({0, static_cast<double>(parts.own.bytes() + parts.others.bytes() + 2 * sum.bytes())},
+        [&] { add_in_order(b.stream(), sum, parts); });
 }
 
 template <class T> void digests(benchmark::State& state) {

@@ -8,10 +8,14 @@
 #include <cstring>
 #include <functional>
 #include <future>
+#include <optional>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "core/comm/mpi_control.hpp"
+#include "core/comm/nccl/copy_engines.hpp"
 #include "core/comm/nccl/nccl_communicator.hpp"
 #include "core/comm/transfer.hpp"
 
@@ -104,12 +108,29 @@ class NcclBackEnd {
     ncclCommDestroy(comm);
   }
 
+  /// Every rank's bytes, as many from each, in rank order. Waits. Collective over `comm`.
+  std::vector<std::byte> gather(ncclComm_t comm, int size, std::span<const std::byte> mine) {
+    at_ = {"NCCL's start", log_.noted(), ""};
+    std::vector<std::byte> all(static_cast<std::size_t>(size) * mine.size());
+    void* memory = nullptr;
+    check(cudaMallocAsync(&memory, mine.size() + all.size(), native()), comm);
+    std::byte* const received = static_cast<std::byte*>(memory) + mine.size();
+    check(cudaMemcpyAsync(memory, mine.data(), mine.size(), cudaMemcpyHostToDevice, native()), comm);
+    check(ncclAllGather(memory, received, mine.size(), ncclUint8, comm, native()), comm);
+    device_.wait(stream_.record());
+    check(cudaMemcpyAsync(all.data(), received, all.size(), cudaMemcpyDeviceToHost, native()), comm);
+    check(cudaFreeAsync(memory, native()), comm);
+    device_.wait(stream_.record());
+    return all;
+  }
+  const std::string& host() const { return watch_.host(); }
+
   const CollectiveLog& log() const { return log_; }
   cudaStream_t native() const { return static_cast<cudaStream_t>(stream_.native()); }
 
-  /// Takes a slot for an operation of `group`; `start` calls NCCL for it, on `comm`. Returns the slot's number.
+  /// Takes a slot for an operation of `group`; `start` enqueues it. Returns the slot's number.
   template <class Start>
-  int begin(Stream& stream, const Operation& operation, const RankGroup& group, ncclComm_t comm, const Start& start) {
+  int begin(Stream& stream, const Operation& operation, const RankGroup& group, const Start& start) {
     const auto slot = std::find_if(slots_.begin(), slots_.end(), [](const Slot& s) { return !s.used; });
     require(slot != slots_.end(), "NCCL back end", "too many collectives under way");
     slot->used = true;
@@ -122,9 +143,7 @@ class NcclBackEnd {
       // kernel begin first.
       if (operation.collective == Collective::exchange_rows) stream.wait(stream_.record());
       const Region region(stream_, transfer_of(operation, group.place));
-      check(ncclGroupStart(), comm);
       start();
-      check(ncclGroupEnd(), comm);
     }
     slot->done = stream_.record();
     // A captured operation does not run now; during replays the watchdog watches the end of the graph instead.
@@ -143,6 +162,7 @@ class NcclBackEnd {
     s.used = false;
   }
 
+  void check(cudaError_t code, ncclComm_t comm) { check(code == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError, comm); }
   void check(ncclResult_t code, ncclComm_t comm) {
     if (code == ncclSuccess) return;
     const char* detail = comm ? ncclGetLastError(comm) : "";
@@ -226,21 +246,33 @@ class NcclBackEnd {
 
 class NcclCommunicator final : public Communicator {
  public:
-  NcclCommunicator(std::shared_ptr<NcclBackEnd> back_end, const RankGroup& group, Control& control)
-      : back_end_(std::move(back_end)), group_(group), comm_(back_end_->connect(group, control)) {}
-  ~NcclCommunicator() override { back_end_->disconnect(comm_); }
+  NcclCommunicator(std::shared_ptr<NcclBackEnd> back_end, const RankGroup& group, Control& control, bool copy_engines)
+      : back_end_(std::move(back_end)), group_(group), comm_(back_end_->connect(group, control)) {
+    if (copy_engines && size() > 1)
+      engines_.emplace(group.place, native(), back_end_->host(), [this](std::span<const std::byte> mine) {
+        return back_end_->gather(comm_, size(), mine);
+      });
+  }
+  ~NcclCommunicator() override {
+    engines_.reset();
+    back_end_->disconnect(comm_);
+  }
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
   int rank() const override { return group_.place.rank; }
   int size() const override { return group_.place.size; }
-  std::string name() const override { return "nccl"; }
+  std::string name() const override { return engines_ && engines_->any_open() ? "nccl and copy engines" : "nccl"; }
   const CollectiveLog* log() const override { return &back_end_->log(); }
   bool on_streams() const override { return true; }
 
+  void open(std::span<Exchange> exchanges) override {
+    if (engines_) engines_->open(exchanges);
+  }
+
   Pending submit(Stream& stream, const Operation& operation) override {
     operation.check(rank(), size());
-    return Pending(this, back_end_->begin(stream, operation, group_, comm_, [&] { start(operation); }));
+    return Pending(this, back_end_->begin(stream, operation, group_, [&] { start(operation); }));
   }
 
  protected:
@@ -249,6 +281,8 @@ class NcclCommunicator final : public Communicator {
 
  private:
   void start(const Operation& operation) {
+    if (engines_ && CopyEngines::takes(operation)) return back_end_->check(engines_->start(operation), comm_);
+    check(ncclGroupStart());
     for (const Exchange& exchange : operation.exchanges) {
       switch (operation.collective) {
         case Collective::all_gather: all_gather(exchange); break;
@@ -259,6 +293,7 @@ class NcclCommunicator final : public Communicator {
         case Collective::all_reduce_sum: all_reduce(exchange.receive, ncclSum); break;
       }
     }
+    check(ncclGroupEnd());
   }
 
   void all_gather(const Exchange& x) {
@@ -279,8 +314,8 @@ class NcclCommunicator final : public Communicator {
 
   void all_to_all(const Exchange& x) {
     const std::int64_t mine = x.counts[static_cast<std::size_t>(rank())];
-    if (size() == 1 && x.send.flat(x.displacements[0], mine).data == x.receive.data) return;
-    for (int r = 0; r < size(); ++r) swap(x, r, r * mine, mine);
+    for (int r = 0; r < size(); ++r)
+      if (r != rank()) swap(x, r, (r < rank() ? r : r - 1) * mine, mine);
   }
 
   void exchange_rows(const Exchange& x) {
@@ -335,6 +370,7 @@ class NcclCommunicator final : public Communicator {
   std::shared_ptr<NcclBackEnd> back_end_;
   RankGroup group_;
   ncclComm_t comm_;
+  std::optional<CopyEngines> engines_;
 };
 
 }  // namespace
@@ -344,7 +380,7 @@ Mesh nccl_mesh(MpiWatch& watch, const Ranks& ranks, Device& device, std::chrono:
   const auto back_end = std::make_shared<NcclBackEnd>(watch, device, timeout, options);
   const std::unique_ptr<Control> control = mpi_control(watch, timeout);
   return Mesh(ranks, [&](const RankGroup& group) {
-    return std::make_unique<NcclCommunicator>(back_end, group, *control);
+    return std::make_unique<NcclCommunicator>(back_end, group, *control, options.copy_engines);
   });
 }
 

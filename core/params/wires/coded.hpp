@@ -14,7 +14,7 @@ namespace tessera {
 /// arrays that travel.
 class CodedWire : public Wire {
  public:
-  std::span<const Exchange> exchanges(GroupId group, const Held& held) const final {
+  std::span<Exchange> exchanges(GroupId group, const Held& held) final {
     return exchanges_.of(group, held);
   }
   Operand operand(ParamId param, Side side, int place) const final {

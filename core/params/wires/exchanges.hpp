@@ -17,7 +17,7 @@ class Exchanges {
     for (std::size_t sides = 0; sides < sets; ++sides)
       if (contains(static_cast<Sides>(sides), part.sides)) at(group, part.place)[sides].push_back(exchange);
   }
-  std::span<const Exchange> of(GroupId group, const Held& held) const {
+  std::span<Exchange> of(GroupId group, const Held& held) {
     return of_[group][static_cast<std::size_t>(held.place)][static_cast<std::size_t>(held.sides)];
   }
 

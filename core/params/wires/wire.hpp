@@ -52,8 +52,8 @@ class Wire {
   virtual std::span<const Tensor> agreed(ProcessGroup processes) const = 0;
   /// Writes this rank's slices of Q(bf16(master)), in the form that travels, into the all-gather's buffers.
   virtual void stage(Stream& stream, std::span<const GroupId> groups) = 0;
-  /// Buffers of a group's all-gather; valid as long as the wire.
-  virtual std::span<const Exchange> exchanges(GroupId group, const Held& held) const = 0;
+  /// Buffers of a group's all-gather; valid as long as the wire. ParamSync opens them once.
+  virtual std::span<Exchange> exchanges(GroupId group, const Held& held) = 0;
   /// Post-processing of the all-gather: derives the stored arrays that have not travelled from those that have.
   virtual void consume(Stream& stream, GroupId group, const Held& held) = 0;
   /// The operand that products read: a parameter in one place, [out, in] (vectors: [n]; grouped: all members).

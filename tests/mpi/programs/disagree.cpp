@@ -33,7 +33,8 @@ class Call {
     std::exclusive_scan(counts_.begin(), counts_.end(), begins_.begin(), std::int64_t{0});
     const auto memory = [&](std::int64_t n) { return device.allocate(Category::batch, DType::u64, {n}); };
     const std::int64_t all = elements * group.size();
-    exchange_ = {memory(collective == Collective::all_gather ? elements : all), memory(all), counts_, begins_};
+    exchange_ = {memory(collective == Collective::all_gather ? elements : all),
+                 memory(collective == Collective::all_to_all ? all - elements : all), counts_, begins_};
     if (collective == Collective::exchange_rows) exchange_.arrivals = counts_;
   }
   Pending begin(Stream& stream) const { return group_.get().submit(stream, {collective_, {&exchange_, 1}, 7, "test"}); }

@@ -474,7 +474,7 @@ optimizer: matrices others lr beta1 beta2 eps weight_decay moments clip schedule
             R"(warmup_steps decay_steps min_lr max_skips skip_spikes
 optimizer.muon: momentum nesterov coefficients scale
 parallel: expert expert_room oversubscribe
-comm: timeout_s
+comm: timeout_s copy_engines
 checkpoint: dir every_steps keep_last keep_every expert_layout io mpio_hints async quantized )"
             R"(init_from init_missing init_ignore_extra
 debug: replica_hash_every trace profile)");

@@ -82,7 +82,7 @@ optimizer: {matrices: muon, others: adamw, lr: 1e-3, beta1: 0.8, beta2: 0.9, eps
             clip: 2, schedule: wsd, warmup_steps: 5, decay_steps: 20, min_lr: 1.0E-4, max_skips: 2,
             skip_spikes: 4.5,
             muon: {momentum: 0.9, nesterov: false, coefficients: polar_express, scale: rms}}
-comm: {timeout_s: 7}
+comm: {timeout_s: 7, copy_engines: false}
 checkpoint: {dir: out/all, every_steps: 7, keep_last: 3, keep_every: 21, expert_layout: discrete, io: direct,
              mpio_hints: {striping_factor: 8, romio_cb_write: "enable"}, async: false, quantized: true,
              init_from: runs/a, init_missing: [a.weight, b.weight], init_ignore_extra: true}
@@ -108,7 +108,7 @@ debug: {replica_hash_every: 5, trace: t.jsonl, profile: p.json}
   EXPECT_EQ(config.optimizer, (OptimizerConfig{MatrixRule::muon, OptimizerRule::adamw, 1e-3, 0.8, 0.9, 1e-6, 0,
                                                Moments::bf16, 2, Schedule::wsd, 5, 20, 1e-4, 2, 4.5,
                                                {0.9, false, MuonCoefficients::polar_express, MuonScale::rms}}));
-  EXPECT_EQ(config.comm, (CommConfig{7}));
+  EXPECT_EQ(config.comm, (CommConfig{7, false}));
   EXPECT_EQ(config.checkpoint, (CheckpointConfig{std::string("out/all"), 7, 3, 21, ExpertLayout::discrete,
                                                  CheckpointIo::direct,
                                                  {{"romio_cb_write", "enable"}, {"striping_factor", "8"}}, false, true,

@@ -18,6 +18,16 @@ constexpr float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeri
 constexpr float smallest = std::numeric_limits<float>::denorm_min(), largest = std::numeric_limits<float>::max();
 using Words = std::vector<std::int64_t>;
 
+/// The parts [parts, n] as rank `rank` has them.
+template <class T>
+RankParts parts_of(Device& device, const std::vector<T>& values, std::int64_t n, std::int64_t rank) {
+  const auto own = values.begin() + rank * n;
+  std::vector<T> others(values.begin(), own);
+  others.insert(others.end(), own + n, values.end());
+  return {test::on_device(device, Shape{n}, std::vector<T>(own, own + n)),
+          test::on_device(device, Shape{std::ssize(others) / n, n}, others), rank};
+}
+
 template <class T>
 class SumInOrder : public ::testing::Test {};
 using Sums = ::testing::Types<double, float>;
@@ -29,35 +39,43 @@ TYPED_TEST(SumInOrder, EqualsItsReferenceToTheBit) {
     for (std::int64_t n : {1, 33, 4096, 9001}) {
       const auto values = test::uniform<TypeParam>(parts * n, 1);
       const auto expected = reference::sum_in_order(std::span<const TypeParam>(values), parts);
-      const Tensor in = test::on_device(device, Shape{parts, n}, values), out = test::poisoned<TypeParam>(device, {n});
-      sum_in_order(device.compute(), out, in);
-      EXPECT_TRUE(test::same_bits(test::on_host<TypeParam>(device, out), expected));
-      const auto before = test::uniform<TypeParam>(n, 2);
-      const Tensor sums = test::on_device(device, Shape{n}, before);
-      add_in_order(device.compute(), sums, in);
-      EXPECT_TRUE(test::same_bits(test::on_host<TypeParam>(device, sums),
-                                  reference::add_in_order(std::span<const TypeParam>(before), values, parts)));
-      sum_in_order(device.compute(), in.flat(0, n), in);
-      EXPECT_TRUE(test::same_bits(test::on_host<TypeParam>(device, in.flat(0, n)), expected)) << "in place";
+      for (std::int64_t rank = 0; rank < parts; ++rank) {
+        const RankParts in = parts_of(device, values, n, rank);
+        const Tensor out = test::poisoned<TypeParam>(device, {n});
+        sum_in_order(device.compute(), out, in);
+        EXPECT_TRUE(test::same_bits(test::on_host<TypeParam>(device, out), expected));
+        const auto before = test::uniform<TypeParam>(n, 2);
+        const Tensor sums = test::on_device(device, Shape{n}, before);
+        add_in_order(device.compute(), sums, in);
+        EXPECT_TRUE(test::same_bits(test::on_host<TypeParam>(device, sums),
+                                    reference::add_in_order(std::span<const TypeParam>(before), values, parts)));
+        sum_in_order(device.compute(), in.own, in);
+        EXPECT_TRUE(test::same_bits(test::on_host<TypeParam>(device, in.own), expected)) << "in place";
+      }
     }
   }
 }
 
 TEST(SumInOrder, KeepsTheOrder) {
   Device device;
-  const Tensor in = test::on_device(device, Shape{3, 2}, std::vector<float>{1e8f, 1, -1e8f, 1e8f, 1, -1e8f});
-  const Tensor out = test::poisoned<float>(device, {2});
-  sum_in_order(device.compute(), out, in);
-  EXPECT_TRUE(test::same_bits(test::on_host<float>(device, out), std::vector<float>{1, (1 + 1e8f) - 1e8f}));
+  const std::vector<float> values{1e8f, 1, -1e8f, 1e8f, 1, -1e8f};
+  for (std::int64_t rank : {0, 1, 2}) {
+    const Tensor out = test::poisoned<float>(device, {2});
+    sum_in_order(device.compute(), out, parts_of(device, values, 2, rank));
+    EXPECT_TRUE(test::same_bits(test::on_host<float>(device, out), std::vector<float>{1, (1 + 1e8f) - 1e8f}));
+  }
 }
 
 TEST(SumInOrder, RefusesWhatDoesNotFit) {
   Device device;
-  const Tensor in = test::poisoned<float>(device, {3, 4});
+  const RankParts in{test::poisoned<float>(device, {4}), test::poisoned<float>(device, {2, 4}), 2};
+  const Tensor out = test::poisoned<float>(device, {4});
   EXPECT_THROW(sum_in_order(device.compute(), test::poisoned<float>(device, {5}), in), Error);
   EXPECT_THROW(sum_in_order(device.compute(), test::poisoned<double>(device, {4}), in), Error);
-  EXPECT_NO_THROW(
-      sum_in_order(device.compute(), test::poisoned<float>(device, {0}), test::poisoned<float>(device, {2, 0})));
+  EXPECT_THROW(sum_in_order(device.compute(), out, {in.own, in.others, 3}), Error);
+  EXPECT_THROW(sum_in_order(device.compute(), out, {in.own.flat(0, 3), in.others, 2}), Error);
+  EXPECT_NO_THROW(sum_in_order(device.compute(), out.flat(0, 0),
+                               {in.own.flat(0, 0), test::poisoned<float>(device, {2, 0}), 0}));
 }
 
 Tensor no_words(Device& device) { return test::on_device(device, Words(ExactSum::words, 0)); }
