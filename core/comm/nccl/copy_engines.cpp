@@ -72,7 +72,6 @@ CopyEngines::CopyEngines(const RankIn& place, cudaStream_t stream, const std::st
 }
 
 CopyEngines::~CopyEngines() {
-  cudaStreamSynchronize(stream_);
   for (const auto& [key, memory] : imported_) cudaIpcCloseMemHandle(memory);
   if (!imported_.empty()) agreed(true);  // a rank must not free memory that another one has open
   cudaFree(flags_);
@@ -171,7 +170,8 @@ cudaError_t CopyEngines::copy(const Operation& operation, int to) const {
 cudaError_t CopyEngines::signal(Moment moment) const {
   const int size = place_.size, flag = static_cast<int>(moment) * size + place_.rank;
   for (int i = 1; i < size; ++i) {
-    auto* const theirs = reinterpret_cast<std::uint32_t*>(flags_of_[static_cast<std::size_t>((place_.rank + i) % size)]);
+    const auto there = static_cast<std::size_t>((place_.rank + i) % size);
+    auto* const theirs = reinterpret_cast<std::uint32_t*>(flags_of_[there]);
     const cudaError_t code =
         cudaMemcpyAsync(theirs + flag, flags_ + 2 * size, sizeof *flags_, cudaMemcpyDeviceToDevice, stream_);
     if (code != cudaSuccess) return code;

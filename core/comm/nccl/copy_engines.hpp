@@ -26,7 +26,8 @@ class CopyEngines {
   /// Gathers bytes of every rank, as many from each, in rank order. Collective over the communicator.
   using Gather = std::function<std::vector<std::byte>(std::span<const std::byte>)>;
 
-  /// `host` names this rank's host. Collective over the communicator, as are open() and the destructor.
+  /// `host` names this rank's host. Collective over the communicator, as are open() and the destructor. The stream must
+  /// have ended its operations before the destructor.
   CopyEngines(const RankIn& place, cudaStream_t stream, const std::string& host, Gather gather);
   ~CopyEngines();
   CopyEngines(const CopyEngines&) = delete;

@@ -101,8 +101,9 @@ class NcclBackEnd {
     return comm;
   }
 
+  void end_operations() { device_.wait(stream_.record()); }
+
   void disconnect(ncclComm_t comm) {
-    device_.wait(stream_.record());
     watch_call("NCCL's end", [&] { return ncclCommFinalize(comm); });
     std::erase(comms_, comm);
     ncclCommDestroy(comm);
@@ -110,17 +111,18 @@ class NcclBackEnd {
 
   /// Every rank's bytes, as many from each, in rank order. Waits. Collective over `comm`.
   std::vector<std::byte> gather(ncclComm_t comm, int size, std::span<const std::byte> mine) {
-    at_ = {"NCCL's start", log_.noted(), ""};
+    at_ = {"the exchange of addresses", log_.noted(), ""};
     std::vector<std::byte> all(static_cast<std::size_t>(size) * mine.size());
     void* memory = nullptr;
     check(cudaMallocAsync(&memory, mine.size() + all.size(), native()), comm);
     std::byte* const received = static_cast<std::byte*>(memory) + mine.size();
     check(cudaMemcpyAsync(memory, mine.data(), mine.size(), cudaMemcpyHostToDevice, native()), comm);
     check(ncclAllGather(memory, received, mine.size(), ncclUint8, comm, native()), comm);
-    device_.wait(stream_.record());
+    watch_for(stream_.record(), -1);
+    end_operations();
     check(cudaMemcpyAsync(all.data(), received, all.size(), cudaMemcpyDeviceToHost, native()), comm);
     check(cudaFreeAsync(memory, native()), comm);
-    device_.wait(stream_.record());
+    end_operations();
     return all;
   }
   const std::string& host() const { return watch_.host(); }
@@ -162,7 +164,9 @@ class NcclBackEnd {
     s.used = false;
   }
 
-  void check(cudaError_t code, ncclComm_t comm) { check(code == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError, comm); }
+  void check(cudaError_t code, ncclComm_t comm) {
+    check(code == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError, comm);
+  }
   void check(ncclResult_t code, ncclComm_t comm) {
     if (code == ncclSuccess) return;
     const char* detail = comm ? ncclGetLastError(comm) : "";
@@ -254,6 +258,7 @@ class NcclCommunicator final : public Communicator {
       });
   }
   ~NcclCommunicator() override {
+    back_end_->end_operations();
     engines_.reset();
     back_end_->disconnect(comm_);
   }
