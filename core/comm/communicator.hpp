@@ -93,7 +93,7 @@ class Communicator {
   /// Announces the exchanges of an all_gather or all_to_all that will be submitted again and again, copies of them
   /// included: a back end whose ranks can write to each other's memory fills in Exchange::peers, and then moves them by
   /// copy engines. Same bits. The communicator must not outlive their memory. Collective over this group.
-  virtual void open(std::span<Exchange> /*exchanges*/) {}
+  virtual void open(std::span<Exchange* const> /*exchanges*/) {}
 
   /// Begins an operation behind the work that `stream` holds so far. Collective over this group.
   virtual Pending submit(Stream& stream, const Operation& operation) = 0;

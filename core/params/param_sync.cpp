@@ -69,17 +69,21 @@ void ParamSync::make_wires(const Masters& masters) {
 /// Opens the buffers of all gathers and reductions, once. Not in the constructor, which is Local. Collective.
 void ParamSync::open_buffers() {
   if (std::exchange(opened_, true)) return;
-  for (ParamGroup& group : groups_) {
-    if (group.place.size == 1) continue;
-    Communicator& ranks = mesh_.of(group.processes);
-    if (rules_.order == ReduceOrder::rank)
-      for (std::vector<Exchange>& received : group.reduction) ranks.open(received);
-    const auto open = [&](const Held& held) {
-      for (const std::unique_ptr<Wire>& wire : wires_) ranks.open(wire->exchanges(group.id, held));
+  for (ProcessGroup processes : {ProcessGroup::dense, ProcessGroup::expert}) {
+    std::vector<Exchange*> all;
+    const auto add = [&](std::span<Exchange> exchanges) {
+      for (Exchange& exchange : exchanges) all.push_back(&exchange);
     };
-    if (!group.pooled()) open({});
-    for (int place = 0; group.pooled() && place < static_cast<int>(weight_slots); ++place)
-      for (Sides sides : {Sides::rowwise, Sides::columnwise, Sides::both}) open({place, sides});
+    for (ParamGroup& group : groups_) {
+      if (group.processes != processes || group.place.size == 1) continue;
+      if (rules_.order == ReduceOrder::rank)
+        for (std::vector<Exchange>& received : group.reduction) add(received);
+      for (const std::unique_ptr<Wire>& wire : wires_)
+        for (int place = 0; place < static_cast<int>(group.residences.size()); ++place)
+          for (Sides sides : {Sides::rowwise, Sides::columnwise, Sides::both})
+            if (group.pooled() || sides == Sides::both) add(wire->exchanges(group.id, {place, sides}));
+    }
+    if (!all.empty()) mesh_.of(processes).open(all);
   }
 }
 

@@ -271,8 +271,11 @@ class Collectives : public testing::TestWithParam<BackEnd> {
   Pending begin(Collective collective, const std::vector<const Case*>& of) {
     std::vector<Exchange> exchanges;  // may be destroyed before the operation has ended; counts and buffers may not
     for (const Case* c : of) exchanges.push_back(c->exchange());
-    if (GetParam().opens && (collective == Collective::all_gather || collective == Collective::all_to_all))
-      communicator->open(exchanges);
+    if (GetParam().opens && (collective == Collective::all_gather || collective == Collective::all_to_all)) {
+      std::vector<Exchange*> opened;
+      for (Exchange& exchange : exchanges) opened.push_back(&exchange);
+      communicator->open(opened);
+    }
     return communicator->submit(stream(), {collective, exchanges, static_cast<int>(cases.size()), "conformance"});
   }
   void run(Collective collective, const Case& c) { begin(collective, {&c}).wait(stream()); }
@@ -419,7 +422,7 @@ TEST_P(Collectives, RefusesWhatExchangeDoesNotAllow) {
   refused(Collective::all_to_all, wrong);
   refused(Collective::reduce_scatter, wrong);
   wrong = sound.exchange();
-  wrong.receive = wrong.receive.flat(0, wrong.receive.elements() - 1);
+  wrong.receive = wrong.send.flat(0, wrong.receive.elements() + 1);
   refused(Collective::all_to_all, wrong);
   wrong = sound.exchange();
   wrong.send = wrong.send.flat(0, wrong.send.elements() - 1);

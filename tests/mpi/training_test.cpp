@@ -311,10 +311,10 @@ void expect_same(const Held& eager, const Held& other, const std::string& what) 
   EXPECT_EQ(eager.collectives, other.collectives) << what;
 }
 
-// The first two steps run eagerly, the third is captured and run, later ones are replays, except for steps that follow
-// an evaluation: it leaves weights Ready, where a step leaves them Staged.
+// The first two steps run eagerly, the third is captured and run, later ones are replays, except for steps 5 to 8,
+// which are profiled, and steps that follow an evaluation: it leaves weights Ready, where a step leaves them Staged.
 TEST(Training, AReplayedStepIsTheSameBits) {
-  constexpr std::int64_t steps = 9;
+  constexpr std::int64_t steps = 13;
   for (RunConfig config : {dense(Compute::fp32), mixture(Compute::bf16)})
     for (const std::int64_t micro : {1, 3}) {
       if (12 / mpi().size() % micro != 0) continue;
@@ -328,26 +328,26 @@ TEST(Training, AReplayedStepIsTheSameBits) {
       config.run.graph = true;
       const Held replayed = held_by(config);
       expect_same(eager, replayed, "replayed");
-      // Evaluations follow steps 4, 8 and 9, so steps 5 and 9 run eagerly.
-      EXPECT_EQ(replayed.replays, replayed.on_streams ? steps - 3 - (evaluated ? 2 : 0) : 0);
+      // Evaluations follow steps 4, 8, 12 and 13, so steps 9 and 13 run eagerly.
+      EXPECT_EQ(replayed.replays, replayed.on_streams ? steps - 7 - (evaluated ? 2 : 0) : 0);
     }
 }
 
 TEST(Training, ReplaysGoWithOverlapsAndWithWhatReadsTheStateBetween) {
   RunConfig config = mixture(Compute::bf16);
-  config.run.steps = 8;
+  config.run.steps = 12;
   for (bool overlap : {false, true}) {
     config.gather.overlap = config.reduce.overlap = overlap;
     config.run.graph = false;
     const Held eager = held_by(config);
     config.run.graph = true;
     const Held saved = held_by(config, [](Training& training, std::int64_t step) {
-      if (step == 5) training.state();
+      if (step == 9) training.state();
     });
     expect_same(eager, saved, "saved");
     EXPECT_EQ(saved.replays, saved.on_streams ? 5 : 0);
     const Held settled = held_by(config, [](Training& training, std::int64_t step) {
-      if (step == 5) training.engine().sync().settle(training.engine().stream());
+      if (step == 9) training.engine().sync().settle(training.engine().stream());
     });
     expect_same(eager, settled, "settled");
     EXPECT_EQ(settled.replays, settled.on_streams ? (overlap ? 4 : 5) : 0);

@@ -73,18 +73,18 @@ CopyEngines::CopyEngines(const RankIn& place, cudaStream_t stream, const std::st
 
 CopyEngines::~CopyEngines() {
   for (const auto& [key, memory] : imported_) cudaIpcCloseMemHandle(memory);
-  if (!imported_.empty()) agreed(true);  // a rank must not free memory that another one has open
+  agreed(true);  // a rank must not free memory that another one has open
   cudaFree(flags_);
 }
 
-void CopyEngines::open(std::span<Exchange> exchanges) {
+void CopyEngines::open(std::span<Exchange* const> exchanges) {
   if (flags_of_.empty() || exchanges.empty()) return;
   std::vector<void*> mine;
-  for (const Exchange& x : exchanges) mine.push_back(x.receive.elements() > 0 ? x.receive.data : nullptr);
+  for (const Exchange* x : exchanges) mine.push_back(x->receive.elements() > 0 ? x->receive.data : nullptr);
   std::optional<std::vector<Addresses>> shared = share(mine);
   if (!shared) return;
   for (std::size_t i = 0; i < exchanges.size(); ++i)
-    exchanges[i].peers = opened_.emplace_back(std::move((*shared)[i]));
+    exchanges[i]->peers = opened_.emplace_back(std::move((*shared)[i]));
 }
 
 /// The addresses of `mine`, buffer by buffer, in every rank's memory, mapped into this process; nullptr where a buffer

@@ -35,7 +35,7 @@ class CopyEngines {
 
   /// Maps the receive buffers into the address spaces of all ranks and fills Exchange::peers. Leaves the exchanges as
   /// they are if a rank cannot.
-  void open(std::span<Exchange> exchanges);
+  void open(std::span<Exchange* const> exchanges);
   bool any_open() const { return !opened_.empty(); }
   /// Whether start() can run an operation: an all_gather or all_to_all of opened exchanges. The same on all ranks.
   static bool takes(const Operation& operation);

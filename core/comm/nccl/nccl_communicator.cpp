@@ -271,7 +271,7 @@ class NcclCommunicator final : public Communicator {
   const CollectiveLog* log() const override { return &back_end_->log(); }
   bool on_streams() const override { return true; }
 
-  void open(std::span<Exchange> exchanges) override {
+  void open(std::span<Exchange* const> exchanges) override {
     if (engines_) engines_->open(exchanges);
   }
 
