@@ -32,7 +32,8 @@ int eval(const EvalOptions& options, Mpi& mpi, Control& control) {
   control.agree(problems_with_weights(given, *run.plan, {}));
   const Runtime runtime(static_cast<int>(config.run.threads.get()), run.gpu);
   Device device;
-  Mesh mesh = mpi.mesh(device, run.plan->ranks, std::chrono::seconds(config.comm.timeout_s));
+  Mesh mesh = mpi.mesh(device, run.plan->ranks, std::chrono::seconds(config.comm.timeout_s),
+                       {.copy_engines = config.comm.copy_engines});
   std::vector<Record> no_records;
   const auto training = make_on_all<Training>(control, device, *run.plan, run.batches(), mesh, control, no_records);
   return or_end_all_ranks(mpi, [&] {

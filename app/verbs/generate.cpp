@@ -195,7 +195,8 @@ int generate(const GenerateOptions& options, Mpi& mpi, Control& control) {
   const RunPlan plan = plan_of(given, std::ssize(prompt.ids) + count - 1, gpu, mpi, control);
   const Runtime runtime(static_cast<int>(given.config.run.threads.get()), gpu);
   Device device;
-  Mesh mesh = mpi.mesh(device, plan.ranks, std::chrono::seconds(given.config.comm.timeout_s));
+  Mesh mesh = mpi.mesh(device, plan.ranks, std::chrono::seconds(given.config.comm.timeout_s),
+                       {.copy_engines = given.config.comm.copy_engines});
   const auto made = make_on_all<Decoder>(control, device, plan, mesh);
   Decoder& decoder = *made;
   return or_end_all_ranks(mpi, [&] {
