@@ -10,8 +10,9 @@ namespace tessera {
 
 /// Ends a run before its last step, agreed by all ranks between two steps: by a signal to any rank (TERM, USR1, USR2,
 /// INT), --stop-at or --time-limit. A second INT more than a second after the first ends the process at once. One a
-/// process; make it before MPI: from then on signals are handled and time counts. Signals stay handled until the
-/// process ends, so that one after the last step does not change the exit code.
+/// process; make it before MPI and all threads: from then on time counts, and a thread of its own takes the signals,
+/// which all others block. It does so until the process ends, so that a signal after the last step does not change the
+/// exit code.
 class Stop {
  public:
   struct Limits {

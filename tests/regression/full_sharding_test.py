@@ -274,13 +274,13 @@ class Moved(Bench):
         self.moves("bf16", "none", "unit", 2, "moe")  # experts of the first block stay for the next micro-batch
 
     def test_memory_falls_with_ranks(self):
-        """All memory halves with twice the ranks, except two slots, received gradients, and unshared memory."""
+        """All memory halves with twice the ranks, except two slots, the gradients of the other ranks (3/4 after 1/2), and unshared memory."""
         self.run_of("many", "bf16", "odd", 2, "run.steps=1", "model.layers=12", "sharding=full", micro=3)
         kept = ("weights", "gradients", "masters", "optimizer")
         of = {ranks: self.planned("many", ranks, "model.layers=12", "sharding=full")["memory"] for ranks in (2, 4)}
         for category in kept:
             self.assertAlmostEqual(of[4][category] / of[2][category], 0.5, delta=0.02, msg=category)
-        self.assertLessEqual(of[4]["staging"], of[2]["staging"] * 1.05)
+        self.assertLessEqual(of[4]["staging"], of[2]["staging"] * 1.5)
 
 
 class Limited(Bench):
