@@ -1,12 +1,12 @@
 #include "app/training/stop.hpp"
 
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
-#include <optional>
 #include <thread>
 
 #include "kernels/base/error.hpp"
@@ -28,37 +28,50 @@ int number_of(int signal) {
   return static_cast<int>(found - std::begin(causes)) + 1;
 }
 
-using Clock = std::chrono::steady_clock;
+std::atomic<int> asked = 0;                 // the first signal; 0: none
+std::atomic<std::int64_t> interrupted = 0;  // time of the first INT, milliseconds of the monotonic clock; 0: not yet
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free);
 
-std::atomic<int> asked = 0;                     // the first signal; 0: none
-std::optional<Clock::time_point> interrupted;   // time of the first INT; the listening thread's own
+std::int64_t milliseconds() {
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC, &time);  // async-signal-safe
+  return time.tv_sec * 1000 + time.tv_nsec / 1000000;
+}
 
-void take(int signal) {
+extern "C" void on_signal(int signal) {
   int none = 0;
   asked.compare_exchange_strong(none, signal);
   if (signal != SIGINT) return;
-  const Clock::time_point now = Clock::now();
-  if (interrupted && now - *interrupted > std::chrono::seconds(1)) _exit(static_cast<int>(Exit::internal));
-  if (!interrupted) interrupted = now;
+  const std::int64_t first = interrupted, now = milliseconds();
+  if (first != 0 && now - first > 1000) _exit(static_cast<int>(Exit::internal));
+  if (first == 0) interrupted = now;
 }
 
 /// Takes the signals of `causes` until the process ends.
 void listen(const sigset_t& signals) {
   for (int signal = 0;;)
-    if (sigwait(&signals, &signal) == 0) take(signal);
+    if (sigwait(&signals, &signal) == 0) on_signal(signal);
 }
 
 }  // namespace
 
-// No handlers: one would run on any thread, on that thread's stack, of which oneDNN's generated products (seen with 2.6
-// and AVX2) use more below the stack pointer than the red zone that a signal leaves alone: seen as damaged heaps.
+// Signals are blocked where anything is computed: a handler that interrupts a product of oneDNN on the product's stack
+// damages what the generated code keeps there (seen with 2.6 and AVX2: damaged heaps, crashes). The handler is for
+// threads of libraries that were there before.
 Stop::Stop() {
+  asked = 0;
+  interrupted = 0;
   sigset_t signals;
   sigemptyset(&signals);
-  for (const Cause& cause : causes)
-    if (cause.signal != 0) sigaddset(&signals, cause.signal);
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;
+  for (const Cause& cause : causes) {
+    if (cause.signal == 0) continue;
+    sigaction(cause.signal, &action, nullptr);
+    sigaddset(&signals, cause.signal);
+  }
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // here, and in every thread that is made from now on
-  asked = 0;
   static const bool listens = [&] {
     std::thread(listen, signals).detach();
     return true;
