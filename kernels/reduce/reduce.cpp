@@ -55,6 +55,7 @@ void sum_as(Stream& stream, const Tensor& out, const RankParts& parts) {
   switch (parts.others.shape[0]) {
     case 0: return sum_as<T, more, 1>(stream, out, parts);
     case 1: return sum_as<T, more, 2>(stream, out, parts);
+    case 2: return sum_as<T, more, 3>(stream, out, parts);
     case 3: return sum_as<T, more, 4>(stream, out, parts);
     case 7: return sum_as<T, more, 8>(stream, out, parts);
     default: return sum_as<T, more, 0>(stream, out, parts);
