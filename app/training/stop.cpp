@@ -7,6 +7,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <mutex>
 #include <thread>
 
 #include "kernels/base/error.hpp"
@@ -72,11 +73,8 @@ Stop::Stop() {
     sigaddset(&signals, cause.signal);
   }
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // here, and in every thread that is made from now on
-  static const bool listens = [&] {
-    std::thread(listen, signals).detach();
-    return true;
-  }();
-  static_cast<void>(listens);
+  static std::once_flag listens;
+  std::call_once(listens, [&] { std::thread(listen, signals).detach(); });
 }
 
 bool Stop::due(std::int64_t step, std::chrono::duration<double> save, Control& control) {

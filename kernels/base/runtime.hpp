@@ -11,7 +11,7 @@ struct Gpu {
   std::string uuid;  ///< identifies the GPU in all processes that see it
   std::string capability;  ///< compute capability, "9.0"
   std::int64_t memory = 0;  ///< bytes
-  int peers = 0;  ///< other GPUs to whose memory it can copy
+  int peers = 0;  ///< other GPUs that this process sees, to whose memory it can copy
 };
 
 /// Initialises Kokkos and finalises it. One a process; must outlive every Device. `threads` 0: as the environment says.
