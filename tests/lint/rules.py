@@ -48,6 +48,8 @@ RULES = [
     Rule("cuda-switch", "one source for host and GPU: what differs lies in kernels/base and *_cuda.cu",
          r"#\s*(if|ifdef|ifndef|elif)\b.*\b(KOKKOS_ENABLE_CUDA|__CUDACC__|__CUDA_ARCH__|TESSERA_CUDA)\b", allowed=r"^kernels/base/|_cuda\.cu$",
          bad=("core/device/device.cpp", "#ifdef KOKKOS_ENABLE_CUDA"), good=("kernels/base/launch.hpp", "#if defined(KOKKOS_ENABLE_CUDA)")),
+    Rule("cuda-header", "a machine without a GPU toolkit compiles every .hpp: headers that need one are .cuh", r"#include <(cuda|cublas|cudnn|nccl|cutlass|cute)[\w/.]*>",
+         where=r"\.hpp$", bad=("core/comm/a.hpp", "#include <cuda_runtime.h>"), good=("core/comm/a.cuh", "#include <cuda_runtime.h>")),
     # The step.
     Rule("parallel", "launch() is the only door: it names the instance, counts, and checks the functor's size",
          r"\bparallel_(for|reduce|scan)\b", allowed=r"^kernels/base/launch\.hpp$",

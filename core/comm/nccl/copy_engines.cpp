@@ -1,4 +1,4 @@
-#include "core/comm/nccl/copy_engines.hpp"
+#include "core/comm/nccl/copy_engines.cuh"
 
 #include <cuda.h>
 

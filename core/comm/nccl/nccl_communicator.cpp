@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "core/comm/mpi_control.hpp"
-#include "core/comm/nccl/copy_engines.hpp"
+#include "core/comm/nccl/copy_engines.cuh"
 #include "core/comm/nccl/nccl_communicator.hpp"
 #include "core/comm/transfer.hpp"
 
