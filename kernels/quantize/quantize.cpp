@@ -170,8 +170,7 @@ void block_amax(Stream& stream, const QuantizeTable& table, const Tensor& amaxes
 void partial_cast(Stream& stream, const QuantizeTable& table, const Tensor& amaxes) {
   const Amaxes in = amaxes_of(table, amaxes, "partial_cast");
   const FormatTraits format = traits_of(table.format());
-  require(!table.scales_travel() || table.whole_block_rows(), "partial_cast",
-          "scales travel in whole rows of blocks only");
+  require(table.whole_block_rows_where_scales_travel(), "partial_cast", "scales travel in whole rows of blocks only");
   require(!format.scaled || format.agreement != formats::Agreement::nothing, "partial_cast",
           "this format travels as bf16");
   const Counted counted(stream, Purpose::weight);

@@ -1,6 +1,7 @@
 #include "kernels/quantize/table.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 #include <tuple>
@@ -396,30 +397,38 @@ quantizer::TableView quantizer::view_of_apart(FormatId format, const QuantizedMa
   });
 }
 
+namespace {
+
+/// Whether what is owned of a matrix consists of whole blocks of every copy that is made.
+bool owns_whole_block_rows(const Descriptor& d, formats::Block block) {
+  const std::int64_t elements = d.matrix.elements();
+  if (elements == 0) return true;
+  const auto splits = [&](std::int64_t position, const quantizer::Place& copy, int rows) {
+    const std::int64_t inside = position % d.stride;
+    return (copy.data || copy.scales) && inside < elements && inside % (rows * d.matrix.columns) != 0;
+  };
+  return std::ranges::none_of(std::array{d.begin, d.end}, [&](std::int64_t cut) {
+    return splits(cut, d.side[0], block.rows) || splits(cut, d.side[1], block.columns);
+  });
+}
+
+}  // namespace
+
 bool QuantizeTable::whole_block_rows() const {
   const formats::Block block = traits_of(format_).block;
-  return std::all_of(descriptors_.begin(), descriptors_.end(), [&](const Descriptor& d) {
-    const std::int64_t elements = d.matrix.elements();
-    if (elements == 0) return true;
-    const auto splits = [&](std::int64_t position, const quantizer::Place& copy, int rows) {
-      const std::int64_t inside = position % d.stride;
-      return (copy.data || copy.scales) && inside < elements && inside % (rows * d.matrix.columns) != 0;
-    };
-    for (const std::int64_t cut : {d.begin, d.end})
-      if (splits(cut, d.side[0], block.rows) || splits(cut, d.side[1], block.columns)) return false;
-    return true;
-  });
+  return std::ranges::all_of(descriptors_, [&](const Descriptor& d) { return owns_whole_block_rows(d, block); });
+}
+
+bool QuantizeTable::whole_block_rows_where_scales_travel() const {
+  const formats::Block block = traits_of(format_).block;
+  return std::ranges::all_of(
+      descriptors_, [&](const Descriptor& d) { return !d.block_scales || owns_whole_block_rows(d, block); });
 }
 
 bool QuantizeTable::whole() const {
   return std::all_of(descriptors_.begin(), descriptors_.end(), [](const Descriptor& d) {
     return d.members == 0 || (d.begin == 0 && d.end == (d.members - 1) * d.stride + d.matrix.elements());
   });
-}
-
-bool QuantizeTable::scales_travel() const {
-  return std::any_of(descriptors_.begin(), descriptors_.end(),
-                     [](const Descriptor& d) { return d.block_scales != nullptr; });
 }
 
 }  // namespace tessera

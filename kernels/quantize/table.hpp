@@ -85,8 +85,8 @@ class QuantizeTable {
   }
 
   bool whole_block_rows() const;  ///< whether owned elements are whole blocks of every copy that is made
-  bool whole() const;             ///< whether every element of every matrix is owned
-  bool scales_travel() const;     ///< whether a matrix has `block_scales`
+  bool whole_block_rows_where_scales_travel() const;  ///< the same of the matrices that have `block_scales`
+  bool whole() const;                                 ///< whether every element of every matrix is owned
   const std::vector<quantizer::Descriptor>& descriptors() const { return descriptors_; }
   quantizer::TableView view() const;
 

@@ -1,5 +1,5 @@
-"""Weights held quantized: the stored bytes equal what `tessera quantize` makes of the masters, and the number of launches
-does not depend on the number of weights.
+"""Weights held quantized: the stored bytes equal what `tessera quantize` makes of the masters, the number of launches does
+not depend on the number of weights, and a quantized output layer goes with Muon's matrices.
 
 usage: held_weights_test.py TESSERA MPIEXEC [TEST...]
 """
@@ -62,6 +62,14 @@ class HeldWeights(held_runs.HeldRuns):
         off = [quantize(self.run_of(f"off{i}", recipe, "single", 1, *sets, steps=3)) for i, sets in enumerate(sizes[:2])]
         self.assertEqual(off[0]["weights"], 2 * off[1]["weights"])
 
+    def head(self, recipe):
+        """A quantized output layer is cut anywhere, beside Muon's matrices, which travel whole and with their scales."""
+        for ranks in (3, 4):
+            sets = ("optimizer.matrices=muon", "precision.quantize_head=true")
+            off = self.run_of(f"off{ranks}", recipe, "dense", ranks, *sets)
+            on = self.run_of(f"on{ranks}", recipe, "dense", ranks, *sets, QUANTIZED)
+            self.expect_same(off, on, (recipe, ranks))
+
     def expect_stored(self, weights, file, what):
         seen = 0
         for name, arrays in weights.items():
@@ -81,7 +89,7 @@ class HeldWeights(held_runs.HeldRuns):
 
 
 for one in RECIPES:
-    for case in ("stored_bytes", "launches"):
+    for case in ("stored_bytes", "launches", "head"):
         setattr(HeldWeights, f"test_{case}_{one}", lambda self, one=one, case=case: getattr(self, case)(one))
 
 if __name__ == "__main__":
