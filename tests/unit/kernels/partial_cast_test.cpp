@@ -280,6 +280,50 @@ TYPED_TEST(PartialCast, ScalesThatTravelAreExpandedByBuildColumnwise) {
   }
 }
 
+enum class Tables { one, two };
+
+/// What a rank's cast writes of weights that are cut anywhere, whose scales every rank computes, and of a matrix that
+/// it owns, whose scales travel.
+template <class F>
+std::vector<std::vector<std::uint8_t>> cast_beside_a_whole_matrix(Device& device, Tables tables) {
+  const World<F> world(29);
+  Rank<F> rank(device, world.list, world.masters, 5, world.total - 3);
+  const Matrix m{128, 256};
+  GuardedCopy<F> row(device, Side::rowwise, m, 1), column(device, Side::columnwise, m, 1);
+  Guarded block_scales(device, dtype_of<typename F::Scale>, formats::blocks<F>(Side::rowwise, m).elements());
+  QuantizedMatrix whole;
+  whole.matrix = m;
+  whole.members = 1;
+  whole.values = test::on_device(device, test::wild(m.elements(), 31, false));
+  whole.rowwise = row.copy();
+  whole.columnwise = column.copy();
+  if (F::columnwise == formats::Columnwise::shared) whole.columnwise.data = whole.rowwise.data;
+  whole.block_scales = block_scales.inner;
+  std::vector<std::vector<QuantizedMatrix>> parts = {rank.items};
+  if (tables == Tables::two) parts.emplace_back();
+  parts.back().push_back(whole);
+  for (const auto& part : parts) {
+    std::vector<QuantizeTable> table;
+    table.push_back(test::placed(device, formats::id_of<F>, part));
+    cast<F>(device, table);
+  }
+  std::vector<std::vector<std::uint8_t>> written = {row.data.bytes(device), block_scales.bytes(device)};
+  for (const GuardedCopy<F>& copy : rank.rowwise) {
+    written.push_back(copy.data.bytes(device));
+    written.push_back(copy.scales.bytes(device));
+  }
+  return written;
+}
+
+TYPED_TEST(PartialCast, ScalesTravelBesideMatricesThatAreCutAnywhere) {
+  if constexpr (TypeParam::scaled) {
+    const auto one = cast_beside_a_whole_matrix<TypeParam>(this->device, Tables::one);
+    EXPECT_EQ(one, cast_beside_a_whole_matrix<TypeParam>(this->device, Tables::two));
+    for (const std::vector<std::uint8_t>& bytes : {one[0], one[1]})
+      EXPECT_FALSE(std::ranges::all_of(bytes, [](std::uint8_t byte) { return byte == 0xFF; }));
+  }
+}
+
 TYPED_TEST(PartialCast, GivesEqualBitsAHundredTimes) {
   using F = TypeParam;
   const Matrix m{160, 96};
@@ -392,6 +436,24 @@ TEST(PartialCast, RefusesWhatTravelsAsBf16AndWrongAmaxes) {
   const QuantizeTable tiles = table(formats::id_of<formats::Mxfp8Tiles>, {32, 32}, bytes, scales, {});
   EXPECT_THROW(partial_cast(device.compute(), tiles, test::poisoned(device, DType::bf16, {2})), Error);
   EXPECT_THROW(partial_cast(device.compute(), tiles, test::poisoned<float>(device, {1})), Error);
+}
+
+TEST(PartialCast, RefusesToSendScalesOfBlocksThatAreCut) {
+  Device device;
+  const auto cast_from = [&](std::int64_t row) {
+    QuantizedMatrix item;
+    item.matrix = {64, 64};
+    item.begin = ElementIndex(row * 64);
+    item.values = test::on_device(device, std::vector<float>(static_cast<std::size_t>((64 - row) * 64), 1.0f));
+    item.rowwise = {test::poisoned<std::uint8_t>(device, {64 * 64}), {}, {}, {}};
+    item.block_scales = test::poisoned<std::uint8_t>(device, {4});
+    const QuantizeTable table = test::placed(device, formats::id_of<formats::Mxfp8Tiles>, {item});
+    const Tensor amaxes = test::poisoned(device, DType::bf16, {table.amax_entries()});
+    block_amax(device.compute(), table, amaxes);
+    partial_cast(device.compute(), table, amaxes);
+  };
+  EXPECT_THROW(cast_from(1), Error);
+  EXPECT_NO_THROW(cast_from(32));
 }
 
 }  // namespace
