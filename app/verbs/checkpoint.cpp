@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -141,6 +142,15 @@ struct Pair {
   }
 };
 
+/// Values of the counters that differ, by path; null in a checkpoint that lacks one.
+std::map<std::string, std::array<Json, 2>> differing(const StateCounters& a, const StateCounters& b) {
+  std::map<std::string, std::array<Json, 2>> values;
+  StateCounters::visit(a, [&](const char* path, const auto& value) { values[path][0] = value; });
+  StateCounters::visit(b, [&](const char* path, const auto& value) { values[path][1] = value; });
+  std::erase_if(values, [](const auto& counter) { return counter.second[0] == counter.second[1]; });
+  return values;
+}
+
 }  // namespace
 
 int run_checkpoint_ls(const CheckpointOptions& options) {
@@ -226,8 +236,12 @@ int run_checkpoint_diff(const CheckpointOptions& options) {
     tensors.push_back({{"name", path}, {"max_abs", difference ? Json(*difference) : Json()}});
     if (options.format == Format::text && !same) fmt::print("{:<60} {}\n", path, pair.text(difference));
   }
+  const auto counters = differing(a.manifest().counters, b.manifest().counters);
+  if (options.format == Format::text)
+    for (const auto& [path, values] : counters)
+      fmt::print("{:<60} {}; {}\n", path, values[0].dump(), values[1].dump());
   if (options.format == Format::json)
-    fmt::print("{}\n", Json{{"equal", equal}, {"tensors", tensors}}.dump());
+    fmt::print("{}\n", Json{{"equal", equal}, {"tensors", tensors}, {"counters", counters}}.dump());
   else
     fmt::print("{}\n", equal ? "equal" : "different");
   return equal ? 0 : 1;
