@@ -244,7 +244,7 @@ TEST(Training, LearnsATextOfFiveWords) {
   EXPECT_EQ(run.training().late_allocations(), 0);
 }
 
-// On a GPU both runs have one capture, which waits for work under way.
+// Both runs are long enough for one capture of a CUDA graph, which waits for work under way.
 TEST(Training, WaitsForReportsAlone) {
   const auto waits_of = [](std::int64_t steps) {
     RunConfig config = mixture(Compute::bf16);
