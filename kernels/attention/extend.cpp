@@ -58,7 +58,7 @@ void weigh(Stream& stream, const Extension<T>& e, std::int64_t begin, std::int64
     const T *const query = e.qkv + token * e.columns + head * e.dim, *const key = e.keys(head);
     A* const w = e.weights + i * e.room;
     const std::int64_t dim = e.dim, width = e.width;
-    row.each(n, [=](std::int64_t u) { w[u] = scale * dot<A>(query, key + u * width, dim); });
+    row.each_loop(n, [=](std::int64_t u) { w[u] = scale * dot<A>(query, key + u * width, dim); });
     const A top = row.max<A>(n, [=](std::int64_t u) { return w[u]; });
     row.each(n, [=](std::int64_t u) { w[u] = exp_of(w[u] - top); });
     const A total = row.sum<A>(n, [=](std::int64_t u) { return w[u]; });

@@ -89,6 +89,8 @@ class Row {
     Kokkos::parallel_for(Kokkos::TeamThreadRange(member_, n), f);
     member_.team_barrier();
   }
+  /// each() of calls that hold loops of their own.
+  template <class F> KOKKOS_FUNCTION void each_loop(std::int64_t n, const F& f) const { each(n, f); }
   template <class T, class F> KOKKOS_FUNCTION T sum(std::int64_t n, const F& f) const {
     T total = 0;
     Kokkos::parallel_reduce(Kokkos::TeamThreadRange(member_, n), [&](std::int64_t j, T& part) { part += f(j); }, total);
@@ -135,6 +137,10 @@ class Row {
  public:
   template <class F> void each(std::int64_t n, const F& f) const {
     TESSERA_INDEPENDENT
+    for (std::int64_t j = 0; j < n; ++j) f(j);
+  }
+  /// each() of calls that hold loops of their own, of which the compiler makes vectors rather than of several calls.
+  template <class F> void each_loop(std::int64_t n, const F& f) const {
     for (std::int64_t j = 0; j < n; ++j) f(j);
   }
   template <class T, class F> T sum(std::int64_t n, const F& f) const {

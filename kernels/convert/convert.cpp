@@ -19,7 +19,7 @@ template <class To, class From> void convert_as(Stream& stream, const Tensor& to
 
 template <class Word> void clear_as(Stream& stream, const Tensor& t) {
   Word* const out = static_cast<Word*>(t.data);
-  launch_elements(stream, "clear", t.elements(), KOKKOS_LAMBDA(std::int64_t i) { out[i] = 0; });
+  launch(stream, "clear", t.elements(), KOKKOS_LAMBDA(std::int64_t i) { out[i] = 0; });
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "kernels/base/index.hpp"
-#include "kernels/base/launch.hpp"
+#include "kernels/base/strips.hpp"
 #include "kernels/reduce/back.hpp"
 
 namespace tessera {
@@ -15,8 +15,8 @@ namespace {
 // 40 bits add up exactly in fp64.
 constexpr std::int64_t chunk = 4096;
 
-/// The parts of a sum, by rank. `known`: their number, if the compiler is to know it, so that it unrolls the sum.
-template <class T, int known>
+/// The parts of a sum, by rank.
+template <class T>
 struct PartsByRank {
   const T *own, *others;
   std::int64_t n, rank, ranks;
@@ -24,42 +24,27 @@ struct PartsByRank {
   KOKKOS_INLINE_FUNCTION const T* part(std::int64_t r) const {
     return r == rank ? own : others + (r < rank ? r : r - 1) * n;
   }
-  KOKKOS_INLINE_FUNCTION T sum(std::int64_t i) const {
-    T all = part(0)[i];
-    const std::int64_t end = known > 0 ? known : ranks;
-    for (std::int64_t r = 1; r < end; ++r) all += part(r)[i];
-    return all;
-  }
 };
 
 /// out = sum, or out += sum, of the parts.
-template <class T, bool more, int known>
-void sum_as(Stream& stream, const Tensor& out, const RankParts& parts) {
-  const std::int64_t n = out.elements();
-  const PartsByRank<T, known> in{static_cast<const T*>(parts.own.data), static_cast<const T*>(parts.others.data), n,
-                                 parts.rank, parts.others.shape[0] + 1};
-  T* const y = static_cast<T*>(out.data);
-  launch_rows(
-      stream, more ? "add_in_order" : "sum_in_order", ceil_div(n, chunk),
-      KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
-        const std::int64_t begin = r * chunk, count = n - begin < chunk ? n - begin : chunk;
-        row.each(count, [&](std::int64_t j) {
-          const T sum = in.sum(begin + j);
-          y[begin + j] = more ? y[begin + j] + sum : sum;
-        });
-      });
-}
-
 template <class T, bool more>
 void sum_as(Stream& stream, const Tensor& out, const RankParts& parts) {
-  switch (parts.others.shape[0]) {
-    case 0: return sum_as<T, more, 1>(stream, out, parts);
-    case 1: return sum_as<T, more, 2>(stream, out, parts);
-    case 2: return sum_as<T, more, 3>(stream, out, parts);
-    case 3: return sum_as<T, more, 4>(stream, out, parts);
-    case 7: return sum_as<T, more, 8>(stream, out, parts);
-    default: return sum_as<T, more, 0>(stream, out, parts);
-  }
+  const std::int64_t n = out.elements();
+  const PartsByRank<T> in{static_cast<const T*>(parts.own.data), static_cast<const T*>(parts.others.data), n,
+                          parts.rank, parts.others.shape[0] + 1};
+  T* const y = static_cast<T*>(out.data);
+  launch(
+      stream, more ? "add_in_order" : "sum_in_order", Strip::count(n), KOKKOS_LAMBDA(std::int64_t s) {
+        const Strip strip(n, s);
+        T sum[Strip::width];
+        const T* const first = in.part(0);
+        strip.each([&](std::int64_t l, std::int64_t i) { sum[l] = first[i]; });
+        for (std::int64_t r = 1; r < in.ranks; ++r) {
+          const T* const next = in.part(r);
+          strip.each([&](std::int64_t l, std::int64_t i) { sum[l] += next[i]; });
+        }
+        strip.each([&](std::int64_t l, std::int64_t i) { y[i] = more ? y[i] + sum[l] : sum[l]; });
+      });
 }
 
 void check_parts(const char* who, const Tensor& out, const RankParts& parts) {

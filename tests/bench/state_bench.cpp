@@ -85,17 +85,22 @@ void squares(benchmark::State& state) {
   b.run({0, static_cast<double>(x.bytes())}, [&] { add_squares(b.stream(), words, {&x, 1}); });
 }
 
+RankParts parts_of(Bench& b, std::int64_t ranks) {
+  const std::int64_t n = elements / ranks;
+  return {b.random<float>({n}), b.random<float>({ranks - 1, n}), 1};
+}
+
 void rank_sums(benchmark::State& state) {
   Bench b(state);
-  const RankParts parts{b.random<float>({elements / 4}), b.random<float>({3, elements / 4}), 1};
+  const RankParts parts = parts_of(b, state.range(0));
   b.run({0, static_cast<double>(2 * parts.own.bytes() + parts.others.bytes())},
         [&] { sum_in_order(b.stream(), parts.own, parts); });
 }
 
 void rank_sums_added(benchmark::State& state) {
   Bench b(state);
-  const RankParts parts{b.random<float>({elements / 4}), b.random<float>({3, elements / 4}), 1};
-  const Tensor sum = b.random<float>({elements / 4});
+  const RankParts parts = parts_of(b, state.range(0));
+  const Tensor sum = b.random<float>({parts.own.elements()});
   b.run({0, static_cast<double>(parts.own.bytes() + parts.others.bytes() + 2 * sum.bytes())},
         [&] { add_in_order(b.stream(), sum, parts); });
 }
@@ -118,8 +123,8 @@ BENCHMARK(adamw<bf16>)->Apply(timed)->ArgName("runs")->Arg(1)->Arg(512);
 BENCHMARK(muon)->Apply(timed)->ArgName("parts")->Arg(1)->Arg(512);
 BENCHMARK(orthogonalisation)->Apply(timed)->ArgName("width")->Arg(256)->Arg(1024);
 BENCHMARK(squares)->Apply(timed);
-BENCHMARK(rank_sums)->Apply(timed);
-BENCHMARK(rank_sums_added)->Apply(timed);
+BENCHMARK(rank_sums)->Apply(timed)->ArgName("ranks")->Arg(2)->Arg(4)->Arg(6);
+BENCHMARK(rank_sums_added)->Apply(timed)->ArgName("ranks")->Arg(2)->Arg(4)->Arg(6);
 BENCHMARK(digests<float>)->Apply(timed);
 BENCHMARK(digests<bf16>)->Apply(timed);
 BENCHMARK(normals)->Apply(timed);
