@@ -89,7 +89,7 @@ class Row {
     Kokkos::parallel_for(Kokkos::TeamThreadRange(member_, n), f);
     member_.team_barrier();
   }
-  /// each() of calls that hold loops of their own.
+  /// Like each(), for an f with an inner loop.
   template <class F> KOKKOS_FUNCTION void each_loop(std::int64_t n, const F& f) const { each(n, f); }
   template <class T, class F> KOKKOS_FUNCTION T sum(std::int64_t n, const F& f) const {
     T total = 0;
@@ -139,7 +139,7 @@ class Row {
     TESSERA_INDEPENDENT
     for (std::int64_t j = 0; j < n; ++j) f(j);
   }
-  /// each() of calls that hold loops of their own, of which the compiler makes vectors rather than of several calls.
+  /// Like each(), for an f with an inner loop: the compiler vectorises that one.
   template <class F> void each_loop(std::int64_t n, const F& f) const {
     for (std::int64_t j = 0; j < n; ++j) f(j);
   }

@@ -26,7 +26,8 @@ struct PartsByRank {
   }
 };
 
-/// out = sum, or out += sum, of the parts.
+/// out = sum, or out += sum, of the parts. A strip of columns takes one part after the other, so that every loop is
+/// vectorised, whatever the number of ranks.
 template <class T, bool more>
 void sum_as(Stream& stream, const Tensor& out, const RankParts& parts) {
   const std::int64_t n = out.elements();
