@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "kernels/attention/back.hpp"
+#include "kernels/attention/hopper.hpp"
 #include "kernels/attention/library.hpp"
 #include "kernels/base/index.hpp"
 #include "kernels/base/launch.hpp"
@@ -349,12 +350,18 @@ void backward_as(Stream& stream, const AttentionShape& s, const Tensor& dqkv, co
 
 void forward(Stream& stream, Arena&, const AttentionShape& shape, const Tensor& out, const Tensor& lse,
              const Tensor& qkv) {
+#ifdef TESSERA_HOPPER
+  if (shape.sequences == 0 || hopper_forward(stream, shape, out, lse, qkv)) return;
+#endif
   if (shape.sequences == 0 || library_forward(stream, shape, out, lse, qkv) || stream.dry()) return;
   dispatch_real(qkv.type, "attention_forward", [&]<class T>() { forward_as<T>(stream, shape, out, lse, qkv); });
 }
 
 void backward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& dqkv, const Tensor& dout,
               const Tensor& qkv, const Tensor& out, const Tensor& lse) {
+#ifdef TESSERA_HOPPER
+  if (shape.sequences == 0 || hopper_backward(stream, arena, shape, dqkv, dout, qkv, out, lse)) return;
+#endif
   const Arena::Frame frame(arena);
   const Tensor delta = arena.temp(lse.type, lse.shape);
   if (shape.sequences == 0 || library_backward(stream, shape, dqkv, dout, qkv, out, lse) || stream.dry()) return;

@@ -35,6 +35,43 @@ template <class T> void backward(benchmark::State& state) {
         [&] { attention_backward(b.stream(), b.arena(), shape, dqkv, dout, t.qkv, t.out, t.lse); });
 }
 
+/// Attention of sequences of 1024 tokens in bf16, as models in inputs/bench have them: sequences, heads, key heads.
+struct Long {
+  explicit Long(benchmark::State& state)
+      : b(state), s{state.range(0), 1024, state.range(1), state.range(2), 64},
+        qkv(b.random<bf16>({s.sequences * s.length, s.columns()}, -2, 2)),
+        dout(b.random<bf16>({s.sequences * s.length, s.heads * s.head_dim})), out(b.empty<bf16>(dout.shape)),
+        dqkv(b.empty<bf16>(qkv.shape)), lse(b.empty<float>({s.sequences, s.heads, s.length})) {}
+  void forward() { attention_forward(b.stream(), b.arena(), s, out, lse, qkv); }
+  void backward() { attention_backward(b.stream(), b.arena(), s, dqkv, dout, qkv, out, lse); }
+  /// `products` of a query's row with a key's, for each visible pair.
+  template <class F> void run(int products, const F& f) {
+    constexpr int calls = 10;  // between two waits of the host
+    const std::int64_t pairs = s.length * (s.length + 1) / 2 * s.sequences * s.heads;
+    b.run({calls * 2.0 * products * static_cast<double>(pairs * s.head_dim)}, [&] {
+      for (int i = 0; i < calls; ++i) f();
+    });
+  }
+
+  Bench b;
+  AttentionShape s;
+  Tensor qkv, dout, out, dqkv, lse;
+};
+
+void long_forward(benchmark::State& state) {
+  Long l(state);
+  l.run(2, [&] { l.forward(); });
+}
+void long_backward(benchmark::State& state) {
+  Long l(state);
+  l.forward();
+  l.run(5, [&] { l.backward(); });
+}
+void long_shapes(benchmark::internal::Benchmark* b) {
+  timed(b);
+  b->Args({64, 12, 12})->Args({32, 16, 16})->Args({16, 20, 20})->Args({16, 25, 25})->Args({32, 16, 8});
+}
+
 template <class T> void turn(benchmark::State& state) {
   Bench b(state);
   const AttentionShape wide = Runtime::back_end() == "Cuda" ? AttentionShape{32, 1024, 16, 8, 64} : shape;
@@ -73,6 +110,8 @@ BENCHMARK(forward<float>)->Apply(timed);
 BENCHMARK(forward<bf16>)->Apply(timed);
 BENCHMARK(backward<float>)->Apply(timed);
 BENCHMARK(backward<bf16>)->Apply(timed);
+BENCHMARK(long_forward)->Apply(long_shapes);
+BENCHMARK(long_backward)->Apply(long_shapes);
 BENCHMARK(turn<float>)->Apply(timed);
 BENCHMARK(turn<bf16>)->Apply(timed);
 

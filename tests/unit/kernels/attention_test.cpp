@@ -57,10 +57,11 @@ class Attention : public ::testing::Test {};
 using Types = ::testing::Types<double, float, bf16>;
 TYPED_TEST_SUITE(Attention, Types);
 
-// One token; odd sizes; multi-query; grouped; more than a block; more than a strip of keys.
-constexpr AttentionShape shapes[] = {{1, 1, 1, 1, 4},    {2, 7, 3, 3, 5},    {3, 33, 4, 1, 16},
-                                     {2, 129, 4, 2, 32}, {1, 256, 2, 2, 64}, {1, 660, 2, 1, 8},
-                                     {2, 200, 4, 2, 64}, {1, 130, 2, 1, 128}};
+// One token; odd sizes; multi-query; grouped; more than a block; more than a strip of keys; heads of 64, of which GPUs
+// have kernels of their own.
+constexpr AttentionShape shapes[] = {{1, 1, 1, 1, 4},     {2, 7, 3, 3, 5},    {3, 33, 4, 1, 16},  {2, 129, 4, 2, 32},
+                                     {1, 256, 2, 2, 64},  {1, 660, 2, 1, 8},  {2, 200, 4, 2, 64}, {1, 130, 2, 1, 128},
+                                     {3, 385, 3, 3, 64},  {2, 1, 2, 1, 64},   {40, 70, 6, 2, 64}};
 
 TYPED_TEST(Attention, AgreesWithTheReference) {
   using T = TypeParam;
@@ -122,6 +123,26 @@ TYPED_TEST(Attention, EqualOperandsGiveEqualBits) {
                     c.qkv.row_range(tokens, tokens));
   const auto one = on_host<T>(c.device, c.out.row_range(0, tokens));
   EXPECT_TRUE(same_bits(one, std::span(out).subspan(one.size(), one.size())));
+}
+
+/// Enough of everything that each block of a GPU's kernels works on several heads, and at times has less to do than its
+/// threads could.
+TEST(AttentionChecks, GradientsDoNotDependOnOtherSequences) {
+  for (const AttentionShape& shape : {AttentionShape{60, 330, 4, 2, 64}, AttentionShape{40, 700, 2, 1, 64}}) {
+    Case<bf16> all(shape);
+    Case<bf16> one({1, shape.length, shape.heads, shape.kv_heads, shape.head_dim});
+    const auto repeat = [&](const Tensor& to, const Tensor& from) {
+      const auto part = on_host<bf16>(one.device, from);
+      std::vector<bf16> whole;
+      for (std::int64_t s = 0; s < shape.sequences; ++s) whole.insert(whole.end(), part.begin(), part.end());
+      all.device.upload(all.stream, to, whole.data());
+    };
+    repeat(all.qkv, one.qkv), repeat(all.dout, one.dout);
+    all.run(), one.run();
+    const auto expected = on_host<bf16>(one.device, one.dqkv), got = on_host<bf16>(all.device, all.dqkv);
+    for (std::size_t s = 0; s < static_cast<std::size_t>(shape.sequences); ++s)
+      ASSERT_TRUE(same_bits(std::span(got).subspan(s * expected.size(), expected.size()), expected)) << s;
+  }
 }
 
 TYPED_TEST(Attention, LargeScoresDoNotOverflow) {
