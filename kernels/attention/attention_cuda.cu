@@ -1,4 +1,5 @@
-// Flash attention in tiles that stay in shared memory (Dao 2022), for every type and size that cuDNN does not take.
+// Flash attention in tiles that stay in shared memory (Dao 2022), for every type and size that
+// neither the kernels for Hopper nor cuDNN take.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -198,7 +198,7 @@ struct Keys {
     static constexpr unsigned stages = 4;
     Held<held_count> held;
     Tile passing[stages][2], result[groups][2];
-    alignas(128) float lse[stages][2][side];  ///< lse, then delta
+    alignas(128) float rows[stages][2][side];  ///< of queries: lse, then delta
     Ring<stages> ring;
 
     __device__ void init() { held.ring.init(), ring.init(); }
@@ -239,7 +239,7 @@ struct Keys {
           load(at[query], call.qkv, arrival, head, tile * side, item.sequence);
           load(at[dout], call.dout, arrival, head, tile * side, item.sequence);
           cute::SM90_BULK_COPY_G2S::copy(call.rows_of(item.sequence, head, tile), arrival,
-                                         memory.lse[count % Memory::stages], row_bytes);
+                                         memory.rows[count % Memory::stages], row_bytes);
         }
     }
   }
@@ -299,7 +299,7 @@ struct Keys {
     Tile(&held)[held_count] = memory.held.tile[uniform(n) % held_stages][group.index];
     const unsigned stage = uniform(count) % Memory::stages;
     Tile(&tile)[2] = memory.passing[stage];
-    const auto& [lse, delta] = memory.lse[stage];
+    const auto& [lse, delta] = memory.rows[stage];
     Sums scores, slopes;
     Factor ds;
     memory.ring.wait(count);
