@@ -33,9 +33,9 @@ struct Item {
   __device__ bool turned() const { return place % 2 != 0; }
 };
 
-/// Divides the items among the blocks. About as many heads as there are blocks are under way at a time, so that their
-/// tiles stay in the L2 cache: batches of one head a block, and one of the rest. Of a batch the longest items come
-/// first, dealt out forwards and backwards in turn, which evens out their sum.
+/// Divides the items among the blocks. About as many heads as there are blocks are under way at a time, so that more
+/// of their tiles come from the L2 cache: batches of one head a block, and one of the rest. Of a batch the longest
+/// items come first, dealt out forwards and backwards in turn, which evens out their sum.
 class Order {
  public:
   Order(int sequences, int heads, int places, int blocks)
