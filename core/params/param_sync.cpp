@@ -115,9 +115,11 @@ Forward ParamSync::forward(Stream& stream) {
 
 void ParamSync::publish(Stream& stream, Updated&&) {
   open_buffers();
-  outdate(stream);
+  require_no_lease();
+  if (!updating_) outdate(stream);
   agree(stream);
   stage(stream, order_);
+  end_update();
   if (rules_.gather == Overlap::off) settle(stream);
 }
 

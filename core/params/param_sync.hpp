@@ -37,8 +37,9 @@ class ParamSync {
   /// group in a permanent place to Ready. Collective over the world.
   Forward forward(Stream& stream);
 
-  /// Makes new weights from updated masters: outdates and stages every weight. With overlap the next forward
-  /// all-gathers them, group by group; without, every group is gathered and consumed here. Collective over the world.
+  /// Makes new weights from updated masters: outdates every weight, unless the update has, and stages it. With overlap
+  /// the next forward all-gathers them, group by group; without, every group is gathered and consumed here. Collective
+  /// over the world.
   void publish(Stream& stream, Updated&& updated);
 
   /// Brings the weights of every group in a permanent place to Ready. Collective over the world.
@@ -56,6 +57,7 @@ class ParamSync {
   friend class Weights;
   friend class Gradients;
   friend class Forward;
+  friend class Clipped;
 
   /// Contributions to one parameter's gradient.
   struct Contributions {
@@ -83,6 +85,10 @@ class ParamSync {
   void conclude(Stream& stream, ParamGroup& group);
   ParamGroup* slot_holder(const ParamGroup& group);
   void end_lease(Stream& stream, ParamGroup& group);
+  void begin_update(Stream& stream);
+  Tensor rounded(BucketId id);
+  void end_update();
+  void require_no_lease() const;
   void outdate(Stream& stream);
   void agree(Stream& stream);
   void stage(Stream& stream, std::span<const GroupId> groups);
@@ -118,6 +124,7 @@ class ParamSync {
   Mesh& mesh_;
   SyncRules rules_;
   bool opened_ = false;                       ///< whether open_buffers() has run
+  bool updating_ = false;                     ///< between begin_update() and end_update()
   std::vector<std::unique_ptr<Wire>> wires_;  ///< declared before groups_, whose pending collectives refer to them
   IndexedBy<GroupId, ParamGroup> groups_;
   IndexedBy<BucketId, ParamBucket*> buckets_;

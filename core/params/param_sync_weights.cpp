@@ -56,6 +56,31 @@ void ParamSync::end_lease(Stream& stream, ParamGroup& group) {
   if (group.leased()) walk_to_ready(stream, group);
 }
 
+/// Outdates the weights before the masters change, so that an update may write weights beside masters. Collective.
+void ParamSync::begin_update(Stream& stream) {
+  outdate(stream);
+  updating_ = true;
+}
+
+/// Where the update writes bf16(master) of this rank's slice of a bucket; empty where stage() makes what travels.
+Tensor ParamSync::rounded(BucketId id) {
+  require(updating_, "ParamSync", "weights are written between begin_update() and publish()");
+  return bucket(id).wire->rounded(id);
+}
+
+void ParamSync::end_update() {
+  updating_ = false;
+  for (const std::unique_ptr<Wire>& wire : wires_) wire->end_update();
+}
+
+/// Staging in gradients needs them empty.
+void ParamSync::require_no_lease() const {
+  for (const ParamGroup& group : groups_)
+    if (group.staging.place == Staging::Place::gradients && group.gradients.state() != GradientState::empty)
+      throw StateError(group.id, group.residences.front().weights.epoch(), name_of(group.gradients.state()),
+                       "gradients on lease");
+}
+
 /// Brings every group to Stale. A group that has not been used since the last publish first finishes its all-gather,
 /// since its memory will be staged anew. A group that waits for a ring slot is Stale already. Pooled groups end their
 /// visit.
@@ -65,9 +90,6 @@ void ParamSync::outdate(Stream& stream) {
     if (group.uses > 0)
       throw StateError(group.id, group.residences.front().weights.epoch(), "an operand in use",
                        name_of(WeightState::stale));
-    if (group.staging.place == Staging::Place::gradients && group.gradients.state() != GradientState::empty)
-      throw StateError(group.id, group.residences.front().weights.epoch(), name_of(group.gradients.state()),
-                       "gradients on lease");
   }
   for (GroupId id : order_)
     if (!groups_[id].pooled() && groups_[id].in_transit()) conclude(stream, groups_[id]);

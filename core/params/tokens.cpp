@@ -38,6 +38,8 @@ int Reduced::buckets() const { return held().buckets(); }
 Clipped Reduced::clipped(const ClipResult* clip) && { return Clipped(spend(), clip); }
 
 Tensor Clipped::shard(BucketId bucket) const { return held().shard(bucket); }
+void Clipped::begin_update(Stream& stream) const { held().sync_.begin_update(stream); }
+Tensor Clipped::rounded(BucketId bucket) const { return held().sync_.rounded(bucket); }
 Updated Clipped::updated() && {
   spend().release();
   return Updated();

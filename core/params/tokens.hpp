@@ -58,6 +58,13 @@ class [[nodiscard]] Clipped : public Token {
   /// This rank's slice of a bucket, before clipping; the optimizer multiplies by clip()->coefficient.
   Tensor shard(BucketId bucket) const;
   const ClipResult* clip() const { return clip_; }  ///< on the device
+  /// To be called before masters change: outdates all weights; only a publication makes them readable again. Collective
+  /// over the world.
+  void begin_update(Stream& stream) const;
+  /// bf16, this rank's slice of a bucket's weights: whoever asks for it writes there, with every master, the master
+  /// rounded to nearest even; publication then reads no master of this bucket. Empty where publication makes the
+  /// weights. Only behind begin_update().
+  Tensor rounded(BucketId bucket) const;
   /// To be called when the optimizer has stepped: empties the gradients.
   Updated updated() &&;
 

@@ -19,12 +19,14 @@ void step_as(Stream& stream, const optim::AdamWStep& step) {
           const optim::AdamWFactors factors(step);
           const AdamWTable::Row& run = step.row_of(block);
           const std::int64_t begin = (block - run.first_chunk) * AdamWTable::chunk, left = run.count - begin;
+          const std::int64_t count = left < AdamWTable::chunk ? left : AdamWTable::chunk;
           float* const p = run.master + begin;
           const float* const g = run.gradient + begin;
           M *const m = static_cast<M*>(run.m) + begin, *const v = static_cast<M*>(run.v) + begin;
           const float decay = run.weight_decay;
-          row.each(left < AdamWTable::chunk ? left : AdamWTable::chunk,
-                   [=](std::int64_t j) { factors.update(p[j], m[j], v[j], g[j], decay); });
+          row.each(count, [=](std::int64_t j) { factors.update(p[j], m[j], v[j], g[j], decay); });
+          if (bf16* const rounded = run.rounded ? run.rounded + begin : nullptr)
+            row.each(count, [=](std::int64_t j) { rounded[j] = bf16(p[j]); });
         }
         row.once([&] {
           Kokkos::memory_fence();
@@ -37,7 +39,10 @@ void step_as(Stream& stream, const optim::AdamWStep& step) {
       });
 }
 
-bool aligned(const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0; }
+/// Whether `t` begins where an access of four elements may.
+bool aligned(const Tensor& t) {
+  return !t || reinterpret_cast<std::uintptr_t>(t.data) % static_cast<std::uintptr_t>(4 * size_of(t.type)) == 0;
+}
 
 AdamWTable::Row row_of(const AdamWRun& run, DType moments, std::int64_t first_chunk) {
   const std::int64_t n = run.master.elements();
@@ -47,7 +52,16 @@ AdamWTable::Row row_of(const AdamWRun& run, DType moments, std::int64_t first_ch
           "master and gradient are f32");
   require((moments == DType::f32 || moments == DType::bf16) && run.m.type == moments && run.v.type == moments,
           "AdamWTable", "the moments of all runs are f32, or all bf16");
-  return {run.master.as<float>(), run.m.data, run.v.data, run.gradient.as<float>(), first_chunk, n, run.weight_decay};
+  require(!run.rounded || (run.rounded.type == DType::bf16 && run.rounded.elements() == n), "AdamWTable",
+          "rounded masters are bf16, [n]");
+  return {run.master.as<float>(),
+          run.m.data,
+          run.v.data,
+          run.gradient.as<float>(),
+          static_cast<bf16*>(run.rounded.data),
+          first_chunk,
+          n,
+          run.weight_decay};
 }
 
 }  // namespace
@@ -60,7 +74,8 @@ AdamWTable::AdamWTable(std::span<const AdamWRun> runs) : image_(static_cast<std:
     std::memcpy(at, &row, sizeof row);
     at += sizeof row;
     view_.chunks += ceil_div(row.count, chunk);
-    for (const Tensor& part : {run.master, run.m, run.v, run.gradient}) view_.aligned = view_.aligned && aligned(part);
+    for (const Tensor& part : {run.master, run.m, run.v, run.gradient, run.rounded})
+      view_.aligned = view_.aligned && aligned(part);
   }
 }
 

@@ -18,10 +18,12 @@ struct AdamWClock {
 };
 
 /// A run of neighbouring elements with one weight decay. All tensors are [n]: master and gradient fp32, both moments
-/// fp32 or bf16.
+/// fp32 or bf16. `rounded`, bf16 or empty, takes the new master rounded to nearest even, so that no cast has to read
+/// it.
 struct AdamWRun {
   Tensor master, m, v, gradient;
   float weight_decay = 0;
+  Tensor rounded{};
 };
 
 /// The descriptor table of adamw_step(): one row for each run, in device memory. Make it on the host; the caller then
@@ -35,6 +37,7 @@ class AdamWTable {
     float* master;
     void *m, *v;
     const float* gradient;
+    bf16* rounded;  ///< null: none
     std::int64_t first_chunk, count;
     float weight_decay;
   };
@@ -44,7 +47,7 @@ class AdamWTable {
     std::uint64_t* finished;  ///< number of blocks of a launch that have ended; 0 between launches
     std::int64_t count, chunks;
     DType moments;
-    bool aligned;  ///< whether every tensor is 16-byte aligned
+    bool aligned;  ///< whether four elements of every tensor are one aligned access
   };
 
   AdamWTable() = default;
@@ -65,8 +68,9 @@ class AdamWTable {
 
 /// Steps every run of the table in ONE launch, in place: t and the powers of beta advance, then g' = coefficient g;
 /// m = b1 m + (1-b1) g'; v = b2 v + (1-b2) g'^2; p -= lr ((m/c1) / (sqrt(v/c2) + eps) + wd p), c = 1 - beta^t. Computed
-/// in fp32 in the order written; bf16 moments are rounded once after use. If clip->skip is set nothing changes, nor
-/// does t. `clock`, `clip` and `rate` lie on the device. Orders on `stream`. Local. Source: Loshchilov and Hutter 2019.
+/// in fp32 in the order written; bf16 moments are rounded once after use, and so is what goes to `rounded`. If
+/// clip->skip is set nothing changes, nor does t. `clock`, `clip` and `rate` lie on the device. Orders on `stream`.
+/// Local. Source: Loshchilov and Hutter 2019.
 void adamw_step(Stream& stream, const AdamWCoefficients& coefficients, const AdamWTable& table, AdamWClock* clock,
                 const ClipResult* clip, const float* rate);
 

@@ -1,5 +1,8 @@
-// AdamW with four elements per thread in accesses of 16 bytes; one block per chunk of the table.
+// AdamW with four elements per thread in accesses of 16 bytes; a block takes many chunks of the table.
+#include <algorithm>
+
 #include "kernels/base/columns.cuh"
+#include "kernels/base/index.hpp"
 #include "kernels/base/launch.hpp"
 #include "kernels/optim/back.hpp"
 
@@ -8,7 +11,8 @@ namespace {
 
 using columns::Lanes;
 
-constexpr int lanes = 4, block_threads = 256;
+constexpr int lanes = 4, block_threads = 256, resident_blocks = 4;  // a multiprocessor holds so many
+constexpr std::int64_t most_blocks = 16 * resident_blocks * 132;    // of an H200; later ones fill what early ones leave
 
 /// Updates elements [i, i + lanes) of a run, without those behind its end.
 template <class M>
@@ -17,8 +21,10 @@ __device__ void update_lanes(const AdamWTable::Row& run, std::int64_t i, const A
   const float* const gradient = run.gradient + i;
   M *const first = static_cast<M*>(run.m) + i, *const second = static_cast<M*>(run.v) + i;
   if (i + lanes > run.count) {
-    for (int l = 0; i + l < run.count; ++l)
+    for (int l = 0; i + l < run.count; ++l) {
       factors.update(master[l], first[l], second[l], gradient[l], run.weight_decay);
+      if (run.rounded) run.rounded[i + l] = bf16(master[l]);
+    }
     return;
   }
   auto p = Lanes<float, lanes>::at(master);
@@ -27,19 +33,35 @@ __device__ void update_lanes(const AdamWTable::Row& run, std::int64_t i, const A
   for (int l = 0; l < lanes; ++l)
     factors.update(p.value[l], m.value[l], v.value[l], g.value[l], run.weight_decay);
   p.to(master), m.to(first), v.to(second);
+  if (!run.rounded) return;
+  Lanes<bf16, lanes> rounded;
+  for (int l = 0; l < lanes; ++l) rounded.value[l] = bf16(p.value[l]);
+  rounded.to(run.rounded + i);
 }
 
+/// Elements [begin, begin + AdamWTable::chunk) of a run, without those behind its end. By all threads of a block.
 template <class M>
-__global__ void __launch_bounds__(block_threads) step_kernel(const AdamWStep s) {
-  if (s.clip->skip != 0) return;
-  if (blockIdx.x < s.table.chunks) {
-    const AdamWFactors factors(s);
-    const AdamWTable::Row run = s.row_of(blockIdx.x);
-    const std::int64_t begin = (blockIdx.x - run.first_chunk) * AdamWTable::chunk;
-    const std::int64_t end = begin + AdamWTable::chunk < run.count ? begin + AdamWTable::chunk : run.count;
+__device__ void update_chunk(const AdamWTable::Row& run, std::int64_t begin, const AdamWFactors& factors) {
+  const std::int64_t end = begin + AdamWTable::chunk < run.count ? begin + AdamWTable::chunk : run.count;
 #pragma unroll 1
-    for (std::int64_t i = begin + threadIdx.x * lanes; i < end; i += block_threads * lanes)
-      update_lanes<M>(run, i, factors);
+  for (std::int64_t i = begin + threadIdx.x * lanes; i < end; i += block_threads * lanes)
+    update_lanes<M>(run, i, factors);
+}
+
+/// A block takes every gridDim-th chunk: it computes the factors once, and neighbouring chunks are updated at the same
+/// time.
+template <class M>
+__global__ void __launch_bounds__(block_threads, resident_blocks) step_kernel(const AdamWStep s) {
+  if (s.clip->skip != 0) return;
+  const AdamWFactors factors(s);
+  AdamWTable::Row run{};
+  std::int64_t next = 0;  // chunk behind the run
+  for (std::int64_t chunk = blockIdx.x; chunk < s.table.chunks; chunk += gridDim.x) {
+    if (chunk >= next) {
+      run = s.row_of(chunk);
+      next = run.first_chunk + ceil_div(run.count, AdamWTable::chunk);
+    }
+    update_chunk<M>(run, (chunk - run.first_chunk) * AdamWTable::chunk, factors);
   }
   __syncthreads();  // every thread has read the old clock
   if (threadIdx.x != 0) return;
@@ -52,7 +74,8 @@ __global__ void __launch_bounds__(block_threads) step_kernel(const AdamWStep s) 
 
 template <class M>
 void start(Stream& stream, const AdamWStep& s) {
-  step_kernel<M><<<static_cast<unsigned>(s.blocks()), block_threads, 0, space_of(stream).cuda_stream()>>>(s);
+  const auto blocks = static_cast<unsigned>(std::min(s.blocks(), most_blocks));
+  step_kernel<M><<<blocks, block_threads, 0, space_of(stream).cuda_stream()>>>(s);
 }
 
 }  // namespace

@@ -71,14 +71,19 @@ struct Model {
     conclude(group);
   }
   void settle() { std::ranges::for_each(order, [this](GroupId group) { walk(group); }); }
-  /// Illegal while gradients that would hold staged bytes are in use, or an operand is in use.
-  bool publish() {
-    for (GroupId group : order)
-      if (!ring() && stages[group] > 0 && gradients[group] != GradientState::empty) return false;
+  /// Illegal while an operand is in use.
+  bool outdate() {
     if (uses > 0) return false;
     for (GroupId group : order)
       if (in_transit(group)) conclude(group);
     std::ranges::fill(weights, WeightState::stale);
+    return true;
+  }
+  /// Illegal while gradients that would hold staged bytes are in use, or an operand is in use.
+  bool publish() {
+    for (GroupId group : order)
+      if (!ring() && stages[group] > 0 && gradients[group] != GradientState::empty) return false;
+    if (!outdate()) return false;
     for (GroupId group : order) stage(group);
     if (rules.gather == Overlap::off) settle();
     return true;
@@ -292,13 +297,28 @@ class Walk {
   /// Ends a step, as after the optimizer's.
   void end_step() {
     if (!reduced_) return;
-    Updated updated = std::move(*reduced_).clipped(nullptr).updated();
+    Clipped clipped = std::move(*reduced_).clipped(nullptr);
     reduced_.reset();
+    if (random_() % 2 == 0) {
+      if (model_.outdate())
+        clipped.begin_update(stream());
+      else
+        expect_refused([&] { clipped.begin_update(stream()); });
+    }
+    expect_model();
+    if (random_() % 4 == 0) return drop(std::move(clipped));
+    Updated updated = std::move(clipped).updated();
     sum_.reset();  // drops gradients that are empty already
     model_.empty();
     for (BucketId b : layout_.buckets().ids())  // no gradients are leased, since they have been reduced
       fill(stream(), sync_.gradients().storage(b), std::numeric_limits<double>::quiet_NaN());
     publish(std::move(updated));
+  }
+  void drop(Clipped&& clipped) {
+    { const Clipped dropped = std::move(clipped); }
+    sum_.reset();
+    model_.empty();
+    publish();  // what an update has outdated is not readable before
   }
   void drop() {
     if (!sum_ && !reduced_) return;

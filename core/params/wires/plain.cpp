@@ -10,7 +10,8 @@ class PlainWire final : public Wire {
   PlainWire(const WireContext& context, std::span<const WireBucket> buckets)
       : slices_(context.device, context.layout.groups().size(), slices_of(context, buckets)),
         exchanges_(context.layout),
-        operands_(buckets.front().places.size(), IndexedBy<ParamId, Operand>(context.registry.size())) {
+        operands_(buckets.front().places.size(), IndexedBy<ParamId, Operand>(context.registry.size())),
+        rounds_(buckets.front().places.front()[PlaneKind::rowwise].values.type == DType::bf16) {
     for (std::size_t b = 0; b < buckets.size(); ++b)
       for (std::size_t place = 0; place < operands_.size(); ++place) {
         const Bucket& bucket = context.layout.buckets()[buckets[b].id];
@@ -21,12 +22,12 @@ class PlainWire final : public Wire {
       }
   }
 
+  Tensor rounded(BucketId bucket) override { return rounds_ ? slices_.by_caller(bucket) : Tensor{}; }
+  void end_update() override { slices_.end_update(); }
   void measure(Stream&) override {}
   std::span<const Tensor> agreed(ProcessGroup) const override { return {}; }
   void stage(Stream& stream, std::span<const GroupId> groups) override { slices_.round(stream, groups); }
-  std::span<Exchange> exchanges(GroupId group, const Held& held) override {
-    return exchanges_.of(group, held);
-  }
+  std::span<Exchange> exchanges(GroupId group, const Held& held) override { return exchanges_.of(group, held); }
   void consume(Stream&, GroupId, const Held&) override {}
   Operand operand(ParamId param, Side, int place) const override {
     return operands_[static_cast<std::size_t>(place)][param];
@@ -41,7 +42,8 @@ class PlainWire final : public Wire {
       const Tensor& whole = own.places.front()[PlaneKind::rowwise].values;
       const Shape slice{bucket.slice(context.ranks)};
       kept_.push_back(own.pooled() ? context.device.allocate(Category::weights, whole.type, slice) : Tensor{});
-      slices.push_back({own.group, own.pooled() ? kept_.back() : bucket.slice(whole, context.ranks), own.master});
+      slices.push_back(
+          {own.group, own.id, own.pooled() ? kept_.back() : bucket.slice(whole, context.ranks), own.master});
     }
     return slices;
   }
@@ -60,6 +62,7 @@ class PlainWire final : public Wire {
   Slices slices_;
   Exchanges exchanges_;
   std::vector<IndexedBy<ParamId, Operand>> operands_;  ///< by place
+  bool rounds_;                                        ///< whether the weights are bf16
 };
 
 }  // namespace

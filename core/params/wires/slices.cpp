@@ -1,5 +1,6 @@
 #include "core/params/wires/slices.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace tessera {
@@ -13,7 +14,8 @@ ConvertTable table_of(std::span<const Slices::Slice> slices) {
 
 }  // namespace
 
-Slices::Slices(Device& device, int groups, std::span<const Slice> slices) : table_(table_of(slices)), ranges_(groups) {
+Slices::Slices(Device& device, int groups, std::span<const Slice> slices)
+    : slices_(slices.begin(), slices.end()), by_caller_(slices.size()), table_(table_of(slices)), ranges_(groups) {
   const Tensor memory = device.allocate(Category::weights, DType::u8, {table_.bytes()});
   device.upload(device.compute(), memory, table_.image());
   table_.place(memory);
@@ -25,8 +27,20 @@ Slices::Slices(Device& device, int groups, std::span<const Slice> slices) : tabl
   }
 }
 
+Tensor Slices::by_caller(BucketId bucket) {
+  const auto slice = std::ranges::find(slices_, bucket, &Slice::bucket);
+  require(slice != slices_.end(), "Slices", "holds no slice of this bucket");
+  by_caller_[static_cast<std::size_t>(slice - slices_.begin())] = true;
+  return slice->to;
+}
+
+bool Slices::wanted(const Range& range) const {
+  return std::find(by_caller_.begin() + range.first, by_caller_.begin() + range.last, false) !=
+         by_caller_.begin() + range.last;
+}
+
 void Slices::round(Stream& stream, std::span<const GroupId> groups) {
-  for (GroupId group : groups) ranges_[group].wanted = ranges_[group].first < ranges_[group].last;
+  for (GroupId group : groups) ranges_[group].wanted = wanted(ranges_[group]);
   int first = 0, last = 0;
   for (Range& range : ranges_) {
     if (!std::exchange(range.wanted, false)) continue;

@@ -8,12 +8,13 @@
 
 namespace tessera {
 
-/// Rounds this rank's slices of the masters into the buffers of an all-gather. One table holds all groups; groups that
-/// are neighbours in it take one launch.
+/// Rounds this rank's slices of the masters into the buffers of an all-gather, but for those that an update rounds.
+/// One table holds all groups; groups that are neighbours in it take one launch.
 class Slices {
  public:
   struct Slice {
     GroupId group;
+    BucketId bucket;
     Tensor to, master;
   };
   /// `slices` are sorted by group; `groups` is the number of groups of the whole layout.
@@ -21,12 +22,19 @@ class Slices {
 
   void round(Stream& stream, std::span<const GroupId> groups);
 
+  /// The place of a bucket's slice, which the caller rounds: round() leaves it out until end_update().
+  Tensor by_caller(BucketId bucket);
+  void end_update() { by_caller_.assign(by_caller_.size(), false); }
+
  private:
   struct Range {
     int first = 0, last = 0;  ///< range of pairs in the table
     bool wanted = false;
   };
+  bool wanted(const Range& range) const;
 
+  std::vector<Slice> slices_;  ///< in the order of the table's pairs
+  std::vector<bool> by_caller_;
   ConvertTable table_;
   IndexedBy<GroupId, Range> ranges_;
 };

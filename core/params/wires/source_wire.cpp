@@ -38,7 +38,8 @@ class SourceWire final : public CodedWire {
   static std::vector<Slices::Slice> slices_of(const WireContext& context, std::span<const WireBucket> buckets) {
     std::vector<Slices::Slice> slices;
     for (const WireBucket& own : buckets)
-      slices.push_back({own.group, context.layout.buckets()[own.id].slice(own.staged, context.ranks), own.master});
+      slices.push_back(
+          {own.group, own.id, context.layout.buckets()[own.id].slice(own.staged, context.ranks), own.master});
     return slices;
   }
 

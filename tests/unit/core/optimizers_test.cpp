@@ -284,6 +284,18 @@ class SteppedTest : public OptimizersTest {
     return launches;
   }
 
+  void expect_rounded(const char* when) {
+    int arrays = 0;
+    sync_.inspect(stream(), [&](const Plane& plane) {
+      const auto masters = test::on_host<float>(device_, masters_.shard(plane.bucket));
+      EXPECT_TRUE(test::same_bits(test::on_host<bf16>(device_, plane.values),
+                                  std::vector<bf16>(masters.begin(), masters.end())))
+          << "bucket " << plane.bucket.value << ' ' << when;
+      ++arrays;
+    });
+    EXPECT_EQ(arrays, layout_.buckets().size());
+  }
+
   Usage usage_ = usage_of(registry_);
   Mesh mesh_ = self_mesh();
   Masters masters_{device_, layout_, Ranks{}};
@@ -321,6 +333,44 @@ TEST_F(SteppedTest, EachRuleStepsItsOwnBucketsWithItsOwnCounters) {
                                       {"t", std::int64_t{3}},
                                       {"beta1_power", clock_.beta1_power},
                                       {"beta2_power", clock_.beta2_power}}));
+}
+
+/// One rule for all buckets, which rounds the weights itself.
+TEST_F(SteppedTest, PublicationReadsNoMasterThatTheUpdateRounds) {
+  std::vector<std::unique_ptr<Rule>> rules;
+  rules.push_back(adamw(buckets([](const Bucket&) { return true; })));
+  optimizers_ = Optimizers(std::move(rules), layout_);
+  optimizers_.initialise(stream());
+  Updated updated = optimizers_.step(
+      stream(), gradients(1).clipped(static_cast<const ClipResult*>(clip_memory_.data)), masters_,
+      {rate_memory_.as<float>(), counters_.flat(0, 3)});
+  const std::int64_t before = stream().launches();
+  sync_.publish(stream(), std::move(updated));
+  EXPECT_EQ(stream().launches(), before);
+  expect_rounded("after a step");
+}
+
+TEST_F(SteppedTest, WeightsAreRoundedMastersWhoeverRoundsThem) {
+  expect_rounded("drawn");
+  for (std::uint64_t n = 1; n <= 2; ++n) step(gradients(n));
+  expect_rounded("after two steps");
+  clip_.skip = 1;
+  device_.upload(stream(), clip_memory_, &clip_);
+  step(gradients(3));
+  expect_rounded("after a skipped step");
+}
+
+TEST_F(SteppedTest, ADroppedUpdateLeavesAllRoundingToPublication) {
+  {
+    const Clipped dropped = gradients(1).clipped(nullptr);
+    EXPECT_THROW((void)dropped.rounded({0}), Error) << "the weights may still be in use";
+    dropped.begin_update(stream());
+    for (BucketId b : layout_.buckets().ids()) EXPECT_TRUE(dropped.rounded(b));
+  }
+  sync_.publish(stream(), masters_.restore(stream(), [&] {
+    for (const Tensor& shard : masters_.shards()) fill(stream(), shard, 0.3);
+  }));
+  expect_rounded("after other masters");
 }
 
 }  // namespace

@@ -52,11 +52,14 @@ HostRun<M> start(std::int64_t n, std::uint64_t seed, float weight_decay) {
 template <class M>
 class DeviceRuns {
  public:
-  /// Every tensor begins `shift` elements into its memory.
+  /// Every tensor begins `shift` elements into its memory. All runs but every third one have their masters rounded.
   DeviceRuns(Device& device, const std::vector<HostRun<M>>& host, std::int64_t shift = 0) : device_(device) {
-    for (const HostRun<M>& run : host)
+    for (const HostRun<M>& run : host) {
+      const bool rounds = runs_.size() % 3 != 1;
       runs_.push_back({shifted(run.master, shift), shifted(run.m, shift), shifted(run.v, shift),
-                       shifted(std::vector<float>(run.master.size(), nan), shift), run.weight_decay});
+                       shifted(std::vector<float>(run.master.size(), nan), shift), run.weight_decay,
+                       rounds ? shifted(rounded(run.master), shift) : Tensor{}});
+    }
     table_ = AdamWTable(runs_);
     const Tensor memory = device.allocate(Category::optimizer, DType::u8, {AdamWTable::bytes(std::ssize(host))});
     table_.place(memory);
@@ -76,11 +79,15 @@ class DeviceRuns {
       if (auto result = same(runs_[i].master, host[i].master); !result) return result << " (master " << i << ")";
       if (auto result = same(runs_[i].m, host[i].m); !result) return result << " (m " << i << ")";
       if (auto result = same(runs_[i].v, host[i].v); !result) return result << " (v " << i << ")";
+      if (!runs_[i].rounded) continue;
+      if (auto result = same(runs_[i].rounded, rounded(host[i].master)); !result)
+        return result << " (rounded " << i << ")";
     }
     return ::testing::AssertionSuccess();
   }
 
  private:
+  static std::vector<bf16> rounded(const std::vector<float>& masters) { return {masters.begin(), masters.end()}; }
   template <class T>
   Tensor shifted(const std::vector<T>& values, std::int64_t shift) {
     const auto n = std::ssize(values);
