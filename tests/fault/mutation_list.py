@@ -27,6 +27,8 @@ WIRES = "core/params/wires/"
 STORED = "mpi.wires_test.{} Wires.EveryStoredByteIsTheQuantizedWeights"
 SLICES = "mpi.full_sharding_test.{} FullSharding.EqualsShardedOptimizersUnderDelays"
 PARTS = "unit.cuts_test Parts.AreWhatTheSlicesElementsAreMadeInto"
+DROPPED = "unit.optimizers_test SteppedTest.ADroppedUpdateLeavesAllRoundingToPublication"
+READS = "unit.optimizers_test SteppedTest.PublicationReadsNoMasterThatTheUpdateRounds"
 ROUNDED = "mpi.training_test.2 Training.StoredWeightsAreTheRoundedMastersAfterEveryStep"
 
 MUTATIONS = [
@@ -235,19 +237,31 @@ MUTATIONS = [
     # Muon.
     mutation("owned_matrices_are_never_staged", "masters of matrices that are owned whole are stepped and never travel",
              WIRES + "plain.cpp",
-             "      slices.push_back({own.group, own.pooled()", "      if (bucket.key.owner != OwnerKind::whole_matrix)\n"
-             "        slices.push_back({own.group, own.pooled()",
-             ROUNDED),
+             "      slices.push_back(\n", "      if (bucket.key.owner != OwnerKind::whole_matrix) slices.push_back(\n", ROUNDED),
     mutation("owned_codes_are_never_cast", "of matrices that are owned whole the owner quantizes nothing", WIRES + "coded.cpp",
              "    if (first < last) {", "    if (first < last && bucket.key.owner != OwnerKind::whole_matrix) {", STORED.format(2)),
     Mutation("staged_before_the_step", "what travels are the masters before the optimizer's step",
-             (Edit(SYNC, "  outdate(stream);\n  agree(stream);\n  stage(stream, order_);\n",
+             (Edit(SYNC, "  if (!updating_) outdate(stream);\n  agree(stream);\n  stage(stream, order_);\n",
                    "  if (groups_[GroupId{0}].residences.front().weights.epoch() == 0) {\n"
                    "    outdate(stream);\n    agree(stream);\n    stage(stream, order_);\n  }\n"),
+              Edit(WEIGHTS, "  outdate(stream);\n  updating_ = true;\n", "  updating_ = true;\n"),
               Edit(GRADIENTS, "  for (ParamGroup& group : groups_) group.gradients.to(GradientState::reduced);\n",
                    "  for (ParamGroup& group : groups_) group.gradients.to(GradientState::reduced);\n"
                    "  outdate(stream);\n  agree(stream);\n  stage(stream, order_);\n")),
              (ROUNDED,)),
+    mutation("weights_of_a_dropped_update", "publication leaves out weights that an update which was dropped did not write",
+             GRADIENTS, "  end_update();\n", "", DROPPED),
+    mutation("weights_of_an_update_rounded_again", "publication reads the masters of weights that the update has written",
+             WIRES + "slices.cpp", "  by_caller_[static_cast<std::size_t>(slice - slices_.begin())] = true;\n", "", READS),
+    mutation("weights_written_before_their_masters", "an update writes the weights of the masters before it",
+             "kernels/optim/adamw.cpp",
+             "          row.each(count, [=](std::int64_t j) { factors.update(p[j], m[j], v[j], g[j], decay); });\n"
+             "          if (bf16* const rounded = run.rounded ? run.rounded + begin : nullptr)\n"
+             "            row.each(count, [=](std::int64_t j) { rounded[j] = bf16(p[j]); });\n",
+             "          if (bf16* const rounded = run.rounded ? run.rounded + begin : nullptr)\n"
+             "            row.each(count, [=](std::int64_t j) { rounded[j] = bf16(p[j]); });\n"
+             "          row.each(count, [=](std::int64_t j) { factors.update(p[j], m[j], v[j], g[j], decay); });\n",
+             ROUNDED),
     mutation("gradient_to_another_owner", "slices are sent as if owners stood in the order of ranks", "core/params/param_group.cpp",
              """    exchanges.push_back({own.gradients, slot.flat(offset, received.elements()).view(received), bucket.counts,
                          bucket.begins});""",
