@@ -57,11 +57,12 @@ MUTATIONS = [
     build_columnwise(stream, *gathered_[group]);""",
              STORED.format(1), STORED.format(2)),
     Mutation("gathered_mark_outlives_an_evaluation", "after an evaluation a stale mark skips the next gather",
-             (Edit(SYNC, "void ParamSync::publish(Stream& stream, Updated&&) {\n",
-                   "static bool gathered = false;\nvoid ParamSync::publish(Stream& stream, Updated&&) {\n"
+             (Edit(WEIGHTS, "void ParamSync::outdate(Stream& stream) {\n",
+                   "bool gathered = false;\nvoid ParamSync::outdate(Stream& stream) {\n"
                    "  if (std::exchange(gathered, false)) return;\n"),
               Edit(SYNC, "void ParamSync::settle(Stream& stream) {\n",
-                   "void ParamSync::settle(Stream& stream) {\n  gathered = rules_.gather == Overlap::on;\n")),
+                   "extern bool gathered;\nvoid ParamSync::settle(Stream& stream) {\n"
+                   "  gathered = rules_.gather == Overlap::on;\n")),
              ("mpi.training_test.2 Training.EvaluationChangesNoBit", ROUNDED)),
     mutation("lease_ignored", "gradients are written over staged bytes that still wait for their gather", WEIGHTS,
              "  if (group.leased()) walk_to_ready(stream, group);", "  (void)stream;\n  (void)group;",

@@ -164,7 +164,8 @@ class Walk {
         masters_(device_, layout_, mesh_.ranks()),
         sync_(device_, registry_, layout_, usage_, masters_, mesh_, rules),
         model_{rules, layout_, {}, {}, {}, {}, IndexedBy<ParamId, int>(registry_.size(), 0), {}},
-        random_(seed) {
+        random_(seed),
+        updates_(seed) {
     mesh_.wrap([&](std::unique_ptr<Communicator> one) { return test::delaying(std::move(one), seed, 150); });
     model_.weights = IndexedBy<GroupId, WeightState>(layout_.groups().size(), WeightState::stale);
     model_.gradients = IndexedBy<GroupId, GradientState>(layout_.groups().size(), GradientState::empty);
@@ -299,14 +300,14 @@ class Walk {
     if (!reduced_) return;
     Clipped clipped = std::move(*reduced_).clipped(nullptr);
     reduced_.reset();
-    if (random_() % 2 == 0) {
+    if (updates_() % 2 == 0) {
       if (model_.outdate())
         clipped.begin_update(stream());
       else
         expect_refused([&] { clipped.begin_update(stream()); });
     }
     expect_model();
-    if (random_() % 4 == 0) return drop(std::move(clipped));
+    if (updates_() % 4 == 0) return drop(std::move(clipped));
     Updated updated = std::move(clipped).updated();
     sum_.reset();  // drops gradients that are empty already
     model_.empty();
@@ -351,7 +352,7 @@ class Walk {
   Masters masters_;
   ParamSync sync_;
   Model model_;
-  std::mt19937 random_;
+  std::mt19937 random_, updates_;
   std::uint64_t number_ = 0;  ///< number of the masters published last
   std::optional<Accumulating> sum_;
   std::optional<Reduced> reduced_;
