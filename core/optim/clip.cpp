@@ -31,7 +31,7 @@ Clipped clip(Stream& stream, Reduced&& gradients, Communicator& world, const Ten
     world.submit(stream, {Collective::all_reduce_sum, {&sum, 1}, -1, "norm"}).wait(stream);
   }
   clip_from_squares(stream, result, words, clip, limit);
-  return std::move(gradients).clipped(result);
+  return std::move(gradients).clipped(stream, result);
 }
 
 }  // namespace tessera

@@ -64,7 +64,6 @@ void Optimizers::initialise(Stream& stream) {
 }
 
 Updated Optimizers::step(Stream& stream, Clipped&& gradients, const Masters& masters, const RulePlaces& places) {
-  gradients.begin_update(stream);
   std::int64_t first = 0;
   for (std::size_t i = 0; i < rules_.size(); ++i) {
     rules_[i]->step(stream, gradients, masters, {places.rate, places.counters.flat(first, counts_[i])});

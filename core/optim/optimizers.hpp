@@ -26,7 +26,7 @@ class Optimizers {
   void initialise(Stream& stream);
 
   /// Steps every rule on its buckets. `places.counters` holds the words of counters(), rule by rule. A skipped step
-  /// changes neither masters nor state nor counters. Orders on `stream`. Collective over the world.
+  /// changes neither masters nor state nor counters. Orders on `stream`. Local.
   Updated step(Stream& stream, Clipped&& gradients, const Masters& masters, const RulePlaces& places);
 
   /// The slots of every rule.

@@ -15,5 +15,7 @@ void Gradients::written(Stream& stream, ParamId param) { sync_.written(stream, p
 void Gradients::reduce(Stream& stream) { sync_.reduce(stream); }
 void Gradients::drop() { sync_.drop(); }
 void Gradients::release() { sync_.release(); }
+void Gradients::outdate_weights(Stream& stream) { sync_.outdate(stream); }
+Tensor Gradients::rounded(BucketId bucket) const { return sync_.bucket(bucket).wire->rounded(bucket); }
 
 }  // namespace tessera

@@ -25,6 +25,7 @@ class Gradients {
  private:
   friend class Token;
   friend class Accumulating;
+  friend class Reduced;
   friend class Clipped;
 
   Gradient slot(ParamId param);
@@ -32,6 +33,8 @@ class Gradients {
   void reduce(Stream& stream);  ///< every group becomes Reduced; collective over the world
   void drop();                  ///< every group back to Empty, whatever was written; finishes reductions in flight
   void release();               ///< Reduced -> Empty
+  void outdate_weights(Stream& stream);  ///< collective over the world
+  Tensor rounded(BucketId bucket) const;
 
   ParamSync& sync_;
 };

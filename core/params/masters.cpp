@@ -37,7 +37,7 @@ Updated Masters::initialise(Stream& stream, const ParamRegistry& registry, const
     for (const Piece& piece : layout.pieces(b, ranks))
       start(stream, shards_[b], piece, registry[piece.param], seed);
   }
-  return Updated();
+  return Updated(Updated::Weights::current);
 }
 
 StateDict Masters::state(const ParamRegistry& registry, const ParamLayout& layout, const Ranks& ranks) const {
@@ -51,7 +51,7 @@ StateDict Masters::state(const ParamRegistry& registry, const ParamLayout& layou
 Updated Masters::restore(Stream& stream, const std::function<void()>& fill) {
   for (const Tensor& shard : shards_) clear(stream, shard);
   fill();
-  return Updated();
+  return Updated(Updated::Weights::current);
 }
 
 }  // namespace tessera

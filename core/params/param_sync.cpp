@@ -113,13 +113,13 @@ Forward ParamSync::forward(Stream& stream) {
   return Forward(*this);
 }
 
-void ParamSync::publish(Stream& stream, Updated&&) {
+void ParamSync::publish(Stream& stream, Updated&& updated) {
   open_buffers();
   require_no_lease();
-  if (!updating_) outdate(stream);
+  if (updated.weights_ == Updated::Weights::current) outdate(stream);
   agree(stream);
   stage(stream, order_);
-  end_update();
+  stage_all_slices();  // groups that are staged later too, whatever this update has written
   if (rules_.gather == Overlap::off) settle(stream);
 }
 

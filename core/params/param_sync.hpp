@@ -57,7 +57,6 @@ class ParamSync {
   friend class Weights;
   friend class Gradients;
   friend class Forward;
-  friend class Clipped;
 
   /// Contributions to one parameter's gradient.
   struct Contributions {
@@ -85,9 +84,7 @@ class ParamSync {
   void conclude(Stream& stream, ParamGroup& group);
   ParamGroup* slot_holder(const ParamGroup& group);
   void end_lease(Stream& stream, ParamGroup& group);
-  void begin_update(Stream& stream);
-  Tensor rounded(BucketId id);
-  void end_update();
+  void stage_all_slices();
   void require_no_lease() const;
   void outdate(Stream& stream);
   void agree(Stream& stream);
@@ -124,7 +121,6 @@ class ParamSync {
   Mesh& mesh_;
   SyncRules rules_;
   bool opened_ = false;                       ///< whether open_buffers() has run
-  bool updating_ = false;                     ///< between begin_update() and end_update()
   std::vector<std::unique_ptr<Wire>> wires_;  ///< declared before groups_, whose pending collectives refer to them
   IndexedBy<GroupId, ParamGroup> groups_;
   IndexedBy<BucketId, ParamBucket*> buckets_;

@@ -158,7 +158,6 @@ void ParamSync::drop() {
     oldest_ = (oldest_ + 1) % receive_slots;
   }
   device_.compute().wait(summed_);  // running sums must end before the next step's writes
-  end_update();
   for (ParamGroup& group : groups_) {
     if (group.gradients.state() == GradientState::reducing) group.gradients.to(GradientState::reduced);
     if (group.gradients.state() != GradientState::empty) group.gradients.to(GradientState::empty);

@@ -56,24 +56,12 @@ void ParamSync::end_lease(Stream& stream, ParamGroup& group) {
   if (group.leased()) walk_to_ready(stream, group);
 }
 
-/// Outdates the weights before the masters change, so that an update may write weights beside masters. Collective.
-void ParamSync::begin_update(Stream& stream) {
-  outdate(stream);
-  updating_ = true;
+/// Staging leaves out no slice any more because an update has written it.
+void ParamSync::stage_all_slices() {
+  for (const std::unique_ptr<Wire>& wire : wires_) wire->stage_all_slices();
 }
 
-/// Where the update writes bf16(master) of this rank's slice of a bucket; empty where stage() makes what travels.
-Tensor ParamSync::rounded(BucketId id) {
-  require(updating_, "ParamSync", "weights are written between begin_update() and publish()");
-  return bucket(id).wire->rounded(id);
-}
-
-void ParamSync::end_update() {
-  updating_ = false;
-  for (const std::unique_ptr<Wire>& wire : wires_) wire->end_update();
-}
-
-/// Staging in gradients needs them empty.
+/// Refuses to stage bf16 in the memory of gradients that are in use.
 void ParamSync::require_no_lease() const {
   for (const ParamGroup& group : groups_)
     if (group.staging.place == Staging::Place::gradients && group.gradients.state() != GradientState::empty)
@@ -86,11 +74,11 @@ void ParamSync::require_no_lease() const {
 /// visit.
 void ParamSync::outdate(Stream& stream) {
   end_passes();
-  for (const ParamGroup& group : groups_) {
+  for (const ParamGroup& group : groups_)
     if (group.uses > 0)
       throw StateError(group.id, group.residences.front().weights.epoch(), "an operand in use",
                        name_of(WeightState::stale));
-  }
+  stage_all_slices();
   for (GroupId id : order_)
     if (!groups_[id].pooled() && groups_[id].in_transit()) conclude(stream, groups_[id]);
   for (ParamGroup& group : groups_)

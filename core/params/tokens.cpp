@@ -35,14 +35,16 @@ Forward::~Forward() {
 
 Tensor Reduced::shard(BucketId bucket) const { return held().shard(bucket); }
 int Reduced::buckets() const { return held().buckets(); }
-Clipped Reduced::clipped(const ClipResult* clip) && { return Clipped(spend(), clip); }
+Clipped Reduced::clipped(Stream& stream, const ClipResult* clip) && {
+  held().outdate_weights(stream);
+  return Clipped(spend(), clip);
+}
 
 Tensor Clipped::shard(BucketId bucket) const { return held().shard(bucket); }
-void Clipped::begin_update(Stream& stream) const { held().sync_.begin_update(stream); }
-Tensor Clipped::rounded(BucketId bucket) const { return held().sync_.rounded(bucket); }
+Tensor Clipped::rounded(BucketId bucket) const { return held().rounded(bucket); }
 Updated Clipped::updated() && {
   spend().release();
-  return Updated();
+  return Updated(Updated::Weights::outdated);
 }
 
 }  // namespace tessera

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <utility>
 
 #include "core/layout/layout.hpp"
@@ -48,22 +49,25 @@ class [[nodiscard]] Updated {
  private:
   friend class Masters;
   friend class Clipped;
-  Updated() = default;
+  friend class ParamSync;
+  enum class Weights : std::uint8_t {
+    current,   ///< publication outdates them, and makes all of them
+    outdated,  ///< and some may have been written by the update: Clipped::rounded()
+  };
+  explicit Updated(Weights weights) : weights_(weights) {}
+  Weights weights_;
 };
 
-/// Reduced gradients whose clip coefficient has been decided.
+/// Reduced gradients whose clip coefficient has been decided. All weights are outdated: an update may write them.
 class [[nodiscard]] Clipped : public Token {
  public:
   Clipped(Clipped&&) noexcept = default;
   /// This rank's slice of a bucket, before clipping; the optimizer multiplies by clip()->coefficient.
   Tensor shard(BucketId bucket) const;
   const ClipResult* clip() const { return clip_; }  ///< on the device
-  /// To be called before masters change: outdates all weights; only a publication makes them readable again. Collective
-  /// over the world.
-  void begin_update(Stream& stream) const;
-  /// bf16, this rank's slice of a bucket's weights: whoever asks for it writes there, with every master, the master
-  /// rounded to nearest even; publication then reads no master of this bucket. Empty where publication makes the
-  /// weights. Only behind begin_update().
+  /// This rank's slice of a bucket's weights, bf16: an update that asks for it writes there, with every master, the
+  /// master rounded to nearest even; publication then reads no master of this bucket. Empty where publication makes the
+  /// weights.
   Tensor rounded(BucketId bucket) const;
   /// To be called when the optimizer has stepped: empties the gradients.
   Updated updated() &&;
@@ -80,7 +84,9 @@ class [[nodiscard]] Reduced : public Token {
   Reduced(Reduced&&) noexcept = default;
   Tensor shard(BucketId bucket) const;
   int buckets() const;
-  Clipped clipped(const ClipResult* clip) &&;
+  /// Outdates all weights: only a publication makes them readable again. Throws StateError while an operand is in use.
+  /// Collective over the world.
+  Clipped clipped(Stream& stream, const ClipResult* clip) &&;
 
  private:
   friend class Accumulating;

@@ -242,16 +242,17 @@ MUTATIONS = [
     mutation("owned_codes_are_never_cast", "of matrices that are owned whole the owner quantizes nothing", WIRES + "coded.cpp",
              "    if (first < last) {", "    if (first < last && bucket.key.owner != OwnerKind::whole_matrix) {", STORED.format(2)),
     Mutation("staged_before_the_step", "what travels are the masters before the optimizer's step",
-             (Edit(SYNC, "  if (!updating_) outdate(stream);\n  agree(stream);\n  stage(stream, order_);\n",
+             (Edit(SYNC, "  if (updated.weights_ == Updated::Weights::current) outdate(stream);\n"
+                   "  agree(stream);\n  stage(stream, order_);\n",
                    "  if (groups_[GroupId{0}].residences.front().weights.epoch() == 0) {\n"
                    "    outdate(stream);\n    agree(stream);\n    stage(stream, order_);\n  }\n"),
-              Edit(WEIGHTS, "  outdate(stream);\n  updating_ = true;\n", "  updating_ = true;\n"),
+              Edit("core/params/tokens.cpp", "  held().outdate_weights(stream);\n", "  (void)stream;\n"),
               Edit(GRADIENTS, "  for (ParamGroup& group : groups_) group.gradients.to(GradientState::reduced);\n",
                    "  for (ParamGroup& group : groups_) group.gradients.to(GradientState::reduced);\n"
                    "  outdate(stream);\n  agree(stream);\n  stage(stream, order_);\n")),
              (ROUNDED,)),
     mutation("weights_of_a_dropped_update", "publication leaves out weights that an update which was dropped did not write",
-             GRADIENTS, "  end_update();\n", "", DROPPED),
+             WEIGHTS, "  stage_all_slices();\n", "", DROPPED),
     mutation("weights_of_an_update_rounded_again", "publication reads the masters of weights that the update has written",
              WIRES + "slices.cpp", "  by_caller_[static_cast<std::size_t>(slice - slices_.begin())] = true;\n", "", READS),
     mutation("weights_written_before_their_masters", "an update writes the weights of the masters before it",

@@ -298,14 +298,13 @@ class Walk {
   /// Ends a step, as after the optimizer's.
   void end_step() {
     if (!reduced_) return;
-    Clipped clipped = std::move(*reduced_).clipped(nullptr);
-    reduced_.reset();
-    if (updates_() % 2 == 0) {
-      if (model_.outdate())
-        clipped.begin_update(stream());
-      else
-        expect_refused([&] { clipped.begin_update(stream()); });
+    if (!model_.outdate()) {
+      expect_refused([&] { (void)std::move(*reduced_).clipped(stream(), nullptr); });
+      end_uses();
+      return drop();
     }
+    Clipped clipped = std::move(*reduced_).clipped(stream(), nullptr);
+    reduced_.reset();
     expect_model();
     if (updates_() % 4 == 0) return drop(std::move(clipped));
     Updated updated = std::move(clipped).updated();
@@ -333,11 +332,13 @@ class Walk {
   void publish(Updated&& updated) {
     if (!model_.publish()) {
       expect_refused([&] { sync_.publish(stream(), std::move(updated)); });
-      kept_.clear();
-      model_.uses = 0;
-      return;
+      return end_uses();
     }
     sync_.publish(stream(), masters_.initialise(stream(), registry_, layout_, mesh_.ranks(), ++number_));
+  }
+  void end_uses() {
+    kept_.clear();
+    model_.uses = 0;
   }
   void settle() {
     model_.settle();

@@ -274,7 +274,7 @@ TEST(ParamSync, AStepMayBeDoneAgainAfterItsReduction) {
   };
   { const Reduced dropped = bench.backward().reduce(stream); }
   expect_empty();
-  { const Clipped dropped = bench.backward().reduce(stream).clipped(nullptr); }
+  { const Clipped dropped = bench.backward().reduce(stream).clipped(stream, nullptr); }
   expect_empty();
   expect_sums(bench, bench.backward().reduce(stream));
 }

@@ -186,7 +186,7 @@ TEST(Wires, GradientsAndStagedBytesShareTheirMemory) {
               wanted[static_cast<std::size_t>(piece.shard.value + i)] = static_cast<float>(mpi().size());
         ASSERT_EQ(shard, wanted) << one.name() << ", bucket " << b.value;
       }
-      (void)std::move(reduced).clipped(nullptr).updated();
+      (void)std::move(reduced).clipped(bench.stream(), nullptr).updated();
       for (BucketId b : bench.layout.buckets().ids())
         fill(bench.stream(), bench.sync.gradients().storage(b), std::numeric_limits<double>::quiet_NaN());
     }

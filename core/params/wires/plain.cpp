@@ -23,7 +23,7 @@ class PlainWire final : public Wire {
   }
 
   Tensor rounded(BucketId bucket) override { return rounds_ ? slices_.by_caller(bucket) : Tensor{}; }
-  void end_update() override { slices_.end_update(); }
+  void stage_all_slices() override { slices_.round_all(); }
   void measure(Stream&) override {}
   std::span<const Tensor> agreed(ProcessGroup) const override { return {}; }
   void stage(Stream& stream, std::span<const GroupId> groups) override { slices_.round(stream, groups); }

@@ -22,9 +22,9 @@ class Slices {
 
   void round(Stream& stream, std::span<const GroupId> groups);
 
-  /// The place of a bucket's slice, which the caller rounds: round() leaves it out until end_update().
+  /// The place of a bucket's slice, which the caller rounds: round() leaves it out until round_all().
   Tensor by_caller(BucketId bucket);
-  void end_update() { by_caller_.assign(by_caller_.size(), false); }
+  void round_all() { by_caller_.assign(by_caller_.size(), false); }
 
  private:
   struct Range {
@@ -34,7 +34,7 @@ class Slices {
   bool wanted(const Range& range) const;
 
   std::vector<Slice> slices_;  ///< in the order of the table's pairs
-  std::vector<bool> by_caller_;
+  std::vector<bool> by_caller_;  ///< whether the caller rounds it, likewise
   ConvertTable table_;
   IndexedBy<GroupId, Range> ranges_;
 };

@@ -277,7 +277,7 @@ class SteppedTest : public OptimizersTest {
   std::int64_t step(Reduced&& gradients) {
     const std::int64_t before = stream().launches();
     Updated updated = optimizers_.step(
-        stream(), std::move(gradients).clipped(static_cast<const ClipResult*>(clip_memory_.data)), masters_,
+        stream(), std::move(gradients).clipped(stream(), static_cast<const ClipResult*>(clip_memory_.data)), masters_,
         {rate_memory_.as<float>(), counters_});
     const std::int64_t launches = stream().launches() - before;
     sync_.publish(stream(), std::move(updated));
@@ -342,7 +342,7 @@ TEST_F(SteppedTest, PublicationReadsNoMasterThatTheUpdateRounds) {
   optimizers_ = Optimizers(std::move(rules), layout_);
   optimizers_.initialise(stream());
   Updated updated = optimizers_.step(
-      stream(), gradients(1).clipped(static_cast<const ClipResult*>(clip_memory_.data)), masters_,
+      stream(), gradients(1).clipped(stream(), static_cast<const ClipResult*>(clip_memory_.data)), masters_,
       {rate_memory_.as<float>(), counters_.flat(0, 3)});
   const std::int64_t before = stream().launches();
   sync_.publish(stream(), std::move(updated));
@@ -360,17 +360,29 @@ TEST_F(SteppedTest, WeightsAreRoundedMastersWhoeverRoundsThem) {
   expect_rounded("after a skipped step");
 }
 
+/// What an update was to write and did not, since it or its token was dropped, is rounded from the masters.
 TEST_F(SteppedTest, ADroppedUpdateLeavesAllRoundingToPublication) {
+  const auto publish_others = [&](double value) {
+    sync_.publish(stream(), masters_.restore(stream(), [&] {
+      for (const Tensor& shard : masters_.shards()) fill(stream(), shard, value);
+    }));
+  };
+  const auto ask_for_all = [&](const Clipped& update) {
+    for (BucketId b : layout_.buckets().ids()) EXPECT_TRUE(update.rounded(b));
+  };
   {
-    const Clipped dropped = gradients(1).clipped(nullptr);
-    EXPECT_THROW((void)dropped.rounded({0}), Error) << "the weights may still be in use";
-    dropped.begin_update(stream());
-    for (BucketId b : layout_.buckets().ids()) EXPECT_TRUE(dropped.rounded(b));
+    const Clipped dropped = gradients(1).clipped(stream(), nullptr);
+    ask_for_all(dropped);
   }
-  sync_.publish(stream(), masters_.restore(stream(), [&] {
-    for (const Tensor& shard : masters_.shards()) fill(stream(), shard, 0.3);
-  }));
-  expect_rounded("after other masters");
+  publish_others(0.3);
+  expect_rounded("after a dropped update");
+  {
+    Clipped update = gradients(2).clipped(stream(), nullptr);
+    ask_for_all(update);
+    (void)std::move(update).updated();
+  }
+  publish_others(0.7);
+  expect_rounded("after an update that was not published");
 }
 
 }  // namespace
