@@ -67,6 +67,7 @@ void embedding_forward(Stream& stream, const Tensor& y, const Tensor& ids, const
   require(ids.elements() == y.rows() && tokens.columns() == y.columns(), "embedding_forward", "ids [M], tokens [V,C]");
   require(!positions || (positions.columns() == y.columns() && positions.rows() > 0), "embedding_forward",
           "positions are [T,C]");
+  if (!stream.dry() && embedding::forward(stream, y, ids, tokens, positions)) return;
   dispatch_real(y.type, "embedding_forward", [&]<class T>() { forward<T>(stream, y, ids, tokens, positions); });
 }
 

@@ -1,4 +1,4 @@
-// Gradients of embedding tables: a thread takes four columns of one row of a table and keeps their sums in registers.
+// Embeddings in packs. Gradients: a thread takes four columns of one row of a table and keeps their sums in registers.
 #include "kernels/base/packs.cuh"
 #include "kernels/embedding/back.hpp"
 
@@ -58,6 +58,26 @@ struct OfPositions {
   }
 };
 
+template <class T>
+struct Forward {
+  T* y;
+  const std::int32_t* ids;
+  const T *tokens, *positions;
+  std::int64_t length, across;
+  __device__ void operator()(std::int64_t row, int p) const {
+    using Pack = packs::Pack<T>;
+    const std::int64_t column = std::int64_t{p} * packs::lanes<T>;
+    Pack sum = Pack::at(tokens + ids[row] * across + column);
+    if (positions != nullptr) {
+      auto token = columns::wide(sum);
+      const auto place = columns::wide(Pack::at(positions + row % length * across + column));
+      for (int l = 0; l < packs::lanes<T>; ++l) token.value[l] += place.value[l];
+      sum = columns::rounded<T>(token.value);
+    }
+    sum.to(y + row * across + column);
+  }
+};
+
 /// Calls f<T>() for bf16 and fp32 if rows are whole packs of 16 bytes; false otherwise.
 template <class F>
 bool in_packs(const Tensor& dy, const Tensor& sum, const F& f) {
@@ -72,6 +92,23 @@ bool in_packs(const Tensor& dy, const Tensor& sum, const F& f) {
 }
 
 }  // namespace
+
+bool forward(Stream& stream, const Tensor& y, const Tensor& ids, const Tensor& tokens, const Tensor& positions) {
+  const auto start = [&]<class T>() {
+    const std::int64_t n = y.columns();
+    if (!packs::whole<T>(n, y, tokens, positions)) return false;
+    const Forward<T> f{y.as<T>(),
+                       ids.as<std::int32_t>(),
+                       tokens.as<T>(),
+                       positions ? positions.as<T>() : nullptr,
+                       positions ? positions.rows() : 1,
+                       n};
+    packs::start_rows(stream, y.rows(), n / packs::lanes<T>, f);
+    return true;
+  };
+  if (y.type == DType::f64) return false;
+  return y.type == DType::bf16 ? start.operator()<bf16>() : start.operator()<float>();
+}
 
 bool token_gradient(Stream& stream, const Gradient& dtokens, const Tensor& order, const Tensor& offsets,
                     const Tensor& dy) {

@@ -3,6 +3,7 @@
 
 namespace tessera::embedding {
 
+bool forward(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&) { return false; }
 bool token_gradient(Stream&, const Gradient&, const Tensor&, const Tensor&, const Tensor&) { return false; }
 bool position_gradient(Stream&, const Gradient&, const Tensor&) { return false; }
 

@@ -55,7 +55,7 @@ void cross_entropy(Stream& stream, Arena& arena, double* sum, const Tensor& dlog
     const Tensor losses = arena.temp(dtype_of<A>, Shape{logits.rows()});
     if (stream.dry() || !loss::row_losses(stream, losses, dlogits, logits, targets, vocabulary, scale))
       row_losses<T>(stream, losses, dlogits, logits, targets, vocabulary, scale);
-    add_losses<A>(stream, sum, losses);
+    if (stream.dry() || !loss::add_losses(stream, sum, losses)) add_losses<A>(stream, sum, losses);
   });
 }
 

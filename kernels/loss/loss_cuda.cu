@@ -4,6 +4,7 @@
 #include "kernels/base/columns.cuh"
 #include "kernels/base/launch.hpp"
 #include "kernels/base/math.hpp"
+#include "kernels/base/packs.cuh"
 #include "kernels/loss/back.hpp"
 
 namespace tessera::loss {
@@ -202,6 +203,20 @@ void start(Stream& stream, const Tensor& losses, const Tensor& dlogits, const Te
   }
 }
 
+constexpr int sum_threads = 1024;
+
+__global__ void __launch_bounds__(sum_threads) sum_kernel(double* sum, const float* losses, std::int64_t rows) {
+  double mine = 0;
+  for (std::int64_t r = threadIdx.x; r < rows; r += sum_threads) mine += static_cast<double>(losses[r]);
+  __shared__ double all[sum_threads / 32];
+  const double warp = packs::warp_sum(mine);
+  if (threadIdx.x % 32 == 0) all[threadIdx.x / 32] = warp;
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
+  const double total = packs::warp_sum(all[threadIdx.x]);
+  if (threadIdx.x == 0) *sum += total;
+}
+
 }  // namespace
 
 bool row_losses(Stream& stream, const Tensor& losses, const Tensor& dlogits, const Tensor& logits,
@@ -213,6 +228,13 @@ bool row_losses(Stream& stream, const Tensor& losses, const Tensor& dlogits, con
     start<bf16>(stream, losses, dlogits, logits, targets, vocabulary, scale);
   else
     start<float>(stream, losses, dlogits, logits, targets, vocabulary, scale);
+  return true;
+}
+
+bool add_losses(Stream& stream, double* sum, const Tensor& losses) {
+  if (losses.type != DType::f32) return false;
+  stream.count_launch();
+  sum_kernel<<<1, sum_threads, 0, space_of(stream).cuda_stream()>>>(sum, losses.as<float>(), losses.elements());
   return true;
 }
 

@@ -129,11 +129,9 @@ class Ahead {
   static constexpr int depth = packs <= 2 ? 4 : 2;  ///< two blocks of gradients fit a multiprocessor
   static constexpr std::size_t bytes(unsigned threads) { return sizeof(Pack) * threads * depth * packs * count; }
 
-  /// Begins with the row at `t`. The first `used` matrices are read. A block has at most `threads`.
-  __device__ Ahead(const RowThreads& t, const T* const (&matrices)[count], int used, int rows, int n, int step,
-                   int threads)
+  /// Begins with the row at `t`. A block has at most `threads`.
+  __device__ Ahead(const RowThreads& t, const T* const (&matrices)[count], int rows, int n, int step, int threads)
       : t_(t),
-        used_(used),
         rows_(rows),
         n_(n),
         step_(step),
@@ -153,8 +151,7 @@ class Ahead {
       Values<T, packs>::each(t_, n_, [&](int i, int column) {
         const std::int64_t at = std::int64_t{t_.row} * n_ + column;
 #pragma unroll
-        for (int m = 0; m < count; ++m)
-          if (m < used_) __pipeline_memcpy_async(place(m, i), matrices_[m] + at, sizeof(Pack));
+        for (int m = 0; m < count; ++m) __pipeline_memcpy_async(place(m, i), matrices_[m] + at, sizeof(Pack));
       });
     __pipeline_commit();
     t_.row += step_;
@@ -166,7 +163,7 @@ class Ahead {
 
   RowThreads t_;
   const T* matrices_[count];
-  int used_, rows_, n_, step_, threads_;
+  int rows_, n_, step_, threads_;
   uint4* first_;
   int slot_ = 0;
 };
@@ -179,23 +176,21 @@ struct Forward {
   int rows, n;
   float eps, inverse_n;
 };
-enum Addend { of_stream, of_branch, addends };
-
-/// Threads of forward's blocks that stay on a multiprocessor, each with at most 80 registers.
-constexpr int forward_threads = 768;
-
-/// This thread's share of the sum of x and branch, rounded and stored; of x where there is no branch.
+/// This thread's share of the sum of x and branch, rounded and stored; of x where there is no branch. Zeros behind the
+/// last row.
 template <class T, int packs>
-__device__ Values<T, packs> summed(const RowThreads& t, const Forward<T>& p, const Ahead<T, packs, addends>& ahead) {
+__device__ Values<T, packs> summed(const RowThreads& t, const Forward<T>& p) {
   constexpr int lanes = columns::widest<T>;
-  Values<T, packs> x;
+  Values<T, packs> x{};
+  if (t.row >= p.rows) return x;
   x.each(t, p.n, [&](int i, int column) {
-    auto stream = wide(ahead.share(of_stream, i));
+    const std::int64_t at = std::int64_t{t.row} * p.n + column;
+    auto stream = wide(Lanes<T, lanes>::at(p.x + at));
     if (p.branch != nullptr) {
-      const auto branch = wide(ahead.share(of_branch, i));
+      const auto branch = wide(Lanes<T, lanes>::at(p.branch + at));
       for (int l = 0; l < lanes; ++l) stream.value[l] += branch.value[l];
       const auto sum = columns::rounded<T>(stream.value);
-      sum.to(p.sum + std::int64_t{t.row} * p.n + column);
+      sum.to(p.sum + at);
       stream = wide(sum);
     }
     for (int l = 0; l < lanes; ++l) x.v[i][l] = stream.value[l];
@@ -203,46 +198,40 @@ __device__ Values<T, packs> summed(const RowThreads& t, const Forward<T>& p, con
   return x;
 }
 
-/// Forward: a block has the threads of one row, and takes rows at a fixed distance.
 template <class T, Norm kind, int packs>
-__global__ void __launch_bounds__(256, forward_threads / 256) forward_kernel(const Forward<T> p) {
+__global__ void __launch_bounds__(most_threads) forward_kernel(const Forward<T> p) {
   constexpr int lanes = columns::widest<T>;
   using V = Values<T, packs>;
-  RowThreads t;
-  const int step = static_cast<int>(gridDim.x);
-  Ahead<T, packs, addends> ahead(t, {p.x, p.branch}, p.branch != nullptr ? 2 : 1, p.rows, p.n, step, t.width);
-  for (; t.row < p.rows; t.row += step) {
-    ahead.wait();
-    const V x = summed(t, p, ahead);
-    ahead.fetch();
-    float mean[1] = {};
-    if (kind == Norm::layer) {
-      V::each(t, p.n, [&](int i, int) {
-        for (float v : x.v[i]) mean[0] += v;
-      });
-      t.add(mean);
-      mean[0] *= p.inverse_n;
-    }
-    float square[1] = {};
+  const RowThreads t;
+  const V x = summed<T, packs>(t, p);
+  float mean[1] = {};
+  if (kind == Norm::layer) {
     V::each(t, p.n, [&](int i, int) {
-      for (float v : x.v[i]) square[0] += (v - mean[0]) * (v - mean[0]);
+      for (float v : x.v[i]) mean[0] += v;
     });
-    t.add(square);
-    const float rstd = 1.0f / ::sqrtf(square[0] * p.inverse_n + p.eps);
-    V::each(t, p.n, [&](int i, int column) {
-      const auto weight = wide(Lanes<T, lanes>::at(p.weight + column));
-      float y[lanes];
-      for (int l = 0; l < lanes; ++l) y[l] = (x.v[i][l] - mean[0]) * rstd * weight.value[l];
-      if (p.bias != nullptr) {
-        const auto bias = wide(Lanes<T, lanes>::at(p.bias + column));
-        for (int l = 0; l < lanes; ++l) y[l] += bias.value[l];
-      }
-      columns::rounded<T>(y).to(p.y + std::int64_t{t.row} * p.n + column);
-    });
-    if (t.thread != 0) continue;
-    if (kind == Norm::layer) p.mean[t.row] = mean[0];
-    p.rstd[t.row] = rstd;
+    t.add(mean);
+    mean[0] *= p.inverse_n;
   }
+  float square[1] = {};
+  V::each(t, p.n, [&](int i, int) {
+    for (float v : x.v[i]) square[0] += (v - mean[0]) * (v - mean[0]);
+  });
+  t.add(square);
+  if (t.row >= p.rows) return;
+  const float rstd = 1.0f / ::sqrtf(square[0] * p.inverse_n + p.eps);
+  V::each(t, p.n, [&](int i, int column) {
+    const auto weight = wide(Lanes<T, lanes>::at(p.weight + column));
+    float y[lanes];
+    for (int l = 0; l < lanes; ++l) y[l] = (x.v[i][l] - mean[0]) * rstd * weight.value[l];
+    if (p.bias != nullptr) {
+      const auto bias = wide(Lanes<T, lanes>::at(p.bias + column));
+      for (int l = 0; l < lanes; ++l) y[l] += bias.value[l];
+    }
+    columns::rounded<T>(y).to(p.y + std::int64_t{t.row} * p.n + column);
+  });
+  if (t.thread != 0) return;
+  if (kind == Norm::layer) p.mean[t.row] = mean[0];
+  p.rstd[t.row] = rstd;
 }
 
 template <class T>
@@ -301,7 +290,7 @@ __device__ void row_backward(Threads& t, const Backward<T>& p, const Moments& ro
 }
 
 template <class T, Norm kind, int packs>
-__global__ void __launch_bounds__(256) backward_kernel(const Backward<T> p) {
+__global__ void __launch_bounds__(most_threads) backward_kernel(const Backward<T> p) {
   constexpr int lanes = columns::widest<T>;
   const RowThreads t;
   Lanes<T, lanes> row[factors][packs] = {};
@@ -328,20 +317,21 @@ constexpr int gradient_threads = 448, gradient_width = 256;
 template <int packs>
 inline constexpr int most_gradient_threads = packs == 1 ? gradient_threads : gradient_width;
 
-/// to[column] = the block's sum of a column: its rows of threads are added one after the other.
+/// to[column] = the block's sum of a column: those of its rows of threads, added one after the other.
 template <class T, int packs>
 __device__ void store_sums(const RowThreads& t, int n, const Values<T, packs>& mine, float* to) {
   float* const all = reinterpret_cast<float*>(memory);
-  for (int y = 0; y < static_cast<int>(blockDim.y); ++y) {
-    __syncthreads();
-    if (t.row_of_block != y) continue;
-    mine.each(t, n, [&](int i, int column) {
-      for (int l = 0; l < mine.lanes; ++l) all[column + l] = y == 0 ? mine.v[i][l] : all[column + l] + mine.v[i][l];
-    });
-  }
+  const int rows = static_cast<int>(blockDim.y), threads = t.width * rows;
   __syncthreads();
-  const int threads = t.width * static_cast<int>(blockDim.y);
-  for (int column = t.row_of_block * t.width + t.thread; column < n; column += threads) to[column] = all[column];
+  mine.each(t, n, [&](int i, int column) {
+    for (int l = 0; l < mine.lanes; ++l) all[t.row_of_block * n + column + l] = mine.v[i][l];
+  });
+  __syncthreads();
+  for (int column = t.row_of_block * t.width + t.thread; column < n; column += threads) {
+    float sum = all[column];
+    for (int y = 1; y < rows; ++y) sum += all[y * n + column];
+    to[column] = sum;
+  }
 }
 
 /// Gradients: every block takes rows at a fixed distance and keeps the sums of its columns in registers.
@@ -352,7 +342,7 @@ __global__ void __launch_bounds__(most_gradient_threads<packs>, packs <= 2 ? 2 :
   const int step = static_cast<int>(gridDim.x * blockDim.y);
   ApartRowThreads t;
   Values<T, packs> along{}, plain{};
-  Ahead<T, packs, factors> ahead(t, {p.x, p.dy, p.dx}, factors, p.rows, p.n, step, most_gradient_threads<packs>);
+  Ahead<T, packs, factors> ahead(t, {p.x, p.dy, p.dx}, p.rows, p.n, step, most_gradient_threads<packs>);
   Moments coming = Moments::at(p, t.row);
   for (; t.row < p.rows; t.row += step) {
     const Moments row = coming;
@@ -379,24 +369,17 @@ bool fits(const Tensor& x, std::initializer_list<Tensor> others) {
   return fit;
 }
 
-/// Calls f<packs>(threads) with the fewest threads per row that hold it, and as many rows per block as `block` threads
-/// allow.
+/// Calls f<packs>(threads) for forward() and backward(): one pack per thread, if that takes at most most_threads.
+/// Blocks end and begin all the time, so that loads of some hide sums of others; rows of few threads share a block.
 template <class T, class F>
-void with_threads(unsigned block, std::int64_t n, const F& f) {
+void with_threads(std::int64_t n, const F& f) {
   const std::int64_t all = ceil_div(n, columns::widest<T>);
-  unsigned width = 32;
-  while (width * most_packs < all) width *= 2;
-  const dim3 threads(width, width < block ? block / width : 1);
-  switch (ceil_div(all, width)) {
-    case 1:
-      return f.template operator()<1>(threads);
-    case 2:
-      return f.template operator()<2>(threads);
-    case 3:
-      return f.template operator()<3>(threads);
-    default:
-      return f.template operator()<4>(threads);
-  }
+  const auto width = static_cast<unsigned>(std::min(round_up(all, 32), std::int64_t{most_threads}));
+  const dim3 threads(width, width < block_threads ? block_threads / width : 1);
+  if (all <= width)
+    f.template operator()<1>(threads);
+  else
+    f.template operator()<2>(threads);
 }
 /// Calls f<packs>(threads) for gradients(): one pack per thread, if that takes at most gradient_width threads.
 template <class T, class F>
@@ -416,12 +399,6 @@ void with_gradient_threads(std::int64_t n, const F& f) {
 }
 unsigned blocks_of(std::int64_t rows, dim3 threads) { return static_cast<unsigned>(ceil_div(rows, threads.y)); }
 
-unsigned multiprocessors() {
-  int device = 0, count = 1;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-  return static_cast<unsigned>(count);
-}
 template <class Kernel>
 void allow_shared(Kernel* kernel, std::size_t bytes) {
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
@@ -475,11 +452,8 @@ bool forward(Stream& stream, Norm kind, const Tensor& y, const Tensor& residual_
                        static_cast<int>(x.columns()),
                        static_cast<float>(eps),
                        1.0f / static_cast<float>(x.columns())};
-    with_threads<T>(1, x.columns(), [&]<int packs>(dim3 threads) {
-      const std::size_t bytes = Ahead<T, packs, addends>::bytes(threads.x);
-      allow_shared(forward_kernel<T, k, packs>, bytes);
-      const auto blocks = std::min(blocks_of(p.rows, threads), multiprocessors() * (forward_threads / threads.x));
-      forward_kernel<T, k, packs><<<blocks, threads, bytes, space_of(stream).cuda_stream()>>>(p);
+    with_threads<T>(x.columns(), [&]<int packs>(dim3 threads) {
+      forward_kernel<T, k, packs><<<blocks_of(p.rows, threads), threads, 0, space_of(stream).cuda_stream()>>>(p);
     });
   });
   return true;
@@ -491,7 +465,7 @@ bool backward(Stream& stream, Norm kind, const Tensor& dx, const Tensor& dy, con
   stream.count_launch();
   with_types(x.type, kind, [&]<class T, Norm k>() {
     const auto p = backward_of<T, k>(dx, dy, x, mean, rstd, weight);
-    with_threads<T>(block_threads, x.columns(), [&]<int packs>(dim3 threads) {
+    with_threads<T>(x.columns(), [&]<int packs>(dim3 threads) {
       backward_kernel<T, k, packs><<<blocks_of(p.rows, threads), threads, 0, space_of(stream).cuda_stream()>>>(p);
     });
   });
