@@ -176,6 +176,7 @@ struct Forward {
   int rows, n;
   float eps, inverse_n;
 };
+
 /// This thread's share of the sum of x and branch, rounded and stored; of x where there is no branch. Zeros behind the
 /// last row.
 template <class T, int packs>
