@@ -63,18 +63,18 @@ struct Forward {
   T* y;
   const std::int32_t* ids;
   const T *tokens, *positions;
-  std::int64_t length, across;
+  std::int64_t length, row_size;
   __device__ void operator()(std::int64_t row, int p) const {
     using Pack = packs::Pack<T>;
     const std::int64_t column = std::int64_t{p} * packs::lanes<T>;
-    Pack sum = Pack::at(tokens + ids[row] * across + column);
+    Pack sum = Pack::at(tokens + ids[row] * row_size + column);
     if (positions != nullptr) {
       auto token = columns::wide(sum);
-      const auto place = columns::wide(Pack::at(positions + row % length * across + column));
+      const auto place = columns::wide(Pack::at(positions + row % length * row_size + column));
       for (int l = 0; l < packs::lanes<T>; ++l) token.value[l] += place.value[l];
       sum = columns::rounded<T>(token.value);
     }
-    sum.to(y + row * across + column);
+    sum.to(y + row * row_size + column);
   }
 };
 
