@@ -30,7 +30,7 @@ def final_loss(args, deck: str, recipe: str, seed: int) -> float:
         last = json.loads(pathlib.Path(folder, "run/metrics.jsonl").read_text().splitlines()[-1])
     loss = last.get("eval_loss")
     if loss is None or not math.isfinite(loss):
-        raise SystemExit(f"{deck}, {recipe}, seed {seed}: step {last['step']} has no finite eval_loss; eval.every_steps has to divide run.steps")
+        raise SystemExit(f"{deck}, {recipe}, seed {seed}: step {last['step']} has no finite eval_loss")
     return loss
 
 
