@@ -65,7 +65,7 @@ void AdamW::initialise(Stream& stream) {
 void AdamW::place_table(Stream& stream, const Clipped& gradients, const Masters& masters) {
   std::vector<const void*> addresses;
   for (BucketId b : buckets())
-    for (const void* address : {masters.shard(b).data, gradients.shard(b).data, gradients.rounded(b).data})
+    for (const void* address : {masters.shard(b).data, gradients.shard(b).data, gradients.claim_weights(b).data})
       addresses.push_back(address);
   if (addresses == addresses_) return;
   require(addresses_.empty(), "AdamW", "a slice of masters, gradients or weights has moved since the first step");
@@ -74,7 +74,7 @@ void AdamW::place_table(Stream& stream, const Clipped& gradients, const Masters&
     const auto part = [&](const Tensor& slice) { return slice ? slice.flat(run.begin, run.count) : slice; };
     const BucketId b = m_[run.slice].bucket;
     runs.push_back({part(masters.shard(b)), part(m_[run.slice].values), part(v_[run.slice].values),
-                    part(gradients.shard(b)), run.weight_decay, part(gradients.rounded(b))});
+                    part(gradients.shard(b)), run.weight_decay, part(gradients.claim_weights(b))});
   }
   table_ = AdamWTable(runs);
   const Tensor memory = table_memory_.flat(0, AdamWTable::bytes(std::ssize(runs)));

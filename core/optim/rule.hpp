@@ -32,10 +32,11 @@ class Rule {
   /// Writes the slots of a fresh run. Orders on `stream`. Local.
   virtual void initialise(Stream& stream) = 0;
 
-  /// Updates this rank's masters of its buckets, and the weights that gradients.rounded() lets it write, from clipped
-  /// gradients, which it may overwrite, and advances its counters. The number of launches does not grow with the number
-  /// of parameters, except for matrix products: batched on a GPU, one by one on the host. A step whose clip() says skip
-  /// changes nothing. Masters and gradients must keep their addresses from step to step. Orders on `stream`. Local.
+  /// Updates this rank's masters of its buckets, and the weights that it claims by gradients.claim_weights(), from
+  /// clipped gradients, which it may overwrite, and advances its counters. The number of launches does not grow with
+  /// the number of parameters, except for matrix products: batched on a GPU, one by one on the host. A step whose
+  /// clip() says skip changes nothing. Masters and gradients must keep their addresses from step to step. Orders on
+  /// `stream`. Local.
   virtual void step(Stream& stream, const Clipped& gradients, const Masters& masters, const RulePlaces& places) = 0;
 
   /// Visits its state slots, each over the parameters of its own buckets: their only list.

@@ -16,6 +16,6 @@ void Gradients::reduce(Stream& stream) { sync_.reduce(stream); }
 void Gradients::drop() { sync_.drop(); }
 void Gradients::release() { sync_.release(); }
 void Gradients::outdate_weights(Stream& stream) { sync_.outdate(stream); }
-Tensor Gradients::rounded(BucketId bucket) const { return sync_.bucket(bucket).wire->rounded(bucket); }
+Tensor Gradients::claim_weights(BucketId bucket) const { return sync_.bucket(bucket).wire->claim(bucket); }
 
 }  // namespace tessera

@@ -34,7 +34,7 @@ class Gradients {
   void drop();                  ///< every group back to Empty, whatever was written; finishes reductions in flight
   void release();               ///< Reduced -> Empty
   void outdate_weights(Stream& stream);  ///< collective over the world
-  Tensor rounded(BucketId bucket) const;
+  Tensor claim_weights(BucketId bucket) const;
 
   ParamSync& sync_;
 };

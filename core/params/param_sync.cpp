@@ -119,7 +119,7 @@ void ParamSync::publish(Stream& stream, Updated&& updated) {
   if (updated.weights_ == Updated::Weights::current) outdate(stream);
   agree(stream);
   stage(stream, order_);
-  stage_all_slices();  // groups that are staged later too, whatever this update has written
+  release_claims();  // groups that wait for a ring slot are staged from their masters
   if (rules_.gather == Overlap::off) settle(stream);
 }
 

@@ -84,7 +84,7 @@ class ParamSync {
   void conclude(Stream& stream, ParamGroup& group);
   ParamGroup* slot_holder(const ParamGroup& group);
   void end_lease(Stream& stream, ParamGroup& group);
-  void stage_all_slices();
+  void release_claims();
   void require_no_lease() const;
   void outdate(Stream& stream);
   void agree(Stream& stream);

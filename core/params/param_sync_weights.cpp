@@ -56,9 +56,9 @@ void ParamSync::end_lease(Stream& stream, ParamGroup& group) {
   if (group.leased()) walk_to_ready(stream, group);
 }
 
-/// Staging leaves out no slice any more because an update has written it.
-void ParamSync::stage_all_slices() {
-  for (const std::unique_ptr<Wire>& wire : wires_) wire->stage_all_slices();
+/// Staging takes every slice again, those too that an update had claimed.
+void ParamSync::release_claims() {
+  for (const std::unique_ptr<Wire>& wire : wires_) wire->release_claims();
 }
 
 /// Refuses to stage bf16 in the memory of gradients that are in use.
@@ -78,7 +78,7 @@ void ParamSync::outdate(Stream& stream) {
     if (group.uses > 0)
       throw StateError(group.id, group.residences.front().weights.epoch(), "an operand in use",
                        name_of(WeightState::stale));
-  stage_all_slices();
+  release_claims();
   for (GroupId id : order_)
     if (!groups_[id].pooled() && groups_[id].in_transit()) conclude(stream, groups_[id]);
   for (ParamGroup& group : groups_)

@@ -41,7 +41,7 @@ Clipped Reduced::clipped(Stream& stream, const ClipResult* clip) && {
 }
 
 Tensor Clipped::shard(BucketId bucket) const { return held().shard(bucket); }
-Tensor Clipped::rounded(BucketId bucket) const { return held().rounded(bucket); }
+Tensor Clipped::claim_weights(BucketId bucket) const { return held().claim_weights(bucket); }
 Updated Clipped::updated() && {
   spend().release();
   return Updated(Updated::Weights::outdated);

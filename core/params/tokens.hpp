@@ -52,7 +52,7 @@ class [[nodiscard]] Updated {
   friend class ParamSync;
   enum class Weights : std::uint8_t {
     current,   ///< publication outdates them, and makes all of them
-    outdated,  ///< and some may have been written by the update: Clipped::rounded()
+    outdated,  ///< and some may have been written by the update: Clipped::claim_weights()
   };
   explicit Updated(Weights weights) : weights_(weights) {}
   Weights weights_;
@@ -65,10 +65,10 @@ class [[nodiscard]] Clipped : public Token {
   /// This rank's slice of a bucket, before clipping; the optimizer multiplies by clip()->coefficient.
   Tensor shard(BucketId bucket) const;
   const ClipResult* clip() const { return clip_; }  ///< on the device
-  /// This rank's slice of a bucket's weights, bf16: an update that asks for it writes there, with every master, the
-  /// master rounded to nearest even; publication then reads no master of this bucket. Empty where publication makes the
-  /// weights.
-  Tensor rounded(BucketId bucket) const;
+  /// Claims this rank's slice of a bucket's weights, bf16, for the update, which has to write there, with every master,
+  /// the master rounded to nearest even; publication then reads no master of this bucket. Empty, and nothing claimed,
+  /// where weights travel in another form. Local.
+  Tensor claim_weights(BucketId bucket) const;
   /// To be called when the optimizer has stepped: empties the gradients.
   Updated updated() &&;
 

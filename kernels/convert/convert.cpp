@@ -17,7 +17,7 @@ template <class To, class From> void convert_as(Stream& stream, const Tensor& to
                   KOKKOS_LAMBDA(std::int64_t i) { out[i] = To(static_cast<Accumulator<To>>(in[i])); });
 }
 
-/// What a GPU's thread writes at once.
+/// The widest store of a GPU's thread: 16 bytes.
 struct alignas(16) Words {
   std::uint64_t of[2];
 };

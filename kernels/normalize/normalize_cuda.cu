@@ -321,6 +321,8 @@ inline constexpr int most_gradient_threads = packs == 1 ? gradient_threads : gra
 /// to[column] = the block's sum of a column: those of its rows of threads, added one after the other.
 template <class T, int packs>
 __device__ void store_sums(const RowThreads& t, int n, const Values<T, packs>& mine, float* to) {
+  static_assert(Values<T, packs>::lanes * sizeof(float) <= sizeof(uint4) * Ahead<T, packs, factors>::depth * factors,
+                "the sums of all rows have to fit where the rows were fetched to");
   float* const all = reinterpret_cast<float*>(memory);
   const int rows = static_cast<int>(blockDim.y), threads = t.width * rows;
   __syncthreads();
@@ -370,8 +372,9 @@ bool fits(const Tensor& x, std::initializer_list<Tensor> others) {
   return fit;
 }
 
-/// Calls f<packs>(threads) for forward() and backward(): one pack per thread, if that takes at most most_threads.
-/// Blocks end and begin all the time, so that loads of some hide sums of others; rows of few threads share a block.
+/// Calls f<packs>(threads) for forward() and backward(): one pack per thread, if that takes at most most_threads; rows
+/// of few threads share a block. Few registers a thread give full occupancy: loads of some blocks hide the sums of
+/// others.
 template <class T, class F>
 void with_threads(std::int64_t n, const F& f) {
   const std::int64_t all = ceil_div(n, columns::widest<T>);

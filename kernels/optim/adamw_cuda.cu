@@ -12,7 +12,7 @@ namespace {
 using columns::Lanes;
 
 constexpr int lanes = 4, block_threads = 256, resident_blocks = 4;  // a multiprocessor holds so many
-constexpr std::int64_t most_blocks = 16 * resident_blocks * 132;    // of an H200; later ones fill what early ones leave
+constexpr std::int64_t most_blocks = 16 * resident_blocks * 132;    // 16 waves on an H200, so that the tail is short
 
 /// Updates elements [i, i + lanes) of a run, without those behind its end.
 template <class M>

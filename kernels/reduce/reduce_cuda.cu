@@ -19,7 +19,7 @@ constexpr int binades = 22, coarse_bits = 44, fine_bits = coarse_bits + 48;  // 
 constexpr int digits = 2 * 254 / 32 + 5;  // of 32 bits, each in a word of 64; bit 0 counts 2^-300
 static_assert(windows * exponents >= 254 && digits <= threads && digits <= ExactSum::limbs);
 constexpr std::int64_t chunk = threads * mine;
-constexpr std::int64_t most_blocks = 6336;  // ten times what an H200 runs at once, so that all end together
+constexpr std::int64_t most_blocks = 6336;  // ten waves on an H200, so that the tail is short
 constexpr std::uint32_t infinity = 0x7F800000u;
 constexpr unsigned everyone = ~0u;
 

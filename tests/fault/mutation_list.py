@@ -252,9 +252,9 @@ MUTATIONS = [
                    "  outdate(stream);\n  agree(stream);\n  stage(stream, order_);\n")),
              (ROUNDED,)),
     mutation("weights_of_a_dropped_update", "publication leaves out weights that an update which was dropped did not write",
-             WEIGHTS, "  stage_all_slices();\n", "", DROPPED),
+             WEIGHTS, "  release_claims();\n", "", DROPPED),
     mutation("weights_of_an_update_rounded_again", "publication reads the masters of weights that the update has written",
-             WIRES + "slices.cpp", "  by_caller_[static_cast<std::size_t>(slice - slices_.begin())] = true;\n", "", READS),
+             WIRES + "slices.cpp", "  claimed_[static_cast<std::size_t>(slice - slices_.begin())] = true;\n", "", READS),
     mutation("weights_written_before_their_masters", "an update writes the weights of the masters before it",
              "kernels/optim/adamw.cpp",
              "          row.each(count, [=](std::int64_t j) { factors.update(p[j], m[j], v[j], g[j], decay); });\n"

@@ -22,8 +22,8 @@ class PlainWire final : public Wire {
       }
   }
 
-  Tensor rounded(BucketId bucket) override { return rounds_ ? slices_.by_caller(bucket) : Tensor{}; }
-  void stage_all_slices() override { slices_.round_all(); }
+  Tensor claim(BucketId bucket) override { return rounds_ ? slices_.claim(bucket) : Tensor{}; }
+  void release_claims() override { slices_.release_claims(); }
   void measure(Stream&) override {}
   std::span<const Tensor> agreed(ProcessGroup) const override { return {}; }
   void stage(Stream& stream, std::span<const GroupId> groups) override { slices_.round(stream, groups); }

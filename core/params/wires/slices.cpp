@@ -15,7 +15,7 @@ ConvertTable table_of(std::span<const Slices::Slice> slices) {
 }  // namespace
 
 Slices::Slices(Device& device, int groups, std::span<const Slice> slices)
-    : slices_(slices.begin(), slices.end()), by_caller_(slices.size()), table_(table_of(slices)), ranges_(groups) {
+    : slices_(slices.begin(), slices.end()), claimed_(slices.size()), table_(table_of(slices)), ranges_(groups) {
   const Tensor memory = device.allocate(Category::weights, DType::u8, {table_.bytes()});
   device.upload(device.compute(), memory, table_.image());
   table_.place(memory);
@@ -27,16 +27,16 @@ Slices::Slices(Device& device, int groups, std::span<const Slice> slices)
   }
 }
 
-Tensor Slices::by_caller(BucketId bucket) {
+Tensor Slices::claim(BucketId bucket) {
   const auto slice = std::ranges::find(slices_, bucket, &Slice::bucket);
   require(slice != slices_.end(), "Slices", "holds no slice of this bucket");
-  by_caller_[static_cast<std::size_t>(slice - slices_.begin())] = true;
+  claimed_[static_cast<std::size_t>(slice - slices_.begin())] = true;
   return slice->to;
 }
 
 bool Slices::wanted(const Range& range) const {
-  return std::find(by_caller_.begin() + range.first, by_caller_.begin() + range.last, false) !=
-         by_caller_.begin() + range.last;
+  return std::find(claimed_.begin() + range.first, claimed_.begin() + range.last, false) !=
+         claimed_.begin() + range.last;
 }
 
 void Slices::round(Stream& stream, std::span<const GroupId> groups) {

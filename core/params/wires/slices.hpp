@@ -8,8 +8,8 @@
 
 namespace tessera {
 
-/// Rounds this rank's slices of the masters into the buffers of an all-gather, but for those that an update rounds.
-/// One table holds all groups; groups that are neighbours in it take one launch.
+/// Rounds this rank's slices of the masters into the buffers of an all-gather, but for those that an update has
+/// claimed. One table holds all groups; groups that are neighbours in it take one launch.
 class Slices {
  public:
   struct Slice {
@@ -22,9 +22,9 @@ class Slices {
 
   void round(Stream& stream, std::span<const GroupId> groups);
 
-  /// The place of a bucket's slice, which the caller rounds: round() leaves it out until round_all().
-  Tensor by_caller(BucketId bucket);
-  void round_all() { by_caller_.assign(by_caller_.size(), false); }
+  /// The place of a bucket's slice, which the caller writes: round() leaves it out until release_claims().
+  Tensor claim(BucketId bucket);
+  void release_claims() { claimed_.assign(claimed_.size(), false); }
 
  private:
   struct Range {
@@ -34,7 +34,7 @@ class Slices {
   bool wanted(const Range& range) const;
 
   std::vector<Slice> slices_;  ///< in the order of the table's pairs
-  std::vector<bool> by_caller_;  ///< whether the caller rounds it, likewise
+  std::vector<bool> claimed_;  ///< likewise
   ConvertTable table_;
   IndexedBy<GroupId, Range> ranges_;
 };

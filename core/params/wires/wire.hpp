@@ -50,10 +50,10 @@ class Wire {
   /// The amaxes of one process group's buckets: u16 bits of bf16 numbers >= 0. measure() writes this rank's; stage()
   /// expects their maxima over ranks (all-reduce) in the same place. Empty if ranks need not agree.
   virtual std::span<const Tensor> agreed(ProcessGroup processes) const = 0;
-  /// The place of this rank's slice of bf16 weights, which the caller's update of the masters writes: stage() leaves it
-  /// out until stage_all_slices(). Empty: stage() makes what travels.
-  virtual Tensor rounded(BucketId) { return {}; }
-  virtual void stage_all_slices() {}
+  /// Claims this rank's slice of bf16 weights for an update of the masters, which writes it: stage() leaves it out
+  /// until release_claims(). Empty, and nothing claimed, where what travels is not bf16.
+  virtual Tensor claim(BucketId) { return {}; }
+  virtual void release_claims() {}
   /// Writes this rank's slices of Q(bf16(master)), in the form that travels, into the all-gather's buffers.
   virtual void stage(Stream& stream, std::span<const GroupId> groups) = 0;
   /// Buffers of a group's all-gather; valid as long as the wire. ParamSync opens them once.

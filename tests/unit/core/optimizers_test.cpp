@@ -368,7 +368,7 @@ TEST_F(SteppedTest, ADroppedUpdateLeavesAllRoundingToPublication) {
     }));
   };
   const auto ask_for_all = [&](const Clipped& update) {
-    for (BucketId b : layout_.buckets().ids()) EXPECT_TRUE(update.rounded(b));
+    for (BucketId b : layout_.buckets().ids()) EXPECT_TRUE(update.claim_weights(b));
   };
   {
     const Clipped dropped = gradients(1).clipped(stream(), nullptr);

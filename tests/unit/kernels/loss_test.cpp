@@ -20,7 +20,7 @@ constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 struct Size {
   std::int64_t rows, vocabulary, padded;
 };
-constexpr Size sizes[] = {{1, 1, 1}, {3, 5, 8}, {70, 257, 384}, {4, 1100, 1152}, {2, 512, 512}};
+constexpr Size sizes[] = {{1, 1, 1}, {3, 5, 8}, {70, 257, 384}, {4, 1100, 1152}, {2, 512, 512}, {2500, 5, 8}};
 
 // Logits whose padded columns are NaN, as uninitialised memory may be, and targets that include the first and last
 // column.
