@@ -71,7 +71,7 @@ TYPED_TEST(Gemm, ForwardAgreesWithTheReference) {
 TYPED_TEST(Gemm, GeluIsTakenOfTheSum) {
   using T = TypeParam;
   Layer<T> l;
-  for (const Linear& n : {Linear{70, 130, 48}, Linear{300, 264, 136}}) {
+  for (const Linear& n : {Linear{70, 130, 48}, Linear{300, 264, 136}, Linear{385, 384, 72}}) {
     l.fill(n);
     const Tensor plain = poisoned<T>(l.device, {n.rows, n.out});
     const Tensor pre = poisoned<T>(l.device, {n.rows, n.out});
@@ -108,7 +108,7 @@ TYPED_TEST(Gemm, InputGradientAgreesWithTheReference) {
 TYPED_TEST(Gemm, GeluInputGradientAgreesWithTheReference) {
   using T = TypeParam;
   Layer<T> l;
-  for (const Linear& n : {Linear{37, 65, 33}, Linear{128, 256, 264}}) {
+  for (const Linear& n : {Linear{37, 65, 33}, Linear{128, 256, 264}, Linear{300, 200, 264}, Linear{385, 384, 72}}) {
     l.fill(n);
     const Tensor dpre = poisoned<T>(l.device, {n.rows, n.in});
     linear_gelu_input_gradient(l.stream, dpre, l.dy, {l.w}, l.x);
