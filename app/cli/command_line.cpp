@@ -1,6 +1,7 @@
 #include "app/cli/command_line.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -70,6 +71,13 @@ std::string verdict(const CLI::App& app) {
     for (const std::string& name : each->get_lnames()) known.push_back("--" + name);
   return unknown(option->substr(0, option->find('=')), "option", known);
 }
+
+/// Refuses NaN, which CLI11 finds in every range.
+const CLI::Validator a_number(
+    [](const std::string& text) {
+      return std::string(std::isnan(std::strtod(text.c_str(), nullptr)) ? "must be a number" : "");
+    },
+    "");
 
 /// All verbs with their options; parsing sets `chosen`.
 class Parser {
@@ -207,12 +215,14 @@ class Parser {
     Sampling& sampling = generate_.sampling;
     verb->add_option("--temperature", sampling.temperature, "Logits are divided by it (0.8); 0: the most likely token")
         ->type_name("T")
+        ->check(a_number)
         ->check(CLI::Range(0.0, 1e6).description(""));
     verb->add_option("--top-k", sampling.top_k, "Draw from the K most likely alone; 0: from all")
         ->type_name("K")
         ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 24).description(""));
     verb->add_option("--top-p", sampling.top_p, "Draw from the fewest that together have this probability")
         ->type_name("P")
+        ->check(a_number)
         ->check(CLI::Range(1e-9, 1.0).description(""));
     verb->add_option("--seed", sampling.seed, "Of the random numbers (1234)")->type_name("S");
     add_json(verb, generate_.format);
@@ -245,6 +255,8 @@ class Parser {
   void add_explain() {
     CLI::App* const verb = add("explain", "Explain a key or a section of the deck, or all of them",
                                [this] {
+                                 if (explain_.deck.empty() && !set_.empty())
+                                   throw Error(Exit::usage, "--set changes a deck's value: name the deck by --deck");
                                  explain_.overrides = overrides_of(set_);
                                  return run_explain(explain_);
                                });

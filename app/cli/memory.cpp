@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <numeric>
 
 #include <fmt/format.h>
 
@@ -58,12 +57,8 @@ Problems against_snapshot(const Holder& host, const RunPlan& plan, std::int64_t 
   return problems;
 }
 
-std::int64_t planned_bytes(const RunPlan& plan) {
-  return std::accumulate(plan.memory.begin(), plan.memory.end(), std::int64_t{0});
-}
-
 Problems against(const Holder& holder, const RunPlan& plan, std::int64_t ranks) {
-  const std::int64_t needed = planned_bytes(plan);
+  const std::int64_t needed = total(plan.memory);
   const bool sliced = plan.sync.weights.sharding == Sharding::full || plan.ranks.world.size == 1;
   const std::string smaller = fmt::format(
       "a smaller batch.micro, recompute.mode full, {}or a smaller model; `tessera plan` shows what the memory is for",
@@ -95,7 +90,7 @@ Problems problems_with_memory(const Mpi& mpi, Control& control, const RunPlan& p
     return std::count(ids.begin(), ids.end(), id);
   };
   Problems problems = against(own, plan, sharing(own.id));
-  problems.add(against_snapshot(host_memory(mpi.host()), plan, gpu < 0 ? planned_bytes(plan) : 0, sharing(mpi.host())));
+  problems.add(against_snapshot(host_memory(mpi.host()), plan, gpu < 0 ? total(plan.memory) : 0, sharing(mpi.host())));
   return problems;
 }
 
@@ -105,7 +100,7 @@ Problems problems_with_memory(const RunPlan& plan) {
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
   Problems problems = against(holder(host.data(), on_gpus ? 0 : -1), plan, 1);
-  problems.add(against_snapshot(host_memory(host.data()), plan, on_gpus ? 0 : planned_bytes(plan), 1));
+  problems.add(against_snapshot(host_memory(host.data()), plan, on_gpus ? 0 : total(plan.memory), 1));
   return problems;
 }
 

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <thread>
 
+#include "kernels/base/runtime.hpp"
+
 namespace tessera {
 namespace {
 
@@ -28,11 +30,11 @@ std::int64_t host_threads(std::int64_t ranks_on_host) {
     // OMP_NUM_THREADS may be a list, "4,2", whose first entry is for the outermost level.
     const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), threads);
     const bool whole = stop == text.data() + text.size() || *stop == ',';
-    if (error == std::errc() && whole && threads >= 1) return threads;
+    if (error == std::errc() && whole && threads >= 1) return std::min(threads, Runtime::most_threads);
   }
   const std::int64_t cores = std::max(1u, std::thread::hardware_concurrency());
   const std::int64_t share = cores / std::max<std::int64_t>(1, ranks_on_host);
-  return std::clamp<std::int64_t>(share, 1, own_cores());
+  return std::clamp<std::int64_t>(share, 1, std::min(own_cores(), Runtime::most_threads));
 }
 
 }  // namespace tessera

@@ -11,6 +11,21 @@
 
 namespace tessera {
 
+namespace {
+
+/// The changes since the checkpoint that the run resumes from was saved: it may be older than the one that was looked
+/// at, if that proved damaged. Throws on all ranks if the run may not make them. Collective over the world.
+Changes changes_of(const PreparedRun& run, const RunRequest& request, const std::filesystem::path& checkpoint,
+                   Control& control) {
+  if (checkpoint == run.beginnings.front()) return run.changes;
+  Problems problems;
+  Changes changes = changes_against(run, request, checkpoint, problems);
+  control.agree(problems);
+  return changes;
+}
+
+}  // namespace
+
 Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi& mpi, Control& control,
                     Training& training, Device& device) {
   Beginning beginning;
@@ -24,12 +39,14 @@ Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi
     beginning.kept = parent.kept;
     origin.run_id = parent.manifest.run_id;
     origin.changes = parent.changes;
-    for (const KeyChange& change : run.changes)
+    const Changes changes = changes_of(run, request, parent.folder, control);
+    beginning.changes = changes.keys;
+    for (const KeyChange& change : changes.keys)
       origin.changes += fmt::format("step {}: {}: {} -> {}\n", beginning.step, change.key, change.before, change.now);
     origin.parent = parent.folder.string();
     origin.parent_digest = parent.manifest.content_digest;
     if (mpi.rank() == 0)
-      fmt::print("resumed from {} | {}\n{}", origin.parent, origin.parent_digest, run.changes_text);
+      fmt::print("resumed from {} | {}\n{}", origin.parent, origin.parent_digest, changes.text);
   }
   if (run.given) {
     const GivenWeights& given = *run.given;
@@ -58,7 +75,7 @@ Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi
                    : layout == ExpertLayout::single     ? ExpertWeights::single
                                                         : ExpertWeights::discrete;
   origin.command_line = fmt::format("{}", fmt::join(request.command_line, " "));
-  origin.hosts = control.broadcast(fmt::format("{}", fmt::join(control.gather(mpi.host()), " ")));
+  origin.hosts = fmt::format("{}", fmt::join(control.gather(mpi.host()), " "));
   return beginning;
 }
 

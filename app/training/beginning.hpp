@@ -13,6 +13,7 @@ struct Beginning {
   Origin origin;
   std::int64_t step = 0;   ///< steps done
   std::int64_t kept = -1;  ///< Parent::kept; -1 without a parent
+  std::vector<KeyChange> changes{};  ///< since the parent was saved
 };
 
 /// Begins a run: resumes from a checkpoint if there is one, else loads given weights if the deck names any. Returns the

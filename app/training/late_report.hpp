@@ -11,7 +11,7 @@
 
 namespace tessera {
 
-/// Takes a run's rows; returns problems. Only rank 0 has one.
+/// Takes a run's rows on every rank; returns problems.
 using RowSink = std::function<Problems(const MetricsRow&)>;
 
 /// When the host waits for a step's report: late, while the next step runs, or at once, when the step has been

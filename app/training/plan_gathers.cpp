@@ -121,7 +121,7 @@ std::vector<PlannedGather> by_visit(const RunPlan& plan, ProcessGroup processes)
 std::vector<PlannedGather> gathers_of(const RunPlan& plan) {
   std::vector<PlannedGather> gathers;
   if (plan.sync.weights.sharding == Sharding::full) {
-    for (ProcessGroup processes : {ProcessGroup::dense, ProcessGroup::expert})
+    for (ProcessGroup processes : process_groups)
       if (plan.ranks.of(processes).size > 1)  // one rank alone holds all weights and gathers nothing
         std::ranges::move(by_visit(plan, processes), std::back_inserter(gathers));
     return gathers;

@@ -107,7 +107,7 @@ struct Owners {
 /// Owners of each process group that has whole-matrix buckets.
 std::vector<Owners> owners(const RunPlan& plan) {
   std::vector<Owners> all;
-  for (ProcessGroup processes : {ProcessGroup::dense, ProcessGroup::expert}) {
+  for (ProcessGroup processes : process_groups) {
     Owners group{processes, {}, {}, {}};
     std::vector<std::int64_t> slices(plan.layout.owners(processes).size());
     for (const Bucket& bucket : plan.layout.buckets())
@@ -225,8 +225,7 @@ std::string plan_text(const RunPlan& plan) {
                                      : fmt::format("memory of rank {}, which needs most\n", plan.ranks.world.rank);
   for (std::size_t c = 0; c < plan.memory.size(); ++c)
     text += fmt::format("  {:<12} {:>12.3f} MiB\n", name_of(static_cast<Category>(c)), mib(plan.memory[c]));
-  text += fmt::format("  {:<12} {:>12.3f} MiB\n", "total",
-                      mib(std::accumulate(plan.memory.begin(), plan.memory.end(), std::int64_t{0})));
+  text += fmt::format("  {:<12} {:>12.3f} MiB\n", "total", mib(total(plan.memory)));
   if (const std::int64_t snapshot = snapshot_bytes(plan))
     text += fmt::format("  {:<12} {:>12.3f} MiB of the host\n", "snapshot", mib(snapshot));
   text += "groups\n";

@@ -60,8 +60,21 @@ GivenWeights starting_weights(const Deck& deck, Control& control, const hdf5::Pa
 
 }  // namespace
 
+Changes changes_against(const PreparedRun& run, const RunRequest& request, const std::filesystem::path& checkpoint,
+                        Problems& problems) {
+  Changes changes;
+  attempt(problems, [&] {
+    const SavedRun saved(checkpoint);
+    problems.add(problems_with_resuming(saved, run.deck, run.corpus_hash(), request.changes));
+    changes.keys = changes_since(saved, run.deck, run.corpus_hash());
+    changes.text = changes_text(saved, run.deck.config, changes.keys,
+                                epochs_text(run, saved.manifest.counters.next_sample));
+  });
+  return changes;
+}
+
 PreparedRun prepare(const RunRequest& request, const Mpi& mpi, Control& control) {
-  PreparedRun run{prepare(request.deck, request.overrides, Task::training, mpi, control), {}, {}, {}, {}, {}, {}};
+  PreparedRun run{prepare(request.deck, request.overrides, Task::training, mpi, control), {}, {}, {}, {}, {}};
   const RunConfig& config = run.deck.config;
   const std::filesystem::path directory = config.checkpoint.dir.get();
   // Checkpoints are searched for with the lock held. A directory that does not exist has none.
@@ -71,13 +84,7 @@ PreparedRun prepare(const RunRequest& request, const Mpi& mpi, Control& control)
     run.parallel = std::make_unique<hdf5::Parallel>(control, config.checkpoint.mpio_hints);
   Problems problems;
   run.beginnings = beginnings(request.resume, config.checkpoint.dir.get(), control);
-  if (!run.beginnings.empty()) attempt(problems, [&] {
-      const SavedRun saved(run.beginnings.front());
-      problems.add(problems_with_resuming(saved, run.deck, run.corpus_hash(), request.changes));
-      run.changes = changes_since(saved, run.deck, run.corpus_hash());
-      run.changes_text = changes_text(saved, config, run.changes,
-                                      epochs_text(run, saved.manifest.counters.next_sample));
-    });
+  if (!run.beginnings.empty()) run.changes = changes_against(run, request, run.beginnings.front(), problems);
   if (run.beginnings.empty() && !config.checkpoint.init_from.empty()) {
     run.given = starting_weights(run.deck, control, run.parallel.get());
     problems.add(problems_with_starting(*run.given, run.deck, *run.plan));

@@ -12,12 +12,17 @@
 
 namespace tessera {
 
+/// What --allow-change has changed since a checkpoint was saved.
+struct Changes {
+  std::vector<KeyChange> keys;
+  std::string text;  ///< of the changes and their effects
+};
+
 /// A run whose deck, corpora, directory and checkpoints have been checked, before memory is allocated.
 struct PreparedRun : Prepared {
   std::unique_ptr<RunLock> lock;
   std::vector<std::filesystem::path> beginnings;  ///< checkpoints to resume from, the best first
-  std::vector<KeyChange> changes;                 ///< by --allow-change, since the first of `beginnings` was saved
-  std::string changes_text;                       ///< text of the changes and their effects
+  Changes changes;                                ///< since the first of `beginnings` was saved
   std::unique_ptr<hdf5::Parallel> parallel;       ///< with checkpoint.io mpio
   std::optional<GivenWeights> given;              ///< without `beginnings`: weights to start from, if not drawn ones
 };
@@ -26,5 +31,9 @@ struct PreparedRun : Prepared {
 /// directory. The directory is made last, so that a refused run leaves nothing behind. Throws the same error on all
 /// ranks. Collective over the world.
 PreparedRun prepare(const RunRequest& request, const Mpi& mpi, Control& control);
+
+/// The changes of a run that resumes from `checkpoint`; adds those that it may not make to `problems`. Local.
+Changes changes_against(const PreparedRun& run, const RunRequest& request, const std::filesystem::path& checkpoint,
+                        Problems& problems);
 
 }  // namespace tessera

@@ -84,7 +84,7 @@ std::unique_ptr<RunLog> open_records(const PreparedRun& run, const RunRequest& r
   record.library_plans = plans;
   record.ranks = places(run, mpi, control);
   record.step = beginning.step;
-  for (const KeyChange& change : run.changes) record.changes.push_back({change.key, change.before, change.now});
+  for (const KeyChange& change : beginning.changes) record.changes.push_back({change.key, change.before, change.now});
   if (!run.beginnings.empty()) record.resumed_from = beginning.origin.parent;
   const RunConfig& config = run.deck.config;
   const std::filesystem::path directory = config.checkpoint.dir.get();

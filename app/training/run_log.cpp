@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <numeric>
 
 #include "app/training/summary.hpp"
 #include "io/checkpoint/folder.hpp"
@@ -60,7 +59,7 @@ RunLog::RunLog(const RunPlan& plan, std::int64_t step, std::optional<Peak> peak,
       texts_(std::move(texts)),
       metrics_(directory_of(plan) / metrics_file, step),
       events_(directory_of(plan), step, metrics_.restarts()),
-      memory_(std::accumulate(plan.memory.begin(), plan.memory.end(), std::int64_t{0})) {
+      memory_(total(plan.memory)) {
   for (const StepFolder& folder : step_folders(directory_of(plan))) saves_.push_back(folder.step);
   if (peak_) console_.line(utilisation_text(plan, peak_));
 }

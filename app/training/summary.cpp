@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -13,10 +12,6 @@
 
 namespace tessera {
 namespace {
-
-std::int64_t total(const MemoryReport& memory) {
-  return std::accumulate(memory.begin(), memory.end(), std::int64_t{0});
-}
 
 /// Text "weights 1.0 GiB, masters ...", largest first, without empty categories.
 std::string parts_text(const MemoryReport& memory) {

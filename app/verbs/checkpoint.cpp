@@ -113,8 +113,8 @@ double max_difference(const Checkpoint& a, const Checkpoint& b, const StoredTens
   for (std::int64_t first = 0; first < in_a.shape.elements(); first += block) {
     const std::int64_t count = std::min(block, in_a.shape.elements() - first);
     const float *const x = of_a.read(a, in_a, first, count), *const y = of_b.read(b, in_b, first, count);
-    if (std::memcmp(x, y, static_cast<std::size_t>(count) * sizeof(float)) == 0) continue;
     for (std::int64_t i = 0; i < count; ++i) {
+      if (std::memcmp(x + i, y + i, sizeof *x) == 0) continue;
       const double difference = std::abs(static_cast<double>(x[i]) - y[i]);
       most = std::isnan(difference) ? INFINITY : std::max(most, difference);
     }

@@ -20,6 +20,8 @@ std::string this_host() {
 int run_checkpoint_convert(const CheckpointConvertOptions& options) {
   if (options.target == Target::safetensors && options.experts)
     throw Error(Exit::usage, "--experts: safetensors hold experts one by one; the option is for --to tessera");
+  if (options.target != Target::safetensors && options.shard_bytes)
+    throw Error(Exit::usage, "--max-shard: only safetensors are cut into shards; the option is for --to safetensors");
   for (const auto& [name, path] : {std::pair("SRC", options.from), std::pair("DST", options.to)})
     if (path.empty()) throw Error(Exit::usage, std::string(name) + ": is empty");
   ConvertOptions convert;
@@ -29,7 +31,7 @@ int run_checkpoint_convert(const CheckpointConvertOptions& options) {
   convert.type = options.type;
   convert.extent = options.extent;
   convert.target = options.target;
-  convert.shard_bytes = options.shard_bytes;
+  convert.shard_bytes = options.shard_bytes.value_or(convert.shard_bytes);
   const Build build = this_build();
   convert.program.version = build.version;
   convert.program.git_sha = build.git_sha;

@@ -5,6 +5,7 @@
 
 #include "app/cli/ranks.hpp"
 #include "app/training/given_weights.hpp"
+#include "app/training/library_plans.hpp"
 #include "app/training/preparation.hpp"
 #include "app/training/training.hpp"
 #include "app/verbs/verbs.hpp"
@@ -22,18 +23,27 @@ void print(const EvalOptions& options, const StateCounters& counters, float loss
     fmt::print("step {} | eval_loss {} | {} tokens trained on\n", counters.step, number, counters.tokens);
 }
 
-int eval(const EvalOptions& options, Mpi& mpi, Control& control) {
+/// The checkpoint that the weights are of; none for a Hugging Face folder.
+std::vector<std::filesystem::path> saved(const GivenWeights& given) {
+  if (given.content_digest.empty()) return {};
+  return {given.path};
+}
+
+int eval(const EvalOptions& options, Mpi& mpi, Control& before_deck) {
   Problems problems;
   if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
-  control.agree(problems);
-  const Prepared run = prepare(options.deck, options.overrides, Task::evaluation, mpi, control);
+  before_deck.agree(problems);
+  const Prepared run = prepare(options.deck, options.overrides, Task::evaluation, mpi, before_deck);
   const RunConfig& config = run.deck.config;
+  const std::chrono::seconds patience(config.comm.timeout_s);
+  const std::unique_ptr<Control> own_control = mpi.control(patience);
+  Control& control = *own_control;
   const GivenWeights given = open_weights(options.checkpoint, control);
   control.agree(problems_with_weights(given, *run.plan, {}));
   const Runtime runtime(static_cast<int>(config.run.threads.get()), run.gpu);
   Device device;
-  Mesh mesh = mpi.mesh(device, run.plan->ranks, std::chrono::seconds(config.comm.timeout_s),
-                       {.copy_engines = config.comm.copy_engines});
+  use_library_plans(device, *run.plan, saved(given), control);
+  Mesh mesh = mpi.mesh(device, run.plan->ranks, patience, {.copy_engines = config.comm.copy_engines});
   std::vector<Record> no_records;
   const auto training = make_on_all<Training>(control, device, *run.plan, run.batches(), mesh, control, no_records);
   return or_end_all_ranks(mpi, [&] {

@@ -157,11 +157,9 @@ class Output {
 };
 
 RunPlan plan_of(const GivenWeights& given, std::int64_t capacity, int gpu, const Mpi& mpi, Control& control) {
-  RunConfig config = given.config;
-  config.checkpoint.async = false;  // nothing is saved
   std::optional<RunPlan> plan;
   Problems problems;
-  attempt(problems, [&] { plan.emplace(resolve_decoding(config, mpi.size(), mpi.rank(), capacity)); });
+  attempt(problems, [&] { plan.emplace(resolve_decoding(given.config, mpi.size(), mpi.rank(), capacity)); });
   control.agree(problems);
   problems.add(problems_with_memory(mpi, control, *plan, gpu));
   problems.add(problems_with_weights(given, *plan, {}));
@@ -169,13 +167,16 @@ RunPlan plan_of(const GivenWeights& given, std::int64_t capacity, int gpu, const
   return std::move(*plan);
 }
 
-int generate(const GenerateOptions& options, Mpi& mpi, Control& control) {
+int generate(const GenerateOptions& options, Mpi& mpi, Control& before_config) {
   Problems problems;
   std::string place;
   if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
   attempt(problems, [&] { place = place_of_weights(options.model); });
-  control.agree(problems);
-  GivenWeights given = open_weights(place, control);
+  before_config.agree(problems);
+  GivenWeights given = open_weights(place, before_config);
+  const std::chrono::seconds patience(given.config.comm.timeout_s);
+  const std::unique_ptr<Control> own_control = mpi.control(patience);
+  Control& control = *own_control;
   given.config.run.threads = host_threads(control.max(mpi.local_rank() + 1));
   Runtime::plan_for(static_cast<int>(given.config.run.threads.get()));
   std::unique_ptr<TextEncoding> encoding;
@@ -188,15 +189,15 @@ int generate(const GenerateOptions& options, Mpi& mpi, Control& control) {
   const Prompt prompt = prompt_of(options, given, encoding.get(), control);
   std::int64_t count = 0;
   attempt(problems, [&] { count = count_of(options, given, prompt); });
-  problems.add(problems_with_gpus(mpi, control, Sharing::refused));
+  const bool shared = given.config.parallel.oversubscribe;  // as the saved run had it
+  problems.add(problems_with_gpus(mpi, control, shared ? Sharing::allowed : Sharing::refused));
   control.agree(problems);
   const int gpu = own_gpu(mpi);
   // The sequence needs no room for the last token, which is drawn but not fed to the model.
   const RunPlan plan = plan_of(given, std::ssize(prompt.ids) + count - 1, gpu, mpi, control);
   const Runtime runtime(static_cast<int>(given.config.run.threads.get()), gpu);
   Device device;
-  Mesh mesh = mpi.mesh(device, plan.ranks, std::chrono::seconds(given.config.comm.timeout_s),
-                       {.copy_engines = given.config.comm.copy_engines});
+  Mesh mesh = mpi.mesh(device, plan.ranks, patience, {.copy_engines = given.config.comm.copy_engines});
   const auto made = make_on_all<Decoder>(control, device, plan, mesh);
   Decoder& decoder = *made;
   return or_end_all_ranks(mpi, [&] {

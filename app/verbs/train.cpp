@@ -94,7 +94,7 @@ Proceed all_steps(const RunConfig& config, Training& training, const std::functi
   return training.run(keep, at_boundary);
 }
 
-/// The last line of a run that stopped early: why, and how to resume it.
+/// Why a run stopped early.
 std::string stopped_text(std::int64_t step, std::int64_t steps, const Stop& stop) {
   return fmt::format("stopped after step {} of {} ({})", step, steps, stop.cause());
 }

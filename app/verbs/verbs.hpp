@@ -72,7 +72,7 @@ struct CheckpointConvertOptions {
   std::optional<DType> type;
   Extent extent = Extent::all;
   Target target = Target::tessera;
-  std::int64_t shard_bytes = ConvertOptions{}.shard_bytes;
+  std::optional<std::int64_t> shard_bytes;  ///< with target safetensors
   std::vector<std::string> command_line;  ///< as typed
   Format format = Format::text;
 };

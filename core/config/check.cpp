@@ -179,17 +179,6 @@ void check_experts(const RunConfig& config, Findings& found) {
                                  expert, moe->experts, one_of(divisors(moe->experts)))});
 }
 
-}  // namespace
-
-std::string batch_advice(const BatchConfig& batch, std::int64_t ranks) {
-  const bool shared = batch.global > 0 && batch.global % ranks == 0;
-  const std::string micro = shared ? "use batch.micro " + one_of(divisors(batch.global / ranks)) + ", or "
-                                   : "no batch.micro divides it: use ";
-  if (batch.micro <= 0) return micro;  // a refused key, reported elsewhere
-  const std::int64_t unit = ranks * batch.micro, below = batch.global / unit * unit;
-  return micro + "batch.global " + one_of(below > 0 ? std::vector{below, below + unit} : std::vector{unit});
-}
-
 void check_precision(const RunConfig& config, Findings& found) {
   const PrecisionConfig& precision = config.precision;
   const bool plain = precision.recipe == RecipeName::bf16;
@@ -221,6 +210,17 @@ void check_checkpoint(const RunConfig& config, Findings& found) {
   if (checkpoint.async && checkpoint.quantized)
     found.push_back({{"checkpoint.quantized", "checkpoint.async"},
                      "is made by the ranks together while training waits: leave quantized or async out"});
+}
+
+}  // namespace
+
+std::string batch_advice(const BatchConfig& batch, std::int64_t ranks) {
+  const bool shared = batch.global > 0 && batch.global % ranks == 0;
+  const std::string micro = shared ? "use batch.micro " + one_of(divisors(batch.global / ranks)) + ", or "
+                                   : "no batch.micro divides it: use ";
+  if (batch.micro <= 0) return micro;  // a refused key, reported elsewhere
+  const std::int64_t unit = ranks * batch.micro, below = batch.global / unit * unit;
+  return micro + "batch.global " + one_of(below > 0 ? std::vector{below, below + unit} : std::vector{unit});
 }
 
 Findings check(const RunConfig& config) {

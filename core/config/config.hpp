@@ -8,6 +8,7 @@
 
 #include "core/config/choices.hpp"
 #include "core/config/rule.hpp"
+#include "kernels/base/runtime.hpp"
 
 /// What one run was asked to do, as plain structs whose members are named like the deck's keys.
 ///
@@ -40,8 +41,8 @@ struct RunSection {
           "On a GPU, record a step once and replay it as one CUDA graph; the same bits as launching kernel by kernel");
     v.key("mfu_peak", self.mfu_peak, from_to(0, 1e9), may_change,
           "What a rank's device computes at most, dense, in TFLOP/s, for MFU; 0: as its data sheet says, where known");
-    v.derived("threads", self.threads, from_to(1, 4096), may_change, "OMP_NUM_THREADS, else the rank's share of cores",
-              "Host threads of each rank; bits may depend on it");
+    v.derived("threads", self.threads, from_to(1, Runtime::most_threads), may_change,
+              "OMP_NUM_THREADS, else the rank's share of cores", "Host threads of each rank; bits may depend on it");
   }
   bool operator==(const RunSection&) const = default;
 };
@@ -171,9 +172,10 @@ struct DataConfig {
     v.key("kind", self.kind, OneOf(), on_request,
           "text: bytes are tokens; tokens: .bin files of llm.c, or of Megatron with their .idx");
     v.derived("root", self.root, Text::line, may_change, "the deck's folder",
-              "Folder of the files, relative to the deck's folder");
+              "Folder of the files, relative to the deck's folder; another corpus: --allow-change");
     v.required("files", self.files, Text::line, may_change,
-               "Patterns below root, or absolute ones; * within a folder's name, ** crosses folders");
+               "Patterns below root, or absolute ones; * within a folder's name, ** crosses folders; another corpus: "
+               "--allow-change");
     v.key("mixture", self.mixture, above_to(0, 1e6), on_request,
           "Weights, one for each pattern of files, which then is a corpus by itself: their shares of the samples, "
           "whatever the sizes; none: files are one corpus");

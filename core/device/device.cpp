@@ -4,7 +4,6 @@
 
 #include <Kokkos_Core.hpp>
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -40,9 +39,8 @@ View taken(const char* what, std::int64_t bytes, const MemoryReport& held) {
   try {
     return View(Kokkos::view_alloc(Kokkos::WithoutInitializing, std::string(what)), static_cast<std::size_t>(bytes));
   } catch (const std::exception&) {
-    const std::int64_t all = std::accumulate(held.begin(), held.end(), std::int64_t{0});
     throw std::system_error(std::make_error_code(std::errc::not_enough_memory),
-                            mib(bytes) + " for " + what + " beside the " + mib(all) +
+                            mib(bytes) + " for " + what + " beside the " + mib(total(held)) +
                                 " that the rank holds (`tessera plan` shows what a run needs; use more ranks, a "
                                 "smaller batch.micro, recompute.mode full or sharding full)");
   }

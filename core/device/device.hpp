@@ -2,8 +2,8 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <span>
-#include <vector>
 
 #include "kernels/base/stream.hpp"
 
@@ -27,11 +27,14 @@ constexpr const char* name_of(Category c) {
   return names[static_cast<int>(c)];
 }
 using MemoryReport = std::array<std::int64_t, static_cast<std::size_t>(Category::count)>;
+inline std::int64_t total(const MemoryReport& memory) {
+  return std::accumulate(memory.begin(), memory.end(), std::int64_t{0});
+}
 
 class Timeline;
 
-/// One rank's execution and memory: four streams, every allocation, the transfers between host and device. The only
-/// place that allocates device memory. One thread uses it.
+/// One rank's execution and memory: four streams, every allocation of the model's and the step's memory, the
+/// transfers between host and device. One thread uses it.
 ///  compute: the model, the optimizer, and all else that has no stream of its own.
 ///  communication, of the highest priority: every collective of the rank.
 ///  copies: the local sums of reductions, overlapped with the rest of backward.

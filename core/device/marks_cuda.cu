@@ -5,14 +5,11 @@
 #include <vector>
 
 #include "core/device/marks.hpp"
+#include "kernels/base/cuda.cuh"
 #include "kernels/base/error.hpp"
 
 namespace tessera {
 namespace {
-
-void check(cudaError_t code, const char* call) {
-  if (code != cudaSuccess) throw Error(Exit::internal, std::string(call) + ": " + cudaGetErrorString(code));
-}
 
 }  // namespace
 
@@ -38,9 +35,9 @@ void TimeMarks::start(Stream& stream) {
 int TimeMarks::add(Stream& stream) {
   if (!stream.native() || stream.dry()) return none;
   cudaEvent_t event = nullptr;
-  check(cudaEventCreate(&event), "cudaEventCreate");
+  check_cuda(cudaEventCreate(&event), "cudaEventCreate");
   state_->events.push_back(event);
-  check(cudaEventRecord(event, static_cast<cudaStream_t>(stream.native())), "cudaEventRecord");
+  check_cuda(cudaEventRecord(event, static_cast<cudaStream_t>(stream.native())), "cudaEventRecord");
   return static_cast<int>(state_->events.size()) - 1;
 }
 
@@ -49,9 +46,9 @@ std::optional<std::int64_t> TimeMarks::time(int mark) const {
   const cudaEvent_t event = state_->events[static_cast<std::size_t>(mark)];
   const cudaError_t code = cudaEventQuery(event);
   if (code == cudaErrorNotReady) return std::nullopt;
-  check(code, "cudaEventQuery");
+  check_cuda(code, "cudaEventQuery");
   float milliseconds = 0;
-  check(cudaEventElapsedTime(&milliseconds, state_->events.front(), event), "cudaEventElapsedTime");
+  check_cuda(cudaEventElapsedTime(&milliseconds, state_->events.front(), event), "cudaEventElapsedTime");
   return state_->origin + std::llround(1e6 * static_cast<double>(milliseconds));
 }
 

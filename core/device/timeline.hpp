@@ -53,7 +53,8 @@ class Timeline {
   /// Adds a collective that the host carried from `begin` until now, under other regions, on `lane`.
   void carried(const Stream& stream, const Transfer& transfer, int lane, std::int64_t begin);
 
-  /// The recorded stretches, on each stream ordered by their begin. on_device(): those that the device has finished.
+  /// The recorded stretches in the order of their begin; collectives that the host carried come where they ended.
+  /// on_device(): those that the device has finished, on each stream ordered by their begin.
   const std::vector<Stretch>& on_host() const { return kept_; }
   std::vector<Stretch> on_device() const;
 

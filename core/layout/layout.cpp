@@ -151,7 +151,7 @@ ParamLayout ParamLayout::build(const ParamRegistry& registry, const LayoutRules&
     }
   }
   for (BucketId b : open) close(layout.buckets_[b], registry, rules);
-  for (ProcessGroup processes : {ProcessGroup::dense, ProcessGroup::expert})
+  for (ProcessGroup processes : process_groups)
     layout.deal(registry, processes, ranks_of(processes, rules));
 
   layout.groups_ = rules.unit == GatherUnit::bucket ? groups_of(layout.buckets_)

@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstdint>
 
 #include "kernels/base/error.hpp"
@@ -8,6 +9,7 @@ namespace tessera {
 /// The process group that shares a parameter. dense: all (data-parallel) ranks; expert: the expert-data-parallel ranks,
 /// which hold the same experts.
 enum class ProcessGroup : std::uint8_t { dense, expert };
+inline constexpr std::array process_groups = {ProcessGroup::dense, ProcessGroup::expert};
 constexpr const char* name_of(ProcessGroup g) { return g == ProcessGroup::dense ? "dense" : "expert"; }
 
 /// A rank's number in a group of ranks.

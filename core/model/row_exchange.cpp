@@ -1,7 +1,6 @@
 #include "core/model/row_exchange.hpp"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 
 #include "kernels/base/index.hpp"
@@ -19,18 +18,6 @@ RowCounts even_counts(const ArrivalShape& shape, DryRows dry) {
   counts.rows = shape.rows(counts.arriving);
   return counts;
 }
-
-/// Counts and displacements of one tensor of rows, in elements.
-struct Cut {
-  Cut(std::int64_t columns, const std::vector<std::int64_t>& sent, const std::vector<std::int64_t>& received) {
-    const auto elements = [columns](std::int64_t rows) { return rows * columns; };
-    std::ranges::transform(sent, std::back_inserter(counts), elements);
-    std::ranges::transform(received, std::back_inserter(arrivals), elements);
-    begins.resize(counts.size());
-    std::exclusive_scan(counts.begin(), counts.end(), begins.begin(), std::int64_t{0});
-  }
-  std::vector<std::int64_t> counts, begins, arrivals;
-};
 
 }  // namespace
 
@@ -69,6 +56,15 @@ RowCounts row_counts(const ArrivalShape& shape, std::span<const std::int32_t> co
   return result;
 }
 
+RowExchange::Cut::Cut(std::int64_t columns, const std::vector<std::int64_t>& sent,
+                      const std::vector<std::int64_t>& received) {
+  const auto elements = [columns](std::int64_t rows) { return rows * columns; };
+  std::ranges::transform(sent, std::back_inserter(counts), elements);
+  std::ranges::transform(received, std::back_inserter(arrivals), elements);
+  begins.resize(counts.size());
+  std::exclusive_scan(counts.begin(), counts.end(), begins.begin(), std::int64_t{0});
+}
+
 RowExchange::RowExchange(Device& device, Communicator& group, std::int64_t experts, DryRows dry)
     : device_(device), group_(group), dry_(dry) {
   pinned_ = device.pinned(group.size() * experts * size_of(DType::i32));
@@ -92,13 +88,11 @@ RowCounts RowExchange::gathered(Stream& stream, const ArrivalShape& shape, const
 
 Pending RowExchange::exchange(Stream& stream, std::span<const Move> moves, const std::vector<std::int64_t>& sent,
                               const std::vector<std::int64_t>& received, const char* label) {
-  std::vector<Cut> cuts;
+  cuts_.clear();
+  for (const Move& move : moves) cuts_.emplace_back(move.from.columns(), sent, received);
   std::vector<Exchange> exchanges;
-  cuts.reserve(moves.size());
-  for (const Move& move : moves) {
-    const Cut& cut = cuts.emplace_back(move.from.columns(), sent, received);
-    exchanges.push_back({move.from, move.to, cut.counts, cut.begins, cut.arrivals});
-  }
+  for (std::size_t i = 0; i < moves.size(); ++i)
+    exchanges.push_back({moves[i].from, moves[i].to, cuts_[i].counts, cuts_[i].begins, cuts_[i].arrivals});
   return group_.submit(stream, {Collective::exchange_rows, exchanges, -1, label});
 }
 

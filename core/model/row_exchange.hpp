@@ -42,11 +42,17 @@ class RowExchange {
     Tensor to, from;
   };
   /// Dispatch: sends rows to the ranks of their experts. back() is combine: it returns them. The moves of one call
-  /// travel as one operation named `label`.
+  /// travel as one operation named `label`, which must have finished before the next call.
   Pending out(Stream& stream, const RowCounts& counts, std::span<const Move> moves, const char* label);
   Pending back(Stream& stream, const RowCounts& counts, const Move& move, const char* label);
 
  private:
+  /// Counts and displacements of one tensor of rows, in elements.
+  struct Cut {
+    Cut(std::int64_t columns, const std::vector<std::int64_t>& sent, const std::vector<std::int64_t>& received);
+    std::vector<std::int64_t> counts, begins, arrivals;
+  };
+
   Pending exchange(Stream& stream, std::span<const Move> moves, const std::vector<std::int64_t>& sent,
                    const std::vector<std::int64_t>& received, const char* label);
 
@@ -55,6 +61,7 @@ class RowExchange {
   DryRows dry_;
   std::span<std::byte> pinned_;                        ///< page-locked memory of the counts
   std::vector<std::int64_t> row_counts_, row_begins_;  ///< counts and displacements of the all-gather of counts
+  std::vector<Cut> cuts_;                              ///< of the exchange under way, which reads them until it ends
 };
 
 }  // namespace tessera

@@ -15,9 +15,6 @@ inline constexpr std::size_t receive_slots = 2;
 /// Largest number of groups whose bf16 is staged at once in the ring.
 inline constexpr std::size_t ring_slots = 2;
 
-/// Under full sharding: slots of the weight pool of one process group, each for one gathered group (double buffering).
-inline constexpr std::size_t weight_slots = 2;
-
 /// One bucket of a group, on this rank.
 struct ParamBucket {
   BucketId id;

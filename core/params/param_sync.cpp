@@ -69,7 +69,7 @@ void ParamSync::make_wires(const Masters& masters) {
 /// Opens the buffers of all gathers and reductions, once. Not in the constructor, which is Local. Collective.
 void ParamSync::open_buffers() {
   if (std::exchange(opened_, true)) return;
-  for (ProcessGroup processes : {ProcessGroup::dense, ProcessGroup::expert}) {
+  for (ProcessGroup processes : process_groups) {
     std::vector<Exchange*> all;
     const auto add = [&](std::span<Exchange> exchanges) {
       for (Exchange& exchange : exchanges) all.push_back(&exchange);
@@ -80,7 +80,7 @@ void ParamSync::open_buffers() {
         for (std::vector<Exchange>& received : group.reduction) add(received);
       for (const std::unique_ptr<Wire>& wire : wires_)
         for (int place = 0; place < static_cast<int>(group.residences.size()); ++place)
-          for (Sides sides : {Sides::rowwise, Sides::columnwise, Sides::both})
+          for (Sides sides : {Sides::none, Sides::rowwise, Sides::columnwise, Sides::both})
             if (group.pooled() || sides == Sides::both) add(wire->exchanges(group.id, {place, sides}));
     }
     if (!all.empty()) mesh_.of(processes).open(all);

@@ -89,7 +89,7 @@ void ParamSync::outdate(Stream& stream) {
 /// Agrees on amaxes: one all-reduce over each process group with formats that need it.
 void ParamSync::agree(Stream& stream) {
   for (const std::unique_ptr<Wire>& wire : wires_) wire->measure(stream);
-  for (ProcessGroup processes : {ProcessGroup::dense, ProcessGroup::expert}) {
+  for (ProcessGroup processes : process_groups) {
     agreement_.clear();
     for (const std::unique_ptr<Wire>& wire : wires_)
       for (const Tensor& amaxes : wire->agreed(processes)) agreement_.push_back({{}, amaxes, {}, {}});

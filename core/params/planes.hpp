@@ -46,6 +46,9 @@ std::string held_as(const WeightFormat& format, Way way);
 std::string travels_as(const WeightFormat& format, Way way);
 std::string reason_of(const WeightFormat& format, Way way);
 
+/// Under full sharding: slots of the weight pool of one process group, each for one gathered group (double buffering).
+inline constexpr int weight_slots = 2;
+
 /// The stored arrays of weights; a format has some of them. block_scales is not stored: it travels, one scale a block,
 /// and the arrays of scales are made from it.
 enum class PlaneKind : std::uint8_t {

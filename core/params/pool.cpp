@@ -7,7 +7,6 @@
 namespace tessera {
 namespace {
 
-constexpr std::array process_groups = {ProcessGroup::dense, ProcessGroup::expert};
 
 bool columns(PlaneKind kind) { return kind == PlaneKind::columnwise || kind == PlaneKind::columnwise_scales; }
 
@@ -99,7 +98,7 @@ void place_weights(Device& device, const ParamRegistry& registry, const ParamLay
     for (const ParamGroup& group : groups)  // ParamSync::inspect also visits groups that no pass uses
       for (Sides sides : {Sides::rowwise, Sides::columnwise}) count(group, sides);
     if (most == 0) continue;
-    for (std::size_t i = 0; i < weight_slots; ++i) {
+    for (std::size_t i = 0; i < std::size_t{weight_slots}; ++i) {
       const Tensor slot = device.allocate(Category::staging, DType::u8, {round_up(most, Arena::alignment)});
       for (ParamGroup& group : groups)
         if (lives_here(group)) put(device, registry, layout, group, slot);

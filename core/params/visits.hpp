@@ -38,7 +38,7 @@ class Walk {
   const Visit* current() const { return at(current_); }
   const Visit* next() const { return at(following()); }
   int current_slot() const { return slot_; }
-  int next_slot() const { return 1 - slot_; }
+  int next_slot() const { return (slot_ + 1) % weight_slots; }
   void advance() {
     current_ = following();
     slot_ = next_slot();

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <set>
 #include <utility>
 
@@ -11,10 +10,10 @@
 #include "core/config/batch_advice.hpp"
 #include "core/optim/muon.hpp"
 #include "core/plan/recorder.hpp"
-#include "kernels/gemm/gemm.hpp"
 #include "core/step/debug_memory.hpp"
 #include "core/step/decoder.hpp"
 #include "core/step/engine.hpp"
+#include "kernels/gemm/gemm.hpp"
 
 namespace tessera {
 namespace {
@@ -142,10 +141,6 @@ void measure(RunPlan& plan) {
   plan.routes = engine.stream().library<gemm::Routes>();
 }
 
-std::int64_t total(const MemoryReport& memory) {
-  return std::accumulate(memory.begin(), memory.end(), std::int64_t{0});
-}
-
 /// Number of elements of a rank's slices of some buckets.
 std::int64_t owned(const ParamLayout& layout, const std::vector<BucketId>& buckets, const Ranks& ranks) {
   std::int64_t elements = 0;
@@ -170,10 +165,6 @@ std::set<int> largest_ranks(const ParamLayout& layout, int ranks, int expert) {
   }
   return {all.second, group_of_most.second};
 }
-
-}  // namespace
-
-namespace {
 
 /// Refuses matrices whose shape the recipe's format does not take, naming each dataset once, in the first block with
 /// it.
@@ -291,14 +282,11 @@ RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
 RunConfig only_generating(const RunConfig& config, int ranks) {
   RunConfig plain;
   plain.run.seed = config.run.seed;
-  plain.run.threads = config.run.threads;
   plain.model = config.model;
   if (plain.model.moe) plain.model.moe->weights = ExpertWeights::single;
   plain.precision.compute = config.precision.compute;
   plain.data.kind = DataKind::tokens;
   plain.batch = {ranks, 1};
-  plain.parallel.oversubscribe = config.parallel.oversubscribe;
-  plain.comm = config.comm;
   derive(plain);
   return plain;
 }

@@ -18,7 +18,7 @@ StepMemory::StepMemory(Device& device, const RankIn& world, std::int64_t sequenc
       counters_(counters) {
   up_ = device.allocate(Category::batch, DType::u8, {tokens_offset + 2 * capacity_ * 4});
   down_ = device.allocate(Category::batch, DType::u8, {sums_offset() + world.size * std::int64_t{sizeof(StepSums)}});
-  for (Pinned& block : pinned_) block = {device.pinned(up_.bytes()), device.pinned(down_.bytes()), {}, {}};
+  for (Pinned& block : pinned_) block = {device.pinned(up_.bytes()), device.pinned(down_.bytes()), {}, {}, {}, {}};
 }
 
 std::int64_t StepMemory::squares_offset() const {
@@ -51,6 +51,7 @@ Turn StepMemory::begin(Stream& stream, const HostSequences& batch, const StepSca
       std::memcpy(block.up.data() + tokens_offset + capacity_ * 4, batch.targets.data(), bytes);
     }
     block.sent = device_.send(stream, up_, block.up.data());
+    block.begin = stream.record_time();
   }
   clear_sums(stream);
   return current_;
@@ -63,6 +64,7 @@ void StepMemory::clear_sums(Stream& stream) {
 Turn StepMemory::end(Stream& stream) {
   Pinned& block = pinned(current_);
   block.fetched = device_.fetch(stream, block.down.data(), down_);
+  block.end = stream.record_time();
   return current_;
 }
 
@@ -86,8 +88,8 @@ StepReport StepMemory::report(Turn turn) {
   std::memcpy(report.counters.data(), block.down.data(), report.counters.size() * sizeof report.counters[0]);
   std::memcpy(&report.clip, block.down.data() + clip_offset(), sizeof report.clip);
   report.sums.resize(static_cast<std::size_t>(world_.size));
-  report.begin = block.sent;
-  report.end = block.fetched;
+  report.begin = block.begin;
+  report.end = block.end;
   std::memcpy(report.sums.data(), block.down.data() + sums_offset(), report.sums.size() * sizeof(StepSums));
   return report;
 }

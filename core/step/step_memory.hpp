@@ -79,7 +79,7 @@ class StepMemory {
   std::int64_t sums_offset() const;
   struct Pinned {
     std::span<std::byte> up, down;
-    Event sent, fetched;
+    Event sent, begin, fetched, end;
   };
   Pinned& pinned(Turn turn) { return pinned_[static_cast<std::size_t>(turn)]; }
   std::byte* at(std::int64_t offset) const { return static_cast<std::byte*>(down_.data) + offset; }

@@ -250,7 +250,7 @@ def part(folder, number, val):
 
 
 def join(out, jobs, val, code, most):
-    """Joins parts to shards of at most `most` tokens in llm.c's format (a header of 256 int32, then tokens); (tokens, file names)."""
+    """Joins parts to shards of at most `most` tokens in llm.c's format (a header of 256 int32, then tokens); (tokens, paths in parts/)."""
     size, counts, kept = array.array(code).itemsize, [], []
     name = "val" if val else "train"
     files = iter([part(out / "parts", number, val) for number in range(jobs)])
@@ -283,9 +283,7 @@ def join(out, jobs, val, code, most):
             counts.pop()
             break
         kept.append(path)
-    for path in kept:
-        os.replace(path, out / path.name)
-    return sum(counts), [path.name for path in kept]
+    return sum(counts), kept
 
 
 def plan_of(training, held, arguments, given):
@@ -339,7 +337,8 @@ def begin(out, plan):
     if record.exists() and json.loads(record.read_text()) != plan:
         print(f"{out}: was begun with other sources or options: begins anew", file=sys.stderr)
         shutil.rmtree(out / "parts")
-        tokenizer.unlink(missing_ok=True)
+        for path in [tokenizer, *out.glob("train_*.bin"), *out.glob("val_*.bin")]:
+            path.unlink(missing_ok=True)
     elif not record.exists() and tokenizer.exists():
         raise Refused(f"{tokenizer}: is there already, and not from here: choose another OUT, and give the file as --tokenizer")
     (out / "parts").mkdir(parents=True, exist_ok=True)
@@ -377,8 +376,11 @@ def run(arguments):
         made[val] = join(out, len(jobs), val, worker.code, arguments.shard_tokens)
         if made[False][0] == 0:
             raise Refused(f"{', '.join(arguments.source)}: no text is left for training")
-    dataset = dict(plan=plan, vocabulary=worker.vocabulary, train=dict(tokens=made[False][0], files=made[False][1]),
-                   val=dict(tokens=made[True][0], files=made[True][1]))
+    for _, paths in made.values():
+        for path in paths:
+            os.replace(path, out / path.name)
+    facts = {val: dict(tokens=tokens, files=[path.name for path in paths]) for val, (tokens, paths) in made.items()}
+    dataset = dict(plan=plan, vocabulary=worker.vocabulary, train=facts[False], val=facts[True])
     warn_of_share(made[True][0], made[False][0] + made[True][0], arguments)
     write_whole(out / "dataset.json", lambda file: file.write((json.dumps(dataset, indent=1) + "\n").encode()))
     shutil.rmtree(out / "parts")

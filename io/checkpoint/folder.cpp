@@ -12,6 +12,7 @@
 #include "io/files/fault.hpp"
 #include "io/files/posix_file.hpp"
 #include "io/files/text_file.hpp"
+#include "kernels/base/attempt.hpp"
 
 namespace tessera {
 
@@ -22,12 +23,14 @@ namespace {
 constexpr std::string_view prefix = "step_", left_behind = "abandoned-";
 
 /// Removes a folder. It is renamed first, so that a crash in between leaves no half of a checkpoint under its name.
+/// Throws Error{environment} if it stays there, under either name.
 void discard(const fs::path& folder) {
-  std::error_code ignored;
+  std::error_code error;
   const fs::path trash = folder.parent_path() / (".trash." + folder.filename().string());
-  fs::remove_all(trash, ignored);
-  fs::rename(folder, trash, ignored);
-  fs::remove_all(trash, ignored);
+  fs::remove_all(trash, error);
+  if (!error) fs::rename(folder, trash, error);
+  if (!error) fs::remove_all(trash, error);
+  if (error) throw Error(Exit::environment, fmt::format("{}: cannot be removed: {}", folder.string(), error.message()));
 }
 
 }  // namespace
@@ -98,7 +101,9 @@ void commit_folder(const fs::path& finished, const fs::path& run, std::int64_t s
   try {
     sync_folder(run);
   } catch (const Error&) {
-    discard(named);  // a power failure could undo this name: older steps must not be retired for it
+    // A power failure could undo this name: older steps must not be retired for it.
+    Problems unsaid;  // the first failure is
+    attempt(unsaid, [&] { discard(named); });
     throw;
   }
 }
@@ -120,14 +125,16 @@ void retire(const fs::path& run, const Retention& retention) {
   std::erase_if(folders, [&](const StepFolder& folder) { return folder.step > retention.newest; });
   std::ranges::reverse(folders);
   std::int64_t valid = 0;
+  Problems problems;
   for (const StepFolder& folder : folders) {
     if (valid < retention.keep_last) {
       valid += why_invalid(folder.path).empty();
       continue;
     }
     const bool kept = retention.keep_every > 0 && folder.step % retention.keep_every == 0;
-    if (!kept) discard(folder.path);
+    if (!kept) attempt(problems, [&] { discard(folder.path); });
   }
+  problems.raise();
 }
 
 void remove_leftovers(const fs::path& run) {

@@ -57,6 +57,7 @@ struct Retention {
   std::int64_t keep_last = 2, keep_every = 0;
   std::int64_t newest = std::numeric_limits<std::int64_t>::max();
 };
+/// Throws Error{environment} if some cannot be removed, after it has tried all.
 void retire(const std::filesystem::path& run, const Retention& retention);
 
 }  // namespace tessera

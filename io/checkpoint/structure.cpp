@@ -10,6 +10,7 @@
 #include "io/checkpoint/storage.hpp"
 #include "io/files/posix_file.hpp"
 #include "io/files/text_file.hpp"
+#include "kernels/base/attempt.hpp"
 #include "kernels/digest/digest.hpp"
 
 namespace tessera {
@@ -137,11 +138,14 @@ void CheckpointFiles::lay_out(const hdf5::Parallel& parallel) {
   }
 }
 
+/// Closes all files even if one fails, since the other ranks do so too.
 void CheckpointFiles::close() {
+  Problems problems;
   for (File& file : files_) {
-    if (file.open) file.open->close();
+    if (file.open) attempt(problems, [&] { file.open->close(); });
     file.open.reset();
   }
+  problems.raise();
 }
 
 void CheckpointFiles::take_digests(std::span<const std::uint64_t> digests) {

@@ -24,7 +24,7 @@ void refuse_existing(const fs::path& name) {
   if (fs::exists(fs::symlink_status(name, error))) throw Error(Exit::file, name.string() + ": exists already");
 }
 
-void clear_away(const fs::path& beginning, const fs::path& name) {
+bool clear_away(const fs::path& beginning, const fs::path& name) {
   std::error_code error;
   std::optional<PosixFile> held;
   PosixFile::Lock lock = PosixFile::Lock::unknown;
@@ -40,16 +40,17 @@ void clear_away(const fs::path& beginning, const fs::path& name) {
   fmt::print(stderr, "{}: {}\n", beginning.string(),
              removed ? "removed; a process that did not reach its end had left it"
                      : "may have been left behind by a process that did not reach its end; remove it if so");
+  return removed;
 }
 
 NewFile::NewFile(const fs::path& name) : name_(name), path_(name.string() + ".tmp") {
   refuse_existing(name_);
   std::error_code error;
-  if (fs::exists(fs::symlink_status(path_, error))) clear_away(path_, name_);
+  if (fs::exists(fs::symlink_status(path_, error))) free_ = clear_away(path_, name_);
 }
 
 NewFile::~NewFile() {
-  if (path_.empty()) return;
+  if (path_.empty() || !free_) return;
   try {
     // Not held yet: the file there may be another process's.
     if (!file_ && file_.emplace(path_, PosixFile::Mode::write).lock() == PosixFile::Lock::refused) return;

@@ -10,9 +10,9 @@ namespace tessera {
 void refuse_existing(const std::filesystem::path& name);
 
 /// Removes `beginning`, an unfinished file or folder that a killed process left of `name`, and reports it on stderr. If
-/// the file system cannot tell whether a process still works on it (no locks), leaves it and reports that. Throws
-/// Error{environment} if a process does.
-void clear_away(const std::filesystem::path& beginning, const std::filesystem::path& name);
+/// the file system cannot tell whether a process still works on it (no locks), leaves it, reports that, and returns
+/// false. Throws Error{environment} if a process does.
+bool clear_away(const std::filesystem::path& beginning, const std::filesystem::path& name);
 
 /// Atomic creation of a file: it appears under its name whole or not at all. It is made as `<name>.tmp`, which is
 /// locked meanwhile; a `<name>.tmp` without a lock was left by a killed process. Local.
@@ -35,6 +35,7 @@ class NewFile {
 
  private:
   std::filesystem::path name_, path_;
+  bool free_ = true;  ///< whether path() was free at first; else it may be another process's file, and stays
   std::optional<PosixFile> file_;
 };
 

@@ -213,6 +213,8 @@ File::File(std::filesystem::path path, Exit blame, const Parallel* parallel)
   contiguous_ = contiguous();
 }
 
+std::string File::name() const { return parallel_ ? parallel_->name_of(path_) : path_.string(); }
+
 Control::LibraryCall File::watched(const char* what) const {
   return parallel_ ? parallel_->watched(what) : Control::LibraryCall(nullptr, what);
 }
@@ -258,21 +260,22 @@ File File::create(const std::filesystem::path& path, const Parallel* parallel) {
   const Object access = file.access_to_write(0), root(H5Pcreate(H5P_FILE_CREATE), H5Pclose);
   H5Pset_obj_track_times(root.id(), false);
   const auto watched = file.watched("H5Fcreate");
-  file.take(H5Fcreate(path.c_str(), H5F_ACC_EXCL, root.id(), access.id()), "cannot be made");
+  file.take(H5Fcreate(file.name().c_str(), H5F_ACC_EXCL, root.id(), access.id()), "cannot be made");
   return file;
 }
 
 File File::open(const std::filesystem::path& path, const Parallel* parallel) {
   File file(path, Exit::file, parallel);
   const auto watched = file.watched("H5Fopen");
-  file.take(H5Fopen(path.c_str(), H5F_ACC_RDONLY, file.access().id()), "cannot be read as HDF5");
+  file.take(H5Fopen(file.name().c_str(), H5F_ACC_RDONLY, file.access().id()), "cannot be read as HDF5");
   return file;
 }
 
 File File::open_to_write(const std::filesystem::path& path, const Parallel& parallel, std::int64_t datasets) {
   File file(path, Exit::environment, &parallel);
   const auto watched = file.watched("H5Fopen");
-  file.take(H5Fopen(path.c_str(), H5F_ACC_RDWR, file.access_to_write(datasets).id()), "cannot be opened to write");
+  const Object access = file.access_to_write(datasets);
+  file.take(H5Fopen(file.name().c_str(), H5F_ACC_RDWR, access.id()), "cannot be opened to write");
   return file;
 }
 
@@ -424,7 +427,7 @@ Value File::attribute(const std::string& object, const char* name) const {
     if (fits) read(&number);
     return fits;
   };
-  if (H5Tget_class(type.id()) == H5T_STRING && H5Tis_variable_str(type.id()) == 0) {
+  if (count == 1 && H5Tget_class(type.id()) == H5T_STRING && H5Tis_variable_str(type.id()) == 0) {
     std::string bytes(H5Tget_size(type.id()), '\0');
     read(bytes.data());
     return trimmed(bytes.data(), bytes.size());

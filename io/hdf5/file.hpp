@@ -146,6 +146,7 @@ class File {
 
  private:
   File(std::filesystem::path path, Exit blame, const Parallel* parallel);
+  std::string name() const;  ///< as HDF5's driver takes it
   Object access() const;
   Object access_to_write(std::int64_t datasets) const;
   void take(Object::Id opened, std::string_view otherwise);

@@ -47,11 +47,20 @@ bool Parallel::asks_for(const char* hint, const char* value) const {
   return found != hints_.end() && found->second == value;
 }
 
-void Parallel::add_to(Id access) const {
+bool Parallel::through_mpi_io() const {
   int begun = 0, over = 0;
   MPI_Initialized(&begun);
   MPI_Finalized(&over);
-  if (begun && !over)
+  return begun && !over;
+}
+
+std::string Parallel::name_of(const std::filesystem::path& file) const {
+  const bool colon = file.string().find(':') != std::string::npos;
+  return (colon && through_mpi_io() ? "ufs:" : "") + file.string();
+}
+
+void Parallel::add_to(Id access) const {
+  if (through_mpi_io())
     H5Pset_fapl_mpio(access, control_ ? communicator_of(*control_) : MPI_COMM_SELF, handles_->info);
 }
 

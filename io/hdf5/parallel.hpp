@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -43,6 +44,9 @@ class Parallel {
   using Id = std::int64_t;
   Parallel();
   bool asks_for(const char* hint, const char* value) const;
+  bool through_mpi_io() const;  ///< MPI has begun and not ended
+  /// A file's name as its driver takes it: MPI-IO reads what precedes a colon as the kind of file system.
+  std::string name_of(const std::filesystem::path& file) const;
   void add_to(Id access) const;            ///< of a file
   Id properties(Transfer transfer) const;  ///< of a transfer
   bool first() const { return control_ && control_->rank() == 0; }

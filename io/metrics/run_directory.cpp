@@ -8,8 +8,10 @@
 #include <cerrno>
 #include <cstring>
 
+#include "io/files/nonce.hpp"
 #include "io/files/posix_file.hpp"
 #include "io/files/text_file.hpp"
+#include "kernels/base/attempt.hpp"
 
 namespace tessera {
 namespace {
@@ -65,10 +67,12 @@ void prepare_run_directory(const std::filesystem::path& directory, WrittenBy by,
   std::error_code error;
   fs::create_directories(directory, error);
   if (error) return problems.add(Exit::environment, cannot_be_made(directory, error.message()));
-  const fs::path probe = directory / ".probe";
+  // A name of its own, since another run may begin in the directory; remove_leftovers() knows its kind.
+  const fs::path probe = directory / (".trash.probe." + nonce());
   const int failure = write_synced(probe, std::string(4096, '.'));
-  const int unlocked =
-      failure || by == WrittenBy::system_calls ? 0 : PosixFile(probe, PosixFile::Mode::write).refuses_locks_of_parts();
+  int unlocked = 0;
+  if (!failure && by == WrittenBy::mpi_io)
+    attempt(problems, [&] { unlocked = PosixFile(probe, PosixFile::Mode::write).refuses_locks_of_parts(); });
   fs::remove(probe, error);
   if (failure) problems.add(Exit::environment, nothing_written(directory, failure));
   if (unlocked)

@@ -12,12 +12,14 @@ TESSERA_FN inline A sigmoid(A x) {
   return A(1) / (A(1) + exp_of(-x));
 }
 
-// gelu(x) = x s with s = sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3): its derivative is s + x s (1 - s) 2u'.
+// gelu(x) = x s with s = sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3): its derivative is s + x s (1 - s) 2u'. Beyond
+// `flat` s (1 - s) is 0 in every type, and x in u' is bounded, since the square of a large x would be infinite.
 template <class A>
 TESSERA_FN inline A gelu_slope(A x) {
-  constexpr A two_root = A(1.5957691216057308), cubic = A(0.044715);
+  constexpr A two_root = A(1.5957691216057308), cubic = A(0.044715), flat = A(64);
   const A s = sigmoid(two_root * (x + cubic * x * x * x));
-  return s + x * s * (A(1) - s) * two_root * (A(1) + A(3) * cubic * x * x);
+  const A bounded = x > flat ? flat : x < -flat ? -flat : x;
+  return s + x * s * (A(1) - s) * two_root * (A(1) + A(3) * cubic * bounded * bounded);
 }
 
 /// With s = sigmoid(gate).

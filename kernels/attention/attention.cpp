@@ -31,6 +31,7 @@ void attention_forward(Stream& stream, Arena& arena, const AttentionShape& shape
   check(shape, qkv, out, lse, "attention_forward");
   stream.count_launch();
   stream.count_flops(flops(shape, 2));
+  if (shape.sequences == 0) return;
   attention::forward(stream, arena, shape, out, lse, qkv);
 }
 
@@ -42,6 +43,7 @@ void attention_backward(Stream& stream, Arena& arena, const AttentionShape& shap
   require(dqkv.type == qkv.type, kernel, "operands must be of one type");
   stream.count_launch();
   stream.count_flops(flops(shape, 5));
+  if (shape.sequences == 0) return;
   attention::backward(stream, arena, shape, dqkv, dout, qkv, out, lse);
 }
 

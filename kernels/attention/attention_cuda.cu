@@ -7,6 +7,7 @@
 #include "kernels/attention/back.hpp"
 #include "kernels/attention/hopper.hpp"
 #include "kernels/attention/library.hpp"
+#include "kernels/base/cuda.cuh"
 #include "kernels/base/index.hpp"
 #include "kernels/base/launch.hpp"
 #include "kernels/base/math.hpp"
@@ -297,10 +298,8 @@ void with_tiles(int wide, int square, std::int64_t dim, const F& f) {
 
 template <class Kernel, class... Arguments>
 void start(Stream& stream, Kernel* kernel, dim3 grid, std::int64_t bytes, const Arguments&... arguments) {
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
-  kernel<<<grid, dim3(side, side), static_cast<std::size_t>(bytes), space_of(stream).cuda_stream()>>>(arguments...);
-  if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess)
-    refuse("attention", cudaGetErrorString(status));
+  start_kernel(space_of(stream).cuda_stream(), "attention", kernel,
+               {grid, dim3(side, side), static_cast<std::size_t>(bytes)}, arguments...);
 }
 
 dim3 grid_of(const AttentionShape& s, std::int64_t heads, int m) {

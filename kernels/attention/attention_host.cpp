@@ -113,6 +113,14 @@ void each_strip(const Block& block, const F& f) {
     f(Strip{key, std::min(strip_keys, block.keys() - key)});
 }
 
+// Calls f with a strip of each shape and position that plans differ by: the first, the second, the last.
+template <class F>
+void each_kind_of_strip(const Block& block, const F& f) {
+  const std::int64_t last = (block.keys() - 1) / strip_keys;
+  for (const std::int64_t i : {std::int64_t{0}, std::min<std::int64_t>(1, last), last})
+    f(Strip{i * strip_keys, std::min(strip_keys, block.keys() - i * strip_keys)});
+}
+
 // A lane's part of a scratch tensor [lanes, rows, columns].
 template <class A>
 A* lane_of(const Tensor& scratch, int lane) {
@@ -310,7 +318,7 @@ void forward_as(Stream& stream, Arena& arena, const AttentionShape& shape, const
   const Forward<T> head{at, qkv.as<T>(), out.as<T>(), lse.as<A>(), scores, weights, sums, &products};
   for (std::int64_t b = 0; b < blocks_of(at); ++b) {
     const Block block = block_at(at, b);
-    each_strip(block, [&](const Strip& strip) {
+    each_kind_of_strip(block, [&](const Strip& strip) {
       products.scores(block, strip, at.columns);
       products.weighted(block, strip);
     });
@@ -324,7 +332,7 @@ void forward_as(Stream& stream, Arena& arena, const AttentionShape& shape, const
 template <class T>
 void plan_backward(const Products<T>& products, const Places& at) {
   for (std::int64_t b = 0; b < blocks_of(at); ++b)
-    each_strip(block_at(at, b), [&](const Strip& strip) {
+    each_kind_of_strip(block_at(at, b), [&](const Strip& strip) {
       const Block block = block_at(at, b);
       for (std::int64_t columns : {at.columns, at.out_columns()}) {
         products.scores(block, strip, columns);

@@ -14,6 +14,7 @@
 
 #include "kernels/attention/attention.hpp"
 #include "kernels/attention/tiles_sm90a.cuh"
+#include "kernels/base/cuda.cuh"
 #include "kernels/base/error.hpp"
 #include "kernels/base/index.hpp"
 #include "kernels/gemm/route.hpp"
@@ -242,17 +243,13 @@ __global__ void __launch_bounds__(block_threads, 1)
   }
 }
 
-inline void check(cudaError_t status, const char* call) {
-  if (status != cudaSuccess) refuse(call, cudaGetErrorString(status));
-}
-
 /// A matrix of tokens whose rows have `slots` heads, as TMA sees it: in boxes of one tile.
 inline CUtensorMap map_of(const AttentionShape& s, const Tensor& matrix, std::int64_t slots) {
   static const auto encode = [] {
     void* f = nullptr;
     cudaDriverEntryPointQueryResult result{};
-    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &result),
-          "cuTensorMapEncodeTiled");
+    check_cuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &result),
+               "cuTensorMapEncodeTiled");
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(f);
   }();
   const auto whole = [](std::int64_t n) { return static_cast<cuuint64_t>(n); };
@@ -292,15 +289,12 @@ template <class Sweep>
 void start(Stream& stream, const typename Sweep::Call& call, int heads) {
   constexpr int bytes = sizeof(typename Sweep::Memory);
   int device = 0, multiprocessors = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
-  check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
-  check(cudaFuncSetAttribute(sweep_kernel<Sweep>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-        "cudaFuncSetAttribute");
+  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  check_cuda(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
+             "cudaDeviceGetAttribute");
   const Order order(call.count, heads, (call.strips + groups - 1) / groups, multiprocessors);
-  sweep_kernel<Sweep>
-      <<<static_cast<unsigned>(multiprocessors), block_threads, bytes, static_cast<cudaStream_t>(stream.native())>>>(
-          call, order);
-  check(cudaGetLastError(), "attention");
+  start_kernel(static_cast<cudaStream_t>(stream.native()), "attention", sweep_kernel<Sweep>,
+               {static_cast<unsigned>(multiprocessors), block_threads, bytes}, call, order);
 }
 
 }  // namespace tessera::attention::tiles

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/base/cuda.cuh"
 #include "kernels/base/index.hpp"
 #include "kernels/base/tensor.hpp"
 
@@ -112,15 +113,16 @@ void start_blocks(cudaStream_t stream, A* const (&parts)[outputs], std::int64_t 
   Parts<outputs, lanes, A> to;
   for (int o = 0; o < outputs; ++o) to.to[o] = parts[o];
   const dim3 grid(static_cast<unsigned>(ceil_div(columns, warp * lanes)), static_cast<unsigned>(blocks_of(rows)));
-  sum_blocks<outputs, lanes, A><<<grid, dim3(warp, rows_at_once), 0, stream>>>(to, rows, columns, f);
+  start_kernel(stream, "sum_blocks", sum_blocks<outputs, lanes, A, F>, {grid, dim3(warp, rows_at_once)}, to, rows,
+               columns, f);
 }
 
 /// sum = beta sum + the column sums of a matrix of few rows.
 template <class A>
 void start_add_rows(cudaStream_t stream, const Gradient& sum, const A* matrix, std::int64_t rows,
                     std::int64_t columns) {
-  add_blocks<A><<<static_cast<unsigned>(ceil_div(columns, warp)), dim3(warp, 32), 0, stream>>>(
-      sum.sum.as<A>(), matrix, rows, columns, static_cast<A>(sum.beta));
+  start_kernel(stream, "add_blocks", add_blocks<A>, {static_cast<unsigned>(ceil_div(columns, warp)), dim3(warp, 32)},
+               sum.sum.as<A>(), matrix, rows, columns, static_cast<A>(sum.beta));
 }
 /// The same of the partial sums of a matrix of `rows`.
 template <class A>

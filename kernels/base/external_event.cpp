@@ -1,9 +1,11 @@
 #include "kernels/base/external_event.hpp"
 
 #include <Kokkos_Core.hpp>
-#include <string>
 
 #include "kernels/base/error.hpp"
+#if defined(KOKKOS_ENABLE_CUDA)
+#include "kernels/base/cuda.cuh"
+#endif
 
 namespace tessera {
 
@@ -11,13 +13,9 @@ namespace tessera {
 
 namespace {
 
-void check(cudaError_t code, const char* call) {
-  if (code != cudaSuccess) throw Error(Exit::internal, std::string(call) + ": " + cudaGetErrorString(code));
-}
-
 cudaEvent_t made(void*& handle) {
   cudaEvent_t event = static_cast<cudaEvent_t>(handle);
-  if (!event) check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  if (!event) check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
   handle = event;
   return event;
 }
@@ -30,20 +28,21 @@ ExternalEvent::~ExternalEvent() {
 
 void ExternalEvent::record(Stream& stream) {
   if (stream.native() && !stream.dry())
-    check(cudaEventRecord(made(handle_), static_cast<cudaStream_t>(stream.native())), "cudaEventRecord");
+    check_cuda(cudaEventRecord(made(handle_), static_cast<cudaStream_t>(stream.native())), "cudaEventRecord");
 }
 
 void ExternalEvent::hold(Stream& stream) {
   if (!stream.native() || stream.dry()) return;
   // During capture a plain wait would refer to an event inside the graph; cudaEventWaitExternal refers to one outside.
   const unsigned flags = stream.capturing() ? cudaEventWaitExternal : cudaEventWaitDefault;
-  check(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream.native()), made(handle_), flags), "cudaStreamWaitEvent");
+  check_cuda(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream.native()), made(handle_), flags),
+             "cudaStreamWaitEvent");
 }
 
 bool ExternalEvent::reached() const {
   if (!handle_) return true;
   const cudaError_t code = cudaEventQuery(static_cast<cudaEvent_t>(handle_));
-  if (code != cudaErrorNotReady) check(code, "cudaEventQuery");
+  if (code != cudaErrorNotReady) check_cuda(code, "cudaEventQuery");
   return code == cudaSuccess;
 }
 

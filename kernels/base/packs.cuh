@@ -1,6 +1,7 @@
 #pragma once
 // Only for CUDA sources. Work on matrices in packs: memory accesses of 16 bytes.
 #include "kernels/base/columns.cuh"
+#include "kernels/base/cuda.cuh"
 #include "kernels/base/launch.hpp"
 
 namespace tessera::packs {
@@ -31,7 +32,7 @@ void start(Stream& stream, std::int64_t n, const F& f) {
   stream.count_launch();
   if (stream.dry() || n <= 0) return;
   const auto blocks = static_cast<unsigned>(ceil_div(n, std::int64_t{block_threads}));
-  each<<<blocks, block_threads, 0, space_of(stream).cuda_stream()>>>(n, f);
+  start_kernel(space_of(stream).cuda_stream(), "each", each<F>, {blocks, block_threads}, n, f);
 }
 
 template <class F>
@@ -51,7 +52,8 @@ void start_rows(Stream& stream, std::int64_t rows, std::int64_t width, const F& 
   const dim3 threads(across, block_threads / across);
   const dim3 blocks(static_cast<unsigned>(ceil_div(rows, std::int64_t{threads.y})),
                     static_cast<unsigned>(ceil_div(width, std::int64_t{across})));
-  each_of_rows<<<blocks, threads, 0, space_of(stream).cuda_stream()>>>(rows, static_cast<int>(width), f);
+  start_kernel(space_of(stream).cuda_stream(), "each_of_rows", each_of_rows<F>, {blocks, threads}, rows,
+               static_cast<int>(width), f);
 }
 
 template <class F>
@@ -65,7 +67,7 @@ void start_warps(Stream& stream, std::int64_t rows, const F& f) {
   stream.count_launch();
   if (stream.dry() || rows <= 0) return;
   const auto blocks = static_cast<unsigned>(ceil_div(rows, std::int64_t{block_threads / 32}));
-  each_by_warp<<<blocks, block_threads, 0, space_of(stream).cuda_stream()>>>(rows, f);
+  start_kernel(space_of(stream).cuda_stream(), "each_by_warp", each_by_warp<F>, {blocks, block_threads}, rows, f);
 }
 
 /// The sum of `value` over a warp, in every lane; the order of additions is fixed.

@@ -29,6 +29,7 @@ class Runtime {
   static std::vector<Gpu> gpus();
   static Gpu gpu();  ///< the GPU of the living Runtime; empty in a host build
   static std::string gpu_driver();  ///< driver and the newest CUDA that it runs: "580.95, CUDA 13.0"; empty without one
+  static constexpr std::int64_t most_threads = 512;  ///< that Kokkos has room for
   /// Host threads of one rank: those of the living Runtime, else those given to plan_for().
   static int threads();
   /// Sets threads() for planning, which starts no Runtime.

@@ -10,6 +10,9 @@
 #include <string_view>
 
 #include "kernels/base/error.hpp"
+#if defined(KOKKOS_ENABLE_CUDA)
+#include "kernels/base/cuda.cuh"
+#endif
 
 namespace tessera {
 
@@ -17,17 +20,13 @@ namespace tessera {
 
 namespace {
 
-void check(cudaError_t code, const char* call) {
-  if (code != cudaSuccess) throw Error(Exit::internal, std::string(call) + ": " + cudaGetErrorString(code));
-}
-
 cudaStream_t created(Priority priority) {
   int least = 0, greatest = 0;
-  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+  check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
   cudaStream_t stream = nullptr;
   // Non-blocking: the legacy default stream, which a library may use, must not serialise with this one.
-  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority == Priority::highest ? greatest : least),
-        "cudaStreamCreateWithPriority");
+  const int level = priority == Priority::highest ? greatest : least;
+  check_cuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, level), "cudaStreamCreateWithPriority");
   return stream;
 }
 
@@ -35,20 +34,40 @@ cudaStream_t created(Priority priority) {
 /// for.
 bool recorded(void* native) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  check(cudaStreamIsCapturing(static_cast<cudaStream_t>(native), &status), "cudaStreamIsCapturing");
+  check_cuda(cudaStreamIsCapturing(static_cast<cudaStream_t>(native), &status), "cudaStreamIsCapturing");
   return status == cudaStreamCaptureStatusActive;
 }
 
+/// CUDA events, all made at once, since a step must allocate nothing, and recorded in turn. Waiting for an event that
+/// has been recorded again waits for more than was asked, never for less; its time would be another's.
+template <int count, unsigned flags>
+class Events {
+ public:
+  Events() {
+    for (cudaEvent_t& event : events_) check_cuda(cudaEventCreateWithFlags(&event, flags), "cudaEventCreateWithFlags");
+  }
+  ~Events() {
+    for (cudaEvent_t event : events_) cudaEventDestroy(event);
+  }
+  Events(const Events&) = delete;
+  Events& operator=(const Events&) = delete;
+
+  cudaEvent_t record(cudaStream_t stream) {
+    const cudaEvent_t event = events_[next_++ % events_.size()];
+    check_cuda(cudaEventRecord(event, stream), "cudaEventRecord");
+    return event;
+  }
+
+ private:
+  std::array<cudaEvent_t, count> events_{};
+  std::size_t next_ = 0;
+};
+
 }  // namespace
 
-/// All events are made here, since a step must allocate nothing, and used in turn. Waiting for an event that has been
-/// recorded again waits for more than was asked, never for less.
 struct Stream::Instance {
-  explicit Instance(Priority priority) : stream(created(priority)), space(std::make_unique<Kokkos::Cuda>(stream)) {
-    for (cudaEvent_t& event : events) check(cudaEventCreate(&event), "cudaEventCreate");
-  }
+  explicit Instance(Priority priority) : stream(created(priority)), space(std::make_unique<Kokkos::Cuda>(stream)) {}
   ~Instance() {
-    for (cudaEvent_t event : events) cudaEventDestroy(event);
     space.reset();
     cudaStreamDestroy(stream);
   }
@@ -57,30 +76,34 @@ struct Stream::Instance {
 
   cudaStream_t stream;
   std::unique_ptr<Kokkos::Cuda> space;
-  std::array<cudaEvent_t, 8 * events_kept> events{};  // a step of a large model records several hundred
-  std::size_t next = 0;
+  Events<events_kept, cudaEventDisableTiming> events;
+  Events<times_kept, cudaEventDefault> times;
 };
 
 Stream::Stream(Priority priority, Tape* tape)
     : instance_(tape ? nullptr : std::make_shared<Instance>(priority)), tape_(tape) {}
 
 Event Stream::record() {
-  if (!instance_ || dry()) return {};
   Event event;
-  event.handle_ = instance_->events[instance_->next++ % instance_->events.size()];
-  check(cudaEventRecord(static_cast<cudaEvent_t>(event.handle_), instance_->stream), "cudaEventRecord");
+  if (instance_ && !dry()) event.handle_ = instance_->events.record(instance_->stream);
+  return event;
+}
+
+Event Stream::record_time() {
+  Event event;
+  if (instance_ && !dry()) event.handle_ = instance_->times.record(instance_->stream);
   return event;
 }
 
 void Stream::wait(const Event& event) {
   if (!instance_ || dry() || !event.handle_) return;
-  check(cudaStreamWaitEvent(instance_->stream, static_cast<cudaEvent_t>(event.handle_)), "cudaStreamWaitEvent");
+  check_cuda(cudaStreamWaitEvent(instance_->stream, static_cast<cudaEvent_t>(event.handle_)), "cudaStreamWaitEvent");
 }
 
 void Stream::begin_capture() {
   require(instance_ != nullptr && !capturing_, "Stream::capture", "takes a GPU stream that records nothing yet");
   // Thread-local capture: other threads may still call CUDA, since a library may launch its part from one of its own.
-  check(cudaStreamBeginCapture(instance_->stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  check_cuda(cudaStreamBeginCapture(instance_->stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
   capturing_ = true;
 }
 
@@ -88,10 +111,10 @@ Graph Stream::end_capture() {
   capturing_ = false;
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
-  check(cudaStreamEndCapture(instance_->stream, &graph), "cudaStreamEndCapture");
+  check_cuda(cudaStreamEndCapture(instance_->stream, &graph), "cudaStreamEndCapture");
   const cudaError_t code = cudaGraphInstantiate(&executable, graph, 0);
   cudaGraphDestroy(graph);
-  check(code, "cudaGraphInstantiate");
+  check_cuda(code, "cudaGraphInstantiate");
   Graph made;
   made.executable_ =
       std::shared_ptr<void>(executable, [](void* e) { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(e)); });
@@ -99,7 +122,8 @@ Graph Stream::end_capture() {
 }
 
 void Stream::run(const Graph& graph) {
-  check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph.executable_.get()), instance_->stream), "cudaGraphLaunch");
+  const auto executable = static_cast<cudaGraphExec_t>(graph.executable_.get());
+  check_cuda(cudaGraphLaunch(executable, instance_->stream), "cudaGraphLaunch");
 }
 
 void* Stream::instance() const { return instance_ ? instance_->space.get() : nullptr; }
@@ -108,13 +132,13 @@ void* Stream::native() const { return instance_ ? instance_->stream : nullptr; }
 bool Event::reached() const {
   if (!handle_) return true;
   const cudaError_t code = cudaEventQuery(static_cast<cudaEvent_t>(handle_));
-  if (code != cudaErrorNotReady) check(code, "cudaEventQuery");
+  if (code != cudaErrorNotReady) check_cuda(code, "cudaEventQuery");
   return code == cudaSuccess;
 }
 
 double Event::seconds_since(const Event& earlier) const {
   float milliseconds = 0;
-  check(
+  check_cuda(
       cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(earlier.handle_), static_cast<cudaEvent_t>(handle_)),
       "cudaEventElapsedTime");
   return milliseconds * 1e-3;
@@ -134,6 +158,7 @@ Event Stream::record() {
   event.host_time_ = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
   return event;
 }
+Event Stream::record_time() { return record(); }
 void Stream::wait(const Event&) {}
 void Stream::begin_capture() { throw Error(Exit::internal, "only a GPU stream can be captured"); }
 Graph Stream::end_capture() { return {}; }

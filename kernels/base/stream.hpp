@@ -18,14 +18,14 @@ struct Tape {
 };
 
 /// A point in a stream's order, for other streams and the host to wait for. In a host build, where work has ended when
-/// its call returns, it holds the time only. Must not outlive its stream; after Stream::events_kept further records it
-/// stands for a later point of that stream.
+/// its call returns, it holds the time only. Must not outlive its stream; after Stream::events_kept further records (of
+/// its kind) it stands for a later point of that stream.
 class Event {
  public:
   Event() = default;
   /// Whether the device has reached it. Never blocks.
   bool reached() const;
-  /// Time between two events of one device, both of which have been reached.
+  /// Time between two events of Stream::record_time() on one device, both of which have been reached.
   double seconds_since(const Event& earlier) const;
 
  private:
@@ -60,7 +60,7 @@ class Stream {
  public:
   using Progress = void (*)(void* context);
   using Allocate = std::byte* (*)(void* context, std::int64_t bytes);
-  static constexpr int events_kept = 512;
+  static constexpr int events_kept = 4096, times_kept = 64;
 
   explicit Stream(Priority priority = Priority::normal, Tape* tape = nullptr);
   Stream(const Stream&) = delete;
@@ -90,6 +90,8 @@ class Stream {
 
   /// Records an event behind all work so far.
   Event record();
+  /// Records one that tells the time too, and that is kept for `times_kept` further ones, whatever else is recorded.
+  Event record_time();
   /// Orders all later launches behind `event`. Does not block the host.
   void wait(const Event& event);
 

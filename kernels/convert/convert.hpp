@@ -36,7 +36,10 @@ class ConvertTable {
 
   std::int64_t bytes() const { return static_cast<std::int64_t>(rows_.size() * sizeof(Row)); }
   const void* image() const { return rows_.data(); }
-  void place(const Tensor& memory) { memory_ = static_cast<const Row*>(memory.data); }  ///< u8 [bytes()]
+  void place(const Tensor& memory) {  ///< u8 [bytes()]
+    require(memory.bytes() == bytes(), "ConvertTable", "takes memory of its size");
+    memory_ = static_cast<const Row*>(memory.data);
+  }
 
   int pairs() const { return static_cast<int>(rows_.size()) - 1; }
   DType to() const { return to_; }

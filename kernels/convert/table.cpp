@@ -1,3 +1,4 @@
+#include "kernels/base/prefix.hpp"
 #include "kernels/base/strips.hpp"
 #include "kernels/convert/back.hpp"
 
@@ -9,7 +10,7 @@ template <class To, class From> void convert_as(Stream& stream, const ConvertTab
   const std::int64_t before = table.rows()[static_cast<std::size_t>(first)].first_chunk;
   const std::int64_t end = table.rows()[static_cast<std::size_t>(last)].first_chunk;
   launch_rows(stream, "convert_table", end - before, KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
-    const ConvertTable::Row& pair = rows[convert_table::pair_of(rows, first, last, before + r)];
+    const ConvertTable::Row& pair = row_of_piece(rows, first, last, &ConvertTable::Row::first_chunk, before + r);
     constexpr std::int64_t chunk = ConvertTable::chunk;
     const std::int64_t begin = (before + r - pair.first_chunk) * chunk, rest = pair.count - begin;
     To* const out = static_cast<To*>(pair.to) + begin;

@@ -2,7 +2,9 @@
 #include <algorithm>
 
 #include "kernels/base/columns.cuh"
+#include "kernels/base/cuda.cuh"
 #include "kernels/base/launch.hpp"
+#include "kernels/base/prefix.hpp"
 #include "kernels/convert/back.hpp"
 
 namespace tessera::convert_table {
@@ -38,13 +40,13 @@ __global__ void __launch_bounds__(block_threads)
     narrow(const ConvertTable::Row* rows, int first, int last, std::int64_t before, std::int64_t chunks) {
   const std::int64_t begin = before + chunks * blockIdx.x / gridDim.x;
   const std::int64_t end = before + chunks * (blockIdx.x + 1) / gridDim.x;
-  int pair = pair_of(rows, first, last, begin);
-  ConvertTable::Row row = rows[pair];
-  std::int64_t next = rows[pair + 1].first_chunk;
+  const ConvertTable::Row* own = &row_of_piece(rows, first, last, &ConvertTable::Row::first_chunk, begin);
+  ConvertTable::Row row = *own;
+  std::int64_t next = own[1].first_chunk;
   for (std::int64_t chunk = begin; chunk < end; ++chunk) {
     while (chunk >= next) {
-      row = rows[++pair];
-      next = rows[pair + 1].first_chunk;
+      row = *++own;
+      next = own[1].first_chunk;
     }
     const std::int64_t at = (chunk - row.first_chunk) * ConvertTable::chunk, left = row.count - at;
     narrow_chunk(static_cast<bf16*>(row.to) + at, static_cast<const float*>(row.from) + at,
@@ -61,7 +63,8 @@ bool convert_pairs(Stream& stream, const ConvertTable& table, int first, int las
   const std::int64_t before = chunk(first), chunks = chunk(last) - before;
   if (chunks == 0) return true;
   const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(chunks, most_blocks));
-  narrow<<<blocks, block_threads, 0, space_of(stream).cuda_stream()>>>(table.memory(), first, last, before, chunks);
+  start_kernel(space_of(stream).cuda_stream(), "convert_table", narrow, {blocks, block_threads}, table.memory(), first,
+               last, before, chunks);
   return true;
 }
 

@@ -78,7 +78,7 @@ struct Forward {
   }
 };
 
-/// Calls f<T>() for bf16 and fp32 if rows are whole packs of 16 bytes; false otherwise.
+/// Calls f<T>() for bf16 and fp32 if rows are whole groups of four; false otherwise.
 template <class F>
 bool in_packs(const Tensor& dy, const Tensor& sum, const F& f) {
   if (dy.columns() % width != 0 || !columns::aligned(dy) || !columns::aligned(sum)) return false;

@@ -2,6 +2,7 @@
 // expert from the offsets.
 #include <algorithm>
 
+#include "kernels/base/cuda.cuh"
 #include "kernels/base/index.hpp"
 #include "kernels/base/launch.hpp"
 #include "kernels/gemm/experts.cuh"
@@ -180,10 +181,8 @@ bool fits_tensor_cores(const ExpertOperands& w) {
 template <class Kernel, class Problem>
 void start(Stream& stream, Kernel* kernel, dim3 grid, dim3 threads, int shared, const Problem& problem) {
   if (stream.dry()) return;
-  if (shared > 0) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-  kernel<<<grid, threads, static_cast<std::size_t>(shared), space_of(stream).cuda_stream()>>>(problem);
-  if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess)
-    refuse("expert product", cudaGetErrorString(status));
+  start_kernel(space_of(stream).cuda_stream(), "expert product", kernel,
+               {grid, threads, static_cast<std::size_t>(shared)}, problem);
 }
 
 unsigned tiles(std::int64_t n, int size) { return static_cast<unsigned>(ceil_div(n, size)); }
@@ -227,7 +226,7 @@ void sum_of_rows(Stream& stream, const Product& product, const Places& at) {
                        product.scaled ? at.alpha.as<float>() : nullptr};
   const auto blocks = static_cast<unsigned>(product.experts);
   if constexpr (std::is_same_v<T, bf16>)
-    if (fits_tensor_cores(dy, x, n, k))
+    if (fits_tensor_cores(dy, x, n, k) && begin_whole(at.c, [](const Gradient& g) { return g.sum; }))
       return start(stream, sum_of_rows_tiles, {tiles(k, TensorTile::n), tiles(n, TensorTile::m), blocks},
                    TensorTile::threads, TensorTile::shared_bytes, p);
   start(stream, sum_of_rows_scalars<T>, {tiles(k, block), tiles(n, block), blocks}, {side, side}, 0, p);

@@ -15,9 +15,6 @@ using gemm::Form;
 using gemm::Places;
 using gemm::Product;
 
-// Elements of one piece of an elementwise kernel, and pieces between two calls of progress().
-constexpr std::int64_t block = 1024, blocks_per_launch = 256;
-
 void check_real(const Tensor& t, const char* kernel) {
   require(t.type == DType::f64 || t.type == DType::f32 || t.type == DType::bf16, kernel, "takes f64, f32 or bf16");
   require(t.shape.rank() >= 1 && t.columns() > 0, kernel, "a matrix has columns");
@@ -157,19 +154,16 @@ template <class A, class X>
 void add_scaled(Stream& stream, const char* name, const Gradient& g, std::int64_t n, const X& x) {
   const auto sum = view_of<A>(g.sum);
   const auto beta = static_cast<Accumulator<A>>(g.beta);
-  const std::int64_t blocks = ceil_div(n, block);
-  for (std::int64_t from = 0; from < blocks; from += blocks_per_launch) {
-    const std::int64_t some = blocks - from < blocks_per_launch ? blocks - from : blocks_per_launch;
-    launch_rows(
-        stream, name, some, KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
-          const std::int64_t begin = (from + r) * block, size = n - begin < block ? n - begin : block;
-          if (beta == 0)
-            row.each(size, [&](std::int64_t j) { sum(begin + j) = x(begin + j); });
-          else
-            row.each(size,
-                     [&](std::int64_t j) { sum(begin + j) = static_cast<A>(beta * sum(begin + j) + x(begin + j)); });
-        });
-  }
+  constexpr std::int64_t block = 1024;
+  launch_rows(
+      stream, name, ceil_div(n, block), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
+        const std::int64_t begin = r * block, size = n - begin < block ? n - begin : block;
+        if (beta == 0)
+          row.each(size, [&](std::int64_t j) { sum(begin + j) = x(begin + j); });
+        else
+          row.each(size,
+                   [&](std::int64_t j) { sum(begin + j) = static_cast<A>(beta * sum(begin + j) + x(begin + j)); });
+      });
 }
 
 template <class T>

@@ -9,6 +9,7 @@
 #include <cutlass/gemm/group_array_problem_shape.hpp>
 #include <cutlass/gemm/kernel/gemm_universal.hpp>
 
+#include "kernels/base/cuda.cuh"
 #include "kernels/gemm/experts.cuh"
 #include "kernels/gemm/experts.hpp"
 #include "kernels/gemm/hopper.cuh"
@@ -201,9 +202,8 @@ void run(Stream& stream, const Product& product, const Places& at) {
   const Table<sums> table(memory + hopper::descriptor_room, product.experts);
   const Problem<sums> p = problem_of<sums>(product, at);
   const auto experts = static_cast<int>(product.experts);
-  describe<sums>
-      <<<dim3(p.clears ? hopper::clearing_blocks : 1, static_cast<unsigned>(experts)), 128, 0, queue>>>(p, table);
-  hopper::check(cudaGetLastError() == cudaSuccess, "describe");
+  const dim3 blocks(p.clears ? hopper::clearing_blocks : 1, static_cast<unsigned>(experts));
+  start_kernel(queue, "describe", describe<sums>, {blocks, 128}, p, table);
   typename G::Gemm::Arguments arguments{
       cutlass::gemm::GemmUniversalMode::kGrouped,
       {experts, table.size, nullptr},

@@ -9,6 +9,7 @@
 #include <cutlass/gemm/kernel/gemm_universal.hpp>
 #include <type_traits>
 
+#include "kernels/base/cuda.cuh"
 #include "kernels/gemm/experts.cuh"
 #include "kernels/gemm/experts.hpp"
 #include "kernels/gemm/hopper.cuh"
@@ -137,9 +138,8 @@ void run(cudaStream_t stream, std::byte* memory, const Product& product, const P
   const Table<form> table(memory + hopper::descriptor_room, product.experts);
   const Problem<form> p = problem_of<form>(product, at);
   const auto experts = static_cast<int>(product.experts);
-  describe<form>
-      <<<dim3(p.clears ? hopper::clearing_blocks : 1, static_cast<unsigned>(experts)), 128, 0, stream>>>(p, table);
-  check(cudaGetLastError() == cudaSuccess, "describe");
+  const dim3 blocks(p.clears ? hopper::clearing_blocks : 1, static_cast<unsigned>(experts));
+  start_kernel(stream, "describe", describe<form>, {blocks, 128}, p, table);
   typename G::Gemm::Arguments arguments{cutlass::gemm::GemmUniversalMode::kGrouped,
                                         {experts, table.size, nullptr},
                                         {table.a, table.step_a, table.b, table.step_b},
@@ -158,8 +158,8 @@ void run(cudaStream_t stream, std::byte* memory, const Product& product, const P
 
 bool whole(const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0; }
 
-/// Whether rows are whole multiples of 16 bytes, which TMA demands.
-bool lies_whole(const Product& p, const Places& at) {
+/// Whether every matrix begins at a multiple of 16 bytes, which TMA demands.
+bool lies_whole(const Places& at) {
   const auto value = [](const Operand& o) { return o.data; };
   const auto sum = [](const Gradient& g) { return g.sum; };
   return whole(at.a.data) && begin_whole(at.b, value) && begin_whole(at.c, sum);
@@ -178,7 +178,7 @@ bool multiply_grouped(Stream& stream, const Product& product, const Places& at) 
   const std::int64_t bytes = hopper::descriptor_room + table_bytes(product.experts);
   std::byte* const memory = stream.workspace("grouped products", bytes);
   if (stream.dry()) return true;
-  if (!lies_whole(product, at)) return false;
+  if (!lies_whole(at)) return false;
   auto* const queue = static_cast<cudaStream_t>(stream.native());
   switch (product.form) {
     case Form::forward:

@@ -2,6 +2,7 @@
 // replaces the logits by their gradient. The second read comes from shared memory if two rows fit there, else from L2.
 #include "kernels/base/bulk.cuh"
 #include "kernels/base/columns.cuh"
+#include "kernels/base/cuda.cuh"
 #include "kernels/base/launch.hpp"
 #include "kernels/base/math.hpp"
 #include "kernels/base/packs.cuh"
@@ -195,12 +196,10 @@ void start(Stream& stream, const Tensor& losses, const Tensor& dlogits, const Te
   const int bytes = p.padded * static_cast<int>(sizeof(T));
   const bool in_shared =
       p.padded <= most_pieces * block_threads * columns::widest<T> && bytes <= half_of_shared && bulk::fits(bytes);
-  if (in_shared) {
-    cudaFuncSetAttribute(row_kernel<T, true>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    row_kernel<T, true><<<rows, block_threads, static_cast<std::size_t>(bytes), queue>>>(p);
-  } else {
-    row_kernel<T, false><<<rows, block_threads, 0, queue>>>(p);
-  }
+  if (in_shared)
+    start_kernel(queue, "row_losses", row_kernel<T, true>, {rows, block_threads, static_cast<std::size_t>(bytes)}, p);
+  else
+    start_kernel(queue, "row_losses", row_kernel<T, false>, {rows, block_threads}, p);
 }
 
 constexpr int sum_threads = 1024;
@@ -234,7 +233,8 @@ bool row_losses(Stream& stream, const Tensor& losses, const Tensor& dlogits, con
 bool add_losses(Stream& stream, double* sum, const Tensor& losses) {
   if (losses.type != DType::f32) return false;
   stream.count_launch();
-  sum_kernel<<<1, sum_threads, 0, space_of(stream).cuda_stream()>>>(sum, losses.as<float>(), losses.elements());
+  start_kernel(space_of(stream).cuda_stream(), "add_losses", sum_kernel, {1, sum_threads}, sum, losses.as<float>(),
+               losses.elements());
   return true;
 }
 

@@ -67,17 +67,26 @@ void backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweight, cons
   });
 }
 
-// Clears padding rows, which belong to no token; there are none if there are as many rows as slots.
-void clear_others(Stream& stream, const Tensor& rows, const Routing& routing) {
-  if (rows.rows() == routing.row_of_slot.elements()) return;
-  const std::int64_t bytes = rows.columns() * size_of(rows.type);
-  auto* const out = static_cast<std::byte*>(rows.data);
-  const std::int32_t* const token = routing.token_of_row.as<std::int32_t>();
-  launch_rows(stream, "clear_others", rows.rows(), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
-    if (token[r] >= 0) return;
-    std::byte* const to = out + r * bytes;
-    row.each(bytes, [=](std::int64_t i) { to[i] = std::byte{0}; });
+// Clears the rows for which `unused(row)` is true; there are none if there are as many rows as slots. In words, where
+// rows consist of them.
+template <class Word, class F>
+void clear_rows(Stream& stream, const char* name, const Tensor& rows, const F& unused) {
+  const std::int64_t words = rows.columns() * size_of(rows.type) / static_cast<std::int64_t>(sizeof(Word));
+  Word* const out = static_cast<Word*>(rows.data);
+  launch_rows(stream, name, rows.rows(), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
+    if (!unused(r)) return;
+    Word* const to = out + r * words;
+    row.each(words, [=](std::int64_t i) { to[i] = Word{}; });
   });
+}
+template <class F>
+void clear_unused(Stream& stream, const char* name, const Tensor& rows, const Routing& routing, const F& unused) {
+  if (rows.rows() == routing.row_of_slot.elements()) return;
+  const auto place = reinterpret_cast<std::uintptr_t>(rows.data);
+  if ((place | static_cast<std::uintptr_t>(rows.columns() * size_of(rows.type))) % sizeof(std::uint64_t) == 0)
+    clear_rows<std::uint64_t>(stream, name, rows, unused);
+  else
+    clear_rows<std::uint8_t>(stream, name, rows, unused);
 }
 
 void check(const char* kernel, const Tensor& tokens, const Tensor& rows, const Routing& routing) {
@@ -126,19 +135,13 @@ void combine_backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweig
     dispatch_real(dy.type, "combine_backward", [&]<class T>() {
       backward<T>(stream, dy_rows, dweight, dy, y_rows, routing);
     });
-  clear_others(stream, dy_rows, routing);
+  const std::int32_t* const token = routing.token_of_row.as<std::int32_t>();
+  clear_unused(stream, "clear_padding", dy_rows, routing, KOKKOS_LAMBDA(std::int64_t r) { return token[r] < 0; });
 }
 
 void clear_rows_behind(Stream& stream, const Tensor& rows, const Routing& routing) {
-  if (rows.rows() == routing.row_of_slot.elements()) return;
-  const std::int64_t bytes = rows.columns() * size_of(rows.type), experts = routing.offsets.elements() - 1;
-  auto* const out = static_cast<std::byte*>(rows.data);
-  const std::int32_t* const end = routing.offsets.as<std::int32_t>() + experts;
-  launch_rows(stream, "clear_rows_behind", rows.rows(), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
-    if (r < *end) return;
-    std::byte* const to = out + r * bytes;
-    row.each(bytes, [=](std::int64_t i) { to[i] = std::byte{0}; });
-  });
+  const std::int32_t* const end = routing.offsets.as<std::int32_t>() + routing.offsets.elements() - 1;
+  clear_unused(stream, "clear_rows_behind", rows, routing, KOKKOS_LAMBDA(std::int64_t r) { return r >= *end; });
 }
 
 void number_rows(Stream& stream, const Tensor& numbers, const Routing& routing, std::int64_t first_token) {

@@ -1,4 +1,5 @@
 // The router's products. Rows are read once; the few weights of experts come from the caches.
+#include "kernels/base/cuda.cuh"
 #include "kernels/base/packs.cuh"
 #include "kernels/moe/back.hpp"
 
@@ -160,7 +161,8 @@ bool weight_partials(Stream& stream, const Tensor& partial, const Tensor& dlogit
                     static_cast<unsigned>(ceil_div(n, std::int64_t{P::across * P::width})));
   if (stream.dry() || blocks.x == 0) return true;
   const P f{partial.as<float>(), dlogits.as<float>(), x.as<T>(), x.rows(), n, experts};
-  sum_part<T><<<blocks, dim3(P::across, P::shares), 0, space_of(stream).cuda_stream()>>>(f);
+  start_kernel(space_of(stream).cuda_stream(), "router_weight_gradient", sum_part<T>,
+               {blocks, dim3(P::across, P::shares)}, f);
   return true;
 }
 

@@ -1,5 +1,6 @@
 // Newton-Schulz on tensor cores. One launch computes one product of all matrices of a batch; a block computes a tile
 // and combines it in registers. A and B are symmetric: only their upper triangle is computed, and stored twice.
+#include "kernels/base/cuda.cuh"
 #include "kernels/base/index.hpp"
 #include "kernels/base/launch.hpp"
 #include "kernels/base/prefix.hpp"
@@ -116,11 +117,9 @@ void launch_tiles(Stream& stream, Kernel* kernel, Job job, const NewtonSchulzTab
   if (stream.dry()) return;
   job.first_tile = table.rows()[static_cast<std::size_t>(job.batch.first)].*first_tile;
   const std::int64_t end = table.rows()[static_cast<std::size_t>(job.batch.last)].*first_tile;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, TensorTile::shared_bytes);
-  kernel<<<static_cast<unsigned>(end - job.first_tile), TensorTile::threads, TensorTile::shared_bytes,
-           space_of(stream).cuda_stream()>>>(job);
-  if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess)
-    refuse("newton_schulz", cudaGetErrorString(status));
+  const auto tiles = static_cast<unsigned>(end - job.first_tile);
+  start_kernel(space_of(stream).cuda_stream(), "newton_schulz", kernel,
+               {tiles, TensorTile::threads, TensorTile::shared_bytes}, job);
 }
 
 }  // namespace

@@ -123,6 +123,11 @@ void check_rows(const char* kernel, Norm kind, const Tensor& x, const Tensor& me
   require(kind == Norm::rms || mean.elements() == x.rows(), kernel, "mean is one value a row");
 }
 
+void check_gradients(const char* kernel, const Tensor& x, const Gradient& dweight, const Gradient& dbias) {
+  require(dweight.sum.elements() == x.columns(), kernel, "dweight is one value a column");
+  require(!dbias.sum || dbias.sum.elements() == x.columns(), kernel, "dbias is one value a column");
+}
+
 bool works(const Stream& stream, const Tensor& x) { return !stream.dry() && x.rows() > 0; }
 
 }  // namespace
@@ -160,8 +165,7 @@ void norm_weight_gradient(Stream& stream, Arena& arena, Norm kind, const Gradien
                           const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd) {
   check_rows("norm_weight_gradient", kind, x, mean, rstd);
   require(dy.shape == x.shape, "norm_weight_gradient", "dy has the shape of x");
-  require(dweight.sum.elements() == x.columns(), "norm_weight_gradient", "dweight is one value a column");
-  require(!dbias.sum || dbias.sum.elements() == x.columns(), "norm_weight_gradient", "dbias is one value a column");
+  check_gradients("norm_weight_gradient", x, dweight, dbias);
   dispatch_real(x.type, "norm_weight_gradient", [&]<class T>() {
     using A = Accumulator<T>;
     const Arena::Frame frame(arena);
@@ -178,7 +182,9 @@ void norm_gradients(Stream& stream, Arena& arena, Norm kind, const Tensor& dx, c
                     const Gradient& dbias, const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                     const Tensor& weight) {
   check_rows("norm_gradients", kind, x, mean, rstd);
+  check_gradients("norm_gradients", x, dweight, dbias);
   require(dx.shape == x.shape && dy.shape == x.shape, "norm_gradients", "dx and dy have the shape of x");
+  require(weight.elements() == x.columns(), "norm_gradients", "weight is one value a column");
   {
     const Arena::Frame frame(arena);
     const Shape blocks{ceil_div(x.rows(), normalize::rows_of_part), x.columns()};

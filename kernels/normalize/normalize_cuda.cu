@@ -2,6 +2,7 @@
 #include <cuda_pipeline.h>
 
 #include "kernels/base/columns.cuh"
+#include "kernels/base/cuda.cuh"
 #include "kernels/base/launch.hpp"
 #include "kernels/normalize/back.hpp"
 
@@ -403,11 +404,6 @@ void with_gradient_threads(std::int64_t n, const F& f) {
 }
 unsigned blocks_of(std::int64_t rows, dim3 threads) { return static_cast<unsigned>(ceil_div(rows, threads.y)); }
 
-template <class Kernel>
-void allow_shared(Kernel* kernel, std::size_t bytes) {
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
-}
-
 /// Calls f<T, kind>() for bf16 and fp32.
 template <class F>
 void with_types(DType type, Norm kind, const F& f) {
@@ -457,7 +453,8 @@ bool forward(Stream& stream, Norm kind, const Tensor& y, const Tensor& residual_
                        static_cast<float>(eps),
                        1.0f / static_cast<float>(x.columns())};
     with_threads<T>(x.columns(), [&]<int packs>(dim3 threads) {
-      forward_kernel<T, k, packs><<<blocks_of(p.rows, threads), threads, 0, space_of(stream).cuda_stream()>>>(p);
+      start_kernel(space_of(stream).cuda_stream(), "norm_forward", forward_kernel<T, k, packs>,
+                   {blocks_of(p.rows, threads), threads}, p);
     });
   });
   return true;
@@ -470,7 +467,8 @@ bool backward(Stream& stream, Norm kind, const Tensor& dx, const Tensor& dy, con
   with_types(x.type, kind, [&]<class T, Norm k>() {
     const auto p = backward_of<T, k>(dx, dy, x, mean, rstd, weight);
     with_threads<T>(x.columns(), [&]<int packs>(dim3 threads) {
-      backward_kernel<T, k, packs><<<blocks_of(p.rows, threads), threads, 0, space_of(stream).cuda_stream()>>>(p);
+      start_kernel(space_of(stream).cuda_stream(), "norm_backward", backward_kernel<T, k, packs>,
+                   {blocks_of(p.rows, threads), threads}, p);
     });
   });
   return true;
@@ -488,8 +486,8 @@ bool gradients(Stream& stream, Norm kind, const Tensor& dx, const Gradient& dwei
                          place_of<float>(bias_parts)};
     with_gradient_threads<T>(n, [&]<int packs>(dim3 threads) {
       constexpr std::size_t bytes = Ahead<T, packs, factors>::bytes(most_gradient_threads<packs>);
-      allow_shared(gradients_kernel<T, k, packs>, bytes);
-      gradients_kernel<T, k, packs><<<static_cast<unsigned>(blocks), threads, bytes, queue>>>(g);
+      start_kernel(queue, "norm_gradients", gradients_kernel<T, k, packs>,
+                   {static_cast<unsigned>(blocks), threads, bytes}, g);
     });
   });
   columns::start_add<float>(queue, dweight, weight_parts.as<float>(), rows, n);

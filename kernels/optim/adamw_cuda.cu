@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "kernels/base/columns.cuh"
+#include "kernels/base/cuda.cuh"
 #include "kernels/base/index.hpp"
 #include "kernels/base/launch.hpp"
 #include "kernels/optim/back.hpp"
@@ -75,7 +76,7 @@ __global__ void __launch_bounds__(block_threads, resident_blocks) step_kernel(co
 template <class M>
 void start(Stream& stream, const AdamWStep& s) {
   const auto blocks = static_cast<unsigned>(std::min(s.blocks(), most_blocks));
-  step_kernel<M><<<blocks, block_threads, 0, space_of(stream).cuda_stream()>>>(s);
+  start_kernel(space_of(stream).cuda_stream(), "adamw_step", step_kernel<M>, {blocks, block_threads}, s);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "kernels/base/platform.hpp"
+#include "kernels/base/prefix.hpp"
 #include "kernels/optim/adamw.hpp"
 
 /// Parts that back ends share, and a back end's faster version of the portable kernel. It returns false, having done
@@ -26,15 +27,7 @@ struct AdamWStep {
   }
   /// The run to which a chunk belongs.
   TESSERA_FN const AdamWTable::Row& row_of(std::int64_t chunk) const {
-    std::int64_t low = 0, high = table.count;
-    while (high - low > 1) {
-      const std::int64_t middle = (low + high) / 2;
-      if (table.rows[middle].first_chunk <= chunk)
-        low = middle;
-      else
-        high = middle;
-    }
-    return table.rows[low];
+    return row_of_piece(table.rows, 0, table.count, &AdamWTable::Row::first_chunk, chunk);
   }
 };
 

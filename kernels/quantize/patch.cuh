@@ -1,4 +1,5 @@
 #pragma once
+#include "kernels/base/cuda.cuh"
 #include "kernels/base/stream.hpp"
 #include "kernels/quantize/source.hpp"
 
@@ -385,10 +386,6 @@ struct Mixed {
   }
 };
 
-inline void check(cudaError_t status) {
-  if (status != cudaSuccess) refuse("quantize", cudaGetErrorString(status));
-}
-
 /// When a kernel may begin: after its predecessor on the stream has ended (in_turn), or as soon as that one calls
 /// let_next_begin() (early), which hides the latency of a launch. Every block of an early kernel passes
 /// await_previous() before it reads or writes what any kernel writes. It so ends after its predecessors, and later
@@ -414,7 +411,7 @@ void start(Stream& stream, void (*kernel)(Parameters...), std::int64_t blocks, c
   launch.stream = static_cast<cudaStream_t>(stream.native());
   launch.attrs = &early;
   launch.numAttrs = 1;
-  check(cudaLaunchKernelEx(&launch, kernel, arguments...));
+  check_cuda(cudaLaunchKernelEx(&launch, kernel, arguments...), "quantize");
 }
 
 }  // namespace tessera::quantizer::device

@@ -481,10 +481,12 @@ inline bool reads_ahead(const TableView& table) {
 template <class Kernel>
 std::int64_t blocks_that_stay(Kernel* kernel, int shared_bytes) {
   int gpu = 0, processors = 0;
-  check(cudaGetDevice(&gpu));
-  check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, gpu));
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
+  check_cuda(cudaGetDevice(&gpu), "quantize");
+  check_cuda(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, gpu), "quantize");
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes), "quantize");
+  check_cuda(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
+      "quantize");
   return std::int64_t{processors} * ahead_blocks;
 }
 template <Format F, class M>

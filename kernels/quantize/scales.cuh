@@ -41,7 +41,7 @@ template <Format F>
 class Encodings {
  public:
   struct Memory {
-    float multiplier[follows_scale<F> ? 1 << formats::E4M3::bits : 1];
+    float multiplier[follows_scale<F> ? 1 << (formats::E4M3::bits - 1) : 1];  // scales have no sign
   };
   __device__ Encodings(const formats::TensorScale& tensor, Memory& memory) : tensor_(tensor), memory_(memory) {}
 

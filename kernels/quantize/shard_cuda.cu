@@ -156,8 +156,9 @@ void find_block_amaxes(Stream& stream, FormatId format, const TableView& table, 
       stream.count_launch();
       const auto entries = static_cast<std::size_t>(amaxes.block_entries + amaxes.member_entries);
       if (!stream.dry() && entries > 0)
-        device::check(cudaMemsetAsync(amaxes.blocks, 0, entries * sizeof(std::uint16_t),
-                                      static_cast<cudaStream_t>(stream.native())));
+        check_cuda(cudaMemsetAsync(amaxes.blocks, 0, entries * sizeof(std::uint16_t),
+                                   static_cast<cudaStream_t>(stream.native())),
+                   "quantize");
       device::with_source(reading, [&]<class Source>() {
         device::start(stream, device::amax_kernel<F, Source>, table.owned.count, table, amaxes);
       });

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "kernels/base/columns.cuh"
+#include "kernels/base/cuda.cuh"
 #include "kernels/base/launch.hpp"
 #include "kernels/reduce/back.hpp"
 
@@ -177,7 +178,7 @@ void start(Stream& stream, const Tensor& words, const Pieces& pieces) {
   if (stream.dry() || chunks == 0) return;
   const auto blocks = static_cast<unsigned>(std::min(chunks, most_blocks));
   auto* const to = reinterpret_cast<unsigned long long*>(words.as<std::int64_t>());
-  squares<<<blocks, threads, 0, space_of(stream).cuda_stream()>>>(to, pieces);
+  start_kernel(space_of(stream).cuda_stream(), "squares", squares, {blocks, threads}, to, pieces);
 }
 
 }  // namespace

@@ -9,7 +9,11 @@ const double root = std::sqrt(2 / std::numbers::pi);
 double inner(double x) { return root * (x + 0.044715 * x * x * x); }
 }  // namespace
 
-double gelu(double x) { return 0.5 * x * (1 + std::tanh(inner(x))); }
+/// 1 + tanh(u) is exp(u) / cosh(u), which keeps its digits where u is far below 0.
+double gelu(double x) {
+  const double u = inner(x);
+  return 0.5 * x * (u < 0 ? std::exp(u) / std::cosh(u) : 1 + std::tanh(u));
+}
 double gelu_slope(double x) {
   const double t = std::tanh(inner(x));
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root * (1 + 3 * 0.044715 * x * x);

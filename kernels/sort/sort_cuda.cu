@@ -1,5 +1,6 @@
 // A radix pass in three launches: blocks count the digits of their tiles; one block sums the counts up; warps place
 // their positions 32 at a time, ranking equal digits of a warp by lane.
+#include "kernels/base/cuda.cuh"
 #include "kernels/base/index.hpp"
 #include "kernels/base/launch.hpp"
 #include "kernels/sort/back.hpp"
@@ -115,11 +116,11 @@ bool pass(Stream& stream, std::int32_t* to, const std::int32_t* from, std::int64
   const Pass p{to, from, static_cast<int>(n), static_cast<int>(width), static_cast<int>(blocks), digit, count};
   const cudaStream_t queue = space_of(stream).cuda_stream();
   stream.count_launch();
-  count_kernel<<<static_cast<unsigned>(blocks), block_threads, 0, queue>>>(p);
+  start_kernel(queue, "sort", count_kernel, {static_cast<unsigned>(blocks), block_threads}, p);
   stream.count_launch();
-  scan_kernel<<<1, scan_threads, 0, queue>>>(p);
+  start_kernel(queue, "sort", scan_kernel, {1, scan_threads}, p);
   stream.count_launch();
-  place_kernel<<<static_cast<unsigned>(blocks), block_threads, 0, queue>>>(p);
+  start_kernel(queue, "sort", place_kernel, {static_cast<unsigned>(blocks), block_threads}, p);
   return true;
 }
 

@@ -205,7 +205,7 @@ MUTATIONS = [
              "    if (m >= 0) row.each(n, [=](std::int64_t j) { to[j] = from[j]; });",
              "unit.moe_test *RowsOfNoTokenAreZeroAndNumberedZero"),
     mutation("gradients_between_experts_are_kept", "rows that are no token's keep old data in the backward pass",
-             "kernels/moe/permute.cpp", "  clear_others(stream, dy_rows, routing);\n", "",
+             "kernels/moe/permute.cpp", "return token[r] < 0;", "return false && token[r] < 0;",
              "unit.moe_test *RowsOfNoTokenAreZeroAndNumberedZero"),
     # Full sharding.
     mutation("released_before_the_last_access", "weights of which ranks keep slices are given up behind their first access",

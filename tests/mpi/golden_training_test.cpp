@@ -6,6 +6,7 @@
 
 #include "app/training/training.hpp"
 #include "core/comm/mpi.hpp"
+#include "tests/support/compare.hpp"
 #include "tests/support/golden.hpp"
 #include "tests/support/tiny_gpt.hpp"
 #include "tests/support/tolerances.hpp"
@@ -137,8 +138,7 @@ Errors errors_of(const Golden& golden, const RunConfig& config) {
     EXPECT_EQ(rows.size(), expected.size());
     double worst = rows.empty() || rows.size() != expected.size() ? NAN : 0;
     for (std::size_t i = 0; i < rows.size() && i < expected.size(); ++i) {
-      const double error = std::abs(static_cast<double>(rows[i].*ours) / expected[i] - 1);
-      worst = error <= worst ? worst : error;  // NaN wins
+      test::keep_worst(worst, std::abs(static_cast<double>(rows[i].*ours) / expected[i] - 1));
     }
     return worst;
   };

@@ -10,6 +10,7 @@
 #include "core/params/param_sync.hpp"
 #include "kernels/formats/registry.hpp"
 #include "kernels/random/random.hpp"
+#include "tests/support/contract.hpp"
 #include "tests/support/delaying.hpp"
 #include "tests/support/held_weights.hpp"
 
@@ -166,7 +167,9 @@ class Walk {
         model_{rules, layout_, {}, {}, {}, {}, IndexedBy<ParamId, int>(registry_.size(), 0), {}},
         random_(seed),
         updates_(seed) {
-    mesh_.wrap([&](std::unique_ptr<Communicator> one) { return test::delaying(std::move(one), seed, 150); });
+    mesh_.wrap([&](std::unique_ptr<Communicator> one) {
+      return test::contract(test::delaying(std::move(one), seed, 150));
+    });
     model_.weights = IndexedBy<GroupId, WeightState>(layout_.groups().size(), WeightState::stale);
     model_.gradients = IndexedBy<GroupId, GradientState>(layout_.groups().size(), GradientState::empty);
     for (int p = 0; p < registry_.size(); ++p) model_.expected.add(usage_.writes({p}) * contributions);

@@ -13,6 +13,7 @@
 #include "core/optim/clip.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/random/random.hpp"
+#include "tests/support/contract.hpp"
 #include "tests/support/delaying.hpp"
 
 namespace tessera {
@@ -73,7 +74,9 @@ struct Bench {
         mesh(mpi().mesh(device, ranks, std::chrono::seconds(300))),
         masters(device, layout, ranks),
         sync(device, registry, layout, usage, masters, mesh, rules) {
-    mesh.wrap([&](std::unique_ptr<Communicator> one) { return test::delaying(std::move(one), seed, delay_us); });
+    mesh.wrap([&](std::unique_ptr<Communicator> one) {
+      return test::contract(test::delaying(std::move(one), seed, delay_us));
+    });
   }
 
   void poison_gradients() {

@@ -9,6 +9,7 @@
 #include "core/params/placed_table.hpp"
 #include "kernels/formats/registry.hpp"
 #include "kernels/random/random.hpp"
+#include "tests/support/contract.hpp"
 #include "tests/support/delaying.hpp"
 #include "tests/support/held_weights.hpp"
 #include "tests/support/quantized.hpp"
@@ -105,7 +106,7 @@ struct Bench {
         masters(device, layout, mesh.ranks()),
         sync(device, registry, layout, usage, masters, mesh, one.rules) {
     mesh.wrap([&](std::unique_ptr<Communicator> inner) {
-      return recording(test::delaying(std::move(inner), 7, 100), records);
+      return recording(test::contract(test::delaying(std::move(inner), 7, 100)), records);
     });
   }
 

@@ -94,7 +94,7 @@ def unsteadiness(model, name, recipe, seed):
     for shake in range(SHAKES):
         arguments = MODELS[name], weights_of(name, recipe, seed), recipe, RUN_SEED
         shaken = step(Shaken(shake, *arguments), seed)
-        worst = max(worst, *errors(shaken.gradients, model.gradients).values())
+        worst = np.max([worst, *errors(shaken.gradients, model.gradients).values()])
         if not worst <= STEADY:
             break
     return worst

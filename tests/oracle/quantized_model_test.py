@@ -182,7 +182,7 @@ class Goldens(unittest.TestCase):
             model = goldens.compute(name, recipe, index["seed"])
             self.assertAlmostEqual(model.loss, index["loss"], 9)
             self.assertEqual(sorted(model.gradients), sorted(wanted))
-            worst = max(goldens.errors(model.gradients, wanted).values())
+            worst = np.max(list(goldens.errors(model.gradients, wanted).values()))
             self.assertLessEqual(worst, 1e-3, (name, recipe))  # they are stored in fp16
             for tensor in index["tensors"]:
                 norm = np.linalg.norm(wanted[tensor["name"]])
@@ -193,7 +193,7 @@ class Goldens(unittest.TestCase):
         weights = goldens.weights_of(name, recipe, index["seed"])
         model = quantized_model.Model(goldens.MODELS[name], weights, recipe, goldens.RUN_SEED)
         spoil(model.quantized.q)
-        return max(goldens.errors(goldens.step(model, index["seed"]).gradients, wanted).values())
+        return np.max(list(goldens.errors(goldens.step(model, index["seed"]).gradients, wanted).values()))
 
     def told_apart(self, name, recipe, what, spoil):
         self.assertGreater(self.worst(name, recipe, spoil), goldens.GRADIENT_LIMIT, (name, recipe, what))

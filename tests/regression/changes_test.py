@@ -64,6 +64,24 @@ class Changes(runs.Runs):
             self.assertEqual(lines, ["step 8: optimizer.decay_steps: 0 -> 4", "step 8: optimizer.schedule: constant -> wsd",
                                      "step 8: run.steps: 8 -> 12", ""])
 
+    def test_changes_count_from_the_checkpoint_that_is_resumed(self):
+        """Not from a newer one that proves damaged."""
+        self.base()
+        self.go(0, "run", "--set", "run.steps=12", "--allow-change", "run.steps")
+        self.go(0, "run", "--set", "run.steps=16", "--allow-change", "run.steps")
+        payload = self.path("run", "step_00000016", "model.h5")
+        with open(payload, "r+b") as file:
+            file.seek(os.path.getsize(payload) // 2)
+            byte = file.read(1)[0]
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([byte ^ 64]))
+        _, err = self.go(3, "run", "--set", "run.steps=16")
+        self.assertIn("trying the checkpoint before", err)
+        self.assertIn("unless `train --allow-change run.steps` lets it change", err)
+        out, _ = self.go(0, "run", "--set", "run.steps=20", "--allow-change", "run.steps")
+        self.assertIn("changed after step 12: run.steps 12 -> 20", out)
+        self.assertEqual(self.recorded("run")[0], {"run.steps": ("12", "20")})
+
     def compared(self, *run_names):
         done = subprocess.run([runs.TESSERA, "compare", *run_names, "--json"], capture_output=True, text=True, timeout=60, cwd=self.folder)
         self.assertEqual((done.returncode, done.stderr), (0, ""))

@@ -370,6 +370,15 @@ class Checkpoints(runs.Runs):
         self.assertIn("corpus", err)
         self.assertEqual(self.tool(0, "ls", "a"), before)
 
+    def test_a_colon_in_the_run_directorys_name(self):
+        """MPI-IO takes what precedes a colon for the kind of file system."""
+        self.train(0, 2, self.deck("whole", ""))
+        for name in ("lr:mpio", "ufs:direct"):
+            settings = "--set", f"checkpoint.io={name.partition(':')[2]}"
+            self.train(75, 2, self.deck(name, ""), *settings, "--stop-at", "4")
+            self.train(0, 2, self.deck(name, ""), *settings)
+            self.assertEqual(self.final(name), self.final("whole"))
+
     def test_damage_is_named_and_passed_over(self):
         self.train(75, 1, self.deck("a"), "--stop-at", "4")
         newest = os.path.join(self.folder, "a", "step_00000004", "model.h5")

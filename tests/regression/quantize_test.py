@@ -227,6 +227,13 @@ class Refused(Quantize):
         self.refused(["exists already"], source, out=source)
         self.refused(["absent/out.h5.tmp: cannot be made: No such file or directory"], source, out="absent/out.h5", code=4)
 
+    def test_a_row_of_texts_where_one_is_expected(self):
+        with h5py.File(self.path("in.h5"), "w") as file:
+            file.attrs["file_type"] = numpy.full(15, b"x" * 4000)
+            file["integrity/table"] = numpy.zeros(1)
+            file["w"] = numpy.zeros((32, 32), "float32")
+        self.refused(["in.h5: /@file_type has another type"], "in.h5")
+
     def test_a_full_disk_leaves_nothing(self):
         source = self.safetensors({"w": ("F32", (1024, 1024))})
         # Like a full disk: no file may grow beyond this.

@@ -136,6 +136,16 @@ class SlurmJobs(Jobs):
             number = self.train("--sweep", "sweep.csv", options=(f"--array={task}",))
             self.assertIn(said, self.ended(number, "FAILED", 2))
 
+    def test_tasks_of_a_sweep_queue_again_each_for_itself(self):
+        self.write("sweep.csv", "checkpoint.dir\none\ntwo\n")
+        job = self.train("--sweep", "sweep.csv", "--stop-at", "2", options=("--array=1-2",), TESSERA_RESTARTS="1")
+        for task in (1, 2):
+            number = self.slurm.ask("squeue", "--noheader", "--states=all", "--format=%A", f"--job={job}_{task}")
+            log = self.ended(number, "FAILED", 75)
+            self.assertEqual(log.count("stopped early: queued again"), 1, log)
+            self.assertIn("queued again 1 times already", log)
+            self.assertEqual(self.slurm.about(number)["Restarts"], "1")
+
     def test_conversion(self):
         self.ended(self.train("--set", "run.steps=2", "--set", "model.tied_head=true"), "COMPLETED", 0)
         self.ended(self.submit("convert.sbatch", "run", "gpt2", "--to", "safetensors"), "COMPLETED", 0)

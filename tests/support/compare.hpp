@@ -28,6 +28,11 @@ inline ::testing::AssertionResult sizes(std::size_t actual, std::size_t expected
 }
 }  // namespace detail
 
+/// Raises the worst of several errors to `other`. A NaN stays, so that it fails every comparison with a limit.
+inline void keep_worst(double& worst, double other) {
+  if (!std::isnan(worst) && !(other <= worst)) worst = other;
+}
+
 /// |actual - expected| <= tolerance max(1, |expected|), element by element. A NaN on either side, an empty range and
 /// unequal sizes fail; an infinity equals itself alone.
 template <std::ranges::sized_range A, std::ranges::sized_range E>

@@ -6,6 +6,7 @@
 #include "app/training/training.hpp"
 #include "core/comm/mpi.hpp"
 #include "kernels/random/random.hpp"
+#include "tests/support/contract.hpp"
 #include "tests/support/delaying.hpp"
 #include "tests/support/small_runs.hpp"
 
@@ -49,7 +50,7 @@ class Trial {
     problems.raise();
     windows_.evaluation = std::min(windows_.evaluation, held);
     mesh_.wrap([&](std::unique_ptr<Communicator> one) {
-      return recording(delaying(std::move(one), 3, delay_us), records_);
+      return recording(contract(delaying(std::move(one), 3, delay_us)), records_);
     });
     training_ = std::make_unique<Training>(device_, plan_, Batches(config, tokens_, windows_, plan_.ranks.world), mesh_,
                                            *control_, records_);

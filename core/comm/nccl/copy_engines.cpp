@@ -66,6 +66,7 @@ CopyEngines::CopyEngines(const RankIn& place, cudaStream_t stream, const std::st
   const std::size_t bytes = flags.size() * sizeof flags[0];
   usable = usable && cudaMalloc(reinterpret_cast<void**>(&flags_), bytes) == cudaSuccess &&
            cudaMemcpy(flags_, flags.data(), bytes, cudaMemcpyHostToDevice) == cudaSuccess;
+  if (!usable) cudaGetLastError();  // clears the error
   if (!agreed(usable)) return;
   void* const address[] = {flags_};
   if (const auto shared = share(address)) flags_of_ = shared->front();

@@ -21,7 +21,7 @@ Head::Head(ParamRegistry& registry, const GptShape& shape, ParamId tokens)
 }
 
 template <class F>
-void Head::each_piece(const Call& call, const MicroBatch& batch, const Tensor& y, const F& f) const {
+void Head::each_piece(const Call& call, const Tensor& y, const F& f) const {
   const std::int64_t rows = y.rows();
   // Pieces of about equal size: whole tiles of a product, and where amax counts, whole blocks of codes in any case.
   constexpr std::int64_t tile = 128;
@@ -31,9 +31,9 @@ void Head::each_piece(const Call& call, const MicroBatch& batch, const Tensor& y
     const Arena::Frame frame(call.arena);
     const Tensor logits = call.arena.temp(y.type, {std::min(step, rows - begin), padded_});
     projection_.forward(call, logits, y.row_range(begin, logits.rows()));
-    const std::int64_t first_row = batch.first_sequence * length_ + begin;
     if (call.logits_digest)
-      digest_rows(call.stream, call.logits_digest, logits, vocabulary_, static_cast<std::uint64_t>(first_row));
+      digest_rows(call.stream, call.logits_digest, logits, vocabulary_,
+                  static_cast<std::uint64_t>(call.first_token + begin));
     f(begin, logits);
   }
 }
@@ -44,7 +44,7 @@ void Head::loss(const Call& call, const MicroBatch& batch, const Residual& x) co
   const NormLayer::Saved normed = norm_.place(call.arena, x.rows());
   norm_.forward(call, x, normed);
   const std::int64_t counted = (batch.sequences - batch.padding) * length_;
-  each_piece(call, batch, normed.y, [&](std::int64_t begin, const Tensor& logits) {
+  each_piece(call, normed.y, [&](std::int64_t begin, const Tensor& logits) {
     const std::int64_t rows = std::min(logits.rows(), counted - begin);
     if (rows <= 0) return;
     cross_entropy(call.stream, call.arena, &call.sums->loss, {}, logits.row_range(0, rows),
@@ -58,7 +58,7 @@ void Head::gradient(const Call& call, const MicroBatch& batch, const Tensor& dx,
   const NormLayer::Saved normed = norm_.place(call.arena, x.rows());
   norm_.forward(call, x, normed);
   const Tensor dnormed = call.arena.temp(dx.type, dx.shape);
-  each_piece(call, batch, normed.y, [&](std::int64_t begin, const Tensor& logits) {
+  each_piece(call, normed.y, [&](std::int64_t begin, const Tensor& logits) {
     const std::int64_t rows = logits.rows();
     cross_entropy(call.stream, call.arena, &call.sums->loss, logits, logits, batch.targets.flat(begin, rows),
                   vocabulary_, call.loss_scale);

@@ -21,7 +21,7 @@ class Head {
  private:
   /// f(begin, logits) over pieces of the batch.
   template <class F>
-  void each_piece(const Call& call, const MicroBatch& batch, const Tensor& y, const F& f) const;
+  void each_piece(const Call& call, const Tensor& y, const F& f) const;
 
   NormLayer norm_;
   Linear projection_;

@@ -79,7 +79,7 @@ class CastWire final : public CodedWire {
   void agree(std::span<const WireBucket> buckets) {
     const QuantizeTable& table = shards_.tables().front();
     const Tensor bits = shards_.agreed_bits();
-    for (const ProcessGroup processes : {ProcessGroup::dense, ProcessGroup::expert}) {
+    for (const ProcessGroup processes : process_groups) {
       Agreement blocks(bits), members(bits);
       std::size_t matrix = 0;
       for (const WireBucket& own : buckets) {

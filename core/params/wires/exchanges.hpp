@@ -22,12 +22,12 @@ class Exchanges {
   }
 
  private:
-  static constexpr std::size_t sets = 4, places = 2;
+  static constexpr std::size_t sets = 4;
   using BySides = std::array<std::vector<Exchange>, sets>;
 
   BySides& at(GroupId group, int place) { return of_[group][static_cast<std::size_t>(place)]; }
 
-  IndexedBy<GroupId, std::array<BySides, places>> of_;
+  IndexedBy<GroupId, std::array<BySides, weight_slots>> of_;
 };
 
 }  // namespace tessera

@@ -66,7 +66,7 @@ class KeptWire final : public CodedWire {
     for (std::size_t i = 0; i < buckets.size(); ++i)
       for (QuantizedMatrix& matrix : keep(buckets[i], i)) owned.push_back(std::move(matrix));
     owned_ = placed_table(context.device, format(), owned);
-    for (const ProcessGroup processes : {ProcessGroup::dense, ProcessGroup::expert})
+    for (const ProcessGroup processes : process_groups)
       if (amaxes_ && amaxes_->bits(processes).elements() > 0)
         agreed_[static_cast<std::size_t>(processes)] = {amaxes_->bits(processes)};
     if (!apart_)
@@ -159,7 +159,7 @@ class KeptWire final : public CodedWire {
   std::optional<MemberAmaxes> amaxes_;
   std::optional<QuantizeTable> owned_;
   std::array<std::vector<Tensor>, 2> agreed_;
-  std::array<IndexedBy<GroupId, std::optional<QuantizeTable>>, 2> derived_;  ///< by place
+  std::array<IndexedBy<GroupId, std::optional<QuantizeTable>>, weight_slots> derived_;  ///< by place
 };
 
 }  // namespace

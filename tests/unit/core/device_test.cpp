@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <string>
+#include <thread>
 
 #include "core/device/timeline.hpp"
 #include "core/step/repeated_work.hpp"
@@ -48,9 +49,9 @@ TEST(Device, AnEventIsReachedOnceItsWorkIsDoneAndTellsTheTime) {
   const Tensor t = floats(device);
   EXPECT_TRUE(Event().reached());
   const auto before = std::chrono::steady_clock::now();
-  const Event begin = device.compute().record();
+  const Event begin = device.compute().record_time();
   for (int i = 0; i < 100; ++i) fill(device.compute(), t, i);
-  const Event end = device.compute().record();
+  const Event end = device.compute().record_time();
   device.wait(end);
   const std::chrono::duration<double> on_the_host = std::chrono::steady_clock::now() - before;
   EXPECT_TRUE(begin.reached() && end.reached());
@@ -58,10 +59,24 @@ TEST(Device, AnEventIsReachedOnceItsWorkIsDoneAndTellsTheTime) {
   EXPECT_LE(end.seconds_since(begin), on_the_host.count() + 1e-3);
 }
 
+TEST(Device, ATimeIsKeptWhateverElseIsRecorded) {
+  Device device;
+  Stream& stream = device.compute();
+  const Event begin = stream.record_time();
+  const auto before = std::chrono::steady_clock::now();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  for (int i = 0; i < 2 * Stream::events_kept; ++i) stream.record();
+  const Event end = stream.record_time();
+  device.wait(end);
+  const std::chrono::duration<double> on_the_host = std::chrono::steady_clock::now() - before;
+  EXPECT_GE(end.seconds_since(begin), 0.015);
+  EXPECT_LE(end.seconds_since(begin), on_the_host.count() + 0.1);
+}
+
 TEST(Device, AnEventRecordedAgainStandsForALaterPoint) {
   Device device;
   const Event first = device.compute().record();
-  for (int i = 0; i < 20 * Stream::events_kept; ++i) device.compute().record();
+  for (int i = 0; i < 2 * Stream::events_kept + 1; ++i) device.compute().record();
   device.wait(first);
   EXPECT_TRUE(first.reached());
 }

@@ -7,6 +7,7 @@
 #include "core/optim/schedule.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/optim/adamw.hpp"
+#include "tests/support/compare.hpp"
 #include "tests/support/golden.hpp"
 #include "tests/support/tiny_gpt.hpp"
 #include "tests/support/tolerances.hpp"
@@ -53,8 +54,6 @@ double distance(std::vector<double> a, const std::vector<double>& b) {
 struct Errors {
   double loss = 0, auxiliary = 0, gradients = 0, logits = 0, training = 0;
 };
-/// The larger error; NaN if either is NaN, so that none is lost.
-void worst(double& error, double other) { error = other <= error ? error : other; }
 
 /// AdamW on fp32 masters with the kernels themselves.
 class Trainer {
@@ -141,8 +140,8 @@ Errors errors_of(const std::string& name, DType compute, Accumulation accumulati
   const double loss = index.at("loss");
   errors.loss = std::abs(sums.loss * gpt.batch.loss_scale - loss) / loss;
   if (shape.moe) {
-    worst(errors.auxiliary, std::abs(sums.balance / index.at("balance_sum").get<double>() - 1));
-    worst(errors.auxiliary, std::abs(sums.z / index.at("z_sum").get<double>() - 1));
+    test::keep_worst(errors.auxiliary, std::abs(sums.balance / index.at("balance_sum").get<double>() - 1));
+    test::keep_worst(errors.auxiliary, std::abs(sums.z / index.at("z_sum").get<double>() - 1));
   }
   const double floor = tolerances::gradient_floor * index.at("grad_norm").get<double>();
   const auto gradients = gpt.canonical_gradients();
@@ -150,7 +149,7 @@ Errors errors_of(const std::string& name, DType compute, Accumulation accumulati
   for (const json& tensor : index.at("tensors")) {
     const std::vector<double> expected = golden.part(tensor);
     const double error = distance(gradients.at(tensor.at("name")), expected) / std::max(norm_of(expected), floor);
-    worst(errors.gradients, error);
+    test::keep_worst(errors.gradients, error);
   }
   std::vector<double> logits;
   for (std::int64_t t = 0; t < shape.seq_len; ++t)
@@ -160,7 +159,7 @@ Errors errors_of(const std::string& name, DType compute, Accumulation accumulati
 
   Trainer trainer(gpt, index.at("training"));
   for (double expected_loss : index.at("losses"))
-    worst(errors.training, std::abs(trainer.step(seed) - expected_loss) / expected_loss);
+    test::keep_worst(errors.training, std::abs(trainer.step(seed) - expected_loss) / expected_loss);
   std::printf("%s %s: loss %.1e, auxiliary %.1e, gradients %.1e, logits %.1e, ten losses %.1e\n", name.c_str(),
               name_of(compute), errors.loss, errors.auxiliary, errors.gradients, errors.logits, errors.training);
   return errors;

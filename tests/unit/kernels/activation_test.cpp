@@ -57,6 +57,29 @@ TYPED_TEST(Activation, GeluEqualsReference) {
   }
 }
 
+/// Relative to the value: gelu(-8) is about -4e-21.
+TYPED_TEST(Activation, GeluKeepsItsDigitsInItsTail) {
+  using T = TypeParam;
+  Device device;
+  const auto x = uniform<T>(4096, 3, -8, 0);
+  const Tensor y = poisoned<T>(device, {std::ssize(x)});
+  gelu_forward(device.compute(), y, on_device(device, x));
+  const std::vector<double> wanted = mapped(in_double(x), reference::gelu);
+  std::vector<double> share = in_double(on_host<T>(device, y));
+  for (std::size_t i = 0; i < share.size(); ++i) share[i] = wanted[i] == 0 ? 1 + share[i] : share[i] / wanted[i];
+  EXPECT_TRUE(near(share, std::vector<double>(share.size(), 1.0), test::tolerance<T>));
+}
+
+TYPED_TEST(Activation, SlopesOfLargeValuesAreFinite) {
+  using T = TypeParam;
+  Device device;
+  const std::vector<T> x = {T(1e6f), T(-1e6f), T(1e20f), T(-1e20f), T(3e38f), T(-3e38f)};
+  const std::vector<T> ones(x.size(), T(1.0f)), wanted = {T(1.0f), T(0.0f), T(1.0f), T(0.0f), T(1.0f), T(0.0f)};
+  const Tensor dpre = poisoned<T>(device, {std::ssize(x)});
+  gelu_backward(device.compute(), dpre, on_device(device, ones), on_device(device, x));
+  EXPECT_TRUE(near(on_host<T>(device, dpre), wanted, 0));
+}
+
 TYPED_TEST(Activation, SwigluEqualsReference) {
   using T = TypeParam;
   Device device;

@@ -104,19 +104,10 @@ struct CodedProduct : ::testing::Test {
     constexpr float r = 1.0f / 2688.0f;
     return scaled ? (a * r) * (b * r) : 1.0f;
   }
-  /// Expected results from plain sums in fp32: times alpha, plus bias, rounded.
-  static std::vector<bf16> finished(const std::vector<float>& sums, float alpha, const std::vector<bf16>& bias = {}) {
-    std::vector<bf16> all;
-    for (std::size_t i = 0; i < sums.size(); ++i) {
-      const float v = alpha * sums[i];
-      all.push_back(bf16(bias.empty() ? v : v + static_cast<float>(bias[i % bias.size()])));
-    }
-    return all;
-  }
 };
 TYPED_TEST_SUITE(CodedProduct, Recipes);
 
-/// The expected products of codes: bit for bit where tensors have no scales, else computed in double.
+/// The expected products of codes, computed in double.
 std::vector<double> product(const std::vector<double>& a, const std::vector<double>& b, std::int64_t m, std::int64_t n,
                             std::int64_t k, double scale) {
   std::vector<double> c(static_cast<std::size_t>(m * n));
@@ -386,7 +377,7 @@ struct Fp8Blocks : ::testing::TestWithParam<std::array<std::int64_t, 3>> {
   static auto columns_of(const std::vector<double>& v, std::int64_t columns) {
     return [&v, columns](std::int64_t i, std::int64_t j) { return v[static_cast<std::size_t>(j * columns + i)]; };
   }
-  /// Checks sums in bf16 and in fp32 within tolerance_of().
+  /// Tolerances of products rounded to bf16, and of sums in fp32.
   static constexpr double rounded = 4e-3, summed = 2e-3;
 };
 

@@ -43,6 +43,14 @@ TEST(Near, FailsOnEmptyAndOnUnequalSizes) {
   EXPECT_FALSE(near(Values{1, 1}, Values{1}, 1));
 }
 
+TEST(KeepWorst, KeepsEveryNaN) {
+  double worst = 0;
+  for (const double error : {0.5, 0.25, 2.0, 1.0}) keep_worst(worst, error);
+  EXPECT_EQ(worst, 2);
+  for (const double error : {nan, 3.0, 0.0}) keep_worst(worst, error);
+  EXPECT_TRUE(std::isnan(worst));
+}
+
 TEST(SameBits, ComparesBits) {
   EXPECT_TRUE(same_bits(Values{1, nan}, Values{1, nan}));
   EXPECT_FALSE(same_bits(Values{0.0}, Values{-0.0}));

@@ -286,6 +286,10 @@ TEST(NormChecks, RefuseWhatDoesNotFit) {
   EXPECT_THROW(norm_forward(s, Norm::layer, c.y, {}, c.mean, c.rstd, x, {}, c.row(c.weight).flat(0, 6), {}), Error);
   EXPECT_THROW(norm_backward(s, Norm::rms, other, x, x, {}, c.rstd, w), Error);
   EXPECT_THROW(norm_weight_gradient(s, c.arena, Norm::rms, {other, 0}, {}, x, x, {}, c.rstd), Error);
+  const Tensor narrow = w.flat(0, 6);
+  EXPECT_THROW(norm_gradients(s, c.arena, Norm::rms, c.y, {narrow, 0}, {}, x, x, {}, c.rstd, w), Error);
+  EXPECT_THROW(norm_gradients(s, c.arena, Norm::rms, c.y, {w, 0}, {narrow, 0}, x, x, {}, c.rstd, w), Error);
+  EXPECT_THROW(norm_gradients(s, c.arena, Norm::rms, c.y, {w, 0}, {}, x, x, {}, c.rstd, narrow), Error);
 }
 
 }  // namespace

@@ -27,6 +27,8 @@ class Tessera(CMakePackage, CudaPackage):
     depends_on("yaml-cpp")
     depends_on("cli11@2")
     depends_on("nlohmann-json")
+    depends_on("openssl@1.1:")
+    depends_on("icu4c")
     conflicts("cuda_arch=none", when="+cuda", msg="cuda_arch names the GPUs, as Kokkos has them: cuda_arch=90")
 
     generator("ninja")
