@@ -68,7 +68,7 @@ class Changes(runs.Runs):
         """Not from a newer one that proves damaged."""
         self.base()
         self.go(0, "run", "--set", "run.steps=12", "--allow-change", "run.steps")
-        self.go(0, "run", "--set", "run.steps=16", "--allow-change", "run.steps")
+        self.go(0, "run", "--set", "run.steps=16", "--allow-change", "run.steps", "--set", "checkpoint.every_steps=4")
         payload = self.path("run", "step_00000016", "model.h5")
         with open(payload, "r+b") as file:
             file.seek(os.path.getsize(payload) // 2)

@@ -12,13 +12,14 @@
 namespace tessera::test {
 
 /// Checks what callers owe a communicator: counts, displacements and arrivals stay as they were until the operation has
-/// finished; weights and gradients travel in buffers that open() was told of.
+/// finished; once open() has been called, weights and gradients travel in buffers that it was told of.
 class Contract final : public Wrapper {
  public:
   explicit Contract(std::unique_ptr<Communicator> inner) : Wrapper("contract", std::move(inner)) {}
 
   void open(std::span<Exchange* const> exchanges) override {
     inner().open(exchanges);
+    opened_ = true;
     if (on_streams()) return;  // NCCL gives peers that copy engines use
     for (Exchange* exchange : exchanges) exchange->peers = told_;  // which MPI does not look at
   }
@@ -26,7 +27,7 @@ class Contract final : public Wrapper {
   Pending submit(Stream& stream, const Operation& operation) override {
     const std::string label = operation.label;
     const bool again = operation.collective == Collective::all_gather || operation.collective == Collective::all_to_all;
-    if (again && !on_streams() && (label == "weights" || label == "gradients"))
+    if (again && opened_ && !on_streams() && (label == "weights" || label == "gradients"))
       for (const Exchange& exchange : operation.exchanges)
         EXPECT_FALSE(exchange.peers.empty()) << label << " of group " << operation.group << " in a buffer not opened";
     auto slot = std::ranges::find_if(slots_, [](const std::unique_ptr<Slot>& one) { return !one->inner; });
@@ -63,6 +64,7 @@ class Contract final : public Wrapper {
   };
   std::vector<std::unique_ptr<Slot>> slots_;
   const std::array<std::byte*, 1> told_{};
+  bool opened_ = false;
 };
 
 inline std::unique_ptr<Communicator> contract(std::unique_ptr<Communicator> inner) {
