@@ -55,8 +55,13 @@ bool Parallel::through_mpi_io() const {
 }
 
 std::string Parallel::name_of(const std::filesystem::path& file) const {
+#ifdef MPICH_VERSION
+  constexpr bool romio = true;
+#else
+  constexpr bool romio = false;
+#endif
   const bool colon = file.string().find(':') != std::string::npos;
-  return (colon && through_mpi_io() ? "ufs:" : "") + file.string();
+  return (romio && colon && through_mpi_io() ? "ufs:" : "") + file.string();
 }
 
 void Parallel::add_to(Id access) const {

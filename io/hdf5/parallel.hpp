@@ -45,7 +45,8 @@ class Parallel {
   Parallel();
   bool asks_for(const char* hint, const char* value) const;
   bool through_mpi_io() const;  ///< MPI has begun and not ended
-  /// A file's name as its driver takes it: MPI-IO reads what precedes a colon as the kind of file system.
+  /// A file's name as its driver takes it: ROMIO, the MPI-IO of MPICH, reads what precedes a colon as the kind of file
+  /// system.
   std::string name_of(const std::filesystem::path& file) const;
   void add_to(Id access) const;            ///< of a file
   Id properties(Transfer transfer) const;  ///< of a transfer

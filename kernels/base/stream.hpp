@@ -90,7 +90,7 @@ class Stream {
 
   /// Records an event behind all work so far.
   Event record();
-  /// Records one that tells the time too, and that is kept for `times_kept` further ones, whatever else is recorded.
+  /// Records a timing event, kept for `times_kept` further ones, whatever else is recorded.
   Event record_time();
   /// Orders all later launches behind `event`. Does not block the host.
   void wait(const Event& event);
