@@ -27,9 +27,10 @@ class Contract final : public Wrapper {
   Pending submit(Stream& stream, const Operation& operation) override {
     const std::string label = operation.label;
     const bool again = operation.collective == Collective::all_gather || operation.collective == Collective::all_to_all;
-    if (again && opened_ && !on_streams() && (label == "weights" || label == "gradients"))
+    if (again && opened_ && !on_streams() && (label == "weights" || label == "gradients")) {
       for (const Exchange& exchange : operation.exchanges)
         EXPECT_FALSE(exchange.peers.empty()) << label << " of group " << operation.group << " in a buffer not opened";
+    }
     auto slot = std::ranges::find_if(slots_, [](const std::unique_ptr<Slot>& one) { return !one->inner; });
     if (slot == slots_.end()) slot = slots_.insert(slots_.end(), std::make_unique<Slot>());
     Slot& own = **slot;
