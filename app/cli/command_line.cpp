@@ -1,7 +1,9 @@
 #include "app/cli/command_line.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -79,6 +81,28 @@ const CLI::Validator a_number(
     },
     "");
 
+/// Takes digits as a decimal number, where CLI11 takes those behind a zero as octal, and wraps what has no room.
+const CLI::Validator decimal(
+    [](std::string& text) {
+      if (text.empty() || text.find_first_not_of("0123456789") != std::string::npos) return std::string();
+      text.erase(0, std::min(text.find_first_not_of('0'), text.size() - 1));
+      std::uint64_t number = 0;
+      const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
+      return std::string(read.ec == std::errc() ? "" : text + " is too large");
+    },
+    "");
+
+/// Takes what CLI11's sizes are: a whole number, and a unit.
+const CLI::Validator a_size(
+    [](const std::string& text) {
+      const std::size_t digits = text.find_first_not_of("0123456789");
+      const bool sound = digits != 0 && std::min(digits, text.size()) <= 15;
+      return std::string(sound && text.find('.') == std::string::npos
+                             ? ""
+                             : text + " is no size: a whole number and a unit are needed, as 80GiB");
+    },
+    "");
+
 /// All verbs with their options; parsing sets `chosen`.
 class Parser {
  public:
@@ -150,6 +174,7 @@ class Parser {
   CLI::Option* add_ranks(CLI::App* verb, std::int64_t& ranks, const char* help) {
     return verb->add_option("--ranks", ranks, help)
         ->type_name("N")
+        ->transform(decimal)
         ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24).description(""));
   }
   void add_json(CLI::App* verb, Format& format) {
@@ -177,6 +202,7 @@ class Parser {
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     verb->add_option("--stop-at", train_.stop_at, "Save after this step and end with code 75")
         ->type_name("STEP")
+        ->transform(decimal)
         ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40).description(""));
     verb->add_option("--time-limit", train_.time_limit, "Save before so much time has passed and end with code 75")
         ->type_name("HH:MM:SS");
@@ -206,11 +232,13 @@ class Parser {
             ->type_name("TEXT|-");
     verb->add_option("--prompt-ids", generate_.prompt_ids, "The same as token ids, for a model without a tokenizer")
         ->delimiter(',')
+        ->transform(decimal)
         ->check([](const std::string& id) { return std::string(id.empty() ? "an id is missing" : ""); })
         ->excludes(prompt)
         ->type_name("ID,...");
     verb->add_option("--tokens", generate_.tokens, "How many to generate (128, or as many as there is room for)")
         ->type_name("N")
+        ->transform(decimal)
         ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24).description(""));
     Sampling& sampling = generate_.sampling;
     verb->add_option("--temperature", sampling.temperature, "Logits are divided by it (0.8); 0: the most likely token")
@@ -219,12 +247,16 @@ class Parser {
         ->check(CLI::Range(0.0, 1e6).description(""));
     verb->add_option("--top-k", sampling.top_k, "Draw from the K most likely alone; 0: from all")
         ->type_name("K")
+        ->transform(decimal)
         ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 24).description(""));
     verb->add_option("--top-p", sampling.top_p, "Draw from the fewest that together have this probability")
         ->type_name("P")
         ->check(a_number)
         ->check(CLI::Range(1e-9, 1.0).description(""));
-    verb->add_option("--seed", sampling.seed, "Of the random numbers (1234)")->type_name("S");
+    verb->add_option("--seed", sampling.seed, "Of the random numbers (1234)")
+        ->transform(decimal)
+        ->check([](const std::string& seed) { return std::string(seed.starts_with('-') ? "is negative" : ""); })
+        ->type_name("S");
     add_json(verb, generate_.format);
   }
   void add_plan() {
@@ -236,6 +268,7 @@ class Parser {
     add_ranks(verb, plan_.ranks, "Ranks of the planned run")->required();
     verb->add_option("--memory", plan_.memory, "What a rank has, as 80GiB: say whether the run fits")
         ->transform(CLI::AsSizeValue(true).description(""))
+        ->transform(a_size)
         ->check([](const std::string& bytes) { return bytes == "0" ? "a rank needs some memory" : ""; })
         ->type_name("SIZE");
     verb->add_flag_callback(
@@ -324,6 +357,7 @@ class Parser {
         "--weights-only", [this] { convert_.extent = Extent::weights; }, "Leave optimizer state out");
     verb->add_option("--max-shard", convert_.shard_bytes, "Most that one safetensors file holds, as 5GB")
         ->transform(CLI::AsSizeValue(true).description(""))
+        ->transform(a_size)
         ->check([](const std::string& bytes) { return bytes == "0" ? "a file of 0 bytes holds nothing" : ""; })
         ->type_name("SIZE");
     add_json(verb, convert_.format);

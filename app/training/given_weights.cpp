@@ -84,7 +84,8 @@ std::vector<std::string> other_keys(const ModelConfig& given, const RunConfig& w
   as_given.model = given;
   std::vector<std::string> lines;
   for (const KeyChange& change : changed_keys(as_given, wanted))
-    if (std::ranges::find(seen_in_tensors, change.key) == std::end(seen_in_tensors))
+    if (change.restart != Restart::may_change &&
+        std::ranges::find(seen_in_tensors, change.key) == std::end(seen_in_tensors))
       lines.push_back(fmt::format("key: {} was {}, is {} in the deck", change.key, change.before, change.now));
   return lines;
 }

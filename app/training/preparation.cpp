@@ -91,6 +91,21 @@ void read_tokenizer(Prepared& run, Problems& problems) {
   }
 }
 
+/// Adds a problem if a file is trained on and evaluated on.
+void refuse_shared_files(const Prepared& run, Problems& problems) {
+  const DataConfig& data = run.deck.config.data;
+  const auto listed = [&](const std::vector<std::string>& patterns) {
+    std::vector<Finding> told;  // by corpus_of()
+    return list_files({data.root.get(), patterns, run.deck.config.checkpoint.dir.get(), "data.files"}, told);
+  };
+  const std::vector<std::filesystem::path> trained = listed(data.files);
+  for (const std::filesystem::path& file : listed(data.eval_files))
+    if (std::ranges::find(trained, file) != trained.end())
+      return problems.add(
+          Exit::deck, run.deck.provenance.located({{"data.eval_files", "data.files"},
+                                                   file.string() + " is trained on too: leave it out of data.files"}));
+}
+
 void read_corpus(Prepared& run, Problems& problems) {
   const RunConfig& config = run.deck.config;
   const DataConfig& data = config.data;
@@ -106,6 +121,7 @@ void read_corpus(Prepared& run, Problems& problems) {
     for (const std::string& pattern : data.files) read({pattern}, pattern);
   });
   if (data.eval_files.empty()) return;
+  refuse_shared_files(run, problems);
   attempt(problems, [&] {
     run.held = corpus_of(
         run, "data.eval_files", data.eval_files, "", problems,

@@ -9,16 +9,19 @@
 #include "app/training/saving.hpp"
 #include "io/checkpoint/branch.hpp"
 #include "io/checkpoint/folder.hpp"
+#include "io/files/text_file.hpp"
 #include "io/metrics/run_directory.hpp"
 #include "kernels/base/attempt.hpp"
 
 namespace tessera {
 namespace {
 
-/// Checks that a file can be written, without leaving one if the run is refused for other reasons. A file in the run
-/// directory is not tried, since the directory is checked or made elsewhere.
-void check_file(const char* key, const std::string& path, const std::filesystem::path& directory, Problems& problems) {
+/// Checks that a file can be written, without leaving one if the run is refused for other reasons, and that none is
+/// there that does not begin as it will. In the run directory, which is checked or made elsewhere, no file is made.
+void check_file(const char* key, const std::string& path, const char* beginning, const std::filesystem::path& directory,
+                Problems& problems) {
   namespace fs = std::filesystem;
+  attempt(problems, [&] { refuse_other_file(key, path, beginning); });
   const auto folder = [](const fs::path& file) { return fs::absolute(file).lexically_normal().parent_path(); };
   if (path.empty() || folder(path) == folder(directory / "file")) return;
   std::error_code absent;
@@ -90,8 +93,8 @@ PreparedRun prepare(const RunRequest& request, const Mpi& mpi, Control& control)
     problems.add(problems_with_starting(*run.given, run.deck, *run.plan));
   }
   if (mpi.rank() == 0) {
-    check_file("debug.trace", config.debug.trace, directory, problems);
-    check_file("debug.profile", config.debug.profile, directory, problems);
+    check_file("debug.trace", config.debug.trace, "{\"step\"", directory, problems);
+    check_file("debug.profile", config.debug.profile, "{\"displayTimeUnit\"", directory, problems);
   }
   control.agree(problems);
   if (!run.lock) run.lock = claim(config.checkpoint, control);

@@ -82,10 +82,8 @@ std::vector<std::string> failures_of(const fs::path& folder) {
 }
 
 Json described(const StoredTensor& tensor) {
-  Json shape = Json::array();
-  for (int i = 0; i < tensor.shape.rank(); ++i) shape.push_back(tensor.shape[i]);
   return {{"name", tensor.name},
-          {"shape", shape},
+          {"shape", tensor.shape.dims()},
           {"dtype", tensor.type == DType::f32 ? "fp32" : name_of(tensor.type)},
           {"digest", hex(tensor.digest)}};
 }

@@ -68,7 +68,9 @@ int run_compare(const CompareOptions& options) {
   std::vector<ComparedRun> runs;
   for (const std::string& directory : options.runs) runs.push_back(read_run(directory, problems));
   problems.raise();
-  replace_text_file(options.out, comparison_page(runs));
+  const std::string page = comparison_page(runs);
+  refuse_other_file("--out", options.out, page.substr(0, page.find('\n')));
+  replace_text_file(options.out, page);
   if (options.format == Format::json)
     fmt::print("{}\n", to_json(runs).dump(2));
   else

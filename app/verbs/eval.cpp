@@ -29,15 +29,14 @@ std::vector<std::filesystem::path> saved(const GivenWeights& given) {
   return {given.path};
 }
 
-int eval(const EvalOptions& options, Mpi& mpi, Control& before_deck) {
+int eval(const EvalOptions& options, Mpi& mpi, Control& control) {
   Problems problems;
   if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
-  before_deck.agree(problems);
-  const Prepared run = prepare(options.deck, options.overrides, Task::evaluation, mpi, before_deck);
+  control.agree(problems);
+  const Prepared run = prepare(options.deck, options.overrides, Task::evaluation, mpi, control);
   const RunConfig& config = run.deck.config;
   const std::chrono::seconds patience(config.comm.timeout_s);
-  const std::unique_ptr<Control> own_control = mpi.control(patience);
-  Control& control = *own_control;
+  control.wait_at_most(patience);
   const GivenWeights given = open_weights(options.checkpoint, control);
   control.agree(problems_with_weights(given, *run.plan, {}));
   const Runtime runtime(static_cast<int>(config.run.threads.get()), run.gpu);

@@ -167,16 +167,15 @@ RunPlan plan_of(const GivenWeights& given, std::int64_t capacity, int gpu, const
   return std::move(*plan);
 }
 
-int generate(const GenerateOptions& options, Mpi& mpi, Control& before_config) {
+int generate(const GenerateOptions& options, Mpi& mpi, Control& control) {
   Problems problems;
   std::string place;
   if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
   attempt(problems, [&] { place = place_of_weights(options.model); });
-  before_config.agree(problems);
-  GivenWeights given = open_weights(place, before_config);
+  control.agree(problems);
+  GivenWeights given = open_weights(place, control);
   const std::chrono::seconds patience(given.config.comm.timeout_s);
-  const std::unique_ptr<Control> own_control = mpi.control(patience);
-  Control& control = *own_control;
+  control.wait_at_most(patience);
   given.config.run.threads = host_threads(control.max(mpi.local_rank() + 1));
   Runtime::plan_for(static_cast<int>(given.config.run.threads.get()));
   std::unique_ptr<TextEncoding> encoding;

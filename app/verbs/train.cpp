@@ -158,19 +158,18 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, const Running& runn
   return 0;
 }
 
-int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& before_deck) {
+int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& control) {
   Problems problems;
   attempt(problems, [&] {
     stop.limit({options.stop_at < 0 ? std::nullopt : std::optional(options.stop_at), seconds_of(options.time_limit)});
     fault::arm(mpi.rank());
   });
   if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
-  before_deck.agree(problems);
-  const PreparedRun run = prepare(options, mpi, before_deck);
+  control.agree(problems);
+  const PreparedRun run = prepare(options, mpi, control);
   const RunConfig& config = run.deck.config;
   const std::chrono::seconds patience(config.comm.timeout_s);
-  const std::unique_ptr<Control> own_control = mpi.control(patience);
-  Control& control = *own_control;
+  control.wait_at_most(patience);
   const Runtime runtime(static_cast<int>(config.run.threads.get()), run.gpu);
   if (mpi.rank() == 0) describe(run);
   Device device;

@@ -1,5 +1,6 @@
 #pragma once
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -31,6 +32,9 @@ class Control {
   /// The sum in rank order, ((v0 + v1) + v2) + ...: the same bits on every rank.
   virtual double sum_in_order(double value) = 0;
   virtual void sum(std::uint64_t* values, int n) = 0;
+
+  /// Sets the time-out of all waits from now on, calls of libraries among them. Local, and equal on all ranks.
+  virtual void wait_at_most(std::chrono::seconds /*timeout*/) {}
 
   /// Names the phase (such as a save) that the watchdog's reports quote from now on; empty: none. Local.
   void about(std::string what) { about_ = std::move(what); }

@@ -14,8 +14,8 @@ namespace {
 class MpiControl final : public Control {
  public:
   MpiControl(MpiWatch& watch, std::chrono::seconds timeout)
-      : watch_(watch), comm_(watch.duplicate()), timeout_(timeout), at_{"control", 0, ""} {
-    watch.limit_grace(timeout);
+      : watch_(watch), comm_(watch.duplicate()), at_{"control", 0, ""} {
+    MpiControl::wait_at_most(timeout);
   }
   ~MpiControl() override { MPI_Comm_free(&comm_); }
   MpiControl(const MpiControl&) = delete;
@@ -23,6 +23,11 @@ class MpiControl final : public Control {
 
   int rank() const override { return watch_.rank(); }
   int size() const override { return watch_.size(); }
+
+  void wait_at_most(std::chrono::seconds timeout) override {
+    timeout_ = timeout;
+    watch_.limit_grace(timeout);
+  }
 
   std::int64_t max(std::int64_t value) override {
     run("control max",
@@ -102,7 +107,7 @@ class MpiControl final : public Control {
 
   MpiWatch& watch_;
   MPI_Comm comm_;
-  std::chrono::seconds timeout_;
+  std::chrono::seconds timeout_{};
   Waiting at_;
   std::optional<MpiSentinel> sentinel_;  ///< made at the first library call
 };

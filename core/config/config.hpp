@@ -174,8 +174,8 @@ struct DataConfig {
     v.derived("root", self.root, Text::line, may_change, "the deck's folder",
               "Folder of the files, relative to the deck's folder; another corpus: --allow-change");
     v.required("files", self.files, Text::line, may_change,
-               "Patterns below root, or absolute ones; * within a folder's name, ** crosses folders; another corpus: "
-               "--allow-change");
+               "Patterns below root, or absolute ones; * within a folder's name, ** crosses folders, but for links and "
+               "those that begin with '.' or 'build'; another corpus: --allow-change");
     v.key("mixture", self.mixture, above_to(0, 1e6), on_request,
           "Weights, one for each pattern of files, which then is a corpus by itself: their shares of the samples, "
           "whatever the sizes; none: files are one corpus");
@@ -370,7 +370,8 @@ struct CommConfig {
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
-    v.key("timeout_s", self.timeout_s, from_to(1, 1e6), may_change, "Seconds that a rank waits for the others");
+    v.key("timeout_s", self.timeout_s, from_to(1, 1e6), may_change,
+          "Seconds that a rank waits for the others: more than two steps take");
     v.key("copy_engines", self.copy_engines, OneOf(), may_change,
           "Let the copy engines of GPUs on one host move gradients and weights, so that no multiprocessor takes part; "
           "where they cannot, or with false, NCCL does. Same bits");
@@ -450,7 +451,8 @@ struct DebugConfig {
     using enum Restart;
     v.key("replica_hash_every", self.replica_hash_every, from_to(0, 1e12), may_change,
           "Steps between comparisons of the weights' bits on all ranks; 0: none");
-    v.key("trace", self.trace, Text::line_or_empty, may_change, "File of digests, a JSON line per step; empty: none");
+    v.key("trace", self.trace, Text::line_or_empty, may_change,
+          "File of digests, a JSON line per step, begun anew by each start; empty: none");
     v.key("profile", self.profile, Text::line_or_empty, may_change,
           "File of a Chrome trace of steps 5 to 8 of a start, for Perfetto or chrome://tracing: regions, collectives "
           "and, on a GPU, every kernel; empty: none. Same bits");
@@ -528,12 +530,13 @@ struct Finding {
 /// Contradictions of a derived config that do not depend on machine or rank count; empty: none.
 std::vector<Finding> check(const RunConfig& config);
 
-/// A key that a resumed run must keep, unless asked to change it, and whose value differs.
+/// A key that a resumed run must keep, unless asked to change it, or that may change what it computes, and whose value
+/// differs.
 struct KeyChange {
   std::string key, before, now;  ///< values as a deck writes them; "absent" if the key's section is absent
   Restart restart = Restart::fixed;
 };
-/// The keys in which two derived configs differ, among those that a resumed run must keep.
+/// The keys of that kind in which two derived configs differ.
 std::vector<KeyChange> changed_keys(const RunConfig& before, const RunConfig& now);
 
 /// The end of a sentence on what a resumed run must keep: "..., unless `train --allow-change KEY` lets it change".

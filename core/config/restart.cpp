@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <map>
+#include <string_view>
 
 #include "core/config/config.hpp"
 #include "core/config/value.hpp"
@@ -13,13 +15,22 @@ struct Kept {
   Restart restart;
 };
 
-/// Collects every key that a resumed run must keep, unless asked to change it.
+/// Keys that may change, and change what is computed: in a resumed run they are told of.
+bool is_told(const std::string& key) {
+  constexpr std::string_view told[] = {"optimizer.",           "precision.recipe",        "precision.quantize_head",
+                                       "precision.bf16_first", "precision.bf16_last",     "model.moe.balance_coef",
+                                       "model.moe.z_coef"};
+  return std::ranges::any_of(told, [&](std::string_view one) { return key.starts_with(one); });
+}
+
+/// Collects every key that a resumed run must keep, unless asked to change it, and those that are told of.
 class Fixed : public ConfigVisitor<Fixed> {
  public:
   std::map<std::string, Kept> values;
 
   template <class T, class Rule> void value(const Key& key, const T& member, const Rule&) {
-    if (key.restart != Restart::may_change && filled(member)) values[key.path] = {deck_text(member), key.restart};
+    if ((key.restart != Restart::may_change || is_told(key.path)) && filled(member))
+      values[key.path] = {deck_text(member), key.restart};
   }
 };
 
@@ -50,7 +61,7 @@ std::vector<Finding> changes_at_restart(const RunConfig& saved, const RunConfig&
                                         const std::set<std::string>& asked) {
   std::vector<Finding> found;
   for (const auto& [key, before, value, restart] : changed_keys(saved, now))
-    if (!asked.contains(key))
+    if (restart != Restart::may_change && !asked.contains(key))
       found.push_back({{key},
                        "is " + value + ", and was " + before +
                            " when the checkpoint was saved: " + keep_it_text(key, restart)});

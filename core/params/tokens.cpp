@@ -3,11 +3,24 @@
 #include "core/params/gradients.hpp"
 #include "core/params/param_sync.hpp"
 #include "core/params/state.hpp"
+#include "kernels/base/attempt.hpp"
 
 namespace tessera {
 
+namespace {
+
+/// Runs the work of a destructor. Where a GPU has failed it fails too, and the first error says so: it is under way, or
+/// the next call reports it again.
+template <class Work>
+void quietly(const Work& work) noexcept {
+  Problems known;
+  attempt(known, work);
+}
+
+}  // namespace
+
 Token::~Token() {
-  if (gradients_) gradients_->drop();
+  if (gradients_) quietly([this] { gradients_->drop(); });
 }
 
 Gradients& Token::held() const {
@@ -30,7 +43,7 @@ Reduced Accumulating::reduce(Stream& stream) && {
 }
 
 Forward::~Forward() {
-  if (sync_) sync_->end_passes();
+  if (sync_) quietly([this] { sync_->end_passes(); });
 }
 
 Tensor Reduced::shard(BucketId bucket) const { return held().shard(bucket); }

@@ -13,6 +13,7 @@
 #include "core/step/debug_memory.hpp"
 #include "core/step/decoder.hpp"
 #include "core/step/engine.hpp"
+#include "kernels/attention/attention.hpp"
 #include "kernels/gemm/gemm.hpp"
 
 namespace tessera {
@@ -214,6 +215,15 @@ void add_recipe_findings(const RunConfig& config, std::vector<Finding>& findings
   if (sound) add_matrix_findings(config, recipe, findings);
 }
 
+/// Refusals of heads that this back end's attention does not take.
+void add_head_findings(const ModelConfig& model, std::vector<Finding>& findings) {
+  if (!model.head_dim.known() || model.head_dim.get() <= most_head_dim()) return;
+  findings.push_back({{"model.head_dim", "model.heads", "model.hidden"},
+                      fmt::format("heads of {} are wider than the {} that attention takes here: use more heads, or a "
+                                  "smaller head_dim",
+                                  model.head_dim.get(), most_head_dim())});
+}
+
 /// Refusals of expert parallelism: experts against ranks, or against the products of one rank.
 void add_expert_findings(const RunConfig& config, int ranks, std::vector<Finding>& findings) {
   const std::int64_t expert = config.parallel.expert;
@@ -241,6 +251,7 @@ std::vector<Finding> refusals(const RunConfig& config, int ranks) {
     findings.push_back({{"batch.global", "batch.micro"},
                         fmt::format("{} sequences cannot be shared by {} ranks in micro-batches of {}: {}",
                                     batch.global, ranks, batch.micro, batch_advice(batch, ranks))});
+  add_head_findings(config.model, findings);
   add_expert_findings(config, ranks, findings);
   add_recipe_findings(config, findings);
   return findings;

@@ -82,7 +82,7 @@ MicroBatch StepMemory::micro_batch(std::int64_t first, std::int64_t count, doubl
 
 StepReport StepMemory::report(Turn turn) {
   const Pinned& block = pinned(turn);
-  device_.wait(block.fetched);
+  device_.wait(block.end);  // behind the copy, and its time is asked for
   StepReport report;
   report.counters.resize(static_cast<std::size_t>(counters_));
   std::memcpy(report.counters.data(), block.down.data(), report.counters.size() * sizeof report.counters[0]);

@@ -18,6 +18,8 @@ Memory does not grow with the corpus: all cores work, each on one piece of a fil
 """
 import argparse
 import array
+import concurrent.futures
+import contextlib
 import hashlib
 import json
 import multiprocessing
@@ -245,6 +247,20 @@ def do_job(job):
     return process_worker(job)
 
 
+@contextlib.contextmanager
+def processes(count, worker):
+    """An executor of `count` processes, which end with the block, whatever ends it. One that is killed is Refused."""
+    pool = concurrent.futures.ProcessPoolExecutor(count, initializer=begin_process, initargs=(worker,))
+    try:
+        yield pool
+    except concurrent.futures.process.BrokenProcessPool:
+        raise Refused("a process was killed, as the system does where memory runs out: take fewer --workers; the same command goes on")
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in multiprocessing.active_children():
+            process.terminate()
+
+
 def part(folder, number, val):
     return folder / f"{number:08}.{'val' if val else 'train'}"
 
@@ -320,15 +336,16 @@ def keep_tokenizer(path, training, given, arguments):
         return path.read_text()
     if given is None:
         print(f"training a tokenizer of {arguments.vocab} tokens on at most {arguments.train_mb} MiB", file=sys.stderr)
-        with multiprocessing.Pool(1, begin_process, [None]) as pool:   # in a process of its own, which gives its memory back
-            given = pool.apply(train_tokenizer, (training, arguments))
+        with processes(1, None) as pool:  # in a process of its own, which gives its memory back
+            given = pool.submit(train_tokenizer, training, arguments).result()
     write_whole(path, lambda file: file.write(given.encode()))
     return given
 
 
 def begin(out, plan):
     """Prepares OUT to begin, or to continue work begun with the same plan; returns False if the dataset is complete."""
-    record, tokenizer = out / "parts" / "plan.json", out / "tokenizer.json"
+    record = out / "parts" / "plan.json"
+    made = [path for path in (out / "tokenizer.json", *sorted(out.glob("train_*.bin")), *sorted(out.glob("val_*.bin"))) if path.exists()]
     if (out / "dataset.json").exists():
         if json.loads((out / "dataset.json").read_text())["plan"] != plan:
             raise Refused(f"{out}: holds a dataset of other sources or options: choose another OUT, or remove it")
@@ -337,10 +354,11 @@ def begin(out, plan):
     if record.exists() and json.loads(record.read_text()) != plan:
         print(f"{out}: was begun with other sources or options: begins anew", file=sys.stderr)
         shutil.rmtree(out / "parts")
-        for path in [tokenizer, *out.glob("train_*.bin"), *out.glob("val_*.bin")]:
-            path.unlink(missing_ok=True)
-    elif not record.exists() and tokenizer.exists():
-        raise Refused(f"{tokenizer}: is there already, and not from here: choose another OUT, and give the file as --tokenizer")
+        for path in made:
+            path.unlink()
+    elif not record.exists() and made:
+        advice = ", and give the file as --tokenizer" if made[0].name == "tokenizer.json" else ""
+        raise Refused(f"{made[0]}: is there already, and not from here: choose another OUT{advice}")
     (out / "parts").mkdir(parents=True, exist_ok=True)
     write_whole(record, lambda file: file.write(json.dumps(plan).encode()))
     return True
@@ -364,11 +382,10 @@ def run(arguments):
     worker = Worker(out, arguments, Tokenizer.from_str(tokenizer))
     total = sum(job[3] - job[2] for job in jobs)
     done = total - sum(job[3] - job[2] for job in open_jobs)
-    with (multiprocessing.Pool(arguments.workers, begin_process, [worker]) as pool,
-          tqdm(total=total, initial=done, unit="B", unit_scale=True) as bar):
-        for _, size, wrong in pool.imap_unordered(do_job, open_jobs):
+    with processes(arguments.workers, worker) as pool, tqdm(total=total, initial=done, unit="B", unit_scale=True) as bar:
+        for job in concurrent.futures.as_completed([pool.submit(do_job, job) for job in open_jobs]):
+            _, size, wrong = job.result()
             if wrong:
-                pool.terminate()
                 raise Refused(wrong)
             bar.update(size)
     made = {}

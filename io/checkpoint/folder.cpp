@@ -1,7 +1,11 @@
 #include "io/checkpoint/folder.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <fstream>
 #include <utility>
 
@@ -33,6 +37,22 @@ void discard(const fs::path& folder) {
   if (error) throw Error(Exit::environment, fmt::format("{}: cannot be removed: {}", folder.string(), error.message()));
 }
 
+bool is_folder(const fs::path& path) {
+  std::error_code unknown;
+  return fs::is_directory(path, unknown);
+}
+
+/// The entries of a run directory; none, if there is no such directory. Throws Error{environment} if it cannot be
+/// listed, since what is not seen would be taken for absent, and replaced.
+std::vector<fs::path> entries_of(const fs::path& run) {
+  std::vector<fs::path> entries;
+  std::error_code error;
+  for (fs::directory_iterator at(run, error), end; !error && at != end; at.increment(error)) entries.push_back(*at);
+  if (error && is_folder(run))
+    throw Error(Exit::environment, fmt::format("{}: cannot be listed: {}", run.string(), error.message()));
+  return entries;
+}
+
 }  // namespace
 
 std::string step_folder(std::int64_t step) { return fmt::format("{}{:08}", prefix, step); }
@@ -60,12 +80,11 @@ std::optional<AbandonedName> abandoned(std::string_view name) {
 
 std::vector<StepFolder> abandoned_folders(const fs::path& run) {
   std::vector<std::pair<std::int64_t, StepFolder>> found;  // branch number and folder
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(run, error)) {
-    const std::string name = entry.path().filename().string();
+  for (const fs::path& entry : entries_of(run)) {
+    const std::string name = entry.filename().string();
     const std::optional<AbandonedName> parts = abandoned(name);
     const std::optional<std::int64_t> step = parts ? step_named(parts->name) : std::nullopt;
-    if (step && entry.is_directory(error)) found.push_back({parts->branch, {*step, entry.path()}});
+    if (step && is_folder(entry)) found.push_back({parts->branch, {*step, entry}});
   }
   std::ranges::sort(found, {}, [](const auto& each) { return std::pair(each.first, each.second.step); });
   std::vector<StepFolder> folders;
@@ -84,11 +103,9 @@ void move_entry(const fs::path& from, const fs::path& to) {
 
 std::vector<StepFolder> step_folders(const fs::path& run) {
   std::vector<StepFolder> found;
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(run, error)) {
-    const std::optional<std::int64_t> step = step_named(entry.path().filename().string());
-    if (step && entry.is_directory(error)) found.push_back({*step, entry.path()});
-  }
+  for (const fs::path& entry : entries_of(run))
+    if (const std::optional<std::int64_t> step = step_named(entry.filename().string()); step && is_folder(entry))
+      found.push_back({*step, entry});
   std::ranges::sort(found, {}, &StepFolder::step);
   return found;
 }
@@ -139,14 +156,20 @@ void retire(const fs::path& run, const Retention& retention) {
 
 void remove_leftovers(const fs::path& run) {
   std::error_code error;
-  std::vector<fs::path> left;
-  for (const fs::directory_entry& entry : fs::directory_iterator(run, error)) {
-    const std::string name = entry.path().filename().string();
+  for (const fs::path& entry : entries_of(run)) {
+    const std::string name = entry.filename().string();
     if (name.starts_with(".trash.") || (name.starts_with(prefix) && name.find(".tmp.") != std::string::npos) ||
         (name.starts_with(left_behind) && name.ends_with(".tmp")))
-      left.push_back(entry.path());
+      fs::remove_all(entry, error);
   }
-  for (const fs::path& path : left) fs::remove_all(path, error);
+}
+
+std::string why_unreadable(const fs::path& folder) {
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+    if (::access(at->path().c_str(), R_OK) != 0 && errno == EACCES)
+      return fmt::format("{}: this user may not read it: {}", at->path().string(), std::strerror(errno));
+  return error ? fmt::format("{}: cannot be listed: {}", folder.string(), error.message()) : "";
 }
 
 }  // namespace tessera

@@ -29,10 +29,14 @@ struct StepFolder {
   std::int64_t step;
   std::filesystem::path path;
 };
-/// The checkpoints from which the run goes on, ascending by step.
+/// The checkpoints from which the run goes on, ascending by step. Throws Error{environment} if `run` is there and
+/// cannot be listed.
 std::vector<StepFolder> step_folders(const std::filesystem::path& run);
 /// The checkpoints that branches have left behind, by branch and step. They are used only by their path.
 std::vector<StepFolder> abandoned_folders(const std::filesystem::path& run);
+
+/// Why this user cannot read a checkpoint's folder and files, which then are not invalid; empty: nothing forbids it.
+std::string why_unreadable(const std::filesystem::path& folder);
 
 /// Renames a file or folder. Throws Error{environment}.
 void move_entry(const std::filesystem::path& from, const std::filesystem::path& to);

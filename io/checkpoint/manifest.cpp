@@ -1,6 +1,7 @@
 #include "io/checkpoint/manifest.hpp"
 
 #include <fmt/format.h>
+#include <openssl/evp.h>
 
 #include <bit>
 #include <nlohmann/json.hpp>
@@ -9,7 +10,6 @@
 
 #include "core/config/value.hpp"
 #include "core/config/visitor.hpp"
-#include "io/checkpoint/sha256.hpp"
 #include "kernels/digest/digest.hpp"
 
 namespace tessera {
@@ -100,6 +100,16 @@ std::int64_t Manifest::bytes() const {
   std::int64_t all = 0;
   for (const auto& [name, size] : files) all += size;
   return all;
+}
+
+std::string sha256(std::string_view bytes) {
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned size = 0;
+  if (EVP_Digest(bytes.data(), bytes.size(), digest, &size, EVP_sha256(), nullptr) != 1)
+    throw Error(Exit::environment, "libcrypto has no SHA-256: its configuration (openssl.cnf) forbids it");
+  std::string text;
+  for (unsigned i = 0; i < size; ++i) text += fmt::format("{:02x}", digest[i]);
+  return text;
 }
 
 std::string model_fingerprint(const ModelConfig& model) {

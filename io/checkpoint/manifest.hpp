@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "core/config/config.hpp"
@@ -58,7 +59,11 @@ std::string to_json(const Manifest& manifest);
 /// Throws Error{file} if the text is no manifest, was changed, or is of a version that this build cannot read.
 Manifest parse_manifest(const std::string& text, const std::filesystem::path& path);
 
-/// sha256 of the deck's model section, without keys that do not fix tensors: moe.weights, moe.balance_coef, moe.z_coef.
+/// The SHA-256 (FIPS 180-4) of bytes, as 64 lower-case hex digits.
+std::string sha256(std::string_view bytes);
+
+/// sha256() of the deck's model section, without keys that do not fix tensors: moe.weights, moe.balance_coef,
+/// moe.z_coef.
 std::string model_fingerprint(const ModelConfig& model);
 
 }  // namespace tessera

@@ -7,7 +7,6 @@
 #include <iterator>
 
 #include "io/checkpoint/folder.hpp"
-#include "io/checkpoint/sha256.hpp"
 #include "io/files/text_file.hpp"
 #include "kernels/base/attempt.hpp"
 #include "kernels/digest/digest.hpp"
@@ -98,7 +97,8 @@ void Checkpoint::read_manifest() {
   std::error_code error;
   if (!fs::is_directory(folder_, error)) throw unfit(folder_, "is no checkpoint folder");
   if (!fs::exists(folder_ / manifest_file, error))
-    throw unfit(folder_, "holds no manifest.json: it is no checkpoint, or was never finished");
+    throw unfit(folder_, error ? "cannot be read: " + error.message()
+                               : "holds no manifest.json: it is no checkpoint, or was never finished");
   manifest_ = parse_manifest(read_text_file(folder_ / manifest_file), folder_ / manifest_file);
 }
 
@@ -227,7 +227,10 @@ fs::path find_checkpoint(const fs::path& path) {
   std::string reasons;
   for (auto folder = folders.rbegin(); folder != folders.rend(); ++folder) {
     const std::string reason = why_invalid(folder->path);
-    if (reason.empty()) return folder->path;
+    if (reason.empty()) {
+      if (!reasons.empty()) fmt::print(stderr, "checkpoints passed over:{}\n", reasons);
+      return folder->path;
+    }
     reasons += "\n  " + reason;
   }
   throw unfit(path, "holds no valid checkpoint:" + reasons);

@@ -85,7 +85,8 @@ std::string why_invalid(const std::filesystem::path& folder);
 /// Why no run can go on from a folder, though one may start with its weights; empty: a run of its model can.
 std::string reason_not_resumable(const std::filesystem::path& folder);
 
-/// `path` itself if it is a step folder, else the newest valid step of a run directory. Throws Error{file}.
+/// `path` itself if it is a step folder, else the newest valid step of a run directory; says on stderr which later ones
+/// it passes over, and why. Throws Error{file}.
 std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 
 }  // namespace tessera

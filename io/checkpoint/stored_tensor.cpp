@@ -78,7 +78,7 @@ StoredTensor indexed_tensor(const hdf5::File& file, const hdf5::TableRow& row, s
       row.datasets == 0 || row.datasets > places.size() || row.elements % row.datasets != 0 ||
       row.elements > static_cast<std::uint64_t>(bytes))
     throw file.unfit(row.name + " is no tensor");
-  tensor.shape = hdf5::shape_of({row.shape.begin(), axes});
+  tensor.shape = Shape(std::vector<std::int64_t>(row.shape.begin(), axes));
   tensor.type = *type;
   tensor.axes = row.axes;
   tensor.tied_to = row.tied_to;
@@ -120,7 +120,7 @@ hdf5::TableRow row_of(const StoredTensor& tensor) {
   row.axes = tensor.axes;
   row.tied_to = tensor.tied_to;
   row.datasets = tensor.parts.size();
-  std::ranges::copy(hdf5::dims_of(tensor.shape), row.shape.begin());
+  std::ranges::copy(tensor.shape.dims(), row.shape.begin());
   return row;
 }
 
@@ -196,11 +196,12 @@ using Json = nlohmann::json;
 Json json_of(const StoredTensor& t) {
   Json parts = Json::array();
   for (const StoredTensor::Part& part : t.parts) parts.push_back(Json::array({part.first, part.count, part.offset}));
-  return Json::array({t.slot, t.name, hdf5::dims_of(t.shape), t.type, t.axes, t.digest, t.tied_to, parts});
+  return Json::array({t.slot, t.name, t.shape.dims(), t.type, t.axes, t.digest, t.tied_to, parts});
 }
 
 StoredTensor tensor_from(const Json& json) {
-  StoredTensor t{json[0], json[1], hdf5::shape_of(json[2]), json[3], json[4], json[5], json[6], {}};
+  const std::vector<std::int64_t> dims = json[2];
+  StoredTensor t{json[0], json[1], Shape(dims), json[3], json[4], json[5], json[6], {}};
   for (const Json& part : json[7]) t.parts.push_back({part[0], part[1], part[2]});
   return t;
 }

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "io/checkpoint/sha256.hpp"
 #include "io/checkpoint/storage.hpp"
 #include "io/files/posix_file.hpp"
 #include "io/files/text_file.hpp"

@@ -102,7 +102,7 @@ class CheckpointWriter::Save {
 
   /// Writes the payload of a state on the device, then the structure that describes it, and commits.
   void write() {
-    phase(Phase::payload, [&] {
+    in_phase(control_, Phase::payload, [&] {
       clear(writer_.device_.compute(), state_.digests);
       begin_sums();
       writer_.parallel_ ? write_payload_parallel() : write_payload();
@@ -113,7 +113,7 @@ class CheckpointWriter::Save {
     if (on_gpu()) writer_.device_.download(writer_.device_.compute(), digests_.data(), state_.digests);
     describe();
     if (writer_.derived_) derive();
-    phase(Phase::manifest, [&] { complete(); });
+    in_phase(control_, Phase::manifest, [&] { complete(); });
     commit();
   }
 
@@ -145,10 +145,6 @@ class CheckpointWriter::Save {
   enum class Stage { copy, payload, manifest };
 
   template <class Work>
-  void phase(Phase phase, const Work& work) {
-    in_phase(control_, phase, work);
-  }
-  template <class Work>
   void on_root(Phase phase, const Work& work) {
     in_phase(control_, phase, [&] {
       if (control_.rank() == 0) work();
@@ -171,7 +167,7 @@ class CheckpointWriter::Save {
 
   void lay_out() {
     const hdf5::Parallel* const parallel = writer_.parallel_;
-    phase(Phase::structure, [&] {
+    in_phase(control_, Phase::structure, [&] {
       // A vote comes before collective calls of HDF5: if a rank stops before it, the others find out, which HDF5 would
       // not tell them.
       if (parallel) control_.max(0);
@@ -274,7 +270,7 @@ class CheckpointWriter::Save {
 
   void derive() {
     on_root(Phase::close, [&] { writer_.derived_->make(folder_); });
-    phase(Phase::close, [&] { writer_.derived_->fill(folder_, control_.rank(), control_.size()); });
+    in_phase(control_, Phase::close, [&] { writer_.derived_->fill(folder_, control_.rank(), control_.size()); });
   }
 
   void complete() const {

@@ -133,7 +133,7 @@ void add_tensor(hdf5::File& file, const SourceTensor& t, const QuantizeFileOptio
   const std::string& group = t.name;
   file.add_groups(group);
   file.set(group, "format", traits_of(options.format).name);
-  file.set(group, "shape", hdf5::dims_of(t.shape));
+  file.set(group, "shape", t.shape.dims());
   const std::string_view wide = t.encoding == Encoding::half ? "fp16" : "fp32";
   file.set(group, "source_dtype", t.type == DType::f32 ? wide : "bf16");
   file.set(group, "bf16_first", std::int64_t{t.type == DType::bf16 || options.precision == Precision::bf16_first});
@@ -238,16 +238,15 @@ std::string QuantizeReport::json() const {
   nlohmann::ordered_json all = {{"tensors", nlohmann::ordered_json::array()},
                                 {"skipped", nlohmann::ordered_json::array()}};
   for (const TensorReport& t : tensors) {
-    std::vector<std::int64_t> dims;
-    for (int i = 0; i < t.shape.rank(); ++i) dims.push_back(t.shape[i]);
     all["tensors"].push_back({{"name", t.name},
-                              {"shape", dims},
+                              {"shape", t.shape.dims()},
                               {"format", t.format},
                               {"directions", t.directions},
                               {"snr_db", number(t.snr_db)},
                               {"max_rel_error", number(t.max_rel_error)},
                               {"zeros", number(t.zeros)},
                               {"saturated", number(t.saturated)},
+                              {"non_finite", t.non_finite},
                               {"scale_exponents", exponents(t)}});
   }
   for (const SkippedTensor& s : skipped) all["skipped"].push_back({{"name", s.name}, {"reason", s.reason}});
@@ -258,9 +257,9 @@ std::string QuantizeReport::text() const {
   std::string lines;
   for (const TensorReport& t : tensors) {
     const std::string snr = std::isnan(t.snr_db) ? "none" : fmt::format("{:.2f} dB", t.snr_db);
-    lines += fmt::format("{} {} {} {}: SNR {}, max relative error {:.3g}, zeros {:.3g}, saturated {:.3g}\n", t.name,
+    lines += fmt::format("{} {} {} {}: SNR {}, max relative error {:.3g}, zeros {:.3g}, saturated {:.3g}{}\n", t.name,
                          t.shape.text(), t.format, fmt::join(t.directions, " + "), snr, t.max_rel_error, t.zeros,
-                         t.saturated);
+                         t.saturated, t.non_finite > 0 ? fmt::format(", NOT FINITE {}", t.non_finite) : "");
     lines += "  blocks by scale:";
     for (const auto& [exponent, count] : t.scale_exponents)
       lines += fmt::format(" {} {}", exponent == zero_scale ? "zero" : fmt::format("2^{}", exponent), count);

@@ -129,25 +129,10 @@ class Header {
       t.encoding = Encoding::half;
     else
       t.unreadable = "of type " + type;
-    switch (dims.size()) {
-      case 0:
-        t.shape = Shape{};
-        break;
-      case 1:
-        t.shape = {dims[0]};
-        break;
-      case 2:
-        t.shape = {dims[0], dims[1]};
-        break;
-      case 3:
-        t.shape = {dims[0], dims[1], dims[2]};
-        break;
-      case 4:
-        t.shape = {dims[0], dims[1], dims[2], dims[3]};
-        break;
-      default:
-        t.unreadable = fmt::format("of {} axes", dims.size());
-    }
+    if (dims.size() <= Shape::most_dims)
+      t.shape = Shape(dims);
+    else
+      t.unreadable = fmt::format("of {} axes", dims.size());
   }
 
   std::filesystem::path path_;
@@ -177,10 +162,9 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
     if (known == std::end(plain))
       throw Error(Exit::internal, t.name + ": safetensors of this program hold f32, bf16 and u8");
     if (header.contains(t.name)) throw Error(Exit::internal, t.name + ": is there twice");
-    std::vector<std::int64_t> dims;
-    for (int i = 0; i < t.shape.rank(); ++i) dims.push_back(t.shape[i]);
     const std::int64_t bytes = t.shape.elements() * size_of(t.type);
-    header[t.name] = {{"dtype", known->name}, {"shape", dims}, {"data_offsets", {missing_, missing_ + bytes}}};
+    header[t.name] = {
+        {"dtype", known->name}, {"shape", t.shape.dims()}, {"data_offsets", {missing_, missing_ + bytes}}};
     t.offset = missing_;
     missing_ += bytes;
   }

@@ -30,7 +30,7 @@ SourceTensor described(const hdf5::File& file, const std::string& path) {
   SourceTensor t;
   t.name = path;
   try {
-    t.shape = hdf5::shape_of(file.dims(path));
+    t.shape = Shape(file.dims(path));
     const hdf5::Dataset data = file.dataset(path);
     t.type = data.type;
     t.offset = data.offset;

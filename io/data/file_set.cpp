@@ -114,8 +114,8 @@ class Listing {
     const bool any = walk(search, "");
     if (any || findings_.size() > findings || !readable(search.folder)) return;
     const char* const what = has_wildcard(pattern) ? "fits no file" : "no such file";
-    find(key_, fmt::format("{}: {} below {} (folders that begin with '.' or 'build' and the run directory are "
-                                   "left out)",
+    find(key_, fmt::format("{}: {} below {} (folders that begin with '.' or 'build', links to folders and the "
+                                   "run directory are left out)",
                                    pattern, what, search.folder.string()));
   }
   std::vector<fs::path> files() const {

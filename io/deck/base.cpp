@@ -32,12 +32,11 @@ void merge(Node& deck, Node base) {
   }
 }
 
-/// Removes and returns the `base` of a deck. Of several only the first: the others stay and are refused as unknown
-/// keys.
-std::optional<Node> take_base(Node& root) {
+/// Removes and returns the first `base` of a deck.
+std::optional<Node::Entry> take_base(Node& root) {
   const auto found = std::ranges::find(root.entries, "base", &Node::Entry::name);
   if (root.kind != Node::Kind::map || found == root.entries.end()) return std::nullopt;
-  Node base = std::move(found->value);
+  Node::Entry base = std::move(*found);
   root.entries.erase(found);
   return base;
 }
@@ -54,8 +53,11 @@ class Chain {
   Chain(const std::string& deck, Complaints& complaints) : complaints_(complaints), files_{deck} {}
 
   void fill(Node& root) {
-    const std::optional<Node> asked = take_base(root);
-    if (!asked) return;
+    const std::optional<Node::Entry> first = take_base(root);
+    if (!first) return;
+    while (const std::optional<Node::Entry> again = take_base(root))
+      complaints_.push_back({again->place, "base: given twice: keep one"});
+    const Node* const asked = &first->value;
     found.complete = false;  // until it was read
     const auto refuse = [&](const std::string& why) { complaints_.push_back({asked->place, "base: " + why}); };
     if (asked->kind == Node::Kind::broken) return;

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 
 #include "io/files/fault.hpp"
 #include "io/files/posix_file.hpp"
@@ -30,7 +31,21 @@ int write_synced(const std::filesystem::path& path, const std::string& text) {
   return failure;
 }
 
+void refuse_other_file(const std::string& option, const std::filesystem::path& path, const std::string& beginning) {
+  std::error_code absent;
+  if (!std::filesystem::is_regular_file(path, absent)) return;
+  std::string found(beginning.size(), '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(found.data(), std::ssize(found));
+  if (file.gcount() > 0 && found != beginning)
+    throw Error(Exit::usage, fmt::format("{} {}: is there, and is another kind of file; name one that is not there",
+                                         option, path.string()));
+}
+
 void replace_text_file(const std::filesystem::path& path, const std::string& text) {
+  std::error_code absent;
+  if (std::filesystem::exists(path, absent) && !std::filesystem::is_regular_file(path, absent))
+    throw Error(Exit::environment, path.string() + ": cannot be written: is there, and is no file");
   const std::string temporary = path.string() + ".tmp";
   int failure = write_synced(temporary, text);
   if (!failure && std::rename(temporary.c_str(), path.c_str()) != 0) failure = errno;

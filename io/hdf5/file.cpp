@@ -174,27 +174,6 @@ void prepare_library() {
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
 }
 
-Shape shape_of(const std::vector<std::int64_t>& dims) {
-  switch (dims.size()) {
-    case 1:
-      return {dims[0]};
-    case 2:
-      return {dims[0], dims[1]};
-    case 3:
-      return {dims[0], dims[1], dims[2]};
-    case 4:
-      return {dims[0], dims[1], dims[2], dims[3]};
-    default:
-      return {};
-  }
-}
-
-std::vector<std::int64_t> dims_of(const Shape& shape) {
-  std::vector<std::int64_t> dims;
-  for (int i = 0; i < shape.rank(); ++i) dims.push_back(shape[i]);
-  return dims;
-}
-
 std::string version() {
   prepare_library();
   unsigned major = 0, minor = 0, release = 0;
@@ -320,7 +299,7 @@ Object File::create_dataset(const std::string& path, Object::Id type, const std:
 }
 
 Dataset File::add_dataset(const std::string& path, const Shape& shape, DType type) {
-  open_ = create_dataset(path, type_of(type).id(), dims_of(shape));
+  open_ = create_dataset(path, type_of(type).id(), shape.dims());
   open_path_ = path;
   return {shape, type, place(path)};
 }
@@ -538,7 +517,7 @@ Dataset File::dataset(const std::string& path) const {
   const haddr_t offset = H5Dget_offset(at(path));
   if (dims.empty() || dims.size() > 3 || offset == HADDR_UNDEF)
     throw unfit(path + " is no contiguous tensor of 1 to 3 axes");
-  return {shape_of(dims), *stored, static_cast<std::int64_t>(offset)};
+  return {Shape(dims), *stored, static_cast<std::int64_t>(offset)};
 }
 
 }  // namespace tessera::hdf5

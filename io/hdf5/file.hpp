@@ -59,10 +59,6 @@ struct Dataset {
   std::int64_t offset = 0;  ///< bytes from the start of the file
 };
 
-/// The Shape of one to four axes; other numbers of axes, which Shape cannot hold, give the shape of a scalar.
-Shape shape_of(const std::vector<std::int64_t>& dims);
-std::vector<std::int64_t> dims_of(const Shape& shape);
-
 /// A range of a dataset's elements, numbered in row-major order.
 struct ElementRange {
   std::int64_t first, count;

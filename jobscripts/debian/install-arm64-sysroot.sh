@@ -7,9 +7,8 @@ packages=(libc6-dev libstdc++-12-dev libgomp1
   libmpich-dev libhdf5-mpich-dev libdnnl-dev ocl-icd-opencl-dev
   libcli11-dev libfmt-dev libicu-dev libssl-dev libyaml-cpp-dev nlohmann-json3-dev
   libbenchmark-dev libgmock-dev libgtest-dev)
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/tessera
-prefix=$cache/sysroot-arm64
-if [ "$(cat "$prefix/.complete" 2> /dev/null)" = "${packages[*]}" ]; then echo "$prefix"; exit 0; fi
+. "$(dirname "$0")/cached.sh"
+claim sysroot-arm64 "${packages[*]}"
 
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 mkdir -p "$work"/{lists,archives}/partial
@@ -22,14 +21,10 @@ echo "[arm64] fetching Debian's packages for arm64" >&2
 apt update > "$work/log" 2>&1 || { tail -20 "$work/log" >&2; exit 1; }
 apt install -y --download-only --no-install-recommends "${packages[@]}" > "$work/log" 2>&1 || { tail -20 "$work/log" >&2; exit 1; }
 
-mkdir -p "$cache"
-rm -rf "$prefix.part" "$prefix"
 mkdir "$prefix.part"
 for package in "$work"/archives/*.deb; do dpkg -x "$package" "$prefix.part"; done
 # Absolute links would lead to this machine's own libraries.
 find "$prefix.part" -lname '/*' -print0 | while IFS= read -r -d '' link; do
   ln -sfnr "$prefix.part$(readlink "$link")" "$link"
 done
-mv "$prefix.part" "$prefix"
-echo "${packages[*]}" > "$prefix/.complete"
-echo "$prefix"
+keep

@@ -13,20 +13,15 @@ case $name in
     digest=f9599ada45c7bcb6bf53f7d3f0a7d154183e53451c01bfa59eecd37dd4a693f6 wheel_of=() ;;
   *) echo "[headers] $name: cudnn-frontend or cutlass" >&2; exit 2 ;;
 esac
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/tessera
-prefix=$cache/$name-$version
-if [ -f "$prefix/.complete" ]; then echo "$prefix"; exit 0; fi
+. "$(dirname "$0")/cached.sh"
+claim "$name-$version"
 
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 echo "[$name] fetching the headers (PyPI: $package)" >&2
 python3 -m pip download -q --no-deps --only-binary=:all: "${wheel_of[@]}" -d "$work" "$package" >&2
 wheel=$(ls "$work"/*.whl)
 echo "$digest  $wheel" | sha256sum --check --quiet >&2
-mkdir -p "$cache"
-rm -rf "$prefix.part" "$prefix"
 python3 -m zipfile -e "$wheel" "$work/wheel"
 mkdir "$prefix.part"
 mv "$work/wheel/$include" "$prefix.part/include"
-mv "$prefix.part" "$prefix"
-touch "$prefix/.complete"
-echo "$prefix"
+keep

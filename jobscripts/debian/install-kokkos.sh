@@ -5,9 +5,8 @@
 set -euo pipefail
 flavour=${1:?host, debug, cuda or arm64}
 here=$(cd "$(dirname "$0")" && pwd)
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/tessera
-prefix=$cache/kokkos-4.7.0-$flavour
-if [ -f "$prefix/.complete" ]; then echo "$prefix"; exit 0; fi
+. "$here/cached.sh"
+claim "kokkos-4.7.0-$flavour"
 say() { echo "[kokkos] $*" >&2; }
 
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
@@ -34,11 +33,7 @@ case $flavour in
   *) say "unknown flavour '$flavour' (host, debug, cuda, arm64)"; exit 2 ;;
 esac
 say "building ($flavour) into $prefix"
-rm -rf "$prefix.part" "$prefix"
 cmake -S "$source" -B "$work/build" -G Ninja "${options[@]}" > "$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
 cmake --build "$work/build" > "$work/log" 2>&1 || { tail -40 "$work/log" >&2; exit 1; }
 cmake --install "$work/build" > "$work/log" 2>&1
-mv "$prefix.part" "$prefix"
-# The installed CMake package refers to its prefix by relative paths, so it can be renamed.
-touch "$prefix/.complete"
-echo "$prefix"
+keep  # the installed CMake package refers to its prefix by relative paths, so it can be renamed

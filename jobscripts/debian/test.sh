@@ -10,6 +10,7 @@ case ${1:-} in v2 | v3 | v4) level=$1; shift ;; esac
 
 if [ "$level" = host ]; then
   jobscripts/debian/install-deps.sh --slurm
+  export TESSERA_ORACLE_PYTHON=${TESSERA_ORACLE_PYTHON:-$(jobscripts/debian/install-tokenizers.sh)}
   jobscripts/debian/build.sh host
 else
   declare -A newest=([v2]=sse4_2 [v3]=avx2 [v4]=avx512vl)

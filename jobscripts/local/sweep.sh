@@ -5,8 +5,8 @@
 #   jobscripts/local/sweep.sh [--array=1-3,5] [--ntasks=N] DECK --sweep FILE.csv [OPTIONS OF tessera train]
 #
 # --array: the tasks, numbered from 1; default: one for each line of values. --ntasks: ranks of a run; default 1.
-# FILE.csv: see train.sbatch. Task T writes to FILE-T.log. A run that stops early (exit 75) is started again; after a task
-# that fails the others still run. INT or TERM: the run saves, and the same command continues later.
+# FILE.csv: see train.sbatch. Task T writes to FILE-T.log. A run that stops early (exit 75) is started again, unless --stop-at
+# asked for it; after a task that fails the others still run. INT or TERM: the run saves, and the same command continues later.
 # Exit code: that of the first task that failed. Environment: TESSERA and TESSERA_RESTARTS, see train.sbatch;
 #   MPIEXEC           the MPI library's launcher; mpiexec
 set -euo pipefail
@@ -26,7 +26,7 @@ file=$3
 [ -r "$file" ] || fail 2 "$file cannot be read"
 [[ $ranks =~ ^[1-9][0-9]*$ ]] || fail 2 "--ntasks=$ranks is no number of ranks"
 [[ $array =~ ^([0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)?$ ]] || fail 2 "--array=$array: numbers and ranges are needed, as 1-3,5"
-tasks=$(awk 'NR > 1 && NF {print NR - 1}' "$file")
+tasks=$(awk 'NR > 1 && NF {print NR - 1}' < "$file")
 if [ -n "$array" ]; then
   tasks=$(tr , '\n' <<< "$array" | while IFS=- read -r first last; do seq "$first" "${last:-$first}"; done)
 fi
@@ -39,7 +39,8 @@ srun() {
   unset "${!SLURM_@}"  # the launcher would believe that it runs under Slurm
   "$MPIEXEC" -n "$ranks" "$@" &
   local run=$! code signalled=yes
-  trap 'signalled=yes; kill -TERM "$run" 2> /dev/null || true' USR1  # not all launchers forward USR1
+  # Not all launchers forward USR1. A TERM to the whole process group comes here as well.
+  trap 'signalled=yes; kill -TERM "$run" 2> /dev/null || true' USR1 TERM
   while [ $signalled = yes ]; do signalled=no code=0; wait "$run" || code=$?; done
   return "$code"
 }
@@ -47,8 +48,8 @@ squeue() { :; }
 export -f srun squeue
 export MPIEXEC ranks
 
-interrupted=no job=
-trap 'interrupted=yes; [ -z "$job" ] || kill -USR1 "$job" 2> /dev/null || true' INT TERM
+interrupted=no signalled=no job=
+trap 'interrupted=yes signalled=yes; [ -z "$job" ] || kill -USR1 "$job" 2> /dev/null || true' INT TERM
 first_failure=0
 for task in $tasks; do
   log=$(basename "$file" .csv)-$task.log
@@ -58,11 +59,12 @@ for task in $tasks; do
       bash "$(dirname "$0")/../slurm/train.sbatch" "$@" >> "$log" 2>&1 &
     job=$!
     while true; do
-      was=$interrupted code=0
+      signalled=no code=0
       wait "$job" || code=$?
-      [ $was != $interrupted ] || break  # else `wait` may have returned only because of the signal
+      [ $signalled = yes ] || break  # else `wait` may have returned only because of the signal
     done
     job=
+    [[ $(tail -n 1 "$log") != "[train] stopped where --stop-at says"* ]] || break
     [ "$code" -eq 75 ] && [ $interrupted = no ] && [ "$restarts" -lt "${TESSERA_RESTARTS:-100}" ] || break
     echo "[sweep] task $task: stopped early, started again"
   done

@@ -24,6 +24,9 @@ void attention_forward(Stream& stream, Arena& arena, const AttentionShape& shape
 void attention_backward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& dqkv,
                         const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse);
 
+/// The widest head in fp32 or bf16 that attention_backward() takes on this back end.
+std::int64_t most_head_dim();
+
 /// Attention with a key/value cache: shape.length new tokens of ONE sequence (shape.sequences 1), at positions from
 /// `first` on, attend to the tokens before and to themselves. Appends their keys and values to `cache` [capacity, 2 G
 /// D], which holds those of positions below `first`; out [length, H D] is as in attention_forward(), with weights in

@@ -137,6 +137,15 @@ __device__ A over_row(A value, const F& f) {
   return value;
 }
 
+/// The block's place in a grid of one axis, since the others end at 65535: tiles of rows in heads in sequences.
+struct BlockPlace {
+  std::int64_t tile, tiles, head, sequence;
+};
+__device__ BlockPlace block_place(std::int64_t length, int rows, std::int64_t heads) {
+  const std::int64_t tiles = (length + rows - 1) / rows, head = blockIdx.x / tiles;
+  return {blockIdx.x % tiles, tiles, head % heads, head / heads};
+}
+
 template <class T, int M>
 __global__ void __launch_bounds__(side* side) forward_kernel(Operands<const T> in, T* y, Accumulator<T>* sums) {
   using A = Accumulator<T>;
@@ -146,8 +155,9 @@ __global__ void __launch_bounds__(side* side) forward_kernel(Operands<const T> i
   const int dim = static_cast<int>(in.dim), ty = static_cast<int>(threadIdx.y), tx = static_cast<int>(threadIdx.x);
   const Tile<A> q = Tile<A>::take(at, rows, dim), k = Tile<A>::take(at, rows, dim), v = Tile<A>::take(at, rows, dim),
                 o = Tile<A>::take(at, rows, dim), p = Tile<A>::take(at, rows, rows);
-  const std::int64_t h = blockIdx.y, s = blockIdx.z, g = h / (in.heads / in.kv_heads);
-  const std::int64_t first = static_cast<std::int64_t>(gridDim.x - 1 - blockIdx.x) * rows;  // longest ones first
+  const BlockPlace place = block_place(in.length, rows, in.heads);
+  const std::int64_t h = place.head, s = place.sequence, g = h / (in.heads / in.kv_heads);
+  const std::int64_t first = (place.tiles - 1 - place.tile) * rows;  // longest ones first
   load(q, in.query(s, h), first, in.length, rows, dim);
   clear(o, rows, dim);
   A top[M], total[M];
@@ -230,8 +240,9 @@ __global__ void __launch_bounds__(side* side) dq_kernel(Operands<const T> in, Up
   const Tile<A> q = Tile<A>::take(at, rows, dim), dy = Tile<A>::take(at, rows, dim), k = Tile<A>::take(at, rows, dim),
                 v = Tile<A>::take(at, rows, dim), dq = Tile<A>::take(at, rows, dim), p = Tile<A>::take(at, rows, rows),
                 ds = Tile<A>::take(at, rows, rows);
-  const std::int64_t h = blockIdx.y, s = blockIdx.z, g = h / (in.heads / in.kv_heads);
-  const std::int64_t first = static_cast<std::int64_t>(gridDim.x - 1 - blockIdx.x) * rows;
+  const BlockPlace place = block_place(in.length, rows, in.heads);
+  const std::int64_t h = place.head, s = place.sequence, g = h / (in.heads / in.kv_heads);
+  const std::int64_t first = (place.tiles - 1 - place.tile) * rows;
   load(q, in.query(s, h), first, in.length, rows, dim);
   load(dy, in.wide(up.dy, s, h), first, in.length, rows, dim);
   clear(dq, rows, dim);
@@ -258,8 +269,9 @@ __global__ void __launch_bounds__(side* side) dkv_kernel(Operands<const T> in, U
   const Tile<A> k = Tile<A>::take(at, rows, dim), v = Tile<A>::take(at, rows, dim), q = Tile<A>::take(at, rows, dim),
                 dy = Tile<A>::take(at, rows, dim), dk = Tile<A>::take(at, rows, dim), dv = Tile<A>::take(at, rows, dim),
                 p = Tile<A>::take(at, rows, rows), ds = Tile<A>::take(at, rows, rows);
-  const std::int64_t g = blockIdx.y, s = blockIdx.z, sharing = in.heads / in.kv_heads;
-  const std::int64_t key = static_cast<std::int64_t>(blockIdx.x) * rows;
+  const BlockPlace place = block_place(in.length, rows, in.kv_heads);
+  const std::int64_t g = place.head, s = place.sequence, sharing = in.heads / in.kv_heads;
+  const std::int64_t key = place.tile * rows;
   load(k, in.key(s, g), key, in.length, rows, dim);
   load(v, in.value(s, g), key, in.length, rows, dim);
   clear(dk, rows, dim);
@@ -303,8 +315,7 @@ void start(Stream& stream, Kernel* kernel, dim3 grid, std::int64_t bytes, const 
 }
 
 dim3 grid_of(const AttentionShape& s, std::int64_t heads, int m) {
-  return {static_cast<unsigned>(ceil_div(s.length, side * m)), static_cast<unsigned>(heads),
-          static_cast<unsigned>(s.sequences)};
+  return {static_cast<unsigned>(ceil_div(s.length, side * m) * heads * s.sequences)};
 }
 
 template <class T>
@@ -371,3 +382,13 @@ void backward(Stream& stream, Arena& arena, const AttentionShape& shape, const T
 }
 
 }  // namespace tessera::attention
+
+namespace tessera {
+
+std::int64_t most_head_dim() {
+  using namespace attention;
+  const std::int64_t wide = shared_memory / (static_cast<std::int64_t>(sizeof(float)) * side) - 2 * (side + 1);
+  return wide / 6 - 1;  // of dkv_kernel, which takes most
+}
+
+}  // namespace tessera

@@ -390,3 +390,9 @@ void backward(Stream& stream, Arena& arena, const AttentionShape& shape, const T
 }
 
 }  // namespace tessera::attention
+
+namespace tessera {
+
+std::int64_t most_head_dim() { return std::numeric_limits<std::int64_t>::max(); }
+
+}  // namespace tessera

@@ -76,7 +76,7 @@ struct Stream::Instance {
 
   cudaStream_t stream;
   std::unique_ptr<Kokkos::Cuda> space;
-  Events<events_kept, cudaEventDisableTiming> events;
+  Events<events_kept, cudaEventDisableTiming> events, captured;  ///< an event of a capture can be asked for no longer
   Events<times_kept, cudaEventDefault> times;
 };
 
@@ -85,7 +85,9 @@ Stream::Stream(Priority priority, Tape* tape)
 
 Event Stream::record() {
   Event event;
-  if (instance_ && !dry()) event.handle_ = instance_->events.record(instance_->stream);
+  if (!instance_ || dry()) return event;
+  auto& events = recorded(instance_->stream) ? instance_->captured : instance_->events;
+  event.handle_ = events.record(instance_->stream);
   return event;
 }
 

@@ -2,7 +2,9 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "kernels/base/dtype.hpp"
 
@@ -11,9 +13,12 @@ namespace tessera {
 /// Up to four dimensions, row-major, the last fastest.
 class Shape {
  public:
+  static constexpr std::size_t most_dims = 4;
+
   constexpr Shape() = default;
-  constexpr Shape(std::initializer_list<std::int64_t> dims) {
-    require(dims.size() <= dims_.size(), "Shape", "at most four dimensions");
+  constexpr Shape(std::initializer_list<std::int64_t> dims) : Shape(std::span(dims.begin(), dims.size())) {}
+  constexpr explicit Shape(std::span<const std::int64_t> dims) {
+    require(dims.size() <= most_dims, "Shape", "at most four dimensions");
     for (std::int64_t d : dims) dims_[static_cast<std::size_t>(rank_++)] = d;
   }
   constexpr int rank() const { return rank_; }
@@ -24,10 +29,11 @@ class Shape {
     return n;
   }
   constexpr bool operator==(const Shape&) const = default;
+  std::vector<std::int64_t> dims() const { return {dims_.begin(), dims_.begin() + rank_}; }
   std::string text() const;  ///< "[2,3]"
 
  private:
-  std::array<std::int64_t, 4> dims_{};
+  std::array<std::int64_t, most_dims> dims_{};
   int rank_ = 0;
 };
 

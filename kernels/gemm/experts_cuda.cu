@@ -69,9 +69,10 @@ __device__ Accumulator<T> sum_with(const SumOfRows<T>& p, Accumulator<T> old, Ac
 
 template <Stored weight>
 __global__ void __launch_bounds__(TensorTile::threads, 2) rows_times_tiles(const __grid_constant__ RowsTimes<bf16> p) {
-  const Span rows = piece_of_rows(p.offsets, p.experts, static_cast<int>(blockIdx.y), TensorTile::m);
+  const int columns = (p.n + TensorTile::n - 1) / TensorTile::n, tile_of_rows = static_cast<int>(blockIdx.x) / columns;
+  const Span rows = piece_of_rows(p.offsets, p.experts, tile_of_rows, TensorTile::m);
   if (rows.begin >= rows.end) return;
-  const int column = static_cast<int>(blockIdx.x) * TensorTile::n;
+  const int column = static_cast<int>(blockIdx.x) % columns * TensorTile::n;
   const TileSource a{p.x, p.k, rows.begin, rows.end, 0, p.k},
       b{p.w(rows.expert), weight == Stored::plain ? p.n : p.k, column, p.n, 0, p.k};
   TensorTile tile;
@@ -132,9 +133,10 @@ __device__ void each_of_tile(const F& f) {
 template <class T, Stored weight>
 __global__ void rows_times_scalars(const __grid_constant__ RowsTimes<T> p) {
   using A = Accumulator<T>;
-  const Span rows = piece_of_rows(p.offsets, p.experts, static_cast<int>(blockIdx.y), block);
+  const int columns = (p.n + block - 1) / block, tile_of_rows = static_cast<int>(blockIdx.x) / columns;
+  const Span rows = piece_of_rows(p.offsets, p.experts, tile_of_rows, block);
   if (rows.begin >= rows.end) return;
-  const int column = static_cast<int>(blockIdx.x) * block;
+  const int column = static_cast<int>(blockIdx.x) % columns * block;
   const T* const w = p.w(rows.expert);
   A sum[per_thread][per_thread] = {};
   tile_product<A>(
@@ -187,9 +189,10 @@ void start(Stream& stream, Kernel* kernel, dim3 grid, dim3 threads, int shared, 
 
 unsigned tiles(std::int64_t n, int size) { return static_cast<unsigned>(ceil_div(n, size)); }
 
-/// An upper bound of the tiles of rows: every expert may leave one that is not full.
-unsigned row_tiles(std::int64_t rows, std::int64_t experts, int size) {
-  return static_cast<unsigned>(std::min(rows, ceil_div(rows, size) + experts));
+/// The grid of rows_times: row tiles of column tiles in one axis, since the others end at 65535. An upper bound: every
+/// expert may leave a row tile that is not full.
+unsigned grid_of(std::int64_t rows, std::int64_t experts, int m, std::int64_t n, int width) {
+  return static_cast<unsigned>(std::min(rows, ceil_div(rows, m) + experts)) * tiles(n, width);
 }
 
 template <class T, Stored weight>
@@ -206,9 +209,9 @@ void rows_times(Stream& stream, const Product& product, const Places& at) {
                        product.scaled ? at.alpha.as<float>() : nullptr};
   if constexpr (std::is_same_v<T, bf16>)
     if (fits_tensor_cores(x, y, n, k) && fits_tensor_cores(at.b))
-      return start(stream, rows_times_tiles<weight>, {tiles(n, TensorTile::n), row_tiles(rows, experts, TensorTile::m)},
+      return start(stream, rows_times_tiles<weight>, grid_of(rows, experts, TensorTile::m, n, TensorTile::n),
                    TensorTile::threads, TensorTile::shared_bytes, p);
-  start(stream, rows_times_scalars<T, weight>, {tiles(n, block), row_tiles(rows, experts, block)}, {side, side}, 0, p);
+  start(stream, rows_times_scalars<T, weight>, grid_of(rows, experts, block, n, block), {side, side}, 0, p);
 }
 
 template <class T>

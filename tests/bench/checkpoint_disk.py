@@ -89,6 +89,8 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=4, help="pairs a round; at least 1")
     parser.add_argument("--out", type=pathlib.Path)
     args = parser.parse_args()
+    if args.rounds * args.pairs < 2:
+        parser.error("quartiles need two pairs: --rounds times --pairs")
     facts = {"date": datetime.date.today().isoformat(), "cpu": cpu(), "cores": len(os.sched_getaffinity(0)),
              "command": " ".join([pathlib.Path(sys.argv[0]).name, *sys.argv[1:]])}
     print("io     what  tensors  saved by  loaded by     GB/s      raw   of raw  quartiles     structure  payload  times same")

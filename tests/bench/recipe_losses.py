@@ -22,7 +22,7 @@ import tempfile
 def final_loss(args, deck: str, recipe: str, seed: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         settings = [f"precision.recipe={recipe}", f"run.seed={seed}", f"checkpoint.dir={folder}/run", *args.set]
-        command = ["mpiexec", "-n", str(args.ranks)] if args.ranks > 1 else []
+        command = [args.mpiexec, "-n", str(args.ranks)] if args.ranks > 1 else []
         command += [f"{args.build}/tessera", "train", deck] + [part for setting in settings for part in ("--set", setting)]
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"})
         if done.returncode:
@@ -46,6 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("decks", nargs="+", metavar="DECK")
     parser.add_argument("--build", default="build/host")
+    parser.add_argument("--mpiexec", default="mpiexec")
     parser.add_argument("--recipes", default="fp8_block,mxfp8,mxfp8_2d,nvfp4")
     parser.add_argument("--seeds", default="1234,2,3,4,5,6,7,8")
     parser.add_argument("--ranks", type=int, default=1)

@@ -7,8 +7,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdlib>
 #include <map>
+#include <system_error>
 
 #include "io/checkpoint/reader.hpp"
 #include "io/files/run_lock.hpp"
@@ -90,7 +92,7 @@ class Flip {
   char sound_ = 0;
 };
 
-enum class Outcome { named, harmless, unnamed, silent, crashed, endless };
+enum class Outcome { named = 1, harmless, unnamed, silent, crashed, endless };  // 0: the exit code of others
 
 /// Outcome of reading a checkpoint; a complaint must contain `name`.
 Outcome read(const Saved& saved, const std::string& name) {
@@ -110,6 +112,7 @@ Outcome read(const Saved& saved, const std::string& name) {
 /// The outcome in a child process, limited to ten seconds of CPU time (not wall time, for busy machines).
 Outcome apart(const std::function<Outcome()>& work) {
   const pid_t child = ::fork();
+  if (child < 0) throw std::system_error(errno, std::generic_category(), "fork");
   if (child == 0) {
     const ::rlimit limit{10, 10};
     if (::setrlimit(RLIMIT_CPU, &limit) != 0) std::abort();
@@ -117,7 +120,7 @@ Outcome apart(const std::function<Outcome()>& work) {
   }
   int status = 0;
   ::waitpid(child, &status, 0);
-  if (WIFEXITED(status)) return static_cast<Outcome>(WEXITSTATUS(status));
+  if (WIFEXITED(status)) return WEXITSTATUS(status) ? static_cast<Outcome>(WEXITSTATUS(status)) : Outcome::crashed;
   return WTERMSIG(status) == SIGKILL ? Outcome::endless : Outcome::crashed;
 }
 

@@ -178,12 +178,14 @@ def command_of(build, wanted, program):
 
 
 def outcome(build, wanted, program, limit):
-    """Result (passed, failed or did not end), duration, and the first line that gives the reason."""
+    """Result (passed, failed, did not end or was skipped), duration, and the first line that gives the reason."""
     command, folder, environment = command_of(build, wanted, program)
     begin = time.monotonic()
     code, said = run(command, folder, limit, environment)
     why = re.search(r"^.*(Failure|Error|error|terminate|not finite|disagree|skipped).*$", said, re.M)
     what = "did not end" if code is None else "failed" if code else "passed"
+    if code == 77 or "no test was run" in said:
+        what = "was skipped"
     return what, time.monotonic() - begin, why[0].strip()[:160] if why else said.strip()[-160:].replace("\n", " | ")
 
 
@@ -197,7 +199,7 @@ def tried(build, mutation, limit):
                      for test in mutation.tests]
         except Unusable as reason:
             return False, [f"UNUSABLE  {mutation.name}: {reason}"]
-    seen = all(what != "passed" for _, what, _, _ in found)
+    seen = all(what in ("failed", "did not end") for _, what, _, _ in found)
     lines = [f"{'seen' if seen else 'SURVIVED'}  {mutation.name}"]
     return seen, lines + [f"      {what} in {seconds:.0f} s: {test}: {why}" for test, what, seconds, why in found]
 

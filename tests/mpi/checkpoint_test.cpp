@@ -10,7 +10,6 @@
 #include "core/plan/library_plans.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/reader.hpp"
-#include "io/checkpoint/sha256.hpp"
 #include "io/checkpoint/storage.hpp"
 #include "io/checkpoint/writer.hpp"
 #include "io/convert/convert_checkpoint.hpp"
@@ -452,7 +451,11 @@ TEST(Checkpoints, TheNewestValidStepIsFound) {
   EXPECT_EQ(find_checkpoint(folder.path()), folder.path() / step_folder(3));
   Damage newest(folder.path() / step_folder(3) / model_file), second(folder.path() / step_folder(2) / manifest_file);
   newest.cut(100);
+  testing::internal::CaptureStderr();
   EXPECT_EQ(find_checkpoint(folder.path()), folder.path() / step_folder(2));
+  const std::string told = testing::internal::GetCapturedStderr();
+  const std::string third = (folder.path() / step_folder(3)).string();
+  EXPECT_NE(told.find("checkpoints passed over:\n  " + third), std::string::npos) << told;
   second.cut(20);
   EXPECT_EQ(find_checkpoint(folder.path()), folder.path() / step_folder(1));
   fs::remove_all(folder.path() / step_folder(1));

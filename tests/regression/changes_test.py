@@ -119,6 +119,12 @@ class Changes(runs.Runs):
         _, err = self.go(3, "shorter", "--set", "run.steps=5", "--allow-change", "run.steps")
         self.assertIn("run.steps: is 5, and 8 steps are done in", err)
 
+    def test_another_rate_is_told_of(self):
+        self.base()
+        out, _ = self.go(0, "rate", "--set", "optimizer.lr=0.03", "--set", "run.steps=10", "--allow-change", "run.steps")
+        self.assertRegex(out, r"changed after step 8: optimizer\.lr \S+ -> 0\.03;")
+        self.assertEqual(self.recorded("rate")[0]["optimizer.lr"][1], "0.03")
+
     def test_a_run_goes_on_with_more_data(self):
         self.base()
         self.write("more.txt", runs.CORPUS[::-1])

@@ -145,7 +145,7 @@ class Validate(Cli):
         before = sorted(os.listdir(self.folder))
         place = os.path.join(self.folder, "deck.yaml") + ":"
         folder = os.path.realpath(self.folder)
-        rest = "(folders that begin with '.' or 'build' and the run directory are left out)"
+        rest = "(folders that begin with '.' or 'build', links to folders and the run directory are left out)"
         for code, settings, lines in (
                 (5, ["data.root=gone"], [f"--set data.root=gone: data.root: {folder}/gone cannot be read: No such file or directory"]),
                 (5, ['data.files=["*.md", "*.txt", "none.txt"]'],

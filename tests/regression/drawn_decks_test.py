@@ -112,6 +112,7 @@ class DrawnDecks(runs.Runs):
             self.assertLess(loss, 8)
         if self.trained(other, ranks, draw.same_bits(ranks, settings)):
             self.expect_same(other, whole)
+            self.compared += 1
         self.assertTrue(self.trained(rest, ranks, settings, "--resume", self.path(whole, f"step_{SAVED:08d}")))
         self.assertEqual(self.final(rest), self.final(whole))
         self.tool(0, "verify", self.path(whole))
@@ -119,11 +120,12 @@ class DrawnDecks(runs.Runs):
         return True
 
     def test_each(self):
-        numbers, ran = runs.part_of(range(COUNT)), 0
+        numbers, ran, self.compared = runs.part_of(range(COUNT)), 0, 0
         for number in numbers:
             with self.subTest(number):
                 ran += self.try_one(number)
         self.assertGreater(2 * ran, len(numbers), "most decks were refused")
+        self.assertGreater(2 * self.compared, ran, "most others that must have the same bits were refused")
 
 
 if __name__ == "__main__":

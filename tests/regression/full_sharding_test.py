@@ -61,8 +61,7 @@ class Bench(runs.Runs):
         trace = self.path(name + ".trace")
         words = [word for setting in (*settings, f"debug.trace={trace}") for word in ("--set", setting)]
         self.train(code, ranks, deck, *extra, *words, fault=fault)
-        with open(trace) as file:
-            return [json.loads(line) for line in file]
+        return self.traced(trace, fault)
 
     def full(self, name, recipe, model, ranks, *settings, **more):
         return self.run_of(name, recipe, model, ranks, "sharding=full", *settings, **more)

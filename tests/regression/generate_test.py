@@ -93,6 +93,7 @@ class Generate(runs.Runs):
         self.assertIn("an id is missing", self.generate(2, 1, folder, "--prompt-ids", "")[1])
         self.assertIn("nowhere", self.generate(5, 2, "nowhere", "--prompt", "a")[1])
         self.generate(2, 1, folder, "--prompt-ids", "3", "--top-p", "0")
+        self.assertIn("--seed", self.generate(2, 1, folder, "--prompt-ids", "3", "--seed", "-1")[1])
         self.generate(2, 1, folder, "--prompt-ids", "3", "--prompt", "a")
         self.generate(2, 1)
 

@@ -1,6 +1,5 @@
 """Small runs in every recipe whose weights are held in bf16 or quantized, which must not differ by a bit."""
 import itertools
-import json
 
 import runs
 
@@ -44,8 +43,7 @@ class HeldRuns(runs.Runs):
         trace = self.path(name + ".jsonl")
         settings = [word for setting in (*sets, "debug.trace=" + trace) for word in ("--set", setting)]
         self.train(code, ranks, deck, *settings, *arguments, fault=fault)
-        with open(trace) as file:
-            return [json.loads(line) for line in file], self.final(name)
+        return self.traced(trace, fault), self.final(name)
 
     def expect_same(self, off, on, what):
         self.assertEqual([row["step"] for row in on[0]], [row["step"] for row in off[0]], what)

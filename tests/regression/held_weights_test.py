@@ -58,8 +58,10 @@ class HeldWeights(held_runs.HeldRuns):
                  for i, sets in enumerate(sizes)]
         self.assertEqual(len({one["weights"] for one in found}), 1, (recipe, found))
         self.assertGreater(found[0]["weights"], 0)
+        self.assertGreater(found[0]["activations"], 0)
         self.assertEqual(found[0]["activations"], 2 * found[1]["activations"])  # half as many micro-batches
         off = [quantize(self.run_of(f"off{i}", recipe, "single", 1, *sets, steps=3)) for i, sets in enumerate(sizes[:2])]
+        self.assertGreater(off[0]["weights"], 0)
         self.assertEqual(off[0]["weights"], 2 * off[1]["weights"])
 
     def head(self, recipe):

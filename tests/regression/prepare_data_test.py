@@ -189,6 +189,28 @@ class Prepare(unittest.TestCase):
         self.prepare(0, *arguments)
         self.assertEqual(self.ids("train_*.bin"), whole)
 
+    def test_a_process_that_is_killed_ends_all(self):
+        with open(self.folder / "big.jsonl", "w") as file:
+            for i in range(40000):
+                file.write(json.dumps(dict(text=f"{i} tiles of {i % 97} mosaics, " * 20)) + "\n")
+        child = subprocess.Popen([sys.executable, PREPARE, "out", "big.jsonl", "--tokenizer", GIVEN, "--piece-mb", "1", "--workers", "2"],
+                                 cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        children, parts = pathlib.Path(f"/proc/{child.pid}/task/{child.pid}/children"), self.folder / "out" / "parts"
+        patience = time.monotonic() + 120
+        while not list(parts.glob("*.train")) and child.poll() is None and time.monotonic() < patience:
+            time.sleep(0.01)
+        os.kill(int(children.read_text().split()[0]), signal.SIGKILL)
+        self.assertIn("a process was killed", child.communicate(timeout=120)[1])
+        self.assertEqual(child.returncode, 1)
+        self.assertTrue(list(parts.glob("*.train")))
+
+    def test_files_of_others_stay(self):
+        (self.folder / "out").mkdir()
+        other = self.folder / "out" / "train_000001.bin"
+        other.write_bytes(b"other")
+        self.assertIn("train_000001.bin: is there already, and not from here", self.prepare(1, "books", "--tokenizer", GIVEN))
+        self.assertEqual((other.read_bytes(), len(list(other.parent.iterdir()))), (b"other", 1))
+
     def test_a_tokenizer_is_of_what_was_asked_for(self):
         vocabulary = lambda: json.loads((self.folder / "out" / "dataset.json").read_text())["vocabulary"]
         (self.folder / "out").mkdir()

@@ -160,6 +160,7 @@ $""")
                 report = self.report(source, form=form, out=f"{form}.{name}.h5")
                 some, whole = report["tensors"]
                 self.assertIsNone(whole["snr_db"])
+                self.assertEqual((some["non_finite"], whole["non_finite"]), (130, 4096))
                 self.assertEqual(whole["saturated"], form.startswith("nvfp4") or name == "infinite")  # E4M3 has a code for NaN
                 self.assertGreaterEqual(some["saturated"], 130 / 4096 if name == "infinite" else 0)
                 if name == "nan":

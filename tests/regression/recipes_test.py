@@ -56,8 +56,7 @@ class Bench(runs.Runs):
         for setting in settings:
             arguments += ["--set", setting]
         self.run_to_its_end(code, ranks, verb, *arguments, fault=fault)
-        with open(trace) as file:
-            rows = [json.loads(line) for line in file]
+        rows = self.traced(trace, fault)
         self.assertGreater(len(rows), 0)
         self.assertTrue(all(len(row["gradients"]) > 10 for row in rows))
         return [core(row) for row in rows]

@@ -3,6 +3,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import select
 import subprocess
 import sys
@@ -157,10 +158,22 @@ class Runs(InFolder):
         process = self.start(ranks, *arguments, verb=verb, fault=fault)
         out, err = process.communicate(input, timeout=PATIENCE)
         self.assertEqual(process.returncode, code, (arguments, out[-2000:], err))
+        if fault.startswith("step"):
+            self.assertIn("strikes", err, f"{fault} has not struck")
         return out, err
 
     def train(self, code, ranks, *arguments, fault=""):
         return self.run_to_its_end(code, ranks, "train", *arguments, fault=fault)
+
+    def traced(self, path, fault=""):
+        """Rows of a run's debug.trace. A step that `fault` makes again must have reduced its gradients twice."""
+        with open(path) as file:
+            rows = [json.loads(line) for line in file]
+        if again := re.fullmatch(r"step(\d+):all:redo", fault):
+            reductions = {row["step"]: sum(one["label"] == "gradients" for one in row["collectives"]) for row in rows}
+            step = int(again[1])
+            self.assertEqual(reductions[step], 2 * reductions[step - 1], path)
+        return rows
 
     def tool(self, code, verb, *arguments):
         done = subprocess.run([TESSERA, "checkpoint", verb, *arguments, "--json"], capture_output=True, text=True, timeout=PATIENCE,

@@ -86,7 +86,7 @@ class SlurmJobs(Jobs):
         self.assertEqual(self.digest("run"), self.digest("whole"))
 
     def test_a_job_queues_again_so_often_and_no_more(self):
-        job = self.train("--stop-at", "3", TESSERA_RESTARTS="1")
+        job = self.train("--set", "run.steps=1000000", "--time-limit", "00:00:05", TESSERA_RESTARTS="1")
         log = self.ended(job, "FAILED", 75)
         self.assertEqual(log.count("stopped early: queued again"), 1, log)
         self.assertIn("queued again 1 times already", log)
@@ -95,12 +95,19 @@ class SlurmJobs(Jobs):
     def test_a_job_that_begins_at_a_checkpoint_goes_on_from_its_newest_step(self):
         """A job that resumes elsewhere leaves the former run directory unchanged and has its own."""
         self.ended(self.train("--stop-at", "4", TESSERA_RESTARTS="0"), "FAILED", 75)
-        job = self.train("--resume", "run/step_00000004", "--set", "checkpoint.dir=branch", "--stop-at", "8", TESSERA_RESTARTS="1")
+        job = self.train("--resume", "run/step_00000004", "--set", "checkpoint.dir=branch", "--set", "run.steps=1000000",
+                         "--time-limit", "00:00:05", "--allow-change", "run.steps", TESSERA_RESTARTS="1")
         log = self.ended(job, "FAILED", 75)
         self.assertEqual(log.count(f"resumed from {self.path('run', 'step_00000004')} "), 1, log)
-        self.assertEqual(log.count(f"resumed from {self.path('branch', 'step_00000008')} "), 1, log)
+        self.assertEqual(log.count(f"resumed from {self.path('branch', 'step_')}"), 1, log)
         self.assertLess(log.index("step_00000004"), log.index("goes on from the newest step"))
-        self.assertEqual([row["step"] for row in self.rows("branch")], [5, 6, 7, 8])
+        steps = [row["step"] for row in self.rows("branch")]
+        self.assertEqual(steps, list(range(5, 5 + len(steps))))
+
+    def test_a_job_that_stops_as_asked_is_not_queued_again(self):
+        log = self.ended(self.train("--stop-at", "3"), "FAILED", 75)
+        self.assertIn("stopped where --stop-at says: not queued again", log)
+        self.assertNotIn("stopped early", log)
 
     def test_a_signal_to_the_script_reaches_the_run(self):
         job = self.started("--set", "run.steps=1000000", TESSERA_RESTARTS="0")
@@ -136,15 +143,23 @@ class SlurmJobs(Jobs):
             number = self.train("--sweep", "sweep.csv", options=(f"--array={task}",))
             self.assertIn(said, self.ended(number, "FAILED", 2))
 
-    def test_tasks_of_a_sweep_queue_again_each_for_itself(self):
+    def test_a_task_of_a_sweep_queues_again_while_the_other_runs(self):
+        """Slurm gives one task of an array the array's own number as its job's, which stands for all tasks."""
         self.write("sweep.csv", "checkpoint.dir\none\ntwo\n")
-        job = self.train("--sweep", "sweep.csv", "--stop-at", "2", options=("--array=1-2",), TESSERA_RESTARTS="1")
-        for task in (1, 2):
-            number = self.slurm.ask("squeue", "--noheader", "--states=all", "--format=%A", f"--job={job}_{task}")
-            log = self.ended(number, "FAILED", 75)
-            self.assertEqual(log.count("stopped early: queued again"), 1, log)
-            self.assertIn("queued again 1 times already", log)
-            self.assertEqual(self.slurm.about(number)["Restarts"], "1")
+        job = self.train("--sweep", "sweep.csv", "--set", "run.steps=1000000", options=("--array=1-2", "--ntasks=1"))
+        tasks = {f"{job}_{task}": self.path(name, "metrics.jsonl") for task, name in ((1, "one"), (2, "two"))}
+        for metrics in tasks.values():
+            slurm.until(600, "the first step", lambda: os.path.exists(metrics) and os.path.getsize(metrics))
+        own = next(task for task in tasks if self.slurm.about(task)["JobId"] == job)
+        other = next(task for task in tasks if task != own)
+        self.slurm.ask("scancel", "--batch", "--signal=USR1", own)
+        slurm.until(600, "a second start", lambda: "resumed from" in self.log(own) or self.slurm.about(own)["JobState"] == "FAILED")
+        self.assertEqual(self.log(own).count("stopped early: queued again"), 1, self.log(own))
+        self.assertEqual([self.slurm.about(task)["Restarts"] for task in (own, other)], ["1", "0"])
+        self.assertEqual(self.slurm.about(other)["JobState"], "RUNNING")
+        self.slurm.ask("scancel", job)
+        for task in tasks:
+            self.slurm.ended(task)
 
     def test_conversion(self):
         self.ended(self.train("--set", "run.steps=2", "--set", "model.tied_head=true"), "COMPLETED", 0)

@@ -60,27 +60,52 @@ class Sweep(Jobs):
 
     def test_a_run_that_stops_early_is_started_again(self):
         self.write("runs.csv", "checkpoint.dir\none\n")
-        out, _ = self.sweep(75, "deck.yaml", "--sweep", "runs.csv", "--stop-at", "3", TESSERA_RESTARTS="1")
+        out, _ = self.sweep(75, "deck.yaml", "--sweep", "runs.csv", "--set", "run.steps=1000000", "--time-limit", "00:00:05", TESSERA_RESTARTS="1")
         self.assertEqual(out.count("started again"), 1)
         log = self.read("runs-1.log")
         self.assertEqual((log.count(", start 1,"), log.count(", start 2,"), log.count("resumed from")), (1, 1, 1), log)
 
-    def test_what_is_interrupted_saves_and_the_same_command_goes_on(self):
-        self.write("runs.csv", "checkpoint.dir\none\ntwo\n")
-        command = ("local/sweep.sh", "--ntasks=2", "deck.yaml", "--sweep", "runs.csv")
+    def test_a_run_that_stops_as_asked_is_not(self):
+        self.write("runs.csv", "checkpoint.dir\none\n")
+        out, _ = self.sweep(75, "deck.yaml", "--sweep", "runs.csv", "--stop-at", "3")
+        self.assertNotIn("started again", out)
+        self.assertIn("[train] stopped where --stop-at says: not queued again", self.read("runs-1.log"))
+
+    def test_tasks_share_no_directory(self):
+        self.write("runs.csv", "checkpoint.dir,optimizer.lr\none,0.1\none,0.2\n")
+        self.assertIn("several tasks have checkpoint.dir one", self.sweep(2, "deck.yaml", "--sweep", "runs.csv")[1])
+        self.write("runs.csv", "optimizer.lr,checkpoint.dir\n0.1,one\n0.2,two\n")
+        self.assertIn("is given for all tasks", self.sweep(2, "deck.yaml", "--sweep", "runs.csv", "--set", "checkpoint.dir=x")[1])
+        self.assertFalse(os.path.exists(self.path("one")))
+
+    def check_interrupted(self, name, interrupt):
+        self.write(name + ".csv", f"checkpoint.dir\n{name}\n{name}-2\n")
+        command = ("local/sweep.sh", "--ntasks=2", "deck.yaml", "--sweep", name + ".csv")
         process = self.start(*command, "--set", "run.steps=1000000")
         deadline = time.monotonic() + PATIENCE
-        while not os.path.exists(self.path("one", "metrics.jsonl")) or not self.rows("one"):
+        while not os.path.exists(self.path(name, "metrics.jsonl")) or not self.rows(name):
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.05)
-        process.send_signal(signal.SIGTERM)
+        interrupt(process)
         _, err = self.end(process, 75)
         self.assertIn("interrupted in task 1", err)
-        self.assertFalse(os.path.exists(self.path("two")))
-        done = len(self.rows("one"))
+        self.assertFalse(os.path.exists(self.path(name + "-2")))
+        done = len(self.rows(name))
+        self.assertIn("saved ", self.read(name + "-1.log"))
         self.end(self.start(*command, "--set", "run.steps=1000000", "--stop-at", str(done + 2), TESSERA_RESTARTS="0"), 75)
-        self.assertEqual([row["step"] for row in self.rows("one")], list(range(1, done + 3)))
-        self.assertIn("resumed from", self.read("runs-1.log"))
+        self.assertEqual([row["step"] for row in self.rows(name)], list(range(1, done + 3)))
+        self.assertIn("resumed from", self.read(name + "-1.log"))
+
+    def test_what_is_interrupted_saves_and_the_same_command_goes_on(self):
+        def twice(process):
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.05)
+            process.send_signal(signal.SIGTERM)
+
+        for name, interrupt in (("once", lambda process: process.send_signal(signal.SIGTERM)), ("twice", twice),
+                                ("group", lambda process: os.killpg(process.pid, signal.SIGTERM))):
+            with self.subTest(name):
+                self.check_interrupted(name, interrupt)
 
 
 class WhereAJobGoesOn(Jobs):

@@ -441,6 +441,36 @@ class Refusals(Train):
         os.chmod(self.path("hidden"), 0)
         self.refused_by_validate_too(4, "checkpoint.dir: ", "Permission denied", before=before, left="", checkpoint__dir="hidden/run")
 
+    def test_steps_that_cannot_be_read_are_kept(self):
+        before = self.unprivileged()
+        self.trained(1, checkpoint__every_steps=2)
+        for folder, _, files in os.walk(self.path("run")):
+            os.chmod(folder, 0o777)
+            for name in files:
+                os.chmod(os.path.join(folder, name), 0o666)
+        newest = max(name for name in os.listdir(self.path("run")) if name.startswith("step_"))
+        for path, mode, said in ((("run", newest, "model.h5"), 0, "this user may not read it"), (("run", newest), 0, "cannot be listed"),
+                                 (("run",), 0o333, "run: cannot be listed")):
+            kept = os.stat(self.path(*path)).st_mode
+            os.chmod(self.path(*path), mode)
+            try:
+                done = self.launch(2, before=before)
+            finally:
+                os.chmod(self.path(*path), kept)
+            self.assertEqual(done.returncode, 4, (path, done.stdout, done.stderr))
+            self.assertIn(said, done.stderr)
+        self.assertTrue(os.path.exists(self.path("run", newest, "model.h5")))
+        self.assertEqual(self.launch(2, before=before).returncode, 0)
+
+    def test_files_of_another_kind_are_kept(self):
+        for key in ("debug.trace", "debug.profile"):
+            self.refused(2, f"{key} deck.yaml: is there, and is another kind of file", **{key.replace(".", "__"): "deck.yaml"})
+        self.assertEqual(self.read("deck.yaml"), DECK)
+
+    def test_a_file_that_is_evaluated_on_too(self):
+        self.write(DECK.replace("eval_fraction: 0.1", "eval_files: [corpus.txt]"), "deck.yaml")
+        self.refused_by_validate_too(3, "corpus.txt is trained on too: leave it out of data.files")
+
     def test_a_trace_that_cannot_be_written(self):
         self.refused(4, "debug.trace: gone/trace.jsonl cannot be written: No such file or directory",
                      debug__trace="gone/trace.jsonl")

@@ -160,7 +160,10 @@ class NcclBackEnd {
   }
   void abandon(int slot) noexcept {
     Slot& s = slots_[static_cast<std::size_t>(slot)];
-    device_.wait(s.done);
+    try {
+      device_.wait(s.done);
+    } catch (const Error&) {  // a GPU has failed, and the error that says so is under way
+    }
     s.used = false;
   }
 
@@ -206,9 +209,14 @@ class NcclBackEnd {
   }
 
   void watch_for(const Event& done, int group) {
-    if (newest_ - oldest_ == posted_.size()) ++oldest_;
+    forget_reached();
     if (newest_ == oldest_) since_ = Clock::now();
+    if (newest_ - oldest_ == posted_.size()) --newest_;  // the last of those without room stands for all of them
     posted_[newest_++ % posted_.size()] = {done, at_, group};
+  }
+
+  void forget_reached() {
+    for (; oldest_ < newest_ && posted_[oldest_ % posted_.size()].done.reached(); ++oldest_) since_ = Clock::now();
   }
 
   /// The communication stream's progress hook, called while the host waits for the device: checks errors and time-out.
@@ -222,7 +230,7 @@ class NcclBackEnd {
       check(ncclCommGetAsyncError(comm, &state), comm);
       check(state, comm);
     }
-    for (; oldest_ < newest_ && posted_[oldest_ % posted_.size()].done.reached(); ++oldest_) since_ = now;
+    forget_reached();
     const Posted& first = posted_[oldest_ % posted_.size()];
     if (oldest_ < newest_ && now - since_ > timeout_) overdue(first.at, first.group);
     watch_.look(oldest_ < newest_ ? first.at : Waiting{.sequence = log_.noted()});

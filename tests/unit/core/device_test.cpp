@@ -179,6 +179,22 @@ TEST(Device, ACapturedGraphRunsAgainOnAllItsStreams) {
   }
 }
 
+TEST(Device, AnEventOutlastsACaptureOfMany) {
+  Device device;
+  if (!device.compute().native()) GTEST_SKIP() << "only a GPU's streams can be captured";
+  const Tensor t = floats(device);
+  fill(device.compute(), t, 1);
+  const Event before = device.compute().record();
+  const Graph graph = device.compute().capture([&] {
+    for (int i = 0; i < Stream::events_kept + 1; ++i) device.compute().record();
+    fill(device.compute(), t, 2);
+  });
+  device.wait(before);
+  EXPECT_TRUE(before.reached());
+  device.compute().run(graph);
+  EXPECT_EQ(test::on_host<float>(device, t), Values(n, 2.0f));
+}
+
 TEST(Device, ADryPassRunsNothing) {
   Device device;
   const Tensor t = floats(device);

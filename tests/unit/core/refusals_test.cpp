@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "core/plan/plan.hpp"
+#include "kernels/attention/attention.hpp"
 #include "kernels/base/runtime.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "tests/support/small_runs.hpp"
@@ -27,6 +28,20 @@ TEST(Refusals, NameTheMostDiscreteExperts) {
   EXPECT_EQ(found.front().keys, (std::vector<std::string>{"model.moe.experts", "model.moe.weights"}));
   EXPECT_NE(found.front().text.find("300 discrete experts are more than the 256"), std::string::npos);
   EXPECT_THROW(resolve(with_experts(300, ExpertWeights::discrete), 1, 0), Error);
+}
+
+TEST(Refusals, NameTheWidestHead) {
+  const bool limited = Runtime::back_end() == "Cuda";
+  EXPECT_EQ(most_head_dim() == 580, limited);
+  RunConfig config = test::mixture(Compute::bf16);
+  config.model.head_dim = 580;
+  EXPECT_TRUE(refusals(config, 1).empty());
+  config.model.head_dim = 582;
+  const std::vector<Finding> found = refusals(config, 1);
+  ASSERT_EQ(found.size(), limited ? 1u : 0u);
+  if (!limited) return;
+  EXPECT_EQ(found.front().keys.front(), "model.head_dim");
+  EXPECT_NE(found.front().text.find("heads of 582 are wider than the 580"), std::string::npos);
 }
 
 TEST(Refusals, ExpertGroupsDivideTheRanks) {

@@ -479,6 +479,9 @@ TEST_F(Bases, SayInWhichFileAnErrorIs) {
       << "no word of keys that the base may give";
   EXPECT_EQ(errors_of(write("deck.yaml", "base: [base.yaml]\n" + small)),
             List{"deck.yaml:1:7: base: a list is not the path of a deck"});
+  write("base.yaml", "run: {seed: 5}\n");
+  EXPECT_EQ(errors_of(write("deck.yaml", "base: base.yaml\nbase: base.yaml\n" + small)),
+            List{"deck.yaml:2:1: base: given twice: keep one"});
   write("base.yaml", "just words\n");
   EXPECT_EQ(errors_of(write("deck.yaml", "base: base.yaml\n" + small)),
             List{"deck.yaml:1:7: base: base.yaml is no deck: sections of keys and values are needed"});

@@ -61,7 +61,8 @@ TYPED_TEST_SUITE(Attention, Types);
 // have kernels of their own.
 constexpr AttentionShape shapes[] = {{1, 1, 1, 1, 4},     {2, 7, 3, 3, 5},    {3, 33, 4, 1, 16},  {2, 129, 4, 2, 32},
                                      {1, 256, 2, 2, 64},  {1, 660, 2, 1, 8},  {2, 200, 4, 2, 64}, {1, 130, 2, 1, 128},
-                                     {3, 385, 3, 3, 64},  {2, 1, 2, 1, 64},   {40, 70, 6, 2, 64}};
+                                     {3, 385, 3, 3, 64},  {2, 1, 2, 1, 64},   {40, 70, 6, 2, 64},
+                                     {70000, 2, 1, 1, 5}};
 
 TYPED_TEST(Attention, AgreesWithTheReference) {
   using T = TypeParam;

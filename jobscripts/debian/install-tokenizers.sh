@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Puts Python with what examples/prepare_data needs (PyPI: tokenizers, tqdm) into a per-user cache and prints its interpreter,
+# for the test of that program.
+set -euo pipefail
+shopt -s inherit_errexit
+. "$(dirname "$0")/cached.sh"
+packages=(tokenizers==0.22.1 tqdm==4.67.1)
+fetch() {
+  claim "tokenizers-$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')" "${packages[*]}"
+  echo "[tokenizers] fetching ${packages[*]}" >&2
+  python3 -m venv "$prefix.part" >&2
+  "$prefix.part/bin/python3" -m pip install -q --disable-pip-version-check --no-deps "${packages[@]}" >&2
+  keep
+}
+folder=$(fetch)
+echo "$folder/bin/python3"
