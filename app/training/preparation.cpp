@@ -1,6 +1,9 @@
 #include "app/training/preparation.hpp"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
 #include <functional>
 #include <numeric>
 
@@ -9,7 +12,10 @@
 #include "app/cli/gpus.hpp"
 #include "app/cli/memory.hpp"
 #include "app/cli/threads.hpp"
+#include "io/checkpoint/folder.hpp"
+#include "io/checkpoint/reader.hpp"
 #include "io/checkpoint/storage.hpp"
+#include "io/convert/hf_folder.hpp"
 #include "io/data/file_set.hpp"
 #include "io/files/text_file.hpp"
 #include "io/metrics/console.hpp"
@@ -164,7 +170,45 @@ void resolve_plan(Prepared& run, const Mpi& mpi, Control& control) {
   control.agree(problems);
 }
 
+/// Checks that a file can be written, without leaving one if the run is refused for other reasons, and that none is
+/// there that does not begin as it will. In the run directory, which is checked or made elsewhere, no file is made.
+void check_file(const char* key, const std::string& path, const char* beginning, const std::filesystem::path& directory,
+                Problems& problems) {
+  namespace fs = std::filesystem;
+  attempt(problems, [&] { refuse_other_file(key, path, beginning); });
+  const auto folder = [](const fs::path& file) { return fs::absolute(file).lexically_normal().parent_path(); };
+  if (path.empty() || folder(path) == folder(directory / "file")) return;
+  std::error_code absent;
+  const bool was_there = fs::exists(path, absent);
+  if (!std::ofstream(path, std::ios::app))
+    problems.add(
+        Exit::environment,
+        fmt::format("{}: {} cannot be written: {}; name a file in a folder that is there and writable", key, path,
+                    std::strerror(errno)));
+  else if (!was_there)
+    fs::remove(path, absent);
+}
+
+/// Checks that there is what a run that begins takes its weights from.
+void check_given_weights(const Prepared& run, Problems& problems) {
+  const CheckpointConfig& checkpoint = run.deck.config.checkpoint;
+  bool begins = false;
+  attempt(problems, [&] { begins = step_folders(checkpoint.dir.get()).empty(); });
+  Problems found;
+  attempt(found, [&] {
+    if (begins && !checkpoint.init_from.empty() && !is_hf_folder(checkpoint.init_from))
+      find_checkpoint(checkpoint.init_from);
+  });
+  for (const Problem& problem : found.list())
+    problems.add(problem.code, run.deck.provenance.located({{"checkpoint.init_from"}, problem.text}));
+}
+
 }  // namespace
+
+void check_debug_files(const RunConfig& config, Problems& problems) {
+  check_file("debug.trace", config.debug.trace, "{\"step\"", config.checkpoint.dir.get(), problems);
+  check_file("debug.profile", config.debug.profile, "{\"displayTimeUnit\"", config.checkpoint.dir.get(), problems);
+}
 
 Deck sound_deck(const std::string& path, const std::vector<Override>& overrides) {
   Problems problems;
@@ -184,6 +228,8 @@ Prepared examine(const std::string& deck, const std::vector<Override>& overrides
   for (const Finding& finding : refused) problems.add(Exit::deck, run.deck.provenance.located(finding));
   read_corpus(run, problems);
   check_run_directory(config.checkpoint.dir.get(), problems);
+  check_debug_files(config, problems);
+  check_given_weights(run, problems);
   if (refused.empty())
     attempt(problems, [&] { problems.add(problems_with_memory(run.plan.emplace(resolve_largest(config, ranks)))); });
   problems.raise();

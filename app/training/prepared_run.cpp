@@ -1,39 +1,15 @@
 #include "app/training/prepared_run.hpp"
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-
 #include <fmt/format.h>
 
 #include "app/training/saving.hpp"
 #include "io/checkpoint/branch.hpp"
 #include "io/checkpoint/folder.hpp"
-#include "io/files/text_file.hpp"
 #include "io/metrics/run_directory.hpp"
 #include "kernels/base/attempt.hpp"
 
 namespace tessera {
 namespace {
-
-/// Checks that a file can be written, without leaving one if the run is refused for other reasons, and that none is
-/// there that does not begin as it will. In the run directory, which is checked or made elsewhere, no file is made.
-void check_file(const char* key, const std::string& path, const char* beginning, const std::filesystem::path& directory,
-                Problems& problems) {
-  namespace fs = std::filesystem;
-  attempt(problems, [&] { refuse_other_file(key, path, beginning); });
-  const auto folder = [](const fs::path& file) { return fs::absolute(file).lexically_normal().parent_path(); };
-  if (path.empty() || folder(path) == folder(directory / "file")) return;
-  std::error_code absent;
-  const bool was_there = fs::exists(path, absent);
-  if (!std::ofstream(path, std::ios::app))
-    problems.add(
-        Exit::environment,
-        fmt::format("{}: {} cannot be written: {}; name a file in a folder that is there and writable", key, path,
-                    std::strerror(errno)));
-  else if (!was_there)
-    fs::remove(path, absent);
-}
 
 /// Makes the run directory if it is missing, locks it, and cleans up what a killed run left there.
 std::unique_ptr<RunLock> claim(const CheckpointConfig& checkpoint, Control& control) {
@@ -92,10 +68,7 @@ PreparedRun prepare(const RunRequest& request, const Mpi& mpi, Control& control)
     run.given = starting_weights(run.deck, control, run.parallel.get());
     problems.add(problems_with_starting(*run.given, run.deck, *run.plan));
   }
-  if (mpi.rank() == 0) {
-    check_file("debug.trace", config.debug.trace, "{\"step\"", directory, problems);
-    check_file("debug.profile", config.debug.profile, "{\"displayTimeUnit\"", directory, problems);
-  }
+  if (mpi.rank() == 0) check_debug_files(config, problems);
   control.agree(problems);
   if (!run.lock) run.lock = claim(config.checkpoint, control);
   return run;

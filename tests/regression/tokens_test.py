@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import struct
+import time
 
 import runs
 
@@ -43,6 +44,18 @@ class Tokens(runs.Runs):
 
     def words(self, directory, deck=DECK):
         return self.write(directory + ".yaml", deck.replace("DIR", self.path(directory)))
+
+    def test_a_file_that_is_cut_short_is_named(self):
+        deck = self.words("a", DECK.replace(", tokenizer: tok/tokenizer.json", "").replace("sample: {tokens: 8,", "sample: {tokens: 0,"))
+        process = self.start(1, deck, "--set", "run.steps=100000000", "--set", "model.vocab=50257", "--set", "checkpoint.every_steps=0")
+        metrics, deadline = self.path("a", "metrics.jsonl"), time.monotonic() + runs.PATIENCE
+        while not os.path.exists(metrics) or not os.path.getsize(metrics):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+        os.truncate(self.path("train_0.bin"), 0)
+        out, err = process.communicate(timeout=runs.PATIENCE)
+        self.assertEqual(process.returncode, 5, (out[-1000:], err))
+        self.assertIn("train_0.bin: was cut short while it was in use", err)
 
     def need_icu(self):
         if not runs.reads_tokenizers():

@@ -464,7 +464,8 @@ class Refusals(Train):
 
     def test_files_of_another_kind_are_kept(self):
         for key in ("debug.trace", "debug.profile"):
-            self.refused(2, f"{key} deck.yaml: is there, and is another kind of file", **{key.replace(".", "__"): "deck.yaml"})
+            self.refused_by_validate_too(2, f"{key} deck.yaml: is there, and is another kind of file",
+                                         **{key.replace(".", "__"): "deck.yaml"})
         self.assertEqual(self.read("deck.yaml"), DECK)
 
     def test_a_file_that_is_evaluated_on_too(self):
@@ -472,8 +473,8 @@ class Refusals(Train):
         self.refused_by_validate_too(3, "corpus.txt is trained on too: leave it out of data.files")
 
     def test_a_trace_that_cannot_be_written(self):
-        self.refused(4, "debug.trace: gone/trace.jsonl cannot be written: No such file or directory",
-                     debug__trace="gone/trace.jsonl")
+        self.refused_by_validate_too(4, "debug.trace: gone/trace.jsonl cannot be written: No such file or directory",
+                                     debug__trace="gone/trace.jsonl")
         self.refused(4, "debug.trace: ", debug__trace=self.folder)
 
     def test_a_profile_that_cannot_be_written(self):
