@@ -39,6 +39,7 @@ Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi
     beginning.kept = parent.kept;
     origin.run_id = parent.manifest.run_id;
     origin.changes = parent.changes;
+    origin.companions = parent.companions;
     const Changes changes = changes_of(run, request, parent.folder, control);
     beginning.changes = changes.keys;
     for (const KeyChange& change : changes.keys)
@@ -55,6 +56,9 @@ Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi
     origin.parent_digest = given.content_digest;
     const std::string digest = given.content_digest.empty() ? "" : " | " + given.content_digest;
     if (mpi.rank() == 0) fmt::print("starts with the weights of {}{}\n", origin.parent, digest);
+    for (const std::string& line : run.told)
+      if (mpi.rank() == 0) fmt::print("{}\n", line);
+    origin.companions = run.companions;
   }
   const Build build = this_build();
   origin.version = build.version;
@@ -65,7 +69,7 @@ Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi
   origin.steps = config.run.steps;
   origin.optimizer = config.optimizer;
   origin.deck = resolved_text(run.deck);
-  if (run.tokenizer) origin.tokenizer = run.tokenizer->text();
+  if (run.tokenizer) origin.companions[tokenizer_file] = run.tokenizer->text();
   origin.model_sha256 = model_fingerprint(config.model);
   origin.corpus_hash = run.corpus_hash();
   origin.world_size = mpi.size();

@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <map>
 
 #include "app/training/preparation.hpp"
+#include "io/convert/hf_companions.hpp"
 #include "io/convert/hf_folder.hpp"
+#include "io/files/text_file.hpp"
 #include "io/metrics/console.hpp"
+#include "io/text/kinship.hpp"
 
 namespace tessera {
 namespace {
@@ -45,32 +49,26 @@ class ForeignWeights final : public TensorSource {
   std::map<std::string, std::size_t> places_;
 };
 
-GivenWeights foreign_weights(const std::filesystem::path& folder, Control& control) {
-  GivenWeights given;
-  Problems problems;
-  attempt(problems, [&] {
-    auto foreign = std::make_unique<ForeignWeights>(folder);
-    const ModelFacts facts = foreign->facts();
-    RunConfig config;
-    config.model = facts.model;
-    config.data.kind = DataKind::tokens;
-    const auto narrow = [](const StateTensor& tensor) { return tensor.type == DType::bf16; };
-    config.precision.compute = std::ranges::all_of(facts.tensors, narrow) ? Compute::bf16 : Compute::fp32;
-    config.sample.prompt.clear();
-    given = {folder, std::move(foreign), config, facts.counters, ""};
-  });
-  control.agree(problems);
-  return given;
+GivenWeights foreign_weights(const std::filesystem::path& folder) {
+  auto foreign = std::make_unique<ForeignWeights>(folder);
+  const ModelFacts facts = foreign->facts();
+  RunConfig config;
+  config.model = facts.model;
+  config.data.kind = DataKind::tokens;
+  config.precision.compute = compute_of(facts.tensors);
+  config.sample.prompt.clear();
+  return {folder, std::move(foreign), config, facts.counters, "", facts.window, facts.told};
 }
 
-GivenWeights saved_weights(const std::filesystem::path& folder, Control& control, const hdf5::Parallel* parallel) {
-  auto checkpoint = std::make_unique<Checkpoint>(folder, control, parallel);
+GivenWeights saved_weights(const std::filesystem::path& folder, std::unique_ptr<Checkpoint> checkpoint) {
   const Manifest manifest = checkpoint->manifest();
-  RunConfig config;
-  Problems problems;
-  attempt(problems, [&] { config = parse_saved_deck(checkpoint->deck(), (folder / deck_file).string()).config; });
-  control.agree(problems);
-  return {folder, std::move(checkpoint), config, manifest.counters, manifest.content_digest};
+  const RunConfig config = parse_saved_deck(checkpoint->deck(), (folder / deck_file).string()).config;
+  return {folder, std::move(checkpoint), config, manifest.counters, manifest.content_digest, 0, ""};
+}
+
+/// The folder that a path means: of Hugging Face, or of a step.
+std::filesystem::path folder_of_weights(const std::string& path) {
+  return std::filesystem::absolute(is_hf_folder(path) ? std::filesystem::path(path) : find_checkpoint(path));
 }
 
 /// Model keys whose difference the tensors show, or that they survive: the length of sequences, unless positions are
@@ -99,12 +97,29 @@ GivenWeights open_weights(const std::string& path, Control& control, const hdf5:
   if (control.rank() == 0)
     attempt(problems, [&] {
       foreign = is_hf_folder(path);
-      folder = std::filesystem::absolute(foreign ? std::filesystem::path(path) : find_checkpoint(path)).string();
+      folder = folder_of_weights(path).string();
     });
   control.agree(problems);
   folder = control.broadcast(folder);
-  return control.max(foreign) ? foreign_weights(folder, control) : saved_weights(folder, control, parallel);
+  foreign = control.max(foreign) != 0;
+  std::unique_ptr<Checkpoint> checkpoint;
+  if (!foreign) checkpoint = std::make_unique<Checkpoint>(folder, control, parallel);
+  GivenWeights given;
+  attempt(problems, [&] { given = foreign ? foreign_weights(folder) : saved_weights(folder, std::move(checkpoint)); });
+  control.agree(problems);
+  if (control.rank() == 0 && !given.told.empty()) fmt::print(stderr, "{}\n", given.told);
+  return given;
 }
+
+GivenWeights open_weights(const std::string& path) {
+  const std::filesystem::path folder = folder_of_weights(path);
+  return is_hf_folder(folder) ? foreign_weights(folder) : saved_weights(folder, std::make_unique<Checkpoint>(folder));
+}
+
+std::optional<std::string> GivenWeights::companion(const char* name) const {
+  return is_hf_folder(path) ? hf_companion(path, name) : companion_in(path, name);
+}
+Companions GivenWeights::companions() const { return is_hf_folder(path) ? hf_companions(path) : companions_in(path); }
 
 namespace {
 
@@ -118,6 +133,10 @@ std::vector<StateTensor> weights_of(const RunPlan& plan) {
 
 Problems problems_with_weights(const GivenWeights& given, const RunPlan& plan, const Fit& fit) {
   std::vector<std::string> lines = other_keys(given.config.model, plan.config);
+  if (given.window > 0 && plan.config.model.seq_len > given.window)
+    lines.push_back(fmt::format("key: model.seq_len: {} is longer than its attention windows of {}, within which the "
+                                "models are the same",
+                                plan.config.model.seq_len, given.window));
   for (std::string& line : misfits(*given.source, weights_of(plan), fit)) lines.push_back(std::move(line));
   Problems problems;
   if (!lines.empty())
@@ -126,17 +145,113 @@ Problems problems_with_weights(const GivenWeights& given, const RunPlan& plan, c
   return problems;
 }
 
-Problems problems_with_starting(const GivenWeights& given, const Deck& deck, const RunPlan& plan) {
-  const CheckpointConfig& wish = deck.config.checkpoint;
-  const std::vector<StateTensor> weights = weights_of(plan);
-  Problems problems;
-  for (const std::string& name : wish.init_missing)
-    if (std::ranges::find(weights, name, &StateTensor::name) == weights.end())
-      problems.add(Exit::deck,
-                   deck.provenance.located({{"checkpoint.init_missing"}, name + " is no weight of the model"}));
+namespace {
+
+/// Adds problems with names that a key of init_from gives; `suits` says which weights it may name.
+template <class Suits>
+void check_names(const Deck& deck, const char* key, const std::vector<std::string>& names,
+                 const std::vector<StateTensor>& weights, const Suits& suits, Problems& problems) {
+  for (const std::string& name : names) {
+    const auto found = std::ranges::find(weights, name, &StateTensor::name);
+    const std::string why = found == weights.end() ? " is no weight of the model" : suits(*found);
+    if (!why.empty()) problems.add(Exit::deck, deck.provenance.located({{key}, name + why}));
+  }
+}
+
+/// Says which rows of a weight are the source's, for each that grows.
+void tell_rows(const GivenWeights& given, const std::vector<StateTensor>& weights, GivenStart& start) {
+  for (const StateTensor& weight : weights)
+    for (const StoredTensor& there : given.source->tensors())
+      if (there.slot == weight.slot && there.name == weight.name && there.shape.rank() == 2 &&
+          weight.shape.rank() == 2 && there.shape[0] < weight.shape[0])
+        start.told.push_back(fmt::format("{}: the first {} of {} rows are those of the weights, the rest is drawn",
+                                         weight.name, there.shape[0], weight.shape[0]));
+}
+
+/// A tokenizer as far as it is known: a tokenizer.json, bytes, or neither.
+struct KnownTokenizer {
+  std::string name;  ///< for messages
+  std::optional<std::string> json;
+  bool bytes = false;
+};
+
+KnownTokenizer tokenizer_of(const GivenWeights& given, const Companions& companions) {
+  const auto found = companions.find(tokenizer_file);
+  if (found != companions.end()) return {(given.path / tokenizer_file).string(), found->second};
+  return {given.path.string(), {}, given.config.data.kind == DataKind::text};
+}
+
+/// That of the deck; without one, that beside the run's token files, with which they were made.
+KnownTokenizer tokenizer_of(const Prepared& run) {
+  const DataConfig& data = run.deck.config.data;
+  if (run.tokenizer) return {"data.tokenizer", run.tokenizer->text()};
+  if (data.kind == DataKind::text) return {"data.kind: text", {}, true};
+  if (!run.made_with.empty()) return {run.made_with.string(), read_text_file(run.made_with)};
+  return {"", {}};
+}
+
+/// Why the weights were trained on other tokens than the run's; adds what else there is to tell.
+std::string other_tokens(const KnownTokenizer& theirs, const KnownTokenizer& ours, std::vector<std::string>& told) {
+  if (theirs.json && ours.json) {
+    const Kinship kinship = kinship_of(*theirs.json, *ours.json);
+    if (!kinship.told.empty()) told.push_back(fmt::format("{} against {}: {}", ours.name, theirs.name, kinship.told));
+    return kinship.conflict;
+  }
+  if (theirs.json && ours.bytes) return "this run's tokens are bytes";
+  if (theirs.bytes && ours.json) return "their tokens are bytes";
+  const bool known = theirs.json || theirs.bytes, wanted = ours.json || ours.bytes;
+  if (ours.json && !known)
+    told.push_back(fmt::format("{} holds no {}: whether its weights know {} is not known", theirs.name, tokenizer_file,
+                               ours.name));
+  if (known && !wanted)
+    told.push_back(fmt::format("data.tokenizer is not given: whether the token files are those of {} is not known",
+                               theirs.json ? theirs.name : theirs.name + ", whose tokens are bytes,"));
+  return "";
+}
+
+/// Compares the tokenizers and gives the run the companions of the weights, unless these speak of other tokens.
+void take_tokenizer(const GivenWeights& given, const Prepared& run, GivenStart& start) {
+  Companions companions = given.companions();
+  const KnownTokenizer theirs = tokenizer_of(given, companions), ours = tokenizer_of(run);
+  const std::string other = other_tokens(theirs, ours, start.told);
+  if (other.empty()) {
+    start.companions = std::move(companions);
+    return;
+  }
+  if (!run.deck.config.checkpoint.init_other_tokenizer) {
+    start.problems.add(
+        Exit::file,
+        fmt::format("{}: these weights were trained with another tokenizer than {}: {}. Train with theirs, or say "
+                    "checkpoint.init_other_tokenizer: true, and their rows stand for other tokens",
+                    theirs.name, ours.name, other));
+    return;
+  }
+  std::string left;
+  for (const auto& [name, text] : companions)
+    if (name != tokenizer_file) left += (left.empty() ? "" : ", ") + name;
+  start.told.push_back(fmt::format("{}: these weights were trained with another tokenizer than {} (allowed): {}{}",
+                                   theirs.name, ours.name, other,
+                                   left.empty() ? "" : "; not taken along, since they speak of its tokens: " + left));
+}
+
+}  // namespace
+
+GivenStart start_from(const GivenWeights& given, const Prepared& run) {
+  const CheckpointConfig& wish = run.deck.config.checkpoint;
+  const std::vector<StateTensor> weights = weights_of(*run.plan);
+  GivenStart start;
+  check_names(run.deck, "checkpoint.init_missing", wish.init_missing, weights,
+              [](const StateTensor&) { return std::string(); }, start.problems);
+  check_names(run.deck, "checkpoint.init_rows", wish.init_rows, weights, [](const StateTensor& weight) {
+    const bool rows = weight.role == Role::embedding || weight.role == Role::head || weight.role == Role::position;
+    return std::string(rows ? "" : " has no row a token or position: embed.tokens, head.weight and embed.positions do");
+  }, start.problems);
   const Fit::Extra extra = wish.init_ignore_extra ? Fit::Extra::ignored : Fit::Extra::refused;
-  problems.add(problems_with_weights(given, plan, {wish.init_missing, extra}));
-  return problems;
+  const Problems misfitting = problems_with_weights(given, *run.plan, {wish.init_missing, wish.init_rows, extra});
+  if (misfitting.empty()) tell_rows(given, weights, start);
+  start.problems.add(misfitting);
+  attempt(start.problems, [&] { take_tokenizer(given, run, start); });
+  return start;
 }
 
 }  // namespace tessera

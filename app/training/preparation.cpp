@@ -12,10 +12,9 @@
 #include "app/cli/gpus.hpp"
 #include "app/cli/memory.hpp"
 #include "app/cli/threads.hpp"
+#include "app/training/given_weights.hpp"
 #include "io/checkpoint/folder.hpp"
-#include "io/checkpoint/reader.hpp"
 #include "io/checkpoint/storage.hpp"
-#include "io/convert/hf_folder.hpp"
 #include "io/data/file_set.hpp"
 #include "io/files/text_file.hpp"
 #include "io/metrics/console.hpp"
@@ -32,11 +31,13 @@ std::int64_t total(const std::vector<CutCorpus>& corpora, const Count& count) {
   return std::transform_reduce(corpora.begin(), corpora.end(), std::int64_t{0}, std::plus<>(), count);
 }
 
-/// Adds a problem if the tokenizer beside a token file, with which it was made, differs from the deck's.
-void refuse_another_tokenizer(const Prepared& run, const std::filesystem::path& file, Problems& problems) {
+/// Notes the tokenizer beside a token file, with which it was made, and adds a problem if it differs from the deck's.
+void note_tokenizer(Prepared& run, const std::filesystem::path& file, Problems& problems) {
   const std::filesystem::path beside = file.parent_path() / tokenizer_file;
   std::error_code absent;
-  if (run.tokenizer && std::filesystem::exists(beside, absent) && read_text_file(beside) != run.tokenizer->text())
+  if (run.deck.config.data.kind == DataKind::text || !std::filesystem::exists(beside, absent)) return;
+  if (run.made_with.empty()) run.made_with = beside;
+  if (run.tokenizer && read_text_file(beside) != run.tokenizer->text())
     problems.add(Exit::file, run.deck.provenance.located(
                                  {{"data.tokenizer"}, fmt::format("is not the one that {} was made with, {}",
                                                                   file.string(), beside.string())}));
@@ -54,14 +55,14 @@ void examine_corpus(const Prepared& run, const char* key, const std::string& nam
 
 /// Opens the corpus of some of the deck's patterns and cuts it by `cut`; empty if there are problems.
 template <class Cut>
-std::optional<CutCorpus> corpus_of(const Prepared& run, const char* key, const std::vector<std::string>& patterns,
+std::optional<CutCorpus> corpus_of(Prepared& run, const char* key, const std::vector<std::string>& patterns,
                                    const std::string& name, Problems& problems, const Cut& cut) {
   const RunConfig& config = run.deck.config;
   std::vector<Finding> findings;
   auto files = list_files({config.data.root.get(), patterns, config.checkpoint.dir.get(), key}, findings);
   for (const Finding& finding : findings) problems.add(Exit::file, run.deck.provenance.located(finding));
   if (!findings.empty()) return std::nullopt;
-  for (const std::filesystem::path& file : files) refuse_another_tokenizer(run, file, problems);
+  for (const std::filesystem::path& file : files) note_tokenizer(run, file, problems);
   std::optional<CutCorpus> made;
   examine_corpus(run, key, name, problems, [&](Problems& found) {
     const bool text = config.data.kind == DataKind::text;
@@ -189,18 +190,22 @@ void check_file(const char* key, const std::string& path, const char* beginning,
     fs::remove(path, absent);
 }
 
-/// Checks that there is what a run that begins takes its weights from.
-void check_given_weights(const Prepared& run, Problems& problems) {
+/// Opens what a run that begins takes its weights from, and compares it with the run, if that has a plan.
+void check_given_weights(Prepared& run, Problems& problems) {
   const CheckpointConfig& checkpoint = run.deck.config.checkpoint;
   bool begins = false;
   attempt(problems, [&] { begins = step_folders(checkpoint.dir.get()).empty(); });
+  if (!begins || checkpoint.init_from.empty()) return;
   Problems found;
-  attempt(found, [&] {
-    if (begins && !checkpoint.init_from.empty() && !is_hf_folder(checkpoint.init_from))
-      find_checkpoint(checkpoint.init_from);
-  });
+  std::optional<GivenWeights> given;
+  attempt(found, [&] { given = open_weights(checkpoint.init_from); });
   for (const Problem& problem : found.list())
     problems.add(problem.code, run.deck.provenance.located({{"checkpoint.init_from"}, problem.text}));
+  if (!given || !run.plan) return;
+  GivenStart start = start_from(*given, run);
+  problems.add(start.problems);
+  run.told = std::move(start.told);
+  if (!given->told.empty()) run.told.insert(run.told.begin(), given->told);
 }
 
 }  // namespace
@@ -229,9 +234,9 @@ Prepared examine(const std::string& deck, const std::vector<Override>& overrides
   read_corpus(run, problems);
   check_run_directory(config.checkpoint.dir.get(), problems);
   check_debug_files(config, problems);
-  check_given_weights(run, problems);
   if (refused.empty())
     attempt(problems, [&] { problems.add(problems_with_memory(run.plan.emplace(resolve_largest(config, ranks)))); });
+  check_given_weights(run, problems);
   problems.raise();
   return run;
 }

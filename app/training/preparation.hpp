@@ -1,4 +1,5 @@
 #pragma once
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -42,7 +43,9 @@ struct Prepared {
   Batches batches() const;
   /// The encoding of prompts and samples as text. Valid as long as this object.
   const TextEncoding& encoding() const;
-  int gpu = -1;  ///< own_gpu()
+  int gpu = -1;                     ///< own_gpu()
+  std::filesystem::path made_with;  ///< the tokenizer.json beside the token files; empty if there is none
+  std::vector<std::string> told;    ///< of checkpoint.init_from, where the run begins with it: a line each
 };
 
 /// Prepares without a launch (validate, plan). Throws at once all problems with a run on `ranks` ranks that one process

@@ -53,7 +53,7 @@ Changes changes_against(const PreparedRun& run, const RunRequest& request, const
 }
 
 PreparedRun prepare(const RunRequest& request, const Mpi& mpi, Control& control) {
-  PreparedRun run{prepare(request.deck, request.overrides, Task::training, mpi, control), {}, {}, {}, {}, {}};
+  PreparedRun run{prepare(request.deck, request.overrides, Task::training, mpi, control), {}, {}, {}, {}, {}, {}};
   const RunConfig& config = run.deck.config;
   const std::filesystem::path directory = config.checkpoint.dir.get();
   // Checkpoints are searched for with the lock held. A directory that does not exist has none.
@@ -66,7 +66,10 @@ PreparedRun prepare(const RunRequest& request, const Mpi& mpi, Control& control)
   if (!run.beginnings.empty()) run.changes = changes_against(run, request, run.beginnings.front(), problems);
   if (run.beginnings.empty() && !config.checkpoint.init_from.empty()) {
     run.given = starting_weights(run.deck, control, run.parallel.get());
-    problems.add(problems_with_starting(*run.given, run.deck, *run.plan));
+    GivenStart start = start_from(*run.given, run);
+    problems.add(start.problems);
+    run.told = std::move(start.told);
+    run.companions = std::move(start.companions);
   }
   if (mpi.rank() == 0) check_debug_files(config, problems);
   control.agree(problems);

@@ -25,6 +25,7 @@ struct PreparedRun : Prepared {
   Changes changes;                                ///< since the first of `beginnings` was saved
   std::unique_ptr<hdf5::Parallel> parallel;       ///< with checkpoint.io mpio
   std::optional<GivenWeights> given;              ///< without `beginnings`: weights to start from, if not drawn ones
+  Companions companions;                          ///< of `given`, that go on with the run
 };
 
 /// Prepares a run: reads the deck and its corpora, finds the checkpoints to resume from, and makes and locks the run

@@ -87,6 +87,15 @@ std::int64_t kept_step(const Checkpoint& checkpoint, const fs::path& run, Contro
   return control.max(own) != 0 ? step : -1;
 }
 
+/// A checkpoint's companions, on rank 0, which alone writes files like them. Collective over the world.
+Companions companions_of(const Checkpoint& checkpoint, Control& control) {
+  Companions companions;
+  Problems problems;
+  if (control.rank() == 0) attempt(problems, [&] { companions = checkpoint.companions(); });
+  control.agree(problems);
+  return companions;
+}
+
 /// The changes that a checkpoint records; only rank 0 opens the file. Collective over the world.
 std::string changes_of(const Checkpoint& checkpoint, Control& control) {
   std::string changes;
@@ -103,7 +112,7 @@ Parent resume_from(const std::vector<fs::path>& candidates, const fs::path& run,
   for (std::size_t i = 0;; ++i) try {
       const Checkpoint checkpoint(candidates[i], control, parallel);
       training.restore([&](StateDict& state) { load(checkpoint, state, device, control); });
-      return {candidates[i], checkpoint.manifest(), changes_of(checkpoint, control),
+      return {candidates[i], checkpoint.manifest(), changes_of(checkpoint, control), companions_of(checkpoint, control),
               kept_step(checkpoint, run, control)};
     } catch (const Error& error) {
       // All ranks throw the same error, so that all try the next checkpoint.

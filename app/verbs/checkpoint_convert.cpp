@@ -39,6 +39,7 @@ int run_checkpoint_convert(const CheckpointConvertOptions& options) {
   convert.program.command_line = fmt::format("{}", fmt::join(options.command_line, " "));
   convert.program.hosts = this_host();
   const ConvertReport report = convert_checkpoint(convert);
+  for (const std::string& line : report.told) fmt::print(stderr, "{}\n", line);
   fmt::print("{}\n", options.format == Format::json ? report.json() : report.text());
   return 0;
 }

@@ -16,9 +16,8 @@
 #include "app/verbs/verbs.hpp"
 #include "core/comm/make_on_all.hpp"
 #include "core/step/decoder.hpp"
-#include "io/checkpoint/storage.hpp"
+#include "io/convert/hf_companions.hpp"
 #include "io/data/utf8.hpp"
-#include "io/files/text_file.hpp"
 #include "io/metrics/console.hpp"
 #include "io/text/tokenizer.hpp"
 #include "kernels/base/runtime.hpp"
@@ -42,6 +41,7 @@ std::string place_of_weights(const std::string& model) {
 std::unique_ptr<TextEncoding> encoding_of(const GivenWeights& given) {
   std::error_code error;
   if (const fs::path path = given.path / tokenizer_file; fs::exists(path, error)) {
+    if (!fs::is_regular_file(path, error)) throw Error(Exit::file, path.string() + ": is no file");
     auto tokenizer = std::make_unique<Tokenizer>(path);
     if (const std::int64_t vocab = given.config.model.vocab; tokenizer->vocabulary() > vocab)
       throw Error(Exit::file, fmt::format("{}: has {} tokens, and the model a vocabulary of {}: is it another model's?",
@@ -52,20 +52,27 @@ std::unique_ptr<TextEncoding> encoding_of(const GivenWeights& given) {
   return nullptr;
 }
 
-/// Tokens that end a text: those of a Hugging Face folder if it gives any, else the encoding's.
-std::set<std::int32_t> ends_of(const GivenWeights& given, const TextEncoding* encoding) {
-  std::set<std::int32_t> ends;
-  std::error_code error;
-  for (const char* name : {"generation_config.json", "config.json"}) {
-    const fs::path path = given.path / name;
-    if (!ends.empty() || !fs::exists(path, error)) continue;
-    const Json json = Json::parse(read_text_file(path), nullptr, false);
-    const Json end = json.is_object() ? json.value("eos_token_id", Json()) : Json();
-    for (const Json& id : end.is_array() ? end : Json::array({end}))
-      if (id.is_number_integer()) ends.insert(id.get<std::int32_t>());
-  }
-  if (ends.empty() && encoding && encoding->end_of_text()) ends.insert(*encoding->end_of_text());
-  return ends;
+/// The same where the prompt is ids: then a tokenizer that cannot be read only leaves the answer without text, which
+/// `missing` explains.
+std::unique_ptr<TextEncoding> encoding_if_readable(const GivenWeights& given, std::string& missing) try {
+  return encoding_of(given);
+} catch (const Error& error) {
+  missing = fmt::format("{}\nthe answer is ids without text\n", error.what());
+  return nullptr;
+}
+
+/// Tokens that end a text. A tokenizer.json that cannot be read says of none.
+std::set<std::int32_t> ends_of(const GivenWeights& given) {
+  const auto text = [&](const char* name) {
+    try {
+      return given.companion(name);
+    } catch (const Error&) {
+      if (name != std::string_view(tokenizer_file)) throw;
+      return std::optional<std::string>();
+    }
+  };
+  const std::vector<std::int32_t> ends = end_ids(text, given.path);
+  return {ends.begin(), ends.end()};
 }
 
 /// The prompt: text, or ids, to be continued.
@@ -180,11 +187,13 @@ int generate(const GenerateOptions& options, Mpi& mpi, Control& control) {
   Runtime::plan_for(static_cast<int>(given.config.run.threads.get()));
   std::unique_ptr<TextEncoding> encoding;
   std::set<std::int32_t> ends;
+  std::string missing;
   attempt(problems, [&] {
-    encoding = encoding_of(given);
-    ends = ends_of(given, encoding.get());
+    encoding = options.prompt_ids.empty() ? encoding_of(given) : encoding_if_readable(given, missing);
+    ends = ends_of(given);
   });
   control.agree(problems);
+  if (mpi.rank() == 0) fmt::print(stderr, "{}", missing);
   const Prompt prompt = prompt_of(options, given, encoding.get(), control);
   std::int64_t count = 0;
   attempt(problems, [&] { count = count_of(options, given, prompt); });

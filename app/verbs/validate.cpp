@@ -11,6 +11,7 @@ int run_validate(const ValidateOptions& options) {
   const Prepared run = examine(options.deck, options.overrides, static_cast<int>(options.ranks));
   for (const Finding& finding : advise(run.deck.config))
     fmt::print(stderr, "{} (allowed)\n", run.deck.provenance.located(finding));
+  for (const std::string& line : run.told) fmt::print(stderr, "{}\n", line);
   fmt::print("{}# corpus:   {}\n", resolved_text(run.deck), corpus_text(run));  // a comment: the output is a deck
   return 0;
 }

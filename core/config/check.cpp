@@ -212,6 +212,16 @@ void check_checkpoint(const RunConfig& config, Findings& found) {
                      "is made by the ranks together while training waits: leave quantized or async out"});
 }
 
+/// Keys that say how a run begins with init_from, without it.
+void advise_beginning(const CheckpointConfig& checkpoint, Findings& found) {
+  if (!checkpoint.init_from.empty()) return;
+  for (const auto& [key, given] : {std::pair("checkpoint.init_missing", !checkpoint.init_missing.empty()),
+                                   std::pair("checkpoint.init_rows", !checkpoint.init_rows.empty()),
+                                   std::pair("checkpoint.init_ignore_extra", checkpoint.init_ignore_extra),
+                                   std::pair("checkpoint.init_other_tokenizer", checkpoint.init_other_tokenizer)})
+    if (given) found.push_back({{key, "checkpoint.init_from"}, "has an effect only with init_from"});
+}
+
 }  // namespace
 
 std::string batch_advice(const BatchConfig& batch, std::int64_t ranks) {
@@ -283,10 +293,7 @@ Findings advise(const RunConfig& config) {
       found.push_back({{other.key, "optimizer.matrices"}, "has an effect only with matrices: muon"});
   if (!config.recompute.modules.get().empty() && config.recompute.mode != RecomputeMode::selective)
     found.push_back({{"recompute.modules", "recompute.mode"}, "has an effect only with mode selective"});
-  if (config.checkpoint.init_from.empty() && !config.checkpoint.init_missing.empty())
-    found.push_back({{"checkpoint.init_missing", "checkpoint.init_from"}, "has an effect only with init_from"});
-  if (config.checkpoint.init_from.empty() && config.checkpoint.init_ignore_extra)
-    found.push_back({{"checkpoint.init_ignore_extra", "checkpoint.init_from"}, "has an effect only with init_from"});
+  advise_beginning(config.checkpoint, found);
   if (plain &&
       (config.precision.quantize_head || config.precision.bf16_first > 0 || config.precision.bf16_last > 0))
     found.push_back({{"precision.recipe", "precision.quantize_head", "precision.bf16_first", "precision.bf16_last"},

@@ -410,7 +410,9 @@ struct CheckpointConfig {
   bool quantized = false;
   std::string init_from;
   std::vector<std::string> init_missing;
+  std::vector<std::string> init_rows;
   bool init_ignore_extra = false;
+  bool init_other_tokenizer = false;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
@@ -436,8 +438,13 @@ struct CheckpointConfig {
           "drawn");
     v.key("init_missing", self.init_missing, Text::line_or_empty, may_change,
           "Weights, by name, that init_from may lack: they start as drawn");
+    v.key("init_rows", self.init_rows, Text::line_or_empty, may_change,
+          "Weights with a row a token or position, by name, that may have fewer rows in init_from: further ones start "
+          "as drawn");
     v.key("init_ignore_extra", self.init_ignore_extra, OneOf(), may_change,
           "Pass over weights of init_from that the model does not have");
+    v.key("init_other_tokenizer", self.init_other_tokenizer, OneOf(), may_change,
+          "Take weights that were trained with another tokenizer than this run's: a row then stands for another token");
   }
   bool operator==(const CheckpointConfig&) const = default;
 };

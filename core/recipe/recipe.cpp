@@ -1,5 +1,7 @@
 #include "core/recipe/recipe.hpp"
 
+#include <algorithm>
+
 #include "kernels/formats/registry.hpp"
 
 namespace tessera {
@@ -19,6 +21,9 @@ constexpr Recipe table[] = {
     quantized<formats::Mxfp8Tiles, formats::Mxfp8>(32, 32, 32),
     quantized<formats::Nvfp4, formats::Nvfp4OneD>(16, 16, 16),
 };
+static_assert(std::ranges::all_of(table, is_whole),
+              "A recipe names the formats of weights, activations and gradients, or none of them: products of which "
+              "one side alone is quantized do not exist, and such a row would train in bf16 without a word.");
 }  // namespace
 
 std::string_view name_of(const WeightFormat& format) {

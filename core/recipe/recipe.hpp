@@ -23,7 +23,7 @@ std::string_view name_of(const WeightFormat& format);
 std::int64_t data_bytes(const WeightFormat& format, ElementIndex elements);
 
 /// The number formats in which a run computes: one row of the table. To add a recipe, add a row; no other code asks for
-/// a recipe's name.
+/// a recipe's name. Weights, activations and gradients are quantized all or none: see is_whole().
 struct Recipe {
   std::string_view name;
   WeightFormat weight;                           ///< format of quantized weights; all others have weight.plain
@@ -32,6 +32,13 @@ struct Recipe {
   std::int64_t rows = 1;                         ///< divides the rows of every dense product in training
   std::int64_t expert_rows = 1;                  ///< divides the row at which each expert begins
 };
+
+/// Whether a row quantizes weights, activations and gradients, or none of them. Products of quantized activations with
+/// plain weights, or of quantized weights with plain gradients, do not exist: such a row would train in plain values.
+constexpr bool is_whole(const Recipe& recipe) {
+  const bool codes = recipe.weight.codes.has_value();
+  return recipe.activation.has_value() == codes && recipe.gradient.has_value() == codes;
+}
 
 /// The whole table.
 std::span<const Recipe> recipes();

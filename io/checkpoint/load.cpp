@@ -41,9 +41,16 @@ bool takes_first_rows(const StoredTensor& found, const StateTensor& wanted) {
   return positions && found.shape[1] == wanted.shape[1] && found.shape[0] > wanted.shape[0];
 }
 
+/// Whether a tensor takes the rows of a smaller one, and keeps its further rows.
+bool takes_rows_of(const StoredTensor& found, const StateTensor& wanted, const std::vector<std::string>& may_grow) {
+  const bool rows = found.shape.rank() == 2 && wanted.shape.rank() == 2 && found.shape[1] == wanted.shape[1];
+  return rows && found.shape[0] < wanted.shape[0] && std::ranges::find(may_grow, wanted.name) != may_grow.end();
+}
+
 /// Why a tensor cannot take the values of its counterpart; empty: it can.
-std::string misfit(const StoredTensor& found, const StateTensor& wanted, Widening widening) {
-  if (found.shape != wanted.shape && !(widening == Widening::bf16_to_fp32 && takes_first_rows(found, wanted)))
+std::string misfit(const StoredTensor& found, const StateTensor& wanted, Widening widening, const Fit& fit) {
+  if (found.shape != wanted.shape && !(widening == Widening::bf16_to_fp32 && takes_first_rows(found, wanted)) &&
+      !takes_rows_of(found, wanted, fit.may_grow))
     return fmt::format("shape: {} is {}, the model has {}", wanted.path(), found.shape.text(), wanted.shape.text());
   const bool widens = widening == Widening::bf16_to_fp32 && found.type == DType::bf16 && wanted.type == DType::f32;
   if (found.type != wanted.type && !widens)
@@ -62,13 +69,12 @@ std::string missing(const TensorSource& source, const StateTensor& wanted) {
 
 /// Differences between the tensors wanted and their counterparts, a line each.
 std::vector<std::string> differences(const TensorSource& source, const std::vector<StateTensor>& wanted,
-                                     const StoredTensors& found, Widening widening,
-                                     const std::vector<std::string>& may_miss) {
+                                     const StoredTensors& found, Widening widening, const Fit& fit) {
   std::vector<std::string> lines;
   for (std::size_t i = 0; i < wanted.size(); ++i)
     if (found[i])
-      lines.push_back(misfit(*found[i], wanted[i], widening));
-    else if (std::ranges::find(may_miss, wanted[i].name) == may_miss.end())
+      lines.push_back(misfit(*found[i], wanted[i], widening, fit));
+    else if (std::ranges::find(fit.may_miss, wanted[i].name) == fit.may_miss.end())
       lines.push_back(missing(source, wanted[i]));
   std::erase(lines, "");
   return lines;
@@ -125,7 +131,7 @@ void load_tensors(const TensorSource& source, const StoredTensors& found, StateD
   control.agree(problems);
   control.sum(digests.data(), static_cast<int>(digests.size()));
   for (std::size_t i = 0; i < digests.size() && source.has_digests(); ++i)
-    if (found[i] && found[i]->shape == state.tensors[i].shape && digests[i] != found[i]->digest)
+    if (found[i] && found[i]->shape.elements() <= state.tensors[i].shape.elements() && digests[i] != found[i]->digest)
       problems.add(Exit::file,
                    fmt::format("{}: {} holds other bytes than were saved", source.name(), state.tensors[i].path()));
   control.agree(problems);
@@ -135,7 +141,7 @@ void load_tensors(const TensorSource& source, const StoredTensors& found, StateD
 
 std::vector<std::string> misfits(const TensorSource& source, const std::vector<StateTensor>& wanted, const Fit& fit) {
   const StoredTensors found = counterparts(source, wanted);
-  std::vector<std::string> lines = differences(source, wanted, found, Widening::bf16_to_fp32, fit.may_miss);
+  std::vector<std::string> lines = differences(source, wanted, found, Widening::bf16_to_fp32, fit);
   for (const StoredTensor* tensor : extra(source, found))
     if (fit.extra == Fit::Extra::refused && tensor->slot == "model") lines.push_back("extra: " + tensor->path());
   return lines;

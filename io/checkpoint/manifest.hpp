@@ -8,6 +8,7 @@
 
 #include "core/config/config.hpp"
 #include "core/state/state_dict.hpp"
+#include "io/checkpoint/companions.hpp"
 
 namespace tessera {
 
@@ -33,7 +34,7 @@ struct Origin {
   OptimizerConfig optimizer;          ///< needed for its schedule
   std::string changes;                ///< by `train --allow-change` so far: "step N: key: before -> now", a line each
   std::string library_plans;          ///< to_text() of LibraryPlans
-  std::string tokenizer = {};         ///< tokenizer.json, or empty
+  Companions companions = {};
 };
 
 /// The file_type that every file of a checkpoint but the deck has.

@@ -129,8 +129,10 @@ void Checkpoint::read_structure() {
 
 std::string Checkpoint::deck() const { return read_text_file(folder_ / deck_file); }
 
-std::string Checkpoint::tokenizer() const {
-  return manifest_.files.contains(tokenizer_file) ? read_text_file(folder_ / tokenizer_file) : "";
+Companions Checkpoint::companions() const {
+  Companions found = companions_in(folder_);
+  std::erase_if(found, [&](const auto& file) { return !manifest_.files.contains(file.first); });
+  return found;
 }
 
 std::string Checkpoint::library_plans() const { return provenance("library_plans"); }

@@ -30,8 +30,7 @@ class Checkpoint final : public TensorSource {
   const std::vector<StoredTensor>& tensors() const override { return tensors_; }
   bool has_digests() const override { return true; }
   std::string deck() const;
-  /// The tokenizer.json of the run; empty if it has none.
-  std::string tokenizer() const;
+  Companions companions() const;
   /// The text of LibraryPlans; empty if the libraries had no choice, and in format 1.0.
   std::string library_plans() const;
   std::string changes() const;  ///< Origin::changes; empty before format 1.4
@@ -62,6 +61,7 @@ class Checkpoint final : public TensorSource {
 /// How a source may differ from the weights that are to take its values.
 struct Fit {
   std::vector<std::string> may_miss;  ///< tensors that keep their values if the source has none of the name
+  std::vector<std::string> may_grow;  ///< tensors that may have fewer rows there: the further rows keep their values
   enum class Extra { refused, ignored } extra = Extra::refused;
 };
 

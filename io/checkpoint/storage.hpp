@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/layout/param.hpp"
+#include "io/checkpoint/companions.hpp"
 
 namespace tessera {
 
@@ -13,7 +14,6 @@ inline constexpr const char* optimizer_file = "optimizer.h5";
 inline constexpr const char* quantized_file = "quantized.h5";  ///< made from model_file; holds no tensor of the state
 inline constexpr const char* deck_file = "deck.yaml";
 inline constexpr const char* manifest_file = "manifest.json";
-inline constexpr const char* tokenizer_file = "tokenizer.json";
 inline constexpr const char* integrity_table = "/integrity/table";
 inline constexpr const char* integrity_places = "/integrity/places";
 

@@ -112,7 +112,7 @@ void CheckpointFiles::create() const {
 void CheckpointFiles::reserve() const {
   constexpr std::int64_t header = 2048;  // bytes per dataset: object header, attributes, link and row; 700 as measured
   const std::size_t texts = origin_.deck.size() + origin_.command_line.size() + origin_.hosts.size() +
-                            origin_.changes.size() + origin_.library_plans.size() + origin_.tokenizer.size();
+                            origin_.changes.size() + origin_.library_plans.size() + bytes_of(origin_.companions);
   for (const File& file : files_) {
     std::int64_t bytes = (std::int64_t{64} << 10) + 2 * static_cast<std::int64_t>(texts) +
                          static_cast<std::int64_t>(file.datasets) * header;
@@ -202,9 +202,9 @@ void CheckpointFiles::complete(const char* derived) const {
   manifest.world_size = origin_.world_size;
   manifest.experts = origin_.experts;
   manifest.files[deck_file] = 0;
-  if (!origin_.tokenizer.empty()) {
-    replace_text_file(folder_ / tokenizer_file, origin_.tokenizer);
-    manifest.files[tokenizer_file] = 0;
+  for (const auto& [name, bytes] : origin_.companions) {
+    replace_text_file(folder_ / name, bytes);
+    manifest.files[name] = 0;
   }
   for (const File& file : files_) manifest.structures[file.path.filename().string()] = structure_of(file);
   if (derived) manifest.structures[derived] = structure_of({folder_ / derived, {}});

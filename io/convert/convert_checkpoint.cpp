@@ -7,6 +7,7 @@
 
 #include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/reader.hpp"
+#include "io/convert/hf_companions.hpp"
 #include "io/convert/hf_folder.hpp"
 #include "io/metrics/console.hpp"
 
@@ -25,6 +26,7 @@ std::unique_ptr<ModelReader> source_of(const ConvertOptions& options) {
 ModelFacts facts_of(const ConvertOptions& options, const ModelFacts& source) {
   ModelFacts facts = source;
   Origin& origin = facts.origin;
+  if (is_hf_folder(options.from)) origin.companions = hf_companions(options.from);
   origin.version = options.program.version;
   origin.git_sha = options.program.git_sha;
   origin.libraries = options.program.libraries;
@@ -35,6 +37,20 @@ ModelFacts facts_of(const ConvertOptions& options, const ModelFacts& source) {
     if (tensor.slot == "model")
       tensor.type = options.type.value_or(options.target == Target::safetensors ? tensor.type : DType::f32);
   return facts;
+}
+
+/// Lines for the user: what the source tells, and what a folder for other programs lacks.
+std::vector<std::string> told_of(const ConvertOptions& options, const ModelFacts& facts) {
+  std::vector<std::string> lines;
+  if (!facts.told.empty()) lines.push_back(facts.told);
+  if (options.target == Target::tessera || facts.origin.companions.contains(tokenizer_file)) return lines;
+  const std::string to = options.to.string();
+  if (facts.data == DataKind::text)
+    lines.push_back(to + ": has no tokenizer, since this model's tokens are the bytes of a text: AutoTokenizer finds "
+                         "none; give transformers the bytes as ids");
+  else
+    lines.push_back(fmt::format("{}: has no tokenizer, since the source has no {}", to, tokenizer_file));
+  return lines;
 }
 
 std::unique_ptr<ModelWriter> target_of(const ConvertOptions& options, const ModelFacts& facts) {
@@ -55,6 +71,7 @@ ConvertReport convert_checkpoint(const ConvertOptions& options) {
   report.step = facts.counters.step;
   report.tensors = std::ssize(facts.tensors);
   report.experts = facts.origin.experts;
+  report.told = told_of(options, facts);
   std::vector<std::byte> read, written;
   for (std::size_t i = 0; i < facts.tensors.size(); ++i) {
     const DType from = source->facts().tensors[i].type, to = facts.tensors[i].type;

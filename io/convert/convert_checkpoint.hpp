@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "io/convert/stored_model.hpp"
 
@@ -35,6 +36,7 @@ struct ConvertReport {
   ExpertWeights experts = ExpertWeights::single;  ///< layout in a new checkpoint
   DType type = DType::f32;                        ///< type of the weights
   std::optional<std::string> content_digest;      ///< of a new checkpoint
+  std::vector<std::string> told;                  ///< what a user should know besides, a line each
   std::string json() const;
   std::string text() const;
 };

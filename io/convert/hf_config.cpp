@@ -7,8 +7,7 @@
 #include <set>
 
 #include "core/config/value.hpp"
-#include "io/files/posix_file.hpp"
-#include "io/files/text_file.hpp"
+#include "io/convert/json_file.hpp"
 
 namespace tessera {
 namespace {
@@ -61,13 +60,53 @@ constexpr std::string_view inert[] = {"_attn_implementation_autoset",
                                       "unk_token_id",
                                       "use_cache"};
 
+/// A key that other programs add and that affects nothing that is computed: whatever its value, or with one value.
+struct Harmless {
+  std::string_view key;  ///< with a '*' at its end: all that begin like this
+  std::optional<Json> value = {};
+};
+/// The further keys that are taken, and told: notes of the programs that wrote or trained the model, the choice among
+/// kernels of one result, what text generation draws by, and values that say "none".
+const std::vector<Harmless>& harmless() {
+  static const std::vector<Harmless> list = [] {
+    std::vector<Harmless> keys;
+    for (const char* note : {"_attn_implementation", "_attn_implementation_internal", "_commit_hash",
+                             "_flash_attn_2_enabled", "_from_model_config", "transformers.js_config",
+                             "is_llama_config", "unsloth_*", "trl_*", "peft_version",
+                             "model_name", "license", "library_name", "base_model", "tags", "max_sequence_length",
+                             "model_max_length", "bos_token", "eos_token", "pad_token", "unk_token", "vocab_file",
+                             "use_flash_attn", "use_flash_attention", "attn_implementation", "onnx*",
+                             "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "max_length",
+                             "min_length", "max_new_tokens", "do_sample", "early_stopping", "num_beams",
+                             "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p", "typical_p",
+                             "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
+                             "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences",
+                             "output_scores", "return_dict_in_generate", "remove_invalid_values",
+                             "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens", "prefix",
+                             "embedding_dropout", "hidden_dropout", "classifier_dropout", "dropout",
+                             "neftune_noise_alpha", "tf_legacy_loss"})
+      keys.push_back({note});
+    for (const char* none : {"rope_interleaved", "use_qk_norm", "qk_layernorm", "use_mrope",
+                             "attention_bias", "mlp_bias", "add_cross_attention", "parallel_attn", "alibi"})
+      keys.push_back({none, false});
+    for (const char* one : {"partial_rotary_factor", "rotary_pct", "embedding_multiplier", "residual_multiplier",
+                            "logits_scaling", "logit_scale"})
+      keys.push_back({one, 1.0});
+    return keys;
+  }();
+  return list;
+}
+bool is_harmless(std::string_view key, const Json& value) {
+  return std::ranges::any_of(harmless(), [&](const Harmless& known) {
+    const bool begins = known.key.ends_with('*') && key.starts_with(known.key.substr(0, known.key.size() - 1));
+    return (begins || key == known.key) && (!known.value || *known.value == value);
+  });
+}
+
 /// Reads config.json key by key. Absent keys get transformers' defaults. Collects all complaints for finish().
 class Reader {
  public:
-  explicit Reader(const std::filesystem::path& path)
-      : path_(path), json_(Json::parse(read_text_file(path), nullptr, false)) {
-    if (!json_.is_object()) throw Error(Exit::file, path.string() + ": is no JSON object");
-  }
+  explicit Reader(const std::filesystem::path& path) : path_(path), json_(read_json_object(path)) {}
 
   void refuse(const std::string& key, const std::string& why) {
     problems_.add(Exit::file, path_.string() + ": " + key + ": " + why);
@@ -117,19 +156,32 @@ class Reader {
            fmt::format("{}{}, and this program's models have {}", value.dump(), has(key) ? "" : " by default", list));
   }
   const Json& operator[](const std::string& key) { return json_[key]; }
+  /// Adds what a user should know of a model that is taken.
+  void tell(const std::string& what) { told_ += (told_.empty() ? "" : "; ") + what; }
 
-  /// Throws Error{file} with all complaints, and with the keys that nothing has read.
-  void finish() {
-    for (const auto& [key, value] : json_.items())
-      if (!value.is_null() && !seen_.contains(key) && std::ranges::find(inert, key) == std::end(inert))
-        refuse(key, "unknown here; the model may depend on it");
+  /// Throws Error{file} with all complaints, and with the keys that nothing has read and that may matter. Returns what
+  /// a user should know, as one line, or nothing.
+  std::string finish() {
+    std::string passed;
+    for (const auto& [key, value] : json_.items()) {
+      if (value.is_null() || seen_.contains(key) || std::ranges::find(inert, key) != std::end(inert)) continue;
+      if (is_harmless(key, value))
+        passed += (passed.empty() ? "" : ", ") + key;
+      else
+        refuse(key, value.dump().substr(0, 60) +
+                        ": unknown here, and the model may depend on it; a key that does not matter may be taken out "
+                        "of a copy of the folder");
+    }
     problems_.raise();
+    if (!passed.empty()) tell("passed over, since they change nothing that is computed: " + passed);
+    return told_.empty() ? "" : path_.string() + ": " + told_;
   }
 
  private:
   std::filesystem::path path_;
   Json json_;
   std::set<std::string> seen_;
+  std::string told_;
   Problems problems_;
 };
 
@@ -242,13 +294,7 @@ ModelConfig of_mistral_sizes(Reader& reader, double rope_base, double eps) {
   return model;
 }
 
-ModelConfig mistral(Reader& reader) {
-  ModelConfig model = of_mistral_sizes(reader, 10000, 1e-6);
-  if (!reader.says_null("sliding_window")) reader.expect("sliding_window", 4096, {nullptr});
-  return model;
-}
-
-/// Reads Qwen 2 and 3, whose keys of attention windows count only with use_sliding_window.
+/// Reads Qwen 2 and 3.
 ModelConfig qwen(Reader& reader, Family family) {
   ModelConfig model = rotary(reader, 10000, 1e-6);
   model.kv_heads = reader.size("num_key_value_heads", 32);
@@ -261,24 +307,51 @@ ModelConfig qwen(Reader& reader, Family family) {
     if (!model.head_dim.known()) model.head_dim = 128;
     reader.expect("attention_bias", false, {false});
   }
-  reader.expect("use_sliding_window", false, {false});
-  for (const char* key : {"sliding_window", "max_window_layers"}) reader.has(key);
-  if (reader.has("layer_types"))
-    for (const Json& type : reader["layer_types"])
-      if (type != "full_attention")
-        reader.refuse("layer_types", type.dump() + ": every layer here sees the whole text");
   return model;
 }
 
 ModelConfig mixtral(Reader& reader) {
   ModelConfig model = of_mistral_sizes(reader, 1e6, 1e-5);
-  reader.expect("sliding_window", nullptr, {nullptr});
   MoeConfig moe;
   moe.experts = reader.size("num_local_experts", 8);
   moe.top_k = reader.size("num_experts_per_tok", 2);
   moe.renormalize = true;
   model.moe = moe;
   return model;
+}
+
+/// Whether some layers let a token see only those within its window, by use_sliding_window, layer_types and Qwen's
+/// max_window_layers.
+bool some_layers_slide(Reader& reader, Family family, std::int64_t layers) {
+  const bool qwen = family == Family::qwen2 || family == Family::qwen3;
+  bool slide = reader.truth("use_sliding_window", !qwen);
+  const double whole = reader.number("max_window_layers", 28);  // the layers before it see all
+  if (qwen && whole >= static_cast<double>(layers)) slide = false;
+  if (!reader.has("layer_types")) return slide;
+  const Json& types = reader["layer_types"];
+  bool listed = false;
+  for (const Json& type : types.is_array() ? types : Json::array({types})) {
+    if (type != "full_attention" && type != "sliding_attention")
+      reader.refuse("layer_types", type.dump() + ": layers here see the whole text, or a window as long as it");
+    listed = listed || type == "sliding_attention";
+  }
+  return listed;
+}
+
+/// Reads the window within which a token sees others. One as long as the model's sequences changes nothing; with a
+/// shorter one the model has the window's length. Returns the length of such a window; 0: none.
+std::int64_t read_window(Reader& reader, Family family, ModelConfig& model) {
+  const bool usual = family == Family::mistral && !reader.says_null("sliding_window");
+  const bool has = reader.has("sliding_window");
+  const bool slides = some_layers_slide(reader, family, model.layers);
+  if (!slides || (!has && !usual)) return 0;
+  const std::int64_t window = reader.size("sliding_window", 4096);
+  if (window >= model.seq_len) return 0;
+  reader.tell(fmt::format("sliding_window is {}, and max_position_embeddings {}: taken as a model of sequences of {}, "
+                          "within which a window changes nothing",
+                          window, model.seq_len, window));
+  model.seq_len = window;
+  return window;
 }
 
 RunConfig run_of(const ModelConfig& model, const std::string& name) {
@@ -311,19 +384,19 @@ ForeignModel read_hf_config(const std::filesystem::path& path) {
     throw Error(Exit::file, fmt::format("{}: model_type: \"{}\", and this program reads gpt2, llama, mistral, mixtral, "
                                         "qwen2 and qwen3",
                                         path.string(), type));
-  const ModelConfig model = *family == Family::gpt2      ? gpt2(reader)
-                            : *family == Family::llama   ? llama(reader)
-                            : *family == Family::mistral ? mistral(reader)
-                            : *family == Family::mixtral ? mixtral(reader)
-                                                         : qwen(reader, *family);
+  ModelConfig model = *family == Family::gpt2      ? gpt2(reader)
+                      : *family == Family::llama   ? llama(reader)
+                      : *family == Family::mistral ? of_mistral_sizes(reader, 10000, 1e-6)
+                      : *family == Family::mixtral ? mixtral(reader)
+                                                   : qwen(reader, *family);
+  const std::int64_t window = *family == Family::gpt2 ? 0 : read_window(reader, *family, model);
   for (const char* key : {"is_decoder", "is_encoder_decoder", "tie_encoder_decoder", "cross_attention_hidden_size",
                           "pruned_heads", "quantization_config", "use_bfloat16"})
     if (reader.has(key) && !reader[key].empty() && reader[key] != false)
       reader.refuse(key, reader[key].dump() + ", which this program's models do not have");
   const RunConfig config = run_of(model, std::string(name_of(*family)));
   for (const Finding& finding : check(config)) reader.refuse(finding.keys.front(), finding.text);
-  reader.finish();
-  return {*family, config};
+  return {*family, config, reader.finish(), window};
 }
 
 Family family_of(const ModelConfig& model, const std::string& whose) {
@@ -369,11 +442,12 @@ Json rope_parameters(const ModelConfig& model) {
 
 }  // namespace
 
-std::string hf_config_text(Family family, const ModelConfig& model, DType type) {
+std::string hf_config_text(Family family, const ModelConfig& model, DType type, const Json& token_ids) {
   const char* dtype = type == DType::bf16 ? "bfloat16" : "float32";
-  Json json = {
-      {"model_type", name_of(family)}, {"vocab_size", model.vocab.get()}, {"tie_word_embeddings", model.tied_head},
-      {"bos_token_id", nullptr},       {"eos_token_id", nullptr},         {"torch_dtype", dtype}};
+  Json json = {{"model_type", name_of(family)}, {"vocab_size", model.vocab.get()},
+               {"tie_word_embeddings", model.tied_head}, {"bos_token_id", nullptr},
+               {"eos_token_id", nullptr}, {"torch_dtype", dtype}};
+  json.update(token_ids);
   if (family == Family::gpt2) {
     json.update({{"architectures", Json::array({"GPT2LMHeadModel"})},
                  {"n_layer", model.layers},

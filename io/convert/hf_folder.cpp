@@ -11,12 +11,13 @@
 #include "core/optim/adamw.hpp"
 #include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/storage.hpp"
+#include "io/convert/hf_companions.hpp"
 #include "io/convert/hf_config.hpp"
+#include "io/convert/json_file.hpp"
 #include "io/convert/safetensors.hpp"
 #include "io/deck/deck.hpp"
 #include "io/files/new_folder.hpp"
 #include "io/files/text_file.hpp"
-#include "io/text/tokenizer.hpp"
 
 namespace tessera {
 
@@ -87,8 +88,8 @@ class Shards {
     if (!fs::exists(path, error))
       throw Error(Exit::file, fmt::format("{}: holds {}, and neither {} nor {}", folder.string(), hf_config_file,
                                           hf_single_file, hf_index_file));
-    const Json index = Json::parse(read_text_file(path), nullptr, false);
-    if (!index.is_object() || !index.value("weight_map", Json()).is_object())
+    const Json index = read_json_object(path);
+    if (!index.value("weight_map", Json()).is_object())
       throw Error(Exit::file, path.string() + ": has no weight_map: it is no index of safetensors");
     std::set<std::string> names;
     for (const auto& [tensor, name] : index["weight_map"].items()) {
@@ -131,20 +132,15 @@ class HfReader final : public ModelReader {
  public:
   explicit HfReader(const fs::path& folder)
       : folder_(folder), foreign_(read_hf_config(folder / hf_config_file)), shards_(folder) {
-    const RunConfig& config = foreign_.config;
+    RunConfig& config = foreign_.config;
     facts_.model = config.model;
     facts_.counters.seed = config.run.seed;
     facts_.counters.rules = fresh_adamw_counters();
-    facts_.origin.deck =
-        fmt::format("# Made from {}: its model section describes the weights, the rest is for a run to say.\n",
-                    (folder / hf_config_file).string()) +
-        resolved_text({config, {}});
     facts_.origin.model_sha256 = model_fingerprint(config.model);
     facts_.origin.optimizer = config.optimizer;
     facts_.origin.parent = folder.string();
-    std::error_code absent;
-    if (fs::exists(folder / tokenizer_file, absent))
-      facts_.origin.tokenizer = read_text_file(folder / tokenizer_file);
+    facts_.told = foreign_.told;
+    facts_.window = foreign_.window;
     facts_.tensors = canonical_weights(facts_.model);
     Problems problems;
     std::set<std::string> used;
@@ -154,6 +150,12 @@ class HfReader final : public ModelReader {
         problems.add(Exit::file, fmt::format("{}: extra: {} {} is no tensor of this {}", folder.string(), name,
                                              held.tensor.shape.text(), name_of(foreign_.family)));
     problems.raise();
+    config.precision.compute = compute_of(facts_.tensors);
+    facts_.origin.deck =
+        fmt::format("# Made from {}: its model section describes the weights, the rest is for a run to say.\n",
+                    (folder / hf_config_file).string()) +
+        resolved_text({config, {}});
+    if (const Held* head = shards_.find("lm_head.weight"); head && facts_.model.tied_head) require_tied(*head);
   }
 
   const ModelFacts& facts() const override { return facts_; }
@@ -172,6 +174,27 @@ class HfReader final : public ModelReader {
     ForeignPiece place;
     const Held* held;
   };
+
+  /// Throws Error{file} if a head that the configuration ties to the embedding has other values than it.
+  void require_tied(const Held& head) {
+    constexpr std::int64_t most = std::int64_t{1} << 20;  // elements compared at a time
+    const Piece& table = pieces_.front().front();
+    bool differs = head.tensor.shape != table.place.shape || !head.tensor.unreadable.empty();
+    std::vector<float> one, other;
+    for (std::int64_t first = 0; first < table.place.shape.elements() && !differs; first += most) {
+      const std::int64_t count = std::min(most, table.place.shape.elements() - first);
+      one.resize(static_cast<std::size_t>(count));
+      other.resize(static_cast<std::size_t>(count));
+      fetch(head, first, count, one.data(), DType::f32);
+      fetch(*table.held, first, count, other.data(), DType::f32);
+      differs = std::memcmp(one.data(), other.data(), one.size() * sizeof(float)) != 0;
+    }
+    if (differs)
+      throw Error(Exit::file, fmt::format("{}: {} differs from {}, to which {} ties it by tie_word_embeddings: false "
+                                          "there, in a copy of the folder, takes the head as it is; without the head's "
+                                          "tensor the embedding is the head",
+                                          folder_.string(), head.tensor.name, table.place.name, hf_config_file));
+  }
 
   void place(StateTensor& tensor, std::set<std::string>& used, Problems& problems) {
     std::vector<Piece>& pieces = pieces_.emplace_back();
@@ -235,7 +258,7 @@ class HfWriter final : public ModelWriter {
   HfWriter(const fs::path& path, const ModelFacts& facts, std::int64_t shard_bytes)
       : family_(family_of(facts.model, facts.origin.parent)),
         model_(facts.model),
-        tokenizer_(facts.origin.tokenizer),
+        companions_(facts.origin.companions, facts.origin.parent, model_.seq_len),
         folder_(path) {
     std::vector<std::vector<SourceTensor>> shards(1);
     std::int64_t filled = 0;
@@ -278,8 +301,8 @@ class HfWriter final : public ModelWriter {
     const bool narrow = std::ranges::all_of(types_, [](DType type) { return type == DType::bf16; });
     replace_text_file(folder_.path() / hf_index_file, index.dump(2) + "\n");
     replace_text_file(folder_.path() / hf_config_file,
-                      hf_config_text(family_, model_, narrow ? DType::bf16 : DType::f32));
-    if (!tokenizer_.empty()) write_tokenizer();
+                      hf_config_text(family_, model_, narrow ? DType::bf16 : DType::f32, companions_.token_ids()));
+    companions_.write(folder_.path());
     folder_.commit();
     return std::nullopt;
   }
@@ -289,22 +312,6 @@ class HfWriter final : public ModelWriter {
     ForeignPiece place;
     std::size_t shard, index;
   };
-
-  /// Writes the tokenizer and the further files that transformers' text generation needs.
-  void write_tokenizer() {
-    const std::optional<EndOfText> end = end_of_text_in(tokenizer_);
-    Json tokenizer = {{"tokenizer_class", "PreTrainedTokenizerFast"},
-                      {"model_max_length", model_.seq_len},
-                      {"clean_up_tokenization_spaces", false}};
-    Json generation = Json::object();
-    if (end) {
-      tokenizer["eos_token"] = end->name;
-      generation.update({{"eos_token_id", end->id}, {"pad_token_id", end->id}});
-    }
-    replace_text_file(folder_.path() / tokenizer_file, tokenizer_);
-    replace_text_file(folder_.path() / "tokenizer_config.json", tokenizer.dump(2) + "\n");
-    replace_text_file(folder_.path() / "generation_config.json", generation.dump(2) + "\n");
-  }
 
   void store(const Piece& piece, std::int64_t first, std::int64_t count, const void* from, DType type) {
     SafetensorsWriter& file = shards_[piece.shard];
@@ -325,7 +332,7 @@ class HfWriter final : public ModelWriter {
 
   Family family_;
   ModelConfig model_;
-  std::string tokenizer_;
+  HfCompanions companions_;
   NewFolder folder_;
   std::vector<DType> types_;
   std::vector<std::vector<Piece>> pieces_;  ///< by canonical tensor
@@ -340,6 +347,11 @@ class HfWriter final : public ModelWriter {
 bool is_hf_folder(const fs::path& path) {
   std::error_code error;
   return fs::exists(path / hf_config_file, error) && !fs::exists(path / manifest_file, error);
+}
+
+Compute compute_of(const std::vector<StateTensor>& weights) {
+  const auto narrow = [](const StateTensor& tensor) { return tensor.type == DType::bf16; };
+  return std::ranges::all_of(weights, narrow) ? Compute::bf16 : Compute::fp32;
 }
 
 std::unique_ptr<ModelReader> read_hf_folder(const fs::path& path) { return std::make_unique<HfReader>(path); }

@@ -13,6 +13,9 @@ struct ModelFacts {
   Origin origin;
   StateCounters counters;
   std::vector<StateTensor> tensors;  ///< canonical tensors with the types of their elements; without ranges
+  DataKind data = DataKind::tokens;  ///< what it was trained on: text is bytes
+  std::string told;         ///< what a user should know of the reading, as one line, or empty
+  std::int64_t window = 0;  ///< longest sequences within which its attention sees all of them; 0: any
 };
 
 /// Reads a model from the disk in pieces of canonical tensors, whatever the file format.

@@ -12,6 +12,8 @@
 #include <optional>
 #include <set>
 
+#include "io/convert/json_file.hpp"
+
 namespace tessera {
 namespace {
 
@@ -42,6 +44,9 @@ class Header {
     std::uint64_t length = 0;
     if (size_ < prefix) fail("is no safetensors file: shorter than its header's length");
     file_.read(0, &length, prefix);
+    std::string beginning(static_cast<std::size_t>(std::min<std::int64_t>(size_, 64)), '\0');
+    file_.read(0, beginning.data(), std::ssize(beginning));
+    if (const std::string pointer = why_git_lfs_pointer(beginning); !pointer.empty()) fail(pointer);
     if (length > static_cast<std::uint64_t>(longest_header) || static_cast<std::int64_t>(length) > size_ - prefix)
       fail(fmt::format("is no safetensors file: a header of {} bytes in a file of {}", length, size_));
     payload_ = prefix + static_cast<std::int64_t>(length);

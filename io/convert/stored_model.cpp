@@ -28,7 +28,7 @@ class StoredModel final : public ModelReader {
     Origin& origin = facts_.origin;
     origin.run_id = manifest.run_id;
     origin.deck = checkpoint_.deck();
-    origin.tokenizer = checkpoint_.tokenizer();
+    origin.companions = checkpoint_.companions();
     origin.model_sha256 = manifest.model_sha256;
     origin.corpus_hash = std::stoull(manifest.corpus_hash, nullptr, 16);
     origin.world_size = static_cast<int>(manifest.world_size);
@@ -59,6 +59,7 @@ class StoredModel final : public ModelReader {
  private:
   void read_deck() {
     const Deck deck = parse_saved_deck(facts_.origin.deck, (checkpoint_.folder() / deck_file).string());
+    facts_.data = deck.config.data.kind;
     facts_.model = deck.config.model;
     facts_.origin.steps = deck.config.run.steps;
     facts_.origin.optimizer = deck.config.optimizer;

@@ -4,6 +4,9 @@ usage: weights_test.py TESSERA MPIEXEC
 """
 import json
 import os
+import random
+import shutil
+import struct
 
 import runs
 
@@ -127,6 +130,69 @@ class Weights(runs.Runs):
         self.assertEqual(self.tensors("b"), self.tensors("a"))
         _, err = self.train(5, 2, self.deck("c", ""), "--set", "checkpoint.init_from=llama", "--set", "model.rope_base=500")
         self.assertIn("key: model.rope_base was 10000, is 500 in the deck", err)
+
+    def rows_of(self, place, tensors):
+        """The bytes of each row of some tensors, by their names for transformers, read from what convert makes of a checkpoint."""
+        folder = self.path("read_" + os.path.basename(place))
+        self.tool(0, "convert", place, folder, "--to", "safetensors")
+        with open(os.path.join(folder, "model.safetensors"), "rb") as file:
+            length, = struct.unpack("<Q", file.read(8))
+            header, payload = json.loads(file.read(length)), file.read()
+        shutil.rmtree(folder)
+        found = {}
+        for name in tensors:
+            begin, end = header[name]["data_offsets"]
+            width = (end - begin) // header[name]["shape"][0]
+            found[name] = [payload[at:at + width] for at in range(begin, end, width)]
+        return found
+
+    def test_rows_for_new_tokens(self):
+        tables, grow = ("model.embed_tokens.weight", "lm_head.weight"), "checkpoint.init_rows=[embed.tokens, head.weight]"
+        self.train(75, 2, self.deck("a"), "--stop-at", "2")
+        self.tool(0, "convert", "a", "a_hf", "--to", "safetensors")
+        given, digests, draw = self.rows_of("a", tables), self.tensors("a"), random.Random(5)
+        cases = [(1, "a", []), (2, "a", ["sharding=full"]), (3, "a_hf", ["checkpoint.io=mpio"]), (3, "a", ["sharding=full", "checkpoint.io=mpio"])]
+        for i, (ranks, source, settings) in enumerate(cases):
+            vocab, more = draw.randrange(257, 400), [word for setting in settings for word in ("--set", setting)]
+            size = ["--set", f"model.vocab={vocab}", "--set", "run.steps=0"]
+            self.train(0, 1, self.deck(f"drawn{i}"), *size)
+            drawn = self.rows_of(f"drawn{i}", tables)
+            start = ["--set", f"checkpoint.init_from={source}", *size, *more]
+            _, err = self.train(5, ranks, self.deck(f"b{i}"), *start)
+            self.assertIn(f"shape: /model/head.weight is [256,32], the model has [{vocab},32]", err)
+            out, _ = self.train(0, ranks, self.deck(f"b{i}"), *start, "--set", grow)
+            self.assertIn(f"embed.tokens: the first 256 of {vocab} rows are those of the weights, the rest is drawn", out)
+            found = self.rows_of(f"b{i}", tables)
+            for name in tables:
+                self.assertEqual(found[name], given[name] + drawn[name][256:], (name, i))
+            other = self.tensors(f"b{i}")
+            self.assertEqual({name for name in digests if other[name] != digests[name]}, {"embed.tokens", "head.weight"})
+        # The same bits however many ranks and wherever the rows lie; and it trains.
+        self.train(0, 3, self.deck("c"), "--set", "checkpoint.init_from=a", "--set", grow, "--set", "model.vocab=300", "--set", "sharding=full")
+        self.assertEqual(len(self.rows("c", 8)), 8)
+
+    def test_rows_that_do_not_grow(self):
+        self.train(75, 1, self.deck("a"), "--stop-at", "1", "--set", "model.vocab=300")
+        rows = ["--set", "checkpoint.init_from=a", "--set", "checkpoint.init_rows=[embed.tokens, head.weight]"]
+        _, err = self.train(5, 2, self.deck("b"), *rows, "--set", "model.vocab=299")  # fewer rows: which would be left out?
+        self.assertIn("shape: /model/embed.tokens is [300,32], the model has [299,32]", err)
+        _, err = self.train(5, 2, self.deck("b"), *rows, "--set", "model.vocab=301", "--set", "model.hidden=64")
+        self.assertIn("shape: /model/embed.tokens is [300,32], the model has [301,64]", err)
+        out, _ = self.train(0, 1, self.deck("same"), *rows, "--set", "model.vocab=300", "--set", "run.steps=0")
+        self.assertNotIn("the rest is drawn", out)
+        self.assertEqual(self.tensors("same"), self.tensors("a"))
+        for name, why in (("layers.0.attention.qkv.weight", "has no row a token or position"), ("lm_head.weight", "is no weight of the model")):
+            _, err = self.train(3, 2, self.deck("b"), "--set", "checkpoint.init_from=a", "--set", "model.vocab=300", "--set", f"checkpoint.init_rows=[{name}]")
+            self.assertIn(f"checkpoint.init_rows: {name} {why}", err)
+        self.assertFalse(os.path.exists(self.path("b")))
+        # Wrong bytes among the rows that are taken are found.
+        with open(self.path("a", "step_00000001", "model.h5"), "r+b") as file:
+            data = file.read()
+            at = data.index(self.rows_of("a", ["model.embed_tokens.weight"])["model.embed_tokens.weight"][7])
+            file.seek(at)
+            file.write(bytes([data[at] ^ 1]))
+        _, err = self.train(5, 2, self.deck("b"), *rows, "--set", "model.vocab=301")
+        self.assertIn("embed.tokens holds other bytes than were saved", err)
 
     def test_wrong_bytes_are_found(self):
         self.train(75, 1, self.deck("a"), "--stop-at", "1")

@@ -476,7 +476,7 @@ optimizer.muon: momentum nesterov coefficients scale
 parallel: expert expert_room oversubscribe
 comm: timeout_s copy_engines
 checkpoint: dir every_steps keep_last keep_every expert_layout io mpio_hints async quantized )"
-            R"(init_from init_missing init_ignore_extra
+            R"(init_from init_missing init_rows init_ignore_extra init_other_tokenizer
 debug: replica_hash_every trace profile)");
 }
 

@@ -254,7 +254,7 @@ TEST_F(Convert, FoldersWhoseTensorsAreNotTheirModels) {
   folder_.write("hf/" + std::string(hf_index_file), R"({"weight_map": {"lm_head.weight": "gone.safetensors"}})");
   refuses(source, at("out"), Exit::file, {"gone.safetensors"});
   folder_.write("hf/" + std::string(hf_index_file), "[]");
-  refuses(source, at("out"), Exit::file, {hf_index_file, "weight_map"});
+  refuses(source, at("out"), Exit::file, {hf_index_file, "is no JSON object"});
 }
 
 TEST_F(Convert, ConfigurationsThatNoModelHereHas) {
@@ -271,7 +271,7 @@ TEST_F(Convert, ConfigurationsThatNoModelHereHas) {
                       {"llama", "rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}, "linear"},
                       {"llama", "rope_parameters", {{"rope_type", "yarn"}, {"rope_theta", 1e4}}, "rope_type"},
                       {"llama", "rope_theta", 5e5, "differs from rope_parameters.rope_theta"},
-                      {"llama", "sliding_window", 4096, "unknown here"},
+                      {"llama", "sliding_window", "wide", "no size"},
                       {"llama", "quantization_config", {{"bits", 4}}, "bits"},
                       {"llama", "num_hidden_layers", 0, "no size"},
                       {"llama", "hidden_size", "wide", "no size"},
@@ -279,7 +279,7 @@ TEST_F(Convert, ConfigurationsThatNoModelHereHas) {
                       {"llama", "tie_word_embeddings", 1, "neither true nor false"},
                       {"llama", "model_type", "gemma", "gemma"},
                       {"llama", "model_type", nullptr, "gpt2, llama, mistral, mixtral, qwen2 and qwen3"},
-                      {"mixtral", "sliding_window", 4096, "4096"},
+                      {"mixtral", "layer_types", {"chunked_attention"}, "chunked_attention"},
                       {"mixtral", "num_experts_per_tok", 4, "4 of 3"},
                       {"mixtral", "shared_expert_intermediate_size", 64, "unknown here"},
                       {"gpt2", "activation_function", "relu", "gelu_new"},
@@ -306,7 +306,7 @@ TEST_F(Convert, ConfigurationsThatNoModelHereHas) {
     folder_.write(std::string(model) + "/config.json", absent.dump());
     EXPECT_EQ(read_hf_config(source / hf_config_file).config.model.norm_eps, llama ? 1e-6 : 1e-5);
     folder_.write(std::string(model) + "/config.json", "no json");
-    refuses(source, at("out"), Exit::file, {"config.json: is no JSON object"});
+    refuses(source, at("out"), Exit::file, {"config.json:1:1: is no JSON: 'no' is unexpected"});
   }
 }
 
@@ -330,26 +330,74 @@ TEST(HfConfig, SaysWhatTransformers4Said) {
   EXPECT_EQ(model.moe->renormalize, true);
 }
 
-TEST(HfConfig, WindowsOfQwenCountOnlyWhereTheyAreUsed) {
+TEST(HfConfig, AWindowShortensSequencesOnlyWhereItIsUsed) {
   const TemporaryFolder folder;
-  const auto read = [&](const std::string& more) {
-    return read_hf_config(folder.write("config.json", R"({"model_type": "qwen2", "hidden_size": 64,
-        "num_attention_heads": 8, "num_key_value_heads": 4, "sliding_window": 4096, "max_window_layers": 28)" +
-                                                          more + "}"))
-        .config.model;
+  const auto read = [&](const std::string& type, const std::string& more) {
+    return read_hf_config(folder.write("config.json", R"({"hidden_size": 64, "num_attention_heads": 8,
+        "num_key_value_heads": 4, "max_position_embeddings": 32768, "model_type": ")" +
+                                                          type + "\"" + more + "}"));
   };
-  const ModelConfig model = read("");
+  const ModelConfig model = read("qwen2", R"(, "sliding_window": 4096, "max_window_layers": 28)").config.model;
   EXPECT_TRUE(model.qkv_bias && !model.bias && !model.qk_norm);
   EXPECT_EQ(model.norm_eps, 1e-6);
-  EXPECT_THROW(read(R"(, "use_sliding_window": true)"), Error);
-  EXPECT_THROW(read(R"(, "layer_types": ["full_attention", "sliding_attention"])"), Error);
+  struct Row {
+    const char *type, *more;
+    std::int64_t length;
+  };
+  const Row rows[] = {
+      {"qwen2", R"(, "sliding_window": 4096)", 32768},
+      {"qwen2", R"(, "use_sliding_window": true, "sliding_window": 4096, "max_window_layers": 28)", 4096},
+      {"qwen2", R"(, "use_sliding_window": true, "sliding_window": 4096, "max_window_layers": 32)", 32768},
+      {"qwen3", R"(, "sliding_window": 77, "layer_types": ["full_attention", "sliding_attention"])", 77},
+      {"qwen3", R"(, "sliding_window": 77, "layer_types": ["full_attention"])", 32768},
+      {"mistral", "", 4096},
+      {"mistral", R"(, "sliding_window": null)", 32768},
+      {"mistral", R"(, "sliding_window": 32767)", 32767},
+      {"mistral", R"(, "sliding_window": 32768)", 32768},
+      {"mixtral", "", 32768},
+      {"mixtral", R"(, "sliding_window": 512)", 512},
+      {"llama", R"(, "sliding_window": 512, "use_sliding_window": false)", 32768},
+      {"llama", R"(, "sliding_window": 512)", 512}};
+  for (const Row& row : rows) {
+    const ForeignModel foreign = read(row.type, row.more);
+    const bool shorter = row.length < 32768;
+    EXPECT_EQ(foreign.config.model.seq_len, row.length) << row.type << row.more;
+    EXPECT_EQ(foreign.window, shorter ? row.length : 0) << row.type << row.more;
+    EXPECT_EQ(foreign.told.find("sliding_window is") != std::string::npos, shorter) << foreign.told;
+  }
+  EXPECT_THROW(read("qwen2", R"(, "layer_types": ["full_attention", "linear_attention"])"), Error);
+}
+
+// A file that is no JSON is named with line and column, wherever the mistake stands.
+TEST(HfConfig, MistakesAreFoundByLineAndColumn) {
+  const TemporaryFolder folder;
+  for (const auto& [mistake, named] : {std::pair("NaN", "NaN is no number"), std::pair("-Infinity", "-Infinity is no"),
+                                       std::pair("Infinity", "Infinity is no"), std::pair("True", "'True' is unexp"),
+                                       std::pair("}", "'}' is unexpected"), std::pair("off", "'off' is unexpected")})
+    for (int line = 1; line < 5; ++line) {
+      std::string text = "{";
+      for (int i = 1; i < line; ++i) text += "\n  \"key" + std::to_string(i) + "\": 1.5,";
+      const std::size_t begin = text.rfind('\n') + 1;
+      text += " \"rms_norm_eps\": ";
+      const std::size_t column = text.size() - begin + 1;
+      const fs::path path = folder.write("config.json", text + mistake + ", \"model_type\": \"llama\"}");
+      try {
+        read_hf_config(path);
+        ADD_FAILURE() << text << mistake;
+      } catch (const Error& error) {
+        const std::string place = path.string() + ":" + std::to_string(line) + ":" + std::to_string(column) + ": ";
+        EXPECT_TRUE(std::string(error.what()).starts_with(place)) << error.what() << " and not " << place;
+        EXPECT_NE(std::string(error.what()).find(named), std::string::npos) << error.what();
+      }
+    }
 }
 
 TEST(HfConfig, BiasesInAllLinearLayersAreLlamasToo) {
   ModelConfig model = llama_of(1, 32);
   model.bias = true;
   const TemporaryFolder folder;
-  const fs::path path = folder.write("config.json", hf_config_text(Family::llama, model, DType::f32));
+  const auto no_ids = nlohmann::ordered_json::object();
+  const fs::path path = folder.write("config.json", hf_config_text(Family::llama, model, DType::f32, no_ids));
   EXPECT_EQ(read_hf_config(path).config.model, model);
   std::vector<std::string> names;
   for (const StateTensor& tensor : canonical_weights(model))

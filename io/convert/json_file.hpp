@@ -1,0 +1,18 @@
+#pragma once
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+namespace tessera {
+
+/// Why the beginning of a file is that of a pointer, which git-lfs leaves in place of a file that it has not fetched;
+/// empty: it is none.
+std::string why_git_lfs_pointer(std::string_view beginning);
+
+/// A JSON object in a file of another program; `text` is what the file holds. Throws Error{file} with line, column and
+/// what stands there if it is none: NaN and Infinity, which Python writes, are no JSON.
+nlohmann::ordered_json json_object(const std::string& text, const std::filesystem::path& path);
+nlohmann::ordered_json read_json_object(const std::filesystem::path& path);
+
+}  // namespace tessera
