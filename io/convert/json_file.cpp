@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "io/files/posix_file.hpp"
 #include "io/files/text_file.hpp"
@@ -36,14 +37,7 @@ std::string what_stands_at(std::string_view text, std::size_t at) {
 
 }  // namespace
 
-std::string why_git_lfs_pointer(std::string_view beginning) {
-  if (!beginning.starts_with("version https://git-lfs")) return "";
-  return "is a pointer of git-lfs in place of the file: fetch the file itself with `git lfs pull` in its repository";
-}
-
 nlohmann::ordered_json json_object(const std::string& text, const std::filesystem::path& path) {
-  if (const std::string pointer = why_git_lfs_pointer(text); !pointer.empty())
-    throw Error(Exit::file, path.string() + ": " + pointer);
   nlohmann::ordered_json json;
   try {
     json = nlohmann::ordered_json::parse(text);

@@ -2,13 +2,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
 
 namespace tessera {
-
-/// Why the beginning of a file is that of a pointer, which git-lfs leaves in place of a file that it has not fetched;
-/// empty: it is none.
-std::string why_git_lfs_pointer(std::string_view beginning);
 
 /// A JSON object in a file of another program; `text` is what the file holds. Throws Error{file} with line, column and
 /// what stands there if it is none: NaN and Infinity, which Python writes, are no JSON.

@@ -12,7 +12,7 @@
 #include <optional>
 #include <set>
 
-#include "io/convert/json_file.hpp"
+#include "io/files/text_file.hpp"
 
 namespace tessera {
 namespace {
@@ -46,7 +46,7 @@ class Header {
     file_.read(0, &length, prefix);
     std::string beginning(static_cast<std::size_t>(std::min<std::int64_t>(size_, 64)), '\0');
     file_.read(0, beginning.data(), std::ssize(beginning));
-    if (const std::string pointer = why_git_lfs_pointer(beginning); !pointer.empty()) fail(pointer);
+    refuse_git_lfs_pointer(path_, beginning);
     if (length > static_cast<std::uint64_t>(longest_header) || static_cast<std::int64_t>(length) > size_ - prefix)
       fail(fmt::format("is no safetensors file: a header of {} bytes in a file of {}", length, size_));
     payload_ = prefix + static_cast<std::int64_t>(length);

@@ -18,7 +18,14 @@ std::string read_text_file(const std::filesystem::path& path) {
   const PosixFile file(path, PosixFile::Mode::read);
   std::string text(static_cast<std::size_t>(file.size()), '\0');
   file.read(0, text.data(), std::ssize(text));
+  refuse_git_lfs_pointer(path, text);
   return text;
+}
+
+void refuse_git_lfs_pointer(const std::filesystem::path& path, std::string_view beginning) {
+  if (beginning.starts_with("version https://git-lfs"))
+    throw Error(Exit::file, path.string() + ": is a pointer of git-lfs in place of the file: fetch the file itself "
+                                            "with `git lfs pull` in its repository");
 }
 
 int write_synced(const std::filesystem::path& path, const std::string& text) {

@@ -355,7 +355,8 @@ class Info(Cli):
 class Inputs(Cli):
     FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "inputs")
     # Deck whose data must be made first, with settings that do without them.
-    UNMADE = {"tokens/prose.yaml": ["--set", "data.tokenizer=", "--set", "sample.tokens=0", "--set", "model.vocab=4096"]}
+    UNMADE = {"tokens/prose.yaml": ["--set", "data.tokenizer=", "--set", "sample.tokens=0", "--set", "model.vocab=4096"],
+              "operation/new_tokens.yaml": ["--set", "data.tokenizer=", "--set", "sample.tokens=0"]}
 
     def decks(self):
         names = [os.path.relpath(os.path.join(folder, name), self.FOLDER) for folder, _, names in os.walk(self.FOLDER)

@@ -20,6 +20,7 @@ batch: {global: 6, micro: 1}
 optimizer: {lr: 0.01, warmup_steps: 1}
 checkpoint: {dir: DIR, every_steps: 0, init_from: FROM}
 """
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12345\n"
 TEMPLATE = "{% for message in messages %}<|im_start|>{{ message.content }}<|im_end|>\u00e9\n{% endfor %}"
 
 
@@ -162,14 +163,18 @@ class Folders(runs.Runs):
         sentence, large = small_folders.tokenizer(), small_folders.tokenizer(more=[f"<|{i}|>" for i in range(60)])
         sentence["model"].update(byte_fallback=True, type="Unigram", vocab=[["<unk>", 0.0], ["\u2581the", -1.0]])
         sentence["decoder"] = {"type": "Metaspace"}
-        for i, tokenizer in enumerate((sentence, large, "no JSON", "", [1], {"model": 3}, "version https://git-lfs.github.com/spec/v1\n", None)):
+        for i, tokenizer in enumerate((sentence, large, "no JSON", "", [1], {"model": 3}, POINTER, None)):
             name = f"t{i}"
             small_folders.llama(self.path(name), files={} if tokenizer is None else {"tokenizer.json": tokenizer})
+            places = (name, name + "_run")
             if tokenizer is None:
                 os.mkdir(self.path(name, "tokenizer.json"))
+            if tokenizer in (None, POINTER):  # no file that could go on with the weights
+                self.run_to_its_end(5, 1, "checkpoint", "convert", *places)
+                places = (name,)
             else:
-                self.convert(name, name + "_run")
-            for place in (name,) if tokenizer is None else (name, name + "_run"):
+                self.convert(*places)
+            for place in places:
                 self.assertEqual(self.tokens(place, told=True), plain, (i, place))
                 out, err = self.run_to_its_end(0, 2, "generate", place, "--prompt-ids", "5,9", "--tokens", "3")
                 self.assertEqual(len(out.split()), 3, out)
@@ -225,11 +230,10 @@ class Folders(runs.Runs):
         _, err = self.run_to_its_end(5, 1, "checkpoint", "convert", "nan", "lost")
         text = self.read("nan", "config.json")
         self.assertIn(f"config.json:1:{text.index('NaN') + 1}: is no JSON: NaN is no number of JSON", err)
-        pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12345\n"
-        for name in ("model.safetensors", "config.json"):
+        for name in ("model.safetensors", "config.json", "tokenizer.json", "generation_config.json"):
             shutil.rmtree(self.path("lfs"), ignore_errors=True)
             small_folders.llama(self.path("lfs"))
-            self.write(os.path.join("lfs", name), pointer)
+            self.write(os.path.join("lfs", name), POINTER)
             _, err = self.run_to_its_end(5, 1, "checkpoint", "convert", "lfs", "lost")
             self.assertRegex(err, name + ": is a pointer of git-lfs")
         self.train(75, 1, self.deck("bytes", None), "--stop-at", "1")

@@ -85,7 +85,8 @@ optimizer: {matrices: muon, others: adamw, lr: 1e-3, beta1: 0.8, beta2: 0.9, eps
 comm: {timeout_s: 7, copy_engines: false}
 checkpoint: {dir: out/all, every_steps: 7, keep_last: 3, keep_every: 21, expert_layout: discrete, io: direct,
              mpio_hints: {striping_factor: 8, romio_cb_write: "enable"}, async: false, quantized: true,
-             init_from: runs/a, init_missing: [a.weight, b.weight], init_ignore_extra: true}
+             init_from: runs/a, init_missing: [a.weight, b.weight], init_rows: [c.weight],
+             init_ignore_extra: true, init_other_tokenizer: true}
 debug: {replica_hash_every: 5, trace: t.jsonl, profile: p.json}
 )").config;
   EXPECT_EQ(config.run, (RunSection{"all", 18446744073709551615u, 200, Determinism::off, true, 1.5, 3}));
@@ -112,7 +113,7 @@ debug: {replica_hash_every: 5, trace: t.jsonl, profile: p.json}
   EXPECT_EQ(config.checkpoint, (CheckpointConfig{std::string("out/all"), 7, 3, 21, ExpertLayout::discrete,
                                                  CheckpointIo::direct,
                                                  {{"romio_cb_write", "enable"}, {"striping_factor", "8"}}, false, true,
-                                                 "runs/a", {"a.weight", "b.weight"}, true}));
+                                                 "runs/a", {"a.weight", "b.weight"}, {"c.weight"}, true, true}));
   EXPECT_EQ(config.debug, (DebugConfig{5, "t.jsonl", "p.json"}));
 }
 
