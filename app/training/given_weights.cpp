@@ -216,6 +216,7 @@ void take_tokenizer(const GivenWeights& given, const Prepared& run, GivenStart& 
   const std::string other = other_tokens(theirs, ours, start.told);
   if (other.empty()) {
     start.companions = std::move(companions);
+    if (std::string line = left_behind(given.path); !line.empty()) start.told.push_back(std::move(line));
     return;
   }
   if (!run.deck.config.checkpoint.init_other_tokenizer) {

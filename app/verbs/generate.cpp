@@ -30,11 +30,15 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t usual_tokens = 128;
 
-/// Path of a model's weights; for a deck, its run directory.
-std::string place_of_weights(const std::string& model) {
+/// Path of a model's weights; for a deck, its run directory. With a prompt of ids the deck is read without its
+/// tokenizer, from which its vocabulary might come.
+std::string place_of_weights(const GenerateOptions& options) {
   std::error_code error;
-  if (!fs::is_regular_file(model, error)) return model;
-  return sound_deck(model, {}).config.checkpoint.dir.get();
+  if (!fs::is_regular_file(options.model, error)) return options.model;
+  std::vector<Override> settings;
+  if (!options.prompt_ids.empty())
+    settings = {{"data.tokenizer", ""}, {"sample.tokens", "0"}, {"model.vocab", "256"}};
+  return sound_deck(options.model, settings).config.checkpoint.dir.get();
 }
 
 /// The encoding of the model's text; null if unknown.
@@ -178,7 +182,7 @@ int generate(const GenerateOptions& options, Mpi& mpi, Control& control) {
   Problems problems;
   std::string place;
   if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
-  attempt(problems, [&] { place = place_of_weights(options.model); });
+  attempt(problems, [&] { place = place_of_weights(options); });
   control.agree(problems);
   GivenWeights given = open_weights(place, control);
   const std::chrono::seconds patience(given.config.comm.timeout_s);

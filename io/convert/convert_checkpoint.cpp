@@ -42,7 +42,8 @@ ModelFacts facts_of(const ConvertOptions& options, const ModelFacts& source) {
 /// Lines for the user: what the source tells, and what a folder for other programs lacks.
 std::vector<std::string> told_of(const ConvertOptions& options, const ModelFacts& facts) {
   std::vector<std::string> lines;
-  if (!facts.told.empty()) lines.push_back(facts.told);
+  for (const std::string& line : {facts.told, left_behind(options.from)})
+    if (!line.empty()) lines.push_back(line);
   if (options.target == Target::tessera || facts.origin.companions.contains(tokenizer_file)) return lines;
   const std::string to = options.to.string();
   if (facts.data == DataKind::text)

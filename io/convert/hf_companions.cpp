@@ -1,5 +1,7 @@
 #include "io/convert/hf_companions.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "io/convert/hf_config.hpp"
@@ -82,6 +84,13 @@ Companions hf_companions(const std::filesystem::path& folder) {
   for (const char* name : companion_files)
     if (auto bytes = hf_companion(folder, name)) found.emplace(name, std::move(*bytes));
   return found;
+}
+
+std::string left_behind(const std::filesystem::path& folder) {
+  constexpr const char* templates = "additional_chat_templates";
+  std::error_code absent;
+  if (!std::filesystem::exists(folder / templates, absent)) return "";
+  return fmt::format("{}: is not taken along; chat_template.jinja is", (folder / templates).string());
 }
 
 std::vector<std::int32_t> end_ids(const CompanionText& text, const std::filesystem::path& folder) {

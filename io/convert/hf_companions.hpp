@@ -18,6 +18,9 @@ std::optional<std::string> hf_companion(const std::filesystem::path& folder, con
 /// All of a folder. Throws Error{file}. Local.
 Companions hf_companions(const std::filesystem::path& folder);
 
+/// A line that names what of such files does not travel; empty: all does. Local.
+std::string left_behind(const std::filesystem::path& folder);
+
 /// The text of a companion by its name; empty if there is none.
 using CompanionText = std::function<std::optional<std::string>(const char* name)>;
 

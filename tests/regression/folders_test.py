@@ -105,6 +105,10 @@ class Folders(runs.Runs):
                 self.assertEqual(self.read(name, "step_00000001", file), text, file)
                 self.assertEqual(self.read(name, "step_00000002", file), text, file)
                 self.assertEqual(self.read(name + "_back", file), text, file)
+            self.assertNotIn("not taken along", self.convert("chat", name + "_copy"))
+            os.makedirs(self.path("chat", "additional_chat_templates"))
+            self.assertIn("additional_chat_templates: is not taken along", self.convert("chat", name + "_told"))
+            os.rmdir(self.path("chat", "additional_chat_templates"))
             with open(self.path(name + "_back", "config.json")) as file:
                 back = json.load(file)
             self.assertEqual((back["eos_token_id"], back["bos_token_id"], back.get("pad_token_id")), (261, 260, None))
@@ -180,6 +184,15 @@ class Folders(runs.Runs):
                 self.assertEqual(len(out.split()), 3, out)
                 self.assertEqual(err.count("the answer is ids without text"), 1, err)
                 self.run_to_its_end(5, 1, "generate", place, "--prompt", "the")
+
+    def test_a_deck_whose_tokenizer_is_gone_finds_its_run(self):
+        small_folders.llama(self.path("plain"), vocab=261)
+        deck = self.words("a", "plain", tokenizer=small_folders.tokenizer())
+        self.write("a.yaml", self.read("a.yaml").replace(", vocab: 300", ""))  # it is the tokenizer's
+        self.train(0, 1, deck, "--set", "run.steps=0")
+        wanted = self.tokens("a")
+        os.remove(self.path("a.json"))
+        self.assertEqual(self.tokens(deck), wanted)
 
     def test_weights_of_another_tokenizer(self):
         words = small_folders.tokenizer()
