@@ -60,7 +60,7 @@ std::unique_ptr<TextEncoding> encoding_of(const GivenWeights& given) {
 /// `missing` explains.
 std::unique_ptr<TextEncoding> encoding_if_readable(const GivenWeights& given, std::string& missing) try {
   return encoding_of(given);
-} catch (const Error& error) {
+} catch (const std::exception& error) {  // also those of a file of an unexpected shape
   missing = fmt::format("{}\nthe answer is ids without text\n", error.what());
   return nullptr;
 }

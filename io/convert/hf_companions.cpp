@@ -57,8 +57,12 @@ std::vector<std::int32_t> end_of_tokenizer(const CompanionText& text, const std:
     const auto found = std::ranges::find(tokens, name, [](const auto& token) { return token.first; });
     if (found != tokens.end()) return {found->second};
   }
-  const std::optional<EndOfText> end = tokens.empty() ? std::nullopt : end_of_text_in(*tokenizer);
-  return end ? std::vector{end->id} : std::vector<std::int32_t>();
+  try {
+    const std::optional<EndOfText> end = end_of_text_in(*tokenizer);
+    return end ? std::vector{end->id} : std::vector<std::int32_t>();
+  } catch (const Json::exception&) {  // of another shape than that of a tokenizer.json
+    return {};
+  }
 }
 
 CompanionText text_in(const Companions& companions) {

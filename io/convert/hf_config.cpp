@@ -320,10 +320,11 @@ ModelConfig mixtral(Reader& reader) {
   return model;
 }
 
-/// Whether some layers let a token see only those within its window, by use_sliding_window, layer_types and Qwen's
-/// max_window_layers.
+/// Whether some layers let a token see only those within its window: by layer_types or Qwen's max_window_layers, and
+/// never with use_sliding_window: false.
 bool some_layers_slide(Reader& reader, Family family, std::int64_t layers) {
   const bool qwen = family == Family::qwen2 || family == Family::qwen3;
+  const bool off = reader.has("use_sliding_window") && !reader.truth("use_sliding_window", true);
   bool slide = reader.truth("use_sliding_window", !qwen);
   const double whole = reader.number("max_window_layers", 28);  // the layers before it see all
   if (qwen && whole >= static_cast<double>(layers)) slide = false;
@@ -335,7 +336,7 @@ bool some_layers_slide(Reader& reader, Family family, std::int64_t layers) {
       reader.refuse("layer_types", type.dump() + ": layers here see the whole text, or a window as long as it");
     listed = listed || type == "sliding_attention";
   }
-  return listed;
+  return listed && !off;
 }
 
 /// Reads the window within which a token sees others. One as long as the model's sequences changes nothing; with a

@@ -167,7 +167,12 @@ class Folders(runs.Runs):
         sentence, large = small_folders.tokenizer(), small_folders.tokenizer(more=[f"<|{i}|>" for i in range(60)])
         sentence["model"].update(byte_fallback=True, type="Unigram", vocab=[["<unk>", 0.0], ["\u2581the", -1.0]])
         sentence["decoder"] = {"type": "Metaspace"}
-        for i, tokenizer in enumerate((sentence, large, "no JSON", "", [1], {"model": 3}, POINTER, None)):
+        draw, torn = random.Random(3), []
+        for _ in range(4):  # parts of a tokenizer of another shape
+            torn.append(small_folders.tokenizer())
+            for part in (draw.choice(("added_tokens", "pre_tokenizer", "model")), draw.choice(("merges", "vocab"))):
+                torn[-1]["model" if part in ("merges", "vocab") else part] = draw.choice(([3, [4]], {part: 5}, 7, "text", [{"content": 5, "id": "x"}]))
+        for i, tokenizer in enumerate((sentence, large, *torn, "no JSON", "", [1], {"model": 3}, POINTER, None)):
             name = f"t{i}"
             small_folders.llama(self.path(name), files={} if tokenizer is None else {"tokenizer.json": tokenizer})
             places = (name, name + "_run")

@@ -350,6 +350,7 @@ TEST(HfConfig, AWindowShortensSequencesOnlyWhereItIsUsed) {
       {"qwen2", R"(, "use_sliding_window": true, "sliding_window": 4096, "max_window_layers": 32)", 32768},
       {"qwen3", R"(, "sliding_window": 77, "layer_types": ["full_attention", "sliding_attention"])", 77},
       {"qwen3", R"(, "sliding_window": 77, "layer_types": ["full_attention"])", 32768},
+      {"qwen3", R"(, "use_sliding_window": false, "sliding_window": 77, "layer_types": ["sliding_attention"])", 32768},
       {"mistral", "", 4096},
       {"mistral", R"(, "sliding_window": null)", 32768},
       {"mistral", R"(, "sliding_window": 32767)", 32767},
