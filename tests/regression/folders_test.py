@@ -168,7 +168,7 @@ class Folders(runs.Runs):
         sentence["model"].update(byte_fallback=True, type="Unigram", vocab=[["<unk>", 0.0], ["\u2581the", -1.0]])
         sentence["decoder"] = {"type": "Metaspace"}
         draw, torn = random.Random(3), []
-        for _ in range(4):  # parts of a tokenizer of another shape
+        for _ in range(3):  # parts of a tokenizer of another shape
             torn.append(small_folders.tokenizer())
             for part in (draw.choice(("added_tokens", "pre_tokenizer", "model")), draw.choice(("merges", "vocab"))):
                 torn[-1]["model" if part in ("merges", "vocab") else part] = draw.choice(([3, [4]], {part: 5}, 7, "text", [{"content": 5, "id": "x"}]))
@@ -185,10 +185,10 @@ class Folders(runs.Runs):
                 self.convert(*places)
             for place in places:
                 self.assertEqual(self.tokens(place, told=True), plain, (i, place))
-                out, err = self.run_to_its_end(0, 2, "generate", place, "--prompt-ids", "5,9", "--tokens", "3")
-                self.assertEqual(len(out.split()), 3, out)
-                self.assertEqual(err.count("the answer is ids without text"), 1, err)
-                self.run_to_its_end(5, 1, "generate", place, "--prompt", "the")
+            out, err = self.run_to_its_end(0, 1 + i % 2, "generate", places[-1], "--prompt-ids", "5,9", "--tokens", "3")
+            self.assertEqual(len(out.split()), 3, out)
+            self.assertEqual(err.count("the answer is ids without text"), 1, err)
+            self.run_to_its_end(5, 1, "generate", places[-1], "--prompt", "the")
 
     def test_a_deck_whose_tokenizer_is_gone_finds_its_run(self):
         small_folders.llama(self.path("plain"), vocab=261)
