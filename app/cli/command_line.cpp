@@ -15,6 +15,7 @@
 #include <CLI/CLI.hpp>
 
 #include "app/cli/build.hpp"
+#include "app/cli/ranks.hpp"
 #include "app/cli/waiting.hpp"
 #include "app/training/changes.hpp"
 #include "app/verbs/verbs.hpp"
@@ -410,10 +411,7 @@ class Parser {
 /// the first may print.
 bool speaks(int argc, char* const* argv) {
   const std::string_view verb = argc > 1 ? argv[1] : "";
-  if (verb != "train" && verb != "eval" && verb != "generate") return true;
-  for (const char* variable : {"PMI_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"})
-    if (const char* const rank = std::getenv(variable)) return std::string_view(rank) == "0";
-  return true;
+  return (verb != "train" && verb != "eval" && verb != "generate") || first_of_launch();
 }
 
 int run_verb(const Verb& verb, bool speaking) {
