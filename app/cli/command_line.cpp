@@ -311,8 +311,8 @@ class Parser {
   }
 
   void add_checkpoint() {
-    CLI::App* const group =
-        app_.add_subcommand("checkpoint", "List, inspect, verify, compare and convert checkpoints; needs no launcher");
+    CLI::App* const group = app_.add_subcommand(
+        "checkpoint", "List, inspect, verify, compare, convert and remove checkpoints; needs no launcher");
     group->require_subcommand(1);
     constexpr const char* one = "A step folder, or a run directory: its newest valid step";
     const auto verb = [&](const char* name, const char* help, const char* path, int (*run)(const CheckpointOptions&)) {
@@ -332,6 +332,22 @@ class Parser {
         ->required()
         ->type_name("");
     add_convert(group);
+    add_rm(group);
+  }
+  void add_rm(CLI::App* group) {
+    CLI::App* const verb = group->add_subcommand(
+        "rm", "Remove checkpoints of a run that does not train now; the newest valid one stays");
+    verb->callback([this] { chosen_ = [this] { return run_checkpoint_rm(rm_); }; });
+    verb->add_option("RUN", rm_.run, "A run directory")->required()->type_name("");
+    verb->add_option("STEP", rm_.steps, "Steps to remove, as `ls` lists them")
+        ->type_name("")
+        ->transform(decimal)
+        ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40).description(""));
+    verb->add_flag_callback(
+        "--abandoned", [this] { rm_.abandoned = Abandoned::removed; },
+        "Remove those that branches have left behind; their rows stay");
+    verb->add_flag_callback("--dry-run", [this] { rm_.doing = Doing::nothing; }, "Say what would be removed");
+    add_json(verb, rm_.format);
   }
   void add_convert(CLI::App* group) {
     CLI::App* const verb = group->add_subcommand(
@@ -404,6 +420,7 @@ class Parser {
   InfoOptions info_;
   CheckpointOptions checkpoint_;
   CheckpointConvertOptions convert_;
+  CheckpointRmOptions rm_;
   QuantizeOptions quantize_;
 };
 
