@@ -130,6 +130,7 @@ Problems RunLog::row(const MetricsRow& row) {
   Problems problems = metrics_.append(whole);
   events_.append(whole);
   progress_.last_step = row.step;
+  longest_wait_ = std::max(longest_wait_, Clock::now() - std::exchange(last_row_, Clock::now()));
   if (Clock::now() >= page_due_) {
     const Clock::time_point begin = Clock::now();
     write_page({}, standing());
@@ -159,9 +160,10 @@ std::filesystem::path RunLog::page_path() const { return directory_of(plan_) / "
 std::string RunLog::standing() const {
   const auto now = std::chrono::system_clock::now();
   // Between two pages lie a step at least, and perhaps a save or an evaluation.
-  const auto next = std::chrono::duration_cast<std::chrono::system_clock::duration>(4 * page_gap_);
+  const Clock::duration most = 4 * std::max(page_gap_, longest_wait_);
+  const auto next = std::chrono::duration_cast<std::chrono::system_clock::duration>(most);
   return fmt::format("still running at {}, {} after this start; a page that has not changed by {} is stale: the run "
-                     "has then ended without a word",
+                     "has then ended without a word, or stands still",
                      clock_text(now), time_text(seconds()), clock_text(now + next));
 }
 

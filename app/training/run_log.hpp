@@ -59,7 +59,8 @@ class RunLog {
   EventFile events_;
   Console console_{stdout};
   Clock::time_point begin_ = Clock::now();
-  Clock::time_point printed_, drawn_, page_due_;
+  Clock::time_point printed_, drawn_, page_due_, last_row_ = begin_;
+  Clock::duration longest_wait_{0};  ///< between two rows
   Clock::duration page_gap_ = std::chrono::seconds(30);  ///< least time between two pages
   std::int64_t memory_ = 0;
 };

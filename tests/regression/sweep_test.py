@@ -99,8 +99,10 @@ class Sweep(Jobs):
         for _ in range(12):
             keys = [f"key_{i}" for i in range(draw.randint(2, 5))]
             rows = [[("x" + "".join(draw.choices(pieces, k=draw.randint(0, 6))) + "y") for _ in keys] for _ in range(draw.randint(1, 4))]
+            padding = [""] * draw.randint(0, 2)  # columns and lines of nothing, as spreadsheets leave them
             text = io.StringIO()
-            csv.writer(text, quoting=draw.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]), lineterminator=draw.choice(["\n", "\r\n"])).writerows([keys, *rows])
+            csv.writer(text, quoting=draw.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]), lineterminator=draw.choice(["\n", "\r\n"])).writerows(
+                [keys + padding, *(row + padding for row in rows), *draw.choice([[], [["", *padding]]])])
             with open(self.path("drawn.csv"), "w", encoding="utf-8", newline="") as file:
                 file.write(draw.choice(["", "\ufeff"]) + draw.choice([text.getvalue(), text.getvalue().rstrip()]))
             done = subprocess.run(["bash", os.path.join(JOBSCRIPTS, "slurm/train.sbatch"), "--tasks", "drawn.csv"], cwd=self.folder,
@@ -119,6 +121,9 @@ class Sweep(Jobs):
         for text, said in (('checkpoint.dir,run.seed\none,"1\n', "line 2: a quote is not closed"),
                            ('checkpoint.dir,run.seed\none,"1"2\n', "line 2: a quote is not closed, or text follows it"),
                            ("checkpoint.dir;run.seed\none;1\n", "commas are needed between the keys, not semicolons"),
+                           ("checkpoint.dir\trun.seed\none\t1\n", "commas are needed between the keys"),
+                           ("checkpoint.dir,run.seed,run.seed\none,1,2\n", "line 1: run.seed stands there twice"),
+                           ("checkpoint.dir,,\none,1,\n", "line 1: no key stands over 1"),
                            ("run.seed,optimizer.lr\n1,0.1\n", "no key checkpoint.dir or run.name"),
                            ("run.name,run.seed\none,1\n", "deck.yaml sets checkpoint.dir, which all tasks would share")):
             self.write("runs.csv", text)
