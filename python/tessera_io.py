@@ -38,7 +38,7 @@ class Run:
     def rows(self):
         """The rows of metrics.jsonl in order, as dicts; unfinished lines are left out."""
         rows = []
-        for line in (self.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        for line in _read(self.path, "metrics.jsonl", "run directory").splitlines():
             try:
                 rows.append(json.loads(line))
             except json.JSONDecodeError:
@@ -51,13 +51,15 @@ class Run:
 
     def checkpoints(self):
         """Committed steps, oldest first. Their bytes are not checked: see verify()."""
+        if not self.path.is_dir():
+            raise FileNotFoundError(f"{self.path}: is no directory, and a run directory is needed")
         steps = [path for path in self.path.iterdir() if re.fullmatch(r"step_\d{8,}", path.name) and (path / "manifest.json").is_file()]
         return [Checkpoint(path) for path in sorted(steps, key=lambda path: int(path.name[5:]))]
 
     def newest(self):
         steps = self.checkpoints()
         if not steps:
-            raise FileNotFoundError(f"{self.path} holds no checkpoint")
+            raise FileNotFoundError(f"{self.path}: holds no checkpoint yet")
         return steps[-1]
 
 
@@ -66,7 +68,7 @@ class Checkpoint:
 
     def __init__(self, path):
         self.path = pathlib.Path(path)
-        self.manifest = json.loads((self.path / "manifest.json").read_text(encoding="utf-8"))
+        self.manifest = json.loads(_read(self.path, "manifest.json", "step folder of a checkpoint"))
         self.step, self.content_digest = self.manifest["step"], self.manifest["content_digest"]
 
     @property
@@ -130,6 +132,15 @@ class _Slot:
         return self._checkpoint.names(self._slot)
 
 
+def _read(folder, name, kind):
+    """Text of a file in a folder that must be of this kind."""
+    try:
+        return (folder / name).read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        what = f"has no {name}" if folder.is_dir() else "is a file" if folder.exists() else "is not there"
+        raise FileNotFoundError(f"{folder}: {what}, and a {kind} is needed") from None
+
+
 def _text(value):
     return value.rstrip(b"\0").decode() if isinstance(value, bytes) else str(value)
 
@@ -163,7 +174,11 @@ BLOCKS = {"fp8_block": (128, 128), "fp8_block_1d": (1, 128), "mxfp8": (1, 32), "
 def dequantized(path, name):
     """The rowwise copy of a tensor that `tessera quantize` wrote, decoded to fp32 [M, K] or [E, M, K]."""
     import h5py
+    if not pathlib.Path(path).is_file():
+        raise FileNotFoundError(f"{path}: is no file, and one that `tessera quantize` wrote is needed")
     with h5py.File(path) as file:
+        if name not in file:
+            raise KeyError(f"{path} has no {name}; it has {', '.join(file)}")
         group = file[name]
         form, shape = _text(group.attrs["format"]), tuple(int(n) for n in group.attrs["shape"])
         data, scales, amax = (group[key][...] if key in group else None for key in ("rowwise_data", "rowwise_scales", "amax"))

@@ -15,6 +15,7 @@
 #include <CLI/CLI.hpp>
 
 #include "app/cli/build.hpp"
+#include "app/cli/ranks.hpp"
 #include "app/cli/waiting.hpp"
 #include "app/training/changes.hpp"
 #include "app/verbs/verbs.hpp"
@@ -310,8 +311,8 @@ class Parser {
   }
 
   void add_checkpoint() {
-    CLI::App* const group =
-        app_.add_subcommand("checkpoint", "List, inspect, verify, compare and convert checkpoints; needs no launcher");
+    CLI::App* const group = app_.add_subcommand(
+        "checkpoint", "List, inspect, verify, compare, convert and remove checkpoints; needs no launcher");
     group->require_subcommand(1);
     constexpr const char* one = "A step folder, or a run directory: its newest valid step";
     const auto verb = [&](const char* name, const char* help, const char* path, int (*run)(const CheckpointOptions&)) {
@@ -331,6 +332,22 @@ class Parser {
         ->required()
         ->type_name("");
     add_convert(group);
+    add_rm(group);
+  }
+  void add_rm(CLI::App* group) {
+    CLI::App* const verb = group->add_subcommand(
+        "rm", "Remove checkpoints of a run that does not train now; the newest valid one stays");
+    verb->callback([this] { chosen_ = [this] { return run_checkpoint_rm(rm_); }; });
+    verb->add_option("RUN", rm_.run, "A run directory")->required()->type_name("");
+    verb->add_option("STEP", rm_.steps, "Steps to remove, as `ls` lists them")
+        ->type_name("")
+        ->transform(decimal)
+        ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40).description(""));
+    verb->add_flag_callback(
+        "--abandoned", [this] { rm_.abandoned = Abandoned::removed; },
+        "Remove those that branches have left behind; their rows stay");
+    verb->add_flag_callback("--dry-run", [this] { rm_.doing = Doing::nothing; }, "Say what would be removed");
+    add_json(verb, rm_.format);
   }
   void add_convert(CLI::App* group) {
     CLI::App* const verb = group->add_subcommand(
@@ -403,6 +420,7 @@ class Parser {
   InfoOptions info_;
   CheckpointOptions checkpoint_;
   CheckpointConvertOptions convert_;
+  CheckpointRmOptions rm_;
   QuantizeOptions quantize_;
 };
 
@@ -410,10 +428,7 @@ class Parser {
 /// the first may print.
 bool speaks(int argc, char* const* argv) {
   const std::string_view verb = argc > 1 ? argv[1] : "";
-  if (verb != "train" && verb != "eval" && verb != "generate") return true;
-  for (const char* variable : {"PMI_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"})
-    if (const char* const rank = std::getenv(variable)) return std::string_view(rank) == "0";
-  return true;
+  return (verb != "train" && verb != "eval" && verb != "generate") || first_of_launch();
 }
 
 int run_verb(const Verb& verb, bool speaking) {

@@ -1,12 +1,20 @@
 #include "app/cli/ranks.hpp"
 
 #include <cstdio>
+#include <cstdlib>
+#include <string_view>
 
 #include <fmt/format.h>
 
 #include "kernels/base/attempt.hpp"
 
 namespace tessera {
+
+bool first_of_launch() {
+  for (const char* variable : {"PMI_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"})
+    if (const char* const rank = std::getenv(variable)) return std::string_view(rank) == "0";
+  return true;
+}
 
 int or_end_all_ranks(Mpi& mpi, const std::function<int()>& work) {
   const auto end = [&] {
@@ -32,7 +40,8 @@ int on_all_ranks(const std::function<int(Mpi&, Control&)>& verb) {
   try {
     return or_end_all_ranks(mpi, [&] { return verb(mpi, *control); });
   } catch (const Error& error) {
-    if (mpi.rank() == 0) fmt::print(stderr, "{}\n", error.what());
+    const bool speaks = mpi.rank() == 0 && (mpi.launch_mistake().empty() || first_of_launch());
+    if (speaks) fmt::print(stderr, "{}\n", error.what());
     return static_cast<int>(error.code());
   }
 }

@@ -46,6 +46,7 @@ RunRecord record_of(const PreparedRun& run, const RunRequest& request) {
   for (const Library& library : build.libraries) record.libraries[library.name] = library.version;
   record.threads_per_rank = config.run.threads;
   record.environment = allowed_environment();
+  record.recipe = name_of(config.precision.recipe);
   record.seed = config.run.seed;
   record.data_hash = run.corpus_hash();
   record.data_files = run.files();
@@ -93,12 +94,13 @@ std::unique_ptr<RunLog> open_records(const PreparedRun& run, const RunRequest& r
     attempt(problems, [&] {
       if (request.resume.at_path()) branch_off(directory, beginning);
       log = std::make_unique<RunLog>(*run.plan, beginning.step, peak_of_run(config),
-                                     RunTexts{corpus_text(run), resolved_text(run.deck)});
+                                     RunTexts{corpus_text(run), resolved_text(run.deck), mpi.host()});
       record.restart = log->restarts();
+      record.reached = log->reached();
       replace_text_file(directory / "deck.resolved.yaml", resolved_text(run.deck));
       if (run.tokenizer) replace_text_file(directory / tokenizer_file, run.tokenizer->text());
       replace_text_file(directory / plan_file, plan_text(*run.plan));
-      replace_text_file(directory / "run.json", record_text(record, directory / "run.json"));
+      replace_text_file(directory / record_file, record_text(record, directory / record_file));
     });
   control.agree(problems);
   return log;

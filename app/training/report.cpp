@@ -57,7 +57,7 @@ RegionTable device_table(const DeviceTime& time, Control& control) {
 RegionTable host_table(const Timeline& timeline, const Mesh& mesh, Control& control, double seconds) {
   std::array<double, region_names> mine{};
   for (const RegionTime& region : timeline.regions()) mine[static_cast<std::size_t>(region.name)] = region.seconds;
-  RegionTable table{"of the run", "s", 1, {}, seconds, {}, over_ranks("communication", control, mesh.busy())};
+  RegionTable table{"of this start", "s", 1, {}, seconds, {}, over_ranks("communication", control, mesh.busy())};
   for (std::size_t i = 0; i < region_names; ++i)
     table.bars.push_back(over_ranks(name_of(static_cast<RegionName>(i)), control, mine[i]));
   table.waiting = table.bars[static_cast<std::size_t>(RegionName::waiting)];
@@ -104,6 +104,7 @@ ClosingReport closing_report(Device& device, const Mesh& mesh, const RunPlan& pl
   const bool measured = control.max(time.steps == 0 ? 1 : 0) == 0;  // whether every rank has device times
   RegionTable table =
       measured ? device_table(time, control) : host_table(device.timeline(), mesh, control, loop.seconds);
+  report.regions_of = table.of;
   report.regions = table.bars = those_that_count(std::move(table.bars));
   std::string& text = report.text;
   text = regions_text(table) + exposed_text(table);

@@ -13,6 +13,7 @@ struct ClosingReport {
   /// Time by region, nested regions not counted, over the ranks: on a GPU, device time of a measured step on average;
   /// on the host, its time of this start.
   std::vector<Bar> regions;
+  std::string regions_of;  ///< "of this start", or "a step on the device, of 12 measured"
   /// The last lines of a log: time by region, share of exposed communication, bytes by collective, allocated memory by
   /// category.
   std::string text;

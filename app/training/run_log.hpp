@@ -8,12 +8,13 @@
 #include "io/metrics/console.hpp"
 #include "io/metrics/event_file.hpp"
 #include "io/metrics/metrics_log.hpp"
+#include "io/metrics/run_record.hpp"
 
 namespace tessera {
 
 /// Texts of report.html besides rows and plan.
 struct RunTexts {
-  std::string corpus, deck;  ///< corpus_text(); the resolved deck
+  std::string corpus, deck, host;  ///< corpus_text(); the resolved deck; rank 0's host
 };
 
 /// Rank 0's log of a run. Writes every step to metrics.jsonl and to the TensorBoard file, as many steps to the console
@@ -25,9 +26,10 @@ class RunLog {
   RunLog(const RunPlan& plan, std::int64_t step, std::optional<Peak> peak, RunTexts texts);
 
   std::int64_t restarts() const { return metrics_.restarts(); }  ///< number of times that the run has been resumed
+  std::int64_t reached() const { return metrics_.reached(); }    ///< the newest step of the starts before, or 0
 
   [[nodiscard]] Problems row(const MetricsRow& row);
-  void saved(std::int64_t step) { saves_.push_back(step); }  ///< marks a save in report.html
+  void saved(std::int64_t step);  ///< marks a save in run.json and report.html
   double seconds() const;  ///< since the log was opened
   /// Prints the closing tables and writes report.html; `end` says how the run ended. Problems with the page are printed
   /// and do not fail the run.
@@ -37,20 +39,29 @@ class RunLog {
   using Clock = std::chrono::steady_clock;
   bool worth_a_line(const MetricsRow& row) const;
   void show(const MetricsRow& row);
-  /// Writes report.html; problems are printed and do not fail the run.
-  void write_page(const std::vector<Bar>& regions, const std::string& end);
+  /// Writes report.html; problems are printed and do not fail the run. `end`: how the run stands.
+  void write_page(const ClosingReport& closing, const std::string& end);
+  /// Writes this start's progress to run.json; likewise.
+  void write_progress();
+  std::string standing() const;  ///< of a run that goes on, with the time after which the page is stale
   std::filesystem::path page_path() const;
 
   const RunPlan& plan_;
   std::int64_t begun_at_;
   std::optional<Peak> peak_;
   RunTexts texts_;
-  std::vector<std::int64_t> saves_;
+  StartProgress progress_;
+  struct {
+    double ms = 0, tokens = 0;
+    std::int64_t steps = 0;
+  } unshown_;  ///< sums since the console's last line
   MetricsLog metrics_;
   EventFile events_;
   Console console_{stdout};
   Clock::time_point begin_ = Clock::now();
-  Clock::time_point printed_, drawn_, page_due_;
+  Clock::time_point printed_, drawn_, page_due_, last_row_ = begin_;
+  Clock::duration longest_wait_{0};  ///< between two rows
+  Clock::duration page_gap_ = std::chrono::seconds(30);  ///< least time between two pages
   std::int64_t memory_ = 0;
 };
 

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <filesystem>
+
+#include "kernels/base/attempt.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/digest/digest.hpp"
 
@@ -132,8 +135,22 @@ void Trace::write(Stream& stream) {
   leave_to_owners(sums);  // gradients and masters: each rank has hashed its own slices only
   control_.sum(sums.data(), static_cast<int>(sums.size()));
   Problems problems;
-  if (control_.rank() == 0) write_row(sums, problems);
+  if (control_.rank() == 0) attempt(problems, [&] { write_row(sums, problems); });
   control_.agree(problems);
+}
+
+/// Opens the file. That of the starts before, which a resumed run goes on from, gets the next free number.
+void Trace::open() {
+  std::error_code unknown;
+  if (row_.step > 1 && std::filesystem::is_regular_file(path_, unknown) &&
+      std::filesystem::file_size(path_, unknown) > 0) {
+    std::string kept;
+    for (int number = 1; kept.empty() || std::filesystem::exists(kept, unknown); ++number)
+      kept = fmt::format("{}.{}", path_, number);
+    std::filesystem::rename(path_, kept);
+    fmt::print("debug.trace: the rows of the starts before are in {}\n", kept);
+  }
+  file_.open(path_, std::ios::trunc);
 }
 
 void Trace::write_row(const std::vector<std::uint64_t>& sums, Problems& problems) {
@@ -164,7 +181,7 @@ void Trace::write_row(const std::vector<std::uint64_t>& sums, Problems& problems
     row["quantize"] = {{"weights", row_.quantize.weights},
                        {"activations", row_.quantize.activations},
                        {"gradients", row_.quantize.gradients}};
-  if (!file_.is_open()) file_.open(path_, std::ios::trunc);
+  if (!file_.is_open()) open();
   file_ << row.dump() << std::endl;
   if (!file_) problems.add(Exit::environment, "debug.trace: " + path_ + ": a row cannot be written (disk full?)");
 }

@@ -19,8 +19,8 @@ namespace tessera {
 /// or at finish().
 class Trace final : public StepObserver {
  public:
-  /// A recording mesh must fill `records`. Rank 0 writes the file `path`, which the first row replaces; throws
-  /// Error{environment} if it cannot.
+  /// A recording mesh must fill `records`. Rank 0 writes the file `path`, which the first row replaces; a resumed
+  /// run keeps what was there as `path`.1, `path`.2 and so on. Throws Error{environment} if it cannot.
   Trace(const std::string& path, Device& device, const StepPlan& plan, Engine& engine, Control& control,
         std::vector<Record>& records);
 
@@ -49,6 +49,7 @@ class Trace final : public StepObserver {
   void drop_exchanges();
   void leave_to_owners(std::vector<std::uint64_t>& sums) const;
   void write(Stream& stream);
+  void open();
   void write_row(const std::vector<std::uint64_t>& sums, Problems& problems);
 
   std::string path_;

@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <optional>
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -12,7 +14,9 @@
 #include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/reader.hpp"
+#include "io/checkpoint/storage.hpp"
 #include "io/metrics/console.hpp"
+#include "io/metrics/metrics_log.hpp"
 #include "kernels/digest/digest.hpp"
 
 namespace tessera {
@@ -47,10 +51,20 @@ std::vector<Held> all_in(const fs::path& run) {
   return all;
 }
 
+/// When a checkpoint was saved, ISO 8601 in UTC: the time of its last file, which a copy may have changed.
+Json time_of(const fs::path& folder) {
+  std::error_code error;
+  const auto written = fs::last_write_time(folder / manifest_file, error);
+  if (error) return nullptr;
+  return fmt::format("{:%FT%TZ}", std::chrono::time_point_cast<std::chrono::seconds>(
+                                      std::chrono::file_clock::to_sys(written)));
+}
+
 Json listed(const fs::path& folder) {
   Json row = {{"step", nullptr},   {"path", folder.string()},      {"valid", false},
               {"reason", ""},      {"bytes", bytes_below(folder)}, {"content_digest", nullptr},
-              {"abandoned", false}};
+              {"abandoned", false}, {"saved", time_of(folder)},     {"loss", nullptr},
+              {"eval_loss", nullptr}, {"marks", Json::array()}};
   try {
     const Checkpoint checkpoint(folder);
     row["step"] = checkpoint.manifest().counters.step;
@@ -62,12 +76,51 @@ Json listed(const fs::path& folder) {
   return row;
 }
 
-void print_listed(const Json& row) {
-  const bool valid = row["valid"];
-  const std::string digest = valid ? row["content_digest"] : Json("-");
-  const std::string where = valid ? row["path"] : row["reason"];  // a reason contains the path
-  fmt::print("{:>10}  {:>10}  {:<7}  {:<16}  {}{}\n", row["step"].dump(), bytes_text(row["bytes"]),
-             valid ? "valid" : "invalid", digest, where, row["abandoned"] ? " (abandoned)" : "");
+/// A number as the record of rows has it: the shortest decimal, or null.
+Json shortest(float value) { return std::isfinite(value) ? Json::parse(fmt::format("{}", value)) : Json(); }
+
+/// Adds to the rows of a run's checkpoints the losses of their steps, by the record of their line of steps, and marks
+/// the last valid one that the run has, and the best by evaluation.
+void add_losses(Json& rows, const fs::path& run) {
+  std::map<std::string, std::map<std::int64_t, MetricsRow>> records;  // by file name
+  Json *last = nullptr, *best = nullptr;
+  for (Json& row : rows) {
+    const std::string name = fs::path(row["path"].get<std::string>()).filename().string();
+    const auto parts = abandoned(name);
+    const std::string record = parts ? abandoned_name(parts->branch, metrics_file) : metrics_file;
+    if (std::error_code unknown; !records.contains(record) && fs::exists(run / record, unknown))
+      for (const MetricsRow& of : read_metrics(run / record)) records[record].insert_or_assign(of.step, of);
+    const auto of = records[record].find(row["step"]);
+    if (of != records[record].end()) {
+      row["loss"] = shortest(of->second.loss);
+      if (of->second.eval_loss) row["eval_loss"] = shortest(*of->second.eval_loss);
+    }
+    if (row["abandoned"]) row["marks"].push_back("abandoned");
+    if (!row["valid"] || row["abandoned"]) continue;
+    last = &row;
+    if (!row["eval_loss"].is_null() && (!best || row["eval_loss"] < (*best)["eval_loss"])) best = &row;
+  }
+  if (last) (*last)["marks"].push_back("last");
+  if (best) (*best)["marks"].push_back("best");
+}
+
+void print_listed(const Json& rows) {
+  fmt::print("{:>10}  {:>10}  {:<20}  {:>8}  {:>8}  {:<7}  {:<16}  {}\n", "step", "size", "saved (UTC)", "loss", "eval",
+             "", "digest", "path");
+  const auto number = [](const Json& value) {
+    return value.is_null() ? "-" : fmt::format("{:.4f}", value.get<double>());
+  };
+  for (const Json& row : rows) {
+    const bool valid = row["valid"];
+    const std::string digest = valid ? row["content_digest"] : Json("-");
+    const std::string where = valid ? row["path"] : row["reason"];  // a reason contains the path
+    const std::string saved = row["saved"].is_null() ? "-" : row["saved"].get<std::string>();
+    const auto marks = row["marks"].get<std::vector<std::string>>();
+    fmt::print("{:>10}  {:>10}  {:<20}  {:>8}  {:>8}  {:<7}  {:<16}  {}{}\n", row["step"].dump(),
+               bytes_text(row["bytes"]), saved, number(row["loss"]), number(row["eval_loss"]),
+               valid ? "valid" : "invalid", digest, where,
+               marks.empty() ? "" : fmt::format(" ({})", fmt::join(marks, ", ")));
+  }
 }
 
 /// Everything that is wrong with a checkpoint; reads every byte.
@@ -161,13 +214,14 @@ int run_checkpoint_ls(const CheckpointOptions& options) {
     row["abandoned"] = held.abandoned;
     rows.push_back(row);
   }
-  if (rows.empty() && fs::exists(fs::path(options.path) / "manifest.json", error)) rows.push_back(listed(options.path));
+  add_losses(rows, options.path);
+  if (rows.empty() && fs::exists(fs::path(options.path) / manifest_file, error)) rows.push_back(listed(options.path));
   if (options.format == Format::json)
     fmt::print("{}\n", rows.dump());
   else if (rows.empty())
     fmt::print("{}: holds no checkpoints\n", options.path);
   else
-    for (const Json& row : rows) print_listed(row);
+    print_listed(rows);
   return 0;
 }
 

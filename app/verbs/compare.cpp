@@ -39,6 +39,9 @@ nlohmann::ordered_json to_json(const std::vector<ComparedRun>& runs) {
   const auto number = [](const std::optional<double>& value) {
     return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
   };
+  const auto step = [](const std::optional<double>& value, std::int64_t of) {
+    return value ? nlohmann::ordered_json(of) : nlohmann::ordered_json();
+  };
   for (const ComparedRun& run : runs) {
     const Outcome outcome = outcome_of(run.rows);
     nlohmann::ordered_json settings = nlohmann::ordered_json::object();
@@ -51,6 +54,7 @@ nlohmann::ordered_json to_json(const std::vector<ComparedRun>& runs) {
                             {"loss", number(outcome.loss)},
                             {"eval_loss", number(outcome.eval_loss)},
                             {"best_eval_loss", number(outcome.best)},
+                            {"best_eval_step", step(outcome.best, outcome.best_step)},
                             {"tokens_per_s", outcome.tokens_per_s},
                             {"mfu", number(outcome.mfu)},
                             {"expert_load", number(outcome.expert_load)},

@@ -121,6 +121,14 @@ Prompt prompt_of(const GenerateOptions& options, const GivenWeights& given, cons
 /// Number of tokens to generate: as requested; else the default number, or as many as there is room for.
 std::int64_t count_of(const GenerateOptions& options, const GivenWeights& given, const Prompt& prompt) {
   const std::int64_t room = given.config.model.seq_len - std::ssize(prompt.ids) + 1;
+  if (room < 1) {
+    const std::int64_t most = given.config.model.seq_len;
+    const bool text = options.prompt_ids.empty();
+    throw Error(Exit::usage,
+                fmt::format("{}: {}, and the model's sequences hold {}: give its end alone, {} {}",
+                            text ? "--prompt" : "--prompt-ids", counted(std::ssize(prompt.ids), "token"), most,
+                            text ? "as tail -c cuts it: as many bytes are no more tokens than" : "the last", most));
+  }
   const std::int64_t count = options.tokens.value_or(std::clamp<std::int64_t>(room, 1, usual_tokens));
   if (count > room)
     throw Error(Exit::usage,

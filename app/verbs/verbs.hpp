@@ -66,6 +66,16 @@ struct CheckpointOptions {
   Format format = Format::text;
 };
 
+enum class Abandoned { kept, removed };
+enum class Doing { it, nothing };  ///< nothing: the verb only says what it would do
+struct CheckpointRmOptions {
+  std::string run;
+  std::vector<std::int64_t> steps;
+  Abandoned abandoned = Abandoned::kept;
+  Doing doing = Doing::it;
+  Format format = Format::text;
+};
+
 struct CheckpointConvertOptions {
   std::string from, to;  ///< source: a checkpoint, run directory or Hugging Face folder; destination: a new folder
   std::optional<ExpertWeights> experts;
@@ -104,6 +114,8 @@ int run_checkpoint_ls(const CheckpointOptions& options);
 int run_checkpoint_inspect(const CheckpointOptions& options);
 int run_checkpoint_verify(const CheckpointOptions& options);
 int run_checkpoint_diff(const CheckpointOptions& options);
+/// Removes steps of a run directory that no run trains in, never the newest valid one; all or, with a reason, none.
+int run_checkpoint_rm(const CheckpointRmOptions& options);
 int run_checkpoint_convert(const CheckpointConvertOptions& options);
 int run_quantize(const QuantizeOptions& options);
 

@@ -64,10 +64,12 @@ std::string Mpi::launch_mistake() const {
     const long tasks = std::strtol(text, nullptr, 10);
     // The first variable decides: Hydra's PMI_SIZE of one rank is right, even inside a Slurm step of several tasks.
     if (tasks <= 1) return "";
+    const std::string library = version(), pmi = library.starts_with("Open MPI") ? "pmix" : "pmi2";
     return fmt::format(
-        "started as {} separate runs of one rank each ({}={}), not as one run of {}: this program uses {}; "
-        "start it with srun --mpi=pmi2 (srun --mpi=list shows what there is), or with that library's own mpiexec",
-        tasks, variable, text, tasks, version());
+        "started as {0} separate runs of one rank each ({1}={2}), not as one run of {0}: this program uses {3}; "
+        "start it with srun --mpi={4} (srun --mpi=list shows what there is; in a job script, "
+        "export SLURM_MPI_TYPE={4}), or with that library's own mpiexec",
+        tasks, variable, text, library, pmi);
   }
   return "";
 }

@@ -28,6 +28,7 @@ struct RunSection {
   bool graph = true;
   double mfu_peak = 0;
   Derived<std::int64_t> threads;  ///< the program fills it: only it knows the machine
+  std::int64_t log_every = 0;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
@@ -43,6 +44,8 @@ struct RunSection {
           "What a rank's device computes at most, dense, in TFLOP/s, for MFU; 0: as its data sheet says, where known");
     v.derived("threads", self.threads, from_to(1, Runtime::most_threads), may_change,
               "OMP_NUM_THREADS, else the rank's share of cores", "Host threads of each rank; bits may depend on it");
+    v.key("log_every", self.log_every, from_to(0, 1e12), may_change,
+          "Steps between lines of the console, each with means since the line before; 0: a line a second");
   }
   bool operator==(const RunSection&) const = default;
 };
@@ -459,7 +462,8 @@ struct DebugConfig {
     v.key("replica_hash_every", self.replica_hash_every, from_to(0, 1e12), may_change,
           "Steps between comparisons of the weights' bits on all ranks; 0: none");
     v.key("trace", self.trace, Text::line_or_empty, may_change,
-          "File of digests, a JSON line per step, begun anew by each start; empty: none");
+          "File of digests, a JSON line per step of this start; a resumed run keeps those before as FILE.1, FILE.2 and "
+          "so on; empty: none");
     v.key("profile", self.profile, Text::line_or_empty, may_change,
           "File of a Chrome trace of steps 5 to 8 of a start, for Perfetto or chrome://tracing: regions, collectives "
           "and, on a GPU, every kernel; empty: none. Same bits");

@@ -26,17 +26,6 @@ namespace {
 
 constexpr std::string_view prefix = "step_", left_behind = "abandoned-";
 
-/// Removes a folder. It is renamed first, so that a crash in between leaves no half of a checkpoint under its name.
-/// Throws Error{environment} if it stays there, under either name.
-void discard(const fs::path& folder) {
-  std::error_code error;
-  const fs::path trash = folder.parent_path() / (".trash." + folder.filename().string());
-  fs::remove_all(trash, error);
-  if (!error) fs::rename(folder, trash, error);
-  if (!error) fs::remove_all(trash, error);
-  if (error) throw Error(Exit::environment, fmt::format("{}: cannot be removed: {}", folder.string(), error.message()));
-}
-
 bool is_folder(const fs::path& path) {
   std::error_code unknown;
   return fs::is_directory(path, unknown);
@@ -54,6 +43,16 @@ std::vector<fs::path> entries_of(const fs::path& run) {
 }
 
 }  // namespace
+
+// Renamed first, so that a crash in between leaves no half of a checkpoint under its name.
+void remove_checkpoint(const fs::path& folder) {
+  std::error_code error;
+  const fs::path trash = folder.parent_path() / (".trash." + folder.filename().string());
+  fs::remove_all(trash, error);
+  if (!error) fs::rename(folder, trash, error);
+  if (!error) fs::remove_all(trash, error);
+  if (error) throw Error(Exit::environment, fmt::format("{}: cannot be removed: {}", folder.string(), error.message()));
+}
 
 std::string step_folder(std::int64_t step) { return fmt::format("{}{:08}", prefix, step); }
 
@@ -113,14 +112,14 @@ std::vector<StepFolder> step_folders(const fs::path& run) {
 void commit_folder(const fs::path& finished, const fs::path& run, std::int64_t step) {
   const fs::path named = run / step_folder(step);
   make_way(run, named.filename().string());
-  if (std::error_code unknown; fs::exists(named, unknown)) discard(named);
+  if (std::error_code unknown; fs::exists(named, unknown)) remove_checkpoint(named);
   move_entry(finished, named);
   try {
     sync_folder(run);
   } catch (const Error&) {
     // A power failure could undo this name: older steps must not be retired for it.
     Problems unsaid;  // the first failure is
-    attempt(unsaid, [&] { discard(named); });
+    attempt(unsaid, [&] { remove_checkpoint(named); });
     throw;
   }
 }
@@ -149,7 +148,7 @@ void retire(const fs::path& run, const Retention& retention) {
       continue;
     }
     const bool kept = retention.keep_every > 0 && folder.step % retention.keep_every == 0;
-    if (!kept) attempt(problems, [&] { discard(folder.path); });
+    if (!kept) attempt(problems, [&] { remove_checkpoint(folder.path); });
   }
   problems.raise();
 }

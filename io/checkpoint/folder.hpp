@@ -51,6 +51,9 @@ void point_latest(const std::filesystem::path& run, std::int64_t step);
 /// The folder's name in `latest`; empty if there is none.
 std::string latest_step(const std::filesystem::path& run);
 
+/// Removes a checkpoint's folder, whole or not at all. Throws Error{environment}.
+void remove_checkpoint(const std::filesystem::path& folder);
+
 /// Removes temporary folders and trash of crashed saves and retirements. No save may be under way.
 void remove_leftovers(const std::filesystem::path& run);
 

@@ -191,7 +191,7 @@ Life life_of(const std::string& text, const Process& me, const std::string& job)
 }
 
 RunLock::RunLock(const fs::path& run, Control& control, const Heartbeat& heartbeat)
-    : path_(run / "LOCK"), control_(control), heartbeat_(heartbeat) {
+    : path_(run / "LOCK"), control_(&control), heartbeat_(heartbeat) {
   LockOwner owner{nonce(), this_job(), {}};
   for (const std::string& rank : control.gather(to_json(this_process()).dump()))
     owner.ranks.push_back(process_of(Json::parse(rank)));
@@ -199,7 +199,16 @@ RunLock::RunLock(const fs::path& run, Control& control, const Heartbeat& heartbe
   fault::enter(fault::Phase::lock);
   if (control.rank() == 0) attempt(problems, [&] { take(owner); });
   control.agree(problems);
-  if (!file_) return;
+  if (file_) keep_alive();
+}
+
+RunLock::RunLock(const fs::path& run, const Heartbeat& heartbeat)
+    : path_(run / "LOCK"), control_(nullptr), heartbeat_(heartbeat) {
+  take({nonce(), this_job(), {this_process()}});
+  keep_alive();
+}
+
+void RunLock::keep_alive() {
   heart_ = std::jthread([this](const std::stop_token& stop) {
     std::mutex mutex;
     std::unique_lock lock(mutex);
@@ -226,14 +235,14 @@ bool RunLock::held() const {
 
 void RunLock::require_held() const {
   Problems problems;
-  if (control_.rank() == 0) {
+  if (!control_ || control_->rank() == 0) {
     const std::optional<Seen> there = look(path_);
     if (!there || there->text != text_)
       problems.add(Exit::environment,
                    fmt::format("{}: this run holds the directory no more: {}; it ends without saving", path_.string(),
                                there ? described(there->text) + " took over" : "somebody removed the file"));
   }
-  control_.agree(problems);
+  control_ ? control_->agree(problems) : problems.raise();
 }
 
 void RunLock::take(const LockOwner& owner) {

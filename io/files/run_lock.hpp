@@ -49,6 +49,8 @@ class RunLock {
   /// Error{environment}, on all ranks, if another run holds the directory or no file can be written there. Collective
   /// over the world.
   RunLock(const std::filesystem::path& run, Control& control, const Heartbeat& heartbeat = {});
+  /// The same by this process alone, which changes the directory without training. Local.
+  explicit RunLock(const std::filesystem::path& run, const Heartbeat& heartbeat = {});
   /// Local.
   ~RunLock();
   RunLock(const RunLock&) = delete;
@@ -57,14 +59,15 @@ class RunLock {
   /// Whether LOCK is still this run's, on rank 0; true on other ranks. Local.
   bool held() const;
   /// Throws Error{environment}, on all ranks, if LOCK is not this run's any more: the run was stopped for so long that
-  /// another one took over, or somebody removed the file. Collective over the world.
+  /// another one took over, or somebody removed the file. Collective over the world; Local for a process alone.
   void require_held() const;
 
  private:
   void take(const LockOwner& owner);
+  void keep_alive();
 
   std::filesystem::path path_;
-  Control& control_;
+  Control* control_;  ///< null: this process alone
   Heartbeat heartbeat_;
   std::string text_;               ///< rank 0: the text of its LOCK
   std::optional<PosixFile> file_;  ///< rank 0: its LOCK, even if the name belongs to another file by now

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 #include <unistd.h>
 
 #include <array>
@@ -118,14 +119,12 @@ EventFile::~EventFile() {
 
 void EventFile::append(const MetricsRow& row) {
   std::string summary;
-  put_scalar(summary, "loss", row.loss);
-  if (row.eval_loss) put_scalar(summary, "eval_loss", *row.eval_loss);
-  put_scalar(summary, "balance_loss", row.balance_loss);
-  put_scalar(summary, "z_loss", row.z_loss);
-  put_scalar(summary, "grad_norm", row.grad_norm);
-  put_scalar(summary, "lr", row.lr);
-  put_scalar(summary, "tokens_per_s", static_cast<float>(row.tokens_per_s));
-  put_scalar(summary, "step_ms", static_cast<float>(row.step_ms));
+  const auto columns = nlohmann::json::parse(to_json(row));
+  for (const auto& [name, value] : columns.items()) {
+    if (name == "step" || name == "time") continue;  // an event has its own
+    if (value.is_number()) put_scalar(summary, name, value.get<float>());
+    if (value.is_boolean()) put_scalar(summary, name, value.get<bool>() ? 1 : 0);
+  }
   std::string event = event_at(row.step);
   put(event, event_field::summary, std::string_view(summary));
   write(event);

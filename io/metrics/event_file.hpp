@@ -19,8 +19,8 @@ class EventFile {
   EventFile(const EventFile&) = delete;
   EventFile& operator=(const EventFile&) = delete;
 
-  /// Writes at once the finite ones of the row's loss, eval_loss, balance_loss, z_loss, grad_norm, lr, tokens_per_s and
-  /// step_ms as scalars.
+  /// Writes at once every column of to_json(row) but step and time as a scalar: numbers that are finite, and what is
+  /// true or false as 1 or 0.
   void append(const MetricsRow& row);
 
  private:

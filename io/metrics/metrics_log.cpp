@@ -129,6 +129,7 @@ MetricsLog::MetricsLog(const std::filesystem::path& path, std::int64_t step) : p
     const std::size_t begin = kept < 2 ? 0 : text.rfind('\n', kept - 2) + 1;
     const auto place = place_of(std::string_view(text).substr(begin, kept - 1 - begin));
     if (place) newest = std::max(newest, place->restart);
+    if (place) reached_ = std::max(reached_, place->step);
     if (place && place->step <= step) break;
     kept = begin;
   }

@@ -59,6 +59,8 @@ class MetricsLog {
 
   /// Number of times that the run has been resumed, by its rows (dropped ones included).
   std::int64_t restarts() const { return restarts_; }
+  /// The newest step that the file had a row of, dropped ones included; 0: none.
+  std::int64_t reached() const { return reached_; }
 
   /// Writes the row at once. On failure (a full disk) the file keeps whole rows only, and a problem (Exit::environment)
   /// is returned.
@@ -68,7 +70,7 @@ class MetricsLog {
   std::filesystem::path path_;
   int file_ = -1;
   std::int64_t bytes_ = 0;  // size of the whole rows
-  std::int64_t restarts_ = 0;
+  std::int64_t restarts_ = 0, reached_ = 0;
 };
 
 }  // namespace tessera

@@ -48,8 +48,8 @@ bool allowed(std::string_view name) {
 /// The short form of a start in `starts`.
 Json start_of(const Json& record) {
   Json start = Json::object();
-  for (const char* key : {"started", "restart", "step", "resumed_from", "changes", "command_line", "deck", "software",
-                          "hosts", "ranks", "threads_per_rank"})
+  for (const char* key : {"started", "restart", "step", "reached", "resumed_from", "changes", "command_line", "deck",
+                          "recipe", "software", "hosts", "ranks", "threads_per_rank"})
     if (record.contains(key)) start[key] = record[key];
   return start;
 }
@@ -63,6 +63,9 @@ Json starts_in(const std::string& text) {
   if (!starts.is_array()) throw Error(Exit::file, "lists no starts");
   return starts;
 }
+
+/// Command lines and variables may hold any bytes; invalid UTF-8 becomes replacement characters.
+std::string text_of(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n'; }
 
 }  // namespace
 
@@ -90,10 +93,12 @@ std::string to_json(const RunRecord& record, const std::string& earlier) {
       {"started", record.started},
       {"restart", record.restart},
       {"step", record.step},
+      {"reached", record.reached},
       {"resumed_from", record.resumed_from.empty() ? Json() : Json(record.resumed_from)},
       {"changes", changes_of(record.changes)},
       {"command_line", record.command_line},
       {"deck", {{"path", record.deck_path}, {"hash", record.deck_hash}, {"resolved_hash", record.resolved_deck_hash}}},
+      {"recipe", record.recipe},
       {"seed", record.seed},
       {"data",
        {{"hash", hex(record.data_hash)},
@@ -115,8 +120,53 @@ std::string to_json(const RunRecord& record, const std::string& earlier) {
   if (!record.library_plans.plans.choices.of.empty()) json["library_plans"] = plans_of(record.library_plans);
   json["starts"] = starts_in(earlier);
   json["starts"].push_back(start_of(json));
-  // Command lines and variables may hold any bytes; invalid UTF-8 becomes replacement characters.
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
+  return text_of(json);
+}
+
+std::string with_progress(const std::string& record, const StartProgress& progress) {
+  Json json = Json::parse(record, nullptr, false), starts = starts_in(record);
+  if (starts.empty()) throw Error(Exit::file, "lists no starts");
+  Json& start = starts.back();
+  start["last_step"] = progress.last_step;
+  start["saves"] = progress.saves;
+  if (!progress.end.empty()) start.update({{"end", progress.end}, {"ended", progress.ended}});
+  json["starts"] = starts;
+  return text_of(json);
+}
+
+std::vector<RecordedStart> read_starts(const std::string& record) {
+  std::vector<RecordedStart> all;
+  for (const Json& json : starts_in(record)) {
+    RecordedStart& start = all.emplace_back();
+    const auto text = [](const Json& from, const char* key) {
+      const auto found = from.is_object() ? from.find(key) : from.end();
+      return found != from.end() && found->is_string() ? found->get<std::string>() : "";
+    };
+    const auto number = [&](const char* key) {
+      const auto found = json.find(key);
+      return found != json.end() && found->is_number_integer() ? found->get<std::int64_t>() : 0;
+    };
+    if (!json.is_object()) continue;
+    const auto list = [&](const char* key) { return json.value(key, Json::array()); };
+    const Json software = json.value("software", Json::object());
+    start.started = text(json, "started");
+    start.resumed_from = text(json, "resumed_from");
+    start.recipe = text(json, "recipe");
+    start.program = text(software, "version") + " " + text(software, "git_sha");
+    for (const Json& host : list("hosts"))
+      if (host.is_string()) start.hosts += (start.hosts.empty() ? "" : " ") + host.get<std::string>();
+    start.restart = number("restart");
+    start.step = number("step");
+    start.reached = number("reached");
+    start.ranks = number("ranks");
+    start.threads = number("threads_per_rank");
+    for (const Json& change : list("changes"))
+      start.changes.push_back({text(change, "key"), text(change, "before"), text(change, "now")});
+    start.progress = {number("last_step"), {}, text(json, "end"), text(json, "ended")};
+    for (const Json& step : list("saves"))
+      if (step.is_number_integer()) start.progress.saves.push_back(step.get<std::int64_t>());
+  }
+  return all;
 }
 
 }  // namespace tessera

@@ -10,6 +10,8 @@
 
 namespace tessera {
 
+inline constexpr const char* record_file = "run.json";
+
 /// Host and device of a rank.
 struct RankPlace {
   std::string host;
@@ -35,12 +37,14 @@ struct RunRecord {
   std::vector<RankPlace> ranks;                  ///< in rank order
   std::int64_t threads_per_rank = 0;
   std::map<std::string, std::string> environment;  ///< allowed_environment()
+  std::string recipe;
   std::uint64_t seed = 0;
   std::uint64_t data_hash = 0;
   std::int64_t data_files = 0, data_tokens = 0;
   std::string started;       ///< ISO 8601, UTC
   std::int64_t restart = 0;  ///< number of times that the run has been resumed
   std::int64_t step = 0;     ///< steps done before this start
+  std::int64_t reached = 0;  ///< steps that the start before had done, those to be made again included
   std::string resumed_from;  ///< the checkpoint of that step; empty: none
   std::vector<RecordedChange> changes;
   AgreedPlans library_plans;
@@ -54,5 +58,24 @@ std::map<std::string, std::string> allowed_environment();
 /// in rank order. Its `starts` lists every start of the run in short, this one last. `earlier`: run.json as the start
 /// before left it, or empty; throws Error{file} if it is not such an object.
 std::string to_json(const RunRecord& record, const std::string& earlier);
+
+/// What a start has come to so far.
+struct StartProgress {
+  std::int64_t last_step = 0;           ///< steps done
+  std::vector<std::int64_t> saves = {}; ///< steps after which it has saved
+  std::string end = {}, ended = {};     ///< why and when (ISO 8601, UTC) it ended; empty: it still runs, or was killed
+};
+/// Text of run.json with the progress of its last start. Throws Error{file} if `record` is not such a text.
+std::string with_progress(const std::string& record, const StartProgress& progress);
+
+/// One start of a run, as run.json lists it. What an older version did not record is 0 or empty.
+struct RecordedStart {
+  std::string started, resumed_from, hosts, program, recipe;  ///< program: version and commit
+  std::int64_t restart = 0, step = 0, reached = 0, ranks = 0, threads = 0;
+  std::vector<RecordedChange> changes;
+  StartProgress progress;
+};
+/// The starts in a text of run.json, oldest first. Throws Error{file} if it is not such a text.
+std::vector<RecordedStart> read_starts(const std::string& record);
 
 }  // namespace tessera

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <set>
 
@@ -64,26 +65,52 @@ using Table = std::vector<std::vector<std::string>>;
 
 Table table_of(const std::vector<ComparedRun>& runs) {
   const std::vector<std::string> keys = differing_settings(runs);
-  Table table{{"run", "steps", "loss (last 5%)", "eval loss", "best eval", "tokens", "tok/s", "MFU", "expert load",
-               "time", "skipped"}};
-  table.front().insert(table.front().end(), keys.begin(), keys.end());
+  Table table{{"run"}};
+  const auto add = [](std::vector<std::string>& row, const std::vector<std::string>& cells) {
+    row.insert(row.end(), cells.begin(), cells.end());
+  };
+  add(table.front(), keys);
+  add(table.front(), {"steps", "loss (last 5%)", "eval loss", "best eval", "tokens", "tok/s", "MFU", "expert load",
+                      "time", "skipped"});
   for (const ComparedRun& run : runs) {
     const Outcome outcome = outcome_of(run.rows);
     std::vector<std::string>& row = table.emplace_back();
-    row = {run.name, fmt::format("{}", outcome.step), shown(outcome.loss, 4), shown(outcome.eval_loss, 4),
-           shown(outcome.best, 4), count_text(static_cast<double>(outcome.tokens)), count_text(outcome.tokens_per_s),
-           outcome.mfu ? fmt::format("{:.1f}%", 100 * *outcome.mfu) : "-", shown(outcome.expert_load, 2),
-           time_text(outcome.seconds), fmt::format("{}", outcome.skipped)};
+    row = {run.name};
     for (const std::string& key : keys) row.push_back(shown_setting(setting(run, key)));
+    const std::string best = outcome.best ? fmt::format("{:.4f} at {}", *outcome.best, outcome.best_step) : "-";
+    add(row, {fmt::format("{}", outcome.step), shown(outcome.loss, 4), shown(outcome.eval_loss, 4), best,
+              count_text(static_cast<double>(outcome.tokens)), count_text(outcome.tokens_per_s),
+              outcome.mfu ? fmt::format("{:.1f}%", 100 * *outcome.mfu) : "-", shown(outcome.expert_load, 2),
+              time_text(outcome.seconds), fmt::format("{}", outcome.skipped)});
   }
   return table;
+}
+
+std::optional<Span> span_of(const std::vector<ComparedRun>& runs) {
+  std::vector<const std::vector<MetricsRow>*> rows;
+  for (const ComparedRun& run : runs) rows.push_back(&run.rows);
+  return tessera::span_of(rows);
 }
 
 std::string plot(const std::vector<ComparedRun>& runs, const char* title, const char* unit, Scale scale,
                  const std::function<std::optional<double>(const MetricsRow&)>& value) {
   std::vector<Series> lines;
   for (const ComparedRun& run : runs) lines.push_back(series_of(run.rows, run.name, value));
-  return line_plot(title, unit, lines, scale);
+  return line_plot(title, unit, lines, scale, {}, span_of(runs));
+}
+
+/// A value less the first run's at the same step: what it shows of runs that agree, curves over each other cannot.
+std::string difference_plot(const std::vector<ComparedRun>& runs, const char* title,
+                            const std::function<std::optional<double>(const MetricsRow&)>& value) {
+  if (runs.size() < 2) return "";
+  std::map<std::int64_t, double> first;
+  for (const MetricsRow& row : runs.front().rows)
+    if (const auto y = value(row)) first[row.step] = *y;
+  return plot(runs, title, "nats a token", Scale::linear, [&](const MetricsRow& row) -> std::optional<double> {
+    const auto there = first.find(row.step);
+    const auto y = value(row);
+    return y && there != first.end() ? std::optional(*y - there->second) : std::nullopt;
+  });
 }
 
 }  // namespace
@@ -95,7 +122,9 @@ Outcome outcome_of(const std::vector<MetricsRow>& rows) {
     if (std::isfinite(row.step_ms)) outcome.seconds += row.step_ms / 1e3;
     if (!row.eval_loss) continue;
     outcome.eval_loss = *row.eval_loss;
-    if (!outcome.best || *row.eval_loss < *outcome.best) outcome.best = *row.eval_loss;
+    if (!std::isfinite(*row.eval_loss) || (outcome.best && *row.eval_loss >= *outcome.best)) continue;
+    outcome.best = *row.eval_loss;
+    outcome.best_step = row.step;
   }
   if (rows.empty()) return outcome;
   outcome.step = rows.back().step;
@@ -113,7 +142,7 @@ std::vector<std::string> differing_settings(const std::vector<ComparedRun>& runs
     for (const auto& [key, value] : run.settings) keys.insert(key);
   std::vector<std::string> differing;
   for (const std::string& key : keys) {
-    if (key == "run.name" || key == "checkpoint.dir") continue;
+    if (key == "run.name" || key == "checkpoint.dir" || key == "run.log_every") continue;
     const auto other = [&](const ComparedRun& run) { return setting(run, key) != setting(runs.front(), key); };
     if (std::ranges::any_of(runs, other)) differing.push_back(key);
   }
@@ -136,10 +165,12 @@ std::string comparison_text(const std::vector<ComparedRun>& runs) {
 }
 
 std::string comparison_page(const std::vector<ComparedRun>& runs) {
+  // Each curve is thinner than those under it, so that where runs agree all of them are seen.
   std::string colours;
   for (std::size_t i = 0; i < runs.size(); ++i)
-    colours += fmt::format(".s{0} {{ stroke: hsl({1} 65% 48%); }} .c{0} {{ color: hsl({1} 65% 48%); }}\n", i,
-                           360 * i / runs.size());
+    colours += fmt::format(
+        ".s{0} {{ stroke: hsl({1} 65% 48%); stroke-width: {2:.1f}; }} .c{0} {{ color: hsl({1} 65% 48%); }}\n", i,
+        360 * i / runs.size(), 1.5 + 3.0 * static_cast<double>(runs.size() - 1 - i) / static_cast<double>(runs.size()));
   std::string page = html_head(counted(std::ssize(runs), "run"), colours) + "<div class=\"wide\"><table>\n";
   const Table table = table_of(runs);
   for (std::size_t r = 0; r < table.size(); ++r) {
@@ -152,9 +183,12 @@ std::string comparison_page(const std::vector<ComparedRun>& runs) {
     page += "</tr>\n";
   }
   page += "</table></div>\n<div class=\"plots\">\n";
-  page += plot(runs, "Loss", "nats a token", Scale::linear, [](const MetricsRow& row) { return row.loss; });
-  page += plot(runs, "Evaluation loss", "nats a token", Scale::linear,
-               [](const MetricsRow& row) -> std::optional<double> { return row.eval_loss; });
+  const auto loss = [](const MetricsRow& row) -> std::optional<double> { return row.loss; };
+  const auto evaluation = [](const MetricsRow& row) -> std::optional<double> { return row.eval_loss; };
+  page += plot(runs, "Loss", "nats a token", Scale::linear, loss);
+  page += difference_plot(runs, "Loss less the first run's", loss);
+  page += plot(runs, "Evaluation loss", "nats a token", Scale::linear, evaluation);
+  page += difference_plot(runs, "Evaluation loss less the first run's", evaluation);
   page += plot(runs, "Throughput", "tokens/s", Scale::linear, [](const MetricsRow& row) { return row.tokens_per_s; });
   page +=
       plot(runs, "Gradient norm", "before clipping", Scale::log, [](const MetricsRow& row) { return row.grad_norm; });

@@ -20,18 +20,19 @@ struct Outcome {
   std::int64_t step = 0, tokens = 0, skipped = 0;
   std::optional<double> loss;              ///< mean over the last twentieth of the steps, at least ten
   std::optional<double> eval_loss, best;   ///< last and lowest evaluation loss
+  std::int64_t best_step = 0;              ///< the first step of the lowest
   double tokens_per_s = 0;                 ///< median over the steps
   std::optional<double> mfu, expert_load;  ///< medians over the steps
   double seconds = 0;                      ///< sum of the steps' times
 };
 Outcome outcome_of(const std::vector<MetricsRow>& rows);
 
-/// The keys whose values differ between runs, without names of runs and directories. A run that lacks a key (its
-/// section is absent) differs from those that have it.
+/// The keys whose values differ between runs, without names of runs and directories and how often they log. A run that
+/// lacks a key (its section is absent) differs from those that have it.
 std::vector<std::string> differing_settings(const std::vector<ComparedRun>& runs);
 
-/// Comparison of runs side by side: a text for a terminal, and a self-contained HTML page with losses and throughput
-/// over the steps, each run in its own colour. Pure.
+/// Comparison of runs side by side, what differs first: a text for a terminal, and a self-contained HTML page with
+/// losses, their differences to the first run's, and throughput over the steps, each run in its own colour. Pure.
 std::string comparison_text(const std::vector<ComparedRun>& runs);
 std::string comparison_page(const std::vector<ComparedRun>& runs);
 

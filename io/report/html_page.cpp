@@ -26,7 +26,10 @@ dd { margin: 0; overflow-wrap: anywhere; }
 .wide, pre { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; white-space: nowrap; }
 th, td { padding: 0.1em 0.7em; text-align: right; border-bottom: 1px solid var(--line); }
-th:first-child { text-align: left; }
+th:first-child, .starts * { text-align: left; }
+.starts td { white-space: normal; overflow-wrap: anywhere; vertical-align: top; }
+.starts th { vertical-align: top; }
+h2 { font-size: 1.1em; }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 400px), 1fr)); }
 .plots { gap: 1em 2em; margin: 1.5em 0; }
 svg { width: 100%; }
@@ -36,12 +39,22 @@ path { fill: none; stroke-width: 2; stroke-linejoin: round; stroke-linecap: roun
 .grid { stroke: var(--line); stroke-width: 1; }
 .restart { stroke: var(--soft); stroke-width: 1; stroke-dasharray: 4 4; }
 .save { stroke: var(--s2); stroke-width: 2; }
+.removed { stroke: var(--soft); stroke-width: 1; }
 .bar { fill: var(--s0); }
 .range { stroke: var(--ink); stroke-width: 1.5; }
 .s0 { stroke: var(--s0); }
 .s1 { stroke: var(--s1); }
 .s2 { stroke: var(--s2); }
 @media (max-width: 600px) {
+  .starts tr, .starts td, .starts th { display: block; border: 0; padding: 0; }
+  .starts tr { border-bottom: 1px solid var(--line); padding: 0.4em 0; }
+  .starts tr:first-child, .starts td:empty { display: none; }
+  .starts th:before { content: "start "; }
+  .starts td:nth-child(2):before { content: "steps "; }
+  .starts td:nth-child(3):before { content: "begun "; }
+  .starts td:nth-child(4):before { content: "on "; }
+  .starts td:nth-child(5):before { content: "ended: "; }
+  .starts td:nth-child(6):before { content: "began with: "; }
   body { margin: 1em auto; }
   dl { gap: 0.2em 1em; }
 }

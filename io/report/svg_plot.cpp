@@ -9,14 +9,18 @@
 namespace tessera {
 namespace {
 
-constexpr double width = 440, height = 264, left = 54, right = 12, top = 32, bottom = 40;
+constexpr double width = 440, height = 264, left = 60, right = 12, top = 32, bottom = 40;
 constexpr double plot_width = width - left - right, plot_height = height - top - bottom;
+constexpr double letter = 7.7;  // width of a tick's letter in the widest of the usual fonts
 
-std::string number(double x) {
-  if (!(std::abs(x) >= 1e4)) return fmt::format("{:.4g}", x);
+/// A tick's text, with the digits that tell it from one that is `gap` away.
+std::string number(double x, double gap) {
+  const double spread = x != 0 && gap > 0 ? std::floor(std::log10(std::abs(x))) - std::floor(std::log10(gap)) : 0;
+  const int digits = std::clamp(static_cast<int>(spread) + 1, 4, 7);
+  if (!(std::abs(x) >= 1e4)) return fmt::format("{:.{}g}", x, digits);
   const char* units = "kMGTPE";
   for (x /= 1e3; std::abs(x) >= 1e3 && units[1] != 0; x /= 1e3) ++units;
-  return fmt::format("{:.4g}{}", x, *units);
+  return fmt::format("{:.{}g}{}", x, digits, *units);
 }
 
 std::string head(const std::string& title, const std::string& unit, double tall, double begin = left) {
@@ -48,7 +52,7 @@ struct Axis {
 };
 
 std::optional<Axis> axis_over(const std::vector<Series>& series, std::vector<double> Series::*part, Scale scale,
-                              double begin, double length) {
+                              double begin, double length, const std::optional<Span>& span = {}) {
   Axis axis{std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), begin, length, scale};
   for (const Series& line : series)
     for (std::size_t i = 0; i < line.values.size(); ++i) {
@@ -58,6 +62,7 @@ std::optional<Axis> axis_over(const std::vector<Series>& series, std::vector<dou
       axis.high = std::max(axis.high, axis.measure(x));
     }
   if (!(axis.low <= axis.high)) return std::nullopt;
+  if (span) axis.low = span->first, axis.high = span->last;
   const double room = axis.high > axis.low ? 0 : std::max(std::abs(axis.high) * 0.1, 0.5);
   axis.low -= room;
   axis.high += room;
@@ -105,17 +110,29 @@ std::string path_of(const Series& line, const Axis& x, const Axis& y) {
   return path;
 }
 
+double gap_of(const std::vector<double>& ticks) { return ticks.size() > 1 ? ticks[1] - ticks[0] : 0; }
+
+/// A tick's text at the foot: centred, but whole where the page ends.
+std::string foot_text(double at, const std::string& text) {
+  const bool centred = at + letter * static_cast<double>(text.size()) / 2 < width;
+  return fmt::format("<text class=\"tick\" text-anchor=\"{}\" x=\"{:.1f}\" y=\"{}\">{}</text>\n",
+                     centred ? "middle" : "end", centred ? at : width - 1, height - bottom + 18, text);
+}
+
 std::string grid(const Axis& x, const Axis& y) {
   std::string svg;
-  for (double tick : y.ticks(5))
+  const std::vector<double> beside = y.ticks(5), below = x.ticks(6);
+  for (double tick : beside) {
+    const std::string text = number(tick, gap_of(beside));
+    const bool fits = letter * static_cast<double>(text.size()) < left - 8;  // else its letters are made narrower
     svg += fmt::format(
         "<path class=\"grid\" d=\"M{} {:.1f}h{}\"/><text class=\"tick\" text-anchor=\"end\" x=\"{}\" "
-        "y=\"{:.1f}\">{}</text>\n",
-        left, y.place(tick), plot_width, left - 8, y.place(tick) + 4, number(tick));
-  for (double tick : x.ticks(6))
-    if (tick == std::floor(tick))
-      svg += fmt::format("<text class=\"tick\" text-anchor=\"middle\" x=\"{:.1f}\" y=\"{}\">{}</text>\n", x.place(tick),
-                         height - bottom + 18, number(tick));
+        "y=\"{:.1f}\"{}>{}</text>\n",
+        left, y.place(tick), plot_width, left - 8, y.place(tick) + 4,
+        fits ? "" : fmt::format(" textLength=\"{}\" lengthAdjust=\"spacingAndGlyphs\"", left - 9), text);
+  }
+  for (double tick : below)
+    if (tick == std::floor(tick)) svg += foot_text(x.place(tick), number(tick, gap_of(below)));
   return svg + fmt::format("<text class=\"tick\" text-anchor=\"middle\" x=\"{}\" y=\"{}\">step</text>\n",
                            left + plot_width / 2, height - 8);
 }
@@ -168,14 +185,15 @@ std::vector<double> round_ticks(double low, double high, int most) {
 }
 
 std::string line_plot(const std::string& title, const std::string& unit, const std::vector<Series>& series, Scale scale,
-                      const Marks& marks) {
-  const auto x = axis_over(series, &Series::steps, Scale::linear, left, plot_width);
+                      const Marks& marks, const std::optional<Span>& span) {
+  const auto x = axis_over(series, &Series::steps, Scale::linear, left, plot_width, span);
   const auto y = axis_over(series, &Series::values, scale, top + plot_height, -plot_height);
   if (!x || !y) return "";
   const char* const gap = unit.empty() ? "" : ", ";
   const std::string units = unit + (scale == Scale::log ? gap + std::string("log scale") : "");
   std::string svg = head(title, units, height);
-  svg += grid(*x, *y) + marks_at(marks.restarts, "restart", plot_height, *x) + marks_at(marks.saves, "save", 8, *x);
+  svg += grid(*x, *y) + marks_at(marks.restarts, "restart", plot_height, *x);
+  svg += marks_at(marks.removed, "removed", 8, *x) + marks_at(marks.saves, "save", 8, *x);
   svg += legend(title + units, series);
   for (std::size_t i = 0; i < series.size(); ++i)
     svg += fmt::format("<path class=\"s{}\" d=\"{}\"><title>{}</title></path>\n", i, path_of(series[i], *x, *y),
@@ -183,7 +201,7 @@ std::string line_plot(const std::string& title, const std::string& unit, const s
   return svg + "</svg>\n";
 }
 
-std::string bar_plot(const std::string& title, const std::vector<Bar>& bars) {
+std::string bar_plot(const std::string& title, const std::string& of, const std::vector<Bar>& bars) {
   double most = 0, letters = 0;
   std::vector<std::string> texts;
   for (const Bar& bar : bars) {
@@ -194,8 +212,7 @@ std::string bar_plot(const std::string& title, const std::vector<Bar>& bars) {
   if (!(most > 0)) return "";
   constexpr double row = 22, label = 100;
   const double scale = (width - label - 7 * letters) / most;
-  std::string svg =
-      head(title, "s, mean of ranks; line: least to greatest", top + row * static_cast<double>(bars.size()), 8);
+  std::string svg = head(title, of, top + row * static_cast<double>(bars.size()), 8);
   double y = top;
   for (std::size_t i = 0; i < bars.size(); ++i) {
     const Bar& bar = bars[i];

@@ -88,7 +88,7 @@ class Usage(Cli):
                                   ["--rseume: unknown option, did you mean --resume?", "train", "--rseume", "auto", deck],
                                   ["--formt: unknown option, did you mean --format?", "quantize", "in", "--formt=mxfp8"],
                                   ["--yaml: unknown option, there are --help, --json", "info", "--yaml"],
-                                  ["a verb is needed: ls, inspect, verify, diff, convert", "checkpoint"]):
+                                  ["a verb is needed: ls, inspect, verify, diff, convert, rm", "checkpoint"]):
             self.assertEqual(self.expect(2, *arguments).stderr.splitlines()[0], first)
         self.assertIn("a verb is needed: train, eval, ", self.expect(2).stderr)
         self.assertIn("DECK is required", self.expect(2, "validate").stderr)

@@ -90,6 +90,8 @@ class Generate(runs.Runs):
         self.assertIn("is needed", self.generate(2, 2, folder)[1])
         self.assertIn("61 is outside the vocabulary of 61", self.generate(2, 2, folder, "--prompt-ids", "3,61")[1])
         self.assertIn("sequences of 12", self.generate(2, 1, folder, "--prompt-ids", "3", "--tokens", "13")[1])
+        self.assertIn("13 tokens, and the model's sequences hold 12: give its end alone, the last 12\n",
+                      self.generate(2, 1, folder, "--prompt-ids", ",".join("3" * 13))[1])
         self.assertIn("an id is missing", self.generate(2, 1, folder, "--prompt-ids", "")[1])
         self.assertIn("nowhere", self.generate(5, 2, "nowhere", "--prompt", "a")[1])
         self.generate(2, 1, folder, "--prompt-ids", "3", "--top-p", "0")

@@ -39,8 +39,9 @@ class SlurmJobs(Jobs):
         return job
 
     def log(self, job):
-        """Text of the job's log, whose path Slurm knows."""
-        return self.read(os.path.basename(self.slurm.about(job)["StdOut"]))
+        """Text of the job's log, whose path Slurm knows; empty before it begins."""
+        name = os.path.basename(self.slurm.about(job)["StdOut"])
+        return self.read(name) if os.path.exists(self.path(name)) else ""
 
     def ended(self, job, state, code):
         """Waits for the job's end, which must have this state; returns its log."""
@@ -94,7 +95,7 @@ class SlurmJobs(Jobs):
 
     def test_a_job_that_begins_at_a_checkpoint_goes_on_from_its_newest_step(self):
         """A job that resumes elsewhere leaves the former run directory unchanged and has its own."""
-        self.ended(self.train("--stop-at", "4", TESSERA_RESTARTS="0"), "FAILED", 75)
+        self.ended(self.train("--stop-at", "4"), "COMPLETED", 0)
         job = self.train("--resume", "run/step_00000004", "--set", "checkpoint.dir=branch", "--set", "run.steps=1000000",
                          "--time-limit", "00:00:05", "--allow-change", "run.steps", TESSERA_RESTARTS="1")
         log = self.ended(job, "FAILED", 75)
@@ -105,9 +106,52 @@ class SlurmJobs(Jobs):
         self.assertEqual(steps, list(range(5, 5 + len(steps))))
 
     def test_a_job_that_stops_as_asked_is_not_queued_again(self):
-        log = self.ended(self.train("--stop-at", "3"), "FAILED", 75)
-        self.assertIn("stopped where --stop-at says: not queued again", log)
+        job = self.train("--stop-at", "3")
+        behind = self.train("--stop-at", "6", options=(f"--dependency=afterok:{job}",))
+        log = self.ended(job, "COMPLETED", 0)
+        self.assertIn("stopped as asked (--stop-at): not queued again", log)
         self.assertNotIn("stopped early", log)
+        self.ended(behind, "COMPLETED", 0)
+        self.assertEqual([row["step"] for row in self.rows("run")], list(range(1, 7)))
+
+    def test_a_person_stops_a_job_for_good(self):
+        job = self.started("--set", "run.steps=1000000")
+        self.slurm.ask("scancel", "--signal=INT", job)
+        self.assertIn("stopped as asked (SIGINT): not queued again", self.ended(job, "COMPLETED", 0))
+        self.assertTrue(self.digest("run"))
+
+    def test_a_job_whose_rank_is_killed_queues_again_and_goes_on_from_its_last_step(self):
+        trace = Paced(self.path("trace"))
+        job = self.train("--set", "debug.trace=trace", "--set", "checkpoint.every_steps=2", "--set", "run.steps=40")
+        trace.until(6)
+        os.kill(rank_with(f"SLURM_JOB_ID={job}", TESSERA), signal.SIGKILL)
+        trace.let_go()
+        log = self.ended(job, "COMPLETED", 0)
+        self.assertEqual(self.slurm.about(job)["Restarts"], "1")
+        self.assertRegex(log, r"\[train\] failed with (7|1[0-9][0-9]), 1 of 3 times without a new checkpoint: queued again")
+        self.assertEqual(log.count("resumed from"), 1, log)
+        self.assertEqual([row["step"] for row in self.rows("run")], list(range(1, 41)))
+        trace.all()
+
+    def test_a_job_that_fails_again_and_again_ends(self):
+        job = self.train("--set", "run.steps=1000000", TESSERA_FAILURES="2")
+        metrics = self.path("run", "metrics.jsonl")
+        for start in range(2):
+            def training():  # rows of the earlier start may be there until this one writes its first
+                rows = self.rows("run") if os.path.exists(metrics) else []
+                return self.log(job).count("[train] job") == start + 1 and rows and rank_with(f"SLURM_RESTART_COUNT={start}" if start else f"SLURM_JOB_ID={job}", TESSERA)
+            os.kill(slurm.until(600, f"start {start + 1}", training), signal.SIGKILL)
+        about = self.slurm.ended(job)
+        log = self.log(job)
+        self.assertEqual((about["JobState"], about["Restarts"]), ("FAILED", "1"), log)
+        self.assertRegex(log, r"failed with \d+, 2 times without a new checkpoint \(TESSERA_FAILURES\)")
+
+    def test_variables_that_sbatch_drops_come_from_the_set_up_file(self):
+        self.write("setup.sh", f"export TESSERA={TESSERA} OMP_NUM_THREADS=1 TESSERA_MARK=there\n")
+        job = self.slurm.submit("--ntasks=2", "--time=60", f"--export=TESSERA_SETUP={self.path('setup.sh')}",
+                                os.path.join(SCRIPTS, "train.sbatch"), "deck.yaml", "--set", "run.steps=2", folder=self.folder)
+        self.ended(job, "COMPLETED", 0)
+        self.assertIn('"TESSERA_MARK": "there"', self.read("run", "run.json"))
 
     def test_a_signal_to_the_script_reaches_the_run(self):
         job = self.started("--set", "run.steps=1000000", TESSERA_RESTARTS="0")
@@ -125,8 +169,9 @@ class SlurmJobs(Jobs):
         self.assertTrue(self.digest("run"))
 
     def test_ranks_that_start_as_jobs_of_one(self):
+        """Only one of them says so, with the remedy of whoever uses the script."""
         log = self.ended(self.train(SLURM_MPI_TYPE="none"), "FAILED", 4)
-        self.assertIn("srun --mpi=pmi2", log)
+        self.assertEqual((log.count("separate runs of one rank each"), log.count("export SLURM_MPI_TYPE=pmi")), (1, 1), log)
         self.assertFalse(os.path.exists(self.path("run")))
 
     def test_a_sweep(self):
@@ -170,6 +215,8 @@ class SlurmJobs(Jobs):
 
     def test_tests_and_benchmarks_of_a_build(self):
         job = self.submit("ctest.sbatch", "-R", "^lint.rules$", TESSERA_BUILD=BUILD)
+        self.assertIn("100% tests passed", self.ended(job, "COMPLETED", 0))
+        job = self.submit("ctest.sbatch", "-R", "^mpi.control_test.2$", TESSERA_BUILD=BUILD)  # a launcher within a task of Slurm
         self.assertIn("100% tests passed", self.ended(job, "COMPLETED", 0))
         job = self.submit("bench.sbatch", "--benchmark_list_tests", TESSERA_BUILD=BUILD)
         self.assertIn("weight_gradient", self.ended(job, "COMPLETED", 0))

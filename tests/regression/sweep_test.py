@@ -3,14 +3,17 @@ that script's job resumes.
 
 usage: sweep_test.py TESSERA MPIEXEC
 """
+import csv
+import io
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 import unittest
 
-from runs import JOBSCRIPTS, PATIENCE, Jobs
+from runs import JOB_DECK, JOBSCRIPTS, PATIENCE, Jobs, Paced
 
 TESSERA = MPIEXEC = ""
 
@@ -67,13 +70,69 @@ class Sweep(Jobs):
 
     def test_a_run_that_stops_as_asked_is_not(self):
         self.write("runs.csv", "checkpoint.dir\none\n")
-        out, _ = self.sweep(75, "deck.yaml", "--sweep", "runs.csv", "--stop-at", "3")
+        out, _ = self.sweep(0, "deck.yaml", "--sweep", "runs.csv", "--stop-at", "3")
         self.assertNotIn("started again", out)
-        self.assertIn("[train] stopped where --stop-at says: not queued again", self.read("runs-1.log"))
+        self.assertIn("[train] stopped as asked (--stop-at): not queued again", self.read("runs-1.log"))
+
+    def test_several_runs_at_a_time_and_what_each_came_to(self):
+        """Runs that write their traces into pipes go on together only if they were started together."""
+        self.write("runs.csv", "run.name,debug.trace\none,one.pipe\ntwo,two.pipe\nthree,three.pipe\n")
+        self.write("deck.yaml", JOB_DECK.replace("dir: run, ", ""))
+        traces = [Paced(self.path(name + ".pipe")) for name in ("one", "two", "three")]
+        process = self.start("local/sweep.sh", "--jobs", "2", "deck.yaml", "--sweep", "runs.csv", "--set", "run.steps=20")
+        for trace in traces[:2]:  # the second within the first
+            trace.until(2)
+        self.assertFalse(traces[2].read(0.5) or os.path.exists(self.path("runs", "three")), "a third run beside two")
+        for trace in traces:
+            trace.let_go()
+        out, err = self.end(process, 0)
+        self.assertEqual(err, "")
+        for task, name in enumerate(("one", "two", "three"), start=1):
+            last = self.rows(os.path.join("runs", name))[-1]
+            self.assertEqual((last["step"], len(traces[task - 1].all())), (20, 20))
+            self.assertRegex(out, rf"\[sweep\] task {task}: step 20/20 \| loss {last['loss']:.4f} .* \| done in \d+ s\n")
+
+    def test_what_a_csv_file_may_hold(self):
+        """Files as people and spreadsheets write them, drawn: each value arrives as it was meant."""
+        draw = random.Random(17)
+        pieces = ["a", "7", ".", "-", " ", ",", '"', "'", "[", "]", "#", "$HOME", "*", "\\", "=", "ä"]
+        for _ in range(12):
+            keys = [f"key_{i}" for i in range(draw.randint(2, 5))]
+            rows = [[("x" + "".join(draw.choices(pieces, k=draw.randint(0, 6))) + "y") for _ in keys] for _ in range(draw.randint(1, 4))]
+            padding = [""] * draw.randint(0, 2)  # columns and lines of nothing, as spreadsheets leave them
+            text = io.StringIO()
+            csv.writer(text, quoting=draw.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]), lineterminator=draw.choice(["\n", "\r\n"])).writerows(
+                [keys + padding, *(row + padding for row in rows), *draw.choice([[], [["", *padding]]])])
+            with open(self.path("drawn.csv"), "w", encoding="utf-8", newline="") as file:
+                file.write(draw.choice(["", "\ufeff"]) + draw.choice([text.getvalue(), text.getvalue().rstrip()]))
+            done = subprocess.run(["bash", os.path.join(JOBSCRIPTS, "slurm/train.sbatch"), "--tasks", "drawn.csv"], cwd=self.folder,
+                                  capture_output=True, text=True, timeout=PATIENCE)
+            wanted = [f"task {task}: " + " ".join(f"{key}={value}" for key, value in zip(keys, row)) for task, row in enumerate(rows, start=1)]
+            self.assertEqual((done.returncode, done.stdout.splitlines(), done.stderr), (0, wanted, ""), self.read("drawn.csv"))
+
+    def test_values_with_commas_reach_the_run(self):
+        self.write("other.txt", "the tiles of another mosaic\n" * 200)
+        self.write("runs.csv", 'run.name,data.files\nboth,"[corpus.txt, other.txt]"\n')
+        self.write("deck.yaml", JOB_DECK.replace("dir: run, ", ""))
+        self.sweep(0, "deck.yaml", "--sweep", "runs.csv", "--set", "run.steps=2")
+        self.assertIn('  files: ["corpus.txt", "other.txt"]  # override', self.read("runs", "both", "deck.resolved.yaml"))
+
+    def test_files_that_are_no_table(self):
+        for text, said in (('checkpoint.dir,run.seed\none,"1\n', "line 2: a quote is not closed"),
+                           ('checkpoint.dir,run.seed\none,"1"2\n', "line 2: a quote is not closed, or text follows it"),
+                           ("checkpoint.dir;run.seed\none;1\n", "commas are needed between the keys, not semicolons"),
+                           ("checkpoint.dir\trun.seed\none\t1\n", "commas are needed between the keys"),
+                           ("checkpoint.dir,run.seed,run.seed\none,1,2\n", "line 1: run.seed stands there twice"),
+                           ("checkpoint.dir,,\none,1,\n", "line 1: no key stands over 1"),
+                           ("run.seed,optimizer.lr\n1,0.1\n", "no key checkpoint.dir or run.name"),
+                           ("run.name,run.seed\none,1\n", "deck.yaml sets checkpoint.dir, which all tasks would share")):
+            self.write("runs.csv", text)
+            self.assertIn(said, self.sweep(2, "deck.yaml", "--sweep", "runs.csv")[1], text)
 
     def test_tasks_share_no_directory(self):
-        self.write("runs.csv", "checkpoint.dir,optimizer.lr\none,0.1\none,0.2\n")
-        self.assertIn("several tasks have checkpoint.dir one", self.sweep(2, "deck.yaml", "--sweep", "runs.csv")[1])
+        for second in ("one", "./one", "one/", "sub/../one", '"one"'):
+            self.write("runs.csv", f"checkpoint.dir,optimizer.lr\none,0.1\n{second},0.2\n")
+            self.assertIn("several tasks have checkpoint.dir one", self.sweep(2, "deck.yaml", "--sweep", "runs.csv")[1])
         self.write("runs.csv", "optimizer.lr,checkpoint.dir\n0.1,one\n0.2,two\n")
         self.assertIn("is given for all tasks", self.sweep(2, "deck.yaml", "--sweep", "runs.csv", "--set", "checkpoint.dir=x")[1])
         self.assertFalse(os.path.exists(self.path("one")))
@@ -92,7 +151,7 @@ class Sweep(Jobs):
         self.assertFalse(os.path.exists(self.path(name + "-2")))
         done = len(self.rows(name))
         self.assertIn("saved ", self.read(name + "-1.log"))
-        self.end(self.start(*command, "--set", "run.steps=1000000", "--stop-at", str(done + 2), TESSERA_RESTARTS="0"), 75)
+        self.end(self.start(*command, "--set", "run.steps=1000000", "--stop-at", str(done + 2)), 0)
         self.assertEqual([row["step"] for row in self.rows(name)], list(range(1, done + 3)))
         self.assertIn("resumed from", self.read(name + "-1.log"))
 
@@ -135,6 +194,88 @@ class WhereAJobGoesOn(Jobs):
         self.assertEqual(self.resumed(first + "step 1\n" + saved + "[train] job 7, start 2, 2026\n", "--resume", "none"), "auto")
         # Earlier output of another job in the same file does not count.
         self.assertEqual(self.resumed("[train] job 6, start 1, 2026\n" + saved + first, "--resume", "a/step"), "a/step")
+
+
+class WhatFollowsAnEnd(Jobs):
+    """train.sbatch alone, with an srun that says and returns what it is told, and a Slurm whose job is in a given state."""
+
+    def setUp(self):
+        super().setUp()
+        os.mkdir(self.path("bin"))
+        for name, text in (("srun", 'printf "%s" "$SAYS"; [ "$CODE" != vanish ] || { kill -9 $PPID; exit; }; exit $CODE'),
+                           ("squeue", 'case "$*" in *%T*) echo "$STATE" ;; *) echo "$SUBMITTED" ;; esac'), ("scontrol", "echo requeued: $2")):
+            os.chmod(self.write(f"bin/{name}", f"#!/bin/bash\n{text}\n"), 0o755)
+
+    def run_start(self, restarts, code, says="", state="RUNNING", **environment):
+        """Exit code of the script, and whether it has queued itself again."""
+        before = len(self.read("log")) if os.path.exists(self.path("log")) else 0
+        with open(self.path("log"), "a") as log:
+            done = subprocess.run(["bash", os.path.join(JOBSCRIPTS, "slurm/train.sbatch"), "deck.yaml"], cwd=self.folder, stdout=log,
+                                  stderr=log, timeout=PATIENCE,
+                                  env={**os.environ, "PATH": self.path("bin") + os.pathsep + os.environ["PATH"], "TESSERA": TESSERA, "SAYS": says,
+                                       "CODE": str(code), "STATE": state, "SUBMITTED": "2100-01-01T00:00:00", "SLURM_JOB_ID": "7",
+                                       "SLURM_RESTART_COUNT": str(restarts), **environment})
+        self.said = self.read("log")[before:]
+        return done.returncode, "requeued: 7" in self.said
+
+    def test_failures_are_bounded_between_two_checkpoints(self):
+        """Drawn lives of a job, each start with the end of a rank or node, or a stop, with or without a new checkpoint."""
+        draw = random.Random(3)
+        for _ in range(8):
+            if os.path.exists(self.path("log")):
+                os.remove(self.path("log"))
+            allowed, failures = draw.choice([1, 2, 3]), 0
+            for start in range(10):
+                code = draw.choice([7, 137, 143, 139, 75, "vanish"])
+                saves = code == 75 or draw.random() < 0.3
+                if start > 0 and failures >= allowed:  # starts that vanished are counted by the next one
+                    self.assertEqual(self.run_start(start, 0, TESSERA_FAILURES=str(allowed)), (7, False), self.read("log"))
+                    self.assertIn(f"failed {failures} times without a new checkpoint", self.said)
+                    break
+                got = self.run_start(start, code, "step 1\n" + "saved run/step_00000030 | 0 | 0.1 s\n" * saves, TESSERA_FAILURES=str(allowed))
+                failures = 0 if code == 75 else (0 if saves else failures) + 1
+                if code == "vanish":
+                    self.assertFalse(got[1])
+                elif failures >= allowed and code != 75:
+                    self.assertEqual(got, (code, False), self.read("log"))
+                    break
+                else:
+                    self.assertEqual(got, (0, True), self.read("log"))
+
+    def test_what_is_no_failure_of_the_machine_ends_the_job(self):
+        for code in (1, 2, 3, 4, 5, 6):
+            self.assertEqual(self.run_start(0, code), (code, False))
+
+    def test_a_job_that_slurm_ends_or_queues_by_itself_does_not(self):
+        for state in ("CANCELLED", "COMPLETING", "NODE_FAIL", "PREEMPTED", ""):
+            for code in (7, 75, 137):
+                self.assertEqual(self.run_start(0, code, state=state), (code, False), state)
+
+    def test_who_asked_for_a_stop_decides_what_follows(self):
+        for cause, asked in (("--stop-at", True), ("SIGINT", True), ("SIGUSR1", False), ("SIGUSR2", False), ("SIGTERM", False), ("--time-limit", False)):
+            said = f"stopped after step 3 of 8 ({cause}); the same command goes on\n"
+            self.assertEqual(self.run_start(0, 75, said), (0, not asked), cause)
+            self.assertEqual(f"stopped as asked ({cause}): not queued again" in self.said, asked)
+
+    def test_a_deck_that_changes_while_the_job_waits_is_told(self):
+        self.run_start(0, 0)
+        self.assertNotIn("has changed", self.said)
+        self.run_start(0, 0, SUBMITTED="2001-01-01T00:00:00")
+        self.assertIn("deck.yaml has changed since the job was submitted (2001-01-01T00:00:00)", self.said)
+        self.run_start(1, 0)
+        self.assertNotIn("has changed", self.said)
+        self.write("deck.yaml", self.read("deck.yaml") + "\n")
+        self.run_start(2, 0)
+        self.assertIn("deck.yaml has changed since the start before, which read ", self.said)
+
+    def test_set_up_and_what_is_no_job_of_this_script(self):
+        self.write("setup.sh", 'false; echo "unset: $NOT_SET"; module() { echo "loaded $1"; }; module mpich; export TESSERA=/bin/true\n')
+        self.assertEqual(self.run_start(0, 0, TESSERA="gone", TESSERA_SETUP="setup.sh"), (0, False), self.read("log"))
+        self.assertIn("unset: \nloaded mpich\n", self.said)
+        self.assertEqual(self.run_start(0, 0, TESSERA_SETUP="gone.sh"), (4, False))
+        self.assertIn("TESSERA_SETUP: gone.sh cannot be read", self.said)
+        self.assertEqual(self.run_start(0, 0, SLURM_HET_SIZE="2"), (4, False))
+        self.assertIn("a heterogeneous job of 2 parts", self.said)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,24 @@ class Runs(runs.Runs):
                 self.assertEqual((moments.dtype, numpy.any(moments)), (numpy.float32, True))
                 self.assertEqual(newest.verify(), [])
 
+    def test_what_is_not_there_is_named(self):
+        os.mkdir(self.path("empty"))
+        with h5py.File(self.path("q.h5"), "w") as file:
+            file.create_group("mlp.up")
+        for path, said in (("gone", "is not there"), ("empty", "has no"), ("corpus.txt", "is a file")):
+            for ask, needed in ((lambda: tessera_io.Run(self.path(path)).rows(), "metrics.jsonl"), (lambda: tessera_io.Run(self.path(path)).column("loss"), "metrics.jsonl"),
+                                (lambda: tessera_io.Checkpoint(self.path(path)), "manifest.json")):
+                with self.assertRaises(FileNotFoundError) as raised:
+                    ask()
+                text = f"{said} {needed}" if said == "has no" else said
+                self.assertRegex(str(raised.exception), rf"^{self.path(path)}: {text}, and a .* is needed$")
+        for ask in (lambda: tessera_io.Run(self.path("gone")).newest(), lambda: tessera_io.Run(self.path("corpus.txt")).checkpoints(),
+                    lambda: tessera_io.Run(self.path("empty")).newest(), lambda: tessera_io.dequantized(self.path("gone"), "a")):
+            with self.assertRaisesRegex(FileNotFoundError, "^/.*: (is no|holds no) "):
+                ask()
+        with self.assertRaisesRegex(KeyError, "has no mlp.down; it has mlp.up"):
+            tessera_io.dequantized(self.path("q.h5"), "mlp.down")
+
     def test_a_byte_that_changed_is_named(self):
         self.train(75, 1, self.deck("a", ""), "--stop-at", "1")
         step = tessera_io.Run(self.path("a")).newest()

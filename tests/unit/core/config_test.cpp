@@ -457,7 +457,7 @@ TEST(Keys, AreThoseWithAFeatureBehindThem) {
     keys += doc.kind == KeyDoc::Kind::section ? "\n" + doc.path + ":" : (keys.empty() ? "" : " ") + last;
   }
   EXPECT_EQ(keys, R"(schema_version
-run: name seed steps determinism graph mfu_peak threads
+run: name seed steps determinism graph mfu_peak threads log_every
 model: kind layers hidden heads kv_heads head_dim ffn seq_len norm norm_eps qk_norm position rope_base )"
             R"(activation bias qkv_bias tied_head vocab
 model.rope_scaling: factor low_freq_factor high_freq_factor original_seq_len

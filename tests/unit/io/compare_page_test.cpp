@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <sstream>
 
 namespace tessera {
 namespace {
@@ -54,8 +55,8 @@ TEST(Comparison, ShowsTheSettingsThatDiffer) {
   const std::string text = comparison_text(runs);
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4);
   const std::string cut = "  " + std::string(29, 'f') + "...  ";
-  for (const char* there : {"runs/a", "model.moe.experts  optimizer.lr\n", "0.002\n", "2.4500", cut.c_str(),
-                            "-         0.001\n"})
+  for (const char* there : {"runs/a", "model.moe.experts  optimizer.lr  steps", "2.4500", cut.c_str(),
+                            "-         0.001  ", "2.5000 at 20"})
     EXPECT_NE(text.find(there), std::string::npos) << there << "\n" << text;
   const std::string page = comparison_page(runs);
   for (const char* there : {"runs/&lt;b&gt;", "<th>optimizer.lr</th>", "Loss", "Throughput", "Evaluation loss",
@@ -65,6 +66,38 @@ TEST(Comparison, ShowsTheSettingsThatDiffer) {
   for (const char* from_elsewhere : {"<script", "http", "src=", "href", "url(", "@import", "<b>"})
     EXPECT_EQ(page.find(from_elsewhere), std::string::npos) << from_elsewhere;
   EXPECT_EQ(differing_settings({runs.front()}), std::vector<std::string>{});
+  EXPECT_LT(page.find("<th>optimizer.lr</th>"), page.find("<th>steps</th>")) << "what differs is seen first";
+  EXPECT_EQ(comparison_page({runs.front()}).find("less the first run's"), std::string::npos) << "of one run";
+}
+
+/// The points of series `name` in the plot with this title: x and y by turns.
+std::vector<double> points(const std::string& page, const std::string& title, const std::string& name) {
+  std::vector<double> found;
+  const std::size_t plot = page.find("aria-label=\"" + title + "\"");
+  if (plot == std::string::npos) return found;
+  const std::string svg = page.substr(plot, page.find("</svg>", plot) - plot);
+  const std::string head = "<path class=\"" + name + "\" d=\"";
+  const std::size_t begin = svg.rfind(head) + head.size();
+  std::string path = svg.substr(begin, svg.find('"', begin) - begin);
+  for (char& c : path)
+    if (c == 'M' || c == 'L') c = ' ';
+  for (std::size_t at = 0; (at = path.find("h0", at)) != std::string::npos;) path.replace(at, 2, "  ");
+  std::istringstream numbers(path);
+  for (double number; numbers >> number;) found.push_back(number);
+  return found;
+}
+
+TEST(Comparison, ShowsDifferencesOfRunsThatAgree) {
+  std::vector<ComparedRun> runs{run("a", 100, 2, {}), run("b", 100, 2, {}), run("c", 100, 2, {})};
+  for (MetricsRow& row : runs[1].rows) row.loss += 0.001f;
+  const std::string page = comparison_page(runs);
+  const auto curve = [&](const char* name) { return points(page, "Loss less the first run's", name); };
+  const auto first = curve("s0"), second = curve("s1"), third = curve("s2");
+  ASSERT_EQ(first.size(), 200u);
+  EXPECT_EQ(first, third);
+  EXPECT_GT(first[1] - second[1], 150) << "a thousandth fills the plot";
+  EXPECT_EQ(points(page, "Loss", "s0").front(), 60) << "step 1";
+  EXPECT_GT(points(page, "Evaluation loss", "s0").front(), 80) << "its first step is 10, on the same axis";
 }
 
 }  // namespace

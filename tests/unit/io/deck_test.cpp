@@ -61,7 +61,7 @@ TEST(Deck, ReadsEveryKey) {
   const RunConfig config = sound(R"(
 schema_version: 1
 run: {name: all, seed: 18446744073709551615, steps: 200, determinism: off, graph: true, mfu_peak: 1.5,
-      threads: 3}
+      threads: 3, log_every: 50}
 model:
   {kind: gpt, layers: 4, hidden: 256, heads: 4, kv_heads: 2, head_dim: 32, ffn: 700, seq_len: 128, norm: rms,
    norm_eps: 1e-6, qk_norm: true, position: rotary, rope_base: 5.0e5, activation: swiglu, bias: true, qkv_bias: true,
@@ -89,7 +89,7 @@ checkpoint: {dir: out/all, every_steps: 7, keep_last: 3, keep_every: 21, expert_
              init_ignore_extra: true, init_other_tokenizer: true}
 debug: {replica_hash_every: 5, trace: t.jsonl, profile: p.json}
 )").config;
-  EXPECT_EQ(config.run, (RunSection{"all", 18446744073709551615u, 200, Determinism::off, true, 1.5, 3}));
+  EXPECT_EQ(config.run, (RunSection{"all", 18446744073709551615u, 200, Determinism::off, true, 1.5, 3, 50}));
   const MoeConfig moe{8, 2, ExpertWeights::discrete, false, 0.5, 0.25};
   EXPECT_EQ(config.model, (ModelConfig{ModelKind::gpt, 4, 256, 4, 2, 32, 700, 128, Norm::rms, Position::rotary, 5e5,
                                        Activation::swiglu, true, true, 1000, moe, 1e-6, true, true,

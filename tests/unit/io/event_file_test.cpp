@@ -132,6 +132,15 @@ TEST(EventFile, HoldsTheFiniteNumbersOfEachRow) {
   row.lr = 3e-4f;
   row.tokens_per_s = 66361.14;
   row.step_ms = 123.4567;
+  row.expert_load = 1.25f;
+  row.expert_rows = 1.5;
+  row.memory_bytes = 1 << 20;
+  row.ranks = 4;
+  row.tokens = 4096;
+  row.mfu = 0.41;
+  row.save_blocked_ms = 7.5;
+  row.skipped = true;
+  row.restart = 2;
   {
     EventFile file(folder.path(), 299, 2);
     file.append(row);
@@ -156,7 +165,18 @@ TEST(EventFile, HoldsTheFiniteNumbersOfEachRow) {
                                                                  {"grad_norm", 1.02f},
                                                                  {"lr", 3e-4f},
                                                                  {"tokens_per_s", 66361.14f},
-                                                                 {"step_ms", 123.4567f}}));
+                                                                 {"step_ms", 123.457f},
+                                                                 {"expert_load", 1.25f},
+                                                                 {"expert_rows", 1.5f},
+                                                                 {"memory_bytes", 1048576},
+                                                                 {"ranks", 4},
+                                                                 {"tokens", 4096},
+                                                                 {"mfu", 0.41f},
+                                                                 {"save_blocked_ms", 7.5f},
+                                                                 {"clip_coef", 1},
+                                                                 {"skipped", 1},
+                                                                 {"spike", 0},
+                                                                 {"restart", 2}}));
   EXPECT_EQ(events[3].find(2)->second.number, 301u);
   EXPECT_FALSE(scalars_of(events[3]).contains("loss"));
   EXPECT_FALSE(scalars_of(events[3]).contains("eval_loss"));
