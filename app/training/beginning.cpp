@@ -30,6 +30,7 @@ Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi
                     Training& training, Device& device) {
   Beginning beginning;
   Origin& origin = beginning.origin;
+  const Build build = this_build();
   const RunConfig& config = run.deck.config;
   origin.run_id = control.broadcast(nonce() + nonce());
   if (!run.beginnings.empty()) {
@@ -39,7 +40,12 @@ Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi
     beginning.kept = parent.kept;
     origin.run_id = parent.manifest.run_id;
     origin.changes = parent.changes;
-    const Changes changes = changes_of(run, request, parent.folder, control);
+    Changes changes = changes_of(run, request, parent.folder, control);
+    if (const std::string other = difference_text(build, parent.git_sha, parent.libraries); !other.empty()) {
+      changes.text += fmt::format("built differently than step {}: {}: its bits may go on otherwise\n",
+                                  beginning.step, other);
+      origin.changes += fmt::format("step {}: built differently: {}\n", beginning.step, other);
+    }
     beginning.changes = changes.keys;
     for (const KeyChange& change : changes.keys)
       origin.changes += fmt::format("step {}: {}: {} -> {}\n", beginning.step, change.key, change.before, change.now);
@@ -56,7 +62,6 @@ Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi
     const std::string digest = given.content_digest.empty() ? "" : " | " + given.content_digest;
     if (mpi.rank() == 0) fmt::print("starts with the weights of {}{}\n", origin.parent, digest);
   }
-  const Build build = this_build();
   origin.version = build.version;
   origin.git_sha = build.git_sha;
   origin.libraries = libraries_text(build);

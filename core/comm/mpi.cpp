@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 
 #include "core/comm/mpi_communicator.hpp"
 #include "core/comm/mpi_control.hpp"
@@ -53,6 +54,11 @@ std::string Mpi::version() {
   return first;
 }
 
+std::string Mpi::launcher() {
+  std::error_code unknown;
+  return std::filesystem::exists(TESSERA_LAUNCHER, unknown) ? TESSERA_LAUNCHER : "";
+}
+
 std::string Mpi::nccl_version() { return tessera::nccl_version(); }
 
 std::string Mpi::launch_mistake() const {
@@ -64,10 +70,11 @@ std::string Mpi::launch_mistake() const {
     const long tasks = std::strtol(text, nullptr, 10);
     // The first variable decides: Hydra's PMI_SIZE of one rank is right, even inside a Slurm step of several tasks.
     if (tasks <= 1) return "";
+    const std::string own = launcher();
     return fmt::format(
-        "started as {} separate runs of one rank each ({}={}), not as one run of {}: this program uses {}; "
-        "start it with srun --mpi=pmi2 (srun --mpi=list shows what there is), or with that library's own mpiexec",
-        tasks, variable, text, tasks, version());
+        "started as {0} separate runs of one rank each ({1}={2}), not as one run of {0}: this program uses {3}; start "
+        "it with {4} -n {0}, or under Slurm with srun --mpi=pmi2 (srun --mpi=list shows what there is)",
+        tasks, variable, text, version(), own.empty() ? "that library's own mpiexec" : own);
   }
   return "";
 }

@@ -8,7 +8,7 @@
 # FILE.csv: see train.sbatch. Task T writes to FILE-T.log. A run that stops early (exit 75) is started again, unless --stop-at
 # asked for it; after a task that fails the others still run. INT or TERM: the run saves, and the same command continues later.
 # Exit code: that of the first task that failed. Environment: TESSERA and TESSERA_RESTARTS, see train.sbatch;
-#   MPIEXEC           the MPI library's launcher; mpiexec
+#   MPIEXEC           the MPI library's launcher; the one that `tessera info` names, else mpiexec
 set -euo pipefail
 fail() { echo "sweep.sh: $2" >&2; exit "$1"; }
 
@@ -33,6 +33,9 @@ fi
 [ -n "$tasks" ] || fail 2 "$file: no line of values follows the line of keys"
 
 # Stands in for Slurm: srun becomes the launcher, and the loop below starts a job again.
+if [ -z "${MPIEXEC:-}" ]; then
+  MPIEXEC=$("${TESSERA:-build/host/tessera}" info --json 2> /dev/null | sed -n 's/.*"launcher":"\([^"]*\)".*/\1/p' || true)
+fi
 MPIEXEC=${MPIEXEC:-mpiexec}
 srun() {
   shift  # an option of srun
