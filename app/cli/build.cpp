@@ -1,5 +1,8 @@
 #include "app/cli/build.hpp"
 
+#include <algorithm>
+#include <string_view>
+
 #include <CLI/Version.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -24,12 +27,39 @@ std::string compiler() {
 #endif
 }
 
+std::string cpu() {
+#if defined(__AVX512BF16__)
+  return "x86-64-v4+bf16";
+#elif defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+  return "x86-64-v4";
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__BMI2__)
+  return "x86-64-v3";
+#elif defined(__x86_64__)
+  return "x86-64-v2";
+#elif defined(__aarch64__)
+  return "aarch64";
+#else
+  return "other";
+#endif
+}
+
+/// The libraries that only read and write files, options and text.
+constexpr std::string_view without_arithmetic[] = {"HDF5", "yaml-cpp", "fmt", "CLI11", "nlohmann_json", "ICU"};
+
+/// What libraries_text() lists before MPI.
+std::vector<Library> parts_of(const Build& build) {
+  std::vector<Library> parts{{"compiler", build.compiler + " " + build.build_type}, {"CPU", build.cpu},
+                             {"back_end", build.back_end}};
+  parts.insert(parts.end(), build.libraries.begin(), build.libraries.end());
+  return parts;
+}
+
 }  // namespace
 
 Build this_build() {
   // TESSERA_* macros come from CMake, for libraries whose headers lack a version or are included by kernels only.
   Build build{TESSERA_VERSION, compiler(), TESSERA_BUILD_TYPE, TESSERA_GIT_SHA, Runtime::back_end(),
-              Mpi::version(), {}};
+              Mpi::version(), Mpi::launcher(), cpu(), {}};
   build.libraries = {
       {"Kokkos", TESSERA_KOKKOS_VERSION},
       {"HDF5", hdf5::version()},
@@ -48,8 +78,27 @@ Build this_build() {
 
 std::string libraries_text(const Build& build) {
   std::string text;
-  for (const Library& library : build.libraries) text += library.name + " " + library.version + ", ";
+  for (const Library& part : parts_of(build)) text += part.name + " " + part.version + ", ";
   return text + build.mpi;
+}
+
+std::string difference_text(const Build& now, const std::string& git_sha, const std::string& libraries) {
+  std::string text;
+  const auto differs = [&](const std::string& name, const std::string& before, const std::string& version) {
+    if (!before.empty() && before != version)
+      text += fmt::format("{}{}{} -> {}", text.empty() ? "" : "; ", name, before, version);
+  };
+  differs("", git_sha, now.git_sha);
+  const std::string recorded = ", " + libraries + ", ";
+  for (const Library& part : parts_of(now)) {
+    if (std::ranges::find(without_arithmetic, part.name) != std::end(without_arithmetic)) continue;
+    const std::string begin = ", " + part.name + " ";
+    const auto found = recorded.find(begin);
+    if (found == std::string::npos) continue;
+    const auto first = found + begin.size();
+    differs(part.name + " ", recorded.substr(first, recorded.find(", ", first) - first), part.version);
+  }
+  return text;
 }
 
 }  // namespace tessera

@@ -302,7 +302,8 @@ class Parser {
     CLI::App* const verb = add("compare", "Put runs side by side: losses, throughput and differing settings",
                                [this] { return run_compare(compare_); });
     verb->add_option("RUN", compare_.runs, "Run directories")->required()->type_name("");
-    verb->add_option("--out", compare_.out, "The page to write; without it compare.html")->type_name("PAGE");
+    verb->add_option("--out", compare_.out, "The page to write; without it compare.html, or with --json none")
+        ->type_name("PAGE");
     add_json(verb, compare_.format);
   }
   void add_info() {

@@ -30,6 +30,7 @@ Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi
                     Training& training, Device& device) {
   Beginning beginning;
   Origin& origin = beginning.origin;
+  const Build build = this_build();
   const RunConfig& config = run.deck.config;
   origin.run_id = control.broadcast(nonce() + nonce());
   if (!run.beginnings.empty()) {
@@ -40,7 +41,12 @@ Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi
     origin.run_id = parent.manifest.run_id;
     origin.changes = parent.changes;
     origin.companions = parent.companions;
-    const Changes changes = changes_of(run, request, parent.folder, control);
+    Changes changes = changes_of(run, request, parent.folder, control);
+    if (const std::string other = difference_text(build, parent.git_sha, parent.libraries); !other.empty()) {
+      changes.text += fmt::format("built differently than step {}: {}: its bits may go on otherwise\n",
+                                  beginning.step, other);
+      origin.changes += fmt::format("step {}: built differently: {}\n", beginning.step, other);
+    }
     beginning.changes = changes.keys;
     for (const KeyChange& change : changes.keys)
       origin.changes += fmt::format("step {}: {}: {} -> {}\n", beginning.step, change.key, change.before, change.now);
@@ -60,7 +66,6 @@ Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi
       if (mpi.rank() == 0) fmt::print("{}\n", line);
     origin.companions = run.companions;
   }
-  const Build build = this_build();
   origin.version = build.version;
   origin.git_sha = build.git_sha;
   origin.libraries = libraries_text(build);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "core/config/keys.hpp"
+#include "core/config/other_names.hpp"
 #include "core/optim/schedule.hpp"
 #include "io/checkpoint/storage.hpp"
 #include "io/files/text_file.hpp"
@@ -42,8 +43,7 @@ std::set<std::string> changeable(const std::vector<std::string>& keys) {
       throw Error(Exit::usage, fmt::format("--allow-change {}: {}; it takes {}", key, why, all_changeable()));
     };
     const KeyDoc* const doc = find_key(key);
-    const std::string nearest = doc ? "" : nearest_key(key);
-    if (!doc) refuse("unknown key" + (nearest.empty() ? "" : ", did you mean " + nearest + "?"));
+    if (!doc) refuse("unknown key" + meant_by(key));
     if (doc->kind == KeyDoc::Kind::section) refuse("is a section, name its keys");
     if (doc->restart == Restart::fixed) refuse("cannot change in a resumed run, whose weights and state depend on it");
     if (!asked.insert(key).second) refuse("is named twice");

@@ -96,13 +96,13 @@ Companions companions_of(const Checkpoint& checkpoint, Control& control) {
   return companions;
 }
 
-/// The changes that a checkpoint records; only rank 0 opens the file. Collective over the world.
-std::string changes_of(const Checkpoint& checkpoint, Control& control) {
-  std::string changes;
+/// A text that a checkpoint records; only rank 0 opens the file. Collective over the world.
+std::string recorded(std::string (Checkpoint::*text)() const, const Checkpoint& checkpoint, Control& control) {
+  std::string found;
   Problems problems;
-  if (control.rank() == 0) attempt(problems, [&] { changes = checkpoint.changes(); });
+  if (control.rank() == 0) attempt(problems, [&] { found = (checkpoint.*text)(); });
   control.agree(problems);
-  return control.broadcast(changes);
+  return control.broadcast(found);
 }
 
 }  // namespace
@@ -112,7 +112,13 @@ Parent resume_from(const std::vector<fs::path>& candidates, const fs::path& run,
   for (std::size_t i = 0;; ++i) try {
       const Checkpoint checkpoint(candidates[i], control, parallel);
       training.restore([&](StateDict& state) { load(checkpoint, state, device, control); });
-      return {candidates[i], checkpoint.manifest(), changes_of(checkpoint, control), companions_of(checkpoint, control),
+      const auto told = [&](auto text) { return recorded(text, checkpoint, control); };
+      return {candidates[i],
+              checkpoint.manifest(),
+              told(&Checkpoint::changes),
+              told(&Checkpoint::git_sha),
+              told(&Checkpoint::libraries),
+              companions_of(checkpoint, control),
               kept_step(checkpoint, run, control)};
     } catch (const Error& error) {
       // All ranks throw the same error, so that all try the next checkpoint.

@@ -22,6 +22,7 @@ struct Parent {
   std::filesystem::path folder;
   Manifest manifest;
   std::string changes;     ///< Origin::changes at the save
+  std::string git_sha, libraries;  ///< of the program that saved it
   Companions companions;
   std::int64_t kept = -1;  ///< its step if it is a step folder of the run directory; -1: it lies elsewhere
 };

@@ -65,6 +65,31 @@ nlohmann::ordered_json to_json(const std::vector<ComparedRun>& runs) {
   return json;
 }
 
+/// Whether a page is there that shows other runs than `page` does.
+bool shows_others(const std::string& path, const std::string& page) {
+  std::error_code absent;
+  if (!fs::is_regular_file(path, absent) || fs::file_size(path, absent) == 0) return false;
+  return runs_on(read_text_file(path)) != runs_on(page);
+}
+
+/// Writes the page and returns its path. Without --out none of other runs is replaced: the next free name is taken.
+std::string write_page(const std::optional<std::string>& out, const std::string& page) {
+  std::string path = out.value_or("compare.html");
+  const auto check = [&] { refuse_other_file("--out", path, page.substr(0, page.find('\n'))); };
+  check();
+  const bool others = shows_others(path, page);
+  for (int number = 2; !out && shows_others(path, page); ++number) {
+    path = fmt::format("compare-{}.html", number);
+    check();
+  }
+  if (others && out)
+    fmt::print(stderr, "{}: in place of a page of other runs: {}\n", path, runs_on(read_text_file(path)));
+  else if (others)
+    fmt::print(stderr, "compare.html shows other runs, and stays: these are in {}\n", path);
+  replace_text_file(path, page);
+  return path;
+}
+
 }  // namespace
 
 int run_compare(const CompareOptions& options) {
@@ -72,13 +97,12 @@ int run_compare(const CompareOptions& options) {
   std::vector<ComparedRun> runs;
   for (const std::string& directory : options.runs) runs.push_back(read_run(directory, problems));
   problems.raise();
-  const std::string page = comparison_page(runs);
-  refuse_other_file("--out", options.out, page.substr(0, page.find('\n')));
-  replace_text_file(options.out, page);
-  if (options.format == Format::json)
+  const bool json = options.format == Format::json;
+  const std::string page = options.out || !json ? write_page(options.out, comparison_page(runs)) : "";
+  if (json)
     fmt::print("{}\n", to_json(runs).dump(2));
   else
-    fmt::print("{}{}\n", comparison_text(runs), options.out);
+    fmt::print("{}{}\n", comparison_text(runs), page);
   return 0;
 }
 

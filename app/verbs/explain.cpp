@@ -5,6 +5,7 @@
 
 #include "app/verbs/verbs.hpp"
 #include "core/config/keys.hpp"
+#include "core/config/other_names.hpp"
 #include "core/config/value.hpp"
 #include "core/config/visitor.hpp"
 #include "core/params/planes.hpp"
@@ -182,9 +183,9 @@ int run_explain(const ExplainOptions& options) {
   }
   const KeyDoc* const doc = find_key(options.key);
   if (!doc) {
-    const std::string nearest = nearest_key(options.key);
-    const std::string advice = nearest.empty() ? "`tessera explain` lists all" : "did you mean " + nearest + "?";
-    throw Error(Exit::usage, fmt::format("{}: unknown key, {}", options.key, advice));
+    const std::string meant = meant_by(options.key);
+    throw Error(Exit::usage, fmt::format("{}: unknown key{}", options.key,
+                                         meant.empty() ? ", `tessera explain` lists all" : meant));
   }
   if (doc->kind == KeyDoc::Kind::section)
     print_section(doc->path, doc->help, values);

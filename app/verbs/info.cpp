@@ -40,11 +40,13 @@ int run_info(const InfoOptions& options) {
     nlohmann::ordered_json json = {{"version", build.version},
                                    {"git_sha", build.git_sha},
                                    {"compiler", build.compiler},
+                                   {"cpu", build.cpu},
                                    {"build_type", build.build_type},
                                    {"back_end", build.back_end},
                                    {"threads", host_threads(1)},
                                    {"waiting", thread_waiting()},
                                    {"mpi", build.mpi},
+                                   {"launcher", build.launcher},
                                    {"bf16_instructions", slow_products_text(Compute::bf16).empty()}};
     for (const Library& library : build.libraries) json["libraries"][library.name] = library.version;
     json["gpu_driver"] = Runtime::gpu_driver();
@@ -54,9 +56,10 @@ int run_info(const InfoOptions& options) {
     fmt::print("{}\n", json.dump());
     return 0;
   }
-  fmt::print("tessera    {}, {}\ncompiler   {}, {}\nback end   {}\n", build.version, build.git_sha, build.compiler,
-             build.build_type, build.back_end);
-  fmt::print("threads    {}\nwaiting    {}\nMPI        {}\nlibraries ", host_threads(1), thread_waiting(), build.mpi);
+  fmt::print("tessera    {}, {}\ncompiler   {}, {}, for {}\nback end   {}\n", build.version, build.git_sha,
+             build.compiler, build.build_type, build.cpu, build.back_end);
+  fmt::print("threads    {}\nwaiting    {}\nMPI        {}\n", host_threads(1), thread_waiting(), build.mpi);
+  fmt::print("launcher   {}\nlibraries ", build.launcher.empty() ? "none where the build found one" : build.launcher);
   for (const Library& library : build.libraries) fmt::print(" {} {}", library.name, library.version);
   print(gpus);
   if (const std::string slow = slow_products_text(Compute::bf16); !slow.empty()) fmt::print("\nspeed      {}", slow);

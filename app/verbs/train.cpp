@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "app/cli/ranks.hpp"
+#include "app/training/advice.hpp"
 #include "app/training/beginning.hpp"
 #include "app/training/generation.hpp"
 #include "app/training/library_plans.hpp"
@@ -41,8 +42,7 @@ std::optional<std::chrono::seconds> seconds_of(const std::string& limit) {
 
 /// Prints the first lines of the log; rank 0.
 void describe(const PreparedRun& run) {
-  for (const Finding& finding : advise(run.deck.config))
-    fmt::print(stderr, "{} (allowed)\n", run.deck.provenance.located(finding));
+  print_advice(run.deck);
   const RunConfig& config = run.deck.config;
   fmt::print("run:      {}, {}, {} of {}\n", config.run.name, counted(config.run.steps, "step"),
              counted(run.plan->ranks.world.size, "rank"), counted(config.run.threads.get(), "thread"));

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "app/training/advice.hpp"
 #include "app/training/preparation.hpp"
 #include "app/verbs/verbs.hpp"
 
@@ -9,8 +10,7 @@ namespace tessera {
 
 int run_validate(const ValidateOptions& options) {
   const Prepared run = examine(options.deck, options.overrides, static_cast<int>(options.ranks));
-  for (const Finding& finding : advise(run.deck.config))
-    fmt::print(stderr, "{} (allowed)\n", run.deck.provenance.located(finding));
+  print_advice(run.deck);
   for (const std::string& line : run.told) fmt::print(stderr, "{}\n", line);
   fmt::print("{}# corpus:   {}\n", resolved_text(run.deck), corpus_text(run));  // a comment: the output is a deck
   return 0;

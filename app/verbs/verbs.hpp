@@ -54,7 +54,7 @@ struct ExplainOptions {
 };
 struct CompareOptions {
   std::vector<std::string> runs;  ///< run directories
-  std::string out = "compare.html";
+  std::optional<std::string> out;  ///< the page; empty: compare.html, or with JSON none
   Format format = Format::text;
 };
 struct InfoOptions {
@@ -106,7 +106,7 @@ int run_plan(const PlanOptions& options);
 /// Prints the resolved deck and the corpus, and advice on stderr; throws what train would refuse.
 int run_validate(const ValidateOptions& options);
 int run_explain(const ExplainOptions& options);
-/// Prints runs' final figures and differing settings, and writes compare.html.
+/// Prints runs' final figures and differing settings, and writes a page of them.
 int run_compare(const CompareOptions& options);
 int run_info(const InfoOptions& options);
 /// `checkpoint` verbs on a run directory or step folder. diff returns 1 if the two differ, verify 5 if one is damaged.

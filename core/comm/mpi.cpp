@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 
 #include "core/comm/mpi_communicator.hpp"
 #include "core/comm/mpi_control.hpp"
@@ -53,6 +54,11 @@ std::string Mpi::version() {
   return first;
 }
 
+std::string Mpi::launcher() {
+  std::error_code unknown;
+  return std::filesystem::exists(TESSERA_LAUNCHER, unknown) ? TESSERA_LAUNCHER : "";
+}
+
 std::string Mpi::nccl_version() { return tessera::nccl_version(); }
 
 std::string Mpi::launch_mistake() const {
@@ -64,12 +70,12 @@ std::string Mpi::launch_mistake() const {
     const long tasks = std::strtol(text, nullptr, 10);
     // The first variable decides: Hydra's PMI_SIZE of one rank is right, even inside a Slurm step of several tasks.
     if (tasks <= 1) return "";
-    const std::string library = version(), pmi = library.starts_with("Open MPI") ? "pmix" : "pmi2";
+    const std::string library = version(), pmi = library.starts_with("Open MPI") ? "pmix" : "pmi2", own = launcher();
     return fmt::format(
-        "started as {0} separate runs of one rank each ({1}={2}), not as one run of {0}: this program uses {3}; "
-        "start it with srun --mpi={4} (srun --mpi=list shows what there is; in a job script, "
-        "export SLURM_MPI_TYPE={4}), or with that library's own mpiexec",
-        tasks, variable, text, library, pmi);
+        "started as {0} separate runs of one rank each ({1}={2}), not as one run of {0}: this program uses {3}; start "
+        "it with {4} -n {0}, or under Slurm with srun --mpi={5} (srun --mpi=list shows what there is; in a job script, "
+        "export SLURM_MPI_TYPE={5})",
+        tasks, variable, text, library, own.empty() ? "that library's own mpiexec" : own, pmi);
   }
   return "";
 }

@@ -44,6 +44,7 @@ class Mpi {
   int local_rank() const;  ///< among the ranks of this host
   std::string host() const;
   static std::string version();
+  static std::string launcher();  ///< path of the library's mpiexec, as the build found it; empty if none is there now
   static std::string nccl_version();  ///< "2.28.3", as found at run time; empty in a host build
   /// Explains the remedy if the launcher started several runs of one rank instead of one run (wrong --mpi); else empty.
   std::string launch_mistake() const;

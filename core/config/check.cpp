@@ -212,16 +212,6 @@ void check_checkpoint(const RunConfig& config, Findings& found) {
                      "is made by the ranks together while training waits: leave quantized or async out"});
 }
 
-/// Keys that say how a run begins with init_from, without it.
-void advise_beginning(const CheckpointConfig& checkpoint, Findings& found) {
-  if (!checkpoint.init_from.empty()) return;
-  for (const auto& [key, given] : {std::pair("checkpoint.init_missing", !checkpoint.init_missing.empty()),
-                                   std::pair("checkpoint.init_rows", !checkpoint.init_rows.empty()),
-                                   std::pair("checkpoint.init_ignore_extra", checkpoint.init_ignore_extra),
-                                   std::pair("checkpoint.init_other_tokenizer", checkpoint.init_other_tokenizer)})
-    if (given) found.push_back({{key, "checkpoint.init_from"}, "has an effect only with init_from"});
-}
-
 }  // namespace
 
 std::string batch_advice(const BatchConfig& batch, std::int64_t ranks) {
@@ -260,18 +250,9 @@ Findings check(const RunConfig& config) {
 
 Findings advise(const RunConfig& config) {
   Findings found;
-  const bool plain = config.precision.recipe == RecipeName::bf16;
-  if (config.gather.cuts == GatherCuts::tile && plain)
-    found.push_back({{"gather.cuts", "precision.recipe"}, "has an effect only on weights that the recipe quantizes"});
   if (config.gather.wire == GatherWire::bf16 && config.precision.primary_weights == PrimaryWeights::bf16)
     found.push_back({{"gather.wire", "precision.primary_weights"},
                      "weights that are held in bf16 travel in it anyway"});
-  if (config.sharding == Sharding::full && config.reduce.bucket_mib != ReduceConfig().bucket_mib)
-    found.push_back(
-        {{"reduce.bucket_mib", "sharding"},
-         "has an effect only with sharding: optimizer: under full sharding gradients travel module by module"});
-  if (config.model.rope_scaling && config.model.position != Position::rotary)
-    found.push_back({{"model.rope_scaling.factor", "model.position"}, "has an effect only with position rotary"});
   if (config.model.qkv_bias && config.model.bias)
     found.push_back({{"model.qkv_bias", "model.bias"}, "bias true gives one to every linear layer anyway"});
   if (config.sample.every_steps > 0 && config.sample.tokens == 0)
@@ -279,29 +260,9 @@ Findings advise(const RunConfig& config) {
   if (config.eval.every_steps > 0 && config.data.eval_fraction == 0.0 && config.data.eval_files.empty())
     found.push_back({{"eval.every_steps", "data.eval_fraction"},
                      "no evaluation: data.eval_fraction 0 keeps no windows for it, and there are no data.eval_files"});
-  if (!config.debug.profile.empty() && config.run.steps == 0)
-    found.push_back({{"debug.profile", "run.steps"}, "no profile: a run of 0 steps has none to show"});
   if (config.optimizer.warmup_steps >= config.run.steps)
     found.push_back({{"optimizer.warmup_steps", "run.steps"},
                      fmt::format("the run of {} steps ends within warm-up", config.run.steps)});
-  if (config.optimizer.decay_steps > 0 && config.optimizer.schedule != Schedule::wsd)
-    found.push_back({{"optimizer.decay_steps", "optimizer.schedule"}, "has an effect only with schedule wsd"});
-  RunConfig standard = config;
-  standard.optimizer.muon = MuonConfig();
-  if (config.optimizer.matrices != MatrixRule::muon)
-    for (const KeyChange& other : changed_keys(standard, config))
-      found.push_back({{other.key, "optimizer.matrices"}, "has an effect only with matrices: muon"});
-  if (!config.recompute.modules.get().empty() && config.recompute.mode != RecomputeMode::selective)
-    found.push_back({{"recompute.modules", "recompute.mode"}, "has an effect only with mode selective"});
-  advise_beginning(config.checkpoint, found);
-  if (plain &&
-      (config.precision.quantize_head || config.precision.bf16_first > 0 || config.precision.bf16_last > 0))
-    found.push_back({{"precision.recipe", "precision.quantize_head", "precision.bf16_first", "precision.bf16_last"},
-                     "recipe bf16 quantizes nothing: the other keys have no effect"});
-  if (config.checkpoint.io == CheckpointIo::direct && !config.checkpoint.mpio_hints.empty())
-    found.push_back({{"checkpoint.mpio_hints", "checkpoint.io"}, "have an effect only with io mpio"});
-  if (config.parallel.expert == 1 && config.parallel.expert_room != 1.0)
-    found.push_back({{"parallel.expert_room", "parallel.expert"}, "has an effect only with parallel.expert above 1"});
   if (config.parallel.expert > 1 && config.parallel.expert_room > ample_room(config))
     found.push_back(
         {{"parallel.expert_room", "parallel.expert", "model.moe.top_k"},

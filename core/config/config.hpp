@@ -558,7 +558,7 @@ std::string keep_it_text(const std::string& key, Restart restart);
 std::vector<Finding> changes_at_restart(const RunConfig& saved, const RunConfig& now,
                                         const std::set<std::string>& asked = {});
 
-/// Advice on keys that are allowed but have no effect together with the others.
+/// Advice on values that others contradict; effects.hpp: on keys without effect.
 std::vector<Finding> advise(const RunConfig& config);
 
 }  // namespace tessera

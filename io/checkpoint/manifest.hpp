@@ -28,7 +28,7 @@ struct Origin {
   ExpertWeights experts = ExpertWeights::single;  ///< layout of expert projections in the file
   std::string command_line, hosts;
   std::string parent, parent_digest;  ///< folder and content digest of the checkpoint it was loaded from, or empty
-  std::string git_sha, libraries;     ///< of the program: its commit; "name version, ..."
+  std::string git_sha, libraries;     ///< of the program: its commit; "name version, ...", compiler and CPU too
   std::string mesh;                   ///< how the ranks were used: "data 4"
   std::int64_t steps = 0;             ///< of the whole run
   OptimizerConfig optimizer;          ///< needed for its schedule

@@ -135,12 +135,14 @@ Companions Checkpoint::companions() const {
   return found;
 }
 
-std::string Checkpoint::library_plans() const { return provenance("library_plans"); }
-std::string Checkpoint::changes() const { return provenance("changes"); }
+std::string Checkpoint::library_plans() const { return attribute("/provenance", "library_plans"); }
+std::string Checkpoint::changes() const { return attribute("/provenance", "changes"); }
+std::string Checkpoint::git_sha() const { return attribute("/", "git_sha"); }
+std::string Checkpoint::libraries() const { return attribute("/provenance", "libraries"); }
 
-std::string Checkpoint::provenance(const char* name) const {
+std::string Checkpoint::attribute(const char* place, const char* name) const {
   const hdf5::File file = hdf5::File::open(folder_ / model_file);
-  return file.has("/provenance", name) ? file.text("/provenance", name) : "";
+  return file.has(place, name) ? file.text(place, name) : "";
 }
 
 void Checkpoint::check_digest() const {

@@ -33,7 +33,9 @@ class Checkpoint final : public TensorSource {
   Companions companions() const;
   /// The text of LibraryPlans; empty if the libraries had no choice, and in format 1.0.
   std::string library_plans() const;
-  std::string changes() const;  ///< Origin::changes; empty before format 1.4
+  std::string changes() const;    ///< Origin::changes; empty before format 1.4
+  std::string git_sha() const;    ///< Origin::git_sha
+  std::string libraries() const;  ///< Origin::libraries
   /// Whether it holds no optimizer state. A run may start with its weights, but none can go on from it.
   bool weights_only() const { return !manifest_.files.contains(optimizer_file); }
   std::string reason_not_resumable() const;  ///< why no run can go on from it; empty: a run of its model can
@@ -45,7 +47,7 @@ class Checkpoint final : public TensorSource {
   std::vector<std::string> verify() const;
 
  private:
-  std::string provenance(const char* name) const;
+  std::string attribute(const char* place, const char* name) const;
   void read_manifest();
   void read_structure();
   void open_payload();

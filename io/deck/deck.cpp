@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "core/config/keys.hpp"
+#include "core/config/other_names.hpp"
 #include "io/deck/base.hpp"
 #include "io/deck/reader.hpp"
 #include "io/text/tokenizer.hpp"
@@ -25,10 +26,8 @@ void apply(Node& root, const Override& asked, Complaints& complaints) {
   const Place place{0, 0, argument};
   const KeyDoc* const doc = find_key(asked.key);
   if (!doc || doc->kind == KeyDoc::Kind::section) {
-    const std::string nearest = nearest_key(asked.key);
-    std::string text = asked.key + (doc ? ": is a section, set one of its keys" : ": unknown key");
-    if (!doc && !nearest.empty()) text += ", did you mean " + nearest + "?";
-    complaints.push_back({place, text});
+    complaints.push_back({place, asked.key + (doc ? ": is a section, set one of its keys"
+                                                  : ": unknown key" + meant_by(asked.key))});
     return;
   }
   Node value = parse_argument(argument, asked.value, complaints);

@@ -4,6 +4,8 @@
 #include <cctype>
 #include <map>
 
+#include "core/config/other_names.hpp"
+
 namespace tessera {
 
 std::string Reading::where(const Place& place) const {
@@ -69,8 +71,7 @@ void DeckReader::leave() {
     if (!is_new) {
       reading_.fail(entry.place, path, "given twice, first at " + reading_.where(*first->second) + ": keep one");
     } else if (!map.known.contains(entry.name)) {
-      const std::string nearest = nearest_key(path);
-      reading_.fail(entry.place, path, "unknown key" + (nearest.empty() ? "" : ", did you mean " + nearest + "?"));
+      reading_.fail(entry.place, path, "unknown key" + meant_by(map.prefix + entry.name));
     }
   }
 }

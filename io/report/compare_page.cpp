@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <numeric>
@@ -16,6 +17,9 @@
 
 namespace tessera {
 namespace {
+
+/// The names of a page's runs stand between these two, for runs_on().
+const std::string names_begin = "<div class=\"wide\" data-runs=\"", names_end = "\">";
 
 /// Median of the finite values; empty if there are none.
 std::optional<double> median(std::vector<double> values) {
@@ -113,7 +117,24 @@ std::string difference_plot(const std::vector<ComparedRun>& runs, const char* ti
   });
 }
 
+/// Names of the runs, without those slashes at their ends that a shell completes.
+std::string names_of(const std::vector<ComparedRun>& runs) {
+  std::set<std::string> names;
+  for (const ComparedRun& run : runs) {
+    const std::filesystem::path path = std::filesystem::path(run.name).lexically_normal();
+    names.insert((path.has_filename() ? path : path.parent_path()).string());
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
 }  // namespace
+
+std::string runs_on(const std::string& page) {
+  const auto begin = page.find(names_begin);
+  if (begin == std::string::npos) return "";
+  const auto first = begin + names_begin.size();
+  return page.substr(first, page.find(names_end, first) - first);
+}
 
 Outcome outcome_of(const std::vector<MetricsRow>& rows) {
   Outcome outcome;
@@ -171,7 +192,8 @@ std::string comparison_page(const std::vector<ComparedRun>& runs) {
     colours += fmt::format(
         ".s{0} {{ stroke: hsl({1} 65% 48%); stroke-width: {2:.1f}; }} .c{0} {{ color: hsl({1} 65% 48%); }}\n", i,
         360 * i / runs.size(), 1.5 + 3.0 * static_cast<double>(runs.size() - 1 - i) / static_cast<double>(runs.size()));
-  std::string page = html_head(counted(std::ssize(runs), "run"), colours) + "<div class=\"wide\"><table>\n";
+  std::string page = html_head(counted(std::ssize(runs), "run"), colours);
+  page += names_begin + escaped(names_of(runs)) + names_end + "<table>\n";
   const Table table = table_of(runs);
   for (std::size_t r = 0; r < table.size(); ++r) {
     page += "<tr>";

@@ -35,5 +35,8 @@ std::vector<std::string> differing_settings(const std::vector<ComparedRun>& runs
 /// losses, their differences to the first run's, and throughput over the steps, each run in its own colour. Pure.
 std::string comparison_text(const std::vector<ComparedRun>& runs);
 std::string comparison_page(const std::vector<ComparedRun>& runs);
+/// The names of the runs that a page shows, in alphabetical order, as HTML; empty if it is no such page, or an older
+/// one.
+std::string runs_on(const std::string& page);
 
 }  // namespace tessera

@@ -10,7 +10,7 @@
 # early or whose rank is gone is started again, as there; after a task that fails the others still run. INT or TERM: the
 # runs save, and the same command continues later.
 # Exit code: that of the first task that failed. Environment: see train.sbatch;
-#   MPIEXEC           the MPI library's launcher; mpiexec
+#   MPIEXEC           the MPI library's launcher; the one that `tessera info` names, else mpiexec
 set -euo pipefail
 fail() { echo "sweep.sh: $2" >&2; exit "$1"; }
 
@@ -42,6 +42,9 @@ state=$(mktemp -d)  # what the runs of a task and this script tell each other: i
 trap 'rm -rf "$state"' EXIT
 
 # Stands in for Slurm: srun becomes the launcher, and the loop below starts again a job that queues itself.
+if [ -z "${MPIEXEC:-}" ]; then
+  MPIEXEC=$("${TESSERA:-build/host/tessera}" info --json 2> /dev/null | sed -n 's/.*"launcher":"\([^"]*\)".*/\1/p' || true)
+fi
 MPIEXEC=${MPIEXEC:-mpiexec}
 srun() {
   while [[ $1 == --* ]]; do shift; done  # srun's own options

@@ -376,7 +376,7 @@ class Places(Faults):
         done = run.run("--stop-at", str(2 * EVERY), "--set", "checkpoint.mpio_hints={no_such_hint: 1, cb_buffer_size: 65536}")
         self.assertEqual((done.code, run.steps()), (75, [EVERY, 2 * EVERY]), done)
         told = {"mpio": "checkpoint.mpio_hints: the MPI-IO of this machine does not know no_such_hint and goes on without\n",
-                "direct": "--set checkpoint.mpio_hints={no_such_hint: 1, cb_buffer_size: 65536}: checkpoint.mpio_hints: have an effect only with io mpio (allowed)\n"}
+                "direct": "--set checkpoint.mpio_hints={no_such_hint: 1, cb_buffer_size: 65536}: checkpoint.mpio_hints: has an effect only with io mpio (allowed)\n"}
         self.assertEqual(done.err, told["mpio" if IO == "mpio" else "direct"])
 
     def test_latest_is_a_hint(self):

@@ -5,6 +5,7 @@ usage: changes_test.py TESSERA MPIEXEC
 import json
 import math
 import os
+import shutil
 import subprocess
 
 import runs
@@ -83,9 +84,9 @@ class Changes(runs.Runs):
         self.assertEqual(self.recorded("run")[0], {"run.steps": ("12", "20")})
 
     def compared(self, *run_names):
-        done = subprocess.run([runs.TESSERA, "compare", *run_names, "--json"], capture_output=True, text=True, timeout=60, cwd=self.folder)
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
-        told = json.loads(done.stdout)
+        told = json.loads(self.compare(*run_names, "--json")[0])
+        self.assertFalse(os.path.exists(self.path("compare.html")), "a page that nobody asked for")
+        self.assertEqual(self.compare(*run_names, "--json", "--out", "compare.html")[1], "")
         self.assertEqual(told["differing"], ["optimizer.decay_steps", "optimizer.schedule", "run.steps"])
         self.assertEqual([run["settings"]["run.steps"] for run in told["runs"]], ["8", "12"])
         self.assertEqual([run["step"] for run in told["runs"]], [8, 12])
@@ -99,6 +100,62 @@ class Changes(runs.Runs):
         for name in run_names:  # pages of runs: the deck and the saves
             for text in ("<summary>Deck</summary>", 'class="save"', "windows of 32 tokens"):
                 self.assertIn(text, self.read(name, "report.html"))
+
+    def compare(self, *arguments):
+        done = subprocess.run([runs.TESSERA, "compare", *arguments], capture_output=True, text=True, timeout=60, cwd=self.folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout, done.stderr
+
+    def test_no_page_of_other_runs_is_replaced_without_a_word(self):
+        self.go(75, "a", "--stop-at", "1", source=None)
+        for name in ("b", "c"):
+            shutil.copytree(self.path("a"), self.path(name))
+        pages = lambda: {name: self.read(name) for name in os.listdir(self.folder) if name.endswith(".html")}
+        kept = {}
+        for number, names in enumerate((["a", "b"], ["c"], ["a", "b", "c"], ["b"]), 1):
+            page = "compare.html" if number == 1 else f"compare-{number}.html"
+            out, err = self.compare(*names)
+            self.assertEqual(out.splitlines()[-1], page)
+            self.assertEqual("compare.html shows other runs" in err, number > 1)
+            self.assertEqual({name: text for name, text in pages().items() if name != page}, kept)
+            for again in (names, names[::-1], ["./" + name + "/" for name in names]):  # the same set: its page anew
+                self.assertEqual(self.compare(*again)[0].splitlines()[-1], page)
+                self.assertEqual(sorted(pages()), sorted([*kept, page]))
+            kept = pages()
+        self.compare("b", "c", "--json")
+        self.assertEqual(pages(), kept)
+        self.assertIn("compare.html: in place of a page of other runs: a, b", self.compare("b", "c", "--out", "compare.html")[1])
+        self.assertEqual(self.compare("b", "c", "--out", "compare.html")[1], "")
+        self.write("compare-5.html", "notes")
+        self.write("compare.html", "notes")
+        done = subprocess.run([runs.TESSERA, "compare", "a", "c"], capture_output=True, text=True, timeout=60, cwd=self.folder)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("another kind of file", done.stderr)
+
+    def test_a_run_that_was_moved_or_copied_is_told_how_to_go_on(self):
+        self.go(75, "run", "--stop-at", "2", source=None)
+        shutil.copytree(self.path("run"), self.path("copy"))
+        os.makedirs(self.path("deep"))
+        shutil.move(self.path("run"), self.path("deep", "moved"))
+        step = "step_00000002"
+        for deck in ("copy/deck.resolved.yaml", f"copy/{step}/deck.yaml", "deep/moved/deck.resolved.yaml", f"deep/moved/{step}/deck.yaml"):
+            place = deck.split("/deck")[0].removesuffix("/" + step)
+            with self.subTest(deck=deck):
+                said = self.validate(deck)
+                self.assertIn(f"the deck lies in the run directory {place}: to go on with the run that is there, add --set checkpoint.dir={place} (allowed)", said)
+                self.assertNotIn("lies in the run directory", self.validate(deck, "--set", f"checkpoint.dir={place}"))
+                self.assertNotIn("lies in the run directory", self.validate(deck, "--set", "checkpoint.dir=elsewhere"))
+        _, err = self.train(75, 1, self.path("copy", "deck.resolved.yaml"), "--stop-at", "1")
+        self.assertIn("add --set checkpoint.dir=copy (allowed)", err)
+        out, err = self.train(75, 1, self.path("copy", "deck.resolved.yaml"), "--stop-at", "3", "--set", "checkpoint.dir=copy")
+        self.assertIn("resumed from", out)
+        self.assertNotIn("lies in the run directory", err)
+        self.assertNotIn("lies in the run directory", self.validate("run/deck.resolved.yaml"), "in its own place")
+
+    def validate(self, *arguments):
+        done = subprocess.run([runs.TESSERA, "validate", *arguments], capture_output=True, text=True, timeout=60, cwd=self.folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stderr
 
     def test_a_run_goes_on_with_larger_batches(self):
         self.base()

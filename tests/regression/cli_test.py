@@ -239,6 +239,17 @@ class Validate(Cli):
         done = self.call("validate", self.write(SMALL), "--set", "optimizer.decay_steps=3")
         self.assertEqual(done.returncode, 0)
         self.assertIn("optimizer.decay_steps: has an effect only with schedule wsd", done.stderr)
+        # Where the deck gives a value that is the default, too; a resolved deck gives all, and says nothing more.
+        deck = self.write(SMALL + "optimizer: {muon: {momentum: 0.95}}\n")
+        done = self.call("validate", deck)
+        self.assertRegex(done.stderr, r":\d+:\d+: optimizer.muon.momentum: has an effect only with matrices: muon \(allowed\)\n")
+        self.assertEqual(self.expect(0, "validate", self.write(done.stdout, "resolved.yaml")).stderr, "")
+        for values in (["optimizer.muon.scale=rms"], ["precision.bf16_last=1", "checkpoint.keep_last=5"], ["model.rope_base=500000"]):
+            sets = [word for value in values for word in ("--set", value)]
+            said = self.call("validate", self.write(SMALL), *sets).stderr
+            self.assertEqual(said.count("has an effect only"), len(values), said)
+            for value in values:
+                self.assertIn(value.split("=")[0] + ": has an effect only", said)
 
 
 class Explain(Cli):

@@ -6,6 +6,8 @@
 import os
 import pathlib
 import platform
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,12 +29,16 @@ class Configure(unittest.TestCase):
         path.write_text(text)
         return path
 
-    def refused(self, found: str, needed: str, *settings: str, kokkos: str = KOKKOS) -> None:
+    def configure(self, *settings: str, kokkos: str = KOKKOS, first: str = "") -> subprocess.CompletedProcess:
+        """first: a folder that stands first in PATH."""
         command = ["cmake", "-S", SOURCE, "-B", str(self.folder / "build"), "-G", "Ninja", f"-DKokkos_DIR={kokkos}",
                    "-DTESSERA_CPU=", "-DTESSERA_TESTS=OFF", *settings]
         # The environment without the variables that name a Kokkos for presets.
         plain = {name: value for name, value in os.environ.items() if name not in ("TESSERA_KOKKOS", "Kokkos_ROOT")}
-        done = subprocess.run(command, capture_output=True, text=True, env=plain)
+        return subprocess.run(command, capture_output=True, text=True, env=plain | {"PATH": f"{first}:{plain['PATH']}".strip(":")})
+
+    def refused(self, found: str, needed: str, *settings: str, kokkos: str = KOKKOS, first: str = "") -> None:
+        done = self.configure(*settings, kokkos=kokkos, first=first)
         said = " ".join(done.stderr.split())
         self.assertNotEqual(done.returncode, 0, "was configured")
         self.assertEqual(said.count("CMake Error"), 1, done.stderr)
@@ -62,6 +68,55 @@ set(HDF5_ENABLE_PARALLEL OFF)
 set(HDF5_INCLUDE_DIR /serial/include)
 """)
         self.refused(r"HDF5 1\.10\.8 without MPI", "a parallel HDF5", f"-DHDF5_DIR={self.folder / 'hdf5'}")
+
+    def own_mpi(self, name: str, text: str) -> pathlib.Path:
+        path = self.file(name, text)
+        path.chmod(0o755)
+        return path
+
+    def another_mpi(self, suffix: str = "") -> str:
+        """A folder with Open MPI's wrapper and launcher as they stand without its headers; returns it."""
+        self.own_mpi(f"bin/mpicc{suffix}", "#!/bin/sh\necho gcc -I/no/openmpi/include -L/no/openmpi/lib -lmpi\n")
+        self.own_mpi(f"bin/mpiexec{suffix}", "#!/bin/sh\necho 'mpiexec (OpenRTE) 4.1.4'\n")
+        return str(self.folder / "bin")
+
+    def cached(self, name: str) -> str:
+        return re.search(rf"^{name}:\w+=(.*)$", (self.folder / "build" / "CMakeCache.txt").read_text(), re.M)[1]
+
+    @unittest.skipUnless(os.path.exists("/usr/bin/mpicc.mpich"), "MPICH has no names of its own here")
+    def test_mpich_is_taken_where_another_library_has_the_plain_names(self):
+        first = self.another_mpi()
+        for name in ("mpicc", "mpiexec", "h5pcc"):
+            (self.folder / "bin" / (name + ".mpich")).symlink_to(f"/usr/bin/{name}.mpich")
+        done = self.configure(first=first)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for variable, name in (("MPI_C_COMPILER", "mpicc"), ("MPIEXEC_EXECUTABLE", "mpiexec"), ("HDF5_C_COMPILER_EXECUTABLE", "h5pcc")):
+            self.assertEqual(self.cached(variable), f"{first}/{name}.mpich")
+        # The launcher's names on their own.
+        self.refused(r"\S+/bin/mpiexec, the launcher of Open MPI, beside another MPI library", "wrapper and launcher of one MPI library",
+                     f"-DMPIEXEC_EXECUTABLE={first}/mpiexec", first=first)
+
+    def test_a_library_without_headers_and_a_folder_that_was_told_of_one(self):
+        first = self.another_mpi()
+        self.refused(r"\S+, an MPI library whose headers are not in /no/openmpi/include", "an MPI library with its headers",
+                     f"-DMPI_C_COMPILER={first}/mpicc", first=first)
+        shutil.rmtree(self.folder / "build")
+        self.refused(".*headers are not in /no/openmpi/include", "an MPI library with its headers",
+                     f"-DMPI_C_COMPILER={shutil.which('mpicc')}", "-DMPI_C_COMPILER_INCLUDE_DIRS=/no/openmpi/include")
+        self.assertIn("cmake --fresh", self.configure().stderr, "how to mend the folder")
+        self.assertEqual(self.configure("--fresh").returncode, 0)
+
+    def test_an_hdf5_of_another_mpi(self):
+        """By the library's own list of what it needs."""
+        for name in ("libmpi.so.40", "libmpi_cray.so.12"):
+            with self.subTest(name=name):
+                folder = self.folder / name
+                folder.mkdir()
+                subprocess.run([COMPILER, "-shared", "-x", "c++", "/dev/null", f"-Wl,-soname,{name}", "-o", folder / "libmpi.so"], check=True)
+                hdf5 = folder / "libhdf5.so"
+                subprocess.run([COMPILER, "-shared", "-x", "c++", "/dev/null", "-x", "none", "-Wl,--no-as-needed", folder / "libmpi.so", "-o", hdf5], check=True)
+                self.refused(rf"HDF5 \S+/libhdf5.so, which needs {re.escape(name)}, and MPI ", "a parallel HDF5, built with the same MPI",
+                             f"-DHDF5_C_LIBRARY_hdf5={hdf5}")
 
 
 if __name__ == "__main__":

@@ -42,9 +42,13 @@ class OldCheckpoints(runs.Runs):
         # reading.
         for ranks, weights, io in ((1, "discrete", "mpio"), (2, "discrete", "direct"), (3, "single", "mpio")):
             target = f"{layout}-{ranks}"
-            self.train(75, ranks, deck, "--resume", layout, "--stop-at", "3", "--set", f"checkpoint.dir={target}", "--set", f"model.moe.weights={weights}",
+            out, _ = self.train(75, ranks, deck, "--resume", layout, "--stop-at", "3", "--set", f"checkpoint.dir={target}", "--set", f"model.moe.weights={weights}",
                        "--set", f"checkpoint.io={io}")
+            self.assertRegex(out, rf"\nbuilt differently than step {told['step']}: \w+(-dirty)? -> \w+")
             self.assertEqual(self.tool(0, "inspect", target)["content_digest"], expected["content_digest"])
+        out, _ = self.train(0, 3, deck, "--set", f"checkpoint.dir={target}", "--set", "model.moe.weights=single")  # saved by this build
+        self.assertIn("resumed from", out)
+        self.assertNotIn("built differently", out)
         self.train(0, 2, deck)
         self.assertEqual(self.tool(0, "inspect", layout)["step"], 4)
         out, _ = self.train(0, 2, deck, "--set", f"checkpoint.init_from={layout}", "--set", "checkpoint.dir=fresh-" + layout)

@@ -415,13 +415,16 @@ class Refusals(Train):
                      optimizer__lr="fast")
 
     def test_ranks_that_were_started_one_by_one(self):
-        """Like srun with the wrong --mpi: the launcher counts two tasks, but MPI has one rank."""
-        done = subprocess.run([TESSERA, "train", "deck.yaml"], capture_output=True, timeout=300, cwd=self.folder, text=True,
-                              env={**os.environ, "SLURM_STEP_NUM_TASKS": "2"})
-        self.assertEqual(done.returncode, 4, (done.stdout, done.stderr))
-        self.assertEqual(done.stderr.count("started as 2 separate runs of one rank each (SLURM_STEP_NUM_TASKS=2)"), 1)
-        self.assertEqual(done.stderr.count("start it with srun --mpi=pmi2"), 1)
-        self.assertFalse(os.path.exists(self.path("run")))
+        """Like srun with the wrong --mpi, or another library's launcher: that counts the tasks, but MPI has one rank."""
+        info = subprocess.run([TESSERA, "info", "--json"], capture_output=True, timeout=60, text=True)
+        self.assertEqual(json.loads(info.stdout)["launcher"], MPIEXEC)
+        for variable, tasks in (("SLURM_STEP_NUM_TASKS", 2), ("OMPI_COMM_WORLD_SIZE", 7)):
+            done = subprocess.run([TESSERA, "train", "deck.yaml"], capture_output=True, timeout=300, cwd=self.folder, text=True,
+                                  env={**os.environ, variable: str(tasks)})
+            self.assertEqual(done.returncode, 4, (done.stdout, done.stderr))
+            self.assertEqual(done.stderr.count(f"started as {tasks} separate runs of one rank each ({variable}={tasks})"), 1)
+            self.assertEqual(done.stderr.count(f"start it with {MPIEXEC} -n {tasks}, or under Slurm with srun --mpi=pmi2"), 1)
+            self.assertFalse(os.path.exists(self.path("run")))
 
     def test_a_run_directory_that_is_none(self):
         self.write("", "file")

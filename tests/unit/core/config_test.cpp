@@ -8,8 +8,10 @@
 #include <limits>
 #include <set>
 
+#include "core/config/effects.hpp"
 #include "core/config/keys.hpp"
 #include "core/config/value.hpp"
+#include "core/config/values.hpp"
 
 namespace tessera {
 namespace {
@@ -36,9 +38,16 @@ std::vector<std::string> contradictions(RunConfig config) {
   derive(config);
   return texts(check(config));
 }
+/// Advice on a deck that gives every key whose value is no default.
 std::vector<std::string> advice(RunConfig config) {
+  std::set<std::string> given;
+  for (const auto& [key, value] : values_of(config))
+    if (const auto defaults = values_of(RunConfig()); !defaults.contains(key) || defaults.at(key) != value)
+      given.insert(key);
   derive(config);
-  return texts(advise(config));
+  std::vector<std::string> list = texts(advise(config));
+  for (std::string& text : texts(without_effect(config, given))) list.push_back(std::move(text));
+  return list;
 }
 using List = std::vector<std::string>;
 
@@ -184,7 +193,7 @@ TEST(Advise, AProfileShowsSteps) {
   config.debug.profile = "p.json";
   EXPECT_EQ(advice(config), List{});
   config.run.steps = 0;
-  EXPECT_EQ(advice(config).front(), "debug.profile: no profile: a run of 0 steps has none to show");
+  EXPECT_EQ(advice(config).back(), "debug.profile: has an effect only in runs of at least one step");
 }
 
 RunConfig with_experts(std::int64_t experts, std::int64_t top_k, std::int64_t expert) {
@@ -428,14 +437,14 @@ TEST(Advise, NamesKeysWithoutEffect) {
   EXPECT_EQ(advice(config), (List{"eval.every_steps: no evaluation: data.eval_fraction 0 keeps no windows for it, and "
                                   "there are no data.eval_files",
                                   "optimizer.warmup_steps: the run of 100 steps ends within warm-up",
-                                  "optimizer.decay_steps: has an effect only with schedule wsd",
                                   "recompute.modules: has an effect only with mode selective",
-                                  "checkpoint.mpio_hints: have an effect only with io mpio"}));
+                                  "optimizer.decay_steps: has an effect only with schedule wsd",
+                                  "checkpoint.mpio_hints: has an effect only with io mpio"}));
   RunConfig plain = sound();
   plain.gather.cuts = GatherCuts::tile;
   plain.gather.wire = GatherWire::bf16;
-  EXPECT_EQ(advice(plain), (List{"gather.cuts: has an effect only on weights that the recipe quantizes",
-                                 "gather.wire: weights that are held in bf16 travel in it anyway"}));
+  EXPECT_EQ(advice(plain), (List{"gather.wire: weights that are held in bf16 travel in it anyway",
+                                 "gather.cuts: has an effect only on weights that the recipe quantizes"}));
 }
 
 TEST(Keys, EveryKeyIsDescribedOnce) {

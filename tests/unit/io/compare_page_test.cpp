@@ -100,5 +100,18 @@ TEST(Comparison, ShowsDifferencesOfRunsThatAgree) {
   EXPECT_GT(points(page, "Evaluation loss", "s0").front(), 80) << "its first step is 10, on the same axis";
 }
 
+TEST(Comparison, APageSaysWhoseItIs) {
+  const auto page = [](const std::vector<std::string>& names) {
+    std::vector<ComparedRun> runs;
+    for (const std::string& name : names) runs.push_back(run(name, 3, 2, {}));
+    return runs_on(comparison_page(runs));
+  };
+  EXPECT_EQ(page({"runs/b", "runs/a"}), "runs/a, runs/b");
+  EXPECT_EQ(page({"runs/a/", "./runs/b", "x/../runs/a"}), page({"runs/a", "runs/b"}));
+  EXPECT_NE(page({"runs/a"}), page({"runs/a", "runs/b"}));
+  EXPECT_NE(page({"runs/\"><b>"}), page({"runs/\">"})) << "names with characters of HTML";
+  EXPECT_EQ(runs_on("<!doctype html>\n"), "");
+}
+
 }  // namespace
 }  // namespace tessera

@@ -230,6 +230,11 @@ TEST(BadDeck, UnknownKeys) {
   EXPECT_EQ(errors_with("eval: {every_step: 1}"),
             List{"d.yaml:6:8: eval.every_step: unknown key, did you mean eval.every_steps?"});
   EXPECT_EQ(errors_with("eval: {lr: 1}"), List{"d.yaml:6:8: eval.lr: unknown key, did you mean optimizer.lr?"});
+  EXPECT_EQ(errors_with("eval: {val_files: [a]}"),
+            List{"d.yaml:6:8: eval.val_files: unknown key, did you mean data.eval_files?"});
+  EXPECT_EQ(errors_with("eval: {label_smoothing: 0.1}"),
+            List{"d.yaml:6:8: eval.label_smoothing: unknown key: no label smoothing: the loss is the plain cross "
+                 "entropy"});
   EXPECT_EQ(errors_with("<<: {lr: 1}"), List{"d.yaml:6:1: \"<<\": unknown key"});
   EXPECT_EQ(errors_with("\"a\\nb\": 1"), List{"d.yaml:6:1: \"a\\nb\": unknown key"});
 }

@@ -1,0 +1,131 @@
+#include "core/config/effects.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "core/config/keys.hpp"
+#include "core/config/values.hpp"
+
+namespace tessera {
+namespace {
+
+RunConfig sound() {
+  RunConfig config;
+  config.run.steps = 100;
+  config.model.layers = 2;
+  config.model.hidden = 96;
+  config.model.heads = 6;
+  config.model.seq_len = 32;
+  config.data.files = {"*.txt"};
+  config.batch.global = 8;
+  config.batch.micro = 2;
+  return config;
+}
+
+void mix(RunConfig& config) {
+  config.model.moe.emplace();
+  config.model.moe->experts = 4;
+  config.model.moe->top_k = 2;
+}
+
+/// The keys told of a deck that gives `given`.
+std::set<std::string> told(RunConfig config, const std::set<std::string>& given) {
+  derive(config);
+  std::set<std::string> keys;
+  for (const Finding& finding : without_effect(config, given)) keys.insert(finding.keys.front());
+  return keys;
+}
+
+/// A key, what makes it matter, and a value that asks for something.
+struct Situation {
+  const char* key;
+  void (*matters)(RunConfig&);
+  void (*asks)(RunConfig&);
+};
+const Situation situations[] = {
+    {"model.rope_base", [](RunConfig& c) { c.model.position = Position::rotary; }, [](RunConfig&) {}},
+    {"model.rope_scaling.low_freq_factor", [](RunConfig& c) { c.model.position = Position::rotary; },
+     [](RunConfig& c) { c.model.rope_scaling = RopeScalingConfig{.factor = 8, .original_seq_len = 16}; }},
+    {"recompute.modules", [](RunConfig& c) { c.recompute.mode = RecomputeMode::selective; },
+     [](RunConfig& c) { c.recompute.modules = std::vector{RecomputeModule::mlp}; }},
+    {"precision.quantize_head", [](RunConfig& c) { c.precision.recipe = RecipeName::mxfp8; },
+     [](RunConfig& c) { c.precision.quantize_head = true; }},
+    {"precision.bf16_first", [](RunConfig& c) { c.precision.recipe = RecipeName::nvfp4; },
+     [](RunConfig& c) { c.precision.bf16_first = 1; }},
+    {"precision.bf16_last", [](RunConfig& c) { c.precision.recipe = RecipeName::fp8_block; },
+     [](RunConfig& c) { c.precision.bf16_last = 1; }},
+    {"gather.cuts", [](RunConfig& c) { c.precision.recipe = RecipeName::mxfp8; },
+     [](RunConfig& c) { c.gather.cuts = GatherCuts::tile; }},
+    {"optimizer.muon.momentum", [](RunConfig& c) { c.optimizer.matrices = MatrixRule::muon; }, [](RunConfig&) {}},
+    {"optimizer.muon.nesterov", [](RunConfig& c) { c.optimizer.matrices = MatrixRule::muon; },
+     [](RunConfig& c) { c.optimizer.muon.nesterov = false; }},
+    {"optimizer.decay_steps", [](RunConfig& c) { c.optimizer.schedule = Schedule::wsd; },
+     [](RunConfig& c) { c.optimizer.decay_steps = 7; }},
+    {"parallel.expert_room",
+     [](RunConfig& c) {
+       mix(c);
+       c.parallel.expert = 2;
+     },
+     [](RunConfig& c) { c.parallel.expert_room = 1.5; }},
+    {"checkpoint.keep_last", [](RunConfig& c) { c.checkpoint.every_steps = 10; }, [](RunConfig&) {}},
+    {"checkpoint.keep_every", [](RunConfig& c) { c.checkpoint.every_steps = 10; },
+     [](RunConfig& c) { c.checkpoint.keep_every = 20; }},
+    {"checkpoint.async", [](RunConfig& c) { c.checkpoint.every_steps = 10; },
+     [](RunConfig& c) { c.checkpoint.async = true; }},
+    {"checkpoint.expert_layout", mix,
+     [](RunConfig& c) { c.checkpoint.expert_layout = ExpertLayout::discrete; }},
+    {"checkpoint.init_missing", [](RunConfig& c) { c.checkpoint.init_from = "runs/a"; },
+     [](RunConfig& c) { c.checkpoint.init_missing = {"head.weight"}; }},
+    {"checkpoint.init_ignore_extra", [](RunConfig& c) { c.checkpoint.init_from = "runs/a"; },
+     [](RunConfig& c) { c.checkpoint.init_ignore_extra = true; }},
+};
+
+TEST(Effects, AreToldWhereGivenAndOfNoUse) {
+  for (const Situation& one : situations) {
+    RunConfig config = sound();
+    one.asks(config);
+    EXPECT_EQ(told(config, {one.key}), std::set<std::string>{one.key});
+    EXPECT_EQ(told(config, {}), std::set<std::string>{}) << one.key << ": nobody wrote it down";
+    one.matters(config);
+    EXPECT_EQ(told(config, {one.key}), std::set<std::string>{}) << one.key << ": it matters";
+  }
+}
+
+TEST(Effects, OfManyAtOnceEachIsTold) {
+  std::mt19937 draw(7);
+  for (int deck = 0; deck < 200; ++deck) {
+    RunConfig config = sound();
+    std::set<std::string> given, wanted;
+    for (const Situation& one : situations) {
+      if (draw() % 2) continue;
+      one.asks(config);
+      given.insert(one.key);
+      wanted.insert(one.key);
+    }
+    EXPECT_EQ(told(config, given), wanted);
+  }
+}
+
+TEST(Effects, SwitchesThatAreOffAskForNothing) {
+  const std::set<std::string> off{"precision.quantize_head", "precision.bf16_last", "recompute.modules",
+                                  "optimizer.decay_steps", "checkpoint.keep_every", "checkpoint.async",
+                                  "checkpoint.expert_layout", "checkpoint.init_missing", "debug.profile"};
+  EXPECT_EQ(told(sound(), off), std::set<std::string>{});
+}
+
+TEST(Effects, AResolvedDeckGivesEveryKeyAndMeansItsOwn) {
+  RunConfig config = sound();
+  derive(config);
+  std::set<std::string> all;
+  for (const auto& [key, value] : values_of(config)) all.insert(key);
+  EXPECT_EQ(told(config, all), std::set<std::string>{});
+  config.optimizer.muon.momentum = 0.9;
+  EXPECT_EQ(told(config, all), std::set<std::string>{"optimizer.muon.momentum"});
+  all.erase("optimizer.lr");  // a deck like others
+  EXPECT_TRUE(told(config, all).contains("optimizer.muon.scale"));
+}
+
+}  // namespace
+}  // namespace tessera
