@@ -37,4 +37,11 @@ std::int64_t host_threads(std::int64_t ranks_on_host) {
   return std::clamp<std::int64_t>(share, 1, std::min(own_cores(), Runtime::most_threads));
 }
 
+Problems problems_with_threads(std::int64_t threads) {
+  Problems problems;
+  const std::string refused = Runtime::threads_refused(static_cast<int>(threads));
+  if (!refused.empty()) problems.add(Exit::environment, refused);
+  return problems;
+}
+
 }  // namespace tessera

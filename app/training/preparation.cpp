@@ -237,6 +237,7 @@ Prepared examine(const std::string& deck, const std::vector<Override>& overrides
   if (refused.empty())
     attempt(problems, [&] { problems.add(problems_with_memory(run.plan.emplace(resolve_largest(config, ranks)))); });
   check_given_weights(run, problems);
+  problems.add(problems_with_threads(config.run.threads.get()));
   problems.raise();
   return run;
 }
@@ -323,6 +324,7 @@ Prepared prepare(const std::string& deck, const std::vector<Override>& overrides
     problems.add(Exit::deck, run.deck.provenance.located(finding));
   run.gpu = own_gpu(mpi);
   problems.add(problems_with_gpus(mpi, control, config.parallel.oversubscribe ? Sharing::allowed : Sharing::refused));
+  problems.add(problems_with_threads(config.run.threads.get()));
   read_corpus(run, problems);
   if (task == Task::evaluation) limit_evaluation(run, evaluated, problems);
   control.agree(problems);

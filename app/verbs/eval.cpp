@@ -16,11 +16,10 @@ namespace tessera {
 namespace {
 
 void print(const EvalOptions& options, const StateCounters& counters, float loss) {
-  const std::string number = std::isfinite(loss) ? fmt::format("{}", loss) : "null";
   if (options.format == Format::json)
-    fmt::print("{{\"step\":{},\"eval_loss\":{},\"tokens\":{}}}\n", counters.step, number, counters.tokens);
+    fmt::print("{{\"step\":{},\"eval_loss\":{},\"tokens\":{}}}\n", counters.step, loss, counters.tokens);
   else
-    fmt::print("step {} | eval_loss {} | {} tokens trained on\n", counters.step, number, counters.tokens);
+    fmt::print("step {} | eval_loss {} | {} tokens trained on\n", counters.step, loss, counters.tokens);
 }
 
 /// The checkpoint that the weights are of; none for a Hugging Face folder.
@@ -47,7 +46,9 @@ int eval(const EvalOptions& options, Mpi& mpi, Control& control) {
   const auto training = make_on_all<Training>(control, device, *run.plan, run.batches(), mesh, control, no_records);
   return or_end_all_ranks(mpi, [&] {
     training->initialise([&](StateDict& weights) { load_weights(*given.source, weights, device, control); });
-    const auto loss = static_cast<float>(training->evaluate());
+    const auto loss = static_cast<float>(training->evaluate());  // the same on all ranks
+    if (!std::isfinite(loss))
+      throw Error(Exit::numerical, fmt::format("{}: the loss of these weights is {}", options.checkpoint, loss));
     if (mpi.rank() == 0) print(options, given.counters, loss);
     return 0;
   });

@@ -211,6 +211,7 @@ int generate(const GenerateOptions& options, Mpi& mpi, Control& control) {
   attempt(problems, [&] { count = count_of(options, given, prompt); });
   const bool shared = given.config.parallel.oversubscribe;  // as the saved run had it
   problems.add(problems_with_gpus(mpi, control, shared ? Sharing::allowed : Sharing::refused));
+  problems.add(problems_with_threads(given.config.run.threads.get()));
   control.agree(problems);
   const int gpu = own_gpu(mpi);
   // The sequence needs no room for the last token, which is drawn but not fed to the model.

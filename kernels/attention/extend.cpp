@@ -88,9 +88,10 @@ void extend(Stream& stream, Arena& arena, const AttentionShape& s, const Tensor&
             const Tensor& qkv, std::int64_t first) {
   using A = Accumulator<T>;
   const Arena::Frame frame(arena);
-  const std::int64_t keys = first + s.length;
-  const std::int64_t at_once = std::clamp<std::int64_t>(weights_at_once / (s.heads * keys), 1, s.length);
-  const Tensor weights = arena.temp(dtype_of<A>, {at_once * s.heads, keys});
+  // By the cache's capacity and not by the keys so far, so that a sequence never takes more scratch than was planned.
+  const std::int64_t capacity = cache.rows(), keys = first + s.length;
+  const std::int64_t at_once = std::clamp<std::int64_t>(weights_at_once / (s.heads * capacity), 1, s.length);
+  const Tensor weights = arena.temp(dtype_of<A>, {at_once * s.heads, capacity});
   const Extension<T> e{s.heads,      s.heads / s.kv_heads, s.head_dim,    s.columns(),
                        cache.columns(), first,             qkv.as<T>(),   cache.as<T>(),
                        out.as<T>(),  weights.as<A>(),      keys};

@@ -15,7 +15,7 @@ struct Gpu {
 };
 
 /// Initialises Kokkos and finalises it. One a process; must outlive every Device. `threads` 0: as the environment says.
-/// `device` is an index of gpus(); -1: Kokkos chooses.
+/// `device` is an index of gpus(); -1: Kokkos chooses. Throws Error{environment} if threads_refused().
 class Runtime {
  public:
   explicit Runtime(int threads = 0, int device = -1);
@@ -34,6 +34,14 @@ class Runtime {
   static int threads();
   /// Sets threads() for planning, which starts no Runtime.
   static void plan_for(int threads);
+
+  /// Why a parallel region of this process cannot have so many threads, with the variable that forbids it; empty: it
+  /// can. Sets what a program may set, so that regions keep their size: no adjustment to the load of the machine
+  /// (OMP_DYNAMIC), one active level (OMP_MAX_ACTIVE_LEVELS). Opens a region, to see. Local.
+  static std::string threads_refused(int threads);
+  /// Throws Error{environment} unless a region that opens now has threads() threads. Libraries deal work by the number
+  /// for which a product was planned; the part of a thread that is missing would not be done. Reads settings alone.
+  static void require_threads();
 };
 
 }  // namespace tessera

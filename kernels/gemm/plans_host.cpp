@@ -78,6 +78,7 @@ class OneDnnPlan final : public Plan {
     point(DNNL_ARG_DST, c);
     if (biased_) point(DNNL_ARG_BIAS, bias);
     if (scratch_bytes() > 0) point(DNNL_ARG_SCRATCHPAD, scratch_.lane(lane));
+    Runtime::require_threads();
     product_.execute(call.stream, call.arguments);
     call.stream.wait();
   }

@@ -52,6 +52,17 @@ class Weights(runs.Runs):
         self.assertEqual(sorted(os.listdir(self.path("a"))), before)
         self.evaluate(2, 1, self.deck("a"))
 
+    def test_a_loss_that_is_not_finite_is_an_error(self):
+        self.train(75, 1, self.deck("a"), "--stop-at", "1")
+        self.run_to_its_end(0, 1, "checkpoint", "convert", "a", "hf", "--to", "safetensors")
+        with open(self.path("hf", "model.safetensors"), "r+b") as file:
+            (header,) = struct.unpack("<Q", file.read(8))
+            size = file.seek(0, os.SEEK_END)
+            file.seek(8 + header)
+            file.write(b"\xff" * (size - 8 - header))  # NaN in every type
+        for ranks in (1, 2):
+            self.assertIn("hf: the loss of these weights is nan", self.evaluate(6, ranks, self.deck("a"), "--checkpoint", "hf", "--json"))
+
     def test_eval_says_it_in_words(self):
         self.train(75, 1, self.deck("a"), "--stop-at", "1")
         out, _ = self.run_to_its_end(0, 1, "eval", self.deck("a"), "--checkpoint", "a")

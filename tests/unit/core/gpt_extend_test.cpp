@@ -4,8 +4,12 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/plan/plan.hpp"
+#include "core/plan/recorder.hpp"
+#include "core/step/decoder.hpp"
 #include "kernels/base/runtime.hpp"
 #include "tests/support/compare.hpp"
+#include "tests/support/small_runs.hpp"
 #include "tests/support/tiny_gpt.hpp"
 
 namespace tessera::test {
@@ -76,6 +80,40 @@ TEST(GptExtend, NoBitDependsOnThePieces) {
       expect_near(pieces[2], one_by_one[6], tolerance);
       expect_near(whole[0], one_by_one[6], tolerance);
     }
+}
+
+/// A decoder's plan for sequences of `capacity` tokens by a model of one block.
+RunPlan decoding_plan(std::int64_t heads, std::int64_t capacity) {
+  RunConfig config = dense(Compute::bf16);
+  config.model.layers = 1;
+  config.model.heads = config.model.hidden = heads;
+  config.model.kv_heads = heads;
+  config.model.head_dim = 1;
+  config.model.seq_len = capacity;
+  return resolve_decoding(config, 1, 0, capacity);
+}
+
+/// Bytes of activations that a piece of `tokens` takes whose first token is number `first`.
+std::int64_t activations_of(const RunPlan& plan, std::int64_t tokens, std::int64_t first) {
+  Device device(Device::Kind::measuring);
+  UsageRecorder recorder(plan.registry, plan.sync.weights);
+  Arena arena;
+  Sequence sequence = plan.model.sequence(device.compute(), arena, plan.sizes.length);
+  sequence.length = first;
+  const Tensor ids = device.allocate(Category::batch, DType::i32, {tokens});
+  const Tensor logits = device.allocate(Category::batch, DType::f32, {plan.model.shape().vocabulary});
+  plan.model.extend({device.compute(), recorder, nullptr, arena}, sequence, ids, logits);
+  return arena.peak();
+}
+
+TEST(GptExtend, ThePlanCoversEveryPieceAtEveryPosition) {
+  for (const auto& [heads, capacity] : {std::pair{32, 600}, {9, 1900}, {14, 1300}, {64, 300}, {7, 2500}}) {
+    const RunPlan plan = decoding_plan(heads, capacity);
+    for (std::int64_t tokens = 1; tokens <= Decoder::most_at_once; tokens *= 2)
+      for (std::int64_t first = 0; first + tokens <= capacity; ++first)
+        ASSERT_LE(activations_of(plan, tokens, first), plan.sizes.activation_bytes)
+            << heads << " heads, " << capacity << " tokens at most, " << tokens << " from token " << first;
+  }
 }
 
 TEST(GptExtend, ASequenceEndsWithItsRoom) {
