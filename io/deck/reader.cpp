@@ -58,6 +58,12 @@ bool DeckReader::is_word(const std::string& name) {
   return !name.empty() && std::all_of(name.begin(), name.end(), letter);
 }
 
+std::string unknown_text(const std::string& path, const std::string& value) {
+  if (const Retired* const old = find_retired(path, value)) return refusal_of(*old);
+  const std::string nearest = nearest_key(path);
+  return "unknown key" + (nearest.empty() ? "" : ", did you mean " + nearest + "?");
+}
+
 void DeckReader::leave() {
   const Map map = std::move(maps_.back());
   maps_.pop_back();
@@ -69,8 +75,7 @@ void DeckReader::leave() {
     if (!is_new) {
       reading_.fail(entry.place, path, "given twice, first at " + reading_.where(*first->second) + ": keep one");
     } else if (!map.known.contains(entry.name)) {
-      const std::string nearest = nearest_key(path);
-      reading_.fail(entry.place, path, "unknown key" + (nearest.empty() ? "" : ", did you mean " + nearest + "?"));
+      reading_.fail(entry.place, path, unknown_text(path, entry.value.text));
     }
   }
 }
