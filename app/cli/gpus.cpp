@@ -32,7 +32,7 @@ Problems problems_with_gpus(const Mpi& mpi, Control& control, Sharing sharing) {
   if (sharing == Sharing::refused && most != users.end() && most->second > 1)
     problems.add(
         Exit::deck,
-        fmt::format("parallel.oversubscribe: false, but {} ranks would share one GPU; start no more ranks on a "
+        fmt::format("proof.share_gpu: false, but {} ranks would share one GPU; start no more ranks on a "
                     "host than it has GPUs, or set it to true: they then talk through host memory, slowly",
                     most->second));
   return problems;

@@ -43,7 +43,7 @@ PlannedRows planned_rows(const RunPlan& plan) {
 /// Why steps run kernel by kernel; empty if a GPU replays them as one CUDA graph.
 std::string reason_for_no_graph(const RunPlan& plan) {
   if (plan.ranks.experts.size > 1) return "parallel.expert: the host reads how many rows arrive, layer by layer";
-  return plan.graph ? "" : "run.graph is false";
+  return plan.graph ? "" : "proof.graph is false";
 }
 
 std::string experts_text(const RunPlan& plan) {
@@ -291,7 +291,7 @@ std::string plan_json(const RunPlan& plan, const std::optional<GranularityPeaks>
                                {"count", gather.count},
                                {"why", gather.why}});
   if (peaks)
-    json["granularity"] = {{"used", gathers_modules(plan.config) ? "module" : "unit"},
+    json["granularity"] = {{"used", gathers_modules(plan.config) ? "module" : "block"},
                            {"unit", peaks->unit},
                            {"module", peaks->module}};
   return json.dump(2);

@@ -323,7 +323,7 @@ Prepared prepare(const std::string& deck, const std::vector<Override>& overrides
   for (const Finding& finding : refusals(config, mpi.size()))
     problems.add(Exit::deck, run.deck.provenance.located(finding));
   run.gpu = own_gpu(mpi);
-  problems.add(problems_with_gpus(mpi, control, config.parallel.oversubscribe ? Sharing::allowed : Sharing::refused));
+  problems.add(problems_with_gpus(mpi, control, config.proof.share_gpu ? Sharing::allowed : Sharing::refused));
   problems.add(problems_with_threads(config.run.threads.get()));
   read_corpus(run, problems);
   if (task == Task::evaluation) limit_evaluation(run, evaluated, problems);

@@ -41,7 +41,7 @@ int eval(const EvalOptions& options, Mpi& mpi, Control& control) {
   const Runtime runtime(static_cast<int>(config.run.threads.get()), run.gpu);
   Device device;
   use_library_plans(device, *run.plan, saved(given), control);
-  Mesh mesh = mpi.mesh(device, run.plan->ranks, patience, {.copy_engines = config.comm.copy_engines});
+  Mesh mesh = mpi.mesh(device, run.plan->ranks, patience, {.copy_engines = config.proof.copy_engines});
   std::vector<Record> no_records;
   const auto training = make_on_all<Training>(control, device, *run.plan, run.batches(), mesh, control, no_records);
   return or_end_all_ranks(mpi, [&] {

@@ -209,7 +209,7 @@ int generate(const GenerateOptions& options, Mpi& mpi, Control& control) {
   const Prompt prompt = prompt_of(options, given, encoding.get(), control);
   std::int64_t count = 0;
   attempt(problems, [&] { count = count_of(options, given, prompt); });
-  const bool shared = given.config.parallel.oversubscribe;  // as the saved run had it
+  const bool shared = given.config.proof.share_gpu;  // as the saved run had it
   problems.add(problems_with_gpus(mpi, control, shared ? Sharing::allowed : Sharing::refused));
   problems.add(problems_with_threads(given.config.run.threads.get()));
   control.agree(problems);
@@ -218,7 +218,7 @@ int generate(const GenerateOptions& options, Mpi& mpi, Control& control) {
   const RunPlan plan = plan_of(given, std::ssize(prompt.ids) + count - 1, gpu, mpi, control);
   const Runtime runtime(static_cast<int>(given.config.run.threads.get()), gpu);
   Device device;
-  Mesh mesh = mpi.mesh(device, plan.ranks, patience, {.copy_engines = given.config.comm.copy_engines});
+  Mesh mesh = mpi.mesh(device, plan.ranks, patience, {.copy_engines = given.config.proof.copy_engines});
   const auto made = make_on_all<Decoder>(control, device, plan, mesh);
   Decoder& decoder = *made;
   return or_end_all_ranks(mpi, [&] {

@@ -20,8 +20,8 @@ std::string granularity_text(const RunConfig& config, const GranularityPeaks& pe
   const char* const why = modules                     ? "the two copies travel apart, and modules are computed again"
                           : ships_both_copies(config) ? "no module is computed again by itself"
                                                       : "one payload serves both passes";
-  return fmt::format("sharding: full, gathered by {} ({}); memory with gather.granularity unit {}, module {}\n",
-                     modules ? "module" : "unit", chosen ? fmt::format("auto: {}", why) : "as asked for",
+  return fmt::format("sharding: full, gathered by {} ({}); memory with gather.granularity block {}, module {}\n",
+                     modules ? "module" : "block", chosen ? fmt::format("auto: {}", why) : "as asked for",
                      bytes_text(peaks.unit), bytes_text(peaks.module));
 }
 

@@ -177,7 +177,7 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& control) {
   std::vector<Record> records;
   // With debug.trace collectives are compared before each, so that a differing one is named before it begins.
   const Compare compare = config.debug.trace.empty() ? Compare::at_boundaries : Compare::before_each;
-  const MpiOptions transport{.compare = compare, .copy_engines = config.comm.copy_engines};
+  const MpiOptions transport{.compare = compare, .copy_engines = config.proof.copy_engines};
   Mesh mesh = mpi.mesh(device, run.plan->ranks, patience, transport);
   if (!config.debug.trace.empty())
     mesh.wrap([&](std::unique_ptr<Communicator> one) { return recording(std::move(one), records); });

@@ -110,39 +110,39 @@ void check_schedule(const OptimizerConfig& optimizer, std::int64_t steps, Findin
 /// Contradictions that concern full sharding only.
 void check_full_sharding(const RunConfig& config, Findings& found) {
   const bool plain = config.precision.recipe == RecipeName::bf16;
-  if (config.precision.primary_weights == PrimaryWeights::quantized && config.gather.wire == GatherWire::bf16)
-    found.push_back({{"gather.wire", "sharding", "precision.primary_weights"},
+  if (config.precision.primary_weights == PrimaryWeights::quantized && config.proof.wire == GatherWire::bf16)
+    found.push_back({{"proof.wire", "sharding", "precision.primary_weights"},
                      "is bf16, and full sharding gathers what it keeps, which is codes: use wire auto, primary_weights "
                      "bf16, or sharding optimizer"});
   if (config.checkpoint.quantized)
     found.push_back({{"checkpoint.quantized", "sharding"},
                      "is true, and with sharding full no rank holds whole weights: leave it out and run `tessera "
                      "quantize` on model.h5, or use sharding optimizer"});
-  if (!plain && config.gather.cuts == GatherCuts::flat)
-    found.push_back({{"gather.cuts", "sharding"},
+  if (!plain && config.proof.cuts == GatherCuts::flat)
+    found.push_back({{"proof.cuts", "sharding"},
                      "is flat, and full sharding cuts what a recipe quantizes between rows of blocks: use cuts tile, "
                      "or sharding optimizer"});
 }
 
 void check_gather(const RunConfig& config, Findings& found) {
   const bool quantized = config.precision.primary_weights == PrimaryWeights::quantized;
-  if (!quantized && config.gather.wire == GatherWire::quantized)
-    found.push_back({{"gather.wire", "precision.primary_weights"},
+  if (!quantized && config.proof.wire == GatherWire::quantized)
+    found.push_back({{"proof.wire", "precision.primary_weights"},
                      "is quantized, and weights that are held in bf16 have no codes that could travel: use wire auto, "
                      "or primary_weights quantized"});
-  if (config.gather.staging != GatherStaging::automatic && !stages_values(config))
-    found.push_back({{"gather.staging", "gather.wire", "precision.primary_weights"},
+  if (config.proof.staging != GatherStaging::automatic && !stages_values(config))
+    found.push_back({{"proof.staging", "proof.wire", "precision.primary_weights"},
                      fmt::format("is {}, and nothing is staged: only weights that are held quantized and travel as "
                                  "bf16 are; use auto",
-                                 name_of(config.gather.staging))});
+                                 name_of(config.proof.staging))});
   if (config.sharding == Sharding::full) return check_full_sharding(config, found);
   if (config.gather.granularity != GatherGranularity::automatic)
     found.push_back({{"gather.granularity", "sharding"},
                      fmt::format("is {}, and weights are gathered for use only where sharding is full: use auto, or "
                                  "sharding full",
                                  name_of(config.gather.granularity))});
-  if (config.gather.cuts == GatherCuts::flat && ships_both_copies(config))
-    found.push_back({{"gather.cuts", "gather.wire"},
+  if (config.proof.cuts == GatherCuts::flat && ships_both_copies(config))
+    found.push_back({{"proof.cuts", "proof.wire"},
                      fmt::format("is flat, and codes of {} travel by whole rows of blocks: use cuts tile, or wire bf16",
                                  name_of(config.precision.recipe))});
 }
@@ -250,8 +250,8 @@ Findings check(const RunConfig& config) {
 
 Findings advise(const RunConfig& config) {
   Findings found;
-  if (config.gather.wire == GatherWire::bf16 && config.precision.primary_weights == PrimaryWeights::bf16)
-    found.push_back({{"gather.wire", "precision.primary_weights"},
+  if (config.proof.wire == GatherWire::bf16 && config.precision.primary_weights == PrimaryWeights::bf16)
+    found.push_back({{"proof.wire", "precision.primary_weights"},
                      "weights that are held in bf16 travel in it anyway"});
   if (config.model.qkv_bias && config.model.bias)
     found.push_back({{"model.qkv_bias", "model.bias"}, "bias true gives one to every linear layer anyway"});

@@ -6,8 +6,6 @@
 
 namespace tessera {
 
-enum class Determinism { off, repeat };
-enum class ModelKind { gpt };
 enum class Position { learned, rotary };
 enum class Activation { gelu, swiglu };
 enum class ExpertWeights { single, discrete };
@@ -23,9 +21,8 @@ enum class Sharding { optimizer, full };
 enum class GatherWire { automatic, bf16, quantized };
 enum class GatherCuts { flat, tile };
 enum class GatherStaging { automatic, alias_grads, ring };
-enum class GatherGranularity { automatic, unit, module };
+enum class GatherGranularity { automatic, block, module };
 enum class ReduceOrder { rank, library };
-enum class OptimizerRule { adamw };
 enum class MatrixRule { adamw, muon };
 enum class Moments { fp32, bf16 };
 enum class MuonCoefficients { quintic, simple, polar_express };
@@ -40,12 +37,6 @@ template <class E> struct Name {
 
 /// The names of a choice's values: the only list of them.
 template <class E> struct Names;
-template <> struct Names<Determinism> {
-  static constexpr Name<Determinism> table[] = {{Determinism::off, "off"}, {Determinism::repeat, "repeat"}};
-};
-template <> struct Names<ModelKind> {
-  static constexpr Name<ModelKind> table[] = {{ModelKind::gpt, "gpt"}};
-};
 template <> struct Names<Norm> {
   static constexpr Name<Norm> table[] = {{Norm::layer, "layer"}, {Norm::rms, "rms"}};
 };
@@ -98,7 +89,7 @@ template <> struct Names<Sharding> {
 };
 template <> struct Names<GatherGranularity> {
   static constexpr Name<GatherGranularity> table[] = {{GatherGranularity::automatic, "auto"},
-                                                      {GatherGranularity::unit, "unit"},
+                                                      {GatherGranularity::block, "block"},
                                                       {GatherGranularity::module, "module"}};
 };
 template <> struct Names<GatherWire> {
@@ -115,9 +106,6 @@ template <> struct Names<GatherStaging> {
 };
 template <> struct Names<ReduceOrder> {
   static constexpr Name<ReduceOrder> table[] = {{ReduceOrder::rank, "rank"}, {ReduceOrder::library, "library"}};
-};
-template <> struct Names<OptimizerRule> {
-  static constexpr Name<OptimizerRule> table[] = {{OptimizerRule::adamw, "adamw"}};
 };
 template <> struct Names<MatrixRule> {
   static constexpr Name<MatrixRule> table[] = {{MatrixRule::adamw, "adamw"}, {MatrixRule::muon, "muon"}};

@@ -24,8 +24,6 @@ struct RunSection {
   std::string name = "run";
   std::uint64_t seed = 1234;
   std::int64_t steps = 0;
-  Determinism determinism = Determinism::repeat;
-  bool graph = true;
   double mfu_peak = 0;
   Derived<std::int64_t> threads;  ///< the program fills it: only it knows the machine
   std::int64_t log_every = 0;
@@ -36,10 +34,6 @@ struct RunSection {
     v.key("seed", self.seed, at_least(0), fixed, "Seed of the initial weights and of the data order");
     v.required("steps", self.steps, from_to(0, 1e12), on_request,
                "Optimizer steps of the whole run, and of the schedule; 0: initial weights alone");
-    v.key("determinism", self.determinism, OneOf(), may_change,
-          "repeat: the same run gives the same bits; off: library algorithms that do not repeat are allowed");
-    v.key("graph", self.graph, OneOf(), may_change,
-          "On a GPU, record a step once and replay it as one CUDA graph; the same bits as launching kernel by kernel");
     v.key("mfu_peak", self.mfu_peak, from_to(0, 1e9), may_change,
           "What a rank's device computes at most, dense, in TFLOP/s, for MFU; 0: as its data sheet says, where known");
     v.derived("threads", self.threads, from_to(1, Runtime::most_threads), may_change,
@@ -92,7 +86,6 @@ struct RopeScalingConfig {
 };
 
 struct ModelConfig {
-  ModelKind kind = ModelKind::gpt;
   std::int64_t layers = 0;
   std::int64_t hidden = 0;
   std::int64_t heads = 0;
@@ -115,7 +108,6 @@ struct ModelConfig {
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
-    v.key("kind", self.kind, OneOf(), fixed, "Family of the model");
     v.required("layers", self.layers, from_to(1, 10000), fixed, "Transformer blocks");
     v.required("hidden", self.hidden, from_to(1, 1 << 20), fixed, "Width of the residual stream");
     v.required("heads", self.heads, from_to(1, 65536), fixed, "Query heads");
@@ -261,40 +253,23 @@ struct PrecisionConfig {
 };
 
 struct GatherConfig {
-  bool overlap = true;
-  GatherWire wire = GatherWire::automatic;
-  Derived<GatherCuts> cuts;
-  GatherStaging staging = GatherStaging::automatic;
   GatherGranularity granularity = GatherGranularity::automatic;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
-    v.key("overlap", self.overlap, OneOf(), may_change, "Gather weights under the next forward. Same bits");
-    v.key("wire", self.wire, OneOf(), may_change,
-          "What travels of weights that are held quantized: their codes, or their bf16, which every rank quantizes; "
-          "auto: the fewer bytes. Same bits");
-    v.derived("cuts", self.cuts, OneOf(), may_change,
-              "tile where sharding is full or the codes of mxfp8 travel, else flat",
-              "Where weights that the recipe quantizes are cut between ranks. flat: anywhere, in equal slices; tile: "
-              "between rows of scale blocks. Same bits");
-    v.key("staging", self.staging, OneOf(), may_change,
-          "Where the bf16 of weights that are held quantized waits for its gather. alias_grads: in the first half of "
-          "their gradients; ring: in two slots as large as the largest group; auto: alias_grads. Same bits");
     v.key("granularity", self.granularity, OneOf(), may_change,
-          "What full sharding gathers at once. unit: a block; module: its attention, or its feed-forward; auto: module "
-          "where backward needs other codes than what it computes again, else unit. Same bits");
+          "What full sharding gathers at once. block; module: its attention, or its feed-forward; auto: module where "
+          "backward needs other codes than what it computes again, else block. Same bits");
   }
   bool operator==(const GatherConfig&) const = default;
 };
 
 struct ReduceConfig {
-  bool overlap = true;
   double bucket_mib = 100;
   ReduceOrder order = ReduceOrder::rank;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
-    v.key("overlap", self.overlap, OneOf(), may_change, "Reduce gradients under the rest of backward. Same bits");
     v.key("bucket_mib", self.bucket_mib, above_to(0, 65536), may_change, "MiB of fp32 gradients that travel together");
     v.key("order", self.order, OneOf(), may_change,
           "Order in which gradients are summed over ranks. rank: that of the ranks, the same bits on every back end "
@@ -324,7 +299,6 @@ struct MuonConfig {
 
 struct OptimizerConfig {
   MatrixRule matrices = MatrixRule::adamw;
-  OptimizerRule others = OptimizerRule::adamw;
   double lr = 3e-4;
   double beta1 = 0.9;
   double beta2 = 0.95;
@@ -342,8 +316,8 @@ struct OptimizerConfig {
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
-    v.key("matrices", self.matrices, OneOf(), fixed, "Rule of the blocks' matrices and experts");
-    v.key("others", self.others, OneOf(), fixed, "Rule of all other parameters");
+    v.key("matrices", self.matrices, OneOf(), fixed,
+          "Rule of the blocks' matrices and experts; other parameters have AdamW's");
     v.key("lr", self.lr, from_to(0, 1e3), may_change, "Learning rate after warm-up");
     v.key("beta1", self.beta1, from_below(0, 1), fixed, "Decay of the first moment");
     v.key("beta2", self.beta2, from_below(0, 1), fixed, "Decay of the second moment");
@@ -369,15 +343,11 @@ struct OptimizerConfig {
 
 struct CommConfig {
   std::int64_t timeout_s = 300;
-  bool copy_engines = true;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
     v.key("timeout_s", self.timeout_s, from_to(1, 1e6), may_change,
           "Seconds that a rank waits for the others: more than two steps take");
-    v.key("copy_engines", self.copy_engines, OneOf(), may_change,
-          "Let the copy engines of GPUs on one host move gradients and weights, so that no multiprocessor takes part; "
-          "where they cannot, or with false, NCCL does. Same bits");
   }
   bool operator==(const CommConfig&) const = default;
 };
@@ -385,7 +355,6 @@ struct CommConfig {
 struct ParallelConfig {
   std::int64_t expert = 1;
   Derived<double> expert_room;
-  bool oversubscribe = false;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
@@ -395,8 +364,6 @@ struct ParallelConfig {
     v.derived("expert_room", self.expert_room, from_to(1, 65536), may_change,
               "always enough: expert * min(top_k, experts / expert) / top_k",
               "Rows that a rank has memory for, over its even share of a layer's; a run in which more arrive ends");
-    v.key("oversubscribe", self.oversubscribe, OneOf(), may_change,
-          "Let several ranks share a GPU; they talk through host memory");
   }
   bool operator==(const ParallelConfig&) const = default;
 };
@@ -471,6 +438,41 @@ struct DebugConfig {
   bool operator==(const DebugConfig&) const = default;
 };
 
+struct ProofConfig {
+  bool gather_overlap = true;
+  GatherWire wire = GatherWire::automatic;
+  Derived<GatherCuts> cuts;
+  GatherStaging staging = GatherStaging::automatic;
+  bool reduce_overlap = true;
+  bool graph = true;
+  bool copy_engines = true;
+  bool share_gpu = false;
+
+  template <class Self, class V> static void visit(Self& self, V& v) {
+    using enum Restart;
+    v.key("gather_overlap", self.gather_overlap, OneOf(), may_change, "Gather weights under the next forward");
+    v.key("wire", self.wire, OneOf(), may_change,
+          "What travels of weights that are held quantized: their codes, or their bf16, which every rank quantizes; "
+          "auto: the fewer bytes");
+    v.derived("cuts", self.cuts, OneOf(), may_change,
+              "tile where sharding is full or the codes of mxfp8 travel, else flat",
+              "Where weights that the recipe quantizes are cut between ranks. flat: anywhere, in equal slices; tile: "
+              "between rows of scale blocks");
+    v.key("staging", self.staging, OneOf(), may_change,
+          "Where the bf16 of weights that are held quantized waits for its gather. alias_grads: in the first half of "
+          "their gradients; ring: in two slots as large as the largest group; auto: alias_grads");
+    v.key("reduce_overlap", self.reduce_overlap, OneOf(), may_change, "Reduce gradients under the rest of backward");
+    v.key("graph", self.graph, OneOf(), may_change,
+          "On a GPU, capture a step once and replay it as one CUDA graph, rather than launch kernel by kernel");
+    v.key("copy_engines", self.copy_engines, OneOf(), may_change,
+          "Let the copy engines of GPUs on one host move gradients and weights, so that no multiprocessor takes part; "
+          "where they cannot, or with false, NCCL does");
+    v.key("share_gpu", self.share_gpu, OneOf(), may_change,
+          "Let several ranks share a GPU; they talk through host memory");
+  }
+  bool operator==(const ProofConfig&) const = default;
+};
+
 struct RunConfig {
   std::int64_t schema_version = 1;
   RunSection run;
@@ -489,6 +491,7 @@ struct RunConfig {
   CommConfig comm;
   CheckpointConfig checkpoint;
   DebugConfig debug;
+  ProofConfig proof;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     v.required("schema_version", self.schema_version, from_to(1, 1), Restart::fixed, "Version of the deck's keys");
@@ -510,6 +513,7 @@ struct RunConfig {
     v.section("comm", self.comm, "Communication");
     v.section("checkpoint", self.checkpoint, "The run directory and what is saved there");
     v.section("debug", self.debug, "Checks and traces");
+    v.section("proof", self.proof, "Other ways to the same bits, for proofs and measurements");
   }
   bool operator==(const RunConfig&) const = default;
 };
@@ -527,7 +531,7 @@ double ample_room(const RunConfig& config);
 bool gathers_modules(const RunConfig& config);
 
 /// stages_values: whether quantized weights are all-gathered as bf16, which is staged. ships_both_copies: whether they
-/// travel as codes of both copies, because neither can be derived from the other; that takes gather.cuts `tile`.
+/// travel as codes of both copies, because neither can be derived from the other; that takes proof.cuts `tile`.
 /// `config.precision.primary_weights` must be filled.
 bool stages_values(const RunConfig& config);
 bool ships_both_copies(const RunConfig& config);

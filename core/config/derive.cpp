@@ -26,13 +26,13 @@ bool travels_smaller_as_codes(const RunConfig& config) {
 }  // namespace
 
 bool stages_values(const RunConfig& config) {
-  const bool codes = config.gather.wire == GatherWire::quantized || config.sharding == Sharding::full;
+  const bool codes = config.proof.wire == GatherWire::quantized || config.sharding == Sharding::full;
   if (config.precision.primary_weights == PrimaryWeights::bf16 || codes) return false;
-  return config.gather.wire == GatherWire::bf16 || !travels_smaller_as_codes(config);
+  return config.proof.wire == GatherWire::bf16 || !travels_smaller_as_codes(config);
 }
 
 bool ships_both_copies(const RunConfig& config) {
-  const bool codes = config.gather.wire == GatherWire::quantized || config.sharding == Sharding::full;
+  const bool codes = config.proof.wire == GatherWire::quantized || config.sharding == Sharding::full;
   return config.precision.primary_weights == PrimaryWeights::quantized && codes && !travels_smaller_as_codes(config);
 }
 
@@ -58,7 +58,7 @@ void derive(RunConfig& config) {
   const bool plain = config.precision.recipe == RecipeName::bf16;
   config.precision.primary_weights.fill(plain ? PrimaryWeights::bf16 : PrimaryWeights::quantized);
   const bool tile = ships_both_copies(config) || (config.sharding == Sharding::full && !plain);
-  config.gather.cuts.fill(tile ? GatherCuts::tile : GatherCuts::flat);
+  config.proof.cuts.fill(tile ? GatherCuts::tile : GatherCuts::flat);
   config.parallel.expert_room.fill(ample_room(config));
   const DataConfig& data = config.data;
   const bool divided = data.kind == DataKind::text && data.eval_files.empty() && data.mixture.empty();

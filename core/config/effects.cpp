@@ -47,7 +47,7 @@ constexpr Effect effects[] = {
        return !quantizes(c) || c.precision.quantize_head ||
               c.precision.bf16_first + c.precision.bf16_last < c.model.layers;
      }},
-    {"gather.cuts", "precision.recipe", "on weights that the recipe quantizes", quantizes},
+    {"proof.cuts", "precision.recipe", "on weights that the recipe quantizes", quantizes},
     {"reduce.bucket_mib", "sharding", "with sharding: optimizer: under full sharding gradients travel module by module",
      [](const RunConfig& c) { return c.sharding == Sharding::optimizer; }},
     {"optimizer.muon", "optimizer.matrices", "with matrices: muon",

@@ -25,8 +25,9 @@ constexpr OtherName table[] = {
     {"epochs num_epochs num_train_epochs max_epochs n_epochs train_epochs", "run.steps", by_steps},
     {"random_seed data_seed rng_seed", "run.seed", ""},
     {"run_name experiment_name exp_name job_name wandb_run_name", "run.name", ""},
-    {"deterministic deterministic_mode full_determinism use_deterministic_algorithms", "run.determinism", ""},
-    {"cuda_graph enable_cuda_graph use_cuda_graph", "run.graph", ""},
+    {"deterministic deterministic_mode full_determinism use_deterministic_algorithms", "",
+     "every run repeats: there is no key for it"},
+    {"cuda_graph enable_cuda_graph use_cuda_graph", "proof.graph", ""},
     {"num_threads omp_num_threads", "run.threads", ""},
     {"training trainer train", "run", "see also batch, optimizer and data"},
     {"compile torch_compile", "", "nothing is compiled at run time"},
@@ -145,8 +146,8 @@ constexpr OtherName table[] = {
     {"data_parallel_shard_degree data_parallel_replicate_degree fsdp zero zero_stage use_distributed_optimizer "
      "fsdp_config deepspeed use_fsdp zero_optimization", "sharding", "optimizer | full"},
     {"ddp_bucket_size bucket_cap_mb reduce_bucket_size", "reduce.bucket_mib", ""},
-    {"overlap_grad_reduce", "reduce.overlap", ""},
-    {"overlap_param_gather", "gather.overlap", ""},
+    {"overlap_grad_reduce", "proof.reduce_overlap", ""},
+    {"overlap_param_gather", "proof.gather_overlap", ""},
     {"init_timeout_seconds train_timeout_seconds distributed_timeout_minutes ddp_timeout", "comm.timeout_s",
      "seconds"},
     // checkpoints

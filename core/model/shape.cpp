@@ -67,7 +67,6 @@ GptShape GptShape::from(const RunConfig& config, const RankIn& experts) {
   shape.compute = config.precision.compute == Compute::bf16 ? DType::bf16 : DType::f32;
   shape.recipe = recipe_of(config.precision);
   shape.accumulation = config.precision.fuse_wgrad ? Accumulation::fused : Accumulation::unfused;
-  shape.attention_order = config.run.determinism == Determinism::repeat ? SumOrder::fixed : SumOrder::free;
   shape.keep = keep_rules(config.recompute);
   return shape;
 }

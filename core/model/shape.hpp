@@ -60,7 +60,6 @@ struct GptShape {
   DType compute = DType::bf16;
   Recipe recipe;  ///< number formats of the factors of its products
   Accumulation accumulation = Accumulation::fused;
-  SumOrder attention_order = SumOrder::fixed;
   KeepRules keep;
   /// Elements of logits that exist at once: the head works on as many rows of the batch at a time (at least one).
   std::int64_t logits_at_once = std::int64_t{1} << 28;

@@ -30,7 +30,7 @@ constexpr const char* name_of(Sides sides) {
   return names[static_cast<int>(sides)];
 }
 
-/// The way of a format's weights: the only place that decides it. With gather.wire `auto`, that with fewer bits an
+/// The way of a format's weights: the only place that decides it. With proof.wire `auto`, that with fewer bits an
 /// element; under full sharding, weights travel as they are held.
 Way way_of(const WeightFormat& format, const WeightRules& rules);
 /// Bytes of an element in an all-gather. Compact scales, which travel only with some cuts and owners, are not counted.

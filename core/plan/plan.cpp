@@ -29,7 +29,7 @@ LayoutRules layout_rules(const RunConfig& config, const Ranks& ranks) {
   return {ranks.world.size, ranks.expert_data.size,
           std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(elements))),
           config.optimizer.matrices == MatrixRule::muon ? OwnerKind::whole_matrix : OwnerKind::element_sharded,
-          config.gather.cuts, gather_unit(config)};
+          config.proof.cuts, gather_unit(config)};
 }
 
 FormatRules format_rules(const RunConfig& config) {
@@ -271,14 +271,15 @@ RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
   if (config.optimizer.matrices == MatrixRule::muon) problems_with_muon(registry).raise();
   ParamLayout layout = ParamLayout::build(registry, layout_rules(config, here));
   const std::int64_t local = config.batch.global / ranks;
-  const SyncRules sync{config.gather.overlap ? Overlap::on : Overlap::off,
-                       config.reduce.overlap ? Overlap::on : Overlap::off, static_cast<int>(local / config.batch.micro),
+  const SyncRules sync{config.proof.gather_overlap ? Overlap::on : Overlap::off,
+                       config.proof.reduce_overlap ? Overlap::on : Overlap::off,
+                       static_cast<int>(local / config.batch.micro),
                        config.reduce.order,
-                       {config.precision.primary_weights, config.gather.wire, config.gather.staging, config.sharding}};
+                       {config.precision.primary_weights, config.proof.wire, config.proof.staging, config.sharding}};
   const StepSizes sizes{config.model.seq_len, config.batch.global, local, config.batch.micro, 0, {}};
   return {{here,
            config.run.seed,
-           config.run.graph,
+           config.proof.graph,
            std::move(registry),
            std::move(model),
            std::move(layout),
@@ -359,7 +360,7 @@ std::optional<GranularityPeaks> granularity_peaks(const RunConfig& config, int r
     asked.gather.granularity = granularity;
     return total(resolve_largest(asked, ranks).memory);
   };
-  return GranularityPeaks{bytes(GatherGranularity::unit), bytes(GatherGranularity::module)};
+  return GranularityPeaks{bytes(GatherGranularity::block), bytes(GatherGranularity::module)};
 }
 
 }  // namespace tessera

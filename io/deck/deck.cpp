@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "core/config/keys.hpp"
-#include "core/config/other_names.hpp"
+#include "core/config/retired.hpp"
 #include "io/deck/base.hpp"
 #include "io/deck/reader.hpp"
 #include "io/text/tokenizer.hpp"
@@ -20,22 +20,14 @@ namespace {
 
 constexpr std::size_t largest_deck = std::size_t{1} << 20;
 
-/// Writes one --set into the deck's tree, in place of the deck's own value.
-void apply(Node& root, const Override& asked, Complaints& complaints) {
-  const std::string argument = "--set " + asked.key + "=" + asked.value;
-  const Place place{0, 0, argument};
-  const KeyDoc* const doc = find_key(asked.key);
-  if (!doc || doc->kind == KeyDoc::Kind::section) {
-    complaints.push_back({place, asked.key + (doc ? ": is a section, set one of its keys"
-                                                  : ": unknown key" + meant_by(asked.key))});
-    return;
-  }
-  Node value = parse_argument(argument, asked.value, complaints);
+std::string_view name_in_section(std::string_view key) { return key.substr(key.rfind('.') + 1); }
+
+/// The section that holds a key, made where the deck lacks it; null where something else stands on its way.
+Node* section_for(Node& root, std::string_view key, const Place& place) {
   Node* map = &root;
-  std::size_t begin = 0;
-  for (std::size_t dot = asked.key.find('.'); dot != std::string::npos; dot = asked.key.find('.', begin)) {
-    if (map->kind != Node::Kind::map) return;  // DeckReader complains about it
-    const std::string name = asked.key.substr(begin, dot - begin);
+  for (std::size_t dot; (dot = key.find('.')) != std::string_view::npos; key.remove_prefix(dot + 1)) {
+    if (map->kind != Node::Kind::map) return nullptr;
+    const std::string name(key.substr(0, dot));
     if (!map->find(name)) {
       Node section;
       section.kind = Node::Kind::map;
@@ -43,12 +35,30 @@ void apply(Node& root, const Override& asked, Complaints& complaints) {
       map->entries.push_back({name, place, std::move(section)});
     }
     map = map->find(name);
-    begin = dot + 1;
   }
-  if (map->kind != Node::Kind::map) return;
-  const std::string name = asked.key.substr(begin);
-  if (Node* const given = map->find(name)) *given = std::move(value);
-  else map->entries.push_back({name, place, std::move(value)});
+  return map->kind == Node::Kind::map ? map : nullptr;
+}
+
+/// Gives a key its value, in place of the deck's own. Where its section is none, DeckReader complains.
+void put(Node& root, std::string_view key, Node value) {
+  Node* const section = section_for(root, key, value.place);
+  if (!section) return;
+  const Place place = value.place;
+  if (Node* const given = section->find(name_in_section(key))) *given = std::move(value);
+  else section->entries.push_back({std::string(name_in_section(key)), place, std::move(value)});
+}
+
+/// Writes one --set into the deck's tree, in place of the deck's own value.
+void apply(Node& root, const Override& asked, Complaints& complaints) {
+  const std::string argument = "--set " + asked.key + "=" + asked.value;
+  const Place place{0, 0, argument};
+  const KeyDoc* const doc = find_key(asked.key);
+  if (!doc || doc->kind == KeyDoc::Kind::section) {
+    complaints.push_back({place, asked.key + ": " + (doc ? "is a section, set one of its keys"
+                                                         : unknown_text(asked.key, asked.value))});
+    return;
+  }
+  put(root, asked.key, parse_argument(argument, asked.value, complaints));
 }
 
 void read_tree(Node& root, Reading& reading, RunConfig& config) {
@@ -169,15 +179,38 @@ std::string read_deck_text(const std::string& path, Problems& problems) {
 
 namespace {
 
-enum class Building { on_others, alone };
+/// Gives the keys and values of a stored deck that are retired the names of today, or drops them.
+void renew(Node& root) {
+  for (const Retired& old : retired()) {
+    Node* section = &root;
+    for (std::string_view rest = old.key; section; rest.remove_prefix(rest.find('.') + 1)) {
+      if (rest.find('.') == std::string_view::npos) break;
+      section = section->find(rest.substr(0, rest.find('.')));
+    }
+    if (!section) continue;
+    const auto found = std::ranges::find(section->entries, name_in_section(old.key), &Node::Entry::name);
+    if (found == section->entries.end()) continue;
+    if (!old.value.empty()) {
+      if (found->value.text == old.value) found->value.text = old.now;
+      continue;
+    }
+    Node value = std::move(found->value);
+    section->entries.erase(found);
+    if (!old.now.empty()) put(root, old.now, std::move(value));
+  }
+}
 
-Deck parse(const std::string& text, const std::string& path, const std::vector<Override>& overrides, Building building,
+enum class Origin { written, stored };
+
+Deck parse(const std::string& text, const std::string& path, const std::vector<Override>& overrides, Origin origin,
            Problems& problems) {
   Deck deck;
   Reading reading;
   reading.provenance.file = path;
   Node root = parse_yaml(text, reading.complaints);
-  const Bases bases = building == Building::alone ? Bases() : add_bases(root, path, reading.complaints);
+  const bool stored = origin == Origin::stored;
+  if (stored) renew(root);
+  const Bases bases = stored ? Bases() : add_bases(root, path, reading.complaints);
   reading.provenance.bases = bases.paths;
   reading.complete = bases.complete;
   deck.text_hash = fnv1a64(text + bases.texts);
@@ -198,12 +231,12 @@ Deck parse(const std::string& text, const std::string& path, const std::vector<O
 
 Deck parse_deck(const std::string& text, const std::string& path, const std::vector<Override>& overrides,
                 Problems& problems) {
-  return parse(text, path, overrides, Building::on_others, problems);
+  return parse(text, path, overrides, Origin::written, problems);
 }
 
 Deck parse_saved_deck(const std::string& text, const std::string& path) {
   Problems wrong, problems;
-  Deck deck = parse(text, path, {}, Building::alone, wrong);
+  Deck deck = parse(text, path, {}, Origin::stored, wrong);
   for (const Problem& problem : wrong.list()) problems.add(Exit::file, problem.text);
   problems.raise();
   return deck;

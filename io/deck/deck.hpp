@@ -57,8 +57,8 @@ std::string read_deck_text(const std::string& path, Problems& problems);
 Deck parse_deck(const std::string& text, const std::string& path, const std::vector<Override>& overrides,
                 Problems& problems);
 
-/// Parses the resolved deck that a checkpoint stores at `path`; it has no base. Throws Error{file} that lists all that
-/// is wrong with it.
+/// Parses the resolved deck that a checkpoint stores at `path`; it has no base, and may give keys that are retired
+/// today. Throws Error{file} that lists all that is wrong with it.
 Deck parse_saved_deck(const std::string& text, const std::string& path);
 
 /// Reads and parses the deck at `path`: read_deck_text, then parse_deck.

@@ -60,6 +60,11 @@ bool DeckReader::is_word(const std::string& name) {
   return !name.empty() && std::all_of(name.begin(), name.end(), letter);
 }
 
+std::string unknown_text(const std::string& path, const std::string& value) {
+  if (const Retired* const old = find_retired(path, value)) return refusal_of(*old);
+  return "unknown key" + meant_by(path);
+}
+
 void DeckReader::leave() {
   const Map map = std::move(maps_.back());
   maps_.pop_back();
@@ -71,7 +76,7 @@ void DeckReader::leave() {
     if (!is_new) {
       reading_.fail(entry.place, path, "given twice, first at " + reading_.where(*first->second) + ": keep one");
     } else if (!map.known.contains(entry.name)) {
-      reading_.fail(entry.place, path, "unknown key" + meant_by(map.prefix + entry.name));
+      reading_.fail(entry.place, path, unknown_text(map.prefix + entry.name, entry.value.text));
     }
   }
 }

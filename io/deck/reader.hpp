@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/config/keys.hpp"
+#include "core/config/retired.hpp"
 #include "core/config/value.hpp"
 #include "core/config/visitor.hpp"
 #include "io/deck/deck.hpp"
@@ -27,6 +28,9 @@ struct Reading {
   void miss(const Place& place, const std::string& path, const std::string& wanted);
   bool failed_within(const std::string& path) const;
 };
+
+/// What is said of a key that no deck has today: what became of it if it is retired, else the nearest key.
+std::string unknown_text(const std::string& path, const std::string& value);
 
 /// Visitor that fills a config from the deck's tree.
 class DeckReader : public ConfigVisitor<DeckReader> {
@@ -76,7 +80,8 @@ class DeckReader : public ConfigVisitor<DeckReader> {
       return;
     }
     typename ValueOf<T>::type value{};
-    const std::string wrong = read(node, value, rule);
+    std::string wrong = read(node, value, rule);
+    if (const Retired* const old = find_retired(path, node.text); old && !wrong.empty()) wrong = refusal_of(*old);
     if (!wrong.empty()) return reading_.fail(node.place, path, wrong);
     member = std::move(value);
     const Place& place = node.place;

@@ -3,14 +3,10 @@
 
 namespace tessera {
 
-/// Order of the additions of a gradient. fixed: equal operands give equal bits; free: any order (atomics).
-enum class SumOrder : std::uint8_t { fixed, free };
-
 /// Shape of causal self-attention over packed projections: rows are tokens (sequence-major), columns all of Q (H D),
 /// then K (G D), then V (G D). Query head h reads key head h / (H / G).
 struct AttentionShape {
   std::int64_t sequences = 0, length = 0, heads = 0, kv_heads = 0, head_dim = 0;
-  SumOrder order = SumOrder::fixed;
   std::int64_t columns() const { return (heads + 2 * kv_heads) * head_dim; }
 };
 

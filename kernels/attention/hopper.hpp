@@ -2,7 +2,7 @@
 #include "kernels/attention/attention.hpp"
 
 /// CUDA builds with CUTLASS only: attention on Hopper's tensor cores, in the shapes that the kernels take (bf16, heads
-/// of 64 columns). Sums are in a fixed order whatever shape.order; the bits of a sequence do not depend on the others.
+/// of 64 columns). Sums are in a fixed order; the bits of a sequence do not depend on the others.
 namespace tessera::attention {
 
 /// Return false, having done nothing, if the GPU or the shape is not one of those. Temporaries are `arena`.temp()'s.

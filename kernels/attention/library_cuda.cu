@@ -93,7 +93,7 @@ void describe_backward(Graph& graph, const AttentionShape& s, float scale) {
                            .set_name("attention_backward")
                            .set_causal_mask(true)
                            .set_attn_scale(scale)
-                           .set_deterministic_algorithm(s.order == SumOrder::fixed);
+                           .set_deterministic_algorithm(true);
   const auto [dq, dk, dv] = graph.sdpa_backward(at.packed(graph, query, s.heads), at.packed(graph, key, s.kv_heads),
                                                 at.packed(graph, value, s.kv_heads), at.wide(graph, out),
                                                 at.wide(graph, dout), at.sums(graph), options);
@@ -104,14 +104,13 @@ void describe_backward(Graph& graph, const AttentionShape& s, float scale) {
 
 /// All the workspace that cuDNN gets, computed here so that it can be planned without a GPU: what cuDNN 9.19 asks for
 /// on sm_90 whatever the shape. Each row's sum; in backward the gradients of keys and values of every query head if
-/// heads share keys, and either dQ in fp32 or, for a fixed order of sums, dP in bf16.
+/// heads share keys, and dP in bf16, which a fixed order of sums takes.
 std::int64_t workspace_bytes(const AttentionShape& s, Direction direction) {
   constexpr std::int64_t own = 256;
   if (direction == Direction::forward) return own;
   const std::int64_t heads = s.sequences * s.heads, rows = heads * s.length;
   const std::int64_t shared = s.kv_heads < s.heads ? 2 * s.head_dim * size_of(DType::bf16) : 0;
   const std::int64_t sums = rows * (size_of(DType::f32) + shared);
-  if (s.order == SumOrder::free) return own + sums + rows * s.head_dim * size_of(DType::f32);
   return own + sums + heads * round_up(s.length, 128) * round_up(s.length, 64) * size_of(DType::bf16);
 }
 
@@ -125,7 +124,7 @@ class Library {
 
   /// Null if cuDNN has no kernel for the shape that fits into its workspace.
   Graph* graph(const AttentionShape& s, Direction direction) {
-    const auto key = std::make_tuple(direction, s.sequences, s.length, s.heads, s.kv_heads, s.head_dim, s.order);
+    const auto key = std::make_tuple(direction, s.sequences, s.length, s.heads, s.kv_heads, s.head_dim);
     const auto known = graphs_.find(key);
     if (known != graphs_.end()) return known->second.get();
     auto made = std::make_unique<Graph>();
@@ -148,7 +147,7 @@ class Library {
   }
 
  private:
-  using Key = std::tuple<Direction, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, SumOrder>;
+  using Key = std::tuple<Direction, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
 
   cudnnHandle_t handle_ = nullptr;
   std::map<Key, std::unique_ptr<Graph>> graphs_;

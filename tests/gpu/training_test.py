@@ -184,7 +184,7 @@ class OnGpus(unittest.TestCase):
 
     @on_every_number
     def test_overlap_and_trace_change_no_bit(self, ranks):
-        runs = {"on": {}, "off": {"gather.overlap": "false", "reduce.overlap": "false"}, "trace": {}}
+        runs = {"on": {}, "off": {"proof.gather_overlap": "false", "proof.reduce_overlap": "false"}, "trace": {}}
         runs["trace"] = {"debug.trace": os.path.join(self.folder.path, f"trace{ranks}.jsonl")}
         for name, settings in runs.items():
             self.folder.train(ranks, f"{name}{ranks}", {"debug.replica_hash_every": 5, **settings})
@@ -209,8 +209,8 @@ class OnGpus(unittest.TestCase):
         ranks = gpus() + 1
         micro = {"batch.micro": 1, "batch.global": 4 * ranks}
         refusal = self.folder.train(ranks, "refused", micro, code=3)
-        self.assertEqual(refusal.count("parallel.oversubscribe: false"), 1, refusal)
-        self.folder.train(ranks, "shared", {**micro, "parallel.oversubscribe": "true", "debug.replica_hash_every": 5})
+        self.assertEqual(refusal.count("proof.share_gpu: false"), 1, refusal)
+        self.folder.train(ranks, "shared", {**micro, "proof.share_gpu": "true", "debug.replica_hash_every": 5})
         losses = self.folder.losses("shared")
         self.assertEqual(len(losses), STEPS)
         self.assertLess(losses[-1], losses[0] - 0.5)

@@ -242,7 +242,7 @@ struct Change {
   void (*make)(RunConfig&);
 };
 const Change changes[] = {
-    {"no overlap", [](RunConfig& c) { c.gather.overlap = c.reduce.overlap = false; }},
+    {"no overlap", [](RunConfig& c) { c.proof.gather_overlap = c.proof.reduce_overlap = false; }},
     {"discrete", [](RunConfig& c) { c.model.moe->weights = ExpertWeights::discrete; }},
     {"recomputed blocks", [](RunConfig& c) { c.recompute.mode = RecomputeMode::full; }},
     {"evaluations", [](RunConfig& c) { c.eval.every_steps = 1; }},
@@ -297,7 +297,7 @@ TEST(Experts, AreSteppedByMuonInTheirOwnGroups) {
     config.optimizer.matrices = MatrixRule::muon;
     const Outcome single = outcome_of(config);
     config.model.moe->weights = ExpertWeights::discrete;
-    config.gather.overlap = false;
+    config.proof.gather_overlap = false;
     expect_same(single, outcome_of(config, true, 0), "muon");
   }
 }

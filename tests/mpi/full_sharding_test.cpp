@@ -42,8 +42,8 @@ std::vector<RunConfig> some_ways() {
   using Mode = RecomputeMode;
   using enum GatherGranularity;
   return {sharded(test::dense(Compute::fp32), 1), sharded(test::mixture(Compute::bf16)),
-          coded(RecipeName::mxfp8, Mode::selective, automatic), coded(RecipeName::mxfp8, Mode::full, unit),
-          coded(RecipeName::nvfp4, Mode::none, module), coded(RecipeName::fp8_block, Mode::none, unit)};
+          coded(RecipeName::mxfp8, Mode::selective, automatic), coded(RecipeName::mxfp8, Mode::full, block),
+          coded(RecipeName::nvfp4, Mode::none, module), coded(RecipeName::fp8_block, Mode::none, block)};
 }
 
 TEST(FullSharding, TakesTheMemoryThatWasPlanned) {
@@ -76,7 +76,7 @@ RunConfig whole(RunConfig config) {
 TEST(FullSharding, EqualsShardedOptimizersUnderDelays) {
   using enum GatherGranularity;
   for (RunConfig config : {sharded(test::dense(Compute::bf16)), sharded(spread(test::mixture(Compute::fp32))),
-                           sharded(coded(RecipeName::mxfp8, RecomputeMode::none, unit)),
+                           sharded(coded(RecipeName::mxfp8, RecomputeMode::none, block)),
                            sharded(coded(RecipeName::nvfp4, RecomputeMode::selective, module))}) {
     config.run.steps = 3;
     const std::vector<MetricsRow> kept = Trial(whole(config), 0).train(), visiting = Trial(config, 300).train();

@@ -164,7 +164,7 @@ TEST_P(GoldenTraining, Fp32) {
   RunConfig config = config_of(golden, Compute::fp32);
   if (!shared(config)) return;
   for (Overlap overlap : {Overlap::on, Overlap::off}) {
-    config.gather.overlap = config.reduce.overlap = overlap == Overlap::on;
+    config.proof.gather_overlap = config.proof.reduce_overlap = overlap == Overlap::on;
     const Errors errors = errors_of(golden, config);
     say("fp32", errors);
     EXPECT_LE(errors.losses, tolerances::fp32_loss);

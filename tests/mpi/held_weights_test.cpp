@@ -28,9 +28,9 @@ RunConfig held(RecipeName recipe, const WeightRules& rules, std::optional<Gather
   config.reduce.bucket_mib = 0.05;
   config.precision.recipe = recipe;
   config.precision.primary_weights = rules.held;
-  config.gather.wire = rules.wire;
-  config.gather.staging = rules.staging;
-  if (cuts) config.gather.cuts = *cuts;
+  config.proof.wire = rules.wire;
+  config.proof.staging = rules.staging;
+  if (cuts) config.proof.cuts = *cuts;
   derive(config);
   return config;
 }
@@ -51,7 +51,7 @@ std::vector<RunConfig> all_ways() {
 std::string name_of(const RunConfig& config) {
   return std::string(name_of(config.precision.recipe)) + " held " +
          std::string(name_of(config.precision.primary_weights.get())) + " wire " +
-         std::string(name_of(config.gather.wire)) + " staging " + std::string(name_of(config.gather.staging));
+         std::string(name_of(config.proof.wire)) + " staging " + std::string(name_of(config.proof.staging));
 }
 
 TEST(HeldWeights, TakeTheMemoryThatWasPlanned) {
@@ -126,9 +126,9 @@ TEST(HeldWeights, ShareTheGradientsMemoryUnderAllOverlapsAndDelays) {
     Trial run(asked, delay_us);
     return run.train();
   };
-  config.gather.overlap = config.reduce.overlap = false;
+  config.proof.gather_overlap = config.proof.reduce_overlap = false;
   const std::vector<MetricsRow> calm = rows_of(config, 0);
-  config.gather.overlap = config.reduce.overlap = true;
+  config.proof.gather_overlap = config.proof.reduce_overlap = true;
   const std::vector<MetricsRow> wild = rows_of(config, 300);
   ASSERT_EQ(std::ssize(calm), config.run.steps);
   ASSERT_EQ(calm.size(), wild.size());

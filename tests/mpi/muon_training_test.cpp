@@ -66,8 +66,8 @@ TEST(Muon, OverlapsRecomputationEvaluationsAndBucketsChangeNoBit) {
     for (bool gather : {false, true})
       for (bool reduce : {false, true}) {
         RunConfig other = config;
-        other.gather.overlap = gather;
-        other.reduce.overlap = reduce;
+        other.proof.gather_overlap = gather;
+        other.proof.reduce_overlap = reduce;
         other.reduce.bucket_mib = reduce ? 25 : 0.02;  // other owners
         EXPECT_EQ(core_of(other), rows) << gather << reduce;
       }

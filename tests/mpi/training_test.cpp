@@ -76,15 +76,15 @@ void expect_same(const Outcome& a, const Outcome& b, const std::string& what) {
 
 TEST(Training, OverlapsChangeNoBit) {
   for (RunConfig config : models()) {
-    config.gather.overlap = config.reduce.overlap = false;
+    config.proof.gather_overlap = config.proof.reduce_overlap = false;
     const Outcome off = outcome_of(config);
     EXPECT_EQ(off.gathers, 0);
     std::vector<std::pair<bool, bool>> overlaps{{true, true}};
     if (config.model.moe.has_value() == (config.precision.compute == Compute::fp32))  // one of each kind of model
       overlaps.insert(overlaps.end(), {{true, false}, {false, true}});
     for (const auto& [gather, reduce] : overlaps) {
-      config.gather.overlap = gather;
-      config.reduce.overlap = reduce;
+      config.proof.gather_overlap = gather;
+      config.proof.reduce_overlap = reduce;
       const Outcome on = outcome_of(config);
       expect_same(off, on, "overlaps");
       const bool many = mpi().size() > 1;
@@ -131,7 +131,7 @@ TEST(Training, TheLibrarysOrderOfSumsRepeatsUnderAnyOverlap) {
   const Outcome once = outcome_of(config);
   EXPECT_EQ(once.reductions >= 5, mpi().size() > 1);
   expect_same(once, outcome_of(config), "twice");
-  config.reduce.overlap = false;
+  config.proof.reduce_overlap = false;
   expect_same(once, outcome_of(config), "without overlap");
 }
 
@@ -323,10 +323,10 @@ TEST(Training, AReplayedStepIsTheSameBits) {
       config.run.steps = steps;
       config.batch.micro = micro;
       config.eval.every_steps = evaluated ? 4 : 0;
-      config.run.graph = false;
+      config.proof.graph = false;
       const Held eager = held_by(config);
       EXPECT_EQ(eager.replays, 0);
-      config.run.graph = true;
+      config.proof.graph = true;
       const Held replayed = held_by(config);
       expect_same(eager, replayed, "replayed");
       // Evaluations follow steps 4, 8, 12 and 13, so steps 9 and 13 run eagerly.
@@ -338,10 +338,10 @@ TEST(Training, ReplaysGoWithOverlapsAndWithWhatReadsTheStateBetween) {
   RunConfig config = mixture(Compute::bf16);
   config.run.steps = 12;
   for (bool overlap : {false, true}) {
-    config.gather.overlap = config.reduce.overlap = overlap;
-    config.run.graph = false;
+    config.proof.gather_overlap = config.proof.reduce_overlap = overlap;
+    config.proof.graph = false;
     const Held eager = held_by(config);
-    config.run.graph = true;
+    config.proof.graph = true;
     const Held saved = held_by(config, [](Training& training, std::int64_t step) {
       if (step == 9) training.state();
     });
@@ -360,7 +360,7 @@ TEST(Training, ATraceRunsEveryStepAsItIs) {
   RunConfig config = dense(Compute::bf16);
   config.run.steps = 5;
   const Held bare = held_by(config);
-  config.run.graph = true;
+  config.proof.graph = true;
   const Outcome traced = outcome_of(config);
   ASSERT_EQ(traced.rows.size(), bare.rows.size());
   for (std::size_t i = 0; i < bare.rows.size(); ++i) EXPECT_EQ(traced.rows[i].loss, bare.rows[i].loss);

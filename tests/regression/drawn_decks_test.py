@@ -38,9 +38,9 @@ MORE_OF_RECIPES = {"quantize_head": (0.5, BOTH), "bf16_first": (0.2, (1,)), "bf1
 OPTIMIZER = {"matrices": ("adamw", "muon"), "moments": ("fp32", "bf16"), "lr": (1e-3, 3e-4), "schedule": ("cosine", "linear", "constant"),
              "clip": (0, 1, 0.1), "warmup_steps": (0, 2)}
 MUON = {"scale": ("spectral", "shape", "rms"), "coefficients": ("quintic", "simple", "polar_express"), "nesterov": BOTH}
-SAME_BITS = {"recompute.mode": (0.6, ("none", "selective", "full")), "gather.overlap": (0.5, BOTH), "reduce.overlap": (0.5, BOTH),
-             "reduce.bucket_mib": (0.7, (0.01, 0.05, 1)), "gather.wire": (0.2, ("auto", "bf16", "quantized")), "gather.cuts": (0.1, ("flat", "tile")),
-             "gather.staging": (0.1, ("auto", "alias_grads", "ring")), "checkpoint.io": (0.5, ("mpio", "direct")), "checkpoint.async": (0.2, BOTH)}
+SAME_BITS = {"recompute.mode": (0.6, ("none", "selective", "full")), "proof.gather_overlap": (0.5, BOTH), "proof.reduce_overlap": (0.5, BOTH),
+             "reduce.bucket_mib": (0.7, (0.01, 0.05, 1)), "proof.wire": (0.2, ("auto", "bf16", "quantized")), "proof.cuts": (0.1, ("flat", "tile")),
+             "proof.staging": (0.1, ("auto", "alias_grads", "ring")), "checkpoint.io": (0.5, ("mpio", "direct")), "checkpoint.async": (0.2, BOTH)}
 
 
 class Draw(random.Random):

@@ -46,7 +46,7 @@ SETTINGS = {
     "spread": ("parallel.expert=2", "model.moe.experts=4"),
 }
 EVENTS = ("nothing", "often", "nan", "redo")
-GRANULARITIES = ("auto", "unit", "module")
+GRANULARITIES = ("auto", "block", "module")
 
 
 def core(rows):
@@ -88,10 +88,10 @@ SOME = (
     Case("bf16", "bf16", "selective", "auto", "dense", 2, "often", "tied"),
     Case("fp8_block", "quantized", "full", "module", "odd", 3, "redo"),
     Case("mxfp8", "quantized", "selective", "auto", "moe", 2, "nan", "spread"),
-    Case("mxfp8_2d", "bf16", "norms", "unit", "dense", 2, "nothing", "ends"),
+    Case("mxfp8_2d", "bf16", "norms", "block", "dense", 2, "nothing", "ends"),
     Case("nvfp4", "quantized", "none", "module", "moe", 4, "often", "spread"),
-    Case("mxfp8", "quantized", "none", "unit", "odd", 3, "nothing", "muon"),
-    Case("mxfp8", "quantized", "full", "unit", "dense", 2, "often", "head", 3),
+    Case("mxfp8", "quantized", "none", "block", "odd", 3, "nothing", "muon"),
+    Case("mxfp8", "quantized", "full", "block", "dense", 2, "often", "head", 3),
     Case("mxfp8", "quantized", "selective", "module", "dense", 2, "nothing", "head", 3),
 )
 
@@ -150,8 +150,8 @@ class Same(Bench):
         self.assertNotEqual(first[0]["masters"], first[-1]["masters"])
         often = ("eval.every_steps=1", "checkpoint.every_steps=1") if case.event == "often" else ()
         rows, name = self.one(case, "sharding=full", f"precision.primary_weights={case.held}", *MODES[case.mode],
-                              f"gather.granularity={case.granularity}", f"gather.overlap={str(number % 2 == 0).lower()}",
-                              f"reduce.overlap={str(number % 3 > 0).lower()}", "debug.replica_hash_every=2", *often)
+                              f"gather.granularity={case.granularity}", f"proof.gather_overlap={str(number % 2 == 0).lower()}",
+                              f"proof.reduce_overlap={str(number % 3 > 0).lower()}", "debug.replica_hash_every=2", *often)
         for row, wanted in zip(rows, first, strict=True):
             for key in CORE:
                 self.assertEqual(row[key], wanted[key], (case, "step", wanted["step"], key))
@@ -235,7 +235,7 @@ class Moved(Bench):
         return json.loads(out)
 
     def moves(self, recipe, mode, granularity, micro, model="dense"):
-        settings = ("sharding=full", *MODES[mode], f"gather.granularity={granularity}", "reduce.overlap=false", "run.steps=2")
+        settings = ("sharding=full", *MODES[mode], f"gather.granularity={granularity}", "proof.reduce_overlap=false", "run.steps=2")
         name = f"{recipe}.{mode}.{granularity}.{micro}.{model}"
         rows = self.run_of(name, recipe, model, 2, *settings, micro=micro)
         plan = self.planned(name, 2, *settings)
@@ -244,7 +244,7 @@ class Moved(Bench):
         if recipe == "bf16":  # else slices are uneven, and the plan is that of the rank that needs most
             self.assertEqual(sum(size for _, size in found), sum(one["bytes"] * one["count"] for one in plan["gathers"]))
         self.assertGreaterEqual(plan["granularity"]["unit"], plan["granularity"]["module"])
-        self.assertEqual(plan["granularity"]["used"], "unit" if granularity == "unit" else "module")
+        self.assertEqual(plan["granularity"]["used"], "block" if granularity == "block" else "module")
         return found, plan["gathers"]
 
     def test_copies(self):
@@ -253,24 +253,24 @@ class Moved(Bench):
             return [one["side"] for one in gathers if one["pass"] == half and one["unit"].startswith("block")]
 
         for mode, granularity, forward, backward in (
-                ("none", "unit", {"rowwise"}, {"columnwise"}),
-                ("full", "unit", {"rowwise"}, {"rowwise", "columnwise"}),
-                ("selective", "unit", {"rowwise"}, {"rowwise, columnwise"}),
+                ("none", "block", {"rowwise"}, {"columnwise"}),
+                ("full", "block", {"rowwise"}, {"rowwise", "columnwise"}),
+                ("selective", "block", {"rowwise"}, {"rowwise, columnwise"}),
                 ("selective", "auto", {"rowwise"}, {"rowwise", "columnwise"})):
             found, plan = self.moves("mxfp8", mode, granularity, 6)
             self.assertEqual(set(sides(plan, "forward")), forward, (mode, granularity))
             self.assertEqual(set(sides(plan, "backward")), backward, (mode, granularity))
             self.assertEqual({one["unit"].partition(" ")[2] for one in plan if one["unit"].startswith("block")},
-                             {"0", "1"} if granularity == "unit" else {"0 attention", "0 mlp", "1 attention", "1 mlp"})
+                             {"0", "1"} if granularity == "block" else {"0 attention", "0 mlp", "1 attention", "1 mlp"})
         for recipe in ("bf16", "fp8_block", "mxfp8_2d", "nvfp4") if WHOLE else ("nvfp4",):
-            found, plan = self.moves(recipe, "none", "unit", 6)
+            found, plan = self.moves(recipe, "none", "block", 6)
             self.assertEqual(len(sides(plan, "forward")), len(sides(plan, "backward")), recipe)
 
     def test_bytes_times_micro_batches(self):
-        once, _ = self.moves("mxfp8", "none", "unit", 6)
-        thrice, _ = self.moves("mxfp8", "none", "unit", 2)
+        once, _ = self.moves("mxfp8", "none", "block", 6)
+        thrice, _ = self.moves("mxfp8", "none", "block", 2)
         self.assertEqual(thrice, 3 * once)
-        self.moves("bf16", "none", "unit", 2, "moe")  # experts of the first block stay for the next micro-batch
+        self.moves("bf16", "none", "block", 2, "moe")  # experts of the first block stay for the next micro-batch
 
     def test_memory_falls_with_ranks(self):
         """All memory halves with twice the ranks, except two slots, unshared memory, and the gradients received from the other ranks: 1/2, 3/4, 7/8 of a group's at 2, 4, 8 ranks."""
@@ -335,9 +335,9 @@ class Refused(Bench):
     def test_what_contradicts_itself(self):
         for settings, text in (
                 (("gather.granularity=unit",), "or sharding full"),
-                (("sharding=full", "gather.wire=bf16"), "use wire auto, primary_weights bf16, or sharding optimizer"),
-                (("sharding=full", "gather.cuts=flat"), "use cuts tile"),
-                (("sharding=full", "gather.staging=ring"), "nothing is staged"),
+                (("sharding=full", "proof.wire=bf16"), "use wire auto, primary_weights bf16, or sharding optimizer"),
+                (("sharding=full", "proof.cuts=flat"), "use cuts tile"),
+                (("sharding=full", "proof.staging=ring"), "nothing is staged"),
                 (("sharding=full", "checkpoint.quantized=true"), "`tessera quantize` on model.h5"),
                 (("sharding=half",), "optimizer")):
             self.assertIn(text, self.refused(*settings), settings)

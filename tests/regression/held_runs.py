@@ -31,8 +31,8 @@ def ways(recipe):
     for wire, cuts, staging in itertools.product(("bf16", "quantized"), ("flat", "tile"), ("alias_grads", "ring")):
         if wire == "quantized" and (staging == "ring" or (recipe == "mxfp8" and cuts == "flat")):
             continue
-        staged = (f"gather.staging={staging}",) if wire == "bf16" else ()
-        yield (f"gather.wire={wire}", f"gather.cuts={cuts}", *staged)
+        staged = (f"proof.staging={staging}",) if wire == "bf16" else ()
+        yield (f"proof.wire={wire}", f"proof.cuts={cuts}", *staged)
 
 
 class HeldRuns(runs.Runs):

@@ -124,7 +124,7 @@ class Matrix(held_runs.HeldRuns):
         return [row.get("eval_loss") for row in self.json_lines(name, "metrics.jsonl")]
 
     def check(self, case):
-        sets = (f"gather.overlap={case.gather}", f"reduce.overlap={case.reduce}", "debug.replica_hash_every=2")
+        sets = (f"proof.gather_overlap={case.gather}", f"proof.reduce_overlap={case.reduce}", "debug.replica_hash_every=2")
         off, _ = self.off(case)
         if case.event in (*RESUMES, "other wire"):
             return self.check_resumed(case, off, sets)

@@ -73,9 +73,9 @@ class Recipes(Bench):
         self.assertEqual([row["step"] for row in first], list(range(1, 7)))
         self.assertTrue(all(math.isfinite(row["loss"]) for row in first))
         changes = {
-            "no overlap": ("gather.overlap=false", "reduce.overlap=false"),
-            "one overlap": ("gather.overlap=false", "recompute.mode=full"),
-            "the other": ("reduce.overlap=false", "recompute.mode=selective"),
+            "no overlap": ("proof.gather_overlap=false", "proof.reduce_overlap=false"),
+            "one overlap": ("proof.gather_overlap=false", "recompute.mode=full"),
+            "the other": ("proof.reduce_overlap=false", "recompute.mode=selective"),
             "modules": ("recompute.mode=selective", "recompute.modules=[attention, mlp, norm, moe]"),
             "evaluated": ("eval.every_steps=1",),
             "saved": ("checkpoint.every_steps=1", "reduce.bucket_mib=25"),

@@ -14,7 +14,7 @@ Shape parts_of(const AttentionShape& shape) {
 }  // namespace
 
 Attention::Attention(ParamRegistry& registry, const std::string& name, const GptShape& shape)
-    : one_{1, shape.seq_len, shape.heads, shape.kv_heads, shape.head_dim, shape.attention_order},
+    : one_{1, shape.seq_len, shape.heads, shape.kv_heads, shape.head_dim},
       type_(shape.compute),
       sum_type_(shape.sum_type()),
       eps_(shape.eps),

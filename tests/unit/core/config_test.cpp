@@ -234,7 +234,7 @@ TEST(Derive, RoomForExpertsRowsIsAlwaysEnough) {
   given.parallel.expert_room = 5.0;
   EXPECT_EQ(advice(given), List{"parallel.expert_room: 5 is more than can arrive: 4 is enough for any routing, and "
                                 "memory is planned for no more"});
-  given.parallel = {1, 1.5, false};
+  given.parallel = {1, 1.5};
   EXPECT_EQ(advice(given), List{"parallel.expert_room: has an effect only with parallel.expert above 1"});
 }
 
@@ -302,7 +302,7 @@ RunConfig holding(RecipeName recipe, PrimaryWeights held, GatherWire wire = Gath
   RunConfig config = sound();
   config.precision.recipe = recipe;
   config.precision.primary_weights = held;
-  config.gather.wire = wire;
+  config.proof.wire = wire;
   return config;
 }
 
@@ -310,7 +310,7 @@ TEST(Derive, CutsFollowFromWhatTravels) {
   const auto cuts = [](const RunConfig& config) {
     RunConfig derived = config;
     derive(derived);
-    return derived.gather.cuts.get();
+    return derived.proof.cuts.get();
   };
   using enum PrimaryWeights;
   RunConfig derived = holding(RecipeName::nvfp4, bf16);
@@ -328,13 +328,13 @@ TEST(Derive, CutsFollowFromWhatTravels) {
 TEST(Check, WeightsTravelAsTheyAreHeld) {
   using enum PrimaryWeights;
   EXPECT_EQ(contradictions(holding(RecipeName::nvfp4, bf16, GatherWire::quantized)),
-            List{"gather.wire: is quantized, and weights that are held in bf16 have no codes that could travel: use "
+            List{"proof.wire: is quantized, and weights that are held in bf16 have no codes that could travel: use "
                  "wire auto, or primary_weights quantized"});
   RunConfig flat = holding(RecipeName::mxfp8, quantized, GatherWire::quantized);
-  flat.gather.cuts = GatherCuts::flat;
-  EXPECT_EQ(contradictions(flat), List{"gather.cuts: is flat, and codes of mxfp8 travel by whole rows of blocks: use "
+  flat.proof.cuts = GatherCuts::flat;
+  EXPECT_EQ(contradictions(flat), List{"proof.cuts: is flat, and codes of mxfp8 travel by whole rows of blocks: use "
                                        "cuts tile, or wire bf16"});
-  flat.gather.cuts = GatherCuts::tile;
+  flat.proof.cuts = GatherCuts::tile;
   EXPECT_EQ(contradictions(flat), List());
 }
 
@@ -347,7 +347,7 @@ TEST(Check, WhatCheckpointsCannotBe) {
   coded.checkpoint.quantized = true;
   EXPECT_EQ(contradictions(coded), List{});
   coded.sharding = Sharding::full;
-  coded.gather.cuts = GatherCuts::tile;
+  coded.proof.cuts = GatherCuts::tile;
   EXPECT_EQ(contradictions(coded), List{"checkpoint.quantized: is true, and with sharding full no rank holds whole "
                                         "weights: leave it out and run `tessera quantize` on model.h5, or use sharding "
                                         "optimizer"});
@@ -364,11 +364,11 @@ TEST(Check, WhatCheckpointsCannotBe) {
 TEST(Check, StagingNeedsSomethingThatIsStaged) {
   using enum PrimaryWeights;
   const auto staged = [](RunConfig config, GatherStaging staging) {
-    config.gather.staging = staging;
+    config.proof.staging = staging;
     return contradictions(config);
   };
   for (const GatherStaging staging : {GatherStaging::alias_grads, GatherStaging::ring}) {
-    const List nothing{"gather.staging: is " + std::string(name_of(staging)) +
+    const List nothing{"proof.staging: is " + std::string(name_of(staging)) +
                        ", and nothing is staged: only weights that are held quantized and travel as bf16 are; use "
                        "auto"};
     EXPECT_EQ(staged(sound(), staging), nothing);
@@ -389,9 +389,9 @@ TEST(Derive, FullShardingCutsBetweenRowsOfBlocksAndGathersModulesWhereCopiesDiff
     derive(config);
     return config;
   };
-  EXPECT_EQ(sharded(RecipeName::bf16, bf16).gather.cuts.get(), GatherCuts::flat);
+  EXPECT_EQ(sharded(RecipeName::bf16, bf16).proof.cuts.get(), GatherCuts::flat);
   for (PrimaryWeights held : {bf16, quantized})
-    EXPECT_EQ(sharded(RecipeName::nvfp4, held).gather.cuts.get(), GatherCuts::tile);
+    EXPECT_EQ(sharded(RecipeName::nvfp4, held).proof.cuts.get(), GatherCuts::tile);
   EXPECT_TRUE(gathers_modules(sharded(RecipeName::mxfp8, quantized, RecomputeMode::selective)));
   EXPECT_FALSE(gathers_modules(sharded(RecipeName::mxfp8, bf16, RecomputeMode::selective)));
   EXPECT_FALSE(gathers_modules(sharded(RecipeName::mxfp8, quantized, RecomputeMode::full)));
@@ -404,8 +404,8 @@ TEST(Derive, FullShardingCutsBetweenRowsOfBlocksAndGathersModulesWhereCopiesDiff
 TEST(Check, FullShardingGathersWhatItKeeps) {
   using enum PrimaryWeights;
   RunConfig config = sound();
-  config.gather.granularity = GatherGranularity::unit;
-  EXPECT_EQ(contradictions(config), List{"gather.granularity: is unit, and weights are gathered for use only where "
+  config.gather.granularity = GatherGranularity::block;
+  EXPECT_EQ(contradictions(config), List{"gather.granularity: is block, and weights are gathered for use only where "
                                          "sharding is full: use auto, or sharding full"});
   config.sharding = Sharding::full;
   EXPECT_EQ(contradictions(config), List{});
@@ -414,11 +414,11 @@ TEST(Check, FullShardingGathersWhatItKeeps) {
                                  "gradients travel module by module"});
   RunConfig coded = holding(RecipeName::mxfp8, quantized, GatherWire::bf16);
   coded.sharding = Sharding::full;
-  coded.gather.cuts = GatherCuts::flat;
+  coded.proof.cuts = GatherCuts::flat;
   EXPECT_EQ(contradictions(coded),
-            (List{"gather.wire: is bf16, and full sharding gathers what it keeps, which is codes: use wire auto, "
+            (List{"proof.wire: is bf16, and full sharding gathers what it keeps, which is codes: use wire auto, "
                   "primary_weights bf16, or sharding optimizer",
-                  "gather.cuts: is flat, and full sharding cuts what a recipe quantizes between rows of blocks: use "
+                  "proof.cuts: is flat, and full sharding cuts what a recipe quantizes between rows of blocks: use "
                   "cuts tile, or sharding optimizer"}));
 }
 
@@ -441,10 +441,10 @@ TEST(Advise, NamesKeysWithoutEffect) {
                                   "optimizer.decay_steps: has an effect only with schedule wsd",
                                   "checkpoint.mpio_hints: has an effect only with io mpio"}));
   RunConfig plain = sound();
-  plain.gather.cuts = GatherCuts::tile;
-  plain.gather.wire = GatherWire::bf16;
-  EXPECT_EQ(advice(plain), (List{"gather.wire: weights that are held in bf16 travel in it anyway",
-                                 "gather.cuts: has an effect only on weights that the recipe quantizes"}));
+  plain.proof.cuts = GatherCuts::tile;
+  plain.proof.wire = GatherWire::bf16;
+  EXPECT_EQ(advice(plain), (List{"proof.wire: weights that are held in bf16 travel in it anyway",
+                                 "proof.cuts: has an effect only on weights that the recipe quantizes"}));
 }
 
 TEST(Keys, EveryKeyIsDescribedOnce) {
@@ -466,8 +466,8 @@ TEST(Keys, AreThoseWithAFeatureBehindThem) {
     keys += doc.kind == KeyDoc::Kind::section ? "\n" + doc.path + ":" : (keys.empty() ? "" : " ") + last;
   }
   EXPECT_EQ(keys, R"(schema_version
-run: name seed steps determinism graph mfu_peak threads log_every
-model: kind layers hidden heads kv_heads head_dim ffn seq_len norm norm_eps qk_norm position rope_base )"
+run: name seed steps mfu_peak threads log_every
+model: layers hidden heads kv_heads head_dim ffn seq_len norm norm_eps qk_norm position rope_base )"
             R"(activation bias qkv_bias tied_head vocab
 model.rope_scaling: factor low_freq_factor high_freq_factor original_seq_len
 model.moe: experts top_k weights renormalize balance_coef z_coef
@@ -477,16 +477,17 @@ batch: global micro
 eval: every_steps batches
 sample: tokens every_steps prompt
 precision: compute recipe primary_weights fuse_wgrad quantize_head bf16_first bf16_last sharding
-gather: overlap wire cuts staging granularity
-reduce: overlap bucket_mib order
-optimizer: matrices others lr beta1 beta2 eps weight_decay moments clip schedule )"
+gather: granularity
+reduce: bucket_mib order
+optimizer: matrices lr beta1 beta2 eps weight_decay moments clip schedule )"
             R"(warmup_steps decay_steps min_lr max_skips skip_spikes
 optimizer.muon: momentum nesterov coefficients scale
-parallel: expert expert_room oversubscribe
-comm: timeout_s copy_engines
+parallel: expert expert_room
+comm: timeout_s
 checkpoint: dir every_steps keep_last keep_every expert_layout io mpio_hints async quantized )"
             R"(init_from init_missing init_rows init_ignore_extra init_other_tokenizer
-debug: replica_hash_every trace profile)");
+debug: replica_hash_every trace profile
+proof: gather_overlap wire cuts staging reduce_overlap graph copy_engines share_gpu)");
 }
 
 // Keys on which the tensors, the state or the data order of a run depend: with another value a resumed run would have
@@ -498,12 +499,12 @@ TEST(Keys, FixedAreThoseThatAResumedRunCannotChange) {
     (doc.restart == Restart::fixed ? fixed : on_request) += doc.path + " ";
   }
   EXPECT_EQ(fixed,
-            "schema_version run.seed model.kind model.layers model.hidden model.heads model.kv_heads "
+            "schema_version run.seed model.layers model.hidden model.heads model.kv_heads "
             "model.head_dim model.ffn model.seq_len model.norm model.norm_eps model.qk_norm model.position "
             "model.rope_base model.activation model.bias model.qkv_bias model.tied_head model.vocab "
             "model.rope_scaling.factor model.rope_scaling.low_freq_factor model.rope_scaling.high_freq_factor "
             "model.rope_scaling.original_seq_len model.moe.experts model.moe.top_k model.moe.renormalize "
-            "precision.compute optimizer.matrices optimizer.others optimizer.beta1 optimizer.beta2 optimizer.eps "
+            "precision.compute optimizer.matrices optimizer.beta1 optimizer.beta2 optimizer.eps "
             "optimizer.moments optimizer.muon.momentum optimizer.muon.nesterov optimizer.muon.coefficients "
             "optimizer.muon.scale ");
   EXPECT_EQ(on_request,

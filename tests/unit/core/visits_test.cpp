@@ -22,7 +22,7 @@ RunConfig sharded(RunConfig config, RecipeName recipe, Mode mode, GatherGranular
   config.precision.recipe = recipe;
   config.precision.primary_weights = recipe == RecipeName::bf16 ? PrimaryWeights::bf16 : PrimaryWeights::quantized;
   config.gather.granularity = granularity;
-  config.gather.cuts = recipe == RecipeName::bf16 ? GatherCuts::flat : GatherCuts::tile;
+  config.proof.cuts = recipe == RecipeName::bf16 ? GatherCuts::flat : GatherCuts::tile;
   config.recompute.mode = mode;
   config.recompute.modules = std::vector{RecomputeModule::attention};
   return config;
@@ -51,37 +51,37 @@ TEST(Visits, OneForwardAndOneBackwardWhereOnePayloadServesBoth) {
   using enum GatherGranularity;
   const RunConfig dense = test::dense(Compute::bf16);
   for (Mode mode : {Mode::none, Mode::selective, Mode::full})
-    EXPECT_EQ(training(sharded(dense, RecipeName::bf16, mode, unit)), "embed 0 1 head. 1 0");
+    EXPECT_EQ(training(sharded(dense, RecipeName::bf16, mode, block)), "embed 0 1 head. 1 0");
   for (RecipeName recipe : {RecipeName::fp8_block, RecipeName::mxfp8_2d, RecipeName::nvfp4})
-    EXPECT_EQ(training(sharded(dense, recipe, Mode::full, unit)), "embed 0r 1r head. 1r 0r");
+    EXPECT_EQ(training(sharded(dense, recipe, Mode::full, block)), "embed 0r 1r head. 1r 0r");
   EXPECT_EQ(training(sharded(dense, RecipeName::bf16, Mode::none, module)), "embed 0 0 1 1 head. 1 1 0 0");
 }
 
 TEST(Visits, OnlyTheCopyThatIsReadWhereCopiesTravelApart) {
   using enum GatherGranularity;
   const RunConfig dense = test::dense(Compute::bf16);
-  EXPECT_EQ(training(sharded(dense, RecipeName::mxfp8, Mode::none, unit)), "embed 0r 1r head. 1c 0c");
-  EXPECT_EQ(training(sharded(dense, RecipeName::mxfp8, Mode::full, unit)), "embed 0r 1r head. 1r 1c 0r 0c");
-  EXPECT_EQ(training(sharded(dense, RecipeName::mxfp8, Mode::selective, unit)), "embed 0r 1r head. 1rc 0rc");
+  EXPECT_EQ(training(sharded(dense, RecipeName::mxfp8, Mode::none, block)), "embed 0r 1r head. 1c 0c");
+  EXPECT_EQ(training(sharded(dense, RecipeName::mxfp8, Mode::full, block)), "embed 0r 1r head. 1r 1c 0r 0c");
+  EXPECT_EQ(training(sharded(dense, RecipeName::mxfp8, Mode::selective, block)), "embed 0r 1r head. 1rc 0rc");
   EXPECT_EQ(training(sharded(dense, RecipeName::mxfp8, Mode::selective, module)),
             "embed 0r 0r 1r 1r head. 1c 1r 1c 0c 0r 0c");
 }
 
 TEST(Visits, ExpertsAreVisitedWithTheirBlock) {
   using enum GatherGranularity;
-  const RunConfig moe = sharded(test::mixture(Compute::bf16), RecipeName::mxfp8, Mode::none, unit);
+  const RunConfig moe = sharded(test::mixture(Compute::bf16), RecipeName::mxfp8, Mode::none, block);
   EXPECT_EQ(training(moe, ProcessGroup::dense), "embed 0r 1r head. 1c 0c");
   EXPECT_EQ(training(moe, ProcessGroup::expert), "0r 1r 1c 0c");
 }
 
 TEST(Visits, AnEvaluationOnlyGoesForward) {
   const RunPlan plan =
-      resolve(sharded(test::dense(Compute::bf16), RecipeName::mxfp8, Mode::full, GatherGranularity::unit), 2, 0);
+      resolve(sharded(test::dense(Compute::bf16), RecipeName::mxfp8, Mode::full, GatherGranularity::block), 2, 0);
   EXPECT_EQ(text(plan, plan.usage.evaluation, ProcessGroup::dense), "embed 0r 1r head.");
 }
 
 TEST(Visits, ATiedEmbeddingIsVisitedByTheHead) {
-  RunConfig config = sharded(test::dense(Compute::bf16), RecipeName::bf16, Mode::none, GatherGranularity::unit);
+  RunConfig config = sharded(test::dense(Compute::bf16), RecipeName::bf16, Mode::none, GatherGranularity::block);
   config.model.tied_head = true;
   EXPECT_EQ(training(config), "embed 0 1 final embed final 1 0");
 }

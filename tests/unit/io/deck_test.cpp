@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/config/keys.hpp"
+#include "core/config/retired.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 namespace tessera {
@@ -60,10 +62,9 @@ TEST(Deck, ReadsTheSmallestDeck) {
 TEST(Deck, ReadsEveryKey) {
   const RunConfig config = sound(R"(
 schema_version: 1
-run: {name: all, seed: 18446744073709551615, steps: 200, determinism: off, graph: true, mfu_peak: 1.5,
-      threads: 3, log_every: 50}
+run: {name: all, seed: 18446744073709551615, steps: 200, mfu_peak: 1.5, threads: 3, log_every: 50}
 model:
-  {kind: gpt, layers: 4, hidden: 256, heads: 4, kv_heads: 2, head_dim: 32, ffn: 700, seq_len: 128, norm: rms,
+  {layers: 4, hidden: 256, heads: 4, kv_heads: 2, head_dim: 32, ffn: 700, seq_len: 128, norm: rms,
    norm_eps: 1e-6, qk_norm: true, position: rotary, rope_base: 5.0e5, activation: swiglu, bias: true, qkv_bias: true,
    tied_head: true, vocab: 1000,
    rope_scaling: {factor: 8, low_freq_factor: 2, high_freq_factor: 5, original_seq_len: 8192},
@@ -76,22 +77,24 @@ eval: {every_steps: 50, batches: 3}
 sample: {tokens: 0, prompt: "The \"one\"\n", every_steps: 20}
 precision: {compute: bf16, recipe: mxfp8_2d, primary_weights: bf16, fuse_wgrad: false, quantize_head: false,
             bf16_first: 1, bf16_last: 2}
-gather: {overlap: false, wire: auto, cuts: tile, staging: auto}
-reduce: {overlap: false, bucket_mib: 0.25, order: library}
-optimizer: {matrices: muon, others: adamw, lr: 1e-3, beta1: 0.8, beta2: 0.9, eps: 1e-6, weight_decay: 0, moments: bf16,
+gather: {granularity: auto}
+reduce: {bucket_mib: 0.25, order: library}
+optimizer: {matrices: muon, lr: 1e-3, beta1: 0.8, beta2: 0.9, eps: 1e-6, weight_decay: 0, moments: bf16,
             clip: 2, schedule: wsd, warmup_steps: 5, decay_steps: 20, min_lr: 1.0E-4, max_skips: 2,
             skip_spikes: 4.5,
             muon: {momentum: 0.9, nesterov: false, coefficients: polar_express, scale: rms}}
-comm: {timeout_s: 7, copy_engines: false}
+comm: {timeout_s: 7}
 checkpoint: {dir: out/all, every_steps: 7, keep_last: 3, keep_every: 21, expert_layout: discrete, io: direct,
              mpio_hints: {striping_factor: 8, romio_cb_write: "enable"}, async: false, quantized: true,
              init_from: runs/a, init_missing: [a.weight, b.weight], init_rows: [c.weight],
              init_ignore_extra: true, init_other_tokenizer: true}
 debug: {replica_hash_every: 5, trace: t.jsonl, profile: p.json}
+proof: {gather_overlap: false, wire: auto, cuts: tile, staging: auto, reduce_overlap: false, graph: false,
+        copy_engines: false, share_gpu: true}
 )").config;
-  EXPECT_EQ(config.run, (RunSection{"all", 18446744073709551615u, 200, Determinism::off, true, 1.5, 3, 50}));
+  EXPECT_EQ(config.run, (RunSection{"all", 18446744073709551615u, 200, 1.5, 3, 50}));
   const MoeConfig moe{8, 2, ExpertWeights::discrete, false, 0.5, 0.25};
-  EXPECT_EQ(config.model, (ModelConfig{ModelKind::gpt, 4, 256, 4, 2, 32, 700, 128, Norm::rms, Position::rotary, 5e5,
+  EXPECT_EQ(config.model, (ModelConfig{4, 256, 4, 2, 32, 700, 128, Norm::rms, Position::rotary, 5e5,
                                        Activation::swiglu, true, true, 1000, moe, 1e-6, true, true,
                                        RopeScalingConfig{8, 2, 5, 8192}}));
   EXPECT_EQ(config.recompute, (RecomputeConfig{RecomputeMode::selective,
@@ -103,18 +106,19 @@ debug: {replica_hash_every: 5, trace: t.jsonl, profile: p.json}
   EXPECT_EQ(config.sample, (SampleConfig{0, "The \"one\"\n", 20}));
   EXPECT_EQ(config.precision, (PrecisionConfig{Compute::bf16, RecipeName::mxfp8_2d, PrimaryWeights::bf16, false, false,
                                                1, 2}));
-  EXPECT_EQ(config.gather, (GatherConfig{false, GatherWire::automatic, GatherCuts::tile, GatherStaging::automatic,
-                                        GatherGranularity::automatic}));
-  EXPECT_EQ(config.reduce, (ReduceConfig{false, 0.25, ReduceOrder::library}));
-  EXPECT_EQ(config.optimizer, (OptimizerConfig{MatrixRule::muon, OptimizerRule::adamw, 1e-3, 0.8, 0.9, 1e-6, 0,
+  EXPECT_EQ(config.gather, (GatherConfig{GatherGranularity::automatic}));
+  EXPECT_EQ(config.reduce, (ReduceConfig{0.25, ReduceOrder::library}));
+  EXPECT_EQ(config.optimizer, (OptimizerConfig{MatrixRule::muon, 1e-3, 0.8, 0.9, 1e-6, 0,
                                                Moments::bf16, 2, Schedule::wsd, 5, 20, 1e-4, 2, 4.5,
                                                {0.9, false, MuonCoefficients::polar_express, MuonScale::rms}}));
-  EXPECT_EQ(config.comm, (CommConfig{7, false}));
+  EXPECT_EQ(config.comm, (CommConfig{7}));
   EXPECT_EQ(config.checkpoint, (CheckpointConfig{std::string("out/all"), 7, 3, 21, ExpertLayout::discrete,
                                                  CheckpointIo::direct,
                                                  {{"romio_cb_write", "enable"}, {"striping_factor", "8"}}, false, true,
                                                  "runs/a", {"a.weight", "b.weight"}, {"c.weight"}, true, true}));
   EXPECT_EQ(config.debug, (DebugConfig{5, "t.jsonl", "p.json"}));
+  EXPECT_EQ(config.proof, (ProofConfig{false, GatherWire::automatic, GatherCuts::tile, GatherStaging::automatic, false,
+                                       false, false, true}));
 }
 
 TEST(Deck, KnowsWhoGaveEachValue) {
@@ -266,8 +270,8 @@ TEST(BadDeck, WrongTypes) {
             List{"d.yaml:6:17: eval.batches: 010 is not an integer, allowed 1 to 16777216"});
   EXPECT_EQ(errors_with("sample: {prompt: [a]}"),
             List{"d.yaml:6:18: sample.prompt: a list is not a text, allowed any text"});
-  EXPECT_EQ(errors_with("gather: {overlap: 1}"),
-            List{"d.yaml:6:19: gather.overlap: 1 is not a boolean, allowed true | false"});
+  EXPECT_EQ(errors_with("proof: {gather_overlap: 1}"),
+            List{"d.yaml:6:25: proof.gather_overlap: 1 is not a boolean, allowed true | false"});
   EXPECT_EQ(errors_with("optimizer: {lr: 1e-3x}"),
             List{"d.yaml:6:17: optimizer.lr: 1e-3x is not a number, allowed 0 to 1000"});
   EXPECT_EQ(errors_with("recompute: {mode: selective, modules: mlp}"),
@@ -294,6 +298,44 @@ TEST(BadDeck, WrongTypes) {
   EXPECT_EQ(errors_with("eval: 3"), List{"d.yaml:6:7: eval: 3 is not a section of keys and values"});
 }
 
+TEST(BadDeck, RetiredKeysSayWhatBecameOfThem) {
+  EXPECT_EQ(errors_with("gather: {wire: bf16, granularity: unit}"),
+            (List{"d.yaml:6:10: gather.wire: is proof.wire now, with the same values",
+                  "d.yaml:6:35: gather.granularity: unit is block now, with the same meaning"}));
+  EXPECT_EQ(errors_set("model.kind=gpt"),
+            List{"--set model.kind=gpt: model.kind: is no key any more: gpt was its only value; leave it out"});
+  for (const Retired& old : retired()) {
+    const std::string value(old.value.empty() ? "true" : old.value), key(old.key);
+    EXPECT_EQ(errors_set(key + "=" + value), List{"--set " + key + "=" + value + ": " + key + ": " + refusal_of(old)});
+    if (!old.value.empty()) continue;
+    EXPECT_FALSE(find_key(key)) << key;
+    EXPECT_TRUE(old.now.empty() || find_key(old.now)) << old.now;
+  }
+}
+
+TEST(StoredDeck, GivesRetiredKeysTheirPlaceOfToday) {
+  const std::string now = resolved_text(sound(small, {{"proof.wire", "bf16"},
+                                                      {"proof.gather_overlap", "false"},
+                                                      {"proof.graph", "false"},
+                                                      {"precision.recipe", "nvfp4"},
+                                                      {"sharding", "optimizer"}}));
+  std::string then = now.substr(0, now.find("proof:"));
+  const auto give = [&](const std::string& section, const std::string& line) {
+    const std::size_t at = then.find("\n" + section + ":\n");
+    ASSERT_NE(at, std::string::npos) << section;
+    then.insert(at + section.size() + 3, "  " + line + "\n");
+  };
+  give("gather", "wire: bf16");
+  give("gather", "overlap: false");
+  give("run", "graph: false");
+  give("run", "determinism: repeat");
+  give("model", "kind: gpt");
+  const Deck read = parse_saved_deck(then, "/runs/small/deck.resolved.yaml");
+  EXPECT_EQ(read.config.proof.wire, GatherWire::bf16);
+  EXPECT_FALSE(read.config.proof.gather_overlap || read.config.proof.graph);
+  EXPECT_TRUE(read.config.proof.reduce_overlap);
+}
+
 TEST(BadDeck, MissingValues) {
   EXPECT_EQ(errors_with("eval:"), List{"d.yaml:6:1: eval: has no keys: give it some, or leave it out"});
   EXPECT_EQ(errors_with("sample: {prompt: ~}"),
@@ -301,10 +343,10 @@ TEST(BadDeck, MissingValues) {
   EXPECT_EQ(errors_with("sample: {prompt: , tokens: }"),
             (List{"d.yaml:6:10: sample.prompt: has no value: a text is needed, allowed any text",
                   "d.yaml:6:20: sample.tokens: has no value: an integer is needed, allowed 0 to 1048576"}));
-  EXPECT_EQ(errors_with("eval:\n  every_steps:\n\n\n  batches: 1\ngather:\n\nreduce:\n  overlap: # none\n"),
+  EXPECT_EQ(errors_with("eval:\n  every_steps:\n\n\n  batches: 1\ngather:\n\nproof:\n  reduce_overlap: # none\n"),
             (List{"d.yaml:7:3: eval.every_steps: has no value: an integer is needed, allowed 0 to 1000000000000",
                   "d.yaml:11:1: gather: has no keys: give it some, or leave it out",
-                  "d.yaml:14:3: reduce.overlap: has no value: a boolean is needed, allowed true | false"}));
+                  "d.yaml:14:3: proof.reduce_overlap: has no value: a boolean is needed, allowed true | false"}));
   EXPECT_EQ(errors("schema_version: 1\nrun: {steps: 1}\nmodel: {layers: 1, hidden: 8, heads: 1, seq_len: 8}\n"
                    "data: {files: []}\nbatch: {global: 1}\n"),
             (List{"d.yaml:4:15: data.files: is an empty list: at least one is needed",
