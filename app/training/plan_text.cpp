@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "app/cli/memory.hpp"
-#include "app/training/plan_gathers.hpp"
+#include "app/training/plan_schedule.hpp"
 #include "app/training/summary.hpp"
 #include "core/optim/rule.hpp"
 #include "core/params/planes.hpp"
@@ -192,8 +192,7 @@ nlohmann::ordered_json groups_json(const RunPlan& plan) {
     for (BucketId b : group.buckets) {
       const Bucket& bucket = plan.layout.buckets()[b];
       nlohmann::ordered_json names = nlohmann::ordered_json::array();
-      for (const Placement& p : bucket.members)
-        if (p.member == 0) names.push_back(plan.registry[p.param].name);
+      for (const Placement& p : bucket.parameters()) names.push_back(plan.registry[p.param].name);
       const Way way = way_of(plan, bucket);
       buckets.push_back({{"format", name_of(bucket.key.format)},
                          {"held", held_as(bucket.key.format, way)},
@@ -253,7 +252,7 @@ std::string plan_text(const RunPlan& plan) {
     text += fmt::format("  {:<16} {:<16} {:>12} bytes\n", name_of(cost.collective),
                         cost.group < 0 ? std::string(cost.label) : fmt::format("group {}", cost.group),
                         cost.bytes * cost.count);
-  return text;
+  return text + schedule_text(plan);
 }
 
 std::string plan_json(const RunPlan& plan, const std::optional<GranularityPeaks>& peaks) {
@@ -290,6 +289,7 @@ std::string plan_json(const RunPlan& plan, const std::optional<GranularityPeaks>
                                {"bytes", gather.bytes},
                                {"count", gather.count},
                                {"why", gather.why}});
+  json["schedule"] = schedule_json(plan);
   if (peaks)
     json["granularity"] = {{"used", gathers_modules(plan.config) ? "module" : "block"},
                            {"unit", peaks->unit},

@@ -164,9 +164,9 @@ void resolve_plan(Prepared& run, const Mpi& mpi, Control& control) {
   Problems problems;
   attempt(problems, [&] { run.plan.emplace(resolve(run.deck.config, mpi.size(), mpi.rank())); });
   control.agree(problems);
-  const auto hash = static_cast<std::int64_t>(run.plan->layout.hash() >> 1);
+  const auto hash = static_cast<std::int64_t>(mix64(run.plan->layout.hash() ^ run.plan->schedule.hash()) >> 1);
   if (control.max(hash) != hash)
-    problems.add(Exit::internal, "the ranks planned different layouts: are they the same binary?");
+    problems.add(Exit::internal, "the ranks planned different layouts or schedules: are they the same binary?");
   problems.add(problems_with_memory(mpi, control, *run.plan, run.gpu));
   control.agree(problems);
 }

@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <ranges>
 #include <string>
 #include <vector>
 
@@ -69,6 +70,12 @@ struct Bucket {
   std::vector<std::int64_t> begins;  ///< position of each rank's slice in the bucket
   GatherCuts cuts = GatherCuts::flat;  ///< tile: no slice begins inside a row of the format's blocks
   int ranks() const { return static_cast<int>(counts.size()); }
+  /// The placement of each parameter's first member, ascending.
+  auto parameters() const {
+    return members | std::views::filter([](const Placement& p) { return p.member == 0; });
+  }
+  /// Index of one of `members`.
+  std::size_t index_of(const Placement& member) const { return static_cast<std::size_t>(&member - members.data()); }
   /// Whether each block of the format has one owner.
   bool owns_blocks() const { return key.owner == OwnerKind::whole_matrix || cuts == GatherCuts::tile; }
   /// Elements of a rank's slice, and its begin.

@@ -5,15 +5,13 @@
 #include "core/comm/communicator.hpp"
 #include "core/params/state.hpp"
 #include "core/params/sync_rules.hpp"
+#include "core/params/sync_schedule.hpp"
 #include "core/params/wires/wire.hpp"
 
 namespace tessera {
 
 /// Largest number of reductions in flight, each with a receive slot of its own (double buffering).
 inline constexpr std::size_t receive_slots = 2;
-
-/// Largest number of groups whose bf16 is staged at once in the ring.
-inline constexpr std::size_t ring_slots = 2;
 
 /// One bucket of a group, on this rank.
 struct ParamBucket {

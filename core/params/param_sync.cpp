@@ -27,8 +27,8 @@ ParamSync::ParamSync(Device& device, const ParamRegistry& registry, const ParamL
   place_staging(device, layout, groups_, order_, rules.weights.staging);
   make_wires(masters);
   staging_.reserve(order_.size());
-  for (ParamId param : usage.contributions)
-    contributions_[param].expected += group_of(param).pooled() ? 1 : rules.micro_batches;
+  for (const Contribution& one : usage.contributions)
+    contributions_[one.param].expected += group_of(one.param).pooled() ? 1 : rules.micro_batches;
   restart();
 }
 
@@ -36,7 +36,7 @@ ParamSync::ParamSync(Device& device, const ParamRegistry& registry, const ParamL
 void ParamSync::place_pools(const Usage& usage) {
   std::vector<Visit> all;
   const auto plan = [&](const std::vector<Access>& accesses, std::array<std::vector<Visit>, 2>& visits) {
-    for (const Visit& visit : visits_of(accesses, registry_, layout_, rules_.weights)) {
+    for (const Visit& visit : visits_of(accesses, layout_, rules_.weights)) {
       if (!groups_[visit.group].pooled()) continue;
       visits[static_cast<std::size_t>(groups_[visit.group].processes)].push_back(visit);
       all.push_back(visit);

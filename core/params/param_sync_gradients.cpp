@@ -25,8 +25,7 @@ void ParamSync::restart() {
 void ParamSync::restart(ParamGroup& group) {
   group.unfinished = 0;
   for (const ParamBucket& own : group.buckets)
-    for (const Placement& p : layout_.buckets()[own.id].members) {
-      if (p.member > 0) continue;
+    for (const Placement& p : layout_.buckets()[own.id].parameters()) {
       contributions_[p.param].written = 0;
       group.unfinished += contributions_[p.param].expected > 0 ? 1 : 0;
     }

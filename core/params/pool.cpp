@@ -53,13 +53,13 @@ struct Lifetime {
 };
 
 std::vector<Lifetime> lifetimes(const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups,
-                                ProcessGroup processes, std::span<const ParamId> contributions) {
+                                ProcessGroup processes, std::span<const Contribution> contributions) {
   std::vector<Lifetime> all;
   for (ParamGroup& group : groups) {
     if (!group.pooled() || group.processes != processes) continue;
     Lifetime& life = all.emplace_back(Lifetime{&group});
     for (std::size_t i = 0; i < contributions.size(); ++i) {
-      if (layout.group_of(contributions[i]) != group.id) continue;
+      if (layout.group_of(contributions[i].param) != group.id) continue;
       life.last = static_cast<std::int64_t>(i);
       life.first = std::min(life.first, life.last);
     }
@@ -107,7 +107,7 @@ void place_weights(Device& device, const ParamRegistry& registry, const ParamLay
 }
 
 void place_gradients(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups,
-                     std::span<const ParamId> contributions) {
+                     std::span<const Contribution> contributions) {
   for (ProcessGroup processes : process_groups) {
     const std::vector<Lifetime> all = lifetimes(layout, groups, processes, contributions);
     for (int slot = 0, slots = deal_slots(all); slot < slots; ++slot) {

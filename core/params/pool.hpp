@@ -18,6 +18,6 @@ void place_weights(Device& device, const ParamRegistry& registry, const ParamLay
 /// is two, and a third for gradients that live long (a tied embedding's, from head to embedding). `contributions` are
 /// those of a micro-batch, in order.
 void place_gradients(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups,
-                     std::span<const ParamId> contributions);
+                     std::span<const Contribution> contributions);
 
 }  // namespace tessera

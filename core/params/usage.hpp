@@ -1,5 +1,4 @@
 #pragma once
-#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -10,6 +9,7 @@ namespace tessera {
 
 /// The half of a micro-batch in which a weight is used. Recomputation of a forward belongs to backward.
 enum class Half : std::uint8_t { forward, backward };
+constexpr const char* name_of(Half half) { return half == Half::forward ? "forward" : "backward"; }
 
 /// One call of WeightSource::operand().
 struct Access {
@@ -19,15 +19,18 @@ struct Access {
   bool operator==(const Access&) const = default;
 };
 
-/// A model's use of its parameters, recorded by a dry pass. From it follow: the order of prefetch (first accesses), the
-/// visits of full sharding (all accesses), and the end of a group's gradient accumulation (contributions).
-struct Usage {
-  std::vector<Access> training;    ///< of one micro-batch, in order
-  std::vector<Access> evaluation;  ///< of one micro-batch, in order
-  std::vector<ParamId> contributions;  ///< to gradients, in one micro-batch, in order
+/// One contribution to a gradient.
+struct Contribution {
+  ParamId param;
+  int accesses = 0;  ///< number of accesses of its micro-batch that come before it
+  bool operator==(const Contribution&) const = default;
+};
 
-  /// Number of contributions of one micro-batch to a parameter's gradient.
-  int writes(ParamId param) const { return static_cast<int>(std::ranges::count(contributions, param)); }
+/// A model's use of its parameters, recorded by a dry pass. The schedule of all-gathers and reductions follows from it.
+struct Usage {
+  std::vector<Access> training;             ///< of one micro-batch, in order
+  std::vector<Access> evaluation;           ///< of one micro-batch, in order
+  std::vector<Contribution> contributions;  ///< to gradients, in one micro-batch, in order
 };
 
 }  // namespace tessera

@@ -1,29 +1,9 @@
 #pragma once
 #include <span>
-#include <vector>
 
-#include "core/params/planes.hpp"
-#include "core/params/usage.hpp"
+#include "core/params/sync_schedule.hpp"
 
 namespace tessera {
-
-/// One stay of a group's weights in a slot of the pool (full sharding): all-gathered before the first access, released
-/// after the last.
-struct Visit {
-  GroupId group;
-  Sides sides = Sides::none;  ///< copies of codes to gather; values travel with each visit
-  Half half = Half::forward;  ///< half of the micro-batch in which its first access is
-  bool operator==(const Visit&) const = default;
-
-  /// Whether an access to `asked` that needs `needed` can use this visit's weights.
-  bool serves(GroupId asked, Sides needed) const { return group == asked && contains(sides, needed); }
-};
-
-/// The visits of one pass over a micro-batch, ordered by their first accesses. A maximal run of accesses to one module
-/// or block (BucketGroup::unit) is one visit of each group in it; two visits if the copies travel apart and all
-/// accesses to one copy come before all to the other. A pure function; the same on all ranks.
-std::vector<Visit> visits_of(std::span<const Access> accesses, const ParamRegistry& registry, const ParamLayout& layout,
-                             const WeightRules& rules);
 
 /// Position of a pass in the visits of one process group. Slots alternate and begin anew with each step, so that a
 /// replayed step meets the same addresses. A visit whose weights the visit before holds already (a block's experts at

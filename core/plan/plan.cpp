@@ -103,6 +103,15 @@ void run_dry(RunPlan& plan) {
   plan.sizes.workspaces = dry.device.compute().workspaces();
 }
 
+/// Makes the schedule of weights and gradients from the recorded usage.
+void make_schedule(RunPlan& plan) {
+  plan.schedule = schedule_of(plan.sync_inputs());
+  Problems problems;
+  for (const std::string& fault : check(plan.schedule, plan.sync_inputs()))
+    problems.add(Exit::internal, "the schedule of weights and gradients: " + fault);
+  problems.raise();
+}
+
 /// Appends a line to the budget, or counts one more of an equal operation that belongs to no bucket group.
 void add_cost(std::vector<CollectiveCost>& costs, const Record& record) {
   const auto same = std::ranges::find_if(costs, [&](const CollectiveCost& cost) {
@@ -285,6 +294,7 @@ RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
            std::move(layout),
            {},
            sync,
+           {},
            config.optimizer,
            sizes},
           config};
@@ -327,6 +337,7 @@ void decode_dry(RunPlan& plan) {
 RunPlan resolve(const RunConfig& config, int ranks, int rank) {
   RunPlan plan = laid_out(config, ranks, rank);
   run_dry(plan);
+  make_schedule(plan);
   measure(plan);
   return plan;
 }
@@ -336,6 +347,7 @@ RunPlan resolve_decoding(const RunConfig& config, int ranks, int rank, std::int6
   plan.sync.micro_batches = 0;
   plan.sizes.length = capacity;
   decode_dry(plan);
+  make_schedule(plan);
   Device device(Device::Kind::measuring);
   Mesh mesh = planning_mesh(plan.ranks);
   Decoder(device, plan, mesh).initialise([](StateDict&) {});

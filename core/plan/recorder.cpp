@@ -30,7 +30,7 @@ Gradient UsageRecorder::slot(ParamId param) {
 }
 
 void UsageRecorder::written(Stream&, ParamId param) {
-  contributions_.push_back(param);
+  contributions_.push_back({param, static_cast<int>(accesses_.size())});
   ++written_[param];
 }
 

@@ -23,14 +23,14 @@ class UsageRecorder final : public WeightSource, public GradientSink {
   /// All accesses since the last call.
   std::vector<Access> take_accesses();
   /// All contributions to gradients since the last call.
-  std::vector<ParamId> take_contributions() { return std::exchange(contributions_, {}); }
+  std::vector<Contribution> take_contributions() { return std::exchange(contributions_, {}); }
 
  private:
   const ParamRegistry& registry_;
   WeightRules rules_;
   Half half_ = Half::forward;
   std::vector<Access> accesses_;
-  std::vector<ParamId> contributions_;
+  std::vector<Contribution> contributions_;
   IndexedBy<ParamId, int> written_;  ///< number of contributions
 };
 

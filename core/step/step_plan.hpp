@@ -6,7 +6,7 @@
 #include "core/layout/layout.hpp"
 #include "core/model/gpt.hpp"
 #include "core/params/sync_rules.hpp"
-#include "core/params/usage.hpp"
+#include "core/params/sync_schedule.hpp"
 
 namespace tessera {
 
@@ -30,6 +30,9 @@ struct StepPlan {
   ParamLayout layout;
   Usage usage;
   SyncRules sync;
+  SyncSchedule schedule;  ///< follows from the fields above
+
+  SyncInputs sync_inputs() const { return {usage, registry, layout, ranks, sync}; }
   OptimizerConfig optimizer;
   StepSizes sizes;
 };

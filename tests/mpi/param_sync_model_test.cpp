@@ -145,7 +145,7 @@ Usage usage_of(const ParamRegistry& registry) {
   for (int p : {0, 4, 1, 2}) usage.training.push_back({{p}});
   usage.evaluation.push_back({{5}});
   for (int p = 0; p < registry.size(); ++p)
-    if (registry[{p}].name != "unused") usage.contributions.push_back({p});
+    if (registry[{p}].name != "unused") usage.contributions.push_back({{p}, 0});
   return usage;
 }
 
@@ -172,7 +172,10 @@ class Walk {
     });
     model_.weights = IndexedBy<GroupId, WeightState>(layout_.groups().size(), WeightState::stale);
     model_.gradients = IndexedBy<GroupId, GradientState>(layout_.groups().size(), GradientState::empty);
-    for (int p = 0; p < registry_.size(); ++p) model_.expected.add(usage_.writes({p}) * contributions);
+    for (int p = 0; p < registry_.size(); ++p) {
+      const auto writes = std::ranges::count(usage_.contributions, ParamId{p}, &Contribution::param);
+      model_.expected.add(static_cast<int>(writes) * contributions);
+    }
     for (const BucketGroup& group : layout_.groups())
       model_.stages.add(std::ranges::count_if(group.buckets, [&](BucketId b) {
         return way_of(layout_.buckets()[b].key.format, rules.weights) == Way::source;

@@ -52,7 +52,7 @@ Usage usage_of(const ParamRegistry& registry) {
     const bool used = registry[{p}].name != "unused";
     if (!used) continue;
     usage.training.push_back({{p}});
-    usage.contributions.push_back({p});
+    usage.contributions.push_back({{p}, 0});
   }
   return usage;
 }
@@ -89,7 +89,7 @@ struct Bench {
     Accumulating sum = sync.accumulate();
     for (int m = 0; m < rules.micro_batches; ++m)
       for (int p = registry.size() - 1; p >= 0; --p) {
-        if (usage.writes({p}) == 0) continue;
+        if (std::ranges::count(usage.contributions, ParamId{p}, &Contribution::param) == 0) continue;
         const Gradient slot = sum.slot({p});
         for (int e = 0; e < slot.members; ++e) add(slot.member(e), m, p, e);
         sum.written(stream, {p});

@@ -89,7 +89,7 @@ Usage usage_of(const ParamRegistry& registry) {
   Usage usage;
   for (int p : {0, 4, 1, 2, 5, 6}) usage.training.push_back({{p}});
   for (int p = 0; p < registry.size(); ++p)
-    if (registry[{p}].name != "unused") usage.contributions.push_back({p});
+    if (registry[{p}].name != "unused") usage.contributions.push_back({{p}, 0});
   return usage;
 }
 
@@ -344,7 +344,7 @@ TEST(Wires, LaunchesDoNotDependOnHowManyWeightsOrExpertsThereAre) {
     const auto launches = [&](int count, int experts) {
       ParamRegistry registry = many_parameters(one.format, count, experts);
       Usage usage;
-      for (int p = 0; p < registry.size(); ++p) usage.contributions.push_back({p});
+      for (int p = 0; p < registry.size(); ++p) usage.contributions.push_back({{p}, 0});
       Device device;
       const ParamLayout layout = ParamLayout::build(registry, layout_of(one, 1 << 24));
       Mesh mesh = mpi().mesh(device, mpi().ranks(), std::chrono::seconds(300));

@@ -85,7 +85,7 @@ class CastWire final : public CodedWire {
       for (const WireBucket& own : buckets) {
         const Bucket& bucket = context_.layout.buckets()[own.id];
         const std::size_t first = matrix;
-        for (const Placement& p : bucket.members) matrix += p.member == 0 ? 1 : 0;
+        matrix += static_cast<std::size_t>(std::ranges::distance(bucket.parameters()));
         if (bucket.key.processes != processes) continue;
         if (!bucket.owns_blocks()) blocks.add(table.first_block(first), table.first_block(matrix));
         if (bucket.key.owner == OwnerKind::element_sharded)

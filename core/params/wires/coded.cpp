@@ -25,32 +25,29 @@ CodedWire::CodedWire(const WireContext& context, std::span<const WireBucket> buc
 }
 
 void CodedWire::add_operands(const WireBucket& own, std::size_t place) {
-  const std::vector<Placement>& members = context_.layout.buckets()[own.id].members;
-  for (std::size_t i = 0; i < members.size(); ++i) {
-    const ParamId param = members[i].param;
-    if (members[i].member > 0) continue;
+  const Bucket& bucket = context_.layout.buckets()[own.id];
+  for (const Placement& p : bucket.parameters())
     for (const Side side : {Side::rowwise, Side::columnwise}) {
-      const Copy copy = copy_of(own.places[place], format_, side, i, 1);
-      operands_[place][param][static_cast<std::size_t>(side)] =
-          coded_operand(format_, context_.registry[param], side, context_.layout.member_stride(param), copy.data.data,
-                        copy.scales.data, copy.amax.data);
+      const Copy copy = copy_of(own.places[place], format_, side, bucket.index_of(p), 1);
+      operands_[place][p.param][static_cast<std::size_t>(side)] =
+          coded_operand(format_, context_.registry[p.param], side, context_.layout.member_stride(p.param),
+                        copy.data.data, copy.scales.data, copy.amax.data);
     }
-  }
 }
 
 std::vector<QuantizedMatrix> CodedWire::matrices_of(const WireBucket& own, const Planes& planes,
                                                     const StoredArray& block_scales) const {
   std::vector<QuantizedMatrix> matrices;
-  const std::vector<Placement>& members = context_.layout.buckets()[own.id].members;
-  for (std::size_t i = 0; i < members.size(); ++i) {
-    if (members[i].member > 0) continue;
-    const ParamSpec& spec = context_.registry[members[i].param];
+  const Bucket& bucket = context_.layout.buckets()[own.id];
+  for (const Placement& p : bucket.parameters()) {
+    const ParamSpec& spec = context_.registry[p.param];
+    const std::size_t i = bucket.index_of(p);
     const auto count = static_cast<std::size_t>(spec.members);
     QuantizedMatrix matrix;
     matrix.name = spec.name;
     matrix.matrix = {spec.member[0], spec.member[1]};
     matrix.members = spec.members;
-    matrix.member_stride = context_.layout.member_stride(members[i].param);
+    matrix.member_stride = context_.layout.member_stride(p.param);
     matrix.values = {nullptr, DType::f32, Shape{0}};
     matrix.rowwise = copy_of(planes, format_, Side::rowwise, i, count);
     matrix.columnwise = copy_of(planes, format_, Side::columnwise, i, count);
@@ -66,8 +63,7 @@ std::vector<QuantizedMatrix> CodedWire::owned_matrices_of(const WireBucket& own,
   const Bucket& bucket = context_.layout.buckets()[own.id];
   const std::int64_t slice = bucket.slice_begin(context_.ranks), end = slice + bucket.slice(context_.ranks);
   auto matrix = matrices.begin();
-  for (const Placement& p : bucket.members) {
-    if (p.member > 0) continue;
+  for (const Placement& p : bucket.parameters()) {
     const std::int64_t elements = positions_of(*matrix), offset = p.offset.value;
     const std::int64_t first = std::clamp<std::int64_t>(slice - offset, 0, elements);
     const std::int64_t last = std::clamp<std::int64_t>(end - offset, 0, elements);

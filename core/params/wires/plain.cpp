@@ -50,11 +50,10 @@ class PlainWire final : public Wire {
 
   static void add_operands(const WireContext& context, const Bucket& bucket, const StoredArray& whole,
                            IndexedBy<ParamId, Operand>& operands) {
-    for (std::size_t i = 0; i < bucket.members.size(); ++i) {
-      const Placement& p = bucket.members[i];
-      if (p.member > 0) continue;
+    for (const Placement& p : bucket.parameters()) {
       const ParamSpec& spec = context.registry[p.param];
-      operands[p.param] = {whole.of(i, 1).view(spec.member), spec.members, context.layout.member_stride(p.param)};
+      operands[p.param] = {whole.of(bucket.index_of(p), 1).view(spec.member), spec.members,
+                           context.layout.member_stride(p.param)};
     }
   }
 

@@ -17,8 +17,7 @@ class SourceWire final : public CodedWire {
       travels(own, own.staged, {bucket.counts, bucket.begins});
       std::vector<QuantizedMatrix> whole = matrices_of(own, own.places.front());
       auto matrix = whole.begin();
-      for (const Placement& p : bucket.members) {
-        if (p.member > 0) continue;
+      for (const Placement& p : bucket.parameters()) {
         matrix->values = own.staged.flat(p.offset.value, positions_of(*matrix));
         matrices[own.group].push_back(std::move(*matrix++));
       }

@@ -241,7 +241,7 @@ class SteppedTest : public OptimizersTest {
     Usage usage;
     for (int p = 0; p < registry.size(); ++p) {
       usage.training.push_back({{p}, Side::rowwise, Half::forward});
-      usage.contributions.push_back({p});
+      usage.contributions.push_back({{p}, 0});
     }
     return usage;
   }

@@ -40,7 +40,8 @@ TEST(Usage, ListsEveryAccessOfForwardBackwardAndEvaluation) {
     EXPECT_TRUE(reads(plan.usage.evaluation, param, Side::rowwise)) << plan.registry[param].name;
     EXPECT_EQ(reads(backward, param, Side::columnwise), role == Role::matrix || role == Role::head)
         << plan.registry[param].name;
-    EXPECT_EQ(plan.usage.writes(param), 1) << plan.registry[param].name;
+    EXPECT_EQ(std::ranges::count(plan.usage.contributions, param, &Contribution::param), 1)
+        << plan.registry[param].name;
   }
   EXPECT_TRUE(std::equal(forward.begin(), forward.begin() + 5, plan.usage.evaluation.begin()));
   // Forward begins with the embedding; backward ends with the first block.

@@ -31,7 +31,7 @@ RunConfig sharded(RunConfig config, RecipeName recipe, Mode mode, GatherGranular
 /// Visits as text, "0 1r 1c": the block (or first parameter of a module outside of blocks), and the sides of its codes.
 std::string text(const RunPlan& plan, const std::vector<Access>& accesses, ProcessGroup processes) {
   std::string all;
-  for (const Visit& visit : visits_of(accesses, plan.registry, plan.layout, plan.sync.weights)) {
+  for (const Visit& visit : visits_of(accesses, plan.layout, plan.sync.weights)) {
     const BucketGroup& group = plan.layout.groups()[visit.group];
     if (group.processes != processes) continue;
     const ParamSpec& first = plan.registry[plan.layout.buckets()[group.buckets.front()].members.front().param];
@@ -86,8 +86,15 @@ TEST(Visits, ATiedEmbeddingIsVisitedByTheHead) {
   EXPECT_EQ(training(config), "embed 0 1 final embed final 1 0");
 }
 
+Visit visit_to(int group, Sides sides = Sides::none) {
+  Visit visit;
+  visit.group = {group};
+  visit.sides = sides;
+  return visit;
+}
+
 TEST(Walk, SlotsAlternateThroughAllPasses) {
-  const std::vector<Visit> visits{{{4}}, {{5}}, {{6}}};
+  const std::vector<Visit> visits{visit_to(4), visit_to(5), visit_to(6)};
   Walk walk(visits, 2);
   EXPECT_EQ(walk.current(), nullptr);
   for (int number = 0; number < 6; ++number) {
@@ -102,7 +109,7 @@ TEST(Walk, SlotsAlternateThroughAllPasses) {
 }
 
 TEST(Walk, StaysWhereTheNextVisitIsServed) {
-  const std::vector<Visit> visits{{{4}}, {{5}}, {{5}}, {{4}}};
+  const std::vector<Visit> visits{visit_to(4), visit_to(5), visit_to(5), visit_to(4)};
   Walk walk(visits, 2);
   std::vector<int> groups;
   for (int slot = 0; walk.next(); slot = 1 - slot) {
@@ -112,7 +119,7 @@ TEST(Walk, StaysWhereTheNextVisitIsServed) {
     groups.push_back(walk.current()->group.value);
   }
   EXPECT_EQ(groups, (std::vector{4, 5, 4, 5, 4}));
-  const std::vector<Visit> apart{{{5}, Sides::rowwise}, {{5}, Sides::columnwise}};
+  const std::vector<Visit> apart{visit_to(5, Sides::rowwise), visit_to(5, Sides::columnwise)};
   Walk copies(apart, 1);
   copies.advance();
   ASSERT_NE(copies.next(), nullptr);

@@ -1,4 +1,5 @@
 #pragma once
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -19,5 +20,10 @@ struct PlannedGather {
 /// The all-gathers of a step: one for each group; under full sharding one for each visit of a micro-batch, with its
 /// count, first those of the dense process group, then those of the experts'. Pure.
 std::vector<PlannedGather> gathers_of(const RunPlan& plan);
+
+/// SyncSchedule as text, a line for each pool, visit and reduction; of a step's micro-batches the first two. Pure.
+std::string schedule_text(const RunPlan& plan);
+/// The whole of it: {pools, resident, training, evaluation, inspection, gradient_slots, reductions, amaxes}. Pure.
+nlohmann::ordered_json schedule_json(const RunPlan& plan);
 
 }  // namespace tessera

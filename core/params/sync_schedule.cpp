@@ -1,0 +1,338 @@
+#include "core/params/sync_schedule.hpp"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+
+#include "core/params/writes.hpp"
+#include "kernels/digest/digest.hpp"
+#include "kernels/formats/registry.hpp"
+
+namespace tessera {
+namespace {
+
+/// An access, its group and the copies that it needs.
+struct Need {
+  const Access* access;
+  int number;  ///< of the access in its pass
+  GroupId group;
+  Sides sides;
+};
+
+/// The accesses of a run to one group, in order.
+std::vector<Need> needs_of(std::span<const Need> run, GroupId group) {
+  std::vector<Need> own;
+  std::ranges::copy_if(run, std::back_inserter(own), [&](const Need& need) { return need.group == group; });
+  return own;
+}
+
+/// Where to divide a group's accesses into two visits: the first access to a second copy, if all accesses to the first
+/// copy come before it; else the end.
+std::vector<Need>::const_iterator parting(const std::vector<Need>& needs) {
+  const auto differ = [](const Need& need, Sides sides) { return need.sides != Sides::none && need.sides != sides; };
+  const auto first = std::ranges::find_if(needs, [](const Need& need) { return need.sides != Sides::none; });
+  if (first == needs.end()) return needs.end();
+  const auto second = std::find_if(first, needs.end(), [&](const Need& need) { return differ(need, first->sides); });
+  const bool again = std::any_of(second, needs.end(), [&](const Need& need) { return need.sides == first->sides; });
+  return again ? needs.end() : second;
+}
+
+/// A visit without a slot.
+Visit visit_to(GroupId group, Sides sides, const Access& first = {}, int access = 0) {
+  Visit visit;
+  visit.group = group;
+  visit.sides = sides;
+  visit.access = access;
+  visit.half = first.half;
+  return visit;
+}
+
+Visit visit_of(std::span<const Need> needs) {
+  Visit visit = visit_to(needs.front().group, Sides::none, *needs.front().access, needs.front().number);
+  for (const Need& need : needs) visit.sides = visit.sides | need.sides;
+  return visit;
+}
+
+/// The visits of one run of accesses.
+void add_run(std::span<const Need> run, std::vector<Visit>& visits) {
+  std::vector<GroupId> groups;
+  for (const Need& need : run)
+    if (std::ranges::find(groups, need.group) == groups.end()) groups.push_back(need.group);
+  const std::ptrdiff_t before = std::ssize(visits);
+  for (GroupId group : groups) {
+    const std::vector<Need> needs = needs_of(run, group);
+    const auto cut = parting(needs) - needs.begin();
+    const std::span<const Need> all(needs), first = all.first(static_cast<std::size_t>(cut)),
+                                            then = all.subspan(static_cast<std::size_t>(cut));
+    for (std::span<const Need> part : {first, then})
+      if (!part.empty()) visits.push_back(visit_of(part));
+  }
+  std::ranges::sort(visits.begin() + before, visits.end(), {}, &Visit::access);
+}
+
+void make_pools(const SyncInputs& of, SyncSchedule& schedule) {
+  std::array<PoolId, process_groups.size()> shared;
+  for (const BucketGroup& group : of.layout.groups()) {
+    const bool alone = of.ranks.of(group.processes).size == 1;  // one rank alone holds all
+    PoolId& pool = shared[static_cast<std::size_t>(group.processes)];
+    if (of.rules.weights.sharding == Sharding::optimizer || alone)
+      pool = schedule.pools.add({group.processes, Residency::resident, 1});
+    else if (pool == PoolId{})
+      pool = schedule.pools.add({group.processes, Residency::transient, weight_slots});
+    schedule.pool_of.add(pool);
+  }
+}
+
+/// Every group once, as a visit without a slot, by first use in training, then in evaluations; groups that nothing uses
+/// come last.
+std::vector<Visit> by_first_use(const SyncInputs& of) {
+  std::vector<Visit> order;
+  const auto append = [&](Visit visit) {
+    if (std::ranges::find(order, visit.group, &Visit::group) == order.end()) order.push_back(visit);
+  };
+  for (const std::vector<Access>* accesses : {&of.usage.training, &of.usage.evaluation})
+    for (std::size_t i = 0; i < accesses->size(); ++i) {
+      const Access& access = (*accesses)[i];
+      append(visit_to(of.layout.group_of(access.param), Sides::both, access, static_cast<int>(i)));
+    }
+  for (GroupId group : of.layout.groups().ids()) append(visit_to(group, Sides::both));
+  return order;
+}
+
+/// Whether bf16 of a group is staged for the all-gather.
+bool ships_source(const SyncInputs& of, GroupId group) {
+  return std::ranges::any_of(of.layout.groups()[group].buckets, [&](BucketId b) {
+    return way_of(of.layout.buckets()[b].key.format, of.rules.weights) == Way::source;
+  });
+}
+
+Visits resident_visits(const SyncInputs& of, const SyncSchedule& schedule, const std::vector<Visit>& order) {
+  Visits visits;
+  std::array<bool, ring_slots> taken{};
+  for (Visit visit : order) {
+    if (!schedule.resides(visit.group)) continue;
+    visit.pool = schedule.pool_of[visit.group];
+    bool& slot = taken[static_cast<std::size_t>(visits.size() % ring_slots)];
+    if (of.rules.weights.staging == GatherStaging::ring && ships_source(of, visit.group))
+      visit.staged = std::exchange(slot, true) ? StagedAt::gather : StagedAt::publication;
+    visits.add(visit);
+  }
+  if (of.rules.gather == Overlap::on)
+    for (int i = 1; i < visits.size(); ++i) visits[{i - 1}].prefetch = {i};
+  return visits;
+}
+
+Visits transient_visits(const SyncInputs& of, const SyncSchedule& schedule, std::span<const Access> accesses,
+                        int passes) {
+  const std::vector<Visit> pass = visits_of(accesses, of.layout, of.rules.weights);
+  Visits visits;
+  IndexedBy<PoolId, VisitId> last(schedule.pools.size());
+  for (int m = 0; m < passes; ++m)
+    for (Visit visit : pass) {
+      if (schedule.resides(visit.group)) continue;
+      visit.pool = schedule.pool_of[visit.group];
+      visit.micro_batch = m;
+      VisitId& before = last[visit.pool];
+      const VisitId id{visits.size()};
+      if (before != VisitId{}) {
+        Visit& open = visits[before];
+        if (open.serves(visit.group, visit.sides)) continue;  // its weights stay in their slot
+        open.next = id;
+        if (of.rules.gather == Overlap::on) open.prefetch = id;
+        visit.slot = (open.slot + 1) % schedule.pools[visit.pool].slots;
+      }
+      before = visits.add(visit);
+    }
+  return visits;
+}
+
+/// Whether a group has two payloads, neither of which gives the other.
+bool has_two_payloads(const SyncInputs& of, GroupId group) {
+  return std::ranges::any_of(of.layout.groups()[group].buckets, [&](BucketId b) {
+    const WeightFormat& format = of.layout.buckets()[b].key.format;
+    return payload_of(format, way_of(format, of.rules.weights), Side::columnwise) == Sides::columnwise;
+  });
+}
+
+Visits inspection_visits(const SyncInputs& of, const SyncSchedule& schedule, const std::vector<Visit>& order) {
+  Visits visits;
+  IndexedBy<PoolId, VisitId> last(schedule.pools.size());
+  const auto add = [&](GroupId group, Sides sides) {
+    Visit visit = visit_to(group, sides);
+    visit.pool = schedule.pool_of[group];
+    VisitId& before = last[visit.pool];
+    const VisitId id = visits.add(visit);
+    if (before != VisitId{}) visits[before].next = id;
+    before = id;
+  };
+  for (const Visit& one : order) {
+    add(one.group, schedule.resides(one.group) ? Sides::both : Sides::rowwise);
+    if (!schedule.resides(one.group) && has_two_payloads(of, one.group)) add(one.group, Sides::columnwise);
+  }
+  return visits;
+}
+
+std::int64_t elements_of(const ParamLayout& layout, GroupId group) {
+  std::int64_t sum = 0;
+  for (BucketId b : layout.groups()[group].buckets) sum += layout.buckets()[b].size.value;
+  return sum;
+}
+
+/// Numbers of a micro-batch's first and last contribution to a group's gradients.
+struct Lifetime {
+  GroupId group;
+  std::int64_t first = std::numeric_limits<std::int64_t>::max(), last = -1;
+};
+
+/// Lifetimes of a pool's groups, by first contribution.
+std::vector<Lifetime> lifetimes(const SyncInputs& of, const SyncSchedule& schedule, PoolId pool) {
+  std::vector<Lifetime> all;
+  for (GroupId group : of.layout.groups().ids()) {
+    if (schedule.pool_of[group] != pool) continue;
+    Lifetime& life = all.emplace_back(Lifetime{group});
+    for (std::size_t i = 0; i < of.usage.contributions.size(); ++i) {
+      if (of.layout.group_of(of.usage.contributions[i].param) != group) continue;
+      life.last = static_cast<std::int64_t>(i);
+      life.first = std::min(life.first, life.last);
+    }
+  }
+  std::ranges::stable_sort(all, {}, &Lifetime::first);
+  return all;
+}
+
+/// Deals gradient slots; returns the slot of each group. A transient slot is free for a group if its last contribution
+/// comes before the first one of the group's predecessor: it is reduced while the predecessor accumulates.
+IndexedBy<GroupId, int> deal_gradient_slots(const SyncInputs& of, SyncSchedule& schedule) {
+  IndexedBy<GroupId, int> slot_of(of.layout.groups().size(), -1);
+  for (PoolId pool : schedule.pools.ids()) {
+    std::vector<std::int64_t> last;  // of each slot of this pool: number of its last contribution
+    const std::size_t base = schedule.gradient_slots.size();
+    std::int64_t before = -1;
+    for (const Lifetime& life : lifetimes(of, schedule, pool)) {
+      const auto free = std::ranges::find_if(last, [&](std::int64_t contribution) { return contribution < before; });
+      const auto index = static_cast<std::size_t>(free - last.begin());
+      if (free == last.end()) {
+        last.push_back(life.last);
+        schedule.gradient_slots.push_back({schedule.pools[pool].residency, 0});
+      } else {
+        *free = life.last;
+      }
+      before = life.first;
+      GradientSlot& slot = schedule.gradient_slots[base + index];
+      slot.elements = std::max(slot.elements, elements_of(of.layout, life.group));
+      slot_of[life.group] = static_cast<int>(base + index);
+    }
+  }
+  return slot_of;
+}
+
+void add_reductions(const SyncInputs& of, SyncSchedule& schedule) {
+  const IndexedBy<GroupId, int> slot_of = deal_gradient_slots(of, schedule);
+  IndexedBy<GroupId, int> rounds(slot_of.size(), 0);
+  const auto add = [&](GroupId group, int micro_batches, BeginAt begin) {
+    Reduction one{group, rounds[group]++, micro_batches, slot_of[group], SumInto::assign, begin, {}};
+    if (one.round > 0) one.sum = SumInto::add;
+    const auto visit = std::ranges::find(schedule.resident, group, &Visit::group);
+    if (of.rules.weights.staging != GatherStaging::ring && ships_source(of, group) && visit != schedule.resident.end())
+      one.after = {static_cast<int>(visit - schedule.resident.begin())};
+    schedule.reductions.push_back(one);
+  };
+  Writes writes(schedule.contributions, of.layout);
+  const auto expected = [&](GroupId group) { return schedule.resides(group) ? of.rules.micro_batches : 1; };
+  for (GroupId group : slot_of.ids()) writes.begin_round(group, expected(group));
+  for (int m = 0; m < of.rules.micro_batches; ++m)
+    for (const Contribution& one : of.usage.contributions) {
+      const GroupId group = of.layout.group_of(one.param);
+      if (!writes.completes(one.param)) continue;
+      if (schedule.resides(group) && of.rules.reduce == Overlap::off) continue;
+      add(group, expected(group), BeginAt::last_write);
+      writes.begin_round(group, expected(group));
+    }
+  for (GroupId group : slot_of.ids())
+    if (rounds[group] == 0) add(group, writes.written(group) ? expected(group) : 0, BeginAt::end_of_step);
+}
+
+/// Whether the ranks that share a bucket agree on amaxes before they quantize their shards of it.
+bool needs_amaxes(const SyncInputs& of, const SyncSchedule& schedule, GroupId group, const Bucket& bucket) {
+  if (way_of(bucket.key.format, of.rules.weights) != Way::codes) return false;
+  const auto traits = traits_of(*bucket.key.format.codes);
+  if (!schedule.resides(group)) return traits.tensor_amax;
+  if (traits.columnwise == formats::Columnwise::requantized) return false;
+  return !bucket.owns_blocks() || (traits.tensor_amax && bucket.key.owner == OwnerKind::element_sharded);
+}
+
+void add_amaxes(const SyncInputs& of, SyncSchedule& schedule) {
+  for (ProcessGroup processes : process_groups) {
+    if (of.ranks.of(processes).size == 1) continue;
+    const auto agrees = [&](GroupId group) {
+      const BucketGroup& own = of.layout.groups()[group];
+      return own.processes == processes && std::ranges::any_of(own.buckets, [&](BucketId b) {
+               return needs_amaxes(of, schedule, group, of.layout.buckets()[b]);
+             });
+    };
+    bool any = false;
+    for (GroupId group : of.layout.groups().ids()) any |= agrees(group);
+    if (any) schedule.amaxes.push_back(processes);
+  }
+}
+
+}  // namespace
+
+Sides payload_of(const Access& access, const ParamLayout& layout, const WeightRules& rules) {
+  const WeightFormat& format = layout.buckets()[layout.place(access.param).bucket].key.format;
+  return payload_of(format, way_of(format, rules), access.side);
+}
+
+std::vector<Visit> visits_of(std::span<const Access> accesses, const ParamLayout& layout, const WeightRules& rules) {
+  std::vector<Need> all;
+  for (std::size_t i = 0; i < accesses.size(); ++i)
+    all.push_back({&accesses[i], static_cast<int>(i), layout.group_of(accesses[i].param),
+                   payload_of(accesses[i], layout, rules)});
+  const auto unit = [&](const Need& need) { return layout.groups()[need.group].unit; };
+  std::vector<Visit> visits;
+  for (std::span<const Need> rest(all); !rest.empty();) {
+    const auto end = std::ranges::find_if(rest, [&](const Need& need) { return unit(need) != unit(rest.front()); });
+    const auto length = static_cast<std::size_t>(end - rest.begin());
+    add_run(rest.first(length), visits);
+    rest = rest.subspan(length);
+  }
+  return visits;
+}
+
+SyncSchedule schedule_of(const SyncInputs& of) {
+  SyncSchedule schedule;
+  make_pools(of, schedule);
+  const std::vector<Visit> order = by_first_use(of);
+  schedule.resident = resident_visits(of, schedule, order);
+  schedule.training = transient_visits(of, schedule, of.usage.training, of.rules.micro_batches);
+  schedule.evaluation = transient_visits(of, schedule, of.usage.evaluation, 1);
+  schedule.inspection = inspection_visits(of, schedule, order);
+  schedule.contributions = IndexedBy<ParamId, int>(of.registry.size(), 0);
+  for (const Contribution& one : of.usage.contributions) ++schedule.contributions[one.param];
+  if (of.rules.micro_batches > 0) add_reductions(of, schedule);
+  add_amaxes(of, schedule);
+  return schedule;
+}
+
+std::uint64_t SyncSchedule::hash() const {
+  std::uint64_t hash = 0;
+  const auto mix = [&hash](auto... values) {
+    ((hash = mix64(hash ^ static_cast<std::uint64_t>(values)) + static_cast<std::uint64_t>(values)), ...);
+  };
+  for (const Pool& pool : pools) mix(pool.processes, pool.residency, pool.slots);
+  for (PoolId pool : pool_of) mix(pool.value);
+  for (const Visits* visits : {&resident, &training, &evaluation, &inspection}) {
+    mix(visits->size());
+    for (const Visit& v : *visits)
+      mix(v.group.value, v.sides, v.pool.value, v.slot, v.micro_batch, v.next.value, v.prefetch.value, v.staged);
+  }
+  for (const GradientSlot& slot : gradient_slots) mix(slot.residency, slot.elements);
+  for (const Reduction& r : reductions)
+    mix(r.group.value, r.round, r.micro_batches, r.slot, r.sum, r.begin, r.after.value);
+  for (ProcessGroup processes : amaxes) mix(processes);
+  for (int count : contributions) mix(count);
+  return hash;
+}
+
+}  // namespace tessera

@@ -1,0 +1,51 @@
+#pragma once
+#include "core/layout/layout.hpp"
+
+namespace tessera {
+
+/// Counts contributions to gradients in the rounds of their groups: the only place that knows when a round is complete.
+class Writes {
+ public:
+  /// `contributions`: to each gradient in one micro-batch. Begins no round.
+  Writes(const IndexedBy<ParamId, int>& contributions, const ParamLayout& layout)
+      : contributions_(contributions),
+        layout_(layout),
+        params_(contributions.size()),
+        unfinished_(layout.groups().size(), 0) {}
+
+  /// Begins a round of `micro_batches`: nothing is written yet.
+  void begin_round(GroupId group, int micro_batches) {
+    unfinished_[group] = 0;
+    for (BucketId b : layout_.groups()[group].buckets)
+      for (const Placement& p : layout_.buckets()[b].parameters()) {
+        params_[p.param] = {contributions_[p.param] * micro_batches, 0};
+        unfinished_[group] += params_[p.param].expected > 0 ? 1 : 0;
+      }
+  }
+  /// Whether any contribution to this gradient has been counted in its round.
+  bool written(ParamId param) const { return params_[param].written > 0; }
+  bool written(GroupId group) const {
+    for (BucketId b : layout_.groups()[group].buckets)
+      for (const Placement& p : layout_.buckets()[b].parameters())
+        if (written(p.param)) return true;
+    return false;
+  }
+  /// Whether the round expects another contribution to this gradient.
+  bool expects(ParamId param) const { return params_[param].written < params_[param].expected; }
+  /// Counts a contribution that is expected. Returns whether it was the last one of its group's round.
+  bool completes(ParamId param) {
+    Count& count = params_[param];
+    return ++count.written == count.expected && --unfinished_[layout_.group_of(param)] == 0;
+  }
+
+ private:
+  struct Count {
+    int expected = 0, written = 0;
+  };
+  const IndexedBy<ParamId, int>& contributions_;
+  const ParamLayout& layout_;
+  IndexedBy<ParamId, Count> params_;
+  IndexedBy<GroupId, int> unfinished_;  ///< parameters that still expect a contribution
+};
+
+}  // namespace tessera

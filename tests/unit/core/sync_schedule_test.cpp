@@ -1,0 +1,357 @@
+#include "core/params/sync_schedule.hpp"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+#include <string>
+
+#include "core/plan/plan.hpp"
+#include "core/step/engine.hpp"
+#include "tests/support/small_runs.hpp"
+
+namespace tessera {
+namespace {
+
+using Mode = RecomputeMode;
+using enum GatherGranularity;
+
+/// An untied model of two blocks.
+RunConfig model(RunConfig config, RecipeName recipe) {
+  config.model.tied_head = false;
+  config.model.hidden = 64;
+  config.model.seq_len = 32;
+  config.model.ffn = std::int64_t{64};
+  config.model.head_dim = std::int64_t{16};
+  config.precision.recipe = recipe;
+  config.precision.primary_weights = recipe == RecipeName::bf16 ? PrimaryWeights::bf16 : PrimaryWeights::quantized;
+  config.proof.cuts = GatherCuts::flat;
+  config.reduce.bucket_mib = 0.15;
+  return config;
+}
+RunConfig dense(RecipeName recipe = RecipeName::bf16) { return model(test::dense(Compute::bf16), recipe); }
+RunConfig mixture(RecipeName recipe = RecipeName::bf16) { return model(test::mixture(Compute::bf16), recipe); }
+
+RunConfig full(RunConfig config, Mode mode = Mode::none, GatherGranularity granularity = unit) {
+  config.sharding = Sharding::full;
+  config.gather.granularity = granularity;
+  config.proof.cuts = config.precision.recipe == RecipeName::bf16 ? GatherCuts::flat : GatherCuts::tile;
+  config.recompute.mode = mode;
+  config.recompute.modules = std::vector{RecomputeModule::attention};
+  return config;
+}
+/// With so many micro-batches a rank, on two ranks.
+RunConfig times(int micro_batches, RunConfig config) {
+  config.batch = {2 * micro_batches, 1};
+  return config;
+}
+
+/// Visits as text: "embed/0 0r/1 | embed/0 ...": block or first parameter, payloads, "/slot", "|" between
+/// micro-batches,
+/// "!" where the next visit is not prefetched, "*" where the group is staged with its gather.
+std::string text(const RunPlan& plan, const Visits& visits, ProcessGroup processes) {
+  std::string all;
+  int micro_batch = 0;
+  for (const Visit& visit : visits) {
+    const BucketGroup& group = plan.layout.groups()[visit.group];
+    if (group.processes != processes) continue;
+    if (!all.empty()) all += visit.micro_batch == micro_batch ? " " : " | ";
+    micro_batch = visit.micro_batch;
+    const ParamSpec& first = plan.registry[plan.layout.buckets()[group.buckets.front()].members.front().param];
+    if (plan.schedule.resides(visit.group))
+      all += "g" + std::to_string(visit.group.value);
+    else
+      all += first.block < 0 ? first.name.substr(0, 5) : std::to_string(first.block);
+    if (!plan.schedule.resides(visit.group) && contains(visit.sides, Sides::rowwise)) all += 'r';
+    if (!plan.schedule.resides(visit.group) && contains(visit.sides, Sides::columnwise)) all += 'c';
+    if (!plan.schedule.resides(visit.group)) all += "/" + std::to_string(visit.slot);
+    if (visit.staged == StagedAt::gather) all += '*';
+    if (visit.next != VisitId{} && visit.prefetch != visit.next) all += '!';
+    if (visit.next == VisitId{} && visit.prefetch != VisitId{}) all += ">" + std::to_string(visit.prefetch.value);
+  }
+  return all;
+}
+
+/// Reductions as text: "0/0= 1/1= | 0/0+": group, "/slot", "=" or "+", "xN" where N micro-batches are added up before
+/// it,
+/// "@V" behind resident visit V, "~" at the end of the step, "|" between rounds.
+std::string reductions(const SyncSchedule& schedule) {
+  std::string all;
+  int round = 0;
+  for (const Reduction& one : schedule.reductions) {
+    if (!all.empty()) all += one.round == round ? " " : " | ";
+    round = one.round;
+    all += std::to_string(one.group.value) + "/" + std::to_string(one.slot) + (one.sum == SumInto::add ? "+" : "=");
+    if (one.micro_batches != 1) all += "x" + std::to_string(one.micro_batches);
+    if (one.after != VisitId{}) all += "@" + std::to_string(one.after.value);
+    if (one.begin == BeginAt::end_of_step) all += '~';
+  }
+  return all;
+}
+
+RunPlan plan_of(const RunConfig& config, int ranks = 2) { return resolve(config, ranks, 0); }
+std::string training(const RunConfig& config, ProcessGroup processes = ProcessGroup::dense) {
+  const RunPlan plan = plan_of(config);
+  return text(plan, plan.schedule.training, processes);
+}
+std::string resident(const RunConfig& config, int ranks = 2) {
+  const RunPlan plan = plan_of(config, ranks);
+  return text(plan, plan.schedule.resident, ProcessGroup::dense) + " ; " +
+         text(plan, plan.schedule.resident, ProcessGroup::expert);
+}
+std::string reductions(const RunConfig& config, int ranks = 2) { return reductions(plan_of(config, ranks).schedule); }
+std::size_t amaxes(const RunConfig& config) { return plan_of(config).schedule.amaxes.size(); }
+
+TEST(Full, OneForwardAndOneBackwardWhereOnePayloadServesBoth) {
+  for (Mode mode : {Mode::none, Mode::selective, Mode::full})
+    EXPECT_EQ(training(times(1, full(dense(), mode))), "embed/0 0/1 1/0 head./1 1/0 0/1");
+  for (RecipeName recipe : {RecipeName::fp8_block, RecipeName::mxfp8_2d, RecipeName::nvfp4})
+    EXPECT_EQ(training(times(1, full(dense(recipe), Mode::full))), "embed/0 0r/1 1r/0 head./1 1r/0 0r/1");
+  EXPECT_EQ(training(times(1, full(dense(), Mode::none, module))), "embed/0 0/1 0/0 1/1 1/0 head./1 1/0 1/1 0/0 0/1");
+}
+
+TEST(Full, OnlyTheCopyThatIsReadWhereCopiesTravelApart) {
+  const RunConfig apart = times(1, dense(RecipeName::mxfp8));
+  EXPECT_EQ(training(full(apart)), "embed/0 0r/1 1r/0 head./1 1c/0 0c/1");
+  EXPECT_EQ(training(full(apart, Mode::full)), "embed/0 0r/1 1r/0 head./1 1r/0 1c/1 0r/0 0c/1");
+  EXPECT_EQ(training(full(apart, Mode::selective)), "embed/0 0r/1 1r/0 head./1 1rc/0 0rc/1");
+  EXPECT_EQ(training(full(apart, Mode::selective, module)),
+            "embed/0 0r/1 0r/0 1r/1 1r/0 head./1 1c/0 1r/1 1c/0 0c/1 0r/0 0c/1");
+}
+
+TEST(Full, MicroBatchesFollowEachOtherThroughTheSlots) {
+  const RunPlan plan = plan_of(times(2, full(dense(RecipeName::mxfp8), Mode::full)));
+  EXPECT_EQ(text(plan, plan.schedule.training, ProcessGroup::dense),
+            "embed/0 0r/1 1r/0 head./1 1r/0 1c/1 0r/0 0c/1 | embed/0 0r/1 1r/0 head./1 1r/0 1c/1 0r/0 0c/1");
+  for (VisitId visit : plan.schedule.training.ids()) {
+    const VisitId next = visit.value + 1 < plan.schedule.training.size() ? VisitId{visit.value + 1} : VisitId{};
+    EXPECT_EQ(plan.schedule.training[visit].next, next);
+    EXPECT_EQ(plan.schedule.training[visit].prefetch, next);
+  }
+  EXPECT_EQ(reductions(plan.schedule), "0/0= 1/1= 2/0= 3/1= | 0/0+ 1/1+ 2/0+ 3/1+");
+}
+
+TEST(Full, WithoutOverlapNothingIsPrefetchedAndReductionsStartWhereTheyDid) {
+  RunConfig config = times(2, full(dense()));
+  config.proof.gather_overlap = config.proof.reduce_overlap = false;
+  EXPECT_EQ(training(config), "embed/0! 0/1! 1/0! head./1! 1/0! 0/1! | embed/0! 0/1! 1/0! head./1! 1/0! 0/1");
+  EXPECT_EQ(reductions(config), "0/0= 1/1= 2/0= 3/1= | 0/0+ 1/1+ 2/0+ 3/1+");
+}
+
+TEST(Full, AnEvaluationOnlyGoesForward) {
+  const RunPlan plan = plan_of(times(3, full(dense(RecipeName::mxfp8), Mode::full)));
+  EXPECT_EQ(text(plan, plan.schedule.evaluation, ProcessGroup::dense), "embed/0 0r/1 1r/0 head./1");
+}
+
+TEST(Full, AnInspectionGathersEveryPayloadIntoSlotZero) {
+  const RunPlan plan = plan_of(full(dense(RecipeName::mxfp8)));
+  EXPECT_EQ(text(plan, plan.schedule.inspection, ProcessGroup::dense), "embedr/0! 0r/0! 0c/0! 1r/0! 1c/0! head.r/0");
+}
+
+TEST(Full, ATiedEmbeddingIsVisitedByTheHeadAndReducedOnce) {
+  RunConfig config = times(1, full(dense()));
+  config.model.tied_head = true;
+  EXPECT_EQ(training(config), "embed/0 0/1 1/0 final/1 embed/0 final/1 1/0 0/1");
+  EXPECT_EQ(reductions(config), "0/1= 1/2= 2/1= 3/0=");
+}
+
+TEST(Full, ExpertsAreVisitedWithTheirBlockInAPoolOfTheirOwn) {
+  const RunConfig moe = times(1, full(mixture(RecipeName::mxfp8)));
+  EXPECT_EQ(training(moe), "embed/0 0r/1 1r/0 head./1 1c/0 0c/1");
+  EXPECT_EQ(training(moe, ProcessGroup::expert), "0r/0 1r/1 1c/0 0c/1");
+}
+
+TEST(Full, ExpertsOfTheTurnStayInTheirSlot) {
+  EXPECT_EQ(training(times(2, full(mixture())), ProcessGroup::expert), "0/0 1/1 0/0 | 1/1 0/0");
+}
+
+TEST(Full, AProcessGroupOfOneRankStaysResident) {
+  RunConfig config = times(2, full(mixture()));
+  config.parallel.expert = 2;
+  const RunPlan plan = plan_of(config);
+  EXPECT_EQ(text(plan, plan.schedule.training, ProcessGroup::expert), "");
+  EXPECT_EQ(resident(config), " ; g3>1 g1");
+  EXPECT_EQ(reductions(config), "0/0= 2/1= 4/0= 5/1= | 0/0+ | 1/2=x2 | 2/1+ | 3/3=x2 | 4/0+ 5/1+");
+  EXPECT_EQ(resident(full(dense()), 1), "g3>1 g2>2 g1>3 g0 ; ");
+}
+
+TEST(Optimizer, OneChainByFirstUse) {
+  EXPECT_EQ(resident(dense()), "g1>1 g0 ; ");
+  EXPECT_EQ(resident(mixture()), "g3>1 g0>2 ; g2>3 g1");
+  EXPECT_EQ(resident(dense(), 1), "g1>1 g0 ; ");
+  EXPECT_EQ(training(dense()), "");
+}
+
+TEST(Optimizer, WithoutOverlapNothingIsPrefetched) {
+  RunConfig config = dense();
+  config.proof.gather_overlap = false;
+  EXPECT_EQ(resident(config), "g1 g0 ; ");
+}
+
+TEST(Optimizer, OneReductionAGroupWithAllMicroBatches) {
+  EXPECT_EQ(reductions(times(1, dense())), "0/0= 1/1=");
+  EXPECT_EQ(reductions(times(3, dense())), "0/0=x3 1/1=x3");
+  EXPECT_EQ(reductions(times(3, mixture())), "1/1=x3 2/2=x3 0/0=x3 3/3=x3");
+}
+
+TEST(Optimizer, WithoutOverlapReductionsStartAtTheEndInOrderOfGroups) {
+  RunConfig config = times(3, dense());
+  config.proof.reduce_overlap = false;
+  EXPECT_EQ(reductions(config), "0/0=x3~ 1/1=x3~");
+}
+
+TEST(Optimizer, StagedInGradientsIsOpenedBeforeTheyAreWritten) {
+  RunConfig config = times(2, dense(RecipeName::mxfp8));
+  EXPECT_EQ(resident(config) + reductions(config), "g0 ; 0/0=x2@0");
+  config.reduce.bucket_mib = 0.05;
+  EXPECT_EQ(resident(config), "g1>1 g2>2 g0 ; ");
+  EXPECT_EQ(reductions(config), "0/0=x2 2/2=x2@1 1/1=x2@0");
+}
+
+TEST(Optimizer, ARingStagesAtThePublicationWhatItHasRoomFor) {
+  RunConfig config = dense(RecipeName::mxfp8);
+  config.reduce.bucket_mib = 0.01;
+  config.proof.staging = GatherStaging::ring;
+  EXPECT_EQ(resident(config), "g9>1 g1>2 g8*>3 g7>4 g6*>5 g5*>6 g4*>7 g3*>8 g2*>9 g0 ; ");
+  EXPECT_EQ(reductions(config).find('@'), std::string::npos);
+}
+
+TEST(Amaxes, AreAgreedOnWhereABlockOrATensorHasSeveralOwners) {
+  EXPECT_EQ(amaxes(dense()), 0u);
+  EXPECT_EQ(amaxes(dense(RecipeName::mxfp8)), 0u);
+  EXPECT_EQ(amaxes(dense(RecipeName::fp8_block)), 1u);
+  EXPECT_EQ(amaxes(mixture(RecipeName::fp8_block)), 2u);
+  EXPECT_EQ(amaxes(full(dense(RecipeName::fp8_block))), 0u);
+  EXPECT_EQ(amaxes(full(dense(RecipeName::nvfp4))), 1u);
+  RunConfig tiles = dense(RecipeName::fp8_block), scaled = dense(RecipeName::nvfp4);
+  tiles.proof.cuts = scaled.proof.cuts = GatherCuts::tile;
+  EXPECT_EQ(amaxes(tiles), 0u);
+  EXPECT_EQ(amaxes(scaled), 1u);
+}
+
+TEST(Decoder, IsAnEvaluationAllOfWhoseGroupsAreResident) {
+  const RunPlan plan = resolve_decoding(dense(RecipeName::mxfp8), 2, 0, 16);
+  EXPECT_EQ(text(plan, plan.schedule.resident, ProcessGroup::dense), "g0");
+  EXPECT_TRUE(plan.schedule.training.empty());
+  EXPECT_TRUE(plan.schedule.evaluation.empty());
+  EXPECT_TRUE(plan.schedule.reductions.empty());
+  EXPECT_TRUE(plan.schedule.gradient_slots.empty());
+}
+
+/// A row made wrong, and a word of the sentence that must say so.
+struct Broken {
+  const char* fault;
+  std::function<void(SyncSchedule&)> change;
+};
+
+TEST(Check, RejectsEveryBrokenRow) {
+  const RunConfig sharded = times(2, full(dense(RecipeName::mxfp8), Mode::full));
+  RunConfig tied = times(2, full(dense())), staged = times(2, dense(RecipeName::mxfp8));
+  tied.model.tied_head = true;
+  staged.reduce.bucket_mib = 0.05;
+  const std::vector<Broken> of_full{
+      {"no visit serves", [](auto& s) { s.training[{4}].sides = Sides::none; }},
+      {"no visit serves", [](auto& s) { s.evaluation[{1}].group = {0}; }},
+      {"in use", [](auto& s) { s.training[{3}].slot = 0; }},
+      {"another pool's slot", [](auto& s) { s.training[{3}].slot = 2; }},
+      {"in use", [](auto& s) { s.training[{2}].prefetch = {4}; }},
+      {"not in its list", [](auto& s) { s.training[{2}].prefetch = {99}; }},
+      {"no visit serves", [](auto& s) { s.training[{2}].next = {4}; }},
+      {"opens its next visit", [](auto& s) { s.training.add(s.training[{15}]), s.training[{15}].next = {16}; }},
+      {"do not add up", [](auto& s) { s.reductions.pop_back(); }},
+      {"do not add up", [](auto& s) { s.reductions[1].micro_batches = 2; }},
+      {"not numbered", [](auto& s) { s.reductions[4].round = 2; }},
+      {"assigns", [](auto& s) { s.reductions[4].sum = SumInto::assign; }},
+      {"not there", [](auto& s) { s.reductions[2].slot = 2; }},
+      {"another place in the list", [](auto& s) { std::swap(s.reductions[1], s.reductions[2]); }},
+  };
+  const std::vector<Broken> of_tied{{"another group accumulates", [](auto& s) { s.reductions[0].slot = 0; }}};
+  const std::vector<Broken> of_optimizer{
+      {"not one resident visit", [](auto& s) { s.resident[{0}].group = {0}; }},
+      {"is staged in its gradients", [](auto& s) { s.reductions[1].after = {0}; }},
+      {"never complete", [](auto& s) { s.contributions[{3}] = 2; }},
+      {"another place in the list", [](auto& s) { std::swap(s.reductions[0], s.reductions[1]); }},
+      {"is never reduced", [](auto& s) { s.reductions.clear(); }},
+  };
+  for (const auto& [config, broken] :
+       {std::pair{sharded, of_full}, std::pair{tied, of_tied}, std::pair{staged, of_optimizer}}) {
+    const RunPlan plan = plan_of(config);
+    EXPECT_EQ(check(plan.schedule, plan.sync_inputs()), std::vector<std::string>());
+    for (std::size_t i = 0; i < broken.size(); ++i) {
+      SyncSchedule schedule = plan.schedule;
+      broken[i].change(schedule);
+      std::string all;
+      for (const std::string& one : check(schedule, plan.sync_inputs())) all += one + "\n";
+      EXPECT_NE(all.find(broken[i].fault), std::string::npos) << i << ": " << broken[i].fault << "\nfound: " << all;
+      EXPECT_NE(schedule.hash(), plan.schedule.hash()) << i;
+    }
+  }
+}
+
+/// A config drawn from all choices that decide what is gathered and reduced.
+RunConfig drawn(std::mt19937& random, int ranks) {
+  const auto pick = [&](auto... of) {
+    const std::array all{of...};
+    return all[random() % all.size()];
+  };
+  using enum RecipeName;
+  const RecipeName recipe = pick(bf16, fp8_block, mxfp8, mxfp8_2d, nvfp4);
+  RunConfig config = pick(0, 1) ? dense(recipe) : mixture(recipe);
+  config.batch = {ranks * pick(1, 2, 3), 1};
+  config.reduce.bucket_mib = pick(0.01, 0.05, 0.15, 25.0);
+  config.model.tied_head = pick(0, 1) == 1;
+  if (pick(0, 1)) config = full(config, pick(Mode::none, Mode::selective, Mode::full), pick(unit, module));
+  config.recompute.mode = pick(Mode::none, Mode::selective, Mode::full);
+  config.recompute.modules = std::vector{RecomputeModule::attention};
+  config.proof.gather_overlap = pick(0, 1) == 1;
+  config.proof.reduce_overlap = pick(0, 1) == 1;
+  if (config.model.moe && ranks % 2 == 0) config.parallel.expert = pick(1, 2);
+  const bool coded = recipe != bf16;
+  if (coded && pick(0, 1)) config.optimizer.matrices = MatrixRule::muon;
+  if (coded && config.sharding == Sharding::optimizer) {
+    config.proof.wire = pick(GatherWire::automatic, GatherWire::bf16);
+    config.proof.cuts = pick(GatherCuts::flat, GatherCuts::tile);
+    if (config.proof.wire == GatherWire::bf16)
+      config.proof.staging = pick(GatherStaging::alias_grads, GatherStaging::ring);
+  }
+  return config;
+}
+
+/// Weights, gradients and amaxes of a step that begins behind a publication, as a dry engine asks for them.
+std::vector<PlannedCollective> recorded(const RunPlan& plan) {
+  Device device(Device::Kind::measuring);
+  std::vector<Record> records;
+  Mesh mesh = planning_mesh(plan.ranks);
+  mesh.wrap([&](std::unique_ptr<Communicator> one) { return recording(std::move(one), records); });
+  Engine engine(device, plan, mesh);
+  engine.initialise();
+  engine.step({{}, {}, plan.sizes.local, 0}, {});
+  records.clear();
+  engine.step({{}, {}, plan.sizes.local, 0}, {});
+  std::vector<PlannedCollective> all;
+  for (const Record& record : records)
+    if (record.label == "weights" || record.label == "gradients" || record.label == "amaxes")
+      all.push_back({record.collective, {record.group}});
+  return all;
+}
+
+TEST(Collectives, AreThoseThatAStepAsksFor) {
+  std::mt19937 random(7);
+  std::size_t compared = 0, plans = 0;
+  for (int number = 0; number < 300; ++number) {
+    const int ranks = 1 + number % 4;
+    const RunConfig config = drawn(random, ranks);
+    if (!refusals(config, ranks).empty()) continue;
+    const RunPlan plan = resolve(config, ranks, ranks - 1);
+    ASSERT_EQ(check(plan.schedule, plan.sync_inputs()), std::vector<std::string>()) << number;
+    const std::vector<PlannedCollective> planned = collectives_of(plan.schedule, plan.sync_inputs());
+    ASSERT_EQ(planned, recorded(plan)) << number;
+    compared += planned.size();
+    ++plans;
+  }
+  EXPECT_GT(plans, 200u);
+  EXPECT_GT(compared, 4000u);
+}
+
+}  // namespace
+}  // namespace tessera
