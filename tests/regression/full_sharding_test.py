@@ -334,7 +334,7 @@ class Refused(Bench):
 
     def test_what_contradicts_itself(self):
         for settings, text in (
-                (("gather.granularity=unit",), "or sharding full"),
+                (("gather.granularity=block",), "or sharding full"),
                 (("sharding=full", "proof.wire=bf16"), "use wire auto, primary_weights bf16, or sharding optimizer"),
                 (("sharding=full", "proof.cuts=flat"), "use cuts tile"),
                 (("sharding=full", "proof.staging=ring"), "nothing is staged"),
