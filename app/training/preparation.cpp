@@ -12,6 +12,7 @@
 #include "app/cli/gpus.hpp"
 #include "app/cli/memory.hpp"
 #include "app/cli/threads.hpp"
+#include "app/training/disk_room.hpp"
 #include "app/training/given_weights.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/storage.hpp"
@@ -235,7 +236,11 @@ Prepared examine(const std::string& deck, const std::vector<Override>& overrides
   check_run_directory(config.checkpoint.dir.get(), problems);
   check_debug_files(config, problems);
   if (refused.empty())
-    attempt(problems, [&] { problems.add(problems_with_memory(run.plan.emplace(resolve_largest(config, ranks)))); });
+    attempt(problems, [&] {
+      problems.add(problems_with_memory(run.plan.emplace(resolve_largest(config, ranks))));
+      const std::vector<StepFolder> steps = step_folders(config.checkpoint.dir.get());
+      problems.add(problems_with_room(*run.plan, steps.empty() ? "" : steps.back().path, -1));
+    });
   check_given_weights(run, problems);
   problems.add(problems_with_threads(config.run.threads.get()));
   problems.raise();

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "app/training/disk_room.hpp"
 #include "app/training/saving.hpp"
 #include "io/checkpoint/branch.hpp"
 #include "io/checkpoint/folder.hpp"
@@ -71,7 +72,11 @@ PreparedRun prepare(const RunRequest& request, const Mpi& mpi, Control& control)
     run.told = std::move(start.told);
     run.companions = std::move(start.companions);
   }
-  if (mpi.rank() == 0) check_debug_files(config, problems);
+  if (mpi.rank() == 0) {
+    check_debug_files(config, problems);
+    const std::filesystem::path from = run.beginnings.empty() ? "" : run.beginnings.front();
+    attempt(problems, [&] { problems.add(problems_with_room(*run.plan, from, request.stop_at)); });
+  }
   control.agree(problems);
   if (!run.lock) run.lock = claim(config.checkpoint, control);
   return run;

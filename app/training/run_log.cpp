@@ -89,7 +89,8 @@ bool RunLog::worth_a_line(const MetricsRow& row) const {
 
 void RunLog::show(const MetricsRow& row) {
   const std::int64_t steps = plan_.config.run.steps;
-  const double left = seconds() / static_cast<double>(row.step - begun_at_) * static_cast<double>(steps - row.step);
+  const auto made = static_cast<double>(std::max<std::int64_t>(row.step - begun_at_, 1));  // by this start
+  const double left = seconds() / made * static_cast<double>(steps - row.step);
   unshown_.ms += row.step_ms;
   unshown_.tokens += row.tokens_per_s * row.step_ms / 1e3;
   ++unshown_.steps;
@@ -139,6 +140,12 @@ Problems RunLog::row(const MetricsRow& row) {
     page_due_ = begin + page_gap_;
   }
   return problems;
+}
+
+void RunLog::evaluated(const MetricsRow& row) {
+  metrics_.replace_last(row);
+  events_.append(row);
+  show(row);
 }
 
 void RunLog::saved(std::int64_t step) {

@@ -29,6 +29,9 @@ class RunLog {
   std::int64_t reached() const { return metrics_.reached(); }    ///< the newest step of the starts before, or 0
 
   [[nodiscard]] Problems row(const MetricsRow& row);
+  /// The row of the step done last, now with the result of the evaluation that a stop had abandoned. Throws
+  /// Error{environment}.
+  void evaluated(const MetricsRow& row);
   void saved(std::int64_t step);  ///< marks a save in run.json and report.html
   double seconds() const;  ///< since the log was opened
   /// Prints the closing tables and writes report.html; `end` says how the run ended. Problems with the page are printed

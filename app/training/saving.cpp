@@ -19,12 +19,10 @@ namespace fs = std::filesystem;
 namespace {
 
 /// The step folders of a run that it can resume from, newest first. Adds to `reasons` why others cannot. Throws
-/// Error{environment} if one cannot be read, since a run that goes on without it would replace it.
+/// Error{environment} if one cannot be read now, since a run that goes on without it would replace it.
 std::vector<fs::path> sound_steps(const fs::path& run, std::string& reasons) {
   std::vector<fs::path> sound;
   for (const StepFolder& folder : step_folders(run)) {
-    if (const std::string why = why_unreadable(folder.path); !why.empty())
-      throw Error(Exit::environment, why + "; make it readable, or move " + folder.path.string() + " away");
     const std::string reason = reason_not_resumable(folder.path);
     if (reason.empty())
       sound.insert(sound.begin(), folder.path);
@@ -162,10 +160,14 @@ Saving::Saving(Device& device, const RunConfig& config, Control& control, Traini
   if (config.checkpoint.async) snapshot_.emplace(device, training.engine().fresh_state());
 }
 
+/// Time to finish a save under way and to make the last one.
+Saving::Seconds Saving::needed() const { return writer_.under_way() ? 2 * longest_ : longest_; }
+
+bool Saving::pressed() { return stop_.presses(needed(), control_); }
+
 Proceed Saving::operator()(std::int64_t step) {
   const bool busy = writer_.under_way();
-  const Seconds needed = busy ? 2 * longest_ : longest_;  // to finish a save under way and make the last one
-  const bool last = step == config_.run.steps, stop = stop_.due(step, needed, control_) && !last;
+  const bool last = step == config_.run.steps, stop = stop_.due(step, needed(), control_) && !last;
   const std::int64_t every = config_.checkpoint.every_steps;
   const bool due = step != saved_ && (last || stop || (every > 0 && step > 0 && step % every == 0));
   if (due) training_.catch_up();  // outside of try_to_save: an error here is not a failed save and ends the run
@@ -173,7 +175,7 @@ Proceed Saving::operator()(std::int64_t step) {
   const bool goes_on = busy && (due || writer_.ready());
   if (goes_on || due) lock_.require_held();
   if (goes_on) go_on_with_save(due);
-  if (due) last || stop ? save(step) : try_to_save(step);
+  if (due && step != saved_) last || stop ? save(step) : try_to_save(step);  // it may have been under way
   if (busy || due) blocked_ = blocked_.value_or(Seconds(0)) + (Clock::now() - came);
   return stop ? Proceed::stop : Proceed::go_on;
 }

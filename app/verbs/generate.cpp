@@ -18,6 +18,7 @@
 #include "core/step/decoder.hpp"
 #include "io/convert/hf_companions.hpp"
 #include "io/data/utf8.hpp"
+#include "io/files/access.hpp"
 #include "io/metrics/console.hpp"
 #include "io/text/tokenizer.hpp"
 #include "kernels/base/runtime.hpp"
@@ -33,8 +34,7 @@ constexpr std::int64_t usual_tokens = 128;
 /// Path of a model's weights; for a deck, its run directory. With a prompt of ids the deck is read without its
 /// tokenizer, from which its vocabulary might come.
 std::string place_of_weights(const GenerateOptions& options) {
-  std::error_code error;
-  if (!fs::is_regular_file(options.model, error)) return options.model;
+  if (entry_at(options.model) != Entry::file) return options.model;
   std::vector<Override> settings;
   if (!options.prompt_ids.empty())
     settings = {{"data.tokenizer", ""}, {"sample.tokens", "0"}, {"model.vocab", "256"}};
@@ -43,9 +43,8 @@ std::string place_of_weights(const GenerateOptions& options) {
 
 /// The encoding of the model's text; null if unknown.
 std::unique_ptr<TextEncoding> encoding_of(const GivenWeights& given) {
-  std::error_code error;
-  if (const fs::path path = given.path / tokenizer_file; fs::exists(path, error)) {
-    if (!fs::is_regular_file(path, error)) throw Error(Exit::file, path.string() + ": is no file");
+  if (const fs::path path = given.path / tokenizer_file; entry_at(path) != Entry::none) {
+    if (entry_at(path) != Entry::file) throw Error(Exit::file, path.string() + ": is no file");
     auto tokenizer = std::make_unique<Tokenizer>(path);
     if (const std::int64_t vocab = given.config.model.vocab; tokenizer->vocabulary() > vocab)
       throw Error(Exit::file, fmt::format("{}: has {} tokens, and the model a vocabulary of {}: is it another model's?",

@@ -8,7 +8,7 @@ namespace tessera {
 /// Throws Error{file} if a file begins as a pointer, which git-lfs leaves in place of a file that it has not fetched.
 void refuse_git_lfs_pointer(const std::filesystem::path& path, std::string_view beginning);
 
-/// A whole file as text. Throws Error{file}, for a pointer of git-lfs too.
+/// A whole file as text. Throws as PosixFile does, and Error{file} for a pointer of git-lfs.
 std::string read_text_file(const std::filesystem::path& path);
 
 /// Creates or empties the file, writes `text` and synchronises. Returns 0, or the errno of the first failure.
