@@ -8,7 +8,9 @@
 #include <fmt/format.h>
 
 #include "io/checkpoint/branch.hpp"
+#include "io/checkpoint/manifest.hpp"
 #include "io/checkpoint/reader.hpp"
+#include "io/checkpoint/storage.hpp"
 #include "io/files/access.hpp"
 #include "io/files/fault.hpp"
 #include "io/files/posix_file.hpp"
@@ -42,6 +44,8 @@ bool known_valid(const fs::path& folder) {
 /// Whether a step is known to be damaged, by every byte.
 bool known_damaged(const fs::path& folder) {
   try {
+    if (entry_at(folder / manifest_file) == Entry::file && of_later_format(read_text_file(folder / manifest_file)))
+      return false;
     return !Checkpoint(folder).verify().empty();
   } catch (const Error& error) {
     return error.code() != Exit::environment;

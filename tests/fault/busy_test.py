@@ -6,13 +6,15 @@ usage: busy_test.py TESSERA MPIEXEC [CLASS...]
 """
 import errno
 import fcntl
+import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 
 import trial
-from trial import BEFORE, DURING, IO, Faults
+from trial import BEFORE, DURING, EVERY, IO, Faults
 
 SEED = int(os.environ.get("TESSERA_SOAK_SEED", "1"))
 LASTING = [errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM, errno.ETIMEDOUT, errno.EACCES]
@@ -112,6 +114,38 @@ class Busy(Faults):
         self.assertEqual(done.returncode, 4, done)
         self.assertNotIn("move them away to start anew", done.stderr)
         self.assertEqual(run.steps(), [BEFORE, DURING])
+
+    def test_retention_neither_counts_nor_removes_a_busy_step(self):
+        run = self.begun_twice("retained")
+        busy = f"step_{DURING + EVERY:08}"
+        done = run.run("--stop-at", str(DURING + 2 * EVERY), **self.failing("open", f"run/{busy}/model.h5", errno.EMFILE, -1))
+        self.assertEqual((done.code, run.steps()), (75, [DURING, DURING + EVERY, DURING + 2 * EVERY]), done)
+        done = run.run()
+        self.assertEqual(done.code, 0, done)
+        self.check_whole(run)
+
+    def test_a_newer_step_that_is_not_known_to_be_damaged_is_set_aside(self):
+        """One of a later program, and weights alone: no run goes on from them, and none takes their place."""
+        for name in ("later", "weights"):
+            with self.subTest(name):
+                run = self.begun_twice("aside-" + name)
+                if name == "later":
+                    with open(run.path(NEWEST, "manifest.json")) as file:
+                        manifest = json.load(file)
+                    manifest["format_version"] = [1, 99]
+                    with open(run.path(NEWEST, "manifest.json"), "w") as file:
+                        json.dump(manifest, file)
+                else:
+                    subprocess.run([trial.program, "checkpoint", "convert", f"run/{NEWEST}", "weights", "--weights-only"], cwd=run.folder, check=True,
+                                   capture_output=True)
+                    shutil.rmtree(run.path(NEWEST))
+                    shutil.move(os.path.join(run.folder, "weights"), run.path(NEWEST))
+                before = {os.path.basename(path): content for path, content in self.seen(run).items() if NEWEST in path}
+                done = run.run("--stop-at", str(DURING))
+                self.assertEqual((done.code, run.steps()), (75, [BEFORE, DURING]), done)
+                self.assertIn(f"set aside as abandoned-1_{NEWEST}", done.err)
+                aside = {os.path.basename(path): content for path, content in self.seen(run).items() if f"abandoned-1_{NEWEST}" in path}
+                self.assertEqual(aside, before)
 
     def test_a_damaged_step_is_still_passed_over(self):
         run = self.begun_twice("damaged")

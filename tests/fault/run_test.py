@@ -189,12 +189,16 @@ class Signals(Runs):
 class Evaluations(Runs):
     """Signals and time limits while a run evaluates or samples: the step that is done is saved at once, and the next start makes up for it."""
 
-    EVALUATED = ("--set", "run.steps=12", "--set", "data.root=../big", "--set", "data.eval_fraction=0.9", "--set", "eval.every_steps=6")
-
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        make_corpus(cls.folder)
+        cls.evaluated = ("--set", "run.steps=12", "--set", f"data.root={make_corpus(cls.folder)}", "--set", "data.eval_fraction=0.9",
+                         "--set", "eval.every_steps=6")
+
+    @staticmethod
+    def printed(run):
+        with open(os.path.join(run.folder, "stdout")) as file:
+            return file.read()
 
     @staticmethod
     def rows(run):
@@ -206,21 +210,23 @@ class Evaluations(Runs):
         return [(row["step"], row["loss"], row.get("eval_loss")) for row in rows]
 
     def test_a_resumed_run_evaluates_as_one_that_was_not_stopped(self):
-        limited = (*self.EVALUATED, "--set", "eval.batches=400")
+        limited = (*self.evaluated, "--set", "eval.batches=400")
         whole = self.trial("evaluated", begun=False)
         self.assertEqual(whole.run(*limited).code, 0)
         expected = self.rows(whole)
         self.assertEqual([row[0] for row in expected if row[2] is not None], [6, 12])
         run, abandoned = self.trial("evaluated-stopped", begun=False), 0
-        for step in (6, 6, 12, 12):  # twice each: the start that makes up for the evaluation is stopped too
+        evaluates = [lambda: len(self.rows(run)) == 5, lambda: "resumed from" in self.printed(run), lambda: len(self.rows(run)) == 11,
+                     lambda: "resumed from" in self.printed(run)]  # the start that makes up for an evaluation is stopped too
+        for ready in evaluates:
             process = run.start(*limited)
-            run.until(process, lambda: len(self.rows(run)) >= step - 1 and "resumed" in open(process.out.name).read() or len(self.rows(run)) == step - 1)
-            time.sleep(0.05)
-            os.kill(processes(run.folder).get(LAST, process.pid), signal.SIGTERM)
+            run.until(process, ready)
+            os.kill(processes(run.folder)[LAST], signal.SIGTERM)
             done = run.finish(process)
-            self.assertIn(done.code, (0, 75), done)
-            abandoned += self.rows(run)[-1][2] is None and self.rows(run)[-1][0] in (6, 12)
-            self.assertEqual(run.steps()[-1], self.rows(run)[-1][0])
+            self.assertEqual(done.code, 75, done)
+            step, _, loss = self.rows(run)[-1]
+            abandoned += loss is None and step in (6, 12)
+            self.assertEqual(run.steps()[-1], step)
         self.assertGreater(abandoned, 0)
         done = run.run(*limited)
         self.assertEqual(done.code, 0, done)
@@ -228,17 +234,16 @@ class Evaluations(Runs):
 
     def test_a_time_limit_does_not_wait_for_an_evaluation(self):
         run = self.trial("limited", begun=False)
-        endless = ("--set", "eval.batches=1000000000")
-        done = run.run(*self.EVALUATED, *endless, "--time-limit", "00:00:04", limit=100)
+        endless = ("--set", "eval.batches=16000000")
+        done = run.run(*self.evaluated, *endless, "--time-limit", "00:00:04", limit=100)
         self.assertEqual(done.code, 75, done)
-        (step,) = run.steps()
-        self.assertEqual((step, self.rows(run)[-1][0], self.rows(run)[-1][2]), (6, 6, None), done)
+        self.assertEqual((run.steps()[-1], self.rows(run)[-1][0], self.rows(run)[-1][2]), (6, 6, None), done)
 
     def test_a_sample_is_abandoned_and_printed_by_the_next_start(self):
         run = self.trial("sampled", begun=False)
         sampled = ("--set", "run.steps=9", "--set", "sample.every_steps=4", "--set", "sample.prompt=the")
         process = run.start(*sampled, "--set", "sample.tokens=1000000")
-        run.until(process, lambda: "sample: the" in open(process.out.name).read())
+        run.until(process, lambda: "sample: the" in self.printed(run))
         os.kill(processes(run.folder)[LAST], signal.SIGTERM)
         done = run.finish(process, limit=100)
         self.assertEqual((done.code, run.steps()), (75, [4]), done)
@@ -257,7 +262,10 @@ class Deaths(Runs):
 
     def start(self, run, *command, **variables):
         """Starts a verb on three ranks, each of which leaves its exit code in code.RANK."""
-        body = 'rank=${PMI_RANK:-0}; "$@"; echo $? > code.$rank'
+        for rank in range(self.RANKS):
+            if os.path.exists(os.path.join(run.folder, f"code.{rank}")):
+                os.remove(os.path.join(run.folder, f"code.{rank}"))
+        body = 'trap "" USR1; "$@"; echo $? > code.${PMI_RANK:-0}'  # Hydra tells the others by that signal
         out, err = (open(os.path.join(run.folder, name), "w+b") for name in ("stdout", "stderr"))
         process = subprocess.Popen([trial.launcher, "-disable-auto-cleanup", "-n", str(self.RANKS), "sh", "-c", body, "sh", trial.program, *command],
                                    cwd=run.folder, stdout=out, stderr=err, stdin=subprocess.DEVNULL, start_new_session=True,
@@ -283,13 +291,13 @@ class Deaths(Runs):
     def test_at_any_time_of_training(self):
         """Also while it loads, evaluates and saves."""
         draw = random.Random(int(os.environ.get("TESSERA_SOAK_SEED", "1")))
+        run = self.trial("death", begun=False)
         for rank in (0, 1, 2):
             with self.subTest(rank=rank):
-                run = self.trial(f"death-{rank}", begun=rank != 1)
-                process = self.start(run, "train", "../deck.yaml", *LONG[:2], "--set", f"checkpoint.every_steps={draw.randrange(1, 5)}",
-                                     "--set", f"eval.every_steps={draw.randrange(1, 5)}", "--set", "data.eval_fraction=0.2")
-                run.until(process, lambda: os.path.exists(run.path("LOCK")))
-                time.sleep(draw.uniform(0, 2))
+                process = self.start(run, "train", "../deck.yaml", *LONG[:2], "--set", "checkpoint.every_steps=3", "--set", "eval.every_steps=2")
+                taken_over = os.path.exists(run.path("LOCK"))  # of the rank that was killed before
+                run.until(process, lambda: "taken over" in run.said() if taken_over else os.path.exists(run.path("LOCK")))
+                time.sleep(draw.uniform(0, 1.5))
                 self.kill(run, process, rank, lambda: True)
                 self.assertEqual(run.tool("verify", "run")[0] if run.steps() else 0, 0)
 
@@ -312,7 +320,7 @@ class Deaths(Runs):
         run = self.trial("death-eval")
         big = make_corpus(self.folder)
         process = self.start(run, "eval", "../deck.yaml", "--checkpoint", "run", "--set", f"data.root={big}", "--set", "data.eval_fraction=0.9",
-                             "--set", "eval.batches=1000000000")
+                             "--set", "eval.batches=16000000")
         self.kill(run, process, 1, lambda: min(map(self.computed, processes(run.folder).values())) > 3)
 
 
