@@ -10,6 +10,7 @@
 #include "core/comm/mpi_control.hpp"
 #include "core/comm/mpi_watch.hpp"
 #include "core/comm/nccl/nccl_communicator.hpp"
+#include "core/comm/peers.hpp"
 #include "core/comm/staged.hpp"
 #include "kernels/base/runtime.hpp"
 
@@ -18,6 +19,7 @@ namespace tessera {
 struct Mpi::State {
   bool finalise = false;  ///< whether this object initialised MPI and must finalise it
   std::unique_ptr<MpiWatch> watch;
+  std::unique_ptr<Peers> peers;  ///< null if the ranks cannot watch each other, and for one rank
 };
 
 Mpi::Mpi(int* argc, char*** argv) : state_(std::make_unique<State>()) {
@@ -31,11 +33,15 @@ Mpi::Mpi(int* argc, char*** argv) : state_(std::make_unique<State>()) {
     state_->finalise = true;
   }
   state_->watch = std::make_unique<MpiWatch>(MPI_COMM_WORLD);
+  const std::unique_ptr<Control> control = this->control(std::chrono::seconds(300));
+  state_->peers = Peers::connect(*control, control->gather(host()));
+  state_->watch->with(state_->peers.get());
 }
 
 Mpi::~Mpi() {
   state_->watch.reset();
   if (state_->finalise) MPI_Finalize();
+  state_->peers.reset();  // last: until then the end of a rank is noticed
 }
 
 int Mpi::rank() const { return state_->watch->rank(); }

@@ -46,6 +46,7 @@ void MpiSentinel::look() {
   if (Clock::now() < deadline_) return;
   if (may_call_mpi_) watch_.overdue(at_, timeout_);
   fmt::print(stderr, "[r{} {}] communication failed: {}\n", watch_.rank(), watch_.host(), watch_.waited(at_, timeout_));
+  watch_.tell(Exit::communication);
   std::fflush(nullptr);
   std::_Exit(static_cast<int>(Exit::communication));
 }

@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/comm/peers.hpp"
+
 namespace tessera {
 namespace {
 
@@ -193,7 +195,12 @@ void MpiWatch::abort(Exit code, const std::string& what) {
   end_all(code);
 }
 
+void MpiWatch::tell(Exit code) const {
+  if (peers_) peers_->leaving(code);
+}
+
 void MpiWatch::end_all(Exit code) {
+  tell(code);
   std::fflush(nullptr);
   // Hydra drops output that it has not read when it hears of the abort: give it time.
   std::this_thread::sleep_for(std::chrono::seconds(1));

@@ -14,6 +14,8 @@
 
 namespace tessera {
 
+class Peers;
+
 /// What a rank is waiting for, as a report names it.
 struct Waiting {
   const char* call = "computation before";
@@ -63,6 +65,10 @@ class MpiWatch {
   [[noreturn]] void fail(const std::string& why, const Waiting& waiting) { report(why, waiting); }
   /// An action of another transport (NCCL's abort) to run before this rank leaves; null: none.
   void before_leaving(std::function<void()> action) { before_leaving_ = std::move(action); }
+  /// Tells these of an end that this rank begins; null: none. They outlive this object.
+  void with(Peers* peers) { peers_ = peers; }
+  /// Tells them that this rank ends, for a reason that it has printed.
+  void tell(Exit code) const;
   /// Polls for a report that another rank has begun, and joins it: then does not return. Costs one MPI_Iprobe. Local.
   void look(const Waiting& waiting);
 
@@ -84,6 +90,7 @@ class MpiWatch {
   std::string host_;
   const CollectiveLog* log_ = nullptr;
   std::function<void()> before_leaving_;
+  Peers* peers_ = nullptr;
   std::chrono::seconds grace_{10};
 };
 
