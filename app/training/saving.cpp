@@ -19,12 +19,10 @@ namespace fs = std::filesystem;
 namespace {
 
 /// The step folders of a run that it can resume from, newest first. Adds to `reasons` why others cannot. Throws
-/// Error{environment} if one cannot be read, since a run that goes on without it would replace it.
+/// Error{environment} if one cannot be read now, since a run that goes on without it would replace it.
 std::vector<fs::path> sound_steps(const fs::path& run, std::string& reasons) {
   std::vector<fs::path> sound;
   for (const StepFolder& folder : step_folders(run)) {
-    if (const std::string why = why_unreadable(folder.path); !why.empty())
-      throw Error(Exit::environment, why + "; make it readable, or move " + folder.path.string() + " away");
     const std::string reason = reason_not_resumable(folder.path);
     if (reason.empty())
       sound.insert(sound.begin(), folder.path);

@@ -12,7 +12,9 @@
 #include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/reader.hpp"
+#include "io/files/access.hpp"
 #include "io/metrics/console.hpp"
+#include "kernels/base/attempt.hpp"
 #include "kernels/digest/digest.hpp"
 
 namespace tessera {
@@ -22,16 +24,6 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t block = 1 << 20;
-
-std::int64_t bytes_below(const fs::path& folder) {
-  std::int64_t bytes = 0;
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    const auto size = entry.file_size(error);
-    if (!error) bytes += static_cast<std::int64_t>(size);
-  }
-  return bytes;
-}
 
 Error neither(const std::string& path) { return {Exit::file, path + ": is neither a checkpoint nor a run directory"}; }
 
@@ -47,38 +39,45 @@ std::vector<Held> all_in(const fs::path& run) {
   return all;
 }
 
+/// A row of the list. busy: the checkpoint cannot be read now, so nothing is known about it.
 Json listed(const fs::path& folder) {
-  Json row = {{"step", nullptr},   {"path", folder.string()},      {"valid", false},
-              {"reason", ""},      {"bytes", bytes_below(folder)}, {"content_digest", nullptr},
-              {"abandoned", false}};
+  Json row = {{"step", nullptr}, {"path", folder.string()},   {"valid", false},     {"busy", false},
+              {"reason", ""},    {"bytes", 0},                {"content_digest", nullptr}, {"abandoned", false}};
   try {
+    row["bytes"] = bytes_below(folder);
     const Checkpoint checkpoint(folder);
     row["step"] = checkpoint.manifest().counters.step;
     row["content_digest"] = checkpoint.manifest().content_digest;
     row["valid"] = true;
-  } catch (const std::exception& error) {
+  } catch (const Error& error) {
+    row["busy"] = error.code() == Exit::environment;
     row["reason"] = error.what();
   }
   return row;
 }
 
 void print_listed(const Json& row) {
-  const bool valid = row["valid"];
+  const bool valid = row["valid"], busy = row["busy"];
   const std::string digest = valid ? row["content_digest"] : Json("-");
-  const std::string where = valid ? row["path"] : row["reason"];  // a reason contains the path
+  const std::string reason = row["reason"];  // contains the path
+  const std::string where = valid ? row["path"] : Json((busy ? "busy: " : "") + reason);
   fmt::print("{:>10}  {:>10}  {:<7}  {:<16}  {}{}\n", row["step"].dump(), bytes_text(row["bytes"]),
-             valid ? "valid" : "invalid", digest, where, row["abandoned"] ? " (abandoned)" : "");
+             valid ? "valid" : busy ? "busy" : "invalid", digest, where, row["abandoned"] ? " (abandoned)" : "");
 }
 
-/// Everything that is wrong with a checkpoint; reads every byte.
-std::vector<std::string> failures_of(const fs::path& folder) {
-  std::error_code error;
-  if (!fs::is_directory(folder, error)) return {neither(folder.string()).what()};
-  try {
-    return Checkpoint(folder).verify();
-  } catch (const std::exception& failure) {
-    return {failure.what()};
-  }
+/// Adds everything that is wrong with a checkpoint; reads every byte.
+void verify(const fs::path& folder, Problems& problems) {
+  attempt(problems, [&] {
+    if (entry_at(folder) != Entry::folder) throw neither(folder.string());
+    for (const std::string& wrong : Checkpoint(folder).verify()) problems.add(Exit::file, wrong);
+  });
+}
+
+/// The exit code of what was found in all: one that cannot be read now comes before damage.
+int code_of(const Problems& problems) {
+  const auto busy = [](const Problem& problem) { return problem.code == Exit::environment; };
+  if (std::ranges::any_of(problems.list(), busy)) return static_cast<int>(Exit::environment);
+  return problems.empty() ? 0 : static_cast<int>(Exit::file);
 }
 
 Json described(const StoredTensor& tensor) {
@@ -152,8 +151,7 @@ std::map<std::string, std::array<Json, 2>> differing(const StateCounters& a, con
 }  // namespace
 
 int run_checkpoint_ls(const CheckpointOptions& options) {
-  std::error_code error;
-  if (!fs::is_directory(options.path, error)) throw neither(options.path);
+  if (entry_at(options.path) != Entry::folder) throw neither(options.path);
   Json rows = Json::array();
   for (const Held& held : all_in(options.path)) {
     Json row = listed(held.folder.path);
@@ -161,14 +159,16 @@ int run_checkpoint_ls(const CheckpointOptions& options) {
     row["abandoned"] = held.abandoned;
     rows.push_back(row);
   }
-  if (rows.empty() && fs::exists(fs::path(options.path) / "manifest.json", error)) rows.push_back(listed(options.path));
+  if (rows.empty() && entry_at(fs::path(options.path) / manifest_file) != Entry::none)
+    rows.push_back(listed(options.path));
   if (options.format == Format::json)
     fmt::print("{}\n", rows.dump());
   else if (rows.empty())
     fmt::print("{}: holds no checkpoints\n", options.path);
   else
     for (const Json& row : rows) print_listed(row);
-  return 0;
+  const bool busy = std::ranges::any_of(rows, [](const Json& row) { return row["busy"] == true; });
+  return busy ? static_cast<int>(Exit::environment) : 0;
 }
 
 int run_checkpoint_inspect(const CheckpointOptions& options) {
@@ -206,17 +206,20 @@ int run_checkpoint_verify(const CheckpointOptions& options) {
   std::vector<fs::path> folders;
   for (const Held& held : all_in(options.path)) folders.push_back(held.folder.path);
   if (folders.empty()) folders.emplace_back(options.path);  // a step folder; anything else is reported as invalid
+  Problems all;
   std::vector<std::string> failures;
   for (const fs::path& folder : folders) {
-    const std::vector<std::string> found = failures_of(folder);
-    failures.insert(failures.end(), found.begin(), found.end());
-    for (const std::string& failure : found) fmt::print(stderr, "{}\n", failure);
+    Problems found;
+    verify(folder, found);
+    all.add(found);
+    for (const Problem& problem : found.list()) failures.push_back(problem.text);
+    for (const Problem& problem : found.list()) fmt::print(stderr, "{}\n", problem.text);
     if (options.format == Format::text && found.empty())
       fmt::print("{}: every byte is as it was saved\n", folder.string());
     std::fflush(stdout);
   }
   if (options.format == Format::json) fmt::print("{}\n", Json{{"ok", failures.empty()}, {"failures", failures}}.dump());
-  return failures.empty() ? 0 : static_cast<int>(Exit::file);
+  return code_of(all);
 }
 
 int run_checkpoint_diff(const CheckpointOptions& options) {

@@ -18,6 +18,7 @@
 #include "core/step/decoder.hpp"
 #include "io/checkpoint/storage.hpp"
 #include "io/data/utf8.hpp"
+#include "io/files/access.hpp"
 #include "io/files/text_file.hpp"
 #include "io/metrics/console.hpp"
 #include "io/text/tokenizer.hpp"
@@ -33,15 +34,13 @@ constexpr std::int64_t usual_tokens = 128;
 
 /// Path of a model's weights; for a deck, its run directory.
 std::string place_of_weights(const std::string& model) {
-  std::error_code error;
-  if (!fs::is_regular_file(model, error)) return model;
+  if (entry_at(model) != Entry::file) return model;
   return sound_deck(model, {}).config.checkpoint.dir.get();
 }
 
 /// The encoding of the model's text; null if unknown.
 std::unique_ptr<TextEncoding> encoding_of(const GivenWeights& given) {
-  std::error_code error;
-  if (const fs::path path = given.path / tokenizer_file; fs::exists(path, error)) {
+  if (const fs::path path = given.path / tokenizer_file; entry_at(path) != Entry::none) {
     auto tokenizer = std::make_unique<Tokenizer>(path);
     if (const std::int64_t vocab = given.config.model.vocab; tokenizer->vocabulary() > vocab)
       throw Error(Exit::file, fmt::format("{}: has {} tokens, and the model a vocabulary of {}: is it another model's?",
@@ -55,10 +54,9 @@ std::unique_ptr<TextEncoding> encoding_of(const GivenWeights& given) {
 /// Tokens that end a text: those of a Hugging Face folder if it gives any, else the encoding's.
 std::set<std::int32_t> ends_of(const GivenWeights& given, const TextEncoding* encoding) {
   std::set<std::int32_t> ends;
-  std::error_code error;
   for (const char* name : {"generation_config.json", "config.json"}) {
     const fs::path path = given.path / name;
-    if (!ends.empty() || !fs::exists(path, error)) continue;
+    if (!ends.empty() || entry_at(path) == Entry::none) continue;
     const Json json = Json::parse(read_text_file(path), nullptr, false);
     const Json end = json.is_object() ? json.value("eos_token_id", Json()) : Json();
     for (const Json& id : end.is_array() ? end : Json::array({end}))

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "io/checkpoint/folder.hpp"
+#include "io/files/access.hpp"
 #include "io/files/fault.hpp"
 #include "io/files/posix_file.hpp"
 #include "io/files/text_file.hpp"
@@ -22,10 +23,7 @@ using Names = std::vector<std::string>;
 
 bool contains(const Names& names, std::string_view name) { return std::ranges::find(names, name) != names.end(); }
 
-bool there(const fs::path& path) {
-  std::error_code unknown;
-  return fs::exists(path, unknown);
-}
+bool there(const fs::path& path) { return entry_at(path) != Entry::none; }
 
 /// The contents of branch.json.
 struct Branch {
@@ -80,8 +78,8 @@ std::optional<Branch> under_way(const fs::path& run) {
 
 std::int64_t next_number(const fs::path& run) {
   std::int64_t most = 0;
-  for (const fs::directory_entry& entry : fs::directory_iterator(run)) {
-    const std::string name = entry.path().filename().string();
+  for (const fs::path& entry : list_folder(run).value_or(std::vector<fs::path>())) {
+    const std::string name = entry.filename().string();
     if (const std::optional<AbandonedName> parts = abandoned(name)) most = std::max(most, parts->branch);
   }
   return most + 1;
@@ -154,6 +152,12 @@ void make_way(const fs::path& run, std::string_view step) {
   const std::optional<Branch> branch = under_way(run);
   const std::string name(step);
   if (branch && branch->still_to_leave(name)) move_entry(run / name, branch->aside(name));
+}
+
+void set_aside(const fs::path& run, const std::string& step) {
+  const std::string aside = abandoned_name(next_number(run), step);
+  move_entry(run / step, run / aside);
+  fmt::print(stderr, "{}: was there and may be sound: set aside as {}\n", (run / step).string(), aside);
 }
 
 void settle_branch(const fs::path& run) {

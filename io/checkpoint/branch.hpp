@@ -23,6 +23,9 @@ std::vector<std::string> begin_branch(const std::filesystem::path& run, const st
 /// Frees the name `step` for a new checkpoint: a folder of this name that the branch leaves behind is set aside.
 void make_way(const std::filesystem::path& run, std::string_view step);
 
+/// Sets a step aside that no branch leaves behind, under the number of a branch of its own, and says so on stderr.
+void set_aside(const std::filesystem::path& run, const std::string& step);
+
 /// Called after a commit and at the start of a run. If the branch has committed a checkpoint, sets aside what it leaves
 /// behind and reports that; otherwise restores everything as it was before the branch began.
 void settle_branch(const std::filesystem::path& run);

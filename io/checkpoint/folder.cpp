@@ -1,18 +1,17 @@
 #include "io/checkpoint/folder.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <fstream>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "io/checkpoint/branch.hpp"
+#include "io/checkpoint/manifest.hpp"
 #include "io/checkpoint/reader.hpp"
+#include "io/checkpoint/storage.hpp"
+#include "io/files/access.hpp"
 #include "io/files/fault.hpp"
 #include "io/files/posix_file.hpp"
 #include "io/files/text_file.hpp"
@@ -37,20 +36,31 @@ void discard(const fs::path& folder) {
   if (error) throw Error(Exit::environment, fmt::format("{}: cannot be removed: {}", folder.string(), error.message()));
 }
 
-bool is_folder(const fs::path& path) {
-  std::error_code unknown;
-  return fs::is_directory(path, unknown);
+bool is_folder(const fs::path& path) { return entry_at(path) == Entry::folder; }
+
+/// The entries of a run directory; none, if there is no such directory.
+std::vector<fs::path> entries_of(const fs::path& run) {
+  return list_folder(run).value_or(std::vector<fs::path>());
 }
 
-/// The entries of a run directory; none, if there is no such directory. Throws Error{environment} if it cannot be
-/// listed, since what is not seen would be taken for absent, and replaced.
-std::vector<fs::path> entries_of(const fs::path& run) {
-  std::vector<fs::path> entries;
-  std::error_code error;
-  for (fs::directory_iterator at(run, error), end; !error && at != end; at.increment(error)) entries.push_back(*at);
-  if (error && is_folder(run))
-    throw Error(Exit::environment, fmt::format("{}: cannot be listed: {}", run.string(), error.message()));
-  return entries;
+/// Whether a step is known to be valid, payload not read.
+bool known_valid(const fs::path& folder) {
+  try {
+    return why_invalid(folder).empty();
+  } catch (const Error&) {
+    return false;  // it cannot be read now
+  }
+}
+
+/// Whether a step is known to be damaged, by every byte.
+bool known_damaged(const fs::path& folder) {
+  try {
+    if (entry_at(folder / manifest_file) == Entry::file && of_later_format(read_text_file(folder / manifest_file)))
+      return false;
+    return !Checkpoint(folder).verify().empty();
+  } catch (const Error& error) {
+    return error.code() != Exit::environment;
+  }
 }
 
 }  // namespace
@@ -76,6 +86,14 @@ std::optional<AbandonedName> abandoned(std::string_view name) {
   std::from_chars(name.data() + left_behind.size(), name.data() + cut, parts.branch);
   if (parts.branch < 1 || name != abandoned_name(parts.branch, parts.name)) return std::nullopt;
   return parts;
+}
+
+std::int64_t bytes_below(const fs::path& folder) {
+  std::int64_t bytes = 0;
+  std::error_code unknown;
+  for (const fs::path& entry : entries_of(folder))
+    if (const auto size = fs::file_size(entry, unknown); !unknown) bytes += static_cast<std::int64_t>(size);
+  return bytes;
 }
 
 std::vector<StepFolder> abandoned_folders(const fs::path& run) {
@@ -113,7 +131,12 @@ std::vector<StepFolder> step_folders(const fs::path& run) {
 void commit_folder(const fs::path& finished, const fs::path& run, std::int64_t step) {
   const fs::path named = run / step_folder(step);
   make_way(run, named.filename().string());
-  if (std::error_code unknown; fs::exists(named, unknown)) discard(named);
+  if (entry_at(named) != Entry::none) {
+    if (known_damaged(named))
+      discard(named);
+    else
+      set_aside(run, named.filename().string());
+  }
   move_entry(finished, named);
   try {
     sync_folder(run);
@@ -145,7 +168,7 @@ void retire(const fs::path& run, const Retention& retention) {
   Problems problems;
   for (const StepFolder& folder : folders) {
     if (valid < retention.keep_last) {
-      valid += why_invalid(folder.path).empty();
+      valid += known_valid(folder.path);
       continue;
     }
     const bool kept = retention.keep_every > 0 && folder.step % retention.keep_every == 0;
@@ -162,14 +185,6 @@ void remove_leftovers(const fs::path& run) {
         (name.starts_with(left_behind) && name.ends_with(".tmp")))
       fs::remove_all(entry, error);
   }
-}
-
-std::string why_unreadable(const fs::path& folder) {
-  std::error_code error;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
-    if (::access(at->path().c_str(), R_OK) != 0 && errno == EACCES)
-      return fmt::format("{}: this user may not read it: {}", at->path().string(), std::strerror(errno));
-  return error ? fmt::format("{}: cannot be listed: {}", folder.string(), error.message()) : "";
 }
 
 }  // namespace tessera

@@ -32,18 +32,17 @@ struct StepFolder {
 /// The checkpoints from which the run goes on, ascending by step. Throws Error{environment} if `run` is there and
 /// cannot be listed.
 std::vector<StepFolder> step_folders(const std::filesystem::path& run);
+/// Bytes of the files in a folder.
+std::int64_t bytes_below(const std::filesystem::path& folder);
 /// The checkpoints that branches have left behind, by branch and step. They are used only by their path.
 std::vector<StepFolder> abandoned_folders(const std::filesystem::path& run);
-
-/// Why this user cannot read a checkpoint's folder and files, which then are not invalid; empty: nothing forbids it.
-std::string why_unreadable(const std::filesystem::path& folder);
 
 /// Renames a file or folder. Throws Error{environment}.
 void move_entry(const std::filesystem::path& from, const std::filesystem::path& to);
 
-/// The commit: renames a finished folder to its step's name, durably. A folder that has the name is set aside if a
-/// branch leaves it behind, else removed, since it proved invalid. Throws Error{environment}; then no folder has the
-/// name.
+/// The commit: renames a finished folder to its step's name, durably. A folder that has the name is removed if it
+/// proves invalid, else set aside, whatever kept the run from going on from it. Throws Error{environment}; then no
+/// finished folder has the name.
 void commit_folder(const std::filesystem::path& finished, const std::filesystem::path& run, std::int64_t step);
 
 /// Points `latest` at a step's folder. Throws Error{environment}.
@@ -56,7 +55,7 @@ void remove_leftovers(const std::filesystem::path& run);
 
 /// Removes checkpoints of a run up to step `newest`, except for the last `keep_last` valid ones and multiples of
 /// `keep_every` (0: none). Later steps are neither counted nor removed: they proved invalid or are about to be set
-/// aside.
+/// aside. A step that cannot be read now does not count as valid and is not removed for that.
 struct Retention {
   std::int64_t keep_last = 2, keep_every = 0;
   std::int64_t newest = std::numeric_limits<std::int64_t>::max();

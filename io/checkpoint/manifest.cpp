@@ -138,6 +138,15 @@ std::string to_json(const Manifest& m) {
   return json.dump(2) + '\n';
 }
 
+bool of_later_format(const std::string& text) {
+  const Json json = Json::parse(text, nullptr, false);
+  const Json version = json.is_object() ? json.value("format_version", Json()) : Json();
+  if (!version.is_array() || version.size() != 2 || !version[0].is_number_integer() || !version[1].is_number_integer())
+    return false;
+  const FormatVersion own;
+  return version[0] > own.major || (version[0] == own.major && version[1] > own.minor);
+}
+
 Manifest parse_manifest(const std::string& text, const std::filesystem::path& path) {
   const auto refuse_it = [&](const std::string& why) { return Error(Exit::file, path.string() + ": " + why); };
   const Json json = Json::parse(text, nullptr, false);

@@ -59,6 +59,9 @@ std::string to_json(const Manifest& manifest);
 /// Throws Error{file} if the text is no manifest, was changed, or is of a version that this build cannot read.
 Manifest parse_manifest(const std::string& text, const std::filesystem::path& path);
 
+/// Whether the text is a manifest of a version that a later program writes: no more can be said of that checkpoint.
+bool of_later_format(const std::string& text);
+
 /// The SHA-256 (FIPS 180-4) of bytes, as 64 lower-case hex digits.
 std::string sha256(std::string_view bytes);
 

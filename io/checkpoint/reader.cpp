@@ -3,10 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <exception>
 #include <iterator>
+#include <new>
+#include <system_error>
 
 #include "io/checkpoint/folder.hpp"
+#include "io/files/access.hpp"
 #include "io/files/text_file.hpp"
 #include "kernels/base/attempt.hpp"
 #include "kernels/digest/digest.hpp"
@@ -19,13 +23,18 @@ namespace {
 
 Error unfit(const fs::path& path, const std::string& why) { return {Exit::file, path.string() + ": " + why}; }
 
-/// Runs `work`. Any exception other than Error, such as bad_alloc from a damaged length, becomes Error{file}.
+/// Runs `work`. What the machine refuses, memory or threads, becomes Error{environment}; any other exception but Error
+/// becomes Error{file}.
 template <class Work>
 void blaming(const fs::path& folder, const Work& work) {
   try {
     work();
   } catch (const Error&) {
     throw;
+  } catch (const std::bad_alloc&) {
+    throw unreadable(folder, "cannot be read", ENOMEM);
+  } catch (const std::system_error& error) {
+    throw unreadable(folder, "cannot be read", error.code().value());
   } catch (const std::exception& error) {
     throw unfit(folder, error.what());
   }
@@ -55,8 +64,9 @@ std::vector<StoredTensor> tensors_in(const hdf5::File& file, const PosixFile& pa
   if (saved != manifest.structures.end()) try {
       std::vector<StoredTensor> tensors = indexed_tensors(file, payload.size());
       if (hex(structure_digest(payload, tensors)) == saved->second) return tensors;
-    } catch (const std::exception&) {
-      // Treated as damage, like a digest that does not match: every dataset is opened below.
+    } catch (const Error& error) {
+      if (error.code() == Exit::environment) throw;
+      // Else it is damage, like a digest that does not match: every dataset is opened below.
     }
   return tensors_of(file, payload.size());
 }
@@ -94,11 +104,9 @@ void Checkpoint::open_payload() {
 }
 
 void Checkpoint::read_manifest() {
-  std::error_code error;
-  if (!fs::is_directory(folder_, error)) throw unfit(folder_, "is no checkpoint folder");
-  if (!fs::exists(folder_ / manifest_file, error))
-    throw unfit(folder_, error ? "cannot be read: " + error.message()
-                               : "holds no manifest.json: it is no checkpoint, or was never finished");
+  if (!list_folder(folder_)) throw unfit(folder_, "is no checkpoint folder");
+  if (entry_at(folder_ / manifest_file) == Entry::none)
+    throw unfit(folder_, "holds no manifest.json: it is no checkpoint, or was never finished");
   manifest_ = parse_manifest(read_text_file(folder_ / manifest_file), folder_ / manifest_file);
 }
 
@@ -194,13 +202,24 @@ std::vector<std::string> Checkpoint::verify() const {
   return wrong;
 }
 
-std::string why_invalid(const fs::path& folder) {
+namespace {
+
+/// What `ask` says of an opened checkpoint, or why it cannot be opened. Throws Error{environment} if that cannot be
+/// known now.
+template <class Ask>
+std::string reason(const fs::path& folder, const Ask& ask) {
   try {
-    const Checkpoint checkpoint(folder);
-    return "";
-  } catch (const std::exception& error) {
+    return ask(Checkpoint(folder));
+  } catch (const Error& error) {
+    if (error.code() == Exit::environment) throw;
     return error.what();
   }
+}
+
+}  // namespace
+
+std::string why_invalid(const fs::path& folder) {
+  return reason(folder, [](const Checkpoint&) { return std::string(); });
 }
 
 std::string Checkpoint::reason_not_resumable() const {
@@ -212,16 +231,11 @@ std::string Checkpoint::reason_not_resumable() const {
 }
 
 std::string reason_not_resumable(const fs::path& folder) {
-  try {
-    return Checkpoint(folder).reason_not_resumable();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
+  return reason(folder, [](const Checkpoint& checkpoint) { return checkpoint.reason_not_resumable(); });
 }
 
 fs::path find_checkpoint(const fs::path& path) {
-  std::error_code error;
-  if (!fs::is_directory(path, error)) throw unfit(path, "is neither a checkpoint nor a run directory");
+  if (entry_at(path) != Entry::folder) throw unfit(path, "is neither a checkpoint nor a run directory");
   const std::vector<StepFolder> folders = step_folders(path);
   if (folders.empty()) return path;  // a step folder; Checkpoint refuses anything else
   std::string reasons;

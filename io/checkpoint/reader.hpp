@@ -15,7 +15,8 @@
 namespace tessera {
 
 /// An opened checkpoint folder. Manifest, files' structure and tables have been checked against each other: by the
-/// digest of the structure, or dataset by dataset. Throws Error{file} that names what does not match.
+/// digest of the structure, or dataset by dataset. Throws Error{file} that names what does not match, and
+/// Error{environment} with the file's name if something keeps it from being read now, which says nothing about it.
 class Checkpoint final : public TensorSource {
  public:
   /// Opens for this process alone, without MPI.
@@ -80,13 +81,15 @@ void load_weights(const TensorSource& source, StateDict& state, Device& device, 
 /// alike. Collective over the world.
 void load(const Checkpoint& checkpoint, StateDict& state, Device& device, Control& control);
 
-/// Why a folder is no sound checkpoint, payload not read; empty: it is sound.
+/// Why a folder is no sound checkpoint, payload not read; empty: it is sound. Throws Error{environment} if it cannot be
+/// read now: it must not be taken for damaged, passed over or replaced then.
 std::string why_invalid(const std::filesystem::path& folder);
-/// Why no run can go on from a folder, though one may start with its weights; empty: a run of its model can.
+/// Why no run can go on from a folder, though one may start with its weights; empty: a run of its model can. Throws as
+/// why_invalid().
 std::string reason_not_resumable(const std::filesystem::path& folder);
 
 /// `path` itself if it is a step folder, else the newest valid step of a run directory; says on stderr which later ones
-/// it passes over, and why. Throws Error{file}.
+/// it passes over, and why. Throws Error{file}, and as why_invalid().
 std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 
 }  // namespace tessera

@@ -14,6 +14,7 @@
 #include "io/convert/hf_config.hpp"
 #include "io/convert/safetensors.hpp"
 #include "io/deck/deck.hpp"
+#include "io/files/access.hpp"
 #include "io/files/new_folder.hpp"
 #include "io/files/text_file.hpp"
 #include "io/text/tokenizer.hpp"
@@ -78,13 +79,12 @@ struct Held {
 class Shards {
  public:
   explicit Shards(const fs::path& folder) : folder_(folder) {
-    std::error_code error;
-    if (fs::exists(folder / hf_single_file, error)) {
+    if (entry_at(folder / hf_single_file) != Entry::none) {
       open(hf_single_file);
       return;
     }
     const fs::path path = folder / hf_index_file;
-    if (!fs::exists(path, error))
+    if (entry_at(path) == Entry::none)
       throw Error(Exit::file, fmt::format("{}: holds {}, and neither {} nor {}", folder.string(), hf_config_file,
                                           hf_single_file, hf_index_file));
     const Json index = Json::parse(read_text_file(path), nullptr, false);
@@ -338,8 +338,7 @@ class HfWriter final : public ModelWriter {
 }  // namespace
 
 bool is_hf_folder(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(path / hf_config_file, error) && !fs::exists(path / manifest_file, error);
+  return entry_at(path / hf_config_file) != Entry::none && entry_at(path / manifest_file) == Entry::none;
 }
 
 std::unique_ptr<ModelReader> read_hf_folder(const fs::path& path) { return std::make_unique<HfReader>(path); }

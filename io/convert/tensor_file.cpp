@@ -34,7 +34,8 @@ SourceTensor described(const hdf5::File& file, const std::string& path) {
     const hdf5::Dataset data = file.dataset(path);
     t.type = data.type;
     t.offset = data.offset;
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    if (error.code() == Exit::environment) throw;
     t.unreadable = "no contiguous little-endian dataset of fp32, bf16 or u8, of 1 to 3 axes";
   }
   return t;

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "io/files/access.hpp"
 #include "io/files/fault.hpp"
 #include "kernels/base/index.hpp"
 
@@ -46,10 +47,15 @@ int write_all(int file, std::string_view bytes, std::optional<std::int64_t> offs
   return 0;
 }
 
-PosixFile::PosixFile(const std::filesystem::path& path, Mode mode)
-    : PosixFile(path, ::open(path.c_str(), flags_of(mode), 0644)) {
+PosixFile::PosixFile(const std::filesystem::path& path, Mode mode) : PosixFile(path, -1) {
   const bool reads = mode == Mode::read || mode == Mode::read_payload;
-  if (file_ < 0) throw failed(reads ? Exit::file : Exit::environment, path, "cannot be opened", errno);
+  const int cause = patiently([&] {
+    file_ = ::open(path.c_str(), flags_of(mode), 0644);
+    return file_ < 0 ? errno : 0;
+  });
+  if (cause != 0)
+    throw reads ? unreadable(path, "cannot be opened", cause)
+                : failed(Exit::environment, path, "cannot be opened", cause);
   if (mode == Mode::read_payload || mode == Mode::payload) direct_ = ::open(path.c_str(), flags_of(mode) | O_DIRECT);
 }
 
@@ -67,7 +73,7 @@ PosixFile::~PosixFile() {
 
 std::int64_t PosixFile::size() const {
   struct ::stat about {};
-  if (::fstat(file_, &about) != 0) throw failed(Exit::file, path_, "cannot be read", errno);
+  if (::fstat(file_, &about) != 0) throw unreadable(path_, "cannot be read", errno);
   return about.st_size;
 }
 
@@ -80,7 +86,7 @@ bool PosixFile::named() const noexcept {
 
 std::chrono::nanoseconds PosixFile::changed() const {
   struct ::stat about {};
-  if (::fstat(file_, &about) != 0) throw failed(Exit::file, path_, "cannot be read", errno);
+  if (::fstat(file_, &about) != 0) throw unreadable(path_, "cannot be read", errno);
   return std::chrono::seconds(about.st_mtim.tv_sec) + std::chrono::nanoseconds(about.st_mtim.tv_nsec);
 }
 
@@ -89,9 +95,12 @@ void PosixFile::touch() noexcept { ::futimens(file_, nullptr); }
 void PosixFile::read(std::int64_t offset, void* to, std::int64_t bytes) const {
   for (std::int64_t done = 0; done < bytes;) {
     const auto part = static_cast<std::size_t>(std::min(bytes - done, most));
-    const ssize_t n = ::pread(file_, static_cast<char*>(to) + done, part, offset + done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw failed(Exit::file, path_, "cannot be read", errno);
+    ssize_t n = 0;
+    const int cause = patiently([&] {
+      n = ::pread(file_, static_cast<char*>(to) + done, part, offset + done);
+      return n < 0 ? errno : 0;
+    });
+    if (cause != 0) throw unreadable(path_, "cannot be read", cause);
     if (n == 0) throw Error(Exit::file, path_.string() + ": ends early: it was truncated");
     done += n;
   }

@@ -21,7 +21,8 @@ constexpr std::int64_t worth_pages = std::int64_t{64} << 10;  ///< smaller trans
 int write_all(int file, std::string_view bytes, std::optional<std::int64_t> offset = std::nullopt);
 
 /// An open file, read and written at offsets, also by several threads at once. Continues interrupted and partial
-/// transfers. Throws Error{file} if reading fails, Error{environment} if writing fails, with path and cause. Local.
+/// transfers. Throws, with path and cause, what unreadable() says if reading fails, Error{file} if the file is too
+/// short, Error{environment} if writing fails. Local.
 class PosixFile {
  public:
   /// write: an existing file; replace: created, or emptied; read_payload and payload: by direct I/O where possible.

@@ -4,7 +4,7 @@
 
 namespace tessera {
 
-/// A whole file as text. Throws Error{file}.
+/// A whole file as text. Throws as PosixFile does.
 std::string read_text_file(const std::filesystem::path& path);
 
 /// Creates or empties the file, writes `text` and synchronises. Returns 0, or the errno of the first failure.

@@ -1,10 +1,14 @@
 #include "io/hdf5/file.hpp"
 
+#include "io/files/access.hpp"
+
 #include <fmt/format.h>
 #include <hdf5.h>
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 namespace tessera::hdf5 {
@@ -14,21 +18,42 @@ static_assert(sizeof(hid_t) == sizeof(Object::Id));
 
 namespace {
 
-/// The innermost of HDF5's messages, which names the cause. Of a failed system call's message only the quoted text is
-/// kept, without addresses and flags.
-std::string last_error() {
-  std::string text = "unknown cause";
+/// Why a call of HDF5 has failed.
+struct Cause {
+  std::string text = {};  ///< the innermost of HDF5's messages; of a failed system call the quoted text alone
+  int system = 0;    ///< errno of the system call that failed; 0: none did, so the file's content is at fault
+};
+
+/// Reads HDF5's stack of messages and clears it. A failure inside MPI-IO, which gives no errno, counts as EIO.
+Cause last_error() {
+  std::vector<std::string> texts;
+  Cause cause{"unknown cause"};
+  std::pair both(&texts, &cause);
   const auto keep = [](unsigned, const H5E_error2_t* error, void* out) -> herr_t {
-    if (error->desc) *static_cast<std::string*>(out) = error->desc;
-    return 1;
+    const auto& [all, found] = *static_cast<decltype(both)*>(out);
+    if (error->desc) all->emplace_back(error->desc);
+    if (error->min_num == H5E_MPI) found->system = EIO;
+    return 0;
   };
-  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep, &text);
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep, &both);
   H5Eclear2(H5E_DEFAULT);
-  constexpr std::string_view quoted = "error message = '";
-  if (const std::size_t begin = text.find(quoted), end = text.find('\'', begin + quoted.size());
-      begin != std::string::npos && end != std::string::npos)
-    return text.substr(begin + quoted.size(), end - begin - quoted.size());
-  return text;
+  if (!texts.empty()) cause.text = texts.front();
+  for (const std::string& text : texts) {
+    constexpr std::string_view number = "errno = ", quoted = "error message = '";
+    const std::size_t at = text.find(number), begin = text.find(quoted), end = text.find('\'', begin + quoted.size());
+    if (at == std::string::npos) continue;
+    cause.system = std::atoi(text.c_str() + at + number.size());
+    if (begin != std::string::npos && end != std::string::npos)
+      cause.text = text.substr(begin + quoted.size(), end - begin - quoted.size());
+    break;
+  }
+  return cause;
+}
+
+/// The error of a call on a file: of what a failed system call means, if one failed while reading, else `blame`.
+Error error_of(const Cause& cause, Exit blame, const std::filesystem::path& path, std::string_view doing) {
+  if (blame == Exit::file && cause.system != 0) return unreadable(path, doing, cause.system);
+  return {blame, fmt::format("{}: {}: {}", path.string(), doing, cause.text)};
 }
 
 Object space_of(const std::vector<std::int64_t>& shape) {
@@ -198,9 +223,18 @@ Control::LibraryCall File::watched(const char* what) const {
   return parallel_ ? parallel_->watched(what) : Control::LibraryCall(nullptr, what);
 }
 
+Error File::failure(std::string_view doing) const { return error_of(last_error(), blame_, path_, doing); }
+
 Object::Id File::checked(Object::Id id, std::string_view doing) const {
-  if (id < 0) throw Error(blame_, fmt::format("{}: {}: {}", path_.string(), doing, last_error()));
+  if (id < 0) throw failure(doing);
   return id;
+}
+
+/// Whether a question is answered by yes. A damaged file answers no; a failed system call is no answer.
+bool File::yes(int answer, const std::string& about) const {
+  if (answer >= 0) return answer > 0;
+  if (const Error error = failure(about); error.code() == Exit::environment) throw error;
+  return false;
 }
 
 /// 1.8 to 1.10: from 1.8 on object headers carry checksums, without which flipped bits are read as if they were true.
@@ -246,7 +280,17 @@ File File::create(const std::filesystem::path& path, const Parallel* parallel) {
 File File::open(const std::filesystem::path& path, const Parallel* parallel) {
   File file(path, Exit::file, parallel);
   const auto watched = file.watched("H5Fopen");
-  file.take(H5Fopen(file.name().c_str(), H5F_ACC_RDONLY, file.access().id()), "cannot be read as HDF5");
+  const Object access = file.access();
+  Object::Id opened = -1;
+  Cause cause;
+  const auto open = [&] {
+    opened = H5Fopen(file.name().c_str(), H5F_ACC_RDONLY, access.id());
+    cause = opened < 0 ? last_error() : Cause();
+    return cause.system;
+  };
+  parallel ? open() : patiently(open);  // together it is tried once, since the ranks would try differently often
+  if (opened < 0) throw error_of(cause, Exit::file, path, "cannot be read as HDF5");
+  file.take(opened, "");
   return file;
 }
 
@@ -407,12 +451,12 @@ Value File::attribute(const std::string& object, const char* name) const {
     return fits;
   };
   if (count == 1 && H5Tget_class(type.id()) == H5T_STRING && H5Tis_variable_str(type.id()) == 0) {
-    std::string bytes(H5Tget_size(type.id()), '\0');
+    std::string bytes(room(1, H5Tget_size(type.id())), '\0');
     read(bytes.data());
     return trimmed(bytes.data(), bytes.size());
   }
   if (H5Sget_simple_extent_type(space.id()) == H5S_SIMPLE && H5Tequal(type.id(), H5T_STD_I64LE) > 0) {
-    std::vector<std::int64_t> values(static_cast<std::size_t>(count));
+    std::vector<std::int64_t> values(room(count, sizeof(std::int64_t)) / sizeof(std::int64_t));
     read(values.data());
     return values;
   }
@@ -446,6 +490,15 @@ void File::write_numbers(const std::string& path, const std::vector<std::uint64_
   write_whole(path, H5T_STD_U64LE, numbers.data());
 }
 
+/// Bytes of `count` elements, which the file has room for: else its damaged lengths would pass for a lack of memory.
+std::size_t File::room(std::int64_t count, std::size_t size) const {
+  hsize_t all = 0;
+  checked(H5Fget_filesize(file_.id(), &all), "has no size");
+  if (count < 0 || (size > 0 && static_cast<std::size_t>(count) > all / size))
+    throw unfit("cannot be read as HDF5: it is damaged");
+  return static_cast<std::size_t>(count) * size;
+}
+
 /// Reads a dataset of one axis whose type is the one that `expected` gives for the stored type.
 std::vector<char> File::read_whole(const std::string& path, const char* what,
                                    const std::function<Object::Id(Object::Id stored)>& expected) const {
@@ -453,7 +506,7 @@ std::vector<char> File::read_whole(const std::string& path, const char* what,
       space(checked(H5Dget_space(at(path)), path), H5Sclose);
   const std::int64_t rows = H5Sget_simple_extent_npoints(space.id());
   if (rows < 0 || H5Tequal(stored.id(), expected(stored.id())) <= 0) throw unfit(path + " is no " + what);
-  std::vector<char> bytes(static_cast<std::size_t>(rows) * H5Tget_size(stored.id()));
+  std::vector<char> bytes(room(rows, H5Tget_size(stored.id())));
   checked(H5Dread(at(path), stored.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()), path);
   return bytes;
 }
@@ -475,9 +528,12 @@ std::vector<std::uint64_t> File::numbers(const std::string& path) const {
 }
 
 bool File::has(const std::string& path) const {
-  return path == "/" || (open_ && path == open_path_) || H5Lexists(file_.id(), path.c_str(), H5P_DEFAULT) > 0;
+  return path == "/" || (open_ && path == open_path_) ||
+         yes(H5Lexists(file_.id(), path.c_str(), H5P_DEFAULT), path);
 }
-bool File::has(const std::string& object, const char* attribute) const { return H5Aexists(at(object), attribute) > 0; }
+bool File::has(const std::string& object, const char* attribute) const {
+  return yes(H5Aexists(at(object), attribute), object + "@" + attribute);
+}
 
 std::int64_t File::links(const std::string& group) const {
   H5G_info_t about{};
@@ -491,8 +547,9 @@ std::vector<std::string> File::datasets() const {
     if (info->type == H5O_TYPE_DATASET) static_cast<std::vector<std::string>*>(out)->push_back(name);
     return 0;
   };
-  if (H5Ovisit(file_.id(), H5_INDEX_NAME, H5_ITER_INC, keep, &paths) < 0)
-    throw unfit("cannot be read as HDF5: it is damaged");
+  const herr_t visited = H5Ovisit(file_.id(), H5_INDEX_NAME, H5_ITER_INC, keep, &paths);
+  yes(visited, "its datasets");
+  if (visited < 0) throw unfit("cannot be read as HDF5: it is damaged");
   return paths;
 }
 

@@ -77,9 +77,9 @@ struct TableRow {
   std::uint64_t datasets = 0;            ///< number of datasets that hold the tensor; 0 in older tables
 };
 
-/// An HDF5 file that HDF5 1.10 and later can read, with checksums over all metadata. Failures throw Error{file} if the
-/// file was opened for reading, Error{environment} if it is being written, with path and HDF5's own message. Collective
-/// or Local as Parallel says.
+/// An HDF5 file that HDF5 1.10 and later can read, with checksums over all metadata. Failures throw, with path and
+/// HDF5's own message, Error{environment} if the file is being written or a system call has failed (unreadable()), else
+/// Error{file}. Collective or Local as Parallel says.
 class File {
  public:
   /// Creates a file, by this process alone. Once a dataset has its place, other processes may write there.
@@ -148,7 +148,10 @@ class File {
   void take(Object::Id opened, std::string_view otherwise);
   /// Watchdog over a call that may wait for other ranks.
   Control::LibraryCall watched(const char* what) const;
+  Error failure(std::string_view doing) const;
   Object::Id checked(Object::Id id, std::string_view doing) const;
+  bool yes(int answer, const std::string& about) const;
+  std::size_t room(std::int64_t count, std::size_t size) const;
   Object::Id at(const std::string& object) const;
   Object create_dataset(const std::string& path, Object::Id type, const std::vector<std::int64_t>& dims);
   void write_whole(const std::string& path, Object::Id type, const void* data);
