@@ -12,6 +12,7 @@
 #include "app/cli/gpus.hpp"
 #include "app/cli/memory.hpp"
 #include "app/cli/threads.hpp"
+#include "app/training/disk_room.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/reader.hpp"
 #include "io/checkpoint/storage.hpp"
@@ -231,7 +232,11 @@ Prepared examine(const std::string& deck, const std::vector<Override>& overrides
   check_debug_files(config, problems);
   check_given_weights(run, problems);
   if (refused.empty())
-    attempt(problems, [&] { problems.add(problems_with_memory(run.plan.emplace(resolve_largest(config, ranks)))); });
+    attempt(problems, [&] {
+      problems.add(problems_with_memory(run.plan.emplace(resolve_largest(config, ranks))));
+      const std::vector<StepFolder> steps = step_folders(config.checkpoint.dir.get());
+      problems.add(problems_with_room(*run.plan, steps.empty() ? "" : steps.back().path, -1));
+    });
   problems.raise();
   return run;
 }

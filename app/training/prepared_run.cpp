@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "app/training/disk_room.hpp"
 #include "app/training/saving.hpp"
 #include "io/checkpoint/branch.hpp"
 #include "io/checkpoint/folder.hpp"
@@ -68,7 +69,11 @@ PreparedRun prepare(const RunRequest& request, const Mpi& mpi, Control& control)
     run.given = starting_weights(run.deck, control, run.parallel.get());
     problems.add(problems_with_starting(*run.given, run.deck, *run.plan));
   }
-  if (mpi.rank() == 0) check_debug_files(config, problems);
+  if (mpi.rank() == 0) {
+    check_debug_files(config, problems);
+    const std::filesystem::path from = run.beginnings.empty() ? "" : run.beginnings.front();
+    attempt(problems, [&] { problems.add(problems_with_room(*run.plan, from, request.stop_at)); });
+  }
   control.agree(problems);
   if (!run.lock) run.lock = claim(config.checkpoint, control);
   return run;

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <set>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@ struct RunRequest {
   std::vector<Override> overrides;
   Resume resume;
   std::set<std::string> changes;          ///< keys of --allow-change, which a resumed run may change
+  std::int64_t stop_at = -1;              ///< the step after which the run saves and ends; -1: none
   std::vector<std::string> command_line;  ///< as typed
 };
 

@@ -16,7 +16,6 @@ namespace tessera {
 enum class Format { text, json };
 
 struct TrainOptions : RunRequest {
-  std::int64_t stop_at = -1;  ///< step; -1: none
   std::string time_limit;     ///< "HH:MM:SS", or empty
 };
 struct EvalOptions {

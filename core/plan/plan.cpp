@@ -139,6 +139,8 @@ void measure(RunPlan& plan) {
   add_memory(plan, device);
   for (const Record& record : records) add_cost(plan.collectives, record);
   for (const auto& [work, none] : engine.stream().library<LibraryChoices>().of) plan.library_work.push_back(work);
+  plan.saved = engine.fresh_state().tensors;
+  for (StateTensor& tensor : plan.saved) tensor.ranges.clear();  // memory of this dry run
   plan.routes = engine.stream().library<gemm::Routes>();
 }
 

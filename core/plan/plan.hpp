@@ -7,6 +7,7 @@
 #include "core/comm/mesh.hpp"
 #include "core/config/config.hpp"
 #include "core/device/device.hpp"
+#include "core/state/state_dict.hpp"
 #include "core/step/step_plan.hpp"
 #include "kernels/base/choices.hpp"
 #include "kernels/gemm/route.hpp"
@@ -29,6 +30,7 @@ struct RunPlan : StepPlan {
   MemoryReport memory{};            ///< bytes on this rank, by category
   std::vector<CollectiveCost> collectives{};
   std::vector<LibraryChoices::Words> library_work{};  ///< pieces of a step's work with a choice of library algorithms
+  std::vector<StateTensor> saved{};  ///< tensors of a checkpoint, without ranges
   gemm::Routes routes{};  ///< routes (native or decoded) of a step's products of codes
 };
 

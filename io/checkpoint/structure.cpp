@@ -1,7 +1,6 @@
 #include "io/checkpoint/structure.hpp"
 
 #include <fmt/format.h>
-#include <sys/statvfs.h>
 
 #include <algorithm>
 #include <utility>
@@ -216,18 +215,6 @@ void CheckpointFiles::complete(const char* derived) const {
   }
   replace_text_file(folder_ / manifest_file, to_json(manifest));
   sync_folder(folder_);
-}
-
-void refuse_if_too_big(const fs::path& folder, std::span<const StateTensor> tensors, const std::string& what) {
-  std::int64_t bytes = std::int64_t{1} << 20;  // for structure, deck and manifest
-  for (const StateTensor& tensor : tensors) bytes += tensor.shape.elements() * size_of(tensor.type) + 512;
-  struct ::statvfs disk {};
-  if (::statvfs(folder.c_str(), &disk) != 0) return;
-  const double free = static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize),
-               need = static_cast<double>(bytes);
-  if (free < need)
-    throw Error(Exit::environment, fmt::format("{} needs {:.0f} MB, and {:.0f} MB are free in {}; make room", what,
-                                               need / 1e6, free / 1e6, folder.string()));
 }
 
 }  // namespace tessera

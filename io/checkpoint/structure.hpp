@@ -61,8 +61,4 @@ class CheckpointFiles {
   std::vector<File> files_;
 };
 
-/// Throws Error{environment} if the disk of `folder` has no room for these tensors: "`what` needs ...".
-void refuse_if_too_big(const std::filesystem::path& folder, std::span<const StateTensor> tensors,
-                       const std::string& what);
-
 }  // namespace tessera

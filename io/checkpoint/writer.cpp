@@ -14,6 +14,7 @@
 #include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/payload.hpp"
+#include "io/checkpoint/room.hpp"
 #include "io/checkpoint/storage.hpp"
 #include "io/files/fault.hpp"
 #include "io/files/nonce.hpp"

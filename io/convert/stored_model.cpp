@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "io/checkpoint/room.hpp"
 #include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/reader.hpp"

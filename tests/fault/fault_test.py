@@ -296,8 +296,32 @@ class FullDisks(Faults):
         run = self.small_disk("small", 1200)
         done = run.run("--stop-at", str(DURING))
         self.assertEqual(done.code, 4, done)
-        self.assertRegex(done.err, r"the checkpoint of step 8 needs \d+ MB, and \d+ MB are free in run; make room")
+        told = re.search(r"the checkpoint of step 8 needs (\d+) ([MK]B), and (\d+) \2 are free in run; make room", done.err)
+        self.assertGreater(int(told[1]), int(told[3]), "numbers that look equal")
         self.assertEqual(run.steps(), [BEFORE])
+        self.assertEqual(bits(run.path("metrics.jsonl"))[-1][0], BEFORE, "steps were made that cannot be saved")
+        done = subprocess.run([trial.program, "validate", "../deck.yaml"], cwd=run.folder, capture_output=True, text=True, timeout=trial.PATIENCE)
+        self.assertEqual(done.returncode, 4, done)
+        self.assertIn(f"the checkpoint of step {DURING} needs", done.stderr)
+
+    def test_a_run_that_begins_has_room_to_its_end(self):
+        """Drawn sizes of the disk and numbers of checkpoints: what is not refused before the first step saves all."""
+        draw = random.Random(int(os.environ.get("TESSERA_SOAK_SEED", "1")))
+        outcomes = set()
+        for number, kib in enumerate([1100, 1500, 2048, 8192] + [draw.randrange(1100, 2600) for _ in range(2)]):
+            keep, every = draw.choice([2, 3, 50]), draw.choice([1, 2, EVERY])
+            with self.subTest(kib=kib, keep=keep, every=every):
+                run = self.small_disk(f"room-{number}", kib)
+                done = run.run("--set", f"checkpoint.keep_last={keep}", "--set", f"checkpoint.every_steps={every}")
+                outcomes.add(done.code)
+                if done.code == 0:
+                    self.assertNotIn("was not saved", done.err)
+                    self.assertEqual(run.steps()[-1], STEPS)
+                else:
+                    self.assertEqual((done.code, run.steps()), (4, [BEFORE]), done)
+                    self.assertRegex(done.err, r"needs (\d+) ([MK]B|bytes), and (\d+) \2 are free in run; make room")
+                    self.assertEqual(bits(run.path("metrics.jsonl"))[-1][0], BEFORE)
+        self.assertEqual(outcomes, {0, 4})
 
     def check_fills_up(self, phase):
         """Fills the disk while all ranks are stopped at the phase; later frees it."""
