@@ -45,9 +45,11 @@ void LateReport::read() {
   if (config_.optimizer.skip_spikes > 0) window_.add(report.clip.norm);
 }
 
-void LateReport::evaluated(const std::function<double()>& evaluate) {
+bool LateReport::evaluated(const std::function<std::optional<double>()>& evaluate) {
   read();
-  unread_->row->eval_loss = static_cast<float>(evaluate());
+  const std::optional<double> loss = evaluate();
+  if (loss) unread_->row->eval_loss = static_cast<float>(*loss);
+  return loss.has_value();
 }
 
 void LateReport::finish() {

@@ -36,9 +36,9 @@ class LateReport {
   /// To be called when step `step` (from 1) has been enqueued, with the number of samples up to its end: passes on the
   /// row of the step before. Throws like finish(). Collective over the world.
   void begun(std::int64_t step, std::int64_t samples, Turn turn);
-  /// Calls `evaluate` and adds its result to the row of the last step. Reads that step's report first, since an
-  /// evaluation uses the same memory. Collective over the world, like `evaluate`.
-  void evaluated(const std::function<double()>& evaluate);
+  /// Calls `evaluate` and adds its result, if it gives one, to the row of the last step; returns whether it has. Reads
+  /// that step's report first, since an evaluation uses the same memory. Collective over the world, like `evaluate`.
+  bool evaluated(const std::function<std::optional<double>()>& evaluate);
   /// To be called when something other than a step runs: the next step is timed from its own begin instead of from the
   /// end of the step before. Local.
   void pause() { straight_on_ = false; }

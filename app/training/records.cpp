@@ -1,5 +1,6 @@
 #include "app/training/records.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <ctime>
 
@@ -10,6 +11,7 @@
 #include "app/training/plan_text.hpp"
 #include "io/checkpoint/branch.hpp"
 #include "io/checkpoint/storage.hpp"
+#include "io/files/access.hpp"
 #include "io/files/text_file.hpp"
 #include "io/metrics/run_directory.hpp"
 #include "io/metrics/run_record.hpp"
@@ -102,6 +104,22 @@ std::unique_ptr<RunLog> open_records(const PreparedRun& run, const RunRequest& r
     });
   control.agree(problems);
   return log;
+}
+
+std::optional<MetricsRow> row_to_complete(const RunConfig& config, const Training& training, std::int64_t kept,
+                                          Control& control) {
+  const std::filesystem::path path = std::filesystem::path(config.checkpoint.dir.get()) / metrics_file;
+  std::optional<MetricsRow> found;
+  Problems problems;
+  if (control.rank() == 0 && kept > 0 && evaluation_due(config, kept) && training.evaluates())
+    attempt(problems, [&] {
+      if (entry_at(path) == Entry::none) return;
+      const std::vector<MetricsRow> rows = read_metrics(path);
+      const auto row = std::ranges::find(rows.rbegin(), rows.rend(), kept, &MetricsRow::step);
+      if (row != rows.rend() && !row->eval_loss) found = *row;
+    });
+  control.agree(problems);
+  return found;
 }
 
 }  // namespace tessera

@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <optional>
 
 #include "app/training/beginning.hpp"
 #include "app/training/prepared_run.hpp"
@@ -15,5 +16,10 @@ inline constexpr const char* plan_file = "plan.txt";
 /// resolved deck, the plan, run.json, and a branch if one begins. Collective over the world.
 std::unique_ptr<RunLog> open_records(const PreparedRun& run, const RunRequest& request, const AgreedPlans& plans,
                                      const Beginning& beginning, const Mpi& mpi, Control& control);
+
+/// On rank 0 the row of step `kept`, the one done last, if a stop has abandoned the evaluation that follows it; else
+/// nothing. Throws on all ranks Error{environment} if the rows cannot be read. Collective over the world.
+std::optional<MetricsRow> row_to_complete(const RunConfig& config, const Training& training, std::int64_t kept,
+                                          Control& control);
 
 }  // namespace tessera

@@ -73,7 +73,8 @@ bool RunLog::worth_a_line(const MetricsRow& row) const {
 
 void RunLog::show(const MetricsRow& row) {
   const std::int64_t steps = plan_.config.run.steps;
-  const double left = seconds() / static_cast<double>(row.step - begun_at_) * static_cast<double>(steps - row.step);
+  const auto made = static_cast<double>(std::max<std::int64_t>(row.step - begun_at_, 1));  // by this start
+  const double left = seconds() / made * static_cast<double>(steps - row.step);
   if (worth_a_line(row)) {
     printed_ = Clock::now();
     const std::string line =
@@ -115,6 +116,12 @@ Problems RunLog::row(const MetricsRow& row) {
     page_due_ = begin + std::max<Clock::duration>(std::chrono::seconds(30), 50 * (Clock::now() - begin));
   }
   return problems;
+}
+
+void RunLog::evaluated(const MetricsRow& row) {
+  metrics_.replace_last(row);
+  events_.append(row);
+  show(row);
 }
 
 void RunLog::close(const ClosingReport& closing, const std::string& end) {

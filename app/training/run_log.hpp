@@ -27,6 +27,9 @@ class RunLog {
   std::int64_t restarts() const { return metrics_.restarts(); }  ///< number of times that the run has been resumed
 
   [[nodiscard]] Problems row(const MetricsRow& row);
+  /// The row of the step done last, now with the result of the evaluation that a stop had abandoned. Throws
+  /// Error{environment}.
+  void evaluated(const MetricsRow& row);
   void saved(std::int64_t step) { saves_.push_back(step); }  ///< marks a save in report.html
   double seconds() const;  ///< since the log was opened
   /// Prints the closing tables and writes report.html; `end` says how the run ended. Problems with the page are printed

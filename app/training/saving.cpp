@@ -145,10 +145,14 @@ Saving::Saving(Device& device, const RunConfig& config, Control& control, Traini
   if (config.checkpoint.async) snapshot_.emplace(device, training.engine().fresh_state());
 }
 
+/// Time to finish a save under way and to make the last one.
+Saving::Seconds Saving::needed() const { return writer_.under_way() ? 2 * longest_ : longest_; }
+
+bool Saving::pressed() { return stop_.presses(needed(), control_); }
+
 Proceed Saving::operator()(std::int64_t step) {
   const bool busy = writer_.under_way();
-  const Seconds needed = busy ? 2 * longest_ : longest_;  // to finish a save under way and make the last one
-  const bool last = step == config_.run.steps, stop = stop_.due(step, needed, control_) && !last;
+  const bool last = step == config_.run.steps, stop = stop_.due(step, needed(), control_) && !last;
   const std::int64_t every = config_.checkpoint.every_steps;
   const bool due = step != saved_ && (last || stop || (every > 0 && step > 0 && step % every == 0));
   if (due) training_.catch_up();  // outside of try_to_save: an error here is not a failed save and ends the run
@@ -156,7 +160,7 @@ Proceed Saving::operator()(std::int64_t step) {
   const bool goes_on = busy && (due || writer_.ready());
   if (goes_on || due) lock_.require_held();
   if (goes_on) go_on_with_save(due);
-  if (due) last || stop ? save(step) : try_to_save(step);
+  if (due && step != saved_) last || stop ? save(step) : try_to_save(step);  // it may have been under way
   if (busy || due) blocked_ = blocked_.value_or(Seconds(0)) + (Clock::now() - came);
   return stop ? Proceed::stop : Proceed::go_on;
 }

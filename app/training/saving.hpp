@@ -40,6 +40,8 @@ class Saving {
          const hdf5::Parallel* parallel, Origin origin, std::int64_t saved);
 
   Proceed operator()(std::int64_t step);
+  /// Whether nothing may come before a save any more, by Stop::presses().
+  bool pressed();
   std::int64_t saved() const { return saved_; }  ///< the step saved last; -1: none. Local.
   std::int64_t snapshot_bytes() const { return snapshot_ ? snapshot_->bytes() : 0; }  ///< Local.
   /// Adds to a row the time for which saves have blocked training since the last call, if any did. Local.
@@ -50,6 +52,7 @@ class Saving {
  private:
   using Clock = std::chrono::steady_clock;
   using Seconds = std::chrono::duration<double>;
+  Seconds needed() const;
   void go_on_with_save(bool wait);
   void save(std::int64_t step);
   void try_to_save(std::int64_t step);

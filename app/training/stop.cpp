@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "kernels/base/error.hpp"
 
@@ -77,18 +78,39 @@ Stop::Stop() {
   std::call_once(listens, [&] { std::thread(listen, signals).detach(); });
 }
 
-bool Stop::due(std::int64_t step, std::chrono::duration<double> save, Control& control) {
-  const auto time = Clock::now();
-  if (stepped_) longest_step_ = std::max<std::chrono::duration<double>>(longest_step_, time - last_);
-  stepped_ = true;
-  last_ = time;
-  const bool late = limits_.time && (time - begin_) + longest_step_ + 1.5 * save >= *limits_.time;
-  const bool there = limits_.step && step >= *limits_.step;
-  const int signal = asked;
-  const int mine = signal != 0 ? number_of(signal) : there ? stop_at : late ? time_limit : 0;
+/// Time since the last call. It counts as a step if one has begun then.
+std::chrono::duration<double> Stop::lap() {
+  const std::chrono::duration<double> took = Clock::now() - std::exchange(last_, Clock::now());
+  if (std::exchange(stepping_, false)) longest_step_ = std::max(longest_step_, took);
+  return took;
+}
+
+bool Stop::late(std::chrono::duration<double> needed) const {
+  return limits_.time && (last_ - begin_) + needed >= *limits_.time;
+}
+
+bool Stop::agreed(int mine, Control& control) {
   const auto cause = static_cast<std::size_t>(control.max(mine));
   if (cause > 0) cause_ = causes[cause - 1].name;
   return cause > 0;
+}
+
+bool Stop::due(std::int64_t step, std::chrono::duration<double> save, Control& control) {
+  lap();
+  stepping_ = true;
+  if (pressed_) return true;
+  const bool there = limits_.step && step >= *limits_.step;
+  const int signal = asked;
+  const bool late = this->late(longest_step_ + 1.5 * save);
+  return agreed(signal != 0 ? number_of(signal) : there ? stop_at : late ? time_limit : 0, control);
+}
+
+bool Stop::presses(std::chrono::duration<double> save, Control& control) {
+  const std::chrono::duration<double> pass = lap();
+  const int signal = asked;
+  if (!pressed_)
+    pressed_ = agreed(signal != 0 ? number_of(signal) : late(pass + 1.5 * save) ? time_limit : 0, control);
+  return pressed_;
 }
 
 void Stop::outlast_ranks() const {

@@ -28,6 +28,10 @@ class Stop {
   /// Whether the run must end after step `step`. `save`: measured time of a save; the time limit leaves room for a save
   /// and one more step. Collective over the world.
   bool due(std::int64_t step, std::chrono::duration<double> save, Control& control);
+  /// Whether a signal or the time limit ends the run before more is done than a save: asked between the passes of an
+  /// evaluation or the tokens of a sample, which are then abandoned. Once it does, due() says so too. Collective over
+  /// the world.
+  bool presses(std::chrono::duration<double> save, Control& control);
   /// Cause of the end: a signal's name, --stop-at, or --time-limit; the same on every rank. Local.
   const std::string& cause() const { return cause_; }
 
@@ -38,10 +42,15 @@ class Stop {
 
  private:
   using Clock = std::chrono::steady_clock;
+  std::chrono::duration<double> lap();
+  bool agreed(int mine, Control& control);
+  bool late(std::chrono::duration<double> needed) const;
+
   Limits limits_;
   Clock::time_point begin_ = Clock::now(), last_ = begin_;
   std::chrono::duration<double> longest_step_{0};
-  bool stepped_ = false;
+  bool stepping_ = false;  ///< whether a step has begun since the last call
+  bool pressed_ = false;
   std::string cause_;
 };
 

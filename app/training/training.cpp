@@ -4,7 +4,6 @@
 #include <limits>
 #include <utility>
 
-#include "app/training/evaluation.hpp"
 #include "core/device/region.hpp"
 #include "core/optim/schedule.hpp"
 #include "io/files/fault.hpp"
@@ -56,13 +55,14 @@ StateDict Training::state() {
   return state;
 }
 
-Proceed Training::run(const RowSink& sink, const Boundary& boundary) {
+Proceed Training::run(const RowSink& sink, const Boundary& boundary, const Pressed& pressed) {
   const RunConfig& config = plan_.config;
   const std::int64_t steps = config.run.steps;
   boundary_ = boundary;
   settled_ = step_ + 2;
   report_.send_to(sink);
   if (!std::exchange(ready_, true)) engine_.initialise();
+  bool abandoned = false;  // the evaluation of the last step made
   Proceed proceed = Proceed::go_on;
   while ((proceed = at_boundary(step_)) == Proceed::go_on && step_ < steps) {
     const double rate = learning_rate(config.optimizer, steps, step_ + 1);
@@ -73,15 +73,15 @@ Proceed Training::run(const RowSink& sink, const Boundary& boundary) {
     report_.begun(++step_, next_sample_ += config.batch.global, turn);
     if (const CollectiveLog* log = mesh_.log()) log->compare(control_);
     if (replicas_ && step_ % config.debug.replica_hash_every == 0) compare_replicas();
-    if (evaluation_due(config, step_) && batches_.evaluation().windows() > 0)
-      report_.evaluated([this] { return evaluate(); });
+    if (evaluation_due(config, step_) && evaluates())
+      abandoned = !report_.evaluated([&] { return evaluate(pressed); });
     profile_.after(step_);
   }
   profile_.finish();
   report_.finish();
   engine_.sync().settle(engine_.stream());  // no collective stays under way
   if (trace_) trace_->finish(engine_.stream());
-  return proceed;
+  return abandoned ? Proceed::stop : proceed;
 }
 
 void Training::plan_faults() {
@@ -104,10 +104,10 @@ void Training::compare_replicas() {
   replicas_->compare(engine_.stream(), engine_.sync(), control_, step_);
 }
 
-double Training::evaluate() {
+std::optional<double> Training::evaluate(const Pressed& pressed) {
   const Region region(device_.compute(), RegionName::evaluate);
   report_.pause();
-  return tessera::evaluate(engine_, batches_);
+  return tessera::evaluate(engine_, batches_, pressed);
 }
 
 std::vector<float> Training::next_logits(const std::vector<std::int32_t>& ids) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "app/training/batches.hpp"
+#include "app/training/evaluation.hpp"
 #include "app/training/late_report.hpp"
 #include "app/training/profile.hpp"
 #include "app/training/replicas.hpp"
@@ -39,14 +40,18 @@ class Training {
   /// Passes on the row of the last step, if that is outstanding. Throws like run().
   void catch_up() { report_.finish(); }
 
-  /// Makes all steps that are not done yet, or until `boundary` returns stop; returns which. Throws on all ranks
-  /// Error{numerical} after optimizer.max_skips steps in a row whose gradients were not finite, and the sink's
+  /// Makes all steps that are not done yet, or until `boundary` returns stop; returns which. An evaluation is abandoned
+  /// once the run is `pressed`, and its step's row has no eval_loss: stop too, if it was the last step's. Throws on all
+  /// ranks Error{numerical} after optimizer.max_skips steps in a row whose gradients were not finite, and the sink's
   /// problems.
-  Proceed run(const RowSink& sink, const Boundary& boundary = {});
+  Proceed run(const RowSink& sink, const Boundary& boundary = {}, const Pressed& pressed = {});
 
   /// Mean cross-entropy over the tokens of the evaluation windows with the present weights, the same bits at any number
   /// of ranks. Changes no state.
-  double evaluate();
+  double evaluate() { return *evaluate({}); }
+  /// The same; nothing if it was abandoned.
+  std::optional<double> evaluate(const Pressed& pressed);
+  bool evaluates() const { return batches_.evaluation().windows() > 0; }  ///< whether it has windows; Local
 
   /// Logits [V] of the token that follows the last seq_len of `ids`, with the present weights. Passes on the last row
   /// first (catch_up). Changes no state.

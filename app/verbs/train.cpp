@@ -21,6 +21,7 @@
 #include "io/data/utf8.hpp"
 #include "io/files/fault.hpp"
 #include "io/metrics/console.hpp"
+#include "kernels/base/attempt.hpp"
 #include "kernels/base/runtime.hpp"
 
 namespace tessera {
@@ -55,10 +56,12 @@ void describe(const PreparedRun& run) {
   std::fflush(stdout);
 }
 
-/// Generates and prints a sample. All ranks generate, rank 0 prints. Collective over the world.
-void print_sample(Training& training, const RunPlan& plan, const TextEncoding& encoding) {
+/// Generates and prints a sample, unless it was abandoned because the run is `pressed`; returns whether it is whole.
+/// All ranks generate, rank 0 prints. Collective over the world.
+bool print_sample(Training& training, const RunPlan& plan, const TextEncoding& encoding, const Pressed& pressed) {
   const SampleConfig& sample = plan.config.sample;
-  if (sample.tokens == 0) return;
+  bool abandoned = sample.tokens > 0 && pressed();
+  if (sample.tokens == 0 || abandoned) return !abandoned;
   const auto show = [&](const std::string& text) {
     if (plan.ranks.world.rank != 0) return;
     fmt::print("{}", text);
@@ -69,29 +72,52 @@ void print_sample(Training& training, const RunPlan& plan, const TextEncoding& e
   Characters characters;
   generate(next, {.seed = plan.seed}, encoding.encode(sample.prompt), sample.tokens, [&](std::int32_t token) {
     show(characters.take(encoding.bytes_of(token)));
-    return token != encoding.end_of_text();
+    return token != encoding.end_of_text() && !(abandoned = pressed());
   });
   show(characters.rest() + "\n");
+  return !abandoned;
 }
 
 /// Whether a sample follows a step other than the last.
 bool sample_due(const RunConfig& config, std::int64_t step) {
   const std::int64_t every = config.sample.every_steps;
-  return every > 0 && step % every == 0 && step < config.run.steps;
+  return every > 0 && step > 0 && step % every == 0 && step < config.run.steps;
 }
 
-/// Trains until the last step or an early end, with samples, saves and, on rank 0, the log. Collective over the world.
-Proceed all_steps(const RunConfig& config, Training& training, const std::function<void()>& sample, Saving& saving,
-                  RunLog* log) {
-  const auto at_boundary = [&, begun = training.step()](std::int64_t step) {
-    if (step > begun && sample_due(config, step)) sample();
+/// Makes the evaluation of the step done last if the start before has abandoned it for a stop, and completes its row;
+/// false if this one was abandoned too. Collective over the world.
+bool made_up_for(Training& training, Control& control, const Pressed& pressed, const std::optional<MetricsRow>& row,
+                 RunLog* log) {
+  if (control.max(row ? 1 : 0) == 0) return true;
+  const std::optional<double> loss = training.evaluate(pressed);
+  Problems problems;
+  if (loss && row)
+    attempt(problems, [&] {
+      MetricsRow whole = *row;
+      whole.eval_loss = static_cast<float>(*loss);
+      log->evaluated(whole);
+    });
+  control.agree(problems);
+  return loss.has_value();
+}
+
+/// Trains until the last step or an early end, with samples, saves and, on rank 0, the log. A stop comes before a
+/// sample that is due, so that the start which goes on from there prints it. Collective over the world.
+Proceed all_steps(const RunConfig& config, Training& training, const std::function<bool()>& sample, Saving& saving,
+                  const Pressed& pressed, RunLog* log) {
+  const auto save = [&](std::int64_t step) {
     const std::int64_t before = saving.saved();
     const Proceed next = saving(step);
     if (log && saving.saved() != before) log->saved(saving.saved());
     return next;
   };
+  const auto at_boundary = [&](std::int64_t step) {
+    const Proceed next = save(step);
+    const bool abandoned = next == Proceed::go_on && sample_due(config, step) && !sample();
+    return abandoned ? save(step) : next;
+  };
   const auto keep = [&](const MetricsRow& row) { return log ? log->row(saving.timed(row)) : Problems(); };
-  return training.run(keep, at_boundary);
+  return training.run(keep, at_boundary, pressed);
 }
 
 /// Why a run stopped early.
@@ -125,7 +151,8 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, const Running& runn
   const auto& [run, device, mesh, control, training, plans] = running;
   const RunConfig& config = run.deck.config;
   Beginning beginning = begin_run(run, options, mpi, control, training, device);
-  if (beginning.kept >= config.run.steps) {
+  const std::optional<MetricsRow> unfinished = row_to_complete(config, training, beginning.kept, control);
+  if (beginning.kept >= config.run.steps && control.max(unfinished ? 1 : 0) == 0) {
     if (mpi.rank() == 0) fmt::print("{} of {} steps done, nothing to do\n", beginning.kept, config.run.steps);
     return 0;
   }
@@ -139,10 +166,13 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, const Running& runn
                                                   saving.snapshot_bytes()});
     if (log && run.lock->held()) log->close(closing, end);
   };
-  const auto sample = [&] { print_sample(training, *run.plan, run.encoding()); };
+  const Pressed pressed = [&] { return saving.pressed(); };
+  const auto sample = [&] { return print_sample(training, *run.plan, run.encoding(), pressed); };
   Proceed proceed = Proceed::go_on;
   try {
-    proceed = all_steps(config, training, sample, saving, log.get());
+    if (!made_up_for(training, control, pressed, unfinished, log.get())) proceed = Proceed::stop;
+    if (const Proceed end = all_steps(config, training, sample, saving, pressed, log.get()); end == Proceed::stop)
+      proceed = end;
   } catch (const Error& error) {
     if (agreed(error)) close(error.what());
     throw;

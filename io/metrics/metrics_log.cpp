@@ -13,6 +13,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <utility>
+
+#include "io/files/text_file.hpp"
 
 namespace tessera {
 namespace {
@@ -133,6 +136,7 @@ MetricsLog::MetricsLog(const std::filesystem::path& path, std::int64_t step) : p
     kept = begin;
   }
   bytes_ = static_cast<std::int64_t>(kept);
+  last_ = kept < 2 ? 0 : static_cast<std::int64_t>(text.rfind('\n', kept - 2) + 1);
   restarts_ = newest >= 0 ? newest + 1 : step > 0 ? 1 : 0;
   if (cause == 0 && kept < text.size() && ::ftruncate(file_, bytes_) != 0) cause = errno;
   if (cause != 0) {
@@ -143,12 +147,21 @@ MetricsLog::MetricsLog(const std::filesystem::path& path, std::int64_t step) : p
 
 MetricsLog::~MetricsLog() { ::close(file_); }
 
+void MetricsLog::replace_last(const MetricsRow& row) {
+  const std::string before = read_text_file(path_).substr(0, static_cast<std::size_t>(last_));
+  replace_text_file(path_, before + to_json(row) + '\n');
+  const int file = ::open(path_.c_str(), O_RDWR | O_APPEND | O_CLOEXEC);
+  if (file < 0) throw unusable(path_, errno);
+  ::close(std::exchange(file_, file));
+  bytes_ = last_ + std::ssize(to_json(row)) + 1;
+}
+
 Problems MetricsLog::append(const MetricsRow& row) {
   const std::string line = to_json(row) + '\n';
   Problems problems;
   const int cause = write_all(file_, line);
   if (cause == 0) {
-    bytes_ += std::ssize(line);
+    last_ = std::exchange(bytes_, bytes_ + std::ssize(line));
     return problems;
   }
   std::string rest = "it keeps its earlier rows";

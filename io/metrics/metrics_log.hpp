@@ -63,11 +63,14 @@ class MetricsLog {
   /// Writes the row at once. On failure (a full disk) the file keeps whole rows only, and a problem (Exit::environment)
   /// is returned.
   [[nodiscard]] Problems append(const MetricsRow& row);
+  /// Replaces the last row, at once and whole. Throws Error{environment}, and the file keeps the row.
+  void replace_last(const MetricsRow& row);
 
  private:
   std::filesystem::path path_;
   int file_ = -1;
   std::int64_t bytes_ = 0;  // size of the whole rows
+  std::int64_t last_ = 0;   // where the last row begins
   std::int64_t restarts_ = 0;
 };
 

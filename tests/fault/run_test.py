@@ -5,9 +5,11 @@ usage: run_test.py TESSERA MPIEXEC [CLASS...]
 """
 import json
 import os
+import random
 import re
 import shutil
 import signal
+import subprocess
 import time
 
 import trial
@@ -15,6 +17,15 @@ from trial import BEFORE, DURING, EVERY, IO, LAST, PHASES, RANKS, SAVED, Faults,
 
 # More steps than a test can wait for: the run ends only by a signal, a fault, --stop-at or --time-limit.
 LONG = ("--set", "run.steps=1000000000", "--set", "checkpoint.every_steps=1000000000")
+
+
+def make_corpus(folder):
+    """A corpus that takes minutes to be evaluated on; returns its folder."""
+    big = os.path.join(folder, "big")
+    os.makedirs(big, exist_ok=True)
+    with open(os.path.join(big, "corpus.txt"), "w") as file:
+        file.write("".join(f"the {i * 7919 % 113} tiles of the {i % 17} mosaics\n" for i in range(600_000)))
+    return big
 
 
 class Runs(Faults):
@@ -173,6 +184,144 @@ class Signals(Runs):
         self.assertLess(sum(steps[:-1]), limit)  # it stops where another step might be too many
         self.assertGreater(done.seconds + max(steps), limit - 0.5)
         self.check_stopped(run, done, "--time-limit")
+
+
+class Evaluations(Runs):
+    """Signals and time limits while a run evaluates or samples: the step that is done is saved at once, and the next start makes up for it."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.evaluated = ("--set", "run.steps=12", "--set", f"data.root={make_corpus(cls.folder)}", "--set", "data.eval_fraction=0.9",
+                         "--set", "eval.every_steps=6")
+
+    @staticmethod
+    def printed(run):
+        with open(os.path.join(run.folder, "stdout")) as file:
+            return file.read()
+
+    @staticmethod
+    def rows(run):
+        """Step, loss and eval_loss of the rows so far."""
+        if not os.path.exists(run.path("metrics.jsonl")):
+            return []
+        with open(run.path("metrics.jsonl")) as file:
+            rows = [json.loads(line) for line in file if line.endswith("\n")]
+        return [(row["step"], row["loss"], row.get("eval_loss")) for row in rows]
+
+    def test_a_resumed_run_evaluates_as_one_that_was_not_stopped(self):
+        limited = (*self.evaluated, "--set", "eval.batches=400")
+        whole = self.trial("evaluated", begun=False)
+        self.assertEqual(whole.run(*limited).code, 0)
+        expected = self.rows(whole)
+        self.assertEqual([row[0] for row in expected if row[2] is not None], [6, 12])
+        run, abandoned = self.trial("evaluated-stopped", begun=False), 0
+        evaluates = [lambda: len(self.rows(run)) == 5, lambda: "resumed from" in self.printed(run), lambda: len(self.rows(run)) == 11,
+                     lambda: "resumed from" in self.printed(run)]  # the start that makes up for an evaluation is stopped too
+        for ready in evaluates:
+            process = run.start(*limited)
+            run.until(process, ready)
+            os.kill(processes(run.folder)[LAST], signal.SIGTERM)
+            done = run.finish(process)
+            self.assertEqual(done.code, 75, done)
+            step, _, loss = self.rows(run)[-1]
+            abandoned += loss is None and step in (6, 12)
+            self.assertEqual(run.steps()[-1], step)
+        self.assertGreater(abandoned, 0)
+        done = run.run(*limited)
+        self.assertEqual(done.code, 0, done)
+        self.assertEqual(self.rows(run), expected)
+
+    def test_a_time_limit_does_not_wait_for_an_evaluation(self):
+        run = self.trial("limited", begun=False)
+        endless = ("--set", "eval.batches=16000000")
+        done = run.run(*self.evaluated, *endless, "--time-limit", "00:00:04", limit=100)
+        self.assertEqual(done.code, 75, done)
+        self.assertEqual((run.steps()[-1], self.rows(run)[-1][0], self.rows(run)[-1][2]), (6, 6, None), done)
+
+    def test_a_sample_is_abandoned_and_printed_by_the_next_start(self):
+        run = self.trial("sampled", begun=False)
+        sampled = ("--set", "run.steps=9", "--set", "sample.every_steps=4", "--set", "sample.prompt=the")
+        process = run.start(*sampled, "--set", "sample.tokens=1000000")
+        run.until(process, lambda: "sample: the" in self.printed(run))
+        os.kill(processes(run.folder)[LAST], signal.SIGTERM)
+        done = run.finish(process, limit=100)
+        self.assertEqual((done.code, run.steps()), (75, [4]), done)
+        done = run.run(*sampled, "--set", "sample.tokens=5")
+        self.assertEqual((done.code, done.out.count("sample: the")), (0, 3), done)
+
+
+class Deaths(Runs):
+    """A rank that is killed while the launcher lets the others live, as srun --kill-on-bad-exit=0 does: they end within seconds, each with code 7."""
+
+    RANKS = 3
+
+    def setUp(self):
+        if "-disable-auto-cleanup" not in subprocess.run([trial.launcher, "-help"], capture_output=True, text=True).stdout:
+            self.skipTest("this launcher always ends all ranks")
+
+    def start(self, run, *command, **variables):
+        """Starts a verb on three ranks, each of which leaves its exit code in code.RANK."""
+        for rank in range(self.RANKS):
+            if os.path.exists(os.path.join(run.folder, f"code.{rank}")):
+                os.remove(os.path.join(run.folder, f"code.{rank}"))
+        body = 'trap "" USR1; "$@"; echo $? > code.${PMI_RANK:-0}'  # Hydra tells the others by that signal
+        out, err = (open(os.path.join(run.folder, name), "w+b") for name in ("stdout", "stderr"))
+        process = subprocess.Popen([trial.launcher, "-disable-auto-cleanup", "-n", str(self.RANKS), "sh", "-c", body, "sh", trial.program, *command],
+                                   cwd=run.folder, stdout=out, stderr=err, stdin=subprocess.DEVNULL, start_new_session=True,
+                                   env={**os.environ, "OMP_NUM_THREADS": "1", **variables})
+        process.began, process.out, process.err = time.monotonic(), out, err
+        return process
+
+    def check_ended(self, run, process, rank):
+        done = run.finish(process, limit=60)  # comm.timeout_s is 300
+        codes = {}
+        for one in range(self.RANKS):
+            with open(os.path.join(run.folder, f"code.{one}")) as file:
+                codes[one] = int(file.read())
+        self.assertEqual(codes, {one: 137 if one == rank else 7 for one in range(self.RANKS)}, done)
+        self.assertIn(f"rank {rank} on ", done.err)
+        self.assertIn("has ended without a word", done.err)
+
+    def kill(self, run, process, rank, ready):
+        run.until(process, lambda: len(processes(run.folder)) == self.RANKS and ready())
+        os.kill(processes(run.folder)[rank], signal.SIGKILL)
+        self.check_ended(run, process, rank)
+
+    def test_at_any_time_of_training(self):
+        """Also while it loads, evaluates and saves."""
+        draw = random.Random(int(os.environ.get("TESSERA_SOAK_SEED", "1")))
+        run = self.trial("death", begun=False)
+        for rank in (0, 1, 2):
+            with self.subTest(rank=rank):
+                process = self.start(run, "train", "../deck.yaml", *LONG[:2], "--set", "checkpoint.every_steps=3", "--set", "eval.every_steps=2")
+                taken_over = os.path.exists(run.path("LOCK"))  # of the rank that was killed before
+                run.until(process, lambda: "taken over" in run.said() if taken_over else os.path.exists(run.path("LOCK")))
+                time.sleep(draw.uniform(0, 1.5))
+                self.kill(run, process, rank, lambda: True)
+                self.assertEqual(run.tool("verify", "run")[0] if run.steps() else 0, 0)
+
+    def test_in_the_phases_of_a_save(self):
+        draw = random.Random(int(os.environ.get("TESSERA_SOAK_SEED", "1")))
+        phases = [phase for phase in ("structure", "payload", "vote") if phase in PHASES]
+        for phase, rank in [(draw.choice(phases), 2), ("manifest", 0)]:
+            with self.subTest(phase=phase, rank=rank):
+                run = self.trial(f"death-{phase}")
+                self.check_ended(run, self.start(run, "train", "../deck.yaml", TESSERA_FAULT=f"{phase}:{rank}:kill"), rank)
+
+    @staticmethod
+    def computed(pid):
+        """Seconds of processor time of a process: one that has some is beyond the start of MPI, whose end is the launcher's matter."""
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def test_of_another_verb(self):
+        run = self.trial("death-eval")
+        big = make_corpus(self.folder)
+        process = self.start(run, "eval", "../deck.yaml", "--checkpoint", "run", "--set", f"data.root={big}", "--set", "data.eval_fraction=0.9",
+                             "--set", "eval.batches=16000000")
+        self.kill(run, process, 1, lambda: min(map(self.computed, processes(run.folder).values())) > 3)
 
 
 class Locks(Faults):
