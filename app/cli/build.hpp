@@ -11,7 +11,7 @@ struct Library {
 /// Versions of this program, its compiler and its libraries.
 struct Build {
   std::string version, compiler, build_type;
-  std::string git_sha;   ///< the commit, with "-dirty" if files differed from it; "unknown" outside a repository
+  std::string git_sha;   ///< the commit, with "-dirty-" and a mark if files differed; "unknown" outside a repository
   std::string back_end;  ///< of Kokkos: "OpenMP", "Serial" or "Cuda"
   std::string mpi;       ///< name and version of the MPI library found at run time, on one line
   std::string launcher;  ///< of MPI: Mpi::launcher()

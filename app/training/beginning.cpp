@@ -43,7 +43,7 @@ Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi
     origin.companions = parent.companions;
     Changes changes = changes_of(run, request, parent.folder, control);
     if (const std::string other = difference_text(build, parent.git_sha, parent.libraries); !other.empty()) {
-      changes.text += fmt::format("built differently than step {}: {}: its bits may go on otherwise\n",
+      changes.text += fmt::format("built differently than step {}: {}; bits may differ from here on\n",
                                   beginning.step, other);
       origin.changes += fmt::format("step {}: built differently: {}\n", beginning.step, other);
     }

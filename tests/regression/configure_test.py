@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Machines that cannot build: one message at configuration with what was found, what is needed and how to get it.
+"""Machines that cannot build: one message at configuration with what was found, what is needed and how to get it. What a build
+calls itself.
 
     configure_test.py SOURCE KOKKOS_DIR COMPILER
 """
@@ -117,6 +118,28 @@ set(HDF5_INCLUDE_DIR /serial/include)
                 subprocess.run([COMPILER, "-shared", "-x", "c++", "/dev/null", "-x", "none", "-Wl,--no-as-needed", folder / "libmpi.so", "-o", hdf5], check=True)
                 self.refused(rf"HDF5 \S+/libhdf5.so, which needs {re.escape(name)}, and MPI ", "a parallel HDF5, built with the same MPI",
                              f"-DHDF5_C_LIBRARY_hdf5={hdf5}")
+
+
+class Commit(unittest.TestCase):
+    """The name by which a program's builds are told apart."""
+
+    def test_trees_that_differ_have_different_names(self):
+        with tempfile.TemporaryDirectory() as folder:
+            source = pathlib.Path(folder)
+            git = ["git", "-C", folder, "-c", "user.name=a", "-c", "user.email=a@b"]
+            name = lambda: subprocess.run(["cmake", f"-DSOURCE={folder}", f"-DOUT={folder}/out.hpp", "-P", f"{SOURCE}/app/cli/git_sha.cmake"],
+                                          check=True) and re.search('"(.*)"', (source / "out.hpp").read_text())[1]
+            subprocess.run(["git", "init", "-q", folder], check=True)
+            names = {}
+            for commit in ("one", "two"):
+                for edit in (None, "a; b", "a;\nb", 'quoted "x" \\ ${y}', commit):  # the last: as it was
+                    (source / "file").write_text(edit or commit)
+                    if edit is None:
+                        subprocess.run([*git, "add", "file"], check=True)
+                        subprocess.run([*git, "commit", "-qm", commit], check=True)
+                    names.setdefault(name(), []).append((commit, edit or commit))
+            self.assertEqual([len(set(trees)) for trees in names.values()], [1] * 8, names)
+            self.assertEqual(sum("-dirty-" in one for one in names), 6)
 
 
 if __name__ == "__main__":
