@@ -24,6 +24,32 @@ Changes changes_of(const PreparedRun& run, const RunRequest& request, const std:
   return changes;
 }
 
+/// Resumes from the run's best checkpoint, and says what differs since. Collective over the world.
+void go_on(Beginning& beginning, const PreparedRun& run, const RunRequest& request, const Build& build,
+           Control& control, Training& training, Device& device) {
+  Origin& origin = beginning.origin;
+  const Parent parent =
+      resume_from(run.beginnings, run.deck.config.checkpoint.dir.get(), training, device, control, run.parallel.get());
+  beginning.step = parent.manifest.counters.step;
+  beginning.kept = parent.kept;
+  origin.run_id = parent.manifest.run_id;
+  origin.changes = parent.changes;
+  origin.companions = parent.companions;
+  Changes changes = changes_of(run, request, parent.folder, control);
+  if (const std::string other = difference_text(build, parent.git_sha, parent.libraries); !other.empty()) {
+    changes.text += fmt::format("built differently than step {}: {}; bits may differ from here on\n",
+                                beginning.step, other);
+    origin.changes += fmt::format("step {}: built differently: {}\n", beginning.step, other);
+  }
+  beginning.changes = changes.keys;
+  for (const KeyChange& change : changes.keys)
+    origin.changes += fmt::format("step {}: {}: {} -> {}\n", beginning.step, change.key, change.before, change.now);
+  origin.parent = parent.folder.string();
+  origin.parent_digest = parent.manifest.content_digest;
+  if (control.rank() == 0)
+    fmt::print("resumed from {} | {}\n{}", origin.parent, origin.parent_digest, changes.text);
+}
+
 }  // namespace
 
 Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi& mpi, Control& control,
@@ -33,28 +59,7 @@ Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi
   const Build build = this_build();
   const RunConfig& config = run.deck.config;
   origin.run_id = control.broadcast(nonce() + nonce());
-  if (!run.beginnings.empty()) {
-    const Parent parent =
-        resume_from(run.beginnings, config.checkpoint.dir.get(), training, device, control, run.parallel.get());
-    beginning.step = parent.manifest.counters.step;
-    beginning.kept = parent.kept;
-    origin.run_id = parent.manifest.run_id;
-    origin.changes = parent.changes;
-    origin.companions = parent.companions;
-    Changes changes = changes_of(run, request, parent.folder, control);
-    if (const std::string other = difference_text(build, parent.git_sha, parent.libraries); !other.empty()) {
-      changes.text += fmt::format("built differently than step {}: {}; bits may differ from here on\n",
-                                  beginning.step, other);
-      origin.changes += fmt::format("step {}: built differently: {}\n", beginning.step, other);
-    }
-    beginning.changes = changes.keys;
-    for (const KeyChange& change : changes.keys)
-      origin.changes += fmt::format("step {}: {}: {} -> {}\n", beginning.step, change.key, change.before, change.now);
-    origin.parent = parent.folder.string();
-    origin.parent_digest = parent.manifest.content_digest;
-    if (mpi.rank() == 0)
-      fmt::print("resumed from {} | {}\n{}", origin.parent, origin.parent_digest, changes.text);
-  }
+  if (!run.beginnings.empty()) go_on(beginning, run, request, build, control, training, device);
   if (run.given) {
     const GivenWeights& given = *run.given;
     training.initialise([&](StateDict& weights) { load_weights(*given.source, weights, device, control); });

@@ -80,8 +80,7 @@ precision: {compute: bf16, recipe: mxfp8_2d, primary_weights: bf16, fuse_wgrad: 
 gather: {granularity: auto}
 reduce: {bucket_mib: 0.25, order: library}
 optimizer: {matrices: muon, lr: 1e-3, beta1: 0.8, beta2: 0.9, eps: 1e-6, weight_decay: 0, moments: bf16,
-            clip: 2, schedule: wsd, warmup_steps: 5, decay_steps: 20, min_lr: 1.0E-4, max_skips: 2,
-            skip_spikes: 4.5,
+            clip: 2, schedule: wsd, warmup_steps: 5, decay_steps: 20, min_lr: 1.0E-4, max_skips: 2, skip_spikes: 4.5,
             muon: {momentum: 0.9, nesterov: false, coefficients: polar_express, scale: rms}}
 comm: {timeout_s: 7}
 checkpoint: {dir: out/all, every_steps: 7, keep_last: 3, keep_every: 21, expert_layout: discrete, io: direct,
