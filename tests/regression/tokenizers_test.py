@@ -3,8 +3,10 @@
 usage: tokenizers_test.py ENCODE_TEXTS      77: this Python lacks tokenizers
 TESSERA_TOKENIZERS=N makes N files instead of a few hundred.
 """
+import importlib.util
 import json
 import os
+import pathlib
 import random
 import subprocess
 import sys
@@ -17,6 +19,9 @@ except ImportError as missing:
     sys.exit(77)
 
 ENCODE = ""
+SPEC = importlib.util.spec_from_file_location("prepare", pathlib.Path(__file__).resolve().parent / "../../examples/prepare_data/prepare.py")
+PREPARE = importlib.util.module_from_spec(SPEC)   # which says of a tokenizer whether the program takes it
+SPEC.loader.exec_module(PREPARE)
 FILES = int(os.environ.get("TESSERA_TOKENIZERS", "300"))
 TEXTS = 12
 PIECES = ["the", "The", "THE", " the", "word", "words", "naïve", "café", "cafe\u0301", "\u212b", "Ångström", "A\u030a", "straße", "ﬁne", "½", "²", "日本語", "中文。",
@@ -137,6 +142,7 @@ class Tokenizers(unittest.TestCase):
         text = json.dumps(file, ensure_ascii=False)
         library, answer = tokenizers.Tokenizer.from_str(text), self.ask(text, texts)
         told = {key: value for key, value in file.items() if key != "model"}
+        self.assertEqual(PREPARE.byte_level(text), "refused" not in answer, (answer.get("refused"), told))
         if "the normalizer leaves nothing of it" in answer.get("refused", ""):
             return
         self.assertNotIn("refused", answer, told)
@@ -188,6 +194,7 @@ class Tokenizers(unittest.TestCase):
                                   ("decoder", dict(type="Fuse"), "Fuse"), ("model", file["model"] | dict(byte_fallback=True), "byte_fallback"),
                                   ("model", file["model"] | dict(dropout=0.1), "model.dropout: 0.1")):
             refused = self.ask(json.dumps(file | {key: value}), [])["refused"]
+            self.assertFalse(PREPARE.byte_level(json.dumps(file | {key: value})), named)
             self.assertTrue(named in refused or "without ICU" in refused, (named, refused))
 
 
