@@ -49,6 +49,9 @@ SLICE = 1 << 16   # characters of a text that the tokenizer gets at a time, abou
 BATCH = 4 * SLICE   # characters that are encoded at a time
 CUT = re.compile(r"(?<=\w) (?=\w)|(?<=\S\n)(?=\w)")   # between slices: a space between two words, or a line that begins with a word
 WORD = re.compile(rb"[A-Za-z\x80-\xff]+|[^A-Za-z0-9\s\x80-\xff]+")   # in UTF-8, about what WORDS finds; numbers differ little
+LONG = re.compile(r"\S{1000}|\s{1000}")   # where a sample's long words are cut: training takes time quadratic in the longest
+HALF = re.compile("[\ud800-\udfff]")   # half of a pair of UTF-16, which JSON can write and UTF-8 cannot
+TABLES = (".csv", ".tsv", ".xlsx", ".xls", ".ods", ".parquet")
 WORDS_ROOM = 16 << 20   # bytes of different words, of which training takes some 50 times as much memory
 
 
@@ -64,6 +67,8 @@ def sources(names):
             if not found:
                 raise Refused(f"{name}: holds no .txt, .md or .jsonl file")
             yield from found
+        elif name.suffix.lower() in TABLES:
+            raise Refused(f"{name}: is a table: write its texts as .jsonl, a line a row; or rename it to .txt, to take it as one text")
         elif name.is_file():
             yield name
         else:
@@ -135,12 +140,15 @@ def documents(path, begin, end, field):
             if not isinstance(record, dict) or not isinstance(record.get(field), str):
                 held = ", ".join(f"{name} ({KINDS.get(type(value), 'a number')})" for name, value in record.items()) if isinstance(record, dict) else ""
                 raise Refused(f"{path}: byte {at}: has no text in a field '{field}'; it has {held or 'no fields'}; name another with --field")
-            yield at, record[field], True
+            yield at, HALF.sub("\ufffd", record[field]), True
 
 
 def decoded(path, at, raw):
+    """The text of bytes that stand at a position of a file, without the mark of UTF-8 at its begin."""
+    if at == 0 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise Refused(f"{path}: is UTF-16, as spreadsheets and Windows write it: save it as UTF-8")
     try:
-        return raw.decode()
+        return raw.decode("utf-8-sig" if at == 0 else "utf-8")
     except UnicodeDecodeError as wrong:
         raise Refused(f"{path}: byte {at + wrong.start}: is no UTF-8; write it again as UTF-8, or leave the file out")
 
@@ -154,13 +162,22 @@ def sample(files, arguments):
     for path, begin, end in all_pieces:
         for _, text, _ in documents(path, begin, end, arguments.field):
             for stretch in slices(text[:most]):   # the trainer takes 256 of them at a time
-                yield stretch
+                yield from short_words(stretch)
                 most -= len(stretch)
                 new = set(WORD.findall(stretch.encode())) - words
                 words |= new
                 room -= sum(map(len, new)) + 8 * len(new)
                 if most <= 0 or room <= 0:
                     return
+
+
+def short_words(text):
+    """Yields a text in parts whose words are short enough to train on."""
+    begin = 0
+    for found in LONG.finditer(text):
+        yield text[begin:found.end()]
+        begin = found.end()
+    yield text[begin:]
 
 
 def train_tokenizer(files, arguments):
@@ -196,9 +213,10 @@ class Worker:
 
     def __init__(self, out, arguments, tokenizer):
         self.parts, self.field, self.fraction = out / "parts", arguments.field, arguments.val_fraction
-        self.path, self.tokenizer = out / "tokenizer.json", tokenizer
+        self.path, self.tokenizer, self.special = out / "tokenizer.json", tokenizer, arguments.special
         self.end, self.vocabulary = end_of_text(tokenizer, self.path), max(tokenizer.get_vocab().values()) + 1
         self.code = "H" if self.vocabulary <= 1 << 16 else "I"
+        tokenizer.add_special_tokens([tokenizer.id_to_token(self.end)])
         self.sliced = can_slice(tokenizer)
 
     def held(self, path, at, val):
@@ -226,6 +244,7 @@ class Worker:
         return number, end - begin, None
 
     def encode(self, waiting, tokens):
+        self.tokenizer.encode_special_tokens = not self.special  # as text, a name of one in a document ends nothing
         try:
             encoded = self.tokenizer.encode_batch_fast([text for _, text, _ in waiting], add_special_tokens=False)
         except Exception as wrong:  # of the library, which has no type for it
@@ -324,10 +343,36 @@ def given_tokenizer(path):
     return text
 
 
+NORMALIZERS = ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend", "Strip", "Replace")
+CUTS = ("ByteLevel", "Split", "Digits", "Punctuation", "Whitespace", "WhitespaceSplit", "BertPreTokenizer", "CharDelimiterSplit")
+PROCESSORS = ("ByteLevel", "TemplateProcessing", "RobertaProcessing", "BertProcessing")
+FOREIGN = re.compile(r"\\[hHvVKXyYQEgkMCcNO]|\[:|\(\?[imswxudaW-]*[mswxudaW][imswxudaW-]*[:)]|\{\d*,?\d*\}\+")
+
+
+def members(part):
+    """The parts that a Sequence holds, of Sequences too, or the part itself."""
+    if part is None:
+        return []
+    inner = next((part[key] for key in ("normalizers", "pretokenizers", "processors", "decoders") if key in part), None)
+    return [part] if inner is None else [one for member in inner for one in members(member)]
+
+
 def byte_level(tokenizer):
-    """Whether it is a byte-level BPE, the kind that data.tokenizer takes."""
+    """Whether it is a byte-level BPE of parts that data.tokenizer takes."""
     held = json.loads(tokenizer)
-    return held["model"].get("type") == "BPE" and (held.get("decoder") or {}).get("type") == "ByteLevel"
+    model, known = held["model"], lambda key, kinds: all(part["type"] in kinds for part in members(held.get(key)))
+    if model.get("type") != "BPE" or model.get("byte_fallback") or any(model.get(key) for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix")):
+        return False
+    if model.get("unk_token") is not None and not set(pre_tokenizers.ByteLevel.alphabet()) <= set(model["vocab"]):
+        return False
+    if not (known("normalizer", NORMALIZERS) and known("pre_tokenizer", CUTS) and known("post_processor", PROCESSORS) and known("decoder", ("ByteLevel",))):
+        return False
+    made = Tokenizer.from_str(tokenizer).normalizer
+    if made and not all(made.normalize_str(token["content"]) for token in held.get("added_tokens", []) if token["normalized"]):
+        return False
+    patterns = [part["pattern"].get("Regex", "") for key in ("normalizer", "pre_tokenizer") for part in members(held.get(key)) if "pattern" in part]
+    return (not any(map(FOREIGN.search, patterns)) and len(members(held.get("decoder"))) < 2
+            and any(part["type"] == "ByteLevel" for part in members(held.get("pre_tokenizer"))))
 
 
 def keep_tokenizer(path, training, given, arguments):
@@ -382,7 +427,7 @@ def run(arguments):
     worker = Worker(out, arguments, Tokenizer.from_str(tokenizer))
     total = sum(job[3] - job[2] for job in jobs)
     done = total - sum(job[3] - job[2] for job in open_jobs)
-    with processes(arguments.workers, worker) as pool, tqdm(total=total, initial=done, unit="B", unit_scale=True) as bar:
+    with processes(arguments.workers, worker) as pool, tqdm(total=total, initial=done, unit="B", unit_scale=True, disable=None) as bar:
         for job in concurrent.futures.as_completed([pool.submit(do_job, job) for job in open_jobs]):
             _, size, wrong = job.result()
             if wrong:
@@ -404,7 +449,7 @@ def run(arguments):
     print(f"{made[False][0]} tokens for training, {made[True][0]} for evaluation, of a vocabulary of {worker.vocabulary}; in the deck:")
     print(deck_line(out.resolve(), bool(made[True][0]), byte_level(tokenizer)))
     if not byte_level(tokenizer):
-        print(f"model.vocab is {worker.vocabulary}. The tokenizer is no byte-level BPE, which tessera reads: prompts and samples will be ids.")
+        print(f"model.vocab is {worker.vocabulary}. The tokenizer is no byte-level BPE of a kind which tessera reads: prompts and samples will be ids.")
 
 
 def warn_of_share(held, tokens, arguments):
@@ -415,10 +460,15 @@ def warn_of_share(held, tokens, arguments):
               "or differ much in size; name files to hold out by --val, with another OUT", file=sys.stderr)
 
 
+def quoted(path):
+    """A path as YAML in double quotes, with what cannot be printed escaped."""
+    return '"' + "".join(c if c.isprintable() and c not in '"\\' else "\\" + c if c in '"\\' else f"\\U{ord(c):08x}" for c in str(path)) + '"'
+
+
 def deck_line(out, evaluated, tokenizer):
     eval_files = ', eval_files: ["val_*.bin"]' if evaluated else ""
-    named = f", tokenizer: {json.dumps(str(out / 'tokenizer.json'))}" if tokenizer else ""
-    return f'data: {{kind: tokens, root: {json.dumps(str(out))}, files: ["train_*.bin"]{eval_files}{named}}}'
+    named = f", tokenizer: {quoted(out / 'tokenizer.json')}" if tokenizer else ""
+    return f'data: {{kind: tokens, root: {quoted(out)}, files: ["train_*.bin"]{eval_files}{named}}}'
 
 
 def number(kind, least, most=None):
@@ -442,6 +492,7 @@ def main():
     parser.add_argument("--vocab", type=number(int, 257), default=32000, help="tokens of the tokenizer that is trained: 256 bytes, the end-of-text token, and merges")
     parser.add_argument("--train-mb", type=number(int, 1), default=256, help="MiB of text, at most, that it is trained on; less of text with very many different words")
     parser.add_argument("--field", default="text", help="the field of a .jsonl line that holds the text")
+    parser.add_argument("--special", action="store_true", help="names of the tokenizer's special tokens inside texts become those tokens, as the marks of chats should")
     parser.add_argument("--val", metavar="SOURCE", action="append", default=[], help="sources of val_*.bin, for data.eval_files; not trained on, even if a SOURCE holds them")
     parser.add_argument("--val-fraction", type=number(float, 0, 1), default=0.0, 
                         help="share of the documents, not of the tokens, that go to val_*.bin; a text file is one document")

@@ -47,8 +47,8 @@ std::string Characters::take(char byte) {
     } else if (may_begin_one(pending_)) {
       break;
     } else {
-      shown += replacement;
-      pending_.erase(0, 1);
+      shown += replacement;  // once for the bytes that could have begun a character
+      pending_.erase(0, std::max<std::size_t>(1, pending_.size() - 1));
     }
   }
   return shown;
@@ -60,10 +60,6 @@ std::string Characters::take(std::string_view bytes) {
   return shown;
 }
 
-std::string Characters::rest() {
-  std::string shown;
-  for ([[maybe_unused]] char byte : std::exchange(pending_, "")) shown += replacement;
-  return shown;
-}
+std::string Characters::rest() { return std::exchange(pending_, "").empty() ? "" : std::string(replacement); }
 
 }  // namespace tessera

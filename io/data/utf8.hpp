@@ -9,7 +9,8 @@ namespace tessera {
 /// characters other than tab and line ends are invalid. Source: the Unicode standard, table 3-7.
 std::size_t character_at(std::string_view text, std::size_t i);
 
-/// Decodes a stream of bytes into printable UTF-8 text: invalid bytes become U+FFFD.
+/// Decodes a stream of bytes into printable UTF-8 text: invalid bytes become U+FFFD, one for
+/// each sequence that begins a character and does not complete it.
 class Characters {
  public:
   /// Adds one or several bytes; returns the text that they complete.

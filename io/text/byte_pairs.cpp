@@ -27,7 +27,7 @@ struct Candidate {
 bool BytePairs::add_merge(const std::string& left, const std::string& right) {
   const auto a = ids_.find(left), b = ids_.find(right), both = ids_.find(left + right);
   if (a == ids_.end() || b == ids_.end() || both == ids_.end()) return false;
-  merges_.try_emplace(pair_of(a->second, b->second), Merge{next_rank_++, both->second});
+  merges_.insert_or_assign(pair_of(a->second, b->second), Merge{next_rank_++, both->second});
   return true;
 }
 

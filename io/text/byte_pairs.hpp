@@ -13,7 +13,8 @@ class BytePairs {
  public:
   /// Adds a token.
   void add_token(std::string bytes, std::int32_t id) { ids_.insert_or_assign(std::move(bytes), id); }
-  /// Adds a merge, with a higher rank number than all merges before. False if a part or the whole is not a token.
+  /// Adds a merge, with a higher rank number than all merges before; of equal merges the last counts. False if a part
+  /// or the whole is not a token.
   bool add_merge(const std::string& left, const std::string& right);
   /// From now on a word that is a token is encoded as that token, whatever the merges.
   void take_whole_words() { whole_words_ = true; }

@@ -12,28 +12,46 @@ std::string unicode_library();
 /// Position of the first byte of `text` that is not valid UTF-8, or npos.
 std::size_t broken_utf8(std::string_view text);
 
-/// The canonical composition (NFC) of UTF-8 text.
-std::string composed(std::string_view text);
+/// Unicode's normalization forms.
+enum class Form { nfc, nfd, nfkc, nfkd };
+std::string normalized(Form form, std::string_view text);
 
-/// Splits UTF-8 text into pieces by a regular expression, with all of Unicode's character classes.
-class Splitter {
+/// Every character in lower case by itself, whatever stands beside it.
+std::string lower_case(std::string_view text);
+
+/// Bytes of white space with which a text begins or ends.
+std::size_t spaces_at_begin(std::string_view text);
+std::size_t spaces_at_end(std::string_view text);
+
+/// Whether a text begins or ends with a character of words: \w of regular expressions.
+bool word_at_begin(std::string_view text);
+bool word_at_end(std::string_view text);
+
+/// A stretch of a text: bytes `begin` to `end`, and whether the pattern matches it.
+struct Stretch {
+  std::size_t begin, end;
+  bool match;
+};
+
+/// A regular expression on UTF-8 text, as Oniguruma reads it: `.`, `^` and `$` know lines that end with a line feed.
+class Pattern {
  public:
-  /// Whether text between two matches becomes a piece of its own or is dropped.
-  enum class Between { kept, dropped };
+  /// Throws Error{file} with the pattern if it is no regular expression, or holds what Oniguruma reads otherwise.
+  explicit Pattern(const std::string& expression);
+  ~Pattern();
+  Pattern(Pattern&&) noexcept;
+  Pattern& operator=(Pattern&&) noexcept;
 
-  /// Throws Error{file} with the pattern if it is not a valid regular expression.
-  Splitter(const std::string& pattern, Between between);
-  ~Splitter();
-  Splitter(Splitter&&) noexcept;
-  Splitter& operator=(Splitter&&) noexcept;
-
-  /// The pieces in order: matches and, if kept, the text between them.
-  std::vector<std::string_view> pieces(std::string_view text) const;
+  /// The whole text in order: matches and what is between them. Throws Error{usage} with the place where the search
+  /// needs more memory than ICU takes.
+  std::vector<Stretch> stretches(std::string_view text) const;
 
  private:
   struct Expression;
   std::unique_ptr<Expression> expression_;
-  Between between_;
 };
+
+/// A regular expression that matches this text alone.
+std::string literal(std::string_view text);
 
 }  // namespace tessera

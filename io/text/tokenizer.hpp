@@ -1,14 +1,20 @@
 #pragma once
 #include <filesystem>
+#include <functional>
 #include <unordered_map>
 
+#include "io/text/added_tokens.hpp"
 #include "io/text/byte_pairs.hpp"
 #include "io/text/encoding.hpp"
-#include "io/text/splitting.hpp"
+#include "io/text/words.hpp"
 
 namespace tessera {
 
-/// The token by which a tokenizer.json ends a document: "<|endoftext|>", "<|end_of_text|>" or "</s>".
+/// Makes one text of another before words are sought.
+using Normalizer = std::function<std::string(std::string_view)>;
+
+/// The token by which a tokenizer.json ends a document: the first of "<|endoftext|>", "<|end_of_text|>" and "</s>"
+/// that it has. prepare.py chooses in the same order.
 struct EndOfText {
   std::int32_t id;
   std::string name;
@@ -16,11 +22,11 @@ struct EndOfText {
 std::optional<EndOfText> end_of_text_in(const std::string& tokenizer_json);
 
 /// Tokenizer from a tokenizer.json of Hugging Face's `tokenizers`: byte-level BPE (GPT-2, Llama 3, Qwen) with its
-/// pattern of words, NFC, added tokens, and the tokens that a template puts around a text. encode() and bytes_of() give
-/// the same results as that library.
+/// normalizers, added tokens, pre-tokenizers, and the tokens that a template puts around a text. encode() and
+/// bytes_of() give the same results as that library without truncation and padding, which a file may ask for.
 class Tokenizer final : public TextEncoding {
  public:
-  /// Throws Error{file} that lists all parts of an unsupported kind: model, normalizer and others.
+  /// Throws Error{file} that lists all parts of an unsupported kind: model, normalizers and others.
   explicit Tokenizer(const std::filesystem::path& path);
   /// The same from the file's text; errors call it `name`.
   Tokenizer(std::string text, const std::string& name);
@@ -36,23 +42,15 @@ class Tokenizer final : public TextEncoding {
 
  private:
   friend class TokenizerReader;
-  /// A token that is found in text before the text is split into words.
-  struct Added {
-    std::string content;
-    std::int32_t id = 0;
-  };
-  /// When added tokens are searched for: before or after NFC.
-  enum class Stage { raw, normalized };
-
-  void encode_stage(Stage stage, std::string_view text, std::vector<std::int32_t>& ids) const;
+  std::string normalize(std::string_view text) const;
   void encode_words(std::string_view text, std::vector<std::int32_t>& ids) const;
 
   std::string text_;
   BytePairs pairs_;
-  std::vector<Splitter> splitters_;
-  std::vector<Added> raw_, normalized_;  ///< longest first
+  std::vector<Normalizer> normalizers_;
+  Words words_;
+  AddedTokens raw_, normalized_;  ///< found before and after the normalizers
   std::vector<std::int32_t> before_, after_;
-  bool compose_ = false, prefix_space_ = false;
   std::unordered_map<std::int32_t, std::string> bytes_;
   std::optional<std::int32_t> end_of_text_;
   std::int64_t vocabulary_ = 0;

@@ -231,11 +231,42 @@ class Prepare(unittest.TestCase):
         words.save(str(self.folder / "words.json"))
         out = self.prepare(0, "books", "--tokenizer", "words.json")
         self.assertNotIn("tokenizer:", out)
-        self.assertIn("model.vocab is 3. The tokenizer is no byte-level BPE", out)
+        self.assertIn("model.vocab is 3. The tokenizer is no byte-level BPE of a kind", out)
         words.model = tokenizers.models.WordLevel({"<|endoftext|>": 0, "Book": 1}, unk_token="?")
         words.save(str(self.folder / "words.json"))
         shutil.rmtree(self.folder / "out")
         self.assertIn("cannot encode this text", self.prepare(1, "web.jsonl", "--tokenizer", "words.json"))
+
+    def test_special_tokens_and_halves_of_pairs_in_texts_are_text(self):
+        texts = ["a <|endoftext|> b", "<|endoftext|>", "half \ud83d and \udc00 there", "plain"]
+        (self.folder / "odd.jsonl").write_bytes(b"\xef\xbb\xbf" + "".join(json.dumps(dict(text=text)) + "\n" for text in texts).encode())
+        for choice in ["--vocab", "300"], ["--tokenizer", GIVEN]:
+            self.prepare(0, "odd.jsonl", *choice)
+            tokenizer = tokenizers.Tokenizer.from_file(str(self.folder / "out" / "tokenizer.json"))
+            ids = self.ids("train_*.bin")
+            self.assertEqual(ids.count(tokenizer.token_to_id("<|endoftext|>")), len(texts))
+            wanted = "".join("<|endoftext|>" + text for text in texts).replace("\ud83d", "\ufffd").replace("\udc00", "\ufffd")
+            self.assertEqual(tokenizer.decode(ids, skip_special_tokens=False), wanted)
+            shutil.rmtree(self.folder / "out")
+
+    def test_long_words_are_cut_for_training(self):
+        prepare = self.module()
+        for text in "a" * 200_000, " " * 50_000 + "x", "short words", "日" * 3000 + " b", "":
+            parts = list(prepare.short_words(text))
+            self.assertEqual("".join(parts), text)
+            self.assertLessEqual(max(len(word) for part in parts for word in part.split() + [""]), 1000)
+        (self.folder / "one.txt").write_text("a" * 1_000_000)
+        self.prepare(0, "one.txt", "--vocab", "400")
+
+    def test_the_deck_line_is_yaml_for_every_path(self):
+        prepare = self.module()
+        self.assertEqual(prepare.quoted('/a 💾/"é"\\\n'), '"/a 💾/\\"é\\"\\\\\\U0000000a"')
+
+    def test_tables_and_utf16_get_clear_words(self):
+        (self.folder / "table.csv").write_text("a,b\n")
+        (self.folder / "wide.txt").write_bytes("wide".encode("utf-16"))
+        self.assertIn("table.csv: is a table", self.prepare(1, "table.csv", "--tokenizer", GIVEN))
+        self.assertIn("wide.txt: is UTF-16", self.prepare(1, "wide.txt", "--tokenizer", GIVEN))
 
     def test_refusals(self):
         (self.folder / "broken.txt").write_bytes(b"good \xc3( bad")

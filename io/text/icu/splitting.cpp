@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unicode/bytestream.h>
 #include <unicode/normalizer2.h>
+#include <unicode/uchar.h>
 #include <unicode/uregex.h>
 #include <unicode/utext.h>
 #include <unicode/utf8.h>
@@ -33,6 +34,83 @@ class Utf8 {
   UText text_ = UTEXT_INITIALIZER;
 };
 
+/// The character of valid UTF-8 at a position, which moves behind it.
+UChar32 next(std::string_view text, std::size_t& at) {
+  UChar32 character = 0;
+  U8_NEXT(reinterpret_cast<const std::uint8_t*>(text.data()), at, text.size(), character);
+  return character;
+}
+
+/// The character before a position, which moves to its begin.
+UChar32 previous(std::string_view text, std::size_t& at) {
+  while (at > 0 && U8_IS_TRAIL(text[--at])) {
+  }
+  std::size_t end = at;
+  return next(text, end);
+}
+
+void append(std::string& text, UChar32 character) {
+  std::uint8_t bytes[U8_MAX_LENGTH];
+  std::size_t length = 0;
+  U8_APPEND_UNSAFE(bytes, length, character);
+  text.append(reinterpret_cast<const char*>(bytes), length);
+}
+
+bool of_words(UChar32 c) {
+  return u_hasBinaryProperty(c, UCHAR_ALPHABETIC) || (U_GET_GC_MASK(c) & (U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK)) ||
+         u_hasBinaryProperty(c, UCHAR_JOIN_CONTROL);
+}
+
+/// What an expression holds that Oniguruma reads in another way than ICU; empty: nothing.
+std::string read_otherwise(const std::string& expression) {
+  for (std::size_t at = 0; at < expression.size(); ++at) {
+    const std::string_view rest = std::string_view(expression).substr(at);
+    if (rest[0] == '\\') {
+      if (rest.size() > 1 && std::string_view("hHvVKXyYQEgkMCcNO").find(rest[1]) != std::string_view::npos)
+        return std::string(rest.substr(0, 2));
+      ++at;
+      continue;
+    }
+    if (rest.starts_with("[:")) return "[:";
+    if (rest.starts_with("(?")) {
+      const std::size_t flags = rest.find_first_not_of("imswxudaW-", 2);
+      if (flags != std::string_view::npos && flags > 2 && (rest[flags] == ':' || rest[flags] == ')'))
+        if (rest.substr(2, flags - 2).find_first_not_of("i-") != std::string_view::npos)
+          return std::string(rest.substr(0, flags + 1));
+    }
+    if (rest.starts_with("}+")) {
+      const std::size_t open = expression.rfind('{', at);
+      if (open != std::string::npos && (open < 2 || (expression[open - 1] != 'p' && expression[open - 1] != 'P')))
+        return expression.substr(open, at + 2 - open);
+    }
+  }
+  return "";
+}
+
+/// The expression for ICU, whose \w and \b leave out numbers that are no digits, which Oniguruma's have.
+std::string translated(const std::string& expression) {
+  constexpr std::string_view of_word = R"(\p{Alphabetic}\p{M}\p{N}\p{Pc}])";
+  const std::string word = fmt::format("[{}", of_word), other = fmt::format("[^{}", of_word);
+  std::string result;
+  int sets = 0;
+  for (std::size_t at = 0; at < expression.size(); ++at) {
+    const char c = expression[at];
+    if (c == '[') ++sets;
+    if (c == ']' && sets > 0) --sets;
+    if (c != '\\' || at + 1 == expression.size()) {
+      result += c;
+      continue;
+    }
+    const char name = expression[++at];
+    if (name == 'w') result += word;
+    else if (name == 'W') result += other;
+    else if (name == 'b' && sets == 0) result += fmt::format("(?:(?<={0})(?!{0})|(?<!{0})(?={0}))", word);
+    else if (name == 'B' && sets == 0) result += fmt::format("(?:(?<={0})(?={0})|(?<!{0})(?!{0}))", word);
+    else result += {c, name};
+  }
+  return result;
+}
+
 }  // namespace
 
 std::string unicode_library() { return U_ICU_VERSION; }
@@ -48,55 +126,108 @@ std::size_t broken_utf8(std::string_view text) {
   return std::string_view::npos;
 }
 
-std::string composed(std::string_view text) {
+std::string normalized(Form form, std::string_view text) {
   UErrorCode status = U_ZERO_ERROR;
-  const icu::Normalizer2* const nfc = icu::Normalizer2::getNFCInstance(status);
-  check(status, "NFC");
+  const icu::Normalizer2* const normalizer = form == Form::nfc    ? icu::Normalizer2::getNFCInstance(status)
+                                             : form == Form::nfd  ? icu::Normalizer2::getNFDInstance(status)
+                                             : form == Form::nfkc ? icu::Normalizer2::getNFKCInstance(status)
+                                                                  : icu::Normalizer2::getNFKDInstance(status);
+  check(status, "normalization");
   std::string result;
   icu::StringByteSink<std::string> sink(&result);
-  nfc->normalizeUTF8(0, icu::StringPiece(text.data(), static_cast<std::int32_t>(text.size())), sink, nullptr, status);
-  check(status, "NFC");
+  normalizer->normalizeUTF8(0, icu::StringPiece(text.data(), static_cast<std::int32_t>(text.size())), sink, nullptr,
+                            status);
+  check(status, "normalization");
   return result;
 }
 
-struct Splitter::Expression {
+std::string lower_case(std::string_view text) {
+  std::string result;
+  for (std::size_t at = 0; at < text.size();) {
+    const UChar32 character = next(text, at);
+    append(result, u_tolower(character));
+    if (character == 0x130) append(result, 0x307);  // the one whose lower case is two characters
+  }
+  return result;
+}
+
+std::size_t spaces_at_begin(std::string_view text) {
+  for (std::size_t at = 0, last = 0;; last = at)
+    if (at == text.size() || !u_isUWhiteSpace(next(text, at))) return last;
+}
+
+std::size_t spaces_at_end(std::string_view text) {
+  for (std::size_t at = text.size(), last = at;; last = at)
+    if (at == 0 || !u_isUWhiteSpace(previous(text, at))) return text.size() - last;
+}
+
+bool word_at_begin(std::string_view text) {
+  std::size_t at = 0;
+  return !text.empty() && of_words(next(text, at));
+}
+
+bool word_at_end(std::string_view text) {
+  std::size_t at = text.size();
+  return !text.empty() && of_words(previous(text, at));
+}
+
+struct Pattern::Expression {
   URegularExpression* compiled = nullptr;
   ~Expression() { uregex_close(compiled); }
 };
 
-Splitter::Splitter(const std::string& pattern, Between between)
-    : expression_(std::make_unique<Expression>()), between_(between) {
+Pattern::Pattern(const std::string& expression) : expression_(std::make_unique<Expression>()) {
+  if (const std::string other = read_otherwise(expression); !other.empty())
+    throw Error(Exit::file, fmt::format("\"{}\" is not supported: {} has another meaning for each library of regular "
+                                        "expressions",
+                                        expression, other));
   UErrorCode status = U_ZERO_ERROR;
   UParseError where{};
-  expression_->compiled = uregex_openUText(Utf8(pattern).get(), 0, &where, &status);
+  expression_->compiled =
+      uregex_openUText(Utf8(translated(expression)).get(), UREGEX_MULTILINE | UREGEX_UNIX_LINES, &where, &status);
   if (U_FAILURE(status))
-    throw Error(Exit::file, fmt::format("\"{}\" is no regular expression: {} at character {}", pattern,
+    throw Error(Exit::file, fmt::format("\"{}\" is no regular expression: {} at character {}", expression,
                                         u_errorName(status), where.offset));
+  uregex_setStackLimit(expression_->compiled, 0, &status);  // a run of spaces needs some words of stack a character
+  check(status, "stack");
 }
-Splitter::~Splitter() = default;
-Splitter::Splitter(Splitter&&) noexcept = default;
-Splitter& Splitter::operator=(Splitter&&) noexcept = default;
+Pattern::~Pattern() = default;
+Pattern::Pattern(Pattern&&) noexcept = default;
+Pattern& Pattern::operator=(Pattern&&) noexcept = default;
 
-std::vector<std::string_view> Splitter::pieces(std::string_view text) const {
-  std::vector<std::string_view> pieces;
+std::vector<Stretch> Pattern::stretches(std::string_view text) const {
+  std::vector<Stretch> stretches;
   URegularExpression* const compiled = expression_->compiled;
   UErrorCode status = U_ZERO_ERROR;
   Utf8 input(text);
   uregex_setUText(compiled, input.get(), &status);
   std::size_t end = 0;
-  const auto take = [&](std::size_t begin, std::size_t stop) {
-    if (stop > begin) pieces.push_back(text.substr(begin, stop - begin));
-  };
+  bool matched = false;
   while (uregex_findNext(compiled, &status)) {
     const auto begin = static_cast<std::size_t>(uregex_start64(compiled, 0, &status));
     const auto stop = static_cast<std::size_t>(uregex_end64(compiled, 0, &status));
-    if (between_ == Between::kept) take(end, begin);
-    take(begin, stop);
+    if (begin == stop && matched && begin == end) continue;  // matches nothing right behind a match
+    if (begin > end) stretches.push_back({end, begin, false});
+    stretches.push_back({begin, stop, true});
     end = stop;
+    matched = true;
   }
+  if (status == U_REGEX_STACK_OVERFLOW || status == U_MEMORY_ALLOCATION_ERROR)
+    throw Error(Exit::usage, fmt::format("the text has a run of characters from about its byte {} on that is too long "
+                                         "for the tokenizer's pattern of words: break it with spaces or line ends",
+                                         end));
   check(status, "search");
-  if (between_ == Between::kept) take(end, text.size());
-  return pieces;
+  if (end < text.size()) stretches.push_back({end, text.size(), false});
+  return stretches;
+}
+
+std::string literal(std::string_view text) {
+  std::string expression;
+  for (const char c : text) {
+    if (static_cast<unsigned char>(c) < 0x80 && !u_isalnum(c) && c != '_' && c > ' ') expression += '\\';
+    expression += c;
+  }
+  return expression;
 }
 
 }  // namespace tessera

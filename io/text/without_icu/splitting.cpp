@@ -12,15 +12,21 @@ namespace {
 
 }  // namespace
 
-struct Splitter::Expression {};
+struct Pattern::Expression {};
 
 std::string unicode_library() { return ""; }
 std::size_t broken_utf8(std::string_view) { refuse(); }
-std::string composed(std::string_view) { refuse(); }
-Splitter::Splitter(const std::string&, Between between) : between_(between) { refuse(); }
-Splitter::~Splitter() = default;
-Splitter::Splitter(Splitter&&) noexcept = default;
-Splitter& Splitter::operator=(Splitter&&) noexcept = default;
-std::vector<std::string_view> Splitter::pieces(std::string_view) const { refuse(); }
+std::string normalized(Form, std::string_view) { refuse(); }
+std::string lower_case(std::string_view) { refuse(); }
+std::size_t spaces_at_begin(std::string_view) { refuse(); }
+std::size_t spaces_at_end(std::string_view) { refuse(); }
+bool word_at_begin(std::string_view) { refuse(); }
+bool word_at_end(std::string_view) { refuse(); }
+std::string literal(std::string_view) { refuse(); }
+Pattern::Pattern(const std::string&) { refuse(); }
+Pattern::~Pattern() = default;
+Pattern::Pattern(Pattern&&) noexcept = default;
+Pattern& Pattern::operator=(Pattern&&) noexcept = default;
+std::vector<Stretch> Pattern::stretches(std::string_view) const { refuse(); }
 
 }  // namespace tessera

@@ -69,22 +69,34 @@ TEST(Tokenizers, WhatIsNotSupportedIsNamed) {
   EXPECT_TRUE(names(with("/model/type", "WordPiece"), "model: WordPiece is not supported"));
   EXPECT_TRUE(names(with("/model/type", "Unigram"), "model: Unigram is not supported"));
   EXPECT_TRUE(names(with("/model/byte_fallback", true), "model.byte_fallback"));
-  EXPECT_TRUE(names(with("/model/unk_token", "<unk>"), "model.unk_token: \"<unk>\""));
+  EXPECT_TRUE(names(with("/model/dropout", 0.1), "model.dropout: 0.1"));
   EXPECT_TRUE(names(with("/model/merges", Json::array({"zq qz"})), "model.merges: \"zq qz\""));
-  EXPECT_TRUE(names(with("/normalizer", {{"type", "Lowercase"}}), "normalizer: Lowercase"));
+  EXPECT_TRUE(names(with("/normalizer", {{"type", "StripAccents"}}), "normalizer: StripAccents"));
   EXPECT_TRUE(names(with("/pre_tokenizer", {{"type", "Metaspace"}}), "pre_tokenizer: Metaspace"));
   EXPECT_TRUE(names(with("/pre_tokenizer/pretokenizers/0/pattern/Regex", "(a"), "(a"));
-  EXPECT_TRUE(names(with("/pre_tokenizer/pretokenizers/0/behavior", "MergedWithNext"), "MergedWithNext"));
-  EXPECT_TRUE(names(with("/post_processor", {{"type", "BertProcessing"}}), "post_processor: BertProcessing"));
-  EXPECT_TRUE(names(with("/added_tokens/0/lstrip", true), "lstrip"));
+  EXPECT_TRUE(names(with("/pre_tokenizer/pretokenizers/0/behavior", "Merged"), "\"Merged\" is no behavior"));
+  EXPECT_TRUE(names(with("/pre_tokenizer/pretokenizers/0/pattern/Regex", "\\p{N}{1,3}+"), "{1,3}+"));
+  EXPECT_TRUE(names(with("/post_processor", {{"type", "Other"}}), "post_processor: Other"));
+  // What changes nothing is taken.
+  EXPECT_EQ(with("/model/dropout", 0.0), "");
+  EXPECT_EQ(with("/model/unk_token", "<unk>"), "");
   // Everything at once, and files that are none.
   Json two = sound;
-  two["normalizer"] = {{"type", "Lowercase"}};
+  two["normalizer"] = {{"type", "StripAccents"}};
   two["decoder"] = {{"type", "WordPiece"}};
-  EXPECT_TRUE(names(reason(two), "Lowercase") && names(reason(two), "decoder: WordPiece"));
+  EXPECT_TRUE(names(reason(two), "StripAccents") && names(reason(two), "decoder: WordPiece"));
   EXPECT_TRUE(names(reason(Json::array()), "is no tokenizer.json"));
   EXPECT_THROW(Tokenizer("{\"model\": ", "broken"), Error);
   EXPECT_THROW(Tokenizer(std::filesystem::path("nowhere")), Error);
+}
+
+TEST(Tokenizers, SeveralNamesOfTheEndHaveAnOrder) {
+  const auto end_of = [](const Json& added) { return end_of_text_in(Json{{"added_tokens", added}}.dump()); };
+  const Json first{{"content", "</s>"}, {"id", 7}}, second{{"content", "<|endoftext|>"}, {"id", 3}};
+  EXPECT_EQ(end_of({first, second})->id, 3);
+  EXPECT_EQ(end_of({second, first})->id, 3);
+  EXPECT_EQ(end_of({first, Json{{"content", "other"}, {"id", 8}}})->name, "</s>");
+  EXPECT_FALSE(end_of(Json::array()));
 }
 
 TEST(Tokenizers, TextThatIsNoneIsRefusedByPlace) {
