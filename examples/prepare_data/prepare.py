@@ -325,7 +325,8 @@ def plan_of(training, held, arguments, given):
     stamp = lambda path: [str(path), path.stat().st_size, path.stat().st_mtime_ns]
     made = dict(vocab=arguments.vocab, train_mb=arguments.train_mb) if given is None else hashlib.sha256(given.encode()).hexdigest()
     return dict(sources=[stamp(path) for path in training], val=[stamp(path) for path in held], field=arguments.field,
-                val_fraction=arguments.val_fraction, piece_mb=arguments.piece_mb, shard_tokens=arguments.shard_tokens, tokenizer=made)
+                val_fraction=arguments.val_fraction, piece_mb=arguments.piece_mb, shard_tokens=arguments.shard_tokens, special=arguments.special,
+                tokenizer=made)
 
 
 def given_tokenizer(path):

@@ -248,6 +248,9 @@ class Prepare(unittest.TestCase):
             wanted = "".join("<|endoftext|>" + text for text in texts).replace("\ud83d", "\ufffd").replace("\udc00", "\ufffd")
             self.assertEqual(tokenizer.decode(ids, skip_special_tokens=False), wanted)
             shutil.rmtree(self.folder / "out")
+            self.prepare(0, "odd.jsonl", *choice, "--special")  # the two that stand in texts too
+            self.assertEqual(self.ids("train_*.bin").count(tokenizer.token_to_id("<|endoftext|>")), len(texts) + 2)
+            shutil.rmtree(self.folder / "out")
 
     def test_long_words_are_cut_for_training(self):
         prepare = self.module()
