@@ -32,7 +32,7 @@ std::string kind_of(const nlohmann::json& part) { return part.is_object() ? part
 /// A text with every match of a pattern replaced.
 std::string replaced(const Pattern& pattern, const std::string& by, std::string_view text) {
   std::string result;
-  for (const Stretch& stretch : pattern.stretches(text)) {
+  for (const TextStretch& stretch : pattern.stretches(text)) {
     if (stretch.begin == stretch.end)
       throw Error(Exit::usage, fmt::format("the tokenizer's normalizer replaces nothing by \"{}\" at byte {} of the "
                                            "text, which is not supported: its pattern must match characters",

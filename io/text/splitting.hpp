@@ -28,7 +28,7 @@ bool word_at_begin(std::string_view text);
 bool word_at_end(std::string_view text);
 
 /// A stretch of a text: bytes `begin` to `end`, and whether the pattern matches it.
-struct Stretch {
+struct TextStretch {
   std::size_t begin, end;
   bool match;
 };
@@ -44,7 +44,7 @@ class Pattern {
 
   /// The whole text in order: matches and what is between them. Throws Error{usage} with the place where the search
   /// needs more memory than ICU takes.
-  std::vector<Stretch> stretches(std::string_view text) const;
+  std::vector<TextStretch> stretches(std::string_view text) const;
 
  private:
   struct Expression;

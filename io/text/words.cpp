@@ -33,10 +33,10 @@ const std::unordered_map<std::string, char>& bytes_of_characters() {
 }
 
 /// Joins each match to the stretch before it, unless that is a match too.
-std::vector<Stretch> joined_to_previous(const std::vector<Stretch>& stretches) {
-  std::vector<Stretch> joined;
+std::vector<TextStretch> joined_to_previous(const std::vector<TextStretch>& stretches) {
+  std::vector<TextStretch> joined;
   bool matched = false;
-  for (const Stretch& stretch : stretches) {
+  for (const TextStretch& stretch : stretches) {
     if (stretch.match && !matched && !joined.empty()) joined.back().end = stretch.end;
     else joined.push_back(stretch);
     matched = stretch.match;
@@ -44,8 +44,8 @@ std::vector<Stretch> joined_to_previous(const std::vector<Stretch>& stretches) {
   return joined;
 }
 
-std::vector<Stretch> joined_to_next(const std::vector<Stretch>& stretches) {
-  std::vector<Stretch> joined;
+std::vector<TextStretch> joined_to_next(const std::vector<TextStretch>& stretches) {
+  std::vector<TextStretch> joined;
   bool matched = false;
   for (auto stretch = stretches.rbegin(); stretch != stretches.rend(); ++stretch) {
     if (stretch->match && !matched && !joined.empty()) joined.back().begin = stretch->begin;
@@ -57,17 +57,17 @@ std::vector<Stretch> joined_to_next(const std::vector<Stretch>& stretches) {
 }
 
 /// Joins neighbours of one kind.
-std::vector<Stretch> joined_alike(const std::vector<Stretch>& stretches) {
-  std::vector<Stretch> joined;
-  for (const Stretch& stretch : stretches)
+std::vector<TextStretch> joined_alike(const std::vector<TextStretch>& stretches) {
+  std::vector<TextStretch> joined;
+  for (const TextStretch& stretch : stretches)
     if (!joined.empty() && joined.back().match == stretch.match) joined.back().end = stretch.end;
     else joined.push_back(stretch);
   return joined;
 }
 
-std::vector<Stretch> kept(Cutting cutting, std::vector<Stretch> stretches) {
+std::vector<TextStretch> kept(Cutting cutting, std::vector<TextStretch> stretches) {
   switch (cutting) {
-    case Cutting::removed: std::erase_if(stretches, [](const Stretch& stretch) { return stretch.match; }); break;
+    case Cutting::removed: std::erase_if(stretches, [](const TextStretch& stretch) { return stretch.match; }); break;
     case Cutting::isolated: break;
     case Cutting::merged_with_previous: return joined_to_previous(stretches);
     case Cutting::merged_with_next: return joined_to_next(stretches);
@@ -79,10 +79,10 @@ std::vector<Stretch> kept(Cutting cutting, std::vector<Stretch> stretches) {
 std::vector<std::string> cut(const Cut& step, const std::vector<std::string>& pieces) {
   std::vector<std::string> finer;
   for (const std::string& piece : pieces) {
-    std::vector<Stretch> stretches = step.pattern.stretches(piece);
+    std::vector<TextStretch> stretches = step.pattern.stretches(piece);
     if (step.inverted)
-      for (Stretch& stretch : stretches) stretch.match = !stretch.match;
-    for (const Stretch& stretch : kept(step.cutting, std::move(stretches)))
+      for (TextStretch& stretch : stretches) stretch.match = !stretch.match;
+    for (const TextStretch& stretch : kept(step.cutting, std::move(stretches)))
       if (stretch.end > stretch.begin) finer.push_back(piece.substr(stretch.begin, stretch.end - stretch.begin));
   }
   return finer;

@@ -195,8 +195,8 @@ Pattern::~Pattern() = default;
 Pattern::Pattern(Pattern&&) noexcept = default;
 Pattern& Pattern::operator=(Pattern&&) noexcept = default;
 
-std::vector<Stretch> Pattern::stretches(std::string_view text) const {
-  std::vector<Stretch> stretches;
+std::vector<TextStretch> Pattern::stretches(std::string_view text) const {
+  std::vector<TextStretch> stretches;
   URegularExpression* const compiled = expression_->compiled;
   UErrorCode status = U_ZERO_ERROR;
   Utf8 input(text);

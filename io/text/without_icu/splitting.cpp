@@ -27,6 +27,6 @@ Pattern::Pattern(const std::string&) { refuse(); }
 Pattern::~Pattern() = default;
 Pattern::Pattern(Pattern&&) noexcept = default;
 Pattern& Pattern::operator=(Pattern&&) noexcept = default;
-std::vector<Stretch> Pattern::stretches(std::string_view) const { refuse(); }
+std::vector<TextStretch> Pattern::stretches(std::string_view) const { refuse(); }
 
 }  // namespace tessera
