@@ -24,8 +24,8 @@ const std::map<std::string, Cutting> cuttings{{"Removed", Cutting::removed},
                                               {"MergedWithPrevious", Cutting::merged_with_previous},
                                               {"MergedWithNext", Cutting::merged_with_next},
                                               {"Contiguous", Cutting::contiguous}};
-const std::map<std::string, Form> forms{
-    {"NFC", Form::nfc}, {"NFD", Form::nfd}, {"NFKC", Form::nfkc}, {"NFKD", Form::nfkd}};
+const std::map<std::string, NormalForm> forms{
+    {"NFC", NormalForm::nfc}, {"NFD", NormalForm::nfd}, {"NFKC", NormalForm::nfkc}, {"NFKD", NormalForm::nfkd}};
 
 std::string kind_of(const nlohmann::json& part) { return part.is_object() ? part.value("type", "?") : part.dump(); }
 
@@ -222,7 +222,7 @@ void TokenizerReader::read_split(const Json& part) {
 }
 
 void TokenizerReader::add_cut(const std::string& expression, Cutting cutting, bool inverted) {
-  into_.words_.add(Cut{Pattern(expression), cutting, inverted});
+  into_.words_.add(WordCut{Pattern(expression), cutting, inverted});
 }
 
 /// Puts tokens around those that earlier processors put around a text.

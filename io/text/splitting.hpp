@@ -13,8 +13,8 @@ std::string unicode_library();
 std::size_t broken_utf8(std::string_view text);
 
 /// Unicode's normalization forms.
-enum class Form { nfc, nfd, nfkc, nfkd };
-std::string normalized(Form form, std::string_view text);
+enum class NormalForm { nfc, nfd, nfkc, nfkd };
+std::string normalized(NormalForm form, std::string_view text);
 
 /// Every character in lower case by itself, whatever stands beside it.
 std::string lower_case(std::string_view text);

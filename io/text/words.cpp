@@ -76,7 +76,7 @@ std::vector<TextStretch> kept(Cutting cutting, std::vector<TextStretch> stretche
   return stretches;
 }
 
-std::vector<std::string> cut(const Cut& step, const std::vector<std::string>& pieces) {
+std::vector<std::string> cut(const WordCut& step, const std::vector<std::string>& pieces) {
   std::vector<std::string> finer;
   for (const std::string& piece : pieces) {
     std::vector<TextStretch> stretches = step.pattern.stretches(piece);
@@ -115,7 +115,7 @@ bool Words::spelled() const {
 std::vector<std::string> Words::of(std::string_view text) const {
   std::vector<std::string> pieces{std::string(text)};
   for (const auto& step : steps_) {
-    if (const auto* const by = std::get_if<Cut>(&step)) {
+    if (const auto* const by = std::get_if<WordCut>(&step)) {
       pieces = cut(*by, pieces);
     } else if (std::holds_alternative<PrefixSpace>(step)) {
       for (std::string& piece : pieces)

@@ -12,7 +12,7 @@ namespace tessera {
 enum class Cutting { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 
 /// Cuts every piece by a pattern.
-struct Cut {
+struct WordCut {
   Pattern pattern;
   Cutting cutting;
   bool inverted = false;  ///< takes what the pattern does not match as its matches
@@ -28,14 +28,14 @@ struct Spelling {};
 /// itself.
 class Words {
  public:
-  void add(std::variant<Cut, PrefixSpace, Spelling> step) { steps_.push_back(std::move(step)); }
+  void add(std::variant<WordCut, PrefixSpace, Spelling> step) { steps_.push_back(std::move(step)); }
   /// Whether there is a Spelling, without which words are characters and not bytes.
   bool spelled() const;
   /// The words' bytes in order.
   std::vector<std::string> of(std::string_view text) const;
 
  private:
-  std::vector<std::variant<Cut, PrefixSpace, Spelling>> steps_;
+  std::vector<std::variant<WordCut, PrefixSpace, Spelling>> steps_;
 };
 
 /// A token of the vocabulary, or a spelled word, as bytes; false if it has other characters than those that stand for a

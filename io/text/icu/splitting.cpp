@@ -126,11 +126,11 @@ std::size_t broken_utf8(std::string_view text) {
   return std::string_view::npos;
 }
 
-std::string normalized(Form form, std::string_view text) {
+std::string normalized(NormalForm form, std::string_view text) {
   UErrorCode status = U_ZERO_ERROR;
-  const icu::Normalizer2* const normalizer = form == Form::nfc    ? icu::Normalizer2::getNFCInstance(status)
-                                             : form == Form::nfd  ? icu::Normalizer2::getNFDInstance(status)
-                                             : form == Form::nfkc ? icu::Normalizer2::getNFKCInstance(status)
+  const icu::Normalizer2* const normalizer = form == NormalForm::nfc    ? icu::Normalizer2::getNFCInstance(status)
+                                             : form == NormalForm::nfd  ? icu::Normalizer2::getNFDInstance(status)
+                                             : form == NormalForm::nfkc ? icu::Normalizer2::getNFKCInstance(status)
                                                                   : icu::Normalizer2::getNFKDInstance(status);
   check(status, "normalization");
   std::string result;

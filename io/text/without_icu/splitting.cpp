@@ -16,7 +16,7 @@ struct Pattern::Expression {};
 
 std::string unicode_library() { return ""; }
 std::size_t broken_utf8(std::string_view) { refuse(); }
-std::string normalized(Form, std::string_view) { refuse(); }
+std::string normalized(NormalForm, std::string_view) { refuse(); }
 std::string lower_case(std::string_view) { refuse(); }
 std::size_t spaces_at_begin(std::string_view) { refuse(); }
 std::size_t spaces_at_end(std::string_view) { refuse(); }
