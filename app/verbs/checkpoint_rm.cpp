@@ -50,7 +50,7 @@ std::vector<StepFolder> chosen(const CheckpointRmOptions& options, Problems& pro
       found.push_back(*folder);
   }
   for (const StepFolder& folder : found)
-    if (const std::string why = why_unreadable(folder.path); !why.empty()) problems.add(Exit::environment, why);
+    attempt(problems, [&] { why_invalid(folder.path); });  // throws where a file cannot be read now
   return found;
 }
 
