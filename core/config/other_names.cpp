@@ -165,8 +165,9 @@ constexpr OtherName table[] = {
     {"keep_best save_best load_best_model_at_end", "",
      "no step is kept for its loss; checkpoint.keep_every keeps steps for good"},
     // logs
-    {"wandb use_wandb wandb_log wandb_project report_to tensorboard tensorboard_dir enable_tensorboard log_interval "
-     "logging_steps log_freq log_every logging metrics", "", logging},
+    {"wandb use_wandb wandb_log wandb_project report_to tensorboard tensorboard_dir enable_tensorboard "
+     "logging metrics", "", logging},
+    {"log_interval logging_steps log_freq", "run.log_every", ""},
     {"profiling profiler enable_profiling profile_freq", "debug.profile", ""},
 };
 
