@@ -32,7 +32,7 @@ RunConfig model(RunConfig config, RecipeName recipe) {
 RunConfig dense(RecipeName recipe = RecipeName::bf16) { return model(test::dense(Compute::bf16), recipe); }
 RunConfig mixture(RecipeName recipe = RecipeName::bf16) { return model(test::mixture(Compute::bf16), recipe); }
 
-RunConfig full(RunConfig config, Mode mode = Mode::none, GatherGranularity granularity = unit) {
+RunConfig full(RunConfig config, Mode mode = Mode::none, GatherGranularity granularity = block) {
   config.sharding = Sharding::full;
   config.gather.granularity = granularity;
   config.proof.cuts = config.precision.recipe == RecipeName::bf16 ? GatherCuts::flat : GatherCuts::tile;
@@ -300,7 +300,7 @@ RunConfig drawn(std::mt19937& random, int ranks) {
   config.batch = {ranks * pick(1, 2, 3), 1};
   config.reduce.bucket_mib = pick(0.01, 0.05, 0.15, 25.0);
   config.model.tied_head = pick(0, 1) == 1;
-  if (pick(0, 1)) config = full(config, pick(Mode::none, Mode::selective, Mode::full), pick(unit, module));
+  if (pick(0, 1)) config = full(config, pick(Mode::none, Mode::selective, Mode::full), pick(block, module));
   config.recompute.mode = pick(Mode::none, Mode::selective, Mode::full);
   config.recompute.modules = std::vector{RecomputeModule::attention};
   config.proof.gather_overlap = pick(0, 1) == 1;
