@@ -23,7 +23,9 @@ TEST(Peers, RanksOfSeveralHostsPartInOrderWithoutAnAlarm) {
     std::unique_ptr<Peers> peers = Peers::connect(*control, hosts);
     const std::string told = testing::internal::GetCapturedStderr();
     const bool all_can = control->max(told.empty() ? 0 : 1) == 0;  // else rank 0 says that this machine has no network
-    if (all_can) EXPECT_EQ(peers != nullptr, mpi.size() > 1);
+    if (all_can) {
+      EXPECT_EQ(peers != nullptr, mpi.size() > 1);
+    }
     if (mpi.rank() != last) peers.reset();
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     control->max(0);  // reached by all: none has taken an end in order for a death
