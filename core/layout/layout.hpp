@@ -1,7 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
-#include <ranges>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -71,8 +71,11 @@ struct Bucket {
   GatherCuts cuts = GatherCuts::flat;  ///< tile: no slice begins inside a row of the format's blocks
   int ranks() const { return static_cast<int>(counts.size()); }
   /// The placement of each parameter's first member, ascending.
-  auto parameters() const {
-    return members | std::views::filter([](const Placement& p) { return p.member == 0; });
+  std::vector<std::reference_wrapper<const Placement>> parameters() const {
+    std::vector<std::reference_wrapper<const Placement>> first;
+    for (const Placement& p : members)
+      if (p.member == 0) first.emplace_back(p);
+    return first;
   }
   /// Index of one of `members`.
   std::size_t index_of(const Placement& member) const { return static_cast<std::size_t>(&member - members.data()); }

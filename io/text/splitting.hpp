@@ -23,7 +23,7 @@ std::string lower_case(std::string_view text);
 std::size_t spaces_at_begin(std::string_view text);
 std::size_t spaces_at_end(std::string_view text);
 
-/// Whether a text begins or ends with a character of words: \w of regular expressions.
+/// Whether a text begins or ends with a character of words, as regular expressions have them.
 bool word_at_begin(std::string_view text);
 bool word_at_end(std::string_view text);
 

@@ -215,10 +215,12 @@ bool known_hints_alone_are_listed(const fs::path& folder) {
 TEST(Checkpoints, UnknownHintsAreToldOfOnce) {
   Trial run(config_of(ExpertWeights::single));
   const SharedFolder folder(run.control());
-  run.train(1);
   const hdf5::Parallel files(run.control(), {{"cb_buffer_size", "1048576"}, {"no_such_hint", "1"}});
   testing::internal::CaptureStderr();
-  for (int i = 0; i < 2; ++i) run.save(folder.path(), ExpertWeights::single, &files);
+  for (int i = 0; i < 2; ++i) {
+    run.train(1);
+    run.save(folder.path(), ExpertWeights::single, &files);
+  }
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
             mpi().rank() > 0 || !known_hints_alone_are_listed(folder.path())
                 ? ""
