@@ -48,7 +48,8 @@ int eval(const EvalOptions& options, Mpi& mpi, Control& control) {
     training->initialise([&](StateDict& weights) { load_weights(*given.source, weights, device, control); });
     const auto loss = static_cast<float>(training->evaluate());  // the same on all ranks
     if (!std::isfinite(loss))
-      throw Error(Exit::numerical, fmt::format("{}: the loss of these weights is {}", options.checkpoint, loss));
+      throw Error(Exit::numerical, fmt::format("{}: the loss of these weights is {}", options.checkpoint,
+                                                    std::isnan(loss) ? "no number" : "infinite"));
     if (mpi.rank() == 0) print(options, given.counters, loss);
     return 0;
   });

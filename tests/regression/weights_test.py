@@ -61,7 +61,7 @@ class Weights(runs.Runs):
             file.seek(8 + header)
             file.write(b"\xff" * (size - 8 - header))  # NaN in every type
         for ranks in (1, 2):
-            self.assertIn("hf: the loss of these weights is nan", self.evaluate(6, ranks, self.deck("a"), "--checkpoint", "hf", "--json"))
+            self.assertIn("hf: the loss of these weights is no number", self.evaluate(6, ranks, self.deck("a"), "--checkpoint", "hf", "--json"))
 
     def test_eval_says_it_in_words(self):
         self.train(75, 1, self.deck("a"), "--stop-at", "1")
