@@ -233,15 +233,18 @@ Prepared examine(const std::string& deck, const std::vector<Override>& overrides
   const std::vector<Finding> refused = refusals(config, ranks);
   for (const Finding& finding : refused) problems.add(Exit::deck, run.deck.provenance.located(finding));
   read_corpus(run, problems);
-  check_run_directory(config.checkpoint.dir.get(), problems);
+  Problems of_directory;
+  check_run_directory(config.checkpoint.dir.get(), of_directory);
+  problems.add(of_directory);
   check_debug_files(config, problems);
   if (refused.empty())
     attempt(problems, [&] {
       problems.add(problems_with_memory(run.plan.emplace(resolve_largest(config, ranks))));
+      if (!of_directory.empty()) return;
       const std::vector<StepFolder> steps = step_folders(config.checkpoint.dir.get());
       problems.add(problems_with_room(*run.plan, steps.empty() ? "" : steps.back().path, -1));
     });
-  check_given_weights(run, problems);
+  if (of_directory.empty()) check_given_weights(run, problems);
   problems.add(problems_with_threads(config.run.threads.get()));
   problems.raise();
   return run;

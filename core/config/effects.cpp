@@ -20,7 +20,6 @@ struct Effect {
 
 bool rotary(const RunConfig& c) { return c.model.position == Position::rotary; }
 bool quantizes(const RunConfig& c) { return c.precision.recipe != RecipeName::bf16; }
-bool evaluates(const RunConfig& c) { return c.eval.every_steps > 0; }
 bool begins_with_weights(const RunConfig& c) { return !c.checkpoint.init_from.empty(); }
 bool saves_on_the_way(const RunConfig& c) { return c.checkpoint.every_steps > 0; }
 bool leaves_root_out(const std::vector<std::string>& patterns) {
@@ -40,10 +39,6 @@ constexpr Effect effects[] = {
      [](const RunConfig& c) { return c.recompute.mode == RecomputeMode::selective; }},
     {"data.root", "data.files", "on patterns that are no absolute paths",
      [](const RunConfig& c) { return !leaves_root_out(c.data.files) || !leaves_root_out(c.data.eval_files); }},
-    {"data.eval_files", "eval.every_steps", "with eval.every_steps above 0, and in `tessera eval`", evaluates},
-    {"eval.batches", "eval.every_steps", "with eval.every_steps above 0, and in `tessera eval`", evaluates},
-    {"sample.prompt", "sample.tokens", "with sample.tokens above 0, and in `tessera generate` without --prompt",
-     [](const RunConfig& c) { return c.sample.tokens > 0; }},
     {"precision.quantize_head", "precision.recipe", "with a recipe other than bf16", quantizes},
     {"precision.bf16_first", "precision.recipe", "with a recipe other than bf16", quantizes},
     {"precision.bf16_last", "precision.recipe", "with a recipe other than bf16", quantizes},

@@ -443,7 +443,7 @@ class Refusals(Train):
                      checkpoint__dir="closed/run")
         os.makedirs(self.path("hidden", "run"))
         os.chmod(self.path("hidden"), 0)
-        self.refused_by_validate_too(4, "checkpoint.dir: ", "Permission denied", before=before, left="", checkpoint__dir="hidden/run")
+        self.refused_by_validate_too(4, "hidden/run", "Permission denied", before=before, left="", checkpoint__dir="hidden/run")
 
     def test_steps_that_cannot_be_read_are_kept(self):
         before = self.unprivileged()
