@@ -217,8 +217,8 @@ TEST(Checkpoints, UnknownHintsAreToldOfOnce) {
   const SharedFolder folder(run.control());
   const hdf5::Parallel files(run.control(), {{"cb_buffer_size", "1048576"}, {"no_such_hint", "1"}});
   testing::internal::CaptureStderr();
-  for (int i = 0; i < 2; ++i) {
-    run.train(1);
+  for (const std::int64_t step : {1, 2}) {
+    run.train(step);
     run.save(folder.path(), ExpertWeights::single, &files);
   }
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
