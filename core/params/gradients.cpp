@@ -6,7 +6,7 @@ namespace tessera {
 
 int Gradients::buckets() const { return sync_.buckets_.size(); }
 const Tensor& Gradients::storage(BucketId bucket) const { return sync_.bucket(bucket).gradients; }
-const Tensor& Gradients::shard(BucketId bucket) const { return sync_.bucket(bucket).gradients_slice; }
+const Tensor& Gradients::shard(BucketId bucket) const { return sync_.bucket(bucket).gradient_shard; }
 GradientState Gradients::state(GroupId group) const { return sync_.groups_[group].gradients.state(); }
 std::int64_t Gradients::overlapped() const { return sync_.overlapped_reductions_; }
 
@@ -15,7 +15,7 @@ void Gradients::written(Stream& stream, ParamId param) { sync_.written(stream, p
 void Gradients::reduce(Stream& stream) { sync_.reduce(stream); }
 void Gradients::drop() { sync_.drop(); }
 void Gradients::release() { sync_.release(); }
-void Gradients::outdate_weights(Stream& stream) { sync_.outdate(stream); }
+void Gradients::outdate_weights(Stream& stream) { sync_.invalidate(stream); }
 Tensor Gradients::claim_weights(BucketId bucket) const { return sync_.bucket(bucket).wire->claim(bucket); }
 
 }  // namespace tessera

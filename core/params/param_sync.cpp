@@ -3,52 +3,42 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/params/pool.hpp"
-
 namespace tessera {
 
-ParamSync::ParamSync(Device& device, const ParamRegistry& registry, const ParamLayout& layout, const Usage& usage,
+ParamSync::ParamSync(Device& device, const ParamRegistry& registry, const ParamLayout& layout, SyncSchedule schedule,
                      const Masters& masters, Mesh& mesh, const SyncRules& rules)
     : device_(device),
-      registry_(registry),
       layout_(layout),
+      registry_(registry),
       mesh_(mesh),
+      schedule_(std::move(schedule)),
       rules_(rules),
-      groups_(allocate_groups(device, registry, layout, mesh.ranks(), rules)),
+      groups_(allocate_groups(device, registry, layout, mesh.ranks(), schedule_, rules)),
       buckets_(layout.buckets().size()),
-      contributions_(registry.size()),
+      cursor_(schedule_.pools.size()),
+      writes_(schedule_.contributions, layout),
+      sent_(schedule_.gradient_slots.size()),
       weights_(*this),
       gradients_(*this) {
   for (ParamGroup& group : groups_)
     for (ParamBucket& own : group.buckets) buckets_[own.id] = &own;
-  place_pools(usage);
-  if (rules.micro_batches > 0) place_reductions(device, layout, groups_, rules.order);
-  order_groups(usage);
-  place_staging(device, layout, groups_, order_, rules.weights.staging);
+  for (const Pool& pool : schedule_.pools) slots_.add(std::vector<WeightSlot>(static_cast<std::size_t>(pool.slots)));
+  place_weights(device, registry, layout, groups_, schedule_);
+  if (rules.micro_batches > 0) {
+    place_gradients(device, layout, groups_, schedule_);
+    place_reductions(device, layout, groups_, rules.order);
+  }
+  place_staging(device, layout, groups_, schedule_, rules.weights.staging);
   make_wires(masters);
-  staging_.reserve(order_.size());
-  for (const Contribution& one : usage.contributions)
-    contributions_[one.param].expected += group_of(one.param).pooled() ? 1 : rules.micro_batches;
+  for (const Visit& visit : schedule_.inspection)
+    if (std::ranges::find(published_, visit.group) == published_.end()) published_.push_back(visit.group);
+  for (const Visit& visit : schedule_.resident)
+    if (visit.staged == StagedAt::gather) std::erase(published_, visit.group);
+  cursor_.begin(schedule_.resident);
   restart();
 }
 
-/// Makes the visits of full sharding and the pools that they need.
-void ParamSync::place_pools(const Usage& usage) {
-  std::vector<Visit> all;
-  const auto plan = [&](const std::vector<Access>& accesses, std::array<std::vector<Visit>, 2>& visits) {
-    for (const Visit& visit : visits_of(accesses, layout_, rules_.weights)) {
-      if (!groups_[visit.group].pooled()) continue;
-      visits[static_cast<std::size_t>(groups_[visit.group].processes)].push_back(visit);
-      all.push_back(visit);
-    }
-  };
-  plan(usage.training, training_);
-  plan(usage.evaluation, evaluation_);
-  place_weights(device_, registry_, layout_, groups_, all);
-  place_gradients(device_, layout_, groups_, usage.contributions);
-}
-
-/// Makes a wire for each format, one for pooled buckets and one for the others.
+/// Makes a wire for each format: one for buckets in one slot, whose shards are views into it, and one for the others.
 void ParamSync::make_wires(const Masters& masters) {
   const auto format = [this](const ParamBucket& own) -> const WeightFormat& {
     return layout_.buckets()[own.id].key.format;
@@ -75,57 +65,54 @@ void ParamSync::open_buffers() {
       for (Exchange& exchange : exchanges) all.push_back(&exchange);
     };
     for (ParamGroup& group : groups_) {
-      if (group.processes != processes || group.place.size == 1) continue;
+      if (group.processes != processes || group.rank.size == 1) continue;
       if (rules_.order == ReduceOrder::rank)
         for (std::vector<Exchange>& received : group.reduction) add(received);
+      const int slots = schedule_.pools[group.pool].slots;
       for (const std::unique_ptr<Wire>& wire : wires_)
-        for (int place = 0; place < static_cast<int>(group.residences.size()); ++place)
+        for (int slot = 0; slot < slots; ++slot)
           for (Sides sides : {Sides::none, Sides::rowwise, Sides::columnwise, Sides::both})
-            if (group.pooled() || sides == Sides::both) add(wire->exchanges(group.id, {place, sides}));
+            if (slots > 1 || sides == Sides::both) add(wire->exchanges(group.id, {slot, sides}));
     }
     if (!all.empty()) mesh_.of(processes).open(all);
   }
 }
 
-void ParamSync::order_groups(const Usage& usage) {
-  const auto append = [this](GroupId group) {
-    if (std::find(order_.begin(), order_.end(), group) == order_.end()) order_.push_back(group);
-  };
-  for (const std::vector<Access>* accesses : {&usage.training, &usage.evaluation})
-    for (const Access& access : *accesses) append(layout_.group_of(access.param));
-  for (GroupId group : groups_.ids()) append(group);  // groups that no pass uses come last
-  ParamGroup* before = nullptr;
-  for (GroupId id : order_) {
-    if (groups_[id].pooled()) continue;
-    if (before) before->next = id;
-    before = &groups_[id];
-  }
-}
-
 Accumulating ParamSync::accumulate() {
-  start_passes(training_, rules_.micro_batches);
+  begin_pass(schedule_.training);
   return Accumulating(gradients_);
 }
 
 Forward ParamSync::forward(Stream& stream) {
   settle(stream);
-  start_passes(evaluation_, 1);
+  begin_pass(schedule_.evaluation);
   return Forward(*this);
 }
 
 void ParamSync::publish(Stream& stream, Updated&& updated) {
   open_buffers();
-  require_no_lease();
-  if (updated.weights_ == Updated::Weights::current) outdate(stream);
+  require_unused_staging();
+  if (updated.weights_ == Updated::Weights::current) invalidate(stream);
   agree(stream);
-  stage(stream, order_);
-  release_claims();  // groups that wait for a ring slot are staged from their masters
+  stage(stream, published_);
+  release_claims();  // groups that are staged with their gathers are staged from their masters
   if (rules_.gather == Overlap::off) settle(stream);
 }
 
 void ParamSync::settle(Stream& stream) {
-  for (GroupId id : order_)
-    if (!groups_[id].pooled() && groups_[id].state() != WeightState::ready) walk_to_ready(stream, groups_[id]);
+  for (const Visit& visit : schedule_.resident)
+    if (!cursor_.open(visit.pool)) open(stream, visit.pool);
+}
+
+void ParamSync::inspect(Stream& stream, const std::function<void(const Plane&)>& see) {
+  settle(stream);
+  begin_pass(schedule_.inspection);
+  for (const Visit& visit : schedule_.inspection) {
+    const Visit* now = cursor_.open(visit.pool);
+    if (!now || !now->serves(visit.group, visit.sides)) open(stream, visit.pool);
+    visit_planes(groups_[visit.group], {visit.slot, visit.sides}, see);
+  }
+  end_pass();
 }
 
 void ParamSync::visit_planes(const ParamGroup& group, const Held& held,
@@ -137,35 +124,23 @@ void ParamSync::visit_planes(const ParamGroup& group, const Held& held,
     });
 }
 
-void ParamSync::inspect(Stream& stream, const std::function<void(const Plane&)>& see) {
-  settle(stream);
-  end_passes();
-  for (GroupId id : order_) {
-    ParamGroup& group = groups_[id];
-    if (!group.pooled()) {
-      visit_planes(group, {}, see);
-      continue;
-    }
-    const bool apart = std::ranges::any_of(group.buckets, [&](const ParamBucket& own) {
-      return payload_of(layout_.buckets()[own.id].key.format, own.way, Side::columnwise) == Sides::columnwise;
-    });
-    for (Sides sides : {Sides::rowwise, Sides::columnwise}) {
-      if (sides == Sides::columnwise && !apart) continue;
-      begin_gather(stream, group, {0, sides});
-      finish_gather(stream, group);
-      visit_planes(group, {0, sides}, see);
-      release(group, 0);
-    }
+WeightState ParamSync::weights_of(const ParamGroup& group) const {
+  for (const WeightSlot& slot : slots_[group.pool]) {
+    if (!slot.visit || slot.visit->group != group.id) continue;
+    if (slot.machine.state() == SlotState::in_flight) return WeightState::in_flight;
+    return slot.machine.state() == SlotState::gathered ? WeightState::gathered : WeightState::ready;
   }
+  return group.weights.state();
 }
 
 std::vector<std::uint8_t> ParamSync::state() const {
   std::vector<std::uint8_t> all;
   for (const ParamGroup& group : groups_) {
-    for (const Residence& residence : group.residences)
-      all.push_back(static_cast<std::uint8_t>(residence.weights.state()));
+    all.push_back(static_cast<std::uint8_t>(weights_of(group)));
     all.push_back(static_cast<std::uint8_t>(group.gradients.state()));
   }
+  for (const std::vector<WeightSlot>& slots : slots_)
+    for (const WeightSlot& slot : slots) all.push_back(static_cast<std::uint8_t>(slot.machine.state()));
   return all;
 }
 

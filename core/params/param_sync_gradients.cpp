@@ -6,71 +6,65 @@
 #include "kernels/reduce/reduce.hpp"
 
 /// The gradients' half of ParamSync: gradient accumulation, then a reduce-scatter in rank order,
-/// ((g0 + g1) + g2) + ..., as an all-to-all of slices and a local sum, or the library's own. No gradients are cleared:
-/// the first write has beta 0, and elements that were never written are zeroed on the edge into Reducing. Under full
-/// sharding each micro-batch is reduced by itself, from memory of a pool, and added to the slice.
+/// ((g0 + g1) + g2) + ..., as an all-to-all of shards and a local sum, or the library's own; a round at a time, as the
+/// schedule's reductions say. No gradients are cleared: a round's first write has beta 0, and elements that were never
+/// written are zeroed on the edge into Reducing.
 namespace tessera {
 
 void ParamSync::restart() {
   summed_ = {};
+  for (Event& sent : sent_) sent = {};
   oldest_ = 0;  // nothing is in flight; so every step uses the receive slots in the same order, as a capture requires
   for (ParamGroup& group : groups_) {
-    restart(group);
-    group.begun = group.summed = 0;
-    group.sent = {};
+    group.round = 0;
+    begin_round(group);
   }
 }
 
-/// Resets the counts of contributions, for the next step or (pooled) micro-batch.
-void ParamSync::restart(ParamGroup& group) {
-  group.unfinished = 0;
-  for (const ParamBucket& own : group.buckets)
-    for (const Placement& p : layout_.buckets()[own.id].parameters()) {
-      contributions_[p.param].written = 0;
-      group.unfinished += contributions_[p.param].expected > 0 ? 1 : 0;
-    }
+/// Expects the contributions of the group's next round; none behind the last.
+void ParamSync::begin_round(const ParamGroup& group) {
+  const bool more = group.round < group.reductions.size();
+  writes_.begin_round(group.id, more ? schedule_.reductions[group.reductions[group.round]].micro_batches : 0);
 }
 
-/// Lends a group its slot of the gradient pool, ordered behind the collective that last read that slot.
-void ParamSync::claim_gradients(Stream& stream, ParamGroup& group) {
-  require(group.begun < rules_.micro_batches, "Gradients", "a gradient got more contributions than the dry pass saw");
-  ++group.begun;
-  for (ParamGroup& other : groups_) {
-    if (!other.pooled() || other.processes != group.processes || other.pool_slot != group.pool_slot) continue;
-    const auto flies = [&] {
-      for (std::size_t i = 0; i < in_flight_; ++i)
-        if (flights_[(oldest_ + i) % receive_slots].group == &other) return true;
-      return false;
-    };
-    while (flies()) finish_oldest_reduction(stream);
-    stream.wait(std::exchange(other.sent, {}));
-  }
+/// Before a round's first write to its slot: ends the gather of bf16 that is staged there, and orders `stream` behind
+/// the collective that last read the slot.
+void ParamSync::claim_gradients(Stream& stream, const ParamGroup& group) {
+  const Reduction& reduction = schedule_.reductions[group.reductions[group.round]];
+  if (reduction.after != VisitId{} && in_transit(group)) open(stream, group.pool);
+  const auto flies = [&] {
+    for (std::size_t i = 0; i < in_flight_; ++i)
+      if (flights_[(oldest_ + i) % receive_slots].reduction->slot == reduction.slot) return true;
+    return false;
+  };
+  while (flies()) finish_oldest_reduction(stream);
+  stream.wait(std::exchange(sent_[static_cast<std::size_t>(reduction.slot)], {}));
 }
 
 Gradient ParamSync::slot(ParamId param) {
   ParamGroup& group = group_of(param);
   if (group.gradients.state() != GradientState::accumulating) {
-    end_lease(device_.compute(), group);
-    if (group.pooled()) claim_gradients(device_.compute(), group);
+    if (group.round == group.reductions.size())
+      throw StateError(group.id, group.gradients.epoch(), name_of(group.gradients.state()),
+                       name_of(GradientState::accumulating));
+    claim_gradients(device_.compute(), group);
     group.gradients.to(GradientState::accumulating);
   }
   const Placement& place = layout_.place(param);
   const ParamSpec& spec = registry_[param];
-  const float beta = contributions_[param].written == 0 ? 0.0f : 1.0f;
+  const float beta = writes_.written(param) ? 1.0f : 0.0f;
   return {bucket(place.bucket).gradients.flat(place.offset.value, spec.member_elements()).view(spec.member), beta,
           spec.members, layout_.member_stride(param)};
 }
 
 void ParamSync::written(Stream& stream, ParamId param) {
   ParamGroup& group = group_of(param);
-  Contributions& contributions = contributions_[param];
   require(group.gradients.state() == GradientState::accumulating, "Gradients", "a contribution came without its slot");
-  require(contributions.written < contributions.expected, "Gradients",
-          "a gradient got more contributions than the dry pass saw");
-  if (++contributions.written < contributions.expected) return;
-  if (--group.unfinished > 0) return;
-  if (rules_.reduce == Overlap::on || group.pooled()) begin_reduction(stream, group);
-  if (rules_.reduce == Overlap::off && group.pooled()) finish_oldest_reduction(stream);
+  require(writes_.expects(param), "Gradients", "a gradient got more contributions than the dry pass saw");
+  if (!writes_.completes(param)) return;
+  if (schedule_.reductions[group.reductions[group.round]].begin != BeginAt::last_write) return;
+  start_reduction(stream, group);
+  if (rules_.reduce == Overlap::off && in_flight_ > 0) finish_oldest_reduction(stream);
 }
 
 /// Zeroes a bucket's gaps and padding, and parameters that no micro-batch contributed to: they may hold old values.
@@ -78,20 +72,22 @@ void ParamSync::fill_unwritten(Stream& stream, const ParamBucket& own) {
   const Bucket& bucket = layout_.buckets()[own.id];
   std::int64_t end = 0;
   for (const Placement& p : bucket.members) {
-    if (contributions_[p.param].written == 0) continue;
+    if (!writes_.written(p.param)) continue;
     if (p.offset.value > end) clear(stream, own.gradients.flat(end, p.offset.value - end));
     end = (p.offset + p.size).value;
   }
   if (bucket.size.value > end) clear(stream, own.gradients.flat(end, bucket.size.value - end));
 }
 
-void ParamSync::begin_reduction(Stream& stream, ParamGroup& group) {
+/// Ends a round: starts its reduction. The group's next round may begin.
+void ParamSync::start_reduction(Stream& stream, ParamGroup& group) {
   const Region region(stream, RegionName::reduce);
-  end_lease(stream, group);
+  const Reduction& reduction = schedule_.reductions[group.reductions[group.round]];
   group.gradients.to(GradientState::reducing);
   for (const ParamBucket& own : group.buckets) fill_unwritten(stream, own);
-  if (group.pooled()) restart(group);
-  if (group.place.size == 1) return;
+  ++group.round;
+  begin_round(group);
+  if (group.rank.size == 1) return;
   if (in_flight_ == receive_slots) finish_oldest_reduction(stream);
   const std::size_t slot = (oldest_ + in_flight_++) % receive_slots;
   // Submitted on the copies' stream: ordered behind backward's writes on `stream`, and behind the local sum that read
@@ -99,7 +95,7 @@ void ParamSync::begin_reduction(Stream& stream, ParamGroup& group) {
   Stream& copies = device_.copies();
   copies.wait(stream.record());
   const Collective how = rules_.order == ReduceOrder::rank ? Collective::all_to_all : Collective::reduce_scatter;
-  flights_[slot] = {&group,
+  flights_[slot] = {&reduction,
                     mesh_.of(group.processes).submit(copies, {how, group.reduction[slot], group.id.value, "gradients"}),
                     stream.launches()};
 }
@@ -112,35 +108,34 @@ void ParamSync::finish_oldest_reduction(Stream& stream) {
   Flight& flight = flights_[oldest_];
   if (stream.launches() > flight.launches_before) ++overlapped_reductions_;
   flight.pending.wait(copies);
-  add_up(copies, *flight.group, flight.group->reduction[oldest_]);
-  flight.group->sent = summed_ = copies.record();
+  add_up(copies, *flight.reduction, groups_[flight.reduction->group].reduction[oldest_]);
+  sent_[static_cast<std::size_t>(flight.reduction->slot)] = summed_ = copies.record();
   oldest_ = (oldest_ + 1) % receive_slots;
   --in_flight_;
 }
 
-/// Sums a group's received slices in rank order, or takes the library's sums. Under full sharding adds them to the sums
-/// of earlier micro-batches.
-void ParamSync::add_up(Stream& stream, ParamGroup& group, std::span<const Exchange> received) {
-  const bool more = group.pooled() && group.summed++ > 0;
-  if (rules_.order == ReduceOrder::library && !group.pooled()) return;
+/// Sums a group's received shards in rank order, or takes the library's sums, and assigns or adds them to its own.
+void ParamSync::add_up(Stream& stream, const Reduction& reduction, std::span<const Exchange> received) {
+  const ParamGroup& group = groups_[reduction.group];
+  const bool by_library = rules_.order == ReduceOrder::library;
   for (std::size_t i = 0; i < received.size(); ++i) {
     const ParamBucket& own = group.buckets[i];
     const Tensor mine = layout_.buckets()[own.id].slice(own.gradients, mesh_.ranks());
-    const bool summed = rules_.order == ReduceOrder::library;
-    const RankParts parts = summed ? RankParts{mine, mine.flat(0, 0).view({0, mine.elements()})}
-                                   : RankParts{mine, received[i].receive, group.place.rank};
-    (more ? add_in_order : sum_in_order)(stream, own.gradients_slice, parts);
+    if (by_library && mine.data == own.gradient_shard.data) continue;  // the sums are in place
+    const RankParts parts = by_library ? RankParts{mine, mine.flat(0, 0).view({0, mine.elements()})}
+                                       : RankParts{mine, received[i].receive, group.rank.rank};
+    (reduction.sum == SumInto::add ? add_in_order : sum_in_order)(stream, own.gradient_shard, parts);
   }
 }
 
-/// Brings every group to Reduced: begins the reductions that backward has not begun, waits for all.
+/// Brings every group to Reduced: starts the reductions that backward has not started, waits for all.
 void ParamSync::reduce(Stream& stream) {
-  end_passes();
+  end_pass();
   for (ParamGroup& group : groups_) {
     const GradientState state = group.gradients.state();
     if (state != GradientState::accumulating && state != GradientState::empty) continue;
-    if (group.pooled() && state == GradientState::empty) claim_gradients(stream, group);
-    begin_reduction(stream, group);
+    if (state == GradientState::empty) claim_gradients(stream, group);
+    start_reduction(stream, group);
     if (rules_.reduce == Overlap::off && in_flight_ > 0) finish_oldest_reduction(stream);
   }
   while (in_flight_ > 0) finish_oldest_reduction(stream);

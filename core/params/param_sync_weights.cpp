@@ -3,144 +3,181 @@
 #include "core/device/region.hpp"
 #include "core/params/param_sync.hpp"
 
-/// The weights' half of ParamSync: Stale -> Staged -> InFlight -> Gathered -> Ready, once a step. Pooled weights also
-/// go from Ready to Staged, once for each visit: param_sync_visits.cpp.
+/// The weights' half of ParamSync: opens and closes the visits of the schedule. A group goes Stale -> Staged once a
+/// step; a slot Free -> InFlight -> Gathered -> Ready -> Free once a visit.
 namespace tessera {
 
 Operand ParamSync::operand(Stream& stream, ParamId param, Side side) {
   ParamGroup& group = group_of(param);
   const BucketId id = layout_.place(param).bucket;
   const ParamBucket& own = bucket(id);
-  int place = 0;
-  if (group.pooled())
-    place = visit(stream, group, payload_of(layout_.buckets()[id].key.format, own.way, side));
-  else if (group.state() != WeightState::ready)
-    walk_to_ready(stream, group);
+  const Sides needed = payload_of(layout_.buckets()[id].key.format, own.way, side);
+  const Visit* now = cursor_.open(group.pool);
+  if (!now || !now->serves(group.id, needed)) {
+    const Visit* next = cursor_.upcoming(group.pool);
+    if (!next || !next->serves(group.id, needed))
+      throw StateError("group " + std::to_string(group.id.value) + ": an access that no dry pass saw here");
+    open(stream, group.pool);
+    now = next;
+  }
   ++group.uses;
-  return own.wire->operand(param, side, place);
+  return own.wire->operand(param, side, now->slot);
 }
 
-/// Walks a group to Ready. With overlap the next group's all-gather begins before this one's is awaited (prefetch).
-void ParamSync::walk_to_ready(Stream& stream, ParamGroup& group) {
-  const Region region(stream, RegionName::publish);
-  if (group.state() == WeightState::stale)
-    if (ParamGroup* holder = slot_holder(group)) conclude(stream, *holder);
-  stage(stream, {&group.id, 1});
-  begin_gather(stream, group);
-  if (rules_.gather == Overlap::on && group.next != GroupId{}) stage(stream, {&group.next, 1});
-  conclude(stream, group);
-}
-
-/// Staged or InFlight -> Ready; with overlap first begins the next group's all-gather, if that group is staged.
-void ParamSync::conclude(Stream& stream, ParamGroup& group) {
-  begin_gather(stream, group);
-  if (rules_.gather == Overlap::on && group.next != GroupId{}) begin_gather(stream, groups_[group.next]);
-  finish_gather(stream, group);
+/// Whether a resident group has been staged and its gather not yet post-processed.
+bool ParamSync::in_transit(const ParamGroup& group) const {
+  return group.weights.state() == WeightState::staged && !cursor_.open(group.pool);
 }
 
 /// The group whose staged bytes occupy the ring slot that `group` needs; null if the slot is free.
-ParamGroup* ParamSync::slot_holder(const ParamGroup& group) {
-  if (group.staging.place != Staging::Place::ring) return nullptr;
+const ParamGroup* ParamSync::ring_holder(const ParamGroup& group) const {
   const auto holds = [&](const ParamGroup& other) {
-    const bool chosen = std::ranges::find(staging_, other.id) != staging_.end();
-    return other.id != group.id && other.staging.place == Staging::Place::ring &&
-           other.staging.slot == group.staging.slot && (chosen || other.in_transit());
+    return other.id != group.id && other.staged_in == StagedIn::ring && other.ring_slot == group.ring_slot &&
+           in_transit(other);
   };
   const auto holder = std::ranges::find_if(groups_, holds);
   return holder == groups_.end() ? nullptr : &*holder;
 }
 
-/// Ends the lease on a group's gradients before they are written: finishes the all-gather of the bf16 staged in them.
-/// Only a group that forward has not used can still have a lease.
-void ParamSync::end_lease(Stream& stream, ParamGroup& group) {
-  if (group.leased()) walk_to_ready(stream, group);
+/// Opens the pool's next visit, and closes the one before. The gather of the visit that it prefetches begins before its
+/// own is awaited.
+void ParamSync::open(Stream& stream, PoolId pool) {
+  const Region region(stream, RegionName::publish);
+  const Visit& visit = *cursor_.upcoming(pool);
+  if (const Visit* before = cursor_.open(pool)) close(*before);
+  if (visit.staged == StagedAt::gather && groups_[visit.group].weights.state() == WeightState::stale)
+    if (const ParamGroup* holder = ring_holder(groups_[visit.group])) open_staged(stream, holder->pool);
+  stage_with_gather(stream, visit);
+  start_gather(stream, visit);
+  if (const Visit* prefetch = cursor_.at(pool, visit.prefetch)) stage_with_gather(stream, *prefetch);
+  open_staged(stream, pool);
 }
 
-/// Staging takes every slice again, those too that an update had claimed.
+/// The same for a visit that is staged, or under way; prefetches what is staged.
+void ParamSync::open_staged(Stream& stream, PoolId pool) {
+  const Visit& visit = *cursor_.upcoming(pool);
+  start_gather(stream, visit);
+  if (const Visit* prefetch = cursor_.at(pool, visit.prefetch)) start_gather(stream, *prefetch);
+  finish_gather(stream, visit);
+  cursor_.advance(pool);
+}
+
+/// Stages a group of the ring whose turn it is, unless its slot of the ring is still in use.
+void ParamSync::stage_with_gather(Stream& stream, const Visit& visit) {
+  const ParamGroup& group = groups_[visit.group];
+  if (visit.staged == StagedAt::publication || group.weights.state() != WeightState::stale) return;
+  if (!ring_holder(group)) stage(stream, {&visit.group, 1});
+}
+
+/// Free -> InFlight: starts the all-gather of a visit, unless it is under way or its group is not staged.
+void ParamSync::start_gather(Stream& stream, const Visit& visit) {
+  ParamGroup& group = groups_[visit.group];
+  WeightSlot& slot = slot_of(visit);
+  if (slot.visit == &visit || group.weights.state() != WeightState::staged) return;
+  slot.machine.to(SlotState::in_flight, group.id);
+  slot.visit = &visit;
+  if (group.rank.size > 1) {
+    slot.exchanges.clear();
+    for (const std::unique_ptr<Wire>& wire : wires_) {
+      const std::span<const Exchange> exchanges = wire->exchanges(group.id, {visit.slot, visit.sides});
+      slot.exchanges.insert(slot.exchanges.end(), exchanges.begin(), exchanges.end());
+    }
+    slot.gather = mesh_.of(group.processes)
+                      .submit(stream, {Collective::all_gather, slot.exchanges, group.id.value, "weights"});
+  }
+  slot.launches_before = stream.launches();
+}
+
+/// InFlight -> Gathered -> Ready: waits for the all-gather, then rebuilds what did not travel.
+void ParamSync::finish_gather(Stream& stream, const Visit& visit) {
+  WeightSlot& slot = slot_of(visit);
+  if (slot.gather) {
+    if (stream.launches() > slot.launches_before) ++overlapped_gathers_;
+    slot.gather.wait(stream);
+  }
+  slot.machine.to(SlotState::gathered, visit.group);
+  const Held held{visit.slot, visit.sides};
+  for (const std::unique_ptr<Wire>& wire : wires_) wire->consume(stream, visit.group, held);
+  slot.machine.to(SlotState::ready, visit.group);
+  if (observer_) visit_planes(groups_[visit.group], held, [&](const Plane& plane) { observer_(stream, plane); });
+}
+
+/// Ready -> Free.
+void ParamSync::close(const Visit& visit) {
+  const ParamGroup& group = groups_[visit.group];
+  if (group.uses > 0)
+    throw StateError(group.id, group.weights.epoch(), "an operand in use", name_of(SlotState::free));
+  WeightSlot& slot = slot_of(visit);
+  slot.machine.to(SlotState::free, group.id);
+  slot.visit = nullptr;
+}
+
+void ParamSync::begin_pass(const Visits& visits) {
+  end_pass();
+  cursor_.begin(visits);
+}
+
+/// Ends a pass: closes its visits. If it was cut short, finishes its prefetch first.
+void ParamSync::end_pass() {
+  for (PoolId pool : slots_.ids()) {
+    if (cursor_.follows(pool, schedule_.resident)) continue;
+    if (const Visit* now = cursor_.open(pool)) close(*now);
+    for (WeightSlot& slot : slots_[pool]) {
+      if (!slot.visit) continue;
+      finish_gather(device_.compute(), *slot.visit);
+      close(*slot.visit);
+    }
+    cursor_.clear(pool);
+  }
+}
+
+/// Staging takes every shard again, those too that an update had claimed.
 void ParamSync::release_claims() {
   for (const std::unique_ptr<Wire>& wire : wires_) wire->release_claims();
 }
 
 /// Refuses to stage bf16 in the memory of gradients that are in use.
-void ParamSync::require_no_lease() const {
+void ParamSync::require_unused_staging() const {
   for (const ParamGroup& group : groups_)
-    if (group.staging.place == Staging::Place::gradients && group.gradients.state() != GradientState::empty)
-      throw StateError(group.id, group.residences.front().weights.epoch(), name_of(group.gradients.state()),
-                       "gradients on lease");
+    if (group.staged_in == StagedIn::gradients && group.gradients.state() != GradientState::empty)
+      throw StateError(group.id, group.weights.epoch(), name_of(group.gradients.state()), "staged in gradients");
 }
 
-/// Brings every group to Stale. A group that has not been used since the last publish first finishes its all-gather,
-/// since its memory will be staged anew. A group that waits for a ring slot is Stale already. Pooled groups end their
-/// visit.
-void ParamSync::outdate(Stream& stream) {
-  end_passes();
+/// Brings every group to Stale and closes every visit. A resident visit that has not been opened since the last
+/// publication is opened first, since its memory will be staged anew. A group that waits for a slot of the ring is
+/// Stale already.
+void ParamSync::invalidate(Stream& stream) {
+  end_pass();
   for (const ParamGroup& group : groups_)
     if (group.uses > 0)
-      throw StateError(group.id, group.residences.front().weights.epoch(), "an operand in use",
-                       name_of(WeightState::stale));
+      throw StateError(group.id, group.weights.epoch(), "an operand in use", name_of(WeightState::stale));
   release_claims();
-  for (GroupId id : order_)
-    if (!groups_[id].pooled() && groups_[id].in_transit()) conclude(stream, groups_[id]);
+  for (const Visit& visit : schedule_.resident)
+    if (in_transit(groups_[visit.group])) open_staged(stream, visit.pool);
+  for (const Visit& visit : schedule_.resident) {
+    if (cursor_.open(visit.pool)) close(visit);
+    cursor_.clear(visit.pool);
+  }
+  cursor_.begin(schedule_.resident);
   for (ParamGroup& group : groups_)
-    for (Residence& residence : group.residences)
-      if (residence.weights.state() != WeightState::stale) residence.weights.to(WeightState::stale);
+    if (group.weights.state() != WeightState::stale) group.weights.to(WeightState::stale);
 }
 
 /// Agrees on amaxes: one all-reduce over each process group with formats that need it.
 void ParamSync::agree(Stream& stream) {
   for (const std::unique_ptr<Wire>& wire : wires_) wire->measure(stream);
-  for (ProcessGroup processes : process_groups) {
+  for (ProcessGroup processes : schedule_.amaxes) {
     agreement_.clear();
     for (const std::unique_ptr<Wire>& wire : wires_)
       for (const Tensor& amaxes : wire->agreed(processes)) agreement_.push_back({{}, amaxes, {}, {}});
-    Communicator& ranks = mesh_.of(processes);
-    if (agreement_.empty() || ranks.size() == 1) continue;
-    ranks.submit(stream, {Collective::all_reduce_max, agreement_, -1, "amaxes"}).wait(stream);
+    mesh_.of(processes).submit(stream, {Collective::all_reduce_max, agreement_, -1, "amaxes"}).wait(stream);
   }
 }
 
-/// Stale -> Staged. Leaves out groups that are not Stale and groups whose ring slot is in use.
+/// Stale -> Staged.
 void ParamSync::stage(Stream& stream, std::span<const GroupId> groups) {
-  staging_.clear();
-  for (GroupId id : groups)
-    if (groups_[id].state() == WeightState::stale && !slot_holder(groups_[id])) staging_.push_back(id);
-  if (staging_.empty()) return;
-  for (const std::unique_ptr<Wire>& wire : wires_) wire->stage(stream, staging_);
-  for (GroupId id : staging_)
-    for (Residence& residence : groups_[id].residences) residence.weights.to(WeightState::staged);
-  staging_.clear();
-}
-
-/// Staged -> InFlight: begins the all-gather. Does nothing in other states.
-void ParamSync::begin_gather(Stream& stream, ParamGroup& group, const Held& held) {
-  Residence& residence = group.residences[static_cast<std::size_t>(held.place)];
-  if (residence.weights.state() != WeightState::staged) return;
-  residence.sides = held.sides;
-  if (group.place.size > 1) {
-    residence.exchanges.clear();
-    for (const std::unique_ptr<Wire>& wire : wires_) {
-      const std::span<const Exchange> exchanges = wire->exchanges(group.id, held);
-      residence.exchanges.insert(residence.exchanges.end(), exchanges.begin(), exchanges.end());
-    }
-    residence.gather = mesh_.of(group.processes)
-                           .submit(stream, {Collective::all_gather, residence.exchanges, group.id.value, "weights"});
-  }
-  residence.launches_before_gather = stream.launches();
-  residence.weights.to(WeightState::in_flight);
-}
-
-/// InFlight -> Gathered -> Ready: waits for the all-gather, then rebuilds what did not travel.
-void ParamSync::finish_gather(Stream& stream, ParamGroup& group, int place) {
-  Residence& residence = group.residences[static_cast<std::size_t>(place)];
-  if (residence.gather) {
-    if (stream.launches() > residence.launches_before_gather) ++overlapped_gathers_;
-    residence.gather.wait(stream);
-  }
-  residence.weights.to(WeightState::gathered);
-  const Held held{place, residence.sides};
-  for (const std::unique_ptr<Wire>& wire : wires_) wire->consume(stream, group.id, held);
-  residence.weights.to(WeightState::ready);
-  if (observer_) visit_planes(group, held, [&](const Plane& plane) { observer_(stream, plane); });
+  for (const std::unique_ptr<Wire>& wire : wires_) wire->stage(stream, groups);
+  for (GroupId id : groups) groups_[id].weights.to(WeightState::staged);
 }
 
 }  // namespace tessera

@@ -37,7 +37,7 @@ class Rehearsal {
   void step() {
     for (Stay& stay : stays_) stay = {};
     for (GroupId group : rounds_.ids()) begin_round(group);
-    cursor_.restart(schedule_.training);
+    begin(schedule_.training);
     for (int m = 0; m < of_.rules.micro_batches; ++m) micro_batch();
     finish_pass("training");
     finish_reductions();
@@ -45,7 +45,7 @@ class Rehearsal {
   }
 
   void evaluation() {
-    cursor_.restart(schedule_.evaluation);
+    begin(schedule_.evaluation);
     for (const Access& access : of_.usage.evaluation) serve(access);
     finish_pass("evaluation");
   }
@@ -76,6 +76,10 @@ class Rehearsal {
   }
 
   // Weights.
+  void begin(const Visits& pass) {
+    for (PoolId pool : schedule_.pools.ids()) cursor_.clear(pool);
+    cursor_.begin(pass);
+  }
   void serve(const Access& access) {
     const GroupId group = of_.layout.group_of(access.param);
     if (schedule_.resides(group)) return open_resident(resident_of_[group]);
@@ -84,26 +88,26 @@ class Rehearsal {
     if (const Visit* open = cursor_.open(pool); open && open->serves(group, needed)) return;
     const Visit* visit = cursor_.upcoming(pool);
     if (!visit || !visit->serves(group, needed)) return fault(group, "no visit serves an access");
-    if (const Visit* open = cursor_.open(pool)) slot_of(*open) = {};
+    if (const Visit* open = cursor_.open(pool)) slot_of(*open) = nullptr;
+    start(*visit);
+    if (const Visit* prefetch = cursor_.at(pool, visit->prefetch)) start(*prefetch);
     cursor_.advance(pool);
-    start(*visit, cursor_.open_id(pool));
-    if (visit->prefetch != VisitId{}) start(cursor_.visits()[visit->prefetch], visit->prefetch);
   }
-  VisitId& slot_of(const Visit& visit) { return slots_[visit.pool][static_cast<std::size_t>(visit.slot)]; }
-  void start(const Visit& visit, VisitId id) {
+  const Visit*& slot_of(const Visit& visit) { return slots_[visit.pool][static_cast<std::size_t>(visit.slot)]; }
+  void start(const Visit& visit) {
     if (schedule_.pool_of[visit.group] != visit.pool || visit.slot >= schedule_.pools[visit.pool].slots)
       return fault(visit.group, "a visit is in another pool's slot");
-    VisitId& slot = slot_of(visit);
-    if (slot == id) return;
-    if (slot != VisitId{}) fault(visit.group, "a gather starts into a slot that is in use");
-    slot = id;
+    const Visit*& slot = slot_of(visit);
+    if (slot == &visit) return;
+    if (slot) fault(visit.group, "a gather starts into a slot that is in use");
+    slot = &visit;
     collect(Collective::all_gather, visit.group);
   }
   void finish_pass(const std::string& pass) {
     for (PoolId pool : schedule_.pools.ids()) {
       if (cursor_.upcoming(pool))
         fault(cursor_.upcoming(pool)->group, "no access of " + pass + " opens its next visit");
-      std::ranges::fill(slots_[pool], VisitId{});
+      std::ranges::fill(slots_[pool], nullptr);
     }
   }
 
@@ -180,7 +184,7 @@ class Rehearsal {
   IndexedBy<GroupId, VisitId> resident_of_;
   std::vector<Stay> stays_;  ///< of resident visits
   PassCursor cursor_;
-  IndexedBy<PoolId, std::vector<VisitId>> slots_;  ///< the transient visit in each
+  IndexedBy<PoolId, std::vector<const Visit*>> slots_;  ///< the transient visit in each
   std::vector<GroupId> holder_;                    ///< of each gradient slot: the group that accumulates in it
   IndexedBy<GroupId, Rounds> rounds_;
   Writes writes_;

@@ -7,9 +7,13 @@
 
 namespace tessera {
 
+/// State of a group's weights: stale or staged, until a slot holds them; from then on that of the slot.
 enum class WeightState : std::uint8_t { ready, stale, staged, in_flight, gathered };
+/// State of a slot for gathered weights.
+enum class SlotState : std::uint8_t { free, in_flight, gathered, ready };
 enum class GradientState : std::uint8_t { empty, accumulating, reducing, reduced };
 const char* name_of(WeightState s);
+const char* name_of(SlotState s);
 const char* name_of(GradientState s);
 
 /// Thrown if a state machine is asked for a transition that it does not have, or a token for a phase that is over.
@@ -19,41 +23,44 @@ class StateError : public Error {
   StateError(GroupId group, std::int64_t epoch, const char* from, const char* to);
 };
 
-/// Whether a group's weights and gradients are whole on every rank always, or during visits only, ranks keeping slices
-/// (full sharding).
-enum class Residing : std::uint8_t { always, visiting };
-
-/// State machine of one group's weights in one place: ready(e) -> stale -> staged(e+1) -> in_flight -> gathered ->
-/// ready(e+1), once a step. It starts at stale, epoch 0: initialisation and load gather like any step. With
-/// Residing::visiting also ready -release-> staged and staged -step-> stale.
+/// State machine of one group's shards: stale -stage-> staged(e+1) -publication-> stale. It starts at stale, epoch 0:
+/// initialisation and load gather like any step.
 class WeightMachine {
  public:
-  explicit WeightMachine(GroupId group = {}, Residing residing = Residing::always)
-      : group_(group), residing_(residing) {}
+  explicit WeightMachine(GroupId group = {}) : group_(group) {}
   WeightState state() const { return state_; }
   std::int64_t epoch() const { return epoch_; }
   void to(WeightState next);
 
  private:
   GroupId group_;
-  Residing residing_;
   WeightState state_ = WeightState::stale;
   std::int64_t epoch_ = 0;
 };
 
+/// State machine of one slot for gathered weights: free -start-> in_flight -await-> gathered -post-process-> ready
+/// -close-> free. `group` is the one whose visit moves it.
+class SlotMachine {
+ public:
+  SlotState state() const { return state_; }
+  void to(SlotState next, GroupId group);
+
+ private:
+  SlotState state_ = SlotState::free;
+};
+
 /// State machine of one group's gradients: empty -first write-> accumulating -last write-> reducing -wait-> reduced
-/// -step or drop-> empty; empty -nothing written-> reducing; accumulating -drop-> empty. With Residing::visiting also
-/// reducing -first write of the next micro-batch-> accumulating.
+/// -step or drop-> empty; reducing -first write of the next round-> accumulating; empty -nothing written-> reducing;
+/// accumulating -drop-> empty.
 class GradientMachine {
  public:
-  explicit GradientMachine(GroupId group = {}, Residing residing = Residing::always)
-      : group_(group), residing_(residing) {}
+  explicit GradientMachine(GroupId group = {}) : group_(group) {}
   GradientState state() const { return state_; }
+  std::int64_t epoch() const { return epoch_; }
   void to(GradientState next);
 
  private:
   GroupId group_;
-  Residing residing_;
   GradientState state_ = GradientState::empty;
   std::int64_t epoch_ = 0;
 };

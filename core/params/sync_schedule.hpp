@@ -62,36 +62,40 @@ struct Visit {
 };
 using Visits = IndexedBy<VisitId, Visit>;
 
-/// Place of a pass in a list of visits, pool by pool.
+/// Positions in lists of visits, pool by pool.
 class PassCursor {
  public:
-  explicit PassCursor(int pools) : places_(pools) {}
-  /// Begins a pass: nothing is open, and the first visit of each pool comes next. `visits` must outlive the pass.
-  void restart(const Visits& visits) {
-    visits_ = &visits;
-    for (Place& place : places_) place = {};
-    for (VisitId visit : visits.ids())
-      if (VisitId& first = places_[visits[visit].pool].upcoming; first == VisitId{}) first = visit;
+  explicit PassCursor(int pools) : positions_(pools) {}
+  /// Begins `visits` in those of its pools that follow no list: nothing is open, and the pool's first visit comes next.
+  /// `visits` must outlive the positions.
+  void begin(const Visits& visits) {
+    for (VisitId visit : visits.ids()) {
+      Position& position = positions_[visits[visit].pool];
+      if (!position.visits) position = {&visits, {}, visit};
+    }
   }
+  void clear(PoolId pool) { positions_[pool] = {}; }
 
-  const Visits& visits() const { return *visits_; }
-  VisitId open_id(PoolId pool) const { return places_[pool].open; }
-  /// The open visit and the one that comes next; null: none.
-  const Visit* open(PoolId pool) const { return at(places_[pool].open); }
-  const Visit* upcoming(PoolId pool) const { return at(places_[pool].upcoming); }
+  bool follows(PoolId pool, const Visits& visits) const { return positions_[pool].visits == &visits; }
+  /// The open visit, and the one that comes next; null: none.
+  const Visit* open(PoolId pool) const { return at(pool, positions_[pool].open); }
+  const Visit* upcoming(PoolId pool) const { return at(pool, positions_[pool].upcoming); }
+  /// A visit of the list that the pool follows; null for none.
+  const Visit* at(PoolId pool, VisitId visit) const {
+    return visit == VisitId{} ? nullptr : &(*positions_[pool].visits)[visit];
+  }
   void advance(PoolId pool) {
-    const VisitId visit = places_[pool].upcoming;
-    places_[pool] = {visit, (*visits_)[visit].next};
+    Position& position = positions_[pool];
+    position.open = position.upcoming;
+    position.upcoming = (*position.visits)[position.open].next;
   }
 
  private:
-  struct Place {
+  struct Position {
+    const Visits* visits = nullptr;
     VisitId open, upcoming;
   };
-  const Visit* at(VisitId visit) const { return visit == VisitId{} ? nullptr : &(*visits_)[visit]; }
-
-  const Visits* visits_ = nullptr;
-  IndexedBy<PoolId, Place> places_;
+  IndexedBy<PoolId, Position> positions_;
 };
 
 /// Memory for the whole gradients of the groups that take turns in it, from a round's first write to its exchange.

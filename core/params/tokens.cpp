@@ -43,7 +43,7 @@ Reduced Accumulating::reduce(Stream& stream) && {
 }
 
 Forward::~Forward() {
-  if (sync_) quietly([this] { sync_->end_passes(); });
+  if (sync_) quietly([this] { sync_->end_pass(); });
 }
 
 Tensor Reduced::shard(BucketId bucket) const { return held().shard(bucket); }

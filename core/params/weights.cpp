@@ -9,9 +9,7 @@ Use Weights::operand(Stream& stream, ParamId param, Side side) {
 }
 void Weights::ended(ParamId param) noexcept { --sync_.group_of(param).uses; }
 
-WeightState Weights::state(GroupId group, int place) const {
-  return sync_.groups_[group].residences[static_cast<std::size_t>(place)].weights.state();
-}
+WeightState Weights::state(GroupId group) const { return sync_.weights_of(sync_.groups_[group]); }
 
 void Weights::visit_planes(const std::function<void(const Plane&)>& visit) const {
   for (const ParamGroup& group : sync_.groups_) sync_.visit_planes(group, {}, visit);

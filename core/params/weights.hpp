@@ -15,18 +15,15 @@ class ParamSync;
 /// masters. operand() is the only access to a weight, and always gives the masters' epoch.
 class Weights final : public WeightSource {
  public:
-  /// Called for each array that has just been gathered or rebuilt on `stream`: once a step for weights in a permanent
-  /// place, at each visit for weights in a pool.
+  /// Called for each array that has just been gathered or rebuilt on `stream`: once a visit.
   using Observer = std::function<void(Stream& stream, const Plane& array)>;
 
   explicit Weights(ParamSync& sync) : sync_(sync) {}
 
   Use operand(Stream& stream, ParamId param, Side side) override;
 
-  /// State of a group's weights; of a pooled group, in slot `place`.
-  WeightState state(GroupId group, int place = 0) const;
-  /// Visits every stored array, in its permanent place or in slot 0 of the pool. Contents are valid while the group is
-  /// Ready there.
+  WeightState state(GroupId group) const;
+  /// Visits every stored array, in slot 0 of its pool. Contents are valid while the group is Ready there.
   void visit_planes(const std::function<void(const Plane&)>& visit) const;
 
   void observe(Observer observer);

@@ -13,7 +13,7 @@ Decoder::Decoder(Device& device, const StepPlan& plan, Mesh& mesh)
       mesh_(mesh),
       stream_(device.compute()),
       masters_(device, plan.layout, mesh.ranks()),
-      sync_(device, plan.registry, plan.layout, plan.usage, masters_, mesh, plan.sync),
+      sync_(device, plan.registry, plan.layout, plan.schedule, masters_, mesh, plan.sync),
       activations_(device.arena(Category::activations, plan.sizes.activation_bytes)),
       sequence_(plan.model.sequence(stream_, activations_, plan.sizes.length)),
       ids_(device.allocate(Category::batch, DType::i32, {most_at_once})),

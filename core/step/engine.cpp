@@ -16,7 +16,7 @@ Engine::Engine(Device& device, const StepPlan& plan, Mesh& mesh)
       mesh_(mesh),
       stream_(device.compute()),
       masters_(device, plan.layout, mesh.ranks()),
-      sync_(device, plan.registry, plan.layout, plan.usage, masters_, mesh, plan.sync),
+      sync_(device, plan.registry, plan.layout, plan.schedule, masters_, mesh, plan.sync),
       optimizers_(rules_of(plan.optimizer, device, plan.registry, plan.layout, mesh.ranks()), plan.layout),
       memory_(device, mesh.ranks().world, plan.sizes.local, plan.sizes.length, std::ssize(optimizers_.counters())),
       activations_(device.arena(Category::activations, plan.sizes.activation_bytes)),

@@ -52,7 +52,7 @@ class Publication {
         stream_(device.compute()),
         control_(control),
         masters_(device, plan.layout, mesh.ranks()),
-        sync_(device, plan.registry, plan.layout, plan.usage, masters_, mesh, plan.sync) {
+        sync_(device, plan.registry, plan.layout, plan.schedule, masters_, mesh, plan.sync) {
     for (const Workspace& place : plan.sizes.workspaces) stream_.workspace(place.purpose, place.bytes);
     sync_.publish(stream_, masters_.initialise(stream_, plan.registry, plan.layout, mesh.ranks(), plan.seed));
   }

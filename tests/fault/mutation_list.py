@@ -23,6 +23,7 @@ def mutation(name, fault, file, old, new, *tests):
 
 
 SYNC, WEIGHTS, GRADIENTS = (f"core/params/param_sync{part}.cpp" for part in ("", "_weights", "_gradients"))
+SCHEDULE, SLOTS = "core/params/sync_schedule.cpp", "core/params/slots.cpp"
 WIRES = "core/params/wires/"
 STORED = "mpi.wires_test.{} Wires.EveryStoredByteIsTheQuantizedWeights"
 SLICES = "mpi.full_sharding_test.{} FullSharding.EqualsShardedOptimizersUnderDelays"
@@ -34,18 +35,19 @@ ROUNDED = "mpi.training_test.2 Training.StoredWeightsAreTheRoundedMastersAfterEv
 MUTATIONS = [
     # Weights: stage, gather, consume.
     mutation("settled_without_consume", "a gather forced by an evaluation or a save ends without its post-processing", SYNC,
-             "    if (!groups_[id].pooled() && groups_[id].state() != WeightState::ready) walk_to_ready(stream, groups_[id]);",
-             """    if (ParamGroup& group = groups_[id]; !group.pooled() && group.state() != WeightState::ready) {
+             "    if (!cursor_.open(visit.pool)) open(stream, visit.pool);",
+             """    if (!cursor_.open(visit.pool)) {
       if (rules_.gather == Overlap::off) {
-        walk_to_ready(stream, group);
+        open(stream, visit.pool);
         continue;
       }
-      stage(stream, {&group.id, 1});
-      begin_gather(stream, group);
-      Residence& residence = group.residences.front();
-      if (residence.gather) residence.gather.wait(stream);
-      residence.weights.to(WeightState::gathered);
-      residence.weights.to(WeightState::ready);
+      stage_with_gather(stream, visit);
+      start_gather(stream, visit);
+      WeightSlot& slot = slot_of(visit);
+      if (slot.gather) slot.gather.wait(stream);
+      slot.machine.to(SlotState::gathered, visit.group);
+      slot.machine.to(SlotState::ready, visit.group);
+      cursor_.advance(visit.pool);
     }""",
              "regression.fixed_cases.experts_in_one_tensor_or_in_one_each"),
     mutation("columnwise_of_the_first_publish", "the columnwise copy stays that of an earlier step", WIRES + "cast_wire.cpp",
@@ -57,37 +59,40 @@ MUTATIONS = [
     build_columnwise(stream, *gathered_[group]);""",
              STORED.format(1), STORED.format(2)),
     Mutation("gathered_mark_outlives_an_evaluation", "after an evaluation a stale mark skips the next gather",
-             (Edit(WEIGHTS, "void ParamSync::outdate(Stream& stream) {\n",
-                   "bool gathered = false;\nvoid ParamSync::outdate(Stream& stream) {\n"
+             (Edit(WEIGHTS, "void ParamSync::invalidate(Stream& stream) {\n",
+                   "bool gathered = false;\nvoid ParamSync::invalidate(Stream& stream) {\n"
                    "  if (std::exchange(gathered, false)) return;\n"),
               Edit(SYNC, "void ParamSync::settle(Stream& stream) {\n",
                    "extern bool gathered;\nvoid ParamSync::settle(Stream& stream) {\n"
                    "  gathered = rules_.gather == Overlap::on;\n")),
              ("mpi.training_test.2 Training.EvaluationChangesNoBit", ROUNDED)),
-    mutation("lease_ignored", "gradients are written over staged bytes that still wait for their gather", WEIGHTS,
-             "  if (group.leased()) walk_to_ready(stream, group);", "  (void)stream;\n  (void)group;",
+    mutation("lease_ignored", "gradients are written over staged bytes that still wait for their gather", GRADIENTS,
+             "  if (reduction.after != VisitId{} && in_transit(group)) open(stream, group.pool);\n", "",
              "mpi.wires_test.2 Wires.GradientsAndStagedBytesShareTheirMemory",
              "mpi.param_sync_model_test.2"),
     mutation("staged_in_gradients_in_use", "staging does not ask whether the gradients that it overwrites are in use", WEIGHTS,
-             "    if (group.staging.place == Staging::Place::gradients && group.gradients.state() != GradientState::empty)",
+             "    if (group.staged_in == StagedIn::gradients && group.gradients.state() != GradientState::empty)",
              "    if (group.uses < 0)",
              "mpi.wires_test.1 Wires.NothingIsStagedInGradientsThatAreInUse"),
     mutation("staged_bytes_in_sums", "slots that no micro-batch wrote keep old staged bytes, and are summed", GRADIENTS,
              "  if (bucket.size.value > end) clear(stream, own.gradients.flat(end, bucket.size.value - end));", "",
              "mpi.param_sync_test.2 ParamSync.ReducesOverPoisonedMemory", "mpi.wires_test.1 Wires.GradientsAndStagedBytesShareTheirMemory"),
     mutation("slot_of_the_ring_in_use", "a group is staged in a slot of the ring that another still needs", WEIGHTS,
-             "  if (group.staging.place != Staging::Place::ring) return nullptr;", "  if (group.uses >= 0) return nullptr;",
-             STORED.format(2)),
-    mutation("cast_twice", "weights are quantized again, which the gather then overwrites", SYNC, "  stage(stream, order_);\n",
-             "  stage(stream, order_);\n  for (const std::unique_ptr<Wire>& wire : wires_) wire->stage(stream, order_);\n",
+             "  return holder == groups_.end() ? nullptr : &*holder;", "  return holder == groups_.end() || true ? nullptr : &*holder;",
+             "mpi.param_sync_model_test.2"),
+    mutation("all_of_the_ring_is_staged_at_once", "a publication stages more groups than the ring has slots", SCHEDULE,
+             "std::exchange(slot, true) ? StagedAt::gather", "std::exchange(slot, false) ? StagedAt::gather",
+             "unit.sync_schedule_test Optimizer.ARingStagesAtThePublicationWhatItHasRoomFor", STORED.format(2)),
+    mutation("cast_twice", "weights are quantized again, which the gather then overwrites", SYNC, "  stage(stream, published_);\n",
+             "  stage(stream, published_);\n  for (const std::unique_ptr<Wire>& wire : wires_) wire->stage(stream, published_);\n",
              "mpi.wires_test.1 Wires.LaunchesDoNotDepend*"),
-    mutation("gathered_twice", "a group's weights are gathered twice a step", SYNC, "  stage(stream, order_);\n",
-             "  stage(stream, order_);\n  settle(stream);\n  outdate(stream);\n  agree(stream);\n  stage(stream, order_);\n",
+    mutation("gathered_twice", "a group's weights are gathered twice a step", SYNC, "  stage(stream, published_);\n",
+             "  stage(stream, published_);\n  settle(stream);\n  invalidate(stream);\n  agree(stream);\n  stage(stream, published_);\n",
              "mpi.wires_test.2 Wires.GathersMoveWhatTheFormatsSay"),
     mutation("empty_shard_skips_the_gather", "a rank without a part of a group's first bucket leaves its all-gather out", WEIGHTS,
-             "  if (group.place.size > 1) {\n    residence.exchanges.clear();",
-             "  if (group.place.size > 1 && group.buckets.front().gradients_slice.elements() > 0) {\n"
-             "    residence.exchanges.clear();",
+             "  if (group.rank.size > 1) {\n    slot.exchanges.clear();",
+             "  if (group.rank.size > 1 && group.buckets.front().gradient_shard.elements() > 0) {\n"
+             "    slot.exchanges.clear();",
              STORED.format(4)),
     mutation("dropped_gather_is_left_behind", "a pending collective that is dropped is not finished", "core/comm/communicator.cpp",
              "Pending::~Pending() {\n  if (owner_) owner_->abandon(slot_);", "Pending::~Pending() {",
@@ -151,11 +156,11 @@ MUTATIONS = [
              "mpi.muon_training_test.2 Muon.EveryGroupIsGatheredOnceAStep"),
     # Gradients, norm, skipped and redone steps.
     mutation("added_to_last_steps_gradients", "a gradient's first write adds to what the step before left", GRADIENTS,
-             "contributions_[param].written == 0 ? 0.0f : 1.0f;", "contributions_[param].written < 0 ? 0.0f : 1.0f;",
+             "writes_.written(param) ? 1.0f : 0.0f;", "writes_.written(param) || true ? 1.0f : 0.0f;",
              "mpi.param_sync_test.2 ParamSync.ReducesOverPoisonedMemory"),
-    mutation("every_gradient_is_written_once", "how often a gradient is written is not what the dry pass counted", SYNC,
-             "    contributions_[one.param].expected += group_of(one.param).pooled() ? 1 : rules.micro_batches;",
-             "    contributions_[one.param].expected = group_of(one.param).pooled() ? 1 : rules.micro_batches;",
+    mutation("every_gradient_is_written_once", "how often a gradient is written is not what the dry pass counted", SCHEDULE,
+             "  for (const Contribution& one : of.usage.contributions) ++schedule.contributions[one.param];",
+             "  for (const Contribution& one : of.usage.contributions) schedule.contributions[one.param] = 1;",
              "mpi.training_test.1 Training.EvaluationChangesNoBit"),
     mutation("norm_of_one_rank", "the norm counts the elements of one rank", "core/optim/clip.cpp",
              "  if (world.size() > 1) {", "  if (world.size() < 0) {", "mpi.golden_training_test.2 *Fp32*"),
@@ -210,27 +215,32 @@ MUTATIONS = [
     # Full sharding.
     mutation("released_before_the_last_access", "weights of which ranks keep slices are given up behind their first access",
              "core/params/weights.cpp", "{ --sync_.group_of(param).uses; }",
-             "{\n  ParamGroup& group = sync_.group_of(param);\n  if (--group.uses > 0 || !group.pooled()) return;\n"
-             "  for (Residence& one : group.residences)\n"
-             "    if (one.weights.state() == WeightState::ready) one.weights.to(WeightState::staged);\n}",
+             "{\n  ParamGroup& group = sync_.group_of(param);\n  if (--group.uses > 0 || sync_.slots_[group.pool].size() == 1) return;\n"
+             "  for (WeightSlot& slot : sync_.slots_[group.pool])\n"
+             "    if (slot.visit && slot.visit->group == group.id && slot.machine.state() == SlotState::ready)\n"
+             "      slot.machine.to(SlotState::free, group.id);\n}",
              SLICES.format(2)),
-    mutation("slot_in_use_is_gathered_to", "the next visit is gathered over the one under way", "core/params/pool.cpp",
+    mutation("slot_in_use_is_gathered_to", "the next visit is gathered over the one under way", SLOTS,
              "      const Tensor slot = device.allocate(Category::staging, DType::u8, ",
              "      static Tensor slot;\n      if (i == 0) slot = device.allocate(Category::staging, DType::u8, ",
              SLICES.format(2)),
     mutation("columnwise_side_of_the_first_publish", "columnwise codes that travel by themselves do so once", WEIGHTS,
-             "      const std::span<const Exchange> exchanges = wire->exchanges(group.id, held);\n",
-             "      if (held.sides == Sides::columnwise && residence.weights.epoch() > 1) continue;\n"
-             "      const std::span<const Exchange> exchanges = wire->exchanges(group.id, held);\n",
+             "      const std::span<const Exchange> exchanges = wire->exchanges(group.id, {visit.slot, visit.sides});\n",
+             "      if (visit.sides == Sides::columnwise && group.weights.epoch() > 1) continue;\n"
+             "      const std::span<const Exchange> exchanges = wire->exchanges(group.id, {visit.slot, visit.sides});\n",
              SLICES.format(2)),
     mutation("blocks_in_place_of_modules", "granularity module gathers whole blocks", "core/plan/plan.cpp",
              "  return gathers_modules(config) ? GatherUnit::module : GatherUnit::block;", "  return GatherUnit::block;",
-             "unit.visits_test Visits.OneForwardAndOneBackwardWhereOnePayloadServesBoth"),
+             "unit.sync_schedule_test Full.OneForwardAndOneBackwardWhereOnePayloadServesBoth"),
     Mutation("a_tied_embedding_is_reduced_twice", "the head's part of a tied embedding is reduced before the tokens' is there",
-             (Edit(SYNC, "    contributions_[one.param].expected += group_of(one.param).pooled() ? 1 : rules.micro_batches;",
-                   "    contributions_[one.param].expected = group_of(one.param).pooled() ? 1 : rules.micro_batches;"),
-              Edit(GRADIENTS, "  require(group.begun < rules_.micro_batches, ", "  require(group.begun < 2 * rules_.micro_batches, ")),
+             (Edit("core/params/writes.hpp", "    return ++count.written == count.expected && ", "    return ++count.written > 0 && "),),
              (SLICES.format(2),)),
+    mutation("prefetched_into_the_open_slot", "the visits of a pool do not alternate between its slots", SCHEDULE,
+             "        visit.slot = (open.slot + 1) % schedule.pools[visit.pool].slots;\n", "",
+             "unit.sync_schedule_test Full.MicroBatchesFollowEachOtherThroughTheSlots"),
+    mutation("a_reduction_a_write_early", "a group is reduced before its last parameter is written", GRADIENTS,
+             "  if (!writes_.completes(param)) return;", "  writes_.completes(param);",
+             "mpi.param_sync_test.2 ParamSync.ReducesOverPoisonedMemory"),
     # Saves while training goes on.
     mutation("live_state_is_written", "what is written beside training is not the copy but the state, which later steps change",
              "io/checkpoint/snapshot.cpp", "      range.values.data = at;\n", "",
@@ -242,14 +252,14 @@ MUTATIONS = [
     mutation("owned_codes_are_never_cast", "of matrices that are owned whole the owner quantizes nothing", WIRES + "coded.cpp",
              "    if (first < last) {", "    if (first < last && bucket.key.owner != OwnerKind::whole_matrix) {", STORED.format(2)),
     Mutation("staged_before_the_step", "what travels are the masters before the optimizer's step",
-             (Edit(SYNC, "  if (updated.weights_ == Updated::Weights::current) outdate(stream);\n"
-                   "  agree(stream);\n  stage(stream, order_);\n",
-                   "  if (groups_[GroupId{0}].residences.front().weights.epoch() == 0) {\n"
-                   "    outdate(stream);\n    agree(stream);\n    stage(stream, order_);\n  }\n"),
+             (Edit(SYNC, "  if (updated.weights_ == Updated::Weights::current) invalidate(stream);\n"
+                   "  agree(stream);\n  stage(stream, published_);\n",
+                   "  if (groups_[GroupId{0}].weights.epoch() == 0) {\n"
+                   "    invalidate(stream);\n    agree(stream);\n    stage(stream, published_);\n  }\n"),
               Edit("core/params/tokens.cpp", "  held().outdate_weights(stream);\n", "  (void)stream;\n"),
               Edit(GRADIENTS, "  for (ParamGroup& group : groups_) group.gradients.to(GradientState::reduced);\n",
                    "  for (ParamGroup& group : groups_) group.gradients.to(GradientState::reduced);\n"
-                   "  outdate(stream);\n  agree(stream);\n  stage(stream, order_);\n")),
+                   "  invalidate(stream);\n  agree(stream);\n  stage(stream, published_);\n")),
              (ROUNDED,)),
     mutation("weights_of_a_dropped_update", "publication leaves out weights that an update which was dropped did not write",
              WEIGHTS, "  release_claims();\n", "", DROPPED),
@@ -264,7 +274,7 @@ MUTATIONS = [
              "            row.each(count, [=](std::int64_t j) { rounded[j] = bf16(p[j]); });\n"
              "          row.each(count, [=](std::int64_t j) { factors.update(p[j], m[j], v[j], g[j], decay); });\n",
              ROUNDED),
-    mutation("gradient_to_another_owner", "slices are sent as if owners stood in the order of ranks", "core/params/param_group.cpp",
+    mutation("gradient_to_another_owner", "slices are sent as if owners stood in the order of ranks", SLOTS,
              """    exchanges.push_back({own.gradients, slot.flat(offset, received.elements()).view(received), bucket.counts,
                          bucket.begins});""",
              """    auto& begins = *new std::vector<std::int64_t>(1, 0);

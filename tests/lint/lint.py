@@ -80,6 +80,23 @@ def by_core_order(path: str, text: str) -> Iterator[Finding]:
             yield Finding(path, line, "core-order", f"core/{own} must not include core/{other}")
 
 
+def by_params_order(path: str, text: str) -> Iterator[Finding]:
+    """core/params/<name> includes only files of its own floor in rules.PARAMS_ORDER and of those below."""
+    floor = {name: i for i, row in enumerate(rules.PARAMS_ORDER) for name in row}
+    own = re.match(r"core/params/(?:(wires)/|(param_sync)\w*\.|(\w+)\.)[\w.]*pp$", path)
+    if not own:
+        return
+    name = own[1] or own[2] or own[3]
+    read = source.without_comments(text)
+    if name not in floor:
+        yield Finding(path, 1, "params-order", f"{name} has no floor in PARAMS_ORDER")
+        return
+    for match in re.finditer(r'#include "core/params/(\w+)', read):
+        if floor.get(match[1], -1) > floor[name]:
+            line = read.count("\n", 0, match.start()) + 1
+            yield Finding(path, line, "params-order", f"{name} must not include {match[1]}, which stands above it")
+
+
 COLLECTIVE = re.compile(r"(\.|->)submit\s*\(|\bcontrol\w*(\(\))?\s*(\.|->)\s*\w+\s*\(")
 
 
@@ -167,7 +184,7 @@ def by_goldens(hashes: dict[str, str], reasons: str) -> Iterator[Finding]:
 
 
 def lint(tree: dict[str, str], hashes: dict[str, str]) -> list[Finding]:
-    found = [finding for path, text in tree.items() for check in (by_pattern, by_size, by_core_order, by_throws)
+    found = [finding for path, text in tree.items() for check in (by_pattern, by_size, by_core_order, by_params_order, by_throws)
              for finding in check(path, text)]
     return found + [*by_kernel(tree), *by_folder(tree), *by_document(tree), *by_goldens(hashes, tree.get(REASONS, ""))]
 

@@ -73,6 +73,15 @@ class Checks(unittest.TestCase):
         self.assertEqual(["core-order"], names(lint.by_core_order("core/model/a.cpp", '#include "core/optim/adamw.hpp"\n')))
         self.assertEqual(["core-order"], names(lint.by_core_order("core/odds/a.cpp", text)))
 
+    def test_params_order(self):
+        text = '#include "core/params/param_sync.hpp"\n'
+        self.assertEqual(["params-order"], names(lint.by_params_order("core/params/wires/plain.cpp", text)))
+        self.assertEqual(["params-order"], names(lint.by_params_order("core/params/slots.hpp", text)))
+        self.assertEqual(["params-order"], names(lint.by_params_order("core/params/odds.cpp", text)))
+        self.assertEqual([], names(lint.by_params_order("core/params/param_sync_weights.cpp", text)))
+        self.assertEqual([], names(lint.by_params_order("core/step/engine.hpp", text)))
+        self.assertEqual(["params-order"], names(lint.by_params_order("core/params/planes.cpp", '#include "core/params/wires/wire.hpp"\n')))
+
     def test_throw_between_collectives(self):
         bad = "void f() { control.agree(a); if (x) throw Error(); control.agree(b); }"
         good = "void f() { if (x) throw Error(); control.agree(a); control.agree(b); }"

@@ -80,9 +80,9 @@ RULES = [
     Rule("tolerances", "tolerances stand in one table, tests/support", r"_NEAR\s*\([^;]*\d[eE]-\d+\s*\)\s*[;<]|_NEAR\s*\([^;]*\b0\.0\d*\s*\)\s*[;<]", where=r"^tests/.*" + CPP, allowed=r"^tests/support/",
          bad=("tests/unit/kernels/a_test.cpp", "EXPECT_NEAR(a, b, 1e-5);"), good=("tests/unit/kernels/a_test.cpp", "EXPECT_TRUE(near(a, b, tolerance<float>));")),
     Rule("one-owner", "what is true of a group of parameters changes in one place: ParamSync alone takes a machine along an edge",
-         r"\.to\(\s*(WeightState|GradientState)::", allowed=r"^core/params/param_sync(_\w+)?\.cpp$",
+         r"\.to\(\s*(WeightState|SlotState|GradientState)::", allowed=r"^core/params/param_sync(_\w+)?\.cpp$",
          bad=("core/step/engine.cpp", "group.weights.to(WeightState::stale);"), good=("core/params/param_sync_weights.cpp", "group.weights.to(WeightState::stale);")),
-    Rule("wires", "how weights travel is known to core/params alone; others see planes and operands", r'#include "core/params/(wires/|param_group)', reads="include", where=r"^(app|core|io)/.*" + CPP,
+    Rule("wires", "how weights travel is known to core/params alone; others see planes and operands", r'#include "core/params/(wires/|slots)', reads="include", where=r"^(app|core|io)/.*" + CPP,
          allowed=r"^core/params/", bad=("app/training/trace.cpp", '#include "core/params/wires/wire.hpp"'), good=("core/params/weights.hpp", '#include "core/params/wires/wire.hpp"')),
     # The tree.
     Rule("vague-names", "a file is named for what lives in it", r"(^|[/_-])(utils?|common|helpers?|misc)([/_.-]|$)", reads="path", where=r"",
@@ -97,6 +97,11 @@ RULES = [
 
 # Folders of core/, lowest first: each may include those above it in this list, but not others of its own row.
 CORE_ORDER = [("config",), ("recipe",), ("layout",), ("state",), ("device",), ("comm",), ("params",), ("optim", "model", "data"), ("step",), ("plan",)]
+
+# Floors of core/params, lowest first: a file includes those of its own floor and below. A folder stands for its files;
+# param_sync for all parts of ParamSync.
+PARAMS_ORDER = [("usage", "access", "sync_rules"), ("planes", "cast", "placed_table"), ("sync_schedule", "writes", "rehearsal"), ("wires",),
+                ("state", "slots"), ("masters", "tokens", "weights", "gradients", "param_sync")]
 
 MOST_COLUMNS = 120
 MOST_LINES_OF_FILE = 600

@@ -89,6 +89,84 @@ TEST(FullSharding, EqualsShardedOptimizersUnderDelays) {
   }
 }
 
+/// The visits of groups that have one of `pools`, in order, each with the gather `ahead` visits further on as its
+/// prefetch; a visit that the one before serves is left out.
+Visits linked(const Visits& visits, const SyncSchedule& schedule, std::size_t ahead) {
+  Visits all;
+  IndexedBy<PoolId, std::vector<VisitId>> of(schedule.pools.size());
+  for (Visit visit : visits) {
+    std::vector<VisitId>& own = of[visit.pool];
+    if (schedule.pool_of[visit.group] != visit.pool) continue;
+    if (!own.empty() && all[own.back()].serves(visit.group, visit.sides)) continue;
+    visit.slot = static_cast<int>(own.size()) % schedule.pools[visit.pool].slots;
+    visit.next = visit.prefetch = {};
+    own.push_back(all.add(visit));
+  }
+  for (const std::vector<VisitId>& own : of)
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      if (i + 1 < own.size()) all[own[i]].next = own[i + 1];
+      if (i + ahead < own.size()) all[own[i]].prefetch = own[i + ahead];
+    }
+  return all;
+}
+
+/// Three slots, and gathers that start two visits ahead.
+void prefetch_two_ahead(RunPlan& plan) {
+  SyncSchedule& schedule = plan.schedule;
+  for (Pool& pool : schedule.pools)
+    if (pool.residency == Residency::transient) pool.slots = 3;
+  schedule.training = linked(schedule.training, schedule, 2);
+  schedule.evaluation = linked(schedule.evaluation, schedule, 2);
+}
+
+/// A group whose weights and gradients are resident, beside transient ones of its process group.
+void keep_one_group(RunPlan& plan) {
+  SyncSchedule& schedule = plan.schedule;
+  Visit kept = schedule.training[{1}];
+  kept.sides = Sides::both;
+  kept.slot = 0;
+  kept.next = kept.prefetch = {};
+  kept.pool = schedule.pool_of[kept.group] = schedule.pools.add({schedule.pools[kept.pool].processes});
+  schedule.training = linked(schedule.training, schedule, 1);
+  schedule.evaluation = linked(schedule.evaluation, schedule, 1);
+  schedule.inspection = linked(schedule.inspection, schedule, 1);
+  for (Visit& visit : schedule.inspection) visit.prefetch = {}, visit.slot = 0;
+  schedule.inspection.add(kept);
+  schedule.resident.add(kept);
+  for (Reduction& reduction : schedule.reductions) {
+    if (reduction.group != kept.group) continue;
+    const std::int64_t elements = schedule.gradient_slots[static_cast<std::size_t>(reduction.slot)].elements;
+    reduction.slot = static_cast<int>(schedule.gradient_slots.size());
+    schedule.gradient_slots.push_back({Residency::resident, elements});
+  }
+}
+
+/// ParamSync executes lists, not a sharding: schedules that no rule makes give the same bits.
+TEST(Schedules, ThatNoRuleMakesChangeNoBit) {
+  if (mpi().size() == 1) return;
+  for (RunConfig config : {sharded(test::dense(Compute::bf16)),
+                           sharded(coded(RecipeName::mxfp8, RecomputeMode::selective, GatherGranularity::module)),
+                           sharded(coded(RecipeName::mxfp8, RecomputeMode::full, GatherGranularity::block))}) {
+    config.run.steps = 3;
+    config.eval.every_steps = 1;
+    const std::vector<MetricsRow> planned = Trial(config, 0, 4).train();
+    for (const auto& change : {prefetch_two_ahead, keep_one_group}) {
+      Trial run(config, 300, 4, change);
+      EXPECT_EQ(check(run.plan().schedule, run.plan().sync_inputs()), std::vector<std::string>());
+      const std::vector<MetricsRow> rows = run.train();
+      ASSERT_EQ(rows.size(), planned.size());
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        ASSERT_EQ(rows[i].loss, planned[i].loss) << "step " << i + 1;
+        ASSERT_EQ(rows[i].grad_norm, planned[i].grad_norm) << "step " << i + 1;
+        ASSERT_EQ(rows[i].eval_loss, planned[i].eval_loss) << "step " << i + 1;
+      }
+      std::int64_t planes = 0;
+      run.training().engine().sync().inspect(run.device().compute(), [&](const Plane&) { ++planes; });
+      EXPECT_GT(planes, 3);
+    }
+  }
+}
+
 class Small : public testing::Test {
  protected:
   explicit Small() : run(sharded(test::mixture(Compute::bf16)), 0) { run.train(); }

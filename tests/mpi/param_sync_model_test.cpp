@@ -163,7 +163,8 @@ class Walk {
         usage_(usage_of(registry_)),
         mesh_(mpi().mesh(device_, mpi().ranks(), std::chrono::seconds(300))),
         masters_(device_, layout_, mesh_.ranks()),
-        sync_(device_, registry_, layout_, usage_, masters_, mesh_, rules),
+        sync_(device_, registry_, layout_, schedule_of({usage_, registry_, layout_, mesh_.ranks(), rules}), masters_,
+              mesh_, rules),
         model_{rules, layout_, {}, {}, {}, {}, IndexedBy<ParamId, int>(registry_.size(), 0), {}},
         random_(seed),
         updates_(seed) {

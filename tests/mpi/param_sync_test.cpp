@@ -73,7 +73,7 @@ struct Bench {
         usage(usage_of(registry)),
         mesh(mpi().mesh(device, ranks, std::chrono::seconds(300))),
         masters(device, layout, ranks),
-        sync(device, registry, layout, usage, masters, mesh, rules) {
+        sync(device, registry, layout, schedule_of({usage, registry, layout, ranks, rules}), masters, mesh, rules) {
     mesh.wrap([&](std::unique_ptr<Communicator> one) {
       return test::contract(test::delaying(std::move(one), seed, delay_us));
     });

@@ -104,7 +104,8 @@ struct Bench {
         usage(usage_of(registry)),
         mesh(mpi().mesh(device, mpi().ranks(), std::chrono::seconds(300))),
         masters(device, layout, mesh.ranks()),
-        sync(device, registry, layout, usage, masters, mesh, one.rules) {
+        sync(device, registry, layout, schedule_of({usage, registry, layout, mesh.ranks(), one.rules}), masters, mesh,
+             one.rules) {
     mesh.wrap([&](std::unique_ptr<Communicator> inner) {
       return recording(test::contract(test::delaying(std::move(inner), 7, 100)), records);
     });
@@ -349,7 +350,8 @@ TEST(Wires, LaunchesDoNotDependOnHowManyWeightsOrExpertsThereAre) {
       const ParamLayout layout = ParamLayout::build(registry, layout_of(one, 1 << 24));
       Mesh mesh = mpi().mesh(device, mpi().ranks(), std::chrono::seconds(300));
       Masters masters(device, layout, mesh.ranks());
-      ParamSync sync(device, registry, layout, usage, masters, mesh, one.rules);
+      ParamSync sync(device, registry, layout, schedule_of({usage, registry, layout, mesh.ranks(), one.rules}), masters,
+                     mesh, one.rules);
       Updated start = masters.initialise(device.compute(), registry, layout, mesh.ranks(), 3);
       const std::int64_t before = device.compute().launches();
       sync.publish(device.compute(), std::move(start));

@@ -66,7 +66,7 @@ class Case(typing.NamedTuple):
         if self.sharding == "full" or (coded and "mxfp8" in self.deck and "mxfp8_2d" not in self.deck):
             way.append("proof.cuts=tile" if coded else "proof.cuts=flat")
         if self.sharding == "full":
-            way += ["proof.wire=auto", "checkpoint.quantized=false"]
+            way += ["proof.wire=auto", "proof.staging=auto", "checkpoint.quantized=false"]
         event = {"evaluations": ("eval.every_steps=1",), "saves": ("checkpoint.every_steps=1",)}.get(self.event, ())
         bucket = () if "reduce.bucket_mib=25" in way else ("reduce.bucket_mib=0.03",)
         return [*SMALL, f"data.root={folder}", f"batch.micro={12 // self.ranks if self.micros else 1}", f"sharding={self.sharding}", *bucket,

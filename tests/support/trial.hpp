@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -39,9 +40,10 @@ inline RowSink into(std::vector<MetricsRow>& rows) {
 /// Trains with random delays before collectives, and with a trace unless the config says otherwise.
 class Trial {
  public:
-  /// Evaluates `held` windows at most.
-  explicit Trial(const RunConfig& config, int delay_us = 300, std::int64_t held = 1000)
-      : plan_(resolve(config, mpi().size(), mpi().rank())),
+  /// Evaluates `held` windows at most, by the plan that `change` leaves.
+  explicit Trial(const RunConfig& config, int delay_us = 300, std::int64_t held = 1000,
+                 const std::function<void(RunPlan&)>& change = {})
+      : plan_(changed(resolve(config, mpi().size(), mpi().rank()), change)),
         control_(mpi().control(std::chrono::seconds(300))),
         mesh_(mpi().mesh(device_, plan_.ranks, std::chrono::seconds(300))) {
     tokens_.append(std::span<const std::uint8_t>(text()));
@@ -71,6 +73,11 @@ class Trial {
   const Mesh& mesh() const { return mesh_; }
 
  private:
+  static RunPlan changed(RunPlan plan, const std::function<void(RunPlan&)>& change) {
+    if (change) change(plan);
+    return plan;
+  }
+
   RunPlan plan_;
   Device device_;
   TokenStream tokens_;

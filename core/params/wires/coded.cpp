@@ -18,7 +18,7 @@ Copy copy_of(const Planes& planes, FormatId format, Side side, std::size_t i, st
 CodedWire::CodedWire(const WireContext& context, std::span<const WireBucket> buckets)
     : context_(context),
       format_(*context.layout.buckets()[buckets.front().id].key.format.codes),
-      exchanges_(context.layout),
+      exchanges_(context.layout, buckets.front().places.size()),
       operands_(buckets.front().places.size(), IndexedBy<ParamId, std::array<Operand, 2>>(context.registry.size())) {
   for (const WireBucket& own : buckets)
     for (std::size_t place = 0; place < operands_.size(); ++place) add_operands(own, place);
@@ -95,7 +95,7 @@ std::vector<WireBucket> by_processes(const WireContext& context, std::span<const
 std::unique_ptr<Wire> make_wire(const WireContext& context, Way way, std::span<const WireBucket> buckets) {
   const std::optional<FormatId>& codes = context.layout.buckets()[buckets.front().id].key.format.codes;
   if (way == Way::values) return plain_wire(context, buckets);
-  if (buckets.front().pooled()) return kept_wire(context, buckets);
+  if (buckets.front().shard_apart()) return kept_wire(context, buckets);
   if (way == Way::source) return source_wire(context, buckets);
   const bool both = traits_of(*codes).columnwise == formats::Columnwise::requantized;
   return both ? tile_wire(context, buckets) : cast_wire(context, buckets);

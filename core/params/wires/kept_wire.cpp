@@ -91,9 +91,9 @@ class KeptWire final : public CodedWire {
     quantize_with_amax(stream, *owned_);
   }
   void consume(Stream& stream, GroupId group, const Held& held) override {
-    if (apart_ || held.sides == Sides::none) return;
-    const std::optional<QuantizeTable>& table = derived_[static_cast<std::size_t>(held.place)][group];
-    if (table) build_columnwise(stream, *table);
+    const auto slot = static_cast<std::size_t>(held.place);
+    if (held.sides == Sides::none || slot >= derived_.size()) return;  // nothing to derive, or another wire's slot
+    if (const std::optional<QuantizeTable>& table = derived_[slot][group]) build_columnwise(stream, *table);
   }
 
  private:
@@ -148,10 +148,9 @@ class KeptWire final : public CodedWire {
     for (const WireBucket& own : buckets)
       for (QuantizedMatrix& matrix : matrices_of(own, own.places[slot], own.places[slot][PlaneKind::block_scales]))
         matrices[own.group].push_back(std::move(matrix));
-    derived_[slot] = IndexedBy<GroupId, std::optional<QuantizeTable>>(matrices.size());
+    auto& derived = derived_.emplace_back(matrices.size());
     for (GroupId group : matrices.ids())
-      if (!matrices[group].empty())
-        derived_[slot][group] = placed_table(context_.device, format(), matrices[group]);
+      if (!matrices[group].empty()) derived[group] = placed_table(context_.device, format(), matrices[group]);
   }
 
   bool apart_;  ///< the two copies travel apart: neither can be derived from the other
@@ -159,7 +158,7 @@ class KeptWire final : public CodedWire {
   std::optional<MemberAmaxes> amaxes_;
   std::optional<QuantizeTable> owned_;
   std::array<std::vector<Tensor>, 2> agreed_;
-  std::array<IndexedBy<GroupId, std::optional<QuantizeTable>>, weight_slots> derived_;  ///< by place
+  std::vector<IndexedBy<GroupId, std::optional<QuantizeTable>>> derived_;  ///< by place
 };
 
 }  // namespace

@@ -9,7 +9,7 @@ class PlainWire final : public Wire {
  public:
   PlainWire(const WireContext& context, std::span<const WireBucket> buckets)
       : slices_(context.device, context.layout.groups().size(), slices_of(context, buckets)),
-        exchanges_(context.layout),
+        exchanges_(context.layout, buckets.front().places.size()),
         operands_(buckets.front().places.size(), IndexedBy<ParamId, Operand>(context.registry.size())),
         rounds_(buckets.front().places.front()[PlaneKind::rowwise].values.type == DType::bf16) {
     for (std::size_t b = 0; b < buckets.size(); ++b)
@@ -41,9 +41,9 @@ class PlainWire final : public Wire {
       const Bucket& bucket = context.layout.buckets()[own.id];
       const Tensor& whole = own.places.front()[PlaneKind::rowwise].values;
       const Shape slice{bucket.slice(context.ranks)};
-      kept_.push_back(own.pooled() ? context.device.allocate(Category::weights, whole.type, slice) : Tensor{});
+      kept_.push_back(own.shard_apart() ? context.device.allocate(Category::weights, whole.type, slice) : Tensor{});
       slices.push_back(
-          {own.group, own.id, own.pooled() ? kept_.back() : bucket.slice(whole, context.ranks), own.master});
+          {own.group, own.id, own.shard_apart() ? kept_.back() : bucket.slice(whole, context.ranks), own.master});
     }
     return slices;
   }
@@ -57,7 +57,7 @@ class PlainWire final : public Wire {
     }
   }
 
-  std::vector<Tensor> kept_;  ///< by bucket: the slice that this rank keeps (pooled); else empty
+  std::vector<Tensor> kept_;  ///< by bucket: the slice that this rank keeps; else empty
   Slices slices_;
   Exchanges exchanges_;
   std::vector<IndexedBy<ParamId, Operand>> operands_;  ///< by place

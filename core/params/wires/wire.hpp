@@ -30,7 +30,8 @@ struct WireBucket {
   std::span<const Planes> places;
   Tensor staged;  ///< bf16 staged for the all-gather, valid until consume(); Way::source alone
   Tensor master;  ///< this rank's slice, fp32
-  bool pooled() const { return places.size() > 1; }
+  /// Whether this rank's shard has memory of its own.
+  bool shard_apart() const { return places.size() > 1; }
 };
 
 /// Which copies of a group's weights are gathered, and into which place.
@@ -72,7 +73,7 @@ struct WireContext {
   const Ranks& ranks;
 };
 
-/// Makes the wire of the buckets of one format with `way`. Either all buckets are pooled or none.
+/// Makes the wire of the buckets of one format with `way`. Either all buckets have shards apart or none.
 std::unique_ptr<Wire> make_wire(const WireContext& context, Way way, std::span<const WireBucket> buckets);
 
 /// Wire of weights in a plain type, which travel as they are held: nothing to agree on or to rebuild.

@@ -299,7 +299,8 @@ class SteppedTest : public OptimizersTest {
   Usage usage_ = usage_of(registry_);
   Mesh mesh_ = self_mesh();
   Masters masters_{device_, layout_, Ranks{}};
-  ParamSync sync_{device_, registry_, layout_, usage_, masters_, mesh_, {}};
+  ParamSync sync_{device_,  registry_, layout_, schedule_of({usage_, registry_, layout_, mesh_.ranks(), {}}),
+                  masters_, mesh_,     {}};
   Optimizers optimizers_;
   ClipResult clip_{2, 0.5f, 0};
   float rate_ = 0.125f;

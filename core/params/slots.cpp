@@ -1,0 +1,205 @@
+#include "core/params/slots.hpp"
+
+#include <algorithm>
+
+namespace tessera {
+namespace {
+
+std::int64_t received_elements(const ParamGroup& group) {
+  std::int64_t sum = 0;
+  for (const ParamBucket& own : group.buckets) sum += (group.rank.size - 1) * own.gradient_shard.elements();
+  return sum;
+}
+
+/// Exchanges of an all-to-all into `slot`, bucket after bucket, for a local sum in rank order.
+std::vector<Exchange> into_slot(const ParamLayout& layout, const ParamGroup& group, const Tensor& slot) {
+  std::vector<Exchange> exchanges;
+  std::int64_t offset = 0;
+  for (const ParamBucket& own : group.buckets) {
+    const Bucket& bucket = layout.buckets()[own.id];
+    const Shape received{group.rank.size - 1, own.gradient_shard.elements()};
+    exchanges.push_back({own.gradients, slot.flat(offset, received.elements()).view(received), bucket.counts,
+                         bucket.begins});
+    offset += received.elements();
+  }
+  return exchanges;
+}
+
+/// Exchanges of the library's reduce-scatter, in place.
+std::vector<Exchange> in_place(const ParamLayout& layout, const ParamGroup& group) {
+  std::vector<Exchange> exchanges;
+  for (const ParamBucket& own : group.buckets) {
+    const Bucket& bucket = layout.buckets()[own.id];
+    exchanges.push_back({{}, own.gradients, bucket.counts, bucket.begins});
+  }
+  return exchanges;
+}
+
+/// The slot of a group's whole gradients, the same in every round.
+const GradientSlot& gradient_slot(const SyncSchedule& schedule, const ParamGroup& group) {
+  return schedule.gradient_slots[static_cast<std::size_t>(schedule.reductions[group.reductions.front()].slot)];
+}
+
+/// Allocates a bucket's gradients: whole ones with the shard in them, or the shard alone.
+void allocate_gradients(Device& device, const Bucket& bucket, const Ranks& ranks, Residency residency,
+                        ParamBucket& own) {
+  const bool resident = residency == Residency::resident;
+  const Shape elements{resident ? bucket.size.value : bucket.slice(ranks)};
+  const Tensor memory = device.allocate(Category::gradients, DType::f32, elements);
+  if (resident) own.gradients = memory;
+  own.gradient_shard = resident ? bucket.slice(memory, ranks) : memory;
+}
+
+bool columns(PlaneKind kind) { return kind == PlaneKind::columnwise || kind == PlaneKind::columnwise_scales; }
+
+/// Bytes that a visit of a group with these payloads takes in a slot.
+std::int64_t bytes_of(const ParamRegistry& registry, const ParamLayout& layout, const ParamGroup& group, Sides sides) {
+  Arena slot;
+  for (const ParamBucket& own : group.buckets) {
+    const Bucket& bucket = layout.buckets()[own.id];
+    const auto place = [&](PlaneKind kind, DType type, const Shape& shape) {
+      const bool here = kind != PlaneKind::amax && holds(bucket.key.format, own.way, sides, kind);
+      return here ? slot.keep(type, shape) : Tensor{};
+    };
+    const Planes measured(registry, bucket, own.way, place);
+  }
+  return slot.peak();
+}
+
+/// Places a group's arrays in a slot: plain values, then rowwise arrays from below; columnwise arrays, if the payloads
+/// travel apart, from above, so that a visit of one payload leaves the other's memory free. Amaxes, on which ranks
+/// agree once a step, have permanent memory outside of the slot.
+void put(Device& device, const ParamRegistry& registry, const ParamLayout& layout, ParamGroup& group,
+         const Tensor& slot) {
+  auto* memory = static_cast<std::byte*>(slot.data);
+  Arena below(memory, slot.bytes()), above(memory, slot.bytes());
+  std::vector<ParamBucket*> buckets;
+  for (ParamBucket& own : group.buckets) buckets.push_back(&own);
+  std::ranges::stable_partition(buckets, [](const ParamBucket* own) { return own->way == Way::values; });
+  for (ParamBucket* const bucket_of_group : buckets) {
+    ParamBucket& own = *bucket_of_group;
+    const Bucket& bucket = layout.buckets()[own.id];
+    const bool apart = !holds(bucket.key.format, own.way, Sides::rowwise, PlaneKind::columnwise);
+    const auto place = [&](PlaneKind kind, DType type, const Shape& shape) {
+      if (kind != PlaneKind::amax) return apart && columns(kind) ? above.temp(type, shape) : below.keep(type, shape);
+      return own.places.empty() ? device.allocate(Category::weights, type, shape) : own.places.front()[kind].values;
+    };
+    own.places.emplace_back(registry, bucket, own.way, place);
+  }
+}
+
+}  // namespace
+
+IndexedBy<GroupId, ParamGroup> allocate_groups(Device& device, const ParamRegistry& registry,
+                                               const ParamLayout& layout, const Ranks& ranks,
+                                               const SyncSchedule& schedule, const SyncRules& rules) {
+  IndexedBy<GroupId, ParamGroup> groups;
+  for (GroupId id : layout.groups().ids()) {
+    ParamGroup group;
+    group.id = id;
+    group.processes = layout.groups()[id].processes;
+    group.rank = ranks.of(group.processes);
+    group.pool = schedule.pool_of[id];
+    group.weights = WeightMachine(id);
+    group.gradients = GradientMachine(id);
+    for (std::size_t i = 0; i < schedule.reductions.size(); ++i)
+      if (schedule.reductions[i].group == id) group.reductions.push_back(i);
+    for (BucketId b : layout.groups()[id].buckets) {
+      const Bucket& bucket = layout.buckets()[b];
+      ParamBucket own;
+      own.id = b;
+      own.way = way_of(bucket.key.format, rules.weights);
+      if (!group.reductions.empty())
+        allocate_gradients(device, bucket, ranks, gradient_slot(schedule, group).residency, own);
+      if (schedule.pools[group.pool].residency == Residency::resident)
+        own.places.push_back(Planes::allocated(device, registry, bucket, own.way));
+      group.buckets.push_back(std::move(own));
+    }
+    groups.add(std::move(group));
+  }
+  return groups;
+}
+
+void place_weights(Device& device, const ParamRegistry& registry, const ParamLayout& layout,
+                   IndexedBy<GroupId, ParamGroup>& groups, const SyncSchedule& schedule) {
+  for (PoolId pool : schedule.pools.ids()) {
+    if (schedule.pools[pool].residency == Residency::resident) continue;
+    std::int64_t most = 0;
+    for (const Visits* visits : {&schedule.training, &schedule.evaluation, &schedule.inspection})
+      for (const Visit& visit : *visits)
+        if (visit.pool == pool && visit.micro_batch == 0)
+          most = std::max(most, bytes_of(registry, layout, groups[visit.group], visit.sides));
+    for (int i = 0; i < schedule.pools[pool].slots; ++i) {
+      const Tensor slot = device.allocate(Category::staging, DType::u8, {round_up(most, Arena::alignment)});
+      for (ParamGroup& group : groups)
+        if (group.pool == pool) put(device, registry, layout, group, slot);
+    }
+  }
+}
+
+void place_gradients(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups,
+                     const SyncSchedule& schedule) {
+  for (const GradientSlot& slot : schedule.gradient_slots) {
+    if (slot.residency == Residency::resident) continue;
+    const Tensor memory = device.allocate(Category::staging, DType::f32, {slot.elements});
+    for (ParamGroup& group : groups) {
+      if (&gradient_slot(schedule, group) != &slot) continue;
+      std::int64_t offset = 0;
+      for (ParamBucket& own : group.buckets) {
+        const std::int64_t size = layout.buckets()[own.id].size.value;
+        own.gradients = memory.flat(offset, size);
+        offset += size;
+      }
+    }
+  }
+}
+
+void place_reductions(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups,
+                      ReduceOrder order) {
+  std::vector<ParamGroup*> shared;
+  std::int64_t most = 0;
+  for (ParamGroup& group : groups) {
+    if (group.rank.size == 1) continue;
+    shared.push_back(&group);
+    most = std::max(most, received_elements(group));
+  }
+  if (shared.empty()) return;
+  for (std::size_t i = 0; i < receive_slots; ++i) {
+    const bool by_rank = order == ReduceOrder::rank;
+    const Tensor slot = by_rank ? device.allocate(Category::staging, DType::f32, {most}) : Tensor{};
+    for (ParamGroup* group : shared)
+      group->reduction[i] = by_rank ? into_slot(layout, *group, slot) : in_place(layout, *group);
+  }
+}
+
+void place_staging(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups,
+                   const SyncSchedule& schedule, GatherStaging how) {
+  const auto elements = [&](const ParamBucket& own) {
+    return own.way == Way::source ? layout.buckets()[own.id].size.value : 0;
+  };
+  std::int64_t most = 0;
+  for (const ParamGroup& group : groups) {
+    std::int64_t sum = 0;
+    for (const ParamBucket& own : group.buckets) sum += elements(own);
+    most = std::max(most, sum);
+  }
+  if (most == 0) return;
+  const bool ring = how == GatherStaging::ring;
+  std::array<Tensor, ring_slots> slots;
+  if (ring)
+    for (Tensor& slot : slots) slot = device.allocate(Category::staging, DType::bf16, {most});
+  for (VisitId visit : schedule.resident.ids()) {
+    ParamGroup& group = groups[schedule.resident[visit].group];
+    group.ring_slot = static_cast<std::size_t>(visit.value % ring_slots);
+    std::int64_t offset = 0;
+    for (ParamBucket& own : group.buckets) {
+      const std::int64_t size = elements(own);
+      if (size == 0) continue;
+      group.staged_in = ring ? StagedIn::ring : StagedIn::gradients;
+      own.staged = ring ? slots[group.ring_slot].flat(offset, size) : Tensor{own.gradients.data, DType::bf16, {size}};
+      offset += size;
+    }
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,83 @@
+#pragma once
+#include <array>
+#include <vector>
+
+#include "core/comm/communicator.hpp"
+#include "core/params/state.hpp"
+#include "core/params/sync_schedule.hpp"
+#include "core/params/wires/wire.hpp"
+
+/// Groups of buckets with their memory: slots for gathered weights and for whole gradients, shards, receive slots and
+/// the ring. Slots are planned, so that a group's addresses never change and steps can be captured.
+namespace tessera {
+
+/// Largest number of reductions in flight, each with a receive slot of its own (double buffering).
+inline constexpr std::size_t receive_slots = 2;
+
+/// One bucket of a group, on this rank.
+struct ParamBucket {
+  BucketId id;
+  Way way = Way::values;       ///< how its weights are held and travel
+  std::vector<Planes> places;  ///< the weights in each slot of the group's pool
+  Tensor staged;               ///< bf16 staged for the all-gather; Way::source alone
+  Wire* wire = nullptr;        ///< moves them
+  Tensor gradients;            ///< fp32 [size], in the group's gradient slot
+  Tensor gradient_shard;       ///< this rank's part: the sum over ranks once Reduced
+};
+
+/// A slot for gathered weights, with its present state.
+struct WeightSlot {
+  SlotMachine machine;
+  const Visit* visit = nullptr;     ///< whose weights it holds, unless it is free
+  std::vector<Exchange> exchanges;  ///< buffers of the all-gather; kept, so that a step allocates nothing
+  Pending gather;
+  std::int64_t launches_before = 0;
+};
+
+/// Where a group's bf16 is staged between stage and post-processing: nowhere, in the first halves of its own gradients,
+/// which nothing else may write meanwhile, or in a slot of the ring.
+enum class StagedIn : std::uint8_t { nothing, gradients, ring };
+
+/// A group of buckets, the unit of all-gather and reduce-scatter, with its present state. ParamSync's own.
+struct ParamGroup {
+  GroupId id;
+  ProcessGroup processes = ProcessGroup::dense;
+  RankIn rank;  ///< this rank in that process group
+  PoolId pool;
+  std::vector<ParamBucket> buckets;
+
+  WeightMachine weights;
+  StagedIn staged_in = StagedIn::nothing;
+  std::size_t ring_slot = 0;
+  int uses = 0;  ///< operands that are in use
+
+  GradientMachine gradients;
+  std::vector<std::size_t> reductions;                         ///< numbers of its rounds' reductions in the schedule
+  std::size_t round = 0;                                       ///< that is filled, or comes next
+  std::array<std::vector<Exchange>, receive_slots> reduction;  ///< by receive slot; empty for one process
+};
+
+/// Makes the groups of a layout: weights of resident pools, gradient shards, and whole gradients in resident slots.
+/// Then the functions below make the rest. All allocate. Local.
+IndexedBy<GroupId, ParamGroup> allocate_groups(Device& device, const ParamRegistry& registry,
+                                               const ParamLayout& layout, const Ranks& ranks,
+                                               const SyncSchedule& schedule, const SyncRules& rules);
+
+/// Places weights in transient pools: each slot is as large as the largest visit of its pool needs, derived copies
+/// included. Every group has a place in every slot of its pool.
+void place_weights(Device& device, const ParamRegistry& registry, const ParamLayout& layout,
+                   IndexedBy<GroupId, ParamGroup>& groups, const SyncSchedule& schedule);
+
+/// Places whole gradients in transient slots.
+void place_gradients(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups,
+                     const SyncSchedule& schedule);
+
+/// Gives each group of more than one rank its receive slots. Gradients must have their memory already.
+void place_reductions(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups,
+                      ReduceOrder order);
+
+/// Finds memory for the bf16 that is staged for the all-gather.
+void place_staging(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups,
+                   const SyncSchedule& schedule, GatherStaging how);
+
+}  // namespace tessera
