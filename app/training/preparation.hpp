@@ -42,7 +42,9 @@ struct Prepared {
   Batches batches() const;
   /// The encoding of prompts and samples as text. Valid as long as this object.
   const TextEncoding& encoding() const;
-  int gpu = -1;  ///< own_gpu()
+  int gpu = -1;                      ///< own_gpu()
+  std::int64_t evaluation_kept = 0;  ///< for Task::evaluation: the evaluation windows, of which eval.batches takes some
+  std::string trained_copy;          ///< says which evaluation file equals which training file; empty if none does
 };
 
 /// Prepares without a launch (validate, plan). Throws at once all problems with a run on `ranks` ranks that one process
