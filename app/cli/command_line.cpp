@@ -390,7 +390,9 @@ class Parser {
   void add_quantize() {
     CLI::App* const verb = add("quantize", "Quantize the tensors of a file, with error statistics",
                                computing([this] { return run_quantize(quantize_); }));
-    verb->add_option("IN", quantize_.in, "A .safetensors or HDF5 file")->required()->type_name("");
+    verb->add_option("IN", quantize_.in, "A .safetensors or HDF5 file, or a run or step: its model.h5")
+        ->required()
+        ->type_name("");
     verb->add_option("--tensor", quantize_.tensors,
                      "A tensor's name; may be given again; none: all of 2 and 3 dimensions")
         ->type_name("NAME")

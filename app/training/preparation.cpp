@@ -1,10 +1,13 @@
 #include "app/training/preparation.hpp"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -17,6 +20,8 @@
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/storage.hpp"
 #include "io/data/file_set.hpp"
+#include "io/data/mapped_file.hpp"
+#include "io/data/no_text.hpp"
 #include "io/files/text_file.hpp"
 #include "io/metrics/console.hpp"
 #include "io/metrics/run_directory.hpp"
@@ -54,6 +59,21 @@ void examine_corpus(const Prepared& run, const char* key, const std::string& nam
     problems.add(problem.code, run.deck.provenance.located({{key}, (name.empty() ? "" : name + ": ") + problem.text}));
 }
 
+/// Adds a problem for each of the first files that are no text, and one for the number of all others.
+void refuse_no_text(const Prepared& run, const char* key, const std::vector<std::filesystem::path>& files,
+                    Problems& problems) {
+  constexpr int most = 8;
+  int refused = 0;
+  for (const std::filesystem::path& file : files)
+    examine_corpus(run, key, "", problems, [&](Problems& found) {
+      const std::string why = why_no_text(file, MappedFile(file).bytes());
+      if (!why.empty() && ++refused <= most) found.add(Exit::file, file.string() + ": " + why);
+    });
+  if (refused > most)
+    problems.add(Exit::file, run.deck.provenance.located(
+                                 {{key}, fmt::format("{} more files are no text", refused - most)}));
+}
+
 /// Opens the corpus of some of the deck's patterns and cuts it by `cut`; empty if there are problems.
 template <class Cut>
 std::optional<CutCorpus> corpus_of(Prepared& run, const char* key, const std::vector<std::string>& patterns,
@@ -65,8 +85,10 @@ std::optional<CutCorpus> corpus_of(Prepared& run, const char* key, const std::ve
   if (!findings.empty()) return std::nullopt;
   for (const std::filesystem::path& file : files) note_tokenizer(run, file, problems);
   std::optional<CutCorpus> made;
+  const bool text = config.data.kind == DataKind::text;
+  if (text) refuse_no_text(run, key, files, problems);
+  if (!problems.empty()) return std::nullopt;
   examine_corpus(run, key, name, problems, [&](Problems& found) {
-    const bool text = config.data.kind == DataKind::text;
     Corpus corpus = text ? Corpus::text(std::move(files)) : Corpus::token_files(std::move(files));
     const std::int64_t vocab = config.model.vocab;
     corpus.check_vocabulary(run.tokenizer ? std::min(vocab, run.tokenizer->vocabulary()) : vocab, found);
@@ -99,22 +121,45 @@ void read_tokenizer(Prepared& run, Problems& problems) {
   }
 }
 
-/// Adds a problem if a file is trained on and evaluated on.
-void refuse_shared_files(const Prepared& run, Problems& problems) {
+/// Device and inode: equal for all links to a file.
+std::pair<dev_t, ino_t> identity(const std::filesystem::path& file) {
+  struct stat found = {};
+  return ::stat(file.c_str(), &found) == 0 ? std::pair(found.st_dev, found.st_ino) : std::pair(dev_t{}, ino_t{});
+}
+
+/// Adds a problem if a file is trained on and evaluated on, by whatever link; says where another one has its bytes.
+void refuse_shared_files(Prepared& run, Problems& problems) {
   const DataConfig& data = run.deck.config.data;
   const auto listed = [&](const std::vector<std::string>& patterns) {
     std::vector<Finding> told;  // by corpus_of()
     return list_files({data.root.get(), patterns, run.deck.config.checkpoint.dir.get(), "data.files"}, told);
   };
-  const std::vector<std::filesystem::path> trained = listed(data.files);
-  for (const std::filesystem::path& file : listed(data.eval_files))
-    if (std::ranges::find(trained, file) != trained.end())
+  std::map<std::pair<dev_t, ino_t>, std::filesystem::path> trained;
+  std::multimap<std::uintmax_t, std::filesystem::path> by_size;
+  std::error_code unreadable;  // ignored: reading the file reports it
+  for (const std::filesystem::path& file : listed(data.files)) {
+    trained.emplace(identity(file), file);
+    by_size.emplace(std::filesystem::file_size(file, unreadable), file);
+  }
+  for (const std::filesystem::path& file : listed(data.eval_files)) {
+    if (const auto same = trained.find(identity(file)); same != trained.end())
       return problems.add(
-          Exit::deck, run.deck.provenance.located({{"data.eval_files", "data.files"},
-                                                   file.string() + " is trained on too: leave it out of data.files"}));
+          Exit::deck,
+          run.deck.provenance.located(
+              {{"data.eval_files", "data.files"},
+               file.string() + " is trained on too" +
+                   (same->second == file ? "" : ", as " + same->second.string() + ", a link to the same file") +
+                   ": leave it out of data.files"}));
+    const auto [first, last] = by_size.equal_range(std::filesystem::file_size(file, unreadable));
+    for (auto one = first; one != last && run.trained_copy.empty(); ++one)
+      if (std::ranges::equal(MappedFile(file).bytes(), MappedFile(one->second).bytes()))
+        run.trained_copy =
+            fmt::format("{} of data.eval_files holds what {} holds, which is trained on", file.string(),
+                        one->second.string());
+  }
 }
 
-void read_corpus(Prepared& run, Problems& problems) {
+void read_corpus(Prepared& run, Task task, Problems& problems) {
   const RunConfig& config = run.deck.config;
   const DataConfig& data = config.data;
   read_tokenizer(run, problems);
@@ -129,8 +174,8 @@ void read_corpus(Prepared& run, Problems& problems) {
     for (const std::string& pattern : data.files) read({pattern}, pattern);
   });
   if (data.eval_files.empty()) return;
-  refuse_shared_files(run, problems);
   attempt(problems, [&] {
+    if (task == Task::training) refuse_shared_files(run, problems);
     run.held = corpus_of(
         run, "data.eval_files", data.eval_files, "", problems,
         [&](std::int64_t tokens, Problems& found) { return Windows::held(tokens, config.model.seq_len, found); });
@@ -147,6 +192,7 @@ void limit_evaluation(Prepared& run, std::int64_t most, Problems& problems) {
                                                           fmt::format("keeps no windows to evaluate on; give {}"
                                                                       "data.eval_files",
                                                                       mixed ? "" : "a share above 0, or ")}));
+  run.evaluation_kept = windows.evaluation;
   windows.evaluation = std::min(windows.evaluation, most);
 }
 
@@ -232,7 +278,7 @@ Prepared examine(const std::string& deck, const std::vector<Override>& overrides
   Problems problems;
   const std::vector<Finding> refused = refusals(config, ranks);
   for (const Finding& finding : refused) problems.add(Exit::deck, run.deck.provenance.located(finding));
-  read_corpus(run, problems);
+  read_corpus(run, Task::training, problems);
   Problems of_directory;
   check_run_directory(config.checkpoint.dir.get(), of_directory);
   problems.add(of_directory);
@@ -282,6 +328,22 @@ std::vector<std::string> mixture_texts(const DataConfig& data) {
   return texts;
 }
 
+namespace {
+
+/// How much of the evaluation windows an evaluation takes, and what speaks against trusting it; empty without one.
+std::string evaluation_text(const Prepared& run) {
+  const RunConfig& config = run.deck.config;
+  const Windows& windows = (run.held ? *run.held : run.corpora.front()).windows;
+  const std::int64_t taken = std::min(windows.evaluation, config.eval.batches * config.batch.global);
+  std::string text;
+  if (taken > 0)
+    text = fmt::format("; eval: {} of {}, {}", taken, counted(windows.evaluation, "window"),
+                       counted(taken * windows.length, "token"));
+  return run.trained_copy.empty() ? text : text + "; WARNING: " + run.trained_copy;
+}
+
+}  // namespace
+
 std::string corpus_text(const Prepared& run) {
   const RunConfig& config = run.deck.config;
   const CutCorpus& first = run.corpora.front();
@@ -293,13 +355,15 @@ std::string corpus_text(const Prepared& run) {
   if (config.data.mixture.empty())
     return fmt::format("{}; {} of {} for training, {} for evaluation; {:.2f} epochs in {}", held,
                        counted(first.windows.train, "window"), counted(first.windows.length, "token"), evaluation,
-                       epochs(run, 0, samples), work);
+                       epochs(run, 0, samples), work) +
+           evaluation_text(run);
   std::vector<std::string> texts = mixture_texts(config.data);
   for (std::size_t i = 0; i < texts.size(); ++i)
     texts[i] +=
         fmt::format(" ({}, {:.2f} epochs)", counted(run.corpora[i].windows.train, "window"), epochs(run, i, samples));
   return fmt::format("{}; windows of {}: {}; {} for evaluation; {}", held, counted(first.windows.length, "token"),
-                     fmt::join(texts, ", "), evaluation, work);
+                     fmt::join(texts, ", "), evaluation, work) +
+         evaluation_text(run);
 }
 
 std::string epochs_text(const Prepared& run, std::int64_t samples) {
@@ -333,7 +397,7 @@ Prepared prepare(const std::string& deck, const std::vector<Override>& overrides
   run.gpu = own_gpu(mpi);
   problems.add(problems_with_gpus(mpi, control, config.proof.share_gpu ? Sharing::allowed : Sharing::refused));
   problems.add(problems_with_threads(config.run.threads.get()));
-  read_corpus(run, problems);
+  read_corpus(run, task, problems);
   if (task == Task::evaluation) limit_evaluation(run, evaluated, problems);
   control.agree(problems);
   resolve_plan(run, mpi, control);

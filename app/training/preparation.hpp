@@ -43,9 +43,11 @@ struct Prepared {
   Batches batches() const;
   /// The encoding of prompts and samples as text. Valid as long as this object.
   const TextEncoding& encoding() const;
-  int gpu = -1;                     ///< own_gpu()
-  std::filesystem::path made_with;  ///< the tokenizer.json beside the token files; empty if there is none
-  std::vector<std::string> told;    ///< of checkpoint.init_from, where the run begins with it: a line each
+  int gpu = -1;                      ///< own_gpu()
+  std::filesystem::path made_with;   ///< the tokenizer.json beside the token files; empty if there is none
+  std::vector<std::string> told;     ///< of checkpoint.init_from, where the run begins with it: a line each
+  std::int64_t evaluation_kept = 0;  ///< for Task::evaluation: the evaluation windows, of which eval.batches takes some
+  std::string trained_copy;          ///< says which evaluation file equals which training file; empty if none does
 };
 
 /// Prepares without a launch (validate, plan). Throws at once all problems with a run on `ranks` ranks that one process

@@ -1,5 +1,7 @@
 #include <chrono>
 #include <cmath>
+#include <numbers>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -10,16 +12,35 @@
 #include "app/training/training.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/comm/make_on_all.hpp"
+#include "io/metrics/console.hpp"
 #include "kernels/base/runtime.hpp"
 
 namespace tessera {
 namespace {
 
-void print(const EvalOptions& options, const StateCounters& counters, float loss) {
+/// An evaluation, for its reader.
+struct Answer {
+  float loss = 0;  ///< nats a token
+  std::int64_t windows = 0, kept = 0, tokens = 0;
+  std::string_view recipe, saved_recipe;  ///< of this evaluation; of the run that saved the weights, empty if unknown
+  bool bytes = false;                     ///< whether tokens are bytes
+};
+
+void print(const EvalOptions& options, const StateCounters& counters, const Answer& answer) {
+  const double perplexity = std::exp(double{answer.loss}), bits = double{answer.loss} / std::numbers::ln2;
   if (options.format == Format::json)
-    fmt::print("{{\"step\":{},\"eval_loss\":{},\"tokens\":{}}}\n", counters.step, loss, counters.tokens);
-  else
-    fmt::print("step {} | eval_loss {} | {} tokens trained on\n", counters.step, loss, counters.tokens);
+    return fmt::print(
+        "{{\"step\":{},\"eval_loss\":{},\"tokens\":{},\"perplexity\":{:.6g}{},\"eval_windows\":{},"
+        "\"eval_windows_kept\":{},\"eval_tokens\":{},\"recipe\":\"{}\"{}}}\n",
+        counters.step, answer.loss, counters.tokens, perplexity,
+        answer.bytes ? fmt::format(",\"bits_a_byte\":{:.6g}", bits) : "", answer.windows, answer.kept, answer.tokens,
+        answer.recipe,
+        answer.saved_recipe.empty() ? "" : fmt::format(",\"checkpoint_recipe\":\"{}\"", answer.saved_recipe));
+  const bool other = !answer.saved_recipe.empty() && answer.saved_recipe != answer.recipe;
+  fmt::print("step {} | eval_loss {} | perplexity {:.6g}{} | {} of {}, {} | recipe {}{} | {} tokens trained on\n",
+             counters.step, answer.loss, perplexity, answer.bytes ? fmt::format(" | {:.6g} bits a byte", bits) : "",
+             answer.windows, counted(answer.kept, "window"), counted(answer.tokens, "token"), answer.recipe,
+             other ? fmt::format(" (the checkpoint's is {})", answer.saved_recipe) : "", counters.tokens);
 }
 
 /// The checkpoint that the weights are of; none for a Hugging Face folder.
@@ -50,7 +71,16 @@ int eval(const EvalOptions& options, Mpi& mpi, Control& control) {
     if (!std::isfinite(loss))
       throw Error(Exit::numerical, fmt::format("{}: the loss of these weights is {}", options.checkpoint,
                                                     std::isnan(loss) ? "no number" : "infinite"));
-    if (mpi.rank() == 0) print(options, given.counters, loss);
+    const Windows& windows = (run.held ? *run.held : run.corpora.front()).windows;
+    if (mpi.rank() == 0)
+      print(options, given.counters,
+            {.loss = loss,
+             .windows = windows.evaluation,
+             .kept = run.evaluation_kept,
+             .tokens = windows.evaluation * windows.length,
+             .recipe = name_of(config.precision.recipe),
+             .saved_recipe = saved(given).empty() ? "" : name_of(given.config.precision.recipe),
+             .bytes = config.data.kind == DataKind::text});
     return 0;
   });
 }

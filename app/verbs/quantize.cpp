@@ -1,9 +1,12 @@
 #include <cstdio>
+#include <filesystem>
 
 #include <fmt/format.h>
 
 #include "app/cli/threads.hpp"
 #include "app/verbs/verbs.hpp"
+#include "io/checkpoint/reader.hpp"
+#include "io/convert/hf_folder.hpp"
 #include "io/convert/quantize_file.hpp"
 #include "kernels/base/runtime.hpp"
 
@@ -13,7 +16,12 @@ int run_quantize(const QuantizeOptions& options) {
   for (const auto& [name, path] : {std::pair("IN", options.in), std::pair("--out", options.out)})
     if (path.empty()) throw Error(Exit::usage, std::string(name) + ": is empty");
   const Runtime runtime(static_cast<int>(host_threads(1)));
-  const QuantizeReport report = quantize_file({.in = options.in,
+  // A run or a step stands for its model.h5, as with the other verbs.
+  std::error_code absent;
+  const std::filesystem::path in = std::filesystem::is_directory(options.in, absent) && !is_hf_folder(options.in)
+                                       ? find_checkpoint(options.in) / "model.h5"
+                                       : std::filesystem::path(options.in);
+  const QuantizeReport report = quantize_file({.in = in,
                                                .out = options.out,
                                                .tensors = options.tensors,
                                                .format = options.format,

@@ -245,6 +245,7 @@ std::string QuantizeReport::json() const {
                               {"snr_db", number(t.snr_db)},
                               {"max_rel_error", number(t.max_rel_error)},
                               {"zeros", number(t.zeros)},
+                              {"underflow", number(t.underflow)},
                               {"saturated", number(t.saturated)},
                               {"non_finite", t.non_finite},
                               {"scale_exponents", exponents(t)}});
@@ -257,9 +258,10 @@ std::string QuantizeReport::text() const {
   std::string lines;
   for (const TensorReport& t : tensors) {
     const std::string snr = std::isnan(t.snr_db) ? "none" : fmt::format("{:.2f} dB", t.snr_db);
-    lines += fmt::format("{} {} {} {}: SNR {}, max relative error {:.3g}, zeros {:.3g}, saturated {:.3g}{}\n", t.name,
-                         t.shape.text(), t.format, fmt::join(t.directions, " + "), snr, t.max_rel_error, t.zeros,
-                         t.saturated, t.non_finite > 0 ? fmt::format(", NOT FINITE {}", t.non_finite) : "");
+    lines += fmt::format(
+        "{} {} {} {}: SNR {}, max relative error {:.3g}, zeros {:.3g}, underflow {:.3g}, saturated {:.3g}{}\n", t.name,
+        t.shape.text(), t.format, fmt::join(t.directions, " + "), snr, t.max_rel_error, t.zeros, t.underflow,
+        t.saturated, t.non_finite > 0 ? fmt::format(", NOT FINITE {}", t.non_finite) : "");
     lines += "  blocks by scale:";
     for (const auto& [exponent, count] : t.scale_exponents)
       lines += fmt::format(" {} {}", exponent == zero_scale ? "zero" : fmt::format("2^{}", exponent), count);

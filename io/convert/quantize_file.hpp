@@ -28,6 +28,7 @@ struct TensorReport {
   double snr_db = 0;                            ///< 10 log10(sum x^2 / sum (x - q)^2), finite x
   double max_rel_error = 0;                     ///< max |x - q| / |x|, finite x other than 0
   double zeros = 0, saturated = 0;              ///< shares of elements stored as zero, and as the largest magnitude
+  double underflow = 0;                         ///< share of elements other than 0 that are stored as zero
   std::int64_t non_finite = 0;                  ///< elements of the source that no error is measured of
   std::map<int, std::int64_t> scale_exponents;  ///< number of blocks by floor(log2(scale)); key zero_scale: scale 0
 };

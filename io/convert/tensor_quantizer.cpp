@@ -49,7 +49,7 @@ void write(PosixFile& file, std::int64_t offset, const Rectangle& r, std::int64_
 /// Statistics summed over panels and members.
 struct Sums {
   double signal = 0, noise = 0, worst = 0;
-  std::int64_t elements = 0, zeros = 0, saturated = 0, non_finite = 0;
+  std::int64_t elements = 0, zeros = 0, saturated = 0, underflow = 0, non_finite = 0;
   float amax = 0;
 };
 
@@ -209,7 +209,9 @@ class TensorQuantizer {
           ++sums_.non_finite;
           continue;
         }
-        const double error = std::fabs(static_cast<double>(x) - q[turned ? c * panel.rows + r : r * panel.columns + c]);
+        const float stored = q[turned ? c * panel.rows + r : r * panel.columns + c];
+        const double error = std::fabs(static_cast<double>(x) - stored);
+        sums_.underflow += x != 0 && stored == 0;
         sums_.signal += static_cast<double>(x) * x;
         sums_.noise += error * error;
         if (x != 0) sums_.worst = std::max(sums_.worst, error / std::fabs(x));
@@ -255,6 +257,7 @@ class TensorQuantizer {
     r.max_rel_error = sums_.worst;
     r.zeros = static_cast<double>(sums_.zeros) / static_cast<double>(sums_.elements);
     r.saturated = static_cast<double>(sums_.saturated) / static_cast<double>(sums_.elements);
+    r.underflow = static_cast<double>(sums_.underflow) / static_cast<double>(sums_.elements);
     r.non_finite = sums_.non_finite;
     r.scale_exponents = exponents_;
     return r;

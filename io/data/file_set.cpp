@@ -78,6 +78,27 @@ struct Search {
   std::string pattern;
 };
 
+// What stands at a path that is no regular file.
+std::string what_is_at(const fs::path& path) {
+  std::error_code failure;
+  if (fs::is_symlink(fs::symlink_status(path, failure)) && !fs::exists(path, failure))
+    return failure ? fmt::format("is a link that leads nowhere: {}", failure.message())
+                   : fmt::format("is a broken link, to {}", fs::read_symlink(path, failure).string());
+  switch (const fs::file_status status = fs::status(path, failure); status.type()) {
+    case fs::file_type::directory:
+      return "is a folder: name the files in it, as " + (path / "*").string();
+    case fs::file_type::fifo:
+      return "is a FIFO (named pipe), and a corpus is read more than once: write it to a file";
+    case fs::file_type::socket:
+      return "is a socket: name a file";
+    case fs::file_type::block:
+    case fs::file_type::character:
+      return "is a device: name a file";
+    default:
+      return failure ? failure.message() : "is no file";
+  }
+}
+
 fs::path resolved(const fs::path& path) {
   std::error_code unreadable;  // ignored: reading the path reports it
   const fs::path real = fs::weakly_canonical(path, unreadable);
@@ -103,20 +124,24 @@ class Listing {
       : root_(resolved(set.root)), run_directory_(set.run_directory), key_(set.key), findings_(findings) {}
 
   void add(const std::string& pattern) {
+    const bool stars = has_wildcard(pattern);
     const auto parts = components(pattern);
-    if (fs::path(pattern).is_relative() && std::ranges::find(parts, "..") != parts.end())
-      return find(key_, fmt::format("{}: leads out of its folder by '..': give an absolute path, or a data.root that "
-                                    "has all files below it",
-                                    pattern));
-    const Search search = search_of(root_, pattern);
-    if (fs::path(pattern).is_absolute() && !has_wildcard(pattern)) return take(search.folder / search.pattern);
+    if (std::find(std::ranges::find_if(parts, has_wildcard), parts.end(), "..") != parts.end())
+      return find(key_, pattern + ": has a '..' after a wildcard: name the folder itself, or an absolute path");
+    const bool out = std::ranges::find(parts, "..") != parts.end();
+    const Search search = search_of(root_, out ? root_ / pattern : fs::path(pattern));
+    const fs::path named = search.folder / search.pattern;
+    if ((out || fs::path(pattern).is_absolute()) && !stars) return take(named);
     const std::size_t findings = findings_.size();
+    no_file_.clear();
     const bool any = walk(search, "");
     if (any || findings_.size() > findings || !readable(search.folder)) return;
-    const char* const what = has_wildcard(pattern) ? "fits no file" : "no such file";
+    if (!stars && !no_file_.empty()) return find(key_, fmt::format("{}: {}", named.string(), what_is_at(named)));
+    const std::string odd =
+        no_file_.empty() ? "" : fmt::format("; {} {}", no_file_.string(), what_is_at(no_file_));
     find(key_, fmt::format("{}: {} below {} (folders that begin with '.' or 'build', links to folders and the "
-                                   "run directory are left out)",
-                                   pattern, what, search.folder.string()));
+                           "run directory are left out){}",
+                           pattern, stars ? "fits no file" : "no such file", search.folder.string(), odd));
   }
   std::vector<fs::path> files() const {
     std::vector<fs::path> paths;
@@ -137,7 +162,7 @@ class Listing {
   void take(const fs::path& file) {
     std::error_code failure;
     if (fs::is_regular_file(file, failure)) return choose(file);
-    find(key_, fmt::format("{}: {}", file.string(), failure ? failure.message() : "is no file"));
+    find(key_, fmt::format("{}: {}", file.string(), what_is_at(file)));
   }
 
   // Whether to search a folder, whose path below the search's folder is `path`.
@@ -160,9 +185,11 @@ class Listing {
         if (!fits(search.pattern, path)) continue;
         choose(search.folder / path);
         any = true;
-      } else if (at->is_directory(broken_link) && !at->is_symlink(broken_link) && enters(search, *at, path)) {
-        any = walk(search, path) || any;
+        continue;
       }
+      if (no_file_.empty() && fits(search.pattern, path)) no_file_ = search.folder / path;
+      if (at->is_directory(broken_link) && !at->is_symlink(broken_link) && enters(search, *at, path))
+        any = walk(search, path) || any;
     }
     if (failure && unreadable_.insert(folder).second)
       find(search.folder == root_ ? "data.root" : key_,
@@ -177,6 +204,7 @@ class Listing {
   std::vector<Finding>& findings_;
   std::map<std::string, fs::path> chosen_;
   std::set<fs::path> unreadable_;
+  fs::path no_file_;  // the first that fits the pattern and is no regular file
 };
 
 }  // namespace

@@ -138,7 +138,7 @@ class Validate(Cli):
     def test_prints_the_corpus(self):
         """2200 tokens are 68 windows of 32, 3 of them (5%) for evaluation; 10 steps of 8 visit 65 windows 1.23 times."""
         self.assertIn("# corpus:   1 file, 2,200 tokens; 65 windows of 32 tokens for training, 3 for evaluation; "
-                      "1.23 epochs in 10 steps of 8 sequences\n", self.expect(0, "validate", self.write(SMALL)).stdout)
+                      "1.23 epochs in 10 steps of 8 sequences; eval: 3 of 3 windows, 96 tokens\n", self.expect(0, "validate", self.write(SMALL)).stdout)
 
     def test_checks_what_train_would(self):
         deck = self.write(SMALL.replace("]}", "], eval_fraction: 0.1}") + "checkpoint: {dir: run}\n")

@@ -475,6 +475,16 @@ class Refusals(Train):
     def test_a_file_that_is_evaluated_on_too(self):
         self.write(DECK.replace("eval_fraction: 0.1", "eval_files: [corpus.txt]"), "deck.yaml")
         self.refused_by_validate_too(3, "corpus.txt is trained on too: leave it out of data.files")
+        for name, link in (("soft.txt", os.symlink), ("hard.txt", os.link)):
+            link(self.path("corpus.txt"), self.path(name))
+            self.write(DECK.replace("eval_fraction: 0.1", f"eval_files: [{name}]"), "deck.yaml")
+            self.refused_by_validate_too(3, f"{name} is trained on too, as ")
+
+    def test_a_file_that_is_no_text(self):
+        for head in (b"\x1f\x8b\x08", b"\x93NUMPY", b"\x88\xd8\x34\x01", b"a\0b"):
+            with open(self.path("other.bin"), "wb") as file:
+                file.write(head + os.urandom(20000))
+            self.refused_by_validate_too(5, "other.bin: is ", data__files="[other.bin]")
 
     def test_a_trace_that_cannot_be_written(self):
         self.refused_by_validate_too(4, "debug.trace: gone/trace.jsonl cannot be written: No such file or directory",

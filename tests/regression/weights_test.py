@@ -3,6 +3,7 @@
 usage: weights_test.py TESSERA MPIEXEC
 """
 import json
+import math
 import os
 import random
 import shutil
@@ -26,7 +27,11 @@ class Weights(runs.Runs):
                 row = self.json_lines(run, "metrics.jsonl")[step - 1]
                 want = {"step": step, "eval_loss": row["eval_loss"], "tokens": row["tokens"]}
                 for place in (run, os.path.join(run, f"step_{step:08}")):
-                    self.assertEqual(self.evaluate(0, ranks, self.deck(run, weights), "--checkpoint", place, "--json"), want)
+                    found = self.evaluate(0, ranks, self.deck(run, weights), "--checkpoint", place, "--json")
+                    self.assertEqual({key: found[key] for key in want}, want)
+                    self.assertLessEqual(found["eval_windows"], found["eval_windows_kept"])
+                    self.assertAlmostEqual(math.log(found["perplexity"]), found["eval_loss"], places=4)
+                    self.assertAlmostEqual(found["bits_a_byte"] * math.log(2), found["eval_loss"], places=4)
             # Whole micro-batches are added in one order: any number of ranks gets the same bits, also if it exceeds the
             # number of windows. (5 ranks could not train this deck.)
             for other in (1, 2, 3, 4, 5):
@@ -66,7 +71,11 @@ class Weights(runs.Runs):
     def test_eval_says_it_in_words(self):
         self.train(75, 1, self.deck("a"), "--stop-at", "1")
         out, _ = self.run_to_its_end(0, 1, "eval", self.deck("a"), "--checkpoint", "a")
-        self.assertRegex(out, r"^step 1 \| eval_loss \d+\.\d+ \| 384 tokens trained on\n$")
+        self.assertRegex(out, r"^step 1 \| eval_loss \d+\.\d+ \| perplexity [\d.]+ \| [\d.]+ bits a byte \| \d+ of [\d,]+ windows?, [\d,]+ tokens \| recipe bf16 \| "
+                              r"384 tokens trained on\n$")
+        for recipe in ("nvfp4", "mxfp8"):
+            out, _ = self.run_to_its_end(0, 1, "eval", self.deck("a"), "--checkpoint", "a", "--set", f"precision.recipe={recipe}")
+            self.assertIn(f"| recipe {recipe} (the checkpoint's is bf16) |", out)
 
     def tensors(self, run):
         return {tensor["name"]: tensor["digest"] for tensor in self.tool(0, "inspect", run)["tensors"]}

@@ -1,7 +1,10 @@
 #include "io/data/corpus.hpp"
 #include "io/data/file_set.hpp"
+#include "io/data/mapped_file.hpp"
+#include "io/data/no_text.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstring>
 
@@ -74,6 +77,8 @@ void expect_file_error(const F& f, std::initializer_list<std::string_view> menti
   for (const std::string_view word : mentions) EXPECT_NE(text.find(word), std::string::npos) << word << " in: " << text;
 }
 
+std::string no_text(const std::string& text) { return why_no_text("file", std::as_bytes(std::span(text))); }
+
 TEST(FileSet, SortsByPathBytesAndTakesEachFileOnce) {
   const TemporaryFolder folder;
   for (const char* name : {"b.md", "a/z.md", "a.md", "a-b/x.md", "B.md", "c.txt", "\xC3\xA9.md"})
@@ -110,7 +115,7 @@ TEST(FileSet, SaysWhatIsMissing) {
   expect_file_error([&] { names({folder.path(), {"*.md", "b.md"}, {}}); }, {"b.md", "data.files"});
   expect_file_error([&] { names({folder.path(), {"*.cpp", "a.md", "*.h"}, {}}); },
                     {"*.cpp: fits no file below " + folder.path().string(), "*.h: fits no file"});
-  expect_file_error([&] { names({folder.path(), {"../a.md"}, {}}); }, {"../a.md: leads out of its folder"});
+  expect_file_error([&] { names({folder.path(), {"*/../a.md"}, {}}); }, {"*/../a.md: has a '..' after a wildcard"});
   EXPECT_EQ(thrown([&] { names({folder.path(), {"*.cpp", "a.md", "b.md"}, {}}); }).second.find("data.files: a.md"),
             std::string::npos);
   // A folder that cannot be read is reported once, even if several patterns lead below it.
@@ -136,10 +141,83 @@ TEST(FileSet, TakesAbsolutePathsAsTheyAre) {
   EXPECT_EQ(listed({folder.path() / "gone", {at(other, "a.txt")}, {}}), Paths{at(other, "a.txt")});
   expect_file_error([&] { listed({folder.path(), {at(other, "gone.txt")}, {}}); },
                     {"data.files: " + at(other, "gone.txt") + ": No such file"});
-  expect_file_error([&] { listed({folder.path(), {at(other, "c")}, {}}); }, {at(other, "c") + ": is no file"});
+  expect_file_error([&] { listed({folder.path(), {at(other, "c")}, {}}); }, {at(other, "c") + ": is a folder"});
   expect_file_error([&] { listed({folder.path(), {at(other, "*.md")}, {}}); }, {"*.md: fits no file"});
   expect_file_error([&] { listed({folder.path(), {at(other, "gone/*.md")}, {}}); },
                     {"data.files", "gone cannot be read"});
+}
+
+TEST(FileSet, LeavesItsFolderByTwoDotsBeforeAWildcard) {
+  const TemporaryFolder folder;
+  for (const char* name : {"train/a", "held/1.txt", "held/2.txt", "held/3.md"}) folder.write(name, "x");
+  const fs::path root = folder.path() / "train", held = fs::canonical(folder.path()) / "held";
+  using Paths = std::vector<fs::path>;
+  EXPECT_EQ(listed({root, {"../held/*.txt"}, {}}), (Paths{held / "1.txt", held / "2.txt"}));
+  EXPECT_EQ(listed({root, {"../held/3.md"}, {}}), Paths{held / "3.md"});
+  EXPECT_EQ(listed({root, {"../train/a"}, {}}), listed({root, {"a"}, {}}));
+  expect_file_error([&] { listed({root, {"../held/4.md"}, {}}); }, {"4.md: No such file"});
+}
+
+TEST(FileSet, SaysWhatIsThereInsteadOfAFile) {
+  const TemporaryFolder folder;
+  folder.write("inside/a", "x");
+  ASSERT_EQ(::mkfifo((folder.path() / "pipe").c_str(), 0600), 0);
+  fs::create_symlink("gone", folder.path() / "broken");
+  fs::create_symlink("/dev/null", folder.path() / "null");
+  fs::create_symlink("loop", folder.path() / "loop");
+  for (const auto& [name, words] :
+       {std::pair("pipe", "FIFO"), std::pair("broken", "is a broken link, to gone"), std::pair("inside", "is a folder"),
+        std::pair("null", "is a device"), std::pair("loop", "link that leads nowhere")}) {
+    const std::string text = name, absolute = (folder.path() / name).string();
+    for (const std::string& pattern : {text, absolute, text.substr(0, 2) + "*", "inside/../" + text})
+      expect_file_error([&] { listed({folder.path(), {pattern}, {}}); }, {text, words});
+  }
+}
+
+TEST(NoText, NamesFormatsByTheirFirstBytes) {
+  using namespace std::string_view_literals;
+  const std::string rest = std::string(600, 'x') + std::string(1, '\0');
+  for (const auto& [head, word] :
+       {std::pair("\x1f\x8b\x08"sv, "gzip"), std::pair("\x28\xb5\x2f\xfd"sv, "zstd"),
+        std::pair("\xfd"
+                  "7zXZ\0"sv,
+                  "xz"),
+        std::pair("PK\x03\x04"sv, "zip"), std::pair("PAR1"sv, "Parquet"), std::pair("\x93NUMPY\x01\0"sv, "NumPy"),
+        std::pair("\x89HDF\r\n\x1a\n"sv, "HDF5"), std::pair("\x88\xd8\x34\x01"sv, "llm.c"),
+        std::pair("\xa1\xd9\x34\x01"sv, "llm.c"), std::pair("\x89PNG\r\n\x1a\n"sv, "PNG"),
+        std::pair("%PDF-1.7"sv, "PDF"), std::pair("MMIDIDX\0"sv, "Megatron"), std::pair("BZh91AY&SY"sv, "bzip2"),
+        std::pair("\x20\0\0\0\0\0\0\0{\""sv, "safetensors"), std::pair("\xff\xfeh\0i\0"sv, "UTF-16"),
+        std::pair("h\0e\0l\0l\0o\0"sv, "binary"), std::pair("version https://git-lfs.github.com/spec/v1"sv, "git-lfs")})
+    EXPECT_NE(no_text(std::string(head) + rest).find(word), std::string::npos)
+        << word << ": " << no_text(std::string(head) + rest);
+}
+
+TEST(NoText, TakesTextOfAnyScriptAndRefusesOtherEncodings) {
+  for (const char* text :
+       {"", "a", "plain\ttext\r\n\f\x1b[0m", "\xEF\xBB\xBFmarked",
+        "na\xC3\xAFve \xE6\x97\xA5\xE6\x9C\xAC \xF0\x9F\x99\x82", "BZh is a word", "PAR1 is one too", "RIFF"})
+    EXPECT_EQ(no_text(text), "") << text;
+  std::string latin, wide, big, mostly;
+  for (int i = 0; i < 400; ++i) {
+    latin += "sch\xF6n, ";
+    wide += {static_cast<char>('a' + i % 26), '\0'};
+    big += {'\0', static_cast<char>('a' + i % 26)};
+    mostly += "words ";
+  }
+  EXPECT_NE(no_text(latin).find("WINDOWS-1252"), std::string::npos);
+  EXPECT_NE(no_text(wide).find("UTF-16LE"), std::string::npos);
+  EXPECT_NE(no_text(big).find("UTF-16BE"), std::string::npos);
+  EXPECT_EQ(no_text(mostly + "\xF6 once"), "");
+  EXPECT_NE(no_text(mostly + std::string(1, '\0')).find("a NUL at byte 2400"), std::string::npos);
+}
+
+TEST(NoText, KnowsMegatronsFileByItsIndex) {
+  const TemporaryFolder folder;
+  const fs::path file = folder.write("a.bin", "just bytes");
+  const auto why = [&] { return why_no_text(file, MappedFile(file).bytes()); };
+  EXPECT_EQ(why(), "");
+  folder.write("a.idx", "MMIDIDX");
+  EXPECT_NE(why().find("Megatron"), std::string::npos);
 }
 
 TEST(FileSet, NamesTheFolderThatCannotBeReadIfItMustBe) {
