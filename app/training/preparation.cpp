@@ -86,8 +86,10 @@ std::optional<CutCorpus> corpus_of(Prepared& run, const char* key, const std::ve
   for (const std::filesystem::path& file : files) note_tokenizer(run, file, problems);
   std::optional<CutCorpus> made;
   const bool text = config.data.kind == DataKind::text;
-  if (text) refuse_no_text(run, key, files, problems);
-  if (!problems.empty()) return std::nullopt;
+  Problems of_kind;
+  if (text) refuse_no_text(run, key, files, of_kind);
+  problems.add(of_kind);
+  if (!of_kind.empty()) return std::nullopt;
   examine_corpus(run, key, name, problems, [&](Problems& found) {
     Corpus corpus = text ? Corpus::text(std::move(files)) : Corpus::token_files(std::move(files));
     const std::int64_t vocab = config.model.vocab;

@@ -73,7 +73,7 @@ class Weights(runs.Runs):
         out, _ = self.run_to_its_end(0, 1, "eval", self.deck("a"), "--checkpoint", "a")
         self.assertRegex(out, r"^step 1 \| eval_loss \d+\.\d+ \| perplexity [\d.]+ \| [\d.]+ bits a byte \| \d+ of [\d,]+ windows?, [\d,]+ tokens \| recipe bf16 \| "
                               r"384 tokens trained on\n$")
-        for recipe in ("nvfp4", "mxfp8"):
+        for recipe in ("nvfp4", "fp8_block"):
             out, _ = self.run_to_its_end(0, 1, "eval", self.deck("a"), "--checkpoint", "a", "--set", f"precision.recipe={recipe}")
             self.assertIn(f"| recipe {recipe} (the checkpoint's is bf16) |", out)
 
