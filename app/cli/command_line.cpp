@@ -122,6 +122,7 @@ class Parser {
         "75 stopped.");
     add_train();
     add_eval();
+    add_audit();
     add_generate();
     add_plan();
     add_validate();
@@ -220,6 +221,24 @@ class Parser {
         ->type_name("PATH");
     add_json(verb, eval_.format);
   }
+  void add_audit() {
+    CLI::App* const verb =
+        add("audit", "Make steps of a run again and compare every bit; by the MPI launcher or alone", computing([this] {
+              audit_.overrides = overrides_of(set_);
+              return run_audit(audit_);
+            }));
+    verb->add_option("RUN", audit_.run, "A run directory")->required()->type_name("");
+    const auto add_step = [&](const char* name, std::optional<std::int64_t>& step, const char* help) {
+      verb->add_option(name, step, help)
+          ->type_name("STEP")
+          ->transform(decimal)
+          ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40).description(""));
+    };
+    add_step("--from", audit_.from, "The checkpoint to begin with, by default the oldest; 0: the weights first drawn");
+    add_step("--to", audit_.to, "The last checkpoint to compare with, by default the newest");
+    add_overrides(verb);
+    add_json(verb, audit_.format);
+  }
   void add_generate() {
     CLI::App* const verb =
         add("generate", "Print text that a model writes; by the MPI launcher or alone",
@@ -301,9 +320,13 @@ class Parser {
   void add_compare() {
     CLI::App* const verb = add("compare", "Put runs side by side: losses, throughput and differing settings",
                                [this] { return run_compare(compare_); });
-    verb->add_option("RUN", compare_.runs, "Run directories")->required()->type_name("");
-    verb->add_option("--out", compare_.out, "The page to write; without it compare.html, or with --json none")
-        ->type_name("PAGE");
+    verb->add_option("RUN", compare_.runs, "Run directories; two files with --trace")->required()->type_name("");
+    CLI::Option* const page =
+        verb->add_option("--out", compare_.out, "The page to write; without it compare.html, or with --json none")
+            ->type_name("PAGE");
+    verb->add_flag("--trace", compare_.trace,
+                   "Compare two files of debug.trace: the first step, stage and tensor that differ; code 1 if any does")
+        ->excludes(page);
     add_json(verb, compare_.format);
   }
   void add_info() {
@@ -415,6 +438,7 @@ class Parser {
   std::vector<std::string> set_, allowed_;
   TrainOptions train_;
   EvalOptions eval_;
+  AuditOptions audit_;
   GenerateOptions generate_;
   PlanOptions plan_;
   ValidateOptions validate_;

@@ -9,15 +9,14 @@ Batches::Batches(const RunConfig& config, std::vector<CutTokens> training, const
     : training_(std::move(training)),
       held_(held),
       mixture_(training_.size() == 1 ? std::vector{1.0} : config.data.mixture),
-      plan_(config.batch.global, world.size),
+      plan_(config.batch.global, config.batch.micro, world.size),
       rank_(world.rank),
-      share_(config.batch.global / world.size),
       micro_(config.batch.micro),
       evaluation_(held.windows, config.eval.batches * config.batch.global, micro_, world.size) {
   const Order order = config.data.shuffle ? Order::shuffled : Order::sequential;
   for (const CutTokens& corpus : training_)
     samplers_.emplace_back(corpus.windows.train, order, config.run.seed, samplers_.size());
-  reserve(share_);
+  reserve(plan_.rounds() * micro_);
 }
 
 void Batches::reserve(std::int64_t sequences) {
@@ -33,14 +32,16 @@ void Batches::read(const CutTokens& from, std::int64_t sequence, std::int64_t wi
 }
 
 const HostSequences& Batches::training(std::int64_t step, std::int64_t first) {
-  const SampleRange samples = plan_.share(first, rank_);
-  reserve(samples.count);
-  batch_.first = rank_ * share_;
+  reserve(plan_.rounds() * micro_);
   batch_.padding = 0;
   batch_.step = static_cast<std::uint64_t>(step) + 1;
-  for (std::int64_t i = 0; i < samples.count; ++i) {
-    const auto [corpus, sample] = mixture_.place(samples.first + i);
-    read(training_[corpus], i, samplers_[corpus].window(sample));
+  for (std::int64_t round = 0; round < plan_.rounds(); ++round) {
+    SampleRange piece = plan_.micro_batch(round, rank_);
+    if (piece.count == 0) piece = plan_.micro_batch(round - 1, rank_);
+    for (std::int64_t i = 0; i < micro_; ++i) {
+      const auto [corpus, sample] = mixture_.place(first + piece.first + i);
+      read(training_[corpus], round * micro_ + i, samplers_[corpus].window(sample));
+    }
   }
   return batch_;
 }
@@ -48,7 +49,6 @@ const HostSequences& Batches::training(std::int64_t step, std::int64_t first) {
 const HostSequences& Batches::evaluation(std::int64_t pass) {
   const SampleRange piece = evaluation_.piece(pass, rank_);
   reserve(micro_);
-  batch_.first = 0;
   batch_.step = 0;
   batch_.padding = micro_ - piece.count;
   for (std::int64_t i = 0; i < piece.count; ++i) read(held_, i, piece.first + i);

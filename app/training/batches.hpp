@@ -26,8 +26,9 @@ class Batches {
   Batches(const RunConfig& config, const TokenStream& tokens, const Windows& windows, const RankIn& world)
       : Batches(config, std::vector{CutTokens{tokens, windows}}, {tokens, windows}, world) {}
 
-  /// This rank's share of the batch of step `step` (from 0), global / ranks sequences. The batch's samples begin with
-  /// number `first`.
+  /// This rank's micro-batches of step `step` (from 0), round after round. The batch's samples begin with number
+  /// `first`. Where the rank is idle in the last round, padding: the sequences of the round before again, which spread
+  /// over experts as others do.
   const HostSequences& training(std::int64_t step, std::int64_t first);
 
   const EvaluationPlan& evaluation() const { return evaluation_; }
@@ -45,7 +46,6 @@ class Batches {
   std::vector<Sampler> samplers_;  ///< by corpus
   BatchPlan plan_;
   std::int64_t rank_;
-  std::int64_t share_;  ///< this rank's sequences of one step
   std::int64_t micro_;
   EvaluationPlan evaluation_;
   HostSequences batch_;

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "app/training/chain.hpp"
 #include "app/training/step_row.hpp"
 #include "core/device/region.hpp"
 
@@ -19,7 +20,14 @@ LateReport::LateReport(Device& device, const RunConfig& config, Engine& engine, 
 
 void LateReport::resume(const StateCounters& counters) {
   skips_ = counters.skips_in_a_row;
+  chain_ = counters.chain;
   if (config_.optimizer.skip_spikes > 0) window_.resume(counters.norms, counters.step);
+}
+
+void LateReport::record(StateCounters& counters) const {
+  counters.skips_in_a_row = skips_;
+  counters.norms = window_.norms();
+  counters.chain = chain_;
 }
 
 float LateReport::norm_limit(std::int64_t step) const {
@@ -40,7 +48,8 @@ void LateReport::read() {
   const double seconds = report.end.seconds_since(unread_->straight_on ? last_end_ : report.begin);
   last_end_ = report.end;
   unread_->row = row_of(config_, {unread_->step, unread_->samples}, report, seconds);
-  if (trace_) trace_->report(unread_->step, report, unread_->row->loss);
+  if (trace_) trace_->report(unread_->step, report, unread_->row->loss, chain_);
+  chain_ = continued(chain_, unread_->step, report);
   skips_ = report.clip.skip == ClipResult::not_finite ? skips_ + 1 : 0;
   if (config_.optimizer.skip_spikes > 0) window_.add(report.clip.norm);
 }

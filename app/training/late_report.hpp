@@ -49,10 +49,8 @@ class LateReport {
 
   /// Whether rows are read while the next step runs. Local.
   bool behind() const { return reading_ == Reading::late; }
-  /// Number of steps in a row whose gradients were not finite, and norms for StateCounters, up to the last report read.
-  /// Local.
-  std::int64_t skips() const { return skips_; }
-  const std::vector<double>& norms() const { return window_.norms(); }
+  /// Sets what a restart resumes with: skips in a row, norms and chain up to the last report read. Local.
+  void record(StateCounters& counters) const;
 
  private:
   /// Waits for the unread step and makes its row.
@@ -77,6 +75,7 @@ class LateReport {
   Event last_end_;
   bool straight_on_ = false;
   std::int64_t skips_ = 0;
+  std::uint64_t chain_ = 0;
   NormWindow window_;  ///< empty without optimizer.skip_spikes
 };
 

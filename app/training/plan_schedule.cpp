@@ -120,7 +120,7 @@ std::vector<PlannedGather> by_visit(const RunPlan& plan, ProcessGroup processes)
 
 /// Collective that sums a group's gradients.
 Collective summing(const RunPlan& plan) {
-  return plan.sync.order == ReduceOrder::rank ? Collective::all_to_all : Collective::reduce_scatter;
+  return plan.sync.order == ReduceOrder::library ? Collective::reduce_scatter : Collective::all_to_all;
 }
 
 nlohmann::ordered_json visits_json(const RunPlan& plan, const Visits& visits) {
@@ -162,10 +162,11 @@ std::string visits_text(const RunPlan& plan, const char* title, const Visits& vi
 std::string reductions_text(const RunPlan& plan) {
   std::string text = "  reductions: group, round, micro-batches added up before it, gradient slot, sum, start\n";
   for (const Reduction& one : plan.schedule.reductions) {
-    if (one.round > 1) continue;
+    if (one.round > 1 && one.idle == 0) continue;
     const std::string after = one.after == VisitId{} ? "" : fmt::format(", behind resident visit {}", one.after.value);
-    text += fmt::format("    group {:<4} {:>3} {:>3} {:>3}  {:<6}  {}{}\n", one.group.value, one.round,
-                        one.micro_batches, one.slot, name_of(one.sum), name_of(one.begin), after);
+    const std::string idle = one.idle == 0 ? "" : fmt::format(", without the last {}", counted(one.idle, "rank"));
+    text += fmt::format("    group {:<4} {:>3} {:>3} {:>3}  {:<6}  {}{}{}\n", one.group.value, one.round,
+                        one.micro_batches, one.slot, name_of(one.sum), name_of(one.begin), after, idle);
   }
   return text;
 }
@@ -205,6 +206,7 @@ nlohmann::ordered_json schedule_json(const RunPlan& plan) {
          {"sum", name_of(one.sum)},
          {"begin", name_of(one.begin)},
          {"after", one.after.value},
+         {"idle", one.idle},
          {"bytes", bytes_of(plan, summing(plan), one.group, static_cast<std::size_t>(one.round))}});
   for (ProcessGroup processes : schedule.amaxes) json["amaxes"].push_back(name_of(processes));
   json["resident"] = visits_json(plan, schedule.resident);

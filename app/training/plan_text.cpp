@@ -215,7 +215,7 @@ std::string plan_text(const RunPlan& plan) {
                                  counted(parameters(plan), "parameter"),
                                  counted(static_cast<std::int64_t>(plan.registry.size()), "tensor"),
                                  hex(plan.layout.hash()));
-  text += fmt::format("{} a rank and step in {}, {} a step", counted(plan.sizes.local, "sequence"),
+  text += fmt::format("{} a rank and step in {}, {} a step", counted(plan.sizes.local(), "sequence"),
                       counted(plan.sync.micro_batches, "micro-batch"), flop_text(plan.flops_per_step));
   const double twice = plan.flops_per_step - plan.model_flops_per_step;
   text += twice > 0 ? fmt::format(", {} of them for recomputation\n", flop_text(twice)) : "\n";

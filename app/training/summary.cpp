@@ -39,12 +39,24 @@ std::string model_text(const RunPlan& plan) {
 std::string work_text(const RunPlan& plan) {
   std::string text = fmt::format(
       "{} a step on {}: {} of {} a rank, {} of them at once", flop_text(plan.flops_per_step),
-      counted(plan.ranks.world.size, "rank"), counted(plan.sizes.local, "sequence"),
+      counted(plan.ranks.world.size, "rank"), counted(plan.sizes.local(), "sequence"),
       counted(plan.config.model.seq_len, "token"), plan.sizes.micro);
   const double twice = plan.flops_per_step - plan.model_flops_per_step;
   if (twice > 0) text += fmt::format("; {} for recomputation", flop_text(twice));
   const PrecisionConfig& precision = plan.config.precision;
   return text + fmt::format("; compute {}, recipe {}", name_of(precision.compute), name_of(precision.recipe));
+}
+
+/// In which order gradients are summed, and what bits depend on.
+std::string sums_text(const RunPlan& plan) {
+  if (plan.sync.order != ReduceOrder::batch)
+    return "rank by rank, so that bits depend on the number of ranks; reduce.order batch gives the same on any";
+  const std::int64_t micro_batches = plan.sizes.micro_batches(), expert = plan.ranks.experts.size;
+  const std::string ranks = expert == 1 ? fmt::format("1 to {} ranks", micro_batches)
+                                        : fmt::format("every multiple of {} up to {} ranks", expert, micro_batches);
+  const int idle = plan.sync.idle_ranks;
+  return fmt::format("in the order of the batch's {}: the same bits on {}{}", counted(micro_batches, "micro-batch"),
+                     ranks, idle == 0 ? "" : fmt::format("; {} idle in the last round", counted(idle, "rank")));
 }
 
 std::string travel_text(const RunPlan& plan) {
@@ -89,7 +101,7 @@ std::string summary_text(const RunPlan& plan) {
                       rank == 0 ? "" : fmt::format(" (rank {}, which needs most)", rank), parts_text(plan.memory));
   if (const std::int64_t snapshot = snapshot_bytes(plan))
     text += fmt::format("snapshot: {} of the host's memory a rank, for saves beside training\n", bytes_text(snapshot));
-  return text + fmt::format("received: {}\n", travel_text(plan));
+  return text + fmt::format("received: {}\nsums:     {}\n", travel_text(plan), sums_text(plan));
 }
 
 std::string verdict_text(const RunPlan& plan, std::int64_t memory) {

@@ -113,10 +113,11 @@ void Trace::leave_to_owners(std::vector<std::uint64_t>& sums) const {
     if (plan_.ranks.first_sharer(shared_by_[i % n], plan_.ranks.world.rank) != plan_.ranks.world.rank) sums[i] = 0;
 }
 
-void Trace::report(std::int64_t step, const StepReport& report, double loss) {
+void Trace::report(std::int64_t step, const StepReport& report, double loss, std::uint64_t chain) {
   row_.step = step;
   row_.loss = loss;
   row_.norm = report.clip.norm;
+  row_.chain = chain;
   row_.logits = 0;
   for (const StepSums& sums : report.sums) row_.logits += sums.logits;
 }
@@ -157,7 +158,11 @@ void Trace::write_row(const std::vector<std::uint64_t>& sums, Problems& problems
   const auto n = names_.size();
   const auto digest_of = [&](auto which, std::size_t i) { return hex(sums[static_cast<std::size_t>(which) * n + i]); };
   nlohmann::ordered_json row{
-      {"step", row_.step}, {"loss", row_.loss}, {"norm", row_.norm}, {"logits", hex(row_.logits)}};
+      {"step", row_.step},
+      {"chain", hex(row_.chain)},
+      {"loss", row_.loss},
+      {"norm", row_.norm},
+      {"logits", hex(row_.logits)}};
   for (std::size_t i = 0; i < n; ++i) {
     row["gradients"][names_[i]] = digest_of(Traced::gradient, i);
     row["masters"][names_[i]] = digest_of(Traced::master, i);

@@ -27,8 +27,8 @@ class Trace final : public StepObserver {
   void begun() override { drop_exchanges(); }
   void reduced(Stream& stream, const Reduced& gradients) override;
   void stepped(Stream& stream) override;
-  /// Adds the last step's scalars from its report. Local.
-  void report(std::int64_t step, const StepReport& report, double loss);
+  /// Adds the last step's scalars from its report, and the chain of the steps before it. Local.
+  void report(std::int64_t step, const StepReport& report, double loss, std::uint64_t chain);
   /// Writes the last row, after hashing all stored weights. Collective over the world.
   void finish(Stream& stream);
 
@@ -36,7 +36,7 @@ class Trace final : public StepObserver {
   struct Row {
     std::int64_t step = 0;
     double loss = 0;
-    std::uint64_t logits = 0;
+    std::uint64_t logits = 0, chain = 0;
     float norm = 0;
     std::vector<Record> collectives;
     QuantizeLaunches quantize;  ///< launches since the reduction of the step before

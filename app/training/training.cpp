@@ -46,9 +46,8 @@ StateDict Training::state() {
   report_.pause();
   const RunConfig& config = plan_.config;
   StateDict state = engine_.state();
+  report_.record(state.counters);
   state.counters.step = step_;
-  state.counters.skips_in_a_row = report_.skips();
-  state.counters.norms = report_.norms();
   state.counters.next_sample = next_sample_;
   state.counters.tokens = next_sample_ * config.model.seq_len;
   state.counters.seed = config.run.seed;

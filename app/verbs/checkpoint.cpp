@@ -232,6 +232,7 @@ int run_checkpoint_inspect(const CheckpointOptions& options) {
   Json json = {{"step", manifest.counters.step},
                {"tokens", manifest.counters.tokens},
                {"content_digest", manifest.content_digest},
+               {"chain", hex(manifest.counters.chain)},
                {"format_version", manifest.format.text()},
                {"world_size", manifest.world_size},
                {"expert_layout", name_of(manifest.experts)},
@@ -247,10 +248,10 @@ int run_checkpoint_inspect(const CheckpointOptions& options) {
     fmt::print("{}\n", json.dump());
     return 0;
   }
-  fmt::print("{}\nstep {}, {} tokens, {}, format {}, saved by {} ranks, experts {}, content digest {}\n",
+  fmt::print("{}\nstep {}, {} tokens, {}, format {}, saved by {} ranks, experts {}, content digest {}, chain {}\n",
              checkpoint.folder().string(), manifest.counters.step, manifest.counters.tokens,
              bytes_text(manifest.bytes()), manifest.format.text(), manifest.world_size, name_of(manifest.experts),
-             manifest.content_digest);
+             manifest.content_digest, hex(manifest.counters.chain));
   for (const StoredTensor& tensor : checkpoint.tensors())
     fmt::print("  {:<60} {:<18} {:<5} {}\n", tensor.path(), tensor.shape.text(), name_of(tensor.type),
                hex(tensor.digest));

@@ -8,6 +8,7 @@
 #include "core/config/values.hpp"
 #include "io/files/text_file.hpp"
 #include "io/report/compare_page.hpp"
+#include "io/report/trace_difference.hpp"
 #include "kernels/base/attempt.hpp"
 
 namespace tessera {
@@ -90,9 +91,27 @@ std::string write_page(const std::optional<std::string>& out, const std::string&
   return path;
 }
 
+/// Compares two traces; returns the exit code.
+int run_compare_traces(const CompareOptions& options) {
+  if (options.runs.size() != 2) throw Error(Exit::usage, "compare --trace takes two files of debug.trace");
+  const TraceComparison comparison = compare_traces(options.runs[0], options.runs[1]);
+  const std::optional<TraceDifference>& found = comparison.difference;
+  if (options.format == Format::json) {
+    nlohmann::ordered_json json = {{"equal", !found}, {"first", comparison.first}, {"last", comparison.last}};
+    if (found)
+      json["difference"] = {{"step", found->step}, {"stage", found->stage}, {"tensor", found->tensor},
+                            {"a", found->a},       {"b", found->b}};
+    fmt::print("{}\n", json.dump(2));
+  } else {
+    fmt::print("{}\n", difference_text(comparison));
+  }
+  return found ? 1 : 0;
+}
+
 }  // namespace
 
 int run_compare(const CompareOptions& options) {
+  if (options.trace) return run_compare_traces(options);
   Problems problems;
   std::vector<ComparedRun> runs;
   for (const std::string& directory : options.runs) runs.push_back(read_run(directory, problems));

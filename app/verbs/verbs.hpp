@@ -24,6 +24,12 @@ struct EvalOptions {
   std::string checkpoint;
   Format format = Format::text;
 };
+struct AuditOptions {
+  std::string run;                       ///< a run directory
+  std::optional<std::int64_t> from, to;  ///< steps of checkpoints; empty: the oldest, the newest. from 0: drawn weights
+  std::vector<Override> overrides;
+  Format format = Format::text;
+};
 struct GenerateOptions {
   std::string model;                     ///< a deck, a checkpoint or a Hugging Face folder
   std::optional<std::string> prompt;     ///< "-": standard input; empty: the deck's
@@ -52,7 +58,8 @@ struct ExplainOptions {
   std::vector<Override> overrides;
 };
 struct CompareOptions {
-  std::vector<std::string> runs;  ///< run directories
+  std::vector<std::string> runs;  ///< run directories; two files if `trace`
+  bool trace = false;             ///< compare files of debug.trace
   std::optional<std::string> out;  ///< the page; empty: compare.html, or with JSON none
   Format format = Format::text;
 };
@@ -94,11 +101,13 @@ struct QuantizeOptions {
   Format answer = Format::text;
 };
 
-/// The verbs. Each returns an exit code, or throws Error with one. train, eval and generate initialise MPI and are
-/// collective over the world; the others are Local.
+/// The verbs. Each returns an exit code, or throws Error with one. train, eval, audit and generate initialise MPI and
+/// are collective over the world; the others are Local.
 int run_train(const TrainOptions& options);
 /// Prints the evaluation loss of a checkpoint, with the bits that its run would have computed.
 int run_eval(const EvalOptions& options);
+/// Makes the steps between two checkpoints of a run again, on any ranks, and compares; returns 1 if bits differ.
+int run_audit(const AuditOptions& options);
 /// Prints text that a model generates.
 int run_generate(const GenerateOptions& options);
 int run_plan(const PlanOptions& options);

@@ -272,8 +272,9 @@ struct ReduceConfig {
     using enum Restart;
     v.key("bucket_mib", self.bucket_mib, above_to(0, 65536), may_change, "MiB of fp32 gradients that travel together");
     v.key("order", self.order, OneOf(), may_change,
-          "Order in which gradients are summed over ranks. rank: that of the ranks, the same bits on every back end "
-          "and for every cut; library: that of its reduce-scatter, where bits depend on cuts from 3 ranks on");
+          "Order in which the gradients of a step's micro-batches are summed. batch: theirs, one after the other, so "
+          "that bits do not depend on the number of ranks; rank: those of a rank first, in one exchange a step; "
+          "library: that of its reduce-scatter, where bits depend on cuts from 3 ranks on");
   }
   bool operator==(const ReduceConfig&) const = default;
 };

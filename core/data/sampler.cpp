@@ -37,14 +37,19 @@ std::int64_t Sampler::window(std::int64_t sample) {
   return visits_[static_cast<std::size_t>(sample % windows_)];
 }
 
-BatchPlan::BatchPlan(std::int64_t global, std::int64_t ranks) : global_(global), ranks_(ranks) {
-  require(global > 0 && ranks > 0 && global % ranks == 0, "BatchPlan", "the global batch must divide by the ranks");
+BatchPlan::BatchPlan(std::int64_t global, std::int64_t micro, std::int64_t ranks)
+    : global_(global), micro_(micro), ranks_(ranks) {
+  require(micro > 0 && ranks > 0 && global % micro == 0 && global / micro >= ranks, "BatchPlan",
+          "deals whole micro-batches, at least one a rank");
 }
 
-SampleRange BatchPlan::share(std::int64_t first, std::int64_t rank) const {
-  require(first >= 0 && rank >= 0 && rank < ranks_, "BatchPlan::share", "no such sample or rank");
-  const std::int64_t own = global_ / ranks_;
-  return {first + rank * own, own};
+std::int64_t BatchPlan::rounds() const { return ceil_div(micro_batches(), ranks_); }
+
+SampleRange BatchPlan::micro_batch(std::int64_t round, std::int64_t rank) const {
+  require(round >= 0 && round < rounds() && rank >= 0 && rank < ranks_, "BatchPlan::micro_batch",
+          "no such round or rank");
+  const std::int64_t begin = std::min(global_, (round * ranks_ + rank) * micro_);
+  return {begin, std::min(micro_, global_ - begin)};
 }
 
 EvaluationPlan::EvaluationPlan(const Windows& windows, std::int64_t most, std::int64_t micro, std::int64_t ranks)

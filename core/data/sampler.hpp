@@ -41,17 +41,23 @@ struct SampleRange {
   bool operator==(const SampleRange&) const = default;
 };
 
-/// Deals a global batch of sequences to ranks: rank r takes the r-th contiguous share of the samples from number
-/// `first` on. Sample numbers count over the whole run, even if its batch size has changed.
+/// Deals the micro-batches of a step to ranks by turns: micro-batch `round * ranks + rank` is the rank's in a round.
+/// The last round may have fewer micro-batches than ranks: the last ranks are idle in it, and compute padding. What a
+/// micro-batch holds, and its number, do not depend on the rank count.
 class BatchPlan {
  public:
-  /// `global` must divide by `ranks` (Error{internal}: resolve() refuses it first).
-  BatchPlan(std::int64_t global, std::int64_t ranks);
+  /// `micro` must divide `global`, which holds at least a micro-batch a rank (Error{internal}: resolve() refuses it
+  /// first).
+  BatchPlan(std::int64_t global, std::int64_t micro, std::int64_t ranks);
 
-  SampleRange share(std::int64_t first, std::int64_t rank) const;
+  std::int64_t micro_batches() const { return global_ / micro_; }
+  std::int64_t rounds() const;
+  std::int64_t idle_ranks() const { return rounds() * ranks_ - micro_batches(); }  ///< in the last round
+  /// Sequences of the batch, numbered from 0, that a rank computes in a round; count 0 if it is idle.
+  SampleRange micro_batch(std::int64_t round, std::int64_t rank) const;
 
  private:
-  std::int64_t global_, ranks_;
+  std::int64_t global_, micro_, ranks_;
 };
 
 /// Deals an evaluation to ranks in whole micro-batches: piece j of `micro` windows, the last one shorter, goes to rank

@@ -8,15 +8,16 @@ namespace tessera {
 
 class RowExchange;
 
-/// Sums of one step on the device, zeroed at its start. The log row is made from them.
+/// Sums of one micro-batch on the device, zeroed at the start of its step. The log row is made from them, added up in
+/// the order of micro-batches.
 struct StepSums {
-  double loss = 0;           ///< sum over this rank's tokens of the cross-entropy
+  std::uint64_t not_finite = 0;  ///< 1 when a factor of a product held NaN or infinity before it was quantized
+  double loss = 0;               ///< sum over tokens of the cross-entropy
   double balance = 0;        ///< sum over sequences and MoE layers of E sum f P
   double z = 0;              ///< sum over tokens and MoE layers of logsumexp^2
-  double busiest = 0;        ///< sum over micro-batches and MoE layers of the rows of the busiest expert
+  double busiest = 0;        ///< sum over MoE layers of the rows of the busiest expert
   std::uint64_t logits = 0;  ///< digest of the logits, if traced
   Arrivals arrivals;         ///< rows that arrived at this rank's experts
-  std::uint64_t not_finite = 0;  ///< 1 when a factor of a product held NaN or infinity before it was quantized
 };
 
 /// Key of stochastic rounding, together with a weight's name and an element's index.
@@ -37,7 +38,7 @@ struct Pass {
   RowExchange* exchange = nullptr;  ///< null without expert parallelism
   std::optional<float> fault = {};  ///< fault injection: a value for the gradient into the first block's last branch
 
-  /// The step's flag (u64 [1]) that quantizers set if a value is not finite; empty without sums.
+  /// The micro-batch's flag (u64 [1]) that quantizers set if a value is not finite; empty without sums.
   Tensor not_finite() const { return sums ? Tensor{&sums->not_finite, DType::u64, {1}} : Tensor{}; }
 };
 

@@ -66,7 +66,7 @@ void ParamSync::open_buffers() {
     };
     for (ParamGroup& group : groups_) {
       if (group.processes != processes || group.rank.size == 1) continue;
-      if (rules_.order == ReduceOrder::rank)
+      if (rules_.order != ReduceOrder::library)
         for (std::vector<Exchange>& received : group.reduction) add(received);
       const int slots = schedule_.pools[group.pool].slots;
       for (const std::unique_ptr<Wire>& wire : wires_)

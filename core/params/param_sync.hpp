@@ -101,6 +101,7 @@ class ParamSync {
   void claim_gradients(Stream& stream, const ParamGroup& group);
   void begin_round(const ParamGroup& group);
   void start_reduction(Stream& stream, ParamGroup& group);
+  void add_up_alone(Stream& stream, const Reduction& reduction);
   void add_up(Stream& stream, const Reduction& reduction, std::span<const Exchange> received);
   void finish_oldest_reduction(Stream& stream);
   void fill_unwritten(Stream& stream, const ParamBucket& own);

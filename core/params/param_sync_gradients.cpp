@@ -87,17 +87,27 @@ void ParamSync::start_reduction(Stream& stream, ParamGroup& group) {
   for (const ParamBucket& own : group.buckets) fill_unwritten(stream, own);
   ++group.round;
   begin_round(group);
-  if (group.rank.size == 1) return;
+  if (group.rank.size == 1) return add_up_alone(stream, reduction);
   if (in_flight_ == receive_slots) finish_oldest_reduction(stream);
   const std::size_t slot = (oldest_ + in_flight_++) % receive_slots;
   // Submitted on the copies' stream: ordered behind backward's writes on `stream`, and behind the local sum that read
   // the receive slot before.
   Stream& copies = device_.copies();
   copies.wait(stream.record());
-  const Collective how = rules_.order == ReduceOrder::rank ? Collective::all_to_all : Collective::reduce_scatter;
+  const Collective how = rules_.order == ReduceOrder::library ? Collective::reduce_scatter : Collective::all_to_all;
   flights_[slot] = {&reduction,
                     mesh_.of(group.processes).submit(copies, {how, group.reduction[slot], group.id.value, "gradients"}),
                     stream.launches()};
+}
+
+/// Adds a round's gradients to the running sum of a rank that shares them with none. Gradients in a slot of their own
+/// are the sum already.
+void ParamSync::add_up_alone(Stream& stream, const Reduction& reduction) {
+  if (schedule_.gradient_slots[static_cast<std::size_t>(reduction.slot)].residency == Residency::resident) return;
+  Stream& copies = device_.copies();
+  copies.wait(stream.record());
+  add_up(copies, reduction, {});
+  sent_[static_cast<std::size_t>(reduction.slot)] = summed_ = copies.record();
 }
 
 /// Waits for the oldest reduction and sums it. The local sum runs on the copies' stream, so that backward does not
@@ -114,16 +124,17 @@ void ParamSync::finish_oldest_reduction(Stream& stream) {
   --in_flight_;
 }
 
-/// Sums a group's received shards in rank order, or takes the library's sums, and assigns or adds them to its own.
+/// Sums a group's shards in rank order, or takes the library's sums, and assigns them or adds them to the running sum.
 void ParamSync::add_up(Stream& stream, const Reduction& reduction, std::span<const Exchange> received) {
   const ParamGroup& group = groups_[reduction.group];
   const bool by_library = rules_.order == ReduceOrder::library;
-  for (std::size_t i = 0; i < received.size(); ++i) {
+  for (std::size_t i = 0; i < group.buckets.size(); ++i) {
     const ParamBucket& own = group.buckets[i];
     const Tensor mine = layout_.buckets()[own.id].slice(own.gradients, mesh_.ranks());
     if (by_library && mine.data == own.gradient_shard.data) continue;  // the sums are in place
-    const RankParts parts = by_library ? RankParts{mine, mine.flat(0, 0).view({0, mine.elements()})}
-                                       : RankParts{mine, received[i].receive, group.rank.rank};
+    const bool alone = by_library || group.rank.size == 1;
+    const RankParts parts = alone ? RankParts{mine, mine.flat(0, 0).view({0, mine.elements()})}
+                                  : RankParts{mine, received[i].receive, group.rank.rank, reduction.idle};
     (reduction.sum == SumInto::add ? add_in_order : sum_in_order)(stream, own.gradient_shard, parts);
   }
 }

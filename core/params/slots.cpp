@@ -165,7 +165,7 @@ void place_reductions(Device& device, const ParamLayout& layout, IndexedBy<Group
   }
   if (shared.empty()) return;
   for (std::size_t i = 0; i < receive_slots; ++i) {
-    const bool by_rank = order == ReduceOrder::rank;
+    const bool by_rank = order != ReduceOrder::library;
     const Tensor slot = by_rank ? device.allocate(Category::staging, DType::f32, {most}) : Tensor{};
     for (ParamGroup* group : shared)
       group->reduction[i] = by_rank ? into_slot(layout, *group, slot) : in_place(layout, *group);

@@ -19,9 +19,14 @@ struct WeightRules {
 struct SyncRules {
   Overlap gather = Overlap::on;
   Overlap reduce = Overlap::on;
-  int micro_batches = 1;  ///< of a step; 0: no training, gradients have no memory
+  int micro_batches = 1;  ///< of a step, on each rank; 0: no training, gradients have no memory
   ReduceOrder order = ReduceOrder::rank;
   WeightRules weights = {};
+  int idle_ranks = 0;  ///< the last ranks, whose last micro-batch of a step is padding and counts in no sum
+
+  /// Whether each micro-batch's gradients are summed over ranks by themselves, as order `batch` asks, rather than added
+  /// up locally first.
+  bool reduces_each_micro_batch() const { return order == ReduceOrder::batch && micro_batches > 1; }
 };
 
 }  // namespace tessera

@@ -185,11 +185,27 @@ struct Lifetime {
   std::int64_t first = std::numeric_limits<std::int64_t>::max(), last = -1;
 };
 
-/// Lifetimes of a pool's groups, by first contribution.
-std::vector<Lifetime> lifetimes(const SyncInputs& of, const SyncSchedule& schedule, PoolId pool) {
-  std::vector<Lifetime> all;
+/// Whether a group's whole gradients stay in a slot of its own for the whole step.
+bool keeps_gradients(const SyncInputs& of, const SyncSchedule& schedule, GroupId group) {
+  return schedule.resides(group) && !of.rules.reduces_each_micro_batch();
+}
+
+/// Lists of the groups that share gradient slots.
+std::vector<std::vector<GroupId>> sharers(const SyncInputs& of, const SyncSchedule& schedule) {
+  std::vector<std::vector<GroupId>> all(process_groups.size());
   for (GroupId group : of.layout.groups().ids()) {
-    if (schedule.pool_of[group] != pool) continue;
+    if (keeps_gradients(of, schedule, group))
+      all.push_back({group});
+    else
+      all[static_cast<std::size_t>(of.layout.groups()[group].processes)].push_back(group);
+  }
+  return all;
+}
+
+/// Lifetimes of groups, by first contribution.
+std::vector<Lifetime> lifetimes(const SyncInputs& of, const std::vector<GroupId>& groups) {
+  std::vector<Lifetime> all;
+  for (GroupId group : groups) {
     Lifetime& life = all.emplace_back(Lifetime{group});
     for (std::size_t i = 0; i < of.usage.contributions.size(); ++i) {
       if (of.layout.group_of(of.usage.contributions[i].param) != group) continue;
@@ -205,16 +221,17 @@ std::vector<Lifetime> lifetimes(const SyncInputs& of, const SyncSchedule& schedu
 /// comes before the first one of the group's predecessor: it is reduced while the predecessor accumulates.
 IndexedBy<GroupId, int> deal_gradient_slots(const SyncInputs& of, SyncSchedule& schedule) {
   IndexedBy<GroupId, int> slot_of(of.layout.groups().size(), -1);
-  for (PoolId pool : schedule.pools.ids()) {
-    std::vector<std::int64_t> last;  // of each slot of this pool: number of its last contribution
+  for (const std::vector<GroupId>& groups : sharers(of, schedule)) {
+    std::vector<std::int64_t> last;  // of each slot of these groups: number of its last contribution
     const std::size_t base = schedule.gradient_slots.size();
     std::int64_t before = -1;
-    for (const Lifetime& life : lifetimes(of, schedule, pool)) {
+    for (const Lifetime& life : lifetimes(of, groups)) {
       const auto free = std::ranges::find_if(last, [&](std::int64_t contribution) { return contribution < before; });
       const auto index = static_cast<std::size_t>(free - last.begin());
       if (free == last.end()) {
         last.push_back(life.last);
-        schedule.gradient_slots.push_back({schedule.pools[pool].residency, 0});
+        const bool keeps = keeps_gradients(of, schedule, life.group);
+        schedule.gradient_slots.push_back({keeps ? Residency::resident : Residency::transient, 0});
       } else {
         *free = life.last;
       }
@@ -231,21 +248,25 @@ void add_reductions(const SyncInputs& of, SyncSchedule& schedule) {
   const IndexedBy<GroupId, int> slot_of = deal_gradient_slots(of, schedule);
   IndexedBy<GroupId, int> rounds(slot_of.size(), 0);
   const auto add = [&](GroupId group, int micro_batches, BeginAt begin) {
-    Reduction one{group, rounds[group]++, micro_batches, slot_of[group], SumInto::assign, begin, {}};
+    Reduction one{group, rounds[group]++, micro_batches, slot_of[group], SumInto::assign, begin, {}, 0};
     if (one.round > 0) one.sum = SumInto::add;
+    if (rounds[group] == of.rules.micro_batches)
+      one.idle = of.rules.idle_ranks * of.ranks.of(of.layout.groups()[group].processes).size / of.ranks.world.size;
     const auto visit = std::ranges::find(schedule.resident, group, &Visit::group);
     if (of.rules.weights.staging != GatherStaging::ring && ships_source(of, group) && visit != schedule.resident.end())
       one.after = {static_cast<int>(visit - schedule.resident.begin())};
     schedule.reductions.push_back(one);
   };
   Writes writes(schedule.contributions, of.layout);
-  const auto expected = [&](GroupId group) { return schedule.resides(group) ? of.rules.micro_batches : 1; };
+  const auto expected = [&](GroupId group) {
+    return keeps_gradients(of, schedule, group) ? of.rules.micro_batches : 1;
+  };
   for (GroupId group : slot_of.ids()) writes.begin_round(group, expected(group));
   for (int m = 0; m < of.rules.micro_batches; ++m)
     for (const Contribution& one : of.usage.contributions) {
       const GroupId group = of.layout.group_of(one.param);
       if (!writes.completes(one.param)) continue;
-      if (schedule.resides(group) && of.rules.reduce == Overlap::off) continue;
+      if (keeps_gradients(of, schedule, group) && of.rules.reduce == Overlap::off) continue;
       add(group, expected(group), BeginAt::last_write);
       writes.begin_round(group, expected(group));
     }
@@ -329,7 +350,7 @@ std::uint64_t SyncSchedule::hash() const {
   }
   for (const GradientSlot& slot : gradient_slots) mix(slot.residency, slot.elements);
   for (const Reduction& r : reductions)
-    mix(r.group.value, r.round, r.micro_batches, r.slot, r.sum, r.begin, r.after.value);
+    mix(r.group.value, r.round, r.micro_batches, r.slot, r.sum, r.begin, r.after.value, r.idle);
   for (ProcessGroup processes : amaxes) mix(processes);
   for (int count : contributions) mix(count);
   return hash;

@@ -105,7 +105,8 @@ struct GradientSlot {
   bool operator==(const GradientSlot&) const = default;
 };
 
-/// What a reduction does with the gradient shard: assign the sum over ranks, or add it to the rounds before.
+/// What a reduction does with the gradient shard: assign the sum over ranks, or add rank after rank onto the running
+/// sum of the rounds before.
 enum class SumInto : std::uint8_t { assign, add };
 constexpr const char* name_of(SumInto s) { return s == SumInto::assign ? "assign" : "add"; }
 /// When a reduction starts: with the last write to the group's last parameter, or at the end of the step, in the order
@@ -122,6 +123,7 @@ struct Reduction {
   SumInto sum = SumInto::assign;
   BeginAt begin = BeginAt::last_write;
   VisitId after;  ///< the resident visit whose bf16 is staged in that slot, and which is opened before the first write
+  int idle = 0;   ///< the last ranks of the process group, whose gradients are those of padding: left out of the sum
   bool operator==(const Reduction&) const = default;
 };
 
@@ -154,7 +156,7 @@ struct SyncInputs {
 /// The schedule of training steps and evaluations. With sharding `optimizer`, and in process groups of one rank, every
 /// group has a pool, a slot and a reduction of its own; with sharding `full` the groups of a process group share two
 /// slots for weights, and the fewest slots for gradients with which one group can be reduced while the next
-/// accumulates.
+/// accumulates. So they share slots for gradients, whatever the sharding, if each micro-batch is reduced by itself.
 SyncSchedule schedule_of(const SyncInputs& of);
 
 /// The payload that must have been gathered for an access.

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "core/config/batch_advice.hpp"
+#include "core/data/sampler.hpp"
 #include "core/optim/muon.hpp"
 #include "core/plan/recorder.hpp"
 #include "core/step/debug_memory.hpp"
@@ -45,7 +46,7 @@ struct DryModel {
   DryModel(const RunPlan& plan, DryRows rows)
       : recorder(plan.registry, plan.sync.weights),
         mesh(planning_mesh(plan.ranks)),
-        memory(device, plan.ranks.world, plan.sizes.local, plan.sizes.length, 0) {
+        memory(device, plan.ranks.world, plan.sizes, 0) {
     if (const auto& moe = plan.model.shape().moe; moe && moe->group.size > 1)
       exchange.emplace(device, mesh.experts(), moe->experts, rows);
   }
@@ -53,7 +54,7 @@ struct DryModel {
   DryModel& operator=(const DryModel&) = delete;
 
   Pass pass(GradientSink* gradients) {
-    return {device.compute(), recorder, gradients, arena, memory.sums(), nullptr, key_of(memory),
+    return {device.compute(), recorder, gradients, arena, memory.sums(0), nullptr, key_of(memory),
             exchange ? &*exchange : nullptr};
   }
   MicroBatch micro_batch(std::int64_t sequences) const { return memory.micro_batch(0, sequences, 1); }
@@ -86,9 +87,9 @@ void run_dry(RunPlan& plan) {
   }
   plan.usage.training = dry.recorder.take_accesses();
   plan.usage.contributions = dry.recorder.take_contributions();
-  const int ranks = plan.ranks.world.size;
-  plan.flops_per_step = flops(plan, plan.model.shape().keep) * plan.sync.micro_batches * ranks;
-  plan.model_flops_per_step = flops(plan, {}) * plan.sync.micro_batches * ranks;
+  const auto micro_batches = static_cast<double>(plan.sizes.micro_batches());
+  plan.flops_per_step = flops(plan, plan.model.shape().keep) * micro_batches;
+  plan.model_flops_per_step = flops(plan, {}) * micro_batches;
   {
     const Arena::Frame frame(dry.arena);
     plan.model.evaluate(dry.pass(nullptr), dry.micro_batch(plan.sizes.micro));
@@ -141,7 +142,7 @@ void measure(RunPlan& plan) {
   engine.initialise();
   engine.sync().settle(engine.stream());
   records.clear();
-  engine.step({{}, {}, plan.sizes.local, 0}, {});  // no tokens: a dry stream reads none
+  engine.step({{}, {}, plan.sizes.local()}, {});  // no tokens: a dry stream reads none
   allocate_for_debug(device, plan, plan.config.debug);
   engine.sync().settle(engine.stream());
   plan.sizes.workspaces = engine.stream().workspaces();  // includes those of run_dry()
@@ -176,6 +177,35 @@ std::set<int> largest_ranks(const ParamLayout& layout, int ranks, int expert) {
     if (most > group_of_most.first) group_of_most = {most, rank};
   }
   return {all.second, group_of_most.second};
+}
+
+/// Refuses batches that these ranks cannot share.
+void add_batch_findings(const RunConfig& config, int ranks, std::vector<Finding>& findings) {
+  const BatchConfig& batch = config.batch;
+  if (batch.micro <= 0 || batch.global % batch.micro != 0) return;  // check() refuses it
+  const std::int64_t micro_batches = batch.global / batch.micro, expert = config.parallel.expert;
+  const bool by_batch = config.reduce.order == ReduceOrder::batch;
+  if (by_batch && micro_batches < ranks)
+    findings.push_back({{"batch.global", "batch.micro"},
+                        fmt::format("{} sequences are {} micro-batches of {}, and each of {} ranks computes at least "
+                                    "one: use at most {} ranks, or {}",
+                                    batch.global, micro_batches, batch.micro, ranks, micro_batches,
+                                    batch_advice(batch, ranks))});
+  else if (by_batch && expert > 0 && micro_batches % expert != 0)
+    findings.push_back({{"batch.global", "batch.micro", "parallel.expert"},
+                        fmt::format("{} sequences are {} micro-batches of {}, and {} ranks of an expert group compute "
+                                    "one each at a time: {}",
+                                    batch.global, micro_batches, batch.micro, expert, batch_advice(batch, expert))});
+  else if (!by_batch && micro_batches % ranks != 0)
+    findings.push_back({{"batch.global", "batch.micro", "reduce.order"},
+                        fmt::format("{} sequences cannot be shared evenly by {} ranks in micro-batches of {}: {}, or "
+                                    "reduce.order batch{}",
+                                    batch.global, ranks, batch.micro, batch_advice(batch, ranks),
+                                    micro_batches < ranks ? fmt::format(" and at most {} ranks", micro_batches) : "")});
+  if (by_batch && micro_batches > ranks && config.proof.staging == GatherStaging::alias_grads)
+    findings.push_back({{"proof.staging", "reduce.order"},
+                        "is alias_grads, and order batch keeps no whole gradients where a rank has several "
+                        "micro-batches: use staging ring or auto"});
 }
 
 /// Refuses matrices whose shape the recipe's format does not take, naming each dataset once, in the first block with
@@ -256,12 +286,7 @@ void add_expert_findings(const RunConfig& config, int ranks, std::vector<Finding
 
 std::vector<Finding> refusals(const RunConfig& config, int ranks) {
   std::vector<Finding> findings = check(config);
-  const BatchConfig& batch = config.batch;
-  const bool whole = batch.micro > 0 && batch.global % batch.micro == 0;  // else check() refuses it
-  if (whole && batch.global % (ranks * batch.micro) != 0)
-    findings.push_back({{"batch.global", "batch.micro"},
-                        fmt::format("{} sequences cannot be shared by {} ranks in micro-batches of {}: {}",
-                                    batch.global, ranks, batch.micro, batch_advice(batch, ranks))});
+  add_batch_findings(config, ranks, findings);
   add_head_findings(config.model, findings);
   add_expert_findings(config, ranks, findings);
   add_recipe_findings(config, findings);
@@ -281,13 +306,16 @@ RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
   Gpt model(registry, GptShape::from(config, here.experts));
   if (config.optimizer.matrices == MatrixRule::muon) problems_with_muon(registry).raise();
   ParamLayout layout = ParamLayout::build(registry, layout_rules(config, here));
-  const std::int64_t local = config.batch.global / ranks;
-  const SyncRules sync{config.proof.gather_overlap ? Overlap::on : Overlap::off,
-                       config.proof.reduce_overlap ? Overlap::on : Overlap::off,
-                       static_cast<int>(local / config.batch.micro),
-                       config.reduce.order,
-                       {config.precision.primary_weights, config.proof.wire, config.proof.staging, config.sharding}};
-  const StepSizes sizes{config.model.seq_len, config.batch.global, local, config.batch.micro, 0, {}};
+  const BatchPlan batch(config.batch.global, config.batch.micro, ranks);
+  SyncRules sync{config.proof.gather_overlap ? Overlap::on : Overlap::off,
+                 config.proof.reduce_overlap ? Overlap::on : Overlap::off,
+                 static_cast<int>(batch.rounds()),
+                 config.reduce.order,
+                 {config.precision.primary_weights, config.proof.wire, config.proof.staging, config.sharding},
+                 static_cast<int>(batch.idle_ranks())};
+  // Gradients that come and go with each micro-batch leave no memory in which bf16 could wait for its gather.
+  if (sync.reduces_each_micro_batch()) sync.weights.staging = GatherStaging::ring;
+  const StepSizes sizes{config.model.seq_len, config.batch.global, config.batch.micro, batch.rounds(), 0, {}};
   return {{here,
            config.run.seed,
            config.proof.graph,

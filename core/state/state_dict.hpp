@@ -66,6 +66,7 @@ struct StateCounters {
   std::uint64_t seed = 0;
   std::vector<RuleCounter> rules = {};
   std::vector<double> norms = {};  ///< NormWindow::norms(), the newest last; empty without skip_spikes
+  std::uint64_t chain = 0;  ///< of all steps since the run's first; a record beside the state, which visit() leaves out
 
   static constexpr std::string_view norm_prefix = "/counters/norm_";  ///< three digits follow, 000 the oldest
   static std::string norm_path(std::size_t i);

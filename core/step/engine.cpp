@@ -18,7 +18,7 @@ Engine::Engine(Device& device, const StepPlan& plan, Mesh& mesh)
       masters_(device, plan.layout, mesh.ranks()),
       sync_(device, plan.registry, plan.layout, plan.schedule, masters_, mesh, plan.sync),
       optimizers_(rules_of(plan.optimizer, device, plan.registry, plan.layout, mesh.ranks()), plan.layout),
-      memory_(device, mesh.ranks().world, plan.sizes.local, plan.sizes.length, std::ssize(optimizers_.counters())),
+      memory_(device, mesh.ranks().world, plan.sizes, std::ssize(optimizers_.counters())),
       activations_(device.arena(Category::activations, plan.sizes.activation_bytes)),
       repeated_(device) {
   require(mesh.ranks() == plan.ranks, "Engine", "runs on the ranks that were planned for");
@@ -27,8 +27,8 @@ Engine::Engine(Device& device, const StepPlan& plan, Mesh& mesh)
     exchange_.emplace(device, mesh.experts(), moe->experts);
   digests_ = device.allocate(Category::staging, DType::u64, {std::ssize(fresh_state().tensors)});
   for (int r = 0; r < mesh.world().size(); ++r) {
-    sum_counts_.push_back(StepMemory::sum_words);
-    sum_begins_.push_back(r * StepMemory::sum_words);
+    sum_counts_.push_back(memory_.words_of_rank());
+    sum_begins_.push_back(r * memory_.words_of_rank());
   }
 }
 
@@ -75,16 +75,11 @@ void Engine::restore(const std::function<void(StateDict&)>& fill) {
   sync_.publish(stream_, std::move(loaded));
 }
 
-Pass Engine::pass(GradientSink* gradients) {
-  StepSums* sums = memory_.sums();
+Pass Engine::pass(GradientSink* gradients, std::int64_t round) {
+  StepSums* sums = memory_.sums(round);
   return {stream_, sync_.weights(), gradients,
           activations_, sums, observer_ && gradients ? &sums->logits : nullptr,
           {plan_.seed, memory_.step()}, exchange_ ? &*exchange_ : nullptr};
-}
-
-/// Empty if the recipe quantizes nothing: then no saturating format can hide a value that is not finite.
-Tensor Engine::not_finite() const {
-  return plan_.model.shape().recipe.activation ? Tensor{&memory_.sums()->not_finite, DType::u64, {1}} : Tensor{};
 }
 
 void Engine::gather_sums() {
@@ -108,8 +103,8 @@ void Engine::require_room(const StepReport& report) const {
               fmt::format("parallel.expert_room: {} is too small: rank {} would have received {:.3f} times its even "
                           "share of a layer's rows; set {:.2f} or more, or leave the key out, which gives room for any "
                           "routing",
-                          plan_.model.shape().moe->room, most - report.sums.begin(), most->arrivals.most,
-                          std::ceil(most->arrivals.most * 100) / 100));
+                          plan_.model.shape().moe->room, (most - report.sums.begin()) % mesh_.world().size(),
+                          most->arrivals.most, std::ceil(most->arrivals.most * 100) / 100));
 }
 
 Turn Engine::step(const HostSequences& batch, const StepScalars& scalars) {
@@ -141,14 +136,13 @@ bool Engine::replayable() const {
 
 Accumulating Engine::accumulate() {
   const Region region(stream_, RegionName::gradient);
-  const std::int64_t micro = plan_.sizes.micro;
   const double scale = 1.0 / static_cast<double>(plan_.sizes.global * plan_.sizes.length);
   Accumulating sum = sync_.accumulate();
-  for (int m = 0; m < plan_.sync.micro_batches; ++m) {
+  for (std::int64_t round = 0; round < plan_.sizes.rounds; ++round) {
     const Arena::Frame frame(activations_);
-    Pass one = pass(&sum);
+    Pass one = pass(&sum, round);
     one.fault = std::exchange(fault_, std::nullopt);
-    plan_.model.gradient(one, memory_.micro_batch(m * micro, micro, scale));  // sum += d loss / d w
+    plan_.model.gradient(one, memory_.micro_batch(round, plan_.sizes.micro, scale));  // sum += d loss / d w
   }
   return sum;
 }
@@ -164,7 +158,8 @@ Reduced Engine::reduce(Accumulating&& sum) {
 Updated Engine::update(Reduced&& gradients) {
   const Region region(stream_, RegionName::update);
   Clipped clipped = clip(stream_, std::move(gradients), mesh_.world(), memory_.squares(), memory_.clip(),
-                         static_cast<float>(plan_.optimizer.clip), memory_.norm_limit(), not_finite());
+                         static_cast<float>(plan_.optimizer.clip), memory_.norm_limit(),
+                         quantizes() ? memory_.counted_sums() : Tensor{});
   before_update_.hold(stream_);
   Updated updated = optimizers_.step(stream_, std::move(clipped), masters_, {memory_.rate(), memory_.counters()});
   if (observer_) observer_->stepped(stream_);
@@ -179,9 +174,11 @@ Turn Engine::evaluate(const HostSequences& micro_batch) {
     const Arena::Frame frame(activations_);
     MicroBatch batch = memory_.micro_batch(0, micro_batch.sequences, 0);
     batch.padding = micro_batch.padding;
+    batch.first_sequence = 0;
     plan_.model.evaluate(pass(nullptr), batch);
   }
-  if (const Tensor found = not_finite()) spoil(stream_, &memory_.sums()->loss, found);
+  StepSums* const sums = memory_.sums(0);
+  if (quantizes()) spoil(stream_, &sums->loss, {&sums->not_finite, DType::u64, {1}});
   gather_sums();
   return memory_.end(stream_);
 }
@@ -189,7 +186,7 @@ Turn Engine::evaluate(const HostSequences& micro_batch) {
 std::vector<float> Engine::next_logits(const std::vector<std::int32_t>& ids) {
   const auto length = static_cast<std::size_t>(plan_.sizes.length);
   require(!ids.empty() && ids.size() <= length, "Engine::next_logits", "takes 1 to seq_len tokens");
-  HostSequences sequence{ids, {}, 1, 0, 0};
+  HostSequences sequence{ids, {}, 1};
   sequence.ids.resize(length);
   sequence.targets.resize(length);
   const Forward forward = sync_.forward(stream_);

@@ -86,9 +86,9 @@ class Engine {
   Reduced reduce(Accumulating&& sum);
   Updated update(Reduced&& gradients);
   void gather_sums();
-  Pass pass(GradientSink* gradients);
-  /// The step's flag for values that are not finite before quantization; empty where the recipe quantizes nothing.
-  Tensor not_finite() const;
+  Pass pass(GradientSink* gradients, std::int64_t round = 0);
+  /// Whether the recipe quantizes anything: only then can a saturating format hide a value that is not finite.
+  bool quantizes() const { return static_cast<bool>(plan_.model.shape().recipe.activation); }
   bool replayable() const;
   void require_room(const StepReport& report) const;
   /// The masters only, as named tensors.

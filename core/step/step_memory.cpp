@@ -9,15 +9,17 @@ namespace tessera {
 
 static_assert(sizeof(StepSums) % 8 == 0, "sums travel as 64-bit words");
 
-StepMemory::StepMemory(Device& device, const RankIn& world, std::int64_t sequences, std::int64_t length,
-                       std::int64_t counters)
+StepMemory::StepMemory(Device& device, const RankIn& world, const StepSizes& sizes, std::int64_t counters)
     : device_(device),
       world_(world),
-      capacity_(sequences * length),
-      length_(length),
+      micro_batches_(sizes.micro_batches()),
+      rounds_(sizes.rounds),
+      micro_(sizes.micro),
+      capacity_(sizes.local() * sizes.length),
+      length_(sizes.length),
       counters_(counters) {
   up_ = device.allocate(Category::batch, DType::u8, {tokens_offset + 2 * capacity_ * 4});
-  down_ = device.allocate(Category::batch, DType::u8, {sums_offset() + world.size * std::int64_t{sizeof(StepSums)}});
+  down_ = device.allocate(Category::batch, DType::u8, {sums_offset() + world.size * words_of_rank() * 8});
   for (Pinned& block : pinned_) block = {device.pinned(up_.bytes()), device.pinned(down_.bytes()), {}, {}, {}, {}};
 }
 
@@ -28,7 +30,14 @@ std::int64_t StepMemory::sums_offset() const {
   return round_up(squares_offset() + ExactSum::words * 8, Arena::alignment);
 }
 
-Tensor StepMemory::all_sums() const { return {at(sums_offset()), DType::i64, {world_.size * sum_words}}; }
+StepSums* StepMemory::sums(std::int64_t round) const {
+  return reinterpret_cast<StepSums*>(at(sums_offset())) + world_.rank * rounds_ + round;
+}
+Tensor StepMemory::counted_sums() const {
+  const std::int64_t counted = ceil_div(micro_batches_ - world_.rank, std::int64_t{world_.size});
+  return {sums(0), DType::u64, {counted, sum_words}};
+}
+Tensor StepMemory::all_sums() const { return {at(sums_offset()), DType::i64, {world_.size * words_of_rank()}}; }
 
 void StepMemory::initialise(Stream& stream, const std::vector<std::uint64_t>& counters) {
   require(std::ssize(counters) == counters_, "StepMemory", "every counter has a word");
@@ -41,7 +50,6 @@ Turn StepMemory::begin(Stream& stream, const HostSequences& batch, const StepSca
   const auto bytes = static_cast<std::size_t>(batch.sequences * length_ * 4);
   require(batch.sequences * length_ <= capacity_, "StepMemory", "more sequences than were planned");
   current_ = current_ == Turn::even ? Turn::odd : Turn::even;
-  first_ = batch.first;
   if (Pinned& block = pinned(current_); !stream.dry()) {
     if (!block.sent.reached()) device_.wait(block.sent);
     std::memcpy(block.up.data(), &scalars, sizeof scalars);
@@ -58,7 +66,7 @@ Turn StepMemory::begin(Stream& stream, const HostSequences& batch, const StepSca
 }
 
 void StepMemory::clear_sums(Stream& stream) {
-  clear(stream, all_sums().flat(world_.rank * sum_words, sum_words));
+  clear(stream, all_sums().flat(world_.rank * words_of_rank(), words_of_rank()));
 }
 
 Turn StepMemory::end(Stream& stream) {
@@ -68,15 +76,15 @@ Turn StepMemory::end(Stream& stream) {
   return current_;
 }
 
-MicroBatch StepMemory::micro_batch(std::int64_t first, std::int64_t count, double loss_scale) const {
+MicroBatch StepMemory::micro_batch(std::int64_t round, std::int64_t count, double loss_scale) const {
   auto* tokens = static_cast<std::byte*>(up_.data) + tokens_offset;
-  const std::int64_t begin = first * length_ * 4;
+  const std::int64_t begin = round * micro_ * length_ * 4;
   MicroBatch batch;
   batch.ids = {tokens + begin, DType::i32, {count * length_}};
   batch.targets = {tokens + capacity_ * 4 + begin, DType::i32, {count * length_}};
   batch.sequences = count;
   batch.loss_scale = loss_scale;
-  batch.first_sequence = first_ + first;
+  batch.first_sequence = (round * world_.size + world_.rank) * micro_;
   return batch;
 }
 
@@ -87,10 +95,13 @@ StepReport StepMemory::report(Turn turn) {
   report.counters.resize(static_cast<std::size_t>(counters_));
   std::memcpy(report.counters.data(), block.down.data(), report.counters.size() * sizeof report.counters[0]);
   std::memcpy(&report.clip, block.down.data() + clip_offset(), sizeof report.clip);
-  report.sums.resize(static_cast<std::size_t>(world_.size));
   report.begin = block.begin;
   report.end = block.end;
-  std::memcpy(report.sums.data(), block.down.data() + sums_offset(), report.sums.size() * sizeof(StepSums));
+  for (std::int64_t m = 0; m < micro_batches_; ++m) {
+    const std::int64_t place = m % world_.size * rounds_ + m / world_.size;
+    std::memcpy(&report.sums.emplace_back(), block.down.data() + sums_offset() + place * std::int64_t{sizeof(StepSums)},
+                sizeof(StepSums));
+  }
   return report;
 }
 

@@ -7,6 +7,7 @@
 #include "core/device/device.hpp"
 #include "core/layout/ranks.hpp"
 #include "core/model/pass.hpp"
+#include "core/step/step_sizes.hpp"
 #include "kernels/reduce/reduce.hpp"
 
 namespace tessera {
@@ -15,7 +16,6 @@ namespace tessera {
 struct HostSequences {
   std::vector<std::int32_t> ids, targets;
   std::int64_t sequences = 0;
-  std::int64_t first = 0;    ///< index of the first one in the global batch
   std::int64_t padding = 0;  ///< the last sequences that are computed but count in no sum
   std::uint64_t step = 0;    ///< the optimizer step that they belong to, from 1; 0: none
 };
@@ -30,7 +30,7 @@ struct StepScalars {
 struct StepReport {
   std::vector<std::uint64_t> counters;  ///< words of the rules' counters
   ClipResult clip;
-  std::vector<StepSums> sums;  ///< by rank
+  std::vector<StepSums> sums;  ///< by micro-batch of the global batch; of an evaluation's pass: by rank, then zeros
   Event begin, end;            ///< around the work between StepMemory's begin() and end()
 };
 
@@ -42,8 +42,8 @@ enum class Turn : std::uint8_t { even, odd };
 /// buffering): the host fills or reads one while the device uses the other. Local.
 class StepMemory {
  public:
-  /// For one rank of `world` with `sequences` of `length` tokens, whose rules have `counters` counters of 64 bits.
-  StepMemory(Device& device, const RankIn& world, std::int64_t sequences, std::int64_t length, std::int64_t counters);
+  /// For one rank of `world` with the sequences that `sizes` gives it, whose rules have `counters` counters of 64 bits.
+  StepMemory(Device& device, const RankIn& world, const StepSizes& sizes, std::int64_t counters);
 
   /// Sets the words of the rules' counters: those of a fresh run, or saved ones.
   void initialise(Stream& stream, const std::vector<std::uint64_t>& counters);
@@ -56,8 +56,8 @@ class StepMemory {
   /// The results that end() copied down; waits for them. Can be read until the next begin() but one.
   StepReport report(Turn turn);
 
-  /// The micro-batch of `count` sequences from local sequence `first` on.
-  MicroBatch micro_batch(std::int64_t first, std::int64_t count, double loss_scale) const;
+  /// The first `count` sequences of this rank's micro-batch in a round.
+  MicroBatch micro_batch(std::int64_t round, std::int64_t count, double loss_scale) const;
 
   const float* rate() const { return &static_cast<const StepScalars*>(up_.data)->rate; }
   const float* norm_limit() const { return &static_cast<const StepScalars*>(up_.data)->norm_limit; }
@@ -66,13 +66,17 @@ class StepMemory {
   Tensor counters() const { return {down_.data, DType::i64, {counters_}}; }
   ClipResult* clip() const { return reinterpret_cast<ClipResult*>(at(clip_offset())); }
   Tensor squares() const { return {at(squares_offset()), DType::i64, {ExactSum::words}}; }
-  StepSums* sums() const { return reinterpret_cast<StepSums*>(at(sums_offset())) + world_.rank; }
-  /// Every rank's sums as 64-bit words [ranks * words a rank], for the all-gather.
+  /// This rank's sums in a round.
+  StepSums* sums(std::int64_t round) const;
+  /// Those of all rounds in which it is not idle: u64 [rounds, words], not_finite first.
+  Tensor counted_sums() const;
+  /// Every rank's sums as 64-bit words [ranks * words_of_rank()], for the all-gather.
   Tensor all_sums() const;
-  static constexpr std::int64_t sum_words = sizeof(StepSums) / 8;
+  std::int64_t words_of_rank() const { return rounds_ * sum_words; }
 
  private:
   static constexpr std::int64_t step_offset = sizeof(StepScalars), tokens_offset = 256;
+  static constexpr std::int64_t sum_words = sizeof(StepSums) / 8;
   // Offsets in the block down, which begins with the counters.
   std::int64_t clip_offset() const { return counters_ * std::int64_t{sizeof(std::uint64_t)}; }
   std::int64_t squares_offset() const;
@@ -86,8 +90,8 @@ class StepMemory {
 
   Device& device_;
   RankIn world_;
-  std::int64_t capacity_, length_, counters_;
-  std::int64_t first_ = 0;
+  std::int64_t micro_batches_;  ///< of the global batch
+  std::int64_t rounds_, micro_, capacity_, length_, counters_;
   Tensor up_, down_;
   std::array<Pinned, 2> pinned_;
   Turn current_ = Turn::even;

@@ -7,18 +7,9 @@
 #include "core/model/gpt.hpp"
 #include "core/params/sync_rules.hpp"
 #include "core/params/sync_schedule.hpp"
+#include "core/step/step_sizes.hpp"
 
 namespace tessera {
-
-/// Sizes of one training step, the same on every rank.
-struct StepSizes {
-  std::int64_t length = 0;            ///< tokens of a sequence
-  std::int64_t global = 0;            ///< sequences of the step, over all ranks
-  std::int64_t local = 0;             ///< of these, on each rank
-  std::int64_t micro = 0;             ///< sequences of a micro-batch
-  std::int64_t activation_bytes = 0;  ///< size of the activation arena
-  std::vector<Workspace> workspaces;  ///< workspaces of kernels and libraries
-};
 
 /// What an Engine is built from, for one rank: a pure value. RunPlan adds the findings of a dry run.
 struct StepPlan {

@@ -78,6 +78,7 @@ Manifest read(const Json& json) {
   Manifest m;
   m.format = {json.at("format_version").at(0), json.at("format_version").at(1)};
   m.counters = read_counters(json.at("state"));
+  if (json.contains("chain")) m.counters.chain = std::stoull(json.at("chain").get<std::string>(), nullptr, 16);
   m.content_digest = json.at("content_digest");
   m.run_id = json.at("run_id");
   m.version = json.at("version");
@@ -124,6 +125,7 @@ std::string to_json(const Manifest& m) {
                {"step", m.counters.step},
                {"tokens", m.counters.tokens},
                {"content_digest", m.content_digest},
+               {"chain", hex(m.counters.chain)},
                {"run_id", m.run_id},
                {"version", m.version},
                {"deck_sha256", m.deck_sha256},

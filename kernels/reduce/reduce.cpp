@@ -19,32 +19,32 @@ constexpr std::int64_t chunk = 4096;
 template <class T>
 struct PartsByRank {
   const T *own, *others;
-  std::int64_t n, rank, ranks;
+  std::int64_t n, rank, counted;
 
   KOKKOS_INLINE_FUNCTION const T* part(std::int64_t r) const {
     return r == rank ? own : others + (r < rank ? r : r - 1) * n;
   }
 };
 
-/// out = sum, or out += sum, of the parts. A strip of columns takes one part after the other, so that every loop is
-/// vectorised, whatever the number of ranks.
+/// out = the sum of the parts, or of out and the parts. A strip of columns takes one part after the other, so that
+/// every loop is vectorised, whatever the number of ranks.
 template <class T, bool more>
 void sum_as(Stream& stream, const Tensor& out, const RankParts& parts) {
   const std::int64_t n = out.elements();
   const PartsByRank<T> in{static_cast<const T*>(parts.own.data), static_cast<const T*>(parts.others.data), n,
-                          parts.rank, parts.others.shape[0] + 1};
+                          parts.rank, parts.others.shape[0] + 1 - parts.idle};
   T* const y = static_cast<T*>(out.data);
   launch(
       stream, more ? "add_in_order" : "sum_in_order", Strip::count(n), KOKKOS_LAMBDA(std::int64_t s) {
         const Strip strip(n, s);
         T sum[Strip::width];
-        const T* const first = in.part(0);
+        const T* const first = more ? y : in.part(0);
         strip.each([&](std::int64_t l, std::int64_t i) { sum[l] = first[i]; });
-        for (std::int64_t r = 1; r < in.ranks; ++r) {
+        for (std::int64_t r = more ? 0 : 1; r < in.counted; ++r) {
           const T* const next = in.part(r);
           strip.each([&](std::int64_t l, std::int64_t i) { sum[l] += next[i]; });
         }
-        strip.each([&](std::int64_t l, std::int64_t i) { y[i] = more ? y[i] + sum[l] : sum[l]; });
+        strip.each([&](std::int64_t l, std::int64_t i) { y[i] = sum[l]; });
       });
 }
 
@@ -53,6 +53,7 @@ void check_parts(const char* who, const Tensor& out, const RankParts& parts) {
   require(others.shape.rank() == 2 && others.shape[1] == out.elements() && own.elements() == out.elements(), who,
           "own is [n], others [ranks - 1, n], out [n]");
   require(parts.rank >= 0 && parts.rank <= others.shape[0], who, "takes the number of a rank");
+  require(parts.idle >= 0 && parts.idle <= others.shape[0], who, "sums the part of at least one rank");
   require(own.type == out.type && others.type == out.type && (out.type == DType::f32 || out.type == DType::f64), who,
           "takes f32 or f64, all of one type");
 }
@@ -213,12 +214,15 @@ void add_squares(Stream& stream, const Tensor& words, std::span<const Tensor> xs
 }
 
 void add_not_finite(Stream& stream, const Tensor& words, const Tensor& found) {
-  require(found.type == DType::u64 && found.elements() == 1, "add_not_finite", "takes one u64");
+  require(found.type == DType::u64 && found.shape.rank() == 2, "add_not_finite", "takes a column of u64");
   std::int64_t* const sums = words.as<std::int64_t>();
   const std::uint64_t* const more = found.as<std::uint64_t>();
+  const std::int64_t rows = found.rows(), columns = found.columns();
   launch(
-      stream, "add_not_finite", 1,
-      KOKKOS_LAMBDA(std::int64_t) { sums[ExactSum::limbs] += static_cast<std::int64_t>(*more); });
+      stream, "add_not_finite", 1, KOKKOS_LAMBDA(std::int64_t) {
+        for (std::int64_t i = 0; i < rows; ++i)
+          sums[ExactSum::limbs] += static_cast<std::int64_t>(more[i * columns]);
+      });
 }
 
 void spoil(Stream& stream, double* sum, const Tensor& found) {

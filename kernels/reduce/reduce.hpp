@@ -12,11 +12,12 @@ struct RankParts {
   Tensor own;        ///< [n], the part of rank `rank`
   Tensor others;     ///< [ranks - 1, n], the parts of the other ranks, in their order
   std::int64_t rank = 0;
+  std::int64_t idle = 0;  ///< the last ranks, whose parts are left out of the sum (not added as zeros: -0 + 0 is 0)
 };
 
 /// Sum in rank order: out[i] = ((p0[i] + p1[i]) + p2[i]) + ..., out [n]. out may be parts.own.
 void sum_in_order(Stream& stream, const Tensor& out, const RankParts& parts);
-/// out[i] = out[i] + that sum. out must not be one of the parts.
+/// The same onto a running sum: out[i] = ((out[i] + p0[i]) + p1[i]) + .... out must not be one of the parts.
 void add_in_order(Stream& stream, const Tensor& out, const RankParts& parts);
 
 /// An exact, order-free sum of squares: fixed-point limbs that add as integers, across elements, calls and ranks alike.
@@ -30,7 +31,8 @@ struct ExactSum {
 /// words (i64 [ExactSum::words], on the device) += squares of the elements of all of xs (fp32 or fp64 rounded to fp32).
 void add_squares(Stream& stream, const Tensor& words, std::span<const Tensor> xs);
 
-/// Adds *found (u64 [1], on the device), the number of non-finite values met elsewhere, to the count in `words`.
+/// Adds the first column of `found` (u64 [n, any], on the device), numbers of non-finite values met elsewhere, to the
+/// count in `words`.
 void add_not_finite(Stream& stream, const Tensor& words, const Tensor& found);
 
 /// *sum (a double on the device) = NaN if *found (u64 [1], on the device) is not 0.

@@ -19,8 +19,9 @@ std::vector<T> sum(std::span<const T> in, std::int64_t parts) {
 
 template <class T>
 std::vector<T> add(std::span<const T> out, std::span<const T> in, std::int64_t parts) {
-  std::vector<T> sums = sum(in, parts);
-  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = out[i] + sums[i];
+  std::vector<T> sums(out.begin(), out.end());
+  for (std::size_t p = 0; p < static_cast<std::size_t>(parts); ++p)
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += in[p * sums.size() + i];
   return sums;
 }
 

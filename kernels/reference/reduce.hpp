@@ -11,7 +11,7 @@ namespace tessera::reference {
 std::vector<float> sum_in_order(std::span<const float> in, std::int64_t parts);
 std::vector<double> sum_in_order(std::span<const double> in, std::int64_t parts);
 
-/// out[i] + sum_in_order(in)[i].
+/// ((out + in[0]) + in[1]) + ... of parts of n elements each.
 std::vector<float> add_in_order(std::span<const float> out, std::span<const float> in, std::int64_t parts);
 std::vector<double> add_in_order(std::span<const double> out, std::span<const double> in, std::int64_t parts);
 

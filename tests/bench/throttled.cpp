@@ -38,8 +38,8 @@ RunConfig model(std::int64_t ranks, std::int64_t length) {
 
 HostSequences tokens(const RunPlan& plan) {
   HostSequences batch;
-  batch.sequences = plan.sizes.local;
-  for (std::int64_t i = 0; i < plan.sizes.local * plan.config.model.seq_len; ++i) {
+  batch.sequences = plan.sizes.local();
+  for (std::int64_t i = 0; i < plan.sizes.local() * plan.config.model.seq_len; ++i) {
     batch.ids.push_back(static_cast<std::int32_t>(i * 37 % 251));
     batch.targets.push_back(static_cast<std::int32_t>((i + 1) * 37 % 251));
   }

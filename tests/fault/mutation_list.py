@@ -162,6 +162,32 @@ MUTATIONS = [
              "  for (const Contribution& one : of.usage.contributions) ++schedule.contributions[one.param];",
              "  for (const Contribution& one : of.usage.contributions) schedule.contributions[one.param] = 1;",
              "mpi.training_test.1 Training.EvaluationChangesNoBit"),
+    # One order of sums, whatever the number of ranks.
+    mutation("running_sum_comes_last", "the ranks' gradients of a round are added up, then added to the running sum",
+             "kernels/reduce/reduce.cpp",
+             "        const T* const first = more ? y : in.part(0);",
+             """        if (more) {
+          for (std::int64_t l = 0; l < Strip::width; ++l) sum[l] = 0;
+          for (std::int64_t r = 0; r < in.counted; ++r)
+            strip.each([&](std::int64_t l, std::int64_t i) { sum[l] += in.part(r)[i]; });
+          strip.each([&](std::int64_t l, std::int64_t i) { y[i] += sum[l]; });
+          return;
+        }
+        const T* const first = in.part(0);""",
+             "unit.reduce_test SumInOrder*", "regression.any_ranks.bf16"),
+    mutation("padding_is_added", "gradients of a rank that is idle in the last round are added like others'", GRADIENTS,
+             "group.rank.rank, reduction.idle}", "group.rank.rank, 0}", "regression.any_ranks.bf16"),
+    mutation("dealt_by_blocks", "a rank's micro-batches follow each other in the batch", "core/data/sampler.cpp",
+             "  const std::int64_t begin = std::min(global_, (round * ranks_ + rank) * micro_);",
+             "  const std::int64_t begin = std::min(global_, (rank * rounds() + round) * micro_);",
+             "unit.sampler_test BatchPlan*", "regression.any_ranks.bf16"),
+    mutation("one_rank_accumulates", "a rank alone adds each contribution to its running sum", SCHEDULE,
+             "  return schedule.resides(group) && !of.rules.reduces_each_micro_batch();",
+             "  return schedule.resides(group) && (of.ranks.world.size == 1 || !of.rules.reduces_each_micro_batch());",
+             "regression.any_ranks.bf16"),
+    mutation("sums_by_rank", "losses are added up rank by rank", "core/step/step_memory.cpp",
+             "    const std::int64_t place = m % world_.size * rounds_ + m / world_.size;", "    const std::int64_t place = m;",
+             "regression.any_ranks.bf16"),
     mutation("norm_of_one_rank", "the norm counts the elements of one rank", "core/optim/clip.cpp",
              "  if (world.size() > 1) {", "  if (world.size() < 0) {", "mpi.golden_training_test.2 *Fp32*"),
     Mutation("one_rank_skips", "what is not finite on a rank skips the step on that rank alone",
@@ -187,7 +213,7 @@ MUTATIONS = [
     mutation("not_finite_is_lost", "what is not finite vanishes in a format that saturates", "core/model/layers/factors.cpp",
              "  matrix.draws = {call", "  matrix.not_finite = {};\n  matrix.draws = {call", "regression.recipes.notfinite.a_gradient"),
     mutation("evaluation_hides_not_finite", "an evaluation over activations that are not finite has a loss", "core/step/engine.cpp",
-             "  if (const Tensor found = not_finite()) spoil(stream_, &memory_.sums()->loss, found);\n", "",
+             "  if (quantizes()) spoil(stream_, &sums->loss, {&sums->not_finite, DType::u64, {1}});\n", "  (void)sums;\n",
              "mpi.passes_test.2 Passes.AnEvaluationOfWhatIsNotFiniteHasNoLoss"),
     mutation("draws_repeat", "random rounding draws the same in every step", "core/step/step_memory.cpp",
              "    std::memcpy(block.up.data() + step_offset, &batch.step, sizeof batch.step);",

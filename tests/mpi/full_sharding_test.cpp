@@ -206,7 +206,7 @@ TEST_F(FullShardingCalls, WhatIsInUseIsNotReleased) {
 TEST_F(FullShardingCalls, SlotsMayHoldAnythingBetweenVisits) {
   const auto evaluate = [&] {
     Engine& engine = run.training().engine();
-    HostSequences batch = {{}, {}, run.plan().sizes.micro, 0, 0};
+    HostSequences batch = {{}, {}, run.plan().sizes.micro};
     batch.ids.resize(static_cast<std::size_t>(batch.sequences * run.plan().sizes.length), 5);
     batch.targets = batch.ids;
     return engine.report(engine.evaluate(batch)).sums.front().loss;

@@ -35,13 +35,22 @@ class MixedBatches : public testing::Test {
   Batches batches(int ranks, int rank) {
     return Batches(config_, {large_.cut(), small_.cut()}, large_.cut(), {rank, ranks});
   }
-  /// The first tokens of the sequences of step `step`, of all ranks.
-  static std::vector<std::int32_t> begins(std::vector<Batches>& ranks, std::int64_t step) {
+  /// The first tokens of the sequences of step `step`, in the order of micro-batches: round after round, rank after
+  /// rank. Those of padding come last, and must be those of the round before.
+  std::vector<std::int32_t> begins(std::vector<Batches>& ranks, std::int64_t step) const {
+    const std::int64_t micro = config_.batch.micro;
     std::vector<std::int32_t> begins;
-    for (Batches& rank : ranks) {
-      const HostSequences& got = rank.training(step, step * 12);
-      for (std::size_t at = 0; at < got.ids.size(); at += length) begins.push_back(got.ids[at]);
-    }
+    std::vector<HostSequences> all;
+    for (Batches& rank : ranks) all.push_back(rank.training(step, step * 12));
+    const auto begin = [&](std::size_t rank, std::int64_t sequence) {
+      return all[rank].ids[static_cast<std::size_t>(sequence * length)];
+    };
+    for (std::int64_t round = 0; round * micro < all.front().sequences; ++round)
+      for (std::size_t rank = 0; rank < all.size(); ++rank)
+        for (std::int64_t i = round * micro; i < (round + 1) * micro; ++i) {
+          if (begins.size() < 12) begins.push_back(begin(rank, i));
+          else EXPECT_EQ(begin(rank, i), begin(rank, i - micro)) << "rank " << rank;
+        }
     return begins;
   }
   std::vector<Batches> world(int ranks) {
@@ -53,6 +62,7 @@ class MixedBatches : public testing::Test {
   RunConfig config_ = [] {
     RunConfig config = test::dense(Compute::fp32);
     config.data.mixture = {3, 1};
+    config.batch = {12, 1};
     return config;
   }();
   Counting large_{0, 1000}, small_{second, 10};
@@ -62,7 +72,7 @@ TEST_F(MixedBatches, AreTheSameOnEveryRankCount) {
   std::vector<Batches> one = world(1);
   std::vector<std::vector<std::int32_t>> alone;
   for (std::int64_t step = 0; step < 9; ++step) alone.push_back(begins(one, step));
-  for (const int ranks : {2, 3, 4, 6, 12}) {
+  for (const int ranks : {2, 3, 4, 5, 6, 7, 12}) {
     std::vector<Batches> many = world(ranks);
     for (std::int64_t step = 0; step < 9; ++step)
       EXPECT_EQ(begins(many, step), alone[static_cast<std::size_t>(step)]) << ranks << " ranks, step " << step;

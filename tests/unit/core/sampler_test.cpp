@@ -204,29 +204,35 @@ TEST(Sampler, ShufflesEachCorpusByItself) {
   EXPECT_EQ(Sampler(50, Order::shuffled, 7, 1).window(120), shuffled_epoch(50, 7, 2, 1)[20]);
 }
 
-TEST(BatchPlan, DealsEverySampleOnceWhateverTheRanks) {
-  for (std::int64_t ranks : {1, 2, 3, 4, 6, 12}) {
-    const BatchPlan plan(24, ranks);
-    for (std::int64_t first : {0, 24, 1001}) {
-      std::vector<std::int64_t> samples;
-      for (std::int64_t rank = 0; rank < ranks; ++rank) {
-        const SampleRange share = plan.share(first, rank);
-        EXPECT_EQ(share.count, 24 / ranks);
-        for (std::int64_t i = 0; i < share.count; ++i) samples.push_back(share.first + i);
+// Round after round, rank after rank, the micro-batches are those of one rank alone; then come the idle ranks.
+TEST(BatchPlan, DealsTheSameMicroBatchesWhateverTheRanks) {
+  for (std::int64_t micro : {1, 3, 4, 24})
+    for (std::int64_t ranks = 1; ranks <= 24 / micro; ++ranks) {
+      const BatchPlan plan(24, micro, ranks);
+      EXPECT_EQ(plan.micro_batches(), 24 / micro);
+      std::int64_t idle = 0;
+      for (std::int64_t m = 0; m < plan.rounds() * ranks; ++m) {
+        const SampleRange piece = plan.micro_batch(m / ranks, m % ranks);
+        if (m < plan.micro_batches()) {
+          EXPECT_EQ(piece, (SampleRange{m * micro, micro})) << ranks << " ranks";
+        } else {
+          EXPECT_EQ(piece.count, 0);
+          ++idle;
+        }
       }
-      std::vector<std::int64_t> expected(24);
-      std::iota(expected.begin(), expected.end(), first);
-      EXPECT_EQ(samples, expected) << ranks << " ranks";
+      EXPECT_EQ(plan.idle_ranks(), idle);
+      EXPECT_LT(idle, ranks);
     }
-  }
 }
 
-TEST(BatchPlan, RefusesWhatDoesNotDivide) {
-  EXPECT_THROW(BatchPlan(24, 5), Error);
-  EXPECT_THROW(BatchPlan(24, 0), Error);
-  EXPECT_THROW(BatchPlan(0, 1), Error);
-  EXPECT_THROW(BatchPlan(24, 3).share(0, 3), Error);
-  EXPECT_THROW(BatchPlan(24, 3).share(-1, 0), Error);
+TEST(BatchPlan, RefusesWhatItCannotDeal) {
+  EXPECT_THROW(BatchPlan(24, 5, 1), Error);
+  EXPECT_THROW(BatchPlan(24, 0, 1), Error);
+  EXPECT_THROW(BatchPlan(24, 1, 0), Error);
+  EXPECT_THROW(BatchPlan(24, 4, 7), Error) << "fewer micro-batches than ranks";
+  EXPECT_THROW(BatchPlan(0, 1, 1), Error);
+  EXPECT_THROW(BatchPlan(24, 1, 3).micro_batch(0, 3), Error);
+  EXPECT_THROW(BatchPlan(24, 1, 3).micro_batch(8, 0), Error);
 }
 
 // The contents of a micro-batch, and the order of sums, do not depend on the number of ranks.

@@ -74,7 +74,7 @@ std::string text(const RunPlan& plan, const Visits& visits, ProcessGroup process
 
 /// Reductions as text: "0/0= 1/1= | 0/0+": group, "/slot", "=" or "+", "xN" where N micro-batches are added up before
 /// it,
-/// "@V" behind resident visit V, "~" at the end of the step, "|" between rounds.
+/// "@V" behind resident visit V, "~" at the end of the step, "-N" without the last N ranks, "|" between rounds.
 std::string reductions(const SyncSchedule& schedule) {
   std::string all;
   int round = 0;
@@ -85,6 +85,7 @@ std::string reductions(const SyncSchedule& schedule) {
     if (one.micro_batches != 1) all += "x" + std::to_string(one.micro_batches);
     if (one.after != VisitId{}) all += "@" + std::to_string(one.after.value);
     if (one.begin == BeginAt::end_of_step) all += '~';
+    if (one.idle > 0) all += "-" + std::to_string(one.idle);
   }
   return all;
 }
@@ -297,7 +298,9 @@ RunConfig drawn(std::mt19937& random, int ranks) {
   using enum RecipeName;
   const RecipeName recipe = pick(bf16, fp8_block, mxfp8, mxfp8_2d, nvfp4);
   RunConfig config = pick(0, 1) ? dense(recipe) : mixture(recipe);
-  config.batch = {ranks * pick(1, 2, 3), 1};
+  config.reduce.order = pick(ReduceOrder::rank, ReduceOrder::batch);
+  const bool odd = config.reduce.order == ReduceOrder::batch && pick(0, 1) == 1;
+  config.batch = {ranks * pick(1, 2, 3) + (odd ? 1 : 0), 1};
   config.reduce.bucket_mib = pick(0.01, 0.05, 0.15, 25.0);
   config.model.tied_head = pick(0, 1) == 1;
   if (pick(0, 1)) config = full(config, pick(Mode::none, Mode::selective, Mode::full), pick(block, module));
@@ -325,9 +328,9 @@ std::vector<PlannedCollective> recorded(const RunPlan& plan) {
   mesh.wrap([&](std::unique_ptr<Communicator> one) { return recording(std::move(one), records); });
   Engine engine(device, plan, mesh);
   engine.initialise();
-  engine.step({{}, {}, plan.sizes.local, 0}, {});
+  engine.step({{}, {}, plan.sizes.local()}, {});
   records.clear();
-  engine.step({{}, {}, plan.sizes.local, 0}, {});
+  engine.step({{}, {}, plan.sizes.local()}, {});
   std::vector<PlannedCollective> all;
   for (const Record& record : records)
     if (record.label == "weights" || record.label == "gradients" || record.label == "amaxes")

@@ -56,6 +56,31 @@ TYPED_TEST(SumInOrder, EqualsItsReferenceToTheBit) {
   }
 }
 
+// The idle ranks' parts are NaN: one that is read shows.
+TYPED_TEST(SumInOrder, LeavesIdleRanksOut) {
+  Device device;
+  constexpr std::int64_t n = 5, parts = 4;
+  for (std::int64_t idle = 1; idle < parts; ++idle) {
+    auto values = test::uniform<TypeParam>((parts - idle) * n, 3);
+    values.front() = -0.0;
+    const auto counted = values;
+    values.resize(parts * n, std::numeric_limits<TypeParam>::quiet_NaN());
+    for (std::int64_t rank = 0; rank < parts; ++rank) {
+      RankParts in = parts_of(device, values, n, rank);
+      in.idle = idle;
+      const Tensor out = test::poisoned<TypeParam>(device, {n});
+      sum_in_order(device.compute(), out, in);
+      EXPECT_TRUE(test::same_bits(test::on_host<TypeParam>(device, out),
+                                  reference::sum_in_order(std::span<const TypeParam>(counted), parts - idle)));
+      const std::vector<TypeParam> before(n, -0.0);
+      const Tensor sums = test::on_device(device, Shape{n}, before);
+      add_in_order(device.compute(), sums, in);
+      EXPECT_TRUE(test::same_bits(test::on_host<TypeParam>(device, sums),
+                                  reference::add_in_order(std::span<const TypeParam>(before), counted, parts - idle)));
+    }
+  }
+}
+
 TEST(SumInOrder, KeepsTheOrder) {
   Device device;
   const std::vector<float> values{1e8f, 1, -1e8f, 1e8f, 1, -1e8f};
@@ -63,6 +88,10 @@ TEST(SumInOrder, KeepsTheOrder) {
     const Tensor out = test::poisoned<float>(device, {2});
     sum_in_order(device.compute(), out, parts_of(device, values, 2, rank));
     EXPECT_TRUE(test::same_bits(test::on_host<float>(device, out), std::vector<float>{1, (1 + 1e8f) - 1e8f}));
+    const Tensor sum = test::on_device(device, std::vector<float>{-1e8f, 1e8f});
+    add_in_order(device.compute(), sum, parts_of(device, values, 2, rank));
+    EXPECT_TRUE(test::same_bits(test::on_host<float>(device, sum),
+                                std::vector<float>{((-1e8f + 1e8f) - 1e8f) + 1, ((1e8f + 1) + 1e8f) - 1e8f}));
   }
 }
 
@@ -73,6 +102,7 @@ TEST(SumInOrder, RefusesWhatDoesNotFit) {
   EXPECT_THROW(sum_in_order(device.compute(), test::poisoned<float>(device, {5}), in), Error);
   EXPECT_THROW(sum_in_order(device.compute(), test::poisoned<double>(device, {4}), in), Error);
   EXPECT_THROW(sum_in_order(device.compute(), out, {in.own, in.others, 3}), Error);
+  EXPECT_THROW(sum_in_order(device.compute(), out, {in.own, in.others, 2, 3}), Error) << "no part counts";
   EXPECT_THROW(sum_in_order(device.compute(), out, {in.own.flat(0, 3), in.others, 2}), Error);
   EXPECT_NO_THROW(sum_in_order(device.compute(), out.flat(0, 0),
                                {in.own.flat(0, 0), test::poisoned<float>(device, {2, 0}), 0}));

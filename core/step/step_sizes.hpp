@@ -1,0 +1,22 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "kernels/base/stream.hpp"
+
+namespace tessera {
+
+/// Sizes of one training step, the same on every rank.
+struct StepSizes {
+  std::int64_t length = 0;            ///< tokens of a sequence
+  std::int64_t global = 0;            ///< sequences of the step, over all ranks
+  std::int64_t micro = 0;             ///< sequences of a micro-batch
+  std::int64_t rounds = 1;            ///< micro-batches of each rank; in the last round ranks may be idle (padding)
+  std::int64_t activation_bytes = 0;  ///< size of the activation arena
+  std::vector<Workspace> workspaces;  ///< workspaces of kernels and libraries
+
+  std::int64_t local() const { return rounds * micro; }  ///< sequences on each rank, padding included
+  std::int64_t micro_batches() const { return global / micro; }
+};
+
+}  // namespace tessera

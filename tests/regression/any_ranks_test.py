@@ -1,0 +1,245 @@
+"""With `reduce.order: batch` the number of ranks changes no bit: traces, evaluations and the digests of all checkpoints are
+equal on 1 to 6 ranks, for every recipe, way to hold weights, sharding, model, rule, overlap and recomputation, with faults,
+and through restarts on other numbers of ranks.
+
+usage: any_ranks_test.py TESSERA MPIEXEC [AnyRanks.test_RECIPE...]
+
+Tries cases in which any two settings of any two kinds meet. With TESSERA_MATRIX=whole every setting of ranks, recipe,
+model and sharding meets every other, and the other kinds take turns; TESSERA_MATRIX_JOBS of them side by side.
+TESSERA_MATRIX_PART=i/n: every n-th of them, from the i-th on.
+"""
+import concurrent.futures
+import itertools
+import json
+import os
+import random
+import threading
+import typing
+
+import runs
+
+WHOLE = os.environ.get("TESSERA_MATRIX") == "whole"
+JOBS = int(os.environ.get("TESSERA_MATRIX_JOBS", "1"))
+STEPS, FAULTY = 5, 3
+DECK = """schema_version: 1
+run: {name: any, seed: 5, steps: STEPS, threads: 1}
+model: {layers: 2, MODEL, heads: 2, seq_len: 32, norm: rms, activation: swiglu, position: rotary}
+data: {files: ["*.txt"], eval_fraction: 0.1}
+batch: {global: 6, micro: 1}
+eval: {every_steps: 2, batches: 2}
+precision: {recipe: RECIPE}
+reduce: {bucket_mib: 0.02, order: batch}
+optimizer: {lr: 0.01, warmup_steps: 2}
+checkpoint: {dir: DIR, every_steps: 2, keep_last: 10}
+"""
+EXPERTS = "hidden: 64, ffn: 96, tied_head: false, moe: {experts: 4, top_k: 2, weights: %s}"
+MODELS = {
+    "dense": "hidden: 64, ffn: 128, tied_head: false, bias: true",
+    "odd": "hidden: 96, ffn: 160, tied_head: true",
+    "single": EXPERTS % "single",
+    "discrete": EXPERTS % "discrete",
+    "spread": EXPERTS % "discrete",
+}
+SETTINGS_OF = {"spread": ("parallel.expert=2",)}
+CORE = ("step", "loss", "norm", "logits", "gradients", "masters")
+LOGGED = ("step", "loss", "eval_loss", "balance_loss", "z_loss", "expert_load", "grad_norm", "clip_coef", "skipped")
+
+
+class Case(typing.NamedTuple):
+    ranks: int
+    recipe: str
+    model: str
+    sharding: str
+    held: str
+    rule: str
+    event: str
+    gather: str
+    reduce: str
+    recompute: str
+
+    def legal(self):
+        if self.recipe in ("bf16", "fp32") and self.held == "quantized":
+            return False
+        if self.model == "spread":
+            return self.ranks in (4, 6)
+        return self.sharding == "optimizer" or self.ranks > 1
+
+    def shared(self):
+        """What a run of the least ranks has in common with this case."""
+        return (self.recipe, self.model, self.rule, self.event)
+
+
+KINDS = Case(ranks=(2, 3, 4, 5, 6, 1), recipe=("bf16", "fp32", "fp8_block", "mxfp8", "mxfp8_2d", "nvfp4"), model=tuple(MODELS),
+             sharding=("optimizer", "full"), held=("bf16", "quantized"), rule=("adamw", "muon"),
+             event=("nothing", "nan", "redo"), gather=("true", "false"), reduce=("true", "false"),
+             recompute=("none", "selective", "full"))
+
+
+def whole():
+    turns = itertools.count()
+    for ranks, recipe, model, sharding, held, event in itertools.product(*KINDS[:5], KINDS.event):
+        turn = next(turns)
+        rest = [options[turn // (i + 1) % len(options)] for i, options in enumerate((KINDS.rule, *KINDS[7:]))]
+        case = Case(ranks, recipe, model, sharding, held, rest[0], event, *rest[1:])
+        if case.legal():
+            yield case
+
+
+def pairs_of(case):
+    return {((i, case[i]), (j, case[j])) for i, j in itertools.combinations(range(len(case)), 2)}
+
+
+def every_pair():
+    """Pairwise testing: few cases that contain every pair of settings that can be combined; greedy, from random draws."""
+    draw = random.Random(2)
+    drawn = [case for case in (Case(*map(draw.choice, KINDS)) for _ in range(8000)) if case.legal()]
+    left = set().union(*map(pairs_of, drawn))
+    while left:
+        best = max(draw.sample(drawn, 400), key=lambda case: len(pairs_of(case) & left))
+        if pairs_of(best) & left:
+            left -= pairs_of(best)
+            yield best
+
+
+class AnyRanks(runs.Runs):
+    def setUp(self):
+        super().setUp()
+        self.made, self.lock, self.numbers = {}, threading.Lock(), itertools.count()
+
+    def run_of(self, name, recipe, model, ranks, *settings, code=0, fault="", arguments=()):
+        """The rows of a run, or of the rest of a stopped one: trace, evaluations."""
+        deck = self.write(name + ".yaml", DECK.replace("STEPS", str(STEPS)).replace("MODEL", MODELS[model])
+                          .replace("RECIPE", "bf16" if recipe == "fp32" else recipe).replace("DIR", self.path(name)))
+        trace = self.path(f"{name}.{next(self.numbers)}.jsonl")
+        settings = (*settings, *SETTINGS_OF.get(model, ()), *(("precision.compute=fp32",) if recipe == "fp32" else ()))
+        words = [word for setting in (*settings, "debug.trace=" + trace) for word in ("--set", setting)]
+        self.train(code, ranks, deck, *words, *arguments, fault=fault)
+        return [{key: row[key] for key in CORE} for row in self.traced(trace, fault)]
+
+    def out_of(self, code, verb, *arguments, ranks=1):
+        return self.run_to_its_end(code, ranks, verb, *arguments)[0]
+
+    def outcome(self, name):
+        """Logged sums and evaluations, and the digests of all checkpoints."""
+        losses = [{key: row.get(key) for key in LOGGED} for row in self.json_lines(name, "metrics.jsonl")]
+        steps = sorted(entry for entry in os.listdir(self.path(name)) if entry.startswith("step_"))
+        return losses, {step: self.final(self.path(name, step)) for step in steps}
+
+    def alone(self, case):
+        """The run on the least ranks that the model takes, made once for all cases that share it."""
+        with self.lock:
+            future, mine = self.made.get(case.shared()), case.shared() not in self.made
+            if mine:
+                future = self.made[case.shared()] = concurrent.futures.Future()
+        if mine:
+            try:
+                name = f"alone{next(self.numbers)}"
+                rows = self.run_of(name, case.recipe, case.model, 2 if case.model == "spread" else 1,
+                                   f"optimizer.matrices={case.rule}", fault=self.fault(case))
+                future.set_result((rows, self.outcome(name)))
+            except BaseException as error:
+                future.set_exception(error)
+        return future.result()
+
+    @staticmethod
+    def fault(case):
+        return {"nan": f"step{FAULTY}:0:nan", "redo": f"step{FAULTY}:all:redo"}.get(case.event, "")
+
+    def check(self, case):
+        rows, outcome = self.alone(case)
+        name = f"run{next(self.numbers)}"
+        settings = [f"sharding={case.sharding}", f"optimizer.matrices={case.rule}", f"proof.gather_overlap={case.gather}",
+                    f"proof.reduce_overlap={case.reduce}", f"recompute.mode={case.recompute}", "debug.replica_hash_every=2"]
+        if case.recipe not in ("bf16", "fp32"):
+            settings.append(f"precision.primary_weights={case.held}")
+        found = self.run_of(name, case.recipe, case.model, case.ranks, *settings, fault=self.fault(case))
+        self.assertEqual(len(found), STEPS)
+        for expected, row in zip(rows, found):
+            for key in CORE:
+                self.assertEqual(expected[key], row[key], (case, "step", row["step"], key))
+        losses, digests = self.outcome(name)
+        self.assertEqual(losses, outcome[0], case)
+        self.assertEqual(digests, outcome[1], case)
+        self.assertTrue(len(losses) == STEPS and len(digests) > 1, "what is not compared shows nothing")
+        self.assertNotEqual(rows[0]["masters"], rows[-1]["masters"], "a run that learns nothing shows nothing")
+
+    def check_all(self, cases):
+        failures, done = [], 0
+        with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+            futures = {pool.submit(self.check, case): case for case in cases}
+            for future in concurrent.futures.as_completed(futures):
+                done += 1
+                if future.exception():
+                    failures.append(f"{futures[future]}: {future.exception()}")
+                    print(failures[-1], flush=True)
+                elif WHOLE and done % 20 == 0:
+                    print(f"{done} of {len(cases)} cases, {len(failures)} failures", flush=True)
+        self.assertEqual(failures, [])
+        self.assertGreater(done, 4)
+
+    def test_a_trace_tells_the_first_difference(self):
+        """Traces of other ranks are equal; of other weights, from the first step; of a fault, from its step. The chain of a
+        checkpoint is that of the trace's next row."""
+        traces = {}
+        for name, ranks, settings, fault in (("a", 1, (), ""), ("b", 4, ("checkpoint.every_steps=4",), ""), ("c", 3, ("run.seed=6",), ""),
+                                             ("d", 2, (), f"step{FAULTY}:1:nan")):
+            self.run_of(name, "fp8_block", "single", ranks, *settings, fault=fault)
+            traces[name], = (self.path(entry) for entry in os.listdir(self.folder) if entry.startswith(name + ".") and entry.endswith(".jsonl"))
+        compare = lambda a, b, code: json.loads(self.out_of(code, "compare", "--trace", traces[a], traces[b], "--json"))
+        self.assertEqual(compare("a", "b", 0), {"equal": True, "first": 1, "last": STEPS})
+        self.assertEqual(compare("a", "c", 1)["difference"]["step"], 1)
+        found = compare("a", "d", 1)["difference"]
+        self.assertEqual((found["step"], found["stage"]), (FAULTY, "loss"))
+        with open(traces["a"]) as file:
+            chains = {row["step"]: row["chain"] for row in map(json.loads, file)}
+        self.assertEqual(self.tool(0, "inspect", self.path("b", "step_00000004"))["chain"], chains[5])
+        self.assertEqual(len(set(chains.values())), STEPS)
+
+    def test_an_audit_finds_what_differs(self):
+        """Steps made again on other ranks equal those of the run, also behind a restart; a log or a checkpoint of which
+        something was changed is named."""
+        self.run_of("run", "nvfp4", "single", 2, code=75, arguments=("--stop-at", "3"))
+        self.run_of("run", "nvfp4", "single", 3)
+        audit = lambda code, ranks, *more: json.loads(self.out_of(code, "audit", self.path("run"), *more, "--json", ranks=ranks))
+        found = audit(0, 4)
+        self.assertEqual([(row["step"], row["equal"]) for row in found["steps"]], [(3, True), (4, True), (5, True)])
+        self.assertEqual([row["step"] for row in audit(0, 1, "--from", "0", "--to", "3")["steps"]], [2, 3])
+        self.out_of(5, "audit", self.path("run"), "--from", "1")
+        other = self.path("run", "metrics.jsonl")
+        rows = self.read("run", "metrics.jsonl").splitlines()
+        row = json.loads(rows[3])
+        row["loss"] += 0.0001
+        self.write(other, "\n".join([*rows[:3], json.dumps(row), rows[4]]) + "\n")
+        found = audit(0, 2, "--from", "3")
+        self.assertIn("the loss of step 4", found["steps"][-1]["log"])
+        # Other bits from the start on: an audit with another rate is that of another run.
+        found = audit(1, 2, "--set", "optimizer.lr=0.011")
+        self.assertEqual((found["equal"], found["steps"][0]["step"]), (False, 3))
+
+    def test_restarts_on_other_ranks(self):
+        """Plans of stops, each start on another number of ranks, single and discrete layouts in turn."""
+        draw = random.Random(int(os.environ.get("TESSERA_SEED", "3")))
+        for plan in range(10 if WHOLE else 3):
+            recipe = draw.choice(KINDS.recipe)
+            rows = self.run_of(f"whole{plan}", recipe, "single", 1)
+            name, found = f"plan{plan}", []
+            stops = sorted(draw.sample(range(1, STEPS), min(5, STEPS - 1)))
+            for start, stop in enumerate([*stops, None]):
+                weights = ("single", "discrete")[start % 2]
+                sharding = draw.choice(KINDS.sharding)
+                ranks = draw.choice([count for count in range(1, 7) if sharding == "optimizer" or count > 1])
+                found += self.run_of(name, recipe, weights, ranks, f"sharding={sharding}", code=75 if stop else 0,
+                                     arguments=("--stop-at", str(stop)) if stop else ())
+            self.assertEqual(found, rows, (recipe, stops))
+            losses, digests = self.outcome(name)
+            last = max(digests)
+            self.assertEqual(digests[last], self.outcome(f"whole{plan}")[1][last], (recipe, stops))
+
+
+CASES = list(whole() if WHOLE else every_pair())
+for one in KINDS.recipe:
+    setattr(AnyRanks, "test_" + one,
+            lambda self, one=one: self.check_all(runs.part_of(case for case in CASES if case.recipe == one)))
+
+if __name__ == "__main__":
+    runs.main()
