@@ -189,7 +189,7 @@ class AnyRanks(runs.Runs):
         self.assertEqual(compare("a", "b", 0), {"equal": True, "first": 1, "last": STEPS})
         self.assertEqual(compare("a", "c", 1)["difference"]["step"], 1)
         found = compare("a", "d", 1)["difference"]
-        self.assertEqual((found["step"], found["stage"]), (FAULTY, "loss"))
+        self.assertEqual((found["step"], found["stage"]), (FAULTY, "gradient"))
         with open(traces["a"]) as file:
             chains = {row["step"]: row["chain"] for row in map(json.loads, file)}
         self.assertEqual(self.tool(0, "inspect", self.path("b", "step_00000004"))["chain"], chains[5])

@@ -195,6 +195,27 @@ TEST(Optimizer, OneReductionAGroupWithAllMicroBatches) {
   EXPECT_EQ(reductions(times(3, mixture())), "1/1=x3 2/2=x3 0/0=x3 3/3=x3");
 }
 
+TEST(Optimizer, InTheOrderOfTheBatchEveryMicroBatchIsReducedAndTheLastWithoutIdleRanks) {
+  RunConfig config = dense();
+  config.reduce.order = ReduceOrder::batch;
+  config.batch = {2, 1};
+  EXPECT_EQ(reductions(config), reductions(times(1, dense()))) << "one micro-batch a rank";
+  config.batch = {5, 1};
+  const std::string rounds = "0/0= 1/1= | 0/0+ 1/1+ | 0/0+-1 1/1+-1";
+  EXPECT_EQ(reductions(config), rounds);
+  config.proof.reduce_overlap = false;
+  EXPECT_EQ(reductions(config), rounds);
+  config = mixture();
+  config.reduce.order = ReduceOrder::batch;
+  config.parallel.expert = 2;
+  config.batch = {6, 1};
+  EXPECT_EQ(reductions(config, 4), "1/2= 0/0= 2/1= | 1/2+-1 0/0+-2 2/1+-2") << "of four ranks two are idle, one group of experts";
+  // Nothing is staged in gradients that come and go.
+  config = times(2, dense(RecipeName::mxfp8));
+  config.reduce.order = ReduceOrder::batch;
+  EXPECT_EQ(reductions(config).find('@'), std::string::npos);
+}
+
 TEST(Optimizer, WithoutOverlapReductionsStartAtTheEndInOrderOfGroups) {
   RunConfig config = times(3, dense());
   config.proof.reduce_overlap = false;
