@@ -209,7 +209,7 @@ TEST(Optimizer, InTheOrderOfTheBatchEveryMicroBatchIsReducedAndTheLastWithoutIdl
   config.reduce.order = ReduceOrder::batch;
   config.parallel.expert = 2;
   config.batch = {6, 1};
-  EXPECT_EQ(reductions(config, 4), "1/2= 0/0= 2/1= | 1/2+-1 0/0+-2 2/1+-2") << "of four ranks two are idle, one group of experts";
+  EXPECT_EQ(reductions(config, 4), "1/2= 0/0= 2/1= | 1/2+-1 0/0+-2 2/1+-2") << "two of four ranks are idle";
   // Nothing is staged in gradients that come and go.
   config = times(2, dense(RecipeName::mxfp8));
   config.reduce.order = ReduceOrder::batch;
