@@ -67,8 +67,7 @@ void CollectiveLog::note(const Operation& operation, const char* processes) {
               .label = {}};
   if (!operation.exchanges.empty()) entry.type = operation.exchanges.front().receive.type;
   const bool data = operation.collective == Collective::exchange_rows;  // its counts differ from rank to rank
-  const bool cut = operation.collective == Collective::all_gather || operation.collective == Collective::all_to_all ||
-                   operation.collective == Collective::reduce_scatter;
+  const bool cut = operation.collective == Collective::all_gather || operation.collective == Collective::all_to_all;
   for (const Exchange& exchange : operation.exchanges) {
     entry.cut = chained(entry.cut, static_cast<std::uint64_t>(exchange.receive.type));
     if (data) continue;

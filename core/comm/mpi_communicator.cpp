@@ -234,7 +234,6 @@ class MpiCommunicator final : public Communicator {
         case Collective::all_gather: all_gather(slot, exchange); break;
         case Collective::all_to_all: all_to_all(slot, exchange); break;
         case Collective::exchange_rows: exchange_rows(slot, exchange); break;
-        case Collective::reduce_scatter: reduce_scatter(slot, exchange); break;
         case Collective::all_reduce_max: all_reduce(slot, exchange.receive, back_end_->max()); break;
         case Collective::all_reduce_sum: all_reduce(slot, exchange.receive, MPI_SUM); break;
       }
@@ -293,20 +292,6 @@ class MpiCommunicator final : public Communicator {
     watch_.check(MPI_Ialltoallv(send_buffer(x.send), counts, displacements, from, receive_buffer(x.receive), arrivals,
                                 begins.data(), to, comm_, slot.request()),
                  slot.waiting);
-  }
-
-  /// One MPI_Ireduce for each part, since MPI's reduce-scatter cannot leave the sum at the part's displacement.
-  void reduce_scatter(Slot& slot, const Exchange& x) {
-    for (int r = 0; r < size(); ++r) {
-      const auto at = static_cast<std::size_t>(r);
-      for_each_piece(x.counts[at], most_, [&](std::int64_t begin, int count) {
-        void* const piece = x.receive.flat(x.displacements[at] + begin, count).data;
-        const bool mine = r == rank();
-        watch_.check(MPI_Ireduce(mine ? MPI_IN_PLACE : piece, mine ? piece : nullptr, count, MPI_FLOAT, MPI_SUM, r,
-                                 comm_, slot.request()),
-                     slot.waiting);
-      });
-    }
   }
 
   void all_reduce(Slot& slot, const Tensor& t, MPI_Op op) {

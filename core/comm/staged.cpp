@@ -111,7 +111,6 @@ class Staged final : public Communicator {
           device_.send(stream_, slot.receives[i].flat(0, n), x.receive.data);
           break;
         }
-        case Collective::reduce_scatter: send_part(static_cast<std::size_t>(rank())); break;
         default: device_.send(stream_, slot.receives[i], x.receive.data);
       }
     }

@@ -273,7 +273,7 @@ struct ReduceConfig {
     v.key("bucket_mib", self.bucket_mib, above_to(0, 65536), may_change, "MiB of fp32 gradients that travel together");
     v.key("order", self.order, OneOf(), may_change,
           "Order in which gradients are summed over ranks. rank: that of the ranks, the same bits on every back end "
-          "and for every cut; library: that of its reduce-scatter, where bits depend on cuts from 3 ranks on");
+          "and for every cut");
   }
   bool operator==(const ReduceConfig&) const = default;
 };

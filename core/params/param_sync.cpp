@@ -26,7 +26,7 @@ ParamSync::ParamSync(Device& device, const ParamRegistry& registry, const ParamL
   place_weights(device, registry, layout, groups_, schedule_);
   if (rules.micro_batches > 0) {
     place_gradients(device, layout, groups_, schedule_);
-    place_reductions(device, layout, groups_, rules.order);
+    place_reductions(device, layout, groups_);
   }
   place_staging(device, layout, groups_, schedule_, rules.weights.staging);
   make_wires(masters);
@@ -66,8 +66,7 @@ void ParamSync::open_buffers() {
     };
     for (ParamGroup& group : groups_) {
       if (group.processes != processes || group.rank.size == 1) continue;
-      if (rules_.order == ReduceOrder::rank)
-        for (std::vector<Exchange>& received : group.reduction) add(received);
+      for (std::vector<Exchange>& received : group.reduction) add(received);
       const int slots = schedule_.pools[group.pool].slots;
       for (const std::unique_ptr<Wire>& wire : wires_)
         for (int slot = 0; slot < slots; ++slot)

@@ -6,8 +6,8 @@
 #include "kernels/reduce/reduce.hpp"
 
 /// The gradients' half of ParamSync: gradient accumulation, then a reduce-scatter in rank order,
-/// ((g0 + g1) + g2) + ..., as an all-to-all of shards and a local sum, or the library's own; a round at a time, as the
-/// schedule's reductions say. No gradients are cleared: a round's first write has beta 0, and elements that were never
+/// ((g0 + g1) + g2) + ..., as an all-to-all of shards and a local sum; a round at a time, as the schedule's reductions
+/// say. No gradients are cleared: a round's first write has beta 0, and elements that were never
 /// written are zeroed on the edge into Reducing.
 namespace tessera {
 
@@ -94,10 +94,8 @@ void ParamSync::start_reduction(Stream& stream, ParamGroup& group) {
   // the receive slot before.
   Stream& copies = device_.copies();
   copies.wait(stream.record());
-  const Collective how = rules_.order == ReduceOrder::rank ? Collective::all_to_all : Collective::reduce_scatter;
-  flights_[slot] = {&reduction,
-                    mesh_.of(group.processes).submit(copies, {how, group.reduction[slot], group.id.value, "gradients"}),
-                    stream.launches()};
+  const Operation exchange{Collective::all_to_all, group.reduction[slot], group.id.value, "gradients"};
+  flights_[slot] = {&reduction, mesh_.of(group.processes).submit(copies, exchange), stream.launches()};
 }
 
 /// Waits for the oldest reduction and sums it. The local sum runs on the copies' stream, so that backward does not
@@ -114,16 +112,13 @@ void ParamSync::finish_oldest_reduction(Stream& stream) {
   --in_flight_;
 }
 
-/// Sums a group's received shards in rank order, or takes the library's sums, and assigns or adds them to its own.
+/// Sums a group's received shards in rank order, and assigns or adds them to its own.
 void ParamSync::add_up(Stream& stream, const Reduction& reduction, std::span<const Exchange> received) {
   const ParamGroup& group = groups_[reduction.group];
-  const bool by_library = rules_.order == ReduceOrder::library;
   for (std::size_t i = 0; i < received.size(); ++i) {
     const ParamBucket& own = group.buckets[i];
     const Tensor mine = layout_.buckets()[own.id].slice(own.gradients, mesh_.ranks());
-    if (by_library && mine.data == own.gradient_shard.data) continue;  // the sums are in place
-    const RankParts parts = by_library ? RankParts{mine, mine.flat(0, 0).view({0, mine.elements()})}
-                                       : RankParts{mine, received[i].receive, group.rank.rank};
+    const RankParts parts{mine, received[i].receive, group.rank.rank};
     (reduction.sum == SumInto::add ? add_in_order : sum_in_order)(stream, own.gradient_shard, parts);
   }
 }

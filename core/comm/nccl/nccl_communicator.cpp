@@ -34,7 +34,7 @@ std::size_t bytes_of(const Tensor& t, std::int64_t elements) {
   return static_cast<std::size_t>(elements * size_of(t.type));
 }
 
-/// Whether the parts have equal sizes and are contiguous, as ncclAllGather and ncclReduceScatter require.
+/// Whether the parts have equal sizes and are contiguous, as ncclAllGather requires.
 bool even(const Exchange& x) {
   for (std::size_t r = 1; r < x.counts.size(); ++r)
     if (x.counts[r] != x.counts[0] || x.displacements[r] != x.displacements[r - 1] + x.counts[0]) return false;
@@ -301,7 +301,6 @@ class NcclCommunicator final : public Communicator {
         case Collective::all_gather: all_gather(exchange); break;
         case Collective::all_to_all: all_to_all(exchange); break;
         case Collective::exchange_rows: exchange_rows(exchange); break;
-        case Collective::reduce_scatter: reduce_scatter(exchange); break;
         case Collective::all_reduce_max: all_reduce(exchange.receive, ncclMax); break;
         case Collective::all_reduce_sum: all_reduce(exchange.receive, ncclSum); break;
       }
@@ -349,22 +348,6 @@ class NcclCommunicator final : public Communicator {
     if (arriving > 0)
       check(ncclRecv(static_cast<std::byte*>(x.receive.data) + bytes_of(x.receive, begin),
                      bytes_of(x.receive, arriving), ncclUint8, r, comm_, native()));
-  }
-
-  void reduce_scatter(const Exchange& x) {
-    if (!even(x)) {
-      for (int r = 0; r < size(); ++r) {
-        const auto at = static_cast<std::size_t>(r);
-        if (x.counts[at] == 0) continue;
-        void* const part = x.receive.flat(x.displacements[at], x.counts[at]).data;
-        check(ncclReduce(part, part, static_cast<std::size_t>(x.counts[at]), ncclFloat32, ncclSum, r, comm_, native()));
-      }
-      return;
-    }
-    if (x.counts[0] == 0) return;
-    void* const mine = x.receive.flat(x.displacements[static_cast<std::size_t>(rank())], x.counts[0]).data;
-    check(ncclReduceScatter(x.receive.flat(x.displacements[0], 0).data, mine, static_cast<std::size_t>(x.counts[0]),
-                            ncclFloat32, ncclSum, comm_, native()));
   }
 
   void all_reduce(const Tensor& t, ncclRedOp_t op) {
