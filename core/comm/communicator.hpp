@@ -101,8 +101,11 @@ class Communicator {
   /// The seconds among them that the host spent in RegionName::waiting were exposed: not overlapped by computation.
   virtual double busy() const { return 0; }
   /// Whether operations run on streams without the host (NCCL): then they can be captured in a CUDA graph
-  /// (Stream::capture) and replayed. A submit to a dry stream only logs what a replay has done.
+  /// (Stream::capture) and replayed. An operation that is captured is neither logged nor watched by submit().
   virtual bool on_streams() const { return false; }
+  /// To be called when the graph that holds the captured operations has been launched, at every replay: logs them, and
+  /// watches for `end`, which has been recorded behind the graph. For all communicators of a back end at once. Local.
+  virtual void replayed(const Event& /*end*/) {}
 
  protected:
   friend class Pending;

@@ -126,22 +126,19 @@ class MpiBackEnd {
   double busy() const { return busy_; }
 
   /// Takes a slot for an operation of `group`; `start` makes its requests. Returns the slot's number.
-  template <class Start>
-  int begin(Stream& stream, const Operation& operation, const RankGroup& group, const Start& start) {
+  template <class Start> int begin(const Operation& operation, const RankGroup& group, const Start& start) {
     std::size_t index = 0;
     while (index < slots_.size() && slots_[index].used) ++index;
     require(index < slots_.size(), "MPI back end", "too many collectives under way");
     Slot& slot = slots_[index];
     slot.used = true;
     slot.waiting = {name_of(operation.collective), log_.noted(), operation.label};
-    if (!stream.dry()) {
-      log_.note(operation, group.name);
-      if (control_) log_.compare(*control_);
-      slot.transfer = transfer_of(operation, group.place);
-      slot.begun = host_nanoseconds();
-      start(slot);
-      if (!slot.requests.empty() && moving_++ == 0) moves_since_ = Clock::now();
-    }
+    log_.note(operation, group.name);
+    if (control_) log_.compare(*control_);
+    slot.transfer = transfer_of(operation, group.place);
+    slot.begun = host_nanoseconds();
+    start(slot);
+    if (!slot.requests.empty() && moving_++ == 0) moves_since_ = Clock::now();
     return static_cast<int>(index);
   }
 
@@ -215,9 +212,9 @@ class MpiCommunicator final : public Communicator {
   const CollectiveLog* log() const override { return &back_end_->log(); }
   double busy() const override { return back_end_->busy(); }
 
-  Pending submit(Stream& stream, const Operation& operation) override {
+  Pending submit(Stream&, const Operation& operation) override {
     operation.check(rank(), size());
-    return Pending(this, back_end_->begin(stream, operation, group_, [&](Slot& s) { start(s, operation); }));
+    return Pending(this, back_end_->begin(operation, group_, [&](Slot& s) { start(s, operation); }));
   }
 
  protected:

@@ -40,10 +40,6 @@ class Staged final : public Communicator {
     if (!slot->sent.reached()) device_.wait(slot->sent);
     slot->used = true;
     slot->host.clear();
-    if (stream.dry()) {
-      slot->inner = inner_->submit(stream, operation);
-      return Pending(this, static_cast<int>(slot - slots_.begin()));
-    }
     mirror(*slot, operation);
     stream_.wait(stream.record());
     for (std::size_t i = 0; i < operation.exchanges.size(); ++i)

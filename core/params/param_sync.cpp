@@ -78,6 +78,7 @@ void ParamSync::open_buffers() {
 }
 
 Accumulating ParamSync::accumulate() {
+  if (device_.compute().capturing()) in_a_replay_ = overlapped_;
   begin_pass(schedule_.training);
   return Accumulating(gradients_);
 }
@@ -96,6 +97,17 @@ void ParamSync::publish(Stream& stream, Updated&& updated) {
   stage(stream, published_);
   release_claims();  // groups that are staged with their gathers are staged from their masters
   if (rules_.gather == Overlap::off) settle(stream);
+  if (stream.capturing())
+    in_a_replay_ = {overlapped_.gathers - in_a_replay_.gathers, overlapped_.reductions - in_a_replay_.reductions};
+}
+
+void ParamSync::replayed() {
+  for (ParamGroup& group : groups_) {
+    group.weights.replayed();
+    group.gradients.replayed();
+  }
+  overlapped_.gathers += in_a_replay_.gathers;
+  overlapped_.reductions += in_a_replay_.reductions;
 }
 
 void ParamSync::settle(Stream& stream) {

@@ -104,7 +104,7 @@ void ParamSync::finish_oldest_reduction(Stream& stream) {
   Stream& copies = device_.copies();
   const Region region(copies, RegionName::reduce);
   Flight& flight = flights_[oldest_];
-  if (stream.launches() > flight.launches_before) ++overlapped_reductions_;
+  if (stream.launches() > flight.launches_before) ++overlapped_.reductions;
   flight.pending.wait(copies);
   add_up(copies, *flight.reduction, groups_[flight.reduction->group].reduction[oldest_]);
   sent_[static_cast<std::size_t>(flight.reduction->slot)] = summed_ = copies.record();

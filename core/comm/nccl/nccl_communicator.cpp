@@ -137,20 +137,27 @@ class NcclBackEnd {
     require(slot != slots_.end(), "NCCL back end", "too many collectives under way");
     slot->used = true;
     at_ = {name_of(operation.collective), log_.noted(), operation.label};
-    log_.note(operation, group.name);
+    const bool captured = device_.compute().capturing();  // then it does not run now: replayed() logs and watches it
+    if (captured) log_.keep(operation, group.name);
+    else log_.note(operation, group.name);
     if (control_) log_.compare(*control_);
-    if (!stream.dry()) {
-      stream_.wait(stream.record());
-      // The products that overlap with an exchange of rows occupy the whole GPU until they end: let the exchange's
-      // kernel begin first.
-      if (operation.collective == Collective::exchange_rows) stream.wait(stream_.record());
+    stream_.wait(stream.record());
+    // The products that overlap with an exchange of rows occupy the whole GPU until they end: let the exchange's kernel
+    // begin first.
+    if (operation.collective == Collective::exchange_rows) stream.wait(stream_.record());
+    {
       const Region region(stream_, transfer_of(operation, group.place));
       start();
     }
     slot->done = stream_.record();
-    // A captured operation does not run now; during replays the watchdog watches the end of the graph instead.
-    if (!device_.compute().capturing()) watch_for(slot->done, operation.group);
+    if (!captured) watch_for(slot->done, operation.group);
     return static_cast<int>(slot - slots_.begin());
+  }
+
+  void replayed(const Event& end) {
+    at_ = {"a replayed step from", log_.noted(), ""};
+    log_.repeat();
+    watch_for(end, -1);
   }
 
   void finish(Stream& stream, int slot) {
@@ -278,6 +285,7 @@ class NcclCommunicator final : public Communicator {
   std::string name() const override { return engines_ && engines_->any_open() ? "nccl and copy engines" : "nccl"; }
   const CollectiveLog* log() const override { return &back_end_->log(); }
   bool on_streams() const override { return true; }
+  void replayed(const Event& end) override { back_end_->replayed(end); }
 
   void open(std::span<Exchange* const> exchanges) override {
     if (engines_) engines_->open(exchanges);
