@@ -118,11 +118,6 @@ std::vector<PlannedGather> by_visit(const RunPlan& plan, ProcessGroup processes)
   return gathers;
 }
 
-/// Collective that sums a group's gradients.
-Collective summing(const RunPlan& plan) {
-  return plan.sync.order == ReduceOrder::library ? Collective::reduce_scatter : Collective::all_to_all;
-}
-
 nlohmann::ordered_json visits_json(const RunPlan& plan, const Visits& visits) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   IndexedBy<GroupId, std::size_t> gathers(plan.layout.groups().size(), 0);
@@ -207,7 +202,7 @@ nlohmann::ordered_json schedule_json(const RunPlan& plan) {
          {"begin", name_of(one.begin)},
          {"after", one.after.value},
          {"idle", one.idle},
-         {"bytes", bytes_of(plan, summing(plan), one.group, static_cast<std::size_t>(one.round))}});
+         {"bytes", bytes_of(plan, Collective::all_to_all, one.group, static_cast<std::size_t>(one.round))}});
   for (ProcessGroup processes : schedule.amaxes) json["amaxes"].push_back(name_of(processes));
   json["resident"] = visits_json(plan, schedule.resident);
   json["training"] = visits_json(plan, schedule.training);

@@ -44,9 +44,6 @@ void check_exchange(Collective collective, const Exchange& exchange, int rank, i
       return require(exchange.arrivals[static_cast<std::size_t>(rank)] ==
                          exchange.counts[static_cast<std::size_t>(rank)],
                      "Operation", "a rank receives of itself what it sends itself");
-    case Collective::reduce_scatter:
-      check_cut(exchange, receive, size);
-      return require(receive.type == DType::f32, "Operation", "reduce_scatter takes f32");
     case Collective::all_reduce_max:
       return require(receive.type == DType::u16 || receive.type == DType::i64 || receive.type == DType::u64,
                      "Operation", "all_reduce_max takes u16, i64 or u64");
@@ -60,8 +57,7 @@ std::int64_t received(Collective collective, const Exchange& exchange, int rank,
   const auto r = static_cast<std::size_t>(rank);
   switch (collective) {
     case Collective::all_gather: return (total(exchange.counts) - exchange.counts[r]) * size_of(exchange.receive.type);
-    case Collective::all_to_all:
-    case Collective::reduce_scatter: return exchange.counts[r] * (size - 1) * size_of(exchange.receive.type);
+    case Collective::all_to_all: return exchange.counts[r] * (size - 1) * size_of(exchange.receive.type);
     case Collective::exchange_rows:
       return (total(exchange.arrivals) - exchange.arrivals[r]) * size_of(exchange.receive.type);
     default: return size == 1 ? 0 : exchange.receive.bytes();

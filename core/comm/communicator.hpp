@@ -13,11 +13,10 @@
 namespace tessera {
 
 enum class Collective : std::uint8_t {
-  all_gather, all_to_all, exchange_rows, reduce_scatter, all_reduce_max, all_reduce_sum
+  all_gather, all_to_all, exchange_rows, all_reduce_max, all_reduce_sum
 };
 constexpr const char* name_of(Collective c) {
-  constexpr const char* names[] = {"all_gather",     "all_to_all",     "exchange_rows",
-                                   "reduce_scatter", "all_reduce_max", "all_reduce_sum"};
+  constexpr const char* names[] = {"all_gather", "all_to_all", "exchange_rows", "all_reduce_max", "all_reduce_sum"};
   return names[static_cast<int>(c)];
 }
 
@@ -31,8 +30,6 @@ constexpr const char* name_of(Collective c) {
 ///  exchange_rows: an all-to-all whose counts are data and differ for each pair of ranks. Part r of `send` goes to rank
 ///  r; `receive` begins with arrivals[r] elements of each rank r, packed in rank order, and its rest is left as it is.
 ///  Both ranks of a pair must give the same count; the log's fingerprints leave it out.
-///  reduce_scatter: `receive` is the whole buffer, of f32; on rank r part r becomes the sum over ranks, in an order of
-///  the library's own. The other parts are undefined afterwards.
 ///  all_reduce_*: `receive` in place; counts unused. A sum takes i64 or u64 (exact in any order); a maximum takes i64,
 ///  u64, or u16 that holds the bits of bf16 numbers from 0 to infinity.
 struct Exchange {
@@ -51,8 +48,7 @@ struct Operation {
   std::span<const Exchange> exchanges;
   int group = -1;
   const char* label = "";
-  /// Bytes that this rank receives from the others. A reduce_scatter counts as a ring's, an all_reduce as its result
-  /// once.
+  /// Bytes that this rank receives from the others. An all_reduce counts as its result, once.
   std::int64_t bytes(int rank, int size) const;
   /// Throws Error{internal} when counts, shapes or types are not as Exchange says. Every back end calls it first.
   void check(int rank, int size) const;
@@ -105,8 +101,11 @@ class Communicator {
   /// The seconds among them that the host spent in RegionName::waiting were exposed: not overlapped by computation.
   virtual double busy() const { return 0; }
   /// Whether operations run on streams without the host (NCCL): then they can be captured in a CUDA graph
-  /// (Stream::capture) and replayed. A submit to a dry stream only logs what a replay has done.
+  /// (Stream::capture) and replayed. An operation that is captured is neither logged nor watched by submit().
   virtual bool on_streams() const { return false; }
+  /// To be called when the graph that holds the captured operations has been launched, at every replay: logs them, and
+  /// watches for `end`, which has been recorded behind the graph. For all communicators of a back end at once. Local.
+  virtual void replayed(const Event& /*end*/) {}
 
  protected:
   friend class Pending;

@@ -55,8 +55,18 @@ void Control::agree(const Problems& problems) {
   throw Error(static_cast<Exit>(std::stoi(failing->substr(0, space))), text);
 }
 
-void CollectiveLog::note(const Operation& operation, const char* processes) {
-  Entry entry{.sequence = noted_,
+void CollectiveLog::note(const Operation& operation, const char* processes) { append(entry_of(operation, processes)); }
+
+void CollectiveLog::keep(const Operation& operation, const char* processes) {
+  kept_for_replays_.push_back(entry_of(operation, processes));
+}
+
+void CollectiveLog::repeat() {
+  for (const Entry& entry : kept_for_replays_) append(entry);
+}
+
+CollectiveLog::Entry CollectiveLog::entry_of(const Operation& operation, const char* processes) {
+  Entry entry{.sequence = 0,
               .cut = 0,
               .elements = 0,
               .buckets = std::ssize(operation.exchanges),
@@ -67,8 +77,7 @@ void CollectiveLog::note(const Operation& operation, const char* processes) {
               .label = {}};
   if (!operation.exchanges.empty()) entry.type = operation.exchanges.front().receive.type;
   const bool data = operation.collective == Collective::exchange_rows;  // its counts differ from rank to rank
-  const bool cut = operation.collective == Collective::all_gather || operation.collective == Collective::all_to_all ||
-                   operation.collective == Collective::reduce_scatter;
+  const bool cut = operation.collective == Collective::all_gather || operation.collective == Collective::all_to_all;
   for (const Exchange& exchange : operation.exchanges) {
     entry.cut = chained(entry.cut, static_cast<std::uint64_t>(exchange.receive.type));
     if (data) continue;
@@ -79,14 +88,19 @@ void CollectiveLog::note(const Operation& operation, const char* processes) {
     }
   }
   std::strncpy(entry.label.data(), operation.label, entry.label.size() - 1);
+  return entry;
+}
 
+/// Gives an entry the next sequence number and chains its fingerprint.
+void CollectiveLog::append(const Entry& without_number) {
+  Entry& entry = last_[noted_ % kept] = without_number;
+  entry.sequence = noted_++;
   const auto fields = {entry.sequence, entry.cut, static_cast<std::uint64_t>(entry.buckets),
                        static_cast<std::uint64_t>(entry.collective),
                        static_cast<std::uint64_t>(static_cast<std::int64_t>(entry.group))};
   for (std::uint64_t field : fields) chain_ = chained(chain_, field);
-  for (const char* c = processes; *c; ++c) chain_ = chained(chain_, static_cast<unsigned char>(*c));
+  for (const char* c = entry.processes; *c; ++c) chain_ = chained(chain_, static_cast<unsigned char>(*c));
   for (char c : entry.label) chain_ = chained(chain_, static_cast<unsigned char>(c));
-  last_[noted_++ % kept] = entry;
 }
 
 std::string CollectiveLog::tail() const {

@@ -73,13 +73,18 @@ class Control {
 
 /// Chains the fingerprints of a rank's data collectives in all its process groups (sequence, op, type, counts, bucket
 /// group, process group, label) into one 64-bit hash, and keeps the last 16 for a report. The counts of exchange_rows
-/// are data and stay out of it. note() allocates nothing. Local, but for compare().
+/// are data and stay out of it. Operations of a CUDA graph are kept, and noted whenever the graph runs. note() and
+/// repeat() allocate nothing. Local, but for compare().
 class CollectiveLog {
  public:
   static constexpr std::size_t kept = 16;
 
   /// `processes` names the process group, empty for the world; it must live as long as this.
   void note(const Operation& operation, const char* processes = "");
+  /// Keeps an operation that is being captured, for repeat().
+  void keep(const Operation& operation, const char* processes = "");
+  /// Notes all that was kept, in order: the graph that holds it has been launched.
+  void repeat();
   std::uint64_t chain() const { return chain_; }
   std::uint64_t noted() const { return noted_; }
   /// The last records, oldest first, a line each:
@@ -101,8 +106,12 @@ class CollectiveLog {
     std::array<char, 32> label;
   };
 
+  static Entry entry_of(const Operation& operation, const char* processes);
+  void append(const Entry& entry);
+
   std::uint64_t chain_ = 0;
   std::uint64_t noted_ = 0;
+  std::vector<Entry> kept_for_replays_;  ///< without their sequence numbers
   std::array<Entry, kept> last_{};
 };
 

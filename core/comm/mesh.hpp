@@ -42,6 +42,7 @@ class Mesh {
   const CollectiveLog* log() const { return world().log(); }
   double busy() const { return world().busy(); }
   bool on_streams() const;
+  void replayed(const Event& end) { world().replayed(end); }
 
   /// Replaces every communicator by wrapper(communicator).
   void wrap(const Wrap& wrapper);

@@ -126,22 +126,19 @@ class MpiBackEnd {
   double busy() const { return busy_; }
 
   /// Takes a slot for an operation of `group`; `start` makes its requests. Returns the slot's number.
-  template <class Start>
-  int begin(Stream& stream, const Operation& operation, const RankGroup& group, const Start& start) {
+  template <class Start> int begin(const Operation& operation, const RankGroup& group, const Start& start) {
     std::size_t index = 0;
     while (index < slots_.size() && slots_[index].used) ++index;
     require(index < slots_.size(), "MPI back end", "too many collectives under way");
     Slot& slot = slots_[index];
     slot.used = true;
     slot.waiting = {name_of(operation.collective), log_.noted(), operation.label};
-    if (!stream.dry()) {
-      log_.note(operation, group.name);
-      if (control_) log_.compare(*control_);
-      slot.transfer = transfer_of(operation, group.place);
-      slot.begun = host_nanoseconds();
-      start(slot);
-      if (!slot.requests.empty() && moving_++ == 0) moves_since_ = Clock::now();
-    }
+    log_.note(operation, group.name);
+    if (control_) log_.compare(*control_);
+    slot.transfer = transfer_of(operation, group.place);
+    slot.begun = host_nanoseconds();
+    start(slot);
+    if (!slot.requests.empty() && moving_++ == 0) moves_since_ = Clock::now();
     return static_cast<int>(index);
   }
 
@@ -215,9 +212,9 @@ class MpiCommunicator final : public Communicator {
   const CollectiveLog* log() const override { return &back_end_->log(); }
   double busy() const override { return back_end_->busy(); }
 
-  Pending submit(Stream& stream, const Operation& operation) override {
+  Pending submit(Stream&, const Operation& operation) override {
     operation.check(rank(), size());
-    return Pending(this, back_end_->begin(stream, operation, group_, [&](Slot& s) { start(s, operation); }));
+    return Pending(this, back_end_->begin(operation, group_, [&](Slot& s) { start(s, operation); }));
   }
 
  protected:
@@ -234,7 +231,6 @@ class MpiCommunicator final : public Communicator {
         case Collective::all_gather: all_gather(slot, exchange); break;
         case Collective::all_to_all: all_to_all(slot, exchange); break;
         case Collective::exchange_rows: exchange_rows(slot, exchange); break;
-        case Collective::reduce_scatter: reduce_scatter(slot, exchange); break;
         case Collective::all_reduce_max: all_reduce(slot, exchange.receive, back_end_->max()); break;
         case Collective::all_reduce_sum: all_reduce(slot, exchange.receive, MPI_SUM); break;
       }
@@ -293,20 +289,6 @@ class MpiCommunicator final : public Communicator {
     watch_.check(MPI_Ialltoallv(send_buffer(x.send), counts, displacements, from, receive_buffer(x.receive), arrivals,
                                 begins.data(), to, comm_, slot.request()),
                  slot.waiting);
-  }
-
-  /// One MPI_Ireduce for each part, since MPI's reduce-scatter cannot leave the sum at the part's displacement.
-  void reduce_scatter(Slot& slot, const Exchange& x) {
-    for (int r = 0; r < size(); ++r) {
-      const auto at = static_cast<std::size_t>(r);
-      for_each_piece(x.counts[at], most_, [&](std::int64_t begin, int count) {
-        void* const piece = x.receive.flat(x.displacements[at] + begin, count).data;
-        const bool mine = r == rank();
-        watch_.check(MPI_Ireduce(mine ? MPI_IN_PLACE : piece, mine ? piece : nullptr, count, MPI_FLOAT, MPI_SUM, r,
-                                 comm_, slot.request()),
-                     slot.waiting);
-      });
-    }
   }
 
   void all_reduce(Slot& slot, const Tensor& t, MPI_Op op) {

@@ -40,10 +40,6 @@ class Staged final : public Communicator {
     if (!slot->sent.reached()) device_.wait(slot->sent);
     slot->used = true;
     slot->host.clear();
-    if (stream.dry()) {
-      slot->inner = inner_->submit(stream, operation);
-      return Pending(this, static_cast<int>(slot - slots_.begin()));
-    }
     mirror(*slot, operation);
     stream_.wait(stream.record());
     for (std::size_t i = 0; i < operation.exchanges.size(); ++i)
@@ -111,7 +107,6 @@ class Staged final : public Communicator {
           device_.send(stream_, slot.receives[i].flat(0, n), x.receive.data);
           break;
         }
-        case Collective::reduce_scatter: send_part(static_cast<std::size_t>(rank())); break;
         default: device_.send(stream_, slot.receives[i], x.receive.data);
       }
     }

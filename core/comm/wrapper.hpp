@@ -18,6 +18,7 @@ class Wrapper : public Communicator {
   const CollectiveLog* log() const override { return inner_->log(); }
   double busy() const override { return inner_->busy(); }
   bool on_streams() const override { return inner_->on_streams(); }
+  void replayed(const Event& end) override { inner_->replayed(end); }
   void open(std::span<Exchange* const> exchanges) override { inner_->open(exchanges); }
 
  protected:

@@ -22,7 +22,7 @@ enum class GatherWire { automatic, bf16, quantized };
 enum class GatherCuts { flat, tile };
 enum class GatherStaging { automatic, alias_grads, ring };
 enum class GatherGranularity { automatic, block, module };
-enum class ReduceOrder { rank, library, batch };
+enum class ReduceOrder { rank, batch };
 enum class MatrixRule { adamw, muon };
 enum class Moments { fp32, bf16 };
 enum class MuonCoefficients { quintic, simple, polar_express };
@@ -105,8 +105,7 @@ template <> struct Names<GatherStaging> {
                                                   {GatherStaging::ring, "ring"}};
 };
 template <> struct Names<ReduceOrder> {
-  static constexpr Name<ReduceOrder> table[] = {
-      {ReduceOrder::rank, "rank"}, {ReduceOrder::library, "library"}, {ReduceOrder::batch, "batch"}};
+  static constexpr Name<ReduceOrder> table[] = {{ReduceOrder::rank, "rank"}, {ReduceOrder::batch, "batch"}};
 };
 template <> struct Names<MatrixRule> {
   static constexpr Name<MatrixRule> table[] = {{MatrixRule::adamw, "adamw"}, {MatrixRule::muon, "muon"}};

@@ -273,8 +273,7 @@ struct ReduceConfig {
     v.key("bucket_mib", self.bucket_mib, above_to(0, 65536), may_change, "MiB of fp32 gradients that travel together");
     v.key("order", self.order, OneOf(), may_change,
           "Order in which the gradients of a step's micro-batches are summed. batch: theirs, one after the other, so "
-          "that bits do not depend on the number of ranks; rank: those of a rank first, in one exchange a step; "
-          "library: that of its reduce-scatter, where bits depend on cuts from 3 ranks on");
+          "that bits do not depend on the number of ranks; rank: those of a rank first, in one exchange a step");
   }
   bool operator==(const ReduceConfig&) const = default;
 };

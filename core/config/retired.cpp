@@ -15,6 +15,7 @@ std::span<const Retired> retired() {
       {"comm.copy_engines", "", "proof.copy_engines", ""},
       {"parallel.oversubscribe", "", "proof.share_gpu", ""},
       {"gather.granularity", "unit", "block", ""},
+      {"reduce.order", "library", "rank", "rank gives the same bits on every back end"},
       {"run.determinism", "", "", "every run repeats"},
       {"model.kind", "", "", "gpt was its only value"},
       {"optimizer.others", "", "", "adamw was its only value"},
@@ -29,10 +30,10 @@ const Retired* find_retired(std::string_view key, std::string_view value) {
 }
 
 std::string refusal_of(const Retired& entry) {
-  const std::string now(entry.now);
-  if (!entry.value.empty()) return std::string(entry.value) + " is " + now + " now, with the same meaning";
+  const std::string now(entry.now), value(entry.value), why(entry.why);
+  if (!value.empty()) return value + (why.empty() ? " is " + now + " now, with the same meaning" : " is gone: " + why);
   if (!now.empty()) return "is " + now + " now, with the same values";
-  return "is no key any more: " + std::string(entry.why) + "; leave it out";
+  return "is no key any more: " + why + "; leave it out";
 }
 
 }  // namespace tessera

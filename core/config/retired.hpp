@@ -10,8 +10,8 @@ namespace tessera {
 struct Retired {
   std::string_view key;    ///< the path that decks gave: "gather.wire"
   std::string_view value;  ///< the value that is retired; empty: the key, whatever its value
-  std::string_view now;    ///< the path, or the value, that means the same today; empty: none, and nothing is lost
-  std::string_view why;    ///< a sentence for those without `now`; else empty
+  std::string_view now;    ///< the path, or the value, that takes its place; empty: none, and nothing is lost
+  std::string_view why;    ///< a sentence for what has gone, rather than been renamed; else empty
 };
 
 /// The only list of them.

@@ -8,7 +8,7 @@ int Gradients::buckets() const { return sync_.buckets_.size(); }
 const Tensor& Gradients::storage(BucketId bucket) const { return sync_.bucket(bucket).gradients; }
 const Tensor& Gradients::shard(BucketId bucket) const { return sync_.bucket(bucket).gradient_shard; }
 GradientState Gradients::state(GroupId group) const { return sync_.groups_[group].gradients.state(); }
-std::int64_t Gradients::overlapped() const { return sync_.overlapped_reductions_; }
+std::int64_t Gradients::overlapped() const { return sync_.overlapped_.reductions; }
 
 Gradient Gradients::slot(ParamId param) { return sync_.slot(param); }
 void Gradients::written(Stream& stream, ParamId param) { sync_.written(stream, param); }

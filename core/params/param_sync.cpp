@@ -26,7 +26,7 @@ ParamSync::ParamSync(Device& device, const ParamRegistry& registry, const ParamL
   place_weights(device, registry, layout, groups_, schedule_);
   if (rules.micro_batches > 0) {
     place_gradients(device, layout, groups_, schedule_);
-    place_reductions(device, layout, groups_, rules.order);
+    place_reductions(device, layout, groups_);
   }
   place_staging(device, layout, groups_, schedule_, rules.weights.staging);
   make_wires(masters);
@@ -66,8 +66,7 @@ void ParamSync::open_buffers() {
     };
     for (ParamGroup& group : groups_) {
       if (group.processes != processes || group.rank.size == 1) continue;
-      if (rules_.order != ReduceOrder::library)
-        for (std::vector<Exchange>& received : group.reduction) add(received);
+      for (std::vector<Exchange>& received : group.reduction) add(received);
       const int slots = schedule_.pools[group.pool].slots;
       for (const std::unique_ptr<Wire>& wire : wires_)
         for (int slot = 0; slot < slots; ++slot)
@@ -79,6 +78,7 @@ void ParamSync::open_buffers() {
 }
 
 Accumulating ParamSync::accumulate() {
+  if (device_.compute().capturing()) in_a_replay_ = overlapped_;
   begin_pass(schedule_.training);
   return Accumulating(gradients_);
 }
@@ -97,6 +97,17 @@ void ParamSync::publish(Stream& stream, Updated&& updated) {
   stage(stream, published_);
   release_claims();  // groups that are staged with their gathers are staged from their masters
   if (rules_.gather == Overlap::off) settle(stream);
+  if (stream.capturing())
+    in_a_replay_ = {overlapped_.gathers - in_a_replay_.gathers, overlapped_.reductions - in_a_replay_.reductions};
+}
+
+void ParamSync::replayed() {
+  for (ParamGroup& group : groups_) {
+    group.weights.replayed();
+    group.gradients.replayed();
+  }
+  overlapped_.gathers += in_a_replay_.gathers;
+  overlapped_.reductions += in_a_replay_.reductions;
 }
 
 void ParamSync::settle(Stream& stream) {

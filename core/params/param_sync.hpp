@@ -17,6 +17,11 @@
 
 namespace tessera {
 
+/// Numbers of collectives that overlapped: other work was launched before anything waited for them.
+struct Overlapped {
+  std::int64_t gathers = 0, reductions = 0;
+};
+
 /// Synchronises weights and gradients between ranks: executes a SyncSchedule, whatever the sharding. All-gathers
 /// weights (with prefetch), accumulates gradients over micro-batches and reduce-scatters them. Owns the groups and
 /// slots, and is the only caller of their machines' to(), of a Wire, and of the collectives of weights and gradients.
@@ -53,6 +58,9 @@ class ParamSync {
 
   /// States of all machines, without epochs: the part of this object's state that a captured step depends on. Local.
   std::vector<std::uint8_t> state() const;
+  /// Sets this object's state to that behind one more step as it was captured, accumulate() to publish(): to be called
+  /// when its graph has been replayed. Local.
+  void replayed();
 
  private:
   friend class Weights;
@@ -122,14 +130,15 @@ class ParamSync {
   std::vector<GroupId> published_;   ///< groups that are staged at a publication
   std::vector<Exchange> agreement_;  ///< memory of agree(), kept so that a step allocates nothing
   Weights::Observer observer_;
-  std::int64_t overlapped_gathers_ = 0;
 
   Writes writes_;
   std::array<Flight, receive_slots> flights_;
   std::size_t oldest_ = 0, in_flight_ = 0;
   std::vector<Event> sent_;  ///< by gradient slot: behind the last sum of its gradients, when it is free again
   Event summed_;             ///< behind the last local sum of the step
-  std::int64_t overlapped_reductions_ = 0;
+
+  Overlapped overlapped_;   ///< so far
+  Overlapped in_a_replay_;  ///< in the step that was captured
 
   Weights weights_;
   Gradients gradients_;

@@ -6,8 +6,8 @@
 #include "kernels/reduce/reduce.hpp"
 
 /// The gradients' half of ParamSync: gradient accumulation, then a reduce-scatter in rank order,
-/// ((g0 + g1) + g2) + ..., as an all-to-all of shards and a local sum, or the library's own; a round at a time, as the
-/// schedule's reductions say. No gradients are cleared: a round's first write has beta 0, and elements that were never
+/// ((g0 + g1) + g2) + ..., as an all-to-all of shards and a local sum; a round at a time, as the schedule's reductions
+/// say. No gradients are cleared: a round's first write has beta 0, and elements that were never
 /// written are zeroed on the edge into Reducing.
 namespace tessera {
 
@@ -94,10 +94,8 @@ void ParamSync::start_reduction(Stream& stream, ParamGroup& group) {
   // the receive slot before.
   Stream& copies = device_.copies();
   copies.wait(stream.record());
-  const Collective how = rules_.order == ReduceOrder::library ? Collective::reduce_scatter : Collective::all_to_all;
-  flights_[slot] = {&reduction,
-                    mesh_.of(group.processes).submit(copies, {how, group.reduction[slot], group.id.value, "gradients"}),
-                    stream.launches()};
+  const Operation exchange{Collective::all_to_all, group.reduction[slot], group.id.value, "gradients"};
+  flights_[slot] = {&reduction, mesh_.of(group.processes).submit(copies, exchange), stream.launches()};
 }
 
 /// Adds a round's gradients to the running sum of a rank that shares them with none. Gradients in a slot of their own
@@ -116,7 +114,7 @@ void ParamSync::finish_oldest_reduction(Stream& stream) {
   Stream& copies = device_.copies();
   const Region region(copies, RegionName::reduce);
   Flight& flight = flights_[oldest_];
-  if (stream.launches() > flight.launches_before) ++overlapped_reductions_;
+  if (stream.launches() > flight.launches_before) ++overlapped_.reductions;
   flight.pending.wait(copies);
   add_up(copies, *flight.reduction, groups_[flight.reduction->group].reduction[oldest_]);
   sent_[static_cast<std::size_t>(flight.reduction->slot)] = summed_ = copies.record();
@@ -124,17 +122,14 @@ void ParamSync::finish_oldest_reduction(Stream& stream) {
   --in_flight_;
 }
 
-/// Sums a group's shards in rank order, or takes the library's sums, and assigns them or adds them to the running sum.
+/// Sums a group's shards in rank order, and assigns them or adds them to the running sum.
 void ParamSync::add_up(Stream& stream, const Reduction& reduction, std::span<const Exchange> received) {
   const ParamGroup& group = groups_[reduction.group];
-  const bool by_library = rules_.order == ReduceOrder::library;
   for (std::size_t i = 0; i < group.buckets.size(); ++i) {
     const ParamBucket& own = group.buckets[i];
     const Tensor mine = layout_.buckets()[own.id].slice(own.gradients, mesh_.ranks());
-    if (by_library && mine.data == own.gradient_shard.data) continue;  // the sums are in place
-    const bool alone = by_library || group.rank.size == 1;
-    const RankParts parts = alone ? RankParts{mine, mine.flat(0, 0).view({0, mine.elements()})}
-                                  : RankParts{mine, received[i].receive, group.rank.rank, reduction.idle};
+    const Tensor others = received.empty() ? mine.flat(0, 0).view({0, mine.elements()}) : received[i].receive;
+    const RankParts parts{mine, others, group.rank.rank, reduction.idle};
     (reduction.sum == SumInto::add ? add_in_order : sum_in_order)(stream, own.gradient_shard, parts);
   }
 }

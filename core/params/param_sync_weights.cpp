@@ -92,7 +92,7 @@ void ParamSync::start_gather(Stream& stream, const Visit& visit) {
 void ParamSync::finish_gather(Stream& stream, const Visit& visit) {
   WeightSlot& slot = slot_of(visit);
   if (slot.gather) {
-    if (stream.launches() > slot.launches_before) ++overlapped_gathers_;
+    if (stream.launches() > slot.launches_before) ++overlapped_.gathers;
     slot.gather.wait(stream);
   }
   slot.machine.to(SlotState::gathered, visit.group);

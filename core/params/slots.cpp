@@ -25,16 +25,6 @@ std::vector<Exchange> into_slot(const ParamLayout& layout, const ParamGroup& gro
   return exchanges;
 }
 
-/// Exchanges of the library's reduce-scatter, in place.
-std::vector<Exchange> in_place(const ParamLayout& layout, const ParamGroup& group) {
-  std::vector<Exchange> exchanges;
-  for (const ParamBucket& own : group.buckets) {
-    const Bucket& bucket = layout.buckets()[own.id];
-    exchanges.push_back({{}, own.gradients, bucket.counts, bucket.begins});
-  }
-  return exchanges;
-}
-
 /// The slot of a group's whole gradients, the same in every round.
 const GradientSlot& gradient_slot(const SyncSchedule& schedule, const ParamGroup& group) {
   return schedule.gradient_slots[static_cast<std::size_t>(schedule.reductions[group.reductions.front()].slot)];
@@ -154,8 +144,7 @@ void place_gradients(Device& device, const ParamLayout& layout, IndexedBy<GroupI
   }
 }
 
-void place_reductions(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups,
-                      ReduceOrder order) {
+void place_reductions(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups) {
   std::vector<ParamGroup*> shared;
   std::int64_t most = 0;
   for (ParamGroup& group : groups) {
@@ -165,10 +154,8 @@ void place_reductions(Device& device, const ParamLayout& layout, IndexedBy<Group
   }
   if (shared.empty()) return;
   for (std::size_t i = 0; i < receive_slots; ++i) {
-    const bool by_rank = order != ReduceOrder::library;
-    const Tensor slot = by_rank ? device.allocate(Category::staging, DType::f32, {most}) : Tensor{};
-    for (ParamGroup* group : shared)
-      group->reduction[i] = by_rank ? into_slot(layout, *group, slot) : in_place(layout, *group);
+    const Tensor slot = device.allocate(Category::staging, DType::f32, {most});
+    for (ParamGroup* group : shared) group->reduction[i] = into_slot(layout, *group, slot);
   }
 }
 

@@ -73,8 +73,7 @@ void place_gradients(Device& device, const ParamLayout& layout, IndexedBy<GroupI
                      const SyncSchedule& schedule);
 
 /// Gives each group of more than one rank its receive slots. Gradients must have their memory already.
-void place_reductions(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups,
-                      ReduceOrder order);
+void place_reductions(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups);
 
 /// Finds memory for the bf16 that is staged for the all-gather.
 void place_staging(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups,

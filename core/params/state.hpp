@@ -31,6 +31,7 @@ class WeightMachine {
   WeightState state() const { return state_; }
   std::int64_t epoch() const { return epoch_; }
   void to(WeightState next);
+  void replayed() { ++epoch_; }  ///< a whole step, which ends in the state where it began
 
  private:
   GroupId group_;
@@ -58,6 +59,7 @@ class GradientMachine {
   GradientState state() const { return state_; }
   std::int64_t epoch() const { return epoch_; }
   void to(GradientState next);
+  void replayed() { ++epoch_; }  ///< a whole step, which ends in the state where it began
 
  private:
   GroupId group_;

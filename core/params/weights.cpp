@@ -17,6 +17,6 @@ void Weights::visit_planes(const std::function<void(const Plane&)>& visit) const
 
 void Weights::observe(Observer observer) { sync_.observer_ = std::move(observer); }
 bool Weights::observed() const { return static_cast<bool>(sync_.observer_); }
-std::int64_t Weights::overlapped() const { return sync_.overlapped_gathers_; }
+std::int64_t Weights::overlapped() const { return sync_.overlapped_.gathers; }
 
 }  // namespace tessera

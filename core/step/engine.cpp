@@ -20,7 +20,7 @@ Engine::Engine(Device& device, const StepPlan& plan, Mesh& mesh)
       optimizers_(rules_of(plan.optimizer, device, plan.registry, plan.layout, mesh.ranks()), plan.layout),
       memory_(device, mesh.ranks().world, plan.sizes, std::ssize(optimizers_.counters())),
       activations_(device.arena(Category::activations, plan.sizes.activation_bytes)),
-      repeated_(device) {
+      repeated_(device, mesh) {
   require(mesh.ranks() == plan.ranks, "Engine", "runs on the ranks that were planned for");
   for (const Workspace& place : plan.sizes.workspaces) stream_.workspace(place.purpose, place.bytes);
   if (const auto& moe = plan.model.shape().moe; moe && moe->group.size > 1)
@@ -123,7 +123,7 @@ Turn Engine::step(const HostSequences& batch, const StepScalars& scalars) {
     sync_.publish(stream_, std::move(updated));  // weight = Q(bf16(master)), gathered now or under the next forward
   };
   if (replayable())
-    repeated_.run(sync_.state(), work);
+    repeated_.run(sync_.state(), work, [this] { sync_.replayed(); });
   else
     work();
   return memory_.end(stream_);

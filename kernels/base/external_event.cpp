@@ -27,12 +27,12 @@ ExternalEvent::~ExternalEvent() {
 }
 
 void ExternalEvent::record(Stream& stream) {
-  if (stream.native() && !stream.dry())
+  if (stream.native())
     check_cuda(cudaEventRecord(made(handle_), static_cast<cudaStream_t>(stream.native())), "cudaEventRecord");
 }
 
 void ExternalEvent::hold(Stream& stream) {
-  if (!stream.native() || stream.dry()) return;
+  if (!stream.native()) return;
   // During capture a plain wait would refer to an event inside the graph; cudaEventWaitExternal refers to one outside.
   const unsigned flags = stream.capturing() ? cudaEventWaitExternal : cudaEventWaitDefault;
   check_cuda(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream.native()), made(handle_), flags),

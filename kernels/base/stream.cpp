@@ -85,7 +85,7 @@ Stream::Stream(Priority priority, Tape* tape)
 
 Event Stream::record() {
   Event event;
-  if (!instance_ || dry()) return event;
+  if (!instance_) return event;
   auto& events = recorded(instance_->stream) ? instance_->captured : instance_->events;
   event.handle_ = events.record(instance_->stream);
   return event;
@@ -93,24 +93,21 @@ Event Stream::record() {
 
 Event Stream::record_time() {
   Event event;
-  if (instance_ && !dry()) event.handle_ = instance_->times.record(instance_->stream);
+  if (instance_) event.handle_ = instance_->times.record(instance_->stream);
   return event;
 }
 
 void Stream::wait(const Event& event) {
-  if (!instance_ || dry() || !event.handle_) return;
+  if (!instance_ || !event.handle_) return;
   check_cuda(cudaStreamWaitEvent(instance_->stream, static_cast<cudaEvent_t>(event.handle_)), "cudaStreamWaitEvent");
 }
 
 void Stream::begin_capture() {
-  require(instance_ != nullptr && !capturing_, "Stream::capture", "takes a GPU stream that records nothing yet");
   // Thread-local capture: other threads may still call CUDA, since a library may launch its part from one of its own.
   check_cuda(cudaStreamBeginCapture(instance_->stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-  capturing_ = true;
 }
 
 Graph Stream::end_capture() {
-  capturing_ = false;
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
   check_cuda(cudaStreamEndCapture(instance_->stream, &graph), "cudaStreamEndCapture");
@@ -124,6 +121,7 @@ Graph Stream::end_capture() {
 }
 
 void Stream::run(const Graph& graph) {
+  if (!instance_) return;
   const auto executable = static_cast<cudaGraphExec_t>(graph.executable_.get());
   check_cuda(cudaGraphLaunch(executable, instance_->stream), "cudaGraphLaunch");
 }
@@ -162,7 +160,7 @@ Event Stream::record() {
 }
 Event Stream::record_time() { return record(); }
 void Stream::wait(const Event&) {}
-void Stream::begin_capture() { throw Error(Exit::internal, "only a GPU stream can be captured"); }
+void Stream::begin_capture() {}
 Graph Stream::end_capture() { return {}; }
 void Stream::run(const Graph&) {}
 void* Stream::instance() const { return nullptr; }
@@ -177,13 +175,26 @@ double Event::seconds_since(const Event& earlier) const {
 /// Waits, watching communication, before the driver's queue is full. From about a thousand pending launches on, the
 /// driver blocks inside a launch; behind a collective of a dead rank it would block for ever.
 void Stream::keep_in_reach() {
-  if (!instance_ || dry() || recorded(native())) return;
+  if (!instance_ || recorded(native())) return;
   Event& mark = marks_[static_cast<std::size_t>(launches_ / launches_between_marks) % marks_.size()];
   for (; !mark.reached(); sched_yield()) progress();
   mark = record();
 }
 
 Graph Stream::capture(const std::function<void()>& work) {
+  require(captures() && !capturing_, "Stream::capture", "takes a GPU's or a dry stream that records nothing yet");
+  struct Capturing {
+    bool& flag;
+    explicit Capturing(bool& of) : flag(of) { flag = true; }
+    ~Capturing() { flag = false; }
+  };
+  const Capturing now(capturing_);
+  if (dry()) {
+    work();
+    Graph nothing;
+    nothing.executable_ = std::make_shared<char>();
+    return nothing;
+  }
   begin_capture();
   try {
     work();

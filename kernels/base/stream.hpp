@@ -66,7 +66,7 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  bool dry() const { return tape_ != nullptr || dry_passes_ > 0; }
+  bool dry() const { return tape_ != nullptr; }
   /// Kernels and library calls so far, dry ones included.
   std::int64_t launches() const { return launches_; }
   /// Called before each launch. Keeps the host at most a few hundred launches ahead of its GPU.
@@ -96,9 +96,10 @@ class Stream {
   void wait(const Event& event);
 
   /// Captures a CUDA graph: launches of `work` on this stream, and on streams that wait for its events, are recorded
-  /// instead of run. Addresses and arguments become part of the graph. GPU streams only. Exceptions of `work` pass
-  /// through and leave the stream usable.
+  /// instead of run. Addresses and arguments become part of the graph. Takes a GPU's stream, or a dry one, whose graph
+  /// runs nothing. Exceptions of `work` pass through and leave the stream usable.
   Graph capture(const std::function<void()>& work);
+  bool captures() const { return dry() || native() != nullptr; }  ///< whether capture() takes this stream
   bool capturing() const { return capturing_; }
   void run(const Graph& graph);
 
@@ -119,7 +120,6 @@ class Stream {
   }
 
  private:
-  friend class DryPass;
   static constexpr std::int64_t launches_between_marks = 128;
   void keep_in_reach();
   void begin_capture();
@@ -136,20 +136,7 @@ class Stream {
   std::int64_t launches_ = 0;
   std::array<Event, 2> marks_;
   bool capturing_ = false;
-  int dry_passes_ = 0;
   std::vector<std::pair<std::type_index, std::shared_ptr<void>>> libraries_;
-};
-
-/// Makes a stream dry for its lifetime: launches are checked and counted, nothing runs and nothing is ordered.
-class DryPass {
- public:
-  explicit DryPass(Stream& stream) : stream_(stream) { ++stream_.dry_passes_; }
-  ~DryPass() { --stream_.dry_passes_; }
-  DryPass(const DryPass&) = delete;
-  DryPass& operator=(const DryPass&) = delete;
-
- private:
-  Stream& stream_;
 };
 
 }  // namespace tessera

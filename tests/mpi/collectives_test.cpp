@@ -113,16 +113,11 @@ struct Case {
   }
 
   /// The received values that are compared with `expected`.
-  Values received() const {
-    Values all = receive.read();
-    if (part >= 0) all = Values(all.begin() + displacements[part], all.begin() + displacements[part] + counts[part]);
-    return all;
-  }
+  Values received() const { return receive.read(); }
 
   Counts counts, displacements, arrivals;
   Buffer send, receive;
   Values expected;
-  int part = -1;  ///< the only part that is compared; -1: all of `receive`
   bool in_place = false;  ///< whether this rank's part is in `receive` already
 };
 
@@ -230,22 +225,6 @@ class Collectives : public testing::TestWithParam<BackEnd> {
     return c;
   }
 
-  /// Whole numbers below 2^12, whose sums are exact in any order.
-  Case& reduce_scatter(const Counts& counts, std::int64_t gap) {
-    const Counts at = begins(counts, gap);
-    Case& c = cases.emplace_back(device, DType::f32, counts, at, 0, extent(counts, at));
-    const int salt = static_cast<int>(cases.size());
-    const auto of = [&](int r, std::int64_t i) { return static_cast<float>(value(salt, r, i) % 4096); };
-    c.receive.fill([&](std::int64_t i) { return std::bit_cast<std::uint32_t>(of(rank(), i)); });
-    for (std::int64_t i = at[index()]; i < at[index()] + counts[index()]; ++i) {
-      float sum = 0;
-      for (int r = 0; r < size(); ++r) sum += of(r, i);
-      c.expected.push_back(std::bit_cast<std::uint32_t>(sum));
-    }
-    c.part = rank();
-    return c;
-  }
-
   Case& reduction(Collective collective, DType type, std::int64_t n) {
     Case& c = cases.emplace_back(device, type, Counts(), Counts(), 0, n);
     const int salt = static_cast<int>(cases.size());
@@ -330,22 +309,12 @@ TEST_P(Collectives, RowsOfEveryTypeAndPattern) {
   expect_all();
 }
 
-TEST_P(Collectives, ReduceScatterOfEveryCut) {
-  for (int cut = 0; cut < 5; ++cut)
-    for (std::int64_t gap : {0, 3}) run(Collective::reduce_scatter, reduce_scatter(counts_of(cut, 4), gap));
-  const Case& a = reduce_scatter(counts_of(0, 32), 0);
-  const Case& b = reduce_scatter(counts_of(3, 8), 0);
-  begin(Collective::reduce_scatter, {&a, &b}).wait(stream());
-  expect_all();
-}
-
 TEST_P(Collectives, LargeBuffers) {
   // With a limit of 64 a call reaches 64 blocks of 64 elements.
   const std::int64_t unit = std::string(GetParam().name) == "mpi_pieces" ? 1 << 6 : 1 << 15;
   run(Collective::all_gather, all_gather(DType::u8, counts_of(1, unit), 0));
   run(Collective::all_to_all, all_to_all(DType::f32, counts_of(1, unit), 0));
   run(Collective::exchange_rows, exchange_rows(DType::f32, 1, unit, 0, 0));
-  for (int cut : {0, 1}) run(Collective::reduce_scatter, reduce_scatter(counts_of(cut, unit), 0));
   run(Collective::all_reduce_max, reduction(Collective::all_reduce_max, DType::u16, unit * 3 + 1));
   expect_all();
 }
@@ -379,7 +348,6 @@ TEST_P(Collectives, ManyUnderWayEndInAnyOrder) {
     pending.push_back(begin(Collective::all_to_all, {&all_to_all(DType::f32, counts_of((i + 1) % 5, 4), 0)}));
     pending.push_back(begin(Collective::all_reduce_max, {&reduction(Collective::all_reduce_max, DType::u16, i)}));
     pending.push_back(begin(Collective::all_reduce_sum, {&reduction(Collective::all_reduce_sum, DType::i64, 3 * i)}));
-    pending.push_back(begin(Collective::reduce_scatter, {&reduce_scatter(counts_of(i % 5, 3), 0)}));
     pending.push_back(begin(Collective::exchange_rows, {&exchange_rows(DType::u16, i % 7, 3, 0, 0)}));
   }
   // Each rank waits in its own order, since waiting is not collective.
@@ -416,11 +384,9 @@ TEST_P(Collectives, RefusesWhatExchangeDoesNotAllow) {
   wrong.counts = wrong.counts.subspan(1);
   refused(Collective::all_to_all, wrong);
   refused(Collective::all_gather, wrong);
-  refused(Collective::reduce_scatter, wrong);
   wrong = sound.exchange();
   wrong.receive.type = DType::i32;
   refused(Collective::all_to_all, wrong);
-  refused(Collective::reduce_scatter, wrong);
   wrong = sound.exchange();
   wrong.receive = wrong.send.flat(0, wrong.receive.elements() + 1);
   refused(Collective::all_to_all, wrong);

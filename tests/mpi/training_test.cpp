@@ -94,47 +94,6 @@ TEST(Training, OverlapsChangeNoBit) {
   }
 }
 
-/// Expects that every reduction of every step is an `op`.
-void expect_reduced_by(const Outcome& outcome, const std::string& op) {
-  for (const Json& row : outcome.trace)
-    for (const std::string name : {"all_to_all", "reduce_scatter"}) {
-      const auto n = std::count_if(row["collectives"].begin(), row["collectives"].end(),
-                                   [&](const Json& c) { return c["op"] == name; });
-      EXPECT_EQ(n > 0, name == op && mpi().size() > 1) << name;
-    }
-}
-
-// With two ranks there is only one order. From three ranks on the library's order may differ, and sums in their last
-// bits.
-TEST(Training, TheLibrarysOrderOfSumsIsAnotherRounding) {
-  for (RunConfig config : {dense(Compute::bf16), mixture(Compute::fp32)}) {
-    const Outcome by_rank = outcome_of(config);
-    expect_reduced_by(by_rank, "all_to_all");
-    config.reduce.order = ReduceOrder::library;
-    Outcome library = outcome_of(config);
-    expect_reduced_by(library, "reduce_scatter");
-    const double tolerance = config.precision.compute == Compute::fp32 ? test::tolerances::fp32_loss
-                                                                       : test::tolerances::bf16_training;
-    ASSERT_EQ(library.rows.size(), by_rank.rows.size());
-    for (std::size_t i = 0; i < library.rows.size(); ++i)
-      EXPECT_NEAR(library.rows[i].loss, by_rank.rows[i].loss, tolerance * by_rank.rows[i].loss) << "step " << i + 1;
-    if (mpi().size() > 2) continue;
-    for (std::size_t i = 0; i < library.trace.size(); ++i)
-      library.trace[i]["collectives"] = by_rank.trace[i]["collectives"];
-    expect_same(by_rank, library, "two ranks");
-  }
-}
-
-TEST(Training, TheLibrarysOrderOfSumsRepeatsUnderAnyOverlap) {
-  RunConfig config = mixture(Compute::bf16);
-  config.reduce.order = ReduceOrder::library;
-  const Outcome once = outcome_of(config);
-  EXPECT_EQ(once.reductions >= 5, mpi().size() > 1);
-  expect_same(once, outcome_of(config), "twice");
-  config.proof.reduce_overlap = false;
-  expect_same(once, outcome_of(config), "without overlap");
-}
-
 template <class T>
 std::vector<T> rounded(const std::vector<float>& masters) {
   std::vector<T> all;
@@ -367,15 +326,13 @@ TEST(Training, ATraceRunsEveryStepAsItIs) {
 }
 
 TEST(Training, HoldsTheMemoryThatWasPlanned) {
-  for (RunConfig config : models())
-    for (ReduceOrder order : {ReduceOrder::rank, ReduceOrder::library}) {
-      config.reduce.order = order;
-      Trial run(config, 0);
-      run.train();
-      EXPECT_EQ(run.training().late_allocations(), 0);
-      for (std::size_t c = 0; c < run.plan().memory.size(); ++c)
-        EXPECT_EQ(run.device().memory()[c], run.plan().memory[c]) << name_of(static_cast<Category>(c));
-    }
+  for (const RunConfig& config : models()) {
+    Trial run(config, 0);
+    run.train();
+    EXPECT_EQ(run.training().late_allocations(), 0);
+    for (std::size_t c = 0; c < run.plan().memory.size(); ++c)
+      EXPECT_EQ(run.device().memory()[c], run.plan().memory[c]) << name_of(static_cast<Category>(c));
+  }
 }
 
 TEST(Training, SkipsStepsThatAreNotFiniteThenGivesUp) {

@@ -34,7 +34,7 @@ std::size_t bytes_of(const Tensor& t, std::int64_t elements) {
   return static_cast<std::size_t>(elements * size_of(t.type));
 }
 
-/// Whether the parts have equal sizes and are contiguous, as ncclAllGather and ncclReduceScatter require.
+/// Whether the parts have equal sizes and are contiguous, as ncclAllGather requires.
 bool even(const Exchange& x) {
   for (std::size_t r = 1; r < x.counts.size(); ++r)
     if (x.counts[r] != x.counts[0] || x.displacements[r] != x.displacements[r - 1] + x.counts[0]) return false;
@@ -137,20 +137,27 @@ class NcclBackEnd {
     require(slot != slots_.end(), "NCCL back end", "too many collectives under way");
     slot->used = true;
     at_ = {name_of(operation.collective), log_.noted(), operation.label};
-    log_.note(operation, group.name);
+    const bool captured = device_.compute().capturing();  // then it does not run now: replayed() logs and watches it
+    if (captured) log_.keep(operation, group.name);
+    else log_.note(operation, group.name);
     if (control_) log_.compare(*control_);
-    if (!stream.dry()) {
-      stream_.wait(stream.record());
-      // The products that overlap with an exchange of rows occupy the whole GPU until they end: let the exchange's
-      // kernel begin first.
-      if (operation.collective == Collective::exchange_rows) stream.wait(stream_.record());
+    stream_.wait(stream.record());
+    // The products that overlap with an exchange of rows occupy the whole GPU until they end: let the exchange's kernel
+    // begin first.
+    if (operation.collective == Collective::exchange_rows) stream.wait(stream_.record());
+    {
       const Region region(stream_, transfer_of(operation, group.place));
       start();
     }
     slot->done = stream_.record();
-    // A captured operation does not run now; during replays the watchdog watches the end of the graph instead.
-    if (!device_.compute().capturing()) watch_for(slot->done, operation.group);
+    if (!captured) watch_for(slot->done, operation.group);
     return static_cast<int>(slot - slots_.begin());
+  }
+
+  void replayed(const Event& end) {
+    at_ = {"a replayed step from", log_.noted(), ""};
+    log_.repeat();
+    watch_for(end, -1);
   }
 
   void finish(Stream& stream, int slot) {
@@ -278,6 +285,7 @@ class NcclCommunicator final : public Communicator {
   std::string name() const override { return engines_ && engines_->any_open() ? "nccl and copy engines" : "nccl"; }
   const CollectiveLog* log() const override { return &back_end_->log(); }
   bool on_streams() const override { return true; }
+  void replayed(const Event& end) override { back_end_->replayed(end); }
 
   void open(std::span<Exchange* const> exchanges) override {
     if (engines_) engines_->open(exchanges);
@@ -301,7 +309,6 @@ class NcclCommunicator final : public Communicator {
         case Collective::all_gather: all_gather(exchange); break;
         case Collective::all_to_all: all_to_all(exchange); break;
         case Collective::exchange_rows: exchange_rows(exchange); break;
-        case Collective::reduce_scatter: reduce_scatter(exchange); break;
         case Collective::all_reduce_max: all_reduce(exchange.receive, ncclMax); break;
         case Collective::all_reduce_sum: all_reduce(exchange.receive, ncclSum); break;
       }
@@ -349,22 +356,6 @@ class NcclCommunicator final : public Communicator {
     if (arriving > 0)
       check(ncclRecv(static_cast<std::byte*>(x.receive.data) + bytes_of(x.receive, begin),
                      bytes_of(x.receive, arriving), ncclUint8, r, comm_, native()));
-  }
-
-  void reduce_scatter(const Exchange& x) {
-    if (!even(x)) {
-      for (int r = 0; r < size(); ++r) {
-        const auto at = static_cast<std::size_t>(r);
-        if (x.counts[at] == 0) continue;
-        void* const part = x.receive.flat(x.displacements[at], x.counts[at]).data;
-        check(ncclReduce(part, part, static_cast<std::size_t>(x.counts[at]), ncclFloat32, ncclSum, r, comm_, native()));
-      }
-      return;
-    }
-    if (x.counts[0] == 0) return;
-    void* const mine = x.receive.flat(x.displacements[static_cast<std::size_t>(rank())], x.counts[0]).data;
-    check(ncclReduceScatter(x.receive.flat(x.displacements[0], 0).data, mine, static_cast<std::size_t>(x.counts[0]),
-                            ncclFloat32, ncclSum, comm_, native()));
   }
 
   void all_reduce(const Tensor& t, ncclRedOp_t op) {

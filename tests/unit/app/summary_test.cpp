@@ -28,7 +28,7 @@ TEST(CollectiveTotals, CountEveryCallOfEveryEntry) {
 
 TEST(CollectiveTotals, KnowEveryKindThatMovesModelsBytes) {
   for (Collective kind : {Collective::all_gather, Collective::all_to_all, Collective::exchange_rows,
-                          Collective::reduce_scatter, Collective::all_reduce_max, Collective::all_reduce_sum}) {
+                          Collective::all_reduce_max, Collective::all_reduce_sum}) {
     const std::vector<CollectiveTotal> totals = totals_of(std::vector{cost(kind, 5, 1)});
     ASSERT_EQ(totals.size(), 1u) << name_of(kind);
     EXPECT_EQ(totals[0].bytes, 5) << name_of(kind);

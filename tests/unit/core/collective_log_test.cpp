@@ -20,14 +20,17 @@ struct Sketch {
   const char* processes = "";
 };
 
-void note(CollectiveLog& log, const Sketch& sketch) {
+using Add = void (CollectiveLog::*)(const Operation&, const char*);
+
+void add(CollectiveLog& log, Add how, const Sketch& sketch) {
   std::int64_t n = 0;
   for (std::int64_t count : sketch.counts) n += count;
   const std::vector<std::int64_t> begins(sketch.counts.size());
   const std::vector<Exchange> exchanges(static_cast<std::size_t>(sketch.buckets),
                                         Exchange{{}, {nullptr, sketch.type, {n}}, sketch.counts, begins});
-  log.note({sketch.collective, exchanges, sketch.group, sketch.label}, sketch.processes);
+  (log.*how)({sketch.collective, exchanges, sketch.group, sketch.label}, sketch.processes);
 }
+void note(CollectiveLog& log, const Sketch& sketch) { add(log, &CollectiveLog::note, sketch); }
 
 std::uint64_t chain_of(const std::vector<Sketch>& sketches) {
   CollectiveLog log;
@@ -67,6 +70,28 @@ TEST(CollectiveLog, TailHoldsTheLastSixteen) {
   EXPECT_NE(tail.find("), group 19, weights\n"), std::string::npos) << tail;
   note(log, {.processes = "expert-data"});
   EXPECT_NE(log.tail().find("), group 2 of expert-data, weights\n"), std::string::npos) << log.tail();
+}
+
+TEST(CollectiveLog, ReplaysAreNotedAsIfTheyHadBeenSubmitted) {
+  const Sketch before{.group = 7}, between{.group = 8};
+  const Sketch sums{.collective = Collective::all_reduce_sum}, expert{.group = 3, .processes = "expert-data"};
+  const std::vector<Sketch> step{{}, expert, sums};
+  CollectiveLog eager, replayed;
+  const auto expect_equal = [&] {
+    EXPECT_EQ(replayed.chain(), eager.chain());
+    EXPECT_EQ(replayed.noted(), eager.noted());
+    EXPECT_EQ(replayed.tail(), eager.tail());
+  };
+  for (CollectiveLog* log : {&eager, &replayed}) note(*log, before);
+  for (const Sketch& sketch : step) add(replayed, &CollectiveLog::keep, sketch);
+  expect_equal();  // what is captured does not run yet
+  for (int round = 0; round < 7; ++round) {
+    for (const Sketch& sketch : step) note(eager, sketch);
+    replayed.repeat();
+    expect_equal();
+    for (CollectiveLog* log : {&eager, &replayed}) note(*log, between);
+  }
+  expect_equal();
 }
 
 std::string tail_of(const std::vector<Sketch>& sketches) {

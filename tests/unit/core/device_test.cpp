@@ -195,28 +195,35 @@ TEST(Device, AnEventOutlastsACaptureOfMany) {
   EXPECT_EQ(test::on_host<float>(device, t), Values(n, 2.0f));
 }
 
-TEST(Device, ADryPassRunsNothing) {
-  Device device;
-  const Tensor t = floats(device);
-  fill(device.compute(), t, 1);
-  {
-    const DryPass dry(device.compute());
-    fill(device.compute(), t, 2);
-    EXPECT_TRUE(device.compute().dry());
-    EXPECT_TRUE(device.compute().record().reached());
+TEST(Device, ADryStreamIsCapturedAndItsGraphRunsNothing) {
+  Device device(Device::Kind::measuring);
+  Stream& stream = device.compute();
+  int calls = 0;
+  const Graph graph = stream.capture([&] {
+    ++calls;
+    EXPECT_TRUE(stream.capturing());
+    EXPECT_THROW(stream.capture([] {}), Error) << "one at a time";
+  });
+  EXPECT_TRUE(graph);
+  EXPECT_FALSE(stream.capturing());
+  stream.run(graph);
+  EXPECT_EQ(calls, 1);
+  EXPECT_THROW(stream.capture([] { throw Error(Exit::internal, "broken"); }), Error);
+  EXPECT_FALSE(stream.capturing());
+  Device host;
+  if (!host.compute().native()) {
+    EXPECT_THROW(host.compute().capture([] {}), Error);
   }
-  EXPECT_FALSE(device.compute().dry());
-  EXPECT_EQ(device.compute().launches(), 2) << "what was walked through counts";
-  EXPECT_EQ(test::on_host<float>(device, t), Values(n, 1.0f));
 }
 
 TEST(Device, RepeatedWorkGoesOnAsItBegan) {
   Device device;
   const Tensor from = floats(device), to = floats(device);
   device.wait(device.compute().record());
-  RepeatedWork repeated(device);
+  Mesh mesh = self_mesh();
+  RepeatedWork repeated(device, mesh);
   const RepeatedWork::State usual{1, 2}, other{1, 3};
-  int calls = 0;
+  int calls = 0, replays = 0;
   for (int round = 0; round < 9; ++round) {
     fill(device.compute(), from, static_cast<float>(round));
     repeated.run(round == 6 ? other : usual, [&] {
@@ -224,11 +231,12 @@ TEST(Device, RepeatedWorkGoesOnAsItBegan) {
       device.communication().wait(device.compute().record());
       copy(device.communication(), to, from);
       device.compute().wait(device.communication().record());
-    });
-    EXPECT_EQ(calls, round + 1) << "the host does its part every time";
+    }, [&] { ++replays; });
+    EXPECT_EQ(calls + replays, round + 1);
     EXPECT_EQ(test::on_host<float>(device, to), Values(n, static_cast<float>(round)));
   }
-  EXPECT_EQ(repeated.replays(), device.compute().native() ? 5 : 0) << "not 0, 1, recorded in 2, not 6";
+  EXPECT_EQ(repeated.replays(), replays);
+  EXPECT_EQ(replays, device.compute().native() ? 5 : 0) << "not 0, 1, recorded in 2, not 6";
 }
 
 /// Slow copies to the host whose source is overwritten by RepeatedWork, eager and replayed: it must wait for the event.
@@ -240,7 +248,8 @@ TEST(Device, WorkWaitsForAnExternalEventWheneverItRuns) {
   const std::span<std::byte> last = pinned.last(static_cast<std::size_t>(value.bytes()));
   ExternalEvent copied;
   EXPECT_TRUE(copied.reached());
-  RepeatedWork repeated(device);
+  Mesh mesh = self_mesh();
+  RepeatedWork repeated(device, mesh);
   fill(device.compute(), value, 0);
   for (int round = 0; round < 6; ++round) {
     if (round != 1) {  // in round 1 the event has been reached before
@@ -252,7 +261,7 @@ TEST(Device, WorkWaitsForAnExternalEventWheneverItRuns) {
     repeated.run({}, [&] {
       copied.hold(device.compute());
       copy(device.compute(), value, next);
-    });
+    }, [] {});
     EXPECT_EQ(test::on_host<float>(device, value), Values(n, static_cast<float>(round + 1)));
     EXPECT_TRUE(copied.reached());
     Values seen(n);

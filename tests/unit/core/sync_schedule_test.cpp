@@ -8,43 +8,12 @@
 
 #include "core/plan/plan.hpp"
 #include "core/step/engine.hpp"
-#include "tests/support/small_runs.hpp"
+#include "tests/support/drawn_configs.hpp"
 
 namespace tessera {
 namespace {
 
-using Mode = RecomputeMode;
-using enum GatherGranularity;
-
-/// An untied model of two blocks.
-RunConfig model(RunConfig config, RecipeName recipe) {
-  config.model.tied_head = false;
-  config.model.hidden = 64;
-  config.model.seq_len = 32;
-  config.model.ffn = std::int64_t{64};
-  config.model.head_dim = std::int64_t{16};
-  config.precision.recipe = recipe;
-  config.precision.primary_weights = recipe == RecipeName::bf16 ? PrimaryWeights::bf16 : PrimaryWeights::quantized;
-  config.proof.cuts = GatherCuts::flat;
-  config.reduce.bucket_mib = 0.15;
-  return config;
-}
-RunConfig dense(RecipeName recipe = RecipeName::bf16) { return model(test::dense(Compute::bf16), recipe); }
-RunConfig mixture(RecipeName recipe = RecipeName::bf16) { return model(test::mixture(Compute::bf16), recipe); }
-
-RunConfig full(RunConfig config, Mode mode = Mode::none, GatherGranularity granularity = block) {
-  config.sharding = Sharding::full;
-  config.gather.granularity = granularity;
-  config.proof.cuts = config.precision.recipe == RecipeName::bf16 ? GatherCuts::flat : GatherCuts::tile;
-  config.recompute.mode = mode;
-  config.recompute.modules = std::vector{RecomputeModule::attention};
-  return config;
-}
-/// With so many micro-batches a rank, on two ranks.
-RunConfig times(int micro_batches, RunConfig config) {
-  config.batch = {2 * micro_batches, 1};
-  return config;
-}
+using namespace test::untied;
 
 /// Visits as text: "embed/0 0r/1 | embed/0 ...": block or first parameter, payloads, "/slot", "|" between
 /// micro-batches,
@@ -308,37 +277,6 @@ TEST(Check, RejectsEveryBrokenRow) {
       EXPECT_NE(schedule.hash(), plan.schedule.hash()) << i;
     }
   }
-}
-
-/// A config drawn from all choices that decide what is gathered and reduced.
-RunConfig drawn(std::mt19937& random, int ranks) {
-  const auto pick = [&](auto... of) {
-    const std::array all{of...};
-    return all[random() % all.size()];
-  };
-  using enum RecipeName;
-  const RecipeName recipe = pick(bf16, fp8_block, mxfp8, mxfp8_2d, nvfp4);
-  RunConfig config = pick(0, 1) ? dense(recipe) : mixture(recipe);
-  config.reduce.order = pick(ReduceOrder::rank, ReduceOrder::batch);
-  const bool odd = config.reduce.order == ReduceOrder::batch && pick(0, 1) == 1;
-  config.batch = {ranks * pick(1, 2, 3) + (odd ? 1 : 0), 1};
-  config.reduce.bucket_mib = pick(0.01, 0.05, 0.15, 25.0);
-  config.model.tied_head = pick(0, 1) == 1;
-  if (pick(0, 1)) config = full(config, pick(Mode::none, Mode::selective, Mode::full), pick(block, module));
-  config.recompute.mode = pick(Mode::none, Mode::selective, Mode::full);
-  config.recompute.modules = std::vector{RecomputeModule::attention};
-  config.proof.gather_overlap = pick(0, 1) == 1;
-  config.proof.reduce_overlap = pick(0, 1) == 1;
-  if (config.model.moe && ranks % 2 == 0) config.parallel.expert = pick(1, 2);
-  const bool coded = recipe != bf16;
-  if (coded && pick(0, 1)) config.optimizer.matrices = MatrixRule::muon;
-  if (coded && config.sharding == Sharding::optimizer) {
-    config.proof.wire = pick(GatherWire::automatic, GatherWire::bf16);
-    config.proof.cuts = pick(GatherCuts::flat, GatherCuts::tile);
-    if (config.proof.wire == GatherWire::bf16)
-      config.proof.staging = pick(GatherStaging::alias_grads, GatherStaging::ring);
-  }
-  return config;
 }
 
 /// Weights, gradients and amaxes of a step that begins behind a publication, as a dry engine asks for them.

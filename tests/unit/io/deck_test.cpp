@@ -78,7 +78,7 @@ sample: {tokens: 0, prompt: "The \"one\"\n", every_steps: 20}
 precision: {compute: bf16, recipe: mxfp8_2d, primary_weights: bf16, fuse_wgrad: false, quantize_head: false,
             bf16_first: 1, bf16_last: 2}
 gather: {granularity: auto}
-reduce: {bucket_mib: 0.25, order: library}
+reduce: {bucket_mib: 0.25, order: rank}
 optimizer: {matrices: muon, lr: 1e-3, beta1: 0.8, beta2: 0.9, eps: 1e-6, weight_decay: 0, moments: bf16,
             clip: 2, schedule: wsd, warmup_steps: 5, decay_steps: 20, min_lr: 1.0E-4, max_skips: 2, skip_spikes: 4.5,
             muon: {momentum: 0.9, nesterov: false, coefficients: polar_express, scale: rms}}
@@ -106,7 +106,7 @@ proof: {gather_overlap: false, wire: auto, cuts: tile, staging: auto, reduce_ove
   EXPECT_EQ(config.precision, (PrecisionConfig{Compute::bf16, RecipeName::mxfp8_2d, PrimaryWeights::bf16, false, false,
                                                1, 2}));
   EXPECT_EQ(config.gather, (GatherConfig{GatherGranularity::automatic}));
-  EXPECT_EQ(config.reduce, (ReduceConfig{0.25, ReduceOrder::library}));
+  EXPECT_EQ(config.reduce, (ReduceConfig{0.25, ReduceOrder::rank}));
   EXPECT_EQ(config.optimizer, (OptimizerConfig{MatrixRule::muon, 1e-3, 0.8, 0.9, 1e-6, 0,
                                                Moments::bf16, 2, Schedule::wsd, 5, 20, 1e-4, 2, 4.5,
                                                {0.9, false, MuonCoefficients::polar_express, MuonScale::rms}}));
@@ -303,6 +303,8 @@ TEST(BadDeck, RetiredKeysSayWhatBecameOfThem) {
                   "d.yaml:6:35: gather.granularity: unit is block now, with the same meaning"}));
   EXPECT_EQ(errors_set("model.kind=gpt"),
             List{"--set model.kind=gpt: model.kind: is no key any more: gpt was its only value; leave it out"});
+  EXPECT_EQ(errors_with("reduce: {order: library}"),
+            List{"d.yaml:6:17: reduce.order: library is gone: rank gives the same bits on every back end"});
   for (const Retired& old : retired()) {
     const std::string value(old.value.empty() ? "true" : old.value), key(old.key);
     EXPECT_EQ(errors_set(key + "=" + value), List{"--set " + key + "=" + value + ": " + key + ": " + refusal_of(old)});
@@ -326,6 +328,7 @@ TEST(StoredDeck, GivesRetiredKeysTheirPlaceOfToday) {
   };
   give("gather", "wire: bf16");
   give("gather", "overlap: false");
+  then.replace(then.find("order: rank"), 11, "order: library");
   give("run", "graph: false");
   give("run", "determinism: repeat");
   give("model", "kind: gpt");
