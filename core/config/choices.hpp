@@ -23,6 +23,7 @@ enum class GatherCuts { flat, tile };
 enum class GatherStaging { automatic, alias_grads, ring };
 enum class GatherGranularity { automatic, block, module };
 enum class ReduceOrder { rank, batch };
+enum class ConfirmSkips { automatic, always, never };
 enum class MatrixRule { adamw, muon };
 enum class Moments { fp32, bf16 };
 enum class MuonCoefficients { quintic, simple, polar_express };
@@ -103,6 +104,10 @@ template <> struct Names<GatherStaging> {
   static constexpr Name<GatherStaging> table[] = {{GatherStaging::automatic, "auto"},
                                                   {GatherStaging::alias_grads, "alias_grads"},
                                                   {GatherStaging::ring, "ring"}};
+};
+template <> struct Names<ConfirmSkips> {
+  static constexpr Name<ConfirmSkips> table[] = {
+      {ConfirmSkips::automatic, "auto"}, {ConfirmSkips::always, "always"}, {ConfirmSkips::never, "never"}};
 };
 template <> struct Names<ReduceOrder> {
   static constexpr Name<ReduceOrder> table[] = {{ReduceOrder::rank, "rank"}, {ReduceOrder::batch, "batch"}};

@@ -421,6 +421,7 @@ struct CheckpointConfig {
 
 struct DebugConfig {
   std::int64_t replica_hash_every = 0;
+  ConfirmSkips confirm_skips = ConfirmSkips::automatic;
   std::string trace;
   std::string profile;
 
@@ -428,6 +429,9 @@ struct DebugConfig {
     using enum Restart;
     v.key("replica_hash_every", self.replica_hash_every, from_to(0, 1e12), may_change,
           "Steps between comparisons of the weights' bits on all ranks; 0: none");
+    v.key("confirm_skips", self.confirm_skips, OneOf(), may_change,
+          "Compute a step once more before it is skipped: equal bits are the data's fault, others a machine's, which "
+          "ends the run with code 8. always: on GPUs too, where the host then waits for each step; auto: on CPUs alone");
     v.key("trace", self.trace, Text::line_or_empty, may_change,
           "File of digests, a JSON line per step of this start; a resumed run keeps those before as FILE.1, FILE.2 and "
           "so on; empty: none");

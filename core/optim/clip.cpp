@@ -21,8 +21,8 @@ void add_all_squares(Stream& stream, const Tensor& words, const Reduced& gradien
 
 }  // namespace
 
-Clipped clip(Stream& stream, Reduced&& gradients, Communicator& world, const Tensor& words, ClipResult* result,
-             float clip, const float* limit, const Tensor& not_finite) {
+void decide_clipping(Stream& stream, const Reduced& gradients, Communicator& world, const Tensor& words,
+                     ClipResult* result, float clip, const float* limit, const Tensor& not_finite) {
   clear(stream, words);
   add_all_squares(stream, words, gradients);
   if (not_finite) add_not_finite(stream, words, not_finite);
@@ -31,7 +31,6 @@ Clipped clip(Stream& stream, Reduced&& gradients, Communicator& world, const Ten
     world.submit(stream, {Collective::all_reduce_sum, {&sum, 1}, -1, "norm"}).wait(stream);
   }
   clip_from_squares(stream, result, words, clip, limit);
-  return std::move(gradients).clipped(stream, result);
 }
 
 }  // namespace tessera

@@ -111,14 +111,15 @@ Turn Engine::step(const HostSequences& batch, const StepScalars& scalars) {
   const Region step(stream_, RegionName::step);
   if (observer_) observer_->begun();
   memory_.begin(stream_, batch, scalars);
+  step_ = static_cast<std::int64_t>(batch.step);
   const auto work = [this] {
     if (std::exchange(redo_, false)) {
       { const Reduced dropped = accumulate().reduce(stream_); }
       memory_.clear_sums(stream_);
     }
-    Accumulating sum = accumulate();
-    Reduced gradients = reduce(std::move(sum));
-    Updated updated = update(std::move(gradients));
+    Reduced gradients = reduce(accumulate());
+    decide(gradients);
+    Updated updated = update(confirmed(std::move(gradients)));
     const Region region(stream_, RegionName::publish);
     sync_.publish(stream_, std::move(updated));  // weight = Q(bf16(master)), gathered now or under the next forward
   };
@@ -126,11 +127,12 @@ Turn Engine::step(const HostSequences& batch, const StepScalars& scalars) {
     repeated_.run(sync_.state(), work, [this] { sync_.replayed(); });
   else
     work();
+  fault_.reset();
   return memory_.end(stream_);
 }
 
 bool Engine::replayable() const {
-  return plan_.graph && !exchange_ && !observer_ && !fault_ && !redo_ && !sync_.weights().observed() &&
+  return plan_.graph && !exchange_ && !observer_ && !judge_ && !fault_ && !flip_ && !redo_ && !sync_.weights().observed() &&
          !device_.timeline().recording() && mesh_.on_streams();
 }
 
@@ -141,7 +143,7 @@ Accumulating Engine::accumulate() {
   for (std::int64_t round = 0; round < plan_.sizes.rounds; ++round) {
     const Arena::Frame frame(activations_);
     Pass one = pass(&sum, round);
-    one.fault = std::exchange(fault_, std::nullopt);
+    if (round == 0) one.fault = fault_;
     plan_.model.gradient(one, memory_.micro_batch(round, plan_.sizes.micro, scale));  // sum += d loss / d w
   }
   return sum;
@@ -151,15 +153,48 @@ Reduced Engine::reduce(Accumulating&& sum) {
   const Region region(stream_, RegionName::reduce);
   Reduced gradients = std::move(sum).reduce(stream_);  // summed over ranks
   gather_sums();
-  if (observer_) observer_->reduced(stream_, gradients);
   return gradients;
+}
+
+/// Computes the norm and whether the step is skipped.
+void Engine::decide(const Reduced& gradients) {
+  const Region region(stream_, RegionName::update);
+  decide_clipping(stream_, gradients, mesh_.world(), memory_.squares(), memory_.clip(),
+                  static_cast<float>(plan_.optimizer.clip), memory_.norm_limit(),
+                  quantizes() ? memory_.counted_sums() : Tensor{});
+}
+
+Attempt Engine::attempt(const Reduced& gradients) {
+  Attempt made;
+  made.sums.resize(static_cast<std::size_t>(memory_.all_sums().elements()));
+  device_.download(stream_, made.sums.data(), memory_.all_sums());
+  const Tensor digests = digests_.flat(0, std::ssize(plan_.registry.datasets()));
+  clear(stream_, digests);
+  add_digests(stream_, digests, plan_, gradients);
+  made.gradients.resize(static_cast<std::size_t>(digests.elements()));
+  device_.download(stream_, made.gradients.data(), digests);
+  return made;
+}
+
+/// Computes the step once more if it would be skipped, and has both attempts judged.
+Reduced Engine::confirmed(Reduced&& gradients) {
+  if (!judge_) return std::move(gradients);
+  ClipResult clip;
+  device_.download(stream_, &clip, {memory_.clip(), DType::u8, {sizeof clip}});
+  if (clip.skip == 0) return std::move(gradients);
+  const Attempt first = attempt(gradients);
+  { const Reduced dropped = std::move(gradients); }
+  memory_.clear_sums(stream_);
+  Reduced again = reduce(accumulate());
+  decide(again);
+  judge_(step_, first, attempt(again));
+  return again;
 }
 
 Updated Engine::update(Reduced&& gradients) {
   const Region region(stream_, RegionName::update);
-  Clipped clipped = clip(stream_, std::move(gradients), mesh_.world(), memory_.squares(), memory_.clip(),
-                         static_cast<float>(plan_.optimizer.clip), memory_.norm_limit(),
-                         quantizes() ? memory_.counted_sums() : Tensor{});
+  if (observer_) observer_->reduced(stream_, gradients);
+  Clipped clipped = std::move(gradients).clipped(stream_, memory_.clip());
   before_update_.hold(stream_);
   Updated updated = optimizers_.step(stream_, std::move(clipped), masters_, {memory_.rate(), memory_.counters()});
   if (observer_) observer_->stepped(stream_);

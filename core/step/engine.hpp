@@ -7,6 +7,7 @@
 #include "core/optim/optimizers.hpp"
 #include "core/params/param_sync.hpp"
 #include "core/state/state_dict.hpp"
+#include "core/step/attempt.hpp"
 #include "core/step/repeated_work.hpp"
 #include "core/step/step_memory.hpp"
 #include "core/step/step_plan.hpp"
@@ -53,9 +54,16 @@ class Engine {
   /// timeline, an exchange of rows (the host reads its counts), or a transport that needs the host. Collective over the
   /// world.
   Turn step(const HostSequences& batch, const StepScalars& scalars);
+  /// From now on computes every step that would be skipped once more, and calls `judge` before anything is updated. The
+  /// host waits for each step's norm then, and steps are not captured. On all ranks. Local.
+  void confirm_skips(Judge judge) { judge_ = std::move(judge); }
+
   /// Fault injection: faults of the next step on this rank, which is then neither captured nor replayed.
-  void spoil_next(float value) { fault_ = value; }  ///< Pass::fault of its first micro-batch
+  void spoil_next(float value) { fault_ = value; }  ///< Pass::fault of its first micro-batch, whenever it is computed
   void redo_next() { redo_ = true; }                ///< drops its reduced gradients and makes them again; on all ranks
+  /// Flips the highest bit of an exponent, in the step's first computation alone.
+  enum class Flip { activation, gradient, slice };
+  void flip_next(Flip where) { flip_ = where; }
 
   /// Sums, norm and flags of that step or evaluation, the same on all ranks. Waits for the device. Throws
   /// Error{numerical}, on all ranks, if more rows would have arrived at a rank's experts than there is room for: they
@@ -84,6 +92,9 @@ class Engine {
  private:
   Accumulating accumulate();
   Reduced reduce(Accumulating&& sum);
+  void decide(const Reduced& gradients);
+  Reduced confirmed(Reduced&& gradients);
+  Attempt attempt(const Reduced& gradients);
   Updated update(Reduced&& gradients);
   void gather_sums();
   Pass pass(GradientSink* gradients, std::int64_t round = 0);
@@ -109,7 +120,10 @@ class Engine {
   StepObserver* observer_ = nullptr;
   RepeatedWork repeated_;
   std::optional<RowExchange> exchange_;  ///< with expert parallelism
+  Judge judge_;                          ///< empty: a step that would be skipped is not computed again
+  std::int64_t step_ = 0;                ///< number of the step under way
   std::optional<float> fault_;
+  std::optional<Flip> flip_;
   bool redo_ = false;
 };
 

@@ -8,7 +8,8 @@ namespace tessera {
 
 /// Exit codes of the program; scripts rely on them.
 enum class Exit : int {
-  ok = 0, internal = 1, usage = 2, deck = 3, environment = 4, file = 5, numerical = 6, communication = 7, stopped = 75
+  ok = 0, internal = 1, usage = 2, deck = 3, environment = 4, file = 5, numerical = 6, communication = 7,
+  machine = 8, stopped = 75
 };
 
 /// A failure that ends the run. Between two collectives only Control::agree may throw it, since a rank that throws

@@ -1,0 +1,61 @@
+#include "app/training/suspects.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+
+#include "core/step/step_memory.hpp"
+
+namespace tessera {
+namespace {
+
+std::string host() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+/// The first of this rank's shards that differs; empty: none.
+std::string shard_that_differs(const StepPlan& plan, const Attempt& first, const Attempt& second) {
+  for (std::size_t i = 0; i < first.gradients.size(); ++i)
+    if (first.gradients[i] != second.gradients[i])
+      return "the gradient of " + plan.registry.canonical(plan.registry.datasets()[i]).name + " in its shard";
+  return "";
+}
+
+/// The first micro-batch of this rank whose sums differ; empty: none.
+std::string micro_batch_that_differs(const StepPlan& plan, const Attempt& first, const Attempt& second) {
+  const std::int64_t rank = plan.ranks.world.rank, ranks = plan.ranks.world.size;
+  const auto words = static_cast<std::int64_t>(sizeof(StepSums) / sizeof(std::int64_t));
+  for (std::int64_t round = 0; round < plan.sizes.rounds; ++round) {
+    const auto begin = (rank * plan.sizes.rounds + round) * words;
+    if (!std::equal(first.sums.begin() + begin, first.sums.begin() + begin + words, second.sums.begin() + begin))
+      return fmt::format("the losses of micro-batch {}", round * ranks + rank + 1);
+  }
+  return "";
+}
+
+}  // namespace
+
+Judge judge_of_suspects(const StepPlan& plan, Control& control, const std::string& device) {
+  return [&plan, &control, device](std::int64_t step, const Attempt& first, const Attempt& second) {
+    std::string what = micro_batch_that_differs(plan, first, second);
+    if (what.empty()) what = shard_that_differs(plan, first, second);
+    const std::string mine =
+        what.empty() ? "" : fmt::format("rank {} ({}, {}): {}", plan.ranks.world.rank, host(), device, what);
+    std::string all;
+    for (const std::string& one : control.gather(mine))
+      if (!one.empty()) all += "\n  " + one;
+    all = control.broadcast(all);
+    if (!all.empty())
+      throw Error(Exit::machine,
+                  fmt::format("step {} would be skipped, and computed once more from the same state it gave other bits: "
+                              "a machine is at fault. What differed:{}",
+                              step, all));
+    if (control.rank() == 0)
+      fmt::print("step {}: computed once more with the same bits, as a step that is skipped\n", step);
+  };
+}
+
+}  // namespace tessera
