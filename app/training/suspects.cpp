@@ -6,6 +6,7 @@
 #include <array>
 
 #include "core/step/step_memory.hpp"
+#include "kernels/base/runtime.hpp"
 
 namespace tessera {
 namespace {
@@ -14,6 +15,11 @@ std::string host() {
   std::array<char, 256> name{};
   ::gethostname(name.data(), name.size() - 1);
   return name.data();
+}
+
+std::string device_text() {
+  const Gpu gpu = Runtime::gpu();
+  return gpu.name.empty() ? "CPU" : gpu.name + " " + gpu.uuid;
 }
 
 /// The first of this rank's shards that differs; empty: none.
@@ -38,20 +44,25 @@ std::string micro_batch_that_differs(const StepPlan& plan, const Attempt& first,
 
 }  // namespace
 
-Judge judge_of_suspects(const StepPlan& plan, Control& control, const std::string& device) {
-  return [&plan, &control, device](std::int64_t step, const Attempt& first, const Attempt& second) {
+bool confirms_skips(const RunConfig& config, Device& device) {
+  const ConfirmSkips asked = config.debug.confirm_skips;
+  return asked == ConfirmSkips::always || (asked == ConfirmSkips::automatic && device.compute().native() == nullptr);
+}
+
+Judge judge_of_suspects(const StepPlan& plan, Control& control) {
+  return [&plan, &control](std::int64_t step, const Attempt& first, const Attempt& second) {
     std::string what = micro_batch_that_differs(plan, first, second);
     if (what.empty()) what = shard_that_differs(plan, first, second);
     const std::string mine =
-        what.empty() ? "" : fmt::format("rank {} ({}, {}): {}", plan.ranks.world.rank, host(), device, what);
+        what.empty() ? "" : fmt::format("rank {} ({}, {}): {}", plan.ranks.world.rank, host(), device_text(), what);
     std::string all;
     for (const std::string& one : control.gather(mine))
       if (!one.empty()) all += "\n  " + one;
     all = control.broadcast(all);
     if (!all.empty())
       throw Error(Exit::machine,
-                  fmt::format("step {} would be skipped, and computed once more from the same state it gave other bits: "
-                              "a machine is at fault. What differed:{}",
+                  fmt::format("step {} would be skipped, and gave other bits when it was computed once more from the "
+                              "same state: a machine is at fault. What differed:{}",
                               step, all));
     if (control.rank() == 0)
       fmt::print("step {}: computed once more with the same bits, as a step that is skipped\n", step);

@@ -1,15 +1,17 @@
 #pragma once
-#include <string>
-
 #include "core/comm/control.hpp"
+#include "core/config/config.hpp"
+#include "core/device/device.hpp"
 #include "core/step/attempt.hpp"
 
 namespace tessera {
 
+/// Whether a run computes steps that would be skipped once more. Local.
+bool confirms_skips(const RunConfig& config, Device& device);
+
 /// What rank 0 says, and all ranks throw, of steps that were computed twice because they would be skipped. Equal bits
 /// are the data's fault, and the step is skipped. Other bits are a machine's fault: Error{machine} names the ranks,
-/// their hosts and devices, and what differed; nothing of such a step is kept. `device` names this rank's.
-/// The result is collective over the world.
-Judge judge_of_suspects(const StepPlan& plan, Control& control, const std::string& device);
+/// their hosts and devices, and what differed; nothing of such a step is kept. The result is collective over the world.
+Judge judge_of_suspects(const StepPlan& plan, Control& control);
 
 }  // namespace tessera

@@ -1,12 +1,12 @@
 #include "app/training/training.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
+#include "app/training/step_faults.hpp"
+#include "app/training/suspects.hpp"
 #include "core/device/region.hpp"
 #include "core/optim/schedule.hpp"
-#include "io/files/fault.hpp"
 
 namespace tessera {
 
@@ -24,6 +24,7 @@ Training::Training(Device& device, const RunPlan& plan, Batches batches, Mesh& m
       report_(device, plan.config, engine_, control, trace_.get(), reading_of(device, trace_.get())),
       profile_(plan.config, device, control, report_) {
   if (plan.config.debug.replica_hash_every > 0) replicas_.emplace(device, plan);
+  if (confirms_skips(plan.config, device)) engine_.confirm_skips(judge_of_suspects(plan, control));
 }
 
 void Training::restore(const std::function<void(StateDict&)>& fill) {
@@ -65,7 +66,7 @@ Proceed Training::run(const RowSink& sink, const Boundary& boundary, const Press
   Proceed proceed = Proceed::go_on;
   while ((proceed = at_boundary(step_)) == Proceed::go_on && step_ < steps) {
     const double rate = learning_rate(config.optimizer, steps, step_ + 1);
-    plan_faults();
+    plan_fault(engine_, step_ + 1);
     profile_.before(step_ + 1);
     const Turn turn = engine_.step(batches_.training(step_, next_sample_),
                                    {static_cast<float>(rate), report_.norm_limit(step_ + 1)});
@@ -81,15 +82,6 @@ Proceed Training::run(const RowSink& sink, const Boundary& boundary, const Press
   engine_.sync().settle(engine_.stream());  // no collective stays under way
   if (trace_) trace_->finish(engine_.stream());
   return abandoned ? Proceed::stop : proceed;
-}
-
-void Training::plan_faults() {
-  const std::optional<fault::StepFault> fault = fault::in_step(step_ + 1);
-  if (fault == fault::StepFault::redo)
-    engine_.redo_next();
-  else if (fault)
-    engine_.spoil_next(fault == fault::StepFault::nan ? std::numeric_limits<float>::quiet_NaN()
-                                                      : std::numeric_limits<float>::infinity());
 }
 
 Proceed Training::at_boundary(std::int64_t step) {

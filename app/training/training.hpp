@@ -67,7 +67,6 @@ class Training {
  private:
   Proceed at_boundary(std::int64_t step);
   void compare_replicas();
-  void plan_faults();
 
   Device& device_;
   const RunPlan& plan_;

@@ -430,8 +430,8 @@ struct DebugConfig {
     v.key("replica_hash_every", self.replica_hash_every, from_to(0, 1e12), may_change,
           "Steps between comparisons of the weights' bits on all ranks; 0: none");
     v.key("confirm_skips", self.confirm_skips, OneOf(), may_change,
-          "Compute a step once more before it is skipped: equal bits are the data's fault, others a machine's, which "
-          "ends the run with code 8. always: on GPUs too, where the host then waits for each step; auto: on CPUs alone");
+          "Compute a step once more before it is skipped: equal bits are the data's fault, others a machine's, and "
+          "the run ends with code 8. always: on GPUs too, where the host waits for each step then; auto: on CPUs only");
     v.key("trace", self.trace, Text::line_or_empty, may_change,
           "File of digests, a JSON line per step of this start; a resumed run keeps those before as FILE.1, FILE.2 and "
           "so on; empty: none");

@@ -4,11 +4,45 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/device/timeline.hpp"
 #include "core/optim/clip.hpp"
 
 namespace tessera {
+namespace {
+
+/// Fault injection: sets the bits of the exponent of a tensor's first element. Waits for the device.
+void set_exponent(Device& device, Stream& stream, const Tensor& values) {
+  if (values.elements() == 0) return;
+  std::uint32_t bits = 0;
+  device.download(stream, &bits, values.flat(0, 1));
+  bits |= 0x7F800000u;
+  device.upload(stream, values.flat(0, 1), &bits);
+}
+
+/// Fault injection: passes gradients on, and sets an exponent in the first that is written.
+class FaultySink final : public GradientSink {
+ public:
+  FaultySink(Device& device, GradientSink& sink) : device_(device), sink_(sink) {}
+  Gradient slot(ParamId param) override {
+    const Gradient given = sink_.slot(param);
+    if (!done_) first_ = given.sum;
+    return given;
+  }
+  void written(Stream& stream, ParamId param) override {
+    if (!std::exchange(done_, true)) set_exponent(device_, stream, first_.flat(0, first_.elements()));
+    sink_.written(stream, param);
+  }
+
+ private:
+  Device& device_;
+  GradientSink& sink_;
+  Tensor first_;
+  bool done_ = false;
+};
+
+}  // namespace
 
 Engine::Engine(Device& device, const StepPlan& plan, Mesh& mesh)
     : device_(device),
@@ -132,7 +166,8 @@ Turn Engine::step(const HostSequences& batch, const StepScalars& scalars) {
 }
 
 bool Engine::replayable() const {
-  return plan_.graph && !exchange_ && !observer_ && !judge_ && !fault_ && !flip_ && !redo_ && !sync_.weights().observed() &&
+  const bool as_planned = !fault_ && !once_ && !redo_;
+  return plan_.graph && as_planned && !exchange_ && !observer_ && !judge_ && !sync_.weights().observed() &&
          !device_.timeline().recording() && mesh_.on_streams();
 }
 
@@ -142,8 +177,10 @@ Accumulating Engine::accumulate() {
   Accumulating sum = sync_.accumulate();
   for (std::int64_t round = 0; round < plan_.sizes.rounds; ++round) {
     const Arena::Frame frame(activations_);
-    Pass one = pass(&sum, round);
-    if (round == 0) one.fault = fault_;
+    FaultySink faulty(device_, sum);
+    const std::optional<Fault> once = round == 0 ? once_ : std::nullopt;
+    Pass one = pass(once == Fault::gradient ? static_cast<GradientSink*>(&faulty) : &sum, round);
+    if (round == 0) one.fault = once == Fault::activation ? std::numeric_limits<float>::infinity() : fault_;
     plan_.model.gradient(one, memory_.micro_batch(round, plan_.sizes.micro, scale));  // sum += d loss / d w
   }
   return sum;
@@ -152,6 +189,7 @@ Accumulating Engine::accumulate() {
 Reduced Engine::reduce(Accumulating&& sum) {
   const Region region(stream_, RegionName::reduce);
   Reduced gradients = std::move(sum).reduce(stream_);  // summed over ranks
+  if (std::exchange(once_, std::nullopt) == Fault::shard) set_exponent(device_, stream_, gradients.shard({0}));
   gather_sums();
   return gradients;
 }

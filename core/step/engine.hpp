@@ -61,9 +61,10 @@ class Engine {
   /// Fault injection: faults of the next step on this rank, which is then neither captured nor replayed.
   void spoil_next(float value) { fault_ = value; }  ///< Pass::fault of its first micro-batch, whenever it is computed
   void redo_next() { redo_ = true; }                ///< drops its reduced gradients and makes them again; on all ranks
-  /// Flips the highest bit of an exponent, in the step's first computation alone.
-  enum class Flip { activation, gradient, slice };
-  void flip_next(Flip where) { flip_ = where; }
+  /// A machine's fault, in the step's first computation alone: infinity in the gradient of an activation, in the first
+  /// gradient written, or in this rank's shard of the first bucket once that is reduced.
+  enum class Fault { activation, gradient, shard };
+  void fail_once(Fault where) { once_ = where; }
 
   /// Sums, norm and flags of that step or evaluation, the same on all ranks. Waits for the device. Throws
   /// Error{numerical}, on all ranks, if more rows would have arrived at a rank's experts than there is room for: they
@@ -123,7 +124,7 @@ class Engine {
   Judge judge_;                          ///< empty: a step that would be skipped is not computed again
   std::int64_t step_ = 0;                ///< number of the step under way
   std::optional<float> fault_;
-  std::optional<Flip> flip_;
+  std::optional<Fault> once_;
   bool redo_ = false;
 };
 

@@ -42,7 +42,7 @@ struct PlannedStep {
   std::int64_t step;
   StepFault fault;
 };
-constexpr std::array<std::string_view, 6> step_faults = {"nan", "inf", "redo", "activation", "gradient", "slice"};
+constexpr std::array<std::string_view, 6> step_faults = {"nan", "inf", "redo", "activation", "gradient", "shard"};
 
 std::optional<PlannedStep> planned_step;  // this rank's fault in a step, until that step
 std::optional<Phase> current;

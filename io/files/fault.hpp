@@ -12,7 +12,7 @@
 ///   short                 the phase's next write takes half of what it was given
 ///   slow                  each system call on a file in the phase is delayed
 /// TESSERA_FAULT=step<N>:rank:nan (or inf) puts that value into the gradient that enters the first block's last branch
-/// in step N, as data would: also when the step is computed again. step<N>:rank:activation (or gradient, slice) is a
+/// in step N, as data would: also when the step is computed again. step<N>:rank:activation (or gradient, shard) is a
 /// machine's: in the first computation alone, of the value that enters there, of the first gradient written, or of the
 /// first reduced gradient. step<N>:all:redo drops the reduced gradients of step N and makes them again.
 namespace tessera::fault {
@@ -30,7 +30,7 @@ std::string_view name_of(Phase phase);
 void arm(int rank);
 
 /// The fault of this rank in step `step` (from 1), if there is one; returned once.
-enum class StepFault { nan, inf, redo, activation, gradient, slice };
+enum class StepFault { nan, inf, redo, activation, gradient, shard };
 std::optional<StepFault> in_step(std::int64_t step);
 
 /// To be called when this rank enters a phase. A pending fault of the phase before is dropped.
