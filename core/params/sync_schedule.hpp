@@ -57,6 +57,15 @@ struct Visit {
   StagedAt staged = StagedAt::publication;
   bool operator==(const Visit&) const = default;
 
+  /// A visit that has no slot yet.
+  static Visit to(GroupId group, Sides sides, int access = 0, Half half = Half::forward) {
+    Visit visit;
+    visit.group = group;
+    visit.sides = sides;
+    visit.access = access;
+    visit.half = half;
+    return visit;
+  }
   /// Whether an access to `asked` that needs `needed` can use this visit's weights.
   bool serves(GroupId asked, Sides needed) const { return group == asked && contains(sides, needed); }
 };

@@ -77,7 +77,7 @@ void Engine::restore(const std::function<void(StateDict&)>& fill) {
 
 Pass Engine::pass(GradientSink* gradients) {
   StepSums* sums = memory_.sums();
-  return {stream_, sync_.weights(), gradients,
+  return {stream_, sync_, gradients,
           activations_, sums, observer_ && gradients ? &sums->logits : nullptr,
           {plan_.seed, memory_.step()}, exchange_ ? &*exchange_ : nullptr};
 }
@@ -135,7 +135,7 @@ Turn Engine::step(const HostSequences& batch, const StepScalars& scalars) {
 }
 
 bool Engine::replayable() const {
-  return plan_.graph && !exchange_ && !observer_ && !fault_ && !redo_ && !sync_.weights().observed() &&
+  return plan_.graph && !exchange_ && !observer_ && !fault_ && !redo_ && !sync_.observed() &&
          !device_.timeline().recording() && mesh_.on_streams();
 }
 
