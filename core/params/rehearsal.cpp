@@ -184,8 +184,8 @@ std::vector<std::string> contradictions(const SyncSchedule& schedule, const Sync
       if (one.group != group) continue;
       if (one.round != rounds++) fault("its rounds are not numbered in order");
       if ((one.sum == SumInto::assign) != (one.round == 0)) fault("its first round assigns, and only that one");
-      if (one.round > 0 && schedule.gradient_slots[static_cast<std::size_t>(one.slot)].residency == Residency::resident)
-        fault("its shard lies in a resident slot, which a second round would overwrite");
+      if (one.round > 0 && schedule.gradient_slots[static_cast<std::size_t>(one.slot)].holds_shard())
+        fault("its shard lies in its slot, which a second round would overwrite");
       micro_batches += one.micro_batches;
     }
     const bool written = std::ranges::any_of(

@@ -32,9 +32,7 @@ const GradientSlot* gradient_slot(const SyncSchedule& schedule, GroupId group) {
 }
 
 /// Allocates a bucket's gradients: whole ones with the shard in them, or the shard alone.
-void allocate_gradients(Device& device, const Bucket& bucket, const Ranks& ranks, Residency residency,
-                        ParamBucket& own) {
-  const bool resident = residency == Residency::resident;
+void allocate_gradients(Device& device, const Bucket& bucket, const Ranks& ranks, bool resident, ParamBucket& own) {
   const Shape elements{resident ? bucket.size.value : bucket.slice(ranks)};
   const Tensor memory = device.allocate(Category::gradients, DType::f32, elements);
   if (resident) own.gradients = memory;
@@ -99,8 +97,8 @@ IndexedBy<GroupId, ParamGroup> allocate_groups(Device& device, const ParamRegist
       own.id = b;
       own.way = way_of(bucket.key.format, rules.weights);
       if (const GradientSlot* const slot = gradient_slot(schedule, id))
-        allocate_gradients(device, bucket, ranks, slot->residency, own);
-      if (schedule.pools[group.pool].residency == Residency::resident)
+        allocate_gradients(device, bucket, ranks, slot->holds_shard(), own);
+      if (schedule.resides(id))
         own.places.push_back(Planes::allocated(device, registry, bucket, own.way));
       group.buckets.push_back(std::move(own));
     }
@@ -129,7 +127,7 @@ void place_weights(Device& device, const ParamRegistry& registry, const ParamLay
 void place_gradients(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups,
                      const SyncSchedule& schedule) {
   for (const GradientSlot& slot : schedule.gradient_slots) {
-    if (slot.residency == Residency::resident) continue;
+    if (slot.holds_shard()) continue;
     const Tensor memory = device.allocate(Category::staging, DType::f32, {slot.elements});
     for (ParamGroup& group : groups) {
       if (gradient_slot(schedule, group.id) != &slot) continue;

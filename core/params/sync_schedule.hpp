@@ -112,6 +112,8 @@ struct GradientSlot {
   Residency residency = Residency::resident;
   std::int64_t elements = 0;
   bool operator==(const GradientSlot&) const = default;
+  /// Whether the shard of the group that it holds lies in it.
+  bool holds_shard() const { return residency == Residency::resident; }
 };
 
 /// What a reduction does with the gradient shard: assign the sum over ranks, or add it to the rounds before.
